@@ -1,0 +1,53 @@
+// Time as this project decides on it: CLOCK_MONOTONIC in nanoseconds. The wall clock appears only
+// on the version-1 wire and in records, and always together with the monotonic time it was read at.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <limits>
+#include <string>
+
+namespace filetimer {
+
+using Duration = std::chrono::nanoseconds;
+inline constexpr Duration kForever = Duration::max();
+
+// A point on CLOCK_MONOTONIC of this boot. Instant::never() is later than every other.
+struct Instant {
+  std::int64_t ns = 0;
+
+  static constexpr Instant never() { return {std::numeric_limits<std::int64_t>::max()}; }
+  static Instant now();
+  [[nodiscard]] constexpr bool is_never() const { return ns == never().ns; }
+
+  friend constexpr auto operator<=>(Instant, Instant) = default;
+  friend constexpr Duration operator-(Instant a, Instant b) { return Duration{a.ns - b.ns}; }
+  // Saturates at never(), so that an endless timeout needs no case of its own.
+  friend constexpr Instant operator+(Instant a, Duration d) {
+    std::int64_t sum = 0;
+    if (a.is_never() || d == kForever || __builtin_add_overflow(a.ns, d.count(), &sum)) {
+      return never();
+    }
+    return {sum};
+  }
+};
+
+// Both clocks read together; what turns a wall-clock deadline into a monotonic one.
+struct ClockReading {
+  std::int64_t wall_ns = 0;  // Unix time
+  Instant mono;
+
+  // Reads the wall clock first: what passes between the two reads makes a deadline later, never
+  // earlier.
+  static ClockReading now();
+};
+
+// Turns Unix seconds as they stand on the wire into this boot's monotonic time, rounded up to the
+// next nanosecond. +inf becomes Instant::never(); times long past become an instant before `now`.
+Instant monotonic_from_unix(double unix_seconds, const ClockReading& now);
+
+// "2026-11-21T03:15:53.123456Z" (RFC 3339, UTC, microseconds).
+std::string rfc3339(std::int64_t wall_ns);
+
+}  // namespace filetimer

@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: MIT
+#include "common/duration_text.hpp"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <charconv>
+#include <cmath>
+
+#include "common/limits.hpp"
+
+namespace filetimer {
+namespace {
+
+struct Unit {
+  std::string_view name;
+  std::int64_t ns;
+};
+
+// From the largest to the smallest, as duration_text wants them.
+constexpr std::array<Unit, 7> kUnits{{{"d", 86'400'000'000'000},
+                                      {"h", 3'600'000'000'000},
+                                      {"m", 60'000'000'000},
+                                      {"s", 1'000'000'000},
+                                      {"ms", 1'000'000},
+                                      {"us", 1'000},
+                                      {"ns", 1}}};
+
+tl::unexpected<Error> not_a_duration(std::string_view text, EndlessDuration endless) {
+  return failure(
+      fmt::format("'{}' is not a duration: expected a positive number with an optional unit (us, "
+                  "ms, s, m, h, d), such as 30, 1.5 or 500ms{}",
+                  text, endless == EndlessDuration::kAllowed ? ", or inf" : ""));
+}
+
+}  // namespace
+
+Result<Duration> parse_duration(std::string_view text, EndlessDuration endless) {
+  if (endless == EndlessDuration::kAllowed && (text == "inf" || text == "-1")) {
+    return kForever;
+  }
+  // from_chars takes neither spaces nor a plus sign, but would take "inf", "nan" and exponents.
+  if (text.empty() || text.find_first_not_of("0123456789.") == 0) {
+    return not_a_duration(text, endless);
+  }
+  double number = 0;
+  const auto [end, ec] =
+      std::from_chars(text.data(), text.data() + text.size(), number, std::chars_format::fixed);
+  if (ec != std::errc{}) {
+    return not_a_duration(text, endless);
+  }
+  const std::string_view unit = text.substr(static_cast<std::size_t>(end - text.data()));
+  std::int64_t scale = unit.empty() ? 1'000'000'000 : 0;
+  for (const Unit& known : kUnits) {
+    if (unit == known.name && unit != "ns") {
+      scale = known.ns;
+    }
+  }
+  if (scale == 0) {
+    return not_a_duration(text, endless);
+  }
+  const double ns = number * static_cast<double>(scale);
+  if (ns > static_cast<double>(kMaxTimeout.count())) {
+    return failure(fmt::format("'{}' is too long: expected at most {}", text,
+                               duration_text(kMaxTimeout)));
+  }
+  if (!(ns >= 1)) {  // 0, and what is less than a nanosecond
+    return not_a_duration(text, endless);
+  }
+  return Duration{std::llround(ns)};
+}
+
+std::string duration_text(Duration duration) {
+  if (duration == kForever) {
+    return "inf";
+  }
+  for (const Unit& unit : kUnits) {
+    if (duration.count() % unit.ns == 0 && duration.count() != 0) {
+      return fmt::format("{}{}", duration.count() / unit.ns, unit.name);
+    }
+  }
+  return "0s";
+}
+
+std::string duration_for_reading(Duration duration) {
+  if (duration == kForever) {
+    return "none";
+  }
+  if (duration < Duration::zero()) {
+    return "-" + duration_for_reading(-duration);
+  }
+  const double seconds = std::chrono::duration<double>(duration).count();
+  if (seconds >= 3600) {
+    const auto minutes = static_cast<std::int64_t>(seconds / 60);
+    return fmt::format("{} h {:02} min", minutes / 60, minutes % 60);
+  }
+  if (seconds >= 600) {
+    const auto whole = static_cast<std::int64_t>(seconds);
+    return fmt::format("{} min {:02} s", whole / 60, whole % 60);
+  }
+  const auto places = [](double value) { return value >= 100 ? 0 : value >= 10 ? 1 : 2; };
+  if (seconds >= 1) {
+    return fmt::format("{:.{}f} s", seconds, places(seconds));
+  }
+  if (seconds >= 1e-3) {
+    return fmt::format("{:.{}f} ms", seconds * 1e3, places(seconds * 1e3));
+  }
+  return fmt::format("{:.{}f} us", seconds * 1e6, places(seconds * 1e6));
+}
+
+}  // namespace filetimer

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: MIT
+#include "common/json_writer.hpp"
+
+#include <cmath>
+
+#include "common/text.hpp"
+
+namespace filetimer {
+
+void append_json_string(std::string& out, std::string_view text) {
+  out += '"';
+  for (const char c : valid_utf8(text)) {
+    switch (c) {
+      case '"': out += "\\\""; break;
+      case '\\': out += "\\\\"; break;
+      case '\n': out += "\\n"; break;
+      case '\r': out += "\\r"; break;
+      case '\t': out += "\\t"; break;
+      default:
+        if (static_cast<unsigned char>(c) < 0x20 || c == 0x7F) {
+          fmt::format_to(std::back_inserter(out), "\\u{:04x}", static_cast<unsigned char>(c));
+        } else {
+          out += c;
+        }
+    }
+  }
+  out += '"';
+}
+
+void JsonWriter::begin_value(std::string_view key) {
+  if (text_.back() != '{' && text_.back() != '[') {
+    text_ += ',';
+  }
+  if (!key.empty()) {
+    append_json_string(text_, key);
+    text_ += ':';
+  }
+}
+
+JsonWriter& JsonWriter::field(std::string_view key, std::string_view value) {
+  begin_value(key);
+  append_json_string(text_, value);
+  return *this;
+}
+
+JsonWriter& JsonWriter::field(std::string_view key, double value) {
+  if (!std::isfinite(value)) {
+    return null(key);
+  }
+  begin_value(key);
+  fmt::format_to(std::back_inserter(text_), "{}", value);
+  return *this;
+}
+
+JsonWriter& JsonWriter::fixed(std::string_view key, double value, int places) {
+  if (!std::isfinite(value)) {
+    return null(key);
+  }
+  begin_value(key);
+  fmt::format_to(std::back_inserter(text_), "{:.{}f}", value, places);
+  return *this;
+}
+
+JsonWriter& JsonWriter::null(std::string_view key) {
+  begin_value(key);
+  text_ += "null";
+  return *this;
+}
+
+JsonWriter& JsonWriter::begin_object(std::string_view key) {
+  begin_value(key);
+  text_ += '{';
+  return *this;
+}
+
+JsonWriter& JsonWriter::end_object() {
+  text_ += '}';
+  return *this;
+}
+
+JsonWriter& JsonWriter::begin_array(std::string_view key) {
+  begin_value(key);
+  text_ += '[';
+  return *this;
+}
+
+JsonWriter& JsonWriter::end_array() {
+  text_ += ']';
+  return *this;
+}
+
+std::string JsonWriter::finish() && {
+  text_ += '}';
+  return std::move(text_);
+}
+
+}  // namespace filetimer

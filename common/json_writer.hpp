@@ -1,0 +1,61 @@
+// Writes one JSON object on one line, key by key. Strings may hold any bytes: what is not UTF-8 is
+// written as the text \xHH, so every line this makes can be read by a strict parser.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <fmt/format.h>
+
+#include <concepts>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace filetimer {
+
+class JsonWriter {
+ public:
+  JsonWriter() { text_ += '{'; }
+
+  JsonWriter& field(std::string_view key, std::string_view value);
+  JsonWriter& field(std::string_view key, const char* value) {
+    return field(key, std::string_view(value));
+  }
+  JsonWriter& field(std::string_view key, double value);  // not finite: null
+  template <std::integral Integer>
+  JsonWriter& field(std::string_view key, Integer value) {
+    begin_value(key);
+    if constexpr (std::same_as<Integer, bool>) {
+      text_ += value ? "true" : "false";
+    } else {
+      fmt::format_to(std::back_inserter(text_), "{}", value);
+    }
+    return *this;
+  }
+  // A number with a fixed count of places behind the point; not finite: null.
+  JsonWriter& fixed(std::string_view key, double value, int places);
+  JsonWriter& null(std::string_view key);
+
+  // Nesting; every begin has its end. An empty key adds an element to an array.
+  JsonWriter& begin_object(std::string_view key = {});
+  JsonWriter& end_object();
+  JsonWriter& begin_array(std::string_view key);
+  JsonWriter& end_array();
+  // An element of an array.
+  template <class Value>
+  JsonWriter& element(const Value& value) {
+    return field(std::string_view{}, value);
+  }
+
+  [[nodiscard]] std::size_t size() const { return text_.size(); }
+  // The whole object, without a newline. The writer is spent.
+  std::string finish() &&;
+
+ private:
+  void begin_value(std::string_view key);
+  std::string text_;
+};
+
+// Appends `text` as a JSON string with its quotes.
+void append_json_string(std::string& out, std::string_view text);
+
+}  // namespace filetimer

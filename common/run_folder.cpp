@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: MIT
+#include "common/run_folder.hpp"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+
+namespace filetimer {
+namespace {
+
+std::string environment(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? std::string{} : std::string(value);
+}
+
+// A runtime folder that a scheduler handed on from another host or a session that has ended must
+// not be taken for ours.
+bool is_our_folder(const std::string& path) {
+  struct stat st {};
+  return ::stat(path.c_str(), &st) == 0 && S_ISDIR(st.st_mode) && st.st_uid == ::geteuid();
+}
+
+bool others_may_write(const struct stat& st) { return (st.st_mode & (S_IWGRP | S_IWOTH)) != 0; }
+
+std::string absolute_path(const std::string& path) {
+  std::error_code ec;
+  const auto absolute = std::filesystem::absolute(path, ec).lexically_normal();
+  std::string text = ec ? path : absolute.string();
+  while (text.size() > 1 && text.back() == '/') {
+    text.pop_back();
+  }
+  return text;
+}
+
+Status check_parent(const std::string& folder) {
+  struct stat st {};
+  if (::stat(folder.c_str(), &st) != 0) {
+    return system_error(fmt::format("cannot look at '{}'", folder));
+  }
+  if (!S_ISDIR(st.st_mode)) {
+    return failure(fmt::format("'{}' is not a folder", folder));
+  }
+  if (st.st_uid != 0 && st.st_uid != ::geteuid()) {
+    return failure(fmt::format("'{}' belongs to user {}, who could swap what is in it: expected a "
+                               "folder of root or of user {}",
+                               folder, st.st_uid, ::geteuid()));
+  }
+  if (others_may_write(st) && (st.st_mode & S_ISVTX) == 0) {
+    return failure(fmt::format("others may write to '{}' (mode {:04o}) and could swap what is in "
+                               "it: expected mode 0755 or stricter, or the sticky bit",
+                               folder, st.st_mode & 07777));
+  }
+  return {};
+}
+
+// Short and stable; it keeps the logs of two hosts of one name apart in a shared home.
+std::string machine_id() {
+  for (const char* path : {"/etc/machine-id", "/proc/sys/kernel/random/boot_id"}) {
+    std::ifstream file(path);
+    std::string id;
+    if (file >> id && id.size() >= 8) {
+      return id.substr(0, 8);
+    }
+  }
+  return "unknown";
+}
+
+std::string host_name() {
+  char name[256] = {};
+  return ::gethostname(name, sizeof name - 1) == 0 ? std::string(name) : std::string("unknown");
+}
+
+}  // namespace
+
+std::string RunFolder::path(std::string_view name) const { return fmt::format("{}/{}", dir, name); }
+
+RunFolder resolve_run_folder(const std::string& dir) {
+  if (!dir.empty()) {
+    return {absolute_path(dir), FolderSource::kGiven};
+  }
+  if (const std::string named = environment(kDirVariable); !named.empty()) {
+    return {absolute_path(named), FolderSource::kEnvironment};
+  }
+  if (const std::string runtime = environment("XDG_RUNTIME_DIR");
+      !runtime.empty() && runtime[0] == '/' && is_our_folder(runtime)) {
+    return {absolute_path(runtime) + "/filetimer", FolderSource::kDefault};
+  }
+  return {fmt::format("/dev/shm/filetimer-{}", ::geteuid()), FolderSource::kDefault};
+}
+
+std::string resolve_pipe(const std::string& dir, const std::string& fifo) {
+  if (!fifo.empty()) {
+    return absolute_path(fifo);
+  }
+  const RunFolder folder = resolve_run_folder(dir);
+  if (!folder.was_named()) {
+    if (const std::string pipe = environment(kTorchPipeVariable); !pipe.empty()) {
+      return absolute_path(pipe);
+    }
+  }
+  return folder.path(kPipeName);
+}
+
+Result<std::string> default_log_path(const RunFolder& folder) {
+  if (folder.was_named()) {
+    return folder.path(kLogName);
+  }
+  std::string state = environment("XDG_STATE_HOME");
+  if (state.empty() || state[0] != '/') {
+    const std::string home = environment("HOME");
+    if (home.empty()) {
+      return failure("no place for the log: expected --log, --dir, $XDG_STATE_HOME or $HOME");
+    }
+    state = home + "/.local/state";
+  }
+  return fmt::format("{}/filetimer/{}-{}.jsonl", state, host_name(), machine_id());
+}
+
+Status check_parents(const std::string& path) {
+  // Every folder on the way as it is written, and every folder on the way as the kernel resolves
+  // it: a symlink in a folder of ours may lead through one that is not.
+  const std::filesystem::path parent = std::filesystem::path(absolute_path(path)).parent_path();
+  std::error_code ec;
+  const std::filesystem::path resolved = std::filesystem::canonical(parent, ec);
+  if (ec) {
+    return system_error(fmt::format("cannot look at '{}'", parent.string()), ec.value());
+  }
+  for (const auto& way : {parent, resolved}) {
+    std::filesystem::path folder;
+    for (const auto& part : way) {
+      folder /= part;
+      if (Status checked = check_parent(folder.string()); !checked) {
+        return checked;
+      }
+    }
+  }
+  return {};
+}
+
+Result<UniqueFd> create_run_folder(const std::string& dir) {
+  const std::string path = absolute_path(dir);
+  std::error_code ec;
+  const auto parent = std::filesystem::path(path).parent_path();
+  if (!std::filesystem::exists(parent, ec)) {
+    // Private from the start: mkdir -p would leave that to the umask.
+    if (auto made = create_run_folder(parent.string()); !made) {
+      return made;
+    }
+  }
+  if (Status checked = check_parents(path); !checked) {
+    return tl::unexpected<Error>(std::move(checked.error()));
+  }
+  if (::mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) {
+    return system_error(fmt::format("cannot make the folder '{}'", path));
+  }
+  // NOFOLLOW and then fstat: what is checked is what was opened.
+  UniqueFd fd(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+  if (!fd) {
+    struct stat st {};
+    if (errno == ENOTDIR && ::lstat(path.c_str(), &st) == 0) {
+      return failure(fmt::format("'{}' is a {}: expected a folder, or nothing", path,
+                                 S_ISLNK(st.st_mode) ? "symlink" : "file"));
+    }
+    return system_error(fmt::format("cannot open the folder '{}'", path));
+  }
+  struct stat st {};
+  if (::fstat(fd.get(), &st) != 0) {
+    return system_error(fmt::format("cannot look at '{}'", path));
+  }
+  if (st.st_uid != ::geteuid()) {
+    return failure(fmt::format("'{}' belongs to user {}: expected a folder of user {}", path,
+                               st.st_uid, ::geteuid()));
+  }
+  if (others_may_write(st)) {
+    return failure(fmt::format("others may write to '{}' (mode {:04o}): expected mode 0700", path,
+                               st.st_mode & 07777));
+  }
+  return fd;
+}
+
+}  // namespace filetimer

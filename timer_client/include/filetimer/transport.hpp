@@ -1,0 +1,50 @@
+// How a TimerClient's requests travel. Derive from Transport to build a custom timer: record the
+// requests, send them to a service of your own, or count them in a test.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <sys/types.h>
+
+#include <chrono>
+#include <string>
+
+namespace filetimer {
+
+// What a client asks of a server: acquire (or renew) a timer, or release it.
+struct TimerRequest {
+  pid_t pid = 0;         // the worker
+  pid_t tid = 0;         // the thread that asks; 0: not told
+  std::string timer_id;  // the timer's identity within the worker
+  std::string scope;     // the name that people gave it; several timers may share it
+  bool release = false;
+  // Asked for, counted from now. nanoseconds::max(): no deadline. Not used by a release.
+  std::chrono::nanoseconds timeout = std::chrono::nanoseconds::max();
+  // The deadline as Unix time in seconds, +infinity for none. Not used by a release.
+  double expiration_time = 0;
+  int signal = 9;  // 0: record the expiry, kill nobody
+  // From the signal to SIGKILL; negative: the server's default; nanoseconds::max(): never.
+  std::chrono::nanoseconds grace{-1};
+};
+
+class Transport {
+ public:
+  enum class Sent {
+    kYes,
+    kTryLater,      // the way is full for the moment
+    kNoServer,      // nobody reads at the other end; a server may come (back)
+  };
+
+  virtual ~Transport() = default;
+
+  // Sends one request. Called by several threads, one at a time (the client holds its lock).
+  // Must not block, throw, or raise a signal.
+  virtual Sent send(const TimerRequest& request) noexcept = 0;
+
+  // Whether a server is there now; must not block. `why` gets one clear line when it is not.
+  virtual bool server_is_there(std::string& why) noexcept = 0;
+
+  // Where it leads, for messages: a path or an address.
+  [[nodiscard]] virtual std::string target() const = 0;
+};
+
+}  // namespace filetimer
