@@ -19,7 +19,9 @@ std::int64_t read_clock(clockid_t id) {
 
 }  // namespace
 
-Instant Instant::now() { return {read_clock(CLOCK_MONOTONIC)}; }
+Instant Instant::now() {
+  return {read_clock(CLOCK_MONOTONIC)};
+}
 
 ClockReading ClockReading::now() {
   const std::int64_t wall_ns = read_clock(CLOCK_REALTIME);

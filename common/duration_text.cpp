@@ -8,6 +8,7 @@
 #include <cmath>
 
 #include "common/limits.hpp"
+#include "common/text.hpp"
 
 namespace filetimer {
 namespace {
@@ -30,7 +31,7 @@ tl::unexpected<Error> not_a_duration(std::string_view text, EndlessDuration endl
   return failure(
       fmt::format("'{}' is not a duration: expected a positive number with an optional unit (us, "
                   "ms, s, m, h, d), such as 30, 1.5 or 500ms{}",
-                  text, endless == EndlessDuration::kAllowed ? ", or inf" : ""));
+                  printable(text), endless == EndlessDuration::kAllowed ? ", or inf" : ""));
 }
 
 }  // namespace
@@ -61,7 +62,7 @@ Result<Duration> parse_duration(std::string_view text, EndlessDuration endless) 
   }
   const double ns = number * static_cast<double>(scale);
   if (ns > static_cast<double>(kMaxTimeout.count())) {
-    return failure(fmt::format("'{}' is too long: expected at most {}", text,
+    return failure(fmt::format("'{}' is too long: expected at most {}", printable(text),
                                duration_text(kMaxTimeout)));
   }
   if (!(ns >= 1)) {  // 0, and what is less than a nanosecond

@@ -18,7 +18,8 @@ enum class EndlessDuration { kRefused, kAllowed };
 Result<Duration> parse_duration(std::string_view text,
                                 EndlessDuration endless = EndlessDuration::kRefused);
 
-// The exact value in one unit: "30s", "500ms", "inf" (and "7ns", which parse_duration does not take).
+// The exact value in one unit: "30s", "500ms", "inf" (and "7ns", which parse_duration does not
+// take).
 std::string duration_text(Duration duration);
 
 // Three significant places in the unit a reader expects: "31.2 s", "4.50 ms", "2 h 05 min".

@@ -20,7 +20,8 @@ class JsonWriter {
   JsonWriter& field(std::string_view key, const char* value) {
     return field(key, std::string_view(value));
   }
-  JsonWriter& field(std::string_view key, double value);  // not finite: null
+  JsonWriter& field(std::string_view key, double value);         // not finite: null
+  JsonWriter& field(std::string_view key, char value) = delete;  // say which: text or a number
   template <std::integral Integer>
   JsonWriter& field(std::string_view key, Integer value) {
     begin_value(key);

@@ -13,8 +13,8 @@
 namespace filetimer {
 
 struct Error {
-  std::string message;   // one clear line, without a newline, that quotes what was wrong
-  int errno_value = 0;   // the system's reason, 0 when it was not the system that said no
+  std::string message;  // one clear line, without a newline, that quotes what was wrong
+  int errno_value = 0;  // the system's reason, 0 when it was not the system that said no
 };
 
 template <class T>

@@ -24,7 +24,9 @@ bool is_our_folder(const std::string& path) {
   return ::stat(path.c_str(), &st) == 0 && S_ISDIR(st.st_mode) && st.st_uid == ::geteuid();
 }
 
-bool others_may_write(const struct stat& st) { return (st.st_mode & (S_IWGRP | S_IWOTH)) != 0; }
+bool others_may_write(const struct stat& st) {
+  return (st.st_mode & (S_IWGRP | S_IWOTH)) != 0;
+}
 
 std::string absolute_path(const std::string& path) {
   std::error_code ec;
@@ -45,14 +47,16 @@ Status check_parent(const std::string& folder) {
     return failure(fmt::format("'{}' is not a folder", folder));
   }
   if (st.st_uid != 0 && st.st_uid != ::geteuid()) {
-    return failure(fmt::format("'{}' belongs to user {}, who could swap what is in it: expected a "
-                               "folder of root or of user {}",
-                               folder, st.st_uid, ::geteuid()));
+    return failure(
+        fmt::format("'{}' belongs to user {}, who could swap what is in it: expected a "
+                    "folder of root or of user {}",
+                    folder, st.st_uid, ::geteuid()));
   }
   if (others_may_write(st) && (st.st_mode & S_ISVTX) == 0) {
-    return failure(fmt::format("others may write to '{}' (mode {:04o}) and could swap what is in "
-                               "it: expected mode 0755 or stricter, or the sticky bit",
-                               folder, st.st_mode & 07777));
+    return failure(
+        fmt::format("others may write to '{}' (mode {:04o}) and could swap what is in "
+                    "it: expected mode 0755 or stricter, or the sticky bit",
+                    folder, st.st_mode & 07777));
   }
   return {};
 }
@@ -76,7 +80,9 @@ std::string host_name() {
 
 }  // namespace
 
-std::string RunFolder::path(std::string_view name) const { return fmt::format("{}/{}", dir, name); }
+std::string RunFolder::path(std::string_view name) const {
+  return fmt::format("{}/{}", dir, name);
+}
 
 RunFolder resolve_run_folder(const std::string& dir) {
   if (!dir.empty()) {

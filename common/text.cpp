@@ -8,7 +8,9 @@
 namespace filetimer {
 namespace {
 
-bool is_continuation(char c) { return (static_cast<unsigned char>(c) & 0xC0) == 0x80; }
+bool is_continuation(char c) {
+  return (static_cast<unsigned char>(c) & 0xC0) == 0x80;
+}
 
 // Length of the well-formed UTF-8 character at the start of `text`, 0 when there is none
 // (Unicode 15, table 3-7: no overlong forms, no surrogates, nothing over U+10FFFF).
@@ -53,8 +55,9 @@ std::string sanitised(std::string_view bytes, Controls controls) {
       continue;
     }
     // C1 controls (U+0080 to U+009F) move a terminal's cursor just as C0 ones do.
-    const bool control = (length == 1 && (byte < 0x20 || byte == 0x7F)) ||
-                         (length == 2 && byte == 0xC2 && static_cast<unsigned char>(bytes[1]) < 0xA0);
+    const bool control =
+        (length == 1 && (byte < 0x20 || byte == 0x7F)) ||
+        (length == 2 && byte == 0xC2 && static_cast<unsigned char>(bytes[1]) < 0xA0);
     if (control && controls == Controls::kEscaped) {
       if (byte == '\n') {
         out += "\\n";
@@ -86,9 +89,13 @@ std::string_view utf8_prefix(std::string_view text, std::size_t max_bytes) {
   return text.substr(0, is_continuation(text[end]) ? max_bytes : end);
 }
 
-std::string valid_utf8(std::string_view bytes) { return sanitised(bytes, Controls::kKept); }
+std::string valid_utf8(std::string_view bytes) {
+  return sanitised(bytes, Controls::kKept);
+}
 
-std::string printable(std::string_view bytes) { return sanitised(bytes, Controls::kEscaped); }
+std::string printable(std::string_view bytes) {
+  return sanitised(bytes, Controls::kEscaped);
+}
 
 std::size_t utf8_length(std::string_view text) {
   std::size_t characters = 0;

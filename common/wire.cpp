@@ -75,6 +75,21 @@ Result<double> read_number(std::string_view key, ondemand::value value) {
   return number;
 }
 
+// Every escape of a JSON string is one that JSON knows; pairs of surrogates are not looked at.
+bool escapes_are_json(std::string_view text) {
+  for (std::size_t at = text.find('\\'); at != text.npos; at = text.find('\\', at)) {
+    const std::string_view escape = text.substr(at + 1);
+    const bool is_unicode = escape.starts_with('u');
+    if (is_unicode ? escape.size() < 5 || escape.substr(1, 4).find_first_not_of(
+                                              "0123456789abcdefABCDEF") != escape.npos
+                   : escape.find_first_of("\"\\/bfnrt") != 0) {
+      return false;
+    }
+    at += is_unicode ? 6 : 2;
+  }
+  return true;
+}
+
 Result<std::string_view> read_string(std::string_view key, ondemand::value value) {
   const std::string_view token = token_of(value);
   std::string_view text;
@@ -84,7 +99,7 @@ Result<std::string_view> read_string(std::string_view key, ondemand::value value
     case simdjson::STRING_ERROR:
       // Python's json writes half a surrogate pair as \ud800 and reads it back; no UTF-8 says it.
       // The name then is what stood in the line.
-      if (token.size() >= 2 && token.find("\\u") != token.npos) {
+      if (token.size() >= 2 && escapes_are_json(token.substr(1, token.size() - 2))) {
         return token.substr(1, token.size() - 2);
       }
       [[fallthrough]];
@@ -168,10 +183,10 @@ Status store(Result<Value> value, Place& place) {
 enum Seen : unsigned { kVersionSeen = 1, kPid = 2, kScope = 4, kExpiration = 8, kSignal = 16 };
 
 constexpr std::pair<Seen, std::string_view> kRequired[] = {{kVersionSeen, "version"},
-                                                          {kPid, "pid"},
-                                                          {kScope, "scope_id"},
-                                                          {kExpiration, "expiration_time"},
-                                                          {kSignal, "signal"}};
+                                                           {kPid, "pid"},
+                                                           {kScope, "scope_id"},
+                                                           {kExpiration, "expiration_time"},
+                                                           {kSignal, "signal"}};
 
 constexpr int kIntMin = std::numeric_limits<int>::min();
 constexpr int kIntMax = std::numeric_limits<int>::max();
@@ -226,15 +241,18 @@ struct Parser::State {
 };
 
 Parser::Parser() : state_(std::make_unique<State>()) {
-  // Room for the longest line at once: parse() allocates nothing afterwards.
-  if (state_->parser.allocate(kMaxLineBytes, kMaxDepth + 2) != simdjson::SUCCESS) {
+  // Room for the longest line at once: parse() allocates nothing afterwards. The line's object, the
+  // value and what stands inside the innermost container are levels of their own.
+  if (state_->parser.allocate(kMaxLineBytes, kMaxDepth + 4) != simdjson::SUCCESS) {
     throw std::bad_alloc();
   }
 }
 
 Parser::~Parser() = default;
 
-std::size_t Parser::padding() { return simdjson::SIMDJSON_PADDING; }
+std::size_t Parser::padding() {
+  return simdjson::SIMDJSON_PADDING;
+}
 
 Result<Request> Parser::parse(std::string_view line) {
   if (line.size() >= kMaxLineBytes) {
@@ -246,8 +264,8 @@ Result<Request> Parser::parse(std::string_view line) {
   }
   ondemand::document document;
   if (const auto error = state_->parser
-                             .iterate(simdjson::padded_string_view(
-                                 line.data(), line.size(), line.size() + padding()))
+                             .iterate(simdjson::padded_string_view(line.data(), line.size(),
+                                                                   line.size() + padding()))
                              .get(document)) {
     return not_json(error);
   }
@@ -290,8 +308,8 @@ std::string format(const Request& request) {
     return std::isinf(value) ? std::string(value > 0 ? "Infinity" : "-Infinity")
                              : fmt::format("{}", value);
   };
-  std::string line = fmt::format("{}: {}, \"pid\": {}, \"scope_id\": ", kLineStart, kVersion,
-                                 request.pid);
+  std::string line =
+      fmt::format("{}: {}, \"pid\": {}, \"scope_id\": ", kLineStart, kVersion, request.pid);
   append_json_string(line, request.scope_id);
   fmt::format_to(std::back_inserter(line), ", \"expiration_time\": {}, \"signal\": {}",
                  number(request.expiration_time), request.signal);

@@ -1,7 +1,8 @@
 // The pipe's format, version 1: one JSON object a line, as PyTorch's FileTimerClient writes it.
 // The server parses, our clients format. Keys that start with x_ are this project's additions and
 // are ignored by other servers.
-//   {"version": 1, "pid": 4711, "scope_id": "forward", "expiration_time": 1795223987.41, "signal": 9}
+//   {"version": 1, "pid": 4711, "scope_id": "forward", "expiration_time": 1795223987.41, "signal":
+//   9}
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -23,9 +24,9 @@ inline constexpr std::string_view kLineStart = "{\"version\"";
 
 struct Request {
   pid_t pid = 0;
-  std::string_view scope_id;      // points into the parser; valid until its next parse
-  double expiration_time = -1;    // Unix seconds; negative: release; +inf: never expires
-  int signal = 0;                 // 0 or negative: do not kill
+  std::string_view scope_id;    // points into the parser; valid until its next parse
+  double expiration_time = -1;  // Unix seconds; negative: release; +inf: never expires
+  int signal = 0;               // 0 or negative: do not kill
 
   // What our own clients add. A line with x_timeout_s is known to come from one of them.
   std::optional<double> x_timeout_s;        // what the caller asked for, +inf for none

@@ -1,0 +1,37 @@
+// sd-event's handles, owned. Errors of these calls mean that the process is out of memory or
+// descriptors, so they are thrown to main() and end the start.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <systemd/sd-event.h>
+
+#include <memory>
+#include <system_error>
+
+namespace filetimer {
+
+struct UnrefEvent {
+  void operator()(sd_event* event) const { ::sd_event_unref(event); }
+};
+struct DisableSource {
+  void operator()(sd_event_source* source) const { ::sd_event_source_disable_unref(source); }
+};
+using EventLoop = std::unique_ptr<sd_event, UnrefEvent>;
+using EventSource = std::unique_ptr<sd_event_source, DisableSource>;
+
+inline void check_event(int result, const char* what) {
+  if (result < 0) {
+    throw std::system_error(-result, std::generic_category(), what);
+  }
+}
+
+// Which source is looked at first when several are ready. Signs of life stand before deadlines:
+// every handler ends in Server::turn(), which reads the pipe before it judges.
+enum Priority : int64_t {
+  kDeathsFirst = -100,  // a recycled pid must not meet the worker that had it before
+  kRequests = -50,
+  kOrdinary = 0,
+  kDeadlines = 50,
+};
+
+}  // namespace filetimer

@@ -1,0 +1,290 @@
+// SPDX-License-Identifier: MIT
+#include "timer_server/evidence.hpp"
+
+#include <dirent.h>
+#include <fmt/format.h>
+#include <seccomp.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <filesystem>
+#include <memory>
+#include <string_view>
+
+#include "common/clock.hpp"
+#include "common/limits.hpp"
+#include "timer_server/process.hpp"
+
+namespace filetimer {
+namespace {
+
+constexpr std::size_t kMaxChildrenShown = 64;
+constexpr std::size_t kMaxDevicesShown = 64;
+constexpr std::size_t kMaxFdsLookedAt = 65536;
+
+double seconds_of(std::uint64_t ticks) {
+  static const long per_second = ::sysconf(_SC_CLK_TCK);
+  return static_cast<double>(ticks) / static_cast<double>(per_second);
+}
+
+std::string one_line(const Result<std::string>& text) {
+  return text ? text->substr(0, text->find('\n')) : std::string{};
+}
+
+std::string link_target(const std::string& path) {
+  std::array<char, 512> target{};
+  const ssize_t length = ::readlink(path.c_str(), target.data(), target.size());
+  return length > 0 ? std::string(target.data(), static_cast<std::size_t>(length)) : std::string{};
+}
+
+bool takes_descriptor(std::string_view name) {
+  constexpr std::array<std::string_view, 22> kNames{
+      "read",     "write",   "pread64",    "pwrite64",   "readv",     "writev",
+      "recvfrom", "recvmsg", "recvmmsg",   "sendto",     "sendmsg",   "sendmmsg",
+      "accept",   "accept4", "connect",    "fsync",      "fdatasync", "ioctl",
+      "flock",    "fcntl",   "epoll_wait", "epoll_pwait"};
+  return std::find(kNames.begin(), kNames.end(), name) != kNames.end();
+}
+
+// /proc/PID/syscall: "202 0x7f.. 0x80 ..." or "running" or "-1 0x.. 0x.." (blocked, but not in a
+// system call).
+void read_syscall(const std::string& folder, pid_t pid, ThreadEvidence& thread) {
+  const std::string line = one_line(read_small_file(folder + "/syscall"));
+  if (line.empty() || line == "running") {
+    thread.syscall = line;
+    return;
+  }
+  std::int64_t number = 0;
+  const char* const end = line.data() + line.size();
+  const auto [after, ec] = std::from_chars(line.data(), end, number);
+  if (ec != std::errc{} || number < 0) {
+    return;
+  }
+  thread.syscall_number = number;
+  const std::unique_ptr<char, decltype(&std::free)> name(
+      seccomp_syscall_resolve_num_arch(SCMP_ARCH_NATIVE, static_cast<int>(number)), &std::free);
+  thread.syscall = name ? std::string(name.get()) : fmt::format("system call {}", number);
+  if (!takes_descriptor(thread.syscall)) {
+    return;
+  }
+  std::uint64_t fd = 0;
+  constexpr std::string_view kHex = " 0x";
+  if (std::string_view(after, static_cast<std::size_t>(end - after)).starts_with(kHex) &&
+      std::from_chars(after + kHex.size(), end, fd, 16).ec == std::errc{}) {
+    thread.syscall_fd = link_target(fmt::format("/proc/{}/fd/{}", pid, fd));
+  }
+}
+
+// "[<0>] futex_wait_queue+0x6a/0x90" -> "futex_wait_queue+0x6a/0x90"
+std::vector<std::string> read_kernel_stack(const std::string& folder) {
+  std::vector<std::string> frames;
+  const auto text = read_small_file(folder + "/stack");
+  if (!text) {
+    return frames;  // needs CAP_SYS_ADMIN; gather_evidence says so once
+  }
+  std::string_view rest = *text;
+  while (!rest.empty()) {
+    std::string_view line = rest.substr(0, rest.find('\n'));
+    rest.remove_prefix(std::min(line.size() + 1, rest.size()));
+    if (const std::size_t bracket = line.find("] "); bracket != line.npos) {
+      line.remove_prefix(bracket + 2);
+    }
+    if (!line.empty()) {
+      frames.emplace_back(line);
+    }
+  }
+  return frames;
+}
+
+std::vector<pid_t> numbers_in(const std::string& folder) {
+  std::vector<pid_t> numbers;
+  std::error_code ec;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, ec)) {
+    const std::string name = entry.path().filename().string();
+    pid_t number = 0;
+    if (std::from_chars(name.data(), name.data() + name.size(), number).ec == std::errc{}) {
+      numbers.push_back(number);
+    }
+  }
+  std::sort(numbers.begin(), numbers.end());
+  return numbers;
+}
+
+ThreadEvidence read_thread(const std::string& folder, pid_t pid, pid_t tid) {
+  ThreadEvidence thread;
+  thread.tid = tid;
+  if (const auto stat = read_stat(folder)) {
+    thread.comm = stat->comm;
+    thread.state = stat->state;
+    thread.cpu_s = seconds_of(stat->user_ticks + stat->system_ticks);
+  }
+  thread.wchan = one_line(read_small_file(folder + "/wchan"));
+  if (thread.wchan == "0") {
+    thread.wchan.clear();
+  }
+  read_syscall(folder, pid, thread);
+  thread.stack = read_kernel_stack(folder);
+  return thread;
+}
+
+void read_children(const std::string& folder, Evidence& evidence) {
+  for (const pid_t tid : numbers_in(folder + "/task")) {
+    const auto text = read_small_file(fmt::format("{}/task/{}/children", folder, tid));
+    std::string_view rest = text ? std::string_view(*text) : std::string_view{};
+    while (!rest.empty() && evidence.children.size() < kMaxChildrenShown) {
+      pid_t child = 0;
+      const auto [after, ec] = std::from_chars(rest.data(), rest.data() + rest.size(), child);
+      rest.remove_prefix(std::min(static_cast<std::size_t>(after - rest.data()) + 1, rest.size()));
+      if (const auto stat = read_stat(fmt::format("/proc/{}", child)); ec == std::errc{} && stat) {
+        evidence.children.push_back({child, stat->comm, stat->state});
+      }
+    }
+  }
+}
+
+// Accelerators that the process has open; a name once.
+void read_devices(const std::string& folder, Evidence& evidence) {
+  std::size_t looked_at = 0;
+  std::error_code ec;
+  for (const auto& entry : std::filesystem::directory_iterator(folder + "/fd", ec)) {
+    if (++looked_at > kMaxFdsLookedAt || evidence.devices.size() >= kMaxDevicesShown) {
+      break;
+    }
+    const std::string target = link_target(entry.path().string());
+    const bool accelerator = target.starts_with("/dev/nvidia") || target == "/dev/kfd" ||
+                             target.starts_with("/dev/dri/") || target.starts_with("/dev/accel") ||
+                             target.starts_with("/dev/infiniband/");
+    if (accelerator && std::find(evidence.devices.begin(), evidence.devices.end(), target) ==
+                           evidence.devices.end()) {
+      evidence.devices.push_back(target);
+    }
+  }
+  std::sort(evidence.devices.begin(), evidence.devices.end());
+}
+
+void field_if(JsonWriter& json, std::string_view key, const std::string& value) {
+  if (!value.empty()) {
+    json.field(key, value);
+  }
+}
+
+void write_place(JsonWriter& json, const ThreadEvidence& thread) {
+  json.field("state", std::string_view(&thread.state, 1));
+  field_if(json, "wchan", thread.wchan);
+  field_if(json, "syscall", thread.syscall);
+  if (thread.syscall_number) {
+    json.field("syscall_nr", *thread.syscall_number);
+  }
+  field_if(json, "syscall_fd", thread.syscall_fd);
+}
+
+std::string_view state_name(char state) {
+  switch (state) {
+    case 'R':
+      return "running";
+    case 'S':
+      return "sleeping";
+    case 'D':
+      return "uninterruptible sleep";
+    case 'T':
+      return "stopped";
+    case 't':
+      return "traced";
+    case 'Z':
+      return "zombie";
+    case 'X':
+      return "dead";
+    case 'I':
+      return "idle";
+    default:
+      return "unknown";
+  }
+}
+
+}  // namespace
+
+Evidence gather_evidence(pid_t pid, std::uint64_t start_time) {
+  Evidence evidence;
+  const Instant begin = Instant::now();
+  const std::string folder = fmt::format("/proc/{}", pid);
+  const auto stat = read_stat(folder);
+  if (!stat || stat->start_time != start_time) {
+    evidence.missing = "the process had ended";
+    return evidence;
+  }
+  evidence.state = stat->state;
+  evidence.cpu_user_s = seconds_of(stat->user_ticks);
+  evidence.cpu_system_s = seconds_of(stat->system_ticks);
+  evidence.rss_bytes = stat->rss_pages * ::sysconf(_SC_PAGESIZE);
+  const std::vector<pid_t> tids =
+      numbers_in(folder + "/task");  // the main thread has the lowest id
+  for (const pid_t tid : tids) {
+    if (evidence.threads.size() >= kMaxEvidenceThreads) {
+      evidence.threads_omitted = tids.size() - evidence.threads.size();
+      break;
+    }
+    evidence.threads.push_back(read_thread(fmt::format("{}/task/{}", folder, tid), pid, tid));
+  }
+  const auto main_thread = std::find_if(evidence.threads.begin(), evidence.threads.end(),
+                                        [&](const auto& thread) { return thread.tid == pid; });
+  if (main_thread != evidence.threads.end()) {
+    std::rotate(evidence.threads.begin(), main_thread, main_thread + 1);
+  }
+  if (const auto stack = read_small_file(folder + "/stack"); !stack) {
+    evidence.missing = "no kernel stacks: " + stack.error().message;
+  }
+  read_children(folder, evidence);
+  read_devices(folder, evidence);
+  evidence.gathered_ms = std::chrono::duration<double, std::milli>(Instant::now() - begin).count();
+  return evidence;
+}
+
+void write_evidence(JsonWriter& json, const Evidence& evidence) {
+  if (!evidence.threads.empty()) {
+    write_place(json, evidence.threads.front());
+    json.field("state_name", state_name(evidence.state));
+    json.fixed("cpu_user_s", evidence.cpu_user_s, 2)
+        .fixed("cpu_system_s", evidence.cpu_system_s, 2);
+    json.field("rss_bytes", evidence.rss_bytes);
+    std::size_t omitted = evidence.threads_omitted;
+    json.begin_array("threads");
+    for (const ThreadEvidence& thread : evidence.threads) {
+      if (json.size() > kMaxEvidenceBytes) {
+        ++omitted;
+        continue;
+      }
+      json.begin_object().field("tid", thread.tid).field("comm", thread.comm);
+      write_place(json, thread);
+      json.fixed("cpu_s", thread.cpu_s, 2);
+      if (!thread.stack.empty()) {
+        json.begin_array("stack");
+        for (const std::string& frame : thread.stack) {
+          json.element(frame);
+        }
+        json.end_array();
+      }
+      json.end_object();
+    }
+    json.end_array();
+    if (omitted > 0) {
+      json.field("threads_omitted", omitted);
+    }
+    json.begin_array("children");
+    for (const ChildEvidence& child : evidence.children) {
+      json.begin_object().field("pid", child.pid).field("comm", child.comm);
+      json.field("state", std::string_view(&child.state, 1)).end_object();
+    }
+    json.end_array();
+    json.begin_array("devices");
+    for (const std::string& device : evidence.devices) {
+      json.element(device);
+    }
+    json.end_array();
+    json.fixed("gathered_ms", evidence.gathered_ms, 3);
+  }
+  field_if(json, "missing", evidence.missing);
+}
+
+}  // namespace filetimer

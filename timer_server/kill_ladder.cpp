@@ -1,0 +1,318 @@
+// SPDX-License-Identifier: MIT
+#include "timer_server/kill_ladder.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <signal.h>
+#include <sys/epoll.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <iterator>
+
+namespace filetimer {
+namespace {
+
+enum class Stage {
+  kFacts,      // who the worker is may still be on its way from the side thread
+  kRecorded,   // the verdict is in the log's queue; waiting for the disk and for evidence
+  kSignalled,  // the first signal is sent; grace runs
+  kKilled,     // SIGKILL is sent
+  kEnded,
+};
+
+std::vector<pid_t> this_process_and_above() {
+  std::vector<pid_t> pids = ancestors_of(::getpid());
+  pids.push_back(::getpid());
+  return pids;
+}
+
+// What keeps a process from dying, as far as the kernel tells.
+std::string why_alive(pid_t pid) {
+  const std::string folder = fmt::format("/proc/{}", pid);
+  const auto stat = read_stat(folder);
+  const auto wchan = read_small_file(folder + "/wchan");
+  return fmt::format("pid {} is in state {}{}", pid, stat ? stat->state : '?',
+                     wchan && *wchan != "0" ? " in " + *wchan : std::string{});
+}
+
+}  // namespace
+
+struct KillLadder::Kill {
+  KillOrder order;
+  Stage stage = Stage::kFacts;
+  Instant next_step_at;  // when step() has something to do at the latest
+  Instant sync_until;
+  Instant evidence_until;
+  std::uint64_t record_number = 0;
+  bool evidence_pending = false;
+  bool hurried = false;
+  std::vector<Process> companions;
+  std::vector<SentSignal> signals;
+  Instant first_signal;
+  std::optional<Instant> worker_died;
+
+  [[nodiscard]] const Process& worker() const { return *order.worker.process; }
+  [[nodiscard]] std::vector<pid_t> alive() const {
+    std::vector<pid_t> pids;
+    if (worker().is_alive()) {
+      pids.push_back(worker().pid);
+    }
+    for (const Process& process : companions) {
+      if (process.is_alive()) {
+        pids.push_back(process.pid);
+      }
+    }
+    return pids;
+  }
+};
+
+bool KillOrder::ends_in_sigkill() const {
+  return signal == SIGKILL || (signal > 0 && grace);
+}
+
+KillLadder::KillLadder(KillPolicy policy, Records& records, RecordLog& log,
+                       SideThreads& side_threads, OnEnd on_end)
+    : policy_(policy),
+      records_(records),
+      log_(log),
+      side_threads_(side_threads),
+      on_end_(std::move(on_end)),
+      spared_(this_process_and_above()),
+      deaths_(::epoll_create1(EPOLL_CLOEXEC)) {}
+
+KillLadder::~KillLadder() = default;
+
+void KillLadder::start(KillOrder order, Instant now) {
+  auto kill = std::make_shared<Kill>();
+  kill->order = std::move(order);
+  kill->next_step_at = now + kFactsLimit;
+  kills_.push_back(std::move(kill));
+}
+
+Instant KillLadder::advance(Instant now) {
+  // Deaths are seen by asking each pidfd; the epoll only wakes us, once for each.
+  std::array<epoll_event, 64> events{};
+  while (::epoll_wait(deaths_.get(), events.data(), static_cast<int>(events.size()), 0) ==
+         static_cast<int>(events.size())) {
+  }
+  Instant next = Instant::never();
+  for (std::size_t i = 0; i < kills_.size(); ++i) {
+    const std::shared_ptr<Kill> kill = kills_[i];  // step() may end it
+    while (step(kill, now)) {
+    }
+    next = std::min(next, kill->next_step_at);
+  }
+  std::erase_if(kills_, [](const auto& kill) { return kill->stage == Stage::kEnded; });
+  return next;
+}
+
+bool KillLadder::step(const std::shared_ptr<Kill>& kill, Instant now) {
+  switch (kill->stage) {
+    case Stage::kFacts:
+      return record_verdict(kill, now);
+    case Stage::kRecorded:
+      return send_first_signal(*kill, now);
+    case Stage::kSignalled:
+    case Stage::kKilled:
+      return wait_for_death(*kill, now);
+    case Stage::kEnded:
+      break;
+  }
+  return false;
+}
+
+bool KillLadder::record_verdict(const std::shared_ptr<Kill>& kill, Instant now) {
+  const KillOrder& order = kill->order;
+  if (!*order.worker.facts && now < kill->next_step_at) {
+    return false;
+  }
+  Incident& incident = *order.incident;
+  if (!incident.recorded) {
+    incident.recorded = true;
+    log_.append(records_.incident(incident.id, incident.expiries, incident.workers,
+                                  incident.omitted, incident.when));
+    incident.workers = {};
+  }
+  for (const Expiry& expiry : order.expiries) {
+    kill->record_number = log_.append(records_.expired(order.worker, expiry, order.open_scopes));
+  }
+  kill->stage = Stage::kRecorded;
+  kill->sync_until = now + kSyncLimit;
+  kill->evidence_until = now;
+  if (policy_.evidence) {
+    kill->evidence_until = now + policy_.evidence_timeout;
+    gather(kill);
+  }
+  return true;
+}
+
+void KillLadder::gather(const std::shared_ptr<Kill>& kill) {
+  kill->evidence_pending = true;
+  side_threads_.run([this, weak = std::weak_ptr(kill), process = kill->order.worker.process] {
+    Evidence evidence = gather_evidence(process->pid, process->start_time);
+    return [this, weak, evidence = std::move(evidence)] {
+      const auto waiting = weak.lock();
+      // Evidence that comes too late is of a process that was signalled: not evidence any more.
+      if (!waiting || waiting->stage != Stage::kRecorded) {
+        return;
+      }
+      waiting->evidence_pending = false;
+      log_.append(
+          records_.evidence(waiting->order.worker, waiting->order.expiries.front().id, evidence));
+    };
+  });
+}
+
+bool KillLadder::send_first_signal(Kill& kill, Instant now) {
+  const bool synced =
+      log_.synced() >= kill.record_number || now >= kill.sync_until || !log_.is_working(now);
+  const bool evidence_is_in = !kill.evidence_pending || now >= kill.evidence_until;
+  if (!synced || !evidence_is_in) {
+    kill.next_step_at = synced           ? kill.evidence_until
+                        : evidence_is_in ? kill.sync_until
+                                         : std::min(kill.sync_until, kill.evidence_until);
+    return false;
+  }
+  if (policy_.dry_run || kill.order.signal <= 0) {
+    end(kill, KillVerdict::kSpared, policy_.dry_run ? "dry run" : "signal 0");
+    return true;
+  }
+  if (!kill.worker().is_alive()) {
+    end(kill, KillVerdict::kAlreadyGone, {});
+    return true;
+  }
+  kill.companions = companions_of(kill.worker(), policy_.mode, spared_);
+  send(kill, kill.order.signal);
+  kill.first_signal = kill.signals.back().when.mono;
+  watch(kill.worker());
+  for (const Process& process : kill.companions) {
+    watch(process);
+  }
+  const bool is_last = kill.order.signal == SIGKILL || !kill.order.grace;
+  kill.stage = is_last ? Stage::kKilled : Stage::kSignalled;
+  kill.next_step_at = kill.first_signal + (is_last        ? policy_.kill_wait
+                                           : kill.hurried ? Duration::zero()
+                                                          : *kill.order.grace);
+  return true;
+}
+
+void KillLadder::send(Kill& kill, int signal) {
+  SentSignal sent{signal, ClockReading::now(), {}};
+  const auto to = [&](const Process& process) {
+    if (!process.is_alive() || !process.send_signal(signal)) {
+      return;
+    }
+    sent.pids.push_back(process.pid);
+    // A stopped process would not act on the signal; as GNU timeout does.
+    if (signal != SIGKILL && signal != SIGCONT) {
+      process.send_signal(SIGCONT);
+    }
+  };
+  to(kill.worker());
+  for (const Process& process : kill.companions) {
+    to(process);
+  }
+  kill.signals.push_back(std::move(sent));
+}
+
+void KillLadder::watch(const Process& process) const {
+  epoll_event event{};
+  event.events = EPOLLIN | EPOLLONESHOT;  // it stays readable for ever: tell once
+  ::epoll_ctl(deaths_.get(), EPOLL_CTL_ADD, process.pidfd.get(), &event);
+}
+
+bool KillLadder::wait_for_death(Kill& kill, Instant now) {
+  if (!kill.worker_died && !kill.worker().is_alive()) {
+    kill.worker_died = now;
+  }
+  const std::vector<pid_t> alive = kill.alive();
+  if (alive.empty()) {
+    end(kill, KillVerdict::kDead, {});
+    return true;
+  }
+  if (now < kill.next_step_at) {
+    return false;
+  }
+  if (kill.stage == Stage::kSignalled) {
+    look_again(kill);
+    send(kill, SIGKILL);
+    kill.stage = Stage::kKilled;
+    kill.next_step_at = kill.signals.back().when.mono + policy_.kill_wait;
+    return true;
+  }
+  if (kill.signals.back().signal == SIGKILL) {
+    end(kill, KillVerdict::kUnkillable,
+        fmt::format("still alive after SIGKILL: {}", why_alive(alive.front())));
+  } else if (kill.worker_died) {
+    end(kill, KillVerdict::kDead,
+        fmt::format("the worker died; still alive: {}", fmt::join(alive, ", ")));
+  } else {
+    end(kill, KillVerdict::kSpared,
+        fmt::format("it outlived {}, and no grace was given before SIGKILL",
+                    signal_name(kill.order.signal)));
+  }
+  return true;
+}
+
+// What was started since the first look must not outlive the worker.
+void KillLadder::look_again(Kill& kill) {
+  std::vector<Process> found = companions_of(kill.worker(), policy_.mode, spared_);
+  if (policy_.mode == KillMode::kTree) {
+    for (const Process& companion : kill.companions) {
+      std::ranges::move(companions_of(companion, policy_.mode, spared_), std::back_inserter(found));
+    }
+  }
+  for (Process& process : found) {
+    const auto is_same = [&](const Process& known) {
+      return known.pid == process.pid && known.start_time == process.start_time;
+    };
+    if (!is_same(kill.worker()) && std::ranges::none_of(kill.companions, is_same)) {
+      watch(process);
+      kill.companions.push_back(std::move(process));
+    }
+  }
+}
+
+bool KillLadder::note_release(const Process& worker, std::string_view scope_id, Instant now) {
+  for (const auto& kill : kills_) {
+    if (&kill->worker() != &worker || kill->stage > Stage::kRecorded) {
+      continue;
+    }
+    for (const Expiry& expiry : kill->order.expiries) {
+      if (expiry.scope_id == scope_id) {
+        log_.append(records_.released_late(kill->order.worker, expiry, now));
+        return true;
+      }
+    }
+  }
+  return false;
+}
+
+void KillLadder::hurry(Instant now) {
+  for (const auto& kill : kills_) {
+    kill->hurried = true;
+    if (kill->stage == Stage::kSignalled) {
+      kill->next_step_at = now;
+    }
+  }
+}
+
+void KillLadder::end(Kill& kill, KillVerdict verdict, std::string_view reason) {
+  kill.stage = Stage::kEnded;
+  Records::Outcome outcome;
+  outcome.verdict = verdict;
+  outcome.signals = kill.signals;
+  outcome.reason = reason;
+  outcome.cancelled = kill.order.cancelled;
+  if (kill.worker_died) {
+    outcome.dead_after = *kill.worker_died - kill.first_signal;
+  }
+  for (const Expiry& expiry : kill.order.expiries) {
+    log_.append(records_.killed(kill.order.worker, expiry, outcome));
+  }
+  on_end_(kill.order, verdict);
+}
+
+}  // namespace filetimer

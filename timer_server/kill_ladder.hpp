@@ -1,0 +1,102 @@
+// What happens between a verdict and its end: record synced, evidence, signal with SIGCONT to the
+// worker and its companions, grace, SIGKILL, death confirmed, outcome recorded. Every step has a
+// bound; nothing here waits: advance() takes each kill as far as it can go now.
+// Loop thread only.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/clock.hpp"
+#include "timer_server/process_tree.hpp"
+#include "timer_server/record_log.hpp"
+#include "timer_server/records.hpp"
+#include "timer_server/side_threads.hpp"
+
+namespace filetimer {
+
+struct KillPolicy {
+  KillMode mode = KillMode::kTree;
+  bool evidence = true;
+  bool dry_run = false;
+  Duration evidence_timeout = std::chrono::seconds{2};
+  Duration kill_wait = std::chrono::seconds{30};
+};
+
+// Expiries close together share one: where everybody was when the first of them was judged.
+struct Incident {
+  std::string id;
+  std::vector<Expiry> expiries;
+  std::vector<WorkerScopes> workers;
+  std::size_t omitted = 0;  // open scopes that are not listed
+  ClockReading when;
+  bool recorded = false;
+};
+
+// One worker to be killed, or spared, for the scopes in `expiries`.
+struct KillOrder {
+  WorkerIdentity worker;
+  std::shared_ptr<Incident> incident;
+  std::vector<Expiry> expiries;        // the earliest deadline first
+  std::vector<ScopeView> open_scopes;  // of this worker, the expired ones included
+  std::vector<std::string> cancelled;  // its other scopes, dropped by this kill
+  int signal = 0;                      // 0: spare it
+  std::optional<Duration> grace;       // none: one signal and no more
+
+  [[nodiscard]] bool ends_in_sigkill() const;
+};
+
+class KillLadder {
+ public:
+  // Bounds of the steps before the signal. Ours are in milliseconds; evidence has its own option.
+  static constexpr Duration kFactsLimit = std::chrono::milliseconds{100};
+  static constexpr Duration kSyncLimit = RecordLog::kStalled;
+
+  // `on_end` hears of every order once, with the verdict.
+  using OnEnd = std::function<void(const KillOrder&, KillVerdict)>;
+  KillLadder(KillPolicy policy, Records& records, RecordLog& log, SideThreads& side_threads,
+             OnEnd on_end);
+  ~KillLadder();
+
+  void start(KillOrder order, Instant now);
+  // Gives the time at which to call again at the latest. Also to be called when the log or the
+  // side threads have news, and when death_fd() is readable.
+  Instant advance(Instant now);
+  [[nodiscard]] int death_fd() const { return deaths_.get(); }
+
+  // A release came for a scope that was judged already. True when that was before the signal.
+  bool note_release(const Process& worker, std::string_view scope_id, Instant now);
+
+  [[nodiscard]] bool idle() const { return kills_.empty(); }
+  // From now on nobody is given grace or waited for: what was begun is finished with SIGKILL.
+  void hurry(Instant now);
+
+ private:
+  struct Kill;
+
+  // Each returns true when it has moved the kill on.
+  bool step(const std::shared_ptr<Kill>& kill, Instant now);
+  bool record_verdict(const std::shared_ptr<Kill>& kill, Instant now);
+  bool send_first_signal(Kill& kill, Instant now);
+  bool wait_for_death(Kill& kill, Instant now);
+  void gather(const std::shared_ptr<Kill>& kill);
+  void send(Kill& kill, int signal);
+  void look_again(Kill& kill);
+  void watch(const Process& process) const;
+  void end(Kill& kill, KillVerdict verdict, std::string_view reason);
+
+  const KillPolicy policy_;
+  Records& records_;
+  RecordLog& log_;
+  SideThreads& side_threads_;
+  const OnEnd on_end_;
+  const std::vector<pid_t> spared_;  // this process and all above it
+  UniqueFd deaths_;                  // an epoll of the pidfds that we wait for
+  std::vector<std::shared_ptr<Kill>> kills_;
+};
+
+}  // namespace filetimer

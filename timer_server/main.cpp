@@ -1,0 +1,129 @@
+// timer_server: the order of a start, and what each way it can fail returns.
+// SPDX-License-Identifier: MIT
+#include <fmt/format.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <cstdio>
+
+#include "timer_server/command.hpp"
+#include "timer_server/detach.hpp"
+#include "timer_server/messages.hpp"
+#include "timer_server/realtime.hpp"
+#include "timer_server/server.hpp"
+#include "timer_server/settings.hpp"
+#include "timer_server/start_up.hpp"
+
+namespace {
+
+using namespace filetimer;
+
+// What the loop takes from a signalfd, and SIGPIPE, which a write to a closed pipe must not raise.
+// Every thread inherits this; COMMAND gets what was before.
+sigset_t block_signals() {
+  sigset_t blocked{};
+  ::sigemptyset(&blocked);
+  for (const int signal :
+       {SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGCONT, SIGCHLD, SIGPIPE}) {
+    ::sigaddset(&blocked, signal);
+  }
+  sigset_t before{};
+  ::sigprocmask(SIG_BLOCK, &blocked, &before);
+  // Ignored by whoever started us, a child's status would be lost.
+  ::signal(SIGCHLD, SIG_DFL);
+  return before;
+}
+
+// One descriptor for each worker is the most that this server needs.
+void raise_descriptor_limit() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < limit.rlim_max) {
+    limit.rlim_cur = limit.rlim_max;
+    ::setrlimit(RLIMIT_NOFILE, &limit);
+  }
+}
+
+int fail(int status, const Settings& settings, const std::string& message) {
+  fmt::print(stderr, "timer_server: error: {}\n", message);
+  return settings.command.empty() ? status : exit_status::kServerFailed;
+}
+
+int serve(Settings settings, const sigset_t& mask_before, Detached* detached) {
+  auto household = Household::take(settings);
+  if (!household) {
+    return fail(household.error().status, settings, household.error().message);
+  }
+  auto premises = household->furnish(settings);
+  if (!premises) {
+    household->leave();
+    return fail(premises.error().status, settings, premises.error().message);
+  }
+  messages::start(settings.log_level, detached != nullptr);
+  if (settings.realtime) {
+    if (Status allowed = enter_realtime(); !allowed) {
+      messages::warning("{}; going on without", allowed.error().message);
+    }
+  }
+  const std::string dir = premises->dir;
+  const std::string pipe = premises->pipe.path();
+  int status = exit_status::kFailed;
+  {
+    Server server(settings, std::move(*premises));
+    const std::string ready = server.ready_line() + "\n";
+    if (detached != nullptr) {
+      detached->report_ready(ready);
+    } else {
+      (void)!::write(settings.command.empty() ? STDOUT_FILENO : STDERR_FILENO, ready.data(),
+                     ready.size());
+    }
+    bool may_run = true;
+    if (!settings.command.empty()) {
+      auto command = Command::start(settings.command, mask_before, dir, pipe);
+      if (command) {
+        server.attend(std::move(*command));
+      } else {
+        messages::error("{}", command.error().message);
+        status = command.error().errno_value == ENOENT ? exit_status::kNotFound
+                                                       : exit_status::kNotExecutable;
+        may_run = false;
+      }
+    }
+    raise_descriptor_limit();  // after COMMAND, which must not inherit it
+    if (may_run) {
+      status = server.run();
+    } else {
+      server.withdraw();
+    }
+  }
+  household->leave();
+  messages::stop();
+  return status;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const sigset_t mask_before = block_signals();
+  auto read = read_settings(argc, argv);
+  if (const auto* early = std::get_if<EarlyExit>(&read)) {
+    return early->status;
+  }
+  const Settings& settings = std::get<Settings>(read);
+  try {
+    if (settings.detach) {
+      std::optional<int> parent_exit_status;
+      auto detached = Detached::fork(parent_exit_status);
+      if (!detached) {
+        return fail(exit_status::kFailed, settings, detached.error().message);
+      }
+      if (parent_exit_status) {
+        return *parent_exit_status;
+      }
+      return serve(settings, mask_before, &*detached);
+    }
+    return serve(settings, mask_before, nullptr);
+  } catch (const std::exception& error) {
+    return fail(exit_status::kFailed, settings, error.what());
+  }
+}

@@ -1,0 +1,27 @@
+// Whom a kill is meant for besides the worker: its descendants, or its process group, each held by
+// a pidfd that was checked to be still the process that was found.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <sys/types.h>
+
+#include <span>
+#include <vector>
+
+#include "timer_server/process.hpp"
+
+namespace filetimer {
+
+enum class KillMode { kTree, kGroup, kProcess };
+
+// The processes that `mode` adds to `worker` (which is not among them), never one of `spared`.
+// A tree is looked at until two looks agree (children come and go while one reads), at most
+// kMaxTreeLooks times. Processes that were reparented away before are not found.
+std::vector<Process> companions_of(const Process& worker, KillMode mode,
+                                   std::span<const pid_t> spared);
+
+inline constexpr int kMaxTreeLooks = 4;
+// Of one worker; what is beyond is left to the second look before SIGKILL.
+inline constexpr std::size_t kMaxTreeProcesses = 16384;
+
+}  // namespace filetimer

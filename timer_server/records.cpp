@@ -1,0 +1,289 @@
+// SPDX-License-Identifier: MIT
+#include "timer_server/records.hpp"
+
+#include <fmt/format.h>
+#include <string.h>  // sigabbrev_np
+#include <unistd.h>
+
+#include <functional>
+
+#include "common/limits.hpp"
+#include "common/text.hpp"
+
+namespace filetimer {
+namespace {
+
+constexpr int kSchema = 1;
+
+double seconds(Duration d) {
+  return std::chrono::duration<double>(d).count();
+}
+double millis(Duration d) {
+  return std::chrono::duration<double, std::milli>(d).count();
+}
+
+void write_timeout(JsonWriter& json, std::string_view key, Duration timeout) {
+  if (timeout == kForever) {
+    json.null(key);
+  } else {
+    json.field(key, seconds(timeout));
+  }
+}
+
+void write_worker(JsonWriter& json, const WorkerIdentity& worker) {
+  json.field("pid", worker.process->pid)
+      .field("start_time", worker.process->start_time)
+      .field("uid", worker.process->uid)
+      .field("comm", worker.process->comm);
+  if (!*worker.facts) {
+    return;
+  }
+  const WorkerFacts& facts = **worker.facts;
+  if (!facts.cmdline.empty()) {
+    json.field("cmdline", facts.cmdline);
+  }
+  if (facts.rank) {
+    json.field("rank", *facts.rank);
+  }
+  if (facts.local_rank) {
+    json.field("local_rank", *facts.local_rank);
+  }
+  if (!facts.job_id.empty()) {
+    json.field("job_id", facts.job_id);
+  }
+}
+
+void write_scope(JsonWriter& json, const ScopeView& scope, Instant now) {
+  const ScopeTerms& terms = scope.terms;
+  json.field("scope", scope.name).fixed("elapsed_s", seconds(now - terms.acquired), 6);
+  write_timeout(json, "timeout_s", terms.timeout);
+  if (terms.deadline.is_never()) {
+    json.null("remaining_s");
+  } else {
+    json.fixed("remaining_s", seconds(terms.deadline - now), 6);
+  }
+  if (terms.tid != 0) {
+    json.field("tid", terms.tid);
+  }
+}
+
+std::string_view verdict_name(KillVerdict verdict) {
+  switch (verdict) {
+    case KillVerdict::kDead:
+      return "dead";
+    case KillVerdict::kAlreadyGone:
+      return "already_gone";
+    case KillVerdict::kUnkillable:
+      return "unkillable";
+    case KillVerdict::kSpared:
+      return "spared";
+  }
+  return "unknown";
+}
+
+}  // namespace
+
+std::string signal_name(int signal) {
+  const char* name = ::sigabbrev_np(signal);
+  return name != nullptr ? fmt::format("SIG{}", name) : fmt::format("signal {}", signal);
+}
+
+RecordOrigin RecordOrigin::of_this_process() {
+  RecordOrigin origin;
+  char name[256] = {};
+  origin.host = ::gethostname(name, sizeof name - 1) == 0 ? name : "unknown";
+  const auto boot_id = read_small_file("/proc/sys/kernel/random/boot_id");
+  origin.boot_id = boot_id ? boot_id->substr(0, boot_id->find('\n')) : "unknown";
+  origin.server_pid = ::getpid();
+  return origin;
+}
+
+Records::Records(RecordOrigin origin) : origin_(std::move(origin)) {
+  // Six letters that two servers share once in two billion: enough to name a record by.
+  constexpr std::string_view kLetters = "0123456789abcdefghijkmnpqrstuvwxyz";
+  std::size_t seed =
+      std::hash<std::string>{}(fmt::format("{} {} {} {}", origin_.host, origin_.boot_id,
+                                           origin_.server_pid, ClockReading::now().wall_ns));
+  for (int i = 0; i < 6; ++i) {
+    run_ += kLetters[seed % kLetters.size()];
+    seed /= kLetters.size();
+  }
+}
+
+std::string Records::next_expiry_id() {
+  return fmt::format("{}-{}", run_, ++expiries_);
+}
+std::string Records::next_incident_id() {
+  return fmt::format("{}-i{}", run_, ++incidents_);
+}
+
+JsonWriter Records::begin(std::string_view event, const ClockReading& now) const {
+  JsonWriter json;
+  json.field("schema", kSchema)
+      .field("event", event)
+      .field("time", rfc3339(now.wall_ns))
+      .field("mono_ns", now.mono.ns)
+      .field("host", origin_.host)
+      .field("boot_id", origin_.boot_id)
+      .field("server_pid", origin_.server_pid);
+  return json;
+}
+
+JsonWriter Records::begin(std::string_view event, const ClockReading& now,
+                          const WorkerIdentity& worker) const {
+  JsonWriter json = begin(event, now);
+  write_worker(json, worker);
+  return json;
+}
+
+JsonWriter Records::server_event(std::string_view event) const {
+  return begin(event, ClockReading::now());
+}
+
+std::string Records::incident(const std::string& id, std::span<const Expiry> expiries,
+                              std::span<const WorkerScopes> workers, std::size_t omitted,
+                              const ClockReading& now) const {
+  JsonWriter json = begin("incident", now);
+  json.field("incident", id).begin_array("expired");
+  for (const Expiry& expiry : expiries) {
+    json.element(expiry.id);
+  }
+  json.end_array().field("workers", workers.size()).begin_array("open_scopes");
+  // One record must stay one that tools can hold; what does not fit is counted.
+  constexpr std::size_t kRoom = kMaxRecordBytes - 4096;
+  for (const WorkerScopes& worker : workers) {
+    for (const ScopeView& scope : worker.scopes) {
+      if (json.size() > kRoom) {
+        ++omitted;
+        continue;
+      }
+      json.begin_object().field("pid", worker.worker.process->pid);
+      if (const auto& facts = *worker.worker.facts; facts && facts->rank) {
+        json.field("rank", *facts->rank);
+      }
+      json.field("comm", worker.worker.process->comm);
+      write_scope(json, scope, now.mono);
+      json.end_object();
+    }
+  }
+  json.end_array().field("omitted", omitted);
+  return std::move(json).finish();
+}
+
+std::string Records::expired(const WorkerIdentity& worker, const Expiry& expiry,
+                             std::span<const ScopeView> open_scopes) const {
+  const ScopeTerms& terms = expiry.scope.terms;
+  JsonWriter json = begin("expired", ClockReading::now(), worker);
+  json.field("id", expiry.id).field("incident", expiry.incident).field("scope", expiry.scope.name);
+  write_timeout(json, "timeout_s", terms.timeout);
+  json.fixed("elapsed_s", seconds(expiry.judged - terms.acquired), 6)
+      .fixed("overdue_ms", millis(expiry.judged - terms.deadline), 6)
+      .field("acquired_mono_ns", terms.acquired.ns)
+      .field("deadline_mono_ns", terms.deadline.ns);
+  if (terms.tid != 0) {
+    json.field("tid", terms.tid);
+  }
+  json.field("signal", std::max(terms.signal, 0));
+  if (terms.grace) {
+    json.field("grace_s", seconds(*terms.grace));
+  }
+  json.begin_array("open_scopes");
+  for (const ScopeView& scope : open_scopes) {
+    json.begin_object();
+    write_scope(json, scope, expiry.judged);
+    json.end_object();
+  }
+  json.end_array();
+  return std::move(json).finish();
+}
+
+std::string Records::evidence(const WorkerIdentity& worker, const std::string& id,
+                              const Evidence& evidence) const {
+  JsonWriter json = begin("evidence", ClockReading::now(), worker);
+  json.field("id", id);
+  write_evidence(json, evidence);
+  return std::move(json).finish();
+}
+
+std::string Records::killed(const WorkerIdentity& worker, const Expiry& expiry,
+                            const Outcome& outcome) const {
+  JsonWriter json = begin("killed", ClockReading::now(), worker);
+  json.field("id", expiry.id)
+      .field("incident", expiry.incident)
+      .field("scope", expiry.scope.name)
+      .field("verdict", verdict_name(outcome.verdict))
+      .begin_array("signals");
+  for (const SentSignal& sent : outcome.signals) {
+    json.begin_object()
+        .field("signal", sent.signal)
+        .field("name", signal_name(sent.signal))
+        .field("time", rfc3339(sent.when.wall_ns))
+        .field("mono_ns", sent.when.mono.ns)
+        .begin_array("pids");
+    for (const pid_t pid : sent.pids) {
+      json.element(pid);
+    }
+    json.end_array().end_object();
+  }
+  json.end_array();
+  if (outcome.dead_after) {
+    json.fixed("dead_after_ms", millis(*outcome.dead_after), 3);
+  } else {
+    json.null("dead_after_ms");
+  }
+  if (!outcome.reason.empty()) {
+    json.field("reason", outcome.reason);
+  }
+  if (!outcome.cancelled.empty()) {
+    json.begin_array("cancelled");
+    for (const std::string& scope : outcome.cancelled) {
+      json.element(scope);
+    }
+    json.end_array();
+  }
+  return std::move(json).finish();
+}
+
+std::string Records::left_open(const WorkerIdentity& worker, const ScopeView& scope,
+                               Instant now) const {
+  JsonWriter json = begin("left_open", ClockReading::now(), worker);
+  json.field("scope", scope.name);
+  write_timeout(json, "timeout_s", scope.terms.timeout);
+  json.fixed("elapsed_s", seconds(now - scope.terms.acquired), 6)
+      .field("acquired_mono_ns", scope.terms.acquired.ns)
+      .field("reason", "the worker ended inside the scope");
+  return std::move(json).finish();
+}
+
+std::string Records::released_late(const WorkerIdentity& worker, const Expiry& expiry,
+                                   Instant now) const {
+  JsonWriter json = begin("released_late", ClockReading::now(), worker);
+  json.field("id", expiry.id)
+      .field("scope", expiry.scope.name)
+      .fixed("late_ms", millis(now - expiry.scope.terms.deadline), 3)
+      .field("reason", "released after its deadline was judged, before the signal");
+  return std::move(json).finish();
+}
+
+std::string Records::cut_by_max_timeout(const WorkerIdentity& worker, std::string_view scope,
+                                        Duration asked, Duration granted) const {
+  JsonWriter json = begin("warned", ClockReading::now(), worker);
+  json.field("scope", scope).field("reason", "asked for more than --max-timeout");
+  write_timeout(json, "asked_s", asked);
+  write_timeout(json, "granted_s", granted);
+  return std::move(json).finish();
+}
+
+std::string Records::rejected(std::uint64_t count, std::string_view reason, std::string_view line,
+                              pid_t pid) const {
+  JsonWriter json = begin("rejected", ClockReading::now());
+  json.field("count", count)
+      .field("reason", reason)
+      .field("line", line.substr(0, kMaxRejectedBytesShown));
+  if (pid != 0) {
+    json.field("pid", pid);
+  }
+  return std::move(json).finish();
+}
+
+}  // namespace filetimer

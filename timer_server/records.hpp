@@ -1,0 +1,117 @@
+// The objects of expired.jsonl, one function an event. The names and units are those of
+// docs/records.md; nothing here does input or output.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "common/clock.hpp"
+#include "common/json_writer.hpp"
+#include "timer_server/evidence.hpp"
+#include "timer_server/timer_table.hpp"
+
+namespace filetimer {
+
+// What every record of one server begins with.
+struct RecordOrigin {
+  std::string host;
+  std::string boot_id;
+  pid_t server_pid = 0;
+
+  static RecordOrigin of_this_process();
+};
+
+// A worker as records name it; outlives the worker's place in the table.
+struct WorkerIdentity {
+  std::shared_ptr<const Process> process;
+  FactsCell facts;
+
+  static WorkerIdentity of(const Worker& worker) { return {worker.process, worker.facts}; }
+};
+
+// A scope as it stood at one moment.
+struct ScopeView {
+  std::string name;
+  ScopeTerms terms;
+
+  static ScopeView of(const Scope& scope) { return {std::string(scope.name()), scope.terms}; }
+};
+
+struct WorkerScopes {
+  WorkerIdentity worker;
+  std::vector<ScopeView> scopes;  // the oldest first
+};
+
+// One scope whose deadline passed.
+struct Expiry {
+  std::string id;
+  std::string scope_id;  // the scope's identity within its worker
+  std::string incident;
+  ScopeView scope;
+  Instant judged;
+};
+
+struct SentSignal {
+  int signal = 0;
+  ClockReading when;
+  std::vector<pid_t> pids;
+};
+
+enum class KillVerdict { kDead, kAlreadyGone, kUnkillable, kSpared };
+
+class Records {
+ public:
+  explicit Records(RecordOrigin origin);
+
+  // A name for the next expiry or incident, unique among all servers: "k3f9a2-1".
+  std::string next_expiry_id();
+  std::string next_incident_id();
+
+  std::string incident(const std::string& id, std::span<const Expiry> expiries,
+                       std::span<const WorkerScopes> workers, std::size_t omitted,
+                       const ClockReading& now) const;
+  std::string expired(const WorkerIdentity& worker, const Expiry& expiry,
+                      std::span<const ScopeView> open_scopes) const;
+  std::string evidence(const WorkerIdentity& worker, const std::string& id,
+                       const Evidence& evidence) const;
+  struct Outcome {
+    KillVerdict verdict = KillVerdict::kDead;
+    std::span<const SentSignal> signals;
+    std::optional<Duration> dead_after;
+    std::string_view reason;
+    std::span<const std::string> cancelled;
+  };
+  std::string killed(const WorkerIdentity& worker, const Expiry& expiry,
+                     const Outcome& outcome) const;
+  // `event` is left_open, released_late or warned; `id` may be empty.
+  std::string left_open(const WorkerIdentity& worker, const ScopeView& scope, Instant now) const;
+  std::string released_late(const WorkerIdentity& worker, const Expiry& expiry, Instant now) const;
+  std::string cut_by_max_timeout(const WorkerIdentity& worker, std::string_view scope,
+                                 Duration asked, Duration granted) const;
+  std::string rejected(std::uint64_t count, std::string_view reason, std::string_view line,
+                       pid_t pid) const;
+
+  // Begins a record of the server itself; the caller adds fields and finishes it.
+  JsonWriter server_event(std::string_view event) const;
+
+ private:
+  JsonWriter begin(std::string_view event, const ClockReading& now) const;
+  JsonWriter begin(std::string_view event, const ClockReading& now,
+                   const WorkerIdentity& worker) const;
+
+  RecordOrigin origin_;
+  std::string run_;  // what the ids of this server begin with
+  std::uint64_t expiries_ = 0;
+  std::uint64_t incidents_ = 0;
+};
+
+// "SIGTERM", or "signal 35" for one without a name.
+std::string signal_name(int signal);
+
+}  // namespace filetimer

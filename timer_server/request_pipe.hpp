@@ -1,0 +1,56 @@
+// The named pipe that requests come through: made, opened, and kept at its path while others remove
+// or replace it. Reading never blocks. Loop thread only.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <sys/types.h>
+
+#include <optional>
+#include <span>
+#include <string>
+
+#include "common/posix.hpp"
+#include "common/result.hpp"
+
+namespace filetimer {
+
+class RequestPipe {
+ public:
+  // Takes the pipe that is at `path`, or makes one with mode 0600. Refused: what is not a pipe,
+  // another user's, one that others may write to, one that a process reads already (`holder`
+  // then tells which, 0 when it can't be told).
+  static Result<RequestPipe> open(const std::string& path, pid_t& holder);
+
+  RequestPipe(RequestPipe&&) noexcept = default;
+  RequestPipe& operator=(RequestPipe&&) noexcept = default;
+
+  [[nodiscard]] int fd() const { return fd_.get(); }
+  [[nodiscard]] const std::string& path() const { return path_; }
+  // What the pipe can hold: the most that one turn of the loop reads.
+  [[nodiscard]] std::size_t capacity() const { return capacity_; }
+
+  // Bytes read into `room`, 0 when nothing is there.
+  std::size_t read(std::span<char> room);
+
+  enum class Condition {
+    kInPlace,
+    kGone,       // nothing at the path, or what is there can be set aside: make a new one
+    kTakenOver,  // another pipe is there and somebody reads it: not ours to fight over
+  };
+  [[nodiscard]] Condition look() const;
+
+  // Removes the pipe from its path if it still is this one.
+  void remove_from_path() const;
+
+ private:
+  RequestPipe(std::string path, UniqueFd fd);
+
+  std::string path_;
+  UniqueFd fd_;
+  std::size_t capacity_ = 0;
+};
+
+// What lies at `path` and is no pipe moves out of the way, to PATH.not-a-pipe; nothing is deleted.
+Status set_aside(const std::string& path);
+
+}  // namespace filetimer

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: MIT
+#include "timer_server/request_reader.hpp"
+
+#include <fmt/format.h>
+
+#include <cstring>
+
+namespace filetimer {
+
+RequestReader::RequestReader(RequestSink& sink)
+    : sink_(sink), buffer_(kMaxLineBytes + kReadBytes + wire::Parser::padding()) {}
+
+std::span<char> RequestReader::room() {
+  return {buffer_.data() + held_, kReadBytes};
+}
+
+void RequestReader::received(std::size_t count) {
+  const std::size_t end = held_ + count;
+  std::size_t start = 0;
+  std::size_t scanned = held_;  // what was held has no newline
+  while (scanned < end) {
+    const void* found = std::memchr(buffer_.data() + scanned, '\n', end - scanned);
+    if (found == nullptr) {
+      break;
+    }
+    const auto newline = static_cast<std::size_t>(static_cast<const char*>(found) - buffer_.data());
+    on_line({buffer_.data() + start, newline - start}, lost_);
+    start = newline + 1;
+    scanned = start;
+    held_ = 0;
+    lost_ = 0;
+  }
+  // Of a line longer than any good one only the end can still be of use: another writer's line
+  // may be glued to it.
+  std::size_t rest = end - start;
+  if (rest >= kMaxLineBytes) {
+    lost_ += rest - (kMaxLineBytes - 1);
+    start = end - (kMaxLineBytes - 1);
+    rest = kMaxLineBytes - 1;
+  }
+  std::memmove(buffer_.data(), buffer_.data() + start, rest);
+  held_ = rest;
+}
+
+void RequestReader::on_line(std::string_view line, std::size_t lost_before) {
+  if (lost_before == 0) {
+    const auto request = parser_.parse(line);
+    if (request) {
+      sink_.on_request(*request, line);
+    } else {
+      on_glued_line(line, lost_before, request.error());
+    }
+    return;
+  }
+  on_glued_line(line, lost_before,
+                Error{fmt::format("a line of {} bytes: expected at most {} with its newline",
+                                  lost_before + line.size() + 1, kMaxLineBytes)});
+}
+
+// A writer that closes without a newline leaves its bytes in front of the next writer's line. A
+// pipe does not tell who wrote what, so the line is tried once more from the last place at which a
+// line begins. Two whole objects that came in one read were one write, though: a client's
+// mistake, and nothing that was glued.
+void RequestReader::on_glued_line(std::string_view line, std::size_t lost_before,
+                                  const Error& why) {
+  const std::size_t begin = line.rfind(wire::kLineStart);
+  if (begin == line.npos || (begin == 0 && lost_before == 0)) {
+    sink_.on_rejected(why.message, line);
+    return;
+  }
+  const std::string_view front = line.substr(0, begin);
+  const std::string_view back = line.substr(begin);
+  const bool seam_is_known = begin == held_;
+  if (lost_before == 0 && !seam_is_known && parser_.parse(front)) {
+    sink_.on_rejected(why.message, line);
+    return;
+  }
+  const auto request = parser_.parse(back);
+  if (!request) {
+    sink_.on_rejected(why.message, line);
+    return;
+  }
+  sink_.on_rejected("a line without its newline, in front of another one", front);
+  // on_rejected may not touch the parser, so the request still stands.
+  sink_.on_request(*request, back);
+}
+
+}  // namespace filetimer

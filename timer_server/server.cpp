@@ -1,0 +1,320 @@
+// SPDX-License-Identifier: MIT
+#include "timer_server/server.hpp"
+
+#include <fmt/format.h>
+#include <systemd/sd-daemon.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+
+#include "common/duration_text.hpp"
+#include "common/limits.hpp"
+#include "timer_server/messages.hpp"
+
+namespace filetimer {
+namespace {
+
+// After a stop was asked for: how long kills that are under way may take to end.
+constexpr Duration kStopLimit = std::chrono::seconds{2};
+// And how long the log may take to reach the disk.
+constexpr Duration kLastSyncLimit = std::chrono::seconds{2};
+
+constexpr std::array kSignals{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGCONT};
+
+}  // namespace
+
+Server::Server(Settings settings, Premises premises)
+    : settings_(std::move(settings)),
+      dir_(std::move(premises.dir)),
+      pipe_(std::move(premises.pipe)),
+      log_(std::move(premises.log)),
+      records_(RecordOrigin::of_this_process()),
+      ladder_(
+          settings_.kill, records_, *log_, side_threads_,
+          [this](const KillOrder& order, KillVerdict verdict) { on_kill_ended(order, verdict); }),
+      reader_(*this),
+      now_(ClockReading::now()),
+      next_sweep_(now_.mono + settings_.max_interval) {
+  sd_event* event = nullptr;
+  check_event(::sd_event_new(&event), "cannot make an event loop");
+  loop_.reset(event);
+  listen();
+  sources_.push_back(add_io(log_->event_fd(), kOrdinary, [this] { on_log_event(); }));
+  sources_.push_back(add_io(side_threads_.event_fd(), kOrdinary, [this] { on_side_event(); }));
+  sources_.push_back(add_io(ladder_.death_fd(), kOrdinary, [this] { turn(); }));
+
+  sd_event_source* source = nullptr;
+  // Accuracy 1 us: the default would put a deadline off by up to 250 ms to save wakeups.
+  check_event(::sd_event_add_time(
+                  loop_.get(), &source, CLOCK_MONOTONIC, 0, 1,
+                  [](sd_event_source*, uint64_t, void* self) {
+                    static_cast<Server*>(self)->turn();
+                    return 0;
+                  },
+                  this),
+              "cannot make a timer");
+  timer_.reset(source);
+  ::sd_event_source_set_priority(timer_.get(), kDeadlines);
+  for (const int signal : kSignals) {
+    check_event(::sd_event_add_signal(
+                    loop_.get(), &source, signal,
+                    [](sd_event_source*, const signalfd_siginfo* info, void* self) {
+                      static_cast<Server*>(self)->on_signal(static_cast<int>(info->ssi_signo),
+                                                            info->ssi_code == SI_KERNEL);
+                      return 0;
+                    },
+                    this),
+                "cannot take signals");
+    sources_.emplace_back(source);
+  }
+  record_start();
+}
+
+Server::~Server() = default;
+
+EventSource Server::add_io(int fd, int64_t priority, std::function<void()> handler) {
+  sd_event_source* source = nullptr;
+  auto owned = std::make_unique<std::function<void()>>(std::move(handler));
+  check_event(::sd_event_add_io(
+                  loop_.get(), &source, fd, EPOLLIN,
+                  [](sd_event_source*, int, uint32_t, void* call) {
+                    (*static_cast<std::function<void()>*>(call))();
+                    return 0;
+                  },
+                  owned.get()),
+              "cannot watch a descriptor");
+  // The source owns its handler; a handler may end its own source.
+  ::sd_event_source_set_destroy_callback(
+      source, [](void* call) { delete static_cast<std::function<void()>*>(call); });
+  (void)owned.release();
+  ::sd_event_source_set_priority(source, priority);
+  return EventSource(source);
+}
+
+void Server::listen() {
+  pipe_source_ = add_io(pipe_.fd(), kRequests, [this] { turn(); });
+}
+
+std::string Server::ready_line() const {
+  return fmt::format("ready dir={} fifo={} log={} pid={}", dir_, pipe_.path(), log_->path(),
+                     ::getpid());
+}
+
+void Server::attend(Command command) {
+  command_ = std::move(command);
+  command_source_ = add_io(command_->pidfd(), kDeathsFirst, [this] { on_command_ended(); });
+}
+
+// ---------------------------------------------------------------------------------------------
+// The rule of the product: read all signs of life, then judge, then carry out what was judged.
+// Whatever woke us - a request, a deadline, a record on disk - comes through here.
+void Server::turn() {
+  read_requests();
+  judge();
+  const Instant now = Instant::now();
+  if (now >= next_sweep_) {
+    sweep(now);
+  }
+  report_rejections(now, false);
+  const Instant ladder_next = ladder_.advance(now);
+  if (may_end(now)) {
+    ::sd_event_exit(loop_.get(), 0);
+    return;
+  }
+  arm(std::min(
+      {table_.next_deadline(), ladder_next, next_sweep_, rejections_.next_report(), stop_by_}));
+}
+
+// What is in the pipe now, but no more than it can hold: writers that never pause must not keep a
+// deadline waiting.
+void Server::read_requests() {
+  ++batch_;
+  refused_in_batch_.clear();
+  for (std::size_t read = 0; read < pipe_.capacity();) {
+    const std::span<char> room = reader_.room();
+    const std::size_t count = pipe_.read(room);
+    if (count == 0) {
+      break;
+    }
+    now_ = ClockReading::now();
+    reader_.received(count);
+    read += count;
+    if (count < room.size()) {
+      break;
+    }
+  }
+}
+
+void Server::judge() {
+  now_ = ClockReading::now();
+  if (table_.next_deadline() > now_.mono) {
+    return;
+  }
+  // The worker whose deadline came first stands first; of a worker, the earliest scope.
+  std::vector<Worker*> workers;
+  std::unordered_map<Worker*, std::vector<Scope*>> due;
+  for (Scope* scope : table_.due(now_.mono)) {
+    std::vector<Scope*>& scopes = due[scope->worker];
+    if (scopes.empty()) {
+      workers.push_back(scope->worker);
+    }
+    scopes.push_back(scope);
+  }
+  for (Worker* worker : workers) {
+    if (worker->process->is_alive()) {
+      expire(*worker, due[worker]);
+    } else {
+      bury(*worker);
+    }
+  }
+}
+
+void Server::arm(Instant next) {
+  if (next.is_never()) {
+    ::sd_event_source_set_enabled(timer_.get(), SD_EVENT_OFF);
+    return;
+  }
+  // Up to the next microsecond: never early.
+  const std::int64_t us = (std::max<std::int64_t>(next.ns, 0) + 999) / 1000;
+  ::sd_event_source_set_time(timer_.get(), static_cast<uint64_t>(us));
+  ::sd_event_source_set_enabled(timer_.get(), SD_EVENT_ONESHOT);
+}
+
+void Server::sweep(Instant now) {
+  next_sweep_ = now + settings_.max_interval;
+  look_after_pipe();
+  tell_log_news(now);
+}
+
+bool Server::may_end(Instant now) {
+  const bool asked = command_ ? command_status_.has_value() : stopping_ != nullptr;
+  return (asked && ladder_.idle()) || now >= stop_by_;
+}
+
+// ---------------------------------------------------------------------------------------------
+
+void Server::look_after_pipe() {
+  const auto told = [this](std::string trouble) {
+    if (trouble != pipe_trouble_ && !trouble.empty()) {
+      messages::warning("{}", trouble);
+    }
+    pipe_trouble_ = std::move(trouble);
+  };
+  switch (pipe_.look()) {
+    case RequestPipe::Condition::kInPlace:
+      told({});
+      return;
+    case RequestPipe::Condition::kTakenOver:
+      told(
+          fmt::format("'{}' was replaced by a pipe that another process reads: requests written "
+                      "there do not reach this server",
+                      pipe_.path()));
+      return;
+    case RequestPipe::Condition::kGone:
+      break;
+  }
+  if (Status moved = set_aside(pipe_.path()); !moved) {
+    told(moved.error().message);
+    return;
+  }
+  pid_t holder = 0;
+  auto made = RequestPipe::open(pipe_.path(), holder);
+  if (!made) {
+    told(made.error().message);
+    return;
+  }
+  read_requests();  // what was written before the old pipe goes
+  pipe_source_.reset();
+  pipe_ = std::move(*made);
+  listen();
+  messages::warning("the pipe '{}' was gone: made again", pipe_.path());
+  pipe_trouble_.clear();
+}
+
+void Server::tell_log_news(Instant now) {
+  bool is_good_news = false;
+  const std::string news = log_->take_news(now, is_good_news);
+  if (!news.empty()) {
+    messages::say(is_good_news ? messages::Level::kInfo : messages::Level::kError, news);
+  }
+}
+
+void Server::on_log_event() {
+  log_->acknowledge();
+  tell_log_news(Instant::now());
+  turn();
+}
+
+void Server::on_side_event() {
+  side_threads_.deliver();
+  turn();
+}
+
+void Server::on_command_ended() {
+  command_source_.reset();
+  command_status_ = command_->exit_status();
+  messages::debug("COMMAND ended with status {}", *command_status_);
+  turn();
+}
+
+void Server::on_signal(int signal, bool from_terminal) {
+  messages::debug("got {}", signal_name(signal));
+  const bool ends = signal == SIGTERM || signal == SIGINT;
+  if (!command_) {
+    if (ends) {
+      begin_stop(signal == SIGTERM ? "SIGTERM" : "SIGINT");
+    } else if (signal == SIGHUP) {
+      log_->reopen();
+    }
+    return;
+  }
+  if (!ends || !draining_) {
+    draining_ = draining_ || ends;
+    command_->forward(signal, from_terminal);
+    return;
+  }
+  // The second one forces: COMMAND and what it started end now.
+  messages::warning("a second {}: killing COMMAND", signal_name(signal));
+  const std::vector<pid_t> spared{::getpid()};
+  const std::vector<Process> tree = companions_of(command_->process(), KillMode::kTree, spared);
+  command_->process().send_signal(SIGKILL);
+  for (const Process& process : tree) {
+    process.send_signal(SIGKILL);
+  }
+  begin_stop("forced");
+}
+
+void Server::begin_stop(const char* why) {
+  if (stopping_ == nullptr) {
+    stopping_ = why;
+    draining_ = true;
+    stop_by_ = Instant::now() + kStopLimit;
+    ladder_.hurry(Instant::now());
+  }
+  turn();
+}
+
+int Server::run() {
+  ::sd_notify(0, "READY=1\nSTATUS=watching");
+  turn();
+  check_event(::sd_event_loop(loop_.get()), "the event loop failed");
+  ::sd_notify(0, "STOPPING=1");
+  withdraw();
+  if (command_) {
+    return command_status_.value_or(128 + SIGKILL);  // forced, and it has not died of it yet
+  }
+  const bool unkillable =
+      std::ranges::any_of(unkillable_, [](const auto& process) { return process->is_alive(); });
+  return unkillable ? exit_status::kUnkillable : exit_status::kStopped;
+}
+
+void Server::withdraw() {
+  record_stop();
+  if (!log_->drain(kLastSyncLimit)) {
+    messages::error("the log '{}' could not be written to the end", log_->path());
+  }
+  pipe_.remove_from_path();
+}
+
+}  // namespace filetimer

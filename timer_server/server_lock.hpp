@@ -1,0 +1,27 @@
+// One server a folder: an exclusive POSIX lock on the file `server`. The kernel frees it when the
+// process ends, however it ends, and names the process that holds it.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <sys/types.h>
+
+#include <boost/interprocess/sync/file_lock.hpp>
+#include <string>
+
+#include "common/result.hpp"
+
+namespace filetimer {
+
+class ServerLock {
+ public:
+  // `holder` tells the other server's pid when there is one (0: it can't be seen from here).
+  // Once it is taken, nobody in this process may open `path` again: closing any descriptor of the
+  // file would drop the lock.
+  static Result<ServerLock> take(const std::string& path, pid_t& holder);
+
+ private:
+  explicit ServerLock(boost::interprocess::file_lock lock) : lock_(std::move(lock)) {}
+  boost::interprocess::file_lock lock_;
+};
+
+}  // namespace filetimer

@@ -1,0 +1,213 @@
+// The server's requests: who may ask, for whom, and what is granted.
+// SPDX-License-Identifier: MIT
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "common/limits.hpp"
+#include "common/scope_name.hpp"
+#include "timer_server/messages.hpp"
+#include "timer_server/server.hpp"
+
+namespace filetimer {
+namespace {
+
+constexpr int kLastSignal = 64;  // of Linux
+// Names of scopes whose cut timeout was told; a client that makes up names can't make us grow.
+constexpr std::size_t kMaxCutNames = 1024;
+
+// Not finite or over kMaxTimeout: endless.
+Duration duration_from(double seconds) {
+  const double ns = seconds * 1e9;
+  if (!(ns < static_cast<double>(kMaxTimeout.count()))) {
+    return kForever;
+  }
+  return Duration{std::llround(std::max(ns, 0.0))};
+}
+
+// A name or its bounded form; `storage` holds the latter.
+std::string_view bounded(std::string_view name, std::string& storage) {
+  if (name.size() <= kMaxScopeNameBytes) {
+    return name;
+  }
+  storage = bounded_scope_name(name);
+  return storage;
+}
+
+}  // namespace
+
+void Server::on_request(const wire::Request& request, std::string_view line) {
+  ++requests_;
+  if (request.is_release()) {
+    release(request);
+  } else {
+    acquire(request, line);
+  }
+}
+
+void Server::on_rejected(std::string_view reason, std::string_view line) {
+  ++requests_;
+  rejections_.add(reason, line, 0);
+}
+
+void Server::acquire(const wire::Request& request, std::string_view line) {
+  const auto reject = [&](std::string_view reason) { rejections_.add(reason, line, request.pid); };
+  if (draining_) {
+    reject("the server is draining: no new scopes");
+    return;
+  }
+  if (request.signal > kLastSignal) {
+    reject(fmt::format("signal is {}: expected at most {}", request.signal, kLastSignal));
+    return;
+  }
+  const Result<Worker*> worker = worker_of(request.pid);
+  if (!worker) {
+    reject(worker.error().message);
+    return;
+  }
+  if ((*worker)->dying) {
+    return;  // it will not live to need the scope
+  }
+  std::string id_storage;
+  std::string name_storage;
+  const std::string_view id = bounded(request.scope_id, id_storage);
+  std::string_view name = bounded(request.x_scope.value_or(id), name_storage);
+  if (!id.starts_with(name)) {
+    name = id;
+  }
+  const ScopeTerms terms = terms_of(request, **worker, name);
+  if (const auto scope = table_.acquire(**worker, id, name, terms); !scope) {
+    reject(scope.error().message);
+  }
+}
+
+void Server::release(const wire::Request& request) {
+  Worker* const worker = table_.find_worker(request.pid);
+  if (worker == nullptr) {
+    return;
+  }
+  std::string storage;
+  const std::string_view id = bounded(request.scope_id, storage);
+  if (Scope* const scope = table_.find_scope(*worker, id)) {
+    table_.close(*scope);
+  } else {
+    ladder_.note_release(*worker->process, id, now_.mono);
+  }
+}
+
+// The worker that a pid means at this moment. A pid that was used again since the last batch means
+// the new process: what is asked is asked by the living.
+Result<Worker*> Server::worker_of(pid_t pid) {
+  if (Worker* const known = table_.find_worker(pid)) {
+    // One look a batch is exact: the batch was read before it, so whoever wrote it under this
+    // pid, and is alive now, was alive then.
+    if (known->seen_alive_in == batch_ || known->process->is_alive()) {
+      known->seen_alive_in = batch_;
+      return known;
+    }
+    bury(*known);
+  }
+  // Looking a stranger up takes a few system calls: not once a line for one who floods us.
+  if (const auto refused = refused_in_batch_.find(pid); refused != refused_in_batch_.end()) {
+    return failure(refused->second);
+  }
+  auto admitted = admit(pid);
+  if (!admitted) {
+    refused_in_batch_[pid] = admitted.error().message;
+  }
+  return admitted;
+}
+
+Result<Worker*> Server::admit(pid_t pid) {
+  if (pid <= 1) {
+    return failure(fmt::format("pid is {}: expected a worker's, over 1", pid));
+  }
+  if (pid == ::getpid()) {
+    return failure(fmt::format("pid {} is this server", pid));
+  }
+  const std::vector<pid_t> above = ancestors_of(::getpid());
+  if (std::ranges::find(above, pid) != above.end()) {
+    return failure(fmt::format("pid {} has started this server", pid));
+  }
+  auto process = open_process(pid);
+  if (!process) {
+    return tl::unexpected<Error>(std::move(process.error()));
+  }
+  if (process->uid != ::geteuid()) {
+    return failure(fmt::format("pid {} belongs to user {}: expected a process of user {}", pid,
+                               process->uid, ::geteuid()));
+  }
+  if (table_.worker_count() >= kMaxWorkers) {
+    std::vector<Worker*> idle;
+    table_.for_each_worker([&](Worker& worker) {
+      if (worker.scopes.empty() && !worker.dying) {
+        idle.push_back(&worker);
+      }
+    });
+    for (Worker* worker : idle) {
+      bury(*worker);
+    }
+  }
+  auto added = table_.add_worker(std::move(*process));
+  if (!added) {
+    return added;
+  }
+  Worker& worker = **added;
+  worker.seen_alive_in = batch_;
+  deaths_[pid] = add_io(worker.process->pidfd.get(), kDeathsFirst, [this, pid] { on_death(pid); });
+  side_threads_.run([process = worker.process, cell = worker.facts]() -> SideThreads::Delivery {
+    WorkerFacts facts = read_worker_facts(process->pid);
+    if (!process->is_alive()) {
+      return [] {};  // what was read may be somebody else's
+    }
+    return [cell, facts = std::move(facts)] { *cell = facts; };
+  });
+  messages::debug("watching pid {} ({})", pid, worker.process->comm);
+  return &worker;
+}
+
+ScopeTerms Server::terms_of(const wire::Request& request, const Worker& worker,
+                            std::string_view name) {
+  ScopeTerms terms;
+  terms.acquired = now_.mono;
+  terms.deadline = monotonic_from_unix(request.expiration_time, now_);
+  terms.signal = request.signal;
+  terms.tid = request.x_tid.value_or(0);
+  if (request.x_timeout_s) {
+    terms.timeout = duration_from(*request.x_timeout_s);
+  } else if (!terms.deadline.is_never()) {
+    terms.timeout = std::max(terms.deadline - now_.mono, Duration::zero());
+  }
+  if (request.x_grace_s && !std::isnan(*request.x_grace_s)) {
+    const Duration grace = duration_from(*request.x_grace_s);
+    if (*request.x_grace_s >= 0 && grace != kForever) {
+      terms.grace = grace;
+    }
+  } else if (settings_.grace) {
+    terms.grace = *settings_.grace;
+  } else if (request.is_from_own_client()) {
+    terms.grace = Settings::kDefaultGrace;
+  }
+  const Duration longest = settings_.max_timeout.value_or(kForever);
+  if (longest != kForever && terms.deadline > now_.mono + longest) {
+    const Duration asked = terms.timeout;
+    terms.deadline = now_.mono + longest;
+    terms.timeout = longest;
+    if (cut_names_.size() < kMaxCutNames && cut_names_.emplace(name).second) {
+      log_->append(records_.cut_by_max_timeout(WorkerIdentity::of(worker), name, asked, longest));
+    }
+  }
+  return terms;
+}
+
+void Server::report_rejections(Instant now, bool force) {
+  if (const auto report = rejections_.take(now, force)) {
+    log_->append(records_.rejected(report->count, report->reason, report->line, report->pid));
+    messages::warning("{} request{} rejected, the last one because: {}", report->count,
+                      report->count == 1 ? "" : "s", report->reason);
+  }
+}
+
+}  // namespace filetimer

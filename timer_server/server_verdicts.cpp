@@ -1,0 +1,226 @@
+// The server's verdicts: scopes that expired, workers that ended, and how the server itself begins
+// and ends in the log.
+// SPDX-License-Identifier: MIT
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <charconv>
+
+#include "common/duration_text.hpp"
+#include "timer_server/messages.hpp"
+#include "timer_server/server.hpp"
+
+namespace filetimer {
+namespace {
+
+// Expiries this close to the first one are one incident: the others waited for the same thing.
+constexpr Duration kIncidentWindow = std::chrono::seconds{2};
+// Of all workers; what is beyond is counted in the record, not listed.
+constexpr std::size_t kMaxIncidentScopes = 8192;
+
+std::vector<ScopeView> open_scopes_of(Worker& worker) {
+  std::vector<ScopeView> views;
+  views.reserve(worker.scopes.size());
+  for (const Scope& scope : worker.scopes) {
+    views.push_back(ScopeView::of(scope));
+  }
+  std::ranges::stable_sort(
+      views, [](const auto& a, const auto& b) { return a.terms.acquired < b.terms.acquired; });
+  return views;
+}
+
+// May this process trace others of its user? Yama's scope 0, or CAP_SYS_PTRACE.
+bool may_ptrace() {
+  const auto yama = read_small_file("/proc/sys/kernel/yama/ptrace_scope");
+  if (!yama || yama->starts_with('0')) {
+    return true;
+  }
+  constexpr std::uint64_t kCapSysPtrace = std::uint64_t{1} << 19;
+  constexpr std::string_view kKey = "\nCapEff:\t";
+  const auto status = read_small_file("/proc/self/status");
+  const std::size_t at = status ? status->find(kKey) : std::string::npos;
+  if (at == std::string::npos) {
+    return false;
+  }
+  std::uint64_t capabilities = 0;
+  const char* const begin = status->data() + at + kKey.size();
+  std::from_chars(begin, status->data() + status->size(), capabilities, 16);
+  return (capabilities & kCapSysPtrace) != 0;
+}
+
+std::string who(const WorkerIdentity& worker) {
+  const auto& facts = *worker.facts;
+  return fmt::format("pid {} ({}{})", worker.process->pid, worker.process->comm,
+                     facts && facts->rank ? fmt::format(", rank {}", *facts->rank) : "");
+}
+
+}  // namespace
+
+std::shared_ptr<Incident> Server::incident_now() {
+  if (incident_ && now_.mono - incident_->when.mono <= kIncidentWindow) {
+    return incident_;
+  }
+  incident_ = std::make_shared<Incident>();
+  incident_->id = records_.next_incident_id();
+  incident_->when = now_;
+  std::size_t listed = 0;
+  table_.for_each_worker([&](Worker& worker) {
+    if (worker.scopes.empty()) {
+      return;
+    }
+    if (listed >= kMaxIncidentScopes) {
+      incident_->omitted += worker.scopes.size();
+      return;
+    }
+    incident_->workers.push_back({WorkerIdentity::of(worker), open_scopes_of(worker)});
+    listed += worker.scopes.size();
+  });
+  return incident_;
+}
+
+void Server::expire(Worker& worker, const std::vector<Scope*>& due) {
+  KillOrder order;
+  order.worker = WorkerIdentity::of(worker);
+  order.incident = incident_now();
+  order.open_scopes = open_scopes_of(worker);
+  for (const Scope* scope : due) {
+    order.expiries.push_back({records_.next_expiry_id(), scope->id, order.incident->id,
+                              ScopeView::of(*scope), now_.mono});
+    if (!order.incident->recorded) {
+      order.incident->expiries.push_back(order.expiries.back());
+    }
+  }
+  expired_ += due.size();
+  // Of several, the signal is that of the earliest whose signal is one.
+  const auto deciding =
+      std::ranges::find_if(due, [](const Scope* scope) { return scope->terms.signal > 0; });
+  const bool kills = deciding != due.end() && !settings_.kill.dry_run;
+  if (kills) {
+    order.signal = (*deciding)->terms.signal;
+    order.grace = (*deciding)->terms.grace;
+  }
+  for (Scope* scope : due) {
+    table_.close(*scope);
+  }
+  if (kills) {
+    for (const Scope& scope : worker.scopes) {
+      order.cancelled.emplace_back(scope.name());
+    }
+    table_.close_all(worker);
+    worker.dying = order.ends_in_sigkill();
+  }
+  const Expiry& first = order.expiries.front();
+  messages::info("{} expired in '{}' after {}: {} ({})", who(order.worker), first.scope.name,
+                 duration_for_reading(now_.mono - first.scope.terms.acquired),
+                 kills                    ? "to be sent " + signal_name(order.signal)
+                 : settings_.kill.dry_run ? "spared, dry run"
+                                          : "spared, signal 0",
+                 first.id);
+  ladder_.start(std::move(order), now_.mono);
+}
+
+void Server::on_kill_ended(const KillOrder& order, KillVerdict verdict) {
+  const std::string& id = order.expiries.front().id;
+  if (verdict == KillVerdict::kUnkillable) {
+    unkillable_.push_back(order.worker.process);
+    messages::error("{} is still alive after SIGKILL ({})", who(order.worker), id);
+  } else if (verdict == KillVerdict::kDead) {
+    ++killed_;
+    messages::info("{} is dead ({})", who(order.worker), id);
+  }
+  // Who outlived it all is watched again when it asks for it.
+  Worker* const worker = table_.find_worker(order.worker.process->pid);
+  if (worker != nullptr && worker->process == order.worker.process) {
+    worker->dying = false;
+  }
+}
+
+void Server::on_death(pid_t pid) {
+  if (Worker* const worker = table_.find_worker(pid)) {
+    bury(*worker);
+  }
+  turn();
+}
+
+// The worker has ended, or makes room: its timers go. What it left open is told.
+void Server::bury(Worker& worker) {
+  const Instant now = Instant::now();
+  for (const ScopeView& scope : open_scopes_of(worker)) {
+    log_->append(records_.left_open(WorkerIdentity::of(worker), scope, now));
+  }
+  deaths_.erase(worker.process->pid);
+  table_.remove_worker(worker);
+}
+
+void Server::record_start() const {
+  JsonWriter json = records_.server_event("server_started");
+  json.field("version", FILETIMER_VERSION)
+      .field("dir", dir_)
+      .field("fifo", pipe_.path())
+      .field("log", log_->path())
+      .begin_object("settings");
+  const auto duration = [&json](std::string_view key, Duration value) {
+    json.field(key, std::chrono::duration<double>(value).count());
+  };
+  if (settings_.max_timeout) {
+    duration("max_timeout_s", *settings_.max_timeout);
+  }
+  duration("max_interval_s", settings_.max_interval);
+  if (settings_.grace) {
+    if (*settings_.grace) {
+      duration("grace_s", **settings_.grace);
+    } else {
+      json.null("grace_s");
+    }
+  }
+  duration("kill_wait_s", settings_.kill.kill_wait);
+  duration("evidence_timeout_s", settings_.kill.evidence_timeout);
+  json.field("kill", settings_.kill.mode == KillMode::kTree    ? "tree"
+                     : settings_.kill.mode == KillMode::kGroup ? "group"
+                                                               : "process")
+      .field("evidence", settings_.kill.evidence ? "proc" : "none")
+      .field("dry_run", settings_.kill.dry_run)
+      .field("realtime", settings_.realtime)
+      .field("log_max_bytes", settings_.log_max_bytes)
+      .end_object();
+  const auto self = open_process(::getpid());
+  json.begin_object("may")
+      .field("signal", self && self->send_signal(0))
+      .field("ptrace", may_ptrace())
+      .field("kernel_stacks", read_small_file("/proc/self/stack").has_value())
+      .end_object();
+  log_->append(std::move(json).finish());
+}
+
+void Server::record_stop() {
+  report_rejections(Instant::now(), true);
+  JsonWriter json = records_.server_event("server_stopped");
+  json.field("reason", stopping_ != nullptr ? stopping_ : "COMMAND ended")
+      .field("requests", requests_)
+      .field("expired", expired_)
+      .field("killed", killed_)
+      .field("rejected", rejections_.total())
+      .field("lost_records", log_->lost_records())
+      .begin_array("left");
+  const Instant now = Instant::now();
+  std::size_t listed = 0;
+  table_.for_each_worker([&](Worker& worker) {
+    for (const Scope& scope : worker.scopes) {
+      if (++listed <= kMaxIncidentScopes) {
+        json.begin_object()
+            .field("pid", worker.process->pid)
+            .field("scope", scope.name())
+            .fixed("elapsed_s", std::chrono::duration<double>(now - scope.terms.acquired).count(),
+                   6)
+            .end_object();
+      }
+    }
+  });
+  json.end_array().field("left_count", table_.scope_count());
+  log_->append(std::move(json).finish());
+}
+
+}  // namespace filetimer

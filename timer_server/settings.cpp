@@ -1,0 +1,243 @@
+// SPDX-License-Identifier: MIT
+#include "timer_server/settings.hpp"
+
+#include <fmt/format.h>
+#include <toml++/toml.h>
+
+#include <CLI/CLI.hpp>
+#include <charconv>
+#include <cstdio>
+#include <functional>
+
+#include "common/duration_text.hpp"
+
+namespace filetimer {
+namespace {
+
+// What CLI11 throws for a word that an option can't take; `what` quotes it.
+[[noreturn]] void refuse(const std::string& option, const std::string& what) {
+  throw CLI::ValidationError(option, what);
+}
+
+Duration duration_of(const std::string& option, const std::string& word) {
+  const auto duration = parse_duration(word);
+  if (!duration) {
+    refuse(option, duration.error().message);
+  }
+  return *duration;
+}
+
+std::uint64_t size_of(const std::string& option, const std::string& word) {
+  std::uint64_t number = 0;
+  const char* const end = word.data() + word.size();
+  const auto [after, ec] = std::from_chars(word.data(), end, number);
+  const std::string_view unit(after, static_cast<std::size_t>(end - after));
+  const int shift = unit.empty() ? 0 : unit == "K" ? 10 : unit == "M" ? 20 : unit == "G" ? 30 : -1;
+  constexpr std::uint64_t kSmallest = 4096;
+  if (ec != std::errc{} || shift < 0 || number > (std::uint64_t{1} << 33) ||
+      (number << shift) < kSmallest) {
+    refuse(option, fmt::format("'{}' is not a size: expected a number of at least 4K with an "
+                               "optional unit (K, M, G), such as 64M",
+                               word));
+  }
+  return number << shift;
+}
+
+template <class Value>
+Value one_of(const std::string& option, const std::string& word,
+             const std::vector<std::pair<std::string, Value>>& choices) {
+  std::string names;
+  for (const auto& [name, value] : choices) {
+    if (word == name) {
+      return value;
+    }
+    names += names.empty() ? name : ", " + name;
+  }
+  refuse(option, fmt::format("'{}': expected one of {}", word, names));
+}
+
+// One option that takes a word; given twice (in the config file and on the command line), the last
+// one counts.
+void add(CLI::App& app, const std::string& name, const std::string& value_name,
+         const std::string& help, std::function<void(const std::string&)> take) {
+  app.add_option_function<std::string>(name, std::move(take), help)
+      ->type_name(value_name)
+      ->take_last();
+}
+
+void add_options(CLI::App& app, Settings& settings) {
+  const auto add_duration = [&app](const std::string& name, Duration& target,
+                                   const std::string& help) {
+    add(app, name, "DUR", help + " [" + duration_text(target) + "]",
+        [name, &target](const std::string& word) { target = duration_of(name, word); });
+  };
+  add(app, "--dir", "DIR", "the run folder [$FILETIMER_DIR, or one of this user's own]",
+      [&](const std::string& word) { settings.dir = word; });
+  add(app, "--fifo", "PATH", "the pipe for requests [DIR/requests]",
+      [&](const std::string& word) { settings.fifo = word; });
+  add(app, "--log", "PATH", "the log of expiries [DIR/expired.jsonl of a folder that was named]",
+      [&](const std::string& word) { settings.log = word; });
+  add(app, "--log-max", "SIZE", "past this the log is renamed to PATH.1 [64M]",
+      [&](const std::string& word) { settings.log_max_bytes = size_of("--log-max", word); });
+  app.add_flag("--detach", settings.detach, "return when ready, and serve in a session of its own");
+  add(app, "--max-timeout", "DUR", "the longest timeout a scope is granted [none]",
+      [&](const std::string& word) { settings.max_timeout = duration_of("--max-timeout", word); });
+  add_duration("--max-interval", settings.max_interval,
+               "the longest time between two housekeeping sweeps; deadlines are met exactly");
+  add(app, "--grace", "DUR|off",
+      "from the signal to SIGKILL [10s for filetimer's own clients, off for others]",
+      [&](const std::string& word) {
+        settings.grace = word == "off" ? std::optional<Duration>{} : duration_of("--grace", word);
+      });
+  add(app, "--kill", "tree|group|process", "who is signalled with the worker [tree]",
+      [&](const std::string& word) {
+        settings.kill.mode = one_of<KillMode>("--kill", word,
+                                              {{"tree", KillMode::kTree},
+                                               {"group", KillMode::kGroup},
+                                               {"process", KillMode::kProcess}});
+      });
+  add(app, "--evidence", "none|proc", "what is recorded of a worker before its signal [proc]",
+      [&](const std::string& word) {
+        settings.kill.evidence =
+            one_of<bool>("--evidence", word, {{"none", false}, {"proc", true}});
+      });
+  add_duration("--evidence-timeout", settings.kill.evidence_timeout,
+               "the longest time that evidence may delay a signal");
+  add_duration("--kill-wait", settings.kill.kill_wait,
+               "how long a worker may take to die before it counts as unkillable");
+  app.add_flag("--dry-run", settings.kill.dry_run, "record expiries, signal nobody");
+  app.add_flag("--realtime", settings.realtime, "run above all ordinary work (SCHED_RR)");
+  const auto take_level = [&](const std::string& word) {
+    settings.log_level = one_of<messages::Level>("--log-level", word,
+                                                 {{"error", messages::Level::kError},
+                                                  {"warning", messages::Level::kWarning},
+                                                  {"info", messages::Level::kInfo},
+                                                  {"debug", messages::Level::kDebug}});
+  };
+  app.add_option_function<std::string>("--log-level", take_level,
+                                       "error, warning, info or debug [info]")
+      ->type_name("LEVEL")
+      ->envname("FILETIMER_LOG_LEVEL")
+      ->take_last();
+}
+
+// CLI11 knows nothing of what stands behind --.
+class Help final : public CLI::Formatter {
+ public:
+  Help() { column_width(34); }
+  std::string make_usage(const CLI::App*, std::string) const override {
+    return "Usage: timer_server [OPTIONS] [-- COMMAND [ARG...]]\n";
+  }
+};
+
+std::unique_ptr<CLI::App> make_app(Settings& settings, std::string& config) {
+  auto app = std::make_unique<CLI::App>(
+      "Watches the worker processes of one host and kills those whose timer scope expired.",
+      "timer_server");
+  app->set_help_flag("--help", "show this");
+  app->set_version_flag("--version", std::string("timer_server ") + FILETIMER_VERSION);
+  app->formatter(std::make_shared<Help>());
+  add(*app, "--config", "FILE", "the same names in TOML; the command line wins",
+      [&](const std::string& word) { config = word; });
+  add_options(*app, settings);
+  app->footer(
+      "Durations: 30, 30s, 1.5, 500ms, 250us, 10m, 2h, 1d; seconds without a unit.\n\n"
+      "Examples:\n"
+      "  timer_server --dir /run/user/1000/job\n"
+      "  timer_server --grace 30s -- torchrun --nproc-per-node 8 train.py\n\n"
+      "Exit status: 0 stopped; 1 failed; 2 usage; 3 another server has the folder;\n"
+      "8 stopped, and a worker was left unkillable. With COMMAND: its own status\n"
+      "(128+N when signal N ended it); 125 the server failed or bad usage;\n"
+      "126 COMMAND can't be executed; 127 COMMAND not found.");
+  return app;
+}
+
+// The arguments that say the same as the config file.
+Result<std::vector<std::string>> read_config(const std::string& path) {
+  const auto text = read_small_file(path, std::size_t{1} << 20);
+  if (!text) {
+    return tl::unexpected<Error>(text.error());
+  }
+  std::vector<std::string> arguments;
+  try {
+    for (const auto& [key, value] : toml::parse(*text, path)) {
+      const std::string option = fmt::format("--{}", std::string_view(key.str()));
+      if (const auto* flag = value.as_boolean()) {
+        if (flag->get()) {
+          arguments.push_back(option);
+        }
+      } else if (const auto* string = value.as_string()) {
+        arguments.push_back(option + "=" + string->get());
+      } else if (const auto* integer = value.as_integer()) {
+        arguments.push_back(fmt::format("{}={}", option, integer->get()));
+      } else if (const auto* number = value.as_floating_point()) {
+        arguments.push_back(fmt::format("{}={}", option, number->get()));
+      } else {
+        return failure(fmt::format("'{}': the value of '{}' is no string, number or boolean", path,
+                                   std::string_view(key.str())));
+      }
+    }
+  } catch (const toml::parse_error& error) {
+    return failure(fmt::format("'{}', line {}: {}", path, error.source().begin.line,
+                               std::string_view(error.description())));
+  }
+  return arguments;
+}
+
+void parse(CLI::App& app, std::vector<std::string> arguments) {
+  std::reverse(arguments.begin(), arguments.end());  // CLI11 takes them from the back
+  app.parse(std::move(arguments));
+}
+
+}  // namespace
+
+std::variant<Settings, EarlyExit> read_settings(int argc, char** argv) {
+  // COMMAND's own options are not ours: what stands behind the first -- is never looked at.
+  std::vector<std::string> arguments(argv + 1, argv + argc);
+  const auto separator = std::find(arguments.begin(), arguments.end(), "--");
+  const bool has_separator = separator != arguments.end();
+  std::vector<std::string> command(has_separator ? separator + 1 : separator, arguments.end());
+  arguments.erase(separator, arguments.end());
+
+  const auto usage = [&](const std::string& line) {
+    fmt::print(stderr, "timer_server: error: {} (see timer_server --help)\n", line);
+    return EarlyExit{has_separator ? exit_status::kServerFailed : exit_status::kUsage};
+  };
+  if (has_separator && command.empty()) {
+    return usage("'--' ends the line: expected a COMMAND behind it");
+  }
+  Settings settings;
+  std::string config;
+  std::string reading;  // what an error is about
+  try {
+    const auto app = make_app(settings, config);
+    try {
+      parse(*app, arguments);
+    } catch (const CLI::Success& early) {
+      return EarlyExit{app->exit(early)};
+    }
+    if (!config.empty()) {
+      const auto from_file = read_config(config);
+      if (!from_file) {
+        return usage("--config: " + from_file.error().message);
+      }
+      reading = fmt::format("--config '{}': ", config);
+      settings = {};
+      parse(*make_app(settings, config), *from_file);
+      reading.clear();
+      std::vector<std::string> all = *from_file;
+      all.insert(all.end(), arguments.begin(), arguments.end());
+      settings = {};
+      parse(*make_app(settings, config), all);
+    }
+  } catch (const CLI::ParseError& error) {
+    return usage(reading + error.what());
+  }
+  settings.command = std::move(command);
+  if (settings.detach && !settings.command.empty()) {
+    return usage("--detach: expected no COMMAND with it (a COMMAND is served until it ends)");
+  }
+  return settings;
+}
+
+}  // namespace filetimer

@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: MIT
+#include "timer_server/start_up.hpp"
+
+#include <fmt/format.h>
+#include <stdlib.h>  // mkdtemp
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <filesystem>
+
+#include "common/run_folder.hpp"
+
+namespace filetimer {
+namespace {
+
+tl::unexpected<StartFailure> failed(const Error& error) {
+  return tl::unexpected<StartFailure>({exit_status::kFailed, error.message});
+}
+
+tl::unexpected<StartFailure> taken(const Error& error) {
+  return tl::unexpected<StartFailure>({exit_status::kAnotherServer, error.message});
+}
+
+// A folder of its own for one COMMAND, so that two jobs of one user never meet.
+Result<std::string> make_fresh_folder(const std::string& parent) {
+  if (auto made = create_run_folder(parent); !made) {
+    return tl::unexpected<Error>(std::move(made.error()));
+  }
+  std::string path = fmt::format("{}/run-{}-XXXXXX", parent, ::getpid());
+  if (::mkdtemp(path.data()) == nullptr) {
+    return system_error(fmt::format("cannot make a folder in '{}'", parent));
+  }
+  return path;
+}
+
+// A pipe elsewhere is found through the folder by clients that know only the folder.
+Status point_to_pipe(const std::string& link, const std::string& pipe) {
+  struct stat st {};
+  if (::lstat(link.c_str(), &st) == 0) {
+    if (!S_ISLNK(st.st_mode) && !S_ISFIFO(st.st_mode)) {
+      return failure(fmt::format("'{}' is in the way: expected a pipe, or nothing", link));
+    }
+    ::unlink(link.c_str());
+  }
+  if (::symlink(pipe.c_str(), link.c_str()) != 0) {
+    return system_error(fmt::format("cannot make '{}'", link));
+  }
+  return {};
+}
+
+bool is_symlink(const std::string& path) {
+  struct stat st {};
+  return ::lstat(path.c_str(), &st) == 0 && S_ISLNK(st.st_mode);
+}
+
+}  // namespace
+
+tl::expected<Household, StartFailure> Household::take(const Settings& settings) {
+  RunFolder folder = resolve_run_folder(settings.dir);
+  const bool is_fresh = !folder.was_named() && !settings.command.empty();
+  std::string log = settings.log;
+  if (log.empty()) {
+    const auto path = default_log_path(folder);
+    if (!path) {
+      return failed(path.error());
+    }
+    log = *path;
+    const std::string parent = std::filesystem::path(log).parent_path().string();
+    if (!folder.was_named()) {
+      if (auto made = create_run_folder(parent); !made) {
+        return failed(made.error());
+      }
+    }
+  }
+  if (is_fresh) {
+    const auto made = make_fresh_folder(folder.dir);
+    if (!made) {
+      return failed(made.error());
+    }
+    folder.dir = *made;
+  }
+  if (auto checked = create_run_folder(folder.dir); !checked) {
+    return failed(checked.error());
+  }
+  pid_t holder = 0;
+  auto lock = ServerLock::take(folder.path(kBoardName), holder);
+  if (!lock) {
+    return lock.error().errno_value == EWOULDBLOCK ? taken(lock.error()) : failed(lock.error());
+  }
+  Household household(std::move(*lock));
+  household.dir_ = folder.dir;
+  household.pipe_ = settings.fifo.empty()
+                        ? folder.path(kPipeName)
+                        : std::filesystem::absolute(settings.fifo).lexically_normal().string();
+  household.log_ = std::filesystem::absolute(log).lexically_normal().string();
+  household.is_fresh_ = is_fresh;
+  return household;
+}
+
+tl::expected<Premises, StartFailure> Household::furnish(const Settings& settings) {
+  const std::string own = fmt::format("{}/{}", dir_, kPipeName);
+  if (pipe_ == own && is_symlink(own)) {
+    ::unlink(own.c_str());  // left by a server whose pipe was elsewhere
+  }
+  pid_t reader = 0;
+  auto pipe = RequestPipe::open(pipe_, reader);
+  if (!pipe) {
+    return reader != 0 ? taken(pipe.error()) : failed(pipe.error());
+  }
+  if (pipe_ != own) {
+    if (Status linked = point_to_pipe(own, pipe_); !linked) {
+      return failed(linked.error());
+    }
+  }
+  RecordLog::Settings log_settings;
+  log_settings.path = log_;
+  log_settings.max_bytes = settings.log_max_bytes;
+  log_settings.realtime = settings.realtime;
+  auto log = RecordLog::open(std::move(log_settings));
+  if (!log) {
+    pipe->remove_from_path();
+    return failed(log.error());
+  }
+  return Premises{dir_, log_, std::move(*pipe), std::move(*log)};
+}
+
+void Household::leave() {
+  const std::string own = fmt::format("{}/{}", dir_, kPipeName);
+  if (pipe_ != own && is_symlink(own)) {
+    ::unlink(own.c_str());
+  }
+  if (is_fresh_) {
+    std::error_code ec;
+    std::filesystem::remove_all(dir_, ec);
+  }
+}
+
+}  // namespace filetimer

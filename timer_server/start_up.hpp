@@ -1,0 +1,44 @@
+// Everything a server needs before it can serve: its folder, checked and locked, its pipe, its log.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "common/result.hpp"
+#include "timer_server/server.hpp"
+#include "timer_server/server_lock.hpp"
+#include "timer_server/settings.hpp"
+
+namespace filetimer {
+
+// A start that did not work: what main() says and returns.
+struct StartFailure {
+  int status = 0;  // kFailed or kAnotherServer
+  std::string message;
+};
+
+// The folder that is held for as long as this object lives.
+class Household {
+ public:
+  // Names, makes, checks and locks the folder. With a COMMAND and no folder named, a fresh one
+  // inside the default folder, which remove() deletes.
+  static tl::expected<Household, StartFailure> take(const Settings& settings);
+
+  // Opens pipe and log. Starts the log's thread: no fork afterwards.
+  tl::expected<Premises, StartFailure> furnish(const Settings& settings);
+
+  // At the end: takes away what clients would take for a server, and a fresh folder whole.
+  void leave();
+
+ private:
+  explicit Household(ServerLock lock) : lock_(std::move(lock)) {}
+
+  std::string dir_;
+  std::string pipe_;
+  std::string log_;
+  bool is_fresh_ = false;
+  ServerLock lock_;
+};
+
+}  // namespace filetimer

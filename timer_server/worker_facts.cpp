@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: MIT
+#include "timer_server/worker_facts.hpp"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <charconv>
+#include <span>
+
+#include "common/limits.hpp"
+#include "common/text.hpp"
+#include "timer_server/process.hpp"
+
+namespace filetimer {
+namespace {
+
+constexpr std::size_t kMaxEnvironBytes = std::size_t{1} << 20;
+
+constexpr std::array<std::string_view, 5> kRank{"RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK",
+                                                "PMIX_RANK", "PMI_RANK"};
+constexpr std::array<std::string_view, 4> kLocalRank{
+    "LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID"};
+constexpr std::array<std::string_view, 5> kJob{"SLURM_JOB_ID", "TORCHELASTIC_RUN_ID", "PBS_JOBID",
+                                               "LSB_JOBID", "JOB_ID"};
+
+std::string_view value_of(std::string_view block, std::string_view name) {
+  while (!block.empty()) {
+    const std::string_view entry = block.substr(0, block.find('\0'));
+    if (entry.size() > name.size() && entry.starts_with(name) && entry[name.size()] == '=') {
+      return entry.substr(name.size() + 1);
+    }
+    block.remove_prefix(std::min(entry.size() + 1, block.size()));
+  }
+  return {};
+}
+
+std::string_view first_value(std::string_view block, std::span<const std::string_view> names) {
+  for (const std::string_view name : names) {
+    if (const std::string_view value = value_of(block, name); !value.empty()) {
+      return value;
+    }
+  }
+  return {};
+}
+
+std::optional<int> as_rank(std::string_view text) {
+  int number = 0;
+  const auto [end, ec] = std::from_chars(text.data(), text.data() + text.size(), number);
+  const bool whole = !text.empty() && ec == std::errc{} && end == text.data() + text.size();
+  return whole && number >= 0 ? std::optional(number) : std::nullopt;
+}
+
+}  // namespace
+
+WorkerFacts worker_facts_from(std::string_view cmdline, std::string_view environ_block) {
+  WorkerFacts facts;
+  while (!cmdline.empty() && cmdline.back() == '\0') {
+    cmdline.remove_suffix(1);
+  }
+  facts.cmdline = utf8_prefix(cmdline, kMaxCmdlineBytesShown);
+  for (char& c : facts.cmdline) {
+    c = c == '\0' ? ' ' : c;
+  }
+  facts.rank = as_rank(first_value(environ_block, kRank));
+  facts.local_rank = as_rank(first_value(environ_block, kLocalRank));
+  facts.job_id = first_value(environ_block, kJob);
+  return facts;
+}
+
+WorkerFacts read_worker_facts(pid_t pid) {
+  const auto cmdline = read_small_file(fmt::format("/proc/{}/cmdline", pid));
+  const auto environment = read_small_file(fmt::format("/proc/{}/environ", pid), kMaxEnvironBytes);
+  return worker_facts_from(cmdline ? *cmdline : std::string{},
+                           environment ? *environment : std::string{});
+}
+
+}  // namespace filetimer
