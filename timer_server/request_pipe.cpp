@@ -84,8 +84,7 @@ RequestPipe::RequestPipe(std::string path, UniqueFd fd)
   capacity_ = size > 0 ? static_cast<std::size_t>(size) : std::size_t{65536};
 }
 
-Result<RequestPipe> RequestPipe::open(const std::string& path, pid_t& holder) {
-  holder = 0;
+Result<RequestPipe> RequestPipe::open(const std::string& path) {
   if (Status safe = check_parents(path); !safe) {
     return tl::unexpected<Error>(std::move(safe.error()));
   }
@@ -100,9 +99,11 @@ Result<RequestPipe> RequestPipe::open(const std::string& path, pid_t& holder) {
     return tl::unexpected<Error>(std::move(good.error()));
   }
   if (somebody_reads(path)) {
-    holder = find_reader(path);
-    return failure(holder != 0 ? fmt::format("'{}' is being read by process {}", path, holder)
-                               : fmt::format("'{}' is being read by another process", path));
+    const pid_t holder = find_reader(path);
+    return tl::unexpected<Error>(
+        Error{holder != 0 ? fmt::format("'{}' is being read by process {}", path, holder)
+                          : fmt::format("'{}' is being read by another process", path),
+              EBUSY});
   }
   // Read and write: with a writer of our own the pipe never reports end-of-file, and with no
   // client there is nothing to wait for in open(). A symlink swapped in is not followed.

@@ -17,9 +17,8 @@ namespace filetimer {
 class RequestPipe {
  public:
   // Takes the pipe that is at `path`, or makes one with mode 0600. Refused: what is not a pipe,
-  // another user's, one that others may write to, one that a process reads already (`holder`
-  // then tells which, 0 when it can't be told).
-  static Result<RequestPipe> open(const std::string& path, pid_t& holder);
+  // another user's, one that others may write to; with EBUSY one that a process reads already.
+  static Result<RequestPipe> open(const std::string& path);
 
   RequestPipe(RequestPipe&&) noexcept = default;
   RequestPipe& operator=(RequestPipe&&) noexcept = default;

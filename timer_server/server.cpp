@@ -118,6 +118,9 @@ void Server::turn() {
   }
   report_rejections(now, false);
   const Instant ladder_next = ladder_.advance(now);
+  if (!log_->is_working(now)) {
+    tell_log_news(now);
+  }
   if (may_end(now)) {
     ::sd_event_exit(loop_.get(), 0);
     return;
@@ -218,8 +221,7 @@ void Server::look_after_pipe() {
     told(moved.error().message);
     return;
   }
-  pid_t holder = 0;
-  auto made = RequestPipe::open(pipe_.path(), holder);
+  auto made = RequestPipe::open(pipe_.path());
   if (!made) {
     told(made.error().message);
     return;

@@ -29,13 +29,12 @@ tl::unexpected<Error> held(const std::string& path, pid_t holder) {
   return tl::unexpected<Error>(
       Error{holder > 0 ? fmt::format("'{}' is held by the timer_server with pid {}", path, holder)
                        : fmt::format("'{}' is held by another timer_server", path),
-            EWOULDBLOCK});
+            EBUSY});
 }
 
 }  // namespace
 
-Result<ServerLock> ServerLock::take(const std::string& path, pid_t& holder) {
-  holder = 0;
+Result<ServerLock> ServerLock::take(const std::string& path) {
   struct stat st {};
   struct flock lock {};
   {
@@ -51,8 +50,7 @@ Result<ServerLock> ServerLock::take(const std::string& path, pid_t& holder) {
     lock.l_whence = SEEK_SET;
     if (::fcntl(fd.get(), F_GETLK, &lock) == 0 && lock.l_type != F_UNLCK) {
       // Its pid as this namespace sees it; 0 or less when it does not.
-      holder = std::max<pid_t>(lock.l_pid, 0);
-      return held(path, holder);
+      return held(path, lock.l_pid);
     }
   }
   try {

@@ -3,8 +3,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <sys/types.h>
-
 #include <boost/interprocess/sync/file_lock.hpp>
 #include <string>
 
@@ -14,10 +12,10 @@ namespace filetimer {
 
 class ServerLock {
  public:
-  // `holder` tells the other server's pid when there is one (0: it can't be seen from here).
+  // Fails with EBUSY when another server has it, and names its pid where it can be seen from here.
   // Once it is taken, nobody in this process may open `path` again: closing any descriptor of the
   // file would drop the lock.
-  static Result<ServerLock> take(const std::string& path, pid_t& holder);
+  static Result<ServerLock> take(const std::string& path);
 
  private:
   explicit ServerLock(boost::interprocess::file_lock lock) : lock_(std::move(lock)) {}

@@ -82,10 +82,9 @@ tl::expected<Household, StartFailure> Household::take(const Settings& settings) 
   if (auto checked = create_run_folder(folder.dir); !checked) {
     return failed(checked.error());
   }
-  pid_t holder = 0;
-  auto lock = ServerLock::take(folder.path(kBoardName), holder);
+  auto lock = ServerLock::take(folder.path(kBoardName));
   if (!lock) {
-    return lock.error().errno_value == EWOULDBLOCK ? taken(lock.error()) : failed(lock.error());
+    return lock.error().errno_value == EBUSY ? taken(lock.error()) : failed(lock.error());
   }
   Household household(std::move(*lock));
   household.dir_ = folder.dir;
@@ -102,10 +101,9 @@ tl::expected<Premises, StartFailure> Household::furnish(const Settings& settings
   if (pipe_ == own && is_symlink(own)) {
     ::unlink(own.c_str());  // left by a server whose pipe was elsewhere
   }
-  pid_t reader = 0;
-  auto pipe = RequestPipe::open(pipe_, reader);
+  auto pipe = RequestPipe::open(pipe_);
   if (!pipe) {
-    return reader != 0 ? taken(pipe.error()) : failed(pipe.error());
+    return pipe.error().errno_value == EBUSY ? taken(pipe.error()) : failed(pipe.error());
   }
   if (pipe_ != own) {
     if (Status linked = point_to_pipe(own, pipe_); !linked) {

@@ -1,0 +1,66 @@
+// A child process of a test that waits until it is killed, and is gone when the object is.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <functional>
+
+#include "common/posix.hpp"
+#include "timer_server/process.hpp"
+
+namespace filetimer {
+
+class Child {
+ public:
+  // Runs `before` in the child, then waits for ever. Returns when `before` is done.
+  explicit Child(const std::function<void()>& before = [] {}) {
+    std::array<int, 2> ends{};
+    if (::pipe(ends.data()) != 0) {
+      throw std::runtime_error("pipe");
+    }
+    pid_ = ::fork();
+    if (pid_ == 0) {
+      before();
+      (void)!::write(ends[1], "!", 1);
+      ::close(ends[0]);
+      ::close(ends[1]);
+      for (;;) {
+        ::pause();
+      }
+    }
+    ::close(ends[1]);
+    char byte = 0;
+    (void)!::read(ends[0], &byte, 1);
+    ::close(ends[0]);
+  }
+  ~Child() { end(); }
+  Child(const Child&) = delete;
+  Child& operator=(const Child&) = delete;
+
+  [[nodiscard]] pid_t pid() const { return pid_; }
+  [[nodiscard]] Process process() const { return std::move(*open_process(pid_)); }
+
+  // Kills and reaps it; the signal that ended it.
+  int end() {
+    if (pid_ <= 0) {
+      return 0;
+    }
+    ::kill(pid_, SIGKILL);
+    return reap();
+  }
+  int reap() {
+    int status = 0;
+    retry_eintr([&] { return ::waitpid(pid_, &status, 0); });
+    pid_ = 0;
+    return WIFSIGNALED(status) ? WTERMSIG(status) : 0;
+  }
+
+ private:
+  pid_t pid_ = 0;
+};
+
+}  // namespace filetimer

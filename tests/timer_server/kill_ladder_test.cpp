@@ -1,0 +1,237 @@
+// The ladder with real processes, and time as the test says it is: no step waits for a clock.
+// SPDX-License-Identifier: MIT
+#include "timer_server/kill_ladder.hpp"
+
+#include <doctest/doctest.h>
+#include <poll.h>
+
+#include <fstream>
+
+#include "tests/timer_server/child.hpp"
+#include "tests/timer_server/temp_folder.hpp"
+
+using namespace filetimer;
+using namespace std::chrono_literals;
+
+namespace {
+
+// Everything below a server that a ladder needs.
+struct Stage {
+  explicit Stage(KillPolicy policy = quick()) : ladder(make(policy)) {}
+
+  static KillPolicy quick() {
+    KillPolicy policy;
+    policy.evidence = false;
+    return policy;
+  }
+
+  KillOrder order_for(const Process& process, int signal, std::optional<Duration> grace = {}) {
+    KillOrder order;
+    order.worker.process = std::make_shared<const Process>(std::move(*open_process(process.pid)));
+    order.worker.facts = std::make_shared<std::optional<WorkerFacts>>(WorkerFacts{});
+    order.incident = std::make_shared<Incident>();
+    order.incident->id = records.next_incident_id();
+    order.incident->when = ClockReading::now();
+    Expiry expiry;
+    expiry.id = records.next_expiry_id();
+    expiry.incident = order.incident->id;
+    expiry.scope_id = "forward";
+    expiry.scope.name = "forward";
+    order.expiries = {expiry};
+    order.signal = signal;
+    order.grace = grace;
+    return order;
+  }
+
+  // Calls advance() at `now` until the log has synced all there was, then once more.
+  Instant advance(Instant now) {
+    ladder->advance(now);
+    REQUIRE(log->drain(10s));
+    return ladder->advance(now);
+  }
+
+  // The events of the log, in order.
+  std::string events() {
+    REQUIRE(log->drain(10s));
+    std::ifstream file(folder.file("log"));
+    std::string all;
+    for (std::string line; std::getline(file, line);) {
+      const std::size_t at = line.find("\"event\":\"") + 9;
+      all += (all.empty() ? "" : " ") + line.substr(at, line.find('"', at) - at);
+      last_line = line;
+    }
+    return all;
+  }
+
+  TempFolder folder;
+  std::unique_ptr<RecordLog> log = [this] {
+    RecordLog::Settings settings;
+    settings.path = folder.file("log");
+    settings.max_bytes = 1 << 30;
+    return std::move(*RecordLog::open(settings));
+  }();
+  Records records{RecordOrigin::of_this_process()};
+  SideThreads side_threads;
+  std::vector<KillVerdict> ended;
+  std::string last_line;
+  std::unique_ptr<KillLadder> ladder;
+
+ private:
+  std::unique_ptr<KillLadder> make(KillPolicy policy) {
+    return std::make_unique<KillLadder>(
+        policy, records, *log, side_threads,
+        [this](const KillOrder&, KillVerdict verdict) { ended.push_back(verdict); });
+  }
+};
+
+void wait_for_death(const Process& process) {
+  pollfd poll{process.pidfd.get(), POLLIN, 0};
+  REQUIRE(::poll(&poll, 1, 10'000) == 1);
+}
+
+void ignore_sigterm() {
+  ::signal(SIGTERM, SIG_IGN);
+}
+
+}  // namespace
+
+TEST_CASE("A worker is signalled only after the verdict is on disk") {
+  Stage stage;
+  Child worker;
+  const Process process = worker.process();
+  const Instant now = Instant::now();
+  stage.ladder->start(stage.order_for(process, SIGKILL), now);
+  stage.ladder->advance(now);
+  REQUIRE(stage.log->drain(10s));
+  CHECK(stage.events() == "incident expired");
+  stage.ladder->advance(now);
+  wait_for_death(process);
+  CHECK(worker.reap() == SIGKILL);
+  stage.ladder->advance(now + 1ms);
+  CHECK(stage.ended == std::vector{KillVerdict::kDead});
+  CHECK(stage.events() == "incident expired killed");
+  CHECK(stage.ladder->idle());
+}
+
+TEST_CASE("SIGKILL follows when the grace has passed, and not before") {
+  Stage stage;
+  Child worker(ignore_sigterm);
+  const Process process = worker.process();
+  const Instant now = Instant::now();
+  stage.ladder->start(stage.order_for(process, SIGTERM, 5s), now);
+  const Instant next = stage.advance(now);
+  CHECK(next - now >= 5s);
+  stage.ladder->advance({next.ns - 1});
+  CHECK(process.is_alive());
+  stage.ladder->advance(next);
+  wait_for_death(process);
+  CHECK(worker.reap() == SIGKILL);
+  stage.ladder->advance(next);
+  CHECK(stage.ended == std::vector{KillVerdict::kDead});
+  stage.events();
+  CHECK(stage.last_line.find("SIGTERM") < stage.last_line.find("SIGKILL"));
+}
+
+TEST_CASE("Without grace a worker that outlives its signal is left alone and told so") {
+  Stage stage;
+  Child worker(ignore_sigterm);
+  const Process process = worker.process();
+  const Instant now = Instant::now();
+  stage.ladder->start(stage.order_for(process, SIGTERM), now);
+  const Instant next = stage.advance(now);
+  CHECK(next - now >= 30s);
+  stage.ladder->advance(next);
+  CHECK(process.is_alive());
+  CHECK(stage.ended == std::vector{KillVerdict::kSpared});
+}
+
+TEST_CASE("A worker that ended before its signal is already gone") {
+  Stage stage;
+  Child worker;
+  const Process process = worker.process();
+  const Instant now = Instant::now();
+  stage.ladder->start(stage.order_for(process, SIGKILL), now);
+  stage.ladder->advance(now);
+  worker.end();
+  REQUIRE(stage.log->drain(10s));
+  stage.ladder->advance(now);
+  CHECK(stage.ended == std::vector{KillVerdict::kAlreadyGone});
+  CHECK(stage.events() == "incident expired killed");
+}
+
+TEST_CASE("Signal 0 and a dry run spare the worker") {
+  KillPolicy dry = Stage::quick();
+  dry.dry_run = true;
+  for (const auto& [policy, signal] : {std::pair{Stage::quick(), 0}, std::pair{dry, SIGKILL}}) {
+    Stage stage(policy);
+    Child worker;
+    const Process process = worker.process();
+    stage.ladder->start(stage.order_for(process, signal), Instant::now());
+    stage.advance(Instant::now());
+    CHECK(stage.ended == std::vector{KillVerdict::kSpared});
+    CHECK(process.is_alive());
+  }
+}
+
+TEST_CASE("A release between verdict and signal is recorded, one after the signal is not") {
+  Stage stage;
+  Child worker;
+  const Process process = worker.process();
+  const Instant now = Instant::now();
+  KillOrder order = stage.order_for(process, SIGKILL);
+  const auto held = order.worker.process;
+  stage.ladder->start(std::move(order), now);
+  stage.ladder->advance(now);
+  CHECK(!stage.ladder->note_release(*held, "other", now));
+  CHECK(stage.ladder->note_release(*held, "forward", now));
+  CHECK(stage.events() == "incident expired released_late");
+  stage.ladder->advance(now);
+  CHECK(!stage.ladder->note_release(*held, "forward", now));
+}
+
+TEST_CASE("Evidence stands between the verdict and the signal") {
+  KillPolicy policy = Stage::quick();
+  policy.evidence = true;
+  policy.evidence_timeout = 60s;
+  Stage stage(policy);
+  Child worker;
+  const Process process = worker.process();
+  const Instant now = Instant::now();
+  stage.ladder->start(stage.order_for(process, SIGKILL), now);
+  stage.advance(now);
+  CHECK(process.is_alive());
+  pollfd poll{stage.side_threads.event_fd(), POLLIN, 0};
+  REQUIRE(::poll(&poll, 1, 10'000) == 1);
+  stage.side_threads.deliver();
+  stage.ladder->advance(now);
+  wait_for_death(process);
+  stage.ladder->advance(now);
+  CHECK(stage.events() == "incident expired evidence killed");
+}
+
+TEST_CASE("Evidence that does not come delays the signal by its limit and no more") {
+  KillPolicy policy = Stage::quick();
+  policy.evidence = true;
+  policy.evidence_timeout = 3s;
+  Stage stage(policy);
+  Child worker;
+  const Process process = worker.process();
+  const Instant now = Instant::now();
+  stage.ladder->start(stage.order_for(process, SIGKILL), now);
+  const Instant next = stage.advance(now);  // nothing is delivered
+  CHECK(next == now + 3s);
+  stage.ladder->advance(next);
+  wait_for_death(process);
+}
+
+TEST_CASE("A hurried ladder gives no grace") {
+  Stage stage;
+  Child worker(ignore_sigterm);
+  const Process process = worker.process();
+  const Instant now = Instant::now();
+  stage.ladder->start(stage.order_for(process, SIGTERM, 1h), now);
+  stage.advance(now);
+  stage.ladder->hurry(now);
+  stage.ladder->advance(now);
+  wait_for_death(process);
+}

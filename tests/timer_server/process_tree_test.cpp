@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: MIT
+#include "timer_server/process_tree.hpp"
+
+#include <doctest/doctest.h>
+#include <fcntl.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <atomic>
+
+#include "tests/timer_server/child.hpp"
+
+using namespace filetimer;
+
+namespace {
+
+// Where children write their pids for the test to see.
+struct SharedPids {
+  std::atomic<pid_t>* pids = static_cast<std::atomic<pid_t>*>(
+      ::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
+  ~SharedPids() { ::munmap(pids, 4096); }
+};
+
+// A grandchild that is in `place` before its pid can be read.
+pid_t fork_waiting(const std::function<void()>& place) {
+  std::array<int, 2> ends{};
+  (void)!::pipe(ends.data());
+  const pid_t pid = ::fork();
+  if (pid == 0) {
+    place();
+    (void)!::write(ends[1], "!", 1);
+    ::close(ends[0]);
+    ::close(ends[1]);
+    for (;;) {
+      ::pause();
+    }
+  }
+  ::close(ends[1]);
+  char byte = 0;
+  (void)!::read(ends[0], &byte, 1);
+  ::close(ends[0]);
+  return pid;
+}
+
+bool contains(const std::vector<Process>& found, pid_t pid) {
+  return std::ranges::any_of(found, [&](const Process& process) { return process.pid == pid; });
+}
+
+}  // namespace
+
+TEST_CASE("The tree holds descendants of other sessions and process groups, not the worker") {
+  SharedPids shared;
+  Child worker([&] {
+    shared.pids[0] = fork_waiting([&] {
+      ::setsid();
+      shared.pids[1] = fork_waiting([] { ::setpgid(0, 0); });
+    });
+  });
+  const Process process = worker.process();
+  const auto tree = companions_of(process, KillMode::kTree, {});
+  CHECK(tree.size() == 2);
+  CHECK(contains(tree, shared.pids[0]));
+  CHECK(contains(tree, shared.pids[1]));
+  CHECK(companions_of(process, KillMode::kProcess, {}).empty());
+  for (const Process& companion : tree) {
+    CHECK(companion.send_signal(SIGKILL));
+  }
+}
+
+TEST_CASE("What is spared is left out with all below it") {
+  SharedPids shared;
+  Child worker([&] {
+    shared.pids[0] = fork_waiting([&] { shared.pids[1] = fork_waiting([] {}); });
+    shared.pids[2] = fork_waiting([] {});
+  });
+  const std::vector<pid_t> spared{shared.pids[0]};
+  const auto tree = companions_of(worker.process(), KillMode::kTree, spared);
+  CHECK(tree.size() == 1);
+  CHECK(contains(tree, shared.pids[2]));
+  for (const Process& companion : companions_of(worker.process(), KillMode::kTree, {})) {
+    CHECK(companion.send_signal(SIGKILL));
+  }
+}
+
+TEST_CASE("The group is the worker's process group and nobody else") {
+  SharedPids shared;
+  Child worker([&] {
+    ::setpgid(0, 0);
+    shared.pids[0] = fork_waiting([] {});
+    shared.pids[1] = fork_waiting([] { ::setsid(); });
+  });
+  const auto group = companions_of(worker.process(), KillMode::kGroup, {});
+  CHECK(group.size() == 1);
+  CHECK(contains(group, shared.pids[0]));
+  for (const Process& companion : companions_of(worker.process(), KillMode::kTree, {})) {
+    CHECK(companion.send_signal(SIGKILL));
+  }
+}
+
+TEST_CASE("A worker that has ended has no companions") {
+  Child worker;
+  const Process process = worker.process();
+  worker.end();
+  CHECK(!process.is_alive());
+  CHECK(companions_of(process, KillMode::kTree, {}).empty());
+}
+
+TEST_CASE("A zombie is no process to watch, a thread's id neither, nor a pid that nobody has") {
+  Child child;
+  const Process held = child.process();
+  ::kill(child.pid(), SIGKILL);
+  siginfo_t info{};
+  REQUIRE(::waitid(P_PID, static_cast<id_t>(child.pid()), &info, WEXITED | WNOWAIT) == 0);
+  CHECK(!open_process(child.pid()));
+  CHECK(!held.is_alive());
+  child.reap();
+  CHECK(!open_process(child.pid()));
+  CHECK(!open_process(4'000'000));
+}
+
+TEST_CASE("Ancestors lead from the parent to pid 1 of the namespace") {
+  const auto above = ancestors_of(::getpid());
+  REQUIRE(!above.empty());
+  CHECK(above.front() == ::getppid());
+}
+
+TEST_CASE("A command name with parentheses and spaces does not shift the fields of stat") {
+  Child child([] { (void)!::write(::open("/proc/self/comm", O_WRONLY), ") R 1 (x", 8); });
+  const auto stat = read_stat("/proc/" + std::to_string(child.pid()));
+  REQUIRE(stat);
+  CHECK(stat->comm == ") R 1 (x");
+  CHECK(stat->ppid == ::getpid());
+  CHECK(stat->start_time > 0);
+}

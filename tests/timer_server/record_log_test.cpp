@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: MIT
+#include "timer_server/record_log.hpp"
+
+#include <doctest/doctest.h>
+#include <poll.h>
+#include <sys/stat.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "common/limits.hpp"
+#include "common/posix.hpp"
+#include "tests/timer_server/temp_folder.hpp"
+
+using namespace filetimer;
+using namespace std::chrono_literals;
+
+namespace {
+
+std::unique_ptr<RecordLog> open_log(const std::string& path,
+                                    std::uint64_t max_bytes = std::uint64_t{1} << 30) {
+  RecordLog::Settings settings;
+  settings.path = path;
+  settings.max_bytes = max_bytes;
+  settings.retry = 5ms;
+  auto log = RecordLog::open(settings);
+  REQUIRE(log);
+  return std::move(*log);
+}
+
+std::vector<std::string> lines_of(const std::string& path) {
+  std::ifstream file(path);
+  std::vector<std::string> lines;
+  for (std::string line; std::getline(file, line);) {
+    lines.push_back(line);
+  }
+  return lines;
+}
+
+// Waits for the log to have something to say, at most ten seconds.
+std::string next_news(RecordLog& log, bool& is_good) {
+  for (;;) {
+    if (std::string news = log.take_news(Instant::now(), is_good); !news.empty()) {
+      return news;
+    }
+    pollfd poll{log.event_fd(), POLLIN, 0};
+    if (::poll(&poll, 1, 10'000) <= 0) {
+      return "nothing within the bound";
+    }
+    log.acknowledge();
+  }
+}
+
+}  // namespace
+
+TEST_CASE("Records are on disk, one a line and in order, when they count as synced") {
+  const TempFolder folder;
+  const auto log = open_log(folder.file("log"));
+  std::uint64_t last = 0;
+  for (int i = 0; i < 100; ++i) {
+    last = log->append(std::to_string(i));
+  }
+  REQUIRE(log->drain(10s));
+  CHECK(log->synced() == last);
+  const auto lines = lines_of(folder.file("log"));
+  REQUIRE(lines.size() == 100);
+  CHECK(lines[0] == "0");
+  CHECK(lines[99] == "99");
+}
+
+TEST_CASE("A log that was removed is made again for the next record") {
+  const TempFolder folder;
+  const auto log = open_log(folder.file("log"));
+  log->append("first");
+  REQUIRE(log->drain(10s));
+  std::filesystem::remove(folder.file("log"));
+  log->append("second");
+  REQUIRE(log->drain(10s));
+  CHECK(lines_of(folder.file("log")) == std::vector<std::string>{"second"});
+}
+
+TEST_CASE("Past its largest size the log is renamed, once and whole") {
+  const TempFolder folder;
+  const auto log = open_log(folder.file("log"), 4096);
+  for (int i = 0; i < 50; ++i) {
+    log->append(std::string(100, 'x'));
+  }
+  REQUIRE(log->drain(10s));
+  CHECK(lines_of(folder.file("log.1")).size() == 41);  // the one that crossed it included
+  CHECK(lines_of(folder.file("log")).size() == 9);
+}
+
+TEST_CASE("What could not be written is written in order once it can be") {
+  const TempFolder folder;
+  std::filesystem::create_directory(folder.file("sub"));
+  const auto log = open_log(folder.file("sub/log"));
+  log->append("before");
+  REQUIRE(log->drain(10s));
+  // Neither the file nor its folder is there: root can't write to that either.
+  std::filesystem::rename(folder.file("sub"), folder.file("moved"));
+  bool is_good = true;
+  for (int i = 0; i < 20; ++i) {
+    log->append(std::to_string(i));
+  }
+  CHECK(next_news(*log, is_good).find("cannot open the log") != std::string::npos);
+  CHECK(!is_good);
+  CHECK(!log->is_working(Instant::now()));
+
+  std::filesystem::create_directory(folder.file("sub"));
+  REQUIRE(log->drain(10s));
+  CHECK(next_news(*log, is_good).find("can be written again") != std::string::npos);
+  CHECK(is_good);
+  CHECK(log->is_working(Instant::now()));
+  const auto lines = lines_of(folder.file("sub/log"));
+  REQUIRE(lines.size() == 20);
+  CHECK(lines[0] == "0");
+  CHECK(lines[19] == "19");
+}
+
+TEST_CASE("The backlog has a limit, and what is over it is counted") {
+  RecordLog::Settings settings;
+  settings.path = "/dev/full";
+  settings.max_bytes = 1 << 20;
+  auto opened = RecordLog::open(settings);
+  REQUIRE(opened);
+  const std::size_t record = std::size_t{1} << 20;
+  for (std::size_t i = 0; i < kMaxLogBacklogBytes / record + 4; ++i) {
+    (*opened)->append(std::string(record, 'x'));
+  }
+  CHECK((*opened)->lost_records() >= 4);
+  CHECK((*opened)->synced() == 0);
+  CHECK(!(*opened)->drain(1ms));
+}
+
+TEST_CASE("After reopen records go to a new file at the path") {
+  const TempFolder folder;
+  const auto log = open_log(folder.file("log"));
+  log->append("old");
+  REQUIRE(log->drain(10s));
+  std::filesystem::rename(folder.file("log"), folder.file("moved"));
+  log->reopen();
+  log->append("new");
+  REQUIRE(log->drain(10s));
+  CHECK(lines_of(folder.file("moved")) == std::vector<std::string>{"old"});
+  CHECK(lines_of(folder.file("log")) == std::vector<std::string>{"new"});
+}
+
+TEST_CASE("A path that can't be opened is told at start") {
+  RecordLog::Settings settings;
+  settings.path = "/nonexistent/folder/log";
+  const auto log = RecordLog::open(settings);
+  REQUIRE(!log);
+  CHECK(log.error().message.find("/nonexistent/folder/log") != std::string::npos);
+}
+
+TEST_CASE("A log is private to its user") {
+  const TempFolder folder;
+  const auto log = open_log(folder.file("log"));
+  struct stat st {};
+  REQUIRE(::stat(folder.file("log").c_str(), &st) == 0);
+  CHECK((st.st_mode & 0777) == 0600);
+}

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: MIT
+#include "timer_server/rejections.hpp"
+
+#include <doctest/doctest.h>
+
+#include "common/limits.hpp"
+
+using namespace filetimer;
+
+TEST_CASE("The first rejection is told at once and later ones once a second with a count") {
+  Rejections rejections;
+  Instant now{1'000'000'000'000};
+  CHECK(rejections.next_report().is_never());
+  CHECK(!rejections.take(now));
+
+  rejections.add("bad", "line", 7);
+  auto report = rejections.take(now);
+  REQUIRE(report);
+  CHECK(report->count == 1);
+  CHECK(report->pid == 7);
+
+  for (int i = 0; i < 100; ++i) {
+    rejections.add("worse", std::string(300, 'x'), 0);
+  }
+  CHECK(!rejections.take(now + (Rejections::kInterval - Duration{1})));
+  CHECK(rejections.next_report() == now + Rejections::kInterval);
+  report = rejections.take(now + Rejections::kInterval);
+  REQUIRE(report);
+  CHECK(report->count == 100);
+  CHECK(report->reason == "worse");
+  CHECK(report->line.size() == kMaxRejectedBytesShown);
+  CHECK(rejections.total() == 101);
+}
+
+TEST_CASE("At the end what waits is told however fresh the last report is") {
+  Rejections rejections;
+  const Instant now{5};
+  rejections.add("a", "", 0);
+  CHECK(rejections.take(now));
+  rejections.add("b", "", 0);
+  CHECK(!rejections.take(now));
+  CHECK(rejections.take(now, true));
+}

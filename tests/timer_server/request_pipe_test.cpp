@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: MIT
+#include "timer_server/request_pipe.hpp"
+
+#include <doctest/doctest.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <array>
+#include <filesystem>
+#include <fstream>
+
+#include "tests/timer_server/temp_folder.hpp"
+
+using namespace filetimer;
+
+TEST_CASE("A new pipe is private, and reading it never waits") {
+  const TempFolder folder;
+  auto pipe = RequestPipe::open(folder.file("p"));
+  REQUIRE(pipe);
+  struct stat st {};
+  REQUIRE(::lstat(folder.file("p").c_str(), &st) == 0);
+  CHECK(S_ISFIFO(st.st_mode));
+  CHECK((st.st_mode & 0777) == 0600);
+  std::array<char, 16> room{};
+  CHECK(pipe->read(room) == 0);
+  CHECK(pipe->capacity() >= 65536);
+}
+
+TEST_CASE("A regular file, a folder and a symlink are refused and left as they are") {
+  const TempFolder folder;
+  std::ofstream(folder.file("file")) << "precious";
+  std::filesystem::create_directory(folder.file("folder"));
+  std::filesystem::create_symlink("elsewhere", folder.file("link"));
+  for (const char* name : {"file", "folder", "link"}) {
+    const auto pipe = RequestPipe::open(folder.file(name));
+    REQUIRE(!pipe);
+    CHECK(pipe.error().message.find("expected a named pipe, or nothing") != std::string::npos);
+    CHECK(pipe.error().message.find(folder.file(name)) != std::string::npos);
+  }
+  std::string content;
+  std::ifstream(folder.file("file")) >> content;
+  CHECK(content == "precious");
+}
+
+TEST_CASE("A pipe that somebody reads is refused and keeps its reader") {
+  const TempFolder folder;
+  const auto first = RequestPipe::open(folder.file("p"));
+  REQUIRE(first);
+  const auto second = RequestPipe::open(folder.file("p"));
+  REQUIRE(!second);
+  CHECK(second.error().errno_value == EBUSY);
+  CHECK(first->look() == RequestPipe::Condition::kInPlace);
+}
+
+TEST_CASE("A pipe that nobody reads any more is taken over") {
+  const TempFolder folder;
+  REQUIRE(::mkfifo(folder.file("p").c_str(), 0600) == 0);
+  const auto pipe = RequestPipe::open(folder.file("p"));
+  CHECK(pipe);
+}
+
+TEST_CASE("A pipe that was removed or replaced is noticed") {
+  const TempFolder folder;
+  const auto pipe = RequestPipe::open(folder.file("p"));
+  REQUIRE(pipe);
+  ::unlink(folder.file("p").c_str());
+  CHECK(pipe->look() == RequestPipe::Condition::kGone);
+
+  REQUIRE(::mkfifo(folder.file("p").c_str(), 0600) == 0);
+  CHECK(pipe->look() == RequestPipe::Condition::kGone);  // nobody reads that one
+  const UniqueFd reader(::open(folder.file("p").c_str(), O_RDONLY | O_NONBLOCK));
+  CHECK(pipe->look() == RequestPipe::Condition::kTakenOver);
+
+  pipe->remove_from_path();  // it is not ours
+  CHECK(std::filesystem::exists(folder.file("p")));
+}
+
+TEST_CASE("What is no pipe is moved out of the way, not deleted") {
+  const TempFolder folder;
+  std::ofstream(folder.file("p")) << "precious";
+  CHECK(set_aside(folder.file("p")));
+  CHECK(!std::filesystem::exists(folder.file("p")));
+  CHECK(std::filesystem::exists(folder.file("p.not-a-pipe")));
+  CHECK(set_aside(folder.file("nothing there")));
+}

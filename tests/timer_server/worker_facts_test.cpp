@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: MIT
+#include "timer_server/worker_facts.hpp"
+
+#include <doctest/doctest.h>
+
+#include "common/limits.hpp"
+
+using namespace filetimer;
+using namespace std::string_view_literals;
+
+TEST_CASE("Rank and job are what the launcher put into the environment") {
+  const auto facts = worker_facts_from("python\0train.py\0--lr\0"sv,
+                                       "A=1\0RANK=3\0LOCAL_RANK=1\0SLURM_JOB_ID=99\0"sv);
+  CHECK(facts.cmdline == "python train.py --lr");
+  CHECK(facts.rank == 3);
+  CHECK(facts.local_rank == 1);
+  CHECK(facts.job_id == "99");
+}
+
+TEST_CASE("Slurm and Open MPI name ranks in their own way") {
+  CHECK(worker_facts_from("", "SLURM_PROCID=5\0SLURM_LOCALID=2"sv).rank == 5);
+  CHECK(worker_facts_from("", "SLURM_PROCID=5\0SLURM_LOCALID=2"sv).local_rank == 2);
+  CHECK(worker_facts_from("", "OMPI_COMM_WORLD_RANK=6\0"sv).rank == 6);
+}
+
+TEST_CASE("torchrun's RANK goes before what the scheduler says of the launcher") {
+  CHECK(worker_facts_from("", "SLURM_PROCID=0\0RANK=3\0"sv).rank == 3);
+}
+
+TEST_CASE("What is no rank is no rank") {
+  CHECK(!worker_facts_from("", "RANK=\0"sv).rank);
+  CHECK(!worker_facts_from("", "RANK=two\0"sv).rank);
+  CHECK(!worker_facts_from("", "RANK=-1\0"sv).rank);
+  CHECK(!worker_facts_from("", "RANK=1x\0"sv).rank);
+  CHECK(!worker_facts_from("", "NOT_RANK=1\0RANKS=1\0RANK"sv).rank);
+  CHECK(!worker_facts_from("", "").rank);
+}
+
+TEST_CASE("A long command line is cut") {
+  CHECK(worker_facts_from(std::string(100'000, 'x'), "").cmdline.size() == kMaxCmdlineBytesShown);
+}
