@@ -225,7 +225,7 @@ void KillLadder::watch(const Process& process) const {
 
 bool KillLadder::wait_for_death(Kill& kill, Instant now) {
   if (!kill.worker_died && !kill.worker().is_alive()) {
-    kill.worker_died = now;
+    kill.worker_died = Instant::now();  // `now` may be from before the signal
   }
   const std::vector<pid_t> alive = kill.alive();
   if (alive.empty()) {

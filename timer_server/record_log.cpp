@@ -35,12 +35,24 @@ Result<UniqueFd> open_log(const std::string& path) {
   return fd;
 }
 
+// A server that was killed, or a disk that was full, may have left half a line.
+bool ends_in_half_line(const std::string& path) {
+  const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK));
+  struct stat st {};
+  char last = '\n';
+  return fd && ::fstat(fd.get(), &st) == 0 && S_ISREG(st.st_mode) && st.st_size > 0 &&
+         ::pread(fd.get(), &last, 1, st.st_size - 1) == 1 && last != '\n';
+}
+
 }  // namespace
 
 class RecordLog::Writer {
  public:
   Writer(Settings settings, UniqueFd file, UniqueFd event_fd)
-      : settings_(std::move(settings)), event_fd_(std::move(event_fd)), file_(std::move(file)) {}
+      : settings_(std::move(settings)),
+        event_fd_(std::move(event_fd)),
+        file_(std::move(file)),
+        half_line_(ends_in_half_line(settings_.path)) {}
 
   void run();
 
@@ -76,7 +88,7 @@ class RecordLog::Writer {
 
   // The thread's own.
   UniqueFd file_;
-  bool half_line_ = false;  // half a line stands at the end of the file
+  bool half_line_;  // half a line stands at the end of the file
   std::uint64_t written_ = 0;
 
   // Shared, under mutex_, which is never held during input or output.
@@ -157,9 +169,13 @@ void RecordLog::Writer::run() {
 }
 
 Status RecordLog::Writer::write_batch(std::deque<Entry>& batch) {
-  while (!batch.empty()) {
+  // Also without a record: a log rotator that sent SIGHUP looks for the new file.
+  for (;;) {
     if (Status open = ensure_open(); !open) {
       return open;
+    }
+    if (batch.empty()) {
+      return {};
     }
     if (Status line = write_line(batch.front().line); !line) {
       return line;
@@ -168,7 +184,6 @@ Status RecordLog::Writer::write_batch(std::deque<Entry>& batch) {
     batch.pop_front();
     rotate_if_large();
   }
-  return {};
 }
 
 // The file at the path may have been removed or moved since the last record: then a new one is
@@ -189,7 +204,7 @@ Status RecordLog::Writer::ensure_open() {
     return tl::unexpected<Error>(std::move(opened.error()));
   }
   file_ = std::move(*opened);
-  half_line_ = false;
+  half_line_ = ends_in_half_line(settings_.path);
   return {};
 }
 

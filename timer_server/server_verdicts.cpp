@@ -21,14 +21,11 @@ constexpr Duration kIncidentWindow = std::chrono::seconds{2};
 // Of all workers; what is beyond is counted in the record, not listed.
 constexpr std::size_t kMaxIncidentScopes = 8192;
 
-std::vector<ScopeView> open_scopes_of(Worker& worker) {
+std::vector<ScopeView> open_scopes_of(const Worker& worker) {
   std::vector<ScopeView> views;
-  views.reserve(worker.scopes.size());
-  for (const Scope& scope : worker.scopes) {
-    views.push_back(ScopeView::of(scope));
+  for (const Scope* scope : TimerTable::scopes_of(worker)) {
+    views.push_back(ScopeView::of(*scope));
   }
-  std::ranges::stable_sort(
-      views, [](const auto& a, const auto& b) { return a.terms.acquired < b.terms.acquired; });
   return views;
 }
 
@@ -106,8 +103,8 @@ void Server::expire(Worker& worker, const std::vector<Scope*>& due) {
     table_.close(*scope);
   }
   if (kills) {
-    for (const Scope& scope : worker.scopes) {
-      order.cancelled.emplace_back(scope.name());
+    for (const Scope* scope : TimerTable::scopes_of(worker)) {
+      order.cancelled.emplace_back(scope->name());
     }
     table_.close_all(worker);
     worker.dying = order.ends_in_sigkill();

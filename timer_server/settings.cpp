@@ -7,6 +7,7 @@
 #include <CLI/CLI.hpp>
 #include <charconv>
 #include <cstdio>
+#include <cstdlib>
 #include <functional>
 
 #include "common/duration_text.hpp"
@@ -71,42 +72,39 @@ void add_options(CLI::App& app, Settings& settings) {
     add(app, name, "DUR", help + " [" + duration_text(target) + "]",
         [name, &target](const std::string& word) { target = duration_of(name, word); });
   };
-  add(app, "--dir", "DIR", "the run folder [$FILETIMER_DIR, or one of this user's own]",
+  add(app, "--dir", "DIR", "run folder [$FILETIMER_DIR or the user's own]",
       [&](const std::string& word) { settings.dir = word; });
-  add(app, "--fifo", "PATH", "the pipe for requests [DIR/requests]",
+  add(app, "--fifo", "PATH", "pipe for requests [DIR/requests]",
       [&](const std::string& word) { settings.fifo = word; });
-  add(app, "--log", "PATH", "the log of expiries [DIR/expired.jsonl of a folder that was named]",
+  add(app, "--log", "PATH", "log of expiries [DIR/expired.jsonl]",
       [&](const std::string& word) { settings.log = word; });
-  add(app, "--log-max", "SIZE", "past this the log is renamed to PATH.1 [64M]",
+  add(app, "--log-max", "SIZE", "size at which it is renamed to PATH.1 [64M]",
       [&](const std::string& word) { settings.log_max_bytes = size_of("--log-max", word); });
-  app.add_flag("--detach", settings.detach, "return when ready, and serve in a session of its own");
-  add(app, "--max-timeout", "DUR", "the longest timeout a scope is granted [none]",
+  app.add_flag("--detach", settings.detach, "return when ready; serve in an own session");
+  add(app, "--max-timeout", "DUR", "longest timeout that is granted [none]",
       [&](const std::string& word) { settings.max_timeout = duration_of("--max-timeout", word); });
-  add_duration("--max-interval", settings.max_interval,
-               "the longest time between two housekeeping sweeps; deadlines are met exactly");
-  add(app, "--grace", "DUR|off",
-      "from the signal to SIGKILL [10s for filetimer's own clients, off for others]",
+  add_duration("--max-interval", settings.max_interval, "longest time between housekeeping sweeps");
+  add(app, "--grace", "DUR|off", "from signal to SIGKILL [own clients 10s, else off]",
       [&](const std::string& word) {
         settings.grace = word == "off" ? std::optional<Duration>{} : duration_of("--grace", word);
       });
-  add(app, "--kill", "tree|group|process", "who is signalled with the worker [tree]",
+  add(app, "--kill", "tree|group|process", "signalled with the worker [tree]",
       [&](const std::string& word) {
         settings.kill.mode = one_of<KillMode>("--kill", word,
                                               {{"tree", KillMode::kTree},
                                                {"group", KillMode::kGroup},
                                                {"process", KillMode::kProcess}});
       });
-  add(app, "--evidence", "none|proc", "what is recorded of a worker before its signal [proc]",
+  add(app, "--evidence", "none|proc", "recorded before the signal [proc]",
       [&](const std::string& word) {
         settings.kill.evidence =
             one_of<bool>("--evidence", word, {{"none", false}, {"proc", true}});
       });
   add_duration("--evidence-timeout", settings.kill.evidence_timeout,
-               "the longest time that evidence may delay a signal");
-  add_duration("--kill-wait", settings.kill.kill_wait,
-               "how long a worker may take to die before it counts as unkillable");
+               "longest delay of a signal for evidence");
+  add_duration("--kill-wait", settings.kill.kill_wait, "time to die in, else unkillable");
   app.add_flag("--dry-run", settings.kill.dry_run, "record expiries, signal nobody");
-  app.add_flag("--realtime", settings.realtime, "run above all ordinary work (SCHED_RR)");
+  app.add_flag("--realtime", settings.realtime, "run above ordinary work (SCHED_RR)");
   const auto take_level = [&](const std::string& word) {
     settings.log_level = one_of<messages::Level>("--log-level", word,
                                                  {{"error", messages::Level::kError},
@@ -114,17 +112,13 @@ void add_options(CLI::App& app, Settings& settings) {
                                                   {"info", messages::Level::kInfo},
                                                   {"debug", messages::Level::kDebug}});
   };
-  app.add_option_function<std::string>("--log-level", take_level,
-                                       "error, warning, info or debug [info]")
-      ->type_name("LEVEL")
-      ->envname("FILETIMER_LOG_LEVEL")
-      ->take_last();
+  add(app, "--log-level", "LEVEL", "error, warning, info or debug [info]", take_level);
 }
 
 // CLI11 knows nothing of what stands behind --.
 class Help final : public CLI::Formatter {
  public:
-  Help() { column_width(34); }
+  Help() { column_width(29); }
   std::string make_usage(const CLI::App*, std::string) const override {
     return "Usage: timer_server [OPTIONS] [-- COMMAND [ARG...]]\n";
   }
@@ -132,16 +126,16 @@ class Help final : public CLI::Formatter {
 
 std::unique_ptr<CLI::App> make_app(Settings& settings, std::string& config) {
   auto app = std::make_unique<CLI::App>(
-      "Watches the worker processes of one host and kills those whose timer scope expired.",
-      "timer_server");
+      "Watches the workers of one host and kills those whose timer scope expired.", "timer_server");
   app->set_help_flag("--help", "show this");
   app->set_version_flag("--version", std::string("timer_server ") + FILETIMER_VERSION);
   app->formatter(std::make_shared<Help>());
-  add(*app, "--config", "FILE", "the same names in TOML; the command line wins",
+  add(*app, "--config", "FILE", "these names in TOML; the command line wins",
       [&](const std::string& word) { config = word; });
   add_options(*app, settings);
   app->footer(
-      "Durations: 30, 30s, 1.5, 500ms, 250us, 10m, 2h, 1d; seconds without a unit.\n\n"
+      "Durations: 30, 30s, 1.5, 500ms, 250us, 10m, 2h, 1d; seconds without a unit.\n"
+      "$FILETIMER_LOG_LEVEL stands for --log-level.\n\n"
       "Examples:\n"
       "  timer_server --dir /run/user/1000/job\n"
       "  timer_server --grace 30s -- torchrun --nproc-per-node 8 train.py\n\n"
@@ -194,6 +188,9 @@ void parse(CLI::App& app, std::vector<std::string> arguments) {
 std::variant<Settings, EarlyExit> read_settings(int argc, char** argv) {
   // COMMAND's own options are not ours: what stands behind the first -- is never looked at.
   std::vector<std::string> arguments(argv + 1, argv + argc);
+  if (const char* level = std::getenv("FILETIMER_LOG_LEVEL"); level != nullptr && *level != '\0') {
+    arguments.insert(arguments.begin(), fmt::format("--log-level={}", level));
+  }
   const auto separator = std::find(arguments.begin(), arguments.end(), "--");
   const bool has_separator = separator != arguments.end();
   std::vector<std::string> command(has_separator ? separator + 1 : separator, arguments.end());

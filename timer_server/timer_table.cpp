@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "common/limits.hpp"
 
 namespace filetimer {
@@ -50,6 +52,7 @@ Result<Scope*> TimerTable::acquire(Worker& worker, std::string_view id, std::str
   if (Scope* const open = find_scope(worker, id)) {
     by_deadline_.erase(by_deadline_.iterator_to(*open));
     open->terms = terms;
+    open->sequence = ++acquires_;
     by_deadline_.insert(*open);
     return open;
   }
@@ -58,6 +61,7 @@ Result<Scope*> TimerTable::acquire(Worker& worker, std::string_view id, std::str
         fmt::format("{} scopes of this worker are open: no more fit", kMaxScopesPerWorker));
   }
   auto* const scope = new Scope(&worker, std::string(id), name.size(), terms);
+  scope->sequence = ++acquires_;
   worker.scopes.insert(*scope);
   by_deadline_.insert(*scope);
   ++scope_count_;
@@ -67,6 +71,16 @@ Result<Scope*> TimerTable::acquire(Worker& worker, std::string_view id, std::str
 Scope* TimerTable::find_scope(Worker& worker, std::string_view id) {
   const auto found = worker.scopes.find(id, std::less<>{});
   return found == worker.scopes.end() ? nullptr : &*found;
+}
+
+std::vector<const Scope*> TimerTable::scopes_of(const Worker& worker) {
+  std::vector<const Scope*> scopes;
+  scopes.reserve(worker.scopes.size());
+  for (const Scope& scope : worker.scopes) {
+    scopes.push_back(&scope);
+  }
+  std::ranges::sort(scopes, {}, &Scope::sequence);
+  return scopes;
 }
 
 void TimerTable::close(Scope& scope) {

@@ -55,6 +55,7 @@ struct Scope : hooks::Hook<hooks::ById>, hooks::Hook<hooks::ByDeadline> {
   std::string id;
   std::size_t shown_bytes;
   ScopeTerms terms;
+  std::uint64_t sequence = 0;  // grows with every acquire: which was opened first
 };
 
 struct ScopeIdOf {
@@ -105,6 +106,8 @@ class TimerTable {
   Result<Scope*> acquire(Worker& worker, std::string_view id, std::string_view name,
                          const ScopeTerms& terms);
   [[nodiscard]] Scope* find_scope(Worker& worker, std::string_view id);
+  // In the order in which they were opened.
+  [[nodiscard]] static std::vector<const Scope*> scopes_of(const Worker& worker);
   void close(Scope& scope);
   void close_all(Worker& worker);
 
@@ -127,6 +130,7 @@ class TimerTable {
   Worker* last_found_ = nullptr;  // requests of one worker come in bursts
   ScopesByDeadline by_deadline_;
   std::size_t scope_count_ = 0;
+  std::uint64_t acquires_ = 0;
 };
 
 }  // namespace filetimer

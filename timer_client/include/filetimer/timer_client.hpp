@@ -7,23 +7,26 @@
 //     forward(batch);
 //   }  // left in time: nothing happens
 //
-// Only connect() and wrong arguments throw. Once connected, no call blocks, throws or raises
-// SIGPIPE, whatever happens to the server: a worker never fails for its watchdog.
-// All members of TimerClient may be called from several threads. After fork() the child is a worker
-// of its own: it starts with no open scope and may use the client that it inherited.
+// Only connect(), wrong arguments and more than 1,024 open scopes throw. Once connected, no call
+// blocks or raises SIGPIPE, whatever happens to the server: a worker never fails for its watchdog.
+// What can't be sent at once (the server is busy, or gone) a thread of the library sends later,
+// with the deadline it had; when a server that was found gone is back, all open scopes are
+// announced to it. A server that restarts while this process sends nothing is not noticed until it
+// does. All members of TimerClient may be called from several threads. After fork() the child is a
+// worker of its own: it starts with no open scope and may use the client that it inherited.
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <sys/types.h>
+
 #include <chrono>
+#include <filetimer/transport.hpp>
 #include <memory>
 #include <optional>
 #include <source_location>
 #include <stdexcept>
 #include <string>
 #include <string_view>
-#include <sys/types.h>
-
-#include <filetimer/transport.hpp>
 
 namespace filetimer {
 
@@ -49,7 +52,8 @@ struct ConnectOptions {
   // The pipe itself; empty: `requests` in the run folder, or $TORCHELASTIC_TIMER_FILE where that is
   // set and neither `dir` nor $FILETIMER_DIR is.
   std::string fifo;
-  // How long connect() tries, with growing pauses, to find a server. Zero: one try.
+  // How long connect() tries, with growing pauses, to find a server. Zero: one try. With
+  // kUnwatched it does not wait.
   std::chrono::nanoseconds timeout = std::chrono::seconds{10};
   enum class Missing {
     kThrow,      // connect() throws ServerUnavailable
@@ -91,11 +95,13 @@ class TimerClient {
 
   TimerClient(TimerClient&&) noexcept;
   TimerClient& operator=(TimerClient&&) noexcept;
-  // Releases what is still open.
+  // Releases what acquire() and start() opened and is still open. An open TimerScope stays watched.
   ~TimerClient();
 
   // Starts a timer. Several may be open under one name; each is enforced.
-  // `after`: over zero, at most about 31 years, or kNoDeadline. Throws InvalidArgument.
+  // `name`: any bytes, not empty; over 255 bytes it is shown cut, and marked.
+  // `after`: over zero, at most about 31 years, or kNoDeadline.
+  // Throws InvalidArgument, and TimerError when 1,024 scopes are open in the watched process.
   TimerId acquire(std::string_view name, std::chrono::nanoseconds after,
                   const ScopeOptions& options = {});
   // Pushes the deadline to `after` from now. False when the timer is not open. Throws
@@ -105,16 +111,17 @@ class TimerClient {
   // may have judged it by then).
   bool release(TimerId timer) noexcept;
 
-  // A timer for as long as the returned object lives. Without a name: the caller's file and line.
+  // A timer for as long as the returned object lives. Without a name: the caller's file and line,
+  // as "train.cpp:123". Throws as acquire().
   [[nodiscard]] TimerScope expires(std::chrono::nanoseconds after, std::string_view name = {},
                                    const ScopeOptions& options = {},
                                    std::source_location where = std::source_location::current());
 
-  // One timer for the whole job, named "job". A second start() renews it.
+  // One timer for the whole job, named "job". A second start() renews it. Throws as acquire().
   void start(std::chrono::nanoseconds after);
-  void stop() noexcept;
+  bool stop() noexcept;  // as release()
 
-  // Whether the last attempt to send found a server.
+  // Whether the last attempt to find a server or to send to it found one.
   [[nodiscard]] bool is_watched() const noexcept;
   // Where requests go, for messages.
   [[nodiscard]] std::string target() const;

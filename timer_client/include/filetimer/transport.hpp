@@ -17,9 +17,11 @@ struct TimerRequest {
   std::string timer_id;  // the timer's identity within the worker
   std::string scope;     // the name that people gave it; several timers may share it
   bool release = false;
-  // Asked for, counted from now. nanoseconds::max(): no deadline. Not used by a release.
+  // What the caller asked for when it acquired or renewed; nanoseconds::max(): no deadline. Not
+  // used by a release.
   std::chrono::nanoseconds timeout = std::chrono::nanoseconds::max();
-  // The deadline as Unix time in seconds, +infinity for none. Not used by a release.
+  // The deadline as Unix time in seconds, +infinity for none. It counts: a request that could not
+  // be sent at once is sent again with its first deadline. Not used by a release.
   double expiration_time = 0;
   int signal = 9;  // 0: record the expiry, kill nobody
   // From the signal to SIGKILL; negative: the server's default; nanoseconds::max(): never.
@@ -30,14 +32,15 @@ class Transport {
  public:
   enum class Sent {
     kYes,
-    kTryLater,      // the way is full for the moment
-    kNoServer,      // nobody reads at the other end; a server may come (back)
+    kTryLater,  // the way is full for the moment
+    kNoServer,  // nobody reads at the other end; a server may come (back)
   };
 
   virtual ~Transport() = default;
 
-  // Sends one request. Called by several threads, one at a time (the client holds its lock).
-  // Must not block, throw, or raise a signal.
+  // Sends one request. Called by several threads, one at a time: the library holds its lock, which
+  // all clients of the process share. Must not block, throw, raise a signal, fork, or call a
+  // TimerClient. What was not sent is asked for again, from a thread of the library.
   virtual Sent send(const TimerRequest& request) noexcept = 0;
 
   // Whether a server is there now; must not block. `why` gets one clear line when it is not.

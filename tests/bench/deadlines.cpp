@@ -1,0 +1,136 @@
+// Deadline to signal: how late, never early, and against what this machine can do at all.
+// SPDX-License-Identifier: MIT
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include "tests/bench/expiries.hpp"
+#include "tests/bench/sections.hpp"
+#include "tests/bench/torch.hpp"
+
+namespace filetimer::bench {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr double kTargetP50Ms = 0.5;
+constexpr double kTargetP99Ms = 3;
+
+void add_quantiles(Report& report, const std::string& what, const Samples& ours,
+                   const Samples& base, bool has_targets = false) {
+  const auto add = [&](const char* name, double q, double limit) {
+    report.add({.measure = fmt::format("{}, {}", what, name),
+                .unit = "ms",
+                .value = ours.quantile(q),
+                .base = base.empty() ? std::nullopt : std::optional(base.quantile(q)),
+                .target = has_targets && limit > 0 ? Target::value_at_most(limit) : Target{}});
+  };
+  add("p50", 0.5, kTargetP50Ms);
+  add("p99", 0.99, kTargetP99Ms);
+  add("max", 1, 0);
+}
+
+void add_minimum(Report& report, const Samples& ours) {
+  // Its sign is what counts; a negative one has been reported as a fault already.
+  report.add(
+      {.measure = "earliest signal, never under 0", .unit = "us", .value = ours.min() * 1000});
+}
+
+std::unique_ptr<TorchServer> start_torch(const Plan& plan) {
+  return plan.with_torch ? TorchServer::start(plan.memory_dir + "/torch-timer") : nullptr;
+}
+
+void add_torch(Report& report, const Plan& plan, const std::unique_ptr<TorchServer>& torch,
+               const ExpiryPlan& expiries, const Samples& base) {
+  const std::string what = "PyTorch's server, death";
+  if (!torch) {
+    report.add({.measure = what, .note = plan.with_torch ? "not installed" : "left out"});
+    return;
+  }
+  TorchSubject subject(torch->fifo());
+  run_expiries({&subject}, expiries, report);
+  torch->stop();
+  add_quantiles(report, what, subject.deaths, base);
+}
+
+}  // namespace
+
+void measure_deadlines_idle(const Plan& plan, Report& report) {
+  report.section("deadline to signal, machine idle, --evidence none",
+                 "sd-event timer, then pidfd_send_signal");
+  const std::vector<std::string> args{"--evidence", "none"};
+  ServerUnderTest in_memory(plan.server, plan.memory_dir + "/idle", {}, args);
+  OurSubject memory("timer_server", in_memory);
+  BareSubject bare;
+  std::vector<Subject*> subjects{&bare, &memory};
+
+  std::optional<ServerUnderTest> on_disk;
+  std::optional<OurSubject> disk;
+  std::optional<BareSubject> bare_disk;
+  if (!plan.disk_dir.empty()) {
+    on_disk.emplace(plan.server, plan.memory_dir + "/idle-disk", plan.disk_dir + "/idle.jsonl",
+                    args);
+    disk.emplace("timer_server", *on_disk);
+    bare_disk.emplace(BareSubject::Scheduling::kOrdinary, plan.disk_dir + "/bare");
+    subjects.insert(subjects.end(), {&*bare_disk, &*disk});
+  }
+  run_expiries(subjects, {.count = plan.expiries, .lead = milliseconds(10)}, report);
+
+  const Samples base = bare.signals();
+  in_memory.stop();
+  const Samples ours = logged_signals(in_memory, report);
+  add_quantiles(report, "log in memory", ours, base, true);
+  add_minimum(report, ours);
+  if (on_disk) {
+    on_disk->stop();
+    const Samples synced = logged_signals(*on_disk, report);
+    // The disk's own time is not ours to promise: no target, a base that pays it too.
+    add_quantiles(report, "log on disk; base appends, fdatasyncs 1 kB", synced,
+                  bare_disk->signals());
+  } else {
+    report.add({.measure = "log on disk", .note = "no disk"});
+  }
+  add_quantiles(report, "death seen, log in memory", memory.deaths, bare.deaths);
+  const auto torch = start_torch(plan);
+  add_torch(report, plan, torch,
+            {.count = plan.torch_expiries,
+             .lead = milliseconds(150),
+             .spacing = milliseconds(25),
+             .at_once = 64},
+            bare.deaths);
+}
+
+void measure_deadlines_busy(const Plan& plan, Report& report) {
+  report.section(fmt::format("the same with {} busy loops, log in memory", plan.busy_loops),
+                 "the same loop, scheduled the same way");
+  ServerUnderTest ordinary(plan.server, plan.memory_dir + "/busy", {}, {"--evidence", "none"});
+  ServerUnderTest realtime(plan.server, plan.memory_dir + "/busy-realtime", {},
+                           {"--evidence", "none", "--realtime"});
+  OurSubject ours("timer_server", ordinary);
+  OurSubject ours_realtime("timer_server --realtime", realtime);
+  BareSubject bare;
+  BareSubject bare_realtime(BareSubject::Scheduling::kRealtime);
+  // The lead is long enough for the request to be read in time on a machine this busy.
+  const ExpiryPlan expiries{.count = plan.busy_expiries,
+                            .lead = milliseconds(200),
+                            .spacing = milliseconds(10),
+                            .at_once = 64};
+  const auto torch = start_torch(plan);  // to import it takes seconds, more on a busy machine
+  std::vector<Child> busy;
+  for (int i = 0; i < plan.busy_loops; ++i) {
+    busy.push_back(fork_busy());
+  }
+  run_expiries({&bare, &ours, &bare_realtime, &ours_realtime}, expiries, report);
+  ExpiryPlan for_torch = expiries;
+  for_torch.count = plan.torch_expiries;
+  for_torch.spacing = milliseconds(25);
+  const Samples base = bare.signals();
+  const Samples base_realtime = bare_realtime.signals();
+  ordinary.stop();
+  realtime.stop();
+  add_quantiles(report, "ordinary", logged_signals(ordinary, report), base);
+  add_quantiles(report, "--realtime", logged_signals(realtime, report), base_realtime);
+  add_torch(report, plan, torch, for_torch, bare.deaths);
+}
+
+}  // namespace filetimer::bench

@@ -1,0 +1,96 @@
+// Lets workers run into their deadlines under one or several killers in turn, and sees each one die
+// through its pidfd. Who kills is a Subject: timer_server, PyTorch's server, or the bare loop that
+// does nothing but wake at the deadline and signal.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <chrono>
+#include <string>
+#include <vector>
+
+#include "common/clock.hpp"
+#include "tests/bench/processes.hpp"
+#include "tests/bench/report.hpp"
+#include "tests/bench/samples.hpp"
+#include "tests/bench/server_under_test.hpp"
+
+namespace filetimer::bench {
+
+// One point in time on both clocks. `unix_s` is what stands on a wire; it has the last word on what
+// is early.
+struct Deadline {
+  Instant mono;
+  double unix_s = 0;
+};
+
+class Subject {
+ public:
+  virtual ~Subject() = default;
+  [[nodiscard]] virtual std::string name() const = 0;
+  // From now on `worker` is to be killed at `deadline`.
+  virtual void arm(pid_t worker, const Deadline& deadline) = 0;
+
+  // Milliseconds from the deadline to the death as the bench saw it.
+  Samples deaths;
+};
+
+class OurSubject final : public Subject {
+ public:
+  OurSubject(std::string name, const ServerUnderTest& server)
+      : name_(std::move(name)), server_(server) {}
+  [[nodiscard]] std::string name() const override { return name_; }
+  void arm(pid_t worker, const Deadline& deadline) override {
+    server_.send(acquire_line(worker, "forward", deadline.unix_s));
+  }
+
+ private:
+  std::string name_;
+  const ServerUnderTest& server_;
+};
+
+// Opens, writes and closes for each request, as PyTorch's client does: its server does not judge
+// while somebody holds the pipe open.
+class TorchSubject final : public Subject {
+ public:
+  explicit TorchSubject(std::string fifo) : fifo_(std::move(fifo)) {}
+  [[nodiscard]] std::string name() const override { return "PyTorch"; }
+  void arm(pid_t worker, const Deadline& deadline) override;
+
+ private:
+  std::string fifo_;
+};
+
+// A process of its own on sd-event: timer, clock, pidfd_send_signal, and nothing else; or, given a
+// file, with the append and fdatasync of one record in front of the signal.
+class BareSubject final : public Subject {
+ public:
+  enum class Scheduling { kOrdinary, kRealtime };
+  explicit BareSubject(Scheduling scheduling = Scheduling::kOrdinary,
+                       const std::string& record_file = {});
+  [[nodiscard]] std::string name() const override { return "bare loop"; }
+  void arm(pid_t worker, const Deadline& deadline) override;
+  // Milliseconds from deadline to signal of all that was armed so far. Once.
+  Samples signals();
+
+ private:
+  Pipe orders_;
+  Pipe results_;
+  std::size_t armed_ = 0;
+  Child child_;
+};
+
+struct ExpiryPlan {
+  int count = 0;                         // for each subject
+  std::chrono::microseconds lead;        // from the request to its deadline
+  std::chrono::microseconds spacing{0};  // from one request to the next at least
+  std::size_t at_once = 1;               // workers that wait for their deadlines at a time
+};
+
+// The subjects take turns. A worker that dies before its deadline is a fault.
+void run_expiries(const std::vector<Subject*>& subjects, const ExpiryPlan& plan, Report& report);
+
+// Milliseconds from deadline to signal as a stopped server's log tells. A signal before its
+// deadline is a fault.
+Samples logged_signals(const ServerUnderTest& server, Report& report);
+
+}  // namespace filetimer::bench

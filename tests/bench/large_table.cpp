@@ -1,0 +1,158 @@
+// Many timers of many processes: what one costs in memory, whether judging gets slower, and how
+// often a server with nothing to do wakes up.
+// SPDX-License-Identifier: MIT
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "tests/bench/expiries.hpp"
+#include "tests/bench/sections.hpp"
+
+namespace filetimer::bench {
+namespace {
+
+constexpr double kTargetBytesPerScope = 200;
+constexpr double kTargetMegabytes = 8;
+constexpr double kHousekeepingSeconds = 10;  // the default of --max-interval
+constexpr std::size_t kSmallTable = 100;
+// Expiries further apart than this are incidents of their own, each with a record of who was where.
+constexpr std::chrono::milliseconds kPastIncident{2200};
+
+void open_scopes(const ServerUnderTest& server, const std::vector<Child>& workers,
+                 std::size_t count, int first, int last) {
+  const double deadline = far_deadline();
+  for (std::size_t i = 0; i < count; ++i) {
+    std::string lines;
+    for (int scope = first; scope < last; ++scope) {
+      // As long as PyTorch's default name, "contextlib.py#137".
+      lines += acquire_line(workers[i].pid(), fmt::format("block_{:04}/forward", scope), deadline);
+    }
+    server.send(lines);
+  }
+  server.settle();
+  wait_until_quiet(server.pid());
+}
+
+}  // namespace
+
+struct LargeTable::State {
+  State(const Plan& the_plan, Report& the_report)
+      : plan(the_plan),
+        report(the_report),
+        server(plan.server, plan.memory_dir + "/large", {}, {"--evidence", "none"}),
+        small(plan.server, plan.memory_dir + "/small", {}, {"--evidence", "none"}) {
+    for (int i = 0; i < plan.workers; ++i) {
+      workers.push_back(fork_idle());
+    }
+  }
+
+  void fill();
+  void judge();
+
+  const Plan& plan;
+  Report& report;
+  std::vector<Child> workers;
+  ServerUnderTest server;
+  ServerUnderTest small;
+  Instant idle_since;
+  std::uint64_t switches = 0;
+  std::string title;
+};
+
+void LargeTable::State::fill() {
+  const int timers = plan.workers * plan.scopes_per_worker;
+  title = fmt::format("{} live timers of {} processes", timers, plan.workers);
+  report.section(title, "the same server empty");
+  server.settle();
+  wait_until_quiet(server.pid());
+  const auto empty = static_cast<double>(resident_bytes(server.pid()));
+  open_scopes(server, workers, workers.size(), 0, 1);
+  const auto one_each = static_cast<double>(resident_bytes(server.pid()));
+  open_scopes(server, workers, workers.size(), 1, plan.scopes_per_worker);
+  const auto full = static_cast<double>(resident_bytes(server.pid()));
+  constexpr double kMega = 1024 * 1024;
+  report.add({.measure = fmt::format("resident at {} timers, one a process", plan.workers),
+              .unit = "MiB",
+              .value = one_each / kMega,
+              .base = empty / kMega,
+              .target = Target::value_at_most(kTargetMegabytes)});
+  report.add({.measure = fmt::format("resident at {} timers", timers),
+              .unit = "MiB",
+              .value = full / kMega,
+              .base = empty / kMega});
+  report.add({.measure = "an open scope, its share of its worker included",
+              .unit = "bytes",
+              .value = (full - empty) / timers,
+              .target = Target::value_at_most(kTargetBytesPerScope)});
+  report.add({.measure = "  of it the scope alone",
+              .unit = "bytes",
+              .value = (full - one_each) / (timers - plan.workers)});
+}
+
+void LargeTable::State::judge() {
+  const std::size_t few = std::min(workers.size(), kSmallTable / 10);
+  open_scopes(small, workers, few, 0, static_cast<int>(kSmallTable / few));
+  report.section(fmt::format("time to judge beside {}", title),
+                 fmt::format("beside {} timers", kSmallTable));
+  OurSubject large_subject("timer_server", server);
+  OurSubject small_subject("timer_server", small);
+  const std::vector<Subject*> both{&small_subject, &large_subject};
+  const double limit = std::log2(plan.workers * plan.scopes_per_worker) / std::log2(kSmallTable);
+  // The death is what counts: the first of an incident waits for the record of who was where.
+  run_expiries(both, {.count = plan.judged, .lead = std::chrono::milliseconds(10)}, report);
+  report.add({.measure = "deadline to death, p50",
+              .unit = "ms",
+              .value = large_subject.deaths.median(),
+              .base = small_subject.deaths.median(),
+              .target = Target::ratio_at_most(limit)});
+  large_subject.deaths = {};
+  small_subject.deaths = {};
+  for (int i = 0; i < plan.incidents; ++i) {
+    sleep_for(kPastIncident);
+    run_expiries(both, {.count = 1, .lead = std::chrono::milliseconds(10)}, report);
+  }
+  report.add({.measure = "the first of an incident, p50",
+              .unit = "ms",
+              .value = large_subject.deaths.median(),
+              .base = small_subject.deaths.median(),
+              .target = Target::ratio_at_most(limit)});
+}
+
+LargeTable::LargeTable(const Plan& plan, Report& report)
+    : state_(std::make_unique<State>(plan, report)) {
+  state_->fill();
+  state_->judge();
+  wait_until_quiet(state_->server.pid());
+  state_->idle_since = Instant::now();
+  state_->switches = voluntary_switches(state_->server.pid());
+}
+
+LargeTable::~LargeTable() = default;
+
+void LargeTable::finish() {
+  State& state = *state_;
+  const Duration wanted = std::chrono::seconds(state.plan.idle_seconds);
+  const Duration idle = Instant::now() - state.idle_since;
+  if (idle < wanted) {
+    sleep_for(wanted - idle);
+  }
+  const std::uint64_t switches = voluntary_switches(state.server.pid()) - state.switches;
+  const std::chrono::duration<double> watched = Instant::now() - state.idle_since;
+  // A window holds one beat more than fits whole, at most.
+  const double beats = std::floor(watched.count() / kHousekeepingSeconds) + 1;
+  state.report.section(fmt::format("idle, {}", state.title),
+                       "housekeeping every 10 s, the default --max-interval");
+  state.report.add({.measure = fmt::format("wakeups in {:.0f} s, all threads", watched.count()),
+                    .value = static_cast<double>(switches),
+                    .base = beats,
+                    .target = Target::ratio_at_most(1)});
+  state.small.stop();
+  const LastWords words = state.server.stop();
+  if (words.rejected != 0) {
+    state.report.fault(fmt::format("{} of the large table's requests rejected", words.rejected));
+  }
+  (void)logged_signals(state.server, state.report);
+  (void)logged_signals(state.small, state.report);
+}
+
+}  // namespace filetimer::bench

@@ -1,0 +1,207 @@
+// filetimer_bench: measures what the README says of speed and size, each figure beside a base taken
+// in the same run, and prints one table. Run it by scripts/bench, which builds a release first.
+// Exit status: 0 measured, whether or not a target was met; 1 something behaved wrongly (a kill
+// before its deadline, a lost line) or could not be measured; 2 usage.
+// SPDX-License-Identifier: MIT
+#include <fmt/format.h>
+#include <linux/magic.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/vfs.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <optional>
+
+#include "tests/bench/processes.hpp"
+#include "tests/bench/sections.hpp"
+
+namespace filetimer::bench {
+namespace {
+
+struct Options {
+  bool quick = false;
+  bool smoke = false;
+  bool json = false;
+  bool no_torch = false;
+  std::string server = FILETIMER_SERVER;
+  std::string memory = "/dev/shm";
+  std::string disk = "/var/tmp";
+  std::string only;  // parts, joined by commas; empty: all
+};
+
+constexpr const char* kUsage =
+    R"(usage: filetimer_bench [--quick | --smoke] [--json] [--no-torch] [--only PART,...]
+                       [--server FILE] [--memory DIR] [--disk DIR]
+  --quick      fewer repetitions, about a minute
+  --smoke      as little as shows that all of it works
+  --json       one JSON object instead of the table
+  --no-torch   leave PyTorch's timer out
+  --only       some of: deadlines, busy, ingest, table, start, client
+  --server     the timer_server to measure; the one of this build
+  --memory     where run folders are made; /dev/shm
+  --disk       where the log on disk is made; /var/tmp
+)";
+
+std::optional<Options> read_options(const std::vector<std::string>& args) {
+  Options options;
+  const std::map<std::string, bool*> flags{{"--quick", &options.quick},
+                                           {"--smoke", &options.smoke},
+                                           {"--json", &options.json},
+                                           {"--no-torch", &options.no_torch}};
+  const std::map<std::string, std::string*> words{{"--only", &options.only},
+                                                  {"--server", &options.server},
+                                                  {"--memory", &options.memory},
+                                                  {"--disk", &options.disk}};
+  for (std::size_t i = 0; i < args.size(); ++i) {
+    if (const auto flag = flags.find(args[i]); flag != flags.end()) {
+      *flag->second = true;
+    } else if (const auto word = words.find(args[i]); word != words.end() && i + 1 < args.size()) {
+      *word->second = args[++i];
+    } else {
+      return std::nullopt;
+    }
+  }
+  return options;
+}
+
+Plan plan_for(const Options& options) {
+  Plan plan;
+  if (options.quick || options.smoke) {
+    plan.expiries = 100;
+    plan.busy_expiries = 60;
+    plan.torch_expiries = 20;
+    plan.ingest_rounds = 3;
+    plan.ingest_lines = 200'000;
+    plan.judged = 50;
+    plan.incidents = 1;
+    plan.client_batches = 50;
+    plan.torch_scopes = 100;
+  }
+  if (options.smoke) {
+    plan.expiries = 5;
+    plan.busy_expiries = 3;
+    plan.busy_loops = 2;
+    plan.ingest_rounds = 1;
+    plan.ingest_lines = 2000;
+    plan.workers = 20;
+    plan.scopes_per_worker = 5;
+    plan.judged = 3;
+    plan.incidents = 0;
+    plan.idle_seconds = 0;
+    plan.starts = 1;
+    plan.client_batches = 2;
+  }
+  plan.with_torch = !options.no_torch && !options.smoke;
+  plan.server = options.server;
+  return plan;
+}
+
+std::string make_folder(const std::string& parent) {
+  std::string path = parent + "/filetimer-bench-XXXXXX";
+  if (::mkdtemp(path.data()) == nullptr) {
+    fail_errno("cannot make a folder in " + parent);
+  }
+  return path;
+}
+
+// A sync costs nothing where there is no disk: a figure taken there would mislead.
+bool is_on_disk(const std::string& dir) {
+  struct statfs fs {};
+  return ::statfs(dir.c_str(), &fs) == 0 && fs.f_type != TMPFS_MAGIC && fs.f_type != RAMFS_MAGIC;
+}
+
+int measure(const Options& options, const Plan& plan) {
+  Report report;
+  const auto step = [&](const std::string& name, const std::function<void()>& run) {
+    if (options.only.empty() || (options.only + ",").find(name + ",") != std::string::npos) {
+      fmt::print(stderr, "filetimer_bench: measuring {}\n", name);
+      run();
+    }
+  };
+  step("deadlines", [&] { measure_deadlines_idle(plan, report); });
+  step("busy", [&] { measure_deadlines_busy(plan, report); });
+  step("ingest", [&] { measure_ingest(plan, report); });
+  std::optional<LargeTable> large;
+  step("table", [&] { large.emplace(plan, report); });
+  step("start", [&] { measure_start(plan, report); });
+  step("client", [&] { measure_client(plan, report); });
+  if (large) {
+    large->finish();
+  }
+  options.json ? report.print_json(stdout) : report.print_table(stdout);
+  std::fflush(stdout);
+  return report.has_faults() ? 1 : 0;
+}
+
+// The measuring runs in a child, so that its folders go and its processes end whatever happens to
+// it: they die with it, and what is interrupted leaves nothing behind.
+int supervise(const Options& options) {
+  sigset_t signals{};
+  ::sigemptyset(&signals);
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGCHLD}) {
+    ::sigaddset(&signals, signal);
+  }
+  ::sigprocmask(SIG_BLOCK, &signals, nullptr);
+  Plan plan = plan_for(options);
+  plan.memory_dir = make_folder(options.memory);
+  if (is_on_disk(options.disk)) {
+    plan.disk_dir = make_folder(options.disk);
+  }
+  int result = 1;
+  {
+    Child child = fork_child([&] {
+      ::sigprocmask(SIG_UNBLOCK, &signals, nullptr);
+      ::setpgid(0, 0);  // Ctrl-C reaches the supervisor alone
+      ::_exit(measure(options, plan));
+    });
+    int signal = 0;
+    ::sigwait(&signals, &signal);
+    if (signal == SIGCHLD) {
+      const int status = child.wait();
+      result = WIFEXITED(status) ? WEXITSTATUS(status) : 1;
+    } else {
+      result = 128 + signal;
+    }
+  }
+  std::filesystem::remove_all(plan.memory_dir);
+  if (!plan.disk_dir.empty()) {
+    std::filesystem::remove_all(plan.disk_dir);
+  }
+  return result;
+}
+
+int run(int argc, char** argv) {
+  if (argc == 2 && std::string_view(argv[1]) == "--print-line") {
+    return ::write(STDOUT_FILENO, "ready\n", 6) == 6 ? 0 : 1;  // the base of the start's time
+  }
+  const auto options = read_options(std::vector<std::string>(argv + 1, argv + argc));
+  if (!options) {
+    fmt::print(stderr, "{}", kUsage);
+    return 2;
+  }
+  // Each worker is held by a pidfd.
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) == 0) {
+    limit.rlim_cur = limit.rlim_max;
+    ::setrlimit(RLIMIT_NOFILE, &limit);
+  }
+  return supervise(*options);
+}
+
+}  // namespace
+}  // namespace filetimer::bench
+
+int main(int argc, char** argv) {
+  try {
+    return filetimer::bench::run(argc, argv);
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "filetimer_bench: {}\n", error.what());
+    return 1;
+  }
+}

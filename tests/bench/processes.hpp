@@ -1,0 +1,74 @@
+// Processes that a measurement starts, holds by pidfd and takes down again, and what /proc says of
+// them. The bench is single-threaded, so a forked child may run any code. Errors are thrown: a
+// measurement that can't be made has no result.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <sys/types.h>
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "common/posix.hpp"
+
+namespace filetimer::bench {
+
+// Longer than any one step takes on a busy machine; reaching it means that something is broken.
+inline constexpr std::chrono::milliseconds kBound = std::chrono::seconds{20};
+
+[[noreturn]] void fail(const std::string& what);        // throws
+[[noreturn]] void fail_errno(const std::string& what);  // with the system's reason
+
+// A child of the bench. Killed and reaped with its holder; dies with the bench.
+class Child {
+ public:
+  explicit Child(pid_t forked);
+  Child(Child&& other) noexcept;
+  Child& operator=(Child&&) = delete;
+  Child(const Child&) = delete;
+  ~Child();
+
+  [[nodiscard]] pid_t pid() const { return pid_; }
+  [[nodiscard]] int pidfd() const { return pidfd_.get(); }
+  void signal(int number) const;
+  // Waits for the end and gives the wait status; throws when kBound passes.
+  int wait();
+
+ private:
+  pid_t pid_;
+  UniqueFd pidfd_;
+};
+
+// Runs `body` in a child, which ends when `body` returns.
+Child fork_child(const std::function<void()>& body);
+// A process that holds nothing and waits for ever: a worker to be watched or killed.
+Child fork_idle();
+// A process that takes all the CPU time it can get.
+Child fork_busy();
+// Runs a program; -1 leaves a descriptor on /dev/null.
+Child spawn(const std::vector<std::string>& argv, int in_fd, int out_fd, int err_fd);
+
+struct Pipe {
+  UniqueFd read;
+  UniqueFd write;
+};
+Pipe make_pipe();
+
+// One line from `fd`, without its newline; throws when kBound passes or the writer closes.
+std::string read_line(int fd);
+void write_all(int fd, const void* data, std::size_t size);
+void read_all(int fd, void* data, std::size_t size);
+
+// Exact, unlike VmRSS of /proc/PID/status, which is summed from counters of each CPU.
+std::uint64_t resident_bytes(pid_t pid);
+// Times that the threads of a process went to sleep of their own accord.
+std::uint64_t voluntary_switches(pid_t pid);
+// Returns when no thread of the process has run for a while.
+void wait_until_quiet(pid_t pid);
+
+void sleep_for(std::chrono::nanoseconds duration);
+
+}  // namespace filetimer::bench

@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: MIT
+#include "tests/bench/report.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <string_view>
+
+#include "common/json_writer.hpp"
+
+namespace filetimer::bench {
+namespace {
+
+constexpr std::size_t kFaultsShown = 10;
+constexpr std::string_view kNone = "-";
+
+// Three places that mean something.
+std::string number(double value) {
+  const double size = std::abs(value);
+  const int places = size >= 100 || size == 0 ? 0 : size >= 10 ? 1 : size >= 1 ? 2 : 3;
+  return fmt::format("{:.{}f}", value, places);
+}
+
+std::string with_unit(std::optional<double> value, const std::string& unit) {
+  if (!value) {
+    return std::string(kNone);
+  }
+  return unit.empty() ? number(*value) : number(*value) + " " + unit;
+}
+
+std::optional<double> ratio_of(const Row& row) {
+  if (row.ratio) {
+    return row.ratio;
+  }
+  if (row.value && row.base && *row.base != 0) {
+    return *row.value / *row.base;
+  }
+  return std::nullopt;
+}
+
+std::string target_text(const Row& row) {
+  switch (row.target.of) {
+    case Target::Of::kNothing:
+      break;
+    case Target::Of::kValueAtMost:
+      return "< " + with_unit(row.target.limit, row.unit);
+    case Target::Of::kRatioAtMost:
+      return fmt::format("< {} x", number(row.target.limit));
+    case Target::Of::kRatioAtLeast:
+      return fmt::format("> {} x", number(row.target.limit));
+  }
+  return std::string(kNone);
+}
+
+std::optional<bool> meets_target(const Row& row) {
+  const auto ratio = ratio_of(row);
+  switch (row.target.of) {
+    case Target::Of::kNothing:
+      return std::nullopt;
+    case Target::Of::kValueAtMost:
+      return row.value ? std::optional(*row.value <= row.target.limit) : std::nullopt;
+    case Target::Of::kRatioAtMost:
+      return ratio ? std::optional(*ratio <= row.target.limit) : std::nullopt;
+    case Target::Of::kRatioAtLeast:
+      return ratio ? std::optional(*ratio >= row.target.limit) : std::nullopt;
+  }
+  return std::nullopt;
+}
+
+std::string ok_text(const Row& row) {
+  const auto ok = meets_target(row);
+  return ok ? *ok ? "yes" : "NO" : "";
+}
+
+}  // namespace
+
+void Report::section(const std::string& title, const std::string& base) {
+  sections_.push_back({title, base, {}});
+}
+
+void Report::add(Row row) {
+  sections_.back().rows.push_back(std::move(row));
+}
+
+void Report::fault(const std::string& what) {
+  ++fault_count_;
+  if (faults_.size() < kFaultsShown) {
+    faults_.push_back(what);
+  }
+}
+
+void Report::print_table(std::FILE* out) const {
+  std::size_t width = 0;
+  for (const Section& section : sections_) {
+    for (const Row& row : section.rows) {
+      width = std::max(width, row.measure.size() + 2);
+    }
+  }
+  fmt::print(out, "{:<{}}  {:>14}  {:>14}  {:>6}  {:>14}  {}\n", "measure", width, "value", "base",
+             "ratio", "target", "ok?");
+  for (const Section& section : sections_) {
+    fmt::print(out, "{}{}\n", section.title,
+               section.base.empty() ? "" : fmt::format(" (base: {})", section.base));
+    for (const Row& row : section.rows) {
+      if (!row.value) {
+        fmt::print(out, "  {:<{}}  {:>14}\n", row.measure, width - 2, row.note);
+        continue;
+      }
+      const auto ratio = ratio_of(row);
+      fmt::print(out, "  {:<{}}  {:>14}  {:>14}  {:>6}  {:>14}  {}\n", row.measure, width - 2,
+                 with_unit(row.value, row.unit), with_unit(row.base, row.unit),
+                 ratio ? number(*ratio) : kNone, target_text(row), ok_text(row));
+    }
+  }
+  for (const std::string& what : faults_) {
+    fmt::print(out, "WRONG: {}\n", what);
+  }
+  if (fault_count_ > faults_.size()) {
+    fmt::print(out, "WRONG: and {} more\n", fault_count_ - faults_.size());
+  }
+}
+
+void Report::print_json(std::FILE* out) const {
+  const auto optional = [](JsonWriter& json, std::string_view key, std::optional<double> value) {
+    value ? json.field(key, *value) : json.null(key);
+  };
+  JsonWriter json;
+  json.begin_array("rows");
+  for (const Section& section : sections_) {
+    for (const Row& row : section.rows) {
+      json.begin_object().field("section", section.title).field("measure", row.measure);
+      json.field("unit", row.unit);
+      optional(json, "value", row.value);
+      optional(json, "base", row.base);
+      json.field("base_is", section.base);
+      optional(json, "ratio", ratio_of(row));
+      json.field("target", target_text(row));
+      const auto ok = meets_target(row);
+      ok ? json.field("ok", *ok) : json.null("ok");
+      if (!row.note.empty()) {
+        json.field("note", row.note);
+      }
+      json.end_object();
+    }
+  }
+  json.end_array().begin_array("wrong");
+  for (const std::string& what : faults_) {
+    json.element(what);
+  }
+  json.end_array().field("wrong_count", fault_count_);
+  fmt::print(out, "{}\n", std::move(json).finish());
+}
+
+}  // namespace filetimer::bench

@@ -1,0 +1,57 @@
+// The one table: what was measured, against what, and whether that is good enough. A missed target
+// is a "no" in the table; wrong behaviour (a kill before its deadline, a lost line) is a fault and
+// makes the program fail.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <cstdio>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace filetimer::bench {
+
+struct Target {
+  enum class Of { kNothing, kValueAtMost, kRatioAtMost, kRatioAtLeast };
+  Of of = Of::kNothing;
+  double limit = 0;
+
+  static Target value_at_most(double limit) { return {Of::kValueAtMost, limit}; }
+  static Target ratio_at_most(double limit) { return {Of::kRatioAtMost, limit}; }
+  static Target ratio_at_least(double limit) { return {Of::kRatioAtLeast, limit}; }
+};
+
+struct Row {
+  std::string measure;
+  std::string unit{};
+  std::optional<double> value{};  // none: it could not be measured here, `note` says why
+  std::optional<double> base{};
+  std::optional<double> ratio{};  // not set: value / base
+  Target target{};
+  std::string note{};
+};
+
+class Report {
+ public:
+  // `base` names what the rows that follow are compared with.
+  void section(const std::string& title, const std::string& base);
+  void add(Row row);
+  // Something a user would call broken. The first few are kept, all are counted.
+  void fault(const std::string& what);
+
+  void print_table(std::FILE* out) const;
+  void print_json(std::FILE* out) const;
+  [[nodiscard]] bool has_faults() const { return fault_count_ > 0; }
+
+ private:
+  struct Section {
+    std::string title;
+    std::string base;
+    std::vector<Row> rows;
+  };
+  std::vector<Section> sections_;
+  std::vector<std::string> faults_;
+  std::size_t fault_count_ = 0;
+};
+
+}  // namespace filetimer::bench

@@ -1,0 +1,54 @@
+// What is measured, one function a part of the table.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "tests/bench/report.hpp"
+
+namespace filetimer::bench {
+
+// How much of everything: --smoke, --quick or the whole.
+struct Plan {
+  int expiries = 300;        // a killer, machine idle
+  int busy_expiries = 200;   // a killer, with busy loops
+  int torch_expiries = 100;  // each takes PyTorch's server up to 0.1 s
+  int busy_loops = 8;
+  int ingest_rounds = 7;       // each: bare reader, then ours
+  int ingest_lines = 600'000;  // a round
+  int workers = 1000;          // of the large table
+  int scopes_per_worker = 100;
+  int judged = 100;   // expiries beside the large and the small table
+  int incidents = 5;  // of which each waits 2 s for the one before to be over
+  int idle_seconds = 20;
+  int starts = 20;
+  int client_batches = 200;
+  int torch_scopes = 300;
+
+  bool with_torch = true;
+  std::string server;      // the timer_server to measure
+  std::string memory_dir;  // a folder in memory
+  std::string disk_dir;    // a folder on a disk; empty: there is none
+};
+
+void measure_deadlines_idle(const Plan& plan, Report& report);
+void measure_deadlines_busy(const Plan& plan, Report& report);
+void measure_ingest(const Plan& plan, Report& report);
+void measure_start(const Plan& plan, Report& report);
+void measure_client(const Plan& plan, Report& report);
+
+// The large table stays up after it was measured, so that its idle wakeups are counted while other
+// things are measured.
+class LargeTable {
+ public:
+  LargeTable(const Plan& plan, Report& report);
+  ~LargeTable();
+  void finish();
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace filetimer::bench

@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: MIT
+#include "tests/bench/server_under_test.hpp"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <signal.h>
+#include <simdjson.h>
+#include <sys/ioctl.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+
+#include <unordered_map>
+
+#include "common/clock.hpp"
+
+namespace filetimer::bench {
+namespace {
+
+// Between two looks at a pipe that is being drained; far below what is measured by it.
+constexpr std::chrono::microseconds kDrainLook{50};
+
+std::vector<std::string> command_line(const std::string& program, const std::string& dir,
+                                      const std::string& log,
+                                      const std::vector<std::string>& more_args) {
+  std::vector<std::string> argv{program, "--dir", dir, "--log", log};
+  argv.insert(argv.end(), more_args.begin(), more_args.end());
+  return argv;
+}
+
+// Calls `visit` with every object in the log.
+template <class Visit>
+void for_each_record(const std::string& path, Visit&& visit) {
+  simdjson::dom::parser parser;
+  simdjson::dom::document_stream records;
+  // One record may be over a megabyte.
+  const auto error = parser.load_many(path, std::size_t{16} << 20).get(records);
+  if (error) {
+    fail(fmt::format("cannot read '{}': {}", path, simdjson::error_message(error)));
+  }
+  for (auto record : records) {
+    simdjson::dom::element element;
+    if (const auto bad = record.get(element)) {
+      fail(fmt::format("'{}' holds a bad line: {}", path, simdjson::error_message(bad)));
+    }
+    visit(element);
+  }
+}
+
+std::int64_t integer(simdjson::dom::element record, const char* key) {
+  std::int64_t value = 0;
+  if (record[key].get(value)) {
+    fail(fmt::format("a record lacks '{}'", key));
+  }
+  return value;
+}
+
+std::string text(simdjson::dom::element record, const char* key) {
+  std::string_view value;
+  if (record[key].get(value)) {
+    fail(fmt::format("a record lacks '{}'", key));
+  }
+  return std::string(value);
+}
+
+}  // namespace
+
+std::string acquire_line(pid_t pid, std::string_view scope, double expiration_time) {
+  return fmt::format(
+      "{{\"version\": 1, \"pid\": {}, \"scope_id\": \"{}\", \"expiration_time\": {}, \"signal\": "
+      "9}}\n",
+      pid, scope, expiration_time);
+}
+
+std::string release_line(pid_t pid, std::string_view scope) {
+  return fmt::format(
+      "{{\"version\": 1, \"pid\": {}, \"scope_id\": \"{}\", \"expiration_time\": -1, \"signal\": "
+      "0}}\n",
+      pid, scope);
+}
+
+double far_deadline() {
+  return static_cast<double>(ClockReading::now().wall_ns) / 1e9 + 3600;
+}
+
+ServerUnderTest::ServerUnderTest(const std::string& program, const std::string& dir,
+                                 const std::string& log, const std::vector<std::string>& more_args)
+    : log_(log.empty() ? dir + "/expired.jsonl" : log),
+      err_((::mkdir(dir.c_str(), 0700),
+            ::open((dir + "/stderr").c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600))),
+      out_(make_pipe()),
+      child_(spawn(command_line(program, dir, log_, more_args), -1, out_.write.get(), err_.get())) {
+  out_.write.reset();  // so that the end of the server ends the wait for its line
+  const std::string ready = read_line(out_.read.get());
+  if (!ready.starts_with("ready ")) {
+    fail(fmt::format("expected the ready line, got '{}'", ready));
+  }
+  fifo_ = dir + "/requests";
+  pipe_.reset(::open(fifo_.c_str(), O_WRONLY | O_CLOEXEC));
+  if (!pipe_) {
+    fail_errno("cannot open the server's pipe");
+  }
+}
+
+void ServerUnderTest::settle() const {
+  // A pipe keeps its order: when this one is dead, all before it was read.
+  Child marker = fork_idle();
+  send(
+      acquire_line(marker.pid(), "marker", static_cast<double>(ClockReading::now().wall_ns) / 1e9));
+  marker.wait();
+}
+
+LastWords ServerUnderTest::stop() {
+  child_.signal(SIGTERM);
+  const int status = child_.wait();
+  if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) {
+    fail(fmt::format("the server ended with wait status {}", status));
+  }
+  LastWords words;
+  for_each_record(log_, [&](simdjson::dom::element record) {
+    if (text(record, "event") == "server_stopped") {
+      words.requests = static_cast<std::uint64_t>(integer(record, "requests"));
+      words.rejected = static_cast<std::uint64_t>(integer(record, "rejected"));
+    }
+  });
+  return words;
+}
+
+std::vector<LoggedKill> ServerUnderTest::kills() const {
+  std::unordered_map<std::string, LoggedKill> expired;
+  std::vector<LoggedKill> kills;
+  for_each_record(log_, [&](simdjson::dom::element record) {
+    const std::string event = text(record, "event");
+    if (event == "expired") {
+      expired[text(record, "id")] = {static_cast<pid_t>(integer(record, "pid")),
+                                     integer(record, "deadline_mono_ns"), 0};
+    } else if (event == "killed") {
+      simdjson::dom::element first;
+      if (record["signals"].at(0).get(first)) {
+        return;  // nobody was signalled
+      }
+      LoggedKill kill = expired[text(record, "id")];
+      kill.signal_ns = integer(first, "mono_ns");
+      kills.push_back(kill);
+    }
+  });
+  return kills;
+}
+
+void wait_until_drained(int fd) {
+  for (std::chrono::microseconds waited{0}; waited < kBound; waited += kDrainLook) {
+    int held = 0;
+    if (::ioctl(fd, FIONREAD, &held) != 0) {
+      fail_errno("cannot ask a pipe what it holds");
+    }
+    if (held == 0) {
+      return;
+    }
+    sleep_for(kDrainLook);
+  }
+  fail("a pipe was not drained");
+}
+
+}  // namespace filetimer::bench

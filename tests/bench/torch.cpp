@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: MIT
+#include "tests/bench/torch.hpp"
+
+#include <unistd.h>
+
+#include <sstream>
+
+namespace filetimer::bench {
+namespace {
+
+// Debian's packages are seen by this one only, not by conda's or pyenv's.
+constexpr const char* kPython = "/usr/bin/python3";
+constexpr const char* kScript = FILETIMER_BENCH_DIR "/torch_timer.py";
+
+}  // namespace
+
+TorchServer::TorchServer(std::string fifo, Pipe in, Pipe out, Child child)
+    : fifo_(std::move(fifo)), in_(std::move(in)), out_(std::move(out)), child_(std::move(child)) {}
+
+std::unique_ptr<TorchServer> TorchServer::start(const std::string& fifo) {
+  if (::access(kPython, X_OK) != 0) {
+    return nullptr;
+  }
+  Pipe in = make_pipe();
+  Pipe out = make_pipe();
+  Child child = spawn({kPython, kScript, "server", fifo}, in.read.get(), out.write.get(), -1);
+  in.read.reset();
+  out.write.reset();
+  if (read_line(out.read.get()) != "ready") {
+    return nullptr;  // the script says so when it can't import torch
+  }
+  return std::unique_ptr<TorchServer>(
+      new TorchServer(fifo, std::move(in), std::move(out), std::move(child)));
+}
+
+std::uint64_t TorchServer::stop() {
+  in_.write.reset();
+  const std::string count = read_line(out_.read.get());
+  child_.wait();
+  return std::stoull(count);
+}
+
+TorchServer::ClientCost TorchServer::client_cost(int count) const {
+  Pipe out = make_pipe();
+  Child client =
+      spawn({kPython, kScript, "client", fifo_, std::to_string(count)}, -1, out.write.get(), -1);
+  out.write.reset();
+  std::istringstream line(read_line(out.read.get()));
+  ClientCost cost;
+  line >> cost.named_us >> cost.default_us;
+  client.wait();
+  return cost;
+}
+
+}  // namespace filetimer::bench

@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: MIT
+#include "common/duration_text.hpp"
+
+#include <doctest/doctest.h>
+
+#include <string>
+#include <vector>
+
+#include "common/limits.hpp"
+
+using filetimer::Duration;
+using filetimer::duration_for_reading;
+using filetimer::duration_text;
+using filetimer::EndlessDuration;
+using filetimer::kForever;
+using filetimer::kMaxTimeout;
+using filetimer::parse_duration;
+using namespace std::chrono_literals;
+
+namespace {
+
+struct Good {
+  const char* word;
+  Duration value;
+};
+
+const std::vector<Good> kGood{
+    {"30", 30s},       {"30s", 30s},         {"1.5", 1500ms},         {"1.5s", 1500ms},
+    {"0.5", 500ms},    {".5", 500ms},        {"500ms", 500ms},        {"250us", 250us},
+    {"0.25us", 250ns}, {"0.001us", 1ns},     {"10m", 10min},          {"2h", 2h},
+    {"1d", 24h},       {"1.5d", 36h},        {"0030", 30s},           {"1000000000", kMaxTimeout},
+    {"0.1", 100ms},    {"0.000000001", 1ns}, {"11574d", 11574 * 24h},
+};
+
+const std::vector<std::string> kBad{
+    "",         " ",     "0",    "0s",       "0.0",   "0ms",  "-5",
+    "-0",       "-1s",   "-0.5", "+5",       " 5",    "5 ",   "5 s",
+    "s",        "ms",    "abc",  "5x",       "5S",    "5Ms",  "5sec",
+    "5mins",    "1e3",   "0x10", "1,5",      "1.5.2", ".",    "5s5",
+    "1h30",     "nan",   "NaN",  "Inf",      "INF",   "inf ", "infinity",
+    "-inf",     "-1.0",  "--1",  "7ns",      "5\n",   "five", "0.0000000001",
+    "\xC3\xA9", "1_000", "10%",  "0.0001us",
+};
+
+}  // namespace
+
+TEST_CASE("durations are read as people write them") {
+  for (const Good& good : kGood) {
+    CAPTURE(good.word);
+    for (const auto endless : {EndlessDuration::kRefused, EndlessDuration::kAllowed}) {
+      const auto parsed = parse_duration(good.word, endless);
+      REQUIRE(parsed.has_value());
+      CHECK(parsed->count() == good.value.count());
+    }
+  }
+}
+
+TEST_CASE("what is no duration is refused, and the word is quoted on one line") {
+  for (const std::string& bad : kBad) {
+    CAPTURE(bad);
+    for (const auto endless : {EndlessDuration::kRefused, EndlessDuration::kAllowed}) {
+      const auto parsed = parse_duration(bad, endless);
+      REQUIRE_FALSE(parsed.has_value());
+      const std::string& message = parsed.error().message;
+      CHECK(message.starts_with("'" + (bad == "5\n" ? std::string("5\\n") : bad) + "' is "));
+      CHECK(message.find('\n') == std::string::npos);
+      CHECK(message.find("expected") != std::string::npos);
+    }
+  }
+}
+
+TEST_CASE("inf and -1 mean no deadline, and only where one is optional") {
+  for (const char* word : {"inf", "-1"}) {
+    CAPTURE(word);
+    CHECK(parse_duration(word, EndlessDuration::kAllowed) == kForever);
+    const auto refused = parse_duration(word);
+    REQUIRE_FALSE(refused.has_value());
+    CHECK(refused.error().message.find(word) != std::string::npos);
+    CHECK(refused.error().message.find("or inf") == std::string::npos);
+  }
+  CHECK(parse_duration("0", EndlessDuration::kAllowed).error().message.find("or inf") !=
+        std::string::npos);
+}
+
+TEST_CASE("a duration that can only be a mistake in units is refused as too long") {
+  for (const char* word : {"1000000001", "11575d", "1e99d", "99999999999999999999"}) {
+    CAPTURE(word);
+    const auto parsed = parse_duration(word);
+    REQUIRE_FALSE(parsed.has_value());
+    CHECK(parsed.error().message.find(word) != std::string::npos);
+  }
+  CHECK(parse_duration("11575d").error().message ==
+        "'11575d' is too long: expected at most 1000000000s");
+}
+
+TEST_CASE("a duration is written exactly and can be read again") {
+  CHECK(duration_text(30s) == "30s");
+  CHECK(duration_text(90s) == "90s");
+  CHECK(duration_text(60s) == "1m");
+  CHECK(duration_text(1500ms) == "1500ms");
+  CHECK(duration_text(250us) == "250us");
+  CHECK(duration_text(48h) == "2d");
+  CHECK(duration_text(7ns) == "7ns");
+  CHECK(duration_text(0s) == "0s");
+  CHECK(duration_text(kForever) == "inf");
+  for (const Good& good : kGood) {
+    if (good.value.count() % 1000 == 0) {
+      CAPTURE(good.word);
+      CHECK(parse_duration(duration_text(good.value)) == good.value);
+    }
+  }
+}
+
+TEST_CASE("a duration for reading has three places and the unit a reader expects") {
+  CHECK(duration_for_reading(250us) == "250 us");
+  CHECK(duration_for_reading(4500us) == "4.50 ms");
+  CHECK(duration_for_reading(45'600us) == "45.6 ms");
+  CHECK(duration_for_reading(1234ms) == "1.23 s");
+  CHECK(duration_for_reading(31'200ms) == "31.2 s");
+  CHECK(duration_for_reading(599s) == "599 s");
+  CHECK(duration_for_reading(605s) == "10 min 05 s");
+  CHECK(duration_for_reading(2h + 5min) == "2 h 05 min");
+  CHECK(duration_for_reading(-31'200ms) == "-31.2 s");
+  CHECK(duration_for_reading(kForever) == "none");
+}

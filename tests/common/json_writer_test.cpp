@@ -1,0 +1,145 @@
+// What the one JSON writer of the project makes is read back by a parser that is not ours.
+// SPDX-License-Identifier: MIT
+#include "common/json_writer.hpp"
+
+#include <doctest/doctest.h>
+#include <simdjson.h>
+
+#include <cmath>
+#include <limits>
+#include <string>
+
+using filetimer::JsonWriter;
+
+namespace {
+
+class ReadBack {
+ public:
+  explicit ReadBack(std::string text) : text_(std::move(text)) {
+    const auto error = parser_.parse(text_).get(root);
+    REQUIRE_MESSAGE(error == simdjson::SUCCESS, text_);
+  }
+  simdjson::dom::element root;
+
+ private:
+  std::string text_;
+  simdjson::dom::parser parser_;
+};
+
+std::string read_string(std::string_view written) {
+  const ReadBack back(std::move(JsonWriter().field("s", written)).finish());
+  return std::string(std::string_view(back.root["s"]));
+}
+
+}  // namespace
+
+TEST_CASE("an object without fields is an empty object") {
+  CHECK(JsonWriter().finish() == "{}");
+}
+
+TEST_CASE("every type of field reads back as it was written") {
+  JsonWriter writer;
+  writer.field("int", std::int64_t{-9007199254740993})
+      .field("unsigned", std::numeric_limits<std::uint64_t>::max())
+      .field("small", std::int8_t{65})
+      .field("yes", true)
+      .field("no", false)
+      .field("text", "plain")
+      .field("double", 0.1)
+      .fixed("fixed", 1.23456, 3)
+      .null("nothing");
+  const ReadBack back(std::move(writer).finish());
+  CHECK(std::int64_t(back.root["int"]) == -9007199254740993);
+  CHECK(std::uint64_t(back.root["unsigned"]) == std::numeric_limits<std::uint64_t>::max());
+  CHECK(std::int64_t(back.root["small"]) == 65);
+  CHECK(bool(back.root["yes"]));
+  CHECK_FALSE(bool(back.root["no"]));
+  CHECK(std::string_view(back.root["text"]) == "plain");
+  CHECK(double(back.root["double"]) == 0.1);
+  CHECK(double(back.root["fixed"]) == 1.235);
+  CHECK(back.root["nothing"].is_null());
+}
+
+TEST_CASE("a double reads back bit by bit") {
+  for (const double value : {0.0, -0.0, 1.0, 1e300, 5e-324, 1795223987.4100001, 1e21, -2.5e-7,
+                             std::numeric_limits<double>::max()}) {
+    CAPTURE(value);
+    const ReadBack back(std::move(JsonWriter().field("d", value)).finish());
+    CHECK(double(back.root["d"]) == value);
+  }
+}
+
+TEST_CASE("numbers that JSON cannot say are null") {
+  for (const double value : {HUGE_VAL, -HUGE_VAL, std::nan("")}) {
+    CAPTURE(value);
+    JsonWriter writer;
+    writer.field("d", value).fixed("f", value, 3);
+    const ReadBack back(std::move(writer).finish());
+    CHECK(back.root["d"].is_null());
+    CHECK(back.root["f"].is_null());
+  }
+}
+
+TEST_CASE("every byte from 0 to 127 survives in a string") {
+  std::string all;
+  for (int c = 0; c < 128; ++c) {
+    all += static_cast<char>(c);
+  }
+  CHECK(read_string(all) == all);
+}
+
+TEST_CASE("a record stays one line whatever a worker calls itself") {
+  const std::string line =
+      std::move(JsonWriter().field("comm", "a\nb\rc\x1b[31m\x7f").field("k\n", 1)).finish();
+  for (const char c : line) {
+    CHECK(static_cast<unsigned char>(c) >= 0x20);
+    CHECK(c != 0x7F);
+  }
+}
+
+TEST_CASE("UTF-8 survives, and what is not UTF-8 is written as its bytes in hex") {
+  CHECK(read_string("Grüße, 世界 🙂") == "Grüße, 世界 🙂");
+  CHECK(read_string("\xff") == "\\xff");
+  CHECK(read_string("a\xc3") == "a\\xc3");
+  CHECK(read_string("\xed\xa0\x80") == "\\xed\\xa0\\x80");           // half a surrogate pair
+  CHECK(read_string("\xc0\x80") == "\\xc0\\x80");                    // an overlong NUL
+  CHECK(read_string("\xf4\x90\x80\x80") == "\\xf4\\x90\\x80\\x80");  // over U+10FFFF
+}
+
+TEST_CASE("every single byte and every pair of bytes gives a strict line") {
+  simdjson::dom::parser parser;
+  int wrong = 0;
+  for (int first = 0; first < 256; ++first) {
+    for (int second = -1; second < 256; ++second) {
+      std::string bytes(1, static_cast<char>(first));
+      if (second >= 0) {
+        bytes += static_cast<char>(second);
+      }
+      const std::string line = std::move(JsonWriter().field("s", std::string_view(bytes))).finish();
+      simdjson::dom::element root;
+      wrong += parser.parse(line).get(root) == simdjson::SUCCESS ? 0 : 1;
+    }
+  }
+  CHECK(wrong == 0);
+}
+
+TEST_CASE("objects and arrays nest") {
+  JsonWriter writer;
+  writer.begin_array("list").element(1).element("two").begin_object();
+  writer.field("three", 3.5).begin_array("empty").end_array().end_object();
+  writer.begin_array("").element(true).end_array().end_array();
+  writer.begin_object("object").end_object().field("after", 1);
+  CHECK(writer.size() > 0);
+  const std::string text = std::move(writer).finish();
+  CHECK(text == R"({"list":[1,"two",{"three":3.5,"empty":[]},[true]],"object":{},"after":1})");
+  const ReadBack back(text);
+  CHECK(double(back.root["list"].at(2)["three"]) == 3.5);
+}
+
+TEST_CASE("a string that ends in an opening bracket does not swallow the next comma") {
+  JsonWriter writer;
+  writer.field("a", "[").field("b", "{").begin_array("c").element("[").element("{").end_array();
+  const ReadBack back(std::move(writer).finish());
+  CHECK(std::string_view(back.root["b"]) == "{");
+  CHECK(std::string_view(back.root["c"].at(1)) == "{");
+}

@@ -1,0 +1,323 @@
+// SPDX-License-Identifier: MIT
+#include "common/run_folder.hpp"
+
+#include <doctest/doctest.h>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <optional>
+#include <string>
+
+using filetimer::check_parents;
+using filetimer::create_run_folder;
+using filetimer::default_log_path;
+using filetimer::FolderSource;
+using filetimer::resolve_pipe;
+using filetimer::resolve_run_folder;
+using filetimer::RunFolder;
+
+namespace fs = std::filesystem;
+
+namespace {
+
+// A folder of our own, 0700, that is gone afterwards.
+class TempFolder {
+ public:
+  TempFolder() {
+    const char* base = std::getenv("TMPDIR");
+    std::string name = fmt::format("{}/filetimer-test-XXXXXX", base == nullptr ? "/tmp" : base);
+    REQUIRE(::mkdtemp(name.data()) != nullptr);
+    path_ = fs::canonical(name).string();
+  }
+  TempFolder(const TempFolder&) = delete;
+  TempFolder& operator=(const TempFolder&) = delete;
+  ~TempFolder() {
+    std::error_code ignored;
+    fs::remove_all(path_, ignored);
+  }
+  [[nodiscard]] std::string path(const std::string& name = {}) const {
+    return name.empty() ? path_ : path_ + "/" + name;
+  }
+  std::string folder(const std::string& name, mode_t mode) const {
+    REQUIRE(::mkdir(path(name).c_str(), 0700) == 0);
+    REQUIRE(::chmod(path(name).c_str(), mode) == 0);  // not cut by the umask
+    return path(name);
+  }
+
+ private:
+  std::string path_;
+};
+
+// Sets or unsets a variable for as long as it lives.
+class Variable {
+ public:
+  Variable(const char* name, const char* value) : name_(name) {
+    if (const char* old = std::getenv(name)) {
+      old_ = old;
+    }
+    set(value);
+  }
+  Variable(const Variable&) = delete;
+  Variable& operator=(const Variable&) = delete;
+  ~Variable() { set(old_ ? old_->c_str() : nullptr); }
+
+ private:
+  void set(const char* value) { value == nullptr ? ::unsetenv(name_) : ::setenv(name_, value, 1); }
+  const char* name_;
+  std::optional<std::string> old_;
+};
+
+// Everything that resolution looks at, unset.
+struct CleanEnvironment {
+  Variable dir{"FILETIMER_DIR", nullptr};
+  Variable runtime{"XDG_RUNTIME_DIR", nullptr};
+  Variable torch{"TORCHELASTIC_TIMER_FILE", nullptr};
+  Variable state{"XDG_STATE_HOME", nullptr};
+  Variable home{"HOME", nullptr};
+};
+
+mode_t mode_of(const std::string& path) {
+  struct stat st {};
+  REQUIRE(::lstat(path.c_str(), &st) == 0);
+  return st.st_mode & 07777;
+}
+
+std::string refusal(const std::string& dir) {
+  const auto created = create_run_folder(dir);
+  REQUIRE_FALSE(created.has_value());
+  CHECK(created.error().message.find('\n') == std::string::npos);
+  return created.error().message;
+}
+
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+constexpr uid_t kSomebodyElse = 65533;
+
+bool give_away(const std::string& path) {
+  return ::lchown(path.c_str(), kSomebodyElse, kSomebodyElse) == 0;
+}
+
+}  // namespace
+
+TEST_CASE("the run folder is the one given, else the environment's, else the user's own") {
+  const CleanEnvironment clean;
+  const TempFolder temp;
+  const std::string shm = fmt::format("/dev/shm/filetimer-{}", ::geteuid());
+  CHECK(resolve_run_folder("").dir == shm);
+  CHECK(resolve_run_folder("").source == FolderSource::kDefault);
+  CHECK_FALSE(resolve_run_folder("").was_named());
+
+  const Variable runtime("XDG_RUNTIME_DIR", temp.path().c_str());
+  CHECK(resolve_run_folder("").dir == temp.path("filetimer"));
+  CHECK(resolve_run_folder("").source == FolderSource::kDefault);
+
+  const Variable dir("FILETIMER_DIR", "/from/environment");
+  CHECK(resolve_run_folder("").dir == "/from/environment");
+  CHECK(resolve_run_folder("").source == FolderSource::kEnvironment);
+
+  CHECK(resolve_run_folder("/given").dir == "/given");
+  CHECK(resolve_run_folder("/given").source == FolderSource::kGiven);
+  CHECK(resolve_run_folder("/given").was_named());
+}
+
+TEST_CASE("a runtime folder that is missing, relative, a file or another user's is not used") {
+  const CleanEnvironment clean;
+  const TempFolder temp;
+  const std::string shm = fmt::format("/dev/shm/filetimer-{}", ::geteuid());
+  std::ofstream(temp.path("file")) << "x";
+  for (const std::string& value :
+       {std::string(), temp.path("missing"), temp.path("file"), std::string(".")}) {
+    CAPTURE(value);
+    const Variable runtime("XDG_RUNTIME_DIR", value.c_str());
+    CHECK(resolve_run_folder("").dir == shm);
+  }
+  if (const std::string other = temp.folder("other", 0700); give_away(other)) {
+    const Variable runtime("XDG_RUNTIME_DIR", other.c_str());
+    CHECK(resolve_run_folder("").dir == shm);
+  }
+}
+
+TEST_CASE("a relative folder is made absolute and trailing slashes do not count") {
+  const CleanEnvironment clean;
+  const std::string here = fs::current_path().string();
+  CHECK(resolve_run_folder("jobs/7").dir == here + "/jobs/7");
+  CHECK(resolve_run_folder("jobs//7///").dir == here + "/jobs/7");
+  CHECK(resolve_run_folder("/a/./b/../c/").dir == "/a/c");
+  CHECK(resolve_run_folder("/a").path("requests") == "/a/requests");
+}
+
+TEST_CASE(
+    "a client finds the pipe by flag, folder, PyTorch's variable and default, in this order") {
+  const CleanEnvironment clean;
+  const std::string shm = fmt::format("/dev/shm/filetimer-{}", ::geteuid());
+  CHECK(resolve_pipe("", "") == shm + "/requests");
+  const Variable torch("TORCHELASTIC_TIMER_FILE", "/torch/pipe");
+  CHECK(resolve_pipe("", "") == "/torch/pipe");
+  const Variable dir("FILETIMER_DIR", "/env");
+  CHECK(resolve_pipe("", "") == "/env/requests");
+  CHECK(resolve_pipe("/given", "") == "/given/requests");
+  CHECK(resolve_pipe("/given", "/elsewhere/pipe") == "/elsewhere/pipe");
+  CHECK(resolve_pipe("", "pipe") == fs::current_path().string() + "/pipe");
+}
+
+TEST_CASE("the log lies in a folder that was named, else with the user's state") {
+  const CleanEnvironment clean;
+  CHECK(default_log_path({"/jobs/7", FolderSource::kGiven}) == "/jobs/7/expired.jsonl");
+  CHECK(default_log_path({"/jobs/7", FolderSource::kEnvironment}) == "/jobs/7/expired.jsonl");
+  const RunFolder unnamed{"/dev/shm/filetimer-0", FolderSource::kDefault};
+
+  const auto none = default_log_path(unnamed);
+  REQUIRE_FALSE(none.has_value());
+  CHECK(contains(none.error().message, "--log"));
+
+  const Variable home("HOME", "/home/me");
+  const auto in_home = default_log_path(unnamed);
+  REQUIRE(in_home.has_value());
+  CHECK(in_home->starts_with("/home/me/.local/state/filetimer/"));
+  CHECK(in_home->ends_with(".jsonl"));
+  {
+    const Variable relative("XDG_STATE_HOME", "relative/state");
+    CHECK(default_log_path(unnamed) == *in_home);
+  }
+  const Variable state("XDG_STATE_HOME", "/state");
+  const auto in_state = default_log_path(unnamed);
+  REQUIRE(in_state.has_value());
+  CHECK(in_state->starts_with("/state/filetimer/"));
+  // HOST-ID: two hosts of one name that share a home stay apart.
+  const std::string stem = fs::path(*in_state).stem().string();
+  CHECK(stem.size() > 9);
+  CHECK(stem[stem.size() - 9] == '-');
+}
+
+TEST_CASE("the run folder is made private, and so are its missing parents") {
+  const TempFolder temp;
+  const mode_t old = ::umask(0);
+  const auto made = create_run_folder(temp.path("a/b/run"));
+  ::umask(old);
+  REQUIRE(made.has_value());
+  for (const char* name : {"a", "a/b", "a/b/run"}) {
+    CAPTURE(name);
+    CHECK(mode_of(temp.path(name)) == 0700);
+  }
+  struct stat opened {};
+  struct stat named {};
+  REQUIRE(::fstat(made->get(), &opened) == 0);
+  REQUIRE(::stat(temp.path("a/b/run").c_str(), &named) == 0);
+  CHECK(opened.st_ino == named.st_ino);
+  CHECK((::fcntl(made->get(), F_GETFD) & FD_CLOEXEC) != 0);
+}
+
+TEST_CASE("a run folder that is there and ours is taken as it is") {
+  const TempFolder temp;
+  temp.folder("run", 0700);
+  std::ofstream(temp.path("run/kept")) << "x";
+  CHECK(create_run_folder(temp.path("run")).has_value());
+  CHECK(create_run_folder(temp.path("run/")).has_value());
+  CHECK(fs::exists(temp.path("run/kept")));
+  REQUIRE(::chmod(temp.path("run").c_str(), 0755) == 0);  // others may look
+  CHECK(create_run_folder(temp.path("run")).has_value());
+}
+
+TEST_CASE("a run folder that is a symlink is refused, with and without a slash behind it") {
+  const TempFolder temp;
+  temp.folder("real", 0700);
+  fs::create_symlink(temp.path("real"), temp.path("link"));
+  fs::create_symlink(temp.path("nowhere"), temp.path("dangling"));
+  for (const char* name : {"link", "link/", "dangling"}) {
+    CAPTURE(name);
+    const std::string message = refusal(temp.path(name));
+    CHECK(contains(message, "symlink"));
+    CHECK(contains(message, "'" + temp.path(name[0] == 'l' ? "link" : "dangling") + "'"));
+  }
+  CHECK_FALSE(fs::exists(temp.path("nowhere")));
+}
+
+TEST_CASE("a run folder that is a file or a pipe is refused and left alone") {
+  const TempFolder temp;
+  std::ofstream(temp.path("file")) << "precious";
+  REQUIRE(::mkfifo(temp.path("pipe").c_str(), 0600) == 0);
+  CHECK(contains(refusal(temp.path("file")), "is a file"));
+  refusal(temp.path("pipe"));  // and is not opened, which would block
+  refusal(temp.path("file/run"));
+  CHECK(fs::file_size(temp.path("file")) == 8);
+}
+
+TEST_CASE("a run folder in which others may write is refused") {
+  const TempFolder temp;
+  for (const mode_t mode : {0770U, 0720U, 0702U, 0777U, 01777U}) {
+    CAPTURE(mode);
+    const std::string name = fmt::format("run{:o}", mode);
+    temp.folder(name, mode);
+    CHECK(contains(refusal(temp.path(name)), "others may write"));
+  }
+}
+
+TEST_CASE("another user's run folder is refused") {
+  const TempFolder temp;
+  if (!give_away(temp.folder("run", 0700))) {
+    MESSAGE("skipped: only root can make another user's folder");
+    return;
+  }
+  CHECK(contains(refusal(temp.path("run")), fmt::format("belongs to user {}", kSomebodyElse)));
+}
+
+TEST_CASE("a parent in which others could swap the run folder is refused") {
+  const TempFolder temp;
+  temp.folder("open", 0777);
+  CHECK(contains(refusal(temp.path("open/run")), "'" + temp.path("open") + "'"));
+  CHECK_FALSE(fs::exists(temp.path("open/run")));
+  // Further up, and for parents that are not there yet.
+  CHECK(contains(refusal(temp.path("open/a/b/run")), "'" + temp.path("open") + "'"));
+  CHECK_FALSE(fs::exists(temp.path("open/a")));
+  temp.folder("group", 0770);
+  refusal(temp.path("group/run"));
+  if (give_away(temp.folder("theirs", 0755))) {
+    CHECK(contains(refusal(temp.path("theirs/run")), "belongs to user"));
+  }
+}
+
+TEST_CASE("a sticky parent such as /tmp is accepted") {
+  const TempFolder temp;
+  temp.folder("sticky", 01777);
+  CHECK(create_run_folder(temp.path("sticky/run")).has_value());
+  CHECK(mode_of(temp.path("sticky/run")) == 0700);
+}
+
+TEST_CASE("a parent that is a symlink counts as where it leads") {
+  const TempFolder temp;
+  temp.folder("safe", 0700);
+  temp.folder("open", 0777);
+  temp.folder("open/inner", 0700);
+  fs::create_symlink(temp.path("safe"), temp.path("to-safe"));
+  fs::create_symlink(temp.path("open/inner"), temp.path("to-open"));
+  CHECK(create_run_folder(temp.path("to-safe/run")).has_value());
+  CHECK(fs::exists(temp.path("safe/run")));
+  CHECK(contains(refusal(temp.path("to-open/run")), "'" + temp.path("open") + "'"));
+  CHECK_FALSE(fs::exists(temp.path("open/inner/run")));
+}
+
+TEST_CASE("a symlink in a folder that others may write to does not lead to a safe place") {
+  const TempFolder temp;
+  temp.folder("safe", 0700);
+  temp.folder("open", 0777);
+  fs::create_symlink(temp.path("safe"), temp.path("open/link"));
+  refusal(temp.path("open/link/run"));
+}
+
+TEST_CASE("the folders above a pipe or a log placed elsewhere are checked the same way") {
+  const TempFolder temp;
+  temp.folder("open", 0777);
+  CHECK(check_parents(temp.path("pipe")).has_value());
+  CHECK(check_parents("/dev/shm/pipe").has_value());
+  CHECK_FALSE(check_parents(temp.path("open/pipe")).has_value());
+  const auto missing = check_parents(temp.path("missing/pipe"));
+  REQUIRE_FALSE(missing.has_value());
+  CHECK(missing.error().errno_value == ENOENT);
+  CHECK(contains(missing.error().message, temp.path("missing")));
+}

@@ -1,0 +1,468 @@
+// The version-1 line format against WIRE.md: what is taken, what is refused and why, and that what
+// our clients write is read back as it was meant.
+// SPDX-License-Identifier: MIT
+#include "common/wire.hpp"
+
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+#include <simdjson.h>
+
+#include <cmath>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "common/limits.hpp"
+#include "common/scope_name.hpp"
+
+namespace wire = filetimer::wire;
+using filetimer::kMaxAtomicWrite;
+using filetimer::kMaxLineBytes;
+using filetimer::Result;
+using wire::Request;
+
+namespace {
+
+// Keeps the padded bytes alive for as long as the request points into the parser.
+class Reader {
+ public:
+  Result<Request> operator()(std::string line) {
+    bytes_ = std::move(line);
+    const std::size_t size = bytes_.size();
+    bytes_.resize(size + wire::Parser::padding(), padding_);
+    return parser_.parse(std::string_view(bytes_.data(), size));
+  }
+  // What lies behind a line in the server's buffer: the next line, or rubbish.
+  void pad_with(char c) { padding_ = c; }
+
+ private:
+  wire::Parser parser_;
+  std::string bytes_;
+  char padding_ = '\0';
+};
+
+std::string line_with(const std::string& key, const std::string& value) {
+  const auto field = [&](const char* name, const char* usual) {
+    return fmt::format("\"{}\": {}", name, key == name ? value : usual);
+  };
+  return "{" + field("version", "1") + ", " + field("pid", "4711") + ", " +
+         field("scope_id", "\"forward\"") + ", " + field("expiration_time", "1795223987.41") +
+         ", " + field("signal", "9") + "}";
+}
+
+std::string line_with_extra(const std::string& key, const std::string& value) {
+  std::string line = line_with("", "");
+  line.pop_back();
+  return fmt::format("{}, \"{}\": {}}}", line, key, value);
+}
+
+const std::string kGood = line_with("", "");
+
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+void check_refused(const std::string& line, const std::string& why = {}) {
+  CAPTURE(line);
+  // The bytes behind the line must not matter: they may complete it or be anything.
+  for (const char padding : {'\0', '\n', '}', '"', ' ', '1', '\xff'}) {
+    Reader read;
+    read.pad_with(padding);
+    const auto request = read(line);
+    REQUIRE_FALSE(request.has_value());
+    const std::string& message = request.error().message;
+    CHECK_FALSE(message.empty());
+    CHECK(message.find('\n') == std::string::npos);
+    CHECK(message.size() < 300);
+    if (!contains(message, why)) {
+      FAIL_CHECK("said: " << message << ", expected: " << why);
+    }
+  }
+}
+
+}  // namespace
+
+TEST_CASE("a line of PyTorch's client is taken as it was meant") {
+  Reader read;
+  const auto request = read(kGood);
+  REQUIRE(request.has_value());
+  CHECK(request->pid == 4711);
+  CHECK(request->scope_id == "forward");
+  CHECK(request->expiration_time == 1795223987.41);
+  CHECK(request->signal == 9);
+  CHECK_FALSE(request->is_release());
+  CHECK_FALSE(request->is_from_own_client());
+  CHECK_FALSE(request->x_grace_s.has_value());
+}
+
+TEST_CASE("the bytes behind a good line do not matter") {
+  for (const char padding : {'\0', '\n', '}', '"', '{', ' ', '1', '\xff'}) {
+    Reader read;
+    read.pad_with(padding);
+    const auto request = read(kGood);
+    REQUIRE(request.has_value());
+    CHECK(request->signal == 9);
+  }
+}
+
+TEST_CASE("white space, key order and repeated keys are as in Python") {
+  Reader read;
+  CHECK(read("  " + kGood + " \t\r").has_value());
+  CHECK(read(R"({"version":1,"pid":1,"scope_id":"","expiration_time":1,"signal":0})").has_value());
+  const auto reordered =
+      read(R"({"signal": 15, "expiration_time": 2, "scope_id": "x", "pid": 3, "version": 1})");
+  REQUIRE(reordered.has_value());
+  CHECK(reordered->signal == 15);
+  const auto repeated = read(line_with_extra("pid", "6"));
+  REQUIRE(repeated.has_value());
+  CHECK(repeated->pid == 6);
+  CHECK(read(line_with_extra("p\\u0069d", "7"))->pid == 7);
+}
+
+TEST_CASE("expiration times are numbers as Python writes them") {
+  struct Row {
+    const char* text;
+    double value;
+  };
+  Reader read;
+  for (const Row& row : std::vector<Row>{{"Infinity", HUGE_VAL},
+                                         {"-Infinity", -HUGE_VAL},
+                                         {"1e999", HUGE_VAL},
+                                         {"-1e999", -HUGE_VAL},
+                                         {"0", 0},
+                                         {"0.0", 0},
+                                         {"-0", 0},
+                                         {"-0.0", 0},
+                                         {"-1", -1},
+                                         {"-1.5", -1.5},
+                                         {"1", 1},
+                                         {"1e5", 1e5},
+                                         {"1E+5", 1e5},
+                                         {"5e-324", 5e-324},
+                                         {"1795223987.4100001", 1795223987.4100001},
+                                         {"99999999999999999999999", 99999999999999999999999.0},
+                                         {"1.7952239874e9", 1795223987.4}}) {
+    CAPTURE(row.text);
+    const auto request = read(line_with("expiration_time", row.text));
+    REQUIRE(request.has_value());
+    CHECK(request->expiration_time == row.value);
+    CHECK(request->is_release() == (row.value < 0));
+  }
+}
+
+TEST_CASE("minus zero is a time long past and no release") {
+  Reader read;
+  CHECK_FALSE(read(line_with("expiration_time", "-0.0"))->is_release());
+  CHECK_FALSE(read(line_with("expiration_time", "-0"))->is_release());
+  CHECK(read(line_with("expiration_time", "-5e-324"))->is_release());
+}
+
+TEST_CASE("an expiration time that is no number is refused") {
+  for (const char* value :
+       {"NaN",          "-NaN", "nan",       "true",      "false",     "null", "\"1\"",
+        "\"Infinity\"", "[1]",  "{}",        "[]",        "1.",        "01",   "+1",
+        ".5",           "0x10", "Infinityx", "Infinity1", "-infinity", "inf",  "1 2",
+        "--1",          "1e",   "1e+",       "1.2.3",     "-"}) {
+    check_refused(line_with("expiration_time", value));
+  }
+  check_refused(line_with("expiration_time", ""));
+  check_refused(line_with("expiration_time", "\"9\""), "expiration_time is \"9\"");
+}
+
+TEST_CASE("pid and signal are integers that fit an int") {
+  Reader read;
+  for (const char* key : {"pid", "signal"}) {
+    for (const char* value : {"0", "-1", "1", "999", "2147483647", "-2147483648"}) {
+      CAPTURE(key);
+      CAPTURE(value);
+      CHECK(read(line_with(key, value)).has_value());
+    }
+    for (const char* value :
+         {"\"9\"", "9.0", "9e0", "true", "null", "[9]", "{\"a\": 9}", "2147483648", "-2147483649",
+          "99999999999999999999", "0x9", "09", "9a", "NaN", "Infinity"}) {
+      check_refused(line_with(key, value), std::string(key) + " is ");
+    }
+  }
+}
+
+TEST_CASE("a larger or another version is refused, a missing one too") {
+  check_refused(line_with("version", "2"), "version is 2: expected 1");
+  for (const char* value : {"0", "-1", "1.0", "\"1\"", "true", "null", "99999999999999999999"}) {
+    check_refused(line_with("version", value), "version is ");
+  }
+  check_refused(R"({"pid": 1, "scope_id": "a", "expiration_time": 1, "signal": 0})",
+                "lacks the key 'version'");
+}
+
+TEST_CASE("scope names are strings, whatever is in them") {
+  struct Row {
+    std::string json;
+    std::string value;
+  };
+  Reader read;
+  for (const Row& row : std::vector<Row>{{R"("")", ""},
+                                         {R"("contextlib.py#137")", "contextlib.py#137"},
+                                         {R"("\u00e9 \u4e16 \ud83d\ude42")", "é 世 🙂"},
+                                         {"\"é 世 🙂\"", "é 世 🙂"},
+                                         {R"("\"\\\/\b\f\n\r\t")", "\"\\/\b\f\n\r\t"},
+                                         {R"("{\"version\": 1}")", "{\"version\": 1}"},
+                                         {R"("a, b: [c] {d}")", "a, b: [c] {d}"},
+                                         {R"("a\u0000b")", std::string("a\0b", 3)}}) {
+    CAPTURE(row.json);
+    const auto request = read(line_with("scope_id", row.json));
+    REQUIRE(request.has_value());
+    CHECK(request->scope_id == row.value);
+  }
+}
+
+TEST_CASE("half a surrogate pair, which Python's json writes and reads, names a scope") {
+  Reader read;
+  const auto one = read(line_with("scope_id", R"("a\ud800")"));
+  REQUIRE(one.has_value());
+  const std::string first(one->scope_id);
+  CHECK(first == "a\\ud800");
+  const auto two = read(line_with("scope_id", R"("a\udfff")"));
+  REQUIRE(two.has_value());
+  CHECK(two->scope_id != first);
+}
+
+TEST_CASE("scope names that are no JSON strings are refused") {
+  for (const char* value :
+       {"12", "null", "true", "[\"a\"]", "{\"a\": 1}", "\"a\\qb\"", "\"\xff\"", "\"\xed\xa0\x80\"",
+        "\"a\tb\"", "\"a\x01\"", "'a'", "a", "\"a", "\"a\\\"", "\"\\u12\"", "\"\\uZZZZ\"",
+        "\"\\ud800\\uZZZZ\"", "\"\\ud800\\q\"", "\"\\u\""}) {
+    check_refused(line_with("scope_id", value));
+  }
+}
+
+TEST_CASE("a key that is missing is named") {
+  for (const char* key : {"version", "pid", "scope_id", "expiration_time", "signal"}) {
+    std::string line = kGood;
+    line.replace(line.find(fmt::format("\"{}\"", key)) + 1, 1, "z");
+    check_refused(line, fmt::format("lacks the key '{}'", key));
+  }
+}
+
+TEST_CASE("a line that is not one JSON object is refused") {
+  for (const std::string& line : std::vector<std::string>{"",
+                                                          " ",
+                                                          "\t \r",
+                                                          "nope",
+                                                          "\"s\"",
+                                                          "12",
+                                                          "null",
+                                                          "true",
+                                                          "[]",
+                                                          "[1,2]",
+                                                          "{}",
+                                                          "{",
+                                                          "}",
+                                                          "{\"",
+                                                          "[" + kGood + "]",
+                                                          kGood + kGood,
+                                                          kGood + " " + kGood,
+                                                          kGood + ",",
+                                                          kGood + "]",
+                                                          kGood + "}",
+                                                          kGood + " x",
+                                                          kGood + "\"",
+                                                          "{" + kGood,
+                                                          "x" + kGood,
+                                                          "," + kGood,
+                                                          kGood.substr(0, kGood.size() - 1),
+                                                          kGood.substr(1),
+                                                          "\xef\xbb\xbf" + kGood,
+                                                          std::string(1, '\0'),
+                                                          std::string(100, '\0'),
+                                                          kGood + std::string(1, '\0'),
+                                                          std::string(1, '\0') + kGood,
+                                                          "\xff\xfe",
+                                                          "\x80",
+                                                          kGood + "\xff"}) {
+    check_refused(line);
+  }
+}
+
+TEST_CASE("a good line cut short anywhere is refused, and so is its end alone") {
+  for (std::size_t cut = 1; cut < kGood.size(); ++cut) {
+    check_refused(kGood.substr(0, cut));
+    check_refused(kGood.substr(cut));
+  }
+}
+
+TEST_CASE("structure that is not quite JSON is refused") {
+  check_refused(R"({"version": 1, "pid": 1, "scope_id": "f", "expiration_time": 1, "signal": 9,})");
+  check_refused(R"({"version": 1, "pid": 1, "scope_id": "f", "expiration_time": 1 "signal": 9})");
+  check_refused(R"({"version" 1, "pid": 1, "scope_id": "f", "expiration_time": 1, "signal": 9})");
+  check_refused(R"({version: 1, "pid": 1, "scope_id": "f", "expiration_time": 1, "signal": 9})");
+  check_refused(R"({'version': 1, "pid": 1, "scope_id": "f", "expiration_time": 1, "signal": 9})");
+  check_refused(R"({"version": 1,, "pid": 1, "scope_id": "f", "expiration_time": 1, "signal": 9})");
+  check_refused(R"({"version": 1, "pid", "scope_id": "f", "expiration_time": 1, "signal": 9})");
+}
+
+TEST_CASE("unknown keys are ignored if they are JSON") {
+  Reader read;
+  for (const char* value :
+       {"1", "-1.5e-3", "true", "false", "null", "\"s\"", "[]", "{}", "[1,2,{\"a\":null}]",
+        "{\"pid\": 9, \"b\": [true, \"x\"]}", "Infinity", "-Infinity", "NaN", "[NaN]"}) {
+    CAPTURE(value);
+    const auto request = read(line_with_extra("x_anything", value));
+    REQUIRE(request.has_value());
+    CHECK(request->pid == 4711);
+  }
+  for (const char* value : {"[1,,2]", "{\"a\":}", "nul", "nullx", "tru", "1.2.3", "\"a", "[1",
+                            "{\"a\" 1}", "[1}", "{\"a\": 1]", "", "\"\\q\"", "[1 2]", "[,]"}) {
+    check_refused(line_with_extra("x_anything", value));
+  }
+}
+
+TEST_CASE("nesting under an unknown key is bounded and never more than refused") {
+  Reader read;
+  for (std::size_t depth = 1; depth <= 1500; ++depth) {
+    const std::string array = std::string(depth, '[') + std::string(depth, ']');
+    CHECK(read(line_with_extra("x", array)).has_value() == (depth <= 17));
+    std::string object;
+    for (std::size_t i = 0; i < depth && i < 700; ++i) {
+      object += "{\"\":";
+    }
+    object += "1" + std::string(std::min<std::size_t>(depth, 700), '}');
+    CHECK(read(line_with_extra("x", object)).has_value() == (depth <= 16));
+  }
+  CHECK(read(kGood).has_value());
+}
+
+TEST_CASE("the longest line of PyTorch's client is taken and one byte more is not") {
+  Reader read;
+  const auto line_of = [](std::size_t bytes) {
+    const std::size_t around = line_with("scope_id", "\"\"").size();
+    return line_with("scope_id", "\"" + std::string(bytes - around, 'x') + "\"");
+  };
+  REQUIRE(line_of(kMaxLineBytes - 1).size() == 4096);
+  const auto longest = read(line_of(kMaxLineBytes - 1));
+  REQUIRE(longest.has_value());
+  CHECK(longest->scope_id.size() > 3900);
+  const auto longer = read(line_of(kMaxLineBytes));
+  REQUIRE_FALSE(longer.has_value());
+  CHECK(longer.error().message == "a line of 4098 bytes: expected at most 4097 with its newline");
+  CHECK_FALSE(read(line_of(1 << 20)).has_value());
+}
+
+TEST_CASE("random changes of a good line are taken or refused, never worse") {
+  Reader read;
+  std::mt19937 random(4711);  // the same every time
+  const std::string alphabet = "{}[]\":,\\u0019eE+-. \t\r\xff\x80\xc3tfnINa" + std::string(1, '\0');
+  const auto below = [&](std::size_t end) {
+    return std::uniform_int_distribution<std::size_t>(0, end - 1)(random);
+  };
+  int taken = 0;
+  for (int round = 0; round < 50'000; ++round) {
+    std::string line = line_with_extra("x_scope", "\"a\\u00e9\"");
+    for (std::size_t change = 0; change <= below(3); ++change) {
+      line[below(line.size())] = alphabet[below(alphabet.size())];
+    }
+    taken += read(line).has_value() ? 1 : 0;
+  }
+  CHECK(taken > 0);
+  CHECK(taken < 50'000);
+  CHECK(read(kGood).has_value());
+}
+
+TEST_CASE("what our clients add is read") {
+  Reader read;
+  const auto request =
+      read(R"({"version": 1, "pid": 7, "scope_id": "f~1", "expiration_time": 9, "signal": 15, )"
+           R"("x_timeout_s": 30.5, "x_grace_s": -1, "x_tid": 8, "x_scope": "f"})");
+  REQUIRE(request.has_value());
+  CHECK(request->is_from_own_client());
+  CHECK(*request->x_timeout_s == 30.5);
+  CHECK(*request->x_grace_s == -1);
+  CHECK(*request->x_tid == 8);
+  CHECK(*request->x_scope == "f");
+  CHECK(request->scope_id == "f~1");
+  CHECK(std::isinf(*read(line_with_extra("x_timeout_s", "Infinity"))->x_timeout_s));
+  for (const auto& [key, value] :
+       std::vector<std::pair<const char*, const char*>>{{"x_timeout_s", "\"30\""},
+                                                        {"x_timeout_s", "NaN"},
+                                                        {"x_grace_s", "null"},
+                                                        {"x_grace_s", "true"},
+                                                        {"x_tid", "0"},
+                                                        {"x_tid", "-3"},
+                                                        {"x_tid", "1.5"},
+                                                        {"x_scope", "1"},
+                                                        {"x_scope", "null"}}) {
+    check_refused(line_with_extra(key, value), key);
+  }
+}
+
+TEST_CASE("what our clients write is read back as it was meant") {
+  const std::vector<std::string> names{"",
+                                       "forward",
+                                       "é 世 🙂",
+                                       "\"quoted\" \\ back",
+                                       "tab\tline\nreturn\r",
+                                       "\x01\x1f\x7f",
+                                       std::string("nul\0inside", 10),
+                                       filetimer::bounded_scope_name(std::string(5000, 'x'))};
+  for (const std::string& name : names) {
+    for (const double expiration : {-1.0, 0.0, 1795223987.4100001, HUGE_VAL}) {
+      for (const bool own : {false, true}) {
+        CAPTURE(name);
+        CAPTURE(expiration);
+        Request request;
+        request.pid = 4711;
+        request.scope_id = name;
+        request.expiration_time = expiration;
+        request.signal = 9;
+        if (own) {
+          request.x_timeout_s = expiration;
+          request.x_grace_s = 0.25;
+          request.x_tid = 4712;
+          request.x_scope = name;
+        }
+        const std::string line = wire::format(request);
+        REQUIRE(line.ends_with("}\n"));
+        CHECK(line.starts_with(wire::kLineStart));
+        CHECK(std::count(line.begin(), line.end(), '\n') == 1);
+        Reader read;
+        const auto back = read(line.substr(0, line.size() - 1));
+        REQUIRE(back.has_value());
+        CHECK(back->pid == request.pid);
+        CHECK(back->scope_id == name);
+        CHECK(back->expiration_time == expiration);
+        CHECK(back->signal == 9);
+        CHECK(back->x_timeout_s == request.x_timeout_s);
+        CHECK(back->x_grace_s == request.x_grace_s);
+        CHECK(back->x_tid == request.x_tid);
+        CHECK(back->x_scope == request.x_scope);
+      }
+    }
+  }
+}
+
+TEST_CASE("a line with bounded names is short enough for one atomic write") {
+  Request request;
+  request.pid = 2147483647;
+  request.expiration_time = 1.7976931348623157e308;
+  request.signal = -2147483648;
+  request.x_timeout_s = -1.2345678901234567e-300;
+  request.x_grace_s = -1.2345678901234567e-300;
+  request.x_tid = 2147483647;
+  for (const char byte : {'\x01', '\xff', '"', '\x7f'}) {
+    const std::string name =
+        filetimer::bounded_scope_name(std::string(filetimer::kMaxScopeNameBytes, byte));
+    request.scope_id = name;
+    request.x_scope = name;
+    CHECK(wire::format(request).size() <= kMaxAtomicWrite);
+  }
+}
+
+TEST_CASE("a name that is not UTF-8 still makes a strict line") {
+  Request request;
+  request.pid = 1;
+  request.scope_id = "a\xff";
+  Reader read;
+  const std::string line = wire::format(request);
+  const auto back = read(line.substr(0, line.size() - 1));
+  REQUIRE(back.has_value());
+  CHECK(back->scope_id == "a\\xff");
+}

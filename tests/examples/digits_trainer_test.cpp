@@ -1,0 +1,145 @@
+// digits_trainer as its users run it: alone, under timer_server, with a rank that dies or hangs.
+// SPDX-License-Identifier: MIT
+#include <doctest/doctest.h>
+
+#include <csignal>
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include "tests/process/harness.hpp"
+
+namespace filetimer::testing {
+namespace {
+
+std::string trainer_path() {
+  return std::string{FILETIMER_BIN_DIR} + "/digits_trainer";
+}
+
+Launch trainer(const TempDir& temp, std::vector<std::string> args) {
+  args.insert(args.begin(), trainer_path());
+  // A runtime folder in which no server is: the user's own is not to be met.
+  return {.argv = std::move(args),
+          .environment = {{"XDG_RUNTIME_DIR", temp.path()}},
+          .out = temp.path("out"),
+          .err = temp.path("err")};
+}
+
+Finished run_trainer(const TempDir& temp, const Launch& launch) {
+  Child child(launch);
+  const ExitStatus status = child.status();
+  return {status, read_file(temp.path("out")), read_file(temp.path("err"))};
+}
+
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+// What follows `before` in `text`, as a number; 0 when it is not there.
+double number_after(const std::string& text, const std::string& before) {
+  const std::size_t at = text.find(before);
+  return at == std::string::npos ? 0 : std::atof(text.c_str() + at + before.size());
+}
+
+pid_t pid_of_hung_rank(const TempDir& temp) {
+  REQUIRE(wait_until([&] { return contains(read_file(temp.path("err")), ") hangs in forward"); }));
+  return static_cast<pid_t>(number_after(read_file(temp.path("err")), "(pid "));
+}
+
+TEST_CASE("Without a server the trainer says so and learns") {
+  const TempDir temp;
+  const Finished finished = run_trainer(temp, trainer(temp, {"--ranks", "2"}));
+  CHECK(finished.status == exited(0));
+  CHECK(number_after(finished.out, "accuracy ") > 0.9);
+  CHECK(contains(finished.err, "running unwatched"));
+}
+
+TEST_CASE("With a server the trainer learns and nothing expires") {
+  const TempDir temp;
+  const Server server(temp);
+  Launch launch = trainer(temp, {"--ranks", "2"});
+  launch.environment = {{"FILETIMER_DIR", server.dir()}};
+  const Finished finished = run_trainer(temp, launch);
+  CHECK(finished.status == exited(0));
+  CHECK(number_after(finished.out, "accuracy ") > 0.9);
+  CHECK(finished.err == "");
+  CHECK(count(server.records(), "expired") == 0);
+  CHECK(count(server.records(), "rejected") == 0);
+}
+
+TEST_CASE("The rank that hangs is killed, and not those that wait for it") {
+  const TempDir temp;
+  const Server server(temp);
+  Launch launch = trainer(temp, {"--ranks", "4", "--timeout", "2s", "--hang", "2:20"});
+  launch.environment = {{"FILETIMER_DIR", server.dir()}};
+  const Finished finished = run_trainer(temp, launch);
+  CHECK(finished.status == exited(1));
+  CHECK(contains(finished.err, "was killed by signal 9"));
+
+  const auto hung = static_cast<pid_t>(number_after(finished.err, "(pid "));
+  const Record killed = server.wait_for("killed", hung);
+  CHECK(killed.text("verdict") == "dead");
+  const Records records = server.records();
+  CHECK(scopes_of(records, "expired", hung) == std::vector<std::string>{"forward"});
+  CHECK(count(records, "expired") == 1);
+  for (const Record& record : records) {
+    if (record.is("expired")) {
+      CHECK(record.integer("rank") == 2);
+    }
+  }
+}
+
+TEST_CASE("When a rank dies the others notice, and the training has failed") {
+  const TempDir temp;
+  Child child(trainer(temp, {"--ranks", "3", "--hang", "1:5"}));
+  ::kill(pid_of_hung_rank(temp), SIGTERM);
+  CHECK(child.status() == exited(1));
+  const std::string err = read_file(temp.path("err"));
+  CHECK(contains(err, "was killed by signal 15"));
+  CHECK(contains(err, "rank 0: rank 1 is gone: its pipe was closed, in step 5"));
+  CHECK(contains(err, "rank 2: rank 0 is gone"));
+  CHECK(contains(err, "the training failed"));
+}
+
+TEST_CASE("When its launcher is killed no rank is left behind, not even one that hangs") {
+  const TempDir temp;
+  Child child(trainer(temp, {"--ranks", "2", "--hang", "1:1"}));
+  const HeldPid hung(pid_of_hung_rank(temp));
+  child.signal(SIGKILL);
+  CHECK(child.status() == killed_by(SIGKILL));
+  CHECK(hung.ends_within(kBound));
+}
+
+TEST_CASE("Wrong arguments are usage errors that quote them") {
+  for (const std::vector<std::string>& args :
+       std::vector<std::vector<std::string>>{{"--ranks", "0"},
+                                             {"--steps", "none"},
+                                             {"--timeout", "0"},
+                                             {"--timeout", "soon"},
+                                             {"--hang", "2"},
+                                             {"--hang", "2:20"},  // of two ranks, 0 and 1
+                                             {"--hang", "1:301"},
+                                             {"--hang", "1:2:3"},
+                                             {"surplus"}}) {
+    CAPTURE(args.back());
+    const TempDir temp;
+    const Finished finished = run_trainer(temp, trainer(temp, args));
+    CHECK(finished.status == exited(2));
+    CHECK(contains(finished.err, args.back()));
+  }
+}
+
+TEST_CASE("A data file that is missing or broken is named, with its line") {
+  const TempDir temp;
+  const std::string path = temp.path("digits.csv");
+  const Launch launch = trainer(temp, {"--ranks", "1", "--data", path});
+  CHECK(contains(run_trainer(temp, launch).err, "cannot open " + path));
+
+  write_file(path, "1,2,3\n");
+  const Finished finished = run_trainer(temp, launch);
+  CHECK(finished.status == exited(1));
+  CHECK(contains(finished.err, path + ":1: expected"));
+}
+
+}  // namespace
+}  // namespace filetimer::testing

@@ -1,0 +1,109 @@
+// Preloaded into timer_server, makes the file system under its log misbehave as real ones do but
+// can't be told to. Each fault lasts while the file named by its variable exists:
+//   BAD_DISK_HANGS      fdatasync() and fsync() do not come back
+//   BAD_DISK_READ_ONLY  writing to a regular file or opening one for writing fails with EROFS
+//   BAD_DISK_KILLS      the sync behind the `expired` record of the process whose pid stands in the
+//                       file ends that process and waits for its end: "the worker died between
+//                       verdict and signal", made certain
+// SPDX-License-Identifier: MIT
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <csignal>
+#include <cstdarg>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <string>
+
+namespace {
+
+bool is_on(const char* variable) {
+  const char* path = std::getenv(variable);
+  return path != nullptr && ::access(path, F_OK) == 0;
+}
+
+bool has_verdict_on(int pid, int log) {
+  std::ifstream records("/proc/self/fd/" + std::to_string(log));
+  const std::string wanted = "\"pid\":" + std::to_string(pid) + ",";
+  for (std::string line; std::getline(records, line);) {
+    if (line.find("\"event\":\"expired\"") != line.npos && line.find(wanted) != line.npos) {
+      return true;
+    }
+  }
+  return false;
+}
+
+void kill_as_told(int log) {
+  const char* path = std::getenv("BAD_DISK_KILLS");
+  int pid = 0;
+  if (path == nullptr || !(std::ifstream(path) >> pid) || !has_verdict_on(pid, log)) {
+    return;
+  }
+  const int pidfd = static_cast<int>(::syscall(SYS_pidfd_open, pid, 0));
+  if (pidfd >= 0) {
+    ::kill(pid, SIGKILL);
+    pollfd ended{pidfd, POLLIN, 0};
+    ::poll(&ended, 1, -1);
+    ::close(pidfd);
+  }
+  ::unlink(path);
+}
+
+int bad_sync(const char* real_name, int fd) {
+  kill_as_told(fd);
+  while (is_on("BAD_DISK_HANGS")) {
+    ::usleep(2000);
+  }
+  using Sync = int (*)(int);
+  const auto real = reinterpret_cast<Sync>(::dlsym(RTLD_NEXT, real_name));
+  return real(fd);
+}
+
+// Messages on standard error may go to a file too; that one is sound.
+bool is_regular(int fd) {
+  struct stat st {};
+  return fd > STDERR_FILENO && ::fstat(fd, &st) == 0 && S_ISREG(st.st_mode);
+}
+
+}  // namespace
+
+extern "C" {
+
+int fdatasync(int fd) {
+  return bad_sync("fdatasync", fd);
+}
+int fsync(int fd) {
+  return bad_sync("fsync", fd);
+}
+
+ssize_t write(int fd, const void* bytes, size_t count) {
+  if (is_on("BAD_DISK_READ_ONLY") && is_regular(fd)) {
+    errno = EROFS;
+    return -1;
+  }
+  return ::syscall(SYS_write, fd, bytes, count);
+}
+
+int open(const char* path, int flags, ...) {
+  va_list rest;
+  va_start(rest, flags);
+  const unsigned mode = (flags & (O_CREAT | O_TMPFILE)) != 0 ? va_arg(rest, unsigned) : 0U;
+  va_end(rest);
+  struct stat st {};
+  const bool special = ::stat(path, &st) == 0 && !S_ISREG(st.st_mode);
+  if ((flags & O_ACCMODE) != O_RDONLY && !special && is_on("BAD_DISK_READ_ONLY")) {
+    errno = EROFS;
+    return -1;
+  }
+  return static_cast<int>(::syscall(SYS_openat, AT_FDCWD, path, flags, mode));
+}
+
+int open64(const char* path, int flags, ...) __attribute__((alias("open")));
+
+}  // extern "C"

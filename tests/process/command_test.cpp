@@ -1,0 +1,304 @@
+// timer_server -- COMMAND: the server of one job, in front of its launcher, as `timeout` and `env`
+// are.
+// SPDX-License-Identifier: MIT
+#include <doctest/doctest.h>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <filesystem>
+
+#include "tests/process/harness.hpp"
+#include "tests/process/requests.hpp"
+#include "tests/process/worker.hpp"
+
+using namespace filetimer::testing;
+using namespace std::chrono_literals;
+
+namespace {
+
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+// Runs COMMAND to its end under a server.
+Finished run_command(const TempDir& temp, const std::vector<std::string>& command,
+                     const Environment& environment = {}) {
+  std::vector<std::string> args{"--dir", temp.path("run"), "--"};
+  args.insert(args.end(), command.begin(), command.end());
+  return run_server(temp, args, environment);
+}
+
+// A COMMAND that says every signal it gets, and the server in front of it.
+class Caught {
+ public:
+  explicit Caught(const TempDir& temp)
+      : server(temp, Server::Setup{.command = {worker_path(), "catch-signals"}}) {
+    wait_for_line("ready");
+    const std::string line = server.out();
+    pid = std::stoi(line.substr(line.find("pid=") + 4));
+  }
+  void wait_for_line(const std::string& line) const {
+    REQUIRE(wait_until([&] { return contains(server.out(), line); }));
+  }
+
+  Server server;
+  pid_t pid = 0;
+};
+
+}  // namespace
+
+TEST_CASE("the status of COMMAND is passed on") {
+  const TempDir temp;
+  for (const int status : {0, 1, 2, 3, 8, 77, 124, 125, 255}) {
+    CAPTURE(status);
+    CHECK(run_command(temp, {worker_path(), "exit", std::to_string(status)}).status ==
+          exited(status));
+  }
+}
+
+TEST_CASE("a COMMAND that a signal ended gives 128 and its number") {
+  const TempDir temp;
+  for (const int signal : {SIGKILL, SIGTERM, SIGSEGV, SIGABRT, SIGINT, SIGHUP}) {
+    CAPTURE(signal);
+    CHECK(run_command(temp, {worker_path(), "raise", std::to_string(signal)}).status ==
+          exited(128 + signal));
+  }
+}
+
+TEST_CASE("a COMMAND that is not there gives 127, one that can't be executed 126") {
+  const TempDir temp;
+  write_file(temp.path("text"), "no program");
+  struct Row {
+    std::string command;
+    int status;
+  };
+  for (const Row& row : std::vector<Row>{{temp.path("missing"), 127},
+                                         {"no-such-program-on-the-path", 127},
+                                         {temp.path("text"), 126},
+                                         {temp.path(), 126}}) {
+    CAPTURE(row.command);
+    const Finished finished = run_command(temp, {row.command});
+    CHECK(finished.status == exited(row.status));
+    CHECK(contains(finished.err, row.command));
+    CHECK(finished.out.empty());
+    CHECK_FALSE(exists(temp.path("run/requests")));
+  }
+}
+
+TEST_CASE("a server that fails before COMMAND gives 125 and does not start it") {
+  const TempDir temp;
+  write_file(temp.path("file"), "");
+  Finished finished =
+      run_server(temp, {"--dir", temp.path("file"), "--", "/bin/sh", "-c", "echo ran"});
+  CHECK(finished.status == exited(125));
+  CHECK(finished.out.empty());
+  CHECK(contains(finished.err, temp.path("file")));
+  Server other(temp);
+  finished = run_server(temp, {"--dir", other.dir(), "--", "/bin/sh", "-c", "echo ran"});
+  CHECK(finished.status == exited(125));
+  CHECK(finished.out.empty());
+  CHECK(contains(finished.err, std::to_string(other.pid())));
+}
+
+TEST_CASE("COMMAND finds folder and pipe in its environment and torchrun keeps off the pipe") {
+  const TempDir temp;
+  const Finished finished =
+      run_command(temp,
+                  {worker_path(), "environment", "FILETIMER_DIR", "TORCHELASTIC_TIMER_FILE",
+                   "TORCHELASTIC_ENABLE_FILE_TIMER", "NOTIFY_SOCKET", "KEPT"},
+                  {{"TORCHELASTIC_ENABLE_FILE_TIMER", "1"},
+                   {"TORCHELASTIC_TIMER_FILE", "/old/pipe"},
+                   {"FILETIMER_DIR", "/old/dir"},
+                   {"KEPT", "as it was"}});
+  CHECK(finished.status == exited(0));
+  CHECK(finished.out == fmt::format("FILETIMER_DIR={0}\n"
+                                    "TORCHELASTIC_TIMER_FILE={0}/requests\n"
+                                    "TORCHELASTIC_ENABLE_FILE_TIMER is unset\n"
+                                    "NOTIFY_SOCKET is unset\n"
+                                    "KEPT=as it was\n",
+                                    temp.path("run")));
+}
+
+TEST_CASE("the ready line goes to standard error, and standard output is COMMAND's alone") {
+  const TempDir temp;
+  const Finished finished = run_command(temp, {"/bin/sh", "-c", "echo out; echo err >&2"});
+  CHECK(finished.out == "out\n");
+  CHECK(contains(finished.err, "ready dir=" + temp.path("run")));
+  CHECK(contains(finished.err, "err\n"));
+  CHECK(finished.err.find("ready dir=") < finished.err.find("err\n"));
+}
+
+TEST_CASE("standard input is COMMAND's alone") {
+  const TempDir temp;
+  const std::string text(100'000, 'x');
+  write_file(temp.path("in"), text + "end\n");
+  const filetimer::UniqueFd in(::open(temp.path("in").c_str(), O_RDONLY | O_CLOEXEC));
+  Server server(temp, Server::Setup{.command = {worker_path(), "echo"}, .in = in.get()});
+  CHECK(server.process().status() == exited(0));
+  CHECK(server.out() == text + "end\n");
+}
+
+TEST_CASE("without a folder named COMMAND gets a fresh one, which is removed at the end") {
+  const TempDir temp;
+  const Environment environment{{"XDG_RUNTIME_DIR", temp.path()},
+                                {"XDG_STATE_HOME", temp.path("state")}};
+  const auto run = [&] {
+    return run_server(temp, {"--", worker_path(), "environment", "FILETIMER_DIR"}, environment);
+  };
+  const Finished first = run();
+  const Finished second = run();
+  CHECK(first.status == exited(0));
+  CHECK(first.out.starts_with("FILETIMER_DIR=" + temp.path("filetimer/")));
+  CHECK(second.out != first.out);
+  CHECK(std::filesystem::is_empty(temp.path("filetimer")));
+  // The log is not in it and stays.
+  const std::string log = first.err.substr(first.err.find("log=") + 4);
+  CHECK(exists(log.substr(0, log.find(' '))));
+}
+
+TEST_CASE("a folder that was named is kept, without its pipe") {
+  const TempDir temp;
+  CHECK(run_command(temp, {"/bin/true"}).status == exited(0));
+  CHECK(exists(temp.path("run/expired.jsonl")));
+  CHECK_FALSE(exists(temp.path("run/requests")));
+}
+
+TEST_CASE("two jobs of one user at once do not meet") {
+  const TempDir temp;
+  const Environment environment{{"XDG_RUNTIME_DIR", temp.path()},
+                                {"XDG_STATE_HOME", temp.path("state")}};
+  Server one(temp, {.environment = environment,
+                    .with_dir = false,
+                    .command = {worker_path(), "hang", "a", "3600"}});
+  Server two(temp, {.environment = environment,
+                    .with_dir = false,
+                    .command = {worker_path(), "hang", "b", "3600"}});
+  CHECK(one.dir() != two.dir());
+  CHECK(one.fifo() != two.fifo());
+}
+
+TEST_CASE("each of the signals is forwarded to COMMAND") {
+  const TempDir temp;
+  const Caught caught(temp);
+  for (const int signal : {SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGCONT, SIGTERM}) {
+    CAPTURE(signal);
+    ::kill(caught.server.pid(), signal);
+    caught.wait_for_line(fmt::format("signal {}\n", signal));
+  }
+}
+
+TEST_CASE("SIGINT is forwarded to COMMAND") {
+  const TempDir temp;
+  const Caught caught(temp);
+  ::kill(caught.server.pid(), SIGINT);
+  caught.wait_for_line(fmt::format("signal {}\n", SIGINT));
+}
+
+TEST_CASE("after the first SIGTERM the server still serves until COMMAND ends") {
+  const TempDir temp;
+  Caught caught(temp);
+  ::kill(caught.server.pid(), SIGTERM);
+  caught.wait_for_line(fmt::format("signal {}\n", SIGTERM));
+  CHECK(caught.server.process().is_alive());
+  ::kill(caught.pid, SIGKILL);
+  CHECK(caught.server.process().status() == exited(128 + SIGKILL));
+}
+
+TEST_CASE("a second SIGTERM forces the end of COMMAND and of what it started") {
+  const TempDir temp;
+  Server server(temp, Server::Setup{.command = {worker_path(), "ignore-term-tree"}});
+  REQUIRE(
+      wait_until([&] { return contains(server.out(), "ready") && server.out().back() == '\n'; }));
+  std::vector<HeldPid> descendants;
+  const std::string line = server.out();
+  for (std::size_t at = line.find('='); at != line.npos; at = line.find('=', at + 1)) {
+    descendants.emplace_back(std::stoi(line.substr(at + 1)));
+  }
+  REQUIRE(descendants.size() == 4);
+  // Two equal signals that are pending are one: the first has been seen when scopes are refused.
+  ::kill(server.pid(), SIGTERM);
+  Worker marker("block");
+  REQUIRE(wait_until([&] {
+    server.send(acquire_far(marker.pid(), "s"));
+    return count(server.records(), "rejected") > 0;
+  }));
+  REQUIRE(server.process().is_alive());
+  ::kill(server.pid(), SIGTERM);
+  CHECK(server.process().status() == exited(128 + SIGKILL));
+  for (const HeldPid& descendant : descendants) {
+    CHECK(descendant.ends_within(kBound));
+  }
+}
+
+TEST_CASE(
+    "a rank that hangs in a scope is killed and recorded, and the launcher's status is kept") {
+  const TempDir temp;
+  const Finished finished = run_command(temp, {worker_path(), "launcher", "7"});
+  CHECK(finished.status == exited(7));
+  REQUIRE(finished.out.starts_with("rank 1 pid "));
+  CHECK(finished.out.ends_with(" signal 9\n"));
+  const pid_t pid = std::stoi(finished.out.substr(11));
+  const Records records = read_log(temp.path("run/expired.jsonl"));
+  REQUIRE(count(records, "killed", pid) == 1);
+  for (const Record& record : records) {
+    if (record.is("killed", pid)) {
+      CHECK(record.text("scope") == "exchange");
+      CHECK(record.text("verdict") == "dead");
+      CHECK(record.integer("rank") == 1);
+    }
+  }
+  CHECK(records.back().is("server_stopped"));
+}
+
+TEST_CASE("a COMMAND that hangs itself is killed and the server ends with its status") {
+  const TempDir temp;
+  const Finished finished = run_command(temp, {worker_path(), "hang", "forward", "0.05"});
+  CHECK(finished.status == exited(128 + SIGKILL));
+  const Records records = read_log(temp.path("run/expired.jsonl"));
+  CHECK(count(records, "expired") == 1);
+  CHECK(count(records, "killed") == 1);
+}
+
+TEST_CASE("signal settings, oom score, descriptors and limits of the server are not inherited") {
+  const TempDir temp;
+  const auto ask = [&](const std::vector<std::string>& argv, const std::string& name) {
+    Child child({.argv = argv, .out = temp.path(name), .in_child = [] {
+                   // As a shell's `trap '' INT` and a parent with a blocked signal hand on.
+                   std::signal(SIGINT, SIG_IGN);
+                   std::signal(SIGUSR2, SIG_IGN);
+                   sigset_t set;
+                   sigemptyset(&set);
+                   sigaddset(&set, SIGUSR1);
+                   sigaddset(&set, SIGWINCH);
+                   ::sigprocmask(SIG_BLOCK, &set, nullptr);
+                   const rlimit files{512, 2048};
+                   ::setrlimit(RLIMIT_NOFILE, &files);
+                 }});
+    CHECK(child.status() == exited(0));
+    return read_file(temp.path(name));
+  };
+  const std::string alone = ask({worker_path(), "inherited"}, "alone");
+  const std::string served =
+      ask({server_path(), "--dir", temp.path("run"), "--", worker_path(), "inherited"}, "served");
+  CHECK(contains(alone, "SigIgn"));
+  CHECK(served == alone);
+}
+
+TEST_CASE("a COMMAND that ends at once is no error") {
+  const TempDir temp;
+  for (int round = 0; round < 10; ++round) {
+    CHECK(run_command(temp, {"/bin/true"}).status == exited(0));
+    CHECK(run_command(temp, {"/bin/false"}).status == exited(1));
+  }
+}
+
+TEST_CASE("options behind the -- are COMMAND's own") {
+  const TempDir temp;
+  const Finished finished =
+      run_command(temp, {"/bin/echo", "--help", "--dir", "x", "--", "--version"});
+  CHECK(finished.status == exited(0));
+  CHECK(finished.out == "--help --dir x -- --version\n");
+}

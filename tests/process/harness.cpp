@@ -1,0 +1,373 @@
+// SPDX-License-Identifier: MIT
+#include "tests/process/harness.hpp"
+
+#include <doctest/doctest.h>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <grp.h>
+#include <poll.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+
+#include <csignal>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <ostream>
+#include <sstream>
+#include <thread>
+
+#include "tests/process/requests.hpp"
+#include "tests/process/worker.hpp"
+
+extern char** environ;
+
+namespace filetimer::testing {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Variables of the machine the tests run on that would send a server or a client elsewhere, or
+// that ranks are read from.
+constexpr const char* kUnset[] = {"FILETIMER_DIR",
+                                  "FILETIMER_LOG_LEVEL",
+                                  "FILETIMER_TRANSPORT",
+                                  "FILETIMER_RPC_TIMEOUT",
+                                  "TORCHELASTIC_TIMER_FILE",
+                                  "TORCHELASTIC_ENABLE_FILE_TIMER",
+                                  "XDG_RUNTIME_DIR",
+                                  "XDG_STATE_HOME",
+                                  "NOTIFY_SOCKET",
+                                  "RANK",
+                                  "LOCAL_RANK",
+                                  "SLURM_PROCID",
+                                  "SLURM_JOB_ID",
+                                  "OMPI_COMM_WORLD_RANK",
+                                  "PMI_RANK"};
+
+std::vector<std::string> environment_with(const Environment& changes) {
+  Environment all;
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const std::string text = *entry;
+    const std::size_t equals = text.find('=');
+    all[text.substr(0, equals)] = text.substr(equals + 1);
+  }
+  for (const char* name : kUnset) {
+    all.erase(name);
+  }
+  for (const auto& [name, value] : changes) {
+    all[name] = value;
+  }
+  std::vector<std::string> list;
+  for (const auto& [name, value] : all) {
+    if (value) {
+      list.push_back(name + "=" + *value);
+    }
+  }
+  return list;
+}
+
+std::vector<char*> pointers(std::vector<std::string>& strings) {
+  std::vector<char*> list;
+  for (std::string& text : strings) {
+    list.push_back(text.data());
+  }
+  list.push_back(nullptr);
+  return list;
+}
+
+UniqueFd open_or_null(const std::string& path, int flags) {
+  UniqueFd fd(::open(path.empty() ? "/dev/null" : path.c_str(), flags | O_CLOEXEC, 0644));
+  REQUIRE_MESSAGE(fd, "cannot open " << path);
+  return fd;
+}
+
+pid_t launch_child(const Launch& launch) {
+  std::vector<std::string> argv = launch.argv;
+  std::vector<std::string> environment = environment_with(launch.environment);
+  const std::vector<char*> arg_pointers = pointers(argv);
+  const std::vector<char*> env_pointers = pointers(environment);
+  const UniqueFd null_in = open_or_null("", O_RDONLY);
+  const UniqueFd out = open_or_null(launch.out, O_WRONLY | O_CREAT | O_APPEND);
+  const UniqueFd err = open_or_null(launch.err, O_WRONLY | O_CREAT | O_APPEND);
+  const pid_t test = ::getpid();
+
+  const pid_t pid = ::fork();
+  REQUIRE(pid >= 0);
+  if (pid != 0) {
+    return pid;
+  }
+  // A group of its own: a server that signals its own group by mistake must not take the test, and
+  // what runs it, along.
+  ::setpgid(0, 0);
+  ::dup2(launch.in >= 0 ? launch.in : null_in.get(), STDIN_FILENO);
+  ::dup2(launch.out_fd >= 0 ? launch.out_fd : out.get(), STDOUT_FILENO);
+  ::dup2(err.get(), STDERR_FILENO);
+  if (launch.user) {
+    if (::setgroups(0, nullptr) != 0 || ::setgid(*launch.user) != 0 ||
+        ::setuid(*launch.user) != 0) {
+      ::_exit(126);
+    }
+  }
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // after setuid, which clears it
+  if (::getppid() != test) {
+    ::_exit(126);
+  }
+  if (launch.in_child) {
+    launch.in_child();
+  }
+  ::execve(arg_pointers[0], arg_pointers.data(), env_pointers.data());
+  ::_exit(127);
+}
+
+std::map<std::string, std::string> fields_of(const std::string& ready_line) {
+  std::map<std::string, std::string> fields;
+  std::istringstream words(ready_line);
+  for (std::string word; words >> word;) {
+    if (const std::size_t equals = word.find('='); equals != word.npos) {
+      fields[word.substr(0, equals)] = word.substr(equals + 1);
+    }
+  }
+  return fields;
+}
+
+// The server's own line; COMMAND may say that it is ready too.
+std::string find_ready_line(const std::string& text) {
+  std::istringstream lines(text.substr(0, text.rfind('\n') + 1));
+  for (std::string line; std::getline(lines, line);) {
+    if (line.starts_with("ready dir=")) {
+      return line;
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+bool wait_until(const std::function<bool()>& holds, std::chrono::milliseconds bound) {
+  const auto end = std::chrono::steady_clock::now() + bound;
+  for (;;) {
+    if (holds()) {
+      return true;
+    }
+    if (std::chrono::steady_clock::now() >= end) {
+      return false;
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds{2});
+  }
+}
+
+TempDir::TempDir() {
+  const char* base = std::getenv("TMPDIR");
+  std::string name = fmt::format("{}/filetimer-XXXXXX", base == nullptr ? "/tmp" : base);
+  REQUIRE(::mkdtemp(name.data()) != nullptr);
+  path_ = fs::canonical(name).string();
+}
+
+TempDir::~TempDir() {
+  std::error_code ignored;
+  fs::remove_all(path_, ignored);
+}
+
+std::string TempDir::path(std::string_view name) const {
+  return fmt::format("{}/{}", path_, name);
+}
+
+std::string read_file(const std::string& path) {
+  std::ifstream file(path);
+  std::stringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+void write_file(const std::string& path, std::string_view text) {
+  std::ofstream file(path, std::ios::trunc);
+  file << text;
+  file.close();
+  REQUIRE_MESSAGE(file, "cannot write " << path);
+}
+
+bool exists(const std::string& path) {
+  struct stat st {};
+  return ::lstat(path.c_str(), &st) == 0;
+}
+
+HeldPid::HeldPid(pid_t pid)
+    : pid_(pid), pidfd_(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0))) {
+  REQUIRE_MESSAGE(pidfd_, "no process " << pid);
+}
+
+HeldPid::~HeldPid() {
+  if (pidfd_) {
+    ::syscall(SYS_pidfd_send_signal, pidfd_.get(), SIGKILL, nullptr, 0);
+  }
+}
+
+bool HeldPid::ends_within(std::chrono::milliseconds bound) const {
+  pollfd waited{pidfd_.get(), POLLIN, 0};
+  return retry_eintr([&] { return ::poll(&waited, 1, static_cast<int>(bound.count())); }) == 1;
+}
+
+void HeldPid::signal(int number) const {
+  REQUIRE(::syscall(SYS_pidfd_send_signal, pidfd_.get(), number, nullptr, 0) == 0);
+}
+
+std::ostream& operator<<(std::ostream& out, const ExitStatus& status) {
+  return status.signal != 0 ? out << "killed by signal " << status.signal
+                            : out << "exited with " << status.code;
+}
+
+Child::Child(const Launch& launch) : Child(launch_child(launch)) {}
+
+Child::~Child() {
+  if (!status_) {
+    ::kill(held_.pid(), SIGKILL);  // ours and not reaped: the pid is still its own
+    int ignored = 0;
+    retry_eintr([&] { return ::waitpid(held_.pid(), &ignored, 0); });
+  }
+}
+
+ExitStatus Child::status() {
+  if (!status_) {
+    REQUIRE_MESSAGE(held_.ends_within(kBound), "process " << pid() << " did not end");
+    int status = 0;
+    REQUIRE(retry_eintr([&] { return ::waitpid(held_.pid(), &status, 0); }) == held_.pid());
+    status_ = WIFSIGNALED(status) ? killed_by(WTERMSIG(status)) : exited(WEXITSTATUS(status));
+  }
+  return *status_;
+}
+
+void Child::wait_until_stopped() const {
+  const bool stopped = wait_until([this] {
+    const std::string stat = read_file(fmt::format("/proc/{}/stat", pid()));
+    const std::size_t end = stat.rfind(')');
+    return end != stat.npos && end + 2 < stat.size() && stat[end + 2] == 'T';
+  });
+  REQUIRE(stopped);
+}
+
+std::string server_path() {
+  return std::string(FILETIMER_BIN_DIR) + "/timer_server";
+}
+std::string worker_path() {
+  return std::string(FILETIMER_BIN_DIR) + "/test_worker";
+}
+std::string bad_disk_path() {
+  return FILETIMER_BAD_DISK;
+}
+
+Finished run_server(const TempDir& temp, std::vector<std::string> args,
+                    const Environment& environment) {
+  static int runs = 0;
+  const std::string name = temp.path(fmt::format("run-{}-", ++runs));
+  args.insert(args.begin(), server_path());
+  Child child({.argv = std::move(args),
+               .environment = environment,
+               .out = name + "out",
+               .err = name + "err"});
+  const bool ended = child.ends_within(kBound);
+  REQUIRE_MESSAGE(ended, "timer_server did not end; it said: " << read_file(name + "out")
+                                                               << read_file(name + "err"));
+  const ExitStatus status = child.status();
+  return {status, read_file(name + "out"), read_file(name + "err")};
+}
+
+Server::Server(const TempDir& temp, std::vector<std::string> args)
+    : Server(temp, Setup{.args = std::move(args)}) {}
+
+Server::Server(const TempDir& temp, const Setup& setup) {
+  static int servers = 0;
+  const std::string name = temp.path(fmt::format("server-{}-", ++servers));
+  out_ = name + "out";
+  err_ = name + "err";
+  std::vector<std::string> argv{server_path()};
+  if (setup.with_dir) {
+    argv.insert(argv.end(), {"--dir", temp.path(setup.folder)});
+  }
+  argv.insert(argv.end(), setup.args.begin(), setup.args.end());
+  if (!setup.command.empty()) {
+    argv.emplace_back("--");
+    argv.insert(argv.end(), setup.command.begin(), setup.command.end());
+  }
+  child_ = std::make_unique<Child>(Launch{.argv = std::move(argv),
+                                          .environment = setup.environment,
+                                          .out = out_,
+                                          .err = err_,
+                                          .in = setup.in});
+  wait_until_ready();
+}
+
+Server::~Server() = default;
+
+void Server::wait_until_ready() {
+  const bool ready = wait_until([this] {
+    ready_line_ = find_ready_line(out());
+    if (ready_line_.empty()) {
+      ready_line_ = find_ready_line(err());
+    }
+    return !ready_line_.empty() || !child_->is_alive();
+  });
+  if (!ready || ready_line_.empty()) {
+    give_up("not ready");
+  }
+  ready_ = fields_of(ready_line_);
+}
+
+void Server::give_up(const std::string& what) const {
+  FAIL(what << "\nstandard output:\n"
+            << out() << "standard error:\n"
+            << err() << "log:\n"
+            << (ready_.count("log") != 0 ? read_file(log()) : std::string()));
+  std::abort();  // FAIL has thrown
+}
+
+void Server::send(std::string_view bytes) const {
+  send_raw(fifo(), bytes);
+}
+
+void Server::barrier() {
+  // A new worker goes the whole way that a kill goes, and whose turn was earlier is ahead of it.
+  const Worker marker("block");
+  const std::string scope = fmt::format("barrier {}", ++barriers_);
+  send(version1(marker.pid(), scope, 1, 0));
+  wait_for([&](const Record& record) { return record.is("killed", scope); });
+}
+
+Record Server::wait_for(const std::function<bool(const Record&)>& wanted) const {
+  std::optional<Record> found;
+  const bool came = wait_until([&] {
+    for (Record& record : records()) {
+      if (wanted(record)) {
+        found = std::move(record);
+        return true;
+      }
+    }
+    return false;
+  });
+  if (!came) {
+    give_up("the record that was waited for did not come");
+  }
+  return *found;
+}
+
+Record Server::wait_for(std::string_view event, pid_t pid) const {
+  return wait_for([&](const Record& record) { return record.is(event, pid); });
+}
+
+void Server::wait_for_message(std::string_view text) const {
+  if (!wait_until([&] { return err().find(text) != std::string::npos; })) {
+    give_up(fmt::format("standard error does not say '{}'", text));
+  }
+}
+
+ExitStatus Server::stop() {
+  child_->signal(SIGTERM);
+  if (!child_->ends_within(kBound)) {
+    give_up("the server did not stop");
+  }
+  return child_->status();
+}
+
+}  // namespace filetimer::testing

@@ -1,0 +1,186 @@
+// What the process tests stand on: a temp folder, a child process, a running timer_server. Every
+// wait has a bound, every process is held by its pidfd and is gone when its holder is, and nothing
+// is shared with a test that runs at the same time.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <sys/types.h>
+
+#include <chrono>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "common/posix.hpp"
+#include "tests/process/records.hpp"
+
+namespace filetimer::testing {
+
+// Longer than anything takes on a busy machine, well below the limit CTest sets. A test that
+// reaches it has failed.
+inline constexpr std::chrono::milliseconds kBound = std::chrono::seconds{20};
+
+// Asks again every 2 ms, for what no descriptor announces. False when the bound has passed.
+bool wait_until(const std::function<bool()>& holds, std::chrono::milliseconds bound = kBound);
+
+class TempDir {
+ public:
+  TempDir();
+  TempDir(const TempDir&) = delete;
+  TempDir& operator=(const TempDir&) = delete;
+  ~TempDir();
+
+  [[nodiscard]] const std::string& path() const { return path_; }
+  [[nodiscard]] std::string path(std::string_view name) const;
+
+ private:
+  std::string path_;
+};
+
+std::string read_file(const std::string& path);  // empty when there is none
+void write_file(const std::string& path, std::string_view text);
+bool exists(const std::string& path);  // symlinks are not followed
+
+// Somebody else's process, held so that its pid can't come to mean another. Killed at the end.
+class HeldPid {
+ public:
+  explicit HeldPid(pid_t pid);
+  HeldPid(HeldPid&&) noexcept = default;
+  HeldPid& operator=(HeldPid&&) noexcept = default;
+  HeldPid(const HeldPid&) = delete;
+  HeldPid& operator=(const HeldPid&) = delete;
+  ~HeldPid();
+
+  [[nodiscard]] pid_t pid() const { return pid_; }
+  [[nodiscard]] bool ends_within(std::chrono::milliseconds bound = kBound) const;
+  [[nodiscard]] bool is_alive() const { return !ends_within(std::chrono::milliseconds{0}); }
+  void signal(int number) const;
+
+ private:
+  pid_t pid_;
+  UniqueFd pidfd_;
+};
+
+struct ExitStatus {
+  int code = -1;   // -1 when a signal ended it
+  int signal = 0;  // 0 when it exited
+  friend bool operator==(const ExitStatus&, const ExitStatus&) = default;
+};
+std::ostream& operator<<(std::ostream& out, const ExitStatus& status);
+inline ExitStatus exited(int code) {
+  return {code, 0};
+}
+inline ExitStatus killed_by(int signal) {
+  return {-1, signal};
+}
+
+// Variables to set, or to unset where there is no value. What could lead a server to another
+// folder is unset in every child.
+using Environment = std::map<std::string, std::optional<std::string>>;
+
+struct Launch {
+  std::vector<std::string> argv;
+  Environment environment{};
+  std::string out{};  // files; empty: /dev/null
+  std::string err{};
+  int in = -1;                       // descriptor to read from; -1: /dev/null
+  int out_fd = -1;                   // descriptor to write to, instead of `out`
+  std::optional<uid_t> user{};       // root only
+  std::function<void()> in_child{};  // between fork and exec; async-signal-safe
+};
+
+// A child of the test. It dies with the test, and with this object.
+class Child {
+ public:
+  explicit Child(const Launch& launch);
+  explicit Child(pid_t forked) : held_(forked) {}
+
+  [[nodiscard]] pid_t pid() const { return held_.pid(); }
+  [[nodiscard]] bool is_alive() const { return held_.is_alive(); }
+  [[nodiscard]] bool ends_within(std::chrono::milliseconds bound) const {
+    return held_.ends_within(bound);
+  }
+  void signal(int number) const { held_.signal(number); }
+  // Waits for the end and reaps. Fails the test when the bound passes.
+  ExitStatus status();
+  void wait_until_stopped() const;
+
+  Child(const Child&) = delete;
+  Child& operator=(const Child&) = delete;
+  ~Child();
+
+ private:
+  HeldPid held_;
+  std::optional<ExitStatus> status_;
+};
+
+std::string server_path();  // the timer_server of this build
+std::string worker_path();  // test_worker
+std::string bad_disk_path();
+
+struct Finished {
+  ExitStatus status;
+  std::string out;
+  std::string err;
+};
+
+// Runs timer_server with just these arguments, for what ends by itself.
+Finished run_server(const TempDir& temp, std::vector<std::string> args,
+                    const Environment& environment = {});
+
+// A timer_server that is ready, on the folder `run` of `temp`.
+class Server {
+ public:
+  struct Setup {
+    std::vector<std::string> args{};  // behind --dir
+    Environment environment{};
+    bool with_dir = true;
+    std::string folder = "run";
+    std::vector<std::string> command{};
+    int in = -1;
+  };
+
+  explicit Server(const TempDir& temp, std::vector<std::string> args = {});
+  Server(const TempDir& temp, const Setup& setup);
+  Server(const Server&) = delete;
+  Server& operator=(const Server&) = delete;
+  ~Server();
+
+  [[nodiscard]] pid_t pid() const { return child_->pid(); }
+  [[nodiscard]] const std::string& dir() const { return ready_["dir"]; }
+  [[nodiscard]] const std::string& fifo() const { return ready_["fifo"]; }
+  [[nodiscard]] const std::string& log() const { return ready_["log"]; }
+  [[nodiscard]] std::string out() const { return read_file(out_); }
+  [[nodiscard]] std::string err() const { return read_file(err_); }
+  [[nodiscard]] const std::string& ready_line() const { return ready_line_; }
+  Child& process() { return *child_; }
+
+  void send(std::string_view bytes) const;
+  // All that was sent before has been read, judged if it was due, and carried out.
+  void barrier();
+
+  [[nodiscard]] Records records() const { return read_log(log()); }
+  Record wait_for(const std::function<bool(const Record&)>& wanted) const;
+  Record wait_for(std::string_view event, pid_t pid) const;
+  void wait_for_message(std::string_view text) const;  // on standard error
+
+  // SIGTERM and a bounded wait.
+  ExitStatus stop();
+
+ private:
+  void wait_until_ready();
+  [[noreturn]] void give_up(const std::string& what) const;
+
+  std::string out_;
+  std::string err_;
+  std::unique_ptr<Child> child_;
+  std::string ready_line_;
+  mutable std::map<std::string, std::string> ready_;
+  int barriers_ = 0;
+};
+
+}  // namespace filetimer::testing

@@ -1,0 +1,318 @@
+// The kill ladder: whom a kill hits, with what, in which order, and what the log says of it.
+// SPDX-License-Identifier: MIT
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "tests/process/harness.hpp"
+#include "tests/process/requests.hpp"
+#include "tests/process/worker.hpp"
+
+using namespace filetimer::testing;
+using namespace std::chrono_literals;
+
+namespace {
+
+std::int64_t mono_of_signal(const Record& killed, std::size_t index) {
+  return killed.array("signals").at(index)["mono_ns"].get_int64().value();
+}
+
+bool was_signalled(const Record& killed, pid_t pid) {
+  const auto pids = killed.pids_of_signal(0);
+  return std::find(pids.begin(), pids.end(), pid) != pids.end();
+}
+
+}  // namespace
+
+TEST_CASE("a worker that ignores SIGTERM gets SIGKILL after the grace, and both are recorded") {
+  const TempDir temp;
+  Server server(temp, {"--grace", "200ms"});
+  Worker worker("ignore-term");
+  server.send(acquire_past(worker.pid(), "s", SIGTERM));
+  CHECK(worker.status() == killed_by(SIGKILL));
+  const Record killed = server.wait_for("killed", worker.pid());
+  CHECK(killed.text("verdict") == "dead");
+  REQUIRE(killed.signals() == std::vector<int>{SIGTERM, SIGKILL});
+  CHECK(killed.array("signals").at(0)["name"].get_string().value() == "SIGTERM");
+  CHECK(killed.array("signals").at(1)["name"].get_string().value() == "SIGKILL");
+  CHECK(mono_of_signal(killed, 1) - mono_of_signal(killed, 0) >= 200'000'000);
+  CHECK(killed.number("dead_after_ms") >= 200);
+  CHECK(server.wait_for("expired", worker.pid()).number("grace_s") == 0.2);
+}
+
+TEST_CASE("a worker that ends on the first signal gets no second one") {
+  const TempDir temp;
+  Server server(temp, {"--grace", "10s"});
+  Worker worker("block");
+  server.send(acquire_past(worker.pid(), "s", SIGTERM));
+  CHECK(worker.status() == killed_by(SIGTERM));
+  const Record killed = server.wait_for("killed", worker.pid());
+  CHECK(killed.signals() == std::vector<int>{SIGTERM});
+  CHECK(killed.number("dead_after_ms") < 10'000);
+}
+
+TEST_CASE("without --grace a request of the wire gets its one signal and no more") {
+  const TempDir temp;
+  Server server(temp, {"--kill-wait", "300ms"});
+  Worker worker("ignore-term");
+  server.send(acquire_past(worker.pid(), "s", SIGTERM));
+  const Record killed = server.wait_for("killed", worker.pid());
+  CHECK(killed.signals() == std::vector<int>{SIGTERM});
+  CHECK(killed.text("verdict") != "dead");
+  CHECK(killed.at("dead_after_ms").is_null());
+  CHECK_FALSE(killed.text("reason").empty());
+  CHECK(worker.is_alive());
+  CHECK_FALSE(server.wait_for("expired", worker.pid()).has("grace_s"));
+}
+
+TEST_CASE("the scopes of a worker stand in a record in the order they were opened") {
+  const TempDir temp;
+  Server server(temp);
+  Worker worker("block");
+  // Names and deadlines in other orders, all in one write.
+  server.send(acquire(worker.pid(), "m", 60s) + acquire(worker.pid(), "a", 90s) +
+              acquire(worker.pid(), "z", 30s) + acquire(worker.pid(), "b", 300ms));
+  CHECK(worker.status() == killed_by(SIGKILL));
+  const Record expired = server.wait_for("expired", worker.pid());
+  std::string order;
+  for (const auto scope : expired.array("open_scopes")) {
+    order += scope["scope"].get_string().value();
+  }
+  CHECK(order == "mazb");
+}
+
+TEST_CASE("a worker that outlived its signal can still be killed for a later scope") {
+  const TempDir temp;
+  Server server(temp, {"--kill-wait", "100ms"});
+  Worker worker("ignore-term");
+  server.send(acquire_past(worker.pid(), "first", SIGTERM));
+  server.wait_for("killed", worker.pid());
+  server.send(acquire_past(worker.pid(), "second", SIGKILL));
+  CHECK(worker.status() == killed_by(SIGKILL));
+  server.wait_for([](const Record& record) { return record.is("killed", "second"); });
+}
+
+TEST_CASE("a kill hits the whole tree, in other sessions and process groups too") {
+  const TempDir temp;
+  Server server(temp);
+  Worker worker("tree");
+  server.send(acquire_past(worker.pid(), "s"));
+  CHECK(worker.status() == killed_by(SIGKILL));
+  const Record killed = server.wait_for("killed", worker.pid());
+  CHECK(was_signalled(killed, worker.pid()));
+  for (const char* name : {"child", "group", "session", "grandchild"}) {
+    CAPTURE(name);
+    CHECK(worker.descendant(name).ends_within(kBound));
+    CHECK(was_signalled(killed, worker.descendant(name).pid()));
+  }
+}
+
+TEST_CASE("the tree of a worker that ignores SIGTERM gets the SIGKILL too") {
+  const TempDir temp;
+  Server server(temp, {"--grace", "100ms"});
+  Worker worker("ignore-term-tree");
+  server.send(acquire_past(worker.pid(), "s", SIGTERM));
+  CHECK(worker.status() == killed_by(SIGKILL));
+  for (const char* name : {"child", "group", "session", "grandchild"}) {
+    CAPTURE(name);
+    CHECK(worker.descendant(name).ends_within(kBound));
+  }
+}
+
+TEST_CASE("--kill process hits the worker alone") {
+  const TempDir temp;
+  Server server(temp, {"--kill", "process"});
+  Worker worker("tree");
+  server.send(acquire_past(worker.pid(), "s"));
+  CHECK(worker.status() == killed_by(SIGKILL));
+  const Record killed = server.wait_for("killed", worker.pid());
+  CHECK(killed.pids_of_signal(0) == std::vector<pid_t>{worker.pid()});
+  for (const char* name : {"child", "group", "session", "grandchild"}) {
+    CAPTURE(name);
+    CHECK(worker.descendant(name).is_alive());
+  }
+}
+
+TEST_CASE("--kill group hits the worker's process group") {
+  const TempDir temp;
+  Server server(temp, {"--kill", "group"});
+  Worker worker("tree");
+  server.send(acquire_past(worker.pid(), "s"));
+  CHECK(worker.status() == killed_by(SIGKILL));
+  CHECK(worker.descendant("child").ends_within(kBound));
+  server.wait_for("killed", worker.pid());
+  for (const char* name : {"group", "session", "grandchild"}) {
+    CAPTURE(name);
+    CHECK(worker.descendant(name).is_alive());
+  }
+}
+
+TEST_CASE("--kill group does not hit the server when a worker is in the server's group") {
+  const TempDir temp;
+  Server server(temp, {"--kill", "group"});
+  Worker worker("join-group", {.args = {std::to_string(server.pid())}});
+  server.send(acquire_past(worker.pid(), "s"));
+  CHECK(worker.status() == killed_by(SIGKILL));
+  server.barrier();
+  CHECK(server.stop() == exited(0));
+}
+
+TEST_CASE("a spinning worker dies as well as a sleeping one") {
+  const TempDir temp;
+  Server server(temp);
+  Worker worker("spin");
+  server.send(acquire(worker.pid(), "s", 50ms));
+  CHECK(worker.status() == killed_by(SIGKILL));
+  const Record evidence = server.wait_for("evidence", worker.pid());
+  CHECK(evidence.text("state") == "R");
+}
+
+TEST_CASE("a stopped worker gets SIGCONT behind the signal, so that the signal reaches it") {
+  const TempDir temp;
+  Server server(temp);
+  Worker worker("block");
+  worker.signal(SIGSTOP);
+  worker.wait_until_stopped();
+  server.send(acquire_past(worker.pid(), "s", SIGTERM));
+  CHECK(worker.status() == killed_by(SIGTERM));
+  CHECK(server.wait_for("killed", worker.pid()).text("verdict") == "dead");
+}
+
+TEST_CASE("a worker that dies between verdict and signal was already gone") {
+  const TempDir temp;
+  const std::string told = temp.path("kills");
+  Server server(temp, {.environment = {{"LD_PRELOAD", bad_disk_path()},
+                                       {"ASAN_OPTIONS", "verify_asan_link_order=0"},
+                                       {"BAD_DISK_KILLS", told}}});
+  Worker worker("block");
+  write_file(told, std::to_string(worker.pid()));
+  server.send(acquire_past(worker.pid(), "s"));
+  const Record killed = server.wait_for("killed", worker.pid());
+  CHECK(killed.text("verdict") == "already_gone");
+  CHECK(killed.signals().empty());
+  CHECK(worker.status() == killed_by(SIGKILL));  // by the preloaded library
+}
+
+TEST_CASE("--dry-run signals nobody and records what it would have done") {
+  const TempDir temp;
+  Server server(temp, {"--dry-run", "--grace", "10ms"});
+  Worker worker("block");
+  server.send(acquire_past(worker.pid(), "s"));
+  const Record killed = server.wait_for("killed", worker.pid());
+  CHECK(killed.text("verdict") == "spared");
+  CHECK(killed.text("reason").find("dry") != std::string::npos);
+  CHECK(killed.signals().empty());
+  server.barrier();
+  CHECK(worker.is_alive());
+  CHECK(server.stop() == exited(0));
+}
+
+TEST_CASE("a spared worker's other scopes stay open") {
+  const TempDir temp;
+  Server server(temp, {"--dry-run"});
+  Worker worker("block");
+  server.send(acquire(worker.pid(), "later", 200ms) + acquire_past(worker.pid(), "now"));
+  server.wait_for([](const Record& record) { return record.is("killed", "later"); });
+  CHECK(scopes_of(server.records(), "expired", worker.pid()) ==
+        std::vector<std::string>{"now", "later"});
+}
+
+TEST_CASE("verdict, evidence, signal and end follow one another, in the log and in time") {
+  const TempDir temp;
+  Server server(temp, {"--evidence", "proc"});
+  Worker worker("block", {.environment = {{"RANK", "3"}, {"LOCAL_RANK", "1"}}});
+  Worker other("block", {.environment = {{"RANK", "4"}}});
+  server.send(acquire_far(other.pid(), "waits for rank 3") + acquire_far(worker.pid(), "outer") +
+              acquire(worker.pid(), "inner", 300ms));
+  server.wait_for("killed", worker.pid());
+
+  std::vector<std::string> order;
+  std::string id;
+  std::string incident;
+  std::int64_t verdict_at = 0;
+  for (const Record& record : server.records()) {
+    const std::string event = record.text("event");
+    if (event == "server_started") {
+      continue;
+    }
+    order.push_back(event);
+    if (event == "incident") {
+      incident = record.text("incident");
+      CHECK(record.integer("workers") == 2);
+      bool saw_the_other = false;
+      for (const auto scope : record.array("open_scopes")) {
+        saw_the_other |= scope["scope"].get_string().value() == "waits for rank 3";
+      }
+      CHECK(saw_the_other);
+    } else if (event == "expired") {
+      id = record.text("id");
+      verdict_at = record.integer("mono_ns");
+      CHECK(record.text("incident") == incident);
+      CHECK(record.integer("rank") == 3);
+      CHECK(record.integer("local_rank") == 1);
+      CHECK(record.array("open_scopes").size() == 2);
+    } else if (event == "evidence") {
+      CHECK(record.text("id") == id);
+      CHECK(record.text("state") == "S");
+      CHECK(record.array("threads").size() == 1);
+    } else if (event == "killed") {
+      CHECK(record.text("id") == id);
+      CHECK(mono_of_signal(record, 0) >= verdict_at);
+      CHECK(record.integer("mono_ns") >= mono_of_signal(record, 0));
+      CHECK(record.number("dead_after_ms") >= 0);
+    }
+  }
+  CHECK(order == std::vector<std::string>{"incident", "expired", "evidence", "killed"});
+}
+
+TEST_CASE("many workers that expire together are one incident and all die") {
+  const TempDir temp;
+  Server server(temp);
+  std::vector<std::unique_ptr<Worker>> workers;
+  std::string lines;
+  for (int i = 0; i < 16; ++i) {
+    workers.push_back(std::make_unique<Worker>("block"));
+    lines += acquire_past(workers.back()->pid(), "exchange");
+  }
+  server.send(lines);
+  for (auto& worker : workers) {
+    CHECK(worker->status() == killed_by(SIGKILL));
+    server.wait_for("killed", worker->pid());
+  }
+  CHECK(count(server.records(), "incident") == 1);
+  CHECK(count(server.records(), "expired") == 16);
+}
+
+TEST_CASE("--evidence none gathers none") {
+  const TempDir temp;
+  Server server(temp, {"--evidence", "none"});
+  Worker worker("block");
+  server.send(acquire_past(worker.pid(), "s"));
+  server.wait_for("killed", worker.pid());
+  CHECK(count(server.records(), "evidence") == 0);
+}
+
+TEST_CASE("a scope that asks for more than --max-timeout gets that, and one record says so") {
+  const TempDir temp;
+  Server server(temp, {"--max-timeout", "200ms"});
+  Worker worker("block");
+  server.send(acquire_far(worker.pid(), "greedy") + release(worker.pid(), "greedy") +
+              acquire_far(worker.pid(), "greedy"));
+  CHECK(worker.status() == killed_by(SIGKILL));
+  const Record warned = server.wait_for("warned", worker.pid());
+  CHECK(warned.text("scope") == "greedy");
+  CHECK(warned.number("granted_s") == doctest::Approx(0.2));
+  CHECK(warned.number("asked_s") == doctest::Approx(3600).epsilon(0.01));
+  server.wait_for("killed", worker.pid());
+  CHECK(count(server.records(), "warned") == 1);
+}
+
+TEST_CASE("an endless scope gets --max-timeout where there is one") {
+  const TempDir temp;
+  Server server(temp, {"--max-timeout", "100ms"});
+  Worker worker("block");
+  server.send(version1_text(worker.pid(), "endless", "Infinity"));
+  CHECK(worker.status() == killed_by(SIGKILL));
+  CHECK(server.wait_for("warned", worker.pid()).at("asked_s").is_null());
+}

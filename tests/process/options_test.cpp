@@ -1,0 +1,260 @@
+// The command line and the config file: a table of arguments, exit code and text, and what a
+// detached server is like.
+// SPDX-License-Identifier: MIT
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "tests/process/harness.hpp"
+#include "tests/process/requests.hpp"
+#include "tests/process/worker.hpp"
+
+using namespace filetimer::testing;
+using namespace std::chrono_literals;
+
+namespace {
+
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+struct BadUsage {
+  std::vector<std::string> args;
+  std::string says;  // on its one line on standard error
+};
+
+void check_usage(const TempDir& temp, const BadUsage& bad) {
+  std::string words;
+  for (const std::string& arg : bad.args) {
+    words += arg + " ";
+  }
+  CAPTURE(words);
+  std::vector<std::string> args{"--dir", temp.path("run")};
+  args.insert(args.end(), bad.args.begin(), bad.args.end());
+  const Finished finished = run_server(temp, args);
+  CAPTURE(finished.err);
+  CHECK(finished.status == exited(2));
+  CHECK(finished.out.empty());
+  CHECK(contains(finished.err, bad.says));
+  CHECK(std::count(finished.err.begin(), finished.err.end(), '\n') == 1);
+  CHECK_FALSE(exists(temp.path("run")));  // refused before anything was made
+}
+
+}  // namespace
+
+TEST_CASE("what is no option or no value of one is bad usage, quoted on one line") {
+  const TempDir temp;
+  for (const BadUsage& bad : std::vector<BadUsage>{
+           {{"--nonsense"}, "--nonsense"},
+           {{"nonsense"}, "nonsense"},
+           {{"-x"}, "-x"},
+           {{"--grace"}, "--grace"},
+           {{"--grace", "soon"}, "'soon'"},
+           {{"--grace", "0"}, "'0'"},
+           {{"--grace", "-5"}, "'-5'"},
+           {{"--grace", "5 s"}, "'5 s'"},
+           {{"--grace", ""}, "''"},
+           {{"--grace=1e3"}, "'1e3'"},
+           {{"--max-interval", "inf"}, "'inf'"},
+           {{"--max-interval", "0s"}, "'0s'"},
+           {{"--max-timeout", "NaN"}, "'NaN'"},
+           {{"--evidence-timeout", "2x"}, "'2x'"},
+           {{"--kill-wait", "99999999999"}, "'99999999999' is too long"},
+           {{"--kill", "everyone"}, "'everyone'"},
+           {{"--kill", "tree,group"}, "'tree,group'"},
+           {{"--evidence", "photos"}, "'photos'"},
+           {{"--log-max", "much"}, "'much'"},
+           {{"--log-max", "-1"}, "'-1'"},
+           {{"--log-max", "0"}, "'0'"},
+           {{"--log-max", "64MM"}, "'64MM'"},
+           {{"--log-max", "99999999999999999999"}, "'99999999999999999999'"},
+           {{"--log-level", "loud"}, "'loud'"},
+           {{"--dry-run=maybe"}, "maybe"},
+           {{"--config", temp.path("missing.toml")}, temp.path("missing.toml")}}) {
+    check_usage(temp, bad);
+  }
+}
+
+TEST_CASE("with a COMMAND bad usage exits 125") {
+  const TempDir temp;
+  for (const std::vector<std::string>& args :
+       std::vector<std::vector<std::string>>{{"--nonsense", "--", "/bin/true"},
+                                             {"--grace", "soon", "--", "/bin/true"},
+                                             {"--detach", "--", "/bin/true"},
+                                             {"--"}}) {
+    const Finished finished = run_server(temp, args);
+    CAPTURE(finished.err);
+    CHECK(finished.status == exited(125));
+    CHECK(std::count(finished.err.begin(), finished.err.end(), '\n') == 1);
+  }
+}
+
+TEST_CASE("--help lists every option with its default, and the exit table") {
+  const TempDir temp;
+  const Finished finished = run_server(temp, {"--help"});
+  CHECK(finished.status == exited(0));
+  CHECK(finished.err.empty());
+  for (const char* word : {"--dir",       "--fifo",        "--log",         "--log-max",
+                           "--config",    "--detach",      "--max-timeout", "--max-interval",
+                           "--grace",     "--kill",        "--evidence",    "--evidence-timeout",
+                           "--kill-wait", "--dry-run",     "--realtime",    "--log-level",
+                           "--version",   "64M",           "[10s",          "[tree]",
+                           "COMMAND",     "125",           "126",           "127",
+                           "Exit status", "another server"}) {
+    CAPTURE(word);
+    CHECK(contains(finished.out, word));
+  }
+}
+
+TEST_CASE("--version says name and number") {
+  const TempDir temp;
+  const Finished finished = run_server(temp, {"--version"});
+  CHECK(finished.status == exited(0));
+  CHECK(finished.out.starts_with("timer_server "));
+  CHECK(std::count(finished.out.begin(), finished.out.end(), '.') >= 1);
+}
+
+TEST_CASE("values of the config file are used") {
+  const TempDir temp;
+  write_file(temp.path("c.toml"),
+             "# a comment\n"
+             "grace = \"100ms\"\n"
+             "kill = \"process\"\n"
+             "evidence = \"none\"\n"
+             "max-interval = 5\n"
+             "kill-wait = 2.5\n");
+  Server server(temp, {"--config", temp.path("c.toml")});
+  Worker worker("ignore-term");
+  server.send(acquire_past(worker.pid(), "s", SIGTERM));
+  CHECK(worker.status() == killed_by(SIGKILL));
+  const Record killed = server.wait_for("killed", worker.pid());
+  CHECK(killed.signals() == std::vector<int>{SIGTERM, SIGKILL});
+  CHECK(count(server.records(), "evidence") == 0);
+}
+
+TEST_CASE("the config file places folder, pipe and log") {
+  const TempDir temp;
+  write_file(temp.path("c.toml"),
+             fmt::format("dir = \"{0}/from-file\"\nfifo = \"{0}/pipe\"\nlog = \"{0}/log.jsonl\"\n",
+                         temp.path()));
+  Server server(temp, {.args = {"--config", temp.path("c.toml")}, .with_dir = false});
+  CHECK(server.dir() == temp.path("from-file"));
+  CHECK(server.fifo() == temp.path("pipe"));
+  CHECK(server.log() == temp.path("log.jsonl"));
+}
+
+TEST_CASE("the command line wins over the config file, wherever it stands") {
+  const TempDir temp;
+  write_file(temp.path("c.toml"), "dry-run = true\nevidence = \"proc\"\nkill = \"process\"\n");
+  for (const bool config_first : {true, false}) {
+    std::vector<std::string> args{"--evidence", "none"};
+    args.insert(config_first ? args.begin() : args.end(), {"--config", temp.path("c.toml")});
+    Server server(temp, args);
+    Worker worker("block");
+    server.send(acquire_past(worker.pid(), "s"));
+    const Record killed = server.wait_for("killed", worker.pid());
+    CHECK(killed.text("verdict") == "spared");  // from the file
+    CHECK(count(server.records(), "evidence", worker.pid()) == 0);
+    CHECK(server.stop() == exited(0));
+    REQUIRE(::unlink(server.log().c_str()) == 0);
+  }
+}
+
+TEST_CASE("a bad config file is bad usage that says where") {
+  const TempDir temp;
+  struct Row {
+    const char* text;
+    const char* says;
+  };
+  for (const Row& row : std::vector<Row>{{"grace = \n", "line 1"},
+                                         {"\n\nnot toml at all\n", "line 3"},
+                                         {"nonsense = 1\n", "nonsense"},
+                                         {"grace = \"soon\"\n", "'soon'"},
+                                         {"grace = 0\n", "'0'"},
+                                         {"grace = [1]\n", "grace"},
+                                         {"[section]\ngrace = 1\n", "section"},
+                                         {"kill = \"all\"\n", "'all'"},
+                                         {"kill = true\n", "kill"},
+                                         {"grace = 1\ngrace = 2\n", "grace"},
+                                         {"max-interval = \"inf\"\n", "'inf'"}}) {
+    CAPTURE(row.text);
+    write_file(temp.path("c.toml"), row.text);
+    const Finished finished =
+        run_server(temp, {"--dir", temp.path("run"), "--config", temp.path("c.toml")});
+    CAPTURE(finished.err);
+    CHECK(finished.status == exited(2));
+    CHECK(contains(finished.err, temp.path("c.toml")));
+    CHECK(contains(finished.err, row.says));
+    CHECK(std::count(finished.err.begin(), finished.err.end(), '\n') == 1);
+  }
+}
+
+TEST_CASE("a config file that is a folder is bad usage") {
+  const TempDir temp;
+  REQUIRE(::mkdir(temp.path("folder").c_str(), 0700) == 0);
+  const Finished finished =
+      run_server(temp, {"--dir", temp.path("run"), "--config", temp.path("folder")});
+  CHECK(finished.status == exited(2));
+  CHECK(contains(finished.err, temp.path("folder")));
+}
+
+TEST_CASE("the log says with which settings a server runs") {
+  const TempDir temp;
+  Server server(temp, {"--grace", "250ms", "--max-interval", "7s", "--kill", "group"});
+  const Record started = server.wait_for([](const Record& r) { return r.is("server_started"); });
+  CHECK(contains(simdjson::minify(started.at("settings")), "\"kill\":\"group\""));
+  CHECK(started.text("dir") == server.dir());
+  CHECK(started.text("fifo") == server.fifo());
+  CHECK_FALSE(started.text("version").empty());
+  CHECK(contains(started.line(), "\"may\""));
+}
+
+TEST_CASE("--detach returns when the server is ready, which then has a session of its own") {
+  const TempDir temp;
+  const Finished starter = run_server(temp, {"--dir", temp.path("run"), "--detach"});
+  CAPTURE(starter.err);
+  REQUIRE(starter.status == exited(0));
+  REQUIRE(starter.out.starts_with("ready dir="));
+  const pid_t pid = std::stoi(starter.out.substr(starter.out.rfind("pid=") + 4));
+  const HeldPid server(pid);
+  CHECK(::getsid(pid) == pid);
+  CHECK(::getsid(pid) != ::getsid(0));
+  // No wait: it was ready when the starter returned.
+  Worker worker("block");
+  send_raw(temp.path("run/requests"), acquire_past(worker.pid(), "s"));
+  CHECK(worker.status() == killed_by(SIGKILL));
+  server.signal(SIGTERM);
+  CHECK(server.ends_within(kBound));
+  CHECK_FALSE(exists(temp.path("run/requests")));
+}
+
+TEST_CASE("--detach says why and returns the same status when the server can't start") {
+  const TempDir temp;
+  Server first(temp);
+  const Finished second = run_server(temp, {"--dir", first.dir(), "--detach"});
+  CHECK(second.status == exited(3));
+  CHECK(contains(second.err, std::to_string(first.pid())));
+  write_file(temp.path("file"), "");
+  const Finished third = run_server(temp, {"--dir", temp.path("file"), "--detach"});
+  CHECK(third.status == exited(1));
+  CHECK(contains(third.err, temp.path("file")));
+}
+
+TEST_CASE("SIGTERM and SIGINT stop a server, SIGHUP, SIGUSR1 and SIGPIPE do not") {
+  const TempDir temp;
+  for (const int signal : {SIGTERM, SIGINT}) {
+    CAPTURE(signal);
+    Server server(temp);
+    for (const int harmless : {SIGHUP, SIGUSR1, SIGUSR2, SIGPIPE, SIGCONT}) {
+      server.process().signal(harmless);
+    }
+    server.barrier();
+    server.process().signal(signal);
+    CHECK(server.process().status() == exited(0));
+    CHECK(server.records().back().is("server_stopped"));
+  }
+}

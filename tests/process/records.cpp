@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: MIT
+#include "tests/process/records.hpp"
+
+#include <doctest/doctest.h>
+
+#include <fstream>
+#include <sstream>
+
+namespace filetimer::testing {
+namespace {
+
+template <class Value>
+Value get(const Record& record, std::string_view key, simdjson::dom::element element) {
+  Value value{};
+  const auto error = element.get(value);
+  REQUIRE_MESSAGE(error == simdjson::SUCCESS, "wrong type of '" << key << "' in " << record.line());
+  return value;
+}
+
+}  // namespace
+
+Record::Record(std::string line)
+    : line_(std::move(line)), parser_(std::make_shared<simdjson::dom::parser>()) {
+  const auto error = parser_->parse(line_).get(root_);
+  REQUIRE_MESSAGE(error == simdjson::SUCCESS, "not strict JSON: " << line_);
+  for (const char* key : {"schema", "event", "time", "mono_ns", "host", "boot_id", "server_pid"}) {
+    REQUIRE_MESSAGE(has(key), "no '" << key << "' in " << line_);
+  }
+}
+
+bool Record::has(std::string_view key) const {
+  return root_[key].error() == simdjson::SUCCESS;
+}
+
+simdjson::dom::element Record::at(std::string_view key) const {
+  simdjson::dom::element element;
+  REQUIRE_MESSAGE(root_[key].get(element) == simdjson::SUCCESS, "no '" << key << "' in " << line_);
+  return element;
+}
+
+std::string Record::text(std::string_view key) const {
+  return std::string(get<std::string_view>(*this, key, at(key)));
+}
+
+std::int64_t Record::integer(std::string_view key) const {
+  return get<std::int64_t>(*this, key, at(key));
+}
+
+double Record::number(std::string_view key) const {
+  return get<double>(*this, key, at(key));
+}
+
+simdjson::dom::array Record::array(std::string_view key) const {
+  return get<simdjson::dom::array>(*this, key, at(key));
+}
+
+std::vector<std::string> Record::strings(std::string_view key) const {
+  std::vector<std::string> list;
+  if (has(key)) {
+    for (const auto text : array(key)) {
+      list.emplace_back(get<std::string_view>(*this, key, text));
+    }
+  }
+  return list;
+}
+
+bool Record::is(std::string_view event, pid_t pid) const {
+  return is(event) && has("pid") && integer("pid") == pid;
+}
+
+bool Record::is(std::string_view event, std::string_view scope) const {
+  return is(event) && has("scope") && text("scope") == scope;
+}
+
+std::vector<int> Record::signals() const {
+  std::vector<int> numbers;
+  for (const auto signal : array("signals")) {
+    std::int64_t number = 0;
+    REQUIRE(signal["signal"].get(number) == simdjson::SUCCESS);
+    numbers.push_back(static_cast<int>(number));
+  }
+  return numbers;
+}
+
+std::vector<pid_t> Record::pids_of_signal(std::size_t index) const {
+  simdjson::dom::array pids;
+  REQUIRE(array("signals").at(index)["pids"].get(pids) == simdjson::SUCCESS);
+  std::vector<pid_t> list;
+  for (const auto pid : pids) {
+    list.push_back(static_cast<pid_t>(pid.get_int64().value()));
+  }
+  return list;
+}
+
+Records read_log(const std::string& path) {
+  std::ifstream file(path);
+  std::stringstream whole;
+  whole << file.rdbuf();
+  const std::string text = whole.str();
+  Records records;
+  std::size_t begin = 0;
+  for (std::size_t end = text.find('\n'); end != text.npos; end = text.find('\n', begin)) {
+    records.emplace_back(text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return records;
+}
+
+std::size_t count(const Records& records, std::string_view event) {
+  std::size_t found = 0;
+  for (const Record& record : records) {
+    found += record.is(event) ? 1U : 0U;
+  }
+  return found;
+}
+
+std::size_t count(const Records& records, std::string_view event, pid_t pid) {
+  std::size_t found = 0;
+  for (const Record& record : records) {
+    found += record.is(event, pid) ? 1U : 0U;
+  }
+  return found;
+}
+
+std::vector<std::string> scopes_of(const Records& records, std::string_view event, pid_t pid) {
+  std::vector<std::string> scopes;
+  for (const Record& record : records) {
+    if (record.is(event, pid)) {
+      scopes.push_back(record.text("scope"));
+    }
+  }
+  return scopes;
+}
+
+}  // namespace filetimer::testing

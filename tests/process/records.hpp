@@ -1,0 +1,56 @@
+// expired.jsonl as a test reads it: every line by a strict parser, and a line that is none fails
+// the test that reads it.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <simdjson.h>
+#include <sys/types.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace filetimer::testing {
+
+class Record {
+ public:
+  explicit Record(std::string line);
+
+  [[nodiscard]] const std::string& line() const { return line_; }
+  [[nodiscard]] bool has(std::string_view key) const;
+  // The test fails when the key is missing or its value is of another type.
+  [[nodiscard]] std::string text(std::string_view key) const;
+  [[nodiscard]] std::int64_t integer(std::string_view key) const;
+  [[nodiscard]] double number(std::string_view key) const;
+  [[nodiscard]] simdjson::dom::array array(std::string_view key) const;
+  // An array of strings; an empty one may be left out of a record.
+  [[nodiscard]] std::vector<std::string> strings(std::string_view key) const;
+  [[nodiscard]] simdjson::dom::element at(std::string_view key) const;
+
+  [[nodiscard]] bool is(std::string_view event) const { return text("event") == event; }
+  [[nodiscard]] bool is(std::string_view event, pid_t pid) const;
+  [[nodiscard]] bool is(std::string_view event, std::string_view scope) const;
+  // Of a `killed` record: the numbers of the signals that were sent, in order.
+  [[nodiscard]] std::vector<int> signals() const;
+  [[nodiscard]] std::vector<pid_t> pids_of_signal(std::size_t index) const;
+
+ private:
+  std::string line_;
+  std::shared_ptr<simdjson::dom::parser> parser_;  // owns what root_ points into
+  simdjson::dom::element root_;
+};
+
+using Records = std::vector<Record>;
+
+// All whole lines of the file; none when there is no file. Half a line at the end is one that is
+// being written.
+Records read_log(const std::string& path);
+
+std::size_t count(const Records& records, std::string_view event);
+std::size_t count(const Records& records, std::string_view event, pid_t pid);
+// The names of the scopes in the records of one event, in order.
+std::vector<std::string> scopes_of(const Records& records, std::string_view event, pid_t pid);
+
+}  // namespace filetimer::testing

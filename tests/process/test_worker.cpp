@@ -1,0 +1,362 @@
+// What the process tests watch, kill and run as COMMAND: one small program, one mode a run.
+// It says "ready" when it is what the mode promises, and no copy of it lives longer than a test:
+// it dies with its parent or, where it must not, by an alarm.
+// SPDX-License-Identifier: MIT
+#include <fcntl.h>
+#include <sched.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <iostream>
+#include <map>
+#include <string>
+#include <vector>
+
+namespace {
+
+using Arguments = std::vector<std::string>;
+
+constexpr unsigned kLastResortSeconds = 100;
+
+[[noreturn]] void wait_for_ever() {
+  for (;;) {
+    ::pause();
+  }
+}
+
+void say(const std::string& line) {
+  const std::string bytes = line + "\n";  // one write: several processes may share the output
+  if (::write(STDOUT_FILENO, bytes.data(), bytes.size()) < 0) {
+    ::_exit(90);
+  }
+}
+
+void wait_for_eof() {
+  char byte = 0;
+  while (::read(STDIN_FILENO, &byte, 1) != 0) {
+  }
+}
+
+int block(const Arguments&) {
+  say("ready");
+  wait_for_ever();
+}
+
+int ignore_term(const Arguments&) {
+  std::signal(SIGTERM, SIG_IGN);
+  say("ready");
+  wait_for_ever();
+}
+
+int spin(const Arguments&) {
+  say("ready");
+  for (std::atomic<unsigned> turns{0};; turns.fetch_add(1, std::memory_order_relaxed)) {
+  }
+}
+
+// Ends with the given status when its standard input ends.
+int on_eof(const Arguments& args) {
+  say("ready");
+  wait_for_eof();
+  return std::stoi(args.at(0));
+}
+
+int exit_with(const Arguments& args) {
+  return std::stoi(args.at(0));
+}
+
+int raise_signal(const Arguments& args) {
+  ::raise(std::stoi(args.at(0)));
+  return 91;
+}
+
+// A fork that outlives its parent, but no test.
+template <class Body>
+pid_t fork_off(Body&& body) {
+  const pid_t pid = ::fork();
+  if (pid == 0) {
+    ::alarm(kLastResortSeconds);
+    body();
+    wait_for_ever();
+  }
+  return pid;
+}
+
+// A worker with descendants in its own and in other process groups and sessions.
+int tree(const Arguments&) {
+  int up[2];
+  if (::pipe2(up, O_CLOEXEC) != 0) {
+    return 92;
+  }
+  const auto joined = [&](pid_t pid) {
+    if (::write(up[1], &pid, sizeof pid) < 0) {
+      ::_exit(90);
+    }
+  };
+  const pid_t child = fork_off([&] { joined(0); });
+  const pid_t group = fork_off([&] {
+    ::setpgid(0, 0);
+    joined(0);
+  });
+  const pid_t session = fork_off([&] {
+    ::setsid();
+    joined(fork_off([&] {
+      ::setsid();
+      joined(0);
+    }));
+  });
+  pid_t grandchild = 0;
+  for (int i = 0; i < 4; ++i) {
+    pid_t pid = 0;
+    if (::read(up[0], &pid, sizeof pid) != sizeof pid) {
+      return 93;
+    }
+    grandchild = pid != 0 ? pid : grandchild;
+  }
+  say("ready child=" + std::to_string(child) + " group=" + std::to_string(group) +
+      " session=" + std::to_string(session) + " grandchild=" + std::to_string(grandchild));
+  wait_for_ever();
+}
+
+int ignore_term_tree(const Arguments& args) {
+  std::signal(SIGTERM, SIG_IGN);  // which children inherit
+  return tree(args);
+}
+
+// PGID: a member of another process's group.
+int join_group(const Arguments& args) {
+  if (::setpgid(0, std::stoi(args.at(0))) != 0) {
+    return 97;
+  }
+  return block(args);
+}
+
+// UID: becomes that user when its standard input ends.
+int become(const Arguments& args) {
+  say("ready");
+  wait_for_eof();
+  const auto user = static_cast<uid_t>(std::stoul(args.at(0)));
+  if (::setuid(user) != 0) {
+    return 97;
+  }
+  say("changed");
+  wait_for_ever();
+}
+
+// Executes itself in mode "block" when its standard input ends.
+int exec_block(const Arguments&) {
+  say("ready");
+  wait_for_eof();
+  ::execl("/proc/self/exe", "test_worker", "block", nullptr);
+  return 97;
+}
+
+// Says the values of variables, "NAME=value" or "NAME is unset".
+int environment(const Arguments& args) {
+  for (const std::string& name : args) {
+    const char* value = std::getenv(name.c_str());
+    say(value == nullptr ? name + " is unset" : name + "=" + value);
+  }
+  return 0;
+}
+
+// What a process inherits that is not in its environment.
+int inherited(const Arguments&) {
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);) {
+    if (line.starts_with("SigBlk") || line.starts_with("SigIgn") || line.starts_with("SigCgt")) {
+      // Without 32 and 33: they are glibc's own, and its posix_spawn() leaves them ignored.
+      const unsigned long long set = std::stoull(line.substr(7), nullptr, 16);
+      say(line.substr(0, 7) + std::to_string(set & ~(3ULL << 31)));
+    }
+  }
+  std::string oom;
+  std::ifstream("/proc/self/oom_score_adj") >> oom;
+  say("oom_score_adj " + oom);
+  say("policy " + std::to_string(::sched_getscheduler(0)));
+  rlimit files{};
+  ::getrlimit(RLIMIT_NOFILE, &files);
+  say("files " + std::to_string(files.rlim_cur) + " " + std::to_string(files.rlim_max));
+  int open_files = 0;
+  for (int fd = 3; fd < 256; ++fd) {
+    open_files += ::fcntl(fd, F_GETFD) != -1 ? 1 : 0;
+  }
+  say("open files " + std::to_string(open_files));
+  return 0;
+}
+
+// Copies standard input to standard output.
+int echo(const Arguments&) {
+  std::array<char, 4096> bytes;
+  for (ssize_t got = 0; (got = ::read(STDIN_FILENO, bytes.data(), bytes.size())) > 0;) {
+    if (::write(STDOUT_FILENO, bytes.data(), static_cast<std::size_t>(got)) != got) {
+      return 90;
+    }
+  }
+  return 0;
+}
+
+// Says the number of every signal it gets; ends on none that it can catch.
+int catch_signals(const Arguments&) {
+  sigset_t set;
+  sigemptyset(&set);
+  for (const int number : {SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGCONT}) {
+    sigaddset(&set, number);
+  }
+  ::sigprocmask(SIG_BLOCK, &set, nullptr);
+  say("ready pid=" + std::to_string(::getpid()));
+  for (;;) {
+    int number = 0;
+    if (::sigwait(&set, &number) == 0) {
+      say("signal " + std::to_string(number));
+    }
+  }
+}
+
+bool send(const std::string& fifo, const std::string& line) {
+  // As PyTorch's client: open for this message, write, close.
+  const int fd = ::open(fifo.c_str(), O_WRONLY | O_NONBLOCK);
+  const bool sent =
+      fd >= 0 && ::write(fd, line.data(), line.size()) == static_cast<ssize_t>(line.size());
+  if (fd >= 0) {
+    ::close(fd);
+  }
+  return sent;
+}
+
+std::string request(const std::string& scope, double from_now, int signal) {
+  const double now =
+      std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+  return "{\"version\": 1, \"pid\": " + std::to_string(::getpid()) + ", \"scope_id\": \"" + scope +
+         "\", \"expiration_time\": " + (from_now < 0 ? "-1" : std::to_string(now + from_now)) +
+         ", \"signal\": " + std::to_string(signal) + "}\n";
+}
+
+std::string torch_pipe() {
+  const char* path = std::getenv("TORCHELASTIC_TIMER_FILE");
+  return path == nullptr ? std::string() : path;
+}
+
+// FIFO COUNT: opens and closes a scope COUNT times in a tight loop. When the pipe is full it waits
+// for room, which PyTorch's client does not.
+int pairs(const Arguments& args) {
+  say("ready");
+  for (int i = 0; i < std::stoi(args.at(1)); ++i) {
+    for (const std::string& line : {request("step", 30, SIGKILL), request("step", -1, 0)}) {
+      while (!send(args.at(0), line)) {
+        if (errno != EAGAIN) {
+          return 94;
+        }
+        ::sched_yield();
+      }
+    }
+  }
+  say("done");
+  wait_for_ever();
+}
+
+// FIFO COUNT BYTES: acquires COUNT scopes with lines of BYTES bytes, blocking where there is no
+// room; then releases all but the last.
+int long_lines(const Arguments& args) {
+  say("ready");
+  const int fd = ::open(args.at(0).c_str(), O_WRONLY);
+  const auto bytes = static_cast<std::size_t>(std::stoi(args.at(2)));
+  const int count = std::stoi(args.at(1));
+  for (int i = 0; i < count; ++i) {
+    std::string scope = std::to_string(i) + "-";
+    const std::size_t around = request(scope, 30, SIGKILL).size();
+    scope.append(bytes - around, 'x');
+    const std::string line = request(scope, 30, SIGKILL);
+    if (line.size() != bytes ||
+        ::write(fd, line.data(), line.size()) != static_cast<ssize_t>(line.size())) {
+      return 94;
+    }
+    const std::string end = request(scope, -1, 0);
+    if (i + 1 < count && ::write(fd, end.data(), end.size()) != static_cast<ssize_t>(end.size())) {
+      return 94;
+    }
+  }
+  say("done");
+  wait_for_ever();
+}
+
+// SCOPE SECONDS: as COMMAND, opens a scope on the pipe it was given and never comes back.
+int hang(const Arguments& args) {
+  if (!send(torch_pipe(), request(args.at(0), std::stod(args.at(1)), SIGKILL))) {
+    return 95;
+  }
+  wait_for_ever();
+}
+
+// STATUS: as COMMAND, a launcher of two ranks of which one hangs in a scope. Says how the hung one
+// ended, ends the other, and exits with STATUS.
+int launcher(const Arguments& args) {
+  const pid_t healthy = ::fork();
+  if (healthy == 0) {
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    wait_for_ever();
+  }
+  const pid_t hung = ::fork();
+  if (hung == 0) {
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    ::setenv("RANK", "1", 1);
+    ::execl("/proc/self/exe", "test_worker", "hang", "exchange", "0.05", nullptr);
+    ::_exit(96);
+  }
+  int status = 0;
+  ::waitpid(hung, &status, 0);
+  say("rank 1 pid " + std::to_string(hung) + " signal " + std::to_string(WTERMSIG(status)));
+  ::kill(healthy, SIGKILL);
+  ::waitpid(healthy, nullptr, 0);
+  return std::stoi(args.at(0));
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const std::map<std::string, int (*)(const Arguments&)> modes{
+      {"block", block},
+      {"ignore-term", ignore_term},
+      {"spin", spin},
+      {"on-eof", on_eof},
+      {"exit", exit_with},
+      {"raise", raise_signal},
+      {"tree", tree},
+      {"ignore-term-tree", ignore_term_tree},
+      {"join-group", join_group},
+      {"become", become},
+      {"exec-block", exec_block},
+      {"environment", environment},
+      {"inherited", inherited},
+      {"echo", echo},
+      {"catch-signals", catch_signals},
+      {"pairs", pairs},
+      {"long-lines", long_lines},
+      {"hang", hang},
+      {"launcher", launcher}};
+  const auto mode = argc > 1 ? modes.find(argv[1]) : modes.end();
+  if (mode == modes.end()) {
+    std::cerr << "test_worker: unknown mode\n";
+    return 2;
+  }
+  // With the parent gone nobody looks any more: a test that was killed, a server that was.
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  ::alarm(kLastResortSeconds);
+  try {
+    return mode->second(Arguments(argv + 2, argv + argc));
+  } catch (const std::exception& wrong) {
+    std::cerr << "test_worker: " << wrong.what() << '\n';
+    return 2;
+  }
+}

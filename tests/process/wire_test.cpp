@@ -1,0 +1,295 @@
+// What a version-1 server does with requests, kept from PyTorch's (WIRE.md, "reference behaviour").
+// SPDX-License-Identifier: MIT
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "tests/process/harness.hpp"
+#include "tests/process/requests.hpp"
+#include "tests/process/worker.hpp"
+
+using namespace filetimer::testing;
+using namespace std::chrono_literals;
+
+namespace {
+
+// Scopes that were still open when the server stopped, of one worker.
+std::vector<std::string> left_open_at_stop(const Records& records, pid_t pid) {
+  std::vector<std::string> scopes;
+  for (const Record& record : records) {
+    if (!record.is("server_stopped")) {
+      continue;
+    }
+    for (const auto left : record.array("left")) {
+      if (left["pid"].get_int64().value() == pid) {
+        scopes.emplace_back(left["scope"].get_string().value());
+      }
+    }
+  }
+  return scopes;
+}
+
+}  // namespace
+
+TEST_CASE("a worker whose scope expires is killed with the signal asked for and recorded") {
+  const TempDir temp;
+  Server server(temp);
+  Worker worker("block");
+  server.send(acquire(worker.pid(), "forward", 50ms));
+  CHECK(worker.status() == killed_by(SIGKILL));
+  const Record expired = server.wait_for("expired", worker.pid());
+  CHECK(expired.text("scope") == "forward");
+  CHECK(expired.integer("signal") == SIGKILL);
+  CHECK(expired.integer("start_time") > 0);
+  CHECK(expired.text("comm") == "test_worker");
+  CHECK(expired.number("elapsed_s") > 0);
+  CHECK(expired.number("overdue_ms") >= 0);
+  const Record killed = server.wait_for("killed", worker.pid());
+  CHECK(killed.text("verdict") == "dead");
+  CHECK(killed.text("id") == expired.text("id"));
+  CHECK(killed.signals() == std::vector<int>{SIGKILL});
+}
+
+TEST_CASE("a scope that is released in time kills nobody") {
+  const TempDir temp;
+  Server server(temp);
+  Worker worker("block");
+  Worker witness("block");
+  server.send(acquire(worker.pid(), "forward", 1s));
+  server.send(release(worker.pid(), "forward"));
+  server.send(acquire(witness.pid(), "later", 1300ms));
+  CHECK(witness.status() == killed_by(SIGKILL));
+  CHECK(worker.is_alive());
+  CHECK(count(server.records(), "expired", worker.pid()) == 0);
+}
+
+TEST_CASE("no deadline is met early") {
+  const TempDir temp;
+  Server server(temp, {"--evidence", "none"});
+  std::vector<std::unique_ptr<Worker>> workers;
+  for (int i = 0; i < 12; ++i) {
+    workers.push_back(std::make_unique<Worker>("block"));
+  }
+  std::string lines;
+  for (std::size_t i = 0; i < workers.size(); ++i) {
+    lines += acquire(workers[i]->pid(), "s", std::chrono::milliseconds{50 + 7 * i});
+  }
+  server.send(lines);
+  for (auto& worker : workers) {
+    CHECK(worker->status() == killed_by(SIGKILL));
+    const Record expired = server.wait_for("expired", worker->pid());
+    const Record killed = server.wait_for("killed", worker->pid());
+    const std::int64_t deadline = expired.integer("deadline_mono_ns");
+    CHECK(expired.integer("mono_ns") >= deadline);
+    CHECK(killed.array("signals").at(0)["mono_ns"].get_int64().value() >= deadline);
+  }
+}
+
+TEST_CASE("an acquire of an open scope replaces it") {
+  const TempDir temp;
+  Server server(temp);
+  Worker pushed_out("block");
+  Worker pulled_in("block");
+  Worker witness("block");
+  server.send(acquire(pushed_out.pid(), "s", 100ms) + acquire_far(pushed_out.pid(), "s") +
+              acquire(witness.pid(), "later", 400ms));
+  server.send(acquire_far(pulled_in.pid(), "s") + acquire(pulled_in.pid(), "s", 100ms, SIGTERM));
+  CHECK(pulled_in.status() == killed_by(SIGTERM));
+  CHECK(witness.status() == killed_by(SIGKILL));
+  CHECK(pushed_out.is_alive());
+}
+
+TEST_CASE("one release ends a scope however often it was acquired") {
+  const TempDir temp;
+  Server server(temp);
+  Worker worker("block");
+  std::string lines;
+  for (int i = 0; i < 5; ++i) {
+    lines += acquire_far(worker.pid(), "s");
+  }
+  server.send(lines + acquire_far(worker.pid(), "kept") + release(worker.pid(), "s"));
+  server.barrier();
+  CHECK(server.stop() == exited(0));
+  CHECK(left_open_at_stop(server.records(), worker.pid()) == std::vector<std::string>{"kept"});
+}
+
+TEST_CASE("a scope is one worker's: the same name of another worker is another scope") {
+  const TempDir temp;
+  Server server(temp);
+  Worker one("block");
+  Worker other("block");
+  server.send(acquire_far(one.pid(), "s") + acquire(other.pid(), "s", 50ms) +
+              release(one.pid(), "s"));
+  CHECK(other.status() == killed_by(SIGKILL));
+  CHECK(one.is_alive());
+}
+
+TEST_CASE("a release of what is not open does nothing") {
+  const TempDir temp;
+  Server server(temp);
+  Worker worker("block");
+  server.send(release(worker.pid(), "never opened") + acquire_far(worker.pid(), "s") +
+              release(worker.pid(), "other"));
+  server.send(version1_text(worker.pid(), "s2", "-Infinity", "0"));
+  server.barrier();
+  CHECK(worker.is_alive());
+  CHECK(count(server.records(), "rejected") == 0);
+  CHECK(server.stop() == exited(0));
+  CHECK(left_open_at_stop(server.records(), worker.pid()) == std::vector<std::string>{"s"});
+}
+
+TEST_CASE("an acquire that is already past and its release, read together, kill nobody") {
+  const TempDir temp;
+  Server server(temp);
+  Worker worker("block");
+  for (int round = 0; round < 20; ++round) {
+    server.send(acquire_past(worker.pid(), "s") + release(worker.pid(), "s"));
+  }
+  server.barrier();
+  CHECK(worker.is_alive());
+  CHECK(count(server.records(), "expired", worker.pid()) == 0);
+}
+
+TEST_CASE("of several expired scopes the earliest with a positive signal says the signal") {
+  const TempDir temp;
+  Server server(temp);
+  Worker worker("block");
+  server.send(version1(worker.pid(), "latest", 400, SIGKILL) +
+              version1(worker.pid(), "second", 200, SIGUSR1) +
+              version1(worker.pid(), "third", 300, SIGUSR2) +
+              version1(worker.pid(), "first, and quiet", 100, 0) +
+              version1(worker.pid(), "before all, and negative", 50, -3));
+  CHECK(worker.status() == killed_by(SIGUSR1));
+  CHECK(server.wait_for("killed", worker.pid()).has("verdict"));
+}
+
+TEST_CASE("after a kill all scopes of the worker are gone") {
+  const TempDir temp;
+  Server server(temp);
+  Worker worker("block");
+  server.send(acquire_far(worker.pid(), "outer") + acquire_far(worker.pid(), "middle") +
+              acquire(worker.pid(), "inner", 50ms));
+  CHECK(worker.status() == killed_by(SIGKILL));
+  const Record killed = server.wait_for([&](const Record& record) {
+    return record.is("killed", worker.pid()) && record.text("scope") == "inner";
+  });
+  std::vector<std::string> cancelled = killed.strings("cancelled");
+  std::sort(cancelled.begin(), cancelled.end());
+  CHECK(cancelled == std::vector<std::string>{"middle", "outer"});
+  CHECK(server.stop() == exited(0));
+  const Records records = server.records();
+  CHECK(left_open_at_stop(records, worker.pid()).empty());
+  CHECK(count(records, "expired", worker.pid()) == 1);
+  CHECK(count(records, "left_open", worker.pid()) == 0);
+}
+
+TEST_CASE("a worker that ends inside a scope by itself has left it open and is not killed") {
+  const TempDir temp;
+  Server server(temp);
+  Worker worker("on-eof", {.args = {"5"}});
+  server.send(acquire(worker.pid(), "s", 30s));
+  server.barrier();
+  worker.let_go();
+  CHECK(worker.status() == exited(5));
+  const Record record = server.wait_for("left_open", worker.pid());
+  CHECK(record.text("scope") == "s");
+  CHECK(record.number("elapsed_s") >= 0);
+  CHECK(record.number("timeout_s") > 29);
+  server.barrier();
+  CHECK(count(server.records(), "expired", worker.pid()) == 0);
+  CHECK(count(server.records(), "killed", worker.pid()) == 0);
+}
+
+TEST_CASE("a deadline of Infinity never comes") {
+  const TempDir temp;
+  Server server(temp);
+  Worker worker("block");
+  server.send(version1_text(worker.pid(), "endless", "Infinity"));
+  server.barrier();
+  CHECK(worker.is_alive());
+  CHECK(count(server.records(), "rejected") == 0);
+  CHECK(server.stop() == exited(0));
+  CHECK(left_open_at_stop(server.records(), worker.pid()) == std::vector<std::string>{"endless"});
+  CHECK(worker.is_alive());
+}
+
+TEST_CASE("an endless scope can be replaced by one that ends") {
+  const TempDir temp;
+  Server server(temp);
+  Worker worker("block");
+  server.send(version1_text(worker.pid(), "s", "Infinity") + acquire(worker.pid(), "s", 50ms));
+  CHECK(worker.status() == killed_by(SIGKILL));
+}
+
+TEST_CASE("deadlines of 0 and -0.0 are long past and expire at once") {
+  const TempDir temp;
+  Server server(temp);
+  for (const char* expiration : {"0", "0.0", "-0.0", "-0"}) {
+    CAPTURE(expiration);
+    Worker worker("block");
+    server.send(version1_text(worker.pid(), "s", expiration));
+    CHECK(worker.status() == killed_by(SIGKILL));
+  }
+}
+
+TEST_CASE("a scope with signal 0 or a negative one expires and kills nobody") {
+  const TempDir temp;
+  Server server(temp);
+  Worker worker("block");
+  for (const int signal : {0, -1, -9}) {
+    CAPTURE(signal);
+    const std::string scope = fmt::format("signal {}", signal);
+    server.send(version1(worker.pid(), scope, 1, signal));
+    const Record killed =
+        server.wait_for([&](const Record& record) { return record.is("killed", scope); });
+    CHECK(killed.text("verdict") == "spared");
+    CHECK(killed.signals().empty());
+    CHECK_FALSE(killed.text("reason").empty());
+  }
+  CHECK(worker.is_alive());
+}
+
+TEST_CASE("every signal the kernel knows is sent as asked") {
+  const TempDir temp;
+  Server server(temp);
+  for (const int signal : {SIGHUP, SIGINT, SIGTERM, SIGUSR2, SIGXCPU, 34, 64}) {
+    CAPTURE(signal);
+    Worker worker("block");
+    server.send(acquire_past(worker.pid(), "s", signal));
+    CHECK(worker.status() == killed_by(signal));
+  }
+}
+
+TEST_CASE("a scope name of any length and alphabet is kept apart and shown") {
+  const TempDir temp;
+  Server server(temp);
+  Worker worker("block");
+  const std::string common(400, 'x');
+  server.send(version1(worker.pid(), common + "1", 1, 0) +
+              version1(worker.pid(), common + "2", 1, 0) +
+              version1(worker.pid(), "\\u00e9 \\ud83d\\ude42 \\u001b[31m \\\"q\\\"", 1, 0) +
+              version1(worker.pid(), "", 1, 0));
+  REQUIRE(wait_until([&] { return count(server.records(), "expired", worker.pid()) == 4; }));
+  const auto scopes = scopes_of(server.records(), "expired", worker.pid());
+  const std::size_t cut = static_cast<std::size_t>(std::count_if(
+      scopes.begin(), scopes.end(), [](const std::string& s) { return s.size() == 255; }));
+  CHECK(cut == 2);
+  for (std::size_t i = 0; i < 4; ++i) {
+    for (std::size_t j = 0; j < i; ++j) {
+      CHECK(scopes[i] != scopes[j]);
+    }
+  }
+  CHECK(std::count(scopes.begin(), scopes.end(), "é 🙂 \x1b[31m \"q\"") == 1);
+  CHECK(std::count(scopes.begin(), scopes.end(), "") == 1);
+}
+
+TEST_CASE("the server answers and stops though no client ever opened the pipe") {
+  const TempDir temp;
+  Server server(temp);
+  CHECK(server.stop() == exited(0));
+  CHECK_FALSE(exists(server.fifo()));
+  const Records records = server.records();
+  CHECK(records.front().is("server_started"));
+  CHECK(records.back().is("server_stopped"));
+}

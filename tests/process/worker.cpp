@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: MIT
+#include "tests/process/worker.hpp"
+
+#include <doctest/doctest.h>
+#include <fcntl.h>
+#include <poll.h>
+
+#include <sstream>
+
+namespace filetimer::testing {
+namespace {
+
+struct Pipe {
+  UniqueFd read;
+  UniqueFd write;
+};
+
+Pipe make_pipe() {
+  int ends[2];
+  REQUIRE(::pipe2(ends, O_CLOEXEC) == 0);
+  return {UniqueFd(ends[0]), UniqueFd(ends[1])};
+}
+
+}  // namespace
+
+Worker::Worker(const std::string& mode, const Setup& setup) {
+  Pipe input = make_pipe();
+  Pipe output = make_pipe();
+  std::vector<std::string> argv{worker_path(), mode};
+  argv.insert(argv.end(), setup.args.begin(), setup.args.end());
+  child_ = std::make_unique<Child>(Launch{.argv = std::move(argv),
+                                          .environment = setup.environment,
+                                          .in = input.read.get(),
+                                          .out_fd = output.write.get(),
+                                          .user = setup.user});
+  input_ = std::move(input.write);
+  output_ = std::move(output.read);
+  output.write.reset();  // so that its end is seen as the end of the output
+  std::istringstream words(line());
+  std::string word;
+  words >> word;
+  REQUIRE(word == "ready");
+  while (words >> word) {
+    const std::size_t equals = word.find('=');
+    descendants_.emplace(word.substr(0, equals), HeldPid(std::stoi(word.substr(equals + 1))));
+  }
+}
+
+std::string Worker::line() {
+  for (;;) {
+    if (const std::size_t end = read_.find('\n'); end != read_.npos) {
+      const std::string first = read_.substr(0, end);
+      read_.erase(0, end + 1);
+      return first;
+    }
+    pollfd more{output_.get(), POLLIN, 0};
+    REQUIRE_MESSAGE(
+        retry_eintr([&] { return ::poll(&more, 1, static_cast<int>(kBound.count())); }) == 1,
+        "the worker says nothing");
+    char bytes[512];
+    const ssize_t got = retry_eintr([&] { return ::read(output_.get(), bytes, sizeof bytes); });
+    REQUIRE_MESSAGE(got > 0, "the worker ended without a line");
+    read_.append(bytes, static_cast<std::size_t>(got));
+  }
+}
+
+}  // namespace filetimer::testing

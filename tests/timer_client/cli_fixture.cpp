@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: MIT
+#include "cli_fixture.hpp"
+
+#include <doctest/doctest.h>
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+
+#include "common/posix.hpp"
+#include "timer_client/cli/commands.hpp"
+
+namespace filetimer::cli {
+namespace {
+
+std::string read_whole(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  REQUIRE(file.good());
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+// One of this process's descriptors, going to a file for as long as this lives.
+class Redirected {
+ public:
+  Redirected(int fd, const std::string& path) : fd_(fd), saved_(::dup(fd)) {
+    const UniqueFd file(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
+    ::dup2(file.get(), fd_);
+  }
+  Redirected(const Redirected&) = delete;
+  Redirected& operator=(const Redirected&) = delete;
+  ~Redirected() { ::dup2(saved_.get(), fd_); }
+
+ private:
+  int fd_;
+  UniqueFd saved_;
+};
+
+}  // namespace
+
+std::string data_path(std::string_view name) {
+  return std::string(FILETIMER_TEST_DATA "/").append(name);
+}
+
+std::string read_data(std::string_view name) {
+  return read_whole(data_path(name));
+}
+
+std::vector<std::string> lines_of(std::string_view text) {
+  std::vector<std::string> lines;
+  while (!text.empty()) {
+    const std::size_t end = std::min(text.find('\n'), text.size());
+    lines.emplace_back(text.substr(0, end));
+    text.remove_prefix(std::min(end + 1, text.size()));
+  }
+  return lines;
+}
+
+TempFolder::TempFolder() {
+  std::string name = std::filesystem::temp_directory_path() / "filetimer-cli-XXXXXX";
+  REQUIRE(::mkdtemp(name.data()) != nullptr);
+  path_ = name;
+}
+
+TempFolder::~TempFolder() {
+  std::error_code ignored;
+  std::filesystem::remove_all(path_, ignored);
+}
+
+std::string TempFolder::path(std::string_view name) const {
+  return std::string(path_).append("/").append(name);
+}
+
+void TempFolder::write(std::string_view name, std::string_view text) const {
+  std::ofstream(path(name), std::ios::binary | std::ios::trunc) << text;
+}
+
+void TempFolder::append(std::string_view name, std::string_view text) const {
+  std::ofstream(path(name), std::ios::binary | std::ios::app) << text;
+}
+
+void TempFolder::rename(std::string_view from, std::string_view to) const {
+  std::filesystem::rename(path(from), path(to));
+}
+
+void TempFolder::remove(std::string_view name) const {
+  std::filesystem::remove(path(name));
+}
+
+Ran run_command(const std::vector<std::string>& words) {
+  const TempFolder folder;
+  Ran ran;
+  CLI::App root;
+  const Command commands[] = {add_log(root), add_show(root)};
+  std::vector<std::string> reversed(words.rbegin(), words.rend());
+  try {
+    root.parse(reversed);
+  } catch (const CLI::ParseError& error) {
+    ran.errors = error.what();
+    return ran;
+  }
+  {
+    const Redirected output(STDOUT_FILENO, folder.path("output"));
+    const Redirected errors(STDERR_FILENO, folder.path("errors"));
+    for (const Command& command : commands) {
+      ran.code = command.app->parsed() ? command.run() : ran.code;
+    }
+    std::fflush(stderr);
+  }
+  ran.output = read_whole(folder.path("output"));
+  ran.errors = read_whole(folder.path("errors"));
+  return ran;
+}
+
+}  // namespace filetimer::cli

@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: MIT
+#include "client_fixture.hpp"
+
+#include <doctest/doctest.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+
+#include <filesystem>
+
+namespace filetimer::test {
+namespace {
+
+class RecordingTransport final : public Transport {
+ public:
+  explicit RecordingTransport(std::shared_ptr<Recorder> recorder)
+      : recorder_(std::move(recorder)) {}
+  Sent send(const TimerRequest& request) noexcept override { return recorder_->take(request); }
+  bool server_is_there(std::string& why) noexcept override {
+    why = "it is a test";
+    return recorder_->is_there();
+  }
+  [[nodiscard]] std::string target() const override { return "recorder"; }
+
+ private:
+  std::shared_ptr<Recorder> recorder_;
+};
+
+}  // namespace
+
+void Recorder::answer(Sent sent) {
+  const std::scoped_lock held(mutex_);
+  answer_ = sent;
+}
+
+std::vector<TimerRequest> Recorder::received() const {
+  const std::scoped_lock held(mutex_);
+  return received_;
+}
+
+int Recorder::attempts() const {
+  const std::scoped_lock held(mutex_);
+  return attempts_;
+}
+
+bool Recorder::wait(const std::function<bool(const std::vector<TimerRequest>&)>& done) const {
+  std::unique_lock held(mutex_);
+  return changed_.wait_for(held, kBound, [&] { return done(received_); });
+}
+
+bool Recorder::wait_for_count(std::size_t count) const {
+  return wait([&](const auto& requests) { return requests.size() >= count; });
+}
+
+Transport::Sent Recorder::take(const TimerRequest& request) {
+  const std::scoped_lock held(mutex_);
+  ++attempts_;
+  if (answer_ == Sent::kYes) {
+    received_.push_back(request);
+    changed_.notify_all();
+  }
+  return answer_;
+}
+
+bool Recorder::is_there() const {
+  const std::scoped_lock held(mutex_);
+  return answer_ != Sent::kNoServer;
+}
+
+TimerClient client_of(const std::shared_ptr<Recorder>& recorder) {
+  ConnectOptions options;
+  options.transport = std::make_unique<RecordingTransport>(recorder);
+  return TimerClient::connect(std::move(options));
+}
+
+TempFolder::TempFolder() {
+  std::string name = std::filesystem::temp_directory_path() / "filetimer-test-XXXXXX";
+  REQUIRE(::mkdtemp(name.data()) != nullptr);
+  path_ = name;
+}
+
+TempFolder::~TempFolder() {
+  std::error_code ignored;
+  std::filesystem::remove_all(path_, ignored);
+}
+
+Pipe::Pipe(std::string path) : path_(std::move(path)) {
+  REQUIRE(::mkfifo(path_.c_str(), 0600) == 0);
+  open();
+}
+
+void Pipe::open() {
+  fd_.reset(::open(path_.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
+  REQUIRE(fd_);
+}
+
+void Pipe::close() {
+  fd_.reset();
+  unread_.clear();
+}
+
+Line Pipe::next() {
+  const auto until = std::chrono::steady_clock::now() + kBound;
+  while (unread_.find('\n') == std::string::npos) {
+    REQUIRE(std::chrono::steady_clock::now() < until);
+    // With no writer the pipe reports a hang-up at once: wait a little, for a writer or the bound.
+    pollfd waits{fd_.get(), POLLIN, 0};
+    if (::poll(&waits, 1, 100) > 0 && (waits.revents & POLLIN) == 0) {
+      ::poll(nullptr, 0, 1);
+    }
+    char bytes[4096];
+    const ssize_t count = ::read(fd_.get(), bytes, sizeof bytes);
+    if (count > 0) {
+      unread_.append(bytes, static_cast<std::size_t>(count));
+    }
+  }
+  Line line;
+  line.text = unread_.substr(0, unread_.find('\n'));
+  unread_.erase(0, line.text.size() + 1);
+  std::string padded = line.text + std::string(wire::Parser::padding(), ' ');
+  const auto request = parser_.parse(std::string_view(padded).substr(0, line.text.size()));
+  REQUIRE_MESSAGE(request.has_value(), line.text);
+  line.pid = request->pid;
+  line.scope_id = request->scope_id;
+  line.expiration_time = request->expiration_time;
+  line.signal = request->signal;
+  line.x_timeout_s = request->x_timeout_s;
+  line.x_grace_s = request->x_grace_s;
+  line.x_tid = request->x_tid;
+  line.x_scope = request->x_scope.value_or(std::string_view{});
+  return line;
+}
+
+bool Pipe::is_silent() {
+  pollfd waits{fd_.get(), POLLIN, 0};
+  return unread_.empty() && (::poll(&waits, 1, 0) == 0 || (waits.revents & POLLIN) == 0);
+}
+
+std::size_t Pipe::fill() {
+  const UniqueFd writer(::open(path_.c_str(), O_WRONLY | O_NONBLOCK | O_CLOEXEC));
+  REQUIRE(writer);
+  const std::string block(4096, '\n');
+  std::size_t written = 0;
+  while (::write(writer.get(), block.data(), block.size()) > 0) {
+    written += block.size();
+  }
+  return written;
+}
+
+void Pipe::drain(std::size_t bytes) {
+  std::string block(4096, '\0');
+  while (bytes > 0) {
+    const ssize_t count = ::read(fd_.get(), block.data(), std::min(block.size(), bytes));
+    REQUIRE(count > 0);
+    bytes -= static_cast<std::size_t>(count);
+  }
+}
+
+}  // namespace filetimer::test

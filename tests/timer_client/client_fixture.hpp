@@ -1,0 +1,100 @@
+// What the client's tests stand on: a transport that records, and a real pipe that is read with
+// bounded waits (a test never sleeps to let something happen).
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <filetimer/timer_client.hpp>
+#include <functional>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "common/posix.hpp"
+#include "common/wire.hpp"
+
+namespace filetimer::test {
+
+// No wait of a test is longer; on a machine that is well none comes near it.
+inline constexpr std::chrono::seconds kBound{20};
+
+// What a fake server saw and how it answers; outlives the client that it was given to.
+class Recorder {
+ public:
+  using Sent = Transport::Sent;
+
+  // How the requests from now on are answered.
+  void answer(Sent sent);
+  // Requests that were answered with kYes.
+  std::vector<TimerRequest> received() const;
+  int attempts() const;
+  // Waits until `done` holds for what was received; false after kBound.
+  bool wait(const std::function<bool(const std::vector<TimerRequest>&)>& done) const;
+  bool wait_for_count(std::size_t count) const;
+
+  Sent take(const TimerRequest& request);
+  bool is_there() const;
+
+ private:
+  mutable std::mutex mutex_;
+  mutable std::condition_variable changed_;
+  Sent answer_ = Sent::kYes;
+  int attempts_ = 0;
+  std::vector<TimerRequest> received_;
+};
+
+// A client whose requests go to `recorder`.
+TimerClient client_of(const std::shared_ptr<Recorder>& recorder);
+
+class TempFolder {
+ public:
+  TempFolder();
+  TempFolder(const TempFolder&) = delete;
+  TempFolder& operator=(const TempFolder&) = delete;
+  ~TempFolder();
+  [[nodiscard]] std::string path(const std::string& name) const { return path_ + "/" + name; }
+  [[nodiscard]] const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+// One request as a server reads it.
+struct Line {
+  std::string text;
+  pid_t pid = 0;
+  std::string scope_id;
+  double expiration_time = 0;
+  int signal = 0;
+  std::optional<double> x_timeout_s;
+  std::optional<double> x_grace_s;
+  std::optional<pid_t> x_tid;
+  std::string x_scope;  // empty: none
+  [[nodiscard]] bool is_release() const { return expiration_time < 0; }
+};
+
+// A named pipe with a reader that reads when it is asked to.
+class Pipe {
+ public:
+  explicit Pipe(std::string path);
+  void open();   // a server comes
+  void close();  // and goes
+  // The next line, or a failure of the test after kBound.
+  Line next();
+  // Whether no line is there now.
+  bool is_silent();
+  // Writes to the pipe until it takes no more; returns the bytes written (empty lines).
+  std::size_t fill();
+  // Reads away what fill() wrote.
+  void drain(std::size_t bytes);
+  [[nodiscard]] const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+  UniqueFd fd_;
+  std::string unread_;
+  wire::Parser parser_;
+};
+
+}  // namespace filetimer::test

@@ -1,0 +1,24 @@
+// What a worker includes brings in nothing but the standard library. This file includes the public
+// header first and alone, and looks for the marks of what must not come with it.
+// SPDX-License-Identifier: MIT
+#include <filetimer/timer_client.hpp>
+
+#if defined(FMT_VERSION) || defined(BOOST_VERSION) || defined(BOOST_CONFIG_HPP) || \
+    defined(SIMDJSON_H) || defined(SIMDJSON_VERSION) || defined(TL_EXPECTED_HPP)
+#error "the public header brings in a library that its users should not need"
+#endif
+
+#include <doctest/doctest.h>
+
+#include <type_traits>
+
+TEST_CASE("the public types can be moved and not copied") {
+  using filetimer::TimerClient;
+  using filetimer::TimerScope;
+  CHECK(std::is_nothrow_move_constructible_v<TimerClient>);
+  CHECK(std::is_nothrow_move_assignable_v<TimerClient>);
+  CHECK_FALSE(std::is_copy_constructible_v<TimerClient>);
+  CHECK(std::is_nothrow_move_constructible_v<TimerScope>);
+  CHECK(std::is_nothrow_move_assignable_v<TimerScope>);
+  CHECK_FALSE(std::is_copy_constructible_v<TimerScope>);
+}

@@ -1,0 +1,105 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: MIT
+"""Our client, library and command line, with PyTorch's unmodified FileTimerServer.
+
+The server runs in this process and kills for real. What must survive is compared with a worker
+that must not and whose deadline is later: once that one is dead, the server has judged the other.
+"""
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import unittest
+
+from torch.distributed.elastic.timer import FileTimerServer
+
+CLIENT = os.environ["TIMER_CLIENT"]
+WORKER = os.environ["LIBRARY_WORKER"]
+BOUND_S = 30  # of every wait; none comes near it on a machine that is well
+
+
+class ClientWithTorchServer(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.mkdtemp(prefix="filetimer-torch-")
+        self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
+        self.pipe = os.path.join(self.folder, "pipe")
+        self.server = FileTimerServer(self.pipe, max_interval=0.05)
+        self.server.start()
+        self.addCleanup(self.stop_server)
+
+    def stop_server(self):
+        # Its thread sits in open() until a client has come; one that comes and goes lets it out.
+        try:
+            os.close(os.open(self.pipe, os.O_WRONLY | os.O_NONBLOCK))
+        except OSError:
+            pass
+        self.server.stop()
+
+    def start(self, *words):
+        process = subprocess.Popen(
+            words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, universal_newlines=True)
+        self.addCleanup(self.end, process)
+        return process
+
+    def end(self, process):
+        if process.poll() is None:
+            process.kill()
+        process.wait(timeout=BOUND_S)
+        process.stdin.close()
+        process.stdout.close()
+
+    def worker(self, mode, seconds):
+        process = self.start(WORKER, self.pipe, mode, str(seconds))
+        self.assertEqual(process.stdout.readline(), "in\n")
+        return process
+
+    def client(self, *words):
+        return subprocess.run([CLIENT, *words], timeout=BOUND_S).returncode
+
+    def assert_killed(self, process):
+        self.assertEqual(process.wait(timeout=BOUND_S), -signal.SIGKILL)
+
+    def assert_survives(self, process, longest_deadline):
+        self.assert_killed(self.worker("hung", longest_deadline + 0.5))
+        self.assertIsNone(process.poll())
+
+    def test_a_hung_worker_is_killed(self):
+        self.assert_killed(self.worker("hung", 0.5))
+
+    def test_a_healthy_worker_is_not(self):
+        self.assert_survives(self.worker("healthy", 0.5), 0.5)
+
+    def test_an_inner_scope_of_the_same_name_does_not_disarm_the_outer(self):
+        self.assert_killed(self.worker("nested", 0.5))
+
+    def test_a_flood_of_scopes_leaves_nothing_armed(self):
+        worker = self.worker("flood", 2)
+        self.assert_survives(worker, 2)
+        worker.stdin.close()
+        self.assertEqual(worker.wait(timeout=BOUND_S), 0)
+
+    def test_run_ends_with_124_when_command_hangs(self):
+        code = self.client("run", "--fifo", self.pipe, "--after", "500ms", "--", "sleep", "60")
+        self.assertEqual(code, 124)
+
+    def test_run_ends_with_the_status_of_a_healthy_command(self):
+        code = self.client("run", "--fifo", self.pipe, "--after", "20s", "--", "sh", "-c", "exit 7")
+        self.assertEqual(code, 7)
+
+    def test_acquire_watches_another_process(self):
+        process = self.start("sleep", "60")
+        self.assertEqual(0, self.client("acquire", "--fifo", self.pipe, "--scope", "copy",
+                                        "--after", "500ms", "--pid", str(process.pid)))
+        self.assert_killed(process)
+
+    def test_release_ends_what_acquire_started(self):
+        process = self.start("sleep", "60")
+        where = ["--fifo", self.pipe, "--scope", "copy", "--pid", str(process.pid)]
+        self.assertEqual(0, self.client("acquire", *where, "--after", "1s"))
+        self.assertEqual(0, self.client("release", *where))
+        self.assert_survives(process, 1)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

@@ -1,0 +1,244 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: MIT
+"""PyTorch's unmodified FileTimerClient with our timer_server.
+
+A worker is this script again with a mode behind its name, so that what is killed is a process of
+its own. What must survive is compared with a worker that must not and whose deadline is later: once
+that one is dead, the server has judged the other.
+"""
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+import torch.distributed.elastic.timer as timer
+
+BOUND_S = 30  # of every wait; none comes near it on a machine that is well
+FAR_S = 3600
+TORCH_DEFAULT_SCOPE = "contextlib.py#"  # what 1.13 calls a scope that nobody named
+
+
+def say(word):
+    print(word, flush=True)
+
+
+def hang():
+    while True:
+        signal.pause()
+
+
+def hung(client, seconds):
+    timer.configure(client)
+    with timer.expires(after=seconds, scope="forward"):
+        say("in")
+        hang()
+
+
+def unnamed(client, seconds):
+    timer.configure(client)
+    with timer.expires(after=seconds):
+        say("in")
+        hang()
+
+
+def healthy(client, seconds):
+    timer.configure(client)
+    with timer.expires(after=seconds, scope="forward"):
+        pass
+    say("in")
+    hang()
+
+
+def nested(client, seconds):
+    timer.configure(client)
+    with timer.expires(after=FAR_S, scope="epoch"):
+        with timer.expires(after=FAR_S, scope="step"):
+            pass
+        with timer.expires(after=seconds, scope="exchange"):
+            say("in")
+            hang()
+
+
+def flood(client, seconds):
+    # As many as a training loop opens in a few steps; the reference server's pipe is full by then.
+    timer.configure(client)
+    for _ in range(640):
+        with timer.expires(after=seconds, scope="step"):
+            pass
+    say("in")
+    hang()
+
+
+def past(client, _):
+    for _ in range(20):
+        client.acquire("forward", time.time() - FAR_S)
+        client.release("forward")
+    say("in")
+    hang()
+
+
+MODES = {f.__name__: f for f in (hung, unnamed, healthy, nested, flood, past)}
+
+
+class ServerWithTorchClient(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.mkdtemp(prefix="filetimer-torch-")
+        self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
+        self.pipe = os.path.join(self.folder, "requests")
+        self.log = os.path.join(self.folder, "expired.jsonl")
+
+    def start_server(self, *options):
+        server = subprocess.Popen(
+            [os.environ["TIMER_SERVER"], "--dir", self.folder, *options],
+            stdout=subprocess.PIPE, universal_newlines=True)
+        self.addCleanup(self.end, server)
+        self.assertTrue(server.stdout.readline().startswith("ready "))
+        return server
+
+    def start_worker(self, mode, seconds, number=signal.SIGKILL, **environment):
+        worker = subprocess.Popen(
+            [sys.executable, os.path.abspath(__file__), mode, self.pipe, str(seconds),
+             str(int(number))],
+            stdout=subprocess.PIPE, universal_newlines=True, env=dict(os.environ, **environment))
+        self.addCleanup(self.end, worker)
+        return worker
+
+    def worker(self, mode, seconds, number=signal.SIGKILL, **environment):
+        worker = self.start_worker(mode, seconds, number, **environment)
+        self.assertEqual(worker.stdout.readline(), "in\n")
+        return worker
+
+    @staticmethod
+    def end(process):
+        if process.poll() is None:
+            process.kill()
+        process.wait(timeout=BOUND_S)
+        process.stdout.close()
+
+    def records(self, event, pid):
+        with open(self.log) as lines:
+            records = [json.loads(line) for line in lines]
+        return [r for r in records if r["event"] == event and r.get("pid") == pid]
+
+    def record(self, event, pid):
+        end = time.monotonic() + BOUND_S
+        while time.monotonic() < end:
+            found = self.records(event, pid)
+            if found:
+                self.assertEqual(len(found), 1)
+                return found[0]
+            time.sleep(0.005)
+        self.fail(f"no {event} record of {pid}")
+
+    def stop(self, server):
+        server.terminate()
+        self.assertEqual(server.wait(timeout=BOUND_S), 0)
+        with open(self.log) as lines:
+            return json.loads(lines.readlines()[-1])
+
+    def assert_survives(self, worker, longest_deadline):
+        witness = self.worker("hung", longest_deadline + 0.5)
+        self.assertEqual(witness.wait(timeout=BOUND_S), -signal.SIGKILL)
+        self.assertIsNone(worker.poll())
+        self.assertEqual(self.records("expired", worker.pid), [])
+
+    def test_a_hung_worker_is_killed_and_its_scope_recorded(self):
+        self.start_server()
+        worker = self.worker("hung", 0.5, RANK="3", LOCAL_RANK="1")
+        self.assertEqual(worker.wait(timeout=BOUND_S), -signal.SIGKILL)
+        expired = self.record("expired", worker.pid)
+        self.assertEqual(expired["scope"], "forward")
+        self.assertEqual(expired["signal"], signal.SIGKILL)
+        self.assertEqual((expired["rank"], expired["local_rank"]), (3, 1))
+        self.assertAlmostEqual(expired["timeout_s"], 0.5, delta=0.4)
+        self.assertGreaterEqual(expired["overdue_ms"], 0)
+        killed = self.record("killed", worker.pid)
+        self.assertEqual(killed["verdict"], "dead")
+        self.assertEqual([s["signal"] for s in killed["signals"]], [signal.SIGKILL])
+
+    def test_a_scope_that_nobody_named_is_enforced(self):
+        self.start_server()
+        worker = self.worker("unnamed", 0.3)
+        self.assertEqual(worker.wait(timeout=BOUND_S), -signal.SIGKILL)
+        self.assertIn(TORCH_DEFAULT_SCOPE, self.record("expired", worker.pid)["scope"])
+
+    def test_a_healthy_worker_is_left_alone(self):
+        self.start_server()
+        self.assert_survives(self.worker("healthy", 0.5), 0.5)
+
+    def test_an_inner_scope_expires_inside_an_outer_one(self):
+        self.start_server()
+        worker = self.worker("nested", 0.3)
+        self.assertEqual(worker.wait(timeout=BOUND_S), -signal.SIGKILL)
+        expired = self.record("expired", worker.pid)
+        self.assertEqual(expired["scope"], "exchange")
+        self.assertEqual({s["scope"] for s in expired["open_scopes"]}, {"epoch", "exchange"})
+        self.assertEqual(self.record("killed", worker.pid)["cancelled"], ["epoch"])
+
+    def test_640_scopes_in_a_tight_loop_raise_nothing_and_leave_nothing_armed(self):
+        server = self.start_server()
+        workers = [self.start_worker("flood", 2) for _ in range(2)]
+        for worker in workers:
+            self.assertEqual(worker.stdout.readline(), "in\n")  # else it died of BlockingIOError
+        for worker in workers:
+            self.assert_survives(worker, 2)
+        stopped = self.stop(server)
+        self.assertEqual(stopped["left"], [])
+        self.assertEqual(stopped["rejected"], 0)
+
+    def test_the_signal_is_the_clients(self):
+        self.start_server()
+        worker = self.worker("hung", 0.3, signal.SIGTERM)
+        self.assertEqual(worker.wait(timeout=BOUND_S), -signal.SIGTERM)
+        killed = self.record("killed", worker.pid)
+        self.assertEqual([s["name"] for s in killed["signals"]], ["SIGTERM"])
+
+    def test_a_client_with_signal_0_is_recorded_and_not_killed(self):
+        self.start_server()
+        worker = self.worker("hung", 0.2, 0)
+        self.assertEqual(self.record("killed", worker.pid)["verdict"], "spared")
+        self.assertIsNone(worker.poll())
+
+    def test_an_acquire_that_is_past_and_its_release_read_together_kill_nobody(self):
+        server = self.start_server()
+        server.send_signal(signal.SIGSTOP)
+        worker = self.worker("past", 0)
+        server.send_signal(signal.SIGCONT)
+        self.assert_survives(worker, 0)
+        self.assertEqual(self.stop(server)["left"], [])
+
+    def test_a_worker_that_ends_inside_a_scope_has_left_it_open(self):
+        self.start_server()
+        worker = self.worker("hung", FAR_S)
+        worker.terminate()
+        worker.wait(timeout=BOUND_S)
+        self.assertEqual(self.record("left_open", worker.pid)["scope"], "forward")
+        self.assertEqual(self.records("killed", worker.pid), [])
+
+    def test_without_a_server_the_client_says_not_available(self):
+        client = timer.FileTimerClient(self.pipe)
+        with self.assertRaisesRegex(BrokenPipeError, "not available"):
+            client.acquire("forward", time.time() + FAR_S)
+        server = self.start_server()
+        self.stop(server)
+        with self.assertRaisesRegex(BrokenPipeError, "not available"):
+            client.acquire("forward", time.time() + FAR_S)
+        # Nor after a server that was killed and left its pipe.
+        server = self.start_server()
+        server.kill()
+        server.wait(timeout=BOUND_S)
+        self.assertTrue(os.path.exists(self.pipe))
+        with self.assertRaisesRegex(BrokenPipeError, "not available"):
+            client.acquire("forward", time.time() + FAR_S)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) == 5 and sys.argv[1] in MODES:
+        MODES[sys.argv[1]](timer.FileTimerClient(sys.argv[2], int(sys.argv[4])), float(sys.argv[3]))
+    else:
+        unittest.main(verbosity=2)

@@ -1,0 +1,171 @@
+// `timer_client acquire` and `release`: one request for a process that is not this one, typically
+// the shell that calls. They speak through the transport directly: a TimerClient would release the
+// timer when this process ends, and would give a second timer of that name an id of its own.
+// SPDX-License-Identifier: MIT
+#include <fmt/format.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <charconv>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "common/run_folder.hpp"
+#include "common/scope_name.hpp"
+#include "common/text.hpp"
+#include "timer_client/cli/commands.hpp"
+#include "timer_client/cli/options.hpp"
+#include "timer_client/cli/output.hpp"
+#include "timer_client/src/pipe_transport.hpp"
+#include "timer_client/src/unix_deadline.hpp"
+
+namespace filetimer::cli {
+namespace {
+
+using std::chrono::milliseconds;
+
+// A full pipe is emptied soon by a server that is well; a server that is being restarted is back
+// within this time, and one that is missing should be reported at once.
+constexpr Duration kPatienceWhenFull = milliseconds{1000};
+constexpr Duration kPatienceWithoutServer = milliseconds{250};
+constexpr Duration kPause = milliseconds{10};
+
+struct Options {
+  Place place;
+  std::string scope;
+  std::optional<Duration> after;
+  pid_t pid = 0;  // 0: the parent
+  int signal = SIGKILL;
+};
+
+constexpr const char* kExits =
+    "Exit codes: 0 sent, 1 failed, 2 usage, 4 no server, 6 refused (another user's process).";
+
+// Which process is meant; a number that no server would watch is a usage error.
+Result<pid_t> watched_pid(pid_t given) {
+  if (given != 0) {
+    return given;
+  }
+  const pid_t parent = ::getppid();
+  if (parent == 1) {
+    return failure("the calling process is process 1, which is not watched: expected --pid PID");
+  }
+  return parent;
+}
+
+int send_patiently(PipeTransport& transport, const TimerRequest& request) {
+  const Instant start = Instant::now();
+  for (;;) {
+    const Transport::Sent sent = transport.send(request);
+    if (sent == Transport::Sent::kYes) {
+      return kExitDone;
+    }
+    const bool full = sent == Transport::Sent::kTryLater;
+    if (Instant::now() - start >= (full ? kPatienceWhenFull : kPatienceWithoutServer)) {
+      if (full) {
+        complain(fmt::format("the server does not read its pipe '{}': it was full for {}",
+                             transport.target(), duration_text(kPatienceWhenFull)));
+        return kExitFailed;
+      }
+      std::string why = "it went away";
+      transport.server_is_there(why);
+      complain(fmt::format("no timer server at '{}': {}", transport.target(), why));
+      return kExitNoServer;
+    }
+    std::this_thread::sleep_for(kPause);
+  }
+}
+
+TimerRequest request_for(const Options& options, pid_t pid) {
+  TimerRequest request;
+  request.pid = pid;
+  request.scope = bounded_scope_name(valid_utf8(options.scope));
+  request.timer_id = request.scope;
+  return request;
+}
+
+int run_acquire(const Options& options) {
+  const Result<pid_t> pid = watched_pid(options.pid);
+  if (!pid) {
+    complain(pid.error().message);
+    return kExitUsage;
+  }
+  // The server could not tell us, there is no answer on the wire. Signal 0 is only a question.
+  if (::kill(*pid, 0) != 0) {
+    const bool exists = errno == EPERM;
+    complain(fmt::format("process {} {}", *pid,
+                         exists ? "belongs to another user: it can't be watched"
+                                : "does not exist: nothing to watch"));
+    return exists ? kExitRefused : kExitFailed;
+  }
+  TimerRequest request = request_for(options, *pid);
+  request.timeout = *options.after;
+  request.signal = options.signal;
+  request.expiration_time = unix_time_of(Instant::now() + *options.after);
+  PipeTransport transport(resolve_pipe(options.place.dir, options.place.fifo));
+  return send_patiently(transport, request);
+}
+
+int run_release(const Options& options) {
+  const Result<pid_t> pid = watched_pid(options.pid);
+  if (!pid) {
+    complain(pid.error().message);
+    return kExitUsage;
+  }
+  TimerRequest request = request_for(options, *pid);
+  request.release = true;
+  PipeTransport transport(resolve_pipe(options.place.dir, options.place.fifo));
+  return send_patiently(transport, request);
+}
+
+void add_pid_option(CLI::App& app, Options& options) {
+  app.add_option_function<std::string>(
+         "--pid",
+         [&options](const std::string& word) {
+           pid_t pid = 0;
+           const auto [end, ec] = std::from_chars(word.data(), word.data() + word.size(), pid);
+           if (ec != std::errc{} || end != word.data() + word.size() || pid <= 1) {
+             throw CLI::ValidationError(
+                 "--pid",
+                 fmt::format("'{}' is not a process to watch: expected a number over 1", word));
+           }
+           options.pid = pid;
+         },
+         "The watched process [the one that calls timer_client]")
+      ->type_name("PID");
+}
+
+}  // namespace
+
+Command add_acquire(CLI::App& root) {
+  auto options = std::make_shared<Options>();
+  CLI::App* app =
+      root.add_subcommand("acquire", "Start a timer that kills a process unless it is released");
+  add_scope_option(*app, options->scope, "The timer's name; acquiring it again renews it")
+      ->required();
+  add_duration_option(*app, "--after", options->after, "When it expires (inf: never)")->required();
+  add_pid_option(*app, *options);
+  add_signal_option(*app, options->signal);
+  add_place_options(*app, options->place);
+  app->footer(std::string("Examples:\n"
+                          "  timer_client acquire --scope copy --after 10m   # in a shell script\n"
+                          "  cp -r data /scratch\n"
+                          "  timer_client release --scope copy\n\n") +
+              kExits);
+  return {app, [options] { return run_acquire(*options); }};
+}
+
+Command add_release(CLI::App& root) {
+  auto options = std::make_shared<Options>();
+  CLI::App* app = root.add_subcommand("release", "End a timer that `acquire` started");
+  add_scope_option(*app, options->scope, "The timer's name")->required();
+  add_pid_option(*app, *options);
+  add_place_options(*app, options->place);
+  app->footer(std::string("Example:\n"
+                          "  timer_client release --scope copy --pid 4711\n\n") +
+              kExits);
+  return {app, [options] { return run_release(*options); }};
+}
+
+}  // namespace filetimer::cli

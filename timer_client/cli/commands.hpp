@@ -1,0 +1,40 @@
+// The subcommands of timer_client. Each is one file: it adds its options to the root application
+// and returns what is to be run once they are parsed. Only main.cpp calls these.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <CLI/App.hpp>
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace filetimer::cli {
+
+// Exit codes, for every subcommand but `run`.
+inline constexpr int kExitDone = 0;
+inline constexpr int kExitFailed = 1;
+inline constexpr int kExitUsage = 2;
+inline constexpr int kExitNoServer = 4;
+inline constexpr int kExitRefused = 6;
+
+// Exit codes of `run`, as GNU timeout has them; 128+N for a signal, else COMMAND's own.
+inline constexpr int kExitExpired = 124;
+inline constexpr int kExitRunFailed = 125;  // also for bad usage
+inline constexpr int kExitNotExecutable = 126;
+inline constexpr int kExitNotFound = 127;
+inline constexpr int kExitSignalBase = 128;
+
+struct Command {
+  CLI::App* app = nullptr;
+  std::function<int()> run;  // called after parsing; returns the exit code
+};
+
+// `command`: what stands behind `--`. It never goes through the parser, which would take
+// COMMAND's options for ours.
+Command add_run(CLI::App& root, const std::vector<std::string>& command);
+Command add_acquire(CLI::App& root);
+Command add_release(CLI::App& root);
+Command add_log(CLI::App& root);
+Command add_show(CLI::App& root);
+
+}  // namespace filetimer::cli

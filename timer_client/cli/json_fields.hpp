@@ -1,0 +1,81 @@
+// Reading single keys of a record that anybody may have written: a value of another type than
+// expected counts as absent. For the .cpp files that parse records; no header includes this.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#ifndef SIMDJSON_EXCEPTIONS
+#define SIMDJSON_EXCEPTIONS 0
+#endif
+#include <simdjson.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace filetimer::cli {
+
+inline std::optional<std::int64_t> as_integer(simdjson::dom::element value) {
+  std::int64_t number = 0;
+  if (value.get_int64().get(number) != simdjson::SUCCESS) {
+    return std::nullopt;
+  }
+  return number;
+}
+
+inline std::optional<double> as_number(simdjson::dom::element value) {
+  double number = 0;
+  if (value.get_double().get(number) != simdjson::SUCCESS) {
+    return std::nullopt;
+  }
+  return number;
+}
+
+inline std::string as_text(simdjson::dom::element value) {
+  std::string_view text;
+  return value.get_string().get(text) == simdjson::SUCCESS ? std::string(text) : std::string();
+}
+
+inline std::optional<std::int64_t> integer_at(simdjson::dom::object object, std::string_view key) {
+  simdjson::dom::element value;
+  return object.at_key(key).get(value) == simdjson::SUCCESS ? as_integer(value) : std::nullopt;
+}
+
+inline std::optional<double> number_at(simdjson::dom::object object, std::string_view key) {
+  simdjson::dom::element value;
+  return object.at_key(key).get(value) == simdjson::SUCCESS ? as_number(value) : std::nullopt;
+}
+
+inline std::string text_at(simdjson::dom::object object, std::string_view key) {
+  simdjson::dom::element value;
+  return object.at_key(key).get(value) == simdjson::SUCCESS ? as_text(value) : std::string();
+}
+
+// The elements of the array under `key`; none when there is no array.
+inline std::vector<simdjson::dom::element> elements_at(simdjson::dom::object object,
+                                                       std::string_view key) {
+  std::vector<simdjson::dom::element> elements;
+  simdjson::dom::array array;
+  if (object.at_key(key).get_array().get(array) == simdjson::SUCCESS) {
+    for (const simdjson::dom::element element : array) {
+      elements.push_back(element);
+    }
+  }
+  return elements;
+}
+
+// Those of them that are objects.
+inline std::vector<simdjson::dom::object> objects_at(simdjson::dom::object object,
+                                                     std::string_view key) {
+  std::vector<simdjson::dom::object> objects;
+  for (const simdjson::dom::element element : elements_at(object, key)) {
+    simdjson::dom::object one;
+    if (element.get_object().get(one) == simdjson::SUCCESS) {
+      objects.push_back(one);
+    }
+  }
+  return objects;
+}
+
+}  // namespace filetimer::cli

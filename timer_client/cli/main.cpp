@@ -1,0 +1,99 @@
+// The command line of filetimer's client: parses, picks the subcommand, turns its answer into an
+// exit code. What the subcommands do is in the files beside this one.
+// SPDX-License-Identifier: MIT
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "timer_client/cli/commands.hpp"
+#include "timer_client/cli/output.hpp"
+
+namespace {
+
+using namespace filetimer::cli;
+
+constexpr const char* kRun = "run";
+
+struct Words {
+  std::vector<std::string> ours;
+  std::vector<std::string> command;  // behind the first `--` of `run`
+};
+
+// By hand and first: no option of COMMAND is ever taken for ours.
+Words split(int argc, char** argv) {
+  Words words{{argv + 1, argv + argc}, {}};
+  const auto first = std::find_if(words.ours.begin(), words.ours.end(),
+                                  [](const std::string& word) { return !word.starts_with('-'); });
+  const auto dashes = std::find(words.ours.begin(), words.ours.end(), "--");
+  if (first < dashes && *first == kRun && dashes != words.ours.end()) {
+    words.command.assign(dashes + 1, words.ours.end());
+    words.ours.erase(dashes, words.ours.end());
+  }
+  return words;
+}
+
+// A word that nobody asked for; empty when there is none.
+std::string unexpected_word(const CLI::App& root) {
+  for (const CLI::App* app : root.get_subcommands()) {
+    if (const auto words = app->remaining(); !words.empty()) {
+      const bool is_command = app->get_name() == kRun && !words[0].starts_with('-');
+      return "unexpected '" + words[0] + "': " +
+             (is_command ? "expected '-- COMMAND [ARG...]' at the end"
+                         : "see timer_client " + app->get_name() + " --help");
+    }
+  }
+  if (const auto words = root.remaining(); !words.empty()) {
+    std::string message = "unexpected '" + words[0] + "': expected one of";
+    for (const CLI::App* app : root.get_subcommands([](const CLI::App*) { return true; })) {
+      message += ' ' + app->get_name();
+    }
+    return message;
+  }
+  return {};
+}
+
+int usage_error(const CLI::App& root, const std::string& message) {
+  const auto parsed = root.get_subcommands();
+  const bool is_run = !parsed.empty() && parsed[0]->get_name() == kRun;
+  complain(!parsed.empty() ? parsed[0]->get_name() + ": " + message : message);
+  return is_run ? kExitRunFailed : kExitUsage;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Words words = split(argc, argv);
+  CLI::App root("Client of timer_server, which kills processes that miss their deadlines.");
+  root.name("timer_client");
+  root.set_version_flag("--version", "timer_client " FILETIMER_VERSION);
+  root.footer(
+      "Environment: FILETIMER_DIR names the run folder.\n"
+      "Exit codes: 0 done, 1 failed, 2 usage, 4 no server, 5 timed out, 6 refused; `run` has its\n"
+      "own (timer_client run --help).");
+  root.allow_extras();
+  const Command commands[] = {add_run(root, words.command), add_acquire(root), add_release(root),
+                              add_log(root), add_show(root)};
+  for (const Command& command : commands) {
+    command.app->allow_extras();
+  }
+  try {
+    std::reverse(words.ours.begin(), words.ours.end());  // as the parser wants them
+    root.parse(words.ours);
+  } catch (const CLI::Success& help_or_version) {
+    return root.exit(help_or_version);
+  } catch (const CLI::ParseError& error) {
+    // An option that was misspelt tells more than that the right one is missing.
+    const std::string word = unexpected_word(root);
+    return usage_error(root, word.empty() ? error.what() : word);
+  }
+  if (const std::string word = unexpected_word(root); !word.empty()) {
+    return usage_error(root, word);
+  }
+  for (const Command& command : commands) {
+    if (command.app->parsed()) {
+      return command.run();
+    }
+  }
+  return usage_error(root, "no subcommand: see timer_client --help");
+}

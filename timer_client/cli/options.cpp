@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: MIT
+#include "timer_client/cli/options.hpp"
+
+#include <fmt/format.h>
+#include <signal.h>
+#include <string.h>
+
+#include <charconv>
+
+namespace filetimer::cli {
+namespace {
+
+constexpr int kLastSignal = 64;
+constexpr int kLastNamedSignal = 31;
+
+std::optional<int> number_of(std::string_view text) {
+  int number = 0;
+  const auto [end, ec] = std::from_chars(text.data(), text.data() + text.size(), number);
+  const bool whole = ec == std::errc{} && end == text.data() + text.size();
+  return whole ? std::optional(number) : std::nullopt;
+}
+
+// "RTMIN", "RTMIN+3", "RTMAX-1".
+std::optional<int> realtime_signal(std::string_view name) {
+  const bool from_low = name.starts_with("RTMIN");
+  if (!from_low && !name.starts_with("RTMAX")) {
+    return std::nullopt;
+  }
+  const int base = from_low ? SIGRTMIN : SIGRTMAX;
+  std::string_view rest = name.substr(5);
+  if (rest.empty()) {
+    return base;
+  }
+  if (rest[0] != (from_low ? '+' : '-')) {
+    return std::nullopt;
+  }
+  rest.remove_prefix(1);
+  const auto distance = rest.starts_with('-') ? std::nullopt : number_of(rest);
+  if (!distance || *distance > SIGRTMAX - SIGRTMIN) {
+    return std::nullopt;
+  }
+  return from_low ? base + *distance : base - *distance;
+}
+
+}  // namespace
+
+void add_place_options(CLI::App& app, Place& place) {
+  app.add_option("--dir", place.dir,
+                 "The run folder [$FILETIMER_DIR, else\n"
+                 "$XDG_RUNTIME_DIR/filetimer, else /dev/shm/filetimer-UID]")
+      ->type_name("DIR");
+  app.add_option("--fifo", place.fifo, "The server's pipe, where it is not in the run folder")
+      ->type_name("PATH");
+}
+
+CLI::Option* add_duration_option(CLI::App& app, const std::string& flag,
+                                 std::optional<Duration>& value, const std::string& description) {
+  return app
+      .add_option_function<std::string>(
+          flag,
+          [flag, &value](const std::string& word) {
+            const Result<Duration> duration = parse_duration(word, EndlessDuration::kAllowed);
+            if (!duration) {
+              throw CLI::ValidationError(flag, duration.error().message);
+            }
+            value = *duration;
+          },
+          description)
+      ->type_name("DUR");
+}
+
+CLI::Option* add_scope_option(CLI::App& app, std::string& name, const std::string& description) {
+  return app
+      .add_option_function<std::string>(
+          "--scope",
+          [&name](const std::string& word) {
+            if (word.empty()) {
+              throw CLI::ValidationError("--scope", "'' is not a name: expected at least one byte");
+            }
+            name = word;
+          },
+          description)
+      ->type_name("NAME");
+}
+
+CLI::Option* add_signal_option(CLI::App& app, int& signal) {
+  return app
+      .add_option_function<std::string>(
+          "--signal",
+          [&signal](const std::string& word) {
+            const Result<int> number = parse_signal(word);
+            if (!number) {
+              throw CLI::ValidationError("--signal", number.error().message);
+            }
+            signal = *number;
+          },
+          "What to kill with, by name or number [KILL];\n0: record the expiry, kill nobody")
+      ->type_name("SIG");
+}
+
+Result<int> parse_signal(std::string_view word) {
+  if (const auto number = number_of(word); number && *number >= 0 && *number <= kLastSignal) {
+    return *number;
+  }
+  const std::string_view name = word.starts_with("SIG") ? word.substr(3) : word;
+  for (int signal = 1; signal <= kLastNamedSignal; ++signal) {
+    if (const char* known = ::sigabbrev_np(signal); known != nullptr && name == known) {
+      return signal;
+    }
+  }
+  if (const auto signal = realtime_signal(name)) {
+    return *signal;
+  }
+  return failure(fmt::format(
+      "'{}' is not a signal: expected a name such as TERM or SIGTERM, or a number from 0 to {}",
+      word, kLastSignal));
+}
+
+}  // namespace filetimer::cli

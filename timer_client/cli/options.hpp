@@ -1,0 +1,33 @@
+// Options that several subcommands share. Each reads its word while the command line is parsed, so
+// a wrong one is a usage error that quotes it.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <CLI/App.hpp>
+#include <optional>
+#include <string>
+
+#include "common/clock.hpp"
+#include "common/duration_text.hpp"
+#include "common/result.hpp"
+
+namespace filetimer::cli {
+
+// Where the server is.
+struct Place {
+  std::string dir;
+  std::string fifo;
+};
+void add_place_options(CLI::App& app, Place& place);
+
+CLI::Option* add_duration_option(CLI::App& app, const std::string& flag,
+                                 std::optional<Duration>& value, const std::string& description);
+
+// A scope's name: any bytes, at least one.
+CLI::Option* add_scope_option(CLI::App& app, std::string& name, const std::string& description);
+
+// `TERM`, `SIGTERM`, `15`, `RTMIN+1`; 0 means that nobody is killed.
+CLI::Option* add_signal_option(CLI::App& app, int& signal);
+Result<int> parse_signal(std::string_view word);
+
+}  // namespace filetimer::cli

@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: MIT
+#include "timer_client/src/keeper.hpp"
+
+#include <pthread.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <new>
+#include <system_error>
+#include <thread>
+
+namespace filetimer {
+namespace {
+
+// How much of a backlog one call of a worker carries off, at about 3 us each: a call never blocks.
+constexpr std::size_t kSendsPerCall = 16;
+// How long the thread stays when nothing waits, so that a pipe that is full again and again does
+// not start a thread each time.
+constexpr Duration kLinger = std::chrono::seconds{1};
+
+std::chrono::steady_clock::time_point steady(Instant instant) {
+  // libstdc++'s steady_clock is CLOCK_MONOTONIC.
+  return std::chrono::steady_clock::time_point{Duration{instant.ns}};
+}
+
+}  // namespace
+
+Keeper& Keeper::instance() {
+  static Keeper& keeper = *new Keeper;
+  return keeper;
+}
+
+Keeper::Keeper() {
+  ::pthread_atfork([] { instance().mutex_.lock(); }, [] { instance().mutex_.unlock(); },
+                   [] { instance().become_child(); });
+}
+
+void Keeper::become_child() noexcept {
+  // The other threads are not here, whatever they were doing. A condition variable on which one of
+  // them waited can be neither used nor destroyed; it is made anew in its place.
+  new (&wake_) std::condition_variable;
+  is_running_ = false;
+  ++fork_count_;
+  for (Outbox& outbox : outboxes_) {
+    outbox.forget_all();
+  }
+  ids_.clear();
+  drop_abandoned();
+  mutex_.unlock();
+}
+
+Outbox& Keeper::add(std::unique_ptr<Transport> transport) {
+  return outboxes_.emplace_back(std::move(transport), ids_);
+}
+
+void Keeper::abandon(Outbox& outbox) noexcept {
+  outbox.abandoned = true;
+  drop_abandoned();
+}
+
+void Keeper::drop_abandoned() noexcept {
+  outboxes_.remove_if([](const Outbox& outbox) { return outbox.abandoned && outbox.is_empty(); });
+}
+
+void Keeper::deliver(Outbox& outbox) noexcept {
+  outbox.flush(kSendsPerCall, Outbox::Sender::kCaller);
+  if (!outbox.has_pending()) {
+    return;
+  }
+  if (!is_running_) {
+    start_thread();
+  } else if (outbox.next_try() < sleeps_until_) {
+    wake_.notify_one();
+  }
+}
+
+void Keeper::start_thread() noexcept {
+  // The worker's signals are the worker's: the thread is born with all of them blocked.
+  sigset_t all;
+  sigset_t before;
+  ::sigfillset(&all);
+  ::pthread_sigmask(SIG_SETMASK, &all, &before);
+  try {
+    std::thread([this] { run(); }).detach();
+    is_running_ = true;
+  } catch (const std::system_error&) {
+    // No thread to be had now (a limit of the process). The next call tries again.
+  } catch (const std::bad_alloc&) {
+  }
+  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
+void Keeper::run() {
+  ::pthread_setname_np(::pthread_self(), "filetimer");
+  std::unique_lock held(mutex_);
+  Instant idle_since = Instant::never();
+  for (;;) {
+    const Instant now = Instant::now();
+    Instant next = Instant::never();
+    for (Outbox& outbox : outboxes_) {
+      if (outbox.has_pending() && outbox.next_try() <= now) {
+        outbox.flush(kSendsPerCall, Outbox::Sender::kKeeper);
+      }
+      if (outbox.has_pending()) {
+        next = std::min(next, outbox.next_try());
+      }
+    }
+    drop_abandoned();
+    if (!next.is_never()) {
+      idle_since = Instant::never();
+      sleeps_until_ = next;
+      wake_.wait_until(held, steady(next));
+      continue;
+    }
+    idle_since = std::min(idle_since, now);
+    if (now - idle_since >= kLinger) {
+      is_running_ = false;
+      return;
+    }
+    sleeps_until_ = Instant::never();
+    wake_.wait_until(held, steady(idle_since + kLinger));
+  }
+}
+
+}  // namespace filetimer

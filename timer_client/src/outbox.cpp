@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: MIT
+#include "timer_client/src/outbox.hpp"
+
+#include <algorithm>
+
+#include "timer_client/src/unix_deadline.hpp"
+
+namespace filetimer {
+namespace {
+
+using std::chrono::milliseconds;
+
+struct BackOff {
+  Duration first;
+  Duration longest;
+};
+constexpr BackOff kWhenFull{milliseconds{5}, milliseconds{250}};
+constexpr BackOff kWithoutServer{milliseconds{50}, milliseconds{1000}};
+
+}  // namespace
+
+void Outbox::acquire(Number number, TimerRequest request, Instant deadline, Owner owner) {
+  Timers made;
+  Timer& timer = made.emplace_back();
+  timer.number = number;
+  timer.request = std::move(request);
+  timer.deadline = deadline;
+  timer.owner = owner;
+  open_.emplace(number, made.begin());
+  pending_.splice(pending_.end(), made);
+}
+
+bool Outbox::renew(Number number, Duration timeout, Instant deadline) {
+  const auto found = open_.find(number);
+  if (found == open_.end()) {
+    return false;
+  }
+  found->second->request.timeout = timeout;
+  found->second->deadline = deadline;
+  make_pending(found->second);
+  return true;
+}
+
+Outbox::Released Outbox::release(Number number, Instant now) noexcept {
+  const auto found = open_.find(number);
+  if (found == open_.end()) {
+    return Released::kNotOpen;
+  }
+  const auto timer = found->second;
+  const bool in_time = now < timer->deadline;
+  open_.erase(found);
+  close(timer);
+  return in_time ? Released::kInTime : Released::kTooLate;
+}
+
+void Outbox::release_those_of_client(Instant now) noexcept {
+  for (auto next = open_.begin(); next != open_.end();) {
+    const auto timer = (next++)->second;
+    if (timer->owner == Owner::kClient) {
+      release(timer->number, now);
+    }
+  }
+}
+
+void Outbox::flush(std::size_t budget, Sender sender) noexcept {
+  bool some_were_sent = false;
+  for (; !pending_.empty() && budget > 0; --budget) {
+    Timer& timer = pending_.front();
+    if (!timer.request.release) {
+      // The deadline is kept on the monotonic clock and told on the wall clock as it stands now.
+      timer.request.expiration_time = unix_time_of(timer.deadline);
+    }
+    const Transport::Sent sent = transport_->send(timer.request);
+    if (sent != Transport::Sent::kYes) {
+      stopped(sent, some_were_sent, sender);
+      return;
+    }
+    some_were_sent = true;
+    delivered();
+  }
+  if (some_were_sent) {
+    is_watched_ = true;
+    last_stop_ = Transport::Sent::kYes;
+    next_try_ = Instant{};  // what is left over the budget is due at once
+  }
+}
+
+void Outbox::forget_all() noexcept {
+  open_.clear();
+  told_.clear();
+  pending_.clear();
+  last_stop_ = Transport::Sent::kYes;
+}
+
+void Outbox::make_pending(Timers::iterator timer) noexcept {
+  if (!timer->is_pending) {
+    timer->is_pending = true;
+    pending_.splice(pending_.end(), told_, timer);
+  }
+}
+
+// Of a timer that no server ever heard of, none has to hear again.
+void Outbox::close(Timers::iterator timer) noexcept {
+  ids_.close(timer->request.pid);
+  if (timer->may_be_known) {
+    timer->request.release = true;
+    make_pending(timer);
+  } else {
+    ids_.give_back(timer->request.pid, timer->request.timer_id);
+    list_of(*timer).erase(timer);
+  }
+}
+
+void Outbox::delivered() noexcept {
+  const auto timer = pending_.begin();
+  if (timer->request.release) {
+    ids_.give_back(timer->request.pid, timer->request.timer_id);
+    pending_.erase(timer);
+    return;
+  }
+  timer->may_be_known = true;
+  timer->is_pending = false;
+  told_.splice(told_.end(), pending_, timer);
+}
+
+void Outbox::stopped(Transport::Sent why, bool some_were_sent, Sender sender) noexcept {
+  is_watched_ = why == Transport::Sent::kTryLater;
+  if (why == Transport::Sent::kNoServer) {
+    // The next server knows nothing: all that is open is announced again.
+    for (Timer& timer : told_) {
+      timer.is_pending = true;
+    }
+    pending_.splice(pending_.end(), told_);
+  }
+  const BackOff& back_off = why == Transport::Sent::kNoServer ? kWithoutServer : kWhenFull;
+  if (some_were_sent || why != last_stop_) {
+    pause_ = back_off.first;
+  } else if (sender == Sender::kKeeper) {
+    pause_ = std::min(2 * pause_, back_off.longest);
+  } else {
+    return;  // the keeper's next try stands
+  }
+  last_stop_ = why;
+  next_try_ = Instant::now() + pause_;
+}
+
+}  // namespace filetimer

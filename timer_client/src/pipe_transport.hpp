@@ -1,0 +1,31 @@
+// Version-1 lines on a named pipe: what PyTorch's FileTimerServer reads, and ours.
+// The pipe is opened and closed for every request. Holding it open would be cheaper, but PyTorch's
+// server sits in readline() for as long as any writer holds its pipe, and kills nobody meanwhile.
+// No member blocks, throws or raises SIGPIPE; there is no state, so any thread and any forked child
+// may call.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <filetimer/transport.hpp>
+#include <string>
+
+#include "common/result.hpp"
+
+namespace filetimer {
+
+class PipeTransport final : public Transport {
+ public:
+  explicit PipeTransport(std::string path) : path_(std::move(path)) {}
+
+  Sent send(const TimerRequest& request) noexcept override;
+  bool server_is_there(std::string& why) noexcept override;
+  [[nodiscard]] std::string target() const override { return path_; }
+
+ private:
+  std::string path_;
+};
+
+// The line that says `request`, with its newline.
+std::string version_1_line(const TimerRequest& request);
+
+}  // namespace filetimer
