@@ -90,6 +90,15 @@ bool escapes_are_json(std::string_view text) {
   return true;
 }
 
+Result<bool> read_bool(std::string_view key, ondemand::value value) {
+  const std::string_view token = token_of(value);
+  bool flag = false;
+  if (value.get_bool().get(flag) != simdjson::SUCCESS) {
+    return wrong_value(key, token, "true or false");
+  }
+  return flag;
+}
+
 Result<std::string_view> read_string(std::string_view key, ondemand::value value) {
   const std::string_view token = token_of(value);
   std::string_view text;
@@ -228,6 +237,9 @@ Status read_field(std::string_view key, ondemand::value value, Request& request,
   if (key == "x_scope") {
     return store(read_string(key, value), request.x_scope);
   }
+  if (key == "x_whole_process") {
+    return store(read_bool(key, value), request.x_whole_process);
+  }
   if (const auto error = check_value(value, 0)) {
     return not_json(error);
   }
@@ -325,6 +337,9 @@ std::string format(const Request& request) {
   if (request.x_scope) {
     line += ", \"x_scope\": ";
     append_json_string(line, *request.x_scope);
+  }
+  if (request.x_whole_process) {
+    line += ", \"x_whole_process\": true";
   }
   line += "}\n";
   return line;

@@ -33,6 +33,7 @@ struct Request {
   std::optional<double> x_grace_s;          // from the signal to SIGKILL; negative: never
   std::optional<pid_t> x_tid;               // the thread that opened the scope
   std::optional<std::string_view> x_scope;  // the scope's name, where scope_id had to differ
+  bool x_whole_process = false;             // the worker's end ends the scope in time
 
   [[nodiscard]] bool is_release() const { return expiration_time < 0; }
   [[nodiscard]] bool is_from_own_client() const { return x_timeout_s.has_value(); }

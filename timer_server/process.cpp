@@ -145,7 +145,7 @@ Result<Process> open_process(pid_t pid) {
   process.pidfd = open_pidfd(pid);
   if (!process.pidfd) {
     if (errno == ESRCH) {
-      return failure(fmt::format("pid {} is no process", pid));
+      return tl::unexpected<Error>(Error{fmt::format("pid {} is no process", pid), ESRCH});
     }
     if (errno == EINVAL) {
       return failure(fmt::format("pid {} is not a process's own id (a thread's?)", pid));
@@ -155,7 +155,7 @@ Result<Process> open_process(pid_t pid) {
   const auto stat = read_stat(fmt::format("/proc/{}", pid));
   const auto uids = read_uids(pid);
   if (!stat || !uids || !process.is_alive()) {
-    return failure(fmt::format("pid {} has ended", pid));
+    return tl::unexpected<Error>(Error{fmt::format("pid {} has ended", pid), ESRCH});
   }
   process.start_time = stat->start_time;
   process.comm = stat->comm;

@@ -52,7 +52,7 @@ struct Process {
 UniqueFd open_pidfd(pid_t pid);
 
 // Opens a pidfd and reads who that is. What was read belongs to the process the pidfd holds: the
-// process is still alive after the reading.
+// process is still alive after the reading. Fails with ESRCH when there is none, or it has ended.
 Result<Process> open_process(pid_t pid);
 
 // The pids of the processes above `pid` up to 1, nearest first.

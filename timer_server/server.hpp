@@ -105,7 +105,7 @@ class Server final : private RequestSink {
   // What the present reading of the pipe knows.
   ClockReading now_;
   std::uint64_t batch_ = 0;
-  std::unordered_map<pid_t, std::string> refused_in_batch_;
+  std::unordered_map<pid_t, Error> refused_in_batch_;
 
   std::shared_ptr<Incident> incident_;
   std::unordered_set<std::string> cut_names_;  // scopes whose cut timeout was recorded

@@ -64,7 +64,10 @@ void Server::acquire(const wire::Request& request, std::string_view line) {
   }
   const Result<Worker*> worker = worker_of(request.pid);
   if (!worker) {
-    reject(worker.error().message);
+    // A scope that is the whole life of a process is over with it, however short that was.
+    if (!request.x_whole_process || worker.error().errno_value != ESRCH) {
+      reject(worker.error().message);
+    }
     return;
   }
   if ((*worker)->dying) {
@@ -111,11 +114,11 @@ Result<Worker*> Server::worker_of(pid_t pid) {
   }
   // Looking a stranger up takes a few system calls: not once a line for one who floods us.
   if (const auto refused = refused_in_batch_.find(pid); refused != refused_in_batch_.end()) {
-    return failure(refused->second);
+    return tl::unexpected<Error>(refused->second);
   }
   auto admitted = admit(pid);
   if (!admitted) {
-    refused_in_batch_[pid] = admitted.error().message;
+    refused_in_batch_[pid] = admitted.error();
   }
   return admitted;
 }
@@ -175,6 +178,7 @@ ScopeTerms Server::terms_of(const wire::Request& request, const Worker& worker,
   terms.deadline = monotonic_from_unix(request.expiration_time, now_);
   terms.signal = request.signal;
   terms.tid = request.x_tid.value_or(0);
+  terms.whole_process = request.x_whole_process;
   if (request.x_timeout_s) {
     terms.timeout = duration_from(*request.x_timeout_s);
   } else if (!terms.deadline.is_never()) {

@@ -146,7 +146,9 @@ void Server::on_death(pid_t pid) {
 void Server::bury(Worker& worker) {
   const Instant now = Instant::now();
   for (const ScopeView& scope : open_scopes_of(worker)) {
-    log_->append(records_.left_open(WorkerIdentity::of(worker), scope, now));
+    if (!scope.terms.whole_process) {
+      log_->append(records_.left_open(WorkerIdentity::of(worker), scope, now));
+    }
   }
   deaths_.erase(worker.process->pid);
   table_.remove_worker(worker);

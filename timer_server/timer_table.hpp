@@ -40,6 +40,7 @@ struct ScopeTerms {
   std::optional<Duration> grace;  // from the signal to SIGKILL; none: one signal and no more
   int signal = 0;                 // 0 or less: kill nobody
   pid_t tid = 0;                  // 0: unknown
+  bool whole_process = false;     // the worker's end ends it in time
 };
 
 struct Scope : hooks::Hook<hooks::ById>, hooks::Hook<hooks::ByDeadline> {

@@ -1,7 +1,7 @@
 // Who a worker is to the people who started it: command line, rank, job. `cmdline` and `environ`
 // take the memory lock of the process and may block for as long as it holds it, so these are read
-// on the side thread (side_thread.hpp), once, when a worker is first seen. SPDX-License-Identifier:
-// MIT
+// on the side thread (side_thread.hpp), once, when a worker is first seen.
+// SPDX-License-Identifier: MIT
 #pragma once
 
 #include <sys/types.h>

@@ -1,6 +1,7 @@
 // `timer_client run`: starts COMMAND as its child with one scope open on it, and ends as GNU
 // timeout does. It is only the scope's owner: the killing is the server's, and goes on being it
-// should this process be killed. SPDX-License-Identifier: MIT
+// should this process be killed.
+// SPDX-License-Identifier: MIT
 #include <fmt/format.h>
 #include <signal.h>
 #include <spawn.h>
@@ -119,6 +120,7 @@ TimerId open_scope(TimerClient& client, const Options& options, const std::strin
   scope.signal = options.signal;
   scope.grace = options.grace;
   scope.pid = child;
+  scope.whole_process = true;
   try {
     const TimerId timer = client.acquire(name, options.after.value_or(kNoDeadline), scope);
     if (!client.is_watched()) {

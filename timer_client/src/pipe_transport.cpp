@@ -114,6 +114,7 @@ std::string version_1_line(const TimerRequest& request) {
   if (request.tid > 0) {
     line.x_tid = request.tid;
   }
+  line.x_whole_process = request.whole_process;
   if (request.scope != request.timer_id) {
     line.x_scope = request.scope;
   }

@@ -54,9 +54,8 @@ void check_scope(std::string_view name, const ScopeOptions& options) {
   }
 }
 
-std::string file_and_line(const std::source_location& where) {
-  const std::string_view path = where.file_name();
-  return fmt::format("{}:{}", path.substr(path.rfind('/') + 1), where.line());
+std::string file_and_line(std::string_view path, int line) {
+  return fmt::format("{}:{}", path.substr(path.rfind('/') + 1), line);
 }
 
 // Returns false when there is still none after `timeout`.
@@ -100,7 +99,10 @@ struct TimerClient::State {
     request.tid = request.pid == self ? ::gettid() : 0;
     // Made valid before it is cut: what a reader of the wire sees is what tells two names apart.
     request.scope = bounded_scope_name(valid_utf8(name));
-    auto id = keeper.ids().open(request.pid, request.scope);
+    request.whole_process = options.whole_process;
+    // Of one process two clients speak then: itself, and we who watch it from outside.
+    auto id = keeper.ids().open(
+        request.pid, options.whole_process ? request.scope + "#process" : request.scope);
     if (!id) {
       throw TimerError(
           fmt::format("{} scopes are open in process {}, which is the limit: '{}' was not opened",
@@ -206,8 +208,8 @@ bool TimerClient::release(TimerId timer) noexcept {
 }
 
 TimerScope TimerClient::expires(std::chrono::nanoseconds after, std::string_view name,
-                                const ScopeOptions& options, std::source_location where) {
-  const std::string own_name = name.empty() ? file_and_line(where) : std::string(name);
+                                const ScopeOptions& options, const char* file, int line) {
+  const std::string own_name = name.empty() ? file_and_line(file, line) : std::string(name);
   check_scope(own_name, options);
   check_timeout("the timeout", after);
   const auto held = Keeper::instance().lock();

@@ -23,7 +23,6 @@
 #include <filetimer/transport.hpp>
 #include <memory>
 #include <optional>
-#include <source_location>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -70,6 +69,8 @@ struct ScopeOptions {
   std::optional<std::chrono::nanoseconds> grace;
   // The process that is watched; 0: this one. Another one must belong to the same user.
   pid_t pid = 0;
+  // The scope is the whole life of that process: its end in time is as good as a release.
+  bool whole_process = false;
 };
 
 // Names one open timer of a client. A default-made one names none: releasing it does nothing.
@@ -115,7 +116,8 @@ class TimerClient {
   // as "train.cpp:123". Throws as acquire().
   [[nodiscard]] TimerScope expires(std::chrono::nanoseconds after, std::string_view name = {},
                                    const ScopeOptions& options = {},
-                                   std::source_location where = std::source_location::current());
+                                   const char* file = __builtin_FILE(),
+                                   int line = __builtin_LINE());
 
   // One timer for the whole job, named "job". A second start() renews it. Throws as acquire().
   void start(std::chrono::nanoseconds after);

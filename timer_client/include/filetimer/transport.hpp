@@ -26,6 +26,7 @@ struct TimerRequest {
   int signal = 9;  // 0: record the expiry, kill nobody
   // From the signal to SIGKILL; negative: the server's default; nanoseconds::max(): never.
   std::chrono::nanoseconds grace{-1};
+  bool whole_process = false;  // the worker's end ends the scope in time
 };
 
 class Transport {
