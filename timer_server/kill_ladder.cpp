@@ -91,12 +91,15 @@ void KillLadder::start(KillOrder order, Instant now) {
   kills_.push_back(std::move(kill));
 }
 
-Instant KillLadder::advance(Instant now) {
+void KillLadder::acknowledge_deaths() const {
   // Deaths are seen by asking each pidfd; the epoll only wakes us, once for each.
   std::array<epoll_event, 64> events{};
   while (::epoll_wait(deaths_.get(), events.data(), static_cast<int>(events.size()), 0) ==
          static_cast<int>(events.size())) {
   }
+}
+
+Instant KillLadder::advance(Instant now) {
   Instant next = Instant::never();
   for (std::size_t i = 0; i < kills_.size(); ++i) {
     const std::shared_ptr<Kill> kill = kills_[i];  // step() may end it

@@ -67,6 +67,8 @@ class KillLadder {
   // side threads have news, and when death_fd() is readable.
   Instant advance(Instant now);
   [[nodiscard]] int death_fd() const { return deaths_.get(); }
+  // To be called when death_fd() is readable, before advance().
+  void acknowledge_deaths() const;
 
   // A release came for a scope that was judged already. True when that was before the signal.
   bool note_release(const Process& worker, std::string_view scope_id, Instant now);

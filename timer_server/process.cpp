@@ -8,6 +8,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <charconv>
 #include <string_view>
 
@@ -81,11 +82,17 @@ Result<std::string> read_small_file(const std::string& path, std::size_t limit) 
   if (!fd) {
     return system_error(fmt::format("cannot open '{}'", path));
   }
-  std::string text(limit, '\0');
+  // Grows as it is filled: most files are far smaller than what a caller is ready to take, and a
+  // limit's worth of zeroes would be touched, and kept by the allocator, for each of them.
+  constexpr std::size_t kFirstBytes = 4096;
+  std::string text;
   std::size_t used = 0;
   while (used < limit) {
+    if (used == text.size()) {
+      text.resize(std::min(limit, std::max(kFirstBytes, used * 2)));
+    }
     const ssize_t got =
-        retry_eintr([&] { return ::read(fd.get(), text.data() + used, limit - used); });
+        retry_eintr([&] { return ::read(fd.get(), text.data() + used, text.size() - used); });
     if (got < 0) {
       return system_error(fmt::format("cannot read '{}'", path));
     }

@@ -20,6 +20,11 @@ constexpr Duration kStopLimit = std::chrono::seconds{2};
 // And how long the log may take to reach the disk.
 constexpr Duration kLastSyncLimit = std::chrono::seconds{2};
 
+// A flood: more than this came at once. Then each write of each writer would wake us for one line;
+// instead the pipe, which can hold the work of a millisecond, is read once in a pause.
+constexpr std::size_t kFloodBytes = 2048;
+constexpr Duration kFloodPause = std::chrono::microseconds{200};
+
 constexpr std::array kSignals{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGCONT};
 
 }  // namespace
@@ -30,6 +35,7 @@ Server::Server(Settings settings, Premises premises)
       pipe_(std::move(premises.pipe)),
       log_(std::move(premises.log)),
       records_(RecordOrigin::of_this_process()),
+      side_threads_(settings_.realtime),
       ladder_(
           settings_.kill, records_, *log_, side_threads_,
           [this](const KillOrder& order, KillVerdict verdict) { on_kill_ended(order, verdict); }),
@@ -42,7 +48,10 @@ Server::Server(Settings settings, Premises premises)
   listen();
   sources_.push_back(add_io(log_->event_fd(), kOrdinary, [this] { on_log_event(); }));
   sources_.push_back(add_io(side_threads_.event_fd(), kOrdinary, [this] { on_side_event(); }));
-  sources_.push_back(add_io(ladder_.death_fd(), kOrdinary, [this] { turn(); }));
+  sources_.push_back(add_io(ladder_.death_fd(), kOrdinary, [this] {
+    ladder_.acknowledge_deaths();
+    turn();
+  }));
 
   sd_event_source* source = nullptr;
   // Accuracy 1 us: the default would put a deadline off by up to 250 ms to save wakeups.
@@ -125,8 +134,8 @@ void Server::turn() {
     ::sd_event_exit(loop_.get(), 0);
     return;
   }
-  arm(std::min(
-      {table_.next_deadline(), ladder_next, next_sweep_, rejections_.next_report(), stop_by_}));
+  arm(std::min({table_.next_deadline(), ladder_next, next_sweep_, rejections_.next_report(),
+                stop_by_, read_again_}));
 }
 
 // What is in the pipe now, but no more than it can hold: writers that never pause must not keep a
@@ -134,7 +143,8 @@ void Server::turn() {
 void Server::read_requests() {
   ++batch_;
   refused_in_batch_.clear();
-  for (std::size_t read = 0; read < pipe_.capacity();) {
+  std::size_t read = 0;
+  while (read < pipe_.capacity()) {
     const std::span<char> room = reader_.room();
     const std::size_t count = pipe_.read(room);
     if (count == 0) {
@@ -147,6 +157,11 @@ void Server::read_requests() {
       break;
     }
   }
+  const bool flood = read > kFloodBytes;
+  if (flood != !read_again_.is_never()) {
+    ::sd_event_source_set_enabled(pipe_source_.get(), flood ? SD_EVENT_OFF : SD_EVENT_ON);
+  }
+  read_again_ = flood ? now_.mono + kFloodPause : Instant::never();
 }
 
 void Server::judge() {
@@ -230,6 +245,7 @@ void Server::look_after_pipe() {
   pipe_source_.reset();
   pipe_ = std::move(*made);
   listen();
+  read_again_ = Instant::never();
   messages::warning("the pipe '{}' was gone: made again", pipe_.path());
   pipe_trouble_.clear();
 }

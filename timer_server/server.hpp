@@ -106,6 +106,7 @@ class Server final : private RequestSink {
   ClockReading now_;
   std::uint64_t batch_ = 0;
   std::unordered_map<pid_t, Error> refused_in_batch_;
+  Instant read_again_ = Instant::never();  // during a flood: when to read next
 
   std::shared_ptr<Incident> incident_;
   std::unordered_set<std::string> cut_names_;  // scopes whose cut timeout was recorded

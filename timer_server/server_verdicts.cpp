@@ -10,6 +10,7 @@
 #include <charconv>
 
 #include "common/duration_text.hpp"
+#include "common/limits.hpp"
 #include "timer_server/messages.hpp"
 #include "timer_server/server.hpp"
 
@@ -18,14 +19,21 @@ namespace {
 
 // Expiries this close to the first one are one incident: the others waited for the same thing.
 constexpr Duration kIncidentWindow = std::chrono::seconds{2};
-// Of all workers; what is beyond is counted in the record, not listed.
-constexpr std::size_t kMaxIncidentScopes = 8192;
+// Of all workers together, but one of each at the least; what is beyond is counted, not listed. The
+// list is made between a deadline and its signal.
+constexpr std::size_t kMaxIncidentScopes = 1024;
+// Scopes that the server's last record lists.
+constexpr std::size_t kMaxLeftScopes = 8192;
 
-std::vector<ScopeView> open_scopes_of(const Worker& worker) {
+// The oldest first; of more than `most` those that were opened last, which say where it is.
+std::vector<ScopeView> open_scopes_of(const Worker& worker,
+                                      std::size_t most = kMaxScopesPerWorker) {
   std::vector<ScopeView> views;
-  for (const Scope* scope : TimerTable::scopes_of(worker)) {
+  for (auto scope = worker.by_age.rbegin(); scope != worker.by_age.rend() && views.size() < most;
+       ++scope) {
     views.push_back(ScopeView::of(*scope));
   }
+  std::ranges::reverse(views);
   return views;
 }
 
@@ -63,17 +71,13 @@ std::shared_ptr<Incident> Server::incident_now() {
   incident_ = std::make_shared<Incident>();
   incident_->id = records_.next_incident_id();
   incident_->when = now_;
-  std::size_t listed = 0;
+  const std::size_t share = std::max<std::size_t>(
+      kMaxIncidentScopes / std::max<std::size_t>(table_.worker_count(), 1), 1);
   table_.for_each_worker([&](Worker& worker) {
-    if (worker.scopes.empty()) {
-      return;
+    if (!worker.scopes.empty()) {
+      incident_->workers.push_back({WorkerIdentity::of(worker), open_scopes_of(worker, share)});
+      incident_->omitted += worker.scopes.size() - incident_->workers.back().scopes.size();
     }
-    if (listed >= kMaxIncidentScopes) {
-      incident_->omitted += worker.scopes.size();
-      return;
-    }
-    incident_->workers.push_back({WorkerIdentity::of(worker), open_scopes_of(worker)});
-    listed += worker.scopes.size();
   });
   return incident_;
 }
@@ -84,8 +88,8 @@ void Server::expire(Worker& worker, const std::vector<Scope*>& due) {
   order.incident = incident_now();
   order.open_scopes = open_scopes_of(worker);
   for (const Scope* scope : due) {
-    order.expiries.push_back({records_.next_expiry_id(), scope->id, order.incident->id,
-                              ScopeView::of(*scope), now_.mono});
+    order.expiries.push_back({records_.next_expiry_id(), std::string(scope->id()),
+                              order.incident->id, ScopeView::of(*scope), now_.mono});
     if (!order.incident->recorded) {
       order.incident->expiries.push_back(order.expiries.back());
     }
@@ -103,8 +107,8 @@ void Server::expire(Worker& worker, const std::vector<Scope*>& due) {
     table_.close(*scope);
   }
   if (kills) {
-    for (const Scope* scope : TimerTable::scopes_of(worker)) {
-      order.cancelled.emplace_back(scope->name());
+    for (const Scope& scope : worker.by_age) {
+      order.cancelled.emplace_back(scope.name());
     }
     table_.close_all(worker);
     worker.dying = order.ends_in_sigkill();
@@ -208,7 +212,7 @@ void Server::record_stop() {
   std::size_t listed = 0;
   table_.for_each_worker([&](Worker& worker) {
     for (const Scope& scope : worker.scopes) {
-      if (++listed <= kMaxIncidentScopes) {
+      if (++listed <= kMaxLeftScopes) {
         json.begin_object()
             .field("pid", worker.process->pid)
             .field("scope", scope.name())

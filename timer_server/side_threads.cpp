@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "common/posix.hpp"
+#include "timer_server/realtime.hpp"
 
 namespace filetimer {
 
@@ -25,8 +26,12 @@ struct SideThreads::State {
   int threads = 0;
   int idle = 0;
   bool stopping = false;
+  bool realtime = false;
 
   void work_until_stopped() {
+    if (realtime) {
+      (void)enter_realtime();  // the loop has told the user when it may not
+    }
     std::unique_lock lock(mutex);
     for (;;) {
       ++idle;
@@ -50,7 +55,9 @@ struct SideThreads::State {
   }
 };
 
-SideThreads::SideThreads() : state_(std::make_shared<State>()) {}
+SideThreads::SideThreads(bool realtime) : state_(std::make_shared<State>()) {
+  state_->realtime = realtime;
+}
 
 SideThreads::~SideThreads() {
   stop(std::chrono::milliseconds{0});

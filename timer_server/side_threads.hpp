@@ -17,7 +17,8 @@ class SideThreads {
 
   static constexpr int kMaxSideThreads = 4;
 
-  SideThreads();
+  // `realtime`: as the loop, which waits for them between a deadline and its signal.
+  explicit SideThreads(bool realtime = false);
   // Leaves behind threads that do not come back; they keep what they need.
   ~SideThreads();
   SideThreads(const SideThreads&) = delete;

@@ -3,11 +3,25 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
+#include <cstring>
+#include <new>
 
 #include "common/limits.hpp"
 
 namespace filetimer {
+
+Scope* Scope::make(Worker* owner, std::string_view identity, std::size_t name_length,
+                   const ScopeTerms& asked) {
+  void* const room = ::operator new(sizeof(Scope) + identity.size());
+  auto* const scope = new (room) Scope(owner, identity.size(), name_length, asked);
+  std::memcpy(static_cast<char*>(room) + sizeof(Scope), identity.data(), identity.size());
+  return scope;
+}
+
+void Scope::destroy(Scope& scope) {
+  scope.~Scope();
+  ::operator delete(&scope);
+}
 
 TimerTable::~TimerTable() {
   for (auto& [pid, worker] : workers_) {
@@ -52,7 +66,7 @@ Result<Scope*> TimerTable::acquire(Worker& worker, std::string_view id, std::str
   if (Scope* const open = find_scope(worker, id)) {
     by_deadline_.erase(by_deadline_.iterator_to(*open));
     open->terms = terms;
-    open->sequence = ++acquires_;
+    worker.by_age.splice(worker.by_age.end(), worker.by_age, worker.by_age.iterator_to(*open));
     by_deadline_.insert(*open);
     return open;
   }
@@ -60,9 +74,9 @@ Result<Scope*> TimerTable::acquire(Worker& worker, std::string_view id, std::str
     return failure(
         fmt::format("{} scopes of this worker are open: no more fit", kMaxScopesPerWorker));
   }
-  auto* const scope = new Scope(&worker, std::string(id), name.size(), terms);
-  scope->sequence = ++acquires_;
+  auto* const scope = Scope::make(&worker, id, name.size(), terms);
   worker.scopes.insert(*scope);
+  worker.by_age.push_back(*scope);
   by_deadline_.insert(*scope);
   ++scope_count_;
   return scope;
@@ -73,21 +87,12 @@ Scope* TimerTable::find_scope(Worker& worker, std::string_view id) {
   return found == worker.scopes.end() ? nullptr : &*found;
 }
 
-std::vector<const Scope*> TimerTable::scopes_of(const Worker& worker) {
-  std::vector<const Scope*> scopes;
-  scopes.reserve(worker.scopes.size());
-  for (const Scope& scope : worker.scopes) {
-    scopes.push_back(&scope);
-  }
-  std::ranges::sort(scopes, {}, &Scope::sequence);
-  return scopes;
-}
-
 void TimerTable::close(Scope& scope) {
   by_deadline_.erase(by_deadline_.iterator_to(scope));
   scope.worker->scopes.erase(scope.worker->scopes.iterator_to(scope));
+  scope.worker->by_age.erase(scope.worker->by_age.iterator_to(scope));
   --scope_count_;
-  delete &scope;
+  Scope::destroy(scope);
 }
 
 void TimerTable::close_all(Worker& worker) {

@@ -2,11 +2,11 @@
 // no clock is read: callers say what time it is. Used by the loop thread alone.
 //
 // One scope is one node that stands in two trees, its worker's (by identity) and the table's (by
-// deadline), so opening and closing one costs one allocation and O(log n), and judging looks only
-// at what is due.
-// SPDX-License-Identifier: MIT
+// deadline), and in its worker's list (by age), so opening and closing one costs one allocation and
+// O(log n), and judging looks only at what is due. SPDX-License-Identifier: MIT
 #pragma once
 
+#include <boost/intrusive/list.hpp>
 #include <boost/intrusive/set.hpp>
 #include <memory>
 #include <optional>
@@ -28,8 +28,10 @@ namespace hooks {
 namespace bi = boost::intrusive;
 struct ById;
 struct ByDeadline;
+struct ByAge;
 template <class Tag>
 using Hook = bi::set_base_hook<bi::tag<Tag>, bi::optimize_size<true>, bi::link_mode<bi::safe_link>>;
+using AgeHook = bi::list_base_hook<bi::tag<ByAge>, bi::link_mode<bi::safe_link>>;
 }  // namespace hooks
 
 // What somebody asked for when the scope was opened or renewed.
@@ -43,25 +45,36 @@ struct ScopeTerms {
   bool whole_process = false;     // the worker's end ends it in time
 };
 
-struct Scope : hooks::Hook<hooks::ById>, hooks::Hook<hooks::ByDeadline> {
-  Scope(Worker* owner, std::string identity, std::size_t name_length, const ScopeTerms& asked)
-      : worker(owner), id(std::move(identity)), shown_bytes(name_length), terms(asked) {}
+// Its identity stands behind it in the same block of memory: of the 100,000 that may be open, a
+// string in each would be another 48 bytes.
+struct Scope : hooks::Hook<hooks::ById>, hooks::Hook<hooks::ByDeadline>, hooks::AgeHook {
+  static Scope* make(Worker* owner, std::string_view identity, std::size_t name_length,
+                     const ScopeTerms& asked);
+  static void destroy(Scope& scope);
 
-  // The name that people gave; the identity may have a "#2" behind it.
-  [[nodiscard]] std::string_view name() const {
-    return std::string_view(id).substr(0, shown_bytes);
+  [[nodiscard]] std::string_view id() const {
+    return {reinterpret_cast<const char*>(this + 1), id_bytes};
   }
+  // The name that people gave; the identity may have a "#2" behind it.
+  [[nodiscard]] std::string_view name() const { return id().substr(0, shown_bytes); }
 
   Worker* worker;
-  std::string id;
-  std::size_t shown_bytes;
+  std::uint32_t id_bytes;
+  std::uint32_t shown_bytes;
   ScopeTerms terms;
-  std::uint64_t sequence = 0;  // grows with every acquire: which was opened first
+
+ private:
+  Scope(Worker* owner, std::size_t id_length, std::size_t name_length, const ScopeTerms& asked)
+      : worker(owner),
+        id_bytes(static_cast<std::uint32_t>(id_length)),
+        shown_bytes(static_cast<std::uint32_t>(name_length)),
+        terms(asked) {}
+  ~Scope() = default;
 };
 
 struct ScopeIdOf {
-  using type = std::string;
-  const std::string& operator()(const Scope& scope) const { return scope.id; }
+  using type = std::string_view;
+  std::string_view operator()(const Scope& scope) const { return scope.id(); }
 };
 struct ScopeDeadlineOf {
   using type = Instant;
@@ -80,10 +93,15 @@ using ScopesByDeadline =
 // Empty until the side thread has read them; shared with the records that wait for them.
 using FactsCell = std::shared_ptr<std::optional<WorkerFacts>>;
 
+// The one opened last at the back.
+using ScopesByAge = boost::intrusive::list<Scope, boost::intrusive::base_hook<hooks::AgeHook>,
+                                           boost::intrusive::constant_time_size<false>>;
+
 struct Worker {
   std::shared_ptr<const Process> process;
   FactsCell facts = std::make_shared<std::optional<WorkerFacts>>();
   ScopesById scopes;
+  ScopesByAge by_age;
   // A kill that ends in SIGKILL is under way: what it still asks for does not count.
   bool dying = false;
   // The batch of requests in which the process was last seen alive.
@@ -107,8 +125,6 @@ class TimerTable {
   Result<Scope*> acquire(Worker& worker, std::string_view id, std::string_view name,
                          const ScopeTerms& terms);
   [[nodiscard]] Scope* find_scope(Worker& worker, std::string_view id);
-  // In the order in which they were opened.
-  [[nodiscard]] static std::vector<const Scope*> scopes_of(const Worker& worker);
   void close(Scope& scope);
   void close_all(Worker& worker);
 
@@ -131,7 +147,6 @@ class TimerTable {
   Worker* last_found_ = nullptr;  // requests of one worker come in bursts
   ScopesByDeadline by_deadline_;
   std::size_t scope_count_ = 0;
-  std::uint64_t acquires_ = 0;
 };
 
 }  // namespace filetimer

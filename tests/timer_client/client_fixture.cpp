@@ -129,6 +129,7 @@ Line Pipe::next() {
   line.x_grace_s = request->x_grace_s;
   line.x_tid = request->x_tid;
   line.x_scope = request->x_scope.value_or(std::string_view{});
+  line.x_whole_process = request->x_whole_process;
   return line;
 }
 

@@ -71,6 +71,7 @@ struct Line {
   std::optional<double> x_grace_s;
   std::optional<pid_t> x_tid;
   std::string x_scope;  // empty: none
+  bool x_whole_process = false;
   [[nodiscard]] bool is_release() const { return expiration_time < 0; }
 };
 

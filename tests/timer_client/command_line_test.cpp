@@ -94,7 +94,9 @@ TEST_CASE("run opens a scope on COMMAND, releases it and ends with COMMAND's sta
   CHECK(program.exit_code() == 7);
   const auto acquire = pipe.next();
   CHECK(std::to_string(acquire.pid) + "\n" == pid);
-  CHECK(acquire.scope_id == "sh");
+  CHECK(acquire.scope_id == "sh#process");  // COMMAND may open an "sh" of its own
+  CHECK(acquire.x_scope == "sh");
+  CHECK(acquire.x_whole_process);
   CHECK(acquire.signal == SIGTERM);
   CHECK(acquire.x_timeout_s == 3600);
   CHECK(acquire.x_grace_s == 5);
