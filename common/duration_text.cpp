@@ -87,6 +87,9 @@ std::string duration_for_reading(Duration duration) {
   if (duration == kForever) {
     return "none";
   }
+  if (duration == Duration::zero()) {
+    return "0 s";
+  }
   if (duration < Duration::zero()) {
     return "-" + duration_for_reading(-duration);
   }

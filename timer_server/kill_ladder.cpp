@@ -48,6 +48,7 @@ struct KillLadder::Kill {
   std::uint64_t record_number = 0;
   bool evidence_pending = false;
   bool hurried = false;
+  std::vector<std::string> cancelled;  // the worker's other scopes, ended by this kill
   std::vector<Process> companions;
   std::vector<SentSignal> signals;
   Instant first_signal;
@@ -68,17 +69,20 @@ struct KillLadder::Kill {
   }
 };
 
-bool KillOrder::ends_in_sigkill() const {
-  return signal == SIGKILL || (signal > 0 && grace);
+const Expiry* KillOrder::deciding() const {
+  const auto found = std::ranges::find_if(expiries, [](const Expiry& expiry) {
+    return expiry.scope.terms.signal > 0 && !expiry.released_at;
+  });
+  return found == expiries.end() ? nullptr : &*found;
 }
 
 KillLadder::KillLadder(KillPolicy policy, Records& records, RecordLog& log,
-                       SideThreads& side_threads, OnEnd on_end)
+                       SideThreads& side_threads, Listener listener)
     : policy_(policy),
       records_(records),
       log_(log),
       side_threads_(side_threads),
-      on_end_(std::move(on_end)),
+      listener_(std::move(listener)),
       spared_(this_process_and_above()),
       deaths_(::epoll_create1(EPOLL_CLOEXEC)) {}
 
@@ -141,6 +145,11 @@ bool KillLadder::record_verdict(const std::shared_ptr<Kill>& kill, Instant now) 
   for (const Expiry& expiry : order.expiries) {
     kill->record_number = log_.append(records_.expired(order.worker, expiry, order.open_scopes));
   }
+  for (const Expiry& expiry : order.expiries) {
+    if (expiry.released_at) {
+      log_.append(records_.released_late(order.worker, expiry));
+    }
+  }
   kill->stage = Stage::kRecorded;
   kill->sync_until = now + kSyncLimit;
   kill->evidence_until = now;
@@ -178,26 +187,38 @@ bool KillLadder::send_first_signal(Kill& kill, Instant now) {
                                          : std::min(kill.sync_until, kill.evidence_until);
     return false;
   }
-  if (policy_.dry_run || kill.order.signal <= 0) {
-    end(kill, KillVerdict::kSpared, policy_.dry_run ? "dry run" : "signal 0");
+  const Expiry* const deciding = kill.order.deciding();
+  if (policy_.dry_run || deciding == nullptr) {
+    const bool released = std::ranges::any_of(
+        kill.order.expiries, [](const Expiry& expiry) { return expiry.released_at.has_value(); });
+    end(kill, KillVerdict::kSpared,
+        policy_.dry_run ? "dry run"
+        : released      ? "released late, but before the signal"
+                        : "signal 0");
     return true;
   }
   if (!kill.worker().is_alive()) {
     end(kill, KillVerdict::kAlreadyGone, {});
     return true;
   }
+  if (is_under_another_kill(kill)) {
+    kill.next_step_at = Instant::never();  // its end decides, and comes before us
+    return false;
+  }
+  const ScopeTerms& terms = deciding->scope.terms;
+  const bool is_last = terms.signal == SIGKILL || !terms.grace;
+  kill.cancelled = listener_.on_signal(kill.worker(), terms.signal == SIGKILL || terms.grace);
   kill.companions = companions_of(kill.worker(), policy_.mode, spared_);
-  send(kill, kill.order.signal);
+  send(kill, terms.signal);
   kill.first_signal = kill.signals.back().when.mono;
   watch(kill.worker());
   for (const Process& process : kill.companions) {
     watch(process);
   }
-  const bool is_last = kill.order.signal == SIGKILL || !kill.order.grace;
   kill.stage = is_last ? Stage::kKilled : Stage::kSignalled;
   kill.next_step_at = kill.first_signal + (is_last        ? policy_.kill_wait
                                            : kill.hurried ? Duration::zero()
-                                                          : *kill.order.grace);
+                                                          : *terms.grace);
   return true;
 }
 
@@ -254,7 +275,7 @@ bool KillLadder::wait_for_death(Kill& kill, Instant now) {
   } else {
     end(kill, KillVerdict::kSpared,
         fmt::format("it outlived {}, and no grace was given before SIGKILL",
-                    signal_name(kill.order.signal)));
+                    signal_name(kill.signals.back().signal)));
   }
   return true;
 }
@@ -278,14 +299,25 @@ void KillLadder::look_again(Kill& kill) {
   }
 }
 
+// Another scope of the worker expired before, and the signal for that is on its way already.
+bool KillLadder::is_under_another_kill(const Kill& kill) const {
+  return std::ranges::any_of(kills_, [&](const auto& other) {
+    return other.get() != &kill && &other->worker() == &kill.worker() &&
+           (other->stage == Stage::kSignalled || other->stage == Stage::kKilled);
+  });
+}
+
 bool KillLadder::note_release(const Process& worker, std::string_view scope_id, Instant now) {
   for (const auto& kill : kills_) {
     if (&kill->worker() != &worker || kill->stage > Stage::kRecorded) {
       continue;
     }
-    for (const Expiry& expiry : kill->order.expiries) {
-      if (expiry.scope_id == scope_id) {
-        log_.append(records_.released_late(kill->order.worker, expiry, now));
+    for (Expiry& expiry : kill->order.expiries) {
+      if (expiry.scope_id == scope_id && !expiry.released_at) {
+        expiry.released_at = now;
+        if (kill->stage == Stage::kRecorded) {
+          log_.append(records_.released_late(kill->order.worker, expiry));
+        }
         return true;
       }
     }
@@ -308,14 +340,14 @@ void KillLadder::end(Kill& kill, KillVerdict verdict, std::string_view reason) {
   outcome.verdict = verdict;
   outcome.signals = kill.signals;
   outcome.reason = reason;
-  outcome.cancelled = kill.order.cancelled;
+  outcome.cancelled = kill.cancelled;
   if (kill.worker_died) {
     outcome.dead_after = *kill.worker_died - kill.first_signal;
   }
   for (const Expiry& expiry : kill.order.expiries) {
     log_.append(records_.killed(kill.order.worker, expiry, outcome));
   }
-  on_end_(kill.order, verdict);
+  listener_.on_end(kill.order, verdict);
 }
 
 }  // namespace filetimer

@@ -43,11 +43,10 @@ struct KillOrder {
   std::shared_ptr<Incident> incident;
   std::vector<Expiry> expiries;        // the earliest deadline first
   std::vector<ScopeView> open_scopes;  // of this worker, the expired ones included
-  std::vector<std::string> cancelled;  // its other scopes, dropped by this kill
-  int signal = 0;                      // 0: spare it
-  std::optional<Duration> grace;       // none: one signal and no more
 
-  [[nodiscard]] bool ends_in_sigkill() const;
+  // The expiry whose signal is sent: the earliest that has one and was not released since; null:
+  // the worker is spared.
+  [[nodiscard]] const Expiry* deciding() const;
 };
 
 class KillLadder {
@@ -56,10 +55,16 @@ class KillLadder {
   static constexpr Duration kFactsLimit = std::chrono::milliseconds{100};
   static constexpr Duration kSyncLimit = RecordLog::kStalled;
 
-  // `on_end` hears of every order once, with the verdict.
-  using OnEnd = std::function<void(const KillOrder&, KillVerdict)>;
+  // What the ladder tells its owner.
+  struct Listener {
+    // The first signal is about to be sent. `is_final`: SIGKILL is, or will follow. Gives the names
+    // of the worker's other scopes, which are cancelled by it.
+    std::function<std::vector<std::string>(const Process&, bool is_final)> on_signal;
+    // Once for every order.
+    std::function<void(const KillOrder&, KillVerdict)> on_end;
+  };
   KillLadder(KillPolicy policy, Records& records, RecordLog& log, SideThreads& side_threads,
-             OnEnd on_end);
+             Listener listener);
   ~KillLadder();
 
   void start(KillOrder order, Instant now);
@@ -70,7 +75,8 @@ class KillLadder {
   // To be called when death_fd() is readable, before advance().
   void acknowledge_deaths() const;
 
-  // A release came for a scope that was judged already. True when that was before the signal.
+  // A release (or a renewal) came for a scope that was judged already. True when that was before
+  // the signal: then it is recorded, and nobody is killed for this scope.
   bool note_release(const Process& worker, std::string_view scope_id, Instant now);
 
   [[nodiscard]] bool idle() const { return kills_.empty(); }
@@ -88,6 +94,7 @@ class KillLadder {
   void gather(const std::shared_ptr<Kill>& kill);
   void send(Kill& kill, int signal);
   void look_again(Kill& kill);
+  [[nodiscard]] bool is_under_another_kill(const Kill& kill) const;
   void watch(const Process& process) const;
   void end(Kill& kill, KillVerdict verdict, std::string_view reason);
 
@@ -95,7 +102,7 @@ class KillLadder {
   Records& records_;
   RecordLog& log_;
   SideThreads& side_threads_;
-  const OnEnd on_end_;
+  const Listener listener_;
   const std::vector<pid_t> spared_;  // this process and all above it
   UniqueFd deaths_;                  // an epoll of the pidfds that we wait for
   std::vector<std::shared_ptr<Kill>> kills_;

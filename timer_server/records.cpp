@@ -255,13 +255,12 @@ std::string Records::left_open(const WorkerIdentity& worker, const ScopeView& sc
   return std::move(json).finish();
 }
 
-std::string Records::released_late(const WorkerIdentity& worker, const Expiry& expiry,
-                                   Instant now) const {
+std::string Records::released_late(const WorkerIdentity& worker, const Expiry& expiry) const {
   JsonWriter json = begin("released_late", ClockReading::now(), worker);
   json.field("id", expiry.id)
       .field("scope", expiry.scope.name)
-      .fixed("late_ms", millis(now - expiry.scope.terms.deadline), 3)
-      .field("reason", "released after its deadline was judged, before the signal");
+      .fixed("late_ms", millis(*expiry.released_at - expiry.scope.terms.deadline), 3)
+      .field("reason", "released after its deadline was judged, before a signal was sent");
   return std::move(json).finish();
 }
 

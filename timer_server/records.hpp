@@ -55,6 +55,7 @@ struct Expiry {
   std::string incident;
   ScopeView scope;
   Instant judged;
+  std::optional<Instant> released_at;  // too late, but before a signal was sent
 };
 
 struct SentSignal {
@@ -91,7 +92,8 @@ class Records {
                      const Outcome& outcome) const;
   // `event` is left_open, released_late or warned; `id` may be empty.
   std::string left_open(const WorkerIdentity& worker, const ScopeView& scope, Instant now) const;
-  std::string released_late(const WorkerIdentity& worker, const Expiry& expiry, Instant now) const;
+  // expiry.released_at is set.
+  std::string released_late(const WorkerIdentity& worker, const Expiry& expiry) const;
   std::string cut_by_max_timeout(const WorkerIdentity& worker, std::string_view scope,
                                  Duration asked, Duration granted) const;
   std::string rejected(std::uint64_t count, std::string_view reason, std::string_view line,

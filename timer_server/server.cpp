@@ -36,9 +36,11 @@ Server::Server(Settings settings, Premises premises)
       log_(std::move(premises.log)),
       records_(RecordOrigin::of_this_process()),
       side_threads_(settings_.realtime),
-      ladder_(
-          settings_.kill, records_, *log_, side_threads_,
-          [this](const KillOrder& order, KillVerdict verdict) { on_kill_ended(order, verdict); }),
+      ladder_(settings_.kill, records_, *log_, side_threads_,
+              {.on_signal = [this](const Process& worker,
+                                   bool is_final) { return on_signal_due(worker, is_final); },
+               .on_end = [this](const KillOrder& order,
+                                KillVerdict verdict) { on_kill_ended(order, verdict); }}),
       reader_(*this),
       now_(ClockReading::now()),
       next_sweep_(now_.mono + settings_.max_interval) {

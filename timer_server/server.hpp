@@ -73,6 +73,7 @@ class Server final : private RequestSink {
   void bury(Worker& worker);
   void expire(Worker& worker, const std::vector<Scope*>& due);
   std::shared_ptr<Incident> incident_now();
+  std::vector<std::string> on_signal_due(const Process& process, bool is_final);
   void on_kill_ended(const KillOrder& order, KillVerdict verdict);
 
   // The pipe's place, the log's state, signals, the end.

@@ -80,6 +80,7 @@ void Server::acquire(const wire::Request& request, std::string_view line) {
   if (!id.starts_with(name)) {
     name = id;
   }
+  ladder_.note_release(*(*worker)->process, id, now_.mono);  // if it was judged: a late renewal
   const ScopeTerms terms = terms_of(request, **worker, name);
   if (const auto scope = table_.acquire(**worker, id, name, terms); !scope) {
     reject(scope.error().message);

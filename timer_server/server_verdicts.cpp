@@ -89,38 +89,40 @@ void Server::expire(Worker& worker, const std::vector<Scope*>& due) {
   order.open_scopes = open_scopes_of(worker);
   for (const Scope* scope : due) {
     order.expiries.push_back({records_.next_expiry_id(), std::string(scope->id()),
-                              order.incident->id, ScopeView::of(*scope), now_.mono});
+                              order.incident->id, ScopeView::of(*scope), now_.mono, std::nullopt});
     if (!order.incident->recorded) {
       order.incident->expiries.push_back(order.expiries.back());
     }
   }
   expired_ += due.size();
-  // Of several, the signal is that of the earliest whose signal is one.
-  const auto deciding =
-      std::ranges::find_if(due, [](const Scope* scope) { return scope->terms.signal > 0; });
-  const bool kills = deciding != due.end() && !settings_.kill.dry_run;
-  if (kills) {
-    order.signal = (*deciding)->terms.signal;
-    order.grace = (*deciding)->terms.grace;
-  }
   for (Scope* scope : due) {
     table_.close(*scope);
   }
-  if (kills) {
-    for (const Scope& scope : worker.by_age) {
-      order.cancelled.emplace_back(scope.name());
-    }
-    table_.close_all(worker);
-    worker.dying = order.ends_in_sigkill();
-  }
   const Expiry& first = order.expiries.front();
+  const Expiry* const deciding = order.deciding();
   messages::info("{} expired in '{}' after {}: {} ({})", who(order.worker), first.scope.name,
                  duration_for_reading(now_.mono - first.scope.terms.acquired),
-                 kills                    ? "to be sent " + signal_name(order.signal)
-                 : settings_.kill.dry_run ? "spared, dry run"
-                                          : "spared, signal 0",
+                 settings_.kill.dry_run ? "spared, dry run"
+                 : deciding == nullptr  ? "spared, signal 0"
+                                        : "to be sent " + signal_name(deciding->scope.terms.signal),
                  first.id);
   ladder_.start(std::move(order), now_.mono);
+}
+
+// The worker's other timers end with the signal, not with the verdict: a release that still comes
+// in between calls the kill off, and then they must be there.
+std::vector<std::string> Server::on_signal_due(const Process& process, bool is_final) {
+  std::vector<std::string> cancelled;
+  Worker* const worker = table_.find_worker(process.pid);
+  if (worker == nullptr || worker->process.get() != &process) {
+    return cancelled;
+  }
+  for (const Scope& scope : worker->by_age) {
+    cancelled.emplace_back(scope.name());
+  }
+  table_.close_all(*worker);
+  worker->dying = is_final;
+  return cancelled;
 }
 
 void Server::on_kill_ended(const KillOrder& order, KillVerdict verdict) {

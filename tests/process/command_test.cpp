@@ -4,6 +4,7 @@
 #include <doctest/doctest.h>
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sched.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -34,8 +35,9 @@ Finished run_command(const TempDir& temp, const std::vector<std::string>& comman
 // A COMMAND that says every signal it gets, and the server in front of it.
 class Caught {
  public:
-  explicit Caught(const TempDir& temp)
-      : server(temp, Server::Setup{.command = {worker_path(), "catch-signals"}}) {
+  explicit Caught(const TempDir& temp, std::vector<std::string> args = {})
+      : server(temp, Server::Setup{.args = std::move(args),
+                                   .command = {worker_path(), "catch-signals"}}) {
     wait_for_line("ready");
     const std::string line = server.out();
     pid = std::stoi(line.substr(line.find("pid=") + 4));
@@ -285,6 +287,48 @@ TEST_CASE("signal settings, oom score, descriptors and limits of the server are 
       ask({server_path(), "--dir", temp.path("run"), "--", worker_path(), "inherited"}, "served");
   CHECK(contains(alone, "SigIgn"));
   CHECK(served == alone);
+}
+
+TEST_CASE("a descriptor that the caller left open for COMMAND is open in COMMAND") {
+  const TempDir temp;
+  write_file(temp.path("seven"), "from descriptor 7\n");
+  const std::string path = temp.path("seven");
+  Child child({.argv = {server_path(), "--dir", temp.path("run"), "--", "/bin/sh", "-c",
+                        "cat <&7; : >&8 && echo 8 is open"},
+               .out = temp.path("out"),
+               .in_child = [&] {
+                 // Without O_CLOEXEC, as `7<file` in a shell.
+                 ::dup2(::open(path.c_str(), O_RDONLY | O_CLOEXEC), 7);
+                 ::dup2(STDERR_FILENO, 8);
+               }});
+  CHECK(child.status() == exited(0));
+  CHECK(read_file(temp.path("out")) == "from descriptor 7\n8 is open\n");
+}
+
+TEST_CASE("the descriptor limits of COMMAND are those of the caller") {
+  const TempDir temp;
+  Child child({.argv = {server_path(), "--dir", temp.path("run"), "--", "/bin/sh", "-c",
+                        "ulimit -Sn; ulimit -Hn"},
+               .out = temp.path("out"),
+               .in_child = [] {
+                 const rlimit files{300, 700};
+                 ::setrlimit(RLIMIT_NOFILE, &files);
+               }});
+  CHECK(child.status() == exited(0));
+  CHECK(read_file(temp.path("out")) == "300\n700\n");
+}
+
+TEST_CASE("with --realtime the server is scheduled ahead of others, and COMMAND is not") {
+  const TempDir temp;
+  const Caught caught(temp, {"--realtime"});
+  CHECK(::sched_getscheduler(caught.pid) == SCHED_OTHER);
+  const int policy = ::sched_getscheduler(caught.server.pid());
+  if (policy == SCHED_OTHER) {
+    caught.server.wait_for_message("--realtime is not allowed here");
+    MESSAGE("skipped: real-time scheduling is not allowed here");
+    return;
+  }
+  CHECK(policy == (SCHED_RR | SCHED_RESET_ON_FORK));
 }
 
 TEST_CASE("a COMMAND that ends at once is no error") {

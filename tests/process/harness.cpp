@@ -104,7 +104,7 @@ pid_t launch_child(const Launch& launch) {
   ::setpgid(0, 0);
   ::dup2(launch.in >= 0 ? launch.in : null_in.get(), STDIN_FILENO);
   ::dup2(launch.out_fd >= 0 ? launch.out_fd : out.get(), STDOUT_FILENO);
-  ::dup2(err.get(), STDERR_FILENO);
+  ::dup2(launch.err_fd >= 0 ? launch.err_fd : err.get(), STDERR_FILENO);
   if (launch.user) {
     if (::setgroups(0, nullptr) != 0 || ::setgid(*launch.user) != 0 ||
         ::setuid(*launch.user) != 0) {
@@ -251,11 +251,17 @@ void Child::wait_until_stopped() const {
 std::string server_path() {
   return std::string(FILETIMER_BIN_DIR) + "/timer_server";
 }
+std::string client_path() {
+  return std::string(FILETIMER_BIN_DIR) + "/timer_client";
+}
 std::string worker_path() {
   return std::string(FILETIMER_BIN_DIR) + "/test_worker";
 }
 std::string bad_disk_path() {
   return FILETIMER_BAD_DISK;
+}
+std::string clock_step_path() {
+  return FILETIMER_CLOCK_STEP;
 }
 
 Finished run_server(const TempDir& temp, std::vector<std::string> args,
@@ -295,7 +301,8 @@ Server::Server(const TempDir& temp, const Setup& setup) {
                                           .environment = setup.environment,
                                           .out = out_,
                                           .err = err_,
-                                          .in = setup.in});
+                                          .in = setup.in,
+                                          .err_fd = setup.err_fd});
   wait_until_ready();
 }
 

@@ -89,6 +89,7 @@ struct Launch {
   std::string err{};
   int in = -1;                       // descriptor to read from; -1: /dev/null
   int out_fd = -1;                   // descriptor to write to, instead of `out`
+  int err_fd = -1;                   // and instead of `err`
   std::optional<uid_t> user{};       // root only
   std::function<void()> in_child{};  // between fork and exec; async-signal-safe
 };
@@ -119,8 +120,10 @@ class Child {
 };
 
 std::string server_path();  // the timer_server of this build
+std::string client_path();  // and its timer_client
 std::string worker_path();  // test_worker
 std::string bad_disk_path();
+std::string clock_step_path();
 
 struct Finished {
   ExitStatus status;
@@ -142,6 +145,7 @@ class Server {
     std::string folder = "run";
     std::vector<std::string> command{};
     int in = -1;
+    int err_fd = -1;  // err() stays empty then
   };
 
   explicit Server(const TempDir& temp, std::vector<std::string> args = {});

@@ -3,6 +3,7 @@
 // it dies with its parent or, where it must not, by an alarm.
 // SPDX-License-Identifier: MIT
 #include <fcntl.h>
+#include <poll.h>
 #include <sched.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -266,6 +267,25 @@ int pairs(const Arguments& args) {
   wait_for_ever();
 }
 
+// FIFO: opens and closes a scope as fast as the pipe takes it, until its standard input ends. Says
+// how many lines that were.
+int flood(const Arguments& args) {
+  const int fd = ::open(args.at(0).c_str(), O_WRONLY);  // blocks where there is no room
+  const std::string lines[] = {request("flood", 3600, SIGKILL), request("flood", -1, 0)};
+  say("ready");
+  long written = 0;
+  for (pollfd input{STDIN_FILENO, POLLIN, 0}; ::poll(&input, 1, 0) == 0;) {
+    for (const std::string& line : lines) {
+      if (::write(fd, line.data(), line.size()) != static_cast<ssize_t>(line.size())) {
+        return 94;
+      }
+      ++written;
+    }
+  }
+  say(std::to_string(written));
+  wait_for_ever();
+}
+
 // FIFO COUNT BYTES: acquires COUNT scopes with lines of BYTES bytes, blocking where there is no
 // room; then releases all but the last.
 int long_lines(const Arguments& args) {
@@ -342,6 +362,7 @@ int main(int argc, char** argv) {
       {"echo", echo},
       {"catch-signals", catch_signals},
       {"pairs", pairs},
+      {"flood", flood},
       {"long-lines", long_lines},
       {"hang", hang},
       {"launcher", launcher}};

@@ -37,9 +37,9 @@ struct Stage {
     expiry.incident = order.incident->id;
     expiry.scope_id = "forward";
     expiry.scope.name = "forward";
+    expiry.scope.terms.signal = signal;
+    expiry.scope.terms.grace = grace;
     order.expiries = {expiry};
-    order.signal = signal;
-    order.grace = grace;
     return order;
   }
 
@@ -80,7 +80,9 @@ struct Stage {
   std::unique_ptr<KillLadder> make(KillPolicy policy) {
     return std::make_unique<KillLadder>(
         policy, records, *log, side_threads,
-        [this](const KillOrder&, KillVerdict verdict) { ended.push_back(verdict); });
+        KillLadder::Listener{
+            .on_signal = [](const Process&, bool) { return std::vector<std::string>{}; },
+            .on_end = [this](const KillOrder&, KillVerdict verdict) { ended.push_back(verdict); }});
   }
 };
 
@@ -173,7 +175,7 @@ TEST_CASE("Signal 0 and a dry run spare the worker") {
   }
 }
 
-TEST_CASE("A release between verdict and signal is recorded, one after the signal is not") {
+TEST_CASE("Nobody is killed for a scope that was released before the signal") {
   Stage stage;
   Child worker;
   const Process process = worker.process();
@@ -184,9 +186,42 @@ TEST_CASE("A release between verdict and signal is recorded, one after the signa
   stage.ladder->advance(now);
   CHECK(!stage.ladder->note_release(*held, "other", now));
   CHECK(stage.ladder->note_release(*held, "forward", now));
-  CHECK(stage.events() == "incident expired released_late");
-  stage.ladder->advance(now);
   CHECK(!stage.ladder->note_release(*held, "forward", now));
+  stage.advance(now);
+  CHECK(process.is_alive());
+  CHECK(stage.ended == std::vector{KillVerdict::kSpared});
+  CHECK(stage.events() == "incident expired released_late killed");
+}
+
+TEST_CASE("A release after the signal changes nothing") {
+  Stage stage;
+  Child worker;
+  const Process process = worker.process();
+  const Instant now = Instant::now();
+  KillOrder order = stage.order_for(process, SIGKILL);
+  const auto held = order.worker.process;
+  stage.ladder->start(std::move(order), now);
+  stage.advance(now);
+  CHECK(!stage.ladder->note_release(*held, "forward", now));
+  wait_for_death(process);
+}
+
+TEST_CASE("Of two expired scopes the one that was not released still kills, with its own signal") {
+  Stage stage;
+  Child worker;
+  const Process process = worker.process();
+  const Instant now = Instant::now();
+  KillOrder order = stage.order_for(process, SIGTERM);
+  order.expiries.push_back(order.expiries.front());
+  order.expiries.back().scope_id = "outer";
+  order.expiries.back().scope.terms.signal = SIGKILL;
+  const auto held = order.worker.process;
+  stage.ladder->start(std::move(order), now);
+  stage.ladder->advance(now);
+  CHECK(stage.ladder->note_release(*held, "forward", now));
+  stage.advance(now);
+  wait_for_death(process);
+  CHECK(worker.reap() == SIGKILL);
 }
 
 TEST_CASE("Evidence stands between the verdict and the signal") {

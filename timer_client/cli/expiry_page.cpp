@@ -352,7 +352,8 @@ void add_signals(Page& page, const Expiry& expiry) {
     page.field(timed ? "+" + seconds_text(after_s) : "",
                joined({sent.name, sent.pids.empty() ? "" : "to " + pids_text(sent.pids)}, " "));
   }
-  if (expiry.grace_s && expiry.outcome->signals.size() < 2) {
+  const auto& signals = expiry.outcome->signals;
+  if (expiry.grace_s && signals.size() == 1 && signals.front().name != "SIGKILL") {
     page.field("grace", fmt::format("{} before SIGKILL", timeout_text(*expiry.grace_s)));
   }
 }

@@ -105,7 +105,7 @@ std::string what(const Record& record) {
     return what_killed(record);
   }
   if (event == "left_open") {
-    return joined({elapsed_of_timeout(record), record.reason});
+    return joined({elapsed_of_timeout(record), "worker ended"});
   }
   if (event == "released_late") {
     return record.late_ms ? late_text(record.late_ms) : record.reason;

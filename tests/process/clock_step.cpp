@@ -1,0 +1,35 @@
+// Preloaded into timer_server, steps its wall clock: CLOCK_REALTIME is off by the seconds that
+// stand in the file named by CLOCK_STEP, while there is such a file. Every other clock goes on.
+// SPDX-License-Identifier: MIT
+#include <fcntl.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstdlib>
+
+namespace {
+
+// By system calls alone: the C library may be asking for the time from anywhere.
+long seconds_off() {
+  const char* path = std::getenv("CLOCK_STEP");
+  const long fd = path == nullptr ? -1 : ::syscall(SYS_openat, AT_FDCWD, path, O_RDONLY, 0);
+  if (fd < 0) {
+    return 0;
+  }
+  std::array<char, 32> text{};
+  const long got = ::syscall(SYS_read, fd, text.data(), text.size() - 1);
+  ::syscall(SYS_close, fd);
+  return got > 0 ? std::strtol(text.data(), nullptr, 10) : 0;
+}
+
+}  // namespace
+
+extern "C" int clock_gettime(clockid_t clock, timespec* time) noexcept {
+  const long result = ::syscall(SYS_clock_gettime, clock, time);
+  if (result == 0 && clock == CLOCK_REALTIME) {
+    time->tv_sec += seconds_off();
+  }
+  return static_cast<int>(result);
+}

@@ -1,0 +1,126 @@
+// timer_client against a real timer_server: what a person at a shell gets.
+// SPDX-License-Identifier: MIT
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+
+#include "tests/process/harness.hpp"
+#include "tests/process/worker.hpp"
+
+using namespace filetimer::testing;
+using namespace std::chrono_literals;
+
+namespace {
+
+// timer_client with these words, to its end.
+ExitStatus run_client(const Server& server, std::vector<std::string> words) {
+  words.insert(words.begin(), client_path());
+  Child child({.argv = std::move(words), .environment = {{"FILETIMER_DIR", server.dir()}}});
+  return child.status();
+}
+
+// A shell that knows timer_client as $T.
+ExitStatus run_shell(const Server& server, const std::string& script) {
+  Child shell({.argv = {"/bin/sh", "-c", script},
+               .environment = {{"FILETIMER_DIR", server.dir()}, {"T", client_path()}}});
+  return shell.status();
+}
+
+// Of a server that has stopped.
+std::int64_t requests_of(const Server& server) {
+  const Records records = server.records();
+  REQUIRE(records.back().is("server_stopped"));
+  return records.back().integer("requests");
+}
+
+}  // namespace
+
+TEST_CASE("run exits 124 when COMMAND was killed, and the record has COMMAND's name") {
+  const TempDir temp;
+  Server server(temp);
+  CHECK(run_client(server, {"run", "--after", "200ms", "--", "sleep", "100"}) == exited(124));
+  const Record killed = server.wait_for([](const Record& r) { return r.is("killed"); });
+  CHECK(killed.text("scope") == "sleep");
+  CHECK(killed.text("comm") == "sleep");
+  CHECK(killed.text("verdict") == "dead");
+  CHECK(killed.signals() == std::vector<int>{SIGKILL});
+  const Record expired = server.wait_for([](const Record& r) { return r.is("expired"); });
+  CHECK(expired.number("timeout_s") == doctest::Approx(0.2));
+  server.barrier();
+  CHECK(count(server.records(), "left_open") == 0);
+  CHECK(count(server.records(), "rejected") == 0);
+}
+
+TEST_CASE("run exits 124 when COMMAND needed the SIGKILL after the grace") {
+  const TempDir temp;
+  Server server(temp);
+  CHECK(run_client(server, {"run", "--after", "300ms", "--signal", "TERM", "--grace", "100ms",
+                            "--scope", "stubborn", "--", worker_path(), "ignore-term"}) ==
+        exited(124));
+  const Record killed = server.wait_for([](const Record& r) { return r.is("killed"); });
+  CHECK(killed.text("scope") == "stubborn");
+  CHECK(killed.signals() == std::vector<int>{SIGTERM, SIGKILL});
+}
+
+TEST_CASE("a COMMAND that ends in time leaves no record, however short it is") {
+  const TempDir temp;
+  Server server(temp);
+  for (int i = 0; i < 50; ++i) {
+    CHECK(run_client(server, {"run", "--after", "1h", "--", "true"}) == exited(0));
+  }
+  CHECK(run_client(server, {"run", "--after", "1h", "--", "sh", "-c", "sleep 0.1; exit 3"}) ==
+        exited(3));
+  server.barrier();
+  CHECK(server.stop() == exited(0));
+  CHECK(requests_of(server) == 2 * 51 + 1);  // all of them arrived; the barrier is one
+  CHECK(server.records().back().array("left").size() == 0);
+  const Records records = server.records();
+  CHECK(count(records, "rejected") == 0);
+  CHECK(count(records, "left_open") == 0);
+  CHECK(count(records, "expired") == 1);  // the barrier's
+}
+
+TEST_CASE("acquire in a shell holds that shell to its deadline, also as the next program") {
+  const TempDir temp;
+  Server server(temp);
+  CHECK(run_shell(server, "$T acquire --scope x --after 300ms; exec sleep 100") ==
+        killed_by(SIGKILL));
+  const Record killed = server.wait_for([](const Record& r) { return r.is("killed"); });
+  CHECK(killed.text("scope") == "x");
+  CHECK(killed.text("verdict") == "dead");
+}
+
+TEST_CASE("a shell that releases leaves nothing open, one that does not is told of") {
+  const TempDir temp;
+  Server server(temp);
+  CHECK(run_shell(server,
+                  "$T acquire --scope kept --after 1h && $T release --scope kept && "
+                  "exit 5") == exited(5));
+  CHECK(run_shell(server, "$T acquire --scope forgotten --after 1h && exit 6") == exited(6));
+  const Record left = server.wait_for([](const Record& r) { return r.is("left_open"); });
+  CHECK(left.text("scope") == "forgotten");
+  server.barrier();
+  CHECK(count(server.records(), "left_open") == 1);
+  CHECK(count(server.records(), "rejected") == 0);
+}
+
+TEST_CASE("a server in front of run ends as run does") {
+  const TempDir temp;
+  const Finished late = run_server(temp, {"--dir", temp.path("run"), "--", client_path(), "run",
+                                          "--after", "200ms", "--", "sleep", "100"});
+  CHECK(late.status == exited(124));
+  CHECK(count(read_log(temp.path("run/expired.jsonl")), "killed") == 1);
+  const Finished in_time = run_server(temp, {"--dir", temp.path("run"), "--", client_path(), "run",
+                                             "--after", "1h", "--", "sh", "-c", "exit 9"});
+  CHECK(in_time.status == exited(9));
+}
+
+TEST_CASE("without a server run starts nothing and acquire exits 4") {
+  const TempDir temp;
+  Child run(
+      {.argv = {client_path(), "run", "--dir", temp.path(), "--", "touch", temp.path("started")}});
+  CHECK(run.status() == exited(125));
+  CHECK_FALSE(exists(temp.path("started")));
+  Child acquire(
+      {.argv = {client_path(), "acquire", "--dir", temp.path(), "--scope", "x", "--after", "1h"}});
+  CHECK(acquire.status() == exited(4));
+}
