@@ -84,10 +84,16 @@ Result<Command> Command::start(const std::vector<std::string>& words, const sigs
   return Command(std::move(*process));
 }
 
-int Command::exit_status() const {
+std::optional<int> Command::exit_status() const {
   siginfo_t info{};
-  if (retry_eintr([&] { return ::waitid(P_PID, static_cast<id_t>(pid()), &info, WEXITED); }) != 0) {
+  const auto wait = [&] {
+    return ::waitid(P_PID, static_cast<id_t>(pid()), &info, WEXITED | WNOHANG);
+  };
+  if (retry_eintr(wait) != 0) {
     return 125;  // somebody else has reaped our child: its status is lost
+  }
+  if (info.si_pid == 0) {
+    return std::nullopt;
   }
   return info.si_code == CLD_EXITED ? info.si_status : 128 + info.si_status;
 }

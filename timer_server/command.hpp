@@ -5,6 +5,7 @@
 
 #include <signal.h>
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -26,8 +27,9 @@ class Command {
   [[nodiscard]] int pidfd() const { return process_.pidfd.get(); }
   [[nodiscard]] const Process& process() const { return process_; }
 
-  // Once the pidfd is readable: its exit status as a shell tells it, 128+N for signal N.
-  [[nodiscard]] int exit_status() const;
+  // Once the pidfd is readable: its exit status as a shell tells it, 128+N for signal N. Nothing
+  // while a tracer has not let go of it.
+  [[nodiscard]] std::optional<int> exit_status() const;
 
   // Hands a signal on, unless the terminal has sent it to COMMAND already.
   void forward(int signal, bool from_terminal) const;

@@ -48,6 +48,7 @@ struct KillLadder::Kill {
   std::uint64_t record_number = 0;
   bool evidence_pending = false;
   bool hurried = false;
+  bool ends_in_sigkill = false;        // known once it was signalled
   std::vector<std::string> cancelled;  // the worker's other scopes, ended by this kill
   std::vector<Process> companions;
   std::vector<SentSignal> signals;
@@ -105,13 +106,19 @@ void KillLadder::acknowledge_deaths() const {
 
 Instant KillLadder::advance(Instant now) {
   Instant next = Instant::never();
-  for (std::size_t i = 0; i < kills_.size(); ++i) {
-    const std::shared_ptr<Kill> kill = kills_[i];  // step() may end it
-    while (step(kill, now)) {
+  do {
+    one_ended_ = false;
+    next = Instant::never();
+    for (std::size_t i = 0; i < kills_.size(); ++i) {
+      const std::shared_ptr<Kill> kill = kills_[i];  // step() may end it
+      while (step(kill, now)) {
+      }
+      if (kill->stage != Stage::kEnded) {
+        next = std::min(next, kill->next_step_at);
+      }
     }
-    next = std::min(next, kill->next_step_at);
-  }
-  std::erase_if(kills_, [](const auto& kill) { return kill->stage == Stage::kEnded; });
+    std::erase_if(kills_, [](const auto& kill) { return kill->stage == Stage::kEnded; });
+  } while (one_ended_ && !kills_.empty());
   return next;
 }
 
@@ -143,7 +150,10 @@ bool KillLadder::record_verdict(const std::shared_ptr<Kill>& kill, Instant now) 
     incident.workers = {};
   }
   for (const Expiry& expiry : order.expiries) {
-    kill->record_number = log_.append(records_.expired(order.worker, expiry, order.open_scopes));
+    // Once for all expiries of the worker: there may be a thousand of both.
+    const bool is_first = &expiry == &order.expiries.front();
+    kill->record_number = log_.append(records_.expired(
+        order.worker, expiry, is_first ? order.open_scopes : std::vector<ScopeView>{}));
   }
   for (const Expiry& expiry : order.expiries) {
     if (expiry.released_at) {
@@ -201,13 +211,17 @@ bool KillLadder::send_first_signal(Kill& kill, Instant now) {
     end(kill, KillVerdict::kAlreadyGone, {});
     return true;
   }
-  if (is_under_another_kill(kill)) {
-    kill.next_step_at = Instant::never();  // its end decides, and comes before us
-    return false;
+  if (Kill* const other = other_kill_of(kill)) {
+    if (other->ends_in_sigkill) {
+      kill.next_step_at = Instant::never();  // its end decides, and calls us again
+      return false;
+    }
+    end(*other, KillVerdict::kSpared, "it outlived the signal, and another scope expired");
   }
   const ScopeTerms& terms = deciding->scope.terms;
+  kill.ends_in_sigkill = terms.signal == SIGKILL || terms.grace;
   const bool is_last = terms.signal == SIGKILL || !terms.grace;
-  kill.cancelled = listener_.on_signal(kill.worker(), terms.signal == SIGKILL || terms.grace);
+  kill.cancelled = listener_.on_signal(kill.worker(), kill.ends_in_sigkill);
   kill.companions = companions_of(kill.worker(), policy_.mode, spared_);
   send(kill, terms.signal);
   kill.first_signal = kill.signals.back().when.mono;
@@ -224,20 +238,23 @@ bool KillLadder::send_first_signal(Kill& kill, Instant now) {
 
 void KillLadder::send(Kill& kill, int signal) {
   SentSignal sent{signal, ClockReading::now(), {}};
+  // False for one that may not be signalled (a set-uid program below the worker): not ours.
   const auto to = [&](const Process& process) {
-    if (!process.is_alive() || !process.send_signal(signal)) {
-      return;
+    if (!process.is_alive()) {
+      return true;
+    }
+    if (!process.send_signal(signal)) {
+      return errno != EPERM;
     }
     sent.pids.push_back(process.pid);
     // A stopped process would not act on the signal; as GNU timeout does.
     if (signal != SIGKILL && signal != SIGCONT) {
       process.send_signal(SIGCONT);
     }
+    return true;
   };
   to(kill.worker());
-  for (const Process& process : kill.companions) {
-    to(process);
-  }
+  std::erase_if(kill.companions, [&](const Process& process) { return !to(process); });
   kill.signals.push_back(std::move(sent));
 }
 
@@ -266,18 +283,24 @@ bool KillLadder::wait_for_death(Kill& kill, Instant now) {
     kill.next_step_at = kill.signals.back().when.mono + policy_.kill_wait;
     return true;
   }
-  if (kill.signals.back().signal == SIGKILL) {
-    end(kill, KillVerdict::kUnkillable,
-        fmt::format("still alive after SIGKILL: {}", why_alive(alive.front())));
-  } else if (kill.worker_died) {
+  end_as_it_stands(kill, alive);
+  return true;
+}
+
+void KillLadder::end_as_it_stands(Kill& kill, const std::vector<pid_t>& alive) {
+  if (kill.worker_died) {
     end(kill, KillVerdict::kDead,
-        fmt::format("the worker died; still alive: {}", fmt::join(alive, ", ")));
+        alive.empty()
+            ? std::string{}
+            : fmt::format("of those signalled with it, still alive: {}", fmt::join(alive, ", ")));
+  } else if (kill.signals.back().signal == SIGKILL) {
+    end(kill, KillVerdict::kUnkillable,
+        fmt::format("still alive after SIGKILL: {}", why_alive(kill.worker().pid)));
   } else {
     end(kill, KillVerdict::kSpared,
         fmt::format("it outlived {}, and no grace was given before SIGKILL",
                     signal_name(kill.signals.back().signal)));
   }
-  return true;
 }
 
 // What was started since the first look must not outlive the worker.
@@ -299,12 +322,15 @@ void KillLadder::look_again(Kill& kill) {
   }
 }
 
-// Another scope of the worker expired before, and the signal for that is on its way already.
-bool KillLadder::is_under_another_kill(const Kill& kill) const {
-  return std::ranges::any_of(kills_, [&](const auto& other) {
-    return other.get() != &kill && &other->worker() == &kill.worker() &&
-           (other->stage == Stage::kSignalled || other->stage == Stage::kKilled);
-  });
+// Another scope of the worker expired before, and was signalled for.
+KillLadder::Kill* KillLadder::other_kill_of(const Kill& kill) const {
+  for (const auto& other : kills_) {
+    if (other.get() != &kill && &other->worker() == &kill.worker() &&
+        (other->stage == Stage::kSignalled || other->stage == Stage::kKilled)) {
+      return other.get();
+    }
+  }
+  return nullptr;
 }
 
 bool KillLadder::note_release(const Process& worker, std::string_view scope_id, Instant now) {
@@ -334,8 +360,26 @@ void KillLadder::hurry(Instant now) {
   }
 }
 
+void KillLadder::give_up() {
+  for (const auto& kill : kills_) {
+    if (kill->stage == Stage::kEnded) {
+      continue;
+    }
+    if (kill->signals.empty()) {
+      end(*kill, KillVerdict::kSpared, "the server stopped before the signal");
+      continue;
+    }
+    if (!kill->worker_died && !kill->worker().is_alive()) {
+      kill->worker_died = Instant::now();
+    }
+    end_as_it_stands(*kill, kill->alive());
+  }
+  kills_.clear();
+}
+
 void KillLadder::end(Kill& kill, KillVerdict verdict, std::string_view reason) {
   kill.stage = Stage::kEnded;
+  one_ended_ = true;
   Records::Outcome outcome;
   outcome.verdict = verdict;
   outcome.signals = kill.signals;
@@ -346,6 +390,7 @@ void KillLadder::end(Kill& kill, KillVerdict verdict, std::string_view reason) {
   }
   for (const Expiry& expiry : kill.order.expiries) {
     log_.append(records_.killed(kill.order.worker, expiry, outcome));
+    outcome.cancelled = {};  // told once: there may be a thousand of both
   }
   listener_.on_end(kill.order, verdict);
 }

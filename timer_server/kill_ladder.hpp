@@ -82,6 +82,8 @@ class KillLadder {
   [[nodiscard]] bool idle() const { return kills_.empty(); }
   // From now on nobody is given grace or waited for: what was begun is finished with SIGKILL.
   void hurry(Instant now);
+  // The server stops: what is still under way ends here, recorded as it stands.
+  void give_up();
 
  private:
   struct Kill;
@@ -94,8 +96,9 @@ class KillLadder {
   void gather(const std::shared_ptr<Kill>& kill);
   void send(Kill& kill, int signal);
   void look_again(Kill& kill);
-  [[nodiscard]] bool is_under_another_kill(const Kill& kill) const;
+  [[nodiscard]] Kill* other_kill_of(const Kill& kill) const;
   void watch(const Process& process) const;
+  void end_as_it_stands(Kill& kill, const std::vector<pid_t>& alive);
   void end(Kill& kill, KillVerdict verdict, std::string_view reason);
 
   const KillPolicy policy_;
@@ -106,6 +109,7 @@ class KillLadder {
   const std::vector<pid_t> spared_;  // this process and all above it
   UniqueFd deaths_;                  // an epoll of the pidfds that we wait for
   std::vector<std::shared_ptr<Kill>> kills_;
+  bool one_ended_ = false;  // in this pass of advance(): others may have waited for it
 };
 
 }  // namespace filetimer

@@ -161,6 +161,9 @@ Result<Process> open_process(pid_t pid) {
   }
   const auto stat = read_stat(fmt::format("/proc/{}", pid));
   const auto uids = read_uids(pid);
+  if (process.is_alive() && (!stat || !uids)) {
+    return tl::unexpected<Error>(!stat ? stat.error() : uids.error());
+  }
   if (!stat || !uids || !process.is_alive()) {
     return tl::unexpected<Error>(Error{fmt::format("pid {} has ended", pid), ESRCH});
   }

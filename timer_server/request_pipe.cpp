@@ -150,11 +150,18 @@ Status set_aside(const std::string& path) {
   if (::lstat(path.c_str(), &st) != 0 || S_ISFIFO(st.st_mode)) {
     return {};
   }
-  const std::string aside = path + ".not-a-pipe";
-  if (::rename(path.c_str(), aside.c_str()) != 0) {
-    return system_error(fmt::format("cannot move '{}' out of the way", path));
+  constexpr int kTries = 100;
+  for (int i = 1; i <= kTries; ++i) {
+    const std::string aside =
+        fmt::format("{}.not-a-pipe{}", path, i == 1 ? "" : fmt::format("-{}", i));
+    if (::renameat2(AT_FDCWD, path.c_str(), AT_FDCWD, aside.c_str(), RENAME_NOREPLACE) == 0) {
+      return {};
+    }
+    if (errno != EEXIST) {
+      break;
+    }
   }
-  return {};
+  return system_error(fmt::format("cannot move '{}' out of the way", path));
 }
 
 }  // namespace filetimer

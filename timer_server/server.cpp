@@ -25,6 +25,20 @@ constexpr Duration kLastSyncLimit = std::chrono::seconds{2};
 constexpr std::size_t kFloodBytes = 2048;
 constexpr Duration kFloodPause = std::chrono::microseconds{200};
 
+// How soon to ask again for the status of a COMMAND whose tracer has not let go of it.
+constexpr Duration kReapAgain = std::chrono::milliseconds{100};
+
+// sd-event is C: nothing may be thrown through it. Memory or descriptors ran out in the middle of
+// something; the rest of the workers must stay watched.
+template <class Handler>
+void guarded(Handler&& handler) {
+  try {
+    handler();
+  } catch (const std::exception& error) {
+    messages::error("{}; going on", error.what());
+  }
+}
+
 constexpr std::array kSignals{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGCONT};
 
 }  // namespace
@@ -60,7 +74,7 @@ Server::Server(Settings settings, Premises premises)
   check_event(::sd_event_add_time(
                   loop_.get(), &source, CLOCK_MONOTONIC, 0, 1,
                   [](sd_event_source*, uint64_t, void* self) {
-                    static_cast<Server*>(self)->turn();
+                    guarded([self] { static_cast<Server*>(self)->turn(); });
                     return 0;
                   },
                   this),
@@ -71,8 +85,10 @@ Server::Server(Settings settings, Premises premises)
     check_event(::sd_event_add_signal(
                     loop_.get(), &source, signal,
                     [](sd_event_source*, const signalfd_siginfo* info, void* self) {
-                      static_cast<Server*>(self)->on_signal(static_cast<int>(info->ssi_signo),
-                                                            info->ssi_code == SI_KERNEL);
+                      guarded([self, info] {
+                        static_cast<Server*>(self)->on_signal(static_cast<int>(info->ssi_signo),
+                                                              info->ssi_code == SI_KERNEL);
+                      });
                       return 0;
                     },
                     this),
@@ -90,7 +106,7 @@ EventSource Server::add_io(int fd, int64_t priority, std::function<void()> handl
   check_event(::sd_event_add_io(
                   loop_.get(), &source, fd, EPOLLIN,
                   [](sd_event_source*, int, uint32_t, void* call) {
-                    (*static_cast<std::function<void()>*>(call))();
+                    guarded(*static_cast<std::function<void()>*>(call));
                     return 0;
                   },
                   owned.get()),
@@ -121,13 +137,15 @@ void Server::attend(Command command) {
 // The rule of the product: read all signs of life, then judge, then carry out what was judged.
 // Whatever woke us - a request, a deadline, a record on disk - comes through here.
 void Server::turn() {
+  const Instant woke = Instant::now();
   read_requests();
-  judge();
+  judge(woke);
   const Instant now = Instant::now();
   if (now >= next_sweep_) {
     sweep(now);
   }
   report_rejections(now, false);
+  reap_command(now);
   const Instant ladder_next = ladder_.advance(now);
   if (!log_->is_working(now)) {
     tell_log_news(now);
@@ -137,14 +155,12 @@ void Server::turn() {
     return;
   }
   arm(std::min({table_.next_deadline(), ladder_next, next_sweep_, rejections_.next_report(),
-                stop_by_, read_again_}));
+                stop_by_, read_again_, reap_again_}));
 }
 
 // What is in the pipe now, but no more than it can hold: writers that never pause must not keep a
 // deadline waiting.
 void Server::read_requests() {
-  ++batch_;
-  refused_in_batch_.clear();
   std::size_t read = 0;
   while (read < pipe_.capacity()) {
     const std::span<char> room = reader_.room();
@@ -152,6 +168,8 @@ void Server::read_requests() {
     if (count == 0) {
       break;
     }
+    ++batch_;
+    refused_in_batch_.clear();
     now_ = ClockReading::now();
     reader_.received(count);
     read += count;
@@ -163,18 +181,20 @@ void Server::read_requests() {
   if (flood != !read_again_.is_never()) {
     ::sd_event_source_set_enabled(pipe_source_.get(), flood ? SD_EVENT_OFF : SD_EVENT_ON);
   }
-  read_again_ = flood ? now_.mono + kFloodPause : Instant::never();
+  read_again_ = flood ? Instant::now() + kFloodPause : Instant::never();
 }
 
-void Server::judge() {
-  now_ = ClockReading::now();
-  if (table_.next_deadline() > now_.mono) {
+// By the time at which we woke: what was released before a deadline was in the pipe by then, and
+// has been read. A deadline that has come since is judged in the next turn, at once.
+void Server::judge(Instant woke) {
+  if (table_.next_deadline() > woke) {
     return;
   }
+  now_ = ClockReading::now();
   // The worker whose deadline came first stands first; of a worker, the earliest scope.
   std::vector<Worker*> workers;
   std::unordered_map<Worker*, std::vector<Scope*>> due;
-  for (Scope* scope : table_.due(now_.mono)) {
+  for (Scope* scope : table_.due(woke)) {
     std::vector<Scope*>& scopes = due[scope->worker];
     if (scopes.empty()) {
       workers.push_back(scope->worker);
@@ -273,9 +293,16 @@ void Server::on_side_event() {
 
 void Server::on_command_ended() {
   command_source_.reset();
-  command_status_ = command_->exit_status();
-  messages::debug("COMMAND ended with status {}", *command_status_);
+  reap_again_ = Instant{};
   turn();
+}
+
+void Server::reap_command(Instant now) {
+  if (now < reap_again_) {
+    return;
+  }
+  command_status_ = command_->exit_status();
+  reap_again_ = command_status_ ? Instant::never() : now + kReapAgain;
 }
 
 void Server::on_signal(int signal, bool from_terminal) {
@@ -320,6 +347,7 @@ int Server::run() {
   turn();
   check_event(::sd_event_loop(loop_.get()), "the event loop failed");
   ::sd_notify(0, "STOPPING=1");
+  ladder_.give_up();
   withdraw();
   if (command_) {
     return command_status_.value_or(128 + SIGKILL);  // forced, and it has not died of it yet

@@ -54,7 +54,7 @@ class Server final : private RequestSink {
   // The loop.
   void turn();
   void read_requests();
-  void judge();
+  void judge(Instant woke);
   void arm(Instant next);
   void sweep(Instant now);
   bool may_end(Instant now);
@@ -90,6 +90,7 @@ class Server final : private RequestSink {
   void on_log_event();
   void on_side_event();
   void on_command_ended();
+  void reap_command(Instant now);
 
   const Settings settings_;
   const std::string dir_;
@@ -122,6 +123,7 @@ class Server final : private RequestSink {
   Instant stop_by_ = Instant::never();
   bool draining_ = false;
   std::optional<int> command_status_;
+  Instant reap_again_ = Instant::never();  // when to ask for it; never: it has not ended
 
   // Declared last: gone first, so no handler runs on what is gone already.
   EventLoop loop_;

@@ -1,6 +1,7 @@
 // The server's requests: who may ask, for whom, and what is granted.
 // SPDX-License-Identifier: MIT
 #include <fmt/format.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -25,6 +26,21 @@ Duration duration_from(double seconds) {
     return kForever;
   }
   return Duration{std::llround(std::max(ns, 0.0))};
+}
+
+// One descriptor a worker; the rest is for the pipe, the log, /proc, and the descendants of a
+// worker that is killed.
+constexpr std::size_t kReservedDescriptors = 128;
+
+std::size_t most_workers() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) {
+    return kMaxWorkers;
+  }
+  const std::size_t most = limit.rlim_cur > 2 * kReservedDescriptors
+                               ? limit.rlim_cur - kReservedDescriptors
+                               : limit.rlim_cur / 2;
+  return std::min(most, kMaxWorkers);
 }
 
 // A name or its bounded form; `storage` holds the latter.
@@ -54,10 +70,6 @@ void Server::on_rejected(std::string_view reason, std::string_view line) {
 
 void Server::acquire(const wire::Request& request, std::string_view line) {
   const auto reject = [&](std::string_view reason) { rejections_.add(reason, line, request.pid); };
-  if (draining_) {
-    reject("the server is draining: no new scopes");
-    return;
-  }
   if (request.signal > kLastSignal) {
     reject(fmt::format("signal is {}: expected at most {}", request.signal, kLastSignal));
     return;
@@ -79,6 +91,10 @@ void Server::acquire(const wire::Request& request, std::string_view line) {
   std::string_view name = bounded(request.x_scope.value_or(id), name_storage);
   if (!id.starts_with(name)) {
     name = id;
+  }
+  if (draining_ && table_.find_scope(**worker, id) == nullptr) {
+    reject("the server is draining: no new scopes");
+    return;
   }
   ladder_.note_release(*(*worker)->process, id, now_.mono);  // if it was judged: a late renewal
   const ScopeTerms terms = terms_of(request, **worker, name);
@@ -143,7 +159,7 @@ Result<Worker*> Server::admit(pid_t pid) {
     return failure(fmt::format("pid {} belongs to user {}: expected a process of user {}", pid,
                                process->uid, ::geteuid()));
   }
-  if (table_.worker_count() >= kMaxWorkers) {
+  if (table_.worker_count() >= most_workers()) {
     std::vector<Worker*> idle;
     table_.for_each_worker([&](Worker& worker) {
       if (worker.scopes.empty() && !worker.dying) {
@@ -153,6 +169,10 @@ Result<Worker*> Server::admit(pid_t pid) {
     for (Worker* worker : idle) {
       bury(*worker);
     }
+    if (table_.worker_count() >= most_workers()) {
+      return failure(fmt::format("{} workers are watched: no more fit (see ulimit -n)",
+                                 table_.worker_count()));
+    }
   }
   auto added = table_.add_worker(std::move(*process));
   if (!added) {
@@ -160,14 +180,27 @@ Result<Worker*> Server::admit(pid_t pid) {
   }
   Worker& worker = **added;
   worker.seen_alive_in = batch_;
-  deaths_[pid] = add_io(worker.process->pidfd.get(), kDeathsFirst, [this, pid] { on_death(pid); });
-  side_threads_.run([process = worker.process, cell = worker.facts]() -> SideThreads::Delivery {
-    WorkerFacts facts = read_worker_facts(process->pid);
-    if (!process->is_alive()) {
-      return [] {};  // what was read may be somebody else's
-    }
-    return [cell, facts = std::move(facts)] { *cell = facts; };
-  });
+  try {
+    deaths_[pid] =
+        add_io(worker.process->pidfd.get(), kDeathsFirst, [this, pid] { on_death(pid); });
+  } catch (const std::system_error& error) {
+    deaths_.erase(pid);
+    table_.remove_worker(worker);
+    return failure(fmt::format("pid {} can't be watched: {}", pid, error.what()));
+  }
+  // Weak: a job that waits behind a hung one must not hold the pidfd of a worker that has ended.
+  side_threads_.run(
+      [weak = std::weak_ptr(worker.process), cell = worker.facts]() -> SideThreads::Delivery {
+        const auto held = weak.lock();
+        if (!held) {
+          return [] {};
+        }
+        WorkerFacts facts = read_worker_facts(held->pid);
+        if (!held->is_alive()) {
+          return [] {};  // what was read may be somebody else's
+        }
+        return [cell, facts = std::move(facts)] { *cell = facts; };
+      });
   messages::debug("watching pid {} ({})", pid, worker.process->comm);
   return &worker;
 }

@@ -61,9 +61,13 @@ Value one_of(const std::string& option, const std::string& word,
 // one counts.
 void add(CLI::App& app, const std::string& name, const std::string& value_name,
          const std::string& help, std::function<void(const std::string&)> take) {
-  app.add_option_function<std::string>(name, std::move(take), help)
-      ->type_name(value_name)
-      ->take_last();
+  const auto take_word = [name, take = std::move(take)](const std::string& word) {
+    if (word.empty()) {
+      refuse(name, "'': expected a value");
+    }
+    take(word);
+  };
+  app.add_option_function<std::string>(name, take_word, help)->type_name(value_name)->take_last();
 }
 
 void add_options(CLI::App& app, Settings& settings) {
@@ -156,7 +160,17 @@ Result<std::vector<std::string>> read_config(const std::string& path) {
   try {
     for (const auto& [key, value] : toml::parse(*text, path)) {
       const std::string option = fmt::format("--{}", std::string_view(key.str()));
+      if (option == "--help" || option == "--version" || option == "--config") {
+        return failure(
+            fmt::format("'{}': '{}' is not expected in a file", path, std::string_view(key.str())));
+      }
       if (const auto* flag = value.as_boolean()) {
+        const bool is_flag =
+            option == "--detach" || option == "--dry-run" || option == "--realtime";
+        if (!is_flag) {
+          return failure(fmt::format("'{}': the value of '{}' is {}: expected a string or a number",
+                                     path, std::string_view(key.str()), flag->get()));
+        }
         if (flag->get()) {
           arguments.push_back(option);
         }
@@ -229,6 +243,11 @@ std::variant<Settings, EarlyExit> read_settings(int argc, char** argv) {
     }
   } catch (const CLI::ParseError& error) {
     return usage(reading + error.what());
+  }
+  if (settings.max_interval < Settings::kLeastInterval) {
+    return usage(fmt::format("--max-interval: '{}' is too short: expected at least {}",
+                             duration_text(settings.max_interval),
+                             duration_text(Settings::kLeastInterval)));
   }
   settings.command = std::move(command);
   if (settings.detach && !settings.command.empty()) {

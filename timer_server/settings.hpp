@@ -29,6 +29,8 @@ struct Settings {
   messages::Level log_level = messages::Level::kInfo;
   std::vector<std::string> command;  // empty: serve until told to stop
 
+  static constexpr Duration kLeastInterval = std::chrono::milliseconds{1};
+
   // From the signal to SIGKILL, for who did not say: 10 s for our own clients, and for requests of
   // others one signal and no more, as the reference server does.
   static constexpr Duration kDefaultGrace = std::chrono::seconds{10};

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <deque>
 #include <mutex>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -65,11 +66,19 @@ SideThreads::~SideThreads() {
 
 void SideThreads::run(Job job) {
   const std::lock_guard lock(state_->mutex);
+  if (state_->jobs.size() >= kMaxJobs) {
+    return;
+  }
   state_->jobs.push_back(std::move(job));
   if (state_->jobs.size() > static_cast<std::size_t>(state_->idle) &&
       state_->threads < kMaxSideThreads) {
-    ++state_->threads;
-    std::thread([state = state_] { state->work_until_stopped(); }).detach();
+    try {
+      std::thread([state = state_] { state->work_until_stopped(); }).detach();
+      ++state_->threads;
+    } catch (const std::system_error&) {
+      // No more threads here (RLIMIT_NPROC, pids.max): the job waits for one that there is. Who
+      // waits for the job does so for a bounded time.
+    }
   }
   state_->work.notify_one();
 }

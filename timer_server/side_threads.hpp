@@ -16,6 +16,8 @@ class SideThreads {
   using Job = std::function<Delivery()>;
 
   static constexpr int kMaxSideThreads = 4;
+  // Jobs that wait; one more is dropped. All of them are of use only for a short while.
+  static constexpr std::size_t kMaxJobs = 8192;
 
   // `realtime`: as the loop, which waits for them between a deadline and its signal.
   explicit SideThreads(bool realtime = false);

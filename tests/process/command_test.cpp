@@ -82,7 +82,8 @@ TEST_CASE("a COMMAND that is not there gives 127, one that can't be executed 126
                                          {temp.path("text"), 126},
                                          {temp.path(), 126}}) {
     CAPTURE(row.command);
-    const Finished finished = run_command(temp, {row.command});
+    // A folder of the path that may not be searched would make "not there" a "not allowed".
+    const Finished finished = run_command(temp, {row.command}, {{"PATH", "/usr/bin:/bin"}});
     CHECK(finished.status == exited(row.status));
     CHECK(contains(finished.err, row.command));
     CHECK(finished.out.empty());
@@ -297,8 +298,9 @@ TEST_CASE("a descriptor that the caller left open for COMMAND is open in COMMAND
                         "cat <&7; : >&8 && echo 8 is open"},
                .out = temp.path("out"),
                .in_child = [&] {
-                 // Without O_CLOEXEC, as `7<file` in a shell.
-                 ::dup2(::open(path.c_str(), O_RDONLY | O_CLOEXEC), 7);
+                 // As `7<file` in a shell. No O_CLOEXEC: where 7 is the next free one, dup2()
+                 // has nothing to do and would leave that flag.
+                 ::dup2(::open(path.c_str(), O_RDONLY), 7);
                  ::dup2(STDERR_FILENO, 8);
                }});
   CHECK(child.status() == exited(0));

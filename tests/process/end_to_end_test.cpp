@@ -1,7 +1,8 @@
 // timer_client against a real timer_server: what a person at a shell gets.
 // SPDX-License-Identifier: MIT
 #include <doctest/doctest.h>
-#include <fmt/format.h>
+
+#include <csignal>
 
 #include "tests/process/harness.hpp"
 #include "tests/process/worker.hpp"
@@ -112,15 +113,4 @@ TEST_CASE("a server in front of run ends as run does") {
   const Finished in_time = run_server(temp, {"--dir", temp.path("run"), "--", client_path(), "run",
                                              "--after", "1h", "--", "sh", "-c", "exit 9"});
   CHECK(in_time.status == exited(9));
-}
-
-TEST_CASE("without a server run starts nothing and acquire exits 4") {
-  const TempDir temp;
-  Child run(
-      {.argv = {client_path(), "run", "--dir", temp.path(), "--", "touch", temp.path("started")}});
-  CHECK(run.status() == exited(125));
-  CHECK_FALSE(exists(temp.path("started")));
-  Child acquire(
-      {.argv = {client_path(), "acquire", "--dir", temp.path(), "--scope", "x", "--after", "1h"}});
-  CHECK(acquire.status() == exited(4));
 }

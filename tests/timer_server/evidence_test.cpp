@@ -27,7 +27,8 @@ std::string as_json(const Evidence& evidence) {
 Evidence evidence_in(const Process& process, std::string_view syscall) {
   for (;;) {
     Evidence evidence = gather_evidence(process.pid, process.start_time);
-    if (!evidence.threads.empty() && evidence.threads[0].syscall == syscall) {
+    if (!evidence.threads.empty() && evidence.threads[0].syscall == syscall &&
+        evidence.state == 'S') {
       return evidence;
     }
     ::sched_yield();
