@@ -108,12 +108,12 @@ int main(int argc, char** argv) {
   // One heap for all threads: the side threads allocate little, and a heap of its own for each
   // would keep megabytes.
   ::mallopt(M_ARENA_MAX, 1);
-  const sigset_t mask_before = block_signals();
   auto read = read_settings(argc, argv);
   if (const auto* early = std::get_if<EarlyExit>(&read)) {
     return early->status;
   }
   const Settings& settings = std::get<Settings>(read);
+  const sigset_t mask_before = block_signals();
   try {
     if (settings.detach) {
       std::optional<int> parent_exit_status;

@@ -46,6 +46,7 @@ constexpr std::array kSignals{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2
 Server::Server(Settings settings, Premises premises)
     : settings_(std::move(settings)),
       dir_(std::move(premises.dir)),
+      restore_folder_(std::move(premises.restore_folder)),
       pipe_(std::move(premises.pipe)),
       log_(std::move(premises.log)),
       records_(RecordOrigin::of_this_process()),
@@ -253,6 +254,10 @@ void Server::look_after_pipe() {
       return;
     case RequestPipe::Condition::kGone:
       break;
+  }
+  if (Status restored = restore_folder_(); !restored) {
+    told(restored.error().message);
+    return;
   }
   if (Status moved = set_aside(pipe_.path()); !moved) {
     told(moved.error().message);

@@ -33,6 +33,8 @@ struct Premises {
   std::string log_path;
   RequestPipe pipe;
   std::unique_ptr<RecordLog> log;
+  // Makes the run folder again, and its lock, after somebody removed it.
+  std::function<Status()> restore_folder;
 };
 
 class Server final : private RequestSink {
@@ -94,6 +96,7 @@ class Server final : private RequestSink {
 
   const Settings settings_;
   const std::string dir_;
+  const std::function<Status()> restore_folder_;
   RequestPipe pipe_;
   std::unique_ptr<RecordLog> log_;
   Records records_;

@@ -215,6 +215,10 @@ ScopeTerms Server::terms_of(const wire::Request& request, const Worker& worker,
   terms.whole_process = request.x_whole_process;
   if (request.x_timeout_s) {
     terms.timeout = duration_from(*request.x_timeout_s);
+    if (terms.timeout != kForever && !terms.deadline.is_never()) {
+      // When the client opened it, which may be a while before the line was read.
+      terms.acquired = std::min(terms.acquired, Instant{terms.deadline.ns - terms.timeout.count()});
+    }
   } else if (!terms.deadline.is_never()) {
     terms.timeout = std::max(terms.deadline - now_.mono, Duration::zero());
   }

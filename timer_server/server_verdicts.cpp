@@ -142,7 +142,11 @@ void Server::on_kill_ended(const KillOrder& order, KillVerdict verdict) {
 }
 
 void Server::on_death(pid_t pid) {
-  if (Worker* const worker = table_.find_worker(pid)) {
+  // What it wrote before it ended may still be in the pipe: a release, above all. Reading may have
+  // found the end already, and the pid in use again.
+  read_requests();
+  Worker* const worker = table_.find_worker(pid);
+  if (worker != nullptr && !worker->process->is_alive()) {
     bury(*worker);
   }
   turn();

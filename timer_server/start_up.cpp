@@ -119,7 +119,23 @@ tl::expected<Premises, StartFailure> Household::furnish(const Settings& settings
     pipe->remove_from_path();
     return failed(log.error());
   }
-  return Premises{dir_, log_, std::move(*pipe), std::move(*log)};
+  return Premises{dir_, log_, std::move(*pipe), std::move(*log), [this] { return restore(); }};
+}
+
+Status Household::restore() {
+  struct stat st {};
+  if (::stat(dir_.c_str(), &st) == 0) {
+    return {};
+  }
+  if (auto made = create_run_folder(dir_); !made) {
+    return tl::unexpected<Error>(std::move(made.error()));
+  }
+  auto lock = ServerLock::take(fmt::format("{}/{}", dir_, kBoardName));
+  if (!lock) {
+    return tl::unexpected<Error>(std::move(lock.error()));
+  }
+  lock_ = std::move(*lock);  // the old one was of a file that nobody can find any more
+  return {};
 }
 
 void Household::leave() {

@@ -25,13 +25,15 @@ class Household {
   // inside the default folder, which remove() deletes.
   static tl::expected<Household, StartFailure> take(const Settings& settings);
 
-  // Opens pipe and log. Starts the log's thread: no fork afterwards.
+  // Opens pipe and log. Starts the log's thread: no fork afterwards. What it gives refers to this
+  // object, which must not move from then on.
   tl::expected<Premises, StartFailure> furnish(const Settings& settings);
 
   // At the end: takes away what clients would take for a server, and a fresh folder whole.
   void leave();
 
  private:
+  Status restore();
   explicit Household(ServerLock lock) : lock_(std::move(lock)) {}
 
   std::string dir_;

@@ -93,6 +93,42 @@ TEST_CASE("a worker that outlived its signal can still be killed for a later sco
   server.wait_for([](const Record& record) { return record.is("killed", "second"); });
 }
 
+TEST_CASE("an earlier signal that a worker outlived does not put off the kill for a later scope") {
+  const TempDir temp;
+  Server server(temp);  // --kill-wait is 30 s, three times kBound
+  Worker worker("ignore-term");
+  server.send(acquire_past(worker.pid(), "first", SIGTERM));
+  REQUIRE(wait_until([&] {
+    const auto status = read_file(fmt::format("/proc/{}/status", worker.pid()));
+    return count(server.records(), "evidence") == 1 && !status.empty();
+  }));
+  server.barrier();
+  server.send(acquire_past(worker.pid(), "second", SIGKILL));
+  CHECK(worker.status() == killed_by(SIGKILL));
+  const Record first =
+      server.wait_for([](const Record& record) { return record.is("killed", "first"); });
+  const Record second =
+      server.wait_for([](const Record& record) { return record.is("killed", "second"); });
+  CHECK(second.text("verdict") == "dead");
+  CHECK_FALSE(first.text("verdict").empty());
+}
+
+TEST_CASE("a thousand scopes of one worker that expire together do not swamp the log") {
+  const TempDir temp;
+  Server server(temp);
+  Worker worker("block");
+  constexpr int kScopes = 1000;
+  const std::string padding(180, 'x');
+  for (int i = 0; i < kScopes; ++i) {
+    server.send(acquire(worker.pid(), fmt::format("{}-{}", i, padding), 3s));
+  }
+  CHECK(worker.status() == killed_by(SIGKILL));
+  REQUIRE(wait_until([&] { return count(server.records(), "killed") == kScopes; }));
+  CHECK(count(server.records(), "expired") == kScopes);
+  // Each scope by itself takes about 2 kB; repeated in each other's records it would be 600 MB.
+  CHECK(read_file(server.log()).size() < std::size_t{8} << 20);
+}
+
 TEST_CASE("a kill hits the whole tree, in other sessions and process groups too") {
   const TempDir temp;
   Server server(temp);

@@ -235,6 +235,18 @@ TEST_CASE("a pipe that is deleted while the server runs is made again, and it is
   CHECK(worker.status() == killed_by(SIGKILL));
 }
 
+TEST_CASE("a run folder that is removed while the server runs is made again, and held") {
+  const TempDir temp;
+  Server server(temp, {"--max-interval", "100ms"});
+  std::filesystem::remove_all(server.dir());
+  REQUIRE(wait_until([&] { return is_pipe(server.fifo()); }));
+  CHECK(mode_of(server.dir()) == 0700);
+  expect_kill(server);
+  const Finished second = run_server(temp, {"--dir", server.dir()});
+  CHECK(second.status == exited(3));
+  CHECK(second.err.find(fmt::format("pid {}", server.pid())) != std::string::npos);
+}
+
 TEST_CASE("a pipe that is replaced by a file is made again") {
   const TempDir temp;
   Server server(temp, {"--max-interval", "100ms"});
