@@ -224,6 +224,7 @@ void Server::arm(Instant next) {
 
 void Server::sweep(Instant now) {
   next_sweep_ = now + settings_.max_interval;
+  ended_.clear();
   look_after_pipe();
   tell_log_news(now);
 }

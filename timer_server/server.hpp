@@ -111,6 +111,7 @@ class Server final : private RequestSink {
   ClockReading now_;
   std::uint64_t batch_ = 0;
   std::unordered_map<pid_t, Error> refused_in_batch_;
+  std::unordered_set<pid_t> ended_;        // workers that ended since the last sweep or so
   Instant read_again_ = Instant::never();  // during a flood: when to read next
 
   std::shared_ptr<Incident> incident_;

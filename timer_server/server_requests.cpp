@@ -76,8 +76,11 @@ void Server::acquire(const wire::Request& request, std::string_view line) {
   }
   const Result<Worker*> worker = worker_of(request.pid);
   if (!worker) {
-    // A scope that is the whole life of a process is over with it, however short that was.
-    if (!request.x_whole_process || worker.error().errno_value != ESRCH) {
+    // What a worker wrote before it ended may be read after it; and a scope that is the whole life
+    // of a process is over with it, however short that was.
+    const bool is_over = worker.error().errno_value == ESRCH &&
+                         (request.x_whole_process || ended_.contains(request.pid));
+    if (!is_over) {
       reject(worker.error().message);
     }
     return;

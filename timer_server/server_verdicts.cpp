@@ -160,6 +160,9 @@ void Server::bury(Worker& worker) {
       log_->append(records_.left_open(WorkerIdentity::of(worker), scope, now));
     }
   }
+  if (ended_.size() < kMaxWorkers) {
+    ended_.insert(worker.process->pid);
+  }
   deaths_.erase(worker.process->pid);
   table_.remove_worker(worker);
 }

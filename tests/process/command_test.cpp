@@ -238,8 +238,9 @@ TEST_CASE("a second SIGTERM forces the end of COMMAND and of what it started") {
   // Two equal signals that are pending are one: the first has been seen when scopes are refused.
   ::kill(server.pid(), SIGTERM);
   Worker marker("block");
+  int markers = 0;  // a new one each time: a scope that is open may be renewed while it drains
   REQUIRE(wait_until([&] {
-    server.send(acquire_far(marker.pid(), "s"));
+    server.send(acquire_far(marker.pid(), std::to_string(++markers)));
     return count(server.records(), "rejected") > 0;
   }));
   REQUIRE(server.process().is_alive());

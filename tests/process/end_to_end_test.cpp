@@ -93,10 +93,14 @@ TEST_CASE("acquire in a shell holds that shell to its deadline, also as the next
 TEST_CASE("a shell that releases leaves nothing open, one that does not is told of") {
   const TempDir temp;
   Server server(temp);
-  CHECK(run_shell(server,
-                  "$T acquire --scope kept --after 1h && $T release --scope kept && "
-                  "exit 5") == exited(5));
-  CHECK(run_shell(server, "$T acquire --scope forgotten --after 1h && exit 6") == exited(6));
+  // The shell ends only when the server has read what it said: its pid means nothing afterwards.
+  const std::string until_read =
+      "&& $T acquire --scope marker$$ --after 1ms --signal 0 && until grep -q "
+      "\"\\\"marker$$\\\",\\\"verdict\\\"\" $FILETIMER_DIR/expired.jsonl; do sleep 0.01; done && ";
+  CHECK(run_shell(server, "$T acquire --scope kept --after 1h && $T release --scope kept " +
+                              until_read + "exit 5") == exited(5));
+  CHECK(run_shell(server, "$T acquire --scope forgotten --after 1h " + until_read + "exit 6") ==
+        exited(6));
   const Record left = server.wait_for([](const Record& r) { return r.is("left_open"); });
   CHECK(left.text("scope") == "forgotten");
   server.barrier();
