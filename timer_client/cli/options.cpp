@@ -42,15 +42,22 @@ std::optional<int> realtime_signal(std::string_view name) {
   return from_low ? base + *distance : base - *distance;
 }
 
+// `--dir "$UNSET"` must not mean the default folder, where another server may be.
+std::string is_named(const std::string& word) {
+  return word.empty() ? "'': expected a path" : std::string();
+}
+
 }  // namespace
 
 void add_place_options(CLI::App& app, Place& place) {
   app.add_option("--dir", place.dir,
                  "The run folder [$FILETIMER_DIR, else\n"
                  "$XDG_RUNTIME_DIR/filetimer, else /dev/shm/filetimer-UID]")
-      ->type_name("DIR");
+      ->type_name("DIR")
+      ->check(is_named);
   app.add_option("--fifo", place.fifo, "The server's pipe, where it is not in the run folder")
-      ->type_name("PATH");
+      ->type_name("PATH")
+      ->check(is_named);
 }
 
 CLI::Option* add_duration_option(CLI::App& app, const std::string& flag,
