@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 
 #include "tests/process/harness.hpp"
 #include "tests/process/requests.hpp"
@@ -119,8 +120,12 @@ TEST_CASE("a thousand scopes of one worker that expire together do not swamp the
   Worker worker("block");
   constexpr int kScopes = 1000;
   const std::string padding(180, 'x');
+  // The same for all, so that none of them is cancelled by the kill for another.
+  const double deadline =
+      std::chrono::duration<double>((std::chrono::system_clock::now() + 4s).time_since_epoch())
+          .count();
   for (int i = 0; i < kScopes; ++i) {
-    server.send(acquire(worker.pid(), fmt::format("{}-{}", i, padding), 3s));
+    server.send(version1(worker.pid(), fmt::format("{}-{}", i, padding), deadline));
   }
   CHECK(worker.status() == killed_by(SIGKILL));
   REQUIRE(wait_until([&] { return count(server.records(), "killed") == kScopes; }));
