@@ -140,6 +140,7 @@ void Server::attend(Command command) {
 void Server::turn() {
   const Instant woke = Instant::now();
   read_requests();
+  bury_the_dead();
   judge(woke);
   const Instant now = Instant::now();
   if (now >= next_sweep_) {

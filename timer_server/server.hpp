@@ -56,6 +56,7 @@ class Server final : private RequestSink {
   // The loop.
   void turn();
   void read_requests();
+  void bury_the_dead();
   void judge(Instant woke);
   void arm(Instant next);
   void sweep(Instant now);
@@ -88,7 +89,6 @@ class Server final : private RequestSink {
   void record_stop();
 
   EventSource add_io(int fd, int64_t priority, std::function<void()> handler);
-  void on_death(pid_t worker);
   void on_log_event();
   void on_side_event();
   void on_command_ended();
@@ -111,6 +111,7 @@ class Server final : private RequestSink {
   ClockReading now_;
   std::uint64_t batch_ = 0;
   std::unordered_map<pid_t, Error> refused_in_batch_;
+  std::vector<pid_t> dead_;                // workers whose end woke us
   std::unordered_set<pid_t> ended_;        // workers that ended since the last sweep or so
   Instant read_again_ = Instant::never();  // during a flood: when to read next
 

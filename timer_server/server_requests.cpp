@@ -184,8 +184,10 @@ Result<Worker*> Server::admit(pid_t pid) {
   Worker& worker = **added;
   worker.seen_alive_in = batch_;
   try {
-    deaths_[pid] =
-        add_io(worker.process->pidfd.get(), kDeathsFirst, [this, pid] { on_death(pid); });
+    deaths_[pid] = add_io(worker.process->pidfd.get(), kDeathsFirst, [this, pid] {
+      dead_.push_back(pid);
+      turn();
+    });
   } catch (const std::system_error& error) {
     deaths_.erase(pid);
     table_.remove_worker(worker);

@@ -141,15 +141,15 @@ void Server::on_kill_ended(const KillOrder& order, KillVerdict verdict) {
   }
 }
 
-void Server::on_death(pid_t pid) {
-  // What it wrote before it ended may still be in the pipe: a release, above all. Reading may have
-  // found the end already, and the pid in use again.
-  read_requests();
-  Worker* const worker = table_.find_worker(pid);
-  if (worker != nullptr && !worker->process->is_alive()) {
-    bury(*worker);
+// After the reading: what a worker wrote before it ended may have been in the pipe still; a
+// release, above all. Reading may have found the end already, and the pid in use again.
+void Server::bury_the_dead() {
+  for (const pid_t pid : std::exchange(dead_, {})) {
+    Worker* const worker = table_.find_worker(pid);
+    if (worker != nullptr && !worker->process->is_alive()) {
+      bury(*worker);
+    }
   }
-  turn();
 }
 
 // The worker has ended, or makes room: its timers go. What it left open is told.

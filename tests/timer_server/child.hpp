@@ -14,29 +14,33 @@
 
 namespace filetimer {
 
+// Forks a process that runs `before` and then waits for ever; its pid, once `before` is done.
+inline pid_t fork_waiting(const std::function<void()>& before) {
+  std::array<int, 2> ends{};
+  if (::pipe(ends.data()) != 0) {
+    throw std::runtime_error("pipe");
+  }
+  const pid_t pid = ::fork();
+  if (pid == 0) {
+    before();
+    (void)!::write(ends[1], "!", 1);
+    ::close(ends[0]);
+    ::close(ends[1]);
+    for (;;) {
+      ::pause();
+    }
+  }
+  ::close(ends[1]);
+  char byte = 0;
+  (void)!::read(ends[0], &byte, 1);
+  ::close(ends[0]);
+  return pid;
+}
+
 class Child {
  public:
   // Runs `before` in the child, then waits for ever. Returns when `before` is done.
-  explicit Child(const std::function<void()>& before = [] {}) {
-    std::array<int, 2> ends{};
-    if (::pipe(ends.data()) != 0) {
-      throw std::runtime_error("pipe");
-    }
-    pid_ = ::fork();
-    if (pid_ == 0) {
-      before();
-      (void)!::write(ends[1], "!", 1);
-      ::close(ends[0]);
-      ::close(ends[1]);
-      for (;;) {
-        ::pause();
-      }
-    }
-    ::close(ends[1]);
-    char byte = 0;
-    (void)!::read(ends[0], &byte, 1);
-    ::close(ends[0]);
-  }
+  explicit Child(const std::function<void()>& before = [] {}) : pid_(fork_waiting(before)) {}
   ~Child() { end(); }
   Child(const Child&) = delete;
   Child& operator=(const Child&) = delete;

@@ -15,9 +15,11 @@ using namespace std::chrono_literals;
 
 namespace {
 
-// Everything below a server that a ladder needs.
+// A worker to kill, and everything below a server that a ladder needs.
 struct Stage {
-  explicit Stage(KillPolicy policy = quick()) : ladder(make(policy)) {}
+  explicit Stage(
+      KillPolicy policy = quick(), const std::function<void()>& worker_does_first = [] {})
+      : worker(worker_does_first), process(worker.process()), ladder(make(policy)) {}
 
   static KillPolicy quick() {
     KillPolicy policy;
@@ -25,7 +27,7 @@ struct Stage {
     return policy;
   }
 
-  KillOrder order_for(const Process& process, int signal, std::optional<Duration> grace = {}) {
+  KillOrder order_for(int signal, std::optional<Duration> grace = {}) {
     KillOrder order;
     order.worker.process = std::make_shared<const Process>(std::move(*open_process(process.pid)));
     order.worker.facts = std::make_shared<std::optional<WorkerFacts>>(WorkerFacts{});
@@ -63,6 +65,13 @@ struct Stage {
     return all;
   }
 
+  void start(int signal, std::optional<Duration> grace = {}) {
+    ladder->start(order_for(signal, grace), now);
+  }
+
+  Child worker;
+  const Process process;
+  const Instant now = Instant::now();
   TempFolder folder;
   std::unique_ptr<RecordLog> log = [this] {
     RecordLog::Settings settings;
@@ -99,35 +108,29 @@ void ignore_sigterm() {
 
 TEST_CASE("A worker is signalled only after the verdict is on disk") {
   Stage stage;
-  Child worker;
-  const Process process = worker.process();
-  const Instant now = Instant::now();
-  stage.ladder->start(stage.order_for(process, SIGKILL), now);
-  stage.ladder->advance(now);
+  stage.start(SIGKILL);
+  stage.ladder->advance(stage.now);
   REQUIRE(stage.log->drain(10s));
   CHECK(stage.events() == "incident expired");
-  stage.ladder->advance(now);
-  wait_for_death(process);
-  CHECK(worker.reap() == SIGKILL);
-  stage.ladder->advance(now + 1ms);
+  stage.ladder->advance(stage.now);
+  wait_for_death(stage.process);
+  CHECK(stage.worker.reap() == SIGKILL);
+  stage.ladder->advance(stage.now + 1ms);
   CHECK(stage.ended == std::vector{KillVerdict::kDead});
   CHECK(stage.events() == "incident expired killed");
   CHECK(stage.ladder->idle());
 }
 
 TEST_CASE("SIGKILL follows when the grace has passed, and not before") {
-  Stage stage;
-  Child worker(ignore_sigterm);
-  const Process process = worker.process();
-  const Instant now = Instant::now();
-  stage.ladder->start(stage.order_for(process, SIGTERM, 5s), now);
-  const Instant next = stage.advance(now);
-  CHECK(next - now >= 5s);
+  Stage stage(Stage::quick(), ignore_sigterm);
+  stage.start(SIGTERM, 5s);
+  const Instant next = stage.advance(stage.now);
+  CHECK(next - stage.now >= 5s);
   stage.ladder->advance({next.ns - 1});
-  CHECK(process.is_alive());
+  CHECK(stage.process.is_alive());
   stage.ladder->advance(next);
-  wait_for_death(process);
-  CHECK(worker.reap() == SIGKILL);
+  wait_for_death(stage.process);
+  CHECK(stage.worker.reap() == SIGKILL);
   stage.ladder->advance(next);
   CHECK(stage.ended == std::vector{KillVerdict::kDead});
   stage.events();
@@ -135,28 +138,22 @@ TEST_CASE("SIGKILL follows when the grace has passed, and not before") {
 }
 
 TEST_CASE("Without grace a worker that outlives its signal is left alone and told so") {
-  Stage stage;
-  Child worker(ignore_sigterm);
-  const Process process = worker.process();
-  const Instant now = Instant::now();
-  stage.ladder->start(stage.order_for(process, SIGTERM), now);
-  const Instant next = stage.advance(now);
-  CHECK(next - now >= 30s);
+  Stage stage(Stage::quick(), ignore_sigterm);
+  stage.start(SIGTERM);
+  const Instant next = stage.advance(stage.now);
+  CHECK(next - stage.now >= 30s);
   stage.ladder->advance(next);
-  CHECK(process.is_alive());
+  CHECK(stage.process.is_alive());
   CHECK(stage.ended == std::vector{KillVerdict::kSpared});
 }
 
 TEST_CASE("A worker that ended before its signal is already gone") {
   Stage stage;
-  Child worker;
-  const Process process = worker.process();
-  const Instant now = Instant::now();
-  stage.ladder->start(stage.order_for(process, SIGKILL), now);
-  stage.ladder->advance(now);
-  worker.end();
+  stage.start(SIGKILL);
+  stage.ladder->advance(stage.now);
+  stage.worker.end();
   REQUIRE(stage.log->drain(10s));
-  stage.ladder->advance(now);
+  stage.ladder->advance(stage.now);
   CHECK(stage.ended == std::vector{KillVerdict::kAlreadyGone});
   CHECK(stage.events() == "incident expired killed");
 }
@@ -166,62 +163,51 @@ TEST_CASE("Signal 0 and a dry run spare the worker") {
   dry.dry_run = true;
   for (const auto& [policy, signal] : {std::pair{Stage::quick(), 0}, std::pair{dry, SIGKILL}}) {
     Stage stage(policy);
-    Child worker;
-    const Process process = worker.process();
-    stage.ladder->start(stage.order_for(process, signal), Instant::now());
+    stage.start(signal);
     stage.advance(Instant::now());
     CHECK(stage.ended == std::vector{KillVerdict::kSpared});
-    CHECK(process.is_alive());
+    CHECK(stage.process.is_alive());
   }
 }
 
 TEST_CASE("Nobody is killed for a scope that was released before the signal") {
   Stage stage;
-  Child worker;
-  const Process process = worker.process();
-  const Instant now = Instant::now();
-  KillOrder order = stage.order_for(process, SIGKILL);
+  KillOrder order = stage.order_for(SIGKILL);
   const auto held = order.worker.process;
-  stage.ladder->start(std::move(order), now);
-  stage.ladder->advance(now);
-  CHECK(!stage.ladder->note_release(*held, "other", now));
-  CHECK(stage.ladder->note_release(*held, "forward", now));
-  CHECK(!stage.ladder->note_release(*held, "forward", now));
-  stage.advance(now);
-  CHECK(process.is_alive());
+  stage.ladder->start(std::move(order), stage.now);
+  stage.ladder->advance(stage.now);
+  CHECK(!stage.ladder->note_release(*held, "other", stage.now));
+  CHECK(stage.ladder->note_release(*held, "forward", stage.now));
+  CHECK(!stage.ladder->note_release(*held, "forward", stage.now));
+  stage.advance(stage.now);
+  CHECK(stage.process.is_alive());
   CHECK(stage.ended == std::vector{KillVerdict::kSpared});
   CHECK(stage.events() == "incident expired released_late killed");
 }
 
 TEST_CASE("A release after the signal changes nothing") {
   Stage stage;
-  Child worker;
-  const Process process = worker.process();
-  const Instant now = Instant::now();
-  KillOrder order = stage.order_for(process, SIGKILL);
+  KillOrder order = stage.order_for(SIGKILL);
   const auto held = order.worker.process;
-  stage.ladder->start(std::move(order), now);
-  stage.advance(now);
-  CHECK(!stage.ladder->note_release(*held, "forward", now));
-  wait_for_death(process);
+  stage.ladder->start(std::move(order), stage.now);
+  stage.advance(stage.now);
+  CHECK(!stage.ladder->note_release(*held, "forward", stage.now));
+  wait_for_death(stage.process);
 }
 
 TEST_CASE("Of two expired scopes the one that was not released still kills, with its own signal") {
   Stage stage;
-  Child worker;
-  const Process process = worker.process();
-  const Instant now = Instant::now();
-  KillOrder order = stage.order_for(process, SIGTERM);
+  KillOrder order = stage.order_for(SIGTERM);
   order.expiries.push_back(order.expiries.front());
   order.expiries.back().scope_id = "outer";
   order.expiries.back().scope.terms.signal = SIGKILL;
   const auto held = order.worker.process;
-  stage.ladder->start(std::move(order), now);
-  stage.ladder->advance(now);
-  CHECK(stage.ladder->note_release(*held, "forward", now));
-  stage.advance(now);
-  wait_for_death(process);
-  CHECK(worker.reap() == SIGKILL);
+  stage.ladder->start(std::move(order), stage.now);
+  stage.ladder->advance(stage.now);
+  CHECK(stage.ladder->note_release(*held, "forward", stage.now));
+  stage.advance(stage.now);
+  wait_for_death(stage.process);
+  CHECK(stage.worker.reap() == SIGKILL);
 }
 
 TEST_CASE("Evidence stands between the verdict and the signal") {
@@ -229,18 +215,15 @@ TEST_CASE("Evidence stands between the verdict and the signal") {
   policy.evidence = true;
   policy.evidence_timeout = 60s;
   Stage stage(policy);
-  Child worker;
-  const Process process = worker.process();
-  const Instant now = Instant::now();
-  stage.ladder->start(stage.order_for(process, SIGKILL), now);
-  stage.advance(now);
-  CHECK(process.is_alive());
+  stage.start(SIGKILL);
+  stage.advance(stage.now);
+  CHECK(stage.process.is_alive());
   pollfd poll{stage.side_threads.event_fd(), POLLIN, 0};
   REQUIRE(::poll(&poll, 1, 10'000) == 1);
   stage.side_threads.deliver();
-  stage.ladder->advance(now);
-  wait_for_death(process);
-  stage.ladder->advance(now);
+  stage.ladder->advance(stage.now);
+  wait_for_death(stage.process);
+  stage.ladder->advance(stage.now);
   CHECK(stage.events() == "incident expired evidence killed");
 }
 
@@ -249,24 +232,18 @@ TEST_CASE("Evidence that does not come delays the signal by its limit and no mor
   policy.evidence = true;
   policy.evidence_timeout = 3s;
   Stage stage(policy);
-  Child worker;
-  const Process process = worker.process();
-  const Instant now = Instant::now();
-  stage.ladder->start(stage.order_for(process, SIGKILL), now);
-  const Instant next = stage.advance(now);  // nothing is delivered
-  CHECK(next == now + 3s);
+  stage.start(SIGKILL);
+  const Instant next = stage.advance(stage.now);  // nothing is delivered
+  CHECK(next == stage.now + 3s);
   stage.ladder->advance(next);
-  wait_for_death(process);
+  wait_for_death(stage.process);
 }
 
 TEST_CASE("A hurried ladder gives no grace") {
-  Stage stage;
-  Child worker(ignore_sigterm);
-  const Process process = worker.process();
-  const Instant now = Instant::now();
-  stage.ladder->start(stage.order_for(process, SIGTERM, 1h), now);
-  stage.advance(now);
-  stage.ladder->hurry(now);
-  stage.ladder->advance(now);
-  wait_for_death(process);
+  Stage stage(Stage::quick(), ignore_sigterm);
+  stage.start(SIGTERM, 1h);
+  stage.advance(stage.now);
+  stage.ladder->hurry(stage.now);
+  stage.ladder->advance(stage.now);
+  wait_for_death(stage.process);
 }

@@ -21,27 +21,6 @@ struct SharedPids {
   ~SharedPids() { ::munmap(pids, 4096); }
 };
 
-// A grandchild that is in `place` before its pid can be read.
-pid_t fork_waiting(const std::function<void()>& place) {
-  std::array<int, 2> ends{};
-  (void)!::pipe(ends.data());
-  const pid_t pid = ::fork();
-  if (pid == 0) {
-    place();
-    (void)!::write(ends[1], "!", 1);
-    ::close(ends[0]);
-    ::close(ends[1]);
-    for (;;) {
-      ::pause();
-    }
-  }
-  ::close(ends[1]);
-  char byte = 0;
-  (void)!::read(ends[0], &byte, 1);
-  ::close(ends[0]);
-  return pid;
-}
-
 bool contains(const std::vector<Process>& found, pid_t pid) {
   return std::ranges::any_of(found, [&](const Process& process) { return process.pid == pid; });
 }
