@@ -45,11 +45,11 @@ struct Stage {
     return order;
   }
 
-  // Calls advance() at `now` until the log has synced all there was, then once more.
-  Instant advance(Instant now) {
-    ladder->advance(now);
+  // Calls advance() at `at` until the log has synced all there was, then once more.
+  Instant advance(Instant at) {
+    ladder->advance(at);
     REQUIRE(log->drain(10s));
-    return ladder->advance(now);
+    return ladder->advance(at);
   }
 
   // The events of the log, in order.
