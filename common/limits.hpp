@@ -17,6 +17,7 @@ inline constexpr std::size_t kMaxAtomicWrite = 4096;
 inline constexpr std::size_t kMaxWorkers = 4096;
 inline constexpr std::size_t kMaxScopesPerWorker = 1024;
 inline constexpr std::size_t kMaxScopeNameBytes = 255;
+inline constexpr std::size_t kMaxPageNameBytes = 64;  // of a file in `scopes`
 
 // The longest finite timeout, about 31 years; what is longer is a mistake in units.
 inline constexpr std::chrono::nanoseconds kMaxTimeout = std::chrono::seconds{1'000'000'000};

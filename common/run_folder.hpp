@@ -17,6 +17,11 @@ inline constexpr const char* kTorchPipeVariable = "TORCHELASTIC_TIMER_FILE";
 inline constexpr std::string_view kPipeName = "requests";
 inline constexpr std::string_view kBoardName = "server";
 inline constexpr std::string_view kLogName = "expired.jsonl";
+inline constexpr std::string_view kPagesName = "scopes";
+// In `scopes`: what the server itself keeps there.
+inline constexpr std::string_view kServerPagesName = "server";
+// And in that: the statistics of workers that have ended.
+inline constexpr std::string_view kEndedName = "ended";
 
 // Where somebody said the folder is, or that nobody did.
 enum class FolderSource { kGiven, kEnvironment, kDefault };

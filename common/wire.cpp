@@ -240,6 +240,9 @@ Status read_field(std::string_view key, ondemand::value value, Request& request,
   if (key == "x_whole_process") {
     return store(read_bool(key, value), request.x_whole_process);
   }
+  if (key == "x_page") {
+    return store(read_string(key, value), request.x_page);
+  }
   if (const auto error = check_value(value, 0)) {
     return not_json(error);
   }
@@ -304,6 +307,11 @@ Result<Request> Parser::parse(std::string_view line) {
   if (document.current_location().error() != simdjson::OUT_OF_BOUNDS) {
     return failure("more than one JSON object on a line");
   }
+  if (request.x_page && (seen & kVersionSeen) != 0) {
+    Request hint;
+    hint.x_page = request.x_page;
+    return hint;
+  }
   for (const auto& [bit, key] : kRequired) {
     if ((seen & bit) == 0) {
       return failure(fmt::format("lacks the key '{}'", key));
@@ -313,6 +321,13 @@ Result<Request> Parser::parse(std::string_view line) {
     return failure("x_timeout_s is NaN: expected a number");
   }
   return request;
+}
+
+std::string format_page_hint(std::string_view page) {
+  std::string line = fmt::format("{}: {}, \"x_page\": ", kLineStart, kVersion);
+  append_json_string(line, page);
+  line += "}\n";
+  return line;
 }
 
 std::string format(const Request& request) {

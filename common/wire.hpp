@@ -34,6 +34,8 @@ struct Request {
   std::optional<pid_t> x_tid;               // the thread that opened the scope
   std::optional<std::string_view> x_scope;  // the scope's name, where scope_id had to differ
   bool x_whole_process = false;             // the worker's end ends the scope in time
+  // Not a timer but a hint: look at this page of `scopes/`. All else is unset then.
+  std::optional<std::string_view> x_page;
 
   [[nodiscard]] bool is_release() const { return expiration_time < 0; }
   [[nodiscard]] bool is_from_own_client() const { return x_timeout_s.has_value(); }
@@ -59,6 +61,9 @@ class Parser {
   struct State;
   std::unique_ptr<State> state_;
 };
+
+// The line by which a worker says that the server should look at its page, with its newline.
+std::string format_page_hint(std::string_view page);
 
 // A line with its newline. With names that bounded_scope_name() has cut it is always short enough
 // for one atomic write, escapes included.

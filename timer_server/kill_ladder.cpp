@@ -143,13 +143,16 @@ bool KillLadder::record_verdict(const std::shared_ptr<Kill>& kill, Instant now) 
     return false;
   }
   Incident& incident = *order.incident;
-  if (!incident.recorded) {
+  if (!incident.recorded && !order.is_recorded) {
     incident.recorded = true;
     log_.append(records_.incident(incident.id, incident.expiries, incident.workers,
                                   incident.omitted, incident.when));
     incident.workers = {};
   }
   for (const Expiry& expiry : order.expiries) {
+    if (order.is_recorded) {
+      break;
+    }
     // Once for all expiries of the worker: there may be a thousand of both.
     const bool is_first = &expiry == &order.expiries.front();
     kill->record_number = log_.append(records_.expired(
@@ -163,7 +166,7 @@ bool KillLadder::record_verdict(const std::shared_ptr<Kill>& kill, Instant now) 
   kill->stage = Stage::kRecorded;
   kill->sync_until = now + kSyncLimit;
   kill->evidence_until = now;
-  if (policy_.evidence) {
+  if (policy_.evidence && !order.has_evidence) {
     kill->evidence_until = now + policy_.evidence_timeout;
     gather(kill);
   }
@@ -196,6 +199,11 @@ bool KillLadder::send_first_signal(Kill& kill, Instant now) {
                         : evidence_is_in ? kill.sync_until
                                          : std::min(kill.sync_until, kill.evidence_until);
     return false;
+  }
+  for (Expiry& expiry : kill.order.expiries) {
+    if (!expiry.released_at && listener_.was_released(expiry)) {
+      note_late(kill, expiry, now);
+    }
   }
   const Expiry* const deciding = kill.order.deciding();
   if (policy_.dry_run || deciding == nullptr) {
@@ -340,15 +348,19 @@ bool KillLadder::note_release(const Process& worker, std::string_view scope_id, 
     }
     for (Expiry& expiry : kill->order.expiries) {
       if (expiry.scope_id == scope_id && !expiry.released_at) {
-        expiry.released_at = now;
-        if (kill->stage == Stage::kRecorded) {
-          log_.append(records_.released_late(kill->order.worker, expiry));
-        }
+        note_late(*kill, expiry, now);
         return true;
       }
     }
   }
   return false;
+}
+
+void KillLadder::note_late(Kill& kill, Expiry& expiry, Instant now) {
+  expiry.released_at = now;
+  if (kill.stage == Stage::kRecorded) {
+    log_.append(records_.released_late(kill.order.worker, expiry));
+  }
 }
 
 void KillLadder::hurry(Instant now) {

@@ -43,6 +43,8 @@ struct KillOrder {
   std::shared_ptr<Incident> incident;
   std::vector<Expiry> expiries;        // the earliest deadline first
   std::vector<ScopeView> open_scopes;  // of this worker, the expired ones included
+  bool is_recorded = false;            // by a server before this one, which did not finish it
+  bool has_evidence = false;           // likewise
 
   // The expiry whose signal is sent: the earliest that has one and was not released since; null:
   // the worker is spared.
@@ -57,6 +59,9 @@ class KillLadder {
 
   // What the ladder tells its owner.
   struct Listener {
+    // Whether a scope was released since its verdict, by a way that does not go through
+    // note_release().
+    std::function<bool(const Expiry&)> was_released;
     // The first signal is about to be sent. `is_final`: SIGKILL is, or will follow. Gives the names
     // of the worker's other scopes, which are cancelled by it.
     std::function<std::vector<std::string>(const Process&, bool is_final)> on_signal;
@@ -91,6 +96,7 @@ class KillLadder {
   // Each returns true when it has moved the kill on.
   bool step(const std::shared_ptr<Kill>& kill, Instant now);
   bool record_verdict(const std::shared_ptr<Kill>& kill, Instant now);
+  void note_late(Kill& kill, Expiry& expiry, Instant now);
   bool send_first_signal(Kill& kill, Instant now);
   bool wait_for_death(Kill& kill, Instant now);
   void gather(const std::shared_ptr<Kill>& kill);

@@ -36,13 +36,15 @@ sigset_t block_signals() {
   return before;
 }
 
-// One descriptor for each worker is the most that this server needs.
-void raise_descriptor_limit() {
-  rlimit limit{};
-  if (::getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < limit.rlim_max) {
-    limit.rlim_cur = limit.rlim_max;
-    ::setrlimit(RLIMIT_NOFILE, &limit);
+// Each worker takes descriptors, those of a server before this one at once. Gives what was before:
+// COMMAND must not inherit it.
+rlimit raise_descriptor_limit() {
+  rlimit before{};
+  if (::getrlimit(RLIMIT_NOFILE, &before) == 0 && before.rlim_cur < before.rlim_max) {
+    const rlimit raised{before.rlim_max, before.rlim_max};
+    ::setrlimit(RLIMIT_NOFILE, &raised);
   }
+  return before;
 }
 
 int fail(int status, const Settings& settings, const std::string& message) {
@@ -66,6 +68,7 @@ int serve(Settings settings, const sigset_t& mask_before, Detached* detached) {
       messages::warning("{}; going on without", allowed.error().message);
     }
   }
+  const rlimit files_before = raise_descriptor_limit();
   const std::string dir = premises->dir;
   const std::string pipe = premises->pipe.path();
   int status = exit_status::kFailed;
@@ -80,7 +83,9 @@ int serve(Settings settings, const sigset_t& mask_before, Detached* detached) {
     }
     bool may_run = true;
     if (!settings.command.empty()) {
+      ::setrlimit(RLIMIT_NOFILE, &files_before);
       auto command = Command::start(settings.command, mask_before, dir, pipe);
+      raise_descriptor_limit();
       if (command) {
         server.attend(std::move(*command));
       } else {
@@ -90,7 +95,6 @@ int serve(Settings settings, const sigset_t& mask_before, Detached* detached) {
         may_run = false;
       }
     }
-    raise_descriptor_limit();  // after COMMAND, which must not inherit it
     if (may_run) {
       status = server.run();
     } else {

@@ -130,11 +130,23 @@ Result<ProcStat> read_stat(const std::string& path) {
   stat.start_time = fields.number<std::uint64_t>();
   fields.skip(1);  // vsize
   stat.rss_pages = fields.number<std::int64_t>();
+  fields.skip(3);  // rsslim, startcode, endcode
+  stat.start_stack = fields.number<std::uint64_t>();
   return stat;
 }
 
 bool Process::is_alive() const {
   return !ended(pidfd.get());
+}
+
+// The kernel puts the stack of every new program somewhere else.
+bool Process::runs_another_program() const {
+  if (start_stack == 0) {
+    return false;
+  }
+  const auto stat = read_stat(fmt::format("/proc/{}", pid));
+  return stat && stat->start_time == start_time && stat->start_stack != 0 &&
+         stat->start_stack != start_stack;
 }
 
 bool Process::send_signal(int signal) const {
@@ -171,6 +183,7 @@ Result<Process> open_process(pid_t pid) {
   process.comm = stat->comm;
   process.ppid = stat->ppid;
   process.pgrp = stat->pgrp;
+  process.start_stack = stat->start_stack;
   // One who runs as somebody else (a set-uid program) counts as that user.
   process.uid = uids->first == ::geteuid() ? uids->second : uids->first;
   return process;

@@ -26,6 +26,7 @@ struct ProcStat {
   std::uint64_t system_ticks = 0;
   std::uint64_t start_time = 0;  // clock ticks since boot
   std::int64_t rss_pages = 0;
+  std::uint64_t start_stack = 0;  // 0: not for us to see
 };
 
 // Reads `PATH/stat`, PATH being /proc/PID or /proc/PID/task/TID.
@@ -40,10 +41,14 @@ struct Process {
   std::string comm;
   pid_t ppid = 0;
   pid_t pgrp = 0;
+  std::uint64_t start_stack = 0;  // of the program it runs; 0: not known
   UniqueFd pidfd;
 
   // False from the moment the process ended, also while it waits to be reaped.
   [[nodiscard]] bool is_alive() const;
+  // Whether it has since started another program (exec): what the old one had begun is over. False
+  // where that can't be seen.
+  [[nodiscard]] bool runs_another_program() const;
   // pidfd_send_signal; false with errno set.
   bool send_signal(int signal) const;
 };

@@ -244,14 +244,24 @@ std::string Records::killed(const WorkerIdentity& worker, const Expiry& expiry,
   return std::move(json).finish();
 }
 
-std::string Records::left_open(const WorkerIdentity& worker, const ScopeView& scope,
-                               Instant now) const {
+std::string Records::warned(const WorkerIdentity& worker, const ScopeView& scope,
+                            std::string_view reason) const {
+  JsonWriter json = begin("warned", ClockReading::now(), worker);
+  json.field("scope", scope.name).field("reason", reason);
+  if (scope.terms.tid != 0) {
+    json.field("tid", scope.terms.tid);
+  }
+  return std::move(json).finish();
+}
+
+std::string Records::left_open(const WorkerIdentity& worker, const ScopeView& scope, Instant now,
+                               std::string_view reason) const {
   JsonWriter json = begin("left_open", ClockReading::now(), worker);
   json.field("scope", scope.name);
   write_timeout(json, "timeout_s", scope.terms.timeout);
   json.fixed("elapsed_s", seconds(now - scope.terms.acquired), 6)
       .field("acquired_mono_ns", scope.terms.acquired.ns)
-      .field("reason", "the worker ended inside the scope");
+      .field("reason", reason);
   return std::move(json).finish();
 }
 

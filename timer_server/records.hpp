@@ -48,6 +48,15 @@ struct WorkerScopes {
   std::vector<ScopeView> scopes;  // the oldest first
 };
 
+class WorkerPage;
+
+// The slot in which a scope stood on which a verdict was given.
+struct PageVerdict {
+  std::shared_ptr<WorkerPage> page;  // null: the scope came over the pipe
+  std::size_t slot = 0;              // of the page, or of what the server keeps of the pipe's
+  std::int64_t word = 0;             // the deadline that was judged
+};
+
 // One scope whose deadline passed.
 struct Expiry {
   std::string id;
@@ -56,6 +65,7 @@ struct Expiry {
   ScopeView scope;
   Instant judged;
   std::optional<Instant> released_at;  // too late, but before a signal was sent
+  PageVerdict on_page;
 };
 
 struct SentSignal {
@@ -70,6 +80,7 @@ class Records {
  public:
   explicit Records(RecordOrigin origin);
 
+  [[nodiscard]] const std::string& boot_id() const { return origin_.boot_id; }
   // A name for the next expiry or incident, unique among all servers: "k3f9a2-1".
   std::string next_expiry_id();
   std::string next_incident_id();
@@ -90,8 +101,10 @@ class Records {
   };
   std::string killed(const WorkerIdentity& worker, const Expiry& expiry,
                      const Outcome& outcome) const;
-  // `event` is left_open, released_late or warned; `id` may be empty.
-  std::string left_open(const WorkerIdentity& worker, const ScopeView& scope, Instant now) const;
+  std::string left_open(const WorkerIdentity& worker, const ScopeView& scope, Instant now,
+                        std::string_view reason = "the worker ended inside the scope") const;
+  std::string warned(const WorkerIdentity& worker, const ScopeView& scope,
+                     std::string_view reason) const;
   // expiry.released_at is set.
   std::string released_late(const WorkerIdentity& worker, const Expiry& expiry) const;
   std::string cut_by_max_timeout(const WorkerIdentity& worker, std::string_view scope,

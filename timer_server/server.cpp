@@ -10,7 +10,11 @@
 
 #include "common/duration_text.hpp"
 #include "common/limits.hpp"
+#include "common/run_folder.hpp"
+#include "common/wake_protocol.hpp"
 #include "timer_server/messages.hpp"
+#include "timer_server/page_guard.hpp"
+#include "timer_server/past_verdicts.hpp"
 
 namespace filetimer {
 namespace {
@@ -49,16 +53,25 @@ Server::Server(Settings settings, Premises premises)
       restore_folder_(std::move(premises.restore_folder)),
       pipe_(std::move(premises.pipe)),
       log_(std::move(premises.log)),
+      page_folder_(std::move(premises.pages)),
+      ended_statistics_(std::make_unique<EndedStatistics>(page_folder_.server_path(kEndedName))),
       records_(RecordOrigin::of_this_process()),
       side_threads_(settings_.realtime),
       ladder_(settings_.kill, records_, *log_, side_threads_,
-              {.on_signal = [this](const Process& worker,
+              {.was_released =
+                   [](const Expiry& expiry) {
+                     const PageVerdict& verdict = expiry.on_page;
+                     return verdict.page &&
+                            verdict.page->was_released_late(verdict.slot, verdict.word);
+                   },
+               .on_signal = [this](const Process& worker,
                                    bool is_final) { return on_signal_due(worker, is_final); },
                .on_end = [this](const KillOrder& order,
                                 KillVerdict verdict) { on_kill_ended(order, verdict); }}),
       reader_(*this),
       now_(ClockReading::now()),
       next_sweep_(now_.mono + settings_.max_interval) {
+  boards_.push_back(std::move(premises.board));
   sd_event* event = nullptr;
   check_event(::sd_event_new(&event), "cannot make an event loop");
   loop_.reset(event);
@@ -96,6 +109,11 @@ Server::Server(Settings settings, Premises premises)
                 "cannot take signals");
     sources_.emplace_back(source);
   }
+  PageGuard::install();
+  std::vector<PastVerdict> past = read_past_verdicts(log_->path(), records_.boot_id());
+  boards_.back().serve();
+  adopt_pages(past);
+  resume_kills(past);
   record_start();
 }
 
@@ -141,6 +159,7 @@ void Server::turn() {
   const Instant woke = Instant::now();
   read_requests();
   bury_the_dead();
+  save_pages();
   judge(woke);
   const Instant now = Instant::now();
   if (now >= next_sweep_) {
@@ -156,8 +175,8 @@ void Server::turn() {
     ::sd_event_exit(loop_.get(), 0);
     return;
   }
-  arm(std::min({table_.next_deadline(), ladder_next, next_sweep_, rejections_.next_report(),
-                stop_by_, read_again_, reap_again_}));
+  arm(std::min({table_.next_deadline(), next_scan_, ladder_next, next_sweep_,
+                rejections_.next_report(), stop_by_, read_again_, reap_again_}));
 }
 
 // What is in the pipe now, but no more than it can hold: writers that never pause must not keep a
@@ -179,6 +198,9 @@ void Server::read_requests() {
       break;
     }
   }
+  for (const std::string& name : std::exchange(hinted_pages_, {})) {
+    tell_ended_threads(name);
+  }
   const bool flood = read > kFloodBytes;
   if (flood != !read_again_.is_never()) {
     ::sd_event_source_set_enabled(pipe_source_.get(), flood ? SD_EVENT_OFF : SD_EVENT_ON);
@@ -189,23 +211,33 @@ void Server::read_requests() {
 // By the time at which we woke: what was released before a deadline was in the pipe by then, and
 // has been read. A deadline that has come since is judged in the next turn, at once.
 void Server::judge(Instant woke) {
-  if (table_.next_deadline() > woke) {
+  std::vector<DueScope> due;
+  if (table_.next_deadline() <= woke) {
+    for (Scope* scope : table_.due(woke)) {
+      due.push_back({scope->worker, scope->terms.deadline, scope, {}});
+    }
+  }
+  if (scan_wanted_ || next_scan_ <= woke) {
+    scan_pages(woke, due);
+  }
+  if (due.empty()) {
     return;
   }
   now_ = ClockReading::now();
   // The worker whose deadline came first stands first; of a worker, the earliest scope.
+  std::ranges::stable_sort(due, {}, &DueScope::deadline);
   std::vector<Worker*> workers;
-  std::unordered_map<Worker*, std::vector<Scope*>> due;
-  for (Scope* scope : table_.due(woke)) {
-    std::vector<Scope*>& scopes = due[scope->worker];
+  std::unordered_map<Worker*, std::vector<const DueScope*>> of_worker;
+  for (const DueScope& scope : due) {
+    std::vector<const DueScope*>& scopes = of_worker[scope.worker];
     if (scopes.empty()) {
-      workers.push_back(scope->worker);
+      workers.push_back(scope.worker);
     }
-    scopes.push_back(scope);
+    scopes.push_back(&scope);
   }
   for (Worker* worker : workers) {
     if (worker->process->is_alive()) {
-      expire(*worker, due[worker]);
+      expire(*worker, of_worker[worker]);
     } else {
       bury(*worker);
     }
@@ -227,6 +259,8 @@ void Server::sweep(Instant now) {
   next_sweep_ = now + settings_.max_interval;
   ended_.clear();
   look_after_pipe();
+  look_for_pages();
+  scan_wanted_ = true;  // in the next turn, which is at once
   tell_log_news(now);
 }
 
@@ -257,9 +291,18 @@ void Server::look_after_pipe() {
     case RequestPipe::Condition::kGone:
       break;
   }
-  if (Status restored = restore_folder_(); !restored) {
+  auto restored = restore_folder_();
+  if (!restored) {
     told(restored.error().message);
     return;
+  }
+  if (*restored) {
+    // Who has mapped the old board wakes us each time: it is not looked after any more.
+    announce_scan(boards_.back().board());
+    boards_.push_back(std::move((*restored)->board));
+    page_folder_ = std::move((*restored)->pages);
+    ended_statistics_ = std::make_unique<EndedStatistics>(page_folder_.server_path(kEndedName));
+    scan_wanted_ = true;
   }
   if (Status moved = set_aside(pipe_.path()); !moved) {
     told(moved.error().message);
@@ -274,6 +317,7 @@ void Server::look_after_pipe() {
   pipe_source_.reset();
   pipe_ = std::move(*made);
   listen();
+  boards_.back().serve();
   read_again_ = Instant::never();
   messages::warning("the pipe '{}' was gone: made again", pipe_.path());
   pipe_trouble_.clear();
@@ -365,6 +409,9 @@ int Server::run() {
 }
 
 void Server::withdraw() {
+  for (BoardFile& board : boards_) {
+    board.stop();
+  }
   record_stop();
   if (!log_->drain(kLastSyncLimit)) {
     messages::error("the log '{}' could not be written to the end", log_->path());

@@ -13,9 +13,12 @@
 #include <unordered_set>
 #include <vector>
 
+#include "timer_server/board_file.hpp"
 #include "timer_server/command.hpp"
+#include "timer_server/ended_statistics.hpp"
 #include "timer_server/event_loop.hpp"
 #include "timer_server/kill_ladder.hpp"
+#include "timer_server/page_folder.hpp"
 #include "timer_server/record_log.hpp"
 #include "timer_server/records.hpp"
 #include "timer_server/rejections.hpp"
@@ -24,8 +27,11 @@
 #include "timer_server/settings.hpp"
 #include "timer_server/side_threads.hpp"
 #include "timer_server/timer_table.hpp"
+#include "timer_server/worker_page.hpp"
 
 namespace filetimer {
+
+struct PastVerdict;
 
 // What the server has opened before it serves; made by start_up().
 struct Premises {
@@ -33,8 +39,15 @@ struct Premises {
   std::string log_path;
   RequestPipe pipe;
   std::unique_ptr<RecordLog> log;
-  // Makes the run folder again, and its lock, after somebody removed it.
-  std::function<Status()> restore_folder;
+  BoardFile board;
+  PageFolder pages;
+  // Makes the run folder again, and its lock, after somebody removed it. Gives what is new in it;
+  // nothing when it was there.
+  struct Restored {
+    BoardFile board;
+    PageFolder pages;
+  };
+  std::function<Result<std::optional<Restored>>()> restore_folder;
 };
 
 class Server final : private RequestSink {
@@ -69,12 +82,47 @@ class Server final : private RequestSink {
   void release(const wire::Request& request);
   Result<Worker*> worker_of(pid_t pid);
   Result<Worker*> admit(pid_t pid);
+  Result<Worker*> watch(Process process);
   ScopeTerms terms_of(const wire::Request& request, const Worker& worker, std::string_view name);
+  void tell_cut(const Worker& worker, std::string_view name, Duration asked);
   void report_rejections(Instant now, bool force);
+
+  // Pages (server_pages.cpp).
+  // A scope whose deadline has passed, and where it stands: in the table, or on a page.
+  struct DueScope {
+    Worker* worker = nullptr;
+    Instant deadline;
+    Scope* scope = nullptr;
+    PageVerdict on_page;
+  };
+  void on_page_hint(std::string_view name);
+  void look_at_page(const std::string& name);
+  Result<Worker*> owner_of(const WorkerPage& page);
+  void wait_for_end(const std::string& name, Process process);
+  void put_away(WorkerPage& page, std::string_view reason);
+  void adopt_pages(std::vector<PastVerdict>& past);
+  void look_for_pages();
+  void resume_kills(std::vector<PastVerdict>& past);
+  void settle_judged_slots(const Worker& worker, const std::shared_ptr<WorkerPage>& page,
+                           std::vector<PastVerdict>& past);
+  void resume_kill(pid_t pid, std::uint64_t start_time, const std::vector<PastVerdict*>& verdicts);
+  void scan_pages(Instant woke, std::vector<DueScope>& due);
+  void take_due(Worker& worker, const std::shared_ptr<WorkerPage>& page,
+                const std::vector<WorkerPage::Due>& candidates, std::vector<DueScope>& due);
+  void tell_cuts(const Worker& worker, WorkerPage& page);
+  void tell_ended_threads(const std::string& name);
+  void drop_page(Worker& worker, const WorkerPage& page, std::string_view reason);
+  void adopt_wire_page(pid_t pid, std::vector<PastVerdict>& past);
+  void keep(const Worker& worker);
+  void save_pages();
+  ScopeView view_of(const SlotReading& reading) const;
+  std::optional<Expiry> expiry_on_page(const DueScope& due);
 
   // Workers and verdicts.
   void bury(Worker& worker);
-  void expire(Worker& worker, const std::vector<Scope*>& due);
+  void expire(Worker& worker, const std::vector<const DueScope*>& due);
+  std::vector<ScopeView> open_scopes_of(const Worker& worker,
+                                        std::size_t most = kMaxScopesPerWorker) const;
   std::shared_ptr<Incident> incident_now();
   std::vector<std::string> on_signal_due(const Process& process, bool is_final);
   void on_kill_ended(const KillOrder& order, KillVerdict verdict);
@@ -96,9 +144,14 @@ class Server final : private RequestSink {
 
   const Settings settings_;
   const std::string dir_;
-  const std::function<Status()> restore_folder_;
+  const std::function<Result<std::optional<Premises::Restored>>()> restore_folder_;
   RequestPipe pipe_;
   std::unique_ptr<RecordLog> log_;
+  // The one that clients find now at the back; those before it are of run folders that were removed
+  // and stay for the clients that have mapped them.
+  std::vector<BoardFile> boards_;
+  PageFolder page_folder_;
+  std::unique_ptr<EndedStatistics> ended_statistics_;
   Records records_;
   SideThreads side_threads_;
   KillLadder ladder_;
@@ -114,6 +167,17 @@ class Server final : private RequestSink {
   std::vector<pid_t> dead_;                // workers whose end woke us
   std::unordered_set<pid_t> ended_;        // workers that ended since the last sweep or so
   Instant read_again_ = Instant::never();  // during a flood: when to read next
+
+  std::unordered_map<std::string, Worker*> pages_;  // by name
+  std::unordered_set<std::string> refused_pages_;   // names that sweeps need not look at again
+  bool pages_unlooked_ = false;                     // there were more files than one sweep looks at
+  std::vector<std::string> hinted_pages_;           // in this reading
+  std::unordered_set<pid_t> unsaved_;               // workers of the pipe whose timers have changed
+  std::string save_trouble_;                        // as last told
+  bool scan_wanted_ = true;
+  Instant next_scan_;
+  std::size_t adopted_scopes_ = 0;
+  std::size_t put_away_scopes_ = 0;
 
   std::shared_ptr<Incident> incident_;
   std::unordered_set<std::string> cut_names_;  // scopes whose cut timeout was recorded
@@ -137,6 +201,12 @@ class Server final : private RequestSink {
   EventSource command_source_;
   std::vector<EventSource> sources_;
   std::unordered_map<pid_t, EventSource> deaths_;  // by worker
+  // Pages whose worker has let go of the lock and is on its way out, or so it seems.
+  struct Unclaimed {
+    std::shared_ptr<Process> process;
+    EventSource end;
+  };
+  std::unordered_map<std::string, Unclaimed> unclaimed_;
 };
 
 }  // namespace filetimer

@@ -5,25 +5,10 @@
 #include <fmt/format.h>
 #include <sys/stat.h>
 
-#include <boost/interprocess/exceptions.hpp>
-#include <filesystem>
-
 #include "common/posix.hpp"
 
 namespace filetimer {
 namespace {
-
-// Boost opens the file without close-on-exec, and a lock survives exec: COMMAND would hold it on.
-void close_on_exec(const struct stat& file) {
-  std::error_code ec;
-  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd", ec)) {
-    const int fd = std::stoi(entry.path().filename().string());
-    struct stat st {};
-    if (::fstat(fd, &st) == 0 && st.st_ino == file.st_ino && st.st_dev == file.st_dev) {
-      ::fcntl(fd, F_SETFD, FD_CLOEXEC);
-    }
-  }
-}
 
 tl::unexpected<Error> held(const std::string& path, pid_t holder) {
   return tl::unexpected<Error>(
@@ -53,16 +38,12 @@ Result<ServerLock> ServerLock::take(const std::string& path) {
       return held(path, lock.l_pid);
     }
   }
-  try {
-    boost::interprocess::file_lock file_lock(path.c_str());
-    close_on_exec(st);
-    if (!file_lock.try_lock()) {
-      return held(path, 0);
-    }
-    return ServerLock(std::move(file_lock));
-  } catch (const boost::interprocess::interprocess_exception& error) {
-    return failure(fmt::format("cannot lock '{}': {}", path, error.what()));
+  auto taken = FileLock::take(path);
+  if (!taken) {
+    return taken.error().errno_value == EBUSY ? held(path, 0)
+                                              : tl::unexpected<Error>(std::move(taken.error()));
   }
+  return ServerLock(std::move(*taken));
 }
 
 }  // namespace filetimer

@@ -3,9 +3,9 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <boost/interprocess/sync/file_lock.hpp>
 #include <string>
 
+#include "common/mapped_file.hpp"
 #include "common/result.hpp"
 
 namespace filetimer {
@@ -18,8 +18,8 @@ class ServerLock {
   static Result<ServerLock> take(const std::string& path);
 
  private:
-  explicit ServerLock(boost::interprocess::file_lock lock) : lock_(std::move(lock)) {}
-  boost::interprocess::file_lock lock_;
+  explicit ServerLock(FileLock lock) : lock_(std::move(lock)) {}
+  FileLock lock_;
 };
 
 }  // namespace filetimer

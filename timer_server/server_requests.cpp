@@ -28,19 +28,20 @@ Duration duration_from(double seconds) {
   return Duration{std::llround(std::max(ns, 0.0))};
 }
 
-// One descriptor a worker; the rest is for the pipe, the log, /proc, and the descendants of a
-// worker that is killed.
+// A pidfd and, of a worker of the pipe, the page of its timers; the rest is for the pipe, the log,
+// /proc, and the descendants of a worker that is killed.
 constexpr std::size_t kReservedDescriptors = 128;
+constexpr std::size_t kDescriptorsPerWorker = 2;
 
 std::size_t most_workers() {
   rlimit limit{};
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) {
     return kMaxWorkers;
   }
-  const std::size_t most = limit.rlim_cur > 2 * kReservedDescriptors
-                               ? limit.rlim_cur - kReservedDescriptors
-                               : limit.rlim_cur / 2;
-  return std::min(most, kMaxWorkers);
+  const std::size_t for_workers = limit.rlim_cur > 2 * kReservedDescriptors
+                                      ? limit.rlim_cur - kReservedDescriptors
+                                      : limit.rlim_cur / 2;
+  return std::min(for_workers / kDescriptorsPerWorker, kMaxWorkers);
 }
 
 // A name or its bounded form; `storage` holds the latter.
@@ -56,7 +57,9 @@ std::string_view bounded(std::string_view name, std::string& storage) {
 
 void Server::on_request(const wire::Request& request, std::string_view line) {
   ++requests_;
-  if (request.is_release()) {
+  if (request.x_page) {
+    on_page_hint(*request.x_page);
+  } else if (request.is_release()) {
     release(request);
   } else {
     acquire(request, line);
@@ -101,9 +104,14 @@ void Server::acquire(const wire::Request& request, std::string_view line) {
   }
   ladder_.note_release(*(*worker)->process, id, now_.mono);  // if it was judged: a late renewal
   const ScopeTerms terms = terms_of(request, **worker, name);
+  if (!(*worker)->wire_page) {
+    (*worker)->wire_page =
+        std::make_unique<WirePage>(page_folder_.server_path(fmt::format("{}", request.pid)));
+  }
   if (const auto scope = table_.acquire(**worker, id, name, terms); !scope) {
     reject(scope.error().message);
   }
+  keep(**worker);
 }
 
 void Server::release(const wire::Request& request) {
@@ -115,6 +123,7 @@ void Server::release(const wire::Request& request) {
   const std::string_view id = bounded(request.scope_id, storage);
   if (Scope* const scope = table_.find_scope(*worker, id)) {
     table_.close(*scope);
+    keep(*worker);
   } else {
     ladder_.note_release(*worker->process, id, now_.mono);
   }
@@ -162,10 +171,15 @@ Result<Worker*> Server::admit(pid_t pid) {
     return failure(fmt::format("pid {} belongs to user {}: expected a process of user {}", pid,
                                process->uid, ::geteuid()));
   }
+  return watch(std::move(*process));
+}
+
+Result<Worker*> Server::watch(Process process) {
+  const pid_t pid = process.pid;
   if (table_.worker_count() >= most_workers()) {
     std::vector<Worker*> idle;
     table_.for_each_worker([&](Worker& worker) {
-      if (worker.scopes.empty() && !worker.dying) {
+      if (worker.scopes.empty() && worker.pages.empty() && !worker.dying) {
         idle.push_back(&worker);
       }
     });
@@ -177,7 +191,7 @@ Result<Worker*> Server::admit(pid_t pid) {
                                  table_.worker_count()));
     }
   }
-  auto added = table_.add_worker(std::move(*process));
+  auto added = table_.add_worker(std::move(process));
   if (!added) {
     return added;
   }
@@ -195,7 +209,7 @@ Result<Worker*> Server::admit(pid_t pid) {
   }
   // Weak: a job that waits behind a hung one must not hold the pidfd of a worker that has ended.
   side_threads_.run(
-      [weak = std::weak_ptr(worker.process), cell = worker.facts]() -> SideThreads::Delivery {
+      [this, weak = std::weak_ptr(worker.process), cell = worker.facts]() -> SideThreads::Delivery {
         const auto held = weak.lock();
         if (!held) {
           return [] {};
@@ -204,7 +218,10 @@ Result<Worker*> Server::admit(pid_t pid) {
         if (!held->is_alive()) {
           return [] {};  // what was read may be somebody else's
         }
-        return [cell, facts = std::move(facts)] { *cell = facts; };
+        return [this, cell, pid = held->pid, facts = std::move(facts)] {
+          *cell = facts;
+          unsaved_.insert(pid);
+        };
       });
   messages::debug("watching pid {} ({})", pid, worker.process->comm);
   return &worker;
@@ -239,14 +256,22 @@ ScopeTerms Server::terms_of(const wire::Request& request, const Worker& worker,
   }
   const Duration longest = settings_.max_timeout.value_or(kForever);
   if (longest != kForever && terms.deadline > now_.mono + longest) {
-    const Duration asked = terms.timeout;
+    terms.asked = terms.timeout;
     terms.deadline = now_.mono + longest;
     terms.timeout = longest;
-    if (cut_names_.size() < kMaxCutNames && cut_names_.emplace(name).second) {
-      log_->append(records_.cut_by_max_timeout(WorkerIdentity::of(worker), name, asked, longest));
-    }
+    tell_cut(worker, name, terms.asked);
+  } else {
+    terms.asked = terms.timeout;
   }
   return terms;
+}
+
+// Once a name.
+void Server::tell_cut(const Worker& worker, std::string_view name, Duration asked) {
+  if (cut_names_.size() < kMaxCutNames && cut_names_.emplace(name).second) {
+    log_->append(records_.cut_by_max_timeout(WorkerIdentity::of(worker), name, asked,
+                                             *settings_.max_timeout));
+  }
 }
 
 void Server::report_rejections(Instant now, bool force) {

@@ -11,6 +11,7 @@
 
 #include "common/duration_text.hpp"
 #include "common/limits.hpp"
+#include "common/scope_page.hpp"
 #include "timer_server/messages.hpp"
 #include "timer_server/server.hpp"
 
@@ -22,20 +23,9 @@ constexpr Duration kIncidentWindow = std::chrono::seconds{2};
 // Of all workers together, but one of each at the least; what is beyond is counted, not listed. The
 // list is made between a deadline and its signal.
 constexpr std::size_t kMaxIncidentScopes = 1024;
+constexpr std::string_view kEndedInside = "the worker ended inside the scope";
 // Scopes that the server's last record lists.
 constexpr std::size_t kMaxLeftScopes = 8192;
-
-// The oldest first; of more than `most` those that were opened last, which say where it is.
-std::vector<ScopeView> open_scopes_of(const Worker& worker,
-                                      std::size_t most = kMaxScopesPerWorker) {
-  std::vector<ScopeView> views;
-  for (auto scope = worker.by_age.rbegin(); scope != worker.by_age.rend() && views.size() < most;
-       ++scope) {
-    views.push_back(ScopeView::of(*scope));
-  }
-  std::ranges::reverse(views);
-  return views;
-}
 
 // May this process trace others of its user? Yama's scope 0, or CAP_SYS_PTRACE.
 bool may_ptrace() {
@@ -64,6 +54,29 @@ std::string who(const WorkerIdentity& worker) {
 
 }  // namespace
 
+// The oldest first; of more than `most` those that were opened last, which say where it is.
+std::vector<ScopeView> Server::open_scopes_of(const Worker& worker, std::size_t most) const {
+  std::vector<ScopeView> views;
+  for (auto scope = worker.by_age.rbegin(); scope != worker.by_age.rend() && views.size() < most;
+       ++scope) {
+    views.push_back(ScopeView::of(*scope));
+  }
+  std::ranges::reverse(views);
+  if (worker.pages.empty()) {
+    return views;
+  }
+  for (const auto& page : worker.pages) {
+    for (const SlotReading& reading : page->open_slots()) {
+      views.push_back(view_of(reading));
+    }
+  }
+  std::ranges::stable_sort(views, {}, [](const ScopeView& view) { return view.terms.acquired; });
+  if (views.size() > most) {
+    views.erase(views.begin(), views.end() - static_cast<std::ptrdiff_t>(most));
+  }
+  return views;
+}
+
 std::shared_ptr<Incident> Server::incident_now() {
   if (incident_ && now_.mono - incident_->when.mono <= kIncidentWindow) {
     return incident_;
@@ -74,30 +87,50 @@ std::shared_ptr<Incident> Server::incident_now() {
   const std::size_t share = std::max<std::size_t>(
       kMaxIncidentScopes / std::max<std::size_t>(table_.worker_count(), 1), 1);
   table_.for_each_worker([&](Worker& worker) {
-    if (!worker.scopes.empty()) {
+    if (worker.scopes.empty() && worker.pages.empty()) {
+      return;
+    }
+    std::size_t count = worker.scopes.size();
+    for (const auto& page : worker.pages) {
+      count += page->open_count();
+    }
+    if (count > 0) {
       incident_->workers.push_back({WorkerIdentity::of(worker), open_scopes_of(worker, share)});
-      incident_->omitted += worker.scopes.size() - incident_->workers.back().scopes.size();
+      incident_->omitted += count - std::min(incident_->workers.back().scopes.size(), count);
     }
   });
   return incident_;
 }
 
-void Server::expire(Worker& worker, const std::vector<Scope*>& due) {
+void Server::expire(Worker& worker, const std::vector<const DueScope*>& due) {
   KillOrder order;
   order.worker = WorkerIdentity::of(worker);
   order.incident = incident_now();
   order.open_scopes = open_scopes_of(worker);
-  for (const Scope* scope : due) {
-    order.expiries.push_back({records_.next_expiry_id(), std::string(scope->id()),
-                              order.incident->id, ScopeView::of(*scope), now_.mono, std::nullopt});
+  for (const DueScope* scope : due) {
+    Expiry expiry;
+    if (scope->scope != nullptr) {
+      expiry.scope_id = scope->scope->id();
+      expiry.scope = ScopeView::of(*scope->scope);
+      expiry.on_page.slot = table_.expire(*scope->scope);
+      keep(worker);
+    } else if (auto on_page = expiry_on_page(*scope)) {
+      expiry = std::move(*on_page);
+    } else {
+      continue;
+    }
+    expiry.id = records_.next_expiry_id();
+    expiry.incident = order.incident->id;
+    expiry.judged = now_.mono;
+    order.expiries.push_back(std::move(expiry));
     if (!order.incident->recorded) {
       order.incident->expiries.push_back(order.expiries.back());
     }
   }
-  expired_ += due.size();
-  for (Scope* scope : due) {
-    table_.close(*scope);
+  if (order.expiries.empty()) {
+    return;
   }
+  expired_ += order.expiries.size();
   const Expiry& first = order.expiries.front();
   const Expiry* const deciding = order.deciding();
   messages::info("{} expired in '{}' after {}: {} ({})", who(order.worker), first.scope.name,
@@ -120,7 +153,16 @@ std::vector<std::string> Server::on_signal_due(const Process& process, bool is_f
   for (const Scope& scope : worker->by_age) {
     cancelled.emplace_back(scope.name());
   }
+  // On a page they end with the worker; one that outlives its signal is in them still.
+  for (const auto& page : worker->pages) {
+    for (const SlotReading& reading : page->open_slots()) {
+      if (is_final && slot_word::is_open(reading.word)) {
+        cancelled.push_back(reading.name);
+      }
+    }
+  }
   table_.close_all(*worker);
+  keep(*worker);
   worker->dying = is_final;
   return cancelled;
 }
@@ -138,6 +180,16 @@ void Server::on_kill_ended(const KillOrder& order, KillVerdict verdict) {
   Worker* const worker = table_.find_worker(order.worker.process->pid);
   if (worker != nullptr && worker->process == order.worker.process) {
     worker->dying = false;
+    for (const Expiry& expiry : order.expiries) {
+      const PageVerdict& place = expiry.on_page;
+      if (place.page) {
+        place.page->finish(place.slot, place.word);
+      } else if (worker->wire_page) {
+        worker->wire_page->close(static_cast<WirePage::SlotNumber>(place.slot));
+        keep(*worker);
+      }
+    }
+    scan_wanted_ = scan_wanted_ || !worker->pages.empty();
   }
 }
 
@@ -155,11 +207,18 @@ void Server::bury_the_dead() {
 // The worker has ended, or makes room: its timers go. What it left open is told.
 void Server::bury(Worker& worker) {
   const Instant now = Instant::now();
-  for (const ScopeView& scope : open_scopes_of(worker)) {
+  for (const Scope& scope : worker.by_age) {
     if (!scope.terms.whole_process) {
-      log_->append(records_.left_open(WorkerIdentity::of(worker), scope, now));
+      log_->append(records_.left_open(WorkerIdentity::of(worker), ScopeView::of(scope), now));
     }
   }
+  while (!worker.pages.empty()) {
+    drop_page(worker, *worker.pages.back(), worker.dying ? "" : kEndedInside);
+  }
+  if (worker.wire_page) {
+    worker.wire_page->remove();
+  }
+  unsaved_.erase(worker.process->pid);
   if (ended_.size() < kMaxWorkers) {
     ended_.insert(worker.process->pid);
   }
@@ -198,6 +257,7 @@ void Server::record_start() const {
       .field("realtime", settings_.realtime)
       .field("log_max_bytes", settings_.log_max_bytes)
       .end_object();
+  json.field("adopted_scopes", adopted_scopes_).field("ended_scopes", put_away_scopes_);
   const auto self = open_process(::getpid());
   json.begin_object("may")
       .field("signal", self && self->send_signal(0))
@@ -220,18 +280,18 @@ void Server::record_stop() {
   const Instant now = Instant::now();
   std::size_t listed = 0;
   table_.for_each_worker([&](Worker& worker) {
-    for (const Scope& scope : worker.scopes) {
+    for (const ScopeView& scope : open_scopes_of(worker)) {
       if (++listed <= kMaxLeftScopes) {
         json.begin_object()
             .field("pid", worker.process->pid)
-            .field("scope", scope.name())
+            .field("scope", scope.name)
             .fixed("elapsed_s", std::chrono::duration<double>(now - scope.terms.acquired).count(),
                    6)
             .end_object();
       }
     }
   });
-  json.end_array().field("left_count", table_.scope_count());
+  json.end_array().field("left_count", listed);
   log_->append(std::move(json).finish());
 }
 

@@ -93,10 +93,28 @@ tl::expected<Household, StartFailure> Household::take(const Settings& settings) 
                         : std::filesystem::absolute(settings.fifo).lexically_normal().string();
   household.log_ = std::filesystem::absolute(log).lexically_normal().string();
   household.is_fresh_ = is_fresh;
+  household.max_timeout_ = settings.max_timeout.value_or(kForever);
   return household;
 }
 
+// The board first: clients that open the pipe look at it.
+Result<Premises::Restored> Household::make_meeting_place() const {
+  auto board = BoardFile::open(fmt::format("{}/{}", dir_, kBoardName), max_timeout_);
+  if (!board) {
+    return tl::unexpected<Error>(std::move(board.error()));
+  }
+  auto pages = PageFolder::make(dir_);
+  if (!pages) {
+    return tl::unexpected<Error>(std::move(pages.error()));
+  }
+  return Premises::Restored{std::move(*board), std::move(*pages)};
+}
+
 tl::expected<Premises, StartFailure> Household::furnish(const Settings& settings) {
+  auto place = make_meeting_place();
+  if (!place) {
+    return failed(place.error());
+  }
   const std::string own = fmt::format("{}/{}", dir_, kPipeName);
   if (pipe_ == own && is_symlink(own)) {
     ::unlink(own.c_str());  // left by a server whose pipe was elsewhere
@@ -119,13 +137,19 @@ tl::expected<Premises, StartFailure> Household::furnish(const Settings& settings
     pipe->remove_from_path();
     return failed(log.error());
   }
-  return Premises{dir_, log_, std::move(*pipe), std::move(*log), [this] { return restore(); }};
+  return Premises{dir_,
+                  log_,
+                  std::move(*pipe),
+                  std::move(*log),
+                  std::move(place->board),
+                  std::move(place->pages),
+                  [this] { return restore(); }};
 }
 
-Status Household::restore() {
+Result<std::optional<Premises::Restored>> Household::restore() {
   struct stat st {};
   if (::stat(dir_.c_str(), &st) == 0) {
-    return {};
+    return std::nullopt;
   }
   if (auto made = create_run_folder(dir_); !made) {
     return tl::unexpected<Error>(std::move(made.error()));
@@ -135,7 +159,11 @@ Status Household::restore() {
     return tl::unexpected<Error>(std::move(lock.error()));
   }
   lock_ = std::move(*lock);  // the old one was of a file that nobody can find any more
-  return {};
+  auto place = make_meeting_place();
+  if (!place) {
+    return tl::unexpected<Error>(std::move(place.error()));
+  }
+  return std::move(*place);
 }
 
 void Household::leave() {

@@ -33,12 +33,14 @@ class Household {
   void leave();
 
  private:
-  Status restore();
+  Result<std::optional<Premises::Restored>> restore();
+  Result<Premises::Restored> make_meeting_place() const;
   explicit Household(ServerLock lock) : lock_(std::move(lock)) {}
 
   std::string dir_;
   std::string pipe_;
   std::string log_;
+  Duration max_timeout_ = kForever;
   bool is_fresh_ = false;
   ServerLock lock_;
 };

@@ -68,8 +68,29 @@ Result<Scope*> TimerTable::acquire(Worker& worker, std::string_view id, std::str
     open->terms = terms;
     worker.by_age.splice(worker.by_age.end(), worker.by_age, worker.by_age.iterator_to(*open));
     by_deadline_.insert(*open);
+    if (worker.wire_page) {
+      worker.wire_page->renew(open->slot, terms);
+    }
     return open;
   }
+  auto scope = insert(worker, id, name, terms);
+  if (scope && worker.wire_page) {
+    (*scope)->slot = worker.wire_page->open(id, name.size(), terms);
+  }
+  return scope;
+}
+
+Result<Scope*> TimerTable::adopt(Worker& worker, std::string_view id, std::string_view name,
+                                 const ScopeTerms& terms, WirePage::SlotNumber slot) {
+  auto scope = insert(worker, id, name, terms);
+  if (scope) {
+    (*scope)->slot = slot;
+  }
+  return scope;
+}
+
+Result<Scope*> TimerTable::insert(Worker& worker, std::string_view id, std::string_view name,
+                                  const ScopeTerms& terms) {
   if (worker.scopes.size() >= kMaxScopesPerWorker) {
     return failure(
         fmt::format("{} scopes of this worker are open: no more fit", kMaxScopesPerWorker));
@@ -88,6 +109,22 @@ Scope* TimerTable::find_scope(Worker& worker, std::string_view id) {
 }
 
 void TimerTable::close(Scope& scope) {
+  if (scope.worker->wire_page) {
+    scope.worker->wire_page->close(scope.slot);
+  }
+  remove(scope);
+}
+
+WirePage::SlotNumber TimerTable::expire(Scope& scope) {
+  const WirePage::SlotNumber slot = scope.slot;
+  if (scope.worker->wire_page) {
+    scope.worker->wire_page->expire(slot, scope.terms);
+  }
+  remove(scope);
+  return slot;
+}
+
+void TimerTable::remove(Scope& scope) {
   by_deadline_.erase(by_deadline_.iterator_to(scope));
   scope.worker->scopes.erase(scope.worker->scopes.iterator_to(scope));
   scope.worker->by_age.erase(scope.worker->by_age.iterator_to(scope));

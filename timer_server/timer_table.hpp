@@ -18,11 +18,13 @@
 #include "common/clock.hpp"
 #include "common/result.hpp"
 #include "timer_server/process.hpp"
+#include "timer_server/wire_page.hpp"
 #include "timer_server/worker_facts.hpp"
 
 namespace filetimer {
 
 struct Worker;
+class WorkerPage;
 
 namespace hooks {
 namespace bi = boost::intrusive;
@@ -39,6 +41,7 @@ struct ScopeTerms {
   Instant acquired;
   Instant deadline;               // Instant::never(): none
   Duration timeout = kForever;    // as granted; kForever: none
+  Duration asked = kForever;      // what --max-timeout may have cut
   std::optional<Duration> grace;  // from the signal to SIGKILL; none: one signal and no more
   int signal = 0;                 // 0 or less: kill nobody
   pid_t tid = 0;                  // 0: unknown
@@ -60,14 +63,15 @@ struct Scope : hooks::Hook<hooks::ById>, hooks::Hook<hooks::ByDeadline>, hooks::
 
   Worker* worker;
   std::uint32_t id_bytes;
-  std::uint32_t shown_bytes;
+  std::uint16_t shown_bytes;
+  WirePage::SlotNumber slot = WirePage::kNone;  // in its worker's wire page
   ScopeTerms terms;
 
  private:
   Scope(Worker* owner, std::size_t id_length, std::size_t name_length, const ScopeTerms& asked)
       : worker(owner),
         id_bytes(static_cast<std::uint32_t>(id_length)),
-        shown_bytes(static_cast<std::uint32_t>(name_length)),
+        shown_bytes(static_cast<std::uint16_t>(name_length)),
         terms(asked) {}
   ~Scope() = default;
 };
@@ -100,8 +104,12 @@ using ScopesByAge = boost::intrusive::list<Scope, boost::intrusive::base_hook<ho
 struct Worker {
   std::shared_ptr<const Process> process;
   FactsCell facts = std::make_shared<std::optional<WorkerFacts>>();
+  // Of the pipe.
   ScopesById scopes;
   ScopesByAge by_age;
+  std::unique_ptr<WirePage> wire_page;  // where they are kept; null: nowhere
+  // The rest of its scopes: one page for each library in the process that has one of its own.
+  std::vector<std::shared_ptr<WorkerPage>> pages;
   // A kill that ends in SIGKILL is under way: what it still asks for does not count.
   bool dying = false;
   // The batch of requests in which the process was last seen alive.
@@ -126,6 +134,12 @@ class TimerTable {
                          const ScopeTerms& terms);
   [[nodiscard]] Scope* find_scope(Worker& worker, std::string_view id);
   void close(Scope& scope);
+  // As close(), but what is kept of it says that it expired, until the slot that this gives is
+  // closed.
+  WirePage::SlotNumber expire(Scope& scope);
+  // A scope that a server before this one has kept in `slot`.
+  Result<Scope*> adopt(Worker& worker, std::string_view id, std::string_view name,
+                       const ScopeTerms& terms, WirePage::SlotNumber slot);
   void close_all(Worker& worker);
 
   // Instant::never() when no deadline is set.
@@ -143,6 +157,10 @@ class TimerTable {
   }
 
  private:
+  Result<Scope*> insert(Worker& worker, std::string_view id, std::string_view name,
+                        const ScopeTerms& terms);
+  void remove(Scope& scope);
+
   std::unordered_map<pid_t, std::unique_ptr<Worker>> workers_;
   Worker* last_found_ = nullptr;  // requests of one worker come in bursts
   ScopesByDeadline by_deadline_;

@@ -52,6 +52,15 @@ std::optional<int> as_rank(std::string_view text) {
 
 }  // namespace
 
+WorkerFacts worker_facts_claimed(std::string_view rank, std::string_view local_rank,
+                                 std::string_view job_id) {
+  WorkerFacts facts;
+  facts.rank = as_rank(rank);
+  facts.local_rank = as_rank(local_rank);
+  facts.job_id = job_id;
+  return facts;
+}
+
 WorkerFacts worker_facts_from(std::string_view cmdline, std::string_view environ_block) {
   WorkerFacts facts;
   while (!cmdline.empty() && cmdline.back() == '\0') {

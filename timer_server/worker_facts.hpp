@@ -25,6 +25,10 @@ WorkerFacts read_worker_facts(pid_t pid);
 // this order: RANK, SLURM_PROCID, OMPI_COMM_WORLD_RANK, PMIX_RANK, PMI_RANK; LOCAL_RANK,
 // SLURM_LOCALID, OMPI_COMM_WORLD_LOCAL_RANK, MPI_LOCALRANKID; SLURM_JOB_ID, TORCHELASTIC_RUN_ID,
 // PBS_JOBID, LSB_JOBID, JOB_ID.
+// What a page of a worker that has ended says of it.
+WorkerFacts worker_facts_claimed(std::string_view rank, std::string_view local_rank,
+                                 std::string_view job_id);
+
 WorkerFacts worker_facts_from(std::string_view cmdline, std::string_view environ_block);
 
 }  // namespace filetimer

@@ -1,10 +1,15 @@
-// What a scope costs the worker: the C++ client over the pipe, beside the two pipe writes that it
-// can't do without, and PyTorch's.
+// What a scope costs the worker: the C++ client on its page and over the pipe, beside the clock and
+// the pipe writes that they can't do without, and PyTorch's.
 // SPDX-License-Identifier: MIT
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <barrier>
 #include <filetimer/timer_client.hpp>
+#include <optional>
+#include <thread>
+#include <tuple>
+#include <utility>
 
 #include "common/clock.hpp"
 #include "tests/bench/processes.hpp"
@@ -20,23 +25,75 @@ namespace {
 constexpr int kBatch = 50;
 constexpr std::chrono::milliseconds kPause{2};
 
+// Of what costs some nanoseconds, more in one go.
+constexpr int kLongBatch = 5000;
+constexpr double kTargetPlain = 1.6;    // clock reads
+constexpr double kTargetCounted = 3.0;  // clock reads
+constexpr double kTargetWrite = 8;      // times faster than one pipe write
+constexpr double kTargetTorch = 1000;   // times faster than PyTorch's expires()
+constexpr double kTargetThreads = 0.9;  // of what two threads that only read the clock achieve
+
+// Nanoseconds for one, medians of batches that took turns.
 struct Costs {
-  double clock_ns = 0;
-  double writes_ns = 0;
-  double scope_ns = 0;
+  double clock = 0;
+  double write = 0;  // of one line to a pipe
+  double line_scope = 0;
+  double plain_scope = 0;
+  double counted_scope = 0;
+  double unnamed_scope = 0;
+  // How many times as fast two threads are as one.
+  double clock_threads = 0;
+  double plain_threads = 0;
+  double counted_threads = 0;
 };
 
 template <class Work>
-double ns_of_one(Work&& work) {
+double ns_of_one(int batch, Work&& work) {
   const Instant begin = Instant::now();
-  for (int i = 0; i < kBatch; ++i) {
+  for (int i = 0; i < batch; ++i) {
     work();
   }
-  return static_cast<double>((Instant::now() - begin).count()) / kBatch;
+  return static_cast<double>((Instant::now() - begin).count()) / batch;
 }
 
-// In turns, medians of batches. Runs in a child: the server refuses to watch who started it.
-Costs measure_costs(const std::string& dir, int batches) {
+// The rate of two threads at once over that of one alone.
+template <class Work>
+double gain_of_two_threads(int batches, const Work& work) {
+  Samples alone;
+  Samples beside;
+  std::barrier together(2);
+  for (int i = 0; i < batches; ++i) {
+    alone.add(ns_of_one(kLongBatch, work));
+  }
+  std::thread other([&] {
+    for (int i = 0; i < batches; ++i) {
+      together.arrive_and_wait();
+      ns_of_one(kLongBatch, work);
+    }
+  });
+  for (int i = 0; i < batches; ++i) {
+    together.arrive_and_wait();
+    beside.add(ns_of_one(kLongBatch, work));
+  }
+  other.join();
+  return 2 * alone.median() / beside.median();
+}
+
+TimerClient connect_by_page(const std::string& dir, bool statistics) {
+  ConnectOptions options;
+  options.dir = dir;
+  options.statistics = statistics;
+  return TimerClient::connect(std::move(options));
+}
+
+TimerClient connect_by_pipe(const ServerUnderTest& server) {
+  ConnectOptions options;
+  options.fifo = server.fifo();
+  return TimerClient::connect(std::move(options));
+}
+
+// Runs in a child: the server refuses to watch who started it.
+Costs measure_costs(const ServerUnderTest& server, const std::string& dir, int batches) {
   Pipe bare = make_pipe();
   Child reader = fork_child([&] {
     bare.write.reset();
@@ -44,26 +101,80 @@ Costs measure_costs(const std::string& dir, int batches) {
     while (::read(bare.read.get(), bytes, sizeof bytes) > 0) {
     }
   });
-  ConnectOptions options;
-  options.dir = dir;
-  TimerClient client = TimerClient::connect(std::move(options));
+  TimerClient lines = connect_by_pipe(server);
+  TimerClient plain = connect_by_page(dir, false);
+  TimerClient counted = connect_by_page(dir, true);
   const std::string acquire = acquire_line(::getpid(), "forward", far_deadline());
-  const std::string release = release_line(::getpid(), "forward");
+  const auto scope_of = [](TimerClient& client) {
+    return [&client] { const auto scope = client.expires(std::chrono::hours(1), "forward"); };
+  };
+  const auto read_clock = [] { (void)Instant::now(); };
   Samples clock;
   Samples writes;
-  Samples scopes;
+  Samples line_scopes;
+  Samples plain_scopes;
+  Samples counted_scopes;
+  Samples unnamed_scopes;
   for (int i = 0; i < batches; ++i) {
-    clock.add(ns_of_one([] { (void)Instant::now(); }));
-    writes.add(ns_of_one([&] {
-      write_all(bare.write.get(), acquire.data(), acquire.size());
-      write_all(bare.write.get(), release.data(), release.size());
-    }));
+    clock.add(ns_of_one(kLongBatch, read_clock));
+    plain_scopes.add(ns_of_one(kLongBatch, scope_of(plain)));
+    counted_scopes.add(ns_of_one(kLongBatch, scope_of(counted)));
+    unnamed_scopes.add(
+        ns_of_one(kLongBatch, [&] { const auto scope = plain.expires(std::chrono::hours(1)); }));
+    writes.add(
+        ns_of_one(kBatch, [&] { write_all(bare.write.get(), acquire.data(), acquire.size()); }));
     sleep_for(kPause);
-    scopes.add(
-        ns_of_one([&] { const auto scope = client.expires(std::chrono::hours(1), "forward"); }));
+    line_scopes.add(ns_of_one(kBatch, scope_of(lines)));
     sleep_for(kPause);
   }
-  return {clock.median(), writes.median(), scopes.median()};
+  return {.clock = clock.median(),
+          .write = writes.median(),
+          .line_scope = line_scopes.median(),
+          .plain_scope = plain_scopes.median(),
+          .counted_scope = counted_scopes.median(),
+          .unnamed_scope = unnamed_scopes.median(),
+          .clock_threads = gain_of_two_threads(batches, read_clock),
+          .plain_threads = gain_of_two_threads(batches, scope_of(plain)),
+          .counted_threads = gain_of_two_threads(batches, scope_of(counted))};
+}
+
+void report_pages(const Costs& costs, Report& report) {
+  report.section("a scope on the worker's page against the clock",
+                 "clock_gettime(CLOCK_MONOTONIC)");
+  report.add({.measure = "filetimer::client, page, without statistics",
+              .unit = "ns",
+              .value = costs.plain_scope,
+              .base = costs.clock,
+              .target = Target::ratio_at_most(kTargetPlain)});
+  report.add({.measure = "filetimer::client, page, default scope",
+              .unit = "ns",
+              .value = costs.unnamed_scope,
+              .base = costs.clock});
+  report.add({.measure = "filetimer::client, page, with statistics",
+              .unit = "ns",
+              .value = costs.counted_scope,
+              .base = costs.clock,
+              .target = Target::ratio_at_most(kTargetCounted)});
+  report.section("the same against one line to a pipe, times faster", "one bare pipe write");
+  for (const auto& [name, scope] :
+       {std::pair("without", costs.plain_scope), std::pair("with", costs.counted_scope)}) {
+    report.add({.measure = fmt::format("filetimer::client, page, {} statistics", name),
+                .unit = "ns",
+                .value = scope,
+                .base = costs.write,
+                .ratio = costs.write / scope,
+                .target = Target::ratio_at_least(kTargetWrite)});
+  }
+  report.section("two threads with scopes of one name, times the rate of one",
+                 "two threads that only read the clock");
+  for (const auto& [name, gain] :
+       {std::pair("without", costs.plain_threads), std::pair("with", costs.counted_threads)}) {
+    report.add({.measure = fmt::format("filetimer::client, page, {} statistics", name),
+                .unit = "x",
+                .value = gain,
+                .base = costs.clock_threads,
+                .target = Target::ratio_at_least(kTargetThreads)});
+  }
 }
 
 }  // namespace
@@ -74,7 +185,7 @@ void measure_client(const Plan& plan, Report& report) {
   ServerUnderTest server(plan.server, dir);
   Pipe result = make_pipe();
   Child worker = fork_child([&] {
-    const Costs costs = measure_costs(dir, plan.client_batches);
+    const Costs costs = measure_costs(server, dir, plan.client_batches);
     write_all(result.write.get(), &costs, sizeof costs);
   });
   result.write.reset();
@@ -84,33 +195,43 @@ void measure_client(const Plan& plan, Report& report) {
   if (const LastWords words = server.stop(); words.rejected != 0) {
     report.fault(fmt::format("{} of the client's requests rejected", words.rejected));
   }
-  const double base = costs.writes_ns / 1000;
+  const double base = 2 * costs.write / 1000;
   report.add({.measure = "filetimer::client, pipe",
               .unit = "us",
-              .value = costs.scope_ns / 1000,
+              .value = costs.line_scope / 1000,
               .base = base});
   const auto torch =
       plan.with_torch ? TorchServer::start(plan.memory_dir + "/torch-client") : nullptr;
+  std::optional<TorchServer::ClientCost> torch_cost;
   if (torch) {
-    const TorchServer::ClientCost cost = torch->client_cost(plan.torch_scopes);
+    torch_cost = torch->client_cost(plan.torch_scopes);
     torch->stop();
     report.add({.measure = "PyTorch's expires(), named scope",
                 .unit = "us",
-                .value = cost.named_us,
+                .value = torch_cost->named_us,
                 .base = base});
     report.add({.measure = "PyTorch's expires(), default scope",
                 .unit = "us",
-                .value = cost.default_us,
+                .value = torch_cost->default_us,
                 .base = base});
   } else {
     report.add(
         {.measure = "PyTorch's expires()", .note = plan.with_torch ? "not installed" : "left out"});
   }
-  report.section("the same scope against the clock", "clock_gettime(CLOCK_MONOTONIC)");
-  report.add({.measure = "filetimer::client, pipe",
-              .unit = "us",
-              .value = costs.scope_ns / 1000,
-              .base = costs.clock_ns / 1000});
+  report_pages(costs, report);
+  if (torch_cost) {
+    report.section("the same against PyTorch's, times faster", "PyTorch's expires()");
+    for (const auto& [name, scope, torch_us] :
+         {std::tuple("named scope, with statistics", costs.counted_scope, torch_cost->named_us),
+          std::tuple("default scope", costs.unnamed_scope, torch_cost->default_us)}) {
+      report.add({.measure = fmt::format("filetimer::client, page, {}", name),
+                  .unit = "us",
+                  .value = scope / 1000,
+                  .base = torch_us,
+                  .ratio = torch_us * 1000 / scope,
+                  .target = Target::ratio_at_least(kTargetTorch)});
+    }
+  }
 }
 
 }  // namespace filetimer::bench

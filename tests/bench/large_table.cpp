@@ -118,6 +118,11 @@ void LargeTable::State::judge() {
               .target = Target::ratio_at_most(limit)});
 }
 
+double housekeeping_beats(std::chrono::duration<double> watched) {
+  // A window holds one beat more than fits whole, at most.
+  return std::floor(watched.count() / kHousekeepingSeconds) + 1;
+}
+
 LargeTable::LargeTable(const Plan& plan, Report& report)
     : state_(std::make_unique<State>(plan, report)) {
   state_->fill();
@@ -138,13 +143,11 @@ void LargeTable::finish() {
   }
   const std::uint64_t switches = voluntary_switches(state.server.pid()) - state.switches;
   const std::chrono::duration<double> watched = Instant::now() - state.idle_since;
-  // A window holds one beat more than fits whole, at most.
-  const double beats = std::floor(watched.count() / kHousekeepingSeconds) + 1;
   state.report.section(fmt::format("idle, {}", state.title),
                        "housekeeping every 10 s, the default --max-interval");
   state.report.add({.measure = fmt::format("wakeups in {:.0f} s, all threads", watched.count()),
                     .value = static_cast<double>(switches),
-                    .base = beats,
+                    .base = housekeeping_beats(watched),
                     .target = Target::ratio_at_most(1)});
   state.small.stop();
   const LastWords words = state.server.stop();

@@ -42,7 +42,7 @@ constexpr const char* kUsage =
   --smoke      as little as shows that all of it works
   --json       one JSON object instead of the table
   --no-torch   leave PyTorch's timer out
-  --only       some of: deadlines, busy, ingest, table, start, client
+  --only       some of: deadlines, busy, ingest, table, start, client, pages
   --server     the timer_server to measure; the one of this build
   --memory     where run folders are made; /dev/shm
   --disk       where the log on disk is made; /var/tmp
@@ -82,6 +82,8 @@ Plan plan_for(const Options& options) {
     plan.incidents = 1;
     plan.client_batches = 50;
     plan.torch_scopes = 100;
+    plan.page_expiries = 100;
+    plan.page_workers = 200;
   }
   if (options.smoke) {
     plan.expiries = 5;
@@ -96,6 +98,10 @@ Plan plan_for(const Options& options) {
     plan.idle_seconds = 0;
     plan.starts = 1;
     plan.client_batches = 2;
+    plan.page_expiries = 3;
+    plan.page_scopes = 1000;
+    plan.page_workers = 3;
+    plan.page_scopes_idle = 100;
   }
   plan.with_torch = !options.no_torch && !options.smoke;
   plan.server = options.server;
@@ -129,10 +135,16 @@ int measure(const Options& options, const Plan& plan) {
   step("ingest", [&] { measure_ingest(plan, report); });
   std::optional<LargeTable> large;
   step("table", [&] { large.emplace(plan, report); });
+  std::optional<IdlePages> idle_pages;
+  step("pages", [&] { idle_pages.emplace(plan, report); });
   step("start", [&] { measure_start(plan, report); });
   step("client", [&] { measure_client(plan, report); });
+  step("pages", [&] { measure_pages(plan, report); });
   if (large) {
     large->finish();
+  }
+  if (idle_pages) {
+    idle_pages->finish();
   }
   options.json ? report.print_json(stdout) : report.print_table(stdout);
   std::fflush(stdout);

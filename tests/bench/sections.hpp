@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <chrono>
 #include <memory>
 #include <string>
 
@@ -25,6 +26,10 @@ struct Plan {
   int starts = 20;
   int client_batches = 200;
   int torch_scopes = 300;
+  int page_expiries = 300;
+  int page_scopes = 2'000'000;  // of each of four processes
+  int page_workers = 500;       // whose memory in the server is measured
+  int page_scopes_idle = 10'000;
 
   bool with_torch = true;
   std::string server;      // the timer_server to measure
@@ -37,6 +42,10 @@ void measure_deadlines_busy(const Plan& plan, Report& report);
 void measure_ingest(const Plan& plan, Report& report);
 void measure_start(const Plan& plan, Report& report);
 void measure_client(const Plan& plan, Report& report);
+void measure_pages(const Plan& plan, Report& report);
+
+// How often a server with nothing to do may wake in that time: its sweeps.
+double housekeeping_beats(std::chrono::duration<double> watched);
 
 // The large table stays up after it was measured, so that its idle wakeups are counted while other
 // things are measured.
@@ -44,6 +53,18 @@ class LargeTable {
  public:
   LargeTable(const Plan& plan, Report& report);
   ~LargeTable();
+  void finish();
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+// Likewise, of open scopes on pages.
+class IdlePages {
+ public:
+  IdlePages(const Plan& plan, Report& report);
+  ~IdlePages();
   void finish();
 
  private:

@@ -146,6 +146,17 @@ std::vector<LoggedKill> ServerUnderTest::kills() const {
   return kills;
 }
 
+std::vector<double> ServerUnderTest::verdict_delays() const {
+  std::vector<double> delays;
+  for_each_record(log_, [&](simdjson::dom::element record) {
+    double ms = 0;
+    if (text(record, "event") == "expired" && record["overdue_ms"].get(ms) == simdjson::SUCCESS) {
+      delays.push_back(ms);
+    }
+  });
+  return delays;
+}
+
 void wait_until_drained(int fd) {
   for (std::chrono::microseconds waited{0}; waited < kBound; waited += kDrainLook) {
     int held = 0;

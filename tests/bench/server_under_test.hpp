@@ -48,6 +48,8 @@ class ServerUnderTest {
   LastWords stop();
   // Of a stopped server: every expiry that was followed by a signal.
   [[nodiscard]] std::vector<LoggedKill> kills() const;
+  // Likewise, milliseconds from every expired scope's deadline to its verdict.
+  [[nodiscard]] std::vector<double> verdict_delays() const;
 
  private:
   std::string log_;

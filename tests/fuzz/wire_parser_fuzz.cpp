@@ -1,5 +1,5 @@
 // Any bytes as lines of the pipe. What holds: a request that the parser accepts, written again by
-// format(), is accepted and says the same; a refusal is one line of text.
+// format() or format_page_hint(), is accepted and says the same; a refusal is one line of text.
 // SPDX-License-Identifier: MIT
 #include <cmath>
 #include <cstddef>
@@ -46,7 +46,8 @@ void check_line(wire::Parser& parser, wire::Parser& second_parser, std::string_v
     return;
   }
   FUZZ_CHECK(!std::isnan(request->expiration_time));
-  std::string written = wire::format(*request);
+  std::string written =
+      request->x_page ? wire::format_page_hint(*request->x_page) : wire::format(*request);
   FUZZ_CHECK(written.ends_with('\n'));
   written.pop_back();
   FUZZ_CHECK(written.find('\n') == written.npos);
@@ -66,6 +67,7 @@ void check_line(wire::Parser& parser, wire::Parser& second_parser, std::string_v
   FUZZ_CHECK(again->x_tid == request->x_tid);
   FUZZ_CHECK(again->x_scope == request->x_scope);
   FUZZ_CHECK(again->x_whole_process == request->x_whole_process);
+  FUZZ_CHECK(again->x_page == request->x_page);
 }
 
 }  // namespace

@@ -257,6 +257,9 @@ std::string client_path() {
 std::string worker_path() {
   return std::string(FILETIMER_BIN_DIR) + "/test_worker";
 }
+std::string page_worker_path() {
+  return std::string(FILETIMER_BIN_DIR) + "/page_worker";
+}
 std::string bad_disk_path() {
   return FILETIMER_BAD_DISK;
 }

@@ -122,6 +122,7 @@ class Child {
 std::string server_path();  // the timer_server of this build
 std::string client_path();  // and its timer_client
 std::string worker_path();  // test_worker
+std::string page_worker_path();
 std::string bad_disk_path();
 std::string clock_step_path();
 

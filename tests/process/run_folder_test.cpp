@@ -238,7 +238,9 @@ TEST_CASE("a pipe that is deleted while the server runs is made again, and it is
 TEST_CASE("a run folder that is removed while the server runs is made again, and held") {
   const TempDir temp;
   Server server(temp, {"--max-interval", "100ms"});
-  std::filesystem::remove_all(server.dir());
+  // In one step: a sweep in the middle of a removal would find the folder there, without its pipe.
+  std::filesystem::rename(server.dir(), temp.path("gone"));
+  std::filesystem::remove_all(temp.path("gone"));
   REQUIRE(wait_until([&] { return is_pipe(server.fifo()); }));
   CHECK(mode_of(server.dir()) == 0700);
   expect_kill(server);

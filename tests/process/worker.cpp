@@ -7,6 +7,8 @@
 
 #include <sstream>
 
+#include "tests/process/requests.hpp"
+
 namespace filetimer::testing {
 namespace {
 
@@ -26,7 +28,10 @@ Pipe make_pipe() {
 Worker::Worker(const std::string& mode, const Setup& setup) {
   Pipe input = make_pipe();
   Pipe output = make_pipe();
-  std::vector<std::string> argv{worker_path(), mode};
+  std::vector<std::string> argv = setup.program;
+  if (argv.empty()) {
+    argv = {worker_path(), mode};
+  }
   argv.insert(argv.end(), setup.args.begin(), setup.args.end());
   child_ = std::make_unique<Child>(Launch{.argv = std::move(argv),
                                           .environment = setup.environment,
@@ -62,6 +67,25 @@ std::string Worker::line() {
     REQUIRE_MESSAGE(got > 0, "the worker ended without a line");
     read_.append(bytes, static_cast<std::size_t>(got));
   }
+}
+
+std::string Worker::ask(const std::string& command) {
+  tell(command);
+  return line();
+}
+
+void Worker::tell(const std::string& command) const {
+  write_all(input_.get(), command + "\n");
+}
+
+std::unique_ptr<Worker> page_worker(const std::string& dir, const std::string& name,
+                                    const std::string& claims) {
+  Worker::Setup setup;
+  setup.program = {page_worker_path()};
+  auto worker = std::make_unique<Worker>("", setup);
+  REQUIRE(worker->ask("make " + dir + " " + name + " " + claims) == "ok");
+  REQUIRE(worker->ask("lock") == "ok");
+  return worker;
 }
 
 }  // namespace filetimer::testing

@@ -4,6 +4,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -18,6 +19,7 @@ class Worker {
     std::vector<std::string> args{};  // behind the mode
     Environment environment{};
     std::optional<uid_t> user{};
+    std::vector<std::string> program{};  // instead of test_worker and its mode
   };
 
   // Returns when the worker has said that it is ready. Words behind "ready" are kept.
@@ -34,6 +36,10 @@ class Worker {
   void wait_until_stopped() const { child_->wait_until_stopped(); }
   // The next line it says.
   std::string line();
+  // What it answers to a command; see page_worker.cpp.
+  std::string ask(const std::string& command);
+  // For a command that has no answer.
+  void tell(const std::string& command) const;
   // Pids that came with "ready", by what they are: "child", "session", ...
   HeldPid& descendant(const std::string& name) { return descendants_.at(name); }
   [[nodiscard]] std::map<std::string, HeldPid>& descendants() { return descendants_; }
@@ -47,5 +53,10 @@ class Worker {
   std::unique_ptr<Child> child_;
   std::map<std::string, HeldPid> descendants_;
 };
+
+// page_worker, with a page NAME in the run folder `dir` whose lock it holds. The server was not
+// told.
+std::unique_ptr<Worker> page_worker(const std::string& dir, const std::string& name,
+                                    const std::string& claims = {});
 
 }  // namespace filetimer::testing

@@ -37,7 +37,7 @@ struct Ran {
   std::string errors;
 };
 
-// `log` or `show` with `words`.
+// `list`, `log` or `show` with `words`.
 Ran run_command(const std::vector<std::string>& words);
 
 }  // namespace filetimer::cli

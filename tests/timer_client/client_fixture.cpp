@@ -4,8 +4,11 @@
 #include <doctest/doctest.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
 
 #include <filesystem>
 
@@ -130,6 +133,7 @@ Line Pipe::next() {
   line.x_tid = request->x_tid;
   line.x_scope = request->x_scope.value_or(std::string_view{});
   line.x_whole_process = request->x_whole_process;
+  line.x_page = request->x_page.value_or(std::string_view{});
   return line;
 }
 
@@ -156,6 +160,26 @@ void Pipe::drain(std::size_t bytes) {
     REQUIRE(count > 0);
     bytes -= static_cast<std::size_t>(count);
   }
+}
+
+int in_child(const std::function<int()>& body) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::_exit(body());
+  }
+  return exit_code_of(child);
+}
+
+int exit_code_of(pid_t child) {
+  const UniqueFd pidfd(static_cast<int>(::syscall(SYS_pidfd_open, child, 0)));
+  pollfd waits{pidfd.get(), POLLIN, 0};
+  constexpr auto kBoundMs = std::chrono::milliseconds(kBound).count();
+  if (::poll(&waits, 1, static_cast<int>(kBoundMs)) != 1) {
+    ::kill(child, SIGKILL);
+  }
+  int status = 0;
+  retry_eintr([&] { return ::waitpid(child, &status, 0); });
+  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
 }  // namespace filetimer::test

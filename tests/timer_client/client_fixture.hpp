@@ -72,6 +72,7 @@ struct Line {
   std::optional<pid_t> x_tid;
   std::string x_scope;  // empty: none
   bool x_whole_process = false;
+  std::string x_page;  // empty: it is no hint
   [[nodiscard]] bool is_release() const { return expiration_time < 0; }
 };
 
@@ -97,5 +98,10 @@ class Pipe {
   std::string unread_;
   wire::Parser parser_;
 };
+
+// Runs `body` in a forked child; its exit code, or -1 when it did not end in time or well.
+int in_child(const std::function<int()>& body);
+// The same of a child that was made otherwise.
+int exit_code_of(pid_t child);
 
 }  // namespace filetimer::test

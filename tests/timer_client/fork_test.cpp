@@ -1,15 +1,12 @@
 // After fork() the child is a worker of its own, also when other threads were busy.
 // SPDX-License-Identifier: MIT
 #include <doctest/doctest.h>
-#include <poll.h>
 #include <signal.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <filetimer/timer_client.hpp>
-#include <functional>
 #include <set>
 #include <thread>
 
@@ -17,6 +14,7 @@
 
 using namespace std::chrono_literals;
 using namespace filetimer;
+using test::in_child;
 
 namespace {
 
@@ -27,23 +25,6 @@ constexpr bool kNoThreadsInChild = true;
 #else
 constexpr bool kNoThreadsInChild = false;
 #endif
-
-// Runs `body` in a forked child; its exit code, or -1 when it did not end in time or well.
-int in_child(const std::function<int()>& body) {
-  const pid_t child = ::fork();
-  if (child == 0) {
-    ::_exit(body());
-  }
-  const UniqueFd pidfd(static_cast<int>(::syscall(SYS_pidfd_open, child, 0)));
-  pollfd waits{pidfd.get(), POLLIN, 0};
-  constexpr auto kBoundMs = std::chrono::milliseconds(test::kBound).count();
-  if (::poll(&waits, 1, static_cast<int>(kBoundMs)) != 1) {
-    ::kill(child, SIGKILL);
-  }
-  int status = 0;
-  ::waitpid(child, &status, 0);
-  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-}
 
 TimerClient client_on(const test::Pipe& pipe) {
   ConnectOptions options;

@@ -90,6 +90,7 @@ struct Stage {
     return std::make_unique<KillLadder>(
         policy, records, *log, side_threads,
         KillLadder::Listener{
+            .was_released = [](const Expiry&) { return false; },
             .on_signal = [](const Process&, bool) { return std::vector<std::string>{}; },
             .on_end = [this](const KillOrder&, KillVerdict verdict) { ended.push_back(verdict); }});
   }

@@ -34,6 +34,7 @@ struct Command {
 Command add_run(CLI::App& root, const std::vector<std::string>& command);
 Command add_acquire(CLI::App& root);
 Command add_release(CLI::App& root);
+Command add_list(CLI::App& root);
 Command add_log(CLI::App& root);
 Command add_show(CLI::App& root);
 

@@ -72,8 +72,12 @@ int main(int argc, char** argv) {
       "Exit codes: 0 done, 1 failed, 2 usage, 4 no server, 5 timed out, 6 refused; `run` has its\n"
       "own (timer_client run --help).");
   root.allow_extras();
-  const Command commands[] = {add_run(root, words.command), add_acquire(root), add_release(root),
-                              add_log(root), add_show(root)};
+  const Command commands[] = {add_run(root, words.command),
+                              add_acquire(root),
+                              add_release(root),
+                              add_list(root),
+                              add_log(root),
+                              add_show(root)};
   for (const Command& command : commands) {
     command.app->allow_extras();
   }

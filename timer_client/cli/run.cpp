@@ -15,9 +15,11 @@
 #include <string>
 
 #include "common/posix.hpp"
+#include "common/run_folder.hpp"
 #include "timer_client/cli/commands.hpp"
 #include "timer_client/cli/options.hpp"
 #include "timer_client/cli/output.hpp"
+#include "timer_client/src/pipe_transport.hpp"
 
 namespace filetimer::cli {
 namespace {
@@ -142,8 +144,9 @@ int run(const Options& options, const std::vector<std::string>& command) {
   std::optional<TimerClient> client;
   try {
     ConnectOptions where;
-    where.dir = options.place.dir;
-    where.fifo = options.place.fifo;
+    // Lines: the scope is another process's, and this one has none of its own to make a page for.
+    where.transport = std::make_unique<PipeTransport>(
+        resolve_pipe(options.place.dir, options.place.fifo));
     where.timeout = kConnectPatience;
     client.emplace(TimerClient::connect(std::move(where)));
   } catch (const TimerError& error) {

@@ -31,8 +31,23 @@ Keeper& Keeper::instance() {
 }
 
 Keeper::Keeper() {
-  ::pthread_atfork([] { instance().mutex_.lock(); }, [] { instance().mutex_.unlock(); },
+  fork_watch::start();
+  fork_watch::set(fork_count_);
+  ::pthread_atfork([] { instance().lock().release(); }, [] { instance().mutex_.unlock(); },
                    [] { instance().become_child(); });
+}
+
+// In a child in which no handler has run nobody holds the lock, whatever it says.
+void Keeper::notice_clone() noexcept {
+  const unsigned count = fork_watch::count();
+  if (count != fork_watch::kUnknown && count != fork_watch::kBusy) [[likely]] {
+    return;
+  }
+  if (fork_watch::begin_noticing()) {
+    new (&mutex_) std::mutex;
+    mutex_.lock();
+    become_child();
+  }
 }
 
 void Keeper::become_child() noexcept {
@@ -46,11 +61,24 @@ void Keeper::become_child() noexcept {
   }
   ids_.clear();
   drop_abandoned();
+  for (OwnPage& page : pages_) {
+    page.become_child();
+  }
+  fork_watch::set(fork_count_);
   mutex_.unlock();
 }
 
 Outbox& Keeper::add(std::unique_ptr<Transport> transport) {
   return outboxes_.emplace_back(std::move(transport), ids_);
+}
+
+OwnPage& Keeper::page_on(BoardView board, const std::string& dir, const std::string& pipe) {
+  for (OwnPage& page : pages_) {
+    if (page.identity() == board.identity()) {
+      return page;
+    }
+  }
+  return pages_.emplace_back(std::move(board), dir, pipe);
 }
 
 void Keeper::abandon(Outbox& outbox) noexcept {
@@ -64,14 +92,18 @@ void Keeper::drop_abandoned() noexcept {
 
 void Keeper::deliver(Outbox& outbox) noexcept {
   outbox.flush(kSendsPerCall, Outbox::Sender::kCaller);
-  if (!outbox.has_pending()) {
-    return;
+  if (outbox.has_pending()) {
+    attend(outbox.next_try());
   }
+}
+
+bool Keeper::attend(Instant when) noexcept {
   if (!is_running_) {
     start_thread();
-  } else if (outbox.next_try() < sleeps_until_) {
+  } else if (when < sleeps_until_) {
     wake_.notify_one();
   }
+  return is_running_;
 }
 
 void Keeper::start_thread() noexcept {
@@ -106,6 +138,14 @@ void Keeper::run() {
       }
     }
     drop_abandoned();
+    for (OwnPage& page : pages_) {
+      if (page.has_pending() && page.next_try() <= now) {
+        page.try_again();
+      }
+      if (page.has_pending()) {
+        next = std::min(next, page.next_try());
+      }
+    }
     if (!next.is_never()) {
       idle_since = Instant::never();
       sleeps_until_ = next;

@@ -1,9 +1,6 @@
 // Version-1 lines on a named pipe: what PyTorch's FileTimerServer reads, and ours.
-// The pipe is opened and closed for every request. Holding it open would be cheaper, but PyTorch's
-// server sits in readline() for as long as any writer holds its pipe, and kills nobody meanwhile.
-// No member blocks, throws or raises SIGPIPE; there is no state, so any thread and any forked child
-// may call.
-// SPDX-License-Identifier: MIT
+// No member blocks, throws or raises SIGPIPE; there is no state (see pipe_line.hpp), so any thread
+// and any forked child may call. SPDX-License-Identifier: MIT
 #pragma once
 
 #include <filetimer/transport.hpp>

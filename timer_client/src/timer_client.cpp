@@ -1,5 +1,6 @@
-// The public client: checks arguments, turns them into what an Outbox keeps, and speaks to the
-// worker in exceptions where that is allowed. All state is behind the Keeper's lock.
+// The public client: checks arguments, turns them into what the page or an Outbox keeps, and speaks
+// to the worker in exceptions where that is allowed. All state is behind the Keeper's lock, but for
+// scopes on the page; see page_scope.hpp.
 // SPDX-License-Identifier: MIT
 #include <fmt/format.h>
 #include <unistd.h>
@@ -14,6 +15,8 @@
 #include "common/scope_name.hpp"
 #include "common/text.hpp"
 #include "timer_client/src/keeper.hpp"
+#include "timer_client/src/meeting_place.hpp"
+#include "timer_client/src/page_scope.hpp"
 #include "timer_client/src/pipe_transport.hpp"
 
 namespace filetimer {
@@ -26,11 +29,20 @@ constexpr int kLastSignal = 64;
 constexpr Duration kFirstConnectPause = milliseconds{10};
 constexpr Duration kLongestConnectPause = milliseconds{500};
 
+bool is_timeout(Duration timeout) {
+  return (timeout > Duration::zero() && timeout <= kMaxTimeout) || timeout == kNoDeadline;
+}
+
+bool is_signal(int signal) {
+  return signal >= 0 && signal <= kLastSignal;
+}
+
+bool is_grace(std::optional<Duration> grace) {
+  return !grace || *grace == Duration::zero() || is_timeout(*grace);
+}
+
 void check_timeout(std::string_view what, Duration timeout) {
-  if (timeout == kNoDeadline) {
-    return;
-  }
-  if (timeout <= Duration::zero() || timeout > kMaxTimeout) {
+  if (!is_timeout(timeout)) {
     throw InvalidArgument(
         fmt::format("{} is {}: expected more than 0 and at most {}, or kNoDeadline", what,
                     duration_text(timeout), duration_text(kMaxTimeout)));
@@ -41,11 +53,11 @@ void check_scope(std::string_view name, const ScopeOptions& options) {
   if (name.empty()) {
     throw InvalidArgument("the scope's name is empty: expected at least one byte");
   }
-  if (options.signal < 0 || options.signal > kLastSignal) {
+  if (!is_signal(options.signal)) {
     throw InvalidArgument(
         fmt::format("the signal is {}: expected 0 to {}", options.signal, kLastSignal));
   }
-  if (options.grace && *options.grace != Duration::zero()) {
+  if (!is_grace(options.grace)) {
     check_timeout("the grace", *options.grace);
   }
   if (options.pid < 0) {
@@ -54,8 +66,31 @@ void check_scope(std::string_view name, const ScopeOptions& options) {
   }
 }
 
-std::string file_and_line(std::string_view path, int line) {
-  return fmt::format("{}:{}", path.substr(path.rfind('/') + 1), line);
+// As a slot holds it: in whole milliseconds, rounded up.
+std::uint32_t grace_ms(Duration grace) {
+  if (grace == kNoDeadline) {
+    return kNoSigkill;
+  }
+  const auto whole = std::chrono::ceil<milliseconds>(grace).count();
+  return static_cast<std::uint32_t>(std::min<std::int64_t>(whole, kLongestGraceMs));
+}
+
+ScopeTerms terms_of(Duration after, const ScopeOptions& options, std::uint64_t client) {
+  return {.timeout = after.count(),
+          .grace_ms = options.grace ? grace_ms(*options.grace) : kServersGrace,
+          .signal = static_cast<std::uint16_t>(options.signal),
+          .client = client};
+}
+
+[[noreturn]] void throw_limit(pid_t pid, std::string_view name) {
+  throw TimerError(
+      fmt::format("{} scopes are open in process {}, which is the limit: '{}' was not opened",
+                  kMaxScopesPerWorker, pid, printable(name)));
+}
+
+bool is_open_here(const SlotHandle& handle, unsigned long long generation, unsigned fork_count) {
+  return fork_count == fork_watch::count() &&
+         handle.generation.load(std::memory_order_relaxed) == generation;
 }
 
 // Returns false when there is still none after `timeout`.
@@ -79,7 +114,8 @@ bool wait_for_server(Transport& transport, Duration timeout, std::string& why) {
 
 struct TimerClient::State {
   explicit State(std::unique_ptr<Transport> transport)
-      : outbox(Keeper::instance().add(std::move(transport))) {}
+      : outbox(Keeper::instance().add(std::move(transport))),
+        number(Keeper::instance().next_number()) {}
   State(const State&) = delete;
   State& operator=(const State&) = delete;
   // Wants the lock not to be held: nobody but the last owner gets here.
@@ -88,41 +124,76 @@ struct TimerClient::State {
     Keeper::instance().abandon(outbox);
   }
 
+  [[nodiscard]] bool uses_page(const ScopeOptions& options) const {
+    return page != nullptr && !options.whole_process &&
+           (options.pid == 0 || options.pid == ::getpid());
+  }
+
+  // A slot for a scope on the page; see open_scope(). Null: there is no room for one, and it has to
+  // go over the pipe.
+  [[gnu::always_inline]] SlotHandle* claim(ScopeKey key, bool has_lock) {
+    SlotHandle* const handle = claim_without_lock(*page, key);
+    return handle != nullptr ? handle : claim_with_lock(key, has_lock);
+  }
+
+  SlotHandle* claim_with_lock(ScopeKey key, bool has_lock) {
+    std::unique_lock<std::mutex> held;
+    if (!has_lock) {
+      held = Keeper::instance().lock();
+    }
+    OwnPage::Refusal why{};
+    SlotHandle* const handle = page->claim(key, why);
+    if (handle == nullptr && why == OwnPage::Refusal::kLimit) {
+      throw_limit(::getpid(), shown_name(key));
+    }
+    return handle;
+  }
+
   // These want the lock to be held.
-  TimerId acquire(std::string_view name, Duration after, const ScopeOptions& options,
-                  Outbox::Owner owner) {
+  TimerId acquire(std::string_view name, Duration after, const ScopeOptions& options, bool& wake) {
+    if (uses_page(options)) {
+      if (SlotHandle* const handle = claim(ScopeKey::of_name(name, has_statistics), true)) {
+        const TimerId timer = timer_in(*handle);
+        wake = open_scope(*handle, terms_of(after, options, number));
+        return timer;
+      }
+    }
+    // Made valid before it is cut: what a reader of the wire sees is what tells two names apart.
+    return acquire_on_pipe(bounded_scope_name(valid_utf8(name)), after, options,
+                           Outbox::Owner::kClient);
+  }
+
+  TimerId acquire_on_pipe(std::string scope, Duration after, const ScopeOptions& options,
+                          Outbox::Owner owner) {
     Keeper& keeper = Keeper::instance();
     TimerRequest request;
     const pid_t self = ::getpid();
     request.pid = options.pid == 0 ? self : options.pid;
     // The thread tells whose stack is of interest; another process' scope is no thread of ours.
     request.tid = request.pid == self ? ::gettid() : 0;
-    // Made valid before it is cut: what a reader of the wire sees is what tells two names apart.
-    request.scope = bounded_scope_name(valid_utf8(name));
+    request.scope = std::move(scope);
     request.whole_process = options.whole_process;
     // Of one process two clients speak then: itself, and we who watch it from outside.
-    auto id = keeper.ids().open(
-        request.pid, options.whole_process ? request.scope + "#process" : request.scope);
+    auto id = keeper.ids().open(request.pid,
+                                options.whole_process ? request.scope + "#process" : request.scope);
     if (!id) {
-      throw TimerError(
-          fmt::format("{} scopes are open in process {}, which is the limit: '{}' was not opened",
-                      kMaxScopesPerWorker, request.pid, printable(request.scope)));
+      throw_limit(request.pid, request.scope);
     }
     request.timer_id = std::move(*id);
     request.timeout = after;
     request.signal = options.signal;
     request.grace = options.grace.value_or(Duration{-1});
-    const TimerId timer(keeper.next_number(), keeper.fork_count());
+    const TimerId timer(nullptr, keeper.next_number(), keeper.fork_count());
     outbox.acquire(timer.number_, std::move(request), Instant::now() + after, owner);
     keeper.deliver(outbox);
     return timer;
   }
 
-  bool is_ours(TimerId timer) const {
-    return timer && timer.fork_count_ == Keeper::instance().fork_count();
-  }
-
-  bool renew(TimerId timer, Duration after) {
+  bool renew(TimerId timer, Duration after, bool& wake) {
+    if (timer.slot_ != nullptr) {
+      return is_open_here(*timer.slot_, timer.number_, timer.fork_count_) &&
+             renew_scope(*timer.slot_, timer.number_, after.count(), true, wake);
+    }
     if (!is_ours(timer) || !outbox.renew(timer.number_, after, Instant::now() + after)) {
       return false;
     }
@@ -131,6 +202,10 @@ struct TimerClient::State {
   }
 
   bool release(TimerId timer) noexcept {
+    if (timer.slot_ != nullptr) {
+      return is_open_here(*timer.slot_, timer.number_, timer.fork_count_) &&
+             release_scope(*timer.slot_, timer.number_, true);
+    }
     if (!is_ours(timer)) {
       return false;
     }
@@ -141,7 +216,28 @@ struct TimerClient::State {
     return released == Outbox::Released::kInTime;
   }
 
+  // Before the scope is opened: the processor lets nothing be read while it sets the deadline.
+  static TimerId timer_in(SlotHandle& handle) {
+    return {&handle, handle.generation.load(std::memory_order_relaxed), fork_watch::count()};
+  }
+
+  // A function of its own, so that the scope is made in its place and not copied there.
+  [[gnu::always_inline]] static TimerScope expires(SlotHandle& handle, const ScopeTerms& terms) {
+    TimerScope scope(timer_in(handle));
+    if (open_scope(handle, terms)) [[unlikely]] {
+      handle.page->wake();
+    }
+    return scope;
+  }
+
+  static bool is_ours(TimerId timer) {
+    return timer && timer.fork_count_ == Keeper::instance().fork_count();
+  }
+
   Outbox& outbox;
+  const std::uint64_t number;  // on the page, of what is this client's to release
+  OwnPage* page = nullptr;     // null: all goes over the pipe
+  bool has_statistics = false;
   TimerId job;
 };
 
@@ -153,8 +249,14 @@ TimerClient TimerClient::connect(ConnectOptions options) {
                                       duration_text(options.timeout)));
   }
   std::unique_ptr<Transport> transport = std::move(options.transport);
+  MeetingPlace place;
   if (!transport) {
-    transport = std::make_unique<PipeTransport>(resolve_pipe(options.dir, options.fifo));
+    auto found = find_meeting_place(options.dir, options.fifo);
+    if (!found) {
+      throw InvalidArgument(found.error().message);
+    }
+    place = std::move(*found);
+    transport = std::make_unique<PipeTransport>(place.pipe);
   }
   const bool must_be_there = options.when_missing == ConnectOptions::Missing::kThrow;
   const Duration patience = must_be_there ? options.timeout : Duration::zero();
@@ -164,9 +266,26 @@ TimerClient TimerClient::connect(ConnectOptions options) {
     throw ServerUnavailable(fmt::format("no timer server at '{}': {} (tried for {})",
                                         transport->target(), why, duration_text(patience)));
   }
+  std::optional<BoardView> board;
+  if (is_there && !place.run_folder.empty()) {
+    board = serving_board(place.run_folder, patience);
+  }
+  OwnPage* page = nullptr;
+  if (board) {
+    const auto held = Keeper::instance().lock();
+    page = &Keeper::instance().page_on(std::move(*board), place.run_folder, place.pipe);
+    if (const Status made = page->make(options.statistics); !made) {
+      if (must_be_there) {
+        throw TimerError(made.error().message);
+      }
+      page = nullptr;
+    }
+  }
   const auto held = Keeper::instance().lock();
   auto state = std::make_shared<State>(std::move(transport));
   state->outbox.set_watched(is_there);
+  state->page = page;
+  state->has_statistics = options.statistics;
   return TimerClient(std::move(state));
 }
 
@@ -183,6 +302,9 @@ TimerClient& TimerClient::operator=(TimerClient&& other) noexcept {
 TimerClient::~TimerClient() {
   if (state_) {
     const auto held = Keeper::instance().lock();
+    if (state_->page != nullptr) {
+      state_->page->release_those_of(state_->number);
+    }
     state_->outbox.release_those_of_client(Instant::now());
     Keeper::instance().deliver(state_->outbox);
   }
@@ -192,14 +314,30 @@ TimerId TimerClient::acquire(std::string_view name, std::chrono::nanoseconds aft
                              const ScopeOptions& options) {
   check_scope(name, options);
   check_timeout("the timeout", after);
-  const auto held = Keeper::instance().lock();
-  return state_->acquire(name, after, options, Outbox::Owner::kClient);
+  bool wake = false;
+  TimerId timer;
+  {
+    const auto held = Keeper::instance().lock();
+    timer = state_->acquire(name, after, options, wake);
+  }
+  if (wake) {
+    state_->page->wake();
+  }
+  return timer;
 }
 
 bool TimerClient::renew(TimerId timer, std::chrono::nanoseconds after) {
   check_timeout("the timeout", after);
-  const auto held = Keeper::instance().lock();
-  return state_->renew(timer, after);
+  bool wake = false;
+  bool renewed = false;
+  {
+    const auto held = Keeper::instance().lock();
+    renewed = state_->renew(timer, after, wake);
+  }
+  if (wake) {
+    timer.slot_->page->wake();
+  }
+  return renewed;
 }
 
 bool TimerClient::release(TimerId timer) noexcept {
@@ -209,18 +347,38 @@ bool TimerClient::release(TimerId timer) noexcept {
 
 TimerScope TimerClient::expires(std::chrono::nanoseconds after, std::string_view name,
                                 const ScopeOptions& options, const char* file, int line) {
-  const std::string own_name = name.empty() ? file_and_line(file, line) : std::string(name);
-  check_scope(own_name, options);
+  State& state = *state_;
+  const auto key = name.empty() ? ScopeKey::of_line(file, line, state.has_statistics)
+                                : ScopeKey::of_name(name, state.has_statistics);
+  // Wrong arguments are complained of there.
+  if (is_timeout(after) && is_signal(options.signal) && is_grace(options.grace) &&
+      state.uses_page(options)) [[likely]] {
+    if (SlotHandle* const handle = state.claim(key, false)) [[likely]] {
+      return State::expires(*handle, terms_of(after, options, 0));
+    }
+  }
+  return expires_on_pipe(after, shown_name(key), options);
+}
+
+TimerScope TimerClient::expires_on_pipe(std::chrono::nanoseconds after, std::string shown,
+                                        const ScopeOptions& options) {
+  check_scope(shown, options);
   check_timeout("the timeout", after);
   const auto held = Keeper::instance().lock();
-  return {state_, state_->acquire(own_name, after, options, Outbox::Owner::kScope)};
+  return {state_, state_->acquire_on_pipe(std::move(shown), after, options, Outbox::Owner::kScope)};
 }
 
 void TimerClient::start(std::chrono::nanoseconds after) {
   check_timeout("the timeout", after);
-  const auto held = Keeper::instance().lock();
-  if (!state_->renew(state_->job, after)) {
-    state_->job = state_->acquire(kJobScope, after, {}, Outbox::Owner::kClient);
+  bool wake = false;
+  {
+    const auto held = Keeper::instance().lock();
+    if (!state_->renew(state_->job, after, wake)) {
+      state_->job = state_->acquire(kJobScope, after, {}, wake);
+    }
+  }
+  if (wake) {
+    state_->page->wake();
   }
 }
 
@@ -230,6 +388,9 @@ bool TimerClient::stop() noexcept {
 }
 
 bool TimerClient::is_watched() const noexcept {
+  if (state_->page != nullptr) {
+    return state_->page->is_watched();
+  }
   const auto held = Keeper::instance().lock();
   return state_->outbox.is_watched();
 }
@@ -239,7 +400,7 @@ std::string TimerClient::target() const {
   return state_->outbox.transport().target();
 }
 
-TimerScope::TimerScope(std::shared_ptr<TimerClient::State> state, TimerId timer)
+TimerScope::TimerScope(std::shared_ptr<TimerClient::State> state, TimerId timer) noexcept
     : state_(std::move(state)), timer_(timer) {}
 
 TimerScope::TimerScope(TimerScope&& other) noexcept
@@ -256,19 +417,38 @@ TimerScope& TimerScope::operator=(TimerScope&& other) noexcept {
 
 bool TimerScope::renew(std::chrono::nanoseconds after) {
   check_timeout("the timeout", after);
+  bool wake = false;
+  if (SlotHandle* const handle = timer_.slot_) {
+    const bool renewed = is_open_here(*handle, timer_.number_, timer_.fork_count_) &&
+                         renew_scope(*handle, timer_.number_, after.count(), false, wake);
+    if (wake) {
+      handle->page->wake();
+    }
+    return renewed;
+  }
   if (!state_) {
     return false;
   }
   const auto held = Keeper::instance().lock();
-  return state_->renew(timer_, after);
+  return state_->renew(timer_, after, wake);
 }
 
 bool TimerScope::release() noexcept {
+  // Not copied whole: reading in one what was written in two halves stalls the processor.
+  const unsigned long long number = std::exchange(timer_.number_, 0);
+  if (SlotHandle* const handle = timer_.slot_) [[likely]] {
+    return is_open_here(*handle, number, timer_.fork_count_) &&
+           release_scope(*handle, number, false);
+  }
+  return release_on_pipe(number);
+}
+
+bool TimerScope::release_on_pipe(unsigned long long number) noexcept {
   if (!state_) {
     return false;
   }
   const auto held = Keeper::instance().lock();
-  return state_->release(std::exchange(timer_, {}));
+  return state_->release(TimerId(nullptr, number, timer_.fork_count_));
 }
 
 }  // namespace filetimer

@@ -9,11 +9,23 @@
 //
 // Only connect(), wrong arguments and more than 1,024 open scopes throw. Once connected, no call
 // blocks or raises SIGPIPE, whatever happens to the server: a worker never fails for its watchdog.
-// What can't be sent at once (the server is busy, or gone) a thread of the library sends later,
-// with the deadline it had; when a server that was found gone is back, all open scopes are
-// announced to it. A server that restarts while this process sends nothing is not noticed until it
-// does. All members of TimerClient may be called from several threads. After fork() the child is a
-// worker of its own: it starts with no open scope and may use the client that it inherited.
+// All members of TimerClient may be called from several threads.
+//
+// Where the server has its board, this process writes its open scopes into a page: a small file in
+// the run folder that both have mapped. Then a scope costs about as much as reading the clock
+// twice, makes no system call but where the server has to be woken for an earlier deadline, and
+// each thread writes to memory of its own. Scopes that are open while no server lives are watched
+// again when one is back, without this process doing anything. The kernel names the page's owner by
+// a file lock; a process that closes all descriptors loses it, so do that before connect().
+//
+// Elsewhere (a bare pipe such as PyTorch's; another process's scopes; $FILETIMER_TRANSPORT is
+// "pipe"; no server yet at connect()), each call writes a line to the pipe, some microseconds. What
+// can't be sent at once a thread of the library sends later, with the deadline it had; when a
+// server that was found gone is back, all open scopes are announced to it. A server that restarts
+// while this process sends nothing is not noticed until it does.
+//
+// After fork() the child is a worker of its own: it starts with no open scope and may use the
+// client that it inherited; scopes and timers of its parent do nothing in it.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -59,7 +71,10 @@ struct ConnectOptions {
     kUnwatched,  // carry on; scopes are watched from the time a server is there
   };
   Missing when_missing = Missing::kThrow;
-  // A transport of your own; null: version-1 lines on the pipe.
+  // Keep count and times of this client's scopes in the page, by thread and name: at most 1,024
+  // names, then no more are counted. Costs a second look at the clock with each scope.
+  bool statistics = true;
+  // A transport of your own; null: a page or the pipe, whatever the server has.
   std::unique_ptr<Transport> transport;
 };
 
@@ -73,6 +88,8 @@ struct ScopeOptions {
   bool whole_process = false;
 };
 
+struct SlotHandle;  // of the library's own
+
 // Names one open timer of a client. A default-made one names none: releasing it does nothing.
 class TimerId {
  public:
@@ -81,8 +98,10 @@ class TimerId {
 
  private:
   friend class TimerClient;
-  TimerId(unsigned long long number, unsigned fork_count)
-      : number_(number), fork_count_(fork_count) {}
+  friend class TimerScope;
+  TimerId(SlotHandle* slot, unsigned long long number, unsigned fork_count)
+      : slot_(slot), number_(number), fork_count_(fork_count) {}
+  SlotHandle* slot_ = nullptr;  // on the page; null: on the pipe
   unsigned long long number_ = 0;
   unsigned fork_count_ = 0;  // a child must not release what its parent acquired
 };
@@ -91,7 +110,9 @@ class TimerScope;
 
 class TimerClient {
  public:
-  // Finds the server. Throws ServerUnavailable (see ConnectOptions) and InvalidArgument.
+  // Finds the server. Throws ServerUnavailable (see ConnectOptions), InvalidArgument, also for a
+  // $FILETIMER_TRANSPORT that is neither "page" nor "pipe", and TimerError when there is no room
+  // for this process's page (with kUnwatched it goes on with the pipe).
   static TimerClient connect(ConnectOptions options = {});
 
   TimerClient(TimerClient&&) noexcept;
@@ -102,18 +123,22 @@ class TimerClient {
   // Starts a timer. Several may be open under one name; each is enforced.
   // `name`: any bytes, not empty; over 255 bytes it is shown cut, and marked.
   // `after`: over zero, at most about 31 years, or kNoDeadline.
-  // Throws InvalidArgument, and TimerError when 1,024 scopes are open in the watched process.
+  // Throws InvalidArgument, and TimerError when 1,024 scopes are open in the watched process. Takes
+  // a lock of the process for a moment, as renew(), release(), start() and stop() do.
   TimerId acquire(std::string_view name, std::chrono::nanoseconds after,
                   const ScopeOptions& options = {});
-  // Pushes the deadline to `after` from now. False when the timer is not open. Throws
-  // InvalidArgument.
+  // Pushes the deadline to `after` from now. False when the timer is not open, or, on a page, when
+  // the server's verdict came first; it is released then. Throws InvalidArgument.
   bool renew(TimerId timer, std::chrono::nanoseconds after);
-  // Ends a timer. False when it was not open, or when its deadline had passed already (the server
-  // may have judged it by then).
+  // Ends a timer, from any thread. False when it was not open, or when it came too late. On a page
+  // that means exactly: the server's verdict came first; whoever gets true will not be killed for
+  // this timer. On the pipe: its deadline had passed, so the server may have judged it.
   bool release(TimerId timer) noexcept;
 
   // A timer for as long as the returned object lives. Without a name: the caller's file and line,
-  // as "train.cpp:123". Throws as acquire().
+  // as "train.cpp:123". Throws as acquire(). On a page it takes no lock and allocates nothing, once
+  // the thread has used the name; names that are new each time cost some microseconds.
+  // A thread that ends leaves open scopes watched, and the server notes it.
   [[nodiscard]] TimerScope expires(std::chrono::nanoseconds after, std::string_view name = {},
                                    const ScopeOptions& options = {},
                                    const char* file = __builtin_FILE(),
@@ -123,25 +148,33 @@ class TimerClient {
   void start(std::chrono::nanoseconds after);
   bool stop() noexcept;  // as release()
 
-  // Whether the last attempt to find a server or to send to it found one.
+  // Whether a server reads the pipe now; on the pipe, whether the last attempt to find or to reach
+  // one did.
   [[nodiscard]] bool is_watched() const noexcept;
-  // Where requests go, for messages.
+  // Where requests go, for messages: the server's pipe.
   [[nodiscard]] std::string target() const;
 
  private:
   struct State;
   explicit TimerClient(std::shared_ptr<State> state);
+  TimerScope expires_on_pipe(std::chrono::nanoseconds after, std::string shown,
+                             const ScopeOptions& options);
   std::shared_ptr<State> state_;
   friend class TimerScope;
 };
 
-// An open timer that is released when the object goes out of scope. Movable, not copyable. It
-// keeps what it needs of its client alive. Not to be shared between threads without a lock.
+// An open timer that is released when the object goes out of scope. Movable, not copyable, also to
+// another thread. It keeps what it needs of its client alive. Not to be shared between threads
+// without a lock.
 class [[nodiscard]] TimerScope {
  public:
   TimerScope(TimerScope&& other) noexcept;
   TimerScope& operator=(TimerScope&& other) noexcept;
-  ~TimerScope() { release(); }
+  ~TimerScope() {
+    if (timer_) {
+      release();
+    }
+  }
 
   // As TimerClient::renew and TimerClient::release.
   bool renew(std::chrono::nanoseconds after);
@@ -149,8 +182,10 @@ class [[nodiscard]] TimerScope {
 
  private:
   friend class TimerClient;
-  TimerScope(std::shared_ptr<TimerClient::State> state, TimerId timer);
-  std::shared_ptr<TimerClient::State> state_;
+  explicit TimerScope(TimerId timer) noexcept : timer_(timer) {}
+  TimerScope(std::shared_ptr<TimerClient::State> state, TimerId timer) noexcept;
+  bool release_on_pipe(unsigned long long number) noexcept;
+  std::shared_ptr<TimerClient::State> state_;  // null for a timer on the page
   TimerId timer_;
 };
 

@@ -1,0 +1,43 @@
+// The server's board, version 1: the file `server` of the run folder, mapped by the server to write
+// and by its clients to read. The file keeps its inode from one server to the next, so a client
+// that has mapped it once sees every later server without opening anything again.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+
+#include "common/boot.hpp"
+
+namespace filetimer {
+
+inline constexpr std::uint64_t kBoardMagic = 0x4452'414F'4252'4D54;  // "TMRBOARD" as bytes
+inline constexpr std::uint32_t kBoardVersion = 1;
+inline constexpr std::size_t kBoardBytes = 4096;
+
+enum class ServerState : std::uint32_t { kNone = 0, kServing = 1, kStopped = 2 };
+
+struct alignas(64) Board {
+  std::uint64_t magic;
+  std::uint32_t version;
+  std::uint32_t bytes;
+  BootId boot;
+  std::atomic<std::int32_t> server_pid;  // in the server's pid namespace
+  std::atomic<std::uint32_t> state;      // see ServerState
+  std::atomic<std::uint64_t> reserved[3];
+  // A line of its own: every acquire of every worker reads it.
+  alignas(64) std::atomic<std::int64_t> next_wake;  // see wake_protocol.hpp
+  std::atomic<std::int64_t> max_timeout;            // ns, --max-timeout; max: none
+  std::atomic<std::uint64_t> incarnation;           // one more with every start of a server
+};
+
+// Values of next_wake besides an Instant.
+inline constexpr std::int64_t kWakeAlways = std::numeric_limits<std::int64_t>::max();
+inline constexpr std::int64_t kWakeNever = std::numeric_limits<std::int64_t>::min();
+
+static_assert(sizeof(Board) == 128);
+static_assert(offsetof(Board, next_wake) == 64);
+
+}  // namespace filetimer

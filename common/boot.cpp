@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: MIT
+#include "common/boot.hpp"
+
+#include <fmt/format.h>
+
+#include <fstream>
+
+namespace filetimer {
+namespace {
+
+int hex_digit(char c) {
+  if (c >= '0' && c <= '9') {
+    return c - '0';
+  }
+  return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+}
+
+}  // namespace
+
+BootId this_boot() {
+  BootId boot{};
+  std::ifstream file("/proc/sys/kernel/random/boot_id");
+  std::string text;
+  file >> text;
+  std::size_t digits = 0;
+  for (const char c : text) {
+    const int digit = hex_digit(c);
+    if (digit < 0 || digits / 2 >= boot.size()) {
+      continue;
+    }
+    auto& byte = boot[digits++ / 2];
+    byte = static_cast<std::uint8_t>(byte << 4 | digit);
+  }
+  return boot;
+}
+
+std::string boot_id_text(const BootId& boot) {
+  std::string text;
+  for (std::size_t i = 0; i < boot.size(); ++i) {
+    const bool dash = i == 4 || i == 6 || i == 8 || i == 10;
+    text += fmt::format("{}{:02x}", dash ? "-" : "", boot[i]);
+  }
+  return text;
+}
+
+}  // namespace filetimer

@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: MIT
+#include "common/page_reader.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "common/text.hpp"
+#include "common/wake_protocol.hpp"
+
+namespace filetimer {
+namespace {
+
+template <std::size_t Size>
+std::string bounded_text(const char (&field)[Size]) {
+  char copy[Size];
+  std::memcpy(copy, field, Size);
+  return valid_utf8({copy, ::strnlen(copy, Size)});
+}
+
+Instant instant_of(std::int64_t word) {
+  return word >= slot_word::kNoDeadline ? Instant::never() : Instant{word};
+}
+
+// Not before the boot: differences of two such times fit into 64 bits, whatever was written.
+Instant time_in(const std::atomic<std::int64_t>& field) {
+  return {std::max<std::int64_t>(field.load(std::memory_order_relaxed), 0)};
+}
+
+}  // namespace
+
+bool is_page_name(std::string_view name) {
+  return !name.empty() && name.size() <= kMaxPageNameBytes && std::ranges::all_of(name, [](char c) {
+    return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '-';
+  });
+}
+
+Result<PageClaims> read_claims(const PageLayout& page, std::uint64_t file_bytes) {
+  if (file_bytes != kPageBytes) {
+    return failure(fmt::format("it has {} bytes: expected {}", file_bytes, kPageBytes));
+  }
+  const PageHeader& header = page.header();
+  if (header.magic != kPageMagic) {
+    return failure(
+        fmt::format("it begins with {:#018x}: expected the mark of a scope page, {:#018x}",
+                    header.magic, kPageMagic));
+  }
+  if (header.version != kPageVersion) {
+    return failure(fmt::format("it is of version {}: expected {}", header.version, kPageVersion));
+  }
+  if (header.header_bytes != sizeof(PageHeader)) {
+    return failure(fmt::format("its header has {} bytes: expected {}", header.header_bytes,
+                               sizeof(PageHeader)));
+  }
+  PageClaims claims;
+  claims.boot = header.boot;
+  claims.pid = header.pid;
+  claims.uid = header.uid;
+  claims.start_time = header.start_time;
+  claims.created_ns = header.created_ns;
+  claims.rank = bounded_text(header.rank);
+  claims.local_rank = bounded_text(header.local_rank);
+  claims.job_id = bounded_text(header.job_id);
+  claims.comm = bounded_text(header.comm);
+  return claims;
+}
+
+std::size_t slots_in_use(const PageLayout& page) {
+  return std::min<std::size_t>(page.header().slots.load(std::memory_order_seq_cst),
+                               kMaxScopesPerWorker);
+}
+
+std::size_t statistics_in_use(const PageLayout& page) {
+  return std::min<std::size_t>(page.header().statistics.load(std::memory_order_acquire),
+                               kMaxStatistics);
+}
+
+std::optional<SlotReading> read_slot(const PageLayout& page, std::size_t index, std::int64_t word) {
+  const Slot& slot = page.slot(index);
+  constexpr auto kRelaxed = std::memory_order_relaxed;
+  SlotReading reading;
+  reading.word = word;
+  reading.acquired = time_in(slot.acquired);
+  reading.started = time_in(slot.started);
+  const std::int64_t asked = slot.timeout.load(kRelaxed);
+  reading.asked = asked < 0 || asked >= kMaxTimeout.count() ? kForever : Duration{asked};
+  const bool keeps_deadline = slot_word::is_open(word) || slot_word::is_expired(word);
+  reading.deadline = keeps_deadline ? instant_of(slot_word::is_open(word) ? word : -word)
+                                    : reading.started + reading.asked;
+  if (const std::uint32_t grace = slot.grace_ms.load(kRelaxed); grace != kServersGrace) {
+    reading.grace_ms = grace;
+  }
+  reading.tid = std::max(slot.tid.load(kRelaxed), 0);
+  reading.signal = slot.signal.load(kRelaxed);
+  reading.flags = slot.flags.load(kRelaxed);
+  reading.id = read_name(page.name(index));
+  const std::size_t shown = slot.shown_bytes.load(kRelaxed);
+  reading.name = shown == 0 ? reading.id : std::string(utf8_prefix(reading.id, shown));
+  if (!still_says(slot, word)) {
+    return std::nullopt;
+  }
+  return reading;
+}
+
+Instant due_time(const Slot& slot, std::int64_t word, Duration max_timeout) {
+  const Instant deadline = instant_of(word);
+  if (max_timeout == kForever) {
+    return deadline;
+  }
+  return std::min(deadline, time_in(slot.started) + max_timeout);
+}
+
+std::string read_name(const SlotName& name) {
+  std::uint64_t words[kNameWords];
+  for (std::size_t i = 0; i < kNameWords; ++i) {
+    words[i] = name.words[i].load(std::memory_order_relaxed);
+  }
+  char bytes[sizeof words];
+  std::memcpy(bytes, words, sizeof words);
+  const std::size_t length = static_cast<unsigned char>(bytes[0]);
+  return length == 0 ? std::string("?") : valid_utf8({bytes + 1, length});
+}
+
+void write_name(SlotName& name, std::string_view text) {
+  char bytes[kNameWords * 8] = {};
+  const std::size_t length = std::min(text.size(), kMaxScopeNameBytes);
+  bytes[0] = static_cast<char>(length);
+  std::memcpy(bytes + 1, text.data(), length);
+  const std::size_t words = length / 8 + 1;  // those that hold the length and the text
+  for (std::size_t i = 0; i < words; ++i) {
+    std::uint64_t word = 0;
+    std::memcpy(&word, bytes + i * 8, 8);
+    name.words[i].store(word, std::memory_order_relaxed);
+  }
+}
+
+}  // namespace filetimer

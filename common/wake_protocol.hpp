@@ -1,0 +1,123 @@
+// How a worker sets a deadline that the server can't miss, without telling it every time; and how
+// the two agree on who came first, a release or the verdict. These few functions are all there is
+// of it, and both sides call them.
+//
+// The server sleeps until the time that stands on its board. A worker stores its deadline, then
+// reads that time, and only when its deadline is earlier does it write a wake line to the pipe. The
+// server, before it sleeps, puts up "wake me always", reads all deadlines, then puts up the
+// earliest.
+//
+//     worker                                server
+//     ------                                ------
+//  a: slot.deadline = D                  p: board.next_wake = always
+//  b: w = board.next_wake                q: d = slot.deadline
+//     wake the server if D < w           r: board.next_wake = min(d, ...)
+//                                           sleep until then, or until it is woken
+//
+// All five are sequentially consistent, so they stand in one order that both sides agree on. Say
+// the server misses the deadline: q before a. Then p before q before a before b, so b reads what p
+// or r wrote: "always", and D is earlier: the server is woken; or the minimum m that was found
+// without D: if D < m the server is woken, and if D >= m it wakes by itself at m, in time, and
+// reads again. Acquire and release would not do: a and b are a store and a later load of another
+// word, which the hardware (x86 too) may exchange unless both are sequentially consistent.
+//
+// Slots that were never used are skipped by their number, PageHeader::slots; it grows before `a`
+// and is read after `p`, sequentially consistent like the rest, so the same argument holds for it.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include "common/board.hpp"
+#include "common/scope_page.hpp"
+
+namespace filetimer {
+
+// --- the worker ---
+
+// Before the fields of a free slot are written for its next scope. Pairs with the fence in
+// still_says(): a reader that sees a new field sees the free word before it, too.
+inline void begin_writing_slot() {
+  std::atomic_thread_fence(std::memory_order_release);
+}
+
+// Opens the slot: its fields count from here on. (a)
+inline void set_deadline(Slot& slot, std::int64_t word) {
+  slot.deadline.store(word, std::memory_order_seq_cst);
+}
+
+// After the deadline was set: whether the server has to be woken for it. `due`: the deadline, or
+// what the server's --max-timeout makes of it if that is earlier. (b)
+inline bool must_wake(const Board& board, std::int64_t due) {
+  return due < board.next_wake.load(std::memory_order_seq_cst) && due < slot_word::kNoDeadline;
+}
+
+// Pushes the deadline. False: the verdict came first, or the slot is not open under `old_word`.
+inline bool try_renew(Slot& slot, std::int64_t old_word, std::int64_t new_word) {
+  return slot_word::is_open(old_word) &&
+         slot.deadline.compare_exchange_strong(old_word, new_word, std::memory_order_seq_cst);
+}
+
+// Ends the scope. False: the verdict came first, or the slot is not open under `word`.
+inline bool try_release(Slot& slot, std::int64_t word) {
+  return slot_word::is_open(word) &&
+         slot.deadline.compare_exchange_strong(word, slot_word::kFree, std::memory_order_acq_rel);
+}
+
+// After a release or a renewal that came too late. Gives the word that stands now: kReleasedLate,
+// or kFree when the server was done with the slot.
+inline std::int64_t release_late(Slot& slot) {
+  std::int64_t word = slot.deadline.load(std::memory_order_acquire);
+  for (;;) {
+    const std::int64_t next =
+        word == slot_word::kJudged ? slot_word::kFree : slot_word::kReleasedLate;
+    if (word >= 0 || word == slot_word::kReleasedLate ||
+        slot.deadline.compare_exchange_weak(word, next, std::memory_order_acq_rel)) {
+      return word >= 0 ? word : next;
+    }
+  }
+}
+
+// --- the server ---
+
+// Before the deadlines are read. (p)
+inline void announce_scan(Board& board) {
+  board.next_wake.store(kWakeAlways, std::memory_order_seq_cst);
+}
+
+// (q)
+inline std::int64_t read_deadline(const Slot& slot) {
+  return slot.deadline.load(std::memory_order_seq_cst);
+}
+
+// After all of them were read: when the server reads again by itself. (r)
+inline void announce_next_scan(Board& board, std::int64_t when) {
+  board.next_wake.store(when, std::memory_order_seq_cst);
+}
+
+// After fields were read: whether they belong to `word`, which was read before them.
+inline bool still_says(const Slot& slot, std::int64_t word) {
+  std::atomic_thread_fence(std::memory_order_acquire);  // pairs with begin_writing_slot()
+  return slot.deadline.load(std::memory_order_relaxed) == word;
+}
+
+// The verdict: one exchange against exactly the deadline that was judged. False: a release or a
+// renewal came first.
+inline bool try_expire(Slot& slot, std::int64_t word) {
+  return slot.deadline.compare_exchange_strong(word, slot_word::expired(word),
+                                               std::memory_order_seq_cst);
+}
+
+// The server has no more use for a slot that it judged. True when it was released meanwhile.
+inline bool finish_verdict(Slot& slot, std::int64_t word) {
+  std::int64_t expected = slot_word::expired(word);
+  if (slot.deadline.compare_exchange_strong(expected, slot_word::kJudged,
+                                            std::memory_order_acq_rel)) {
+    return false;
+  }
+  if (expected == slot_word::kReleasedLate) {
+    slot.deadline.compare_exchange_strong(expected, slot_word::kFree, std::memory_order_acq_rel);
+    return true;
+  }
+  return false;
+}
+
+}  // namespace filetimer

@@ -1,0 +1,267 @@
+// Scope pages from the server's side: how late a verdict is, what a scan takes, how often workers
+// wake the server and it wakes by itself, and what one more worker costs it. What a scope costs the
+// worker is in client.cpp.
+// SPDX-License-Identifier: MIT
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <filesystem>
+#include <filetimer/timer_client.hpp>
+
+#include "common/page_reader.hpp"
+#include "tests/bench/processes.hpp"
+#include "tests/bench/samples.hpp"
+#include "tests/bench/sections.hpp"
+#include "tests/bench/server_under_test.hpp"
+#include "timer_server/worker_page.hpp"
+
+namespace filetimer::bench {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr double kTargetVerdictP50 = 0.15;   // ms
+constexpr double kTargetVerdictP99 = 2;      // ms
+constexpr double kTargetScan = 50;           // us, of 1,024 open scopes
+constexpr double kTargetWorkerBytes = 8192;  // of the server's memory
+constexpr double kTargetWakes = 100;         // "a handful, not millions"
+constexpr int kScansInOneGo = 100;
+constexpr int kWritingWorkers = 4;
+
+ConnectOptions in(const std::string& dir) {
+  ConnectOptions options;
+  options.dir = dir;
+  return options;
+}
+
+// A child that connects, opens what `work` says, says so, and waits until it is killed.
+Child fork_worker(const std::string& dir, const std::function<void(TimerClient&)>& work) {
+  Pipe done = make_pipe();
+  Child child = fork_child([&] {
+    done.read.reset();
+    TimerClient client = TimerClient::connect(in(dir));
+    work(client);
+    write_all(done.write.get(), "\n", 1);
+    for (;;) {
+      ::pause();
+    }
+  });
+  done.write.reset();
+  char byte = 0;
+  read_all(done.read.get(), &byte, 1);
+  return child;
+}
+
+// Wake lines that the workers of a folder have written.
+std::uint64_t wakes_in(const std::string& dir) {
+  std::uint64_t wakes = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(dir + "/scopes")) {
+    const std::string name = entry.path().filename();
+    if (!entry.is_regular_file() || !is_page_name(name)) {
+      continue;
+    }
+    if (auto page = WorkerPage::open(entry.path(), name)) {
+      wakes += page->layout().header().wakes.load(std::memory_order_relaxed);
+    }
+  }
+  return wakes;
+}
+
+void measure_verdicts(const Plan& plan, Report& report) {
+  report.section("deadline to verdict, scope on a page", "the limit");
+  const std::string dir = plan.memory_dir + "/verdicts";
+  ServerUnderTest server(plan.server, dir, {}, {"--evidence", "none"});
+  Child worker = fork_child([&] {
+    TimerClient client = TimerClient::connect(in(dir));
+    ScopeOptions observed;
+    observed.signal = 0;
+    for (int i = 0; i < plan.page_expiries; ++i) {
+      const TimerId timer = client.acquire("forward", milliseconds(3), observed);
+      sleep_for(milliseconds(6));
+      client.release(timer);
+    }
+  });
+  worker.wait();
+  server.stop();
+  Samples late;
+  for (const double ms : server.verdict_delays()) {
+    late.add(ms);
+    if (ms < 0) {
+      report.fault(fmt::format("a verdict {} ms before its deadline", -ms));
+    }
+  }
+  if (late.count() != static_cast<std::size_t>(plan.page_expiries)) {
+    report.fault(fmt::format("{} of {} scopes held past their deadline were judged", late.count(),
+                             plan.page_expiries));
+  }
+  report.add({.measure = "deadline to verdict, p50",
+              .unit = "ms",
+              .value = late.median(),
+              .base = kTargetVerdictP50,
+              .target = Target::value_at_most(kTargetVerdictP50)});
+  report.add({.measure = "deadline to verdict, p99",
+              .unit = "ms",
+              .value = late.quantile(0.99),
+              .base = kTargetVerdictP99,
+              .target = Target::value_at_most(kTargetVerdictP99)});
+}
+
+void measure_scan(const Plan& plan, Report& report) {
+  report.section("reading a page of 1,024 open scopes", "clock_gettime(CLOCK_MONOTONIC)");
+  const std::string dir = plan.memory_dir + "/scan";
+  ServerUnderTest server(plan.server, dir);
+  Child worker = fork_worker(dir, [](TimerClient& client) {
+    for (std::size_t i = 0; i < kMaxScopesPerWorker; ++i) {
+      (void)client.acquire(fmt::format("scope {}", i), std::chrono::hours(1));
+    }
+  });
+  std::unique_ptr<WorkerPage> page;
+  for (const auto& entry : std::filesystem::directory_iterator(dir + "/scopes")) {
+    if (entry.is_regular_file()) {
+      if (auto opened = WorkerPage::open(entry.path(), entry.path().filename())) {
+        page = std::make_unique<WorkerPage>(std::move(*opened));
+      }
+    }
+  }
+  if (!page || slots_in_use(page->layout()) != kMaxScopesPerWorker) {
+    report.fault("a worker with 1,024 open scopes has no page with as many");
+    return;
+  }
+  Samples clock;
+  Samples scans;
+  std::vector<WorkerPage::Due> due;
+  for (int i = 0; i < kScansInOneGo; ++i) {
+    const Instant begin = Instant::now();
+    const Instant again = Instant::now();
+    clock.add(static_cast<double>((again - begin).count()) / 1000);
+    page->scan(again, kForever, due);
+    scans.add(static_cast<double>((Instant::now() - again).count()) / 1000);
+  }
+  report.add({.measure = "scan, p50",
+              .unit = "us",
+              .value = scans.median(),
+              .base = clock.median(),
+              .target = Target::value_at_most(kTargetScan)});
+  page.reset();
+}
+
+void measure_wakes(const Plan& plan, Report& report) {
+  const int scopes = plan.page_scopes;
+  report.section(fmt::format("{} processes, {} scopes of 30 s each", kWritingWorkers, scopes),
+                 "one line a scope");
+  const std::string dir = plan.memory_dir + "/wakes";
+  ServerUnderTest server(plan.server, dir);
+  std::vector<Child> workers;
+  Pipe done = make_pipe();
+  for (int i = 0; i < kWritingWorkers; ++i) {
+    workers.push_back(fork_child([&] {
+      TimerClient client = TimerClient::connect(in(dir));
+      for (int n = 0; n < scopes; ++n) {
+        const auto scope = client.expires(std::chrono::seconds(30), "forward");
+      }
+      write_all(done.write.get(), "\n", 1);
+      for (;;) {
+        ::pause();  // its page goes with it
+      }
+    }));
+  }
+  for (int i = 0; i < kWritingWorkers; ++i) {
+    char byte = 0;
+    read_all(done.read.get(), &byte, 1);
+  }
+  report.add({.measure = "wake lines written, all processes",
+              .value = static_cast<double>(wakes_in(dir)),
+              .base = static_cast<double>(scopes) * kWritingWorkers,
+              .target = Target::value_at_most(kTargetWakes)});
+  workers.clear();
+  server.stop();
+}
+
+void measure_memory(const Plan& plan, Report& report) {
+  report.section(fmt::format("{} workers with pages, 4 open scopes each", plan.page_workers),
+                 "the same server empty");
+  const std::string dir = plan.memory_dir + "/memory";
+  ServerUnderTest server(plan.server, dir, {}, {"--evidence", "none"});
+  server.settle();
+  wait_until_quiet(server.pid());
+  const auto empty = static_cast<double>(resident_bytes(server.pid()));
+  std::vector<Child> workers;
+  for (int i = 0; i < plan.page_workers; ++i) {
+    workers.push_back(fork_worker(dir, [](TimerClient& client) {
+      for (const char* name : {"step", "forward", "exchange", "barrier"}) {
+        (void)client.acquire(name, std::chrono::hours(1));
+      }
+    }));
+  }
+  server.settle();
+  wait_until_quiet(server.pid());
+  const auto full = static_cast<double>(resident_bytes(server.pid()));
+  constexpr double kMega = 1024 * 1024;
+  report.add({.measure = "resident", .unit = "MiB", .value = full / kMega, .base = empty / kMega});
+  report.add({.measure = "one worker more",
+              .unit = "bytes",
+              .value = (full - empty) / plan.page_workers,
+              .target = Target::value_at_most(kTargetWorkerBytes)});
+}
+
+}  // namespace
+
+struct IdlePages::State {
+  State(const Plan& the_plan, Report& the_report)
+      : plan(the_plan), report(the_report), server(plan.server, plan.memory_dir + "/idle-pages") {}
+
+  const Plan& plan;
+  Report& report;
+  ServerUnderTest server;
+  std::vector<Child> workers;
+  Instant since;
+  std::uint64_t switches = 0;
+};
+
+IdlePages::IdlePages(const Plan& plan, Report& report)
+    : state_(std::make_unique<State>(plan, report)) {
+  const int workers = std::max(plan.page_scopes_idle / 1000, 1);
+  for (int i = 0; i < workers; ++i) {
+    state_->workers.push_back(
+        fork_worker(plan.memory_dir + "/idle-pages", [&](TimerClient& client) {
+          for (int n = 0; n < plan.page_scopes_idle / workers; ++n) {
+            (void)client.acquire(fmt::format("scope {}", n), std::chrono::hours(1));
+          }
+        }));
+  }
+  state_->server.settle();
+  wait_until_quiet(state_->server.pid());
+  state_->since = Instant::now();
+  state_->switches = voluntary_switches(state_->server.pid());
+}
+
+IdlePages::~IdlePages() = default;
+
+void IdlePages::finish() {
+  State& state = *state_;
+  const Duration wanted = std::chrono::seconds(state.plan.idle_seconds);
+  const Duration idle = Instant::now() - state.since;
+  if (idle < wanted) {
+    sleep_for(wanted - idle);
+  }
+  const std::uint64_t switches = voluntary_switches(state.server.pid()) - state.switches;
+  const std::chrono::duration<double> watched = Instant::now() - state.since;
+  state.report.section(
+      fmt::format("idle, {} open scopes on pages, deadlines far", state.plan.page_scopes_idle),
+      "housekeeping every 10 s, the default --max-interval");
+  state.report.add({.measure = fmt::format("wakeups in {:.0f} s, all threads", watched.count()),
+                    .value = static_cast<double>(switches),
+                    .base = housekeeping_beats(watched),
+                    .target = Target::ratio_at_most(1)});
+}
+
+void measure_pages(const Plan& plan, Report& report) {
+  measure_verdicts(plan, report);
+  measure_scan(plan, report);
+  measure_wakes(plan, report);
+  measure_memory(plan, report);
+}
+
+}  // namespace filetimer::bench

@@ -1,0 +1,243 @@
+// Mapped files and their locks: what DESIGN.md says of POSIX record locks and of Boost, as tests.
+// SPDX-License-Identifier: MIT
+#include "common/mapped_file.hpp"
+
+#include <doctest/doctest.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <optional>
+
+#include "tests/common/test_page.hpp"
+
+namespace filetimer {
+namespace {
+
+// A file of one memory page in a folder of its own.
+class TestFile {
+ public:
+  TestFile() {
+    std::string name = std::filesystem::temp_directory_path() / "filetimer-mapped-XXXXXX";
+    REQUIRE(::mkdtemp(name.data()) != nullptr);
+    folder_ = name;
+    std::ofstream(path()) << std::string(4096, '\0');
+  }
+  ~TestFile() {
+    std::error_code ignored;
+    std::filesystem::remove_all(folder_, ignored);
+  }
+  TestFile(const TestFile&) = delete;
+  TestFile& operator=(const TestFile&) = delete;
+
+  [[nodiscard]] std::string path() const { return folder_ + "/page"; }
+  [[nodiscard]] std::string renamed() const { return folder_ + "/renamed"; }
+
+ private:
+  std::string folder_;
+};
+
+// Whom F_GETLK names, asked from this process; 0: nobody.
+pid_t holder_of(const std::string& path) {
+  const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  REQUIRE(file);
+  struct flock lock {};
+  lock.l_type = F_WRLCK;
+  lock.l_whence = SEEK_SET;
+  REQUIRE(::fcntl(file.get(), F_GETLK, &lock) == 0);
+  return lock.l_type == F_UNLCK ? 0 : lock.l_pid;
+}
+
+// Descriptors of a process that lead to the file.
+int descriptors_of(const std::string& path, pid_t pid, bool only_inherited_by_exec = false) {
+  int count = 0;
+  std::error_code ignored;
+  const std::string proc = "/proc/" + std::to_string(pid);
+  for (const auto& entry : std::filesystem::directory_iterator(proc + "/fd", ignored)) {
+    if (std::filesystem::read_symlink(entry.path(), ignored) != path) {
+      continue;
+    }
+    std::ifstream info(proc + "/fdinfo/" + entry.path().filename().string());
+    std::string word;
+    while (info >> word && word != "flags:") {
+    }
+    info >> word;
+    const bool close_on_exec = (std::stoul(word, nullptr, 8) & O_CLOEXEC) != 0;
+    count += !only_inherited_by_exec || !close_on_exec ? 1 : 0;
+  }
+  return count;
+}
+
+// What a worker holds.
+struct Held {
+  std::optional<MappedFile> file;
+  std::optional<FileLock> lock;
+
+  bool take(const std::string& path) {
+    auto mapped = MappedFile::map(path, MappedFile::Access::kReadWrite, 4096);
+    auto taken = FileLock::take(path);
+    if (!mapped || !taken) {
+      return false;
+    }
+    file.emplace(std::move(*mapped));
+    lock.emplace(std::move(*taken));
+    return true;
+  }
+};
+
+TEST_CASE("a mapping is shared with other processes and outlives its descriptor") {
+  const TestFile file;
+  auto ours = MappedFile::map(file.path(), MappedFile::Access::kRead, 4096);
+  REQUIRE(ours);
+  ours->close_descriptor();
+  CHECK(descriptors_of(file.path(), ::getpid()) == 0);
+  SteppedChild child({[&] {
+    auto theirs = MappedFile::map(file.path(), MappedFile::Access::kReadWrite, 4096);
+    if (theirs) {
+      static_cast<char*>(theirs->data())[100] = 'x';
+    }
+    return theirs.has_value();
+  }});
+  REQUIRE(child.next());
+  CHECK(static_cast<const char*>(ours->data())[100] == 'x');
+}
+
+TEST_CASE("what cannot be mapped or locked is an error that names the path") {
+  const TestFile file;
+  const auto mapped = MappedFile::map(file.renamed(), MappedFile::Access::kRead, 4096);
+  REQUIRE_FALSE(mapped);
+  CHECK(mapped.error().message == "cannot map '" + file.renamed() + "': No such file or directory");
+  const auto lock = FileLock::take(file.renamed());
+  REQUIRE_FALSE(lock);
+  CHECK(lock.error().message == "cannot lock '" + file.renamed() + "': No such file or directory");
+  CHECK(lock.error().errno_value == ENOENT);
+}
+
+TEST_CASE("the kernel names the holder of a lock to every other process") {
+  const TestFile file;
+  Held held;
+  SteppedChild child({[&] { return held.take(file.path()); }});
+  CHECK(holder_of(file.path()) == 0);
+  REQUIRE(child.next());
+  CHECK(holder_of(file.path()) == child.pid());
+  child.end();
+  CHECK(holder_of(file.path()) == 0);
+}
+
+TEST_CASE("a lock that another process holds is refused with EBUSY") {
+  const TestFile file;
+  Held held;
+  SteppedChild child({[&] { return held.take(file.path()); }});
+  REQUIRE(child.next());
+  const auto second = FileLock::take(file.path());
+  REQUIRE_FALSE(second);
+  CHECK(second.error().errno_value == EBUSY);
+  CHECK(second.error().message == "'" + file.path() + "' is locked by another process");
+  CHECK(holder_of(file.path()) == child.pid());
+  child.end();
+  CHECK(FileLock::take(file.path()));
+}
+
+TEST_CASE("a lock is lost when its holder closes any descriptor of the file") {
+  const TestFile file;
+  Held held;
+  const auto close_another = [&] {
+    return ::close(::open(file.path().c_str(), O_RDONLY | O_CLOEXEC)) == 0;
+  };
+  const auto close_mapping = [&] {
+    held.file->close_descriptor();
+    return true;
+  };
+  for (const SteppedChild::Step& step : {SteppedChild::Step(close_another), {close_mapping}}) {
+    SteppedChild child({[&] { return held.take(file.path()); }, step});
+    REQUIRE(child.next());
+    REQUIRE(holder_of(file.path()) == child.pid());
+    REQUIRE(child.next());
+    CHECK(holder_of(file.path()) == 0);
+  }
+}
+
+TEST_CASE("a fork does not inherit the lock, and its closing of descriptors does not free it") {
+  const TestFile file;
+  Held held;
+  SteppedChild child({[&] { return held.take(file.path()); },
+                      [&] {
+                        const pid_t forked = ::fork();
+                        if (forked == 0) {
+                          ::close_range(3, ~0U, 0);
+                          ::_exit(0);
+                        }
+                        int status = 0;
+                        return ::waitpid(forked, &status, 0) == forked && status == 0;
+                      },
+                      // A child that lives on holds nothing when its parent has ended.
+                      [&] {
+                        const pid_t parent = ::getpid();
+                        const pid_t forked = ::fork();
+                        if (forked == 0) {
+                          end_with(parent);
+                          ::pause();
+                        }
+                        return forked > 0;
+                      }});
+  REQUIRE(child.next());
+  REQUIRE(child.next());
+  CHECK(holder_of(file.path()) == child.pid());
+  REQUIRE(child.next());
+  CHECK(holder_of(file.path()) == child.pid());
+  child.end();
+  CHECK(holder_of(file.path()) == 0);
+}
+
+TEST_CASE("descriptors are closed by exec, and with them the lock goes") {
+  const TestFile file;
+  Held held;
+  SteppedChild child({[&] { return held.take(file.path()); },
+                      [] {
+                        ::execl("/bin/sleep", "sleep", "1000", nullptr);
+                        return true;  // not reached: the socket is closed by the exec
+                      }});
+  REQUIRE(child.next());
+  CHECK(descriptors_of(file.path(), child.pid()) == 2);
+  CHECK(descriptors_of(file.path(), child.pid(), true) == 0);
+  CHECK_FALSE(child.next());
+  CHECK(::kill(child.pid(), 0) == 0);
+  CHECK(descriptors_of(file.path(), child.pid()) == 0);
+  CHECK(holder_of(file.path()) == 0);
+}
+
+TEST_CASE("a lock goes with the file when it is renamed or removed") {
+  const TestFile file;
+  Held held;
+  SteppedChild child({[&] { return held.take(file.path()); },
+                      [&] { return ::rename(file.path().c_str(), file.renamed().c_str()) == 0; }});
+  REQUIRE(child.next());
+  REQUIRE(child.next());
+  CHECK(holder_of(file.renamed()) == child.pid());
+  const UniqueFd fd(::open(file.renamed().c_str(), O_RDONLY | O_CLOEXEC));
+  std::filesystem::remove(file.renamed());
+  const std::string removed = "/proc/self/fd/" + std::to_string(fd.get());
+  CHECK(holder_of(removed) == child.pid());
+}
+
+TEST_CASE("moving the objects keeps the lock") {
+  const TestFile file;
+  std::optional<FileLock> kept;
+  std::optional<MappedFile> mapped;
+  SteppedChild child({[&] {
+    Held held;
+    if (!held.take(file.path())) {
+      return false;
+    }
+    kept.emplace(std::move(*held.lock));
+    mapped.emplace(std::move(*held.file));
+    return true;
+  }});
+  REQUIRE(child.next());
+  CHECK(holder_of(file.path()) == child.pid());
+}
+
+}  // namespace
+}  // namespace filetimer

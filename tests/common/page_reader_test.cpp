@@ -1,0 +1,456 @@
+// Reading scope pages, honest, changing and hostile ones; and the words of a slot's deadline in
+// every order in which the two sides can change them.
+// SPDX-License-Identifier: MIT
+#include "common/page_reader.hpp"
+
+#include <doctest/doctest.h>
+
+#include <atomic>
+#include <thread>
+
+#include "common/board.hpp"
+#include "common/text.hpp"
+#include "common/wake_protocol.hpp"
+#include "tests/common/test_page.hpp"
+
+namespace filetimer {
+namespace {
+
+using namespace slot_word;
+constexpr std::int64_t kLowest = std::numeric_limits<std::int64_t>::min();
+constexpr std::int64_t kHighest = std::numeric_limits<std::int64_t>::max();
+
+SlotReading read_one(TestPage& page, const TestScope& scope) {
+  page.open(0, scope);
+  const auto reading = read_slot(page.page(), 0, scope.word);
+  REQUIRE(reading);
+  return *reading;
+}
+
+// --- names of files ---
+
+TEST_CASE("page names are letters, digits and dashes") {
+  for (const char* name : {"4711", "4711-12345", "a", "Z9", "-"}) {
+    CHECK(is_page_name(name));
+  }
+  CHECK(is_page_name(std::string(kMaxPageNameBytes, 'x')));
+  for (const char* name : {"", ".", "..", ".4711", "a.b", "a/b", "a b", "a\n", "\xc3\xa9", "a_b"}) {
+    CAPTURE(name);
+    CHECK_FALSE(is_page_name(name));
+  }
+  CHECK_FALSE(is_page_name(std::string(kMaxPageNameBytes + 1, 'x')));
+  CHECK_FALSE(is_page_name(std::string_view("a\0b", 3)));
+}
+
+// --- the header ---
+
+TEST_CASE("claims are what the header says") {
+  TestPage page;
+  PageHeader& header = page.header();
+  header.pid = 4711;
+  header.uid = 1000;
+  header.start_time = 987654321;
+  header.created_ns = 42;
+  page.set_rank("12");
+  page.set(header.local_rank, sizeof header.local_rank, "4");
+  page.set(header.job_id, sizeof header.job_id, "slurm-1");
+  page.set(header.comm, sizeof header.comm, "python3");
+  const auto claims = read_claims(page.page(), kPageBytes);
+  REQUIRE(claims);
+  CHECK(claims->boot == this_boot());
+  CHECK(claims->pid == 4711);
+  CHECK(claims->uid == 1000);
+  CHECK(claims->start_time == 987654321);
+  CHECK(claims->created_ns == 42);
+  CHECK(claims->rank == "12");
+  CHECK(claims->local_rank == "4");
+  CHECK(claims->job_id == "slurm-1");
+  CHECK(claims->comm == "python3");
+}
+
+TEST_CASE("texts of a header without an end or that are no UTF-8 are bounded and valid") {
+  TestPage page;
+  PageHeader& header = page.header();
+  page.set_rank(std::string(100, 'r'));
+  page.set(header.comm, sizeof header.comm, "\xff\xfe");
+  page.set(header.job_id, sizeof header.job_id, std::string(64, '\x80'));
+  const auto claims = read_claims(page.page(), kPageBytes);
+  REQUIRE(claims);
+  CHECK(claims->rank == std::string(32, 'r'));
+  CHECK(claims->comm == "\\xff\\xfe");
+  CHECK(claims->job_id.size() == 64 * 4);
+  CHECK(claims->local_rank.empty());
+}
+
+TEST_CASE("what is no page of this version is refused with what it is instead") {
+  TestPage page;
+  for (const std::uint64_t bytes : {std::uint64_t{0}, std::uint64_t{1024}, kPageBytes - 1,
+                                    kPageBytes + 1, std::uint64_t{1} << 30}) {
+    const auto claims = read_claims(page.page(), bytes);
+    REQUIRE_FALSE(claims);
+    CHECK(claims.error().message == "it has " + std::to_string(bytes) + " bytes: expected 856064");
+  }
+  page.header().header_bytes = 1025;
+  CHECK(read_claims(page.page(), kPageBytes).error().message ==
+        "its header has 1025 bytes: expected 1024");
+  page.header().version = 99;
+  CHECK(read_claims(page.page(), kPageBytes).error().message == "it is of version 99: expected 1");
+  page.header().magic = 0x1234;
+  CHECK(read_claims(page.page(), kPageBytes).error().message ==
+        "it begins with 0x0000000000001234: expected the mark of a scope page, "
+        "0x4547415052454d54");
+}
+
+TEST_CASE("counts of a header are cut to what a page has") {
+  TestPage page;
+  CHECK(slots_in_use(page.page()) == 0);
+  CHECK(statistics_in_use(page.page()) == 0);
+  page.header().slots = 7;
+  page.header().statistics = 3;
+  CHECK(slots_in_use(page.page()) == 7);
+  CHECK(statistics_in_use(page.page()) == 3);
+  page.header().slots = 0xFFFF'FFFF;
+  page.header().statistics = 0x8000'0000;
+  CHECK(slots_in_use(page.page()) == kMaxScopesPerWorker);
+  CHECK(statistics_in_use(page.page()) == kMaxStatistics);
+}
+
+// --- slots ---
+
+TEST_CASE("every field of a slot is read") {
+  TestPage page;
+  const SlotReading reading = read_one(page, {.name = "exchange",
+                                              .acquired = 100,
+                                              .timeout = 500,
+                                              .word = 800,
+                                              .started = 300,
+                                              .grace_ms = 2500,
+                                              .tid = 4712,
+                                              .signal = SIGTERM,
+                                              .flags = slot_flag::kThreadEnded});
+  CHECK(reading.word == 800);
+  CHECK(reading.deadline == Instant{800});
+  CHECK(reading.acquired == Instant{100});
+  CHECK(reading.started == Instant{300});
+  CHECK(reading.asked == Duration{500});
+  CHECK(reading.grace_ms == 2500);
+  CHECK(reading.tid == 4712);
+  CHECK(reading.signal == SIGTERM);
+  CHECK(reading.flags == slot_flag::kThreadEnded);
+  CHECK(reading.name == "exchange");
+}
+
+TEST_CASE("no deadline, the server's grace and none") {
+  TestPage page;
+  const SlotReading endless =
+      read_one(page, {.timeout = kHighest, .word = kNoDeadline, .grace_ms = kServersGrace});
+  CHECK(endless.deadline.is_never());
+  CHECK(endless.asked == kForever);
+  CHECK_FALSE(endless.grace_ms);
+  CHECK(read_one(page, {.grace_ms = kNoSigkill}).grace_ms == kNoSigkill);
+  CHECK(read_one(page, {.grace_ms = 0}).grace_ms == 0);
+}
+
+TEST_CASE("a slot with a verdict keeps the deadline that it had") {
+  TestPage page;
+  CHECK(read_one(page, {.word = expired(1'500)}).deadline == Instant{1'500});
+  CHECK(read_one(page, {.word = expired(kNoDeadline)}).deadline.is_never());
+  const TestScope judged{.timeout = 500, .word = kJudged, .started = 1'000};
+  CHECK(read_one(page, judged).deadline == Instant{1'500});
+  CHECK(read_one(page, {.timeout = kHighest, .word = kJudged}).deadline.is_never());
+}
+
+TEST_CASE("any values of a slot give times that can be subtracted") {
+  TestPage page;
+  for (const std::int64_t wild : {kLowest, kLowest + 1, std::int64_t{-1}, std::int64_t{0},
+                                  kNoDeadline - 1, kNoDeadline, kHighest}) {
+    for (const std::int64_t word : {wild, std::int64_t{1'500}}) {
+      CAPTURE(wild);
+      CAPTURE(word);
+      const SlotReading reading = read_one(page, {.acquired = wild,
+                                                  .timeout = wild,
+                                                  .word = word,
+                                                  .started = wild,
+                                                  .tid = -5,
+                                                  .signal = 0xFFFF,
+                                                  .flags = 0xFFFF});
+      for (const Instant time : {reading.deadline, reading.acquired, reading.started}) {
+        CHECK(time.ns >= 0);
+      }
+      CHECK(reading.asked >= Duration::zero());
+      CHECK(reading.tid == 0);
+    }
+  }
+}
+
+TEST_CASE("names of every length are read back") {
+  TestPage page;
+  SlotName& name = page.page().name(0);
+  for (const std::size_t length : {1U, 7U, 8U, 15U, 16U, 247U, 248U, 254U, 255U}) {
+    CAPTURE(length);
+    std::string text;
+    for (std::size_t i = 0; i < length; ++i) {
+      text += static_cast<char>('a' + i % 26);
+    }
+    write_name(name, text);
+    CHECK(read_name(name) == text);
+  }
+  write_name(name, "x");  // nothing of the longer one shows
+  CHECK(read_name(name) == "x");
+  write_name(name, "");
+  CHECK(read_name(name) == "?");
+  write_name(name, std::string(300, 'y'));
+  CHECK(read_name(name) == std::string(255, 'y'));
+}
+
+TEST_CASE("a name that is no UTF-8 or has no end is bounded and valid") {
+  TestPage page;
+  SlotName& name = page.page().name(5);
+  write_name(name, "caf\xe9\n");
+  CHECK(read_name(name) == "caf\\xe9\n");
+  for (auto& word : name.words) {
+    word = ~std::uint64_t{0};
+  }
+  CHECK(read_name(name).size() == 255 * 4);
+  CHECK(valid_utf8(read_name(name)) == read_name(name));
+  for (auto& word : name.words) {
+    word = 0x4141'4141'4141'4141;  // a length of 65
+  }
+  CHECK(read_name(name) == std::string(65, 'A'));
+}
+
+TEST_CASE("a slot that changed since its deadline was read gives nothing") {
+  TestPage page;
+  page.open(0, {.name = "first", .word = 1'500});
+  const std::int64_t word = read_deadline(page.page().slot(0));
+  page.open(0, {.name = "second", .word = 1'501});
+  CHECK_FALSE(read_slot(page.page(), 0, word));
+  CHECK(read_slot(page.page(), 0, 1'501)->name == "second");
+  CHECK(try_release(page.page().slot(0), 1'501));
+  CHECK_FALSE(read_slot(page.page(), 0, 1'501));
+}
+
+// The scope with this number, so that any two of its fields show whether they belong together.
+TestScope numbered_scope(std::int64_t number) {
+  static const std::string names[] = {"the first of the names", std::string(200, '#')};
+  return {.name = names[number % 2],
+          .acquired = number,
+          .timeout = number * 3,
+          .word = number * 10,
+          .started = number * 2,
+          .tid = static_cast<std::int32_t>(number)};
+}
+
+TEST_CASE("while a slot is used again and again, no reading mixes two scopes") {
+  TestPage page;
+  page.open(0, numbered_scope(1));
+  std::atomic<bool> stop = false;
+  std::thread worker([&] {
+    Slot& slot = page.page().slot(0);
+    for (std::int64_t number = 2; !stop; ++number) {
+      const TestScope scope = numbered_scope(number);
+      try_release(slot, numbered_scope(number - 1).word);
+      begin_writing_slot();
+      write_name(page.page().name(0), scope.name);
+      slot.acquired.store(scope.acquired, std::memory_order_relaxed);
+      slot.started.store(scope.started, std::memory_order_relaxed);
+      slot.timeout.store(scope.timeout, std::memory_order_relaxed);
+      slot.tid.store(scope.tid, std::memory_order_relaxed);
+      set_deadline(slot, scope.word);
+      for (int i = 0; i < 20; ++i) {
+        Instant::now();  // held for about a microsecond
+      }
+    }
+  });
+  int whole = 0;
+  int mixed = 0;
+  for (int i = 0; i < 100'000; ++i) {
+    const std::int64_t word = read_deadline(page.page().slot(0));
+    const auto reading = is_open(word) ? read_slot(page.page(), 0, word) : std::nullopt;
+    if (reading) {
+      const TestScope scope = numbered_scope(word / 10);
+      const bool fits = reading->name == scope.name && reading->acquired.ns == scope.acquired &&
+                        reading->started.ns == scope.started &&
+                        reading->asked.count() == scope.timeout && reading->tid == scope.tid;
+      ++(fits ? whole : mixed);
+    }
+  }
+  stop = true;
+  worker.join();
+  CHECK(mixed == 0);
+  CHECK(whole > 0);
+}
+
+TEST_CASE("a server's limit makes a deadline earlier and never later") {
+  TestPage page;
+  page.open(0, {.timeout = 500, .word = 1'500, .started = 1'000});
+  const Slot& slot = page.page().slot(0);
+  CHECK(due_time(slot, 1'500, kForever) == Instant{1'500});
+  CHECK(due_time(slot, 1'500, Duration{499}) == Instant{1'499});
+  CHECK(due_time(slot, 1'500, Duration{501}) == Instant{1'500});
+  CHECK(due_time(slot, kNoDeadline, kForever).is_never());
+  CHECK(due_time(slot, kNoDeadline, Duration{7}) == Instant{1'007});
+  CHECK(due_time(slot, kHighest, kForever).is_never());
+  page.open(0, {.started = kLowest});
+  CHECK(due_time(page.page().slot(0), 1'500, Duration{7}) == Instant{7});
+  page.open(0, {.started = kHighest - 3});
+  CHECK(due_time(page.page().slot(0), 1'500, Duration{7}) == Instant{1'500});
+}
+
+// --- the words of a deadline ---
+
+TEST_CASE("words tell what a slot is, and none tells two things") {
+  struct Row {
+    std::int64_t word;
+    bool open;
+    bool is_expired;
+  };
+  for (const Row& row : {Row{kFree, false, false}, Row{1, true, false},
+                         Row{kNoDeadline, true, false}, Row{kHighest, true, false},
+                         Row{expired(1), false, true}, Row{expired(kNoDeadline), false, true},
+                         Row{kJudged, false, false}, Row{kReleasedLate, false, false}}) {
+    CAPTURE(row.word);
+    CHECK(is_open(row.word) == row.open);
+    CHECK(is_expired(row.word) == row.is_expired);
+  }
+  CHECK(expired(kNoDeadline) > kReleasedLate);
+}
+
+struct OneSlot {
+  Slot slot{};
+  explicit OneSlot(std::int64_t word) { slot.deadline = word; }
+  [[nodiscard]] std::int64_t word() const { return slot.deadline; }
+};
+
+TEST_CASE("a release before the verdict wins") {
+  OneSlot s(1'500);
+  CHECK(try_release(s.slot, 1'500));
+  CHECK_FALSE(try_expire(s.slot, 1'500));
+  CHECK(s.word() == kFree);
+}
+
+TEST_CASE("a renewal before the verdict wins, and the new deadline can expire") {
+  OneSlot s(1'500);
+  CHECK(try_renew(s.slot, 1'500, 2'500));
+  CHECK_FALSE(try_expire(s.slot, 1'500));
+  CHECK(s.word() == 2'500);
+  CHECK(try_expire(s.slot, 2'500));
+  CHECK(s.word() == expired(2'500));
+}
+
+TEST_CASE("a release after the verdict learns that it lost, and the server that it came") {
+  OneSlot s(1'500);
+  CHECK(try_expire(s.slot, 1'500));
+  CHECK_FALSE(try_release(s.slot, 1'500));
+  CHECK(release_late(s.slot) == kReleasedLate);
+  CHECK(release_late(s.slot) == kReleasedLate);  // twice is once
+  CHECK(finish_verdict(s.slot, 1'500));
+  CHECK(s.word() == kFree);
+  CHECK_FALSE(finish_verdict(s.slot, 1'500));
+  CHECK(s.word() == kFree);
+}
+
+TEST_CASE("a release after the end of the kill frees the slot by itself") {
+  OneSlot s(1'500);
+  CHECK(try_expire(s.slot, 1'500));
+  CHECK_FALSE(finish_verdict(s.slot, 1'500));
+  CHECK(s.word() == kJudged);
+  CHECK_FALSE(finish_verdict(s.slot, 1'500));
+  CHECK_FALSE(try_release(s.slot, 1'500));
+  CHECK(release_late(s.slot) == kFree);
+  CHECK(s.word() == kFree);
+}
+
+TEST_CASE("a renewal after the verdict changes nothing") {
+  for (const bool finished : {false, true}) {
+    OneSlot s(1'500);
+    CHECK(try_expire(s.slot, 1'500));
+    if (finished) {
+      finish_verdict(s.slot, 1'500);
+    }
+    const std::int64_t before = s.word();
+    CHECK_FALSE(try_renew(s.slot, 1'500, 2'500));
+    CHECK(s.word() == before);
+    CHECK_FALSE(try_expire(s.slot, 1'500));  // judged once
+  }
+}
+
+TEST_CASE("nobody touches a slot that was used again in between") {
+  OneSlot s(3'000);  // by another scope
+  CHECK_FALSE(try_expire(s.slot, 1'500));
+  CHECK_FALSE(finish_verdict(s.slot, 1'500));
+  CHECK_FALSE(try_release(s.slot, 1'500));
+  CHECK_FALSE(try_renew(s.slot, 1'500, 2'500));
+  CHECK(s.word() == 3'000);
+  CHECK(try_expire(s.slot, 3'000));
+  CHECK_FALSE(finish_verdict(s.slot, 1'500));
+  CHECK(s.word() == expired(3'000));
+}
+
+// All orders in which the worker's steps (renew, release, and late where that failed) and the
+// server's (expire, and finish where that succeeded) can come.
+TEST_CASE("in every order there is one verdict, both sides agree on it, and the slot ends free") {
+  int orders = 0;
+  for (unsigned bits = 0; bits < 64; ++bits) {  // who does the step: 1 is the server
+    if (__builtin_popcount(bits) != 3) {
+      continue;
+    }
+    ++orders;
+    CAPTURE(bits);
+    OneSlot s(1'500);
+    std::int64_t mine = 1'500;  // the worker's idea of the word
+    bool expired_it = false;    // as the server sees it
+    bool released_late = false;
+    bool told_late = false;  // as the worker sees it
+    int worker_step = 0;
+    int server_step = 0;
+    for (unsigned i = 0; i < 6; ++i) {
+      if ((bits >> i & 1) == 0) {
+        switch (worker_step++) {
+          case 0:
+            mine = try_renew(s.slot, mine, 2'500) ? 2'500 : mine;
+            break;
+          case 1:
+            told_late = !try_release(s.slot, mine);
+            break;
+          default:
+            if (told_late) {
+              CHECK(release_late(s.slot) != 1'500);
+            }
+        }
+      } else {
+        switch (server_step++) {
+          case 0:
+            expired_it = try_expire(s.slot, 1'500) || try_expire(s.slot, 2'500);
+            break;
+          default:  // twice: once before and once after the other side may be done
+            if (expired_it) {
+              released_late |= finish_verdict(s.slot, 1'500);
+              released_late |= finish_verdict(s.slot, 2'500);
+            }
+        }
+      }
+    }
+    CHECK(expired_it == told_late);
+    if (released_late) {
+      CHECK(told_late);
+    }
+    CHECK(s.word() == kFree);
+  }
+  CHECK(orders == 20);
+}
+
+TEST_CASE("a worker wakes the server only for what the server would miss") {
+  Board board{};
+  announce_scan(board);
+  CHECK(must_wake(board, 1'500));
+  CHECK_FALSE(must_wake(board, kNoDeadline));
+  announce_next_scan(board, 2'000);
+  CHECK(must_wake(board, 1'999));
+  CHECK_FALSE(must_wake(board, 2'000));
+  announce_next_scan(board, kWakeNever);
+  CHECK_FALSE(must_wake(board, 1));
+}
+
+}  // namespace
+}  // namespace filetimer

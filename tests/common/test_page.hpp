@@ -1,0 +1,172 @@
+// For tests of what reads scope pages: a page in memory, made by the layout alone, and a process
+// that does what it is told step by step, such as holding a lock.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <poll.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/types.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstring>
+#include <fstream>
+#include <functional>
+#include <sstream>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "common/clock.hpp"
+#include "common/page_reader.hpp"
+#include "common/posix.hpp"
+#include "common/scope_page.hpp"
+
+namespace filetimer {
+
+struct TestScope {
+  std::string_view name = "forward";
+  std::int64_t acquired = 1'000;
+  std::int64_t timeout = 500;
+  std::int64_t word = 1'500;
+  std::int64_t started = 1'000;
+  std::uint32_t grace_ms = kServersGrace;
+  std::int32_t tid = 7;
+  std::uint16_t signal = SIGKILL;
+  std::uint16_t flags = 0;
+};
+
+class TestPage {
+ public:
+  TestPage() : lines_(kPageBytes / sizeof(Line)) {
+    PageHeader& header = page().header();
+    header.magic = kPageMagic;
+    header.version = kPageVersion;
+    header.header_bytes = sizeof(PageHeader);
+    header.boot = this_boot();
+    header.uid = ::geteuid();
+  }
+
+  [[nodiscard]] PageLayout page() { return PageLayout(lines_.data()); }
+  [[nodiscard]] PageHeader& header() { return page().header(); }
+
+  // In the order in which a worker does it.
+  void open(std::size_t index, const TestScope& scope) {
+    Slot& slot = page().slot(index);
+    write_name(page().name(index), scope.name);
+    slot.acquired = scope.acquired;
+    slot.started = scope.started;
+    slot.timeout = scope.timeout;
+    slot.grace_ms = scope.grace_ms;
+    slot.tid = scope.tid;
+    slot.signal = scope.signal;
+    slot.flags = scope.flags;
+    header().slots = std::max<std::uint32_t>(header().slots, static_cast<std::uint32_t>(index) + 1);
+    slot.deadline = scope.word;
+  }
+  void set(char* field, std::size_t size, std::string_view text) {
+    std::memset(field, 0, size);
+    std::memcpy(field, text.data(), std::min(size, text.size()));
+  }
+  void set_rank(std::string_view rank) { set(header().rank, sizeof header().rank, rank); }
+
+  [[nodiscard]] std::string_view bytes() {
+    return {reinterpret_cast<const char*>(lines_.data()), kPageBytes};
+  }
+  void write(const std::string& path) {
+    std::ofstream(path, std::ios::binary | std::ios::trunc) << bytes();
+  }
+
+ private:
+  struct alignas(64) Line {
+    std::array<std::byte, 64> bytes;
+  };
+  std::vector<Line> lines_;
+};
+
+// Field 22 of /proc/PID/stat.
+inline std::uint64_t start_time_in_proc(pid_t pid) {
+  std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
+  std::string stat;
+  std::getline(file, stat);
+  std::istringstream rest(stat.substr(stat.rfind(')') + 1));
+  std::string word;
+  for (int field = 3; field <= 22; ++field) {
+    rest >> word;
+  }
+  return std::stoull(word);
+}
+
+// In a new child: it ends with its parent, also when that has ended already.
+inline void end_with(pid_t parent) {
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (::getppid() != parent) {
+    ::_exit(1);
+  }
+}
+
+// A child process that runs its steps one by one, when it is told to, and is killed at the end.
+class SteppedChild {
+ public:
+  using Step = std::function<bool()>;
+
+  explicit SteppedChild(std::vector<Step> steps) {
+    std::array<int, 2> ends{};
+    if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()) != 0) {
+      return;
+    }
+    const pid_t parent = ::getpid();
+    pid_ = ::fork();
+    if (pid_ == 0) {
+      end_with(parent);
+      ::close(ends[0]);
+      char byte = 0;
+      for (const Step& step : steps) {
+        if (::read(ends[1], &byte, 1) != 1) {
+          break;
+        }
+        byte = step() ? 'y' : 'n';
+        (void)!::write(ends[1], &byte, 1);
+      }
+      for (;;) {
+        ::pause();
+      }
+    }
+    ::close(ends[1]);
+    socket_.reset(ends[0]);
+  }
+  ~SteppedChild() { end(); }
+  SteppedChild(const SteppedChild&) = delete;
+  SteppedChild& operator=(const SteppedChild&) = delete;
+
+  [[nodiscard]] pid_t pid() const { return pid_; }
+
+  // Runs the next step; what it said. False too when it did not answer, as after an exec.
+  bool next() {
+    constexpr int kPatienceMs = 30'000;
+    char byte = '?';
+    pollfd answer{socket_.get(), POLLIN, 0};
+    return start_next() && ::poll(&answer, 1, kPatienceMs) == 1 &&
+           ::read(socket_.get(), &byte, 1) == 1 && byte == 'y';
+  }
+  // Without waiting for its answer, which need not come.
+  bool start_next() { return ::write(socket_.get(), "?", 1) == 1; }
+
+  void end() {
+    if (pid_ > 0) {
+      ::kill(pid_, SIGKILL);
+      retry_eintr([&] { return ::waitpid(pid_, nullptr, 0); });
+      pid_ = 0;
+    }
+  }
+
+ private:
+  pid_t pid_ = 0;
+  UniqueFd socket_;
+};
+
+}  // namespace filetimer

@@ -1,0 +1,221 @@
+// The protocol between worker and server with every order of its steps, each step in the thread it
+// belongs to: what ThreadSanitizer has to say it says here, too.
+// SPDX-License-Identifier: MIT
+#include "common/wake_protocol.hpp"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <condition_variable>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+using namespace filetimer;
+
+namespace {
+
+constexpr std::int64_t kDeadline = 1000;
+
+struct Meeting {
+  std::unique_ptr<Slot> slot = std::make_unique<Slot>();
+  std::unique_ptr<Board> board = std::make_unique<Board>();
+};
+
+using Steps = std::vector<std::function<void()>>;
+
+// Two threads that take turns as `order` says: 'w' the worker's next step, 's' the server's.
+class Turns {
+ public:
+  explicit Turns(std::string order) : order_(std::move(order)) {}
+
+  void run(const Steps& worker, const Steps& server) {
+    std::thread other([&] { take_part('s', server); });
+    take_part('w', worker);
+    other.join();
+  }
+
+ private:
+  void take_part(char self, const Steps& steps) {
+    for (const auto& step : steps) {
+      {
+        std::unique_lock held(mutex_);
+        turned_.wait(held, [&] { return order_.at(next_) == self; });
+      }
+      // Without the lock: between the steps of the two there is only the protocol's own order, and
+      // that the other one waits.
+      step();
+      const std::scoped_lock held(mutex_);
+      ++next_;
+      turned_.notify_all();
+    }
+  }
+
+  std::mutex mutex_;
+  std::condition_variable turned_;
+  std::string order_;
+  std::size_t next_ = 0;
+};
+
+// All orders in which `worker` and `server` steps can fall.
+std::vector<std::string> all_orders(std::size_t worker, std::size_t server) {
+  std::string order = std::string(server, 's') + std::string(worker, 'w');
+  std::vector<std::string> orders;
+  do {
+    orders.push_back(order + '.');  // nobody's turn at the end
+  } while (std::ranges::next_permutation(order).found);
+  return orders;
+}
+
+}  // namespace
+
+TEST_CASE("in every order the server is woken, or looks in time by itself") {
+  // What another slot of the page says, and what the server found at its last reading.
+  for (const std::int64_t others : {kWakeAlways, kDeadline - 1, kDeadline, kDeadline + 1}) {
+    for (const std::int64_t before : {kWakeAlways, kDeadline - 1, kDeadline, kDeadline + 1}) {
+      for (const std::string& order : all_orders(2, 3)) {
+        CAPTURE(order);
+        CAPTURE(others);
+        CAPTURE(before);
+        Meeting meet;
+        meet.board->next_wake = before;
+        bool wakes = false;
+        std::int64_t found = 0;
+        Turns(order).run(
+            {[&] {
+               begin_writing_slot();
+               meet.slot->timeout.store(7, std::memory_order_relaxed);
+               set_deadline(*meet.slot, kDeadline);
+             },
+             [&] { wakes = must_wake(*meet.board, kDeadline); }},
+            {[&] { announce_scan(*meet.board); }, [&] { found = read_deadline(*meet.slot); },
+             [&] {
+               announce_next_scan(
+                   *meet.board, std::min(others, found == slot_word::kFree ? kWakeAlways : found));
+             }});
+        CHECK((wakes || meet.board->next_wake <= kDeadline));
+        // And it is not woken for nothing: whoever looks at or before the deadline is left alone.
+        if (order.starts_with("ww")) {
+          CHECK(wakes == (kDeadline < before));
+        }
+        if (order.starts_with("sssw") && others <= kDeadline) {
+          CHECK_FALSE(wakes);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("a renewal to an earlier deadline wakes as a new one does") {
+  for (const std::string& order : all_orders(2, 3)) {
+    CAPTURE(order);
+    Meeting meet;
+    meet.slot->deadline = 5000;
+    meet.board->next_wake = 5000;
+    bool wakes = false;
+    std::int64_t found = 0;
+    Turns(order).run(
+        {[&] { CHECK(try_renew(*meet.slot, 5000, kDeadline)); },
+         [&] { wakes = must_wake(*meet.board, kDeadline); }},
+        {[&] { announce_scan(*meet.board); }, [&] { found = read_deadline(*meet.slot); },
+         [&] { announce_next_scan(*meet.board, found); }});
+    CHECK((wakes || meet.board->next_wake <= kDeadline));
+  }
+}
+
+TEST_CASE("nobody is woken for a scope without a deadline, nor by a server that has stopped") {
+  Meeting meet;
+  meet.board->next_wake = kWakeAlways;
+  CHECK_FALSE(must_wake(*meet.board, slot_word::kNoDeadline));
+  CHECK(must_wake(*meet.board, slot_word::kNoDeadline - 1));
+  meet.board->next_wake = kWakeNever;
+  CHECK_FALSE(must_wake(*meet.board, 1));
+}
+
+TEST_CASE("of a release and a verdict the first one wins, and both know which it was") {
+  for (const std::string& order : all_orders(1, 2)) {
+    CAPTURE(order);
+    Meeting meet;
+    set_deadline(*meet.slot, kDeadline);
+    bool released = false;
+    bool judged = false;
+    bool was_released_late = false;
+    Turns(order).run({[&] {
+                       released = try_release(*meet.slot, kDeadline);
+                       if (!released) {
+                         release_late(*meet.slot);
+                       }
+                     }},
+                     {[&] { judged = try_expire(*meet.slot, kDeadline); },
+                      [&] {
+                        if (judged) {
+                          was_released_late = finish_verdict(*meet.slot, kDeadline);
+                        }
+                      }});
+    const bool release_first = order.starts_with("w");
+    CHECK(released == release_first);
+    CHECK(judged == !release_first);
+    CHECK(was_released_late == order.starts_with("sw"));
+    CHECK(meet.slot->deadline == slot_word::kFree);
+  }
+}
+
+TEST_CASE("of a renewal and a verdict the first one wins") {
+  for (const std::string& order : all_orders(1, 1)) {
+    CAPTURE(order);
+    Meeting meet;
+    set_deadline(*meet.slot, kDeadline);
+    bool renewed = false;
+    bool judged = false;
+    Turns(order).run({[&] { renewed = try_renew(*meet.slot, kDeadline, kDeadline + 1); }},
+                     {[&] { judged = try_expire(*meet.slot, kDeadline); }});
+    CHECK(renewed == order.starts_with("w"));
+    CHECK(judged != renewed);
+    CHECK(meet.slot->deadline == (renewed ? kDeadline + 1 : slot_word::expired(kDeadline)));
+  }
+}
+
+TEST_CASE("a release that is too late waits for the server, and only for a verdict") {
+  Meeting meet;
+  set_deadline(*meet.slot, kDeadline);
+  CHECK(release_late(*meet.slot) == kDeadline);  // still open: nothing is changed
+  CHECK(try_expire(*meet.slot, kDeadline));
+  CHECK(release_late(*meet.slot) == slot_word::kReleasedLate);
+  CHECK(release_late(*meet.slot) == slot_word::kReleasedLate);
+  CHECK(finish_verdict(*meet.slot, kDeadline));
+  CHECK(release_late(*meet.slot) == slot_word::kFree);
+  set_deadline(*meet.slot, kDeadline);
+  CHECK(try_expire(*meet.slot, kDeadline));
+  CHECK_FALSE(finish_verdict(*meet.slot, kDeadline));
+  CHECK(meet.slot->deadline == slot_word::kJudged);
+  CHECK(release_late(*meet.slot) == slot_word::kFree);
+}
+
+TEST_CASE("what is read of a slot counts only if its deadline stands") {
+  // The slot is released and used for its next scope between the reading of its deadline and of its
+  // fields.
+  for (const std::string& order : all_orders(3, 3)) {
+    CAPTURE(order);
+    Meeting meet;
+    meet.slot->timeout = 1;
+    set_deadline(*meet.slot, kDeadline);
+    std::int64_t word = 0;
+    std::int64_t timeout = 0;
+    bool counts = false;
+    Turns(order).run({[&] { CHECK(try_release(*meet.slot, kDeadline)); },
+                      [&] {
+                        begin_writing_slot();
+                        meet.slot->timeout.store(2, std::memory_order_relaxed);
+                      },
+                      [&] { set_deadline(*meet.slot, kDeadline + 1); }},
+                     {[&] { word = read_deadline(*meet.slot); },
+                      [&] { timeout = meet.slot->timeout.load(std::memory_order_relaxed); },
+                      [&] { counts = still_says(*meet.slot, word); }});
+    if (counts && slot_word::is_open(word)) {
+      CHECK(timeout == (word == kDeadline ? 1 : 2));
+    }
+  }
+}

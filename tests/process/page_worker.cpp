@@ -1,0 +1,336 @@
+// A worker with a scope page, made by the layout alone: what the server must cope with is not only
+// what our client does. Reads commands from its standard input, one a line, and answers each with a
+// line. Dies with its parent.
+//
+// make RUNFOLDER NAME [KEY=NUMBER...]: a page in `scopes`; keys change what its header says.
+//
+// lock, unlock, keep-lock: the last keeps it while another page is made.
+//
+// open SLOT NAME MS [SIGNAL [GRACE_MS [FLAGS]]]: a deadline MS from now; says the deadline.
+//
+// renew SLOT MS, release SLOT: says in-time or late.
+//
+// be-late SLOT NAME MS: opens, hints, waits for the verdict, then releases at once.
+//
+// word SLOT: says free, open, expired, judged or late.
+//
+// hint: tells the server to look.
+//
+// truncate BYTES, scribble SEED, remove, statistics NAME COUNT: what they say.
+//
+// fork: a child that closes all it has inherited; says its pid.
+//
+// exec PROGRAM ARGUMENT, exit: no answer.
+// SPDX-License-Identifier: MIT
+#include <fcntl.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <csignal>
+#include <fstream>
+#include <iostream>
+#include <memory>
+#include <optional>
+#include <random>
+#include <sstream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/mapped_file.hpp"
+#include "common/page_reader.hpp"
+#include "common/posix.hpp"
+#include "common/run_folder.hpp"
+#include "common/wake_protocol.hpp"
+#include "common/wire.hpp"
+
+namespace {
+
+using namespace filetimer;
+
+constexpr unsigned kLastResortSeconds = 100;
+
+std::uint64_t own_start_time() {
+  std::ifstream file("/proc/self/stat");
+  std::string stat;
+  std::getline(file, stat);
+  std::istringstream rest(stat.substr(stat.rfind(')') + 1));
+  std::string word;
+  for (int field = 3; field <= 22; ++field) {
+    rest >> word;
+  }
+  return std::stoull(word);
+}
+
+class PageWorker {
+ public:
+  std::string answer(const std::string& line) {
+    std::istringstream words(line);
+    std::string command;
+    words >> command;
+    if (command == "make") {
+      return make(words);
+    }
+    if (command == "lock") {
+      return lock();
+    }
+    if (command == "keep-lock") {
+      const std::string answer = lock();
+      if (lock_) {
+        kept_.emplace_back(std::move(*file_), std::move(*lock_));
+        lock_.reset();
+        file_.reset();
+      }
+      return answer;
+    }
+    if (command == "unlock") {
+      ::close(::open(path_.c_str(), O_RDONLY | O_CLOEXEC));
+      return "ok";
+    }
+    if (command == "open") {
+      return open(words);
+    }
+    if (command == "renew") {
+      return renew(words);
+    }
+    if (command == "release") {
+      return release(words);
+    }
+    if (command == "be-late") {
+      return be_late(words);
+    }
+    if (command == "word") {
+      return word(words);
+    }
+    if (command == "hint") {
+      return hint();
+    }
+    if (command == "statistics") {
+      return statistics(words);
+    }
+    if (command == "truncate") {
+      off_t bytes = 0;
+      words >> bytes;
+      return ::truncate(path_.c_str(), bytes) == 0 ? "ok" : "error";
+    }
+    if (command == "scribble") {
+      return scribble(words);
+    }
+    if (command == "remove") {
+      return ::unlink(path_.c_str()) == 0 ? "ok" : "error";
+    }
+    if (command == "fork") {
+      return fork_child();
+    }
+    if (command == "exec") {
+      std::string program;
+      std::string argument;
+      words >> program >> argument;
+      ::execlp(program.c_str(), program.c_str(), argument.c_str(), nullptr);
+      return "error";
+    }
+    return "unknown command";
+  }
+
+ private:
+  std::string make(std::istringstream& words) {
+    words >> dir_ >> name_;
+    path_ = dir_ + "/scopes/" + name_;
+    {
+      const UniqueFd fd(::open(path_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+      if (!fd || ::ftruncate(fd.get(), static_cast<off_t>(kPageBytes)) != 0) {
+        return "error";
+      }
+    }
+    auto mapped = MappedFile::map(path_, MappedFile::Access::kReadWrite, kPageBytes);
+    if (!mapped) {
+      return "error";
+    }
+    file_.emplace(std::move(*mapped));
+    PageHeader& header = page().header();
+    header.version = kPageVersion;
+    header.header_bytes = sizeof(PageHeader);
+    header.boot = this_boot();
+    header.pid = ::getpid();
+    header.uid = ::geteuid();
+    header.start_time = own_start_time();
+    header.created_ns = Instant::now().ns;
+    header.magic = kPageMagic;
+    for (std::string claim; words >> claim;) {
+      const std::string key = claim.substr(0, claim.find('='));
+      const long long value = std::stoll(claim.substr(claim.find('=') + 1));
+      if (key == "pid") {
+        header.pid = static_cast<std::int32_t>(value);
+      } else if (key == "start_time") {
+        header.start_time = static_cast<std::uint64_t>(value);
+      } else if (key == "boot") {
+        header.boot.fill(static_cast<std::uint8_t>(value));
+      } else if (key == "version") {
+        header.version = static_cast<std::uint32_t>(value);
+      } else if (key == "magic") {
+        header.magic = static_cast<std::uint64_t>(value);
+      } else if (key == "rank") {
+        header.rank[0] = static_cast<char>('0' + value);
+      }
+    }
+    return "ok";
+  }
+
+  std::string lock() {
+    auto taken = FileLock::take(path_);
+    if (!taken) {
+      return "error";
+    }
+    lock_.emplace(std::move(*taken));
+    return "ok";
+  }
+
+  std::string open(std::istringstream& words) {
+    std::size_t index = 0;
+    std::string name;
+    long long ms = 0;
+    int signal = SIGKILL;
+    std::uint32_t grace = kServersGrace;
+    unsigned flags = 0;
+    words >> index >> name >> ms;
+    words >> signal >> grace >> flags;
+    Slot& slot = page().slot(index);
+    const Instant now = Instant::now();
+    const std::int64_t timeout = ms * 1'000'000;
+    begin_writing_slot();
+    write_name(page().name(index), name);
+    slot.acquired = now.ns;
+    slot.started = now.ns;
+    slot.timeout = timeout;
+    slot.grace_ms = grace;
+    slot.tid = ::gettid();
+    slot.signal = static_cast<std::uint16_t>(signal);
+    slot.flags = static_cast<std::uint16_t>(flags);
+    if (page().header().slots <= index) {
+      page().header().slots = static_cast<std::uint32_t>(index) + 1;
+    }
+    set_deadline(slot, now.ns + timeout);
+    return std::to_string(now.ns + timeout);
+  }
+
+  std::string renew(std::istringstream& words) {
+    std::size_t index = 0;
+    long long ms = 0;
+    words >> index >> ms;
+    Slot& slot = page().slot(index);
+    return try_renew(slot, slot.deadline, Instant::now().ns + ms * 1'000'000) ? "in-time" : "late";
+  }
+
+  std::string release(std::istringstream& words) {
+    std::size_t index = 0;
+    words >> index;
+    Slot& slot = page().slot(index);
+    const std::int64_t before = slot.deadline;
+    if (slot_word::is_open(before) && try_release(slot, before)) {
+      return "in-time";
+    }
+    release_late(slot);
+    return "late";
+  }
+
+  std::string be_late(std::istringstream& words) {
+    (void)!::nice(-20);  // there is not much time to be late in
+    const std::istringstream::pos_type arguments = words.tellg();
+    open(words);
+    words.clear();
+    words.seekg(arguments);
+    std::size_t index = 0;
+    words >> index;
+    hint();
+    while (slot_word::is_open(read_deadline(page().slot(index)))) {
+    }
+    release_late(page().slot(index));
+    return "late";
+  }
+
+  std::string word(std::istringstream& words) {
+    std::size_t index = 0;
+    words >> index;
+    const std::int64_t word = page().slot(index).deadline;
+    return word == slot_word::kFree           ? "free"
+           : slot_word::is_open(word)         ? "open"
+           : word == slot_word::kJudged       ? "judged"
+           : word == slot_word::kReleasedLate ? "late"
+                                              : "expired";
+  }
+
+  std::string hint() {
+    const std::string line = wire::format_page_hint(name_);
+    const UniqueFd pipe(::open((dir_ + "/requests").c_str(), O_WRONLY | O_NONBLOCK | O_CLOEXEC));
+    return pipe && ::write(pipe.get(), line.data(), line.size()) > 0 ? "ok" : "error";
+  }
+
+  std::string statistics(std::istringstream& words) {
+    std::string name;
+    std::uint64_t count = 0;
+    words >> name >> count;
+    PageHeader& header = page().header();
+    SlotStatistics& entry = page().statistics(header.statistics);
+    write_name(entry.name, name);
+    entry.count = count;
+    entry.total_ns = static_cast<std::int64_t>(count) * 1000;
+    entry.longest_ns = 1000;
+    entry.last_ns = 1000;
+    entry.smallest_margin_ns = 5000;
+    entry.histogram[9] = static_cast<std::uint32_t>(count);
+    header.statistics = header.statistics + 1;
+    return "ok";
+  }
+
+  std::string scribble(std::istringstream& words) {
+    unsigned seed = 0;
+    words >> seed;
+    std::mt19937_64 random(seed);
+    auto* const at = reinterpret_cast<unsigned char*>(page().base());
+    for (std::size_t i = 0; i < kPageBytes; i += 8) {
+      const std::uint64_t value = random();
+      __builtin_memcpy(at + i, &value, sizeof value);
+    }
+    return "ok";
+  }
+
+  std::string fork_child() {
+    const pid_t pid = ::fork();
+    if (pid == 0) {
+      ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+      ::alarm(kLastResortSeconds);
+      for (int fd = 0; fd < 256; ++fd) {
+        ::close(fd);
+      }
+      for (;;) {
+        ::pause();
+      }
+    }
+    return std::to_string(pid);
+  }
+
+  PageLayout page() { return PageLayout(file_->data()); }
+
+  std::string dir_;
+  std::string name_;
+  std::string path_;
+  std::optional<MappedFile> file_;
+  std::optional<FileLock> lock_;
+  std::vector<std::pair<MappedFile, FileLock>> kept_;
+};
+
+}  // namespace
+
+int main() {
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  ::alarm(kLastResortSeconds);
+  std::cout << "ready" << std::endl;
+  PageWorker worker;
+  for (std::string line; std::getline(std::cin, line);) {
+    if (line == "exit") {
+      return 0;
+    }
+    std::cout << worker.answer(line) << std::endl;
+  }
+}

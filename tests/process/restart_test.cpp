@@ -1,0 +1,231 @@
+// A server is killed and another one starts: no deadline is lost, none is judged twice, and a kill
+// that was begun is finished.
+// SPDX-License-Identifier: MIT
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include "tests/process/harness.hpp"
+#include "tests/process/requests.hpp"
+#include "tests/process/worker.hpp"
+
+using namespace filetimer::testing;
+using namespace std::chrono_literals;
+
+namespace {
+
+void kill_server(Server& server) {
+  server.process().signal(SIGKILL);
+  CHECK(server.process().status() == killed_by(SIGKILL));
+}
+
+std::size_t verdicts(const Records& records, pid_t pid) {
+  return count(records, "expired", pid) + count(records, "left_open", pid);
+}
+
+}  // namespace
+
+TEST_CASE("timers of the pipe outlive a server that was killed") {
+  const TempDir temp;
+  Worker hung("block");
+  Worker healthy("block");
+  {
+    Server server(temp);
+    server.send(acquire(hung.pid(), "forward", 1500ms) + acquire_far(hung.pid(), "outer") +
+                acquire(healthy.pid(), "step", 1500ms) + acquire_far(healthy.pid(), "other"));
+    server.barrier();
+    kill_server(server);
+  }
+  Server next(temp);
+  CHECK(next.wait_for([&](const Record& r) {
+              return r.is("server_started") && r.integer("server_pid") == next.pid();
+            })
+            .integer("adopted_scopes") == 4);
+  next.send(release(healthy.pid(), "step"));
+  CHECK(hung.status() == killed_by(SIGKILL));
+  const Record expired = next.wait_for("expired", hung.pid());
+  CHECK(expired.text("scope") == "forward");
+  CHECK(expired.number("overdue_ms") >= 0);
+  CHECK(next.wait_for("killed", hung.pid()).strings("cancelled") ==
+        std::vector<std::string>{"outer"});
+  next.barrier();
+  CHECK(healthy.is_alive());
+  CHECK(count(next.records(), "expired", healthy.pid()) == 0);
+}
+
+TEST_CASE("a deadline of the pipe that passed while no server was there is judged by the next") {
+  const TempDir temp;
+  Worker worker("block");
+  {
+    Server server(temp);
+    server.send(acquire(worker.pid(), "forward", 300ms));
+    server.barrier();
+    kill_server(server);
+  }
+  const auto past = std::chrono::steady_clock::now() + 350ms;
+  CHECK(wait_until([&] { return std::chrono::steady_clock::now() > past; }));
+  CHECK(worker.is_alive());
+  Server next(temp);
+  CHECK(worker.status() == killed_by(SIGKILL));
+  CHECK(next.wait_for("killed", worker.pid()).text("verdict") == "dead");
+  CHECK(verdicts(next.records(), worker.pid()) == 1);
+}
+
+TEST_CASE("scopes on pages outlive a server that was killed, without the worker doing anything") {
+  const TempDir temp;
+  std::unique_ptr<Worker> hung;
+  std::unique_ptr<Worker> healthy;
+  {
+    Server server(temp);
+    hung = page_worker(server.dir(), "w-1");
+    healthy = page_worker(server.dir(), "w-2");
+    for (Worker* worker : {hung.get(), healthy.get()}) {
+      worker->ask("open 0 forward 1500");
+      worker->ask("open 1 outer 3600000");
+      REQUIRE(worker->ask("hint") == "ok");
+    }
+    server.barrier();
+    kill_server(server);
+  }
+  CHECK(healthy->ask("release 0") == "in-time");
+  CHECK(hung->ask("unlock") == "ok");  // the last server saw who held it
+  Server next(temp);
+  CHECK(hung->status() == killed_by(SIGKILL));
+  CHECK(next.wait_for("killed", hung->pid()).strings("cancelled") ==
+        std::vector<std::string>{"outer"});
+  next.barrier();
+  CHECK(healthy->is_alive());
+  CHECK(verdicts(next.records(), healthy->pid()) == 0);
+}
+
+TEST_CASE("a worker that ended while no server was there is told of by the next") {
+  const TempDir temp;
+  std::unique_ptr<Worker> paged;
+  Worker piped("block");
+  std::string dir;
+  {
+    Server server(temp);
+    dir = server.dir();
+    paged = page_worker(dir, "w-1");
+    paged->ask("open 0 load 3600000");
+    REQUIRE(paged->ask("hint") == "ok");
+    server.send(acquire_far(piped.pid(), "forward"));
+    server.barrier();
+    kill_server(server);
+  }
+  for (Worker* worker : {paged.get(), &piped}) {
+    worker->signal(SIGKILL);
+    worker->status();
+  }
+  const Server next(temp);
+  CHECK(next.wait_for("left_open", paged->pid()).text("scope") == "load");
+  CHECK(next.wait_for("left_open", piped.pid()).text("scope") == "forward");
+  CHECK(!exists(dir + "/scopes/w-1"));
+  CHECK(!exists(fmt::format("{}/scopes/server/{}", dir, piped.pid())));
+}
+
+TEST_CASE("a kill that was under way is finished under its own id, and not judged again") {
+  const TempDir temp;
+  std::unique_ptr<Worker> paged;
+  std::string id;
+  {
+    Server server(temp);
+    // SIGCONT ends nobody: the two wait out a long grace.
+    paged = page_worker(server.dir(), "w-1");
+    paged->ask(fmt::format("open 0 forward 1 {} 600000", SIGCONT));
+    REQUIRE(paged->ask("hint") == "ok");
+    id = server.wait_for("expired", paged->pid()).text("id");
+    CHECK(wait_until([&] { return paged->ask("word 0") == "expired"; }));
+    kill_server(server);
+  }
+  CHECK(paged->is_alive());
+  {
+    Server next(temp);
+    next.barrier();
+    CHECK(paged->is_alive());
+    CHECK(next.stop() == exited(0));  // a server that is told to stop gives no grace
+    const Records records = read_log(next.log());
+    CHECK(paged->status() == killed_by(SIGKILL));
+    CHECK(count(records, "expired", paged->pid()) == 1);
+    CHECK(count(records, "killed", paged->pid()) == 1);
+    for (const Record& record : records) {
+      if (record.is("killed", paged->pid())) {
+        CHECK(record.text("id") == id);
+      }
+    }
+  }
+}
+
+TEST_CASE("a worker that died of a kill no server saw the end of is told of under its id") {
+  const TempDir temp;
+  std::unique_ptr<Worker> paged;
+  {
+    Server server(temp);
+    paged = page_worker(server.dir(), "w-1");
+    paged->ask(fmt::format("open 0 forward 1 {} 600000", SIGCONT));
+    REQUIRE(paged->ask("hint") == "ok");
+    server.wait_for("expired", paged->pid());
+    kill_server(server);
+  }
+  paged->signal(SIGKILL);
+  paged->status();
+  const Server next(temp);
+  const Record killed = next.wait_for("killed", paged->pid());
+  CHECK(killed.text("verdict") == "already_gone");
+  CHECK(count(next.records(), "left_open", paged->pid()) == 0);
+}
+
+TEST_CASE("a scope that was judged, spared and is still open is not judged by the next server") {
+  const TempDir temp;
+  std::unique_ptr<Worker> paged;
+  Worker piped("block");
+  {
+    Server server(temp);
+    paged = page_worker(server.dir(), "w-1");
+    paged->ask("open 0 observed 1 0");
+    REQUIRE(paged->ask("hint") == "ok");
+    server.send(acquire_past(piped.pid(), "seen", 0));
+    server.wait_for("killed", paged->pid());
+    server.wait_for("killed", piped.pid());
+    CHECK(wait_until([&] { return paged->ask("word 0") == "judged"; }));
+    kill_server(server);
+  }
+  Server next(temp);
+  next.barrier();
+  CHECK(count(next.records(), "expired", paged->pid()) == 1);
+  CHECK(count(next.records(), "expired", piped.pid()) == 1);
+}
+
+TEST_CASE("a server killed at any moment loses no timer and judges none twice") {
+  const TempDir temp;
+  std::vector<std::unique_ptr<Worker>> paged;
+  std::vector<std::unique_ptr<Worker>> piped;
+  auto server = std::make_unique<Server>(temp);
+  for (int i = 0; i < 12; ++i) {
+    paged.push_back(page_worker(server->dir(), fmt::format("w-{}", i)));
+    paged.back()->ask(fmt::format("open 0 paged {}", 200 + 60 * i));
+    paged.back()->tell("hint");
+    piped.push_back(std::make_unique<Worker>("block"));
+    server->send(acquire(piped.back()->pid(), "piped", std::chrono::milliseconds(230 + 60 * i)));
+  }
+  server->barrier();
+  // Deadlines come every 30 ms; the server is killed as often as it can start.
+  for (int kills = 0; kills < 12; ++kills) {
+    kill_server(*server);
+    server = std::make_unique<Server>(temp);
+  }
+  for (const auto* workers : {&paged, &piped}) {
+    for (const auto& worker : *workers) {
+      CHECK(worker->status() == killed_by(SIGKILL));
+      server->wait_for("killed", worker->pid());
+    }
+  }
+  const Records records = server->records();
+  for (const auto* workers : {&paged, &piped}) {
+    for (const auto& worker : *workers) {
+      CHECK(count(records, "expired", worker->pid()) == 1);
+      CHECK(count(records, "killed", worker->pid()) == 1);
+      CHECK(count(records, "left_open", worker->pid()) == 0);
+    }
+  }
+}

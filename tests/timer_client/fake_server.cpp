@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: MIT
+#include "fake_server.hpp"
+
+#include <doctest/doctest.h>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "common/run_folder.hpp"
+
+namespace filetimer::test {
+namespace {
+
+void* map_file(const std::string& path, int flags, int protection, std::size_t bytes) {
+  const int fd = ::open(path.c_str(), flags | O_CLOEXEC, 0600);
+  REQUIRE(fd >= 0);
+  if ((flags & O_CREAT) != 0) {
+    REQUIRE(::ftruncate(fd, static_cast<off_t>(bytes)) == 0);
+  }
+  void* const mapped = ::mmap(nullptr, bytes, protection, MAP_SHARED, fd, 0);
+  REQUIRE(mapped != MAP_FAILED);
+  return mapped;  // the descriptor stays open: see the head of fake_server.hpp
+}
+
+}  // namespace
+
+FakeServer::FakeServer() : FakeServer(std::string{}) {}
+
+FakeServer::FakeServer(std::string dir) : dir_(std::move(dir)) {
+  if (dir_.empty()) {
+    folder_.emplace();
+    dir_ = folder_->path();
+  }
+  REQUIRE(::mkdir((dir_ + "/scopes").c_str(), 0700) == 0);
+  pipe_.emplace(dir_ + "/requests");
+  board_ = static_cast<Board*>(
+      map_file(dir_ + "/server", O_RDWR | O_CREAT, PROT_READ | PROT_WRITE, kBoardBytes));
+  board_->magic = kBoardMagic;
+  board_->version = kBoardVersion;
+  board_->bytes = kBoardBytes;
+  board_->boot = this_boot();
+  board_->server_pid = ::getpid();
+  board_->next_wake = kWakeNever;
+  board_->max_timeout = std::numeric_limits<std::int64_t>::max();
+  board_->incarnation = 1;
+  board_->state = static_cast<std::uint32_t>(ServerState::kServing);
+}
+
+FakeServer::~FakeServer() {
+  ::munmap(board_, kBoardBytes);
+}
+
+ConnectOptions FakeServer::options() const {
+  ConnectOptions options;
+  options.dir = dir_;
+  options.timeout = std::chrono::seconds{0};
+  options.statistics = false;
+  return options;
+}
+
+TimerClient FakeServer::connect(bool statistics) const {
+  ConnectOptions chosen = options();
+  chosen.statistics = statistics;
+  return TimerClient::connect(std::move(chosen));
+}
+
+std::vector<std::string> FakeServer::page_names() const {
+  std::vector<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(dir_ + "/scopes")) {
+    names.push_back(entry.path().filename());
+  }
+  return names;
+}
+
+PageLayout FakeServer::page() const {
+  const auto names = page_names();
+  REQUIRE(names.size() == 1);
+  return page(names[0]);
+}
+
+PageLayout FakeServer::page(const std::string& name) const {
+  return PageLayout(map_file(page_path(name), O_RDWR, PROT_READ | PROT_WRITE, kPageBytes));
+}
+
+std::string FakeServer::page_path(const std::string& name) const {
+  return dir_ + "/scopes/" + name;
+}
+
+bool FakeServer::expire(Slot& slot) {
+  return try_expire(slot, read_deadline(slot));
+}
+
+void FakeServer::finish(Slot& slot) {
+  const std::int64_t word = read_deadline(slot);
+  finish_verdict(slot, word == slot_word::kReleasedLate ? 1 : -word);
+}
+
+std::map<std::size_t, SlotReading> slots_of(const PageLayout& page) {
+  std::map<std::size_t, SlotReading> found;
+  for (std::size_t i = 0; i < slots_in_use(page); ++i) {
+    const std::int64_t word = read_deadline(page.slot(i));
+    if (word == slot_word::kFree) {
+      continue;
+    }
+    if (auto reading = read_slot(page, i, word)) {
+      found.emplace(i, std::move(*reading));
+    }
+  }
+  return found;
+}
+
+std::size_t index_of(const PageLayout& page, const std::string& name) {
+  std::vector<std::size_t> found;
+  for (const auto& [index, reading] : slots_of(page)) {
+    if (reading.name == name) {
+      found.push_back(index);
+    }
+  }
+  REQUIRE_MESSAGE(found.size() == 1, name);
+  return found[0];
+}
+
+SlotReading slot_called(const PageLayout& page, const std::string& name) {
+  return slots_of(page).at(index_of(page, name));
+}
+
+}  // namespace filetimer::test

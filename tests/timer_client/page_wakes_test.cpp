@@ -1,0 +1,172 @@
+// No deadline is missed: clients against a model of the server that sleeps until its board says,
+// and has nothing else to wake it than wake lines. It judges whatever is due, and kills nobody.
+// SPDX-License-Identifier: MIT
+#include <doctest/doctest.h>
+#include <fcntl.h>
+#include <poll.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <filetimer/timer_client.hpp>
+#include <random>
+#include <thread>
+
+#include "common/clock.hpp"
+#include "fake_server.hpp"
+
+using namespace std::chrono_literals;
+using namespace filetimer;
+using test::FakeServer;
+
+namespace {
+
+constexpr int kThreads = 4;
+
+class ModelServer {
+ public:
+  // `slow`: loses time between the steps of its reading, so that clients come in between.
+  ModelServer(FakeServer& server, bool slow)
+      : board_(server.board()), page_(server.page()), slow_(slow) {
+    pipe_.reset(::open(server.pipe().path().c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
+    thread_ = std::thread([this] { run(); });
+  }
+  ModelServer(const ModelServer&) = delete;
+  ModelServer& operator=(const ModelServer&) = delete;
+  ~ModelServer() { stop(); }
+
+  void stop() {
+    if (thread_.joinable()) {
+      stop_ = true;
+      thread_.join();
+    }
+  }
+
+  // Of scopes called "0", "1", ...
+  [[nodiscard]] int verdicts(std::size_t name) const { return verdicts_.at(name); }
+  [[nodiscard]] int scans() const { return scans_; }
+
+ private:
+  void run() {
+    std::int64_t next = kWakeAlways;
+    while (!stop_) {
+      wait_until(next);
+      next = scan();
+    }
+  }
+
+  // For a line, or the time. Looks at stop_ now and then, and at nothing else.
+  void wait_until(std::int64_t when) {
+    char lines[4096];
+    while (!stop_) {
+      if (::read(pipe_.get(), lines, sizeof lines) > 0) {
+        return;
+      }
+      const std::int64_t left = when == kWakeAlways ? kLook : when - Instant::now().ns;
+      if (left <= 0) {
+        return;
+      }
+      const timespec pause{0, std::min(left, kLook)};
+      pollfd waits{pipe_.get(), POLLIN, 0};
+      ::ppoll(&waits, 1, &pause, nullptr);
+    }
+  }
+
+  std::int64_t scan() {
+    ++scans_;
+    announce_scan(board_);
+    lose_time();
+    std::int64_t next = kWakeAlways;
+    for (std::size_t i = 0; i < slots_in_use(page_); ++i) {
+      Slot& slot = page_.slot(i);
+      const std::int64_t word = read_deadline(slot);
+      if (!slot_word::is_open(word)) {
+        // Released late is taken note of.
+        if (word == slot_word::kReleasedLate) {
+          finish_verdict(slot, 1);
+        }
+        continue;
+      }
+      if (word > Instant::now().ns) {
+        next = std::min(next, word);
+        continue;
+      }
+      const auto reading = read_slot(page_, i, word);
+      if (reading && try_expire(slot, word)) {
+        ++verdicts_.at(static_cast<std::size_t>(std::stoi(reading->name)));
+        finish_verdict(slot, word);
+      }
+    }
+    lose_time();
+    announce_next_scan(board_, next);
+    return next;
+  }
+
+  void lose_time() {
+    if (slow_) {
+      std::this_thread::yield();
+    }
+  }
+
+  static constexpr std::int64_t kLook = 20'000'000;
+  Board& board_;
+  const PageLayout page_;
+  const bool slow_;
+  UniqueFd pipe_;
+  std::thread thread_;
+  std::atomic<bool> stop_ = false;
+  std::array<std::atomic<int>, kThreads> verdicts_{};
+  std::atomic<int> scans_ = 0;
+};
+
+// Scopes with deadlines from nothing to two milliseconds, most of them left in time; some are held
+// until the verdict is there.
+void work(TimerClient& client, const ModelServer& model, std::size_t self, int rounds) {
+  std::minstd_rand random(static_cast<unsigned>(self + 1));
+  const std::string name = std::to_string(self);
+  int lost = 0;
+  int mistakes = 0;
+  for (int i = 0; i < rounds; ++i) {
+    const bool hold = random() % 100 == 0;
+    const Duration timeout{random() % 2'000'000 + 1};
+    auto scope = client.expires(timeout, name);
+    bool was_judged = false;
+    if (hold) {
+      const Instant bound = Instant::now() + test::kBound;
+      while (model.verdicts(self) != lost + 1 && Instant::now() < bound) {
+        std::this_thread::sleep_for(50us);
+      }
+      mistakes += model.verdicts(self) == lost + 1 ? 0 : 1;
+    } else if (random() % 4 == 0) {
+      was_judged = !scope.renew(timeout + 1ms);
+    }
+    was_judged = !scope.release() || was_judged;
+    mistakes += hold && !was_judged ? 1 : 0;
+    lost += was_judged ? 1 : 0;
+    if (mistakes > 0) {
+      break;
+    }
+  }
+  CHECK(mistakes == 0);
+  CHECK(model.verdicts(self) == lost);
+}
+
+}  // namespace
+
+TEST_CASE("no deadline is missed, and no verdict given on what was released") {
+  for (const bool slow : {false, true}) {
+    FakeServer server;
+    auto client = server.connect();
+    server.board().next_wake = kWakeAlways;
+    ModelServer model(server, slow);
+    std::vector<std::thread> threads;
+    for (std::size_t i = 0; i < kThreads; ++i) {
+      threads.emplace_back([&, i] { work(client, model, i, 3000); });
+    }
+    for (auto& thread : threads) {
+      thread.join();
+    }
+    model.stop();
+    CHECK(model.scans() > 0);
+  }
+}

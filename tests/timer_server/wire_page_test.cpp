@@ -1,0 +1,164 @@
+// What the server keeps of a worker's timers of the pipe, read back as the next server does.
+// SPDX-License-Identifier: MIT
+#include "timer_server/wire_page.hpp"
+
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "tests/timer_server/temp_folder.hpp"
+#include "timer_server/page_guard.hpp"
+#include "timer_server/timer_table.hpp"
+#include "timer_server/worker_page.hpp"
+
+using namespace filetimer;
+using namespace std::chrono_literals;
+
+namespace {
+
+struct Stage {
+  Stage() {
+    PageGuard::install();
+    worker = *table.add_worker(std::move(*open_process(::getpid())));
+    worker->wire_page = std::make_unique<WirePage>(path);
+  }
+
+  Scope& acquire(std::string_view id, std::int64_t deadline, std::size_t shown = 0) {
+    ScopeTerms terms;
+    terms.acquired = {1000};
+    terms.deadline = {deadline};
+    terms.signal = 9;
+    terms.grace = 1500us;
+    return **table.acquire(*worker, id, id.substr(0, shown == 0 ? id.size() : shown), terms);
+  }
+  void save() { REQUIRE(worker->wire_page->save(*worker->process, facts)); }
+  [[nodiscard]] std::vector<SlotReading> kept() const {
+    auto page = WorkerPage::open(path, "1");
+    return page ? page->open_slots() : std::vector<SlotReading>{};
+  }
+  [[nodiscard]] bool has_file() const { return ::access(path.c_str(), F_OK) == 0; }
+
+  TempFolder folder;
+  const std::string path = folder.file("1");
+  std::optional<WorkerFacts> facts;
+  TimerTable table;
+  Worker* worker = nullptr;
+};
+
+}  // namespace
+
+TEST_CASE("Timers of the pipe are kept with all that is known of them") {
+  Stage stage;
+  stage.acquire("forward#2", 5000, 7);
+  stage.save();
+  const auto kept = stage.kept();
+  REQUIRE(kept.size() == 1);
+  CHECK(kept[0].id == "forward#2");
+  CHECK(kept[0].name == "forward");
+  CHECK(kept[0].deadline == Instant{5000});
+  CHECK(kept[0].acquired == Instant{1000});
+  CHECK(kept[0].signal == 9);
+  CHECK(*kept[0].grace_ms == 2);  // rounded up: nobody gets less than was asked for
+  const auto page = WorkerPage::open(stage.path, "1");
+  CHECK(page->claims().pid == ::getpid());
+  CHECK(page->claims().start_time == stage.worker->process->start_time);
+}
+
+TEST_CASE("Who the worker is in its job is kept as soon as it is known") {
+  Stage stage;
+  stage.acquire("forward", 5000);
+  stage.save();
+  stage.facts = worker_facts_claimed("10", "2", "job 7");
+  stage.acquire("step", 5000);
+  stage.save();
+  const auto page = WorkerPage::open(stage.path, "1");
+  CHECK(page->claims().rank == "10");
+  CHECK(page->claims().local_rank == "2");
+  CHECK(page->claims().job_id == "job 7");
+  CHECK(page->claims().comm == stage.worker->process->comm);
+  CHECK(stage.kept().size() == 2);
+}
+
+TEST_CASE("What was opened and closed between two savings is never written") {
+  Stage stage;
+  stage.table.close(stage.acquire("forward", 5000));
+  stage.save();
+  CHECK(!stage.has_file());
+}
+
+TEST_CASE("A renewal, a release and a new scope in the same slot are kept as they stand") {
+  Stage stage;
+  stage.acquire("a", 5000);
+  Scope& released = stage.acquire("b", 6000);
+  stage.save();
+  stage.acquire("a", 7000);
+  stage.table.close(released);
+  stage.save();
+  CHECK(stage.kept().size() == 1);
+  stage.acquire("c", Instant::never().ns);
+  stage.save();
+  const auto kept = stage.kept();
+  REQUIRE(kept.size() == 2);
+  CHECK(kept[0].name == "a");
+  CHECK(kept[0].deadline == Instant{7000});
+  CHECK(kept[1].name == "c");
+  CHECK(kept[1].deadline.is_never());
+}
+
+TEST_CASE("An expired timer is kept as judged until its kill is over") {
+  Stage stage;
+  const WirePage::SlotNumber slot = stage.table.expire(stage.acquire("forward", 5000));
+  stage.save();
+  auto kept = stage.kept();
+  REQUIRE(kept.size() == 1);
+  CHECK(slot_word::is_expired(kept[0].word));
+  CHECK(kept[0].deadline == Instant{5000});
+  stage.worker->wire_page->close(slot);
+  stage.save();
+  CHECK(stage.kept().empty());
+}
+
+TEST_CASE("A slot that another server left is taken until it is closed") {
+  Stage stage;
+  stage.acquire("old", 5000);
+  stage.save();
+  Stage next;
+  next.worker->wire_page = std::make_unique<WirePage>(stage.path);
+  next.worker->wire_page->take_over(1);
+  ScopeTerms terms;
+  terms.deadline = {5000};
+  Scope& old = **next.table.adopt(*next.worker, "old", "old", terms, 0);
+  next.acquire("new", 6000);
+  next.save();
+  CHECK(stage.kept().size() == 2);
+  next.table.close(old);
+  next.save();
+  REQUIRE(stage.kept().size() == 1);
+  CHECK(stage.kept()[0].name == "new");
+}
+
+TEST_CASE("A thousand and twenty-four timers fit, and each finds its own name") {
+  Stage stage;
+  for (int i = 0; i < 1024; ++i) {
+    stage.acquire(fmt::format("scope {}", i), 5000 + i);
+  }
+  stage.save();
+  const auto kept = stage.kept();
+  REQUIRE(kept.size() == 1024);
+  for (std::size_t i = 0; i < kept.size(); ++i) {
+    CHECK(kept[i].name == fmt::format("scope {}", i));
+    CHECK(kept[i].deadline.ns == static_cast<std::int64_t>(5000 + i));
+  }
+}
+
+TEST_CASE("A page that can't be written is an error once, and leaves no stale timers behind") {
+  Stage stage;
+  stage.acquire("a", 5000);
+  stage.worker->wire_page = std::make_unique<WirePage>(stage.folder.file("missing/1"));
+  stage.acquire("b", 5000);
+  CHECK(!stage.worker->wire_page->save(*stage.worker->process, {}));
+  stage.acquire("c", 5000);
+  CHECK(stage.worker->wire_page->save(*stage.worker->process, {}));
+  CHECK(!stage.has_file());
+}

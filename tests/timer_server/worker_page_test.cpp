@@ -1,0 +1,175 @@
+// A mapped page as the server reads it, with the worker's part played by the test.
+// SPDX-License-Identifier: MIT
+#include "timer_server/worker_page.hpp"
+
+#include <doctest/doctest.h>
+#include <unistd.h>
+
+#include "common/wake_protocol.hpp"
+#include "tests/common/test_page.hpp"
+#include "tests/timer_server/temp_folder.hpp"
+#include "timer_server/page_guard.hpp"
+
+using namespace filetimer;
+using namespace std::chrono_literals;
+
+namespace {
+
+// A page in a file, and the worker's own mapping of it.
+struct Stage {
+  explicit Stage(TestPage content = {}) {
+    PageGuard::install();
+    content.write(path);
+    mapping = std::make_unique<MappedFile>(
+        std::move(*MappedFile::map(path, MappedFile::Access::kReadWrite, kPageBytes)));
+    page = std::make_unique<WorkerPage>(std::move(*WorkerPage::open(path, "w-1")));
+  }
+
+  [[nodiscard]] Slot& slot(std::size_t index) const {
+    return PageLayout(mapping->data()).slot(index);
+  }
+
+  TempFolder folder;
+  const std::string path = folder.file("w-1");
+  std::unique_ptr<MappedFile> mapping;
+  std::unique_ptr<WorkerPage> page;
+};
+
+TestPage with_scopes(std::initializer_list<std::int64_t> words) {
+  TestPage page;
+  std::size_t index = 0;
+  for (const std::int64_t word : words) {
+    page.open(index++, {.word = word});
+  }
+  return page;
+}
+
+}  // namespace
+
+TEST_CASE("A scan finds what is due, and when to scan again") {
+  const Stage stage(with_scopes({5000, slot_word::kFree, 1000, slot_word::kNoDeadline, 3000,
+                                 slot_word::expired(900), slot_word::kJudged}));
+  std::vector<WorkerPage::Due> due;
+  CHECK(stage.page->scan({999}, kForever, due) == Instant{1000});
+  CHECK(due.empty());
+  CHECK(stage.page->scan({3000}, kForever, due) == Instant{5000});
+  REQUIRE(due.size() == 2);
+  CHECK(due[0].slot == 2);
+  CHECK(due[1].word == 3000);
+  due.clear();
+  CHECK(stage.page->scan({5000}, kForever, due).is_never());
+}
+
+TEST_CASE("--max-timeout makes a scope due earlier than its page says") {
+  const Stage stage(with_scopes({slot_word::kNoDeadline, 1'000'000}));  // started at 1,000
+  std::vector<WorkerPage::Due> due;
+  CHECK(stage.page->scan({1100}, 200ns, due) == Instant{1200});
+  CHECK(stage.page->scan({1200}, 200ns, due).is_never());
+  CHECK(due.size() == 2);
+}
+
+TEST_CASE("A verdict is one exchange: who comes first wins, the other one is told") {
+  const Stage stage(with_scopes({1000, 1000, 1000, 1000}));
+  // The worker first.
+  CHECK(try_release(stage.slot(0), 1000));
+  CHECK(!stage.page->try_expire(0, 1000));
+  CHECK(try_renew(stage.slot(1), 1000, 2000));
+  CHECK(!stage.page->try_expire(1, 1000));
+  // The server first.
+  CHECK(stage.page->try_expire(2, 1000));
+  CHECK(!try_release(stage.slot(2), 1000));
+  CHECK(stage.page->try_expire(3, 1000));
+  CHECK(!try_renew(stage.slot(3), 1000, 2000));
+  CHECK(!stage.page->was_released_late(3, 1000));
+  CHECK(release_late(stage.slot(3)) == slot_word::kReleasedLate);
+  CHECK(stage.page->was_released_late(3, 1000));
+}
+
+TEST_CASE("A slot is given back when both sides are done with it, whoever is first") {
+  const Stage stage(with_scopes({1000, 1000}));
+  CHECK(stage.page->try_expire(0, 1000));
+  release_late(stage.slot(0));
+  CHECK(stage.slot(0).deadline == slot_word::kReleasedLate);
+  stage.page->finish(0, 1000);
+  CHECK(stage.slot(0).deadline == slot_word::kFree);
+  CHECK(stage.page->try_expire(1, 1000));
+  stage.page->finish(1, 1000);
+  CHECK(stage.slot(1).deadline == slot_word::kJudged);
+  CHECK(release_late(stage.slot(1)) == slot_word::kFree);
+}
+
+TEST_CASE("What was judged can still be read, and is told among the open ones") {
+  const Stage stage(with_scopes({1000, 2000}));
+  CHECK(stage.page->try_expire(0, 1000));
+  const auto reading = stage.page->read(0, slot_word::expired(1000));
+  REQUIRE(reading);
+  CHECK(reading->name == "forward");
+  CHECK(reading->deadline == Instant{1000});
+  CHECK(stage.page->open_slots().size() == 2);
+  const auto judged = stage.page->judged_slots();
+  REQUIRE(judged.size() == 1);
+  CHECK(judged[0].word == 1000);
+  stage.page->reopen(0, 1000);
+  CHECK(stage.slot(0).deadline == 1000);
+}
+
+TEST_CASE("A page that is cut short reads as empty and is not whole, and the server lives") {
+  const Stage stage(with_scopes({1000, 2000}));
+  REQUIRE(::truncate(stage.path.c_str(), 0) == 0);
+  std::vector<WorkerPage::Due> due;
+  CHECK(stage.page->scan({5000}, kForever, due).is_never());
+  CHECK(due.empty());
+  CHECK(!stage.page->is_whole());
+  CHECK(!stage.page->try_expire(0, 1000));
+  CHECK(stage.page->open_slots().empty());
+}
+
+TEST_CASE("A page cut in its middle loses what is behind, and counts for nothing") {
+  TestPage content;
+  for (std::size_t i = 0; i < 1024; ++i) {
+    content.open(i, {.word = 1000});
+  }
+  const Stage stage(content);
+  REQUIRE(::truncate(stage.path.c_str(), 8192) == 0);
+  std::vector<WorkerPage::Due> due;
+  stage.page->scan({5000}, kForever, due);
+  CHECK(due.empty());
+  CHECK(!stage.page->is_whole());
+}
+
+TEST_CASE("A number of slots beyond all bounds is bounded") {
+  TestPage content = with_scopes({1000});
+  content.header().slots = 0xFFFF'FFFF;
+  const Stage stage(content);
+  std::vector<WorkerPage::Due> due;
+  stage.page->scan({1000}, kForever, due);
+  CHECK(due.size() == 1);
+}
+
+TEST_CASE("The kernel names who holds a page") {
+  const Stage stage;
+  CHECK(stage.page->owner().error().errno_value == ESRCH);
+  SteppedChild worker({[&] {
+    static std::optional<FileLock> lock;  // for as long as the child lives
+    auto taken = FileLock::take(stage.path);
+    if (taken) {
+      lock.emplace(std::move(*taken));
+    }
+    return lock.has_value();
+  }});
+  REQUIRE(worker.next());
+  CHECK(*stage.page->owner() == worker.pid());
+  worker.end();
+  CHECK(!stage.page->owner());
+}
+
+TEST_CASE("A thread that ended is told once for each scope it left") {
+  TestPage content;
+  content.open(0, {.acquired = 10, .word = 1000, .flags = slot_flag::kThreadEnded});
+  content.open(1, {.acquired = 20, .word = 1000});
+  const Stage stage(content);
+  CHECK(stage.page->take_thread_ended().size() == 1);
+  CHECK(stage.page->take_thread_ended().empty());
+  stage.slot(1).flags = slot_flag::kThreadEnded;
+  CHECK(stage.page->take_thread_ended().size() == 1);
+}

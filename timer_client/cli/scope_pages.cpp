@@ -1,0 +1,295 @@
+// SPDX-License-Identifier: MIT
+#include "timer_client/cli/scope_pages.hpp"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <limits>
+#include <tuple>
+#include <utility>
+
+#include "common/board.hpp"
+#include "common/posix.hpp"
+#include "common/run_folder.hpp"
+#include "timer_client/cli/page_copy.hpp"
+
+namespace filetimer::cli {
+namespace {
+
+struct CloseFolder {
+  void operator()(DIR* folder) const { ::closedir(folder); }
+};
+using Folder = std::unique_ptr<DIR, CloseFolder>;
+
+// Nothing may wait here (a FIFO, a device) and no symlink leads elsewhere.
+UniqueFd open_to_look(int folder, const char* name, int flags = 0) {
+  return UniqueFd(retry_eintr([&] {
+    return ::openat(folder, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC | flags);
+  }));
+}
+
+// --- processes ---
+
+std::string read_proc(pid_t pid, const char* name) {
+  const std::string path = fmt::format("/proc/{}/{}", pid, name);
+  std::array<char, 1024> bytes{};
+  const UniqueFd file = open_to_look(AT_FDCWD, path.c_str());
+  const ssize_t got =
+      file ? retry_eintr([&] { return ::read(file.get(), bytes.data(), bytes.size()); }) : 0;
+  return {bytes.data(), got > 0 ? static_cast<std::size_t>(got) : 0};
+}
+
+// Field 22 of /proc/PID/stat; 0 when there is no such process. A zombie has ended.
+std::uint64_t start_time_of(pid_t pid) {
+  const std::string stat = read_proc(pid, "stat");
+  const std::size_t name_end = stat.rfind(')');  // the name may hold anything
+  if (name_end == std::string::npos || name_end + 2 >= stat.size() || stat[name_end + 2] == 'Z' ||
+      stat[name_end + 2] == 'X') {
+    return 0;
+  }
+  std::size_t at = name_end + 2;
+  for (int field = 3; field < 22; ++field) {
+    at = stat.find(' ', at);
+    if (at == std::string::npos) {
+      return 0;
+    }
+    ++at;
+  }
+  std::uint64_t ticks = 0;
+  std::from_chars(stat.data() + at, stat.data() + stat.size(), ticks);
+  return ticks;
+}
+
+std::string comm_of(pid_t pid) {
+  std::string comm = read_proc(pid, "comm");
+  if (comm.ends_with('\n')) {
+    comm.pop_back();
+  }
+  return comm;
+}
+
+// --- locks ---
+
+struct Lock {
+  bool is_held = false;
+  pid_t holder = 0;  // 0: in a pid namespace that we can't see
+};
+
+Lock lock_on(int file) {
+  struct flock lock {};
+  lock.l_type = F_WRLCK;
+  lock.l_whence = SEEK_SET;
+  if (::fcntl(file, F_GETLK, &lock) != 0 || lock.l_type == F_UNLCK) {
+    return {};
+  }
+  return {true, std::max(lock.l_pid, 0)};
+}
+
+// --- the folder ---
+
+// Who the page's scopes belong to; nothing when that worker has ended. A native page's word on its
+// owner counts only where the kernel has none: the lock was lost, or its holder can't be seen.
+std::optional<ScopeOwner> owner_of(int file, const PageClaims& claims, ServedBy transport) {
+  const Lock lock = transport == ServedBy::kPage ? lock_on(file) : Lock{};
+  ScopeOwner owner;
+  owner.transport = transport;
+  owner.comm = claims.comm;
+  owner.rank = claims.rank;
+  owner.local_rank = claims.local_rank;
+  owner.job_id = claims.job_id;
+  const pid_t pid = lock.holder > 0 ? lock.holder : std::max(claims.pid, 0);
+  const std::uint64_t start_time = pid > 0 ? start_time_of(pid) : 0;
+  const bool is_named =
+      lock.holder > 0 || (start_time != 0 && start_time == claims.start_time && claims.pid > 0);
+  if (!is_named) {
+    return lock.is_held ? std::optional(owner) : std::nullopt;
+  }
+  owner.pid = pid;
+  owner.start_time = start_time;
+  if (std::string comm = comm_of(pid); !comm.empty()) {
+    owner.comm = std::move(comm);
+  }
+  return owner;
+}
+
+class FolderReader {
+ public:
+  FolderReader(Duration max_timeout, ReadStatistics with_statistics)
+      : max_timeout_(max_timeout),
+        with_statistics_(with_statistics == ReadStatistics::kYes),
+        boot_(this_boot()) {}
+
+  Status read(const std::string& path, ServedBy transport) {
+    UniqueFd fd = open_to_look(AT_FDCWD, path.c_str(), O_DIRECTORY);
+    if (!fd) {
+      return errno == ENOENT ? Status{}
+                             : system_error(fmt::format("cannot open the folder '{}'", path));
+    }
+    const Folder folder(::fdopendir(fd.get()));
+    if (!folder) {
+      return system_error(fmt::format("cannot read the folder '{}'", path));
+    }
+    const int folder_fd = fd.release();  // now the folder's
+    std::size_t seen = 0;
+    while (const dirent* const entry = ::readdir(folder.get())) {
+      const std::string_view name = entry->d_name;
+      if (name.starts_with('.') || (transport == ServedBy::kPage && name == kServerPagesName)) {
+        continue;  // pages that are being made, and the server's own
+      }
+      if (++seen > kMaxPageFilesRead) {
+        reading_.cut_short = true;
+        break;
+      }
+      if (const Status read = read_file(folder_fd, entry->d_name, transport); !read) {
+        skip(transport, name, read.error().message);
+      }
+    }
+    return {};
+  }
+
+  void skip(ServedBy transport, std::string_view name, std::string_view why) {
+    if (++reading_.skipped <= kMaxSkippedNamed) {
+      reading_.skipped_names.push_back(fmt::format(
+          "{}{}{} ({})", transport == ServedBy::kPipe ? kServerPagesName : std::string_view{},
+          transport == ServedBy::kPipe ? "/" : "", name, why));
+    }
+  }
+
+  FolderReading finish() && {
+    const auto key = [](const ListedScope& scope) {
+      return std::tuple(rank_number(scope.owner->rank), scope.owner->rank,
+                        scope.owner->pid.value_or(0), scope.slot.acquired);
+    };
+    std::stable_sort(reading_.scopes.begin(), reading_.scopes.end(),
+                     [&](const ListedScope& a, const ListedScope& b) { return key(a) < key(b); });
+    return std::move(reading_);
+  }
+
+ private:
+  // What is no number, or unknown, comes last.
+  static std::uint64_t rank_number(const std::string& rank) {
+    std::uint64_t number = 0;
+    const auto [end, error] = std::from_chars(rank.data(), rank.data() + rank.size(), number);
+    return error == std::errc{} && end == rank.data() + rank.size()
+               ? number
+               : std::numeric_limits<std::uint64_t>::max();
+  }
+
+  Status read_file(int folder, const char* name, ServedBy transport) {
+    if (!is_page_name(name)) {
+      return failure("no page is called so");
+    }
+    const UniqueFd file = open_to_look(folder, name);
+    if (!file) {
+      if (errno == ENOENT) {
+        return {};  // removed since
+      }
+      return errno == ELOOP ? failure("it is a symlink") : system_error("cannot open it");
+    }
+    const auto claims = copy_.read_header(file.get());
+    if (!claims) {
+      return tl::unexpected<Error>(claims.error());
+    }
+    if (claims->boot != boot_) {
+      return {};  // its times mean nothing now
+    }
+    if (with_statistics_) {
+      return copy_.read_statistics(file.get(), reading_.statistics);
+    }
+    const auto owner = owner_of(file.get(), *claims, transport);
+    if (!owner) {
+      return {};
+    }
+    auto slots = copy_.read_slots(file.get());
+    if (!slots) {
+      return tl::unexpected<Error>(slots.error());
+    }
+    const auto shared_owner = std::make_shared<const ScopeOwner>(*owner);
+    for (SlotReading& slot : *slots) {
+      const Instant due = std::min(slot.deadline, slot.started + max_timeout_);
+      reading_.scopes.push_back({shared_owner, std::move(slot), due});
+    }
+    return {};
+  }
+
+  Duration max_timeout_;
+  bool with_statistics_;
+  BootId boot_;
+  PageCopy copy_;
+  FolderReading reading_;
+};
+
+}  // namespace
+
+Duration ListedScope::granted() const {
+  return due.is_never() ? kForever : std::max(due - slot.started, Duration::zero());
+}
+
+Result<FolderReading> read_pages(const std::string& dir, Duration max_timeout,
+                                 ReadStatistics with_statistics) {
+  FolderReader reader(max_timeout, with_statistics);
+  const std::string pages = fmt::format("{}/{}", dir, kPagesName);
+  if (Status read = reader.read(pages, ServedBy::kPage); !read) {
+    return tl::unexpected<Error>(std::move(read.error()));
+  }
+  // A worker may have put something else in its place.
+  const std::string servers = fmt::format("{}/{}", pages, kServerPagesName);
+  if (const Status read = reader.read(servers, ServedBy::kPipe); !read) {
+    reader.skip(ServedBy::kPage, kServerPagesName, read.error().message);
+  }
+  return std::move(reader).finish();
+}
+
+std::string skipped_text(const FolderReading& reading) {
+  if (reading.skipped == 0) {
+    return {};
+  }
+  std::string text = fmt::format(
+      "skipped {}: {}",
+      reading.skipped == 1 ? std::string("1 file that is no scope page")
+                           : fmt::format("{} files that are no scope pages", reading.skipped),
+      fmt::join(reading.skipped_names, ", "));
+  if (reading.skipped > reading.skipped_names.size()) {
+    text += fmt::format(" and {} more", reading.skipped - reading.skipped_names.size());
+  }
+  return text;
+}
+
+ServerSeen look_for_server(const std::string& dir) {
+  ServerSeen seen;
+  struct stat st {};
+  if (::stat(dir.c_str(), &st) != 0) {
+    const int error = errno;
+    seen.why_not =
+        error == ENOENT
+            ? fmt::format("no timer server: there is no folder '{}'", dir)
+            : "no timer server: " +
+                  system_error(fmt::format("cannot look at '{}'", dir), error).value().message;
+    return seen;
+  }
+  const std::string path = fmt::format("{}/{}", dir, kBoardName);
+  const UniqueFd file = open_to_look(AT_FDCWD, path.c_str());
+  seen.is_there = file && lock_on(file.get()).is_held;
+  if (!seen.is_there) {
+    seen.why_not = fmt::format("no timer server in '{}': {}", dir,
+                               file ? "nobody holds its lock" : "nothing was ever served here");
+  }
+  alignas(64) std::array<std::byte, sizeof(Board)> bytes{};
+  if (file && ::fstat(file.get(), &st) == 0 && S_ISREG(st.st_mode) &&
+      read_at(file.get(), bytes.data(), bytes.size(), 0)) {
+    const auto& board = *reinterpret_cast<const Board*>(bytes.data());
+    const std::int64_t max_timeout = board.max_timeout.load(std::memory_order_relaxed);
+    if (board.magic == kBoardMagic && board.version == kBoardVersion && board.boot == this_boot() &&
+        max_timeout > 0) {
+      seen.max_timeout = Duration{max_timeout};
+    }
+  }
+  return seen;
+}
+
+}  // namespace filetimer::cli

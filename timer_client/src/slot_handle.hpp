@@ -1,0 +1,98 @@
+// What this process knows of a slot of its scope page, beside what stands in the page itself: which
+// thread the slot is with, the name it was last used for, and which of its scopes is the open one.
+// A cache line that only the slot's thread writes while it enters and leaves scopes.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <string_view>
+
+#include "common/scope_page.hpp"
+
+namespace filetimer {
+
+class OwnPage;
+class ThreadSlots;
+
+// What a scope goes by within a thread: its name as the caller wrote it, or the file and line where
+// it is opened; and whether it is counted. Compared before anything is copied or formatted.
+struct ScopeKey {
+  static ScopeKey of_name(std::string_view name, bool is_counted) {
+    return {name.data(), name.size() << 2 | (is_counted ? kCounted : 0)};
+  }
+  static ScopeKey of_line(const char* file, int line, bool is_counted) {
+    const std::uint64_t number = static_cast<unsigned>(line);
+    return {file, number << 2 | (is_counted ? kCounted : 0) | kLine};
+  }
+
+  [[nodiscard]] bool is_line() const { return (tag & kLine) != 0; }
+  [[nodiscard]] bool is_counted() const { return (tag & kCounted) != 0; }
+  [[nodiscard]] int line() const { return static_cast<int>(tag >> 2); }
+  [[nodiscard]] std::string_view given() const {
+    return is_line() ? std::string_view(text) : std::string_view(text, tag >> 2);
+  }
+
+  const char* text = nullptr;
+  std::uint64_t tag = 0;  // the name's size or the line, and the two bits
+
+ private:
+  static constexpr std::uint64_t kLine = 1;
+  static constexpr std::uint64_t kCounted = 2;
+  ScopeKey(const char* its_text, std::uint64_t its_tag) : text(its_text), tag(its_tag) {}
+};
+
+struct alignas(64) SlotHandle {
+  static constexpr std::uint64_t kUnbound = ~std::uint64_t{0};  // no scope's tag
+
+  Slot* slot = nullptr;
+  OwnPage* page = nullptr;
+  // Which of the slot's scopes is open or comes next. Relaxed: moved on before the slot is released
+  // and read after it was found free, so the slot's deadline orders it.
+  std::atomic<std::uint64_t> generation{1};
+  // The client that releases the scope when it goes; 0: a TimerScope does. Ordered likewise.
+  std::atomic<std::uint64_t> client{0};
+  // Changed with the Keeper's lock; read by whoever releases the scope. Relaxed: see leave_scope().
+  std::atomic<ThreadSlots*> owner{nullptr};
+  SlotStatistics* statistics = nullptr;  // null: not counted
+  SlotHandle* ring = this;               // the thread's other slots of the same key
+  std::uint64_t tag = kUnbound;
+  std::string given;  // with `tag`, what the slot is bound to
+  std::uint32_t index = 0;
+
+  [[nodiscard]] bool is_free() const {
+    // Pairs with the release in try_release(), from whatever thread, and the server's.
+    return slot->deadline.load(std::memory_order_acquire) == slot_word::kFree;
+  }
+  [[nodiscard]] bool is_bound_to(ScopeKey key) const {
+    return tag == key.tag && (key.is_line() ? std::strcmp(given.c_str(), key.text) == 0
+                                            : same_bytes(given.data(), key.text, given.size()));
+  }
+
+ private:
+  // As memcmp(), which costs more to call than most names take to compare.
+  static bool same_bytes(const char* a, const char* b, std::size_t size) {
+    if (size > 16) {
+      return std::memcmp(a, b, size) == 0;
+    }
+    if (size >= 8) {
+      return same_word<std::uint64_t>(a, b) && same_word<std::uint64_t>(a + size - 8, b + size - 8);
+    }
+    if (size >= 4) {
+      return same_word<std::uint32_t>(a, b) && same_word<std::uint32_t>(a + size - 4, b + size - 4);
+    }
+    return size == 0 || (a[0] == b[0] && a[size / 2] == b[size / 2] && a[size - 1] == b[size - 1]);
+  }
+  template <class Word>
+  static bool same_word(const char* a, const char* b) {
+    Word in_a = 0;
+    Word in_b = 0;
+    std::memcpy(&in_a, a, sizeof in_a);
+    std::memcpy(&in_b, b, sizeof in_b);
+    return in_a == in_b;
+  }
+};
+
+}  // namespace filetimer

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: MIT
+#include "timer_server/board_file.hpp"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <utility>
+
+namespace filetimer {
+
+Result<BoardFile> BoardFile::open(const std::string& path, Duration max_timeout) {
+  auto file = MappedFile::map(path, MappedFile::Access::kReadWrite, kBoardBytes);
+  if (!file) {
+    return tl::unexpected<Error>(std::move(file.error()));
+  }
+  // Through the mapping's descriptor: closing another one of this file would drop the lock.
+  if (const int error = ::posix_fallocate(file->descriptor(), 0, kBoardBytes); error != 0) {
+    return system_error(fmt::format("cannot make room for '{}'", path), error);
+  }
+  BoardFile opened(std::move(*file));
+  Board& board = opened.board();
+  board.next_wake.store(kWakeAlways, std::memory_order_seq_cst);
+  board.max_timeout.store(max_timeout.count(), std::memory_order_relaxed);
+  board.server_pid.store(::getpid(), std::memory_order_relaxed);
+  board.boot = this_boot();
+  board.bytes = kBoardBytes;
+  board.version = kBoardVersion;
+  board.magic = kBoardMagic;
+  return opened;
+}
+
+void BoardFile::serve() {
+  if (std::exchange(is_served_, true)) {
+    return;
+  }
+  board().incarnation.fetch_add(1, std::memory_order_seq_cst);
+  board().state.store(static_cast<std::uint32_t>(ServerState::kServing), std::memory_order_release);
+}
+
+void BoardFile::stop() {
+  board().state.store(static_cast<std::uint32_t>(ServerState::kStopped), std::memory_order_release);
+  board().next_wake.store(kWakeNever, std::memory_order_seq_cst);
+}
+
+}  // namespace filetimer

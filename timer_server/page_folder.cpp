@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: MIT
+#include "timer_server/page_folder.hpp"
+
+#include <dirent.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <charconv>
+#include <memory>
+
+#include "common/run_folder.hpp"
+
+namespace filetimer {
+namespace {
+
+constexpr std::string_view kOwners = ".owners";
+
+template <class Visit>
+void for_each_entry(const std::string& path, Visit&& visit) {
+  const std::unique_ptr<DIR, int (*)(DIR*)> folder(::opendir(path.c_str()), ::closedir);
+  while (const dirent* const entry = folder ? ::readdir(folder.get()) : nullptr) {
+    if (entry->d_name[0] != '.') {
+      visit(std::string(entry->d_name));
+    }
+  }
+}
+
+template <class Number>
+bool read_number(std::string_view text, Number& number) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  return error == std::errc{} && end == text.data() + text.size();
+}
+
+}  // namespace
+
+Result<PageFolder> PageFolder::make(const std::string& dir) {
+  PageFolder folder(fmt::format("{}/{}", dir, kPagesName));
+  for (const std::string& path : {folder.path_, fmt::format("{}/{}", folder.path_, kOwners),
+                                  fmt::format("{}/{}", folder.path_, kServerPagesName)}) {
+    if (auto made = create_run_folder(path); !made) {
+      return tl::unexpected<Error>(std::move(made.error()));
+    }
+  }
+  return folder;
+}
+
+std::string PageFolder::page_path(std::string_view name) const {
+  return fmt::format("{}/{}", path_, name);
+}
+
+std::string PageFolder::server_path(std::string_view name) const {
+  return fmt::format("{}/{}/{}", path_, kServerPagesName, name);
+}
+
+std::string PageFolder::owner_path(std::string_view name) const {
+  return fmt::format("{}/{}/{}", path_, kOwners, name);
+}
+
+std::vector<std::string> PageFolder::names() const {
+  std::vector<std::string> names;
+  for_each_entry(path_, [&](std::string name) {
+    if (name != kServerPagesName) {
+      names.push_back(std::move(name));
+    }
+  });
+  return names;
+}
+
+bool PageFolder::has_changed() {
+  struct stat st {};
+  if (::stat(path_.c_str(), &st) != 0) {
+    return false;
+  }
+  const std::int64_t changed_at = st.st_mtim.tv_sec * 1'000'000'000LL + st.st_mtim.tv_nsec;
+  return std::exchange(changed_at_, changed_at) != changed_at;
+}
+
+std::vector<pid_t> PageFolder::wire_workers() const {
+  std::vector<pid_t> pids;
+  for_each_entry(fmt::format("{}/{}", path_, kServerPagesName), [&](const std::string& name) {
+    pid_t pid = 0;
+    if (read_number(name, pid) && pid > 1) {
+      pids.push_back(pid);
+    }
+  });
+  return pids;
+}
+
+void PageFolder::confirm(std::string_view name, Owner owner) const {
+  const std::string path = owner_path(name);
+  const std::string target = fmt::format("{}-{}", owner.pid, owner.start_time);
+  ::unlink(path.c_str());
+  // A symlink is made whole or not at all. Without it the page's lock is all there is to go by.
+  (void)!::symlink(target.c_str(), path.c_str());
+}
+
+std::optional<PageFolder::Owner> PageFolder::confirmed_owner(std::string_view name) const {
+  char target[64];
+  const ssize_t length = ::readlink(owner_path(name).c_str(), target, sizeof target);
+  if (length <= 0) {
+    return std::nullopt;
+  }
+  const std::string_view text(target, static_cast<std::size_t>(length));
+  const std::size_t dash = text.find('-');
+  Owner owner;
+  if (dash == text.npos || !read_number(text.substr(0, dash), owner.pid) ||
+      !read_number(text.substr(dash + 1), owner.start_time)) {
+    return std::nullopt;
+  }
+  return owner;
+}
+
+void PageFolder::remove(std::string_view name) const {
+  ::unlink(page_path(name).c_str());
+  ::unlink(owner_path(name).c_str());
+}
+
+}  // namespace filetimer

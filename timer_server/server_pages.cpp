@@ -1,0 +1,426 @@
+// The server's pages: whose they are, when they are read, and what is found on them. The deadlines
+// of a page are judged like those of the pipe, in Server::judge(); here they are only collected.
+// SPDX-License-Identifier: MIT
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+
+#include "common/limits.hpp"
+#include "common/wake_protocol.hpp"
+#include "timer_server/messages.hpp"
+#include "timer_server/server.hpp"
+
+namespace filetimer {
+namespace {
+
+// Libraries in one process that each have a page of their own; more is somebody's game.
+constexpr std::size_t kMaxPagesPerWorker = 8;
+// Pages at a time whose worker may be on its way out.
+constexpr std::size_t kMaxUnclaimedPages = 64;
+// Files in `scopes` that one sweep looks at, and names of those it need not look at again.
+constexpr std::size_t kMaxLooksPerSweep = 256;
+constexpr std::size_t kMaxRefusedPages = 16384;
+// `left_open` records for pages of workers that nobody has seen alive: anybody can make such files.
+constexpr std::size_t kMaxPutAwayScopes = 8192;
+
+// The pid of a process in the innermost namespace that it lives in; 0: not known.
+pid_t innermost_pid(pid_t pid) {
+  const auto status = read_small_file(fmt::format("/proc/{}/status", pid));
+  constexpr std::string_view kKey = "\nNSpid:";
+  const std::size_t at = status ? status->find(kKey) : std::string::npos;
+  if (at == std::string::npos) {
+    return 0;
+  }
+  const std::string_view line =
+      std::string_view(*status).substr(at + 1, status->find('\n', at + 1) - at - 1);
+  const std::size_t last = line.find_last_of("\t ");
+  pid_t inner = 0;
+  std::from_chars(line.data() + last + 1, line.data() + line.size(), inner);
+  return inner;
+}
+
+// Empty when it is not for us to see.
+std::string time_namespace(std::string_view pid) {
+  std::array<char, 64> target{};
+  const ssize_t length =
+      ::readlink(fmt::format("/proc/{}/ns/time", pid).c_str(), target.data(), target.size());
+  return length > 0 ? std::string(target.data(), static_cast<std::size_t>(length)) : std::string{};
+}
+
+// The process that a page says is its worker, if it lives.
+std::optional<Process> claimed_process(const PageClaims& claims) {
+  auto process = open_process(claims.pid);
+  const bool is_it =
+      process && (claims.start_time == 0 || process->start_time == claims.start_time);
+  return is_it ? std::optional(std::move(*process)) : std::nullopt;
+}
+
+// What the page says of its worker, against what the kernel says.
+Status check_claims(const PageClaims& claims, const Process& process) {
+  if (claims.boot != this_boot()) {
+    return failure("it is of another boot of this machine");
+  }
+  const pid_t inner = innermost_pid(process.pid);
+  if (claims.pid != (inner == 0 ? process.pid : inner)) {
+    return failure(fmt::format("it says pid {}: expected {}, who holds its lock", claims.pid,
+                               inner == 0 ? process.pid : inner));
+  }
+  if (claims.start_time != 0 && claims.start_time != process.start_time) {
+    return failure(fmt::format("it says that pid {} started at {}: expected {}", claims.pid,
+                               claims.start_time, process.start_time));
+  }
+  const std::string theirs = time_namespace(fmt::format("{}", process.pid));
+  const std::string ours = time_namespace("self");
+  if (!theirs.empty() && !ours.empty() && theirs != ours) {
+    return failure(
+        fmt::format("pid {} lives in another time namespace ({}): its deadlines mean something "
+                    "else than ours",
+                    process.pid, theirs));
+  }
+  return {};
+}
+
+}  // namespace
+
+// A worker says that there is something new on its page.
+void Server::on_page_hint(std::string_view name) {
+  if (!is_page_name(name)) {
+    rejections_.add(
+        fmt::format("x_page is no name of a page: expected letters, digits and '-', at most {}",
+                    kMaxPageNameBytes),
+        name, 0);
+    return;
+  }
+  scan_wanted_ = true;
+  std::string page(name);
+  if (!pages_.contains(page)) {
+    look_at_page(page);
+  }
+  if (pages_.contains(page) && std::ranges::find(hinted_pages_, page) == hinted_pages_.end()) {
+    hinted_pages_.push_back(std::move(page));
+  }
+}
+
+void Server::look_at_page(const std::string& name) {
+  const auto refuse = [&](std::string_view reason) {
+    rejections_.add(fmt::format("page '{}': {}", name, reason), name, 0);
+    if (refused_pages_.size() >= kMaxRefusedPages) {
+      refused_pages_.clear();
+    }
+    refused_pages_.insert(name);
+  };
+  auto opened = WorkerPage::open(page_folder_.page_path(name), name);
+  if (!opened) {
+    refuse(opened.error().message);
+    return;
+  }
+  auto page = std::make_shared<WorkerPage>(std::move(*opened));
+  if (page->claims().boot != this_boot()) {
+    put_away(*page, "the machine was restarted");
+    return;
+  }
+  const Result<Worker*> worker = owner_of(*page);
+  if (!worker) {
+    if (worker.error().errno_value != ESRCH) {
+      refuse(worker.error().message);
+    } else if (auto claimed = claimed_process(page->claims()); !claimed) {
+      unclaimed_.erase(name);
+      put_away(*page, "the worker ended inside the scope, unseen");
+    } else if (unclaimed_.erase(name) > 0 || unclaimed_.size() >= kMaxUnclaimedPages) {
+      refuse(worker.error().message);
+    } else {
+      wait_for_end(name, std::move(*claimed));
+    }
+    return;
+  }
+  unclaimed_.erase(name);
+  if ((*worker)->pages.size() >= kMaxPagesPerWorker) {
+    refuse(fmt::format("pid {} has {} pages already", (*worker)->process->pid, kMaxPagesPerWorker));
+    return;
+  }
+  page->close_descriptor();
+  page_folder_.confirm(name, {(*worker)->process->pid, (*worker)->process->start_time});
+  refused_pages_.erase(name);
+  pages_[name] = *worker;
+  (*worker)->pages.push_back(std::move(page));
+  scan_wanted_ = true;
+  messages::debug("page '{}' is of pid {}", name, (*worker)->process->pid);
+}
+
+// The worker that a page belongs to: who holds its lock, or who held it when a server last asked.
+Result<Worker*> Server::owner_of(const WorkerPage& page) {
+  const Result<pid_t> holder = page.owner();
+  const auto confirmed = page_folder_.confirmed_owner(page.name());
+  if (!holder && !confirmed) {
+    return tl::unexpected<Error>(holder.error());
+  }
+  const pid_t pid = holder ? *holder : confirmed->pid;
+  if (pid == ::getpid()) {
+    return failure("this server holds its lock");
+  }
+  auto process = open_process(pid);
+  if (!process) {
+    return tl::unexpected<Error>(std::move(process.error()));
+  }
+  if (holder) {
+    // Asked again: the pid that was named may have come to mean another before it was opened.
+    const Result<pid_t> again = page.owner();
+    if (!again || *again != pid) {
+      return tl::unexpected<Error>(Error{fmt::format("pid {} has let go of it", pid), ESRCH});
+    }
+  } else if (process->start_time != confirmed->start_time) {
+    return tl::unexpected<Error>(Error{fmt::format("pid {} has ended", pid), ESRCH});
+  }
+  if (process->uid != ::geteuid()) {
+    return failure(fmt::format("pid {} belongs to user {}: expected a process of user {}", pid,
+                               process->uid, ::geteuid()));
+  }
+  if (Status checked = check_claims(page.claims(), *process); !checked) {
+    return tl::unexpected<Error>(std::move(checked.error()));
+  }
+  if (Worker* const known = table_.find_worker(pid)) {
+    if (known->process->start_time == process->start_time && known->process->is_alive()) {
+      return known;
+    }
+    bury(*known);
+  }
+  return watch(std::move(*process));
+}
+
+// A worker that ends lets go of its lock a moment before its end can be seen. So its page is looked
+// at again then; if it should live on, the next sweep refuses the page.
+void Server::wait_for_end(const std::string& name, Process process) {
+  Unclaimed& unclaimed = unclaimed_[name];
+  unclaimed.process = std::make_shared<Process>(std::move(process));
+  unclaimed.end = add_io(unclaimed.process->pidfd.get(), kDeathsFirst, [this, name] {
+    look_at_page(std::string(name));  // a copy: this handler may end with it
+    turn();
+  });
+}
+
+// The page of a worker that no server will see alive: told once, and removed.
+void Server::put_away(WorkerPage& page, std::string_view reason) {
+  const PageClaims& claims = page.claims();
+  WorkerIdentity worker;
+  Process process;
+  process.pid = claims.pid;
+  process.start_time = claims.start_time;
+  process.uid = claims.uid;
+  process.comm = claims.comm;
+  worker.process = std::make_shared<const Process>(std::move(process));
+  worker.facts = std::make_shared<std::optional<WorkerFacts>>(
+      worker_facts_claimed(claims.rank, claims.local_rank, claims.job_id));
+  const Instant now = Instant::now();
+  for (const SlotReading& reading : page.open_slots()) {
+    if (!slot_word::is_open(reading.word) || (reading.flags & slot_flag::kWholeProcess) != 0) {
+      continue;
+    }
+    if (++put_away_scopes_ <= kMaxPutAwayScopes) {
+      log_->append(records_.left_open(worker, view_of(reading), now, reason));
+    }
+  }
+  page.add_statistics(*ended_statistics_);
+  page_folder_.remove(page.name());
+}
+
+// At the start: whoever was watched is watched on.
+void Server::adopt_pages(std::vector<PastVerdict>& past) {
+  page_folder_.has_changed();
+  for (const std::string& name : page_folder_.names()) {
+    if (is_page_name(name)) {
+      look_at_page(name);
+    } else {
+      rejections_.add(fmt::format("'{}' in the folder of pages is none", name), name, 0);
+    }
+  }
+  table_.for_each_worker([&](const Worker& worker) {
+    for (const auto& page : worker.pages) {
+      adopted_scopes_ += page->open_slots().size();
+    }
+  });
+  for (const pid_t pid : page_folder_.wire_workers()) {
+    adopt_wire_page(pid, past);
+  }
+}
+
+// A hint that was lost (its writer was killed, the pipe was gone) is made good within a sweep.
+void Server::look_for_pages() {
+  std::vector<std::string> unclaimed;
+  for (const auto& [name, waiting] : unclaimed_) {
+    unclaimed.push_back(name);
+  }
+  for (const std::string& name : unclaimed) {
+    look_at_page(name);
+  }
+  if (!page_folder_.has_changed() && !pages_unlooked_) {
+    return;
+  }
+  std::size_t looks = 0;
+  for (const std::string& name : page_folder_.names()) {
+    if (is_page_name(name) && !pages_.contains(name) && !refused_pages_.contains(name) &&
+        ++looks <= kMaxLooksPerSweep) {
+      look_at_page(name);
+    }
+  }
+  pages_unlooked_ = looks > kMaxLooksPerSweep;
+}
+
+// Reads every page; the order of it is argued in common/wake_protocol.hpp. What is due is judged
+// before the board says when we wake next, so a worker that renews in between wakes us.
+void Server::scan_pages(Instant woke, std::vector<DueScope>& due) {
+  Board& board = boards_.back().board();
+  announce_scan(board);
+  scan_wanted_ = false;
+  next_scan_ = Instant::never();
+  const Duration longest = settings_.max_timeout.value_or(kForever);
+  std::vector<WorkerPage::Due> candidates;
+  std::vector<std::pair<Worker*, std::shared_ptr<WorkerPage>>> cut_short;
+  table_.for_each_worker([&](Worker& worker) {
+    if (worker.dying) {
+      return;
+    }
+    for (const auto& page : worker.pages) {
+      candidates.clear();
+      next_scan_ = std::min(next_scan_, page->scan(woke, longest, candidates));
+      if (!candidates.empty()) {
+        take_due(worker, page, candidates, due);
+      }
+      if (longest != kForever) {
+        tell_cuts(worker, *page);
+      }
+      if (!page->is_whole()) {
+        cut_short.emplace_back(&worker, page);
+      }
+    }
+  });
+  // An earlier one would have to wake us; a later one is found by the sweep.
+  announce_next_scan(board, std::min(next_scan_, next_sweep_).ns);
+  for (const auto& [worker, page] : cut_short) {
+    drop_page(*worker, *page, {});
+  }
+}
+
+void Server::take_due(Worker& worker, const std::shared_ptr<WorkerPage>& page,
+                      const std::vector<WorkerPage::Due>& candidates, std::vector<DueScope>& due) {
+  if (!worker.process->is_alive()) {
+    return;  // its end is on its way to us, and decides
+  }
+  if (worker.process->runs_another_program()) {
+    // The program that could have released them is no more.
+    const Instant now = Instant::now();
+    for (const WorkerPage::Due& candidate : candidates) {
+      const auto reading = page->read(candidate.slot, candidate.word);
+      if (reading && page->try_expire(candidate.slot, candidate.word)) {
+        log_->append(records_.left_open(WorkerIdentity::of(worker), view_of(*reading), now,
+                                        "the worker started another program inside the scope"));
+        page->finish(candidate.slot, candidate.word);
+      }
+    }
+    return;
+  }
+  for (const WorkerPage::Due& candidate : candidates) {
+    if (page->try_expire(candidate.slot, candidate.word)) {
+      due.push_back({&worker, candidate.deadline, nullptr, {page, candidate.slot, candidate.word}});
+    }
+  }
+}
+
+// What was judged stays in its slot until the kill is over, so its name and times are there to
+// read.
+std::optional<Expiry> Server::expiry_on_page(const DueScope& due) {
+  const PageVerdict& verdict = due.on_page;
+  auto reading = verdict.page->read(verdict.slot, slot_word::expired(verdict.word));
+  if (!reading) {
+    reading = verdict.page->read(verdict.slot, slot_word::kReleasedLate);
+  }
+  if (!reading) {
+    return std::nullopt;
+  }
+  Expiry expiry;
+  expiry.scope_id = fmt::format("{}#{}@{}", verdict.page->name(), verdict.slot, verdict.word);
+  expiry.scope = view_of(*reading);
+  expiry.scope.terms.deadline = due.deadline;
+  expiry.scope.terms.timeout = due.deadline - reading->started;
+  expiry.on_page = verdict;
+  return expiry;
+}
+
+ScopeView Server::view_of(const SlotReading& reading) const {
+  ScopeView view;
+  view.name = reading.name;
+  ScopeTerms& terms = view.terms;
+  terms.acquired = reading.acquired;
+  terms.asked = reading.asked;
+  terms.deadline = reading.deadline;
+  if (settings_.max_timeout) {
+    terms.deadline = std::min(terms.deadline, reading.started + *settings_.max_timeout);
+  }
+  if (!terms.deadline.is_never()) {
+    terms.timeout = terms.deadline - reading.started;
+  }
+  terms.signal = reading.signal;
+  terms.tid = reading.tid;
+  terms.whole_process = (reading.flags & slot_flag::kWholeProcess) != 0;
+  if (!reading.grace_ms) {
+    terms.grace = settings_.grace ? *settings_.grace : Settings::kDefaultGrace;
+  } else if (*reading.grace_ms != kNoSigkill) {
+    terms.grace = std::chrono::milliseconds{*reading.grace_ms};
+  }
+  return view;
+}
+
+void Server::tell_cuts(const Worker& worker, WorkerPage& page) {
+  for (const SlotReading& reading : page.open_slots()) {
+    if (reading.asked > *settings_.max_timeout) {
+      tell_cut(worker, reading.name, reading.asked);
+    }
+  }
+}
+
+void Server::tell_ended_threads(const std::string& name) {
+  const auto found = pages_.find(name);
+  if (found == pages_.end()) {
+    return;
+  }
+  Worker& worker = *found->second;
+  for (const auto& page : worker.pages) {
+    if (page->name() != name) {
+      continue;
+    }
+    for (const SlotReading& reading : page->take_thread_ended()) {
+      log_->append(records_.warned(WorkerIdentity::of(worker), view_of(reading),
+                                   "the thread that opened it has ended; its deadline stands"));
+    }
+  }
+}
+
+// The worker has ended, or the page cannot be read any more. `reason` is for the scopes that were
+// open on it; empty: they were told of already, or there is nothing to read.
+void Server::drop_page(Worker& worker, const WorkerPage& page, std::string_view reason) {
+  const std::string name = page.name();
+  const auto place = std::ranges::find_if(
+      worker.pages, [&](const std::shared_ptr<WorkerPage>& other) { return other.get() == &page; });
+  const std::shared_ptr<WorkerPage> held = *place;
+  worker.pages.erase(place);
+  pages_.erase(name);
+  if (!held->is_whole()) {
+    rejections_.add(fmt::format("page '{}' of pid {} was cut short: its scopes are watched no more",
+                                name, worker.process->pid),
+                    name, worker.process->pid);
+  }
+  const Instant now = Instant::now();
+  for (const SlotReading& reading : held->open_slots()) {
+    const bool tell = slot_word::is_open(reading.word) && !reason.empty() &&
+                      (reading.flags & slot_flag::kWholeProcess) == 0;
+    if (tell) {
+      log_->append(records_.left_open(WorkerIdentity::of(worker), view_of(reading), now, reason));
+    }
+  }
+  held->add_statistics(*ended_statistics_);
+  page_folder_.remove(name);
+}
+
+}  // namespace filetimer

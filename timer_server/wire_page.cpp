@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: MIT
+#include "timer_server/wire_page.hpp"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
+#include <utility>
+
+#include "common/clock.hpp"
+#include "common/scope_page.hpp"
+#include "timer_server/timer_table.hpp"
+
+namespace filetimer {
+namespace {
+
+template <class Value>
+bool write_at(int fd, std::size_t offset, const Value* value, std::size_t bytes = sizeof(Value)) {
+  const ssize_t written =
+      retry_eintr([&] { return ::pwrite(fd, value, bytes, static_cast<off_t>(offset)); });
+  if (written >= 0 && static_cast<std::size_t>(written) != bytes) {
+    errno = ENOSPC;
+  }
+  return written == static_cast<ssize_t>(bytes);
+}
+
+std::int64_t word_of(Instant deadline) {
+  // 0 would say that the slot is free.
+  return std::clamp<std::int64_t>(deadline.ns, 1, slot_word::kNoDeadline);
+}
+
+}  // namespace
+
+WirePage::Change& WirePage::change_of(SlotNumber slot) {
+  if (changed_.size() <= slot) {
+    changed_.resize(slot + std::size_t{1});
+  }
+  if (changed_[slot] == 0) {
+    changes_.emplace_back().slot = slot;
+    changed_[slot] = static_cast<SlotNumber>(changes_.size());
+  }
+  return changes_[changed_[slot] - std::size_t{1}];
+}
+
+void WirePage::set_terms(Change& change, const ScopeTerms& terms) const {
+  change.word = word_of(terms.deadline);
+  change.acquired = terms.acquired.ns;
+  change.timeout = terms.asked.count();
+  change.grace_ms = kNoSigkill;
+  if (terms.grace) {
+    const auto ms = std::chrono::ceil<std::chrono::milliseconds>(*terms.grace).count();
+    change.grace_ms = static_cast<std::uint32_t>(std::clamp<std::int64_t>(ms, 0, kLongestGraceMs));
+  }
+  change.tid = terms.tid;
+  change.signal = static_cast<std::uint16_t>(std::max(terms.signal, 0));
+  change.flags = terms.whole_process ? slot_flag::kWholeProcess : 0;
+}
+
+WirePage::SlotNumber WirePage::open(std::string_view id, std::size_t shown_bytes,
+                                    const ScopeTerms& terms) {
+  SlotNumber slot = kNone;
+  if (!free_.empty()) {
+    slot = free_.back();
+    free_.pop_back();
+  } else if (slots_ < kMaxScopesPerWorker) {
+    slot = static_cast<SlotNumber>(slots_++);
+  } else {
+    return kNone;
+  }
+  Change& change = change_of(slot);
+  set_terms(change, terms);
+  change.name = id;
+  change.shown_bytes = shown_bytes == id.size() ? 0 : static_cast<std::uint32_t>(shown_bytes);
+  return slot;
+}
+
+void WirePage::renew(SlotNumber slot, const ScopeTerms& terms) {
+  if (slot != kNone) {
+    set_terms(change_of(slot), terms);
+  }
+}
+
+void WirePage::expire(SlotNumber slot, const ScopeTerms& terms) {
+  if (slot != kNone) {
+    Change& change = change_of(slot);
+    set_terms(change, terms);
+    change.word = slot_word::expired(change.word);
+  }
+}
+
+void WirePage::close(SlotNumber slot) {
+  if (slot != kNone) {
+    Change& change = change_of(slot);
+    change.word = slot_word::kFree;
+    change.name.clear();
+    free_.push_back(slot);
+  }
+}
+
+void WirePage::take_over(std::size_t slots) {
+  slots_ = static_cast<std::uint32_t>(std::min(slots, kMaxScopesPerWorker));
+  saved_slots_ = slots_;
+  fd_ = UniqueFd(::open(path_.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW));
+}
+
+Status WirePage::save(const Process& worker, const std::optional<WorkerFacts>& facts) {
+  const std::vector<Change> changes = std::exchange(changes_, {});
+  for (const Change& change : changes) {
+    changed_[change.slot] = 0;
+  }
+  if (is_given_up_) {
+    return {};
+  }
+  // Nothing to make a file for: all that was opened is closed again.
+  const bool is_idle = std::ranges::all_of(
+      changes, [](const Change& change) { return change.word == slot_word::kFree; });
+  if (!fd_ && is_idle) {
+    return {};
+  }
+  Status saved = fd_ ? Status{} : make_file(worker);
+  if (saved && facts && !has_facts_) {
+    has_facts_ = true;
+    saved = write_facts(*facts);
+  }
+  for (const Change& change : changes) {
+    if (saved) {
+      saved = write(change);
+    }
+  }
+  if (saved && slots_ != saved_slots_) {
+    saved_slots_ = slots_;
+    if (!write_at(fd_.get(), offsetof(PageHeader, slots), &slots_)) {
+      saved = system_error(fmt::format("cannot write '{}'", path_));
+    }
+  }
+  if (!saved) {
+    remove();
+    is_given_up_ = true;
+  }
+  return saved;
+}
+
+Status WirePage::make_file(const Process& worker) {
+  ::unlink(path_.c_str());
+  fd_ = UniqueFd(::open(path_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+  if (!fd_ || ::ftruncate(fd_.get(), kPageBytes) != 0) {
+    return system_error(fmt::format("cannot make '{}'", path_));
+  }
+  PageHeader header{};
+  header.magic = kPageMagic;
+  header.version = kPageVersion;
+  header.header_bytes = sizeof(PageHeader);
+  header.boot = this_boot();
+  header.pid = worker.pid;
+  header.uid = worker.uid;
+  header.start_time = worker.start_time;
+  header.created_ns = Instant::now().ns;
+  header.flags.store(page_flag::kMadeByServer, std::memory_order_relaxed);
+  worker.comm.copy(header.comm, sizeof header.comm - 1);
+  if (!write_at(fd_.get(), 0, &header)) {
+    return system_error(fmt::format("cannot write '{}'", path_));
+  }
+  return {};
+}
+
+Status WirePage::write_facts(const WorkerFacts& facts) {
+  PageHeader header{};
+  const auto set = [](auto& field, const std::string& text) { text.copy(field, sizeof field - 1); };
+  set(header.rank, facts.rank ? fmt::format("{}", *facts.rank) : std::string{});
+  set(header.local_rank, facts.local_rank ? fmt::format("{}", *facts.local_rank) : std::string{});
+  set(header.job_id, facts.job_id);
+  constexpr std::size_t kFrom = offsetof(PageHeader, rank);
+  if (!write_at(fd_.get(), kFrom, header.rank, offsetof(PageHeader, comm) - kFrom)) {
+    return system_error(fmt::format("cannot write '{}'", path_));
+  }
+  return {};
+}
+
+// The name before the slot: who reads the slot as open finds its name.
+Status WirePage::write(const Change& change) {
+  if (!change.name.empty()) {
+    char name[sizeof(SlotName)] = {};
+    const std::size_t length = std::min(change.name.size(), kMaxScopeNameBytes);
+    name[0] = static_cast<char>(length);
+    std::memcpy(name + 1, change.name.data(), length);
+    if (!write_at(fd_.get(), kNamesAt + change.slot * sizeof(SlotName), name, length + 1)) {
+      return system_error(fmt::format("cannot write '{}'", path_));
+    }
+  }
+  Slot slot{};
+  constexpr auto kRelaxed = std::memory_order_relaxed;
+  slot.deadline.store(change.word, kRelaxed);
+  slot.acquired.store(change.acquired, kRelaxed);
+  slot.started.store(change.acquired, kRelaxed);
+  slot.timeout.store(change.timeout, kRelaxed);
+  slot.grace_ms.store(change.grace_ms, kRelaxed);
+  slot.tid.store(change.tid, kRelaxed);
+  slot.signal.store(change.signal, kRelaxed);
+  slot.flags.store(change.flags, kRelaxed);
+  slot.shown_bytes.store(change.shown_bytes, kRelaxed);
+  // Of one that was only renewed the name's length stays as it was written.
+  const std::size_t bytes = change.name.empty() && change.word != slot_word::kFree
+                                ? offsetof(Slot, shown_bytes)
+                                : sizeof slot;
+  if (!write_at(fd_.get(), kSlotsAt + change.slot * sizeof(Slot), &slot, bytes)) {
+    return system_error(fmt::format("cannot write '{}'", path_));
+  }
+  return {};
+}
+
+void WirePage::remove() {
+  if (fd_) {
+    ::unlink(path_.c_str());
+    fd_.reset();
+  }
+}
+
+}  // namespace filetimer

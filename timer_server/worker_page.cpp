@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: MIT
+#include "timer_server/worker_page.hpp"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "common/wake_protocol.hpp"
+#include "timer_server/ended_statistics.hpp"
+#include "timer_server/page_guard.hpp"
+
+namespace filetimer {
+
+WorkerPage::WorkerPage(std::string name, UniqueFd fd, MappedFile file)
+    : name_(std::move(name)), fd_(std::move(fd)), file_(std::move(file)), layout_(file_.data()) {}
+
+template <class Work>
+void WorkerPage::guarded(Work&& work) {
+  if (!is_whole_) {
+    return;
+  }
+  const PageGuard guard(layout_.base(), kPageBytes);
+  work();
+  is_whole_ = !PageGuard::faulted();
+}
+
+Result<WorkerPage> WorkerPage::open(const std::string& path, std::string name) {
+  // NONBLOCK: a FIFO would wait for its other end. NOFOLLOW: a symlink leads where it likes.
+  UniqueFd fd(::open(path.c_str(), O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC | O_NOCTTY));
+  if (!fd) {
+    return errno == ELOOP ? failure("it is a symlink: expected a regular file")
+                          : system_error("it cannot be opened");
+  }
+  struct stat st {};
+  if (::fstat(fd.get(), &st) != 0) {
+    return system_error("cannot look at it");
+  }
+  if (!S_ISREG(st.st_mode)) {
+    return failure("it is no regular file");
+  }
+  if (st.st_uid != ::geteuid()) {
+    return failure(fmt::format("it belongs to user {}: expected user {}", st.st_uid, ::geteuid()));
+  }
+  if (static_cast<std::uint64_t>(st.st_size) != kPageBytes) {
+    return failure(fmt::format("it has {} bytes: expected {}", st.st_size, kPageBytes));
+  }
+  // Through the descriptor: what is mapped is what was checked.
+  auto file = MappedFile::map(fmt::format("/proc/self/fd/{}", fd.get()),
+                              MappedFile::Access::kReadWrite, kPageBytes);
+  if (!file) {
+    return tl::unexpected<Error>(std::move(file.error()));
+  }
+  file->close_descriptor();  // `fd` is enough
+  WorkerPage page(std::move(name), std::move(fd), std::move(*file));
+  Result<PageClaims> claims = PageClaims{};
+  page.guarded([&] { claims = read_claims(page.layout_, kPageBytes); });
+  if (!page.is_whole_) {
+    return failure("it was cut short while it was read");
+  }
+  if (!claims) {
+    return tl::unexpected<Error>(std::move(claims.error()));
+  }
+  page.claims_ = std::move(*claims);
+  return page;
+}
+
+Result<pid_t> WorkerPage::owner() const {
+  struct flock lock {};
+  lock.l_type = F_WRLCK;
+  lock.l_whence = SEEK_SET;
+  if (::fcntl(fd_.get(), F_GETLK, &lock) != 0) {
+    return system_error("cannot ask who holds it");
+  }
+  if (lock.l_type == F_UNLCK) {
+    return tl::unexpected<Error>(Error{"nobody holds its lock", ESRCH});
+  }
+  // 0: in a pid namespace that can't be seen from here. -1: a lock of another kind.
+  if (lock.l_pid <= 0) {
+    return failure("its lock is held by a process that cannot be seen from here");
+  }
+  return lock.l_pid;
+}
+
+void WorkerPage::close_descriptor() {
+  fd_.reset();
+}
+
+Instant WorkerPage::scan(Instant now, Duration max_timeout, std::vector<Due>& due) {
+  Instant next = Instant::never();
+  const std::size_t known = due.size();
+  guarded([&] {
+    const std::size_t count = slots_in_use(layout_);
+    for (std::size_t i = 0; i < count; ++i) {
+      const Slot& slot = layout_.slot(i);
+      const std::int64_t word = read_deadline(slot);
+      if (!slot_word::is_open(word)) {
+        continue;
+      }
+      const Instant deadline = due_time(slot, word, max_timeout);
+      if (deadline <= now) {
+        due.push_back({i, word, deadline});
+      } else {
+        next = std::min(next, deadline);
+      }
+    }
+  });
+  if (!is_whole_) {
+    due.resize(known);
+    return Instant::never();
+  }
+  return next;
+}
+
+bool WorkerPage::try_expire(std::size_t slot, std::int64_t word) {
+  bool won = false;
+  guarded([&] { won = filetimer::try_expire(layout_.slot(slot), word); });
+  return won && is_whole_;
+}
+
+std::optional<SlotReading> WorkerPage::read(std::size_t slot, std::int64_t word) {
+  std::optional<SlotReading> reading;
+  guarded([&] { reading = read_slot(layout_, slot, word); });
+  return is_whole_ ? reading : std::nullopt;
+}
+
+bool WorkerPage::was_released_late(std::size_t slot, std::int64_t word) {
+  std::int64_t now = 0;
+  guarded([&] { now = read_deadline(layout_.slot(slot)); });
+  // Any other word than the verdict's own is the worker's doing.
+  return is_whole_ && now != slot_word::expired(word);
+}
+
+void WorkerPage::finish(std::size_t slot, std::int64_t word) {
+  guarded([&] { finish_verdict(layout_.slot(slot), word); });
+}
+
+std::vector<WorkerPage::Judged> WorkerPage::judged_slots() {
+  std::vector<Judged> judged;
+  guarded([&] {
+    const std::size_t count = slots_in_use(layout_);
+    for (std::size_t i = 0; i < count; ++i) {
+      const std::int64_t word = read_deadline(layout_.slot(i));
+      const bool released = word == slot_word::kReleasedLate;
+      if (!released && !slot_word::is_expired(word)) {
+        continue;
+      }
+      if (auto reading = read_slot(layout_, i, word)) {
+        judged.push_back({i, released ? 0 : -word, released, std::move(*reading)});
+      }
+    }
+  });
+  return is_whole_ ? judged : std::vector<Judged>{};
+}
+
+void WorkerPage::reopen(std::size_t slot, std::int64_t word) {
+  guarded([&] {
+    std::int64_t expired = slot_word::expired(word);
+    layout_.slot(slot).deadline.compare_exchange_strong(expired, word, std::memory_order_seq_cst);
+  });
+}
+
+void WorkerPage::acknowledge_late_release(std::size_t slot) {
+  guarded([&] {
+    std::int64_t word = slot_word::kReleasedLate;
+    layout_.slot(slot).deadline.compare_exchange_strong(word, slot_word::kFree,
+                                                        std::memory_order_acq_rel);
+  });
+}
+
+std::vector<SlotReading> WorkerPage::open_slots() {
+  std::vector<SlotReading> open;
+  guarded([&] {
+    const std::size_t count = slots_in_use(layout_);
+    for (std::size_t i = 0; i < count; ++i) {
+      const std::int64_t word = read_deadline(layout_.slot(i));
+      if (!slot_word::is_open(word) && !slot_word::is_expired(word)) {
+        continue;
+      }
+      if (auto reading = read_slot(layout_, i, word)) {
+        open.push_back(std::move(*reading));
+      }
+    }
+  });
+  return is_whole_ ? open : std::vector<SlotReading>{};
+}
+
+void WorkerPage::add_statistics(EndedStatistics& sums) {
+  guarded([&] { sums.add(layout_); });
+}
+
+// Looks at the flags first: the names lie on a memory page of their own, which this would keep in
+// our memory for every worker.
+std::vector<SlotReading> WorkerPage::take_thread_ended() {
+  std::vector<SlotReading> ended;
+  guarded([&] {
+    const std::size_t count = slots_in_use(layout_);
+    for (std::size_t i = 0; i < count; ++i) {
+      const Slot& slot = layout_.slot(i);
+      const std::int64_t word = read_deadline(slot);
+      const bool is_left = slot_word::is_open(word) && (slot.flags.load(std::memory_order_relaxed) &
+                                                        slot_flag::kThreadEnded) != 0;
+      if (!is_left) {
+        continue;
+      }
+      auto reading = read_slot(layout_, i, word);
+      if (reading && std::ranges::find(told_, reading->acquired.ns) == told_.end()) {
+        told_.push_back(reading->acquired.ns);
+        ended.push_back(std::move(*reading));
+      }
+    }
+  });
+  // A worker that makes up times must not make us grow.
+  if (told_.size() > kMaxScopesPerWorker) {
+    told_.erase(told_.begin(), told_.end() - static_cast<std::ptrdiff_t>(kMaxScopesPerWorker));
+  }
+  return is_whole_ ? ended : std::vector<SlotReading>{};
+}
+
+std::size_t WorkerPage::open_count() {
+  std::size_t open = 0;
+  guarded([&] {
+    const std::size_t count = slots_in_use(layout_);
+    for (std::size_t i = 0; i < count; ++i) {
+      const std::int64_t word = read_deadline(layout_.slot(i));
+      if (slot_word::is_open(word) || slot_word::is_expired(word)) {
+        ++open;
+      }
+    }
+  });
+  return is_whole_ ? open : 0;
+}
+
+}  // namespace filetimer

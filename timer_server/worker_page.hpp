@@ -1,0 +1,91 @@
+// One scope page of a worker, as the server sees it: mapped, checked, and never trusted. The worker
+// writes it, may scribble on it, cut it short or delete it; the server reads bounded values and
+// changes one thing only, the deadline word of a slot, by compare-and-swap. Loop thread only.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <sys/types.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "common/mapped_file.hpp"
+#include "common/page_reader.hpp"
+#include "common/posix.hpp"
+#include "common/result.hpp"
+
+namespace filetimer {
+
+class EndedStatistics;
+
+class WorkerPage {
+ public:
+  // Opens `path`. Refused: what is no regular file (never followed, never waited for), another
+  // user's, and what read_claims() refuses.
+  static Result<WorkerPage> open(const std::string& path, std::string name);
+
+  [[nodiscard]] const std::string& name() const { return name_; }
+  [[nodiscard]] const PageClaims& claims() const { return claims_; }
+
+  // Who holds the lock, as the kernel says and in this pid namespace; an error when nobody does, or
+  // nobody who can be seen from here.
+  Result<pid_t> owner() const;
+  // After the owner was asked for the last time: keeps one descriptor less for each worker.
+  void close_descriptor();
+
+  // Scopes whose deadline is at or before `now`, added to `due`; gives the earliest of the others.
+  struct Due {
+    std::size_t slot = 0;
+    std::int64_t word = 0;
+    Instant deadline;
+  };
+  Instant scan(Instant now, Duration max_timeout, std::vector<Due>& due);
+  // The verdict. False: a release or a renewal came first.
+  bool try_expire(std::size_t slot, std::int64_t word);
+  // The slot under that word: as open, or as judged.
+  std::optional<SlotReading> read(std::size_t slot, std::int64_t word);
+  // Of a slot that was judged under `word`.
+  [[nodiscard]] bool was_released_late(std::size_t slot, std::int64_t word);
+  void finish(std::size_t slot, std::int64_t word);
+  // A verdict of a server before this one that it did not live to record: the scope is open again,
+  // and judged anew. Gives the slots whose verdicts are still to be carried out: those for which
+  // `is_recorded` says so.
+  struct Judged {
+    std::size_t slot = 0;
+    std::int64_t word = 0;  // the deadline that was judged
+    bool released = false;  // late, by the worker
+    SlotReading reading;
+  };
+  std::vector<Judged> judged_slots();
+  void reopen(std::size_t slot, std::int64_t word);
+  void acknowledge_late_release(std::size_t slot);
+
+  // The open scopes, and those that were judged but not released.
+  std::vector<SlotReading> open_slots();
+  std::size_t open_count();
+  // Slots whose scope outlived the thread that opened it, each told once.
+  std::vector<SlotReading> take_thread_ended();
+
+  void add_statistics(EndedStatistics& sums);
+
+  // False once the worker has cut it short.
+  [[nodiscard]] bool is_whole() const { return is_whole_; }
+  // For reading what read_claims() and the slots do not cover; guard it.
+  [[nodiscard]] const PageLayout& layout() const { return layout_; }
+
+ private:
+  WorkerPage(std::string name, UniqueFd fd, MappedFile file);
+  template <class Work>
+  void guarded(Work&& work);
+
+  std::string name_;
+  UniqueFd fd_;
+  MappedFile file_;
+  PageLayout layout_;
+  PageClaims claims_;
+  bool is_whole_ = true;
+  std::vector<std::int64_t> told_;  // acquired times of slots that take_thread_ended() has given
+};
+
+}  // namespace filetimer
