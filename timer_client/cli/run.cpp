@@ -145,8 +145,8 @@ int run(const Options& options, const std::vector<std::string>& command) {
   try {
     ConnectOptions where;
     // Lines: the scope is another process's, and this one has none of its own to make a page for.
-    where.transport = std::make_unique<PipeTransport>(
-        resolve_pipe(options.place.dir, options.place.fifo));
+    where.transport =
+        std::make_unique<PipeTransport>(resolve_pipe(options.place.dir, options.place.fifo));
     where.timeout = kConnectPatience;
     client.emplace(TimerClient::connect(std::move(where)));
   } catch (const TimerError& error) {
