@@ -28,6 +28,18 @@ Instant time_in(const std::atomic<std::int64_t>& field) {
   return {std::max<std::int64_t>(field.load(std::memory_order_relaxed), 0)};
 }
 
+constexpr char kNoName = '?';
+
+std::string text_of(const SlotName& name) {
+  std::uint64_t words[kNameWords];
+  for (std::size_t i = 0; i < kNameWords; ++i) {
+    words[i] = name.words[i].load(std::memory_order_relaxed);
+  }
+  char bytes[sizeof words];
+  std::memcpy(bytes, words, sizeof words);
+  return valid_utf8({bytes + 1, static_cast<unsigned char>(bytes[0])});
+}
+
 }  // namespace
 
 bool is_page_name(std::string_view name) {
@@ -94,9 +106,12 @@ std::optional<SlotReading> read_slot(const PageLayout& page, std::size_t index, 
   reading.tid = std::max(slot.tid.load(kRelaxed), 0);
   reading.signal = slot.signal.load(kRelaxed);
   reading.flags = slot.flags.load(kRelaxed);
-  reading.id = read_name(page.name(index));
+  reading.id = text_of(page.name(index));
   const std::size_t shown = slot.shown_bytes.load(kRelaxed);
   reading.name = shown == 0 ? reading.id : std::string(utf8_prefix(reading.id, shown));
+  if (reading.name.empty()) {
+    reading.name.push_back(kNoName);
+  }
   if (!still_says(slot, word)) {
     return std::nullopt;
   }
@@ -112,14 +127,8 @@ Instant due_time(const Slot& slot, std::int64_t word, Duration max_timeout) {
 }
 
 std::string read_name(const SlotName& name) {
-  std::uint64_t words[kNameWords];
-  for (std::size_t i = 0; i < kNameWords; ++i) {
-    words[i] = name.words[i].load(std::memory_order_relaxed);
-  }
-  char bytes[sizeof words];
-  std::memcpy(bytes, words, sizeof words);
-  const std::size_t length = static_cast<unsigned char>(bytes[0]);
-  return length == 0 ? std::string("?") : valid_utf8({bytes + 1, length});
+  std::string text = text_of(name);
+  return text.empty() ? std::string(1, kNoName) : text;
 }
 
 void write_name(SlotName& name, std::string_view text) {

@@ -5,8 +5,6 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <utility>
-
 namespace filetimer {
 
 Result<BoardFile> BoardFile::open(const std::string& path, Duration max_timeout) {
@@ -31,9 +29,6 @@ Result<BoardFile> BoardFile::open(const std::string& path, Duration max_timeout)
 }
 
 void BoardFile::serve() {
-  if (std::exchange(is_served_, true)) {
-    return;
-  }
   board().incarnation.fetch_add(1, std::memory_order_seq_cst);
   board().state.store(static_cast<std::uint32_t>(ServerState::kServing), std::memory_order_release);
 }

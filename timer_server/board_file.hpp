@@ -19,8 +19,8 @@ class BoardFile {
 
   // Clients take their pages for watched from here on. Call it when the pipe is open and before the
   // first scan: who still finds the incarnation under which nobody read the pipe does not try to
-  // wake anybody, and must be found by that scan; who finds the new one must be able to write. Once
-  // is enough, again does nothing.
+  // wake anybody, and must be found by that scan; who finds the new one must be able to write.
+  // Again each time the pipe was made anew.
   void serve();
   // No client has to wake anybody any more.
   void stop();
@@ -30,7 +30,6 @@ class BoardFile {
  private:
   explicit BoardFile(MappedFile file) : file_(std::move(file)) {}
   MappedFile file_;
-  bool is_served_ = false;
 };
 
 }  // namespace filetimer

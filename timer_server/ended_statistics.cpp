@@ -2,13 +2,12 @@
 #include "timer_server/ended_statistics.hpp"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstddef>
 #include <limits>
-
-#include "timer_server/worker_page.hpp"
 
 namespace filetimer {
 namespace {
@@ -54,13 +53,19 @@ void add_to(SlotStatistics& sum, const SlotStatistics& part) {
 }  // namespace
 
 EndedStatistics::EndedStatistics(std::string path) : path_(std::move(path)) {
-  auto page = WorkerPage::open(path_, "ended");
-  if (!page) {
+  fd_ = UniqueFd(::open(path_.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+  PageHeader header{};
+  struct stat st {};
+  const bool is_ours =
+      fd_ && ::fstat(fd_.get(), &st) == 0 && S_ISREG(st.st_mode) && st.st_uid == ::geteuid() &&
+      ::pread(fd_.get(), &header, sizeof header, 0) == static_cast<ssize_t>(sizeof header) &&
+      read_claims(PageLayout(&header), static_cast<std::uint64_t>(st.st_size));
+  if (!is_ours) {
+    fd_.reset();
     return;
   }
-  fd_ = UniqueFd(::open(path_.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW));
-  const std::size_t count = statistics_in_use(page->layout());
-  for (std::size_t i = 0; fd_ && i < count; ++i) {
+  const std::size_t count = statistics_in_use(PageLayout(&header));
+  for (std::size_t i = 0; i < count; ++i) {
     SlotStatistics entry{};
     if (::pread(fd_.get(), &entry, sizeof entry, static_cast<off_t>(place_of(i))) ==
         static_cast<ssize_t>(sizeof entry)) {

@@ -200,6 +200,11 @@ bool KillLadder::send_first_signal(Kill& kill, Instant now) {
                                          : std::min(kill.sync_until, kill.evidence_until);
     return false;
   }
+  // Before the last look at who was released: finding them takes a while.
+  std::vector<Process> companions;
+  if (!policy_.dry_run && kill.worker().is_alive()) {
+    companions = companions_of(kill.worker(), policy_.mode, spared_);
+  }
   for (Expiry& expiry : kill.order.expiries) {
     if (!expiry.released_at && listener_.was_released(expiry)) {
       note_late(kill, expiry, now);
@@ -230,7 +235,7 @@ bool KillLadder::send_first_signal(Kill& kill, Instant now) {
   kill.ends_in_sigkill = terms.signal == SIGKILL || terms.grace;
   const bool is_last = terms.signal == SIGKILL || !terms.grace;
   kill.cancelled = listener_.on_signal(kill.worker(), kill.ends_in_sigkill);
-  kill.companions = companions_of(kill.worker(), policy_.mode, spared_);
+  kill.companions = std::move(companions);
   send(kill, terms.signal);
   kill.first_signal = kill.signals.back().when.mono;
   watch(kill.worker());

@@ -89,7 +89,8 @@ std::vector<pid_t> PageFolder::wire_workers() const {
 
 void PageFolder::confirm(std::string_view name, Owner owner) const {
   const std::string path = owner_path(name);
-  const std::string target = fmt::format("{}-{}", owner.pid, owner.start_time);
+  const std::string target =
+      fmt::format("{}-{}-{}", owner.pid, owner.start_time, owner.start_stack);
   ::unlink(path.c_str());
   // A symlink is made whole or not at all. Without it the page's lock is all there is to go by.
   (void)!::symlink(target.c_str(), path.c_str());
@@ -102,10 +103,12 @@ std::optional<PageFolder::Owner> PageFolder::confirmed_owner(std::string_view na
     return std::nullopt;
   }
   const std::string_view text(target, static_cast<std::size_t>(length));
-  const std::size_t dash = text.find('-');
+  const std::size_t first = text.find('-');
+  const std::size_t last = text.rfind('-');
   Owner owner;
-  if (dash == text.npos || !read_number(text.substr(0, dash), owner.pid) ||
-      !read_number(text.substr(dash + 1), owner.start_time)) {
+  if (first == last || !read_number(text.substr(0, first), owner.pid) ||
+      !read_number(text.substr(first + 1, last - first - 1), owner.start_time) ||
+      !read_number(text.substr(last + 1), owner.start_stack)) {
     return std::nullopt;
   }
   return owner;

@@ -1,7 +1,7 @@
 // The folder `scopes` as the server keeps it:
 //   NAME             a worker's page
-//   .owners/NAME     a symlink to nowhere, "PID-STARTTIME": the process that the kernel named as
-//   the
+//   .owners/NAME     a symlink to nowhere, "PID-STARTTIME-STACK": the process that the kernel named
+//   as the
 //                    page's owner when it was registered. A worker that closes all descriptors
 //                    loses its lock, not its timers: the next server believes what this one has
 //                    seen.
@@ -27,6 +27,7 @@ class PageFolder {
   struct Owner {
     pid_t pid = 0;
     std::uint64_t start_time = 0;
+    std::uint64_t start_stack = 0;  // of the program it ran
   };
 
   // In the run folder `dir`; checked as the run folder itself is.

@@ -76,7 +76,8 @@ PastVerdict verdict_from(const dom::element& record) {
 
 }  // namespace
 
-std::vector<PastVerdict> read_past_verdicts(const std::string& log_path, std::string_view boot_id) {
+std::vector<PastVerdict> read_past_verdicts(const std::string& log_path, std::string_view boot_id,
+                                            std::string_view dir) {
   std::string text = read_tail(log_path, kMaxPastBytes);
   if (text.size() < kMaxPastBytes) {
     text.insert(0, read_tail(log_path + ".1", kMaxPastBytes - text.size()));
@@ -92,20 +93,24 @@ std::vector<PastVerdict> read_past_verdicts(const std::string& log_path, std::st
     const bool is_verdict = line.find("\"event\":\"expired\"") != line.npos;
     const bool is_end = line.find("\"event\":\"killed\"") != line.npos;
     const bool is_evidence = line.find("\"event\":\"evidence\"") != line.npos;
+    const bool is_late = line.find("\"event\":\"released_late\"") != line.npos;
     dom::element record;
-    if ((!is_verdict && !is_end && !is_evidence) ||
+    if ((!is_verdict && !is_end && !is_evidence && !is_late) ||
         parser.parse(line.data(), line.size()).get(record) != simdjson::SUCCESS ||
         !record.is_object() || value_or<std::string_view>(record, "boot_id", {}) != boot_id) {
       continue;
     }
     const std::string id(value_or<std::string_view>(record, "id", {}));
-    if (is_verdict) {
+    if (is_verdict && value_or<std::string_view>(record, "dir", {}) == dir) {
       by_id[id] = verdicts.size();
       verdicts.push_back(verdict_from(record));
     } else if (const auto known = by_id.find(id); known != by_id.end()) {
       PastVerdict& past = verdicts[known->second];
       past.is_finished = past.is_finished || is_end;
       past.has_evidence = past.has_evidence || is_evidence;
+      if (is_late) {
+        past.expiry.released_at = Instant{value_or<std::int64_t>(record, "mono_ns", 0)};
+      }
     }
   }
   return verdicts;

@@ -23,9 +23,11 @@ struct PastVerdict {
   bool is_finished = false;  // there is a `killed` record
 };
 
-// Those of this boot in the last kMaxPastBytes of the log and, if it is younger than that, of the
-// one before it (PATH.1), the oldest first. Lines that are none are skipped; no log: none.
-std::vector<PastVerdict> read_past_verdicts(const std::string& log_path, std::string_view boot_id);
+// Those of this boot and of servers in the run folder `dir`, in the last kMaxPastBytes of the log
+// and, if it is younger than that, of the one before it (PATH.1), the oldest first. Lines that are
+// none are skipped; no log: none.
+std::vector<PastVerdict> read_past_verdicts(const std::string& log_path, std::string_view boot_id,
+                                            std::string_view dir);
 
 inline constexpr std::size_t kMaxPastBytes = std::size_t{8} << 20;
 

@@ -139,16 +139,6 @@ bool Process::is_alive() const {
   return !ended(pidfd.get());
 }
 
-// The kernel puts the stack of every new program somewhere else.
-bool Process::runs_another_program() const {
-  if (start_stack == 0) {
-    return false;
-  }
-  const auto stat = read_stat(fmt::format("/proc/{}", pid));
-  return stat && stat->start_time == start_time && stat->start_stack != 0 &&
-         stat->start_stack != start_stack;
-}
-
 bool Process::send_signal(int signal) const {
   return ::syscall(SYS_pidfd_send_signal, pidfd.get(), signal, nullptr, 0U) == 0;
 }

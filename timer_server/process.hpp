@@ -46,9 +46,6 @@ struct Process {
 
   // False from the moment the process ended, also while it waits to be reaped.
   [[nodiscard]] bool is_alive() const;
-  // Whether it has since started another program (exec): what the old one had begun is over. False
-  // where that can't be seen.
-  [[nodiscard]] bool runs_another_program() const;
   // pidfd_send_signal; false with errno set.
   bool send_signal(int signal) const;
 };

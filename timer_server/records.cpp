@@ -88,8 +88,9 @@ std::string signal_name(int signal) {
   return name != nullptr ? fmt::format("SIG{}", name) : fmt::format("signal {}", signal);
 }
 
-RecordOrigin RecordOrigin::of_this_process() {
+RecordOrigin RecordOrigin::of_this_process(std::string dir) {
   RecordOrigin origin;
+  origin.dir = std::move(dir);
   char name[256] = {};
   origin.host = ::gethostname(name, sizeof name - 1) == 0 ? name : "unknown";
   const auto boot_id = read_small_file("/proc/sys/kernel/random/boot_id");
@@ -187,7 +188,7 @@ std::string Records::expired(const WorkerIdentity& worker, const Expiry& expiry,
   if (terms.grace) {
     json.field("grace_s", seconds(*terms.grace));
   }
-  json.begin_array("open_scopes");
+  json.field("dir", origin_.dir).begin_array("open_scopes");
   for (const ScopeView& scope : open_scopes) {
     json.begin_object();
     write_scope(json, scope, expiry.judged);

@@ -23,8 +23,9 @@ struct RecordOrigin {
   std::string host;
   std::string boot_id;
   pid_t server_pid = 0;
+  std::string dir;  // the run folder: of several servers that write one log each knows its own
 
-  static RecordOrigin of_this_process();
+  static RecordOrigin of_this_process(std::string dir = {});
 };
 
 // A worker as records name it; outlives the worker's place in the table.
@@ -53,8 +54,9 @@ class WorkerPage;
 // The slot in which a scope stood on which a verdict was given.
 struct PageVerdict {
   std::shared_ptr<WorkerPage> page;  // null: the scope came over the pipe
-  std::size_t slot = 0;              // of the page, or of what the server keeps of the pipe's
-  std::int64_t word = 0;             // the deadline that was judged
+  // Of the page, or of what the server keeps of the pipe's.
+  std::size_t slot = WirePage::kNone;
+  std::int64_t word = 0;  // the deadline that was judged
 };
 
 // One scope whose deadline passed.

@@ -55,7 +55,7 @@ Server::Server(Settings settings, Premises premises)
       log_(std::move(premises.log)),
       page_folder_(std::move(premises.pages)),
       ended_statistics_(std::make_unique<EndedStatistics>(page_folder_.server_path(kEndedName))),
-      records_(RecordOrigin::of_this_process()),
+      records_(RecordOrigin::of_this_process(dir_)),
       side_threads_(settings_.realtime),
       ladder_(settings_.kill, records_, *log_, side_threads_,
               {.was_released =
@@ -110,10 +110,13 @@ Server::Server(Settings settings, Premises premises)
     sources_.emplace_back(source);
   }
   PageGuard::install();
-  std::vector<PastVerdict> past = read_past_verdicts(log_->path(), records_.boot_id());
   boards_.back().serve();
-  adopt_pages(past);
-  resume_kills(past);
+  past_ = read_past_verdicts(log_->path(), records_.boot_id(), dir_);
+  is_adopting_ = true;
+  adopt_pages();
+  resume_kills();
+  is_adopting_ = false;
+  past_ = {};
   record_start();
 }
 
@@ -175,13 +178,13 @@ void Server::turn() {
     ::sd_event_exit(loop_.get(), 0);
     return;
   }
-  arm(std::min({table_.next_deadline(), next_scan_, ladder_next, next_sweep_,
-                rejections_.next_report(), stop_by_, read_again_, reap_again_}));
+  arm(std::min({scan_wanted_ ? Instant{} : next_scan_, table_.next_deadline(), ladder_next,
+                next_sweep_, rejections_.next_report(), stop_by_, read_again_, reap_again_}));
 }
 
 // What is in the pipe now, but no more than it can hold: writers that never pause must not keep a
 // deadline waiting.
-void Server::read_requests() {
+std::size_t Server::read_requests() {
   std::size_t read = 0;
   while (read < pipe_.capacity()) {
     const std::span<char> room = reader_.room();
@@ -191,6 +194,7 @@ void Server::read_requests() {
     }
     ++batch_;
     refused_in_batch_.clear();
+    refused_pages_in_batch_.clear();
     now_ = ClockReading::now();
     reader_.received(count);
     read += count;
@@ -206,6 +210,7 @@ void Server::read_requests() {
     ::sd_event_source_set_enabled(pipe_source_.get(), flood ? SD_EVENT_OFF : SD_EVENT_ON);
   }
   read_again_ = flood ? Instant::now() + kFloodPause : Instant::never();
+  return read;
 }
 
 // By the time at which we woke: what was released before a deadline was in the pipe by then, and
@@ -317,7 +322,11 @@ void Server::look_after_pipe() {
   pipe_source_.reset();
   pipe_ = std::move(*made);
   listen();
-  boards_.back().serve();
+  // Of all of them: somebody may have found no reader meanwhile, and waits for a new incarnation.
+  for (BoardFile& board : boards_) {
+    board.serve();
+  }
+  scan_wanted_ = true;
   read_again_ = Instant::never();
   messages::warning("the pipe '{}' was gone: made again", pipe_.path());
   pipe_trouble_.clear();
@@ -412,11 +421,22 @@ void Server::withdraw() {
   for (BoardFile& board : boards_) {
     board.stop();
   }
+  pipe_.remove_from_path();
+  take_last_words();
   record_stop();
   if (!log_->drain(kLastSyncLimit)) {
     messages::error("the log '{}' could not be written to the end", log_->path());
   }
-  pipe_.remove_from_path();
+  take_last_words();
+}
+
+// What is still in the pipe goes with it: above all a release, for want of which the next server
+// would kill a healthy worker.
+void Server::take_last_words() {
+  while (read_requests() > 0) {
+  }
+  bury_the_dead();
+  save_pages();
 }
 
 }  // namespace filetimer

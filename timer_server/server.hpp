@@ -19,6 +19,7 @@
 #include "timer_server/event_loop.hpp"
 #include "timer_server/kill_ladder.hpp"
 #include "timer_server/page_folder.hpp"
+#include "timer_server/past_verdicts.hpp"
 #include "timer_server/record_log.hpp"
 #include "timer_server/records.hpp"
 #include "timer_server/rejections.hpp"
@@ -30,8 +31,6 @@
 #include "timer_server/worker_page.hpp"
 
 namespace filetimer {
-
-struct PastVerdict;
 
 // What the server has opened before it serves; made by start_up().
 struct Premises {
@@ -68,7 +67,8 @@ class Server final : private RequestSink {
  private:
   // The loop.
   void turn();
-  void read_requests();
+  std::size_t read_requests();  // bytes
+  void take_last_words();
   void bury_the_dead();
   void judge(Instant woke);
   void arm(Instant next);
@@ -97,14 +97,17 @@ class Server final : private RequestSink {
   };
   void on_page_hint(std::string_view name);
   void look_at_page(const std::string& name);
-  Result<Worker*> owner_of(const WorkerPage& page);
+  Result<Worker*> owner_of(WorkerPage& page);
+  void drop_pages_of_other_programs(Worker& worker);
   void wait_for_end(const std::string& name, Process process);
-  void put_away(WorkerPage& page, std::string_view reason);
-  void adopt_pages(std::vector<PastVerdict>& past);
+  void put_away(const PageClaims& claims, pid_t pid, const std::vector<SlotReading>& scopes,
+                std::string_view reason);
+  void put_away_page(WorkerPage& page, std::string_view reason);
+  void adopt_pages();
   void look_for_pages();
-  void resume_kills(std::vector<PastVerdict>& past);
-  void settle_judged_slots(const Worker& worker, const std::shared_ptr<WorkerPage>& page,
-                           std::vector<PastVerdict>& past);
+  void resume_kills();
+  void settle_judged_slots(const Worker& worker, const std::shared_ptr<WorkerPage>& page);
+  PastVerdict* past_verdict(pid_t pid, std::uint64_t start_time, const SlotReading& scope);
   void resume_kill(pid_t pid, std::uint64_t start_time, const std::vector<PastVerdict*>& verdicts);
   void scan_pages(Instant woke, std::vector<DueScope>& due);
   void take_due(Worker& worker, const std::shared_ptr<WorkerPage>& page,
@@ -112,7 +115,7 @@ class Server final : private RequestSink {
   void tell_cuts(const Worker& worker, WorkerPage& page);
   void tell_ended_threads(const std::string& name);
   void drop_page(Worker& worker, const WorkerPage& page, std::string_view reason);
-  void adopt_wire_page(pid_t pid, std::vector<PastVerdict>& past);
+  void adopt_wire_page(pid_t pid);
   void keep(const Worker& worker);
   void save_pages();
   ScopeView view_of(const SlotReading& reading) const;
@@ -170,10 +173,15 @@ class Server final : private RequestSink {
 
   std::unordered_map<std::string, Worker*> pages_;  // by name
   std::unordered_set<std::string> refused_pages_;   // names that sweeps need not look at again
-  bool pages_unlooked_ = false;                     // there were more files than one sweep looks at
-  std::vector<std::string> hinted_pages_;           // in this reading
-  std::unordered_set<pid_t> unsaved_;               // workers of the pipe whose timers have changed
-  std::string save_trouble_;                        // as last told
+  std::unordered_set<std::string> refused_pages_in_batch_;
+  std::vector<std::pair<Worker*, std::shared_ptr<WorkerPage>>> left_by_exec_;  // in this scan
+  // While the server starts: what those before it have judged.
+  std::vector<PastVerdict> past_;
+  bool is_adopting_ = false;
+  bool pages_unlooked_ = false;            // there were more files than one sweep looks at
+  std::vector<std::string> hinted_pages_;  // in this reading
+  std::unordered_set<pid_t> unsaved_;      // workers of the pipe whose timers have changed
+  std::string save_trouble_;               // as last told
   bool scan_wanted_ = true;
   Instant next_scan_;
   std::size_t adopted_scopes_ = 0;

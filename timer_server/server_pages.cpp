@@ -58,6 +58,19 @@ std::optional<Process> claimed_process(const PageClaims& claims) {
   return is_it ? std::optional(std::move(*process)) : std::nullopt;
 }
 
+constexpr int kAnotherProgram = ENOEXEC;  // as an Error's number, within this file
+constexpr std::string_view kStartedAnother = "the worker started another program inside the scope";
+
+// The kernel puts the stack of every new program somewhere else. False where that can't be seen.
+bool runs_another_program(const Process& process, const WorkerPage& page) {
+  if (page.program() == 0) {
+    return false;
+  }
+  const auto stat = read_stat(fmt::format("/proc/{}", process.pid));
+  return stat && stat->start_time == process.start_time && stat->start_stack != 0 &&
+         stat->start_stack != page.program();
+}
+
 // What the page says of its worker, against what the kernel says.
 Status check_claims(const PageClaims& claims, const Process& process) {
   if (claims.boot != this_boot()) {
@@ -105,7 +118,11 @@ void Server::on_page_hint(std::string_view name) {
 }
 
 void Server::look_at_page(const std::string& name) {
+  if (refused_pages_in_batch_.contains(name)) {
+    return;
+  }
   const auto refuse = [&](std::string_view reason) {
+    refused_pages_in_batch_.insert(name);
     rejections_.add(fmt::format("page '{}': {}", name, reason), name, 0);
     if (refused_pages_.size() >= kMaxRefusedPages) {
       refused_pages_.clear();
@@ -119,16 +136,18 @@ void Server::look_at_page(const std::string& name) {
   }
   auto page = std::make_shared<WorkerPage>(std::move(*opened));
   if (page->claims().boot != this_boot()) {
-    put_away(*page, "the machine was restarted");
+    put_away_page(*page, "the machine was restarted");
     return;
   }
   const Result<Worker*> worker = owner_of(*page);
   if (!worker) {
-    if (worker.error().errno_value != ESRCH) {
+    if (worker.error().errno_value == kAnotherProgram) {
+      put_away_page(*page, kStartedAnother);
+    } else if (worker.error().errno_value != ESRCH) {
       refuse(worker.error().message);
     } else if (auto claimed = claimed_process(page->claims()); !claimed) {
       unclaimed_.erase(name);
-      put_away(*page, "the worker ended inside the scope, unseen");
+      put_away_page(*page, "the worker ended inside the scope, unseen");
     } else if (unclaimed_.erase(name) > 0 || unclaimed_.size() >= kMaxUnclaimedPages) {
       refuse(worker.error().message);
     } else {
@@ -137,12 +156,14 @@ void Server::look_at_page(const std::string& name) {
     return;
   }
   unclaimed_.erase(name);
+  drop_pages_of_other_programs(**worker);
   if ((*worker)->pages.size() >= kMaxPagesPerWorker) {
     refuse(fmt::format("pid {} has {} pages already", (*worker)->process->pid, kMaxPagesPerWorker));
     return;
   }
   page->close_descriptor();
-  page_folder_.confirm(name, {(*worker)->process->pid, (*worker)->process->start_time});
+  page_folder_.confirm(name,
+                       {(*worker)->process->pid, (*worker)->process->start_time, page->program()});
   refused_pages_.erase(name);
   pages_[name] = *worker;
   (*worker)->pages.push_back(std::move(page));
@@ -151,9 +172,10 @@ void Server::look_at_page(const std::string& name) {
 }
 
 // The worker that a page belongs to: who holds its lock, or who held it when a server last asked.
-Result<Worker*> Server::owner_of(const WorkerPage& page) {
+Result<Worker*> Server::owner_of(WorkerPage& page) {
   const Result<pid_t> holder = page.owner();
-  const auto confirmed = page_folder_.confirmed_owner(page.name());
+  // Only what a server has written, and only while this one starts: later it knows for itself.
+  const auto confirmed = is_adopting_ ? page_folder_.confirmed_owner(page.name()) : std::nullopt;
   if (!holder && !confirmed) {
     return tl::unexpected<Error>(holder.error());
   }
@@ -173,7 +195,12 @@ Result<Worker*> Server::owner_of(const WorkerPage& page) {
     }
   } else if (process->start_time != confirmed->start_time) {
     return tl::unexpected<Error>(Error{fmt::format("pid {} has ended", pid), ESRCH});
+  } else if (process->start_stack != confirmed->start_stack) {
+    // The program that could have released the scopes is no more.
+    return tl::unexpected<Error>(
+        Error{fmt::format("pid {} has started another program", pid), kAnotherProgram});
   }
+  page.set_program(process->start_stack);
   if (process->uid != ::geteuid()) {
     return failure(fmt::format("pid {} belongs to user {}: expected a process of user {}", pid,
                                process->uid, ::geteuid()));
@@ -190,6 +217,15 @@ Result<Worker*> Server::owner_of(const WorkerPage& page) {
   return watch(std::move(*process));
 }
 
+void Server::drop_pages_of_other_programs(Worker& worker) {
+  const auto pages = worker.pages;
+  for (const auto& page : pages) {
+    if (runs_another_program(*worker.process, *page)) {
+      drop_page(worker, *page, kStartedAnother);
+    }
+  }
+}
+
 // A worker that ends lets go of its lock a moment before its end can be seen. So its page is looked
 // at again then; if it should live on, the next sweep refuses the page.
 void Server::wait_for_end(const std::string& name, Process process) {
@@ -201,12 +237,12 @@ void Server::wait_for_end(const std::string& name, Process process) {
   });
 }
 
-// The page of a worker that no server will see alive: told once, and removed.
-void Server::put_away(WorkerPage& page, std::string_view reason) {
-  const PageClaims& claims = page.claims();
+// Scopes of a worker that no server will see alive: told once.
+void Server::put_away(const PageClaims& claims, pid_t pid, const std::vector<SlotReading>& scopes,
+                      std::string_view reason) {
   WorkerIdentity worker;
   Process process;
-  process.pid = claims.pid;
+  process.pid = pid;
   process.start_time = claims.start_time;
   process.uid = claims.uid;
   process.comm = claims.comm;
@@ -214,20 +250,25 @@ void Server::put_away(WorkerPage& page, std::string_view reason) {
   worker.facts = std::make_shared<std::optional<WorkerFacts>>(
       worker_facts_claimed(claims.rank, claims.local_rank, claims.job_id));
   const Instant now = Instant::now();
-  for (const SlotReading& reading : page.open_slots()) {
-    if (!slot_word::is_open(reading.word) || (reading.flags & slot_flag::kWholeProcess) != 0) {
-      continue;
-    }
-    if (++put_away_scopes_ <= kMaxPutAwayScopes) {
-      log_->append(records_.left_open(worker, view_of(reading), now, reason));
+  for (const SlotReading& scope : scopes) {
+    const bool was_left = slot_word::is_open(scope.word) || slot_word::is_expired(scope.word);
+    const bool is_told = (scope.flags & slot_flag::kWholeProcess) != 0 ||
+                         past_verdict(pid, claims.start_time, scope) != nullptr;
+    if (was_left && !is_told && ++put_away_scopes_ <= kMaxPutAwayScopes) {
+      log_->append(records_.left_open(worker, view_of(scope), now, reason));
     }
   }
+}
+
+void Server::put_away_page(WorkerPage& page, std::string_view reason) {
+  const auto owner = page_folder_.confirmed_owner(page.name());
+  put_away(page.claims(), owner ? owner->pid : page.claims().pid, page.open_slots(), reason);
   page.add_statistics(*ended_statistics_);
   page_folder_.remove(page.name());
 }
 
 // At the start: whoever was watched is watched on.
-void Server::adopt_pages(std::vector<PastVerdict>& past) {
+void Server::adopt_pages() {
   page_folder_.has_changed();
   for (const std::string& name : page_folder_.names()) {
     if (is_page_name(name)) {
@@ -242,7 +283,7 @@ void Server::adopt_pages(std::vector<PastVerdict>& past) {
     }
   });
   for (const pid_t pid : page_folder_.wire_workers()) {
-    adopt_wire_page(pid, past);
+    adopt_wire_page(pid);
   }
 }
 
@@ -301,6 +342,9 @@ void Server::scan_pages(Instant woke, std::vector<DueScope>& due) {
   for (const auto& [worker, page] : cut_short) {
     drop_page(*worker, *page, {});
   }
+  for (const auto& [worker, page] : std::exchange(left_by_exec_, {})) {
+    drop_page(*worker, *page, kStartedAnother);
+  }
 }
 
 void Server::take_due(Worker& worker, const std::shared_ptr<WorkerPage>& page,
@@ -308,17 +352,8 @@ void Server::take_due(Worker& worker, const std::shared_ptr<WorkerPage>& page,
   if (!worker.process->is_alive()) {
     return;  // its end is on its way to us, and decides
   }
-  if (worker.process->runs_another_program()) {
-    // The program that could have released them is no more.
-    const Instant now = Instant::now();
-    for (const WorkerPage::Due& candidate : candidates) {
-      const auto reading = page->read(candidate.slot, candidate.word);
-      if (reading && page->try_expire(candidate.slot, candidate.word)) {
-        log_->append(records_.left_open(WorkerIdentity::of(worker), view_of(*reading), now,
-                                        "the worker started another program inside the scope"));
-        page->finish(candidate.slot, candidate.word);
-      }
-    }
+  if (runs_another_program(*worker.process, *page)) {
+    left_by_exec_.emplace_back(&worker, page);  // the pages are being gone through
     return;
   }
   for (const WorkerPage::Due& candidate : candidates) {

@@ -14,38 +14,35 @@
 
 #include "common/scope_page.hpp"
 #include "timer_server/messages.hpp"
-#include "timer_server/past_verdicts.hpp"
 #include "timer_server/server.hpp"
 
 namespace filetimer {
 namespace {
 
 constexpr std::string_view kEndedUnseen = "the worker ended while no server was there to see it";
-
-// The verdict on the scope that had this deadline, or that was acquired then.
-PastVerdict* find_verdict(std::vector<PastVerdict>& past, const Process& worker,
-                          std::string_view scope, Instant deadline,
-                          std::optional<Instant> acquired = {}) {
-  const auto found = std::ranges::find_if(past, [&](const PastVerdict& verdict) {
-    const ScopeTerms& terms = verdict.expiry.scope.terms;
-    return verdict.pid == worker.pid && verdict.start_time == worker.start_time &&
-           (acquired ? terms.acquired == *acquired : terms.deadline == deadline) &&
-           verdict.expiry.scope.name == scope;
-  });
-  return found == past.end() ? nullptr : &*found;
-}
+constexpr std::string_view kAnotherBoot = "the machine was restarted";
+constexpr std::string_view kOverMeanwhile = "the scope was over when the next server came";
 
 }  // namespace
 
-void Server::resume_kills(std::vector<PastVerdict>& past) {
-  // Verdicts on pages find their records by worker and deadline.
+// The verdict that a server before this one recorded on just this scope.
+PastVerdict* Server::past_verdict(pid_t pid, std::uint64_t start_time, const SlotReading& scope) {
+  const auto found = std::ranges::find_if(past_, [&](const PastVerdict& verdict) {
+    return verdict.pid == pid && verdict.start_time == start_time &&
+           verdict.expiry.scope.terms.acquired == scope.acquired &&
+           verdict.expiry.scope.name == scope.name;
+  });
+  return found == past_.end() ? nullptr : &*found;
+}
+
+void Server::resume_kills() {
   table_.for_each_worker([&](Worker& worker) {
     for (const auto& page : worker.pages) {
-      settle_judged_slots(worker, page, past);
+      settle_judged_slots(worker, page);
     }
   });
   std::map<std::pair<pid_t, std::uint64_t>, std::vector<PastVerdict*>> unfinished;
-  for (PastVerdict& verdict : past) {
+  for (PastVerdict& verdict : past_) {
     if (!verdict.is_finished) {
       unfinished[{verdict.pid, verdict.start_time}].push_back(&verdict);
     }
@@ -55,18 +52,12 @@ void Server::resume_kills(std::vector<PastVerdict>& past) {
   }
 }
 
-void Server::settle_judged_slots(const Worker& worker, const std::shared_ptr<WorkerPage>& page,
-                                 std::vector<PastVerdict>& past) {
+void Server::settle_judged_slots(const Worker& worker, const std::shared_ptr<WorkerPage>& page) {
   for (const WorkerPage::Judged& judged : page->judged_slots()) {
     PastVerdict* const record =
-        judged.released
-            ? find_verdict(past, *worker.process, judged.reading.name, {}, judged.reading.acquired)
-            : find_verdict(past, *worker.process, judged.reading.name, {judged.word});
+        past_verdict(worker.process->pid, worker.process->start_time, judged.reading);
     if (judged.released) {
-      if (record != nullptr && !record->is_finished) {
-        record->expiry.released_at = Instant::now();
-      }
-      page->acknowledge_late_release(judged.slot);
+      page->acknowledge_late_release(judged.slot);  // the record, if there is one, has no slot then
     } else if (record == nullptr) {
       page->reopen(judged.slot, judged.word);
     } else if (record->is_finished) {
@@ -78,51 +69,48 @@ void Server::settle_judged_slots(const Worker& worker, const std::shared_ptr<Wor
 }
 
 // The timers that a server before this one kept for a worker of the pipe.
-void Server::adopt_wire_page(pid_t pid, std::vector<PastVerdict>& past) {
-  const std::string name = fmt::format("{}", pid);
-  const std::string path = page_folder_.server_path(name);
-  auto page = WorkerPage::open(path, name);
-  if (!page) {
-    messages::warning("'{}' is left alone: {}", path, page.error().message);
+void Server::adopt_wire_page(pid_t pid) {
+  const std::string path = page_folder_.server_path(fmt::format("{}", pid));
+  const auto kept = WirePage::read(path);
+  if (!kept) {
+    messages::warning("{}: left alone", kept.error().message);
     return;
   }
-  const PageClaims& claims = page->claims();
+  const PageClaims& claims = kept->claims;
   auto process = open_process(pid);
   const bool is_alive = claims.boot == this_boot() && process &&
                         process->start_time == claims.start_time && process->uid == ::geteuid();
-  Worker* worker = is_alive ? table_.find_worker(pid) : nullptr;
-  if (is_alive && worker == nullptr) {
-    if (const auto watched = watch(std::move(*process))) {
-      worker = *watched;
+  if (!is_alive) {
+    std::vector<SlotReading> scopes;
+    for (const auto& [slot, reading] : kept->scopes) {
+      scopes.push_back(reading);
     }
-  }
-  if (worker == nullptr) {
-    put_away(*page, claims.boot == this_boot() ? kEndedUnseen : "the machine was restarted");
+    put_away(claims, pid, scopes, claims.boot == this_boot() ? kEndedUnseen : kAnotherBoot);
     ::unlink(path.c_str());
     return;
   }
+  Worker* worker = table_.find_worker(pid);
+  if (worker == nullptr) {
+    const auto watched = watch(std::move(*process));
+    if (!watched) {
+      messages::error("the timers of pid {} are not watched: {}", pid, watched.error().message);
+      return;
+    }
+    worker = *watched;
+  }
   worker->wire_page = std::make_unique<WirePage>(path);
-  worker->wire_page->take_over(slots_in_use(page->layout()));
-  for (std::size_t i = 0; i < slots_in_use(page->layout()); ++i) {
-    const auto slot = static_cast<WirePage::SlotNumber>(i);
-    const std::int64_t word = page->layout().slot(i).deadline.load(std::memory_order_relaxed);
-    const bool was_judged = slot_word::is_expired(word);
-    const auto reading = page->read(i, word);
+  worker->wire_page->take_over(*kept);
+  for (const auto& [slot, reading] : kept->scopes) {
     // The page may not have been written any more after a verdict: the log knows.
-    PastVerdict* const verdict =
-        reading ? find_verdict(past, *worker->process, reading->name, {was_judged ? -word : word})
-                : nullptr;
-    if (!reading || (!slot_word::is_open(word) && !was_judged) ||
-        (verdict != nullptr && verdict->is_finished)) {
+    PastVerdict* const verdict = past_verdict(pid, claims.start_time, reading);
+    const bool is_open = slot_word::is_open(reading.word) || slot_word::is_expired(reading.word);
+    if (!is_open || (verdict != nullptr && verdict->is_finished)) {
       worker->wire_page->close(slot);
     } else if (verdict != nullptr) {
       verdict->expiry.on_page.slot = slot;
-      verdict->expiry.scope_id = reading->id;
-    } else {
-      ScopeTerms terms = view_of(*reading).terms;
-      if (table_.adopt(*worker, reading->id, reading->name, terms, slot)) {
-        ++adopted_scopes_;
-      }
+      verdict->expiry.scope_id = reading.id;
+    } else if (table_.adopt(*worker, reading.id, reading.name, view_of(reading).terms, slot)) {
+      ++adopted_scopes_;
     }
   }
   keep(*worker);
@@ -136,7 +124,6 @@ void Server::resume_kill(pid_t pid, std::uint64_t start_time,
   order.incident->id = verdicts.front()->expiry.incident;
   order.incident->recorded = true;
   for (const PastVerdict* verdict : verdicts) {
-    order.expiries.push_back(verdict->expiry);
     order.has_evidence = order.has_evidence || verdict->has_evidence;
   }
   Worker* worker = table_.find_worker(pid);
@@ -150,6 +137,21 @@ void Server::resume_kill(pid_t pid, std::uint64_t start_time,
   }
   if (worker != nullptr && worker->process->start_time == start_time) {
     order.worker = WorkerIdentity::of(*worker);
+    for (const PastVerdict* verdict : verdicts) {
+      const PageVerdict& place = verdict->expiry.on_page;
+      if (place.page || place.slot != WirePage::kNone) {
+        order.expiries.push_back(verdict->expiry);
+        continue;
+      }
+      // It was released, or the kill ended, and only the record of that was lost.
+      Records::Outcome over;
+      over.verdict = KillVerdict::kSpared;
+      over.reason = kOverMeanwhile;
+      log_->append(records_.killed(order.worker, verdict->expiry, over));
+    }
+    if (order.expiries.empty()) {
+      return;
+    }
     messages::warning("pid {} was to be killed by a server that has ended ({}): going on with it",
                       pid, order.expiries.front().id);
     ladder_.start(std::move(order), Instant::now());
@@ -164,8 +166,8 @@ void Server::resume_kill(pid_t pid, std::uint64_t start_time,
   Records::Outcome outcome;
   outcome.verdict = KillVerdict::kAlreadyGone;
   outcome.reason = kEndedUnseen;
-  for (const Expiry& expiry : order.expiries) {
-    log_->append(records_.killed(order.worker, expiry, outcome));
+  for (const PastVerdict* verdict : verdicts) {
+    log_->append(records_.killed(order.worker, verdict->expiry, outcome));
   }
 }
 

@@ -82,6 +82,14 @@ Result<Scope*> TimerTable::acquire(Worker& worker, std::string_view id, std::str
 
 Result<Scope*> TimerTable::adopt(Worker& worker, std::string_view id, std::string_view name,
                                  const ScopeTerms& terms, WirePage::SlotNumber slot) {
+  // Acquired again after a verdict that nobody has recorded: the later one counts.
+  if (Scope* const other = find_scope(worker, id)) {
+    if (other->terms.acquired >= terms.acquired) {
+      worker.wire_page->close(slot);
+      return other;
+    }
+    close(*other);
+  }
   auto scope = insert(worker, id, name, terms);
   if (scope) {
     (*scope)->slot = slot;

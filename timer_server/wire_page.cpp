@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -72,6 +73,7 @@ WirePage::SlotNumber WirePage::open(std::string_view id, std::size_t shown_bytes
   }
   Change& change = change_of(slot);
   set_terms(change, terms);
+  change.has_name = true;
   change.name = id;
   change.shown_bytes = shown_bytes == id.size() ? 0 : static_cast<std::uint32_t>(shown_bytes);
   return slot;
@@ -95,15 +97,65 @@ void WirePage::close(SlotNumber slot) {
   if (slot != kNone) {
     Change& change = change_of(slot);
     change.word = slot_word::kFree;
-    change.name.clear();
+    change.has_name = false;
     free_.push_back(slot);
   }
 }
 
-void WirePage::take_over(std::size_t slots) {
-  slots_ = static_cast<std::uint32_t>(std::min(slots, kMaxScopesPerWorker));
+Result<WirePage::Kept> WirePage::read(const std::string& path) {
+  const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
+  struct stat st {};
+  if (!fd || ::fstat(fd.get(), &st) != 0) {
+    return system_error(fmt::format("cannot open '{}'", path));
+  }
+  if (!S_ISREG(st.st_mode) || st.st_uid != ::geteuid()) {
+    return failure(fmt::format("'{}' is no file of ours", path));
+  }
+  struct alignas(64) Line {
+    std::byte bytes[64];
+  };
+  std::vector<Line> lines(kPageBytes / sizeof(Line));
+  const PageLayout page(lines.data());
+  const auto copy = [&](std::size_t offset, std::size_t bytes) {
+    return retry_eintr([&] {
+             return ::pread(fd.get(), page.base() + offset, bytes, static_cast<off_t>(offset));
+           }) == static_cast<ssize_t>(bytes);
+  };
+  if (!copy(0, kNamesAt)) {
+    return failure(fmt::format("'{}' was cut short", path));
+  }
+  auto claims = read_claims(page, static_cast<std::uint64_t>(st.st_size));
+  if (!claims) {
+    return failure(fmt::format("'{}': {}", path, claims.error().message));
+  }
+  Kept kept{std::move(*claims), slots_in_use(page), {}};
+  for (std::size_t i = 0; i < kept.slots; ++i) {
+    const std::int64_t word = page.slot(i).deadline.load(std::memory_order_relaxed);
+    if (word == slot_word::kFree) {
+      continue;
+    }
+    if (!copy(kNamesAt + i * sizeof(SlotName), sizeof(SlotName))) {
+      return failure(fmt::format("'{}' was cut short", path));
+    }
+    if (auto reading = read_slot(page, i, word)) {
+      kept.scopes.emplace_back(static_cast<SlotNumber>(i), std::move(*reading));
+    }
+  }
+  return kept;
+}
+
+void WirePage::take_over(const Kept& kept) {
+  slots_ = static_cast<std::uint32_t>(kept.slots);
   saved_slots_ = slots_;
   fd_ = UniqueFd(::open(path_.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW));
+  auto next = kept.scopes.begin();
+  for (std::size_t i = 0; i < kept.slots; ++i) {
+    if (next != kept.scopes.end() && next->first == i) {
+      ++next;
+    } else {
+      free_.push_back(static_cast<SlotNumber>(i));
+    }
+  }
 }
 
 Status WirePage::save(const Process& worker, const std::optional<WorkerFacts>& facts) {
@@ -179,9 +231,14 @@ Status WirePage::write_facts(const WorkerFacts& facts) {
   return {};
 }
 
-// The name before the slot: who reads the slot as open finds its name.
+// The name before the slot, and the slot free before the name: who reads the slot as open finds its
+// name, and no other's.
 Status WirePage::write(const Change& change) {
-  if (!change.name.empty()) {
+  if (change.has_name) {
+    const std::int64_t free = slot_word::kFree;
+    if (!write_at(fd_.get(), kSlotsAt + change.slot * sizeof(Slot), &free)) {
+      return system_error(fmt::format("cannot write '{}'", path_));
+    }
     char name[sizeof(SlotName)] = {};
     const std::size_t length = std::min(change.name.size(), kMaxScopeNameBytes);
     name[0] = static_cast<char>(length);
@@ -202,7 +259,7 @@ Status WirePage::write(const Change& change) {
   slot.flags.store(change.flags, kRelaxed);
   slot.shown_bytes.store(change.shown_bytes, kRelaxed);
   // Of one that was only renewed the name's length stays as it was written.
-  const std::size_t bytes = change.name.empty() && change.word != slot_word::kFree
+  const std::size_t bytes = !change.has_name && change.word != slot_word::kFree
                                 ? offsetof(Slot, shown_bytes)
                                 : sizeof slot;
   if (!write_at(fd_.get(), kSlotsAt + change.slot * sizeof(Slot), &slot, bytes)) {

@@ -10,8 +10,10 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
+#include "common/page_reader.hpp"
 #include "common/posix.hpp"
 #include "common/result.hpp"
 #include "timer_server/process.hpp"
@@ -34,9 +36,16 @@ class WirePage {
   void renew(SlotNumber slot, const ScopeTerms& terms);
   void expire(SlotNumber slot, const ScopeTerms& terms);
   void close(SlotNumber slot);
-  // Of a page that a server before this one has left: the slots below `slots` are taken, until each
-  // is closed.
-  void take_over(std::size_t slots);
+  // What a server before this one has kept: every slot that is not free. Read into memory, not
+  // mapped: a hole of the file must be no SIGBUS.
+  struct Kept {
+    PageClaims claims;
+    std::size_t slots = 0;
+    std::vector<std::pair<SlotNumber, SlotReading>> scopes;
+  };
+  static Result<Kept> read(const std::string& path);
+  // Goes on with it: its scopes are open in their slots until each is closed.
+  void take_over(const Kept& kept);
 
   [[nodiscard]] bool has_changed() const { return !changes_.empty(); }
   // Writes what has changed; makes the file when there is something to keep. Who the worker is in
@@ -56,7 +65,8 @@ class WirePage {
     std::uint16_t signal = 0;
     std::uint16_t flags = 0;
     std::uint32_t shown_bytes = 0;
-    std::string name;  // empty: as it was
+    bool has_name = false;  // else it is as it was
+    std::string name;
   };
 
   Change& change_of(SlotNumber slot);

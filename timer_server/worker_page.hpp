@@ -31,6 +31,9 @@ class WorkerPage {
   // Who holds the lock, as the kernel says and in this pid namespace; an error when nobody does, or
   // nobody who can be seen from here.
   Result<pid_t> owner() const;
+  // Which program its owner ran when it was asked for: /proc/PID/stat's startstack; 0: not known.
+  [[nodiscard]] std::uint64_t program() const { return program_; }
+  void set_program(std::uint64_t start_stack) { program_ = start_stack; }
   // After the owner was asked for the last time: keeps one descriptor less for each worker.
   void close_descriptor();
 
@@ -85,6 +88,7 @@ class WorkerPage {
   PageLayout layout_;
   PageClaims claims_;
   bool is_whole_ = true;
+  std::uint64_t program_ = 0;
   std::vector<std::int64_t> told_;  // acquired times of slots that take_thread_ended() has given
 };
 

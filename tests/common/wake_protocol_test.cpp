@@ -6,6 +6,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <condition_variable>
 #include <functional>
 #include <memory>
@@ -107,6 +108,47 @@ TEST_CASE("in every order the server is woken, or looks in time by itself") {
       }
     }
   }
+}
+
+TEST_CASE("two threads that run free never both miss each other") {
+  // Of many rounds that both begin at once some fall within the few nanoseconds for which a store
+  // may still be on its way out of the processor.
+  constexpr int kRounds = 200'000;
+  Meeting meet;
+  std::atomic<int> round = 0;
+  std::atomic<int> ready = 0;
+  std::int64_t found = 0;
+  const auto begin_round = [&](int number) {
+    if (ready.fetch_add(1) % 2 == 1) {
+      round = number;
+    }
+    for (int spins = 0; round < number; ++spins) {
+      if (spins > 1000) {
+        std::this_thread::yield();
+      }
+    }
+  };
+  std::thread server([&] {
+    for (int i = 1; i <= 2 * kRounds; i += 2) {
+      meet.board->next_wake.store(kDeadline - 1, std::memory_order_relaxed);  // before it looked
+      begin_round(i);
+      announce_scan(*meet.board);
+      found = read_deadline(*meet.slot);
+      announce_next_scan(*meet.board, found == slot_word::kFree ? kWakeAlways : found);
+      begin_round(i + 1);
+    }
+  });
+  int missed = 0;
+  for (int i = 1; i <= 2 * kRounds; i += 2) {
+    meet.slot->deadline.store(slot_word::kFree, std::memory_order_relaxed);
+    begin_round(i);
+    set_deadline(*meet.slot, kDeadline);
+    const bool wakes = must_wake(*meet.board, kDeadline);
+    begin_round(i + 1);
+    missed += wakes || found == kDeadline ? 0 : 1;
+  }
+  server.join();
+  CHECK(missed == 0);
 }
 
 TEST_CASE("a renewal to an earlier deadline wakes as a new one does") {

@@ -9,6 +9,9 @@
 
 #include <filesystem>
 
+#include "common/board.hpp"
+#include "common/clock.hpp"
+#include "common/mapped_file.hpp"
 #include "tests/process/harness.hpp"
 #include "tests/process/requests.hpp"
 #include "tests/process/worker.hpp"
@@ -158,9 +161,57 @@ TEST_CASE("a worker that starts another program leaves its scopes open, and is n
   open_and_tell(*worker, "1 inside 700");
   server.barrier();  // it knows the page
   worker->tell("exec sleep 100");
-  CHECK(server.wait_for("left_open", worker->pid()).text("scope") == "inside");
+  const auto left = [&] { return scopes_of(server.records(), "left_open", worker->pid()); };
+  CHECK(wait_until([&] { return left().size() == 2; }));
+  CHECK(left() == std::vector<std::string>{"before", "inside"});
   CHECK(worker->is_alive());
   CHECK(count(server.records(), "expired", worker->pid()) == 0);
+}
+
+TEST_CASE("a program that a watched worker has started is watched for itself") {
+  const TempDir temp;
+  Server server(temp);
+  const auto worker = page_worker(server.dir(), "first");
+  open_and_tell(*worker, "0 before 3600000");
+  server.barrier();
+  worker->tell("exec " + page_worker_path() + " again");
+  REQUIRE(worker->line() == "ready");
+  REQUIRE(worker->ask("make " + server.dir() + " second") == "ok");
+  REQUIRE(worker->ask("lock") == "ok");
+  open_and_die(*worker, "0 hung 50");
+  CHECK(worker->status() == killed_by(SIGKILL));
+  CHECK(server.wait_for("expired", worker->pid()).text("scope") == "hung");
+  CHECK(scopes_of(server.records(), "left_open", worker->pid()) ==
+        std::vector<std::string>{"before"});
+}
+
+TEST_CASE("the board says when the server reads next, and sweeps keep that in the future") {
+  const TempDir temp;
+  const Server server(temp, {"--max-interval", "100ms"});
+  const auto mapped = filetimer::MappedFile::map(
+      server.dir() + "/server", filetimer::MappedFile::Access::kRead, filetimer::kBoardBytes);
+  REQUIRE(mapped);
+  const auto& board = *static_cast<const filetimer::Board*>(mapped->data());
+  CHECK(board.magic == filetimer::kBoardMagic);
+  CHECK(board.server_pid == server.pid());
+  for (int sweep = 0; sweep < 4; ++sweep) {
+    const std::int64_t next = board.next_wake;
+    CHECK(wait_until([&] { return board.next_wake > next; }));
+    CHECK(wait_until([&] { return board.next_wake > filetimer::Instant::now().ns; }));
+  }
+}
+
+TEST_CASE("a pipe that is made again is announced to clients that found nobody there") {
+  const TempDir temp;
+  const Server server(temp, {"--max-interval", "50ms"});
+  const auto mapped = filetimer::MappedFile::map(
+      server.dir() + "/server", filetimer::MappedFile::Access::kRead, filetimer::kBoardBytes);
+  REQUIRE(mapped);
+  const auto& board = *static_cast<const filetimer::Board*>(mapped->data());
+  const std::uint64_t before = board.incarnation;
+  REQUIRE(::unlink(server.fifo().c_str()) == 0);
+  REQUIRE(::mkfifo(server.fifo().c_str(), 0600) == 0);  // with nobody to read it
+  CHECK(wait_until([&] { return board.incarnation > before; }));
 }
 
 TEST_CASE("more than --max-timeout is cut on a page, and said once a name") {

@@ -196,6 +196,92 @@ TEST_CASE("a scope that was judged, spared and is still open is not judged by th
   CHECK(count(next.records(), "expired", piped.pid()) == 1);
 }
 
+TEST_CASE("a kill of a server in another folder is not taken over, though the log is the same") {
+  const TempDir temp;
+  const std::string log = temp.path("log");
+  const Server first(temp, {.args = {"--log", log}, .folder = "first"});
+  const auto worker = page_worker(first.dir(), "w-1");
+  worker->ask(fmt::format("open 0 forward 1 {} 600000", SIGCONT));
+  REQUIRE(worker->ask("hint") == "ok");
+  first.wait_for("expired", worker->pid());
+  Server second(temp, {.args = {"--log", log}, .folder = "second"});
+  second.barrier();
+  CHECK(second.stop() == exited(0));
+  CHECK(worker->is_alive());
+  CHECK(count(read_log(log), "killed", worker->pid()) == 0);
+}
+
+TEST_CASE("a worker that was spared is not killed because the record of that was lost") {
+  const TempDir temp;
+  std::unique_ptr<Worker> paged;
+  Worker piped("block");
+  std::string log;
+  {
+    Server server(temp, {"--dry-run"});
+    log = server.log();
+    paged = page_worker(server.dir(), "w-1");
+    paged->ask("open 0 forward 1");
+    REQUIRE(paged->ask("hint") == "ok");
+    server.send(acquire_past(piped.pid(), "forward"));
+    server.wait_for("killed", paged->pid());
+    server.wait_for("killed", piped.pid());
+    CHECK(wait_until([&] { return paged->ask("word 0") == "judged"; }));
+    server.barrier();
+    kill_server(server);
+  }
+  std::string without;
+  for (const Record& record : read_log(log)) {
+    without += record.is("killed") ? std::string{} : record.line() + "\n";
+  }
+  write_file(log, without);
+  Server next(temp);
+  for (const pid_t pid : {paged->pid(), piped.pid()}) {
+    CHECK(next.wait_for("killed", pid).text("verdict") == "spared");
+  }
+  next.barrier();
+  CHECK(paged->is_alive());
+  CHECK(piped.is_alive());
+}
+
+TEST_CASE("a scope that --max-timeout has cut is judged once, whatever its page says") {
+  const TempDir temp;
+  std::unique_ptr<Worker> worker;
+  {
+    Server server(temp, {"--max-timeout", "50ms"});
+    worker = page_worker(server.dir(), "w-1");
+    worker->ask(fmt::format("open 0 forward 3600000 {} 600000", SIGCONT));
+    REQUIRE(worker->ask("hint") == "ok");
+    server.wait_for("expired", worker->pid());
+    kill_server(server);
+  }
+  Server next(temp, {"--max-timeout", "50ms"});
+  next.barrier();
+  CHECK(worker->is_alive());
+  CHECK(count(next.records(), "expired", worker->pid()) == 1);
+}
+
+TEST_CASE("a release that was written while the server was told to stop is not lost") {
+  const TempDir temp;
+  Worker worker("block");
+  {
+    Server server(temp);
+    server.send(acquire(worker.pid(), "forward", 700ms));
+    server.barrier();
+    const filetimer::UniqueFd pipe = open_pipe(server.fifo());
+    server.process().signal(SIGSTOP);
+    server.process().wait_until_stopped();
+    server.process().signal(SIGTERM);
+    write_all(pipe.get(), release(worker.pid(), "forward"));
+    server.process().signal(SIGCONT);
+    CHECK(server.process().status() == exited(0));
+  }
+  Server next(temp);
+  const auto past = std::chrono::steady_clock::now() + 800ms;
+  CHECK(wait_until([&] { return std::chrono::steady_clock::now() > past; }));
+  next.barrier();
+  CHECK(worker.is_alive());
+}
+
 TEST_CASE("a server killed at any moment loses no timer and judges none twice") {
   const TempDir temp;
   std::vector<std::unique_ptr<Worker>> paged;

@@ -8,6 +8,7 @@
 #include <barrier>
 #include <filetimer/timer_client.hpp>
 #include <random>
+#include <semaphore>
 #include <set>
 #include <thread>
 
@@ -198,25 +199,32 @@ TEST_CASE("threads that take slots from each other all the time never share one"
   FakeServer server;
   auto client = server.connect();
   const PageLayout page = server.page();
-  // More names than slots, and never more scopes open than slots.
-  constexpr int kThreads = 6;
+  // Never more scopes open than there are slots, and yet more than the threads can all keep.
+  constexpr int kThreads = 12;
+  constexpr int kAtOnce = 6;
   constexpr int kDeepest = 160;
-  constexpr int kRounds = 60;
+  constexpr int kRounds = 8000;
+  std::counting_semaphore<kAtOnce> turns(kAtOnce);
+  std::barrier together(kThreads);  // none gives back its slots by its end
   std::vector<std::thread> threads;
   std::atomic<int> mistakes = 0;
   for (int i = 0; i < kThreads; ++i) {
     threads.emplace_back([&, i] {
       std::minstd_rand random(static_cast<unsigned>(i + 1));
+      together.arrive_and_wait();
       for (int round = 0; round < kRounds; ++round) {
+        turns.acquire();
         std::vector<TimerScope> scopes;
         const int depth = static_cast<int>(random() % kDeepest) + 1;
         for (int j = 0; j < depth; ++j) {
           scopes.push_back(client.expires(1h, std::to_string((i + j) % 300)));
         }
         for (auto& scope : scopes) {
-          mistakes += scope.release() ? 0 : 1;
+          mistakes += scope.release() ? 0 : 1;  // as one that two threads had opened
         }
+        turns.release();
       }
+      together.arrive_and_wait();
     });
   }
   for (auto& thread : threads) {
@@ -224,6 +232,7 @@ TEST_CASE("threads that take slots from each other all the time never share one"
   }
   CHECK(mistakes == 0);
   CHECK(slots_of(page).empty());
+  CHECK(slots_in_use(page) == kMaxScopesPerWorker);
 }
 
 TEST_CASE("a thread may use the pages of several run folders") {

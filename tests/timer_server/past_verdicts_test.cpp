@@ -33,11 +33,11 @@ struct Log {
     return expiry;
   }
   [[nodiscard]] std::vector<PastVerdict> read() const {
-    return read_past_verdicts(folder.file("log"), records.boot_id());
+    return read_past_verdicts(folder.file("log"), records.boot_id(), "/run/a");
   }
 
   TempFolder folder;
-  Records records{RecordOrigin::of_this_process()};
+  Records records{RecordOrigin::of_this_process("/run/a")};
   WorkerIdentity worker{std::make_shared<const Process>(std::move(*open_process(::getpid()))),
                         std::make_shared<std::optional<WorkerFacts>>()};
 };
@@ -89,6 +89,23 @@ TEST_CASE("Verdicts before a rotation of the log count, too") {
   CHECK(!past[1].is_finished);
 }
 
+TEST_CASE("Another server's verdicts in the same log are not ours") {
+  Log log;
+  log.add_verdict();
+  CHECK(read_past_verdicts(log.folder.file("log"), log.records.boot_id(), "/run/b").empty());
+}
+
+TEST_CASE("A verdict whose scope was released late comes back as that") {
+  Log log;
+  Expiry expiry = log.add_verdict();
+  expiry.released_at = Instant{6000};
+  log.add(log.records.released_late(log.worker, expiry));
+  const auto past = log.read();
+  REQUIRE(past.size() == 1);
+  CHECK(!past[0].is_finished);
+  CHECK(past[0].expiry.released_at);
+}
+
 TEST_CASE("Lines that are none, half lines and other boots' are skipped") {
   Log log;
   log.add("");
@@ -100,6 +117,6 @@ TEST_CASE("Lines that are none, half lines and other boots' are skipped") {
   log.add_verdict();
   log.add(R"({"event":"killed","id":)");
   CHECK(log.read().size() == 1);
-  CHECK(read_past_verdicts(log.folder.file("missing"), "x").empty());
-  CHECK(read_past_verdicts("/dev/zero", "x").empty());
+  CHECK(read_past_verdicts(log.folder.file("missing"), "x", "/run/a").empty());
+  CHECK(read_past_verdicts("/dev/zero", "x", "/run/a").empty());
 }

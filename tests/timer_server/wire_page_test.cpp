@@ -34,8 +34,13 @@ struct Stage {
   }
   void save() { REQUIRE(worker->wire_page->save(*worker->process, facts)); }
   [[nodiscard]] std::vector<SlotReading> kept() const {
-    auto page = WorkerPage::open(path, "1");
-    return page ? page->open_slots() : std::vector<SlotReading>{};
+    std::vector<SlotReading> scopes;
+    if (const auto page = WirePage::read(path)) {
+      for (const auto& [slot, reading] : page->scopes) {
+        scopes.push_back(reading);
+      }
+    }
+    return scopes;
   }
   [[nodiscard]] bool has_file() const { return ::access(path.c_str(), F_OK) == 0; }
 
@@ -60,9 +65,9 @@ TEST_CASE("Timers of the pipe are kept with all that is known of them") {
   CHECK(kept[0].acquired == Instant{1000});
   CHECK(kept[0].signal == 9);
   CHECK(*kept[0].grace_ms == 2);  // rounded up: nobody gets less than was asked for
-  const auto page = WorkerPage::open(stage.path, "1");
-  CHECK(page->claims().pid == ::getpid());
-  CHECK(page->claims().start_time == stage.worker->process->start_time);
+  const auto page = WirePage::read(stage.path);
+  CHECK(page->claims.pid == ::getpid());
+  CHECK(page->claims.start_time == stage.worker->process->start_time);
 }
 
 TEST_CASE("Who the worker is in its job is kept as soon as it is known") {
@@ -72,11 +77,11 @@ TEST_CASE("Who the worker is in its job is kept as soon as it is known") {
   stage.facts = worker_facts_claimed("10", "2", "job 7");
   stage.acquire("step", 5000);
   stage.save();
-  const auto page = WorkerPage::open(stage.path, "1");
-  CHECK(page->claims().rank == "10");
-  CHECK(page->claims().local_rank == "2");
-  CHECK(page->claims().job_id == "job 7");
-  CHECK(page->claims().comm == stage.worker->process->comm);
+  const auto page = WirePage::read(stage.path);
+  CHECK(page->claims.rank == "10");
+  CHECK(page->claims.local_rank == "2");
+  CHECK(page->claims.job_id == "job 7");
+  CHECK(page->claims.comm == stage.worker->process->comm);
   CHECK(stage.kept().size() == 2);
 }
 
@@ -119,13 +124,40 @@ TEST_CASE("An expired timer is kept as judged until its kill is over") {
   CHECK(stage.kept().empty());
 }
 
+TEST_CASE("A scope without a name is kept as that, in a slot that had one before") {
+  Stage stage;
+  Scope& named = stage.acquire("named", 5000);
+  stage.save();
+  stage.table.close(named);
+  stage.acquire("", 5000);
+  stage.save();
+  REQUIRE(stage.kept().size() == 1);
+  CHECK(stage.kept()[0].id.empty());
+}
+
+TEST_CASE("Of two slots with one scope the next server takes the later, and gives the other back") {
+  Stage stage;
+  stage.acquire("forward", 5000);
+  stage.save();
+  ScopeTerms terms;
+  for (const std::int64_t acquired : {3000, 2000, 4000}) {
+    terms.acquired = {acquired};
+    terms.deadline = {acquired + 5000};
+    const auto slot = static_cast<WirePage::SlotNumber>(acquired / 1000);
+    stage.table.adopt(*stage.worker, "step", "step", terms, slot);
+  }
+  CHECK(stage.table.find_scope(*stage.worker, "step")->terms.deadline == Instant{9000});
+  CHECK(stage.table.scope_count() == 2);
+  stage.table.close(*stage.table.find_scope(*stage.worker, "step"));
+}
+
 TEST_CASE("A slot that another server left is taken until it is closed") {
   Stage stage;
   stage.acquire("old", 5000);
   stage.save();
   Stage next;
   next.worker->wire_page = std::make_unique<WirePage>(stage.path);
-  next.worker->wire_page->take_over(1);
+  next.worker->wire_page->take_over(*WirePage::read(stage.path));
   ScopeTerms terms;
   terms.deadline = {5000};
   Scope& old = **next.table.adopt(*next.worker, "old", "old", terms, 0);

@@ -145,9 +145,11 @@ void OwnPage::become_child() noexcept {
 SlotHandle* OwnPage::claim(ScopeKey key, Refusal& why) {
   why = Refusal::kNoRoom;
   if (!current_) {
-    const Instant now = Instant::now();
-    if (now < next_creation_ || !make(with_statistics_)) {
-      next_creation_ = std::max(next_creation_, now + kCreationPause);
+    if (Instant::now() < next_creation_) {
+      return nullptr;
+    }
+    if (!make(with_statistics_)) {
+      next_creation_ = Instant::now() + kCreationPause;
       return nullptr;
     }
   }
@@ -250,8 +252,7 @@ SlotHandle* OwnPage::new_slot(Refusal& why) {
 }
 
 // Threads keep slots for the names they use; where there are many threads, that may be all there
-// are. See thread_slots.hpp for how it is done.
-// False: some were entering a scope just then.
+// are. See thread_slots.hpp for how it is done. False: some were entering a scope just then.
 bool OwnPage::take_idle_of_other_threads(const ThreadSlots& taker) {
   bool all_were_asked = true;
   for (const auto& slots : current_->threads) {
@@ -402,7 +403,6 @@ void OwnPage::put_off(LineSent why) noexcept {
 }
 
 void OwnPage::try_again() noexcept {
-  const Duration last_pause = pause_;
   is_pending_.store(false, std::memory_order_seq_cst);  // before the line: see wake()
   if (is_announced_ && !has_open_scope()) {
     return;
@@ -415,14 +415,14 @@ void OwnPage::try_again() noexcept {
     is_announced_ = true;
     return;
   }
-  pause_ = last_pause;
-  is_pending_ = true;
+  is_pending_ = true;  // it has been: the pause grows
   put_off(sent);
 }
 
 bool OwnPage::has_open_scope() const noexcept {
   return std::ranges::any_of(current_->handles, [](const SlotHandle& handle) {
-    return slot_word::is_open(handle.slot->deadline.load(std::memory_order_relaxed));
+    // In one order with the store of is_pending_ before it.
+    return slot_word::is_open(read_deadline(*handle.slot));
   });
 }
 

@@ -17,7 +17,7 @@
 namespace filetimer {
 
 // What a scope is opened with, checked and in the page's units.
-struct ScopeTerms {
+struct PageTerms {
   std::int64_t timeout = 0;  // ns; max: none
   std::uint32_t grace_ms = kServersGrace;
   std::uint16_t signal = 0;
@@ -66,7 +66,7 @@ inline std::int64_t deadline_word(const Board& board, std::int64_t now, std::int
 }
 
 // Opens a scope in a slot that this thread has claimed. True: call OwnPage::wake().
-[[gnu::always_inline]] inline bool open_scope(SlotHandle& handle, const ScopeTerms& terms) {
+[[gnu::always_inline]] inline bool open_scope(SlotHandle& handle, const PageTerms& terms) {
   constexpr auto kRelaxed = std::memory_order_relaxed;
   ThreadSlots& slots = *t_slots;  // the handle's owner, as it was claimed just now
   Slot& slot = *handle.slot;

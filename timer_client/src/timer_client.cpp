@@ -75,7 +75,7 @@ std::uint32_t grace_ms(Duration grace) {
   return static_cast<std::uint32_t>(std::min<std::int64_t>(whole, kLongestGraceMs));
 }
 
-ScopeTerms terms_of(Duration after, const ScopeOptions& options, std::uint64_t client) {
+PageTerms terms_of(Duration after, const ScopeOptions& options, std::uint64_t client) {
   return {.timeout = after.count(),
           .grace_ms = options.grace ? grace_ms(*options.grace) : kServersGrace,
           .signal = static_cast<std::uint16_t>(options.signal),
@@ -222,7 +222,7 @@ struct TimerClient::State {
   }
 
   // A function of its own, so that the scope is made in its place and not copied there.
-  [[gnu::always_inline]] static TimerScope expires(SlotHandle& handle, const ScopeTerms& terms) {
+  [[gnu::always_inline]] static TimerScope expires(SlotHandle& handle, const PageTerms& terms) {
     TimerScope scope(timer_in(handle));
     if (open_scope(handle, terms)) [[unlikely]] {
       handle.page->wake();
