@@ -26,7 +26,9 @@ struct alignas(64) Board {
   BootId boot;
   std::atomic<std::int32_t> server_pid;  // in the server's pid namespace
   std::atomic<std::uint32_t> state;      // see ServerState
-  std::atomic<std::uint64_t> reserved[3];
+  // The inode of the pid namespace that the server lives in: a pid on the pipe is meant in it.
+  std::atomic<std::uint64_t> pid_namespace;  // 0: not known
+  std::atomic<std::uint64_t> reserved[2];
   // A line of its own: every acquire of every worker reads it.
   alignas(64) std::atomic<std::int64_t> next_wake;  // see wake_protocol.hpp
   std::atomic<std::int64_t> max_timeout;            // ns, --max-timeout; max: none

@@ -2,6 +2,7 @@
 #include "common/boot.hpp"
 
 #include <fmt/format.h>
+#include <sys/stat.h>
 
 #include <fstream>
 
@@ -41,6 +42,11 @@ std::string boot_id_text(const BootId& boot) {
     text += fmt::format("{}{:02x}", dash ? "-" : "", boot[i]);
   }
   return text;
+}
+
+std::uint64_t this_pid_namespace() {
+  struct stat st {};
+  return ::stat("/proc/self/ns/pid", &st) == 0 ? st.st_ino : 0;
 }
 
 }  // namespace filetimer

@@ -15,4 +15,7 @@ BootId this_boot();
 // As /proc/sys/kernel/random/boot_id writes it.
 std::string boot_id_text(const BootId& boot);
 
+// The inode of this process's pid namespace; 0 where /proc does not tell.
+std::uint64_t this_pid_namespace();
+
 }  // namespace filetimer

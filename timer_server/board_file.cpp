@@ -20,6 +20,7 @@ Result<BoardFile> BoardFile::open(const std::string& path, Duration max_timeout)
   Board& board = opened.board();
   board.next_wake.store(kWakeAlways, std::memory_order_seq_cst);
   board.max_timeout.store(max_timeout.count(), std::memory_order_relaxed);
+  board.pid_namespace.store(this_pid_namespace(), std::memory_order_relaxed);
   board.server_pid.store(::getpid(), std::memory_order_relaxed);
   board.boot = this_boot();
   board.bytes = kBoardBytes;

@@ -108,7 +108,7 @@ TEST_CASE("docs/protocol.md gives the offsets of statistics") {
 TEST_CASE("docs/protocol.md gives the board's offsets") {
   check_table("## The board",
               {FIELD(Board, magic), FIELD(Board, version), FIELD(Board, bytes), FIELD(Board, boot),
-               FIELD(Board, server_pid), FIELD(Board, state), FIELD(Board, reserved),
+               FIELD(Board, server_pid), FIELD(Board, state), FIELD(Board, pid_namespace), FIELD(Board, reserved),
                FIELD(Board, next_wake), FIELD(Board, max_timeout), FIELD(Board, incarnation)});
 }
 

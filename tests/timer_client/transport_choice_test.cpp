@@ -194,3 +194,16 @@ TEST_CASE("two paths to one run folder lead to one page") {
   CHECK(server.page_names().size() == 1);
   CHECK(test::slot_called(server.page(), "step").asked == 1h);
 }
+
+TEST_CASE("a client whose pids mean others to the server names none of them on the pipe") {
+  FakeServer server;
+  server.board().pid_namespace = 1;
+  auto client = server.connect();
+  const auto own = client.expires(1h, "own");
+  ScopeOptions another;
+  another.pid = ::getppid();
+  CHECK_THROWS_WITH_AS((void)client.acquire("other", 1h, another),
+                       doctest::Contains("another pid namespace"), TimerError);
+  server.board().pid_namespace = this_pid_namespace();
+  CHECK(client.acquire("other", 1h, another));
+}

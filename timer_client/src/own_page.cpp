@@ -426,6 +426,12 @@ bool OwnPage::has_open_scope() const noexcept {
   });
 }
 
+bool OwnPage::server_has_other_pids() const {
+  const std::uint64_t theirs = board().pid_namespace.load(std::memory_order_relaxed);
+  const std::uint64_t ours = this_pid_namespace();
+  return theirs != 0 && ours != 0 && theirs != ours;
+}
+
 bool OwnPage::is_watched() const noexcept {
   int why_not = 0;
   return has_reader(pipe_, why_not);

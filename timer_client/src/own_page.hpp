@@ -60,6 +60,8 @@ class OwnPage {
   SlotStatistics* own_statistics(const SlotHandle& handle, bool has_lock) noexcept;
 
   [[nodiscard]] const Board& board() const { return board_.board(); }
+  // A pid that this process writes in a line would name another process there.
+  [[nodiscard]] bool server_has_other_pids() const;
   [[nodiscard]] BoardView::Identity identity() const { return board_.identity(); }
   [[nodiscard]] bool is_watched() const noexcept;
   // These two for threads that have a slot of the page.

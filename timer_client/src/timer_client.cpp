@@ -165,6 +165,15 @@ struct TimerClient::State {
 
   TimerId acquire_on_pipe(std::string scope, Duration after, const ScopeOptions& options,
                           Outbox::Owner owner) {
+    if (page != nullptr && page->server_has_other_pids()) {
+      if (uses_page(options)) {
+        return {};  // no room on the page: unwatched, since a worker never fails for its watchdog
+      }
+      throw TimerError(fmt::format(
+          "'{}' is a scope of another process, and this client's server is in another pid "
+          "namespace: it would take pid {} for somebody else's",
+          printable(scope), options.pid));
+    }
     Keeper& keeper = Keeper::instance();
     TimerRequest request;
     const pid_t self = ::getpid();
