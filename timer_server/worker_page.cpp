@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -182,6 +183,10 @@ std::vector<SlotReading> WorkerPage::open_slots() {
       if (auto reading = read_slot(layout_, i, word)) {
         open.push_back(std::move(*reading));
       }
+    }
+    // Names are read once in an incident: mapped on, they would cost a memory page for each worker.
+    if (!open.empty()) {
+      ::madvise(layout_.base() + kNamesAt, kStatisticsAt - kNamesAt, MADV_DONTNEED);
     }
   });
   return is_whole_ ? open : std::vector<SlotReading>{};
