@@ -16,9 +16,7 @@ int hex_digit(char c) {
   return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
 }
 
-}  // namespace
-
-BootId this_boot() {
+BootId read_boot() {
   BootId boot{};
   std::ifstream file("/proc/sys/kernel/random/boot_id");
   std::string text;
@@ -35,7 +33,18 @@ BootId this_boot() {
   return boot;
 }
 
+}  // namespace
+
+// It does not change while a process lives.
+BootId this_boot() {
+  static const BootId boot = read_boot();
+  return boot;
+}
+
 std::string boot_id_text(const BootId& boot) {
+  if (boot == BootId{}) {
+    return "unknown";
+  }
   std::string text;
   for (std::size_t i = 0; i < boot.size(); ++i) {
     const bool dash = i == 4 || i == 6 || i == 8 || i == 10;

@@ -12,7 +12,7 @@ namespace filetimer {
 using BootId = std::array<std::uint8_t, 16>;
 
 BootId this_boot();
-// As /proc/sys/kernel/random/boot_id writes it.
+// As /proc/sys/kernel/random/boot_id writes it; "unknown" for all zeroes.
 std::string boot_id_text(const BootId& boot);
 
 // The inode of this process's pid namespace; 0 where /proc does not tell.

@@ -87,6 +87,20 @@ void MappedFile::close_descriptor() {
   file_.reset();
 }
 
+Result<LockState> lock_state(int fd) {
+  struct flock lock {};
+  lock.l_type = F_WRLCK;
+  lock.l_whence = SEEK_SET;
+  if (::fcntl(fd, F_GETLK, &lock) != 0) {
+    return system_error("cannot ask who holds its lock");
+  }
+  if (lock.l_type == F_UNLCK) {
+    return LockState{};
+  }
+  // 0 of the kernel: in a namespace that can't be seen from here; -1: a lock of another kind.
+  return LockState{true, std::max(lock.l_pid, 0)};
+}
+
 FileLock::FileLock() = default;
 FileLock::FileLock(FileLock&&) noexcept = default;
 FileLock& FileLock::operator=(FileLock&&) noexcept = default;

@@ -6,6 +6,8 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <sys/types.h>
+
 #include <cstddef>
 #include <memory>
 #include <string>
@@ -40,6 +42,13 @@ class MappedFile {
   std::unique_ptr<boost::interprocess::file_mapping> file_;
   std::unique_ptr<boost::interprocess::mapped_region> region_;
 };
+
+// Who holds a lock on the file behind `fd`, as the kernel tells a process that does not.
+struct LockState {
+  bool is_held = false;
+  pid_t holder = 0;  // 0: nobody, or nobody whom this pid namespace can see
+};
+Result<LockState> lock_state(int fd);
 
 // An exclusive lock on a whole file. Not inherited by fork.
 class FileLock {

@@ -131,17 +131,4 @@ std::string read_name(const SlotName& name) {
   return text.empty() ? std::string(1, kNoName) : text;
 }
 
-void write_name(SlotName& name, std::string_view text) {
-  char bytes[kNameWords * 8] = {};
-  const std::size_t length = std::min(text.size(), kMaxScopeNameBytes);
-  bytes[0] = static_cast<char>(length);
-  std::memcpy(bytes + 1, text.data(), length);
-  const std::size_t words = length / 8 + 1;  // those that hold the length and the text
-  for (std::size_t i = 0; i < words; ++i) {
-    std::uint64_t word = 0;
-    std::memcpy(&word, bytes + i * 8, 8);
-    name.words[i].store(word, std::memory_order_relaxed);
-  }
-}
-
 }  // namespace filetimer

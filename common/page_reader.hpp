@@ -64,7 +64,5 @@ Instant due_time(const Slot& slot, std::int64_t word, Duration max_timeout);
 
 // Valid UTF-8; of no bytes: "?".
 std::string read_name(const SlotName& name);
-// At most kMaxScopeNameBytes. For the owner of the page.
-void write_name(SlotName& name, std::string_view text);
 
 }  // namespace filetimer

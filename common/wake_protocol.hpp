@@ -106,18 +106,24 @@ inline bool try_expire(Slot& slot, std::int64_t word) {
                                                std::memory_order_seq_cst);
 }
 
+// Takes note of a release that came after the verdict: the slot is free. False: there was none.
+inline bool acknowledge_late_release(Slot& slot) {
+  std::int64_t word = slot_word::kReleasedLate;
+  return slot.deadline.compare_exchange_strong(word, slot_word::kFree, std::memory_order_acq_rel);
+}
+
 // The server has no more use for a slot that it judged. True when it was released meanwhile.
 inline bool finish_verdict(Slot& slot, std::int64_t word) {
   std::int64_t expected = slot_word::expired(word);
-  if (slot.deadline.compare_exchange_strong(expected, slot_word::kJudged,
-                                            std::memory_order_acq_rel)) {
-    return false;
-  }
-  if (expected == slot_word::kReleasedLate) {
-    slot.deadline.compare_exchange_strong(expected, slot_word::kFree, std::memory_order_acq_rel);
-    return true;
-  }
-  return false;
+  return !slot.deadline.compare_exchange_strong(expected, slot_word::kJudged,
+                                                std::memory_order_acq_rel) &&
+         acknowledge_late_release(slot);
+}
+
+// The verdict is void: the scope is open again, unless it was released meanwhile.
+inline void take_verdict_back(Slot& slot, std::int64_t word) {
+  std::int64_t expired = slot_word::expired(word);
+  slot.deadline.compare_exchange_strong(expired, word, std::memory_order_seq_cst);
 }
 
 }  // namespace filetimer

@@ -9,18 +9,13 @@
 #include <cstddef>
 #include <limits>
 
+#include "common/page_writer.hpp"
+
 namespace filetimer {
 namespace {
 
 constexpr auto kRelaxed = std::memory_order_relaxed;
 constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
-
-template <class Value>
-bool write_at(int fd, std::size_t offset, const Value& value) {
-  return retry_eintr([&] {
-           return ::pwrite(fd, &value, sizeof value, static_cast<off_t>(offset));
-         }) == static_cast<ssize_t>(sizeof value);
-}
 
 std::size_t place_of(std::size_t entry) {
   return kStatisticsAt + entry * sizeof(SlotStatistics);
@@ -56,10 +51,9 @@ EndedStatistics::EndedStatistics(std::string path) : path_(std::move(path)) {
   fd_ = UniqueFd(::open(path_.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
   PageHeader header{};
   struct stat st {};
-  const bool is_ours =
-      fd_ && ::fstat(fd_.get(), &st) == 0 && S_ISREG(st.st_mode) && st.st_uid == ::geteuid() &&
-      ::pread(fd_.get(), &header, sizeof header, 0) == static_cast<ssize_t>(sizeof header) &&
-      read_claims(PageLayout(&header), static_cast<std::uint64_t>(st.st_size));
+  const bool is_ours = fd_ && ::fstat(fd_.get(), &st) == 0 && S_ISREG(st.st_mode) &&
+                       st.st_uid == ::geteuid() && read_at(fd_.get(), &header, sizeof header, 0) &&
+                       read_claims(PageLayout(&header), static_cast<std::uint64_t>(st.st_size));
   if (!is_ours) {
     fd_.reset();
     return;
@@ -67,8 +61,7 @@ EndedStatistics::EndedStatistics(std::string path) : path_(std::move(path)) {
   const std::size_t count = statistics_in_use(PageLayout(&header));
   for (std::size_t i = 0; i < count; ++i) {
     SlotStatistics entry{};
-    if (::pread(fd_.get(), &entry, sizeof entry, static_cast<off_t>(place_of(i))) ==
-        static_cast<ssize_t>(sizeof entry)) {
+    if (read_at(fd_.get(), &entry, sizeof entry, place_of(i))) {
       entries_.emplace(read_name(entry.name), i);
     }
   }
@@ -78,14 +71,10 @@ bool EndedStatistics::make_file() {
   ::unlink(path_.c_str());
   fd_ = UniqueFd(::open(path_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
   PageHeader header{};
-  header.magic = kPageMagic;
-  header.version = kPageVersion;
-  header.header_bytes = sizeof(PageHeader);
-  header.boot = this_boot();
-  header.uid = ::geteuid();
-  header.flags.store(page_flag::kMadeByServer | page_flag::kStatistics, kRelaxed);
+  begin_page(header, page_flag::kMadeByServer | page_flag::kStatistics);
   entries_.clear();
-  if (!fd_ || ::ftruncate(fd_.get(), kPageBytes) != 0 || !write_at(fd_.get(), 0, header)) {
+  if (!fd_ || ::ftruncate(fd_.get(), kPageBytes) != 0 ||
+      !write_at(fd_.get(), &header, sizeof header, 0)) {
     fd_.reset();
     return false;
   }
@@ -104,8 +93,8 @@ std::size_t EndedStatistics::entry_of(const std::string& name) {
   write_name(fresh.name, name);
   fresh.smallest_margin_ns.store(kMost, kRelaxed);
   const auto used = static_cast<std::uint32_t>(entry + 1);
-  if (!write_at(fd_.get(), place_of(entry), fresh) ||
-      !write_at(fd_.get(), offsetof(PageHeader, statistics), used)) {
+  if (!write_at(fd_.get(), &fresh, sizeof fresh, place_of(entry)) ||
+      !write_at(fd_.get(), &used, sizeof used, offsetof(PageHeader, statistics))) {
     return kMaxStatistics;
   }
   entries_.emplace(name, entry);
@@ -121,11 +110,9 @@ void EndedStatistics::add(const PageLayout& page) {
     }
     const std::size_t entry = entry_of(read_name(part.name));
     SlotStatistics sum{};
-    if (entry < kMaxStatistics &&
-        ::pread(fd_.get(), &sum, sizeof sum, static_cast<off_t>(place_of(entry))) ==
-            static_cast<ssize_t>(sizeof sum)) {
+    if (entry < kMaxStatistics && read_at(fd_.get(), &sum, sizeof sum, place_of(entry))) {
       add_to(sum, part);
-      write_at(fd_.get(), place_of(entry), sum);
+      write_at(fd_.get(), &sum, sizeof sum, place_of(entry));
     }
   }
 }

@@ -11,28 +11,10 @@
 #include <vector>
 
 #include "common/posix.hpp"
+#include "common/proc_files.hpp"
 #include "common/result.hpp"
 
 namespace filetimer {
-
-// Fields of /proc/PID/stat, see proc(5).
-struct ProcStat {
-  pid_t pid = 0;
-  std::string comm;
-  char state = '?';
-  pid_t ppid = 0;
-  pid_t pgrp = 0;
-  std::uint64_t user_ticks = 0;
-  std::uint64_t system_ticks = 0;
-  std::uint64_t start_time = 0;  // clock ticks since boot
-  std::int64_t rss_pages = 0;
-  std::uint64_t start_stack = 0;  // 0: not for us to see
-};
-
-// Reads `PATH/stat`, PATH being /proc/PID or /proc/PID/task/TID.
-Result<ProcStat> read_stat(const std::string& path);
-// A whole small file of /proc, at most `limit` bytes.
-Result<std::string> read_small_file(const std::string& path, std::size_t limit = 16384);
 
 struct Process {
   pid_t pid = 0;
@@ -42,6 +24,7 @@ struct Process {
   pid_t ppid = 0;
   pid_t pgrp = 0;
   std::uint64_t start_stack = 0;  // of the program it runs; 0: not known
+  pid_t innermost_pid = 0;        // in the pid namespace that it lives in
   UniqueFd pidfd;
 
   // False from the moment the process ended, also while it waits to be reaped.

@@ -7,6 +7,7 @@
 
 #include <functional>
 
+#include "common/boot.hpp"
 #include "common/limits.hpp"
 #include "common/text.hpp"
 
@@ -93,8 +94,7 @@ RecordOrigin RecordOrigin::of_this_process(std::string dir) {
   origin.dir = std::move(dir);
   char name[256] = {};
   origin.host = ::gethostname(name, sizeof name - 1) == 0 ? name : "unknown";
-  const auto boot_id = read_small_file("/proc/sys/kernel/random/boot_id");
-  origin.boot_id = boot_id ? boot_id->substr(0, boot_id->find('\n')) : "unknown";
+  origin.boot_id = boot_id_text(this_boot());
   origin.server_pid = ::getpid();
   return origin;
 }

@@ -110,7 +110,7 @@ class Server final : private RequestSink {
   PastVerdict* past_verdict(pid_t pid, std::uint64_t start_time, const SlotReading& scope);
   void resume_kill(pid_t pid, std::uint64_t start_time, const std::vector<PastVerdict*>& verdicts);
   void scan_pages(Instant woke, std::vector<DueScope>& due);
-  void take_due(Worker& worker, const std::shared_ptr<WorkerPage>& page,
+  bool take_due(Worker& worker, const std::shared_ptr<WorkerPage>& page,
                 const std::vector<WorkerPage::Due>& candidates, std::vector<DueScope>& due);
   void tell_cuts(const Worker& worker, WorkerPage& page);
   void tell_ended_threads(const std::string& name);
@@ -174,7 +174,6 @@ class Server final : private RequestSink {
   std::unordered_map<std::string, Worker*> pages_;  // by name
   std::unordered_set<std::string> refused_pages_;   // names that sweeps need not look at again
   std::unordered_set<std::string> refused_pages_in_batch_;
-  std::vector<std::pair<Worker*, std::shared_ptr<WorkerPage>>> left_by_exec_;  // in this scan
   // While the server starts: what those before it have judged.
   std::vector<PastVerdict> past_;
   bool is_adopting_ = false;

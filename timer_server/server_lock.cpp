@@ -21,7 +21,6 @@ tl::unexpected<Error> held(const std::string& path, pid_t holder) {
 
 Result<ServerLock> ServerLock::take(const std::string& path) {
   struct stat st {};
-  struct flock lock {};
   {
     const UniqueFd fd(
         ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600));
@@ -31,11 +30,8 @@ Result<ServerLock> ServerLock::take(const std::string& path) {
     if (!S_ISREG(st.st_mode)) {
       return failure(fmt::format("'{}' is no regular file: expected one, or nothing", path));
     }
-    lock.l_type = F_WRLCK;
-    lock.l_whence = SEEK_SET;
-    if (::fcntl(fd.get(), F_GETLK, &lock) == 0 && lock.l_type != F_UNLCK) {
-      // Its pid as this namespace sees it; 0 or less when it does not.
-      return held(path, lock.l_pid);
+    if (const auto lock = lock_state(fd.get()); lock && lock->is_held) {
+      return held(path, lock->holder);
     }
   }
   auto taken = FileLock::take(path);

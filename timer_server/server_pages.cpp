@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 
 #include "common/limits.hpp"
 #include "common/wake_protocol.hpp"
@@ -25,22 +24,6 @@ constexpr std::size_t kMaxLooksPerSweep = 256;
 constexpr std::size_t kMaxRefusedPages = 16384;
 // `left_open` records for pages of workers that nobody has seen alive: anybody can make such files.
 constexpr std::size_t kMaxPutAwayScopes = 8192;
-
-// The pid of a process in the innermost namespace that it lives in; 0: not known.
-pid_t innermost_pid(pid_t pid) {
-  const auto status = read_small_file(fmt::format("/proc/{}/status", pid));
-  constexpr std::string_view kKey = "\nNSpid:";
-  const std::size_t at = status ? status->find(kKey) : std::string::npos;
-  if (at == std::string::npos) {
-    return 0;
-  }
-  const std::string_view line =
-      std::string_view(*status).substr(at + 1, status->find('\n', at + 1) - at - 1);
-  const std::size_t last = line.find_last_of("\t ");
-  pid_t inner = 0;
-  std::from_chars(line.data() + last + 1, line.data() + line.size(), inner);
-  return inner;
-}
 
 // Empty when it is not for us to see.
 std::string time_namespace(std::string_view pid) {
@@ -73,13 +56,9 @@ bool runs_another_program(const Process& process, const WorkerPage& page) {
 
 // What the page says of its worker, against what the kernel says.
 Status check_claims(const PageClaims& claims, const Process& process) {
-  if (claims.boot != this_boot()) {
-    return failure("it is of another boot of this machine");
-  }
-  const pid_t inner = innermost_pid(process.pid);
-  if (claims.pid != (inner == 0 ? process.pid : inner)) {
+  if (claims.pid != process.innermost_pid) {
     return failure(fmt::format("it says pid {}: expected {}, who holds its lock", claims.pid,
-                               inner == 0 ? process.pid : inner));
+                               process.innermost_pid));
   }
   if (claims.start_time != 0 && claims.start_time != process.start_time) {
     return failure(fmt::format("it says that pid {} started at {}: expected {}", claims.pid,
@@ -279,7 +258,7 @@ void Server::adopt_pages() {
   }
   table_.for_each_worker([&](const Worker& worker) {
     for (const auto& page : worker.pages) {
-      adopted_scopes_ += page->open_slots().size();
+      adopted_scopes_ += page->open_count();
     }
   });
   for (const pid_t pid : page_folder_.wire_workers()) {
@@ -318,7 +297,12 @@ void Server::scan_pages(Instant woke, std::vector<DueScope>& due) {
   next_scan_ = Instant::never();
   const Duration longest = settings_.max_timeout.value_or(kForever);
   std::vector<WorkerPage::Due> candidates;
-  std::vector<std::pair<Worker*, std::shared_ptr<WorkerPage>>> cut_short;
+  struct Dropped {
+    Worker* worker;
+    std::shared_ptr<WorkerPage> page;
+    std::string_view reason;
+  };
+  std::vector<Dropped> dropped;  // after all pages were gone through
   table_.for_each_worker([&](Worker& worker) {
     if (worker.dying) {
       return;
@@ -326,41 +310,41 @@ void Server::scan_pages(Instant woke, std::vector<DueScope>& due) {
     for (const auto& page : worker.pages) {
       candidates.clear();
       next_scan_ = std::min(next_scan_, page->scan(woke, longest, candidates));
-      if (!candidates.empty()) {
-        take_due(worker, page, candidates, due);
+      if (!candidates.empty() && !take_due(worker, page, candidates, due)) {
+        dropped.push_back({&worker, page, kStartedAnother});
       }
       if (longest != kForever) {
         tell_cuts(worker, *page);
       }
       if (!page->is_whole()) {
-        cut_short.emplace_back(&worker, page);
+        dropped.push_back({&worker, page, {}});
       }
     }
   });
   // An earlier one would have to wake us; a later one is found by the sweep.
   announce_next_scan(board, std::min(next_scan_, next_sweep_).ns);
-  for (const auto& [worker, page] : cut_short) {
-    drop_page(*worker, *page, {});
-  }
-  for (const auto& [worker, page] : std::exchange(left_by_exec_, {})) {
-    drop_page(*worker, *page, kStartedAnother);
+  for (const Dropped& each : dropped) {
+    if (pages_.contains(each.page->name())) {
+      drop_page(*each.worker, *each.page, each.reason);
+    }
   }
 }
 
-void Server::take_due(Worker& worker, const std::shared_ptr<WorkerPage>& page,
+// False: the worker runs another program now, and has left what is on the page.
+bool Server::take_due(Worker& worker, const std::shared_ptr<WorkerPage>& page,
                       const std::vector<WorkerPage::Due>& candidates, std::vector<DueScope>& due) {
   if (!worker.process->is_alive()) {
-    return;  // its end is on its way to us, and decides
+    return true;  // its end is on its way to us, and decides
   }
   if (runs_another_program(*worker.process, *page)) {
-    left_by_exec_.emplace_back(&worker, page);  // the pages are being gone through
-    return;
+    return false;
   }
   for (const WorkerPage::Due& candidate : candidates) {
     if (page->try_expire(candidate.slot, candidate.word)) {
       due.push_back({&worker, candidate.deadline, nullptr, {page, candidate.slot, candidate.word}});
     }
   }
+  return true;
 }
 
 // What was judged stays in its slot until the kill is over, so its name and times are there to
@@ -408,10 +392,8 @@ ScopeView Server::view_of(const SlotReading& reading) const {
 }
 
 void Server::tell_cuts(const Worker& worker, WorkerPage& page) {
-  for (const SlotReading& reading : page.open_slots()) {
-    if (reading.asked > *settings_.max_timeout) {
-      tell_cut(worker, reading.name, reading.asked);
-    }
+  for (const SlotReading& reading : page.slots_over(*settings_.max_timeout)) {
+    tell_cut(worker, reading.name, reading.asked);
   }
 }
 

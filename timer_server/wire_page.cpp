@@ -8,25 +8,15 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <cstring>
 #include <utility>
 
 #include "common/clock.hpp"
+#include "common/page_writer.hpp"
 #include "common/scope_page.hpp"
 #include "timer_server/timer_table.hpp"
 
 namespace filetimer {
 namespace {
-
-template <class Value>
-bool write_at(int fd, std::size_t offset, const Value* value, std::size_t bytes = sizeof(Value)) {
-  const ssize_t written =
-      retry_eintr([&] { return ::pwrite(fd, value, bytes, static_cast<off_t>(offset)); });
-  if (written >= 0 && static_cast<std::size_t>(written) != bytes) {
-    errno = ENOSPC;
-  }
-  return written == static_cast<ssize_t>(bytes);
-}
 
 std::int64_t word_of(Instant deadline) {
   // 0 would say that the slot is free.
@@ -103,7 +93,7 @@ void WirePage::close(SlotNumber slot) {
 }
 
 Result<WirePage::Kept> WirePage::read(const std::string& path) {
-  const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
+  UniqueFd fd(::open(path.c_str(), O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
   struct stat st {};
   if (!fd || ::fstat(fd.get(), &st) != 0) {
     return system_error(fmt::format("cannot open '{}'", path));
@@ -117,9 +107,7 @@ Result<WirePage::Kept> WirePage::read(const std::string& path) {
   std::vector<Line> lines(kPageBytes / sizeof(Line));
   const PageLayout page(lines.data());
   const auto copy = [&](std::size_t offset, std::size_t bytes) {
-    return retry_eintr([&] {
-             return ::pread(fd.get(), page.base() + offset, bytes, static_cast<off_t>(offset));
-           }) == static_cast<ssize_t>(bytes);
+    return read_at(fd.get(), page.base() + offset, bytes, offset);
   };
   if (!copy(0, kNamesAt)) {
     return failure(fmt::format("'{}' was cut short", path));
@@ -128,7 +116,7 @@ Result<WirePage::Kept> WirePage::read(const std::string& path) {
   if (!claims) {
     return failure(fmt::format("'{}': {}", path, claims.error().message));
   }
-  Kept kept{std::move(*claims), slots_in_use(page), {}};
+  Kept kept{std::move(*claims), slots_in_use(page), {}, {}};
   for (std::size_t i = 0; i < kept.slots; ++i) {
     const std::int64_t word = page.slot(i).deadline.load(std::memory_order_relaxed);
     if (word == slot_word::kFree) {
@@ -141,13 +129,14 @@ Result<WirePage::Kept> WirePage::read(const std::string& path) {
       kept.scopes.emplace_back(static_cast<SlotNumber>(i), std::move(*reading));
     }
   }
+  kept.file = std::move(fd);
   return kept;
 }
 
-void WirePage::take_over(const Kept& kept) {
+void WirePage::take_over(Kept& kept) {
   slots_ = static_cast<std::uint32_t>(kept.slots);
   saved_slots_ = slots_;
-  fd_ = UniqueFd(::open(path_.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW));
+  fd_ = std::move(kept.file);
   auto next = kept.scopes.begin();
   for (std::size_t i = 0; i < kept.slots; ++i) {
     if (next != kept.scopes.end() && next->first == i) {
@@ -184,7 +173,7 @@ Status WirePage::save(const Process& worker, const std::optional<WorkerFacts>& f
   }
   if (saved && slots_ != saved_slots_) {
     saved_slots_ = slots_;
-    if (!write_at(fd_.get(), offsetof(PageHeader, slots), &slots_)) {
+    if (!write_at(fd_.get(), &slots_, sizeof slots_, offsetof(PageHeader, slots))) {
       saved = system_error(fmt::format("cannot write '{}'", path_));
     }
   }
@@ -202,17 +191,11 @@ Status WirePage::make_file(const Process& worker) {
     return system_error(fmt::format("cannot make '{}'", path_));
   }
   PageHeader header{};
-  header.magic = kPageMagic;
-  header.version = kPageVersion;
-  header.header_bytes = sizeof(PageHeader);
-  header.boot = this_boot();
+  begin_page(header, page_flag::kMadeByServer);
   header.pid = worker.pid;
-  header.uid = worker.uid;
   header.start_time = worker.start_time;
-  header.created_ns = Instant::now().ns;
-  header.flags.store(page_flag::kMadeByServer, std::memory_order_relaxed);
-  worker.comm.copy(header.comm, sizeof header.comm - 1);
-  if (!write_at(fd_.get(), 0, &header)) {
+  put_text(header.comm, worker.comm);
+  if (!write_at(fd_.get(), &header, sizeof header, 0)) {
     return system_error(fmt::format("cannot write '{}'", path_));
   }
   return {};
@@ -220,12 +203,14 @@ Status WirePage::make_file(const Process& worker) {
 
 Status WirePage::write_facts(const WorkerFacts& facts) {
   PageHeader header{};
-  const auto set = [](auto& field, const std::string& text) { text.copy(field, sizeof field - 1); };
-  set(header.rank, facts.rank ? fmt::format("{}", *facts.rank) : std::string{});
-  set(header.local_rank, facts.local_rank ? fmt::format("{}", *facts.local_rank) : std::string{});
-  set(header.job_id, facts.job_id);
+  const auto text_of = [](const std::optional<int>& rank) {
+    return rank ? fmt::format("{}", *rank) : std::string{};
+  };
+  put_text(header.rank, text_of(facts.rank));
+  put_text(header.local_rank, text_of(facts.local_rank));
+  put_text(header.job_id, facts.job_id);
   constexpr std::size_t kFrom = offsetof(PageHeader, rank);
-  if (!write_at(fd_.get(), kFrom, header.rank, offsetof(PageHeader, comm) - kFrom)) {
+  if (!write_at(fd_.get(), header.rank, offsetof(PageHeader, comm) - kFrom, kFrom)) {
     return system_error(fmt::format("cannot write '{}'", path_));
   }
   return {};
@@ -236,14 +221,13 @@ Status WirePage::write_facts(const WorkerFacts& facts) {
 Status WirePage::write(const Change& change) {
   if (change.has_name) {
     const std::int64_t free = slot_word::kFree;
-    if (!write_at(fd_.get(), kSlotsAt + change.slot * sizeof(Slot), &free)) {
+    if (!write_at(fd_.get(), &free, sizeof free, kSlotsAt + change.slot * sizeof(Slot))) {
       return system_error(fmt::format("cannot write '{}'", path_));
     }
-    char name[sizeof(SlotName)] = {};
-    const std::size_t length = std::min(change.name.size(), kMaxScopeNameBytes);
-    name[0] = static_cast<char>(length);
-    std::memcpy(name + 1, change.name.data(), length);
-    if (!write_at(fd_.get(), kNamesAt + change.slot * sizeof(SlotName), name, length + 1)) {
+    SlotName name{};
+    write_name(name, change.name);
+    if (!write_at(fd_.get(), &name, name_bytes(change.name.size()),
+                  kNamesAt + change.slot * sizeof(SlotName))) {
       return system_error(fmt::format("cannot write '{}'", path_));
     }
   }
@@ -262,7 +246,7 @@ Status WirePage::write(const Change& change) {
   const std::size_t bytes = !change.has_name && change.word != slot_word::kFree
                                 ? offsetof(Slot, shown_bytes)
                                 : sizeof slot;
-  if (!write_at(fd_.get(), kSlotsAt + change.slot * sizeof(Slot), &slot, bytes)) {
+  if (!write_at(fd_.get(), &slot, bytes, kSlotsAt + change.slot * sizeof(Slot))) {
     return system_error(fmt::format("cannot write '{}'", path_));
   }
   return {};

@@ -42,10 +42,11 @@ class WirePage {
     PageClaims claims;
     std::size_t slots = 0;
     std::vector<std::pair<SlotNumber, SlotReading>> scopes;
+    UniqueFd file;  // open to go on with
   };
   static Result<Kept> read(const std::string& path);
   // Goes on with it: its scopes are open in their slots until each is closed.
-  void take_over(const Kept& kept);
+  void take_over(Kept& kept);
 
   [[nodiscard]] bool has_changed() const { return !changes_.empty(); }
   // Writes what has changed; makes the file when there is something to keep. Who the worker is in

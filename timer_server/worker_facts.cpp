@@ -3,10 +3,10 @@
 
 #include <fmt/format.h>
 
-#include <array>
 #include <charconv>
 #include <span>
 
+#include "common/job_variables.hpp"
 #include "common/limits.hpp"
 #include "common/text.hpp"
 #include "timer_server/process.hpp"
@@ -15,13 +15,6 @@ namespace filetimer {
 namespace {
 
 constexpr std::size_t kMaxEnvironBytes = std::size_t{1} << 20;
-
-constexpr std::array<std::string_view, 5> kRank{"RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK",
-                                                "PMIX_RANK", "PMI_RANK"};
-constexpr std::array<std::string_view, 4> kLocalRank{
-    "LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID"};
-constexpr std::array<std::string_view, 5> kJob{"SLURM_JOB_ID", "TORCHELASTIC_RUN_ID", "PBS_JOBID",
-                                               "LSB_JOBID", "JOB_ID"};
 
 std::string_view value_of(std::string_view block, std::string_view name) {
   while (!block.empty()) {
@@ -34,8 +27,8 @@ std::string_view value_of(std::string_view block, std::string_view name) {
   return {};
 }
 
-std::string_view first_value(std::string_view block, std::span<const std::string_view> names) {
-  for (const std::string_view name : names) {
+std::string_view first_value(std::string_view block, std::span<const char* const> names) {
+  for (const char* const name : names) {
     if (const std::string_view value = value_of(block, name); !value.empty()) {
       return value;
     }
@@ -70,9 +63,9 @@ WorkerFacts worker_facts_from(std::string_view cmdline, std::string_view environ
   for (char& c : facts.cmdline) {
     c = c == '\0' ? ' ' : c;
   }
-  facts.rank = as_rank(first_value(environ_block, kRank));
-  facts.local_rank = as_rank(first_value(environ_block, kLocalRank));
-  facts.job_id = first_value(environ_block, kJob);
+  facts.rank = as_rank(first_value(environ_block, kRankVariables));
+  facts.local_rank = as_rank(first_value(environ_block, kLocalRankVariables));
+  facts.job_id = first_value(environ_block, kJobVariables);
   return facts;
 }
 

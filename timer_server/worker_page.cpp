@@ -14,6 +14,14 @@
 #include "timer_server/page_guard.hpp"
 
 namespace filetimer {
+namespace {
+
+// The worker is in the scope, judged or not.
+bool is_inside(std::int64_t word) {
+  return slot_word::is_open(word) || slot_word::is_expired(word);
+}
+
+}  // namespace
 
 WorkerPage::WorkerPage(std::string name, UniqueFd fd, MappedFile file)
     : name_(std::move(name)), fd_(std::move(fd)), file_(std::move(file)), layout_(file_.data()) {}
@@ -26,6 +34,18 @@ void WorkerPage::guarded(Work&& work) {
   const PageGuard guard(layout_.base(), kPageBytes);
   work();
   is_whole_ = !PageGuard::faulted();
+}
+
+// `visit` gets every slot in use with its word; false when the page was cut short meanwhile.
+template <class Visit>
+bool WorkerPage::for_each_slot(Visit&& visit) {
+  guarded([&] {
+    const std::size_t count = slots_in_use(layout_);
+    for (std::size_t i = 0; i < count; ++i) {
+      visit(i, layout_.slot(i), read_deadline(layout_.slot(i)));
+    }
+  });
+  return is_whole_;
 }
 
 Result<WorkerPage> WorkerPage::open(const std::string& path, std::string name) {
@@ -69,20 +89,17 @@ Result<WorkerPage> WorkerPage::open(const std::string& path, std::string name) {
 }
 
 Result<pid_t> WorkerPage::owner() const {
-  struct flock lock {};
-  lock.l_type = F_WRLCK;
-  lock.l_whence = SEEK_SET;
-  if (::fcntl(fd_.get(), F_GETLK, &lock) != 0) {
-    return system_error("cannot ask who holds it");
+  const auto lock = lock_state(fd_.get());
+  if (!lock) {
+    return tl::unexpected<Error>(lock.error());
   }
-  if (lock.l_type == F_UNLCK) {
+  if (!lock->is_held) {
     return tl::unexpected<Error>(Error{"nobody holds its lock", ESRCH});
   }
-  // 0: in a pid namespace that can't be seen from here. -1: a lock of another kind.
-  if (lock.l_pid <= 0) {
+  if (lock->holder == 0) {
     return failure("its lock is held by a process that cannot be seen from here");
   }
-  return lock.l_pid;
+  return lock->holder;
 }
 
 void WorkerPage::close_descriptor() {
@@ -92,23 +109,18 @@ void WorkerPage::close_descriptor() {
 Instant WorkerPage::scan(Instant now, Duration max_timeout, std::vector<Due>& due) {
   Instant next = Instant::never();
   const std::size_t known = due.size();
-  guarded([&] {
-    const std::size_t count = slots_in_use(layout_);
-    for (std::size_t i = 0; i < count; ++i) {
-      const Slot& slot = layout_.slot(i);
-      const std::int64_t word = read_deadline(slot);
-      if (!slot_word::is_open(word)) {
-        continue;
-      }
-      const Instant deadline = due_time(slot, word, max_timeout);
-      if (deadline <= now) {
-        due.push_back({i, word, deadline});
-      } else {
-        next = std::min(next, deadline);
-      }
+  const bool is_whole = for_each_slot([&](std::size_t index, const Slot& slot, std::int64_t word) {
+    if (!slot_word::is_open(word)) {
+      return;
+    }
+    const Instant deadline = due_time(slot, word, max_timeout);
+    if (deadline <= now) {
+      due.push_back({index, word, deadline});
+    } else {
+      next = std::min(next, deadline);
     }
   });
-  if (!is_whole_) {
+  if (!is_whole) {
     due.resize(known);
     return Instant::never();
   }
@@ -140,102 +152,85 @@ void WorkerPage::finish(std::size_t slot, std::int64_t word) {
 
 std::vector<WorkerPage::Judged> WorkerPage::judged_slots() {
   std::vector<Judged> judged;
-  guarded([&] {
-    const std::size_t count = slots_in_use(layout_);
-    for (std::size_t i = 0; i < count; ++i) {
-      const std::int64_t word = read_deadline(layout_.slot(i));
-      const bool released = word == slot_word::kReleasedLate;
-      if (!released && !slot_word::is_expired(word)) {
-        continue;
-      }
-      if (auto reading = read_slot(layout_, i, word)) {
-        judged.push_back({i, released ? 0 : -word, released, std::move(*reading)});
-      }
+  const bool is_whole = for_each_slot([&](std::size_t index, const Slot&, std::int64_t word) {
+    const bool released = word == slot_word::kReleasedLate;
+    if (!released && !slot_word::is_expired(word)) {
+      return;
+    }
+    if (auto reading = read_slot(layout_, index, word)) {
+      judged.push_back({index, released ? 0 : -word, released, std::move(*reading)});
     }
   });
-  return is_whole_ ? judged : std::vector<Judged>{};
+  return is_whole ? judged : std::vector<Judged>{};
 }
 
 void WorkerPage::reopen(std::size_t slot, std::int64_t word) {
-  guarded([&] {
-    std::int64_t expired = slot_word::expired(word);
-    layout_.slot(slot).deadline.compare_exchange_strong(expired, word, std::memory_order_seq_cst);
-  });
+  guarded([&] { take_verdict_back(layout_.slot(slot), word); });
 }
 
 void WorkerPage::acknowledge_late_release(std::size_t slot) {
-  guarded([&] {
-    std::int64_t word = slot_word::kReleasedLate;
-    layout_.slot(slot).deadline.compare_exchange_strong(word, slot_word::kFree,
-                                                        std::memory_order_acq_rel);
+  guarded([&] { filetimer::acknowledge_late_release(layout_.slot(slot)); });
+}
+
+template <class Wanted>
+std::vector<SlotReading> WorkerPage::read_those(Wanted&& wanted) {
+  std::vector<SlotReading> readings;
+  const bool is_whole = for_each_slot([&](std::size_t index, const Slot& slot, std::int64_t word) {
+    if (!wanted(slot, word)) {
+      return;
+    }
+    if (auto reading = read_slot(layout_, index, word)) {
+      readings.push_back(std::move(*reading));
+    }
   });
+  // Names lie on memory pages of their own: mapped on, they would cost one for each worker.
+  if (!readings.empty()) {
+    ::madvise(layout_.base() + kNamesAt, kStatisticsAt - kNamesAt, MADV_DONTNEED);
+  }
+  return is_whole ? readings : std::vector<SlotReading>{};
 }
 
 std::vector<SlotReading> WorkerPage::open_slots() {
-  std::vector<SlotReading> open;
-  guarded([&] {
-    const std::size_t count = slots_in_use(layout_);
-    for (std::size_t i = 0; i < count; ++i) {
-      const std::int64_t word = read_deadline(layout_.slot(i));
-      if (!slot_word::is_open(word) && !slot_word::is_expired(word)) {
-        continue;
-      }
-      if (auto reading = read_slot(layout_, i, word)) {
-        open.push_back(std::move(*reading));
-      }
-    }
-    // Names are read once in an incident: mapped on, they would cost a memory page for each worker.
-    if (!open.empty()) {
-      ::madvise(layout_.base() + kNamesAt, kStatisticsAt - kNamesAt, MADV_DONTNEED);
+  return read_those([](const Slot&, std::int64_t word) { return is_inside(word); });
+}
+
+std::size_t WorkerPage::open_count() {
+  std::size_t open = 0;
+  const bool is_whole = for_each_slot([&](std::size_t, const Slot&, std::int64_t word) {
+    if (is_inside(word)) {
+      ++open;
     }
   });
-  return is_whole_ ? open : std::vector<SlotReading>{};
+  return is_whole ? open : 0;
 }
 
-void WorkerPage::add_statistics(EndedStatistics& sums) {
-  guarded([&] { sums.add(layout_); });
+std::vector<SlotReading> WorkerPage::slots_over(Duration timeout) {
+  return read_those([timeout](const Slot& slot, std::int64_t word) {
+    return is_inside(word) && slot.timeout.load(std::memory_order_relaxed) > timeout.count();
+  });
 }
 
-// Looks at the flags first: the names lie on a memory page of their own, which this would keep in
-// our memory for every worker.
 std::vector<SlotReading> WorkerPage::take_thread_ended() {
-  std::vector<SlotReading> ended;
-  guarded([&] {
-    const std::size_t count = slots_in_use(layout_);
-    for (std::size_t i = 0; i < count; ++i) {
-      const Slot& slot = layout_.slot(i);
-      const std::int64_t word = read_deadline(slot);
-      const bool is_left = slot_word::is_open(word) && (slot.flags.load(std::memory_order_relaxed) &
-                                                        slot_flag::kThreadEnded) != 0;
-      if (!is_left) {
-        continue;
-      }
-      auto reading = read_slot(layout_, i, word);
-      if (reading && std::ranges::find(told_, reading->acquired.ns) == told_.end()) {
-        told_.push_back(reading->acquired.ns);
-        ended.push_back(std::move(*reading));
-      }
+  std::vector<SlotReading> ended = read_those([](const Slot& slot, std::int64_t word) {
+    return slot_word::is_open(word) &&
+           (slot.flags.load(std::memory_order_relaxed) & slot_flag::kThreadEnded) != 0;
+  });
+  std::erase_if(ended, [this](const SlotReading& reading) {
+    const bool is_told = std::ranges::find(told_, reading.acquired.ns) != told_.end();
+    if (!is_told) {
+      told_.push_back(reading.acquired.ns);
     }
+    return is_told;
   });
   // A worker that makes up times must not make us grow.
   if (told_.size() > kMaxScopesPerWorker) {
     told_.erase(told_.begin(), told_.end() - static_cast<std::ptrdiff_t>(kMaxScopesPerWorker));
   }
-  return is_whole_ ? ended : std::vector<SlotReading>{};
+  return ended;
 }
 
-std::size_t WorkerPage::open_count() {
-  std::size_t open = 0;
-  guarded([&] {
-    const std::size_t count = slots_in_use(layout_);
-    for (std::size_t i = 0; i < count; ++i) {
-      const std::int64_t word = read_deadline(layout_.slot(i));
-      if (slot_word::is_open(word) || slot_word::is_expired(word)) {
-        ++open;
-      }
-    }
-  });
-  return is_whole_ ? open : 0;
+void WorkerPage::add_statistics(EndedStatistics& sums) {
+  guarded([&] { sums.add(layout_); });
 }
 
 }  // namespace filetimer

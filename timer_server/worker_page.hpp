@@ -67,6 +67,8 @@ class WorkerPage {
   // The open scopes, and those that were judged but not released.
   std::vector<SlotReading> open_slots();
   std::size_t open_count();
+  // Those of them for which more than `timeout` was asked.
+  std::vector<SlotReading> slots_over(Duration timeout);
   // Slots whose scope outlived the thread that opened it, each told once.
   std::vector<SlotReading> take_thread_ended();
 
@@ -81,6 +83,10 @@ class WorkerPage {
   WorkerPage(std::string name, UniqueFd fd, MappedFile file);
   template <class Work>
   void guarded(Work&& work);
+  template <class Visit>
+  bool for_each_slot(Visit&& visit);
+  template <class Wanted>
+  std::vector<SlotReading> read_those(Wanted&& wanted);
 
   std::string name_;
   UniqueFd fd_;

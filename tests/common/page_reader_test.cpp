@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "common/board.hpp"
+#include "common/page_writer.hpp"
 #include "common/text.hpp"
 #include "common/wake_protocol.hpp"
 #include "tests/common/test_page.hpp"

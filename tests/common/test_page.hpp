@@ -23,6 +23,7 @@
 
 #include "common/clock.hpp"
 #include "common/page_reader.hpp"
+#include "common/page_writer.hpp"
 #include "common/posix.hpp"
 #include "common/scope_page.hpp"
 
@@ -44,11 +45,7 @@ class TestPage {
  public:
   TestPage() : lines_(kPageBytes / sizeof(Line)) {
     PageHeader& header = page().header();
-    header.magic = kPageMagic;
-    header.version = kPageVersion;
-    header.header_bytes = sizeof(PageHeader);
-    header.boot = this_boot();
-    header.uid = ::geteuid();
+    begin_page(header, 0);
   }
 
   [[nodiscard]] PageLayout page() { return PageLayout(lines_.data()); }
@@ -88,7 +85,7 @@ class TestPage {
   std::vector<Line> lines_;
 };
 
-// Field 22 of /proc/PID/stat.
+// Field 22 of /proc/PID/stat, read otherwise than what is tested reads it.
 inline std::uint64_t start_time_in_proc(pid_t pid) {
   std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
   std::string stat;

@@ -2,7 +2,8 @@
 // what our client does. Reads commands from its standard input, one a line, and answers each with a
 // line. Dies with its parent.
 //
-// make RUNFOLDER NAME [KEY=NUMBER...]: a page in `scopes`; keys change what its header says.
+// make RUNFOLDER NAME [KEY=NUMBER...]: a page, in its place once it is locked; keys change what its
+// header says.
 //
 // lock, unlock, keep-lock: the last keeps it while another page is made.
 //
@@ -26,7 +27,6 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
-#include <chrono>
 #include <csignal>
 #include <fstream>
 #include <iostream>
@@ -40,7 +40,9 @@
 
 #include "common/mapped_file.hpp"
 #include "common/page_reader.hpp"
+#include "common/page_writer.hpp"
 #include "common/posix.hpp"
+#include "common/proc_files.hpp"
 #include "common/run_folder.hpp"
 #include "common/wake_protocol.hpp"
 #include "common/wire.hpp"
@@ -50,18 +52,6 @@ namespace {
 using namespace filetimer;
 
 constexpr unsigned kLastResortSeconds = 100;
-
-std::uint64_t own_start_time() {
-  std::ifstream file("/proc/self/stat");
-  std::string stat;
-  std::getline(file, stat);
-  std::istringstream rest(stat.substr(stat.rfind(')') + 1));
-  std::string word;
-  for (int field = 3; field <= 22; ++field) {
-    rest >> word;
-  }
-  return std::stoull(word);
-}
 
 class PageWorker {
  public:
@@ -136,7 +126,8 @@ class PageWorker {
  private:
   std::string make(std::istringstream& words) {
     words >> dir_ >> name_;
-    path_ = dir_ + "/scopes/" + name_;
+    // As a client does: no page for others before it is whole and locked.
+    path_ = dir_ + "/scopes/." + name_;
     {
       const UniqueFd fd(::open(path_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
       if (!fd || ::ftruncate(fd.get(), static_cast<off_t>(kPageBytes)) != 0) {
@@ -149,14 +140,9 @@ class PageWorker {
     }
     file_.emplace(std::move(*mapped));
     PageHeader& header = page().header();
-    header.version = kPageVersion;
-    header.header_bytes = sizeof(PageHeader);
-    header.boot = this_boot();
+    begin_page(header, 0);
     header.pid = ::getpid();
-    header.uid = ::geteuid();
-    header.start_time = own_start_time();
-    header.created_ns = Instant::now().ns;
-    header.magic = kPageMagic;
+    header.start_time = read_stat("/proc/self")->start_time;
     for (std::string claim; words >> claim;) {
       const std::string key = claim.substr(0, claim.find('='));
       const long long value = std::stoll(claim.substr(claim.find('=') + 1));
@@ -180,6 +166,10 @@ class PageWorker {
   std::string lock() {
     auto taken = FileLock::take(path_);
     if (!taken) {
+      return "error";
+    }
+    const std::string hidden = std::exchange(path_, dir_ + "/scopes/" + name_);
+    if (::rename(hidden.c_str(), path_.c_str()) != 0) {
       return "error";
     }
     lock_.emplace(std::move(*taken));

@@ -162,6 +162,15 @@ void Pipe::drain(std::size_t bytes) {
   }
 }
 
+std::string message_of(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const TimerError& error) {
+    return error.what();
+  }
+  return "nothing was thrown";
+}
+
 int in_child(const std::function<int()>& body) {
   const pid_t child = ::fork();
   if (child == 0) {

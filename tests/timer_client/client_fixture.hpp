@@ -99,6 +99,9 @@ class Pipe {
   wire::Parser parser_;
 };
 
+// Of the TimerError that `call` throws; or that it threw nothing.
+std::string message_of(const std::function<void()>& call);
+
 // Runs `body` in a forked child; its exit code, or -1 when it did not end in time or well.
 int in_child(const std::function<int()>& body);
 // The same of a child that was made otherwise.

@@ -17,19 +17,11 @@ using namespace std::chrono_literals;
 using namespace filetimer;
 using test::FakeServer;
 using test::index_of;
+using test::message_of;
 using test::slot_called;
 using test::slots_of;
 
 namespace {
-
-std::string message_of(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const TimerError& error) {
-    return error.what();
-  }
-  return "nothing was thrown";
-}
 
 std::int64_t now_ns() {
   return Instant::now().ns;

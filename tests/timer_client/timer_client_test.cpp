@@ -16,18 +16,10 @@
 using namespace std::chrono_literals;
 using namespace filetimer;
 using test::client_of;
+using test::message_of;
 using test::Recorder;
 
 namespace {
-
-std::string message_of(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const TimerError& error) {
-    return error.what();
-  }
-  return "nothing was thrown";
-}
 
 bool contains(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;

@@ -14,6 +14,7 @@
 using namespace std::chrono_literals;
 using namespace filetimer;
 using test::FakeServer;
+using test::message_of;
 
 namespace {
 
@@ -44,15 +45,6 @@ bool uses_page(FakeServer& server, TimerClient client) {
   CHECK(scope.release());
   CHECK(server.pipe().next().is_release());
   return false;
-}
-
-std::string message_of(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const TimerError& error) {
-    return error.what();
-  }
-  return "nothing was thrown";
 }
 
 }  // namespace

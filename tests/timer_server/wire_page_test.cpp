@@ -157,7 +157,8 @@ TEST_CASE("A slot that another server left is taken until it is closed") {
   stage.save();
   Stage next;
   next.worker->wire_page = std::make_unique<WirePage>(stage.path);
-  next.worker->wire_page->take_over(*WirePage::read(stage.path));
+  Result<WirePage::Kept> kept = WirePage::read(stage.path);
+  next.worker->wire_page->take_over(*kept);
   ScopeTerms terms;
   terms.deadline = {5000};
   Scope& old = **next.table.adopt(*next.worker, "old", "old", terms, 0);

@@ -36,21 +36,6 @@ tl::unexpected<Error> cut_short() {
 
 }  // namespace
 
-bool read_at(int file, void* to, std::size_t bytes, std::size_t offset) {
-  auto* at = static_cast<char*>(to);
-  while (bytes > 0) {
-    const ssize_t got =
-        retry_eintr([&] { return ::pread(file, at, bytes, static_cast<off_t>(offset)); });
-    if (got <= 0) {
-      return false;
-    }
-    at += got;
-    offset += static_cast<std::size_t>(got);
-    bytes -= static_cast<std::size_t>(got);
-  }
-  return true;
-}
-
 Result<PageClaims> PageCopy::read_header(int file) {
   struct stat st {};
   if (::fstat(file, &st) != 0) {

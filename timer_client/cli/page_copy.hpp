@@ -14,9 +14,6 @@
 
 namespace filetimer::cli {
 
-// False when the file has less.
-bool read_at(int file, void* to, std::size_t bytes, std::size_t offset);
-
 // One is enough for all pages, one after the other.
 class PageCopy {
  public:

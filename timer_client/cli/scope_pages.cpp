@@ -14,7 +14,9 @@
 #include <utility>
 
 #include "common/board.hpp"
+#include "common/mapped_file.hpp"
 #include "common/posix.hpp"
+#include "common/proc_files.hpp"
 #include "common/run_folder.hpp"
 #include "timer_client/cli/page_copy.hpp"
 
@@ -33,69 +35,13 @@ UniqueFd open_to_look(int folder, const char* name, int flags = 0) {
   }));
 }
 
-// --- processes ---
-
-std::string read_proc(pid_t pid, const char* name) {
-  const std::string path = fmt::format("/proc/{}/{}", pid, name);
-  std::array<char, 1024> bytes{};
-  const UniqueFd file = open_to_look(AT_FDCWD, path.c_str());
-  const ssize_t got =
-      file ? retry_eintr([&] { return ::read(file.get(), bytes.data(), bytes.size()); }) : 0;
-  return {bytes.data(), got > 0 ? static_cast<std::size_t>(got) : 0};
-}
-
-// Field 22 of /proc/PID/stat; 0 when there is no such process. A zombie has ended.
-std::uint64_t start_time_of(pid_t pid) {
-  const std::string stat = read_proc(pid, "stat");
-  const std::size_t name_end = stat.rfind(')');  // the name may hold anything
-  if (name_end == std::string::npos || name_end + 2 >= stat.size() || stat[name_end + 2] == 'Z' ||
-      stat[name_end + 2] == 'X') {
-    return 0;
-  }
-  std::size_t at = name_end + 2;
-  for (int field = 3; field < 22; ++field) {
-    at = stat.find(' ', at);
-    if (at == std::string::npos) {
-      return 0;
-    }
-    ++at;
-  }
-  std::uint64_t ticks = 0;
-  std::from_chars(stat.data() + at, stat.data() + stat.size(), ticks);
-  return ticks;
-}
-
-std::string comm_of(pid_t pid) {
-  std::string comm = read_proc(pid, "comm");
-  if (comm.ends_with('\n')) {
-    comm.pop_back();
-  }
-  return comm;
-}
-
-// --- locks ---
-
-struct Lock {
-  bool is_held = false;
-  pid_t holder = 0;  // 0: in a pid namespace that we can't see
-};
-
-Lock lock_on(int file) {
-  struct flock lock {};
-  lock.l_type = F_WRLCK;
-  lock.l_whence = SEEK_SET;
-  if (::fcntl(file, F_GETLK, &lock) != 0 || lock.l_type == F_UNLCK) {
-    return {};
-  }
-  return {true, std::max(lock.l_pid, 0)};
-}
-
 // --- the folder ---
 
 // Who the page's scopes belong to; nothing when that worker has ended. A native page's word on its
 // owner counts only where the kernel has none: the lock was lost, or its holder can't be seen.
 std::optional<ScopeOwner> owner_of(int file, const PageClaims& claims, ServedBy transport) {
-  const Lock lock = transport == ServedBy::kPage ? lock_on(file) : Lock{};
+  const LockState lock =
+      transport == ServedBy::kPage ? lock_state(file).value_or(LockState{}) : LockState{};
   ScopeOwner owner;
   owner.transport = transport;
   owner.comm = claims.comm;
@@ -103,7 +49,9 @@ std::optional<ScopeOwner> owner_of(int file, const PageClaims& claims, ServedBy 
   owner.local_rank = claims.local_rank;
   owner.job_id = claims.job_id;
   const pid_t pid = lock.holder > 0 ? lock.holder : std::max(claims.pid, 0);
-  const std::uint64_t start_time = pid > 0 ? start_time_of(pid) : 0;
+  const auto stat = read_stat(fmt::format("/proc/{}", pid));
+  const bool is_alive = pid > 0 && stat && stat->state != 'Z' && stat->state != 'X';
+  const std::uint64_t start_time = is_alive ? stat->start_time : 0;
   const bool is_named =
       lock.holder > 0 || (start_time != 0 && start_time == claims.start_time && claims.pid > 0);
   if (!is_named) {
@@ -111,8 +59,8 @@ std::optional<ScopeOwner> owner_of(int file, const PageClaims& claims, ServedBy 
   }
   owner.pid = pid;
   owner.start_time = start_time;
-  if (std::string comm = comm_of(pid); !comm.empty()) {
-    owner.comm = std::move(comm);
+  if (stat && !stat->comm.empty()) {
+    owner.comm = stat->comm;
   }
   return owner;
 }
@@ -274,7 +222,7 @@ ServerSeen look_for_server(const std::string& dir) {
   }
   const std::string path = fmt::format("{}/{}", dir, kBoardName);
   const UniqueFd file = open_to_look(AT_FDCWD, path.c_str());
-  seen.is_there = file && lock_on(file.get()).is_held;
+  seen.is_there = file && lock_state(file.get()).value_or(LockState{}).is_held;
   if (!seen.is_there) {
     seen.why_not = fmt::format("no timer server in '{}': {}", dir,
                                file ? "nobody holds its lock" : "nothing was ever served here");

@@ -1,19 +1,13 @@
 // SPDX-License-Identifier: MIT
 #include "timer_client/src/job_environment.hpp"
 
-#include <array>
 #include <cstdlib>
 #include <span>
 
+#include "common/job_variables.hpp"
+
 namespace filetimer {
 namespace {
-
-constexpr std::array<const char*, 5> kRank{"RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK",
-                                           "PMIX_RANK", "PMI_RANK"};
-constexpr std::array<const char*, 4> kLocalRank{"LOCAL_RANK", "SLURM_LOCALID",
-                                                "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID"};
-constexpr std::array<const char*, 5> kJob{"SLURM_JOB_ID", "TORCHELASTIC_RUN_ID", "PBS_JOBID",
-                                          "LSB_JOBID", "JOB_ID"};
 
 std::string first_value(std::span<const char* const> names) {
   for (const char* const name : names) {
@@ -27,7 +21,8 @@ std::string first_value(std::span<const char* const> names) {
 }  // namespace
 
 JobEnvironment job_environment() {
-  return {first_value(kRank), first_value(kLocalRank), first_value(kJob)};
+  return {first_value(kRankVariables), first_value(kLocalRankVariables),
+          first_value(kJobVariables)};
 }
 
 }  // namespace filetimer

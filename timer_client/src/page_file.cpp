@@ -7,13 +7,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <cstdio>
-#include <cstring>
-#include <fstream>
-#include <sstream>
-
 #include "common/clock.hpp"
+#include "common/page_writer.hpp"
 #include "common/posix.hpp"
+#include "common/proc_files.hpp"
 #include "timer_client/src/job_environment.hpp"
 
 namespace filetimer {
@@ -73,54 +70,17 @@ Status make_file(const std::string& path, bool with_statistics) {
   return {};
 }
 
-// Field 22 of /proc/self/stat, behind the name in parentheses, which may hold anything; 0: not
-// known.
-std::uint64_t own_start_time() {
-  std::ifstream file("/proc/self/stat");
-  std::string stat;
-  std::getline(file, stat);
-  const std::size_t name_end = stat.rfind(')');
-  if (name_end == std::string::npos) {
-    return 0;
-  }
-  std::istringstream fields(stat.substr(name_end + 1));
-  std::string skipped;
-  for (int field = 3; field < 22; ++field) {
-    fields >> skipped;
-  }
-  std::uint64_t start_time = 0;
-  fields >> start_time;
-  return fields ? start_time : 0;
-}
-
-std::string own_comm() {
-  std::ifstream file("/proc/self/comm");
-  std::string comm;
-  std::getline(file, comm);
-  return comm;
-}
-
-// NUL at the end: the rest of the page is zeroes.
-template <std::size_t Size>
-void put_text(char (&field)[Size], std::string_view text) {
-  std::memcpy(field, text.data(), std::min(text.size(), Size - 1));
-}
-
 void fill_in(PageHeader& header, bool with_statistics) {
-  header.magic = kPageMagic;
-  header.version = kPageVersion;
-  header.header_bytes = sizeof(PageHeader);
-  header.boot = this_boot();
+  begin_page(header, with_statistics ? page_flag::kStatistics : 0);
   header.pid = ::getpid();
-  header.uid = ::geteuid();
-  header.start_time = own_start_time();
-  header.created_ns = Instant::now().ns;
-  header.flags.store(with_statistics ? page_flag::kStatistics : 0, std::memory_order_relaxed);
+  if (const auto self = read_stat("/proc/self")) {
+    header.start_time = self->start_time;
+    put_text(header.comm, self->comm);
+  }
   const JobEnvironment job = job_environment();
   put_text(header.rank, job.rank);
   put_text(header.local_rank, job.local_rank);
   put_text(header.job_id, job.job_id);
-  put_text(header.comm, own_comm());
 }
 
 }  // namespace

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include "timer_client/src/page_statistics.hpp"
 
-#include "common/page_reader.hpp"
+#include "common/page_writer.hpp"
 
 namespace filetimer {
 

@@ -6,7 +6,7 @@
 
 #include <algorithm>
 
-#include "common/page_reader.hpp"
+#include "common/page_writer.hpp"
 #include "common/scope_name.hpp"
 #include "common/text.hpp"
 #include "common/wake_protocol.hpp"

@@ -1,0 +1,17 @@
+// The environment variables in which launchers (torchrun, Slurm, Open MPI, PMI, batch systems) tell
+// a process who it is in its job; of each list the first that is set counts.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <array>
+
+namespace filetimer {
+
+inline constexpr std::array<const char*, 5> kRankVariables{
+    "RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK"};
+inline constexpr std::array<const char*, 4> kLocalRankVariables{
+    "LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID"};
+inline constexpr std::array<const char*, 5> kJobVariables{"SLURM_JOB_ID", "TORCHELASTIC_RUN_ID",
+                                                          "PBS_JOBID", "LSB_JOBID", "JOB_ID"};
+
+}  // namespace filetimer

@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: MIT
+#include "common/proc_files.hpp"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <charconv>
+#include <string_view>
+
+#include "common/posix.hpp"
+
+namespace filetimer {
+namespace {
+
+// The fields behind the command's name, which may hold spaces and parentheses itself.
+class StatFields {
+ public:
+  explicit StatFields(std::string_view text) : text_(text) {}
+
+  std::string_view next() {
+    const std::size_t start = text_.find_first_not_of(' ');
+    if (start == text_.npos) {
+      return {};
+    }
+    const std::size_t end = std::min(text_.find(' ', start), text_.size());
+    const std::string_view field = text_.substr(start, end - start);
+    text_.remove_prefix(end);
+    return field;
+  }
+
+  template <class Number>
+  Number number() {
+    Number value{};
+    const std::string_view field = next();
+    std::from_chars(field.data(), field.data() + field.size(), value);
+    return value;
+  }
+
+  void skip(int count) {
+    for (int i = 0; i < count; ++i) {
+      next();
+    }
+  }
+
+ private:
+  std::string_view text_;
+};
+
+// What stands behind `key` (a line's beginning, with its colon) in /proc/PID/status.
+std::string value_of(const std::string& status, std::string_view key) {
+  const std::size_t start = status.find(key);
+  if (start == status.npos) {
+    return {};
+  }
+  const std::size_t from = start + key.size();
+  std::string value = status.substr(from, status.find('\n', from) - from);
+  std::ranges::replace(value, '\t', ' ');
+  return value;
+}
+
+}  // namespace
+
+Result<std::string> read_small_file(const std::string& path, std::size_t limit) {
+  const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY));
+  if (!fd) {
+    return system_error(fmt::format("cannot open '{}'", path));
+  }
+  // Grows as it is filled: most files are far smaller than what a caller is ready to take, and a
+  // limit's worth of zeroes would be touched, and kept by the allocator, for each of them.
+  constexpr std::size_t kFirstBytes = 4096;
+  std::string text;
+  std::size_t used = 0;
+  while (used < limit) {
+    if (used == text.size()) {
+      text.resize(std::min(limit, std::max(kFirstBytes, used * 2)));
+    }
+    const ssize_t got =
+        retry_eintr([&] { return ::read(fd.get(), text.data() + used, text.size() - used); });
+    if (got < 0) {
+      return system_error(fmt::format("cannot read '{}'", path));
+    }
+    if (got == 0) {
+      break;
+    }
+    used += static_cast<std::size_t>(got);
+  }
+  text.resize(used);
+  return text;
+}
+
+Result<ProcStat> read_stat(const std::string& path) {
+  const auto text = read_small_file(path + "/stat", 2048);
+  if (!text) {
+    return tl::unexpected<Error>(text.error());
+  }
+  const std::size_t open = text->find('(');
+  const std::size_t close = text->rfind(')');
+  if (open == text->npos || close == text->npos || close < open) {
+    return failure(fmt::format("'{}/stat' is not in the form of proc(5)", path));
+  }
+  ProcStat stat;
+  std::from_chars(text->data(), text->data() + open, stat.pid);
+  stat.comm = text->substr(open + 1, close - open - 1);
+  StatFields fields(std::string_view(*text).substr(close + 1));
+  const std::string_view state = fields.next();
+  stat.state = state.empty() ? '?' : state[0];
+  stat.ppid = fields.number<pid_t>();
+  stat.pgrp = fields.number<pid_t>();
+  fields.skip(8);  // session ... cmajflt
+  stat.user_ticks = fields.number<std::uint64_t>();
+  stat.system_ticks = fields.number<std::uint64_t>();
+  fields.skip(6);  // cutime ... itrealvalue
+  stat.start_time = fields.number<std::uint64_t>();
+  fields.skip(1);  // vsize
+  stat.rss_pages = fields.number<std::int64_t>();
+  fields.skip(3);  // rsslim, startcode, endcode
+  stat.start_stack = fields.number<std::uint64_t>();
+  return stat;
+}
+
+Result<ProcStatus> read_status(const std::string& path) {
+  const auto text = read_small_file(path + "/status");
+  if (!text) {
+    return tl::unexpected<Error>(text.error());
+  }
+  const std::string uids = value_of(*text, "\nUid:");
+  if (uids.empty()) {
+    return failure(fmt::format("'{}/status' has no Uid line", path));
+  }
+  ProcStatus status;
+  StatFields of_user(uids);
+  status.uid = of_user.number<uid_t>();
+  status.effective_uid = of_user.number<uid_t>();
+  const std::string pids = value_of(*text, "\nNSpid:");
+  StatFields of_namespaces(pids);
+  for (pid_t pid = 0; (pid = of_namespaces.number<pid_t>()) != 0;) {
+    status.innermost_pid = pid;
+  }
+  return status;
+}
+
+}  // namespace filetimer

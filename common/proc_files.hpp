@@ -1,0 +1,44 @@
+// What the kernel says of a process in the files of /proc that can be read at once: none of these
+// takes the memory lock of the process.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <string>
+
+#include "common/result.hpp"
+
+namespace filetimer {
+
+// Fields of /proc/PID/stat, see proc(5).
+struct ProcStat {
+  pid_t pid = 0;
+  std::string comm;
+  char state = '?';
+  pid_t ppid = 0;
+  pid_t pgrp = 0;
+  std::uint64_t user_ticks = 0;
+  std::uint64_t system_ticks = 0;
+  std::uint64_t start_time = 0;  // clock ticks since boot
+  std::int64_t rss_pages = 0;
+  std::uint64_t start_stack = 0;  // 0: not for us to see
+};
+
+// Reads `PATH/stat`, PATH being /proc/PID or /proc/PID/task/TID.
+Result<ProcStat> read_stat(const std::string& path);
+// A whole small file of /proc, at most `limit` bytes.
+Result<std::string> read_small_file(const std::string& path, std::size_t limit = 16384);
+
+// Some lines of /proc/PID/status.
+struct ProcStatus {
+  uid_t uid = 0;  // real
+  uid_t effective_uid = 0;
+  pid_t innermost_pid = 0;  // in the pid namespace that the process lives in; 0: not told
+};
+
+// Reads `PATH/status`.
+Result<ProcStatus> read_status(const std::string& path);
+
+}  // namespace filetimer
