@@ -133,6 +133,8 @@ Result<ProcStatus> read_status(const std::string& path) {
   StatFields of_user(uids);
   status.uid = of_user.number<uid_t>();
   status.effective_uid = of_user.number<uid_t>();
+  const std::string tracer = value_of(*text, "\nTracerPid:");
+  status.tracer = StatFields(tracer).number<pid_t>();
   const std::string pids = value_of(*text, "\nNSpid:");
   StatFields of_namespaces(pids);
   for (pid_t pid = 0; (pid = of_namespaces.number<pid_t>()) != 0;) {

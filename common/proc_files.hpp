@@ -36,6 +36,7 @@ struct ProcStatus {
   uid_t uid = 0;  // real
   uid_t effective_uid = 0;
   pid_t innermost_pid = 0;  // in the pid namespace that the process lives in; 0: not told
+  pid_t tracer = 0;         // 0: none, or none that can be seen from here
 };
 
 // Reads `PATH/status`.

@@ -368,6 +368,14 @@ void KillLadder::note_late(Kill& kill, Expiry& expiry, Instant now) {
   }
 }
 
+void KillLadder::give_time(Duration missed) {
+  for (const auto& kill : kills_) {
+    if (kill->stage >= Stage::kSignalled && !kill->hurried) {
+      kill->next_step_at = kill->next_step_at + missed;
+    }
+  }
+}
+
 void KillLadder::hurry(Instant now) {
   for (const auto& kill : kills_) {
     kill->hurried = true;

@@ -85,6 +85,8 @@ class KillLadder {
   bool note_release(const Process& worker, std::string_view scope_id, Instant now);
 
   [[nodiscard]] bool idle() const { return kills_.empty(); }
+  // The server, or the whole machine, was not there for `missed`: who is in its grace has it yet.
+  void give_time(Duration missed);
   // From now on nobody is given grace or waited for: what was begun is finished with SIGKILL.
   void hurry(Instant now);
   // The server stops: what is still under way ends here, recorded as it stands.

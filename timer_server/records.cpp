@@ -266,6 +266,21 @@ std::string Records::left_open(const WorkerIdentity& worker, const ScopeView& sc
   return std::move(json).finish();
 }
 
+std::string Records::deferred(const WorkerIdentity& worker, const ScopeView& scope, Instant now,
+                              std::string_view reason) const {
+  JsonWriter json = begin("deferred", ClockReading::now(), worker);
+  write_scope(json, scope, now);
+  json.field("reason", reason);
+  return std::move(json).finish();
+}
+
+std::string Records::deferred_all(Duration given, std::size_t scopes,
+                                  std::string_view reason) const {
+  JsonWriter json = begin("deferred", ClockReading::now());
+  json.fixed("given_s", seconds(given), 6).field("scopes", scopes).field("reason", reason);
+  return std::move(json).finish();
+}
+
 std::string Records::released_late(const WorkerIdentity& worker, const Expiry& expiry) const {
   JsonWriter json = begin("released_late", ClockReading::now(), worker);
   json.field("id", expiry.id)

@@ -107,6 +107,11 @@ class Records {
                         std::string_view reason = "the worker ended inside the scope") const;
   std::string warned(const WorkerIdentity& worker, const ScopeView& scope,
                      std::string_view reason) const;
+  // A deadline that passed while the worker could not work.
+  std::string deferred(const WorkerIdentity& worker, const ScopeView& scope, Instant now,
+                       std::string_view reason) const;
+  // `given` to all `scopes` that are open, on the server's account.
+  std::string deferred_all(Duration given, std::size_t scopes, std::string_view reason) const;
   // expiry.released_at is set.
   std::string released_late(const WorkerIdentity& worker, const Expiry& expiry) const;
   std::string cut_by_max_timeout(const WorkerIdentity& worker, std::string_view scope,

@@ -159,9 +159,11 @@ void Server::attend(Command command) {
 // The rule of the product: read all signs of life, then judge, then carry out what was judged.
 // Whatever woke us - a request, a deadline, a record on disk - comes through here.
 void Server::turn() {
-  const Instant woke = Instant::now();
+  const Oversleep::Clocks clocks = Oversleep::Clocks::read();
+  const Instant woke = clocks.now;
   read_requests();
   bury_the_dead();
+  make_up_for_oversleep(clocks);
   save_pages();
   judge(woke);
   const Instant now = Instant::now();
@@ -170,6 +172,9 @@ void Server::turn() {
   }
   report_rejections(now, false);
   reap_command(now);
+  if (now >= next_halt_look_) {
+    look_at_halted(now);
+  }
   const Instant ladder_next = ladder_.advance(now);
   if (!log_->is_working(now)) {
     tell_log_news(now);
@@ -179,7 +184,8 @@ void Server::turn() {
     return;
   }
   arm(std::min({scan_wanted_ ? Instant{} : next_scan_, table_.next_deadline(), ladder_next,
-                next_sweep_, rejections_.next_report(), stop_by_, read_again_, reap_again_}));
+                next_sweep_, next_halt_look_, rejections_.next_report(), stop_by_, read_again_,
+                reap_again_}));
 }
 
 // What is in the pipe now, but no more than it can hold: writers that never pause must not keep a
@@ -241,15 +247,16 @@ void Server::judge(Instant woke) {
     scopes.push_back(&scope);
   }
   for (Worker* worker : workers) {
-    if (worker->process->is_alive()) {
-      expire(*worker, of_worker[worker]);
-    } else {
+    if (!worker->process->is_alive()) {
       bury(*worker);
+    } else if (!puts_off_pipe(*worker, of_worker[worker])) {
+      expire(*worker, of_worker[worker]);
     }
   }
 }
 
 void Server::arm(Instant next) {
+  oversleep_.sleep(next, Oversleep::Clocks::read());
   if (next.is_never()) {
     ::sd_event_source_set_enabled(timer_.get(), SD_EVENT_OFF);
     return;
@@ -265,6 +272,7 @@ void Server::sweep(Instant now) {
   ended_.clear();
   look_after_pipe();
   look_for_pages();
+  look_for_halted();
   scan_wanted_ = true;  // in the next turn, which is at once
   tell_log_news(now);
 }

@@ -17,7 +17,9 @@
 #include "timer_server/command.hpp"
 #include "timer_server/ended_statistics.hpp"
 #include "timer_server/event_loop.hpp"
+#include "timer_server/halted.hpp"
 #include "timer_server/kill_ladder.hpp"
+#include "timer_server/oversleep.hpp"
 #include "timer_server/page_folder.hpp"
 #include "timer_server/past_verdicts.hpp"
 #include "timer_server/record_log.hpp"
@@ -121,6 +123,22 @@ class Server final : private RequestSink {
   ScopeView view_of(const SlotReading& reading) const;
   std::optional<Expiry> expiry_on_page(const DueScope& due);
 
+  // Patience (server_patience.cpp).
+  struct Halt {
+    std::shared_ptr<const Process> process;
+    std::string why;
+    Instant since;  // seen first
+    bool is_recorded = false;
+  };
+  bool puts_off(Worker& worker, const ScopeView& scope);
+  bool puts_off_pipe(Worker& worker, const std::vector<const DueScope*>& due);
+  bool puts_off_page(Worker& worker, WorkerPage& page, const std::vector<WorkerPage::Due>& due);
+  Halt& note_halt(const Worker& worker, const std::string& why);
+  void goes_on(Worker& worker, const Halt& halt);
+  void look_at_halted(Instant now);
+  void look_for_halted();
+  void make_up_for_oversleep(const Oversleep::Clocks& woke);
+
   // Workers and verdicts.
   void bury(Worker& worker);
   void expire(Worker& worker, const std::vector<const DueScope*>& due);
@@ -185,6 +203,11 @@ class Server final : private RequestSink {
   Instant next_scan_;
   std::size_t adopted_scopes_ = 0;
   std::size_t put_away_scopes_ = 0;
+
+  IsOwnHelper is_own_helper_ = [](pid_t) { return false; };
+  Oversleep oversleep_;
+  std::unordered_map<pid_t, Halt> halted_;  // workers
+  Instant next_halt_look_ = Instant::never();
 
   std::shared_ptr<Incident> incident_;
   std::unordered_set<std::string> cut_names_;  // scopes whose cut timeout was recorded

@@ -339,6 +339,9 @@ bool Server::take_due(Worker& worker, const std::shared_ptr<WorkerPage>& page,
   if (runs_another_program(*worker.process, *page)) {
     return false;
   }
+  if (puts_off_page(worker, *page, candidates)) {
+    return true;
+  }
   for (const WorkerPage::Due& candidate : candidates) {
     if (page->try_expire(candidate.slot, candidate.word)) {
       due.push_back({&worker, candidate.deadline, nullptr, {page, candidate.slot, candidate.word}});
@@ -362,7 +365,6 @@ std::optional<Expiry> Server::expiry_on_page(const DueScope& due) {
   expiry.scope_id = fmt::format("{}#{}@{}", verdict.page->name(), verdict.slot, verdict.word);
   expiry.scope = view_of(*reading);
   expiry.scope.terms.deadline = due.deadline;
-  expiry.scope.terms.timeout = due.deadline - reading->started;
   expiry.on_page = verdict;
   return expiry;
 }

@@ -223,6 +223,7 @@ void Server::bury(Worker& worker) {
     ended_.insert(worker.process->pid);
   }
   deaths_.erase(worker.process->pid);
+  halted_.erase(worker.process->pid);
   table_.remove_worker(worker);
 }
 
@@ -252,6 +253,7 @@ void Server::record_start() const {
   json.field("kill", settings_.kill.mode == KillMode::kTree    ? "tree"
                      : settings_.kill.mode == KillMode::kGroup ? "group"
                                                                : "process")
+      .field("stopped", settings_.stopped == Settings::Stopped::kDefer ? "defer" : "kill")
       .field("evidence", settings_.kill.evidence ? "proc" : "none")
       .field("dry_run", settings_.kill.dry_run)
       .field("realtime", settings_.realtime)

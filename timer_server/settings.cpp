@@ -99,6 +99,12 @@ void add_options(CLI::App& app, Settings& settings) {
                                                {"group", KillMode::kGroup},
                                                {"process", KillMode::kProcess}});
       });
+  add(app, "--stopped", "defer|kill", "who is stopped or traced at its deadline [defer]",
+      [&](const std::string& word) {
+        settings.stopped = one_of<Settings::Stopped>(
+            "--stopped", word,
+            {{"defer", Settings::Stopped::kDefer}, {"kill", Settings::Stopped::kKill}});
+      });
   add(app, "--evidence", "none|proc", "recorded before the signal [proc]",
       [&](const std::string& word) {
         settings.kill.evidence =

@@ -25,6 +25,9 @@ struct Settings {
   // What --grace said, if it did: no value inside means "off".
   std::optional<std::optional<Duration>> grace;
   KillPolicy kill;
+  // What to do with a worker that is stopped, frozen or traced at its deadline.
+  enum class Stopped { kDefer, kKill };
+  Stopped stopped = Stopped::kDefer;
   bool realtime = false;
   messages::Level log_level = messages::Level::kInfo;
   std::vector<std::string> command;  // empty: serve until told to stop

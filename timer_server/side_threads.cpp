@@ -47,6 +47,9 @@ struct SideThreads::State {
       Delivery delivery = job();
       job = nullptr;
       lock.lock();
+      if (!delivery) {
+        continue;
+      }
       deliveries.push_back(std::move(delivery));
       const std::uint64_t one = 1;
       (void)!::write(event_fd.get(), &one, sizeof one);

@@ -11,7 +11,7 @@ namespace filetimer {
 
 class SideThreads {
  public:
-  // What is to be done on the loop thread with a job's result.
+  // What is to be done on the loop thread with a job's result; empty: nothing.
   using Delivery = std::function<void()>;
   using Job = std::function<Delivery()>;
 

@@ -116,6 +116,15 @@ Scope* TimerTable::find_scope(Worker& worker, std::string_view id) {
   return found == worker.scopes.end() ? nullptr : &*found;
 }
 
+void TimerTable::postpone(Scope& scope, Instant until) {
+  by_deadline_.erase(by_deadline_.iterator_to(scope));
+  scope.terms.deadline = until;
+  by_deadline_.insert(scope);
+  if (scope.worker->wire_page && !until.is_never()) {
+    scope.worker->wire_page->renew(scope.slot, scope.terms);
+  }
+}
+
 void TimerTable::close(Scope& scope) {
   if (scope.worker->wire_page) {
     scope.worker->wire_page->close(scope.slot);

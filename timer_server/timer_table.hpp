@@ -46,6 +46,7 @@ struct ScopeTerms {
   int signal = 0;                 // 0 or less: kill nobody
   pid_t tid = 0;                  // 0: unknown
   bool whole_process = false;     // the worker's end ends it in time
+  bool is_extended = false;       // the server's lateness was given back
 };
 
 // Its identity stands behind it in the same block of memory: of the 100,000 that may be open, a
@@ -137,6 +138,9 @@ class TimerTable {
   // As close(), but what is kept of it says that it expired, until the slot that this gives is
   // closed.
   WirePage::SlotNumber expire(Scope& scope);
+  // A later deadline than was asked for; Instant::never(): until it is postponed again. What is
+  // kept for the next server has the deadline, unless it is never().
+  void postpone(Scope& scope, Instant until);
   // A scope that a server before this one has kept in `slot`.
   Result<Scope*> adopt(Worker& worker, std::string_view id, std::string_view name,
                        const ScopeTerms& terms, WirePage::SlotNumber slot);

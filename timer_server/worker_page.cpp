@@ -109,11 +109,18 @@ void WorkerPage::close_descriptor() {
 Instant WorkerPage::scan(Instant now, Duration max_timeout, std::vector<Due>& due) {
   Instant next = Instant::never();
   const std::size_t known = due.size();
+  if (!postponed_.empty()) {
+    guarded([&] {
+      std::erase_if(postponed_, [this](const auto& entry) {
+        return read_deadline(layout_.slot(entry.first)) != entry.second.word;
+      });
+    });
+  }
   const bool is_whole = for_each_slot([&](std::size_t index, const Slot& slot, std::int64_t word) {
     if (!slot_word::is_open(word)) {
       return;
     }
-    const Instant deadline = due_time(slot, word, max_timeout);
+    const Instant deadline = deadline_of(index, slot, word, max_timeout);
     if (deadline <= now) {
       due.push_back({index, word, deadline});
     } else {
@@ -125,6 +132,43 @@ Instant WorkerPage::scan(Instant now, Duration max_timeout, std::vector<Due>& du
     return Instant::never();
   }
   return next;
+}
+
+const WorkerPage::Postponed* WorkerPage::postponed(std::size_t slot, std::int64_t word) const {
+  if (postponed_.empty()) {
+    return nullptr;
+  }
+  const auto found = postponed_.find(slot);
+  return found != postponed_.end() && found->second.word == word ? &found->second : nullptr;
+}
+
+Instant WorkerPage::deadline_of(std::size_t index, const Slot& slot, std::int64_t word,
+                                Duration max_timeout) const {
+  const Postponed* const given = postponed(index, word);
+  return given != nullptr ? given->until : due_time(slot, word, max_timeout);
+}
+
+void WorkerPage::postpone(std::size_t slot, std::int64_t word, Instant until) {
+  const Postponed* const before = postponed(slot, word);
+  postponed_[slot] = {word, until, before != nullptr && before->is_extended};
+}
+
+void WorkerPage::postpone_all(Duration max_timeout,
+                              const std::function<Extension(const OpenSlot&)>& longer) {
+  for_each_slot([&](std::size_t index, const Slot& slot, std::int64_t word) {
+    if (!slot_word::is_open(word)) {
+      return;
+    }
+    const Postponed* const before = postponed(index, word);
+    const std::int64_t asked = slot.timeout.load(std::memory_order_relaxed);
+    const OpenSlot open{deadline_of(index, slot, word, max_timeout),
+                        std::min(asked < 0 ? kForever : Duration{asked}, max_timeout),
+                        before != nullptr && before->is_extended};
+    const Extension given = longer(open);
+    if (given.deadline != open.deadline || given.is_extended != open.is_extended) {
+      postponed_[index] = {word, given.deadline, given.is_extended};
+    }
+  });
 }
 
 bool WorkerPage::try_expire(std::size_t slot, std::int64_t word) {

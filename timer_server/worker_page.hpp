@@ -6,8 +6,10 @@
 
 #include <sys/types.h>
 
+#include <functional>
 #include <memory>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "common/mapped_file.hpp"
@@ -44,6 +46,20 @@ class WorkerPage {
     Instant deadline;
   };
   Instant scan(Instant now, Duration max_timeout, std::vector<Due>& due);
+  // The deadline of an open slot is `until` for as long as the slot says `word`. In the server's
+  // memory: the word is the worker's, who may be in the middle of releasing it.
+  void postpone(std::size_t slot, std::int64_t word, Instant until);
+  // Every open slot: `longer` gives the new deadline.
+  struct OpenSlot {
+    Instant deadline;
+    Duration timeout{};  // granted; kForever: none
+    bool is_extended = false;
+  };
+  struct Extension {
+    Instant deadline;
+    bool is_extended = false;
+  };
+  void postpone_all(Duration max_timeout, const std::function<Extension(const OpenSlot&)>& longer);
   // The verdict. False: a release or a renewal came first.
   bool try_expire(std::size_t slot, std::int64_t word);
   // The slot under that word: as open, or as judged.
@@ -80,11 +96,19 @@ class WorkerPage {
   [[nodiscard]] const PageLayout& layout() const { return layout_; }
 
  private:
+  struct Postponed {
+    std::int64_t word = 0;
+    Instant until;
+    bool is_extended = false;
+  };
   WorkerPage(std::string name, UniqueFd fd, MappedFile file);
   template <class Work>
   void guarded(Work&& work);
   template <class Visit>
   bool for_each_slot(Visit&& visit);
+  [[nodiscard]] const Postponed* postponed(std::size_t slot, std::int64_t word) const;
+  [[nodiscard]] Instant deadline_of(std::size_t index, const Slot& slot, std::int64_t word,
+                                    Duration max_timeout) const;
   template <class Wanted>
   std::vector<SlotReading> read_those(Wanted&& wanted);
 
@@ -95,6 +119,7 @@ class WorkerPage {
   PageClaims claims_;
   bool is_whole_ = true;
   std::uint64_t program_ = 0;
+  std::unordered_map<std::size_t, Postponed> postponed_;  // by slot; void under another word
   std::vector<std::int64_t> told_;  // acquired times of slots that take_thread_ended() has given
 };
 

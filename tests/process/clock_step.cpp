@@ -1,5 +1,6 @@
-// Preloaded into timer_server, steps its wall clock: CLOCK_REALTIME is off by the seconds that
-// stand in the file named by CLOCK_STEP, while there is such a file. Every other clock goes on.
+// Preloaded into timer_server, steps its clocks: CLOCK_REALTIME is off by the seconds that stand in
+// the file named by CLOCK_STEP, CLOCK_BOOTTIME by those in the one named by BOOT_STEP (as after a
+// suspend), while there are such files. Every other clock goes on.
 // SPDX-License-Identifier: MIT
 #include <fcntl.h>
 #include <sys/syscall.h>
@@ -12,8 +13,8 @@
 namespace {
 
 // By system calls alone: the C library may be asking for the time from anywhere.
-long seconds_off() {
-  const char* path = std::getenv("CLOCK_STEP");
+long seconds_off(const char* variable) {
+  const char* path = std::getenv(variable);
   const long fd = path == nullptr ? -1 : ::syscall(SYS_openat, AT_FDCWD, path, O_RDONLY, 0);
   if (fd < 0) {
     return 0;
@@ -28,8 +29,8 @@ long seconds_off() {
 
 extern "C" int clock_gettime(clockid_t clock, timespec* time) noexcept {
   const long result = ::syscall(SYS_clock_gettime, clock, time);
-  if (result == 0 && clock == CLOCK_REALTIME) {
-    time->tv_sec += seconds_off();
+  if (result == 0 && (clock == CLOCK_REALTIME || clock == CLOCK_BOOTTIME)) {
+    time->tv_sec += seconds_off(clock == CLOCK_REALTIME ? "CLOCK_STEP" : "BOOT_STEP");
   }
   return static_cast<int>(result);
 }

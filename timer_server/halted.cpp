@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: MIT
+#include "timer_server/halted.hpp"
+
+#include <fmt/format.h>
+
+#include <string_view>
+
+#include "common/proc_files.hpp"
+
+namespace filetimer {
+namespace {
+
+// The path behind "\n0::" or "\n6:freezer:" in /proc/PID/cgroup; empty: there is none.
+std::string_view path_in(std::string_view cgroups, std::string_view controller) {
+  while (!cgroups.empty()) {
+    const std::string_view line = cgroups.substr(0, cgroups.find('\n'));
+    cgroups.remove_prefix(std::min(line.size() + 1, cgroups.size()));
+    const std::size_t number_end = line.find(':');
+    const std::size_t names_end = line.find(':', number_end + 1);
+    if (names_end != line.npos &&
+        line.substr(number_end + 1, names_end - number_end - 1) == controller) {
+      return line.substr(names_end + 1);
+    }
+  }
+  return {};
+}
+
+bool says(const std::string& path, std::string_view word) {
+  const auto text = read_small_file(path);
+  return text && text->find(word) != text->npos;
+}
+
+// Frozen itself, or below a cgroup that is: both files tell the effective state.
+std::string frozen_cgroup(const std::string& folder, const HaltSources& sources) {
+  const auto cgroups = read_small_file(folder + "/cgroup");
+  if (!cgroups) {
+    return {};
+  }
+  if (const std::string_view path = path_in(*cgroups, ""); !path.empty()) {
+    // Version 2, alone or beside version 1.
+    for (const std::string_view root : {"", "/unified"}) {
+      if (says(fmt::format("{}{}{}/cgroup.events", sources.cgroups, root, path), "frozen 1")) {
+        return std::string(path);
+      }
+    }
+  }
+  if (const std::string_view path = path_in(*cgroups, "freezer"); !path.empty()) {
+    if (says(fmt::format("{}/freezer{}/freezer.state", sources.cgroups, path), "FROZEN")) {
+      return std::string(path);
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+std::string why_halted(pid_t pid, const IsOwnHelper& is_own_helper, const HaltSources& sources) {
+  const std::string folder = fmt::format("{}/{}", sources.proc, pid);
+  const auto status = read_status(folder);
+  if (!status) {
+    return {};
+  }
+  if (status->tracer != 0) {
+    // What our helper holds is read and let go; it runs as far as anybody is concerned.
+    if (is_own_helper(status->tracer)) {
+      return {};
+    }
+    const auto tracer = read_stat(fmt::format("{}/{}", sources.proc, status->tracer));
+    return fmt::format("traced by pid {}{}", status->tracer,
+                       tracer ? fmt::format(" ({})", tracer->comm) : "");
+  }
+  const auto stat = read_stat(folder);
+  if (stat && stat->state == 'T') {
+    return "stopped (SIGSTOP or the terminal)";
+  }
+  // 't' without a tracer that we can see: one outside of our pid namespace.
+  if (stat && stat->state == 't') {
+    return "traced by a process that cannot be seen from here";
+  }
+  if (const std::string cgroup = frozen_cgroup(folder, sources); !cgroup.empty()) {
+    return fmt::format("frozen by its cgroup '{}'", cgroup);
+  }
+  return {};
+}
+
+}  // namespace filetimer
