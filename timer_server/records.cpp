@@ -54,6 +54,15 @@ void write_worker(JsonWriter& json, const WorkerIdentity& worker) {
   }
 }
 
+// The little of it that tells the workers of one host apart.
+void write_whose(JsonWriter& json, const WorkerIdentity& worker) {
+  json.field("pid", worker.process->pid);
+  if (const auto& facts = *worker.facts; facts && facts->rank) {
+    json.field("rank", *facts->rank);
+  }
+  json.field("comm", worker.process->comm);
+}
+
 void write_scope(JsonWriter& json, const ScopeView& scope, Instant now) {
   const ScopeTerms& terms = scope.terms;
   json.field("scope", scope.name).fixed("elapsed_s", seconds(now - terms.acquired), 6);
@@ -158,12 +167,18 @@ std::string Records::incident(const std::string& id, std::span<const Expiry> exp
         ++omitted;
         continue;
       }
-      json.begin_object().field("pid", worker.worker.process->pid);
-      if (const auto& facts = *worker.worker.facts; facts && facts->rank) {
-        json.field("rank", *facts->rank);
-      }
-      json.field("comm", worker.worker.process->comm);
+      json.begin_object();
+      write_whose(json, worker.worker);
       write_scope(json, scope, now.mono);
+      json.end_object();
+    }
+  }
+  // Who is in no scope while the others wait in one may be whom they wait for.
+  json.end_array().begin_array("in_no_scope");
+  for (const WorkerScopes& worker : workers) {
+    if (worker.scopes.empty() && json.size() <= kRoom) {
+      json.begin_object();
+      write_whose(json, worker.worker);
       json.end_object();
     }
   }

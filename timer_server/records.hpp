@@ -46,7 +46,7 @@ struct ScopeView {
 
 struct WorkerScopes {
   WorkerIdentity worker;
-  std::vector<ScopeView> scopes;  // the oldest first
+  std::vector<ScopeView> scopes;  // the oldest first; none: it is in no scope
 };
 
 class WorkerPage;

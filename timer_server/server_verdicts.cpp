@@ -87,17 +87,16 @@ std::shared_ptr<Incident> Server::incident_now() {
   const std::size_t share = std::max<std::size_t>(
       kMaxIncidentScopes / std::max<std::size_t>(table_.worker_count(), 1), 1);
   table_.for_each_worker([&](Worker& worker) {
-    if (worker.scopes.empty() && worker.pages.empty()) {
-      return;
-    }
     std::size_t count = worker.scopes.size();
     for (const auto& page : worker.pages) {
       count += page->open_count();
     }
-    if (count > 0) {
-      incident_->workers.push_back({WorkerIdentity::of(worker), open_scopes_of(worker, share)});
-      incident_->omitted += count - std::min(incident_->workers.back().scopes.size(), count);
+    if (count == 0 && worker.dying) {
+      return;  // its scope has expired before
     }
+    // Also one in no scope: the others may wait for it.
+    incident_->workers.push_back({WorkerIdentity::of(worker), open_scopes_of(worker, share)});
+    incident_->omitted += count - std::min(incident_->workers.back().scopes.size(), count);
   });
   return incident_;
 }

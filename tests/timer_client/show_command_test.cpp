@@ -1,4 +1,4 @@
-// `timer_client show` over the logs in data/, and the grouping of workers on its page.
+// `timer_client show` over the logs in data/. Where everybody was: whereabouts_test.cpp.
 // SPDX-License-Identifier: MIT
 #include <doctest/doctest.h>
 
@@ -6,7 +6,6 @@
 
 #include "cli_fixture.hpp"
 #include "common/text.hpp"
-#include "timer_client/cli/whereabouts.hpp"
 
 namespace filetimer::cli {
 namespace {
@@ -45,8 +44,8 @@ TEST_CASE("the page of one that was released after its deadline") {
   CHECK(contains(ran.output,
                  "rank 0 (pid 4709, trainer) hung in `exchange`: open for 30.0 s of 30 s, "
                  "released\n900 us late"));
-  CHECK(contains(ran.output, "First to expire: rank 2 (pid 4711, trainer), k3f9a2-1."));
-  CHECK(contains(ran.output, "Nothing: it was released first."));
+  CHECK(contains(ran.output, "First to expire: rank 2 (pid 4711, trainer), k3f9a2-1, the odd one out."));
+  CHECK(contains(ran.output, "No signal was sent: it was released first."));
 }
 
 TEST_CASE("an id may be its unique beginning; others are failures that list candidates") {
@@ -124,53 +123,6 @@ TEST_CASE("nothing a record says moves the cursor or makes a line wider than 80"
       CHECK_FALSE(line.ends_with(' '));
     }
   }
-}
-
-OpenScope open_scope(std::int64_t rank, const std::string& scope, double elapsed_s) {
-  return {.pid = 100 + rank,
-          .rank = rank,
-          .tid = {},
-          .comm = "trainer",
-          .scope = scope,
-          .elapsed_s = elapsed_s,
-          .timeout_s = {},
-          .remaining_s = {}};
-}
-
-TEST_CASE("workers are grouped by their innermost scope, the odd one out first") {
-  Incident incident;
-  for (const std::int64_t rank : {0, 1, 2, 3, 5}) {
-    incident.open_scopes.push_back(open_scope(rank, "epoch", 100));
-    incident.open_scopes.push_back(
-        open_scope(rank, rank == 3 ? "step" : "exchange", rank == 3 ? 31 : 29.5));
-  }
-  const auto groups = scope_groups(incident);
-  REQUIRE(groups.size() == 2);
-  CHECK(groups[0].scope == "step");
-  CHECK(workers_text(groups[0].workers) == "rank 3");
-  CHECK(groups[1].scope == "exchange");
-  CHECK(workers_text(groups[1].workers) == "ranks 0-2, 5");
-  CHECK(has_odd_one_out(groups));
-}
-
-TEST_CASE("one that came to the scope much later stands apart") {
-  Incident incident;
-  for (const std::int64_t rank : {0, 1, 2}) {
-    incident.open_scopes.push_back(open_scope(rank, "exchange", rank == 1 ? 3.0 : 30.0));
-  }
-  const auto groups = scope_groups(incident);
-  REQUIRE(groups.size() == 2);
-  CHECK(workers_text(groups[0].workers) == "rank 1");
-  CHECK(groups[0].longest_s == 3.0);
-  CHECK(workers_text(groups[1].workers) == "ranks 0, 2");
-}
-
-TEST_CASE("workers are named by what is known of them") {
-  CHECK(worker_text(2, 4711, "trainer") == "rank 2 (pid 4711, trainer)");
-  CHECK(worker_text(2, {}, "") == "rank 2");
-  CHECK(worker_text({}, 4711, "trainer") == "pid 4711 (trainer)");
-  CHECK(worker_text({}, 4711, "") == "pid 4711");
-  CHECK(worker_text({}, {}, "") == "a worker");
 }
 
 }  // namespace

@@ -4,11 +4,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <limits>
 #include <unordered_set>
 #include <utility>
 
 #include "timer_client/cli/json_fields.hpp"
+#include "timer_client/cli/log_view.hpp"
 
 namespace filetimer::cli {
 namespace {
@@ -26,10 +26,6 @@ void fill(std::optional<Value>& place, std::optional<Value> value) {
   place = place ? place : value;
 }
 
-std::int64_t count_at(dom::object object, std::string_view key) {
-  return std::max<std::int64_t>(integer_at(object, key).value_or(0), 0);
-}
-
 void read_worker(dom::object record, Worker& worker) {
   fill(worker.host, text_at(record, "host"));
   fill(worker.comm, text_at(record, "comm"));
@@ -40,31 +36,6 @@ void read_worker(dom::object record, Worker& worker) {
   fill(worker.uid, integer_at(record, "uid"));
   fill(worker.rank, integer_at(record, "rank"));
   fill(worker.local_rank, integer_at(record, "local_rank"));
-}
-
-std::vector<OpenScope> read_open_scopes(dom::object record) {
-  std::vector<OpenScope> scopes;
-  for (const dom::object scope : objects_at(record, "open_scopes")) {
-    scopes.push_back({.pid = integer_at(scope, "pid"),
-                      .rank = integer_at(scope, "rank"),
-                      .tid = integer_at(scope, "tid"),
-                      .comm = text_at(scope, "comm"),
-                      .scope = text_at(scope, "scope"),
-                      .elapsed_s = number_at(scope, "elapsed_s"),
-                      .timeout_s = number_at(scope, "timeout_s"),
-                      .remaining_s = number_at(scope, "remaining_s")});
-  }
-  return scopes;
-}
-
-std::vector<std::string> read_texts(dom::object record, std::string_view key) {
-  std::vector<std::string> texts;
-  for (const dom::element element : elements_at(record, key)) {
-    if (std::string text = as_text(element); !text.empty()) {
-      texts.push_back(std::move(text));
-    }
-  }
-  return texts;
 }
 
 void read_expired(dom::object record, Expiry& expiry) {
@@ -78,51 +49,14 @@ void read_expired(dom::object record, Expiry& expiry) {
   expiry.open_scopes = read_open_scopes(record);
 }
 
-Incident read_incident(dom::object record) {
-  return {.open_scopes = read_open_scopes(record),
-          .workers = integer_at(record, "workers"),
-          .omitted = count_at(record, "omitted")};
-}
-
-Evidence read_evidence(dom::object record) {
-  Evidence evidence{.state = text_at(record, "state"),
-                    .state_name = text_at(record, "state_name"),
-                    .wchan = text_at(record, "wchan"),
-                    .syscall = text_at(record, "syscall"),
-                    .syscall_fd = text_at(record, "syscall_fd"),
-                    .cpu_user_s = number_at(record, "cpu_user_s"),
-                    .cpu_system_s = number_at(record, "cpu_system_s"),
-                    .rss_bytes = number_at(record, "rss_bytes"),
-                    .threads = {},
-                    .threads_omitted = count_at(record, "threads_omitted"),
-                    .children = {},
-                    .devices = read_texts(record, "devices"),
-                    .gathered_ms = number_at(record, "gathered_ms"),
-                    .missing = text_at(record, "missing")};
-  for (const dom::object thread : objects_at(record, "threads")) {
-    evidence.threads.push_back({.tid = integer_at(thread, "tid"),
-                                .comm = text_at(thread, "comm"),
-                                .state = text_at(thread, "state"),
-                                .wchan = text_at(thread, "wchan"),
-                                .syscall = text_at(thread, "syscall"),
-                                .syscall_fd = text_at(thread, "syscall_fd"),
-                                .cpu_s = number_at(thread, "cpu_s"),
-                                .stack = read_texts(thread, "stack")});
-  }
-  for (const dom::object child : objects_at(record, "children")) {
-    evidence.children.push_back({.pid = integer_at(child, "pid"),
-                                 .comm = text_at(child, "comm"),
-                                 .state = text_at(child, "state")});
-  }
-  return evidence;
-}
-
 Outcome read_killed(dom::object record) {
   Outcome outcome{.verdict = text_at(record, "verdict"),
                   .reason = text_at(record, "reason"),
+                  .stuck = {text_at(record, "state"), text_at(record, "wchan"),
+                            texts_at(record, "kernel_stack"), texts_at(record, "devices")},
                   .signals = {},
                   .dead_after_ms = number_at(record, "dead_after_ms"),
-                  .cancelled = read_texts(record, "cancelled")};
+                  .cancelled = texts_at(record, "cancelled")};
   for (const dom::object sent : objects_at(record, "signals")) {
     SignalSent signal{
         .name = text_at(sent, "name"), .mono_ns = integer_at(sent, "mono_ns"), .pids = {}};
@@ -139,6 +73,40 @@ Outcome read_killed(dom::object record) {
   return outcome;
 }
 
+constexpr std::size_t kMaxOutputLines = 20;
+
+// The lines of what a hook wrote, without the empty end of the last one.
+std::vector<std::string> read_output(dom::object record) {
+  std::vector<std::string> lines;
+  const std::string output = text_at(record, "output");
+  for (std::size_t begin = 0; begin < output.size() && lines.size() < kMaxOutputLines;) {
+    const std::size_t end = std::min(output.find('\n', begin), output.size());
+    lines.push_back(output.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return lines;
+}
+
+bool is_before_a_verdict(std::string_view event) {
+  return event == "warned" || event == "deferred";
+}
+
+// Such a record names no expiry. It is of this one when it is of this worker (or of the whole
+// server) and of this scope (or of none), and came while the scope was open.
+bool came_before(const Record& record, dom::object object, const Expiry& expiry) {
+  const Worker& worker = expiry.worker;
+  if (!is_before_a_verdict(record.event) || record.host != worker.host ||
+      (record.pid &&
+       (record.pid != worker.pid || integer_at(object, "start_time") != worker.start_time)) ||
+      (!record.scope.empty() && record.scope != expiry.scope) || !record.mono_ns ||
+      !expiry.mono_ns || !expiry.elapsed_s) {
+    return false;
+  }
+  const double before_s =
+      (static_cast<double>(*expiry.mono_ns) - static_cast<double>(*record.mono_ns)) / 1e9;
+  return before_s >= 0 && before_s <= *expiry.elapsed_s;
+}
+
 void read_record_of(const Record& record, dom::object object, Expiry& expiry) {
   read_worker(object, expiry.worker);
   fill(expiry.scope, record.scope);
@@ -153,6 +121,9 @@ void read_record_of(const Record& record, dom::object object, Expiry& expiry) {
     expiry.outcome = read_killed(object);
   } else if (record.event == "released_late") {
     expiry.late_release = {number_at(object, "late_ms"), text_at(object, "reason")};
+  } else if (record.event == "hook") {
+    expiry.steps.push_back(
+        {record.mono_ns, record.event, in_few_words(record), read_output(object)});
   }
 }
 
@@ -210,6 +181,10 @@ Result<std::string> find_expiry(const std::vector<Record>& records, std::string_
   return candidates[0];
 }
 
+bool may_concern_an_expiry(const Record& record) {
+  return !record.id.empty() || !record.incident.empty() || is_before_a_verdict(record.event);
+}
+
 Expiry gather_expiry(const std::vector<Record>& records, const std::string& id) {
   Expiry expiry;
   expiry.id = id;
@@ -223,25 +198,14 @@ Expiry gather_expiry(const std::vector<Record>& records, const std::string& id) 
       read_record_of(record, object, expiry);
     }
   }
-  if (expiry.incident_id.empty()) {
-    return expiry;
-  }
   for (const Record& record : records) {
-    if (record.incident != expiry.incident_id) {
-      continue;
-    }
-    if (record.event == "incident" && parse(record)) {
-      expiry.incident = read_incident(object);
-    } else if (record.event == "expired") {
-      expiry.fellows.push_back(
-          {record.id, record.pid, record.rank, record.comm, record.deadline_mono_ns});
+    if (is_before_a_verdict(record.event) && parse(record) && came_before(record, object, expiry)) {
+      expiry.steps.push_back({record.mono_ns, record.event, in_few_words(record), {}});
     }
   }
-  const auto deadline = [](const Fellow& fellow) {
-    return fellow.deadline_mono_ns.value_or(std::numeric_limits<std::int64_t>::max());
-  };
-  std::stable_sort(expiry.fellows.begin(), expiry.fellows.end(),
-                   [&](const Fellow& a, const Fellow& b) { return deadline(a) < deadline(b); });
+  if (!expiry.incident_id.empty()) {
+    expiry.hang = gather_hang(records, expiry.incident_id);
+  }
   return expiry;
 }
 

@@ -1,5 +1,5 @@
 // Everything that the log says about one expiry, taken together from its records: `expired`,
-// `evidence`, `killed`, `released_late`, and the `incident` that it was part of.
+// `evidence`, `killed`, `released_late`, `hook`, and the hang that it was part of.
 // What a record lacks is empty. Texts are as the records have them: printing makes them safe.
 // SPDX-License-Identifier: MIT
 #pragma once
@@ -11,12 +11,11 @@
 #include <vector>
 
 #include "common/result.hpp"
+#include "timer_client/cli/evidence_record.hpp"
+#include "timer_client/cli/incident_record.hpp"
 #include "timer_client/cli/log_reader.hpp"
 
 namespace filetimer::cli {
-
-using Integer = std::optional<std::int64_t>;
-using Number = std::optional<double>;
 
 struct Worker {
   std::string host;
@@ -30,78 +29,35 @@ struct Worker {
   Integer local_rank;
 };
 
-struct OpenScope {
-  Integer pid;
-  Integer rank;
-  Integer tid;
-  std::string comm;
-  std::string scope;
-  Number elapsed_s;
-  Number timeout_s;
-  Number remaining_s;
-};
-
-// An expiry of the same incident.
-struct Fellow {
-  std::string id;
-  Integer pid;
-  Integer rank;
-  std::string comm;
-  Integer deadline_mono_ns;
-};
-
-struct Incident {
-  std::vector<OpenScope> open_scopes;
-  Integer workers;
-  std::int64_t omitted = 0;
-};
-
-struct ThreadEvidence {
-  Integer tid;
-  std::string comm;
-  std::string state;
-  std::string wchan;
-  std::string syscall;
-  std::string syscall_fd;
-  Number cpu_s;
-  std::vector<std::string> stack;
-};
-
-struct ChildProcess {
-  Integer pid;
-  std::string comm;
-  std::string state;
-};
-
-struct Evidence {
-  std::string state;
-  std::string state_name;
-  std::string wchan;
-  std::string syscall;
-  std::string syscall_fd;
-  Number cpu_user_s;
-  Number cpu_system_s;
-  Number rss_bytes;
-  std::vector<ThreadEvidence> threads;
-  std::int64_t threads_omitted = 0;
-  std::vector<ChildProcess> children;
-  std::vector<std::string> devices;
-  Number gathered_ms;
-  std::string missing;
-};
-
 struct SignalSent {
   std::string name;
   Integer mono_ns;
   std::vector<std::int64_t> pids;
 };
 
+// What keeps a worker that outlived SIGKILL.
+struct Stuck {
+  std::string state;
+  std::string wchan;
+  std::vector<std::string> kernel_stack;
+  std::vector<std::string> devices;
+};
+
 struct Outcome {
   std::string verdict;
   std::string reason;
+  Stuck stuck;
   std::vector<SignalSent> signals;
   Number dead_after_ms;
   std::vector<std::string> cancelled;
+};
+
+// A record that stands beside the verdict: a warning or a deferral before it, a hook after it.
+struct Step {
+  Integer mono_ns;
+  std::string event;
+  std::string what;
+  std::vector<std::string> output;  // lines that a hook wrote
 };
 
 struct LateRelease {
@@ -126,12 +82,15 @@ struct Expiry {
   Integer deadline_mono_ns;
   std::vector<OpenScope> open_scopes;
 
-  std::optional<Incident> incident;
-  std::vector<Fellow> fellows;  // of the incident, this one included, the first to expire first
+  Hang hang;
   std::optional<Evidence> evidence;
   std::optional<Outcome> outcome;
   std::optional<LateRelease> late_release;
+  std::vector<Step> steps;
 };
+
+// Whether gather_expiry() has a use for the record.
+bool may_concern_an_expiry(const Record& record);
 
 // Which expiry `wanted` means: an id, the unique beginning of one, or `last`. An error says which
 // there are. `where` names the logs in it.

@@ -8,6 +8,7 @@
 #endif
 #include <simdjson.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -52,6 +53,11 @@ inline std::string text_at(simdjson::dom::object object, std::string_view key) {
   return object.at_key(key).get(value) == simdjson::SUCCESS ? as_text(value) : std::string();
 }
 
+// A number of things: never below 0.
+inline std::int64_t count_at(simdjson::dom::object object, std::string_view key) {
+  return std::max<std::int64_t>(integer_at(object, key).value_or(0), 0);
+}
+
 // The elements of the array under `key`; none when there is no array.
 inline std::vector<simdjson::dom::element> elements_at(simdjson::dom::object object,
                                                        std::string_view key) {
@@ -76,6 +82,17 @@ inline std::vector<simdjson::dom::object> objects_at(simdjson::dom::object objec
     }
   }
   return objects;
+}
+
+// Those of them that are texts, and not empty.
+inline std::vector<std::string> texts_at(simdjson::dom::object object, std::string_view key) {
+  std::vector<std::string> texts;
+  for (const simdjson::dom::element element : elements_at(object, key)) {
+    if (std::string text = as_text(element); !text.empty()) {
+      texts.push_back(std::move(text));
+    }
+  }
+  return texts;
 }
 
 }  // namespace filetimer::cli

@@ -18,30 +18,26 @@ constexpr std::string_view kBlank = " \t\r";
 constexpr std::string_view kRecordStart = "{\"schema\"";
 
 constexpr std::pair<std::string_view, std::string Record::*> kTexts[] = {
-    {"event", &Record::event},
-    {"host", &Record::host},
-    {"comm", &Record::comm},
-    {"id", &Record::id},
-    {"incident", &Record::incident},
-    {"scope", &Record::scope},
-    {"reason", &Record::reason},
-    {"verdict", &Record::verdict},
-    {"name", &Record::name},
-    {"version", &Record::version},
-    {"state_name", &Record::state_name},
+    {"event", &Record::event},       {"host", &Record::host},
+    {"comm", &Record::comm},         {"id", &Record::id},
+    {"incident", &Record::incident}, {"scope", &Record::scope},
+    {"reason", &Record::reason},     {"verdict", &Record::verdict},
+    {"job_id", &Record::job_id},     {"name", &Record::name},
+    {"version", &Record::version},   {"state_name", &Record::state_name},
     {"wchan", &Record::wchan}};
 
 constexpr std::pair<std::string_view, std::optional<double> Record::*> kNumbers[] = {
     {"timeout_s", &Record::timeout_s},   {"elapsed_s", &Record::elapsed_s},
     {"overdue_ms", &Record::overdue_ms}, {"dead_after_ms", &Record::dead_after_ms},
     {"late_ms", &Record::late_ms},       {"asked_s", &Record::asked_s},
-    {"granted_s", &Record::granted_s}};
+    {"granted_s", &Record::granted_s},   {"late_s", &Record::late_s},
+    {"given_s", &Record::given_s}};
 
 constexpr std::pair<std::string_view, std::optional<std::int64_t> Record::*> kIntegers[] = {
     {"mono_ns", &Record::mono_ns}, {"pid", &Record::pid},
     {"rank", &Record::rank},       {"deadline_mono_ns", &Record::deadline_mono_ns},
     {"count", &Record::count},     {"workers", &Record::workers},
-    {"killed", &Record::killed}};
+    {"killed", &Record::killed},   {"exit_status", &Record::exit_status}};
 
 void read_key(std::string_view key, dom::element value, Record& record) {
   for (const auto& [name, member] : kTexts) {
@@ -64,6 +60,11 @@ void read_key(std::string_view key, dom::element value, Record& record) {
   }
   if (key == "time") {
     record.time_us = parse_rfc3339(as_text(value));
+  } else if (key == "timed_out") {
+    bool timed_out = false;
+    if (value.get_bool().get(timed_out) == simdjson::SUCCESS) {
+      record.timed_out = timed_out;
+    }
   } else if (key == "expired") {
     // A count at the server's end, a list in an incident.
     dom::array listed;

@@ -16,6 +16,10 @@ namespace filetimer::cli {
 
 inline constexpr std::int64_t kSchema = 1;
 
+// What a record may lack.
+using Integer = std::optional<std::int64_t>;
+using Number = std::optional<double>;
+
 // What the commands choose and show records by. What is absent, or not of the type it should have,
 // is empty. The whole of the record is in `raw`.
 struct Record {
@@ -34,6 +38,7 @@ struct Record {
   std::string scope;
   std::string reason;
   std::string verdict;
+  std::string job_id;
   std::string name;     // of a rendezvous
   std::string version;  // of the server
 
@@ -53,6 +58,11 @@ struct Record {
 
   std::string state_name;
   std::string wchan;
+
+  std::optional<std::int64_t> exit_status;  // of a hook
+  std::optional<bool> timed_out;
+  std::optional<double> late_s;  // of a deferral
+  std::optional<double> given_s;
 };
 
 class RecordReader {

@@ -12,10 +12,10 @@
 namespace filetimer::cli {
 namespace {
 
-constexpr std::array<std::string_view, 13> kEvents = {
-    "server_started", "server_stopped", "incident",          "expired",       "evidence",
-    "killed",         "warned",         "deferred",          "released_late", "left_open",
-    "rejected",       "rendezvous",     "rendezvous_timeout"};
+constexpr std::array<std::string_view, 14> kEvents = {
+    "server_started", "server_stopped", "incident",   "expired",           "evidence",
+    "killed",         "warned",         "deferred",   "released_late",     "left_open",
+    "hook",           "rejected",       "rendezvous", "rendezvous_timeout"};
 
 // Long, and of use only beside the expiry that they belong to, where `show` puts them.
 constexpr bool is_detail(std::string_view event) {
@@ -96,42 +96,15 @@ std::string what_warned(const Record& record) {
                      timeout_text(*record.granted_s));
 }
 
-std::string what(const Record& record) {
-  const std::string& event = record.event;
-  if (event == "expired") {
-    return joined({elapsed_of_timeout(record), late_text(record.overdue_ms)});
-  }
-  if (event == "killed") {
-    return what_killed(record);
-  }
-  if (event == "left_open") {
-    return joined({elapsed_of_timeout(record), "worker ended"});
-  }
-  if (event == "released_late") {
-    return record.late_ms ? late_text(record.late_ms) : record.reason;
-  }
-  if (event == "warned") {
-    return what_warned(record);
-  }
-  if (event == "rejected") {
-    return record.count && *record.count != 1 ? fmt::format("{} x {}", *record.count, record.reason)
-                                              : record.reason;
-  }
-  if (event == "server_started") {
-    return record.version.empty() ? "" : "version " + record.version;
-  }
-  if (event == "server_stopped") {
-    return joined(
-        {counted(record.expired, "expired"), counted(record.killed, "killed"), record.reason});
-  }
-  if (event == "incident") {
-    return joined({counted(record.expired, "expired"), counted(record.workers, "workers")});
-  }
-  if (event == "evidence") {
-    return record.wchan.empty() ? record.state_name
-                                : fmt::format("{} in {}", record.state_name, record.wchan);
-  }
-  return joined({record.name, record.reason});
+std::string what_deferred(const Record& record) {
+  return joined({record.reason, record.late_s ? seconds_text(*record.late_s) + " late" : "",
+                 record.given_s ? "given " + seconds_text(*record.given_s) : ""});
+}
+
+std::string what_hook_did(const Record& record) {
+  return joined({record.name, record.timed_out.value_or(false) ? "timed out" : "",
+                 record.exit_status ? fmt::format("exit status {}", *record.exit_status) : "",
+                 record.reason});
 }
 
 std::string integer_text(const std::optional<std::int64_t>& number) {
@@ -167,6 +140,50 @@ std::vector<Column> columns_for(const std::string& time_title, const TableUse& u
 }
 
 }  // namespace
+
+std::string in_few_words(const Record& record) {
+  const std::string& event = record.event;
+  if (event == "expired") {
+    return joined({elapsed_of_timeout(record), late_text(record.overdue_ms)});
+  }
+  if (event == "killed") {
+    return what_killed(record);
+  }
+  if (event == "left_open") {
+    return joined({elapsed_of_timeout(record), "worker ended"});
+  }
+  if (event == "released_late") {
+    return record.late_ms ? late_text(record.late_ms) : record.reason;
+  }
+  if (event == "warned") {
+    return what_warned(record);
+  }
+  if (event == "deferred") {
+    return what_deferred(record);
+  }
+  if (event == "hook") {
+    return what_hook_did(record);
+  }
+  if (event == "rejected") {
+    return record.count && *record.count != 1 ? fmt::format("{} x {}", *record.count, record.reason)
+                                              : record.reason;
+  }
+  if (event == "server_started") {
+    return record.version.empty() ? "" : "version " + record.version;
+  }
+  if (event == "server_stopped") {
+    return joined(
+        {counted(record.expired, "expired"), counted(record.killed, "killed"), record.reason});
+  }
+  if (event == "incident") {
+    return joined({counted(record.expired, "expired"), counted(record.workers, "workers")});
+  }
+  if (event == "evidence") {
+    return record.wchan.empty() ? record.state_name
+                                : fmt::format("{} in {}", record.state_name, record.wchan);
+  }
+  return joined({record.name, record.reason});
+}
 
 std::span<const std::string_view> known_events() {
   return kEvents;
@@ -210,7 +227,7 @@ Row LogTable::row(const Record& record) const {
           {integer_text(record.pid)},
           {record.scope},
           {record.id.empty() ? record.incident : record.id},
-          {what(record)}};
+          {in_few_words(record)}};
 }
 
 }  // namespace filetimer::cli

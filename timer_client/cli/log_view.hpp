@@ -29,6 +29,9 @@ struct LogFilter {
   [[nodiscard]] bool admits(const Record& record) const;
 };
 
+// What a record says beyond who and when, in a few words.
+std::string in_few_words(const Record& record);
+
 struct TableUse {
   bool followed = false;       // keeps room for rows to come
   bool several_files = false;  // which may be of several hosts

@@ -28,7 +28,7 @@ int run_show(const ShowOptions& options) {
   }
   std::vector<Record> records;
   const Status read = read_merged(*logs, false, [&records](Record&& record) {
-    if (!record.id.empty() || !record.incident.empty()) {
+    if (may_concern_an_expiry(record)) {
       records.push_back(std::move(record));
     }
     return true;

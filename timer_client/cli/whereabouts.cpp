@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <map>
+#include <tuple>
 #include <utility>
 
 namespace filetimer::cli {
@@ -15,30 +16,81 @@ namespace {
 constexpr double kSameEntryS = 1.0;
 constexpr double kSameEntryShare = 0.1;
 
-struct Innermost {
+// Every second rank of many, or as many processes without one, would fill the page.
+constexpr std::size_t kRangesListed = 16;
+
+struct Place {
   WorkerAt worker;
   std::string scope;
   Number elapsed_s;
+  Number remaining_s;
 };
 
-std::vector<Innermost> innermost_scopes(const Incident& incident) {
-  std::map<std::pair<Integer, Integer>, Innermost> by_worker;
+// Which worker, and which of its threads.
+using ThreadKey = std::tuple<std::string, Integer, Integer, Integer>;
+
+// The worker that a key is of: by the pid, which every worker has; by the rank only where a record
+// lacks it.
+ThreadKey key_of(const WorkerAt& worker, const Integer& tid) {
+  return {worker.host, worker.pid, worker.pid ? Integer{} : worker.rank, tid};
+}
+
+bool is_deeper(const OpenScope& open, const Place& than) {
+  // Of scopes opened at one time the last one listed is the innermost.
+  return open.elapsed_s && open.elapsed_s <= than.elapsed_s;
+}
+
+// Whether a thread at `one` says more about a hang than one at `other`: its deadline comes first.
+bool is_nearer_to_its_end(const Place& one, const Place& other) {
+  if (one.remaining_s && other.remaining_s) {
+    return *one.remaining_s < *other.remaining_s;
+  }
+  return one.remaining_s || (!other.remaining_s && one.elapsed_s > other.elapsed_s);
+}
+
+// `since_s`: how long before the moment that times are told for the incident was recorded.
+void add_places(const Incident& incident, const std::string& host, double since_s,
+                std::vector<Place>& places) {
+  std::map<ThreadKey, Place> threads;
   for (const OpenScope& open : incident.open_scopes) {
-    // By the pid, which every worker has; by the rank only where a record lacks it.
-    const std::pair<Integer, Integer> key{open.pid, open.pid ? Integer{} : open.rank};
-    const auto [at, is_new] = by_worker.try_emplace(
-        key, Innermost{{open.pid, open.rank, open.comm}, open.scope, open.elapsed_s});
-    // Of scopes opened at one time the last one listed is the innermost.
-    if (!is_new && open.elapsed_s && open.elapsed_s <= at->second.elapsed_s) {
-      at->second.scope = open.scope;
-      at->second.elapsed_s = open.elapsed_s;
+    Place place{
+        {host, open.pid, open.rank, open.comm}, open.scope, open.elapsed_s, open.remaining_s};
+    const auto [at, is_new] = threads.try_emplace(key_of(place.worker, open.tid), place);
+    if (!is_new && is_deeper(open, at->second)) {
+      at->second = std::move(place);
     }
   }
-  std::vector<Innermost> all;
-  for (auto& [key, innermost] : by_worker) {
-    all.push_back(std::move(innermost));
+  std::map<ThreadKey, Place> workers;
+  for (auto& [key, place] : threads) {
+    const auto [at, is_new] = workers.try_emplace(key_of(place.worker, {}), place);
+    if (!is_new && is_nearer_to_its_end(place, at->second)) {
+      at->second = std::move(place);
+    }
   }
-  return all;
+  for (auto& [key, place] : workers) {
+    if (place.elapsed_s) {
+      *place.elapsed_s = std::max(*place.elapsed_s + since_s, 0.0);
+    }
+    places.push_back(std::move(place));
+  }
+  for (WorkerAt worker : incident.in_no_scope) {
+    worker.host = host;
+    places.push_back({std::move(worker), {}, {}, {}});
+  }
+}
+
+std::vector<Place> all_places(const Hang& hang) {
+  std::vector<Place> places;
+  if (hang.incident) {
+    add_places(*hang.incident, {}, 0, places);
+  }
+  for (const Incident& other : hang.elsewhere) {
+    const bool timed = hang.incident && hang.incident->time_us && other.time_us;
+    const double since_s =
+        timed ? static_cast<double>(*hang.incident->time_us - *other.time_us) / 1e6 : 0;
+    add_places(other, other.host, since_s, places);
+  }
+  return places;
 }
 
 bool entered_together(const Number& longer, const Number& shorter) {
@@ -48,15 +100,20 @@ bool entered_together(const Number& longer, const Number& shorter) {
   return *longer - *shorter <= std::max(kSameEntryS, kSameEntryShare * *longer);
 }
 
+bool has_ranks(const ScopeGroup& group) {
+  return std::any_of(group.workers.begin(), group.workers.end(),
+                     [](const WorkerAt& worker) { return worker.rank.has_value(); });
+}
+
 }  // namespace
 
-std::vector<ScopeGroup> scope_groups(const Incident& incident) {
-  std::vector<Innermost> all = innermost_scopes(incident);
-  std::sort(all.begin(), all.end(), [](const Innermost& a, const Innermost& b) {
+std::vector<ScopeGroup> scope_groups(const Hang& hang) {
+  std::vector<Place> all = all_places(hang);
+  std::sort(all.begin(), all.end(), [](const Place& a, const Place& b) {
     return std::pair(a.scope, b.elapsed_s) < std::pair(b.scope, a.elapsed_s);
   });
   std::vector<ScopeGroup> groups;
-  for (Innermost& one : all) {
+  for (Place& one : all) {
     if (groups.empty() || groups.back().scope != one.scope ||
         !entered_together(groups.back().shortest_s, one.elapsed_s)) {
       groups.push_back({one.scope, one.elapsed_s, one.elapsed_s, {}});
@@ -65,13 +122,21 @@ std::vector<ScopeGroup> scope_groups(const Incident& incident) {
     groups.back().workers.push_back(std::move(one.worker));
   }
   std::stable_sort(groups.begin(), groups.end(), [](const ScopeGroup& a, const ScopeGroup& b) {
-    return std::pair(a.workers.size(), b.longest_s) < std::pair(b.workers.size(), a.longest_s);
+    return std::tuple(!has_ranks(a), a.workers.size(), b.longest_s) <
+           std::tuple(!has_ranks(b), b.workers.size(), a.longest_s);
   });
   return groups;
 }
 
 bool has_odd_one_out(const std::vector<ScopeGroup>& groups) {
-  return groups.size() > 1 && groups[0].workers.size() == 1 && groups[1].workers.size() > 1;
+  if (groups.size() < 2 || groups[0].workers.size() >= groups[1].workers.size() ||
+      has_ranks(groups[0]) != has_ranks(groups[1])) {
+    return false;
+  }
+  const std::size_t most = std::max_element(groups.begin(), groups.end(), [](auto& a, auto& b) {
+                             return a.workers.size() < b.workers.size();
+                           })->workers.size();
+  return 2 * groups[0].workers.size() <= most;
 }
 
 std::string worker_text(const Integer& rank, const Integer& pid, const std::string& comm) {
@@ -89,14 +154,15 @@ std::string worker_text(const Integer& rank, const Integer& pid, const std::stri
 
 std::string workers_text(const std::vector<WorkerAt>& workers) {
   std::vector<std::int64_t> ranks;
-  std::vector<std::string> texts;
   for (const WorkerAt& worker : workers) {
     if (worker.rank) {
       ranks.push_back(*worker.rank);
     }
   }
   std::sort(ranks.begin(), ranks.end());
-  for (std::size_t begin = 0; begin < ranks.size();) {
+  std::vector<std::string> texts;
+  std::size_t told = 0;
+  for (std::size_t begin = 0; begin < ranks.size() && texts.size() < kRangesListed;) {
     std::size_t last = begin;
     while (last + 1 < ranks.size() && ranks[last] < ranks[last + 1] &&
            ranks[last] + 1 == ranks[last + 1]) {
@@ -108,16 +174,21 @@ std::string workers_text(const std::vector<WorkerAt>& workers) {
     texts.push_back(last == begin ? fmt::format("{}", ranks[begin])
                                   : fmt::format("{}-{}", ranks[begin], ranks[last]));
     begin = last + 1;
+    told = begin;
   }
   if (!texts.empty()) {
     texts[0].insert(0, ranks.size() == 1 ? "rank " : "ranks ");
   }
   for (const WorkerAt& worker : workers) {
-    if (!worker.rank) {
-      texts.push_back(worker_text(worker.rank, worker.pid, worker.comm));
+    if (!worker.rank && texts.size() < kRangesListed) {
+      texts.push_back(worker_text(worker.rank, worker.pid, worker.comm) +
+                      (worker.host.empty() ? "" : " on " + worker.host));
+      ++told;
     }
   }
-  return fmt::format("{}", fmt::join(texts, ", "));
+  return fmt::format(
+      "{}{}", fmt::join(texts, ", "),
+      told < workers.size() ? fmt::format(" and {} more", workers.size() - told) : "");
 }
 
 }  // namespace filetimer::cli

@@ -1,35 +1,29 @@
-// Where the workers of a host were when the first of them expired: grouped by the scope that each
-// of them was in, so that the one that is not where the others are stands out.
+// Where the workers were when the first of them expired: grouped by the scope that each of them was
+// in, so that the one that is not where the others are stands out.
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <cstddef>
-#include <optional>
 #include <string>
 #include <vector>
 
-#include "timer_client/cli/expiry.hpp"
+#include "timer_client/cli/incident_record.hpp"
 
 namespace filetimer::cli {
 
-struct WorkerAt {
-  Integer pid;
-  Integer rank;
-  std::string comm;
-};
-
 struct ScopeGroup {
-  std::string scope;  // the innermost that is open: the one opened last
+  std::string scope;  // the innermost that is open; empty: none
   Number shortest_s;  // how long they have been in it
   Number longest_s;
   std::vector<WorkerAt> workers;
 };
 
-// The smallest group first, of equal ones the one that has been there longest. Workers in one
-// scope are two groups when they entered it at clearly different times.
-std::vector<ScopeGroup> scope_groups(const Incident& incident);
+// Ranks before processes without one, then the smallest group first, of equal ones the one that has
+// been there longest. Workers in one scope are two groups when they entered it at clearly different
+// times. Of a worker with several threads in scopes, the thread whose deadline comes next counts.
+// Elapsed times are those of hang.incident's moment.
+std::vector<ScopeGroup> scope_groups(const Hang& hang);
 
-// Whether the first place holds a single worker and the others do not: the one to look at.
+// Whether the first group is the one to look at: few, while most are in one other place.
 bool has_odd_one_out(const std::vector<ScopeGroup>& groups);
 
 // "rank 2 (pid 4711, trainer)", "pid 4711 (trainer)".

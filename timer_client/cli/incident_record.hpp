@@ -1,0 +1,72 @@
+// What the log says about hangs rather than about one expiry: the `incident` records, which of them
+// belong together, and who expired in them. A training that hangs writes several: one a host, and
+// on one host another one when ranks expire later than those that they waited for.
+// What a record lacks is empty. Texts are as the records have them: printing makes them safe.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "timer_client/cli/log_reader.hpp"
+
+namespace simdjson::dom {
+class object;
+}
+
+namespace filetimer::cli {
+
+struct OpenScope {
+  Integer pid;
+  Integer rank;
+  Integer tid;
+  std::string comm;
+  std::string scope;
+  Number elapsed_s;
+  Number timeout_s;
+  Number remaining_s;
+};
+
+struct WorkerAt {
+  std::string host;  // empty: the host of the expiry that is shown
+  Integer pid;
+  Integer rank;
+  std::string comm;
+};
+
+// One that expired in an incident.
+struct Fellow {
+  std::string id;
+  std::string incident;
+  std::string scope;
+  WorkerAt worker;
+  Integer deadline_us;  // wall clock: the only one that hosts share
+};
+
+struct Incident {
+  std::string id;
+  std::string host;
+  Integer time_us;
+  std::vector<OpenScope> open_scopes;
+  std::vector<WorkerAt> in_no_scope;
+  Integer workers;
+  std::int64_t omitted = 0;
+};
+
+// An incident and what happened around it.
+struct Hang {
+  std::optional<Incident> incident;
+  std::vector<Incident> elsewhere;  // of the same job, on other hosts, at about the same time
+  std::vector<Fellow> expired;      // in all of these, the first to expire first
+  std::optional<Fellow> before;     // the first to expire on this host shortly before the incident
+};
+
+// `id` is the incident's. `records` in their order.
+Hang gather_hang(const std::vector<Record>& records, const std::string& id);
+
+// Of an `incident` or an `expired` record.
+std::vector<OpenScope> read_open_scopes(const simdjson::dom::object& record);
+
+}  // namespace filetimer::cli

@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: MIT
+#include "timer_client/cli/whereabouts_page.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "timer_client/cli/phrases.hpp"
+#include "timer_client/cli/record_time.hpp"
+#include "timer_client/cli/whereabouts.hpp"
+
+namespace filetimer::cli {
+namespace {
+
+// What fits on a screen.
+constexpr std::size_t kGroupsShown = 8;  // where most are among them
+constexpr std::size_t kFellowsShown = 8;
+constexpr std::size_t kHostsShown = 8;
+
+bool is_this(const Expiry& expiry, const WorkerAt& at) {
+  return at.host.empty() && (expiry.worker.pid ? at.pid == expiry.worker.pid
+                                               : at.rank && at.rank == expiry.worker.rank);
+}
+
+bool is_among(const std::vector<WorkerAt>& workers, const WorkerAt& wanted) {
+  return std::any_of(workers.begin(), workers.end(), [&](const WorkerAt& at) {
+    return at.host == wanted.host && at.pid == wanted.pid && at.rank == wanted.rank;
+  });
+}
+
+// "in `exchange` for 29.6 s"
+std::string place_text(const ScopeGroup& group) {
+  if (group.scope.empty()) {
+    return "in no scope";
+  }
+  std::string time;
+  if (group.shortest_s) {
+    const std::string shortest = seconds_text(*group.shortest_s);
+    const std::string longest = seconds_text(*group.longest_s);
+    time =
+        shortest == longest ? " for " + longest : fmt::format(" for {} to {}", shortest, longest);
+  }
+  return fmt::format("in {}{}", quoted(group.scope), time);
+}
+
+std::string odd_text(const ScopeGroup& group) {
+  return group.workers.size() == 1 ? "the odd one out" : "the odd ones out";
+}
+
+std::string group_text(const Expiry& expiry, const ScopeGroup& group, bool is_odd) {
+  const bool has_this = std::any_of(group.workers.begin(), group.workers.end(),
+                                    [&](const WorkerAt& at) { return is_this(expiry, at); });
+  const std::string mark = !has_this                   ? ""
+                           : group.workers.size() == 1 ? "this one"
+                                                       : "this one among them";
+  return joined({fmt::format("{} {}", workers_text(group.workers), place_text(group)), mark,
+                 is_odd ? odd_text(group) : ""},
+                ", ");
+}
+
+void add_groups(Page& page, const Expiry& expiry, const std::vector<ScopeGroup>& groups) {
+  const auto add = [&](const ScopeGroup& group) {
+    page.item(2, group_text(expiry, group, &group == &groups[0] && has_odd_one_out(groups)));
+  };
+  if (groups.size() <= kGroupsShown) {
+    std::for_each(groups.begin(), groups.end(), add);
+    return;
+  }
+  // The outliers, which come first, and where most are.
+  const ScopeGroup& most = *std::max_element(
+      groups.begin(), groups.end(),
+      [](const ScopeGroup& a, const ScopeGroup& b) { return a.workers.size() < b.workers.size(); });
+  std::size_t shown = 0;
+  std::size_t others = 0;
+  for (const ScopeGroup& group : groups) {
+    if (&group == &most) {
+      continue;
+    }
+    if (shown + 1 < kGroupsShown) {
+      ++shown;
+      add(group);
+    } else {
+      others += group.workers.size();
+    }
+  }
+  page.item(2, fmt::format("and {} more in {} other places", others, groups.size() - kGroupsShown));
+  add(most);
+}
+
+std::int64_t worker_count(const Incident& incident) {
+  return std::max<std::int64_t>(incident.workers.value_or(0), 0);
+}
+
+void add_not_listed(Page& page, const Hang& hang, const std::vector<ScopeGroup>& groups) {
+  std::int64_t omitted = hang.incident->omitted;
+  std::int64_t workers = worker_count(*hang.incident);
+  for (const Incident& other : hang.elsewhere) {
+    omitted += other.omitted;
+    workers += worker_count(other);
+  }
+  for (const ScopeGroup& group : groups) {
+    workers -= static_cast<std::int64_t>(group.workers.size());
+  }
+  if (omitted > 0) {
+    page.item(2, fmt::format("{} more scopes did not fit into the record", omitted));
+  }
+  if (workers > 0) {
+    page.item(2, fmt::format("{} more workers, of which the record says no more", workers));
+  }
+}
+
+std::string fellow_text(const Fellow& fellow) {
+  return worker_text(fellow.worker.rank, fellow.worker.pid, fellow.worker.comm) +
+         (fellow.worker.host.empty() ? "" : " on " + fellow.worker.host);
+}
+
+// Whether the first to expire is the odd one out too: then both say the same, and the cause is
+// found.
+std::string first_and_odd(const Fellow& first, const std::vector<ScopeGroup>& groups) {
+  if (!has_odd_one_out(groups)) {
+    return "";
+  }
+  const bool same = is_among(groups[0].workers, first.worker);
+  if (groups[0].workers.size() > 1) {
+    return same ? "one of the odd ones out" : "none of the odd ones out";
+  }
+  return same ? "the odd one out" : "not the odd one out";
+}
+
+void add_order(Page& page, const Expiry& expiry, const std::vector<ScopeGroup>& groups) {
+  const Hang& hang = expiry.hang;
+  if (hang.expired.size() > 1 || (hang.incident && !hang.expired.empty())) {
+    const Fellow& first = hang.expired[0];
+    page.item(2,
+              fmt::format("First to expire: {}.",
+                          joined({fellow_text(first), first.id == expiry.id ? "this one" : first.id,
+                                  first_and_odd(first, groups)},
+                                 ", ")));
+    std::vector<std::string> others;
+    for (const Fellow& fellow : hang.expired) {
+      if (fellow.id != first.id && fellow.id != expiry.id) {
+        others.push_back(fmt::format("{}, {}", fellow_text(fellow), fellow.id));
+      }
+    }
+    if (!others.empty()) {
+      page.item(2, fmt::format("Expired too: {}.", listed(others, kFellowsShown, "; ")));
+    }
+  }
+  if (const auto& before = hang.before) {
+    const bool timed = before->deadline_us && hang.incident && hang.incident->time_us;
+    const double earlier_s =
+        timed ? static_cast<double>(*hang.incident->time_us - *before->deadline_us) / 1e6 : 0;
+    page.item(2, fmt::format("{} before, in another incident: {} expired in {}, {}.",
+                             timed ? seconds_text(earlier_s) : "Shortly", fellow_text(*before),
+                             quoted(before->scope), before->id));
+  }
+}
+
+}  // namespace
+
+void add_whereabouts(Page& page, const Expiry& expiry) {
+  const Hang& hang = expiry.hang;
+  page.heading("Where everybody was");
+  std::vector<ScopeGroup> groups;
+  if (hang.incident) {
+    groups = scope_groups(hang);
+    add_groups(page, expiry, groups);
+    add_not_listed(page, hang, groups);
+  } else {
+    page.item(2, "The incident record is not in these logs.");
+  }
+  if (!hang.elsewhere.empty() && hang.incident) {
+    std::vector<std::string> hosts;
+    for (const Incident& other : hang.elsewhere) {
+      hosts.push_back(
+          fmt::format("{} ({})", other.host.empty() ? "unknown" : other.host, other.id));
+    }
+    page.item(2, "Taken together with " + listed(hosts, kHostsShown) + ".");
+  }
+  add_order(page, expiry, groups);
+}
+
+}  // namespace filetimer::cli
