@@ -19,6 +19,8 @@ namespace {
 
 constexpr int kWriters = 4;
 constexpr int kTogether = 64;
+// What an expiry may take in the log, its evidence aside.
+constexpr std::size_t kBytesAnExpiry = 2000;
 
 std::unique_ptr<Worker> flood(const Server& server) {
   return std::make_unique<Worker>("flood", Worker::Setup{.args = {server.fifo()}});
@@ -66,7 +68,7 @@ TEST_CASE("of many workers that expire in the same instant each is killed and re
       1.0;
   std::string lines;
   for (const auto& worker : workers) {
-    lines += version1(worker->pid(), "exchange", deadline);
+    lines += acquire_far(worker->pid(), "epoch") + version1(worker->pid(), "exchange", deadline);
   }
   server.send(lines);
   for (const auto& worker : workers) {
@@ -79,11 +81,16 @@ TEST_CASE("of many workers that expire in the same instant each is killed and re
   CHECK(count(records, "incident") == 1);
   CHECK(count(records, "expired") == kTogether);
   CHECK(count(records, "killed") == kTogether);
+  std::size_t bytes = 0;
   for (const Record& record : records) {
     if (record.is("incident")) {
-      CHECK(record.array("open_scopes").size() == kTogether);
+      CHECK(record.array("open_scopes").size() == 2 * kTogether);
+      CHECK(record.integer("omitted") == 0);
     }
+    bytes += record.is("evidence") ? 0 : record.line().size();
   }
+  // Everybody's scopes stand in the log once, not once for everybody.
+  CHECK(bytes < kTogether * kBytesAnExpiry);
 }
 
 TEST_CASE("a standard error that is full and that nobody reads holds up no kill and no stop") {

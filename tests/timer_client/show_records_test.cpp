@@ -188,6 +188,10 @@ TEST_CASE("the table says of each event what there is to say") {
       {record("hook", 0, R"("id":"a-1","timed_out":true,"signal":"SIGKILL")"), "timed out"},
       {record("left_open", 0, R"("scope":"load","timeout_s":30,"elapsed_s":2.5)"),
        "2.50/30 s, worker ended"},
+      {record("left_open", 0, R"("scope":"load","timeout_s":29.999812,"elapsed_s":2.5)"),
+       "2.50/30 s, worker ended"},
+      {record("left_open", 0, R"("scope":"load","timeout_s":12.34,"elapsed_s":2.5)"),
+       "2.50/12.34 s, worker ended"},
       {record("released_late", 0, R"("id":"a-1","scope":"load","late_ms":3.0)"), "3.0 ms late"},
       {record("pardoned", 0, R"("reason":"by nobody","name":"x")"), "x, by nobody"},
       {record("pardoned", 0, R"("by":"nobody")"), ""}};

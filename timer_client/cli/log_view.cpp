@@ -43,7 +43,7 @@ std::string elapsed_of_timeout(const Record& record) {
   if (!record.timeout_s) {
     return seconds_text(*record.elapsed_s);
   }
-  const double timeout = *record.timeout_s;
+  const double timeout = as_asked(*record.timeout_s);
   const auto [unit, scale] = timeout >= 7200  ? std::pair("h", 3600.0)
                              : timeout >= 600 ? std::pair("min", 60.0)
                              : timeout >= 1   ? std::pair("s", 1.0)

@@ -136,7 +136,18 @@ std::string seconds_text(double seconds) {
   return duration_for_reading(bounded_duration(seconds));
 }
 
+double as_asked(double seconds) {
+  constexpr double kOnTheWay = 2e-4;  // of the timeout
+  if (!(seconds > 0) || seconds > 9e9) {
+    return seconds;
+  }
+  const double unit = std::pow(10, std::floor(std::log10(seconds)) - 2);
+  const double asked = std::round(seconds / unit) * unit;
+  return std::abs(asked - seconds) <= kOnTheWay * seconds ? asked : seconds;
+}
+
 std::string timeout_text(double seconds) {
+  seconds = as_asked(seconds);
   if (seconds < 1e-3 || seconds > 9e9) {
     return seconds_text(seconds);
   }

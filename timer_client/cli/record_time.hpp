@@ -27,6 +27,9 @@ std::string long_time(std::int64_t time_us);
 
 // "30.0 s", "412 us"; of a number that a record holds, so of any size.
 std::string seconds_text(double seconds);
+// A timeout as it was asked for. A deadline on the pipe is a time of day, so the record knows it
+// only up to the time that the request took: 29.9998 s was 30 s.
+double as_asked(double seconds);
 // The timeout of a scope as it was asked for: "30 s", "1.5 s", "500 ms", "10 min".
 std::string timeout_text(double seconds);
 
