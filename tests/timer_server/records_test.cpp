@@ -1,0 +1,144 @@
+// What Records writes: every field is in docs/records.md and every field there is written. The
+// records of the server itself are held against it in tests/process/records_test.cpp.
+// SPDX-License-Identifier: MIT
+#include "timer_server/records.hpp"
+
+#include <doctest/doctest.h>
+#include <signal.h>
+
+#include <string>
+#include <vector>
+
+#include "tests/records_doc.hpp"
+
+using namespace filetimer;
+using namespace filetimer::testing;
+using namespace std::chrono_literals;
+
+namespace {
+
+constexpr Instant kNow{50'000'000'000};
+
+// A worker of which all is known.
+WorkerIdentity full_worker() {
+  Process process;
+  process.pid = 4711;
+  process.start_time = 1185022;
+  process.uid = 1000;
+  process.comm = "trainer";
+  WorkerFacts facts;
+  facts.cmdline = "./trainer";
+  facts.rank = 2;
+  facts.local_rank = 0;
+  facts.job_id = "8812";
+  return {std::make_shared<const Process>(std::move(process)),
+          std::make_shared<std::optional<WorkerFacts>>(facts)};
+}
+
+ScopeView full_scope() {
+  ScopeView scope;
+  scope.name = "load";
+  scope.terms.acquired = Instant{20'000'000'000};
+  scope.terms.deadline = kNow;
+  scope.terms.timeout = 30s;
+  scope.terms.grace = 10s;
+  scope.terms.signal = SIGTERM;
+  scope.terms.tid = 4711;
+  return scope;
+}
+
+Expiry full_expiry(Records& records) {
+  Expiry expiry;
+  expiry.id = records.next_expiry_id();
+  expiry.incident = records.next_incident_id();
+  expiry.scope = full_scope();
+  expiry.judged = kNow;
+  expiry.released_at = kNow + 1ms;
+  return expiry;
+}
+
+Evidence full_evidence() {
+  ThreadEvidence thread;
+  thread.tid = 4711;
+  thread.comm = "trainer";
+  thread.state = 'S';
+  thread.wchan = "pipe_read";
+  thread.syscall = "read";
+  thread.syscall_number = 0;
+  thread.syscall_fd = "pipe:[7]";
+  thread.stack = {"pipe_read+0x3c1/0x4c0"};
+  Evidence evidence;
+  evidence.threads = {thread};
+  evidence.threads_omitted = 1;
+  evidence.state = 'S';
+  evidence.children = {{4730, "python3", 'S'}};
+  evidence.devices = {"/dev/nvidia0"};
+  evidence.missing = "something";
+  return evidence;
+}
+
+Records make_records() {
+  return Records(RecordOrigin::of_this_process("/run/job"));
+}
+
+}  // namespace
+
+TEST_CASE("docs/records.md gives the fields of the records about expiries") {
+  Records records = make_records();
+  const WorkerIdentity worker = full_worker();
+  const Expiry expiry = full_expiry(records);
+  const std::vector<Expiry> expiries{expiry};
+  const std::vector<WorkerScopes> workers{{worker, {full_scope()}}, {worker, {}}};
+  check_fields("incident",
+               {records.incident(expiry.incident, expiries, workers, 0, ClockReading::now())});
+  check_fields("expired", {records.expired(worker, expiry, std::vector<ScopeView>{full_scope()})});
+  check_fields("evidence", {records.evidence(worker, expiry.id, full_evidence())});
+  const std::vector<SentSignal> signals{{SIGTERM, ClockReading::now(), {4711}}};
+  const std::vector<std::string> cancelled{"epoch"};
+  check_fields("killed", {records.killed(worker, expiry,
+                                         {.verdict = KillVerdict::kDead,
+                                          .signals = signals,
+                                          .dead_after = 2ms,
+                                          .reason = "why",
+                                          .cancelled = cancelled})});
+  check_fields("released_late", {records.released_late(worker, expiry)});
+}
+
+TEST_CASE("docs/records.md gives the fields of the other records about workers") {
+  const Records records = make_records();
+  const WorkerIdentity worker = full_worker();
+  check_fields("left_open", {records.left_open(worker, full_scope(), kNow)});
+  check_fields("warned", {records.warned(worker, full_scope(), "why"),
+                          records.cut_by_max_timeout(worker, "load", 2h, 1h)});
+  check_fields("rejected", {records.rejected(3, "why", "{", 4711)});
+}
+
+TEST_CASE("the examples of docs/records.md have the fields that it names, and no event lacks one") {
+  const RecordsDoc doc = read_records_doc();
+  CHECK(doc.events.size() >= 10);
+  for (const auto& [event, fields] : doc.events) {
+    CAPTURE(event);
+    REQUIRE(doc.examples.contains(event));
+    for (const std::string& example : doc.examples.at(event)) {
+      CAPTURE(example);
+      CHECK(event_of(example) == event);
+      for (const std::string& name : fields_of(example)) {
+        CAPTURE(name);
+        CHECK(fields.contains(name));
+      }
+    }
+  }
+}
+
+TEST_CASE("an incident lists each scope once, and apart who is in none") {
+  Records records = make_records();
+  const Expiry expiry = full_expiry(records);
+  const std::vector<WorkerScopes> workers{{full_worker(), {full_scope(), full_scope()}},
+                                          {full_worker(), {}}};
+  const std::string record = records.incident(expiry.incident, std::vector<Expiry>{expiry}, workers,
+                                              5, ClockReading::now());
+  CHECK(record.find(R"("workers":2,"open_scopes":[{"pid":4711,"rank":2,"comm":"trainer",)"
+                    R"("scope":"load",)") != std::string::npos);
+  CHECK(record.find(R"("in_no_scope":[{"pid":4711,"rank":2,"comm":"trainer"}],"omitted":5})") !=
+        std::string::npos);
+}
