@@ -197,6 +197,15 @@ TEST_CASE("a followed log gives its news across rotation, removal and truncation
   folder.write("log", record_line("warned", "x"));
   CHECK(news() == std::vector<std::string>{"killed", "warned"});
 
+  // Rotated twice between two looks: the one in the middle is where the first one was.
+  folder.append("log", record_line("killed", "x"));
+  folder.rename("log", "log.1");
+  folder.write("log", record_line("expired", "x"));
+  folder.rename("log", "log.1");
+  folder.write("log", record_line("warned", "x"));
+  CHECK(news() == std::vector<std::string>{"killed", "expired", "warned"});
+  CHECK(news().empty());
+
   folder.remove("log");
   CHECK(news().empty());
   folder.write("log", record_line("deferred", "x"));

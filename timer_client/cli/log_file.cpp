@@ -14,6 +14,8 @@ namespace filetimer::cli {
 namespace {
 
 constexpr std::size_t kChunkBytes = std::size_t{256} << 10;
+// Files that one look goes on to, so that a writer that never pauses cannot keep it.
+constexpr int kFilesALook = 4;
 
 bool is_same_file(const struct stat& a, const struct stat& b) {
   return a.st_dev == b.st_dev && a.st_ino == b.st_ino;
@@ -37,17 +39,16 @@ Result<LogFile> LogFile::open(const std::string& path, bool with_rotated) {
   if (!log.current_ && !(with_rotated && errno == ENOENT)) {
     return system_error(fmt::format("cannot open '{}'", path));
   }
-  if (with_rotated) {
-    // Opened second: if the server rotates between the two, both are the same file.
-    log.rotated_ = open_to_read(path + kRotatedSuffix);
-    if (!log.current_) {
-      log.current_ = std::move(log.rotated_);
-    } else if (log.rotated_ && is_same_file(log.current_.get(), log.rotated_.get())) {
-      log.rotated_.reset();
-    }
-    if (!log.current_) {
-      return system_error(fmt::format("cannot open '{}'", path), ENOENT);
-    }
+  // Opened second: if the server rotates between the two, both are the same file.
+  log.before_ = open_to_read(path + kRotatedSuffix);
+  log.reads_before_ = with_rotated;
+  if (!log.current_) {
+    log.current_ = std::move(log.before_);
+  } else if (log.before_ && is_same_file(log.current_.get(), log.before_.get())) {
+    log.before_.reset();
+  }
+  if (!log.current_) {
+    return system_error(fmt::format("cannot open '{}'", path), ENOENT);
   }
   return log;
 }
@@ -70,9 +71,8 @@ Result<bool> LogFile::drain(int fd, const std::string& name, const RecordReader:
 }
 
 Result<bool> LogFile::read_to_end(const RecordReader::Sink& sink) {
-  if (rotated_) {
-    const UniqueFd rotated = std::move(rotated_);
-    const auto read = drain(rotated.get(), path_ + kRotatedSuffix, sink);
+  if (std::exchange(reads_before_, false) && before_) {
+    const auto read = drain(before_.get(), path_ + kRotatedSuffix, sink);
     if (!read || !*read || !reader_.finish(sink)) {
       return read ? Result<bool>(false) : read;
     }
@@ -81,10 +81,27 @@ Result<bool> LogFile::read_to_end(const RecordReader::Sink& sink) {
   return drain(current_.get(), path_, sink);
 }
 
+UniqueFd LogFile::open_successor() const {
+  struct stat here {};
+  struct stat there {};
+  if (::fstat(current_.get(), &here) != 0 || ::stat(path_.c_str(), &there) != 0 ||
+      is_same_file(here, there)) {
+    return {};  // the same, or removed: another may come in its place
+  }
+  UniqueFd next = open_to_read(path_);
+  // Rotated twice since the last look: then the one that came in between stands at PATH.1.
+  UniqueFd between = open_to_read(path_ + kRotatedSuffix);
+  const auto is_other_than = [&between](const UniqueFd& known) {
+    return !known || !is_same_file(between.get(), known.get());
+  };
+  return between && is_other_than(current_) && is_other_than(before_) && is_other_than(next)
+             ? std::move(between)
+             : std::move(next);
+}
+
 Result<bool> LogFile::read_news(const RecordReader::Sink& sink) {
   auto read = drain(current_.get(), path_, sink);
   struct stat here {};
-  struct stat there {};
   if (!read || !*read || ::fstat(current_.get(), &here) != 0) {
     return read;
   }
@@ -94,24 +111,28 @@ Result<bool> LogFile::read_news(const RecordReader::Sink& sink) {
     offset_ = ::lseek(current_.get(), 0, SEEK_SET);
     return drain(current_.get(), path_, sink);
   }
-  if (::stat(path_.c_str(), &there) != 0 || is_same_file(here, there)) {
-    return read;  // the same, or removed: another may come in its place
+  for (int files = 0; files < kFilesALook; ++files) {
+    UniqueFd next = open_successor();
+    if (!next) {
+      break;
+    }
+    // Once more to the end: the server may have written between the read and the rename.
+    read = drain(current_.get(), path_, sink);
+    if (!read || !*read) {
+      return read;
+    }
+    if (!reader_.finish(sink)) {
+      return false;
+    }
+    before_ = std::move(current_);
+    current_ = std::move(next);
+    offset_ = 0;
+    read = drain(current_.get(), path_, sink);
+    if (!read || !*read) {
+      return read;
+    }
   }
-  UniqueFd next = open_to_read(path_);
-  if (!next) {
-    return read;
-  }
-  // Once more to the end: the server may have written between the read and the rename.
-  read = drain(current_.get(), path_, sink);
-  if (!read || !*read) {
-    return read;
-  }
-  if (!reader_.finish(sink)) {
-    return false;
-  }
-  current_ = std::move(next);
-  offset_ = 0;
-  return drain(current_.get(), path_, sink);
+  return read;
 }
 
 Result<std::vector<LogFile>> open_logs(const std::string& dir,

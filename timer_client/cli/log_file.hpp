@@ -37,9 +37,14 @@ class LogFile {
   Result<bool> drain(int fd, const std::string& name, const RecordReader::Sink& sink);
 
   std::string path_;
+  // Opens what has taken current_'s place; none: nothing has.
+  [[nodiscard]] UniqueFd open_successor() const;
+
   UniqueFd current_;
-  UniqueFd rotated_;
-  std::int64_t offset_ = 0;  // how much of current_ was read
+  // What stands at PATH.1 and came before current_. Held so that no later file gets its inode.
+  UniqueFd before_;
+  bool reads_before_ = false;  // it is still to be read
+  std::int64_t offset_ = 0;    // how much of current_ was read
   RecordReader reader_;
 };
 
