@@ -126,7 +126,9 @@ TEST_CASE("what was done is told in its order: warnings, deferrals, signals, hoo
       record("warned", -15'000, R"("scope":"load","reason":"half of its time has passed")") +
       record("deferred", -5'000, R"("scope":"load","reason":"stopped","given_s":4.0)") + verdict() +
       killed(kDead) +
-      record("hook", 30, R"("id":"a-1","exit_status":3,"output":"page sent\nto nobody\n")");
+      record("hook", 30,
+             R"("id":"a-1","result":"exited","exit_status":3,"output":"page sent\nto nobody\n",)"
+             R"("output_bytes":5000)");
   CHECK(part_of_page(log, "What was done (times after the verdict)") ==
         "What was done (times after the verdict)\n"
         "  -15.0 s      warned: half of its time has passed\n"
@@ -134,7 +136,8 @@ TEST_CASE("what was done is told in its order: warnings, deferrals, signals, hoo
         "  +10.0 ms     SIGKILL to 4711\n"
         "  +30.0 ms     hook: exit status 3\n"
         "    page sent\n"
-        "    to nobody\n");
+        "    to nobody\n"
+        "    ... 4980 more bytes\n");
 }
 
 TEST_CASE("warnings of another scope, worker or time are not told") {
@@ -184,8 +187,9 @@ TEST_CASE("the table says of each event what there is to say") {
        "stopped, 1.50 s late, given 4.00 s"},
       {record("deferred", 0, R"("reason":"server woke late")"), "server woke late"},
       {record("warned", 0, R"("scope":"load","reason":"soft deadline")"), "soft deadline"},
-      {record("hook", 0, R"("id":"a-1","exit_status":0)"), "exit status 0"},
-      {record("hook", 0, R"("id":"a-1","timed_out":true,"signal":"SIGKILL")"), "timed out"},
+      {record("hook", 0, R"("id":"a-1","result":"exited","exit_status":0)"), "exit status 0"},
+      {record("hook", 0, R"("id":"a-1","result":"timed_out","signal":9,"name":"SIGKILL")"),
+       "timed out, SIGKILL"},
       {record("left_open", 0, R"("scope":"load","timeout_s":30,"elapsed_s":2.5)"),
        "2.50/30 s, worker ended"},
       {record("left_open", 0, R"("scope":"load","timeout_s":29.999812,"elapsed_s":2.5)"),

@@ -79,10 +79,19 @@ constexpr std::size_t kMaxOutputLines = 20;
 std::vector<std::string> read_output(dom::object record) {
   std::vector<std::string> lines;
   const std::string output = text_at(record, "output");
+  std::size_t shown = 0;
   for (std::size_t begin = 0; begin < output.size() && lines.size() < kMaxOutputLines;) {
     const std::size_t end = std::min(output.find('\n', begin), output.size());
     lines.push_back(output.substr(begin, end - begin));
     begin = end + 1;
+    shown = std::min(begin, output.size());
+  }
+  // The record itself has the beginning only of what was long.
+  const std::int64_t left =
+      std::max(count_at(record, "output_bytes"), static_cast<std::int64_t>(output.size())) -
+      static_cast<std::int64_t>(shown);
+  if (left > 0) {
+    lines.push_back(fmt::format("... {} more bytes", left));
   }
   return lines;
 }

@@ -24,7 +24,7 @@ Incident read_incident(const Record& record, dom::object object) {
                     .time_us = record.time_us,
                     .open_scopes = read_open_scopes(object),
                     .in_no_scope = {},
-                    .workers = record.workers,
+                    .workers = count_at(object, "workers"),
                     .omitted = count_at(object, "omitted")};
   for (const dom::object worker : objects_at(object, "in_no_scope")) {
     incident.in_no_scope.push_back(

@@ -51,7 +51,7 @@ struct Incident {
   Integer time_us;
   std::vector<OpenScope> open_scopes;
   std::vector<WorkerAt> in_no_scope;
-  Integer workers;
+  std::int64_t workers = 0;
   std::int64_t omitted = 0;
 };
 

@@ -53,9 +53,10 @@ inline std::string text_at(simdjson::dom::object object, std::string_view key) {
   return object.at_key(key).get(value) == simdjson::SUCCESS ? as_text(value) : std::string();
 }
 
-// A number of things: never below 0.
+// A number of things: not below 0, and such that some of them can be added up.
 inline std::int64_t count_at(simdjson::dom::object object, std::string_view key) {
-  return std::max<std::int64_t>(integer_at(object, key).value_or(0), 0);
+  constexpr std::int64_t kMost = std::int64_t{1} << 50;
+  return std::clamp<std::int64_t>(integer_at(object, key).value_or(0), 0, kMost);
 }
 
 // The elements of the array under `key`; none when there is no array.

@@ -24,7 +24,7 @@ constexpr std::pair<std::string_view, std::string Record::*> kTexts[] = {
     {"reason", &Record::reason},     {"verdict", &Record::verdict},
     {"job_id", &Record::job_id},     {"name", &Record::name},
     {"version", &Record::version},   {"state_name", &Record::state_name},
-    {"wchan", &Record::wchan}};
+    {"wchan", &Record::wchan},       {"result", &Record::result}};
 
 constexpr std::pair<std::string_view, std::optional<double> Record::*> kNumbers[] = {
     {"timeout_s", &Record::timeout_s},   {"elapsed_s", &Record::elapsed_s},
@@ -60,11 +60,6 @@ void read_key(std::string_view key, dom::element value, Record& record) {
   }
   if (key == "time") {
     record.time_us = parse_rfc3339(as_text(value));
-  } else if (key == "timed_out") {
-    bool timed_out = false;
-    if (value.get_bool().get(timed_out) == simdjson::SUCCESS) {
-      record.timed_out = timed_out;
-    }
   } else if (key == "expired") {
     // A count at the server's end, a list in an incident.
     dom::array listed;

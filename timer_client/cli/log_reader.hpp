@@ -39,7 +39,7 @@ struct Record {
   std::string reason;
   std::string verdict;
   std::string job_id;
-  std::string name;     // of a rendezvous
+  std::string name;     // of a rendezvous, or of the signal that ended a hook
   std::string version;  // of the server
 
   std::optional<double> timeout_s;
@@ -59,8 +59,8 @@ struct Record {
   std::string state_name;
   std::string wchan;
 
-  std::optional<std::int64_t> exit_status;  // of a hook
-  std::optional<bool> timed_out;
+  std::string result;  // of a hook
+  std::optional<std::int64_t> exit_status;
   std::optional<double> late_s;  // of a deferral
   std::optional<double> given_s;
 };

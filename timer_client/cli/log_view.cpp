@@ -77,14 +77,18 @@ std::string late_text(const std::optional<double>& late_ms) {
                                         : seconds_text(*late_ms / 1e3) + " late";
 }
 
+// "already_gone" -> "already gone"
+std::string with_spaces(std::string word) {
+  std::replace(word.begin(), word.end(), '_', ' ');
+  return word;
+}
+
 std::string what_killed(const Record& record) {
   if (record.verdict == "dead") {
     return record.dead_after_ms ? "dead after " + seconds_text(*record.dead_after_ms / 1e3)
                                 : "dead";
   }
-  std::string verdict = record.verdict;
-  std::replace(verdict.begin(), verdict.end(), '_', ' ');
-  return joined({verdict, record.reason});
+  return joined({with_spaces(record.verdict), record.reason});
 }
 
 std::string what_warned(const Record& record) {
@@ -102,7 +106,7 @@ std::string what_deferred(const Record& record) {
 }
 
 std::string what_hook_did(const Record& record) {
-  return joined({record.name, record.timed_out.value_or(false) ? "timed out" : "",
+  return joined({record.result == "exited" ? "" : with_spaces(record.result), record.name,
                  record.exit_status ? fmt::format("exit status {}", *record.exit_status) : "",
                  record.reason});
 }

@@ -87,16 +87,12 @@ void add_groups(Page& page, const Expiry& expiry, const std::vector<ScopeGroup>&
   add(most);
 }
 
-std::int64_t worker_count(const Incident& incident) {
-  return std::max<std::int64_t>(incident.workers.value_or(0), 0);
-}
-
 void add_not_listed(Page& page, const Hang& hang, const std::vector<ScopeGroup>& groups) {
   std::int64_t omitted = hang.incident->omitted;
-  std::int64_t workers = worker_count(*hang.incident);
+  std::int64_t workers = hang.incident->workers;
   for (const Incident& other : hang.elsewhere) {
     omitted += other.omitted;
-    workers += worker_count(other);
+    workers += other.workers;
   }
   for (const ScopeGroup& group : groups) {
     workers -= static_cast<std::int64_t>(group.workers.size());
