@@ -123,7 +123,12 @@ TEST_CASE("Python's threads are told by name, those in one place together") {
 
 TEST_CASE("what was done is told in its order: warnings, deferrals, signals, hooks") {
   const std::string log =
-      record("warned", -15'000, R"("scope":"load","reason":"half of its time has passed")") +
+      record("warned", -16'000,
+             R"("scope":"load","reason":"x","state_name":"sleeping",)"
+             R"("wchan":"pipe_read")") +
+      record("warned", -15'000,
+             R"("scope":"load","reason":"soft deadline","timeout_s":30,)"
+             R"("elapsed_s":15.0,"doing":"running")") +
       record("deferred", -5'000, R"("scope":"load","reason":"stopped","given_s":4.0)") + verdict() +
       killed(kDead) +
       record("hook", 30,
@@ -131,7 +136,8 @@ TEST_CASE("what was done is told in its order: warnings, deferrals, signals, hoo
              R"("output_bytes":5000)");
   CHECK(part_of_page(log, "What was done (times after the verdict)") ==
         "What was done (times after the verdict)\n"
-        "  -15.0 s      warned: half of its time has passed\n"
+        "  -16.0 s      warned: x; it was sleeping in pipe_read\n"
+        "  -15.0 s      warned: 15.0/30 s, soft deadline; it was running\n"
         "  -5.00 s      deferred: stopped, given 4.00 s\n"
         "  +10.0 ms     SIGKILL to 4711\n"
         "  +30.0 ms     hook: exit status 3\n"

@@ -96,6 +96,14 @@ std::vector<std::string> read_output(dom::object record) {
   return lines;
 }
 
+// What the worker did at that moment, of a record that says so.
+std::string doing_then(const Record& record, dom::object object) {
+  const std::string doing = text_at(object, "doing");
+  return !doing.empty() || record.wchan.empty()
+             ? doing
+             : fmt::format("{} in {}", record.state_name, record.wchan);
+}
+
 bool is_before_a_verdict(std::string_view event) {
   return event == "warned" || event == "deferred";
 }
@@ -209,7 +217,11 @@ Expiry gather_expiry(const std::vector<Record>& records, const std::string& id) 
   }
   for (const Record& record : records) {
     if (is_before_a_verdict(record.event) && parse(record) && came_before(record, object, expiry)) {
-      expiry.steps.push_back({record.mono_ns, record.event, in_few_words(record), {}});
+      const std::string doing = doing_then(record, object);
+      expiry.steps.push_back({record.mono_ns,
+                              record.event,
+                              in_few_words(record) + (doing.empty() ? "" : "; it was " + doing),
+                              {}});
     }
   }
   if (!expiry.incident_id.empty()) {

@@ -93,7 +93,7 @@ std::string what_killed(const Record& record) {
 
 std::string what_warned(const Record& record) {
   if (!record.granted_s) {
-    return record.reason;
+    return joined({elapsed_of_timeout(record), record.reason});
   }
   return fmt::format("asked {}, got {}",
                      record.asked_s ? timeout_text(*record.asked_s) : "no deadline",

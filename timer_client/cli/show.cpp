@@ -66,7 +66,7 @@ Command add_show(CLI::App& root) {
       "show", "One expiry, whole: what, who, where everybody was, what was done");
   app->add_option("ID", options->id, "The id that `log` shows, a beginning of it, or last")
       ->required();
-  app->add_option("FILE", options->files, "Logs to read [the server's]");
+  app->add_option("FILE", options->files, "Logs to read, those of other hosts too [the server's]");
   app->add_flag("--json", options->json, "Its records themselves, a JSON object a line");
   add_place_options(*app, options->place);
   app->footer("Exit codes: 0 done, 1 failed (also for an unknown ID), 2 usage.");
