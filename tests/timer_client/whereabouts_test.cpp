@@ -324,13 +324,14 @@ TEST_CASE("the hosts of a job are taken together, at the moment of the incident 
   CHECK(whereabouts({here, other}, "a-1") ==
         Lines{"rank 3 in `load` for 29.0 s, the odd one out",
               "ranks 0-2 in `exchange` for 30.0 s, this one among them",
-              "Taken together with node08 (b-i1).",
+              "Taken together with node08 (b-i1, 2.00 s after).",
               "First to expire: rank 0 (pid 100, t), this one, not the odd one out.",
               "Expired too: rank 3 (pid 103, t) on node08, b-1."});
-  // Seen from there the same, two seconds later.
+  // Seen from there, two seconds later.
   CHECK(whereabouts({other, here}, "b-1") ==
         Lines{"rank 3 in `load` for 31.0 s, this one, the odd one out",
-              "ranks 0-2 in `exchange` for 32.0 s", "Taken together with node07 (a-i1).",
+              "ranks 0-2 in `exchange` for 30.0 s to 32.0 s",
+              "Taken together with node07 (a-i1, 2.00 s before).",
               "First to expire: rank 0 (pid 100, t) on node07, a-1, not the odd one out."});
   // A host of another job is not.
   const std::string stranger = incident(there, "c-i1", {{2, "load", 32}}) +

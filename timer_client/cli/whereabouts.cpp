@@ -48,8 +48,8 @@ bool is_nearer_to_its_end(const Place& one, const Place& other) {
   return one.remaining_s || (!other.remaining_s && one.elapsed_s > other.elapsed_s);
 }
 
-// `since_s`: how long before the moment that times are told for the incident was recorded.
-void add_places(const Incident& incident, const std::string& host, double since_s,
+// `later_s`: how long after the moment that is told of the incident was recorded.
+void add_places(const Incident& incident, const std::string& host, double later_s,
                 std::vector<Place>& places) {
   std::map<ThreadKey, Place> threads;
   for (const OpenScope& open : incident.open_scopes) {
@@ -69,7 +69,7 @@ void add_places(const Incident& incident, const std::string& host, double since_
   }
   for (auto& [key, place] : workers) {
     if (place.elapsed_s) {
-      *place.elapsed_s = std::max(*place.elapsed_s + since_s, 0.0);
+      *place.elapsed_s = std::max(*place.elapsed_s - later_s, 0.0);
     }
     places.push_back(std::move(place));
   }
@@ -86,9 +86,9 @@ std::vector<Place> all_places(const Hang& hang) {
   }
   for (const Incident& other : hang.elsewhere) {
     const bool timed = hang.incident && hang.incident->time_us && other.time_us;
-    const double since_s =
-        timed ? static_cast<double>(*hang.incident->time_us - *other.time_us) / 1e6 : 0;
-    add_places(other, other.host, since_s, places);
+    const double later_s =
+        timed ? static_cast<double>(*other.time_us - *hang.incident->time_us) / 1e6 : 0;
+    add_places(other, other.host, std::max(later_s, 0.0), places);
   }
   return places;
 }

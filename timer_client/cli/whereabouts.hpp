@@ -20,7 +20,8 @@ struct ScopeGroup {
 // Ranks before processes without one, then the smallest group first, of equal ones the one that has
 // been there longest. Workers in one scope are two groups when they entered it at clearly different
 // times. Of a worker with several threads in scopes, the thread whose deadline comes next counts.
-// Elapsed times are those of hang.incident's moment.
+// Elapsed times are those of hang.incident's moment. What another host recorded before it stays as
+// it was recorded: whoever was there may be dead since.
 std::vector<ScopeGroup> scope_groups(const Hang& hang);
 
 // Whether the first group is the one to look at: few, while most are in one other place.

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "timer_client/cli/phrases.hpp"
 #include "timer_client/cli/record_time.hpp"
@@ -123,6 +124,15 @@ std::string first_and_odd(const Fellow& first, const std::vector<ScopeGroup>& gr
   return same ? "the odd one out" : "not the odd one out";
 }
 
+// "3.00 s before"
+std::string apart_text(const Incident& ours, const Incident& other) {
+  if (!ours.time_us || !other.time_us) {
+    return "";
+  }
+  const double apart_s = static_cast<double>(*other.time_us - *ours.time_us) / 1e6;
+  return fmt::format("{} {}", seconds_text(std::abs(apart_s)), apart_s < 0 ? "before" : "after");
+}
+
 void add_order(Page& page, const Expiry& expiry, const std::vector<ScopeGroup>& groups) {
   const Hang& hang = expiry.hang;
   if (hang.expired.size() > 1 || (hang.incident && !hang.expired.empty())) {
@@ -168,8 +178,8 @@ void add_whereabouts(Page& page, const Expiry& expiry) {
   if (!hang.elsewhere.empty() && hang.incident) {
     std::vector<std::string> hosts;
     for (const Incident& other : hang.elsewhere) {
-      hosts.push_back(
-          fmt::format("{} ({})", other.host.empty() ? "unknown" : other.host, other.id));
+      hosts.push_back(fmt::format("{} ({})", other.host.empty() ? "unknown" : other.host,
+                                  joined({other.id, apart_text(*hang.incident, other)}, ", ")));
     }
     page.item(2, "Taken together with " + listed(hosts, kHostsShown) + ".");
   }
