@@ -146,6 +146,23 @@ TEST_CASE("what was done is told in its order: warnings, deferrals, signals, hoo
         "    ... 4980 more bytes\n");
 }
 
+TEST_CASE("scopes of one worker that expired together share what the first one's records say") {
+  const std::string log =
+      record("expired", 0,
+             R"("id":"a-0","incident":"a-i1","scope":"outer","timeout_s":60,"elapsed_s":60.0,)"
+             R"("open_scopes":[{"scope":"outer","elapsed_s":60,"timeout_s":60,"remaining_s":0},)"
+             R"({"scope":"load","elapsed_s":30,"timeout_s":30,"remaining_s":0}])") +
+      verdict() +
+      record("evidence", 2, R"("id":"a-0","state":"S","state_name":"sleeping","wchan":"nap")");
+  CHECK(part_of_page(log, "Scopes it had open") ==
+        "Scopes it had open\n"
+        "  expired      `load` for 30.0 s of 30 s\n"
+        "  also open    `outer` for 60.0 s of 60 s, over its time too\n");
+  CHECK(part_of_page(log, "What the kernel says it was doing") ==
+        "What the kernel says it was doing\n"
+        "  state        S (sleeping), in nap\n");
+}
+
 TEST_CASE("warnings of another scope, worker or time are not told") {
   const std::string other_scope = record("warned", -15'000, R"("scope":"epoch","reason":"x")");
   const std::string before_it = record("warned", -31'000, R"("scope":"load","reason":"x")");

@@ -124,6 +124,16 @@ bool came_before(const Record& record, dom::object object, const Expiry& expiry)
   return before_s >= 0 && before_s <= *expiry.elapsed_s;
 }
 
+// Whether `id` is an expiry of the same worker in the same incident.
+bool is_of_this_worker(const std::string& id, const Expiry& expiry) {
+  return expiry.worker.pid &&
+         std::any_of(expiry.hang.expired.begin(), expiry.hang.expired.end(),
+                     [&](const Fellow& fellow) {
+                       return fellow.id == id && fellow.incident == expiry.incident_id &&
+                              fellow.worker.host.empty() && fellow.worker.pid == expiry.worker.pid;
+                     });
+}
+
 void read_record_of(const Record& record, dom::object object, Expiry& expiry) {
   read_worker(object, expiry.worker);
   fill(expiry.scope, record.scope);
@@ -226,6 +236,16 @@ Expiry gather_expiry(const std::vector<Record>& records, const std::string& id) 
   }
   if (!expiry.incident_id.empty()) {
     expiry.hang = gather_hang(records, expiry.incident_id);
+  }
+  // Of scopes of one worker that expired together the first one's records say what all share.
+  for (const Record& record : records) {
+    if (record.id != id && is_of_this_worker(record.id, expiry) && parse(record)) {
+      if (record.event == "evidence" && !expiry.evidence) {
+        expiry.evidence = read_evidence(object);
+      } else if (record.event == "expired" && expiry.open_scopes.empty()) {
+        expiry.open_scopes = read_open_scopes(object);
+      }
+    }
   }
   return expiry;
 }

@@ -25,7 +25,7 @@ bool is_this(const Expiry& expiry, const WorkerAt& at) {
 
 bool is_among(const std::vector<WorkerAt>& workers, const WorkerAt& wanted) {
   return std::any_of(workers.begin(), workers.end(), [&](const WorkerAt& at) {
-    return at.host == wanted.host && at.pid == wanted.pid && at.rank == wanted.rank;
+    return at.host == wanted.host && (at.pid ? at.pid == wanted.pid : at.rank == wanted.rank);
   });
 }
 
