@@ -138,7 +138,7 @@ bool KillLadder::step(const std::shared_ptr<Kill>& kill, Instant now) {
 }
 
 bool KillLadder::record_verdict(const std::shared_ptr<Kill>& kill, Instant now) {
-  const KillOrder& order = kill->order;
+  KillOrder& order = kill->order;
   if (!*order.worker.facts && now < kill->next_step_at) {
     return false;
   }
@@ -155,8 +155,12 @@ bool KillLadder::record_verdict(const std::shared_ptr<Kill>& kill, Instant now) 
     }
     // Once for all expiries of the worker: there may be a thousand of both.
     const bool is_first = &expiry == &order.expiries.front();
-    kill->record_number = log_.append(records_.expired(
-        order.worker, expiry, is_first ? order.open_scopes : std::vector<ScopeView>{}));
+    std::string record = records_.expired(order.worker, expiry,
+                                          is_first ? order.open_scopes : std::vector<ScopeView>{});
+    if (is_first) {
+      order.record = record;
+    }
+    kill->record_number = log_.append(std::move(record));
   }
   for (const Expiry& expiry : order.expiries) {
     if (expiry.released_at) {
@@ -413,11 +417,17 @@ void KillLadder::end(Kill& kill, KillVerdict verdict, std::string_view reason) {
   if (kill.worker_died) {
     outcome.dead_after = *kill.worker_died - kill.first_signal;
   }
+  KillEnd told;
+  told.verdict = verdict;
   for (const Expiry& expiry : kill.order.expiries) {
-    log_.append(records_.killed(kill.order.worker, expiry, outcome));
+    std::string record = records_.killed(kill.order.worker, expiry, outcome);
+    if (told.record.empty()) {
+      told.record = record;
+    }
+    told.record_number = log_.append(std::move(record));
     outcome.cancelled = {};  // told once: there may be a thousand of both
   }
-  listener_.on_end(kill.order, verdict);
+  listener_.on_end(kill.order, told);
 }
 
 }  // namespace filetimer

@@ -45,10 +45,17 @@ struct KillOrder {
   std::vector<ScopeView> open_scopes;  // of this worker, the expired ones included
   bool is_recorded = false;            // by a server before this one, which did not finish it
   bool has_evidence = false;           // likewise
+  std::string record;                  // `expired` of the first expiry, as it stands in the log
 
   // The expiry whose signal is sent: the earliest that has one and was not released since; null:
   // the worker is spared.
   [[nodiscard]] const Expiry* deciding() const;
+};
+
+struct KillEnd {
+  KillVerdict verdict = KillVerdict::kDead;
+  std::string record;               // `killed` of the first expiry
+  std::uint64_t record_number = 0;  // of the last one's, in the log
 };
 
 class KillLadder {
@@ -66,7 +73,7 @@ class KillLadder {
     // of the worker's other scopes, which are cancelled by it.
     std::function<std::vector<std::string>(const Process&, bool is_final)> on_signal;
     // Once for every order.
-    std::function<void(const KillOrder&, KillVerdict)> on_end;
+    std::function<void(const KillOrder&, const KillEnd&)> on_end;
   };
   KillLadder(KillPolicy policy, Records& records, RecordLog& log, SideThreads& side_threads,
              Listener listener);

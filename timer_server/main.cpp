@@ -3,13 +3,14 @@
 #include <fmt/format.h>
 #include <malloc.h>
 #include <signal.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include <cstdio>
 
 #include "timer_server/command.hpp"
 #include "timer_server/detach.hpp"
+#include "timer_server/hardening.hpp"
+#include "timer_server/inheritance.hpp"
 #include "timer_server/messages.hpp"
 #include "timer_server/realtime.hpp"
 #include "timer_server/server.hpp"
@@ -21,30 +22,17 @@ namespace {
 using namespace filetimer;
 
 // What the loop takes from a signalfd, and SIGPIPE, which a write to a closed pipe must not raise.
-// Every thread inherits this; COMMAND gets what was before.
-sigset_t block_signals() {
+// Every thread inherits this.
+void block_signals() {
   sigset_t blocked{};
   ::sigemptyset(&blocked);
   for (const int signal :
        {SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGCONT, SIGCHLD, SIGPIPE}) {
     ::sigaddset(&blocked, signal);
   }
-  sigset_t before{};
-  ::sigprocmask(SIG_BLOCK, &blocked, &before);
+  ::sigprocmask(SIG_BLOCK, &blocked, nullptr);
   // Ignored by whoever started us, a child's status would be lost.
   ::signal(SIGCHLD, SIG_DFL);
-  return before;
-}
-
-// Each worker takes descriptors, those of a server before this one at once. Gives what was before:
-// COMMAND must not inherit it.
-rlimit raise_descriptor_limit() {
-  rlimit before{};
-  if (::getrlimit(RLIMIT_NOFILE, &before) == 0 && before.rlim_cur < before.rlim_max) {
-    const rlimit raised{before.rlim_max, before.rlim_max};
-    ::setrlimit(RLIMIT_NOFILE, &raised);
-  }
-  return before;
 }
 
 int fail(int status, const Settings& settings, const std::string& message) {
@@ -52,7 +40,7 @@ int fail(int status, const Settings& settings, const std::string& message) {
   return settings.command.empty() ? status : exit_status::kServerFailed;
 }
 
-int serve(Settings settings, const sigset_t& mask_before, Detached* detached) {
+int serve(Settings settings, Inheritance inheritance, Detached* detached) {
   auto household = Household::take(settings);
   if (!household) {
     return fail(household.error().status, settings, household.error().message);
@@ -68,12 +56,12 @@ int serve(Settings settings, const sigset_t& mask_before, Detached* detached) {
       messages::warning("{}; going on without", allowed.error().message);
     }
   }
-  const rlimit files_before = raise_descriptor_limit();
+  harden(inheritance);
   const std::string dir = premises->dir;
   const std::string pipe = premises->pipe.path();
   int status = exit_status::kFailed;
   {
-    Server server(settings, std::move(*premises));
+    Server server(settings, std::move(*premises), inheritance);
     const std::string ready = server.ready_line() + "\n";
     if (detached != nullptr) {
       detached->report_ready(ready);
@@ -83,9 +71,7 @@ int serve(Settings settings, const sigset_t& mask_before, Detached* detached) {
     }
     bool may_run = true;
     if (!settings.command.empty()) {
-      ::setrlimit(RLIMIT_NOFILE, &files_before);
-      auto command = Command::start(settings.command, mask_before, dir, pipe);
-      raise_descriptor_limit();
+      auto command = Command::start(settings.command, inheritance, dir, pipe);
       if (command) {
         server.attend(std::move(*command));
       } else {
@@ -117,7 +103,8 @@ int main(int argc, char** argv) {
     return early->status;
   }
   const Settings& settings = std::get<Settings>(read);
-  const sigset_t mask_before = block_signals();
+  const Inheritance inheritance = Inheritance::of_this_process();
+  block_signals();
   try {
     if (settings.detach) {
       std::optional<int> parent_exit_status;
@@ -128,9 +115,9 @@ int main(int argc, char** argv) {
       if (parent_exit_status) {
         return *parent_exit_status;
       }
-      return serve(settings, mask_before, &*detached);
+      return serve(settings, inheritance, &*detached);
     }
-    return serve(settings, mask_before, nullptr);
+    return serve(settings, inheritance, nullptr);
   } catch (const std::exception& error) {
     return fail(exit_status::kFailed, settings, error.what());
   }

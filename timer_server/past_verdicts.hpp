@@ -21,6 +21,7 @@ struct PastVerdict {
   Expiry expiry;
   bool has_evidence = false;
   bool is_finished = false;  // there is a `killed` record
+  std::string record;        // the line, without its newline
 };
 
 // Those of this boot and of servers in the run folder `dir`, in the last kMaxPastBytes of the log

@@ -8,6 +8,7 @@
 #include <functional>
 
 #include "common/boot.hpp"
+#include "common/duration_text.hpp"
 #include "common/limits.hpp"
 #include "common/text.hpp"
 
@@ -77,6 +78,26 @@ void write_scope(JsonWriter& json, const ScopeView& scope, Instant now) {
   }
 }
 
+std::string_view result_name(HookResult result) {
+  switch (result) {
+    case HookResult::kExited:
+      return "exited";
+    case HookResult::kSignalled:
+      return "signalled";
+    case HookResult::kTimedOut:
+      return "timed_out";
+    case HookResult::kStopped:
+      return "stopped";
+    case HookResult::kFailed:
+      return "failed";
+    case HookResult::kDropped:
+      return "dropped";
+  }
+  return "unknown";
+}
+
+}  // namespace
+
 std::string_view verdict_name(KillVerdict verdict) {
   switch (verdict) {
     case KillVerdict::kDead:
@@ -90,8 +111,6 @@ std::string_view verdict_name(KillVerdict verdict) {
   }
   return "unknown";
 }
-
-}  // namespace
 
 std::string signal_name(int signal) {
   const char* name = ::sigabbrev_np(signal);
@@ -311,6 +330,40 @@ std::string Records::cut_by_max_timeout(const WorkerIdentity& worker, std::strin
   json.field("scope", scope).field("reason", "asked for more than --max-timeout");
   write_timeout(json, "asked_s", asked);
   write_timeout(json, "granted_s", granted);
+  return std::move(json).finish();
+}
+
+std::string HookOutcome::text() const {
+  std::string how(result_name(result));
+  if (exit_status) {
+    how += fmt::format(", exit status {}", *exit_status);
+  } else if (signal != 0) {
+    how += fmt::format(", {}", signal_name(signal));
+  }
+  how += fmt::format(" after {}", duration_for_reading(took));
+  return reason.empty() ? how : how + ", " + reason;
+}
+
+std::string Records::hook(const WorkerIdentity& worker, const HookOutcome& outcome) const {
+  JsonWriter json = begin("hook", ClockReading::now(), worker);
+  json.field("id", outcome.id)
+      .field("incident", outcome.incident)
+      .field("scope", outcome.scope)
+      .field("result", result_name(outcome.result));
+  if (outcome.pid != 0) {
+    json.field("hook_pid", outcome.pid).fixed("duration_ms", millis(outcome.took), 3);
+  }
+  if (outcome.exit_status) {
+    json.field("exit_status", *outcome.exit_status);
+  } else if (outcome.signal != 0) {
+    json.field("signal", outcome.signal).field("name", signal_name(outcome.signal));
+  }
+  if (outcome.pid != 0) {
+    json.field("output", outcome.output).field("output_bytes", outcome.output_bytes);
+  }
+  if (!outcome.reason.empty()) {
+    json.field("reason", outcome.reason);
+  }
   return std::move(json).finish();
 }
 

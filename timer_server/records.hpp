@@ -77,12 +77,40 @@ struct SentSignal {
 };
 
 enum class KillVerdict { kDead, kAlreadyGone, kUnkillable, kSpared };
+std::string_view verdict_name(KillVerdict verdict);
+
+// What became of a hook (hooks.hpp).
+enum class HookResult {
+  kExited,
+  kSignalled,
+  kTimedOut,
+  kStopped,  // the server ended first
+  kFailed,   // could not be started
+  kDropped,  // was not started
+};
+struct HookOutcome {
+  std::string id;
+  std::string incident;
+  std::string scope;
+  HookResult result = HookResult::kExited;
+  pid_t pid = 0;  // 0: it never ran
+  std::optional<int> exit_status;
+  int signal = 0;  // that ended it
+  Duration took{};
+  std::string output;  // the beginning of it
+  std::size_t output_bytes = 0;
+  std::string reason;
+
+  // "exited, exit status 1 after 20.5 ms", for a message.
+  [[nodiscard]] std::string text() const;
+};
 
 class Records {
  public:
   explicit Records(RecordOrigin origin);
 
   [[nodiscard]] const std::string& boot_id() const { return origin_.boot_id; }
+  [[nodiscard]] const std::string& host() const { return origin_.host; }
   // A name for the next expiry or incident, unique among all servers: "k3f9a2-1".
   std::string next_expiry_id();
   std::string next_incident_id();
@@ -116,6 +144,7 @@ class Records {
   std::string released_late(const WorkerIdentity& worker, const Expiry& expiry) const;
   std::string cut_by_max_timeout(const WorkerIdentity& worker, std::string_view scope,
                                  Duration asked, Duration granted) const;
+  std::string hook(const WorkerIdentity& worker, const HookOutcome& outcome) const;
   std::string rejected(std::uint64_t count, std::string_view reason, std::string_view line,
                        pid_t pid) const;
 

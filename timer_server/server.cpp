@@ -21,6 +21,8 @@ namespace {
 
 // After a stop was asked for: how long kills that are under way may take to end.
 constexpr Duration kStopLimit = std::chrono::seconds{2};
+// Then, how long hooks may go on.
+constexpr Duration kHookStopLimit = std::chrono::seconds{10};
 // And how long the log may take to reach the disk.
 constexpr Duration kLastSyncLimit = std::chrono::seconds{2};
 
@@ -28,9 +30,6 @@ constexpr Duration kLastSyncLimit = std::chrono::seconds{2};
 // instead the pipe, which can hold the work of a millisecond, is read once in a pause.
 constexpr std::size_t kFloodBytes = 2048;
 constexpr Duration kFloodPause = std::chrono::microseconds{200};
-
-// How soon to ask again for the status of a COMMAND whose tracer has not let go of it.
-constexpr Duration kReapAgain = std::chrono::milliseconds{100};
 
 // sd-event is C: nothing may be thrown through it. Memory or descriptors ran out in the middle of
 // something; the rest of the workers must stay watched.
@@ -43,11 +42,11 @@ void guarded(Handler&& handler) {
   }
 }
 
-constexpr std::array kSignals{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGCONT};
+constexpr std::array kSignals{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGCONT, SIGCHLD};
 
 }  // namespace
 
-Server::Server(Settings settings, Premises premises)
+Server::Server(Settings settings, Premises premises, Inheritance inheritance)
     : settings_(std::move(settings)),
       dir_(std::move(premises.dir)),
       restore_folder_(std::move(premises.restore_folder)),
@@ -56,6 +55,8 @@ Server::Server(Settings settings, Premises premises)
       page_folder_(std::move(premises.pages)),
       ended_statistics_(std::make_unique<EndedStatistics>(page_folder_.server_path(kEndedName))),
       records_(RecordOrigin::of_this_process(dir_)),
+      hooks_(settings_.on_expiry, environment_for_children(dir_, pipe_.path()),
+             std::move(inheritance), records_, *log_),
       side_threads_(settings_.realtime),
       ladder_(settings_.kill, records_, *log_, side_threads_,
               {.was_released =
@@ -67,7 +68,7 @@ Server::Server(Settings settings, Premises premises)
                .on_signal = [this](const Process& worker,
                                    bool is_final) { return on_signal_due(worker, is_final); },
                .on_end = [this](const KillOrder& order,
-                                KillVerdict verdict) { on_kill_ended(order, verdict); }}),
+                                const KillEnd& end) { on_kill_ended(order, end); }}),
       reader_(*this),
       now_(ClockReading::now()),
       next_sweep_(now_.mono + settings_.max_interval) {
@@ -82,6 +83,7 @@ Server::Server(Settings settings, Premises premises)
     ladder_.acknowledge_deaths();
     turn();
   }));
+  sources_.push_back(add_io(hooks_.event_fd(), kOrdinary, [this] { turn(); }));
 
   sd_event_source* source = nullptr;
   // Accuracy 1 us: the default would put a deadline off by up to 250 ms to save wakeups.
@@ -150,11 +152,6 @@ std::string Server::ready_line() const {
                      ::getpid());
 }
 
-void Server::attend(Command command) {
-  command_ = std::move(command);
-  command_source_ = add_io(command_->pidfd(), kDeathsFirst, [this] { on_command_ended(); });
-}
-
 // ---------------------------------------------------------------------------------------------
 // The rule of the product: read all signs of life, then judge, then carry out what was judged.
 // Whatever woke us - a request, a deadline, a record on disk - comes through here.
@@ -165,17 +162,23 @@ void Server::turn() {
   bury_the_dead();
   make_up_for_oversleep(clocks);
   save_pages();
-  judge(woke);
+  if (ending_by_.is_never()) {
+    judge(woke);
+  }
   const Instant now = Instant::now();
   if (now >= next_sweep_) {
     sweep(now);
   }
   report_rejections(now, false);
-  reap_command(now);
+  look_after_children(now);
   if (now >= next_halt_look_) {
     look_at_halted(now);
   }
   const Instant ladder_next = ladder_.advance(now);
+  if (now >= stop_by_) {
+    ladder_.give_up();
+  }
+  const Instant hooks_next = hooks_.advance(now);
   if (!log_->is_working(now)) {
     tell_log_news(now);
   }
@@ -183,9 +186,13 @@ void Server::turn() {
     ::sd_event_exit(loop_.get(), 0);
     return;
   }
-  arm(std::min({scan_wanted_ ? Instant{} : next_scan_, table_.next_deadline(), ladder_next,
-                next_sweep_, next_halt_look_, rejections_.next_report(), stop_by_, read_again_,
-                reap_again_}));
+  Instant next =
+      std::min({ladder_next, hooks_next, next_sweep_, next_halt_look_, rejections_.next_report(),
+                read_again_, reap_again_, reap_strangers_at_});
+  next = ending_by_.is_never() ? std::min({next, scan_wanted_ ? Instant{} : next_scan_,
+                                           table_.next_deadline(), stop_by_})
+                               : std::min(next, ending_by_);
+  arm(next);
 }
 
 // What is in the pipe now, but no more than it can hold: writers that never pause must not keep a
@@ -277,9 +284,15 @@ void Server::sweep(Instant now) {
   tell_log_news(now);
 }
 
+// From the moment at which only hooks are left nothing is judged any more: what is open then is the
+// next server's.
 bool Server::may_end(Instant now) {
   const bool asked = command_ ? command_status_.has_value() : stopping_ != nullptr;
-  return (asked && ladder_.idle()) || now >= stop_by_;
+  const bool is_done = asked && ladder_.idle() && (!forced_ || all_killed_);
+  if (ending_by_.is_never() && (is_done || now >= stop_by_)) {
+    ending_by_ = now + kHookStopLimit;
+  }
+  return !ending_by_.is_never() && (hooks_.idle() || now >= ending_by_);
 }
 
 // ---------------------------------------------------------------------------------------------
@@ -359,21 +372,12 @@ void Server::on_side_event() {
   turn();
 }
 
-void Server::on_command_ended() {
-  command_source_.reset();
-  reap_again_ = Instant{};
-  turn();
-}
-
-void Server::reap_command(Instant now) {
-  if (now < reap_again_) {
+void Server::on_signal(int signal, bool from_terminal) {
+  if (signal == SIGCHLD) {
+    reap_strangers_at_ = {};
+    turn();
     return;
   }
-  command_status_ = command_->exit_status();
-  reap_again_ = command_status_ ? Instant::never() : now + kReapAgain;
-}
-
-void Server::on_signal(int signal, bool from_terminal) {
   messages::debug("got {}", signal_name(signal));
   const bool ends = signal == SIGTERM || signal == SIGINT;
   if (!command_) {
@@ -389,15 +393,7 @@ void Server::on_signal(int signal, bool from_terminal) {
     command_->forward(signal, from_terminal);
     return;
   }
-  // The second one forces: COMMAND and what it started end now.
-  messages::warning("a second {}: killing COMMAND", signal_name(signal));
-  const std::vector<pid_t> spared{::getpid()};
-  const std::vector<Process> tree = companions_of(command_->process(), KillMode::kTree, spared);
-  command_->process().send_signal(SIGKILL);
-  for (const Process& process : tree) {
-    process.send_signal(SIGKILL);
-  }
-  begin_stop("forced");
+  force_end(signal);
 }
 
 void Server::begin_stop(const char* why) {
@@ -406,6 +402,8 @@ void Server::begin_stop(const char* why) {
     draining_ = true;
     stop_by_ = Instant::now() + kStopLimit;
     ladder_.hurry(Instant::now());
+  } else if (!ending_by_.is_never()) {
+    ending_by_ = {};  // told again: hooks are not waited for
   }
   turn();
 }
@@ -431,6 +429,7 @@ void Server::withdraw() {
   }
   pipe_.remove_from_path();
   take_last_words();
+  hooks_.give_up();
   record_stop();
   if (!log_->drain(kLastSyncLimit)) {
     messages::error("the log '{}' could not be written to the end", log_->path());

@@ -18,6 +18,8 @@
 #include "timer_server/ended_statistics.hpp"
 #include "timer_server/event_loop.hpp"
 #include "timer_server/halted.hpp"
+#include "timer_server/hooks.hpp"
+#include "timer_server/inheritance.hpp"
 #include "timer_server/kill_ladder.hpp"
 #include "timer_server/oversleep.hpp"
 #include "timer_server/page_folder.hpp"
@@ -53,7 +55,8 @@ struct Premises {
 
 class Server final : private RequestSink {
  public:
-  Server(Settings settings, Premises premises);
+  // `inheritance`: what children are to have in place of what this process has made of itself.
+  Server(Settings settings, Premises premises, Inheritance inheritance);
   ~Server() override;
   Server(const Server&) = delete;
   Server& operator=(const Server&) = delete;
@@ -146,7 +149,7 @@ class Server final : private RequestSink {
                                         std::size_t most = kMaxScopesPerWorker) const;
   std::shared_ptr<Incident> incident_now();
   std::vector<std::string> on_signal_due(const Process& process, bool is_final);
-  void on_kill_ended(const KillOrder& order, KillVerdict verdict);
+  void on_kill_ended(const KillOrder& order, const KillEnd& end);
 
   // The pipe's place, the log's state, signals, the end.
   void look_after_pipe();
@@ -160,8 +163,13 @@ class Server final : private RequestSink {
   EventSource add_io(int fd, int64_t priority, std::function<void()> handler);
   void on_log_event();
   void on_side_event();
+
+  // COMMAND, hooks, and whoever becomes our child (server_children.cpp).
   void on_command_ended();
-  void reap_command(Instant now);
+  void look_after_children(Instant now);
+  void force_end(int signal);
+  void kill_all_of_command();
+  void run_hook(const KillOrder& order, const KillEnd& end);
 
   const Settings settings_;
   const std::string dir_;
@@ -174,6 +182,7 @@ class Server final : private RequestSink {
   PageFolder page_folder_;
   std::unique_ptr<EndedStatistics> ended_statistics_;
   Records records_;
+  Hooks hooks_;
   SideThreads side_threads_;
   KillLadder ladder_;
   TimerTable table_;
@@ -223,6 +232,10 @@ class Server final : private RequestSink {
   bool draining_ = false;
   std::optional<int> command_status_;
   Instant reap_again_ = Instant::never();  // when to ask for it; never: it has not ended
+  Instant reap_strangers_at_;              // never: at the next SIGCHLD
+  bool forced_ = false;                    // COMMAND and what it started are being killed
+  bool all_killed_ = false;                // they are gone
+  Instant ending_by_ = Instant::never();   // all is done but for hooks, which have until then
 
   // Declared last: gone first, so no handler runs on what is gone already.
   EventLoop loop_;

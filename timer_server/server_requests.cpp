@@ -1,7 +1,6 @@
 // The server's requests: who may ask, for whom, and what is granted.
 // SPDX-License-Identifier: MIT
 #include <fmt/format.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -9,6 +8,7 @@
 
 #include "common/limits.hpp"
 #include "common/scope_name.hpp"
+#include "timer_server/hardening.hpp"
 #include "timer_server/messages.hpp"
 #include "timer_server/server.hpp"
 
@@ -26,22 +26,6 @@ Duration duration_from(double seconds) {
     return kForever;
   }
   return Duration{std::llround(std::max(ns, 0.0))};
-}
-
-// A pidfd and, of a worker of the pipe, the page of its timers; the rest is for the pipe, the log,
-// /proc, and the descendants of a worker that is killed.
-constexpr std::size_t kReservedDescriptors = 128;
-constexpr std::size_t kDescriptorsPerWorker = 2;
-
-std::size_t most_workers() {
-  rlimit limit{};
-  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) {
-    return kMaxWorkers;
-  }
-  const std::size_t for_workers = limit.rlim_cur > 2 * kReservedDescriptors
-                                      ? limit.rlim_cur - kReservedDescriptors
-                                      : limit.rlim_cur / 2;
-  return std::min(for_workers / kDescriptorsPerWorker, kMaxWorkers);
 }
 
 // A name or its bounded form; `storage` holds the latter.

@@ -4,14 +4,14 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <signal.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <charconv>
 
 #include "common/duration_text.hpp"
 #include "common/limits.hpp"
 #include "common/scope_page.hpp"
+#include "timer_server/hardening.hpp"
+#include "timer_server/kill_path_check.hpp"
 #include "timer_server/messages.hpp"
 #include "timer_server/server.hpp"
 
@@ -29,25 +29,6 @@ constexpr std::size_t kMaxIncidentScopesOfFew = 4096;
 constexpr std::string_view kEndedInside = "the worker ended inside the scope";
 // Scopes that the server's last record lists.
 constexpr std::size_t kMaxLeftScopes = 8192;
-
-// May this process trace others of its user? Yama's scope 0, or CAP_SYS_PTRACE.
-bool may_ptrace() {
-  const auto yama = read_small_file("/proc/sys/kernel/yama/ptrace_scope");
-  if (!yama || yama->starts_with('0')) {
-    return true;
-  }
-  constexpr std::uint64_t kCapSysPtrace = std::uint64_t{1} << 19;
-  constexpr std::string_view kKey = "\nCapEff:\t";
-  const auto status = read_small_file("/proc/self/status");
-  const std::size_t at = status ? status->find(kKey) : std::string::npos;
-  if (at == std::string::npos) {
-    return false;
-  }
-  std::uint64_t capabilities = 0;
-  const char* const begin = status->data() + at + kKey.size();
-  std::from_chars(begin, status->data() + status->size(), capabilities, 16);
-  return (capabilities & kCapSysPtrace) != 0;
-}
 
 std::string who(const WorkerIdentity& worker) {
   const auto& facts = *worker.facts;
@@ -171,15 +152,16 @@ std::vector<std::string> Server::on_signal_due(const Process& process, bool is_f
   return cancelled;
 }
 
-void Server::on_kill_ended(const KillOrder& order, KillVerdict verdict) {
+void Server::on_kill_ended(const KillOrder& order, const KillEnd& end) {
   const std::string& id = order.expiries.front().id;
-  if (verdict == KillVerdict::kUnkillable) {
+  if (end.verdict == KillVerdict::kUnkillable) {
     unkillable_.push_back(order.worker.process);
     messages::error("{} is still alive after SIGKILL ({})", who(order.worker), id);
-  } else if (verdict == KillVerdict::kDead) {
+  } else if (end.verdict == KillVerdict::kDead) {
     ++killed_;
     messages::info("{} is dead ({})", who(order.worker), id);
   }
+  run_hook(order, end);
   // Who outlived it all is watched again when it asks for it.
   Worker* const worker = table_.find_worker(order.worker.process->pid);
   if (worker != nullptr && worker->process == order.worker.process) {
@@ -264,11 +246,18 @@ void Server::record_start() const {
       .field("log_max_bytes", settings_.log_max_bytes)
       .end_object();
   json.field("adopted_scopes", adopted_scopes_).field("ended_scopes", put_away_scopes_);
-  const auto self = open_process(::getpid());
+  const KillPath path = check_kill_path();
+  if (!path.signal) {
+    messages::warning("workers can't be killed here: {}", path.trouble);
+  }
   json.begin_object("may")
-      .field("signal", self && self->send_signal(0))
-      .field("ptrace", may_ptrace())
-      .field("kernel_stacks", read_small_file("/proc/self/stack").has_value())
+      .field("signal", path.signal)
+      .field("ptrace", path.ptrace)
+      .field("kernel_stacks", path.kernel_stacks)
+      .end_object();
+  json.begin_object("limits")
+      .field("descriptors", descriptor_limit())
+      .field("workers", most_workers())
       .end_object();
   log_->append(std::move(json).finish());
 }

@@ -113,6 +113,8 @@ void add_options(CLI::App& app, Settings& settings) {
   add_duration("--evidence-timeout", settings.kill.evidence_timeout,
                "longest delay of a signal for evidence");
   add_duration("--kill-wait", settings.kill.kill_wait, "time to die in, else unkillable");
+  add(app, "--on-expiry", "CMD", "shell command for each worker whose kill has ended",
+      [&](const std::string& word) { settings.on_expiry = word; });
   app.add_flag("--dry-run", settings.kill.dry_run, "record expiries, signal nobody");
   app.add_flag("--realtime", settings.realtime, "run above ordinary work (SCHED_RR)");
   const auto take_level = [&](const std::string& word) {

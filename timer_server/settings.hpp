@@ -28,6 +28,7 @@ struct Settings {
   // What to do with a worker that is stopped, frozen or traced at its deadline.
   enum class Stopped { kDefer, kKill };
   Stopped stopped = Stopped::kDefer;
+  std::string on_expiry;  // a shell command; empty: none
   bool realtime = false;
   messages::Level log_level = messages::Level::kInfo;
   std::vector<std::string> command;  // empty: serve until told to stop

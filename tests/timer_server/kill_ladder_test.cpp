@@ -92,7 +92,7 @@ struct Stage {
         KillLadder::Listener{
             .was_released = [](const Expiry&) { return false; },
             .on_signal = [](const Process&, bool) { return std::vector<std::string>{}; },
-            .on_end = [this](const KillOrder&, KillVerdict verdict) { ended.push_back(verdict); }});
+            .on_end = [this](const KillOrder&, const KillEnd& end) { ended.push_back(end.verdict); }});
   }
 };
 

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: MIT
+#include "timer_server/kill_path_check.hpp"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/ptrace.h>
+#include <unistd.h>
+
+#include <array>
+#include <charconv>
+
+#include "common/posix.hpp"
+#include "common/proc_files.hpp"
+#include "common/result.hpp"
+#include "timer_server/own_children.hpp"
+#include "timer_server/process.hpp"
+
+namespace filetimer {
+namespace {
+
+// Yama's scope 1 lets us trace our children, but not the workers that somebody else started: there
+// it takes scope 0, or CAP_SYS_PTRACE.
+bool yama_allows_strangers() {
+  const auto yama = read_small_file("/proc/sys/kernel/yama/ptrace_scope");
+  if (!yama || yama->starts_with('0')) {
+    return true;
+  }
+  constexpr std::uint64_t kCapSysPtrace = std::uint64_t{1} << 19;
+  constexpr std::string_view kKey = "\nCapEff:\t";
+  const auto status = read_small_file("/proc/self/status");
+  const std::size_t at = status ? status->find(kKey) : std::string::npos;
+  if (at == std::string::npos) {
+    return false;
+  }
+  std::uint64_t capabilities = 0;
+  const char* const begin = status->data() + at + kKey.size();
+  std::from_chars(begin, status->data() + status->size(), capabilities, 16);
+  return (capabilities & kCapSysPtrace) != 0;
+}
+
+std::string reason() {
+  return std::generic_category().message(errno);
+}
+
+bool ends_within(const UniqueFd& pidfd, Duration bound) {
+  pollfd poll{pidfd.get(), POLLIN, 0};
+  const auto ms = std::chrono::ceil<std::chrono::milliseconds>(bound).count();
+  return retry_eintr([&] { return ::poll(&poll, 1, static_cast<int>(ms)); }) > 0;
+}
+
+}  // namespace
+
+KillPath check_kill_path() {
+  KillPath path;
+  // The child waits for the end of this pipe: where it can't be killed it still ends, with us at
+  // the latest.
+  std::array<int, 2> ends{};
+  if (::pipe2(ends.data(), O_CLOEXEC) != 0) {
+    path.trouble = fmt::format("cannot make a pipe: {}", reason());
+    return path;
+  }
+  const UniqueFd waited_for(ends[0]);
+  UniqueFd held(ends[1]);
+  OwnChild child = OwnChild::start([&] {
+    const pid_t pid = ::fork();
+    if (pid == 0) {
+      ::close(held.get());
+      char byte = 0;
+      (void)!::read(waited_for.get(), &byte, 1);
+      ::_exit(0);
+    }
+    return pid;
+  });
+  if (!child) {
+    path.trouble = fmt::format("cannot fork: {}", reason());
+    return path;
+  }
+  Process process;
+  process.pid = child.pid();
+  process.pidfd = open_pidfd(process.pid);
+  if (!process.pidfd) {
+    path.trouble = fmt::format("pidfd_open: {}", reason());
+    return path;
+  }
+  const std::string folder = fmt::format("/proc/{}", process.pid);
+  path.kernel_stacks = read_small_file(folder + "/stack").has_value();
+  path.ptrace =
+      ::ptrace(PTRACE_SEIZE, process.pid, nullptr, nullptr) == 0 && yama_allows_strangers();
+  const Instant sent = Instant::now();
+  if (!process.send_signal(0) || !process.send_signal(SIGKILL)) {
+    path.trouble = fmt::format("pidfd_send_signal: {}", reason());
+    return path;
+  }
+  if (!ends_within(process.pidfd, kDeathLimit)) {
+    path.trouble = "a process of our own that was sent SIGKILL did not die";
+    return path;
+  }
+  path.died_after = Instant::now() - sent;
+  path.signal = true;
+  return path;
+}
+
+}  // namespace filetimer

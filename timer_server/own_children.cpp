@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: MIT
+#include "timer_server/own_children.hpp"
+
+#include <sys/wait.h>
+
+#include <algorithm>
+#include <mutex>
+
+#include "common/posix.hpp"
+
+namespace filetimer {
+namespace {
+
+// Of the whole process, as its children are.
+struct Registry {
+  std::mutex mutex;
+  std::vector<pid_t> pids;
+};
+
+Registry& registry() {
+  static Registry* const one = new Registry;  // side threads may outlive main()
+  return *one;
+}
+
+}  // namespace
+
+OwnChild OwnChild::start(const std::function<pid_t()>& fork) {
+  Registry& all = registry();
+  OwnChild child;
+  const std::lock_guard lock(all.mutex);
+  all.pids.reserve(all.pids.size() + 1);  // nothing may fail once it is there
+  child.pid_ = std::max(fork(), 0);
+  if (child) {
+    all.pids.push_back(child.pid_);
+  }
+  return child;
+}
+
+OwnChild& OwnChild::operator=(OwnChild&& other) noexcept {
+  if (this != &other) {
+    disown();
+    pid_ = std::exchange(other.pid_, 0);
+  }
+  return *this;
+}
+
+// Under the lock, so that its pid leaves the registry before it can be that of another child.
+std::optional<ChildEnd> OwnChild::reap() {
+  Registry& all = registry();
+  const std::lock_guard lock(all.mutex);
+  siginfo_t info{};
+  const int result = retry_eintr(
+      [&] { return ::waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG); });
+  if (result == 0 && info.si_pid == 0) {
+    return std::nullopt;
+  }
+  std::erase(all.pids, std::exchange(pid_, 0));
+  ChildEnd end;
+  if (result == 0 && info.si_code == CLD_EXITED) {
+    end.exit_status = info.si_status;
+  } else if (result == 0) {
+    end.signal = info.si_status;
+  }
+  return end;
+}
+
+ChildEnd OwnChild::wait() {
+  for (;;) {
+    siginfo_t info{};
+    retry_eintr([&] { return ::waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOWAIT); });
+    if (const auto end = reap()) {
+      return *end;
+    }
+  }
+}
+
+void OwnChild::disown() {
+  if (pid_ > 0 && !reap()) {
+    Registry& all = registry();
+    const std::lock_guard lock(all.mutex);
+    std::erase(all.pids, std::exchange(pid_, 0));
+  }
+}
+
+std::vector<pid_t> own_children() {
+  Registry& all = registry();
+  const std::lock_guard lock(all.mutex);
+  return all.pids;
+}
+
+bool reap_strangers() {
+  Registry& all = registry();
+  const std::lock_guard lock(all.mutex);
+  for (;;) {
+    siginfo_t info{};
+    // WNOWAIT: only a look, it stays to be waited for.
+    const int result =
+        retry_eintr([&] { return ::waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT); });
+    if (result != 0 || info.si_pid == 0) {
+      return true;
+    }
+    if (std::ranges::find(all.pids, info.si_pid) != all.pids.end()) {
+      return false;
+    }
+    retry_eintr(
+        [&] { return ::waitid(P_PID, static_cast<id_t>(info.si_pid), &info, WEXITED | WNOHANG); });
+  }
+}
+
+}  // namespace filetimer
