@@ -137,6 +137,32 @@ int ignore_term_tree(const Arguments& args) {
   return tree(args);
 }
 
+// COUNT: as COMMAND, ignores SIGTERM; below it is a worker that makes orphans: their parent has
+// ended when they say who they are.
+int orphans(const Arguments& args) {
+  std::signal(SIGTERM, SIG_IGN);
+  const pid_t worker = ::fork();
+  if (worker == 0) {
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    for (int i = 0; i < std::stoi(args.at(0)); ++i) {
+      const pid_t between = ::fork();
+      if (between == 0) {
+        fork_off([parent = ::getpid()] {
+          while (::getppid() == parent) {
+            ::sched_yield();
+          }
+          say("orphan=" + std::to_string(::getpid()));
+        });
+        ::_exit(0);
+      }
+      ::waitpid(between, nullptr, 0);
+    }
+    wait_for_ever();
+  }
+  say("pid=" + std::to_string(::getpid()));
+  wait_for_ever();
+}
+
 // PGID: a member of another process's group.
 int join_group(const Arguments& args) {
   if (::setpgid(0, std::stoi(args.at(0))) != 0) {
@@ -356,6 +382,7 @@ int main(int argc, char** argv) {
       {"raise", raise_signal},
       {"tree", tree},
       {"ignore-term-tree", ignore_term_tree},
+      {"orphans", orphans},
       {"join-group", join_group},
       {"become", become},
       {"exec-block", exec_block},

@@ -1,0 +1,253 @@
+// --on-expiry as its users have it: a shell command, a worker that is killed, a server that stops
+// or is killed in between. SPDX-License-Identifier: MIT
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+#include <sys/resource.h>
+
+#include <csignal>
+#include <map>
+
+#include "tests/process/harness.hpp"
+#include "tests/process/requests.hpp"
+#include "tests/process/worker.hpp"
+
+using namespace filetimer::testing;
+using namespace std::chrono_literals;
+
+namespace {
+
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+Record wait_for_hook(const Server& server, pid_t pid) {
+  return server.wait_for("hook", pid);
+}
+
+// Says on its output how the expiry ended.
+const std::string kSayVerdict = "echo $FILETIMER_VERDICT";
+
+std::string verdict_told(const Server& server, pid_t pid) {
+  const std::string output = wait_for_hook(server, pid).text("output");
+  return output.substr(0, output.find('\n'));
+}
+
+}  // namespace
+
+TEST_CASE("a hook runs once the worker is dead and both records are in the log") {
+  const TempDir temp;
+  // What it reads, what it is told, and what it finds in the log.
+  Server server(
+      temp, {"--on-expiry", fmt::format("cat > {0}/in; env | grep ^FILETIMER_ | sort > {0}/env; "
+                                        "kill -0 $FILETIMER_PID 2> {0}/kill; "
+                                        "grep -c \\\"$FILETIMER_ID\\\" $FILETIMER_LOG > {0}/lines; "
+                                        "echo said; exit 5",
+                                        temp.path())});
+  Worker worker("block", {.environment = {{"RANK", "3"}, {"SLURM_JOB_ID", "4711"}}});
+  server.send(acquire_past(worker.pid(), "for\\\"ward"));
+  CHECK(worker.status() == killed_by(SIGKILL));
+  const Record hook = wait_for_hook(server, worker.pid());
+  const Record expired = server.wait_for("expired", worker.pid());
+  const Record killed = server.wait_for("killed", worker.pid());
+  CHECK(read_file(temp.path("in")) == expired.line() + "\n" + killed.line() + "\n");
+  CHECK(read_file(temp.path("env")) ==
+        fmt::format("FILETIMER_DIR={}\nFILETIMER_HOST={}\nFILETIMER_ID={}\nFILETIMER_INCIDENT={}\n"
+                    "FILETIMER_JOB_ID=4711\nFILETIMER_LOG={}\nFILETIMER_PID={}\nFILETIMER_RANK=3\n"
+                    "FILETIMER_SCOPE=for\"ward\nFILETIMER_VERDICT=dead\n",
+                    server.dir(), killed.text("host"), killed.text("id"), killed.text("incident"),
+                    server.log(), worker.pid()));
+  CHECK_FALSE(read_file(temp.path("kill")).empty());  // no such process
+  // `incident`, `expired`, `evidence`, `killed`
+  CHECK(read_file(temp.path("lines")) == "4\n");
+  CHECK(hook.text("id") == killed.text("id"));
+  CHECK(hook.text("incident") == killed.text("incident"));
+  CHECK(hook.text("result") == "exited");
+  CHECK(hook.integer("exit_status") == 5);
+  CHECK(hook.text("output") == "said\n");
+  CHECK(hook.integer("rank") == 3);
+  server.wait_for_message("--on-expiry for " + killed.text("id") + ": exited, exit status 5");
+}
+
+TEST_CASE("a hook is told of workers that were spared, outlived it, or had gone") {
+  const TempDir temp;
+  SUBCASE("dry run") {
+    Server server(temp, {"--dry-run", "--on-expiry", kSayVerdict});
+    Worker worker("block");
+    server.send(acquire_past(worker.pid(), "s"));
+    CHECK(verdict_told(server, worker.pid()) == "spared");
+    CHECK(worker.is_alive());
+  }
+  SUBCASE("signal 0") {
+    Server server(temp, {"--on-expiry", kSayVerdict});
+    Worker worker("block");
+    server.send(acquire_past(worker.pid(), "s", 0));
+    CHECK(verdict_told(server, worker.pid()) == "spared");
+  }
+  SUBCASE("one signal and no more") {
+    Server server(temp, {"--kill-wait", "100ms", "--on-expiry", kSayVerdict});
+    Worker worker("ignore-term");
+    server.send(acquire_past(worker.pid(), "s", SIGTERM));
+    CHECK(verdict_told(server, worker.pid()) == "spared");
+    CHECK(worker.is_alive());
+  }
+}
+
+TEST_CASE("of several scopes of one worker that expire together there is one hook") {
+  const TempDir temp;
+  Server server(temp, {"--on-expiry", "cat; echo run >> " + temp.path("runs")});
+  Worker worker("block");
+  server.send(acquire_past(worker.pid(), "a") + acquire_past(worker.pid(), "b") +
+              acquire_past(worker.pid(), "c"));
+  const Record hook = wait_for_hook(server, worker.pid());
+  CHECK(count(server.records(), "expired", worker.pid()) == 3);
+  server.barrier();  // whose own hook is the second one
+  REQUIRE(wait_until([&] { return count(server.records(), "hook") == 2; }));
+  CHECK(count(server.records(), "hook", worker.pid()) == 1);
+}
+
+TEST_CASE("hooks that hang hold up neither kills nor, once it is told twice, the server's stop") {
+  const TempDir temp;
+  Server server(temp, {"--on-expiry", "exec sleep 1000"});
+  constexpr int kMoreThanRun = 12;
+  for (int i = 0; i < kMoreThanRun; ++i) {
+    Worker worker("block");
+    server.send(acquire_past(worker.pid(), "s"));
+    CHECK(worker.status() == killed_by(SIGKILL));
+    CHECK(server.wait_for("killed", worker.pid()).text("verdict") == "dead");
+  }
+  server.process().signal(SIGTERM);
+  // It waits for hooks alone: nothing new is granted.
+  Worker marker("block");
+  int markers = 0;
+  REQUIRE(wait_until([&] {
+    server.send(acquire_far(marker.pid(), std::to_string(++markers)));
+    return count(server.records(), "rejected") > 0;
+  }));
+  CHECK(server.process().is_alive());
+  server.process().signal(SIGTERM);
+  CHECK(server.process().status() == exited(0));
+  const Records records = server.records();
+  CHECK(records.back().is("server_stopped"));
+  std::map<std::string, int> results;
+  for (const Record& record : records) {
+    if (record.is("hook")) {
+      ++results[record.text("result")];
+    }
+  }
+  CHECK(results == std::map<std::string, int>{{"stopped", 8}, {"dropped", kMoreThanRun - 8}});
+}
+
+TEST_CASE("a server that stops waits for the hooks of those it killed") {
+  const TempDir temp;
+  const std::string hook = fmt::format(
+      "echo > {0}/began; until [ -e {0}/go ]; do sleep 0.01; done; "
+      "echo > {0}/done",
+      temp.path());
+  Server server(temp, {"--grace", "1h", "--on-expiry", hook});
+  Worker worker("ignore-term");
+  server.send(acquire_past(worker.pid(), "s", SIGTERM));
+  REQUIRE(wait_until([&] { return count(server.records(), "expired", worker.pid()) == 1; }));
+  server.process().signal(SIGTERM);  // the grace is cut short: killed in the stop itself
+  CHECK(worker.status() == killed_by(SIGKILL));
+  REQUIRE(wait_until([&] { return exists(temp.path("began")); }));
+  CHECK(server.process().is_alive());
+  write_file(temp.path("go"), "");
+  CHECK(server.process().status() == exited(0));
+  CHECK(exists(temp.path("done")));
+  const Records records = server.records();
+  CHECK(count(records, "hook", worker.pid()) == 1);
+  CHECK(records.back().is("server_stopped"));
+}
+
+TEST_CASE("what expires while only hooks are waited for is left to the next server") {
+  const TempDir temp;
+  const std::string hook =
+      fmt::format("echo > {0}/began; until [ -e {0}/go ]; do sleep 0.01; done", temp.path());
+  Server server(temp, {"--on-expiry", hook});
+  Worker killed("block");
+  Worker late("block");
+  server.send(acquire_past(killed.pid(), "s") + acquire(late.pid(), "s", 1500ms));
+  CHECK(killed.status() == killed_by(SIGKILL));
+  REQUIRE(wait_until([&] { return exists(temp.path("began")); }));
+  server.process().signal(SIGTERM);
+  const auto past = std::chrono::steady_clock::now() + 1600ms;
+  REQUIRE(wait_until([&] { return std::chrono::steady_clock::now() > past; }));
+  CHECK(server.process().is_alive());
+  CHECK(late.is_alive());
+  write_file(temp.path("go"), "");
+  CHECK(server.process().status() == exited(0));
+  CHECK(count(server.records(), "expired", late.pid()) == 0);
+  Server next(temp);
+  CHECK(late.status() == killed_by(SIGKILL));
+}
+
+TEST_CASE("the hook of a kill that a dead server had begun is run by the next") {
+  const TempDir temp;
+  const std::vector<std::string> args{"--on-expiry", "cat; " + kSayVerdict};
+  Worker killed_later("ignore-term");
+  Worker gone("ignore-term");
+  {
+    Server server(temp, {"--grace", "1h", "--on-expiry", "echo > " + temp.path("too-early")});
+    server.send(acquire_past(killed_later.pid(), "s", SIGTERM) +
+                acquire_past(gone.pid(), "s", SIGTERM));
+    server.wait_for("expired", killed_later.pid());
+    server.wait_for("expired", gone.pid());
+    server.process().signal(SIGKILL);
+    CHECK(server.process().status() == killed_by(SIGKILL));
+  }
+  CHECK_FALSE(exists(temp.path("too-early")));
+  gone.signal(SIGKILL);
+  CHECK(gone.status() == killed_by(SIGKILL));
+  Server next(temp, args);
+  wait_for_hook(next, gone.pid());
+  CHECK(next.stop() == exited(0));  // which cuts the grace of the other one short
+  for (const auto& [pid, verdict] :
+       std::map<pid_t, std::string>{{killed_later.pid(), "dead"}, {gone.pid(), "already_gone"}}) {
+    CAPTURE(verdict);
+    const Record hook = wait_for_hook(next, pid);
+    CHECK(hook.integer("exit_status") == 0);
+    const Record expired = next.wait_for("expired", pid);
+    const Record killed = next.wait_for("killed", pid);
+    CHECK(killed.text("verdict") == verdict);
+    const std::string said = expired.line() + "\n" + killed.line() + "\n" + verdict + "\n";
+    CHECK(hook.text("output") == said.substr(0, 1024));
+    CHECK(hook.integer("output_bytes") == static_cast<std::int64_t>(said.size()));
+  }
+}
+
+TEST_CASE("with a COMMAND that ends the hooks of its workers still run") {
+  const TempDir temp;
+  const Finished finished = run_server(
+      temp, {"--dir", temp.path("run"), "--on-expiry", "sleep 0.2; echo > " + temp.path("ran"),
+             "--", worker_path(), "hang", "forward", "0.05"});
+  CHECK(finished.status == exited(128 + SIGKILL));
+  CHECK(exists(temp.path("ran")));
+}
+
+TEST_CASE("a hook has the settings of the server's caller, and nothing of the server's is open") {
+  const TempDir temp;
+  const auto as_a_caller = [] {
+    std::signal(SIGINT, SIG_IGN);
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGUSR1);
+    ::sigprocmask(SIG_BLOCK, &set, nullptr);
+    const rlimit files{512, 2048};
+    ::setrlimit(RLIMIT_NOFILE, &files);
+  };
+  Child alone({.argv = {"/bin/sh", "-c", worker_path() + " inherited"},
+               .out = temp.path("alone"),
+               .in_child = as_a_caller});
+  CHECK(alone.status() == exited(0));
+  Child server({.argv = {server_path(), "--dir", temp.path("run"), "--realtime", "--on-expiry",
+                         worker_path() + " inherited > " + temp.path("hook")},
+                .in_child = as_a_caller});
+  REQUIRE(wait_until([&] { return exists(temp.path("run/requests")); }));
+  Worker worker("block");
+  send_raw(temp.path("run/requests"), acquire_past(worker.pid(), "s"));
+  CHECK(worker.status() == killed_by(SIGKILL));
+  REQUIRE(wait_until(
+      [&] { return count(read_log(temp.path("run/expired.jsonl")), "hook", worker.pid()) == 1; }));
+  CHECK(contains(read_file(temp.path("alone")), "oom_score_adj"));
+  CHECK(read_file(temp.path("hook")) == read_file(temp.path("alone")));
+}
