@@ -46,6 +46,7 @@ TEST_CASE("A child has the oom score, the limits and the signal mask that it is 
   Inheritance inheritance = Inheritance::of_this_process();
   inheritance.oom_score_adj = "731";
   inheritance.files.rlim_cur = 77;
+  ::sigemptyset(&inheritance.mask);
   ::sigaddset(&inheritance.mask, SIGUSR2);
   CHECK(output_of(shell("cat /proc/self/oom_score_adj; ulimit -n"), inheritance) == "731\n77\n");
   CHECK(output_of({"grep", "SigBlk", "/proc/self/status"}, inheritance) ==

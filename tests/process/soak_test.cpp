@@ -1,0 +1,185 @@
+// A server for as long as $FILETIMER_SOAK_SECONDS says: workers of both ways in come and go,
+// expire, are killed with and without grace, end inside their scopes; hooks run, orphans arrive,
+// the log is rotated. Its memory and its descriptors stay what they were when it had warmed up.
+// SPDX-License-Identifier: MIT
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <csignal>
+#include <cstdlib>
+#include <filesystem>
+#include <sstream>
+
+#include "tests/process/harness.hpp"
+#include "tests/process/requests.hpp"
+#include "tests/process/worker.hpp"
+
+using namespace filetimer::testing;
+using namespace std::chrono_literals;
+
+namespace {
+
+namespace fs = std::filesystem;
+using Clock = std::chrono::steady_clock;
+
+constexpr int kSamples = 10;
+constexpr int kWarmUp = 3;          // samples that are not compared with
+constexpr std::size_t kNames = 64;  // of scopes
+// What a heap may be larger at one moment than at another. A leak of 100 bytes a worker is more
+// than that in ten minutes.
+constexpr long kGrowthKb = 1024;
+
+std::chrono::seconds duration() {
+  const char* const text = std::getenv("FILETIMER_SOAK_SECONDS");
+  return std::chrono::seconds{text == nullptr ? 20 : std::stoi(text)};
+}
+
+struct Sample {
+  long resident_kb = 0;
+  long descriptors = 0;
+};
+
+long resident_kb(pid_t pid) {
+  std::istringstream words(read_file(fmt::format("/proc/{}/statm", pid)));
+  long size = 0;
+  long pages = 0;
+  words >> size >> pages;
+  return pages * ::sysconf(_SC_PAGESIZE) / 1024;
+}
+
+long descriptors(pid_t pid) {
+  const fs::directory_iterator begin(fmt::format("/proc/{}/fd", pid));
+  return std::distance(begin, fs::directory_iterator());
+}
+
+bool has_zombies(pid_t pid) {
+  std::istringstream children(read_file(fmt::format("/proc/{0}/task/{0}/children", pid)));
+  for (pid_t child = 0; children >> child;) {
+    const std::string stat = read_file(fmt::format("/proc/{}/stat", child));
+    const std::size_t end = stat.rfind(')');
+    if (end != stat.npos && stat.compare(end, 3, ") Z") == 0) {
+      return true;
+    }
+  }
+  return false;
+}
+
+class Soak {
+ public:
+  void round();
+  Sample sample();
+  [[nodiscard]] int workers() const { return workers_; }
+  [[nodiscard]] int kills() const { return kills_; }
+  ExitStatus stop() {
+    server_.process().signal(SIGTERM);
+    return server_.process().status();
+  }
+
+ private:
+  std::string name(std::size_t of) const {
+    return fmt::format("step {}", (rounds_ * 7 + of) % kNames);
+  }
+  void expect_killed(Worker& worker) {
+    CHECK(worker.status() == killed_by(SIGKILL));
+    ++kills_;
+  }
+
+  const TempDir temp_;
+  // COMMAND makes orphans; each hook leaves one byte.
+  Server server_{temp_,
+                 {.args = {"--grace", "20ms", "--log-max", "1M", "--max-interval", "1s",
+                           "--on-expiry", "cat > /dev/null; printf . >> " + temp_.path("hooks")},
+                  .command = {"/bin/sh", "-c", "while :; do (sleep 0.01 &); sleep 0.05; done"}}};
+  std::size_t rounds_ = 0;
+  int workers_ = 0;
+  int kills_ = 0;
+};
+
+void Soak::round() {
+  ++rounds_;
+  std::vector<std::unique_ptr<Worker>> expiring;
+  for (const char* mode : {"block", "ignore-term", "block"}) {
+    expiring.push_back(std::make_unique<Worker>(mode));
+  }
+  for (int i = 0; i < 2; ++i) {
+    auto paged = page_worker(server_.dir(), fmt::format("w-{}-{}", rounds_, i));
+    REQUIRE(paged->ask("hint") == "ok");
+    paged->ask(fmt::format("open 1 {} 3600000", "outer"));
+    paged->ask("release 1");
+    expiring.push_back(std::move(paged));
+  }
+  Worker leaves_open("on-eof", {.args = {"0"}});
+  Worker healthy("on-eof", {.args = {"0"}});
+  std::string lines = "no request\n";
+  for (std::size_t i = 0; i < 3; ++i) {
+    lines += acquire_far(expiring[i]->pid(), name(i));
+    lines += acquire_far(healthy.pid(), name(i)) + release(healthy.pid(), name(i));
+  }
+  lines += acquire_far(leaves_open.pid(), name(3));
+  lines += acquire_past(expiring[0]->pid(), name(4));
+  lines += acquire_past(expiring[1]->pid(), name(5), SIGTERM);
+  lines += acquire(expiring[2]->pid(), name(6), 10ms);
+  server_.send(lines);
+  expiring[3]->ask("open 0 forward 5");
+  expiring[4]->ask("open 0 backward 10");
+  for (const std::size_t paged : {3U, 4U}) {
+    REQUIRE(expiring[paged]->ask("hint") == "ok");
+  }
+  for (const auto& worker : expiring) {
+    expect_killed(*worker);
+  }
+  for (Worker* const worker : {&leaves_open, &healthy}) {
+    worker->let_go();
+    CHECK(worker->status() == exited(0));
+  }
+  workers_ += static_cast<int>(expiring.size()) + 2;
+}
+
+// When all hooks have run and everybody has been buried.
+Sample Soak::sample() {
+  REQUIRE(wait_until([&] {
+    std::error_code none;
+    return fs::file_size(temp_.path("hooks"), none) == static_cast<std::uintmax_t>(kills_);
+  }));
+  REQUIRE(wait_until([&] { return !has_zombies(server_.pid()); }));
+  REQUIRE(wait_until([&] { return fs::is_empty(server_.dir() + "/scopes/.owners"); }));
+  Sample sample;
+  long fewest = descriptors(server_.pid());
+  // A descriptor may be open for a moment, for a look at /proc.
+  wait_until(
+      [&] {
+        fewest = std::min(fewest, descriptors(server_.pid()));
+        return false;
+      },
+      50ms);
+  sample.resident_kb = resident_kb(server_.pid());
+  sample.descriptors = fewest;
+  return sample;
+}
+
+}  // namespace
+
+TEST_CASE("nothing of the server grows while workers come and go") {
+  const Clock::time_point begin = Clock::now();
+  Soak soak;
+  std::vector<Sample> samples;
+  for (int i = 1; i <= kSamples; ++i) {
+    while (Clock::now() - begin < duration() * i / kSamples) {
+      soak.round();
+    }
+    samples.push_back(soak.sample());
+    fmt::print("{:>4} s  {:>6} workers  {:>6} killed  {:>6} KiB resident  {} descriptors\n",
+               std::chrono::duration_cast<std::chrono::seconds>(Clock::now() - begin).count(),
+               soak.workers(), soak.kills(), samples.back().resident_kb,
+               samples.back().descriptors);
+    std::fflush(stdout);
+  }
+  const Sample& warm = samples[kWarmUp - 1];
+  const Sample& last = samples.back();
+  CHECK(last.descriptors <= warm.descriptors);
+  CHECK(last.resident_kb <= warm.resident_kb + kGrowthKb);
+  CHECK(soak.stop() == exited(128 + SIGTERM));
+}
