@@ -243,6 +243,7 @@ void Server::record_start() const {
       .field("evidence", settings_.kill.evidence ? "proc" : "none")
       .field("dry_run", settings_.kill.dry_run)
       .field("realtime", settings_.realtime)
+      .field("on_expiry", !settings_.on_expiry.empty())
       .field("log_max_bytes", settings_.log_max_bytes)
       .end_object();
   json.field("adopted_scopes", adopted_scopes_).field("ended_scopes", put_away_scopes_);

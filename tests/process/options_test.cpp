@@ -73,6 +73,8 @@ TEST_CASE("what is no option or no value of one is bad usage, quoted on one line
            {{"--log-max", "64MM"}, "'64MM'"},
            {{"--log-max", "99999999999999999999"}, "'99999999999999999999'"},
            {{"--log-level", "loud"}, "'loud'"},
+           {{"--on-expiry"}, "--on-expiry"},
+           {{"--on-expiry", ""}, "''"},
            {{"--dry-run=maybe"}, "maybe"},
            {{"--config", temp.path("missing.toml")}, temp.path("missing.toml")}}) {
     check_usage(temp, bad);
@@ -98,13 +100,13 @@ TEST_CASE("--help lists every option with its default, and the exit table") {
   const Finished finished = run_server(temp, {"--help"});
   CHECK(finished.status == exited(0));
   CHECK(finished.err.empty());
-  for (const char* word : {"--dir",       "--fifo",        "--log",         "--log-max",
-                           "--config",    "--detach",      "--max-timeout", "--max-interval",
-                           "--grace",     "--kill",        "--evidence",    "--evidence-timeout",
-                           "--kill-wait", "--dry-run",     "--realtime",    "--log-level",
-                           "--version",   "64M",           "[10s",          "[tree]",
-                           "COMMAND",     "125",           "126",           "127",
-                           "Exit status", "another server"}) {
+  for (const char* word : {"--dir",       "--fifo",      "--log",         "--log-max",
+                           "--config",    "--detach",    "--max-timeout", "--max-interval",
+                           "--grace",     "--kill",      "--evidence",    "--evidence-timeout",
+                           "--kill-wait", "--dry-run",   "--realtime",    "--log-level",
+                           "--on-expiry", "--version",   "64M",           "[10s",
+                           "[tree]",      "COMMAND",     "125",           "126",
+                           "127",         "Exit status", "another server"}) {
     CAPTURE(word);
     CHECK(contains(finished.out, word));
   }
@@ -134,6 +136,20 @@ TEST_CASE("values of the config file are used") {
   const Record killed = server.wait_for("killed", worker.pid());
   CHECK(killed.signals() == std::vector<int>{SIGTERM, SIGKILL});
   CHECK(count(server.records(), "evidence") == 0);
+}
+
+TEST_CASE("the config file names a hook, which the command line replaces") {
+  const TempDir temp;
+  write_file(temp.path("c.toml"), "on-expiry = 'echo \"from the file\"'\n");
+  for (const auto& [args, says] : std::vector<std::pair<std::vector<std::string>, std::string>>{
+           {{}, "from the file\n"}, {{"--on-expiry", "echo from the line"}, "from the line\n"}}) {
+    std::vector<std::string> all{"--config", temp.path("c.toml")};
+    all.insert(all.end(), args.begin(), args.end());
+    Server server(temp, all);
+    Worker worker("block");
+    server.send(acquire_past(worker.pid(), "s"));
+    CHECK(server.wait_for("hook", worker.pid()).text("output") == says);
+  }
 }
 
 TEST_CASE("the config file places folder, pipe and log") {
@@ -179,6 +195,7 @@ TEST_CASE("a bad config file is bad usage that says where") {
                                          {"[section]\ngrace = 1\n", "section"},
                                          {"kill = \"all\"\n", "'all'"},
                                          {"kill = true\n", "kill"},
+                                         {"on-expiry = true\n", "on-expiry"},
                                          {"grace = 1\ngrace = 2\n", "grace"},
                                          {"max-interval = \"inf\"\n", "'inf'"}}) {
     CAPTURE(row.text);
