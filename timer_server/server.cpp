@@ -380,6 +380,11 @@ void Server::on_signal(int signal, bool from_terminal) {
   }
   messages::debug("got {}", signal_name(signal));
   const bool ends = signal == SIGTERM || signal == SIGINT;
+  if (ends && draining_ && !ending_by_.is_never()) {
+    ending_by_ = {};  // told again: hooks are not waited for
+    turn();
+    return;
+  }
   if (!command_) {
     if (ends) {
       begin_stop(signal == SIGTERM ? "SIGTERM" : "SIGINT");
@@ -402,8 +407,6 @@ void Server::begin_stop(const char* why) {
     draining_ = true;
     stop_by_ = Instant::now() + kStopLimit;
     ladder_.hurry(Instant::now());
-  } else if (!ending_by_.is_never()) {
-    ending_by_ = {};  // told again: hooks are not waited for
   }
   turn();
 }

@@ -1,5 +1,6 @@
 // The server's children: COMMAND, the hooks of --on-expiry, and the orphans of COMMAND, which come
-// to the server when their parents end. SPDX-License-Identifier: MIT
+// to the server when their parents end.
+// SPDX-License-Identifier: MIT
 #include <unistd.h>
 
 #include "timer_server/messages.hpp"

@@ -224,6 +224,38 @@ TEST_CASE("with a COMMAND that ends the hooks of its workers still run") {
   CHECK(exists(temp.path("ran")));
 }
 
+TEST_CASE("hooks are waited for after COMMAND's end, but not past the second SIGTERM") {
+  const TempDir temp;
+  Server server(temp,
+                {.args = {"--on-expiry", "echo > " + temp.path("began") + "; exec sleep 1000"},
+                 .command = {worker_path(), "hang", "forward", "0.05"}});
+  REQUIRE(wait_until([&] { return exists(temp.path("began")); }));
+  server.process().signal(SIGTERM);
+  Worker marker("block");  // see above
+  int markers = 0;
+  REQUIRE(wait_until([&] {
+    server.send(acquire_far(marker.pid(), std::to_string(++markers)));
+    return count(server.records(), "rejected") > 0;
+  }));
+  CHECK(server.process().is_alive());
+  server.process().signal(SIGTERM);
+  CHECK(server.process().status() == exited(128 + SIGKILL));
+}
+
+TEST_CASE("a hook that hangs keeps a server that stops for a while, and is killed then") {
+  const TempDir temp;
+  const std::string hook =
+      fmt::format("echo $$ > {0}/new; mv {0}/new {0}/began; exec sleep 1000", temp.path());
+  Server server(temp, {"--on-expiry", hook});
+  Worker worker("block");
+  server.send(acquire_past(worker.pid(), "s"));
+  REQUIRE(wait_until([&] { return exists(temp.path("began")); }));
+  const HeldPid running(std::stoi(read_file(temp.path("began"))));
+  CHECK(server.stop() == exited(0));  // within the test's bound
+  CHECK_FALSE(running.is_alive());
+  CHECK(server.wait_for("hook", worker.pid()).text("result") == "stopped");
+}
+
 TEST_CASE("a hook has the settings of the server's caller, and nothing of the server's is open") {
   const TempDir temp;
   const auto as_a_caller = [] {
@@ -241,8 +273,9 @@ TEST_CASE("a hook has the settings of the server's caller, and nothing of the se
   CHECK(alone.status() == exited(0));
   Child server({.argv = {server_path(), "--dir", temp.path("run"), "--realtime", "--on-expiry",
                          worker_path() + " inherited > " + temp.path("hook")},
+                .out = temp.path("out"),
                 .in_child = as_a_caller});
-  REQUIRE(wait_until([&] { return exists(temp.path("run/requests")); }));
+  REQUIRE(wait_until([&] { return contains(read_file(temp.path("out")), "ready"); }));
   Worker worker("block");
   send_raw(temp.path("run/requests"), acquire_past(worker.pid(), "s"));
   CHECK(worker.status() == killed_by(SIGKILL));
