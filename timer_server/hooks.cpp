@@ -98,17 +98,18 @@ Instant Hooks::advance(Instant now) {
   }
   std::erase_if(running_, [](const auto& hook) { return hook->is_over; });
   Instant next = Instant::never();
-  while (!waiting_.empty() && running_.size() < limits_.running) {
+  if (!waiting_.empty() && running_.size() < limits_.running) {
     const Waiting& first = waiting_.front();
-    if (log_.synced() < first.occasion.record_number && log_.is_working(now) &&
-        now < first.start_by) {
-      next = first.start_by;
-      break;
+    const bool may_start = log_.synced() >= first.occasion.record_number || !log_.is_working(now) ||
+                           now >= first.start_by;
+    next = may_start ? now : first.start_by;
+    if (may_start) {
+      // One each time: a fork takes a part of a millisecond, in which deadlines pass.
+      HookOccasion occasion = std::move(waiting_.front().occasion);
+      waiting_.pop_front();
+      waiting_bytes_ -= occasion.input.size() + kWaitingBytes;
+      start(std::move(occasion), now);
     }
-    HookOccasion occasion = std::move(waiting_.front().occasion);
-    waiting_.pop_front();
-    waiting_bytes_ -= occasion.input.size() + kWaitingBytes;
-    start(std::move(occasion), now);
   }
   for (const auto& hook : running_) {
     next = std::min(next, hook->next_step_at);
@@ -317,6 +318,7 @@ void Hooks::give_up() {
     did_not_run(waiting.occasion, HookResult::kDropped, "the server stopped");
   }
   waiting_.clear();
+  waiting_bytes_ = 0;
 }
 
 void Hooks::did_not_run(const HookOccasion& occasion, HookResult result, std::string_view why) {
