@@ -1,0 +1,80 @@
+// Healthy workers on a machine that has far more to do than it can: nobody is killed. Runs for
+// FILETIMER_STARVE_SECONDS, alone.
+// SPDX-License-Identifier: MIT
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <sstream>
+#include <thread>
+
+#include "common/clock.hpp"
+#include "tests/process/harness.hpp"
+#include "tests/process/worker.hpp"
+
+using namespace filetimer::testing;
+using filetimer::Instant;
+using namespace std::chrono_literals;
+
+namespace {
+
+constexpr int kWorkers = 200;
+constexpr unsigned kBusyLoopsPerCpu = 8;
+constexpr unsigned kLastResortSeconds = 170;
+
+std::unique_ptr<Child> busy_loop() {
+  const pid_t parent = ::getpid();
+  const pid_t pid = ::fork();
+  if (pid == 0) {
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    ::alarm(::getppid() == parent ? kLastResortSeconds : 1);
+    for (volatile unsigned spins = 0;;) {
+      spins = spins + 1;
+    }
+  }
+  return std::make_unique<Child>(pid);
+}
+
+std::chrono::seconds duration() {
+  const char* const seconds = std::getenv("FILETIMER_STARVE_SECONDS");
+  return std::chrono::seconds(seconds == nullptr ? 10 : std::atoi(seconds));
+}
+
+}  // namespace
+
+TEST_CASE("two hundred healthy workers on a machine eight times oversubscribed: nobody is killed") {
+  const TempDir temp;
+  Server server(temp);
+  const std::string folder = worker_path().substr(0, worker_path().rfind('/'));
+  Worker workers(
+      "", {.program = {folder + "/healthy_workers", server.dir(), std::to_string(kWorkers)}});
+  std::vector<std::unique_ptr<Child>> load;
+  for (unsigned i = 0; i < kBusyLoopsPerCpu * std::max(1U, std::thread::hardware_concurrency());
+       ++i) {
+    load.push_back(busy_loop());
+  }
+  const Instant until = Instant::now() + duration();
+  REQUIRE(wait_until([&] { return Instant::now() >= until; }, duration() + kBound));
+  workers.let_go();
+  std::istringstream said(workers.line());
+  std::string word;
+  long well = 0;
+  long renewed = 0;
+  long late = 0;
+  said >> word >> well >> word >> renewed >> word >> late;
+  load.clear();
+  CHECK(workers.status() == exited(0));
+  CHECK(well == kWorkers);
+  CHECK(late == 0);
+  // All of them were there all the time: half of what an idle machine would have seen.
+  CHECK(renewed >= kWorkers * duration().count());
+  CHECK(server.stop() == exited(0));
+  const Records records = server.records();
+  CHECK(count(records, "expired") == 0);
+  CHECK(count(records, "killed") == 0);
+  CHECK(count(records, "left_open") == 0);
+  MESSAGE(fmt::format("{} renewals, {} deferred", renewed, count(records, "deferred")));
+}
