@@ -26,6 +26,10 @@ inline constexpr std::chrono::nanoseconds kMaxTimeout = std::chrono::seconds{1'0
 inline constexpr std::size_t kMaxRecordBytes = std::size_t{1} << 20;
 inline constexpr std::size_t kMaxEvidenceBytes = std::size_t{64} << 10;
 inline constexpr std::size_t kMaxEvidenceThreads = 64;
+inline constexpr std::size_t kMaxStackFrames = 128;       // of each of those threads
+inline constexpr std::size_t kMaxFrameBytes = 256;        // a frame's text; what is longer is cut
+inline constexpr std::size_t kMaxStacksBytes = std::size_t{1} << 20;       // of a helper's answer
+inline constexpr std::size_t kMaxPythonDumpBytes = std::size_t{256} << 10;  // of a worker's dump
 inline constexpr std::size_t kMaxRejectedBytesShown = 200;
 inline constexpr std::size_t kMaxCmdlineBytesShown = 1024;
 // Records that could not be written yet and wait in memory for the log to be usable again.

@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: MIT
 #include "common/proc_files.hpp"
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <charconv>
+#include <memory>
 #include <string_view>
+#include <utility>
 
 #include "common/posix.hpp"
 
@@ -58,6 +61,14 @@ std::string value_of(const std::string& status, std::string_view key) {
   std::string value = status.substr(from, status.find('\n', from) - from);
   std::ranges::replace(value, '\t', ' ');
   return value;
+}
+
+std::uint64_t bits_of(const std::string& status, std::string_view key) {
+  const std::string text = value_of(status, key);
+  const std::size_t start = std::min(text.find_first_not_of(' '), text.size());
+  std::uint64_t set = 0;
+  std::from_chars(text.data() + start, text.data() + text.size(), set, 16);
+  return set;
 }
 
 }  // namespace
@@ -133,14 +144,34 @@ Result<ProcStatus> read_status(const std::string& path) {
   StatFields of_user(uids);
   status.uid = of_user.number<uid_t>();
   status.effective_uid = of_user.number<uid_t>();
-  const std::string tracer = value_of(*text, "\nTracerPid:");
-  status.tracer = StatFields(tracer).number<pid_t>();
   const std::string pids = value_of(*text, "\nNSpid:");
   StatFields of_namespaces(pids);
   for (pid_t pid = 0; (pid = of_namespaces.number<pid_t>()) != 0;) {
     status.innermost_pid = pid;
   }
+  const std::string tracer = value_of(*text, "\nTracerPid:");
+  status.tracer = StatFields(tracer).number<pid_t>();
+  status.pending = bits_of(*text, "\nShdPnd:");
+  status.blocked = bits_of(*text, "\nSigBlk:");
+  status.caught = bits_of(*text, "\nSigCgt:");
+  status.effective_capabilities = bits_of(*text, "\nCapEff:");
   return status;
+}
+
+std::vector<pid_t> threads_of(pid_t pid) {
+  std::vector<pid_t> tids;
+  // Not by std::filesystem: its iterators throw when the process ends while they are at it.
+  const std::unique_ptr<DIR, int (*)(DIR*)> folder(
+      ::opendir(fmt::format("/proc/{}/task", pid).c_str()), ::closedir);
+  while (const dirent* const entry = folder ? ::readdir(folder.get()) : nullptr) {
+    const std::string_view name = entry->d_name;
+    pid_t tid = 0;
+    if (std::from_chars(name.data(), name.data() + name.size(), tid).ec == std::errc{}) {
+      tids.push_back(tid);
+    }
+  }
+  std::ranges::sort(tids, {}, [pid](pid_t tid) { return std::pair(tid != pid, tid); });
+  return tids;
 }
 
 }  // namespace filetimer

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "common/result.hpp"
 
@@ -31,12 +32,20 @@ Result<ProcStat> read_stat(const std::string& path);
 // A whole small file of /proc, at most `limit` bytes.
 Result<std::string> read_small_file(const std::string& path, std::size_t limit = 16384);
 
+// The threads of a process: the main one first, then by number. None when it has ended.
+std::vector<pid_t> threads_of(pid_t pid);
+
 // Some lines of /proc/PID/status.
 struct ProcStatus {
   uid_t uid = 0;  // real
   uid_t effective_uid = 0;
   pid_t innermost_pid = 0;  // in the pid namespace that the process lives in; 0: not told
   pid_t tracer = 0;         // 0: none, or none that can be seen from here
+  // Signals as bits, SIGHUP the lowest.
+  std::uint64_t pending = 0;  // for the whole process
+  std::uint64_t blocked = 0;
+  std::uint64_t caught = 0;
+  std::uint64_t effective_capabilities = 0;  // likewise, by their numbers
 };
 
 // Reads `PATH/status`.

@@ -1,0 +1,237 @@
+// SPDX-License-Identifier: MIT
+#include "timer_server/stacks/unwinder.hpp"
+
+#include <cxxabi.h>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <set>
+#include <string_view>
+
+#include "common/limits.hpp"
+#include "common/posix.hpp"
+#include "common/proc_files.hpp"
+#include "common/text.hpp"
+
+namespace filetimer::stacks {
+namespace {
+
+constexpr std::size_t kMaxMapsBytes = std::size_t{16} << 20;
+// A name that long is a template's; a short one can still be made to unfold without an end, against
+// which the helper's own limits of memory and time stand.
+constexpr std::size_t kMaxMangledBytes = 1024;
+
+std::string libdw_error() {
+  const char* const text = ::dwfl_errmsg(-1);
+  return text == nullptr ? "libdw gives no reason" : text;
+}
+
+// Not the files that are there for others: data, and the separate debug files of a distribution.
+int find_no_debug_file(Dwfl_Module*, void**, const char*, Dwarf_Addr, const char*, const char*,
+                       GElf_Word, char**) {
+  return -1;
+}
+
+std::string_view base_name(std::string_view path) {
+  return path.substr(path.rfind('/') + 1);
+}
+
+// The lines of /proc/PID/maps whose files have code in them. Others may be as large as a training
+// set, and lie on file systems that hang.
+std::string maps_of_code(const std::string& maps) {
+  const auto for_each_line = [&](auto&& visit) {
+    for (std::string_view rest = maps; !rest.empty();) {
+      const std::string_view line = rest.substr(0, rest.find('\n'));
+      rest.remove_prefix(std::min(line.size() + 1, rest.size()));
+      // "7f01-7f02 r-xp 00001000 fe:01 1234    /usr/lib/x.so"
+      const std::size_t space = line.find(' ');
+      const std::size_t slash = line.find('/');
+      if (space + 3 < line.size() && slash != line.npos) {
+        visit(line, line.substr(slash), line[space + 3] == 'x');
+      }
+    }
+  };
+  std::set<std::string_view> with_code;
+  for_each_line([&](std::string_view, std::string_view path, bool is_code) {
+    if (is_code) {
+      with_code.insert(path);
+    }
+  });
+  std::string kept;
+  for_each_line([&](std::string_view line, std::string_view path, bool) {
+    if (with_code.contains(path)) {
+      kept.append(line).append("\n");
+    }
+  });
+  return kept;
+}
+
+// No file, and code all the same: a loop that reads the clock is in it.
+void report_vdso(Dwfl* dwfl, pid_t pid, std::string_view maps) {
+  const std::size_t at = maps.find("[vdso]");
+  if (at == maps.npos) {
+    return;
+  }
+  const std::size_t line = maps.rfind('\n', at) + 1;  // npos + 1 is 0
+  unsigned long begin = 0;
+  unsigned long end = 0;
+  if (std::sscanf(maps.data() + line, "%lx-%lx", &begin, &end) == 2) {
+    ::dwfl_report_module(dwfl, fmt::format("[vdso: {}]", pid).c_str(), begin, end);
+  }
+}
+
+std::string demangled(const char* symbol) {
+  if (std::strncmp(symbol, "_Z", 2) != 0 || std::strlen(symbol) > kMaxMangledBytes) {
+    return symbol;
+  }
+  int status = 0;
+  const std::unique_ptr<char, decltype(&std::free)> text(
+      abi::__cxa_demangle(symbol, nullptr, nullptr, &status), &std::free);
+  return text ? text.get() : symbol;
+}
+
+}  // namespace
+
+Unwinder::Unwinder(pid_t pid)
+    : pid_(pid),
+      callbacks_{find_module, find_no_debug_file, nullptr, nullptr},
+      dwfl_(::dwfl_begin(&callbacks_)) {}
+
+Unwinder::~Unwinder() {
+  ::dwfl_end(dwfl_);
+}
+
+Result<std::unique_ptr<Unwinder>> Unwinder::prepare(pid_t pid) {
+  std::unique_ptr<Unwinder> unwinder(new Unwinder(pid));
+  if (unwinder->dwfl_ == nullptr) {
+    return failure("libdw: " + libdw_error());
+  }
+  if (Status reported = unwinder->report_modules(); !reported) {
+    return tl::unexpected<Error>(std::move(reported.error()));
+  }
+  return unwinder;
+}
+
+Status Unwinder::report_modules() {
+  const auto maps = read_small_file(fmt::format("/proc/{}/maps", pid_), kMaxMapsBytes);
+  if (!maps) {
+    return tl::unexpected<Error>(maps.error());
+  }
+  std::string of_code = maps_of_code(*maps);
+  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(
+      of_code.empty() ? nullptr : ::fmemopen(of_code.data(), of_code.size(), "r"), std::fclose);
+  ::dwfl_report_begin(dwfl_);
+  if (file && ::dwfl_linux_proc_maps_report(dwfl_, file.get()) != 0) {
+    return failure("libdw: " + libdw_error());
+  }
+  report_vdso(dwfl_, pid_, *maps);
+  ::dwfl_report_end(dwfl_, nullptr, nullptr);
+  for_each_module([this](Dwfl_Module*, void** user) { *user = this; });
+  // The stop is assumed, not made: by whom and how is our own affair (see tracees.hpp).
+  if (const int error = ::dwfl_linux_proc_attach(dwfl_, pid_, true); error != 0) {
+    return error > 0 ? system_error(fmt::format("cannot look into pid {}", pid_), error)
+                     : failure("libdw: " + libdw_error());
+  }
+  // Now, rather than while the worker stands still.
+  for_each_module([](Dwfl_Module* module, void**) {
+    Dwarf_Addr bias = 0;
+    ::dwfl_module_eh_cfi(module, &bias);
+  });
+  return {};
+}
+
+template <class Visit>
+void Unwinder::for_each_module(Visit visit) {
+  ::dwfl_getmodules(
+      dwfl_,
+      [](Dwfl_Module* module, void** user, const char*, Dwarf_Addr, void* data) {
+        (*static_cast<Visit*>(data))(module, user);
+        return static_cast<int>(DWARF_CB_OK);
+      },
+      &visit, 0);
+}
+
+int Unwinder::find_module(Dwfl_Module* module, void** user, const char* name, Dwarf_Addr base,
+                          char** file, Elf** elf) {
+  const std::string_view path = name;
+  // What is in memory alone: the vdso, and a file that was deleted.
+  if (!path.starts_with('/') || path.ends_with(" (deleted)")) {
+    return ::dwfl_linux_proc_find_elf(module, user, name, base, file, elf);
+  }
+  Unwinder& unwinder = *static_cast<Unwinder*>(*user);
+  UniqueFd fd(::open(fmt::format("/proc/{}/root{}", unwinder.pid_, path).c_str(),
+                     O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
+  struct stat st {};
+  if (!fd || ::fstat(fd.get(), &st) != 0 || !S_ISREG(st.st_mode)) {
+    unwinder.not_found_.emplace_back(base_name(path));
+    return -1;
+  }
+  *file = ::strdup(name);
+  return fd.release();
+}
+
+Stack Unwinder::unwind(pid_t tid) {
+  Stack stack;
+  stack.tid = tid;
+  const int result = ::dwfl_getthread_frames(
+      dwfl_, tid,
+      [](Dwfl_Frame* frame, void* data) {
+        Stack& into = *static_cast<Stack*>(data);
+        Stack::Frame next;
+        if (into.frames.size() >= kMaxStackFrames) {
+          into.ended_early = fmt::format("only {} frames are kept", kMaxStackFrames);
+          return static_cast<int>(DWARF_CB_ABORT);
+        }
+        if (!::dwfl_frame_pc(frame, &next.pc, &next.is_exact)) {
+          return static_cast<int>(DWARF_CB_ABORT);
+        }
+        into.frames.push_back(next);
+        return static_cast<int>(DWARF_CB_OK);
+      },
+      &stack);
+  if (result != 0 && stack.ended_early.empty()) {
+    stack.ended_early = libdw_error();
+  }
+  return stack;
+}
+
+const std::string& Unwinder::name(const Stack::Frame& frame) {
+  // A return address lies behind its call, which may be the last thing of a function.
+  const Dwarf_Addr pc = frame.is_exact ? frame.pc : frame.pc - 1;
+  const auto [place, is_new] = names_.try_emplace(pc);
+  if (is_new) {
+    place->second = make_name({pc, frame.is_exact});
+  }
+  return place->second;
+}
+
+std::string Unwinder::make_name(const Stack::Frame& frame) {
+  Dwfl_Module* const module = ::dwfl_addrmodule(dwfl_, frame.pc);
+  if (module == nullptr) {
+    return fmt::format("{:#x}", frame.pc);
+  }
+  Dwarf_Addr start = 0;
+  const char* path =
+      ::dwfl_module_info(module, nullptr, &start, nullptr, nullptr, nullptr, nullptr, nullptr);
+  const std::string file = valid_utf8(base_name(path == nullptr ? "?" : path));
+  GElf_Off offset = 0;
+  GElf_Sym symbol{};
+  const char* const found =
+      ::dwfl_module_addrinfo(module, frame.pc, &offset, &symbol, nullptr, nullptr, nullptr);
+  if (found != nullptr && *found != '\0') {
+    const std::string where = fmt::format("+{:#x} ({})", offset + (frame.is_exact ? 0 : 1), file);
+    const std::string function = valid_utf8(demangled(found));
+    const std::size_t room = kMaxFrameBytes - std::min(where.size(), kMaxFrameBytes);
+    return fmt::format("{}{}", utf8_prefix(function, room), where);
+  }
+  // As addr2line takes it: an address of the file, not of this process.
+  GElf_Addr bias = start;
+  ::dwfl_module_getelf(module, &bias);
+  return fmt::format("{}+{:#x}", utf8_prefix(file, kMaxFrameBytes - 24), frame.pc - bias);
+}
+
+}  // namespace filetimer::stacks
