@@ -46,7 +46,7 @@ struct KillLadder::Kill {
   Instant sync_until;
   Instant evidence_until;
   std::uint64_t record_number = 0;
-  bool evidence_pending = false;
+  std::shared_ptr<Gathering> gathering;  // null: the evidence is in, or not wanted
   bool hurried = false;
   bool ends_in_sigkill = false;        // known once it was signalled
   std::vector<std::string> cancelled;  // the worker's other scopes, ended by this kill
@@ -170,7 +170,7 @@ bool KillLadder::record_verdict(const std::shared_ptr<Kill>& kill, Instant now) 
   kill->stage = Stage::kRecorded;
   kill->sync_until = now + kSyncLimit;
   kill->evidence_until = now;
-  if (policy_.evidence && !order.has_evidence) {
+  if (policy_.evidence != EvidenceLevel::kNone && !order.has_evidence) {
     kill->evidence_until = now + policy_.evidence_timeout;
     gather(kill);
   }
@@ -178,26 +178,35 @@ bool KillLadder::record_verdict(const std::shared_ptr<Kill>& kill, Instant now) 
 }
 
 void KillLadder::gather(const std::shared_ptr<Kill>& kill) {
-  kill->evidence_pending = true;
-  side_threads_.run([this, weak = std::weak_ptr(kill), process = kill->order.worker.process] {
-    Evidence evidence = gather_evidence(process->pid, process->start_time);
-    return [this, weak, evidence = std::move(evidence)] {
-      const auto waiting = weak.lock();
-      // Evidence that comes too late is of a process that was signalled: not evidence any more.
-      if (!waiting || waiting->stage != Stage::kRecorded) {
-        return;
-      }
-      waiting->evidence_pending = false;
-      log_.append(
-          records_.evidence(waiting->order.worker, waiting->order.expiries.front().id, evidence));
-    };
-  });
+  EvidenceOptions options{policy_.evidence, kill->evidence_until, {}};
+  // Who is to get no signal gets none for his stacks either.
+  if (!policy_.dry_run && kill->order.deciding() != nullptr) {
+    options.python = kill->order.python;
+  }
+  kill->gathering = Gathering::start(side_threads_, kill->order.worker.process, std::move(options),
+                                     [this, weak = std::weak_ptr(kill)] {
+                                       if (const auto waiting = weak.lock()) {
+                                         end_gathering(*waiting);
+                                       }
+                                     });
+}
+
+// Evidence that comes after the signal is of a process that was signalled: not evidence any more.
+void KillLadder::end_gathering(Kill& kill) {
+  if (kill.gathering && kill.stage == Stage::kRecorded) {
+    log_.append(records_.evidence(kill.order.worker, kill.order.expiries.front().id,
+                                  kill.gathering->take()));
+    kill.gathering.reset();
+  }
 }
 
 bool KillLadder::send_first_signal(Kill& kill, Instant now) {
   const bool synced =
       log_.synced() >= kill.record_number || now >= kill.sync_until || !log_.is_working(now);
-  const bool evidence_is_in = !kill.evidence_pending || now >= kill.evidence_until;
+  if (now >= kill.evidence_until) {
+    end_gathering(kill);
+  }
+  const bool evidence_is_in = !kill.gathering;
   if (!synced || !evidence_is_in) {
     kill.next_step_at = synced           ? kill.evidence_until
                         : evidence_is_in ? kill.sync_until

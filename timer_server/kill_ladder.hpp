@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "common/clock.hpp"
+#include "timer_server/evidence/gathering.hpp"
 #include "timer_server/process_tree.hpp"
 #include "timer_server/record_log.hpp"
 #include "timer_server/records.hpp"
@@ -21,7 +22,7 @@ namespace filetimer {
 
 struct KillPolicy {
   KillMode mode = KillMode::kTree;
-  bool evidence = true;
+  EvidenceLevel evidence = EvidenceLevel::kProc;
   bool dry_run = false;
   Duration evidence_timeout = std::chrono::seconds{2};
   Duration kill_wait = std::chrono::seconds{30};
@@ -46,6 +47,7 @@ struct KillOrder {
   bool is_recorded = false;            // by a server before this one, which did not finish it
   bool has_evidence = false;           // likewise
   std::string record;                  // `expired` of the first expiry, as it stands in the log
+  std::optional<PythonDump> python;    // the worker's offer
 
   // The expiry whose signal is sent: the earliest that has one and was not released since; null:
   // the worker is spared.
@@ -109,6 +111,7 @@ class KillLadder {
   bool send_first_signal(Kill& kill, Instant now);
   bool wait_for_death(Kill& kill, Instant now);
   void gather(const std::shared_ptr<Kill>& kill);
+  void end_gathering(Kill& kill);
   void send(Kill& kill, int signal);
   void look_again(Kill& kill);
   [[nodiscard]] Kill* other_kill_of(const Kill& kill) const;

@@ -15,6 +15,7 @@ namespace filetimer {
 namespace {
 
 constexpr std::string_view kOwners = ".owners";
+constexpr std::string_view kStacks = ".stacks";
 
 template <class Visit>
 void for_each_entry(const std::string& path, Visit&& visit) {
@@ -37,6 +38,7 @@ bool read_number(std::string_view text, Number& number) {
 Result<PageFolder> PageFolder::make(const std::string& dir) {
   PageFolder folder(fmt::format("{}/{}", dir, kPagesName));
   for (const std::string& path : {folder.path_, fmt::format("{}/{}", folder.path_, kOwners),
+                                  fmt::format("{}/{}", folder.path_, kStacks),
                                   fmt::format("{}/{}", folder.path_, kServerPagesName)}) {
     if (auto made = create_run_folder(path); !made) {
       return tl::unexpected<Error>(std::move(made.error()));
@@ -47,6 +49,10 @@ Result<PageFolder> PageFolder::make(const std::string& dir) {
 
 std::string PageFolder::page_path(std::string_view name) const {
   return fmt::format("{}/{}", path_, name);
+}
+
+std::string PageFolder::stacks_path(std::string_view name) const {
+  return fmt::format("{}/{}/{}", path_, kStacks, name);
 }
 
 std::string PageFolder::server_path(std::string_view name) const {
@@ -117,6 +123,7 @@ std::optional<PageFolder::Owner> PageFolder::confirmed_owner(std::string_view na
 void PageFolder::remove(std::string_view name) const {
   ::unlink(page_path(name).c_str());
   ::unlink(owner_path(name).c_str());
+  ::unlink(stacks_path(name).c_str());
 }
 
 }  // namespace filetimer

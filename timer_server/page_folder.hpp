@@ -1,10 +1,10 @@
 // The folder `scopes` as the server keeps it:
 //   NAME             a worker's page
 //   .owners/NAME     a symlink to nowhere, "PID-STARTTIME-STACK": the process that the kernel named
-//   as the
-//                    page's owner when it was registered. A worker that closes all descriptors
-//                    loses its lock, not its timers: the next server believes what this one has
-//                    seen.
+//                    as the page's owner when it was registered. A worker that closes all
+//                    descriptors loses its lock, not its timers: the next server believes what this
+//                    one has seen.
+//   .stacks/NAME     what the worker writes on the dump signal of its page, if it makes it
 //   server/PID       the page that the server keeps for a worker that speaks on the pipe only
 //   server/ended     the statistics of workers that have ended
 // SPDX-License-Identifier: MIT
@@ -34,6 +34,7 @@ class PageFolder {
   static Result<PageFolder> make(const std::string& dir);
 
   [[nodiscard]] std::string page_path(std::string_view name) const;
+  [[nodiscard]] std::string stacks_path(std::string_view name) const;
   [[nodiscard]] std::string server_path(std::string_view name) const;
 
   // Everything in it that is not the server's own, and is not being made.
@@ -45,7 +46,7 @@ class PageFolder {
 
   void confirm(std::string_view name, Owner owner) const;
   [[nodiscard]] std::optional<Owner> confirmed_owner(std::string_view name) const;
-  // The page and what was confirmed about it.
+  // The page, what was confirmed about it, and its stacks.
   void remove(std::string_view name) const;
 
  private:

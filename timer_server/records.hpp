@@ -13,7 +13,7 @@
 
 #include "common/clock.hpp"
 #include "common/json_writer.hpp"
-#include "timer_server/evidence.hpp"
+#include "timer_server/evidence/evidence.hpp"
 #include "timer_server/timer_table.hpp"
 
 namespace filetimer {

@@ -144,6 +144,7 @@ class Server final : private RequestSink {
 
   // Workers and verdicts.
   void bury(Worker& worker);
+  std::optional<PythonDump> python_dump_of(const Worker& worker) const;
   void expire(Worker& worker, const std::vector<const DueScope*>& due);
   std::vector<ScopeView> open_scopes_of(const Worker& worker,
                                         std::size_t most = kMaxScopesPerWorker) const;

@@ -137,6 +137,7 @@ void Server::resume_kill(pid_t pid, std::uint64_t start_time,
   }
   if (worker != nullptr && worker->process->start_time == start_time) {
     order.worker = WorkerIdentity::of(*worker);
+    order.python = python_dump_of(*worker);
     for (const PastVerdict* verdict : verdicts) {
       const PageVerdict& place = verdict->expiry.on_page;
       if (place.page || place.slot != WirePage::kNone) {

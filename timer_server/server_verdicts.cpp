@@ -87,11 +87,22 @@ std::shared_ptr<Incident> Server::incident_now() {
   return incident_;
 }
 
+// Of several pages the first that says so: there is one interpreter in a process.
+std::optional<PythonDump> Server::python_dump_of(const Worker& worker) const {
+  for (const auto& page : worker.pages) {
+    if (const std::uint32_t signal = page->dump_signal(); signal != 0) {
+      return PythonDump{signal, page_folder_.stacks_path(page->name())};
+    }
+  }
+  return std::nullopt;
+}
+
 void Server::expire(Worker& worker, const std::vector<const DueScope*>& due) {
   KillOrder order;
   order.worker = WorkerIdentity::of(worker);
   order.incident = incident_now();
   order.open_scopes = open_scopes_of(worker);
+  order.python = python_dump_of(worker);
   for (const DueScope* scope : due) {
     Expiry expiry;
     if (scope->scope != nullptr) {
@@ -240,7 +251,7 @@ void Server::record_start() const {
                      : settings_.kill.mode == KillMode::kGroup ? "group"
                                                                : "process")
       .field("stopped", settings_.stopped == Settings::Stopped::kDefer ? "defer" : "kill")
-      .field("evidence", settings_.kill.evidence ? "proc" : "none")
+      .field("evidence", name_of(settings_.kill.evidence))
       .field("dry_run", settings_.kill.dry_run)
       .field("realtime", settings_.realtime)
       .field("on_expiry", !settings_.on_expiry.empty())

@@ -105,10 +105,13 @@ void add_options(CLI::App& app, Settings& settings) {
             "--stopped", word,
             {{"defer", Settings::Stopped::kDefer}, {"kill", Settings::Stopped::kKill}});
       });
-  add(app, "--evidence", "none|proc", "recorded before the signal [proc]",
+  add(app, "--evidence", "none|proc|stacks",
+      "recorded before the signal [stacks, else proc]",
       [&](const std::string& word) {
-        settings.kill.evidence =
-            one_of<bool>("--evidence", word, {{"none", false}, {"proc", true}});
+        settings.kill.evidence = one_of<EvidenceLevel>("--evidence", word,
+                                                       {{"none", EvidenceLevel::kNone},
+                                                        {"proc", EvidenceLevel::kProc},
+                                                        {"stacks", EvidenceLevel::kStacks}});
       });
   add_duration("--evidence-timeout", settings.kill.evidence_timeout,
                "longest delay of a signal for evidence");
@@ -130,7 +133,7 @@ void add_options(CLI::App& app, Settings& settings) {
 // CLI11 knows nothing of what stands behind --.
 class Help final : public CLI::Formatter {
  public:
-  Help() { column_width(29); }
+  Help() { column_width(31); }
   std::string make_usage(const CLI::App*, std::string) const override {
     return "Usage: timer_server [OPTIONS] [-- COMMAND [ARG...]]\n";
   }

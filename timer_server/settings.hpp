@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "common/clock.hpp"
+#include "timer_server/evidence/stacks_helper.hpp"
 #include "timer_server/kill_ladder.hpp"
 #include "timer_server/messages.hpp"
 
@@ -24,7 +25,7 @@ struct Settings {
   Duration max_interval = std::chrono::seconds{10};
   // What --grace said, if it did: no value inside means "off".
   std::optional<std::optional<Duration>> grace;
-  KillPolicy kill;
+  KillPolicy kill{.evidence = most_evidence_allowed()};
   // What to do with a worker that is stopped, frozen or traced at its deadline.
   enum class Stopped { kDefer, kKill };
   Stopped stopped = Stopped::kDefer;

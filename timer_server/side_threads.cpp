@@ -4,6 +4,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <array>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -20,29 +21,35 @@ namespace filetimer {
 struct SideThreads::State {
   const UniqueFd event_fd{::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
   std::mutex mutex;  // guards all below; never held while a job runs
-  std::condition_variable work;
+  struct Queue {
+    std::condition_variable work;
+    std::deque<Job> jobs;
+    int threads = 0;
+    int idle = 0;
+  };
+  std::array<Queue, 2> queues;  // by lane
   std::condition_variable ended;
-  std::deque<Job> jobs;
   std::vector<Delivery> deliveries;
-  int threads = 0;
-  int idle = 0;
   bool stopping = false;
   bool realtime = false;
 
-  void work_until_stopped() {
+  Queue& of(Lane lane) { return queues[lane == Lane::kQuick ? 0 : 1]; }
+  [[nodiscard]] int threads() const { return queues[0].threads + queues[1].threads; }
+
+  void work_until_stopped(Queue& queue) {
     if (realtime) {
       (void)enter_realtime();  // the loop has told the user when it may not
     }
     std::unique_lock lock(mutex);
     for (;;) {
-      ++idle;
-      work.wait(lock, [this] { return stopping || !jobs.empty(); });
-      --idle;
+      ++queue.idle;
+      queue.work.wait(lock, [&] { return stopping || !queue.jobs.empty(); });
+      --queue.idle;
       if (stopping) {
         break;
       }
-      Job job = std::move(jobs.front());
-      jobs.pop_front();
+      Job job = std::move(queue.jobs.front());
+      queue.jobs.pop_front();
       lock.unlock();
       Delivery delivery = job();
       job = nullptr;
@@ -54,7 +61,7 @@ struct SideThreads::State {
       const std::uint64_t one = 1;
       (void)!::write(event_fd.get(), &one, sizeof one);
     }
-    --threads;
+    --queue.threads;
     ended.notify_all();
   }
 };
@@ -67,23 +74,29 @@ SideThreads::~SideThreads() {
   stop(std::chrono::milliseconds{0});
 }
 
-void SideThreads::run(Job job) {
+void SideThreads::run(Job job, Lane lane) {
   const std::lock_guard lock(state_->mutex);
-  if (state_->jobs.size() >= kMaxJobs) {
+  State::Queue& queue = state_->of(lane);
+  if (queue.jobs.size() >= kMaxJobs) {
     return;
   }
-  state_->jobs.push_back(std::move(job));
-  if (state_->jobs.size() > static_cast<std::size_t>(state_->idle) &&
-      state_->threads < kMaxSideThreads) {
+  queue.jobs.push_back(std::move(job));
+  if (queue.jobs.size() > static_cast<std::size_t>(queue.idle) &&
+      queue.threads < kMaxSideThreads) {
     try {
-      std::thread([state = state_] { state->work_until_stopped(); }).detach();
-      ++state_->threads;
+      std::thread([state = state_, &queue] { state->work_until_stopped(queue); }).detach();
+      ++queue.threads;
     } catch (const std::system_error&) {
       // No more threads here (RLIMIT_NPROC, pids.max): the job waits for one that there is. Who
       // waits for the job does so for a bounded time.
     }
   }
-  state_->work.notify_one();
+  queue.work.notify_one();
+}
+
+std::size_t SideThreads::waiting(Lane lane) const {
+  const std::lock_guard lock(state_->mutex);
+  return state_->of(lane).jobs.size();
 }
 
 int SideThreads::event_fd() const {
@@ -106,9 +119,11 @@ void SideThreads::deliver() {
 bool SideThreads::stop(std::chrono::milliseconds bound) {
   std::unique_lock lock(state_->mutex);
   state_->stopping = true;
-  state_->jobs.clear();
-  state_->work.notify_all();
-  return state_->ended.wait_for(lock, bound, [this] { return state_->threads == 0; });
+  for (State::Queue& queue : state_->queues) {
+    queue.jobs.clear();
+    queue.work.notify_all();
+  }
+  return state_->ended.wait_for(lock, bound, [this] { return state_->threads() == 0; });
 }
 
 }  // namespace filetimer

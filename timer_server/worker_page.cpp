@@ -273,6 +273,12 @@ std::vector<SlotReading> WorkerPage::take_thread_ended() {
   return ended;
 }
 
+std::uint32_t WorkerPage::dump_signal() {
+  std::uint32_t signal = 0;
+  guarded([&] { signal = layout_.header().dump_signal.load(std::memory_order_relaxed); });
+  return is_whole_ ? signal : 0;
+}
+
 void WorkerPage::add_statistics(EndedStatistics& sums) {
   guarded([&] { sums.add(layout_); });
 }

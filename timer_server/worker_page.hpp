@@ -6,6 +6,7 @@
 
 #include <sys/types.h>
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -89,6 +90,8 @@ class WorkerPage {
   std::vector<SlotReading> take_thread_ended();
 
   void add_statistics(EndedStatistics& sums);
+  // The signal on which the worker writes its stacks, as it says; 0: none.
+  std::uint32_t dump_signal();
 
   // False once the worker has cut it short.
   [[nodiscard]] bool is_whole() const { return is_whole_; }

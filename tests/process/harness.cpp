@@ -260,6 +260,15 @@ std::string worker_path() {
 std::string page_worker_path() {
   return std::string(FILETIMER_BIN_DIR) + "/page_worker";
 }
+std::string stacks_worker_path() {
+  return std::string(FILETIMER_BIN_DIR) + "/stacks_worker";
+}
+std::string stacks_helper_path() {
+  return std::string(FILETIMER_BIN_DIR) + "/filetimer-stacks";
+}
+std::string python_worker_path() {
+  return FILETIMER_PYTHON_WORKER;
+}
 std::string bad_disk_path() {
   return FILETIMER_BAD_DISK;
 }
@@ -291,7 +300,7 @@ Server::Server(const TempDir& temp, const Setup& setup) {
   const std::string name = temp.path(fmt::format("server-{}-", ++servers));
   out_ = name + "out";
   err_ = name + "err";
-  std::vector<std::string> argv{server_path()};
+  std::vector<std::string> argv{setup.program.empty() ? server_path() : setup.program};
   if (setup.with_dir) {
     argv.insert(argv.end(), {"--dir", temp.path(setup.folder)});
   }

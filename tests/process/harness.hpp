@@ -123,6 +123,9 @@ std::string server_path();  // the timer_server of this build
 std::string client_path();  // and its timer_client
 std::string worker_path();  // test_worker
 std::string page_worker_path();
+std::string stacks_worker_path();
+std::string stacks_helper_path();  // filetimer-stacks
+std::string python_worker_path();  // a script for python3
 std::string bad_disk_path();
 std::string clock_step_path();
 
@@ -147,6 +150,7 @@ class Server {
     std::vector<std::string> command{};
     int in = -1;
     int err_fd = -1;  // err() stays empty then
+    std::string program{};  // empty: server_path()
   };
 
   explicit Server(const TempDir& temp, std::vector<std::string> args = {});

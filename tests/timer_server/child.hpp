@@ -2,12 +2,14 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <sched.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <array>
 #include <functional>
+#include <string>
 
 #include "common/posix.hpp"
 #include "timer_server/process.hpp"
@@ -48,6 +50,13 @@ class Child {
   [[nodiscard]] pid_t pid() const { return pid_; }
   [[nodiscard]] Process process() const { return std::move(*open_process(pid_)); }
 
+  // It may still be on its way into its wait when the constructor returns.
+  void wait_until_asleep() const {
+    for (auto stat = read_stat(proc()); stat && stat->state != 'S'; stat = read_stat(proc())) {
+      ::sched_yield();
+    }
+  }
+
   // Kills and reaps it; the signal that ended it.
   int end() {
     if (pid_ <= 0) {
@@ -64,6 +73,7 @@ class Child {
   }
 
  private:
+  [[nodiscard]] std::string proc() const { return "/proc/" + std::to_string(pid_); }
   pid_t pid_ = 0;
 };
 

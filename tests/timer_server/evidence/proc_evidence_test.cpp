@@ -1,32 +1,26 @@
 // SPDX-License-Identifier: MIT
-#include "timer_server/evidence.hpp"
+#include "timer_server/evidence/proc_evidence.hpp"
 
 #include <doctest/doctest.h>
 #include <fcntl.h>
-#include <simdjson.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <array>
+#include <atomic>
+#include <thread>
 
-#include "common/limits.hpp"
 #include "tests/timer_server/child.hpp"
 
 using namespace filetimer;
 
 namespace {
 
-std::string as_json(const Evidence& evidence) {
-  JsonWriter json;
-  write_evidence(json, evidence);
-  return std::move(json).finish();
-}
-
 // Gathers until the process has come to the system call that the test waits for; bounded by the
 // test's own time limit.
 Evidence evidence_in(const Process& process, std::string_view syscall) {
   for (;;) {
-    Evidence evidence = gather_evidence(process.pid, process.start_time);
+    Evidence evidence = read_proc_evidence(process.pid, process.start_time);
     if (!evidence.threads.empty() && evidence.threads[0].syscall == syscall &&
         evidence.state == 'S') {
       return evidence;
@@ -82,28 +76,36 @@ TEST_CASE("Children are listed with their names") {
 TEST_CASE("A pid that is another process by now gives no evidence") {
   Child worker;
   const Process process = worker.process();
-  const Evidence evidence = gather_evidence(process.pid, process.start_time + 1);
+  const Evidence evidence = read_proc_evidence(process.pid, process.start_time + 1);
   CHECK(evidence.threads.empty());
   CHECK(evidence.missing == "the process had ended");
 }
 
-TEST_CASE("However much there is, the record stays within its limit and is JSON") {
-  Evidence evidence;
-  for (int i = 0; i < 64; ++i) {
-    ThreadEvidence thread;
-    thread.tid = i + 1;
-    thread.comm = "worker \"\xff\n";
-    thread.stack.assign(40, std::string(100, 'f'));
-    evidence.threads.push_back(thread);
+TEST_CASE("A CPU sample tells who spins from who waits") {
+  Child waiting;
+  waiting.wait_until_asleep();
+  const Process sleeper = waiting.process();
+  const pid_t spinner = ::fork();
+  if (spinner == 0) {
+    ::alarm(60);
+    for (std::atomic<unsigned> turns{0};; turns.fetch_add(1, std::memory_order_relaxed)) {
+    }
   }
-  const std::string text = as_json(evidence);
-  CHECK(text.size() < kMaxEvidenceBytes + 8192);
-  simdjson::dom::parser parser;
-  simdjson::dom::element record;
-  REQUIRE(parser.parse(text).get(record) == simdjson::SUCCESS);
-  std::int64_t omitted = 0;
-  REQUIRE(record["threads_omitted"].get(omitted) == simdjson::SUCCESS);
-  simdjson::dom::array threads;
-  REQUIRE(record["threads"].get(threads) == simdjson::SUCCESS);
-  CHECK(static_cast<std::int64_t>(threads.size()) + omitted == 64);
+  const auto process = open_process(spinner);
+  REQUIRE(process);
+  // As long as it takes on a busy machine for the spinner to get some CPU between two looks.
+  double percent = 0;
+  while (percent < 10) {
+    Evidence evidence = read_proc_evidence(process->pid, process->start_time);
+    std::this_thread::sleep_for(kCpuSample);
+    finish_cpu_sample(process->pid, evidence);
+    REQUIRE(evidence.threads.size() == 1);
+    percent = evidence.threads[0].cpu_percent.value_or(0);
+    CHECK(percent <= 100);
+  }
+  Evidence evidence = read_proc_evidence(sleeper.pid, sleeper.start_time);
+  finish_cpu_sample(sleeper.pid, evidence);
+  CHECK(evidence.threads[0].cpu_percent.value_or(100) < 5);
+  REQUIRE(process->send_signal(SIGKILL));
+  ::waitpid(spinner, nullptr, 0);
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "timer_server/evidence.hpp"
+#include "timer_server/evidence/proc_evidence.hpp"
 
 #include <dirent.h>
 #include <fmt/format.h>
@@ -9,13 +9,12 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
-#include <filesystem>
 #include <memory>
 #include <string_view>
 
 #include "common/clock.hpp"
 #include "common/limits.hpp"
-#include "timer_server/process.hpp"
+#include "common/proc_files.hpp"
 
 namespace filetimer {
 namespace {
@@ -82,7 +81,7 @@ std::vector<std::string> read_kernel_stack(const std::string& folder) {
   std::vector<std::string> frames;
   const auto text = read_small_file(folder + "/stack");
   if (!text) {
-    return frames;  // needs CAP_SYS_ADMIN; gather_evidence says so once
+    return frames;  // needs CAP_SYS_ADMIN; read_proc_evidence says so once
   }
   std::string_view rest = *text;
   while (!rest.empty()) {
@@ -98,18 +97,18 @@ std::vector<std::string> read_kernel_stack(const std::string& folder) {
   return frames;
 }
 
-std::vector<pid_t> numbers_in(const std::string& folder) {
-  std::vector<pid_t> numbers;
-  std::error_code ec;
-  for (const auto& entry : std::filesystem::directory_iterator(folder, ec)) {
-    const std::string name = entry.path().filename().string();
-    pid_t number = 0;
-    if (std::from_chars(name.data(), name.data() + name.size(), number).ec == std::errc{}) {
-      numbers.push_back(number);
-    }
+// Nanoseconds, where this kernel tells; else what the ticks of `stat` come to.
+std::optional<std::uint64_t> cpu_time_of(const std::string& folder) {
+  const std::string line = one_line(read_small_file(folder + "/schedstat"));
+  std::uint64_t ns = 0;
+  if (std::from_chars(line.data(), line.data() + line.size(), ns).ec == std::errc{}) {
+    return ns;
   }
-  std::sort(numbers.begin(), numbers.end());
-  return numbers;
+  const auto stat = read_stat(folder);
+  if (!stat) {
+    return std::nullopt;
+  }
+  return static_cast<std::uint64_t>(seconds_of(stat->user_ticks + stat->system_ticks) * 1e9);
 }
 
 ThreadEvidence read_thread(const std::string& folder, pid_t pid, pid_t tid) {
@@ -120,6 +119,8 @@ ThreadEvidence read_thread(const std::string& folder, pid_t pid, pid_t tid) {
     thread.state = stat->state;
     thread.cpu_s = seconds_of(stat->user_ticks + stat->system_ticks);
   }
+  thread.sampled = Instant::now();
+  thread.cpu_ns = cpu_time_of(folder);
   thread.wchan = one_line(read_small_file(folder + "/wchan"));
   if (thread.wchan == "0") {
     thread.wchan.clear();
@@ -129,8 +130,8 @@ ThreadEvidence read_thread(const std::string& folder, pid_t pid, pid_t tid) {
   return thread;
 }
 
-void read_children(const std::string& folder, Evidence& evidence) {
-  for (const pid_t tid : numbers_in(folder + "/task")) {
+void read_children(const std::string& folder, const std::vector<pid_t>& tids, Evidence& evidence) {
+  for (const pid_t tid : tids) {
     const auto text = read_small_file(fmt::format("{}/task/{}/children", folder, tid));
     std::string_view rest = text ? std::string_view(*text) : std::string_view{};
     while (!rest.empty() && evidence.children.size() < kMaxChildrenShown) {
@@ -147,12 +148,12 @@ void read_children(const std::string& folder, Evidence& evidence) {
 // Accelerators that the process has open; a name once.
 void read_devices(const std::string& folder, Evidence& evidence) {
   std::size_t looked_at = 0;
-  std::error_code ec;
-  for (const auto& entry : std::filesystem::directory_iterator(folder + "/fd", ec)) {
+  const std::unique_ptr<DIR, int (*)(DIR*)> fds(::opendir((folder + "/fd").c_str()), ::closedir);
+  while (const dirent* const entry = fds ? ::readdir(fds.get()) : nullptr) {
     if (++looked_at > kMaxFdsLookedAt || evidence.devices.size() >= kMaxDevicesShown) {
       break;
     }
-    const std::string target = link_target(entry.path().string());
+    const std::string target = link_target(fmt::format("{}/fd/{}", folder, entry->d_name));
     const bool accelerator = target.starts_with("/dev/nvidia") || target == "/dev/kfd" ||
                              target.starts_with("/dev/dri/") || target.starts_with("/dev/accel") ||
                              target.starts_with("/dev/infiniband/");
@@ -164,62 +165,22 @@ void read_devices(const std::string& folder, Evidence& evidence) {
   std::sort(evidence.devices.begin(), evidence.devices.end());
 }
 
-void field_if(JsonWriter& json, std::string_view key, const std::string& value) {
-  if (!value.empty()) {
-    json.field(key, value);
-  }
-}
-
-void write_place(JsonWriter& json, const ThreadEvidence& thread) {
-  json.field("state", std::string_view(&thread.state, 1));
-  field_if(json, "wchan", thread.wchan);
-  field_if(json, "syscall", thread.syscall);
-  if (thread.syscall_number) {
-    json.field("syscall_nr", *thread.syscall_number);
-  }
-  field_if(json, "syscall_fd", thread.syscall_fd);
-}
-
-std::string_view state_name(char state) {
-  switch (state) {
-    case 'R':
-      return "running";
-    case 'S':
-      return "sleeping";
-    case 'D':
-      return "uninterruptible sleep";
-    case 'T':
-      return "stopped";
-    case 't':
-      return "traced";
-    case 'Z':
-      return "zombie";
-    case 'X':
-      return "dead";
-    case 'I':
-      return "idle";
-    default:
-      return "unknown";
-  }
-}
-
 }  // namespace
 
-Evidence gather_evidence(pid_t pid, std::uint64_t start_time) {
+Evidence read_proc_evidence(pid_t pid, std::uint64_t start_time) {
   Evidence evidence;
   const Instant begin = Instant::now();
   const std::string folder = fmt::format("/proc/{}", pid);
   const auto stat = read_stat(folder);
   if (!stat || stat->start_time != start_time) {
-    evidence.missing = "the process had ended";
+    evidence.miss("the process had ended");
     return evidence;
   }
   evidence.state = stat->state;
   evidence.cpu_user_s = seconds_of(stat->user_ticks);
   evidence.cpu_system_s = seconds_of(stat->system_ticks);
   evidence.rss_bytes = stat->rss_pages * ::sysconf(_SC_PAGESIZE);
-  const std::vector<pid_t> tids =
-      numbers_in(folder + "/task");  // the main thread has the lowest id
+  const std::vector<pid_t> tids = threads_of(pid);
   for (const pid_t tid : tids) {
     if (evidence.threads.size() >= kMaxEvidenceThreads) {
       evidence.threads_omitted = tids.size() - evidence.threads.size();
@@ -227,64 +188,24 @@ Evidence gather_evidence(pid_t pid, std::uint64_t start_time) {
     }
     evidence.threads.push_back(read_thread(fmt::format("{}/task/{}", folder, tid), pid, tid));
   }
-  const auto main_thread = std::find_if(evidence.threads.begin(), evidence.threads.end(),
-                                        [&](const auto& thread) { return thread.tid == pid; });
-  if (main_thread != evidence.threads.end()) {
-    std::rotate(evidence.threads.begin(), main_thread, main_thread + 1);
-  }
   if (const auto stack = read_small_file(folder + "/stack"); !stack) {
-    evidence.missing = "no kernel stacks: " + stack.error().message;
+    evidence.miss("no kernel stacks: " + stack.error().message);
   }
-  read_children(folder, evidence);
+  read_children(folder, tids, evidence);
   read_devices(folder, evidence);
   evidence.gathered_ms = std::chrono::duration<double, std::milli>(Instant::now() - begin).count();
   return evidence;
 }
 
-void write_evidence(JsonWriter& json, const Evidence& evidence) {
-  if (!evidence.threads.empty()) {
-    write_place(json, evidence.threads.front());
-    json.field("state_name", state_name(evidence.state));
-    json.fixed("cpu_user_s", evidence.cpu_user_s, 2)
-        .fixed("cpu_system_s", evidence.cpu_system_s, 2);
-    json.field("rss_bytes", evidence.rss_bytes);
-    std::size_t omitted = evidence.threads_omitted;
-    json.begin_array("threads");
-    for (const ThreadEvidence& thread : evidence.threads) {
-      if (json.size() > kMaxEvidenceBytes) {
-        ++omitted;
-        continue;
-      }
-      json.begin_object().field("tid", thread.tid).field("comm", thread.comm);
-      write_place(json, thread);
-      json.fixed("cpu_s", thread.cpu_s, 2);
-      if (!thread.stack.empty()) {
-        json.begin_array("stack");
-        for (const std::string& frame : thread.stack) {
-          json.element(frame);
-        }
-        json.end_array();
-      }
-      json.end_object();
+void finish_cpu_sample(pid_t pid, Evidence& evidence) {
+  for (ThreadEvidence& thread : evidence.threads) {
+    const auto used = cpu_time_of(fmt::format("/proc/{}/task/{}", pid, thread.tid));
+    const auto elapsed = static_cast<double>((Instant::now() - thread.sampled).count());
+    if (thread.cpu_ns && used && *used >= *thread.cpu_ns && elapsed > 0) {
+      const double percent = 100 * static_cast<double>(*used - *thread.cpu_ns) / elapsed;
+      thread.cpu_percent = std::min(percent, 100.0);  // the kernel's count is ahead by a tick
     }
-    json.end_array();
-    if (omitted > 0) {
-      json.field("threads_omitted", omitted);
-    }
-    json.begin_array("children");
-    for (const ChildEvidence& child : evidence.children) {
-      json.begin_object().field("pid", child.pid).field("comm", child.comm);
-      json.field("state", std::string_view(&child.state, 1)).end_object();
-    }
-    json.end_array();
-    json.begin_array("devices");
-    for (const std::string& device : evidence.devices) {
-      json.element(device);
-    }
-    json.end_array();
-    json.fixed("gathered_ms", evidence.gathered_ms, 3);
   }
-  field_if(json, "missing", evidence.missing);
 }
 
 }  // namespace filetimer

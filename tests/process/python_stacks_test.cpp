@@ -1,0 +1,149 @@
+// Python stacks: a worker whose page names a signal for faulthandler is asked for them after its
+// verdict, however it hangs, and is never harmed by being asked.
+// SPDX-License-Identifier: MIT
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+
+#include "tests/process/harness.hpp"
+#include "tests/process/requests.hpp"
+#include "tests/process/worker.hpp"
+
+using namespace filetimer::testing;
+
+namespace {
+
+constexpr const char* kPython = "/usr/bin/python3";
+
+// A worker that hangs in WAY (python_worker.py) in a scope whose deadline is near.
+std::unique_ptr<Worker> hung_worker(const Server& server, const std::string& way,
+                                    const std::vector<std::string>& signals = {}) {
+  Worker::Setup setup;
+  setup.program = {kPython, python_worker_path(), server.dir(), "py-1", way};
+  setup.args = signals;
+  auto worker = std::make_unique<Worker>("", setup);
+  worker->tell("open 100");
+  return worker;
+}
+
+struct PythonStack {
+  bool is_current = false;
+  std::vector<std::string> frames;
+};
+
+std::vector<PythonStack> stacks_in(const Record& evidence) {
+  std::vector<PythonStack> stacks;
+  for (const auto thread : evidence.array("python_threads")) {
+    PythonStack& stack = stacks.emplace_back();
+    stack.is_current = thread["current"].error() == simdjson::SUCCESS;
+    for (const auto frame : thread["frames"]) {
+      stack.frames.emplace_back(frame.get_string().value());
+    }
+  }
+  return stacks;
+}
+
+bool has_function(const PythonStack& stack, std::string_view function) {
+  return std::ranges::any_of(stack.frames, [&](const std::string& frame) {
+    return frame.ends_with(fmt::format(" in {}", function)) &&
+           frame.find("python_worker.py:") != std::string::npos;
+  });
+}
+
+// The evidence of a worker that was killed in spite of it all.
+Record evidence_of(const Server& server, Worker& worker) {
+  CHECK(worker.status() == killed_by(SIGKILL));
+  CHECK(server.wait_for("killed", worker.pid()).text("verdict") == "dead");
+  return server.wait_for("evidence", worker.pid());
+}
+
+}  // namespace
+
+TEST_CASE("a Python worker is told by its own stacks, however it hangs") {
+  for (const std::string way :
+       {"hang_sleeping", "hang_spinning", "hang_in_lock", "hang_holding_gil"}) {
+    CAPTURE(way);
+    const TempDir temp;
+    const Server server(temp);
+    const auto worker = hung_worker(server, way);
+    const Record evidence = evidence_of(server, *worker);
+    CAPTURE(evidence.line());
+    CHECK_FALSE(evidence.has("missing"));
+    const auto stacks = stacks_in(evidence);
+    REQUIRE(stacks.size() == 1);
+    CHECK(stacks[0].is_current);
+    CHECK(has_function(stacks[0], way));
+    CHECK(has_function(stacks[0], "main"));
+    // And what the interpreter does below.
+    CHECK(evidence.array("threads").at(0)["native_stack"].get_array().size() > 2);
+  }
+}
+
+TEST_CASE("of a Python worker with 16 threads each is told, the main one first") {
+  const TempDir temp;
+  const Server server(temp);
+  const auto worker = hung_worker(server, "hang_with_threads");
+  const Record evidence = evidence_of(server, *worker);
+  CAPTURE(evidence.line());
+  const auto stacks = stacks_in(evidence);
+  REQUIRE(stacks.size() == 16);
+  CHECK(has_function(stacks[0], "hang_in_lock"));
+  for (std::size_t i = 1; i < stacks.size(); ++i) {
+    CHECK(has_function(stacks[i], "wait_in_thread"));
+  }
+}
+
+TEST_CASE(
+    "the dump file is the worker's alone, in a folder of the server's, and goes with its page") {
+  const TempDir temp;
+  const Server server(temp);
+  const std::string folder = server.dir() + "/scopes/.stacks";
+  struct stat st {};
+  REQUIRE(::stat(folder.c_str(), &st) == 0);
+  CHECK((st.st_mode & 0777) == 0700);
+  const auto worker = hung_worker(server, "hang_sleeping");
+  REQUIRE(exists(folder + "/py-1"));
+  evidence_of(server, *worker);
+  CHECK(wait_until(
+      [&] { return !exists(folder + "/py-1") && !exists(server.dir() + "/scopes/py-1"); }));
+}
+
+TEST_CASE("a signal that the worker does not catch is not sent, and its page is not believed") {
+  const TempDir temp;
+  const auto missing = [&](const std::vector<std::string>& signals) {
+    static int runs = 0;
+    const Server server(temp, {.folder = fmt::format("run-{}", ++runs)});
+    const auto worker = hung_worker(server, "hang_sleeping", signals);
+    const Record evidence = evidence_of(server, *worker);
+    CHECK_FALSE(evidence.has("python_threads"));
+    return evidence.text("missing");
+  };
+  CHECK(missing({"0", "12"}) == "no Python stacks: it does not catch signal 12 of its page");
+  CHECK(missing({"12", "10"}) == "no Python stacks: it does not catch signal 10 of its page");
+  CHECK(missing({"12", "9"}) ==
+        "no Python stacks: signal 9 of its page is none that can be caught");
+  CHECK(missing({"12", "4000000000"}) ==
+        "no Python stacks: signal 4000000000 of its page is none that can be caught");
+}
+
+TEST_CASE("a worker that ends when it is asked has ended by itself") {
+  const TempDir temp;
+  const Server server(temp);
+  const auto worker = hung_worker(server, "hang_until_asked");
+  const Record killed = server.wait_for("killed", worker->pid());
+  CHECK(killed.text("verdict") == "already_gone");
+  CHECK(worker->status() == exited(SIGUSR2));
+  CHECK(server.wait_for("evidence", worker->pid()).text("missing") ==
+        "no Python stacks: the process had ended");
+}
+
+TEST_CASE("nobody is asked in a dry run") {
+  const TempDir temp;
+  const Server server(temp, {"--dry-run"});
+  const auto worker = hung_worker(server, "hang_until_asked");
+  CHECK(server.wait_for("killed", worker->pid()).text("verdict") == "spared");
+  CHECK(worker->is_alive());
+  CHECK_FALSE(server.wait_for("evidence", worker->pid()).has("python_threads"));
+}

@@ -1,0 +1,134 @@
+#!/usr/bin/env python3
+"""A Python worker with a scope page, made by docs/protocol.md alone, for the process tests.
+
+python_worker.py RUNFOLDER NAME WAY [SIGNAL [ADVERTISED]]
+Registers faulthandler on SIGNAL (SIGUSR2; 0: on none), says on its page that ADVERTISED (SIGNAL)
+makes it dump its stacks, says "ready", and opens a scope of MS milliseconds for each line "open MS"
+of its standard input, then hangs in WAY. Dies with its parent.
+"""
+
+import ctypes
+import faulthandler
+import fcntl
+import mmap
+import os
+import signal
+import struct
+import sys
+import threading
+import time
+
+PAGE_BYTES = 856_064
+SLOTS_AT, NAMES_AT = 1024, 69_632
+NEVER_GRACE = 0xFFFF_FFFF  # the server's --grace
+
+
+def boot_id():
+    with open("/proc/sys/kernel/random/boot_id") as file:
+        return bytes.fromhex(file.read().strip().replace("-", ""))
+
+
+def start_time():
+    with open("/proc/self/stat") as file:
+        return int(file.read().rpartition(")")[2].split()[19])
+
+
+class Page:
+    def __init__(self, folder, name, dump_signal):
+        self.folder, self.name = folder, name
+        path = f"{folder}/scopes/.{name}"
+        self.file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        os.ftruncate(self.file, PAGE_BYTES)
+        for begin in (0, NAMES_AT):
+            os.posix_fallocate(self.file, begin, 4096)
+        self.map = mmap.mmap(self.file, PAGE_BYTES)
+        fcntl.lockf(self.file, fcntl.LOCK_EX)
+        struct.pack_into(
+            "<8sII16siIQq", self.map, 0, b"TMERPAGE", 1, 1024, boot_id(),
+            os.getpid(), os.geteuid(), start_time(), time.monotonic_ns())
+        struct.pack_into("<II", self.map, 72, 0, dump_signal)
+        os.rename(path, f"{folder}/scopes/{name}")
+
+    def open_scope(self, scope, milliseconds):
+        now = time.monotonic_ns()
+        timeout = milliseconds * 1_000_000
+        text = scope.encode()
+        struct.pack_into(f"<B{len(text)}s", self.map, NAMES_AT, len(text), text)
+        struct.pack_into(
+            "<qqqIIIIiHHII", self.map, SLOTS_AT + 8, now, now, timeout, NEVER_GRACE, 0, 0, 0,
+            threading.get_native_id(), signal.SIGKILL, 0, 0, 0)
+        struct.pack_into("<I", self.map, 64, 1)
+        struct.pack_into("<q", self.map, SLOTS_AT, now + timeout)
+        pipe = os.open(f"{self.folder}/requests", os.O_WRONLY | os.O_NONBLOCK)
+        os.write(pipe, b'{"version": 1, "x_page": "%s"}\n' % self.name.encode())
+        os.close(pipe)
+
+
+def register_dump(folder, name, number):
+    # Kept open for the life of the process: the handler can open nothing.
+    file = os.open(f"{folder}/scopes/.stacks/{name}",
+                   os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    faulthandler.register(number, file=file, all_threads=True)
+
+
+def hang_sleeping():
+    time.sleep(100)
+
+
+def hang_spinning():
+    while True:
+        pass
+
+
+def hang_in_lock():
+    lock = threading.Lock()
+    lock.acquire()
+    lock.acquire()
+
+
+def hang_holding_gil():
+    # PyDLL holds the interpreter's lock while the call lasts, for ever here.
+    libc = ctypes.PyDLL(None)
+    while True:
+        libc.sleep(100)
+
+
+def hang_with_threads():
+    for i in range(15):
+        threading.Thread(target=wait_in_thread, name=f"loader-{i}", daemon=True).start()
+    hang_in_lock()
+
+
+def wait_in_thread():
+    threading.Event().wait()
+
+
+def hang_until_asked():
+    # The C library's _exit as the handler: it ends with the signal's number as its status.
+    libc = ctypes.CDLL(None)
+    libc.signal(signal.SIGUSR2, ctypes.cast(libc._exit, ctypes.c_void_p))
+    hang_sleeping()
+
+
+WAYS = {way.__name__: way for way in
+        (hang_sleeping, hang_spinning, hang_in_lock, hang_holding_gil, hang_with_threads,
+         hang_until_asked)}
+
+
+def main():
+    libc = ctypes.CDLL(None)
+    libc.prctl(1, signal.SIGKILL, 0, 0, 0)  # PR_SET_PDEATHSIG
+    signal.alarm(100)
+    folder, name, way = sys.argv[1:4]
+    number = int(sys.argv[4]) if len(sys.argv) > 4 else signal.SIGUSR2
+    advertised = int(sys.argv[5]) if len(sys.argv) > 5 else number
+    if number != 0:
+        register_dump(folder, name, number)
+    page = Page(folder, name, advertised)
+    print("ready", flush=True)
+    for line in sys.stdin:
+        page.open_scope("step", int(line.split()[1]))
+        WAYS[way]()
+
+
+main()

@@ -1,0 +1,356 @@
+// Native stacks of a worker: what is told, that nobody is harmed by how it is found out, and that a
+// helper which fails costs the stacks and nothing else.
+// SPDX-License-Identifier: MIT
+#include <doctest/doctest.h>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/ptrace.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <random>
+#include <thread>
+
+#include "common/proc_files.hpp"
+#include "tests/process/harness.hpp"
+#include "tests/process/requests.hpp"
+#include "tests/process/worker.hpp"
+
+using namespace filetimer::testing;
+using namespace std::chrono_literals;
+
+namespace {
+
+Worker::Setup stacks_worker(const char* mode, int threads, const std::string& suffix = {}) {
+  Worker::Setup setup;
+  setup.program = {stacks_worker_path() + suffix, mode, std::to_string(threads)};
+  return setup;
+}
+
+std::vector<std::string> frames_of(simdjson::dom::element thread) {
+  std::vector<std::string> frames;
+  simdjson::dom::array array;
+  if (thread["native_stack"].get(array) == simdjson::SUCCESS) {
+    for (const auto frame : array) {
+      frames.emplace_back(frame.get_string().value());
+    }
+  }
+  return frames;
+}
+
+bool has_frame(const std::vector<std::string>& frames, std::string_view begin) {
+  return std::ranges::any_of(frames,
+                             [&](const std::string& frame) { return frame.starts_with(begin); });
+}
+
+// The helper as a server would run it, but for the time that it gives: on a process of the test's.
+class Helper {
+ public:
+  explicit Helper(pid_t pid) {
+    int in[2];
+    int out[2];
+    REQUIRE(::pipe2(in, O_CLOEXEC) == 0);
+    REQUIRE(::pipe2(out, O_CLOEXEC) == 0);
+    const filetimer::UniqueFd its_in(in[0]);
+    const filetimer::UniqueFd its_out(out[1]);
+    in_.reset(in[1]);
+    out_.reset(out[0]);
+    child_ = std::make_unique<Child>(
+        Launch{.argv = {stacks_helper_path()}, .in = its_in.get(), .out_fd = its_out.get()});
+    const auto stat = filetimer::read_stat(fmt::format("/proc/{}", pid));
+    REQUIRE(stat);
+    write_all(in_.get(), fmt::format("{} {} {} 20000\n", pid, stat->start_time, ::getpid()));
+  }
+  void go() const { write_all(in_.get(), "go\n"); }
+  // What it says until it ends.
+  std::string answer() {
+    std::string all;
+    char bytes[4096];
+    for (ssize_t got = 0; (got = ::read(out_.get(), bytes, sizeof bytes)) > 0;) {
+      all.append(bytes, static_cast<std::size_t>(got));
+    }
+    CHECK(child_->status() == exited(0));
+    return all;
+  }
+  [[nodiscard]] pid_t pid() const { return child_->pid(); }
+  [[nodiscard]] bool is_alive() const { return child_->is_alive(); }
+  void kill() {
+    child_->signal(SIGKILL);
+    child_->status();
+  }
+
+ private:
+  filetimer::UniqueFd in_;
+  filetimer::UniqueFd out_;
+  std::unique_ptr<Child> child_;
+};
+
+pid_t tracer_of(const std::string& folder) {
+  const auto status = filetimer::read_status(folder);
+  return status ? status->tracer : 0;
+}
+
+// Every thread: neither traced nor stopped.
+bool is_free(pid_t pid) {
+  return std::ranges::all_of(filetimer::threads_of(pid), [&](pid_t tid) {
+    const std::string folder = fmt::format("/proc/{}/task/{}", pid, tid);
+    const auto stat = filetimer::read_stat(folder);
+    return tracer_of(folder) == 0 && stat && stat->state != 't' && stat->state != 'T';
+  });
+}
+
+// A timer_server that finds `script` in place of the helper; empty: nothing.
+Server server_with_helper(const TempDir& temp, const std::string& script,
+                          const std::string& timeout = "20s") {
+  const std::string program = temp.path("timer_server");
+  std::filesystem::copy_file(server_path(), program);
+  if (!script.empty()) {
+    write_file(temp.path("filetimer-stacks"), "#!/bin/sh\n" + script + "\n");
+    REQUIRE(::chmod(temp.path("filetimer-stacks").c_str(), 0755) == 0);
+  }
+  return Server(
+      temp, {.args = {"--evidence", "stacks", "--evidence-timeout", timeout}, .program = program});
+}
+
+std::string missing_with_helper(const std::string& script, const std::string& timeout = "20s") {
+  const TempDir temp;
+  Server server = server_with_helper(temp, script, timeout);
+  Worker worker("block");
+  server.send(acquire_past(worker.pid(), "s"));
+  CHECK(worker.status() == killed_by(SIGKILL));
+  const Record evidence = server.wait_for("evidence", worker.pid());
+  CHECK(evidence.array("threads").size() == 1);  // what /proc says is there all the same
+  CHECK(server.wait_for("killed", worker.pid()).text("verdict") == "dead");
+  CHECK(server.stop() == exited(0));
+  return evidence.has("missing") ? evidence.text("missing") : "";
+}
+
+}  // namespace
+
+TEST_CASE("stacks name the functions that threads wait, spin and read in, and who uses the CPU") {
+  const TempDir temp;
+  const Server server(temp);
+  Worker worker("", stacks_worker("hang", 3));
+  server.send(acquire_past(worker.pid(), "s"));
+  CHECK(worker.status() == killed_by(SIGKILL));
+  const Record evidence = server.wait_for("evidence", worker.pid());
+  CAPTURE(evidence.line());
+  std::vector<std::vector<std::string>> stacks;
+  for (const auto thread : evidence.array("threads")) {
+    stacks.push_back(frames_of(thread));
+    const std::string doing(thread["doing"].get_string().value());
+    CHECK(thread["cpu_percent"].is_number());
+    if (has_frame(stacks.back(), "hang::in_loop(")) {
+      CHECK(doing.starts_with("r"));  // running, or on a busy machine ready to run
+    } else {
+      CHECK(doing.starts_with("waiting in "));
+    }
+  }
+  REQUIRE(stacks.size() == 4);
+  CHECK(has_frame(stacks[0], "hang::in_read(int)+0x"));
+  CHECK(has_frame(stacks[0], "main+0x"));
+  CHECK(has_frame(stacks[1], "hang::in_lock(std::mutex&)+0x"));
+  CHECK(has_frame(stacks[2], "hang::in_loop(std::atomic<unsigned int>&)+0x"));
+  CHECK(has_frame(stacks[3], "hang::in_read(int)+0x"));
+  CHECK(stacks[0][0].ends_with(" (libc.so.6)"));
+  CHECK(evidence.number("held_ms") > 0);
+  CHECK(evidence.text("state") == "S");  // from before it was held
+}
+
+TEST_CASE("without symbols there is still the file and the place in it") {
+  const TempDir temp;
+  const Server server(temp);
+  Worker worker("", stacks_worker("hang", 0, "_stripped"));
+  server.send(acquire_past(worker.pid(), "s"));
+  CHECK(worker.status() == killed_by(SIGKILL));
+  const Record evidence = server.wait_for("evidence", worker.pid());
+  CAPTURE(evidence.line());
+  CHECK(has_frame(frames_of(evidence.array("threads").at(0).value()), "stacks_worker_stripped+0x"));
+}
+
+TEST_CASE("with 16 threads each has its stack") {
+  const TempDir temp;
+  const Server server(temp);
+  Worker worker("", stacks_worker("serve", 15));
+  server.send(acquire_past(worker.pid(), "s"));
+  CHECK(worker.status() == killed_by(SIGKILL));
+  const Record evidence = server.wait_for("evidence", worker.pid());
+  REQUIRE(evidence.array("threads").size() == 16);
+  for (const auto thread : evidence.array("threads")) {
+    CHECK(frames_of(thread).size() > 1);
+  }
+}
+
+TEST_CASE("a file of code that was deleted is read from memory") {
+  const TempDir temp;
+  const std::string program = temp.path("gone");
+  std::filesystem::copy_file(stacks_worker_path(), program);
+  Worker::Setup setup = stacks_worker("hang", 0);
+  setup.program[0] = program;
+  const Worker worker("", setup);
+  REQUIRE(::unlink(program.c_str()) == 0);
+  Helper helper(worker.pid());
+  helper.go();
+  const std::string answer = helper.answer();
+  CAPTURE(answer);
+  CHECK(answer.find("(gone (deleted))") + answer.find("gone (deleted)+0x") != 2 * answer.npos);
+  CHECK(answer.ends_with("end\n"));
+}
+
+TEST_CASE(
+    "a helper that is killed at any moment leaves the worker running, neither stopped nor traced") {
+  Worker worker("", stacks_worker("serve", 8));
+  std::minstd_rand random(1);
+  std::uniform_int_distribution<int> delay_us(0, 20'000);
+  int held = 0;
+  for (int i = 0; i < 50; ++i) {
+    Helper helper(worker.pid());
+    if (i % 2 == 0) {
+      // While it holds some threads, or all of them.
+      helper.go();
+      bool is_held = false;
+      while (!is_held && helper.is_alive()) {
+        is_held = tracer_of(fmt::format("/proc/{}", worker.pid())) == helper.pid();
+      }
+      held += is_held ? 1 : 0;
+    } else {
+      helper.go();
+      std::this_thread::sleep_for(std::chrono::microseconds(delay_us(random)));
+    }
+    helper.kill();
+    CHECK(is_free(worker.pid()));
+    REQUIRE(worker.ask("ping") == "pong");
+  }
+  CHECK(held > 0);
+}
+
+TEST_CASE("a worker loses no signal to being held") {
+  Worker worker("", stacks_worker("serve", 4));
+  constexpr int kSignals = 5000;
+  std::jthread sender([&] {
+    for (int i = 0; i < kSignals; ++i) {
+      // Each of these is queued by itself; EAGAIN: the queue is full.
+      while (::sigqueue(worker.pid(), SIGRTMIN, {}) != 0) {
+        std::this_thread::yield();
+      }
+    }
+  });
+  for (int i = 0; i < 20; ++i) {
+    Helper helper(worker.pid());
+    helper.go();
+    CHECK(helper.answer().ends_with("end\n"));
+  }
+  sender.join();
+  CHECK(wait_until([&] { return worker.ask("signals") == std::to_string(kSignals); }));
+  CHECK(is_free(worker.pid()));
+}
+
+TEST_CASE("a worker that was stopped before stays stopped, and has its stacks") {
+  Worker worker("", stacks_worker("serve", 4));
+  worker.signal(SIGSTOP);
+  worker.wait_until_stopped();
+  Helper helper(worker.pid());
+  helper.go();
+  const std::string answer = helper.answer();
+  CHECK(answer.find("\nframe ") != std::string::npos);
+  CHECK(tracer_of(fmt::format("/proc/{}", worker.pid())) == 0);
+  worker.wait_until_stopped();
+  worker.signal(SIGCONT);
+  CHECK(worker.ask("ping") == "pong");
+}
+
+TEST_CASE("a worker that another process traces is left to it, and that is told") {
+  Worker worker("", stacks_worker("serve", 0));
+  REQUIRE(::ptrace(PTRACE_SEIZE, worker.pid(), nullptr, nullptr) == 0);
+  Helper helper(worker.pid());
+  helper.go();
+  const std::string answer = helper.answer();
+  CAPTURE(answer);
+  CHECK(answer.find(fmt::format("note no native stacks: cannot trace pid {}: Operation not "
+                                "permitted (pid {} traces it)\n",
+                                worker.pid(), ::getpid())) != std::string::npos);
+}
+
+TEST_CASE("a worker that dies while it is held costs its stacks") {
+  for (int i = 0; i < 10; ++i) {
+    Worker worker("", stacks_worker("serve", 8));
+    Helper helper(worker.pid());
+    helper.go();
+    wait_until([&] { return tracer_of(fmt::format("/proc/{}", worker.pid())) != 0; }, 5ms);
+    worker.signal(SIGKILL);
+    CHECK(helper.answer().ends_with("end\n"));
+    CHECK(worker.status() == killed_by(SIGKILL));
+  }
+}
+
+TEST_CASE("a helper without a server ends by itself") {
+  Worker worker("", stacks_worker("serve", 1));
+  const TempDir temp;
+  // Its parent is the shell, and not the server that it is told of.
+  write_file(temp.path("request"), fmt::format("{} 1 1 20000\ngo\n", worker.pid()));
+  Child shell(Launch{
+      .argv = {"/bin/sh", "-c", stacks_helper_path() + " < " + temp.path("request") + " || exit 9"},
+      .out = temp.path("out")});
+  CHECK(shell.status() == exited(9));
+  CHECK(read_file(temp.path("out")).empty());
+  CHECK(is_free(worker.pid()));
+}
+
+TEST_CASE("a helper that is missing, crashes, or says nothing of use costs the stacks alone") {
+  CHECK(missing_with_helper("").find("no native stacks: '") == 0);
+  CHECK(missing_with_helper("").find("filetimer-stacks' is missing") != std::string::npos);
+  CHECK(missing_with_helper("kill -SEGV $$") ==
+        "native stacks are not whole: the helper was ended by signal 11");
+  CHECK(missing_with_helper("exit 3") ==
+        "native stacks are not whole: the helper ended with status 3");
+  CHECK(missing_with_helper("head -c 3000000 /dev/urandom").find("native stacks are not whole") ==
+        0);
+  CHECK(missing_with_helper("echo end").empty());
+}
+
+TEST_CASE(
+    "a helper that hangs, and will not be told, delays the kill by --evidence-timeout alone") {
+  CHECK(missing_with_helper("trap '' TERM INT HUP; exec sleep 100", "300ms") ==
+        "native stacks are not whole: time was up");
+}
+
+TEST_CASE("many workers at once are all killed in time, with stacks or a word on why not") {
+  const TempDir temp;
+  Server server = server_with_helper(temp, "exec sleep 100", "1s");
+  std::vector<std::unique_ptr<Worker>> workers;
+  std::string lines;
+  for (int i = 0; i < 24; ++i) {
+    workers.push_back(std::make_unique<Worker>("block"));
+    lines += acquire_past(workers.back()->pid(), "s");
+  }
+  server.send(lines);
+  for (auto& worker : workers) {
+    CHECK(worker->status() == killed_by(SIGKILL));
+    const Record evidence = server.wait_for("evidence", worker->pid());
+    CHECK(evidence.array("threads").size() == 1);
+    CHECK(evidence.text("missing").find("time was up") != std::string::npos);
+  }
+}
+
+TEST_CASE("the server says what it records, and with --evidence proc nobody is held") {
+  const TempDir temp;
+  for (const auto& [args, level] : std::vector<std::pair<std::vector<std::string>, std::string>>{
+           {{}, "stacks"}, {{"--evidence", "proc"}, "proc"}}) {
+    const Server server(temp, {.args = args, .folder = level});
+    Worker worker("", stacks_worker("serve", 1));
+    server.send(acquire_past(worker.pid(), "s"));
+    CHECK(worker.status() == killed_by(SIGKILL));
+    const Record evidence = server.wait_for("evidence", worker.pid());
+    CHECK(evidence.has("held_ms") == (level == "stacks"));
+    CHECK(evidence.has("cpu_percent"));
+    CHECK(frames_of(evidence.array("threads").at(0).value()).empty() == (level == "proc"));
+    const Record started =
+        server.wait_for([](const Record& record) { return record.is("server_started"); });
+    CHECK(started.at("settings")["evidence"].get_string().value() == level);
+    CHECK(started.at("may")["ptrace"].is_bool());
+  }
+}

@@ -1,0 +1,116 @@
+// The record that evidence is made into: what it says, and that it stays within its limit.
+// SPDX-License-Identifier: MIT
+#include "timer_server/evidence/evidence.hpp"
+
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+#include <simdjson.h>
+
+#include "common/limits.hpp"
+
+using namespace filetimer;
+
+namespace {
+
+std::string as_json(const Evidence& evidence) {
+  JsonWriter json;
+  write_evidence(json, evidence);
+  return std::move(json).finish();
+}
+
+struct Parsed {
+  explicit Parsed(const Evidence& evidence) : text(as_json(evidence)) {
+    REQUIRE(parser.parse(text).get(record) == simdjson::SUCCESS);
+  }
+  [[nodiscard]] std::size_t elements(std::string_view key) const {
+    simdjson::dom::array array;
+    return record[key].get(array) == simdjson::SUCCESS ? array.size() : 0;
+  }
+  [[nodiscard]] std::int64_t number(std::string_view key) const {
+    std::int64_t value = 0;
+    return record[key].get(value) == simdjson::SUCCESS ? value : 0;
+  }
+  std::string text;
+  simdjson::dom::parser parser;
+  simdjson::dom::element record;
+};
+
+ThreadEvidence thread_in(char state, std::string wchan, std::optional<double> percent) {
+  ThreadEvidence thread;
+  thread.state = state;
+  thread.wchan = std::move(wchan);
+  thread.cpu_percent = percent;
+  return thread;
+}
+
+Evidence much_evidence(std::size_t frames) {
+  Evidence evidence;
+  for (int i = 0; i < 64; ++i) {
+    ThreadEvidence thread;
+    thread.tid = i + 1;
+    thread.comm = "worker \"\xff\n";
+    thread.stack.assign(40, std::string(100, 'f'));
+    thread.native_stack.assign(frames, std::string(kMaxFrameBytes, 'n'));
+    evidence.threads.push_back(thread);
+  }
+  return evidence;
+}
+
+}  // namespace
+
+TEST_CASE("What a thread does is told from its state, its place and its CPU time") {
+  CHECK(doing(thread_in('S', "futex_wait_queue", 0)) == "waiting in futex_wait_queue (0 % CPU)");
+  CHECK(doing(thread_in('S', "", {})) == "waiting");
+  CHECK(doing(thread_in('D', "io_schedule", 0.4)) ==
+        "waiting uninterruptibly in io_schedule (0 % CPU)");
+  CHECK(doing(thread_in('S', "pipe_read", 62)) == "waiting in pipe_read at that moment (62 % CPU)");
+  CHECK(doing(thread_in('R', "", 99.7)) == "running (100 % CPU)");
+  CHECK(doing(thread_in('R', "", 0)) == "ready to run (0 % CPU)");
+  CHECK(doing(thread_in('R', "", {})) == "running");
+  CHECK(doing(thread_in('T', "do_signal_stop", 0)) == "stopped (0 % CPU)");
+  ThreadEvidence without_wchan = thread_in('S', "", 0);
+  without_wchan.syscall = "futex";
+  CHECK(doing(without_wchan) == "waiting in futex (0 % CPU)");
+}
+
+TEST_CASE("However much there is, the record stays within its limit and is JSON") {
+  const Parsed parsed(much_evidence(kMaxStackFrames));
+  CHECK(parsed.text.size() < kMaxEvidenceBytes + 8192);
+  // Each thread is there; of frames as many as there is room for.
+  CHECK(parsed.elements("threads") == 64);
+  CHECK(parsed.text.find("more, for which the record has no room") != std::string::npos);
+}
+
+TEST_CASE("Python's threads leave room for those of the kernel") {
+  Evidence evidence = much_evidence(10);
+  for (int i = 0; i < 100; ++i) {
+    evidence.python_threads.push_back(
+        {fmt::format("{:#x}", i), "loader", i == 0,
+         std::vector<std::string>(100, "/app/train.py:12 in forward")});
+  }
+  const Parsed parsed(evidence);
+  CHECK(parsed.text.size() < kMaxEvidenceBytes + 8192);
+  CHECK(parsed.elements("threads") == 64);
+  const std::size_t told = parsed.elements("python_threads");
+  CHECK(told > 0);
+  CHECK(static_cast<std::int64_t>(told) + parsed.number("python_threads_omitted") == 100);
+}
+
+TEST_CASE("CPU time of all threads adds up, and is not there without a sample") {
+  Evidence evidence;
+  evidence.threads = {thread_in('R', "", 100), thread_in('R', "", 98), thread_in('S', "x", {})};
+  CHECK(Parsed(evidence).number("cpu_percent") == 198);
+  evidence.threads = {thread_in('R', "", {})};
+  CHECK(as_json(evidence).find("cpu_percent") == std::string::npos);
+}
+
+TEST_CASE("What is missing is told with all its reasons, within bounds") {
+  Evidence evidence;
+  evidence.miss("no kernel stacks");
+  evidence.miss("no native stacks");
+  CHECK(evidence.missing == "no kernel stacks; no native stacks");
+  for (int i = 0; i < 10'000; ++i) {
+    evidence.miss("and another reason");
+  }
+  CHECK(evidence.missing.size() <= 2048);
+}

@@ -1,0 +1,125 @@
+// Gathering with real processes: what comes, in which order, and what is said when it is cut off.
+// SPDX-License-Identifier: MIT
+#include "timer_server/evidence/gathering.hpp"
+
+#include <doctest/doctest.h>
+#include <poll.h>
+
+#include "tests/timer_server/child.hpp"
+
+using namespace filetimer;
+using namespace std::chrono_literals;
+
+namespace {
+
+struct Stage {
+  std::shared_ptr<Gathering> start(EvidenceLevel level, Instant until,
+                                   std::optional<PythonDump> python = {}) {
+    return Gathering::start(side_threads, process, {level, until, std::move(python)},
+                            [this] { ++done; });
+  }
+  // Evidence when it is done.
+  Evidence gather(EvidenceLevel level, std::optional<PythonDump> python = {}) {
+    const auto gathering = start(level, Instant::now() + 20s, std::move(python));
+    deliver_until_done(1);
+    return gathering->take();
+  }
+  void deliver_until_done(int count) {
+    while (done < count) {
+      pollfd poll{side_threads.event_fd(), POLLIN, 0};
+      REQUIRE(::poll(&poll, 1, 20'000) == 1);
+      side_threads.deliver();
+    }
+  }
+
+  explicit Stage(const std::function<void()>& worker_does_first = [] {})
+      : worker(worker_does_first) {
+    worker.wait_until_asleep();
+  }
+
+  Child worker;
+  std::shared_ptr<const Process> process =
+      std::make_shared<const Process>(std::move(*open_process(worker.pid())));
+  SideThreads side_threads;
+  int done = 0;
+};
+
+}  // namespace
+
+TEST_CASE("At level proc there is a CPU sample, and no stack of user space") {
+  Stage stage;
+  const Evidence evidence = stage.gather(EvidenceLevel::kProc);
+  REQUIRE(evidence.threads.size() == 1);
+  CHECK(evidence.threads[0].cpu_percent.has_value());
+  CHECK(evidence.threads[0].native_stack.empty());
+  CHECK(evidence.state == 'S');
+  CHECK(evidence.gathered_ms >= 30);
+}
+
+TEST_CASE("At level stacks the state is that from before the worker was held") {
+  Stage stage;
+  const Evidence evidence = stage.gather(EvidenceLevel::kStacks);
+  REQUIRE(evidence.threads.size() == 1);
+  CHECK(evidence.state == 'S');
+  CHECK(evidence.threads[0].state == 'S');
+  CHECK(!evidence.threads[0].native_stack.empty());
+  CHECK(evidence.missing == "");
+}
+
+TEST_CASE("What is taken before it is done says what was still to come, and nothing comes after") {
+  Stage stage;
+  const auto gathering = stage.start(EvidenceLevel::kStacks, Instant::now() + 20s);
+  const Evidence early = gathering->take();
+  CHECK(early.missing.find("time was up while ") != std::string::npos);
+  CHECK(gathering->take().threads.empty());
+}
+
+TEST_CASE("Without time there is cheap evidence and a word on the rest") {
+  Stage stage;
+  const auto gathering = stage.start(EvidenceLevel::kStacks, Instant::now());
+  stage.deliver_until_done(1);
+  const Evidence evidence = gathering->take();
+  CHECK(evidence.threads.size() == 1);
+  CHECK(evidence.missing ==
+        "no CPU sample and no stacks: time was up while other workers had their turn");
+}
+
+TEST_CASE("Many workers at once have cheap evidence all, and wait for the CPU sample together") {
+  Stage stage;
+  constexpr int kWorkers = 500;
+  std::vector<std::shared_ptr<Gathering>> gatherings;
+  for (int i = 0; i < kWorkers; ++i) {
+    gatherings.push_back(stage.start(EvidenceLevel::kProc, Instant::now() + 20s));
+  }
+  stage.deliver_until_done(kWorkers);
+  std::size_t sampled = 0;
+  for (const auto& gathering : gatherings) {
+    const Evidence evidence = gathering->take();
+    REQUIRE(evidence.threads.size() == 1);
+    const bool has_sample = evidence.threads[0].cpu_percent.has_value();
+    sampled += has_sample ? 1U : 0U;
+    CHECK(evidence.missing ==
+          (has_sample ? "" : "no CPU sample: too many workers expired at once"));
+  }
+  CHECK(sampled > 0);
+}
+
+TEST_CASE("A worker that has ended gives no evidence") {
+  Stage stage;
+  stage.worker.end();
+  const Evidence evidence = stage.gather(EvidenceLevel::kStacks);
+  CHECK(evidence.threads.empty());
+  CHECK(evidence.missing == "the process had ended");
+}
+
+TEST_CASE("Python's stacks are asked for only where that was said, and after the native ones") {
+  // The worker's handler ends it: so it is alive exactly if it was not asked.
+  Stage stage([] { ::signal(SIGUSR2, [](int) { ::_exit(0); }); });
+  CHECK(stage.gather(EvidenceLevel::kStacks).missing == "");
+  CHECK(stage.process->is_alive());
+  stage.done = 0;
+  const PythonDump dump{SIGUSR2, "/dev/null"};
+  const Evidence refused = stage.gather(EvidenceLevel::kStacks, dump);
+  CHECK(refused.missing == "no Python stacks: '/dev/null' is no regular file");
+  CHECK(stage.process->is_alive());
+}

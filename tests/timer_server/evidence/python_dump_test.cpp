@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: MIT
+#include "timer_server/evidence/python_dump.hpp"
+
+#include <doctest/doctest.h>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+
+#include <fstream>
+
+#include "common/limits.hpp"
+#include "tests/timer_server/child.hpp"
+#include "tests/timer_server/temp_folder.hpp"
+
+using namespace filetimer;
+using namespace std::chrono_literals;
+
+namespace {
+
+using Frames = std::vector<std::string>;
+
+int dump_fd = -1;
+
+void write_dump(int) {
+  constexpr std::string_view kText =
+      "Current thread 0x00007f00 (most recent call first):\n  File \"a.py\", line 1 in f\n";
+  // In two steps, as faulthandler does in many.
+  (void)!::write(dump_fd, kText.data(), 30);
+  (void)!::write(dump_fd, kText.data() + 30, kText.size() - 30);
+}
+
+// A worker that writes a dump on SIGUSR2, as an interpreter would.
+struct Dumper {
+  TempFolder folder;
+  PythonDump dump{SIGUSR2, folder.file("dump")};
+  Child worker{[this] {
+    dump_fd = ::open(dump.path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+    ::signal(SIGUSR2, write_dump);
+  }};
+  Process process = worker.process();
+
+  Evidence take(const PythonDump& how, Instant until = Instant::now() + 20s) {
+    Evidence evidence;
+    take_python_dump(process, how, until, evidence);
+    return evidence;
+  }
+};
+
+}  // namespace
+
+TEST_CASE("A dump of several threads is read, the oldest first") {
+  const auto threads = parse_python_dump(
+      "Thread 0x00007f02 (most recent call first):\n"
+      "  File \"/usr/lib/python3.11/threading.py\", line 320 in wait\n"
+      "  File \"train, line 3.py\", line 12 in <module>\n"
+      "\n"
+      "Current thread 0x00007f01 (most recent call first):\n"
+      "  <no Python frame>\n");
+  REQUIRE(threads.size() == 2);
+  CHECK(threads[0].ident == "0x00007f01");
+  CHECK(threads[0].is_current);
+  CHECK(threads[0].frames == Frames{"<no Python frame>"});
+  CHECK_FALSE(threads[1].is_current);
+  CHECK(threads[1].frames ==
+        Frames{"/usr/lib/python3.11/threading.py:320 in wait", "train, line 3.py:12 in <module>"});
+}
+
+TEST_CASE("Names of threads are read where Python tells them") {
+  const auto threads = parse_python_dump(
+      "Current thread 0x00007f01 [pin [memory]] (most recent call first):\n"
+      "  File \"a.py\", line 1 in f\n");
+  REQUIRE(threads.size() == 1);
+  CHECK(threads[0].ident == "0x00007f01");
+  CHECK(threads[0].name == "pin [memory]");
+}
+
+TEST_CASE("What is no dump gives no threads, and too much of one is cut") {
+  CHECK(parse_python_dump("").empty());
+  CHECK(parse_python_dump("\n\n").empty());
+  CHECK(parse_python_dump("File \"a.py\", line 1 in f\nhello").empty());
+  std::string text = "Thread 0x1 (most recent call first):\n";
+  for (int i = 0; i < 1000; ++i) {
+    text += "  File \"" + std::string(1000, 'a') + "\", line 1 in f\n";
+  }
+  const auto threads = parse_python_dump(text);
+  REQUIRE(threads.size() == 1);
+  CHECK(threads[0].frames.size() == kMaxStackFrames);
+  CHECK(threads[0].frames[0].size() == kMaxFrameBytes);
+}
+
+TEST_CASE("A worker is asked and its dump read, what lay in the file before is not") {
+  Dumper dumper;
+  std::ofstream(dumper.dump.path, std::ios::app)
+      << "Thread 0x9 (most recent call first):\n  File \"old.py\", line 9 in g\n";
+  for (int i = 0; i < 2; ++i) {
+    const Evidence evidence = dumper.take(dumper.dump);
+    CHECK(evidence.missing == "");
+    REQUIRE(evidence.python_threads.size() == 1);
+    CHECK(evidence.python_threads[0].frames == Frames{"a.py:1 in f"});
+  }
+  CHECK(dumper.process.is_alive());
+}
+
+TEST_CASE("A signal that would end the worker, or that nobody can catch, is not sent") {
+  Dumper dumper;
+  const std::string none = "no Python stacks: ";
+  for (const std::uint32_t signal : {9U, 19U, 0U, 65U, 4'000'000'000U, 32U, 33U}) {
+    PythonDump dump = dumper.dump;
+    dump.signal = signal;
+    CHECK(dumper.take(dump).missing ==
+          fmt::format("{}signal {} of its page is none that can be caught", none, signal));
+  }
+  for (const std::uint32_t signal : {1U, 10U, 64U}) {
+    PythonDump dump = dumper.dump;
+    dump.signal = signal;
+    CHECK(dumper.take(dump).missing ==
+          fmt::format("{}it does not catch signal {} of its page", none, signal));
+  }
+  CHECK(dumper.process.is_alive());
+}
+
+TEST_CASE("A dump file that is none is not opened, waited for or followed, and nothing is sent") {
+  Dumper dumper;
+  const auto refused = [&](const std::string& path) {
+    return dumper.take({SIGUSR2, path}).missing;
+  };
+  const std::string missing = dumper.folder.file("missing");
+  CHECK(refused(missing).find("No such file") != std::string::npos);
+  const std::string fifo = dumper.folder.file("fifo");
+  REQUIRE(::mkfifo(fifo.c_str(), 0600) == 0);
+  CHECK(refused(fifo).find("is no regular file") != std::string::npos);
+  const std::string link = dumper.folder.file("link");
+  REQUIRE(::symlink(dumper.dump.path.c_str(), link.c_str()) == 0);
+  CHECK(refused(link).find("is a symlink") != std::string::npos);
+  CHECK(refused(dumper.folder.path).find("is no regular file") != std::string::npos);
+  CHECK(std::filesystem::file_size(dumper.dump.path) == 0);
+}
+
+TEST_CASE("A worker that catches the signal and writes nothing is waited for within bounds") {
+  Child silent([] { ::signal(SIGUSR2, [](int) {}); });
+  const TempFolder folder;
+  const std::string path = folder.file("dump");
+  std::ofstream(path).close();
+  const Process process = silent.process();
+  Evidence evidence;
+  take_python_dump(process, {SIGUSR2, path}, Instant::now() + 50ms, evidence);
+  CHECK(evidence.missing == "no Python stacks: the worker wrote none in time");
+}
+
+TEST_CASE("A worker that has the signal blocked in every thread is told apart") {
+  Child deaf([] {
+    ::signal(SIGUSR2, [](int) {});
+    sigset_t set{};
+    ::sigemptyset(&set);
+    ::sigaddset(&set, SIGUSR2);
+    ::sigprocmask(SIG_BLOCK, &set, nullptr);
+  });
+  const TempFolder folder;
+  const std::string path = folder.file("dump");
+  std::ofstream(path).close();
+  const Process process = deaf.process();
+  Evidence evidence;
+  take_python_dump(process, {SIGUSR2, path}, Instant::now() + 50ms, evidence);
+  CHECK(evidence.missing == "no Python stacks: its signal reached no thread of the worker in time");
+}
+
+TEST_CASE("A worker that ends while it is asked is told of") {
+  Child worker([] { ::signal(SIGUSR2, [](int) { ::_exit(0); }); });
+  const TempFolder folder;
+  const std::string path = folder.file("dump");
+  std::ofstream(path).close();
+  const Process process = worker.process();
+  Evidence evidence;
+  take_python_dump(process, {SIGUSR2, path}, Instant::now() + 20s, evidence);
+  CHECK(evidence.missing == "no Python stacks: the process had ended");
+}

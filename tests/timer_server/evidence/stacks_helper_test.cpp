@@ -1,0 +1,139 @@
+// The server's side of the helper: what it makes of an answer, of whatever kind, and the real one.
+// SPDX-License-Identifier: MIT
+#include "timer_server/evidence/stacks_helper.hpp"
+
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+#include <thread>
+
+#include "common/limits.hpp"
+#include "tests/timer_server/child.hpp"
+#include "timer_server/evidence/proc_evidence.hpp"
+
+using namespace filetimer;
+using namespace std::chrono_literals;
+
+namespace {
+
+Evidence of_threads(std::initializer_list<pid_t> tids) {
+  Evidence evidence;
+  for (const pid_t tid : tids) {
+    evidence.threads.emplace_back().tid = tid;
+  }
+  return evidence;
+}
+
+}  // namespace
+
+TEST_CASE("An answer is put to the threads it is about") {
+  Evidence evidence = of_threads({1, 2});
+  CHECK(
+      take_stacks("stopped_us 1500\nthread 2\nframe read+0x1 (libc.so.6)\nframe main+0x2 (x)\n"
+                  "cut only 128 frames are kept\nthread 7\nframe lost+0x1 (x)\nthread 1\n"
+                  "frame spin(int, char)+0x3 (x)\nnote one thread is missing\nend\n",
+                  evidence));
+  using Frames = std::vector<std::string>;
+  CHECK(evidence.threads[0].native_stack == Frames{"spin(int, char)+0x3 (x)"});
+  CHECK(evidence.threads[1].native_stack ==
+        Frames{"read+0x1 (libc.so.6)", "main+0x2 (x)", "... only 128 frames are kept"});
+  CHECK(evidence.held_ms == 1.5);
+  CHECK(evidence.missing == "one thread is missing");
+}
+
+TEST_CASE("An answer that breaks off is worth what came before") {
+  Evidence evidence = of_threads({1});
+  CHECK_FALSE(take_stacks("thread 1\nframe read+0x1 (libc.so.6)\nframe main+0", evidence));
+  CHECK(evidence.threads[0].native_stack.size() == 1);
+}
+
+TEST_CASE("An answer that makes no sense gives nothing and keeps within bounds") {
+  Evidence evidence = of_threads({1});
+  std::string answer = "frame of nobody\nthread\nthread x\nframe\nstopped_us soon\n\n \nthread 1\n";
+  for (int i = 0; i < 1000; ++i) {
+    answer += "frame " + std::string(1000, 'x') + "\n";
+  }
+  CHECK_FALSE(take_stacks(answer, evidence));
+  CHECK(evidence.threads[0].native_stack.size() == kMaxStackFrames);
+  CHECK(evidence.threads[0].native_stack[0].size() == kMaxFrameBytes);
+  CHECK(!evidence.held_ms);
+}
+
+TEST_CASE("The helper tells where a process is, and is known as ours all the while") {
+  Child worker;
+  worker.wait_until_asleep();
+  const Process process = worker.process();
+  Evidence evidence = read_proc_evidence(process.pid, process.start_time);
+  auto helper = StacksHelper::start(process.pid, process.start_time, Instant::now() + 20s);
+  REQUIRE_MESSAGE(helper, helper.error().message);
+  helper->collect(evidence);
+  CHECK(evidence.missing == "");
+  REQUIRE(!evidence.threads.empty());
+  const auto& stack = evidence.threads[0].native_stack;
+  CHECK(std::ranges::any_of(stack, [](const std::string& frame) {
+    return frame.starts_with("__pause") || frame.starts_with("pause");
+  }));
+  CHECK(evidence.held_ms);
+  const auto status = read_status(fmt::format("/proc/{}", process.pid));
+  REQUIRE(status);
+  CHECK(status->tracer == 0);
+  CHECK_FALSE(is_own_helper(::getpid()));
+}
+
+TEST_CASE("A tracer of a worker is our helper, or it is not") {
+  Child worker;
+  const Process process = worker.process();
+  std::atomic<int> seen{0};
+  std::atomic<int> strangers{0};
+  std::jthread watcher([&](const std::stop_token& stop) {
+    while (!stop.stop_requested()) {
+      const auto status = read_status(fmt::format("/proc/{}", process.pid));
+      if (status && status->tracer != 0) {
+        seen.fetch_add(1);
+        // While it lets go, the kernel may name the parent, which is this process.
+        const bool is_parent = status->tracer == ::getpid();
+        strangers.fetch_add(is_parent || is_own_helper(status->tracer) ? 0 : 1);
+      }
+    }
+  });
+  while (seen.load() < 3) {  // as often as it takes to look at the right moment
+    auto helper = StacksHelper::start(process.pid, process.start_time, Instant::now() + 20s);
+    REQUIRE(helper);
+    Evidence evidence = of_threads({process.pid});
+    helper->collect(evidence);
+  }
+  watcher.request_stop();
+  watcher.join();
+  CHECK(strangers.load() == 0);
+}
+
+TEST_CASE("A pid that is another process by now is not touched by the helper") {
+  Child worker;
+  const Process process = worker.process();
+  auto helper = StacksHelper::start(process.pid, process.start_time + 1, Instant::now() + 20s);
+  REQUIRE(helper);
+  Evidence evidence = of_threads({process.pid});
+  helper->collect(evidence);
+  CHECK(evidence.missing == "no native stacks: the process had ended");
+  CHECK(evidence.threads[0].native_stack.empty());
+}
+
+TEST_CASE("A helper whose time is up is ended, and so is one that nobody asks") {
+  Child worker;
+  const Process process = worker.process();
+  for (const bool is_asked : {true, false}) {
+    auto helper = StacksHelper::start(process.pid, process.start_time, Instant::now());
+    REQUIRE(helper);
+    Evidence evidence = of_threads({process.pid});
+    if (is_asked) {
+      helper->collect(evidence);
+      CHECK(evidence.missing == "native stacks are not whole: time was up");
+    }
+  }
+  // It was our only child besides the worker.
+  worker.end();
+  CHECK(::waitpid(-1, nullptr, 0) == -1);
+  CHECK(errno == ECHILD);
+}

@@ -1,0 +1,218 @@
+// SPDX-License-Identifier: MIT
+#include "timer_server/evidence/evidence.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "common/limits.hpp"
+
+namespace filetimer {
+namespace {
+
+constexpr std::size_t kMaxMissingBytes = 2048;
+
+// Who does something now and then is told from who does nothing and who does nothing else.
+constexpr double kHardlyPercent = 5;
+
+// A thread's line without its frames, in the record: so much is kept free for each of those that
+// are still to come.
+constexpr std::size_t kBytesPerThread = 400;
+// What Python says may take so much of the record.
+constexpr std::size_t kMaxPythonBytes = kMaxEvidenceBytes / 2;
+
+std::string_view state_name(char state) {
+  switch (state) {
+    case 'R':
+      return "running";
+    case 'S':
+      return "sleeping";
+    case 'D':
+      return "uninterruptible sleep";
+    case 'T':
+      return "stopped";
+    case 't':
+      return "traced";
+    case 'Z':
+      return "zombie";
+    case 'X':
+      return "dead";
+    case 'I':
+      return "idle";
+    default:
+      return "unknown";
+  }
+}
+
+void field_if(JsonWriter& json, std::string_view key, const std::string& value) {
+  if (!value.empty()) {
+    json.field(key, value);
+  }
+}
+
+void write_place(JsonWriter& json, const ThreadEvidence& thread) {
+  json.field("state", std::string_view(&thread.state, 1));
+  field_if(json, "wchan", thread.wchan);
+  field_if(json, "syscall", thread.syscall);
+  if (thread.syscall_number) {
+    json.field("syscall_nr", *thread.syscall_number);
+  }
+  field_if(json, "syscall_fd", thread.syscall_fd);
+  json.field("doing", doing(thread));
+}
+
+// Of the frames those for which there is room up to `limit` bytes of the whole record.
+void write_frames(JsonWriter& json, std::string_view key, const std::vector<std::string>& frames,
+                  std::size_t limit) {
+  if (frames.empty()) {
+    return;
+  }
+  json.begin_array(key);
+  std::size_t written = 0;
+  for (; written < frames.size() && json.size() + frames[written].size() < limit; ++written) {
+    json.element(frames[written]);
+  }
+  if (written < frames.size()) {
+    json.element(
+        fmt::format("... {} more, for which the record has no room", frames.size() - written));
+  }
+  json.end_array();
+}
+
+void write_threads(JsonWriter& json, const Evidence& evidence) {
+  std::size_t omitted = evidence.threads_omitted;
+  std::size_t left = evidence.threads.size();
+  json.begin_array("threads");
+  for (const ThreadEvidence& thread : evidence.threads) {
+    --left;
+    if (json.size() > kMaxEvidenceBytes) {
+      ++omitted;
+      continue;
+    }
+    const std::size_t limit = kMaxEvidenceBytes - (left + 1) * kBytesPerThread;
+    json.begin_object().field("tid", thread.tid).field("comm", thread.comm);
+    write_place(json, thread);
+    json.fixed("cpu_s", thread.cpu_s, 2);
+    if (thread.cpu_percent) {
+      json.fixed("cpu_percent", *thread.cpu_percent, 0);
+    }
+    write_frames(json, "stack", thread.stack, limit);
+    write_frames(json, "native_stack", thread.native_stack, limit);
+    json.end_object();
+  }
+  json.end_array();
+  if (omitted > 0) {
+    json.field("threads_omitted", omitted);
+  }
+}
+
+void write_python(JsonWriter& json, const Evidence& evidence) {
+  if (evidence.python_threads.empty()) {
+    return;
+  }
+  const std::size_t limit = json.size() + kMaxPythonBytes;
+  std::size_t omitted = 0;
+  json.begin_array("python_threads");
+  for (const PythonThread& thread : evidence.python_threads) {
+    if (json.size() + kBytesPerThread > limit) {
+      ++omitted;
+      continue;
+    }
+    json.begin_object();
+    field_if(json, "ident", thread.ident);
+    field_if(json, "name", thread.name);
+    if (thread.is_current) {
+      json.field("current", true);
+    }
+    write_frames(json, "frames", thread.frames, limit);
+    json.end_object();
+  }
+  json.end_array();
+  if (omitted > 0) {
+    json.field("python_threads_omitted", omitted);
+  }
+}
+
+// Of all threads together; over 100 when several of them run.
+std::optional<double> cpu_percent_of(const Evidence& evidence) {
+  std::optional<double> sum;
+  for (const ThreadEvidence& thread : evidence.threads) {
+    if (thread.cpu_percent) {
+      sum = sum.value_or(0) + *thread.cpu_percent;
+    }
+  }
+  return sum;
+}
+
+}  // namespace
+
+std::string_view name_of(EvidenceLevel level) {
+  switch (level) {
+    case EvidenceLevel::kNone:
+      return "none";
+    case EvidenceLevel::kProc:
+      return "proc";
+    case EvidenceLevel::kStacks:
+      return "stacks";
+  }
+  return "unknown";
+}
+
+void Evidence::miss(std::string_view why) {
+  if (missing.size() + why.size() < kMaxMissingBytes) {
+    missing.append(missing.empty() ? "" : "; ").append(why);
+  }
+}
+
+std::string doing(const ThreadEvidence& thread) {
+  const std::string& place = thread.wchan.empty() ? thread.syscall : thread.wchan;
+  const bool waits = thread.state == 'S' || thread.state == 'D' || thread.state == 'I';
+  std::string text(state_name(thread.state));
+  if (waits) {
+    text = thread.state == 'D' ? "waiting uninterruptibly" : "waiting";
+    text += place.empty() || place == "running" ? "" : " in " + place;
+  }
+  if (!thread.cpu_percent) {
+    return text;
+  }
+  if (waits && *thread.cpu_percent >= kHardlyPercent) {
+    text += " at that moment";
+  } else if (thread.state == 'R' && *thread.cpu_percent < kHardlyPercent) {
+    text = "ready to run";  // others have the CPU, or it has just been woken
+  }
+  return text + fmt::format(" ({:.0f} % CPU)", *thread.cpu_percent);
+}
+
+void write_evidence(JsonWriter& json, const Evidence& evidence) {
+  if (!evidence.threads.empty()) {
+    write_place(json, evidence.threads.front());
+    json.field("state_name", state_name(evidence.state));
+    json.fixed("cpu_user_s", evidence.cpu_user_s, 2)
+        .fixed("cpu_system_s", evidence.cpu_system_s, 2);
+    if (const auto percent = cpu_percent_of(evidence)) {
+      json.fixed("cpu_percent", *percent, 0);
+    }
+    json.field("rss_bytes", evidence.rss_bytes);
+    write_python(json, evidence);
+    write_threads(json, evidence);
+    json.begin_array("children");
+    for (const ChildEvidence& child : evidence.children) {
+      json.begin_object().field("pid", child.pid).field("comm", child.comm);
+      json.field("state", std::string_view(&child.state, 1)).end_object();
+    }
+    json.end_array();
+    json.begin_array("devices");
+    for (const std::string& device : evidence.devices) {
+      json.element(device);
+    }
+    json.end_array();
+    if (evidence.held_ms) {
+      json.fixed("held_ms", *evidence.held_ms, 3);
+    }
+    json.fixed("gathered_ms", evidence.gathered_ms, 3);
+  }
+  field_if(json, "missing", evidence.missing);
+}
+
+}  // namespace filetimer

@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: MIT
+#include "timer_server/evidence/python_dump.hpp"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <set>
+#include <thread>
+
+#include "common/limits.hpp"
+#include "common/posix.hpp"
+#include "common/proc_files.hpp"
+#include "common/text.hpp"
+
+namespace filetimer {
+namespace {
+
+// How often the file is looked at, and for how long it must not have grown.
+constexpr std::chrono::milliseconds kLook{1};
+constexpr std::chrono::milliseconds kQuiet{5};
+
+constexpr std::uint64_t bit_of(int signal) {
+  return std::uint64_t{1} << (signal - 1);
+}
+
+struct DumpFile {
+  UniqueFd fd;
+  off_t begin = 0;  // what lay in it before
+};
+
+Result<DumpFile> open_dump(const std::string& path) {
+  // NONBLOCK: a FIFO would wait for its other end. NOFOLLOW: a symlink leads where it likes.
+  DumpFile file{
+      UniqueFd(::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC | O_NOCTTY)), 0};
+  struct stat st {};
+  if (!file.fd || ::fstat(file.fd.get(), &st) != 0) {
+    return errno == ELOOP ? failure(fmt::format("'{}' is a symlink: expected a regular file", path))
+                          : system_error(fmt::format("cannot open '{}'", path));
+  }
+  if (!S_ISREG(st.st_mode)) {
+    return failure(fmt::format("'{}' is no regular file", path));
+  }
+  if (st.st_uid != ::geteuid()) {
+    return failure(
+        fmt::format("'{}' belongs to user {}: expected user {}", path, st.st_uid, ::geteuid()));
+  }
+  file.begin = st.st_size;
+  return file;
+}
+
+// Gives it as a number that can be sent.
+Result<int> check_signal(const Process& process, std::uint32_t wanted) {
+  const int signal = wanted <= 64 ? static_cast<int>(wanted) : 0;
+  // 32 and 33 are the C library's own.
+  if (signal == 0 || signal == SIGKILL || signal == SIGSTOP || signal == 32 || signal == 33) {
+    return failure(fmt::format("signal {} of its page is none that can be caught", wanted));
+  }
+  const auto status = read_status(fmt::format("/proc/{}", process.pid));
+  if (!status || !process.is_alive()) {
+    return failure("the process had ended");
+  }
+  if ((status->caught & bit_of(signal)) == 0) {
+    return failure(fmt::format("it does not catch signal {} of its page", signal));
+  }
+  return signal;
+}
+
+// The threads in which the signal is blocked, as it is while its handler runs.
+std::set<pid_t> threads_that_block(pid_t pid, int signal) {
+  std::set<pid_t> tids;
+  for (const pid_t tid : threads_of(pid)) {
+    const auto status = read_status(fmt::format("/proc/{}/task/{}", pid, tid));
+    if (status && (status->blocked & bit_of(signal)) != 0) {
+      tids.insert(tid);
+    }
+  }
+  return tids;
+}
+
+bool is_pending(pid_t pid, int signal) {
+  const auto status = read_status(fmt::format("/proc/{}", pid));
+  return status && (status->pending & bit_of(signal)) != 0;
+}
+
+off_t size_of(const DumpFile& file) {
+  struct stat st {};
+  return ::fstat(file.fd.get(), &st) == 0 ? st.st_size : 0;
+}
+
+// The dump has no last line by which it could be known. It is over when the file has grown, and
+// grows no more, and the handler has returned. False: time was up.
+bool wait_for_end(const Process& process, const DumpFile& file, int signal,
+                  const std::set<pid_t>& blocked_before, Instant until) {
+  off_t size = file.begin;
+  for (Instant changed = Instant::now(); Instant::now() < until && process.is_alive();) {
+    std::this_thread::sleep_for(kLook);
+    if (const off_t now = size_of(file); now != size) {
+      size = now;
+      changed = Instant::now();
+    } else if (size > file.begin && Instant::now() - changed >= kQuiet) {
+      if (!is_pending(process.pid, signal) &&
+          std::ranges::includes(blocked_before, threads_that_block(process.pid, signal))) {
+        return true;
+      }
+    }
+  }
+  return false;
+}
+
+// Of a long one the end: the main thread comes last.
+std::string read_dump(const DumpFile& file) {
+  std::string text(kMaxPythonDumpBytes, '\0');
+  const off_t begin = std::max(file.begin, size_of(file) - static_cast<off_t>(text.size()));
+  const ssize_t got =
+      retry_eintr([&] { return ::pread(file.fd.get(), text.data(), text.size(), begin); });
+  text.resize(static_cast<std::size_t>(std::max<ssize_t>(got, 0)));
+  return text;
+}
+
+std::string_view trimmed(std::string_view text) {
+  const std::size_t start = std::min(text.find_first_not_of(" \t\r"), text.size());
+  return text.substr(start, text.find_last_not_of(" \t\r") + 1 - start);
+}
+
+bool drop_prefix(std::string_view& text, std::string_view prefix) {
+  if (!text.starts_with(prefix)) {
+    return false;
+  }
+  text.remove_prefix(prefix.size());
+  return true;
+}
+
+// "Current thread 0x00007f12 [loader] (most recent call first):"
+std::optional<PythonThread> thread_from(std::string_view line) {
+  PythonThread thread;
+  thread.is_current = drop_prefix(line, "Current thread ");
+  if (!thread.is_current && !drop_prefix(line, "Thread ")) {
+    return std::nullopt;
+  }
+  thread.ident = line.substr(0, line.find(' '));
+  const std::size_t open = line.find('[');
+  const std::size_t close = line.rfind(']');
+  if (open != line.npos && close != line.npos && open < close) {
+    thread.name = line.substr(open + 1, close - open - 1);
+  }
+  return thread;
+}
+
+// "File "/app/train.py", line 12 in forward" -> "/app/train.py:12 in forward"; others as they are.
+std::string frame_from(std::string_view line) {
+  constexpr std::string_view kLine = "\", line ";
+  std::string_view rest = line;
+  const std::size_t at = rest.rfind(kLine);
+  std::string text(line);
+  if (drop_prefix(rest, "File \"") && at != line.npos) {
+    text = fmt::format("{}:{}", line.substr(6, at - 6), line.substr(at + kLine.size()));
+  }
+  return std::string(utf8_prefix(text, kMaxFrameBytes));
+}
+
+}  // namespace
+
+std::vector<PythonThread> parse_python_dump(std::string_view text) {
+  std::vector<PythonThread> threads;
+  while (!text.empty()) {
+    const std::string_view line = trimmed(text.substr(0, text.find('\n')));
+    text.remove_prefix(std::min(text.find('\n'), text.size() - 1) + 1);
+    if (line.empty()) {
+      continue;
+    }
+    if (auto thread = thread_from(line)) {
+      threads.push_back(std::move(*thread));
+    } else if (!threads.empty() && threads.back().frames.size() < kMaxStackFrames) {
+      threads.back().frames.push_back(frame_from(line));
+    }
+  }
+  std::ranges::reverse(threads);  // it begins with the newest one
+  return threads;
+}
+
+void take_python_dump(const Process& process, const PythonDump& dump, Instant until,
+                      Evidence& evidence) {
+  const auto miss = [&](std::string_view why) {
+    evidence.miss(fmt::format("no Python stacks: {}", why));
+  };
+  const Result<int> signal = check_signal(process, dump.signal);
+  if (!signal) {
+    return miss(signal.error().message);
+  }
+  const auto file = open_dump(dump.path);
+  if (!file) {
+    return miss(file.error().message);
+  }
+  const std::set<pid_t> blocked = threads_that_block(process.pid, *signal);
+  if (!process.send_signal(*signal)) {
+    return miss(system_error("its signal was not sent").value().message);
+  }
+  const Instant limit = std::min(until, Instant::now() + kPythonDumpLimit);
+  const bool is_whole = wait_for_end(process, *file, *signal, blocked, limit);
+  evidence.python_threads = parse_python_dump(read_dump(*file));
+  if (!process.is_alive()) {
+    return miss("the process had ended");
+  }
+  if (evidence.python_threads.empty()) {
+    return miss(is_pending(process.pid, *signal)
+                    ? "its signal reached no thread of the worker in time"
+                    : "the worker wrote none in time");
+  }
+  if (!is_whole) {
+    evidence.miss("Python stacks are not whole: time was up");
+  } else if (size_of(*file) - file->begin > static_cast<off_t>(kMaxPythonDumpBytes)) {
+    evidence.miss(
+        fmt::format("of the Python stacks only the last {} bytes were read", kMaxPythonDumpBytes));
+  }
+}
+
+}  // namespace filetimer

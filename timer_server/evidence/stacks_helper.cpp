@@ -1,0 +1,306 @@
+// SPDX-License-Identifier: MIT
+#include "timer_server/evidence/stacks_helper.hpp"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <poll.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <climits>
+#include <cstdlib>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include "common/limits.hpp"
+#include "timer_server/process.hpp"
+
+namespace filetimer {
+namespace {
+
+constexpr std::array<const char*, 2> kPlaces{"filetimer-stacks",
+                                             "../libexec/filetimer/filetimer-stacks"};
+// A helper that was killed is gone at once, unless the kernel does not let it die.
+constexpr Duration kEndLimit = std::chrono::milliseconds{100};
+// For how long a helper is still known after its end.
+constexpr Duration kRemembered = std::chrono::seconds{1};
+
+// The pids of all helpers that may be about, and those of some that are not any more.
+class Helpers {
+ public:
+  static Helpers& all() {
+    static Helpers helpers;
+    return helpers;
+  }
+
+  void add(pid_t pid) {
+    const std::lock_guard lock(mutex_);
+    const Instant now = Instant::now();
+    // What did not die when it was killed may have done so since.
+    for (const Helper& helper : helpers_) {
+      if (helper.is_unreaped) {
+        ::waitpid(helper.pid, nullptr, WNOHANG);
+      }
+    }
+    std::erase_if(helpers_, [&](const Helper& helper) {
+      return helper.ended && now - *helper.ended > kRemembered;
+    });
+    helpers_.push_back({pid, std::nullopt, false});
+  }
+  void ended(pid_t pid, bool is_reaped) {
+    const std::lock_guard lock(mutex_);
+    const auto helper = std::ranges::find_if(
+        helpers_, [pid](const Helper& each) { return each.pid == pid && !each.ended; });
+    helper->ended = Instant::now();
+    helper->is_unreaped = !is_reaped;
+  }
+  bool contains(pid_t pid) {
+    const std::lock_guard lock(mutex_);
+    const Instant now = Instant::now();
+    return std::ranges::any_of(helpers_, [&](const Helper& helper) {
+      return helper.pid == pid && (!helper.ended || now - *helper.ended <= kRemembered);
+    });
+  }
+
+ private:
+  struct Helper {
+    pid_t pid = 0;
+    std::optional<Instant> ended;
+    bool is_unreaped = false;
+  };
+  std::mutex mutex_;
+  std::vector<Helper> helpers_;
+};
+
+Result<std::string> helper_path() {
+  std::array<char, PATH_MAX> target{};
+  const ssize_t length = ::readlink("/proc/self/exe", target.data(), target.size());
+  if (length <= 0) {
+    return system_error("cannot read '/proc/self/exe'");
+  }
+  const std::string_view own(target.data(), static_cast<std::size_t>(length));
+  const std::string_view folder = own.substr(0, own.rfind('/') + 1);
+  for (const char* const place : kPlaces) {
+    std::string path = fmt::format("{}{}", folder, place);
+    if (::access(path.c_str(), X_OK) == 0) {
+      return path;
+    }
+  }
+  return failure(fmt::format("'{}{}' is missing", folder, kPlaces[0]));
+}
+
+// Ordinary scheduling needs no word here: enter_realtime() sees to what is forked.
+Result<pid_t> spawn(const std::string& path, int socket) {
+  sigset_t all{};
+  sigset_t none{};
+  ::sigfillset(&all);
+  ::sigemptyset(&none);
+  posix_spawnattr_t attributes{};
+  ::posix_spawnattr_init(&attributes);
+  ::posix_spawnattr_setsigmask(&attributes, &none);
+  ::posix_spawnattr_setsigdefault(&attributes, &all);
+  ::posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
+  posix_spawn_file_actions_t files{};
+  ::posix_spawn_file_actions_init(&files);
+  ::posix_spawn_file_actions_adddup2(&files, socket, STDIN_FILENO);
+  ::posix_spawn_file_actions_adddup2(&files, socket, STDOUT_FILENO);
+  ::posix_spawn_file_actions_addopen(&files, STDERR_FILENO, "/dev/null", O_WRONLY, 0);
+  ::posix_spawn_file_actions_addclosefrom_np(&files, STDERR_FILENO + 1);
+  // Nothing of our environment, which may preload libraries or name servers of debug files, but
+  // where libraries are found.
+  std::string libraries = "LD_LIBRARY_PATH=";
+  const char* const where = std::getenv("LD_LIBRARY_PATH");
+  libraries += where == nullptr ? "" : where;
+  const std::array<char*, 2> environment{where == nullptr ? nullptr : libraries.data(), nullptr};
+  std::string name = path;
+  const std::array<char*, 2> arguments{name.data(), nullptr};
+  pid_t pid = 0;
+  const int error =
+      ::posix_spawn(&pid, path.c_str(), &files, &attributes, arguments.data(), environment.data());
+  ::posix_spawn_file_actions_destroy(&files);
+  ::posix_spawnattr_destroy(&attributes);
+  if (error != 0) {
+    return system_error(fmt::format("cannot run '{}'", path), error);
+  }
+  return pid;
+}
+
+// Milliseconds for poll(), rounded up.
+int left_until(Instant until) {
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - Instant::now());
+  return static_cast<int>(std::clamp<std::int64_t>(left.count(), 0, INT_MAX));
+}
+
+bool send_line(int socket, const std::string& line) {
+  return ::send(socket, line.data(), line.size(), MSG_NOSIGNAL) ==
+         static_cast<ssize_t>(line.size());
+}
+
+template <class Number>
+std::optional<Number> number_of(std::string_view text) {
+  Number number{};
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  return error == std::errc{} && end == text.data() + text.size() ? std::optional(number)
+                                                                  : std::nullopt;
+}
+
+int yama_scope() {
+  const auto text = read_small_file("/proc/sys/kernel/yama/ptrace_scope");
+  return text ? number_of<int>(std::string_view(*text).substr(0, text->find('\n'))).value_or(0) : 0;
+}
+
+bool has_ptrace_capability() {
+  constexpr std::uint64_t kCapSysPtrace = std::uint64_t{1} << 19;
+  const auto status = read_status("/proc/self");
+  return status && (status->effective_capabilities & kCapSysPtrace) != 0;
+}
+
+}  // namespace
+
+bool may_trace() {
+  return yama_scope() == 0 || (yama_scope() < 3 && has_ptrace_capability());
+}
+
+EvidenceLevel most_evidence_allowed() {
+  return yama_scope() <= 1 || may_trace() ? EvidenceLevel::kStacks : EvidenceLevel::kProc;
+}
+
+bool is_own_helper(pid_t tracer) {
+  return Helpers::all().contains(tracer);
+}
+
+Result<StacksHelper> StacksHelper::start(pid_t pid, std::uint64_t start_time, Instant until) {
+  auto path = helper_path();
+  if (!path) {
+    return tl::unexpected<Error>(std::move(path.error()));
+  }
+  std::array<int, 2> ends{};
+  if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()) != 0) {
+    return system_error("cannot make a socket");
+  }
+  UniqueFd ours(ends[0]);
+  UniqueFd theirs(ends[1]);
+  const auto helper = spawn(*path, theirs.get());
+  if (!helper) {
+    return tl::unexpected<Error>(helper.error());
+  }
+  // Before it knows whom to trace.
+  Helpers::all().add(*helper);
+  StacksHelper started(*helper, open_pidfd(*helper), std::move(ours), until);
+  if (!send_line(started.socket_.get(), fmt::format("{} {} {} {}\n", pid, start_time, ::getpid(),
+                                                    std::max(left_until(until), 1)))) {
+    return failure("the helper " + started.end());
+  }
+  return started;
+}
+
+StacksHelper::StacksHelper(StacksHelper&& other) noexcept
+    : pid_(std::exchange(other.pid_, 0)),
+      pidfd_(std::move(other.pidfd_)),
+      socket_(std::move(other.socket_)),
+      until_(other.until_) {}
+
+StacksHelper::~StacksHelper() {
+  if (pid_ != 0) {
+    end();
+  }
+}
+
+// Kills it, and says how it had ended by then.
+std::string StacksHelper::end() {
+  const pid_t pid = std::exchange(pid_, 0);
+  ::kill(pid, SIGKILL);  // our child and not reaped: the pid is its own
+  int status = 0;
+  pollfd ended{pidfd_.get(), POLLIN, 0};
+  const int bound = left_until(Instant::now() + kEndLimit);
+  const bool is_dead = retry_eintr([&] { return ::poll(&ended, 1, bound); }) > 0;
+  const bool is_reaped = is_dead && retry_eintr([&] { return ::waitpid(pid, &status, 0); }) == pid;
+  Helpers::all().ended(pid, is_reaped);
+  if (!is_reaped) {
+    return "does not die";
+  }
+  return WIFSIGNALED(status) ? fmt::format("was ended by signal {}", WTERMSIG(status))
+                             : fmt::format("ended with status {}", WEXITSTATUS(status));
+}
+
+// All that it says until it closes its end, its time is up, or it was too much.
+std::string StacksHelper::read_answer(bool& is_in_time) {
+  std::string answer;
+  std::array<char, 65536> bytes;
+  is_in_time = true;
+  while (answer.size() < kMaxStacksBytes) {
+    pollfd more{socket_.get(), POLLIN, 0};
+    if (retry_eintr([&] { return ::poll(&more, 1, left_until(until_)); }) <= 0) {
+      is_in_time = false;
+      break;
+    }
+    const ssize_t got =
+        retry_eintr([&] { return ::read(socket_.get(), bytes.data(), bytes.size()); });
+    if (got <= 0) {
+      break;
+    }
+    answer.append(bytes.data(), static_cast<std::size_t>(got));
+  }
+  return answer;
+}
+
+void StacksHelper::collect(Evidence& evidence) {
+  bool is_in_time = false;
+  send_line(socket_.get(), "go\n");  // if it has ended, that is seen in a moment
+  const std::string answer = read_answer(is_in_time);
+  if (is_in_time && answer.size() < kMaxStacksBytes) {
+    // It has closed its end, and ends: so that its status is its own.
+    pollfd ended{pidfd_.get(), POLLIN, 0};
+    retry_eintr([&] { return ::poll(&ended, 1, left_until(until_)); });
+  }
+  const std::string how = end();
+  if (!take_stacks(answer, evidence)) {
+    evidence.miss(is_in_time ? fmt::format("native stacks are not whole: the helper {}", how)
+                             : "native stacks are not whole: time was up");
+  }
+}
+
+bool take_stacks(std::string_view answer, Evidence& evidence) {
+  ThreadEvidence* thread = nullptr;
+  bool is_whole = false;
+  std::size_t at = 0;
+  // A line without its end was cut.
+  for (std::size_t end = answer.find('\n'); end != answer.npos; end = answer.find('\n', at)) {
+    const std::string_view line = answer.substr(at, end - at);
+    at = end + 1;
+    const std::size_t space = std::min(line.find(' '), line.size());
+    const std::string_view key = line.substr(0, space);
+    const std::string_view text =
+        line.substr(std::min(space + 1, line.size())).substr(0, kMaxFrameBytes);
+    if (key == "thread") {
+      const auto tid = number_of<pid_t>(text);
+      const auto found = std::ranges::find_if(
+          evidence.threads, [&](const ThreadEvidence& each) { return each.tid == tid; });
+      thread = found == evidence.threads.end() ? nullptr : &*found;
+    } else if (key == "frame" && thread != nullptr &&
+               thread->native_stack.size() < kMaxStackFrames) {
+      thread->native_stack.emplace_back(text);
+    } else if (key == "cut" && thread != nullptr) {
+      thread->native_stack.push_back(fmt::format("... {}", text));
+      thread = nullptr;
+    } else if (key == "note") {
+      evidence.miss(text);
+    } else if (key == "stopped_us") {
+      if (const auto us = number_of<std::int64_t>(text)) {
+        evidence.held_ms = static_cast<double>(*us) / 1000;
+      }
+    } else if (key == "end") {
+      is_whole = true;
+    }
+  }
+  return is_whole;
+}
+
+}  // namespace filetimer
