@@ -65,6 +65,11 @@ std::string why_halted(pid_t pid, const IsOwnHelper& is_own_helper, const HaltSo
     if (is_own_helper(status->tracer)) {
       return {};
     }
+    // When a tracer lets go, the kernel names the parent in its place for an instant.
+    const auto again = read_status(folder);
+    if (!again || again->tracer != status->tracer) {
+      return {};
+    }
     const auto tracer = read_stat(fmt::format("{}/{}", sources.proc, status->tracer));
     return fmt::format("traced by pid {}{}", status->tracer,
                        tracer ? fmt::format(" ({})", tracer->comm) : "");

@@ -14,31 +14,12 @@
 #include "common/posix.hpp"
 #include "common/proc_files.hpp"
 #include "common/result.hpp"
+#include "timer_server/evidence/stacks_helper.hpp"
 #include "timer_server/own_children.hpp"
 #include "timer_server/process.hpp"
 
 namespace filetimer {
 namespace {
-
-// Yama's scope 1 lets us trace our children, but not the workers that somebody else started: there
-// it takes scope 0, or CAP_SYS_PTRACE.
-bool yama_allows_strangers() {
-  const auto yama = read_small_file("/proc/sys/kernel/yama/ptrace_scope");
-  if (!yama || yama->starts_with('0')) {
-    return true;
-  }
-  constexpr std::uint64_t kCapSysPtrace = std::uint64_t{1} << 19;
-  constexpr std::string_view kKey = "\nCapEff:\t";
-  const auto status = read_small_file("/proc/self/status");
-  const std::size_t at = status ? status->find(kKey) : std::string::npos;
-  if (at == std::string::npos) {
-    return false;
-  }
-  std::uint64_t capabilities = 0;
-  const char* const begin = status->data() + at + kKey.size();
-  std::from_chars(begin, status->data() + status->size(), capabilities, 16);
-  return (capabilities & kCapSysPtrace) != 0;
-}
 
 std::string reason() {
   return std::generic_category().message(errno);
@@ -86,8 +67,7 @@ KillPath check_kill_path() {
   }
   const std::string folder = fmt::format("/proc/{}", process.pid);
   path.kernel_stacks = read_small_file(folder + "/stack").has_value();
-  path.ptrace =
-      ::ptrace(PTRACE_SEIZE, process.pid, nullptr, nullptr) == 0 && yama_allows_strangers();
+  path.ptrace = ::ptrace(PTRACE_SEIZE, process.pid, nullptr, nullptr) == 0 && may_trace();
   const Instant sent = Instant::now();
   if (!process.send_signal(0) || !process.send_signal(SIGKILL)) {
     path.trouble = fmt::format("pidfd_send_signal: {}", reason());

@@ -214,7 +214,6 @@ class Server final : private RequestSink {
   std::size_t adopted_scopes_ = 0;
   std::size_t put_away_scopes_ = 0;
 
-  IsOwnHelper is_own_helper_ = [](pid_t) { return false; };
   Oversleep oversleep_;
   std::unordered_map<pid_t, Halt> halted_;  // workers
   Instant next_halt_look_ = Instant::never();

@@ -11,6 +11,7 @@
 #include <algorithm>
 
 #include "common/duration_text.hpp"
+#include "timer_server/evidence/stacks_helper.hpp"
 #include "timer_server/messages.hpp"
 #include "timer_server/server.hpp"
 
@@ -32,7 +33,7 @@ bool Server::puts_off(Worker& worker, const ScopeView& scope) {
     return false;
   }
   const auto known = halted_.find(worker.process->pid);
-  const std::string why = why_halted(worker.process->pid, is_own_helper_);
+  const std::string why = why_halted(worker.process->pid, is_own_helper);
   if (why.empty()) {
     if (known == halted_.end()) {
       return false;
@@ -113,7 +114,7 @@ void Server::look_at_halted(Instant now) {
   for (auto entry = halted_.begin(); entry != halted_.end();) {
     Worker* const worker = table_.find_worker(entry->first);
     const bool is_it = worker != nullptr && worker->process == entry->second.process;
-    const bool is_halted = is_it && !why_halted(entry->first, is_own_helper_).empty();
+    const bool is_halted = is_it && !why_halted(entry->first, is_own_helper).empty();
     if (is_it && !is_halted) {
       goes_on(*worker, entry->second);
     }
@@ -138,8 +139,7 @@ void Server::look_for_halted() {
   if (watched.empty()) {
     return;
   }
-  side_threads_.run([this, watched = std::move(watched),
-                     is_own_helper = is_own_helper_]() -> SideThreads::Delivery {
+  side_threads_.run([this, watched = std::move(watched)]() -> SideThreads::Delivery {
     std::vector<std::pair<std::weak_ptr<const Process>, std::string>> halted;
     for (const auto& weak : watched) {
       if (const auto process = weak.lock()) {

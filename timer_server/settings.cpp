@@ -105,8 +105,7 @@ void add_options(CLI::App& app, Settings& settings) {
             "--stopped", word,
             {{"defer", Settings::Stopped::kDefer}, {"kill", Settings::Stopped::kKill}});
       });
-  add(app, "--evidence", "none|proc|stacks",
-      "recorded before the signal [stacks, else proc]",
+  add(app, "--evidence", "none|proc|stacks", "recorded before the signal [stacks, else proc]",
       [&](const std::string& word) {
         settings.kill.evidence = one_of<EvidenceLevel>("--evidence", word,
                                                        {{"none", EvidenceLevel::kNone},

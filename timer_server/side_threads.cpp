@@ -81,8 +81,7 @@ void SideThreads::run(Job job, Lane lane) {
     return;
   }
   queue.jobs.push_back(std::move(job));
-  if (queue.jobs.size() > static_cast<std::size_t>(queue.idle) &&
-      queue.threads < kMaxSideThreads) {
+  if (queue.jobs.size() > static_cast<std::size_t>(queue.idle) && queue.threads < kMaxSideThreads) {
     try {
       std::thread([state = state_, &queue] { state->work_until_stopped(queue); }).detach();
       ++queue.threads;

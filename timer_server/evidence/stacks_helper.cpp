@@ -7,7 +7,6 @@
 #include <signal.h>
 #include <spawn.h>
 #include <sys/socket.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -43,23 +42,16 @@ class Helpers {
   void add(pid_t pid) {
     const std::lock_guard lock(mutex_);
     const Instant now = Instant::now();
-    // What did not die when it was killed may have done so since.
-    for (const Helper& helper : helpers_) {
-      if (helper.is_unreaped) {
-        ::waitpid(helper.pid, nullptr, WNOHANG);
-      }
-    }
     std::erase_if(helpers_, [&](const Helper& helper) {
       return helper.ended && now - *helper.ended > kRemembered;
     });
-    helpers_.push_back({pid, std::nullopt, false});
+    helpers_.push_back({pid, std::nullopt});
   }
-  void ended(pid_t pid, bool is_reaped) {
+  void ended(pid_t pid) {
     const std::lock_guard lock(mutex_);
     const auto helper = std::ranges::find_if(
         helpers_, [pid](const Helper& each) { return each.pid == pid && !each.ended; });
     helper->ended = Instant::now();
-    helper->is_unreaped = !is_reaped;
   }
   bool contains(pid_t pid) {
     const std::lock_guard lock(mutex_);
@@ -73,7 +65,6 @@ class Helpers {
   struct Helper {
     pid_t pid = 0;
     std::optional<Instant> ended;
-    bool is_unreaped = false;
   };
   std::mutex mutex_;
   std::vector<Helper> helpers_;
@@ -97,7 +88,7 @@ Result<std::string> helper_path() {
 }
 
 // Ordinary scheduling needs no word here: enter_realtime() sees to what is forked.
-Result<pid_t> spawn(const std::string& path, int socket) {
+Result<OwnChild> spawn(const std::string& path, int socket) {
   sigset_t all{};
   sigset_t none{};
   ::sigfillset(&all);
@@ -121,15 +112,19 @@ Result<pid_t> spawn(const std::string& path, int socket) {
   const std::array<char*, 2> environment{where == nullptr ? nullptr : libraries.data(), nullptr};
   std::string name = path;
   const std::array<char*, 2> arguments{name.data(), nullptr};
-  pid_t pid = 0;
-  const int error =
-      ::posix_spawn(&pid, path.c_str(), &files, &attributes, arguments.data(), environment.data());
+  int error = 0;
+  OwnChild child = OwnChild::start([&] {
+    pid_t pid = 0;
+    error = ::posix_spawn(&pid, path.c_str(), &files, &attributes, arguments.data(),
+                          environment.data());
+    return error == 0 ? pid : 0;
+  });
   ::posix_spawn_file_actions_destroy(&files);
   ::posix_spawnattr_destroy(&attributes);
   if (error != 0) {
     return system_error(fmt::format("cannot run '{}'", path), error);
   }
-  return pid;
+  return child;
 }
 
 // Milliseconds for poll(), rounded up.
@@ -187,13 +182,14 @@ Result<StacksHelper> StacksHelper::start(pid_t pid, std::uint64_t start_time, In
   }
   UniqueFd ours(ends[0]);
   UniqueFd theirs(ends[1]);
-  const auto helper = spawn(*path, theirs.get());
+  auto helper = spawn(*path, theirs.get());
   if (!helper) {
     return tl::unexpected<Error>(helper.error());
   }
   // Before it knows whom to trace.
-  Helpers::all().add(*helper);
-  StacksHelper started(*helper, open_pidfd(*helper), std::move(ours), until);
+  Helpers::all().add(helper->pid());
+  UniqueFd pidfd = open_pidfd(helper->pid());
+  StacksHelper started(std::move(*helper), std::move(pidfd), std::move(ours), until);
   if (!send_line(started.socket_.get(), fmt::format("{} {} {} {}\n", pid, start_time, ::getpid(),
                                                     std::max(left_until(until), 1)))) {
     return failure("the helper " + started.end());
@@ -202,32 +198,32 @@ Result<StacksHelper> StacksHelper::start(pid_t pid, std::uint64_t start_time, In
 }
 
 StacksHelper::StacksHelper(StacksHelper&& other) noexcept
-    : pid_(std::exchange(other.pid_, 0)),
+    : child_(std::move(other.child_)),
       pidfd_(std::move(other.pidfd_)),
       socket_(std::move(other.socket_)),
       until_(other.until_) {}
 
 StacksHelper::~StacksHelper() {
-  if (pid_ != 0) {
+  if (child_) {
     end();
   }
 }
 
 // Kills it, and says how it had ended by then.
 std::string StacksHelper::end() {
-  const pid_t pid = std::exchange(pid_, 0);
+  const pid_t pid = child_.pid();
   ::kill(pid, SIGKILL);  // our child and not reaped: the pid is its own
-  int status = 0;
   pollfd ended{pidfd_.get(), POLLIN, 0};
   const int bound = left_until(Instant::now() + kEndLimit);
-  const bool is_dead = retry_eintr([&] { return ::poll(&ended, 1, bound); }) > 0;
-  const bool is_reaped = is_dead && retry_eintr([&] { return ::waitpid(pid, &status, 0); }) == pid;
-  Helpers::all().ended(pid, is_reaped);
-  if (!is_reaped) {
+  retry_eintr([&] { return ::poll(&ended, 1, bound); });
+  const auto how = child_.reap();
+  child_ = {};  // one that does not die is nobody's now, and reaped when it does
+  Helpers::all().ended(pid);
+  if (!how) {
     return "does not die";
   }
-  return WIFSIGNALED(status) ? fmt::format("was ended by signal {}", WTERMSIG(status))
-                             : fmt::format("ended with status {}", WEXITSTATUS(status));
+  return how->exit_status ? fmt::format("ended with status {}", *how->exit_status)
+                          : fmt::format("was ended by signal {}", how->signal);
 }
 
 // All that it says until it closes its end, its time is up, or it was too much.

@@ -14,6 +14,7 @@
 #include "common/posix.hpp"
 #include "common/result.hpp"
 #include "timer_server/evidence/evidence.hpp"
+#include "timer_server/own_children.hpp"
 
 namespace filetimer {
 
@@ -44,12 +45,15 @@ class StacksHelper {
   void collect(Evidence& evidence);
 
  private:
-  StacksHelper(pid_t helper, UniqueFd pidfd, UniqueFd socket, Instant until)
-      : pid_(helper), pidfd_(std::move(pidfd)), socket_(std::move(socket)), until_(until) {}
+  StacksHelper(OwnChild helper, UniqueFd pidfd, UniqueFd socket, Instant until)
+      : child_(std::move(helper)),
+        pidfd_(std::move(pidfd)),
+        socket_(std::move(socket)),
+        until_(until) {}
   std::string read_answer(bool& is_in_time);
   std::string end();
 
-  pid_t pid_ = 0;  // 0: reaped
+  OwnChild child_;
   UniqueFd pidfd_;
   UniqueFd socket_;  // both its standard input and its standard output
   Instant until_;

@@ -62,6 +62,15 @@ bool wait_for_go() {
   return std::fgets(line, sizeof line, stdin) != nullptr && std::string_view(line) == "go\n";
 }
 
+// When memory is short this is the first to go. The server may stand under protection from that,
+// which a child inherits.
+void offer_oneself_to_the_oom_killer() {
+  if (std::FILE* const file = std::fopen("/proc/self/oom_score_adj", "w")) {
+    std::fputs("1000", file);
+    std::fclose(file);
+  }
+}
+
 // The server kills what takes too long; this is for a helper whose server is gone, too.
 void limit_oneself(const Request& request) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -148,6 +157,7 @@ int run() {
     return 2;
   }
   limit_oneself(request);
+  offer_oneself_to_the_oom_killer();
   if (!is_still(request)) {
     return give_up("the process had ended");
   }
