@@ -138,9 +138,10 @@ struct alignas(64) PageHeader {
   // Only grow. Slots at and above `slots` were never used.
   alignas(64) std::atomic<std::uint32_t> slots;
   std::atomic<std::uint32_t> statistics;
-  std::atomic<std::uint32_t> flags;        // see page_flag
-  std::atomic<std::uint32_t> dump_signal;  // makes the worker write its stacks. Not used yet
-  std::atomic<std::uint64_t> wakes;        // wake lines that this worker has written
+  std::atomic<std::uint32_t> flags;  // see page_flag
+  // Makes the worker write its Python stacks into .stacks/NAME; 0: none does.
+  std::atomic<std::uint32_t> dump_signal;
+  std::atomic<std::uint64_t> wakes;  // wake lines that this worker has written
   std::atomic<std::uint64_t> reserved[5];
   // Who it is in its job, NUL at the end; empty: not known.
   alignas(64) char rank[32];

@@ -18,6 +18,9 @@
 // again when one is back, without this process doing anything. The kernel names the page's owner by
 // a file lock; a process that closes all descriptors loses it, so do that before connect().
 //
+// So that the server can record where a hung process was, connect() lets processes of the same user
+// trace this one (PR_SET_PTRACER_ANY, which counts where Yama's ptrace_scope is 1).
+//
 // Elsewhere (a bare pipe such as PyTorch's; another process's scopes; $FILETIMER_TRANSPORT is
 // "pipe"; no server yet at connect()), each call writes a line to the pipe, some microseconds. What
 // can't be sent at once a thread of the library sends later, with the deadline it had; when a
