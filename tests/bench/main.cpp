@@ -42,7 +42,7 @@ constexpr const char* kUsage =
   --smoke      as little as shows that all of it works
   --json       one JSON object instead of the table
   --no-torch   leave PyTorch's timer out
-  --only       some of: deadlines, busy, ingest, table, start, client, pages
+  --only       some of: deadlines, busy, evidence, ingest, table, start, client, pages
   --server     the timer_server to measure; the one of this build
   --memory     where run folders are made; /dev/shm
   --disk       where the log on disk is made; /var/tmp
@@ -82,6 +82,7 @@ Plan plan_for(const Options& options) {
     plan.incidents = 1;
     plan.client_batches = 50;
     plan.torch_scopes = 100;
+    plan.evidence_expiries = 20;
     plan.page_expiries = 100;
     plan.page_workers = 200;
   }
@@ -98,6 +99,8 @@ Plan plan_for(const Options& options) {
     plan.idle_seconds = 0;
     plan.starts = 1;
     plan.client_batches = 2;
+    plan.evidence_expiries = 1;
+    plan.evidence_workers = 10;
     plan.page_expiries = 3;
     plan.page_scopes = 1000;
     plan.page_workers = 3;
@@ -132,6 +135,7 @@ int measure(const Options& options, const Plan& plan) {
   };
   step("deadlines", [&] { measure_deadlines_idle(plan, report); });
   step("busy", [&] { measure_deadlines_busy(plan, report); });
+  step("evidence", [&] { measure_evidence(plan, report); });
   step("ingest", [&] { measure_ingest(plan, report); });
   std::optional<LargeTable> large;
   step("table", [&] { large.emplace(plan, report); });

@@ -26,6 +26,8 @@ struct Plan {
   int starts = 20;
   int client_batches = 200;
   int torch_scopes = 300;
+  int evidence_expiries = 40;   // a level of evidence
+  int evidence_workers = 1000;  // that expire together
   int page_expiries = 300;
   int page_scopes = 2'000'000;  // of each of four processes
   int page_workers = 500;       // whose memory in the server is measured
@@ -42,6 +44,7 @@ void measure_deadlines_busy(const Plan& plan, Report& report);
 void measure_ingest(const Plan& plan, Report& report);
 void measure_start(const Plan& plan, Report& report);
 void measure_client(const Plan& plan, Report& report);
+void measure_evidence(const Plan& plan, Report& report);
 void measure_pages(const Plan& plan, Report& report);
 
 // How often a server with nothing to do may wake in that time: its sweeps.

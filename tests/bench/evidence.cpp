@@ -1,0 +1,128 @@
+// What evidence costs: how much later a worker is signalled for what is recorded of it first.
+// SPDX-License-Identifier: MIT
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <array>
+#include <fstream>
+#include <sstream>
+#include <thread>
+
+#include "tests/bench/expiries.hpp"
+#include "tests/bench/sections.hpp"
+
+namespace filetimer::bench {
+namespace {
+
+constexpr int kThreads = 16;
+constexpr double kTargetStacksMs = 100;
+constexpr double kTargetTogetherMs = 300;
+constexpr std::chrono::milliseconds kLead{50};
+// Of the deadlines of workers that expire together.
+constexpr std::chrono::milliseconds kSpread{10};
+constexpr std::array<const char*, 3> kLevels{"none", "proc", "stacks"};
+
+Child fork_threads() {
+  Pipe ready = make_pipe();
+  Child child = fork_child([&] {
+    std::vector<std::jthread> threads;
+    for (int i = 1; i < kThreads; ++i) {
+      threads.emplace_back([] { ::pause(); });
+    }
+    write_all(ready.write.get(), "ready\n", 6);
+    ::pause();
+  });
+  ready.write.reset();
+  read_line(ready.read.get());
+  return child;
+}
+
+double unix_in(std::chrono::nanoseconds lead) {
+  return static_cast<double>(ClockReading::now().wall_ns + lead.count()) / 1e9;
+}
+
+bool has_stacks(const std::string& dir) {
+  std::ifstream file(dir + "/expired.jsonl");
+  std::stringstream text;
+  text << file.rdbuf();
+  return text.str().find("\"native_stack\"") != std::string::npos;
+}
+
+void measure_one_worker(const Plan& plan, Report& report) {
+  report.section(fmt::format("deadline to signal of a worker with {} threads", kThreads),
+                 "--evidence none");
+  std::array<std::string, kLevels.size()> dirs;
+  std::vector<std::unique_ptr<ServerUnderTest>> servers;
+  for (std::size_t i = 0; i < kLevels.size(); ++i) {
+    dirs[i] = fmt::format("{}/evidence-{}", plan.memory_dir, kLevels[i]);
+    servers.push_back(std::make_unique<ServerUnderTest>(
+        plan.server, dirs[i], "", std::vector<std::string>{"--evidence", kLevels[i]}));
+  }
+  for (int i = 0; i < plan.evidence_expiries; ++i) {
+    for (const auto& server : servers) {
+      Child worker = fork_threads();
+      server->send(acquire_line(worker.pid(), "forward", unix_in(kLead)));
+      worker.wait();
+    }
+  }
+  std::vector<Samples> samples;
+  for (const auto& server : servers) {
+    server->stop();
+    samples.push_back(logged_signals(*server, report));
+  }
+  for (std::size_t i = 1; i < kLevels.size(); ++i) {
+    if (i == 2 && !has_stacks(dirs[i])) {
+      report.add({.measure = "--evidence stacks", .note = "not allowed here"});
+      continue;
+    }
+    for (const double q : {0.5, 1.0}) {
+      report.add({.measure = fmt::format("--evidence {}, {}", kLevels[i], q < 1 ? "p50" : "max"),
+                  .unit = "ms",
+                  .value = samples[i].quantile(q),
+                  .base = samples[0].quantile(q),
+                  .target = i == 2 && q < 1 ? Target::value_at_most(kTargetStacksMs) : Target{}});
+    }
+  }
+}
+
+// The last of many workers to be signalled.
+void measure_together(const Plan& plan, Report& report) {
+  report.section(fmt::format("the last signal of {} workers that expire within {} ms",
+                             plan.evidence_workers, kSpread.count()),
+                 "--evidence none");
+  std::vector<double> last;
+  for (const char* const level : kLevels) {
+    ServerUnderTest server(plan.server, fmt::format("{}/together-{}", plan.memory_dir, level), "",
+                           {"--evidence", level});
+    std::vector<Child> workers;
+    for (int i = 0; i < plan.evidence_workers; ++i) {
+      workers.push_back(fork_idle());
+    }
+    for (std::size_t i = 0; i < workers.size(); ++i) {
+      const auto share = kSpread * i / workers.size();
+      server.send(
+          acquire_line(workers[i].pid(), "forward", unix_in(std::chrono::seconds{1} + share)));
+    }
+    for (Child& worker : workers) {
+      worker.wait();
+    }
+    server.stop();
+    last.push_back(logged_signals(server, report).max());
+  }
+  for (std::size_t i = 1; i < kLevels.size(); ++i) {
+    report.add({.measure = fmt::format("--evidence {}", kLevels[i]),
+                .unit = "ms",
+                .value = last[i],
+                .base = last[0],
+                .target = i == 1 ? Target::value_at_most(kTargetTogetherMs) : Target{}});
+  }
+}
+
+}  // namespace
+
+void measure_evidence(const Plan& plan, Report& report) {
+  measure_one_worker(plan, report);
+  measure_together(plan, report);
+}
+
+}  // namespace filetimer::bench
