@@ -77,11 +77,11 @@ void read_syscall(const std::string& folder, pid_t pid, ThreadEvidence& thread) 
 }
 
 // "[<0>] futex_wait_queue+0x6a/0x90" -> "futex_wait_queue+0x6a/0x90"
-std::vector<std::string> read_kernel_stack(const std::string& folder) {
+Result<std::vector<std::string>> read_kernel_stack(const std::string& folder) {
   std::vector<std::string> frames;
   const auto text = read_small_file(folder + "/stack");
   if (!text) {
-    return frames;  // needs CAP_SYS_ADMIN; read_proc_evidence says so once
+    return tl::unexpected<Error>(text.error());  // needs CAP_SYS_ADMIN
   }
   std::string_view rest = *text;
   while (!rest.empty()) {
@@ -111,7 +111,7 @@ std::optional<std::uint64_t> cpu_time_of(const std::string& folder) {
   return static_cast<std::uint64_t>(seconds_of(stat->user_ticks + stat->system_ticks) * 1e9);
 }
 
-ThreadEvidence read_thread(const std::string& folder, pid_t pid, pid_t tid) {
+ThreadEvidence read_thread(const std::string& folder, pid_t pid, pid_t tid, Evidence& evidence) {
   ThreadEvidence thread;
   thread.tid = tid;
   if (const auto stat = read_stat(folder)) {
@@ -126,7 +126,11 @@ ThreadEvidence read_thread(const std::string& folder, pid_t pid, pid_t tid) {
     thread.wchan.clear();
   }
   read_syscall(folder, pid, thread);
-  thread.stack = read_kernel_stack(folder);
+  if (auto stack = read_kernel_stack(folder)) {
+    thread.stack = std::move(*stack);
+  } else if (evidence.threads.empty()) {  // said once
+    evidence.miss("no kernel stacks: " + stack.error().message);
+  }
   return thread;
 }
 
@@ -186,10 +190,8 @@ Evidence read_proc_evidence(pid_t pid, std::uint64_t start_time) {
       evidence.threads_omitted = tids.size() - evidence.threads.size();
       break;
     }
-    evidence.threads.push_back(read_thread(fmt::format("{}/task/{}", folder, tid), pid, tid));
-  }
-  if (const auto stack = read_small_file(folder + "/stack"); !stack) {
-    evidence.miss("no kernel stacks: " + stack.error().message);
+    evidence.threads.push_back(
+        read_thread(fmt::format("{}/task/{}", folder, tid), pid, tid, evidence));
   }
   read_children(folder, tids, evidence);
   read_devices(folder, evidence);

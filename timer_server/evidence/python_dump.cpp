@@ -141,11 +141,11 @@ std::optional<PythonThread> thread_from(std::string_view line) {
   if (!thread.is_current && !drop_prefix(line, "Thread ")) {
     return std::nullopt;
   }
-  thread.ident = line.substr(0, line.find(' '));
+  thread.ident = utf8_prefix(line.substr(0, line.find(' ')), kMaxFrameBytes);
   const std::size_t open = line.find('[');
   const std::size_t close = line.rfind(']');
   if (open != line.npos && close != line.npos && open < close) {
-    thread.name = line.substr(open + 1, close - open - 1);
+    thread.name = utf8_prefix(line.substr(open + 1, close - open - 1), kMaxFrameBytes);
   }
   return thread;
 }
