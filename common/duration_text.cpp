@@ -102,11 +102,13 @@ std::string duration_for_reading(Duration duration) {
     const auto whole = static_cast<std::int64_t>(seconds);
     return fmt::format("{} min {:02} s", whole / 60, whole % 60);
   }
-  const auto places = [](double value) { return value >= 100 ? 0 : value >= 10 ? 1 : 2; };
-  if (seconds >= 1) {
+  // By what it is rounded to: 999.9 ms is 1.00 s, not 1000 ms.
+  const auto places = [](double value) { return value >= 99.95 ? 0 : value >= 9.995 ? 1 : 2; };
+  constexpr double kRoundedUp = 0.9995;
+  if (seconds >= kRoundedUp) {
     return fmt::format("{:.{}f} s", seconds, places(seconds));
   }
-  if (seconds >= 1e-3) {
+  if (seconds >= kRoundedUp * 1e-3) {
     return fmt::format("{:.{}f} ms", seconds * 1e3, places(seconds * 1e3));
   }
   return fmt::format("{:.{}f} us", seconds * 1e6, places(seconds * 1e6));

@@ -116,6 +116,11 @@ TEST_CASE("a duration for reading has three places and the unit a reader expects
   CHECK(duration_for_reading(4500us) == "4.50 ms");
   CHECK(duration_for_reading(45'600us) == "45.6 ms");
   CHECK(duration_for_reading(1234ms) == "1.23 s");
+  CHECK(duration_for_reading(999'900us) == "1.00 s");
+  CHECK(duration_for_reading(999'400us) == "999 ms");
+  CHECK(duration_for_reading(99'960us) == "100 ms");
+  CHECK(duration_for_reading(9'999us) == "10.0 ms");
+  CHECK(duration_for_reading(999'900ns) == "1.00 ms");
   CHECK(duration_for_reading(31'200ms) == "31.2 s");
   CHECK(duration_for_reading(599s) == "599 s");
   CHECK(duration_for_reading(605s) == "10 min 05 s");

@@ -80,7 +80,7 @@ TEST_CASE("what a thread does is told in the record's words, and its stacks are 
         "  state        S, waiting in pipe_read (0 % CPU)\n"
         "  system call  read on pipe:[7]\n"
         "  threads      3\n"
-        "    4711 trainer, waiting in pipe_read (0 % CPU), read on pipe:[7], 1.50 s CPU\n"
+        "    4711 trainer, waiting in pipe_read (0 % CPU), read on pipe:[7]\n"
         "      pipe_read < vfs_read\n"
         "      read (libc.so.6)\n"
         "      load_batch() (load.cpp:31)\n"

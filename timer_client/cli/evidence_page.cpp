@@ -70,7 +70,10 @@ std::vector<ThreadGroup> by_place(const std::vector<ThreadEvidence>& threads) {
 // What it does, in the record's own words where it has some.
 std::string doing_text(const ThreadEvidence& thread, const Number& cpu_percent) {
   if (!thread.doing.empty()) {
-    return joined({thread.doing, call_text(thread.syscall, thread.syscall_fd)}, ", ");
+    // The call itself adds something where it says on what.
+    return joined({thread.doing,
+                   thread.syscall_fd.empty() ? "" : call_text(thread.syscall, thread.syscall_fd)},
+                  ", ");
   }
   return joined({joined({thread.state, thread.wchan.empty() ? "" : "in " + thread.wchan}, " "),
                  call_text(thread.syscall, thread.syscall_fd),
@@ -92,7 +95,7 @@ void add_thread(Page& page, const ThreadGroup& group) {
         member->cpu_percent ? cpu_percent.value_or(0) + *member->cpu_percent : cpu_percent;
   }
   page.item(4, joined({joined({pids_text(tids), thread.comm}, " "), doing_text(thread, cpu_percent),
-                       cpu_s ? seconds_text(*cpu_s) + " CPU" : ""},
+                       cpu_s && thread.doing.empty() ? seconds_text(*cpu_s) + " CPU" : ""},
                       ", "));
   page.item(6, kernel_stack_text(thread.kernel_stack));
   add_frames(page, 6, thread.native_stack);
