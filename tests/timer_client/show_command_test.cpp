@@ -44,7 +44,8 @@ TEST_CASE("the page of one that was released after its deadline") {
   CHECK(contains(ran.output,
                  "rank 0 (pid 4709, trainer) hung in `exchange`: open for 30.0 s of 30 s, "
                  "released\n900 us late"));
-  CHECK(contains(ran.output, "First to expire: rank 2 (pid 4711, trainer), k3f9a2-1, the odd one out."));
+  CHECK(contains(ran.output,
+                 "First to expire: rank 2 (pid 4711, trainer), k3f9a2-1, the odd one out."));
   CHECK(contains(ran.output, "No signal was sent: it was released first."));
 }
 
