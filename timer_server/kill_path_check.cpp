@@ -39,7 +39,7 @@ KillPath check_kill_path() {
   // the latest.
   std::array<int, 2> ends{};
   if (::pipe2(ends.data(), O_CLOEXEC) != 0) {
-    path.trouble = fmt::format("cannot make a pipe: {}", reason());
+    path.trouble = fmt::format("not tried: cannot make a pipe: {}", reason());
     return path;
   }
   const UniqueFd waited_for(ends[0]);
@@ -55,9 +55,10 @@ KillPath check_kill_path() {
     return pid;
   });
   if (!child) {
-    path.trouble = fmt::format("cannot fork: {}", reason());
+    path.trouble = fmt::format("not tried: cannot fork: {}", reason());
     return path;
   }
+  path.signal = false;
   Process process;
   process.pid = child.pid();
   process.pidfd = open_pidfd(process.pid);
@@ -68,7 +69,6 @@ KillPath check_kill_path() {
   const std::string folder = fmt::format("/proc/{}", process.pid);
   path.kernel_stacks = read_small_file(folder + "/stack").has_value();
   path.ptrace = ::ptrace(PTRACE_SEIZE, process.pid, nullptr, nullptr) == 0 && may_trace();
-  const Instant sent = Instant::now();
   if (!process.send_signal(0) || !process.send_signal(SIGKILL)) {
     path.trouble = fmt::format("pidfd_send_signal: {}", reason());
     return path;
@@ -77,7 +77,6 @@ KillPath check_kill_path() {
     path.trouble = "a process of our own that was sent SIGKILL did not die";
     return path;
   }
-  path.died_after = Instant::now() - sent;
   path.signal = true;
   return path;
 }

@@ -12,11 +12,11 @@
 namespace filetimer {
 
 struct KillPath {
-  bool signal = false;         // a pidfd was opened and SIGKILL sent through it ended the process
+  // A pidfd was opened and SIGKILL sent through it ended the process; nothing: not tried.
+  std::optional<bool> signal;
   bool ptrace = false;         // a process of our user can be traced
   bool kernel_stacks = false;  // /proc/PID/stack can be read
-  std::optional<Duration> died_after;
-  std::string trouble;  // why `signal` is false, on one line
+  std::string trouble;         // why `signal` is not true, on one line
 };
 
 // How long the child may take to die. A machine that is busy takes milliseconds.

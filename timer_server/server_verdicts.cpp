@@ -259,14 +259,16 @@ void Server::record_start() const {
       .end_object();
   json.field("adopted_scopes", adopted_scopes_).field("ended_scopes", put_away_scopes_);
   const KillPath path = check_kill_path();
-  if (!path.signal) {
-    messages::warning("workers can't be killed here: {}", path.trouble);
+  if (!path.trouble.empty()) {
+    messages::warning("can workers be killed here? {}", path.trouble);
   }
-  json.begin_object("may")
-      .field("signal", path.signal)
-      .field("ptrace", path.ptrace)
-      .field("kernel_stacks", path.kernel_stacks)
-      .end_object();
+  json.begin_object("may");
+  if (path.signal) {
+    json.field("signal", *path.signal);
+  } else {
+    json.null("signal");
+  }
+  json.field("ptrace", path.ptrace).field("kernel_stacks", path.kernel_stacks).end_object();
   json.begin_object("limits")
       .field("descriptors", descriptor_limit())
       .field("workers", most_workers())
