@@ -33,6 +33,7 @@ struct alignas(64) Board {
   alignas(64) std::atomic<std::int64_t> next_wake;  // see wake_protocol.hpp
   std::atomic<std::int64_t> max_timeout;            // ns, --max-timeout; max: none
   std::atomic<std::uint64_t> incarnation;           // one more with every start of a server
+  std::atomic<std::uint32_t> warn_at;               // --warn-at in parts of 2^32; 0: none
 };
 
 // Values of next_wake besides an Instant.

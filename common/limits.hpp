@@ -22,6 +22,11 @@ inline constexpr std::size_t kMaxPageNameBytes = 64;  // of a file in `scopes`
 // The longest finite timeout, about 31 years; what is longer is a mistake in units.
 inline constexpr std::chrono::nanoseconds kMaxTimeout = std::chrono::seconds{1'000'000'000};
 
+// Of one worker within kWarningPeriod; more are counted. Scopes nest, but a loop whose every step
+// takes long enough to be warned about would fill the log.
+inline constexpr std::size_t kMaxWarningsPerWorker = 16;
+inline constexpr std::chrono::nanoseconds kWarningPeriod = std::chrono::seconds{10};
+
 // Records.
 inline constexpr std::size_t kMaxRecordBytes = std::size_t{1} << 20;
 inline constexpr std::size_t kMaxEvidenceBytes = std::size_t{64} << 10;

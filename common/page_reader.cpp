@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "common/soft_deadline.hpp"
 #include "common/text.hpp"
 #include "common/wake_protocol.hpp"
 
@@ -103,6 +104,7 @@ std::optional<SlotReading> read_slot(const PageLayout& page, std::size_t index, 
   if (const std::uint32_t grace = slot.grace_ms.load(kRelaxed); grace != kServersGrace) {
     reading.grace_ms = grace;
   }
+  reading.soft_ms = slot.soft_ms.load(kRelaxed);
   reading.tid = std::max(slot.tid.load(kRelaxed), 0);
   reading.signal = slot.signal.load(kRelaxed);
   reading.flags = slot.flags.load(kRelaxed);
@@ -124,6 +126,11 @@ Instant due_time(const Slot& slot, std::int64_t word, Duration max_timeout) {
     return deadline;
   }
   return std::min(deadline, time_in(slot.started) + max_timeout);
+}
+
+Instant soft_time_of(const Slot& slot, Instant due, std::uint32_t warn_at) {
+  return soft_time(time_in(slot.started), due, slot.soft_ms.load(std::memory_order_relaxed),
+                   warn_at);
 }
 
 std::string read_name(const SlotName& name) {

@@ -48,6 +48,7 @@ struct SlotReading {
   Instant started;
   Duration asked = kForever;              // the timeout
   std::optional<std::uint32_t> grace_ms;  // none: the server's; kNoSigkill: never
+  std::uint32_t soft_ms = 0;              // from `started` to a warning; 0: the server's
   std::int32_t tid = 0;
   int signal = 0;
   std::uint16_t flags = 0;
@@ -61,6 +62,8 @@ std::optional<SlotReading> read_slot(const PageLayout& page, std::size_t index, 
 
 // When a slot's word (open) is due, under a --max-timeout (kForever: none).
 Instant due_time(const Slot& slot, std::int64_t word, Duration max_timeout);
+// When to warn about a slot that is due then: see soft_deadline.hpp.
+Instant soft_time_of(const Slot& slot, Instant due, std::uint32_t warn_at);
 
 // Valid UTF-8; of no bytes: "?".
 std::string read_name(const SlotName& name);

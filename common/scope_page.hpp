@@ -84,7 +84,7 @@ struct alignas(64) Slot {
   std::atomic<std::int64_t> started;    // as acquired, or the last renewal
   std::atomic<std::int64_t> timeout;    // ns, as asked for; max: none
   std::atomic<std::uint32_t> grace_ms;  // from the signal to SIGKILL
-  std::atomic<std::uint32_t> soft_ms;   // from `started` to a warning; 0: none. Not used yet
+  std::atomic<std::uint32_t> soft_ms;   // from `started` to a warning; 0: the server's --warn-at
   std::atomic<std::uint32_t> first_ms;  // a heartbeat's first timeout. Not used yet
   std::atomic<std::uint32_t> left_ms;   // of a paused scope. Not used yet
   std::atomic<std::int32_t> tid;        // in the worker's pid namespace

@@ -21,6 +21,10 @@
 // reads again. Acquire and release would not do: a and b are a store and a later load of another
 // word, which the hardware (x86 too) may exchange unless both are sequentially consistent.
 //
+// A scope's soft deadline is met in the same way: D then is the earlier of the two. The server
+// works it out of `started` and `soft_ms`, which the worker writes before `a`, and of the board's
+// `warn_at`, which a server writes before its first `p` and a worker reads after `b`.
+//
 // Slots that were never used are skipped by their number, PageHeader::slots; it grows before `a`
 // and is read after `p`, sequentially consistent like the rest, so the same argument holds for it.
 // SPDX-License-Identifier: MIT
@@ -44,10 +48,20 @@ inline void set_deadline(Slot& slot, std::int64_t word) {
   slot.deadline.store(word, std::memory_order_seq_cst);
 }
 
-// After the deadline was set: whether the server has to be woken for it. `due`: the deadline, or
-// what the server's --max-timeout makes of it if that is earlier. (b)
-inline bool must_wake(const Board& board, std::int64_t due) {
-  return due < board.next_wake.load(std::memory_order_seq_cst) && due < slot_word::kNoDeadline;
+// The rest of must_wake(), where somebody is to be warned.
+bool must_wake_to_warn(const Slot& slot, std::int64_t due, std::uint32_t warn_at,
+                       std::int64_t next_wake);
+
+// After the deadline was set: whether the server has to be woken for it, or for the warning before
+// it. `due`: the deadline, or what the server's --max-timeout makes of it if that is earlier. (b)
+inline bool must_wake(const Board& board, const Slot& slot, std::int64_t due) {
+  const std::int64_t next = board.next_wake.load(std::memory_order_seq_cst);
+  // Relaxed, but behind the load above: whose time was read there, whose fraction is read here.
+  const std::uint32_t warn_at = board.warn_at.load(std::memory_order_relaxed);
+  if ((slot.soft_ms.load(std::memory_order_relaxed) | warn_at) != 0) [[unlikely]] {
+    return must_wake_to_warn(slot, due, warn_at, next);
+  }
+  return due < next && due < slot_word::kNoDeadline;
 }
 
 // Pushes the deadline. False: the verdict came first, or the slot is not open under `old_word`.

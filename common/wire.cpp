@@ -231,6 +231,9 @@ Status read_field(std::string_view key, ondemand::value value, Request& request,
   if (key == "x_grace_s") {
     return store(read_number(key, value), request.x_grace_s);
   }
+  if (key == "x_soft_s") {
+    return store(read_number(key, value), request.x_soft_s);
+  }
   if (key == "x_tid") {
     return store(read_int(key, value, 1, kIntMax), request.x_tid);
   }
@@ -345,6 +348,9 @@ std::string format(const Request& request) {
   }
   if (request.x_grace_s) {
     line += ", \"x_grace_s\": " + number(*request.x_grace_s);
+  }
+  if (request.x_soft_s) {
+    line += ", \"x_soft_s\": " + number(*request.x_soft_s);
   }
   if (request.x_tid) {
     fmt::format_to(std::back_inserter(line), ", \"x_tid\": {}", *request.x_tid);

@@ -31,6 +31,7 @@ struct Request {
   // What our own clients add. A line with x_timeout_s is known to come from one of them.
   std::optional<double> x_timeout_s;        // what the caller asked for, +inf for none
   std::optional<double> x_grace_s;          // from the signal to SIGKILL; negative: never
+  std::optional<double> x_soft_s;           // from its start to a warning
   std::optional<pid_t> x_tid;               // the thread that opened the scope
   std::optional<std::string_view> x_scope;  // the scope's name, where scope_id had to differ
   bool x_whole_process = false;             // the worker's end ends the scope in time

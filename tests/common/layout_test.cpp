@@ -14,6 +14,7 @@
 
 #include "common/board.hpp"
 #include "common/scope_page.hpp"
+#include "common/soft_deadline.hpp"
 
 namespace filetimer {
 namespace {
@@ -108,8 +109,9 @@ TEST_CASE("docs/protocol.md gives the offsets of statistics") {
 TEST_CASE("docs/protocol.md gives the board's offsets") {
   check_table("## The board",
               {FIELD(Board, magic), FIELD(Board, version), FIELD(Board, bytes), FIELD(Board, boot),
-               FIELD(Board, server_pid), FIELD(Board, state), FIELD(Board, pid_namespace), FIELD(Board, reserved),
-               FIELD(Board, next_wake), FIELD(Board, max_timeout), FIELD(Board, incarnation)});
+               FIELD(Board, server_pid), FIELD(Board, state), FIELD(Board, pid_namespace),
+               FIELD(Board, reserved), FIELD(Board, next_wake), FIELD(Board, max_timeout),
+               FIELD(Board, incarnation), FIELD(Board, warn_at)});
 }
 
 TEST_CASE("docs/protocol.md gives the parts of a page, one behind the other") {
@@ -155,6 +157,7 @@ TEST_CASE("the values that docs/protocol.md names are those of the headers") {
   CHECK(kServersGrace == 0xFFFF'FFFF);
   CHECK(kNoSigkill == 0xFFFF'FFFE);
   CHECK(kLongestGraceMs == 0xFFFF'FFFD);
+  CHECK(kLongestSoft.count() == 0xFFFF'FFFF);
   CHECK(slot_flag::kWholeProcess == 1);
   CHECK(slot_flag::kThreadEnded == 2);
   CHECK(page_flag::kStatistics == 1);

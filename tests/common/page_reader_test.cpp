@@ -298,6 +298,23 @@ TEST_CASE("a server's limit makes a deadline earlier and never later") {
   CHECK(due_time(page.page().slot(0), 1'500, Duration{7}) == Instant{1'500});
 }
 
+TEST_CASE("a soft deadline is read from the slot, whatever its time of start says") {
+  TestPage page;
+  page.open(0, {.word = 3'000'000, .started = 1'000, .soft_ms = 2});
+  page.open(1, {.word = 3'000, .started = 1'000});
+  page.open(2, {.word = 3'000, .started = kLowest});
+  page.open(3, {.word = 3'000, .started = kHighest});
+  const auto soft = [&](std::size_t index, Instant due, std::uint32_t warn_at) {
+    return soft_time_of(page.page().slot(index), due, warn_at);
+  };
+  CHECK(soft(0, {3'000'000}, 1U << 31) == Instant{2'001'000});
+  CHECK(read_slot(page.page(), 0, 3'000'000)->soft_ms == 2);
+  CHECK(soft(1, {3'000}, 1U << 31) == Instant{2'000});
+  CHECK(soft(1, {3'000}, 0).is_never());
+  CHECK(soft(2, {3'000}, 1U << 31) == Instant{1'500});  // times before the boot count as 0
+  CHECK(soft(3, {3'000}, 1U << 31).is_never());
+}
+
 // --- the words of a deadline ---
 
 TEST_CASE("words tell what a slot is, and none tells two things") {
@@ -443,14 +460,15 @@ TEST_CASE("in every order there is one verdict, both sides agree on it, and the 
 
 TEST_CASE("a worker wakes the server only for what the server would miss") {
   Board board{};
+  Slot slot{};
   announce_scan(board);
-  CHECK(must_wake(board, 1'500));
-  CHECK_FALSE(must_wake(board, kNoDeadline));
+  CHECK(must_wake(board, slot, 1'500));
+  CHECK_FALSE(must_wake(board, slot, kNoDeadline));
   announce_next_scan(board, 2'000);
-  CHECK(must_wake(board, 1'999));
-  CHECK_FALSE(must_wake(board, 2'000));
+  CHECK(must_wake(board, slot, 1'999));
+  CHECK_FALSE(must_wake(board, slot, 2'000));
   announce_next_scan(board, kWakeNever);
-  CHECK_FALSE(must_wake(board, 1));
+  CHECK_FALSE(must_wake(board, slot, 1));
 }
 
 }  // namespace

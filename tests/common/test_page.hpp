@@ -39,6 +39,7 @@ struct TestScope {
   std::int32_t tid = 7;
   std::uint16_t signal = SIGKILL;
   std::uint16_t flags = 0;
+  std::uint32_t soft_ms = 0;
 };
 
 class TestPage {
@@ -62,6 +63,7 @@ class TestPage {
     slot.tid = scope.tid;
     slot.signal = scope.signal;
     slot.flags = scope.flags;
+    slot.soft_ms = scope.soft_ms;
     header().slots = std::max<std::uint32_t>(header().slots, static_cast<std::uint32_t>(index) + 1);
     slot.deadline = scope.word;
   }

@@ -15,6 +15,8 @@
 #include <thread>
 #include <vector>
 
+#include "common/page_reader.hpp"
+
 using namespace filetimer;
 
 namespace {
@@ -91,7 +93,7 @@ TEST_CASE("in every order the server is woken, or looks in time by itself") {
                meet.slot->timeout.store(7, std::memory_order_relaxed);
                set_deadline(*meet.slot, kDeadline);
              },
-             [&] { wakes = must_wake(*meet.board, kDeadline); }},
+             [&] { wakes = must_wake(*meet.board, *meet.slot, kDeadline); }},
             {[&] { announce_scan(*meet.board); }, [&] { found = read_deadline(*meet.slot); },
              [&] {
                announce_next_scan(
@@ -108,6 +110,62 @@ TEST_CASE("in every order the server is woken, or looks in time by itself") {
       }
     }
   }
+}
+
+TEST_CASE("in every order the server is woken for a soft deadline, or warns in time by itself") {
+  // Opened at 0: the soft deadline is at 1 ms, of its own or as half of the timeout that a server
+  // sets which has just come.
+  constexpr std::int64_t kSoft = 1'000'000;
+  constexpr std::int64_t kDue = 2 * kSoft;
+  for (const bool is_own : {true, false}) {
+    for (const std::int64_t others : {kWakeAlways, kSoft - 1, kSoft, kDue, kDue + 1}) {
+      for (const std::string& order : all_orders(2, 4)) {
+        CAPTURE(is_own);
+        CAPTURE(order);
+        CAPTURE(others);
+        Meeting meet;
+        meet.board->next_wake = kSoft;  // as the server before had it
+        bool wakes = false;
+        std::int64_t found = kWakeAlways;
+        const std::uint32_t own_ms = is_own ? 1 : 0;
+        Turns(order).run(
+            {[&] {
+               begin_writing_slot();
+               meet.slot->soft_ms.store(own_ms, std::memory_order_relaxed);
+               set_deadline(*meet.slot, kDue);
+             },
+             [&] { wakes = must_wake(*meet.board, *meet.slot, kDue); }},
+            {[&] { meet.board->warn_at.store(is_own ? 0 : 1U << 31, std::memory_order_relaxed); },
+             [&] { announce_scan(*meet.board); },
+             [&] {
+               if (const std::int64_t word = read_deadline(*meet.slot); word != slot_word::kFree) {
+                 const auto warn_at = meet.board->warn_at.load(std::memory_order_relaxed);
+                 found = std::min(word, soft_time_of(*meet.slot, {word}, warn_at).ns);
+               }
+             },
+             [&] { announce_next_scan(*meet.board, std::min(others, found)); }});
+        CHECK((wakes || meet.board->next_wake <= kSoft));
+        if (order.starts_with("ssssw")) {
+          CHECK(wakes == (others > kSoft));
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("a scope without a deadline wakes the server for its own soft deadline only") {
+  constexpr std::int64_t kEndless = slot_word::kNoDeadline + 7;
+  Meeting meet;
+  meet.slot->started = 7;
+  meet.board->warn_at = 1U << 31;
+  meet.board->next_wake = kWakeAlways;
+  CHECK_FALSE(must_wake(*meet.board, *meet.slot, kEndless));
+  meet.slot->soft_ms = 1;
+  CHECK(must_wake(*meet.board, *meet.slot, kEndless));
+  meet.board->next_wake = 1'000'007;
+  CHECK_FALSE(must_wake(*meet.board, *meet.slot, kEndless));
+  meet.board->next_wake = kWakeNever;
+  CHECK_FALSE(must_wake(*meet.board, *meet.slot, kEndless));
 }
 
 TEST_CASE("two threads that run free never both miss each other") {
@@ -143,7 +201,7 @@ TEST_CASE("two threads that run free never both miss each other") {
     meet.slot->deadline.store(slot_word::kFree, std::memory_order_relaxed);
     begin_round(i);
     set_deadline(*meet.slot, kDeadline);
-    const bool wakes = must_wake(*meet.board, kDeadline);
+    const bool wakes = must_wake(*meet.board, *meet.slot, kDeadline);
     begin_round(i + 1);
     missed += wakes || found == kDeadline ? 0 : 1;
   }
@@ -161,7 +219,7 @@ TEST_CASE("a renewal to an earlier deadline wakes as a new one does") {
     std::int64_t found = 0;
     Turns(order).run(
         {[&] { CHECK(try_renew(*meet.slot, 5000, kDeadline)); },
-         [&] { wakes = must_wake(*meet.board, kDeadline); }},
+         [&] { wakes = must_wake(*meet.board, *meet.slot, kDeadline); }},
         {[&] { announce_scan(*meet.board); }, [&] { found = read_deadline(*meet.slot); },
          [&] { announce_next_scan(*meet.board, found); }});
     CHECK((wakes || meet.board->next_wake <= kDeadline));
@@ -171,10 +229,10 @@ TEST_CASE("a renewal to an earlier deadline wakes as a new one does") {
 TEST_CASE("nobody is woken for a scope without a deadline, nor by a server that has stopped") {
   Meeting meet;
   meet.board->next_wake = kWakeAlways;
-  CHECK_FALSE(must_wake(*meet.board, slot_word::kNoDeadline));
-  CHECK(must_wake(*meet.board, slot_word::kNoDeadline - 1));
+  CHECK_FALSE(must_wake(*meet.board, *meet.slot, slot_word::kNoDeadline));
+  CHECK(must_wake(*meet.board, *meet.slot, slot_word::kNoDeadline - 1));
   meet.board->next_wake = kWakeNever;
-  CHECK_FALSE(must_wake(*meet.board, 1));
+  CHECK_FALSE(must_wake(*meet.board, *meet.slot, 1));
 }
 
 TEST_CASE("of a release and a verdict the first one wins, and both know which it was") {

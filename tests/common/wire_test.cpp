@@ -371,11 +371,12 @@ TEST_CASE("what our clients add is read") {
   Reader read;
   const auto request =
       read(R"({"version": 1, "pid": 7, "scope_id": "f~1", "expiration_time": 9, "signal": 15, )"
-           R"("x_timeout_s": 30.5, "x_grace_s": -1, "x_tid": 8, "x_scope": "f"})");
+           R"("x_timeout_s": 30.5, "x_grace_s": -1, "x_soft_s": 2.5, "x_tid": 8, "x_scope": "f"})");
   REQUIRE(request.has_value());
   CHECK(request->is_from_own_client());
   CHECK(*request->x_timeout_s == 30.5);
   CHECK(*request->x_grace_s == -1);
+  CHECK(*request->x_soft_s == 2.5);
   CHECK(*request->x_tid == 8);
   CHECK(*request->x_scope == "f");
   CHECK(request->scope_id == "f~1");
@@ -385,6 +386,7 @@ TEST_CASE("what our clients add is read") {
                                                         {"x_timeout_s", "NaN"},
                                                         {"x_grace_s", "null"},
                                                         {"x_grace_s", "true"},
+                                                        {"x_soft_s", "\"5\""},
                                                         {"x_tid", "0"},
                                                         {"x_tid", "-3"},
                                                         {"x_tid", "1.5"},
@@ -416,6 +418,7 @@ TEST_CASE("what our clients write is read back as it was meant") {
         if (own) {
           request.x_timeout_s = expiration;
           request.x_grace_s = 0.25;
+          request.x_soft_s = 1.75;
           request.x_tid = 4712;
           request.x_scope = name;
         }
@@ -432,6 +435,7 @@ TEST_CASE("what our clients write is read back as it was meant") {
         CHECK(back->signal == 9);
         CHECK(back->x_timeout_s == request.x_timeout_s);
         CHECK(back->x_grace_s == request.x_grace_s);
+        CHECK(back->x_soft_s == request.x_soft_s);
         CHECK(back->x_tid == request.x_tid);
         CHECK(back->x_scope == request.x_scope);
       }
@@ -446,6 +450,7 @@ TEST_CASE("a line with bounded names is short enough for one atomic write") {
   request.signal = -2147483648;
   request.x_timeout_s = -1.2345678901234567e-300;
   request.x_grace_s = -1.2345678901234567e-300;
+  request.x_soft_s = -1.2345678901234567e-300;
   request.x_tid = 2147483647;
   for (const char byte : {'\x01', '\xff', '"', '\x7f'}) {
     const std::string name =

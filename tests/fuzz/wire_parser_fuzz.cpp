@@ -64,6 +64,7 @@ void check_line(wire::Parser& parser, wire::Parser& second_parser, std::string_v
   FUZZ_CHECK(again->signal == request->signal);
   FUZZ_CHECK(same_number(again->x_timeout_s, request->x_timeout_s));
   FUZZ_CHECK(same_number(again->x_grace_s, request->x_grace_s));
+  FUZZ_CHECK(same_number(again->x_soft_s, request->x_soft_s));
   FUZZ_CHECK(again->x_tid == request->x_tid);
   FUZZ_CHECK(again->x_scope == request->x_scope);
   FUZZ_CHECK(again->x_whole_process == request->x_whole_process);

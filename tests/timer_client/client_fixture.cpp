@@ -130,6 +130,7 @@ Line Pipe::next() {
   line.signal = request->signal;
   line.x_timeout_s = request->x_timeout_s;
   line.x_grace_s = request->x_grace_s;
+  line.x_soft_s = request->x_soft_s;
   line.x_tid = request->x_tid;
   line.x_scope = request->x_scope.value_or(std::string_view{});
   line.x_whole_process = request->x_whole_process;

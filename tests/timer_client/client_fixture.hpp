@@ -69,6 +69,7 @@ struct Line {
   int signal = 0;
   std::optional<double> x_timeout_s;
   std::optional<double> x_grace_s;
+  std::optional<double> x_soft_s;
   std::optional<pid_t> x_tid;
   std::string x_scope;  // empty: none
   bool x_whole_process = false;

@@ -89,7 +89,7 @@ TEST_CASE("run opens a scope on COMMAND, releases it and ends with COMMAND's sta
   const test::TempFolder folder;
   test::Pipe pipe(folder.path("requests"));
   Program program({"run", "--dir", folder.path(), "--after", "1h", "--signal", "TERM", "--grace",
-                   "5s", "--", "sh", "-c", "echo $$; exit 7"});
+                   "5s", "--warn-after", "30m", "--", "sh", "-c", "echo $$; exit 7"});
   const std::string pid = program.read_line();
   CHECK(program.exit_code() == 7);
   const auto acquire = pipe.next();
@@ -100,6 +100,7 @@ TEST_CASE("run opens a scope on COMMAND, releases it and ends with COMMAND's sta
   CHECK(acquire.signal == SIGTERM);
   CHECK(acquire.x_timeout_s == 3600);
   CHECK(acquire.x_grace_s == 5);
+  CHECK(acquire.x_soft_s == 1800);
   CHECK_FALSE(acquire.x_tid);
   const auto release = pipe.next();
   CHECK(release.is_release());
@@ -213,6 +214,20 @@ TEST_CASE("wrong usage is one line that quotes the word, and an exit code") {
        125,
        "run: --signal: '999' is not a signal: expected a name such as TERM or SIGTERM, or a number "
        "from 0 to 64"},
+      {{"run", "--after", "5s", "--warn-after", "5s", "--", "x"},
+       125,
+       "--warn-after: the warning is after 5s: expected more than 0 and less than the timeout, 5s"},
+      {{"acquire", "--scope", "x", "--after", "5s", "--warn-after", "1m"},
+       2,
+       "--warn-after: the warning is after 1m: expected more than 0 and less than the timeout, 5s"},
+      {{"acquire", "--scope", "x", "--after", "inf", "--warn-after", "inf"},
+       2,
+       "--warn-after: the warning is after inf: expected more than 0 and less than the timeout, "
+       "inf"},
+      {{"acquire", "--scope", "x", "--after", "5s", "--warn-after", "soon"},
+       2,
+       "acquire: --warn-after: 'soon' is not a duration: expected a positive number with an "
+       "optional unit (us, ms, s, m, h, d), such as 30, 1.5 or 500ms, or inf"},
   };
   for (const Case& c : cases) {
     Program program(c.words);

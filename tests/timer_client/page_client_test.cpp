@@ -104,6 +104,32 @@ TEST_CASE("the server is woken only for a deadline before its own next look") {
     auto never = client.expires(kNoDeadline, "never");
     CHECK(server.pipe().is_silent());
   }
+  SUBCASE("a soft deadline of the scope's own does it, and goes on in a renewal") {
+    ScopeOptions options;
+    options.warn_after = 20s;
+    auto late = client.expires(30s, "late", options);
+    CHECK(server.pipe().is_silent());
+    options.warn_after = 5s;
+    auto soon = client.expires(30s, "soon", options);
+    CHECK(server.pipe().next().x_page == page);
+    CHECK(soon.renew(40s));
+    CHECK(server.pipe().next().x_page == page);
+    auto endless_soon = client.expires(kNoDeadline, "endless soon", options);
+    CHECK(server.pipe().next().x_page == page);
+    CHECK(late.renew(40s));
+    CHECK(server.pipe().is_silent());
+  }
+  SUBCASE("the server's --warn-at does it") {
+    server.board().warn_at = 1U << 30;  // a quarter
+    auto soon = client.expires(30s, "soon");
+    CHECK(server.pipe().next().x_page == page);
+    auto later = client.expires(50s, "later");
+    auto never = client.expires(kNoDeadline, "never");
+    CHECK(server.pipe().is_silent());
+    server.board().max_timeout = Duration{30s}.count();  // of what is granted
+    auto cut = client.expires(50s, "cut");
+    CHECK(server.pipe().next().x_page == page);
+  }
   SUBCASE("every call that opens a timer does it") {
     client.acquire("acquired", 1s);
     CHECK(server.pipe().next().x_page == page);
@@ -142,6 +168,8 @@ TEST_CASE("a slot holds what the scope was opened with") {
   CHECK(opened(1h, {.signal = 9, .grace = std::chrono::seconds{1'000'000'000}}).grace_ms ==
         kLongestGraceMs);
   CHECK_FALSE(opened(1h, {}).grace_ms);
+  CHECK(opened(1h, {.signal = 9, .grace = {}, .warn_after = 1500us}).soft_ms == 2);
+  CHECK(opened(1h, {}).soft_ms == 0);  // of the slot's next scope
   CHECK(opened(kNoDeadline, {}).deadline.is_never());
   CHECK(opened(kNoDeadline, {}).asked == kForever);
   ScopeOptions own_pid;
@@ -416,6 +444,10 @@ TEST_CASE("wrong arguments are refused as on the pipe, and nothing is written") 
   CHECK(expires(1s, {.signal = -1, .grace = {}}).starts_with("the signal is -1"));
   CHECK(expires(1s, {.signal = 9, .grace = -1s}).starts_with("the grace is -1s"));
   CHECK(expires(1s, {.signal = 9, .grace = {}, .pid = -7}).starts_with("the pid is -7"));
+  CHECK(expires(1s, {.signal = 9, .grace = {}, .warn_after = 1s})
+            .starts_with("the warning is after 1s"));
+  CHECK(expires(1s, {.signal = 9, .grace = {}, .warn_after = 0s})
+            .starts_with("the warning is after 0s"));
   CHECK_THROWS_AS(client.acquire("", 1s), InvalidArgument);
   auto scope = client.expires(1h, "open");
   CHECK_THROWS_AS(scope.renew(0s), InvalidArgument);

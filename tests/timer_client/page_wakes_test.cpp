@@ -1,5 +1,6 @@
 // No deadline is missed: clients against a model of the server that sleeps until its board says,
-// and has nothing else to wake it than wake lines. It judges whatever is due, and kills nobody.
+// and has nothing else to wake it than wake lines. It judges whatever is due, counts what is to be
+// warned about, and kills nobody.
 // SPDX-License-Identifier: MIT
 #include <doctest/doctest.h>
 #include <fcntl.h>
@@ -9,10 +10,12 @@
 #include <array>
 #include <atomic>
 #include <filetimer/timer_client.hpp>
+#include <map>
 #include <random>
 #include <thread>
 
 #include "common/clock.hpp"
+#include "common/soft_deadline.hpp"
 #include "fake_server.hpp"
 
 using namespace std::chrono_literals;
@@ -22,6 +25,9 @@ using test::FakeServer;
 namespace {
 
 constexpr int kThreads = 4;
+// The server's fraction, and a timeout of which it is little and the rest is long.
+constexpr double kFraction = 0.01;
+constexpr Duration kShortFar = 800ms;
 
 class ModelServer {
  public:
@@ -44,6 +50,7 @@ class ModelServer {
 
   // Of scopes called "0", "1", ...
   [[nodiscard]] int verdicts(std::size_t name) const { return verdicts_.at(name); }
+  [[nodiscard]] int warnings(std::size_t name) const { return warnings_.at(name); }
   [[nodiscard]] int scans() const { return scans_; }
 
  private:
@@ -87,8 +94,9 @@ class ModelServer {
         }
         continue;
       }
-      if (word > Instant::now().ns) {
-        next = std::min(next, word);
+      const Instant now = Instant::now();
+      if (word > now.ns) {
+        next = std::min({next, word, warn(i, slot, word, now)});
         continue;
       }
       const auto reading = read_slot(page_, i, word);
@@ -100,6 +108,20 @@ class ModelServer {
     lose_time();
     announce_next_scan(board_, next);
     return next;
+  }
+
+  // When to look at it again for its soft deadline.
+  std::int64_t warn(std::size_t index, const Slot& slot, std::int64_t word, Instant now) {
+    const Instant soft = soft_time_of(slot, {word}, board_.warn_at);
+    if (soft > now) {
+      return soft.ns;
+    }
+    const auto reading = warned_[index] == word ? std::nullopt : read_slot(page_, index, word);
+    if (reading) {
+      warned_[index] = word;
+      ++warnings_.at(static_cast<std::size_t>(std::stoi(reading->name)));
+    }
+    return kWakeAlways;
   }
 
   void lose_time() {
@@ -116,6 +138,8 @@ class ModelServer {
   std::thread thread_;
   std::atomic<bool> stop_ = false;
   std::array<std::atomic<int>, kThreads> verdicts_{};
+  std::array<std::atomic<int>, kThreads> warnings_{};
+  std::map<std::size_t, std::int64_t> warned_;  // by slot: the word
   std::atomic<int> scans_ = 0;
 };
 
@@ -151,7 +175,51 @@ void work(TimerClient& client, const ModelServer& model, std::size_t self, int r
   CHECK(model.verdicts(self) == lost);
 }
 
+// Scopes whose deadlines are far, with soft ones of a few milliseconds: each that is held is warned
+// about. `own`: by their own, else by the server's fraction.
+void wait_for_warnings(TimerClient& client, const ModelServer& model, std::size_t self, bool own) {
+  std::minstd_rand random(static_cast<unsigned>(self + 1));
+  const std::string name = std::to_string(self);
+  int missed = 0;
+  for (int i = 0; i < 2000 && missed == 0; ++i) {
+    const bool hold = i % 50 == 0;
+    const Duration some{random() % 2'000'000 + 1};
+    ScopeOptions options;
+    if (own) {
+      options.warn_after = some;
+    }
+    const int before = model.warnings(self);
+    auto scope = client.expires(hold && !own ? kShortFar + some : 1h, name, options);
+    const Instant bound = Instant::now() + test::kBound;
+    while (hold && model.warnings(self) == before && Instant::now() < bound) {
+      std::this_thread::sleep_for(50us);
+    }
+    missed += hold && model.warnings(self) == before ? 1 : 0;
+  }
+  CHECK(missed == 0);
+  CHECK(model.verdicts(self) == 0);
+}
+
 }  // namespace
+
+TEST_CASE("no soft deadline is missed, of the scope's own or the server's") {
+  for (const bool own : {true, false}) {
+    CAPTURE(own);
+    FakeServer server;
+    auto client = server.connect();
+    server.board().next_wake = kWakeAlways;
+    server.board().warn_at = own ? 0 : warn_at_word(kFraction);
+    ModelServer model(server, true);
+    std::vector<std::thread> threads;
+    for (std::size_t i = 0; i < kThreads; ++i) {
+      threads.emplace_back([&, i] { wait_for_warnings(client, model, i, own); });
+    }
+    for (auto& thread : threads) {
+      thread.join();
+    }
+    model.stop();
+  }
+}
 
 TEST_CASE("no deadline is missed, and no verdict given on what was released") {
   for (const bool slow : {false, true}) {

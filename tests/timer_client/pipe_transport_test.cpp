@@ -66,6 +66,15 @@ TEST_CASE("the grace is told only where it was set, and never is a negative one"
   CHECK(version_1_line(request).find("\"x_grace_s\": -1,") != std::string::npos);
 }
 
+TEST_CASE("a soft deadline is told where one was set, but not with a release") {
+  TimerRequest request = some_request();
+  CHECK(version_1_line(request).find("x_soft_s") == std::string::npos);
+  request.warn_after = 250ms;
+  CHECK(version_1_line(request).find("\"x_soft_s\": 0.25,") != std::string::npos);
+  request.release = true;
+  CHECK(version_1_line(request).find("x_soft_s") == std::string::npos);
+}
+
 TEST_CASE("the longest and worst name fits one atomic write") {
   for (const char byte : {'\x01', '\xff', '"', 'x'}) {
     TimerRequest request = some_request();

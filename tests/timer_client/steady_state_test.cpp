@@ -44,6 +44,7 @@ void enter_and_leave(TimerClient& client) {
     auto same = client.expires(30min, "outer");
     auto by_line = client.expires(1h);
     auto odd = client.expires(kNoDeadline, "\xff", {.signal = 15, .grace = 5s});
+    auto warned = client.expires(1h, kMiddle, {.signal = 9, .grace = {}, .warn_after = 30min});
     auto whole = client.expires(1h, kLong);
     auto half = client.expires(1h, kMiddle);
     same.renew(1h);

@@ -200,10 +200,38 @@ TEST_CASE("wrong arguments are refused with a message that quotes them, and noth
   CHECK(contains(message_of(acquire("x", 1s, {.signal = -1, .grace = {}})), "signal is -1"));
   CHECK(contains(message_of(acquire("x", 1s, {.signal = 9, .grace = -1s})), "grace is -1s"));
   CHECK(contains(message_of(acquire("x", 1s, {.signal = 9, .grace = {}, .pid = -7})), "pid is -7"));
+  const auto warned = [&](std::chrono::nanoseconds after, std::chrono::nanoseconds warn_after) {
+    ScopeOptions options;
+    options.warn_after = warn_after;
+    return message_of(acquire("x", after, options));
+  };
+  CHECK(warned(1s, 1s) ==
+        "the warning is after 1s: expected more than 0 and less than the timeout, 1s");
+  CHECK(contains(warned(1s, 0s), "warning is after 0s"));
+  CHECK(contains(warned(1s, -1ms), "warning is after -1ms"));
+  CHECK(contains(warned(kNoDeadline, kNoDeadline), "less than the timeout, inf"));
+  CHECK(contains(warned(kMaxTimeout, 4294967296ms), "at most 4294967295ms"));
   CHECK_THROWS_AS(client.start(0s), InvalidArgument);
   CHECK_THROWS_AS(client.renew(TimerId{}, 0s), InvalidArgument);
   CHECK_THROWS_AS(static_cast<void>(client.expires(-1s)), InvalidArgument);
   CHECK(server->attempts() == 0);
+}
+
+TEST_CASE("a soft deadline goes with each acquire and renewal, and also without a deadline") {
+  const auto server = std::make_shared<Recorder>();
+  auto client = client_of(server);
+  ScopeOptions options;
+  options.warn_after = 1500us;
+  auto endless = client.expires(kNoDeadline, "x", options);
+  auto scope = client.expires(2ms, "y", options);
+  CHECK(scope.renew(1h));
+  auto plain = client.expires(1h, "z");
+  const auto requests = server->received();
+  REQUIRE(requests.size() == 4);
+  for (std::size_t i = 0; i < 3; ++i) {
+    CHECK(requests[i].warn_after == 1500us);
+  }
+  CHECK(requests[3].warn_after == 0s);
 }
 
 TEST_CASE("signal 0, the longest timeout and a grace of nothing are fine") {

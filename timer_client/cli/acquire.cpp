@@ -19,6 +19,7 @@
 #include "timer_client/cli/output.hpp"
 #include "timer_client/src/pipe_transport.hpp"
 #include "timer_client/src/unix_deadline.hpp"
+#include "timer_client/src/warn_after.hpp"
 
 namespace filetimer::cli {
 namespace {
@@ -35,6 +36,7 @@ struct Options {
   Place place;
   std::string scope;
   std::optional<Duration> after;
+  std::optional<Duration> warn_after;
   pid_t pid = 0;  // 0: the parent
   int signal = SIGKILL;
 };
@@ -86,6 +88,10 @@ TimerRequest request_for(const Options& options, pid_t pid) {
 }
 
 int run_acquire(const Options& options) {
+  if (!is_warn_after(options.warn_after, *options.after)) {
+    complain("--warn-after: " + why_no_warn_after(*options.warn_after, *options.after));
+    return kExitUsage;
+  }
   const Result<pid_t> pid = watched_pid(options.pid);
   if (!pid) {
     complain(pid.error().message);
@@ -100,6 +106,7 @@ int run_acquire(const Options& options) {
     return exists ? kExitRefused : kExitFailed;
   }
   TimerRequest request = request_for(options, *pid);
+  request.warn_after = options.warn_after.value_or(Duration{0});
   request.timeout = *options.after;
   request.signal = options.signal;
   request.expiration_time = unix_time_of(Instant::now() + *options.after);
@@ -145,6 +152,7 @@ Command add_acquire(CLI::App& root) {
   add_scope_option(*app, options->scope, "The timer's name; acquiring it again renews it")
       ->required();
   add_duration_option(*app, "--after", options->after, "When it expires (inf: never)")->required();
+  add_warn_after_option(*app, options->warn_after);
   add_pid_option(*app, *options);
   add_signal_option(*app, options->signal);
   add_place_options(*app, options->place);

@@ -76,6 +76,12 @@ CLI::Option* add_duration_option(CLI::App& app, const std::string& flag,
       ->type_name("DUR");
 }
 
+CLI::Option* add_warn_after_option(CLI::App& app, std::optional<Duration>& value) {
+  return add_duration_option(
+      app, "--warn-after", value,
+      "When to record a warning, before it expires\n[the server's --warn-at]");
+}
+
 CLI::Option* add_scope_option(CLI::App& app, std::string& name, const std::string& description) {
   return app
       .add_option_function<std::string>(

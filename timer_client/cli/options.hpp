@@ -23,6 +23,9 @@ void add_place_options(CLI::App& app, Place& place);
 CLI::Option* add_duration_option(CLI::App& app, const std::string& flag,
                                  std::optional<Duration>& value, const std::string& description);
 
+// `--warn-after`; is_warn_after() has to agree.
+CLI::Option* add_warn_after_option(CLI::App& app, std::optional<Duration>& value);
+
 // A scope's name: any bytes, at least one.
 CLI::Option* add_scope_option(CLI::App& app, std::string& name, const std::string& description);
 

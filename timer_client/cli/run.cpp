@@ -20,6 +20,7 @@
 #include "timer_client/cli/options.hpp"
 #include "timer_client/cli/output.hpp"
 #include "timer_client/src/pipe_transport.hpp"
+#include "timer_client/src/warn_after.hpp"
 
 namespace filetimer::cli {
 namespace {
@@ -34,6 +35,7 @@ struct Options {
   std::string scope;
   std::optional<Duration> after;
   std::optional<Duration> grace;
+  std::optional<Duration> warn_after;
   int signal = SIGKILL;
 };
 
@@ -121,6 +123,7 @@ TimerId open_scope(TimerClient& client, const Options& options, const std::strin
   ScopeOptions scope;
   scope.signal = options.signal;
   scope.grace = options.grace;
+  scope.warn_after = options.warn_after;
   scope.pid = child;
   scope.whole_process = true;
   try {
@@ -138,6 +141,11 @@ TimerId open_scope(TimerClient& client, const Options& options, const std::strin
 int run(const Options& options, const std::vector<std::string>& command) {
   if (command.empty()) {
     complain("run: no COMMAND: expected '-- COMMAND [ARG...]' at the end");
+    return kExitRunFailed;
+  }
+  const Duration after = options.after.value_or(kNoDeadline);
+  if (!is_warn_after(options.warn_after, after)) {
+    complain("--warn-after: " + why_no_warn_after(*options.warn_after, after));
     return kExitRunFailed;
   }
   const Signals signals;  // before the library can start a thread
@@ -174,6 +182,7 @@ Command add_run(CLI::App& root, const std::vector<std::string>& command) {
   CLI::App* app = root.add_subcommand("run", "Run COMMAND, watched; end as GNU timeout does");
   app->formatter(std::make_shared<RunFormatter>());
   add_duration_option(*app, "--after", options->after, "When COMMAND expires [inf]");
+  add_warn_after_option(*app, options->warn_after);
   add_scope_option(*app, options->scope, "The scope's name in records [COMMAND's file name]");
   add_signal_option(*app, options->signal);
   add_duration_option(*app, "--grace", options->grace,

@@ -20,6 +20,7 @@ namespace filetimer {
 struct PageTerms {
   std::int64_t timeout = 0;  // ns; max: none
   std::uint32_t grace_ms = kServersGrace;
+  std::uint32_t soft_ms = 0;
   std::uint16_t signal = 0;
   std::uint64_t client = 0;  // that releases it when it goes; 0: a TimerScope does
 };
@@ -79,13 +80,14 @@ inline std::int64_t deadline_word(const Board& board, std::int64_t now, std::int
   slot.started.store(now, kRelaxed);
   slot.timeout.store(terms.timeout, kRelaxed);
   slot.grace_ms.store(terms.grace_ms, kRelaxed);
+  slot.soft_ms.store(terms.soft_ms, kRelaxed);
   slot.tid.store(slots.tid, kRelaxed);
   slot.signal.store(terms.signal, kRelaxed);
   slot.flags.store(0, kRelaxed);
   set_deadline(slot, word);
   // Pairs with the load of who takes slots away: this one is in use now.
   slots.is_entering.store(false, std::memory_order_release);
-  return must_wake(board, word);
+  return must_wake(board, slot, word);
 }
 
 // As release_scope(), of a scope that is counted or that is released too late.
@@ -118,7 +120,7 @@ inline bool renew_scope(SlotHandle& handle, std::uint64_t generation, std::int64
     slot.started.store(now, kRelaxed);
     slot.timeout.store(timeout, kRelaxed);
     if (try_renew(slot, old_word, word)) {
-      wake = must_wake(board, word);
+      wake = must_wake(board, slot, word);
       return true;
     }
   }

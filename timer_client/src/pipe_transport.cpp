@@ -37,6 +37,9 @@ std::string version_1_line(const TimerRequest& request) {
   } else if (request.grace >= std::chrono::nanoseconds::zero()) {
     line.x_grace_s = seconds_of(request.grace);
   }
+  if (request.warn_after > std::chrono::nanoseconds::zero()) {
+    line.x_soft_s = seconds_of(request.warn_after);
+  }
   if (request.tid > 0) {
     line.x_tid = request.tid;
   }

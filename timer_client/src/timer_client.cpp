@@ -18,6 +18,7 @@
 #include "timer_client/src/meeting_place.hpp"
 #include "timer_client/src/page_scope.hpp"
 #include "timer_client/src/pipe_transport.hpp"
+#include "timer_client/src/warn_after.hpp"
 
 namespace filetimer {
 namespace {
@@ -49,16 +50,16 @@ void check_timeout(std::string_view what, Duration timeout) {
   }
 }
 
-void check_scope(std::string_view name, const ScopeOptions& options) {
-  if (name.empty()) {
-    throw InvalidArgument("the scope's name is empty: expected at least one byte");
-  }
+void check_options(const ScopeOptions& options, Duration after) {
   if (!is_signal(options.signal)) {
     throw InvalidArgument(
         fmt::format("the signal is {}: expected 0 to {}", options.signal, kLastSignal));
   }
   if (!is_grace(options.grace)) {
     check_timeout("the grace", *options.grace);
+  }
+  if (!is_warn_after(options.warn_after, after)) {
+    throw InvalidArgument(why_no_warn_after(*options.warn_after, after));
   }
   if (options.pid < 0) {
     throw InvalidArgument(
@@ -75,11 +76,20 @@ std::uint32_t grace_ms(Duration grace) {
   return static_cast<std::uint32_t>(std::min<std::int64_t>(whole, kLongestGraceMs));
 }
 
-PageTerms terms_of(Duration after, const ScopeOptions& options, std::uint64_t client) {
+// Without a soft deadline.
+PageTerms plain_terms_of(Duration after, const ScopeOptions& options, std::uint64_t client) {
   return {.timeout = after.count(),
           .grace_ms = options.grace ? grace_ms(*options.grace) : kServersGrace,
           .signal = static_cast<std::uint16_t>(options.signal),
           .client = client};
+}
+
+PageTerms terms_of(Duration after, const ScopeOptions& options, std::uint64_t client) {
+  PageTerms terms = plain_terms_of(after, options, client);
+  if (options.warn_after) {
+    terms.soft_ms = soft_ms(*options.warn_after);
+  }
+  return terms;
 }
 
 [[noreturn]] void throw_limit(pid_t pid, std::string_view name) {
@@ -192,6 +202,7 @@ struct TimerClient::State {
     request.timeout = after;
     request.signal = options.signal;
     request.grace = options.grace.value_or(Duration{-1});
+    request.warn_after = options.warn_after.value_or(Duration{0});
     const TimerId timer(nullptr, keeper.next_number(), keeper.fork_count());
     outbox.acquire(timer.number_, std::move(request), Instant::now() + after, owner);
     keeper.deliver(outbox);
@@ -321,8 +332,11 @@ TimerClient::~TimerClient() {
 
 TimerId TimerClient::acquire(std::string_view name, std::chrono::nanoseconds after,
                              const ScopeOptions& options) {
-  check_scope(name, options);
+  if (name.empty()) {
+    throw InvalidArgument("the scope's name is empty: expected at least one byte");
+  }
   check_timeout("the timeout", after);
+  check_options(options, after);
   bool wake = false;
   TimerId timer;
   {
@@ -359,20 +373,26 @@ TimerScope TimerClient::expires(std::chrono::nanoseconds after, std::string_view
   State& state = *state_;
   const auto key = name.empty() ? ScopeKey::of_line(file, line, state.has_statistics)
                                 : ScopeKey::of_name(name, state.has_statistics);
-  // Wrong arguments are complained of there.
   if (is_timeout(after) && is_signal(options.signal) && is_grace(options.grace) &&
-      state.uses_page(options)) [[likely]] {
+      !options.warn_after && state.uses_page(options)) [[likely]] {
     if (SlotHandle* const handle = state.claim(key, false)) [[likely]] {
+      return State::expires(*handle, plain_terms_of(after, options, 0));
+    }
+  }
+  return expires_otherwise(after, key, options);
+}
+
+// What is not so common, wrong arguments too.
+TimerScope TimerClient::expires_otherwise(std::chrono::nanoseconds after, const ScopeKey& key,
+                                          const ScopeOptions& options) {
+  check_timeout("the timeout", after);
+  check_options(options, after);
+  if (options.warn_after && state_->uses_page(options)) {
+    if (SlotHandle* const handle = state_->claim(key, false)) {
       return State::expires(*handle, terms_of(after, options, 0));
     }
   }
-  return expires_on_pipe(after, shown_name(key), options);
-}
-
-TimerScope TimerClient::expires_on_pipe(std::chrono::nanoseconds after, std::string shown,
-                                        const ScopeOptions& options) {
-  check_scope(shown, options);
-  check_timeout("the timeout", after);
+  std::string shown = shown_name(key);
   const auto held = Keeper::instance().lock();
   return {state_, state_->acquire_on_pipe(std::move(shown), after, options, Outbox::Owner::kScope)};
 }

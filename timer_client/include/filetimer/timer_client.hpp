@@ -85,13 +85,21 @@ struct ScopeOptions {
   int signal = 9;  // what the server kills with: 1 to 64; 0: record the expiry, kill nobody
   // From the signal to SIGKILL. Not set: the server's --grace. kNoDeadline: never SIGKILL.
   std::optional<std::chrono::nanoseconds> grace;
+  // The server records a warning when the scope is still open this long after it was opened or
+  // renewed, with what its process does then; nobody is signalled. Over zero, below the timeout and
+  // at most 49 days; kept in whole milliseconds, rounded up. Not set: the server's --warn-at.
+  std::optional<std::chrono::nanoseconds> warn_after{};
   // The process that is watched; 0: this one. Another one must belong to the same user.
   pid_t pid = 0;
   // The scope is the whole life of that process: its end in time is as good as a release.
   bool whole_process = false;
 };
 
-struct SlotHandle;  // of the library's own
+// What a scope is opened with where nothing else is said; made once, not for each scope.
+inline constexpr ScopeOptions kDefaultScopeOptions{};
+
+struct SlotHandle;  // these are the library's own
+struct ScopeKey;
 
 // Names one open timer of a client. A default-made one names none: releasing it does nothing.
 class TimerId {
@@ -129,7 +137,7 @@ class TimerClient {
   // Throws InvalidArgument, and TimerError when 1,024 scopes are open in the watched process. Takes
   // a lock of the process for a moment, as renew(), release(), start() and stop() do.
   TimerId acquire(std::string_view name, std::chrono::nanoseconds after,
-                  const ScopeOptions& options = {});
+                  const ScopeOptions& options = kDefaultScopeOptions);
   // Pushes the deadline to `after` from now. False when the timer is not open, or, on a page, when
   // the server's verdict came first; it is released then. Throws InvalidArgument.
   bool renew(TimerId timer, std::chrono::nanoseconds after);
@@ -143,7 +151,7 @@ class TimerClient {
   // the thread has used the name; names that are new each time cost some microseconds.
   // A thread that ends leaves open scopes watched, and the server notes it.
   [[nodiscard]] TimerScope expires(std::chrono::nanoseconds after, std::string_view name = {},
-                                   const ScopeOptions& options = {},
+                                   const ScopeOptions& options = kDefaultScopeOptions,
                                    const char* file = __builtin_FILE(),
                                    int line = __builtin_LINE());
 
@@ -160,8 +168,8 @@ class TimerClient {
  private:
   struct State;
   explicit TimerClient(std::shared_ptr<State> state);
-  TimerScope expires_on_pipe(std::chrono::nanoseconds after, std::string shown,
-                             const ScopeOptions& options);
+  TimerScope expires_otherwise(std::chrono::nanoseconds after, const ScopeKey& key,
+                               const ScopeOptions& options);
   std::shared_ptr<State> state_;
   friend class TimerScope;
 };

@@ -26,6 +26,8 @@ struct TimerRequest {
   int signal = 9;  // 0: record the expiry, kill nobody
   // From the signal to SIGKILL; negative: the server's default; nanoseconds::max(): never.
   std::chrono::nanoseconds grace{-1};
+  // From the acquire or renewal to a warning; zero: when the server's --warn-at says.
+  std::chrono::nanoseconds warn_after{0};
   bool whole_process = false;  // the worker's end ends the scope in time
 };
 

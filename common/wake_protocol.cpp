@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: MIT
+#include "common/wake_protocol.hpp"
+
+#include "common/page_reader.hpp"
+
+namespace filetimer {
+
+// Not inline: where nobody is to be warned it only stands in the way of the other instructions.
+bool must_wake_to_warn(const Slot& slot, std::int64_t due, std::uint32_t warn_at,
+                       std::int64_t next_wake) {
+  return (due < next_wake && due < slot_word::kNoDeadline) ||
+         soft_time_of(slot, {due}, warn_at).ns < next_wake;
+}
+
+}  // namespace filetimer
