@@ -7,7 +7,8 @@
 
 namespace filetimer {
 
-Result<BoardFile> BoardFile::open(const std::string& path, Duration max_timeout) {
+Result<BoardFile> BoardFile::open(const std::string& path, Duration max_timeout,
+                                  std::uint32_t warn_at) {
   auto file = MappedFile::map(path, MappedFile::Access::kReadWrite, kBoardBytes);
   if (!file) {
     return tl::unexpected<Error>(std::move(file.error()));
@@ -18,6 +19,7 @@ Result<BoardFile> BoardFile::open(const std::string& path, Duration max_timeout)
   }
   BoardFile opened(std::move(*file));
   Board& board = opened.board();
+  board.warn_at.store(warn_at, std::memory_order_relaxed);  // before: see wake_protocol.hpp
   board.next_wake.store(kWakeAlways, std::memory_order_seq_cst);
   board.max_timeout.store(max_timeout.count(), std::memory_order_relaxed);
   board.pid_namespace.store(this_pid_namespace(), std::memory_order_relaxed);

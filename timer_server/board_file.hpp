@@ -15,7 +15,9 @@ namespace filetimer {
 class BoardFile {
  public:
   // Call it with the lock held. Says "wake me always" and nothing else yet.
-  static Result<BoardFile> open(const std::string& path, Duration max_timeout);
+  // `warn_at`: see Board.
+  static Result<BoardFile> open(const std::string& path, Duration max_timeout,
+                                std::uint32_t warn_at);
 
   // Clients take their pages for watched from here on. Call it when the pipe is open and before the
   // first scan: who still finds the incarnation under which nobody read the pipe does not try to

@@ -2,6 +2,7 @@
 #include "timer_server/past_verdicts.hpp"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <simdjson.h>
 #include <sys/stat.h>
 
@@ -67,22 +68,38 @@ PastVerdict verdict_from(const dom::element& record) {
     terms.timeout = duration_of(timeout);
   }
   if (const double grace = value_or<double>(record, "grace_s", -1); grace >= 0) {
-    terms.grace = duration_of(grace);
+    terms.grace = grace_of(duration_of(grace));
   }
   terms.signal = static_cast<int>(value_or<std::int64_t>(record, "signal", 0));
   terms.tid = static_cast<pid_t>(value_or<std::int64_t>(record, "tid", 0));
   return past;
 }
 
+void add_warning(PastWarnings& warnings, const dom::element& record) {
+  ScopeView scope;
+  scope.name = value_or<std::string_view>(record, "scope", {});
+  scope.terms.acquired = {value_or<std::int64_t>(record, "acquired_mono_ns", 0)};
+  warnings.add(static_cast<pid_t>(value_or<std::int64_t>(record, "pid", 0)),
+               value_or<std::uint64_t>(record, "start_time", 0), scope,
+               {value_or<std::int64_t>(record, "soft_mono_ns", 0)});
+}
+
 }  // namespace
 
-std::vector<PastVerdict> read_past_verdicts(const std::string& log_path, std::string_view boot_id,
-                                            std::string_view dir) {
+std::string PastWarnings::key(pid_t pid, std::uint64_t start_time, const ScopeView& scope,
+                              Instant soft) {
+  return fmt::format("{} {} {} {} {}", pid, start_time, scope.terms.acquired.ns, soft.ns,
+                     scope.name);
+}
+
+PastRecords read_past_records(const std::string& log_path, std::string_view boot_id,
+                              std::string_view dir) {
   std::string text = read_tail(log_path, kMaxPastBytes);
   if (text.size() < kMaxPastBytes) {
     text.insert(0, read_tail(log_path + ".1", kMaxPastBytes - text.size()));
   }
-  std::vector<PastVerdict> verdicts;
+  PastRecords past_records;
+  std::vector<PastVerdict>& verdicts = past_records.verdicts;
   std::unordered_map<std::string, std::size_t> by_id;
   dom::parser parser;
   for (std::size_t start = 0; start < text.size();) {
@@ -94,10 +111,15 @@ std::vector<PastVerdict> read_past_verdicts(const std::string& log_path, std::st
     const bool is_end = line.find("\"event\":\"killed\"") != line.npos;
     const bool is_evidence = line.find("\"event\":\"evidence\"") != line.npos;
     const bool is_late = line.find("\"event\":\"released_late\"") != line.npos;
+    const bool is_warning = line.find("\"soft_mono_ns\":") != line.npos;
     dom::element record;
-    if ((!is_verdict && !is_end && !is_evidence && !is_late) ||
+    if ((!is_verdict && !is_warning && !is_end && !is_evidence && !is_late) ||
         parser.parse(line.data(), line.size()).get(record) != simdjson::SUCCESS ||
         !record.is_object() || value_or<std::string_view>(record, "boot_id", {}) != boot_id) {
+      continue;
+    }
+    if (is_warning) {
+      add_warning(past_records.warnings, record);
       continue;
     }
     const std::string id(value_or<std::string_view>(record, "id", {}));
@@ -117,7 +139,7 @@ std::vector<PastVerdict> read_past_verdicts(const std::string& log_path, std::st
       }
     }
   }
-  return verdicts;
+  return past_records;
 }
 
 }  // namespace filetimer

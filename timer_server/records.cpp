@@ -289,6 +289,32 @@ std::string Records::warned(const WorkerIdentity& worker, const ScopeView& scope
   return std::move(json).finish();
 }
 
+std::string Records::warned(const WorkerIdentity& worker, const SoftDeadline& passed,
+                            const Evidence* evidence) const {
+  const ScopeTerms& terms = passed.scope.terms;
+  // From its acquire or its last renewal on.
+  const Duration after = terms.soft_ms != 0 ? std::chrono::milliseconds{terms.soft_ms}
+                                            : passed.when - terms.deadline + terms.timeout;
+  JsonWriter json = begin("warned", ClockReading::now(), worker);
+  json.field("scope", passed.scope.name).field("reason", passed.reason);
+  write_timeout(json, "timeout_s", terms.timeout);
+  json.fixed("elapsed_s", seconds(passed.noticed - terms.acquired), 6)
+      .fixed("soft_s", seconds(after), 6)
+      .fixed("overdue_ms", millis(passed.noticed - passed.when), 6)
+      .field("acquired_mono_ns", terms.acquired.ns)
+      .field("soft_mono_ns", passed.when.ns);
+  if (terms.tid != 0) {
+    json.field("tid", terms.tid);
+  }
+  if (passed.omitted != 0) {
+    json.field("omitted", passed.omitted);
+  }
+  if (evidence != nullptr) {
+    write_evidence(json, *evidence);
+  }
+  return std::move(json).finish();
+}
+
 std::string Records::left_open(const WorkerIdentity& worker, const ScopeView& scope, Instant now,
                                std::string_view reason) const {
   JsonWriter json = begin("left_open", ClockReading::now(), worker);

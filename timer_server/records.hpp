@@ -76,6 +76,15 @@ struct SentSignal {
   std::vector<pid_t> pids;
 };
 
+// A scope whose soft deadline passed.
+struct SoftDeadline {
+  ScopeView scope;
+  Instant when;     // it passed
+  Instant noticed;  // and was seen to have passed
+  std::string reason;
+  std::size_t omitted = 0;  // warnings about the worker that were not recorded before this one
+};
+
 enum class KillVerdict { kDead, kAlreadyGone, kUnkillable, kSpared };
 std::string_view verdict_name(KillVerdict verdict);
 
@@ -140,6 +149,9 @@ class Records {
                        std::string_view reason) const;
   // `given` to all `scopes` that are open, on the server's account.
   std::string deferred_all(Duration given, std::size_t scopes, std::string_view reason) const;
+  // `evidence`: null where none is wanted, or another record has it.
+  std::string warned(const WorkerIdentity& worker, const SoftDeadline& passed,
+                     const Evidence* evidence) const;
   // expiry.released_at is set.
   std::string released_late(const WorkerIdentity& worker, const Expiry& expiry) const;
   std::string cut_by_max_timeout(const WorkerIdentity& worker, std::string_view scope,

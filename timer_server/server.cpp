@@ -11,6 +11,7 @@
 #include "common/duration_text.hpp"
 #include "common/limits.hpp"
 #include "common/run_folder.hpp"
+#include "common/soft_deadline.hpp"
 #include "common/wake_protocol.hpp"
 #include "timer_server/messages.hpp"
 #include "timer_server/page_guard.hpp"
@@ -69,6 +70,9 @@ Server::Server(Settings settings, Premises premises, Inheritance inheritance)
                                    bool is_final) { return on_signal_due(worker, is_final); },
                .on_end = [this](const KillOrder& order,
                                 const KillEnd& end) { on_kill_ended(order, end); }}),
+      warn_at_(settings_.warn_at ? warn_at_word(*settings_.warn_at) : 0),
+      table_(warn_at_),
+      warnings_(settings_.kill, records_, *log_, side_threads_),
       reader_(*this),
       now_(ClockReading::now()),
       next_sweep_(now_.mono + settings_.max_interval) {
@@ -113,9 +117,11 @@ Server::Server(Settings settings, Premises premises, Inheritance inheritance)
   }
   PageGuard::install();
   boards_.back().serve();
-  past_ = read_past_verdicts(log_->path(), records_.boot_id(), dir_);
+  PastRecords past = read_past_records(log_->path(), records_.boot_id(), dir_);
+  past_ = std::move(past.verdicts);
   is_adopting_ = true;
   adopt_pages();
+  recall_warnings(past.warnings);
   resume_kills();
   is_adopting_ = false;
   past_ = {};
@@ -164,6 +170,7 @@ void Server::turn() {
   save_pages();
   if (ending_by_.is_never()) {
     judge(woke);
+    warn(woke);
   }
   const Instant now = Instant::now();
   if (now >= next_sweep_) {
@@ -179,6 +186,7 @@ void Server::turn() {
     ladder_.give_up();
   }
   const Instant hooks_next = hooks_.advance(now);
+  const Instant warnings_next = warnings_.advance(now);
   if (!log_->is_working(now)) {
     tell_log_news(now);
   }
@@ -187,7 +195,7 @@ void Server::turn() {
     return;
   }
   Instant next =
-      std::min({ladder_next, hooks_next, next_sweep_, next_halt_look_, rejections_.next_report(),
+      std::min({ladder_next, warnings_next, hooks_next, next_sweep_, next_halt_look_, rejections_.next_report(),
                 read_again_, reap_again_, reap_strangers_at_});
   next = ending_by_.is_never() ? std::min({next, scan_wanted_ ? Instant{} : next_scan_,
                                            table_.next_deadline(), stop_by_})
@@ -433,6 +441,7 @@ void Server::withdraw() {
   pipe_.remove_from_path();
   take_last_words();
   hooks_.give_up();
+  warnings_.settle_all("the server was stopped first");
   record_stop();
   if (!log_->drain(kLastSyncLimit)) {
     messages::error("the log '{}' could not be written to the end", log_->path());

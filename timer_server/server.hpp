@@ -32,6 +32,7 @@
 #include "timer_server/settings.hpp"
 #include "timer_server/side_threads.hpp"
 #include "timer_server/timer_table.hpp"
+#include "timer_server/warnings.hpp"
 #include "timer_server/worker_page.hpp"
 
 namespace filetimer {
@@ -141,6 +142,20 @@ class Server final : private RequestSink {
   void look_at_halted(Instant now);
   void look_for_halted();
   void make_up_for_oversleep(const Oversleep::Clocks& woke);
+  // Soft deadlines (server_warnings.cpp).
+  // On a page; one of the pipe stands in the table.
+  struct SoftDueSlot {
+    std::shared_ptr<const Process> process;  // its worker's
+    std::shared_ptr<WorkerPage> page;
+    WorkerPage::Due slot;
+  };
+  void note_soft_due(const Worker& worker, const std::shared_ptr<WorkerPage>& page,
+                     const std::vector<WorkerPage::Due>& slots);
+  void warn(Instant woke);
+  Warnings::Scope warning_of(const Scope& scope, Instant soft);
+  std::optional<Warnings::Scope> warning_on_page(const SoftDueSlot& due) const;
+  std::string reason_of(const ScopeTerms& terms) const;
+  void recall_warnings(const PastWarnings& past);
 
   // Workers and verdicts.
   void bury(Worker& worker);
@@ -186,7 +201,9 @@ class Server final : private RequestSink {
   Hooks hooks_;
   SideThreads side_threads_;
   KillLadder ladder_;
+  const std::uint32_t warn_at_;  // as the board has it
   TimerTable table_;
+  Warnings warnings_;
   RequestReader reader_;
   Rejections rejections_;
   std::optional<Command> command_;
@@ -211,6 +228,7 @@ class Server final : private RequestSink {
   std::string save_trouble_;               // as last told
   bool scan_wanted_ = true;
   Instant next_scan_;
+  std::vector<SoftDueSlot> soft_due_;  // found by the scan of this turn
   std::size_t adopted_scopes_ = 0;
   std::size_t put_away_scopes_ = 0;
 

@@ -297,6 +297,7 @@ void Server::scan_pages(Instant woke, std::vector<DueScope>& due) {
   next_scan_ = Instant::never();
   const Duration longest = settings_.max_timeout.value_or(kForever);
   std::vector<WorkerPage::Due> candidates;
+  WorkerPage::SoftDue soft{.warn_at = warn_at_, .slots = {}};
   struct Dropped {
     Worker* worker;
     std::shared_ptr<WorkerPage> page;
@@ -309,9 +310,13 @@ void Server::scan_pages(Instant woke, std::vector<DueScope>& due) {
     }
     for (const auto& page : worker.pages) {
       candidates.clear();
-      next_scan_ = std::min(next_scan_, page->scan(woke, longest, candidates));
-      if (!candidates.empty() && !take_due(worker, page, candidates, due)) {
+      soft.slots.clear();
+      next_scan_ = std::min(next_scan_, page->scan(woke, longest, candidates, soft));
+      const bool is_due = !candidates.empty() || !soft.slots.empty();
+      if (is_due && !take_due(worker, page, candidates, due)) {
         dropped.push_back({&worker, page, kStartedAnother});
+      } else {
+        note_soft_due(worker, page, soft.slots);
       }
       if (longest != kForever) {
         tell_cuts(worker, *page);
@@ -382,13 +387,14 @@ ScopeView Server::view_of(const SlotReading& reading) const {
   if (!terms.deadline.is_never()) {
     terms.timeout = terms.deadline - reading.started;
   }
+  terms.soft_ms = reading.soft_ms;
   terms.signal = reading.signal;
   terms.tid = reading.tid;
   terms.whole_process = (reading.flags & slot_flag::kWholeProcess) != 0;
   if (!reading.grace_ms) {
-    terms.grace = settings_.grace ? *settings_.grace : Settings::kDefaultGrace;
+    terms.grace = grace_of(settings_.grace ? *settings_.grace : Settings::kDefaultGrace);
   } else if (*reading.grace_ms != kNoSigkill) {
-    terms.grace = std::chrono::milliseconds{*reading.grace_ms};
+    terms.grace = Grace{*reading.grace_ms};
   }
   return view;
 }

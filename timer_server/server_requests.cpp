@@ -9,6 +9,7 @@
 #include "common/limits.hpp"
 #include "common/scope_name.hpp"
 #include "timer_server/hardening.hpp"
+#include "common/soft_deadline.hpp"
 #include "timer_server/messages.hpp"
 #include "timer_server/server.hpp"
 
@@ -231,12 +232,16 @@ ScopeTerms Server::terms_of(const wire::Request& request, const Worker& worker,
   if (request.x_grace_s && !std::isnan(*request.x_grace_s)) {
     const Duration grace = duration_from(*request.x_grace_s);
     if (*request.x_grace_s >= 0 && grace != kForever) {
-      terms.grace = grace;
+      terms.grace = grace_of(grace);
     }
   } else if (settings_.grace) {
-    terms.grace = *settings_.grace;
+    terms.grace = grace_of(*settings_.grace);
   } else if (request.is_from_own_client()) {
-    terms.grace = Settings::kDefaultGrace;
+    terms.grace = grace_of(Settings::kDefaultGrace);
+  }
+  if (request.x_soft_s && *request.x_soft_s > 0) {
+    const Duration soft = duration_from(*request.x_soft_s);
+    terms.soft_ms = soft <= kLongestSoft ? soft_ms(soft) : 0;
   }
   const Duration longest = settings_.max_timeout.value_or(kForever);
   if (longest != kForever && terms.deadline > now_.mono + longest) {

@@ -98,6 +98,7 @@ std::optional<PythonDump> Server::python_dump_of(const Worker& worker) const {
 }
 
 void Server::expire(Worker& worker, const std::vector<const DueScope*>& due) {
+  warnings_.settle(*worker.process, "a deadline of the worker came first");
   KillOrder order;
   order.worker = WorkerIdentity::of(worker);
   order.incident = incident_now();
@@ -203,6 +204,7 @@ void Server::bury_the_dead() {
 
 // The worker has ended, or makes room: its timers go. What it left open is told.
 void Server::bury(Worker& worker) {
+  warnings_.settle(*worker.process, "the worker ended first");
   const Instant now = Instant::now();
   for (const Scope& scope : worker.by_age) {
     if (!scope.terms.whole_process) {
@@ -236,6 +238,9 @@ void Server::record_start() const {
   };
   if (settings_.max_timeout) {
     duration("max_timeout_s", *settings_.max_timeout);
+  }
+  if (settings_.warn_at) {
+    json.field("warn_at", *settings_.warn_at);
   }
   duration("max_interval_s", settings_.max_interval);
   if (settings_.grace) {

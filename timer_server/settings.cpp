@@ -44,6 +44,18 @@ std::uint64_t size_of(const std::string& option, const std::string& word) {
   return number << shift;
 }
 
+double fraction_of(const std::string& option, const std::string& word) {
+  double number = 0;
+  const char* const end = word.data() + word.size();
+  const auto [after, ec] = std::from_chars(word.data(), end, number);
+  if (ec != std::errc{} || after != end || !(number > 0 && number < 1)) {
+    refuse(option,
+           fmt::format("'{}' is not a fraction: expected a number over 0 and below 1, such as 0.5",
+                       word));
+  }
+  return number;
+}
+
 template <class Value>
 Value one_of(const std::string& option, const std::string& word,
              const std::vector<std::pair<std::string, Value>>& choices) {
@@ -87,6 +99,8 @@ void add_options(CLI::App& app, Settings& settings) {
   app.add_flag("--detach", settings.detach, "return when ready; serve in an own session");
   add(app, "--max-timeout", "DUR", "longest timeout that is granted [none]",
       [&](const std::string& word) { settings.max_timeout = duration_of("--max-timeout", word); });
+  add(app, "--warn-at", "FRACTION", "part of a timeout after which a warning is recorded [none]",
+      [&](const std::string& word) { settings.warn_at = fraction_of("--warn-at", word); });
   add_duration("--max-interval", settings.max_interval, "longest time between housekeeping sweeps");
   add(app, "--grace", "DUR|off", "from signal to SIGKILL [own clients 10s, else off]",
       [&](const std::string& word) {

@@ -41,6 +41,7 @@ class Household {
   std::string pipe_;
   std::string log_;
   Duration max_timeout_ = kForever;
+  std::uint32_t warn_at_ = 0;  // as the board has it
   bool is_fresh_ = false;
   ServerLock lock_;
 };

@@ -3,12 +3,35 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstring>
 #include <new>
 
 #include "common/limits.hpp"
+#include "common/soft_deadline.hpp"
 
 namespace filetimer {
+namespace {
+
+// A client that found its server gone says all that is open again, with the same deadlines: their
+// way over the wall clock moves them by less than this. A renewal moves them by more, or asks for
+// another timeout.
+constexpr Duration kSameDeadline = std::chrono::milliseconds{1};
+
+bool says_the_same(const ScopeTerms& before, const ScopeTerms& now) {
+  return !now.deadline.is_never() && !before.deadline.is_never() && before.asked == now.asked &&
+         std::chrono::abs(now.deadline - before.deadline) < kSameDeadline;
+}
+
+}  // namespace
+
+std::optional<Grace> grace_of(std::optional<Duration> grace) {
+  if (!grace) {
+    return std::nullopt;
+  }
+  const auto ms = std::chrono::ceil<std::chrono::milliseconds>(*grace).count();
+  return Grace{static_cast<std::uint32_t>(std::clamp<std::int64_t>(ms, 0, kLongestGraceMs))};
+}
 
 Scope* Scope::make(Worker* owner, std::string_view identity, std::size_t name_length,
                    const ScopeTerms& asked) {
@@ -64,10 +87,10 @@ void TimerTable::remove_worker(Worker& worker) {
 Result<Scope*> TimerTable::acquire(Worker& worker, std::string_view id, std::string_view name,
                                    const ScopeTerms& terms) {
   if (Scope* const open = find_scope(worker, id)) {
-    by_deadline_.erase(by_deadline_.iterator_to(*open));
+    const bool is_warned = open->next == open->terms.deadline && says_the_same(open->terms, terms);
     open->terms = terms;
     worker.by_age.splice(worker.by_age.end(), worker.by_age, worker.by_age.iterator_to(*open));
-    by_deadline_.insert(*open);
+    look_at(*open, is_warned ? terms.deadline : next_of(terms));
     if (worker.wire_page) {
       worker.wire_page->renew(open->slot, terms);
     }
@@ -106,7 +129,8 @@ Result<Scope*> TimerTable::insert(Worker& worker, std::string_view id, std::stri
   auto* const scope = Scope::make(&worker, id, name.size(), terms);
   worker.scopes.insert(*scope);
   worker.by_age.push_back(*scope);
-  by_deadline_.insert(*scope);
+  scope->next = next_of(terms);
+  by_next_.insert(*scope);
   ++scope_count_;
   return scope;
 }
@@ -142,7 +166,7 @@ WirePage::SlotNumber TimerTable::expire(Scope& scope) {
 }
 
 void TimerTable::remove(Scope& scope) {
-  by_deadline_.erase(by_deadline_.iterator_to(scope));
+  by_next_.erase(by_next_.iterator_to(scope));
   scope.worker->scopes.erase(scope.worker->scopes.iterator_to(scope));
   scope.worker->by_age.erase(scope.worker->by_age.iterator_to(scope));
   --scope_count_;
@@ -155,17 +179,48 @@ void TimerTable::close_all(Worker& worker) {
   }
 }
 
+Instant TimerTable::next_of(const ScopeTerms& terms) const {
+  return std::min(soft_time(terms.acquired, terms.deadline, terms.soft_ms, warn_at_),
+                  terms.deadline);
+}
+
+void TimerTable::look_at(Scope& scope, Instant next) {
+  by_next_.erase(by_next_.iterator_to(scope));
+  scope.next = next;
+  by_next_.insert(scope);
+}
+
 Instant TimerTable::next_deadline() const {
-  return by_deadline_.empty() ? Instant::never() : by_deadline_.begin()->terms.deadline;
+  return by_next_.empty() ? Instant::never() : by_next_.begin()->next;
 }
 
 std::vector<Scope*> TimerTable::due(Instant now) {
   std::vector<Scope*> due;
-  for (Scope& scope : by_deadline_) {
-    if (scope.terms.deadline > now) {
+  for (Scope& scope : by_next_) {
+    if (scope.next > now) {
       break;
     }
-    due.push_back(&scope);
+    if (scope.terms.deadline <= now) {
+      due.push_back(&scope);
+    }
+  }
+  // One that was not warned about stands where its soft deadline was.
+  std::ranges::stable_sort(due, {}, [](const Scope* scope) { return scope->terms.deadline; });
+  return due;
+}
+
+std::vector<TimerTable::SoftDue> TimerTable::take_soft_due(Instant now) {
+  std::vector<SoftDue> due;
+  for (Scope& scope : by_next_) {
+    if (scope.next > now) {
+      break;
+    }
+    if (scope.terms.deadline > now) {
+      due.push_back({&scope, scope.next});
+    }
+  }
+  for (const SoftDue& each : due) {
+    note_warned(*each.scope);
   }
   return due;
 }

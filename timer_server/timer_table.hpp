@@ -1,9 +1,11 @@
-// Every open scope of every worker, and which deadline comes next. No system call is made here and
-// no clock is read: callers say what time it is. Used by the loop thread alone.
+// Every open scope of every worker, and which deadline comes next, soft ones included. No system
+// call is made here and no clock is read: callers say what time it is. Used by the loop thread
+// alone.
 //
 // One scope is one node that stands in two trees, its worker's (by identity) and the table's (by
-// deadline), and in its worker's list (by age), so opening and closing one costs one allocation and
-// O(log n), and judging looks only at what is due. SPDX-License-Identifier: MIT
+// when it is next to be looked at), and in its worker's list (by age), so opening and closing one
+// costs one allocation and O(log n), and judging looks only at what is due.
+// SPDX-License-Identifier: MIT
 #pragma once
 
 #include <boost/intrusive/list.hpp>
@@ -18,6 +20,7 @@
 #include "common/clock.hpp"
 #include "common/result.hpp"
 #include "timer_server/process.hpp"
+#include "timer_server/warning_limit.hpp"
 #include "timer_server/wire_page.hpp"
 #include "timer_server/worker_facts.hpp"
 
@@ -29,29 +32,34 @@ class WorkerPage;
 namespace hooks {
 namespace bi = boost::intrusive;
 struct ById;
-struct ByDeadline;
+struct ByNext;
 struct ByAge;
 template <class Tag>
 using Hook = bi::set_base_hook<bi::tag<Tag>, bi::optimize_size<true>, bi::link_mode<bi::safe_link>>;
 using AgeHook = bi::list_base_hook<bi::tag<ByAge>, bi::link_mode<bi::safe_link>>;
 }  // namespace hooks
 
+// From the signal to SIGKILL; at most kLongestGraceMs.
+using Grace = std::chrono::duration<std::uint32_t, std::milli>;
+std::optional<Grace> grace_of(std::optional<Duration> grace);  // rounded up
+
 // What somebody asked for when the scope was opened or renewed.
 struct ScopeTerms {
   Instant acquired;
-  Instant deadline;               // Instant::never(): none
-  Duration timeout = kForever;    // as granted; kForever: none
-  Duration asked = kForever;      // what --max-timeout may have cut
-  std::optional<Duration> grace;  // from the signal to SIGKILL; none: one signal and no more
-  int signal = 0;                 // 0 or less: kill nobody
-  pid_t tid = 0;                  // 0: unknown
-  bool whole_process = false;     // the worker's end ends it in time
-  bool is_extended = false;       // the server's lateness was given back
+  Instant deadline;             // Instant::never(): none
+  Duration timeout = kForever;  // as granted; kForever: none
+  Duration asked = kForever;    // what --max-timeout may have cut
+  std::optional<Grace> grace;   // none: one signal and no more
+  std::uint32_t soft_ms = 0;    // from `acquired` to a warning; 0: by --warn-at
+  int signal = 0;               // 0 or less: kill nobody
+  pid_t tid = 0;                // 0: unknown
+  bool whole_process = false;   // the worker's end ends it in time
+  bool is_extended = false;     // the server's lateness was given back
 };
 
 // Its identity stands behind it in the same block of memory: of the 100,000 that may be open, a
 // string in each would be another 48 bytes.
-struct Scope : hooks::Hook<hooks::ById>, hooks::Hook<hooks::ByDeadline>, hooks::AgeHook {
+struct Scope : hooks::Hook<hooks::ById>, hooks::Hook<hooks::ByNext>, hooks::AgeHook {
   static Scope* make(Worker* owner, std::string_view identity, std::size_t name_length,
                      const ScopeTerms& asked);
   static void destroy(Scope& scope);
@@ -66,6 +74,8 @@ struct Scope : hooks::Hook<hooks::ById>, hooks::Hook<hooks::ByDeadline>, hooks::
   std::uint32_t id_bytes;
   std::uint16_t shown_bytes;
   WirePage::SlotNumber slot = WirePage::kNone;  // in its worker's wire page
+  // When there is something to do for it: its soft deadline, then its deadline.
+  Instant next;
   ScopeTerms terms;
 
  private:
@@ -81,18 +91,18 @@ struct ScopeIdOf {
   using type = std::string_view;
   std::string_view operator()(const Scope& scope) const { return scope.id(); }
 };
-struct ScopeDeadlineOf {
+struct ScopeNextOf {
   using type = Instant;
-  const Instant& operator()(const Scope& scope) const { return scope.terms.deadline; }
+  const Instant& operator()(const Scope& scope) const { return scope.next; }
 };
 
 using ScopesById =
     boost::intrusive::set<Scope, boost::intrusive::base_hook<hooks::Hook<hooks::ById>>,
                           boost::intrusive::key_of_value<ScopeIdOf>,
                           boost::intrusive::compare<std::less<>>>;
-using ScopesByDeadline =
-    boost::intrusive::multiset<Scope, boost::intrusive::base_hook<hooks::Hook<hooks::ByDeadline>>,
-                               boost::intrusive::key_of_value<ScopeDeadlineOf>,
+using ScopesByNext =
+    boost::intrusive::multiset<Scope, boost::intrusive::base_hook<hooks::Hook<hooks::ByNext>>,
+                               boost::intrusive::key_of_value<ScopeNextOf>,
                                boost::intrusive::constant_time_size<false>>;
 
 // Empty until the side thread has read them; shared with the records that wait for them.
@@ -113,13 +123,15 @@ struct Worker {
   std::vector<std::shared_ptr<WorkerPage>> pages;
   // A kill that ends in SIGKILL is under way: what it still asks for does not count.
   bool dying = false;
+  WarningLimit warning_limit;
   // The batch of requests in which the process was last seen alive.
   std::uint64_t seen_alive_in = 0;
 };
 
 class TimerTable {
  public:
-  TimerTable() = default;
+  // `warn_at`: --warn-at as the board has it; 0: none.
+  explicit TimerTable(std::uint32_t warn_at = 0) : warn_at_(warn_at) {}
   ~TimerTable();
   TimerTable(const TimerTable&) = delete;
   TimerTable& operator=(const TimerTable&) = delete;
@@ -146,10 +158,21 @@ class TimerTable {
                        const ScopeTerms& terms, WirePage::SlotNumber slot);
   void close_all(Worker& worker);
 
-  // Instant::never() when no deadline is set.
+  // Of all deadlines, and the soft ones of scopes that were not warned about. Instant::never():
+  // none is set.
   [[nodiscard]] Instant next_deadline() const;
   // The scopes whose deadline is at or before `now`, the earliest first.
   [[nodiscard]] std::vector<Scope*> due(Instant now);
+
+  // The scopes whose soft deadline is at or before `now` and whose deadline is not, the earliest
+  // first. Each is given once, until it is renewed.
+  struct SoftDue {
+    Scope* scope;
+    Instant soft;
+  };
+  std::vector<SoftDue> take_soft_due(Instant now);
+  // A server before this one has warned about it.
+  void note_warned(Scope& scope) { look_at(scope, scope.terms.deadline); }
 
   [[nodiscard]] std::size_t worker_count() const { return workers_.size(); }
   [[nodiscard]] std::size_t scope_count() const { return scope_count_; }
@@ -164,10 +187,13 @@ class TimerTable {
   Result<Scope*> insert(Worker& worker, std::string_view id, std::string_view name,
                         const ScopeTerms& terms);
   void remove(Scope& scope);
+  void look_at(Scope& scope, Instant next);
+  [[nodiscard]] Instant next_of(const ScopeTerms& terms) const;
 
+  const std::uint32_t warn_at_;
   std::unordered_map<pid_t, std::unique_ptr<Worker>> workers_;
   Worker* last_found_ = nullptr;  // requests of one worker come in bursts
-  ScopesByDeadline by_deadline_;
+  ScopesByNext by_next_;
   std::size_t scope_count_ = 0;
 };
 

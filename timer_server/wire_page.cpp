@@ -40,11 +40,8 @@ void WirePage::set_terms(Change& change, const ScopeTerms& terms) const {
   change.word = word_of(terms.deadline);
   change.acquired = terms.acquired.ns;
   change.timeout = terms.asked.count();
-  change.grace_ms = kNoSigkill;
-  if (terms.grace) {
-    const auto ms = std::chrono::ceil<std::chrono::milliseconds>(*terms.grace).count();
-    change.grace_ms = static_cast<std::uint32_t>(std::clamp<std::int64_t>(ms, 0, kLongestGraceMs));
-  }
+  change.grace_ms = terms.grace ? terms.grace->count() : kNoSigkill;
+  change.soft_ms = terms.soft_ms;
   change.tid = terms.tid;
   change.signal = static_cast<std::uint16_t>(std::max(terms.signal, 0));
   change.flags = terms.whole_process ? slot_flag::kWholeProcess : 0;
@@ -238,6 +235,7 @@ Status WirePage::write(const Change& change) {
   slot.started.store(change.acquired, kRelaxed);
   slot.timeout.store(change.timeout, kRelaxed);
   slot.grace_ms.store(change.grace_ms, kRelaxed);
+  slot.soft_ms.store(change.soft_ms, kRelaxed);
   slot.tid.store(change.tid, kRelaxed);
   slot.signal.store(change.signal, kRelaxed);
   slot.flags.store(change.flags, kRelaxed);

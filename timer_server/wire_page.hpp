@@ -62,6 +62,7 @@ class WirePage {
     std::int64_t acquired = 0;
     std::int64_t timeout = 0;
     std::uint32_t grace_ms = 0;
+    std::uint32_t soft_ms = 0;
     std::int32_t tid = 0;
     std::uint16_t signal = 0;
     std::uint16_t flags = 0;

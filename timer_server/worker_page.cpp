@@ -106,7 +106,7 @@ void WorkerPage::close_descriptor() {
   fd_.reset();
 }
 
-Instant WorkerPage::scan(Instant now, Duration max_timeout, std::vector<Due>& due) {
+Instant WorkerPage::scan(Instant now, Duration max_timeout, std::vector<Due>& due, SoftDue& soft) {
   Instant next = Instant::never();
   const std::size_t known = due.size();
   if (!postponed_.empty()) {
@@ -123,12 +123,24 @@ Instant WorkerPage::scan(Instant now, Duration max_timeout, std::vector<Due>& du
     const Instant deadline = deadline_of(index, slot, word, max_timeout);
     if (deadline <= now) {
       due.push_back({index, word, deadline});
-    } else {
-      next = std::min(next, deadline);
+      return;
+    }
+    next = std::min(next, deadline);
+    if ((slot.soft_ms.load(std::memory_order_relaxed) | soft.warn_at) == 0) {
+      return;
+    }
+    const Instant warn = soft_time_of(slot, deadline, soft.warn_at);
+    if (warn > now) {
+      next = std::min(next, warn);
+    } else if (!is_warned(index, word) && still_says(slot, word)) {
+      // Else it is another scope by now, which wakes us if it has to.
+      note_warned(index, word);
+      soft.slots.push_back({index, word, warn});
     }
   });
   if (!is_whole) {
     due.resize(known);
+    soft.slots.clear();
     return Instant::never();
   }
   return next;
@@ -167,6 +179,22 @@ void WorkerPage::postpone_all(Duration max_timeout,
     const Extension given = longer(open);
     if (given.deadline != open.deadline || given.is_extended != open.is_extended) {
       postponed_[index] = {word, given.deadline, given.is_extended};
+    }
+  });
+}
+
+void WorkerPage::note_warned(std::size_t slot, std::int64_t word) {
+  if (warned_.size() <= slot) {
+    warned_.resize(slot + 1);
+  }
+  warned_[slot] = word;
+}
+
+void WorkerPage::recall_warnings(const std::function<bool(const SlotReading&)>& was_warned) {
+  for_each_slot([&](std::size_t index, const Slot&, std::int64_t word) {
+    const auto reading = slot_word::is_open(word) ? read_slot(layout_, index, word) : std::nullopt;
+    if (reading && was_warned(*reading)) {
+      note_warned(index, word);
     }
   });
 }

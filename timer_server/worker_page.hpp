@@ -40,13 +40,22 @@ class WorkerPage {
   // After the owner was asked for the last time: keeps one descriptor less for each worker.
   void close_descriptor();
 
-  // Scopes whose deadline is at or before `now`, added to `due`; gives the earliest of the others.
+  // Scopes whose deadline is at or before `now`, added to `due`; gives the earliest of the others,
+  // soft ones included.
   struct Due {
     std::size_t slot = 0;
     std::int64_t word = 0;
     Instant deadline;
   };
-  Instant scan(Instant now, Duration max_timeout, std::vector<Due>& due);
+  // Those whose soft deadline is at or before `now` and whose deadline is not; each is given once,
+  // until it is renewed.
+  struct SoftDue {
+    std::uint32_t warn_at = 0;  // --warn-at as the board has it; 0: none
+    std::vector<Due> slots;     // with their soft deadlines
+  };
+  Instant scan(Instant now, Duration max_timeout, std::vector<Due>& due, SoftDue& soft);
+  // A server before this one has warned about the open scopes of which `was_warned` says so.
+  void recall_warnings(const std::function<bool(const SlotReading&)>& was_warned);
   // The deadline of an open slot is `until` for as long as the slot says `word`. In the server's
   // memory: the word is the worker's, who may be in the middle of releasing it.
   void postpone(std::size_t slot, std::int64_t word, Instant until);
@@ -122,8 +131,14 @@ class WorkerPage {
   PageClaims claims_;
   bool is_whole_ = true;
   std::uint64_t program_ = 0;
+  [[nodiscard]] bool is_warned(std::size_t slot, std::int64_t word) const {
+    return slot < warned_.size() && warned_[slot] == word;
+  }
+  void note_warned(std::size_t slot, std::int64_t word);
+
   std::unordered_map<std::size_t, Postponed> postponed_;  // by slot; void under another word
-  std::vector<std::int64_t> told_;  // acquired times of slots that take_thread_ended() has given
+  std::vector<std::int64_t> warned_;  // by slot: the word under which it was warned about
+  std::vector<std::int64_t> told_;    // acquired times of slots that take_thread_ended() has given
 };
 
 }  // namespace filetimer

@@ -132,11 +132,12 @@ void measure_scan(const Plan& plan, Report& report) {
   Samples clock;
   Samples scans;
   std::vector<WorkerPage::Due> due;
+  WorkerPage::SoftDue soft;
   for (int i = 0; i < kScansInOneGo; ++i) {
     const Instant begin = Instant::now();
     const Instant again = Instant::now();
     clock.add(static_cast<double>((again - begin).count()) / 1000);
-    page->scan(again, kForever, due);
+    page->scan(again, kForever, due, soft);
     scans.add(static_cast<double>((Instant::now() - again).count()) / 1000);
   }
   report.add({.measure = "scan, p50",

@@ -89,6 +89,22 @@ TEST_CASE("The rank that hangs is killed, and not those that wait for it") {
   }
 }
 
+TEST_CASE("A rank that hangs is warned about before it is killed, by the library alone") {
+  const TempDir temp;
+  const Server server(temp, {"--warn-at", "0.5"});
+  Launch launch = trainer(temp, {"--ranks", "2", "--timeout", "1s", "--hang", "1:5"});
+  launch.environment = {{"FILETIMER_DIR", server.dir()}};
+  const Finished finished = run_trainer(temp, launch);
+  CHECK(finished.status == exited(1));
+  const auto hung = static_cast<pid_t>(number_after(finished.err, "(pid "));
+  const Record expired = server.wait_for("expired", hung);
+  const Record warned = server.wait_for("warned", hung);
+  CHECK(warned.text("scope") == "forward");
+  CHECK(warned.integer("acquired_mono_ns") == expired.integer("acquired_mono_ns"));
+  CHECK(warned.integer("mono_ns") < expired.integer("mono_ns"));
+  CHECK(warned.array("threads").size() > 0);
+}
+
 TEST_CASE("When a rank dies the others notice, and the training has failed") {
   const TempDir temp;
   Child child(trainer(temp, {"--ranks", "3", "--hang", "1:5"}));

@@ -72,6 +72,13 @@ TEST_CASE("what is no option or no value of one is bad usage, quoted on one line
            {{"--log-max", "0"}, "'0'"},
            {{"--log-max", "64MM"}, "'64MM'"},
            {{"--log-max", "99999999999999999999"}, "'99999999999999999999'"},
+           {{"--warn-at", "half"}, "'half'"},
+           {{"--warn-at", "0"}, "'0'"},
+           {{"--warn-at", "1"}, "'1'"},
+           {{"--warn-at", "-0.5"}, "'-0.5'"},
+           {{"--warn-at", "50%"}, "'50%'"},
+           {{"--warn-at", "nan"}, "'nan'"},
+           {{"--warn-at", ""}, "''"},
            {{"--log-level", "loud"}, "'loud'"},
            {{"--on-expiry"}, "--on-expiry"},
            {{"--on-expiry", ""}, "''"},
@@ -100,13 +107,35 @@ TEST_CASE("--help lists every option with its default, and the exit table") {
   const Finished finished = run_server(temp, {"--help"});
   CHECK(finished.status == exited(0));
   CHECK(finished.err.empty());
-  for (const char* word : {"--dir",       "--fifo",      "--log",         "--log-max",
-                           "--config",    "--detach",    "--max-timeout", "--max-interval",
-                           "--grace",     "--kill",      "--evidence",    "--evidence-timeout",
-                           "--kill-wait", "--dry-run",   "--realtime",    "--log-level",
-                           "--on-expiry", "--version",   "64M",           "[10s",
-                           "[tree]",      "COMMAND",     "125",           "126",
-                           "127",         "Exit status", "another server"}) {
+  for (const char* word : {"--dir",
+                           "--fifo",
+                           "--log",
+                           "--log-max",
+                           "--config",
+                           "--detach",
+                           "--max-timeout",
+                           "--max-interval",
+                           "--warn-at",
+                           "--grace",
+                           "--kill",
+                           "--evidence",
+                           "--evidence-timeout",
+                           "--kill-wait",
+                           "--dry-run",
+                           "--realtime",
+                           "--on-expiry",
+                           "--stopped",
+                           "--log-level",
+                           "--version",
+                           "64M",
+                           "[10s",
+                           "[tree]",
+                           "COMMAND",
+                           "125",
+                           "126",
+                           "127",
+                           "Exit status",
+                           "another server"}) {
     CAPTURE(word);
     CHECK(contains(finished.out, word));
   }
@@ -197,7 +226,8 @@ TEST_CASE("a bad config file is bad usage that says where") {
                                          {"kill = true\n", "kill"},
                                          {"on-expiry = true\n", "on-expiry"},
                                          {"grace = 1\ngrace = 2\n", "grace"},
-                                         {"max-interval = \"inf\"\n", "'inf'"}}) {
+                                         {"max-interval = \"inf\"\n", "'inf'"},
+                                         {"warn-at = 2\n", "'2'"}}) {
     CAPTURE(row.text);
     write_file(temp.path("c.toml"), row.text);
     const Finished finished =
@@ -224,10 +254,29 @@ TEST_CASE("the log says with which settings a server runs") {
   Server server(temp, {"--grace", "250ms", "--max-interval", "7s", "--kill", "group"});
   const Record started = server.wait_for([](const Record& r) { return r.is("server_started"); });
   CHECK(contains(simdjson::minify(started.at("settings")), "\"kill\":\"group\""));
+  CHECK_FALSE(contains(simdjson::minify(started.at("settings")), "warn_at"));
   CHECK(started.text("dir") == server.dir());
   CHECK(started.text("fifo") == server.fifo());
   CHECK_FALSE(started.text("version").empty());
   CHECK(contains(started.line(), "\"may\""));
+}
+
+TEST_CASE("--warn-at stands in the config file as a number, in the log, and on the command line") {
+  const TempDir temp;
+  write_file(temp.path("c.toml"), "warn-at = 0.75\n");
+  for (const bool is_overruled : {false, true}) {
+    std::vector<std::string> args{"--config", temp.path("c.toml")};
+    if (is_overruled) {
+      args.insert(args.end(), {"--warn-at", "1e-3"});
+    }
+    Server server(temp, args);
+    const Record started = server.wait_for([&](const Record& r) {
+      return r.is("server_started") && r.integer("server_pid") == server.pid();
+    });
+    CHECK(contains(simdjson::minify(started.at("settings")),
+                   is_overruled ? "\"warn_at\":0.001" : "\"warn_at\":0.75"));
+    CHECK(server.stop() == exited(0));
+  }
 }
 
 TEST_CASE("--detach returns when the server is ready, which then has a session of its own") {

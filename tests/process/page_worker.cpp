@@ -7,7 +7,8 @@
 //
 // lock, unlock, keep-lock: the last keeps it while another page is made.
 //
-// open SLOT NAME MS [SIGNAL [GRACE_MS [FLAGS]]]: a deadline MS from now; says the deadline.
+// open SLOT NAME MS [SIGNAL [GRACE_MS [FLAGS [SOFT_MS]]]]: a deadline MS from now, or none where MS
+// is 0; says the deadline.
 //
 // renew SLOT MS, release SLOT: says in-time or late.
 //
@@ -183,8 +184,9 @@ class PageWorker {
     int signal = SIGKILL;
     std::uint32_t grace = kServersGrace;
     unsigned flags = 0;
+    std::uint32_t soft_ms = 0;
     words >> index >> name >> ms;
-    words >> signal >> grace >> flags;
+    words >> signal >> grace >> flags >> soft_ms;
     Slot& slot = page().slot(index);
     const Instant now = Instant::now();
     const std::int64_t timeout = ms * 1'000'000;
@@ -197,11 +199,13 @@ class PageWorker {
     slot.tid = ::gettid();
     slot.signal = static_cast<std::uint16_t>(signal);
     slot.flags = static_cast<std::uint16_t>(flags);
+    slot.soft_ms = soft_ms;
     if (page().header().slots <= index) {
       page().header().slots = static_cast<std::uint32_t>(index) + 1;
     }
-    set_deadline(slot, now.ns + timeout);
-    return std::to_string(now.ns + timeout);
+    const std::int64_t word = now.ns + (ms == 0 ? slot_word::kNoDeadline : timeout);
+    set_deadline(slot, word);
+    return std::to_string(word);
   }
 
   std::string renew(std::istringstream& words) {
@@ -209,7 +213,9 @@ class PageWorker {
     long long ms = 0;
     words >> index >> ms;
     Slot& slot = page().slot(index);
-    return try_renew(slot, slot.deadline, Instant::now().ns + ms * 1'000'000) ? "in-time" : "late";
+    const Instant now = Instant::now();
+    slot.started = now.ns;
+    return try_renew(slot, slot.deadline, now.ns + ms * 1'000'000) ? "in-time" : "late";
   }
 
   std::string release(std::istringstream& words) {

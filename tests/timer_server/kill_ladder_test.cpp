@@ -41,7 +41,7 @@ struct Stage {
     expiry.scope_id = "forward";
     expiry.scope.name = "forward";
     expiry.scope.terms.signal = signal;
-    expiry.scope.terms.grace = grace;
+    expiry.scope.terms.grace = grace_of(grace);
     order.expiries = {expiry};
     return order;
   }

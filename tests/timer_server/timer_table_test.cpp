@@ -26,6 +26,25 @@ ScopeTerms due_at(std::int64_t ns) {
   return terms;
 }
 
+ScopeTerms opened_at(std::int64_t acquired, std::int64_t deadline, std::uint32_t soft_ms = 0) {
+  ScopeTerms terms;
+  terms.acquired = {acquired};
+  terms.deadline = {deadline};
+  terms.asked = terms.deadline - terms.acquired;
+  terms.soft_ms = soft_ms;
+  return terms;
+}
+
+constexpr std::uint32_t kHalf = 1U << 31;
+
+std::vector<std::string> soft_names(TimerTable& table, Instant now) {
+  std::vector<std::string> names;
+  for (const auto& due : table.take_soft_due(now)) {
+    names.emplace_back(due.scope->name());
+  }
+  return names;
+}
+
 std::vector<std::string> names(const std::vector<Scope*>& scopes) {
   std::vector<std::string> names;
   for (const Scope* scope : scopes) {
@@ -107,8 +126,78 @@ TEST_CASE("A worker that opens too many scopes is refused and loses none") {
   CHECK(table.scope_count() == kMaxScopesPerWorker);
 }
 
-TEST_CASE("A random run agrees with a plain model") {
-  TimerTable table;
+TEST_CASE("A scope is to be warned about from its soft deadline on, once") {
+  TimerTable table(kHalf);
+  Worker& worker = **table.add_worker(fake(10));
+  table.acquire(worker, "half", "half", opened_at(1'000, 9'000));
+  table.acquire(worker, "own", "own", opened_at(1'000, 9'000'000, 2));
+  ScopeTerms endless = opened_at(1'000, 9'000, 1);
+  endless.deadline = Instant::never();
+  table.acquire(worker, "endless", "endless", endless);
+  CHECK(table.next_deadline() == Instant{5'000});
+  CHECK(table.take_soft_due({4'999}).empty());
+  const auto due = table.take_soft_due({5'000});
+  REQUIRE(due.size() == 1);
+  CHECK(due[0].scope->name() == "half");
+  CHECK(due[0].soft == Instant{5'000});
+  CHECK(table.take_soft_due({8'999}).empty());
+  CHECK(table.due({8'999}).empty());
+  CHECK(table.next_deadline() == Instant{9'000});
+  CHECK(names(table.due({9'000})) == std::vector<std::string>{"half"});
+  table.close(*table.find_scope(worker, "half"));
+  CHECK(soft_names(table, {3'000'000}) == std::vector<std::string>{"endless", "own"});
+  CHECK(table.next_deadline() == Instant{9'000'000});
+}
+
+TEST_CASE("A scope behind both its deadlines is due and not to be warned about") {
+  TimerTable table(kHalf);
+  Worker& worker = **table.add_worker(fake(10));
+  table.acquire(worker, "long", "long", opened_at(0, 3'000));
+  table.acquire(worker, "short", "short", opened_at(1'600, 2'000));
+  CHECK(names(table.due({3'000})) == std::vector<std::string>{"short", "long"});
+  CHECK(table.take_soft_due({3'000}).empty());
+}
+
+TEST_CASE("A renewal is warned about again, what is only said again is not") {
+  constexpr std::int64_t kMs = 1'000'000;
+  TimerTable table(kHalf);
+  Worker& worker = **table.add_worker(fake(10));
+  table.acquire(worker, "a", "a", opened_at(0, 1'000 * kMs));
+  CHECK(soft_names(table, {600 * kMs}).size() == 1);
+  table.acquire(worker, "a", "a", opened_at(kMs / 2, 1'000 * kMs + kMs / 2));
+  CHECK(table.take_soft_due({700 * kMs}).empty());
+  CHECK(table.next_deadline() == Instant{1'000 * kMs + kMs / 2});
+  table.acquire(worker, "a", "a", opened_at(700 * kMs, 1'700 * kMs));
+  CHECK(table.next_deadline() == Instant{1'200 * kMs});
+  CHECK(soft_names(table, {1'200 * kMs}).size() == 1);
+  // The same deadline, but another timeout: a renewal.
+  table.acquire(worker, "a", "a", opened_at(1'300 * kMs, 1'700 * kMs));
+  CHECK(soft_names(table, {1'500 * kMs}).size() == 1);
+}
+
+TEST_CASE("What a server before this one has warned about waits for its deadline") {
+  TimerTable table(kHalf);
+  Worker& worker = **table.add_worker(fake(10));
+  table.note_warned(**table.acquire(worker, "a", "a", opened_at(0, 1'000)));
+  CHECK(table.next_deadline() == Instant{1'000});
+  CHECK(table.take_soft_due({999}).empty());
+}
+
+TEST_CASE("A grace is kept in whole milliseconds, rounded up") {
+  using namespace std::chrono_literals;
+  CHECK_FALSE(grace_of(std::nullopt));
+  CHECK(*grace_of(0ns) == 0ms);
+  CHECK(*grace_of(1500us) == 2ms);
+  CHECK(grace_of(kMaxTimeout)->count() == kLongestGraceMs);
+}
+
+TEST_CASE("A random run agrees with a plain model, with and without warnings") {
+  std::uint32_t warn_at = 0;
+  SUBCASE("without") {}
+  SUBCASE("with") {
+    warn_at = kHalf;
+  }
+  TimerTable table(warn_at);
   std::map<std::pair<pid_t, std::string>, std::int64_t> model;
   std::mt19937 random(7);
   for (pid_t pid = 2; pid < 12; ++pid) {
@@ -133,6 +222,12 @@ TEST_CASE("A random run agrees with a plain model") {
       const auto expected = std::count_if(model.begin(), model.end(),
                                           [&](const auto& entry) { return entry.second <= now; });
       CHECK(table.due({now}).size() == static_cast<std::size_t>(expected));
+      for (const auto& due : table.take_soft_due({now})) {
+        CHECK(due.soft <= Instant{now});
+        CHECK(due.scope->terms.deadline > Instant{now});
+        CHECK(due.soft == Instant{(due.scope->terms.deadline.ns + 1) / 2});
+      }
+      CHECK(table.take_soft_due({now}).empty());
       CHECK(table.scope_count() == model.size());
     }
   }

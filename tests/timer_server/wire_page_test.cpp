@@ -29,7 +29,8 @@ struct Stage {
     terms.acquired = {1000};
     terms.deadline = {deadline};
     terms.signal = 9;
-    terms.grace = 1500us;
+    terms.grace = grace_of(1500us);
+    terms.soft_ms = 7;
     return **table.acquire(*worker, id, id.substr(0, shown == 0 ? id.size() : shown), terms);
   }
   void save() { REQUIRE(worker->wire_page->save(*worker->process, facts)); }
@@ -64,6 +65,7 @@ TEST_CASE("Timers of the pipe are kept with all that is known of them") {
   CHECK(kept[0].deadline == Instant{5000});
   CHECK(kept[0].acquired == Instant{1000});
   CHECK(kept[0].signal == 9);
+  CHECK(kept[0].soft_ms == 7);
   CHECK(*kept[0].grace_ms == 2);  // rounded up: nobody gets less than was asked for
   const auto page = WirePage::read(stage.path);
   CHECK(page->claims.pid == ::getpid());

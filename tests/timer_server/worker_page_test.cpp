@@ -50,22 +50,106 @@ TEST_CASE("A scan finds what is due, and when to scan again") {
   const Stage stage(with_scopes({5000, slot_word::kFree, 1000, slot_word::kNoDeadline, 3000,
                                  slot_word::expired(900), slot_word::kJudged}));
   std::vector<WorkerPage::Due> due;
-  CHECK(stage.page->scan({999}, kForever, due) == Instant{1000});
+  WorkerPage::SoftDue soft;
+  CHECK(stage.page->scan({999}, kForever, due, soft) == Instant{1000});
   CHECK(due.empty());
-  CHECK(stage.page->scan({3000}, kForever, due) == Instant{5000});
+  CHECK(stage.page->scan({3000}, kForever, due, soft) == Instant{5000});
   REQUIRE(due.size() == 2);
   CHECK(due[0].slot == 2);
   CHECK(due[1].word == 3000);
   due.clear();
-  CHECK(stage.page->scan({5000}, kForever, due).is_never());
+  CHECK(stage.page->scan({5000}, kForever, due, soft).is_never());
 }
 
 TEST_CASE("--max-timeout makes a scope due earlier than its page says") {
   const Stage stage(with_scopes({slot_word::kNoDeadline, 1'000'000}));  // started at 1,000
   std::vector<WorkerPage::Due> due;
-  CHECK(stage.page->scan({1100}, 200ns, due) == Instant{1200});
-  CHECK(stage.page->scan({1200}, 200ns, due).is_never());
+  WorkerPage::SoftDue soft;
+  CHECK(stage.page->scan({1100}, 200ns, due, soft) == Instant{1200});
+  CHECK(stage.page->scan({1200}, 200ns, due, soft).is_never());
   CHECK(due.size() == 2);
+}
+
+TEST_CASE("A scan finds what is to be warned about, once, and wakes for it in time") {
+  TestPage content;
+  content.open(0, {.word = 9'000, .started = 1'000});               // half of it: 5,000
+  content.open(1, {.word = 20'000'000, .soft_ms = 2});              // 2,001,000
+  content.open(2, {.word = slot_word::kNoDeadline, .soft_ms = 1});  // 1,001,000
+  content.open(3, {.word = slot_word::kNoDeadline});
+  const Stage stage(content);
+  std::vector<WorkerPage::Due> due;
+  WorkerPage::SoftDue soft{.warn_at = 1U << 31, .slots = {}};
+  CHECK(stage.page->scan({4'999}, kForever, due, soft) == Instant{5'000});
+  CHECK(soft.slots.empty());
+  CHECK(stage.page->scan({5'000}, kForever, due, soft) == Instant{9'000});
+  REQUIRE(soft.slots.size() == 1);
+  CHECK(soft.slots[0].slot == 0);
+  CHECK(soft.slots[0].word == 9'000);
+  CHECK(soft.slots[0].deadline == Instant{5'000});
+  soft.slots.clear();
+  CHECK(stage.page->scan({8'999}, kForever, due, soft) == Instant{9'000});
+  CHECK(soft.slots.empty());
+  CHECK(due.empty());
+  CHECK(try_release(stage.slot(0), 9'000));
+  CHECK(stage.page->scan({9'000}, kForever, due, soft) == Instant{1'001'000});
+  CHECK(stage.page->scan({1'001'000}, kForever, due, soft) == Instant{2'001'000});
+  REQUIRE(soft.slots.size() == 1);
+  CHECK(soft.slots[0].slot == 2);
+  soft.slots.clear();
+  CHECK(stage.page->scan({10'000'000}, kForever, due, soft) == Instant{20'000'000});
+  REQUIRE(soft.slots.size() == 1);
+  CHECK(soft.slots[0].slot == 1);
+  CHECK(due.empty());
+}
+
+TEST_CASE("A renewal and the slot's next scope are warned about again") {
+  const Stage stage(with_scopes({10'000}));  // started at 1,000
+  std::vector<WorkerPage::Due> due;
+  WorkerPage::SoftDue soft{.warn_at = 1U << 31, .slots = {}};
+  stage.page->scan({6'000}, kForever, due, soft);
+  REQUIRE(soft.slots.size() == 1);
+  stage.slot(0).started = 7'000;
+  CHECK(try_renew(stage.slot(0), 10'000, 11'000));
+  CHECK(stage.page->scan({8'999}, kForever, due, soft) == Instant{9'000});
+  CHECK(soft.slots.size() == 1);
+  stage.page->scan({9'000}, kForever, due, soft);
+  REQUIRE(soft.slots.size() == 2);
+  CHECK(soft.slots[1].word == 11'000);
+  CHECK(try_release(stage.slot(0), 11'000));
+  stage.slot(0).started = 9'000;
+  set_deadline(stage.slot(0), 11'001);
+  stage.page->scan({10'500}, kForever, due, soft);
+  CHECK(soft.slots.size() == 3);
+  CHECK(due.empty());
+}
+
+TEST_CASE("What is behind its deadline as well has expired and is not warned about") {
+  const Stage stage(with_scopes({2'000}));
+  std::vector<WorkerPage::Due> due;
+  WorkerPage::SoftDue soft{.warn_at = 1U << 31, .slots = {}};
+  stage.page->scan({2'000}, kForever, due, soft);
+  CHECK(due.size() == 1);
+  CHECK(soft.slots.empty());
+}
+
+TEST_CASE("--max-timeout brings the warning forward with the deadline") {
+  const Stage stage(with_scopes({slot_word::kNoDeadline}));  // started at 1,000
+  std::vector<WorkerPage::Due> due;
+  WorkerPage::SoftDue soft{.warn_at = 1U << 31, .slots = {}};
+  CHECK(stage.page->scan({1'000}, 200ns, due, soft) == Instant{1'100});
+  CHECK(stage.page->scan({1'100}, 200ns, due, soft) == Instant{1'200});
+  CHECK(soft.slots.size() == 1);
+}
+
+TEST_CASE("What a server before this one has warned about is not found again") {
+  const Stage stage(with_scopes({10'000, 10'001}));
+  stage.page->recall_warnings(
+      [](const SlotReading& reading) { return reading.deadline == Instant{10'000}; });
+  std::vector<WorkerPage::Due> due;
+  WorkerPage::SoftDue soft{.warn_at = 1U << 31, .slots = {}};
+  stage.page->scan({9'000}, kForever, due, soft);
+  REQUIRE(soft.slots.size() == 1);
+  CHECK(soft.slots[0].slot == 1);
 }
 
 TEST_CASE("A verdict is one exchange: who comes first wins, the other one is told") {
@@ -117,7 +201,8 @@ TEST_CASE("A page that is cut short reads as empty and is not whole, and the ser
   const Stage stage(with_scopes({1000, 2000}));
   REQUIRE(::truncate(stage.path.c_str(), 0) == 0);
   std::vector<WorkerPage::Due> due;
-  CHECK(stage.page->scan({5000}, kForever, due).is_never());
+  WorkerPage::SoftDue soft;
+  CHECK(stage.page->scan({5000}, kForever, due, soft).is_never());
   CHECK(due.empty());
   CHECK(!stage.page->is_whole());
   CHECK(!stage.page->try_expire(0, 1000));
@@ -132,7 +217,8 @@ TEST_CASE("A page cut in its middle loses what is behind, and counts for nothing
   const Stage stage(content);
   REQUIRE(::truncate(stage.path.c_str(), 8192) == 0);
   std::vector<WorkerPage::Due> due;
-  stage.page->scan({5000}, kForever, due);
+  WorkerPage::SoftDue soft;
+  stage.page->scan({5000}, kForever, due, soft);
   CHECK(due.empty());
   CHECK(!stage.page->is_whole());
 }
@@ -142,7 +228,8 @@ TEST_CASE("A number of slots beyond all bounds is bounded") {
   content.header().slots = 0xFFFF'FFFF;
   const Stage stage(content);
   std::vector<WorkerPage::Due> due;
-  stage.page->scan({1000}, kForever, due);
+  WorkerPage::SoftDue soft;
+  stage.page->scan({1000}, kForever, due, soft);
   CHECK(due.size() == 1);
 }
 

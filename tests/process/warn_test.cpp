@@ -1,0 +1,278 @@
+// Soft deadlines, from a worker to the record: who is warned about, once and in time, with what the
+// worker did then, and who is not.
+// SPDX-License-Identifier: MIT
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+
+#include <csignal>
+
+#include "common/clock.hpp"
+#include "tests/process/harness.hpp"
+#include "tests/process/requests.hpp"
+#include "tests/process/worker.hpp"
+
+using namespace filetimer::testing;
+using namespace std::chrono_literals;
+
+namespace {
+
+// A line as our own clients write it.
+std::string acquire_softly(pid_t pid, const std::string& scope, std::chrono::milliseconds timeout,
+                           std::chrono::milliseconds soft) {
+  std::string line = acquire(pid, scope, timeout);
+  line.resize(line.rfind('}'));
+  const auto seconds = [](auto d) { return std::chrono::duration<double>(d).count(); };
+  return line + fmt::format(", \"x_timeout_s\": {}, \"x_soft_s\": {}}}\n", seconds(timeout),
+                            seconds(soft));
+}
+
+// "open SLOT NAME MS" with a soft deadline.
+std::string softly(const std::string& what, std::chrono::milliseconds soft) {
+  return fmt::format("open {} 9 4294967295 0 {}", what, soft.count());
+}
+
+Record wait_for_warning(const Server& server, const std::string& scope) {
+  return server.wait_for([&](const Record& r) { return r.is("warned", scope); });
+}
+
+// Of those that concern this scope or worker, in the order of the log.
+std::vector<std::string> events(const Records& records, pid_t pid) {
+  std::vector<std::string> events;
+  for (const Record& record : records) {
+    if (record.has("pid") && record.integer("pid") == pid && !record.is("evidence")) {
+      events.push_back(record.text("event"));
+    }
+  }
+  return events;
+}
+
+}  // namespace
+
+TEST_CASE("a scope on a page is warned about at --warn-at, then it expires and is killed for") {
+  const TempDir temp;
+  const Server server(temp, {"--warn-at", "0.5"});
+  const auto worker = page_worker(server.dir(), "w-1");
+  worker->ask("open 0 forward 400");
+  worker->tell("hint");
+  CHECK(worker->status() == killed_by(SIGKILL));
+  server.wait_for("killed", worker->pid());
+  CHECK(events(server.records(), worker->pid()) ==
+        std::vector<std::string>{"warned", "expired", "killed"});
+  const Record warned = wait_for_warning(server, "forward");
+  CHECK(warned.text("reason") == "0.5 of its timeout has passed (--warn-at)");
+  CHECK(warned.number("timeout_s") == doctest::Approx(0.4));
+  CHECK(warned.number("soft_s") == doctest::Approx(0.2));
+  CHECK(warned.number("elapsed_s") >= 0.2);
+  CHECK(warned.number("overdue_ms") >= 0);
+  CHECK(warned.integer("tid") == worker->pid());
+  CHECK(warned.text("comm") == "page_worker");
+  const Record expired = server.wait_for("expired", worker->pid());
+  CHECK(warned.integer("acquired_mono_ns") == expired.integer("acquired_mono_ns"));
+  CHECK(warned.integer("soft_mono_ns") < expired.integer("deadline_mono_ns"));
+}
+
+TEST_CASE("a timer of PyTorch's client is warned about at --warn-at and killed for") {
+  const TempDir temp;
+  Server server(temp, {"--warn-at", "0.25"});
+  Worker worker("block");
+  server.send(acquire(worker.pid(), "forward", 400ms));
+  CHECK(worker.status() == killed_by(SIGKILL));
+  server.wait_for("killed", worker.pid());
+  CHECK(events(server.records(), worker.pid()) ==
+        std::vector<std::string>{"warned", "expired", "killed"});
+  CHECK(wait_for_warning(server, "forward").text("reason") ==
+        "0.25 of its timeout has passed (--warn-at)");
+}
+
+TEST_CASE("a warning says where the worker is, and the worker gets no signal") {
+  const TempDir temp;
+  const Server server(temp);
+  Worker worker("catch-signals");
+  server.send(acquire_softly(worker.pid(), "forward", 1h, 50ms));
+  const Record warned = wait_for_warning(server, "forward");
+  CHECK(warned.text("reason") == "its soft deadline of 50ms has passed");
+  CHECK(warned.number("soft_s") == doctest::Approx(0.05));
+  CHECK(warned.number("elapsed_s") >= 0.05);
+  CHECK(warned.text("state") == "S");
+  CHECK(warned.array("threads").size() == 1);
+  CHECK(warned.has("gathered_ms"));
+  // The first signal that it gets is this one.
+  worker.signal(SIGUSR2);
+  CHECK(worker.line() == fmt::format("signal {}", SIGUSR2));
+}
+
+TEST_CASE("a scope's own soft deadline on a page wins over --warn-at, and needs no deadline") {
+  const TempDir temp;
+  const Server server(temp, {"--warn-at", "0.0000001", "--evidence", "none"});
+  const auto worker = page_worker(server.dir(), "w-1");
+  worker->ask(softly("0 forward 3600000", 60ms));
+  worker->ask(softly("1 endless 0", 80ms));
+  worker->ask("open 2 quiet 0");
+  REQUIRE(worker->ask("hint") == "ok");
+  const Record warned = wait_for_warning(server, "forward");
+  CHECK(warned.text("reason") == "its soft deadline of 60ms has passed");
+  CHECK_FALSE(warned.has("threads"));
+  CHECK_FALSE(warned.has("missing"));
+  const Record endless = wait_for_warning(server, "endless");
+  CHECK(endless.number("elapsed_s") >= 0.08);
+  CHECK(simdjson::minify(endless.at("timeout_s")) == "null");
+  CHECK(count(server.records(), "warned") == 2);
+}
+
+TEST_CASE("a scope that is released before its soft deadline is not warned about") {
+  const TempDir temp;
+  Server server(temp, {"--evidence", "none"});
+  Worker worker("block");
+  const auto paged = page_worker(server.dir(), "w-1");
+  server.send(acquire_softly(worker.pid(), "released", 1h, 200ms) +
+              acquire_softly(worker.pid(), "marker", 1h, 250ms));
+  paged->ask(softly("0 released 3600000", 200ms));
+  paged->ask(softly("1 marker 3600000", 250ms));
+  REQUIRE(paged->ask("hint") == "ok");
+  CHECK(paged->ask("release 0") == "in-time");
+  server.send(release(worker.pid(), "released"));
+  server.wait_for("warned", worker.pid());
+  server.wait_for("warned", paged->pid());
+  CHECK(scopes_of(server.records(), "warned", worker.pid()) == std::vector<std::string>{"marker"});
+  CHECK(scopes_of(server.records(), "warned", paged->pid()) == std::vector<std::string>{"marker"});
+}
+
+TEST_CASE("a scope is warned about once, and again after each renewal") {
+  const TempDir temp;
+  Server server(temp, {"--evidence", "none", "--max-interval", "5ms"});
+  Worker worker("block");
+  const auto paged = page_worker(server.dir(), "w-1");
+  const auto warnings = [&](pid_t pid) { return count(server.records(), "warned", pid); };
+  for (std::size_t span = 1; span <= 3; ++span) {
+    server.send(acquire_softly(worker.pid(), "forward", 1h, 20ms));
+    if (span == 1) {
+      paged->ask(softly("0 forward 3600000", 20ms));
+    } else {
+      CHECK(paged->ask("renew 0 3600000") == "in-time");
+    }
+    REQUIRE(paged->ask("hint") == "ok");
+    // The markers of the spans before this one count, too.
+    CHECK(wait_until(
+        [&] { return warnings(worker.pid()) == 2 * span - 1 && warnings(paged->pid()) == span; }));
+    // Sweeps and readings of the page that come later find nothing to say.
+    server.send(acquire_softly(worker.pid(), fmt::format("marker {}", span), 1h, 40ms));
+    wait_for_warning(server, fmt::format("marker {}", span));
+    server.send(release(worker.pid(), fmt::format("marker {}", span)));
+    CHECK(warnings(paged->pid()) == span);
+    CHECK(warnings(worker.pid()) == 2 * span);
+  }
+}
+
+TEST_CASE("what a server has warned about the next one does not say again") {
+  const TempDir temp;
+  const std::vector<std::string> args{"--warn-at", "0.00001", "--evidence", "none"};  // 36 ms
+  Worker piped("block");
+  std::unique_ptr<Worker> paged;
+  {
+    Server server(temp, args);
+    paged = page_worker(server.dir(), "w-1");
+    server.send(acquire_far(piped.pid(), "told"));
+    paged->ask("open 0 told 3600000");
+    REQUIRE(paged->ask("hint") == "ok");
+    server.wait_for("warned", piped.pid());
+    server.wait_for("warned", paged->pid());
+    server.process().signal(SIGKILL);
+    server.process().status();
+  }
+  paged->ask("open 1 new 3600000");
+  Server next(temp, args);
+  next.send(acquire_far(piped.pid(), "new"));
+  const std::vector<std::string> once{"told", "new"};
+  for (const pid_t pid : {piped.pid(), paged->pid()}) {
+    CHECK(wait_until([&] { return count(next.records(), "warned", pid) == 2; }));
+    CHECK(scopes_of(next.records(), "warned", pid) == once);
+  }
+}
+
+TEST_CASE("a scope whose deadlines both passed while no server was there expires only") {
+  const TempDir temp;
+  const std::vector<std::string> args{"--warn-at", "0.9"};
+  Worker piped("block");
+  std::unique_ptr<Worker> paged;
+  const auto begin = filetimer::Instant::now();
+  {
+    Server server(temp, args);
+    paged = page_worker(server.dir(), "w-1");
+    server.send(acquire(piped.pid(), "forward", 600ms));
+    paged->ask("open 0 forward 600");
+    REQUIRE(paged->ask("hint") == "ok");
+    server.barrier();
+    server.process().signal(SIGKILL);
+    server.process().status();
+  }
+  CHECK(wait_until([&] { return filetimer::Instant::now() - begin > 700ms; }));
+  const Server next(temp, args);
+  for (Worker* worker : {&piped, paged.get()}) {
+    CHECK(worker->status() == killed_by(SIGKILL));
+    next.wait_for("killed", worker->pid());
+    CHECK(events(next.records(), worker->pid()) == std::vector<std::string>{"expired", "killed"});
+  }
+}
+
+TEST_CASE("a worker that waits for its warning's evidence is told of before its end is") {
+  const TempDir temp;
+  Server server(temp, {"--evidence-timeout", "1h"});
+  Worker worker("on-eof");
+  server.send(acquire_softly(worker.pid(), "forward", 1h, 1ms));
+  server.wait_for("warned", worker.pid());
+  worker.let_go();
+  worker.status();
+  server.wait_for("left_open", worker.pid());
+  CHECK(events(server.records(), worker.pid()) == std::vector<std::string>{"warned", "left_open"});
+}
+
+TEST_CASE("a worker that runs another program has left its scopes, and is not warned about") {
+  const TempDir temp;
+  Server server(temp);
+  const auto worker = page_worker(server.dir(), "w-1");
+  const auto begin = filetimer::Instant::now();
+  worker->ask(softly("0 forward 3600000", 300ms));
+  REQUIRE(worker->ask("hint") == "ok");
+  server.barrier();  // it knows the page
+  worker->tell("exec sleep 100");
+  const Record left = server.wait_for("left_open", worker->pid());
+  CHECK(filetimer::Instant::now() - begin >= 300ms);
+  CHECK(left.text("scope") == "forward");
+  CHECK(count(server.records(), "warned") == 0);
+  CHECK(worker->is_alive());
+}
+
+TEST_CASE("a flood of soft deadlines of one worker is cut off, its verdicts are not") {
+  const TempDir temp;
+  Server server(temp, {"--evidence", "none"});
+  Worker worker("block");
+  std::string lines;
+  for (int i = 0; i < 40; ++i) {
+    lines += acquire_softly(worker.pid(), fmt::format("s{}", i), 1h, 10ms);
+  }
+  server.send(lines + acquire_softly(worker.pid(), "last", 300ms, 200ms));
+  CHECK(worker.status() == killed_by(SIGKILL));
+  server.wait_for("killed", worker.pid());
+  CHECK(count(server.records(), "warned", worker.pid()) == 16);
+  CHECK(scopes_of(server.records(), "expired", worker.pid()) == std::vector<std::string>{"last"});
+}
+
+TEST_CASE("timer_client run and acquire set soft deadlines") {
+  const TempDir temp;
+  const Server server(temp);
+  Child run({.argv = {client_path(), "run", "--warn-after", "50ms", "--", "sleep", "100"},
+             .environment = {{"FILETIMER_DIR", server.dir()}}});
+  const Record warned = wait_for_warning(server, "sleep");
+  CHECK(warned.text("comm") == "sleep");
+  CHECK(warned.number("elapsed_s") >= 0.05);
+  const HeldPid sleeper(static_cast<pid_t>(warned.integer("pid")));
+  sleeper.signal(SIGKILL);
+  CHECK(run.status() == exited(128 + SIGKILL));
+  Worker worker("block");
+  Child acquire({.argv = {client_path(), "acquire", "--scope", "copy", "--after", "1h",
+                          "--warn-after", "20ms", "--pid", std::to_string(worker.pid())},
+                 .environment = {{"FILETIMER_DIR", server.dir()}}});
+  CHECK(acquire.status() == exited(0));
+  CHECK(wait_for_warning(server, "copy").integer("pid") == worker.pid());
+  CHECK(worker.is_alive());
+}

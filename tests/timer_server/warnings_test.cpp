@@ -1,0 +1,251 @@
+// From a soft deadline to its record, with time as the test says it is.
+// SPDX-License-Identifier: MIT
+#include "timer_server/warnings.hpp"
+
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+#include <poll.h>
+
+#include <fstream>
+#include <future>
+
+#include "tests/timer_server/child.hpp"
+#include "tests/timer_server/temp_folder.hpp"
+
+using namespace filetimer;
+using namespace std::chrono_literals;
+
+namespace {
+
+struct Stage {
+  explicit Stage(bool evidence = true)
+      : policy{.evidence = evidence}, warnings(policy, records, *log, side_threads) {}
+
+  WorkerIdentity identity_of(const Child& of) const {
+    return {std::make_shared<const Process>(of.process()), facts};
+  }
+
+  // A scope of 10 s whose soft deadline, after 4 s, was 5 ms ago.
+  Warnings::Scope scope(const std::string& name) {
+    Warnings::Scope scope;
+    ScopeTerms& terms = scope.passed.scope.terms;
+    scope.passed.scope.name = name;
+    scope.passed.when = {now.ns - 5'000'000};
+    scope.passed.noticed = now;
+    scope.passed.reason = "why";
+    terms.acquired = {scope.passed.when.ns - 4'000'000'000};
+    terms.deadline = terms.acquired + 10s;
+    terms.timeout = 10s;
+    scope.is_open = [this] { return is_open; };
+    return scope;
+  }
+  void start(std::vector<std::string> names) {
+    std::vector<Warnings::Scope> scopes;
+    for (const std::string& name : names) {
+      scopes.push_back(scope(name));
+    }
+    warnings.start(worker, std::move(scopes), now);
+  }
+
+  // What the side threads have brought within a bound.
+  void deliver() {
+    pollfd news{side_threads.event_fd(), POLLIN, 0};
+    REQUIRE(::poll(&news, 1, 10'000) == 1);
+    side_threads.deliver();
+  }
+
+  std::vector<std::string> lines() {
+    REQUIRE(log->drain(10s));
+    std::ifstream file(folder.file("log"));
+    std::vector<std::string> lines;
+    for (std::string line; std::getline(file, line);) {
+      lines.push_back(line);
+    }
+    return lines;
+  }
+
+  const KillPolicy policy;
+  const Instant now = Instant::now();
+  bool is_open = true;
+  Child child;
+  FactsCell facts = std::make_shared<std::optional<WorkerFacts>>(WorkerFacts{});
+  WorkerIdentity worker = identity_of(child);
+  TempFolder folder;
+  std::unique_ptr<RecordLog> log = [this] {
+    RecordLog::Settings settings;
+    settings.path = folder.file("log");
+    settings.max_bytes = 1 << 30;
+    return std::move(*RecordLog::open(settings));
+  }();
+  Records records{RecordOrigin::of_this_process()};
+  SideThreads side_threads;
+  Warnings warnings;
+};
+
+bool has(const std::string& line, std::string_view part) {
+  return line.find(part) != line.npos;
+}
+
+// Keeps every side thread busy for as long as it lives.
+class BusyThreads {
+ public:
+  explicit BusyThreads(SideThreads& threads) {
+    for (int i = 0; i < SideThreads::kMaxSideThreads; ++i) {
+      threads.run([end = ended_]() -> SideThreads::Delivery {
+        end.wait();
+        return [] {};
+      });
+    }
+  }
+  ~BusyThreads() { end_.set_value(); }
+  BusyThreads(const BusyThreads&) = delete;
+  BusyThreads& operator=(const BusyThreads&) = delete;
+
+ private:
+  std::promise<void> end_;
+  const std::shared_future<void> ended_ = end_.get_future().share();
+};
+
+}  // namespace
+
+TEST_CASE("A warning waits for its evidence and carries it") {
+  Stage stage;
+  stage.start({"forward"});
+  CHECK(stage.warnings.advance(stage.now) == stage.now + 2s);
+  CHECK(stage.lines().empty());
+  stage.deliver();
+  CHECK(stage.warnings.advance(stage.now + 1ms).is_never());
+  const auto lines = stage.lines();
+  REQUIRE(lines.size() == 1);
+  for (const char* part : {R"("event":"warned")", R"("scope":"forward")", R"("reason":"why")",
+                           R"("timeout_s":10,)", R"("elapsed_s":4.005)", R"("soft_s":4)",
+                           R"("overdue_ms":5)", R"("threads":[{"tid":)", R"("state":"S")"}) {
+    CAPTURE(part);
+    CHECK(has(lines[0], part));
+  }
+  CHECK(has(lines[0], fmt::format("\"soft_mono_ns\":{}", stage.now.ns - 5'000'000)));
+  CHECK(has(lines[0], fmt::format("\"pid\":{}", stage.child.pid())));
+  CHECK_FALSE(has(lines[0], "omitted"));
+}
+
+TEST_CASE("Evidence that does not come holds a warning up for its bound and no longer") {
+  Stage stage;
+  const BusyThreads busy(stage.side_threads);
+  stage.start({"forward"});
+  stage.warnings.advance(stage.now);
+  stage.warnings.advance({(stage.now + 2s).ns - 1});
+  CHECK(stage.lines().empty());
+  CHECK(stage.warnings.advance(stage.now + 2s).is_never());
+  REQUIRE(stage.lines().size() == 1);
+  CHECK(has(stage.lines()[0], R"("missing":"it was not in after 2s")"));
+  CHECK_FALSE(has(stage.lines()[0], "threads"));
+}
+
+TEST_CASE("Without evidence a warning waits only for who the worker is") {
+  Stage stage(false);
+  stage.facts->reset();
+  stage.start({"forward"});
+  CHECK(stage.warnings.advance(stage.now) == stage.now + KillLadder::kFactsLimit);
+  CHECK(stage.lines().empty());
+  WorkerFacts facts;
+  facts.rank = 3;
+  *stage.facts = facts;
+  stage.warnings.advance(stage.now);
+  REQUIRE(stage.lines().size() == 1);
+  CHECK(has(stage.lines()[0], R"("rank":3)"));
+  CHECK_FALSE(has(stage.lines()[0], "missing"));
+}
+
+TEST_CASE("Scopes of one worker share what was seen of it") {
+  Stage stage;
+  stage.start({"outer", "inner"});
+  stage.warnings.advance(stage.now);
+  stage.deliver();
+  stage.warnings.advance(stage.now);
+  const auto lines = stage.lines();
+  REQUIRE(lines.size() == 2);
+  CHECK(has(lines[0], "outer"));
+  CHECK(has(lines[0], "threads"));
+  CHECK(has(lines[1], "inner"));
+  CHECK_FALSE(has(lines[1], "threads"));
+  CHECK_FALSE(has(lines[1], "missing"));
+}
+
+TEST_CASE("What was seen after the scope was over is not told as its evidence") {
+  Stage stage;
+  stage.start({"forward"});
+  stage.warnings.advance(stage.now);
+  stage.is_open = false;
+  stage.deliver();
+  stage.warnings.advance(stage.now);
+  REQUIRE(stage.lines().size() == 1);
+  CHECK(has(stage.lines()[0], R"("missing":"the scope was over before it was in")"));
+  CHECK_FALSE(has(stage.lines()[0], "threads"));
+}
+
+TEST_CASE("A verdict or an end that comes first finds the warning written") {
+  Stage stage;
+  const Child other;
+  stage.start({"forward"});
+  stage.warnings.advance(stage.now);
+  stage.warnings.settle(*stage.identity_of(other).process, "another's");
+  CHECK(stage.lines().empty());
+  stage.warnings.settle(*stage.worker.process, "the worker ended first");
+  REQUIRE(stage.lines().size() == 1);
+  CHECK(has(stage.lines()[0], R"("missing":"the worker ended first")"));
+  stage.deliver();  // too late
+  CHECK(stage.warnings.advance(stage.now + 2s).is_never());
+  CHECK(stage.lines().size() == 1);
+}
+
+TEST_CASE("Warnings look at two workers at a time, and leave side threads for kills") {
+  Stage stage;
+  const BusyThreads busy(stage.side_threads);
+  std::vector<std::unique_ptr<Child>> children;
+  for (int i = 0; i < 5; ++i) {
+    children.push_back(std::make_unique<Child>());
+    stage.warnings.start(stage.identity_of(*children.back()), {stage.scope("forward")}, stage.now);
+  }
+  stage.warnings.advance(stage.now);
+  stage.warnings.advance(stage.now);
+  CHECK(stage.warnings.gathering() == 2);
+}
+
+TEST_CASE("Warnings that wait for their turn all get it") {
+  Stage stage;
+  std::vector<std::unique_ptr<Child>> children;
+  for (int i = 0; i < 5; ++i) {
+    children.push_back(std::make_unique<Child>());
+    stage.warnings.start(stage.identity_of(*children.back()), {stage.scope("forward")}, stage.now);
+  }
+  while (!stage.warnings.advance(stage.now).is_never()) {
+    stage.deliver();
+  }
+  const auto lines = stage.lines();
+  REQUIRE(lines.size() == 5);
+  for (const std::string& line : lines) {
+    CHECK(has(line, "threads"));
+  }
+}
+
+TEST_CASE("Of one worker a bounded number of warnings is recorded, and the rest counted") {
+  WarningLimit limit;
+  const Instant begin{1'000'000'000'000};
+  CHECK(limit.take(kMaxWarningsPerWorker - 1, begin).count == kMaxWarningsPerWorker - 1);
+  const auto last = limit.take(5, begin + 1s);
+  CHECK(last.count == 1);
+  CHECK(last.omitted == 0);
+  CHECK(limit.take(3, begin + (kWarningPeriod - 1ns)).count == 0);
+  const auto next = limit.take(2, begin + kWarningPeriod);
+  CHECK(next.count == 2);
+  CHECK(next.omitted == 7);
+  CHECK(limit.take(1, begin + kWarningPeriod).omitted == 0);
+}
+
+TEST_CASE("What waits when the server stops is written") {
+  Stage stage;
+  stage.start({"forward"});
+  stage.warnings.settle_all("the server was stopped first");
+  REQUIRE(stage.lines().size() == 1);
+  CHECK(has(stage.lines()[0], R"("missing":"the server was stopped first")"));
+}

@@ -1,0 +1,109 @@
+// The server's warnings: scopes whose soft deadline has passed, told while their worker still
+// lives. A turn comes to them last: no verdict waits for a warning, and a scope whose deadline has
+// passed as well has got its verdict and nothing else. SPDX-License-Identifier: MIT
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "common/duration_text.hpp"
+#include "common/soft_deadline.hpp"
+#include "timer_server/server.hpp"
+
+namespace filetimer {
+
+void Server::note_soft_due(const Worker& worker, const std::shared_ptr<WorkerPage>& page,
+                           const std::vector<WorkerPage::Due>& slots) {
+  for (const WorkerPage::Due& slot : slots) {
+    soft_due_.push_back({worker.process, page, slot});
+  }
+}
+
+void Server::warn(Instant woke) {
+  std::unordered_map<Worker*, std::vector<Warnings::Scope>> of_worker;
+  if (table_.next_deadline() <= woke) {
+    for (const TimerTable::SoftDue& due : table_.take_soft_due(woke)) {
+      of_worker[due.scope->worker].push_back(warning_of(*due.scope, due.soft));
+    }
+  }
+  for (const SoftDueSlot& due : std::exchange(soft_due_, {})) {
+    Worker* const worker = table_.find_worker(due.process->pid);
+    if (worker == nullptr || worker->process != due.process) {
+      continue;  // it has ended since the scan
+    }
+    if (auto warning = warning_on_page(due)) {
+      of_worker[worker].push_back(std::move(*warning));
+    }
+  }
+  const Instant now = Instant::now();
+  for (auto& [worker, scopes] : of_worker) {
+    if (!worker->process->is_alive()) {
+      continue;  // its end is on its way to us, and decides
+    }
+    std::ranges::stable_sort(scopes, {}, [](const auto& scope) { return scope.passed.when; });
+    const WarningLimit::Share share = worker->warning_limit.take(scopes.size(), now);
+    if (share.count > 0) {
+      scopes.resize(share.count);
+      scopes.front().passed.omitted = share.omitted;
+      warnings_.start(WorkerIdentity::of(*worker), std::move(scopes), now);
+    }
+  }
+}
+
+Warnings::Scope Server::warning_of(const Scope& scope, Instant soft) {
+  Warnings::Scope warning;
+  warning.passed = {ScopeView::of(scope), soft, Instant::now(), reason_of(scope.terms)};
+  warning.is_open = [this, process = scope.worker->process, id = std::string(scope.id()),
+                     acquired = scope.terms.acquired] {
+    Worker* const worker = table_.find_worker(process->pid);
+    const Scope* const open =
+        worker != nullptr && worker->process == process ? table_.find_scope(*worker, id) : nullptr;
+    return open != nullptr && open->terms.acquired == acquired;
+  };
+  return warning;
+}
+
+// None when it was released or renewed since the scan.
+std::optional<Warnings::Scope> Server::warning_on_page(const SoftDueSlot& due) const {
+  const auto reading = due.page->read(due.slot.slot, due.slot.word);
+  if (!reading) {
+    return std::nullopt;
+  }
+  Warnings::Scope warning;
+  const ScopeView scope = view_of(*reading);
+  warning.passed = {scope, due.slot.deadline, Instant::now(), reason_of(scope.terms)};
+  warning.is_open = [page = due.page, slot = due.slot] {
+    return page->read(slot.slot, slot.word).has_value();
+  };
+  return warning;
+}
+
+std::string Server::reason_of(const ScopeTerms& terms) const {
+  return terms.soft_ms != 0
+             ? fmt::format("its soft deadline of {} has passed",
+                           duration_text(std::chrono::milliseconds{terms.soft_ms}))
+             : fmt::format("{} of its timeout has passed (--warn-at)", *settings_.warn_at);
+}
+
+// At the start: what a server before this one has told is not told again.
+void Server::recall_warnings(const PastWarnings& past) {
+  if (past.empty()) {
+    return;
+  }
+  table_.for_each_worker([&](Worker& worker) {
+    for (Scope& scope : worker.by_age) {
+      if (past.contains(*worker.process, ScopeView::of(scope), scope.next)) {
+        table_.note_warned(scope);
+      }
+    }
+    for (const auto& page : worker.pages) {
+      page->recall_warnings([&](const SlotReading& reading) {
+        const ScopeView scope = view_of(reading);
+        return past.contains(
+            *worker.process, scope,
+            soft_time(reading.started, scope.terms.deadline, reading.soft_ms, warn_at_));
+      });
+    }
+  });
+}
+
+}  // namespace filetimer
