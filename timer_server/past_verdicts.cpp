@@ -111,7 +111,9 @@ PastRecords read_past_records(const std::string& log_path, std::string_view boot
     const bool is_end = line.find("\"event\":\"killed\"") != line.npos;
     const bool is_evidence = line.find("\"event\":\"evidence\"") != line.npos;
     const bool is_late = line.find("\"event\":\"released_late\"") != line.npos;
-    const bool is_warning = line.find("\"soft_mono_ns\":") != line.npos;
+    // Others are not about a soft deadline.
+    const bool is_warning = line.find("\"event\":\"warned\"") != line.npos &&
+                            line.find("\"soft_mono_ns\":") != line.npos;
     dom::element record;
     if ((!is_verdict && !is_warning && !is_end && !is_evidence && !is_late) ||
         parser.parse(line.data(), line.size()).get(record) != simdjson::SUCCESS ||

@@ -170,7 +170,6 @@ void Server::turn() {
   save_pages();
   if (ending_by_.is_never()) {
     judge(woke);
-    warn(woke);
   }
   const Instant now = Instant::now();
   if (now >= next_sweep_) {
@@ -182,6 +181,7 @@ void Server::turn() {
     look_at_halted(now);
   }
   const Instant ladder_next = ladder_.advance(now);
+  warn(woke);
   if (now >= stop_by_) {
     ladder_.give_up();
   }

@@ -36,8 +36,8 @@ void Server::warn(Instant woke) {
   }
   const Instant now = Instant::now();
   for (auto& [worker, scopes] : of_worker) {
-    if (!worker->process->is_alive()) {
-      continue;  // its end is on its way to us, and decides
+    if (worker->dying || !worker->process->is_alive()) {
+      continue;  // its end decides, which is on its way to us
     }
     std::ranges::stable_sort(scopes, {}, [](const auto& scope) { return scope.passed.when; });
     const WarningLimit::Share share = worker->warning_limit.take(scopes.size(), now);
@@ -65,6 +65,7 @@ Warnings::Scope Server::warning_of(const Scope& scope, Instant soft) {
 // None when it was released or renewed since the scan.
 std::optional<Warnings::Scope> Server::warning_on_page(const SoftDueSlot& due) const {
   const auto reading = due.page->read(due.slot.slot, due.slot.word);
+  due.page->let_go_of_names();
   if (!reading) {
     return std::nullopt;
   }
@@ -72,7 +73,7 @@ std::optional<Warnings::Scope> Server::warning_on_page(const SoftDueSlot& due) c
   const ScopeView scope = view_of(*reading);
   warning.passed = {scope, due.slot.deadline, Instant::now(), reason_of(scope.terms)};
   warning.is_open = [page = due.page, slot = due.slot] {
-    return page->read(slot.slot, slot.word).has_value();
+    return page->is_open(slot.slot, slot.word);
   };
   return warning;
 }

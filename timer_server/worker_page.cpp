@@ -211,6 +211,16 @@ std::optional<SlotReading> WorkerPage::read(std::size_t slot, std::int64_t word)
   return is_whole_ ? reading : std::nullopt;
 }
 
+bool WorkerPage::is_open(std::size_t slot, std::int64_t word) {
+  std::int64_t now = slot_word::kFree;
+  guarded([&] { now = read_deadline(layout_.slot(slot)); });
+  return is_whole_ && now == word;
+}
+
+void WorkerPage::let_go_of_names() {
+  ::madvise(layout_.base() + kNamesAt, kStatisticsAt - kNamesAt, MADV_DONTNEED);
+}
+
 bool WorkerPage::was_released_late(std::size_t slot, std::int64_t word) {
   std::int64_t now = 0;
   guarded([&] { now = read_deadline(layout_.slot(slot)); });
@@ -255,9 +265,8 @@ std::vector<SlotReading> WorkerPage::read_those(Wanted&& wanted) {
       readings.push_back(std::move(*reading));
     }
   });
-  // Names lie on memory pages of their own: mapped on, they would cost one for each worker.
   if (!readings.empty()) {
-    ::madvise(layout_.base() + kNamesAt, kStatisticsAt - kNamesAt, MADV_DONTNEED);
+    let_go_of_names();
   }
   return is_whole ? readings : std::vector<SlotReading>{};
 }

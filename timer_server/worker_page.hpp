@@ -74,6 +74,10 @@ class WorkerPage {
   bool try_expire(std::size_t slot, std::int64_t word);
   // The slot under that word: as open, or as judged.
   std::optional<SlotReading> read(std::size_t slot, std::int64_t word);
+  // Open under just that word.
+  [[nodiscard]] bool is_open(std::size_t slot, std::int64_t word);
+  // Names lie on memory pages of their own: mapped on, they would cost one for each worker.
+  void let_go_of_names();
   // Of a slot that was judged under `word`.
   [[nodiscard]] bool was_released_late(std::size_t slot, std::int64_t word);
   void finish(std::size_t slot, std::int64_t word);

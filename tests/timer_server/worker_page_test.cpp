@@ -90,7 +90,10 @@ TEST_CASE("A scan finds what is to be warned about, once, and wakes for it in ti
   CHECK(stage.page->scan({8'999}, kForever, due, soft) == Instant{9'000});
   CHECK(soft.slots.empty());
   CHECK(due.empty());
+  CHECK(stage.page->is_open(0, 9'000));
+  CHECK_FALSE(stage.page->is_open(0, 9'001));
   CHECK(try_release(stage.slot(0), 9'000));
+  CHECK_FALSE(stage.page->is_open(0, 9'000));
   CHECK(stage.page->scan({9'000}, kForever, due, soft) == Instant{1'001'000});
   CHECK(stage.page->scan({1'001'000}, kForever, due, soft) == Instant{2'001'000});
   REQUIRE(soft.slots.size() == 1);
