@@ -195,8 +195,8 @@ void Server::turn() {
     return;
   }
   Instant next =
-      std::min({ladder_next, warnings_next, hooks_next, next_sweep_, next_halt_look_, rejections_.next_report(),
-                read_again_, reap_again_, reap_strangers_at_});
+      std::min({ladder_next, warnings_next, hooks_next, next_sweep_, next_halt_look_,
+                rejections_.next_report(), read_again_, reap_again_, reap_strangers_at_});
   next = ending_by_.is_never() ? std::min({next, scan_wanted_ ? Instant{} : next_scan_,
                                            table_.next_deadline(), stop_by_})
                                : std::min(next, ending_by_);

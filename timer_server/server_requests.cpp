@@ -8,8 +8,8 @@
 
 #include "common/limits.hpp"
 #include "common/scope_name.hpp"
-#include "timer_server/hardening.hpp"
 #include "common/soft_deadline.hpp"
+#include "timer_server/hardening.hpp"
 #include "timer_server/messages.hpp"
 #include "timer_server/server.hpp"
 

@@ -141,9 +141,9 @@ Scope* TimerTable::find_scope(Worker& worker, std::string_view id) {
 }
 
 void TimerTable::postpone(Scope& scope, Instant until) {
-  by_deadline_.erase(by_deadline_.iterator_to(scope));
+  const bool is_warned = scope.next == scope.terms.deadline;
   scope.terms.deadline = until;
-  by_deadline_.insert(scope);
+  look_at(scope, is_warned ? until : next_of(scope.terms));
   if (scope.worker->wire_page && !until.is_never()) {
     scope.worker->wire_page->renew(scope.slot, scope.terms);
   }

@@ -149,7 +149,7 @@ class Server {
     std::string folder = "run";
     std::vector<std::string> command{};
     int in = -1;
-    int err_fd = -1;  // err() stays empty then
+    int err_fd = -1;        // err() stays empty then
     std::string program{};  // empty: server_path()
   };
 

@@ -96,7 +96,8 @@ struct Stage {
         KillLadder::Listener{
             .was_released = [](const Expiry&) { return false; },
             .on_signal = [](const Process&, bool) { return std::vector<std::string>{}; },
-            .on_end = [this](const KillOrder&, const KillEnd& end) { ended.push_back(end.verdict); }});
+            .on_end = [this](const KillOrder&,
+                             const KillEnd& end) { ended.push_back(end.verdict); }});
   }
 };
 
