@@ -119,7 +119,7 @@ TEST_CASE("A warning waits for its evidence and carries it") {
   REQUIRE(lines.size() == 1);
   for (const char* part : {R"("event":"warned")", R"("scope":"forward")", R"("reason":"why")",
                            R"("timeout_s":10,)", R"("elapsed_s":4.005)", R"("soft_s":4)",
-                           R"("overdue_ms":5)", R"("threads":[{"tid":)", R"("state":"S")"}) {
+                           R"("overdue_ms":5)", R"("threads":[{"tid":)", R"("state_name":")"}) {
     CAPTURE(part);
     CHECK(has(lines[0], part));
   }
