@@ -16,7 +16,7 @@ struct Warnings::Batch {
   Instant facts_until;
   Instant evidence_until;
   bool evidence_pending = false;
-  bool is_asked = false;  // a side thread has it to do
+  std::shared_ptr<Gathering> gathering;  // null: not begun, or at its end
   std::optional<Evidence> evidence;
 
   // When there is something to write; `now`: at once.
@@ -28,7 +28,7 @@ struct Warnings::Batch {
 
 Warnings::Warnings(const KillPolicy& policy, const Records& records, RecordLog& log,
                    SideThreads& side_threads)
-    : wants_evidence_(policy.evidence),
+    : level_(policy.evidence),
       evidence_timeout_(policy.evidence_timeout),
       records_(records),
       log_(log),
@@ -42,7 +42,7 @@ void Warnings::start(WorkerIdentity worker, std::vector<Scope> scopes, Instant n
   batch->scopes = std::move(scopes);
   batch->facts_until = now + KillLadder::kFactsLimit;
   batch->evidence_until = now + evidence_timeout_;
-  batch->evidence_pending = wants_evidence_;
+  batch->evidence_pending = level_ != EvidenceLevel::kNone;
   batches_.push_back(std::move(batch));
 }
 
@@ -61,7 +61,7 @@ Instant Warnings::advance(Instant now) {
     if (gathering() >= kMaxGatherings) {
       break;
     }
-    if (batch->evidence_pending && !batch->is_asked) {
+    if (batch->evidence_pending && !batch->gathering) {
       gather(batch);
     }
   }
@@ -69,17 +69,17 @@ Instant Warnings::advance(Instant now) {
 }
 
 void Warnings::gather(const std::shared_ptr<Batch>& batch) {
-  batch->is_asked = true;
-  side_threads_.run(
-      [weak = std::weak_ptr(batch), process = batch->worker.process, held = gathering_] {
-        Evidence evidence = gather_evidence(process->pid, process->start_time);
-        return [weak, evidence = std::move(evidence)] {
-          if (const auto waiting = weak.lock()) {
-            waiting->evidence = evidence;
-            waiting->evidence_pending = false;
-          }
-        };
-      });
+  // Python's stacks would take a signal.
+  batch->gathering = Gathering::start(side_threads_, batch->worker.process,
+                                      {level_, batch->evidence_until, std::nullopt},
+                                      [weak = std::weak_ptr(batch), held = gathering_] {
+                                        const auto waiting = weak.lock();
+                                        if (waiting && waiting->gathering) {
+                                          waiting->evidence = waiting->gathering->take();
+                                          waiting->evidence_pending = false;
+                                          waiting->gathering.reset();
+                                        }
+                                      });
 }
 
 void Warnings::settle(const Process& worker, std::string_view why) {
@@ -98,12 +98,15 @@ void Warnings::settle_all(std::string_view why) {
   }
 }
 
-void Warnings::write(const Batch& batch, std::string_view why_no_evidence) {
+void Warnings::write(Batch& batch, std::string_view why_no_evidence) {
+  if (batch.gathering) {
+    (void)batch.gathering->take();  // it need not go on
+  }
   bool is_told = false;
   for (const Scope& scope : batch.scopes) {
     Evidence none;
     const Evidence* evidence = nullptr;
-    if (!is_told && wants_evidence_) {
+    if (!is_told && level_ != EvidenceLevel::kNone) {
       evidence = &none;
       if (!batch.evidence) {
         none.missing = why_no_evidence;

@@ -12,6 +12,7 @@
 #include <string_view>
 #include <vector>
 
+#include "timer_server/evidence/gathering.hpp"
 #include "timer_server/kill_ladder.hpp"
 #include "timer_server/record_log.hpp"
 #include "timer_server/records.hpp"
@@ -24,7 +25,7 @@ class Warnings {
   // Workers that are looked at at one time, those included that never answer.
   static constexpr long kMaxGatherings = 2;
 
-  // `policy`: of evidence, whether it is wanted and for how long it is waited for.
+  // `policy`: of evidence, how much is wanted and for how long it is waited for.
   Warnings(const KillPolicy& policy, const Records& records, RecordLog& log,
            SideThreads& side_threads);
   ~Warnings();
@@ -52,15 +53,15 @@ class Warnings {
   struct Batch;
 
   void gather(const std::shared_ptr<Batch>& batch);
-  void write(const Batch& batch, std::string_view why_no_evidence);
+  void write(Batch& batch, std::string_view why_no_evidence);
 
-  const bool wants_evidence_;
+  const EvidenceLevel level_;
   const Duration evidence_timeout_;
   const Records& records_;
   RecordLog& log_;
   SideThreads& side_threads_;
   std::deque<std::shared_ptr<Batch>> batches_;  // in the order of their soft deadlines
-  // Held by each job that gathers, until it has ended or was dropped.
+  // Held by each gathering, until it has ended or was dropped.
   std::shared_ptr<const char> gathering_ = std::make_shared<const char>();
 };
 

@@ -19,7 +19,8 @@ namespace {
 
 struct Stage {
   explicit Stage(bool evidence = true)
-      : policy{.evidence = evidence}, warnings(policy, records, *log, side_threads) {}
+      : policy{.evidence = evidence ? EvidenceLevel::kProc : EvidenceLevel::kNone},
+        warnings(policy, records, *log, side_threads) {}
 
   WorkerIdentity identity_of(const Child& of) const {
     return {std::make_shared<const Process>(of.process()), facts};

@@ -267,25 +267,26 @@ TEST_CASE("A thread that ended is told once for each scope it left") {
 TEST_CASE("A deadline that was put off counts for as long as the slot says the same") {
   const Stage stage(with_scopes({1000, 2000}));
   std::vector<WorkerPage::Due> due;
+  WorkerPage::SoftDue soft;
   stage.page->postpone(0, 1000, {9000});
-  CHECK(stage.page->scan({1500}, kForever, due) == Instant{2000});
+  CHECK(stage.page->scan({1500}, kForever, due, soft) == Instant{2000});
   CHECK(due.empty());
   stage.page->postpone(1, 2000, Instant::never());
-  CHECK(stage.page->scan({8999}, kForever, due) == Instant{9000});
+  CHECK(stage.page->scan({8999}, kForever, due, soft) == Instant{9000});
   CHECK(due.empty());
-  CHECK(stage.page->scan({9000}, kForever, due).is_never());
+  CHECK(stage.page->scan({9000}, kForever, due, soft).is_never());
   REQUIRE(due.size() == 1);
   CHECK(due[0].deadline == Instant{9000});
   CHECK(due[0].word == 1000);  // what the verdict is exchanged against
   // A renewal: its own deadline counts again.
   due.clear();
   REQUIRE(try_renew(stage.slot(0), 1000, 3000));
-  CHECK(stage.page->scan({3000}, kForever, due).is_never());
+  CHECK(stage.page->scan({3000}, kForever, due, soft).is_never());
   CHECK(due.size() == 1);
   // And the old one is forgotten, though the same number should come back.
   due.clear();
   REQUIRE(try_renew(stage.slot(0), 3000, 1000));
-  CHECK(stage.page->scan({1000}, kForever, due).is_never());
+  CHECK(stage.page->scan({1000}, kForever, due, soft).is_never());
   CHECK(due.size() == 1);
 }
 
@@ -307,7 +308,8 @@ TEST_CASE("Time is given to every open scope of a page, with what it was granted
   CHECK(seen == std::vector<std::pair<std::int64_t, std::int64_t>>{
                     {1500, 500}, {3000, 2000}, {3000, 2000}});
   std::vector<WorkerPage::Due> due;
-  CHECK(stage.page->scan({1599}, Duration{2000}, due) == Instant{1600});
+  WorkerPage::SoftDue soft;
+  CHECK(stage.page->scan({1599}, Duration{2000}, due, soft) == Instant{1600});
   CHECK(due.empty());
   stage.page->postpone_all(Duration{2000}, [&](const WorkerPage::OpenSlot& open) {
     CHECK(open.is_extended);
