@@ -18,9 +18,9 @@ using std::chrono::milliseconds;
 constexpr Duration kLeastTime = milliseconds{100};
 // Between the end of a helper and the time at which the worker must be free.
 constexpr Duration kLettingGo = milliseconds{20};
-// Without stacks a closer look is the CPU sample alone. When so many workers wait for theirs, the
-// next ones are signalled without.
-constexpr std::size_t kMaxSampled = 64;
+// Without stacks a closer look is the CPU sample alone. While so many workers wait for evidence,
+// the others are signalled without it.
+constexpr std::size_t kMaxSampled = 32;
 
 double millis(Duration duration) {
   return std::chrono::duration<double, std::milli>(duration).count();
@@ -51,9 +51,10 @@ std::shared_ptr<Gathering> Gathering::start(SideThreads& side_threads,
       if (!is_open) {
         return;
       }
+      const std::size_t others = gathering->side_threads_.waiting(SideThreads::Lane::kQuick) +
+                                 gathering->side_threads_.waiting(SideThreads::Lane::kSlow);
       const bool is_crowded =
-          gathering->options_.level == EvidenceLevel::kProc &&
-          gathering->side_threads_.waiting(SideThreads::Lane::kSlow) >= kMaxSampled;
+          gathering->options_.level == EvidenceLevel::kProc && others >= kMaxSampled;
       if (has_ended || is_crowded) {
         gathering->finish(is_crowded ? "no CPU sample: too many workers expired at once" : "");
         return;
