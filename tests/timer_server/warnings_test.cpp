@@ -48,11 +48,15 @@ struct Stage {
     warnings.start(worker, std::move(scopes), now);
   }
 
-  // What the side threads have brought within a bound.
+  // Until nothing is gathered any more, within a bound.
   void deliver() {
-    pollfd news{side_threads.event_fd(), POLLIN, 0};
-    REQUIRE(::poll(&news, 1, 10'000) == 1);
-    side_threads.deliver();
+    const Instant until = Instant::now() + 10s;
+    while (warnings.gathering() > 0) {
+      REQUIRE(Instant::now() < until);
+      pollfd news{side_threads.event_fd(), POLLIN, 0};
+      ::poll(&news, 1, 10);
+      side_threads.deliver();
+    }
   }
 
   std::vector<std::string> lines() {
