@@ -47,6 +47,16 @@ class JsonWriter {
     return field(std::string_view{}, value);
   }
 
+  // A whole array.
+  template <class Range>
+  JsonWriter& array(std::string_view key, const Range& values) {
+    begin_array(key);
+    for (const auto& value : values) {
+      element(value);
+    }
+    return end_array();
+  }
+
   [[nodiscard]] std::size_t size() const { return text_.size(); }
   // The whole object, without a newline. The writer is spent.
   std::string finish() &&;

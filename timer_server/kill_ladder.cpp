@@ -19,6 +19,7 @@ enum class Stage {
   kRecorded,   // the verdict is in the log's queue; waiting for the disk and for evidence
   kSignalled,  // the first signal is sent; grace runs
   kKilled,     // SIGKILL is sent
+  kLastLook,   // it did not die in time: what holds it is being looked at
   kEnded,
 };
 
@@ -47,6 +48,7 @@ struct KillLadder::Kill {
   Instant evidence_until;
   std::uint64_t record_number = 0;
   std::shared_ptr<Gathering> gathering;  // null: the evidence is in, or not wanted
+  std::optional<Evidence> last_look;     // of a worker that does not die
   bool hurried = false;
   bool ends_in_sigkill = false;        // known once it was signalled
   std::vector<std::string> cancelled;  // the worker's other scopes, ended by this kill
@@ -130,7 +132,9 @@ bool KillLadder::step(const std::shared_ptr<Kill>& kill, Instant now) {
       return send_first_signal(*kill, now);
     case Stage::kSignalled:
     case Stage::kKilled:
-      return wait_for_death(*kill, now);
+      return wait_for_death(kill, now);
+    case Stage::kLastLook:
+      return look_a_last_time(*kill, now);
     case Stage::kEnded:
       break;
   }
@@ -290,7 +294,8 @@ void KillLadder::watch(const Process& process) const {
   ::epoll_ctl(deaths_.get(), EPOLL_CTL_ADD, process.pidfd.get(), &event);
 }
 
-bool KillLadder::wait_for_death(Kill& kill, Instant now) {
+bool KillLadder::wait_for_death(const std::shared_ptr<Kill>& held, Instant now) {
+  Kill& kill = *held;
   if (!kill.worker_died && !kill.worker().is_alive()) {
     kill.worker_died = Instant::now();  // `now` may be from before the signal
   }
@@ -309,7 +314,31 @@ bool KillLadder::wait_for_death(Kill& kill, Instant now) {
     kill.next_step_at = kill.signals.back().when.mono + policy_.kill_wait;
     return true;
   }
-  end_as_it_stands(kill, alive);
+  if (kill.worker_died || kill.signals.back().signal != SIGKILL) {
+    end_as_it_stands(kill, alive);
+    return true;
+  }
+  kill.stage = Stage::kLastLook;
+  kill.next_step_at = now + policy_.evidence_timeout;
+  kill.gathering = Gathering::start(
+      side_threads_, kill.order.worker.process,
+      {EvidenceLevel::kProc, kill.next_step_at, std::nullopt}, [weak = std::weak_ptr(held)] {
+        if (const auto waiting = weak.lock(); waiting && waiting->gathering) {
+          waiting->last_look = waiting->gathering->take();
+          waiting->gathering.reset();
+        }
+      });
+  return true;
+}
+
+// A worker that SIGKILL did not end: what the kernel says of it, and then that it is unkillable.
+bool KillLadder::look_a_last_time(Kill& kill, Instant now) {
+  if (!kill.worker().is_alive()) {
+    kill.worker_died = Instant::now();
+  } else if (kill.gathering && now < kill.next_step_at) {
+    return false;
+  }
+  end_as_it_stands(kill, kill.alive());
   return true;
 }
 
@@ -320,6 +349,9 @@ void KillLadder::end_as_it_stands(Kill& kill, const std::vector<pid_t>& alive) {
             ? std::string{}
             : fmt::format("of those signalled with it, still alive: {}", fmt::join(alive, ", ")));
   } else if (kill.signals.back().signal == SIGKILL) {
+    if (kill.gathering) {
+      kill.last_look = kill.gathering->take();
+    }
     end(kill, KillVerdict::kUnkillable,
         fmt::format("still alive after SIGKILL: {}", why_alive(kill.worker().pid)));
   } else {
@@ -352,7 +384,7 @@ void KillLadder::look_again(Kill& kill) {
 KillLadder::Kill* KillLadder::other_kill_of(const Kill& kill) const {
   for (const auto& other : kills_) {
     if (other.get() != &kill && &other->worker() == &kill.worker() &&
-        (other->stage == Stage::kSignalled || other->stage == Stage::kKilled)) {
+        other->stage >= Stage::kSignalled && other->stage != Stage::kEnded) {
       return other.get();
     }
   }
@@ -423,6 +455,9 @@ void KillLadder::end(Kill& kill, KillVerdict verdict, std::string_view reason) {
   outcome.signals = kill.signals;
   outcome.reason = reason;
   outcome.cancelled = kill.cancelled;
+  if (kill.last_look && verdict == KillVerdict::kUnkillable) {
+    outcome.held_by = &*kill.last_look;
+  }
   if (kill.worker_died) {
     outcome.dead_after = *kill.worker_died - kill.first_signal;
   }

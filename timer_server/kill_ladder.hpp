@@ -109,7 +109,8 @@ class KillLadder {
   bool record_verdict(const std::shared_ptr<Kill>& kill, Instant now);
   void note_late(Kill& kill, Expiry& expiry, Instant now);
   bool send_first_signal(Kill& kill, Instant now);
-  bool wait_for_death(Kill& kill, Instant now);
+  bool wait_for_death(const std::shared_ptr<Kill>& held, Instant now);
+  bool look_a_last_time(Kill& kill, Instant now);
   void gather(const std::shared_ptr<Kill>& kill);
   void end_gathering(Kill& kill);
   void send(Kill& kill, int signal);

@@ -96,6 +96,25 @@ std::string_view result_name(HookResult result) {
   return "unknown";
 }
 
+// What keeps a process from dying: of the thread that cannot be interrupted, where there is one.
+void write_hold(JsonWriter& json, const Evidence& evidence) {
+  const auto stuck = std::ranges::find_if(
+      evidence.threads, [](const ThreadEvidence& thread) { return thread.state == 'D'; });
+  const auto held = stuck != evidence.threads.end() ? stuck : evidence.threads.begin();
+  if (held != evidence.threads.end()) {
+    json.field("state", std::string_view(&held->state, 1));
+    if (!held->wchan.empty()) {
+      json.field("wchan", held->wchan);
+    }
+    if (!held->stack.empty()) {
+      json.array("kernel_stack", held->stack);
+    }
+  }
+  if (!evidence.devices.empty()) {
+    json.array("devices", evidence.devices);
+  }
+}
+
 }  // namespace
 
 std::string_view verdict_name(KillVerdict verdict) {
@@ -269,12 +288,11 @@ std::string Records::killed(const WorkerIdentity& worker, const Expiry& expiry,
   if (!outcome.reason.empty()) {
     json.field("reason", outcome.reason);
   }
+  if (outcome.held_by != nullptr) {
+    write_hold(json, *outcome.held_by);
+  }
   if (!outcome.cancelled.empty()) {
-    json.begin_array("cancelled");
-    for (const std::string& scope : outcome.cancelled) {
-      json.element(scope);
-    }
-    json.end_array();
+    json.array("cancelled", outcome.cancelled);
   }
   return std::move(json).finish();
 }

@@ -137,6 +137,7 @@ class Records {
     std::optional<Duration> dead_after;
     std::string_view reason;
     std::span<const std::string> cancelled;
+    const Evidence* held_by = nullptr;  // of a worker that is unkillable: what was seen of it
   };
   std::string killed(const WorkerIdentity& worker, const Expiry& expiry,
                      const Outcome& outcome) const;

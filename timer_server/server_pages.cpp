@@ -344,7 +344,7 @@ bool Server::take_due(Worker& worker, const std::shared_ptr<WorkerPage>& page,
   if (runs_another_program(*worker.process, *page)) {
     return false;
   }
-  if (puts_off_page(worker, *page, candidates)) {
+  if (!candidates.empty() && puts_off_page(worker, *page, candidates)) {
     return true;
   }
   for (const WorkerPage::Due& candidate : candidates) {

@@ -211,7 +211,7 @@ TEST_CASE("a spinning worker dies as well as a sleeping one") {
 
 TEST_CASE("a stopped worker gets SIGCONT behind the signal, so that the signal reaches it") {
   const TempDir temp;
-  Server server(temp);
+  Server server(temp, {"--stopped", "kill"});
   Worker worker("block");
   worker.signal(SIGSTOP);
   worker.wait_until_stopped();

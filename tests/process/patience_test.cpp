@@ -256,6 +256,47 @@ TEST_CASE("a worker that its cgroup has frozen is put off") {
   CHECK(watched.worker->status() == killed_by(SIGKILL));
 }
 
+TEST_CASE("a worker that SIGKILL does not end is told of as unkillable, with what holds it") {
+  const TempDir temp;
+  Server server(temp, {"--stopped", "kill", "--kill-wait", "100ms", "--evidence", "none"});
+  const WatchedWorker watched(server, true);
+  Worker& worker = *watched.worker;
+  // It dies of a signal only as far as this thread, its tracer, lets it.
+  REQUIRE(::ptrace(PTRACE_SEIZE, worker.pid(), nullptr, PTRACE_O_TRACEEXIT) == 0);
+  worker.ask("open 0 step 1");
+  worker.tell("hint");
+  const Record killed = server.wait_for("killed", worker.pid());
+  CHECK(killed.text("verdict") == "unkillable");
+  CHECK(killed.signals() == std::vector<int>{SIGKILL});
+  CHECK(killed.at("dead_after_ms").is_null());
+  CHECK(killed.text("state") == "t");
+  CHECK(killed.text("reason").starts_with("still alive after SIGKILL"));
+  CHECK(worker.is_alive());
+  CHECK(server.stop() == exited(8));
+  REQUIRE(::ptrace(PTRACE_DETACH, worker.pid(), nullptr, nullptr) == 0);
+  CHECK(worker.status() == killed_by(SIGKILL));
+}
+
+TEST_CASE("a worker that dies at last, after it was called unkillable, is no reason for exit 8") {
+  const Freezer freezer;
+  if (!freezer || !freezer.holds_the_dying()) {
+    MESSAGE("no freezer of cgroups version 1 here: not tried");
+    return;
+  }
+  const TempDir temp;
+  Server server(temp, {"--stopped", "kill", "--kill-wait", "100ms"});
+  const WatchedWorker watched(server, true);
+  watched.acquire_step(500ms);
+  freezer.freeze(watched.worker->pid());
+  const Record killed = server.wait_for("killed", watched.worker->pid());
+  CHECK(killed.text("verdict") == "unkillable");
+  CHECK(killed.text("state") == "D");
+  CHECK(watched.worker->is_alive());
+  freezer.thaw();
+  CHECK(watched.worker->status() == killed_by(SIGKILL));
+  CHECK(server.stop() == exited(0));
+}
+
 TEST_CASE("a server that was stopped past a deadline gives the time back, once") {
   for (const bool with_page : {false, true}) {
     CAPTURE(with_page);

@@ -202,11 +202,7 @@ void write_evidence(JsonWriter& json, const Evidence& evidence) {
       json.field("state", std::string_view(&child.state, 1)).end_object();
     }
     json.end_array();
-    json.begin_array("devices");
-    for (const std::string& device : evidence.devices) {
-      json.element(device);
-    }
-    json.end_array();
+    json.array("devices", evidence.devices);
     if (evidence.held_ms) {
       json.fixed("held_ms", *evidence.held_ms, 3);
     }
