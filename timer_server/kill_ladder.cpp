@@ -220,7 +220,8 @@ bool KillLadder::send_first_signal(Kill& kill, Instant now) {
   // Before the last look at who was released: finding them takes a while.
   std::vector<Process> companions;
   if (!policy_.dry_run && kill.worker().is_alive()) {
-    companions = companions_of(kill.worker(), policy_.mode, spared_);
+    // One look does: all of them are held before they are signalled, and looked for again.
+    companions = companions_of(kill.worker(), policy_.mode, spared_, 1);
   }
   for (Expiry& expiry : kill.order.expiries) {
     if (!expiry.released_at && listener_.was_released(expiry)) {
@@ -253,6 +254,7 @@ bool KillLadder::send_first_signal(Kill& kill, Instant now) {
   const bool is_last = terms.signal == SIGKILL || !terms.grace;
   kill.cancelled = listener_.on_signal(kill.worker(), kill.ends_in_sigkill);
   kill.companions = std::move(companions);
+  hold_all(kill);
   send(kill, terms.signal);
   kill.first_signal = kill.signals.back().when.mono;
   watch(kill.worker());
@@ -283,8 +285,15 @@ void KillLadder::send(Kill& kill, int signal) {
     }
     return true;
   };
+  // The worker last: with its end its process groups may be orphaned, and who is stopped in such a
+  // group gets SIGHUP from the kernel. For the same reason children come before their parents.
+  for (std::size_t i = kill.companions.size(); i-- > 0;) {
+    if (!to(kill.companions[i])) {
+      kill.companions.erase(kill.companions.begin() + static_cast<std::ptrdiff_t>(i));
+    }
+  }
   to(kill.worker());
-  std::erase_if(kill.companions, [&](const Process& process) { return !to(process); });
+  std::ranges::reverse(sent.pids);
   kill.signals.push_back(std::move(sent));
 }
 
@@ -308,7 +317,7 @@ bool KillLadder::wait_for_death(const std::shared_ptr<Kill>& held, Instant now) 
     return false;
   }
   if (kill.stage == Stage::kSignalled) {
-    look_again(kill);
+    hold_all(kill);
     send(kill, SIGKILL);
     kill.stage = Stage::kKilled;
     kill.next_step_at = kill.signals.back().when.mono + policy_.kill_wait;
@@ -361,12 +370,30 @@ void KillLadder::end_as_it_stands(Kill& kill, const std::vector<pid_t>& alive) {
   }
 }
 
+// A process that has a signal pending starts no other (fork() does not complete), so what is found
+// below those that are stopped is all there is: nothing is born between the look and the signal, to
+// live on as an orphan with the worker's memory and devices. SIGCONT comes behind the signal.
+void KillLadder::hold_all(Kill& kill) const {
+  if (policy_.mode == KillMode::kProcess) {
+    return;
+  }
+  kill.worker().send_signal(SIGSTOP);
+  std::size_t held = 0;
+  do {
+    for (; held < kill.companions.size(); ++held) {
+      kill.companions[held].send_signal(SIGSTOP);
+    }
+    look_again(kill);
+  } while (held < kill.companions.size() && held < kMaxTreeProcesses);
+}
+
 // What was started since the first look must not outlive the worker.
-void KillLadder::look_again(Kill& kill) {
-  std::vector<Process> found = companions_of(kill.worker(), policy_.mode, spared_);
+void KillLadder::look_again(Kill& kill) const {
+  std::vector<Process> found = companions_of(kill.worker(), policy_.mode, spared_, 1);
   if (policy_.mode == KillMode::kTree) {
     for (const Process& companion : kill.companions) {
-      std::ranges::move(companions_of(companion, policy_.mode, spared_), std::back_inserter(found));
+      std::ranges::move(companions_of(companion, policy_.mode, spared_, 1),
+                        std::back_inserter(found));
     }
   }
   for (Process& process : found) {

@@ -114,7 +114,8 @@ class KillLadder {
   void gather(const std::shared_ptr<Kill>& kill);
   void end_gathering(Kill& kill);
   void send(Kill& kill, int signal);
-  void look_again(Kill& kill);
+  void hold_all(Kill& kill) const;
+  void look_again(Kill& kill) const;
   [[nodiscard]] Kill* other_kill_of(const Kill& kill) const;
   void watch(const Process& process) const;
   void end_as_it_stands(Kill& kill, const std::vector<pid_t>& alive);

@@ -101,10 +101,10 @@ std::vector<Link> look_at_tree(pid_t root, std::span<const pid_t> spared) {
   return tree;
 }
 
-std::vector<Process> open_tree(const Process& worker, std::span<const pid_t> spared) {
+std::vector<Process> open_tree(const Process& worker, std::span<const pid_t> spared, int looks) {
   std::set<Link> known;
   std::vector<Process> found;
-  for (int look = 0; look < kMaxTreeLooks; ++look) {
+  for (int look = 0; look < looks; ++look) {
     bool news = false;
     for (const Link& link : look_at_tree(worker.pid, spared)) {
       if (!known.insert(link).second || contains(spared, link.second)) {
@@ -147,10 +147,10 @@ std::vector<Process> open_group(const Process& worker, std::span<const pid_t> sp
 }  // namespace
 
 std::vector<Process> companions_of(const Process& worker, KillMode mode,
-                                   std::span<const pid_t> spared) {
+                                   std::span<const pid_t> spared, int looks) {
   std::vector<Process> found;
   if (mode == KillMode::kTree) {
-    found = open_tree(worker, spared);
+    found = open_tree(worker, spared, looks);
   } else if (mode == KillMode::kGroup) {
     found = open_group(worker, spared);
   }

@@ -16,11 +16,11 @@ enum class KillMode { kTree, kGroup, kProcess };
 
 // The processes that `mode` adds to `worker` (which is not among them), never one of `spared`.
 // A tree is looked at until two looks agree (children come and go while one reads), at most
-// kMaxTreeLooks times. Processes that were reparented away before are not found.
-std::vector<Process> companions_of(const Process& worker, KillMode mode,
-                                   std::span<const pid_t> spared);
-
+// `looks` times. Processes that were reparented away before are not found.
 inline constexpr int kMaxTreeLooks = 4;
+std::vector<Process> companions_of(const Process& worker, KillMode mode,
+                                   std::span<const pid_t> spared, int looks = kMaxTreeLooks);
+
 // Of one worker; what is beyond is left to the second look before SIGKILL.
 inline constexpr std::size_t kMaxTreeProcesses = 16384;
 

@@ -1,7 +1,10 @@
 // The kill ladder: whom a kill hits, with what, in which order, and what the log says of it.
 // SPDX-License-Identifier: MIT
 #include <doctest/doctest.h>
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <poll.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <chrono>
@@ -40,6 +43,25 @@ TEST_CASE("a worker that ignores SIGTERM gets SIGKILL after the grace, and both 
   CHECK(mono_of_signal(killed, 1) - mono_of_signal(killed, 0) >= 200'000'000);
   CHECK(killed.number("dead_after_ms") >= 200);
   CHECK(server.wait_for("expired", worker.pid()).number("grace_s") == 0.2);
+}
+
+TEST_CASE("of a worker that is starting processes when it is killed none lives on") {
+  for (const int signal : {SIGKILL, SIGTERM}) {
+    CAPTURE(signal);
+    const TempDir temp;
+    Server server(temp, {"--grace", "20ms", "--evidence", "none"});
+    const std::string fifo = temp.path("held");
+    REQUIRE(::mkfifo(fifo.c_str(), 0600) == 0);
+    const filetimer::UniqueFd held(::open(fifo.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
+    Worker worker("fork-storm", {.args = {fifo}});
+    server.send(acquire(worker.pid(), "storm", 50ms, signal));
+    CHECK(worker.status().signal == signal);
+    CHECK(server.wait_for("killed", worker.pid()).text("verdict") == "dead");
+    // Nobody has the other end any more.
+    pollfd end{held.get(), POLLIN, 0};
+    CHECK(::poll(&end, 1, static_cast<int>(kBound.count())) == 1);
+    CHECK((end.revents & POLLHUP) != 0);
+  }
 }
 
 TEST_CASE("a worker that ends on the first signal gets no second one") {

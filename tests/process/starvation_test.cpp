@@ -31,6 +31,7 @@ std::unique_ptr<Child> busy_loop() {
   if (pid == 0) {
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
     ::alarm(::getppid() == parent ? kLastResortSeconds : 1);
+    ::close_range(STDERR_FILENO + 1, ~0U, 0);  // ends of the workers' pipes
     for (volatile unsigned spins = 0;;) {
       spins = spins + 1;
     }

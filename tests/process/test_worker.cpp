@@ -132,6 +132,19 @@ int tree(const Arguments&) {
   wait_for_ever();
 }
 
+// FIFO: starts children as fast as it can, each of which waits with the FIFO open.
+int fork_storm(const Arguments& args) {
+  constexpr int kMaxChildren = 3000;
+  if (::open(args.at(0).c_str(), O_WRONLY) < 0) {
+    return 92;
+  }
+  say("ready");
+  for (int i = 0; i < kMaxChildren; ++i) {
+    fork_off([] {});
+  }
+  wait_for_ever();
+}
+
 int ignore_term_tree(const Arguments& args) {
   std::signal(SIGTERM, SIG_IGN);  // which children inherit
   return tree(args);
@@ -381,6 +394,7 @@ int main(int argc, char** argv) {
       {"exit", exit_with},
       {"raise", raise_signal},
       {"tree", tree},
+      {"fork-storm", fork_storm},
       {"ignore-term-tree", ignore_term_tree},
       {"orphans", orphans},
       {"join-group", join_group},
