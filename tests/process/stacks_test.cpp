@@ -140,6 +140,25 @@ std::string missing_with_helper(const std::string& script, const std::string& ti
 
 }  // namespace
 
+TEST_CASE("a worker that the helper holds is not taken for one under a debugger") {
+  constexpr int kScopes = 150;
+  const TempDir temp;
+  Server server(temp, {"--evidence", "stacks"});
+  Worker worker("", stacks_worker("hang", 16));
+  // A scope expires every 2 ms, while stacks are read for those before it.
+  std::string lines;
+  for (int i = 0; i < kScopes; ++i) {
+    lines += acquire(worker.pid(), fmt::format("s{}", i), 50ms + i * 2ms, 0);
+  }
+  server.send(lines);
+  CHECK(wait_until([&] {
+    return count(server.records(), "killed", worker.pid()) == static_cast<std::size_t>(kScopes);
+  }));
+  const Records records = server.records();
+  CHECK(count(records, "deferred") == 0);
+  CHECK(std::ranges::any_of(records, [](const Record& r) { return r.has("held_ms"); }));
+}
+
 TEST_CASE("stacks name the functions that threads wait, spin and read in, and who uses the CPU") {
   const TempDir temp;
   const Server server(temp);
