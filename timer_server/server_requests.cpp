@@ -124,6 +124,11 @@ Result<Worker*> Server::worker_of(pid_t pid) {
       known->seen_alive_in = batch_;
       return known;
     }
+    // It has ended. What it wrote before that counts, its last release above all, unless the pid is
+    // somebody else's by now; its end is on its way to us.
+    if (!open_process(pid)) {
+      return known;
+    }
     bury(*known);
   }
   // Looking a stranger up takes a few system calls: not once a line for one who floods us.

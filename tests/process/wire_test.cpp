@@ -201,6 +201,26 @@ TEST_CASE("a worker that ends inside a scope by itself has left it open and is n
   CHECK(count(server.records(), "killed", worker.pid()) == 0);
 }
 
+TEST_CASE("a worker that renews, releases and ends at once has left nothing open") {
+  const TempDir temp;
+  Server server(temp);
+  Worker worker("block");
+  server.send(acquire_far(worker.pid(), "step"));
+  server.barrier();
+  // The server reads all of it after the worker's end.
+  server.process().signal(SIGSTOP);
+  server.process().wait_until_stopped();
+  server.send(acquire_far(worker.pid(), "step") + acquire_far(worker.pid(), "other"));
+  server.send(release(worker.pid(), "other") + release(worker.pid(), "step"));
+  worker.signal(SIGTERM);
+  CHECK(worker.status() == killed_by(SIGTERM));
+  server.process().signal(SIGCONT);
+  server.barrier();
+  CHECK(server.stop() == exited(0));
+  CHECK(count(server.records(), "left_open", worker.pid()) == 0);
+  CHECK(server.records().back().array("left").size() == 0);
+}
+
 TEST_CASE("a deadline of Infinity never comes") {
   const TempDir temp;
   Server server(temp);
