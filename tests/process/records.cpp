@@ -17,6 +17,11 @@ Value get(const Record& record, std::string_view key, simdjson::dom::element ele
   return value;
 }
 
+bool is_start_of_server(std::string_view text, std::size_t at) {
+  const std::string_view line = text.substr(at, text.find('\n', at) - at);
+  return line.find(R"("event":"server_started")") != line.npos;
+}
+
 }  // namespace
 
 Record::Record(std::string line)
@@ -100,8 +105,13 @@ Records read_log(const std::string& path) {
   Records records;
   std::size_t begin = 0;
   for (std::size_t end = text.find('\n'); end != text.npos; end = text.find('\n', begin)) {
-    records.emplace_back(text.substr(begin, end - begin));
+    const std::string line = text.substr(begin, end - begin);
     begin = end + 1;
+    // A server that is killed may leave half a line, which the next one ends before its first.
+    const bool is_torn = !line.ends_with('}') && is_start_of_server(text, begin);
+    if (!is_torn) {
+      records.emplace_back(line);
+    }
   }
   return records;
 }
