@@ -13,6 +13,7 @@
 #include <iterator>
 
 #include "tests/timer_server/temp_folder.hpp"
+#include "tests/timer_server/test_log.hpp"
 
 using namespace filetimer;
 using namespace std::chrono_literals;
@@ -76,12 +77,7 @@ struct Stage {
   TempFolder folder;
   const Instant now = Instant::now();
   FactsCell facts = std::make_shared<std::optional<WorkerFacts>>(WorkerFacts{});
-  std::unique_ptr<RecordLog> log = [this] {
-    RecordLog::Settings settings;
-    settings.path = folder.file("log");
-    settings.max_bytes = 1 << 30;
-    return std::move(*RecordLog::open(settings));
-  }();
+  std::unique_ptr<RecordLog> log = open_test_log(folder);
   Records records{RecordOrigin::of_this_process()};
   Hooks hooks;
 };
