@@ -43,7 +43,9 @@ std::string why_alive(pid_t pid) {
 struct KillLadder::Kill {
   KillOrder order;
   Stage stage = Stage::kFacts;
-  Instant next_step_at;  // when step() has something to do at the latest
+  std::uint64_t number = 0;
+  bool has_news = false;  // one of its processes has ended
+  Instant next_step_at;   // when step() has something to do at the latest
   Instant sync_until;
   Instant evidence_until;
   std::uint64_t record_number = 0;
@@ -94,19 +96,33 @@ KillLadder::~KillLadder() = default;
 void KillLadder::start(KillOrder order, Instant now) {
   auto kill = std::make_shared<Kill>();
   kill->order = std::move(order);
+  kill->number = ++last_number_;
   kill->next_step_at = now + kFactsLimit;
   kills_.push_back(std::move(kill));
 }
 
-void KillLadder::acknowledge_deaths() const {
-  // Deaths are seen by asking each pidfd; the epoll only wakes us, once for each.
+// Which kills lost a process: the others need not ask their pidfds, of which there may be
+// thousands.
+void KillLadder::note_deaths() {
   std::array<epoll_event, 64> events{};
-  while (::epoll_wait(deaths_.get(), events.data(), static_cast<int>(events.size()), 0) ==
-         static_cast<int>(events.size())) {
-  }
+  int count = 0;
+  do {
+    count = ::epoll_wait(deaths_.get(), events.data(), static_cast<int>(events.size()), 0);
+    for (int i = 0; i < count; ++i) {
+      const std::uint64_t number = events[static_cast<std::size_t>(i)].data.u64;
+      const auto kill = std::ranges::find_if(
+          kills_, [number](const auto& each) { return each->number == number; });
+      if (kill != kills_.end()) {
+        (*kill)->has_news = true;
+      }
+    }
+  } while (count == static_cast<int>(events.size()));
 }
 
 Instant KillLadder::advance(Instant now) {
+  if (!kills_.empty()) {
+    note_deaths();
+  }
   Instant next = Instant::never();
   do {
     one_ended_ = false;
@@ -257,9 +273,9 @@ bool KillLadder::send_first_signal(Kill& kill, Instant now) {
   hold_all(kill);
   send(kill, terms.signal);
   kill.first_signal = kill.signals.back().when.mono;
-  watch(kill.worker());
+  watch(kill, kill.worker());
   for (const Process& process : kill.companions) {
-    watch(process);
+    watch(kill, process);
   }
   kill.stage = is_last ? Stage::kKilled : Stage::kSignalled;
   kill.next_step_at = kill.first_signal + (is_last        ? policy_.kill_wait
@@ -297,14 +313,21 @@ void KillLadder::send(Kill& kill, int signal) {
   kill.signals.push_back(std::move(sent));
 }
 
-void KillLadder::watch(const Process& process) const {
+void KillLadder::watch(const Kill& kill, const Process& process) const {
   epoll_event event{};
   event.events = EPOLLIN | EPOLLONESHOT;  // it stays readable for ever: tell once
-  ::epoll_ctl(deaths_.get(), EPOLL_CTL_ADD, process.pidfd.get(), &event);
+  event.data.u64 = kill.number;
+  // An earlier kill of the same worker may have watched it.
+  if (::epoll_ctl(deaths_.get(), EPOLL_CTL_ADD, process.pidfd.get(), &event) != 0) {
+    ::epoll_ctl(deaths_.get(), EPOLL_CTL_MOD, process.pidfd.get(), &event);
+  }
 }
 
 bool KillLadder::wait_for_death(const std::shared_ptr<Kill>& held, Instant now) {
   Kill& kill = *held;
+  if (!std::exchange(kill.has_news, false) && now < kill.next_step_at) {
+    return false;
+  }
   if (!kill.worker_died && !kill.worker().is_alive()) {
     kill.worker_died = Instant::now();  // `now` may be from before the signal
   }
@@ -401,7 +424,7 @@ void KillLadder::look_again(Kill& kill) const {
       return known.pid == process.pid && known.start_time == process.start_time;
     };
     if (!is_same(kill.worker()) && std::ranges::none_of(kill.companions, is_same)) {
-      watch(process);
+      watch(kill, process);
       kill.companions.push_back(std::move(process));
     }
   }

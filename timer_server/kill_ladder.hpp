@@ -86,8 +86,6 @@ class KillLadder {
   // side threads have news, and when death_fd() is readable.
   Instant advance(Instant now);
   [[nodiscard]] int death_fd() const { return deaths_.get(); }
-  // To be called when death_fd() is readable, before advance().
-  void acknowledge_deaths() const;
 
   // A release (or a renewal) came for a scope that was judged already. True when that was before
   // the signal: then it is recorded, and nobody is killed for this scope.
@@ -117,7 +115,8 @@ class KillLadder {
   void hold_all(Kill& kill) const;
   void look_again(Kill& kill) const;
   [[nodiscard]] Kill* other_kill_of(const Kill& kill) const;
-  void watch(const Process& process) const;
+  void note_deaths();
+  void watch(const Kill& kill, const Process& process) const;
   void end_as_it_stands(Kill& kill, const std::vector<pid_t>& alive);
   void end(Kill& kill, KillVerdict verdict, std::string_view reason);
 
@@ -129,6 +128,7 @@ class KillLadder {
   const std::vector<pid_t> spared_;  // this process and all above it
   UniqueFd deaths_;                  // an epoll of the pidfds that we wait for
   std::vector<std::shared_ptr<Kill>> kills_;
+  std::uint64_t last_number_ = 0;
   bool one_ended_ = false;  // in this pass of advance(): others may have waited for it
 };
 

@@ -83,10 +83,7 @@ Server::Server(Settings settings, Premises premises, Inheritance inheritance)
   listen();
   sources_.push_back(add_io(log_->event_fd(), kOrdinary, [this] { on_log_event(); }));
   sources_.push_back(add_io(side_threads_.event_fd(), kOrdinary, [this] { on_side_event(); }));
-  sources_.push_back(add_io(ladder_.death_fd(), kOrdinary, [this] {
-    ladder_.acknowledge_deaths();
-    turn();
-  }));
+  sources_.push_back(add_io(ladder_.death_fd(), kOrdinary, [this] { turn(); }));
   sources_.push_back(add_io(hooks_.event_fd(), kOrdinary, [this] { turn(); }));
 
   sd_event_source* source = nullptr;
