@@ -89,8 +89,13 @@ RecordsDoc read_records_doc() {
       texts[section] += line + " ";
     }
   }
+  FieldNames evidence = tables["evidence"];
+  evidence.erase("id");
   for (auto& [event, fields] : doc.events) {
     fields = tables[event];
+    if (texts[event].find("With the fields of `evidence`") != std::string::npos) {
+      fields.insert(evidence.begin(), evidence.end());
+    }
     fields.insert(tables["Every record"].begin(), tables["Every record"].end());
     if (texts[event].find("About a worker.") != std::string::npos) {
       fields.insert(tables["The worker"].begin(), tables["The worker"].end());

@@ -67,14 +67,49 @@ Evidence full_evidence() {
   thread.syscall_number = 0;
   thread.syscall_fd = "pipe:[7]";
   thread.stack = {"pipe_read+0x3c1/0x4c0"};
+  thread.cpu_percent = 3;
+  thread.native_stack = {"read+0x1d (libc.so.6)"};
   Evidence evidence;
   evidence.threads = {thread};
   evidence.threads_omitted = 1;
   evidence.state = 'S';
   evidence.children = {{4730, "python3", 'S'}};
   evidence.devices = {"/dev/nvidia0"};
+  evidence.python_threads = {{"0x7f12", "loader", true, {"train.py:12 in load"}}};
+  evidence.held_ms = 1.5;
   evidence.missing = "something";
   return evidence;
+}
+
+// More Python threads than a record has room for.
+Evidence crowded_evidence() {
+  Evidence evidence = full_evidence();
+  evidence.python_threads.resize(1000, evidence.python_threads.front());
+  return evidence;
+}
+
+SoftDeadline full_soft_deadline() {
+  return {
+      .scope = full_scope(), .when = kNow, .noticed = kNow + 1ms, .reason = "why", .omitted = 1};
+}
+
+HookOutcome full_hook(HookResult result) {
+  HookOutcome outcome;
+  outcome.id = "k3f9a2-1";
+  outcome.incident = "k3f9a2-i1";
+  outcome.scope = "load";
+  outcome.result = result;
+  outcome.pid = 4740;
+  if (result == HookResult::kExited) {
+    outcome.exit_status = 0;
+  } else {
+    outcome.signal = SIGTERM;
+  }
+  outcome.took = 20ms;
+  outcome.output = "told";
+  outcome.output_bytes = 4;
+  outcome.reason = "why";
+  return outcome;
 }
 
 Records make_records() {
@@ -92,30 +127,38 @@ TEST_CASE("docs/records.md gives the fields of the records about expiries") {
   check_fields("incident",
                {records.incident(expiry.incident, expiries, workers, 0, ClockReading::now())});
   check_fields("expired", {records.expired(worker, expiry, std::vector<ScopeView>{full_scope()})});
-  check_fields("evidence", {records.evidence(worker, expiry.id, full_evidence())});
+  check_fields("evidence", {records.evidence(worker, expiry.id, crowded_evidence())});
   const std::vector<SentSignal> signals{{SIGTERM, ClockReading::now(), {4711}}};
   const std::vector<std::string> cancelled{"epoch"};
+  const Evidence held_by = full_evidence();
   check_fields("killed", {records.killed(worker, expiry,
                                          {.verdict = KillVerdict::kDead,
                                           .signals = signals,
                                           .dead_after = 2ms,
                                           .reason = "why",
-                                          .cancelled = cancelled})});
+                                          .cancelled = cancelled,
+                                          .held_by = &held_by})});
   check_fields("released_late", {records.released_late(worker, expiry)});
+  check_fields("hook", {records.hook(worker, full_hook(HookResult::kExited)),
+                        records.hook(worker, full_hook(HookResult::kSignalled))});
 }
 
 TEST_CASE("docs/records.md gives the fields of the other records about workers") {
   const Records records = make_records();
   const WorkerIdentity worker = full_worker();
+  const Evidence evidence = crowded_evidence();
   check_fields("left_open", {records.left_open(worker, full_scope(), kNow)});
   check_fields("warned", {records.warned(worker, full_scope(), "why"),
+                          records.warned(worker, full_soft_deadline(), &evidence),
                           records.cut_by_max_timeout(worker, "load", 2h, 1h)});
+  check_fields("deferred", {records.deferred(worker, full_scope(), kNow, "why"),
+                            records.deferred_all(2s, 3, "why")});
   check_fields("rejected", {records.rejected(3, "why", "{", 4711)});
 }
 
 TEST_CASE("the examples of docs/records.md have the fields that it names, and no event lacks one") {
   const RecordsDoc doc = read_records_doc();
-  CHECK(doc.events.size() >= 10);
+  CHECK(doc.events.size() >= 12);
   for (const auto& [event, fields] : doc.events) {
     CAPTURE(event);
     REQUIRE(doc.examples.contains(event));
