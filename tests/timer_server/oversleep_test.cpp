@@ -92,6 +92,6 @@ TEST_CASE("The clocks go on together, and work is counted") {
   while (after.worked - before.worked < 5ms) {
     after = Oversleep::Clocks::read();
   }
-  CHECK(after.now - before.now >= after.worked - before.worked);
+  CHECK(after.now - before.now >= after.worked - before.worked - 1ms);  // two clocks
   CHECK(std::chrono::abs(after.asleep - before.asleep) < 1s);
 }
