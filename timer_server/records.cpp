@@ -311,8 +311,9 @@ std::string Records::warned(const WorkerIdentity& worker, const SoftDeadline& pa
                             const Evidence* evidence) const {
   const ScopeTerms& terms = passed.scope.terms;
   // From its acquire or its last renewal on.
-  const Duration after = terms.soft_ms != 0 ? std::chrono::milliseconds{terms.soft_ms}
-                                            : passed.when - terms.deadline + terms.timeout;
+  const Duration after = terms.soft_ms != 0          ? std::chrono::milliseconds{terms.soft_ms}
+                         : terms.timeout == kForever ? passed.when - terms.acquired
+                                                     : passed.when - terms.deadline + terms.timeout;
   JsonWriter json = begin("warned", ClockReading::now(), worker);
   json.field("scope", passed.scope.name).field("reason", passed.reason);
   write_timeout(json, "timeout_s", terms.timeout);

@@ -38,11 +38,13 @@ TEST_CASE("a hook runs once the worker is dead and both records are in the log")
   const TempDir temp;
   // What it reads, what it is told, and what it finds in the log.
   Server server(
-      temp, {"--on-expiry", fmt::format("cat > {0}/in; env | grep ^FILETIMER_ | sort > {0}/env; "
-                                        "kill -0 $FILETIMER_PID 2> {0}/kill; "
-                                        "grep -c \\\"$FILETIMER_ID\\\" $FILETIMER_LOG > {0}/lines; "
-                                        "echo said; exit 5",
-                                        temp.path())});
+      temp,
+      {"--on-expiry",
+       fmt::format("cat > {0}/in; env | grep -v _SECONDS= | grep ^FILETIMER_ | sort > {0}/env; "
+                   "kill -0 $FILETIMER_PID 2> {0}/kill; "
+                   "grep -c \\\"$FILETIMER_ID\\\" $FILETIMER_LOG > {0}/lines; "
+                   "echo said; exit 5",
+                   temp.path())});
   Worker worker("block", {.environment = {{"RANK", "3"}, {"SLURM_JOB_ID", "4711"}}});
   server.send(acquire_past(worker.pid(), "for\\\"ward"));
   CHECK(worker.status() == killed_by(SIGKILL));
