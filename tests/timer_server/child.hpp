@@ -2,7 +2,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <poll.h>
 #include <sched.h>
 #include <signal.h>
 #include <sys/wait.h>
@@ -30,9 +29,7 @@ inline pid_t fork_waiting(const std::function<void()>& before) {
     ::close(ends[0]);
     ::close(ends[1]);
     for (;;) {
-      // Not for ever at once: ThreadSanitizer runs the handler of a signal that came just before a
-      // blocking call behind that call.
-      ::poll(nullptr, 0, 50);
+      ::pause();
     }
   }
   ::close(ends[1]);
