@@ -16,8 +16,9 @@
 
 namespace filetimer {
 
-// Forks a process that runs `before` and then waits for ever; its pid, once `before` is done.
-inline pid_t fork_waiting(const std::function<void()>& before) {
+// Forks a process that runs `before` and then `wait` for ever; its pid, once `before` is done.
+inline pid_t fork_waiting(
+    const std::function<void()>& before, const std::function<void()>& wait = [] { ::pause(); }) {
   std::array<int, 2> ends{};
   if (::pipe(ends.data()) != 0) {
     throw std::runtime_error("pipe");
@@ -29,7 +30,7 @@ inline pid_t fork_waiting(const std::function<void()>& before) {
     ::close(ends[0]);
     ::close(ends[1]);
     for (;;) {
-      ::pause();
+      wait();
     }
   }
   ::close(ends[1]);
@@ -43,6 +44,8 @@ class Child {
  public:
   // Runs `before` in the child, then waits for ever. Returns when `before` is done.
   explicit Child(const std::function<void()>& before = [] {}) : pid_(fork_waiting(before)) {}
+  Child(const std::function<void()>& before, const std::function<void()>& wait)
+      : pid_(fork_waiting(before, wait)) {}
   ~Child() { end(); }
   Child(const Child&) = delete;
   Child& operator=(const Child&) = delete;

@@ -4,6 +4,7 @@
 #include <doctest/doctest.h>
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <poll.h>
 #include <sys/stat.h>
 
 #include <fstream>
@@ -33,10 +34,14 @@ void write_dump(int) {
 struct Dumper {
   TempFolder folder;
   PythonDump dump{SIGUSR2, folder.file("dump")};
+  // In short waits: ThreadSanitizer runs the handler of a signal that came just before a blocking
+  // call behind that call.
   Child worker{[this] {
-    dump_fd = ::open(dump.path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
-    ::signal(SIGUSR2, write_dump);
-  }};
+                 dump_fd =
+                     ::open(dump.path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+                 ::signal(SIGUSR2, write_dump);
+               },
+               [] { ::poll(nullptr, 0, 50); }};
   Process process = worker.process();
 
   Evidence take(const PythonDump& how, Instant until = Instant::now() + 20s) {
