@@ -185,8 +185,8 @@ TEST_CASE("What was seen after the scope was over is not told as its evidence") 
 }
 
 TEST_CASE("A verdict or an end that comes first finds the warning written") {
+  const Child other;  // before there are threads
   Stage stage;
-  const Child other;
   stage.start({"forward"});
   stage.warnings.advance(stage.now);
   stage.warnings.settle(*stage.identity_of(other).process, "another's");
