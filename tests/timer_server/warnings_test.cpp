@@ -7,8 +7,8 @@
 #include <poll.h>
 
 #include <fstream>
-#include <future>
 
+#include "tests/timer_server/busy_threads.hpp"
 #include "tests/timer_server/child.hpp"
 #include "tests/timer_server/temp_folder.hpp"
 #include "tests/timer_server/test_log.hpp"
@@ -87,26 +87,6 @@ bool has(const std::string& line, std::string_view part) {
   return line.find(part) != line.npos;
 }
 
-// Keeps every side thread busy for as long as it lives.
-class BusyThreads {
- public:
-  explicit BusyThreads(SideThreads& threads) {
-    for (int i = 0; i < SideThreads::kMaxSideThreads; ++i) {
-      threads.run([end = ended_]() -> SideThreads::Delivery {
-        end.wait();
-        return [] {};
-      });
-    }
-  }
-  ~BusyThreads() { end_.set_value(); }
-  BusyThreads(const BusyThreads&) = delete;
-  BusyThreads& operator=(const BusyThreads&) = delete;
-
- private:
-  std::promise<void> end_;
-  const std::shared_future<void> ended_ = end_.get_future().share();
-};
-
 }  // namespace
 
 TEST_CASE("A warning waits for its evidence and carries it") {
@@ -131,7 +111,7 @@ TEST_CASE("A warning waits for its evidence and carries it") {
 
 TEST_CASE("Evidence that does not come holds a warning up for its bound and no longer") {
   Stage stage;
-  const BusyThreads busy(stage.side_threads);
+  const BusyThreads busy(stage.side_threads, SideThreads::Lane::kQuick);
   stage.start({"forward"});
   stage.warnings.advance(stage.now);
   stage.warnings.advance({(stage.now + 2s).ns - 1});
@@ -185,7 +165,7 @@ TEST_CASE("What was seen after the scope was over is not told as its evidence") 
 }
 
 TEST_CASE("A verdict or an end that comes first finds the warning written") {
-  const Child other;  // before there are threads
+  const Child other;
   Stage stage;
   stage.start({"forward"});
   stage.warnings.advance(stage.now);
@@ -201,7 +181,7 @@ TEST_CASE("A verdict or an end that comes first finds the warning written") {
 
 TEST_CASE("Warnings look at two workers at a time, and leave side threads for kills") {
   Stage stage;
-  const BusyThreads busy(stage.side_threads);
+  const BusyThreads busy(stage.side_threads, SideThreads::Lane::kQuick);
   std::vector<std::unique_ptr<Child>> children;
   for (int i = 0; i < 5; ++i) {
     children.push_back(std::make_unique<Child>());

@@ -71,11 +71,11 @@ std::shared_ptr<Gathering> Gathering::start(SideThreads& side_threads,
 }
 
 void Gathering::look_closer() {
-  Evidence evidence;
-  {
-    const std::lock_guard lock(mutex_);
-    evidence = evidence_;
+  std::optional<Evidence> so_far = published();
+  if (!so_far) {
+    return;
   }
+  Evidence& evidence = *so_far;
   const bool wants_stacks = options_.level == EvidenceLevel::kStacks;
   const Instant until = options_.until + -kLettingGo;
   if (until - Instant::now() < kLeastTime) {
@@ -139,6 +139,11 @@ bool Gathering::publish(const Evidence& evidence) {
     evidence_ = evidence;
   }
   return !is_taken_;
+}
+
+std::optional<Evidence> Gathering::published() {
+  const std::lock_guard lock(mutex_);
+  return is_taken_ ? std::nullopt : std::optional(evidence_);
 }
 
 void Gathering::finish(std::string_view why_no_more) {

@@ -52,6 +52,8 @@ class Gathering {
   void note(const char* doing);
   // What there is so far, likewise. False: it was taken.
   bool publish(const Evidence& evidence);
+  // What was published last. Nothing: it was taken.
+  std::optional<Evidence> published();
   // On the loop thread.
   void finish(std::string_view why_no_more);
 

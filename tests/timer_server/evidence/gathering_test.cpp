@@ -5,6 +5,7 @@
 #include <doctest/doctest.h>
 #include <poll.h>
 
+#include "tests/timer_server/busy_threads.hpp"
 #include "tests/timer_server/child.hpp"
 
 using namespace filetimer;
@@ -71,6 +72,22 @@ TEST_CASE("What is taken before it is done says what was still to come, and noth
   const auto gathering = stage.start(EvidenceLevel::kStacks, Instant::now() + 20s);
   const Evidence early = gathering->take();
   CHECK(early.missing.find("time was up while ") != std::string::npos);
+  CHECK(gathering->take().threads.empty());
+}
+
+TEST_CASE("What is taken while it waits for its closer look is not looked at any more") {
+  Stage stage;
+  // One turn of the loop later: the closer look is in line behind the jobs of `busy`.
+  std::optional<BusyThreads> busy(std::in_place, stage.side_threads, SideThreads::Lane::kSlow);
+  const auto gathering = stage.start(EvidenceLevel::kProc, Instant::now() + 20s);
+  pollfd poll{stage.side_threads.event_fd(), POLLIN, 0};
+  REQUIRE(::poll(&poll, 1, 20'000) == 1);
+  stage.side_threads.deliver();
+  const Evidence early = gathering->take();
+  CHECK(early.missing == "time was up while it waited for its turn behind other workers");
+  CHECK(!early.threads.empty());
+  busy.reset();
+  stage.deliver_until_done(1);
   CHECK(gathering->take().threads.empty());
 }
 
