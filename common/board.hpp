@@ -17,6 +17,14 @@ inline constexpr std::uint64_t kBoardMagic = 0x4452'414F'4252'4D54;  // "TMRBOAR
 inline constexpr std::uint32_t kBoardVersion = 1;
 inline constexpr std::size_t kBoardBytes = 4096;
 
+// What the server has announced of its end. A client that wants to be told waits on the word with
+// futex(2); each change wakes all who wait.
+enum class Announcement : std::uint32_t {
+  kNone = 0,
+  kDraining = 1,  // new scopes are not watched
+  kShutdown = 2,  // likewise, and the server ends once what is open is over
+};
+
 enum class ServerState : std::uint32_t { kNone = 0, kServing = 1, kStopped = 2 };
 
 struct alignas(64) Board {
@@ -34,6 +42,7 @@ struct alignas(64) Board {
   std::atomic<std::int64_t> max_timeout;            // ns, --max-timeout; max: none
   std::atomic<std::uint64_t> incarnation;           // one more with every start of a server
   std::atomic<std::uint32_t> warn_at;               // --warn-at in parts of 2^32; 0: none
+  std::atomic<std::uint32_t> announcement;          // see Announcement
 };
 
 // Values of next_wake besides an Instant.

@@ -18,6 +18,7 @@ inline constexpr std::string_view kPipeName = "requests";
 inline constexpr std::string_view kBoardName = "server";
 inline constexpr std::string_view kLogName = "expired.jsonl";
 inline constexpr std::string_view kPagesName = "scopes";
+inline constexpr std::string_view kRepliesName = "replies";
 // In `scopes`: what the server itself keeps there.
 inline constexpr std::string_view kServerPagesName = "server";
 // And in that: the statistics of workers that have ended.

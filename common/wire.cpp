@@ -179,6 +179,14 @@ simdjson::error_code check_value(ondemand::value value, int depth) {
   return simdjson::INCORRECT_TYPE;
 }
 
+// Of a value that nobody asks for.
+Status walk(ondemand::value value) {
+  if (const auto error = check_value(value, 0)) {
+    return not_json(error);
+  }
+  return {};
+}
+
 // Moves a value into its place, or its error out.
 template <class Value, class Place>
 Status store(Result<Value> value, Place& place) {
@@ -197,8 +205,45 @@ constexpr std::pair<Seen, std::string_view> kRequired[] = {{kVersionSeen, "versi
                                                            {kExpiration, "expiration_time"},
                                                            {kSignal, "signal"}};
 
+// As Python's json writes it.
+std::string number(double value) {
+  return std::isinf(value) ? std::string(value > 0 ? "Infinity" : "-Infinity")
+                           : fmt::format("{}", value);
+}
+
 constexpr int kIntMin = std::numeric_limits<int>::min();
 constexpr int kIntMax = std::numeric_limits<int>::max();
+
+Status read_question_field(std::string_view key, ondemand::value value, Question& question) {
+  if (key == "x_request") {
+    return store(read_string(key, value), question.request);
+  }
+  if (key == "x_reply") {
+    return store(read_string(key, value), question.reply);
+  }
+  if (key == "x_wait_s") {
+    return store(read_number(key, value), question.wait_s);
+  }
+  if (key == "x_graceful") {
+    return store(read_string(key, value), question.graceful);
+  }
+  if (key == "x_force") {
+    return store(read_bool(key, value), question.force);
+  }
+  if (key == "x_off") {
+    return store(read_bool(key, value), question.off);
+  }
+  if (key == "x_name") {
+    return store(read_string(key, value), question.name);
+  }
+  if (key == "x_rank") {
+    return store(read_int(key, value, kIntMin, kIntMax), question.rank);
+  }
+  if (key == "x_world") {
+    return store(read_int(key, value, kIntMin, kIntMax), question.world);
+  }
+  return walk(value);
+}
 
 Status read_field(std::string_view key, ondemand::value value, Request& request, unsigned& seen) {
   if (key == "version") {
@@ -246,10 +291,10 @@ Status read_field(std::string_view key, ondemand::value value, Request& request,
   if (key == "x_page") {
     return store(read_string(key, value), request.x_page);
   }
-  if (const auto error = check_value(value, 0)) {
-    return not_json(error);
+  if (key.starts_with("x_")) {
+    return read_question_field(key, value, request.question);
   }
-  return {};
+  return walk(value);
 }
 
 }  // namespace
@@ -315,6 +360,12 @@ Result<Request> Parser::parse(std::string_view line) {
     hint.x_page = request.x_page;
     return hint;
   }
+  if (!request.question.request.empty() && (seen & kVersionSeen) != 0) {
+    Request asked;
+    asked.pid = request.pid;
+    asked.question = request.question;
+    return asked;
+  }
   for (const auto& [bit, key] : kRequired) {
     if ((seen & bit) == 0) {
       return failure(fmt::format("lacks the key '{}'", key));
@@ -333,11 +384,34 @@ std::string format_page_hint(std::string_view page) {
   return line;
 }
 
+std::string format_question(const Question& question, pid_t pid) {
+  std::string line = fmt::format("{}: {}, \"x_request\": ", kLineStart, kVersion);
+  append_json_string(line, question.request);
+  line += ", \"x_reply\": ";
+  append_json_string(line, question.reply);
+  fmt::format_to(std::back_inserter(line), ", \"x_wait_s\": {}, \"pid\": {}",
+                 number(question.wait_s), pid);
+  if (!question.graceful.empty()) {
+    line += ", \"x_graceful\": ";
+    append_json_string(line, question.graceful);
+  }
+  line += question.force ? ", \"x_force\": true" : "";
+  line += question.off ? ", \"x_off\": true" : "";
+  if (!question.name.empty()) {
+    line += ", \"x_name\": ";
+    append_json_string(line, question.name);
+  }
+  if (question.rank) {
+    fmt::format_to(std::back_inserter(line), ", \"x_rank\": {}", *question.rank);
+  }
+  if (question.world) {
+    fmt::format_to(std::back_inserter(line), ", \"x_world\": {}", *question.world);
+  }
+  line += "}\n";
+  return line;
+}
+
 std::string format(const Request& request) {
-  const auto number = [](double value) {
-    return std::isinf(value) ? std::string(value > 0 ? "Infinity" : "-Infinity")
-                             : fmt::format("{}", value);
-  };
   std::string line =
       fmt::format("{}: {}, \"pid\": {}, \"scope_id\": ", kLineStart, kVersion, request.pid);
   append_json_string(line, request.scope_id);

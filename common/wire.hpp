@@ -22,6 +22,20 @@ inline constexpr int kVersion = 1;
 // How every well-formed line of PyTorch's client begins; where a glued line is cut in two.
 inline constexpr std::string_view kLineStart = "{\"version\"";
 
+// A question to the server, see docs/protocol.md. Strings are as in Request.
+struct Question {
+  std::string_view request;  // empty: the line is none
+  std::string_view reply;    // the name of a pipe in `replies/`
+  double wait_s = 0;
+  std::string_view graceful;
+  bool force = false;
+  bool off = false;
+  std::string_view name;
+  std::optional<int> rank;
+  std::optional<int> world;
+  friend bool operator==(const Question&, const Question&) = default;
+};
+
 struct Request {
   pid_t pid = 0;
   std::string_view scope_id;    // points into the parser; valid until its next parse
@@ -37,6 +51,8 @@ struct Request {
   bool x_whole_process = false;             // the worker's end ends the scope in time
   // Not a timer but a hint: look at this page of `scopes/`. All else is unset then.
   std::optional<std::string_view> x_page;
+  // Not a timer but a question; then only `pid` counts beside it.
+  Question question;
 
   [[nodiscard]] bool is_release() const { return expiration_time < 0; }
   [[nodiscard]] bool is_from_own_client() const { return x_timeout_s.has_value(); }
@@ -65,6 +81,9 @@ class Parser {
 
 // The line by which a worker says that the server should look at its page, with its newline.
 std::string format_page_hint(std::string_view page);
+
+// A question, with its newline; what is empty is left out.
+std::string format_question(const Question& question, pid_t pid);
 
 // A line with its newline. With names that bounded_scope_name() has cut it is always short enough
 // for one atomic write, escapes included.

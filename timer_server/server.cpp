@@ -14,7 +14,7 @@
 #include "common/soft_deadline.hpp"
 #include "common/wake_protocol.hpp"
 #include "timer_server/messages.hpp"
-#include "timer_server/page_guard.hpp"
+#include "timer_server/pages/page_guard.hpp"
 #include "timer_server/past_verdicts.hpp"
 
 namespace filetimer {

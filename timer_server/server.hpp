@@ -13,27 +13,27 @@
 #include <unordered_set>
 #include <vector>
 
-#include "timer_server/board_file.hpp"
 #include "timer_server/command.hpp"
-#include "timer_server/ended_statistics.hpp"
 #include "timer_server/event_loop.hpp"
 #include "timer_server/halted.hpp"
 #include "timer_server/hooks.hpp"
 #include "timer_server/inheritance.hpp"
 #include "timer_server/kill_ladder.hpp"
 #include "timer_server/oversleep.hpp"
-#include "timer_server/page_folder.hpp"
+#include "timer_server/pages/board_file.hpp"
+#include "timer_server/pages/ended_statistics.hpp"
+#include "timer_server/pages/page_folder.hpp"
+#include "timer_server/pages/worker_page.hpp"
 #include "timer_server/past_verdicts.hpp"
 #include "timer_server/record_log.hpp"
 #include "timer_server/records.hpp"
-#include "timer_server/rejections.hpp"
-#include "timer_server/request_pipe.hpp"
-#include "timer_server/request_reader.hpp"
+#include "timer_server/requests/rejections.hpp"
+#include "timer_server/requests/request_pipe.hpp"
+#include "timer_server/requests/request_reader.hpp"
 #include "timer_server/settings.hpp"
 #include "timer_server/side_threads.hpp"
 #include "timer_server/timer_table.hpp"
 #include "timer_server/warnings.hpp"
-#include "timer_server/worker_page.hpp"
 
 namespace filetimer {
 

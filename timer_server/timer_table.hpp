@@ -19,9 +19,9 @@
 
 #include "common/clock.hpp"
 #include "common/result.hpp"
+#include "timer_server/pages/wire_page.hpp"
 #include "timer_server/process.hpp"
 #include "timer_server/warning_limit.hpp"
-#include "timer_server/wire_page.hpp"
 #include "timer_server/worker_facts.hpp"
 
 namespace filetimer {

@@ -15,7 +15,7 @@
 #include "tests/bench/samples.hpp"
 #include "tests/bench/sections.hpp"
 #include "tests/bench/server_under_test.hpp"
-#include "timer_server/worker_page.hpp"
+#include "timer_server/pages/worker_page.hpp"
 
 namespace filetimer::bench {
 namespace {

@@ -471,3 +471,39 @@ TEST_CASE("a name that is not UTF-8 still makes a strict line") {
   REQUIRE(back.has_value());
   CHECK(back->scope_id == "a\\xff");
 }
+
+TEST_CASE("a question is read back as it was asked, and needs no timer's keys") {
+  wire::Question question;
+  question.request = "rendezvous";
+  question.reply = "4711-5f0e";
+  question.wait_s = 0.25;
+  question.graceful = "workers";
+  question.force = true;
+  question.off = true;
+  question.name = "epoch \"1\"";
+  question.rank = 0;
+  question.world = 8;
+  Reader read;
+  for (const double wait : {0.25, HUGE_VAL}) {
+    question.wait_s = wait;
+    std::string line = wire::format_question(question, 4711);
+    REQUIRE(line.back() == '\n');
+    line.pop_back();
+    const auto back = read(line);
+    REQUIRE(back.has_value());
+    CHECK(back->question == question);
+    CHECK(back->pid == 4711);
+  }
+  CHECK(read(kGood)->question.request.empty());
+}
+
+TEST_CASE("a question with a wrong value is refused, and so is one without a version") {
+  Reader read;
+  for (const char* line :
+       {R"({"version": 1, "x_request": 5})", R"({"version": 1, "x_request": "a", "x_rank": 1.5})",
+        R"({"version": 1, "x_request": "a", "x_wait_s": NaN})",
+        R"({"version": 1, "x_request": "a", "x_force": "yes"})", R"({"x_request": "ping"})"}) {
+    CAPTURE(line);
+    CHECK(!read(line));
+  }
+}

@@ -9,7 +9,7 @@
 
 #include "common/limits.hpp"
 #include "fuzz_check.hpp"
-#include "timer_server/request_reader.hpp"
+#include "timer_server/requests/request_reader.hpp"
 
 namespace {
 

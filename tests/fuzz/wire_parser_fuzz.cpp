@@ -46,8 +46,10 @@ void check_line(wire::Parser& parser, wire::Parser& second_parser, std::string_v
     return;
   }
   FUZZ_CHECK(!std::isnan(request->expiration_time));
-  std::string written =
-      request->x_page ? wire::format_page_hint(*request->x_page) : wire::format(*request);
+  const wire::Question& question = request->question;
+  std::string written = request->x_page            ? wire::format_page_hint(*request->x_page)
+                        : question.request.empty() ? wire::format(*request)
+                                                   : wire::format_question(question, request->pid);
   FUZZ_CHECK(written.ends_with('\n'));
   written.pop_back();
   FUZZ_CHECK(written.find('\n') == written.npos);
@@ -69,6 +71,7 @@ void check_line(wire::Parser& parser, wire::Parser& second_parser, std::string_v
   FUZZ_CHECK(again->x_scope == request->x_scope);
   FUZZ_CHECK(again->x_whole_process == request->x_whole_process);
   FUZZ_CHECK(again->x_page == request->x_page);
+  FUZZ_CHECK(question.request.empty() || again->question == question);
 }
 
 }  // namespace

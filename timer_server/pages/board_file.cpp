@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: MIT
-#include "timer_server/board_file.hpp"
+#include "timer_server/pages/board_file.hpp"
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <linux/futex.h>
+#include <sys/syscall.h>
 #include <unistd.h>
+
+#include <limits>
 
 namespace filetimer {
 
@@ -21,6 +25,7 @@ Result<BoardFile> BoardFile::open(const std::string& path, Duration max_timeout,
   Board& board = opened.board();
   board.warn_at.store(warn_at, std::memory_order_relaxed);  // before: see wake_protocol.hpp
   board.next_wake.store(kWakeAlways, std::memory_order_seq_cst);
+  board.announcement.store(0, std::memory_order_relaxed);
   board.max_timeout.store(max_timeout.count(), std::memory_order_relaxed);
   board.pid_namespace.store(this_pid_namespace(), std::memory_order_relaxed);
   board.server_pid.store(::getpid(), std::memory_order_relaxed);
@@ -34,6 +39,14 @@ Result<BoardFile> BoardFile::open(const std::string& path, Duration max_timeout,
 void BoardFile::serve() {
   board().incarnation.fetch_add(1, std::memory_order_seq_cst);
   board().state.store(static_cast<std::uint32_t>(ServerState::kServing), std::memory_order_release);
+}
+
+void BoardFile::announce(Announcement announcement) {
+  std::atomic<std::uint32_t>& word = board().announcement;
+  if (word.exchange(static_cast<std::uint32_t>(announcement), std::memory_order_release) !=
+      static_cast<std::uint32_t>(announcement)) {
+    ::syscall(SYS_futex, &word, FUTEX_WAKE, std::numeric_limits<int>::max(), nullptr, nullptr, 0);
+  }
 }
 
 void BoardFile::stop() {

@@ -24,6 +24,8 @@ class BoardFile {
   // wake anybody, and must be found by that scan; who finds the new one must be able to write.
   // Again each time the pipe was made anew.
   void serve();
+  // Wakes the clients that wait for a change of it.
+  void announce(Announcement announcement);
   // No client has to wake anybody any more.
   void stop();
 

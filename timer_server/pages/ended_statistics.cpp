@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "timer_server/ended_statistics.hpp"
+#include "timer_server/pages/ended_statistics.hpp"
 
 #include <fcntl.h>
 #include <sys/stat.h>

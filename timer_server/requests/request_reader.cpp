@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "timer_server/request_reader.hpp"
+#include "timer_server/requests/request_reader.hpp"
 
 #include <fmt/format.h>
 

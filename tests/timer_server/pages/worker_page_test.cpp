@@ -1,6 +1,6 @@
 // A mapped page as the server reads it, with the worker's part played by the test.
 // SPDX-License-Identifier: MIT
-#include "timer_server/worker_page.hpp"
+#include "timer_server/pages/worker_page.hpp"
 
 #include <doctest/doctest.h>
 #include <unistd.h>
@@ -8,7 +8,7 @@
 #include "common/wake_protocol.hpp"
 #include "tests/common/test_page.hpp"
 #include "tests/timer_server/temp_folder.hpp"
-#include "timer_server/page_guard.hpp"
+#include "timer_server/pages/page_guard.hpp"
 
 using namespace filetimer;
 using namespace std::chrono_literals;

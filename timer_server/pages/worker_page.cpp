@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "timer_server/worker_page.hpp"
+#include "timer_server/pages/worker_page.hpp"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -10,8 +10,8 @@
 #include <algorithm>
 
 #include "common/wake_protocol.hpp"
-#include "timer_server/ended_statistics.hpp"
-#include "timer_server/page_guard.hpp"
+#include "timer_server/pages/ended_statistics.hpp"
+#include "timer_server/pages/page_guard.hpp"
 
 namespace filetimer {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "timer_server/page_folder.hpp"
+#include "timer_server/pages/page_folder.hpp"
 
 #include <dirent.h>
 #include <fmt/format.h>

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT
-#include "timer_server/ended_statistics.hpp"
+#include "timer_server/pages/ended_statistics.hpp"
 
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 
 #include "tests/common/test_page.hpp"
 #include "tests/timer_server/temp_folder.hpp"
-#include "timer_server/page_guard.hpp"
-#include "timer_server/worker_page.hpp"
+#include "timer_server/pages/page_guard.hpp"
+#include "timer_server/pages/worker_page.hpp"
 
 using namespace filetimer;
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "timer_server/rejections.hpp"
+#include "timer_server/requests/rejections.hpp"
 
 #include <doctest/doctest.h>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "timer_server/wire_page.hpp"
+#include "timer_server/pages/wire_page.hpp"
 
 #include <fcntl.h>
 #include <fmt/format.h>

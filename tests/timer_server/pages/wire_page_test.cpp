@@ -1,6 +1,6 @@
 // What the server keeps of a worker's timers of the pipe, read back as the next server does.
 // SPDX-License-Identifier: MIT
-#include "timer_server/wire_page.hpp"
+#include "timer_server/pages/wire_page.hpp"
 
 #include <doctest/doctest.h>
 #include <fmt/format.h>
@@ -8,9 +8,9 @@
 #include <unistd.h>
 
 #include "tests/timer_server/temp_folder.hpp"
-#include "timer_server/page_guard.hpp"
+#include "timer_server/pages/page_guard.hpp"
+#include "timer_server/pages/worker_page.hpp"
 #include "timer_server/timer_table.hpp"
-#include "timer_server/worker_page.hpp"
 
 using namespace filetimer;
 using namespace std::chrono_literals;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "timer_server/page_guard.hpp"
+#include "timer_server/pages/page_guard.hpp"
 
 #include <signal.h>
 #include <sys/mman.h>

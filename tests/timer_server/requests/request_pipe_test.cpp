@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "timer_server/request_pipe.hpp"
+#include "timer_server/requests/request_pipe.hpp"
 
 #include <doctest/doctest.h>
 #include <fcntl.h>
