@@ -3,8 +3,11 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <sys/epoll.h>
 #include <systemd/sd-event.h>
 
+#include <cstdint>
+#include <functional>
 #include <memory>
 #include <system_error>
 
@@ -33,5 +36,13 @@ enum Priority : int64_t {
   kOrdinary = 0,
   kDeadlines = 50,
 };
+
+// sd-event is C: nothing may be thrown through it. Memory or descriptors ran out in the middle of
+// something; the rest of the workers must stay watched.
+void guarded(const std::function<void()>& handler);
+
+// `events`: of epoll; EPOLLERR and EPOLLHUP always come. The handler may end its own source.
+EventSource watch_io(sd_event* loop, int fd, std::uint32_t events, std::int64_t priority,
+                     std::function<void()> handler);
 
 }  // namespace filetimer

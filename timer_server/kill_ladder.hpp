@@ -92,6 +92,7 @@ class KillLadder {
   bool note_release(const Process& worker, std::string_view scope_id, Instant now);
 
   [[nodiscard]] bool idle() const { return kills_.empty(); }
+  [[nodiscard]] std::size_t count() const { return kills_.size(); }
   // The server, or the whole machine, was not there for `missed`: who is in its grace has it yet.
   void give_time(Duration missed);
   // From now on nobody is given grace or waited for: what was begun is finished with SIGKILL.

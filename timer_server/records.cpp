@@ -55,29 +55,6 @@ void write_worker(JsonWriter& json, const WorkerIdentity& worker) {
   }
 }
 
-// The little of it that tells the workers of one host apart.
-void write_whose(JsonWriter& json, const WorkerIdentity& worker) {
-  json.field("pid", worker.process->pid);
-  if (const auto& facts = *worker.facts; facts && facts->rank) {
-    json.field("rank", *facts->rank);
-  }
-  json.field("comm", worker.process->comm);
-}
-
-void write_scope(JsonWriter& json, const ScopeView& scope, Instant now) {
-  const ScopeTerms& terms = scope.terms;
-  json.field("scope", scope.name).fixed("elapsed_s", seconds(now - terms.acquired), 6);
-  write_timeout(json, "timeout_s", terms.timeout);
-  if (terms.deadline.is_never()) {
-    json.null("remaining_s");
-  } else {
-    json.fixed("remaining_s", seconds(terms.deadline - now), 6);
-  }
-  if (terms.tid != 0) {
-    json.field("tid", terms.tid);
-  }
-}
-
 std::string_view result_name(HookResult result) {
   switch (result) {
     case HookResult::kExited:
@@ -116,6 +93,36 @@ void write_hold(JsonWriter& json, const Evidence& evidence) {
 }
 
 }  // namespace
+
+void write_whose(JsonWriter& json, const WorkerIdentity& worker) {
+  json.field("pid", worker.process->pid);
+  if (const auto& facts = *worker.facts; facts && facts->rank) {
+    json.field("rank", *facts->rank);
+  }
+  json.field("comm", worker.process->comm);
+}
+
+void write_scope(JsonWriter& json, const ScopeView& scope, Instant now) {
+  const ScopeTerms& terms = scope.terms;
+  json.field("scope", scope.name).fixed("elapsed_s", seconds(now - terms.acquired), 6);
+  write_timeout(json, "timeout_s", terms.timeout);
+  if (terms.deadline.is_never()) {
+    json.null("remaining_s");
+  } else {
+    json.fixed("remaining_s", seconds(terms.deadline - now), 6);
+  }
+  if (terms.tid != 0) {
+    json.field("tid", terms.tid);
+  }
+}
+
+void write_joined(JsonWriter& json, const Rendezvous::Round& round) {
+  json.begin_array("joined");
+  for (const Rendezvous::Member& member : round.joined) {
+    json.begin_object().field("rank", member.rank).field("pid", member.pid).end_object();
+  }
+  json.end_array();
+}
 
 std::string_view verdict_name(KillVerdict verdict) {
   switch (verdict) {
@@ -408,6 +415,21 @@ std::string Records::hook(const WorkerIdentity& worker, const HookOutcome& outco
   }
   if (!outcome.reason.empty()) {
     json.field("reason", outcome.reason);
+  }
+  return std::move(json).finish();
+}
+
+std::string Records::rendezvous(const Rendezvous::Round& round, Instant now,
+                                std::string_view why) const {
+  JsonWriter json = begin(why.empty() ? "rendezvous" : "rendezvous_timeout", ClockReading::now());
+  json.field("name", round.name)
+      .field("round", round.number)
+      .field("world", round.world)
+      .fixed("waited_s", seconds(now - round.begun), 6);
+  write_joined(json, round);
+  json.array("missing", round.missing);
+  if (!why.empty()) {
+    json.array("left", round.left).field("reason", why);
   }
   return std::move(json).finish();
 }

@@ -14,6 +14,7 @@
 #include "common/clock.hpp"
 #include "common/json_writer.hpp"
 #include "timer_server/evidence/evidence.hpp"
+#include "timer_server/requests/rendezvous.hpp"
 #include "timer_server/timer_table.hpp"
 
 namespace filetimer {
@@ -43,6 +44,11 @@ struct ScopeView {
 
   static ScopeView of(const Scope& scope) { return {std::string(scope.name()), scope.terms}; }
 };
+
+// The keys of a worker that tell those of one host apart, and of an open scope as it stands `now`.
+void write_whose(JsonWriter& json, const WorkerIdentity& worker);
+void write_scope(JsonWriter& json, const ScopeView& scope, Instant now);
+void write_joined(JsonWriter& json, const Rendezvous::Round& round);
 
 struct WorkerScopes {
   WorkerIdentity worker;
@@ -158,6 +164,8 @@ class Records {
   std::string cut_by_max_timeout(const WorkerIdentity& worker, std::string_view scope,
                                  Duration asked, Duration granted) const;
   std::string hook(const WorkerIdentity& worker, const HookOutcome& outcome) const;
+  // `why`: it failed; empty: it is full.
+  std::string rendezvous(const Rendezvous::Round& round, Instant now, std::string_view why) const;
   std::string rejected(std::uint64_t count, std::string_view reason, std::string_view line,
                        pid_t pid) const;
 

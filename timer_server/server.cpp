@@ -32,17 +32,6 @@ constexpr Duration kLastSyncLimit = std::chrono::seconds{2};
 constexpr std::size_t kFloodBytes = 2048;
 constexpr Duration kFloodPause = std::chrono::microseconds{200};
 
-// sd-event is C: nothing may be thrown through it. Memory or descriptors ran out in the middle of
-// something; the rest of the workers must stay watched.
-template <class Handler>
-void guarded(Handler&& handler) {
-  try {
-    handler();
-  } catch (const std::exception& error) {
-    messages::error("{}; going on", error.what());
-  }
-}
-
 constexpr std::array kSignals{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGCONT, SIGCHLD};
 
 }  // namespace
@@ -54,6 +43,7 @@ Server::Server(Settings settings, Premises premises, Inheritance inheritance)
       pipe_(std::move(premises.pipe)),
       log_(std::move(premises.log)),
       page_folder_(std::move(premises.pages)),
+      reply_folder_(std::move(premises.replies)),
       ended_statistics_(std::make_unique<EndedStatistics>(page_folder_.server_path(kEndedName))),
       records_(RecordOrigin::of_this_process(dir_)),
       hooks_(settings_.on_expiry, environment_for_children(dir_, pipe_.path()),
@@ -80,6 +70,7 @@ Server::Server(Settings settings, Premises premises, Inheritance inheritance)
   sd_event* event = nullptr;
   check_event(::sd_event_new(&event), "cannot make an event loop");
   loop_.reset(event);
+  askers_.emplace(event, [this](Askers::Id asker) { on_withdrawn(asker); });
   listen();
   sources_.push_back(add_io(log_->event_fd(), kOrdinary, [this] { on_log_event(); }));
   sources_.push_back(add_io(side_threads_.event_fd(), kOrdinary, [this] { on_side_event(); }));
@@ -128,22 +119,7 @@ Server::Server(Settings settings, Premises premises, Inheritance inheritance)
 Server::~Server() = default;
 
 EventSource Server::add_io(int fd, int64_t priority, std::function<void()> handler) {
-  sd_event_source* source = nullptr;
-  auto owned = std::make_unique<std::function<void()>>(std::move(handler));
-  check_event(::sd_event_add_io(
-                  loop_.get(), &source, fd, EPOLLIN,
-                  [](sd_event_source*, int, uint32_t, void* call) {
-                    guarded(*static_cast<std::function<void()>*>(call));
-                    return 0;
-                  },
-                  owned.get()),
-              "cannot watch a descriptor");
-  // The source owns its handler; a handler may end its own source.
-  ::sd_event_source_set_destroy_callback(
-      source, [](void* call) { delete static_cast<std::function<void()>*>(call); });
-  (void)owned.release();
-  ::sd_event_source_set_priority(source, priority);
-  return EventSource(source);
+  return watch_io(loop_.get(), fd, EPOLLIN, priority, std::move(handler));
 }
 
 void Server::listen() {
@@ -177,6 +153,7 @@ void Server::turn() {
   if (now >= next_halt_look_) {
     look_at_halted(now);
   }
+  look_after_askers(now);
   const Instant ladder_next = ladder_.advance(now);
   warn(woke);
   if (now >= stop_by_) {
@@ -191,9 +168,9 @@ void Server::turn() {
     ::sd_event_exit(loop_.get(), 0);
     return;
   }
-  Instant next =
-      std::min({ladder_next, warnings_next, hooks_next, next_sweep_, next_halt_look_,
-                rejections_.next_report(), read_again_, reap_again_, reap_strangers_at_});
+  Instant next = std::min({ladder_next, warnings_next, hooks_next, next_sweep_, next_halt_look_,
+                           rejections_.next_report(), read_again_, reap_again_, reap_strangers_at_,
+                           next_shutdown_look_, rendezvous_.next_failure(), askers_->advance(now)});
   next = ending_by_.is_never() ? std::min({next, scan_wanted_ ? Instant{} : next_scan_,
                                            table_.next_deadline(), stop_by_})
                                : std::min(next, ending_by_);
@@ -285,6 +262,7 @@ void Server::sweep(Instant now) {
   look_after_pipe();
   look_for_pages();
   look_for_halted();
+  reply_folder_.clear_away();
   scan_wanted_ = true;  // in the next turn, which is at once
   tell_log_news(now);
 }
@@ -332,6 +310,7 @@ void Server::look_after_pipe() {
     announce_scan(boards_.back().board());
     boards_.push_back(std::move((*restored)->board));
     page_folder_ = std::move((*restored)->pages);
+    reply_folder_ = std::move((*restored)->replies);
     ended_statistics_ = std::make_unique<EndedStatistics>(page_folder_.server_path(kEndedName));
     scan_wanted_ = true;
   }
@@ -385,7 +364,7 @@ void Server::on_signal(int signal, bool from_terminal) {
   }
   messages::debug("got {}", signal_name(signal));
   const bool ends = signal == SIGTERM || signal == SIGINT;
-  if (ends && draining_ && !ending_by_.is_never()) {
+  if (ends && is_told_to_end_ && !ending_by_.is_never()) {
     ending_by_ = {};  // told again: hooks are not waited for
     turn();
     return;
@@ -393,27 +372,30 @@ void Server::on_signal(int signal, bool from_terminal) {
   if (!command_) {
     if (ends) {
       begin_stop(signal == SIGTERM ? "SIGTERM" : "SIGINT");
+      turn();
     } else if (signal == SIGHUP) {
       log_->reopen();
     }
     return;
   }
-  if (!ends || !draining_) {
-    draining_ = draining_ || ends;
-    command_->forward(signal, from_terminal);
+  if (ends && is_told_to_end_) {
+    force_end(fmt::format("a second {}", signal_name(signal)));
+    turn();
     return;
   }
-  force_end(signal);
+  is_told_to_end_ = is_told_to_end_ || ends;
+  announce();
+  command_->forward(signal, from_terminal);
 }
 
 void Server::begin_stop(const char* why) {
   if (stopping_ == nullptr) {
     stopping_ = why;
-    draining_ = true;
+    is_told_to_end_ = true;
     stop_by_ = Instant::now() + kStopLimit;
     ladder_.hurry(Instant::now());
+    announce();
   }
-  turn();
 }
 
 int Server::run() {
@@ -444,6 +426,7 @@ void Server::withdraw() {
     messages::error("the log '{}' could not be written to the end", log_->path());
   }
   take_last_words();
+  tell_stopped();
 }
 
 // What is still in the pipe goes with it: above all a release, for want of which the next server

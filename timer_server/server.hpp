@@ -19,6 +19,7 @@
 #include "timer_server/hooks.hpp"
 #include "timer_server/inheritance.hpp"
 #include "timer_server/kill_ladder.hpp"
+#include "timer_server/kill_path_check.hpp"
 #include "timer_server/oversleep.hpp"
 #include "timer_server/pages/board_file.hpp"
 #include "timer_server/pages/ended_statistics.hpp"
@@ -27,7 +28,10 @@
 #include "timer_server/past_verdicts.hpp"
 #include "timer_server/record_log.hpp"
 #include "timer_server/records.hpp"
+#include "timer_server/requests/askers.hpp"
 #include "timer_server/requests/rejections.hpp"
+#include "timer_server/requests/rendezvous.hpp"
+#include "timer_server/requests/reply_folder.hpp"
 #include "timer_server/requests/request_pipe.hpp"
 #include "timer_server/requests/request_reader.hpp"
 #include "timer_server/settings.hpp"
@@ -45,11 +49,13 @@ struct Premises {
   std::unique_ptr<RecordLog> log;
   BoardFile board;
   PageFolder pages;
+  ReplyFolder replies;
   // Makes the run folder again, and its lock, after somebody removed it. Gives what is new in it;
   // nothing when it was there.
   struct Restored {
     BoardFile board;
     PageFolder pages;
+    ReplyFolder replies;
   };
   std::function<Result<std::optional<Restored>>()> restore_folder;
 };
@@ -92,6 +98,32 @@ class Server final : private RequestSink {
   ScopeTerms terms_of(const wire::Request& request, const Worker& worker, std::string_view name);
   void tell_cut(const Worker& worker, std::string_view name, Duration asked);
   void report_rejections(Instant now, bool force);
+
+  // Questions (server_questions.cpp).
+  struct Asked {
+    Askers::Id asker = 0;
+    const wire::Question& question;
+    pid_t pid = 0;
+    Duration granted{};
+  };
+  void on_question(const wire::Request& request, std::string_view line);
+  void answer(const Asked& asked);
+  void answer_ping(const Asked& asked);
+  void answer_status(const Asked& asked);
+  void answer_drain(const Asked& asked);
+  void answer_shutdown(const Asked& asked);
+  void answer_rendezvous(const Asked& asked);
+  void grant(const Asked& asked);
+  void on_withdrawn(Askers::Id asker);
+  void look_after_askers(Instant now);
+  void look_after_shutdown(Instant now);
+  void shut_down(const char* why, bool forced);
+  void tell_stopped();
+  void end_rounds(const std::vector<Rendezvous::Round>& rounds, Instant now);
+  [[nodiscard]] bool is_draining() const;
+  void announce();
+  std::size_t count_open();
+  void write_open(JsonWriter& json, bool with_workers, std::size_t room);
 
   // Pages (server_pages.cpp).
   // A scope whose deadline has passed, and where it stands: in the table, or on a page.
@@ -173,7 +205,9 @@ class Server final : private RequestSink {
   void tell_log_news(Instant now);
   void on_signal(int signal, bool from_terminal);
   void begin_stop(const char* why);
-  void record_start() const;
+  void record_start();
+  void write_settings(JsonWriter& json) const;
+  void write_standing(JsonWriter& json) const;
   void record_stop();
 
   EventSource add_io(int fd, int64_t priority, std::function<void()> handler);
@@ -183,7 +217,7 @@ class Server final : private RequestSink {
   // COMMAND, hooks, and whoever becomes our child (server_children.cpp).
   void on_command_ended();
   void look_after_children(Instant now);
-  void force_end(int signal);
+  void force_end(std::string_view why);
   void kill_all_of_command();
   void run_hook(const KillOrder& order, const KillEnd& end);
 
@@ -196,6 +230,7 @@ class Server final : private RequestSink {
   // and stay for the clients that have mapped them.
   std::vector<BoardFile> boards_;
   PageFolder page_folder_;
+  ReplyFolder reply_folder_;
   std::unique_ptr<EndedStatistics> ended_statistics_;
   Records records_;
   Hooks hooks_;
@@ -244,10 +279,23 @@ class Server final : private RequestSink {
   std::uint64_t requests_ = 0;
   std::uint64_t expired_ = 0;
   std::uint64_t killed_ = 0;
+  const Instant started_ = Instant::now();
+  KillPath kill_path_;
 
   const char* stopping_ = nullptr;  // why; null: not
   Instant stop_by_ = Instant::never();
-  bool draining_ = false;
+  bool is_told_to_end_ = false;  // by a signal or a shutdown; COMMAND may still be running
+  bool is_drain_asked_ = false;
+  struct ShutdownAsker {
+    Askers::Id asker = 0;
+    Instant until;
+    bool then_forced = false;
+    bool waits_for_workers = false;
+  };
+  std::vector<ShutdownAsker> shutdown_askers_;
+  Instant next_shutdown_look_ = Instant::never();
+  Instant next_waiting_told_;
+  Rendezvous rendezvous_;
   std::optional<int> command_status_;
   Instant reap_again_ = Instant::never();  // when to ask for it; never: it has not ended
   Instant reap_strangers_at_;              // never: at the next SIGCHLD
@@ -257,6 +305,7 @@ class Server final : private RequestSink {
 
   // Declared last: gone first, so no handler runs on what is gone already.
   EventLoop loop_;
+  std::optional<Askers> askers_;
   EventSource timer_;
   EventSource pipe_source_;
   EventSource command_source_;

@@ -41,9 +41,9 @@ void Server::look_after_children(Instant now) {
   }
 }
 
-// The second signal forces: COMMAND and what it started end now.
-void Server::force_end(int signal) {
-  messages::warning("a second {}: killing COMMAND", signal_name(signal));
+// A second signal forces: COMMAND and what it started end now.
+void Server::force_end(std::string_view why) {
+  messages::warning("{}: killing COMMAND", why);
   forced_ = true;
   begin_stop("forced");
 }

@@ -42,7 +42,9 @@ std::string_view bounded(std::string_view name, std::string& storage) {
 
 void Server::on_request(const wire::Request& request, std::string_view line) {
   ++requests_;
-  if (request.x_page) {
+  if (!request.question.request.empty()) {
+    on_question(request, line);
+  } else if (request.x_page) {
     on_page_hint(*request.x_page);
   } else if (request.is_release()) {
     release(request);
@@ -83,7 +85,7 @@ void Server::acquire(const wire::Request& request, std::string_view line) {
   if (!id.starts_with(name)) {
     name = id;
   }
-  if (draining_ && table_.find_scope(**worker, id) == nullptr) {
+  if (is_draining() && table_.find_scope(**worker, id) == nullptr) {
     reject("the server is draining: no new scopes");
     return;
   }

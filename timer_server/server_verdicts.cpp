@@ -226,13 +226,24 @@ void Server::bury(Worker& worker) {
   table_.remove_worker(worker);
 }
 
-void Server::record_start() const {
+void Server::record_start() {
+  kill_path_ = check_kill_path();
+  if (!kill_path_.trouble.empty()) {
+    messages::warning("can workers be killed here? {}", kill_path_.trouble);
+  }
   JsonWriter json = records_.server_event("server_started");
   json.field("version", FILETIMER_VERSION)
       .field("dir", dir_)
       .field("fifo", pipe_.path())
-      .field("log", log_->path())
-      .begin_object("settings");
+      .field("log", log_->path());
+  write_settings(json);
+  json.field("adopted_scopes", adopted_scopes_).field("ended_scopes", put_away_scopes_);
+  write_standing(json);
+  log_->append(std::move(json).finish());
+}
+
+void Server::write_settings(JsonWriter& json) const {
+  json.begin_object("settings");
   const auto duration = [&json](std::string_view key, Duration value) {
     json.field(key, std::chrono::duration<double>(value).count());
   };
@@ -242,6 +253,7 @@ void Server::record_start() const {
   if (settings_.warn_at) {
     json.field("warn_at", *settings_.warn_at);
   }
+  duration("max_wait_s", settings_.max_wait);
   duration("max_interval_s", settings_.max_interval);
   if (settings_.grace) {
     if (*settings_.grace) {
@@ -262,23 +274,23 @@ void Server::record_start() const {
       .field("on_expiry", !settings_.on_expiry.empty())
       .field("log_max_bytes", settings_.log_max_bytes)
       .end_object();
-  json.field("adopted_scopes", adopted_scopes_).field("ended_scopes", put_away_scopes_);
-  const KillPath path = check_kill_path();
-  if (!path.trouble.empty()) {
-    messages::warning("can workers be killed here? {}", path.trouble);
-  }
+}
+
+// What it may and can do here.
+void Server::write_standing(JsonWriter& json) const {
   json.begin_object("may");
-  if (path.signal) {
-    json.field("signal", *path.signal);
+  if (kill_path_.signal) {
+    json.field("signal", *kill_path_.signal);
   } else {
     json.null("signal");
   }
-  json.field("ptrace", path.ptrace).field("kernel_stacks", path.kernel_stacks).end_object();
+  json.field("ptrace", kill_path_.ptrace)
+      .field("kernel_stacks", kill_path_.kernel_stacks)
+      .end_object();
   json.begin_object("limits")
       .field("descriptors", descriptor_limit())
       .field("workers", most_workers())
       .end_object();
-  log_->append(std::move(json).finish());
 }
 
 void Server::record_stop() {

@@ -101,6 +101,7 @@ void add_options(CLI::App& app, Settings& settings) {
       [&](const std::string& word) { settings.max_timeout = duration_of("--max-timeout", word); });
   add(app, "--warn-at", "FRACTION", "part of a timeout after which a warning is recorded [none]",
       [&](const std::string& word) { settings.warn_at = fraction_of("--warn-at", word); });
+  add_duration("--max-wait", settings.max_wait, "longest time that a question may take");
   add_duration("--max-interval", settings.max_interval, "longest time between housekeeping sweeps");
   add(app, "--grace", "DUR|off", "from signal to SIGKILL [own clients 10s, else off]",
       [&](const std::string& word) {

@@ -22,7 +22,8 @@ struct Settings {
   std::uint64_t log_max_bytes = std::uint64_t{64} << 20;
   bool detach = false;
   std::optional<Duration> max_timeout;
-  std::optional<double> warn_at;  // over 0, below 1
+  std::optional<double> warn_at;              // over 0, below 1
+  Duration max_wait = std::chrono::hours{1};  // what a question may take
   Duration max_interval = std::chrono::seconds{10};
   // What --grace said, if it did: no value inside means "off".
   std::optional<std::optional<Duration>> grace;

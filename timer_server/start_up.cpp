@@ -109,7 +109,11 @@ Result<Premises::Restored> Household::make_meeting_place() const {
   if (!pages) {
     return tl::unexpected<Error>(std::move(pages.error()));
   }
-  return Premises::Restored{std::move(*board), std::move(*pages)};
+  auto replies = ReplyFolder::make(dir_);
+  if (!replies) {
+    return tl::unexpected<Error>(std::move(replies.error()));
+  }
+  return Premises::Restored{std::move(*board), std::move(*pages), std::move(*replies)};
 }
 
 tl::expected<Premises, StartFailure> Household::furnish(const Settings& settings) {
@@ -145,6 +149,7 @@ tl::expected<Premises, StartFailure> Household::furnish(const Settings& settings
                   std::move(*log),
                   std::move(place->board),
                   std::move(place->pages),
+                  std::move(place->replies),
                   [this] { return restore(); }};
 }
 

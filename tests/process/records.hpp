@@ -14,9 +14,10 @@
 
 namespace filetimer::testing {
 
-class Record {
+// One JSON object on a line.
+class JsonLine {
  public:
-  explicit Record(std::string line);
+  explicit JsonLine(std::string line);
 
   [[nodiscard]] const std::string& line() const { return line_; }
   [[nodiscard]] bool has(std::string_view key) const;
@@ -25,9 +26,20 @@ class Record {
   [[nodiscard]] std::int64_t integer(std::string_view key) const;
   [[nodiscard]] double number(std::string_view key) const;
   [[nodiscard]] simdjson::dom::array array(std::string_view key) const;
-  // An array of strings; an empty one may be left out of a record.
+  // An array of strings; an empty one may be left out.
   [[nodiscard]] std::vector<std::string> strings(std::string_view key) const;
   [[nodiscard]] simdjson::dom::element at(std::string_view key) const;
+
+ private:
+  std::string line_;
+  std::shared_ptr<simdjson::dom::parser> parser_;  // owns what root_ points into
+  simdjson::dom::element root_;
+};
+
+// The test fails when the line lacks what every record has.
+class Record : public JsonLine {
+ public:
+  explicit Record(std::string text);
 
   [[nodiscard]] bool is(std::string_view event) const { return text("event") == event; }
   [[nodiscard]] bool is(std::string_view event, pid_t pid) const;
@@ -35,11 +47,6 @@ class Record {
   // Of a `killed` record: the numbers of the signals that were sent, in order.
   [[nodiscard]] std::vector<int> signals() const;
   [[nodiscard]] std::vector<pid_t> pids_of_signal(std::size_t index) const;
-
- private:
-  std::string line_;
-  std::shared_ptr<simdjson::dom::parser> parser_;  // owns what root_ points into
-  simdjson::dom::element root_;
 };
 
 using Records = std::vector<Record>;

@@ -156,6 +156,17 @@ TEST_CASE("docs/records.md gives the fields of the other records about workers")
   check_fields("rejected", {records.rejected(3, "why", "{", 4711)});
 }
 
+TEST_CASE("docs/records.md gives the fields of a rendezvous") {
+  const Records records = make_records();
+  Rendezvous::Round round;
+  round.name = "start";
+  round.joined = {{0, 4711, 1}};
+  round.missing = {1};
+  round.left = {1};
+  check_fields("rendezvous", {records.rendezvous(round, kNow, "")});
+  check_fields("rendezvous_timeout", {records.rendezvous(round, kNow, "why")});
+}
+
 TEST_CASE("the examples of docs/records.md have the fields that it names, and no event lacks one") {
   const RecordsDoc doc = read_records_doc();
   CHECK(doc.events.size() >= 12);

@@ -52,6 +52,8 @@ void BoardFile::announce(Announcement announcement) {
 void BoardFile::stop() {
   board().state.store(static_cast<std::uint32_t>(ServerState::kStopped), std::memory_order_release);
   board().next_wake.store(kWakeNever, std::memory_order_seq_cst);
+  // After `state`: who waits for it looks at both. Scopes are opened again, for the next server.
+  announce(Announcement::kNone);
 }
 
 }  // namespace filetimer

@@ -275,14 +275,23 @@ std::vector<SlotReading> WorkerPage::open_slots() {
   return read_those([](const Slot&, std::int64_t word) { return is_inside(word); });
 }
 
-std::size_t WorkerPage::open_count() {
-  std::size_t open = 0;
+template <class Wanted>
+std::size_t WorkerPage::count_those(Wanted&& wanted) {
+  std::size_t count = 0;
   const bool is_whole = for_each_slot([&](std::size_t, const Slot&, std::int64_t word) {
-    if (is_inside(word)) {
-      ++open;
+    if (wanted(word)) {
+      ++count;
     }
   });
-  return is_whole ? open : 0;
+  return is_whole ? count : 0;
+}
+
+std::size_t WorkerPage::open_count() {
+  return count_those(is_inside);
+}
+
+std::size_t WorkerPage::watched_count() {
+  return count_those(slot_word::is_open);
 }
 
 std::vector<SlotReading> WorkerPage::slots_over(Duration timeout) {

@@ -97,6 +97,8 @@ class WorkerPage {
   // The open scopes, and those that were judged but not released.
   std::vector<SlotReading> open_slots();
   std::size_t open_count();
+  // The open scopes on which there was no verdict.
+  std::size_t watched_count();
   // Those of them for which more than `timeout` was asked.
   std::vector<SlotReading> slots_over(Duration timeout);
   // Slots whose scope outlived the thread that opened it, each told once.
@@ -125,6 +127,8 @@ class WorkerPage {
   [[nodiscard]] const Postponed* postponed(std::size_t slot, std::int64_t word) const;
   [[nodiscard]] Instant deadline_of(std::size_t index, const Slot& slot, std::int64_t word,
                                     Duration max_timeout) const;
+  template <class Wanted>
+  std::size_t count_those(Wanted&& wanted);
   template <class Wanted>
   std::vector<SlotReading> read_those(Wanted&& wanted);
 

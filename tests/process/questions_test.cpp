@@ -1,0 +1,536 @@
+// Questions to a real server over its pipe: ping, status, drain, shutdown and rendezvous, and
+// askers that do everything wrong. Askers here are the protocol alone; our own client has its own
+// tests. SPDX-License-Identifier: MIT
+#include <doctest/doctest.h>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/stat.h>
+
+#include <csignal>
+#include <filesystem>
+#include <thread>
+
+#include "common/board.hpp"
+#include "common/mapped_file.hpp"
+#include "common/wire.hpp"
+#include "tests/process/harness.hpp"
+#include "tests/process/requests.hpp"
+#include "tests/process/worker.hpp"
+
+using namespace filetimer::testing;
+using namespace std::chrono_literals;
+using filetimer::UniqueFd;
+using filetimer::wire::Question;
+
+namespace {
+
+// Who asks: a pipe for the answers, made before the question and removed after it.
+class Asker {
+ public:
+  Asker(const std::string& dir, Question question) : dir_(dir) {
+    static int count = 0;
+    name_ = fmt::format("{}-{}", ::getpid(), ++count);
+    REQUIRE(::mkfifo(path().c_str(), 0600) == 0);
+    reader_.reset(::open(path().c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
+    question.reply = name_;
+    if (question.wait_s == 0) {
+      question.wait_s = 60;
+    }
+    send_raw(dir + "/requests", filetimer::wire::format_question(question, ::getpid()));
+  }
+  Asker(Asker&& other) noexcept = default;
+  Asker(const Asker&) = delete;
+  ~Asker() { leave(); }
+
+  // The next answer; the test fails when it is not of this kind.
+  JsonLine next(std::string_view answer) {
+    const std::string line = this->line();
+    CAPTURE(line);
+    REQUIRE(!line.empty());
+    JsonLine record(line);
+    CHECK(record.text("answer") == answer);
+    return record;
+  }
+  // The last answer, whatever was said on the way.
+  JsonLine last() {
+    for (;;) {
+      JsonLine record(line());
+      if (const std::string answer = record.text("answer");
+          answer != "granted" && answer != "waiting") {
+        return record;
+      }
+    }
+  }
+  // Empty at the end of file.
+  std::string line() {
+    for (;;) {
+      if (const std::size_t end = read_.find('\n'); end != read_.npos) {
+        std::string line = read_.substr(0, end);
+        read_.erase(0, end + 1);
+        return line;
+      }
+      pollfd readable{reader_.get(), POLLIN, 0};
+      REQUIRE(::poll(&readable, 1, static_cast<int>(kBound.count())) == 1);
+      char bytes[4096];
+      const ssize_t got = ::read(reader_.get(), bytes, sizeof bytes);
+      if (got <= 0) {
+        return {};
+      }
+      read_.append(bytes, static_cast<std::size_t>(got));
+    }
+  }
+  void leave() {
+    if (reader_) {
+      ::unlink(path().c_str());
+      reader_.reset();
+    }
+  }
+  [[nodiscard]] std::string path() const { return dir_ + "/replies/" + name_; }
+
+ private:
+  std::string dir_;
+  std::string name_;
+  UniqueFd reader_;
+  std::string read_;
+};
+
+Question question(std::string_view request, double wait_s = 60) {
+  Question question;
+  question.request = request;
+  question.wait_s = wait_s;
+  return question;
+}
+
+Question shutdown(std::string_view graceful, bool force = false, double wait_s = 60) {
+  Question asked = question("shutdown", wait_s);
+  asked.graceful = graceful;
+  asked.force = force;
+  return asked;
+}
+
+Question join(int rank, int world, double wait_s = 60, std::string_view name = "start") {
+  Question asked = question("rendezvous", wait_s);
+  asked.rank = rank;
+  asked.world = world;
+  asked.name = name;
+  return asked;
+}
+
+std::vector<int> ranks(const JsonLine& record, std::string_view key) {
+  std::vector<int> ranks;
+  for (const auto element : record.array(key)) {
+    std::int64_t rank = 0;
+    if (element.is_object()) {
+      REQUIRE(element["rank"].get(rank) == simdjson::SUCCESS);
+    } else {
+      REQUIRE(element.get(rank) == simdjson::SUCCESS);
+    }
+    ranks.push_back(static_cast<int>(rank));
+  }
+  return ranks;
+}
+
+filetimer::Announcement announced(const std::string& dir) {
+  const auto board = filetimer::MappedFile::map(
+      dir + "/server", filetimer::MappedFile::Access::kRead, filetimer::kBoardBytes);
+  REQUIRE(board.has_value());
+  return static_cast<filetimer::Announcement>(
+      static_cast<const filetimer::Board*>(board->data())->announcement.load());
+}
+
+bool is_open_on(Server& server, const std::string& scope) {
+  Asker asker(server.dir(), question("shutdown"));
+  const JsonLine refused = asker.last();
+  for (const auto open : refused.array("open_scopes")) {
+    std::string_view name;
+    REQUIRE(open["scope"].get(name) == simdjson::SUCCESS);
+    if (name == scope) {
+      return true;
+    }
+  }
+  return false;
+}
+
+}  // namespace
+
+TEST_CASE("ping is answered, and the answer's pipe is closed") {
+  const TempDir temp;
+  const Server server(temp);
+  Asker asker(server.dir(), question("ping"));
+  const JsonLine answer = asker.next("done");
+  CHECK(answer.integer("server_pid") == server.pid());
+  CHECK(!answer.text("server_version").empty());
+  CHECK(asker.line().empty());
+}
+
+TEST_CASE("status tells who is watched and what the server may do here") {
+  const TempDir temp;
+  Server server(temp, {"--grace", "3s"});
+  const Worker worker("block");
+  server.send(acquire_far(worker.pid(), "load") + acquire_far(worker.pid(), "step") + "rubbish\n");
+  Asker asker(server.dir(), question("status"));
+  const JsonLine answer = asker.next("done");
+  CHECK(answer.integer("server_pid") == server.pid());
+  CHECK(answer.text("dir") == server.dir());
+  CHECK(answer.text("log") == server.log());
+  CHECK(answer.integer("workers") == 1);
+  CHECK(answer.integer("open_scopes") == 2);
+  CHECK(answer.integer("rejected") == 1);
+  CHECK(answer.text("announcement") == "none");
+  const Record started = server.records().front();
+  for (const char* key : {"may", "limits", "settings"}) {
+    CHECK(simdjson::minify(answer.at(key)) == simdjson::minify(started.at(key)));
+  }
+  bool may_signal = false;
+  REQUIRE(answer.at("may")["signal"].get(may_signal) == simdjson::SUCCESS);
+  CHECK(may_signal);
+}
+
+TEST_CASE("a shutdown is refused while a scope is open, says which, and is carried out after it") {
+  const TempDir temp;
+  Server server(temp);
+  const Worker worker("block", {.environment = {{"RANK", "3"}}});
+  server.send(acquire_far(worker.pid(), "load"));
+  {
+    Asker asker(server.dir(), question("shutdown"));
+    const JsonLine refused = asker.next("refused");
+    CHECK(refused.text("reason") == "1 scope is open");
+    CHECK(refused.integer("open_scope_count") == 1);
+    std::int64_t pid = 0;
+    REQUIRE(refused.array("open_scopes").at(0)["pid"].get(pid) == simdjson::SUCCESS);
+    CHECK(pid == worker.pid());
+    CHECK(asker.line().empty());
+  }
+  server.send(release(worker.pid(), "load"));
+  Asker asker(server.dir(), question("shutdown"));
+  CHECK(asker.last().integer("open_scope_count") == 0);
+  CHECK(asker.line().empty());
+  // The end of file says that the folder is free.
+  const Server next(temp);
+  CHECK(server.process().status() == exited(0));
+  CHECK(worker.is_alive());
+}
+
+TEST_CASE("a graceful shutdown waits for a scope on a page, and lets nothing new in") {
+  const TempDir temp;
+  Server server(temp);
+  const auto page = page_worker(server.dir(), "w-1");
+  page->ask("open 0 forward 3600000");
+  page->ask("hint");
+  const Worker other("block");
+  REQUIRE(wait_until([&] { return is_open_on(server, "forward"); }));
+  Asker asker(server.dir(), shutdown("scopes"));
+  CHECK(asker.next("granted").number("wait_s") == 60);
+  const JsonLine waiting = asker.next("waiting");
+  CHECK(waiting.integer("open_scope_count") == 1);
+  CHECK(announced(server.dir()) == filetimer::Announcement::kShutdown);
+  server.send(acquire_far(other.pid(), "late"));
+  const Record rejected = server.wait_for([](const Record& r) { return r.is("rejected"); });
+  CHECK(rejected.text("reason") == "the server is draining: no new scopes");
+  CHECK(page->ask("release 0") == "in-time");
+  CHECK(asker.last().text("answer") == "done");
+  CHECK(asker.line().empty());
+  CHECK(server.process().status() == exited(0));
+  CHECK(server.records().back().text("reason") == "shutdown --graceful");
+  CHECK(announced(server.dir()) == filetimer::Announcement::kNone);
+}
+
+TEST_CASE("a graceful shutdown for workers waits for their end, too") {
+  const TempDir temp;
+  Server server(temp);
+  Worker worker("on-eof", {.args = {"0"}});
+  server.send(acquire_far(worker.pid(), "load") + release(worker.pid(), "load"));
+  Asker asker(server.dir(), shutdown("workers"));
+  asker.next("granted");
+  const JsonLine waiting = asker.next("waiting");
+  CHECK(waiting.integer("open_scope_count") == 0);
+  CHECK(waiting.integer("worker_count") == 1);
+  worker.let_go();
+  CHECK(asker.last().text("answer") == "done");
+  CHECK(server.process().status() == exited(0));
+}
+
+TEST_CASE("a graceful shutdown whose time is up names what is open, and the server stays") {
+  const TempDir temp;
+  Server server(temp);
+  const Worker worker("block");
+  server.send(acquire_far(worker.pid(), "load"));
+  Asker asker(server.dir(), shutdown("scopes", false, 0.05));
+  const JsonLine answer = asker.last();
+  CHECK(answer.text("answer") == "timed_out");
+  CHECK(answer.integer("open_scope_count") == 1);
+  CHECK(asker.line().empty());
+  CHECK(announced(server.dir()) == filetimer::Announcement::kNone);
+  // It lets new scopes in again.
+  server.send(acquire_far(worker.pid(), "step"));
+  CHECK(is_open_on(server, "step"));
+}
+
+TEST_CASE("with force it ends then, and leaves open what is open") {
+  const TempDir temp;
+  Server server(temp);
+  const Worker worker("block");
+  server.send(acquire_far(worker.pid(), "load"));
+  SUBCASE("after its time") {
+    Asker asker(server.dir(), shutdown("scopes", true, 0.05));
+    CHECK(asker.last().integer("open_scope_count") == 1);
+    CHECK(server.process().status() == exited(0));
+    CHECK(server.records().back().text("reason") == "shutdown --graceful --force");
+  }
+  SUBCASE("at once") {
+    Asker asker(server.dir(), shutdown("", true));
+    CHECK(asker.last().text("answer") == "done");
+    CHECK(server.process().status() == exited(0));
+    CHECK(server.records().back().integer("left_count") == 1);
+  }
+  CHECK(worker.is_alive());
+  // What was left open is the next server's.
+  Server next(temp);
+  CHECK(is_open_on(next, "load"));
+}
+
+TEST_CASE("a second shutdown joins the first, and one that forces ends both") {
+  const TempDir temp;
+  Server server(temp);
+  const Worker worker("block");
+  server.send(acquire_far(worker.pid(), "load"));
+  Asker brief(server.dir(), shutdown("scopes", false, 0.05));
+  Asker patient(server.dir(), shutdown("scopes"));
+  CHECK(brief.last().text("answer") == "timed_out");
+  CHECK(announced(server.dir()) == filetimer::Announcement::kShutdown);
+  Asker gone(server.dir(), shutdown("scopes"));
+  gone.next("granted");
+  gone.leave();
+  Asker forces(server.dir(), shutdown("", true));
+  CHECK(forces.last().text("answer") == "done");
+  CHECK(patient.last().text("answer") == "done");
+  CHECK(server.process().status() == exited(0));
+}
+
+TEST_CASE("drain refuses new scopes without an end, and can be taken back") {
+  const TempDir temp;
+  Server server(temp);
+  const Worker worker("block");
+  server.send(acquire_far(worker.pid(), "open"));
+  for (int again = 0; again < 2; ++again) {
+    Asker asker(server.dir(), question("drain"));
+    const JsonLine answer = asker.next("done");
+    CHECK(answer.integer("open_scope_count") == 1);
+  }
+  CHECK(announced(server.dir()) == filetimer::Announcement::kDraining);
+  server.send(acquire_far(worker.pid(), "late") + acquire_far(worker.pid(), "open"));
+  CHECK(!is_open_on(server, "late"));
+  CHECK(is_open_on(server, "open"));  // renewed
+  Asker joins(server.dir(), join(0, 1));
+  CHECK(joins.next("refused").text("reason") == "the server is draining: no new rendezvous");
+  Question off = question("drain");
+  off.off = true;
+  Asker asker(server.dir(), off);
+  asker.next("done");
+  CHECK(announced(server.dir()) == filetimer::Announcement::kNone);
+  server.send(acquire_far(worker.pid(), "late"));
+  CHECK(is_open_on(server, "late"));
+}
+
+TEST_CASE("a shutdown of a server with a COMMAND tells COMMAND to end, and a forced one kills it") {
+  const TempDir temp;
+  Server::Setup setup;
+  setup.command = {worker_path(), "block"};
+  SUBCASE("gracefully") {
+    Server server(temp, setup);
+    Asker asker(server.dir(), shutdown("scopes"));
+    CHECK(asker.last().text("answer") == "done");
+    CHECK(server.process().status() == exited(128 + SIGTERM));
+  }
+  SUBCASE("by force") {
+    setup.command = {worker_path(), "ignore-term"};
+    Server server(temp, setup);
+    Asker asker(server.dir(), shutdown("", true));
+    CHECK(asker.last().text("answer") == "done");
+    CHECK(server.process().status() == exited(128 + SIGKILL));
+  }
+}
+
+TEST_CASE("a rendezvous is full with the last rank, and the next round may begin") {
+  const TempDir temp;
+  Server server(temp);
+  for (const int round : {1, 2}) {
+    std::vector<Asker> askers;
+    for (const int rank : {2, 0, 1}) {
+      askers.emplace_back(server.dir(), join(rank, 3));
+    }
+    for (Asker& asker : askers) {
+      asker.next("granted");
+      const JsonLine answer = asker.next("done");
+      CHECK(answer.integer("round") == round);
+      CHECK(answer.integer("world") == 3);
+      CHECK(ranks(answer, "joined") == std::vector{0, 1, 2});
+      CHECK(asker.line().empty());
+    }
+    server.wait_for(
+        [&](const Record& r) { return r.is("rendezvous") && r.integer("round") == round; });
+  }
+}
+
+TEST_CASE("a rendezvous that does not fill fails for all, with who is missing and who has left") {
+  const TempDir temp;
+  Server server(temp);
+  Asker first(server.dir(), join(0, 4, 0.3));
+  Asker second(server.dir(), join(2, 4));
+  {
+    Asker leaves(server.dir(), join(3, 4));
+    leaves.next("granted");
+  }
+  for (Asker* asker : {&first, &second}) {
+    const JsonLine answer = asker->last();
+    CHECK(answer.text("answer") == "timed_out");
+    CHECK(ranks(answer, "joined") == std::vector{0, 2});
+    CHECK(ranks(answer, "missing") == std::vector{1, 3});
+    CHECK(ranks(answer, "left") == std::vector{3});
+    CHECK(answer.text("reason").find("missing: 1, 3; of these had joined and left: 3") !=
+          std::string::npos);
+  }
+  const Record record = server.wait_for([](const Record& r) { return r.is("rendezvous_timeout"); });
+  CHECK(ranks(record, "missing") == std::vector{1, 3});
+  CHECK(record.number("waited_s") >= 0.3);
+}
+
+TEST_CASE("who joins wrongly is told, and those that wait are not disturbed") {
+  const TempDir temp;
+  Server server(temp);
+  Asker waits(server.dir(), join(0, 2));
+  waits.next("granted");
+  const auto refusal = [&](const Question& wrong) {
+    Asker asker(server.dir(), wrong);
+    return asker.next("invalid").text("reason");
+  };
+  CHECK(refusal(join(0, 2)) ==
+        fmt::format("rank 0 has joined rendezvous 'start' already (pid {})", ::getpid()));
+  CHECK(refusal(join(1, 3)) == "the world is 3: who waits in rendezvous 'start' said 2");
+  CHECK(refusal(join(2, 2)) == "the rank is 2: expected 0 to 1");
+  CHECK(refusal(question("rendezvous")) == "lacks x_rank or x_world");
+  Asker last(server.dir(), join(1, 2));
+  CHECK(last.last().text("answer") == "done");
+  CHECK(waits.next("done").integer("round") == 1);
+}
+
+TEST_CASE("who waits in a rendezvous learns that the server is stopped") {
+  const TempDir temp;
+  Server server(temp);
+  Asker waits(server.dir(), join(0, 2));
+  waits.next("granted");
+  CHECK(server.stop() == exited(0));
+  CHECK(waits.next("refused").text("reason") == "the server was stopped");
+}
+
+TEST_CASE("--max-wait bounds what a question may take, and the answer says so") {
+  const TempDir temp;
+  Server server(temp, {"--max-wait", "0.1"});
+  for (const double wait : {3600.0, HUGE_VAL}) {
+    Asker asker(server.dir(), join(0, 2, wait));
+    CHECK(asker.next("granted").number("wait_s") == 0.1);
+    CHECK(asker.next("timed_out").number("round") >= 1);
+  }
+}
+
+TEST_CASE("a question that is wrong is answered, and one that can't be answered is rejected") {
+  const TempDir temp;
+  Server server(temp);
+  {
+    Asker asker(server.dir(), question("explode"));
+    CHECK(asker.next("invalid").text("reason") ==
+          "x_request is 'explode': expected ping, status, drain, shutdown or rendezvous");
+    Asker never(server.dir(), question("ping", -1));
+    CHECK(never.next("invalid").text("reason") == "x_wait_s is -1: expected over 0");
+    Asker half(server.dir(), shutdown("half"));
+    CHECK(half.next("invalid").text("reason") ==
+          "x_graceful is 'half': expected 'scopes' or 'workers'");
+  }
+  const std::string replies = server.dir() + "/replies/";
+  write_file(replies + "file", "");
+  REQUIRE(::mkfifo((replies + "unread").c_str(), 0600) == 0);
+  std::filesystem::create_symlink("../requests", replies + "link");
+  // Each would stop the server if it were carried out.
+  for (const char* reply : {"file", "unread", "link", "none", "../requests", ""}) {
+    Question asked = shutdown("", true);
+    asked.reply = reply;
+    server.send(filetimer::wire::format_question(asked, ::getpid()));
+  }
+  Asker asker(server.dir(), question("status"));
+  CHECK(asker.next("done").integer("rejected") == 6);
+  server.wait_for([](const Record& r) {
+    return r.is("rejected") && r.text("reason").find("x_reply") != std::string::npos;
+  });
+  CHECK(read_file(replies + "file").empty());
+}
+
+TEST_CASE("askers that do not read, or are gone, hold nobody up") {
+  const TempDir temp;
+  Server server(temp);
+  // Its pipe is full: nothing fits.
+  const std::string path = server.dir() + "/replies/full";
+  REQUIRE(::mkfifo(path.c_str(), 0600) == 0);
+  const UniqueFd full(::open(path.c_str(), O_RDWR | O_NONBLOCK | O_CLOEXEC));
+  REQUIRE(full);
+  REQUIRE(::fcntl(full.get(), F_SETPIPE_SZ, 4096) == 4096);
+  const std::string filling(4096, 'x');
+  REQUIRE(::write(full.get(), filling.data(), filling.size()) == 4096);
+  for (const char* request : {"status", "rendezvous", "shutdown"}) {
+    Question asked = join(0, 2);
+    asked.request = request;
+    asked.reply = "full";
+    asked.graceful = "scopes";
+    const Worker worker("block");
+    if (asked.request == "shutdown") {
+      server.send(acquire_far(worker.pid(), "load"));
+    }
+    server.send(filetimer::wire::format_question(asked, ::getpid()));
+    Asker asker(server.dir(), question("ping"));
+    asker.next("done");
+  }
+}
+
+TEST_CASE("200 askers at once are all answered, and a deadline among them is met") {
+  const TempDir temp;
+  Server server(temp);
+  Worker worker("block");
+  server.send(acquire(worker.pid(), "load", 20ms));
+  std::vector<Asker> askers;
+  for (int i = 0; i < 200; ++i) {
+    askers.emplace_back(server.dir(), question(i % 2 == 0 ? "ping" : "status"));
+  }
+  for (Asker& asker : askers) {
+    CHECK(asker.next("done").integer("server_pid") == server.pid());
+  }
+  CHECK(worker.status() == killed_by(SIGKILL));
+}
+
+TEST_CASE("a server that is killed half-way leaves its askers an end of file") {
+  const TempDir temp;
+  Server server(temp);
+  Asker waits(server.dir(), join(0, 2));
+  waits.next("granted");
+  server.process().signal(SIGKILL);
+  CHECK(waits.line().empty());
+}
+
+TEST_CASE("pipes that were left behind are cleared away by a sweep") {
+  const TempDir temp;
+  Server server(temp, {"--max-interval", "10ms"});
+  const std::string path = server.dir() + "/replies/left";
+  REQUIRE(::mkfifo(path.c_str(), 0600) == 0);
+  const timespec times[2] = {{0, UTIME_OMIT}, {1, 0}};
+  REQUIRE(::utimensat(AT_FDCWD, path.c_str(), times, 0) == 0);
+  CHECK(wait_until([&] { return !exists(path); }));
+}
+
+TEST_CASE("replies can be asked for again after the run folder was removed and made anew") {
+  const TempDir temp;
+  Server server(temp, {"--max-interval", "10ms"});
+  const std::string away = temp.path("away");
+  std::filesystem::rename(server.dir(), away);
+  REQUIRE(wait_until([&] { return exists(server.dir() + "/requests"); }));
+  Asker asker(server.dir(), question("ping"));
+  asker.next("done");
+}

@@ -1,0 +1,169 @@
+// Answers on pipes that are read, not read, or left.
+// SPDX-License-Identifier: MIT
+#include "timer_server/requests/askers.hpp"
+
+#include <doctest/doctest.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <array>
+#include <string>
+#include <vector>
+
+using namespace filetimer;
+using namespace std::chrono_literals;
+
+namespace {
+
+struct Pipe {
+  Pipe() {
+    std::array<int, 2> ends{};
+    REQUIRE(::pipe2(ends.data(), O_NONBLOCK | O_CLOEXEC) == 0);
+    reader.reset(ends[0]);
+    writer.reset(ends[1]);
+  }
+  // All that is there now.
+  std::string read() const {
+    std::string text;
+    std::array<char, 65536> bytes{};
+    for (ssize_t got = 0; (got = ::read(reader.get(), bytes.data(), bytes.size())) > 0;) {
+      text.append(bytes.data(), static_cast<std::size_t>(got));
+    }
+    return text;
+  }
+  [[nodiscard]] bool is_at_end() const {
+    char byte = 0;
+    return ::read(reader.get(), &byte, 1) == 0;
+  }
+  UniqueFd reader;
+  UniqueFd writer;
+};
+
+struct Stage {
+  Stage() {
+    ::signal(SIGPIPE, SIG_IGN);  // the server does not take it
+    sd_event* event = nullptr;
+    check_event(::sd_event_new(&event), "no loop");
+    loop.reset(event);
+    askers.emplace(event, [this](Askers::Id id) { withdrawn.push_back(id); });
+  }
+  // What is there to do now.
+  void run() const {
+    while (::sd_event_run(loop.get(), 0) > 0) {
+    }
+  }
+  std::vector<Askers::Id> withdrawn;
+  EventLoop loop;
+  std::optional<Askers> askers;
+};
+
+}  // namespace
+
+TEST_CASE("Answers come a line each, and after the last one the pipe is closed") {
+  Stage stage;
+  Pipe pipe;
+  const auto id = stage.askers->add(std::move(pipe.writer));
+  REQUIRE(id.has_value());
+  stage.askers->tell(*id, "granted");
+  stage.askers->watch(*id);
+  stage.run();
+  stage.askers->finish(*id, "done");
+  CHECK(pipe.read() == "granted\ndone\n");
+  CHECK(pipe.is_at_end());
+  CHECK(stage.askers->count() == 0);
+  CHECK(stage.withdrawn.empty());
+  stage.askers->finish(*id, "again");  // nobody
+}
+
+TEST_CASE("Who closes its pipe has withdrawn") {
+  Stage stage;
+  Pipe left;
+  Pipe stays;
+  const auto id = stage.askers->add(std::move(left.writer));
+  const auto other = stage.askers->add(std::move(stays.writer));
+  stage.askers->watch(*id);
+  stage.askers->watch(*other);
+  stage.run();
+  CHECK(stage.withdrawn.empty());
+  left.reader.reset();
+  stage.run();
+  CHECK(stage.withdrawn == std::vector{*id});
+  CHECK(stage.askers->count() == 1);
+  stage.askers->finish(*other, "done");
+  CHECK(stays.read() == "done\n");
+}
+
+TEST_CASE("A last answer that does not fit waits to be read, and then comes whole") {
+  Stage stage;
+  Pipe pipe;
+  const auto id = stage.askers->add(std::move(pipe.writer));
+  const std::string answer(1'000'000, 'a');
+  stage.askers->finish(*id, answer);
+  std::string read;
+  for (int i = 0; i < 1000 && read.size() <= answer.size(); ++i) {
+    read += pipe.read();
+    stage.run();
+  }
+  CHECK(read == answer + '\n');
+  CHECK(pipe.is_at_end());
+  CHECK(stage.askers->count() == 0);
+}
+
+TEST_CASE("Who does not read its last answer is given up, and one who leaves is forgotten") {
+  Stage stage;
+  Pipe pipe;
+  Pipe left;
+  const std::string answer(1'000'000, 'a');
+  const auto id = stage.askers->add(std::move(pipe.writer));
+  stage.askers->finish(*id, answer);
+  stage.askers->finish(*stage.askers->add(std::move(left.writer)), answer);
+  left.reader.reset();
+  stage.run();
+  CHECK(stage.askers->count() == 1);
+  const Instant due = stage.askers->advance({});
+  CHECK(due <= Instant::now() + Askers::kUnreadLimit);
+  CHECK(stage.askers->advance({due.ns - 1}) == due);
+  CHECK(stage.askers->advance(due).is_never());
+  CHECK(stage.askers->count() == 0);
+  CHECK(stage.withdrawn.empty());  // it had its answer
+}
+
+TEST_CASE("An answer on the way is lost when there is no room, and tears nothing") {
+  Stage stage;
+  Pipe pipe;
+  const auto id = stage.askers->add(std::move(pipe.writer));
+  const std::string answer(4000, 'w');
+  for (int i = 0; i < 100; ++i) {
+    stage.askers->tell(*id, answer);
+  }
+  std::string read = pipe.read();
+  CHECK(!read.empty());
+  CHECK(read.size() % (answer.size() + 1) == 0);
+}
+
+TEST_CASE("The end of file after an answer at exit does not come before the exit") {
+  Stage stage;
+  Pipe pipe;
+  const int writer = pipe.writer.get();
+  const auto id = stage.askers->add(std::move(pipe.writer));
+  stage.askers->finish_at_exit(*id, "done");
+  stage.askers.reset();
+  CHECK(pipe.read() == "done\n");
+  CHECK(!pipe.is_at_end());
+  ::close(writer);
+}
+
+TEST_CASE("There is a bound to those who wait") {
+  Stage stage;
+  std::vector<Askers::Id> ids;
+  const Pipe pipe;
+  for (std::size_t i = 0; i < Askers::kMost; ++i) {
+    const auto id = stage.askers->add(UniqueFd(::dup(pipe.writer.get())));
+    REQUIRE(id.has_value());
+    ids.push_back(*id);
+  }
+  CHECK(!stage.askers->add(UniqueFd(::dup(pipe.writer.get()))));
+  stage.askers->finish(ids[0], "done");
+  CHECK(stage.askers->add(UniqueFd(::dup(pipe.writer.get()))));
+}

@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: MIT
+#include "timer_server/requests/rendezvous.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "common/limits.hpp"
+#include "common/text.hpp"
+
+namespace filetimer {
+
+Status Rendezvous::join(const std::string& name, int world, const Member& member, Instant until,
+                        Instant now) {
+  if (name.empty() || name.size() > kMaxNameBytes) {
+    return failure(fmt::format("the rendezvous' name has {} bytes: expected 1 to {}", name.size(),
+                               kMaxNameBytes));
+  }
+  if (world < 1 || world > static_cast<int>(kMaxWorkers)) {
+    return failure(fmt::format("the world is {}: expected 1 to {} ranks", world, kMaxWorkers));
+  }
+  if (member.rank < 0 || member.rank >= world) {
+    return failure(fmt::format("the rank is {}: expected 0 to {}", member.rank, world - 1));
+  }
+  const auto found = waiting_.find(name);
+  if (found != waiting_.end()) {
+    if (found->second.world != world) {
+      return failure(fmt::format("the world is {}: who waits in rendezvous '{}' said {}", world,
+                                 printable(name), found->second.world));
+    }
+    if (const auto same = found->second.members.find(member.rank);
+        same != found->second.members.end()) {
+      return failure(fmt::format("rank {} has joined rendezvous '{}' already (pid {})", member.rank,
+                                 printable(name), same->second.pid));
+    }
+  }
+  Waiting& waiting = found != waiting_.end() ? found->second : waiting_[name];
+  if (waiting.members.empty()) {
+    waiting.world = world;
+    waiting.begun = now;
+    waiting.until = Instant::never();
+  }
+  waiting.members.emplace(member.rank, member);
+  waiting.left.erase(member.rank);
+  waiting.until = std::min(waiting.until, until);
+  return {};
+}
+
+void Rendezvous::leave(Asker asker) {
+  for (auto at = waiting_.begin(); at != waiting_.end(); ++at) {
+    auto& [name, waiting] = *at;
+    const auto member = std::ranges::find_if(
+        waiting.members, [asker](const auto& entry) { return entry.second.asker == asker; });
+    if (member == waiting.members.end()) {
+      continue;
+    }
+    waiting.left.insert(member->first);
+    waiting.members.erase(member);
+    if (waiting.members.empty()) {
+      waiting_.erase(at);  // nobody waits any more
+    }
+    return;
+  }
+}
+
+Rendezvous::Round Rendezvous::end(const std::string& name, Waiting&& waiting) {
+  Round round;
+  round.name = name;
+  round.world = waiting.world;
+  round.begun = waiting.begun;
+  for (int rank = 0; rank < waiting.world; ++rank) {
+    if (const auto member = waiting.members.find(rank); member != waiting.members.end()) {
+      round.joined.push_back(member->second);
+    } else {
+      round.missing.push_back(rank);
+    }
+  }
+  round.left.assign(waiting.left.begin(), waiting.left.end());
+  if (counts_.size() >= kMaxNames && !counts_.contains(name)) {
+    counts_.erase(
+        std::ranges::min_element(counts_, {}, [](const auto& entry) { return entry.second.used; }));
+  }
+  Count& count = counts_[name];
+  count.used = waiting.begun;
+  round.number = ++count.rounds;
+  return round;
+}
+
+template <class Over>
+std::vector<Rendezvous::Round> Rendezvous::take(Over&& is_over) {
+  std::vector<Round> rounds;
+  for (auto at = waiting_.begin(); at != waiting_.end();) {
+    if (is_over(at->second)) {
+      rounds.push_back(end(at->first, std::move(at->second)));
+      at = waiting_.erase(at);
+    } else {
+      ++at;
+    }
+  }
+  return rounds;
+}
+
+std::vector<Rendezvous::Round> Rendezvous::take_full() {
+  return take([](const Waiting& waiting) {
+    return waiting.members.size() == static_cast<std::size_t>(waiting.world);
+  });
+}
+
+std::vector<Rendezvous::Round> Rendezvous::take_failed(Instant now) {
+  return take([now](const Waiting& waiting) { return waiting.until <= now; });
+}
+
+std::vector<Rendezvous::Round> Rendezvous::take_all() {
+  return take([](const Waiting&) { return true; });
+}
+
+Instant Rendezvous::next_failure() const {
+  Instant next = Instant::never();
+  for (const auto& [name, waiting] : waiting_) {
+    next = std::min(next, waiting.until);
+  }
+  return next;
+}
+
+}  // namespace filetimer

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: MIT
+#include "timer_server/requests/reply_folder.hpp"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <memory>
+
+#include "common/limits.hpp"
+#include "common/run_folder.hpp"
+#include "common/text.hpp"
+
+namespace filetimer {
+namespace {
+
+constexpr int kMostLookedAt = 512;  // files in one sweep
+
+bool is_name(std::string_view name) {
+  return !name.empty() && name.size() <= kMaxPageNameBytes && std::ranges::all_of(name, [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-';
+  });
+}
+
+}  // namespace
+
+Result<ReplyFolder> ReplyFolder::make(const std::string& dir) {
+  auto made = create_run_folder(fmt::format("{}/{}", dir, kRepliesName));
+  if (!made) {
+    return tl::unexpected<Error>(std::move(made.error()));
+  }
+  return ReplyFolder(std::move(*made));
+}
+
+Result<UniqueFd> ReplyFolder::open(std::string_view name) const {
+  if (!is_name(name)) {
+    return failure(
+        fmt::format("x_reply is '{}': expected letters, digits and '-', at most {} bytes",
+                    printable(name.substr(0, kMaxPageNameBytes)), kMaxPageNameBytes));
+  }
+  const std::string path(name);
+  // A handle first: opening another thing than a pipe can do something.
+  const UniqueFd handle(::openat(folder_.get(), path.c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC));
+  struct stat st {};
+  if (!handle || ::fstat(handle.get(), &st) != 0) {
+    return system_error(fmt::format("x_reply is '{}'", name));
+  }
+  if (!S_ISFIFO(st.st_mode) || st.st_uid != ::geteuid()) {
+    return failure(
+        fmt::format("x_reply is '{}': expected a named pipe of user {}", name, ::geteuid()));
+  }
+  UniqueFd pipe(retry_eintr([&] {
+    return ::open(fmt::format("/proc/self/fd/{}", handle.get()).c_str(),
+                  O_WRONLY | O_NONBLOCK | O_CLOEXEC);
+  }));
+  if (!pipe) {
+    return errno == ENXIO ? failure(fmt::format("x_reply is '{}': nobody reads it", name))
+                          : system_error(fmt::format("x_reply is '{}'", name));
+  }
+  return pipe;
+}
+
+void ReplyFolder::clear_away() const {
+  const int again = ::openat(folder_.get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  const std::unique_ptr<DIR, int (*)(DIR*)> folder(again < 0 ? nullptr : ::fdopendir(again),
+                                                   ::closedir);
+  timespec now{};
+  ::clock_gettime(CLOCK_REALTIME, &now);
+  for (int looked_at = 0; folder && looked_at < kMostLookedAt; ++looked_at) {
+    const dirent* const entry = ::readdir(folder.get());
+    if (entry == nullptr) {
+      break;
+    }
+    struct stat st {};
+    const bool is_old = ::fstatat(folder_.get(), entry->d_name, &st, AT_SYMLINK_NOFOLLOW) == 0 &&
+                        S_ISFIFO(st.st_mode) &&
+                        std::chrono::seconds{now.tv_sec - st.st_mtim.tv_sec} > kLeftBehindAfter;
+    if (is_old && is_name(entry->d_name) && !open(entry->d_name)) {
+      ::unlinkat(folder_.get(), entry->d_name, 0);
+    }
+  }
+}
+
+}  // namespace filetimer

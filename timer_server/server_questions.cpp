@@ -1,0 +1,415 @@
+// What the server is asked: who gets an answer, and what drain, shutdown and rendezvous mean to the
+// workers that are watched.
+// SPDX-License-Identifier: MIT
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "common/duration_text.hpp"
+#include "common/limits.hpp"
+#include "common/scope_page.hpp"
+#include "common/text.hpp"
+#include "timer_server/hardening.hpp"
+#include "timer_server/messages.hpp"
+#include "timer_server/pages/worker_page.hpp"
+#include "timer_server/server.hpp"
+
+namespace filetimer {
+namespace {
+
+using std::chrono::milliseconds;
+
+// A release on a page wakes nobody: while a shutdown waits for scopes, the pages are looked at so
+// often.
+constexpr Duration kShutdownLook = milliseconds{20};
+constexpr Duration kWaitingToldEvery = std::chrono::seconds{1};
+// Open scopes, and workers, that an answer lists; and its bytes where it must be written whole.
+constexpr std::size_t kMostListed = 64;
+constexpr std::size_t kWholeAnswer = kMaxAtomicWrite - 1024;
+
+JsonWriter begin_answer(std::string_view answer) {
+  JsonWriter json;
+  json.field("version", wire::kVersion).field("answer", answer);
+  return json;
+}
+
+std::string with_reason(std::string_view answer, std::string_view reason) {
+  JsonWriter json = begin_answer(answer);
+  json.field("reason", reason);
+  return std::move(json).finish();
+}
+
+std::string ranks_text(const std::vector<int>& ranks) {
+  constexpr std::size_t kMostNamed = 32;
+  std::string text;
+  for (std::size_t i = 0; i < ranks.size() && i < kMostNamed; ++i) {
+    text += fmt::format("{}{}", i == 0 ? "" : ", ", ranks[i]);
+  }
+  return ranks.size() > kMostNamed ? fmt::format("{} and {} more", text, ranks.size() - kMostNamed)
+                                   : text;
+}
+
+std::string why_failed(const Rendezvous::Round& round, Instant now) {
+  std::string why = fmt::format("after {} {} of {} ranks had joined; missing: {}",
+                                duration_for_reading(now - round.begun), round.joined.size(),
+                                round.world, ranks_text(round.missing));
+  if (!round.left.empty()) {
+    why += fmt::format("; of these had joined and left: {}", ranks_text(round.left));
+  }
+  return why;
+}
+
+}  // namespace
+
+void Server::on_question(const wire::Request& request, std::string_view line) {
+  const auto reject = [&](std::string_view reason) { rejections_.add(reason, line, request.pid); };
+  const wire::Question& question = request.question;
+  auto pipe = reply_folder_.open(question.reply);
+  if (!pipe) {
+    reject(pipe.error().message);
+    return;
+  }
+  const auto asker = askers_->add(std::move(*pipe));
+  if (!asker) {
+    reject(fmt::format("{} others wait for an answer: no more fit", Askers::kMost));
+    return;
+  }
+  if (!(question.wait_s > 0)) {
+    askers_->finish(*asker, with_reason("invalid", fmt::format("x_wait_s is {}: expected over 0",
+                                                               question.wait_s)));
+    return;
+  }
+  const double most = std::chrono::duration<double>(settings_.max_wait).count();
+  const Duration granted =
+      question.wait_s < most ? Duration{std::llround(question.wait_s * 1e9)} : settings_.max_wait;
+  answer({*asker, question, request.pid, granted});
+}
+
+void Server::answer(const Asked& asked) {
+  using Answer = void (Server::*)(const Asked&);
+  constexpr std::pair<std::string_view, Answer> kAnswers[] = {
+      {"ping", &Server::answer_ping},
+      {"status", &Server::answer_status},
+      {"drain", &Server::answer_drain},
+      {"shutdown", &Server::answer_shutdown},
+      {"rendezvous", &Server::answer_rendezvous}};
+  for (const auto& [name, function] : kAnswers) {
+    if (asked.question.request == name) {
+      (this->*function)(asked);
+      return;
+    }
+  }
+  askers_->finish(
+      asked.asker,
+      with_reason("invalid", fmt::format("x_request is '{}': expected ping, status, drain, "
+                                         "shutdown or rendezvous",
+                                         printable(asked.question.request.substr(0, 64)))));
+}
+
+void Server::answer_ping(const Asked& asked) {
+  JsonWriter json = begin_answer("done");
+  json.field("server_pid", ::getpid()).field("server_version", FILETIMER_VERSION);
+  askers_->finish(asked.asker, std::move(json).finish());
+}
+
+void Server::answer_status(const Asked& asked) {
+  const Instant now = Instant::now();
+  JsonWriter json = begin_answer("done");
+  json.field("server_pid", ::getpid())
+      .field("server_version", FILETIMER_VERSION)
+      .fixed("uptime_s", std::chrono::duration<double>(now - started_).count(), 3)
+      .field("dir", dir_)
+      .field("fifo", pipe_.path())
+      .field("log", log_->path());
+  if (command_) {
+    json.field("command_pid", command_->pid());
+  }
+  json.field("announcement", is_told_to_end_ || !shutdown_askers_.empty() ? "shutdown"
+                             : is_draining()                              ? "draining"
+                                                                          : "none")
+      .field("workers", table_.worker_count())
+      .field("open_scopes", count_open())
+      .field("requests", requests_)
+      .field("rejected", rejections_.total())
+      .field("expired", expired_)
+      .field("killed", killed_)
+      .field("kills_under_way", ladder_.count())
+      .field("unkillable",
+             std::ranges::count_if(unkillable_, [](const auto& one) { return one->is_alive(); }))
+      .field("lost_records", log_->lost_records());
+  if (!pipe_trouble_.empty()) {
+    json.field("pipe_trouble", pipe_trouble_);
+  }
+  write_standing(json);
+  write_settings(json);
+  askers_->finish(asked.asker, std::move(json).finish());
+}
+
+void Server::answer_drain(const Asked& asked) {
+  if (asked.question.off && !shutdown_askers_.empty()) {
+    askers_->finish(asked.asker, with_reason("refused", "a shutdown is under way"));
+    return;
+  }
+  is_drain_asked_ = !asked.question.off;
+  announce();
+  JsonWriter json = begin_answer("done");
+  json.field("draining", is_draining()).field("open_scope_count", count_open());
+  askers_->finish(asked.asker, std::move(json).finish());
+}
+
+void Server::answer_shutdown(const Asked& asked) {
+  const wire::Question& question = asked.question;
+  if (!question.graceful.empty() && question.graceful != "scopes" &&
+      question.graceful != "workers") {
+    askers_->finish(
+        asked.asker,
+        with_reason("invalid", fmt::format("x_graceful is '{}': expected 'scopes' or "
+                                           "'workers'",
+                                           printable(question.graceful.substr(0, 64)))));
+    return;
+  }
+  const bool is_graceful = !question.graceful.empty();
+  if (!is_graceful && !question.force) {
+    if (const std::size_t open = count_open(); open > 0) {
+      JsonWriter json = begin_answer("refused");
+      json.field("reason", fmt::format("{} scope{} open", open, open == 1 ? " is" : "s are"));
+      write_open(json, false, kMaxRecordBytes);
+      askers_->finish(asked.asker, std::move(json).finish());
+      return;
+    }
+  }
+  const Instant now = Instant::now();
+  grant(asked);
+  shutdown_askers_.push_back({asked.asker, now + asked.granted, is_graceful && question.force,
+                              question.graceful == "workers"});
+  next_waiting_told_ = now;
+  next_shutdown_look_ = now;
+  announce();
+  if (!is_graceful) {
+    shut_down(question.force ? "shutdown --force" : "shutdown", question.force);
+  }
+}
+
+void Server::answer_rendezvous(const Asked& asked) {
+  const wire::Question& question = asked.question;
+  if (!question.rank || !question.world) {
+    askers_->finish(asked.asker, with_reason("invalid", "lacks x_rank or x_world"));
+    return;
+  }
+  if (is_draining()) {
+    askers_->finish(asked.asker,
+                    with_reason("refused", "the server is draining: no new rendezvous"));
+    return;
+  }
+  const Instant now = Instant::now();
+  const std::string name(question.name);
+  const Status joined = rendezvous_.join(
+      name, *question.world, {*question.rank, asked.pid, asked.asker}, now + asked.granted, now);
+  if (!joined) {
+    messages::debug("rendezvous '{}': {}", printable(name), joined.error().message);
+    askers_->finish(asked.asker, with_reason("invalid", joined.error().message));
+    return;
+  }
+  messages::debug("rendezvous '{}': rank {} of {} joined (pid {})", printable(name), *question.rank,
+                  *question.world, asked.pid);
+  grant(asked);
+}
+
+// Says how long it may take, and notices from now on when who asked has gone.
+void Server::grant(const Asked& asked) {
+  JsonWriter json = begin_answer("granted");
+  json.field("wait_s", std::chrono::duration<double>(asked.granted).count());
+  askers_->tell(asked.asker, std::move(json).finish());
+  askers_->watch(asked.asker);
+}
+
+// A shutdown goes on without who asked for it.
+void Server::on_withdrawn(Askers::Id asker) {
+  rendezvous_.leave(asker);
+  turn();
+}
+
+void Server::look_after_askers(Instant now) {
+  for (const Rendezvous::Round& round : rendezvous_.take_full()) {
+    JsonWriter json = begin_answer("done");
+    json.field("name", round.name).field("round", round.number).field("world", round.world);
+    write_joined(json, round);
+    const std::string answer = std::move(json).finish();
+    for (const Rendezvous::Member& member : round.joined) {
+      askers_->finish(member.asker, answer);
+    }
+    messages::debug("rendezvous '{}': round {} is full", printable(round.name), round.number);
+    log_->append(records_.rendezvous(round, now, {}));
+  }
+  end_rounds(rendezvous_.take_failed(now), now);
+  if (now >= next_shutdown_look_) {
+    look_after_shutdown(now);
+  }
+}
+
+void Server::end_rounds(const std::vector<Rendezvous::Round>& rounds, Instant now) {
+  for (const Rendezvous::Round& round : rounds) {
+    const std::string why = why_failed(round, now);
+    JsonWriter json = begin_answer("timed_out");
+    json.field("reason", why).field("name", round.name).field("round", round.number);
+    json.field("world", round.world);
+    write_joined(json, round);
+    json.array("missing", round.missing).array("left", round.left);
+    const std::string answer = std::move(json).finish();
+    for (const Rendezvous::Member& member : round.joined) {
+      askers_->finish(member.asker, answer);
+    }
+    messages::warning("rendezvous '{}' failed: {}", printable(round.name), why);
+    log_->append(records_.rendezvous(round, now, why));
+  }
+}
+
+// Until nothing is open, or the time of the last who asked is up.
+void Server::look_after_shutdown(Instant now) {
+  if (shutdown_askers_.empty()) {
+    next_shutdown_look_ = Instant::never();
+    return;
+  }
+  next_shutdown_look_ = now + kShutdownLook;
+  const bool for_workers = std::ranges::any_of(shutdown_askers_, &ShutdownAsker::waits_for_workers);
+  const bool is_over =
+      count_open() == 0 && (!for_workers || table_.worker_count() == 0) && ladder_.idle();
+  if (is_over && !is_told_to_end_) {
+    shut_down("shutdown --graceful", false);
+  }
+  std::vector<ShutdownAsker> late;
+  if (stopping_ == nullptr) {
+    std::erase_if(shutdown_askers_, [&](const ShutdownAsker& asker) {
+      const bool is_late = asker.until <= now;
+      if (is_late) {
+        late.push_back(asker);
+      }
+      return is_late;
+    });
+  }
+  if (std::ranges::any_of(late, &ShutdownAsker::then_forced)) {
+    shutdown_askers_.insert(shutdown_askers_.end(), late.begin(), late.end());
+    shut_down("shutdown --graceful --force", true);
+    return;
+  }
+  announce();  // where nobody is left who asked for it the server stays
+  for (const ShutdownAsker& asker : late) {
+    JsonWriter json = begin_answer("timed_out");
+    json.field("reason", is_told_to_end_ ? "COMMAND has not ended" : "its time is up");
+    write_open(json, asker.waits_for_workers, kMaxRecordBytes);
+    askers_->finish(asker.asker, std::move(json).finish());
+  }
+  if (stopping_ == nullptr && now >= next_waiting_told_) {
+    next_waiting_told_ = now + kWaitingToldEvery;
+    JsonWriter json = begin_answer("waiting");
+    write_open(json, for_workers, kWholeAnswer);
+    const std::string waiting = std::move(json).finish();
+    for (const ShutdownAsker& asker : shutdown_askers_) {
+      askers_->tell(asker.asker, waiting);
+    }
+  }
+}
+
+// The server's life is COMMAND's, so it is COMMAND that is told to end.
+void Server::shut_down(const char* why, bool forced) {
+  messages::info("{}", why);
+  if (!command_) {
+    begin_stop(why);
+  } else if (forced) {
+    force_end(why);
+  } else if (!is_told_to_end_) {
+    is_told_to_end_ = true;
+    announce();
+    command_->forward(SIGTERM, false);
+  }
+}
+
+// Those who asked for it learn by the end of file that follows that the run folder is free.
+void Server::tell_stopped() {
+  for (const Rendezvous::Round& round : rendezvous_.take_all()) {
+    for (const Rendezvous::Member& member : round.joined) {
+      askers_->finish(member.asker, with_reason("refused", "the server was stopped"));
+    }
+  }
+  JsonWriter json = begin_answer("done");
+  write_open(json, false, kMaxRecordBytes);
+  const std::string answer = std::move(json).finish();
+  for (const ShutdownAsker& asker : shutdown_askers_) {
+    askers_->finish_at_exit(asker.asker, answer);
+  }
+}
+
+bool Server::is_draining() const {
+  return is_drain_asked_ || is_told_to_end_ || !shutdown_askers_.empty();
+}
+
+void Server::announce() {
+  const Announcement announcement = is_told_to_end_ || !shutdown_askers_.empty()
+                                        ? Announcement::kShutdown
+                                    : is_drain_asked_ ? Announcement::kDraining
+                                                      : Announcement::kNone;
+  for (BoardFile& board : boards_) {
+    board.announce(announcement);
+  }
+}
+
+std::size_t Server::count_open() {
+  std::size_t count = 0;
+  table_.for_each_worker([&](Worker& worker) {
+    count += worker.scopes.size();
+    for (const auto& page : worker.pages) {
+      count += page->watched_count();
+    }
+  });
+  return count;
+}
+
+void Server::write_open(JsonWriter& json, bool with_workers, std::size_t room) {
+  const Instant now = Instant::now();
+  json.field("open_scope_count", count_open()).begin_array("open_scopes");
+  std::size_t listed = 0;
+  table_.for_each_worker([&](Worker& worker) {
+    if (listed >= kMostListed || json.size() > room) {
+      return;
+    }
+    std::vector<ScopeView> views;
+    for (const Scope& scope : worker.by_age) {
+      views.push_back(ScopeView::of(scope));
+    }
+    for (const auto& page : worker.pages) {
+      for (const SlotReading& reading : page->open_slots()) {
+        if (slot_word::is_open(reading.word)) {
+          views.push_back(view_of(reading));
+        }
+      }
+    }
+    for (const ScopeView& view : views) {
+      if (listed < kMostListed && json.size() <= room) {
+        ++listed;
+        json.begin_object();
+        write_whose(json, WorkerIdentity::of(worker));
+        write_scope(json, view, now);
+        json.end_object();
+      }
+    }
+  });
+  json.end_array();
+  if (!with_workers) {
+    return;
+  }
+  json.field("worker_count", table_.worker_count()).begin_array("workers");
+  listed = 0;
+  table_.for_each_worker([&](Worker& worker) {
+    if (listed < kMostListed && json.size() <= room + kMaxAtomicWrite / 8) {
+      ++listed;
+      json.begin_object();
+      write_whose(json, WorkerIdentity::of(worker));
+      json.end_object();
+    }
+  });
+  json.end_array();
+}
+
+}  // namespace filetimer
