@@ -119,7 +119,11 @@ void write_scope(JsonWriter& json, const ScopeView& scope, Instant now) {
 void write_joined(JsonWriter& json, const Rendezvous::Round& round) {
   json.begin_array("joined");
   for (const Rendezvous::Member& member : round.joined) {
-    json.begin_object().field("rank", member.rank).field("pid", member.pid).end_object();
+    json.begin_object();
+    if (member.rank != Rendezvous::kUnknownRank) {
+      json.field("rank", member.rank);
+    }
+    json.field("pid", member.pid).end_object();
   }
   json.end_array();
 }

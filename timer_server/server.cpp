@@ -65,7 +65,8 @@ Server::Server(Settings settings, Premises premises, Inheritance inheritance)
       warnings_(settings_.kill, records_, *log_, side_threads_),
       reader_(*this),
       now_(ClockReading::now()),
-      next_sweep_(now_.mono + settings_.max_interval) {
+      next_sweep_(now_.mono + settings_.max_interval),
+      join_by_(settings_.join_timeout ? started_ + *settings_.join_timeout : Instant::never()) {
   boards_.push_back(std::move(premises.board));
   sd_event* event = nullptr;
   check_event(::sd_event_new(&event), "cannot make an event loop");
@@ -154,6 +155,7 @@ void Server::turn() {
     look_at_halted(now);
   }
   look_after_askers(now);
+  look_after_expected(now);
   const Instant ladder_next = ladder_.advance(now);
   warn(woke);
   if (now >= stop_by_) {
@@ -168,9 +170,10 @@ void Server::turn() {
     ::sd_event_exit(loop_.get(), 0);
     return;
   }
-  Instant next = std::min({ladder_next, warnings_next, hooks_next, next_sweep_, next_halt_look_,
-                           rejections_.next_report(), read_again_, reap_again_, reap_strangers_at_,
-                           next_shutdown_look_, rendezvous_.next_failure(), askers_->advance(now)});
+  Instant next =
+      std::min({ladder_next, warnings_next, hooks_next, next_sweep_, next_halt_look_,
+                rejections_.next_report(), read_again_, reap_again_, reap_strangers_at_,
+                next_shutdown_look_, join_by_, rendezvous_.next_failure(), askers_->advance(now)});
   next = ending_by_.is_never() ? std::min({next, scan_wanted_ ? Instant{} : next_scan_,
                                            table_.next_deadline(), stop_by_})
                                : std::min(next, ending_by_);

@@ -116,6 +116,7 @@ class Server final : private RequestSink {
   void grant(const Asked& asked);
   void on_withdrawn(Askers::Id asker);
   void look_after_askers(Instant now);
+  void look_after_expected(Instant now);
   void look_after_shutdown(Instant now);
   void shut_down(const char* why, bool forced);
   void tell_stopped();
@@ -296,6 +297,9 @@ class Server final : private RequestSink {
   Instant next_shutdown_look_ = Instant::never();
   Instant next_waiting_told_;
   Rendezvous rendezvous_;
+  // --expect-workers: those that have shown up.
+  std::vector<WorkerIdentity> arrived_;
+  Instant join_by_ = Instant::never();  // never: nobody is expected any more
   std::optional<int> command_status_;
   Instant reap_again_ = Instant::never();  // when to ask for it; never: it has not ended
   Instant reap_strangers_at_;              // never: at the next SIGCHLD

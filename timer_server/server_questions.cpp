@@ -266,6 +266,50 @@ void Server::end_rounds(const std::vector<Rendezvous::Round>& rounds, Instant no
   }
 }
 
+// --expect-workers: told once, when all have shown up or the time is up.
+void Server::look_after_expected(Instant now) {
+  const bool have_all = arrived_.size() >= settings_.expect_workers;
+  if (join_by_.is_never() || (!have_all && now < join_by_)) {
+    return;
+  }
+  join_by_ = Instant::never();
+  Rendezvous::Round round;
+  round.name = "workers";
+  round.number = 1;
+  round.world = static_cast<int>(settings_.expect_workers);
+  round.begun = started_;
+  std::vector<bool> has_joined(settings_.expect_workers);
+  bool knows_ranks = true;
+  for (const WorkerIdentity& worker : std::exchange(arrived_, {})) {
+    const auto& facts = *worker.facts;
+    const int rank = facts && facts->rank ? *facts->rank : Rendezvous::kUnknownRank;
+    round.joined.push_back({rank, worker.process->pid, 0});
+    if (rank >= 0 && rank < round.world) {
+      has_joined[static_cast<std::size_t>(rank)] = true;
+    } else {
+      knows_ranks = false;
+    }
+  }
+  if (have_all) {
+    log_->append(records_.rendezvous(round, now, {}));
+    return;
+  }
+  for (int rank = 0; knows_ranks && !round.joined.empty() && rank < round.world; ++rank) {
+    if (!has_joined[static_cast<std::size_t>(rank)]) {
+      round.missing.push_back(rank);
+    }
+  }
+  const std::string why =
+      fmt::format("after {} {} of {} workers had shown up (--expect-workers){}",
+                  duration_for_reading(now - started_), round.joined.size(), round.world,
+                  round.missing.empty() ? "" : "; missing: rank " + ranks_text(round.missing));
+  messages::error("{}", why);
+  log_->append(records_.rendezvous(round, now, why));
+  if (settings_.missing == Settings::Missing::kStop) {
+    shut_down("too few workers have shown up: stopping COMMAND", false);
+  }
+}
+
 // Until nothing is open, or the time of the last who asked is up.
 void Server::look_after_shutdown(Instant now) {
   if (shutdown_askers_.empty()) {

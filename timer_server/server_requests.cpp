@@ -189,6 +189,9 @@ Result<Worker*> Server::watch(Process process) {
   }
   Worker& worker = **added;
   worker.seen_alive_in = batch_;
+  if (!join_by_.is_never()) {
+    arrived_.push_back(WorkerIdentity::of(worker));
+  }
   try {
     deaths_[pid] = add_io(worker.process->pidfd.get(), kDeathsFirst, [this, pid] {
       dead_.push_back(pid);

@@ -11,6 +11,7 @@
 #include <functional>
 
 #include "common/duration_text.hpp"
+#include "common/limits.hpp"
 
 namespace filetimer {
 namespace {
@@ -42,6 +43,17 @@ std::uint64_t size_of(const std::string& option, const std::string& word) {
                                word));
   }
   return number << shift;
+}
+
+std::size_t worker_count_of(const std::string& option, const std::string& word) {
+  std::size_t number = 0;
+  const char* const end = word.data() + word.size();
+  const auto [after, ec] = std::from_chars(word.data(), end, number);
+  if (ec != std::errc{} || after != end || number < 1 || number > kMaxWorkers) {
+    refuse(option,
+           fmt::format("'{}': expected a number of workers from 1 to {}", word, kMaxWorkers));
+  }
+  return number;
 }
 
 double fraction_of(const std::string& option, const std::string& word) {
@@ -130,6 +142,20 @@ void add_options(CLI::App& app, Settings& settings) {
   add_duration("--evidence-timeout", settings.kill.evidence_timeout,
                "longest delay of a signal for evidence");
   add_duration("--kill-wait", settings.kill.kill_wait, "time to die in, else unkillable");
+  add(app, "--expect-workers", "N", "workers that should show up [none]",
+      [&](const std::string& word) {
+        settings.expect_workers = worker_count_of("--expect-workers", word);
+      });
+  add(app, "--join-timeout", "DUR", "within this time after the start",
+      [&](const std::string& word) {
+        settings.join_timeout = duration_of("--join-timeout", word);
+      });
+  add(app, "--missing", "report|stop", "what to do if they don't: stop COMMAND [report]",
+      [&](const std::string& word) {
+        settings.missing = one_of<Settings::Missing>(
+            "--missing", word,
+            {{"report", Settings::Missing::kReport}, {"stop", Settings::Missing::kStop}});
+      });
   add(app, "--on-expiry", "CMD", "shell command for each worker whose kill has ended",
       [&](const std::string& word) { settings.on_expiry = word; });
   app.add_flag("--dry-run", settings.kill.dry_run, "record expiries, signal nobody");
@@ -274,7 +300,14 @@ std::variant<Settings, EarlyExit> read_settings(int argc, char** argv) {
                              duration_text(settings.max_interval),
                              duration_text(Settings::kLeastInterval)));
   }
+  if ((settings.expect_workers != 0) != settings.join_timeout.has_value()) {
+    return usage("--expect-workers and --join-timeout: expected both or none");
+  }
   settings.command = std::move(command);
+  if (settings.missing == Settings::Missing::kStop &&
+      (settings.command.empty() || settings.expect_workers == 0)) {
+    return usage("--missing stop: expected --expect-workers and a COMMAND with it");
+  }
   if (settings.detach && !settings.command.empty()) {
     return usage("--detach: expected no COMMAND with it (a COMMAND is served until it ends)");
   }

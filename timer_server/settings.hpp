@@ -31,6 +31,11 @@ struct Settings {
   // What to do with a worker that is stopped, frozen or traced at its deadline.
   enum class Stopped { kDefer, kKill };
   Stopped stopped = Stopped::kDefer;
+  // How many workers should have shown up, and by when after the start; 0: nobody is expected.
+  std::size_t expect_workers = 0;
+  std::optional<Duration> join_timeout;
+  enum class Missing { kReport, kStop };
+  Missing missing = Missing::kReport;
   std::string on_expiry;  // a shell command; empty: none
   bool realtime = false;
   messages::Level log_level = messages::Level::kInfo;

@@ -396,6 +396,46 @@ TEST_CASE("a rendezvous that does not fill fails for all, with who is missing an
   CHECK(record.number("waited_s") >= 0.3);
 }
 
+TEST_CASE("workers that are expected and do not show up in time are told of, by rank") {
+  const TempDir temp;
+  Server server(temp, {"--expect-workers", "3", "--join-timeout", "500ms"});
+  const Worker worker("block", {.environment = {{"RANK", "1"}}});
+  server.send(acquire_far(worker.pid(), "load"));
+  const Record record = server.wait_for([](const Record& r) { return r.is("rendezvous_timeout"); });
+  CHECK(record.text("name") == "workers");
+  CHECK(record.integer("world") == 3);
+  CHECK(record.number("waited_s") >= 0.5);
+  CHECK(ranks(record, "joined") == std::vector{1});
+  CHECK(ranks(record, "missing") == std::vector{0, 2});
+  server.wait_for_message("1 of 3 workers had shown up (--expect-workers); missing: rank 0, 2");
+  CHECK(worker.is_alive());
+}
+
+TEST_CASE("workers that are expected and all show up are recorded at once, once") {
+  const TempDir temp;
+  Server server(temp, {"--expect-workers", "2", "--join-timeout", "1h"});
+  const Worker one("block");
+  const Worker two("block");
+  const Worker three("block");
+  for (const Worker* worker : {&one, &one, &two, &three}) {
+    server.send(acquire_far(worker->pid(), "load"));
+  }
+  const Record record = server.wait_for([](const Record& r) { return r.is("rendezvous"); });
+  CHECK(record.array("joined").size() >= 2);
+  server.barrier();
+  CHECK(count(server.records(), "rendezvous") == 1);
+}
+
+TEST_CASE("--missing stop ends a COMMAND whose workers do not show up") {
+  const TempDir temp;
+  Server::Setup setup;
+  setup.args = {"--expect-workers", "1", "--join-timeout", "50ms", "--missing", "stop"};
+  setup.command = {worker_path(), "block"};
+  Server server(temp, setup);
+  CHECK(server.process().status() == exited(128 + SIGTERM));
+  CHECK(count(server.records(), "rendezvous_timeout") == 1);
+}
+
 TEST_CASE("who joins wrongly is told, and those that wait are not disturbed") {
   const TempDir temp;
   Server server(temp);
