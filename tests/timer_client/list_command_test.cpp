@@ -17,8 +17,8 @@
 #include "common/text.hpp"
 #include "common/wake_protocol.hpp"
 #include "tests/common/test_page.hpp"
-#include "timer_client/cli/json_fields.hpp"
 #include "timer_client/cli/list_view.hpp"
+#include "timer_client/src/json_fields.hpp"
 
 namespace filetimer::cli {
 namespace {

@@ -3,7 +3,7 @@
 
 #include <utility>
 
-#include "timer_client/cli/json_fields.hpp"
+#include "timer_client/src/json_fields.hpp"
 
 namespace filetimer::cli {
 namespace {

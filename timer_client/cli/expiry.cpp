@@ -7,8 +7,8 @@
 #include <unordered_set>
 #include <utility>
 
-#include "timer_client/cli/json_fields.hpp"
 #include "timer_client/cli/log_view.hpp"
+#include "timer_client/src/json_fields.hpp"
 
 namespace filetimer::cli {
 namespace {

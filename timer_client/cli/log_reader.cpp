@@ -4,8 +4,8 @@
 #include <utility>
 
 #include "common/limits.hpp"
-#include "timer_client/cli/json_fields.hpp"
 #include "timer_client/cli/record_time.hpp"
+#include "timer_client/src/json_fields.hpp"
 
 namespace filetimer::cli {
 namespace {

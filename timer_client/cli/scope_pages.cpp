@@ -7,13 +7,11 @@
 #include <sys/stat.h>
 
 #include <algorithm>
-#include <array>
 #include <charconv>
 #include <limits>
 #include <tuple>
 #include <utility>
 
-#include "common/board.hpp"
 #include "common/mapped_file.hpp"
 #include "common/posix.hpp"
 #include "common/proc_files.hpp"
@@ -206,38 +204,6 @@ std::string skipped_text(const FolderReading& reading) {
     text += fmt::format(" and {} more", reading.skipped - reading.skipped_names.size());
   }
   return text;
-}
-
-ServerSeen look_for_server(const std::string& dir) {
-  ServerSeen seen;
-  struct stat st {};
-  if (::stat(dir.c_str(), &st) != 0) {
-    const int error = errno;
-    seen.why_not =
-        error == ENOENT
-            ? fmt::format("no timer server: there is no folder '{}'", dir)
-            : "no timer server: " +
-                  system_error(fmt::format("cannot look at '{}'", dir), error).value().message;
-    return seen;
-  }
-  const std::string path = fmt::format("{}/{}", dir, kBoardName);
-  const UniqueFd file = open_to_look(AT_FDCWD, path.c_str());
-  seen.is_there = file && lock_state(file.get()).value_or(LockState{}).is_held;
-  if (!seen.is_there) {
-    seen.why_not = fmt::format("no timer server in '{}': {}", dir,
-                               file ? "nobody holds its lock" : "nothing was ever served here");
-  }
-  alignas(64) std::array<std::byte, sizeof(Board)> bytes{};
-  if (file && ::fstat(file.get(), &st) == 0 && S_ISREG(st.st_mode) &&
-      read_at(file.get(), bytes.data(), bytes.size(), 0)) {
-    const auto& board = *reinterpret_cast<const Board*>(bytes.data());
-    const std::int64_t max_timeout = board.max_timeout.load(std::memory_order_relaxed);
-    if (board.magic == kBoardMagic && board.version == kBoardVersion && board.boot == this_boot() &&
-        max_timeout > 0) {
-      seen.max_timeout = Duration{max_timeout};
-    }
-  }
-  return seen;
 }
 
 }  // namespace filetimer::cli

@@ -1,5 +1,5 @@
-// What stands in the run folder's files, read without asking anybody: whether a server is there,
-// the open scopes of all workers, and how long scopes took. Nothing is mapped, so a page that is
+// What stands in the run folder's files, read without asking anybody: the open scopes of all
+// workers, and how long scopes took. Nothing is mapped, so a page that is
 // cut short while it is read is a short read and no SIGBUS; nothing is trusted but what the kernel
 // says of the files and of their owners.
 // SPDX-License-Identifier: MIT
@@ -59,18 +59,11 @@ struct FolderReading {
 enum class ReadStatistics { kNo, kYes };
 
 // All pages of the run folder `dir`; none when there is no `scopes` in it. `max_timeout` as
-// read_board() gives it.
+// look_for_server() gives it.
 Result<FolderReading> read_pages(const std::string& dir, Duration max_timeout,
                                  ReadStatistics with_statistics);
 
 // "skipped 2 files that are no scope pages: a (it is a FIFO), b (...)", empty when none was.
 std::string skipped_text(const FolderReading& reading);
-
-struct ServerSeen {
-  bool is_there = false;
-  std::string why_not;              // one clear line
-  Duration max_timeout = kForever;  // its --max-timeout
-};
-ServerSeen look_for_server(const std::string& dir);
 
 }  // namespace filetimer::cli

@@ -2,6 +2,7 @@
 #include "timer_client/src/meeting_place.hpp"
 
 #include <fmt/format.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -21,6 +22,13 @@ using std::chrono::seconds;
 constexpr Duration kStartUp = seconds{1};
 constexpr Duration kPause = milliseconds{2};
 
+bool is_same_file(const std::string& one, const std::string& other) {
+  struct stat first {};
+  struct stat second {};
+  return ::stat(one.c_str(), &first) == 0 && ::stat(other.c_str(), &second) == 0 &&
+         first.st_dev == second.st_dev && first.st_ino == second.st_ino;
+}
+
 }  // namespace
 
 Result<MeetingPlace> find_meeting_place(const std::string& dir, const std::string& fifo) {
@@ -32,13 +40,14 @@ Result<MeetingPlace> find_meeting_place(const std::string& dir, const std::strin
   }
   MeetingPlace place;
   place.pipe = resolve_pipe(dir, fifo);
-  if (fifo.empty() && transport != "pipe") {
-    const RunFolder folder = resolve_run_folder(dir);
-    // Not where $TORCHELASTIC_TIMER_FILE leads elsewhere.
-    if (folder.path(kPipeName) == place.pipe) {
-      place.run_folder = folder.dir;
-    }
+  const RunFolder folder = resolve_run_folder(dir);
+  const bool is_its_pipe = folder.path(kPipeName) == place.pipe;
+  // A pipe elsewhere, named or from $TORCHELASTIC_TIMER_FILE, is of that folder if who gives the
+  // folder says so, or the folder itself.
+  if (is_its_pipe || !dir.empty() || is_same_file(folder.path(kPipeName), place.pipe)) {
+    place.run_folder = folder.dir;
   }
+  place.may_have_page = is_its_pipe && fifo.empty() && transport != "pipe";
   return place;
 }
 

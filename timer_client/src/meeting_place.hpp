@@ -15,7 +15,10 @@ inline constexpr const char* kTransportVariable = "FILETIMER_TRANSPORT";
 
 struct MeetingPlace {
   std::string pipe;
-  std::string run_folder;  // where there may be a board; empty: lines on the pipe and nothing else
+  // Where there may be a board, and who asks the server makes a pipe for the answers. Empty: lines
+  // on the pipe and nothing else.
+  std::string run_folder;
+  bool may_have_page = false;  // scopes go on a page there, if it has a board
 };
 
 // `dir` and `fifo` as in ConnectOptions. An error quotes a $FILETIMER_TRANSPORT that says neither

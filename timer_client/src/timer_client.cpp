@@ -287,7 +287,7 @@ TimerClient TimerClient::connect(ConnectOptions options) {
                                         transport->target(), why, duration_text(patience)));
   }
   std::optional<BoardView> board;
-  if (is_there && !place.run_folder.empty()) {
+  if (is_there && place.may_have_page) {
     board = serving_board(place.run_folder, patience);
   }
   OwnPage* page = nullptr;

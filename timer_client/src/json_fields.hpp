@@ -15,7 +15,7 @@
 #include <string_view>
 #include <vector>
 
-namespace filetimer::cli {
+namespace filetimer {
 
 inline std::optional<std::int64_t> as_integer(simdjson::dom::element value) {
   std::int64_t number = 0;
@@ -96,4 +96,4 @@ inline std::vector<std::string> texts_at(simdjson::dom::object object, std::stri
   return texts;
 }
 
-}  // namespace filetimer::cli
+}  // namespace filetimer
