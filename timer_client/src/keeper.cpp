@@ -2,12 +2,11 @@
 #include "timer_client/src/keeper.hpp"
 
 #include <pthread.h>
-#include <signal.h>
 
 #include <algorithm>
 #include <new>
-#include <system_error>
-#include <thread>
+
+#include "timer_client/src/own_thread.hpp"
 
 namespace filetimer {
 namespace {
@@ -107,23 +106,11 @@ bool Keeper::attend(Instant when) noexcept {
 }
 
 void Keeper::start_thread() noexcept {
-  // The worker's signals are the worker's: the thread is born with all of them blocked.
-  sigset_t all;
-  sigset_t before;
-  ::sigfillset(&all);
-  ::pthread_sigmask(SIG_SETMASK, &all, &before);
-  try {
-    std::thread([this] { run(); }).detach();
-    is_running_ = true;
-  } catch (const std::system_error&) {
-    // No thread to be had now (a limit of the process). The next call tries again.
-  } catch (const std::bad_alloc&) {
-  }
-  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  // If there is none to be had now, the next call tries again.
+  is_running_ = start_own_thread([this] { run(); });
 }
 
 void Keeper::run() {
-  ::pthread_setname_np(::pthread_self(), "filetimer");
   std::unique_lock held(mutex_);
   Instant idle_since = Instant::never();
   for (;;) {

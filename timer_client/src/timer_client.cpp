@@ -1,6 +1,6 @@
 // The public client: checks arguments, turns them into what the page or an Outbox keeps, and speaks
 // to the worker in exceptions where that is allowed. All state is behind the Keeper's lock, but for
-// scopes on the page; see page_scope.hpp.
+// scopes on the page, see page_scope.hpp, and questions, see asker.hpp.
 // SPDX-License-Identifier: MIT
 #include <fmt/format.h>
 #include <unistd.h>
@@ -14,10 +14,13 @@
 #include "common/run_folder.hpp"
 #include "common/scope_name.hpp"
 #include "common/text.hpp"
+#include "timer_client/src/asker.hpp"
 #include "timer_client/src/keeper.hpp"
 #include "timer_client/src/meeting_place.hpp"
+#include "timer_client/src/own_thread.hpp"
 #include "timer_client/src/page_scope.hpp"
 #include "timer_client/src/pipe_transport.hpp"
+#include "timer_client/src/shutdown_watch.hpp"
 #include "timer_client/src/warn_after.hpp"
 
 namespace filetimer {
@@ -123,9 +126,10 @@ bool wait_for_server(Transport& transport, Duration timeout, std::string& why) {
 }  // namespace
 
 struct TimerClient::State {
-  explicit State(std::unique_ptr<Transport> transport)
+  State(std::unique_ptr<Transport> transport, Asker questions)
       : outbox(Keeper::instance().add(std::move(transport))),
-        number(Keeper::instance().next_number()) {}
+        number(Keeper::instance().next_number()),
+        asker(std::move(questions)) {}
   State(const State&) = delete;
   State& operator=(const State&) = delete;
   // Wants the lock not to be held: nobody but the last owner gets here.
@@ -137,6 +141,13 @@ struct TimerClient::State {
   [[nodiscard]] bool uses_page(const ScopeOptions& options) const {
     return page != nullptr && !options.whole_process &&
            (options.pid == 0 || options.pid == ::getpid());
+  }
+
+  // While the server has announced its end, scopes on the page are not opened. Relaxed: a scope
+  // that is opened in the same moment is watched for as long as there is a server.
+  [[nodiscard]] [[gnu::always_inline]] bool is_page_closed() const {
+    return page->board().announcement.load(std::memory_order_relaxed) !=
+           static_cast<std::uint32_t>(Announcement::kNone);
   }
 
   // A slot for a scope on the page; see open_scope(). Null: there is no room for one, and it has to
@@ -162,6 +173,9 @@ struct TimerClient::State {
   // These want the lock to be held.
   TimerId acquire(std::string_view name, Duration after, const ScopeOptions& options, bool& wake) {
     if (uses_page(options)) {
+      if (is_page_closed()) {
+        return {};
+      }
       if (SlotHandle* const handle = claim(ScopeKey::of_name(name, has_statistics), true)) {
         const TimerId timer = timer_in(*handle);
         wake = open_scope(*handle, terms_of(after, options, number));
@@ -259,6 +273,8 @@ struct TimerClient::State {
   OwnPage* page = nullptr;     // null: all goes over the pipe
   bool has_statistics = false;
   TimerId job;
+  const Asker asker;
+  std::shared_ptr<ShutdownWatch> shutdown_watch;  // with the lock; null: nobody asked for it
 };
 
 TimerClient::TimerClient(std::shared_ptr<State> state) : state_(std::move(state)) {}
@@ -278,6 +294,7 @@ TimerClient TimerClient::connect(ConnectOptions options) {
     place = std::move(*found);
     transport = std::make_unique<PipeTransport>(place.pipe);
   }
+  Asker asker(place, options.rpc_timeout);
   const bool must_be_there = options.when_missing == ConnectOptions::Missing::kThrow;
   const Duration patience = must_be_there ? options.timeout : Duration::zero();
   std::string why;
@@ -302,7 +319,7 @@ TimerClient TimerClient::connect(ConnectOptions options) {
     }
   }
   const auto held = Keeper::instance().lock();
-  auto state = std::make_shared<State>(std::move(transport));
+  auto state = std::make_shared<State>(std::move(transport), std::move(asker));
   state->outbox.set_watched(is_there);
   state->page = page;
   state->has_statistics = options.statistics;
@@ -321,6 +338,7 @@ TimerClient& TimerClient::operator=(TimerClient&& other) noexcept {
 
 TimerClient::~TimerClient() {
   if (state_) {
+    stop_watching();
     const auto held = Keeper::instance().lock();
     if (state_->page != nullptr) {
       state_->page->release_those_of(state_->number);
@@ -374,7 +392,7 @@ TimerScope TimerClient::expires(std::chrono::nanoseconds after, std::string_view
   const auto key = name.empty() ? ScopeKey::of_line(file, line, state.has_statistics)
                                 : ScopeKey::of_name(name, state.has_statistics);
   if (is_timeout(after) && is_signal(options.signal) && is_grace(options.grace) &&
-      !options.warn_after && state.uses_page(options)) [[likely]] {
+      !options.warn_after && state.uses_page(options) && !state.is_page_closed()) [[likely]] {
     if (SlotHandle* const handle = state.claim(key, false)) [[likely]] {
       return State::expires(*handle, plain_terms_of(after, options, 0));
     }
@@ -387,6 +405,9 @@ TimerScope TimerClient::expires_otherwise(std::chrono::nanoseconds after, const 
                                           const ScopeOptions& options) {
   check_timeout("the timeout", after);
   check_options(options, after);
+  if (state_->uses_page(options) && state_->is_page_closed()) {
+    return TimerScope(TimerId{});
+  }
   if (options.warn_after && state_->uses_page(options)) {
     if (SlotHandle* const handle = state_->claim(key, false)) {
       return State::expires(*handle, terms_of(after, options, 0));
@@ -427,6 +448,95 @@ bool TimerClient::is_watched() const noexcept {
 std::string TimerClient::target() const {
   const auto held = Keeper::instance().lock();
   return state_->outbox.transport().target();
+}
+
+// --- questions ---
+
+void TimerClient::ping(RpcTimeout timeout) {
+  state_->asker.ping(state_->asker.timeout_for(timeout));
+}
+
+ServerStatus TimerClient::status(RpcTimeout timeout) {
+  return state_->asker.status(state_->asker.timeout_for(timeout));
+}
+
+DrainResult TimerClient::drain(bool on, RpcTimeout timeout) {
+  return state_->asker.drain(on, state_->asker.timeout_for(timeout));
+}
+
+ShutdownResult TimerClient::shutdown(const ShutdownOptions& options, RpcTimeout timeout) {
+  Asker::check(options);
+  return state_->asker.shutdown(options, state_->asker.timeout_for(timeout));
+}
+
+RendezvousResult TimerClient::rendezvous(const RendezvousOptions& options, RpcTimeout timeout) {
+  Asker::check(options);
+  return state_->asker.rendezvous(options, state_->asker.timeout_for(timeout));
+}
+
+// Each owns what it needs: the client may be gone before the answer is there.
+
+std::future<void> TimerClient::ping_async(RpcTimeout timeout) {
+  const Duration time = state_->asker.timeout_for(timeout);
+  return in_own_thread([asker = state_->asker, time] { asker.ping(time); });
+}
+
+std::future<ServerStatus> TimerClient::status_async(RpcTimeout timeout) {
+  const Duration time = state_->asker.timeout_for(timeout);
+  return in_own_thread([asker = state_->asker, time] { return asker.status(time); });
+}
+
+std::future<DrainResult> TimerClient::drain_async(bool on, RpcTimeout timeout) {
+  const Duration time = state_->asker.timeout_for(timeout);
+  return in_own_thread([asker = state_->asker, on, time] { return asker.drain(on, time); });
+}
+
+std::future<ShutdownResult> TimerClient::shutdown_async(ShutdownOptions options,
+                                                        RpcTimeout timeout) {
+  Asker::check(options);
+  const Duration time = state_->asker.timeout_for(timeout);
+  return in_own_thread(
+      [asker = state_->asker, options, time] { return asker.shutdown(options, time); });
+}
+
+std::future<RendezvousResult> TimerClient::rendezvous_async(RendezvousOptions options,
+                                                            RpcTimeout timeout) {
+  Asker::check(options);
+  const Duration time = state_->asker.timeout_for(timeout);
+  return in_own_thread([asker = state_->asker, options = std::move(options), time] {
+    return asker.rendezvous(options, time);
+  });
+}
+
+void TimerClient::on_shutdown(std::function<void()> call) {
+  const std::string& folder = state_->asker.place().run_folder;
+  if (folder.empty()) {
+    throw ServerUnavailable(fmt::format(
+        "the server at '{}' announces nothing: it has no run folder that is known", target()));
+  }
+  const auto held = Keeper::instance().lock();
+  auto& watch = state_->shutdown_watch;
+  if (watch && !watch->is_of_this_process()) {
+    ShutdownWatch::leave_to_parent(std::move(watch));
+  }
+  if (!watch) {
+    watch = std::make_shared<ShutdownWatch>(fmt::format("{}/{}", folder, kBoardName));
+  }
+  watch->add(std::move(call));
+}
+
+void TimerClient::stop_watching() {
+  std::shared_ptr<ShutdownWatch> watch;
+  {
+    const auto held = Keeper::instance().lock();
+    watch = std::move(state_->shutdown_watch);
+  }
+  // Without the Keeper's lock: the callback that is waited for may want it.
+  if (watch && watch->is_of_this_process()) {
+    watch->stop();
+  } else if (watch) {
+    ShutdownWatch::leave_to_parent(std::move(watch));
+  }
 }
 
 TimerScope::TimerScope(std::shared_ptr<TimerClient::State> state, TimerId timer) noexcept

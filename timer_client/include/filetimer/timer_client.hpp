@@ -7,8 +7,9 @@
 //     forward(batch);
 //   }  // left in time: nothing happens
 //
-// Only connect(), wrong arguments and more than 1,024 open scopes throw. Once connected, no call
-// blocks or raises SIGPIPE, whatever happens to the server: a worker never fails for its watchdog.
+// Only connect(), questions to the server (ping() and what follows it), wrong arguments and more
+// than 1,024 open scopes throw. Once connected, no other call blocks, and none raises SIGPIPE,
+// whatever happens to the server: a worker never fails for its watchdog.
 // All members of TimerClient may be called from several threads.
 //
 // Where the server has its board, this process writes its open scopes into a page: a small file in
@@ -35,27 +36,17 @@
 #include <sys/types.h>
 
 #include <chrono>
+#include <filetimer/errors.hpp>
+#include <filetimer/questions.hpp>
 #include <filetimer/transport.hpp>
+#include <functional>
+#include <future>
 #include <memory>
 #include <optional>
-#include <stdexcept>
 #include <string>
 #include <string_view>
 
 namespace filetimer {
-
-// The base of every error that this library throws.
-class TimerError : public std::runtime_error {
-  using std::runtime_error::runtime_error;
-};
-// No server was there within ConnectOptions::timeout.
-class ServerUnavailable : public TimerError {
-  using TimerError::TimerError;
-};
-// A timeout of zero or less, a signal that does not exist, and the like.
-class InvalidArgument : public TimerError {
-  using TimerError::TimerError;
-};
 
 // A timeout for a scope that is open without a deadline.
 inline constexpr std::chrono::nanoseconds kNoDeadline = std::chrono::nanoseconds::max();
@@ -77,6 +68,9 @@ struct ConnectOptions {
   // Keep count and times of this client's scopes in the page, by thread and name: at most 1,024
   // names, then no more are counted. Costs a second look at the clock with each scope.
   bool statistics = true;
+  // How long a question waits for the server's answer; see RpcTimeout. Not set:
+  // $FILETIMER_RPC_TIMEOUT (as "500ms", "30s", "inf"), else 60 s.
+  RpcTimeout rpc_timeout;
   // A transport of your own; null: a page or the pipe, whatever the server has.
   std::unique_ptr<Transport> transport;
 };
@@ -122,7 +116,8 @@ class TimerScope;
 class TimerClient {
  public:
   // Finds the server. Throws ServerUnavailable (see ConnectOptions), InvalidArgument, also for a
-  // $FILETIMER_TRANSPORT that is neither "page" nor "pipe", and TimerError when there is no room
+  // $FILETIMER_TRANSPORT that is neither "page" nor "pipe" and a $FILETIMER_RPC_TIMEOUT that is no
+  // duration, and TimerError when there is no room
   // for this process's page (with kUnwatched it goes on with the pipe).
   static TimerClient connect(ConnectOptions options = {});
 
@@ -131,8 +126,9 @@ class TimerClient {
   // Releases what acquire() and start() opened and is still open. An open TimerScope stays watched.
   ~TimerClient();
 
-  // Starts a timer. Several may be open under one name; each is enforced.
-  // `name`: any bytes, not empty; over 255 bytes it is shown cut, and marked.
+  // Starts a timer. Several may be open under one name; each is enforced. While the server drains
+  // or shuts down, it gives a timer that nobody watches, as expires() does: to renew and to release
+  // it gives false. `name`: any bytes, not empty; over 255 bytes it is shown cut, and marked.
   // `after`: over zero, at most about 31 years, or kNoDeadline.
   // Throws InvalidArgument, and TimerError when 1,024 scopes are open in the watched process. Takes
   // a lock of the process for a moment, as renew(), release(), start() and stop() do.
@@ -165,11 +161,48 @@ class TimerClient {
   // Where requests go, for messages: the server's pipe.
   [[nodiscard]] std::string target() const;
 
+  // Questions to the server. They block until it has answered, and throw
+  //   RpcTimeoutError    no answer in time; see RpcTimeout
+  //   ServerUnavailable  no server, one that went away before it answered, or a pipe without a run
+  //                      folder (PyTorch's server), which answers no questions
+  //   ServerBusy         the server refused
+  //   InvalidArgument    a wrong timeout, or what the server says is wrong with the question
+  //   TimerError         no room for a pipe, an answer that can't be read
+  void ping(RpcTimeout timeout = {});
+  [[nodiscard]] ServerStatus status(RpcTimeout timeout = {});
+  // While it drains, the server watches no new scopes; those that are open go on. `on` false: no
+  // longer.
+  DrainResult drain(bool on = true, RpcTimeout timeout = {});
+  // Returns when the server has ended. ServerBusy: it has not, because of what is open.
+  ShutdownResult shutdown(const ShutdownOptions& options = {}, RpcTimeout timeout = {});
+  // Waits until all ranks are there; throws RendezvousTimeoutError when they are not in time. No
+  // scope is opened: a rank that hangs here ends with the timeout.
+  RendezvousResult rendezvous(const RendezvousOptions& options, RpcTimeout timeout = {});
+
+  // The same in a thread of the library's, one for each call; signals are blocked in it. Wrong
+  // arguments are thrown here, everything else comes through the future. The future's end does not
+  // wait for the answer, nor does the client's. In a forked child it never becomes ready.
+  // TimerError when there is no thread to be had.
+  std::future<void> ping_async(RpcTimeout timeout = {});
+  std::future<ServerStatus> status_async(RpcTimeout timeout = {});
+  std::future<DrainResult> drain_async(bool on = true, RpcTimeout timeout = {});
+  std::future<ShutdownResult> shutdown_async(ShutdownOptions options = {}, RpcTimeout timeout = {});
+  std::future<RendezvousResult> rendezvous_async(RendezvousOptions options,
+                                                 RpcTimeout timeout = {});
+
+  // `call` is called once, from a thread of the library's, when the server announces that it shuts
+  // down: finish what is open, save a checkpoint. It must not throw. Several may be registered. The
+  // client's end takes them away, and waits for one that runs, unless it is that one that ends the
+  // client. A forked child has none of its parent's. Throws ServerUnavailable where there is no run
+  // folder, and TimerError when there is no thread to be had.
+  void on_shutdown(std::function<void()> call);
+
  private:
   struct State;
   explicit TimerClient(std::shared_ptr<State> state);
   TimerScope expires_otherwise(std::chrono::nanoseconds after, const ScopeKey& key,
                                const ScopeOptions& options);
+  void stop_watching();
   std::shared_ptr<State> state_;
   friend class TimerScope;
 };
