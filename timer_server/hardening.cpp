@@ -8,6 +8,8 @@
 
 #include <algorithm>
 #include <charconv>
+#include <filesystem>
+#include <iterator>
 #include <limits>
 
 #include "common/limits.hpp"
@@ -80,6 +82,13 @@ void harden(Inheritance& inheritance) {
   raise_descriptor_limit();
   inheritance.oom_score_adj = lower_oom_score();
   lock_memory();
+}
+
+std::size_t open_descriptors() {
+  std::error_code ec;
+  const std::filesystem::directory_iterator entries("/proc/self/fd", ec);
+  // The reading's own one is among them.
+  return ec ? 0 : static_cast<std::size_t>(std::distance(begin(entries), end(entries))) - 1;
 }
 
 std::size_t descriptor_limit() {

@@ -14,7 +14,8 @@ namespace filetimer {
 // instead where that was not known before.
 void harden(Inheritance& inheritance);
 
-// Descriptors that this process may open.
+// Descriptors that this process has open, and those that it may open.
+std::size_t open_descriptors();
 std::size_t descriptor_limit();
 // And the workers that can be watched with them.
 std::size_t most_workers();

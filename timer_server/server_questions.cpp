@@ -138,7 +138,8 @@ void Server::answer_status(const Asked& asked) {
       .field("kills_under_way", ladder_.count())
       .field("unkillable",
              std::ranges::count_if(unkillable_, [](const auto& one) { return one->is_alive(); }))
-      .field("lost_records", log_->lost_records());
+      .field("lost_records", log_->lost_records())
+      .field("descriptors", open_descriptors());
   if (!pipe_trouble_.empty()) {
     json.field("pipe_trouble", pipe_trouble_);
   }

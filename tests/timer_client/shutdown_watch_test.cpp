@@ -54,6 +54,16 @@ TEST_CASE("a shutdown that is announced is told once, and draining is not") {
   CHECK(calls == 1);
 }
 
+TEST_CASE("a server that has stopped before its announcement was seen is told of, too") {
+  FakeServer server;
+  auto client = server.connect();
+  std::promise<void> told;
+  client.on_shutdown([&] { told.set_value(); });
+  server.board().state = static_cast<std::uint32_t>(ServerState::kStopped);
+  announce(server, Announcement::kNone);
+  CHECK(is_ready(told.get_future()));
+}
+
 TEST_CASE("all callbacks are called, also one that a callback registers") {
   FakeServer server;
   auto client = server.connect();

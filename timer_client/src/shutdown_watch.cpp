@@ -7,9 +7,7 @@
 #include <unistd.h>
 
 #include <atomic>
-#include <optional>
 
-#include "timer_client/src/board_view.hpp"
 #include "timer_client/src/fork_watch.hpp"
 #include "timer_client/src/own_thread.hpp"
 
@@ -35,6 +33,7 @@ ShutdownWatch::ShutdownWatch(std::string board_path)
 
 void ShutdownWatch::add(std::function<void()> call) {
   const std::scoped_lock held(mutex_);
+  look();  // a server that stops before the thread does has been seen to serve
   calls_.push_back(std::move(call));
   if (!has_thread_) {
     has_thread_ = start_own_thread([self = shared_from_this()] { self->run(); });
@@ -64,17 +63,21 @@ void ShutdownWatch::leave_to_parent(std::shared_ptr<ShutdownWatch> watch) {
   new std::shared_ptr<ShutdownWatch>(std::move(watch));
 }
 
+void ShutdownWatch::look() {
+  if (!board_) {
+    board_ = BoardView::open(board_path_);
+  }
+  has_served_ = has_served_ || (board_ && board_->is_serving());
+}
+
 void ShutdownWatch::run() {
-  std::optional<BoardView> board;
   // Stands for the word while there is no board; nobody changes it.
   const std::atomic<std::uint32_t> none{0};
   std::unique_lock held(mutex_);
   while (!is_stopped_ && !calls_.empty()) {
+    look();
+    const auto& word = board_ ? board_->board().announcement : none;
     held.unlock();
-    if (!board) {
-      board = BoardView::open(board_path_);
-    }
-    const auto& word = board ? board->board().announcement : none;
     // Pairs with the server's store: what it wrote on the board before can be seen.
     std::uint32_t seen = word.load(std::memory_order_acquire);
     if (seen != kShutdown) {
@@ -82,7 +85,8 @@ void ShutdownWatch::run() {
       seen = word.load(std::memory_order_acquire);
     }
     held.lock();
-    if (seen == kShutdown) {
+    // A server takes its announcement back when it has stopped, which may be soon after it.
+    if (seen == kShutdown || (has_served_ && !board_->is_serving())) {
       call_all(held);
     }
   }

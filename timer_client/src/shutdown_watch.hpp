@@ -1,18 +1,20 @@
-// Calls back when the server announces on its board that it shuts down. A thread waits there only
-// while somebody has registered a callback, by futex(2) and for kLookPeriod at most: it owns the
-// watch together with the client, so nobody waits for the thread when the client goes.
-// SPDX-License-Identifier: MIT
+// Calls back when the server announces on its board that it shuts down, or has stopped. A thread
+// waits there only while somebody has registered a callback, by futex(2) and for kLookPeriod at
+// most: it owns the watch together with the client, so nobody waits for the thread when the client
+// goes. SPDX-License-Identifier: MIT
 #pragma once
 
 #include <condition_variable>
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "common/clock.hpp"
+#include "timer_client/src/board_view.hpp"
 
 namespace filetimer {
 
@@ -35,6 +37,7 @@ class ShutdownWatch : public std::enable_shared_from_this<ShutdownWatch> {
   static void leave_to_parent(std::shared_ptr<ShutdownWatch> watch);
 
  private:
+  void look();  // with the lock
   void run();
   void call_all(std::unique_lock<std::mutex>& held);
 
@@ -42,6 +45,8 @@ class ShutdownWatch : public std::enable_shared_from_this<ShutdownWatch> {
   const unsigned fork_count_;
   std::mutex mutex_;
   std::condition_variable returned_;
+  std::optional<BoardView> board_;  // once it is there, for good
+  bool has_served_ = false;         // a server on it
   std::vector<std::function<void()>> calls_;
   std::thread::id calling_;  // the thread in which a callback runs
   bool has_thread_ = false;
