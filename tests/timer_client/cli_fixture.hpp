@@ -37,7 +37,7 @@ struct Ran {
   std::string errors;
 };
 
-// `list`, `log` or `show` with `words`.
+// A subcommand that starts nothing and speaks for nobody else, with `words`.
 Ran run_command(const std::vector<std::string>& words);
 
 }  // namespace filetimer::cli

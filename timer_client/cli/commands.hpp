@@ -15,6 +15,7 @@ inline constexpr int kExitDone = 0;
 inline constexpr int kExitFailed = 1;
 inline constexpr int kExitUsage = 2;
 inline constexpr int kExitNoServer = 4;
+inline constexpr int kExitTimedOut = 5;
 inline constexpr int kExitRefused = 6;
 
 // Exit codes of `run`, as GNU timeout has them; 128+N for a signal, else COMMAND's own.
@@ -37,5 +38,10 @@ Command add_release(CLI::App& root);
 Command add_list(CLI::App& root);
 Command add_log(CLI::App& root);
 Command add_show(CLI::App& root);
+Command add_ping(CLI::App& root);
+Command add_status(CLI::App& root);
+Command add_drain(CLI::App& root);
+Command add_shutdown(CLI::App& root);
+Command add_rendezvous(CLI::App& root);
 
 }  // namespace filetimer::cli

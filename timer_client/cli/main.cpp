@@ -68,7 +68,8 @@ int main(int argc, char** argv) {
   root.name("timer_client");
   root.set_version_flag("--version", "timer_client " FILETIMER_VERSION);
   root.footer(
-      "Environment: FILETIMER_DIR names the run folder.\n"
+      "Environment: FILETIMER_DIR names the run folder, FILETIMER_RPC_TIMEOUT is the default of\n"
+      "--rpc-timeout.\n"
       "Exit codes: 0 done, 1 failed, 2 usage, 4 no server, 5 timed out, 6 refused; `run` has its\n"
       "own (timer_client run --help).");
   root.allow_extras();
@@ -77,7 +78,12 @@ int main(int argc, char** argv) {
                               add_release(root),
                               add_list(root),
                               add_log(root),
-                              add_show(root)};
+                              add_show(root),
+                              add_ping(root),
+                              add_status(root),
+                              add_drain(root),
+                              add_shutdown(root),
+                              add_rendezvous(root)};
   for (const Command& command : commands) {
     command.app->allow_extras();
   }

@@ -36,11 +36,6 @@ void check_wait(std::string_view what, Duration wait) {
   }
 }
 
-double seconds_of(Duration wait) {
-  return wait == kForever ? std::numeric_limits<double>::infinity()
-                          : std::chrono::duration<double>(wait).count();
-}
-
 Duration from_seconds(double seconds) {
   constexpr double kMost = 1e9;  // far within what nanoseconds can hold
   return std::chrono::duration_cast<Duration>(
@@ -78,11 +73,11 @@ std::vector<RendezvousResult::Member> members_at(simdjson::dom::object object) {
 
 // `read` gets the object of an answer that ask() has read before.
 template <class Read>
-auto with_answer(const std::string& answer, Read&& read) {
+auto with_answer(std::string_view answer, Read&& read) {
   simdjson::dom::parser parser;
   simdjson::dom::object object;
   decltype(read(object)) result{};
-  if (parser.parse(answer).get_object().get(object) == simdjson::SUCCESS) {
+  if (parser.parse(answer.data(), answer.size()).get_object().get(object) == simdjson::SUCCESS) {
     result = read(object);
   }
   return result;
@@ -95,21 +90,10 @@ std::string list_of(const std::vector<int>& ranks) {
   return named == ranks.size() ? text : fmt::format("{} and {} more", text, ranks.size() - named);
 }
 
-std::string list_of(const Obstacles& obstacles) {
-  std::string text;
-  const std::size_t named = std::min(obstacles.scopes.size(), kMaxNamed);
-  for (const OpenScope& scope : std::span(obstacles.scopes).first(named)) {
-    text += fmt::format("{}'{}' of pid {}{}", text.empty() ? "" : ", ", printable(scope.scope),
-                        scope.pid, scope.rank ? fmt::format(" (rank {})", *scope.rank) : "");
-  }
-  const std::size_t count = std::max(obstacles.open_scope_count, obstacles.scopes.size());
-  return named < count && named > 0 ? fmt::format("{} and {} more", text, count - named) : text;
-}
-
 ServerBusy busy(const Reply& reply) {
   Obstacles obstacles = obstacles_in(reply.answer);
   std::string what = reply.why;
-  if (const std::string scopes = list_of(obstacles); !scopes.empty()) {
+  if (const std::string scopes = open_scopes_text(obstacles); !scopes.empty()) {
     what += "; open: " + scopes;
   }
   return {what, reply.why, reply.kind == Reply::Kind::kTimedOut, obstacles.open_scope_count,
@@ -220,21 +204,21 @@ Reply Asker::ask_whole(const wire::Question& question, Duration timeout) const {
 void Asker::ping(Duration timeout) const {
   wire::Question question;
   question.request = "ping";
-  question.wait_s = seconds_of(timeout);
+  question.wait_s = wait_seconds(timeout);
   (void)ask_whole(question, timeout);
 }
 
 ServerStatus Asker::status(Duration timeout) const {
   wire::Question question;
   question.request = "status";
-  question.wait_s = seconds_of(timeout);
+  question.wait_s = wait_seconds(timeout);
   return status_in(ask_whole(question, timeout).answer);
 }
 
 DrainResult Asker::drain(bool on, Duration timeout) const {
   wire::Question question;
   question.request = "drain";
-  question.wait_s = seconds_of(timeout);
+  question.wait_s = wait_seconds(timeout);
   question.off = !on;
   return drain_in(ask_whole(question, timeout).answer);
 }
@@ -299,7 +283,7 @@ void Asker::check(const RendezvousOptions& options) {
 
 // --- answers ---
 
-Obstacles obstacles_in(const std::string& answer) {
+Obstacles obstacles_in(std::string_view answer) {
   return with_answer(answer, [](simdjson::dom::object object) {
     Obstacles found;
     found.open_scope_count = static_cast<std::size_t>(count_at(object, "open_scope_count"));
@@ -320,6 +304,17 @@ Obstacles obstacles_in(const std::string& answer) {
     }
     return found;
   });
+}
+
+std::string open_scopes_text(const Obstacles& obstacles) {
+  std::string text;
+  const std::size_t named = std::min(obstacles.scopes.size(), kMaxNamed);
+  for (const OpenScope& scope : std::span(obstacles.scopes).first(named)) {
+    text += fmt::format("{}'{}' of pid {}{}", text.empty() ? "" : ", ", printable(scope.scope),
+                        scope.pid, scope.rank ? fmt::format(" (rank {})", *scope.rank) : "");
+  }
+  const std::size_t count = std::max(obstacles.open_scope_count, obstacles.scopes.size());
+  return named < count && named > 0 ? fmt::format("{} and {} more", text, count - named) : text;
 }
 
 RendezvousResult rendezvous_in(const std::string& answer) {
@@ -365,10 +360,15 @@ RendezvousTimeoutError rendezvous_timeout_in(const Reply& reply, const std::stri
 
 // --- questions ---
 
+double wait_seconds(Duration wait) {
+  return wait == kForever ? std::numeric_limits<double>::infinity()
+                          : std::chrono::duration<double>(wait).count();
+}
+
 wire::Question question_of(const ShutdownOptions& options) {
   wire::Question question;
   question.request = "shutdown";
-  question.wait_s = seconds_of(options.timeout);
+  question.wait_s = wait_seconds(options.timeout);
   question.force = options.force;
   if (options.workers) {
     question.graceful = "workers";
@@ -381,7 +381,7 @@ wire::Question question_of(const ShutdownOptions& options) {
 wire::Question question_of(const RendezvousOptions& options) {
   wire::Question question;
   question.request = "rendezvous";
-  question.wait_s = seconds_of(options.timeout);
+  question.wait_s = wait_seconds(options.timeout);
   question.name = options.name;
   question.rank = options.rank;
   question.world = options.world;

@@ -60,14 +60,17 @@ struct Obstacles {
   };
   std::vector<Worker> workers;
 };
-Obstacles obstacles_in(const std::string& answer);
+Obstacles obstacles_in(std::string_view answer);
+// "'step' of pid 12 (rank 3), 'save' of pid 13 and 4 more"; empty when none is listed.
+std::string open_scopes_text(const Obstacles& obstacles);
 
-// Lines of the public results, for the CLI and the bindings.
 RendezvousResult rendezvous_in(const std::string& answer);
 DrainResult drain_in(const std::string& answer);
 // What a rendezvous that timed out says; `what` as RendezvousTimeoutError has it.
 RendezvousTimeoutError rendezvous_timeout_in(const Reply& reply, const std::string& name);
 
+// As the wire has it.
+double wait_seconds(Duration wait);
 wire::Question question_of(const ShutdownOptions& options);
 wire::Question question_of(const RendezvousOptions& options);
 

@@ -1,0 +1,39 @@
+// What the subcommands that ask the server share: where it is, how long they wait, and what they
+// say when it did not do what was asked for.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <CLI/App.hpp>
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "timer_client/cli/options.hpp"
+#include "timer_client/src/asker.hpp"
+
+namespace filetimer::cli {
+
+inline constexpr const char* kAskExits =
+    "Exit codes: 0 done, 1 failed, 2 usage, 4 no server, 5 timed out, 6 refused.";
+
+struct AskOptions {
+  Place place;
+  std::optional<Duration> rpc_timeout;
+};
+void add_ask_options(CLI::App& app, AskOptions& options);
+
+// Calls `run` with the server's place and the RPC timeout; complains where there is none, and gives
+// the exit code for that. TimerError out of `run` is told and made an exit code.
+int with_place(const AskOptions& options,
+               const std::function<int(const MeetingPlace&, Duration)>& run);
+
+// Asks, and tells why when the answer is not `done`, with what is open. The exit code; `use` gets
+// the reply that is done, and makes it.
+int ask_and_tell(const AskOptions& options, wire::Question question,
+                 const std::function<int(const Reply&)>& use, const OnAnswer& on_answer = {});
+
+// A number as an option's value; a usage error quotes what is none.
+CLI::Option* add_number_option(CLI::App& app, const std::string& flag, int& value,
+                               const std::string& type, const std::string& description);
+
+}  // namespace filetimer::cli
