@@ -139,7 +139,11 @@ void Server::answer_status(const Asked& asked) {
       .field("unkillable",
              std::ranges::count_if(unkillable_, [](const auto& one) { return one->is_alive(); }))
       .field("lost_records", log_->lost_records())
+      .field("askers", askers_->count() - 1)  // that wait, but for this one
       .field("descriptors", open_descriptors());
+  if (!log_->is_working(now)) {
+    json.field("log_trouble", "it can't be written: records wait in memory");
+  }
   if (!pipe_trouble_.empty()) {
     json.field("pipe_trouble", pipe_trouble_);
   }

@@ -42,7 +42,8 @@ constexpr const char* kUsage =
   --smoke      as little as shows that all of it works
   --json       one JSON object instead of the table
   --no-torch   leave PyTorch's timer out
-  --only       some of: deadlines, busy, evidence, ingest, table, start, client, pages
+  --only       some of: deadlines, busy, evidence, ingest, table, start, client, pages,
+               questions
   --server     the timer_server to measure; the one of this build
   --memory     where run folders are made; /dev/shm
   --disk       where the log on disk is made; /var/tmp
@@ -85,6 +86,8 @@ Plan plan_for(const Options& options) {
     plan.evidence_expiries = 20;
     plan.page_expiries = 100;
     plan.page_workers = 200;
+    plan.pings = 1000;
+    plan.rendezvous = 5;
   }
   if (options.smoke) {
     plan.expiries = 5;
@@ -105,6 +108,8 @@ Plan plan_for(const Options& options) {
     plan.page_scopes = 1000;
     plan.page_workers = 3;
     plan.page_scopes_idle = 100;
+    plan.pings = 5;
+    plan.rendezvous = 1;
   }
   plan.with_torch = !options.no_torch && !options.smoke;
   plan.server = options.server;
@@ -144,6 +149,7 @@ int measure(const Options& options, const Plan& plan) {
   step("start", [&] { measure_start(plan, report); });
   step("client", [&] { measure_client(plan, report); });
   step("pages", [&] { measure_pages(plan, report); });
+  step("questions", [&] { measure_questions(plan, report); });
   if (large) {
     large->finish();
   }

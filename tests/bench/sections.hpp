@@ -32,6 +32,8 @@ struct Plan {
   int page_scopes = 2'000'000;  // of each of four processes
   int page_workers = 500;       // whose memory in the server is measured
   int page_scopes_idle = 10'000;
+  int pings = 5000;
+  int rendezvous = 20;  // rounds
 
   bool with_torch = true;
   std::string server;      // the timer_server to measure
@@ -46,6 +48,7 @@ void measure_start(const Plan& plan, Report& report);
 void measure_client(const Plan& plan, Report& report);
 void measure_evidence(const Plan& plan, Report& report);
 void measure_pages(const Plan& plan, Report& report);
+void measure_questions(const Plan& plan, Report& report);
 
 // How often a server with nothing to do may wake in that time: its sweeps.
 double housekeeping_beats(std::chrono::duration<double> watched);

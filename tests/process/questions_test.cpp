@@ -178,6 +178,7 @@ TEST_CASE("status tells who is watched and what the server may do here") {
   CHECK(answer.integer("open_scopes") == 2);
   CHECK(answer.integer("rejected") == 1);
   CHECK(answer.text("announcement") == "none");
+  CHECK(answer.integer("descriptors") > 5);
   const Record started = server.records().front();
   for (const char* key : {"may", "limits", "settings"}) {
     CHECK(simdjson::minify(answer.at(key)) == simdjson::minify(started.at(key)));

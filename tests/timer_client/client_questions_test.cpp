@@ -58,8 +58,8 @@ TEST_CASE("status gives the server's fields, and all of its answer") {
       R"({"answer":"done","server_pid":4711,"server_version":"0.3.0","uptime_s":12.5,"dir":"/d",)"
       R"("fifo":"/d/requests","log":"/d/expired.jsonl","announcement":"draining","workers":3,)"
       R"("open_scopes":5,"requests":100,"rejected":1,"expired":2,"killed":4,"kills_under_way":6,)"
-      R"("unkillable":7,"descriptors":20,"descriptor_limit":1024,"log_trouble":"full",)"
-      R"("command_pid":8,"may":{"signal":true}})";
+      R"("unkillable":7,"descriptors":20,"limits":{"descriptors":1024,"workers":448},)"
+      R"("log_trouble":"full","command_pid":8,"may":{"signal":true}})";
   AnsweringServer server(folder.path(), line);
   const ServerStatus status = connect_to(server).status();
   CHECK(server.asked()[0].request == "status");
@@ -80,6 +80,7 @@ TEST_CASE("status gives the server's fields, and all of its answer") {
   CHECK(status.unkillable == 7);
   CHECK(status.descriptors == 20);
   CHECK(status.descriptor_limit == 1024);
+  CHECK(status.worker_limit == 448);
   CHECK(status.log_trouble == "full");
   CHECK(status.command_pid == 8);
   CHECK(status.json == line);

@@ -139,8 +139,12 @@ ServerStatus status_in(const std::string& answer) {
     read.killed = count_at(object, "killed");
     read.kills_under_way = count_at(object, "kills_under_way");
     read.unkillable = count_at(object, "unkillable");
+    read.askers = count_at(object, "askers");
     read.descriptors = count_at(object, "descriptors");
-    read.descriptor_limit = count_at(object, "descriptor_limit");
+    if (simdjson::dom::object limits; object["limits"].get(limits) == simdjson::SUCCESS) {
+      read.descriptor_limit = count_at(limits, "descriptors");
+      read.worker_limit = count_at(limits, "workers");
+    }
     read.log_trouble = text_at(object, "log_trouble");
     read.command_pid = pid_at("command_pid");
     return read;

@@ -50,8 +50,10 @@ struct ServerStatus {
   std::int64_t killed = 0;
   std::int64_t kills_under_way = 0;
   std::int64_t unkillable = 0;
+  std::int64_t askers = 0;  // that wait for an answer: in a rendezvous, or for a shutdown
   std::int64_t descriptors = 0;
   std::int64_t descriptor_limit = 0;
+  std::int64_t worker_limit = 0;
   std::string log_trouble;  // empty: the log can be written
   pid_t command_pid = 0;    // of the server's COMMAND; 0: it runs none
   std::string json;         // all of it, one line
