@@ -51,14 +51,13 @@ std::string ranks_text(const std::vector<int>& ranks) {
                                    : text;
 }
 
-std::string why_failed(const Rendezvous::Round& round, Instant now) {
-  std::string why = fmt::format("after {} {} of {} ranks had joined; missing: {}",
-                                duration_for_reading(now - round.begun), round.joined.size(),
-                                round.world, ranks_text(round.missing));
+// In words, for who has no lists.
+std::string who_is_missing(const Rendezvous::Round& round) {
+  std::string who = "; missing: " + ranks_text(round.missing);
   if (!round.left.empty()) {
-    why += fmt::format("; of these had joined and left: {}", ranks_text(round.left));
+    who += "; of these had joined and left: " + ranks_text(round.left);
   }
-  return why;
+  return who;
 }
 
 }  // namespace
@@ -256,7 +255,9 @@ void Server::look_after_askers(Instant now) {
 
 void Server::end_rounds(const std::vector<Rendezvous::Round>& rounds, Instant now) {
   for (const Rendezvous::Round& round : rounds) {
-    const std::string why = why_failed(round, now);
+    const std::string why =
+        fmt::format("after {} {} of {} ranks had joined", duration_for_reading(now - round.begun),
+                    round.joined.size(), round.world);
     JsonWriter json = begin_answer("timed_out");
     json.field("reason", why).field("name", round.name).field("round", round.number);
     json.field("world", round.world);
@@ -266,8 +267,9 @@ void Server::end_rounds(const std::vector<Rendezvous::Round>& rounds, Instant no
     for (const Rendezvous::Member& member : round.joined) {
       askers_->finish(member.asker, answer);
     }
-    messages::warning("rendezvous '{}' failed: {}", printable(round.name), why);
-    log_->append(records_.rendezvous(round, now, why));
+    const std::string who = who_is_missing(round);
+    messages::warning("rendezvous '{}' failed: {}{}", printable(round.name), why, who);
+    log_->append(records_.rendezvous(round, now, why + who));
   }
 }
 

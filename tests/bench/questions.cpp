@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <poll.h>
+#include <signal.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -57,7 +58,7 @@ Child fork_echo(const std::string& fifo, int ready) {
 }
 
 // The same exchange and nothing else: make a pipe, open it, write its name, wait for the byte.
-void exchange(const std::string& fifo, const std::string& reply) {
+void exchange_bare(const std::string& fifo, const std::string& reply) {
   if (::mkfifo(reply.c_str(), 0600) != 0) {
     fail_errno("cannot make a pipe");
   }
@@ -90,7 +91,7 @@ void measure_pings(const Plan& plan, const std::string& dir, Report& report) {
   Samples bare;
   for (int i = 0; i < plan.pings; ++i) {
     Instant begin = Instant::now();
-    exchange(fifo, fmt::format("{}/reply-{}", plan.memory_dir, i));
+    exchange_bare(fifo, fmt::format("{}/reply-{}", plan.memory_dir, i));
     bare.add(microseconds_since(begin));
     begin = Instant::now();
     client.ping();

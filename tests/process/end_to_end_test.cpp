@@ -5,6 +5,7 @@
 #include <csignal>
 
 #include "tests/process/harness.hpp"
+#include "tests/process/requests.hpp"
 #include "tests/process/worker.hpp"
 
 using namespace filetimer::testing;
@@ -16,6 +17,15 @@ namespace {
 ExitStatus run_client(const Server& server, std::vector<std::string> words) {
   words.insert(words.begin(), client_path());
   Child child({.argv = std::move(words), .environment = {{"FILETIMER_DIR", server.dir()}}});
+  return child.status();
+}
+
+// The same with its standard output in a file.
+ExitStatus run_client_to(const Server& server, std::vector<std::string> words,
+                         const std::string& out) {
+  words.insert(words.begin(), client_path());
+  Child child(
+      {.argv = std::move(words), .environment = {{"FILETIMER_DIR", server.dir()}}, .out = out});
   return child.status();
 }
 
@@ -117,4 +127,77 @@ TEST_CASE("a server in front of run ends as run does") {
   const Finished in_time = run_server(temp, {"--dir", temp.path("run"), "--", client_path(), "run",
                                              "--after", "1h", "--", "sh", "-c", "exit 9"});
   CHECK(in_time.status == exited(9));
+}
+
+TEST_CASE("ping and status are answered, and say so on a page for people") {
+  const TempDir temp;
+  Server server(temp);
+  const std::string out = temp.path("out");
+  CHECK(run_client_to(server, {"ping"}, out) == exited(0));
+  CHECK(read_file(out).starts_with("pid " + std::to_string(server.pid()) + " answered in "));
+  CHECK(run_client_to(server, {"status"}, out) == exited(0));
+  const std::string page = read_file(out);
+  CAPTURE(page);
+  for (const char* word : {"may", "ptrace", "kernel stacks", "signal", "workers", "descriptors"}) {
+    CAPTURE(word);
+    CHECK(page.find(word) != std::string::npos);
+  }
+}
+
+TEST_CASE("shutdown is refused with 6 while a scope is open, waits with 5, and ends with 0") {
+  const TempDir temp;
+  Server server(temp);
+  const Worker worker("block");
+  server.send(acquire_far(worker.pid(), "load"));
+  const std::string out = temp.path("out");
+  CHECK(run_client_to(server, {"shutdown"}, out) == exited(6));
+  CHECK(read_file(out).find("load") != std::string::npos);
+  CHECK(run_client(server, {"shutdown", "--graceful", "--timeout", "50ms"}) == exited(5));
+  CHECK(run_client(server, {"drain"}) == exited(0));
+  CHECK(run_client(server, {"drain", "--off"}) == exited(0));
+  server.send(release(worker.pid(), "load"));
+  CHECK(run_client(server, {"shutdown", "--graceful=workers", "--force", "--timeout", "50ms"}) ==
+        exited(0));
+  CHECK(server.process().status() == exited(0));
+  CHECK(run_client(server, {"shutdown"}) == exited(4));
+  CHECK(run_client(server, {"ping"}) == exited(4));
+}
+
+TEST_CASE("a server that is stopped answers nothing, and who asks is told so with 5") {
+  const TempDir temp;
+  Server server(temp);
+  server.process().signal(SIGSTOP);
+  server.process().wait_until_stopped();
+  const std::string err = temp.path("err");
+  Child child({.argv = {client_path(), "ping", "--rpc-timeout", "200ms", "--dir", server.dir()},
+               .err = err});
+  CHECK(child.status() == exited(5));
+  CHECK(read_file(err).find("stopped") != std::string::npos);
+  server.process().signal(SIGCONT);
+  CHECK(run_client(server, {"ping"}) == exited(0));  // the late answer harms nobody
+}
+
+TEST_CASE("ranks that meet by the command line all get the round, or the names of the missing") {
+  const TempDir temp;
+  Server server(temp);
+  const auto join = [&](const std::string& rank, const std::string& timeout) {
+    return Launch{.argv = {client_path(), "rendezvous", "--rank", rank, "--world", "3", "--timeout",
+                           timeout, "--dir", server.dir()},
+                  .out = temp.path("out" + rank),
+                  .err = temp.path("err" + rank)};
+  };
+  {
+    Child zero(join("0", "300ms"));
+    Child two(join("2", "20s"));
+    CHECK(zero.status() == exited(5));
+    CHECK(two.status() == exited(5));
+    CHECK(read_file(temp.path("err2")).find("missing: 1") != std::string::npos);
+  }
+  Child zero(join("0", "20s"));
+  Child one(join("1", "20s"));
+  Child two(join("2", "20s"));
+  for (Child* rank : {&zero, &one, &two}) {
+    CHECK(rank->status() == exited(0));
+  }
+  CHECK(read_file(temp.path("out1")).find('2') != std::string::npos);
 }
