@@ -43,6 +43,7 @@ struct alignas(64) Board {
   std::atomic<std::uint64_t> incarnation;           // one more with every start of a server
   std::atomic<std::uint32_t> warn_at;               // --warn-at in parts of 2^32; 0: none
   std::atomic<std::uint32_t> announcement;          // see Announcement
+  std::atomic<std::int64_t> default_timeout;        // ns, --default-timeout; 0: none
 };
 
 // Values of next_wake besides an Instant.

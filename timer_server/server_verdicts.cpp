@@ -247,6 +247,9 @@ void Server::write_settings(JsonWriter& json) const {
   const auto duration = [&json](std::string_view key, Duration value) {
     json.field(key, std::chrono::duration<double>(value).count());
   };
+  if (settings_.default_timeout) {
+    duration("default_timeout_s", *settings_.default_timeout);
+  }
   if (settings_.max_timeout) {
     duration("max_timeout_s", *settings_.max_timeout);
   }

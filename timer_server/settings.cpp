@@ -109,6 +109,10 @@ void add_options(CLI::App& app, Settings& settings) {
   add(app, "--log-max", "SIZE", "size at which it is renamed to PATH.1 [64M]",
       [&](const std::string& word) { settings.log_max_bytes = size_of("--log-max", word); });
   app.add_flag("--detach", settings.detach, "return when ready; serve in an own session");
+  add(app, "--default-timeout", "DUR", "timeout of a job that is started without one [none]",
+      [&](const std::string& word) {
+        settings.default_timeout = duration_of("--default-timeout", word);
+      });
   add(app, "--max-timeout", "DUR", "longest timeout that is granted [none]",
       [&](const std::string& word) { settings.max_timeout = duration_of("--max-timeout", word); });
   add(app, "--warn-at", "FRACTION", "part of a timeout after which a warning is recorded [none]",

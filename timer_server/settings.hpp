@@ -21,6 +21,7 @@ struct Settings {
   std::string log;   // empty: by the run folder
   std::uint64_t log_max_bytes = std::uint64_t{64} << 20;
   bool detach = false;
+  std::optional<Duration> default_timeout;
   std::optional<Duration> max_timeout;
   std::optional<double> warn_at;              // over 0, below 1
   Duration max_wait = std::chrono::hours{1};  // what a question may take

@@ -94,14 +94,15 @@ tl::expected<Household, StartFailure> Household::take(const Settings& settings) 
                         : std::filesystem::absolute(settings.fifo).lexically_normal().string();
   household.log_ = std::filesystem::absolute(log).lexically_normal().string();
   household.is_fresh_ = is_fresh;
-  household.max_timeout_ = settings.max_timeout.value_or(kForever);
-  household.warn_at_ = settings.warn_at ? warn_at_word(*settings.warn_at) : 0;
+  household.terms_ = {.max_timeout = settings.max_timeout.value_or(kForever),
+                      .default_timeout = settings.default_timeout.value_or(Duration::zero()),
+                      .warn_at = settings.warn_at ? warn_at_word(*settings.warn_at) : 0};
   return household;
 }
 
 // The board first: clients that open the pipe look at it.
 Result<Premises::Restored> Household::make_meeting_place() const {
-  auto board = BoardFile::open(fmt::format("{}/{}", dir_, kBoardName), max_timeout_, warn_at_);
+  auto board = BoardFile::open(fmt::format("{}/{}", dir_, kBoardName), terms_);
   if (!board) {
     return tl::unexpected<Error>(std::move(board.error()));
   }

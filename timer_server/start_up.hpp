@@ -40,8 +40,7 @@ class Household {
   std::string dir_;
   std::string pipe_;
   std::string log_;
-  Duration max_timeout_ = kForever;
-  std::uint32_t warn_at_ = 0;  // as the board has it
+  BoardFile::Terms terms_;
   bool is_fresh_ = false;
   ServerLock lock_;
 };

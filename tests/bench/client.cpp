@@ -40,6 +40,7 @@ struct Costs {
   double plain_scope = 0;
   double counted_scope = 0;
   double unnamed_scope = 0;
+  double beat = 0;  // of a heartbeat
   // How many times as fast two threads are as one.
   double clock_threads = 0;
   double plain_threads = 0;
@@ -114,12 +115,15 @@ Costs measure_costs(const ServerUnderTest& server, const std::string& dir, int b
   Samples plain_scopes;
   Samples counted_scopes;
   Samples unnamed_scopes;
+  Samples beats;
+  TimerHeartbeat heart = plain.heartbeat(std::chrono::hours(1), "loop");
   for (int i = 0; i < batches; ++i) {
     clock.add(ns_of_one(kLongBatch, read_clock));
     plain_scopes.add(ns_of_one(kLongBatch, scope_of(plain)));
     counted_scopes.add(ns_of_one(kLongBatch, scope_of(counted)));
     unnamed_scopes.add(
         ns_of_one(kLongBatch, [&] { const auto scope = plain.expires(std::chrono::hours(1)); }));
+    beats.add(ns_of_one(kLongBatch, [&] { heart.beat(); }));
     writes.add(
         ns_of_one(kBatch, [&] { write_all(bare.write.get(), acquire.data(), acquire.size()); }));
     sleep_for(kPause);
@@ -132,6 +136,7 @@ Costs measure_costs(const ServerUnderTest& server, const std::string& dir, int b
           .plain_scope = plain_scopes.median(),
           .counted_scope = counted_scopes.median(),
           .unnamed_scope = unnamed_scopes.median(),
+          .beat = beats.median(),
           .clock_threads = gain_of_two_threads(batches, read_clock),
           .plain_threads = gain_of_two_threads(batches, scope_of(plain)),
           .counted_threads = gain_of_two_threads(batches, scope_of(counted))};
@@ -154,6 +159,11 @@ void report_pages(const Costs& costs, Report& report) {
               .value = costs.counted_scope,
               .base = costs.clock,
               .target = Target::ratio_at_most(kTargetCounted)});
+  report.add({.measure = "filetimer::client, page, one beat of a heartbeat",
+              .unit = "ns",
+              .value = costs.beat,
+              .base = costs.clock,
+              .target = Target::ratio_at_most(kTargetPlain)});
   report.section("the same against one line to a pipe, times faster", "one bare pipe write");
   for (const auto& [name, scope] :
        {std::pair("without", costs.plain_scope), std::pair("with", costs.counted_scope)}) {

@@ -111,7 +111,8 @@ TEST_CASE("docs/protocol.md gives the board's offsets") {
               {FIELD(Board, magic), FIELD(Board, version), FIELD(Board, bytes), FIELD(Board, boot),
                FIELD(Board, server_pid), FIELD(Board, state), FIELD(Board, pid_namespace),
                FIELD(Board, reserved), FIELD(Board, next_wake), FIELD(Board, max_timeout),
-               FIELD(Board, incarnation), FIELD(Board, warn_at), FIELD(Board, announcement)});
+               FIELD(Board, incarnation), FIELD(Board, warn_at), FIELD(Board, announcement),
+               FIELD(Board, default_timeout)});
 }
 
 TEST_CASE("docs/protocol.md gives the parts of a page, one behind the other") {

@@ -571,3 +571,78 @@ TEST_CASE("a server whose folder went away is looked for while a scope is open")
   REQUIRE(::rename((path + ".gone").c_str(), path.c_str()) == 0);
   CHECK(server.pipe().next().x_page == page);
 }
+
+TEST_CASE("elapsed and remaining time of a timer are told while it is open") {
+  FakeServer server;
+  auto client = server.connect();
+  server.board().max_timeout = Duration{10s}.count();
+  auto scope = client.expires(30s, "cut");
+  const auto slot = slot_called(server.page(), "cut");
+  const std::int64_t before = now_ns();
+  const auto times = scope.times();
+  const std::int64_t after = now_ns();
+  REQUIRE(times.has_value());
+  CHECK(times->elapsed >= Duration{before - slot.acquired.ns});
+  CHECK(times->elapsed <= Duration{after - slot.acquired.ns});
+  CHECK(times->elapsed + times->remaining == 10s);
+  server.board().max_timeout = kForever.count();
+  CHECK(scope.renew(1min));
+  CHECK(scope.times()->remaining > 59s);
+  CHECK(scope.times()->elapsed >= times->elapsed);
+  const TimerId timer = client.acquire("endless", kNoDeadline);
+  CHECK(client.times(timer)->remaining == kNoDeadline);
+  client.release(timer);
+  CHECK(!client.times(timer));
+  CHECK(!client.times(TimerId{}));
+  // Judged, and the worker is still in it.
+  REQUIRE(FakeServer::expire(server.page().slot(index_of(server.page(), "cut"))));
+  CHECK(scope.times()->remaining <= 1min);
+  scope.release();
+  CHECK(!scope.times());
+}
+
+TEST_CASE("a heartbeat is a timer that each beat renews, and the first one may take longer") {
+  FakeServer server;
+  auto client = server.connect();
+  {
+    auto heart = client.heartbeat(5s, "loop", {.first_timeout = 10min, .scope = {.signal = 15}});
+    auto slot = slot_called(server.page(), "loop");
+    CHECK(slot.deadline - slot.started == 10min);
+    CHECK(slot.signal == 15);
+    for (int beat = 0; beat < 2; ++beat) {
+      CHECK(heart.beat());
+      slot = slot_called(server.page(), "loop");
+      CHECK(slot.deadline - slot.started == 5s);
+      CHECK(heart.times()->remaining <= 5s);
+    }
+    const int line = __LINE__ + 1;
+    auto other = client.heartbeat(1h);
+    const std::string name = "page_client_test.cpp:" + std::to_string(line);
+    CHECK(slot_called(server.page(), name).asked == 1h);
+    REQUIRE(FakeServer::expire(server.page().slot(index_of(server.page(), "loop"))));
+    CHECK_FALSE(heart.beat());
+    CHECK_FALSE(heart.beat());
+    CHECK(other.release());
+    CHECK_FALSE(other.beat());
+  }
+  for (const auto& [index, slot] : slots_of(server.page())) {
+    CHECK_FALSE(slot_word::is_open(slot.word));
+  }
+  CHECK_THROWS_AS((void)client.heartbeat(0s, "loop"), InvalidArgument);
+  CHECK_THROWS_AS((void)client.heartbeat(1s, "loop", {.first_timeout = 0s}), InvalidArgument);
+}
+
+TEST_CASE("a job that is started without a timeout has the server's --default-timeout") {
+  FakeServer server;
+  auto client = server.connect();
+  CHECK_THROWS_AS(client.start(), InvalidArgument);
+  CHECK(slots_of(server.page()).empty());
+  server.board().default_timeout = Duration{30s}.count();
+  client.start();
+  CHECK(slot_called(server.page(), "job").asked == 30s);
+  client.start(1h);
+  CHECK(slot_called(server.page(), "job").asked == 1h);
+  client.start();
+  CHECK(slot_called(server.page(), "job").asked == 30s);
+  CHECK(client.stop());
+}

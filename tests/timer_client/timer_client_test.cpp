@@ -330,3 +330,30 @@ TEST_CASE("eight threads with scopes of one name leave nothing open and mix noth
   }
   CHECK(open.empty());
 }
+
+TEST_CASE("over the pipe, too, a heartbeat is renewed by its beats and times are told") {
+  const auto server = std::make_shared<Recorder>();
+  auto client = client_of(server);
+  {
+    auto heart = client.heartbeat(5s, "loop", {.first_timeout = 10min, .scope = {}});
+    const auto times = heart.times();
+    REQUIRE(times.has_value());
+    CHECK(times->elapsed >= 0s);
+    CHECK(times->remaining <= 10min);
+    CHECK(times->remaining > 9min);
+    CHECK(heart.beat());
+    CHECK(heart.times()->remaining <= 5s);
+    CHECK(heart.times()->elapsed >= times->elapsed);
+    CHECK(heart.release());
+    CHECK_FALSE(heart.beat());
+    CHECK(!heart.times());
+  }
+  const auto requests = server->received();
+  REQUIRE(requests.size() == 3);
+  CHECK(requests[0].timeout == 10min);
+  CHECK(requests[1].timeout == 5s);
+  CHECK(requests[2].release);
+  CHECK_THROWS_AS(client.start(), InvalidArgument);  // nobody tells of a --default-timeout
+  auto endless = client.expires(kNoDeadline, "endless");
+  CHECK(endless.times()->remaining == kNoDeadline);
+}

@@ -24,6 +24,7 @@ void Outbox::acquire(Number number, TimerRequest request, Instant deadline, Owne
   Timer& timer = made.emplace_back();
   timer.number = number;
   timer.request = std::move(request);
+  timer.acquired = Instant::now();
   timer.deadline = deadline;
   timer.owner = owner;
   open_.emplace(number, made.begin());
@@ -39,6 +40,13 @@ bool Outbox::renew(Number number, Duration timeout, Instant deadline) {
   found->second->deadline = deadline;
   make_pending(found->second);
   return true;
+}
+
+std::optional<Outbox::Times> Outbox::times(Number number) const {
+  const auto found = open_.find(number);
+  return found == open_.end()
+             ? std::nullopt
+             : std::optional(Times{found->second->acquired, found->second->deadline});
 }
 
 Outbox::Released Outbox::release(Number number, Instant now) noexcept {

@@ -11,6 +11,7 @@
 #include <filetimer/transport.hpp>
 #include <list>
 #include <memory>
+#include <optional>
 #include <unordered_map>
 
 #include "common/clock.hpp"
@@ -32,6 +33,11 @@ class Outbox {
   // `request` comes without expiration_time; it carries an id from `ids`.
   void acquire(Number number, TimerRequest request, Instant deadline, Owner owner);
   bool renew(Number number, Duration timeout, Instant deadline);
+  struct Times {
+    Instant acquired;
+    Instant deadline;
+  };
+  [[nodiscard]] std::optional<Times> times(Number number) const;  // of an open one
   Released release(Number number, Instant now) noexcept;
   void release_those_of_client(Instant now) noexcept;
 
@@ -55,6 +61,7 @@ class Outbox {
   struct Timer {
     Number number = 0;
     TimerRequest request;
+    Instant acquired;
     Instant deadline;
     Owner owner = Owner::kClient;
     bool may_be_known = false;  // a server may have heard of it, so it must hear of its release

@@ -106,6 +106,26 @@ bool release_counted(SlotHandle& handle, bool has_lock) noexcept;
   return release_counted(handle, has_lock);
 }
 
+// Of the scope that is open in `handle`.
+inline TimerTimes times_of(const SlotHandle& handle) {
+  constexpr auto kRelaxed = std::memory_order_relaxed;
+  const Slot& slot = *handle.slot;
+  const std::int64_t word = slot.deadline.load(kRelaxed);
+  const std::int64_t timeout = slot.timeout.load(kRelaxed);
+  const std::int64_t now = monotonic_ns();
+  TimerTimes times;
+  times.elapsed = Duration{now - slot.acquired.load(kRelaxed)};
+  if (slot_word::is_open(word)) {
+    times.remaining = word >= slot_word::kNoDeadline ? kNoDeadline : Duration{word - now};
+  } else {
+    // The server has judged it: the word is the server's, the terms are what they were.
+    times.remaining = timeout > kMaxTimeout.count()
+                          ? kNoDeadline
+                          : Duration{slot.started.load(kRelaxed) + timeout - now};
+  }
+  return times;
+}
+
 // Moves the deadline of the open scope. False: the verdict came first, and the scope is no more.
 // `wake`: call OwnPage::wake().
 inline bool renew_scope(SlotHandle& handle, std::uint64_t generation, std::int64_t timeout,

@@ -250,6 +250,21 @@ struct TimerClient::State {
     return released == Outbox::Released::kInTime;
   }
 
+  [[nodiscard]] std::optional<TimerTimes> times(TimerId timer) const {
+    if (timer.slot_ != nullptr) {
+      return is_open_here(*timer.slot_, timer.number_, timer.fork_count_)
+                 ? std::optional(times_of(*timer.slot_))
+                 : std::nullopt;
+    }
+    const auto times = is_ours(timer) ? outbox.times(timer.number_) : std::nullopt;
+    if (!times) {
+      return std::nullopt;
+    }
+    const Instant now = Instant::now();
+    return TimerTimes{now - times->acquired,
+                      times->deadline.is_never() ? kNoDeadline : times->deadline - now};
+  }
+
   // Before the scope is opened: the processor lets nothing be read while it sets the deadline.
   static TimerId timer_in(SlotHandle& handle) {
     return {&handle, handle.generation.load(std::memory_order_relaxed), fork_watch::count()};
@@ -432,6 +447,32 @@ void TimerClient::start(std::chrono::nanoseconds after) {
   }
 }
 
+void TimerClient::start() {
+  const std::int64_t timeout =
+      state_->page == nullptr
+          ? 0
+          : state_->page->board().default_timeout.load(std::memory_order_relaxed);
+  if (timeout <= 0) {
+    throw InvalidArgument(fmt::format(
+        "start() without a timeout: expected the server at '{}' to have a --default-timeout",
+        target()));
+  }
+  start(Duration{timeout});
+}
+
+TimerHeartbeat TimerClient::heartbeat(std::chrono::nanoseconds timeout, std::string_view name,
+                                      const HeartbeatOptions& options, const char* file, int line) {
+  check_timeout("the timeout", timeout);
+  const Duration first = options.first_timeout.value_or(timeout);
+  check_timeout("the first timeout", first);
+  return {expires(first, name, options.scope, file, line), timeout};
+}
+
+std::optional<TimerTimes> TimerClient::times(TimerId timer) const {
+  const auto held = Keeper::instance().lock();
+  return state_->times(timer);
+}
+
 bool TimerClient::stop() noexcept {
   const auto held = Keeper::instance().lock();
   return state_->release(std::exchange(state_->job, {}));
@@ -570,6 +611,19 @@ bool TimerScope::renew(std::chrono::nanoseconds after) {
   }
   const auto held = Keeper::instance().lock();
   return state_->renew(timer_, after, wake);
+}
+
+std::optional<TimerTimes> TimerScope::times() const {
+  if (const SlotHandle* const handle = timer_.slot_) {
+    return is_open_here(*handle, timer_.number_, timer_.fork_count_)
+               ? std::optional(times_of(*handle))
+               : std::nullopt;
+  }
+  if (!state_) {
+    return std::nullopt;
+  }
+  const auto held = Keeper::instance().lock();
+  return state_->times(timer_);
 }
 
 bool TimerScope::release() noexcept {

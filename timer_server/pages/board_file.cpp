@@ -11,8 +11,7 @@
 
 namespace filetimer {
 
-Result<BoardFile> BoardFile::open(const std::string& path, Duration max_timeout,
-                                  std::uint32_t warn_at) {
+Result<BoardFile> BoardFile::open(const std::string& path, const Terms& terms) {
   auto file = MappedFile::map(path, MappedFile::Access::kReadWrite, kBoardBytes);
   if (!file) {
     return tl::unexpected<Error>(std::move(file.error()));
@@ -23,10 +22,11 @@ Result<BoardFile> BoardFile::open(const std::string& path, Duration max_timeout,
   }
   BoardFile opened(std::move(*file));
   Board& board = opened.board();
-  board.warn_at.store(warn_at, std::memory_order_relaxed);  // before: see wake_protocol.hpp
+  board.warn_at.store(terms.warn_at, std::memory_order_relaxed);  // before: see wake_protocol.hpp
   board.next_wake.store(kWakeAlways, std::memory_order_seq_cst);
   board.announcement.store(0, std::memory_order_relaxed);
-  board.max_timeout.store(max_timeout.count(), std::memory_order_relaxed);
+  board.max_timeout.store(terms.max_timeout.count(), std::memory_order_relaxed);
+  board.default_timeout.store(terms.default_timeout.count(), std::memory_order_relaxed);
   board.pid_namespace.store(this_pid_namespace(), std::memory_order_relaxed);
   board.server_pid.store(::getpid(), std::memory_order_relaxed);
   board.boot = this_boot();

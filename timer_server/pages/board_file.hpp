@@ -14,10 +14,14 @@ namespace filetimer {
 
 class BoardFile {
  public:
+  // What clients are told of the server's settings.
+  struct Terms {
+    Duration max_timeout = kForever;
+    Duration default_timeout{};  // zero: none
+    std::uint32_t warn_at = 0;   // see Board
+  };
   // Call it with the lock held. Says "wake me always" and nothing else yet.
-  // `warn_at`: see Board.
-  static Result<BoardFile> open(const std::string& path, Duration max_timeout,
-                                std::uint32_t warn_at);
+  static Result<BoardFile> open(const std::string& path, const Terms& terms);
 
   // Clients take their pages for watched from here on. Call it when the pipe is open and before the
   // first scan: who still finds the incarnation under which nobody read the pipe does not try to

@@ -45,6 +45,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 
 namespace filetimer {
 
@@ -78,7 +79,7 @@ struct ConnectOptions {
 struct ScopeOptions {
   int signal = 9;  // what the server kills with: 1 to 64; 0: record the expiry, kill nobody
   // From the signal to SIGKILL. Not set: the server's --grace. kNoDeadline: never SIGKILL.
-  std::optional<std::chrono::nanoseconds> grace;
+  std::optional<std::chrono::nanoseconds> grace{};
   // The server records a warning when the scope is still open this long after it was opened or
   // renewed, with what its process does then; nobody is signalled. Over zero, below the timeout and
   // at most 49 days; kept in whole milliseconds, rounded up. Not set: the server's --warn-at.
@@ -112,6 +113,20 @@ class TimerId {
 };
 
 class TimerScope;
+class TimerHeartbeat;
+
+// How long a timer has been open, and what is left of it.
+struct TimerTimes {
+  std::chrono::nanoseconds elapsed{};  // since it was acquired
+  // Until the deadline: kNoDeadline where it has none, negative when it has passed.
+  std::chrono::nanoseconds remaining{};
+};
+
+struct HeartbeatOptions {
+  // Until the first beat, which start-up and compilation put off. Not set: as later.
+  std::optional<std::chrono::nanoseconds> first_timeout{};
+  ScopeOptions scope{};
+};
 
 class TimerClient {
  public:
@@ -151,8 +166,23 @@ class TimerClient {
                                    const char* file = __builtin_FILE(),
                                    int line = __builtin_LINE());
 
+  // A timer that expires when its beat() does not come for `timeout`: for a loop that has no
+  // natural end to wrap a scope around. A beat costs what a scope costs. Throws as acquire().
+  [[nodiscard]] TimerHeartbeat heartbeat(std::chrono::nanoseconds timeout,
+                                         std::string_view name = {},
+                                         const HeartbeatOptions& options = {},
+                                         const char* file = __builtin_FILE(),
+                                         int line = __builtin_LINE());
+
+  // Of an open timer; nothing when it is not open. On a page the deadline is the one that the
+  // server granted: --max-timeout may have cut it.
+  [[nodiscard]] std::optional<TimerTimes> times(TimerId timer) const;
+
   // One timer for the whole job, named "job". A second start() renews it. Throws as acquire().
   void start(std::chrono::nanoseconds after);
+  // With the server's --default-timeout. Throws InvalidArgument when it has none, or when no board
+  // tells (a bare pipe).
+  void start();
   bool stop() noexcept;  // as release()
 
   // Whether a server reads the pipe now; on the pipe, whether the last attempt to find or to reach
@@ -223,6 +253,8 @@ class [[nodiscard]] TimerScope {
   // As TimerClient::renew and TimerClient::release.
   bool renew(std::chrono::nanoseconds after);
   bool release() noexcept;
+  // As TimerClient::times().
+  [[nodiscard]] std::optional<TimerTimes> times() const;
 
  private:
   friend class TimerClient;
@@ -231,6 +263,22 @@ class [[nodiscard]] TimerScope {
   bool release_on_pipe(unsigned long long number) noexcept;
   std::shared_ptr<TimerClient::State> state_;  // null for a timer on the page
   TimerId timer_;
+};
+
+// An open timer that each beat() renews; released when the object goes, as a TimerScope.
+class [[nodiscard]] TimerHeartbeat {
+ public:
+  // False when it is not open any more: it expired, or was released.
+  bool beat() { return scope_.renew(timeout_); }
+  bool release() noexcept { return scope_.release(); }
+  [[nodiscard]] std::optional<TimerTimes> times() const { return scope_.times(); }
+
+ private:
+  friend class TimerClient;
+  TimerHeartbeat(TimerScope scope, std::chrono::nanoseconds timeout)
+      : scope_(std::move(scope)), timeout_(timeout) {}
+  TimerScope scope_;
+  std::chrono::nanoseconds timeout_;
 };
 
 }  // namespace filetimer
