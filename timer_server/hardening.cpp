@@ -15,6 +15,7 @@
 #include "common/limits.hpp"
 #include "common/proc_files.hpp"
 #include "timer_server/messages.hpp"
+#include "timer_server/requests/askers.hpp"
 
 namespace filetimer {
 namespace {
@@ -27,6 +28,7 @@ constexpr const char* kOomScoreFile = "/proc/self/oom_score_adj";
 // /proc, hooks, and the descendants of a worker that is killed.
 constexpr std::size_t kReservedDescriptors = 128;
 constexpr std::size_t kDescriptorsPerWorker = 2;
+constexpr std::size_t kAskersShare = 8;  // of all: one in so many
 
 // What it was; empty when it is as it was.
 std::string lower_oom_score() {
@@ -99,10 +101,14 @@ std::size_t descriptor_limit() {
   return limit.rlim_cur;
 }
 
+std::size_t most_askers() {
+  return std::min(descriptor_limit() / kAskersShare, Askers::kMost);
+}
+
 std::size_t most_workers() {
   const std::size_t limit = descriptor_limit();
-  const std::size_t for_workers =
-      limit > 2 * kReservedDescriptors ? limit - kReservedDescriptors : limit / 2;
+  const std::size_t others = kReservedDescriptors + most_askers();
+  const std::size_t for_workers = limit > 2 * others ? limit - others : limit / 2;
   return std::min(for_workers / kDescriptorsPerWorker, kMaxWorkers);
 }
 

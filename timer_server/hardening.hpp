@@ -17,6 +17,8 @@ void harden(Inheritance& inheritance);
 // Descriptors that this process has open, and those that it may open.
 std::size_t open_descriptors();
 std::size_t descriptor_limit();
+// Those who may wait for an answer at a time: a share, so that they leave workers theirs.
+std::size_t most_askers();
 // And the workers that can be watched with them.
 std::size_t most_workers();
 

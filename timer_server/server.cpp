@@ -13,6 +13,7 @@
 #include "common/run_folder.hpp"
 #include "common/soft_deadline.hpp"
 #include "common/wake_protocol.hpp"
+#include "timer_server/hardening.hpp"
 #include "timer_server/messages.hpp"
 #include "timer_server/pages/page_guard.hpp"
 #include "timer_server/past_verdicts.hpp"
@@ -66,12 +67,13 @@ Server::Server(Settings settings, Premises premises, Inheritance inheritance)
       reader_(*this),
       now_(ClockReading::now()),
       next_sweep_(now_.mono + settings_.max_interval),
+      rendezvous_(std::max(most_askers(), Askers::kReserved + 1) - Askers::kReserved),
       join_by_(settings_.join_timeout ? started_ + *settings_.join_timeout : Instant::never()) {
   boards_.push_back(std::move(premises.board));
   sd_event* event = nullptr;
   check_event(::sd_event_new(&event), "cannot make an event loop");
   loop_.reset(event);
-  askers_.emplace(event, [this](Askers::Id asker) { on_withdrawn(asker); });
+  askers_.emplace(event, most_askers(), [this](Askers::Id asker) { on_withdrawn(asker); });
   listen();
   sources_.push_back(add_io(log_->event_fd(), kOrdinary, [this] { on_log_event(); }));
   sources_.push_back(add_io(side_threads_.event_fd(), kOrdinary, [this] { on_side_event(); }));
@@ -173,7 +175,8 @@ void Server::turn() {
   Instant next =
       std::min({ladder_next, warnings_next, hooks_next, next_sweep_, next_halt_look_,
                 rejections_.next_report(), read_again_, reap_again_, reap_strangers_at_,
-                next_shutdown_look_, join_by_, rendezvous_.next_failure(), askers_->advance(now)});
+                next_shutdown_look_, join_by_, questions_.empty() ? Instant::never() : Instant{},
+                rendezvous_.next_failure(), askers_->advance(now)});
   next = ending_by_.is_never() ? std::min({next, scan_wanted_ ? Instant{} : next_scan_,
                                            table_.next_deadline(), stop_by_})
                                : std::min(next, ending_by_);
@@ -265,7 +268,7 @@ void Server::sweep(Instant now) {
   look_after_pipe();
   look_for_pages();
   look_for_halted();
-  reply_folder_.clear_away();
+  look_after_replies();
   scan_wanted_ = true;  // in the next turn, which is at once
   tell_log_news(now);
 }
@@ -312,6 +315,7 @@ void Server::look_after_pipe() {
     // Who has mapped the old board wakes us each time: it is not looked after any more.
     announce_scan(boards_.back().board());
     boards_.push_back(std::move((*restored)->board));
+    announce();
     page_folder_ = std::move((*restored)->pages);
     reply_folder_ = std::move((*restored)->replies);
     ended_statistics_ = std::make_unique<EndedStatistics>(page_folder_.server_path(kEndedName));
@@ -381,11 +385,12 @@ void Server::on_signal(int signal, bool from_terminal) {
     }
     return;
   }
-  if (ends && is_told_to_end_) {
+  if (ends && was_signalled_) {
     force_end(fmt::format("a second {}", signal_name(signal)));
     turn();
     return;
   }
+  was_signalled_ = was_signalled_ || ends;
   is_told_to_end_ = is_told_to_end_ || ends;
   announce();
   command_->forward(signal, from_terminal);
@@ -417,6 +422,7 @@ int Server::run() {
 }
 
 void Server::withdraw() {
+  is_withdrawn_ = true;
   for (BoardFile& board : boards_) {
     board.stop();
   }

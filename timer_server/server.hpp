@@ -5,6 +5,7 @@
 
 #include <signal.h>
 
+#include <deque>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -107,13 +108,17 @@ class Server final : private RequestSink {
     Duration granted{};
   };
   void on_question(const wire::Request& request, std::string_view line);
+  void take_up_questions();
+  void consider(const wire::Request& request, std::string_view line);
   void answer(const Asked& asked);
   void answer_ping(const Asked& asked);
   void answer_status(const Asked& asked);
   void answer_drain(const Asked& asked);
   void answer_shutdown(const Asked& asked);
   void answer_rendezvous(const Asked& asked);
-  void grant(const Asked& asked);
+  bool grant(const Asked& asked);
+  void refuse_rounds(std::string_view reason);
+  void look_after_replies();
   void on_withdrawn(Askers::Id asker);
   void look_after_askers(Instant now);
   void look_after_expected(Instant now);
@@ -286,6 +291,8 @@ class Server final : private RequestSink {
   const char* stopping_ = nullptr;  // why; null: not
   Instant stop_by_ = Instant::never();
   bool is_told_to_end_ = false;  // by a signal or a shutdown; COMMAND may still be running
+  bool was_signalled_ = false;
+  bool is_withdrawn_ = false;  // clients are no longer told of anything
   bool is_drain_asked_ = false;
   struct ShutdownAsker {
     Askers::Id asker = 0;
@@ -297,6 +304,10 @@ class Server final : private RequestSink {
   Instant next_shutdown_look_ = Instant::never();
   Instant next_waiting_told_;
   Rendezvous rendezvous_;
+  // Questions beyond those of one turn, as lines.
+  std::size_t considered_ = 0;
+  std::deque<std::string> questions_;
+  wire::Parser question_parser_;
   // --expect-workers: those that have shown up.
   std::vector<WorkerIdentity> arrived_;
   Instant join_by_ = Instant::never();  // never: nobody is expected any more

@@ -27,6 +27,9 @@ constexpr Duration kShutdownLook = milliseconds{20};
 constexpr Duration kWaitingToldEvery = std::chrono::seconds{1};
 // Open scopes, and workers, that an answer lists; and its bytes where it must be written whole.
 constexpr std::size_t kMostListed = 64;
+constexpr std::size_t kMostInATurn = 64;    // questions
+constexpr std::size_t kMostWaiting = 4096;  // beyond them
+constexpr Askers::Id kNobody = 0;
 constexpr std::size_t kWholeAnswer = kMaxAtomicWrite - 1024;
 
 JsonWriter begin_answer(std::string_view answer) {
@@ -62,7 +65,34 @@ std::string who_is_missing(const Rendezvous::Round& round) {
 
 }  // namespace
 
+// An answer takes longer than a timer's line, and a deadline waits while the pipe is read: what is
+// beyond the measure of one turn waits for the next.
 void Server::on_question(const wire::Request& request, std::string_view line) {
+  if (questions_.empty() && considered_ < kMostInATurn) {
+    ++considered_;
+    consider(request, line);
+  } else if (questions_.size() < kMostWaiting) {
+    questions_.emplace_back(line);
+  } else {
+    rejections_.add(fmt::format("{} other questions wait to be looked at", questions_.size()), line,
+                    request.pid);
+  }
+}
+
+void Server::take_up_questions() {
+  for (considered_ = 0; !questions_.empty() && considered_ < kMostInATurn; ++considered_) {
+    std::string line = std::move(questions_.front());
+    questions_.pop_front();
+    const std::size_t size = line.size();
+    line.resize(size + wire::Parser::padding());
+    const std::string_view text(line.data(), size);
+    if (const auto request = question_parser_.parse(text)) {
+      consider(*request, text);
+    }
+  }
+}
+
+void Server::consider(const wire::Request& request, std::string_view line) {
   const auto reject = [&](std::string_view reason) { rejections_.add(reason, line, request.pid); };
   const wire::Question& question = request.question;
   auto pipe = reply_folder_.open(question.reply);
@@ -70,9 +100,11 @@ void Server::on_question(const wire::Request& request, std::string_view line) {
     reject(pipe.error().message);
     return;
   }
-  const auto asker = askers_->add(std::move(*pipe));
+  const auto asker = askers_->add(
+      std::move(*pipe),
+      with_reason("refused",
+                  fmt::format("{} others wait for an answer: no more fit", askers_->count())));
   if (!asker) {
-    reject(fmt::format("{} others wait for an answer: no more fit", Askers::kMost));
     return;
   }
   if (!(question.wait_s > 0)) {
@@ -152,11 +184,18 @@ void Server::answer_status(const Asked& asked) {
 }
 
 void Server::answer_drain(const Asked& asked) {
-  if (asked.question.off && !shutdown_askers_.empty()) {
-    askers_->finish(asked.asker, with_reason("refused", "a shutdown is under way"));
+  if (asked.question.off && is_told_to_end_) {
+    askers_->finish(asked.asker, with_reason("refused", "the server is told to end"));
     return;
   }
   is_drain_asked_ = !asked.question.off;
+  if (asked.question.off) {
+    for (const ShutdownAsker& waiting : std::exchange(shutdown_askers_, {})) {
+      askers_->finish(waiting.asker, with_reason("refused", "drain --off took the shutdown back"));
+    }
+  } else {
+    refuse_rounds("the server is draining");
+  }
   announce();
   JsonWriter json = begin_answer("done");
   json.field("draining", is_draining()).field("open_scope_count", count_open());
@@ -185,7 +224,10 @@ void Server::answer_shutdown(const Asked& asked) {
     }
   }
   const Instant now = Instant::now();
-  grant(asked);
+  if (!grant(asked)) {
+    return;
+  }
+  refuse_rounds("the server is shutting down");
   shutdown_askers_.push_back({asked.asker, now + asked.granted, is_graceful && question.force,
                               question.graceful == "workers"});
   next_waiting_told_ = now;
@@ -209,6 +251,16 @@ void Server::answer_rendezvous(const Asked& asked) {
   }
   const Instant now = Instant::now();
   const std::string name(question.name);
+  if (askers_->count() + Askers::kReserved > most_askers()) {
+    askers_->finish(asked.asker,
+                    with_reason("refused", fmt::format("{} others wait for an answer: no more fit",
+                                                       askers_->count() - 1)));
+    return;
+  }
+  if (const auto before = rendezvous_.waiting_as(name, *question.rank);
+      before && askers_->has_left(*before)) {
+    rendezvous_.leave(*before);  // a rank that was started again
+  }
   const Status joined = rendezvous_.join(
       name, *question.world, {*question.rank, asked.pid, asked.asker}, now + asked.granted, now);
   if (!joined) {
@@ -218,24 +270,69 @@ void Server::answer_rendezvous(const Asked& asked) {
   }
   messages::debug("rendezvous '{}': rank {} of {} joined (pid {})", printable(name), *question.rank,
                   *question.world, asked.pid);
-  grant(asked);
+  if (!grant(asked)) {
+    rendezvous_.leave(asked.asker);
+  }
 }
 
 // Says how long it may take, and notices from now on when who asked has gone.
-void Server::grant(const Asked& asked) {
+bool Server::grant(const Asked& asked) {
+  try {
+    askers_->watch(asked.asker);
+  } catch (const std::system_error& error) {
+    askers_->finish(asked.asker, with_reason("refused", error.what()));
+    return false;
+  }
   JsonWriter json = begin_answer("granted");
   json.field("wait_s", std::chrono::duration<double>(asked.granted).count());
   askers_->tell(asked.asker, std::move(json).finish());
-  askers_->watch(asked.asker);
+  return true;
 }
 
-// A shutdown goes on without who asked for it.
+// A shutdown goes on without who asked for it; of all such there is one.
 void Server::on_withdrawn(Askers::Id asker) {
   rendezvous_.leave(asker);
+  const auto left = std::ranges::find(shutdown_askers_, asker, &ShutdownAsker::asker);
+  if (left != shutdown_askers_.end()) {
+    left->asker = kNobody;
+    const auto before = std::ranges::find_if(shutdown_askers_, [&](const ShutdownAsker& other) {
+      return other.asker == kNobody && &other != &*left;
+    });
+    if (before != shutdown_askers_.end()) {
+      before->until = std::max(before->until, left->until);
+      before->then_forced = before->then_forced || left->then_forced;
+      before->waits_for_workers = before->waits_for_workers && left->waits_for_workers;
+      shutdown_askers_.erase(left);
+    }
+  }
   turn();
 }
 
+void Server::refuse_rounds(std::string_view reason) {
+  for (const Rendezvous::Round& round : rendezvous_.take_all()) {
+    for (const Rendezvous::Member& member : round.joined) {
+      askers_->finish(member.asker, with_reason("refused", reason));
+    }
+  }
+}
+
+// Who removes the folder, which is empty most of the time, must not make the server deaf.
+void Server::look_after_replies() {
+  if (!reply_folder_.is_in_place()) {
+    if (auto made = ReplyFolder::make(dir_)) {
+      reply_folder_ = std::move(*made);
+    }
+  }
+  reply_folder_.clear_away();
+}
+
 void Server::look_after_askers(Instant now) {
+  take_up_questions();
+  for (const Rendezvous::Asker asker : rendezvous_.in_full_rounds()) {
+    if (askers_->has_left(asker)) {
+      rendezvous_.leave(asker);
+    }
+  }
   for (const Rendezvous::Round& round : rendezvous_.take_full()) {
     JsonWriter json = begin_answer("done");
     json.field("name", round.name).field("round", round.number).field("world", round.world);
@@ -273,10 +370,17 @@ void Server::end_rounds(const std::vector<Rendezvous::Round>& rounds, Instant no
   }
 }
 
-// --expect-workers: told once, when all have shown up or the time is up.
+// --expect-workers, of those that live: told once, when all have shown up or the time is up.
 void Server::look_after_expected(Instant now) {
+  if (join_by_.is_never()) {
+    return;
+  }
+  if (arrived_.size() >= settings_.expect_workers || now >= join_by_) {
+    // One that crashed and was started again is one.
+    std::erase_if(arrived_, [](const auto& worker) { return !worker.process->is_alive(); });
+  }
   const bool have_all = arrived_.size() >= settings_.expect_workers;
-  if (join_by_.is_never() || (!have_all && now < join_by_)) {
+  if ((!have_all && now < join_by_)) {
     return;
   }
   join_by_ = Instant::never();
@@ -324,7 +428,8 @@ void Server::look_after_shutdown(Instant now) {
     return;
   }
   next_shutdown_look_ = now + kShutdownLook;
-  const bool for_workers = std::ranges::any_of(shutdown_askers_, &ShutdownAsker::waits_for_workers);
+  // One who would end it now is enough.
+  const bool for_workers = std::ranges::all_of(shutdown_askers_, &ShutdownAsker::waits_for_workers);
   const bool is_over =
       count_open() == 0 && (!for_workers || table_.worker_count() == 0) && ladder_.idle();
   if (is_over && !is_told_to_end_) {
@@ -345,10 +450,12 @@ void Server::look_after_shutdown(Instant now) {
     shut_down("shutdown --graceful --force", true);
     return;
   }
+  const bool takes_back = shutdown_askers_.empty() && !was_signalled_ && stopping_ == nullptr;
+  const bool was_told_to_end = std::exchange(is_told_to_end_, is_told_to_end_ && !takes_back);
   announce();  // where nobody is left who asked for it the server stays
   for (const ShutdownAsker& asker : late) {
     JsonWriter json = begin_answer("timed_out");
-    json.field("reason", is_told_to_end_ ? "COMMAND has not ended" : "its time is up");
+    json.field("reason", was_told_to_end ? "COMMAND has not ended" : "its time is up");
     write_open(json, asker.waits_for_workers, kMaxRecordBytes);
     askers_->finish(asker.asker, std::move(json).finish());
   }
@@ -379,11 +486,7 @@ void Server::shut_down(const char* why, bool forced) {
 
 // Those who asked for it learn by the end of file that follows that the run folder is free.
 void Server::tell_stopped() {
-  for (const Rendezvous::Round& round : rendezvous_.take_all()) {
-    for (const Rendezvous::Member& member : round.joined) {
-      askers_->finish(member.asker, with_reason("refused", "the server was stopped"));
-    }
-  }
+  refuse_rounds("the server was stopped");
   JsonWriter json = begin_answer("done");
   write_open(json, false, kMaxRecordBytes);
   const std::string answer = std::move(json).finish();
@@ -397,6 +500,9 @@ bool Server::is_draining() const {
 }
 
 void Server::announce() {
+  if (is_withdrawn_) {
+    return;  // the boards are the next server's
+  }
   const Announcement announcement = is_told_to_end_ || !shutdown_askers_.empty()
                                         ? Announcement::kShutdown
                                     : is_drain_asked_ ? Announcement::kDraining

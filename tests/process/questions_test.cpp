@@ -353,6 +353,73 @@ TEST_CASE("a shutdown of a server with a COMMAND tells COMMAND to end, and a for
   }
 }
 
+TEST_CASE(
+    "a COMMAND that does not end leaves the server as it was, and a first signal does not force") {
+  const TempDir temp;
+  Server::Setup setup;
+  setup.command = {worker_path(), "ignore-term"};
+  Server server(temp, setup);
+  // It ignores SIGTERM from here on.
+  REQUIRE(wait_until([&] { return server.out().find("ready") != std::string::npos; }));
+  Asker asker(server.dir(), shutdown("scopes", false, 0.1));
+  const JsonLine answer = asker.last();
+  CHECK(answer.text("answer") == "timed_out");
+  CHECK(answer.text("reason") == "COMMAND has not ended");
+  CHECK(announced(server.dir()) == filetimer::Announcement::kNone);
+  server.process().signal(SIGTERM);
+  Asker again(server.dir(), question("ping"));
+  again.next("done");
+  Asker forces(server.dir(), shutdown("", true));
+  CHECK(forces.last().text("answer") == "done");
+  CHECK(server.process().status() == exited(128 + SIGKILL));
+}
+
+TEST_CASE("drain --off takes a graceful shutdown back, also one whose asker has gone") {
+  const TempDir temp;
+  Server server(temp);
+  const Worker worker("block");
+  server.send(acquire_far(worker.pid(), "load"));
+  for (int i = 0; i < 3; ++i) {
+    Asker gone(server.dir(), shutdown("scopes"));
+    gone.next("granted");
+  }
+  Asker waits(server.dir(), shutdown("workers"));
+  waits.next("granted");
+  Question off = question("drain");
+  off.off = true;
+  Asker asker(server.dir(), off);
+  asker.next("done");
+  CHECK(waits.last().text("reason") == "drain --off took the shutdown back");
+  CHECK(announced(server.dir()) == filetimer::Announcement::kNone);
+  server.send(release(worker.pid(), "load") + acquire_far(worker.pid(), "step"));
+  CHECK(is_open_on(server, "step"));
+}
+
+TEST_CASE("a rank that is started again joins, though the server has not seen its end") {
+  const TempDir temp;
+  Server server(temp);
+  Asker first(server.dir(), join(0, 2, 0.5));
+  first.next("granted");
+  server.process().signal(SIGSTOP);
+  server.process().wait_until_stopped();
+  first.leave();
+  Asker again(server.dir(), join(0, 2));
+  Asker other(server.dir(), join(1, 2));
+  server.process().signal(SIGCONT);
+  CHECK(again.last().text("answer") == "done");
+  CHECK(other.last().text("answer") == "done");
+}
+
+TEST_CASE("a drain ends the rendezvous that wait") {
+  const TempDir temp;
+  Server server(temp);
+  Asker waits(server.dir(), join(0, 2));
+  waits.next("granted");
+  Asker drains(server.dir(), question("drain"));
+  drains.next("done");
+  CHECK(waits.next("refused").text("reason") == "the server is draining");
+}
+
 TEST_CASE("a rendezvous is full with the last rank, and the next round may begin") {
   const TempDir temp;
   Server server(temp);
@@ -425,6 +492,20 @@ TEST_CASE("workers that are expected and all show up are recorded at once, once"
   CHECK(record.array("joined").size() >= 2);
   server.barrier();
   CHECK(count(server.records(), "rendezvous") == 1);
+}
+
+TEST_CASE("a worker that crashes and is started again is one of those that are expected") {
+  const TempDir temp;
+  Server server(temp, {"--expect-workers", "2", "--join-timeout", "700ms"});
+  {
+    const Worker crashes("block");
+    server.send(acquire_far(crashes.pid(), "load"));
+    CHECK(is_open_on(server, "load"));
+  }
+  const Worker again("block");
+  server.send(acquire_far(again.pid(), "load"));
+  const Record record = server.wait_for([](const Record& r) { return r.is("rendezvous_timeout"); });
+  CHECK(record.array("joined").size() == 1);
 }
 
 TEST_CASE("--missing stop ends a COMMAND whose workers do not show up") {
@@ -535,12 +616,15 @@ TEST_CASE("askers that do not read, or are gone, hold nobody up") {
 TEST_CASE("200 askers at once are all answered, and a deadline among them is met") {
   const TempDir temp;
   Server server(temp);
+  server.process().signal(SIGSTOP);  // more come at once than one turn answers
+  server.process().wait_until_stopped();
   Worker worker("block");
   server.send(acquire(worker.pid(), "load", 20ms));
   std::vector<Asker> askers;
   for (int i = 0; i < 200; ++i) {
     askers.emplace_back(server.dir(), question(i % 2 == 0 ? "ping" : "status"));
   }
+  server.process().signal(SIGCONT);
   for (Asker& asker : askers) {
     CHECK(asker.next("done").integer("server_pid") == server.pid());
   }
@@ -564,6 +648,26 @@ TEST_CASE("pipes that were left behind are cleared away by a sweep") {
   const timespec times[2] = {{0, UTIME_OMIT}, {1, 0}};
   REQUIRE(::utimensat(AT_FDCWD, path.c_str(), times, 0) == 0);
   CHECK(wait_until([&] { return !exists(path); }));
+}
+
+TEST_CASE("a folder of replies that was removed is made again") {
+  const TempDir temp;
+  Server server(temp, {"--max-interval", "10ms"});
+  const std::string replies = server.dir() + "/replies";
+  std::filesystem::remove(replies);
+  REQUIRE(wait_until([&] { return exists(replies); }));
+  Asker asker(server.dir(), question("ping"));
+  asker.next("done");
+}
+
+TEST_CASE("a drain outlives the run folder") {
+  const TempDir temp;
+  Server server(temp, {"--max-interval", "10ms"});
+  Asker drains(server.dir(), question("drain"));
+  drains.next("done");
+  std::filesystem::rename(server.dir(), temp.path("away"));
+  REQUIRE(wait_until([&] { return exists(server.dir() + "/requests"); }));
+  CHECK(announced(server.dir()) == filetimer::Announcement::kDraining);
 }
 
 TEST_CASE("replies can be asked for again after the run folder was removed and made anew") {

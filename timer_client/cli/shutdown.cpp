@@ -97,7 +97,10 @@ Command add_shutdown(CLI::App& root) {
                           "  timer_client shutdown --graceful --timeout 10m\n"
                           "  timer_client shutdown --graceful=workers --force --timeout 1h\n\n"
                           "No worker is killed for it: scopes that stay open are watched no "
-                          "longer.\n\n") +
+                          "longer. But a\nserver with a COMMAND ends by ending it: SIGTERM, and "
+                          "with --force SIGKILL to all\nthat it started. A shutdown that waits "
+                          "goes on when this command is interrupted;\n`timer_client drain --off` "
+                          "takes it back.\n\n") +
               kAskExits);
   return {app, [options] { return run_shutdown(*options); }};
 }

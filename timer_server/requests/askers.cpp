@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: MIT
 #include "timer_server/requests/askers.hpp"
 
+#include <fmt/format.h>
+#include <poll.h>
+
 #include <algorithm>
-#include <string_view>
 
 #include "common/limits.hpp"
 
@@ -17,15 +19,25 @@ std::size_t write_some(int pipe, std::string_view text) {
 
 }  // namespace
 
-Askers::Askers(sd_event* loop, std::function<void(Id)> on_withdrawn)
-    : loop_(loop), on_withdrawn_(std::move(on_withdrawn)) {}
+Askers::Askers(sd_event* loop, std::size_t most, std::function<void(Id)> on_withdrawn)
+    : loop_(loop), most_(most), on_withdrawn_(std::move(on_withdrawn)) {}
 
-std::optional<Askers::Id> Askers::add(UniqueFd pipe) {
-  if (askers_.size() >= kMost) {
+std::optional<Askers::Id> Askers::add(UniqueFd pipe, std::string_view refusal) {
+  if (askers_.size() >= most_) {
+    (void)write_some(pipe.get(), fmt::format("{}\n", refusal));
     return std::nullopt;
   }
   askers_[++last_id_].pipe = std::move(pipe);
   return last_id_;
+}
+
+bool Askers::has_left(Id id) const {
+  const auto found = askers_.find(id);
+  if (found == askers_.end()) {
+    return true;
+  }
+  pollfd pipe{found->second.pipe.get(), 0, 0};
+  return ::poll(&pipe, 1, 0) == 1 && (pipe.revents & POLLERR) != 0;
 }
 
 void Askers::watch(Id id) {

@@ -8,6 +8,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 
 #include "common/clock.hpp"
@@ -19,16 +20,20 @@ namespace filetimer {
 class Askers {
  public:
   using Id = std::uint64_t;
-  // Those who wait; each costs a descriptor.
+  // Each costs a descriptor; these many in any case, fewer where descriptors are few.
   static constexpr std::size_t kMost = 1024;
+  // Of these, for who does not wait long: not for the ranks of a rendezvous.
+  static constexpr std::size_t kReserved = 16;
   // How long a last answer that did not fit its pipe waits to be read.
   static constexpr Duration kUnreadLimit = std::chrono::seconds{5};
 
-  // `on_withdrawn`: who waited has closed its pipe, and is no asker any more.
-  Askers(sd_event* loop, std::function<void(Id)> on_withdrawn);
+  // `most`: at a time. `on_withdrawn`: who waited has closed its pipe, and is no asker any more.
+  Askers(sd_event* loop, std::size_t most, std::function<void(Id)> on_withdrawn);
 
-  // Nothing when there are kMost.
-  std::optional<Id> add(UniqueFd pipe);
+  // Nothing, and the pipe has got `refusal`, when there are too many.
+  std::optional<Id> add(UniqueFd pipe, std::string_view refusal);
+  // Whether it has closed its pipe, though its withdrawal is still on the way.
+  [[nodiscard]] bool has_left(Id id) const;
   // From now on it is noticed when this one withdraws. May throw std::system_error.
   void watch(Id id);
   // An answer that is not the last, at most kMaxAtomicWrite bytes with its newline: lost when the
@@ -54,6 +59,7 @@ class Askers {
   void on_event(Id id);
 
   sd_event* const loop_;
+  const std::size_t most_;
   const std::function<void(Id)> on_withdrawn_;
   std::unordered_map<Id, Asker> askers_;
   Id last_id_ = 0;

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 
-#include "common/limits.hpp"
 #include "common/text.hpp"
 
 namespace filetimer {
@@ -16,8 +15,8 @@ Status Rendezvous::join(const std::string& name, int world, const Member& member
     return failure(fmt::format("the rendezvous' name has {} bytes: expected 1 to {}", name.size(),
                                kMaxNameBytes));
   }
-  if (world < 1 || world > static_cast<int>(kMaxWorkers)) {
-    return failure(fmt::format("the world is {}: expected 1 to {} ranks", world, kMaxWorkers));
+  if (world < 1 || world > most_ranks_) {
+    return failure(fmt::format("the world is {}: expected 1 to {} ranks", world, most_ranks_));
   }
   if (member.rank < 0 || member.rank >= world) {
     return failure(fmt::format("the rank is {}: expected 0 to {}", member.rank, world - 1));
@@ -31,26 +30,52 @@ Status Rendezvous::join(const std::string& name, int world, const Member& member
     if (const auto same = found->second.members.find(member.rank);
         same != found->second.members.end()) {
       return failure(fmt::format("rank {} has joined rendezvous '{}' already (pid {})", member.rank,
-                                 printable(name), same->second.pid));
+                                 printable(name), same->second.member.pid));
     }
   }
   Waiting& waiting = found != waiting_.end() ? found->second : waiting_[name];
   if (waiting.members.empty()) {
     waiting.world = world;
     waiting.begun = now;
-    waiting.until = Instant::never();
   }
-  waiting.members.emplace(member.rank, member);
+  waiting.members[member.rank] = {member, until};
   waiting.left.erase(member.rank);
-  waiting.until = std::min(waiting.until, until);
   return {};
+}
+
+Instant Rendezvous::Waiting::until() const {
+  Instant first = Instant::never();
+  for (const auto& [rank, place] : members) {
+    first = std::min(first, place.until);
+  }
+  return first;
+}
+
+std::optional<Rendezvous::Asker> Rendezvous::waiting_as(const std::string& name, int rank) const {
+  const auto found = waiting_.find(name);
+  if (found == waiting_.end() || !found->second.members.contains(rank)) {
+    return std::nullopt;
+  }
+  return found->second.members.at(rank).member.asker;
+}
+
+std::vector<Rendezvous::Asker> Rendezvous::in_full_rounds() const {
+  std::vector<Asker> askers;
+  for (const auto& [name, waiting] : waiting_) {
+    for (const auto& [rank, place] : waiting.members) {
+      if (waiting.is_full()) {
+        askers.push_back(place.member.asker);
+      }
+    }
+  }
+  return askers;
 }
 
 void Rendezvous::leave(Asker asker) {
   for (auto at = waiting_.begin(); at != waiting_.end(); ++at) {
     auto& [name, waiting] = *at;
     const auto member = std::ranges::find_if(
-        waiting.members, [asker](const auto& entry) { return entry.second.asker == asker; });
+        waiting.members, [asker](const auto& entry) { return entry.second.member.asker == asker; });
     if (member == waiting.members.end()) {
       continue;
     }
@@ -70,7 +95,7 @@ Rendezvous::Round Rendezvous::end(const std::string& name, Waiting&& waiting) {
   round.begun = waiting.begun;
   for (int rank = 0; rank < waiting.world; ++rank) {
     if (const auto member = waiting.members.find(rank); member != waiting.members.end()) {
-      round.joined.push_back(member->second);
+      round.joined.push_back(member->second.member);
     } else {
       round.missing.push_back(rank);
     }
@@ -101,13 +126,11 @@ std::vector<Rendezvous::Round> Rendezvous::take(Over&& is_over) {
 }
 
 std::vector<Rendezvous::Round> Rendezvous::take_full() {
-  return take([](const Waiting& waiting) {
-    return waiting.members.size() == static_cast<std::size_t>(waiting.world);
-  });
+  return take([](const Waiting& waiting) { return waiting.is_full(); });
 }
 
 std::vector<Rendezvous::Round> Rendezvous::take_failed(Instant now) {
-  return take([now](const Waiting& waiting) { return waiting.until <= now; });
+  return take([now](const Waiting& waiting) { return waiting.until() <= now; });
 }
 
 std::vector<Rendezvous::Round> Rendezvous::take_all() {
@@ -117,7 +140,7 @@ std::vector<Rendezvous::Round> Rendezvous::take_all() {
 Instant Rendezvous::next_failure() const {
   Instant next = Instant::never();
   for (const auto& [name, waiting] : waiting_) {
-    next = std::min(next, waiting.until);
+    next = std::min(next, waiting.until());
   }
   return next;
 }

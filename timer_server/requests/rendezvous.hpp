@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -42,10 +43,16 @@ class Rendezvous {
     std::vector<int> left;  // of the missing ones, those that had joined
   };
 
+  // `most_ranks`: of one round.
+  explicit Rendezvous(std::size_t most_ranks) : most_ranks_(static_cast<int>(most_ranks)) {}
+
   // Its error says what is wrong with it; nobody has joined then. `until`: how long it waits.
   Status join(const std::string& name, int world, const Member& member, Instant until, Instant now);
   // It has withdrawn, or has ended.
   void leave(Asker asker);
+  // Who waits under this rank, and those of the rounds that are full: look whether they still do.
+  [[nodiscard]] std::optional<Asker> waiting_as(const std::string& name, int rank) const;
+  [[nodiscard]] std::vector<Asker> in_full_rounds() const;
   // The rounds that are full, or that have failed by `now`. They are over with this.
   std::vector<Round> take_full();
   std::vector<Round> take_failed(Instant now);
@@ -57,9 +64,15 @@ class Rendezvous {
  private:
   struct Waiting {
     int world = 0;
+    struct Place {
+      Member member;
+      Instant until;
+    };
     Instant begun;
-    Instant until;
-    std::map<int, Member> members;  // by rank
+    std::map<int, Place> members;  // by rank
+    // The first of them has waited long enough then.
+    [[nodiscard]] Instant until() const;
+    [[nodiscard]] bool is_full() const { return members.size() == static_cast<std::size_t>(world); }
     std::set<int> left;
   };
   struct Count {
@@ -70,6 +83,7 @@ class Rendezvous {
   template <class Over>
   std::vector<Round> take(Over&& is_over);
 
+  const int most_ranks_;
   std::map<std::string, Waiting> waiting_;
   std::map<std::string, Count> counts_;
 };

@@ -28,11 +28,19 @@ bool is_name(std::string_view name) {
 }  // namespace
 
 Result<ReplyFolder> ReplyFolder::make(const std::string& dir) {
-  auto made = create_run_folder(fmt::format("{}/{}", dir, kRepliesName));
+  std::string path = fmt::format("{}/{}", dir, kRepliesName);
+  auto made = create_run_folder(path);
   if (!made) {
     return tl::unexpected<Error>(std::move(made.error()));
   }
-  return ReplyFolder(std::move(*made));
+  return ReplyFolder(std::move(path), std::move(*made));
+}
+
+bool ReplyFolder::is_in_place() const {
+  struct stat ours {};
+  struct stat there {};
+  return ::fstat(folder_.get(), &ours) == 0 && ::stat(path_.c_str(), &there) == 0 &&
+         ours.st_dev == there.st_dev && ours.st_ino == there.st_ino;
 }
 
 Result<UniqueFd> ReplyFolder::open(std::string_view name) const {

@@ -25,11 +25,16 @@ class ReplyFolder {
   // and one that nobody reads.
   [[nodiscard]] Result<UniqueFd> open(std::string_view name) const;
 
+  // False once somebody has removed or replaced the folder.
+  [[nodiscard]] bool is_in_place() const;
+
   // Removes pipes that were left behind, at most some hundred at once.
   void clear_away() const;
 
  private:
-  explicit ReplyFolder(UniqueFd folder) : folder_(std::move(folder)) {}
+  ReplyFolder(std::string path, UniqueFd folder)
+      : path_(std::move(path)), folder_(std::move(folder)) {}
+  std::string path_;
   UniqueFd folder_;
 };
 

@@ -16,6 +16,8 @@ using namespace std::chrono_literals;
 
 namespace {
 
+constexpr std::size_t kMost = 20;
+
 struct Pipe {
   Pipe() {
     std::array<int, 2> ends{};
@@ -46,7 +48,7 @@ struct Stage {
     sd_event* event = nullptr;
     check_event(::sd_event_new(&event), "no loop");
     loop.reset(event);
-    askers.emplace(event, [this](Askers::Id id) { withdrawn.push_back(id); });
+    askers.emplace(event, kMost, [this](Askers::Id id) { withdrawn.push_back(id); });
   }
   // What is there to do now.
   void run() const {
@@ -63,7 +65,7 @@ struct Stage {
 TEST_CASE("Answers come a line each, and after the last one the pipe is closed") {
   Stage stage;
   Pipe pipe;
-  const auto id = stage.askers->add(std::move(pipe.writer));
+  const auto id = stage.askers->add(std::move(pipe.writer), "");
   REQUIRE(id.has_value());
   stage.askers->tell(*id, "granted");
   stage.askers->watch(*id);
@@ -80,8 +82,8 @@ TEST_CASE("Who closes its pipe has withdrawn") {
   Stage stage;
   Pipe left;
   Pipe stays;
-  const auto id = stage.askers->add(std::move(left.writer));
-  const auto other = stage.askers->add(std::move(stays.writer));
+  const auto id = stage.askers->add(std::move(left.writer), "");
+  const auto other = stage.askers->add(std::move(stays.writer), "");
   stage.askers->watch(*id);
   stage.askers->watch(*other);
   stage.run();
@@ -94,10 +96,22 @@ TEST_CASE("Who closes its pipe has withdrawn") {
   CHECK(stays.read() == "done\n");
 }
 
+TEST_CASE("Who has left is known before it is told") {
+  Stage stage;
+  Pipe pipe;
+  const auto id = stage.askers->add(std::move(pipe.writer), "");
+  stage.askers->watch(*id);
+  CHECK(!stage.askers->has_left(*id));
+  pipe.reader.reset();
+  CHECK(stage.askers->has_left(*id));
+  CHECK(stage.withdrawn.empty());
+  CHECK(stage.askers->has_left(*id + 1));  // nobody
+}
+
 TEST_CASE("A last answer that does not fit waits to be read, and then comes whole") {
   Stage stage;
   Pipe pipe;
-  const auto id = stage.askers->add(std::move(pipe.writer));
+  const auto id = stage.askers->add(std::move(pipe.writer), "");
   const std::string answer(1'000'000, 'a');
   stage.askers->finish(*id, answer);
   std::string read;
@@ -115,9 +129,9 @@ TEST_CASE("Who does not read its last answer is given up, and one who leaves is 
   Pipe pipe;
   Pipe left;
   const std::string answer(1'000'000, 'a');
-  const auto id = stage.askers->add(std::move(pipe.writer));
+  const auto id = stage.askers->add(std::move(pipe.writer), "");
   stage.askers->finish(*id, answer);
-  stage.askers->finish(*stage.askers->add(std::move(left.writer)), answer);
+  stage.askers->finish(*stage.askers->add(std::move(left.writer), ""), answer);
   left.reader.reset();
   stage.run();
   CHECK(stage.askers->count() == 1);
@@ -132,7 +146,7 @@ TEST_CASE("Who does not read its last answer is given up, and one who leaves is 
 TEST_CASE("An answer on the way is lost when there is no room, and tears nothing") {
   Stage stage;
   Pipe pipe;
-  const auto id = stage.askers->add(std::move(pipe.writer));
+  const auto id = stage.askers->add(std::move(pipe.writer), "");
   const std::string answer(4000, 'w');
   for (int i = 0; i < 100; ++i) {
     stage.askers->tell(*id, answer);
@@ -146,7 +160,7 @@ TEST_CASE("The end of file after an answer at exit does not come before the exit
   Stage stage;
   Pipe pipe;
   const int writer = pipe.writer.get();
-  const auto id = stage.askers->add(std::move(pipe.writer));
+  const auto id = stage.askers->add(std::move(pipe.writer), "");
   stage.askers->finish_at_exit(*id, "done");
   stage.askers.reset();
   CHECK(pipe.read() == "done\n");
@@ -158,12 +172,13 @@ TEST_CASE("There is a bound to those who wait") {
   Stage stage;
   std::vector<Askers::Id> ids;
   const Pipe pipe;
-  for (std::size_t i = 0; i < Askers::kMost; ++i) {
-    const auto id = stage.askers->add(UniqueFd(::dup(pipe.writer.get())));
+  for (std::size_t i = 0; i < kMost; ++i) {
+    const auto id = stage.askers->add(UniqueFd(::dup(pipe.writer.get())), "no");
     REQUIRE(id.has_value());
     ids.push_back(*id);
   }
-  CHECK(!stage.askers->add(UniqueFd(::dup(pipe.writer.get()))));
+  CHECK(!stage.askers->add(UniqueFd(::dup(pipe.writer.get())), "no"));
+  CHECK(pipe.read() == "no\n");
   stage.askers->finish(ids[0], "done");
-  CHECK(stage.askers->add(UniqueFd(::dup(pipe.writer.get()))));
+  CHECK(stage.askers->add(UniqueFd(::dup(pipe.writer.get())), "no"));
 }

@@ -18,7 +18,7 @@ struct Stage {
         rendezvous.join(name, world, {rank, 100 + rank, ++asker}, now + patience, now);
     return joined ? "" : joined.error().message;
   }
-  Rendezvous rendezvous;
+  Rendezvous rendezvous{64};
   Rendezvous::Asker asker = 0;  // of the last who joined
   Instant now{1'000'000'000};
 };
@@ -87,6 +87,26 @@ TEST_CASE("Who has left is missing and named, and may join again") {
   }
 }
 
+TEST_CASE("Who has left no longer bounds how long the others wait") {
+  Stage stage;
+  stage.join(0, 3, 1s);
+  const auto first = stage.asker;
+  stage.join(1, 3, 10s);
+  CHECK(stage.rendezvous.waiting_as("start", 0) == first);
+  CHECK(!stage.rendezvous.waiting_as("start", 2));
+  stage.rendezvous.leave(first);
+  CHECK(stage.rendezvous.next_failure() == stage.now + 10s);
+  CHECK(stage.rendezvous.take_failed(stage.now + 1s).empty());
+}
+
+TEST_CASE("Who is in a full round can be looked at before it ends") {
+  Stage stage;
+  stage.join(0, 2);
+  CHECK(stage.rendezvous.in_full_rounds().empty());
+  stage.join(1, 2);
+  CHECK(stage.rendezvous.in_full_rounds() == std::vector<Rendezvous::Asker>{1, 2});
+}
+
 TEST_CASE("A round that all have left is over, and the next one may be of another world") {
   Stage stage;
   stage.join(0, 2, 1s);
@@ -127,7 +147,7 @@ TEST_CASE("What is wrong with who joins is said, and disturbs nobody") {
   CHECK(stage.join(0, 4) == "the world is 4: who waits in rendezvous 'start' said 3");
   CHECK(stage.join(3, 3) == "the rank is 3: expected 0 to 2");
   CHECK(stage.join(-1, 3) == "the rank is -1: expected 0 to 2");
-  CHECK(stage.join(0, 0) == "the world is 0: expected 1 to 4096 ranks");
+  CHECK(stage.join(0, 0) == "the world is 0: expected 1 to 64 ranks");
   CHECK(stage.join(0, 1, 1s, "") == "the rendezvous' name has 0 bytes: expected 1 to 255");
   CHECK(stage.join(0, 1, 1s, std::string(256, 'x')) ==
         "the rendezvous' name has 256 bytes: expected 1 to 255");
