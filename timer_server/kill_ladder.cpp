@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/epoll.h>
 #include <unistd.h>
@@ -10,9 +11,15 @@
 #include <algorithm>
 #include <array>
 #include <iterator>
+#include <thread>
 
 namespace filetimer {
 namespace {
+
+// How long a kill waits for the processes that it holds to have stopped: microseconds, where the
+// processor is not busy. And all kills of one turn together.
+constexpr Duration kHoldLimit = std::chrono::milliseconds{30};
+constexpr Duration kHoldBudget = std::chrono::milliseconds{50};
 
 enum class Stage {
   kFacts,      // who the worker is may still be on its way from the side thread
@@ -36,6 +43,24 @@ std::string why_alive(pid_t pid) {
   const auto wchan = read_small_file(folder + "/wchan");
   return fmt::format("pid {} is in state {}{}", pid, stat ? stat->state : '?',
                      wchan && *wchan != "0" ? " in " + *wchan : std::string{});
+}
+
+bool is_running(pid_t pid) {
+  return std::ranges::any_of(threads_of(pid), [pid](pid_t tid) {
+    const auto stat = read_stat(fmt::format("/proc/{}/task/{}", pid, tid));
+    return stat && stat->state == 'R';
+  });
+}
+
+void wait_until_stopped(pid_t pid, Instant until) {
+  constexpr int kLooksWithoutPause = 5;
+  for (int look = 1; is_running(pid) && Instant::now() < until; ++look) {
+    if (look <= kLooksWithoutPause) {
+      ::sched_yield();
+    } else {
+      std::this_thread::sleep_for(std::chrono::microseconds{50});
+    }
+  }
 }
 
 }  // namespace
@@ -120,6 +145,7 @@ void KillLadder::note_deaths() {
 }
 
 Instant KillLadder::advance(Instant now) {
+  hold_budget_ = kHoldBudget;
   if (!kills_.empty()) {
     note_deaths();
   }
@@ -393,21 +419,35 @@ void KillLadder::end_as_it_stands(Kill& kill, const std::vector<pid_t>& alive) {
   }
 }
 
-// A process that has a signal pending starts no other (fork() does not complete), so what is found
-// below those that are stopped is all there is: nothing is born between the look and the signal, to
-// live on as an orphan with the worker's memory and devices. SIGCONT comes behind the signal.
-void KillLadder::hold_all(Kill& kill) const {
+// Who has stopped starts nothing more, so what is found below those that have is all there is:
+// nothing is born between the look and the signal, to live on as an orphan with the worker's memory
+// and devices. A fork() that is under way when SIGSTOP comes still completes, so who was running
+// then is waited for; who slept stops before it runs anything. SIGCONT comes behind the signal.
+void KillLadder::hold_all(Kill& kill) {
   if (policy_.mode == KillMode::kProcess) {
     return;
   }
-  kill.worker().send_signal(SIGSTOP);
+  const Instant begun = Instant::now();
+  const Instant until = begun + std::min(kHoldLimit, hold_budget_);
+  std::vector<pid_t> running;
+  const auto hold = [&running](const Process& process) {
+    if (is_running(process.pid)) {
+      running.push_back(process.pid);
+    }
+    process.send_signal(SIGSTOP);
+  };
+  hold(kill.worker());
   std::size_t held = 0;
   do {
     for (; held < kill.companions.size(); ++held) {
-      kill.companions[held].send_signal(SIGSTOP);
+      hold(kill.companions[held]);
+    }
+    for (const pid_t pid : std::exchange(running, {})) {
+      wait_until_stopped(pid, until);
     }
     look_again(kill);
   } while (held < kill.companions.size() && held < kMaxTreeProcesses);
+  hold_budget_ -= std::min(hold_budget_, Instant::now() - begun);
 }
 
 // What was started since the first look must not outlive the worker.

@@ -113,7 +113,7 @@ class KillLadder {
   void gather(const std::shared_ptr<Kill>& kill);
   void end_gathering(Kill& kill);
   void send(Kill& kill, int signal);
-  void hold_all(Kill& kill) const;
+  void hold_all(Kill& kill);
   void look_again(Kill& kill) const;
   [[nodiscard]] Kill* other_kill_of(const Kill& kill) const;
   void note_deaths();
@@ -130,6 +130,7 @@ class KillLadder {
   UniqueFd deaths_;                  // an epoll of the pidfds that we wait for
   std::vector<std::shared_ptr<Kill>> kills_;
   std::uint64_t last_number_ = 0;
+  Duration hold_budget_{};  // what is left of kHoldBudget in this advance()
   bool one_ended_ = false;  // in this pass of advance(): others may have waited for it
 };
 
