@@ -187,8 +187,8 @@ TEST_CASE("ranks that meet by the command line all get the round, or the names o
                   .err = temp.path("err" + rank)};
   };
   {
-    Child zero(join("0", "300ms"));
-    Child two(join("2", "20s"));
+    Child zero(join("0", "2s"));
+    Child two(join("2", "15s"));
     CHECK(zero.status() == exited(5));
     CHECK(two.status() == exited(5));
     CHECK(read_file(temp.path("err2")).find("missing: 1") != std::string::npos);
