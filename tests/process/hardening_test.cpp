@@ -213,7 +213,7 @@ TEST_CASE("the log says what a server may do here, and how much it can watch") {
   const Record record = started(temp.path("run/expired.jsonl"));
   const auto limits = record.at("limits");
   CHECK(limits["descriptors"].get_int64().value() == 700);  // as many as it could get
-  CHECK(limits["workers"].get_int64().value() == (700 - 128) / 2);
+  CHECK(limits["workers"].get_int64().value() == (700 - 128 - 700 / 8) / 2);
   CHECK(record.at("may")["signal"].get_bool().value());
   CHECK(record.at("may")["ptrace"].is_bool());
   CHECK(record.at("may")["kernel_stacks"].is_bool());
