@@ -74,6 +74,9 @@ class Asker {
       REQUIRE(::poll(&readable, 1, static_cast<int>(kBound.count())) == 1);
       char bytes[4096];
       const ssize_t got = ::read(reader_.get(), bytes, sizeof bytes);
+      if (got < 0 && errno == EAGAIN) {
+        continue;  // poll() may say POLLHUP for a moment while the writer opens the pipe
+      }
       if (got <= 0) {
         return {};
       }
