@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <cmath>
@@ -112,6 +113,14 @@ std::string duration_for_reading(Duration duration) {
     return fmt::format("{:.{}f} ms", seconds * 1e3, places(seconds * 1e3));
   }
   return fmt::format("{:.{}f} us", seconds * 1e6, places(seconds * 1e6));
+}
+
+Duration duration_from_seconds(double seconds) {
+  const double ns = seconds * 1e9;
+  if (!(ns < static_cast<double>(kMaxTimeout.count()))) {
+    return kForever;
+  }
+  return Duration{std::llround(std::max(ns, 0.0))};
 }
 
 }  // namespace filetimer

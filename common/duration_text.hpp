@@ -25,4 +25,8 @@ std::string duration_text(Duration duration);
 // Three significant places in the unit a reader expects: "31.2 s", "4.50 ms", "2 h 05 min".
 std::string duration_for_reading(Duration duration);
 
+// Seconds as they stand on the wire, rounded to the nanosecond and never negative. Over
+// kMaxTimeout, or not a number: endless.
+Duration duration_from_seconds(double seconds);
+
 }  // namespace filetimer

@@ -125,7 +125,8 @@ class Server final : private RequestSink {
   void look_after_shutdown(Instant now);
   void shut_down(const char* why, bool forced);
   void tell_stopped();
-  void end_rounds(const std::vector<Rendezvous::Round>& rounds, Instant now);
+  void tell_joined(const Rendezvous::Round& round, const std::string& answer);
+  [[nodiscard]] Announcement announcement() const;
   [[nodiscard]] bool is_draining() const;
   void announce();
   std::size_t count_open();

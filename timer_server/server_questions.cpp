@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cmath>
 
 #include "common/duration_text.hpp"
 #include "common/limits.hpp"
@@ -27,10 +26,10 @@ constexpr Duration kShutdownLook = milliseconds{20};
 constexpr Duration kWaitingToldEvery = std::chrono::seconds{1};
 // Open scopes, and workers, that an answer lists; and its bytes where it must be written whole.
 constexpr std::size_t kMostListed = 64;
+constexpr std::size_t kWholeAnswer = kMaxAtomicWrite - 1024;
 constexpr std::size_t kMostInATurn = 64;    // questions
 constexpr std::size_t kMostWaiting = 4096;  // beyond them
 constexpr Askers::Id kNobody = 0;
-constexpr std::size_t kWholeAnswer = kMaxAtomicWrite - 1024;
 
 JsonWriter begin_answer(std::string_view answer) {
   JsonWriter json;
@@ -44,6 +43,22 @@ std::string with_reason(std::string_view answer, std::string_view reason) {
   return std::move(json).finish();
 }
 
+std::string too_many(std::size_t others) {
+  return with_reason("refused", fmt::format("{} others wait for an answer: no more fit", others));
+}
+
+std::string_view name_of(Announcement announcement) {
+  switch (announcement) {
+    case Announcement::kShutdown:
+      return "shutdown";
+    case Announcement::kDraining:
+      return "draining";
+    case Announcement::kNone:
+      break;
+  }
+  return "none";
+}
+
 std::string ranks_text(const std::vector<int>& ranks) {
   constexpr std::size_t kMostNamed = 32;
   std::string text;
@@ -52,6 +67,11 @@ std::string ranks_text(const std::vector<int>& ranks) {
   }
   return ranks.size() > kMostNamed ? fmt::format("{} and {} more", text, ranks.size() - kMostNamed)
                                    : text;
+}
+
+void write_round(JsonWriter& json, const Rendezvous::Round& round) {
+  json.field("name", round.name).field("round", round.number).field("world", round.world);
+  write_joined(json, round);
 }
 
 // In words, for who has no lists.
@@ -100,10 +120,7 @@ void Server::consider(const wire::Request& request, std::string_view line) {
     reject(pipe.error().message);
     return;
   }
-  const auto asker = askers_->add(
-      std::move(*pipe),
-      with_reason("refused",
-                  fmt::format("{} others wait for an answer: no more fit", askers_->count())));
+  const auto asker = askers_->add(std::move(*pipe), too_many(askers_->count()));
   if (!asker) {
     return;
   }
@@ -112,9 +129,7 @@ void Server::consider(const wire::Request& request, std::string_view line) {
                                                                question.wait_s)));
     return;
   }
-  const double most = std::chrono::duration<double>(settings_.max_wait).count();
-  const Duration granted =
-      question.wait_s < most ? Duration{std::llround(question.wait_s * 1e9)} : settings_.max_wait;
+  const Duration granted = std::min(duration_from_seconds(question.wait_s), settings_.max_wait);
   answer({*asker, question, request.pid, granted});
 }
 
@@ -157,9 +172,7 @@ void Server::answer_status(const Asked& asked) {
   if (command_) {
     json.field("command_pid", command_->pid());
   }
-  json.field("announcement", is_told_to_end_ || !shutdown_askers_.empty() ? "shutdown"
-                             : is_draining()                              ? "draining"
-                                                                          : "none")
+  json.field("announcement", name_of(announcement()))
       .field("workers", table_.worker_count())
       .field("open_scopes", count_open())
       .field("requests", requests_)
@@ -251,10 +264,8 @@ void Server::answer_rendezvous(const Asked& asked) {
   }
   const Instant now = Instant::now();
   const std::string name(question.name);
-  if (askers_->count() + Askers::kReserved > most_askers()) {
-    askers_->finish(asked.asker,
-                    with_reason("refused", fmt::format("{} others wait for an answer: no more fit",
-                                                       askers_->count() - 1)));
+  if (!askers_->has_room_to_wait()) {
+    askers_->finish(asked.asker, too_many(askers_->count() - 1));
     return;
   }
   if (const auto before = rendezvous_.waiting_as(name, *question.rank);
@@ -310,9 +321,7 @@ void Server::on_withdrawn(Askers::Id asker) {
 
 void Server::refuse_rounds(std::string_view reason) {
   for (const Rendezvous::Round& round : rendezvous_.take_all()) {
-    for (const Rendezvous::Member& member : round.joined) {
-      askers_->finish(member.asker, with_reason("refused", reason));
-    }
+    tell_joined(round, with_reason("refused", reason));
   }
 }
 
@@ -335,38 +344,32 @@ void Server::look_after_askers(Instant now) {
   }
   for (const Rendezvous::Round& round : rendezvous_.take_full()) {
     JsonWriter json = begin_answer("done");
-    json.field("name", round.name).field("round", round.number).field("world", round.world);
-    write_joined(json, round);
-    const std::string answer = std::move(json).finish();
-    for (const Rendezvous::Member& member : round.joined) {
-      askers_->finish(member.asker, answer);
-    }
+    write_round(json, round);
+    tell_joined(round, std::move(json).finish());
     messages::debug("rendezvous '{}': round {} is full", printable(round.name), round.number);
     log_->append(records_.rendezvous(round, now, {}));
   }
-  end_rounds(rendezvous_.take_failed(now), now);
+  for (const Rendezvous::Round& round : rendezvous_.take_failed(now)) {
+    const std::string why =
+        fmt::format("after {} {} of {} ranks had joined", duration_for_reading(now - round.begun),
+                    round.joined.size(), round.world);
+    JsonWriter json = begin_answer("timed_out");
+    json.field("reason", why);
+    write_round(json, round);
+    json.array("missing", round.missing).array("left", round.left);
+    tell_joined(round, std::move(json).finish());
+    const std::string who = who_is_missing(round);
+    messages::warning("rendezvous '{}' failed: {}{}", printable(round.name), why, who);
+    log_->append(records_.rendezvous(round, now, why + who));
+  }
   if (now >= next_shutdown_look_) {
     look_after_shutdown(now);
   }
 }
 
-void Server::end_rounds(const std::vector<Rendezvous::Round>& rounds, Instant now) {
-  for (const Rendezvous::Round& round : rounds) {
-    const std::string why =
-        fmt::format("after {} {} of {} ranks had joined", duration_for_reading(now - round.begun),
-                    round.joined.size(), round.world);
-    JsonWriter json = begin_answer("timed_out");
-    json.field("reason", why).field("name", round.name).field("round", round.number);
-    json.field("world", round.world);
-    write_joined(json, round);
-    json.array("missing", round.missing).array("left", round.left);
-    const std::string answer = std::move(json).finish();
-    for (const Rendezvous::Member& member : round.joined) {
-      askers_->finish(member.asker, answer);
-    }
-    const std::string who = who_is_missing(round);
-    messages::warning("rendezvous '{}' failed: {}{}", printable(round.name), why, who);
-    log_->append(records_.rendezvous(round, now, why + who));
+void Server::tell_joined(const Rendezvous::Round& round, const std::string& answer) {
+  for (const Rendezvous::Member& member : round.joined) {
+    askers_->finish(member.asker, answer);
   }
 }
 
@@ -380,7 +383,7 @@ void Server::look_after_expected(Instant now) {
     std::erase_if(arrived_, [](const auto& worker) { return !worker.process->is_alive(); });
   }
   const bool have_all = arrived_.size() >= settings_.expect_workers;
-  if ((!have_all && now < join_by_)) {
+  if (!have_all && now < join_by_) {
     return;
   }
   join_by_ = Instant::never();
@@ -495,20 +498,22 @@ void Server::tell_stopped() {
   }
 }
 
+Announcement Server::announcement() const {
+  return is_told_to_end_ || !shutdown_askers_.empty() ? Announcement::kShutdown
+         : is_drain_asked_                            ? Announcement::kDraining
+                                                      : Announcement::kNone;
+}
+
 bool Server::is_draining() const {
-  return is_drain_asked_ || is_told_to_end_ || !shutdown_askers_.empty();
+  return announcement() != Announcement::kNone;
 }
 
 void Server::announce() {
   if (is_withdrawn_) {
     return;  // the boards are the next server's
   }
-  const Announcement announcement = is_told_to_end_ || !shutdown_askers_.empty()
-                                        ? Announcement::kShutdown
-                                    : is_drain_asked_ ? Announcement::kDraining
-                                                      : Announcement::kNone;
   for (BoardFile& board : boards_) {
-    board.announce(announcement);
+    board.announce(announcement());
   }
 }
 

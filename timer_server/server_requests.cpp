@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "common/duration_text.hpp"
 #include "common/limits.hpp"
 #include "common/scope_name.hpp"
 #include "common/soft_deadline.hpp"
@@ -19,15 +20,6 @@ namespace {
 constexpr int kLastSignal = 64;  // of Linux
 // Names of scopes whose cut timeout was told; a client that makes up names can't make us grow.
 constexpr std::size_t kMaxCutNames = 1024;
-
-// Not finite or over kMaxTimeout: endless.
-Duration duration_from(double seconds) {
-  const double ns = seconds * 1e9;
-  if (!(ns < static_cast<double>(kMaxTimeout.count()))) {
-    return kForever;
-  }
-  return Duration{std::llround(std::max(ns, 0.0))};
-}
 
 // A name or its bounded form; `storage` holds the latter.
 std::string_view bounded(std::string_view name, std::string& storage) {
@@ -231,7 +223,7 @@ ScopeTerms Server::terms_of(const wire::Request& request, const Worker& worker,
   terms.tid = request.x_tid.value_or(0);
   terms.whole_process = request.x_whole_process;
   if (request.x_timeout_s) {
-    terms.timeout = duration_from(*request.x_timeout_s);
+    terms.timeout = duration_from_seconds(*request.x_timeout_s);
     if (terms.timeout != kForever && !terms.deadline.is_never()) {
       // When the client opened it, which may be a while before the line was read.
       terms.acquired = std::min(terms.acquired, Instant{terms.deadline.ns - terms.timeout.count()});
@@ -240,7 +232,7 @@ ScopeTerms Server::terms_of(const wire::Request& request, const Worker& worker,
     terms.timeout = std::max(terms.deadline - now_.mono, Duration::zero());
   }
   if (request.x_grace_s && !std::isnan(*request.x_grace_s)) {
-    const Duration grace = duration_from(*request.x_grace_s);
+    const Duration grace = duration_from_seconds(*request.x_grace_s);
     if (*request.x_grace_s >= 0 && grace != kForever) {
       terms.grace = grace_of(grace);
     }
@@ -250,7 +242,7 @@ ScopeTerms Server::terms_of(const wire::Request& request, const Worker& worker,
     terms.grace = grace_of(Settings::kDefaultGrace);
   }
   if (request.x_soft_s && *request.x_soft_s > 0) {
-    const Duration soft = duration_from(*request.x_soft_s);
+    const Duration soft = duration_from_seconds(*request.x_soft_s);
     terms.soft_ms = soft <= kLongestSoft ? soft_ms(soft) : 0;
   }
   const Duration longest = settings_.max_timeout.value_or(kForever);

@@ -3,6 +3,7 @@
 
 #include <doctest/doctest.h>
 
+#include <cmath>
 #include <string>
 #include <vector>
 
@@ -127,4 +128,14 @@ TEST_CASE("a duration for reading has three places and the unit a reader expects
   CHECK(duration_for_reading(2h + 5min) == "2 h 05 min");
   CHECK(duration_for_reading(-31'200ms) == "-31.2 s");
   CHECK(duration_for_reading(kForever) == "none");
+}
+
+TEST_CASE("seconds of the wire are durations, and what is too long for one is endless") {
+  CHECK(filetimer::duration_from_seconds(0.25) == std::chrono::milliseconds{250});
+  CHECK(filetimer::duration_from_seconds(1e-9) == std::chrono::nanoseconds{1});
+  CHECK(filetimer::duration_from_seconds(0) == filetimer::Duration::zero());
+  CHECK(filetimer::duration_from_seconds(-5) == filetimer::Duration::zero());
+  for (const double endless : {1e9, 1e300, HUGE_VAL, std::nan("")}) {
+    CHECK(filetimer::duration_from_seconds(endless) == filetimer::kForever);
+  }
 }

@@ -23,7 +23,7 @@ struct AskOptions {
 void add_ask_options(CLI::App& app, AskOptions& options);
 
 // Calls `run` with the server's place and the RPC timeout; complains where there is none, and gives
-// the exit code for that. TimerError out of `run` is told and made an exit code.
+// the exit code for that.
 int with_place(const AskOptions& options,
                const std::function<int(const MeetingPlace&, Duration)>& run);
 

@@ -9,7 +9,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cmath>
 #include <optional>
 
 #include "common/duration_text.hpp"
@@ -36,13 +35,6 @@ constexpr int kNameAttempts = 8;
 int poll_ms(Duration wait) {
   // Rounded up: not to turn in circles through the last millisecond.
   return static_cast<int>(std::chrono::ceil<milliseconds>(std::max(wait, Duration{})).count());
-}
-
-Duration from_seconds(double seconds) {
-  const double ns = seconds * 1e9;
-  return ns < static_cast<double>(kMaxTimeout.count())
-             ? Duration{static_cast<std::int64_t>(std::max(ns, 0.0))}
-             : kForever;
 }
 
 // The named pipe that answers come through.
@@ -312,7 +304,7 @@ class Asking {
     const std::string kind = text_at(answer, "answer");
     if (kind == "granted") {
       const auto wait_s = number_at(answer, "wait_s");
-      const Duration granted = wait_s ? from_seconds(*wait_s) : kForever;
+      const Duration granted = wait_s ? duration_from_seconds(*wait_s) : kForever;
       // In two steps: each of them may be endless.
       deadline_ = Instant::now() + granted + patience_;
     }

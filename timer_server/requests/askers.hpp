@@ -46,6 +46,8 @@ class Askers {
   // Gives up on those who do not read their last answer. When to come back; Instant::never(): not.
   Instant advance(Instant now);
 
+  // Whether who has been added may wait long.
+  [[nodiscard]] bool has_room_to_wait() const { return count() + kReserved <= most_; }
   [[nodiscard]] std::size_t count() const { return askers_.size(); }
 
  private:

@@ -5,15 +5,16 @@
 
 #include <algorithm>
 
+#include "common/limits.hpp"
 #include "common/text.hpp"
 
 namespace filetimer {
 
 Status Rendezvous::join(const std::string& name, int world, const Member& member, Instant until,
                         Instant now) {
-  if (name.empty() || name.size() > kMaxNameBytes) {
+  if (name.empty() || name.size() > kMaxScopeNameBytes) {
     return failure(fmt::format("the rendezvous' name has {} bytes: expected 1 to {}", name.size(),
-                               kMaxNameBytes));
+                               kMaxScopeNameBytes));
   }
   if (world < 1 || world > most_ranks_) {
     return failure(fmt::format("the world is {}: expected 1 to {} ranks", world, most_ranks_));

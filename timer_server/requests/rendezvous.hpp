@@ -22,7 +22,6 @@ namespace filetimer {
 
 class Rendezvous {
  public:
-  static constexpr std::size_t kMaxNameBytes = 255;
   // Names whose rounds are counted; of more, the one that was used longest ago begins again.
   static constexpr std::size_t kMaxNames = 1024;
   static constexpr int kUnknownRank = -1;
