@@ -29,6 +29,14 @@ Instant time_in(const std::atomic<std::int64_t>& field) {
   return {std::max<std::int64_t>(field.load(std::memory_order_relaxed), 0)};
 }
 
+Instant due_under(Instant deadline, std::int64_t word, Instant started, Duration max_timeout) {
+  if (max_timeout == kForever) {
+    return deadline;
+  }
+  const Instant since = slot_word::is_paused(word) ? Instant{word - slot_word::kPaused} : started;
+  return std::min(deadline, since + max_timeout);
+}
+
 constexpr char kNoName = '?';
 
 std::string text_of(const SlotName& name) {
@@ -101,6 +109,10 @@ std::optional<SlotReading> read_slot(const PageLayout& page, std::size_t index, 
   const bool keeps_deadline = slot_word::is_open(word) || slot_word::is_expired(word);
   reading.deadline = keeps_deadline ? instant_of(slot_word::is_open(word) ? word : -word)
                                     : reading.started + reading.asked;
+  if (const std::int64_t left = slot.left.load(kRelaxed);
+      slot_word::is_paused(word) && left <= kMaxTimeout.count()) {
+    reading.left = Duration{std::max<std::int64_t>(left, 0)};
+  }
   if (const std::uint32_t grace = slot.grace_ms.load(kRelaxed); grace != kServersGrace) {
     reading.grace_ms = grace;
   }
@@ -108,6 +120,11 @@ std::optional<SlotReading> read_slot(const PageLayout& page, std::size_t index, 
   reading.tid = std::max(slot.tid.load(kRelaxed), 0);
   reading.signal = slot.signal.load(kRelaxed);
   reading.flags = slot.flags.load(kRelaxed);
+  if ((reading.flags & slot_flag::kIdle) != 0 && slot_word::is_expired(word) &&
+      reading.asked != kForever) {
+    reading.acquired = {std::max<std::int64_t>(reading.deadline.ns - reading.asked.count(), 0)};
+    reading.started = reading.acquired;
+  }
   reading.id = text_of(page.name(index));
   const std::size_t shown = slot.shown_bytes.load(kRelaxed);
   reading.name = shown == 0 ? reading.id : std::string(utf8_prefix(reading.id, shown));
@@ -121,16 +138,25 @@ std::optional<SlotReading> read_slot(const PageLayout& page, std::size_t index, 
 }
 
 Instant due_time(const Slot& slot, std::int64_t word, Duration max_timeout) {
-  const Instant deadline = instant_of(word);
-  if (max_timeout == kForever) {
-    return deadline;
-  }
-  return std::min(deadline, time_in(slot.started) + max_timeout);
+  return due_under(instant_of(word), word, time_in(slot.started), max_timeout);
 }
 
-Instant soft_time_of(const Slot& slot, Instant due, std::uint32_t warn_at) {
-  return soft_time(time_in(slot.started), due, slot.soft_ms.load(std::memory_order_relaxed),
-                   warn_at);
+Instant due_time(const SlotReading& reading, Duration max_timeout) {
+  return due_under(reading.deadline, reading.word, reading.started, max_timeout);
+}
+
+Instant soft_time_of(const Slot& slot, std::int64_t word, Instant due, std::uint32_t warn_at) {
+  constexpr auto kRelaxed = std::memory_order_relaxed;
+  if (slot_word::is_paused(word)) {
+    return Instant::never();
+  }
+  const Instant soft = soft_time(time_in(slot.started), due, slot.soft_ms.load(kRelaxed), warn_at);
+  const bool is_resumed = (slot.flags.load(kRelaxed) & slot_flag::kResumed) != 0;
+  if (is_resumed && slot_word::is_open(word) && word < slot_word::kNoDeadline) {
+    const std::int64_t left = std::clamp<std::int64_t>(slot.left.load(kRelaxed), 0, word);
+    return soft > Instant{word - left} ? soft : Instant::never();
+  }
+  return soft;
 }
 
 std::string read_name(const SlotName& name) {

@@ -44,8 +44,11 @@ std::size_t statistics_in_use(const PageLayout& page);
 struct SlotReading {
   std::int64_t word = 0;  // of Slot::deadline
   Instant deadline;       // never() for none; of an expired or a judged one what it was
-  Instant acquired;       // this and the next: never before the boot
+  // This and the next: never before the boot. Of an idle timeout that has expired: since when its
+  // worker was in no scope.
+  Instant acquired;
   Instant started;
+  Duration left = kForever;               // of a paused scope: of its time
   Duration asked = kForever;              // the timeout
   std::optional<std::uint32_t> grace_ms;  // none: the server's; kNoSigkill: never
   std::uint32_t soft_ms = 0;              // from `started` to a warning; 0: the server's
@@ -60,10 +63,13 @@ struct SlotReading {
 // changed since.
 std::optional<SlotReading> read_slot(const PageLayout& page, std::size_t index, std::int64_t word);
 
-// When a slot's word (open) is due, under a --max-timeout (kForever: none).
+// When a slot's word (open) is due, under a --max-timeout (kForever: none), which counts from the
+// last renewal, or from the pause.
 Instant due_time(const Slot& slot, std::int64_t word, Duration max_timeout);
-// When to warn about a slot that is due then: see soft_deadline.hpp.
-Instant soft_time_of(const Slot& slot, Instant due, std::uint32_t warn_at);
+Instant due_time(const SlotReading& reading, Duration max_timeout);
+// When to warn about a slot with that word (open), which is due then: see soft_deadline.hpp. Never
+// about a paused one, and not again about one that was over its soft deadline before its pause.
+Instant soft_time_of(const Slot& slot, std::int64_t word, Instant due, std::uint32_t warn_at);
 
 // Valid UTF-8; of no bytes: "?".
 std::string read_name(const SlotName& name);

@@ -4,7 +4,7 @@
 // docs/protocol.md has the same as tables of bytes. 64-bit little-endian machines only.
 //
 // Every word has one writer, the owner of the page, except Slot::deadline, which both sides change
-// by compare-and-swap; see wake_protocol.hpp for the order in which it is done.
+// by compare-and-swap; see wake_protocol.hpp for the order in which it is done, and for idleness.
 //
 //   0        PageHeader                           always allocated
 //   1,024    Slot[1,024]                          allocated in steps of a memory page
@@ -41,25 +41,36 @@ inline constexpr std::size_t kHistogramBuckets = 48;
 //                                     |                                  (the worker learns it
 //                                     lost)
 //                                     +--release--> kReleasedLate --server is done--> kFree
+//
+// A pause is a renewal to kPaused + now, and a resumption one to what was left by then. A slot that
+// holds no scope but an idle timeout says kIdleWatch, or -D from its verdict to the end of its
+// kill.
 namespace slot_word {
 inline constexpr std::int64_t kFree = 0;
 // This and more: open without a deadline. The owner adds the time of the acquire, so that no two
 // endless scopes in one slot look alike to who compares words.
 inline constexpr std::int64_t kNoDeadline = std::int64_t{1} << 62;
+// This and more: open and paused. What is above it is the time since when.
+inline constexpr std::int64_t kPaused = kNoDeadline + (std::int64_t{1} << 61);
 // The verdict was given and the server needs the slot no more; the worker is still in the scope.
 inline constexpr std::int64_t kJudged = std::numeric_limits<std::int64_t>::min();
 // Released after the verdict; the server has still to take note.
 inline constexpr std::int64_t kReleasedLate = std::numeric_limits<std::int64_t>::min() + 1;
+// No scope: the worker expires when it has been in none for Slot::timeout since its last one.
+inline constexpr std::int64_t kIdleWatch = std::numeric_limits<std::int64_t>::min() + 2;
 
 constexpr bool is_open(std::int64_t word) {
   return word > 0;
+}
+constexpr bool is_paused(std::int64_t word) {
+  return word >= kPaused;
 }
 constexpr std::int64_t expired(std::int64_t deadline) {
   return -deadline;
 }
 // A verdict was given on it and its kill is not over.
 constexpr bool is_expired(std::int64_t word) {
-  return word < 0 && word != kJudged && word != kReleasedLate;
+  return word < 0 && word > kIdleWatch;
 }
 }  // namespace slot_word
 
@@ -67,8 +78,11 @@ constexpr bool is_expired(std::int64_t word) {
 namespace slot_flag {
 inline constexpr std::uint16_t kWholeProcess = 1;  // the worker's end ends the scope in time
 inline constexpr std::uint16_t kThreadEnded = 2;   // the thread that opened it is no more
-inline constexpr std::uint16_t kHeartbeat = 4;     // not used yet
-inline constexpr std::uint16_t kPaused = 8;        // not used yet
+inline constexpr std::uint16_t kIdle = 4;          // no scope but an idle timeout
+inline constexpr std::uint16_t kResumed = 8;       // after a pause; see Slot::left
+// Of a paused scope: by whom. The owner's own business.
+inline constexpr std::uint16_t kPausedByCaller = 16;
+inline constexpr std::uint16_t kSuspended = 32;  // with all others of its thread
 }  // namespace slot_flag
 
 // Of Slot::grace_ms.
@@ -77,7 +91,8 @@ inline constexpr std::uint32_t kNoSigkill = 0xFFFF'FFFE;     // one signal and n
 inline constexpr std::uint32_t kLongestGraceMs = 0xFFFF'FFFD;
 
 // One open scope: one cache line, so that what a thread writes is in no other thread's way. Written
-// while `deadline` says free, except `deadline` itself and, by a renewal, `started` and `timeout`.
+// while `deadline` says free, except `deadline` itself and what a renewal (`started`, `timeout`), a
+// pause and a resumption (`started`, `left`, `flags`) and a release (`left`) write before it.
 struct alignas(64) Slot {
   std::atomic<std::int64_t> deadline;   // see slot_word
   std::atomic<std::int64_t> acquired;   // ns, CLOCK_MONOTONIC
@@ -85,11 +100,13 @@ struct alignas(64) Slot {
   std::atomic<std::int64_t> timeout;    // ns, as asked for; max: none
   std::atomic<std::uint32_t> grace_ms;  // from the signal to SIGKILL
   std::atomic<std::uint32_t> soft_ms;   // from `started` to a warning; 0: the server's --warn-at
-  std::atomic<std::uint32_t> first_ms;  // a heartbeat's first timeout. Not used yet
-  std::atomic<std::uint32_t> left_ms;   // of a paused scope. Not used yet
-  std::atomic<std::int32_t> tid;        // in the worker's pid namespace
-  std::atomic<std::uint16_t> signal;    // 0: kill nobody
-  std::atomic<std::uint16_t> flags;     // see slot_flag
+  // ns. Of a paused scope, and one with the flag kResumed: what was left of its time when it was
+  // paused; max: it has no deadline. Of a free slot: when its last scope was released, on
+  // CLOCK_MONOTONIC, if there was an idle timeout then.
+  std::atomic<std::int64_t> left;
+  std::atomic<std::int32_t> tid;      // in the worker's pid namespace
+  std::atomic<std::uint16_t> signal;  // 0: kill nobody
+  std::atomic<std::uint16_t> flags;   // see slot_flag
   // In a page made by the server, where the name is the whole scope_id: how many bytes of it people
   // gave as the name; 0: all.
   std::atomic<std::uint32_t> shown_bytes;

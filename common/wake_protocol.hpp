@@ -25,6 +25,12 @@
 // works it out of `started` and `soft_ms`, which the worker writes before `a`, and of the board's
 // `warn_at`, which a server writes before its first `p` and a worker reads after `b`.
 //
+// An idle timeout is no scope: a slot that says kIdleWatch for as long as the worker wants it. Its
+// deadline is the last release plus the timeout, and the server reckons it when it reads the pages:
+// where a scope is open at that moment, no earlier than that moment plus the timeout, so that is
+// when it reads again. The watch is begun as a deadline is set (a), with D the time of that plus
+// the timeout. A release writes its time before it frees its slot: who sees the slot free sees it.
+//
 // Slots that were never used are skipped by their number, PageHeader::slots; it grows before `a`
 // and is read after `p`, sequentially consistent like the rest, so the same argument holds for it.
 // SPDX-License-Identifier: MIT
@@ -62,6 +68,22 @@ inline bool must_wake(const Board& board, const Slot& slot, std::int64_t due) {
     return must_wake_to_warn(slot, due, warn_at, next);
   }
   return due < next && due < slot_word::kNoDeadline;
+}
+
+// Begins an idle timeout in a free slot; must_wake_at() follows. (a)
+inline void begin_idle_watch(Slot& slot) {
+  slot.deadline.store(slot_word::kIdleWatch, std::memory_order_seq_cst);
+}
+
+// After it: whether the server has to be woken for what is due then. (b)
+inline bool must_wake_at(const Board& board, std::int64_t when) {
+  return when < board.next_wake.load(std::memory_order_seq_cst);
+}
+
+// False: the worker was idle for too long, and the verdict is being carried out.
+inline bool end_idle_watch(Slot& slot) {
+  std::int64_t word = slot_word::kIdleWatch;
+  return slot.deadline.compare_exchange_strong(word, slot_word::kFree, std::memory_order_acq_rel);
 }
 
 // Pushes the deadline. False: the verdict came first, or the slot is not open under `old_word`.
@@ -120,24 +142,37 @@ inline bool try_expire(Slot& slot, std::int64_t word) {
                                                std::memory_order_seq_cst);
 }
 
+// The same of an idle timeout, which has the deadline that the server has reckoned.
+inline bool try_expire_idle(Slot& slot, std::int64_t deadline) {
+  std::int64_t word = slot_word::kIdleWatch;
+  return slot.deadline.compare_exchange_strong(word, slot_word::expired(deadline),
+                                               std::memory_order_seq_cst);
+}
+
+inline bool is_idle_watch(const Slot& slot) {
+  return (slot.flags.load(std::memory_order_relaxed) & slot_flag::kIdle) != 0;
+}
+
 // Takes note of a release that came after the verdict: the slot is free. False: there was none.
 inline bool acknowledge_late_release(Slot& slot) {
   std::int64_t word = slot_word::kReleasedLate;
   return slot.deadline.compare_exchange_strong(word, slot_word::kFree, std::memory_order_acq_rel);
 }
 
-// The server has no more use for a slot that it judged. True when it was released meanwhile.
+// The server has no more use for a slot that it judged; an idle timeout goes on. True when it was
+// released meanwhile.
 inline bool finish_verdict(Slot& slot, std::int64_t word) {
   std::int64_t expected = slot_word::expired(word);
-  return !slot.deadline.compare_exchange_strong(expected, slot_word::kJudged,
-                                                std::memory_order_acq_rel) &&
+  const std::int64_t next = is_idle_watch(slot) ? slot_word::kIdleWatch : slot_word::kJudged;
+  return !slot.deadline.compare_exchange_strong(expected, next, std::memory_order_acq_rel) &&
          acknowledge_late_release(slot);
 }
 
 // The verdict is void: the scope is open again, unless it was released meanwhile.
 inline void take_verdict_back(Slot& slot, std::int64_t word) {
   std::int64_t expired = slot_word::expired(word);
-  slot.deadline.compare_exchange_strong(expired, word, std::memory_order_seq_cst);
+  slot.deadline.compare_exchange_strong(expired, is_idle_watch(slot) ? slot_word::kIdleWatch : word,
+                                        std::memory_order_seq_cst);
 }
 
 }  // namespace filetimer

@@ -111,6 +111,9 @@ void write_scope(JsonWriter& json, const ScopeView& scope, Instant now) {
   } else {
     json.fixed("remaining_s", seconds(terms.deadline - now), 6);
   }
+  if (terms.is_paused) {
+    json.field("paused", true);
+  }
   if (terms.tid != 0) {
     json.field("tid", terms.tid);
   }

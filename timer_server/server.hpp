@@ -157,6 +157,8 @@ class Server final : private RequestSink {
   void scan_pages(Instant woke, std::vector<DueScope>& due);
   bool take_due(Worker& worker, const std::shared_ptr<WorkerPage>& page,
                 const std::vector<WorkerPage::Due>& candidates, std::vector<DueScope>& due);
+  void judge_idleness(Worker& worker, const WorkerPage::Activity& activity, Instant woke,
+                      std::vector<DueScope>& due);
   void tell_cuts(const Worker& worker, WorkerPage& page);
   void tell_ended_threads(const std::string& name);
   void drop_page(Worker& worker, const WorkerPage& page, std::string_view reason);

@@ -308,10 +308,12 @@ void Server::scan_pages(Instant woke, std::vector<DueScope>& due) {
     if (worker.dying) {
       return;
     }
+    WorkerPage::Activity activity{
+        .is_inside = !worker.scopes.empty(), .last_left = worker.left_on_pipe, .watches = {}};
     for (const auto& page : worker.pages) {
       candidates.clear();
       soft.slots.clear();
-      next_scan_ = std::min(next_scan_, page->scan(woke, longest, candidates, soft));
+      next_scan_ = std::min(next_scan_, page->scan(woke, longest, candidates, soft, activity));
       const bool is_due = !candidates.empty() || !soft.slots.empty();
       if (is_due && !take_due(worker, page, candidates, due)) {
         dropped.push_back({&worker, page, kStartedAnother});
@@ -325,12 +327,38 @@ void Server::scan_pages(Instant woke, std::vector<DueScope>& due) {
         dropped.push_back({&worker, page, {}});
       }
     }
+    judge_idleness(worker, activity, woke, due);
   });
   // An earlier one would have to wake us; a later one is found by the sweep.
   announce_next_scan(board, std::min(next_scan_, next_sweep_).ns);
   for (const Dropped& each : dropped) {
     if (pages_.contains(each.page->name())) {
       drop_page(*each.worker, *each.page, each.reason);
+    }
+  }
+}
+
+// Of a worker in no scope, or in none yet. Who is in one now, or leaves its last one from now on,
+// is due after its timeout at the earliest: read again then, which costs one look in that time.
+void Server::judge_idleness(Worker& worker, const WorkerPage::Activity& activity, Instant woke,
+                            std::vector<DueScope>& due) {
+  for (const auto& watch : activity.watches) {
+    Instant next = woke + watch.timeout;
+    if (activity.is_inside) {
+      watch.page->note_inside(watch);
+    } else if (activity.last_left > Instant{}) {
+      next = watch.page->idle_due(watch, activity.last_left).value_or(next);
+    }
+    if (next > woke) {
+      next_scan_ = std::min(next_scan_, next);
+      continue;
+    }
+    const auto page =
+        std::ranges::find(worker.pages, watch.page, [](const auto& each) { return each.get(); });
+    const std::vector<WorkerPage::Due> candidate{{watch.slot, slot_word::kIdleWatch, next}};
+    if (worker.process->is_alive() && !runs_another_program(*worker.process, **page) &&
+        !puts_off_page(worker, **page, candidate) && (*page)->try_expire_idle(watch.slot, next)) {
+      due.push_back({&worker, next, nullptr, {*page, watch.slot, next.ns}});
     }
   }
 }
@@ -381,8 +409,8 @@ ScopeView Server::view_of(const SlotReading& reading) const {
   terms.acquired = reading.acquired;
   terms.asked = reading.asked;
   terms.deadline = reading.deadline;
-  if (settings_.max_timeout) {
-    terms.deadline = std::min(terms.deadline, reading.started + *settings_.max_timeout);
+  if (settings_.max_timeout && (reading.flags & slot_flag::kIdle) == 0) {
+    terms.deadline = due_time(reading, *settings_.max_timeout);
   }
   if (!terms.deadline.is_never()) {
     terms.timeout = terms.deadline - reading.started;
@@ -390,6 +418,7 @@ ScopeView Server::view_of(const SlotReading& reading) const {
   terms.soft_ms = reading.soft_ms;
   terms.signal = reading.signal;
   terms.tid = reading.tid;
+  terms.is_paused = slot_word::is_paused(reading.word);
   terms.whole_process = (reading.flags & slot_flag::kWholeProcess) != 0;
   if (!reading.grace_ms) {
     terms.grace = grace_of(settings_.grace ? *settings_.grace : Settings::kDefaultGrace);

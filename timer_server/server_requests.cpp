@@ -102,6 +102,7 @@ void Server::release(const wire::Request& request) {
   const std::string_view id = bounded(request.scope_id, storage);
   if (Scope* const scope = table_.find_scope(*worker, id)) {
     table_.close(*scope);
+    worker->left_on_pipe = now_.mono;
     keep(*worker);
   } else {
     ladder_.note_release(*worker->process, id, now_.mono);

@@ -55,6 +55,7 @@ struct ScopeTerms {
   pid_t tid = 0;                // 0: unknown
   bool whole_process = false;   // the worker's end ends it in time
   bool is_extended = false;     // the server's lateness was given back
+  bool is_paused = false;       // its time stands still; known of pages only
 };
 
 // Its identity stands behind it in the same block of memory: of the 100,000 that may be open, a
@@ -118,6 +119,7 @@ struct Worker {
   // Of the pipe.
   ScopesById scopes;
   ScopesByAge by_age;
+  Instant left_on_pipe;                 // when it released one last
   std::unique_ptr<WirePage> wire_page;  // where they are kept; null: nowhere
   // The rest of its scopes: one page for each library in the process that has one of its own.
   std::vector<std::shared_ptr<WorkerPage>> pages;

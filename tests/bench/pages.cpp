@@ -137,7 +137,8 @@ void measure_scan(const Plan& plan, Report& report) {
     const Instant begin = Instant::now();
     const Instant again = Instant::now();
     clock.add(static_cast<double>((again - begin).count()) / 1000);
-    page->scan(again, kForever, due, soft);
+    WorkerPage::Activity activity;
+    page->scan(again, kForever, due, soft, activity);
     scans.add(static_cast<double>((Instant::now() - again).count()) / 1000);
   }
   report.add({.measure = "scan, p50",

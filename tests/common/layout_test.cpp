@@ -90,11 +90,10 @@ TEST_CASE("docs/protocol.md gives the header's offsets") {
 }
 
 TEST_CASE("docs/protocol.md gives a slot's offsets") {
-  check_table("### Slot",
-              {FIELD(Slot, deadline), FIELD(Slot, acquired), FIELD(Slot, started),
-               FIELD(Slot, timeout), FIELD(Slot, grace_ms), FIELD(Slot, soft_ms),
-               FIELD(Slot, first_ms), FIELD(Slot, left_ms), FIELD(Slot, tid), FIELD(Slot, signal),
-               FIELD(Slot, flags), FIELD(Slot, shown_bytes), FIELD(Slot, reserved)});
+  check_table("### Slot", {FIELD(Slot, deadline), FIELD(Slot, acquired), FIELD(Slot, started),
+                           FIELD(Slot, timeout), FIELD(Slot, grace_ms), FIELD(Slot, soft_ms),
+                           FIELD(Slot, left), FIELD(Slot, tid), FIELD(Slot, signal),
+                           FIELD(Slot, flags), FIELD(Slot, shown_bytes), FIELD(Slot, reserved)});
   check_table("### Name", {FIELD(SlotName, words)});
 }
 
@@ -151,6 +150,8 @@ TEST_CASE("the values that docs/protocol.md names are those of the headers") {
   constexpr std::int64_t kMax = std::numeric_limits<std::int64_t>::max();  // 2^63-1
   CHECK(slot_word::kFree == 0);
   CHECK(slot_word::kNoDeadline == (kMax >> 1) + 1);
+  CHECK(slot_word::kPaused == slot_word::kNoDeadline + (kMax >> 2) + 1);
+  CHECK(slot_word::kIdleWatch == -kMax + 1);
   CHECK(slot_word::kJudged == -kMax - 1);
   CHECK(slot_word::kReleasedLate == -kMax);
   CHECK(kWakeAlways == kMax);

@@ -305,7 +305,7 @@ TEST_CASE("a soft deadline is read from the slot, whatever its time of start say
   page.open(2, {.word = 3'000, .started = kLowest});
   page.open(3, {.word = 3'000, .started = kHighest});
   const auto soft = [&](std::size_t index, Instant due, std::uint32_t warn_at) {
-    return soft_time_of(page.page().slot(index), due, warn_at);
+    return soft_time_of(page.page().slot(index), due.ns, due, warn_at);
   };
   CHECK(soft(0, {3'000'000}, 1U << 31) == Instant{2'001'000});
   CHECK(read_slot(page.page(), 0, 3'000'000)->soft_ms == 2);

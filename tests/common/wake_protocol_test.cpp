@@ -140,7 +140,7 @@ TEST_CASE("in every order the server is woken for a soft deadline, or warns in t
              [&] {
                if (const std::int64_t word = read_deadline(*meet.slot); word != slot_word::kFree) {
                  const auto warn_at = meet.board->warn_at.load(std::memory_order_relaxed);
-                 found = std::min(word, soft_time_of(*meet.slot, {word}, warn_at).ns);
+                 found = std::min(word, soft_time_of(*meet.slot, word, {word}, warn_at).ns);
                }
              },
              [&] { announce_next_scan(*meet.board, std::min(others, found)); }});

@@ -159,6 +159,11 @@ bool wait_until(const std::function<bool()>& holds, std::chrono::milliseconds bo
   }
 }
 
+void let_pass(std::chrono::milliseconds time) {
+  const auto until = std::chrono::steady_clock::now() + time;
+  REQUIRE(wait_until([&] { return std::chrono::steady_clock::now() >= until; }));
+}
+
 TempDir::TempDir() {
   const char* base = std::getenv("TMPDIR");
   std::string name = fmt::format("{}/filetimer-XXXXXX", base == nullptr ? "/tmp" : base);
@@ -257,6 +262,10 @@ std::string client_path() {
 std::string worker_path() {
   return std::string(FILETIMER_BIN_DIR) + "/test_worker";
 }
+std::string client_worker_path() {
+  return std::string(FILETIMER_BIN_DIR) + "/client_worker";
+}
+
 std::string page_worker_path() {
   return std::string(FILETIMER_BIN_DIR) + "/page_worker";
 }
@@ -276,18 +285,18 @@ std::string clock_step_path() {
   return FILETIMER_CLOCK_STEP;
 }
 
-Finished run_server(const TempDir& temp, std::vector<std::string> args,
-                    const Environment& environment) {
+Finished run(const TempDir& temp, const std::string& program, std::vector<std::string> args,
+             const Environment& environment) {
   static int runs = 0;
   const std::string name = temp.path(fmt::format("run-{}-", ++runs));
-  args.insert(args.begin(), server_path());
+  args.insert(args.begin(), program);
   Child child({.argv = std::move(args),
                .environment = environment,
                .out = name + "out",
                .err = name + "err"});
   const bool ended = child.ends_within(kBound);
-  REQUIRE_MESSAGE(ended, "timer_server did not end; it said: " << read_file(name + "out")
-                                                               << read_file(name + "err"));
+  REQUIRE_MESSAGE(ended, program << " did not end; it said: " << read_file(name + "out")
+                                 << read_file(name + "err"));
   const ExitStatus status = child.status();
   return {status, read_file(name + "out"), read_file(name + "err")};
 }

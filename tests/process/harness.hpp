@@ -13,6 +13,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "common/posix.hpp"
@@ -26,6 +27,9 @@ inline constexpr std::chrono::milliseconds kBound = std::chrono::seconds{20};
 
 // Asks again every 2 ms, for what no descriptor announces. False when the bound has passed.
 bool wait_until(const std::function<bool()>& holds, std::chrono::milliseconds bound = kBound);
+
+// What is about time passing cannot be had without it.
+void let_pass(std::chrono::milliseconds time);
 
 class TempDir {
  public:
@@ -123,6 +127,7 @@ std::string server_path();  // the timer_server of this build
 std::string client_path();  // and its timer_client
 std::string worker_path();  // test_worker
 std::string page_worker_path();
+std::string client_worker_path();
 std::string stacks_worker_path();
 std::string stacks_helper_path();  // filetimer-stacks
 std::string python_worker_path();  // a script for python3
@@ -135,9 +140,16 @@ struct Finished {
   std::string err;
 };
 
-// Runs timer_server with just these arguments, for what ends by itself.
-Finished run_server(const TempDir& temp, std::vector<std::string> args,
-                    const Environment& environment = {});
+// Runs a program with just these arguments, for what ends by itself.
+Finished run(const TempDir& temp, const std::string& program, std::vector<std::string> args,
+             const Environment& environment = {});
+inline Finished run_server(const TempDir& temp, std::vector<std::string> args,
+                           const Environment& environment = {}) {
+  return run(temp, server_path(), std::move(args), environment);
+}
+inline Finished run_client(const TempDir& temp, std::vector<std::string> args) {
+  return run(temp, client_path(), std::move(args));
+}
 
 // A timer_server that is ready, on the folder `run` of `temp`.
 class Server {

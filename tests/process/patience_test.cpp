@@ -30,12 +30,6 @@ Record deferred_all(const Server& server) {
   return server.wait_for([](const Record& r) { return r.is("deferred") && !r.has("pid"); });
 }
 
-// What is about time passing cannot be had without it.
-void let_pass(std::chrono::milliseconds time) {
-  const Instant until = Instant::now() + time;
-  REQUIRE(wait_until([&] { return Instant::now() >= until; }));
-}
-
 // The server does not run for that long.
 void stop_for(Server& server, std::chrono::milliseconds time) {
   server.process().signal(SIGSTOP);

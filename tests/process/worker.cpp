@@ -88,4 +88,15 @@ std::unique_ptr<Worker> page_worker(const std::string& dir, const std::string& n
   return worker;
 }
 
+std::unique_ptr<Worker> client_worker(const std::string& dir, Way way,
+                                      std::chrono::milliseconds idle_timeout) {
+  Worker::Setup setup;
+  setup.program = {client_worker_path()};
+  setup.environment = {{"FILETIMER_DIR", dir},
+                       {"FILETIMER_TRANSPORT", way == Way::kPipe ? "pipe" : "page"}};
+  auto worker = std::make_unique<Worker>("", setup);
+  REQUIRE(worker->ask("connect " + std::to_string(idle_timeout.count())) == "yes");
+  return worker;
+}
+
 }  // namespace filetimer::testing

@@ -59,4 +59,9 @@ class Worker {
 std::unique_ptr<Worker> page_worker(const std::string& dir, const std::string& name,
                                     const std::string& claims = {});
 
+enum class Way { kPage, kPipe };
+// client_worker, connected to the server of the run folder `dir`. See client_worker.cpp.
+std::unique_ptr<Worker> client_worker(const std::string& dir, Way way,
+                                      std::chrono::milliseconds idle_timeout = {});
+
 }  // namespace filetimer::testing

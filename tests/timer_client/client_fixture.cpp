@@ -71,8 +71,7 @@ bool Recorder::is_there() const {
   return answer_ != Sent::kNoServer;
 }
 
-TimerClient client_of(const std::shared_ptr<Recorder>& recorder) {
-  ConnectOptions options;
+TimerClient client_of(const std::shared_ptr<Recorder>& recorder, ConnectOptions options) {
   options.transport = std::make_unique<RecordingTransport>(recorder);
   return TimerClient::connect(std::move(options));
 }

@@ -45,7 +45,7 @@ class Recorder {
 };
 
 // A client whose requests go to `recorder`.
-TimerClient client_of(const std::shared_ptr<Recorder>& recorder);
+TimerClient client_of(const std::shared_ptr<Recorder>& recorder, ConnectOptions options = {});
 
 class TempFolder {
  public:

@@ -605,7 +605,7 @@ TEST_CASE("a heartbeat is a timer that each beat renews, and the first one may t
   FakeServer server;
   auto client = server.connect();
   {
-    auto heart = client.heartbeat(5s, "loop", {.first_timeout = 10min, .scope = {.signal = 15}});
+    auto heart = client.heartbeat(5s, "loop", {.signal = 15, .first_timeout = 10min});
     auto slot = slot_called(server.page(), "loop");
     CHECK(slot.deadline - slot.started == 10min);
     CHECK(slot.signal == 15);

@@ -112,7 +112,7 @@ class ModelServer {
 
   // When to look at it again for its soft deadline.
   std::int64_t warn(std::size_t index, const Slot& slot, std::int64_t word, Instant now) {
-    const Instant soft = soft_time_of(slot, {word}, board_.warn_at);
+    const Instant soft = soft_time_of(slot, word, {word}, board_.warn_at);
     if (soft > now) {
       return soft.ns;
     }

@@ -335,7 +335,7 @@ TEST_CASE("over the pipe, too, a heartbeat is renewed by its beats and times are
   const auto server = std::make_shared<Recorder>();
   auto client = client_of(server);
   {
-    auto heart = client.heartbeat(5s, "loop", {.first_timeout = 10min, .scope = {}});
+    auto heart = client.heartbeat(5s, "loop", {.first_timeout = 10min});
     const auto times = heart.times();
     REQUIRE(times.has_value());
     CHECK(times->elapsed >= 0s);
@@ -356,4 +356,93 @@ TEST_CASE("over the pipe, too, a heartbeat is renewed by its beats and times are
   CHECK_THROWS_AS(client.start(), InvalidArgument);  // nobody tells of a --default-timeout
   auto endless = client.expires(kNoDeadline, "endless");
   CHECK(endless.times()->remaining == kNoDeadline);
+}
+
+TEST_CASE("over the pipe a paused timer has no deadline, and then what was left") {
+  const auto server = std::make_shared<Recorder>();
+  auto client = client_of(server);
+  const TimerId timer = client.acquire("step", 30s);
+  CHECK(client.pause(timer));
+  CHECK(client.pause(timer));
+  CHECK(client.times(timer)->is_paused);
+  CHECK(client.times(timer)->remaining <= 30s);
+  CHECK(client.resume(timer));
+  CHECK(client.resume(timer));
+  CHECK_FALSE(client.times(timer)->is_paused);
+  CHECK(client.pause(timer));
+  CHECK(client.renew(timer, 1h));
+  CHECK(client.times(timer)->remaining == 1h);
+  CHECK(client.resume(timer));
+  CHECK(client.release(timer));
+  CHECK_FALSE(client.pause(timer));
+  CHECK_FALSE(client.resume(timer));
+  const auto requests = server->received();
+  REQUIRE(requests.size() == 6);
+  CHECK(requests[1].timeout == kNoDeadline);
+  CHECK(std::isinf(requests[1].expiration_time));
+  CHECK(requests[2].timeout == 30s);  // so the server shifts its beginning
+  CHECK(requests[2].expiration_time >= requests[0].expiration_time);
+  CHECK(requests[2].expiration_time < requests[0].expiration_time + 29);
+  CHECK(std::isinf(requests[3].expiration_time));
+  CHECK(requests[4].timeout == 1h);
+  CHECK(requests[5].release);
+}
+
+TEST_CASE("over the pipe an unlimited region suspends the timers of its thread") {
+  const auto server = std::make_shared<Recorder>();
+  auto client = client_of(server);
+  const TimerId outer = client.acquire("outer", 30s);
+  ScopeOptions of_other;
+  of_other.pid = ::getppid();
+  client.acquire("of another process", 30s, of_other);
+  {
+    const auto region = client.unlimited("checkpoint");
+    auto inner = client.expires(20s, "inner");
+    CHECK(inner.times()->remaining <= 20s);
+    CHECK(inner.times()->remaining > 10s);
+    CHECK(client.times(outer)->is_paused);
+    CHECK(inner.renew(10s));
+    CHECK(inner.times()->remaining == 10s);
+  }
+  CHECK_FALSE(client.times(outer)->is_paused);
+  for (const TimerRequest& request : server->received()) {
+    CAPTURE(request.scope);
+    if (request.scope == "inner" && !request.release) {
+      CHECK(std::isinf(request.expiration_time));
+    }
+    if (request.scope == "of another process") {
+      CHECK_FALSE(std::isinf(request.expiration_time));
+    }
+  }
+}
+
+TEST_CASE("over the pipe an idle timeout is a timer that is open while no scope is") {
+  const auto server = std::make_shared<Recorder>();
+  ConnectOptions options;
+  options.idle_timeout = 5s;
+  {
+    auto client = client_of(server, std::move(options));
+    CHECK(server->received().empty());
+    {
+      auto outer = client.expires(30s, "outer");
+      { auto inner = client.expires(20s, "inner"); }
+      CHECK(server->received().size() == 3);
+    }
+    {
+      const auto requests = server->received();
+      REQUIRE(requests.size() == 5);
+      CHECK(requests[3].release);
+      CHECK(requests[4].scope == "(idle)");
+      CHECK(requests[4].timeout == 5s);
+      CHECK_FALSE(requests[4].release);
+    }
+    auto again = client.expires(30s, "again");
+    CHECK(server->received().size() == 7);
+    CHECK(server->received()[6].release);
+    CHECK(server->received()[6].timer_id == "(idle)");
+    CHECK(again.release());
+    CHECK(server->received().size() == 9);
+  }
+  REQUIRE(server->received().size() == 10);  // with the client
+  CHECK(server->received()[9].release);
 }

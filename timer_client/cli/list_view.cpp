@@ -90,6 +90,9 @@ Cell remaining_of(const ListedScope& scope, Instant now) {
   if (scope.is_expired()) {
     return {"expired", kRed};
   }
+  if (slot_word::is_paused(scope.slot.word) && scope.slot.left != kForever) {
+    return {"paused, " + short_duration(scope.slot.left)};
+  }
   if (scope.due.is_never()) {
     return {"none"};
   }
@@ -198,6 +201,11 @@ std::string scope_json(const ListedScope& scope, Instant now) {
   add_seconds(json, "granted_s", scope.granted());
   json.field("overdue", scope.is_overdue(now));
   json.field("expired", scope.is_expired());
+  const bool is_paused = slot_word::is_paused(scope.slot.word);
+  json.field("paused", is_paused);
+  if (is_paused) {
+    add_seconds(json, "left_s", scope.slot.left);
+  }
   json.field("transport", name_of(owner.transport));
   json.field("whole_process", (slot.flags & slot_flag::kWholeProcess) != 0);
   json.field("thread_ended", (slot.flags & slot_flag::kThreadEnded) != 0);

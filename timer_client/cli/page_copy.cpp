@@ -78,7 +78,8 @@ Result<std::vector<SlotReading>> PageCopy::read_slots(int file) {
       continue;
     }
     const std::int64_t word = page().slot(i).deadline.load(std::memory_order_relaxed);
-    if (word == slot_word::kFree || word == slot_word::kReleasedLate) {
+    if (word == slot_word::kFree || word == slot_word::kReleasedLate ||
+        word == slot_word::kIdleWatch) {
       continue;
     }
     if (auto reading = read_slot(page(), i, word)) {

@@ -157,7 +157,7 @@ class FolderReader {
     }
     const auto shared_owner = std::make_shared<const ScopeOwner>(*owner);
     for (SlotReading& slot : *slots) {
-      const Instant due = std::min(slot.deadline, slot.started + max_timeout_);
+      const Instant due = due_time(slot, max_timeout_);
       reading_.scopes.push_back({shared_owner, std::move(slot), due});
     }
     return {};

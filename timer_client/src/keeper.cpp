@@ -59,6 +59,7 @@ void Keeper::become_child() noexcept {
     outbox.forget_all();
   }
   ids_.clear();
+  was_inside_ = false;
   drop_abandoned();
   for (OwnPage& page : pages_) {
     page.become_child();
@@ -90,9 +91,29 @@ void Keeper::drop_abandoned() noexcept {
 }
 
 void Keeper::deliver(Outbox& outbox) noexcept {
+  send(outbox);
+  note_activity();
+}
+
+void Keeper::send(Outbox& outbox) noexcept {
   outbox.flush(kSendsPerCall, Outbox::Sender::kCaller);
   if (outbox.has_pending()) {
     attend(outbox.next_try());
+  }
+}
+
+// For idle timeouts: a scope of any client is one that the process is in.
+void Keeper::note_activity() noexcept {
+  const bool is_inside =
+      std::ranges::any_of(outboxes_, [](const Outbox& each) { return each.is_inside(); });
+  was_inside_ = was_inside_ || is_inside;
+  if (!was_inside_) {
+    return;
+  }
+  for (Outbox& each : outboxes_) {
+    if (each.note_activity(is_inside)) {
+      send(each);
+    }
   }
 }
 

@@ -51,6 +51,8 @@ class Keeper {
  private:
   Keeper();
   void start_thread() noexcept;
+  void send(Outbox& outbox) noexcept;
+  void note_activity() noexcept;
   void run();
   void drop_abandoned() noexcept;
   void notice_clone() noexcept;
@@ -64,6 +66,7 @@ class Keeper {
   std::list<Outbox> outboxes_;
   std::list<OwnPage> pages_;  // only grows
   Outbox::Number last_number_ = 0;
+  bool was_inside_ = false;  // a scope of a client that uses the pipe
   unsigned fork_count_ = 1;
 };
 

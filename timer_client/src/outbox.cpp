@@ -2,6 +2,7 @@
 #include "timer_client/src/outbox.hpp"
 
 #include <algorithm>
+#include <new>
 
 #include "timer_client/src/unix_deadline.hpp"
 
@@ -28,6 +29,13 @@ void Outbox::acquire(Number number, TimerRequest request, Instant deadline, Owne
   timer.deadline = deadline;
   timer.owner = owner;
   open_.emplace(number, made.begin());
+  if (is_scope_of_ours(timer)) {
+    ++inside_;
+    if (suspensions_.contains(timer.request.tid)) {
+      timer.is_suspended = true;
+      hold(timer, timer.acquired);
+    }
+  }
   pending_.splice(pending_.end(), made);
 }
 
@@ -36,17 +44,111 @@ bool Outbox::renew(Number number, Duration timeout, Instant deadline) {
   if (found == open_.end()) {
     return false;
   }
-  found->second->request.timeout = timeout;
-  found->second->deadline = deadline;
+  Timer& timer = *found->second;
+  if (timer.is_paused || timer.is_suspended) {
+    timer.timeout = timeout;
+    timer.left = timeout;
+    return true;
+  }
+  timer.request.timeout = timeout;
+  timer.deadline = deadline;
   make_pending(found->second);
   return true;
 }
 
+bool Outbox::pause(Number number, Pauser by, Instant now) {
+  const auto found = open_.find(number);
+  if (found == open_.end()) {
+    return false;
+  }
+  Timer& timer = *found->second;
+  const bool was_held = timer.is_paused || timer.is_suspended;
+  (by == Pauser::kCaller ? timer.is_paused : timer.is_suspended) = true;
+  if (!was_held) {
+    hold(timer, now);
+    make_pending(found->second);
+  }
+  return true;
+}
+
+bool Outbox::resume(Number number, Pauser by, Instant now) {
+  const auto found = open_.find(number);
+  if (found == open_.end()) {
+    return false;
+  }
+  Timer& timer = *found->second;
+  const bool was_held = timer.is_paused || timer.is_suspended;
+  (by == Pauser::kCaller ? timer.is_paused : timer.is_suspended) = false;
+  if (was_held && !timer.is_paused && !timer.is_suspended) {
+    timer.deadline = now + timer.left;
+    timer.request.timeout = timer.timeout;
+    make_pending(found->second);
+  }
+  return true;
+}
+
+void Outbox::suspend_thread(pid_t tid, Instant now) {
+  if (++suspensions_[tid] > 1) {
+    return;
+  }
+  for (const auto& [number, timer] : open_) {
+    if (is_scope_of_ours(*timer) && timer->request.tid == tid) {
+      pause(number, Pauser::kRegion, now);
+    }
+  }
+}
+
+void Outbox::end_suspension(pid_t tid, Instant now) {
+  const auto found = suspensions_.find(tid);
+  if (found == suspensions_.end() || --found->second > 0) {
+    return;
+  }
+  suspensions_.erase(found);
+  for (const auto& [number, timer] : open_) {
+    if (timer->request.tid == tid) {
+      resume(number, Pauser::kRegion, now);
+    }
+  }
+}
+
+void Outbox::hold(Timer& timer, Instant now) noexcept {
+  timer.left = timer.deadline.is_never() ? kForever : std::max(timer.deadline - now, Duration{1});
+  timer.timeout = timer.request.timeout;
+  timer.deadline = Instant::never();
+  timer.request.timeout = kForever;
+}
+
+void Outbox::watch_idleness(Number number, TimerRequest request) {
+  idle_ = IdleWatch{number, std::move(request)};
+}
+
+bool Outbox::note_activity(bool is_inside) noexcept {
+  if (!idle_ || idle_->is_open == !is_inside) {
+    return false;
+  }
+  if (is_inside) {
+    release(idle_->number, Instant::now());
+    idle_->is_open = false;
+    return true;
+  }
+  try {
+    TimerRequest request = idle_->request;
+    auto id = ids_.open(request.pid, request.scope);
+    if (id) {
+      request.timer_id = std::move(*id);
+      const Instant deadline = Instant::now() + request.timeout;
+      acquire(idle_->number, std::move(request), deadline, Owner::kIdleWatch);
+      idle_->is_open = true;
+    }
+  } catch (const std::bad_alloc&) {
+    // Not watched this time.
+  }
+  return idle_->is_open;
+}
+
 std::optional<Outbox::Times> Outbox::times(Number number) const {
   const auto found = open_.find(number);
-  return found == open_.end()
-             ? std::nullopt
-             : std::optional(Times{found->second->acquired, found->second->deadline});
+  return found == open_.end() ? std::nullopt : std::optional(times_of(*found->second));
 }
 
 Outbox::Released Outbox::release(Number number, Instant now) noexcept {
@@ -57,6 +159,9 @@ Outbox::Released Outbox::release(Number number, Instant now) noexcept {
   const auto timer = found->second;
   const bool in_time = now < timer->deadline;
   open_.erase(found);
+  if (is_scope_of_ours(*timer)) {
+    --inside_;
+  }
   close(timer);
   return in_time ? Released::kInTime : Released::kTooLate;
 }
@@ -64,10 +169,11 @@ Outbox::Released Outbox::release(Number number, Instant now) noexcept {
 void Outbox::release_those_of_client(Instant now) noexcept {
   for (auto next = open_.begin(); next != open_.end();) {
     const auto timer = (next++)->second;
-    if (timer->owner == Owner::kClient) {
+    if (timer->owner != Owner::kScope) {
       release(timer->number, now);
     }
   }
+  idle_.reset();
 }
 
 void Outbox::flush(std::size_t budget, Sender sender) noexcept {
@@ -95,6 +201,9 @@ void Outbox::flush(std::size_t budget, Sender sender) noexcept {
 
 void Outbox::forget_all() noexcept {
   open_.clear();
+  inside_ = 0;
+  suspensions_.clear();
+  idle_.reset();
   told_.clear();
   pending_.clear();
   last_stop_ = Transport::Sent::kYes;

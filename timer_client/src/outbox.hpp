@@ -22,7 +22,8 @@ namespace filetimer {
 class Outbox {
  public:
   using Number = unsigned long long;
-  enum class Owner { kClient, kScope };  // who releases the timer
+  enum class Owner { kClient, kScope, kIdleWatch };  // who releases the timer
+  enum class Pauser { kCaller, kRegion };
   enum class Released { kNotOpen, kInTime, kTooLate };
   enum class Sender { kCaller, kKeeper };  // only the keeper's failures lengthen its pauses
 
@@ -33,13 +34,27 @@ class Outbox {
   // `request` comes without expiration_time; it carries an id from `ids`.
   void acquire(Number number, TimerRequest request, Instant deadline, Owner owner);
   bool renew(Number number, Duration timeout, Instant deadline);
+  // Between these an open timer has no deadline; then it has what was left of its time. It goes on
+  // when neither of the two pauses it. False: it is not open.
+  bool pause(Number number, Pauser by, Instant now);
+  bool resume(Number number, Pauser by, Instant now);
+  // Likewise for all that the thread has open or opens.
+  void suspend_thread(pid_t tid, Instant now);
+  void end_suspension(pid_t tid, Instant now);
   struct Times {
     Instant acquired;
     Instant deadline;
+    std::optional<Duration> left;  // while it is paused
   };
   [[nodiscard]] std::optional<Times> times(Number number) const;  // of an open one
   Released release(Number number, Instant now) noexcept;
   void release_those_of_client(Instant now) noexcept;
+
+  // An idle timeout: `request` is open while the process is in no scope after its first one.
+  void watch_idleness(Number number, TimerRequest request);
+  [[nodiscard]] bool is_inside() const { return inside_ > 0; }  // a scope of this process
+  // True: there is something to send.
+  bool note_activity(bool is_inside) noexcept;
 
   // Sends at most `budget` requests of those that wait; stops at the first that can't be sent.
   void flush(std::size_t budget, Sender sender) noexcept;
@@ -64,12 +79,25 @@ class Outbox {
     Instant acquired;
     Instant deadline;
     Owner owner = Owner::kClient;
+    bool is_paused = false;  // by the caller
+    bool is_suspended = false;
+    Duration left{};            // of one that is either
+    Duration timeout{};         // likewise: what it had
     bool may_be_known = false;  // a server may have heard of it, so it must hear of its release
     bool is_pending = true;
   };
   using Timers = std::list<Timer>;
 
   Timers& list_of(const Timer& timer) { return timer.is_pending ? pending_ : told_; }
+  // Another process's scopes carry no thread.
+  static bool is_scope_of_ours(const Timer& timer) {
+    return timer.owner != Owner::kIdleWatch && timer.request.tid != 0;
+  }
+  static Times times_of(const Timer& timer) {
+    const bool is_held = timer.is_paused || timer.is_suspended;
+    return {timer.acquired, timer.deadline, is_held ? std::optional(timer.left) : std::nullopt};
+  }
+  static void hold(Timer& timer, Instant now) noexcept;
   void make_pending(Timers::iterator timer) noexcept;
   void close(Timers::iterator timer) noexcept;
   void delivered() noexcept;
@@ -81,6 +109,14 @@ class Outbox {
   Timers told_;     // the server knows them as they are
   Timers pending_;  // oldest first
   std::unordered_map<Number, Timers::iterator> open_;
+  std::size_t inside_ = 0;                           // of them, scopes of this process
+  std::unordered_map<pid_t, unsigned> suspensions_;  // by thread
+  struct IdleWatch {
+    Number number = 0;
+    TimerRequest request;
+    bool is_open = false;
+  };
+  std::optional<IdleWatch> idle_;
 
   bool is_watched_ = true;
   Transport::Sent last_stop_ = Transport::Sent::kYes;

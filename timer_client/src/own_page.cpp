@@ -5,6 +5,7 @@
 #include <linux/membarrier.h>
 #include <pthread.h>
 #include <sched.h>
+#include <signal.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -12,10 +13,13 @@
 #include <new>
 
 #include "common/page_reader.hpp"
+#include "common/page_writer.hpp"
 #include "common/run_folder.hpp"
+#include "common/scope_name.hpp"
 #include "common/wire.hpp"
 #include "timer_client/src/fork_watch.hpp"
 #include "timer_client/src/keeper.hpp"
+#include "timer_client/src/page_pause.hpp"
 #include "timer_client/src/page_scope.hpp"
 
 namespace filetimer {
@@ -74,15 +78,22 @@ void call_at_end_of_thread() {
 bool release_counted(SlotHandle& handle, bool has_lock) noexcept {
   constexpr auto kRelaxed = std::memory_order_relaxed;
   Slot& slot = *handle.slot;
-  const std::int64_t word = slot.deadline.load(kRelaxed);
+  std::int64_t word = slot.deadline.load(kRelaxed);
   const auto release = [&] {
-    if (slot_word::is_open(word) && try_release(slot, word)) [[likely]] {
-      return true;
+    // Again only where another thread pauses it, or lets it go on, in the same moment.
+    for (; slot_word::is_open(word); word = slot.deadline.load(kRelaxed)) {
+      if (try_release(slot, word)) [[likely]] {
+        return true;
+      }
     }
     release_late(slot);
     return false;
   };
+  const bool is_noted = handle.page->notes_releases();
   if (handle.statistics == nullptr) {
+    if (is_noted) {
+      slot.left.store(monotonic_ns(), kRelaxed);
+    }
     return release();
   }
   // All that is read of the slot is read before it is free.
@@ -93,9 +104,13 @@ bool release_counted(SlotHandle& handle, bool has_lock) noexcept {
                                     ? handle.statistics
                                     : handle.page->own_statistics(handle, has_lock);
   const std::int64_t now = monotonic_ns();
+  if (is_noted) {
+    slot.left.store(now, kRelaxed);
+  }
+  const std::int64_t found = word;
   const bool in_time = release();
   if (entry != nullptr) {
-    const std::int64_t deadline = slot_word::is_expired(word) ? -word : word;
+    const std::int64_t deadline = slot_word::is_expired(found) ? -found : found;
     const bool has_margin = deadline > 0 && deadline < slot_word::kNoDeadline;
     count_scope(*entry, now - acquired, has_margin ? deadline - now : kNoMargin);
   }
@@ -286,7 +301,74 @@ void OwnPage::release_those_of(std::uint64_t client) noexcept {
     // In this order: who finds the slot in use finds whose scope it is.
     if (!handle.is_free() && handle.client.load(std::memory_order_relaxed) == client) {
       handle.client.store(0, std::memory_order_relaxed);
+      if (end_idle_watch(*handle.slot)) {
+        current_->free.push_back(&handle);
+        continue;
+      }
+      if (is_idle_watch(*handle.slot)) {
+        current_->orphans.push_back(&handle);  // judged: free when the server is done with it
+      }
       release_scope(handle, handle.generation.load(std::memory_order_relaxed), true);
+    }
+  }
+}
+
+bool OwnPage::watch_idleness(Duration timeout, std::uint64_t client, Refusal& why, bool& wake) {
+  why = Refusal::kNoRoom;
+  SlotHandle* handle = slot_from_pool();
+  handle = handle != nullptr ? handle : new_slot(why);
+  if (handle == nullptr) {
+    return false;
+  }
+  notes_releases_.store(true, std::memory_order_relaxed);
+  constexpr auto kRelaxed = std::memory_order_relaxed;
+  Slot& slot = *handle->slot;
+  const Instant now = Instant::now();
+  handle->client.store(client, kRelaxed);
+  handle->statistics = nullptr;
+  begin_writing_slot();
+  write_name(layout().name(handle->index), kIdleScopeName);
+  slot.acquired.store(now.ns, kRelaxed);
+  slot.started.store(now.ns, kRelaxed);
+  slot.timeout.store(timeout.count(), kRelaxed);
+  slot.grace_ms.store(kServersGrace, kRelaxed);
+  slot.soft_ms.store(0, kRelaxed);
+  slot.tid.store(0, kRelaxed);
+  slot.signal.store(SIGKILL, kRelaxed);
+  slot.flags.store(slot_flag::kIdle, kRelaxed);
+  begin_idle_watch(slot);
+  wake = must_wake_at(board(), (now + timeout).ns);
+  return true;
+}
+
+// --- unlimited regions ---
+
+ThreadSlots* OwnPage::suspend_thread(bool& wake) {
+  if (!current_) {
+    return nullptr;
+  }
+  ThreadSlots& slots = slots_of_this_thread();
+  if (slots.suspensions.fetch_add(1, std::memory_order_relaxed) == 0) {
+    for (SlotHandle* const handle : slots.handles) {
+      pause_scope(*handle, slot_flag::kSuspended, wake);
+    }
+  }
+  return &slots;
+}
+
+void OwnPage::end_suspension(const ThreadSlots* slots, bool& wake) noexcept {
+  if (!current_) {
+    return;
+  }
+  const auto found =
+      std::ranges::find(current_->threads, slots, [](const auto& each) { return each.get(); });
+  if (found == current_->threads.end() ||
+      (*found)->suspensions.fetch_sub(1, std::memory_order_relaxed) != 1) {
+    return;
+  }
+  for (SlotHandle* const handle : (*found)->handles) {
+    if (is_suspended(*handle)) {
+      resume_scope(*handle, slot_flag::kSuspended, wake);
     }
   }
 }
@@ -404,7 +486,7 @@ void OwnPage::put_off(LineSent why) noexcept {
 
 void OwnPage::try_again() noexcept {
   is_pending_.store(false, std::memory_order_seq_cst);  // before the line: see wake()
-  if (is_announced_ && !has_open_scope()) {
+  if (is_announced_ && !has_anything_watched()) {
     return;
   }
   const LineSent sent = tell_server();
@@ -419,10 +501,11 @@ void OwnPage::try_again() noexcept {
   put_off(sent);
 }
 
-bool OwnPage::has_open_scope() const noexcept {
+bool OwnPage::has_anything_watched() const noexcept {
   return std::ranges::any_of(current_->handles, [](const SlotHandle& handle) {
     // In one order with the store of is_pending_ before it.
-    return slot_word::is_open(read_deadline(*handle.slot));
+    const std::int64_t word = read_deadline(*handle.slot);
+    return slot_word::is_open(word) || word == slot_word::kIdleWatch;
   });
 }
 

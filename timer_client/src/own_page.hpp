@@ -41,8 +41,16 @@ class OwnPage {
   // A slot for this thread to open a scope in: bound to `key`, and safe from being taken away until
   // the thread no longer is_entering. Null: see `why`. May throw std::bad_alloc.
   SlotHandle* claim(ScopeKey key, Refusal& why);
-  // Ends all scopes that `client` opened and has to release.
+  // Ends all scopes that `client` opened and has to release, and its idle timeout.
   void release_those_of(std::uint64_t client) noexcept;
+  // From now on this process expires when it has been in no scope for `timeout` since its last one.
+  // False: see `why`. `wake`: wake() is to be called, without the lock; likewise for these that
+  // follow. A child has none.
+  bool watch_idleness(Duration timeout, std::uint64_t client, Refusal& why, bool& wake);
+  // Time stands still for the scopes that this thread has open or opens, until as many calls of
+  // end_suspension() with what it gave. Null: there is no page. May throw std::bad_alloc.
+  ThreadSlots* suspend_thread(bool& wake);
+  void end_suspension(const ThreadSlots* slots, bool& wake) noexcept;
   void become_child() noexcept;
 
   // A wake line that could not be written waits for the Keeper's thread.
@@ -60,6 +68,10 @@ class OwnPage {
   SlotStatistics* own_statistics(const SlotHandle& handle, bool has_lock) noexcept;
 
   [[nodiscard]] const Board& board() const { return board_.board(); }
+  // Whether somebody wants to know when scopes are released.
+  [[nodiscard]] bool notes_releases() const {
+    return notes_releases_.load(std::memory_order_relaxed);
+  }
   // A pid that this process writes in a line would name another process there.
   [[nodiscard]] bool server_has_other_pids() const;
   [[nodiscard]] BoardView::Identity identity() const { return board_.identity(); }
@@ -91,7 +103,7 @@ class OwnPage {
   void announce() noexcept;
   LineSent tell_server() noexcept;
   void put_off(LineSent why) noexcept;
-  [[nodiscard]] bool has_open_scope() const noexcept;
+  [[nodiscard]] bool has_anything_watched() const noexcept;
 
   const BoardView board_;
   const std::string pages_folder_;
@@ -104,6 +116,7 @@ class OwnPage {
   // The server's incarnation under which nobody read the pipe; see wake().
   std::atomic<std::uint64_t> dead_incarnation_{~std::uint64_t{0}};
   std::atomic<bool> is_pending_{false};
+  std::atomic<bool> notes_releases_{false};
   bool is_announced_ = false;
   Duration pause_{};
   Instant next_try_;

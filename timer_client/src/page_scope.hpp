@@ -11,19 +11,11 @@
 #include "common/wake_protocol.hpp"
 #include "timer_client/src/fork_watch.hpp"
 #include "timer_client/src/own_page.hpp"
+#include "timer_client/src/page_pause.hpp"
 #include "timer_client/src/page_statistics.hpp"
 #include "timer_client/src/thread_slots.hpp"
 
 namespace filetimer {
-
-// What a scope is opened with, checked and in the page's units.
-struct PageTerms {
-  std::int64_t timeout = 0;  // ns; max: none
-  std::uint32_t grace_ms = kServersGrace;
-  std::uint32_t soft_ms = 0;
-  std::uint16_t signal = 0;
-  std::uint64_t client = 0;  // that releases it when it goes; 0: a TimerScope does
-};
 
 // As Instant::now(), without a call to another file.
 inline std::int64_t monotonic_ns() {
@@ -66,14 +58,14 @@ inline std::int64_t deadline_word(const Board& board, std::int64_t now, std::int
   return handle;
 }
 
-// Opens a scope in a slot that this thread has claimed. True: call OwnPage::wake().
-[[gnu::always_inline]] inline bool open_scope(SlotHandle& handle, const PageTerms& terms) {
+// Opens a scope under that deadline in a slot that this thread has claimed. True: call
+// OwnPage::wake().
+[[gnu::always_inline]] inline bool open_scope_until(SlotHandle& handle, const PageTerms& terms,
+                                                    std::int64_t now, std::int64_t word) {
   constexpr auto kRelaxed = std::memory_order_relaxed;
   ThreadSlots& slots = *t_slots;  // the handle's owner, as it was claimed just now
   Slot& slot = *handle.slot;
   const Board& board = handle.page->board();
-  const std::int64_t now = monotonic_ns();
-  const std::int64_t word = deadline_word(board, now, terms.timeout);
   handle.client.store(terms.client, kRelaxed);
   begin_writing_slot();
   slot.acquired.store(now, kRelaxed);
@@ -90,7 +82,16 @@ inline std::int64_t deadline_word(const Board& board, std::int64_t now, std::int
   return must_wake(board, slot, word);
 }
 
-// As release_scope(), of a scope that is counted or that is released too late.
+[[gnu::always_inline]] inline bool open_scope(SlotHandle& handle, const PageTerms& terms) {
+  if (t_slots->suspensions.load(std::memory_order_relaxed) != 0) [[unlikely]] {
+    return open_suspended(handle, terms);
+  }
+  const std::int64_t now = monotonic_ns();
+  return open_scope_until(handle, terms, now,
+                          deadline_word(handle.page->board(), now, terms.timeout));
+}
+
+// As release_scope(), of a scope that is counted, whose release is noted, or that is too late.
 bool release_counted(SlotHandle& handle, bool has_lock) noexcept;
 
 // Ends the scope that is open in `handle`, which is its `generation`th. False: the verdict came
@@ -100,7 +101,8 @@ bool release_counted(SlotHandle& handle, bool has_lock) noexcept;
   // Before the slot is free: from then on it may be the next scope's, with the next number.
   handle.generation.store(generation + 1, std::memory_order_relaxed);
   const std::int64_t word = handle.slot->deadline.load(std::memory_order_relaxed);
-  if (handle.statistics == nullptr && slot_word::is_open(word) && try_release(*handle.slot, word)) {
+  if (handle.statistics == nullptr && !handle.page->notes_releases() && slot_word::is_open(word) &&
+      try_release(*handle.slot, word)) {
     return true;
   }
   return release_counted(handle, has_lock);
@@ -115,7 +117,10 @@ inline TimerTimes times_of(const SlotHandle& handle) {
   const std::int64_t now = monotonic_ns();
   TimerTimes times;
   times.elapsed = Duration{now - slot.acquired.load(kRelaxed)};
-  if (slot_word::is_open(word)) {
+  if (slot_word::is_paused(word)) {
+    times.remaining = Duration{slot.left.load(kRelaxed)};
+    times.is_paused = true;
+  } else if (slot_word::is_open(word)) {
     times.remaining = word >= slot_word::kNoDeadline ? kNoDeadline : Duration{word - now};
   } else {
     // The server has judged it: the word is the server's, the terms are what they were.
@@ -133,19 +138,28 @@ inline bool renew_scope(SlotHandle& handle, std::uint64_t generation, std::int64
   constexpr auto kRelaxed = std::memory_order_relaxed;
   Slot& slot = *handle.slot;
   const Board& board = handle.page->board();
-  const std::int64_t old_word = slot.deadline.load(kRelaxed);
-  if (slot_word::is_open(old_word)) {
+  constexpr std::uint16_t kWasPaused =
+      slot_flag::kPausedByCaller | slot_flag::kSuspended | slot_flag::kResumed;
+  for (;;) {
+    const std::int64_t old_word = slot.deadline.load(kRelaxed);
+    if (!slot_word::is_open(old_word)) {
+      release_scope(handle, generation, has_lock);
+      return false;
+    }
+    if ((slot.flags.load(kRelaxed) & kWasPaused) != 0 && renew_after_pause(handle, timeout, wake))
+        [[unlikely]] {
+      return true;
+    }
     const std::int64_t now = monotonic_ns();
     const std::int64_t word = deadline_word(board, now, timeout);
     slot.started.store(now, kRelaxed);
     slot.timeout.store(timeout, kRelaxed);
-    if (try_renew(slot, old_word, word)) {
+    if (try_renew(slot, old_word, word)) [[likely]] {
       wake = must_wake(board, slot, word);
       return true;
     }
+    // Another thread has paused it or let it go on; or the verdict came first.
   }
-  release_scope(handle, generation, has_lock);
-  return false;
 }
 
 }  // namespace filetimer

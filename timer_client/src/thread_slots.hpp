@@ -80,6 +80,8 @@ class alignas(64) ThreadSlots {
   const pid_t tid;
   std::atomic<bool> is_entering{false};  // written by the thread alone
   std::atomic<bool> is_wanted{false};    // written with the Keeper's lock alone
+  // Unlimited regions that the thread is in. Written with the lock, read by the thread.
+  std::atomic<unsigned> suspensions{0};
 
   // With the Keeper's lock.
   std::vector<SlotHandle*> handles;

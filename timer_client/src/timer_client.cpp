@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <filetimer/timer_client.hpp>
 #include <thread>
+#include <unordered_set>
 
 #include "common/duration_text.hpp"
 #include "common/limits.hpp"
@@ -63,6 +64,9 @@ void check_options(const ScopeOptions& options, Duration after) {
   }
   if (!is_warn_after(options.warn_after, after)) {
     throw InvalidArgument(why_no_warn_after(*options.warn_after, after));
+  }
+  if (options.first_timeout) {
+    check_timeout("the first timeout", *options.first_timeout);
   }
   if (options.pid < 0) {
     throw InvalidArgument(
@@ -250,6 +254,41 @@ struct TimerClient::State {
     return released == Outbox::Released::kInTime;
   }
 
+  // `state`: null for a timer on the page that its scope has. Wants the lock not to be held.
+  static bool set_paused(State* state, TimerId timer, bool is_paused) {
+    bool wake = false;
+    bool is_open = false;
+    {
+      const auto held = Keeper::instance().lock();
+      if (timer.slot_ != nullptr) {
+        const auto change = is_paused ? pause_scope : resume_scope;
+        is_open = is_open_here(*timer.slot_, timer.number_, timer.fork_count_) &&
+                  change(*timer.slot_, slot_flag::kPausedByCaller, wake);
+      } else if (state != nullptr && is_ours(timer)) {
+        const auto change = is_paused ? &Outbox::pause : &Outbox::resume;
+        is_open = (state->outbox.*change)(timer.number_, Outbox::Pauser::kCaller, Instant::now());
+        Keeper::instance().deliver(state->outbox);
+      }
+    }
+    if (wake) {
+      timer.slot_->page->wake();
+    }
+    return is_open;
+  }
+
+  // The timeout of a scope that is about to be opened.
+  [[nodiscard]] Duration timeout_for(std::string_view shown, Duration after,
+                                     const ScopeOptions& options) {
+    if (!options.first_timeout) {
+      return after;
+    }
+    if (begun_in != Keeper::instance().fork_count()) {
+      begun.clear();
+      begun_in = Keeper::instance().fork_count();
+    }
+    return begun.emplace(shown).second ? *options.first_timeout : after;
+  }
+
   [[nodiscard]] std::optional<TimerTimes> times(TimerId timer) const {
     if (timer.slot_ != nullptr) {
       return is_open_here(*timer.slot_, timer.number_, timer.fork_count_)
@@ -261,8 +300,9 @@ struct TimerClient::State {
       return std::nullopt;
     }
     const Instant now = Instant::now();
-    return TimerTimes{now - times->acquired,
-                      times->deadline.is_never() ? kNoDeadline : times->deadline - now};
+    const Duration remaining = times->deadline.is_never() ? kNoDeadline : times->deadline - now;
+    return TimerTimes{now - times->acquired, times->left.value_or(remaining),
+                      times->left.has_value()};
   }
 
   // Before the scope is opened: the processor lets nothing be read while it sets the deadline.
@@ -288,6 +328,9 @@ struct TimerClient::State {
   OwnPage* page = nullptr;     // null: all goes over the pipe
   bool has_statistics = false;
   TimerId job;
+  // Names of which a scope with a first timeout was opened, and in which process.
+  std::unordered_set<std::string> begun;
+  unsigned begun_in = 0;
   const Asker asker;
   std::shared_ptr<ShutdownWatch> shutdown_watch;  // with the lock; null: nobody asked for it
 };
@@ -295,6 +338,12 @@ struct TimerClient::State {
 TimerClient::TimerClient(std::shared_ptr<State> state) : state_(std::move(state)) {}
 
 TimerClient TimerClient::connect(ConnectOptions options) {
+  if (options.idle_timeout != Duration::zero() &&
+      (options.idle_timeout == kNoDeadline || !is_timeout(options.idle_timeout))) {
+    throw InvalidArgument(
+        fmt::format("the idle timeout is {}: expected 0 for none, or more and at most {}",
+                    duration_text(options.idle_timeout), duration_text(kMaxTimeout)));
+  }
   if (options.timeout < Duration::zero()) {
     throw InvalidArgument(fmt::format("the timeout of connect() is {}: expected 0 or more",
                                       duration_text(options.timeout)));
@@ -333,12 +382,39 @@ TimerClient TimerClient::connect(ConnectOptions options) {
       page = nullptr;
     }
   }
-  const auto held = Keeper::instance().lock();
-  auto state = std::make_shared<State>(std::move(transport), std::move(asker));
-  state->outbox.set_watched(is_there);
-  state->page = page;
-  state->has_statistics = options.statistics;
-  return TimerClient(std::move(state));
+  std::shared_ptr<State> state;
+  {
+    const auto held = Keeper::instance().lock();
+    state = std::make_shared<State>(std::move(transport), std::move(asker));
+    state->outbox.set_watched(is_there);
+    state->page = page;
+    state->has_statistics = options.statistics;
+  }
+  TimerClient client(std::move(state));
+  if (options.idle_timeout != Duration::zero()) {
+    client.set_idle_timeout(options.idle_timeout, must_be_there);
+  }
+  return client;
+}
+
+void TimerClient::set_idle_timeout(std::chrono::nanoseconds timeout, bool must_be_there) {
+  bool wake = false;
+  {
+    const auto held = Keeper::instance().lock();
+    OwnPage::Refusal why{};
+    if (state_->page == nullptr) {
+      TimerRequest request;
+      request.pid = ::getpid();
+      request.scope = kIdleScopeName;
+      request.timeout = timeout;
+      state_->outbox.watch_idleness(Keeper::instance().next_number(), std::move(request));
+    } else if (!state_->page->watch_idleness(timeout, state_->number, why, wake) && must_be_there) {
+      throw TimerError("there is no room on this process's page for its idle timeout");
+    }
+  }
+  if (wake) {
+    state_->page->wake();
+  }
 }
 
 TimerClient::TimerClient(TimerClient&&) noexcept = default;
@@ -374,7 +450,7 @@ TimerId TimerClient::acquire(std::string_view name, std::chrono::nanoseconds aft
   TimerId timer;
   {
     const auto held = Keeper::instance().lock();
-    timer = state_->acquire(name, after, options, wake);
+    timer = state_->acquire(name, state_->timeout_for(name, after, options), options, wake);
   }
   if (wake) {
     state_->page->wake();
@@ -396,6 +472,18 @@ bool TimerClient::renew(TimerId timer, std::chrono::nanoseconds after) {
   return renewed;
 }
 
+bool TimerClient::pause(TimerId timer) {
+  return State::set_paused(state_.get(), timer, true);
+}
+
+bool TimerClient::resume(TimerId timer) {
+  return State::set_paused(state_.get(), timer, false);
+}
+
+UnlimitedRegion TimerClient::unlimited(std::string_view name, const char* file, int line) {
+  return {state_, expires(kNoDeadline, name, kDefaultScopeOptions, file, line)};
+}
+
 bool TimerClient::release(TimerId timer) noexcept {
   const auto held = Keeper::instance().lock();
   return state_->release(timer);
@@ -407,7 +495,8 @@ TimerScope TimerClient::expires(std::chrono::nanoseconds after, std::string_view
   const auto key = name.empty() ? ScopeKey::of_line(file, line, state.has_statistics)
                                 : ScopeKey::of_name(name, state.has_statistics);
   if (is_timeout(after) && is_signal(options.signal) && is_grace(options.grace) &&
-      !options.warn_after && state.uses_page(options) && !state.is_page_closed()) [[likely]] {
+      !options.warn_after && !options.first_timeout && state.uses_page(options) &&
+      !state.is_page_closed()) [[likely]] {
     if (SlotHandle* const handle = state.claim(key, false)) [[likely]] {
       return State::expires(*handle, plain_terms_of(after, options, 0));
     }
@@ -423,7 +512,11 @@ TimerScope TimerClient::expires_otherwise(std::chrono::nanoseconds after, const 
   if (state_->uses_page(options) && state_->is_page_closed()) {
     return TimerScope(TimerId{});
   }
-  if (options.warn_after && state_->uses_page(options)) {
+  if (options.first_timeout) {
+    const auto held = Keeper::instance().lock();
+    after = state_->timeout_for(shown_name(key), after, options);
+  }
+  if ((options.warn_after || options.first_timeout) && state_->uses_page(options)) {
     if (SlotHandle* const handle = state_->claim(key, false)) {
       return State::expires(*handle, terms_of(after, options, 0));
     }
@@ -461,11 +554,12 @@ void TimerClient::start() {
 }
 
 TimerHeartbeat TimerClient::heartbeat(std::chrono::nanoseconds timeout, std::string_view name,
-                                      const HeartbeatOptions& options, const char* file, int line) {
+                                      const ScopeOptions& options, const char* file, int line) {
   check_timeout("the timeout", timeout);
-  const Duration first = options.first_timeout.value_or(timeout);
-  check_timeout("the first timeout", first);
-  return {expires(first, name, options.scope, file, line), timeout};
+  check_options(options, timeout);
+  ScopeOptions of_scope = options;
+  of_scope.first_timeout.reset();  // of every heartbeat, not of the first of its name
+  return {expires(options.first_timeout.value_or(timeout), name, of_scope, file, line), timeout};
 }
 
 std::optional<TimerTimes> TimerClient::times(TimerId timer) const {
@@ -611,6 +705,51 @@ bool TimerScope::renew(std::chrono::nanoseconds after) {
   }
   const auto held = Keeper::instance().lock();
   return state_->renew(timer_, after, wake);
+}
+
+bool TimerScope::pause() {
+  return TimerClient::State::set_paused(state_.get(), timer_, true);
+}
+
+bool TimerScope::resume() {
+  return TimerClient::State::set_paused(state_.get(), timer_, false);
+}
+
+UnlimitedRegion::UnlimitedRegion(std::shared_ptr<TimerClient::State> state, TimerScope marker)
+    : state_(std::move(state)),
+      marker_(std::move(marker)),
+      tid_(::gettid()),
+      fork_count_(fork_watch::count()) {
+  bool wake = false;
+  {
+    const auto held = Keeper::instance().lock();
+    if (state_->page != nullptr) {
+      slots_ = state_->page->suspend_thread(wake);
+    }
+    state_->outbox.suspend_thread(tid_, Instant::now());
+    Keeper::instance().deliver(state_->outbox);
+  }
+  if (wake) {
+    state_->page->wake();
+  }
+}
+
+UnlimitedRegion::~UnlimitedRegion() {
+  if (fork_count_ != fork_watch::count()) {
+    return;  // its parent's
+  }
+  bool wake = false;
+  {
+    const auto held = Keeper::instance().lock();
+    if (slots_ != nullptr) {
+      state_->page->end_suspension(slots_, wake);
+    }
+    state_->outbox.end_suspension(tid_, Instant::now());
+    Keeper::instance().deliver(state_->outbox);
+  }
+  if (wake) {
+    state_->page->wake();
+  }
 }
 
 std::optional<TimerTimes> TimerScope::times() const {

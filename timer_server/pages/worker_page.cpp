@@ -106,7 +106,8 @@ void WorkerPage::close_descriptor() {
   fd_.reset();
 }
 
-Instant WorkerPage::scan(Instant now, Duration max_timeout, std::vector<Due>& due, SoftDue& soft) {
+Instant WorkerPage::scan(Instant now, Duration max_timeout, std::vector<Due>& due, SoftDue& soft,
+                         Activity& activity) {
   Instant next = Instant::never();
   const std::size_t known = due.size();
   if (!postponed_.empty()) {
@@ -118,8 +119,10 @@ Instant WorkerPage::scan(Instant now, Duration max_timeout, std::vector<Due>& du
   }
   const bool is_whole = for_each_slot([&](std::size_t index, const Slot& slot, std::int64_t word) {
     if (!slot_word::is_open(word)) {
+      note_activity(index, slot, word, activity);
       return;
     }
+    activity.is_inside = true;
     const Instant deadline = deadline_of(index, slot, word, max_timeout);
     if (deadline <= now) {
       due.push_back({index, word, deadline});
@@ -129,7 +132,7 @@ Instant WorkerPage::scan(Instant now, Duration max_timeout, std::vector<Due>& du
     if ((slot.soft_ms.load(std::memory_order_relaxed) | soft.warn_at) == 0) {
       return;
     }
-    const Instant warn = soft_time_of(slot, deadline, soft.warn_at);
+    const Instant warn = soft_time_of(slot, word, deadline, soft.warn_at);
     if (warn > now) {
       next = std::min(next, warn);
     } else if (!is_warned(index, word) && still_says(slot, word)) {
@@ -144,6 +147,35 @@ Instant WorkerPage::scan(Instant now, Duration max_timeout, std::vector<Due>& du
     return Instant::never();
   }
   return next;
+}
+
+void WorkerPage::note_activity(std::size_t index, const Slot& slot, std::int64_t word,
+                               Activity& activity) {
+  constexpr auto kRelaxed = std::memory_order_relaxed;
+  if (word == slot_word::kIdleWatch) {
+    const std::int64_t timeout = slot.timeout.load(kRelaxed);
+    if (timeout > 0 && timeout <= kMaxTimeout.count()) {
+      activity.watches.push_back({this, index, Duration{timeout}});
+    }
+  } else if (word == slot_word::kFree || word == slot_word::kReleasedLate) {
+    // Relaxed: written before the word that was read. What is not in the past is no such time.
+    const Instant left{slot.left.load(kRelaxed)};
+    if (left > activity.last_left && left <= Instant::now()) {
+      activity.last_left = left;
+    }
+  } else {
+    activity.is_inside = activity.is_inside || !is_idle_watch(slot);
+  }
+}
+
+std::optional<Instant> WorkerPage::idle_due(const Activity::IdleWatch& watch, Instant last_left) {
+  const auto judged = judged_idle_.find(watch.slot);
+  if (judged != judged_idle_.end() && last_left <= judged->second) {
+    return std::nullopt;
+  }
+  const Instant due = last_left + watch.timeout;
+  const Postponed* const given = postponed(watch.slot, slot_word::kIdleWatch);
+  return given != nullptr ? std::max(given->until, due) : due;
 }
 
 const WorkerPage::Postponed* WorkerPage::postponed(std::size_t slot, std::int64_t word) const {
@@ -168,14 +200,21 @@ void WorkerPage::postpone(std::size_t slot, std::int64_t word, Instant until) {
 void WorkerPage::postpone_all(Duration max_timeout,
                               const std::function<Extension(const OpenSlot&)>& longer) {
   for_each_slot([&](std::size_t index, const Slot& slot, std::int64_t word) {
-    if (!slot_word::is_open(word)) {
+    const bool is_idle = word == slot_word::kIdleWatch;
+    if (!slot_word::is_open(word) && !is_idle) {
       return;
     }
     const Postponed* const before = postponed(index, word);
     const std::int64_t asked = slot.timeout.load(std::memory_order_relaxed);
-    const OpenSlot open{deadline_of(index, slot, word, max_timeout),
-                        std::min(asked < 0 ? kForever : Duration{asked}, max_timeout),
-                        before != nullptr && before->is_extended};
+    const bool is_endless = asked < 0 || slot_word::is_paused(word);
+    OpenSlot open{{},
+                  std::min(is_endless ? kForever : Duration{asked}, max_timeout),
+                  before != nullptr && before->is_extended};
+    if (!is_idle) {
+      open.deadline = deadline_of(index, slot, word, max_timeout);
+    } else if (before != nullptr) {
+      open.deadline = before->until;  // else at most now, since that is when it is reckoned
+    }
     const Extension given = longer(open);
     if (given.deadline != open.deadline || given.is_extended != open.is_extended) {
       postponed_[index] = {word, given.deadline, given.is_extended};
@@ -205,6 +244,15 @@ bool WorkerPage::try_expire(std::size_t slot, std::int64_t word) {
   return won && is_whole_;
 }
 
+bool WorkerPage::try_expire_idle(std::size_t slot, Instant deadline) {
+  bool won = false;
+  guarded([&] { won = filetimer::try_expire_idle(layout_.slot(slot), deadline.ns); });
+  if (won) {
+    judged_idle_[slot] = deadline;
+  }
+  return won && is_whole_;
+}
+
 std::optional<SlotReading> WorkerPage::read(std::size_t slot, std::int64_t word) {
   std::optional<SlotReading> reading;
   guarded([&] { reading = read_slot(layout_, slot, word); });
@@ -223,9 +271,22 @@ void WorkerPage::let_go_of_names() {
 
 bool WorkerPage::was_released_late(std::size_t slot, std::int64_t word) {
   std::int64_t now = 0;
-  guarded([&] { now = read_deadline(layout_.slot(slot)); });
-  // Any other word than the verdict's own is the worker's doing.
-  return is_whole_ && now != slot_word::expired(word);
+  Activity since;
+  guarded([&] {
+    now = read_deadline(layout_.slot(slot));
+    if (is_idle_watch(layout_.slot(slot))) {
+      const std::size_t count = slots_in_use(layout_);
+      for (std::size_t i = 0; i < count; ++i) {
+        const std::int64_t other = read_deadline(layout_.slot(i));
+        since.is_inside = since.is_inside || slot_word::is_open(other);
+        note_activity(i, layout_.slot(i), other, since);
+      }
+    }
+  });
+  // Any other word than the verdict's own is the worker's doing. Who was idle and has opened a
+  // scope since, or has left one, has come back.
+  return is_whole_ &&
+         (now != slot_word::expired(word) || since.is_inside || since.last_left > Instant{word});
 }
 
 void WorkerPage::finish(std::size_t slot, std::int64_t word) {

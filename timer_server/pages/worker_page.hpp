@@ -53,7 +53,24 @@ class WorkerPage {
     std::uint32_t warn_at = 0;  // --warn-at as the board has it; 0: none
     std::vector<Due> slots;     // with their soft deadlines
   };
-  Instant scan(Instant now, Duration max_timeout, std::vector<Due>& due, SoftDue& soft);
+  // Whether the worker is in a scope, and what watches whether it is in none.
+  struct Activity {
+    bool is_inside = false;
+    Instant last_left;  // when a scope was released last, as far as the page says
+    struct IdleWatch {
+      WorkerPage* page = nullptr;
+      std::size_t slot = 0;
+      Duration timeout{};
+    };
+    std::vector<IdleWatch> watches;
+  };
+  Instant scan(Instant now, Duration max_timeout, std::vector<Due>& due, SoftDue& soft,
+               Activity& activity);
+  // When that idle timeout is due, with what it was given beyond (postpone()), if scopes were left
+  // last at `last_left`. Nothing when it was judged since.
+  std::optional<Instant> idle_due(const Activity::IdleWatch& watch, Instant last_left);
+  // The worker is in a scope: what the watch was given is over.
+  void note_inside(const Activity::IdleWatch& watch) { postponed_.erase(watch.slot); }
   // A server before this one has warned about the open scopes of which `was_warned` says so.
   void recall_warnings(const std::function<bool(const SlotReading&)>& was_warned);
   // The deadline of an open slot is `until` for as long as the slot says `word`. In the server's
@@ -72,6 +89,7 @@ class WorkerPage {
   void postpone_all(Duration max_timeout, const std::function<Extension(const OpenSlot&)>& longer);
   // The verdict. False: a release or a renewal came first.
   bool try_expire(std::size_t slot, std::int64_t word);
+  bool try_expire_idle(std::size_t slot, Instant deadline);
   // The slot under that word: as open, or as judged.
   std::optional<SlotReading> read(std::size_t slot, std::int64_t word);
   // Open under just that word.
@@ -124,6 +142,7 @@ class WorkerPage {
   void guarded(Work&& work);
   template <class Visit>
   bool for_each_slot(Visit&& visit);
+  void note_activity(std::size_t index, const Slot& slot, std::int64_t word, Activity& activity);
   [[nodiscard]] const Postponed* postponed(std::size_t slot, std::int64_t word) const;
   [[nodiscard]] Instant deadline_of(std::size_t index, const Slot& slot, std::int64_t word,
                                     Duration max_timeout) const;
@@ -145,6 +164,7 @@ class WorkerPage {
   void note_warned(std::size_t slot, std::int64_t word);
 
   std::unordered_map<std::size_t, Postponed> postponed_;  // by slot; void under another word
+  std::unordered_map<std::size_t, Instant> judged_idle_;  // by slot: the last deadline
   std::vector<std::int64_t> warned_;  // by slot: the word under which it was warned about
   std::vector<std::int64_t> told_;    // acquired times of slots that take_thread_ended() has given
 };

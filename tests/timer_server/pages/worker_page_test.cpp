@@ -35,6 +35,12 @@ struct Stage {
   std::unique_ptr<WorkerPage> page;
 };
 
+Instant scan(WorkerPage& page, Instant now, Duration max_timeout, std::vector<WorkerPage::Due>& due,
+             WorkerPage::SoftDue& soft) {
+  WorkerPage::Activity activity;
+  return page.scan(now, max_timeout, due, soft, activity);
+}
+
 TestPage with_scopes(std::initializer_list<std::int64_t> words) {
   TestPage page;
   std::size_t index = 0;
@@ -51,22 +57,22 @@ TEST_CASE("A scan finds what is due, and when to scan again") {
                                  slot_word::expired(900), slot_word::kJudged}));
   std::vector<WorkerPage::Due> due;
   WorkerPage::SoftDue soft;
-  CHECK(stage.page->scan({999}, kForever, due, soft) == Instant{1000});
+  CHECK(scan(*stage.page, {999}, kForever, due, soft) == Instant{1000});
   CHECK(due.empty());
-  CHECK(stage.page->scan({3000}, kForever, due, soft) == Instant{5000});
+  CHECK(scan(*stage.page, {3000}, kForever, due, soft) == Instant{5000});
   REQUIRE(due.size() == 2);
   CHECK(due[0].slot == 2);
   CHECK(due[1].word == 3000);
   due.clear();
-  CHECK(stage.page->scan({5000}, kForever, due, soft).is_never());
+  CHECK(scan(*stage.page, {5000}, kForever, due, soft).is_never());
 }
 
 TEST_CASE("--max-timeout makes a scope due earlier than its page says") {
   const Stage stage(with_scopes({slot_word::kNoDeadline, 1'000'000}));  // started at 1,000
   std::vector<WorkerPage::Due> due;
   WorkerPage::SoftDue soft;
-  CHECK(stage.page->scan({1100}, 200ns, due, soft) == Instant{1200});
-  CHECK(stage.page->scan({1200}, 200ns, due, soft).is_never());
+  CHECK(scan(*stage.page, {1100}, 200ns, due, soft) == Instant{1200});
+  CHECK(scan(*stage.page, {1200}, 200ns, due, soft).is_never());
   CHECK(due.size() == 2);
 }
 
@@ -79,27 +85,27 @@ TEST_CASE("A scan finds what is to be warned about, once, and wakes for it in ti
   const Stage stage(content);
   std::vector<WorkerPage::Due> due;
   WorkerPage::SoftDue soft{.warn_at = 1U << 31, .slots = {}};
-  CHECK(stage.page->scan({4'999}, kForever, due, soft) == Instant{5'000});
+  CHECK(scan(*stage.page, {4'999}, kForever, due, soft) == Instant{5'000});
   CHECK(soft.slots.empty());
-  CHECK(stage.page->scan({5'000}, kForever, due, soft) == Instant{9'000});
+  CHECK(scan(*stage.page, {5'000}, kForever, due, soft) == Instant{9'000});
   REQUIRE(soft.slots.size() == 1);
   CHECK(soft.slots[0].slot == 0);
   CHECK(soft.slots[0].word == 9'000);
   CHECK(soft.slots[0].deadline == Instant{5'000});
   soft.slots.clear();
-  CHECK(stage.page->scan({8'999}, kForever, due, soft) == Instant{9'000});
+  CHECK(scan(*stage.page, {8'999}, kForever, due, soft) == Instant{9'000});
   CHECK(soft.slots.empty());
   CHECK(due.empty());
   CHECK(stage.page->is_open(0, 9'000));
   CHECK_FALSE(stage.page->is_open(0, 9'001));
   CHECK(try_release(stage.slot(0), 9'000));
   CHECK_FALSE(stage.page->is_open(0, 9'000));
-  CHECK(stage.page->scan({9'000}, kForever, due, soft) == Instant{1'001'000});
-  CHECK(stage.page->scan({1'001'000}, kForever, due, soft) == Instant{2'001'000});
+  CHECK(scan(*stage.page, {9'000}, kForever, due, soft) == Instant{1'001'000});
+  CHECK(scan(*stage.page, {1'001'000}, kForever, due, soft) == Instant{2'001'000});
   REQUIRE(soft.slots.size() == 1);
   CHECK(soft.slots[0].slot == 2);
   soft.slots.clear();
-  CHECK(stage.page->scan({10'000'000}, kForever, due, soft) == Instant{20'000'000});
+  CHECK(scan(*stage.page, {10'000'000}, kForever, due, soft) == Instant{20'000'000});
   REQUIRE(soft.slots.size() == 1);
   CHECK(soft.slots[0].slot == 1);
   CHECK(due.empty());
@@ -109,19 +115,19 @@ TEST_CASE("A renewal and the slot's next scope are warned about again") {
   const Stage stage(with_scopes({10'000}));  // started at 1,000
   std::vector<WorkerPage::Due> due;
   WorkerPage::SoftDue soft{.warn_at = 1U << 31, .slots = {}};
-  stage.page->scan({6'000}, kForever, due, soft);
+  scan(*stage.page, {6'000}, kForever, due, soft);
   REQUIRE(soft.slots.size() == 1);
   stage.slot(0).started = 7'000;
   CHECK(try_renew(stage.slot(0), 10'000, 11'000));
-  CHECK(stage.page->scan({8'999}, kForever, due, soft) == Instant{9'000});
+  CHECK(scan(*stage.page, {8'999}, kForever, due, soft) == Instant{9'000});
   CHECK(soft.slots.size() == 1);
-  stage.page->scan({9'000}, kForever, due, soft);
+  scan(*stage.page, {9'000}, kForever, due, soft);
   REQUIRE(soft.slots.size() == 2);
   CHECK(soft.slots[1].word == 11'000);
   CHECK(try_release(stage.slot(0), 11'000));
   stage.slot(0).started = 9'000;
   set_deadline(stage.slot(0), 11'001);
-  stage.page->scan({10'500}, kForever, due, soft);
+  scan(*stage.page, {10'500}, kForever, due, soft);
   CHECK(soft.slots.size() == 3);
   CHECK(due.empty());
 }
@@ -130,7 +136,7 @@ TEST_CASE("What is behind its deadline as well has expired and is not warned abo
   const Stage stage(with_scopes({2'000}));
   std::vector<WorkerPage::Due> due;
   WorkerPage::SoftDue soft{.warn_at = 1U << 31, .slots = {}};
-  stage.page->scan({2'000}, kForever, due, soft);
+  scan(*stage.page, {2'000}, kForever, due, soft);
   CHECK(due.size() == 1);
   CHECK(soft.slots.empty());
 }
@@ -139,8 +145,8 @@ TEST_CASE("--max-timeout brings the warning forward with the deadline") {
   const Stage stage(with_scopes({slot_word::kNoDeadline}));  // started at 1,000
   std::vector<WorkerPage::Due> due;
   WorkerPage::SoftDue soft{.warn_at = 1U << 31, .slots = {}};
-  CHECK(stage.page->scan({1'000}, 200ns, due, soft) == Instant{1'100});
-  CHECK(stage.page->scan({1'100}, 200ns, due, soft) == Instant{1'200});
+  CHECK(scan(*stage.page, {1'000}, 200ns, due, soft) == Instant{1'100});
+  CHECK(scan(*stage.page, {1'100}, 200ns, due, soft) == Instant{1'200});
   CHECK(soft.slots.size() == 1);
 }
 
@@ -150,7 +156,7 @@ TEST_CASE("What a server before this one has warned about is not found again") {
       [](const SlotReading& reading) { return reading.deadline == Instant{10'000}; });
   std::vector<WorkerPage::Due> due;
   WorkerPage::SoftDue soft{.warn_at = 1U << 31, .slots = {}};
-  stage.page->scan({9'000}, kForever, due, soft);
+  scan(*stage.page, {9'000}, kForever, due, soft);
   REQUIRE(soft.slots.size() == 1);
   CHECK(soft.slots[0].slot == 1);
 }
@@ -205,7 +211,7 @@ TEST_CASE("A page that is cut short reads as empty and is not whole, and the ser
   REQUIRE(::truncate(stage.path.c_str(), 0) == 0);
   std::vector<WorkerPage::Due> due;
   WorkerPage::SoftDue soft;
-  CHECK(stage.page->scan({5000}, kForever, due, soft).is_never());
+  CHECK(scan(*stage.page, {5000}, kForever, due, soft).is_never());
   CHECK(due.empty());
   CHECK(!stage.page->is_whole());
   CHECK(!stage.page->try_expire(0, 1000));
@@ -221,7 +227,7 @@ TEST_CASE("A page cut in its middle loses what is behind, and counts for nothing
   REQUIRE(::truncate(stage.path.c_str(), 8192) == 0);
   std::vector<WorkerPage::Due> due;
   WorkerPage::SoftDue soft;
-  stage.page->scan({5000}, kForever, due, soft);
+  scan(*stage.page, {5000}, kForever, due, soft);
   CHECK(due.empty());
   CHECK(!stage.page->is_whole());
 }
@@ -232,7 +238,7 @@ TEST_CASE("A number of slots beyond all bounds is bounded") {
   const Stage stage(content);
   std::vector<WorkerPage::Due> due;
   WorkerPage::SoftDue soft;
-  stage.page->scan({1000}, kForever, due, soft);
+  scan(*stage.page, {1000}, kForever, due, soft);
   CHECK(due.size() == 1);
 }
 
@@ -269,24 +275,24 @@ TEST_CASE("A deadline that was put off counts for as long as the slot says the s
   std::vector<WorkerPage::Due> due;
   WorkerPage::SoftDue soft;
   stage.page->postpone(0, 1000, {9000});
-  CHECK(stage.page->scan({1500}, kForever, due, soft) == Instant{2000});
+  CHECK(scan(*stage.page, {1500}, kForever, due, soft) == Instant{2000});
   CHECK(due.empty());
   stage.page->postpone(1, 2000, Instant::never());
-  CHECK(stage.page->scan({8999}, kForever, due, soft) == Instant{9000});
+  CHECK(scan(*stage.page, {8999}, kForever, due, soft) == Instant{9000});
   CHECK(due.empty());
-  CHECK(stage.page->scan({9000}, kForever, due, soft).is_never());
+  CHECK(scan(*stage.page, {9000}, kForever, due, soft).is_never());
   REQUIRE(due.size() == 1);
   CHECK(due[0].deadline == Instant{9000});
   CHECK(due[0].word == 1000);  // what the verdict is exchanged against
   // A renewal: its own deadline counts again.
   due.clear();
   REQUIRE(try_renew(stage.slot(0), 1000, 3000));
-  CHECK(stage.page->scan({3000}, kForever, due, soft).is_never());
+  CHECK(scan(*stage.page, {3000}, kForever, due, soft).is_never());
   CHECK(due.size() == 1);
   // And the old one is forgotten, though the same number should come back.
   due.clear();
   REQUIRE(try_renew(stage.slot(0), 3000, 1000));
-  CHECK(stage.page->scan({1000}, kForever, due, soft).is_never());
+  CHECK(scan(*stage.page, {1000}, kForever, due, soft).is_never());
   CHECK(due.size() == 1);
 }
 
@@ -309,10 +315,139 @@ TEST_CASE("Time is given to every open scope of a page, with what it was granted
                     {1500, 500}, {3000, 2000}, {3000, 2000}});
   std::vector<WorkerPage::Due> due;
   WorkerPage::SoftDue soft;
-  CHECK(stage.page->scan({1599}, Duration{2000}, due, soft) == Instant{1600});
+  CHECK(scan(*stage.page, {1599}, Duration{2000}, due, soft) == Instant{1600});
   CHECK(due.empty());
   stage.page->postpone_all(Duration{2000}, [&](const WorkerPage::OpenSlot& open) {
     CHECK(open.is_extended);
     return WorkerPage::Extension{open.deadline, open.is_extended};
   });
+}
+
+namespace {
+
+// A page with an idle timeout of 1,000 ns in slot 0.
+TestPage with_idle_watch() {
+  TestPage page;
+  page.open(0, {.name = "(idle)",
+                .timeout = 1'000,
+                .word = slot_word::kIdleWatch,
+                .flags = slot_flag::kIdle});
+  return page;
+}
+
+WorkerPage::Activity activity_of(WorkerPage& page) {
+  std::vector<WorkerPage::Due> due;
+  WorkerPage::SoftDue soft;
+  WorkerPage::Activity activity;
+  page.scan({1}, kForever, due, soft, activity);
+  CHECK(due.empty());
+  return activity;
+}
+
+}  // namespace
+
+TEST_CASE("A worker is idle since its latest release, wherever it was, and only in no scope") {
+  TestPage content = with_idle_watch();
+  content.open(1, {.word = 900'000});
+  content.open(2, {.word = slot_word::kFree});
+  content.open(3, {.word = slot_word::kFree});
+  content.open(4, {.word = slot_word::kFree});
+  const Stage stage(std::move(content));
+  CHECK(activity_of(*stage.page).is_inside);
+  stage.slot(1).deadline = slot_word::kJudged;  // the worker is in it still
+  CHECK(activity_of(*stage.page).is_inside);
+  stage.slot(1).deadline = slot_word::kPaused + 5;
+  CHECK(activity_of(*stage.page).is_inside);
+  stage.slot(1).deadline = slot_word::kFree;
+  CHECK_FALSE(activity_of(*stage.page).is_inside);
+  CHECK(activity_of(*stage.page).last_left == Instant{});
+  stage.slot(1).left = 4'000;
+  stage.slot(2).left = 6'000;
+  stage.slot(3).left = 5'000;
+  stage.slot(4).left = Instant::never().ns;  // of a pause, long ago; or the worker made it up
+  auto activity = activity_of(*stage.page);
+  CHECK(activity.last_left == Instant{6'000});
+  REQUIRE(activity.watches.size() == 1);
+  CHECK(activity.watches[0].timeout == Duration{1'000});
+  CHECK(stage.page->idle_due(activity.watches[0], activity.last_left) == Instant{7'000});
+  stage.slot(0).timeout = -1;
+  CHECK(activity_of(*stage.page).watches.empty());
+}
+
+TEST_CASE("An idle timeout is judged once a time, and goes on when its kill is over") {
+  TestPage content = with_idle_watch();
+  content.open(1, {.word = slot_word::kFree});
+  const Stage stage(std::move(content));
+  stage.slot(1).left = 6'000;
+  const auto watch = activity_of(*stage.page).watches.at(0);
+  REQUIRE(stage.page->try_expire_idle(0, {7'000}));
+  CHECK_FALSE(stage.page->try_expire_idle(0, {7'000}));
+  CHECK(stage.slot(0).deadline == slot_word::expired(7'000));
+  const auto reading = stage.page->read(0, slot_word::expired(7'000));
+  REQUIRE(reading);
+  CHECK(reading->acquired == Instant{6'000});
+  CHECK(reading->deadline == Instant{7'000});
+  CHECK(reading->asked == Duration{1'000});
+  CHECK_FALSE(stage.page->was_released_late(0, 7'000));
+  SUBCASE("spared, it is due again only after another scope") {
+    stage.page->finish(0, 7'000);
+    CHECK(stage.slot(0).deadline == slot_word::kIdleWatch);
+    CHECK(!stage.page->idle_due(watch, {6'000}));
+    CHECK(stage.page->idle_due(watch, {8'000}) == Instant{9'000});
+  }
+  SUBCASE("who opens a scope before the signal has come back") {
+    set_deadline(stage.slot(1), 900'000);
+    CHECK(stage.page->was_released_late(0, 7'000));
+  }
+  SUBCASE("so has who has left one since") {
+    stage.slot(1).left = 7'500;
+    CHECK(stage.page->was_released_late(0, 7'000));
+  }
+  SUBCASE("the verdict of a server that did not live to record it is void") {
+    stage.page->reopen(0, 7'000);
+    CHECK(stage.slot(0).deadline == slot_word::kIdleWatch);
+  }
+}
+
+TEST_CASE("An idle worker that was halted is given time, until it is in a scope") {
+  const Stage stage(with_idle_watch());
+  const auto watch = activity_of(*stage.page).watches.at(0);
+  stage.page->postpone_all(kForever, [](const WorkerPage::OpenSlot& open) {
+    CHECK(open.deadline == Instant{});
+    CHECK(open.timeout == Duration{1'000});
+    return WorkerPage::Extension{{50'000}, true};
+  });
+  CHECK(stage.page->idle_due(watch, {6'000}) == Instant{50'000});
+  CHECK(stage.page->idle_due(watch, {60'000}) == Instant{61'000});
+  stage.page->note_inside(watch);
+  CHECK(stage.page->idle_due(watch, {6'000}) == Instant{7'000});
+}
+
+TEST_CASE("A paused scope has no deadline to give time to, and is warned about by nobody") {
+  TestPage content;
+  content.open(0, {.timeout = 500, .word = slot_word::kPaused + 2'000, .soft_ms = 1});
+  const Stage stage(std::move(content));
+  stage.page->postpone_all(kForever, [](const WorkerPage::OpenSlot& open) {
+    CHECK(open.deadline.is_never());
+    CHECK(open.timeout == kForever);
+    return WorkerPage::Extension{open.deadline, false};
+  });
+  std::vector<WorkerPage::Due> due;
+  WorkerPage::SoftDue soft{.warn_at = 1U << 31, .slots = {}};
+  CHECK(scan(*stage.page, {1'000'000'000}, kForever, due, soft).is_never());
+  CHECK(due.empty());
+  CHECK(soft.slots.empty());
+  CHECK(scan(*stage.page, {2'999}, Duration{1'000}, due, soft) == Instant{3'000});
+  CHECK(scan(*stage.page, {3'000}, Duration{1'000}, due, soft).is_never());
+  CHECK(due.size() == 1);
+  // It goes on with 400 left at 10,000: what was due before that is not told again.
+  Slot& slot = stage.slot(0);
+  slot.deadline = 10'400;
+  slot.started = 9'900;
+  slot.left = 400;
+  slot.flags = slot_flag::kResumed;
+  slot.soft_ms = 0;
+  CHECK(soft_time_of(slot, 10'400, {10'400}, 1U << 31) == Instant{10'150});
+  slot.left = 200;
+  CHECK(soft_time_of(slot, 10'400, {10'400}, 1U << 31).is_never());
 }

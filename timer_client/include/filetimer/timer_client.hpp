@@ -72,6 +72,11 @@ struct ConnectOptions {
   // How long a question waits for the server's answer; see RpcTimeout. Not set:
   // $FILETIMER_RPC_TIMEOUT (as "500ms", "30s", "inf"), else 60 s.
   RpcTimeout rpc_timeout;
+  // Once this process has left its first scope it expires, too, when it has been in no scope at all
+  // for this long: then it hangs where nobody has wrapped a scope around. The record's scope is
+  // "(idle)". Over zero, at most about 31 years; zero: none. Until this client goes; a forked child
+  // has none. On the pipe only scopes of clients that use the pipe count.
+  std::chrono::nanoseconds idle_timeout{0};
   // A transport of your own; null: a page or the pipe, whatever the server has.
   std::unique_ptr<Transport> transport;
 };
@@ -84,6 +89,10 @@ struct ScopeOptions {
   // renewed, with what its process does then; nobody is signalled. Over zero, below the timeout and
   // at most 49 days; kept in whole milliseconds, rounded up. Not set: the server's --warn-at.
   std::optional<std::chrono::nanoseconds> warn_after{};
+  // In place of the timeout the first time, which start-up and compilation make longer: for the
+  // first scope of this name that the client opens, and for every heartbeat until its first beat.
+  // Limits as a timeout's.
+  std::optional<std::chrono::nanoseconds> first_timeout{};
   // The process that is watched; 0: this one. Another one must belong to the same user.
   pid_t pid = 0;
   // The scope is the whole life of that process: its end in time is as good as a release.
@@ -95,6 +104,7 @@ inline constexpr ScopeOptions kDefaultScopeOptions{};
 
 struct SlotHandle;  // these are the library's own
 struct ScopeKey;
+class ThreadSlots;
 
 // Names one open timer of a client. A default-made one names none: releasing it does nothing.
 class TimerId {
@@ -114,18 +124,15 @@ class TimerId {
 
 class TimerScope;
 class TimerHeartbeat;
+class UnlimitedRegion;
 
 // How long a timer has been open, and what is left of it.
 struct TimerTimes {
   std::chrono::nanoseconds elapsed{};  // since it was acquired
-  // Until the deadline: kNoDeadline where it has none, negative when it has passed.
+  // Until the deadline: kNoDeadline where it has none, negative when it has passed. Of one that is
+  // paused: what it will have when it goes on.
   std::chrono::nanoseconds remaining{};
-};
-
-struct HeartbeatOptions {
-  // Until the first beat, which start-up and compilation put off. Not set: as later.
-  std::optional<std::chrono::nanoseconds> first_timeout{};
-  ScopeOptions scope{};
+  bool is_paused = false;
 };
 
 class TimerClient {
@@ -156,6 +163,19 @@ class TimerClient {
   // that means exactly: the server's verdict came first; whoever gets true will not be killed for
   // this timer. On the pipe: its deadline had passed, so the server may have judged it.
   bool release(TimerId timer) noexcept;
+  // From pause() to resume() the timer's time stands still: for a checkpoint, or a debugger. The
+  // server's --max-timeout holds on, from the pause. Renewed while it is paused it stays so, with
+  // the new timeout left. False when it is not open; pausing what is paused, or resuming what is
+  // not, changes nothing.
+  bool pause(TimerId timer);
+  bool resume(TimerId timer);
+  // For as long as the returned object lives the time of all scopes stands still that this thread
+  // has open or opens, and a scope without a deadline under `name` (empty: the caller's file and
+  // line) tells where the thread is. --max-timeout holds for that one, too. The object has to end
+  // in the thread that made it. Regions may be nested. Throws as acquire().
+  [[nodiscard]] UnlimitedRegion unlimited(std::string_view name = {},
+                                          const char* file = __builtin_FILE(),
+                                          int line = __builtin_LINE());
 
   // A timer for as long as the returned object lives. Without a name: the caller's file and line,
   // as "train.cpp:123". Throws as acquire(). On a page it takes no lock and allocates nothing, once
@@ -170,7 +190,7 @@ class TimerClient {
   // natural end to wrap a scope around. A beat costs what a scope costs. Throws as acquire().
   [[nodiscard]] TimerHeartbeat heartbeat(std::chrono::nanoseconds timeout,
                                          std::string_view name = {},
-                                         const HeartbeatOptions& options = {},
+                                         const ScopeOptions& options = kDefaultScopeOptions,
                                          const char* file = __builtin_FILE(),
                                          int line = __builtin_LINE());
 
@@ -233,8 +253,10 @@ class TimerClient {
   TimerScope expires_otherwise(std::chrono::nanoseconds after, const ScopeKey& key,
                                const ScopeOptions& options);
   void stop_watching();
+  void set_idle_timeout(std::chrono::nanoseconds timeout, bool must_be_there);
   std::shared_ptr<State> state_;
   friend class TimerScope;
+  friend class UnlimitedRegion;
 };
 
 // An open timer that is released when the object goes out of scope. Movable, not copyable, also to
@@ -250,10 +272,11 @@ class [[nodiscard]] TimerScope {
     }
   }
 
-  // As TimerClient::renew and TimerClient::release.
+  // As those of TimerClient.
   bool renew(std::chrono::nanoseconds after);
   bool release() noexcept;
-  // As TimerClient::times().
+  bool pause();
+  bool resume();
   [[nodiscard]] std::optional<TimerTimes> times() const;
 
  private:
@@ -271,6 +294,8 @@ class [[nodiscard]] TimerHeartbeat {
   // False when it is not open any more: it expired, or was released.
   bool beat() { return scope_.renew(timeout_); }
   bool release() noexcept { return scope_.release(); }
+  bool pause() { return scope_.pause(); }
+  bool resume() { return scope_.resume(); }
   [[nodiscard]] std::optional<TimerTimes> times() const { return scope_.times(); }
 
  private:
@@ -279,6 +304,23 @@ class [[nodiscard]] TimerHeartbeat {
       : scope_(std::move(scope)), timeout_(timeout) {}
   TimerScope scope_;
   std::chrono::nanoseconds timeout_;
+};
+
+// See TimerClient::unlimited().
+class [[nodiscard]] UnlimitedRegion {
+ public:
+  UnlimitedRegion(const UnlimitedRegion&) = delete;
+  UnlimitedRegion& operator=(const UnlimitedRegion&) = delete;
+  ~UnlimitedRegion();
+
+ private:
+  friend class TimerClient;
+  UnlimitedRegion(std::shared_ptr<TimerClient::State> state, TimerScope marker);
+  std::shared_ptr<TimerClient::State> state_;
+  TimerScope marker_;
+  pid_t tid_;
+  unsigned fork_count_;
+  const ThreadSlots* slots_ = nullptr;
 };
 
 }  // namespace filetimer
