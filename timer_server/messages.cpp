@@ -39,20 +39,6 @@ int syslog_priority(Level level) {
   return LOG_INFO;
 }
 
-std::string_view name_of(Level level) {
-  switch (level) {
-    case Level::kError:
-      return "error";
-    case Level::kWarning:
-      return "warning";
-    case Level::kInfo:
-      return "info";
-    case Level::kDebug:
-      return "debug";
-  }
-  return "info";
-}
-
 class Channel {
  public:
   Channel(Level level, bool to_syslog) : level_(level), to_syslog_(to_syslog) {

@@ -8,9 +8,11 @@
 
 #include <string_view>
 
+#include "common/log_level.hpp"
+
 namespace filetimer::messages {
 
-enum class Level { kError, kWarning, kInfo, kDebug };
+using Level = LogLevel;
 
 // Call once, after the last fork. `to_syslog`: the detached daemon has no standard error.
 void start(Level level, bool to_syslog);

@@ -117,6 +117,7 @@ class Server final : private RequestSink {
   void answer_shutdown(const Asked& asked);
   void answer_rendezvous(const Asked& asked);
   bool grant(const Asked& asked);
+  void leave_rendezvous(Askers::Id asker);
   void refuse_rounds(std::string_view reason);
   void look_after_replies();
   void on_withdrawn(Askers::Id asker);

@@ -253,36 +253,48 @@ void Server::answer_shutdown(const Asked& asked) {
 
 void Server::answer_rendezvous(const Asked& asked) {
   const wire::Question& question = asked.question;
+  const std::string name(question.name);
+  const auto refuse = [&](const std::string& answer, std::string_view why) {
+    messages::debug("rendezvous '{}': {} is refused (pid {}): {}", name,
+                    question.rank ? fmt::format("rank {}", *question.rank) : "a rank", asked.pid,
+                    why);
+    askers_->finish(asked.asker, answer);
+  };
   if (!question.rank || !question.world) {
-    askers_->finish(asked.asker, with_reason("invalid", "lacks x_rank or x_world"));
+    constexpr std::string_view kLacking = "lacks x_rank or x_world";
+    refuse(with_reason("invalid", kLacking), kLacking);
     return;
   }
   if (is_draining()) {
-    askers_->finish(asked.asker,
-                    with_reason("refused", "the server is draining: no new rendezvous"));
+    constexpr std::string_view kDraining = "the server is draining: no new rendezvous";
+    refuse(with_reason("refused", kDraining), kDraining);
     return;
   }
   const Instant now = Instant::now();
-  const std::string name(question.name);
   if (!askers_->has_room_to_wait()) {
-    askers_->finish(asked.asker, too_many(askers_->count() - 1));
+    refuse(too_many(askers_->count() - 1), "too many wait for an answer");
     return;
   }
   if (const auto before = rendezvous_.waiting_as(name, *question.rank);
       before && askers_->has_left(*before)) {
-    rendezvous_.leave(*before);  // a rank that was started again
+    leave_rendezvous(*before);  // a rank that was started again
   }
   const Status joined = rendezvous_.join(
       name, *question.world, {*question.rank, asked.pid, asked.asker}, now + asked.granted, now);
   if (!joined) {
-    messages::debug("rendezvous '{}': {}", printable(name), joined.error().message);
-    askers_->finish(asked.asker, with_reason("invalid", joined.error().message));
+    refuse(with_reason("invalid", joined.error().message), joined.error().message);
     return;
   }
-  messages::debug("rendezvous '{}': rank {} of {} joined (pid {})", printable(name), *question.rank,
-                  *question.world, asked.pid);
+  messages::debug("rendezvous '{}': rank {} of {} joined (pid {}), granted {}", name,
+                  *question.rank, *question.world, asked.pid, duration_text(asked.granted));
   if (!grant(asked)) {
-    rendezvous_.leave(asked.asker);
+    leave_rendezvous(asked.asker);
+  }
+}
+
+void Server::leave_rendezvous(Askers::Id asker) {
+  if (const auto left = rendezvous_.leave(asker)) {
+    messages::debug("rendezvous '{}': rank {} left", left->name, left->rank);
   }
 }
 
@@ -302,7 +314,7 @@ bool Server::grant(const Asked& asked) {
 
 // A shutdown goes on without who asked for it; of all such there is one.
 void Server::on_withdrawn(Askers::Id asker) {
-  rendezvous_.leave(asker);
+  leave_rendezvous(asker);
   const auto left = std::ranges::find(shutdown_askers_, asker, &ShutdownAsker::asker);
   if (left != shutdown_askers_.end()) {
     left->asker = kNobody;
@@ -321,6 +333,8 @@ void Server::on_withdrawn(Askers::Id asker) {
 
 void Server::refuse_rounds(std::string_view reason) {
   for (const Rendezvous::Round& round : rendezvous_.take_all()) {
+    messages::debug("rendezvous '{}': refused to the {} of {} that had joined: {}", round.name,
+                    round.joined.size(), round.world, reason);
     tell_joined(round, with_reason("refused", reason));
   }
 }
@@ -339,14 +353,15 @@ void Server::look_after_askers(Instant now) {
   take_up_questions();
   for (const Rendezvous::Asker asker : rendezvous_.in_full_rounds()) {
     if (askers_->has_left(asker)) {
-      rendezvous_.leave(asker);
+      leave_rendezvous(asker);
     }
   }
   for (const Rendezvous::Round& round : rendezvous_.take_full()) {
     JsonWriter json = begin_answer("done");
     write_round(json, round);
     tell_joined(round, std::move(json).finish());
-    messages::debug("rendezvous '{}': round {} is full", printable(round.name), round.number);
+    messages::debug("rendezvous '{}': round {} is full after {}", round.name, round.number,
+                    duration_for_reading(now - round.begun));
     log_->append(records_.rendezvous(round, now, {}));
   }
   for (const Rendezvous::Round& round : rendezvous_.take_failed(now)) {
@@ -359,7 +374,7 @@ void Server::look_after_askers(Instant now) {
     json.array("missing", round.missing).array("left", round.left);
     tell_joined(round, std::move(json).finish());
     const std::string who = who_is_missing(round);
-    messages::warning("rendezvous '{}' failed: {}{}", printable(round.name), why, who);
+    messages::warning("rendezvous '{}' failed: {}{}", round.name, why, who);
     log_->append(records_.rendezvous(round, now, why + who));
   }
   if (now >= next_shutdown_look_) {

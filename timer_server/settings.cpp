@@ -165,11 +165,11 @@ void add_options(CLI::App& app, Settings& settings) {
   app.add_flag("--dry-run", settings.kill.dry_run, "record expiries, signal nobody");
   app.add_flag("--realtime", settings.realtime, "run above ordinary work (SCHED_RR)");
   const auto take_level = [&](const std::string& word) {
-    settings.log_level = one_of<messages::Level>("--log-level", word,
-                                                 {{"error", messages::Level::kError},
-                                                  {"warning", messages::Level::kWarning},
-                                                  {"info", messages::Level::kInfo},
-                                                  {"debug", messages::Level::kDebug}});
+    const auto level = parse_log_level(word);
+    if (!level) {
+      refuse("--log-level", level.error().message);
+    }
+    settings.log_level = *level;
   };
   add(app, "--log-level", "LEVEL", "error, warning, info or debug [info]", take_level);
 }
@@ -257,7 +257,7 @@ void parse(CLI::App& app, std::vector<std::string> arguments) {
 std::variant<Settings, EarlyExit> read_settings(int argc, char** argv) {
   // COMMAND's own options are not ours: what stands behind the first -- is never looked at.
   std::vector<std::string> arguments(argv + 1, argv + argc);
-  if (const char* level = std::getenv("FILETIMER_LOG_LEVEL"); level != nullptr && *level != '\0') {
+  if (const char* level = std::getenv(kLogLevelVariable); level != nullptr && *level != '\0') {
     arguments.insert(arguments.begin(), fmt::format("--log-level={}", level));
   }
   const auto separator = std::find(arguments.begin(), arguments.end(), "--");

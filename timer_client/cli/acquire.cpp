@@ -17,6 +17,7 @@
 #include "timer_client/cli/commands.hpp"
 #include "timer_client/cli/options.hpp"
 #include "timer_client/cli/output.hpp"
+#include "timer_client/src/messages.hpp"
 #include "timer_client/src/pipe_transport.hpp"
 #include "timer_client/src/unix_deadline.hpp"
 #include "timer_client/src/warn_after.hpp"
@@ -61,6 +62,9 @@ int send_patiently(PipeTransport& transport, const TimerRequest& request) {
   for (;;) {
     const Transport::Sent sent = transport.send(request);
     if (sent == Transport::Sent::kYes) {
+      client_messages::debug("{} '{}' of pid {}: sent to '{}'",
+                             request.release ? "release" : "acquire", request.scope, request.pid,
+                             transport.target());
       return kExitDone;
     }
     const bool full = sent == Transport::Sent::kTryLater;

@@ -8,6 +8,7 @@
 
 #include "timer_client/cli/commands.hpp"
 #include "timer_client/cli/output.hpp"
+#include "timer_client/src/messages.hpp"
 
 namespace {
 
@@ -69,7 +70,7 @@ int main(int argc, char** argv) {
   root.set_version_flag("--version", "timer_client " FILETIMER_VERSION);
   root.footer(
       "Environment: FILETIMER_DIR names the run folder, FILETIMER_RPC_TIMEOUT is the default of\n"
-      "--rpc-timeout.\n"
+      "--rpc-timeout, FILETIMER_LOG_LEVEL of --log-level.\n"
       "Exit codes: 0 done, 1 failed, 2 usage, 4 no server, 5 timed out, 6 refused; `run` has its\n"
       "own (timer_client run --help).");
   root.allow_extras();
@@ -99,6 +100,9 @@ int main(int argc, char** argv) {
   }
   if (const std::string word = unexpected_word(root); !word.empty()) {
     return usage_error(root, word);
+  }
+  if (const auto level = filetimer::client_messages::take_level_of_environment(); !level) {
+    return usage_error(root, level.error().message);
   }
   for (const Command& command : commands) {
     if (command.app->parsed()) {

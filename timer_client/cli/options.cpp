@@ -7,6 +7,9 @@
 
 #include <charconv>
 
+#include "common/log_level.hpp"
+#include "timer_client/src/messages.hpp"
+
 namespace filetimer::cli {
 namespace {
 
@@ -58,6 +61,18 @@ void add_place_options(CLI::App& app, Place& place) {
   app.add_option("--fifo", place.fifo, "The server's pipe, where it is not in the run folder")
       ->type_name("PATH")
       ->check(is_named);
+  app.add_option_function<std::string>(
+         "--log-level",
+         [](const std::string& word) {
+           const auto level = parse_log_level(word);
+           if (!level) {
+             throw CLI::ValidationError("--log-level", level.error().message);
+           }
+           client_messages::set_level(*level);
+         },
+         "What to tell on standard error: error, warning, info or\n"
+         "debug [$FILETIMER_LOG_LEVEL, else nothing but errors]")
+      ->type_name("LEVEL");
 }
 
 CLI::Option* add_duration_option(CLI::App& app, const std::string& flag,

@@ -18,6 +18,7 @@ struct Place {
   std::string dir;
   std::string fifo;
 };
+// And --log-level, which counts for the whole process.
 void add_place_options(CLI::App& app, Place& place);
 
 CLI::Option* add_duration_option(CLI::App& app, const std::string& flag,

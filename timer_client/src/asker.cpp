@@ -15,6 +15,7 @@
 #include "common/limits.hpp"
 #include "common/text.hpp"
 #include "timer_client/src/json_fields.hpp"
+#include "timer_client/src/messages.hpp"
 
 namespace filetimer {
 namespace {
@@ -88,6 +89,26 @@ std::string list_of(const std::vector<int>& ranks) {
   const std::size_t named = std::min(ranks.size(), kMaxNamed);
   std::string text = fmt::format("{}", fmt::join(std::span(ranks).first(named), ", "));
   return named == ranks.size() ? text : fmt::format("{} and {} more", text, ranks.size() - named);
+}
+
+// "0 (pid 11), 1 (pid 12) and 6 more".
+std::string members_text(const RendezvousResult& met) {
+  std::string text;
+  const std::size_t named = std::min(met.joined.size(), kMaxNamed);
+  for (const auto& member : std::span(met.joined).first(named)) {
+    text += fmt::format("{}{} (pid {})", text.empty() ? "" : ", ", member.rank, member.pid);
+  }
+  return named == met.joined.size()
+             ? text
+             : fmt::format("{} and {} more", text, met.joined.size() - named);
+}
+
+// What the server allows, if this answer says so.
+std::optional<Duration> granted_in(std::string_view answer) {
+  return with_answer(answer, [](simdjson::dom::object object) -> std::optional<Duration> {
+    const auto wait_s = number_at(object, "wait_s");
+    return wait_s ? std::optional(duration_from_seconds(*wait_s)) : std::nullopt;
+  });
 }
 
 ServerBusy busy(const Reply& reply) {
@@ -242,20 +263,37 @@ RendezvousResult Asker::rendezvous(const RendezvousOptions& options, Duration ti
         throw;
       }
     }
-    std::this_thread::sleep_for(std::min(pause, kLongestBackoff));
-    pause = std::min(pause, kLongestBackoff) * 2;
+    pause = std::min(pause, kLongestBackoff);
+    client_messages::debug("rendezvous '{}': retry {} of {} after a pause of {}", options.name,
+                           options.retries - retries_left + 1, options.retries,
+                           duration_text(pause));
+    std::this_thread::sleep_for(pause);
+    pause *= 2;
   }
 }
 
 RendezvousResult Asker::meet_once(const RendezvousOptions& options, Duration timeout) const {
-  const Reply reply = ask(place_, question_of(options), timeout);
+  client_messages::debug("rendezvous '{}': rank {} of {} joins, for {}", options.name, options.rank,
+                         options.world, duration_text(options.timeout));
+  const Reply reply = ask(place_, question_of(options), timeout, [&](std::string_view answer) {
+    if (const auto wait = granted_in(answer)) {
+      client_messages::debug("rendezvous '{}': joined, granted {}", options.name,
+                             duration_text(*wait));
+    }
+  });
   if (reply.kind == Reply::Kind::kTimedOut) {
-    throw rendezvous_timeout_in(reply, options.name);
+    const RendezvousTimeoutError late = rendezvous_timeout_in(reply, options.name);
+    client_messages::debug("{}", late.what());
+    throw late;
   }
   if (reply.kind != Reply::Kind::kDone) {
+    client_messages::debug("rendezvous '{}': {}", options.name, reply.why);
     throw_failed(reply, "rendezvous");
   }
-  return rendezvous_in(reply.answer);
+  RendezvousResult met = rendezvous_in(reply.answer);
+  client_messages::debug("rendezvous '{}': round {} is full: {}", options.name, met.round,
+                         members_text(met));
+  return met;
 }
 
 void Asker::check(const ShutdownOptions& options) {

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <new>
 
+#include "timer_client/src/messages.hpp"
 #include "timer_client/src/unix_deadline.hpp"
 
 namespace filetimer {
@@ -193,7 +194,7 @@ void Outbox::flush(std::size_t budget, Sender sender) noexcept {
     delivered();
   }
   if (some_were_sent) {
-    is_watched_ = true;
+    found_watched(true);
     last_stop_ = Transport::Sent::kYes;
     next_try_ = Instant{};  // what is left over the budget is due at once
   }
@@ -240,8 +241,28 @@ void Outbox::delivered() noexcept {
   told_.splice(told_.end(), pending_, timer);
 }
 
+// Told once for each change.
+void Outbox::found_watched(bool watched) noexcept {
+  if (std::exchange(is_watched_, watched) == watched ||
+      !client_messages::is_told(watched ? LogLevel::kInfo : LogLevel::kWarning)) {
+    return;
+  }
+  try {
+    const std::string target = transport_->target();
+    if (watched) {
+      client_messages::info("a timer server reads '{}' again", target);
+    } else {
+      client_messages::warning(
+          "nobody reads '{}': scopes ({} open) are not watched until a timer server is back",
+          target, open_.size());
+    }
+  } catch (const std::bad_alloc&) {
+    // A message less.
+  }
+}
+
 void Outbox::stopped(Transport::Sent why, bool some_were_sent, Sender sender) noexcept {
-  is_watched_ = why == Transport::Sent::kTryLater;
+  found_watched(why == Transport::Sent::kTryLater);
   if (why == Transport::Sent::kNoServer) {
     // The next server knows nothing: all that is open is announced again.
     for (Timer& timer : told_) {

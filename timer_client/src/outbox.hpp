@@ -101,6 +101,7 @@ class Outbox {
   void make_pending(Timers::iterator timer) noexcept;
   void close(Timers::iterator timer) noexcept;
   void delivered() noexcept;
+  void found_watched(bool watched) noexcept;
   void stopped(Transport::Sent why, bool some_were_sent, Sender sender) noexcept;
 
   std::unique_ptr<Transport> transport_;

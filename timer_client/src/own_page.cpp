@@ -19,6 +19,7 @@
 #include "common/wire.hpp"
 #include "timer_client/src/fork_watch.hpp"
 #include "timer_client/src/keeper.hpp"
+#include "timer_client/src/messages.hpp"
 #include "timer_client/src/page_pause.hpp"
 #include "timer_client/src/page_scope.hpp"
 
@@ -163,7 +164,11 @@ SlotHandle* OwnPage::claim(ScopeKey key, Refusal& why) {
     if (Instant::now() < next_creation_) {
       return nullptr;
     }
-    if (!make(with_statistics_)) {
+    if (const Status made = make(with_statistics_); !made) {
+      if (next_creation_ == Instant{}) {  // said once, not each second
+        client_messages::warning("no scope page, scopes go through the pipe: {}",
+                                 made.error().message);
+      }
       next_creation_ = Instant::now() + kCreationPause;
       return nullptr;
     }
@@ -472,7 +477,19 @@ LineSent OwnPage::tell_server() noexcept {
   if (sent == LineSent::kNoReader) {
     dead_incarnation_.store(incarnation, std::memory_order_relaxed);
   }
+  tell_whether_gone(sent);
   return sent;
+}
+
+void OwnPage::tell_whether_gone(LineSent sent) noexcept {
+  constexpr auto kRelaxed = std::memory_order_relaxed;
+  if (sent == LineSent::kNoReader && !is_told_gone_.exchange(true, kRelaxed)) {
+    client_messages::warning(
+        "nobody reads '{}': scopes are not watched until a timer server is back", pipe_);
+  } else if (sent == LineSent::kYes && is_told_gone_.load(kRelaxed) &&
+             is_told_gone_.exchange(false, kRelaxed)) {
+    client_messages::info("a timer server reads '{}' again", pipe_);
+  }
 }
 
 void OwnPage::put_off(LineSent why) noexcept {

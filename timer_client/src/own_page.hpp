@@ -104,6 +104,7 @@ class OwnPage {
   LineSent tell_server() noexcept;
   void put_off(LineSent why) noexcept;
   [[nodiscard]] bool has_anything_watched() const noexcept;
+  void tell_whether_gone(LineSent sent) noexcept;
 
   const BoardView board_;
   const std::string pages_folder_;
@@ -117,6 +118,7 @@ class OwnPage {
   std::atomic<std::uint64_t> dead_incarnation_{~std::uint64_t{0}};
   std::atomic<bool> is_pending_{false};
   std::atomic<bool> notes_releases_{false};
+  std::atomic<bool> is_told_gone_{false};  // for messages only
   bool is_announced_ = false;
   Duration pause_{};
   Instant next_try_;

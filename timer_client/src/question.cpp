@@ -17,6 +17,7 @@
 #include "common/run_folder.hpp"
 #include "common/text.hpp"
 #include "timer_client/src/json_fields.hpp"
+#include "timer_client/src/messages.hpp"
 #include "timer_client/src/pipe_line.hpp"
 
 namespace filetimer {
@@ -104,6 +105,10 @@ class Asking {
   Reply run() {
     Reply reply = ask_and_wait();
     reply.waited = Instant::now() - start_;
+    if (reply.answer.empty()) {
+      client_messages::debug("question '{}': {}{}", question_.request,
+                             reply.kind == Kind::kNoAnswer ? "withdrawn: " : "", reply.why);
+    }
     return reply;
   }
 
@@ -167,6 +172,9 @@ class Asking {
     }
     pipe_ = &*made;
     question_.reply = made->name();
+    client_messages::debug("question '{}' to '{}': waiting {} for answers on '{}/{}'",
+                           question_.request, place_.pipe, duration_text(patience_), kRepliesName,
+                           made->name());
     if (auto failed = send()) {
       return std::move(*failed);
     }
@@ -302,12 +310,17 @@ class Asking {
                       printable(line.substr(0, kMaxRejectedBytesShown))));
     }
     const std::string kind = text_at(answer, "answer");
+    std::string detail = text_at(answer, "reason");
     if (kind == "granted") {
       const auto wait_s = number_at(answer, "wait_s");
       const Duration granted = wait_s ? duration_from_seconds(*wait_s) : kForever;
       // In two steps: each of them may be endless.
       deadline_ = Instant::now() + granted + patience_;
+      detail = duration_text(granted);
     }
+    client_messages::debug("question '{}': {} after {}{}{}", question_.request, kind,
+                           duration_for_reading(Instant::now() - start_),
+                           detail.empty() ? "" : ": ", detail);
     was_answered_ = true;
     for (const auto& [word, last] : {std::pair{"done", Kind::kDone},
                                      {"refused", Kind::kRefused},

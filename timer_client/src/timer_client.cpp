@@ -18,6 +18,7 @@
 #include "timer_client/src/asker.hpp"
 #include "timer_client/src/keeper.hpp"
 #include "timer_client/src/meeting_place.hpp"
+#include "timer_client/src/messages.hpp"
 #include "timer_client/src/own_thread.hpp"
 #include "timer_client/src/page_scope.hpp"
 #include "timer_client/src/pipe_transport.hpp"
@@ -28,6 +29,7 @@ namespace filetimer {
 namespace {
 
 using std::chrono::milliseconds;
+namespace messages = client_messages;
 
 constexpr std::string_view kJobScope = "job";
 constexpr int kLastSignal = 64;
@@ -348,6 +350,9 @@ TimerClient TimerClient::connect(ConnectOptions options) {
     throw InvalidArgument(fmt::format("the timeout of connect() is {}: expected 0 or more",
                                       duration_text(options.timeout)));
   }
+  if (const Status level = messages::take_level_of_environment(); !level) {
+    throw InvalidArgument(level.error().message);
+  }
   std::unique_ptr<Transport> transport = std::move(options.transport);
   MeetingPlace place;
   if (!transport) {
@@ -379,8 +384,18 @@ TimerClient TimerClient::connect(ConnectOptions options) {
       if (must_be_there) {
         throw TimerError(made.error().message);
       }
+      messages::warning("no scope page, scopes go through the pipe: {}", made.error().message);
       page = nullptr;
     }
+  }
+  if (!is_there) {
+    messages::warning("no timer server at '{}': {}: scopes are watched once one is there",
+                      transport->target(), why);
+  } else if (page != nullptr) {
+    messages::info("connected to the timer server in '{}': scopes go on a page", place.run_folder);
+  } else {
+    messages::info("connected to the timer server at '{}': scopes go through the pipe",
+                   transport->target());
   }
   std::shared_ptr<State> state;
   {

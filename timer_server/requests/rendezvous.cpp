@@ -72,7 +72,7 @@ std::vector<Rendezvous::Asker> Rendezvous::in_full_rounds() const {
   return askers;
 }
 
-void Rendezvous::leave(Asker asker) {
+std::optional<Rendezvous::Left> Rendezvous::leave(Asker asker) {
   for (auto at = waiting_.begin(); at != waiting_.end(); ++at) {
     auto& [name, waiting] = *at;
     const auto member = std::ranges::find_if(
@@ -80,13 +80,15 @@ void Rendezvous::leave(Asker asker) {
     if (member == waiting.members.end()) {
       continue;
     }
-    waiting.left.insert(member->first);
+    Left left{name, member->first};
+    waiting.left.insert(left.rank);
     waiting.members.erase(member);
     if (waiting.members.empty()) {
       waiting_.erase(at);  // nobody waits any more
     }
-    return;
+    return left;
   }
+  return std::nullopt;
 }
 
 Rendezvous::Round Rendezvous::end(const std::string& name, Waiting&& waiting) {

@@ -47,8 +47,12 @@ class Rendezvous {
 
   // Its error says what is wrong with it; nobody has joined then. `until`: how long it waits.
   Status join(const std::string& name, int world, const Member& member, Instant until, Instant now);
-  // It has withdrawn, or has ended.
-  void leave(Asker asker);
+  struct Left {
+    std::string name;
+    int rank = 0;
+  };
+  // It has withdrawn, or has ended. What it has left; nothing when it waited in none.
+  std::optional<Left> leave(Asker asker);
   // Who waits under this rank, and those of the rounds that are full: look whether they still do.
   [[nodiscard]] std::optional<Asker> waiting_as(const std::string& name, int rank) const;
   [[nodiscard]] std::vector<Asker> in_full_rounds() const;

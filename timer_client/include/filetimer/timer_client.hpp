@@ -28,6 +28,10 @@
 // server that was found gone is back, all open scopes are announced to it. A server that restarts
 // while this process sends nothing is not noticed until it does.
 //
+// On standard error nothing is said, unless $FILETIMER_LOG_LEVEL is error, warning, info or debug
+// at connect(): then one line a message, "filetimer[PID] debug: ...", none for a scope. A line that
+// can't be written at once is dropped.
+//
 // After fork() the child is a worker of its own: it starts with no open scope and may use the
 // client that it inherited; scopes and timers of its parent do nothing in it.
 // SPDX-License-Identifier: MIT
@@ -138,9 +142,9 @@ struct TimerTimes {
 class TimerClient {
  public:
   // Finds the server. Throws ServerUnavailable (see ConnectOptions), InvalidArgument, also for a
-  // $FILETIMER_TRANSPORT that is neither "page" nor "pipe" and a $FILETIMER_RPC_TIMEOUT that is no
-  // duration, and TimerError when there is no room
-  // for this process's page (with kUnwatched it goes on with the pipe).
+  // $FILETIMER_TRANSPORT that is neither "page" nor "pipe", a $FILETIMER_RPC_TIMEOUT that is no
+  // duration and a $FILETIMER_LOG_LEVEL that is no level, and TimerError when there is no room for
+  // this process's page (with kUnwatched it goes on with the pipe).
   static TimerClient connect(ConnectOptions options = {});
 
   TimerClient(TimerClient&&) noexcept;

@@ -1,0 +1,355 @@
+// What the library says on standard error, and that it holds nobody up. What changes standard error
+// or the level runs in a child: both are the whole process's.
+// SPDX-License-Identifier: MIT
+#include "timer_client/src/messages.hpp"
+
+#include <doctest/doctest.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <string>
+
+#include "answering_server.hpp"
+#include "client_fixture.hpp"
+#include "fake_server.hpp"
+
+namespace filetimer {
+namespace {
+
+using client_messages::write_if_room;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using test::AnsweringServer;
+
+struct Ends {
+  UniqueFd read;
+  UniqueFd write;  // blocks, as a standard error does
+};
+
+Ends make_pipe() {
+  int ends[2];
+  REQUIRE(::pipe2(ends, O_CLOEXEC) == 0);
+  REQUIRE(::fcntl(ends[0], F_SETFL, O_NONBLOCK) == 0);
+  return {UniqueFd(ends[0]), UniqueFd(ends[1])};
+}
+
+std::string read_all(int fd) {
+  std::string text;
+  char bytes[4096];
+  for (ssize_t got = 0; (got = ::read(fd, bytes, sizeof bytes)) > 0;) {
+    text.append(bytes, static_cast<std::size_t>(got));
+  }
+  return text;
+}
+
+// To the last byte; gives how many there are.
+std::size_t fill(int fd) {
+  REQUIRE(::fcntl(fd, F_SETFL, O_NONBLOCK) == 0);
+  std::size_t written = 0;
+  for (const std::size_t size : {std::size_t{4096}, std::size_t{1}}) {
+    const std::string block(size, 'x');
+    for (ssize_t got = 0; (got = ::write(fd, block.data(), size)) > 0;) {
+      written += static_cast<std::size_t>(got);
+    }
+  }
+  REQUIRE(::fcntl(fd, F_SETFL, 0) == 0);
+  return written;
+}
+
+std::string read_file(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+// What `body` says on its standard error in a child, with the variable as given (null: unset).
+std::string said(const char* level, const std::function<void()>& body) {
+  const test::TempFolder folder;
+  const std::string path = folder.path("err");
+  const int code = test::in_child([&] {
+    const UniqueFd file(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
+    ::dup2(file.get(), STDERR_FILENO);
+    level == nullptr ? ::unsetenv(kLogLevelVariable) : ::setenv(kLogLevelVariable, level, 1);
+    try {
+      body();
+    } catch (const std::exception&) {
+      return 1;  // the child must not go on with the tests
+    }
+    return 0;
+  });
+  CHECK(code == 0);
+  return read_file(path);
+}
+
+// The lines, without "filetimer[PID] ".
+std::vector<std::string> messages_in(const std::string& text) {
+  std::vector<std::string> messages;
+  for (std::size_t start = 0; start < text.size();) {
+    const std::size_t end = text.find('\n', start);
+    REQUIRE(end != text.npos);
+    const std::string line = text.substr(start, end - start);
+    CHECK(line.starts_with("filetimer["));
+    messages.push_back(line.substr(line.find("] ") + 2));
+    start = end + 1;
+  }
+  return messages;
+}
+
+bool has(const std::vector<std::string>& messages, const std::string& beginning) {
+  return std::ranges::any_of(messages, [&](const auto& one) { return one.starts_with(beginning); });
+}
+
+}  // namespace
+
+TEST_CASE("a pipe that is full takes no line and holds nobody up; with room it takes all of it") {
+  const Ends pipe = make_pipe();
+  const std::size_t bytes = fill(pipe.write.get());
+  write_if_room(pipe.write.get(), "lost\n");
+  CHECK(read_all(pipe.read.get()) == std::string(bytes, 'x'));
+  write_if_room(pipe.write.get(), "told\n");
+  CHECK(read_all(pipe.read.get()) == "told\n");
+  // It blocks its other writers as before.
+  CHECK((::fcntl(pipe.write.get(), F_GETFL) & O_NONBLOCK) == 0);
+}
+
+TEST_CASE("so does a pipe that this process may not open once more") {
+  const Ends pipe = make_pipe();
+  const auto write_in_child = [&] {
+    CHECK(test::in_child([&] {
+            const rlimit none{3, 3};
+            ::setrlimit(RLIMIT_NOFILE, &none);
+            write_if_room(pipe.write.get(), "told\n");
+            return 0;
+          }) == 0);
+  };
+  const std::size_t bytes = fill(pipe.write.get());
+  write_in_child();
+  CHECK(read_all(pipe.read.get()) == std::string(bytes, 'x'));
+  write_in_child();
+  CHECK(read_all(pipe.read.get()) == "told\n");
+}
+
+TEST_CASE("a pipe or a socket without a reader raises no signal, and a full socket blocks nobody") {
+  Ends pipe = make_pipe();
+  pipe.read.reset();
+  write_if_room(pipe.write.get(), "lost\n");
+  int ends[2];
+  REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) == 0);
+  const UniqueFd socket(ends[0]);
+  UniqueFd other(ends[1]);
+  fill(socket.get());
+  write_if_room(socket.get(), "lost\n");
+  other.reset();
+  write_if_room(socket.get(), "lost\n");
+  write_if_room(-1, "lost\n");
+}
+
+TEST_CASE("lines go where the other writers of a file are") {
+  const test::TempFolder folder;
+  const std::string path = folder.path("err");
+  const UniqueFd file(::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
+  REQUIRE(::write(file.get(), "one\n", 4) == 4);
+  write_if_room(file.get(), "two\n");
+  REQUIRE(::write(file.get(), "three\n", 6) == 6);
+  CHECK(read_file(path) == "one\ntwo\nthree\n");
+}
+
+TEST_CASE("the level says what is told, and without one nothing is") {
+  const auto speak = [] {
+    if (client_messages::take_level_of_environment()) {
+      client_messages::warning("{}", 1);
+      client_messages::info("{}", 2);
+      client_messages::debug("{}", 3);
+    }
+  };
+  using Messages = std::vector<std::string>;
+  CHECK(said(nullptr, speak).empty());
+  CHECK(said("", speak).empty());
+  CHECK(said("error", speak).empty());
+  CHECK(messages_in(said("warning", speak)) == Messages{"warning: 1"});
+  CHECK(messages_in(said("info", speak)) == Messages{"warning: 1", "info: 2"});
+  CHECK(messages_in(said("debug", speak)) == Messages{"warning: 1", "info: 2", "debug: 3"});
+  CHECK(messages_in(said("debug", [&] {
+          client_messages::set_level(LogLevel::kWarning);
+          speak();
+        })) == Messages{"warning: 1"});
+}
+
+TEST_CASE("a message is one line of the process that says it, whatever is in it") {
+  const std::string text = said("debug", [] {
+    (void)client_messages::take_level_of_environment();
+    client_messages::debug("'{}'", "a\nb\x1b[1m");
+    client_messages::debug("{}", std::string(10'000, 'x'));
+    test::in_child([] {
+      client_messages::debug("child {}", ::getpid());
+      return 0;
+    });
+  });
+  const std::vector<std::string> messages = messages_in(text);
+  REQUIRE(messages.size() == 3);
+  CHECK(messages[0] == "debug: 'a\\nb\\x1b[1m'");
+  const std::size_t first = text.find('\n') + 1;
+  CHECK(text.find('\n', first) - first == 4095);
+  const std::string child = messages[2].substr(messages[2].rfind(' ') + 1);
+  CHECK(text.find("filetimer[" + child + "] debug: child " + child) != text.npos);
+}
+
+TEST_CASE("what has come to stand where standard error was is not written to") {
+  const test::TempFolder folder;
+  const std::string path = folder.path("data");
+  CHECK(said("debug", [&] {
+          (void)client_messages::take_level_of_environment();
+          ::close(STDERR_FILENO);
+          (void)::open(path.c_str(), O_WRONLY | O_CREAT, 0600);
+          client_messages::debug("{}", 1);
+        }).empty());
+  CHECK(read_file(path).empty());
+  CHECK(said("debug", [&] {
+          ::close(STDERR_FILENO);
+          (void)client_messages::take_level_of_environment();
+          (void)::open(path.c_str(), O_WRONLY | O_CREAT, 0600);
+          client_messages::debug("{}", 1);
+        }).empty());
+  CHECK(read_file(path).empty());
+}
+
+TEST_CASE("connect() refuses a FILETIMER_LOG_LEVEL that is none") {
+  ::setenv(kLogLevelVariable, "loud", 1);
+  CHECK(test::message_of([] { test::client_of(std::make_shared<test::Recorder>()); }) ==
+        "$FILETIMER_LOG_LEVEL: 'loud': expected one of error, warning, info, debug");
+  CHECK_THROWS_AS(test::client_of(std::make_shared<test::Recorder>()), InvalidArgument);
+  ::unsetenv(kLogLevelVariable);
+}
+
+TEST_CASE("a client says how it is connected") {
+  const test::FakeServer server;
+  const auto connected = [&](auto change) {
+    return messages_in(said("info", [&] {
+      ConnectOptions options = server.options();
+      change(options);
+      (void)TimerClient::connect(std::move(options));
+    }));
+  };
+  using Messages = std::vector<std::string>;
+  CHECK(connected([](ConnectOptions&) {}) == Messages{"info: connected to the timer server in '" +
+                                                      server.dir() + "': scopes go on a page"});
+  CHECK(connected([](ConnectOptions&) { ::setenv("FILETIMER_TRANSPORT", "pipe", 1); }) ==
+        Messages{"info: connected to the timer server at '" + server.dir() +
+                 "/requests': scopes go through the pipe"});
+  CHECK(connected([](ConnectOptions& options) {
+          options.dir += "/none";
+          options.when_missing = ConnectOptions::Missing::kUnwatched;
+        }) == Messages{"warning: no timer server at '" + server.dir() +
+                       "/none/requests': there is no such pipe: scopes are watched once one is "
+                       "there"});
+  std::filesystem::remove_all(server.dir() + "/scopes");
+  const Messages without = connected(
+      [](ConnectOptions& options) { options.when_missing = ConnectOptions::Missing::kUnwatched; });
+  CHECK(has(without, "warning: no scope page, scopes go through the pipe: cannot make the scope"));
+  CHECK(has(without, "info: connected to the timer server at '"));
+}
+
+TEST_CASE("a server that is found gone is told of once, and so is its return") {
+  for (const bool with_page : {true, false}) {
+    CAPTURE(with_page);
+    const test::TempFolder folder;
+    const auto messages = messages_in(said("info", [&] {
+      ::setenv("FILETIMER_TRANSPORT", with_page ? "page" : "pipe", 1);
+      test::FakeServer server(folder.path());  // the child's own: nobody else reads the pipe
+      server.board().next_wake = kWakeAlways;
+      auto client = server.connect();
+      const auto open = [&] { (void)client.expires(seconds{100}, "step").release(); };
+      open();
+      server.pipe().close();
+      open();
+      open();
+      server.board().incarnation = server.board().incarnation + 1;
+      server.pipe().open();
+      open();
+      open();
+    }));
+    REQUIRE(messages.size() == 3);
+    CHECK(messages[0].starts_with("info: connected"));
+    CHECK(
+        messages[1].starts_with("warning: nobody reads '" + folder.path("requests") + "': scopes"));
+    CHECK(messages[2] == "info: a timer server reads '" + folder.path("requests") + "' again");
+  }
+}
+
+TEST_CASE("a question tells of its answers, and of being withdrawn") {
+  const test::TempFolder folder;
+  const auto asked = [&](const std::function<void(TimerClient&)>& ask) {
+    return messages_in(said("debug", [&] {
+      ConnectOptions options;
+      options.dir = folder.path();
+      options.timeout = seconds{20};
+      auto client = TimerClient::connect(std::move(options));
+      ask(client);
+    }));
+  };
+  {
+    AnsweringServer server(folder.path(), R"({"answer":"refused","reason":"not now"})");
+    const auto messages = asked([](TimerClient& client) {
+      try {
+        client.drain(true, seconds{20});
+      } catch (const ServerBusy&) {
+      }
+    });
+    REQUIRE(messages.size() == 3);
+    CHECK(messages[1].starts_with("debug: question 'drain' to '" + folder.path("requests") +
+                                  "': waiting 20s for answers on 'replies/"));
+    CHECK(messages[2].starts_with("debug: question 'drain': refused after "));
+    CHECK(messages[2].ends_with(": not now"));
+  }
+  AnsweringServer silent(folder.path(),
+                         [](const auto&, auto& answers) { answers.wait_until_hung_up(); });
+  const auto messages = asked([](TimerClient& client) {
+    try {
+      client.ping(milliseconds{20});
+    } catch (const RpcTimeoutError&) {
+    }
+  });
+  REQUIRE(messages.size() == 3);
+  CHECK(messages[2].starts_with("debug: question 'ping': withdrawn: no answer to 'ping' from "));
+}
+
+TEST_CASE("a rendezvous tells its steps") {
+  const test::TempFolder folder;
+  int count = 0;
+  AnsweringServer server(folder.path(), [&](const auto&, auto& answers) {
+    answers.say(R"({"answer":"granted","wait_s":30})");
+    answers.say(++count == 1 ? R"({"answer":"timed_out","reason":"1 of 2 came","missing":[1]})"
+                             : R"({"answer":"done","round":7,"joined":[{"rank":0,"pid":11},)"
+                               R"({"rank":1,"pid":12}]})");
+  });
+  std::vector<std::string> steps = messages_in(said("debug", [&] {
+    ConnectOptions options;
+    options.dir = folder.path();
+    auto client = TimerClient::connect(std::move(options));
+    RendezvousOptions meeting;
+    meeting.rank = 0;
+    meeting.world = 2;
+    meeting.timeout = seconds{30};
+    meeting.name = "epoch";
+    meeting.retries = 3;
+    meeting.backoff = milliseconds{1};
+    (void)client.rendezvous(meeting);
+  }));
+  std::erase_if(steps, [](const auto& one) { return !one.starts_with("debug: rendezvous"); });
+  CHECK(steps == std::vector<std::string>{
+                     "debug: rendezvous 'epoch': rank 0 of 2 joins, for 30s",
+                     "debug: rendezvous 'epoch': joined, granted 30s",
+                     "debug: rendezvous 'epoch': 1 of 2 came; missing: 1",
+                     "debug: rendezvous 'epoch': retry 1 of 3 after a pause of 1ms",
+                     "debug: rendezvous 'epoch': rank 0 of 2 joins, for 30s",
+                     "debug: rendezvous 'epoch': joined, granted 30s",
+                     "debug: rendezvous 'epoch': round 7 is full: 0 (pid 11), 1 (pid 12)"});
+}
+
+}  // namespace filetimer
