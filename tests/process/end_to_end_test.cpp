@@ -29,6 +29,17 @@ ExitStatus run_client_to(const Server& server, std::vector<std::string> words,
   return child.status();
 }
 
+// The same with what it says on its standard error, which goes through that file.
+Finished run_client_err(const Server& server, std::vector<std::string> words,
+                        const std::string& err) {
+  write_file(err, "");
+  words.insert(words.begin(), client_path());
+  Child child(
+      {.argv = std::move(words), .environment = {{"FILETIMER_DIR", server.dir()}}, .err = err});
+  const ExitStatus status = child.status();
+  return {status, {}, read_file(err)};
+}
+
 // A shell that knows timer_client as $T.
 ExitStatus run_shell(const Server& server, const std::string& script) {
   Child shell({.argv = {"/bin/sh", "-c", script},
@@ -161,6 +172,79 @@ TEST_CASE("shutdown is refused with 6 while a scope is open, waits with 5, and e
   CHECK(server.process().status() == exited(0));
   CHECK(run_client(server, {"shutdown"}) == exited(4));
   CHECK(run_client(server, {"ping"}) == exited(4));
+}
+
+TEST_CASE("acquire while the server drains exits 6 and says so, but renews what is open") {
+  const TempDir temp;
+  Server server(temp);
+  const Worker worker("block");
+  const std::string pid = std::to_string(worker.pid());
+  const auto acquire = [&](const std::string& scope, const std::string& after) {
+    return run_client_err(server, {"acquire", "--scope", scope, "--after", after, "--pid", pid},
+                          temp.path("err"));
+  };
+  CHECK(acquire("kept", "1h").status == exited(0));
+  CHECK(run_client(server, {"shutdown"}) == exited(6));  // the server has read of it
+  CHECK(run_client(server, {"drain"}) == exited(0));
+  const Finished refused = acquire("new", "1h");
+  CHECK(refused.status == exited(6));
+  CHECK(refused.err == "timer_client: 'new' is not watched: the timer server in '" + server.dir() +
+                           "' is draining: it watches no new scopes\n");
+  CHECK(acquire("kept", "2h").status == exited(0));
+  CHECK(run_client(server, {"drain", "--off"}) == exited(0));
+  CHECK(acquire("new", "1h").status == exited(0));
+  server.barrier();
+  const std::string out = temp.path("out");
+  CHECK(run_client_to(server, {"list"}, out) == exited(0));
+  CHECK(read_file(out).find("2h") != std::string::npos);
+  CHECK(read_file(out).find("new") != std::string::npos);
+  CHECK(count(server.records(), "rejected") == 0);
+}
+
+TEST_CASE("acquire while the server shuts down exits 6, and 4 when it was killed at that") {
+  const TempDir temp;
+  Server server(temp);
+  const Worker worker("block");
+  server.send(acquire_far(worker.pid(), "load"));
+  Child waits({.argv = {client_path(), "shutdown", "--graceful", "--dir", server.dir()},
+               .err = temp.path("waits")});
+  REQUIRE(wait_until([&] { return !read_file(temp.path("waits")).empty(); }));
+  const std::vector<std::string> words{
+      "acquire", "--scope", "new", "--after", "1h", "--pid", std::to_string(worker.pid())};
+  const Finished refused = run_client_err(server, words, temp.path("err"));
+  CHECK(refused.status == exited(6));
+  CHECK(refused.err.find("' is shutting down: it watches no new scopes\n") != std::string::npos);
+  const std::string dir = server.dir();
+  server.process().signal(SIGKILL);
+  CHECK(server.process().status() == killed_by(SIGKILL));
+  CHECK(run_client_err(server, words, temp.path("err")).status == exited(4));
+}
+
+TEST_CASE("acquire on a bare pipe cannot know that the server drains") {
+  const TempDir temp;
+  Server server(temp, {"--fifo", temp.path("pipe")});
+  const Worker worker("block");
+  CHECK(run_client(server, {"drain"}) == exited(0));
+  Child child({.argv = {client_path(), "acquire", "--scope", "new", "--after", "1h", "--pid",
+                        std::to_string(worker.pid()), "--fifo", temp.path("pipe")},
+               .environment = {{"XDG_RUNTIME_DIR", temp.path("none")}}});
+  CHECK(child.status() == exited(0));
+  server.wait_for([](const Record& r) { return r.is("rejected"); });
+}
+
+TEST_CASE("run while the server drains runs COMMAND unwatched, says so, and ends as COMMAND does") {
+  const TempDir temp;
+  Server server(temp);
+  CHECK(run_client(server, {"drain"}) == exited(0));
+  const Finished ran = run_client_err(
+      server, {"run", "--after", "20ms", "--", "sh", "-c", "sleep 0.2; exit 7"}, temp.path("err"));
+  CHECK(ran.status == exited(7));
+  CHECK(ran.err == "timer_client: COMMAND goes on unwatched: the timer server in '" + server.dir() +
+                       "' is draining: it watches no new scopes\n");
+  CHECK(run_client(server, {"drain", "--off"}) == exited(0));
+  CHECK(run_client(server, {"run", "--after", "20ms", "--", "sleep", "100"}) == exited(124));
+  server.barrier();
+  CHECK(count(server.records(), "rejected") == 0);
 }
 
 TEST_CASE("a server that is stopped answers nothing, and who asks is told so with 5") {

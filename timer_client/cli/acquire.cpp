@@ -6,6 +6,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <charconv>
 #include <memory>
 #include <string>
@@ -17,8 +18,11 @@
 #include "timer_client/cli/commands.hpp"
 #include "timer_client/cli/options.hpp"
 #include "timer_client/cli/output.hpp"
+#include "timer_client/cli/scope_pages.hpp"
+#include "timer_client/src/meeting_place.hpp"
 #include "timer_client/src/messages.hpp"
 #include "timer_client/src/pipe_transport.hpp"
+#include "timer_client/src/server_look.hpp"
 #include "timer_client/src/unix_deadline.hpp"
 #include "timer_client/src/warn_after.hpp"
 
@@ -43,7 +47,8 @@ struct Options {
 };
 
 constexpr const char* kExits =
-    "Exit codes: 0 sent, 1 failed, 2 usage, 4 no server, 6 refused (another user's process).";
+    "Exit codes: 0 sent, 1 failed, 2 usage, 4 no server, 6 refused (another user's process; a new\n"
+    "timer while the server drains or shuts down).";
 
 // Which process is meant; a number that no server would watch is a usage error.
 Result<pid_t> watched_pid(pid_t given) {
@@ -91,6 +96,15 @@ TimerRequest request_for(const Options& options, pid_t pid) {
   return request;
 }
 
+// Whether the server keeps the timer already: it renews what is open also while it drains.
+bool is_open(const MeetingPlace& place, const TimerRequest& request) {
+  const auto reading = read_pages(place.run_folder, kForever, ReadStatistics::kNo);
+  return reading && std::ranges::any_of(reading->scopes, [&](const ListedScope& scope) {
+           return scope.owner->transport == ServedBy::kPipe && scope.owner->pid == request.pid &&
+                  scope.slot.id == request.timer_id && !scope.is_expired();
+         });
+}
+
 int run_acquire(const Options& options) {
   if (!is_warn_after(options.warn_after, *options.after)) {
     complain("--warn-after: " + why_no_warn_after(*options.warn_after, *options.after));
@@ -109,12 +123,23 @@ int run_acquire(const Options& options) {
                                 : "does not exist: nothing to watch"));
     return exists ? kExitRefused : kExitFailed;
   }
+  const auto place = find_meeting_place(options.place.dir, options.place.fifo);
+  if (!place) {
+    complain(place.error().message);
+    return kExitUsage;
+  }
   TimerRequest request = request_for(options, *pid);
+  // Nor could it tell us that; the look is as late as can be, and a drain may still come after it.
+  if (const std::string why = why_no_new_scopes(*place);
+      !why.empty() && !is_open(*place, request)) {
+    complain(fmt::format("'{}' is not watched: {}", options.scope, why));
+    return kExitRefused;
+  }
   request.warn_after = options.warn_after.value_or(Duration{0});
   request.timeout = *options.after;
   request.signal = options.signal;
   request.expiration_time = unix_time_of(Instant::now() + *options.after);
-  PipeTransport transport(resolve_pipe(options.place.dir, options.place.fifo));
+  PipeTransport transport(place->pipe);
   return send_patiently(transport, request);
 }
 

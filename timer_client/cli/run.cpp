@@ -15,11 +15,12 @@
 #include <string>
 
 #include "common/posix.hpp"
-#include "common/run_folder.hpp"
 #include "timer_client/cli/commands.hpp"
 #include "timer_client/cli/options.hpp"
 #include "timer_client/cli/output.hpp"
+#include "timer_client/src/meeting_place.hpp"
 #include "timer_client/src/pipe_transport.hpp"
+#include "timer_client/src/server_look.hpp"
 #include "timer_client/src/warn_after.hpp"
 
 namespace filetimer::cli {
@@ -118,8 +119,17 @@ int wait_for(pid_t child, const Signals& signals) {
 
 // A scope on the child. It is COMMAND that matters from here on: whatever goes wrong is said, and
 // COMMAND goes on unwatched.
-TimerId open_scope(TimerClient& client, const Options& options, const std::string& name,
-                   pid_t child) {
+TimerId open_scope(TimerClient& client, const MeetingPlace& place, const Options& options,
+                   const std::string& name, pid_t child) {
+  const auto goes_on = [](std::string_view why) {
+    complain(fmt::format("COMMAND goes on unwatched: {}", why));
+    return TimerId{};
+  };
+  // A job is not to fail because its watchdog is about to go; nor is it to be called expired when
+  // it ran longer than it would have been allowed to.
+  if (const std::string why = why_no_new_scopes(place); !why.empty()) {
+    return goes_on(why);
+  }
   ScopeOptions scope;
   scope.signal = options.signal;
   scope.grace = options.grace;
@@ -133,8 +143,7 @@ TimerId open_scope(TimerClient& client, const Options& options, const std::strin
     }
     return timer;
   } catch (const TimerError& error) {
-    complain(fmt::format("COMMAND goes on unwatched: {}", error.what()));
-    return {};
+    return goes_on(error.what());
   }
 }
 
@@ -148,13 +157,17 @@ int run(const Options& options, const std::vector<std::string>& command) {
     complain("--warn-after: " + why_no_warn_after(*options.warn_after, after));
     return kExitRunFailed;
   }
+  const auto place = find_meeting_place(options.place.dir, options.place.fifo);
+  if (!place) {
+    complain(place.error().message);
+    return kExitRunFailed;
+  }
   const Signals signals;  // before the library can start a thread
   std::optional<TimerClient> client;
   try {
     ConnectOptions where;
     // Lines: the scope is another process's, and this one has none of its own to make a page for.
-    where.transport =
-        std::make_unique<PipeTransport>(resolve_pipe(options.place.dir, options.place.fifo));
+    where.transport = std::make_unique<PipeTransport>(place->pipe);
     where.timeout = kConnectPatience;
     client.emplace(TimerClient::connect(std::move(where)));
   } catch (const TimerError& error) {
@@ -166,7 +179,7 @@ int run(const Options& options, const std::vector<std::string>& command) {
     return -child;
   }
   const std::string name = options.scope.empty() ? base_name(command[0]) : options.scope;
-  const TimerId timer = open_scope(*client, options, name, child);
+  const TimerId timer = open_scope(*client, *place, options, name, child);
   const int status = wait_for(child, signals);
   const bool in_time = client->release(timer);
   if (timer && !in_time) {
@@ -193,7 +206,8 @@ Command add_run(CLI::App& root, const std::vector<std::string>& command) {
       "  timer_client run --after 2h -- python train.py\n"
       "  timer_client run --after 90s --signal TERM --grace 10s --scope backup -- ./backup.sh\n\n"
       "Exit codes: COMMAND's own, 124 expired, 125 timer_client failed or bad usage, 126 COMMAND\n"
-      "is not executable, 127 COMMAND was not found, 128+N COMMAND was ended by signal N.");
+      "is not executable, 127 COMMAND was not found, 128+N COMMAND was ended by signal N. While\n"
+      "the server drains or shuts down, COMMAND runs unwatched.");
   return {app, [options, &command] { return run(*options, command); }};
 }
 

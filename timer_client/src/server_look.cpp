@@ -7,7 +7,6 @@
 
 #include <array>
 
-#include "common/board.hpp"
 #include "common/mapped_file.hpp"
 #include "common/posix.hpp"
 #include "common/proc_files.hpp"
@@ -44,12 +43,29 @@ ServerSeen look_for_server(const std::string& dir) {
       read_at(file.get(), bytes.data(), bytes.size(), 0)) {
     const auto& board = *reinterpret_cast<const Board*>(bytes.data());
     const std::int64_t max_timeout = board.max_timeout.load(std::memory_order_relaxed);
-    if (board.magic == kBoardMagic && board.version == kBoardVersion && board.boot == this_boot() &&
-        max_timeout > 0) {
+    const bool is_board =
+        board.magic == kBoardMagic && board.version == kBoardVersion && board.boot == this_boot();
+    if (is_board && max_timeout > 0) {
       seen.max_timeout = Duration{max_timeout};
+    }
+    if (is_board && seen.is_there) {  // one that was killed has left its announcement behind
+      seen.announcement =
+          static_cast<Announcement>(board.announcement.load(std::memory_order_relaxed));
     }
   }
   return seen;
+}
+
+std::string why_no_new_scopes(const MeetingPlace& place) {
+  if (place.run_folder.empty()) {
+    return {};
+  }
+  const Announcement announced = look_for_server(place.run_folder).announcement;
+  return announced == Announcement::kNone
+             ? std::string()
+             : fmt::format("the timer server in '{}' is {}: it watches no new scopes",
+                           place.run_folder,
+                           announced == Announcement::kShutdown ? "shutting down" : "draining");
 }
 
 std::string_view name_of(ServerProcess process) {

@@ -7,6 +7,7 @@
 
 #include <string>
 
+#include "common/board.hpp"
 #include "common/clock.hpp"
 #include "timer_client/src/meeting_place.hpp"
 
@@ -17,8 +18,13 @@ struct ServerSeen {
   std::string why_not;              // one clear line
   pid_t pid = 0;                    // 0: none, or none that can be seen from here
   Duration max_timeout = kForever;  // its --max-timeout
+  Announcement announcement = Announcement::kNone;
 };
 ServerSeen look_for_server(const std::string& dir);
+
+// One clear line when the server at `place` has announced that it watches no new scopes. Empty when
+// it watches them, when there is none, and when nothing tells (a bare pipe).
+std::string why_no_new_scopes(const MeetingPlace& place);
 
 // Of the server that somebody waits for.
 enum class ServerProcess {
