@@ -9,6 +9,10 @@
 //
 // enter NAME, leave: an unlimited region.
 //
+// beat NAME MS FIRST_MS FOR_MS: a heartbeat of MS, after a first timeout, that beats ten times a
+// timeout, for as long as said, and then no more. Says when it began and when it beat last, each as
+// CLOCK_MONOTONIC in nanoseconds just before and after the call.
+//
 // exit: leaves all as it is.
 // SPDX-License-Identifier: MIT
 #include <sys/prctl.h>
@@ -18,9 +22,11 @@
 #include <filetimer/timer_client.hpp>
 #include <iostream>
 #include <map>
+#include <memory>
 #include <optional>
 #include <sstream>
 #include <string>
+#include <thread>
 #include <vector>
 
 namespace {
@@ -50,6 +56,9 @@ class ClientWorker {
       return "yes";
     }
     words >> name >> ms;
+    if (command == "beat") {
+      return beat(name, milliseconds{ms}, words);
+    }
     if (command == "enter") {
       regions_.push_back(std::unique_ptr<UnlimitedRegion>(
           new UnlimitedRegion(client_->unlimited(name))));  // made in its place
@@ -86,9 +95,36 @@ class ClientWorker {
  private:
   static std::string said(bool is_so) { return is_so ? "yes" : "no"; }
 
+  static std::int64_t now_ns() {
+    return std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds{1};
+  }
+
+  std::string beat(const std::string& name, milliseconds timeout, std::istringstream& words) {
+    long long first_ms = 0;
+    long long for_ms = 0;
+    words >> first_ms >> for_ms;
+    std::int64_t before = now_ns();
+    heart_.emplace(client_->heartbeat(timeout, name, {.first_timeout = milliseconds{first_ms}}));
+    std::int64_t after = now_ns();
+    std::ostringstream said;
+    said << before << ' ' << after;
+    const std::int64_t until = after + for_ms * 1'000'000;
+    while (now_ns() < until) {
+      std::this_thread::sleep_for(timeout / 10);
+      before = now_ns();
+      if (!heart_->beat()) {
+        return "expired while it beat";
+      }
+      after = now_ns();
+    }
+    said << ' ' << before << ' ' << after;
+    return said.str();
+  }
+
   std::optional<TimerClient> client_;
   std::map<std::string, TimerScope> scopes_;
   std::vector<std::unique_ptr<UnlimitedRegion>> regions_;
+  std::optional<TimerHeartbeat> heart_;
 };
 
 }  // namespace

@@ -1,0 +1,100 @@
+// A heartbeat of our C++ client against a real server, on a page and on the pipe: beats keep the
+// worker alive, and the first one that is missing kills it.
+// SPDX-License-Identifier: MIT
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+
+#include <csignal>
+#include <sstream>
+
+#include "tests/process/harness.hpp"
+#include "tests/process/worker.hpp"
+
+using namespace filetimer::testing;
+using namespace std::chrono_literals;
+
+namespace {
+
+constexpr Way kWays[] = {Way::kPage, Way::kPipe};
+
+struct Heartbeat {
+  std::chrono::milliseconds timeout;
+  std::chrono::milliseconds first_timeout;
+  std::chrono::milliseconds beats_for;
+};
+
+// When the worker made a call, by CLOCK_MONOTONIC.
+struct Call {
+  std::chrono::nanoseconds before{};
+  std::chrono::nanoseconds after{};
+};
+
+struct Calls {
+  Call opened;
+  Call last;  // beat
+};
+
+Calls beat(Worker& worker, const Heartbeat& heartbeat) {
+  const std::string answer =
+      worker.ask(fmt::format("beat pump {} {} {}", heartbeat.timeout.count(),
+                             heartbeat.first_timeout.count(), heartbeat.beats_for.count()));
+  CAPTURE(answer);
+  std::istringstream words(answer);
+  std::int64_t times[4] = {};
+  for (std::int64_t& time : times) {
+    words >> time;
+  }
+  REQUIRE(!words.fail());
+  using std::chrono::nanoseconds;
+  return {{nanoseconds(times[0]), nanoseconds(times[1])},
+          {nanoseconds(times[2]), nanoseconds(times[3])}};
+}
+
+// A deadline on the page is the one that the call stored. One on the pipe goes there on the wall
+// clock: what passes between the reads of two clocks makes it later, never earlier.
+void check_deadline(const Record& expired, Way way, const Call& call,
+                    std::chrono::milliseconds timeout, std::chrono::milliseconds late) {
+  const std::chrono::nanoseconds deadline(expired.integer("deadline_mono_ns"));
+  CHECK(deadline >= call.before + timeout);
+  CHECK(deadline <= call.after + timeout + (way == Way::kPage ? 0ms : late));
+  CHECK(expired.integer("mono_ns") >= deadline.count());
+}
+
+}  // namespace
+
+TEST_CASE("beats keep a worker alive beyond its timeouts, and the first that is missing kills it") {
+  for (const Way way : kWays) {
+    CAPTURE(static_cast<int>(way));
+    const TempDir temp;
+    Server server(temp);
+    const Heartbeat heartbeat{1200ms, 1500ms, 3000ms};
+    const auto worker = client_worker(server.dir(), way);
+    const auto [opened, last] = beat(*worker, heartbeat);
+    CHECK(last.before > opened.after + heartbeat.first_timeout + heartbeat.timeout);
+    CHECK(worker->status() == killed_by(SIGKILL));
+    const Record expired = server.wait_for("expired", worker->pid());
+    CHECK(expired.text("scope") == "pump");
+    CHECK(expired.number("timeout_s") == doctest::Approx(1.2));
+    // By less than a beat: it is the last one's and no other's.
+    check_deadline(expired, way, last, heartbeat.timeout, heartbeat.timeout / 20);
+    CHECK(count(server.records(), "expired") == 1);
+    CHECK(server.wait_for("killed", worker->pid()).text("verdict") == "dead");
+  }
+}
+
+TEST_CASE("a worker that never beats is killed after the first timeout, and not before") {
+  for (const Way way : kWays) {
+    CAPTURE(static_cast<int>(way));
+    const TempDir temp;
+    Server server(temp);
+    const Heartbeat heartbeat{100ms, 600ms, 0ms};
+    const auto worker = client_worker(server.dir(), way);
+    const Call opened = beat(*worker, heartbeat).opened;
+    CHECK(worker->status() == killed_by(SIGKILL));
+    const Record expired = server.wait_for("expired", worker->pid());
+    CHECK(expired.text("scope") == "pump");
+    CHECK(expired.number("timeout_s") == doctest::Approx(0.6));
+    check_deadline(expired, way, opened, heartbeat.first_timeout, heartbeat.timeout);
+    CHECK(count(server.records(), "expired") == 1);
+  }
+}
