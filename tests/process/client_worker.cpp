@@ -13,14 +13,21 @@
 // timeout, for as long as said, and then no more. Says when it began and when it beat last, each as
 // CLOCK_MONOTONIC in nanoseconds just before and after the call.
 //
+// ask: pings the server. ask-and-exit: asks for the server's status and ends in order without
+// waiting for it. When all static objects are gone it says "leaving", and waits until the answer
+// has been taken.
+//
 // exit: leaves all as it is.
 // SPDX-License-Identifier: MIT
 #include <sys/prctl.h>
 #include <unistd.h>
 
 #include <csignal>
+#include <cstdlib>
+#include <filesystem>
 #include <filetimer/timer_client.hpp>
 #include <iostream>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <optional>
@@ -36,6 +43,28 @@ using std::chrono::milliseconds;
 
 constexpr unsigned kLastResortSeconds = 100;
 
+bool waits_at_the_end = false;
+
+std::size_t count_threads() {
+  return static_cast<std::size_t>(
+      std::distance(std::filesystem::directory_iterator("/proc/self/task"), {}));
+}
+
+// Registered before any other, so that it runs when all others are through.
+void at_the_end() {
+  if (waits_at_the_end) {
+    (void)!::write(STDOUT_FILENO, "leaving\n", 8);
+    while (count_threads() > 1) {
+      std::this_thread::yield();
+    }
+  }
+}
+void register_first(int, char**, char**) {
+  std::atexit(at_the_end);
+}
+using Initializer = void (*)(int, char**, char**);
+[[gnu::section(".preinit_array"), gnu::used]] constinit Initializer first_of_all = register_first;
+
 class ClientWorker {
  public:
   std::string answer(const std::string& line) {
@@ -50,6 +79,15 @@ class ClientWorker {
       options.idle_timeout = milliseconds{ms};
       client_.emplace(TimerClient::connect(std::move(options)));
       return "yes";
+    }
+    if (command == "ask") {
+      client_->ping();
+      return "yes";
+    }
+    if (command == "ask-and-exit") {
+      { const auto unread = client_->status_async(); }
+      waits_at_the_end = true;
+      std::exit(0);
     }
     if (command == "leave") {
       regions_.pop_back();

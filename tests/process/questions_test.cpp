@@ -682,3 +682,16 @@ TEST_CASE("replies can be asked for again after the run folder was removed and m
   Asker asker(server.dir(), question("ping"));
   asker.next("done");
 }
+
+TEST_CASE("an answer that comes when its asker's process is ending harms nothing") {
+  const TempDir temp;
+  Server server(temp);
+  const auto worker = client_worker(server.dir(), Way::kPage);
+  CHECK(worker->ask("ask") == "yes");
+  server.process().signal(SIGSTOP);
+  server.process().wait_until_stopped();
+  worker->tell("ask-and-exit");
+  CHECK(worker->line() == "leaving");
+  server.process().signal(SIGCONT);
+  CHECK(worker->status() == exited(0));
+}

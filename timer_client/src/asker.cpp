@@ -14,7 +14,7 @@
 #include "common/duration_text.hpp"
 #include "common/limits.hpp"
 #include "common/text.hpp"
-#include "timer_client/src/json_fields.hpp"
+#include "timer_client/src/answer_object.hpp"
 #include "timer_client/src/messages.hpp"
 
 namespace filetimer {
@@ -78,7 +78,7 @@ auto with_answer(std::string_view answer, Read&& read) {
   simdjson::dom::parser parser;
   simdjson::dom::object object;
   decltype(read(object)) result{};
-  if (parser.parse(answer.data(), answer.size()).get_object().get(object) == simdjson::SUCCESS) {
+  if (parse_answer(parser, answer, object)) {
     result = read(object);
   }
   return result;

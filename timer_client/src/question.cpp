@@ -16,7 +16,7 @@
 #include "common/posix.hpp"
 #include "common/run_folder.hpp"
 #include "common/text.hpp"
-#include "timer_client/src/json_fields.hpp"
+#include "timer_client/src/answer_object.hpp"
 #include "timer_client/src/messages.hpp"
 #include "timer_client/src/pipe_line.hpp"
 
@@ -303,7 +303,7 @@ class Asking {
   std::optional<Reply> take(std::string_view line) {
     pipe_->remove_name();
     simdjson::dom::object answer;
-    if (parser_.parse(line.data(), line.size()).get_object().get(answer) != simdjson::SUCCESS) {
+    if (!parse_answer(parser_, line, answer)) {
       return without_answer(
           Kind::kFailed,
           fmt::format("the server at '{}' answered '{}': expected a JSON object", place_.pipe,
