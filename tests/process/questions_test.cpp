@@ -669,7 +669,7 @@ TEST_CASE("a drain outlives the run folder") {
   Asker drains(server.dir(), question("drain"));
   drains.next("done");
   std::filesystem::rename(server.dir(), temp.path("away"));
-  REQUIRE(wait_until([&] { return exists(server.dir() + "/requests"); }));
+  REQUIRE(wait_until([&] { return is_read_pipe(server.fifo()); }));
   CHECK(announced(server.dir()) == filetimer::Announcement::kDraining);
 }
 
@@ -678,7 +678,7 @@ TEST_CASE("replies can be asked for again after the run folder was removed and m
   Server server(temp, {"--max-interval", "10ms"});
   const std::string away = temp.path("away");
   std::filesystem::rename(server.dir(), away);
-  REQUIRE(wait_until([&] { return exists(server.dir() + "/requests"); }));
+  REQUIRE(wait_until([&] { return is_read_pipe(server.fifo()); }));
   Asker asker(server.dir(), question("ping"));
   asker.next("done");
 }

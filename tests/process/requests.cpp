@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <poll.h>
+#include <sys/stat.h>
 
 #include <system_error>
 
@@ -46,6 +47,12 @@ std::string acquire_past(pid_t pid, std::string_view scope, int signal) {
 
 std::string release(pid_t pid, std::string_view scope) {
   return version1(pid, scope, -1, 0);
+}
+
+bool is_read_pipe(const std::string& path) {
+  const UniqueFd fd(::open(path.c_str(), O_WRONLY | O_NONBLOCK | O_CLOEXEC | O_NOFOLLOW));
+  struct stat st {};
+  return fd && ::fstat(fd.get(), &st) == 0 && S_ISFIFO(st.st_mode);
 }
 
 UniqueFd open_pipe(const std::string& fifo) {

@@ -226,7 +226,7 @@ TEST_CASE("a pipe that is deleted while the server runs is made again, and it is
   server.send(acquire_far(worker.pid(), "s"));
   server.barrier();
   REQUIRE(::unlink(server.fifo().c_str()) == 0);
-  REQUIRE(wait_until([&] { return is_pipe(server.fifo()); }));
+  REQUIRE(wait_until([&] { return is_read_pipe(server.fifo()); }));
   server.wait_for_message(server.fifo());
   CHECK(mode_of(server.fifo()) == 0600);
   expect_kill(server);
@@ -241,7 +241,7 @@ TEST_CASE("a run folder that is removed while the server runs is made again, and
   // In one step: a sweep in the middle of a removal would find the folder there, without its pipe.
   std::filesystem::rename(server.dir(), temp.path("gone"));
   std::filesystem::remove_all(temp.path("gone"));
-  REQUIRE(wait_until([&] { return is_pipe(server.fifo()); }));
+  REQUIRE(wait_until([&] { return is_read_pipe(server.fifo()); }));
   CHECK(mode_of(server.dir()) == 0700);
   expect_kill(server);
   const Finished second = run_server(temp, {"--dir", server.dir()});
@@ -254,7 +254,7 @@ TEST_CASE("a pipe that is replaced by a file is made again") {
   Server server(temp, {"--max-interval", "100ms"});
   REQUIRE(::unlink(server.fifo().c_str()) == 0);
   write_file(server.fifo(), "lines of a client that takes it for a pipe\n");
-  REQUIRE(wait_until([&] { return is_pipe(server.fifo()); }));
+  REQUIRE(wait_until([&] { return is_read_pipe(server.fifo()); }));
   server.wait_for_message(server.fifo());
   expect_kill(server);
 }
