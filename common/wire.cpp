@@ -288,6 +288,9 @@ Status read_field(std::string_view key, ondemand::value value, Request& request,
   if (key == "x_whole_process") {
     return store(read_bool(key, value), request.x_whole_process);
   }
+  if (key == "x_idle") {
+    return store(read_bool(key, value), request.x_idle);
+  }
   if (key == "x_page") {
     return store(read_string(key, value), request.x_page);
   }
@@ -435,6 +438,9 @@ std::string format(const Request& request) {
   }
   if (request.x_whole_process) {
     line += ", \"x_whole_process\": true";
+  }
+  if (request.x_idle) {
+    line += ", \"x_idle\": true";
   }
   line += "}\n";
   return line;

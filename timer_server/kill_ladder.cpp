@@ -266,7 +266,7 @@ bool KillLadder::send_first_signal(Kill& kill, Instant now) {
     companions = companions_of(kill.worker(), policy_.mode, spared_, 1);
   }
   for (Expiry& expiry : kill.order.expiries) {
-    if (!expiry.released_at && listener_.was_released(expiry)) {
+    if (!expiry.released_at && listener_.was_released(*kill.order.worker.process, expiry)) {
       note_late(kill, expiry, now);
     }
   }

@@ -70,7 +70,7 @@ class KillLadder {
   struct Listener {
     // Whether a scope was released since its verdict, by a way that does not go through
     // note_release().
-    std::function<bool(const Expiry&)> was_released;
+    std::function<bool(const Process&, const Expiry&)> was_released;
     // The first signal is about to be sent. `is_final`: SIGKILL is, or will follow. Gives the names
     // of the worker's other scopes, which are cancelled by it.
     std::function<std::vector<std::string>(const Process&, bool is_final)> on_signal;

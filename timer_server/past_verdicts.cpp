@@ -10,6 +10,7 @@
 #include <unordered_map>
 
 #include "common/posix.hpp"
+#include "common/scope_name.hpp"
 
 namespace filetimer {
 namespace {
@@ -60,6 +61,7 @@ PastVerdict verdict_from(const dom::element& record) {
   expiry.incident = value_or<std::string_view>(record, "incident", {});
   expiry.scope.name = value_or<std::string_view>(record, "scope", {});
   expiry.scope_id = expiry.scope.name;
+  expiry.scope.terms.is_idle = expiry.scope.name == kIdleScopeName;
   expiry.judged = {value_or<std::int64_t>(record, "mono_ns", 0)};
   ScopeTerms& terms = expiry.scope.terms;
   terms.acquired = {value_or<std::int64_t>(record, "acquired_mono_ns", 0)};

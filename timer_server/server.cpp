@@ -50,17 +50,14 @@ Server::Server(Settings settings, Premises premises, Inheritance inheritance)
       hooks_(settings_.on_expiry, environment_for_children(dir_, pipe_.path()),
              std::move(inheritance), records_, *log_),
       side_threads_(settings_.realtime),
-      ladder_(settings_.kill, records_, *log_, side_threads_,
-              {.was_released =
-                   [](const Expiry& expiry) {
-                     const PageVerdict& verdict = expiry.on_page;
-                     return verdict.page &&
-                            verdict.page->was_released_late(verdict.slot, verdict.word);
-                   },
-               .on_signal = [this](const Process& worker,
-                                   bool is_final) { return on_signal_due(worker, is_final); },
-               .on_end = [this](const KillOrder& order,
-                                const KillEnd& end) { on_kill_ended(order, end); }}),
+      ladder_(
+          settings_.kill, records_, *log_, side_threads_,
+          {.was_released = [this](const Process& worker,
+                                  const Expiry& expiry) { return was_released(worker, expiry); },
+           .on_signal = [this](const Process& worker,
+                               bool is_final) { return on_signal_due(worker, is_final); },
+           .on_end = [this](const KillOrder& order,
+                            const KillEnd& end) { on_kill_ended(order, end); }}),
       warn_at_(settings_.warn_at ? warn_at_word(*settings_.warn_at) : 0),
       table_(warn_at_),
       warnings_(settings_.kill, records_, *log_, side_threads_),

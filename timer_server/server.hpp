@@ -152,14 +152,17 @@ class Server final : private RequestSink {
   void adopt_pages();
   void look_for_pages();
   void resume_kills();
+  void recall_idleness(const PastVerdict& verdict);
   void settle_judged_slots(const Worker& worker, const std::shared_ptr<WorkerPage>& page);
   PastVerdict* past_verdict(pid_t pid, std::uint64_t start_time, const SlotReading& scope);
   void resume_kill(pid_t pid, std::uint64_t start_time, const std::vector<PastVerdict*>& verdicts);
   void scan_pages(Instant woke, std::vector<DueScope>& due);
   bool take_due(Worker& worker, const std::shared_ptr<WorkerPage>& page,
                 const std::vector<WorkerPage::Due>& candidates, std::vector<DueScope>& due);
-  void judge_idleness(Worker& worker, const WorkerPage::Activity& activity, Instant woke,
+  void judge_idleness(Worker& worker, const WorkerPage::Activity& on_pages, Instant woke,
                       std::vector<DueScope>& due);
+  bool has_come_back(pid_t pid, Instant since);
+  bool was_released(const Process& worker, const Expiry& expiry);
   void tell_cuts(const Worker& worker, WorkerPage& page);
   void tell_ended_threads(const std::string& name);
   void drop_page(Worker& worker, const WorkerPage& page, std::string_view reason);

@@ -19,6 +19,8 @@ namespace {
 constexpr std::size_t kMaxPagesPerWorker = 8;
 // Pages at a time whose worker may be on its way out.
 constexpr std::size_t kMaxUnclaimedPages = 64;
+// How soon a worker that is in a scope is looked at again for an idle timeout that is shorter.
+constexpr Duration kIdleLook = std::chrono::milliseconds{100};
 // Files in `scopes` that one sweep looks at, and names of those it need not look at again.
 constexpr std::size_t kMaxLooksPerSweep = 256;
 constexpr std::size_t kMaxRefusedPages = 16384;
@@ -231,7 +233,7 @@ void Server::put_away(const PageClaims& claims, pid_t pid, const std::vector<Slo
   const Instant now = Instant::now();
   for (const SlotReading& scope : scopes) {
     const bool was_left = slot_word::is_open(scope.word) || slot_word::is_expired(scope.word);
-    const bool is_told = (scope.flags & slot_flag::kWholeProcess) != 0 ||
+    const bool is_told = (scope.flags & (slot_flag::kWholeProcess | slot_flag::kIdle)) != 0 ||
                          past_verdict(pid, claims.start_time, scope) != nullptr;
     if (was_left && !is_told && ++put_away_scopes_ <= kMaxPutAwayScopes) {
       log_->append(records_.left_open(worker, view_of(scope), now, reason));
@@ -308,8 +310,7 @@ void Server::scan_pages(Instant woke, std::vector<DueScope>& due) {
     if (worker.dying) {
       return;
     }
-    WorkerPage::Activity activity{
-        .is_inside = !worker.scopes.empty(), .last_left = worker.left_on_pipe, .watches = {}};
+    WorkerPage::Activity activity;
     for (const auto& page : worker.pages) {
       candidates.clear();
       soft.slots.clear();
@@ -327,7 +328,9 @@ void Server::scan_pages(Instant woke, std::vector<DueScope>& due) {
         dropped.push_back({&worker, page, {}});
       }
     }
-    judge_idleness(worker, activity, woke, due);
+    if (!activity.watches.empty()) {
+      judge_idleness(worker, activity, woke, due);
+    }
   });
   // An earlier one would have to wake us; a later one is found by the sweep.
   announce_next_scan(board, std::min(next_scan_, next_sweep_).ns);
@@ -340,14 +343,16 @@ void Server::scan_pages(Instant woke, std::vector<DueScope>& due) {
 
 // Of a worker in no scope, or in none yet. Who is in one now, or leaves its last one from now on,
 // is due after its timeout at the earliest: read again then, which costs one look in that time.
-void Server::judge_idleness(Worker& worker, const WorkerPage::Activity& activity, Instant woke,
+void Server::judge_idleness(Worker& worker, const WorkerPage::Activity& on_pages, Instant woke,
                             std::vector<DueScope>& due) {
-  for (const auto& watch : activity.watches) {
-    Instant next = woke + watch.timeout;
-    if (activity.is_inside) {
+  const bool is_inside = on_pages.is_inside || worker.is_inside_on_pipe();
+  const Instant last_left = std::max(on_pages.last_left, worker.left_on_pipe);
+  for (const auto& watch : on_pages.watches) {
+    Instant next = woke + std::max(watch.timeout, kIdleLook);
+    if (is_inside) {
       watch.page->note_inside(watch);
-    } else if (activity.last_left > Instant{}) {
-      next = watch.page->idle_due(watch, activity.last_left).value_or(next);
+    } else if (last_left > watch.since) {
+      next = watch.page->idle_due(watch, last_left).value_or(next);
     }
     if (next > woke) {
       next_scan_ = std::min(next_scan_, next);
@@ -361,6 +366,20 @@ void Server::judge_idleness(Worker& worker, const WorkerPage::Activity& activity
       due.push_back({&worker, next, nullptr, {*page, watch.slot, next.ns}});
     }
   }
+}
+
+// Who was idle for too long and is in a scope now, or has left one since, has come back.
+bool Server::has_come_back(pid_t pid, Instant since) {
+  Worker* const worker = table_.find_worker(pid);
+  if (worker == nullptr) {
+    return false;
+  }
+  bool is_back = worker->is_inside_on_pipe() || worker->left_on_pipe > since;
+  for (const auto& page : worker->pages) {
+    const WorkerPage::Activity activity = page->activity();
+    is_back = is_back || activity.is_inside || activity.last_left > since;
+  }
+  return is_back;
 }
 
 // False: the worker runs another program now, and has left what is on the page.
@@ -409,7 +428,8 @@ ScopeView Server::view_of(const SlotReading& reading) const {
   terms.acquired = reading.acquired;
   terms.asked = reading.asked;
   terms.deadline = reading.deadline;
-  if (settings_.max_timeout && (reading.flags & slot_flag::kIdle) == 0) {
+  terms.is_idle = (reading.flags & slot_flag::kIdle) != 0;
+  if (settings_.max_timeout && !terms.is_idle) {
     terms.deadline = due_time(reading, *settings_.max_timeout);
   }
   if (!terms.deadline.is_never()) {

@@ -535,7 +535,7 @@ void Server::announce() {
 std::size_t Server::count_open() {
   std::size_t count = 0;
   table_.for_each_worker([&](Worker& worker) {
-    count += worker.scopes.size();
+    count += worker.count_on_pipe();
     for (const auto& page : worker.pages) {
       count += page->watched_count();
     }
@@ -553,7 +553,9 @@ void Server::write_open(JsonWriter& json, bool with_workers, std::size_t room) {
     }
     std::vector<ScopeView> views;
     for (const Scope& scope : worker.by_age) {
-      views.push_back(ScopeView::of(scope));
+      if (!scope.terms.is_idle) {
+        views.push_back(ScopeView::of(scope));
+      }
     }
     for (const auto& page : worker.pages) {
       for (const SlotReading& reading : page->open_slots()) {

@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <map>
 
+#include "common/scope_name.hpp"
 #include "common/scope_page.hpp"
 #include "timer_server/messages.hpp"
 #include "timer_server/server.hpp"
@@ -45,10 +46,22 @@ void Server::resume_kills() {
   for (PastVerdict& verdict : past_) {
     if (!verdict.is_finished) {
       unfinished[{verdict.pid, verdict.start_time}].push_back(&verdict);
+    } else if (verdict.expiry.scope.name == kIdleScopeName) {
+      recall_idleness(verdict);
     }
   }
   for (const auto& [who, verdicts] : unfinished) {
     resume_kill(who.first, who.second, verdicts);
+  }
+}
+
+// It lives on, was spared, and is idle for the same time still, or so its page will say.
+void Server::recall_idleness(const PastVerdict& verdict) {
+  const Worker* const worker = table_.find_worker(verdict.pid);
+  if (worker != nullptr && worker->process->start_time == verdict.start_time) {
+    for (const auto& page : worker->pages) {
+      page->recall_idle(verdict.expiry.scope.terms.deadline);
+    }
   }
 }
 
@@ -100,6 +113,7 @@ void Server::adopt_wire_page(pid_t pid) {
   }
   worker->wire_page = std::make_unique<WirePage>(path);
   worker->wire_page->take_over(*kept);
+  worker->left_on_pipe = Instant::now();  // or before; when, nobody has kept
   for (const auto& [slot, reading] : kept->scopes) {
     // The page may not have been written any more after a verdict: the log knows.
     PastVerdict* const verdict = past_verdict(pid, claims.start_time, reading);

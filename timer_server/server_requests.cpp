@@ -77,7 +77,7 @@ void Server::acquire(const wire::Request& request, std::string_view line) {
   if (!id.starts_with(name)) {
     name = id;
   }
-  if (is_draining() && table_.find_scope(**worker, id) == nullptr) {
+  if (is_draining() && !request.x_idle && table_.find_scope(**worker, id) == nullptr) {
     reject("the server is draining: no new scopes");
     return;
   }
@@ -101,8 +101,10 @@ void Server::release(const wire::Request& request) {
   std::string storage;
   const std::string_view id = bounded(request.scope_id, storage);
   if (Scope* const scope = table_.find_scope(*worker, id)) {
+    if (scope->is_own()) {
+      worker->left_on_pipe = now_.mono;
+    }
     table_.close(*scope);
-    worker->left_on_pipe = now_.mono;
     keep(*worker);
   } else {
     ladder_.note_release(*worker->process, id, now_.mono);
@@ -223,6 +225,7 @@ ScopeTerms Server::terms_of(const wire::Request& request, const Worker& worker,
   terms.signal = request.signal;
   terms.tid = request.x_tid.value_or(0);
   terms.whole_process = request.x_whole_process;
+  terms.is_idle = request.x_idle;
   if (request.x_timeout_s) {
     terms.timeout = duration_from_seconds(*request.x_timeout_s);
     if (terms.timeout != kForever && !terms.deadline.is_never()) {
@@ -247,7 +250,7 @@ ScopeTerms Server::terms_of(const wire::Request& request, const Worker& worker,
     terms.soft_ms = soft <= kLongestSoft ? soft_ms(soft) : 0;
   }
   const Duration longest = settings_.max_timeout.value_or(kForever);
-  if (longest != kForever && terms.deadline > now_.mono + longest) {
+  if (longest != kForever && !terms.is_idle && terms.deadline > now_.mono + longest) {
     terms.asked = terms.timeout;
     terms.deadline = now_.mono + longest;
     terms.timeout = longest;

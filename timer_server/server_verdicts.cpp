@@ -43,7 +43,10 @@ std::vector<ScopeView> Server::open_scopes_of(const Worker& worker, std::size_t 
   std::vector<ScopeView> views;
   for (auto scope = worker.by_age.rbegin(); scope != worker.by_age.rend() && views.size() < most;
        ++scope) {
-    views.push_back(ScopeView::of(*scope));
+    // Of no scope only what has just been judged.
+    if (!scope->terms.is_idle || scope->terms.deadline <= now_.mono) {
+      views.push_back(ScopeView::of(*scope));
+    }
   }
   std::ranges::reverse(views);
   if (worker.pages.empty()) {
@@ -73,7 +76,7 @@ std::shared_ptr<Incident> Server::incident_now() {
   const std::size_t share =
       std::max(kMaxIncidentScopes / workers, std::clamp(least, std::size_t{1}, kFewOfEachWorker));
   table_.for_each_worker([&](Worker& worker) {
-    std::size_t count = worker.scopes.size();
+    std::size_t count = worker.count_on_pipe();
     for (const auto& page : worker.pages) {
       count += page->open_count();
     }
@@ -139,6 +142,15 @@ void Server::expire(Worker& worker, const std::vector<const DueScope*>& due) {
   ladder_.start(std::move(order), now_.mono);
 }
 
+// By a way that does not go through the ladder: on a page, or as one who comes back.
+bool Server::was_released(const Process& worker, const Expiry& expiry) {
+  const PageVerdict& verdict = expiry.on_page;
+  if (expiry.scope.terms.is_idle && has_come_back(worker.pid, expiry.scope.terms.deadline)) {
+    return true;
+  }
+  return verdict.page && verdict.page->was_released_late(verdict.slot, verdict.word);
+}
+
 // The worker's other timers end with the signal, not with the verdict: a release that still comes
 // in between calls the kill off, and then they must be there.
 std::vector<std::string> Server::on_signal_due(const Process& process, bool is_final) {
@@ -148,7 +160,9 @@ std::vector<std::string> Server::on_signal_due(const Process& process, bool is_f
     return cancelled;
   }
   for (const Scope& scope : worker->by_age) {
-    cancelled.emplace_back(scope.name());
+    if (!scope.terms.is_idle) {
+      cancelled.emplace_back(scope.name());
+    }
   }
   // On a page they end with the worker; one that outlives its signal is in them still.
   for (const auto& page : worker->pages) {
@@ -207,7 +221,7 @@ void Server::bury(Worker& worker) {
   warnings_.settle(*worker.process, "the worker ended first");
   const Instant now = Instant::now();
   for (const Scope& scope : worker.by_age) {
-    if (!scope.terms.whole_process) {
+    if (scope.is_own()) {
       log_->append(records_.left_open(WorkerIdentity::of(worker), ScopeView::of(scope), now));
     }
   }

@@ -180,6 +180,9 @@ void TimerTable::close_all(Worker& worker) {
 }
 
 Instant TimerTable::next_of(const ScopeTerms& terms) const {
+  if (terms.is_idle) {
+    return terms.deadline;  // nobody is warned that a worker is in no scope
+  }
   return std::min(soft_time(terms.acquired, terms.deadline, terms.soft_ms, warn_at_),
                   terms.deadline);
 }

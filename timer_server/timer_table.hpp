@@ -8,6 +8,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <algorithm>
 #include <boost/intrusive/list.hpp>
 #include <boost/intrusive/set.hpp>
 #include <memory>
@@ -54,6 +55,7 @@ struct ScopeTerms {
   int signal = 0;               // 0 or less: kill nobody
   pid_t tid = 0;                // 0: unknown
   bool whole_process = false;   // the worker's end ends it in time
+  bool is_idle = false;         // no scope: the worker's idle timeout, while it is in none
   bool is_extended = false;     // the server's lateness was given back
   bool is_paused = false;       // its time stands still; known of pages only
 };
@@ -68,6 +70,8 @@ struct Scope : hooks::Hook<hooks::ById>, hooks::Hook<hooks::ByNext>, hooks::AgeH
   [[nodiscard]] std::string_view id() const {
     return {reinterpret_cast<const char*>(this + 1), id_bytes};
   }
+  // A scope that its worker is in: not its whole life, which somebody else watches, nor no scope.
+  [[nodiscard]] bool is_own() const { return !terms.whole_process && !terms.is_idle; }
   // The name that people gave; the identity may have a "#2" behind it.
   [[nodiscard]] std::string_view name() const { return id().substr(0, shown_bytes); }
 
@@ -119,13 +123,22 @@ struct Worker {
   // Of the pipe.
   ScopesById scopes;
   ScopesByAge by_age;
-  Instant left_on_pipe;                 // when it released one last
+  Instant left_on_pipe;                 // when it released a scope of its own last
   std::unique_ptr<WirePage> wire_page;  // where they are kept; null: nowhere
   // The rest of its scopes: one page for each library in the process that has one of its own.
   std::vector<std::shared_ptr<WorkerPage>> pages;
   // A kill that ends in SIGKILL is under way: what it still asks for does not count.
   bool dying = false;
   WarningLimit warning_limit;
+  // Open scopes of the pipe; no scope is none.
+  [[nodiscard]] std::size_t count_on_pipe() const {
+    const auto is_scope = [](const Scope& scope) { return !scope.terms.is_idle; };
+    return static_cast<std::size_t>(std::ranges::count_if(by_age, is_scope));
+  }
+  // In a scope of the pipe that it has opened itself.
+  [[nodiscard]] bool is_inside_on_pipe() const {
+    return std::ranges::any_of(by_age, [](const Scope& scope) { return scope.is_own(); });
+  }
   // The batch of requests in which the process was last seen alive.
   std::uint64_t seen_alive_in = 0;
 };

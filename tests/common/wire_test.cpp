@@ -391,6 +391,8 @@ TEST_CASE("what our clients add is read") {
                                                         {"x_tid", "-3"},
                                                         {"x_tid", "1.5"},
                                                         {"x_scope", "1"},
+                                                        {"x_whole_process", "1"},
+                                                        {"x_idle", "\"true\""},
                                                         {"x_scope", "null"}}) {
     check_refused(line_with_extra(key, value), key);
   }
@@ -421,6 +423,8 @@ TEST_CASE("what our clients write is read back as it was meant") {
           request.x_soft_s = 1.75;
           request.x_tid = 4712;
           request.x_scope = name;
+          request.x_whole_process = expiration == 0;
+          request.x_idle = expiration > 0;
         }
         const std::string line = wire::format(request);
         REQUIRE(line.ends_with("}\n"));
@@ -438,6 +442,8 @@ TEST_CASE("what our clients write is read back as it was meant") {
         CHECK(back->x_soft_s == request.x_soft_s);
         CHECK(back->x_tid == request.x_tid);
         CHECK(back->x_scope == request.x_scope);
+        CHECK(back->x_whole_process == request.x_whole_process);
+        CHECK(back->x_idle == request.x_idle);
       }
     }
   }
@@ -452,6 +458,8 @@ TEST_CASE("a line with bounded names is short enough for one atomic write") {
   request.x_grace_s = -1.2345678901234567e-300;
   request.x_soft_s = -1.2345678901234567e-300;
   request.x_tid = 2147483647;
+  request.x_whole_process = true;
+  request.x_idle = true;
   for (const char byte : {'\x01', '\xff', '"', '\x7f'}) {
     const std::string name =
         filetimer::bounded_scope_name(std::string(filetimer::kMaxScopeNameBytes, byte));

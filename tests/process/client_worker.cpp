@@ -3,7 +3,8 @@
 //
 // connect [IDLE_MS]: to the server of $FILETIMER_DIR, with an idle timeout.
 //
-// open NAME MS, renew NAME MS, pause NAME, resume NAME, release NAME: say yes or no.
+// open NAME MS [WARN_AFTER_MS], renew NAME MS, pause NAME, resume NAME, release NAME: say yes or
+// no.
 //
 // left NAME: its remaining time in ms, and "paused" if it is.
 //
@@ -103,7 +104,11 @@ class ClientWorker {
       return "yes";
     }
     if (command == "open") {
-      scopes_.emplace(name, client_->expires(milliseconds{ms}, name));
+      ScopeOptions options;
+      if (long long warn_ms = 0; words >> warn_ms) {
+        options.warn_after = milliseconds{warn_ms};
+      }
+      scopes_.emplace(name, client_->expires(milliseconds{ms}, name, options));
       return "yes";
     }
     TimerScope& scope = scopes_.at(name);

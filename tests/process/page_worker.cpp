@@ -10,6 +10,8 @@
 // open SLOT NAME MS [SIGNAL [GRACE_MS [FLAGS [SOFT_MS]]]]: a deadline MS from now, or none where MS
 // is 0; says the deadline.
 //
+// idle SLOT NS: an idle timeout.
+//
 // renew SLOT MS, release SLOT: says in-time or late.
 //
 // be-late SLOT NAME MS: opens, hints, waits for the verdict, then releases at once.
@@ -28,6 +30,7 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <fstream>
 #include <iostream>
@@ -81,6 +84,9 @@ class PageWorker {
     }
     if (command == "open") {
       return open(words);
+    }
+    if (command == "idle") {
+      return idle(words);
     }
     if (command == "renew") {
       return renew(words);
@@ -206,6 +212,23 @@ class PageWorker {
     const std::int64_t word = now.ns + (ms == 0 ? slot_word::kNoDeadline : timeout);
     set_deadline(slot, word);
     return std::to_string(word);
+  }
+
+  std::string idle(std::istringstream& words) {
+    std::size_t index = 0;
+    std::int64_t ns = 0;
+    words >> index >> ns;
+    Slot& slot = page().slot(index);
+    begin_writing_slot();
+    write_name(page().name(index), "(idle)");
+    slot.started = Instant::now().ns;
+    slot.timeout = ns;
+    slot.signal = SIGKILL;
+    slot.flags = slot_flag::kIdle;
+    page().header().slots =
+        std::max(page().header().slots.load(), static_cast<std::uint32_t>(index) + 1);
+    begin_idle_watch(slot);
+    return "ok";
   }
 
   std::string renew(std::istringstream& words) {

@@ -174,3 +174,20 @@ TEST_CASE("a paused scope is not warned about, and after its pause once") {
   CHECK(warnings("late") == 1);
   CHECK(server.wait_for("expired", worker->pid()).text("scope") == "late");
 }
+
+TEST_CASE("over the pipe, too, a paused scope is not warned about, and then once") {
+  const TempDir temp;
+  const Server server(temp);
+  const auto worker = client_worker(server.dir(), Way::kPipe);
+  const auto warnings = [&] { return count(server.records(), "warned", worker->pid()); };
+  CHECK(worker->ask("open step 800 100") == "yes");
+  CHECK(worker->ask("pause step") == "yes");
+  let_pass(300ms);
+  CHECK(warnings() == 0);
+  CHECK(worker->ask("resume step") == "yes");
+  server.wait_for("warned", worker->pid());
+  CHECK(worker->ask("pause step") == "yes");
+  CHECK(worker->ask("resume step") == "yes");
+  killed_for(server, *worker);
+  CHECK(warnings() == 1);
+}

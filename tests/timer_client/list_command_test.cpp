@@ -580,7 +580,7 @@ TEST_CASE("random bytes behind a good header are read within bounds") {
     CHECK(ran.code == 0);
     CHECK(lines_of(ran.output).size() <= kMaxScopesPerWorker + 1);
   }
-  CHECK(JsonLines(folder.list({"--json"}).output).size() > 900);
+  CHECK(JsonLines(folder.list({"--json"}).output).size() > 400);  // half say they are none
   CHECK(JsonLines(folder.list({"--json", "--stats"}).output).size() > 900);
   for (const std::string& line : lines_of(folder.list().output)) {
     CHECK(utf8_length(line) <= 80);

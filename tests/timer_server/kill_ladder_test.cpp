@@ -90,7 +90,7 @@ struct Stage {
     return std::make_unique<KillLadder>(
         policy, records, *log, side_threads,
         KillLadder::Listener{
-            .was_released = [](const Expiry&) { return false; },
+            .was_released = [](const Process&, const Expiry&) { return false; },
             .on_signal = [](const Process&, bool) { return std::vector<std::string>{}; },
             .on_end = [this](const KillOrder&,
                              const KillEnd& end) { ended.push_back(end.verdict); }});

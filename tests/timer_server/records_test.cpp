@@ -44,6 +44,7 @@ ScopeView full_scope() {
   scope.terms.grace = 10s;
   scope.terms.signal = SIGTERM;
   scope.terms.tid = 4711;
+  scope.terms.is_paused = true;
   return scope;
 }
 

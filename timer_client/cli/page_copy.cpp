@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "common/posix.hpp"
+#include "common/wake_protocol.hpp"
 
 namespace filetimer::cli {
 namespace {
@@ -79,7 +80,7 @@ Result<std::vector<SlotReading>> PageCopy::read_slots(int file) {
     }
     const std::int64_t word = page().slot(i).deadline.load(std::memory_order_relaxed);
     if (word == slot_word::kFree || word == slot_word::kReleasedLate ||
-        word == slot_word::kIdleWatch) {
+        is_idle_watch(page().slot(i))) {
       continue;
     }
     if (auto reading = read_slot(page(), i, word)) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include "timer_client/src/answer_object.hpp"
 
+#include <pthread.h>
 #include <sched.h>
 
 #include <atomic>
@@ -39,19 +40,21 @@ bool parse(simdjson::dom::parser& parser, std::string_view text, simdjson::dom::
 
 }  // namespace
 
+void prepare_to_parse() {
+  [[maybe_unused]] static const End end = [] {
+    simdjson::dom::parser first;
+    simdjson::dom::object nothing;
+    parse(first, "{}", nothing);
+    // Nobody parses in a child, whatever the other threads of its parent were at.
+    ::pthread_atfork(nullptr, nullptr, [] { parsing = 0; });
+    return End();
+  }();
+}
+
 bool parse_answer(simdjson::dom::parser& parser, std::string_view answer,
                   simdjson::dom::object& object) {
   ++parsing;
-  bool is_object = false;
-  if (!is_over) {
-    [[maybe_unused]] static const End end = [] {
-      simdjson::dom::parser first;
-      simdjson::dom::object nothing;
-      parse(first, "{}", nothing);
-      return End();
-    }();
-    is_object = parse(parser, answer, object);
-  }
+  const bool is_object = !is_over && parse(parser, answer, object);
   --parsing;
   return is_object;
 }

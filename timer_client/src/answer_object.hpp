@@ -9,6 +9,9 @@
 
 namespace filetimer {
 
+// To be called before there is a thread that may parse.
+void prepare_to_parse();
+
 // The object lives as long as `parser` does, and until it parses again. False: the answer is no
 // JSON object, or the process is ending.
 bool parse_answer(simdjson::dom::parser& parser, std::string_view answer,

@@ -198,6 +198,7 @@ ScopedRpcTimeout::~ScopedRpcTimeout() {
 }
 
 Asker::Asker(MeetingPlace place, RpcTimeout rpc_timeout) : place_(std::move(place)) {
+  prepare_to_parse();
   if (rpc_timeout) {
     check_wait("the RPC timeout", *rpc_timeout);
     rpc_timeout_ = *rpc_timeout;

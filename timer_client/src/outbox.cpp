@@ -29,6 +29,7 @@ void Outbox::acquire(Number number, TimerRequest request, Instant deadline, Owne
   timer.acquired = Instant::now();
   timer.deadline = deadline;
   timer.owner = owner;
+  timer.warn_after = timer.request.warn_after;
   open_.emplace(number, made.begin());
   if (is_scope_of_ours(timer)) {
     ++inside_;
@@ -52,6 +53,7 @@ bool Outbox::renew(Number number, Duration timeout, Instant deadline) {
     return true;
   }
   timer.request.timeout = timeout;
+  timer.request.warn_after = timer.warn_after;
   timer.deadline = deadline;
   make_pending(found->second);
   return true;
@@ -83,6 +85,10 @@ bool Outbox::resume(Number number, Pauser by, Instant now) {
   if (was_held && !timer.is_paused && !timer.is_suspended) {
     timer.deadline = now + timer.left;
     timer.request.timeout = timer.timeout;
+    // It has been warned about, if it was open that long before the pause.
+    const bool is_warned =
+        timer.timeout != kForever && timer.left <= timer.timeout - timer.warn_after;
+    timer.request.warn_after = is_warned ? Duration::zero() : timer.warn_after;
     make_pending(found->second);
   }
   return true;
@@ -117,6 +123,7 @@ void Outbox::hold(Timer& timer, Instant now) noexcept {
   timer.timeout = timer.request.timeout;
   timer.deadline = Instant::never();
   timer.request.timeout = kForever;
+  timer.request.warn_after = Duration::zero();  // nobody is warned about it
 }
 
 void Outbox::watch_idleness(Number number, TimerRequest request) {

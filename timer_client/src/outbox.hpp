@@ -83,6 +83,7 @@ class Outbox {
     bool is_suspended = false;
     Duration left{};            // of one that is either
     Duration timeout{};         // likewise: what it had
+    Duration warn_after{};      // what was asked for
     bool may_be_known = false;  // a server may have heard of it, so it must hear of its release
     bool is_pending = true;
   };

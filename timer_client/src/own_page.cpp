@@ -81,10 +81,14 @@ bool release_counted(SlotHandle& handle, bool has_lock) noexcept {
   Slot& slot = *handle.slot;
   std::int64_t word = slot.deadline.load(kRelaxed);
   const auto release = [&] {
-    // Again only where another thread pauses it, or lets it go on, in the same moment.
-    for (; slot_word::is_open(word); word = slot.deadline.load(kRelaxed)) {
+    while (slot_word::is_open(word)) {
       if (try_release(slot, word)) [[likely]] {
         return true;
+      }
+      // Another thread has paused it, or let it go on, and has written Slot::left, too.
+      word = slot.deadline.load(kRelaxed);
+      if (handle.page->notes_releases()) {
+        slot.left.store(monotonic_ns(), kRelaxed);
       }
     }
     release_late(slot);
@@ -327,6 +331,11 @@ bool OwnPage::watch_idleness(Duration timeout, std::uint64_t client, Refusal& wh
   }
   notes_releases_.store(true, std::memory_order_relaxed);
   constexpr auto kRelaxed = std::memory_order_relaxed;
+  for (const SlotHandle& each : current_->handles) {
+    if (each.is_free()) {
+      each.slot->left.store(0, kRelaxed);  // whatever a pause has left there
+    }
+  }
   Slot& slot = *handle->slot;
   const Instant now = Instant::now();
   handle->client.store(client, kRelaxed);
@@ -346,28 +355,41 @@ bool OwnPage::watch_idleness(Duration timeout, std::uint64_t client, Refusal& wh
   return true;
 }
 
+void OwnPage::note_unwatched() noexcept {
+  if (!current_ || !notes_releases()) {
+    return;
+  }
+  const std::int64_t now = monotonic_ns();
+  for (const SlotHandle& handle : current_->handles) {
+    if (is_idle_watch(*handle.slot)) {
+      handle.slot->started.store(now, std::memory_order_relaxed);
+    }
+  }
+}
+
 // --- unlimited regions ---
 
-ThreadSlots* OwnPage::suspend_thread(bool& wake) {
-  if (!current_) {
-    return nullptr;
-  }
-  ThreadSlots& slots = slots_of_this_thread();
+ThreadSlots* OwnPage::slots_to_suspend() {
+  return current_ ? &slots_of_this_thread() : nullptr;
+}
+
+void OwnPage::suspend_thread(ThreadSlots& slots, bool& wake) noexcept {
   if (slots.suspensions.fetch_add(1, std::memory_order_relaxed) == 0) {
     for (SlotHandle* const handle : slots.handles) {
       pause_scope(*handle, slot_flag::kSuspended, wake);
     }
   }
-  return &slots;
 }
 
-void OwnPage::end_suspension(const ThreadSlots* slots, bool& wake) noexcept {
+void OwnPage::end_suspension(const ThreadSlots* slots, pid_t tid, bool& wake) noexcept {
   if (!current_) {
     return;
   }
   const auto found =
       std::ranges::find(current_->threads, slots, [](const auto& each) { return each.get(); });
-  if (found == current_->threads.end() ||
+  // Of a thread that has ended the memory may be another's by now.
+  if (found == current_->threads.end() || (*found)->tid != tid ||
+      (*found)->suspensions.load(std::memory_order_relaxed) == 0 ||
       (*found)->suspensions.fetch_sub(1, std::memory_order_relaxed) != 1) {
     return;
   }
@@ -388,7 +410,10 @@ void OwnPage::thread_ended(ThreadSlots& slots) noexcept {
         current_->free.push_back(handle);
         continue;
       }
-      // It is enforced on: it may have moved to another thread.
+      // It is enforced on: it may have moved to another thread. In no region, though.
+      if (is_suspended(*handle)) {
+        resume_scope(*handle, slot_flag::kSuspended, has_left_open);
+      }
       handle->slot->flags.fetch_or(slot_flag::kThreadEnded, std::memory_order_relaxed);
       has_left_open |= slot_word::is_open(handle->slot->deadline.load(std::memory_order_relaxed));
       current_->orphans.push_back(handle);

@@ -47,10 +47,13 @@ class OwnPage {
   // False: see `why`. `wake`: wake() is to be called, without the lock; likewise for these that
   // follow. A child has none.
   bool watch_idleness(Duration timeout, std::uint64_t client, Refusal& why, bool& wake);
+  // A scope was opened that nobody watches: an idle timeout begins anew.
+  void note_unwatched() noexcept;
   // Time stands still for the scopes that this thread has open or opens, until as many calls of
-  // end_suspension() with what it gave. Null: there is no page. May throw std::bad_alloc.
-  ThreadSlots* suspend_thread(bool& wake);
-  void end_suspension(const ThreadSlots* slots, bool& wake) noexcept;
+  // end_suspension(). Null: there is no page. May throw std::bad_alloc.
+  ThreadSlots* slots_to_suspend();
+  static void suspend_thread(ThreadSlots& slots, bool& wake) noexcept;
+  void end_suspension(const ThreadSlots* slots, pid_t tid, bool& wake) noexcept;
   void become_child() noexcept;
 
   // A wake line that could not be written waits for the Keeper's thread.

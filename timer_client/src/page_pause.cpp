@@ -14,8 +14,10 @@ constexpr std::int64_t kEndless = std::numeric_limits<std::int64_t>::max();  // 
 
 // When the server's --max-timeout ends a pause; never: none.
 bool must_wake_paused(const Board& board, std::int64_t since) {
+  // In this order, as in must_wake(): whose time was read, by whose limit is reckoned.
+  const std::int64_t next = board.next_wake.load(std::memory_order_seq_cst);
   const std::int64_t longest = board.max_timeout.load(kRelaxed);
-  return longest > 0 && longest <= kMaxTimeout.count() && must_wake_at(board, since + longest);
+  return longest > 0 && longest <= kMaxTimeout.count() && since + longest < next;
 }
 
 std::int64_t left_of(std::int64_t word, std::int64_t now) {
@@ -72,13 +74,16 @@ bool resume_scope(SlotHandle& handle, std::uint16_t by, bool& wake) noexcept {
         left > kMaxTimeout.count() ? slot_word::kNoDeadline + now : now + left;
     // As if it had been opened later by as long as it was paused.
     const std::int64_t paused = now - (word - slot_word::kPaused);
-    slot.started.fetch_add(paused, kRelaxed);
+    const std::int64_t started = slot.started.load(kRelaxed);
+    slot.started.store(started + paused, kRelaxed);
     set_flags(slot, 0, slot_flag::kResumed);
     if (try_renew(slot, word, next)) {
       wake |= must_wake(board, slot, next);
       return true;
     }
-    slot.started.fetch_sub(paused, kRelaxed);
+    // Renewed in the same moment, which has set it, or not yet.
+    std::int64_t ours = started + paused;
+    slot.started.compare_exchange_strong(ours, started, kRelaxed);
   }
 }
 

@@ -146,9 +146,14 @@ inline bool renew_scope(SlotHandle& handle, std::uint64_t generation, std::int64
       release_scope(handle, generation, has_lock);
       return false;
     }
-    if ((slot.flags.load(kRelaxed) & kWasPaused) != 0 && renew_after_pause(handle, timeout, wake))
+    if (slot_word::is_paused(old_word) || (slot.flags.load(kRelaxed) & kWasPaused) != 0)
         [[unlikely]] {
-      return true;
+      if (renew_after_pause(handle, timeout, wake)) {
+        return true;
+      }
+      if (slot_word::is_paused(old_word)) {
+        continue;  // it goes on since
+      }
     }
     const std::int64_t now = monotonic_ns();
     const std::int64_t word = deadline_word(board, now, timeout);

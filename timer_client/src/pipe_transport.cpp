@@ -44,6 +44,7 @@ std::string version_1_line(const TimerRequest& request) {
     line.x_tid = request.tid;
   }
   line.x_whole_process = request.whole_process;
+  line.x_idle = request.idle;
   if (request.scope != request.timer_id) {
     line.x_scope = request.scope;
   }

@@ -33,6 +33,8 @@ namespace messages = client_messages;
 
 constexpr std::string_view kJobScope = "job";
 constexpr int kLastSignal = 64;
+// The server looks so often, at the most, whether a worker that is in a scope still is.
+constexpr Duration kLeastIdleTimeout = milliseconds{100};
 constexpr Duration kFirstConnectPause = milliseconds{10};
 constexpr Duration kLongestConnectPause = milliseconds{500};
 
@@ -180,6 +182,7 @@ struct TimerClient::State {
   TimerId acquire(std::string_view name, Duration after, const ScopeOptions& options, bool& wake) {
     if (uses_page(options)) {
       if (is_page_closed()) {
+        page->note_unwatched();
         return {};
       }
       if (SlotHandle* const handle = claim(ScopeKey::of_name(name, has_statistics), true)) {
@@ -197,7 +200,9 @@ struct TimerClient::State {
                           Outbox::Owner owner) {
     if (page != nullptr && page->server_has_other_pids()) {
       if (uses_page(options)) {
-        return {};  // no room on the page: unwatched, since a worker never fails for its watchdog
+        // No room on the page: unwatched, since a worker never fails for its watchdog.
+        page->note_unwatched();
+        return {};
       }
       throw TimerError(fmt::format(
           "'{}' is a scope of another process, and this client's server is in another pid "
@@ -341,10 +346,11 @@ TimerClient::TimerClient(std::shared_ptr<State> state) : state_(std::move(state)
 
 TimerClient TimerClient::connect(ConnectOptions options) {
   if (options.idle_timeout != Duration::zero() &&
-      (options.idle_timeout == kNoDeadline || !is_timeout(options.idle_timeout))) {
-    throw InvalidArgument(
-        fmt::format("the idle timeout is {}: expected 0 for none, or more and at most {}",
-                    duration_text(options.idle_timeout), duration_text(kMaxTimeout)));
+      (options.idle_timeout < kLeastIdleTimeout || options.idle_timeout > kMaxTimeout)) {
+    throw InvalidArgument(fmt::format("the idle timeout is {}: expected 0 for none, or {} to {}",
+                                      duration_text(options.idle_timeout),
+                                      duration_text(kLeastIdleTimeout),
+                                      duration_text(kMaxTimeout)));
   }
   if (options.timeout < Duration::zero()) {
     throw InvalidArgument(fmt::format("the timeout of connect() is {}: expected 0 or more",
@@ -421,6 +427,7 @@ void TimerClient::set_idle_timeout(std::chrono::nanoseconds timeout, bool must_b
       TimerRequest request;
       request.pid = ::getpid();
       request.scope = kIdleScopeName;
+      request.idle = true;
       request.timeout = timeout;
       state_->outbox.watch_idleness(Keeper::instance().next_number(), std::move(request));
     } else if (!state_->page->watch_idleness(timeout, state_->number, why, wake) && must_be_there) {
@@ -525,6 +532,8 @@ TimerScope TimerClient::expires_otherwise(std::chrono::nanoseconds after, const 
   check_timeout("the timeout", after);
   check_options(options, after);
   if (state_->uses_page(options) && state_->is_page_closed()) {
+    const auto held = Keeper::instance().lock();
+    state_->page->note_unwatched();
     return TimerScope(TimerId{});
   }
   if (options.first_timeout) {
@@ -738,10 +747,12 @@ UnlimitedRegion::UnlimitedRegion(std::shared_ptr<TimerClient::State> state, Time
   bool wake = false;
   {
     const auto held = Keeper::instance().lock();
-    if (state_->page != nullptr) {
-      slots_ = state_->page->suspend_thread(wake);
-    }
+    // Before what may throw a second time, so that nothing has to be undone.
+    slots_ = state_->page != nullptr ? state_->page->slots_to_suspend() : nullptr;
     state_->outbox.suspend_thread(tid_, Instant::now());
+    if (slots_ != nullptr) {
+      OwnPage::suspend_thread(*slots_, wake);
+    }
     Keeper::instance().deliver(state_->outbox);
   }
   if (wake) {
@@ -757,7 +768,7 @@ UnlimitedRegion::~UnlimitedRegion() {
   {
     const auto held = Keeper::instance().lock();
     if (slots_ != nullptr) {
-      state_->page->end_suspension(slots_, wake);
+      state_->page->end_suspension(slots_, tid_, wake);
     }
     state_->outbox.end_suspension(tid_, Instant::now());
     Keeper::instance().deliver(state_->outbox);

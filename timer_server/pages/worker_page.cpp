@@ -155,7 +155,8 @@ void WorkerPage::note_activity(std::size_t index, const Slot& slot, std::int64_t
   if (word == slot_word::kIdleWatch) {
     const std::int64_t timeout = slot.timeout.load(kRelaxed);
     if (timeout > 0 && timeout <= kMaxTimeout.count()) {
-      activity.watches.push_back({this, index, Duration{timeout}});
+      const Instant since{std::max<std::int64_t>(slot.started.load(kRelaxed), 0)};
+      activity.watches.push_back({this, index, Duration{timeout}, since});
     }
   } else if (word == slot_word::kFree || word == slot_word::kReleasedLate) {
     // Relaxed: written before the word that was read. What is not in the past is no such time.
@@ -175,7 +176,29 @@ std::optional<Instant> WorkerPage::idle_due(const Activity::IdleWatch& watch, In
   }
   const Instant due = last_left + watch.timeout;
   const Postponed* const given = postponed(watch.slot, slot_word::kIdleWatch);
-  return given != nullptr ? std::max(given->until, due) : due;
+  if (given != nullptr && due <= given->until) {
+    return given->until;
+  }
+  postponed_.erase(watch.slot);  // it was in a scope since
+  return due;
+}
+
+WorkerPage::Activity WorkerPage::activity() {
+  Activity activity;
+  for_each_slot([&](std::size_t index, const Slot& slot, std::int64_t word) {
+    if (slot_word::is_open(word)) {
+      activity.is_inside = true;
+    } else {
+      note_activity(index, slot, word, activity);
+    }
+  });
+  return activity;
+}
+
+void WorkerPage::recall_idle(Instant deadline) {
+  for (const Activity::IdleWatch& watch : activity().watches) {
+    judged_idle_[watch.slot] = std::max(judged_idle_[watch.slot], deadline);
+  }
 }
 
 const WorkerPage::Postponed* WorkerPage::postponed(std::size_t slot, std::int64_t word) const {
@@ -271,22 +294,14 @@ void WorkerPage::let_go_of_names() {
 
 bool WorkerPage::was_released_late(std::size_t slot, std::int64_t word) {
   std::int64_t now = 0;
-  Activity since;
+  bool is_begun_anew = false;
   guarded([&] {
-    now = read_deadline(layout_.slot(slot));
-    if (is_idle_watch(layout_.slot(slot))) {
-      const std::size_t count = slots_in_use(layout_);
-      for (std::size_t i = 0; i < count; ++i) {
-        const std::int64_t other = read_deadline(layout_.slot(i));
-        since.is_inside = since.is_inside || slot_word::is_open(other);
-        note_activity(i, layout_.slot(i), other, since);
-      }
-    }
+    const Slot& judged = layout_.slot(slot);
+    now = read_deadline(judged);
+    is_begun_anew = is_idle_watch(judged) && judged.started.load(std::memory_order_relaxed) > word;
   });
-  // Any other word than the verdict's own is the worker's doing. Who was idle and has opened a
-  // scope since, or has left one, has come back.
-  return is_whole_ &&
-         (now != slot_word::expired(word) || since.is_inside || since.last_left > Instant{word});
+  // Any other word than the verdict's own is the worker's doing.
+  return is_whole_ && (now != slot_word::expired(word) || is_begun_anew);
 }
 
 void WorkerPage::finish(std::size_t slot, std::int64_t word) {

@@ -61,9 +61,11 @@ class WorkerPage {
       WorkerPage* page = nullptr;
       std::size_t slot = 0;
       Duration timeout{};
+      Instant since;  // releases before that do not count
     };
     std::vector<IdleWatch> watches;
   };
+  Activity activity();
   Instant scan(Instant now, Duration max_timeout, std::vector<Due>& due, SoftDue& soft,
                Activity& activity);
   // When that idle timeout is due, with what it was given beyond (postpone()), if scopes were left
@@ -71,6 +73,8 @@ class WorkerPage {
   std::optional<Instant> idle_due(const Activity::IdleWatch& watch, Instant last_left);
   // The worker is in a scope: what the watch was given is over.
   void note_inside(const Activity::IdleWatch& watch) { postponed_.erase(watch.slot); }
+  // A server before this one has judged it for that deadline, and the worker lives on.
+  void recall_idle(Instant deadline);
   // A server before this one has warned about the open scopes of which `was_warned` says so.
   void recall_warnings(const std::function<bool(const SlotReading&)>& was_warned);
   // The deadline of an open slot is `until` for as long as the slot says `word`. In the server's

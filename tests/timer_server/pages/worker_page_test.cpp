@@ -369,6 +369,7 @@ TEST_CASE("A worker is idle since its latest release, wherever it was, and only 
   CHECK(activity.last_left == Instant{6'000});
   REQUIRE(activity.watches.size() == 1);
   CHECK(activity.watches[0].timeout == Duration{1'000});
+  CHECK(activity.watches[0].since == Instant{1'000});
   CHECK(stage.page->idle_due(activity.watches[0], activity.last_left) == Instant{7'000});
   stage.slot(0).timeout = -1;
   CHECK(activity_of(*stage.page).watches.empty());
@@ -395,13 +396,17 @@ TEST_CASE("An idle timeout is judged once a time, and goes on when its kill is o
     CHECK(!stage.page->idle_due(watch, {6'000}));
     CHECK(stage.page->idle_due(watch, {8'000}) == Instant{9'000});
   }
-  SUBCASE("who opens a scope before the signal has come back") {
-    set_deadline(stage.slot(1), 900'000);
+  SUBCASE("who opens a scope that nobody watches before the signal has come back") {
+    stage.slot(0).started = 7'500;
     CHECK(stage.page->was_released_late(0, 7'000));
   }
-  SUBCASE("so has who has left one since") {
-    stage.slot(1).left = 7'500;
-    CHECK(stage.page->was_released_late(0, 7'000));
+  SUBCASE("the server before has judged and spared it") {
+    stage.page->finish(0, 7'000);
+    const auto next = std::make_unique<WorkerPage>(std::move(*WorkerPage::open(stage.path, "w-1")));
+    const auto again = activity_of(*next).watches.at(0);
+    CHECK(next->idle_due(again, {6'000}) == Instant{7'000});
+    next->recall_idle({7'000});
+    CHECK(!next->idle_due(again, {6'000}));
   }
   SUBCASE("the verdict of a server that did not live to record it is void") {
     stage.page->reopen(0, 7'000);
@@ -418,8 +423,12 @@ TEST_CASE("An idle worker that was halted is given time, until it is in a scope"
     return WorkerPage::Extension{{50'000}, true};
   });
   CHECK(stage.page->idle_due(watch, {6'000}) == Instant{50'000});
-  CHECK(stage.page->idle_due(watch, {60'000}) == Instant{61'000});
-  stage.page->note_inside(watch);
+  SUBCASE("seen in it") {
+    stage.page->note_inside(watch);
+  }
+  SUBCASE("or seen to have left one") {
+    CHECK(stage.page->idle_due(watch, {60'000}) == Instant{61'000});
+  }
   CHECK(stage.page->idle_due(watch, {6'000}) == Instant{7'000});
 }
 

@@ -76,10 +76,11 @@ struct ConnectOptions {
   // How long a question waits for the server's answer; see RpcTimeout. Not set:
   // $FILETIMER_RPC_TIMEOUT (as "500ms", "30s", "inf"), else 60 s.
   RpcTimeout rpc_timeout;
-  // Once this process has left its first scope it expires, too, when it has been in no scope at all
-  // for this long: then it hangs where nobody has wrapped a scope around. The record's scope is
-  // "(idle)". Over zero, at most about 31 years; zero: none. Until this client goes; a forked child
-  // has none. On the pipe only scopes of clients that use the pipe count.
+  // Once this process has left the first scope from now on it expires, too, when it has been in no
+  // scope at all for this long: then it hangs where nobody has wrapped a scope around. The record's
+  // scope is "(idle)". 100 ms to about 31 years; zero: none. Until this client goes; a forked child
+  // has none. On the pipe only scopes of clients that use the pipe count. The server's
+  // --max-timeout does not cut it.
   std::chrono::nanoseconds idle_timeout{0};
   // A transport of your own; null: a page or the pipe, whatever the server has.
   std::unique_ptr<Transport> transport;
@@ -174,9 +175,10 @@ class TimerClient {
   bool pause(TimerId timer);
   bool resume(TimerId timer);
   // For as long as the returned object lives the time of all scopes stands still that this thread
-  // has open or opens, and a scope without a deadline under `name` (empty: the caller's file and
-  // line) tells where the thread is. --max-timeout holds for that one, too. The object has to end
-  // in the thread that made it. Regions may be nested. Throws as acquire().
+  // has open or opens on this client's page (its clients of that run folder share it) or, on the
+  // pipe, with this client; and a scope without a deadline under `name` (empty: the caller's file
+  // and line) tells where the thread is. --max-timeout holds for that one, too. The object has to
+  // end in the thread that made it. Regions may be nested. Throws as acquire().
   [[nodiscard]] UnlimitedRegion unlimited(std::string_view name = {},
                                           const char* file = __builtin_FILE(),
                                           int line = __builtin_LINE());
@@ -324,7 +326,7 @@ class [[nodiscard]] UnlimitedRegion {
   TimerScope marker_;
   pid_t tid_;
   unsigned fork_count_;
-  const ThreadSlots* slots_ = nullptr;
+  ThreadSlots* slots_ = nullptr;
 };
 
 }  // namespace filetimer

@@ -29,6 +29,7 @@ struct TimerRequest {
   // From the acquire or renewal to a warning; zero: when the server's --warn-at says.
   std::chrono::nanoseconds warn_after{0};
   bool whole_process = false;  // the worker's end ends the scope in time
+  bool idle = false;           // no scope but an idle timeout: open while the worker is in none
 };
 
 class Transport {
