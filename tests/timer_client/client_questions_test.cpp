@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cmath>
 #include <filetimer/timer_client.hpp>
 #include <thread>
 
@@ -269,24 +270,45 @@ TEST_CASE("a call's timeout comes before the thread's, and that before the clien
   CHECK(told_timeout(server, client) == 50);
 }
 
+TEST_CASE("a timeout is a duration or a number of seconds, and -1 is none") {
+  const test::TempFolder folder;
+  AnsweringServer server(folder.path(), R"({"answer":"done"})");
+  auto client = connect_to(server);
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  CHECK(told_timeout(server, client, 2.5) == 2.5);
+  CHECK(told_timeout(server, client, 5) == 5);
+  CHECK(told_timeout(server, client, 1h) == 3600);
+  CHECK(told_timeout(server, client, std::chrono::duration<double>(0.25)) == 0.25);
+  for (const RpcTimeout& none : {RpcTimeout(-1), RpcTimeout(-1s), RpcTimeout(-1000ms),
+                                 RpcTimeout(kInfinity), RpcTimeout(kNoDeadline)}) {
+    CHECK(told_timeout(server, client, none) == kInfinity);
+  }
+  for (const double wrong : {0.0, -2.0, -0.5, 1e10, -kInfinity, std::nan("")}) {
+    CAPTURE(wrong);
+    CHECK_THROWS_AS(client.ping(wrong), InvalidArgument);
+  }
+  CHECK(message_of([&] { client.ping(-2.5); }) ==
+        "the RPC timeout is -2.5 s: expected more than 0 and at most 1000000000s, or infinity");
+}
+
 TEST_CASE("the client's timeout comes from the environment, else it is a minute") {
   const test::TempFolder folder;
   AnsweringServer server(folder.path(), R"({"answer":"done"})");
   {
-    auto client = connect_to(server, std::nullopt);
+    auto client = connect_to(server, RpcTimeout{});
     CHECK(told_timeout(server, client) == 60);
   }
   {
     const RpcTimeoutVariable variable("1500ms");
-    auto client = connect_to(server, std::nullopt);
+    auto client = connect_to(server, RpcTimeout{});
     CHECK(told_timeout(server, client) == 1.5);
     auto other = connect_to(server, 7s);
     CHECK(told_timeout(server, other) == 7);
   }
   const RpcTimeoutVariable variable("soon");
-  CHECK_THROWS_AS(connect_to(server, std::nullopt), InvalidArgument);
+  CHECK_THROWS_AS(connect_to(server, RpcTimeout{}), InvalidArgument);
   CHECK(message_of([&] {
-          connect_to(server, std::nullopt);
+          connect_to(server, RpcTimeout{});
         }).find("$FILETIMER_RPC_TIMEOUT: 'soon' is not a duration") == 0);
 }
 

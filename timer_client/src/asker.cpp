@@ -188,8 +188,29 @@ Result<Duration> rpc_timeout_of_environment() {
   return *timeout;
 }
 
-ScopedRpcTimeout::ScopedRpcTimeout(std::chrono::nanoseconds timeout) {
-  check_wait("the RPC timeout", timeout);
+RpcTimeout::RpcTimeout(std::chrono::nanoseconds time) {
+  if (time == std::chrono::seconds{-1}) {
+    time = kNoDeadline;
+  }
+  check_wait("the RPC timeout", time);
+  time_ = time;
+}
+
+RpcTimeout::RpcTimeout(double seconds) {
+  if (seconds == -1 || seconds == std::numeric_limits<double>::infinity()) {
+    time_ = kNoDeadline;
+    return;
+  }
+  const double most = std::chrono::duration<double>(kMaxTimeout).count();
+  if (!(seconds > 0 && seconds <= most)) {
+    throw InvalidArgument(
+        fmt::format("the RPC timeout is {} s: expected more than 0 and at most {}, or infinity",
+                    seconds, duration_text(kMaxTimeout)));
+  }
+  time_ = std::max(duration_from_seconds(seconds), Duration{1});
+}
+
+ScopedRpcTimeout::ScopedRpcTimeout(RpcTimeout timeout) {
   outer_ = std::exchange(t_scoped_timeout, timeout);
 }
 
@@ -199,9 +220,8 @@ ScopedRpcTimeout::~ScopedRpcTimeout() {
 
 Asker::Asker(MeetingPlace place, RpcTimeout rpc_timeout) : place_(std::move(place)) {
   prepare_to_parse();
-  if (rpc_timeout) {
-    check_wait("the RPC timeout", *rpc_timeout);
-    rpc_timeout_ = *rpc_timeout;
+  if (rpc_timeout.is_set()) {
+    rpc_timeout_ = rpc_timeout.value_or(kDefaultRpcTimeout);
     return;
   }
   const auto found = rpc_timeout_of_environment();
@@ -212,11 +232,7 @@ Asker::Asker(MeetingPlace place, RpcTimeout rpc_timeout) : place_(std::move(plac
 }
 
 Duration Asker::timeout_for(RpcTimeout of_call) const {
-  if (of_call) {
-    check_wait("the RPC timeout", *of_call);
-    return *of_call;
-  }
-  return t_scoped_timeout.value_or(rpc_timeout_);
+  return of_call.value_or(t_scoped_timeout.value_or(rpc_timeout_));
 }
 
 Reply Asker::ask_whole(const wire::Question& question, Duration timeout) const {

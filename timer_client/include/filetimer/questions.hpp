@@ -13,18 +13,34 @@
 
 namespace filetimer {
 
-// How long a call may wait for the server's answer, beyond what the server allows itself for it.
-// Over zero, or kNoDeadline; anything else is InvalidArgument. Not set: what ScopedRpcTimeout says
-// in this thread, else ConnectOptions::rpc_timeout.
-using RpcTimeout = std::optional<std::chrono::nanoseconds>;
+// How long a call may wait for the server's answer, beyond what the server allows itself for it: a
+// duration, or a number of seconds. kNoDeadline, infinity and -1 s: as long as it takes. Zero,
+// other negatives, NaN and more than some 31 years are InvalidArgument, which the constructor
+// throws. Not set: what ScopedRpcTimeout says in this thread, else ConnectOptions::rpc_timeout.
+class RpcTimeout {
+ public:
+  RpcTimeout() = default;
+  RpcTimeout(double seconds);                 // NOLINT: `client.ping(2.5)` is meant to be said
+  RpcTimeout(std::chrono::nanoseconds time);  // NOLINT: likewise, `client.ping(500ms)`
+  template <class Rep, class Period>
+  RpcTimeout(std::chrono::duration<Rep, Period> time)  // NOLINT
+      : RpcTimeout(std::chrono::duration<double>(time).count()) {}
+
+  [[nodiscard]] bool is_set() const { return time_.has_value(); }
+  [[nodiscard]] std::chrono::nanoseconds value_or(std::chrono::nanoseconds other) const {
+    return time_.value_or(other);
+  }
+
+ private:
+  std::optional<std::chrono::nanoseconds> time_;
+};
 
 // Holds for all questions that this thread asks while it lives, of any client, also those that it
 // asks asynchronously. They nest: the inner one counts, and the outer one again after it.
 //   const filetimer::ScopedRpcTimeout patience(5s);
 class [[nodiscard]] ScopedRpcTimeout {
  public:
-  // Throws InvalidArgument.
-  explicit ScopedRpcTimeout(std::chrono::nanoseconds timeout);
+  explicit ScopedRpcTimeout(RpcTimeout timeout);
   ScopedRpcTimeout(const ScopedRpcTimeout&) = delete;
   ScopedRpcTimeout& operator=(const ScopedRpcTimeout&) = delete;
   ~ScopedRpcTimeout();
