@@ -19,9 +19,11 @@ inline constexpr std::string_view kBoardName = "server";
 inline constexpr std::string_view kLogName = "expired.jsonl";
 inline constexpr std::string_view kPagesName = "scopes";
 inline constexpr std::string_view kRepliesName = "replies";
-// In `scopes`: what the server itself keeps there.
+// In `scopes`: what the server itself keeps there, and
 inline constexpr std::string_view kServerPagesName = "server";
-// And in that: the statistics of workers that have ended.
+// Python stacks, as docs/protocol.md has them.
+inline constexpr std::string_view kStacksName = ".stacks";
+// In `server`: the statistics of workers that have ended.
 inline constexpr std::string_view kEndedName = "ended";
 
 // Where somebody said the folder is, or that nobody did.

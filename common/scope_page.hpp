@@ -82,7 +82,8 @@ inline constexpr std::uint16_t kIdle = 4;          // no scope but an idle timeo
 inline constexpr std::uint16_t kResumed = 8;       // after a pause; see Slot::left
 // Of a paused scope: by whom. The owner's own business.
 inline constexpr std::uint16_t kPausedByCaller = 16;
-inline constexpr std::uint16_t kSuspended = 32;  // with all others of its thread
+inline constexpr std::uint16_t kSuspended = 32;    // with all others of its thread
+inline constexpr std::uint16_t kSpareIfLeft = 64;  // left within the grace, nobody is killed for it
 }  // namespace slot_flag
 
 // Of Slot::grace_ms.

@@ -291,6 +291,9 @@ Status read_field(std::string_view key, ondemand::value value, Request& request,
   if (key == "x_idle") {
     return store(read_bool(key, value), request.x_idle);
   }
+  if (key == "x_spare_if_left") {
+    return store(read_bool(key, value), request.x_spare_if_left);
+  }
   if (key == "x_page") {
     return store(read_string(key, value), request.x_page);
   }
@@ -441,6 +444,9 @@ std::string format(const Request& request) {
   }
   if (request.x_idle) {
     line += ", \"x_idle\": true";
+  }
+  if (request.x_spare_if_left) {
+    line += ", \"x_spare_if_left\": true";
   }
   line += "}\n";
   return line;

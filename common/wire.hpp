@@ -50,6 +50,7 @@ struct Request {
   std::optional<std::string_view> x_scope;  // the scope's name, where scope_id had to differ
   bool x_whole_process = false;             // the worker's end ends the scope in time
   bool x_idle = false;                      // no scope: open while the worker is in none
+  bool x_spare_if_left = false;             // left within the grace, nobody is killed for it
   // Not a timer but a hint: look at this page of `scopes/`. All else is unset then.
   std::optional<std::string_view> x_page;
   // Not a timer but a question; then only `pid` counts beside it.

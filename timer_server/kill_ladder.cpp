@@ -78,6 +78,7 @@ struct KillLadder::Kill {
   std::optional<Evidence> last_look;     // of a worker that does not die
   bool hurried = false;
   bool ends_in_sigkill = false;        // known once it was signalled
+  bool may_be_left = false;            // likewise: see ScopeTerms::spare_if_left
   std::vector<std::string> cancelled;  // the worker's other scopes, ended by this kill
   std::vector<Process> companions;
   std::vector<SentSignal> signals;
@@ -100,10 +101,18 @@ struct KillLadder::Kill {
 };
 
 const Expiry* KillOrder::deciding() const {
-  const auto found = std::ranges::find_if(expiries, [](const Expiry& expiry) {
-    return expiry.scope.terms.signal > 0 && !expiry.released_at;
-  });
-  return found == expiries.end() ? nullptr : &*found;
+  const Expiry* found = nullptr;
+  for (const Expiry& expiry : expiries) {
+    const ScopeTerms& terms = expiry.scope.terms;
+    if (terms.signal <= 0 || expiry.released_at) {
+      continue;
+    }
+    if (!terms.spare_if_left) {
+      return &expiry;
+    }
+    found = found == nullptr ? &expiry : found;
+  }
+  return found;
 }
 
 KillLadder::KillLadder(KillPolicy policy, Records& records, RecordLog& log,
@@ -138,7 +147,10 @@ void KillLadder::note_deaths() {
       const auto kill = std::ranges::find_if(
           kills_, [number](const auto& each) { return each->number == number; });
       if (kill != kills_.end()) {
-        (*kill)->has_news = true;
+        // Several, where a scope expired in the grace of another that may still be left.
+        for (const auto& each : kills_) {
+          each->has_news = each->has_news || &each->worker() == &(*kill)->worker();
+        }
       }
     }
   } while (count == static_cast<int>(events.size()));
@@ -210,7 +222,7 @@ bool KillLadder::record_verdict(const std::shared_ptr<Kill>& kill, Instant now) 
   }
   for (const Expiry& expiry : order.expiries) {
     if (expiry.released_at) {
-      log_.append(records_.released_late(order.worker, expiry));
+      log_.append(records_.released_late(order.worker, expiry, false));
     }
   }
   kill->stage = Stage::kRecorded;
@@ -265,11 +277,7 @@ bool KillLadder::send_first_signal(Kill& kill, Instant now) {
     // One look does: all of them are held before they are signalled, and looked for again.
     companions = companions_of(kill.worker(), policy_.mode, spared_, 1);
   }
-  for (Expiry& expiry : kill.order.expiries) {
-    if (!expiry.released_at && listener_.was_released(*kill.order.worker.process, expiry)) {
-      note_late(kill, expiry, now);
-    }
-  }
+  look_for_releases(kill, now);
   const Expiry* const deciding = kill.order.deciding();
   if (policy_.dry_run || deciding == nullptr) {
     const bool released = std::ranges::any_of(
@@ -284,19 +292,24 @@ bool KillLadder::send_first_signal(Kill& kill, Instant now) {
     end(kill, KillVerdict::kAlreadyGone, {});
     return true;
   }
-  if (Kill* const other = other_kill_of(kill)) {
+  const ScopeTerms& terms = deciding->scope.terms;
+  kill.may_be_left = terms.spare_if_left && terms.signal != SIGKILL && terms.grace;
+  // Who is asked to leave one scope can be asked to leave another beside it.
+  if (Kill* const other = other_kill_of(kill);
+      other != nullptr && !(other->may_be_left && kill.may_be_left)) {
     if (other->ends_in_sigkill) {
       kill.next_step_at = Instant::never();  // its end decides, and calls us again
       return false;
     }
     end(*other, KillVerdict::kSpared, "it outlived the signal, and another scope expired");
   }
-  const ScopeTerms& terms = deciding->scope.terms;
-  kill.ends_in_sigkill = terms.signal == SIGKILL || terms.grace;
+  kill.ends_in_sigkill = !kill.may_be_left && (terms.signal == SIGKILL || terms.grace);
   const bool is_last = terms.signal == SIGKILL || !terms.grace;
-  kill.cancelled = listener_.on_signal(kill.worker(), kill.ends_in_sigkill);
-  kill.companions = std::move(companions);
-  hold_all(kill);
+  if (!kill.may_be_left) {
+    kill.cancelled = listener_.on_signal(kill.worker(), kill.ends_in_sigkill);
+    kill.companions = std::move(companions);
+    hold_all(kill);
+  }
   send(kill, terms.signal);
   kill.first_signal = kill.signals.back().when.mono;
   watch(kill, kill.worker());
@@ -364,6 +377,16 @@ bool KillLadder::wait_for_death(const std::shared_ptr<Kill>& held, Instant now) 
   }
   if (now < kill.next_step_at) {
     return false;
+  }
+  if (kill.stage == Stage::kSignalled && kill.may_be_left) {
+    look_for_releases(kill, now);
+    if (kill.order.deciding() == nullptr) {
+      end(kill, KillVerdict::kSpared, "released within the grace");
+      return true;
+    }
+    kill.may_be_left = false;
+    kill.ends_in_sigkill = true;
+    kill.cancelled = listener_.on_signal(kill.worker(), true);
   }
   if (kill.stage == Stage::kSignalled) {
     hold_all(kill);
@@ -483,7 +506,7 @@ KillLadder::Kill* KillLadder::other_kill_of(const Kill& kill) const {
 
 bool KillLadder::note_release(const Process& worker, std::string_view scope_id, Instant now) {
   for (const auto& kill : kills_) {
-    if (&kill->worker() != &worker || kill->stage > Stage::kRecorded) {
+    if (&kill->worker() != &worker || (kill->stage > Stage::kRecorded && !kill->may_be_left)) {
       continue;
     }
     for (Expiry& expiry : kill->order.expiries) {
@@ -496,10 +519,18 @@ bool KillLadder::note_release(const Process& worker, std::string_view scope_id, 
   return false;
 }
 
+void KillLadder::look_for_releases(Kill& kill, Instant now) {
+  for (Expiry& expiry : kill.order.expiries) {
+    if (!expiry.released_at && listener_.was_released(kill.worker(), expiry)) {
+      note_late(kill, expiry, now);
+    }
+  }
+}
+
 void KillLadder::note_late(Kill& kill, Expiry& expiry, Instant now) {
   expiry.released_at = now;
-  if (kill.stage == Stage::kRecorded) {
-    log_.append(records_.released_late(kill.order.worker, expiry));
+  if (kill.stage >= Stage::kRecorded) {
+    log_.append(records_.released_late(kill.order.worker, expiry, kill.stage > Stage::kRecorded));
   }
 }
 

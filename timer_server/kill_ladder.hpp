@@ -49,8 +49,8 @@ struct KillOrder {
   std::string record;                  // `expired` of the first expiry, as it stands in the log
   std::optional<PythonDump> python;    // the worker's offer
 
-  // The expiry whose signal is sent: the earliest that has one and was not released since; null:
-  // the worker is spared.
+  // The expiry whose signal is sent: the earliest that has one and was not released since, one that
+  // may still be left only where no other is; null: the worker is spared.
   [[nodiscard]] const Expiry* deciding() const;
 };
 
@@ -88,7 +88,8 @@ class KillLadder {
   [[nodiscard]] int death_fd() const { return deaths_.get(); }
 
   // A release (or a renewal) came for a scope that was judged already. True when that was before
-  // the signal: then it is recorded, and nobody is killed for this scope.
+  // the signal, or in the grace of a scope that may be left then: it is recorded, and nobody is
+  // killed for this scope.
   bool note_release(const Process& worker, std::string_view scope_id, Instant now);
 
   [[nodiscard]] bool idle() const { return kills_.empty(); }
@@ -106,6 +107,7 @@ class KillLadder {
   // Each returns true when it has moved the kill on.
   bool step(const std::shared_ptr<Kill>& kill, Instant now);
   bool record_verdict(const std::shared_ptr<Kill>& kill, Instant now);
+  void look_for_releases(Kill& kill, Instant now);
   void note_late(Kill& kill, Expiry& expiry, Instant now);
   bool send_first_signal(Kill& kill, Instant now);
   bool wait_for_death(const std::shared_ptr<Kill>& held, Instant now);

@@ -374,12 +374,15 @@ std::string Records::deferred_all(Duration given, std::size_t scopes,
   return std::move(json).finish();
 }
 
-std::string Records::released_late(const WorkerIdentity& worker, const Expiry& expiry) const {
+std::string Records::released_late(const WorkerIdentity& worker, const Expiry& expiry,
+                                   bool was_signalled) const {
   JsonWriter json = begin("released_late", ClockReading::now(), worker);
   json.field("id", expiry.id)
       .field("scope", expiry.scope.name)
       .fixed("late_ms", millis(*expiry.released_at - expiry.scope.terms.deadline), 3)
-      .field("reason", "released after its deadline was judged, before a signal was sent");
+      .field("reason", was_signalled
+                           ? "released within the grace, as it may be"
+                           : "released after its deadline was judged, before a signal was sent");
   return std::move(json).finish();
 }
 

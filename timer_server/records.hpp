@@ -160,7 +160,8 @@ class Records {
   std::string warned(const WorkerIdentity& worker, const SoftDeadline& passed,
                      const Evidence* evidence) const;
   // expiry.released_at is set.
-  std::string released_late(const WorkerIdentity& worker, const Expiry& expiry) const;
+  std::string released_late(const WorkerIdentity& worker, const Expiry& expiry,
+                            bool was_signalled) const;
   std::string cut_by_max_timeout(const WorkerIdentity& worker, std::string_view scope,
                                  Duration asked, Duration granted) const;
   std::string hook(const WorkerIdentity& worker, const HookOutcome& outcome) const;

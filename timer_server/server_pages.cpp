@@ -440,6 +440,7 @@ ScopeView Server::view_of(const SlotReading& reading) const {
   terms.tid = reading.tid;
   terms.is_paused = slot_word::is_paused(reading.word);
   terms.whole_process = (reading.flags & slot_flag::kWholeProcess) != 0;
+  terms.spare_if_left = (reading.flags & slot_flag::kSpareIfLeft) != 0;
   if (!reading.grace_ms) {
     terms.grace = grace_of(settings_.grace ? *settings_.grace : Settings::kDefaultGrace);
   } else if (*reading.grace_ms != kNoSigkill) {

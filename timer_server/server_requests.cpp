@@ -226,6 +226,7 @@ ScopeTerms Server::terms_of(const wire::Request& request, const Worker& worker,
   terms.tid = request.x_tid.value_or(0);
   terms.whole_process = request.x_whole_process;
   terms.is_idle = request.x_idle;
+  terms.spare_if_left = request.x_spare_if_left;
   if (request.x_timeout_s) {
     terms.timeout = duration_from_seconds(*request.x_timeout_s);
     if (terms.timeout != kForever && !terms.deadline.is_never()) {

@@ -56,6 +56,7 @@ struct ScopeTerms {
   pid_t tid = 0;                // 0: unknown
   bool whole_process = false;   // the worker's end ends it in time
   bool is_idle = false;         // no scope: the worker's idle timeout, while it is in none
+  bool spare_if_left = false;   // left within the grace, nobody is killed for it
   bool is_extended = false;     // the server's lateness was given back
   bool is_paused = false;       // its time stands still; known of pages only
 };

@@ -597,8 +597,51 @@ TEST_CASE("elapsed and remaining time of a timer are told while it is open") {
   // Judged, and the worker is still in it.
   REQUIRE(FakeServer::expire(server.page().slot(index_of(server.page(), "cut"))));
   CHECK(scope.times()->remaining <= 1min);
+  CHECK(scope.times()->is_expired);
+  CHECK_FALSE(times->is_expired);
   scope.release();
   CHECK(!scope.times());
+}
+
+TEST_CASE("a scope may ask to be left late, on the page and in a line") {
+  FakeServer server;
+  auto client = server.connect();
+  server.pipe().next();
+  ScopeOptions options;
+  options.signal = 15;
+  options.spare_if_left = true;
+  {
+    auto scope = client.expires(30s, "soft", options);
+    CHECK(slot_called(server.page(), "soft").flags == slot_flag::kSpareIfLeft);
+    CHECK(slot_called(server.page(), "soft").signal == 15);
+  }
+  auto next = client.expires(30s, "soft");
+  CHECK(slot_called(server.page(), "soft").flags == 0);
+  options.pid = ::getppid();
+  auto parents = client.expires(30s, "parents", options);
+  CHECK(server.pipe().next().x_spare_if_left);
+}
+
+TEST_CASE("a process that writes its own stacks is told where, and its page says how to ask") {
+  FakeServer server;
+  auto client = server.connect();
+  const std::string page = server.pipe().next().x_page;
+  CHECK(client.stacks_file() == server.dir() + "/scopes/.stacks/" + page);
+  CHECK(server.page().header().dump_signal == 0);
+  CHECK(client.offer_stacks(12));
+  CHECK(server.page().header().dump_signal == 12);
+  CHECK_THROWS_AS(client.offer_stacks(65), InvalidArgument);
+  CHECK_THROWS_AS(client.offer_stacks(-1), InvalidArgument);
+  CHECK(client.offer_stacks(0));
+  CHECK(server.page().header().dump_signal == 0);
+  CHECK(test::in_child([&] {
+          if (!client.stacks_file().empty() || client.offer_stacks(12)) {
+            return 1;  // the page is its parent's
+          }
+          auto scope = client.expires(1h, "child");
+          const std::string path = client.stacks_file();
+          return path.ends_with(page) || path.empty() || !client.offer_stacks(10) ? 2 : 0;
+        }) == 0);
 }
 
 TEST_CASE("a heartbeat is a timer that each beat renews, and the first one may take longer") {

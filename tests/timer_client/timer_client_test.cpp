@@ -288,6 +288,20 @@ TEST_CASE("connect says where it looked, why there is no server and how long it 
   CHECK_THROWS_AS(TimerClient::connect(std::move(negative)), InvalidArgument);
 }
 
+TEST_CASE("connect asks its caller while it waits, and ends with what the caller throws") {
+  const test::TempFolder folder;
+  ConnectOptions options;
+  options.dir = folder.path();
+  options.timeout = 1h;
+  int asked = 0;
+  options.while_waiting = [&] {
+    if (++asked == 2) {
+      throw std::domain_error("enough");
+    }
+  };
+  CHECK_THROWS_AS(TimerClient::connect(std::move(options)), std::domain_error);
+}
+
 TEST_CASE("connect waits for a server that is being started") {
   const auto server = std::make_shared<Recorder>();
   server->answer(Recorder::Sent::kNoServer);

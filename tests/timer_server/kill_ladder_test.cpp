@@ -83,6 +83,7 @@ struct Stage {
   std::vector<KillVerdict> ended;
   std::string last_line;
   std::map<std::string, std::string> lines;  // by event
+  bool is_released_on_page = false;
   std::unique_ptr<KillLadder> ladder;
 
  private:
@@ -90,7 +91,7 @@ struct Stage {
     return std::make_unique<KillLadder>(
         policy, records, *log, side_threads,
         KillLadder::Listener{
-            .was_released = [](const Process&, const Expiry&) { return false; },
+            .was_released = [this](const Process&, const Expiry&) { return is_released_on_page; },
             .on_signal = [](const Process&, bool) { return std::vector<std::string>{}; },
             .on_end = [this](const KillOrder&,
                              const KillEnd& end) { ended.push_back(end.verdict); }});
@@ -137,6 +138,78 @@ TEST_CASE("SIGKILL follows when the grace has passed, and not before") {
   CHECK(stage.ended == std::vector{KillVerdict::kDead});
   stage.events();
   CHECK(stage.last_line.find("SIGTERM") < stage.last_line.find("SIGKILL"));
+}
+
+TEST_CASE("Who leaves a scope within its grace is spared, where the scope may be left then") {
+  for (const bool on_page : {true, false}) {
+    CAPTURE(on_page);
+    Stage stage(Stage::quick(), ignore_sigterm);
+    KillOrder order = stage.order_for(SIGTERM, 5s);
+    order.expiries.front().scope.terms.spare_if_left = true;
+    const Process& worker = *order.worker.process;
+    stage.ladder->start(std::move(order), stage.now);
+    const Instant next = stage.advance(stage.now);
+    CHECK(next - stage.now >= 5s);
+    if (on_page) {
+      stage.is_released_on_page = true;
+    } else {
+      CHECK(stage.ladder->note_release(worker, "forward", stage.now + 1s));
+    }
+    stage.ladder->advance(next);
+    CHECK(stage.process.is_alive());
+    CHECK(stage.ended == std::vector{KillVerdict::kSpared});
+    CHECK(stage.events() == "incident expired released_late killed");
+    CHECK(stage.last_line.find("released within the grace") != std::string::npos);
+  }
+}
+
+TEST_CASE("Who does not leave it is killed when the grace is over") {
+  Stage stage(Stage::quick(), ignore_sigterm);
+  KillOrder order = stage.order_for(SIGTERM, 5s);
+  order.expiries.front().scope.terms.spare_if_left = true;
+  stage.ladder->start(std::move(order), stage.now);
+  const Instant next = stage.advance(stage.now);
+  stage.ladder->advance(next);
+  wait_for_death(stage.process);
+  CHECK(stage.worker.reap() == SIGKILL);
+  stage.ladder->advance(next);
+  CHECK(stage.ended == std::vector{KillVerdict::kDead});
+}
+
+TEST_CASE("Of two scopes that may be left both are waited for, each with its own grace") {
+  Stage stage(Stage::quick(), ignore_sigterm);
+  KillOrder outer = stage.order_for(SIGTERM, 5s);
+  outer.expiries.front().scope.terms.spare_if_left = true;
+  KillOrder inner = stage.order_for(SIGTERM, 60s);
+  inner.worker = outer.worker;
+  inner.expiries.front().scope_id = "inner";
+  inner.expiries.front().scope.terms.spare_if_left = true;
+  const Process& worker = *outer.worker.process;
+  stage.ladder->start(std::move(outer), stage.now);
+  const Instant next = stage.advance(stage.now);
+  stage.ladder->start(std::move(inner), stage.now + 1s);
+  stage.advance(stage.now + 1s);
+  CHECK(stage.ladder->note_release(worker, "inner", stage.now + 2s));
+  CHECK(stage.ended.empty());
+  stage.ladder->advance(next);  // the outer one was not left
+  wait_for_death(stage.process);
+  CHECK(stage.worker.reap() == SIGKILL);
+  stage.ladder->advance(next);
+  CHECK(stage.ended == std::vector{KillVerdict::kDead, KillVerdict::kDead});
+}
+
+TEST_CASE("A scope that may be left does not soften another that expires with it") {
+  Stage stage(Stage::quick(), ignore_sigterm);
+  KillOrder order = stage.order_for(SIGTERM, 5s);
+  order.expiries.front().scope.terms.spare_if_left = true;
+  order.expiries.push_back(order.expiries.front());
+  order.expiries.back().scope_id = "other";
+  order.expiries.back().scope.terms.spare_if_left = false;
+  order.expiries.back().scope.terms.signal = SIGKILL;
+  stage.ladder->start(std::move(order), stage.now);
+  stage.advance(stage.now);
+  wait_for_death(stage.process);
+  CHECK(stage.worker.reap() == SIGKILL);
 }
 
 TEST_CASE("Without grace a worker that outlives its signal is left alone and told so") {

@@ -100,7 +100,7 @@ TEST_CASE("A verdict whose scope was released late comes back as that") {
   Log log;
   Expiry expiry = log.add_verdict();
   expiry.released_at = Instant{6000};
-  log.add(log.records.released_late(log.worker, expiry));
+  log.add(log.records.released_late(log.worker, expiry, false));
   const auto past = log.read();
   REQUIRE(past.size() == 1);
   CHECK(!past[0].is_finished);

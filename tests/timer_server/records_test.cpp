@@ -139,7 +139,8 @@ TEST_CASE("docs/records.md gives the fields of the records about expiries") {
                                           .reason = "why",
                                           .cancelled = cancelled,
                                           .held_by = &held_by})});
-  check_fields("released_late", {records.released_late(worker, expiry)});
+  check_fields("released_late", {records.released_late(worker, expiry, false),
+                                 records.released_late(worker, expiry, true)});
   check_fields("hook", {records.hook(worker, full_hook(HookResult::kExited)),
                         records.hook(worker, full_hook(HookResult::kSignalled))});
 }

@@ -160,6 +160,22 @@ void OwnPage::become_child() noexcept {
   }
 }
 
+std::string OwnPage::stacks_file() const {
+  return current_ ? fmt::format("{}/{}/{}", pages_folder_, kStacksName, current_->file->name())
+                  : std::string();
+}
+
+bool OwnPage::offer_stacks(int signal) noexcept {
+  if (!current_) {
+    return false;
+  }
+  // Relaxed: the worker has registered its handler with the kernel before, and the server asks the
+  // kernel whether it has.
+  layout().header().dump_signal.store(static_cast<std::uint32_t>(signal),
+                                      std::memory_order_relaxed);
+  return true;
+}
+
 // --- slots ---
 
 SlotHandle* OwnPage::claim(ScopeKey key, Refusal& why) {

@@ -55,6 +55,9 @@ class OwnPage {
   static void suspend_thread(ThreadSlots& slots, bool& wake) noexcept;
   void end_suspension(const ThreadSlots* slots, pid_t tid, bool& wake) noexcept;
   void become_child() noexcept;
+  // See TimerClient. Empty, and false: there is no page.
+  [[nodiscard]] std::string stacks_file() const;
+  bool offer_stacks(int signal) noexcept;
 
   // A wake line that could not be written waits for the Keeper's thread.
   [[nodiscard]] bool has_pending() const { return is_pending_.load(std::memory_order_relaxed); }

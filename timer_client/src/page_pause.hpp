@@ -19,6 +19,7 @@ struct PageTerms {
   std::uint32_t grace_ms = kServersGrace;
   std::uint32_t soft_ms = 0;
   std::uint16_t signal = 0;
+  std::uint16_t flags = 0;
   std::uint64_t client = 0;  // that releases it when it goes; 0: a TimerScope does
 };
 

@@ -75,7 +75,7 @@ inline std::int64_t deadline_word(const Board& board, std::int64_t now, std::int
   slot.soft_ms.store(terms.soft_ms, kRelaxed);
   slot.tid.store(slots.tid, kRelaxed);
   slot.signal.store(terms.signal, kRelaxed);
-  slot.flags.store(0, kRelaxed);
+  slot.flags.store(terms.flags, kRelaxed);
   set_deadline(slot, word);
   // Pairs with the load of who takes slots away: this one is in use now.
   slots.is_entering.store(false, std::memory_order_release);
@@ -124,6 +124,7 @@ inline TimerTimes times_of(const SlotHandle& handle) {
     times.remaining = word >= slot_word::kNoDeadline ? kNoDeadline : Duration{word - now};
   } else {
     // The server has judged it: the word is the server's, the terms are what they were.
+    times.is_expired = true;
     times.remaining = timeout > kMaxTimeout.count()
                           ? kNoDeadline
                           : Duration{slot.started.load(kRelaxed) + timeout - now};

@@ -45,6 +45,7 @@ std::string version_1_line(const TimerRequest& request) {
   }
   line.x_whole_process = request.whole_process;
   line.x_idle = request.idle;
+  line.x_spare_if_left = request.spare_if_left;
   if (request.scope != request.timer_id) {
     line.x_scope = request.scope;
   }

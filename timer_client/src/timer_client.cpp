@@ -87,7 +87,7 @@ std::uint32_t grace_ms(Duration grace) {
   return static_cast<std::uint32_t>(std::min<std::int64_t>(whole, kLongestGraceMs));
 }
 
-// Without a soft deadline.
+// Without what is not so common.
 PageTerms plain_terms_of(Duration after, const ScopeOptions& options, std::uint64_t client) {
   return {.timeout = after.count(),
           .grace_ms = options.grace ? grace_ms(*options.grace) : kServersGrace,
@@ -99,6 +99,9 @@ PageTerms terms_of(Duration after, const ScopeOptions& options, std::uint64_t cl
   PageTerms terms = plain_terms_of(after, options, client);
   if (options.warn_after) {
     terms.soft_ms = soft_ms(*options.warn_after);
+  }
+  if (options.spare_if_left) {
+    terms.flags = slot_flag::kSpareIfLeft;
   }
   return terms;
 }
@@ -115,7 +118,8 @@ bool is_open_here(const SlotHandle& handle, unsigned long long generation, unsig
 }
 
 // Returns false when there is still none after `timeout`.
-bool wait_for_server(Transport& transport, Duration timeout, std::string& why) {
+bool wait_for_server(Transport& transport, Duration timeout,
+                     const std::function<void()>& while_waiting, std::string& why) {
   const Instant until = Instant::now() + timeout;
   Duration pause = kFirstConnectPause;
   for (;;) {
@@ -127,6 +131,9 @@ bool wait_for_server(Transport& transport, Duration timeout, std::string& why) {
       return false;
     }
     std::this_thread::sleep_for(std::min(pause, left));
+    if (while_waiting) {
+      while_waiting();
+    }
     pause = std::min(2 * pause, kLongestConnectPause);
   }
 }
@@ -217,6 +224,7 @@ struct TimerClient::State {
     request.tid = request.pid == self ? ::gettid() : 0;
     request.scope = std::move(scope);
     request.whole_process = options.whole_process;
+    request.spare_if_left = options.spare_if_left;
     // Of one process two clients speak then: itself, and we who watch it from outside.
     auto id = keeper.ids().open(request.pid,
                                 options.whole_process ? request.scope + "#process" : request.scope);
@@ -309,7 +317,7 @@ struct TimerClient::State {
     const Instant now = Instant::now();
     const Duration remaining = times->deadline.is_never() ? kNoDeadline : times->deadline - now;
     return TimerTimes{now - times->acquired, times->left.value_or(remaining),
-                      times->left.has_value()};
+                      times->left.has_value(), !times->left && remaining <= Duration::zero()};
   }
 
   // Before the scope is opened: the processor lets nothing be read while it sets the deadline.
@@ -373,7 +381,7 @@ TimerClient TimerClient::connect(ConnectOptions options) {
   const bool must_be_there = options.when_missing == ConnectOptions::Missing::kThrow;
   const Duration patience = must_be_there ? options.timeout : Duration::zero();
   std::string why;
-  const bool is_there = wait_for_server(*transport, patience, why);
+  const bool is_there = wait_for_server(*transport, patience, options.while_waiting, why);
   if (!is_there && must_be_there) {
     throw ServerUnavailable(fmt::format("no timer server at '{}': {} (tried for {})",
                                         transport->target(), why, duration_text(patience)));
@@ -517,8 +525,8 @@ TimerScope TimerClient::expires(std::chrono::nanoseconds after, std::string_view
   const auto key = name.empty() ? ScopeKey::of_line(file, line, state.has_statistics)
                                 : ScopeKey::of_name(name, state.has_statistics);
   if (is_timeout(after) && is_signal(options.signal) && is_grace(options.grace) &&
-      !options.warn_after && !options.first_timeout && state.uses_page(options) &&
-      !state.is_page_closed()) [[likely]] {
+      !options.warn_after && !options.first_timeout && !options.spare_if_left &&
+      state.uses_page(options) && !state.is_page_closed()) [[likely]] {
     if (SlotHandle* const handle = state.claim(key, false)) [[likely]] {
       return State::expires(*handle, plain_terms_of(after, options, 0));
     }
@@ -540,7 +548,8 @@ TimerScope TimerClient::expires_otherwise(std::chrono::nanoseconds after, const 
     const auto held = Keeper::instance().lock();
     after = state_->timeout_for(shown_name(key), after, options);
   }
-  if ((options.warn_after || options.first_timeout) && state_->uses_page(options)) {
+  if ((options.warn_after || options.first_timeout || options.spare_if_left) &&
+      state_->uses_page(options)) {
     if (SlotHandle* const handle = state_->claim(key, false)) {
       return State::expires(*handle, terms_of(after, options, 0));
     }
@@ -607,6 +616,20 @@ bool TimerClient::is_watched() const noexcept {
 std::string TimerClient::target() const {
   const auto held = Keeper::instance().lock();
   return state_->outbox.transport().target();
+}
+
+std::string TimerClient::stacks_file() const {
+  const auto held = Keeper::instance().lock();
+  return state_->page == nullptr ? std::string() : state_->page->stacks_file();
+}
+
+bool TimerClient::offer_stacks(int signal) {
+  if (!is_signal(signal)) {
+    throw InvalidArgument(
+        fmt::format("the signal for stacks is {}: expected 0 to {}", signal, kLastSignal));
+  }
+  const auto held = Keeper::instance().lock();
+  return state_->page != nullptr && state_->page->offer_stacks(signal);
 }
 
 // --- questions ---

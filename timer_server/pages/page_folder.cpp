@@ -15,7 +15,6 @@ namespace filetimer {
 namespace {
 
 constexpr std::string_view kOwners = ".owners";
-constexpr std::string_view kStacks = ".stacks";
 
 template <class Visit>
 void for_each_entry(const std::string& path, Visit&& visit) {
@@ -38,7 +37,7 @@ bool read_number(std::string_view text, Number& number) {
 Result<PageFolder> PageFolder::make(const std::string& dir) {
   PageFolder folder(fmt::format("{}/{}", dir, kPagesName));
   for (const std::string& path : {folder.path_, fmt::format("{}/{}", folder.path_, kOwners),
-                                  fmt::format("{}/{}", folder.path_, kStacks),
+                                  fmt::format("{}/{}", folder.path_, kStacksName),
                                   fmt::format("{}/{}", folder.path_, kServerPagesName)}) {
     if (auto made = create_run_folder(path); !made) {
       return tl::unexpected<Error>(std::move(made.error()));
@@ -52,7 +51,7 @@ std::string PageFolder::page_path(std::string_view name) const {
 }
 
 std::string PageFolder::stacks_path(std::string_view name) const {
-  return fmt::format("{}/{}/{}", path_, kStacks, name);
+  return fmt::format("{}/{}/{}", path_, kStacksName, name);
 }
 
 std::string PageFolder::server_path(std::string_view name) const {

@@ -44,9 +44,9 @@ void WirePage::set_terms(Change& change, const ScopeTerms& terms) const {
   change.soft_ms = terms.soft_ms;
   change.tid = terms.tid;
   change.signal = static_cast<std::uint16_t>(std::max(terms.signal, 0));
-  change.flags = terms.whole_process ? slot_flag::kWholeProcess
-                 : terms.is_idle     ? slot_flag::kIdle
-                                     : 0;
+  change.flags = static_cast<std::uint16_t>((terms.whole_process ? slot_flag::kWholeProcess : 0) |
+                                            (terms.is_idle ? slot_flag::kIdle : 0) |
+                                            (terms.spare_if_left ? slot_flag::kSpareIfLeft : 0));
 }
 
 WirePage::SlotNumber WirePage::open(std::string_view id, std::size_t shown_bytes,

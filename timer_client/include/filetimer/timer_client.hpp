@@ -70,6 +70,9 @@ struct ConnectOptions {
     kUnwatched,  // carry on; scopes are watched from the time a server is there
   };
   Missing when_missing = Missing::kThrow;
+  // Called now and then, at least every half a second, while connect() waits for a server; what it
+  // throws ends the wait and comes out of connect(). Null: nobody is to be asked.
+  std::function<void()> while_waiting;
   // Keep count and times of this client's scopes in the page, by thread and name: at most 1,024
   // names, then no more are counted. Costs a second look at the clock with each scope.
   bool statistics = true;
@@ -102,6 +105,10 @@ struct ScopeOptions {
   pid_t pid = 0;
   // The scope is the whole life of that process: its end in time is as good as a release.
   bool whole_process = false;
+  // For a `signal` that the process catches, to leave the scope by itself: the signal goes to the
+  // process alone, not to its descendants, and when the scope is left (released) before the grace
+  // is over nobody is killed for it. With SIGKILL there is nothing to leave.
+  bool spare_if_left = false;
 };
 
 // What a scope is opened with where nothing else is said; made once, not for each scope.
@@ -138,6 +145,8 @@ struct TimerTimes {
   // paused: what it will have when it goes on.
   std::chrono::nanoseconds remaining{};
   bool is_paused = false;
+  // It came too late: the server's verdict came first. On the pipe: the deadline has passed.
+  bool is_expired = false;
 };
 
 class TimerClient {
@@ -216,6 +225,16 @@ class TimerClient {
   [[nodiscard]] bool is_watched() const noexcept;
   // Where requests go, for messages: the server's pipe.
   [[nodiscard]] std::string target() const;
+
+  // For a process that can write stacks of its own when it is signalled, as an interpreter can
+  // (Python's faulthandler). The file that the server looks for them in, which the process makes,
+  // 0600, and keeps open; empty: none, as scopes do not go on a page. A forked child has no page
+  // until it opens its first scope, and then a file of its own.
+  [[nodiscard]] std::string stacks_file() const;
+  // From now on the server asks for them, once a scope of this process has expired, by `signal`,
+  // which must be caught already: 1 to 64; 0: no longer. False: there is no page. Throws
+  // InvalidArgument.
+  bool offer_stacks(int signal);
 
   // Questions to the server. They block until it has answered, and throw
   //   RpcTimeoutError    no answer in time; see RpcTimeout

@@ -30,6 +30,7 @@ struct TimerRequest {
   std::chrono::nanoseconds warn_after{0};
   bool whole_process = false;  // the worker's end ends the scope in time
   bool idle = false;           // no scope but an idle timeout: open while the worker is in none
+  bool spare_if_left = false;  // released within the grace, nobody is killed for it
 };
 
 class Transport {
