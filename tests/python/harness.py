@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: MIT
+"""What the tests of the Python package share: a server of the build, in a folder that goes with the
+test, workers as processes of their own, and the records of both.
+"""
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import textwrap
+import time
+import unittest
+
+import filetimer
+
+SERVER = os.environ["FILETIMER_SERVER"]
+CLIENT = os.environ["FILETIMER_CLIENT"]
+BOUND_S = 30  # of every wait; none comes near it on a machine that is well
+FAR_S = 3600
+
+
+class ServerCase(unittest.TestCase):
+    """A server for each test; its workers find it by $FILETIMER_DIR."""
+
+    options = ()
+
+    def setUp(self):
+        self.folder = tempfile.mkdtemp(prefix="filetimer-python-")
+        self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
+        self.dir = os.path.join(self.folder, "run")
+        self.server = filetimer.Server(*self.options, dir=self.dir)
+        self.addCleanup(self.server.close)
+        self.addCleanup(filetimer.close)
+
+    def configure(self, **options):
+        return filetimer.configure(self.dir, **options)
+
+    def start_worker(self, script, *args, **environment):
+        """A process that runs `script`, with filetimer, os, sys, time and say() at hand."""
+        environment = dict(os.environ, FILETIMER_DIR=self.dir, **environment)
+        worker = subprocess.Popen(
+            [sys.executable, "-X", "faulthandler", "-c", PREAMBLE + textwrap.dedent(script), *args],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            universal_newlines=True, env=environment)
+        self.addCleanup(self.end, worker)
+        return worker
+
+    def run_worker(self, script, *args, **environment):
+        """Its standard output, when it has ended well."""
+        worker = self.start_worker(script, *args, **environment)
+        out, err = worker.communicate(timeout=BOUND_S)
+        self.assertEqual((worker.returncode, err), (0, ""), out)
+        return out
+
+    @staticmethod
+    def end(process):
+        if process.poll() is None:
+            process.kill()
+        process.communicate(timeout=BOUND_S)
+
+    def records(self, event, pid=None):
+        with open(self.server.log) as lines:
+            records = [json.loads(line) for line in lines]
+        return [r for r in records
+                if r["event"] == event and (pid is None or r.get("pid") == pid)]
+
+    def record(self, event, pid=None):
+        """The one record of that event, once it is there."""
+        end = time.monotonic() + BOUND_S
+        while time.monotonic() < end:
+            found = self.records(event, pid)
+            if found:
+                self.assertEqual(len(found), 1, found)
+                return found[0]
+            time.sleep(0.005)
+        self.fail(f"no {event} record of {pid}")
+
+    def client(self, *words):
+        """What timer_client prints."""
+        done = subprocess.run([CLIENT, *words, "--dir", self.dir], stdout=subprocess.PIPE,
+                              universal_newlines=True, timeout=BOUND_S)
+        self.assertEqual(done.returncode, 0)
+        return done.stdout
+
+    def open_scopes(self, pid=None):
+        listed = [json.loads(line) for line in self.client("list", "--json").splitlines()]
+        return sorted(each["scope"] for each in listed if each["pid"] == (pid or os.getpid()))
+
+    def statistics(self):
+        """Scopes that were closed, by name."""
+        listed = [json.loads(line)
+                  for line in self.client("list", "--stats", "--json").splitlines()]
+        counts = {}
+        for each in listed:
+            counts[each["scope"]] = counts.get(each["scope"], 0) + each["count"]
+        return counts
+
+
+PREAMBLE = """
+import filetimer, os, signal, sys, threading, time
+def say(*words):
+    print(*words, flush=True)
+"""

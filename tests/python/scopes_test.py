@@ -1,0 +1,275 @@
+# SPDX-License-Identifier: MIT
+"""Scopes, heartbeats and pauses as a worker uses them, with a real server."""
+import asyncio
+import datetime
+import math
+import os
+import signal
+import unittest
+
+import filetimer
+from harness import FAR_S, ServerCase
+
+
+class Scopes(ServerCase):
+    def setUp(self):
+        super().setUp()
+        self.configure()
+
+    def test_a_scope_is_open_inside_with_and_not_outside(self):
+        with filetimer.expires(FAR_S, "forward") as scope:
+            self.assertEqual(self.open_scopes(), ["forward"])
+            self.assertTrue(scope.is_open)
+            self.assertEqual(scope.name, "forward")
+        self.assertEqual(self.open_scopes(), [])
+        self.assertFalse(scope.is_open)
+        self.assertIsNone(scope.times())
+        self.assertIsNone(scope.remaining)
+
+    def test_a_scope_made_once_is_entered_many_times_and_counted(self):
+        scope = filetimer.Scope(FAR_S, "step")
+        for _ in range(1000):
+            with scope:
+                pass
+        self.assertEqual(self.statistics(), {"step": 1000})
+
+    def test_scopes_nest_and_several_may_have_one_name(self):
+        with filetimer.expires(FAR_S, "epoch"), filetimer.expires(FAR_S, "step"):
+            with filetimer.expires(FAR_S, "step"):
+                self.assertEqual(self.open_scopes(), ["epoch", "step", "step"])
+        self.assertEqual(self.open_scopes(), [])
+
+    def test_an_exception_leaves_a_scope_and_is_not_swallowed(self):
+        with self.assertRaises(KeyError):
+            with filetimer.expires(FAR_S, "forward"):
+                raise KeyError
+        self.assertEqual(self.open_scopes(), [])
+
+    def test_without_a_name_a_scope_is_called_by_its_file_and_line(self):
+        with filetimer.expires(FAR_S) as scope:
+            line = scope.__enter__.__self__.name.rpartition(":")[2]
+            self.assertEqual(self.open_scopes(), [f"scopes_test.py:{line}"])
+        here = self.test_without_a_name_a_scope_is_called_by_its_file_and_line
+        self.assertEqual(int(line), here.__func__.__code__.co_firstlineno + 1)
+        self.assertEqual(filetimer.Scope(FAR_S).name.rpartition(":")[0], "scopes_test.py")
+
+    def test_seconds_may_be_ints_floats_and_timedeltas(self):
+        for timeout in (90, 90.0, datetime.timedelta(minutes=1.5)):
+            with filetimer.expires(timeout, "x") as scope:
+                self.assertEqual(scope.timeout, 90)
+                self.assertAlmostEqual(scope.remaining, 90, delta=5)
+        with filetimer.expires(math.inf, "x") as scope:
+            self.assertEqual(scope.remaining, math.inf)
+
+    def test_renew_pushes_the_deadline(self):
+        with filetimer.expires(10, "x") as scope:
+            self.assertTrue(scope.renew(FAR_S))
+            self.assertGreater(scope.remaining, 3000)
+            self.assertTrue(scope.renew())
+            self.assertLess(scope.remaining, 11)
+        self.assertFalse(scope.renew())
+
+    def test_a_scope_may_be_acquired_and_released_without_with(self):
+        scope = filetimer.Scope(FAR_S, "x")
+        scope.acquire()
+        self.assertEqual(self.open_scopes(), ["x"])
+        self.assertTrue(scope.release())
+        self.assertFalse(scope.release())
+        self.assertEqual(self.open_scopes(), [])
+
+    def test_a_scope_that_is_released_inside_with_is_left_early(self):
+        scope = filetimer.Scope(FAR_S, "x")
+        with scope:
+            self.assertTrue(scope.release())
+            self.assertEqual(self.open_scopes(), [])
+        with scope:
+            self.assertEqual(self.open_scopes(), ["x"])
+
+    def test_the_end_of_a_scope_releases_it(self):
+        scope = filetimer.Scope(FAR_S, "x")
+        scope.acquire()
+        del scope
+        self.assertEqual(self.open_scopes(), [])
+
+    def test_times_tell_of_a_pause(self):
+        with filetimer.expires(10, "x") as scope:
+            self.assertTrue(scope.pause())
+            times = scope.times()
+            self.assertTrue(times.paused)
+            self.assertEqual(scope.times().remaining, times.remaining)
+            self.assertTrue(scope.resume())
+            self.assertFalse(scope.times().paused)
+            self.assertFalse(scope.times().expired)
+            self.assertEqual(len(times), 4)
+
+    def test_paused_stops_the_time_of_all_scopes_of_the_thread(self):
+        with filetimer.expires(10, "x") as scope:
+            for region in (filetimer.paused, filetimer.unlimited):
+                with region("checkpoint"):
+                    self.assertTrue(scope.times().paused)
+                    self.assertEqual(self.open_scopes(), ["checkpoint", "x"])
+                self.assertFalse(scope.times().paused)
+            with filetimer.paused():
+                self.assertTrue(any(name.startswith("scopes_test.py:")
+                                    for name in self.open_scopes()))
+
+    def test_a_heartbeat_is_renewed_by_its_beats(self):
+        with filetimer.heartbeat(10, "loop", first_timeout=FAR_S) as heart:
+            self.assertGreater(heart.times().remaining, 3000)
+            self.assertTrue(heart.beat())
+            self.assertLess(heart.times().remaining, 11)
+            self.assertEqual(self.open_scopes(), ["loop"])
+        self.assertFalse(heart.beat())
+        self.assertIsNone(heart.times())
+
+    def test_start_and_stop_watch_the_whole_job(self):
+        filetimer.start(FAR_S)
+        filetimer.start(datetime.timedelta(hours=2))
+        self.assertEqual(self.open_scopes(), ["job"])
+        self.assertTrue(filetimer.stop())
+        self.assertFalse(filetimer.stop())
+        with self.assertRaisesRegex(filetimer.InvalidArgument, "--default-timeout"):
+            filetimer.start()
+
+    def test_options_reach_the_server(self):
+        self.server.close()
+        worker = None
+        self.server = filetimer.Server(dir=self.dir)
+        self.addCleanup(self.server.close)
+        worker = self.start_worker("""
+            filetimer.configure()
+            with filetimer.expires(0.3, "x", signal=signal.SIGTERM, grace=60, warn_after=0.1):
+                time.sleep(60)
+            """)
+        self.assertEqual(worker.wait(timeout=30), -signal.SIGTERM)
+        self.assertEqual(self.record("warned", worker.pid)["scope"], "x")
+        self.assertEqual(self.record("expired", worker.pid)["timeout_s"], 0.3)
+        self.assertEqual(len(self.record("killed", worker.pid)["signals"]), 1)
+
+    def test_the_first_scope_of_a_name_may_have_longer(self):
+        scope = filetimer.Scope(10, "x", first_timeout=FAR_S)
+        with scope:
+            self.assertGreater(scope.remaining, 3000)
+        with scope:
+            self.assertLess(scope.remaining, 11)
+
+
+class Decorators(ServerCase):
+    def test_each_call_opens_a_scope_of_its_own(self):
+        # Made before configure(), as at the import of a module.
+        @filetimer.expires(FAR_S, "fib")
+        def fib(n):
+            """Of Fibonacci."""
+            if n < 2:
+                self.most = max(self.most, self.open_scopes().count("fib"))
+                return n
+            return fib(n - 1) + fib(n - 2)
+
+        self.most = 0
+        self.configure()
+        self.assertEqual(fib(4), 3)
+        self.assertEqual(self.most, 4)
+        self.assertEqual(self.open_scopes(), [])
+        self.assertEqual((fib.__name__, fib.__doc__), ("fib", "Of Fibonacci."))
+
+    def test_a_coroutine_is_in_its_scope_while_it_runs(self):
+        @filetimer.expires(FAR_S, "work")
+        async def work():
+            await asyncio.sleep(0)
+            return self.open_scopes()
+
+        self.configure()
+        self.assertEqual(asyncio.run(work()), ["work"])
+        self.assertEqual(self.open_scopes(), [])
+
+    def test_a_generator_is_refused(self):
+        with self.assertRaisesRegex(TypeError, "generator"):
+            @filetimer.expires(FAR_S)
+            def numbers():
+                yield 1
+
+        with self.assertRaisesRegex(TypeError, "expected a function"):
+            filetimer.expires(FAR_S)(3)
+
+
+class Killed(ServerCase):
+    def test_who_is_still_inside_at_the_deadline_is_killed(self):
+        worker = self.start_worker("""
+            filetimer.configure()
+            with filetimer.expires(FAR, "epoch"), filetimer.expires(0.3, "forward"):
+                say("in")
+                time.sleep(60)
+            """.replace("FAR", str(FAR_S)))
+        self.assertEqual(worker.wait(timeout=30), -signal.SIGKILL)
+        expired = self.record("expired", worker.pid)
+        self.assertEqual((expired["scope"], expired["timeout_s"]), ("forward", 0.3))
+        self.assertEqual(self.record("killed", worker.pid)["cancelled"], ["epoch"])
+
+    def test_a_heartbeat_that_misses_its_beat_is_an_expiry(self):
+        worker = self.start_worker("""
+            filetimer.configure()
+            heart = filetimer.heartbeat(0.3, "loop")
+            heart.beat()
+            time.sleep(60)
+            """)
+        self.assertEqual(worker.wait(timeout=30), -signal.SIGKILL)
+        self.assertEqual(self.record("expired", worker.pid)["scope"], "loop")
+
+    def test_a_worker_that_idles_after_its_first_scope_is_killed(self):
+        worker = self.start_worker("""
+            filetimer.configure(idle_timeout=0.3)
+            with filetimer.expires(60, "step"):
+                pass
+            time.sleep(60)
+            """)
+        self.assertEqual(worker.wait(timeout=30), -signal.SIGKILL)
+        self.assertEqual(self.record("expired", worker.pid)["scope"], "(idle)")
+
+
+class Clients(ServerCase):
+    def test_explicit_clients_need_no_configure(self):
+        with filetimer.Client(self.dir, statistics=False) as client:
+            self.assertTrue(client.is_watched)
+            self.assertFalse(client.closed)
+            self.assertTrue(client.target.startswith(self.dir))
+            with client.expires(FAR_S, "mine"), filetimer.Scope(FAR_S, "other", client=client):
+                self.assertEqual(self.open_scopes(), ["mine", "other"])
+            with client.heartbeat(FAR_S, "heart"), client.paused("pause"):
+                self.assertEqual(self.open_scopes(), ["heart", "pause"])
+        self.assertTrue(client.closed)
+        self.assertEqual(self.statistics(), {})
+
+    def test_a_run_folder_may_be_any_kind_of_path(self):
+        import pathlib
+        for folder in (self.dir, os.fsencode(self.dir), pathlib.Path(self.dir)):
+            filetimer.Client(folder).close()
+
+    def test_without_a_server_it_is_waited_for_or_raised_or_ignored(self):
+        empty = os.path.join(self.folder, "empty")
+        for missing, options in (("raise", {}), ("wait", {"timeout": 0.1})):
+            with self.assertRaisesRegex(filetimer.ServerUnavailable, "no timer server at"):
+                filetimer.Client(empty, missing=missing, **options)
+        client = filetimer.Client(empty, missing="ignore")
+        self.assertFalse(client.is_watched)
+        with client.expires(FAR_S, "x"):
+            pass
+        server = filetimer.Server(dir=empty)
+        with client.expires(FAR_S, "x"):
+            self.assertTrue(client.is_watched)
+        server.close()
+
+    def test_over_a_bare_pipe_scopes_are_lines(self):
+        worker = self.start_worker("""
+            client = filetimer.Client(fifo=sys.argv[1])
+            with client.expires(60, "outer"), client.paused("pause"):
+                pass
+            with client.expires(0.3, "line") as scope:
+                assert scope.remaining < 0.4 and scope.is_open
+                time.sleep(60)
+            """, os.path.join(self.dir, "requests"))
+        self.assertEqual(worker.wait(timeout=30), -signal.SIGKILL)
+        self.assertEqual(self.record("expired", worker.pid)["scope"], "line")
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: MIT
+#include "timer_client/python/native/values.hpp"
+
+#include <cmath>
+#include <cstring>
+#include <filetimer/timer_client.hpp>
+#include <limits>
+
+#include "timer_client/python/native/errors.hpp"
+
+namespace filetimer::python {
+namespace {
+
+constexpr double kLongestSeconds = 1e9;  // kMaxTimeout
+
+bool is_number(PyObject* value) {
+  const PyNumberMethods* const number = Py_TYPE(value)->tp_as_number;
+  return number != nullptr && (number->nb_float != nullptr || number->nb_index != nullptr) &&
+         !PyBool_Check(value);
+}
+
+// Without importing datetime: who passes a timedelta has it.
+bool to_seconds(PyObject* value, const char* what, double& seconds) {
+  if (PyFloat_CheckExact(value)) {
+    seconds = PyFloat_AS_DOUBLE(value);
+    return true;
+  }
+  Ref number;
+  if (is_number(value)) {
+    number = Ref(PyNumber_Float(value));
+  } else if (!PyType_Check(value) && PyObject_HasAttrString(value, "total_seconds") != 0) {
+    number = Ref(PyObject_CallMethod(value, "total_seconds", nullptr));
+  } else {
+    PyErr_Format(PyExc_TypeError, "%s is a %.200s: expected seconds as a number, or a timedelta",
+                 what, Py_TYPE(value)->tp_name);
+    return false;
+  }
+  if (!number) {
+    if (PyErr_ExceptionMatches(PyExc_OverflowError) != 0) {  // an int that no double holds
+      PyErr_Clear();
+      PyErr_Format(g_errors.invalid_argument,
+                   "%s is beyond all bounds: expected more than 0 and at most 1e9 seconds, or "
+                   "math.inf for none",
+                   what);
+    }
+    return false;
+  }
+  seconds = PyFloat_AsDouble(number.get());
+  return seconds != -1.0 || PyErr_Occurred() == nullptr;
+}
+
+bool to_duration(PyObject* value, const char* what, bool may_be_zero, nanoseconds& duration) {
+  double seconds = 0;
+  if (!to_seconds(value, what, seconds)) {
+    return false;
+  }
+  if (seconds > 0 && seconds <= kLongestSeconds) [[likely]] {
+    duration = std::max(nanoseconds{std::llround(seconds * 1e9)}, nanoseconds{1});
+    return true;
+  }
+  if (std::isinf(seconds) && seconds > 0) {
+    duration = kNoDeadline;
+    return true;
+  }
+  if (may_be_zero && seconds == 0) {
+    duration = nanoseconds{0};
+    return true;
+  }
+  PyErr_Format(g_errors.invalid_argument,
+               "%s is %R: expected %s 0 and at most 1e9 seconds, or math.inf for none", what, value,
+               may_be_zero ? "at least" : "more than");
+  return false;
+}
+
+}  // namespace
+
+bool to_timeout(PyObject* value, const char* what, nanoseconds& timeout) {
+  return to_duration(value, what, false, timeout);
+}
+
+bool to_optional_timeout(PyObject* value, const char* what, std::optional<nanoseconds>& timeout,
+                         bool may_be_zero) {
+  timeout.reset();
+  if (value == nullptr || value == Py_None) {
+    return true;
+  }
+  return to_duration(value, what, may_be_zero, timeout.emplace());
+}
+
+bool to_int(PyObject* value, const char* what, int lowest, int highest, int& number) {
+  if (PyBool_Check(value) || PyIndex_Check(value) == 0) {
+    PyErr_Format(PyExc_TypeError, "%s is a %.200s: expected an int", what, Py_TYPE(value)->tp_name);
+    return false;
+  }
+  const Ref index(PyNumber_Index(value));
+  if (!index) {
+    return false;
+  }
+  int overflow = 0;
+  const long found = PyLong_AsLongAndOverflow(index.get(), &overflow);
+  if (found == -1 && PyErr_Occurred() != nullptr) {
+    return false;
+  }
+  if (overflow != 0 || found < lowest || found > highest) {
+    PyErr_Format(g_errors.invalid_argument, "%s is out of bounds: expected %d to %d", what, lowest,
+                 highest);
+    return false;
+  }
+  number = static_cast<int>(found);
+  return true;
+}
+
+bool to_name(PyObject* value, Name& name) {
+  if (!PyUnicode_Check(value)) {
+    PyErr_Format(PyExc_TypeError, "the scope's name is a %.200s: expected a str",
+                 Py_TYPE(value)->tp_name);
+    return false;
+  }
+  Py_ssize_t size = 0;
+  name.text = PyUnicode_AsUTF8AndSize(value, &size);
+  if (name.text == nullptr) {
+    if (PyErr_ExceptionMatches(PyExc_UnicodeEncodeError) != 0) {
+      PyErr_Clear();
+      PyErr_Format(g_errors.invalid_argument,
+                   "the scope's name %.100A has a lone surrogate: expected text", value);
+    }
+    return false;
+  }
+  if (size == 0) {
+    PyErr_SetString(g_errors.invalid_argument,
+                    "the scope's name is empty: expected at least one character, or None for the "
+                    "caller's file and line");
+    return false;
+  }
+  name.size = static_cast<std::size_t>(size);
+  if (std::memchr(name.text, '\0', name.size) != nullptr) {
+    PyErr_Format(g_errors.invalid_argument,
+                 "the scope's name %.100A has a NUL in it: expected text without", value);
+    return false;
+  }
+  name.owner = Ref::to(value);
+  return true;
+}
+
+bool name_of_caller(Name& name) {
+  PyFrameObject* const frame = PyEval_GetFrame();
+  if (frame == nullptr) {  // a thread of C's, in no function of Python's
+    const Ref unknown(PyUnicode_FromString("(no Python)"));
+    return unknown && to_name(unknown.get(), name);
+  }
+  name.line = std::max(PyFrame_GetLineNumber(frame), 1);
+  PyCodeObject* const code = PyFrame_GetCode(frame);
+  const Ref held(reinterpret_cast<PyObject*>(code));
+  name.owner = Ref::to(code->co_filename);
+  name.text = PyUnicode_AsUTF8(name.owner.get());
+  if (name.text == nullptr) {
+    // A path that is no UTF-8: its bytes.
+    PyErr_Clear();
+    name.owner = Ref(PyUnicode_EncodeFSDefault(name.owner.get()));
+    name.text = name.owner ? PyBytes_AS_STRING(name.owner.get()) : nullptr;
+  }
+  return name.text != nullptr;
+}
+
+Ref text_of(const std::string& text) {
+  return Ref(
+      PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "backslashreplace"));
+}
+
+Ref seconds_of(nanoseconds duration) {
+  return Ref(PyFloat_FromDouble(duration == kNoDeadline
+                                    ? std::numeric_limits<double>::infinity()
+                                    : static_cast<double>(duration.count()) / 1e9));
+}
+
+}  // namespace filetimer::python

@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: MIT
+"""What this package raises. Those of time are TimeoutError, too, wrong values ValueError."""
+
+
+class TimerError(Exception):
+    """The base of every error of this package."""
+
+
+class ServerUnavailable(TimerError):
+    """No server was there in time, or none that can be asked."""
+
+
+class InvalidArgument(TimerError, ValueError):
+    """A timeout of zero or less, a name with a NUL in it, and the like."""
+
+
+class RpcTimeoutError(TimerError, TimeoutError):
+    """The server did not answer a question in time.
+
+    request: the question, as "status". waited: seconds.
+    """
+
+    request = ""
+    waited = 0.0
+
+
+class RendezvousTimeoutError(TimerError, TimeoutError):
+    """Not all ranks came to a rendezvous in time.
+
+    name: of the rendezvous. joined, missing, left: ranks (lists of int); those that left had
+    joined and did not wait to the end.
+    """
+
+    name = ""
+    joined = ()
+    missing = ()
+    left = ()
+
+
+class ServerBusy(TimerError):
+    """The server refused what it was asked for, or could not do it in time.
+
+    reason: in words. timed_out: it waited first. open_scope_count: how many scopes are open.
+    open_scopes: up to 64 of them, dicts with pid, rank, scope, elapsed and remaining (seconds;
+    None: not known, no deadline).
+    """
+
+    reason = ""
+    timed_out = False
+    open_scope_count = 0
+    open_scopes = ()
+
+
+class ScopeExpired(TimerError, TimeoutError):
+    """A scope with on_expiry="raise" was open at its deadline.
+
+    scope: its name. timeout, elapsed: seconds.
+    """
+
+    def __init__(self, scope="", timeout=0.0, elapsed=0.0):
+        super().__init__(scope, timeout, elapsed)
+        self.scope = scope
+        self.timeout = timeout
+        self.elapsed = elapsed
+
+    def __str__(self):
+        return (f"'{self.scope}' was open for {self.elapsed:.3g} s of {self.timeout:g} s: it has to "
+                "be left within the grace, or the timer server kills this process")

@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: MIT
+"""Server: a timer_server of a script's or a notebook's own."""
+import os
+import re
+import select
+import shutil
+import subprocess
+import tempfile
+
+from ._errors import InvalidArgument, ServerUnavailable, TimerError
+
+_START_S = 20
+_STOP_S = 20
+# A server refuses to watch its own ancestors. So it is started by a shell that is nobody's child,
+# and that ends it when the pipe to this process closes, however this process ends.
+_KEEPER = ('exec 3<&0 </dev/null; ( "$@" 3<&- & server=$!; exec >/dev/null; read -r _ <&3; '
+           'kill -TERM "$server" 2>/dev/null; wait "$server" ) &')
+
+
+class Server:
+    """A timer_server that lives as long as this object, in a run folder of its own.
+
+        with filetimer.Server() as server:
+            filetimer.configure(server.dir)
+
+    dir: the run folder; None: a new one, which goes with the server, and its log with it.
+    options: of timer_server, as Server("--warn-at", "0.5"); `timer_server --help` has them.
+    executable: None: $FILETIMER_SERVER, else timer_server in $PATH.
+
+    Attributes: dir, fifo, log (paths), pid. It ends with close(), or `with`, or this process,
+    whose scopes it watches as those of any other. Raises ServerUnavailable when it can't be
+    started.
+    """
+
+    def __init__(self, *options, dir=None, executable=None):
+        executable = executable or os.environ.get("FILETIMER_SERVER") or shutil.which(
+            "timer_server")
+        if not executable:
+            raise ServerUnavailable("timer_server is not in $PATH: install it, or say where it is "
+                                    "(executable=, $FILETIMER_SERVER)")
+        for option in options:
+            if not isinstance(option, str) or "\0" in option:
+                raise InvalidArgument(f"{option!r} is no option of timer_server: expected a str")
+        self._folder = None
+        if dir is None:
+            memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+            self._folder = tempfile.mkdtemp(prefix="filetimer-", dir=memory)
+            dir = os.path.join(self._folder, "run")
+        self.dir = os.fspath(dir)
+        self._keeper = subprocess.Popen(
+            ["/bin/sh", "-c", _KEEPER, "sh", os.fspath(executable), "--dir", self.dir, *options],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
+        self._owner = os.getpid()
+        line = self._read_line(_START_S)
+        self._keeper.wait(timeout=_START_S)
+        # ready dir=... fifo=... log=... pid=...; paths may have spaces
+        found = re.match(r"ready dir=(.*) fifo=(.*) log=(.*) pid=(\d+)$", line or "")
+        if not found:
+            self.close()
+            raise ServerUnavailable(f"'{executable}' did not start; see its words above")
+        _, self.fifo, self.log, pid = found.groups()
+        self.pid = int(pid)
+
+    def close(self):
+        """Ends the server, whatever is open, and returns when it has ended."""
+        if self._keeper.stdin.closed or self._owner != os.getpid():
+            return  # a forked child's copy ends nothing
+        self._keeper.stdin.close()
+        has_ended = self._read_line(_STOP_S) == ""  # the end of file: nobody has it any more
+        self._keeper.stdout.close()
+        if not has_ended:
+            raise TimerError(f"the timer server in '{self.dir}' has not ended in {_STOP_S} s")
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _read_line(self, bound_s):
+        readable, _, _ = select.select([self._keeper.stdout], [], [], bound_s)
+        return self._keeper.stdout.readline().decode(errors="replace") if readable else None
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+    def __del__(self):
+        if hasattr(self, "_keeper"):
+            self.close()
+
+    def __repr__(self):
+        state = "ended" if self._keeper.stdin.closed else f"pid {self.pid}"
+        return f"<filetimer.Server {self.dir}, {state}>"
