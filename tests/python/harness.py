@@ -39,8 +39,13 @@ class ServerCase(unittest.TestCase):
     def start_worker(self, script, *args, **environment):
         """A process that runs `script`, with filetimer, os, sys, time and say() at hand."""
         environment = dict(os.environ, FILETIMER_DIR=self.dir, **environment)
+        # A file, which a spawned child can import.
+        self.workers = getattr(self, "workers", 0) + 1
+        path = os.path.join(self.folder, f"worker{self.workers}.py")
+        with open(path, "w") as file:
+            file.write(PREAMBLE + textwrap.dedent(script))
         worker = subprocess.Popen(
-            [sys.executable, "-X", "faulthandler", "-c", PREAMBLE + textwrap.dedent(script), *args],
+            [sys.executable, path, *args],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
             universal_newlines=True, env=environment)
         self.addCleanup(self.end, worker)

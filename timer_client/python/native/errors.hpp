@@ -35,6 +35,8 @@ template <class Call, class Value>
 Value guarded(Value failed, Call&& call) {
   try {
     return call();
+  } catch (const abi::__forced_unwind&) {
+    stand_still();
   } catch (...) {
     set_error_of_exception();
     return failed;

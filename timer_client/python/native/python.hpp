@@ -7,6 +7,8 @@
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
+#include <cxxabi.h>
+#include <unistd.h>
 
 #include <utility>
 
@@ -36,13 +38,32 @@ class Ref {
   PyObject* object_ = nullptr;
 };
 
+// When the interpreter has ended, CPython before 3.14 ends a daemon thread that asks for the GIL,
+// by unwinding its stack: through destructors, which must not, and with objects that must not be
+// touched any more. Such a thread stands still instead, as later ones do, until the process ends.
+[[noreturn]] inline void stand_still() {
+  for (;;) {
+    ::pause();
+  }
+}
+template <class Call>
+auto unless_python_has_ended(Call&& call) {
+  try {
+    return call();
+  } catch (const abi::__forced_unwind&) {
+    stand_still();
+  }
+}
+
 // For as long as it lives other threads run Python. Not to be touched then: any object of Python's.
 class WithoutGil {
  public:
   WithoutGil() : state_(PyEval_SaveThread()) {}
   WithoutGil(const WithoutGil&) = delete;
   WithoutGil& operator=(const WithoutGil&) = delete;
-  ~WithoutGil() { PyEval_RestoreThread(state_); }
+  ~WithoutGil() {
+    unless_python_has_ended([this] { PyEval_RestoreThread(state_); });
+  }
 
  private:
   PyThreadState* state_;
@@ -51,7 +72,7 @@ class WithoutGil {
 // For a thread that may not be Python's.
 class WithGil {
  public:
-  WithGil() : state_(PyGILState_Ensure()) {}
+  WithGil() : state_(unless_python_has_ended([] { return PyGILState_Ensure(); })) {}
   WithGil(const WithGil&) = delete;
   WithGil& operator=(const WithGil&) = delete;
   ~WithGil() { PyGILState_Release(state_); }

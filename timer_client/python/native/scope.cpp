@@ -35,8 +35,9 @@ struct ScopeObject {
   std::size_t size;
   int line;  // see Name
   Use use;
-  bool raises;   // on_expiry="raise"
-  bool is_told;  // that it has expired
+  bool raises;        // on_expiry="raise"
+  bool is_told;       // that it has expired
+  bool is_inherited;  // a `with` that a parent has entered has still to end in its child
   std::int64_t timeout;
   ScopeOptions* options;  // null: kDefaultScopeOptions
   unsigned long thread;
@@ -272,7 +273,9 @@ void dealloc_scope(PyObject* self) {
 
 [[gnu::cold]] bool refuse_to_open(ScopeObject& scope) {
   if (scope.use != Use::kFree && scope.fork_count != fork_watch::count()) {
-    end_timer(scope);  // what a parent has entered is nothing of its child's
+    // What a parent has entered is nothing of its child's.
+    scope.is_inherited = scope.use == Use::kEntered || scope.use == Use::kLeftEarly;
+    end_timer(scope);
     return true;
   }
   if (scope.use != Use::kFree) {
@@ -378,6 +381,10 @@ void set_scope_expired(ScopeObject& scope, nanoseconds elapsed) {
 [[gnu::cold]] bool refuse_to_leave(ScopeObject& scope) {
   if (scope.use == Use::kLeftEarly) {
     end_timer(scope);
+    return true;
+  }
+  if (scope.use == Use::kFree && scope.is_inherited) {
+    scope.is_inherited = false;
     return true;
   }
   if (scope.use != Use::kEntered) {

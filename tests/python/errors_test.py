@@ -1,0 +1,221 @@
+# SPDX-License-Identifier: MIT
+"""Wrong use: each a clear exception of Python's, and the worker goes on."""
+import datetime
+import math
+import pickle
+import threading
+import unittest
+
+import filetimer
+from harness import FAR_S, ServerCase
+
+
+class WithoutServer(unittest.TestCase):
+    def test_without_configure_it_is_said(self):
+        for call in (lambda: filetimer.expires(1, "x").__enter__(), filetimer.status,
+                     lambda: filetimer.heartbeat(1), lambda: filetimer.paused().__enter__(),
+                     filetimer.stop, filetimer.is_watched):
+            with self.assertRaisesRegex(filetimer.TimerError, "configure.. has not been called"):
+                call()
+        filetimer.close()
+
+    def test_errors_are_of_the_kinds_that_people_expect(self):
+        time_errors = (filetimer.RpcTimeoutError, filetimer.RendezvousTimeoutError,
+                       filetimer.ScopeExpired)
+        for error in time_errors:
+            self.assertTrue(issubclass(error, TimeoutError) and
+                            issubclass(error, filetimer.TimerError))
+        self.assertTrue(issubclass(filetimer.InvalidArgument, ValueError))
+        for error in (filetimer.ServerUnavailable, filetimer.ServerBusy):
+            self.assertTrue(issubclass(error, filetimer.TimerError))
+
+    def test_errors_go_through_pickle_as_between_processes(self):
+        error = pickle.loads(pickle.dumps(filetimer.ScopeExpired("forward", 30.0, 30.1)))
+        self.assertEqual((error.scope, error.timeout, error.elapsed), ("forward", 30.0, 30.1))
+        error = filetimer.RendezvousTimeoutError("late")
+        error.missing = [3]
+        self.assertEqual(pickle.loads(pickle.dumps(error)).missing, [3])
+
+    def test_timeouts_that_are_none_are_refused_when_a_scope_is_made(self):
+        for wrong in (0, -1, -0.5, math.nan, -math.inf, 1e10, 10**400, datetime.timedelta(0),
+                      datetime.timedelta(days=-1)):
+            for make in (filetimer.expires, filetimer.Scope, filetimer.heartbeat,
+                         filetimer.rpc_timeout):
+                with self.assertRaises(filetimer.InvalidArgument):
+                    make(wrong)
+        for wrong in (None, "30", b"3", [], {}, object(), True, 1j, datetime.timedelta):
+            for make in (filetimer.expires, filetimer.Scope, filetimer.heartbeat,
+                         filetimer.rpc_timeout):
+                with self.assertRaises(TypeError):
+                    make(wrong)
+
+    def test_the_message_quotes_what_was_wrong(self):
+        for wrong in (0, math.nan, -2.5):
+            with self.assertRaisesRegex(filetimer.InvalidArgument, f"the timeout is {wrong}"):
+                filetimer.expires(wrong)
+        with self.assertRaisesRegex(TypeError, "the timeout is a str: expected seconds"):
+            filetimer.expires("30")
+
+    def test_names_that_are_none_are_refused(self):
+        for wrong in ("", "a\0b", "\0", "\ud800", "x\udfff"):
+            for make in (filetimer.expires, filetimer.Scope, filetimer.heartbeat):
+                with self.assertRaises(filetimer.InvalidArgument):
+                    make(1, wrong)
+            with self.assertRaises(filetimer.InvalidArgument):
+                filetimer.paused(wrong)
+        for wrong in (3, b"x", object()):
+            with self.assertRaisesRegex(TypeError, "the scope's name is a"):
+                filetimer.expires(1, wrong)
+
+    def test_options_that_are_none_are_refused(self):
+        for option, wrong, error in (
+                ("signal", 65, ValueError), ("signal", -1, ValueError), ("signal", "9", TypeError),
+                ("signal", 10**30, ValueError), ("signal", True, TypeError),
+                ("grace", -1, ValueError), ("grace", math.nan, ValueError), ("grace", "", TypeError),
+                ("warn_after", 0, ValueError), ("warn_after", 30, ValueError),
+                ("warn_after", 31, ValueError), ("first_timeout", 0, ValueError),
+                ("on_expiry", "nothing", ValueError), ("on_expiry", 3, ValueError),
+                ("bogus", 3, TypeError), ("timeout", 3, TypeError)):
+            with self.assertRaises(error, msg=(option, wrong)):
+                filetimer.expires(30, "x", **{option: wrong})
+        with self.assertRaises(TypeError):
+            filetimer.expires()
+        with self.assertRaises(TypeError):
+            filetimer.expires(1, "x", 9)
+        with self.assertRaises(TypeError):
+            filetimer.Scope(1, "x", client=3)
+        with self.assertRaisesRegex(ValueError, "a signal of its own"):
+            filetimer.expires(1, "x", on_expiry="raise", signal=15)
+        for kind in (filetimer.Heartbeat, type(filetimer.paused())):
+            with self.assertRaises(TypeError):
+                kind()
+
+    def test_configure_says_what_is_wrong(self):
+        for wrong, error in (({"dir": "a\0b"}, ValueError), ({"dir": "\ud800x"}, ValueError),
+                             ({"dir": 3.5}, TypeError), ({"missing": "maybe"}, ValueError),
+                             ({"timeout": -1}, ValueError), ({"timeout": "1"}, TypeError),
+                             ({"idle_timeout": 0}, ValueError),
+                             ({"idle_timeout": math.inf}, ValueError),
+                             ({"rpc_timeout": math.nan}, ValueError), ({"bogus": 1}, TypeError)):
+            with self.assertRaises(error, msg=wrong):
+                filetimer.configure(**wrong)
+
+
+class Misuse(ServerCase):
+    def setUp(self):
+        super().setUp()
+        self.configure()
+
+    def test_a_scope_is_not_entered_twice(self):
+        scope = filetimer.Scope(FAR_S, "x")
+        with scope:
+            with self.assertRaisesRegex(filetimer.TimerError, "'x' is open already"):
+                scope.__enter__()
+            with self.assertRaisesRegex(filetimer.TimerError, "'x' is open already"):
+                scope.acquire()
+            self.assertEqual(self.open_scopes(), ["x"])
+        with scope:
+            pass
+
+    def test_a_scope_that_was_not_entered_is_not_left(self):
+        scope = filetimer.Scope(FAR_S, "x")
+        with self.assertRaisesRegex(filetimer.TimerError, "'x' was not entered"):
+            scope.__exit__(None, None, None)
+        scope.acquire()
+        with self.assertRaisesRegex(filetimer.TimerError, "'x' was not entered"):
+            scope.__exit__(None, None, None)
+        pause = filetimer.paused()
+        with self.assertRaisesRegex(filetimer.TimerError, "not entered"):
+            pause.__exit__(None, None, None)
+        with pause, self.assertRaisesRegex(filetimer.TimerError, "open already"):
+            pause.__enter__()
+
+    def in_thread(self, call):
+        raised = []
+
+        def run():
+            try:
+                call()
+            except Exception as error:
+                raised.append(error)
+        thread = threading.Thread(target=run)
+        thread.start()
+        thread.join()
+        return raised
+
+    def test_a_scope_that_is_left_in_another_thread_is_released_and_said(self):
+        scope = filetimer.Scope(FAR_S, "x")
+        scope.__enter__()
+        [error] = self.in_thread(lambda: scope.__exit__(None, None, None))
+        self.assertIsInstance(error, filetimer.TimerError)
+        self.assertIn("another thread", str(error))
+        self.assertEqual(self.open_scopes(), [])
+        pause = filetimer.paused("p")
+        pause.__enter__()
+        [error] = self.in_thread(lambda: pause.__exit__(None, None, None))
+        self.assertIn("another thread", str(error))
+        self.assertEqual(self.open_scopes(), [])
+
+    def test_what_acquire_opened_any_thread_may_release(self):
+        scope = filetimer.Scope(FAR_S, "x")
+        scope.acquire()
+        self.assertEqual(self.in_thread(scope.release), [])
+        self.assertEqual(self.open_scopes(), [])
+
+    def test_a_client_that_is_closed_says_so_and_open_scopes_are_left_well(self):
+        client = filetimer.Client(self.dir)
+        scope = client.expires(FAR_S, "x")
+        with scope:
+            client.close()
+            client.close()
+            self.assertEqual(self.open_scopes(), ["x"])
+        self.assertEqual(self.open_scopes(), [])
+        for call in (scope.__enter__, scope.acquire, client.status, client.ping, client.stop,
+                     client.start, lambda: client.heartbeat(1),
+                     lambda: client.paused().__enter__(), lambda: client.drain(),
+                     lambda: client.on_shutdown(print), lambda: client.target,
+                     lambda: client.is_watched):
+            with self.assertRaisesRegex(filetimer.TimerError, "the client is closed"):
+                call()
+        self.assertEqual(repr(client), "<filetimer.Client closed>")
+
+    def test_a_client_without_its_init_is_a_closed_one(self):
+        client = filetimer.Client.__new__(filetimer.Client)
+        with self.assertRaisesRegex(filetimer.TimerError, "the client is closed"):
+            client.status()
+        client.close()
+
+    def test_more_than_1024_scopes_are_an_error_and_no_more(self):
+        scopes = [filetimer.Scope(FAR_S, f"s{i}") for i in range(1024)]
+        for scope in scopes:
+            scope.acquire()
+        with self.assertRaisesRegex(filetimer.TimerError, "1024 scopes are open"):
+            with filetimer.expires(FAR_S, "one more"):
+                pass
+        scopes.pop().release()
+        with filetimer.expires(FAR_S, "one more"):
+            pass
+
+    def test_names_of_any_length_work(self):
+        for name in ("x" * 255, "x" * 256, "x" * 10_000, "ä" * 10_000, "\U0001f600" * 5000):
+            with filetimer.expires(FAR_S, name) as scope:
+                self.assertEqual(scope.name, name)
+                self.assertEqual(len(self.open_scopes()), 1)
+
+    def test_questions_say_what_is_wrong(self):
+        for wrong in ({"rank": -1, "world": 2}, {"rank": 2, "world": 2}, {"rank": 0, "world": 0},
+                      {"rank": 0, "world": 1, "timeout": 0}, {"rank": 0, "world": 1, "name": ""},
+                      {"rank": 0, "world": 1, "name": "x" * 256},
+                      {"rank": 0, "world": 1, "retries": -1}, {"rank": 0, "world": 10**30}):
+            with self.assertRaises(filetimer.InvalidArgument, msg=wrong):
+                filetimer.rendezvous(**{"timeout": 1, **wrong})
+        with self.assertRaises(TypeError):
+            filetimer.rendezvous("0", 1, 1)
+        with self.assertRaises(filetimer.InvalidArgument):
+            filetimer.shutdown(timeout=-1)
+        with self.assertRaises(TypeError):
+            filetimer.on_shutdown(3)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

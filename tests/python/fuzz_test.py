@@ -1,0 +1,228 @@
+# SPDX-License-Identifier: MIT
+"""Anything at all as an argument, and scopes in any order: an exception of Python's or none, and
+never a crash. Hypothesis draws; each run draws anew.
+"""
+import datetime
+import math
+import os
+import unittest
+
+import filetimer
+from harness import ServerCase
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
+
+EXAMPLES = int(os.environ.get("FILETIMER_EXAMPLES", "200"))
+CLEAR = (filetimer.TimerError, TypeError)
+bounded = settings(max_examples=EXAMPLES, deadline=None, database=None,
+                   suppress_health_check=list(HealthCheck))
+
+# Surrogates and NULs, too.
+names = st.text(st.characters(), max_size=10_000) | st.text(
+    st.sampled_from("ab\0\ud800\udfffä\U0001f600"), max_size=300)
+numbers = (st.floats() | st.integers() | st.timedeltas() | st.booleans() | st.fractions()
+           | st.decimals() | st.complex_numbers())
+anything = st.none() | numbers | names | st.binary() | st.lists(st.integers()) | st.just(object())
+
+
+class Odd:
+    """A number, and a duration, that raises or lies."""
+
+    def __init__(self, value):
+        self.value = value
+
+    def __float__(self):
+        return self.result()
+
+    def __index__(self):
+        return self.result()
+
+    def total_seconds(self):
+        return self.result()
+
+    def result(self):
+        if isinstance(self.value, Exception):
+            raise self.value
+        return self.value
+
+
+class Arguments(ServerCase):
+    options = ("--dry-run",)
+
+    def setUp(self):
+        super().setUp()
+        self.configure(statistics=False)
+
+    def test_any_name(self):
+        @bounded
+        @given(names)
+        def run(name):
+            is_fine = name and "\0" not in name and not any(
+                "\ud800" <= each <= "\udfff" for each in name)
+            try:
+                with filetimer.expires(3600, name) as scope:
+                    self.assertEqual(scope.name, name)
+                    repr(scope)
+            except filetimer.InvalidArgument as error:
+                self.assertFalse(is_fine, error)
+            else:
+                self.assertTrue(is_fine)
+        run()
+
+    def test_any_timeout(self):
+        @bounded
+        @given(numbers)
+        def run(timeout):
+            if isinstance(timeout, (bool, complex)):
+                with self.assertRaises(TypeError):
+                    filetimer.Scope(timeout)
+                return
+            if isinstance(timeout, datetime.timedelta):
+                seconds = timeout.total_seconds()
+            else:
+                try:
+                    seconds = float(timeout)
+                except (OverflowError, ValueError):  # decimal's signalling NaN is a ValueError
+                    seconds = math.nan
+            is_fine = 0 < seconds <= 1e9 or seconds == math.inf
+            try:
+                scope = filetimer.Scope(timeout, "x")
+            except ValueError:
+                self.assertFalse(is_fine)
+            else:
+                self.assertTrue(is_fine)
+                with scope:
+                    scope.renew(timeout)
+                    scope.times()
+        run()
+
+    def test_anything_at_all(self):
+        options = ("signal", "grace", "warn_after", "first_timeout", "on_expiry")
+
+        @bounded
+        @given(anything, anything, st.dictionaries(st.sampled_from(options), anything))
+        def run(timeout, name, more):
+            for make in (filetimer.expires, filetimer.Scope):
+                try:
+                    with make(timeout, name, **more):
+                        pass
+                except CLEAR:
+                    pass
+                except ValueError as error:  # of float(), for a signalling NaN
+                    self.assertIn("NaN", str(error))
+            for call in (filetimer.rpc_timeout, filetimer.start):
+                try:
+                    call(timeout)
+                except CLEAR:
+                    pass
+                except ValueError as error:
+                    self.assertIn("NaN", str(error))
+            filetimer.stop()
+        run()
+
+    def test_numbers_that_raise_or_lie(self):
+        for value in (KeyError("x"), ZeroDivisionError(), 3, "3", None, math.nan, 2.5):
+            odd = Odd(value)
+            expected = type(value) if isinstance(value, Exception) else CLEAR
+            try:
+                filetimer.expires(odd, "x")
+            except expected:
+                pass
+            try:
+                filetimer.expires(1, "x", signal=odd)
+            except expected:
+                pass
+
+
+class ScopesInAnyOrder(RuleBasedStateMachine):
+    """Three scopes and a client that live and die as they like, against what must be open."""
+
+    case = None
+
+    def __init__(self):
+        super().__init__()
+        self.client = filetimer.Client(self.case.dir)
+        self.scopes = [self.client.expires(3600, f"s{i}") for i in range(3)]
+        self.state = ["free"] * 3
+        self.others = []
+
+    @rule(i=st.integers(0, 2))
+    def enter(self, i):
+        is_fine = self.state[i] == "free" and not self.client.closed
+        try:
+            self.scopes[i].__enter__()
+            assert is_fine
+            self.state[i] = "entered"
+        except filetimer.TimerError:
+            assert not is_fine
+
+    @rule(i=st.integers(0, 2))
+    def acquire(self, i):
+        is_fine = self.state[i] == "free" and not self.client.closed
+        try:
+            self.scopes[i].acquire()
+            assert is_fine
+            self.state[i] = "acquired"
+        except filetimer.TimerError:
+            assert not is_fine
+
+    @rule(i=st.integers(0, 2))
+    def leave(self, i):
+        is_fine = self.state[i] in ("entered", "left early")
+        try:
+            self.scopes[i].__exit__(None, None, None)
+            assert is_fine
+            self.state[i] = "free"
+        except filetimer.TimerError:
+            assert not is_fine
+
+    @rule(i=st.integers(0, 2))
+    def release(self, i):
+        was_open = self.state[i] in ("entered", "acquired")
+        assert self.scopes[i].release() == was_open
+        if was_open:
+            self.state[i] = "left early" if self.state[i] == "entered" else "free"
+
+    @rule(i=st.integers(0, 2), timeout=st.floats(1000, 10_000))
+    def renew(self, i, timeout):
+        assert self.scopes[i].renew(timeout) == (self.state[i] in ("entered", "acquired"))
+
+    @rule(i=st.integers(0, 2), is_pause=st.booleans())
+    def pause(self, i, is_pause):
+        scope = self.scopes[i]
+        is_open = self.state[i] in ("entered", "acquired")
+        assert (scope.pause() if is_pause else scope.resume()) == is_open
+        assert scope.is_open == is_open
+
+    @rule(i=st.integers(0, 2))
+    def drop(self, i):
+        self.scopes[i] = filetimer.Scope(3600, "again", client=self.client)
+        self.state[i] = "free"
+
+    @precondition(lambda self: not self.client.closed)
+    @rule()
+    def beat(self):
+        self.others.append(self.client.heartbeat(3600))
+        assert self.others[-1].beat()
+
+    @rule()
+    def close(self):
+        self.client.close()
+
+    def teardown(self):
+        self.scopes.clear()
+        self.others.clear()
+        assert self.case.open_scopes() == []
+
+
+class AnyOrder(ServerCase):
+    def test_scopes_in_any_order(self):
+        machine = type("Machine", (ScopesInAnyOrder,), {"case": self})
+        test = machine.TestCase("runTest")
+        test.settings = settings(bounded, max_examples=max(EXAMPLES // 8, 1), stateful_step_count=60)
+        test.runTest()
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

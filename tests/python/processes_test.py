@@ -1,0 +1,312 @@
+# SPDX-License-Identifier: MIT
+"""Processes that come from others, and their ends: each is a worker of its own, or none."""
+import importlib.util
+import signal
+import unittest
+
+from harness import ServerCase
+
+HAS_TORCH = importlib.util.find_spec("torch") is not None
+
+# A child that hangs in a scope of its own, and one that hangs in none, of a parent in a scope.
+CHILD = """
+import multiprocessing
+def hang_in_scope():
+    with filetimer.expires(0.3, "child"):
+        time.sleep(60)
+def hang_in_none():
+    say("pid", os.getpid())
+    time.sleep(60)
+def work(number):
+    with filetimer.expires(60, "work"):
+        return number * number
+def configured_work(number):
+    filetimer.configure()
+    return work(number)
+"""
+
+
+class Forks(ServerCase):
+    def test_a_child_has_no_scope_of_its_parent_and_its_parent_keeps_them(self):
+        out = self.run_worker("""
+            filetimer.configure()
+            step = filetimer.Scope(60, "step")
+            with filetimer.expires(60, "outer"), step, filetimer.paused("pause"):
+                pid = os.fork()
+                if pid == 0:
+                    # What its parent is in is none of the child's: it may enter and leave all.
+                    assert not step.is_open and step.remaining is None
+                    with step:
+                        assert step.is_open
+                        with filetimer.expires(60, "mine"):
+                            pass
+                    assert not step.is_open
+            try:
+                step.__exit__(None, None, None)
+            except filetimer.TimerError:
+                pass
+            else:
+                assert False
+            if pid == 0:
+                os._exit(0)
+            assert os.waitpid(pid, 0)[1] == 0
+            with filetimer.expires(60, "after"):
+                pass
+            say("fine")
+            """)
+        self.assertEqual(out, "fine\n")
+        self.assertEqual(self.records("expired"), [])
+        self.assertEqual(self.records("left_open"), [])
+
+    def test_a_child_that_hangs_in_a_scope_dies_and_its_parent_lives(self):
+        worker = self.start_worker("""
+            filetimer.configure()
+            with filetimer.expires(60, "parent"):
+                pid = os.fork()
+                if pid == 0:
+                    with filetimer.expires(0.3, "child"):
+                        time.sleep(60)
+                say(pid)
+                say(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+            """)
+        pid = int(worker.stdout.readline())
+        self.assertEqual(worker.stdout.readline(), f"{-signal.SIGKILL}\n")
+        self.assertEqual(worker.wait(timeout=30), 0)
+        self.assertEqual(self.record("expired")["pid"], pid)
+        self.assertEqual(self.record("expired")["scope"], "child")
+
+    def test_children_of_a_client_that_is_ignored_or_gone_still_end_well(self):
+        self.run_worker("""
+            client = filetimer.configure()
+            for end in (lambda: os._exit(0), client.close, filetimer.close, sys.exit):
+                pid = os.fork()
+                if pid == 0:
+                    end()
+                    os._exit(0)
+                assert os.waitpid(pid, 0)[1] == 0
+            with filetimer.expires(60):
+                pass
+            """)
+
+    def test_forks_beside_busy_threads_do_not_hang(self):
+        # The library's lock is held across a fork, by a thread that holds the interpreter's.
+        out = self.run_worker("""
+            filetimer.configure()
+            sys.setswitchinterval(1e-5)
+            goes_on = True
+            def work(number):
+                i = 0
+                while goes_on:
+                    i += 1
+                    with filetimer.expires(60, f"{number} {i % 50}"):  # takes the lock
+                        pass
+                    filetimer.heartbeat(60, f"{i % 30}").beat()
+                    if i % 50 == 0:
+                        filetimer.ping()
+            threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
+            for thread in threads:
+                thread.start()
+            def fork_all():
+                for i in range(30):
+                    pid = os.fork()
+                    if pid == 0:
+                        for j in range(20):
+                            with filetimer.expires(60, f"{j}"), filetimer.paused():
+                                pass
+                        filetimer.ping()
+                        os._exit(0)
+                    assert os.waitpid(pid, 0)[1] == 0
+            forker = threading.Thread(target=fork_all)
+            forker.start()
+            fork_all()
+            forker.join()
+            goes_on = False
+            for thread in threads:
+                thread.join()
+            say("fine")
+            """)
+        self.assertEqual(out, "fine\n")
+
+    def test_a_subprocess_is_none(self):
+        self.run_worker("""
+            import subprocess
+            filetimer.configure()
+            with filetimer.expires(60, "parent"):
+                subprocess.run([sys.executable, "-c", "pass"], check=True)
+                subprocess.run(["true"], check=True, close_fds=False)
+                with filetimer.expires(60, "still watched"):
+                    assert filetimer.status().open_scopes == 2
+            """)
+        self.assertEqual(self.records("left_open"), [])
+
+    def test_an_exec_inside_a_scope_leaves_it_open(self):
+        worker = self.start_worker("""
+            filetimer.configure()
+            with filetimer.expires(0.5, "exec"):
+                os.execvp("sleep", ["sleep", "5"])
+            """)
+        self.assertEqual(self.record("left_open", worker.pid)["scope"], "exec")
+        self.assertIsNone(worker.poll())
+
+
+class Multiprocessing(ServerCase):
+    def run_pool(self, method, function):
+        out = self.run_worker(CHILD + f"""
+if __name__ == "__main__":
+    filetimer.configure()
+    context = multiprocessing.get_context("{method}")
+    with filetimer.expires(60, "parent"):
+        with context.Pool(3) as pool:
+            say(sum(pool.map({function}, range(30))))
+        process = context.Process(target={function}, args=(3,))
+        process.start()
+        process.join()
+        assert process.exitcode == 0, process.exitcode
+""")
+        self.assertEqual(out, f"{sum(i * i for i in range(30))}\n")
+        self.assertEqual(self.records("expired"), [])
+
+    def test_forked_workers_use_what_they_inherit(self):
+        self.run_pool("fork", "work")
+
+    def test_spawned_workers_configure_themselves(self):
+        self.run_pool("spawn", "configured_work")
+
+    def test_workers_of_a_forkserver_configure_themselves(self):
+        self.run_pool("forkserver", "configured_work")
+
+    def test_who_hangs_is_killed_and_no_other(self):
+        for method in ("fork", "spawn", "forkserver"):
+            with self.subTest(method):
+                worker = self.start_worker(CHILD + f"""
+if __name__ == "__main__":
+    filetimer.configure()
+    context = multiprocessing.get_context("{method}")
+    with filetimer.expires(60, "parent"):
+        process = context.Process(target=hang if "{method}" != "fork" else hang_in_scope)
+        process.start()
+        process.join()
+        say(process.exitcode, process.pid)
+""".replace('if __name__', 'def hang():\n    filetimer.configure()\n    hang_in_scope()\nif __name__',
+            1))
+                code, pid = map(int, worker.stdout.readline().split())
+                self.assertEqual(code, -signal.SIGKILL)
+                self.assertEqual(worker.wait(timeout=30), 0)
+                self.assertEqual(self.record("expired", pid)["scope"], "child")
+
+    def test_the_children_of_a_worker_that_is_killed_go_with_it(self):
+        worker = self.start_worker(CHILD + """
+if __name__ == "__main__":
+    filetimer.configure()
+    process = multiprocessing.get_context("fork").Process(target=hang_in_none)
+    process.start()
+    with filetimer.expires(0.5, "parent"):
+        time.sleep(60)
+""")
+        child = int(worker.stdout.readline().split()[1])
+        self.assertEqual(worker.wait(timeout=30), -signal.SIGKILL)
+        killed = self.record("killed", worker.pid)
+        self.assertIn(child, killed["signals"][0]["pids"])
+
+    @unittest.skipUnless(HAS_TORCH, "no torch here")
+    def test_workers_of_a_data_loader_are_workers_of_their_own(self):
+        script = CHILD + """
+import torch, torch.utils.data
+class Squares(torch.utils.data.Dataset):
+    def __init__(self, hangs):
+        self.hangs = hangs
+    def __len__(self):
+        return 64
+    def __getitem__(self, i):
+        with filetimer.expires(0.5 if self.hangs else 60, "item"):
+            if self.hangs:
+                time.sleep(60)
+            return i * i
+if __name__ == "__main__":
+    filetimer.configure()
+    next_batch = filetimer.Scope(60, "next batch")
+    load = lambda hangs: torch.utils.data.DataLoader(Squares(hangs), batch_size=8, num_workers=2)
+    total = 0
+    batches = iter(load(False))
+    while True:
+        with next_batch:
+            batch = next(batches, None)
+        if batch is None:
+            break
+        total += int(batch.sum())
+    say(total)
+    try:
+        with next_batch:
+            next(iter(load(True)))
+    except RuntimeError as error:
+        # As 1.13 says it when it finds out by itself, and when SIGCHLD came first.
+        say("killed" if "killed by signal" in str(error) or "exited" in str(error) else error)
+    say(os.getpid())
+"""
+        worker = self.start_worker(script)
+        out, err = worker.communicate(timeout=60)
+        self.assertEqual(out, f"{sum(i * i for i in range(64))}\nkilled\n{worker.pid}\n", err)
+        self.assertEqual({r["scope"] for r in self.records("expired")}, {"item"})
+        self.assertEqual(self.records("expired", worker.pid), [])
+
+
+class Ends(ServerCase):
+    def test_os_exit_inside_a_scope_is_recorded_as_left_open(self):
+        worker = self.start_worker("""
+            filetimer.configure()
+            with filetimer.expires(60, "x"):
+                os._exit(3)
+            """)
+        self.assertEqual(worker.wait(timeout=30), 3)
+        self.assertEqual(self.record("left_open", worker.pid)["scope"], "x")
+
+    def test_the_interpreter_ends_well_with_all_kinds_of_things_open(self):
+        out = self.run_worker("""
+            filetimer.configure()
+            client = filetimer.Client()
+            scope = filetimer.Scope(60, "acquired")
+            scope.acquire()
+            entered = client.expires(60, "entered")
+            entered.__enter__()
+            pause = filetimer.paused()
+            pause.__enter__()
+            heart = filetimer.heartbeat(60)
+            filetimer.start(60)
+            filetimer.on_shutdown(lambda: None)
+            status = filetimer.status()
+            ring = [scope, heart, client]
+            ring.append(ring)
+            sys.scopes = [entered, pause]  # outlives the module
+            say("fine")
+            """)
+        self.assertEqual(out, "fine\n")
+
+    def test_a_daemon_thread_in_a_scope_holds_nobody_up(self):
+        self.run_worker("""
+            filetimer.configure()
+            def work():
+                while True:
+                    with filetimer.expires(60, "x"):
+                        pass
+            def ask():
+                while True:
+                    filetimer.ping()
+            for each in (work, work, ask):
+                threading.Thread(target=each, daemon=True).start()
+            time.sleep(0.1)
+            """)
+
+    def test_a_hang_at_the_interpreters_end_is_still_watched(self):
+        worker = self.start_worker("""
+            import atexit
+            filetimer.configure()
+            scope = filetimer.Scope(0.5, "shutdown")
+            scope.acquire()
+            atexit.register(time.sleep, 60)
+            """)
+        self.assertEqual(worker.wait(timeout=30), -signal.SIGKILL)
+        self.assertEqual(self.record("expired", worker.pid)["scope"], "shutdown")
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

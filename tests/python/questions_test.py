@@ -1,0 +1,244 @@
+# SPDX-License-Identifier: MIT
+"""Questions to the server, what is called at its end, and a server of one's own."""
+import math
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import unittest
+
+import filetimer
+from harness import BOUND_S, FAR_S, SERVER, ServerCase
+
+
+def wait_until(holds):
+    end = time.monotonic() + BOUND_S
+    while not holds():
+        if time.monotonic() > end:
+            raise AssertionError("it never came to hold")
+        time.sleep(0.005)
+
+
+def is_alive(pid):
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+class Questions(ServerCase):
+    def setUp(self):
+        super().setUp()
+        self.configure()
+
+    def test_status_tells_of_the_server(self):
+        filetimer.ping()
+        with filetimer.expires(FAR_S):
+            status = filetimer.status()
+        self.assertEqual(status.server_pid, self.server.pid)
+        self.assertEqual((status.dir, status.open_scopes, status.announcement),
+                         (self.dir, 1, "none"))
+        self.assertIsInstance(status.uptime, float)
+        self.assertIn(f"server_pid={self.server.pid}", repr(status))
+        self.assertEqual(status, status)
+
+    def test_a_rendezvous_names_who_is_missing(self):
+        met = filetimer.rendezvous(0, 1, 10)
+        self.assertEqual((met.round, met.joined), (1, {0: os.getpid()}))
+        with self.assertRaises(TimeoutError) as caught:
+            filetimer.rendezvous(1, 3, 0.2, "epoch", retries=1, backoff=0.01)
+        error = caught.exception
+        self.assertIsInstance(error, filetimer.RendezvousTimeoutError)
+        self.assertEqual((error.name, error.joined, error.missing, error.left),
+                         ("epoch", [1], [0, 2], []))
+
+    def test_while_it_drains_new_scopes_are_not_watched_and_go_on(self):
+        with filetimer.expires(FAR_S, "old"):
+            self.assertEqual(filetimer.drain(), 1)
+            with filetimer.expires(0.01, "new") as scope:
+                self.assertFalse(scope.is_open)
+                self.assertFalse(scope.renew())
+                with filetimer.heartbeat(0.01) as heart:
+                    self.assertFalse(heart.beat())
+            filetimer.drain(False)
+        with filetimer.expires(FAR_S, "after") as scope:
+            self.assertTrue(scope.is_open)
+
+    def test_a_shutdown_is_refused_while_scopes_are_open_unless_it_is_forced(self):
+        with filetimer.expires(FAR_S, "x"):
+            with self.assertRaises(filetimer.ServerBusy) as caught:
+                filetimer.shutdown(graceful=False)
+            error = caught.exception
+            self.assertEqual((error.timed_out, error.open_scope_count), (False, 1))
+            self.assertEqual(error.open_scopes[0]["scope"], "x")
+            self.assertEqual(error.open_scopes[0]["pid"], os.getpid())
+            with self.assertRaises(filetimer.ServerBusy) as caught:
+                filetimer.shutdown(timeout=0.1)
+            self.assertTrue(caught.exception.timed_out)
+            self.assertEqual(filetimer.shutdown(force=True, graceful=False), 1)
+        self.assertFalse(filetimer.is_watched())
+        with self.assertRaises(filetimer.ServerUnavailable):
+            filetimer.status()
+
+    def test_a_server_that_does_not_answer_is_told_of_in_time(self):
+        os.kill(self.server.pid, signal.SIGSTOP)
+        try:
+            with filetimer.rpc_timeout(math.inf), filetimer.rpc_timeout(0.1):
+                with self.assertRaises(TimeoutError) as caught:
+                    filetimer.ping()
+        finally:
+            os.kill(self.server.pid, signal.SIGCONT)
+        error = caught.exception
+        self.assertIsInstance(error, filetimer.RpcTimeoutError)
+        self.assertEqual(error.request, "ping")
+        self.assertGreater(error.waited, 0.09)
+        self.assertIn("stopped", str(error))
+        filetimer.ping()
+
+    def test_a_client_has_a_timeout_of_its_own(self):
+        client = filetimer.Client(self.dir, rpc_timeout=0.1)
+        os.kill(self.server.pid, signal.SIGSTOP)
+        try:
+            with self.assertRaises(filetimer.RpcTimeoutError):
+                client.status()
+        finally:
+            os.kill(self.server.pid, signal.SIGCONT)
+
+    def test_what_is_asked_in_another_thread_lets_this_one_go_on(self):
+        thread = threading.Thread(target=filetimer.rendezvous, args=(0, 2, BOUND_S))
+        thread.start()
+        filetimer.rendezvous(1, 2, BOUND_S)
+        thread.join()
+
+    def test_callbacks_are_called_when_the_server_shuts_down(self):
+        called = []
+
+        @filetimer.on_shutdown
+        def save():
+            called.append(threading.current_thread())
+        filetimer.on_shutdown(lambda: called.append(1))
+        filetimer.shutdown()
+        wait_until(lambda: len(called) == 2)
+        self.assertTrue(callable(save))
+
+    def test_a_callback_that_raises_is_told_of_and_harms_nobody(self):
+        worker = self.start_worker("""
+            filetimer.configure()
+            filetimer.on_shutdown(lambda: 1 / 0)
+            done = threading.Event()
+            filetimer.on_shutdown(done.set)
+            say("ready")
+            done.wait()
+            """)
+        self.assertEqual(worker.stdout.readline(), "ready\n")
+        filetimer.shutdown()
+        _, err = worker.communicate(timeout=BOUND_S)
+        self.assertEqual(worker.returncode, 0)
+        self.assertIn("ZeroDivisionError", err)
+
+    def test_the_interpreters_end_waits_for_a_callback_that_runs(self):
+        worker = self.start_worker("""
+            filetimer.configure()
+            begun = threading.Event()
+            def save():
+                begun.set()
+                time.sleep(0.3)
+                say("saved")
+            filetimer.on_shutdown(save)
+            say("ready")
+            begun.wait()
+            """)
+        self.assertEqual(worker.stdout.readline(), "ready\n")
+        filetimer.shutdown()
+        self.assertEqual(worker.communicate(timeout=BOUND_S), ("saved\n", ""))
+
+
+class Interrupted(ServerCase):
+    def assert_interrupted(self, script):
+        worker = self.start_worker(script)
+        self.assertEqual(worker.stdout.readline(), "now\n")
+        time.sleep(0.2)  # to be in the middle of it; before it the outcome is the same
+        worker.send_signal(signal.SIGINT)
+        _, err = worker.communicate(timeout=10)
+        self.assertIn("KeyboardInterrupt", err)
+
+    def test_ctrl_c_ends_a_wait_for_a_server(self):
+        self.assert_interrupted("""
+            say("now")
+            filetimer.configure(os.environ["FILETIMER_DIR"] + "/none", timeout=float("inf"))
+            """)
+
+    def test_ctrl_c_ends_a_rendezvous(self):
+        self.assert_interrupted("""
+            filetimer.configure()
+            say("now")
+            filetimer.rendezvous(0, 2, 60)
+            """)
+
+    def test_a_handler_that_raises_nothing_does_not_end_it(self):
+        worker = self.start_worker("""
+            filetimer.configure()
+            signal.signal(signal.SIGUSR1, lambda *_: say("handled"))
+            say("now")
+            filetimer.rendezvous(0, 2, 60)
+            say("met")
+            """)
+        self.assertEqual(worker.stdout.readline(), "now\n")
+        wait_until(lambda: filetimer.Client(self.dir).status().askers == 1)
+        worker.send_signal(signal.SIGUSR1)
+        self.assertEqual(worker.stdout.readline(), "handled\n")
+        filetimer.Client(self.dir).rendezvous(1, 2, BOUND_S)
+        self.assertEqual(worker.stdout.readline(), "met\n")
+
+
+class OwnServer(unittest.TestCase):
+    def test_it_serves_who_started_it_and_takes_its_folder_with_it(self):
+        with filetimer.Server() as server:
+            with filetimer.Client(server.dir) as client, client.expires(FAR_S):
+                self.assertEqual(client.status().open_scopes, 1)
+            self.assertTrue(is_alive(server.pid))
+            self.assertIn(str(server.pid), repr(server))
+            self.assertTrue(os.path.exists(server.log))
+        self.assertFalse(is_alive(server.pid))
+        self.assertFalse(os.path.exists(server.dir))
+        self.assertIn("ended", repr(server))
+        server.close()
+
+    def test_it_ends_with_the_process_however_that_ends(self):
+        for end in ("sys.exit()", "os._exit(0)", "os.kill(os.getpid(), 9)",
+                    "os.fork() or time.sleep(0.2)"):
+            with self.subTest(end):
+                done = subprocess.run(
+                    [sys.executable, "-c", "import filetimer, os, sys, time\n"
+                     "server = filetimer.Server(); print(server.pid, flush=True)\n" + end],
+                    stdout=subprocess.PIPE, timeout=BOUND_S)
+                pid = int(done.stdout.split()[0])
+                wait_until(lambda: not is_alive(pid))
+
+    def test_it_kills_who_started_it(self):
+        script = ("import filetimer, time\nserver = filetimer.Server()\n"
+                  "filetimer.configure(server.dir)\nwith filetimer.expires(0.2): time.sleep(60)")
+        done = subprocess.run([sys.executable, "-c", script], timeout=BOUND_S,
+                              stderr=subprocess.PIPE)
+        self.assertEqual(done.returncode, -signal.SIGKILL)
+
+    def test_what_can_not_be_started_is_said(self):
+        with self.assertRaisesRegex(filetimer.ServerUnavailable, "did not start"):
+            filetimer.Server(executable="/bin/false")
+        with self.assertRaisesRegex(filetimer.ServerUnavailable, "did not start"):
+            filetimer.Server("--bogus", executable=SERVER)
+        with self.assertRaises(filetimer.InvalidArgument):
+            filetimer.Server(3)
+        environment = dict(os.environ, PATH="/nowhere")
+        del environment["FILETIMER_SERVER"]
+        done = subprocess.run(
+            [sys.executable, "-c", "import filetimer; filetimer.Server()"], env=environment,
+            stderr=subprocess.PIPE, timeout=BOUND_S)
+        self.assertIn(b"timer_server is not in $PATH", done.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: MIT
+"""Threads that enter and leave scopes as they like: none is lost, and nobody waits for ever."""
+import gc
+import os
+import sys
+import threading
+import tracemalloc
+import unittest
+
+import filetimer
+from harness import FAR_S, ServerCase
+
+THREADS = 8
+ROUNDS = 5000
+
+
+def resident_kb():
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") // 1024
+
+
+class Threads(ServerCase):
+    def setUp(self):
+        super().setUp()
+        self.configure()
+        switches = sys.getswitchinterval()
+        sys.setswitchinterval(1e-5)  # so that they meet anywhere
+        self.addCleanup(sys.setswitchinterval, switches)
+
+    def run_in_threads(self, work, count=THREADS):
+        failures = []
+
+        def run(number):
+            try:
+                work(number)
+            except BaseException as error:
+                failures.append(error)
+                raise
+        threads = [threading.Thread(target=run, args=(i,)) for i in range(count)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self.assertEqual(failures, [])
+
+    def test_eight_threads_lose_no_scope(self):
+        def work(number):
+            mine = filetimer.Scope(FAR_S, "mine")
+            for i in range(ROUNDS):
+                with mine, filetimer.expires(FAR_S, "shared"):
+                    with filetimer.expires(FAR_S, f"thread {number}, {i % 20}"):
+                        pass
+                if i % 100 == 0:
+                    with filetimer.paused("pause"):
+                        filetimer.heartbeat(FAR_S, "heart").beat()
+        self.run_in_threads(work)
+        self.assertEqual(self.open_scopes(), [])
+        counts = self.statistics()
+        self.assertEqual(counts["mine"], THREADS * ROUNDS)
+        self.assertEqual(counts["shared"], THREADS * ROUNDS)
+        self.assertEqual(sum(count for name, count in counts.items() if name.startswith("thread")),
+                         THREADS * ROUNDS)
+
+    def test_threads_that_share_one_scope_get_it_or_an_error(self):
+        scope = filetimer.Scope(FAR_S, "shared")
+        entered = [0] * THREADS
+
+        def work(number):
+            for _ in range(ROUNDS):
+                try:
+                    with scope:
+                        entered[number] += 1
+                except filetimer.TimerError as error:
+                    if "open already" not in str(error):
+                        raise
+        self.run_in_threads(work)
+        self.assertEqual(self.open_scopes(), [])
+        self.assertEqual(self.statistics()["shared"], sum(entered))
+
+    def test_a_thread_that_ends_inside_a_scope_leaves_it_watched(self):
+        scope = filetimer.Scope(FAR_S, "left")
+        self.run_in_threads(lambda _: scope.acquire(), 1)
+        self.assertEqual(self.open_scopes(), ["left"])
+        scope.release()
+
+    def test_clients_may_come_and_go_while_others_ask(self):
+        client = filetimer.Client(self.dir)
+
+        def work(number):
+            if number == 0:
+                for _ in range(20):
+                    filetimer.Client(self.dir).close()
+                client.close()
+                return
+            try:
+                while True:
+                    client.status()
+                    with client.expires(FAR_S, "x"):
+                        pass
+            except filetimer.TimerError as error:
+                if "is closed" not in str(error):
+                    raise
+        self.run_in_threads(work, 4)
+
+    def test_questions_of_several_threads_wait_beside_each_other(self):
+        self.run_in_threads(lambda rank: filetimer.rendezvous(rank, THREADS, 20))
+
+    def test_a_million_scopes_leak_nothing(self):
+        scope = filetimer.Scope(FAR_S, "prepared")
+
+        def work(count):
+            for _ in range(count):
+                with scope:
+                    pass
+                with filetimer.expires(FAR_S, "named", signal=15):
+                    pass
+                with filetimer.expires(FAR_S):
+                    pass
+                try:
+                    filetimer.expires(-1)
+                except ValueError:
+                    pass
+        work(1000)
+        gc.collect()
+        before = resident_kb()
+        work(350_000)  # three each
+        gc.collect()
+        self.assertLess(resident_kb() - before, 512)
+        tracemalloc.start()
+        self.addCleanup(tracemalloc.stop)
+        work(100)
+        gc.collect()
+        before = tracemalloc.get_traced_memory()[0]
+        work(10_000)
+        gc.collect()
+        self.assertLess(tracemalloc.get_traced_memory()[0] - before, 4096)
+
+    def test_what_is_asked_and_made_leaks_no_reference(self):
+        def work():
+            filetimer.status()
+            filetimer.expires(FAR_S, "x")(lambda: 3)()
+            scope = filetimer.Scope(FAR_S, "y", grace=3)
+            with scope:
+                repr(scope), scope.times(), scope.name, scope.elapsed, scope.remaining
+            with filetimer.paused(), filetimer.heartbeat(FAR_S) as heart:
+                heart.times()
+            with filetimer.Client(self.dir) as client:
+                client.on_shutdown(lambda: None)
+            try:
+                filetimer.rendezvous(5, 1, 1)
+            except filetimer.InvalidArgument:
+                pass
+        for _ in range(20):
+            work()
+        gc.collect()
+        before = sys.getallocatedblocks()
+        for _ in range(200):
+            work()
+        gc.collect()
+        self.assertLess(sys.getallocatedblocks() - before, 100)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
