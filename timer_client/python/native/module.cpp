@@ -5,6 +5,7 @@
 #include "timer_client/python/native/client.hpp"
 #include "timer_client/python/native/errors.hpp"
 #include "timer_client/python/native/heartbeat.hpp"
+#include "timer_client/python/native/main_thread.hpp"
 #include "timer_client/python/native/paused.hpp"
 #include "timer_client/python/native/python.hpp"
 #include "timer_client/python/native/scope.hpp"
@@ -49,6 +50,7 @@ PyMethodDef g_functions[] = {
     {"_check_timeout", check_timeout, METH_O, nullptr},
     {"_end_callbacks", end_callbacks, METH_NOARGS, nullptr},
     {"_child_offers_stacks", child_offers_stacks, METH_NOARGS, nullptr},
+    {"_send_to_main_thread", send_to_main_thread, METH_O, nullptr},
     {"_scope_signal", as_method(scope_signal), METH_FASTCALL, nullptr},
     {nullptr, nullptr, 0, nullptr}};
 

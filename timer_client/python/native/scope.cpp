@@ -14,6 +14,7 @@
 
 #include "timer_client/python/native/client.hpp"
 #include "timer_client/python/native/errors.hpp"
+#include "timer_client/python/native/main_thread.hpp"
 #include "timer_client/python/native/values.hpp"
 #include "timer_client/src/fork_watch.hpp"
 #include "timer_client/src/warn_after.hpp"
@@ -668,6 +669,7 @@ bool offer_stacks_if_wanted(PyObject* client) {
 }
 
 PyObject* scope_signal(PyObject*, PyObject* const*, Py_ssize_t) {
+  stop_signalling_main_thread();
   return guarded(static_cast<PyObject*>(nullptr), [&]() -> PyObject* {
     for (ScopeObject* const scope : raising_scopes()) {
       const auto found = scope->use == Use::kFree ? std::nullopt : timer_of(*scope).times();

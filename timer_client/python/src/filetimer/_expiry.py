@@ -22,9 +22,11 @@ def prepare():
         _number = next(free, 0)
         if _number == 0:
             raise _native_error("no real-time signal is free for on_expiry='raise'")
-    if not _is_installed and threading.current_thread() is threading.main_thread():
-        signal.signal(_number, _native._scope_signal)
-        _is_installed = True
+    if threading.current_thread() is threading.main_thread():
+        if not _is_installed:
+            signal.signal(_number, _native._scope_signal)
+            _is_installed = True
+        _native._send_to_main_thread(_number)  # in a forked child once more
     return _number
 
 

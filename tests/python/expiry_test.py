@@ -1,0 +1,315 @@
+# SPDX-License-Identifier: MIT
+"""Scopes with on_expiry="raise": ScopeExpired at the deadline, and SIGKILL for who stays."""
+import json
+import signal
+import unittest
+
+from harness import ServerCase
+
+SOFT = """
+filetimer.configure()
+def soft(timeout, name="x", **more):
+    return filetimer.expires(timeout, name, on_expiry="raise", **more)
+"""
+
+
+class Raises(ServerCase):
+    def run_soft(self, script, *args):
+        return self.run_worker(SOFT + script, *args)
+
+    def test_it_is_raised_at_the_deadline_and_the_worker_goes_on(self):
+        out = self.run_soft("""
+begin = time.monotonic()
+try:
+    with soft(0.3, "forward", grace=0.7):
+        time.sleep(60)
+except TimeoutError as error:
+    took = time.monotonic() - begin
+    assert isinstance(error, filetimer.ScopeExpired)
+    say(error.scope, error.timeout, 0.3 <= error.elapsed <= took < 10)
+    say(error)
+time.sleep(1.2)  # beyond the grace: it is spared
+with filetimer.expires(60, "next") as scope:
+    assert scope.is_open and filetimer.status().open_scopes == 1
+""")
+        self.assertTrue(out.startswith("forward 0.3 True\n'forward' was open for 0.3"), out)
+        self.assertEqual(self.record("expired")["scope"], "forward")
+        self.assertEqual(self.record("released_late")["scope"], "forward")
+        killed = self.record("killed")
+        self.assertEqual((killed["verdict"], killed["reason"]),
+                         ("spared", "released within the grace"))
+        self.assertEqual(len(killed["signals"]), 1)
+
+    def test_evidence_has_the_python_stack(self):
+        self.run_soft("""
+def hang():
+    time.sleep(60)
+try:
+    with soft(0.2, grace=0.5):
+        hang()
+except filetimer.ScopeExpired:
+    time.sleep(0.8)
+""")
+        frames = self.record("evidence")["python_threads"][0]["frames"]
+        self.assertTrue(any(frame.endswith(" in hang") for frame in frames), frames)
+
+    def test_who_catches_it_and_stays_is_killed_after_the_grace(self):
+        worker = self.start_worker(SOFT + """
+with soft(0.2, grace=0.3):
+    try:
+        time.sleep(60)
+    except filetimer.ScopeExpired:
+        say("caught")
+        time.sleep(60)
+""")
+        self.assertEqual(worker.communicate(timeout=30)[0], "caught\n")
+        self.assertEqual(worker.returncode, -signal.SIGKILL)
+        self.assertEqual(len(self.record("killed")["signals"]), 2)
+
+    def test_native_code_that_blocks_is_killed_after_the_grace(self):
+        worker = self.start_worker(SOFT + """
+import ctypes
+libc = ctypes.PyDLL(None)
+mutex = ctypes.create_string_buffer(64)
+with soft(0.2, grace=0.3):
+    libc.pthread_mutex_lock(mutex)
+    libc.pthread_mutex_lock(mutex)
+""")
+        self.assertEqual(worker.wait(timeout=30), -signal.SIGKILL)
+
+    def test_a_spinning_loop_ends_as_well(self):
+        self.run_soft("""
+try:
+    with soft(0.2):
+        while True:
+            pass
+except filetimer.ScopeExpired:
+    pass
+""")
+
+    def test_a_wait_for_a_lock_ends_as_well(self):
+        self.run_soft("""
+lock = threading.Lock()
+lock.acquire()
+try:
+    with soft(0.2):
+        lock.acquire()
+except filetimer.ScopeExpired:
+    pass
+""")
+
+    def test_native_code_that_ends_within_the_grace_raises_when_it_returns(self):
+        out = self.run_soft("""
+import ctypes
+class Spec(ctypes.Structure):
+    _fields_ = [("s", ctypes.c_long), ("ns", ctypes.c_long)]
+def nap(seconds):
+    left = Spec(0, int(seconds * 1e9))
+    while ctypes.PyDLL(None).nanosleep(ctypes.byref(left), ctypes.byref(left)) != 0:
+        pass
+try:
+    with soft(0.2):
+        nap(0.6)
+        say("not reached" if False else "")
+    say("not reached")
+except filetimer.ScopeExpired as error:
+    say("raised")
+""")
+        self.assertIn("raised", out)
+        self.assertNotIn("not reached", out)
+
+    def test_a_scope_that_is_left_in_time_raises_nothing(self):
+        self.run_soft("""
+scope = filetimer.Scope(0.2, "x", on_expiry="raise")
+for _ in range(1000):
+    with scope:
+        pass
+time.sleep(0.5)
+""")
+        self.assertEqual(self.records("expired"), [])
+
+    def test_of_nested_scopes_the_one_that_has_expired_is_left(self):
+        out = self.run_soft("""
+with soft(60, "outer"):
+    for i in range(3):
+        try:
+            with soft(0.15, f"inner {i}"):
+                time.sleep(60)
+        except filetimer.ScopeExpired as error:
+            say(error.scope)
+try:
+    with soft(0.2, "outer"):
+        with soft(60, "inner"):
+            time.sleep(60)
+except filetimer.ScopeExpired as error:
+    say(error.scope)
+""")
+        self.assertEqual(out, "inner 0\ninner 1\ninner 2\nouter\n")
+
+    def test_an_exception_that_is_under_way_is_not_covered(self):
+        self.run_soft("""
+import ctypes
+try:
+    with soft(0.2):
+        try:
+            time.sleep(60)
+        except filetimer.ScopeExpired:
+            raise KeyError("mine")
+except KeyError:
+    pass
+""")
+
+    def test_a_hard_scope_around_it_still_kills(self):
+        worker = self.start_worker(SOFT + """
+with filetimer.expires(0.8, "hard"):
+    while True:
+        try:
+            with soft(0.2):
+                time.sleep(60)
+        except filetimer.ScopeExpired:
+            say("raised")
+""")
+        out, _ = worker.communicate(timeout=30)
+        self.assertTrue(out.startswith("raised\nraised\n"), out)
+        self.assertEqual(worker.returncode, -signal.SIGKILL)
+        self.assertIn("hard", [r["scope"] for r in self.records("expired")])
+
+    def test_children_are_not_signalled_and_go_with_a_worker_that_stays(self):
+        out = self.run_soft("""
+import subprocess
+child = subprocess.Popen(["sleep", "60"])
+try:
+    with soft(0.2, grace=0.3):
+        time.sleep(60)
+except filetimer.ScopeExpired:
+    pass
+time.sleep(0.6)
+assert child.poll() is None
+child.kill()
+child.wait()
+say("fine")
+""")
+        self.assertEqual(out, "fine\n")
+        worker = self.start_worker(SOFT + """
+import subprocess
+child = subprocess.Popen(["sleep", "60"])
+say(child.pid)
+with soft(0.2, grace=0.3):
+    try:
+        time.sleep(60)
+    except filetimer.ScopeExpired:
+        time.sleep(60)
+""")
+        child = int(worker.stdout.readline())
+        self.assertEqual(worker.wait(timeout=30), -signal.SIGKILL)
+        soft, hard = self.record("killed", worker.pid)["signals"]
+        self.assertEqual(soft["pids"], [worker.pid])
+        self.assertIn(child, hard["pids"])
+
+    def test_only_the_main_thread_may_enter_one(self):
+        out = self.run_soft("""
+made = []
+def run():
+    made.append(filetimer.Scope(1, "x", on_expiry="raise"))
+    try:
+        with made[0]:
+            pass
+    except filetimer.TimerError as error:
+        say(error)
+thread = threading.Thread(target=run)
+thread.start()
+thread.join()
+with made[0]:
+    pass
+""")
+        self.assertIn("only the main thread", out)
+
+    def test_it_interrupts_the_main_thread_while_others_work(self):
+        self.run_soft("""
+goes_on = True
+def work():
+    while goes_on:
+        with filetimer.expires(60):
+            pass
+threads = [threading.Thread(target=work) for _ in range(4)]
+for thread in threads:
+    thread.start()
+try:
+    with soft(0.3):
+        time.sleep(60)
+except filetimer.ScopeExpired:
+    goes_on = False
+for thread in threads:
+    thread.join()
+""")
+
+    def test_a_child_has_its_own(self):
+        out = self.run_soft("""
+with soft(60, "parent"):
+    pid = os.fork()
+    if pid == 0:
+        try:
+            with soft(0.2, "child"):
+                time.sleep(60)
+        except filetimer.ScopeExpired as error:
+            say(error.scope)
+            os._exit(7)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
+""")
+        self.assertEqual(out, "child\n")
+
+    def test_as_a_decorator(self):
+        self.run_soft("""
+@soft(0.2)
+def hang():
+    time.sleep(60)
+for _ in range(2):
+    try:
+        hang()
+    except filetimer.ScopeExpired:
+        continue
+    raise AssertionError
+""")
+
+    def test_a_signal_of_somebody_elses_does_nothing(self):
+        self.run_soft("""
+with soft(60):
+    pass
+number = max(n for n in signal.valid_signals()
+             if signal.getsignal(n) not in (signal.SIG_DFL, signal.SIG_IGN, None))
+with soft(60) as scope:
+    os.kill(os.getpid(), number)
+    assert scope.is_open
+os.kill(os.getpid(), number)
+""")
+
+    def test_a_signal_that_the_program_uses_is_left_to_it(self):
+        self.run_soft("""
+mine = []
+first = signal.SIGRTMIN + 4
+signal.signal(first, lambda *_: mine.append(1))
+try:
+    with soft(0.2):
+        time.sleep(60)
+except filetimer.ScopeExpired:
+    os.kill(os.getpid(), first)
+assert mine == [1]
+""")
+
+    def test_over_the_pipe_it_is_the_same(self):
+        out = self.run_worker("""
+            client = filetimer.Client(fifo=sys.argv[1])
+            try:
+                with client.expires(0.3, "x", on_expiry="raise", grace=0.5):
+                    time.sleep(60)
+            except filetimer.ScopeExpired as error:
+                say(error.scope)
+            time.sleep(0.8)
+            say("alive")
+            """, f"{self.dir}/requests")
+        self.assertEqual(out, "x\nalive\n")
+        self.assertEqual(self.record("killed")["verdict"], "spared")
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

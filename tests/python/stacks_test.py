@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: MIT
+"""The Python stacks of a worker that has expired, in the server's evidence and in `show`."""
+import os
+import signal
+import unittest
+
+import filetimer
+from harness import FAR_S, ServerCase
+
+HANG = """
+def hang_in_thread():
+    threading.Event().wait()
+def hang():
+    time.sleep(60)
+def expire(name="x"):
+    with filetimer.expires(0.3, name):
+        hang()
+"""
+
+
+class Stacks(ServerCase):
+    def functions(self, record):
+        """Of each thread, the functions of the worker's file, the innermost first."""
+        return [[frame.rpartition(" in ")[2] for frame in thread["frames"] if "worker" in frame]
+                for thread in record.get("python_threads", [])]
+
+    def evidence(self, script, **environment):
+        worker = self.start_worker(HANG + script, **environment)
+        self.assertEqual(worker.wait(timeout=30), -signal.SIGKILL)
+        return self.record("evidence", worker.pid)
+
+    def test_show_has_the_stack_of_every_thread(self):
+        evidence = self.evidence("""
+filetimer.configure()
+for _ in range(3):
+    threading.Thread(target=hang_in_thread, daemon=True).start()
+expire()
+""")
+        stacks = self.functions(evidence)
+        self.assertEqual(len(stacks), 4)
+        self.assertEqual(stacks.count(["hang_in_thread"]), 3)
+        self.assertIn(["hang", "expire", "<module>"], stacks)
+        shown = self.client("show", evidence["id"])
+        self.assertIn("in hang_in_thread", shown)
+        self.assertIn("in expire", shown)
+
+    def test_a_worker_that_holds_the_interpreters_lock_is_told_too(self):
+        evidence = self.evidence("""
+filetimer.configure()
+import ctypes
+def hold():
+    while True:  # the question for the stacks ends a sleep
+        ctypes.PyDLL(None).sleep(60)
+with filetimer.expires(0.3, "x"):
+    hold()
+""")
+        self.assertEqual(self.functions(evidence), [["hold", "<module>"]])
+
+    def test_a_forked_child_has_stacks_of_its_own(self):
+        worker = self.start_worker(HANG + """
+filetimer.configure()
+pid = os.fork()
+if pid == 0:
+    # As its page, they come with the first scope, of whatever kind.
+    if sys.argv[1] == "heartbeat":
+        heart = filetimer.heartbeat(0.3, "child")
+        hang()
+    with filetimer.paused():
+        pass
+    expire("child")
+say(pid)
+os.waitpid(pid, 0)
+expire("parent")
+""", "scope")
+        child = int(worker.stdout.readline())
+        self.assertEqual(worker.wait(timeout=30), -signal.SIGKILL)
+        for pid in (child, worker.pid):
+            self.assertIn("hang", self.functions(self.record("evidence", pid))[0])
+        worker = self.start_worker(HANG + """
+filetimer.configure()
+pid = os.fork()
+if pid == 0:
+    heart = filetimer.heartbeat(0.3, "child")
+    hang()
+say(pid)
+os.waitpid(pid, 0)
+""")
+        child = int(worker.stdout.readline())
+        self.assertEqual(self.functions(self.record("evidence", child)), [["hang", "<module>"]])
+
+    def test_a_child_of_a_child_and_a_second_client_have_them_too(self):
+        worker = self.start_worker(HANG + """
+filetimer.configure()
+filetimer.configure()
+other = filetimer.Client()
+if os.fork() == 0:
+    with filetimer.expires(60):
+        pass
+    if os.fork() == 0:
+        say(os.getpid())
+        expire("grandchild")
+    os.wait()
+    os._exit(0)
+os.wait()
+""")
+        pid = int(worker.stdout.readline())
+        self.assertEqual(self.functions(self.record("evidence", pid)),
+                         [["hang", "expire", "<module>"]])
+        self.assertEqual(worker.wait(timeout=30), 0)
+
+    def test_who_wants_none_offers_none(self):
+        evidence = self.evidence("filetimer.configure(stacks=False)\nexpire()\n")
+        self.assertNotIn("python_threads", evidence)
+        self.assertNotIn("Python", evidence.get("missing", ""))
+
+    def test_the_handler_and_the_file_stay_for_the_life_of_the_process(self):
+        evidence = self.evidence("""
+import gc
+filetimer.configure().close()
+filetimer.configure()
+gc.collect()
+expire()
+""")
+        self.assertEqual(self.functions(evidence), [["hang", "expire", "<module>"]])
+
+    def test_the_users_own_faulthandler_is_left_alone(self):
+        self.run_worker("""
+            import faulthandler
+            faulthandler.enable()
+            with open(os.environ["FILETIMER_DIR"] + "/mine", "w") as mine:
+                faulthandler.register(signal.SIGUSR2, file=mine)
+                filetimer.configure()
+                os.kill(os.getpid(), signal.SIGUSR2)
+                filetimer.close()
+                assert faulthandler.is_enabled()
+            assert "worker" in open(mine.name).read()
+            """)
+
+    def test_over_a_bare_pipe_there_are_none_and_nothing_fails(self):
+        with filetimer.Client(fifo=os.path.join(self.dir, "requests")) as client:
+            with client.expires(FAR_S):
+                pass
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

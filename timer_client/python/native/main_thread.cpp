@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: MIT
+#include "timer_client/python/native/main_thread.hpp"
+
+#include <signal.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+
+#include "timer_client/python/native/errors.hpp"
+#include "timer_client/python/native/values.hpp"
+
+#ifndef sigev_notify_thread_id
+#define sigev_notify_thread_id _sigev_un._tid
+#endif
+
+namespace filetimer::python {
+namespace {
+
+constexpr long kPeriodNs = 50'000'000;
+
+void (*g_python_handler)(int) = nullptr;  // set before the handler below may run
+timer_t g_timer{};
+// The process that has g_timer: timers are not inherited. Relaxed: a signal handler reads what its
+// own process has written.
+std::atomic<pid_t> g_timer_owner{0};
+
+void set_timer(long period_ns) {
+  if (g_timer_owner.load(std::memory_order_relaxed) == ::getpid()) {
+    itimerspec when{};
+    when.it_value.tv_nsec = period_ns;
+    when.it_interval.tv_nsec = period_ns;
+    ::timer_settime(g_timer, 0, &when, nullptr);
+  }
+}
+
+// In a signal handler: of system calls alone, all of which may be made there.
+void pass_on(int signal) {
+  const int error = errno;
+  set_timer(kPeriodNs);
+  if (::gettid() == ::getpid()) {
+    g_python_handler(signal);
+  } else {
+    ::tgkill(::getpid(), ::getpid(), signal);
+  }
+  errno = error;
+}
+
+bool take_over_handler(int signal) {
+  struct sigaction action {};
+  if (::sigaction(signal, nullptr, &action) != 0 || (action.sa_flags & SA_SIGINFO) != 0 ||
+      action.sa_handler == SIG_DFL || action.sa_handler == SIG_IGN) {
+    return false;
+  }
+  if (action.sa_handler != pass_on) {
+    g_python_handler = action.sa_handler;
+    action.sa_handler = pass_on;
+    return ::sigaction(signal, &action, nullptr) == 0;
+  }
+  return true;
+}
+
+}  // namespace
+
+PyObject* send_to_main_thread(PyObject*, PyObject* number) {
+  if (g_timer_owner.load(std::memory_order_relaxed) == ::getpid()) {
+    Py_RETURN_NONE;
+  }
+  int signal = 0;
+  if (!to_int(number, "the signal", 1, 64, signal)) {
+    return nullptr;
+  }
+  sigevent event{};
+  event.sigev_notify = SIGEV_THREAD_ID;
+  event.sigev_signo = signal;
+  event.sigev_notify_thread_id = ::getpid();  // the main thread's
+  if (!take_over_handler(signal) || ::timer_create(CLOCK_MONOTONIC, &event, &g_timer) != 0) {
+    PyErr_Format(g_errors.timer_error, "signal %d can't be led to the main thread", signal);
+    return nullptr;
+  }
+  g_timer_owner.store(::getpid(), std::memory_order_relaxed);
+  Py_RETURN_NONE;
+}
+
+void stop_signalling_main_thread() {
+  set_timer(0);
+}
+
+}  // namespace filetimer::python
