@@ -1,10 +1,13 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: MIT
-"""The training job of digits_trainer.cpp in PyTorch, with PyTorch's own, unmodified timer client.
+"""The training job of digits_trainer.cpp in PyTorch, with PyTorch's own, unmodified timer client, or
+with the Python package filetimer.
 
     timer_server -- /usr/bin/python3 digits_torch.py --ranks 4 --timeout 5 --hang 2:20
+    timer_server -- /usr/bin/python3 digits_torch.py --client filetimer --hang 2:20
 
-The server that starts it sets TORCHELASTIC_TIMER_FILE; without that it runs unwatched.
+The server that starts it sets TORCHELASTIC_TIMER_FILE and FILETIMER_DIR; without that it runs
+unwatched.
 Works with Debian's python3-torch (1.13) and later ones.
 """
 import argparse
@@ -87,16 +90,37 @@ def train(rank, options, scope):
         )
 
 
+def torch_scopes(timeout):
+    """Scopes of PyTorch's own timer client, or None without a server."""
+    pipe = os.environ.get("TORCHELASTIC_TIMER_FILE")
+    if not pipe:
+        return None
+    timer.configure(timer.FileTimerClient(pipe))
+    return lambda name, after=timeout: timer.expires(after=after, scope=name)
+
+
+def filetimer_scopes(timeout):
+    """Scopes of the package filetimer, or None without a server."""
+    import filetimer
+
+    if not os.environ.get("FILETIMER_DIR"):
+        return None
+    filetimer.configure()
+    return lambda name, after=timeout: filetimer.expires(after, name)
+
+
+CLIENTS = {"torch": torch_scopes, "filetimer": filetimer_scopes}
+
+
 def run_rank(rank, options, meeting_point):
     torch.set_num_threads(1)  # the ranks share the cores
-    pipe = os.environ.get("TORCHELASTIC_TIMER_FILE")
-    if pipe:
-        timer.configure(timer.FileTimerClient(pipe))
-    elif rank == 0:
-        say("TORCHELASTIC_TIMER_FILE is not set: running unwatched")
+    scope = CLIENTS[options.client](options.timeout)
+    if scope is None:
+        if rank == 0:
+            say("no timer server has started this: running unwatched")
 
-    def scope(name, after=options.timeout):
-        return timer.expires(after=after, scope=name) if pipe else contextlib.nullcontext()
+        def scope(name, after=0):
+            return contextlib.nullcontext()
 
     try:
         with scope("connect", 10 * options.timeout):
@@ -156,6 +180,7 @@ def main():
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--timeout", type=float, default=30, help="of each phase, in seconds")
+    parser.add_argument("--client", choices=CLIENTS, default="torch")
     parser.add_argument("--hang", type=hang_at, metavar="RANK:STEP")
     parser.add_argument(
         "--data", default=pathlib.Path(__file__).resolve().parent / "data" / "digits.csv"

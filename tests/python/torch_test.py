@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: MIT
+"""filetimer.torch.FileTimerClient under PyTorch's own, unmodified expires()."""
+import importlib.util
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+import unittest
+
+import filetimer
+from harness import FAR_S, ServerCase
+
+HAS_TORCH = importlib.util.find_spec("torch") is not None
+if HAS_TORCH:
+    import torch.distributed.elastic.timer as timer
+
+    import filetimer.torch
+
+
+class WithoutTorch(unittest.TestCase):
+    def test_the_rest_imports_and_this_says_what_is_missing(self):
+        script = ("import sys; sys.modules['torch'] = None\nimport filetimer\n"
+                  "try:\n    import filetimer.torch\nexcept ImportError as e: print(e.name)")
+        done = subprocess.run([sys.executable, "-c", script], stdout=subprocess.PIPE)
+        self.assertEqual((done.returncode, done.stdout[:5]), (0, b"torch"))
+
+    def test_the_package_itself_imports_none_of_it(self):
+        script = ("import sys, filetimer\nfor name in ('torch', 'numpy', 'typing', 'asyncio', "
+                  "'subprocess', 'dataclasses', 'json', 'datetime', 'signal'):\n"
+                  "    assert name not in sys.modules, name")
+        subprocess.run([sys.executable, "-S", "-E", "-c", "import sys; sys.path.insert(0, %r)\n%s"
+                        % (os.path.dirname(os.path.dirname(filetimer.__file__)), script)],
+                       check=True)
+
+
+@unittest.skipUnless(HAS_TORCH, "no torch here")
+class Torch(ServerCase):
+    def setUp(self):
+        super().setUp()
+        self.pipe = os.path.join(self.dir, "requests")
+
+    def test_existing_code_goes_on_a_page(self):
+        timer.configure(filetimer.torch.FileTimerClient(self.pipe))
+        with timer.expires(after=FAR_S, scope="forward"):
+            self.assertEqual(self.open_scopes(), ["forward"])
+            with timer.expires(after=FAR_S):
+                self.assertEqual(len(self.open_scopes()), 2)
+        self.assertEqual(self.open_scopes(), [])
+        self.assertEqual(self.statistics()["forward"], 1)  # kept on pages alone
+
+    def test_it_takes_the_client_that_is_configured(self):
+        client = self.configure()
+        for made in (filetimer.torch.FileTimerClient(),
+                     filetimer.torch.FileTimerClient(client=client)):
+            self.assertIs(made._client, client)
+
+    def test_several_timers_of_one_name_are_each_enforced(self):
+        client = filetimer.torch.FileTimerClient(self.pipe)
+        client.acquire("x", time.time() + FAR_S)
+        client.acquire("x", math.inf)
+        self.assertEqual(self.open_scopes(), ["x", "x"])
+        client.release("x")
+        self.assertEqual(self.open_scopes(), ["x"])
+        client.release("x")
+        client.release("x")
+        self.assertEqual(self.open_scopes(), [])
+
+    def run_hung(self, make, after):
+        worker = self.start_worker(f"""
+            import filetimer.torch, torch.distributed.elastic.timer as timer
+            timer.configure({make})
+            with timer.expires(after={after}, scope="forward"):
+                time.sleep(60)
+            """, self.pipe)
+        worker.wait(timeout=60)
+        self.assertEqual(self.record("expired", worker.pid)["scope"], "forward")
+        return worker.returncode
+
+    def test_who_hangs_is_killed(self):
+        self.assertEqual(self.run_hung("filetimer.torch.FileTimerClient(sys.argv[1])", 0.3),
+                         -signal.SIGKILL)
+
+    def test_the_signal_is_the_clients(self):
+        self.assertEqual(self.run_hung(
+            "filetimer.torch.FileTimerClient(sys.argv[1], signal.SIGTERM)", 0.3), -signal.SIGTERM)
+
+    def test_a_time_that_has_passed_expires_at_once(self):
+        self.assertEqual(self.run_hung("filetimer.torch.FileTimerClient(sys.argv[1])", -5),
+                         -signal.SIGKILL)
+
+    def test_with_pytorchs_own_server(self):
+        pipe = os.path.join(self.folder, "theirs")
+        server = timer.FileTimerServer(pipe, max_interval=0.05)
+        server.start()
+        try:
+            worker = self.start_worker("""
+                import filetimer.torch, torch.distributed.elastic.timer as timer
+                timer.configure(filetimer.torch.FileTimerClient(sys.argv[1]))
+                with timer.expires(after=60, scope="left"):
+                    pass
+                with timer.expires(after=0.5, scope="hung"):
+                    time.sleep(60)
+                """, pipe)
+            self.assertEqual(worker.wait(timeout=60), -signal.SIGKILL)
+        finally:
+            try:  # its thread sits in open() until a client has come
+                os.close(os.open(pipe, os.O_WRONLY | os.O_NONBLOCK))
+            except OSError:
+                pass
+            server.stop()
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
