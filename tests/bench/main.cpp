@@ -43,7 +43,7 @@ constexpr const char* kUsage =
   --json       one JSON object instead of the table
   --no-torch   leave PyTorch's timer out
   --only       some of: deadlines, busy, evidence, ingest, table, start, client, pages,
-               questions
+               questions, python
   --server     the timer_server to measure; the one of this build
   --memory     where run folders are made; /dev/shm
   --disk       where the log on disk is made; /var/tmp
@@ -88,6 +88,7 @@ Plan plan_for(const Options& options) {
     plan.page_workers = 200;
     plan.pings = 1000;
     plan.rendezvous = 5;
+    plan.python_batches = 30;
   }
   if (options.smoke) {
     plan.expiries = 5;
@@ -110,6 +111,7 @@ Plan plan_for(const Options& options) {
     plan.page_scopes_idle = 100;
     plan.pings = 5;
     plan.rendezvous = 1;
+    plan.python_batches = 2;
   }
   plan.with_torch = !options.no_torch && !options.smoke;
   plan.server = options.server;
@@ -150,6 +152,7 @@ int measure(const Options& options, const Plan& plan) {
   step("client", [&] { measure_client(plan, report); });
   step("pages", [&] { measure_pages(plan, report); });
   step("questions", [&] { measure_questions(plan, report); });
+  step("python", [&] { measure_python(plan, report); });
   if (large) {
     large->finish();
   }

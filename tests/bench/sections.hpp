@@ -34,6 +34,7 @@ struct Plan {
   int page_scopes_idle = 10'000;
   int pings = 5000;
   int rendezvous = 20;  // rounds
+  int python_batches = 100;
 
   bool with_torch = true;
   std::string server;      // the timer_server to measure
@@ -49,6 +50,7 @@ void measure_client(const Plan& plan, Report& report);
 void measure_evidence(const Plan& plan, Report& report);
 void measure_pages(const Plan& plan, Report& report);
 void measure_questions(const Plan& plan, Report& report);
+void measure_python(const Plan& plan, Report& report);
 
 // How often a server with nothing to do may wake in that time: its sweeps.
 double housekeeping_beats(std::chrono::duration<double> watched);

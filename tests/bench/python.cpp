@@ -1,0 +1,119 @@
+// What the Python package costs: a scope beside an empty context manager and PyTorch's expires(),
+// and the import. Where Python has no headers there is no package to measure.
+// SPDX-License-Identifier: MIT
+#include <fmt/format.h>
+
+#include <sstream>
+
+#include "tests/bench/processes.hpp"
+#include "tests/bench/samples.hpp"
+#include "tests/bench/sections.hpp"
+#include "tests/bench/server_under_test.hpp"
+#include "tests/bench/torch.hpp"
+
+namespace filetimer::bench {
+
+#ifdef FILETIMER_BENCH_PYTHON
+
+namespace {
+
+constexpr const char* kScript = FILETIMER_BENCH_DIR "/python_scopes.py";
+constexpr double kTargetScope = 2.5;    // empty contexts
+constexpr double kTargetScopeUs = 0.4;  // at the median
+constexpr double kTargetExpiresUs = 1;
+constexpr double kTargetTorch = 200;  // times faster than PyTorch's expires()
+constexpr double kTargetImportMs = 30;
+constexpr double kTargetImportMiB = 5;
+constexpr int kImports = 9;
+
+std::istringstream output_of(const std::vector<std::string>& words) {
+  Pipe out = make_pipe();
+  std::vector<std::string> argv{FILETIMER_BENCH_PYTHON, kScript, FILETIMER_BENCH_PYTHON_PATHS};
+  argv.insert(argv.end(), words.begin(), words.end());
+  Child script = spawn(argv, -1, out.write.get(), -1);
+  out.write.reset();
+  std::istringstream line(read_line(out.read.get()));
+  script.wait();
+  return line;
+}
+
+void measure_import(const Plan& plan, Report& report) {
+  Samples times;
+  Samples memory;
+  for (int i = 0; i < (plan.python_batches > 10 ? kImports : 1); ++i) {
+    double ms = 0;
+    double kib = 0;
+    output_of({"import"}) >> ms >> kib;
+    times.add(ms);
+    memory.add(kib);
+  }
+  report.section("import filetimer, beside bare Python", "");
+  report.add({.measure = "time",
+              .unit = "ms",
+              .value = times.median(),
+              .target = Target::value_at_most(kTargetImportMs)});
+  report.add({.measure = "memory",
+              .unit = "MiB",
+              .value = memory.median() / 1024,
+              .target = Target::value_at_most(kTargetImportMiB)});
+}
+
+}  // namespace
+
+void measure_python(const Plan& plan, Report& report) {
+  const std::string dir = plan.memory_dir + "/python";
+  ServerUnderTest server(plan.server, dir);
+  double noop = 0;
+  double counted = 0;
+  double plain = 0;
+  double single = 0;
+  double named = 0;
+  double unnamed = 0;
+  output_of({"scopes", dir, std::to_string(plan.python_batches)}) >> noop >> counted >> plain >>
+      single >> named >> unnamed;
+  if (const LastWords words = server.stop(); words.rejected != 0 || unnamed <= 0) {
+    report.fault("the Python package could not be measured, or was rejected");
+  }
+  report.section("a scope in Python", "an empty `with` on a context of C's that does nothing");
+  const auto row = [&](const char* measure, double ns, Target target) {
+    report.add({.measure = measure,
+                .unit = "us",
+                .value = ns / 1000,
+                .base = noop / 1000,
+                .target = target});
+  };
+  row("with scope, prepared", counted, Target::ratio_at_most(kTargetScope));
+  row("with scope, prepared, without statistics", plain, Target::ratio_at_most(kTargetScope));
+  row("one entry of it, with two looks at the clock, p50", single,
+      Target::value_at_most(kTargetScopeUs));
+  row("with filetimer.expires(30, \"x\")", named, Target::value_at_most(kTargetExpiresUs));
+  row("with filetimer.expires(30)", unnamed, {});
+  const auto torch =
+      plan.with_torch ? TorchServer::start(plan.memory_dir + "/torch-python") : nullptr;
+  report.section("the same against PyTorch's, times faster", "PyTorch's expires(), named scope");
+  if (torch) {
+    const double torch_us = torch->client_cost(plan.torch_scopes).named_us;
+    torch->stop();
+    report.add({.measure = "with filetimer.expires(30, \"x\")",
+                .unit = "us",
+                .value = named / 1000,
+                .base = torch_us,
+                .ratio = torch_us * 1000 / named,
+                .target = Target::ratio_at_least(kTargetTorch)});
+  } else {
+    report.add({.measure = "with filetimer.expires(30, \"x\")",
+                .note = plan.with_torch ? "not installed" : "left out"});
+  }
+  measure_import(plan, report);
+}
+
+#else
+
+void measure_python(const Plan&, Report& report) {
+  report.section("a scope in Python", "");
+  report.add({.measure = "with scope", .note = "built without the Python package"});
+}
+
+#endif
+
+}  // namespace filetimer::bench

@@ -1,0 +1,87 @@
+#!/usr/bin/python3
+"""What a scope costs in Python, driven by filetimer_bench.
+
+python_scopes.py PATHS scopes DIR BATCHES  prints nanoseconds, medians of batches that took turns:
+    an empty context of C's, a prepared Scope with and without statistics, the 50th percentile of
+    single entries of that, expires() with a name and with the caller's line
+python_scopes.py PATHS import              prints what `import filetimer` took: ms, KiB of memory
+PATHS: where the modules are, joined by colons.
+"""
+# SPDX-License-Identifier: MIT
+import itertools
+import os
+import statistics
+import sys
+import time
+
+BATCH = 2000
+
+
+def resident_kib():
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1024
+
+
+def import_it():
+    before = resident_kib()
+    begin = time.perf_counter()
+    import filetimer  # noqa: F401
+    took = time.perf_counter() - begin
+    print(took * 1e3, resident_kib() - before)
+
+
+def scopes(folder, batches):
+    import filetimer
+    import noop_context
+
+    filetimer.configure(folder)
+    plain_client = filetimer.Client(folder, statistics=False)
+    counted = filetimer.Scope(3600, "forward")
+    plain = filetimer.Scope(3600, "forward", client=plain_client)
+    clock = time.perf_counter_ns
+    expires = filetimer.expires
+
+    def entered(context):
+        def run():
+            begin = clock()
+            for _ in itertools.repeat(None, BATCH):
+                with context:
+                    pass
+            return clock() - begin
+        return run
+
+    def named():
+        begin = clock()
+        for _ in itertools.repeat(None, BATCH):
+            with expires(30, "x"):
+                pass
+        return clock() - begin
+
+    def unnamed():
+        begin = clock()
+        for _ in itertools.repeat(None, BATCH):
+            with expires(30):
+                pass
+        return clock() - begin
+
+    kinds = (entered(noop_context.context), entered(counted), entered(plain), named, unnamed)
+    taken = [[] for _ in kinds]
+    singles = []
+    for _ in range(batches):
+        for samples, run in zip(taken, kinds):
+            samples.append(run() / BATCH)
+        for _ in range(200):  # one by one, with a look at the clock on both sides
+            begin = clock()
+            with counted:
+                pass
+            singles.append(clock() - begin)
+    noop, with_statistics, without, with_name, without_name = map(statistics.median, taken)
+    print(noop, with_statistics, without, statistics.median(singles), with_name, without_name)
+
+
+if __name__ == "__main__":
+    sys.path[:0] = sys.argv[1].split(":")
+    if sys.argv[2] == "scopes":
+        scopes(sys.argv[3], int(sys.argv[4]))
+    else:
+        import_it()

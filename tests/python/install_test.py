@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: MIT
+"""A source distribution, a wheel from it, and the wheel installed: without a network, with Debian's
+setuptools. Works on a copy: nothing is written beside the sources.
+"""
+import glob
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+import unittest
+
+SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+BOUND_S = 800  # some forty files are compiled
+
+SCRIPT = """
+import filetimer, os
+assert filetimer.__file__.startswith(os.environ["SITE"]), filetimer.__file__
+with filetimer.Server() as server, filetimer.Client(server.dir) as client:
+    with client.expires(60, "x"):
+        print(client.status().open_scopes)
+"""
+
+
+class Install(unittest.TestCase):
+    @unittest.skipUnless(all(map(importlib.util.find_spec, ("build", "setuptools", "wheel", "pip"))),
+                         "python3-build, -setuptools, -wheel or -pip is missing")
+    def test_from_the_source_to_an_installed_package(self):
+        folder = tempfile.mkdtemp(prefix="filetimer-python-")
+        self.addCleanup(shutil.rmtree, folder, ignore_errors=True)
+        source, dist, site = (os.path.join(folder, name) for name in ("source", "dist", "site"))
+        os.mkdir(source)
+        for name in ("pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "LICENSE",
+                     "CHANGELOG.md"):
+            shutil.copy(os.path.join(SOURCE, name), source)
+        for name in ("common", "timer_client"):
+            shutil.copytree(os.path.join(SOURCE, name), os.path.join(source, name),
+                            ignore=shutil.ignore_patterns("*.egg-info", "__pycache__"))
+        # The source distribution, then the wheel from what is in that.
+        self.run_python("-m", "build", "--no-isolation", "--outdir", dist, source, cwd=folder)
+        [archive] = glob.glob(os.path.join(dist, "*.tar.gz"))
+        with tarfile.open(archive) as tar:
+            names = tar.getnames()
+        self.assertFalse([name for name in names if "/cli/" in name or "timer_server" in name])
+        self.assertTrue([name for name in names if name.endswith("/filetimer/py.typed")])
+        [wheel] = glob.glob(os.path.join(dist, "*.whl"))
+        self.run_python("-m", "pip", "install", "--no-index", "--no-deps", "--target", site, wheel,
+                        cwd=folder)
+        out = self.run_python("-c", SCRIPT, cwd=folder, PYTHONPATH=site, SITE=site)
+        self.assertEqual(out, "1\n")
+
+    def run_python(self, *args, cwd, **environment):
+        done = subprocess.run([sys.executable, *args], cwd=cwd, stdout=subprocess.PIPE,
+                              stderr=subprocess.STDOUT, universal_newlines=True, timeout=BOUND_S,
+                              env={**os.environ, "PYTHONPATH": "", **environment})
+        self.assertEqual(done.returncode, 0, done.stdout)
+        return done.stdout
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
