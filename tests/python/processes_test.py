@@ -91,6 +91,8 @@ class Forks(ServerCase):
     def test_forks_beside_busy_threads_do_not_hang(self):
         # The library's lock is held across a fork, by a thread that holds the interpreter's.
         out = self.run_worker("""
+            import warnings
+            warnings.simplefilter("ignore")  # 3.12 and later warn of such a fork
             filetimer.configure()
             sys.setswitchinterval(1e-5)
             goes_on = True
@@ -142,6 +144,7 @@ class Forks(ServerCase):
     def test_an_exec_inside_a_scope_leaves_it_open(self):
         worker = self.start_worker("""
             filetimer.configure()
+            filetimer.ping()  # so the server has seen the page, and whose it is
             with filetimer.expires(0.5, "exec"):
                 os.execvp("sleep", ["sleep", "5"])
             """)
@@ -254,6 +257,7 @@ class Ends(ServerCase):
     def test_os_exit_inside_a_scope_is_recorded_as_left_open(self):
         worker = self.start_worker("""
             filetimer.configure()
+            filetimer.ping()
             with filetimer.expires(60, "x"):
                 os._exit(3)
             """)
