@@ -138,7 +138,7 @@ PyObject* connect(PyObject* self, PyObject* args) {
   std::optional<nanoseconds> patience;
   std::optional<nanoseconds> idle;
   if (!to_optional_timeout(timeout, "the timeout of configure()", patience, true) ||
-      !to_optional_timeout(rpc_timeout, "the rpc_timeout", options.rpc_timeout) ||
+      !to_rpc_timeout(rpc_timeout, options.rpc_timeout) ||
       !to_optional_timeout(idle_timeout, "the idle_timeout", idle)) {
     return nullptr;
   }
@@ -206,7 +206,7 @@ PyObject* ask(PyObject* self, Now&& now, Async&& async, Convert&& convert) {
 
 PyObject* ping(PyObject* self, PyObject* timeout_or_none) {
   RpcTimeout timeout;
-  if (!to_optional_timeout(timeout_or_none, "the rpc_timeout", timeout)) {
+  if (!to_rpc_timeout(timeout_or_none, timeout)) {
     return nullptr;
   }
   if (open_client(self) == nullptr) {
@@ -226,7 +226,7 @@ PyObject* ping(PyObject* self, PyObject* timeout_or_none) {
 
 PyObject* status(PyObject* self, PyObject* timeout_or_none) {
   RpcTimeout timeout;
-  if (!to_optional_timeout(timeout_or_none, "the rpc_timeout", timeout)) {
+  if (!to_rpc_timeout(timeout_or_none, timeout)) {
     return nullptr;
   }
   return ask(
@@ -264,7 +264,7 @@ PyObject* drain(PyObject* self, PyObject* args) {
   PyObject* timeout_or_none = nullptr;
   RpcTimeout timeout;
   if (PyArg_ParseTuple(args, "pO", &on, &timeout_or_none) == 0 ||
-      !to_optional_timeout(timeout_or_none, "the rpc_timeout", timeout)) {
+      !to_rpc_timeout(timeout_or_none, timeout)) {
     return nullptr;
   }
   return ask(
@@ -283,7 +283,7 @@ PyObject* shutdown(PyObject* self, PyObject* args) {
   ShutdownOptions options;
   if (PyArg_ParseTuple(args, "pppOO", &graceful, &workers, &force, &time, &timeout_or_none) == 0 ||
       !to_timeout(time, "the timeout of shutdown()", options.timeout) ||
-      !to_optional_timeout(timeout_or_none, "the rpc_timeout", timeout)) {
+      !to_rpc_timeout(timeout_or_none, timeout)) {
     return nullptr;
   }
   options.graceful = graceful != 0;
@@ -327,7 +327,7 @@ PyObject* rendezvous(PyObject* self, PyObject* args) {
       !to_timeout(time, "the timeout of rendezvous()", options.timeout) ||
       !to_name(name, checked) || !to_int(retries, "retries", 0, kMost, options.retries) ||
       !to_timeout(backoff, "the backoff", options.backoff) ||
-      !to_optional_timeout(timeout_or_none, "the rpc_timeout", timeout)) {
+      !to_rpc_timeout(timeout_or_none, timeout)) {
     return nullptr;
   }
   options.name.assign(checked.text, checked.size);
