@@ -213,10 +213,11 @@ class OwnServer(unittest.TestCase):
             with self.subTest(end):
                 done = subprocess.run(
                     [sys.executable, "-c", "import filetimer, os, sys, time\n"
-                     "server = filetimer.Server(); print(server.pid, flush=True)\n" + end],
+                     "server = filetimer.Server(); print(server.pid, server.dir, flush=True)\n" + end],
                     stdout=subprocess.PIPE, timeout=BOUND_S)
-                pid = int(done.stdout.split()[0])
-                wait_until(lambda: not is_alive(pid))
+                pid, folder = done.stdout.decode().split()[:2]
+                wait_until(lambda: not is_alive(int(pid)))
+                wait_until(lambda: not os.path.exists(os.path.dirname(folder)))
 
     def test_it_kills_who_started_it(self):
         script = ("import filetimer, time\nserver = filetimer.Server()\n"

@@ -12,9 +12,10 @@ from ._errors import InvalidArgument, ServerUnavailable, TimerError
 _START_S = 20
 _STOP_S = 20
 # A server refuses to watch its own ancestors. So it is started by a shell that is nobody's child,
-# and that ends it when the pipe to this process closes, however this process ends.
+# and that ends it when the pipe to this process closes, however this process ends, and then removes
+# the folder that is its $0.
 _KEEPER = ('exec 3<&0 </dev/null; ( "$@" 3<&- & server=$!; exec >/dev/null; read -r _ <&3; '
-           'kill -TERM "$server" 2>/dev/null; wait "$server" ) &')
+           'kill -TERM "$server" 2>/dev/null; wait "$server"; [ -z "$0" ] || rm -rf -- "$0" ) &')
 
 
 class Server:
@@ -41,17 +42,19 @@ class Server:
         for option in options:
             if not isinstance(option, str) or "\0" in option:
                 raise InvalidArgument(f"{option!r} is no option of timer_server: expected a str")
-        self._folder = None
+        folder = ""
         if dir is None:
             memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-            self._folder = tempfile.mkdtemp(prefix="filetimer-", dir=memory)
-            dir = os.path.join(self._folder, "run")
+            folder = tempfile.mkdtemp(prefix="filetimer-", dir=memory)
+            dir = os.path.join(folder, "run")
         self.dir = os.fspath(dir)
-        self._keeper = subprocess.Popen(
-            ["/bin/sh", "-c", _KEEPER, "sh", os.fspath(executable), "--dir", self.dir, *options],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
         self._owner = os.getpid()
-        line = self._read_line(_START_S)
+        self._end, end = os.pipe()  # closed by the last of the server and its keeper
+        self._keeper = subprocess.Popen(
+            ["/bin/sh", "-c", _KEEPER, folder, os.fspath(executable), "--dir", self.dir, *options],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True, pass_fds=(end,))
+        os.close(end)
+        line = self._read_line()
         self._keeper.wait(timeout=_START_S)
         # ready dir=... fifo=... log=... pid=...; paths may have spaces
         found = re.match(r"ready dir=(.*) fifo=(.*) log=(.*) pid=(\d+)$", line or "")
@@ -66,15 +69,14 @@ class Server:
         if self._keeper.stdin.closed or self._owner != os.getpid():
             return  # a forked child's copy ends nothing
         self._keeper.stdin.close()
-        has_ended = self._read_line(_STOP_S) == ""  # the end of file: nobody has it any more
         self._keeper.stdout.close()
+        has_ended, _, _ = select.select([self._end], [], [], _STOP_S)
+        os.close(self._end)
         if not has_ended:
             raise TimerError(f"the timer server in '{self.dir}' has not ended in {_STOP_S} s")
-        if self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
 
-    def _read_line(self, bound_s):
-        readable, _, _ = select.select([self._keeper.stdout], [], [], bound_s)
+    def _read_line(self):
+        readable, _, _ = select.select([self._keeper.stdout], [], [], _START_S)
         return self._keeper.stdout.readline().decode(errors="replace") if readable else None
 
     def __enter__(self):
