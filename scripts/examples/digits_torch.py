@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: MIT
-"""The training job of digits_trainer.cpp in PyTorch, with PyTorch's own, unmodified timer client, or
-with the Python package filetimer.
+"""The training job of digits_trainer.cpp in PyTorch, with PyTorch's own, unmodified timer client,
+or with the Python package filetimer.
 
     timer_server -- /usr/bin/python3 digits_torch.py --ranks 4 --timeout 5 --hang 2:20
     timer_server -- /usr/bin/python3 digits_torch.py --client filetimer --hang 2:20

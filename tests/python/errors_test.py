@@ -71,7 +71,8 @@ class WithoutServer(unittest.TestCase):
         for option, wrong, error in (
                 ("signal", 65, ValueError), ("signal", -1, ValueError), ("signal", "9", TypeError),
                 ("signal", 10**30, ValueError), ("signal", True, TypeError),
-                ("grace", -1, ValueError), ("grace", math.nan, ValueError), ("grace", "", TypeError),
+                ("grace", -1, ValueError), ("grace", math.nan, ValueError),
+                ("grace", "", TypeError),
                 ("warn_after", 0, ValueError), ("warn_after", 30, ValueError),
                 ("warn_after", 31, ValueError), ("first_timeout", 0, ValueError),
                 ("on_expiry", "nothing", ValueError), ("on_expiry", 3, ValueError),

@@ -220,7 +220,8 @@ class AnyOrder(ServerCase):
     def test_scopes_in_any_order(self):
         machine = type("Machine", (ScopesInAnyOrder,), {"case": self})
         test = machine.TestCase("runTest")
-        test.settings = settings(bounded, max_examples=max(EXAMPLES // 8, 1), stateful_step_count=60)
+        test.settings = settings(bounded, max_examples=max(EXAMPLES // 8, 1),
+                                 stateful_step_count=60)
         test.runTest()
 
 

@@ -179,19 +179,22 @@ if __name__ == "__main__":
         self.run_pool("forkserver", "configured_work")
 
     def test_who_hangs_is_killed_and_no_other(self):
-        for method in ("fork", "spawn", "forkserver"):
+        for method, target in (("fork", "hang_in_scope"), ("spawn", "configured_hang"),
+                               ("forkserver", "configured_hang")):
             with self.subTest(method):
                 worker = self.start_worker(CHILD + f"""
+def configured_hang():
+    filetimer.configure()
+    hang_in_scope()
 if __name__ == "__main__":
     filetimer.configure()
     context = multiprocessing.get_context("{method}")
     with filetimer.expires(60, "parent"):
-        process = context.Process(target=hang if "{method}" != "fork" else hang_in_scope)
+        process = context.Process(target={target})
         process.start()
         process.join()
         say(process.exitcode, process.pid)
-""".replace('if __name__', 'def hang():\n    filetimer.configure()\n    hang_in_scope()\nif __name__',
-            1))
+""")
                 code, pid = map(int, worker.stdout.readline().split())
                 self.assertEqual(code, -signal.SIGKILL)
                 self.assertEqual(worker.wait(timeout=30), 0)

@@ -213,7 +213,8 @@ class OwnServer(unittest.TestCase):
             with self.subTest(end):
                 done = subprocess.run(
                     [sys.executable, "-c", "import filetimer, os, sys, time\n"
-                     "server = filetimer.Server(); print(server.pid, server.dir, flush=True)\n" + end],
+                     "server = filetimer.Server()\n"
+                     "print(server.pid, server.dir, flush=True)\n" + end],
                     stdout=subprocess.PIPE, timeout=BOUND_S)
                 pid, folder = done.stdout.decode().split()[:2]
                 wait_until(lambda: not is_alive(int(pid)))

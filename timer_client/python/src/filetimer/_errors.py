@@ -64,5 +64,5 @@ class ScopeExpired(TimerError, TimeoutError):
         self.elapsed = elapsed
 
     def __str__(self):
-        return (f"'{self.scope}' was open for {self.elapsed:.3g} s of {self.timeout:g} s: it has to "
-                "be left within the grace, or the timer server kills this process")
+        return (f"'{self.scope}' was open for {self.elapsed:.3g} s of {self.timeout:g} s: it has "
+                "to be left within the grace, or the timer server kills this process")

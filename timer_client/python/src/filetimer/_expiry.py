@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""The signal by which scopes with on_expiry="raise" end: one that nobody else uses, and its handler.
+"""The signal by which scopes with on_expiry="raise" end: one that nobody else uses, and its
+handler.
 
 A real-time signal: SIGUSR1 and SIGUSR2 belong to schedulers and to users.
 """

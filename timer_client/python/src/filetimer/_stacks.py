@@ -34,7 +34,7 @@ def offer(client):
 
 
 def offer_in_child(client):
-    """Called in a forked child when it has opened its first scope, and with it a page of its own."""
+    """Called in a forked child that has opened its first scope, and with it a page of its own."""
     inherited = list(_offered.values())
     _offered.clear()
     for i, file in enumerate(inherited):
