@@ -3,6 +3,7 @@
 setuptools. Works on a copy: nothing is written beside the sources.
 """
 import glob
+import importlib.metadata
 import importlib.util
 import os
 import shutil
@@ -27,8 +28,8 @@ with filetimer.Server() as server, filetimer.Client(server.dir) as client:
 def has_tools():
     if not all(map(importlib.util.find_spec, ("build", "setuptools", "wheel", "pip"))):
         return False
-    import setuptools
-    return int(setuptools.__version__.partition(".")[0]) >= 61  # Ubuntu 22.04 has an older one
+    # Ubuntu 22.04 has an older one. Asked without importing it: that wants to come before distutils.
+    return int(importlib.metadata.version("setuptools").partition(".")[0]) >= 61
 
 
 class Install(unittest.TestCase):
