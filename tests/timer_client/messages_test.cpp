@@ -118,7 +118,16 @@ TEST_CASE("a pipe that is full takes no line and holds nobody up; with room it t
   CHECK((::fcntl(pipe.write.get(), F_GETFL) & O_NONBLOCK) == 0);
 }
 
-TEST_CASE("so does a pipe that this process may not open once more") {
+// UndefinedBehaviorSanitizer looks at an object's type through a pipe of its own, and calls it an
+// error when it can't have one.
+#if defined(__SANITIZE_ADDRESS__)
+constexpr bool kNeedsDescriptors = true;
+#else
+constexpr bool kNeedsDescriptors = false;
+#endif
+
+TEST_CASE("so does a pipe that this process may not open once more" *
+          doctest::skip(kNeedsDescriptors)) {
   const Ends pipe = make_pipe();
   const auto write_in_child = [&] {
     CHECK(test::in_child([&] {
