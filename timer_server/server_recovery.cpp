@@ -12,7 +12,6 @@
 #include <algorithm>
 #include <map>
 
-#include "common/scope_name.hpp"
 #include "common/scope_page.hpp"
 #include "timer_server/messages.hpp"
 #include "timer_server/server.hpp"
@@ -46,7 +45,7 @@ void Server::resume_kills() {
   for (PastVerdict& verdict : past_) {
     if (!verdict.is_finished) {
       unfinished[{verdict.pid, verdict.start_time}].push_back(&verdict);
-    } else if (verdict.expiry.scope.name == kIdleScopeName) {
+    } else if (verdict.expiry.scope.terms.is_idle) {
       recall_idleness(verdict);
     }
   }

@@ -398,4 +398,12 @@ ExitStatus Server::stop() {
   return child_->status();
 }
 
+Server::Setup on_bad_disk(const std::string& fault, const std::string& while_exists,
+                          std::vector<std::string> args) {
+  return {.args = std::move(args),
+          .environment = {{"LD_PRELOAD", bad_disk_path()},
+                          {"ASAN_OPTIONS", "verify_asan_link_order=0"},
+                          {fault, while_exists}}};
+}
+
 }  // namespace filetimer::testing

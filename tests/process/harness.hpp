@@ -204,4 +204,8 @@ class Server {
   int barriers_ = 0;
 };
 
+// A server with bad_disk.cpp loaded: the fault of that name holds for as long as the file is there.
+Server::Setup on_bad_disk(const std::string& fault, const std::string& while_exists,
+                          std::vector<std::string> args = {});
+
 }  // namespace filetimer::testing

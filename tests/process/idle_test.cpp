@@ -162,9 +162,7 @@ TEST_CASE("an idle worker that comes back before the signal is spared, and watch
   const TempDir temp;
   const std::string hangs = temp.path("hangs");
   write_file(hangs, "");  // the kill waits for the log as long as it may
-  const Server server(temp, {.environment = {{"LD_PRELOAD", bad_disk_path()},
-                                             {"ASAN_OPTIONS", "verify_asan_link_order=0"},
-                                             {"BAD_DISK_HANGS", hangs}}});
+  const Server server(temp, on_bad_disk("BAD_DISK_HANGS", hangs));
   const auto worker = client_worker(server.dir(), Way::kPage, 200ms);
   visit_scope(*worker);
   server.wait_for_message("(idle)");  // the verdict
@@ -279,9 +277,7 @@ TEST_CASE("an idle worker that comes back on the pipe before the signal is spare
   const TempDir temp;
   const std::string hangs = temp.path("hangs");
   write_file(hangs, "");
-  Server server(temp, {.environment = {{"LD_PRELOAD", bad_disk_path()},
-                                       {"ASAN_OPTIONS", "verify_asan_link_order=0"},
-                                       {"BAD_DISK_HANGS", hangs}}});
+  Server server(temp, on_bad_disk("BAD_DISK_HANGS", hangs));
   const auto worker = client_worker(server.dir(), Way::kPage, 200ms);
   visit_scope(*worker);
   server.wait_for_message("(idle)");

@@ -58,14 +58,6 @@ class TinyDisk {
 
 constexpr const char* kNoMount = "skipped: mounting is not allowed here";
 
-Server::Setup on_bad_disk(const std::string& fault, const std::string& while_exists,
-                          std::vector<std::string> args = {}) {
-  return {.args = std::move(args),
-          .environment = {{"LD_PRELOAD", bad_disk_path()},
-                          {"ASAN_OPTIONS", "verify_asan_link_order=0"},
-                          {fault, while_exists}}};
-}
-
 // Kills a worker, with nothing but its death to go by.
 void expect_kill(const Server& server, const std::string& scope) {
   Worker worker("block");

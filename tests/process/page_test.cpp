@@ -96,9 +96,7 @@ TEST_CASE("a release that comes after the verdict and before the signal calls th
   const TempDir temp;
   const std::string hangs = temp.path("hangs");
   write_file(hangs, "");  // the kill waits for the log as long as it may
-  const Server server(temp, {.environment = {{"LD_PRELOAD", bad_disk_path()},
-                                             {"ASAN_OPTIONS", "verify_asan_link_order=0"},
-                                             {"BAD_DISK_HANGS", hangs}}});
+  const Server server(temp, on_bad_disk("BAD_DISK_HANGS", hangs));
   const auto worker = page_worker(server.dir(), "w-1");
   CHECK(worker->ask("be-late 0 late 50") == "late");
   CHECK(wait_until([&] { return worker->ask("word 0") == "free"; }));

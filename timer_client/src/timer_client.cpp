@@ -50,6 +50,11 @@ bool is_grace(std::optional<Duration> grace) {
   return !grace || *grace == Duration::zero() || is_timeout(*grace);
 }
 
+// Without what terms_of() and timeout_for() look at beyond plain_terms_of().
+bool is_common(const ScopeOptions& options) {
+  return !options.warn_after && !options.first_timeout && !options.spare_if_left;
+}
+
 void check_timeout(std::string_view what, Duration timeout) {
   if (!is_timeout(timeout)) {
     throw InvalidArgument(
@@ -525,8 +530,7 @@ TimerScope TimerClient::expires(std::chrono::nanoseconds after, std::string_view
   const auto key = name.empty() ? ScopeKey::of_line(file, line, state.has_statistics)
                                 : ScopeKey::of_name(name, state.has_statistics);
   if (is_timeout(after) && is_signal(options.signal) && is_grace(options.grace) &&
-      !options.warn_after && !options.first_timeout && !options.spare_if_left &&
-      state.uses_page(options) && !state.is_page_closed()) [[likely]] {
+      is_common(options) && state.uses_page(options) && !state.is_page_closed()) [[likely]] {
     if (SlotHandle* const handle = state.claim(key, false)) [[likely]] {
       return State::expires(*handle, plain_terms_of(after, options, 0));
     }
@@ -548,8 +552,7 @@ TimerScope TimerClient::expires_otherwise(std::chrono::nanoseconds after, const 
     const auto held = Keeper::instance().lock();
     after = state_->timeout_for(shown_name(key), after, options);
   }
-  if ((options.warn_after || options.first_timeout || options.spare_if_left) &&
-      state_->uses_page(options)) {
+  if (!is_common(options) && state_->uses_page(options)) {
     if (SlotHandle* const handle = state_->claim(key, false)) {
       return State::expires(*handle, terms_of(after, options, 0));
     }

@@ -118,11 +118,10 @@ Instant WorkerPage::scan(Instant now, Duration max_timeout, std::vector<Due>& du
     });
   }
   const bool is_whole = for_each_slot([&](std::size_t index, const Slot& slot, std::int64_t word) {
+    note_activity(index, slot, word, activity);
     if (!slot_word::is_open(word)) {
-      note_activity(index, slot, word, activity);
       return;
     }
-    activity.is_inside = true;
     const Instant deadline = deadline_of(index, slot, word, max_timeout);
     if (deadline <= now) {
       due.push_back({index, word, deadline});
@@ -165,7 +164,7 @@ void WorkerPage::note_activity(std::size_t index, const Slot& slot, std::int64_t
       activity.last_left = left;
     }
   } else {
-    activity.is_inside = activity.is_inside || !is_idle_watch(slot);
+    activity.is_inside = activity.is_inside || slot_word::is_open(word) || !is_idle_watch(slot);
   }
 }
 
@@ -186,11 +185,7 @@ std::optional<Instant> WorkerPage::idle_due(const Activity::IdleWatch& watch, In
 WorkerPage::Activity WorkerPage::activity() {
   Activity activity;
   for_each_slot([&](std::size_t index, const Slot& slot, std::int64_t word) {
-    if (slot_word::is_open(word)) {
-      activity.is_inside = true;
-    } else {
-      note_activity(index, slot, word, activity);
-    }
+    note_activity(index, slot, word, activity);
   });
   return activity;
 }
