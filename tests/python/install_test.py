@@ -39,19 +39,19 @@ class Install(unittest.TestCase):
         self.addCleanup(shutil.rmtree, folder, ignore_errors=True)
         source, dist, site = (os.path.join(folder, name) for name in ("source", "dist", "site"))
         os.mkdir(source)
-        for name in ("pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "LICENSE",
-                     "CHANGELOG.md"):
-            shutil.copy(os.path.join(SOURCE, name), source)
+        shutil.copy(os.path.join(SOURCE, "LICENSE"), source)
         for name in ("common", "timer_client"):
             shutil.copytree(os.path.join(SOURCE, name), os.path.join(source, name),
-                            ignore=shutil.ignore_patterns("*.egg-info", "__pycache__"))
+                            ignore=shutil.ignore_patterns("*.egg-info", "__pycache__", "build"))
         # The source distribution, then the wheel from what is in that.
-        self.run_python("-m", "build", "--no-isolation", "--outdir", dist, source, cwd=folder)
+        self.run_python("-m", "build", "--no-isolation", "--outdir", dist,
+                        os.path.join(source, "timer_client", "python"), cwd=folder)
         [archive] = glob.glob(os.path.join(dist, "*.tar.gz"))
         with tarfile.open(archive) as tar:
             names = tar.getnames()
         self.assertFalse([name for name in names if "/cli/" in name or "timer_server" in name])
-        self.assertTrue([name for name in names if name.endswith("/filetimer/py.typed")])
+        for ending in ("/filetimer/py.typed", "/LICENSE", "/cpp/common/scope_page.hpp"):
+            self.assertTrue([name for name in names if name.endswith(ending)], ending)
         [wheel] = glob.glob(os.path.join(dist, "*.whl"))
         self.run_python("-m", "pip", "install", "--no-index", "--no-deps", "--target", site, wheel,
                         cwd=folder)

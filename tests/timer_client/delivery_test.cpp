@@ -14,7 +14,7 @@
 
 #include "client_fixture.hpp"
 #include "common/clock.hpp"
-#include "timer_client/src/outbox.hpp"
+#include "timer_client/src/pipe/outbox.hpp"
 
 using namespace std::chrono_literals;
 using namespace filetimer;

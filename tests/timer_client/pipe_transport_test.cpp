@@ -1,6 +1,6 @@
 // The version-1 transport on real pipes.
 // SPDX-License-Identifier: MIT
-#include "timer_client/src/pipe_transport.hpp"
+#include "timer_client/src/pipe/pipe_transport.hpp"
 
 #include <doctest/doctest.h>
 #include <fcntl.h>

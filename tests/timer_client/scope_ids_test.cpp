@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "timer_client/src/scope_ids.hpp"
+#include "timer_client/src/pipe/scope_ids.hpp"
 
 #include <doctest/doctest.h>
 

@@ -19,10 +19,10 @@
 #include "timer_client/cli/options.hpp"
 #include "timer_client/cli/output.hpp"
 #include "timer_client/cli/scope_pages.hpp"
-#include "timer_client/src/meeting_place.hpp"
 #include "timer_client/src/messages.hpp"
-#include "timer_client/src/pipe_transport.hpp"
-#include "timer_client/src/server_look.hpp"
+#include "timer_client/src/pipe/pipe_transport.hpp"
+#include "timer_client/src/server/meeting_place.hpp"
+#include "timer_client/src/server/server_look.hpp"
 #include "timer_client/src/unix_deadline.hpp"
 #include "timer_client/src/warn_after.hpp"
 

@@ -9,7 +9,7 @@
 #include "timer_client/cli/list_view.hpp"
 #include "timer_client/cli/output.hpp"
 #include "timer_client/cli/table.hpp"
-#include "timer_client/src/pipe_line.hpp"
+#include "timer_client/src/pipe/pipe_line.hpp"
 
 namespace filetimer::cli {
 namespace {

@@ -9,7 +9,7 @@
 #include <string>
 
 #include "timer_client/cli/options.hpp"
-#include "timer_client/src/asker.hpp"
+#include "timer_client/src/questions/asker.hpp"
 
 namespace filetimer::cli {
 

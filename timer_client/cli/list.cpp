@@ -11,7 +11,7 @@
 #include "timer_client/cli/options.hpp"
 #include "timer_client/cli/output.hpp"
 #include "timer_client/cli/scope_pages.hpp"
-#include "timer_client/src/server_look.hpp"
+#include "timer_client/src/server/server_look.hpp"
 
 namespace filetimer::cli {
 namespace {

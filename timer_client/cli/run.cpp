@@ -18,9 +18,9 @@
 #include "timer_client/cli/commands.hpp"
 #include "timer_client/cli/options.hpp"
 #include "timer_client/cli/output.hpp"
-#include "timer_client/src/meeting_place.hpp"
-#include "timer_client/src/pipe_transport.hpp"
-#include "timer_client/src/server_look.hpp"
+#include "timer_client/src/pipe/pipe_transport.hpp"
+#include "timer_client/src/server/meeting_place.hpp"
+#include "timer_client/src/server/server_look.hpp"
 #include "timer_client/src/warn_after.hpp"
 
 namespace filetimer::cli {

@@ -13,9 +13,9 @@
 #include <string>
 
 #include "timer_client/src/fork_watch.hpp"
-#include "timer_client/src/outbox.hpp"
-#include "timer_client/src/own_page.hpp"
-#include "timer_client/src/scope_ids.hpp"
+#include "timer_client/src/page/own_page.hpp"
+#include "timer_client/src/pipe/outbox.hpp"
+#include "timer_client/src/pipe/scope_ids.hpp"
 
 namespace filetimer {
 

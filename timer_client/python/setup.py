@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: MIT
+"""Compiles filetimer._native with the C++ client that it holds, as CMake does for the build folder.
+The rest is in pyproject.toml. Needs g++ 11 or later and Debian's libfmt-dev, libsimdjson-dev,
+libexpected-dev and libboost-dev.
+
+All C++ is found from the root of the clone, two folders up; a source distribution has it in cpp/.
+"""
+import glob
+import multiprocessing.pool
+import os
+import shutil
+
+from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
+from setuptools.command.sdist import sdist
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+DISTRIBUTED = os.path.join(HERE, "cpp")
+CPP = DISTRIBUTED if os.path.isdir(DISTRIBUTED) else os.path.dirname(os.path.dirname(HERE))
+# Folders below CPP, with all that is below them.
+CPP_FOLDERS = ("common", "timer_client/include", "timer_client/src", "timer_client/python/native")
+
+
+def cpp_files(ending):
+    return sorted(file for folder in CPP_FOLDERS
+                  for file in glob.glob(f"{CPP}/{folder}/**/*{ending}", recursive=True))
+
+
+class ParallelBuild(build_ext):
+    """Compiles the files of the extension side by side, which distutils does not."""
+
+    def build_extension(self, ext):
+        compile_one = self.compiler.compile
+
+        def compile_all(sources, **options):
+            with multiprocessing.pool.ThreadPool(len(os.sched_getaffinity(0))) as pool:
+                objects = pool.map(lambda source: compile_one([source], **options), sources)
+            return [each for one in objects for each in one]
+        self.compiler.compile = compile_all
+        # Not from the beginning: what a distribution lists may not lie outside the package's folder.
+        ext.sources += cpp_files(".cpp")
+        ext.include_dirs += [CPP, os.path.join(CPP, "timer_client/include")]
+        super().build_extension(ext)
+
+
+class CompleteSource(sdist):
+    """A source distribution with the C++ client in it."""
+
+    def make_release_tree(self, base_dir, files):
+        super().make_release_tree(base_dir, files)
+        for file in cpp_files(".cpp") + cpp_files(".hpp"):
+            copy = os.path.join(base_dir, "cpp", os.path.relpath(file, CPP))
+            os.makedirs(os.path.dirname(copy), exist_ok=True)
+            shutil.copy2(file, copy)
+        if CPP != DISTRIBUTED:
+            shutil.copy2(os.path.join(CPP, "LICENSE"), base_dir)
+
+
+setup(
+    cmdclass={"build_ext": ParallelBuild, "sdist": CompleteSource},
+    ext_modules=[Extension(
+        "filetimer._native",
+        sources=[],
+        libraries=["fmt", "simdjson"],
+        # Without debug information, which Python's own flags ask for: it is ten times the code.
+        extra_compile_args=["-std=c++20", "-O2", "-g0", "-fvisibility=hidden"],
+        language="c++")])

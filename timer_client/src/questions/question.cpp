@@ -1,0 +1,367 @@
+// SPDX-License-Identifier: MIT
+#include "timer_client/src/questions/question.hpp"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <optional>
+
+#include "common/duration_text.hpp"
+#include "common/limits.hpp"
+#include "common/posix.hpp"
+#include "common/run_folder.hpp"
+#include "common/text.hpp"
+#include "timer_client/src/messages.hpp"
+#include "timer_client/src/pipe/pipe_line.hpp"
+#include "timer_client/src/questions/answer_object.hpp"
+
+namespace filetimer {
+namespace {
+
+using std::chrono::milliseconds;
+
+// How often somebody who waits looks whether the server is still there.
+constexpr Duration kLookPeriod = milliseconds{250};
+// Between attempts to write to a pipe that is full.
+constexpr Duration kBusyPause = milliseconds{5};
+constexpr std::size_t kReadBytes = std::size_t{16} << 10;
+// Names of two askers are the same once in 2^64 times; more than that is a broken system.
+constexpr int kNameAttempts = 8;
+
+int poll_ms(Duration wait) {
+  // Rounded up: not to turn in circles through the last millisecond.
+  return static_cast<int>(std::chrono::ceil<milliseconds>(std::max(wait, Duration{})).count());
+}
+
+// The named pipe that answers come through.
+class ReplyPipe {
+ public:
+  static Result<ReplyPipe> create(const std::string& folder) {
+    for (int i = 0; i < kNameAttempts; ++i) {
+      std::uint64_t random = 0;
+      if (::getrandom(&random, sizeof random, 0) != sizeof random) {
+        return system_error("cannot get random bytes");
+      }
+      ReplyPipe pipe(folder, fmt::format("{}-{:016x}", ::getpid(), random));
+      if (::mkfifo(pipe.path_.c_str(), 0600) == 0) {
+        pipe.has_name_ = true;
+        pipe.fd_.reset(retry_eintr([&] {
+          return ::open(pipe.path_.c_str(), O_RDONLY | O_NONBLOCK | O_NOFOLLOW | O_CLOEXEC);
+        }));
+        if (!pipe.fd_) {
+          return system_error(fmt::format("cannot open the pipe '{}'", pipe.path_));
+        }
+        return pipe;
+      }
+      if (errno != EEXIST) {
+        break;
+      }
+    }
+    return system_error(fmt::format("cannot make a pipe in '{}'", folder));
+  }
+
+  ReplyPipe(ReplyPipe&& other) noexcept
+      : name_(std::move(other.name_)),
+        path_(std::move(other.path_)),
+        fd_(std::move(other.fd_)),
+        has_name_(std::exchange(other.has_name_, false)) {}
+  ReplyPipe& operator=(ReplyPipe&&) = delete;
+  ~ReplyPipe() { remove_name(); }
+
+  [[nodiscard]] const std::string& name() const { return name_; }
+  [[nodiscard]] int fd() const { return fd_.get(); }
+
+  void remove_name() {
+    if (std::exchange(has_name_, false)) {
+      ::unlink(path_.c_str());
+    }
+  }
+
+ private:
+  ReplyPipe(const std::string& folder, std::string name)
+      : name_(std::move(name)), path_(fmt::format("{}/{}", folder, name_)) {}
+  std::string name_;
+  std::string path_;
+  UniqueFd fd_;
+  bool has_name_ = false;
+};
+
+class Asking {
+ public:
+  Asking(const MeetingPlace& place, const wire::Question& question, Duration patience,
+         const OnAnswer& on_answer)
+      : place_(place),
+        question_(question),
+        patience_(patience),
+        on_answer_(on_answer),
+        start_(Instant::now()),
+        deadline_(start_ + patience) {}
+
+  Reply run() {
+    Reply reply = ask_and_wait();
+    reply.waited = Instant::now() - start_;
+    if (reply.answer.empty()) {
+      client_messages::debug("question '{}': {}{}", question_.request,
+                             reply.kind == Kind::kNoAnswer ? "withdrawn: " : "", reply.why);
+    }
+    return reply;
+  }
+
+ private:
+  using Kind = Reply::Kind;
+  enum class Event { kBytes, kEnd, kTime, kFailed };
+
+  static Reply without_answer(Kind kind, std::string why) {
+    Reply reply;
+    reply.kind = kind;
+    reply.why = std::move(why);
+    return reply;
+  }
+
+  [[nodiscard]] Reply no_server() const {
+    int error = 0;
+    if (has_reader(place_.pipe, error)) {
+      return without_answer(
+          Kind::kNoServer,
+          fmt::format("the server at '{}' answers no questions: there is no folder '{}/{}'",
+                      place_.pipe, place_.run_folder, kRepliesName));
+    }
+    return without_answer(Kind::kNoServer, fmt::format("no timer server at '{}': {}", place_.pipe,
+                                                       why_no_reader(error)));
+  }
+
+  [[nodiscard]] Reply server_gone(std::string_view before) const {
+    Reply reply = without_answer(Kind::kServerGone,
+                                 fmt::format("the timer server at '{}' has gone before {} '{}'",
+                                             place_.pipe, before, question_.request));
+    reply.server = ServerProcess::kGone;
+    return reply;
+  }
+
+  Reply no_answer(std::string_view what) const {
+    const ServerProcess process = watch_->look();
+    Reply reply = without_answer(
+        Kind::kNoAnswer,
+        fmt::format("no answer to '{}' from the server at '{}' in {}: {}; its process is {}",
+                    question_.request, place_.pipe, duration_for_reading(Instant::now() - start_),
+                    what, name_of(process)));
+    reply.server = process;
+    return reply;
+  }
+
+  Reply ask_and_wait() {
+    if (place_.run_folder.empty()) {
+      return without_answer(
+          Kind::kNoServer,
+          fmt::format("the server at '{}' answers no questions: it is a bare pipe, and its run "
+                      "folder is not known",
+                      place_.pipe));
+    }
+    watch_.emplace(place_);
+    auto made = ReplyPipe::create(fmt::format("{}/{}", place_.run_folder, kRepliesName));
+    if (!made) {
+      const int error = made.error().errno_value;
+      return error == ENOENT || error == ENOTDIR
+                 ? no_server()
+                 : without_answer(Kind::kFailed, std::move(made.error().message));
+    }
+    pipe_ = &*made;
+    question_.reply = made->name();
+    client_messages::debug("question '{}' to '{}': waiting {} for answers on '{}/{}'",
+                           question_.request, place_.pipe, duration_text(patience_), kRepliesName,
+                           made->name());
+    if (auto failed = send()) {
+      return std::move(*failed);
+    }
+    Reply reply = wait_for_answers();
+    if (reply.kind == Kind::kDone && question_.request == "shutdown") {
+      // The end of file says that the server has ended.
+      if (auto failed = wait_for_end()) {
+        return std::move(*failed);
+      }
+    }
+    return reply;
+  }
+
+  std::optional<Reply> send() {
+    const std::string line = wire::format_question(question_, ::getpid());
+    if (line.size() > kMaxAtomicWrite) {
+      return without_answer(Kind::kInvalid,
+                            fmt::format("the question is {} bytes long: expected at most {}",
+                                        line.size(), kMaxAtomicWrite));
+    }
+    for (;;) {
+      switch (send_line(place_.pipe, line)) {
+        case LineSent::kYes:
+          return std::nullopt;
+        case LineSent::kBusy:
+          break;
+        default:
+          return no_server();
+      }
+      const Duration left = deadline_ - Instant::now();
+      if (left <= Duration{}) {
+        return no_answer("its pipe is full");
+      }
+      ::poll(nullptr, 0, poll_ms(std::min(left, kBusyPause)));
+    }
+  }
+
+  Reply wait_for_answers() {
+    for (;;) {
+      switch (wait()) {
+        case Event::kBytes:
+          break;
+        case Event::kEnd:
+          return server_gone("it answered");
+        case Event::kTime:
+          return no_answer(was_answered_ ? "it allowed itself that time" : "it did not react");
+        case Event::kFailed:
+          return without_answer(Kind::kFailed, std::move(trouble_));
+      }
+      std::size_t start = 0;
+      for (std::size_t end = 0; (end = unread_.find('\n', start)) != unread_.npos;
+           start = end + 1) {
+        if (auto last = take(std::string_view(unread_).substr(start, end - start))) {
+          return std::move(*last);
+        }
+      }
+      unread_.erase(0, start);
+    }
+  }
+
+  std::optional<Reply> wait_for_end() {
+    for (;;) {
+      unread_.clear();
+      switch (wait()) {
+        case Event::kBytes:
+          break;
+        case Event::kEnd:
+          return std::nullopt;
+        case Event::kTime:
+          return no_answer("it said that it ends, and has not");
+        case Event::kFailed:
+          return without_answer(Kind::kFailed, std::move(trouble_));
+      }
+    }
+  }
+
+  // What is in the pipe comes before what was found out otherwise.
+  Event wait() {
+    for (;;) {
+      const Duration left = deadline_ - Instant::now();
+      const bool is_over = left <= Duration{};
+      pollfd answers{pipe_->fd(), POLLIN, 0};
+      const int ready =
+          ::poll(&answers, 1, is_over || is_gone_ ? 0 : poll_ms(std::min(left, kLookPeriod)));
+      if (ready > 0) {
+        return read();
+      }
+      if (ready < 0 && errno != EINTR) {
+        trouble_ = system_error("cannot wait for the answer").value().message;
+        return Event::kFailed;
+      }
+      if (is_gone_) {
+        return Event::kEnd;
+      }
+      if (is_over) {
+        return Event::kTime;
+      }
+      if (ready == 0) {
+        is_gone_ = watch_->look() == ServerProcess::kGone;
+      }
+    }
+  }
+
+  Event read() {
+    char bytes[kReadBytes];
+    const ssize_t got = retry_eintr([&] { return ::read(pipe_->fd(), bytes, sizeof bytes); });
+    if (got > 0) {
+      unread_.append(bytes, static_cast<std::size_t>(got));
+      if (unread_.size() <= kMaxAnswerBytes) {
+        return Event::kBytes;
+      }
+      trouble_ = fmt::format("an answer of the server at '{}' is longer than {} bytes", place_.pipe,
+                             kMaxAnswerBytes);
+      return Event::kFailed;
+    }
+    if (got < 0 && errno == EAGAIN) {
+      return Event::kBytes;  // none, after all
+    }
+    if (got < 0) {
+      trouble_ = system_error("cannot read the answer").value().message;
+    }
+    return got == 0 ? Event::kEnd : Event::kFailed;
+  }
+
+  // The reply, if this is the last answer.
+  std::optional<Reply> take(std::string_view line) {
+    pipe_->remove_name();
+    simdjson::dom::object answer;
+    if (!parse_answer(parser_, line, answer)) {
+      return without_answer(
+          Kind::kFailed,
+          fmt::format("the server at '{}' answered '{}': expected a JSON object", place_.pipe,
+                      printable(line.substr(0, kMaxRejectedBytesShown))));
+    }
+    const std::string kind = text_at(answer, "answer");
+    std::string detail = text_at(answer, "reason");
+    if (kind == "granted") {
+      const auto wait_s = number_at(answer, "wait_s");
+      const Duration granted = wait_s ? duration_from_seconds(*wait_s) : kForever;
+      // In two steps: each of them may be endless.
+      deadline_ = Instant::now() + granted + patience_;
+      detail = duration_text(granted);
+    }
+    client_messages::debug("question '{}': {} after {}{}{}", question_.request, kind,
+                           duration_for_reading(Instant::now() - start_),
+                           detail.empty() ? "" : ": ", detail);
+    was_answered_ = true;
+    for (const auto& [word, last] : {std::pair{"done", Kind::kDone},
+                                     {"refused", Kind::kRefused},
+                                     {"timed_out", Kind::kTimedOut},
+                                     {"invalid", Kind::kInvalid}}) {
+      if (kind == word) {
+        Reply reply = without_answer(last, text_at(answer, "reason"));
+        if (reply.why.empty() && last != Kind::kDone) {
+          reply.why = fmt::format("the server answered '{}' and gave no reason", word);
+        }
+        reply.answer = line;
+        return reply;
+      }
+    }
+    // One that is not known is some other server's, and not the last.
+    if (on_answer_) {
+      on_answer_(line);
+    }
+    return std::nullopt;
+  }
+
+  const MeetingPlace& place_;
+  wire::Question question_;
+  const Duration patience_;
+  const OnAnswer& on_answer_;
+  const Instant start_;
+  Instant deadline_;
+  std::optional<ServerWatch> watch_;
+  ReplyPipe* pipe_ = nullptr;
+  std::string unread_;
+  std::string trouble_;
+  bool is_gone_ = false;
+  bool was_answered_ = false;
+  simdjson::dom::parser parser_;
+};
+
+}  // namespace
+
+Reply ask(const MeetingPlace& place, wire::Question question, Duration patience,
+          const OnAnswer& on_answer) {
+  return Asking(place, question, patience, on_answer).run();
+}
+
+}  // namespace filetimer

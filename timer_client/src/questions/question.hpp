@@ -1,0 +1,48 @@
+// A question to the server and its answers, see "Questions to the server" in docs/protocol.md. The
+// pipe for the answers is made before the question is written and removed with the first of them:
+// the server has it open then, and whoever is killed while waiting leaves nothing behind.
+// No thread, no state and no lock: any thread may ask.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <functional>
+#include <string>
+#include <string_view>
+
+#include "common/clock.hpp"
+#include "common/wire.hpp"
+#include "timer_client/src/server/meeting_place.hpp"
+#include "timer_client/src/server/server_look.hpp"
+
+namespace filetimer {
+
+// Of one answer. What lists many scopes is some kilobytes.
+inline constexpr std::size_t kMaxAnswerBytes = std::size_t{4} << 20;
+
+struct Reply {
+  enum class Kind {
+    kDone,     // and after a shutdown the server has ended, too
+    kRefused,  // these four are the server's last answer
+    kTimedOut,
+    kInvalid,
+    kNoAnswer,    // not within the time
+    kServerGone,  // while it was waited for
+    kNoServer,    // nobody to ask, or one that answers no questions
+    kFailed,      // the system or the answer was not as it must be
+  };
+  Kind kind = Kind::kFailed;
+  std::string answer;  // the last one, a JSON object; empty for the kinds below
+  std::string why;     // one clear line for all kinds but kDone
+  Duration waited{};
+  ServerProcess server = ServerProcess::kAlive;  // as it was found at kNoAnswer
+};
+
+// Called with each answer that is not the last one.
+using OnAnswer = std::function<void(std::string_view answer)>;
+
+// Asks, and waits for the last answer. `question.reply` is filled in here. `patience` counts until
+// the first answer, and again beyond what the server then grants; kForever: no limit.
+Reply ask(const MeetingPlace& place, wire::Question question, Duration patience,
+          const OnAnswer& on_answer = {});
+
+}  // namespace filetimer

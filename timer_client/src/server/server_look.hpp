@@ -1,0 +1,48 @@
+// What the run folder tells of its server without asking it: by the lock on the board, which the
+// kernel frees however the server ends, and by what /proc says of who holds it.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <sys/types.h>
+
+#include <string>
+
+#include "common/board.hpp"
+#include "common/clock.hpp"
+#include "timer_client/src/server/meeting_place.hpp"
+
+namespace filetimer {
+
+struct ServerSeen {
+  bool is_there = false;
+  std::string why_not;              // one clear line
+  pid_t pid = 0;                    // 0: none, or none that can be seen from here
+  Duration max_timeout = kForever;  // its --max-timeout
+  Announcement announcement = Announcement::kNone;
+};
+ServerSeen look_for_server(const std::string& dir);
+
+// One clear line when the server at `place` has announced that it watches no new scopes. Empty when
+// it watches them, when there is none, and when nothing tells (a bare pipe).
+std::string why_no_new_scopes(const MeetingPlace& place);
+
+// Of the server that somebody waits for.
+enum class ServerProcess {
+  kAlive,    // or not to be seen from here, and something reads its pipe
+  kStopped,  // by a signal or a debugger
+  kGone,
+};
+std::string_view name_of(ServerProcess process);
+
+// Follows one server: a later one in the same folder is not it.
+class ServerWatch {
+ public:
+  explicit ServerWatch(const MeetingPlace& place);
+  [[nodiscard]] ServerProcess look() const;
+
+ private:
+  const MeetingPlace& place_;
+  const ServerSeen first_;
+};
+
+}  // namespace filetimer
