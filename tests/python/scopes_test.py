@@ -2,13 +2,15 @@
 """Scopes, heartbeats and pauses as a worker uses them, with a real server."""
 import asyncio
 import datetime
+import json
 import math
 import os
 import signal
+import subprocess
 import unittest
 
 import filetimer
-from harness import FAR_S, ServerCase
+from harness import CLIENT, FAR_S, ServerCase
 
 
 class Scopes(ServerCase):
@@ -130,6 +132,15 @@ class Scopes(ServerCase):
         self.assertFalse(filetimer.stop())
         with self.assertRaisesRegex(filetimer.InvalidArgument, "--default-timeout"):
             filetimer.start()
+
+    def test_start_takes_the_servers_default_timeout(self):
+        with filetimer.Server("--default-timeout", "1h") as server:
+            with filetimer.Client(server.dir) as client:
+                client.start()
+                scopes = subprocess.check_output([CLIENT, "list", "--json", "--dir", server.dir])
+                self.assertTrue(client.stop())
+        [scope] = map(json.loads, scopes.splitlines())
+        self.assertEqual((scope["scope"], scope["granted_s"]), ("job", 3600))
 
     def test_options_reach_the_server(self):
         self.server.close()
