@@ -220,6 +220,15 @@ class OwnServer(unittest.TestCase):
                 wait_until(lambda: not is_alive(int(pid)))
                 wait_until(lambda: not os.path.exists(os.path.dirname(folder)))
 
+    def test_a_child_that_lives_on_does_not_keep_it(self):
+        worker = subprocess.Popen(
+            [sys.executable, "-c", "import filetimer, os, sys\nserver = filetimer.Server()\n"
+             "print(server.pid, flush=True)\nos.fork() or (os.close(1), sys.stdin.read())"],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        with worker:  # its end lets the child go
+            pid = int(worker.stdout.read())
+            wait_until(lambda: not is_alive(pid))
+
     def test_it_kills_who_started_it(self):
         script = ("import filetimer, time\nserver = filetimer.Server()\n"
                   "filetimer.configure(server.dir)\nwith filetimer.expires(0.2): time.sleep(60)")

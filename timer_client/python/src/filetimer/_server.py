@@ -6,6 +6,7 @@ import select
 import shutil
 import subprocess
 import tempfile
+import weakref
 
 from ._errors import InvalidArgument, ServerUnavailable, TimerError
 
@@ -53,6 +54,7 @@ class Server:
         self._keeper = subprocess.Popen(
             ["/bin/sh", "-c", _KEEPER, folder, os.fspath(executable), "--dir", self.dir, *options],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True, pass_fds=(end,))
+        _servers.add(self)
         os.close(end)
         line = self._read_line()
         self._keeper.wait(timeout=_START_S)
@@ -90,5 +92,18 @@ class Server:
             self.close()
 
     def __repr__(self):
-        state = "ended" if self._keeper.stdin.closed else f"pid {self.pid}"
+        has_ended = self._keeper.stdin.closed and self._owner == os.getpid()
+        state = "ended" if has_ended else f"pid {self.pid}"
         return f"<filetimer.Server {self.dir}, {state}>"
+
+
+_servers = weakref.WeakSet()
+
+
+def _let_go():
+    # The server ends with whoever started it, and not with the last child of that.
+    for server in list(_servers):
+        server._keeper.stdin.close()
+
+
+os.register_at_fork(after_in_child=_let_go)
