@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: MIT
+#include "timer_client/src/scope_terms.hpp"
+
+#include <fmt/format.h>
+
+#include "common/duration_text.hpp"
+#include "timer_client/src/warn_after.hpp"
+
+namespace filetimer {
+
+void check_timeout(std::string_view what, Duration timeout) {
+  if (!is_timeout(timeout)) {
+    throw InvalidArgument(
+        fmt::format("{} is {}: expected more than 0 and at most {}, or kNoDeadline", what,
+                    duration_text(timeout), duration_text(kMaxTimeout)));
+  }
+}
+
+void check_options(const ScopeOptions& options, Duration after) {
+  if (!is_signal(options.signal)) {
+    throw InvalidArgument(
+        fmt::format("the signal is {}: expected 0 to {}", options.signal, kLastSignal));
+  }
+  if (!is_grace(options.grace)) {
+    check_timeout("the grace", *options.grace);
+  }
+  if (!is_warn_after(options.warn_after, after)) {
+    throw InvalidArgument(why_no_warn_after(*options.warn_after, after));
+  }
+  if (options.first_timeout) {
+    check_timeout("the first timeout", *options.first_timeout);
+  }
+  if (options.pid < 0) {
+    throw InvalidArgument(
+        fmt::format("the pid is {}: expected a process, or 0 for this one", options.pid));
+  }
+}
+
+PageTerms terms_of(Duration after, const ScopeOptions& options, std::uint64_t client) {
+  PageTerms terms = plain_terms_of(after, options, client);
+  if (options.warn_after) {
+    terms.soft_ms = soft_ms(*options.warn_after);
+  }
+  if (options.spare_if_left) {
+    terms.flags = slot_flag::kSpareIfLeft;
+  }
+  return terms;
+}
+
+}  // namespace filetimer
