@@ -86,6 +86,7 @@ struct KillLadder::Kill {
   std::optional<Instant> worker_died;
 
   [[nodiscard]] const Process& worker() const { return *order.worker.process; }
+  [[nodiscard]] bool waits_to_be_left() const { return stage == Stage::kSignalled && may_be_left; }
   [[nodiscard]] std::vector<pid_t> alive() const {
     std::vector<pid_t> pids;
     if (worker().is_alive()) {
@@ -146,11 +147,11 @@ void KillLadder::note_deaths() {
       const std::uint64_t number = events[static_cast<std::size_t>(i)].data.u64;
       const auto kill = std::ranges::find_if(
           kills_, [number](const auto& each) { return each->number == number; });
-      if (kill != kills_.end()) {
-        // Several, where a scope expired in the grace of another that may still be left.
-        for (const auto& each : kills_) {
-          each->has_news = each->has_news || &each->worker() == &(*kill)->worker();
-        }
+      // Several, where a scope expired in the grace of another that may still be left. The one that
+      // watched last may have ended since; then whoever is left looks.
+      for (const auto& each : kills_) {
+        each->has_news =
+            each->has_news || kill == kills_.end() || &each->worker() == &(*kill)->worker();
       }
     }
   } while (count == static_cast<int>(events.size()));
@@ -171,6 +172,9 @@ Instant KillLadder::advance(Instant now) {
       }
       if (kill->stage != Stage::kEnded) {
         next = std::min(next, kill->next_step_at);
+        if (kill->waits_to_be_left()) {
+          next = std::min(next, now + kLeaveLook);
+        }
       }
     }
     std::erase_if(kills_, [](const auto& kill) { return kill->stage == Stage::kEnded; });
@@ -364,6 +368,14 @@ void KillLadder::watch(const Kill& kill, const Process& process) const {
 
 bool KillLadder::wait_for_death(const std::shared_ptr<Kill>& held, Instant now) {
   Kill& kill = *held;
+  // First: who left the scope in time may have ended by itself since.
+  if (kill.waits_to_be_left()) {
+    look_for_releases(kill, now);
+    if (kill.order.deciding() == nullptr) {
+      end(kill, KillVerdict::kSpared, "released within the grace");
+      return true;
+    }
+  }
   if (!std::exchange(kill.has_news, false) && now < kill.next_step_at) {
     return false;
   }
@@ -378,12 +390,7 @@ bool KillLadder::wait_for_death(const std::shared_ptr<Kill>& held, Instant now) 
   if (now < kill.next_step_at) {
     return false;
   }
-  if (kill.stage == Stage::kSignalled && kill.may_be_left) {
-    look_for_releases(kill, now);
-    if (kill.order.deciding() == nullptr) {
-      end(kill, KillVerdict::kSpared, "released within the grace");
-      return true;
-    }
+  if (kill.waits_to_be_left()) {
     kill.may_be_left = false;
     kill.ends_in_sigkill = true;
     kill.cancelled = listener_.on_signal(kill.worker(), true);

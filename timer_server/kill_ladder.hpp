@@ -65,6 +65,8 @@ class KillLadder {
   // Bounds of the steps before the signal. Ours are in milliseconds; evidence has its own option.
   static constexpr Duration kFactsLimit = std::chrono::milliseconds{100};
   static constexpr Duration kSyncLimit = RecordLog::kStalled;
+  // A release on a page wakes nobody: how often a scope that may still be left is looked at.
+  static constexpr Duration kLeaveLook = std::chrono::milliseconds{50};
 
   // What the ladder tells its owner.
   struct Listener {

@@ -148,14 +148,13 @@ TEST_CASE("Who leaves a scope within its grace is spared, where the scope may be
     order.expiries.front().scope.terms.spare_if_left = true;
     const Process& worker = *order.worker.process;
     stage.ladder->start(std::move(order), stage.now);
-    const Instant next = stage.advance(stage.now);
-    CHECK(next - stage.now >= 5s);
+    CHECK(stage.advance(stage.now) == stage.now + KillLadder::kLeaveLook);
     if (on_page) {
       stage.is_released_on_page = true;
     } else {
       CHECK(stage.ladder->note_release(worker, "forward", stage.now + 1s));
     }
-    stage.ladder->advance(next);
+    stage.ladder->advance(stage.now + 1s);
     CHECK(stage.process.is_alive());
     CHECK(stage.ended == std::vector{KillVerdict::kSpared});
     CHECK(stage.events() == "incident expired released_late killed");
@@ -163,12 +162,25 @@ TEST_CASE("Who leaves a scope within its grace is spared, where the scope may be
   }
 }
 
+TEST_CASE("Who leaves it and ends by itself did not die of the signal") {
+  Stage stage(Stage::quick(), ignore_sigterm);
+  KillOrder order = stage.order_for(SIGTERM, 5s);
+  order.expiries.front().scope.terms.spare_if_left = true;
+  stage.ladder->start(std::move(order), stage.now);
+  stage.advance(stage.now);
+  stage.is_released_on_page = true;
+  stage.worker.end();
+  stage.ladder->advance(stage.now + 1s);
+  CHECK(stage.ended == std::vector{KillVerdict::kSpared});
+}
+
 TEST_CASE("Who does not leave it is killed when the grace is over") {
   Stage stage(Stage::quick(), ignore_sigterm);
   KillOrder order = stage.order_for(SIGTERM, 5s);
   order.expiries.front().scope.terms.spare_if_left = true;
   stage.ladder->start(std::move(order), stage.now);
-  const Instant next = stage.advance(stage.now);
+  stage.advance(stage.now);
+  const Instant next = stage.now + 6s;  // behind the grace
   stage.ladder->advance(next);
   wait_for_death(stage.process);
   CHECK(stage.worker.reap() == SIGKILL);
@@ -186,16 +198,18 @@ TEST_CASE("Of two scopes that may be left both are waited for, each with its own
   inner.expiries.front().scope.terms.spare_if_left = true;
   const Process& worker = *outer.worker.process;
   stage.ladder->start(std::move(outer), stage.now);
-  const Instant next = stage.advance(stage.now);
+  stage.advance(stage.now);
+  const Instant next = stage.now + 6s;  // behind the grace
   stage.ladder->start(std::move(inner), stage.now + 1s);
   stage.advance(stage.now + 1s);
   CHECK(stage.ladder->note_release(worker, "inner", stage.now + 2s));
-  CHECK(stage.ended.empty());
+  stage.ladder->advance(stage.now + 2s);
+  CHECK(stage.ended == std::vector{KillVerdict::kSpared});
   stage.ladder->advance(next);  // the outer one was not left
   wait_for_death(stage.process);
   CHECK(stage.worker.reap() == SIGKILL);
   stage.ladder->advance(next);
-  CHECK(stage.ended == std::vector{KillVerdict::kDead, KillVerdict::kDead});
+  CHECK(stage.ended == std::vector{KillVerdict::kSpared, KillVerdict::kDead});
 }
 
 TEST_CASE("A scope that may be left does not soften another that expires with it") {
