@@ -12,6 +12,7 @@
 #include "fuzz_check.hpp"
 #include "timer_client/cli/expiry.hpp"
 #include "timer_client/cli/expiry_page.hpp"
+#include "timer_client/cli/hang_page.hpp"
 #include "timer_client/cli/log_reader.hpp"
 #include "timer_client/cli/log_view.hpp"
 
@@ -77,9 +78,17 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   for (const Record& record : whole.records) {
     check_printed(followed.line(record));
   }
+  ExpiryIds ids;
+  HangFinder hangs(kClocksUs);
+  for (const Record& record : whole.records) {
+    ids.take(record);
+    hangs.take(record);
+  }
+  hangs.finish();
+  check_printed(hangs_page(hangs, false));
   for (const std::string_view wanted : {"last", "k", ""}) {
-    if (const auto id = find_expiry(whole.records, wanted, "the log")) {
-      check_printed(expiry_page(gather_expiry(whole.records, *id), false));
+    if (const auto key = ids.find(wanted, {}, "the log")) {
+      check_printed(expiry_page(gather_expiry(whole.records, *key), false));
     }
   }
   return 0;

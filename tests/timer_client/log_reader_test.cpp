@@ -9,6 +9,7 @@
 #include "cli_fixture.hpp"
 #include "common/limits.hpp"
 #include "timer_client/cli/log_file.hpp"
+#include "timer_client/cli/log_merge.hpp"
 #include "timer_client/cli/record_time.hpp"
 
 namespace filetimer::cli {
@@ -49,10 +50,11 @@ std::vector<std::string> events_of(const std::vector<Record>& records) {
 
 std::vector<Record> merged(std::vector<LogFile>& logs) {
   std::vector<Record> records;
-  REQUIRE(read_merged(logs, false, [&](Record&& record) {
+  const Merged all = read_merged(logs, false, [&](Record&& record) {
     records.push_back(std::move(record));
     return true;
-  }));
+  });
+  CHECK(all.problems.empty());
   return records;
 }
 
@@ -136,19 +138,16 @@ TEST_CASE("the rotated log is read before the log it made room for") {
   const TempFolder folder;
   folder.write("expired.jsonl.1", record_line("server_started", "2026-11-21T03:00:00Z"));
   folder.write("expired.jsonl", record_line("expired", "2026-11-21T03:00:01Z"));
-  auto logs = open_logs(folder.path(), {});
-  REQUIRE(logs);
-  CHECK(events_of(merged(*logs)) == std::vector<std::string>{"server_started", "expired"});
+  auto logs = open_logs(folder.path(), {}).logs;
+  CHECK(events_of(merged(logs)) == std::vector<std::string>{"server_started", "expired"});
   SUBCASE("but not when the file was named") {
-    auto named = open_logs("", {folder.path("expired.jsonl")});
-    REQUIRE(named);
-    CHECK(events_of(merged(*named)) == std::vector<std::string>{"expired"});
+    auto named = open_logs("", {folder.path("expired.jsonl")}).logs;
+    CHECK(events_of(merged(named)) == std::vector<std::string>{"expired"});
   }
   SUBCASE("and alone while no new one is there") {
     folder.remove("expired.jsonl");
-    auto rotated = open_logs(folder.path(), {});
-    REQUIRE(rotated);
-    CHECK(events_of(merged(*rotated)) == std::vector<std::string>{"server_started"});
+    auto rotated = open_logs(folder.path(), {}).logs;
+    CHECK(events_of(merged(rotated)) == std::vector<std::string>{"server_started"});
   }
 }
 
@@ -159,16 +158,16 @@ TEST_CASE("records of several files are merged in order of time") {
   folder.write("b", record_line("warned", "2026-11-21T03:00:01.5Z") +
                         record_line("left_open", "no time") +
                         record_line("rejected", "2026-11-21T04:00:03+01:00"));
-  auto logs = open_logs("", {folder.path("a"), folder.path("b")});
-  REQUIRE(logs);
-  CHECK(events_of(merged(*logs)) ==
+  auto logs = open_logs("", {folder.path("a"), folder.path("b")}).logs;
+  CHECK(events_of(merged(logs)) ==
         std::vector<std::string>{"expired", "warned", "left_open", "killed", "rejected"});
 }
 
 TEST_CASE("a missing log is one line with its path") {
   const auto logs = open_logs("", {"/nonexistent/log.jsonl"});
-  REQUIRE_FALSE(logs);
-  CHECK(logs.error().message == "cannot open '/nonexistent/log.jsonl': No such file or directory");
+  CHECK(logs.logs.empty());
+  CHECK(logs.problems == std::vector<std::string>{
+                             "cannot open '/nonexistent/log.jsonl': No such file or directory"});
 }
 
 TEST_CASE("a followed log gives its news across rotation, removal and truncation") {

@@ -4,10 +4,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <unordered_set>
+#include <cstdlib>
 #include <utility>
 
 #include "timer_client/cli/log_view.hpp"
+#include "timer_client/cli/phrases.hpp"
 #include "timer_client/src/json_fields.hpp"
 
 namespace filetimer::cli {
@@ -154,74 +155,100 @@ void read_record_of(const Record& record, dom::object object, Expiry& expiry) {
   }
 }
 
-// The ids of expiries in the order in which they were first heard of.
-std::vector<std::string> all_ids(const std::vector<Record>& records) {
-  std::vector<std::string> ids;
-  std::unordered_set<std::string_view> seen;
-  for (const Record& record : records) {
-    if (!record.id.empty() && seen.insert(record.id).second) {
-      ids.push_back(record.id);
-    }
-  }
-  return ids;
-}
-
 // The last few, the latest first.
-std::string latest_of(const std::vector<std::string>& ids) {
-  const std::size_t count = std::min(ids.size(), kIdsListed);
-  const std::vector<std::string> latest(ids.rbegin(),
-                                        ids.rbegin() + static_cast<std::ptrdiff_t>(count));
-  return fmt::format("{}{}", fmt::join(latest, ", "), ids.size() > count ? ", ..." : "");
+std::string latest_of(const std::vector<const ExpiryKey*>& keys) {
+  std::vector<std::string> latest;
+  for (auto key = keys.rbegin(); key != keys.rend() && latest.size() < kIdsListed; ++key) {
+    latest.push_back((*key)->id);
+  }
+  return fmt::format("{}{}", fmt::join(latest, ", "), keys.size() > latest.size() ? ", ..." : "");
 }
 
 }  // namespace
 
-Result<std::string> find_expiry(const std::vector<Record>& records, std::string_view wanted,
-                                std::string_view where) {
-  const std::vector<std::string> ids = all_ids(records);
-  if (ids.empty()) {
-    return failure(fmt::format("no expiry in {}", where));
+void ExpiryIds::take(const Record& record) {
+  if (record.id.empty()) {
+    return;
+  }
+  const bool is_new = known_.insert(fmt::format("{} {}", record.host, record.id)).second;
+  known_.insert(" " + record.id);  // what names no host is of the one that has it
+  if (is_new) {
+    keys_.push_back({record.host, record.id, record.pid, record.time_us});
+    last_ = record.event == "expired" ? keys_.size() - 1 : last_;
+  }
+}
+
+Result<ExpiryKey> ExpiryIds::find(std::string_view wanted, const std::optional<std::string>& host,
+                                  std::string_view where) const {
+  const std::string place = host ? fmt::format("{}, host '{}'", where, *host) : std::string(where);
+  std::vector<const ExpiryKey*> all;
+  std::vector<const ExpiryKey*> whole;
+  std::vector<const ExpiryKey*> begun;
+  for (const ExpiryKey& key : keys_) {
+    if (!host || key.host == *host) {
+      all.push_back(&key);
+      (key.id == wanted ? whole : begun).push_back(&key);
+    }
+  }
+  std::erase_if(begun, [&](const ExpiryKey* key) { return !key->id.starts_with(wanted); });
+  if (all.empty()) {
+    return failure(fmt::format("no expiry in {}", place));
   }
   if (wanted == "last") {
-    const auto last = std::find_if(records.rbegin(), records.rend(), [](const Record& record) {
-      return record.event == "expired" && !record.id.empty();
-    });
-    return last == records.rend() ? ids.back() : last->id;
+    const bool is_here = last_ && (!host || keys_[*last_].host == *host);
+    return is_here ? keys_[*last_] : *all.back();
   }
-  std::vector<std::string> candidates;
-  for (const std::string& id : ids) {
-    if (id == wanted) {
-      return id;
+  if (whole.size() > 1) {
+    std::vector<std::string> hosts;
+    for (const ExpiryKey* key : whole) {
+      hosts.push_back(key->host);
     }
-    if (id.starts_with(wanted)) {
-      candidates.push_back(id);
-    }
+    return failure(fmt::format("'{}' is an expiry of {} hosts in {}: {}; choose one with --host",
+                               wanted, whole.size(), place, listed(hosts, kIdsListed)));
   }
+  const std::vector<const ExpiryKey*>& candidates = whole.empty() ? begun : whole;
   if (candidates.empty()) {
     return failure(
-        fmt::format("no expiry '{}' in {}; the latest: {}", wanted, where, latest_of(ids)));
+        fmt::format("no expiry '{}' in {}; the latest: {}", wanted, place, latest_of(all)));
   }
   if (candidates.size() > 1) {
     return failure(fmt::format("'{}' begins {} expiries in {}: {}", wanted, candidates.size(),
-                               where, latest_of(candidates)));
+                               place, latest_of(candidates)));
   }
-  return candidates[0];
+  return *candidates[0];
 }
 
-bool may_concern_an_expiry(const Record& record) {
-  return !record.id.empty() || !record.incident.empty() || is_before_a_verdict(record.event);
+bool is_of(const Record& record, const ExpiryKey& expiry) {
+  return record.id == expiry.id && (record.host.empty() || record.host == expiry.host);
 }
 
-Expiry gather_expiry(const std::vector<Record>& records, const std::string& id) {
+bool concerns(const Record& record, const ExpiryKey& expiry) {
+  if (is_of(record, expiry)) {
+    return true;
+  }
+  const bool is_of_host = record.host == expiry.host;
+  if (is_of_host && is_before_a_verdict(record.event)) {
+    return !record.pid || record.pid == expiry.pid;
+  }
+  // Twice the time: the incident may have begun that long before this expiry of it.
+  constexpr std::int64_t kNearUs = 2 * (kSameHangUs + kClocksUs);
+  if (record.time_us && expiry.time_us && std::abs(*record.time_us - *expiry.time_us) > kNearUs) {
+    return false;
+  }
+  return record.event == "incident" || record.event == "expired" ||
+         (is_of_host && record.event == "evidence" && record.pid == expiry.pid);
+}
+
+Expiry gather_expiry(const std::vector<Record>& records, const ExpiryKey& key) {
   Expiry expiry;
-  expiry.id = id;
+  expiry.id = key.id;
   dom::parser parser;
   dom::object object;
   const auto parse = [&](const Record& record) {
     return parser.parse(record.raw).get_object().get(object) == simdjson::SUCCESS;
   };
   for (const Record& record : records) {
-    if (record.id == id && parse(record)) {
+    if (is_of(record, key) && parse(record)) {
       read_record_of(record, object, expiry);
     }
   }
@@ -235,11 +262,12 @@ Expiry gather_expiry(const std::vector<Record>& records, const std::string& id) 
     }
   }
   if (!expiry.incident_id.empty()) {
-    expiry.hang = gather_hang(records, expiry.incident_id);
+    expiry.hang = gather_hang(records, expiry.worker.host, expiry.incident_id);
   }
   // Of scopes of one worker that expired together the first one's records say what all share.
   for (const Record& record : records) {
-    if (record.id != id && is_of_this_worker(record.id, expiry) && parse(record)) {
+    if (record.host == key.host && record.id != key.id && is_of_this_worker(record.id, expiry) &&
+        parse(record)) {
       if (record.event == "evidence" && !expiry.evidence) {
         expiry.evidence = read_evidence(object);
       } else if (record.event == "expired" && expiry.open_scopes.empty()) {

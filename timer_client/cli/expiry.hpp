@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <unordered_set>
 #include <vector>
 
 #include "common/result.hpp"
@@ -89,15 +90,37 @@ struct Expiry {
   std::vector<Step> steps;
 };
 
-// Whether gather_expiry() has a use for the record.
-bool may_concern_an_expiry(const Record& record);
+struct ExpiryKey {
+  std::string host;
+  std::string id;
+  Integer pid;
+  Integer time_us;  // of its first record
+};
 
-// Which expiry `wanted` means: an id, the unique beginning of one, or `last`. An error says which
-// there are. `where` names the logs in it.
-Result<std::string> find_expiry(const std::vector<Record>& records, std::string_view wanted,
-                                std::string_view where);
+// The expiries that logs tell of, in the order in which they were first heard of.
+class ExpiryIds {
+ public:
+  void take(const Record& record);
 
-// `records` in their order, `id` as find_expiry() gave it.
-Expiry gather_expiry(const std::vector<Record>& records, const std::string& id);
+  // Which expiry `wanted` means: an id, the unique beginning of one, or `last`; of this host where
+  // one is given. Ids are unique on one host, and likely to be so among many. An error says which
+  // there are. `where` names the logs in it.
+  [[nodiscard]] Result<ExpiryKey> find(std::string_view wanted,
+                                       const std::optional<std::string>& host,
+                                       std::string_view where) const;
+
+ private:
+  std::vector<ExpiryKey> keys_;
+  std::unordered_set<std::string> known_;  // "HOST ID"
+  std::optional<std::size_t> last_;        // the last verdict's
+};
+
+bool is_of(const Record& record, const ExpiryKey& expiry);
+// Whether gather_expiry() has a use for the record: it is of this expiry, of this worker, or tells
+// of others at that time.
+bool concerns(const Record& record, const ExpiryKey& expiry);
+
+// `records` in their order.
+Expiry gather_expiry(const std::vector<Record>& records, const ExpiryKey& key);
 
 }  // namespace filetimer::cli

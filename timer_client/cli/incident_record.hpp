@@ -30,7 +30,7 @@ struct OpenScope {
 };
 
 struct WorkerAt {
-  std::string host;  // empty: the host of the expiry that is shown
+  std::string host;  // empty: Hang::host
   Integer pid;
   Integer rank;
   std::string comm;
@@ -55,16 +55,37 @@ struct Incident {
   std::int64_t omitted = 0;
 };
 
-// An incident and what happened around it.
+// A host whose clock is not where those of most others are.
+struct ClockApart {
+  std::string host;
+  std::string scope;  // the workers of all hosts are taken to have entered it together
+  std::int64_t ahead_us = 0;
+};
+
+// Incidents of one job this close together are one hang: the deadlines of those who wait for each
+// other differ by less than this, or nobody would take the one for the cause of the other.
+inline constexpr std::int64_t kSameHangUs = 60'000'000;
+// How far the clocks of two hosts may be apart that are kept by NTP or PTP, and then some.
+inline constexpr std::int64_t kClocksUs = 1'000'000;
+
+// An incident and what happened around it. Times of hosts in `clocks` are given as most other
+// hosts' clocks would have had them.
 struct Hang {
+  std::string host;  // the one that needs no name; empty: all are named
+  std::string job_id;
   std::optional<Incident> incident;
   std::vector<Incident> elsewhere;  // of the same job, on other hosts, at about the same time
   std::vector<Fellow> expired;      // in all of these, the first to expire first
   std::optional<Fellow> before;     // the first to expire on this host shortly before the incident
+  std::vector<ClockApart> clocks;
+  std::int64_t clocks_us = kClocksUs;  // how far other clocks may be apart
 };
 
-// `id` is the incident's. `records` in their order.
-Hang gather_hang(const std::vector<Record>& records, const std::string& id);
+// Of the incident `id` of `host`, as seen from there. `records` in their order.
+Hang gather_hang(const std::vector<Record>& records, const std::string& host,
+                 const std::string& id);
+// Of the incident whose deadline came first, as seen from nowhere. `records` are of one hang.
+Hang gather_whole_hang(const std::vector<Record>& records, std::int64_t clocks_us);
 
 // Of an `incident` or an `expired` record.
 std::vector<OpenScope> read_open_scopes(const simdjson::dom::object& record);

@@ -3,13 +3,19 @@
 #include <fmt/format.h>
 #include <poll.h>
 
+#include <chrono>
 #include <csignal>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "common/clock.hpp"
+#include "common/duration_text.hpp"
 #include "timer_client/cli/commands.hpp"
+#include "timer_client/cli/hang_page.hpp"
+#include "timer_client/cli/hangs.hpp"
 #include "timer_client/cli/log_file.hpp"
+#include "timer_client/cli/log_merge.hpp"
 #include "timer_client/cli/log_view.hpp"
 #include "timer_client/cli/options.hpp"
 #include "timer_client/cli/output.hpp"
@@ -26,8 +32,46 @@ struct LogOptions {
   Place place;
   std::vector<std::string> files;
   LogFilter filter;
+  std::optional<Duration> clock_difference;
   bool json = false;
   bool follow = false;
+};
+
+// So many records decide how wide the columns of the table are; what comes later has to fit in.
+constexpr std::size_t kRowsFitted = 10'000;
+
+// Prints as soon as the widths are known, and keeps no record after that.
+class GrowingTable {
+ public:
+  GrowingTable(Output& out, const TableUse& use) : out_(out), use_(use) {}
+
+  bool add(Record&& record) {
+    if (table_) {
+      return out_.write(table_->line(record));
+    }
+    record.raw = {};
+    records_.push_back(std::move(record));
+    if (records_.size() == kRowsFitted) {
+      use_.followed = true;
+      begin();
+    }
+    return true;
+  }
+
+  // All that is to decide the widths is there.
+  void begin() {
+    if (!table_) {
+      table_.emplace(records_, use_);
+      out_.write(table_->text());
+      records_ = {};
+    }
+  }
+
+ private:
+  Output& out_;
+  TableUse use_;
+  std::vector<Record> records_;
+  std::optional<LogTable> table_;
 };
 
 volatile std::sig_atomic_t g_stop = 0;
@@ -51,6 +95,12 @@ bool wait_for_next_look(const Output& out) {
   return g_stop == 0 && !out.is_closed();
 }
 
+void say_all(const std::vector<std::string>& messages) {
+  for (const std::string& message : messages) {
+    complain(message);
+  }
+}
+
 void say_skipped(const std::vector<LogFile>& logs) {
   if (const std::string skipped = skipped_text(logs); !skipped.empty()) {
     complain(skipped);
@@ -71,60 +121,74 @@ int follow_logs(std::vector<LogFile>& logs, Output& out, const RecordReader::Sin
   return out.finish();
 }
 
+std::int64_t to_us(const std::optional<Duration>& difference) {
+  return difference ? std::chrono::duration_cast<std::chrono::microseconds>(*difference).count()
+                    : kClocksUs;
+}
+
 int run_log(LogOptions& options) {
   // Programs that read the JSON choose for themselves.
   options.filter.with_details = options.json;
-  auto logs = open_logs(options.place.dir, options.files);
-  if (!logs) {
-    complain(logs.error().message);
+  OpenedLogs opened = open_logs(options.place.dir, options.files);
+  std::vector<LogFile>& logs = opened.logs;
+  say_all(opened.notes);
+  say_all(opened.problems);
+  if (logs.empty()) {
     return kExitFailed;
   }
   Output out;
-  std::vector<Record> records;  // for the table, whose widths they decide
+  GrowingTable table(out, {.followed = options.follow,
+                           .several_files = logs.size() > 1,
+                           .colour = wants_colour(out.fd())});
+  const auto print = [&](Record&& record) {
+    return options.json ? out.write(record.raw) && out.write("\n") : table.add(std::move(record));
+  };
+  HangFinder hangs(to_us(options.clock_difference));
   std::size_t seen = 0;
   std::size_t shown = 0;
-  const Status read = read_merged(*logs, options.follow, [&](Record&& record) {
+  const Merged merged = read_merged(logs, options.follow, [&](Record&& record) {
     ++seen;
+    if (options.filter.is_late_enough(record)) {
+      hangs.take(record);
+    }
     if (!options.filter.admits(record)) {
       return true;
     }
     ++shown;
-    if (options.json) {
-      return out.write(record.raw) && out.write("\n");
-    }
-    record.raw.clear();
-    record.raw.shrink_to_fit();
-    records.push_back(std::move(record));
-    return true;
+    return print(std::move(record));
   });
-  if (!read) {
-    complain(read.error().message);
-    return kExitFailed;
-  }
-  LogTable table(records, {.followed = options.follow,
-                           .several_files = logs->size() > 1,
-                           .colour = wants_colour(out.fd())});
+  say_all(merged.problems);
   if (!options.json && (shown > 0 || options.follow)) {
-    out.write(table.text());
+    table.begin();
+  }
+  const bool complete = opened.problems.empty() && merged.problems.empty();
+  const auto exit_code = [complete](int code) {
+    return code == kExitDone && !complete ? kExitFailed : code;
+  };
+  if (options.follow) {
+    out.flush();
+    const int code = follow_logs(logs, out, [&](Record&& record) {
+      return !options.filter.admits(record) ||
+             (print(std::move(record)) && out.flush());  // each line as it comes
+    });
+    say_skipped(logs);
+    return exit_code(code);
+  }
+  hangs.finish();
+  if (!options.json && hangs.hosts() > 1 && !options.filter.is_narrow()) {
+    out.write(hangs_page(hangs, wants_colour(out.fd())));
   }
   out.flush();
-  if (options.follow) {
-    const int code = follow_logs(*logs, out, [&](Record&& record) {
-      if (options.filter.admits(record)) {
-        out.write(options.json ? record.raw + "\n" : table.line(record));
-        return out.flush();  // each line as it comes
-      }
-      return true;
-    });
-    say_skipped(*logs);
-    return code;
-  }
   if (shown == 0) {
-    complain(seen == 0 ? fmt::format("no records in {}", names_of(*logs))
-                       : fmt::format("no record in {} matches, of {}", names_of(*logs), seen));
+    complain(seen == 0 ? fmt::format("no records in {}", names_of(logs))
+                       : fmt::format("no record in {} matches, of {}", names_of(logs), seen));
   }
-  say_skipped(*logs);
-  return out.finish();
+  if (merged.repeated > 0) {
+    complain(fmt::format("{} of {} records are in several of {}: each is told once",
+                         merged.repeated, seen + merged.repeated, names_of(logs)));
+  }
+  say_skipped(logs);
+  return exit_code(out.finish());
 }
 
 }  // namespace
@@ -132,7 +196,9 @@ int run_log(LogOptions& options) {
 Command add_log(CLI::App& root) {
   auto options = std::make_shared<LogOptions>();
   CLI::App* app = root.add_subcommand("log", "What happened: the records of the server's log");
-  app->add_option("FILE", options->files, "Logs to read, merged by time [the server's]");
+  app->add_option("FILE", options->files,
+                  "Logs to read, merged by time: files, folders with those of\n"
+                  "many hosts, or patterns such as 'logs/*.jsonl' [the server's]");
   app->add_flag("--json", options->json, "The records themselves, a JSON object a line");
   app->add_option_function<std::vector<std::string>>(
          "--event",
@@ -164,9 +230,25 @@ Command add_log(CLI::App& root) {
          },
          "Only what happened since then: 2026-11-21T03:15:53Z, or 10m for ten minutes ago")
       ->type_name("TIME");
+  app->add_option("--host", options->filter.host, "Only this host")->type_name("HOST");
+  app->add_option_function<std::string>(
+         "--clock-difference",
+         [options](const std::string& word) {
+           const auto difference = parse_duration(word);
+           if (!difference) {
+             throw CLI::ValidationError("--clock-difference", difference.error().message);
+           }
+           options->clock_difference = *difference;
+         },
+         "How far the clocks of two hosts may be apart; who of two hosts\n"
+         "was first by less than this is not said [1s]")
+      ->type_name("DUR");
   app->add_flag("-f,--follow", options->follow, "Wait for more until interrupted");
   add_place_options(*app, options->place);
-  app->footer("Exit codes: 0 done (also when nothing matches), 1 failed, 2 usage.");
+  app->footer(
+      "Of several hosts it tells below the table who hung first over all of them.\n\n"
+      "Exit codes: 0 done (also when nothing matches), 1 failed (also when one of\n"
+      "the logs could not be read), 2 usage.");
   return {app, [options] { return run_log(*options); }};
 }
 

@@ -3,17 +3,23 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 
-#include <algorithm>
+#include <memory>
 #include <utility>
 
 #include "common/run_folder.hpp"
+#include "timer_client/cli/log_paths.hpp"
 
 namespace filetimer::cli {
 namespace {
 
 constexpr std::size_t kChunkBytes = std::size_t{256} << 10;
+// Of each of many logs that are merged one piece is in memory.
+constexpr std::size_t kPieceBytes = std::size_t{64} << 10;
+// Each holds two descriptors; a shell may allow no more than 1,024.
+constexpr std::size_t kManyLogs = 256;
 // Files that one look goes on to, so that a writer that never pauses cannot keep it.
 constexpr int kFilesALook = 4;
 
@@ -31,6 +37,15 @@ UniqueFd open_to_read(const std::string& path) {
   return UniqueFd(retry_eintr([&] { return ::open(path.c_str(), O_RDONLY | O_CLOEXEC); }));
 }
 
+// What is not allowed shows when the log that was one too many cannot be opened.
+void allow_many_descriptors() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) == 0) {
+    limit.rlim_cur = limit.rlim_max;
+    ::setrlimit(RLIMIT_NOFILE, &limit);
+  }
+}
+
 }  // namespace
 
 Result<LogFile> LogFile::open(const std::string& path, bool with_rotated) {
@@ -41,7 +56,7 @@ Result<LogFile> LogFile::open(const std::string& path, bool with_rotated) {
   }
   // Opened second: if the server rotates between the two, both are the same file.
   log.before_ = open_to_read(path + kRotatedSuffix);
-  log.reads_before_ = with_rotated;
+  log.with_before_ = log.reads_before_ = with_rotated;
   if (!log.current_) {
     log.current_ = std::move(log.before_);
   } else if (log.before_ && is_same_file(log.current_.get(), log.before_.get())) {
@@ -70,15 +85,37 @@ Result<bool> LogFile::drain(int fd, const std::string& name, const RecordReader:
   }
 }
 
-Result<bool> LogFile::read_to_end(const RecordReader::Sink& sink) {
-  if (std::exchange(reads_before_, false) && before_) {
-    const auto read = drain(before_.get(), path_ + kRotatedSuffix, sink);
-    if (!read || !*read || !reader_.finish(sink)) {
-      return read ? Result<bool>(false) : read;
-    }
-    offset_ = 0;
+Result<bool> LogFile::read_piece(const RecordReader::Sink& sink) {
+  const bool before = reads_before_ && before_;
+  const int fd = before ? before_.get() : current_.get();
+  const auto piece = std::make_unique_for_overwrite<char[]>(kPieceBytes);
+  const ssize_t bytes = retry_eintr([&] { return ::read(fd, piece.get(), kPieceBytes); });
+  if (bytes < 0) {
+    return system_error(fmt::format("cannot read '{}{}'", path_, before ? kRotatedSuffix : ""));
   }
-  return drain(current_.get(), path_, sink);
+  reader_.feed({piece.get(), static_cast<std::size_t>(bytes)}, sink);
+  if (before && bytes == 0) {
+    reads_before_ = false;
+    reader_.finish(sink);
+    return true;
+  }
+  offset_ += before ? 0 : bytes;
+  return bytes > 0;
+}
+
+bool LogFile::can_be_read_again() const {
+  return ::lseek(current_.get(), 0, SEEK_CUR) >= 0;
+}
+
+void LogFile::read_again() {
+  for (const UniqueFd* file : {&before_, &current_}) {
+    if (*file) {
+      ::lseek(file->get(), 0, SEEK_SET);
+    }
+  }
+  reads_before_ = with_before_;
+  offset_ = 0;
+  reader_ = RecordReader();
 }
 
 UniqueFd LogFile::open_successor() const {
@@ -135,69 +172,35 @@ Result<bool> LogFile::read_news(const RecordReader::Sink& sink) {
   return read;
 }
 
-Result<std::vector<LogFile>> open_logs(const std::string& dir,
-                                       const std::vector<std::string>& files) {
-  std::vector<LogFile> logs;
-  const auto add = [&logs](Result<LogFile> log) -> Status {
-    if (!log) {
-      return tl::unexpected<Error>(std::move(log.error()));
+OpenedLogs open_logs(const std::string& dir, const std::vector<std::string>& files) {
+  LogPaths paths = find_logs(files);
+  OpenedLogs opened{{}, std::move(paths.notes), std::move(paths.problems)};
+  std::string hint;
+  if (files.empty()) {
+    const RunFolder folder = resolve_run_folder(dir);
+    const Result<std::string> path = default_log_path(folder);
+    if (!path) {
+      opened.problems.push_back(path.error().message);
+      return opened;
     }
-    logs.push_back(std::move(*log));
-    return {};
-  };
-  for (const std::string& file : files) {
-    if (Status added = add(LogFile::open(file, false)); !added) {
-      return tl::unexpected<Error>(std::move(added.error()));
-    }
-  }
-  if (!files.empty()) {
-    return logs;
-  }
-  const RunFolder folder = resolve_run_folder(dir);
-  const Result<std::string> path = default_log_path(folder);
-  if (!path) {
-    return tl::unexpected<Error>(path.error());
-  }
-  if (Status added = add(LogFile::open(*path, true)); !added) {
-    Error error = std::move(added.error());
+    paths.logs.push_back({*path, true});
     if (!folder.was_named()) {
-      error.message += fmt::format(" (the default place: no FILE, no --dir, no ${})", kDirVariable);
+      hint = fmt::format(" (the default place: no FILE, no --dir, no ${})", kDirVariable);
     } else if (folder.source == FolderSource::kEnvironment) {
-      error.message += fmt::format(" (from ${})", kDirVariable);
-    }
-    return tl::unexpected<Error>(std::move(error));
-  }
-  return logs;
-}
-
-Status read_merged(std::vector<LogFile>& logs, bool more_to_come, const RecordReader::Sink& sink) {
-  std::vector<Record> records;
-  const RecordReader::Sink collect = [&records](Record&& record) {
-    // A record without a time stays behind the one that it was written after.
-    if (!record.time_us && !records.empty()) {
-      record.time_us = records.back().time_us;
-    }
-    records.push_back(std::move(record));
-    return true;
-  };
-  const RecordReader::Sink& take = logs.size() > 1 ? collect : sink;
-  for (LogFile& log : logs) {
-    const auto read = log.read_to_end(take);
-    if (!read) {
-      return tl::unexpected<Error>(read.error());
-    }
-    if (!*read || (!more_to_come && !log.finish(take))) {
-      return {};
+      hint = fmt::format(" (from ${})", kDirVariable);
     }
   }
-  std::stable_sort(records.begin(), records.end(),
-                   [](const Record& a, const Record& b) { return a.time_us < b.time_us; });
-  for (Record& record : records) {
-    if (!sink(std::move(record))) {
-      break;
+  if (paths.logs.size() > kManyLogs) {
+    allow_many_descriptors();
+  }
+  for (const LogPath& path : paths.logs) {
+    if (auto log = LogFile::open(path.path, path.with_rotated)) {
+      opened.logs.push_back(std::move(*log));
+    } else {
+      opened.problems.push_back(log.error().message + hint);
     }
   }
-  return {};
+  return opened;
 }
 
 std::string skipped_text(const std::vector<LogFile>& logs) {

@@ -21,9 +21,13 @@ class LogFile {
   // `with_rotated`: PATH.1 is read before it, if it is there.
   static Result<LogFile> open(const std::string& path, bool with_rotated);
 
-  // What there is to its end, which need not be the end of a line. The value is false once the
-  // sink wanted no more.
-  Result<bool> read_to_end(const RecordReader::Sink& sink);
+  // The next piece of what there is, which need not end where a line does. The value is false at
+  // the end.
+  Result<bool> read_piece(const RecordReader::Sink& sink);
+  // Whether read_again() does what it says: a pipe is read once.
+  [[nodiscard]] bool can_be_read_again() const;
+  // From its beginning, as if nothing had been read.
+  void read_again();
   // No more will come: the last line may lack its newline.
   bool finish(const RecordReader::Sink& sink) { return reader_.finish(sink); }
   // What has come since, also in the file that has taken this one's place or after it was cut.
@@ -43,19 +47,21 @@ class LogFile {
   UniqueFd current_;
   // What stands at PATH.1 and came before current_. Held so that no later file gets its inode.
   UniqueFd before_;
+  bool with_before_ = false;   // it belongs to what is read
   bool reads_before_ = false;  // it is still to be read
   std::int64_t offset_ = 0;    // how much of current_ was read
   RecordReader reader_;
 };
 
-// The logs named by FILE arguments, each by itself; without any, the log of the run folder of
-// `dir` (which may be empty) with its rotated predecessor. An error names the path that was tried.
-Result<std::vector<LogFile>> open_logs(const std::string& dir,
-                                       const std::vector<std::string>& files);
+struct OpenedLogs {
+  std::vector<LogFile> logs;
+  std::vector<std::string> notes;     // worth a line, nothing is missing
+  std::vector<std::string> problems;  // what was meant and could not be opened
+};
 
-// All records there are. One file keeps its own order, several are merged in order of `time`. Lines
-// that will be completed by further writes are left for read_news() if `more_to_come`.
-Status read_merged(std::vector<LogFile>& logs, bool more_to_come, const RecordReader::Sink& sink);
+// The logs that are meant by FILE arguments; without any, the log of the run folder of `dir` (which
+// may be empty) with its rotated predecessor.
+OpenedLogs open_logs(const std::string& dir, const std::vector<std::string>& files);
 
 // "skipped 2 lines that are no records in 'x.jsonl'", empty when none was.
 std::string skipped_text(const std::vector<LogFile>& logs);

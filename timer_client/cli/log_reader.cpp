@@ -24,7 +24,8 @@ constexpr std::pair<std::string_view, std::string Record::*> kTexts[] = {
     {"reason", &Record::reason},     {"verdict", &Record::verdict},
     {"job_id", &Record::job_id},     {"name", &Record::name},
     {"version", &Record::version},   {"state_name", &Record::state_name},
-    {"wchan", &Record::wchan},       {"result", &Record::result}};
+    {"wchan", &Record::wchan},       {"result", &Record::result},
+    {"boot_id", &Record::boot_id}};
 
 constexpr std::pair<std::string_view, std::optional<double> Record::*> kNumbers[] = {
     {"timeout_s", &Record::timeout_s},   {"elapsed_s", &Record::elapsed_s},

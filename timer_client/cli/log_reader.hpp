@@ -29,6 +29,7 @@ struct Record {
   std::optional<std::int64_t> mono_ns;
 
   std::string host;
+  std::string boot_id;
   std::string comm;
   std::optional<std::int64_t> pid;
   std::optional<std::int64_t> rank;

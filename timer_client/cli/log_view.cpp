@@ -197,6 +197,14 @@ bool is_known_event(std::string_view event) {
   return std::find(kEvents.begin(), kEvents.end(), event) != kEvents.end();
 }
 
+bool LogFilter::is_late_enough(const Record& record) const {
+  return !since_us || (record.time_us && *record.time_us >= *since_us);
+}
+
+bool LogFilter::is_narrow() const {
+  return !events.empty() || scope || rank || pid || host;
+}
+
 bool LogFilter::admits(const Record& record) const {
   if (events.empty() ? is_detail(record.event) && !with_details
                      : std::find(events.begin(), events.end(), record.event) == events.end()) {
@@ -205,7 +213,7 @@ bool LogFilter::admits(const Record& record) const {
   // The record of a name that was too long shows it cut and marked.
   return (!scope || record.scope == *scope || record.scope == bounded_scope_name(*scope)) &&
          (!rank || record.rank == rank) && (!pid || record.pid == pid) &&
-         (!since_us || (record.time_us && *record.time_us >= *since_us));
+         (!host || record.host == *host) && is_late_enough(record);
 }
 
 LogTable::LogTable(std::span<const Record> records, const TableUse& use)

@@ -1,12 +1,15 @@
 // `timer_client show`: one expiry, whole.
 // SPDX-License-Identifier: MIT
+#include <algorithm>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "timer_client/cli/commands.hpp"
 #include "timer_client/cli/expiry.hpp"
 #include "timer_client/cli/expiry_page.hpp"
 #include "timer_client/cli/log_file.hpp"
+#include "timer_client/cli/log_merge.hpp"
 #include "timer_client/cli/options.hpp"
 #include "timer_client/cli/output.hpp"
 
@@ -15,47 +18,72 @@ namespace {
 
 struct ShowOptions {
   std::string id;
+  std::optional<std::string> host;
   Place place;
   std::vector<std::string> files;
   bool json = false;
 };
 
+void complain_of_all(const std::vector<std::string>& messages) {
+  for (const std::string& message : messages) {
+    complain(message);
+  }
+}
+
 int run_show(const ShowOptions& options) {
-  auto logs = open_logs(options.place.dir, options.files);
-  if (!logs) {
-    complain(logs.error().message);
+  OpenedLogs opened = open_logs(options.place.dir, options.files);
+  std::vector<LogFile>& logs = opened.logs;
+  complain_of_all(opened.notes);
+  complain_of_all(opened.problems);
+  if (logs.empty()) {
     return kExitFailed;
   }
+  // Read twice where that can be done: only then it is known what to keep, and the logs of many
+  // hosts are more than memory has room for.
+  const bool is_read_twice = std::all_of(
+      logs.begin(), logs.end(), [](const LogFile& log) { return log.can_be_read_again(); });
+  ExpiryIds ids;
   std::vector<Record> records;
-  const Status read = read_merged(*logs, false, [&records](Record&& record) {
-    if (may_concern_an_expiry(record)) {
+  const Merged merged = read_merged(logs, false, [&](Record&& record) {
+    ids.take(record);
+    if (!is_read_twice) {
       records.push_back(std::move(record));
     }
     return true;
   });
-  if (!read) {
-    complain(read.error().message);
-    return kExitFailed;
-  }
-  if (const std::string skipped = skipped_text(*logs); !skipped.empty()) {
+  complain_of_all(merged.problems);
+  if (const std::string skipped = skipped_text(logs); !skipped.empty()) {
     complain(skipped);
   }
-  const auto id = find_expiry(records, options.id, names_of(*logs));
-  if (!id) {
-    complain(id.error().message);
+  const auto key = ids.find(options.id, options.host, names_of(logs));
+  if (!key) {
+    complain(key.error().message);
     return kExitFailed;
   }
+  if (is_read_twice) {
+    for (LogFile& log : logs) {
+      log.read_again();
+    }
+    // What cannot be read now could not be read before.
+    read_merged(logs, false, [&](Record&& record) {
+      if (concerns(record, *key)) {
+        records.push_back(std::move(record));
+      }
+      return true;
+    });
+  }
+  const int code = opened.problems.empty() && merged.problems.empty() ? kExitDone : kExitFailed;
   Output out;
   if (!options.json) {
-    out.write(expiry_page(gather_expiry(records, *id), wants_colour(out.fd())));
-    return out.finish();
+    out.write(expiry_page(gather_expiry(records, *key), wants_colour(out.fd())));
+    return std::max(code, out.finish());
   }
   for (const Record& record : records) {
-    if (record.id == *id) {
+    if (is_of(record, *key)) {
       out.write(record.raw + "\n");
     }
   }
-  return out.finish();
+  return std::max(code, out.finish());
 }
 
 }  // namespace
@@ -66,10 +94,16 @@ Command add_show(CLI::App& root) {
       "show", "One expiry, whole: what, who, where everybody was, what was done");
   app->add_option("ID", options->id, "The id that `log` shows, a beginning of it, or last")
       ->required();
-  app->add_option("FILE", options->files, "Logs to read, those of other hosts too [the server's]");
+  app->add_option("FILE", options->files,
+                  "Logs to read, those of other hosts too: files, folders, or\n"
+                  "patterns such as 'logs/*.jsonl' [the server's]");
+  app->add_option("--host", options->host, "The host of ID, where two have the same")
+      ->type_name("HOST");
   app->add_flag("--json", options->json, "Its records themselves, a JSON object a line");
   add_place_options(*app, options->place);
-  app->footer("Exit codes: 0 done, 1 failed (also for an unknown ID), 2 usage.");
+  app->footer(
+      "Exit codes: 0 done, 1 failed (also for an unknown ID, and when one of the logs\n"
+      "could not be read), 2 usage.");
   return {app, [options] { return run_show(*options); }};
 }
 

@@ -82,7 +82,8 @@ void add_places(const Incident& incident, const std::string& host, double later_
 std::vector<Place> all_places(const Hang& hang) {
   std::vector<Place> places;
   if (hang.incident) {
-    add_places(*hang.incident, {}, 0, places);
+    const std::string& host = hang.incident->host;
+    add_places(*hang.incident, host == hang.host ? "" : host, 0, places);
   }
   for (const Incident& other : hang.elsewhere) {
     const bool timed = hang.incident && hang.incident->time_us && other.time_us;
@@ -93,11 +94,12 @@ std::vector<Place> all_places(const Hang& hang) {
   return places;
 }
 
-bool entered_together(const Number& longer, const Number& shorter) {
+// `moments_s`: by how much those who entered together may seem to have done so one after the other.
+bool entered_together(const Number& longer, const Number& shorter, double moments_s) {
   if (!longer || !shorter) {
     return longer == shorter;
   }
-  return *longer - *shorter <= std::max(kSameEntryS, kSameEntryShare * *longer);
+  return *longer - *shorter <= std::max(moments_s, kSameEntryShare * *longer);
 }
 
 bool has_ranks(const ScopeGroup& group) {
@@ -112,10 +114,11 @@ std::vector<ScopeGroup> scope_groups(const Hang& hang) {
   std::sort(all.begin(), all.end(), [](const Place& a, const Place& b) {
     return std::pair(a.scope, b.elapsed_s) < std::pair(b.scope, a.elapsed_s);
   });
+  const double moments_s = std::max(kSameEntryS, static_cast<double>(hang.clocks_us) / 1e6);
   std::vector<ScopeGroup> groups;
   for (Place& one : all) {
     if (groups.empty() || groups.back().scope != one.scope ||
-        !entered_together(groups.back().shortest_s, one.elapsed_s)) {
+        !entered_together(groups.back().shortest_s, one.elapsed_s, moments_s)) {
       groups.push_back({one.scope, one.elapsed_s, one.elapsed_s, {}});
     }
     groups.back().shortest_s = one.elapsed_s;
@@ -137,6 +140,30 @@ bool has_odd_one_out(const std::vector<ScopeGroup>& groups) {
                              return a.workers.size() < b.workers.size();
                            })->workers.size();
   return 2 * groups[0].workers.size() <= most;
+}
+
+bool is_among(const std::vector<WorkerAt>& workers, const WorkerAt& wanted) {
+  return std::any_of(workers.begin(), workers.end(), [&](const WorkerAt& at) {
+    return at.host == wanted.host && (at.pid ? at.pid == wanted.pid : at.rank == wanted.rank);
+  });
+}
+
+const Fellow* next_elsewhere(const Hang& hang) {
+  const auto next = std::find_if(hang.expired.begin(), hang.expired.end(), [&](const Fellow& one) {
+    return one.worker.host != hang.expired[0].worker.host;
+  });
+  return next == hang.expired.end() ? nullptr : &*next;
+}
+
+bool is_too_close(const Hang& hang) {
+  const Fellow* next = next_elsewhere(hang);
+  return next != nullptr && next->deadline_us && hang.expired[0].deadline_us &&
+         *next->deadline_us - *hang.expired[0].deadline_us < hang.clocks_us;
+}
+
+std::string fellow_text(const Fellow& fellow) {
+  return worker_text(fellow.worker.rank, fellow.worker.pid, fellow.worker.comm) +
+         (fellow.worker.host.empty() ? "" : " on " + fellow.worker.host);
 }
 
 std::string worker_text(const Integer& rank, const Integer& pid, const std::string& comm) {

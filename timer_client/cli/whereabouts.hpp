@@ -27,6 +27,16 @@ std::vector<ScopeGroup> scope_groups(const Hang& hang);
 // Whether the first group is the one to look at: few, while most are in one other place.
 bool has_odd_one_out(const std::vector<ScopeGroup>& groups);
 
+bool is_among(const std::vector<WorkerAt>& workers, const WorkerAt& wanted);
+
+// The first to expire on another host than the first of all: their times are of two clocks.
+// Null: there is none.
+const Fellow* next_elsewhere(const Hang& hang);
+// Whether the two are too close for their clocks to tell who was first.
+bool is_too_close(const Hang& hang);
+
+// "rank 2 (pid 4711, trainer) on node08"
+std::string fellow_text(const Fellow& fellow);
 // "rank 2 (pid 4711, trainer)", "pid 4711 (trainer)".
 std::string worker_text(const Integer& rank, const Integer& pid, const std::string& comm);
 // "ranks 0, 1, 3-7", with "pid 4711 (trainer)" for those without a rank.

@@ -23,12 +23,6 @@ bool is_this(const Expiry& expiry, const WorkerAt& at) {
                                                : at.rank && at.rank == expiry.worker.rank);
 }
 
-bool is_among(const std::vector<WorkerAt>& workers, const WorkerAt& wanted) {
-  return std::any_of(workers.begin(), workers.end(), [&](const WorkerAt& at) {
-    return at.host == wanted.host && (at.pid ? at.pid == wanted.pid : at.rank == wanted.rank);
-  });
-}
-
 // "in `exchange` for 29.6 s"
 std::string place_text(const ScopeGroup& group) {
   if (group.scope.empty()) {
@@ -106,11 +100,6 @@ void add_not_listed(Page& page, const Hang& hang, const std::vector<ScopeGroup>&
   }
 }
 
-std::string fellow_text(const Fellow& fellow) {
-  return worker_text(fellow.worker.rank, fellow.worker.pid, fellow.worker.comm) +
-         (fellow.worker.host.empty() ? "" : " on " + fellow.worker.host);
-}
-
 // Whether the first to expire is the odd one out too: then both say the same, and the cause is
 // found.
 std::string first_and_odd(const Fellow& first, const std::vector<ScopeGroup>& groups) {
@@ -164,17 +153,41 @@ void add_order(Page& page, const Expiry& expiry, const std::vector<ScopeGroup>& 
 
 }  // namespace
 
-void add_whereabouts(Page& page, const Expiry& expiry) {
-  const Hang& hang = expiry.hang;
-  page.heading("Where everybody was");
-  std::vector<ScopeGroup> groups;
-  if (hang.incident) {
-    groups = scope_groups(hang);
+void add_places(Page& page, const Expiry& expiry, const std::vector<ScopeGroup>& groups) {
+  if (expiry.hang.incident) {
     add_groups(page, expiry, groups);
-    add_not_listed(page, hang, groups);
+    add_not_listed(page, expiry.hang, groups);
   } else {
     page.item(2, "The incident record is not in these logs.");
   }
+}
+
+void add_doubts(Page& page, const Hang& hang) {
+  std::vector<std::string> clocks;
+  for (const ClockApart& clock : hang.clocks) {
+    clocks.push_back(fmt::format("{} {} {}", clock.host,
+                                 seconds_text(std::abs(static_cast<double>(clock.ahead_us)) / 1e6),
+                                 clock.ahead_us > 0 ? "ahead" : "behind"));
+  }
+  if (!clocks.empty()) {
+    page.item(2, fmt::format("Clocks seem to differ, by when workers entered {}: {}. Times here "
+                             "are those of the other hosts' clocks.",
+                             quoted(hang.clocks[0].scope), listed(clocks, kHostsShown)));
+  }
+  if (is_too_close(hang)) {
+    page.item(2, fmt::format("{} expired within {} of it, which is less than clocks may differ: "
+                             "either may be the first.",
+                             fellow_text(*next_elsewhere(hang)),
+                             seconds_text(static_cast<double>(hang.clocks_us) / 1e6)));
+  }
+}
+
+void add_whereabouts(Page& page, const Expiry& expiry) {
+  const Hang& hang = expiry.hang;
+  page.heading("Where everybody was");
+  const std::vector<ScopeGroup> groups =
+      hang.incident ? scope_groups(hang) : std::vector<ScopeGroup>{};
+  add_places(page, expiry, groups);
   if (!hang.elsewhere.empty() && hang.incident) {
     std::vector<std::string> hosts;
     for (const Incident& other : hang.elsewhere) {
@@ -184,6 +197,7 @@ void add_whereabouts(Page& page, const Expiry& expiry) {
     page.item(2, "Taken together with " + listed(hosts, kHostsShown) + ".");
   }
   add_order(page, expiry, groups);
+  add_doubts(page, hang);
 }
 
 }  // namespace filetimer::cli
