@@ -323,8 +323,7 @@ Server::Server(const TempDir& temp, const Setup& setup) {
                                           .out = out_,
                                           .err = err_,
                                           .in = setup.in,
-                                          .err_fd = setup.err_fd,
-                                          .in_child = setup.in_child});
+                                          .err_fd = setup.err_fd});
   wait_until_ready();
 }
 
