@@ -228,7 +228,8 @@ Command add_log(CLI::App& root) {
            }
            options->filter.since_us = *since;
          },
-         "Only what happened since then: 2026-11-21T03:15:53Z, or 10m for ten minutes ago")
+         "Only what happened since then: 2026-11-21T03:15:53Z,\n"
+         "or 10m for ten minutes ago")
       ->type_name("TIME");
   app->add_option("--host", options->filter.host, "Only this host")->type_name("HOST");
   app->add_option_function<std::string>(
@@ -246,6 +247,11 @@ Command add_log(CLI::App& root) {
   app->add_flag("-f,--follow", options->follow, "Wait for more until interrupted");
   add_place_options(*app, options->place);
   app->footer(
+      "Examples:\n"
+      "  timer_client log --since 1h --rank 3\n"
+      "  timer_client log --event expired,killed --json | jq .scope\n"
+      "  timer_client log --follow\n"
+      "  timer_client log /shared/logs '/scratch/*/expired.jsonl'\n\n"
       "Of several hosts it tells below the table who hung first over all of them.\n\n"
       "Exit codes: 0 done (also when nothing matches), 1 failed (also when one of\n"
       "the logs could not be read), 2 usage.");

@@ -69,6 +69,10 @@ int main(int argc, char** argv) {
   root.name("timer_client");
   root.set_version_flag("--version", "timer_client " FILETIMER_VERSION);
   root.footer(
+      "Examples:\n"
+      "  timer_client run --after 2h -- python train.py\n"
+      "  timer_client list\n"
+      "  timer_client show last\n\n"
       "Environment: FILETIMER_DIR names the run folder, FILETIMER_RPC_TIMEOUT is the default of\n"
       "--rpc-timeout, FILETIMER_LOG_LEVEL of --log-level.\n"
       "Exit codes: 0 done, 1 failed, 2 usage, 4 no server, 5 timed out, 6 refused; `run` has its\n"

@@ -102,6 +102,9 @@ Command add_show(CLI::App& root) {
   app->add_flag("--json", options->json, "Its records themselves, a JSON object a line");
   add_place_options(*app, options->place);
   app->footer(
+      "Examples:\n"
+      "  timer_client show last\n"
+      "  timer_client show cst2jd-1 /shared/logs\n\n"
       "Exit codes: 0 done, 1 failed (also for an unknown ID, and when one of the logs\n"
       "could not be read), 2 usage.");
   return {app, [options] { return run_show(*options); }};
