@@ -1,0 +1,170 @@
+# bash completion of timer_server and timer_client, installed under both names. Options, what they
+# take and the subcommands are asked of --help, so that none is ever missing; names of scopes and ids
+# of expiries of the server's files, for a second at most.
+# SPDX-License-Identifier: MIT
+
+# Sets words to the line up to the cursor, with `--option=value` as two words (bash has split it into
+# three), cur and prev to the last two of them, and joined to 1 if a `=` stands between these.
+_filetimer_words() {
+  local i
+  words=() joined=0
+  for ((i = 0; i <= COMP_CWORD; ++i)); do
+    if ((i > 0)) && [[ ${COMP_WORDS[i]} == '=' && ${COMP_WORDS[i - 1]} == --* ]]; then
+      ((i < COMP_CWORD)) || words+=('')
+    else
+      words+=("${COMP_WORDS[i]}")
+    fi
+  done
+  words[0]=${words[0]/#\~/$HOME}
+  cur=${words[-1]} prev=${words[-2]}
+  if [[ ${COMP_WORDS[COMP_CWORD]} == '=' || ${COMP_WORDS[COMP_CWORD - 1]} == '=' ]]; then
+    joined=1
+  fi
+}
+
+# Sets takes[--option] to what --help calls its value, or to nothing.
+_filetimer_options() {
+  local option value
+  while read -r option value; do
+    takes[$option]=$value
+  done < <("$@" --help 2>/dev/null |
+    sed -nE 's/^ +(-[a-z],)?(--[a-z][a-z-]*)( ([^ ]+))?.*/\2 \4/p')
+}
+
+_filetimer_subcommands() {
+  "$1" --help 2>/dev/null | sed -nE '1,/^Subcommands:/d; s/^  ([a-z]+) .*/\1/p'
+}
+
+_filetimer_among() {  # WORDS
+  mapfile -t COMPREPLY < <(compgen -W "$1" -- "$cur")
+}
+
+_filetimer_files() {  # -d or -f
+  compopt -o filenames 2>/dev/null
+  mapfile -t COMPREPLY < <(compgen "$1" -- "$cur")
+}
+
+# The values of a key of the JSON lines that the client prints for the place that the line speaks of.
+_filetimer_values() {  # KEY SUBCOMMAND [OPTION...]
+  local key=$1 i value
+  local -a place=()
+  shift
+  for ((i = 1; i + 1 < ${#words[@]}; ++i)); do
+    [[ ${words[i]} != --dir ]] || place=(--dir "${words[i + 1]/#\~/$HOME}")
+  done
+  while IFS= read -r value; do
+    [[ $value != "$cur"* ]] || COMPREPLY+=("$(printf '%q' "$value")")
+  done < <(timeout 1 "${words[0]}" "$@" "${place[@]}" --json 2>/dev/null |
+    sed -nE "s/.*\"$key\":\"([^\"\\\\]+)\".*/\1/p" | sort -u)
+}
+
+_filetimer_value() {  # SUBCOMMAND OPTION
+  case ${takes[$2]} in
+    DIR) _filetimer_files -d ;;
+    FILE | PATH) _filetimer_files -f ;;
+    CMD) mapfile -t COMPREPLY < <(compgen -c -- "$cur") ;;
+    LEVEL) _filetimer_among 'error warning info debug' ;;
+    SIG) _filetimer_among "$(compgen -A signal SIG | sed 's/^SIG//')" ;;
+    PID) _filetimer_among "$(cd /proc && printf '%s ' [0-9]*)" ;;
+    EVENT)  # told of one that there is not, it says which there are
+      _filetimer_among "$("${words[0]}" log --event '?' 2>&1 |
+        sed -n 's/.*expected one of //p' | tr -d ,)"
+      ;;
+    *'|'*)  # DUR|off, [=scopes|workers]
+      local choices=${takes[$2]//[\[\]=]/}
+      choices=${choices#DUR}
+      _filetimer_among "${choices//|/ }"
+      ;;
+    NAME)
+      case $1$2 in
+        release--scope) _filetimer_values scope list ;;
+        log--scope) _filetimer_values scope log ;;
+      esac
+      ;;
+  esac
+}
+
+# Behind `--` stands a command with arguments of its own.
+_filetimer_command() {
+  local i
+  for ((i = 1; i < COMP_CWORD; ++i)); do
+    if [[ ${COMP_WORDS[i]} == -- ]]; then
+      if declare -F _command_offset >/dev/null; then
+        _command_offset $((i + 1))
+      elif ((i + 1 == COMP_CWORD)); then
+        mapfile -t COMPREPLY < <(compgen -c -- "${COMP_WORDS[COMP_CWORD]}")
+      else
+        cur=${COMP_WORDS[COMP_CWORD]}
+        _filetimer_files -f
+      fi
+      return 0
+    fi
+  done
+  return 1
+}
+
+# The words of a subcommand that are neither options nor their values, without the last.
+_filetimer_positionals() {  # FIRST
+  local i count=0
+  for ((i = $1; i < ${#words[@]} - 1; ++i)); do
+    if [[ ${words[i]} != -* ]]; then
+      ((++count))
+    elif [[ -n ${takes[${words[i]}]-} && ${takes[${words[i]}]} != '['* ]]; then
+      ((++i))
+    fi
+  done
+  printf '%s' "$count"
+}
+
+# True when an option, or the value of one, is what is asked for.
+_filetimer_options_and_values() {  # SUBCOMMAND
+  local value=${takes[$prev]-}
+  # An optional value stands only behind `=`.
+  if [[ $prev == --* && -n $value ]] && { ((joined)) || [[ $value != '['* ]]; }; then
+    _filetimer_value "$1" "$prev"
+  elif [[ $cur == -* ]]; then
+    _filetimer_among "${!takes[*]}"
+  else
+    return 1
+  fi
+}
+
+_timer_server() {
+  local cur prev joined
+  local -a words
+  local -A takes=()
+  COMPREPLY=()
+  _filetimer_command && return
+  _filetimer_words
+  _filetimer_options "${words[0]}"
+  _filetimer_options_and_values '' || _filetimer_among "${!takes[*]} --"
+}
+
+_timer_client() {
+  local cur prev joined
+  local -a words
+  local -A takes=()
+  COMPREPLY=()
+  _filetimer_words
+  if ((${#words[@]} == 2)); then
+    _filetimer_options "${words[0]}"
+    [[ $cur == -* ]] || takes=()
+    _filetimer_among "${!takes[*]} $(_filetimer_subcommands "${words[0]}")"
+    return
+  fi
+  local subcommand=${words[1]}
+  [[ $subcommand != run ]] || { _filetimer_command && return; }
+  _filetimer_options "${words[0]}" "$subcommand"
+  _filetimer_options_and_values "$subcommand" && return
+  case $subcommand-$(_filetimer_positionals 2) in
+    show-0)
+      _filetimer_among last
+      _filetimer_values id log --event expired
+      ;;
+    show-* | log-*) _filetimer_files -f ;;
+    *) _filetimer_among "${!takes[*]}" ;;
+  esac
+}
+
+complete -F _timer_server timer_server
+complete -F _timer_client timer_client
