@@ -24,8 +24,8 @@
 namespace filetimer {
 namespace {
 
-constexpr std::array<const char*, 2> kPlaces{"filetimer-stacks",
-                                             "../libexec/filetimer/filetimer-stacks"};
+// Seen from the server's own folder: the build's, an installation's.
+constexpr std::array<const char*, 2> kPlaces{"filetimer-stacks", FILETIMER_STACKS_FROM_BIN};
 // A helper that was killed is gone at once, unless the kernel does not let it die.
 constexpr Duration kEndLimit = std::chrono::milliseconds{100};
 // For how long a helper is still known after its end.

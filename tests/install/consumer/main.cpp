@@ -1,0 +1,19 @@
+// A worker that is built against an installed filetimer, by somebody else's build.
+// SPDX-License-Identifier: MIT
+#include <unistd.h>
+
+#include <cstdio>
+#include <filetimer/timer_client.hpp>
+#include <string_view>
+
+int main(int argc, char** argv) {
+  using namespace std::chrono_literals;
+  auto client = filetimer::TimerClient::connect();
+  const bool hangs = argc > 1 && std::string_view(argv[1]) == "hang";
+  auto scope = client.expires(hangs ? 200ms : 60s, "consumed");
+  while (hangs) {
+    ::pause();
+  }
+  scope.release();
+  std::printf("answered: %lld open\n", static_cast<long long>(client.status().open_scopes));
+}
