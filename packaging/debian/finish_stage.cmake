@@ -1,0 +1,26 @@
+# What Debian wants in a package beyond what `cmake --install` leaves: a copyright file and a
+# changelog of its own, compressed man pages, archives without debug information. CPack runs this
+# between installing into its staging folder and making the packages of it.
+foreach(component ${CPACK_COMPONENTS_ALL})
+  string(TOUPPER ${component} name)
+  set(package ${CPACK_DEBIAN_${name}_PACKAGE_NAME})
+  set(usr ${CPACK_TEMPORARY_DIRECTORY}/${component}/usr)
+
+  set(doc ${usr}/share/doc/${package})
+  file(READ ${CPACK_FILETIMER_LICENSE} license)
+  string(REGEX REPLACE "\n$" "" license "${license}")
+  string(REGEX REPLACE "\n\n" "\n.\n" license "${license}")
+  string(REPLACE "\n" "\n " license "${license}")
+  configure_file(${CPACK_FILETIMER_FILES}/copyright.in ${doc}/copyright @ONLY)
+  string(TIMESTAMP date "%a, %d %b %Y %H:%M:%S +0000" UTC)  # $SOURCE_DATE_EPOCH, if it is set
+  configure_file(${CPACK_FILETIMER_FILES}/changelog.in ${doc}/changelog @ONLY)
+
+  file(GLOB_RECURSE pages ${usr}/share/man/*.[1-9])
+  execute_process(COMMAND gzip -9 -n -f ${doc}/changelog ${pages}
+    COMMAND_ERROR_IS_FATAL ANY)
+  file(GLOB_RECURSE archives ${usr}/lib/*.a)
+  if(archives)
+    execute_process(COMMAND ${CPACK_FILETIMER_STRIP} --strip-debug ${archives}
+      COMMAND_ERROR_IS_FATAL ANY)
+  endif()
+endforeach()
