@@ -1,10 +1,10 @@
 # bash completion of timer_server and timer_client, installed under both names. Options, what they
-# take and the subcommands are asked of --help, so that none is ever missing; names of scopes and ids
-# of expiries of the server's files, for a second at most.
+# take and the subcommands are asked of --help, so that none is ever missing; names of scopes and
+# ids of expiries of the server's files, for a second at most.
 # SPDX-License-Identifier: MIT
 
-# Sets words to the line up to the cursor, with `--option=value` as two words (bash has split it into
-# three), cur and prev to the last two of them, and joined to 1 if a `=` stands between these.
+# Sets words to the line up to the cursor, with `--option=value` as two words (bash has split it
+# into three), cur and prev to the last two of them, and joined to 1 if a `=` stands between these.
 _filetimer_words() {
   local i
   words=() joined=0
@@ -44,7 +44,7 @@ _filetimer_files() {  # -d or -f
   mapfile -t COMPREPLY < <(compgen "$1" -- "$cur")
 }
 
-# The values of a key of the JSON lines that the client prints for the place that the line speaks of.
+# The values of a key of the JSON lines that the client prints for the place the line speaks of.
 _filetimer_values() {  # KEY SUBCOMMAND [OPTION...]
   local key=$1 i value
   local -a place=()

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""What the tests of an installation share: where the build is, a folder that goes with the test, and
-commands that end.
+"""What the tests of an installation share: where the build is, a folder that goes with the test,
+and commands that end.
 """
 import json
 import os

@@ -2,8 +2,8 @@
 """The Debian packages: what is in them, and that they install, work and go without a trace.
 
 CPack makes them of this build; $FILETIMER_PACKAGES names a folder with others to judge, such as
-build/package, which `cmake --build --preset package` fills: for these lintian is asked too, where it
-is installed. With $FILETIMER_TEST_DEBOOTSTRAP=1 they are also installed by apt in a Debian of their
+build/package, which `cmake --build --preset package` fills: for these lintian is asked too, where
+it is installed. With $FILETIMER_TEST_DEBOOTSTRAP=1 they are also installed by apt in a Debian of their
 own, which takes a network, root and some minutes.
 """
 import glob
