@@ -14,6 +14,7 @@
 #include "timer_server/messages.hpp"
 #include "timer_server/realtime.hpp"
 #include "timer_server/server.hpp"
+#include "timer_server/service_manager.hpp"
 #include "timer_server/settings.hpp"
 #include "timer_server/start_up.hpp"
 
@@ -40,12 +41,12 @@ int fail(int status, const Settings& settings, const std::string& message) {
   return settings.command.empty() ? status : exit_status::kServerFailed;
 }
 
-int serve(Settings settings, Inheritance inheritance, Detached* detached) {
+int serve(Settings settings, Inheritance inheritance, UniqueFd passed, Detached* detached) {
   auto household = Household::take(settings);
   if (!household) {
     return fail(household.error().status, settings, household.error().message);
   }
-  auto premises = household->furnish(settings);
+  auto premises = household->furnish(settings, std::move(passed));
   if (!premises) {
     household->leave();
     return fail(premises.error().status, settings, premises.error().message);
@@ -104,6 +105,10 @@ int main(int argc, char** argv) {
   }
   const Settings& settings = std::get<Settings>(read);
   const Inheritance inheritance = Inheritance::of_this_process();
+  auto passed = take_passed_descriptor();
+  if (!passed) {
+    return fail(exit_status::kUsage, settings, passed.error().message);
+  }
   block_signals();
   try {
     if (settings.detach) {
@@ -115,9 +120,9 @@ int main(int argc, char** argv) {
       if (parent_exit_status) {
         return *parent_exit_status;
       }
-      return serve(settings, inheritance, &*detached);
+      return serve(settings, inheritance, std::move(*passed), &*detached);
     }
-    return serve(settings, inheritance, nullptr);
+    return serve(settings, inheritance, std::move(*passed), nullptr);
   } catch (const std::exception& error) {
     return fail(exit_status::kFailed, settings, error.what());
   }

@@ -2,7 +2,6 @@
 #include "timer_server/server.hpp"
 
 #include <fmt/format.h>
-#include <systemd/sd-daemon.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -114,6 +113,9 @@ Server::Server(Settings settings, Premises premises, Inheritance inheritance)
   is_adopting_ = false;
   past_ = {};
   record_start();
+  if (pipe_.outlives_us()) {
+    look_after_pipe();  // it may have been removed while no server was there
+  }
 }
 
 Server::~Server() = default;
@@ -182,10 +184,11 @@ void Server::turn() {
 
 // What is in the pipe now, but no more than it can hold: writers that never pause must not keep a
 // deadline waiting.
-std::size_t Server::read_requests() {
+std::size_t Server::read_requests(std::size_t most) {
   std::size_t read = 0;
-  while (read < pipe_.capacity()) {
-    const std::span<char> room = reader_.room();
+  while (read < most) {
+    std::span<char> room = reader_.room();
+    room = room.first(std::min(room.size(), most - read));
     const std::size_t count = pipe_.read(room);
     if (count == 0) {
       break;
@@ -268,6 +271,7 @@ void Server::sweep(Instant now) {
   look_after_replies();
   scan_wanted_ = true;  // in the next turn, which is at once
   tell_log_news(now);
+  service_manager_.tell_state(table_.worker_count(), killed_);
 }
 
 // From the moment at which only hooks are left nothing is judged any more: what is open then is the
@@ -395,6 +399,7 @@ void Server::on_signal(int signal, bool from_terminal) {
 
 void Server::begin_stop(const char* why) {
   if (stopping_ == nullptr) {
+    service_manager_.tell_stopping();
     stopping_ = why;
     is_told_to_end_ = true;
     stop_by_ = Instant::now() + kStopLimit;
@@ -404,10 +409,11 @@ void Server::begin_stop(const char* why) {
 }
 
 int Server::run() {
-  ::sd_notify(0, "READY=1\nSTATUS=watching");
+  service_manager_.keep_informed(loop_.get());
+  service_manager_.tell_ready();
+  service_manager_.tell_state(table_.worker_count(), killed_);
   turn();
   check_event(::sd_event_loop(loop_.get()), "the event loop failed");
-  ::sd_notify(0, "STOPPING=1");
   ladder_.give_up();
   withdraw();
   if (command_) {
@@ -420,6 +426,7 @@ int Server::run() {
 
 void Server::withdraw() {
   is_withdrawn_ = true;
+  service_manager_.tell_stopping();
   for (BoardFile& board : boards_) {
     board.stop();
   }
@@ -431,14 +438,21 @@ void Server::withdraw() {
   if (!log_->drain(kLastSyncLimit)) {
     messages::error("the log '{}' could not be written to the end", log_->path());
   }
-  take_last_words();
+  if (!pipe_.outlives_us()) {
+    take_last_words();
+  }
   tell_stopped();
 }
 
 // What is still in the pipe goes with it: above all a release, for want of which the next server
-// would kill a healthy worker.
+// would kill a healthy worker. A pipe that stays has writers, so what comes from now on is the next
+// server's.
 void Server::take_last_words() {
-  while (read_requests() > 0) {
+  if (pipe_.outlives_us()) {
+    read_requests(pipe_.waiting());
+  } else {
+    while (read_requests() > 0) {
+    }
   }
   bury_the_dead();
   save_pages();

@@ -35,6 +35,7 @@
 #include "timer_server/requests/reply_folder.hpp"
 #include "timer_server/requests/request_pipe.hpp"
 #include "timer_server/requests/request_reader.hpp"
+#include "timer_server/service_manager.hpp"
 #include "timer_server/settings.hpp"
 #include "timer_server/side_threads.hpp"
 #include "timer_server/timer_table.hpp"
@@ -80,7 +81,8 @@ class Server final : private RequestSink {
  private:
   // The loop.
   void turn();
-  std::size_t read_requests();  // bytes
+  std::size_t read_requests() { return read_requests(pipe_.capacity()); }
+  std::size_t read_requests(std::size_t most);  // bytes
   void take_last_words();
   void bury_the_dead();
   void judge(Instant woke);
@@ -294,6 +296,7 @@ class Server final : private RequestSink {
   std::uint64_t killed_ = 0;
   const Instant started_ = Instant::now();
   KillPath kill_path_;
+  ServiceManager service_manager_;
 
   const char* stopping_ = nullptr;  // why; null: not
   Instant stop_by_ = Instant::never();

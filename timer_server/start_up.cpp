@@ -18,6 +18,11 @@ tl::unexpected<StartFailure> failed(const Error& error) {
   return tl::unexpected<StartFailure>({exit_status::kFailed, error.message});
 }
 
+// Started again in the same way it would fail in the same way.
+tl::unexpected<StartFailure> misused(const Error& error) {
+  return tl::unexpected<StartFailure>({exit_status::kUsage, error.message});
+}
+
 tl::unexpected<StartFailure> taken(const Error& error) {
   return tl::unexpected<StartFailure>({exit_status::kAnotherServer, error.message});
 }
@@ -38,6 +43,10 @@ Result<std::string> make_fresh_folder(const std::string& parent) {
 Status point_to_pipe(const std::string& link, const std::string& pipe) {
   struct stat st {};
   if (::lstat(link.c_str(), &st) == 0) {
+    std::error_code ec;
+    if (std::filesystem::read_symlink(link, ec) == pipe) {
+      return {};
+    }
     if (!S_ISLNK(st.st_mode) && !S_ISFIFO(st.st_mode)) {
       return failure(fmt::format("'{}' is in the way: expected a pipe, or nothing", link));
     }
@@ -117,7 +126,7 @@ Result<Premises::Restored> Household::make_meeting_place() const {
   return Premises::Restored{std::move(*board), std::move(*pages), std::move(*replies)};
 }
 
-tl::expected<Premises, StartFailure> Household::furnish(const Settings& settings) {
+tl::expected<Premises, StartFailure> Household::furnish(const Settings& settings, UniqueFd passed) {
   auto place = make_meeting_place();
   if (!place) {
     return failed(place.error());
@@ -126,8 +135,12 @@ tl::expected<Premises, StartFailure> Household::furnish(const Settings& settings
   if (pipe_ == own && is_symlink(own)) {
     ::unlink(own.c_str());  // left by a server whose pipe was elsewhere
   }
-  auto pipe = RequestPipe::open(pipe_);
+  has_passed_pipe_ = static_cast<bool>(passed);
+  auto pipe = passed ? RequestPipe::take(pipe_, std::move(passed)) : RequestPipe::open(pipe_);
   if (!pipe) {
+    if (has_passed_pipe_) {
+      return misused(pipe.error());
+    }
     return pipe.error().errno_value == EBUSY ? taken(pipe.error()) : failed(pipe.error());
   }
   if (pipe_ != own) {
@@ -176,7 +189,7 @@ Result<std::optional<Premises::Restored>> Household::restore() {
 
 void Household::leave() {
   const std::string own = fmt::format("{}/{}", dir_, kPipeName);
-  if (pipe_ != own && is_symlink(own)) {
+  if (pipe_ != own && is_symlink(own) && !has_passed_pipe_) {
     ::unlink(own.c_str());
   }
   if (is_fresh_) {

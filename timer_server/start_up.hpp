@@ -14,7 +14,7 @@ namespace filetimer {
 
 // A start that did not work: what main() says and returns.
 struct StartFailure {
-  int status = 0;  // kFailed or kAnotherServer
+  int status = 0;  // kFailed, kAnotherServer, or kUsage
   std::string message;
 };
 
@@ -25,9 +25,9 @@ class Household {
   // inside the default folder, which remove() deletes.
   static tl::expected<Household, StartFailure> take(const Settings& settings);
 
-  // Opens pipe and log. Starts the log's thread: no fork afterwards. What it gives refers to this
-  // object, which must not move from then on.
-  tl::expected<Premises, StartFailure> furnish(const Settings& settings);
+  // Opens log and pipe, or takes the `passed` one. Starts the log's thread: no fork afterwards.
+  // What it gives refers to this object, which must not move from then on.
+  tl::expected<Premises, StartFailure> furnish(const Settings& settings, UniqueFd passed);
 
   // At the end: takes away what clients would take for a server, and a fresh folder whole.
   void leave();
@@ -42,6 +42,7 @@ class Household {
   std::string log_;
   BoardFile::Terms terms_;
   bool is_fresh_ = false;
+  bool has_passed_pipe_ = false;  // and leaves the way to it in place
   ServerLock lock_;
 };
 

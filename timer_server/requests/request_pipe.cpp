@@ -4,6 +4,7 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -76,8 +77,8 @@ bool same_file(const struct stat& a, const struct stat& b) {
 
 }  // namespace
 
-RequestPipe::RequestPipe(std::string path, UniqueFd fd)
-    : path_(std::move(path)), fd_(std::move(fd)) {
+RequestPipe::RequestPipe(std::string path, UniqueFd fd, bool outlives_us)
+    : path_(std::move(path)), fd_(std::move(fd)), outlives_us_(outlives_us) {
   // Best effort: a user over /proc/sys/fs/pipe-user-pages-soft keeps the smaller pipe.
   ::fcntl(fd_.get(), F_SETPIPE_SZ, kPipeBytes);
   const int size = ::fcntl(fd_.get(), F_GETPIPE_SZ);
@@ -115,7 +116,41 @@ Result<RequestPipe> RequestPipe::open(const std::string& path) {
   if (::fstat(fd.get(), &opened) != 0 || !same_file(st, opened)) {
     return failure(fmt::format("'{}' was replaced while it was being opened", path));
   }
-  return RequestPipe(path, std::move(fd));
+  return RequestPipe(path, std::move(fd), false);
+}
+
+Result<RequestPipe> RequestPipe::take(const std::string& path, UniqueFd passed) {
+  if (Status safe = check_parents(path); !safe) {
+    return tl::unexpected<Error>(std::move(safe.error()));
+  }
+  const std::string through = fmt::format("/proc/self/fd/{}", passed.get());
+  std::error_code ec;
+  const std::string what = std::filesystem::read_symlink(through, ec).string();
+  struct stat st {};
+  if (::fstat(passed.get(), &st) != 0 || !S_ISFIFO(st.st_mode)) {
+    return failure(
+        fmt::format("what was passed ('{}') is no named pipe: expected '{}'", what, path));
+  }
+  struct stat at_path {};
+  const bool is_at_path = ::lstat(path.c_str(), &at_path) == 0 && same_file(st, at_path);
+  if (!is_at_path && st.st_nlink > 0) {
+    return failure(fmt::format("the pipe that was passed is '{}': expected '{}'", what, path));
+  }
+  if (Status good = check_pipe(path, st); !good) {
+    return tl::unexpected<Error>(std::move(good.error()));
+  }
+  // Opened once more: flags belong to an opening, and that one's are whoever passed it to set.
+  UniqueFd fd(::open(through.c_str(), O_RDWR | O_NONBLOCK | O_CLOEXEC));
+  if (!fd) {
+    return system_error(fmt::format("cannot open the pipe '{}'", path));
+  }
+  return RequestPipe(path, std::move(fd), true);
+}
+
+std::size_t RequestPipe::waiting() const {
+  int bytes = 0;
+  return ::ioctl(fd_.get(), FIONREAD, &bytes) == 0 && bytes > 0 ? static_cast<std::size_t>(bytes)
+                                                                : 0;
 }
 
 std::size_t RequestPipe::read(std::span<char> room) {
@@ -139,7 +174,7 @@ RequestPipe::Condition RequestPipe::look() const {
 void RequestPipe::remove_from_path() const {
   struct stat at_path {};
   struct stat ours {};
-  if (::lstat(path_.c_str(), &at_path) == 0 && ::fstat(fd_.get(), &ours) == 0 &&
+  if (!outlives_us_ && ::lstat(path_.c_str(), &at_path) == 0 && ::fstat(fd_.get(), &ours) == 0 &&
       same_file(at_path, ours)) {
     ::unlink(path_.c_str());
   }

@@ -20,6 +20,11 @@ class RequestPipe {
   // another user's, one that others may write to; with EBUSY one that a process reads already.
   static Result<RequestPipe> open(const std::string& path);
 
+  // Takes the pipe at `path` from whoever holds it open between servers and has passed it on: it
+  // stays where it is, with what is in it. Refused: what open() refuses, and what is not at `path`,
+  // unless it was removed; look() tells that then.
+  static Result<RequestPipe> take(const std::string& path, UniqueFd passed);
+
   RequestPipe(RequestPipe&&) noexcept = default;
   RequestPipe& operator=(RequestPipe&&) noexcept = default;
 
@@ -27,6 +32,11 @@ class RequestPipe {
   [[nodiscard]] const std::string& path() const { return path_; }
   // What the pipe can hold: the most that one turn of the loop reads.
   [[nodiscard]] std::size_t capacity() const { return capacity_; }
+
+  // What is in it now. Writes up to PIPE_BUF are never split, so it ends where a line does.
+  [[nodiscard]] std::size_t waiting() const;
+  // Somebody holds it open for the next server.
+  [[nodiscard]] bool outlives_us() const { return outlives_us_; }
 
   // Bytes read into `room`, 0 when nothing is there.
   std::size_t read(std::span<char> room);
@@ -38,15 +48,16 @@ class RequestPipe {
   };
   [[nodiscard]] Condition look() const;
 
-  // Removes the pipe from its path if it still is this one.
+  // Removes the pipe from its path if it still is this one and ends with us.
   void remove_from_path() const;
 
  private:
-  RequestPipe(std::string path, UniqueFd fd);
+  RequestPipe(std::string path, UniqueFd fd, bool outlives_us);
 
   std::string path_;
   UniqueFd fd_;
   std::size_t capacity_ = 0;
+  bool outlives_us_ = false;
 };
 
 // What lies at `path` and is no pipe moves out of the way, to PATH.not-a-pipe; nothing is deleted.

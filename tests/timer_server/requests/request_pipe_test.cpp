@@ -84,3 +84,44 @@ TEST_CASE("What is no pipe is moved out of the way, not deleted") {
   CHECK(std::filesystem::exists(folder.file("p.not-a-pipe")));
   CHECK(set_aside(folder.file("nothing there")));
 }
+
+TEST_CASE("A passed pipe is read at its place, has flags of its own, and is never removed") {
+  const TempFolder folder;
+  REQUIRE(::mkfifo(folder.file("p").c_str(), 0600) == 0);
+  const int manager = ::open(folder.file("p").c_str(), O_RDWR);  // as systemd passes it: it waits
+  REQUIRE(::write(manager, "before\n", 7) == 7);
+  {
+    auto pipe = RequestPipe::take(folder.file("p"), UniqueFd(::dup(manager)));
+    REQUIRE(pipe);
+    CHECK(pipe->outlives_us());
+    CHECK(pipe->look() == RequestPipe::Condition::kInPlace);
+    CHECK(pipe->waiting() == 7);
+    std::array<char, 16> room{};
+    CHECK(pipe->read(room) == 7);
+    CHECK(pipe->waiting() == 0);
+    CHECK(pipe->read(room) == 0);
+    CHECK((::fcntl(pipe->fd(), F_GETFD) & FD_CLOEXEC) != 0);
+    CHECK((::fcntl(manager, F_GETFL) & O_NONBLOCK) == 0);
+    pipe->remove_from_path();
+    CHECK(std::filesystem::exists(folder.file("p")));
+    REQUIRE(::write(manager, "after\n", 6) == 6);
+  }
+  auto next = RequestPipe::take(folder.file("p"), UniqueFd(::dup(manager)));
+  REQUIRE(next);
+  CHECK(next->waiting() == 6);
+  ::close(manager);
+}
+
+TEST_CASE("A passed pipe of another place is refused, one that was removed is known to be gone") {
+  const TempFolder folder;
+  REQUIRE(::mkfifo(folder.file("p").c_str(), 0600) == 0);
+  const UniqueFd manager(::open(folder.file("p").c_str(), O_RDWR | O_CLOEXEC));
+  const auto other = RequestPipe::take(folder.file("q"), UniqueFd(::dup(manager.get())));
+  REQUIRE(!other);
+  CHECK(other.error().message == "the pipe that was passed is '" + folder.file("p") +
+                                     "': expected '" + folder.file("q") + "'");
+  ::unlink(folder.file("p").c_str());
+  const auto removed = RequestPipe::take(folder.file("p"), UniqueFd(::dup(manager.get())));
+  REQUIRE(removed);
+  CHECK(removed->look() == RequestPipe::Condition::kGone);
+}

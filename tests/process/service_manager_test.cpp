@@ -1,0 +1,389 @@
+// A server below a service manager: the pipe that it is passed, which outlives it, and what it
+// tells. The test is the manager, as systemd is one: it holds the pipe open and has a socket.
+// SPDX-License-Identifier: MIT
+#include <doctest/doctest.h>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <filesystem>
+
+#include "tests/process/harness.hpp"
+#include "tests/process/requests.hpp"
+#include "tests/process/worker.hpp"
+
+using namespace filetimer::testing;
+using filetimer::UniqueFd;
+using namespace std::chrono_literals;
+
+namespace {
+
+bool contains(std::string_view text, std::string_view part) {
+  return text.find(part) != text.npos;
+}
+
+// Where a manager is told what its services have to say.
+class NotifySocket {
+ public:
+  explicit NotifySocket(const std::string& path) : path_(path) {
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    REQUIRE(path.size() < sizeof address.sun_path);
+    std::memcpy(address.sun_path, path.data(), path.size());
+    socket_.reset(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    REQUIRE(::bind(socket_.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) ==
+            0);
+  }
+
+  [[nodiscard]] const std::string& path() const { return path_; }
+
+  // The next message with `text` in it; the test fails when none comes. Those before it are kept.
+  void wait_for(std::string_view text) {
+    const bool came = wait_until([&] {
+      const std::size_t before = said_.size();
+      take();
+      return std::any_of(said_.begin() + static_cast<std::ptrdiff_t>(before), said_.end(),
+                         [&](const auto& said) { return contains(said, text); });
+    });
+    REQUIRE_MESSAGE(came, "nobody said " << text);
+  }
+
+  // So far, one string each.
+  const std::vector<std::string>& said() {
+    take();
+    return said_;
+  }
+
+ private:
+  void take() {
+    std::array<char, 4096> bytes{};
+    for (ssize_t got = 0; (got = ::recv(socket_.get(), bytes.data(), bytes.size(), 0)) > 0;) {
+      said_.emplace_back(bytes.data(), static_cast<std::size_t>(got));
+    }
+  }
+
+  std::string path_;
+  UniqueFd socket_;
+  std::vector<std::string> said_;
+};
+
+// Starts servers with its pipe, or whatever else, as descriptor 3.
+class Manager {
+ public:
+  explicit Manager(const TempDir& temp, const std::string& pipe = "run/requests")
+      : temp_(temp), path_(temp.path(pipe)), program_(temp.path("start-service")) {
+    std::filesystem::create_directories(temp.path("run"));
+    REQUIRE(::chmod(temp.path("run").c_str(), 0700) == 0);
+    make_pipe();
+    write_program("3<&0");
+  }
+
+  void make_pipe() {
+    REQUIRE(::mkfifo(path_.c_str(), 0600) == 0);
+    pipe_.reset(::open(path_.c_str(), O_RDWR | O_NONBLOCK | O_CLOEXEC));
+    REQUIRE(pipe_);
+  }
+
+  // What standard input is passed on as.
+  void write_program(const std::string& descriptors) const {
+    write_file(program_, fmt::format("#!/bin/sh\nexport LISTEN_PID=$$ WATCHDOG_PID=$$\n"
+                                     "exec '{}' \"$@\" {} </dev/null\n",
+                                     server_path(), descriptors));
+    REQUIRE(::chmod(program_.c_str(), 0700) == 0);
+  }
+
+  [[nodiscard]] int pipe() const { return pipe_.get(); }
+  [[nodiscard]] const std::string& path() const { return path_; }
+  void send(std::string_view bytes) const { send_raw(path_, bytes); }
+  [[nodiscard]] bool is_in_place() const {
+    struct stat held {};
+    struct stat at_path {};
+    return ::fstat(pipe_.get(), &held) == 0 && ::stat(path_.c_str(), &at_path) == 0 &&
+           held.st_ino == at_path.st_ino && held.st_dev == at_path.st_dev;
+  }
+
+  [[nodiscard]] Server::Setup setup(std::vector<std::string> args = {}) const {
+    return {.args = std::move(args),
+            .environment = {{"LISTEN_FDS", "1"}, {"LISTEN_FDNAMES", "requests"}},
+            .in = pipe(),
+            .program = program_};
+  }
+
+  // A server that must not start, with `fd` for a pipe. Its standard error, one line.
+  [[nodiscard]] std::string refused(int fd, ExitStatus wanted, std::vector<std::string> args = {},
+                                    const std::string& names = "requests") const {
+    std::vector<std::string> argv{program_, "--dir", temp_.path("run")};
+    argv.insert(argv.end(), args.begin(), args.end());
+    const std::string err = temp_.path("refused");
+    ::unlink(err.c_str());
+    Child child({.argv = std::move(argv),
+                 .environment = {{"LISTEN_FDS", contains(names, ":") ? "2" : "1"},
+                                 {"LISTEN_FDNAMES", names}},
+                 .err = err,
+                 .in = fd});
+    CHECK(child.status() == wanted);
+    const std::string said = read_file(err);
+    CHECK(std::count(said.begin(), said.end(), '\n') == 1);
+    CHECK(said.starts_with("timer_server: error: "));
+    return said;
+  }
+
+ private:
+  const TempDir& temp_;
+  std::string path_;
+  std::string program_;
+  UniqueFd pipe_;
+};
+
+}  // namespace
+
+TEST_CASE("what is written before the first server starts is judged by it, in order") {
+  const TempDir temp;
+  const Manager manager(temp);
+  Worker hung("block");
+  Worker healthy("block");
+  manager.send(acquire_past(hung.pid(), "s") + acquire_past(healthy.pid(), "s"));
+  manager.send(release(healthy.pid(), "s"));
+  Server server(temp, manager.setup());
+  CHECK(server.fifo() == manager.path());
+  CHECK(hung.status() == killed_by(SIGKILL));
+  server.barrier();
+  CHECK(healthy.is_alive());
+  CHECK(manager.is_in_place());
+  CHECK(count(server.records(), "rejected") == 0);
+}
+
+TEST_CASE("what is written while no server runs is judged by the next, in order") {
+  const TempDir temp;
+  const Manager manager(temp);
+  Worker hung("block");
+  Worker healthy("block");
+  const auto deadline = std::chrono::steady_clock::now() + 1s;
+  {
+    Server first(temp, manager.setup());
+    first.send(acquire(healthy.pid(), "step", 1s));
+    first.barrier();
+    CHECK(first.stop() == exited(0));
+  }
+  CHECK(manager.is_in_place());
+  manager.send(release(healthy.pid(), "step") + acquire_past(hung.pid(), "s"));
+  CHECK(wait_until([&] { return std::chrono::steady_clock::now() > deadline; }));
+  Server next(temp, manager.setup());
+  CHECK(hung.status() == killed_by(SIGKILL));
+  next.barrier();
+  CHECK(healthy.is_alive());
+  CHECK(count(next.records(), "expired", healthy.pid()) == 0);
+  CHECK(count(next.records(), "rejected") == 0);
+}
+
+TEST_CASE("lines that a server was killed over are read by the next") {
+  const TempDir temp;
+  const Manager manager(temp);
+  Worker hung("block");
+  Worker healthy("block");
+  {
+    Server first(temp, manager.setup());
+    first.send(acquire(healthy.pid(), "step", 2s));
+    first.barrier();
+    first.process().signal(SIGSTOP);
+    first.process().wait_until_stopped();
+    first.send(release(healthy.pid(), "step") + acquire_past(hung.pid(), "s"));
+    first.process().signal(SIGKILL);
+    CHECK(first.process().status() == killed_by(SIGKILL));
+  }
+  Server next(temp, manager.setup());
+  CHECK(hung.status() == killed_by(SIGKILL));
+  next.barrier();
+  CHECK(healthy.is_alive());
+}
+
+TEST_CASE("no line is lost or cut while writers go on and servers come and go") {
+  const TempDir temp;
+  const Manager manager(temp);
+  Worker worker("block");
+  constexpr int kRounds = 5;
+  constexpr int kWriters = 3;
+  constexpr int kLines = 4000;  // more than the pipe holds: between servers writers wait
+  std::vector<std::unique_ptr<Child>> writers;
+  for (int i = 0; i < kWriters; ++i) {
+    // Each line a renewal; at the end the scope is released. One write a line.
+    const std::string scope = fmt::format("w{}", i);
+    writers.push_back(std::make_unique<Child>(
+        Launch{.argv = {"/bin/sh", "-c",
+                        "i=0; while [ $i -lt $1 ]; do printf %s \"$2\" >\"$4\"; i=$((i+1)); done; "
+                        "printf %s \"$3\" >\"$4\"",
+                        "sh", std::to_string(kLines), acquire_far(worker.pid(), scope),
+                        release(worker.pid(), scope), manager.path()}}));
+  }
+  std::uint64_t requests = 0;
+  std::string log;
+  for (int round = 0; round < kRounds; ++round) {
+    Server server(temp, manager.setup());
+    log = server.log();
+    if (round + 1 == kRounds) {
+      for (const auto& writer : writers) {
+        CHECK(writer->status() == exited(0));
+      }
+      server.barrier();
+    }
+    CHECK(server.stop() == exited(0));
+  }
+  for (const Record& record : read_log(log)) {
+    CHECK_FALSE(record.is("rejected"));
+    if (record.is("server_stopped")) {
+      requests += static_cast<std::uint64_t>(record.integer("requests"));
+    }
+  }
+  CHECK(requests == static_cast<std::uint64_t>(kWriters * (kLines + 1) + 1));  // the barrier is one
+  CHECK(worker.is_alive());
+}
+
+TEST_CASE("a passed pipe elsewhere keeps its way through the run folder between servers") {
+  const TempDir temp;
+  const Manager manager(temp, "elsewhere");
+  Worker hung("block");
+  {
+    Server first(temp, manager.setup({"--fifo", manager.path()}));
+    CHECK(first.fifo() == manager.path());
+    CHECK(first.stop() == exited(0));
+  }
+  CHECK(manager.is_in_place());
+  send_raw(temp.path("run/requests"), acquire_past(hung.pid(), "s"));
+  const Server next(temp, manager.setup({"--fifo", manager.path()}));
+  CHECK(hung.status() == killed_by(SIGKILL));
+}
+
+TEST_CASE("a passed pipe that was removed is read to its end, and one is made in its place") {
+  const TempDir temp;
+  const Manager manager(temp);
+  Worker first("block");
+  Worker second("block");
+  manager.send(acquire_past(first.pid(), "s"));
+  REQUIRE(::unlink(manager.path().c_str()) == 0);
+  Server server(temp, manager.setup());
+  CHECK(first.status() == killed_by(SIGKILL));
+  server.wait_for_message("'" + manager.path() + "' was gone: made again");
+  server.send(acquire_past(second.pid(), "s"));
+  CHECK(second.status() == killed_by(SIGKILL));
+  CHECK(server.stop() == exited(0));
+  CHECK_FALSE(exists(manager.path()));  // that one was its own
+}
+
+TEST_CASE("what is passed and is not the pipe of the run folder is refused in one line") {
+  const TempDir temp;
+  const Manager manager(temp);
+  std::array<int, 2> ends{};
+  REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()) == 0);
+  const UniqueFd socket(ends[0]);
+  const UniqueFd other_end(ends[1]);
+  CHECK(contains(manager.refused(socket.get(), exited(2)),
+                 "is no named pipe: expected '" + manager.path() + "'"));
+
+  REQUIRE(::mkfifo(temp.path("other").c_str(), 0600) == 0);
+  const UniqueFd other(::open(temp.path("other").c_str(), O_RDWR | O_CLOEXEC));
+  const std::string said = manager.refused(other.get(), exited(2));
+  CHECK(contains(said, "'" + temp.path("other") + "'"));
+  CHECK(contains(said, "expected '" + manager.path() + "'"));
+
+  // The pipe of another --fifo.
+  CHECK(contains(manager.refused(manager.pipe(), exited(2), {"--fifo", temp.path("third")}),
+                 "expected '" + temp.path("third") + "'"));
+  CHECK_FALSE(exists(temp.path("third")));
+
+  REQUIRE(::pipe2(ends.data(), O_CLOEXEC) == 0);
+  const UniqueFd reading(ends[0]);
+  const UniqueFd writing(ends[1]);
+  CHECK(contains(manager.refused(reading.get(), exited(2)), "expected '" + manager.path() + "'"));
+
+  CHECK(manager.is_in_place());
+}
+
+TEST_CASE("a passed pipe that others may write to, and more than one, are refused") {
+  const TempDir temp;
+  const Manager manager(temp);
+  REQUIRE(::chmod(manager.path().c_str(), 0620) == 0);
+  CHECK(contains(manager.refused(manager.pipe(), exited(2)), "mode 0620"));
+  REQUIRE(::chmod(manager.path().c_str(), 0600) == 0);
+  manager.write_program("3<&0 4<&0");
+  const std::string said = manager.refused(manager.pipe(), exited(2), {}, "one:two");
+  CHECK(contains(said, "2 descriptors were passed ('one', 'two')"));
+  CHECK(manager.is_in_place());
+}
+
+TEST_CASE("a start that fails leaves the passed pipe, with what is in it") {
+  const TempDir temp;
+  const Manager manager(temp);
+  Worker worker("block");
+  manager.send(acquire_past(worker.pid(), "s"));
+  CHECK(contains(manager.refused(manager.pipe(), exited(1), {"--log", temp.path("no/log.jsonl")}),
+                 temp.path("no")));
+  CHECK(manager.is_in_place());
+  const Server server(temp, manager.setup());
+  CHECK(worker.status() == killed_by(SIGKILL));
+}
+
+TEST_CASE("a server tells its manager when it is ready, what it does and when it stops") {
+  const TempDir temp;
+  NotifySocket notify(temp.path("notify"));
+  Server server(temp, {.args = {"--max-interval", "20ms"},
+                       .environment = {{"NOTIFY_SOCKET", notify.path()}}});
+  notify.wait_for("READY=1");
+  Worker worker("block");
+  server.send(acquire_far(worker.pid(), "s"));
+  notify.wait_for("STATUS=watching 1 worker, killed 0 since the start");
+  server.send(acquire_past(worker.pid(), "s"));
+  CHECK(worker.status() == killed_by(SIGKILL));
+  notify.wait_for("STATUS=watching 0 workers, killed 1 since the start");
+  CHECK(server.stop() == exited(0));
+  notify.wait_for("STOPPING=1");
+  for (const std::string& said : notify.said()) {
+    CHECK_FALSE(contains(said, "WATCHDOG"));  // nobody asked for that
+  }
+}
+
+TEST_CASE("a watchdog gets signs of life for as long as the loop turns") {
+  const TempDir temp;
+  const Manager manager(temp);
+  NotifySocket notify(temp.path("notify"));
+  Server::Setup setup = manager.setup();
+  setup.environment["NOTIFY_SOCKET"] = notify.path();
+  setup.environment["WATCHDOG_USEC"] = "200000";
+  Server server(temp, setup);
+  notify.wait_for("WATCHDOG=1");
+  notify.wait_for("WATCHDOG=1");
+  server.process().signal(SIGSTOP);
+  server.process().wait_until_stopped();
+  const std::size_t before = notify.said().size();
+  let_pass(300ms);  // more than a whole period
+  CHECK(notify.said().size() == before);
+  server.process().signal(SIGCONT);
+  notify.wait_for("WATCHDOG=1");
+}
+
+TEST_CASE("COMMAND gets nothing of what is between the server and its manager") {
+  const TempDir temp;
+  const Manager manager(temp);
+  NotifySocket notify(temp.path("notify"));
+  Server::Setup setup = manager.setup();
+  setup.environment["NOTIFY_SOCKET"] = notify.path();
+  setup.environment["WATCHDOG_USEC"] = "30000000";
+  setup.command = {"/bin/sh", "-c", "env; ls -l /proc/self/fd"};
+  Server server(temp, setup);
+  CHECK(server.process().status() == exited(0));
+  const std::string out = server.out();
+  REQUIRE(contains(out, "FILETIMER_DIR=" + temp.path("run")));
+  REQUIRE(contains(out, " 2 -> "));
+  for (const char* name : {"LISTEN_", "NOTIFY_SOCKET", "WATCHDOG_", " 3 -> /tmp"}) {
+    CAPTURE(name);
+    CHECK_FALSE(contains(out, name));
+  }
+  CHECK_FALSE(contains(out, "-> " + manager.path()));
+  CHECK(manager.is_in_place());
+}

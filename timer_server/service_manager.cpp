@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: MIT
+#include "timer_server/service_manager.hpp"
+
+#include <fmt/format.h>
+#include <systemd/sd-daemon.h>
+
+#include <cstdlib>
+#include <vector>
+
+#include "common/text.hpp"
+#include "timer_server/messages.hpp"
+
+namespace filetimer {
+
+Result<UniqueFd> take_passed_descriptor() {
+  char** names = nullptr;
+  const int count = ::sd_listen_fds_with_names(1, &names);
+  if (count < 0) {
+    return system_error("cannot take what was passed in $LISTEN_FDS", -count);
+  }
+  std::vector<UniqueFd> passed;
+  std::string listed;
+  for (int i = 0; i < count; ++i) {
+    passed.emplace_back(SD_LISTEN_FDS_START + i);
+    listed += fmt::format("{}'{}'", i == 0 ? "" : ", ", printable(names[i]));
+    ::free(names[i]);
+  }
+  ::free(names);
+  if (passed.size() > 1) {
+    return failure(
+        fmt::format("{} descriptors were passed ({}): expected one, the pipe of "
+                    "ListenFIFO=",
+                    passed.size(), listed));
+  }
+  return passed.empty() ? UniqueFd() : std::move(passed.front());
+}
+
+void ServiceManager::keep_informed(sd_event* loop) {
+  if (const int result = ::sd_event_set_watchdog(loop, 1); result < 0) {
+    messages::warning("the watchdog of the service manager gets no signs of life: {}",
+                      std::generic_category().message(-result));
+  }
+}
+
+void ServiceManager::tell_ready() {
+  ::sd_notify(0, "READY=1");
+}
+
+void ServiceManager::tell_stopping() {
+  ::sd_notify(0, "STOPPING=1");
+}
+
+void ServiceManager::tell_state(std::size_t workers, std::uint64_t killed) {
+  std::string state = fmt::format("STATUS=watching {} worker{}, killed {} since the start", workers,
+                                  workers == 1 ? "" : "s", killed);
+  if (state != told_) {
+    ::sd_notify(0, state.c_str());
+    told_ = std::move(state);
+  }
+}
+
+}  // namespace filetimer
