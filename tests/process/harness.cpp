@@ -358,7 +358,8 @@ void Server::send(std::string_view bytes) const {
 void Server::barrier() {
   // A new worker goes the whole way that a kill goes, and whose turn was earlier is ahead of it.
   const Worker marker("block");
-  const std::string scope = fmt::format("barrier {}", ++barriers_);
+  // The log may have the barriers of servers before this one.
+  const std::string scope = fmt::format("barrier {} of {}", ++barriers_, pid());
   send(version1(marker.pid(), scope, 1, 0));
   wait_for([&](const Record& record) { return record.is("killed", scope); });
 }
