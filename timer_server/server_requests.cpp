@@ -77,7 +77,10 @@ void Server::acquire(const wire::Request& request, std::string_view line) {
   if (!id.starts_with(name)) {
     name = id;
   }
-  if (is_draining() && !request.x_idle && table_.find_scope(**worker, id) == nullptr) {
+  // What comes through a pipe that stays is the next server's if this one is being stopped.
+  const bool is_for_next = stopping_ != nullptr && pipe_.outlives_us();
+  if (is_draining() && !is_for_next && !request.x_idle &&
+      table_.find_scope(**worker, id) == nullptr) {
     reject("the server is draining: no new scopes");
     return;
   }

@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <poll.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -204,6 +205,35 @@ TEST_CASE("lines that a server was killed over are read by the next") {
   CHECK(healthy.is_alive());
 }
 
+TEST_CASE("what comes while a server stops is kept for the next") {
+  const TempDir temp;
+  const Manager manager(temp);
+  NotifySocket notify(temp.path("notify"));
+  Worker hung("block");
+  Worker late("block");
+  {
+    Server::Setup setup = manager.setup({"--on-expiry", "sleep 60"});
+    setup.environment["NOTIFY_SOCKET"] = notify.path();
+    Server first(temp, setup);
+    first.send(acquire_past(hung.pid(), "s"));
+    first.wait_for("killed", hung.pid());
+    first.process().signal(SIGTERM);
+    notify.wait_for("STOPPING=1");  // and it waits for the hook now
+    first.send(acquire_past(late.pid(), "s"));
+    const auto is_read = [&] {
+      int bytes = -1;
+      return ::ioctl(manager.pipe(), FIONREAD, &bytes) == 0 && bytes == 0;
+    };
+    REQUIRE(wait_until(is_read));
+    first.process().signal(SIGTERM);  // no more waiting
+    CHECK(first.process().status() == exited(0));
+  }
+  CHECK(late.is_alive());
+  const Server next(temp, manager.setup());
+  CHECK(late.status() == killed_by(SIGKILL));
+  CHECK(count(next.records(), "rejected") == 0);
+}
+
 TEST_CASE("no line is lost or cut while writers go on and servers come and go") {
   const TempDir temp;
   const Manager manager(temp);
@@ -236,6 +266,7 @@ TEST_CASE("no line is lost or cut while writers go on and servers come and go") 
     CHECK(server.stop() == exited(0));
   }
   for (const Record& record : read_log(log)) {
+    CAPTURE(record.line());
     CHECK_FALSE(record.is("rejected"));
     if (record.is("server_stopped")) {
       requests += static_cast<std::uint64_t>(record.integer("requests"));
