@@ -11,7 +11,9 @@ inline constexpr std::array<const char*, 5> kRankVariables{
     "RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK"};
 inline constexpr std::array<const char*, 4> kLocalRankVariables{
     "LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID"};
-inline constexpr std::array<const char*, 5> kJobVariables{"SLURM_JOB_ID", "TORCHELASTIC_RUN_ID",
-                                                          "PBS_JOBID", "LSB_JOBID", "JOB_ID"};
+// Open MPI's PMIX_NAMESPACE comes last: a batch system that started mpirun has the better name.
+inline constexpr std::array<const char*, 6> kJobVariables{
+    "SLURM_JOB_ID", "TORCHELASTIC_RUN_ID", "PBS_JOBID", "LSB_JOBID", "JOB_ID", "PMIX_NAMESPACE"};
+inline constexpr std::array<const char*, 1> kStepVariables{"SLURM_STEP_ID"};
 
 }  // namespace filetimer

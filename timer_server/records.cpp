@@ -53,6 +53,9 @@ void write_worker(JsonWriter& json, const WorkerIdentity& worker) {
   if (!facts.job_id.empty()) {
     json.field("job_id", facts.job_id);
   }
+  if (!facts.step_id.empty()) {
+    json.field("step_id", facts.step_id);
+  }
 }
 
 std::string_view result_name(HookResult result) {

@@ -66,6 +66,7 @@ WorkerFacts worker_facts_from(std::string_view cmdline, std::string_view environ
   facts.rank = as_rank(first_value(environ_block, kRankVariables));
   facts.local_rank = as_rank(first_value(environ_block, kLocalRankVariables));
   facts.job_id = first_value(environ_block, kJobVariables);
+  facts.step_id = first_value(environ_block, kStepVariables);
   return facts;
 }
 

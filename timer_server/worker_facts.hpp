@@ -16,7 +16,8 @@ struct WorkerFacts {
   std::string cmdline;  // arguments joined by spaces; empty: unknown
   std::optional<int> rank;
   std::optional<int> local_rank;
-  std::string job_id;  // empty: unknown
+  std::string job_id;   // empty: unknown
+  std::string step_id;  // likewise; not on a page
 };
 
 WorkerFacts read_worker_facts(pid_t pid);
@@ -24,7 +25,7 @@ WorkerFacts read_worker_facts(pid_t pid);
 // From the bytes of /proc/PID/cmdline and /proc/PID/environ. The variables that are looked at, in
 // this order: RANK, SLURM_PROCID, OMPI_COMM_WORLD_RANK, PMIX_RANK, PMI_RANK; LOCAL_RANK,
 // SLURM_LOCALID, OMPI_COMM_WORLD_LOCAL_RANK, MPI_LOCALRANKID; SLURM_JOB_ID, TORCHELASTIC_RUN_ID,
-// PBS_JOBID, LSB_JOBID, JOB_ID.
+// PBS_JOBID, LSB_JOBID, JOB_ID, PMIX_NAMESPACE; SLURM_STEP_ID.
 // What a page of a worker that has ended says of it.
 WorkerFacts worker_facts_claimed(std::string_view rank, std::string_view local_rank,
                                  std::string_view job_id);

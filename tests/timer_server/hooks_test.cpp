@@ -115,7 +115,7 @@ TEST_CASE("A hook reads the records, finds its variables, and its end is recorde
   Stage stage(
       "cat; echo $FILETIMER_ID $FILETIMER_PID \"$FILETIMER_SCOPE\" $FILETIMER_VERDICT "
       "$FILETIMER_RANK $FILETIMER_JOB_ID >&2; exit 3");
-  *stage.facts = WorkerFacts{{}, 5, {}, "job 7"};
+  *stage.facts = WorkerFacts{{}, 5, {}, "job 7", {}};
   stage.add("k-1");
   stage.hooks.advance(stage.now);
   stage.run_to_end(stage.now + 20ms);

@@ -31,6 +31,7 @@ WorkerIdentity full_worker() {
   facts.rank = 2;
   facts.local_rank = 0;
   facts.job_id = "8812";
+  facts.step_id = "0";
   return {std::make_shared<const Process>(std::move(process)),
           std::make_shared<std::optional<WorkerFacts>>(facts)};
 }

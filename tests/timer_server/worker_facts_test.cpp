@@ -23,6 +23,16 @@ TEST_CASE("Slurm and Open MPI name ranks in their own way") {
   CHECK(worker_facts_from("", "OMPI_COMM_WORLD_RANK=6\0"sv).rank == 6);
 }
 
+TEST_CASE(
+    "A step belongs to Slurm's job, a job of mpirun alone has the name that Open MPI gave it") {
+  const auto slurm = worker_facts_from("", "SLURM_STEP_ID=2\0SLURM_JOB_ID=99\0PMIX_NAMESPACE=7"sv);
+  CHECK(slurm.job_id == "99");
+  CHECK(slurm.step_id == "2");
+  const auto open_mpi = worker_facts_from("", "PMIX_NAMESPACE=1754595329\0"sv);
+  CHECK(open_mpi.job_id == "1754595329");
+  CHECK(open_mpi.step_id.empty());
+}
+
 TEST_CASE("torchrun's RANK goes before what the scheduler says of the launcher") {
   CHECK(worker_facts_from("", "SLURM_PROCID=0\0RANK=3\0"sv).rank == 3);
 }

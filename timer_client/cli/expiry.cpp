@@ -32,6 +32,7 @@ void read_worker(dom::object record, Worker& worker) {
   fill(worker.comm, text_at(record, "comm"));
   fill(worker.cmdline, text_at(record, "cmdline"));
   fill(worker.job_id, text_at(record, "job_id"));
+  fill(worker.step_id, text_at(record, "step_id"));
   fill(worker.pid, integer_at(record, "pid"));
   fill(worker.start_time, integer_at(record, "start_time"));
   fill(worker.uid, integer_at(record, "uid"));

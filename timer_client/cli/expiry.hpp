@@ -23,6 +23,7 @@ struct Worker {
   std::string comm;
   std::string cmdline;
   std::string job_id;
+  std::string step_id;
   Integer pid;
   Integer start_time;  // clock ticks since boot
   Integer uid;

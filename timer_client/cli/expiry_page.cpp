@@ -109,7 +109,8 @@ void add_worker(Page& page, const Expiry& expiry) {
   const std::vector<std::string> rank = {
       worker.rank ? fmt::format("{}", *worker.rank) : "",
       worker.local_rank ? fmt::format("local rank {}", *worker.local_rank) : "",
-      worker.job_id.empty() ? "" : "job " + worker.job_id};
+      worker.job_id.empty() ? "" : "job " + worker.job_id,
+      worker.step_id.empty() ? "" : "step " + worker.step_id};
   page.field("rank", joined(rank, ", "));
   page.field("command", worker.cmdline);
   if (worker.start_time) {
