@@ -6,6 +6,12 @@ or with the Python package filetimer.
     timer_server -- /usr/bin/python3 digits_torch.py --ranks 4 --timeout 5 --hang 2:20
     timer_server -- /usr/bin/python3 digits_torch.py --client filetimer --hang 2:20
 
+It starts its ranks itself, unless torchrun, or another launcher that sets PyTorch's RANK,
+WORLD_SIZE, MASTER_ADDR and MASTER_PORT, has started it as one of them:
+
+    timer_server -- torchrun --nproc-per-node 4 --max-restarts 3 \
+        digits_torch.py --timeout 5 --checkpoint digits.pt --hang 2:20
+
 The server that starts it sets TORCHELASTIC_TIMER_FILE and FILETIMER_DIR; without that it runs
 unwatched.
 Works with Debian's python3-torch (1.13) and later ones.
@@ -29,6 +35,7 @@ HIDDEN = 32
 LEARNING_RATE = 0.3
 HELD_OUT_ONE_IN = 5
 STEPS_BETWEEN_REPORTS = 50
+STEPS_BETWEEN_CHECKPOINTS = 10
 LAST_WORDS_S = 5  # what the other ranks get to notice by themselves that one of them died
 
 
@@ -52,6 +59,21 @@ def hang_for_ever():
     os.read(read_end, 1)
 
 
+def save(path, step, model):
+    """Whoever reads the file finds a whole checkpoint, this one or the one before."""
+    torch.save({"step": step, "model": model.state_dict()}, f"{path}.new")
+    os.replace(f"{path}.new", path)
+
+
+def resume(path, model):
+    """The last step of the checkpoint, whose parameters `model` now has; 0: there is none."""
+    if not path or not os.path.exists(path):
+        return 0
+    checkpoint = torch.load(path)
+    model.load_state_dict(checkpoint["model"])
+    return checkpoint["step"]
+
+
 def train(rank, options, scope):
     with scope("load"):
         pixels, labels, held_out_pixels, held_out_labels = load_digits(options.data, options.seed)
@@ -61,13 +83,18 @@ def train(rank, options, scope):
         torch.nn.Linear(64, HIDDEN), torch.nn.ReLU(), torch.nn.Linear(HIDDEN, 10)
     )
     optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE)
+    # Drawn at once: a training that goes on from a checkpoint sees what it would have seen.
     draw = torch.Generator().manual_seed(options.seed * 1000 + rank)
+    draws = torch.randint(len(mine), (options.steps, BATCH), generator=draw)
+    done = resume(options.checkpoint, model)
+    if rank == 0 and done > 0:
+        say(f"goes on after step {done}")
     started = time.monotonic()
-    for step in range(1, options.steps + 1):
+    for step in range(done + 1, options.steps + 1):
         with scope("load"):
-            batch = mine[torch.randint(len(mine), (BATCH,), generator=draw)]
+            batch = mine[draws[step - 1]]
         with scope("forward"):
-            if (rank, step) == options.hang:
+            if (rank, step) == options.hang and done == 0:
                 say(f"rank {rank} (pid {os.getpid()}) hangs in forward, step {step}")
                 hang_for_ever()
             loss = torch.nn.functional.cross_entropy(model(pixels[batch]), labels[batch])
@@ -82,6 +109,9 @@ def train(rank, options, scope):
             optimizer.step()
         if rank == 0 and (step == 1 or step % STEPS_BETWEEN_REPORTS == 0):
             print(f"step {step:4}  loss {loss.item():.3f}", flush=True)
+        if rank == 0 and options.checkpoint and step % STEPS_BETWEEN_CHECKPOINTS == 0:
+            with scope("checkpoint"):
+                save(options.checkpoint, step, model)
     if rank == 0:
         hits = model(held_out_pixels).argmax(dim=1) == held_out_labels
         print(
@@ -113,6 +143,7 @@ CLIENTS = {"torch": torch_scopes, "filetimer": filetimer_scopes}
 
 
 def run_rank(rank, options, meeting_point):
+    """`meeting_point`: where the ranks find each other, as init_process_group() is told it."""
     torch.set_num_threads(1)  # the ranks share the cores
     scope = CLIENTS[options.client](options.timeout)
     if scope is None:
@@ -125,7 +156,7 @@ def run_rank(rank, options, meeting_point):
     try:
         with scope("connect", 10 * options.timeout):
             dist.init_process_group(
-                "gloo", init_method=f"file://{meeting_point}", rank=rank, world_size=options.ranks
+                "gloo", init_method=meeting_point, rank=rank, world_size=options.ranks
             )
         train(rank, options, scope)
     except RuntimeError as error:  # gloo's word for a rank that is gone
@@ -146,7 +177,7 @@ def launch(options):
                 RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(options.ranks)
             )
             process = context.Process(
-                target=run_rank, args=(rank, options, f"{folder}/meeting"), daemon=True
+                target=run_rank, args=(rank, options, f"file://{folder}/meeting"), daemon=True
             )
             process.start()
             running[process.sentinel] = (rank, process)
@@ -181,11 +212,23 @@ def main():
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--timeout", type=float, default=30, help="of each phase, in seconds")
     parser.add_argument("--client", choices=CLIENTS, default="torch")
-    parser.add_argument("--hang", type=hang_at, metavar="RANK:STEP")
+    parser.add_argument(
+        "--hang", type=hang_at, metavar="RANK:STEP", help="unless it goes on from a checkpoint"
+    )
+    parser.add_argument(
+        "--checkpoint",
+        metavar="FILE",
+        help=f"written every {STEPS_BETWEEN_CHECKPOINTS} steps; training goes on from it",
+    )
     parser.add_argument(
         "--data", default=pathlib.Path(__file__).resolve().parent / "data" / "digits.csv"
     )
-    if not launch(parser.parse_args()):
+    options = parser.parse_args()
+    if "MASTER_ADDR" in os.environ and "RANK" in os.environ:
+        options.ranks = int(os.environ["WORLD_SIZE"])
+        run_rank(int(os.environ["RANK"]), options, "env://")
+        return
+    if not launch(options):
         say("the training failed")
         sys.exit(1)
 

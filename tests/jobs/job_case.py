@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: MIT
+"""What the tests of launchers share: a folder for each test, programs whose output is kept in it,
+bounded waits, and the records of all servers of a job.
+"""
+import ctypes
+import json
+import os
+import pathlib
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+BIN = pathlib.Path(os.environ["FILETIMER_BIN_DIR"])
+EXAMPLES = pathlib.Path(os.environ["FILETIMER_EXAMPLES_DIR"])
+RANK = [sys.executable, str(pathlib.Path(__file__).resolve().parent / "rank.py")]
+BOUND_S = 120  # of every wait; none comes near it on a machine that is well
+SKIPPED = 77   # what CTest takes for "skipped"
+_PR_SET_PDEATHSIG = 1
+_libc = ctypes.CDLL(None)
+
+
+def free_port():
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return one.getsockname()[1]
+
+
+def die_with_the_test():
+    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+def wait_until(what, condition, bound_s=BOUND_S):
+    """What `condition()` gives, once that is true."""
+    end = time.monotonic() + bound_s
+    while True:
+        found = condition()
+        if found:
+            return found
+        if time.monotonic() > end:
+            raise AssertionError(f"not within {bound_s} s: {what}")
+        time.sleep(0.05)
+
+
+def records(logs, event):
+    """Of that event, from all `logs`."""
+    lines = [line for log in logs if log.exists() for line in log.read_text().splitlines()]
+    return [record for record in map(json.loads, lines) if record["event"] == event]
+
+
+def state_of(pid):
+    """A letter, as in /proc/PID/stat; empty when the process is gone."""
+    try:
+        stat = pathlib.Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return ""
+    return stat.rpartition(")")[2].split()[0]
+
+
+class JobCase(unittest.TestCase):
+    maxDiff = None
+
+    def setUp(self):
+        # Not below $TMPDIR: what it starts may be of other users, and paths of sockets are short.
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="filetimer-jobs-", dir="/tmp"))
+        self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
+
+    def start(self, name, argv, **environment):
+        """A program in the test's folder, its output in NAME.out."""
+        # PATH: the examples expect the programs there.
+        environment = dict(os.environ, PATH=f"{BIN}:{EXAMPLES}:{os.environ['PATH']}", **environment)
+        with open(self.folder / f"{name}.out", "wb") as output:
+            started = subprocess.Popen(
+                [str(word) for word in argv], cwd=self.folder, env=environment,
+                stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
+                start_new_session=True, preexec_fn=die_with_the_test)
+        self.addCleanup(self.end, started)
+        return started
+
+    def end(self, started):
+        """In order, where it can still do that; what it started goes with it."""
+        if started.poll() is None:
+            started.terminate()
+            try:
+                started.wait(timeout=10)
+            except subprocess.TimeoutExpired:
+                os.killpg(started.pid, signal.SIGKILL)  # a group of its own, by start()
+                started.wait(timeout=BOUND_S)
+
+    def output(self, name):
+        path = self.folder / f"{name}.out"
+        return path.read_text(errors="replace") if path.exists() else ""
+
+    def only(self, found):
+        self.assertEqual(len(found), 1, found)
+        return found[0]
+
+
+def main(missing):
+    """`missing`: why nothing can be tried here, one line; empty: it can."""
+    if missing:
+        print(f"skipped: {missing}")
+        sys.exit(SKIPPED)
+    unittest.main(verbosity=2)

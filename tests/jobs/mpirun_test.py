@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: MIT
+"""Open MPI: ranks that mpirun starts, with a server beside them and with one that they start."""
+import pathlib
+import re
+import shutil
+
+from job_case import BIN, BOUND_S, EXAMPLES, RANK, JobCase, main, records, wait_until
+
+MPIRUN = ["mpirun", "-n", "4", "--oversubscribe"]
+AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+
+
+class Mpirun(JobCase):
+    def mpirun(self, *words, **environment):
+        """Its exit status."""
+        started = self.start("mpirun", [*MPIRUN, *words], **AS_ROOT, **environment)
+        return started.wait(timeout=BOUND_S)
+
+    def check_worker(self, expired, rank):
+        self.assertEqual((expired["rank"], expired["local_rank"]), (rank, rank))
+        self.assertRegex(expired["job_id"], "^[0-9]+$")  # PMIX_NAMESPACE
+        self.assertNotIn("step_id", expired)
+
+    def test_each_rank_runs_under_timer_client(self):
+        run = self.folder / "run"
+        self.start("server", [BIN / "timer_server", "--dir", run])
+        wait_until("the server is ready", lambda: "ready " in self.output("server"))
+        status = self.mpirun(
+            "timer_client", "run", "--after", "3", "--scope", "rank", "--",
+            "sh", "-c", "echo rank $OMPI_COMM_WORLD_RANK; test $OMPI_COMM_WORLD_RANK -ne 2 || sleep 600",
+            FILETIMER_DIR=str(run))
+        self.assertEqual(status, 124, self.output("mpirun"))
+        for rank in range(4):
+            self.assertIn(f"rank {rank}\n", self.output("mpirun"))
+        log = [run / "expired.jsonl"]
+        expired = self.only(records(log, "expired"))
+        self.assertEqual(expired["scope"], "rank")
+        self.check_worker(expired, 2)
+        self.assertEqual(self.only(records(log, "killed"))["verdict"], "dead")
+
+    def run_with_a_server(self, *words):
+        status = self.mpirun(EXAMPLES / "server_per_node", "--kill", "process", "--",
+                             *RANK, self.folder, "--timeout", "4", *words)
+        out = self.output("mpirun")
+        log = self.only(list(self.folder.glob("filetimer-*.jsonl")))
+        self.assertEqual(len(records([log], "server_started")), 1, out)
+        # The same for all. Where mpirun ends the ranks it stays: SIGKILL follows SIGTERM at once.
+        folder = pathlib.Path(self.only(sorted(set(re.findall(r"watched in (\S+-\w{6})", out)))))
+        self.addCleanup(shutil.rmtree, folder, ignore_errors=True)
+        return status, out, log, folder
+
+    def test_the_first_rank_of_the_node_brings_the_server(self):
+        status, out, log, folder = self.run_with_a_server("--steps", "20")
+        self.assertEqual(status, 0, out)
+        for rank in range(4):
+            self.assertIn(f"rank {rank} ends: done\n", out)
+        self.assertEqual(records([log], "expired"), [])
+        self.assertEqual(len(records([log], "server_stopped")), 1, out)
+        self.assertFalse(folder.exists())
+
+    def test_a_rank_that_hangs_is_killed_and_mpirun_ends_the_others(self):
+        status, out, log, _ = self.run_with_a_server("--hang", "3:20")
+        self.assertNotEqual(status, 0, out)
+        expired = self.only(records([log], "expired"))
+        self.check_worker(expired, 3)
+        self.assertEqual(expired["scope"], "forward")
+        self.assertEqual(self.only(records([log], "killed"))["verdict"], "dead")
+
+    def test_so_is_the_rank_that_brought_the_server(self):
+        status, out, log, _ = self.run_with_a_server("--hang", "0:20")
+        self.assertNotEqual(status, 0, out)
+        self.check_worker(self.only(records([log], "expired")), 0)
+
+
+if __name__ == "__main__":
+    main("" if shutil.which("mpirun") else "no mpirun here: Debian's openmpi-bin has it")

@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: MIT
+"""torchrun on two "hosts", two ranks on each, under a timer_server of its own: a rank that hangs in
+step 20 of a real training is killed, and torchrun starts all ranks again from the checkpoint.
+
+    torchrun_test.py torch|filetimer      the client that the training uses
+"""
+import os
+import re
+import sys
+
+from job_case import BIN, BOUND_S, EXAMPLES, JobCase, free_port, main, records
+
+TIMEOUT_S = 6  # of a phase: what a healthy rank needs is milliseconds
+HUNG_RANK = 3
+HANG_STEP = 20
+STEPS = 60
+# Debian's torch 1.13 fails without -r 1 -t 1 (output into files, and shown).
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "-r", "1", "-t", "1", "--nnodes", "2",
+            "--nproc_per_node", "2", "--max_restarts", "3", "--monitor_interval", "0.2",
+            "--rdzv_backend", "c10d", "--rdzv_id", "digits"]
+
+
+class Torchrun(JobCase):
+    client = "torch"
+
+    def start_host(self, host, port):
+        return self.start(
+            f"host{host}",
+            [BIN / "timer_server", "--dir", self.folder / f"run{host}", "--", *TORCHRUN,
+             "--rdzv_endpoint", f"127.0.0.1:{port}", "--rdzv_conf", f"is_host={1 - host}",
+             "--log_dir", self.folder / f"output{host}", EXAMPLES / "digits_torch.py",
+             "--client", self.client, "--steps", STEPS, "--timeout", TIMEOUT_S,
+             "--hang", f"{HUNG_RANK}:{HANG_STEP}", "--checkpoint", self.folder / "digits.pt"],
+            GLOO_SOCKET_IFNAME="lo")
+
+    def test_a_rank_that_hangs_is_killed_and_the_training_goes_on_from_its_checkpoint(self):
+        port = free_port()
+        hosts = [self.start_host(host, port) for host in range(2)]
+        statuses = [host.wait(timeout=BOUND_S) for host in hosts]
+        output = "".join(f"--- host {host}\n{self.output(f'host{host}')}" for host in range(2))
+        self.assertEqual(statuses, [0, 0], output)
+        self.assertNotIn("unwatched", output)
+
+        # It hung, and only it was killed; nobody else's `exchange` had to expire for that.
+        self.assertEqual(output.count(f"hangs in forward, step {HANG_STEP}"), 1, output)
+        logs = [self.folder / f"run{host}" / "expired.jsonl" for host in range(2)]
+        expired = self.only(records(logs, "expired"))
+        self.assertEqual((expired["rank"], expired["local_rank"]), (HUNG_RANK, HUNG_RANK % 2))
+        self.assertEqual((expired["scope"], expired["job_id"]), ("forward", "digits"))
+        self.assertIn(f"rank {HUNG_RANK} (pid {expired['pid']}) hangs", output)
+        killed = self.only(records(logs, "killed"))
+        self.assertEqual((killed["id"], killed["verdict"]), (expired["id"], "dead"))
+
+        # The second attempt went on from the checkpoint and ended as the training should.
+        self.assertIn(f"goes on after step {HANG_STEP - 10}\n", output)
+        accuracy = re.search(r"accuracy ([0-9.]+) on", output)
+        self.assertGreater(float(accuracy.group(1)), 0.8, output)
+        for log in logs:
+            self.assertEqual(self.only(records([log], "server_stopped"))["reason"],
+                             "COMMAND ended")
+
+
+if __name__ == "__main__":
+    Torchrun.client = sys.argv.pop(1)
+    main("")
