@@ -82,14 +82,18 @@ class JobCase(unittest.TestCase):
         return started
 
     def end(self, started):
-        """In order, where it can still do that; what it started goes with it."""
+        """In order, where it can still do that; what it started and left behind goes after it."""
         if started.poll() is None:
             started.terminate()
             try:
                 started.wait(timeout=10)
             except subprocess.TimeoutExpired:
-                os.killpg(started.pid, signal.SIGKILL)  # a group of its own, by start()
-                started.wait(timeout=BOUND_S)
+                pass
+        try:
+            os.killpg(started.pid, signal.SIGKILL)  # a group of its own, by start()
+        except ProcessLookupError:
+            pass
+        started.wait(timeout=BOUND_S)
 
     def output(self, name):
         path = self.folder / f"{name}.out"
