@@ -7,7 +7,7 @@ import unittest
 
 from installed import CLIENT, SERVER, SOURCE, Case, options_of, run, subcommands
 
-COMPLETION = os.path.join(SOURCE, "packaging", "completion.bash")
+COMPLETION = os.path.join(SOURCE, "scripts", "packaging", "completion.bash")
 # Words as bash makes them of a line: `=` is a word of its own.
 SCRIPT = r"""
 set -u
