@@ -323,7 +323,8 @@ Server::Server(const TempDir& temp, const Setup& setup) {
                                           .out = out_,
                                           .err = err_,
                                           .in = setup.in,
-                                          .err_fd = setup.err_fd});
+                                          .err_fd = setup.err_fd,
+                                          .in_child = setup.in_child});
   wait_until_ready();
 }
 

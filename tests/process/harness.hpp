@@ -163,6 +163,7 @@ class Server {
     int in = -1;
     int err_fd = -1;        // err() stays empty then
     std::string program{};  // empty: server_path()
+    std::function<void()> in_child{};
   };
 
   explicit Server(const TempDir& temp, std::vector<std::string> args = {});

@@ -1,0 +1,79 @@
+// Two servers on hosts of different names, one of which has a rank that hangs: what `timer_client
+// log` makes of the folder with both logs. A host name of one's own needs root (CAP_SYS_ADMIN).
+// SPDX-License-Identifier: MIT
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+#include <sched.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <string>
+
+#include "tests/process/harness.hpp"
+#include "tests/process/requests.hpp"
+#include "tests/process/worker.hpp"
+
+using namespace filetimer::testing;
+using namespace std::chrono_literals;
+
+namespace {
+
+bool may_name_hosts() {
+  Child child({.argv = {"/bin/true"}, .in_child = [] {
+                 if (::unshare(CLONE_NEWUTS) != 0) {
+                   ::_exit(1);
+                 }
+               }});
+  return child.status() == exited(0);
+}
+
+// A server that takes `host` for the name of its host, in a folder of that name.
+Server::Setup on_host(const char* host) {
+  return {.folder = host, .in_child = [host] {
+            if (::unshare(CLONE_NEWUTS) != 0 || ::sethostname(host, std::strlen(host)) != 0) {
+              ::_exit(1);
+            }
+          }};
+}
+
+Worker::Setup with_rank(int rank) {
+  return {.environment = {{"RANK", std::to_string(rank)}, {"SLURM_JOB_ID", "8812"}}};
+}
+
+}  // namespace
+
+TEST_CASE("the logs of two hosts tell which of their four ranks hung first") {
+  if (!may_name_hosts()) {
+    MESSAGE("skipped: a host name of one's own is not allowed here");
+    return;
+  }
+  const TempDir temp;
+  Server near(temp, on_host("node-near"));
+  Server far(temp, on_host("node-far"));
+  const Worker near_0("block", with_rank(0));
+  const Worker near_1("block", with_rank(1));
+  Worker far_2("block", with_rank(2));
+  const Worker far_3("block", with_rank(3));
+  near.send(acquire(near_0.pid(), "exchange", 3s));
+  near.send(acquire_far(near_1.pid(), "exchange"));
+  far.send(acquire_far(far_3.pid(), "exchange"));
+  far.send(acquire(far_2.pid(), "load", 300ms));
+  const std::string id = far.wait_for("killed", far_2.pid()).text("id");
+  near.wait_for("killed", near_0.pid());
+
+  Child client({.argv = {client_path(), "log", temp.path()}, .out = temp.path("out")});
+  CHECK(client.status() == exited(0));
+  std::string page = read_file(temp.path("out"));
+  for (std::size_t at = 0; (at = page.find("\n    ", at)) != std::string::npos;) {
+    page.replace(at, 5, 1, ' ');
+  }
+  CAPTURE(page);
+  CHECK(page.find("HOST") != std::string::npos);
+  CHECK(page.find("\nWho hung first, job 8812, ") != std::string::npos);
+  CHECK(page.find(fmt::format("\n  rank 2 (pid {}, ", far_2.pid())) != std::string::npos);
+  CHECK(page.find(" on node-far, in `load`: the odd one out, and the first to expire, ") !=
+        std::string::npos);
+  CHECK(page.find("\n  ranks 0, 1, 3 in `exchange` for ") != std::string::npos);
+  CHECK(page.find(fmt::format("\n  2 workers on 2 hosts expired; `timer_client show {}` ", id)) !=
+        std::string::npos);
+}
