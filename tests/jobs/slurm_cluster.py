@@ -12,10 +12,12 @@ import subprocess
 from job_case import BOUND_S, die_with_the_test, free_port, wait_until
 
 NODES = ("n1", "n2")
+MAX_FIRST_JOB = 60_000_000  # Slurm's MaxJobId is 67,043,328
 DAEMONS_PATH = f"{os.environ['PATH']}:/usr/sbin:/sbin"
 OVER = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL"}
 
-# No cgroups and no accounting. cred_expire: a job that was requeued waits for as long.
+# No cgroups and no accounting. cred_expire: a job that was requeued waits for as long. FirstJobId:
+# run folders are named by the job, and another test may have a cluster on this host.
 CONFIG = """
 ClusterName=filetimer
 SlurmctldHost={host}(127.0.0.1)
@@ -44,6 +46,7 @@ SchedulerParameters=sched_interval=1,batch_sched_delay=0
 SlurmdParameters=config_overrides
 KillWait=5
 ReturnToService=2
+FirstJobId={first_job}
 PartitionName=all Nodes={nodes} Default=YES MaxTime=INFINITE State=UP
 """
 NODE = "NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs=16 State=UNKNOWN\n"
@@ -75,7 +78,8 @@ class Cluster:
             (self.folder / f"spool-{node}").mkdir()
         host = socket.gethostname()
         config = CONFIG.format(host=host, folder=self.folder, port=free_port(),
-                               nodes=",".join(NODES))
+                               nodes=",".join(NODES),
+                               first_job=1 + secrets.randbelow(MAX_FIRST_JOB))
         config += "".join(NODE.format(name=name, host=host, port=free_port()) for name in NODES)
         (self.folder / "slurm.conf").write_text(config)
         key = self.folder / "munge.key"
