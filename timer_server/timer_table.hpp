@@ -47,18 +47,18 @@ std::optional<Grace> grace_of(std::optional<Duration> grace);  // rounded up
 // What somebody asked for when the scope was opened or renewed.
 struct ScopeTerms {
   Instant acquired;
-  Instant deadline;             // Instant::never(): none
-  Duration timeout = kForever;  // as granted; kForever: none
-  Duration asked = kForever;    // what --max-timeout may have cut
-  std::optional<Grace> grace;   // none: one signal and no more
-  std::uint32_t soft_ms = 0;    // from `acquired` to a warning; 0: by --warn-at
-  int signal = 0;               // 0 or less: kill nobody
-  pid_t tid = 0;                // 0: unknown
-  bool whole_process = false;   // the worker's end ends it in time
-  bool is_idle = false;         // no scope: the worker's idle timeout, while it is in none
-  bool spare_if_left = false;   // left within the grace, nobody is killed for it
-  bool is_extended = false;     // the server's lateness was given back
-  bool is_paused = false;       // its time stands still; known of pages only
+  Instant deadline;                // Instant::never(): none
+  Duration timeout = kForever;     // as granted; kForever: none
+  Duration asked = kForever;       // what --max-timeout may have cut
+  std::optional<Grace> grace;      // none: one signal and no more
+  std::uint32_t soft_ms = 0;       // from `acquired` to a warning; 0: by --warn-at
+  int signal = 0;                  // 0 or less: kill nobody
+  pid_t tid = 0;                   // 0: unknown
+  bool whole_process : 1 = false;  // the worker's end ends it in time
+  bool is_idle : 1 = false;        // no scope: the worker's idle timeout, while it is in none
+  bool spare_if_left : 1 = false;  // left within the grace, nobody is killed for it
+  bool is_extended : 1 = false;    // the server's lateness was given back
+  bool is_paused : 1 = false;      // its time stands still; known of pages only
 };
 
 // Its identity stands behind it in the same block of memory: of the 100,000 that may be open, a

@@ -198,6 +198,20 @@ std::uint64_t resident_bytes(pid_t pid) {
   fail(fmt::format("/proc/{}/smaps_rollup has no Rss line", pid));
 }
 
+std::uint64_t resident_bytes_below(pid_t pid, const std::string& folder) {
+  std::ifstream maps(fmt::format("/proc/{}/smaps", pid));
+  std::uint64_t sum = 0;
+  bool is_below = false;
+  for (std::string line; std::getline(maps, line);) {
+    if (line.find('-') < line.find(' ')) {  // the first line of a mapping, with its file
+      is_below = line.find(' ' + folder + '/') != std::string::npos;
+    } else if (is_below && line.starts_with("Rss:")) {
+      sum += std::stoull(line.substr(4)) * 1024;
+    }
+  }
+  return sum;
+}
+
 std::uint64_t voluntary_switches(pid_t pid) {
   return sum_over_threads(pid, "voluntary_ctxt_switches:");
 }
