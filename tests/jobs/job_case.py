@@ -95,6 +95,15 @@ class JobCase(unittest.TestCase):
             pass
         started.wait(timeout=BOUND_S)
 
+    def status_of(self, started):
+        """Of a program that ends by itself; one that does not fails the test with all output."""
+        try:
+            return started.wait(timeout=BOUND_S)
+        except subprocess.TimeoutExpired:
+            said = "".join(f"--- {path.name}\n{path.read_text(errors='replace')}"
+                           for path in sorted(self.folder.glob("*.out")))
+            raise AssertionError(f"{started.args[:6]} has not ended in {BOUND_S} s\n{said}") from None
+
     def output(self, name):
         path = self.folder / f"{name}.out"
         return path.read_text(errors="replace") if path.exists() else ""

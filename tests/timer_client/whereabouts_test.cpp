@@ -108,11 +108,23 @@ TEST_CASE("several may be odd, and nobody is when two halves face each other") {
 }
 
 TEST_CASE("workers are named by what is known of them") {
-  CHECK(worker_text(2, 4711, "trainer") == "rank 2 (pid 4711, trainer)");
-  CHECK(worker_text(2, {}, "") == "rank 2");
-  CHECK(worker_text({}, 4711, "trainer") == "pid 4711 (trainer)");
-  CHECK(worker_text({}, 4711, "") == "pid 4711");
-  CHECK(worker_text({}, {}, "") == "a worker");
+  CHECK(worker_text({{}, 4711, 2, "trainer"}) == "rank 2 (pid 4711, trainer)");
+  CHECK(worker_text({{}, {}, 2, ""}) == "rank 2");
+  CHECK(worker_text({{}, {}, 2, "trainer"}) == "rank 2 (trainer)");
+  CHECK(worker_text({{}, 4711, {}, "trainer"}) == "pid 4711 (trainer)");
+  CHECK(worker_text({"node08", 4711, {}, ""}) == "pid 4711 on node08");
+  CHECK(worker_text({{}, {}, {}, "trainer"}) == "trainer");
+  CHECK(worker_text({}) == "a worker");
+}
+
+TEST_CASE("a worker is found by its process, else by its rank, on its host") {
+  const std::vector<WorkerAt> workers = {{{}, 11, 0, ""}, {"node08", 12, 1, ""}, {{}, {}, {}, "x"}};
+  CHECK(is_among(workers, {{}, 11, {}, ""}));
+  CHECK(is_among(workers, {{}, {}, 0, ""}));
+  CHECK(is_among(workers, {"node08", 12, 7, ""}));
+  CHECK_FALSE(is_among(workers, {{}, 12, 1, ""}));
+  CHECK_FALSE(is_among(workers, {{}, 13, 0, ""}));
+  CHECK_FALSE(is_among(workers, {}));  // of nobody known nobody is like him
 }
 
 TEST_CASE("ranks that follow each other are a range, and a list has an end") {

@@ -77,7 +77,7 @@ void add_headline(Page& page, const Expiry& expiry) {
     open = joined({open.empty() ? "open" : open, "of " + timeout_text(*expiry.timeout_s)}, " ");
   }
   page.paragraph(
-      fmt::format("{} hung in {}: {}.", worker_text(worker.rank, worker.pid, worker.comm),
+      fmt::format("{} hung in {}: {}.", worker_text({{}, worker.pid, worker.rank, worker.comm}),
                   expiry.scope.empty() ? "a scope that no record names" : quoted(expiry.scope),
                   joined({open, outcome_in_short(expiry)}, ", ")));
   if (!expiry.has_verdict) {

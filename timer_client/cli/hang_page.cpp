@@ -33,7 +33,7 @@ std::string lead_text(const Hang& hang) {
     return "";
   }
   const auto lead_us = static_cast<double>(*next->deadline_us - *hang.expired[0].deadline_us);
-  return fmt::format(", {} before {}", seconds_text(lead_us / 1e6), fellow_text(*next));
+  return fmt::format(", {} before {}", seconds_text(lead_us / 1e6), worker_text(next->worker));
 }
 
 std::string verdict(const Hang& hang, const std::vector<ScopeGroup>& groups) {
@@ -43,26 +43,25 @@ std::string verdict(const Hang& hang, const std::vector<ScopeGroup>& groups) {
       return fmt::format(
           "{} or {}: both expired at about the same time, and nobody was elsewhere "
           "than the others.",
-          fellow_text(first), fellow_text(*next));
+          worker_text(first.worker), worker_text(next->worker));
     }
     return fmt::format("{}, {}: the first to expire{}. Nobody was elsewhere than the others.",
-                       fellow_text(first), in_scope(first.scope), lead_text(hang));
+                       worker_text(first.worker), in_scope(first.scope), lead_text(hang));
   }
   const std::vector<WorkerAt>& odd = groups[0].workers;
   if (is_among(odd, first.worker)) {
     return fmt::format(
-        "{}, {}: {}, and {} to expire{}.", fellow_text(first), in_scope(first.scope),
+        "{}, {}: {}, and {} to expire{}.", worker_text(first.worker), in_scope(first.scope),
         odd.size() == 1 ? "the odd one out" : fmt::format("one of the {} odd ones out", odd.size()),
         is_too_close(hang) ? "among the first" : "the first", lead_text(hang));
   }
   std::vector<std::string> names;
   for (const WorkerAt& worker : odd) {
-    names.push_back(worker_text(worker.rank, worker.pid, worker.comm) +
-                    (worker.host.empty() ? "" : " on " + worker.host));
+    names.push_back(worker_text(worker));
   }
   return fmt::format("{}, {}: {} out. {} expired first, {}, and may have waited for {}.",
                      listed(names, kOddOnesNamed, "; "), in_scope(groups[0].scope),
-                     odd.size() == 1 ? "the odd one" : "the odd ones", fellow_text(first),
+                     odd.size() == 1 ? "the odd one" : "the odd ones", worker_text(first.worker),
                      in_scope(first.scope), odd.size() == 1 ? "it" : "them");
 }
 
@@ -79,9 +78,7 @@ void add_hang(Page& page, const Hang& hang) {
   const std::vector<ScopeGroup> groups = scope_groups(hang);
   page.item(2, verdict(hang, groups));
   add_doubts(page, hang);
-  Expiry seen_from_nowhere;
-  seen_from_nowhere.hang = hang;
-  add_places(page, seen_from_nowhere, groups);
+  add_places(page, hang, groups);
   const std::size_t hosts = 1 + hang.elsewhere.size();
   page.item(2,
             fmt::format("{} on {} expired; `timer_client show {}` with the same logs has more.",

@@ -24,6 +24,8 @@
 namespace filetimer::cli {
 namespace {
 
+using std::chrono::microseconds;
+
 // How often a followed log is looked at. A look, not a notification: logs on shared file systems
 // grow without one, and one stat() four times a second is nothing.
 constexpr int kLookIntervalMs = 250;
@@ -95,12 +97,6 @@ bool wait_for_next_look(const Output& out) {
   return g_stop == 0 && !out.is_closed();
 }
 
-void say_all(const std::vector<std::string>& messages) {
-  for (const std::string& message : messages) {
-    complain(message);
-  }
-}
-
 void say_skipped(const std::vector<LogFile>& logs) {
   if (const std::string skipped = skipped_text(logs); !skipped.empty()) {
     complain(skipped);
@@ -121,18 +117,13 @@ int follow_logs(std::vector<LogFile>& logs, Output& out, const RecordReader::Sin
   return out.finish();
 }
 
-std::int64_t to_us(const std::optional<Duration>& difference) {
-  return difference ? std::chrono::duration_cast<std::chrono::microseconds>(*difference).count()
-                    : kClocksUs;
-}
-
 int run_log(LogOptions& options) {
   // Programs that read the JSON choose for themselves.
   options.filter.with_details = options.json;
   OpenedLogs opened = open_logs(options.place.dir, options.files);
   std::vector<LogFile>& logs = opened.logs;
-  say_all(opened.notes);
-  say_all(opened.problems);
+  complain_of_all(opened.notes);
+  complain_of_all(opened.problems);
   if (logs.empty()) {
     return kExitFailed;
   }
@@ -143,7 +134,9 @@ int run_log(LogOptions& options) {
   const auto print = [&](Record&& record) {
     return options.json ? out.write(record.raw) && out.write("\n") : table.add(std::move(record));
   };
-  HangFinder hangs(to_us(options.clock_difference));
+  HangFinder hangs(
+      duration_cast<microseconds>(options.clock_difference.value_or(microseconds(kClocksUs)))
+          .count());
   std::size_t seen = 0;
   std::size_t shown = 0;
   const Merged merged = read_merged(logs, options.follow, [&](Record&& record) {
@@ -157,7 +150,7 @@ int run_log(LogOptions& options) {
     ++shown;
     return print(std::move(record));
   });
-  say_all(merged.problems);
+  complain_of_all(merged.problems);
   if (!options.json && (shown > 0 || options.follow)) {
     table.begin();
   }
@@ -232,18 +225,10 @@ Command add_log(CLI::App& root) {
          "or 10m for ten minutes ago")
       ->type_name("TIME");
   app->add_option("--host", options->filter.host, "Only this host")->type_name("HOST");
-  app->add_option_function<std::string>(
-         "--clock-difference",
-         [options](const std::string& word) {
-           const auto difference = parse_duration(word);
-           if (!difference) {
-             throw CLI::ValidationError("--clock-difference", difference.error().message);
-           }
-           options->clock_difference = *difference;
-         },
-         "How far the clocks of two hosts may be apart; who of two hosts\n"
-         "was first by less than this is not said [1s]")
-      ->type_name("DUR");
+  add_duration_option(*app, "--clock-difference", options->clock_difference,
+                      "How far the clocks of two hosts may be apart; who of two hosts\n"
+                      "was first by less than this is not said [1s]",
+                      EndlessDuration::kRefused);
   app->add_flag("-f,--follow", options->follow, "Wait for more until interrupted");
   add_place_options(*app, options->place);
   app->footer(

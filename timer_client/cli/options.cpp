@@ -76,12 +76,13 @@ void add_place_options(CLI::App& app, Place& place) {
 }
 
 CLI::Option* add_duration_option(CLI::App& app, const std::string& flag,
-                                 std::optional<Duration>& value, const std::string& description) {
+                                 std::optional<Duration>& value, const std::string& description,
+                                 EndlessDuration endless) {
   return app
       .add_option_function<std::string>(
           flag,
-          [flag, &value](const std::string& word) {
-            const Result<Duration> duration = parse_duration(word, EndlessDuration::kAllowed);
+          [flag, &value, endless](const std::string& word) {
+            const Result<Duration> duration = parse_duration(word, endless);
             if (!duration) {
               throw CLI::ValidationError(flag, duration.error().message);
             }

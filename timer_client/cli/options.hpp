@@ -22,7 +22,8 @@ struct Place {
 void add_place_options(CLI::App& app, Place& place);
 
 CLI::Option* add_duration_option(CLI::App& app, const std::string& flag,
-                                 std::optional<Duration>& value, const std::string& description);
+                                 std::optional<Duration>& value, const std::string& description,
+                                 EndlessDuration endless = EndlessDuration::kAllowed);
 
 // `--warn-after`; is_warn_after() has to agree.
 CLI::Option* add_warn_after_option(CLI::App& app, std::optional<Duration>& value);

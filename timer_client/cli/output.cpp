@@ -74,4 +74,10 @@ void complain(std::string_view message) {
   fmt::print(stderr, "timer_client: {}\n", printable(message));
 }
 
+void complain_of_all(const std::vector<std::string>& messages) {
+  for (const std::string& message : messages) {
+    complain(message);
+  }
+}
+
 }  // namespace filetimer::cli

@@ -7,6 +7,7 @@
 
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "common/result.hpp"
 
@@ -38,5 +39,6 @@ bool wants_colour(int fd);
 
 // "timer_client: MESSAGE" on standard error, as one line whatever the message holds.
 void complain(std::string_view message);
+void complain_of_all(const std::vector<std::string>& messages);
 
 }  // namespace filetimer::cli

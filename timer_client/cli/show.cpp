@@ -24,12 +24,6 @@ struct ShowOptions {
   bool json = false;
 };
 
-void complain_of_all(const std::vector<std::string>& messages) {
-  for (const std::string& message : messages) {
-    complain(message);
-  }
-}
-
 int run_show(const ShowOptions& options) {
   OpenedLogs opened = open_logs(options.place.dir, options.files);
   std::vector<LogFile>& logs = opened.logs;

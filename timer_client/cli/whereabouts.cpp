@@ -8,6 +8,8 @@
 #include <tuple>
 #include <utility>
 
+#include "timer_client/cli/phrases.hpp"
+
 namespace filetimer::cli {
 namespace {
 
@@ -144,7 +146,8 @@ bool has_odd_one_out(const std::vector<ScopeGroup>& groups) {
 
 bool is_among(const std::vector<WorkerAt>& workers, const WorkerAt& wanted) {
   return std::any_of(workers.begin(), workers.end(), [&](const WorkerAt& at) {
-    return at.host == wanted.host && (at.pid ? at.pid == wanted.pid : at.rank == wanted.rank);
+    return at.host == wanted.host &&
+           (at.pid && wanted.pid ? at.pid == wanted.pid : at.rank && at.rank == wanted.rank);
   });
 }
 
@@ -161,22 +164,15 @@ bool is_too_close(const Hang& hang) {
          *next->deadline_us - *hang.expired[0].deadline_us < hang.clocks_us;
 }
 
-std::string fellow_text(const Fellow& fellow) {
-  return worker_text(fellow.worker.rank, fellow.worker.pid, fellow.worker.comm) +
-         (fellow.worker.host.empty() ? "" : " on " + fellow.worker.host);
-}
-
-std::string worker_text(const Integer& rank, const Integer& pid, const std::string& comm) {
-  const std::string process = pid ? fmt::format("pid {}", *pid) : std::string();
-  if (rank) {
-    const std::string separator = pid && !comm.empty() ? ", " : "";
-    return pid || !comm.empty() ? fmt::format("rank {} ({}{}{})", *rank, process, separator, comm)
-                                : fmt::format("rank {}", *rank);
-  }
-  if (pid) {
-    return comm.empty() ? process : fmt::format("{} ({})", process, comm);
-  }
-  return comm.empty() ? "a worker" : comm;
+std::string worker_text(const WorkerAt& worker) {
+  const std::string process = worker.pid ? fmt::format("pid {}", *worker.pid) : "";
+  const std::string rank = worker.rank ? fmt::format("rank {}", *worker.rank) : "";
+  const std::string& what = rank.empty() ? process : rank;
+  const std::string more = joined({rank.empty() ? "" : process, worker.comm}, ", ");
+  const std::string text = what.empty()   ? (more.empty() ? "a worker" : more)
+                           : more.empty() ? what
+                                          : fmt::format("{} ({})", what, more);
+  return joined({text, worker.host.empty() ? "" : "on " + worker.host}, " ");
 }
 
 std::string workers_text(const std::vector<WorkerAt>& workers) {
@@ -208,8 +204,7 @@ std::string workers_text(const std::vector<WorkerAt>& workers) {
   }
   for (const WorkerAt& worker : workers) {
     if (!worker.rank && texts.size() < kRangesListed) {
-      texts.push_back(worker_text(worker.rank, worker.pid, worker.comm) +
-                      (worker.host.empty() ? "" : " on " + worker.host));
+      texts.push_back(worker_text(worker));
       ++told;
     }
   }

@@ -35,10 +35,8 @@ const Fellow* next_elsewhere(const Hang& hang);
 // Whether the two are too close for their clocks to tell who was first.
 bool is_too_close(const Hang& hang);
 
-// "rank 2 (pid 4711, trainer) on node08"
-std::string fellow_text(const Fellow& fellow);
-// "rank 2 (pid 4711, trainer)", "pid 4711 (trainer)".
-std::string worker_text(const Integer& rank, const Integer& pid, const std::string& comm);
+// "rank 2 (pid 4711, trainer) on node08", "pid 4711 (trainer)".
+std::string worker_text(const WorkerAt& worker);
 // "ranks 0, 1, 3-7", with "pid 4711 (trainer)" for those without a rank.
 std::string workers_text(const std::vector<WorkerAt>& workers);
 

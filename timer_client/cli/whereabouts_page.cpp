@@ -18,11 +18,6 @@ constexpr std::size_t kGroupsShown = 8;  // where most are among them
 constexpr std::size_t kFellowsShown = 8;
 constexpr std::size_t kHostsShown = 8;
 
-bool is_this(const Expiry& expiry, const WorkerAt& at) {
-  return at.host.empty() && (expiry.worker.pid ? at.pid == expiry.worker.pid
-                                               : at.rank && at.rank == expiry.worker.rank);
-}
-
 // "in `exchange` for 29.6 s"
 std::string place_text(const ScopeGroup& group) {
   if (group.scope.empty()) {
@@ -42,20 +37,20 @@ std::string odd_text(const ScopeGroup& group) {
   return group.workers.size() == 1 ? "the odd one out" : "the odd ones out";
 }
 
-std::string group_text(const Expiry& expiry, const ScopeGroup& group, bool is_odd) {
-  const bool has_this = std::any_of(group.workers.begin(), group.workers.end(),
-                                    [&](const WorkerAt& at) { return is_this(expiry, at); });
-  const std::string mark = !has_this                   ? ""
-                           : group.workers.size() == 1 ? "this one"
-                                                       : "this one among them";
+std::string group_text(const ScopeGroup& group, bool is_odd,
+                       const std::optional<WorkerAt>& marked) {
+  const std::string mark = !marked || !is_among(group.workers, *marked) ? ""
+                           : group.workers.size() == 1                  ? "this one"
+                                                                        : "this one among them";
   return joined({fmt::format("{} {}", workers_text(group.workers), place_text(group)), mark,
                  is_odd ? odd_text(group) : ""},
                 ", ");
 }
 
-void add_groups(Page& page, const Expiry& expiry, const std::vector<ScopeGroup>& groups) {
+void add_groups(Page& page, const std::vector<ScopeGroup>& groups,
+                const std::optional<WorkerAt>& marked) {
   const auto add = [&](const ScopeGroup& group) {
-    page.item(2, group_text(expiry, group, &group == &groups[0] && has_odd_one_out(groups)));
+    page.item(2, group_text(group, &group == &groups[0] && has_odd_one_out(groups), marked));
   };
   if (groups.size() <= kGroupsShown) {
     std::for_each(groups.begin(), groups.end(), add);
@@ -126,15 +121,15 @@ void add_order(Page& page, const Expiry& expiry, const std::vector<ScopeGroup>& 
   const Hang& hang = expiry.hang;
   if (hang.expired.size() > 1 || (hang.incident && !hang.expired.empty())) {
     const Fellow& first = hang.expired[0];
-    page.item(2,
-              fmt::format("First to expire: {}.",
-                          joined({fellow_text(first), first.id == expiry.id ? "this one" : first.id,
-                                  first_and_odd(first, groups)},
-                                 ", ")));
+    page.item(2, fmt::format("First to expire: {}.",
+                             joined({worker_text(first.worker),
+                                     first.id == expiry.id ? "this one" : first.id,
+                                     first_and_odd(first, groups)},
+                                    ", ")));
     std::vector<std::string> others;
     for (const Fellow& fellow : hang.expired) {
       if (fellow.id != first.id && fellow.id != expiry.id) {
-        others.push_back(fmt::format("{}, {}", fellow_text(fellow), fellow.id));
+        others.push_back(fmt::format("{}, {}", worker_text(fellow.worker), fellow.id));
       }
     }
     if (!others.empty()) {
@@ -146,17 +141,18 @@ void add_order(Page& page, const Expiry& expiry, const std::vector<ScopeGroup>& 
     const double earlier_s =
         timed ? static_cast<double>(*hang.incident->time_us - *before->deadline_us) / 1e6 : 0;
     page.item(2, fmt::format("{} before, in another incident: {} expired in {}, {}.",
-                             timed ? seconds_text(earlier_s) : "Shortly", fellow_text(*before),
-                             quoted(before->scope), before->id));
+                             timed ? seconds_text(earlier_s) : "Shortly",
+                             worker_text(before->worker), quoted(before->scope), before->id));
   }
 }
 
 }  // namespace
 
-void add_places(Page& page, const Expiry& expiry, const std::vector<ScopeGroup>& groups) {
-  if (expiry.hang.incident) {
-    add_groups(page, expiry, groups);
-    add_not_listed(page, expiry.hang, groups);
+void add_places(Page& page, const Hang& hang, const std::vector<ScopeGroup>& groups,
+                const std::optional<WorkerAt>& marked) {
+  if (hang.incident) {
+    add_groups(page, groups, marked);
+    add_not_listed(page, hang, groups);
   } else {
     page.item(2, "The incident record is not in these logs.");
   }
@@ -177,7 +173,7 @@ void add_doubts(Page& page, const Hang& hang) {
   if (is_too_close(hang)) {
     page.item(2, fmt::format("{} expired within {} of it, which is less than clocks may differ: "
                              "either may be the first.",
-                             fellow_text(*next_elsewhere(hang)),
+                             worker_text(next_elsewhere(hang)->worker),
                              seconds_text(static_cast<double>(hang.clocks_us) / 1e6)));
   }
 }
@@ -187,7 +183,8 @@ void add_whereabouts(Page& page, const Expiry& expiry) {
   page.heading("Where everybody was");
   const std::vector<ScopeGroup> groups =
       hang.incident ? scope_groups(hang) : std::vector<ScopeGroup>{};
-  add_places(page, expiry, groups);
+  const Worker& worker = expiry.worker;
+  add_places(page, hang, groups, WorkerAt{{}, worker.pid, worker.rank, worker.comm});
   if (!hang.elsewhere.empty() && hang.incident) {
     std::vector<std::string> hosts;
     for (const Incident& other : hang.elsewhere) {

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include "timer_client/cli/expiry.hpp"
@@ -10,8 +11,9 @@
 
 namespace filetimer::cli {
 
-// The groups, and what is not in them; of `expiry` it is marked where it is.
-void add_places(Page& page, const Expiry& expiry, const std::vector<ScopeGroup>& groups);
+// The groups, and what is not in them; where `marked` is, is said.
+void add_places(Page& page, const Hang& hang, const std::vector<ScopeGroup>& groups,
+                const std::optional<WorkerAt>& marked = {});
 // What makes times of several hosts doubtful. Nothing where nothing does.
 void add_doubts(Page& page, const Hang& hang);
 
