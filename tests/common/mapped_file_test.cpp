@@ -12,6 +12,7 @@
 #include <optional>
 
 #include "tests/common/test_page.hpp"
+#include "tests/files.hpp"
 
 namespace filetimer {
 namespace {
@@ -19,24 +20,15 @@ namespace {
 // A file of one memory page in a folder of its own.
 class TestFile {
  public:
-  TestFile() {
-    std::string name = std::filesystem::temp_directory_path() / "filetimer-mapped-XXXXXX";
-    REQUIRE(::mkdtemp(name.data()) != nullptr);
-    folder_ = name;
-    std::ofstream(path()) << std::string(4096, '\0');
-  }
-  ~TestFile() {
-    std::error_code ignored;
-    std::filesystem::remove_all(folder_, ignored);
-  }
+  TestFile() { folder_.write("page", std::string(4096, '\0')); }
   TestFile(const TestFile&) = delete;
   TestFile& operator=(const TestFile&) = delete;
 
-  [[nodiscard]] std::string path() const { return folder_ + "/page"; }
-  [[nodiscard]] std::string renamed() const { return folder_ + "/renamed"; }
+  [[nodiscard]] std::string path() const { return folder_.path("page"); }
+  [[nodiscard]] std::string renamed() const { return folder_.path("renamed"); }
 
  private:
-  std::string folder_;
+  testing::TempFolder folder_;
 };
 
 // Whom F_GETLK names, asked from this process; 0: nobody.

@@ -12,6 +12,8 @@
 #include <optional>
 #include <string>
 
+#include "tests/files.hpp"
+
 using filetimer::check_parents;
 using filetimer::create_run_folder;
 using filetimer::default_log_path;
@@ -19,38 +21,19 @@ using filetimer::FolderSource;
 using filetimer::resolve_pipe;
 using filetimer::resolve_run_folder;
 using filetimer::RunFolder;
+using filetimer::testing::contains;
+using filetimer::testing::TempFolder;
 
 namespace fs = std::filesystem;
 
 namespace {
 
-// A folder of our own, 0700, that is gone afterwards.
-class TempFolder {
- public:
-  TempFolder() {
-    const char* base = std::getenv("TMPDIR");
-    std::string name = fmt::format("{}/filetimer-test-XXXXXX", base == nullptr ? "/tmp" : base);
-    REQUIRE(::mkdtemp(name.data()) != nullptr);
-    path_ = fs::canonical(name).string();
-  }
-  TempFolder(const TempFolder&) = delete;
-  TempFolder& operator=(const TempFolder&) = delete;
-  ~TempFolder() {
-    std::error_code ignored;
-    fs::remove_all(path_, ignored);
-  }
-  [[nodiscard]] std::string path(const std::string& name = {}) const {
-    return name.empty() ? path_ : path_ + "/" + name;
-  }
-  std::string folder(const std::string& name, mode_t mode) const {
-    REQUIRE(::mkdir(path(name).c_str(), 0700) == 0);
-    REQUIRE(::chmod(path(name).c_str(), mode) == 0);  // not cut by the umask
-    return path(name);
-  }
-
- private:
-  std::string path_;
-};
+// A folder in `temp` with that mode, whatever the umask is.
+std::string folder_in(const TempFolder& temp, const std::string& name, mode_t mode) {
+  REQUIRE(::mkdir(temp.path(name).c_str(), 0700) == 0);
+  REQUIRE(::chmod(temp.path(name).c_str(), mode) == 0);
+  return temp.path(name);
+}
 
 // Sets or unsets a variable for as long as it lives.
 class Variable {
@@ -93,10 +76,6 @@ std::string refusal(const std::string& dir) {
   return created.error().message;
 }
 
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
-
 constexpr uid_t kSomebodyElse = 65533;
 
 bool give_away(const std::string& path) {
@@ -137,7 +116,7 @@ TEST_CASE("a runtime folder that is missing, relative, a file or another user's 
     const Variable runtime("XDG_RUNTIME_DIR", value.c_str());
     CHECK(resolve_run_folder("").dir == shm);
   }
-  if (const std::string other = temp.folder("other", 0700); give_away(other)) {
+  if (const std::string other = folder_in(temp, "other", 0700); give_away(other)) {
     const Variable runtime("XDG_RUNTIME_DIR", other.c_str());
     CHECK(resolve_run_folder("").dir == shm);
   }
@@ -215,7 +194,7 @@ TEST_CASE("the run folder is made private, and so are its missing parents") {
 
 TEST_CASE("a run folder that is there and ours is taken as it is") {
   const TempFolder temp;
-  temp.folder("run", 0700);
+  folder_in(temp, "run", 0700);
   std::ofstream(temp.path("run/kept")) << "x";
   CHECK(create_run_folder(temp.path("run")).has_value());
   CHECK(create_run_folder(temp.path("run/")).has_value());
@@ -226,7 +205,7 @@ TEST_CASE("a run folder that is there and ours is taken as it is") {
 
 TEST_CASE("a run folder that is a symlink is refused, with and without a slash behind it") {
   const TempFolder temp;
-  temp.folder("real", 0700);
+  folder_in(temp, "real", 0700);
   fs::create_symlink(temp.path("real"), temp.path("link"));
   fs::create_symlink(temp.path("nowhere"), temp.path("dangling"));
   for (const char* name : {"link", "link/", "dangling"}) {
@@ -253,14 +232,14 @@ TEST_CASE("a run folder in which others may write is refused") {
   for (const mode_t mode : {0770U, 0720U, 0702U, 0777U, 01777U}) {
     CAPTURE(mode);
     const std::string name = fmt::format("run{:o}", mode);
-    temp.folder(name, mode);
+    folder_in(temp, name, mode);
     CHECK(contains(refusal(temp.path(name)), "others may write"));
   }
 }
 
 TEST_CASE("another user's run folder is refused") {
   const TempFolder temp;
-  if (!give_away(temp.folder("run", 0700))) {
+  if (!give_away(folder_in(temp, "run", 0700))) {
     MESSAGE("skipped: only root can make another user's folder");
     return;
   }
@@ -269,31 +248,31 @@ TEST_CASE("another user's run folder is refused") {
 
 TEST_CASE("a parent in which others could swap the run folder is refused") {
   const TempFolder temp;
-  temp.folder("open", 0777);
+  folder_in(temp, "open", 0777);
   CHECK(contains(refusal(temp.path("open/run")), "'" + temp.path("open") + "'"));
   CHECK_FALSE(fs::exists(temp.path("open/run")));
   // Further up, and for parents that are not there yet.
   CHECK(contains(refusal(temp.path("open/a/b/run")), "'" + temp.path("open") + "'"));
   CHECK_FALSE(fs::exists(temp.path("open/a")));
-  temp.folder("group", 0770);
+  folder_in(temp, "group", 0770);
   refusal(temp.path("group/run"));
-  if (give_away(temp.folder("theirs", 0755))) {
+  if (give_away(folder_in(temp, "theirs", 0755))) {
     CHECK(contains(refusal(temp.path("theirs/run")), "belongs to user"));
   }
 }
 
 TEST_CASE("a sticky parent such as /tmp is accepted") {
   const TempFolder temp;
-  temp.folder("sticky", 01777);
+  folder_in(temp, "sticky", 01777);
   CHECK(create_run_folder(temp.path("sticky/run")).has_value());
   CHECK(mode_of(temp.path("sticky/run")) == 0700);
 }
 
 TEST_CASE("a parent that is a symlink counts as where it leads") {
   const TempFolder temp;
-  temp.folder("safe", 0700);
-  temp.folder("open", 0777);
-  temp.folder("open/inner", 0700);
+  folder_in(temp, "safe", 0700);
+  folder_in(temp, "open", 0777);
+  folder_in(temp, "open/inner", 0700);
   fs::create_symlink(temp.path("safe"), temp.path("to-safe"));
   fs::create_symlink(temp.path("open/inner"), temp.path("to-open"));
   CHECK(create_run_folder(temp.path("to-safe/run")).has_value());
@@ -304,15 +283,15 @@ TEST_CASE("a parent that is a symlink counts as where it leads") {
 
 TEST_CASE("a symlink in a folder that others may write to does not lead to a safe place") {
   const TempFolder temp;
-  temp.folder("safe", 0700);
-  temp.folder("open", 0777);
+  folder_in(temp, "safe", 0700);
+  folder_in(temp, "open", 0777);
   fs::create_symlink(temp.path("safe"), temp.path("open/link"));
   refusal(temp.path("open/link/run"));
 }
 
 TEST_CASE("the folders above a pipe or a log placed elsewhere are checked the same way") {
   const TempFolder temp;
-  temp.folder("open", 0777);
+  folder_in(temp, "open", 0777);
   CHECK(check_parents(temp.path("pipe")).has_value());
   CHECK(check_parents("/dev/shm/pipe").has_value());
   CHECK_FALSE(check_parents(temp.path("open/pipe")).has_value());

@@ -14,11 +14,13 @@
 
 #include "common/limits.hpp"
 #include "common/scope_name.hpp"
+#include "tests/files.hpp"
 
 namespace wire = filetimer::wire;
 using filetimer::kMaxAtomicWrite;
 using filetimer::kMaxLineBytes;
 using filetimer::Result;
+using filetimer::testing::contains;
 using wire::Request;
 
 namespace {
@@ -57,10 +59,6 @@ std::string line_with_extra(const std::string& key, const std::string& value) {
 }
 
 const std::string kGood = line_with("", "");
-
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
 
 void check_refused(const std::string& line, const std::string& why = {}) {
   CAPTURE(line);

@@ -16,7 +16,7 @@ std::string trainer_path() {
   return std::string{FILETIMER_BIN_DIR} + "/digits_trainer";
 }
 
-Launch trainer(const TempDir& temp, std::vector<std::string> args) {
+Launch trainer(const TempFolder& temp, std::vector<std::string> args) {
   args.insert(args.begin(), trainer_path());
   // A runtime folder in which no server is: the user's own is not to be met.
   return {.argv = std::move(args),
@@ -25,14 +25,10 @@ Launch trainer(const TempDir& temp, std::vector<std::string> args) {
           .err = temp.path("err")};
 }
 
-Finished run_trainer(const TempDir& temp, const Launch& launch) {
+Finished run_trainer(const TempFolder& temp, const Launch& launch) {
   Child child(launch);
   const ExitStatus status = child.status();
   return {status, read_file(temp.path("out")), read_file(temp.path("err"))};
-}
-
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
 }
 
 // What follows `before` in `text`, as a number; 0 when it is not there.
@@ -41,13 +37,13 @@ double number_after(const std::string& text, const std::string& before) {
   return at == std::string::npos ? 0 : std::atof(text.c_str() + at + before.size());
 }
 
-pid_t pid_of_hung_rank(const TempDir& temp) {
+pid_t pid_of_hung_rank(const TempFolder& temp) {
   REQUIRE(wait_until([&] { return contains(read_file(temp.path("err")), ") hangs in forward"); }));
   return static_cast<pid_t>(number_after(read_file(temp.path("err")), "(pid "));
 }
 
 TEST_CASE("Without a server the trainer says so and learns") {
-  const TempDir temp;
+  const TempFolder temp;
   const Finished finished = run_trainer(temp, trainer(temp, {"--ranks", "2"}));
   CHECK(finished.status == exited(0));
   CHECK(number_after(finished.out, "accuracy ") > 0.9);
@@ -55,7 +51,7 @@ TEST_CASE("Without a server the trainer says so and learns") {
 }
 
 TEST_CASE("With a server the trainer learns and nothing expires") {
-  const TempDir temp;
+  const TempFolder temp;
   const Server server(temp);
   Launch launch = trainer(temp, {"--ranks", "2"});
   launch.environment = {{"FILETIMER_DIR", server.dir()}};
@@ -68,7 +64,7 @@ TEST_CASE("With a server the trainer learns and nothing expires") {
 }
 
 TEST_CASE("The rank that hangs is killed, and not those that wait for it") {
-  const TempDir temp;
+  const TempFolder temp;
   const Server server(temp);
   Launch launch = trainer(temp, {"--ranks", "4", "--timeout", "2s", "--hang", "2:20"});
   launch.environment = {{"FILETIMER_DIR", server.dir()}};
@@ -90,7 +86,7 @@ TEST_CASE("The rank that hangs is killed, and not those that wait for it") {
 }
 
 TEST_CASE("A rank that hangs is warned about before it is killed, by the library alone") {
-  const TempDir temp;
+  const TempFolder temp;
   const Server server(temp, {"--warn-at", "0.5"});
   Launch launch = trainer(temp, {"--ranks", "2", "--timeout", "1s", "--hang", "1:5"});
   launch.environment = {{"FILETIMER_DIR", server.dir()}};
@@ -106,7 +102,7 @@ TEST_CASE("A rank that hangs is warned about before it is killed, by the library
 }
 
 TEST_CASE("When a rank dies the others notice, and the training has failed") {
-  const TempDir temp;
+  const TempFolder temp;
   Child child(trainer(temp, {"--ranks", "3", "--hang", "1:5"}));
   ::kill(pid_of_hung_rank(temp), SIGTERM);
   CHECK(child.status() == exited(1));
@@ -118,7 +114,7 @@ TEST_CASE("When a rank dies the others notice, and the training has failed") {
 }
 
 TEST_CASE("When its launcher is killed no rank is left behind, not even one that hangs") {
-  const TempDir temp;
+  const TempFolder temp;
   Child child(trainer(temp, {"--ranks", "2", "--hang", "1:1"}));
   const HeldPid hung(pid_of_hung_rank(temp));
   child.signal(SIGKILL);
@@ -138,7 +134,7 @@ TEST_CASE("Wrong arguments are usage errors that quote them") {
                                              {"--hang", "1:2:3"},
                                              {"surplus"}}) {
     CAPTURE(args.back());
-    const TempDir temp;
+    const TempFolder temp;
     const Finished finished = run_trainer(temp, trainer(temp, args));
     CHECK(finished.status == exited(2));
     CHECK(contains(finished.err, args.back()));
@@ -146,7 +142,7 @@ TEST_CASE("Wrong arguments are usage errors that quote them") {
 }
 
 TEST_CASE("A data file that is missing or broken is named, with its line") {
-  const TempDir temp;
+  const TempFolder temp;
   const std::string path = temp.path("digits.csv");
   const Launch launch = trainer(temp, {"--ranks", "1", "--data", path});
   CHECK(contains(run_trainer(temp, launch).err, "cannot open " + path));

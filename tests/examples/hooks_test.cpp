@@ -20,7 +20,7 @@ std::string example(const std::string& name) {
 }
 
 // A server with the example as its hook, and a scontrol that notes what it is asked.
-Server::Setup requeuing(const TempDir& temp, Environment environment,
+Server::Setup requeuing(const TempFolder& temp, Environment environment,
                         std::vector<std::string> more = {}) {
   REQUIRE(::mkdir(temp.path("bin").c_str(), 0755) == 0);
   write_file(temp.path("bin/scontrol"), "#!/bin/sh\necho \"$@\" >> " + temp.path("asked") + "\n");
@@ -40,21 +40,21 @@ Record hook_of_expiry(const Server& server, const Environment& workers_environme
 }
 
 TEST_CASE("The Slurm job that the killed worker belongs to is requeued") {
-  const TempDir temp;
+  const TempFolder temp;
   const Server server(temp, requeuing(temp, {{"SLURM_JOB_ID", "11"}}));
   CHECK(hook_of_expiry(server, {{"SLURM_JOB_ID", "4711"}}).integer("exit_status") == 0);
   CHECK(read_file(temp.path("asked")) == "requeue 4711\n");
 }
 
 TEST_CASE("Of a worker that names no Slurm job it is the server's") {
-  const TempDir temp;
+  const TempFolder temp;
   const Server server(temp, requeuing(temp, {{"SLURM_JOB_ID", "11"}}));
   CHECK(hook_of_expiry(server, {{"TORCHELASTIC_RUN_ID", "run a"}}).integer("exit_status") == 0);
   CHECK(read_file(temp.path("asked")) == "requeue 11\n");
 }
 
 TEST_CASE("Nothing is requeued for who was spared, past the last try, or outside Slurm") {
-  const TempDir temp;
+  const TempFolder temp;
   SUBCASE("spared") {
     const Server server(temp, requeuing(temp, {{"SLURM_JOB_ID", "11"}}, {"--dry-run"}));
     CHECK(hook_of_expiry(server).integer("exit_status") == 0);
@@ -74,7 +74,7 @@ TEST_CASE("Nothing is requeued for who was spared, past the last try, or outside
 }
 
 TEST_CASE("The records of an expiry are posted to the web server that was named") {
-  const TempDir temp;
+  const TempFolder temp;
   Child sink({.argv = {"/bin/sh", "-c", "exec python3 \"$@\"", "sh", FILETIMER_HTTP_SINK,
                        temp.path("port"), temp.path("request")},
               .err = temp.path("err")});
@@ -94,7 +94,7 @@ TEST_CASE("The records of an expiry are posted to the web server that was named"
 }
 
 TEST_CASE("A web server that can't be reached is told in the hook's record") {
-  const TempDir temp;
+  const TempFolder temp;
   // Port 1: nobody listens there.
   const Server server(
       temp, {.args = {"--on-expiry", example("post_webhook")},

@@ -18,7 +18,7 @@ namespace {
 // A server whose wall clock a test can step.
 class SteppedServer {
  public:
-  explicit SteppedServer(const TempDir& temp)
+  explicit SteppedServer(const TempFolder& temp)
       : file_(temp.path("step")),
         server(temp, {.environment = {{"LD_PRELOAD", clock_step_path()},
                                       {"ASAN_OPTIONS", "verify_asan_link_order=0"},
@@ -51,7 +51,7 @@ std::string minute_from_now(std::chrono::seconds by) {
 }  // namespace
 
 TEST_CASE("a wall clock that steps an hour forward kills nobody") {
-  const TempDir temp;
+  const TempFolder temp;
   SteppedServer stepped(temp);
   Server& server = stepped.server;
   Worker worker("block");
@@ -72,7 +72,7 @@ TEST_CASE("a wall clock that steps an hour forward kills nobody") {
 }
 
 TEST_CASE("a wall clock that steps an hour back spares nobody") {
-  const TempDir temp;
+  const TempFolder temp;
   SteppedServer stepped(temp);
   Server& server = stepped.server;
   Worker worker("block");

@@ -20,12 +20,8 @@ using namespace std::chrono_literals;
 
 namespace {
 
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
-
 // Runs COMMAND to its end under a server.
-Finished run_command(const TempDir& temp, const std::vector<std::string>& command,
+Finished run_command(const TempFolder& temp, const std::vector<std::string>& command,
                      const Environment& environment = {}) {
   std::vector<std::string> args{"--dir", temp.path("run"), "--"};
   args.insert(args.end(), command.begin(), command.end());
@@ -35,7 +31,7 @@ Finished run_command(const TempDir& temp, const std::vector<std::string>& comman
 // A COMMAND that says every signal it gets, and the server in front of it.
 class Caught {
  public:
-  explicit Caught(const TempDir& temp, std::vector<std::string> args = {})
+  explicit Caught(const TempFolder& temp, std::vector<std::string> args = {})
       : server(temp, Server::Setup{.args = std::move(args),
                                    .command = {worker_path(), "catch-signals"}}) {
     wait_for_line("ready");
@@ -53,7 +49,7 @@ class Caught {
 }  // namespace
 
 TEST_CASE("the status of COMMAND is passed on") {
-  const TempDir temp;
+  const TempFolder temp;
   for (const int status : {0, 1, 2, 3, 8, 77, 124, 125, 255}) {
     CAPTURE(status);
     CHECK(run_command(temp, {worker_path(), "exit", std::to_string(status)}).status ==
@@ -62,7 +58,7 @@ TEST_CASE("the status of COMMAND is passed on") {
 }
 
 TEST_CASE("a COMMAND that a signal ended gives 128 and its number") {
-  const TempDir temp;
+  const TempFolder temp;
   for (const int signal : {SIGKILL, SIGTERM, SIGSEGV, SIGABRT, SIGINT, SIGHUP}) {
     CAPTURE(signal);
     CHECK(run_command(temp, {worker_path(), "raise", std::to_string(signal)}).status ==
@@ -71,7 +67,7 @@ TEST_CASE("a COMMAND that a signal ended gives 128 and its number") {
 }
 
 TEST_CASE("a COMMAND that is not there gives 127, one that can't be executed 126") {
-  const TempDir temp;
+  const TempFolder temp;
   write_file(temp.path("text"), "no program");
   struct Row {
     std::string command;
@@ -92,7 +88,7 @@ TEST_CASE("a COMMAND that is not there gives 127, one that can't be executed 126
 }
 
 TEST_CASE("a server that fails before COMMAND gives 125 and does not start it") {
-  const TempDir temp;
+  const TempFolder temp;
   write_file(temp.path("file"), "");
   Finished finished =
       run_server(temp, {"--dir", temp.path("file"), "--", "/bin/sh", "-c", "echo ran"});
@@ -107,7 +103,7 @@ TEST_CASE("a server that fails before COMMAND gives 125 and does not start it") 
 }
 
 TEST_CASE("COMMAND finds folder and pipe in its environment and torchrun keeps off the pipe") {
-  const TempDir temp;
+  const TempFolder temp;
   const Finished finished =
       run_command(temp,
                   {worker_path(), "environment", "FILETIMER_DIR", "TORCHELASTIC_TIMER_FILE",
@@ -126,7 +122,7 @@ TEST_CASE("COMMAND finds folder and pipe in its environment and torchrun keeps o
 }
 
 TEST_CASE("the ready line goes to standard error, and standard output is COMMAND's alone") {
-  const TempDir temp;
+  const TempFolder temp;
   const Finished finished = run_command(temp, {"/bin/sh", "-c", "echo out; echo err >&2"});
   CHECK(finished.out == "out\n");
   CHECK(contains(finished.err, "ready dir=" + temp.path("run")));
@@ -135,7 +131,7 @@ TEST_CASE("the ready line goes to standard error, and standard output is COMMAND
 }
 
 TEST_CASE("standard input is COMMAND's alone") {
-  const TempDir temp;
+  const TempFolder temp;
   const std::string text(100'000, 'x');
   write_file(temp.path("in"), text + "end\n");
   const filetimer::UniqueFd in(::open(temp.path("in").c_str(), O_RDONLY | O_CLOEXEC));
@@ -145,7 +141,7 @@ TEST_CASE("standard input is COMMAND's alone") {
 }
 
 TEST_CASE("without a folder named COMMAND gets a fresh one, which is removed at the end") {
-  const TempDir temp;
+  const TempFolder temp;
   const Environment environment{{"XDG_RUNTIME_DIR", temp.path()},
                                 {"XDG_STATE_HOME", temp.path("state")}};
   const auto run = [&] {
@@ -163,14 +159,14 @@ TEST_CASE("without a folder named COMMAND gets a fresh one, which is removed at 
 }
 
 TEST_CASE("a folder that was named is kept, without its pipe") {
-  const TempDir temp;
+  const TempFolder temp;
   CHECK(run_command(temp, {"/bin/true"}).status == exited(0));
   CHECK(exists(temp.path("run/expired.jsonl")));
   CHECK_FALSE(exists(temp.path("run/requests")));
 }
 
 TEST_CASE("two jobs of one user at once do not meet") {
-  const TempDir temp;
+  const TempFolder temp;
   const Environment environment{{"XDG_RUNTIME_DIR", temp.path()},
                                 {"XDG_STATE_HOME", temp.path("state")}};
   Server one(temp, {.environment = environment,
@@ -184,7 +180,7 @@ TEST_CASE("two jobs of one user at once do not meet") {
 }
 
 TEST_CASE("each of the signals is forwarded to COMMAND") {
-  const TempDir temp;
+  const TempFolder temp;
   const Caught caught(temp);
   for (const int signal : {SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGCONT, SIGTERM}) {
     CAPTURE(signal);
@@ -194,14 +190,14 @@ TEST_CASE("each of the signals is forwarded to COMMAND") {
 }
 
 TEST_CASE("SIGINT is forwarded to COMMAND") {
-  const TempDir temp;
+  const TempFolder temp;
   const Caught caught(temp);
   ::kill(caught.server.pid(), SIGINT);
   caught.wait_for_line(fmt::format("signal {}\n", SIGINT));
 }
 
 TEST_CASE("after the first SIGTERM the server still serves until COMMAND ends") {
-  const TempDir temp;
+  const TempFolder temp;
   Caught caught(temp);
   ::kill(caught.server.pid(), SIGTERM);
   caught.wait_for_line(fmt::format("signal {}\n", SIGTERM));
@@ -211,7 +207,7 @@ TEST_CASE("after the first SIGTERM the server still serves until COMMAND ends") 
 }
 
 TEST_CASE("a COMMAND that renews its scope while the server drains is not killed") {
-  const TempDir temp;
+  const TempFolder temp;
   // Renewed every 0.2 s by a deadline 1 to 2 s away, for 3 s after SIGTERM.
   const std::string script = R"(trap '' TERM; i=0; while [ $i -lt 15 ]; do
     printf '{"version": 1, "pid": %d, "scope_id": "save", "expiration_time": %d, "signal": 9}\n' \
@@ -225,7 +221,7 @@ TEST_CASE("a COMMAND that renews its scope while the server drains is not killed
 }
 
 TEST_CASE("a second SIGTERM forces the end of COMMAND and of what it started") {
-  const TempDir temp;
+  const TempFolder temp;
   Server server(temp, Server::Setup{.command = {worker_path(), "ignore-term-tree"}});
   REQUIRE(
       wait_until([&] { return contains(server.out(), "ready") && server.out().back() == '\n'; }));
@@ -253,7 +249,7 @@ TEST_CASE("a second SIGTERM forces the end of COMMAND and of what it started") {
 
 TEST_CASE(
     "a rank that hangs in a scope is killed and recorded, and the launcher's status is kept") {
-  const TempDir temp;
+  const TempFolder temp;
   const Finished finished = run_command(temp, {worker_path(), "launcher", "7"});
   CHECK(finished.status == exited(7));
   REQUIRE(finished.out.starts_with("rank 1 pid "));
@@ -272,7 +268,7 @@ TEST_CASE(
 }
 
 TEST_CASE("a COMMAND that hangs itself is killed and the server ends with its status") {
-  const TempDir temp;
+  const TempFolder temp;
   const Finished finished = run_command(temp, {worker_path(), "hang", "forward", "0.05"});
   CHECK(finished.status == exited(128 + SIGKILL));
   const Records records = read_log(temp.path("run/expired.jsonl"));
@@ -281,7 +277,7 @@ TEST_CASE("a COMMAND that hangs itself is killed and the server ends with its st
 }
 
 TEST_CASE("signal settings, oom score, descriptors and limits of the server are not inherited") {
-  const TempDir temp;
+  const TempFolder temp;
   const auto ask = [&](const std::vector<std::string>& argv, const std::string& name) {
     Child child({.argv = argv, .out = temp.path(name), .in_child = [] {
                    // As a shell's `trap '' INT` and a parent with a blocked signal hand on.
@@ -306,7 +302,7 @@ TEST_CASE("signal settings, oom score, descriptors and limits of the server are 
 }
 
 TEST_CASE("a descriptor that the caller left open for COMMAND is open in COMMAND") {
-  const TempDir temp;
+  const TempFolder temp;
   write_file(temp.path("seven"), "from descriptor 7\n");
   const std::string path = temp.path("seven");
   Child child({.argv = {server_path(), "--dir", temp.path("run"), "--", "/bin/sh", "-c",
@@ -323,7 +319,7 @@ TEST_CASE("a descriptor that the caller left open for COMMAND is open in COMMAND
 }
 
 TEST_CASE("the descriptor limits of COMMAND are those of the caller") {
-  const TempDir temp;
+  const TempFolder temp;
   Child child({.argv = {server_path(), "--dir", temp.path("run"), "--", "/bin/sh", "-c",
                         "ulimit -Sn; ulimit -Hn"},
                .out = temp.path("out"),
@@ -336,7 +332,7 @@ TEST_CASE("the descriptor limits of COMMAND are those of the caller") {
 }
 
 TEST_CASE("with --realtime the server is scheduled ahead of others, and COMMAND is not") {
-  const TempDir temp;
+  const TempFolder temp;
   const Caught caught(temp, {"--realtime"});
   CHECK(::sched_getscheduler(caught.pid) == SCHED_OTHER);
   const int policy = ::sched_getscheduler(caught.server.pid());
@@ -349,7 +345,7 @@ TEST_CASE("with --realtime the server is scheduled ahead of others, and COMMAND 
 }
 
 TEST_CASE("a COMMAND that ends at once is no error") {
-  const TempDir temp;
+  const TempFolder temp;
   for (int round = 0; round < 10; ++round) {
     CHECK(run_command(temp, {"/bin/true"}).status == exited(0));
     CHECK(run_command(temp, {"/bin/false"}).status == exited(1));
@@ -357,7 +353,7 @@ TEST_CASE("a COMMAND that ends at once is no error") {
 }
 
 TEST_CASE("options behind the -- are COMMAND's own") {
-  const TempDir temp;
+  const TempFolder temp;
   const Finished finished =
       run_command(temp, {"/bin/echo", "--help", "--dir", "x", "--", "--version"});
   CHECK(finished.status == exited(0));

@@ -57,7 +57,7 @@ std::int64_t requests_of(const Server& server) {
 }  // namespace
 
 TEST_CASE("run exits 124 when COMMAND was killed, and the record has COMMAND's name") {
-  const TempDir temp;
+  const TempFolder temp;
   Server server(temp);
   CHECK(run_client(server, {"run", "--after", "200ms", "--", "sleep", "100"}) == exited(124));
   const Record killed = server.wait_for([](const Record& r) { return r.is("killed"); });
@@ -73,7 +73,7 @@ TEST_CASE("run exits 124 when COMMAND was killed, and the record has COMMAND's n
 }
 
 TEST_CASE("run exits 124 when COMMAND needed the SIGKILL after the grace") {
-  const TempDir temp;
+  const TempFolder temp;
   Server server(temp);
   CHECK(run_client(server, {"run", "--after", "300ms", "--signal", "TERM", "--grace", "100ms",
                             "--scope", "stubborn", "--", worker_path(), "ignore-term"}) ==
@@ -84,7 +84,7 @@ TEST_CASE("run exits 124 when COMMAND needed the SIGKILL after the grace") {
 }
 
 TEST_CASE("a COMMAND that ends in time leaves no record, however short it is") {
-  const TempDir temp;
+  const TempFolder temp;
   Server server(temp);
   for (int i = 0; i < 50; ++i) {
     CHECK(run_client(server, {"run", "--after", "1h", "--", "true"}) == exited(0));
@@ -102,7 +102,7 @@ TEST_CASE("a COMMAND that ends in time leaves no record, however short it is") {
 }
 
 TEST_CASE("acquire in a shell holds that shell to its deadline, also as the next program") {
-  const TempDir temp;
+  const TempFolder temp;
   Server server(temp);
   CHECK(run_shell(server, "$T acquire --scope x --after 300ms; exec sleep 100") ==
         killed_by(SIGKILL));
@@ -112,7 +112,7 @@ TEST_CASE("acquire in a shell holds that shell to its deadline, also as the next
 }
 
 TEST_CASE("a shell that releases leaves nothing open, one that does not is told of") {
-  const TempDir temp;
+  const TempFolder temp;
   Server server(temp);
   // The shell ends only when the server has read what it said: its pid means nothing afterwards.
   const std::string until_read =
@@ -130,7 +130,7 @@ TEST_CASE("a shell that releases leaves nothing open, one that does not is told 
 }
 
 TEST_CASE("a server in front of run ends as run does") {
-  const TempDir temp;
+  const TempFolder temp;
   const Finished late = run_server(temp, {"--dir", temp.path("run"), "--", client_path(), "run",
                                           "--after", "200ms", "--", "sleep", "100"});
   CHECK(late.status == exited(124));
@@ -141,7 +141,7 @@ TEST_CASE("a server in front of run ends as run does") {
 }
 
 TEST_CASE("ping and status are answered, and say so on a page for people") {
-  const TempDir temp;
+  const TempFolder temp;
   Server server(temp);
   const std::string out = temp.path("out");
   CHECK(run_client_to(server, {"ping"}, out) == exited(0));
@@ -156,7 +156,7 @@ TEST_CASE("ping and status are answered, and say so on a page for people") {
 }
 
 TEST_CASE("shutdown is refused with 6 while a scope is open, waits with 5, and ends with 0") {
-  const TempDir temp;
+  const TempFolder temp;
   Server server(temp);
   const Worker worker("block");
   server.send(acquire_far(worker.pid(), "load"));
@@ -175,7 +175,7 @@ TEST_CASE("shutdown is refused with 6 while a scope is open, waits with 5, and e
 }
 
 TEST_CASE("acquire while the server drains exits 6 and says so, but renews what is open") {
-  const TempDir temp;
+  const TempFolder temp;
   Server server(temp);
   const Worker worker("block");
   const std::string pid = std::to_string(worker.pid());
@@ -202,7 +202,7 @@ TEST_CASE("acquire while the server drains exits 6 and says so, but renews what 
 }
 
 TEST_CASE("acquire while the server shuts down exits 6, and 4 when it was killed at that") {
-  const TempDir temp;
+  const TempFolder temp;
   Server server(temp);
   const Worker worker("block");
   server.send(acquire_far(worker.pid(), "load"));
@@ -221,7 +221,7 @@ TEST_CASE("acquire while the server shuts down exits 6, and 4 when it was killed
 }
 
 TEST_CASE("acquire on a bare pipe cannot know that the server drains") {
-  const TempDir temp;
+  const TempFolder temp;
   Server server(temp, {"--fifo", temp.path("pipe")});
   const Worker worker("block");
   CHECK(run_client(server, {"drain"}) == exited(0));
@@ -233,7 +233,7 @@ TEST_CASE("acquire on a bare pipe cannot know that the server drains") {
 }
 
 TEST_CASE("run while the server drains runs COMMAND unwatched, says so, and ends as COMMAND does") {
-  const TempDir temp;
+  const TempFolder temp;
   Server server(temp);
   CHECK(run_client(server, {"drain"}) == exited(0));
   const Finished ran = run_client_err(
@@ -248,7 +248,7 @@ TEST_CASE("run while the server drains runs COMMAND unwatched, says so, and ends
 }
 
 TEST_CASE("a server that is stopped answers nothing, and who asks is told so with 5") {
-  const TempDir temp;
+  const TempFolder temp;
   Server server(temp);
   server.process().signal(SIGSTOP);
   server.process().wait_until_stopped();
@@ -262,7 +262,7 @@ TEST_CASE("a server that is stopped answers nothing, and who asks is told so wit
 }
 
 TEST_CASE("ranks that meet by the command line all get the round, or the names of the missing") {
-  const TempDir temp;
+  const TempFolder temp;
   Server server(temp);
   const auto join = [&](const std::string& rank, const std::string& timeout) {
     return Launch{.argv = {client_path(), "rendezvous", "--rank", rank, "--world", "3", "--timeout",

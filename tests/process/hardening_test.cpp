@@ -56,7 +56,7 @@ constexpr int kOrphans = 3;
 
 // COMMAND, a worker of it with children that are orphans from the start, and the server above.
 struct Orphanage {
-  explicit Orphanage(const TempDir& temp)
+  explicit Orphanage(const TempFolder& temp)
       : server(temp,
                Server::Setup{.command = {worker_path(), "orphans", std::to_string(kOrphans)}}) {
     REQUIRE(wait_until([&] {
@@ -108,7 +108,7 @@ Record started(const std::string& log) {
 }  // namespace
 
 TEST_CASE("orphans of a worker below COMMAND come to the server, and no zombie of theirs stays") {
-  const TempDir temp;
+  const TempFolder temp;
   Orphanage home(temp);
   for (const HeldPid& orphan : home.orphans) {
     CHECK(parent_of(orphan.pid()) == home.server.pid());
@@ -124,7 +124,7 @@ TEST_CASE("orphans of a worker below COMMAND come to the server, and no zombie o
 }
 
 TEST_CASE("a second SIGTERM kills the orphans of COMMAND's workers too") {
-  const TempDir temp;
+  const TempFolder temp;
   Orphanage home(temp);
   home.server.process().signal(SIGTERM);
   Worker marker("block");
@@ -144,7 +144,7 @@ TEST_CASE("a second SIGTERM kills the orphans of COMMAND's workers too") {
 }
 
 TEST_CASE("orphans of a COMMAND that ends by itself are left alone") {
-  const TempDir temp;
+  const TempFolder temp;
   Orphanage home(temp);
   ::kill(home.command, SIGUSR1);
   CHECK(home.server.process().status() == exited(128 + SIGUSR1));
@@ -154,7 +154,7 @@ TEST_CASE("orphans of a COMMAND that ends by itself are left alone") {
 }
 
 TEST_CASE("the out-of-memory killer finds COMMAND before the server") {
-  const TempDir temp;
+  const TempFolder temp;
   const Orphanage home(temp);
   const int ours = oom_score_adj(::getpid());
   CHECK(oom_score_adj(home.command) == ours);
@@ -171,7 +171,7 @@ TEST_CASE("without privileges the server serves as ever: nothing is locked, no s
     MESSAGE("skipped: only root can start a server as somebody else");
     return;
   }
-  const TempDir temp;
+  const TempFolder temp;
   constexpr uid_t kNobody = 65534;
   REQUIRE(::chown(temp.path().c_str(), kNobody, kNobody) == 0);
   Child server({.argv = {server_path(), "--dir", temp.path("run"), "--log-level", "debug"},
@@ -193,7 +193,7 @@ TEST_CASE("without privileges the server serves as ever: nothing is locked, no s
 }
 
 TEST_CASE("a server that may lock its memory has it locked") {
-  const TempDir temp;
+  const TempFolder temp;
   Server server(temp, {"--log-level", "debug"});
   server.barrier();
   if (!kCanLock || server.err().find("memory is not locked") != std::string::npos) {
@@ -205,7 +205,7 @@ TEST_CASE("a server that may lock its memory has it locked") {
 }
 
 TEST_CASE("the log says what a server may do here, and how much it can watch") {
-  const TempDir temp;
+  const TempFolder temp;
   Child server({.argv = {server_path(), "--dir", temp.path("run")}, .in_child = [] {
                   const rlimit files{100, 700};
                   ::setrlimit(RLIMIT_NOFILE, &files);
@@ -222,7 +222,7 @@ TEST_CASE("the log says what a server may do here, and how much it can watch") {
 }
 
 TEST_CASE("a server that can kill nobody here says so when it starts") {
-  const TempDir temp;
+  const TempFolder temp;
   Child server({.argv = {server_path(), "--dir", temp.path("run")},
                 .err = temp.path("err"),
                 .in_child = forbid_pidfd_signals});

@@ -164,41 +164,6 @@ void let_pass(std::chrono::milliseconds time) {
   REQUIRE(wait_until([&] { return std::chrono::steady_clock::now() >= until; }));
 }
 
-TempDir::TempDir() {
-  const char* base = std::getenv("TMPDIR");
-  std::string name = fmt::format("{}/filetimer-XXXXXX", base == nullptr ? "/tmp" : base);
-  REQUIRE(::mkdtemp(name.data()) != nullptr);
-  path_ = fs::canonical(name).string();
-}
-
-TempDir::~TempDir() {
-  std::error_code ignored;
-  fs::remove_all(path_, ignored);
-}
-
-std::string TempDir::path(std::string_view name) const {
-  return fmt::format("{}/{}", path_, name);
-}
-
-std::string read_file(const std::string& path) {
-  std::ifstream file(path);
-  std::stringstream text;
-  text << file.rdbuf();
-  return text.str();
-}
-
-void write_file(const std::string& path, std::string_view text) {
-  std::ofstream file(path, std::ios::trunc);
-  file << text;
-  file.close();
-  REQUIRE_MESSAGE(file, "cannot write " << path);
-}
-
-bool exists(const std::string& path) {
-  struct stat st {};
-  return ::lstat(path.c_str(), &st) == 0;
-}
-
 HeldPid::HeldPid(pid_t pid)
     : pid_(pid), pidfd_(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0))) {
   REQUIRE_MESSAGE(pidfd_, "no process " << pid);
@@ -285,7 +250,7 @@ std::string clock_step_path() {
   return FILETIMER_CLOCK_STEP;
 }
 
-Finished run(const TempDir& temp, const std::string& program, std::vector<std::string> args,
+Finished run(const TempFolder& temp, const std::string& program, std::vector<std::string> args,
              const Environment& environment) {
   static int runs = 0;
   const std::string name = temp.path(fmt::format("run-{}-", ++runs));
@@ -301,10 +266,10 @@ Finished run(const TempDir& temp, const std::string& program, std::vector<std::s
   return {status, read_file(name + "out"), read_file(name + "err")};
 }
 
-Server::Server(const TempDir& temp, std::vector<std::string> args)
+Server::Server(const TempFolder& temp, std::vector<std::string> args)
     : Server(temp, Setup{.args = std::move(args)}) {}
 
-Server::Server(const TempDir& temp, const Setup& setup) {
+Server::Server(const TempFolder& temp, const Setup& setup) {
   static int servers = 0;
   const std::string name = temp.path(fmt::format("server-{}-", ++servers));
   out_ = name + "out";

@@ -1,4 +1,4 @@
-// What the process tests stand on: a temp folder, a child process, a running timer_server. Every
+// What the process tests stand on: a child process, a running timer_server. Every
 // wait has a bound, every process is held by its pidfd and is gone when its holder is, and nothing
 // is shared with a test that runs at the same time.
 // SPDX-License-Identifier: MIT
@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "common/posix.hpp"
+#include "tests/files.hpp"
 #include "tests/process/records.hpp"
 
 namespace filetimer::testing {
@@ -30,24 +31,6 @@ bool wait_until(const std::function<bool()>& holds, std::chrono::milliseconds bo
 
 // What is about time passing cannot be had without it.
 void let_pass(std::chrono::milliseconds time);
-
-class TempDir {
- public:
-  TempDir();
-  TempDir(const TempDir&) = delete;
-  TempDir& operator=(const TempDir&) = delete;
-  ~TempDir();
-
-  [[nodiscard]] const std::string& path() const { return path_; }
-  [[nodiscard]] std::string path(std::string_view name) const;
-
- private:
-  std::string path_;
-};
-
-std::string read_file(const std::string& path);  // empty when there is none
-void write_file(const std::string& path, std::string_view text);
-bool exists(const std::string& path);  // symlinks are not followed
 
 // Somebody else's process, held so that its pid can't come to mean another. Killed at the end.
 class HeldPid {
@@ -141,13 +124,13 @@ struct Finished {
 };
 
 // Runs a program with just these arguments, for what ends by itself.
-Finished run(const TempDir& temp, const std::string& program, std::vector<std::string> args,
+Finished run(const TempFolder& temp, const std::string& program, std::vector<std::string> args,
              const Environment& environment = {});
-inline Finished run_server(const TempDir& temp, std::vector<std::string> args,
+inline Finished run_server(const TempFolder& temp, std::vector<std::string> args,
                            const Environment& environment = {}) {
   return run(temp, server_path(), std::move(args), environment);
 }
-inline Finished run_client(const TempDir& temp, std::vector<std::string> args) {
+inline Finished run_client(const TempFolder& temp, std::vector<std::string> args) {
   return run(temp, client_path(), std::move(args));
 }
 
@@ -166,8 +149,8 @@ class Server {
     std::function<void()> in_child{};
   };
 
-  explicit Server(const TempDir& temp, std::vector<std::string> args = {});
-  Server(const TempDir& temp, const Setup& setup);
+  explicit Server(const TempFolder& temp, std::vector<std::string> args = {});
+  Server(const TempFolder& temp, const Setup& setup);
   Server(const Server&) = delete;
   Server& operator=(const Server&) = delete;
   ~Server();

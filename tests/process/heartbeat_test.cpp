@@ -15,8 +15,6 @@ using namespace std::chrono_literals;
 
 namespace {
 
-constexpr Way kWays[] = {Way::kPage, Way::kPipe};
-
 struct Heartbeat {
   std::chrono::milliseconds timeout;
   std::chrono::milliseconds first_timeout;
@@ -65,7 +63,7 @@ void check_deadline(const Record& expired, Way way, const Call& call,
 TEST_CASE("beats keep a worker alive beyond its timeouts, and the first that is missing kills it") {
   for (const Way way : kWays) {
     CAPTURE(static_cast<int>(way));
-    const TempDir temp;
+    const TempFolder temp;
     Server server(temp);
     const Heartbeat heartbeat{1200ms, 1500ms, 3000ms};
     const auto worker = client_worker(server.dir(), way);
@@ -85,7 +83,7 @@ TEST_CASE("beats keep a worker alive beyond its timeouts, and the first that is 
 TEST_CASE("a worker that never beats is killed after the first timeout, and not before") {
   for (const Way way : kWays) {
     CAPTURE(static_cast<int>(way));
-    const TempDir temp;
+    const TempFolder temp;
     Server server(temp);
     const Heartbeat heartbeat{100ms, 600ms, 0ms};
     const auto worker = client_worker(server.dir(), way);

@@ -16,10 +16,6 @@ using namespace std::chrono_literals;
 
 namespace {
 
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
-
 Record wait_for_hook(const Server& server, pid_t pid) {
   return server.wait_for("hook", pid);
 }
@@ -35,7 +31,7 @@ std::string verdict_told(const Server& server, pid_t pid) {
 }  // namespace
 
 TEST_CASE("a hook runs once the worker is dead and both records are in the log") {
-  const TempDir temp;
+  const TempFolder temp;
   // What it reads, what it is told, and what it finds in the log.
   Server server(
       temp,
@@ -71,7 +67,7 @@ TEST_CASE("a hook runs once the worker is dead and both records are in the log")
 }
 
 TEST_CASE("a hook is told of workers that were spared, outlived it, or had gone") {
-  const TempDir temp;
+  const TempFolder temp;
   SUBCASE("dry run") {
     Server server(temp, {"--dry-run", "--on-expiry", kSayVerdict});
     Worker worker("block");
@@ -95,7 +91,7 @@ TEST_CASE("a hook is told of workers that were spared, outlived it, or had gone"
 }
 
 TEST_CASE("of several scopes of one worker that expire together there is one hook") {
-  const TempDir temp;
+  const TempFolder temp;
   Server server(temp, {"--on-expiry", "cat; echo run >> " + temp.path("runs")});
   Worker worker("block");
   server.send(acquire_past(worker.pid(), "a") + acquire_past(worker.pid(), "b") +
@@ -108,7 +104,7 @@ TEST_CASE("of several scopes of one worker that expire together there is one hoo
 }
 
 TEST_CASE("hooks that hang hold up neither kills nor, once it is told twice, the server's stop") {
-  const TempDir temp;
+  const TempFolder temp;
   Server server(temp, {"--on-expiry", "exec sleep 1000"});
   constexpr int kMoreThanRun = 12;
   for (int i = 0; i < kMoreThanRun; ++i) {
@@ -140,7 +136,7 @@ TEST_CASE("hooks that hang hold up neither kills nor, once it is told twice, the
 }
 
 TEST_CASE("a server that stops waits for the hooks of those it killed") {
-  const TempDir temp;
+  const TempFolder temp;
   const std::string hook = fmt::format(
       "echo > {0}/began; until [ -e {0}/go ]; do sleep 0.01; done; "
       "echo > {0}/done",
@@ -162,7 +158,7 @@ TEST_CASE("a server that stops waits for the hooks of those it killed") {
 }
 
 TEST_CASE("what expires while only hooks are waited for is left to the next server") {
-  const TempDir temp;
+  const TempFolder temp;
   const std::string hook =
       fmt::format("echo > {0}/began; until [ -e {0}/go ]; do sleep 0.01; done", temp.path());
   Server server(temp, {"--on-expiry", hook});
@@ -184,7 +180,7 @@ TEST_CASE("what expires while only hooks are waited for is left to the next serv
 }
 
 TEST_CASE("the hook of a kill that a dead server had begun is run by the next") {
-  const TempDir temp;
+  const TempFolder temp;
   const std::vector<std::string> args{"--on-expiry", "cat; " + kSayVerdict};
   Worker killed_later("ignore-term");
   Worker gone("ignore-term");
@@ -218,7 +214,7 @@ TEST_CASE("the hook of a kill that a dead server had begun is run by the next") 
 }
 
 TEST_CASE("with a COMMAND that ends the hooks of its workers still run") {
-  const TempDir temp;
+  const TempFolder temp;
   const Finished finished = run_server(
       temp, {"--dir", temp.path("run"), "--on-expiry", "sleep 0.2; echo > " + temp.path("ran"),
              "--", worker_path(), "hang", "forward", "0.05"});
@@ -227,7 +223,7 @@ TEST_CASE("with a COMMAND that ends the hooks of its workers still run") {
 }
 
 TEST_CASE("hooks are waited for after COMMAND's end, but not past the second SIGTERM") {
-  const TempDir temp;
+  const TempFolder temp;
   Server server(temp,
                 {.args = {"--on-expiry", "echo > " + temp.path("began") + "; exec sleep 1000"},
                  .command = {worker_path(), "hang", "forward", "0.05"}});
@@ -245,7 +241,7 @@ TEST_CASE("hooks are waited for after COMMAND's end, but not past the second SIG
 }
 
 TEST_CASE("a hook that hangs keeps a server that stops for a while, and is killed then") {
-  const TempDir temp;
+  const TempFolder temp;
   const std::string hook =
       fmt::format("echo $$ > {0}/new; mv {0}/new {0}/began; exec sleep 1000", temp.path());
   Server server(temp, {"--on-expiry", hook});
@@ -259,7 +255,7 @@ TEST_CASE("a hook that hangs keeps a server that stops for a while, and is kille
 }
 
 TEST_CASE("a hook has the settings of the server's caller, and nothing of the server's is open") {
-  const TempDir temp;
+  const TempFolder temp;
   const auto as_a_caller = [] {
     std::signal(SIGINT, SIG_IGN);
     sigset_t set;

@@ -63,7 +63,7 @@ constexpr const char* kSkipped = "skipped: choosing a pid is not allowed here";
 }  // namespace
 
 TEST_CASE("a pid that was recycled before the deadline is never hit") {
-  const TempDir temp;
+  const TempFolder temp;
   Server server(temp);
   auto worker = std::make_unique<Worker>("block");
   const pid_t pid = worker->pid();
@@ -88,7 +88,7 @@ TEST_CASE("a pid that was recycled before the deadline is never hit") {
 }
 
 TEST_CASE("a process that got the pid of a worker is watched as itself") {
-  const TempDir temp;
+  const TempFolder temp;
   Server server(temp);
   auto worker = std::make_unique<Worker>("block");
   const pid_t pid = worker->pid();
@@ -116,7 +116,7 @@ TEST_CASE("a process that got the pid of a worker is watched as itself") {
 }
 
 TEST_CASE("a release from a process with a recycled pid touches nothing of the old one") {
-  const TempDir temp;
+  const TempFolder temp;
   Server server(temp);
   auto worker = std::make_unique<Worker>("block");
   const pid_t pid = worker->pid();
@@ -144,7 +144,7 @@ TEST_CASE("a worker that becomes another user's after its acquire is still held 
     MESSAGE("skipped: only root can change users");
     return;
   }
-  const TempDir temp;
+  const TempFolder temp;
   Server server(temp);
   Worker worker("become", {.args = {std::to_string(kSomebodyElse)}});
   server.send(acquire(worker.pid(), "s", 2s));
@@ -155,7 +155,7 @@ TEST_CASE("a worker that becomes another user's after its acquire is still held 
 }
 
 TEST_CASE("a worker that executes another program is the same worker") {
-  const TempDir temp;
+  const TempFolder temp;
   Server server(temp);
   Worker worker("exec-block");
   server.send(acquire(worker.pid(), "s", 2s));
@@ -167,7 +167,7 @@ TEST_CASE("a worker that executes another program is the same worker") {
 }
 
 TEST_CASE("a worker that is a zombie has ended and is not killed") {
-  const TempDir temp;
+  const TempFolder temp;
   Server server(temp);
   Worker worker("on-eof", {.args = {"0"}});
   worker.let_go();

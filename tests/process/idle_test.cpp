@@ -20,8 +20,6 @@ using namespace std::chrono_literals;
 
 namespace {
 
-constexpr Way kWays[] = {Way::kPage, Way::kPipe};
-
 std::size_t expiries_of(const Server& server, const Worker& worker) {
   return count(server.records(), "expired", worker.pid());
 }
@@ -58,7 +56,7 @@ void visit_scope(Worker& worker) {
 TEST_CASE("a worker in no scope for its idle timeout is killed, and the record says since when") {
   for (const Way way : kWays) {
     CAPTURE(static_cast<int>(way));
-    const TempDir temp;
+    const TempFolder temp;
     const Server server(temp);
     const auto worker = client_worker(server.dir(), way, 300ms);
     visit_scope(*worker);
@@ -82,7 +80,7 @@ TEST_CASE("a worker in no scope for its idle timeout is killed, and the record s
 TEST_CASE("before its first scope, inside one and in an unlimited region a worker is not idle") {
   for (const Way way : kWays) {
     CAPTURE(static_cast<int>(way));
-    const TempDir temp;
+    const TempFolder temp;
     const Server server(temp);
     const auto unborn = client_worker(server.dir(), way, 100ms);
     const auto inside = client_worker(server.dir(), way, 100ms);
@@ -106,7 +104,7 @@ TEST_CASE("before its first scope, inside one and in an unlimited region a worke
 TEST_CASE("scopes that a worker enters and leaves again and again keep it from being idle") {
   for (const Way way : kWays) {
     CAPTURE(static_cast<int>(way));
-    const TempDir temp;
+    const TempFolder temp;
     const Server server(temp);
     const auto worker = client_worker(server.dir(), way, 2000ms);
     const Instant until = Instant::now() + 2500ms;
@@ -121,7 +119,7 @@ TEST_CASE("scopes that a worker enters and leaves again and again keep it from b
 TEST_CASE("an idle timeout is nobody's open scope") {
   for (const Way way : kWays) {
     CAPTURE(static_cast<int>(way));
-    const TempDir temp;
+    const TempFolder temp;
     Server server(temp, {"--warn-at", "0.00001"});
     const auto worker = client_worker(server.dir(), way, 1h);
     visit_scope(*worker);
@@ -143,7 +141,7 @@ TEST_CASE("an idle timeout is nobody's open scope") {
 }
 
 TEST_CASE("the next server goes on with an idle timeout") {
-  const TempDir temp;
+  const TempFolder temp;
   std::optional<Server> server;
   server.emplace(temp);
   const auto worker = client_worker(server->dir(), Way::kPage, 500ms);
@@ -159,7 +157,7 @@ TEST_CASE("the next server goes on with an idle timeout") {
 }
 
 TEST_CASE("an idle worker that comes back before the signal is spared, and watched on") {
-  const TempDir temp;
+  const TempFolder temp;
   const std::string hangs = temp.path("hangs");
   write_file(hangs, "");  // the kill waits for the log as long as it may
   const Server server(temp, on_bad_disk("BAD_DISK_HANGS", hangs));
@@ -177,7 +175,7 @@ TEST_CASE("an idle worker that comes back before the signal is spared, and watch
 }
 
 TEST_CASE("in a dry run each time of idleness is told, and once") {
-  const TempDir temp;
+  const TempFolder temp;
   const Server server(temp, {"--dry-run"});
   const auto worker = client_worker(server.dir(), Way::kPage, 100ms);
   for (std::size_t i = 1; i <= 2; ++i) {
@@ -189,7 +187,7 @@ TEST_CASE("in a dry run each time of idleness is told, and once") {
 }
 
 TEST_CASE("an idle worker that is stopped is put off, and then has its full time") {
-  const TempDir temp;
+  const TempFolder temp;
   const Server server(temp);
   const auto worker = client_worker(server.dir(), Way::kPage, 2s);
   visit_scope(*worker);
@@ -204,7 +202,7 @@ TEST_CASE("an idle worker that is stopped is put off, and then has its full time
 }
 
 TEST_CASE("an idle timeout counts from no release before it, and from no pause") {
-  const TempDir temp;
+  const TempFolder temp;
   const Server server(temp);
   const auto worker = client_worker(server.dir(), Way::kPage);
   for (const std::string step : {"open step 60000", "pause step", "resume step", "release step"}) {
@@ -221,7 +219,7 @@ TEST_CASE("an idle timeout counts from no release before it, and from no pause")
 TEST_CASE("who works while the server drains is not idle, nor when it drains no more") {
   for (const Way way : kWays) {
     CAPTURE(static_cast<int>(way));
-    const TempDir temp;
+    const TempFolder temp;
     std::optional<Server> server;
     server.emplace(temp);
     const auto worker = client_worker(server->dir(), way, 2s);
@@ -250,7 +248,7 @@ TEST_CASE("who works while the server drains is not idle, nor when it drains no 
 TEST_CASE("--max-timeout does not cut an idle timeout") {
   for (const Way way : kWays) {
     CAPTURE(static_cast<int>(way));
-    const TempDir temp;
+    const TempFolder temp;
     const Server server(temp, {"--max-timeout", "2s"});
     const auto worker = client_worker(server.dir(), way, 1h);
     CHECK(worker->ask("open step 1900") == "yes");
@@ -261,7 +259,7 @@ TEST_CASE("--max-timeout does not cut an idle timeout") {
 }
 
 TEST_CASE("a worker that somebody else watches as a whole can be idle") {
-  const TempDir temp;
+  const TempFolder temp;
   const Server server(temp);
   const auto worker = client_worker(server.dir(), Way::kPage, 300ms);
   server.send(fmt::format(R"({{"version":1,"pid":{},"scope_id":"job#process","x_scope":"job",)"
@@ -274,7 +272,7 @@ TEST_CASE("a worker that somebody else watches as a whole can be idle") {
 }
 
 TEST_CASE("an idle worker that comes back on the pipe before the signal is spared") {
-  const TempDir temp;
+  const TempFolder temp;
   const std::string hangs = temp.path("hangs");
   write_file(hangs, "");
   Server server(temp, on_bad_disk("BAD_DISK_HANGS", hangs));
@@ -290,7 +288,7 @@ TEST_CASE("an idle worker that comes back on the pipe before the signal is spare
 }
 
 TEST_CASE("the next server tells no idleness again that was told in a dry run") {
-  const TempDir temp;
+  const TempFolder temp;
   std::optional<Server> server;
   server.emplace(temp, std::vector<std::string>{"--dry-run"});
   const auto worker = client_worker(server->dir(), Way::kPage, 100ms);
@@ -306,7 +304,7 @@ TEST_CASE("the next server tells no idleness again that was told in a dry run") 
 }
 
 TEST_CASE("a page with an idle timeout of a microsecond does not keep the server busy") {
-  const TempDir temp;
+  const TempFolder temp;
   const Server server(temp);
   const auto worker = page_worker(server.dir(), "w-1");
   CHECK(worker->ask("open 0 step 3600000") != "error");

@@ -30,7 +30,7 @@ bool was_signalled(const Record& killed, pid_t pid) {
 }  // namespace
 
 TEST_CASE("a worker that ignores SIGTERM gets SIGKILL after the grace, and both are recorded") {
-  const TempDir temp;
+  const TempFolder temp;
   Server server(temp, {"--grace", "200ms"});
   Worker worker("ignore-term");
   server.send(acquire_past(worker.pid(), "s", SIGTERM));
@@ -48,7 +48,7 @@ TEST_CASE("a worker that ignores SIGTERM gets SIGKILL after the grace, and both 
 TEST_CASE("of a worker that is starting processes when it is killed none lives on") {
   for (const int signal : {SIGKILL, SIGTERM}) {
     CAPTURE(signal);
-    const TempDir temp;
+    const TempFolder temp;
     Server server(temp, {"--grace", "20ms", "--evidence", "none"});
     const std::string fifo = temp.path("held");
     REQUIRE(::mkfifo(fifo.c_str(), 0600) == 0);
@@ -65,7 +65,7 @@ TEST_CASE("of a worker that is starting processes when it is killed none lives o
 }
 
 TEST_CASE("a worker that ends on the first signal gets no second one") {
-  const TempDir temp;
+  const TempFolder temp;
   Server server(temp, {"--grace", "10s"});
   Worker worker("block");
   server.send(acquire_past(worker.pid(), "s", SIGTERM));
@@ -76,7 +76,7 @@ TEST_CASE("a worker that ends on the first signal gets no second one") {
 }
 
 TEST_CASE("without --grace a request of the wire gets its one signal and no more") {
-  const TempDir temp;
+  const TempFolder temp;
   Server server(temp, {"--kill-wait", "300ms"});
   Worker worker("ignore-term");
   server.send(acquire_past(worker.pid(), "s", SIGTERM));
@@ -90,7 +90,7 @@ TEST_CASE("without --grace a request of the wire gets its one signal and no more
 }
 
 TEST_CASE("the scopes of a worker stand in a record in the order they were opened") {
-  const TempDir temp;
+  const TempFolder temp;
   Server server(temp);
   Worker worker("block");
   // Names and deadlines in other orders, all in one write.
@@ -106,7 +106,7 @@ TEST_CASE("the scopes of a worker stand in a record in the order they were opene
 }
 
 TEST_CASE("a worker that outlived its signal can still be killed for a later scope") {
-  const TempDir temp;
+  const TempFolder temp;
   Server server(temp, {"--kill-wait", "100ms"});
   Worker worker("ignore-term");
   server.send(acquire_past(worker.pid(), "first", SIGTERM));
@@ -117,7 +117,7 @@ TEST_CASE("a worker that outlived its signal can still be killed for a later sco
 }
 
 TEST_CASE("an earlier signal that a worker outlived does not put off the kill for a later scope") {
-  const TempDir temp;
+  const TempFolder temp;
   Server server(temp);  // --kill-wait is 30 s, three times kBound
   Worker worker("ignore-term");
   server.send(acquire_past(worker.pid(), "first", SIGTERM));
@@ -137,7 +137,7 @@ TEST_CASE("an earlier signal that a worker outlived does not put off the kill fo
 }
 
 TEST_CASE("a thousand scopes of one worker that expire together do not swamp the log") {
-  const TempDir temp;
+  const TempFolder temp;
   Server server(temp);
   Worker worker("block");
   constexpr int kScopes = 1000;
@@ -157,7 +157,7 @@ TEST_CASE("a thousand scopes of one worker that expire together do not swamp the
 }
 
 TEST_CASE("a kill hits the whole tree, in other sessions and process groups too") {
-  const TempDir temp;
+  const TempFolder temp;
   Server server(temp);
   Worker worker("tree");
   server.send(acquire_past(worker.pid(), "s"));
@@ -172,7 +172,7 @@ TEST_CASE("a kill hits the whole tree, in other sessions and process groups too"
 }
 
 TEST_CASE("the tree of a worker that ignores SIGTERM gets the SIGKILL too") {
-  const TempDir temp;
+  const TempFolder temp;
   Server server(temp, {"--grace", "100ms"});
   Worker worker("ignore-term-tree");
   server.send(acquire_past(worker.pid(), "s", SIGTERM));
@@ -184,7 +184,7 @@ TEST_CASE("the tree of a worker that ignores SIGTERM gets the SIGKILL too") {
 }
 
 TEST_CASE("--kill process hits the worker alone") {
-  const TempDir temp;
+  const TempFolder temp;
   Server server(temp, {"--kill", "process"});
   Worker worker("tree");
   server.send(acquire_past(worker.pid(), "s"));
@@ -198,7 +198,7 @@ TEST_CASE("--kill process hits the worker alone") {
 }
 
 TEST_CASE("--kill group hits the worker's process group") {
-  const TempDir temp;
+  const TempFolder temp;
   Server server(temp, {"--kill", "group"});
   Worker worker("tree");
   server.send(acquire_past(worker.pid(), "s"));
@@ -212,7 +212,7 @@ TEST_CASE("--kill group hits the worker's process group") {
 }
 
 TEST_CASE("--kill group does not hit the server when a worker is in the server's group") {
-  const TempDir temp;
+  const TempFolder temp;
   Server server(temp, {"--kill", "group"});
   Worker worker("join-group", {.args = {std::to_string(server.pid())}});
   server.send(acquire_past(worker.pid(), "s"));
@@ -222,7 +222,7 @@ TEST_CASE("--kill group does not hit the server when a worker is in the server's
 }
 
 TEST_CASE("a spinning worker dies as well as a sleeping one") {
-  const TempDir temp;
+  const TempFolder temp;
   Server server(temp);
   Worker worker("spin");
   server.send(acquire(worker.pid(), "s", 50ms));
@@ -232,7 +232,7 @@ TEST_CASE("a spinning worker dies as well as a sleeping one") {
 }
 
 TEST_CASE("a stopped worker gets SIGCONT behind the signal, so that the signal reaches it") {
-  const TempDir temp;
+  const TempFolder temp;
   Server server(temp, {"--stopped", "kill"});
   Worker worker("block");
   worker.signal(SIGSTOP);
@@ -243,7 +243,7 @@ TEST_CASE("a stopped worker gets SIGCONT behind the signal, so that the signal r
 }
 
 TEST_CASE("a worker that dies between verdict and signal was already gone") {
-  const TempDir temp;
+  const TempFolder temp;
   const std::string told = temp.path("kills");
   Server server(temp, {.environment = {{"LD_PRELOAD", bad_disk_path()},
                                        {"ASAN_OPTIONS", "verify_asan_link_order=0"},
@@ -258,7 +258,7 @@ TEST_CASE("a worker that dies between verdict and signal was already gone") {
 }
 
 TEST_CASE("--dry-run signals nobody and records what it would have done") {
-  const TempDir temp;
+  const TempFolder temp;
   Server server(temp, {"--dry-run", "--grace", "10ms"});
   Worker worker("block");
   server.send(acquire_past(worker.pid(), "s"));
@@ -272,7 +272,7 @@ TEST_CASE("--dry-run signals nobody and records what it would have done") {
 }
 
 TEST_CASE("a spared worker's other scopes stay open") {
-  const TempDir temp;
+  const TempFolder temp;
   Server server(temp, {"--dry-run"});
   Worker worker("block");
   server.send(acquire(worker.pid(), "later", 200ms) + acquire_past(worker.pid(), "now"));
@@ -282,7 +282,7 @@ TEST_CASE("a spared worker's other scopes stay open") {
 }
 
 TEST_CASE("verdict, evidence, signal and end follow one another, in the log and in time") {
-  const TempDir temp;
+  const TempFolder temp;
   Server server(temp, {"--evidence", "proc"});
   Worker worker("block", {.environment = {{"RANK", "3"}, {"LOCAL_RANK", "1"}}});
   Worker other("block", {.environment = {{"RANK", "4"}}});
@@ -330,7 +330,7 @@ TEST_CASE("verdict, evidence, signal and end follow one another, in the log and 
 }
 
 TEST_CASE("many workers that expire together are one incident and all die") {
-  const TempDir temp;
+  const TempFolder temp;
   Server server(temp);
   std::vector<std::unique_ptr<Worker>> workers;
   std::string lines;
@@ -348,7 +348,7 @@ TEST_CASE("many workers that expire together are one incident and all die") {
 }
 
 TEST_CASE("--evidence none gathers none") {
-  const TempDir temp;
+  const TempFolder temp;
   Server server(temp, {"--evidence", "none"});
   Worker worker("block");
   server.send(acquire_past(worker.pid(), "s"));
@@ -357,7 +357,7 @@ TEST_CASE("--evidence none gathers none") {
 }
 
 TEST_CASE("a scope that asks for more than --max-timeout gets that, and one record says so") {
-  const TempDir temp;
+  const TempFolder temp;
   Server server(temp, {"--max-timeout", "200ms"});
   Worker worker("block");
   server.send(acquire_far(worker.pid(), "greedy") + release(worker.pid(), "greedy") +
@@ -372,7 +372,7 @@ TEST_CASE("a scope that asks for more than --max-timeout gets that, and one reco
 }
 
 TEST_CASE("an endless scope gets --max-timeout where there is one") {
-  const TempDir temp;
+  const TempFolder temp;
   Server server(temp, {"--max-timeout", "100ms"});
   Worker worker("block");
   server.send(version1_text(worker.pid(), "endless", "Infinity"));

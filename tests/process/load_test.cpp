@@ -29,7 +29,7 @@ std::unique_ptr<Worker> flood(const Server& server) {
 }  // namespace
 
 TEST_CASE("four writers that never pause keep no deadline waiting, and no line of theirs is lost") {
-  const TempDir temp;
+  const TempFolder temp;
   Server server(temp, {"--evidence", "none"});
   std::vector<std::unique_ptr<Worker>> writers;
   for (int i = 0; i < kWriters; ++i) {
@@ -57,7 +57,7 @@ TEST_CASE("four writers that never pause keep no deadline waiting, and no line o
 }
 
 TEST_CASE("of many workers that expire in the same instant each is killed and recorded") {
-  const TempDir temp;
+  const TempFolder temp;
   Server server(temp);
   std::vector<std::unique_ptr<Worker>> workers;
   for (int i = 0; i < kTogether; ++i) {
@@ -94,7 +94,7 @@ TEST_CASE("of many workers that expire in the same instant each is killed and re
 }
 
 TEST_CASE("a standard error that is full and that nobody reads holds up no kill and no stop") {
-  const TempDir temp;
+  const TempFolder temp;
   int ends[2];
   REQUIRE(::pipe2(ends, O_CLOEXEC | O_NONBLOCK) == 0);
   const filetimer::UniqueFd unread(ends[0]);

@@ -24,7 +24,7 @@ namespace {
 // A file system of 64 KiB on a folder of the test, in a mount namespace of the test's own.
 class TinyDisk {
  public:
-  explicit TinyDisk(const TempDir& temp) : path_(temp.path("disk")) {
+  explicit TinyDisk(const TempFolder& temp) : path_(temp.path("disk")) {
     REQUIRE(::mkdir(path_.c_str(), 0700) == 0);
     mounted_ = ::unshare(CLONE_NEWNS) == 0 &&
                ::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
@@ -87,7 +87,7 @@ void check_order(const Records& records, const std::vector<std::string>& scopes)
 }  // namespace
 
 TEST_CASE("a log that was removed is made again and later records land in it") {
-  const TempDir temp;
+  const TempFolder temp;
   Server server(temp);
   expect_kill(server, "before");
   server.wait_for([](const Record& r) { return r.is("killed", "before"); });
@@ -103,7 +103,7 @@ TEST_CASE("a log that was removed is made again and later records land in it") {
 }
 
 TEST_CASE("a log whose folder was removed does not hold up a kill") {
-  const TempDir temp;
+  const TempFolder temp;
   const std::string folder = temp.path("logs");
   std::filesystem::create_directory(folder);
   Server server(temp, {"--log", folder + "/log.jsonl"});
@@ -118,7 +118,7 @@ TEST_CASE("a log whose folder was removed does not hold up a kill") {
 }
 
 TEST_CASE("on a full disk kills go on, it is said, and all records are there when it has room") {
-  const TempDir temp;
+  const TempFolder temp;
   const TinyDisk disk(temp);
   if (!disk.is_mounted()) {
     MESSAGE(kNoMount);
@@ -143,7 +143,7 @@ TEST_CASE("on a full disk kills go on, it is said, and all records are there whe
 }
 
 TEST_CASE("a server whose log disk stays full still stops") {
-  const TempDir temp;
+  const TempFolder temp;
   const TinyDisk disk(temp);
   if (!disk.is_mounted()) {
     MESSAGE(kNoMount);
@@ -158,7 +158,7 @@ TEST_CASE("a server whose log disk stays full still stops") {
 namespace {
 
 void expect_records_when_mended(const char* fault_variable, const std::string& message) {
-  const TempDir temp;
+  const TempFolder temp;
   const std::string fault = temp.path("fault");
   Server server(temp, on_bad_disk(fault_variable, fault));
   expect_kill(server, "before");
@@ -184,7 +184,7 @@ TEST_CASE("while the log does not answer kills go on, and their records come whe
 }
 
 TEST_CASE("a server whose log does not answer still stops") {
-  const TempDir temp;
+  const TempFolder temp;
   const std::string fault = temp.path("hangs");
   Server server(temp, on_bad_disk("BAD_DISK_HANGS", fault));
   write_file(fault, "");
@@ -193,7 +193,7 @@ TEST_CASE("a server whose log does not answer still stops") {
 }
 
 TEST_CASE("a log that does not answer at the start keeps nobody from being killed") {
-  const TempDir temp;
+  const TempFolder temp;
   const std::string fault = temp.path("hangs");
   write_file(fault, "");
   Server server(temp, on_bad_disk("BAD_DISK_HANGS", fault));
@@ -202,7 +202,7 @@ TEST_CASE("a log that does not answer at the start keeps nobody from being kille
 }
 
 TEST_CASE("past --log-max the log is renamed and a new one begun") {
-  const TempDir temp;
+  const TempFolder temp;
   Server server(temp, {"--log-max", "64K", "--evidence", "none"});
   const std::string old = server.log() + ".1";
   Worker worker("block");
@@ -227,7 +227,7 @@ TEST_CASE("past --log-max the log is renamed and a new one begun") {
 }
 
 TEST_CASE("after a rotation no record is lost, twice or out of order") {
-  const TempDir temp;
+  const TempFolder temp;
   Server server(temp, {"--log-max", "32K", "--evidence", "none"});
   Worker worker("block");
   std::string lines;
@@ -250,7 +250,7 @@ TEST_CASE("after a rotation no record is lost, twice or out of order") {
 }
 
 TEST_CASE("SIGHUP reopens the log where a rotator has moved it") {
-  const TempDir temp;
+  const TempFolder temp;
   Server server(temp);
   expect_kill(server, "before");
   server.wait_for([](const Record& r) { return r.is("killed", "before"); });
@@ -265,7 +265,7 @@ TEST_CASE("SIGHUP reopens the log where a rotator has moved it") {
 }
 
 TEST_CASE("two servers that share a log keep each other's records whole") {
-  const TempDir temp;
+  const TempFolder temp;
   const std::string log = temp.path("shared.jsonl");
   Server one(temp, {.args = {"--log", log}, .folder = "one"});
   Server two(temp, {.args = {"--log", log}, .folder = "two"});
@@ -280,7 +280,7 @@ TEST_CASE("two servers that share a log keep each other's records whole") {
 }
 
 TEST_CASE("half a line at the end of an old log does not spoil the first record") {
-  const TempDir temp;
+  const TempFolder temp;
   const std::string log = temp.path("log.jsonl");
   write_file(log, "{\"schema\":1,\"event\":\"expi");
   Server server(temp, {"--log", log});

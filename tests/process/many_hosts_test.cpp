@@ -47,7 +47,7 @@ TEST_CASE("the logs of two hosts tell which of their four ranks hung first") {
     MESSAGE("skipped: a host name of one's own is not allowed here");
     return;
   }
-  const TempDir temp;
+  const TempFolder temp;
   Server near(temp, on_host("node-near"));
   Server far(temp, on_host("node-far"));
   const Worker near_0("block", with_rank(0));

@@ -9,7 +9,7 @@ using namespace filetimer::testing;
 
 namespace {
 
-Launch rendezvous(const Server& server, const TempDir& temp, int rank, int world,
+Launch rendezvous(const Server& server, const TempFolder& temp, int rank, int world,
                   const std::string& timeout, const Environment& environment = {}) {
   return {.argv = {client_path(), "rendezvous", "--rank", std::to_string(rank), "--world",
                    std::to_string(world), "--timeout", timeout, "--name", "epoch", "--dir",
@@ -18,14 +18,10 @@ Launch rendezvous(const Server& server, const TempDir& temp, int rank, int world
           .err = temp.path(fmt::format("err{}", rank))};
 }
 
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
-
 }  // namespace
 
 TEST_CASE("a rendezvous tells its steps at level debug, on both sides, and nothing without it") {
-  const TempDir temp;
+  const TempFolder temp;
   Server server(temp, {"--log-level", "debug"});
   Child silent(rendezvous(server, temp, 0, 2, "20s"));
   Child tells(rendezvous(server, temp, 1, 2, "20s", {{"FILETIMER_LOG_LEVEL", "debug"}}));
@@ -47,7 +43,7 @@ TEST_CASE("a rendezvous tells its steps at level debug, on both sides, and nothi
 }
 
 TEST_CASE("the server tells at level debug who left a rendezvous, who was refused and who came") {
-  const TempDir temp;
+  const TempFolder temp;
   Server server(temp, {"--log-level", "debug"});
   {
     const Child leaves(rendezvous(server, temp, 1, 3, "20s"));
@@ -78,7 +74,7 @@ TEST_CASE("the server tells at level debug who left a rendezvous, who was refuse
 }
 
 TEST_CASE("--log-level wins over the variable, and a word that is none of them is bad usage") {
-  const TempDir temp;
+  const TempFolder temp;
   const Server server(temp);
   int runs = 0;
   const auto run = [&](std::vector<std::string> words, const char* variable) {

@@ -18,16 +18,12 @@ using namespace std::chrono_literals;
 
 namespace {
 
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
-
 struct BadUsage {
   std::vector<std::string> args;
   std::string says;  // on its one line on standard error
 };
 
-void check_usage(const TempDir& temp, const BadUsage& bad) {
+void check_usage(const TempFolder& temp, const BadUsage& bad) {
   std::string words;
   for (const std::string& arg : bad.args) {
     words += arg + " ";
@@ -47,7 +43,7 @@ void check_usage(const TempDir& temp, const BadUsage& bad) {
 }  // namespace
 
 TEST_CASE("what is no option or no value of one is bad usage, quoted on one line") {
-  const TempDir temp;
+  const TempFolder temp;
   for (const BadUsage& bad : std::vector<BadUsage>{
            {{"--nonsense"}, "--nonsense"},
            {{"nonsense"}, "nonsense"},
@@ -98,7 +94,7 @@ TEST_CASE("what is no option or no value of one is bad usage, quoted on one line
 }
 
 TEST_CASE("with a COMMAND bad usage exits 125") {
-  const TempDir temp;
+  const TempFolder temp;
   for (const std::vector<std::string>& args :
        std::vector<std::vector<std::string>>{{"--nonsense", "--", "/bin/true"},
                                              {"--grace", "soon", "--", "/bin/true"},
@@ -112,7 +108,7 @@ TEST_CASE("with a COMMAND bad usage exits 125") {
 }
 
 TEST_CASE("--help lists every option with its default, and the exit table") {
-  const TempDir temp;
+  const TempFolder temp;
   const Finished finished = run_server(temp, {"--help"});
   CHECK(finished.status == exited(0));
   CHECK(finished.err.empty());
@@ -156,7 +152,7 @@ TEST_CASE("--help lists every option with its default, and the exit table") {
 }
 
 TEST_CASE("--version says name and number") {
-  const TempDir temp;
+  const TempFolder temp;
   const Finished finished = run_server(temp, {"--version"});
   CHECK(finished.status == exited(0));
   CHECK(finished.out.starts_with("timer_server "));
@@ -164,7 +160,7 @@ TEST_CASE("--version says name and number") {
 }
 
 TEST_CASE("values of the config file are used") {
-  const TempDir temp;
+  const TempFolder temp;
   write_file(temp.path("c.toml"),
              "# a comment\n"
              "grace = \"100ms\"\n"
@@ -182,7 +178,7 @@ TEST_CASE("values of the config file are used") {
 }
 
 TEST_CASE("the config file names a hook, which the command line replaces") {
-  const TempDir temp;
+  const TempFolder temp;
   write_file(temp.path("c.toml"), "on-expiry = 'echo \"from the file\"'\n");
   for (const auto& [args, says] : std::vector<std::pair<std::vector<std::string>, std::string>>{
            {{}, "from the file\n"}, {{"--on-expiry", "echo from the line"}, "from the line\n"}}) {
@@ -196,7 +192,7 @@ TEST_CASE("the config file names a hook, which the command line replaces") {
 }
 
 TEST_CASE("the config file places folder, pipe and log") {
-  const TempDir temp;
+  const TempFolder temp;
   write_file(temp.path("c.toml"),
              fmt::format("dir = \"{0}/from-file\"\nfifo = \"{0}/pipe\"\nlog = \"{0}/log.jsonl\"\n",
                          temp.path()));
@@ -207,7 +203,7 @@ TEST_CASE("the config file places folder, pipe and log") {
 }
 
 TEST_CASE("the command line wins over the config file, wherever it stands") {
-  const TempDir temp;
+  const TempFolder temp;
   write_file(temp.path("c.toml"), "dry-run = true\nevidence = \"proc\"\nkill = \"process\"\n");
   for (const bool config_first : {true, false}) {
     std::vector<std::string> args{"--evidence", "none"};
@@ -224,7 +220,7 @@ TEST_CASE("the command line wins over the config file, wherever it stands") {
 }
 
 TEST_CASE("a bad config file is bad usage that says where") {
-  const TempDir temp;
+  const TempFolder temp;
   struct Row {
     const char* text;
     const char* says;
@@ -255,7 +251,7 @@ TEST_CASE("a bad config file is bad usage that says where") {
 }
 
 TEST_CASE("a config file that is a folder is bad usage") {
-  const TempDir temp;
+  const TempFolder temp;
   REQUIRE(::mkdir(temp.path("folder").c_str(), 0700) == 0);
   const Finished finished =
       run_server(temp, {"--dir", temp.path("run"), "--config", temp.path("folder")});
@@ -264,7 +260,7 @@ TEST_CASE("a config file that is a folder is bad usage") {
 }
 
 TEST_CASE("the log says with which settings a server runs") {
-  const TempDir temp;
+  const TempFolder temp;
   Server server(temp, {"--grace", "250ms", "--max-interval", "7s", "--kill", "group"});
   const Record started = server.wait_for([](const Record& r) { return r.is("server_started"); });
   CHECK(contains(simdjson::minify(started.at("settings")), "\"kill\":\"group\""));
@@ -276,7 +272,7 @@ TEST_CASE("the log says with which settings a server runs") {
 }
 
 TEST_CASE("--warn-at stands in the config file as a number, in the log, and on the command line") {
-  const TempDir temp;
+  const TempFolder temp;
   write_file(temp.path("c.toml"), "warn-at = 0.75\n");
   for (const bool is_overruled : {false, true}) {
     std::vector<std::string> args{"--config", temp.path("c.toml")};
@@ -294,7 +290,7 @@ TEST_CASE("--warn-at stands in the config file as a number, in the log, and on t
 }
 
 TEST_CASE("--detach returns when the server is ready, which then has a session of its own") {
-  const TempDir temp;
+  const TempFolder temp;
   const Finished starter = run_server(temp, {"--dir", temp.path("run"), "--detach"});
   CAPTURE(starter.err);
   REQUIRE(starter.status == exited(0));
@@ -313,7 +309,7 @@ TEST_CASE("--detach returns when the server is ready, which then has a session o
 }
 
 TEST_CASE("--detach says why and returns the same status when the server can't start") {
-  const TempDir temp;
+  const TempFolder temp;
   Server first(temp);
   const Finished second = run_server(temp, {"--dir", first.dir(), "--detach"});
   CHECK(second.status == exited(3));
@@ -325,7 +321,7 @@ TEST_CASE("--detach says why and returns the same status when the server can't s
 }
 
 TEST_CASE("SIGTERM and SIGINT stop a server, SIGHUP, SIGUSR1 and SIGPIPE do not") {
-  const TempDir temp;
+  const TempFolder temp;
   for (const int signal : {SIGTERM, SIGINT}) {
     CAPTURE(signal);
     Server server(temp);

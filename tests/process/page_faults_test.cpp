@@ -48,7 +48,7 @@ void check_refused(Server& server, const std::string& name, std::string_view rea
 }  // namespace
 
 TEST_CASE("what is no page is refused with its reason") {
-  const TempDir temp;
+  const TempFolder temp;
   Server server(temp);
   const std::string folder = server.dir() + "/scopes/";
   REQUIRE(::mkfifo((folder + "fifo").c_str(), 0600) == 0);
@@ -75,7 +75,7 @@ TEST_CASE("what is no page is refused with its reason") {
 }
 
 TEST_CASE("a page whose claims are not what the kernel says is refused, and nobody killed for it") {
-  const TempDir temp;
+  const TempFolder temp;
   Server server(temp);
   Worker bystander("block");
   const auto check_claim = [&](const std::string& name, const std::string& claim,
@@ -95,7 +95,7 @@ TEST_CASE("a page whose claims are not what the kernel says is refused, and nobo
 }
 
 TEST_CASE("a worker in another time namespace is refused: its deadlines mean something else") {
-  const TempDir temp;
+  const TempFolder temp;
   Server server(temp);
   Worker::Setup setup;
   setup.program = {"/usr/bin/unshare", "--time",       "--monotonic",     "100000",
@@ -113,7 +113,7 @@ TEST_CASE("a worker in another time namespace is refused: its deadlines mean som
 }
 
 TEST_CASE("a page that nobody has locked is refused while the worker it names lives") {
-  const TempDir temp;
+  const TempFolder temp;
   Server server(temp, {"--max-interval", "50ms"});
   const auto worker = page_worker(server.dir(), "unlocked");
   REQUIRE(worker->ask("unlock") == "ok");
@@ -123,7 +123,7 @@ TEST_CASE("a page that nobody has locked is refused while the worker it names li
 }
 
 TEST_CASE("a worker that loses its lock after it was registered is watched on") {
-  const TempDir temp;
+  const TempFolder temp;
   Server server(temp);
   const auto worker = page_worker(server.dir(), "w-1");
   REQUIRE(worker->ask("hint") == "ok");
@@ -135,7 +135,7 @@ TEST_CASE("a worker that loses its lock after it was registered is watched on") 
 }
 
 TEST_CASE("a child that closes all it has inherited does not take its parent's lock") {
-  const TempDir temp;
+  const TempFolder temp;
   Server server(temp);
   const auto worker = page_worker(server.dir(), "w-1");
   const HeldPid child(std::stoi(worker->ask("fork")));
@@ -146,7 +146,7 @@ TEST_CASE("a child that closes all it has inherited does not take its parent's l
 }
 
 TEST_CASE("a page that is cut short while it is watched is dropped, and said") {
-  const TempDir temp;
+  const TempFolder temp;
   Server server(temp, {"--max-interval", "50ms"});
   const auto worker = page_worker(server.dir(), "w-1");
   worker->ask("open 0 forward 3600000");
@@ -162,7 +162,7 @@ TEST_CASE("a page that is cut short while it is watched is dropped, and said") {
 }
 
 TEST_CASE("a page cut short at the moment of a verdict kills nobody") {
-  const TempDir temp;
+  const TempFolder temp;
   Server server(temp);
   for (int round = 0; round < 10; ++round) {
     const auto worker = page_worker(server.dir(), fmt::format("w-{}", round));
@@ -174,7 +174,7 @@ TEST_CASE("a page cut short at the moment of a verdict kills nobody") {
 }
 
 TEST_CASE("a page full of noise, again and again, harms nobody but its worker") {
-  const TempDir temp;
+  const TempFolder temp;
   Server server(temp, {"--max-interval", "20ms", "--evidence", "none"});
   Worker bystander("block");
   const auto worker = page_worker(server.dir(), "noise");
@@ -199,7 +199,7 @@ TEST_CASE("a page full of noise, again and again, harms nobody but its worker") 
 }
 
 TEST_CASE("ten thousand files among the pages stall nobody") {
-  const TempDir temp;
+  const TempFolder temp;
   Server server(temp, {"--max-interval", "50ms"});
   const std::string folder = server.dir() + "/scopes/";
   for (int i = 0; i < 10'000; ++i) {
@@ -216,7 +216,7 @@ TEST_CASE("ten thousand files among the pages stall nobody") {
 }
 
 TEST_CASE("a worker with more pages than any library makes is held to eight") {
-  const TempDir temp;
+  const TempFolder temp;
   Server server(temp);
   const std::string dir = server.dir();
   // Each page of this process is its own file and its own lock, but one process holds them all.
@@ -235,7 +235,7 @@ TEST_CASE("a worker with more pages than any library makes is held to eight") {
 }
 
 TEST_CASE("a page of another boot is told of once and removed") {
-  const TempDir temp;
+  const TempFolder temp;
   Server server(temp);
   const auto worker = page_worker(server.dir(), "old", "boot=7");
   worker->ask("open 0 forward 1");
@@ -247,7 +247,7 @@ TEST_CASE("a page of another boot is told of once and removed") {
 }
 
 TEST_CASE("a hint that was never written is made good by a sweep") {
-  const TempDir temp;
+  const TempFolder temp;
   const Server server(temp, {"--max-interval", "50ms"});
   const auto worker = page_worker(server.dir(), "silent");
   worker->ask("open 0 forward 1");

@@ -39,7 +39,7 @@ void open_and_die(Worker& worker, const std::string& what) {
 }  // namespace
 
 TEST_CASE("a scope on a page is killed for at its deadline, and its record says whose it was") {
-  const TempDir temp;
+  const TempFolder temp;
   const Server server(temp);
   const auto worker = page_worker(server.dir(), "w-1");
   worker->ask("open 1 outer 3600000");
@@ -64,7 +64,7 @@ TEST_CASE("a scope on a page is killed for at its deadline, and its record says 
 }
 
 TEST_CASE("a scope on a page that is released or renewed in time kills nobody") {
-  const TempDir temp;
+  const TempFolder temp;
   Server server(temp);
   const auto worker = page_worker(server.dir(), "w-1");
   open_and_tell(*worker, "0 renewed 300");
@@ -81,7 +81,7 @@ TEST_CASE("a scope on a page that is released or renewed in time kills nobody") 
 }
 
 TEST_CASE("a scope with signal 0 is judged, its worker spared and told at its release") {
-  const TempDir temp;
+  const TempFolder temp;
   const Server server(temp);
   const auto worker = page_worker(server.dir(), "w-1");
   open_and_tell(*worker, "0 observed 1 0");
@@ -93,7 +93,7 @@ TEST_CASE("a scope with signal 0 is judged, its worker spared and told at its re
 }
 
 TEST_CASE("a release that comes after the verdict and before the signal calls the kill off") {
-  const TempDir temp;
+  const TempFolder temp;
   const std::string hangs = temp.path("hangs");
   write_file(hangs, "");  // the kill waits for the log as long as it may
   const Server server(temp, on_bad_disk("BAD_DISK_HANGS", hangs));
@@ -108,7 +108,7 @@ TEST_CASE("a release that comes after the verdict and before the signal calls th
 }
 
 TEST_CASE("a worker's signal and grace on a page count") {
-  const TempDir temp;
+  const TempFolder temp;
   const Server server(temp);
   const auto stubborn = page_worker(server.dir(), "w-1");
   open_and_die(*stubborn, fmt::format("0 forward 1 {} 30", SIGCONT));
@@ -117,7 +117,7 @@ TEST_CASE("a worker's signal and grace on a page count") {
 }
 
 TEST_CASE("scopes of one name on a page are each enforced") {
-  const TempDir temp;
+  const TempFolder temp;
   const Server server(temp);
   const auto worker = page_worker(server.dir(), "w-1");
   worker->ask("open 0 step 3600000 0");
@@ -131,7 +131,7 @@ TEST_CASE("scopes of one name on a page are each enforced") {
 }
 
 TEST_CASE("a worker that ends inside a scope of its page is told of, and its page removed") {
-  const TempDir temp;
+  const TempFolder temp;
   const Server server(temp);
   for (const bool by_signal : {false, true}) {
     const auto worker = page_worker(server.dir(), by_signal ? "w-1" : "w-2", "rank=3");
@@ -152,7 +152,7 @@ TEST_CASE("a worker that ends inside a scope of its page is told of, and its pag
 }
 
 TEST_CASE("a worker that starts another program leaves its scopes open, and is not killed") {
-  const TempDir temp;
+  const TempFolder temp;
   Server server(temp);
   const auto worker = page_worker(server.dir(), "w-1");
   worker->ask("open 0 before 3600000");
@@ -167,7 +167,7 @@ TEST_CASE("a worker that starts another program leaves its scopes open, and is n
 }
 
 TEST_CASE("a program that a watched worker has started is watched for itself") {
-  const TempDir temp;
+  const TempFolder temp;
   Server server(temp);
   const auto worker = page_worker(server.dir(), "first");
   open_and_tell(*worker, "0 before 3600000");
@@ -184,7 +184,7 @@ TEST_CASE("a program that a watched worker has started is watched for itself") {
 }
 
 TEST_CASE("the board says when the server reads next, and sweeps keep that in the future") {
-  const TempDir temp;
+  const TempFolder temp;
   const Server server(temp, {"--max-interval", "100ms"});
   const auto mapped = filetimer::MappedFile::map(
       server.dir() + "/server", filetimer::MappedFile::Access::kRead, filetimer::kBoardBytes);
@@ -200,7 +200,7 @@ TEST_CASE("the board says when the server reads next, and sweeps keep that in th
 }
 
 TEST_CASE("a pipe that is made again is announced to clients that found nobody there") {
-  const TempDir temp;
+  const TempFolder temp;
   const Server server(temp, {"--max-interval", "50ms"});
   const auto mapped = filetimer::MappedFile::map(
       server.dir() + "/server", filetimer::MappedFile::Access::kRead, filetimer::kBoardBytes);
@@ -213,7 +213,7 @@ TEST_CASE("a pipe that is made again is announced to clients that found nobody t
 }
 
 TEST_CASE("more than --max-timeout is cut on a page, and said once a name") {
-  const TempDir temp;
+  const TempFolder temp;
   const Server server(temp, {"--max-timeout", "150ms"});
   const auto worker = page_worker(server.dir(), "w-1");
   open_and_die(*worker, "0 long 3600000");
@@ -226,7 +226,7 @@ TEST_CASE("more than --max-timeout is cut on a page, and said once a name") {
 }
 
 TEST_CASE("a thread that ended inside its scope is told of once, and the scope stays enforced") {
-  const TempDir temp;
+  const TempFolder temp;
   const Server server(temp);
   const auto worker = page_worker(server.dir(), "w-1");
   open_and_tell(*worker, "0 orphan 3600000 9 0 2");
@@ -239,7 +239,7 @@ TEST_CASE("a thread that ended inside its scope is told of once, and the scope s
 }
 
 TEST_CASE("a worker that started the server is watched through its page, and dies without it") {
-  const TempDir temp;
+  const TempFolder temp;
   // The server forks away from its parent, so the worker is made to be its parent by hand: a shell
   // that becomes the page worker after it has started the server in the background.
   const std::string ready = temp.path("ready");
@@ -260,7 +260,7 @@ TEST_CASE("a worker that started the server is watched through its page, and die
 }
 
 TEST_CASE("a worker in a pid namespace of its own is killed and recorded under its pid outside") {
-  const TempDir temp;
+  const TempFolder temp;
   const Server server(temp);
   Worker::Setup setup;
   setup.program = {"/usr/bin/unshare", "--pid", "--fork", "--kill-child", page_worker_path()};
@@ -281,7 +281,7 @@ TEST_CASE("a worker in a pid namespace of its own is killed and recorded under i
 }
 
 TEST_CASE("the deadlines of many workers' pages are all met") {
-  const TempDir temp;
+  const TempFolder temp;
   const Server server(temp);
   std::vector<std::unique_ptr<Worker>> workers;
   for (int i = 0; i < 24; ++i) {
@@ -300,7 +300,7 @@ TEST_CASE("the deadlines of many workers' pages are all met") {
 }
 
 TEST_CASE("statistics of workers that ended are kept by the server") {
-  const TempDir temp;
+  const TempFolder temp;
   Server server(temp);
   for (const char* name : {"w-1", "w-2"}) {
     const auto worker = page_worker(server.dir(), name);
@@ -312,7 +312,7 @@ TEST_CASE("statistics of workers that ended are kept by the server") {
     worker->status();
     CHECK(wait_until([&] { return !exists(scopes(server, name)); }));
   }
-  const TempDir out;
+  const TempFolder out;
   Child list(Launch{.argv = {client_path(), "list", "--stats", "--json", "--dir", server.dir()},
                     .out = out.path("out"),
                     .err = out.path("err")});

@@ -124,7 +124,7 @@ class Freezer {
 TEST_CASE("a worker that is stopped at its deadline is put off, and has its full time afterwards") {
   for (const bool with_page : {false, true}) {
     CAPTURE(with_page);
-    const TempDir temp;
+    const TempFolder temp;
     const Server server(temp);
     const WatchedWorker watched(server, with_page);
     Worker& worker = *watched.worker;
@@ -152,7 +152,7 @@ TEST_CASE("a worker that is stopped at its deadline is put off, and has its full
 TEST_CASE("a worker that was stopped past its deadline and goes on to release kills nobody") {
   for (const bool with_page : {false, true}) {
     CAPTURE(with_page);
-    const TempDir temp;
+    const TempFolder temp;
     Server server(temp);
     const WatchedWorker watched(server, with_page);
     watched.acquire_step(2s);
@@ -170,7 +170,7 @@ TEST_CASE("a worker that was stopped past its deadline and goes on to release ki
 }
 
 TEST_CASE("a worker that is killed while it is put off has left its scope open") {
-  const TempDir temp;
+  const TempFolder temp;
   const Server server(temp);
   const WatchedWorker watched(server, false);
   watched.acquire_step(100ms);
@@ -183,7 +183,7 @@ TEST_CASE("a worker that is killed while it is put off has left its scope open")
 TEST_CASE("with --stopped kill a stopped worker is killed at its deadline") {
   for (const bool with_page : {false, true}) {
     CAPTURE(with_page);
-    const TempDir temp;
+    const TempFolder temp;
     const Server server(temp, {"--stopped", "kill"});
     const WatchedWorker watched(server, with_page);
     watched.acquire_step(300ms);
@@ -195,7 +195,7 @@ TEST_CASE("with --stopped kill a stopped worker is killed at its deadline") {
 }
 
 TEST_CASE("what a worker was stopped through sweeps is given back at deadlines that come later") {
-  const TempDir temp;
+  const TempFolder temp;
   const Server server(temp, {"--max-interval", "50ms"});
   const WatchedWorker watched(server, true);
   watched.acquire_step(3s);
@@ -211,7 +211,7 @@ TEST_CASE("what a worker was stopped through sweeps is given back at deadlines t
 }
 
 TEST_CASE("a worker under a debugger is not killed, and has its full time when that lets go") {
-  const TempDir temp;
+  const TempFolder temp;
   Server server(temp);
   const WatchedWorker watched(server, true);
   Worker& worker = *watched.worker;
@@ -239,7 +239,7 @@ TEST_CASE("a worker that its cgroup has frozen is put off") {
     MESSAGE("no cgroup can be made here: not tried");
     return;
   }
-  const TempDir temp;
+  const TempFolder temp;
   const Server server(temp);
   const WatchedWorker watched(server, true);
   watched.acquire_step(500ms);
@@ -251,7 +251,7 @@ TEST_CASE("a worker that its cgroup has frozen is put off") {
 }
 
 TEST_CASE("a worker that SIGKILL does not end is told of as unkillable, with what holds it") {
-  const TempDir temp;
+  const TempFolder temp;
   Server server(temp, {"--stopped", "kill", "--kill-wait", "100ms", "--evidence", "none"});
   const WatchedWorker watched(server, true);
   Worker& worker = *watched.worker;
@@ -277,7 +277,7 @@ TEST_CASE("a worker that dies at last, after it was called unkillable, is no rea
     MESSAGE("no freezer of cgroups version 1 here: not tried");
     return;
   }
-  const TempDir temp;
+  const TempFolder temp;
   Server server(temp, {"--stopped", "kill", "--kill-wait", "100ms"});
   const WatchedWorker watched(server, true);
   watched.acquire_step(500ms);
@@ -294,7 +294,7 @@ TEST_CASE("a worker that dies at last, after it was called unkillable, is no rea
 TEST_CASE("a server that was stopped past a deadline gives the time back, once") {
   for (const bool with_page : {false, true}) {
     CAPTURE(with_page);
-    const TempDir temp;
+    const TempFolder temp;
     Server server(temp);
     const WatchedWorker watched(server, with_page);
     Worker& worker = *watched.worker;
@@ -319,7 +319,7 @@ TEST_CASE("a server that was stopped past a deadline gives the time back, once")
 TEST_CASE("who shows life in the time that was given back is not killed") {
   for (const bool with_page : {false, true}) {
     CAPTURE(with_page);
-    const TempDir temp;
+    const TempFolder temp;
     Server server(temp);
     const WatchedWorker watched(server, with_page);
     watched.acquire_step(2s);
@@ -340,7 +340,7 @@ TEST_CASE("who shows life in the time that was given back is not killed") {
 }
 
 TEST_CASE("a server that is always late still acts") {
-  const TempDir temp;
+  const TempFolder temp;
   Server server(temp);
   const WatchedWorker watched(server, false);
   watched.acquire_step(1s);
@@ -354,7 +354,7 @@ TEST_CASE("a server that is always late still acts") {
 }
 
 TEST_CASE("after a suspend open scopes have more time, and who hangs is killed") {
-  const TempDir temp;
+  const TempFolder temp;
   const std::string step = temp.path("boot-step");
   Server server(temp, {.environment = {{"LD_PRELOAD", clock_step_path()},
                                        {"ASAN_OPTIONS", "verify_asan_link_order=0"},

@@ -18,8 +18,6 @@ using namespace std::chrono_literals;
 
 namespace {
 
-constexpr Way kWays[] = {Way::kPage, Way::kPipe};
-
 // Until the worker's end; the record of the scope that it was killed for.
 Record killed_for(const Server& server, Worker& worker) {
   CHECK(worker.status() == killed_by(SIGKILL));
@@ -40,7 +38,7 @@ std::size_t expiries_of(const Server& server, const Worker& worker) {
 TEST_CASE("a paused scope outlives its deadline and then has what was left") {
   for (const Way way : kWays) {
     CAPTURE(static_cast<int>(way));
-    const TempDir temp;
+    const TempFolder temp;
     Server server(temp);
     const auto worker = client_worker(server.dir(), way);
     const Instant opened = Instant::now();
@@ -67,7 +65,7 @@ TEST_CASE("a paused scope outlives its deadline and then has what was left") {
 TEST_CASE("a scope that is renewed while it is paused stays so, with the new time left") {
   for (const Way way : kWays) {
     CAPTURE(static_cast<int>(way));
-    const TempDir temp;
+    const TempFolder temp;
     Server server(temp);
     const auto worker = client_worker(server.dir(), way);
     worker->ask("open step 60000");
@@ -84,7 +82,7 @@ TEST_CASE("a scope that is renewed while it is paused stays so, with the new tim
 TEST_CASE("in an unlimited region no scope of the thread expires, and the region's name is shown") {
   for (const Way way : kWays) {
     CAPTURE(static_cast<int>(way));
-    const TempDir temp;
+    const TempFolder temp;
     Server server(temp);
     const auto worker = client_worker(server.dir(), way);
     worker->ask("open outer 1000");
@@ -113,7 +111,7 @@ TEST_CASE("in an unlimited region no scope of the thread expires, and the region
 TEST_CASE("--max-timeout holds for a pause and for an unlimited region") {
   for (const std::string pause : {"pause step", "enter region"}) {
     CAPTURE(pause);
-    const TempDir temp;
+    const TempFolder temp;
     Server server(temp, {"--max-timeout", "1s"});
     const auto worker = client_worker(server.dir(), Way::kPage);
     worker->ask("open step 900");
@@ -129,7 +127,7 @@ TEST_CASE("--max-timeout holds for a pause and for an unlimited region") {
 TEST_CASE("a paused scope outlives the server and its worker's halts") {
   for (const Way way : kWays) {
     CAPTURE(static_cast<int>(way));
-    const TempDir temp;
+    const TempFolder temp;
     std::optional<Server> server;
     server.emplace(temp, std::vector<std::string>{"--max-interval", "50ms"});
     const auto worker = client_worker(server->dir(), way);
@@ -153,7 +151,7 @@ TEST_CASE("a paused scope outlives the server and its worker's halts") {
 }
 
 TEST_CASE("a paused scope is not warned about, and after its pause once") {
-  const TempDir temp;
+  const TempFolder temp;
   const Server server(temp, {"--warn-at", "0.5"});
   const auto worker = client_worker(server.dir(), Way::kPage);
   const auto warnings = [&](const std::string& scope) {
@@ -176,7 +174,7 @@ TEST_CASE("a paused scope is not warned about, and after its pause once") {
 }
 
 TEST_CASE("over the pipe, too, a paused scope is not warned about, and then once") {
-  const TempDir temp;
+  const TempFolder temp;
   const Server server(temp);
   const auto worker = client_worker(server.dir(), Way::kPipe);
   const auto warnings = [&] { return count(server.records(), "warned", worker->pid()); };

@@ -65,7 +65,7 @@ TEST_CASE("a Python worker is told by its own stacks, however it hangs") {
   for (const std::string way :
        {"hang_sleeping", "hang_spinning", "hang_in_lock", "hang_holding_gil"}) {
     CAPTURE(way);
-    const TempDir temp;
+    const TempFolder temp;
     const Server server(temp);
     const auto worker = hung_worker(server, way);
     const Record evidence = evidence_of(server, *worker);
@@ -82,7 +82,7 @@ TEST_CASE("a Python worker is told by its own stacks, however it hangs") {
 }
 
 TEST_CASE("of a Python worker with 16 threads each is told, the main one first") {
-  const TempDir temp;
+  const TempFolder temp;
   const Server server(temp);
   const auto worker = hung_worker(server, "hang_with_threads");
   const Record evidence = evidence_of(server, *worker);
@@ -97,7 +97,7 @@ TEST_CASE("of a Python worker with 16 threads each is told, the main one first")
 
 TEST_CASE(
     "the dump file is the worker's alone, in a folder of the server's, and goes with its page") {
-  const TempDir temp;
+  const TempFolder temp;
   const Server server(temp);
   const std::string folder = server.dir() + "/scopes/.stacks";
   struct stat st {};
@@ -111,7 +111,7 @@ TEST_CASE(
 }
 
 TEST_CASE("a signal that the worker does not catch is not sent, and its page is not believed") {
-  const TempDir temp;
+  const TempFolder temp;
   const auto missing = [&](const std::vector<std::string>& signals) {
     static int runs = 0;
     const Server server(temp, {.folder = fmt::format("run-{}", ++runs)});
@@ -129,7 +129,7 @@ TEST_CASE("a signal that the worker does not catch is not sent, and its page is 
 }
 
 TEST_CASE("a worker that ends when it is asked has ended by itself") {
-  const TempDir temp;
+  const TempFolder temp;
   const Server server(temp);
   const auto worker = hung_worker(server, "hang_until_asked");
   const Record killed = server.wait_for("killed", worker->pid());
@@ -140,7 +140,7 @@ TEST_CASE("a worker that ends when it is asked has ended by itself") {
 }
 
 TEST_CASE("nobody is asked in a dry run") {
-  const TempDir temp;
+  const TempFolder temp;
   const Server server(temp, {"--dry-run"});
   const auto worker = hung_worker(server, "hang_until_asked");
   CHECK(server.wait_for("killed", worker->pid()).text("verdict") == "spared");

@@ -158,7 +158,7 @@ bool is_open_on(Server& server, const std::string& scope) {
 }  // namespace
 
 TEST_CASE("ping is answered, and the answer's pipe is closed") {
-  const TempDir temp;
+  const TempFolder temp;
   const Server server(temp);
   Asker asker(server.dir(), question("ping"));
   const JsonLine answer = asker.next("done");
@@ -168,7 +168,7 @@ TEST_CASE("ping is answered, and the answer's pipe is closed") {
 }
 
 TEST_CASE("status tells who is watched and what the server may do here") {
-  const TempDir temp;
+  const TempFolder temp;
   Server server(temp, {"--grace", "3s"});
   const Worker worker("block");
   server.send(acquire_far(worker.pid(), "load") + acquire_far(worker.pid(), "step") + "rubbish\n");
@@ -192,7 +192,7 @@ TEST_CASE("status tells who is watched and what the server may do here") {
 }
 
 TEST_CASE("a shutdown is refused while a scope is open, says which, and is carried out after it") {
-  const TempDir temp;
+  const TempFolder temp;
   Server server(temp);
   const Worker worker("block", {.environment = {{"RANK", "3"}}});
   server.send(acquire_far(worker.pid(), "load"));
@@ -217,7 +217,7 @@ TEST_CASE("a shutdown is refused while a scope is open, says which, and is carri
 }
 
 TEST_CASE("a graceful shutdown waits for a scope on a page, and lets nothing new in") {
-  const TempDir temp;
+  const TempFolder temp;
   Server server(temp);
   const auto page = page_worker(server.dir(), "w-1");
   page->ask("open 0 forward 3600000");
@@ -241,7 +241,7 @@ TEST_CASE("a graceful shutdown waits for a scope on a page, and lets nothing new
 }
 
 TEST_CASE("a graceful shutdown for workers waits for their end, too") {
-  const TempDir temp;
+  const TempFolder temp;
   Server server(temp);
   Worker worker("on-eof", {.args = {"0"}});
   server.send(acquire_far(worker.pid(), "load") + release(worker.pid(), "load"));
@@ -256,7 +256,7 @@ TEST_CASE("a graceful shutdown for workers waits for their end, too") {
 }
 
 TEST_CASE("a graceful shutdown whose time is up names what is open, and the server stays") {
-  const TempDir temp;
+  const TempFolder temp;
   Server server(temp);
   const Worker worker("block");
   server.send(acquire_far(worker.pid(), "load"));
@@ -272,7 +272,7 @@ TEST_CASE("a graceful shutdown whose time is up names what is open, and the serv
 }
 
 TEST_CASE("with force it ends then, and leaves open what is open") {
-  const TempDir temp;
+  const TempFolder temp;
   Server server(temp);
   const Worker worker("block");
   server.send(acquire_far(worker.pid(), "load"));
@@ -295,7 +295,7 @@ TEST_CASE("with force it ends then, and leaves open what is open") {
 }
 
 TEST_CASE("a second shutdown joins the first, and one that forces ends both") {
-  const TempDir temp;
+  const TempFolder temp;
   Server server(temp);
   const Worker worker("block");
   server.send(acquire_far(worker.pid(), "load"));
@@ -313,7 +313,7 @@ TEST_CASE("a second shutdown joins the first, and one that forces ends both") {
 }
 
 TEST_CASE("drain refuses new scopes without an end, and can be taken back") {
-  const TempDir temp;
+  const TempFolder temp;
   Server server(temp);
   const Worker worker("block");
   server.send(acquire_far(worker.pid(), "open"));
@@ -338,7 +338,7 @@ TEST_CASE("drain refuses new scopes without an end, and can be taken back") {
 }
 
 TEST_CASE("a shutdown of a server with a COMMAND tells COMMAND to end, and a forced one kills it") {
-  const TempDir temp;
+  const TempFolder temp;
   Server::Setup setup;
   setup.command = {worker_path(), "block"};
   SUBCASE("gracefully") {
@@ -358,7 +358,7 @@ TEST_CASE("a shutdown of a server with a COMMAND tells COMMAND to end, and a for
 
 TEST_CASE(
     "a COMMAND that does not end leaves the server as it was, and a first signal does not force") {
-  const TempDir temp;
+  const TempFolder temp;
   Server::Setup setup;
   setup.command = {worker_path(), "ignore-term"};
   Server server(temp, setup);
@@ -378,7 +378,7 @@ TEST_CASE(
 }
 
 TEST_CASE("drain --off takes a graceful shutdown back, also one whose asker has gone") {
-  const TempDir temp;
+  const TempFolder temp;
   Server server(temp);
   const Worker worker("block");
   server.send(acquire_far(worker.pid(), "load"));
@@ -399,7 +399,7 @@ TEST_CASE("drain --off takes a graceful shutdown back, also one whose asker has 
 }
 
 TEST_CASE("a rank that is started again joins, though the server has not seen its end") {
-  const TempDir temp;
+  const TempFolder temp;
   Server server(temp);
   Asker first(server.dir(), join(0, 2, 0.5));
   first.next("granted");
@@ -414,7 +414,7 @@ TEST_CASE("a rank that is started again joins, though the server has not seen it
 }
 
 TEST_CASE("a drain ends the rendezvous that wait") {
-  const TempDir temp;
+  const TempFolder temp;
   Server server(temp);
   Asker waits(server.dir(), join(0, 2));
   waits.next("granted");
@@ -424,7 +424,7 @@ TEST_CASE("a drain ends the rendezvous that wait") {
 }
 
 TEST_CASE("a rendezvous is full with the last rank, and the next round may begin") {
-  const TempDir temp;
+  const TempFolder temp;
   Server server(temp);
   for (const int round : {1, 2}) {
     std::vector<Asker> askers;
@@ -445,7 +445,7 @@ TEST_CASE("a rendezvous is full with the last rank, and the next round may begin
 }
 
 TEST_CASE("a rendezvous that does not fill fails for all, with who is missing and who has left") {
-  const TempDir temp;
+  const TempFolder temp;
   Server server(temp);
   Asker first(server.dir(), join(0, 4, 1));
   Asker second(server.dir(), join(2, 4));
@@ -468,7 +468,7 @@ TEST_CASE("a rendezvous that does not fill fails for all, with who is missing an
 }
 
 TEST_CASE("workers that are expected and do not show up in time are told of, by rank") {
-  const TempDir temp;
+  const TempFolder temp;
   Server server(temp, {"--expect-workers", "3", "--join-timeout", "2s"});
   const Worker worker("block", {.environment = {{"RANK", "1"}}});
   server.send(acquire_far(worker.pid(), "load"));
@@ -483,7 +483,7 @@ TEST_CASE("workers that are expected and do not show up in time are told of, by 
 }
 
 TEST_CASE("workers that are expected and all show up are recorded at once, once") {
-  const TempDir temp;
+  const TempFolder temp;
   Server server(temp, {"--expect-workers", "2", "--join-timeout", "1h"});
   const Worker one("block");
   const Worker two("block");
@@ -498,7 +498,7 @@ TEST_CASE("workers that are expected and all show up are recorded at once, once"
 }
 
 TEST_CASE("a worker that crashes and is started again is one of those that are expected") {
-  const TempDir temp;
+  const TempFolder temp;
   Server server(temp, {"--expect-workers", "2", "--join-timeout", "2s"});
   {
     const Worker crashes("block");
@@ -512,7 +512,7 @@ TEST_CASE("a worker that crashes and is started again is one of those that are e
 }
 
 TEST_CASE("--missing stop ends a COMMAND whose workers do not show up") {
-  const TempDir temp;
+  const TempFolder temp;
   Server::Setup setup;
   setup.args = {"--expect-workers", "1", "--join-timeout", "50ms", "--missing", "stop"};
   setup.command = {worker_path(), "block"};
@@ -522,7 +522,7 @@ TEST_CASE("--missing stop ends a COMMAND whose workers do not show up") {
 }
 
 TEST_CASE("who joins wrongly is told, and those that wait are not disturbed") {
-  const TempDir temp;
+  const TempFolder temp;
   Server server(temp);
   Asker waits(server.dir(), join(0, 2));
   waits.next("granted");
@@ -541,7 +541,7 @@ TEST_CASE("who joins wrongly is told, and those that wait are not disturbed") {
 }
 
 TEST_CASE("who waits in a rendezvous learns that the server is stopped") {
-  const TempDir temp;
+  const TempFolder temp;
   Server server(temp);
   Asker waits(server.dir(), join(0, 2));
   waits.next("granted");
@@ -550,7 +550,7 @@ TEST_CASE("who waits in a rendezvous learns that the server is stopped") {
 }
 
 TEST_CASE("--max-wait bounds what a question may take, and the answer says so") {
-  const TempDir temp;
+  const TempFolder temp;
   Server server(temp, {"--max-wait", "0.1"});
   for (const double wait : {3600.0, HUGE_VAL}) {
     Asker asker(server.dir(), join(0, 2, wait));
@@ -560,7 +560,7 @@ TEST_CASE("--max-wait bounds what a question may take, and the answer says so") 
 }
 
 TEST_CASE("a question that is wrong is answered, and one that can't be answered is rejected") {
-  const TempDir temp;
+  const TempFolder temp;
   Server server(temp);
   {
     Asker asker(server.dir(), question("explode"));
@@ -591,7 +591,7 @@ TEST_CASE("a question that is wrong is answered, and one that can't be answered 
 }
 
 TEST_CASE("askers that do not read, or are gone, hold nobody up") {
-  const TempDir temp;
+  const TempFolder temp;
   Server server(temp);
   // Its pipe is full: nothing fits.
   const std::string path = server.dir() + "/replies/full";
@@ -617,7 +617,7 @@ TEST_CASE("askers that do not read, or are gone, hold nobody up") {
 }
 
 TEST_CASE("200 askers at once are all answered, and a deadline among them is met") {
-  const TempDir temp;
+  const TempFolder temp;
   Server server(temp);
   server.process().signal(SIGSTOP);  // more come at once than one turn answers
   server.process().wait_until_stopped();
@@ -635,7 +635,7 @@ TEST_CASE("200 askers at once are all answered, and a deadline among them is met
 }
 
 TEST_CASE("a server that is killed half-way leaves its askers an end of file") {
-  const TempDir temp;
+  const TempFolder temp;
   Server server(temp);
   Asker waits(server.dir(), join(0, 2));
   waits.next("granted");
@@ -644,7 +644,7 @@ TEST_CASE("a server that is killed half-way leaves its askers an end of file") {
 }
 
 TEST_CASE("pipes that were left behind are cleared away by a sweep") {
-  const TempDir temp;
+  const TempFolder temp;
   Server server(temp, {"--max-interval", "10ms"});
   const std::string path = server.dir() + "/replies/left";
   REQUIRE(::mkfifo(path.c_str(), 0600) == 0);
@@ -654,7 +654,7 @@ TEST_CASE("pipes that were left behind are cleared away by a sweep") {
 }
 
 TEST_CASE("a folder of replies that was removed is made again") {
-  const TempDir temp;
+  const TempFolder temp;
   Server server(temp, {"--max-interval", "10ms"});
   const std::string replies = server.dir() + "/replies";
   std::filesystem::remove(replies);
@@ -664,7 +664,7 @@ TEST_CASE("a folder of replies that was removed is made again") {
 }
 
 TEST_CASE("a drain outlives the run folder") {
-  const TempDir temp;
+  const TempFolder temp;
   Server server(temp, {"--max-interval", "10ms"});
   Asker drains(server.dir(), question("drain"));
   drains.next("done");
@@ -674,7 +674,7 @@ TEST_CASE("a drain outlives the run folder") {
 }
 
 TEST_CASE("replies can be asked for again after the run folder was removed and made anew") {
-  const TempDir temp;
+  const TempFolder temp;
   Server server(temp, {"--max-interval", "10ms"});
   const std::string away = temp.path("away");
   std::filesystem::rename(server.dir(), away);
@@ -684,7 +684,7 @@ TEST_CASE("replies can be asked for again after the run folder was removed and m
 }
 
 TEST_CASE("an answer that comes when its asker's process is ending harms nothing") {
-  const TempDir temp;
+  const TempFolder temp;
   Server server(temp);
   const auto worker = client_worker(server.dir(), Way::kPage);
   CHECK(worker->ask("ask") == "yes");

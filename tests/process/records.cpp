@@ -3,8 +3,7 @@
 
 #include <doctest/doctest.h>
 
-#include <fstream>
-#include <sstream>
+#include "tests/files.hpp"
 
 namespace filetimer::testing {
 namespace {
@@ -101,10 +100,7 @@ std::vector<pid_t> Record::pids_of_signal(std::size_t index) const {
 }
 
 Records read_log(const std::string& path) {
-  std::ifstream file(path);
-  std::stringstream whole;
-  whole << file.rdbuf();
-  const std::string text = whole.str();
+  const std::string text = read_file(path);
   Records records;
   std::size_t begin = 0;
   for (std::size_t end = text.find('\n'); end != text.npos; end = text.find('\n', begin)) {

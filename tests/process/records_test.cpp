@@ -13,7 +13,7 @@ using namespace std::chrono_literals;
 
 TEST_CASE(
     "docs/records.md names what a server writes, and a server writes of itself all it names") {
-  const TempDir temp;
+  const TempFolder temp;
   Server server(temp, {"--max-timeout", "1h", "--default-timeout", "30s", "--grace", "off",
                        "--warn-at", "0.5"});
   Worker hung("block", {.environment = {{"RANK", "2"}}});

@@ -26,7 +26,7 @@ std::size_t verdicts(const Records& records, pid_t pid) {
 }  // namespace
 
 TEST_CASE("timers of the pipe outlive a server that was killed") {
-  const TempDir temp;
+  const TempFolder temp;
   Worker hung("block");
   Worker healthy("block");
   {
@@ -54,7 +54,7 @@ TEST_CASE("timers of the pipe outlive a server that was killed") {
 }
 
 TEST_CASE("a deadline of the pipe that passed while no server was there is judged by the next") {
-  const TempDir temp;
+  const TempFolder temp;
   Worker worker("block");
   {
     Server server(temp);
@@ -72,7 +72,7 @@ TEST_CASE("a deadline of the pipe that passed while no server was there is judge
 }
 
 TEST_CASE("scopes on pages outlive a server that was killed, without the worker doing anything") {
-  const TempDir temp;
+  const TempFolder temp;
   std::unique_ptr<Worker> hung;
   std::unique_ptr<Worker> healthy;
   {
@@ -99,7 +99,7 @@ TEST_CASE("scopes on pages outlive a server that was killed, without the worker 
 }
 
 TEST_CASE("a worker that ended while no server was there is told of by the next") {
-  const TempDir temp;
+  const TempFolder temp;
   std::unique_ptr<Worker> paged;
   Worker piped("block");
   std::string dir;
@@ -125,7 +125,7 @@ TEST_CASE("a worker that ended while no server was there is told of by the next"
 }
 
 TEST_CASE("a kill that was under way is finished under its own id, and not judged again") {
-  const TempDir temp;
+  const TempFolder temp;
   std::unique_ptr<Worker> paged;
   std::string id;
   {
@@ -157,7 +157,7 @@ TEST_CASE("a kill that was under way is finished under its own id, and not judge
 }
 
 TEST_CASE("a worker that died of a kill no server saw the end of is told of under its id") {
-  const TempDir temp;
+  const TempFolder temp;
   std::unique_ptr<Worker> paged;
   {
     Server server(temp);
@@ -176,7 +176,7 @@ TEST_CASE("a worker that died of a kill no server saw the end of is told of unde
 }
 
 TEST_CASE("a scope that was judged, spared and is still open is not judged by the next server") {
-  const TempDir temp;
+  const TempFolder temp;
   std::unique_ptr<Worker> paged;
   Worker piped("block");
   {
@@ -197,7 +197,7 @@ TEST_CASE("a scope that was judged, spared and is still open is not judged by th
 }
 
 TEST_CASE("a kill of a server in another folder is not taken over, though the log is the same") {
-  const TempDir temp;
+  const TempFolder temp;
   const std::string log = temp.path("log");
   const Server first(temp, {.args = {"--log", log}, .folder = "first"});
   const auto worker = page_worker(first.dir(), "w-1");
@@ -212,7 +212,7 @@ TEST_CASE("a kill of a server in another folder is not taken over, though the lo
 }
 
 TEST_CASE("a worker that was spared is not killed because the record of that was lost") {
-  const TempDir temp;
+  const TempFolder temp;
   std::unique_ptr<Worker> paged;
   Worker piped("block");
   std::string log;
@@ -244,7 +244,7 @@ TEST_CASE("a worker that was spared is not killed because the record of that was
 }
 
 TEST_CASE("a scope that --max-timeout has cut is judged once, whatever its page says") {
-  const TempDir temp;
+  const TempFolder temp;
   std::unique_ptr<Worker> worker;
   {
     Server server(temp, {"--max-timeout", "50ms"});
@@ -261,7 +261,7 @@ TEST_CASE("a scope that --max-timeout has cut is judged once, whatever its page 
 }
 
 TEST_CASE("a release that was written while the server was told to stop is not lost") {
-  const TempDir temp;
+  const TempFolder temp;
   Worker worker("block");
   {
     Server server(temp);
@@ -283,7 +283,7 @@ TEST_CASE("a release that was written while the server was told to stop is not l
 }
 
 TEST_CASE("a server killed at any moment loses no timer and judges none twice") {
-  const TempDir temp;
+  const TempFolder temp;
   std::vector<std::unique_ptr<Worker>> paged;
   std::vector<std::unique_ptr<Worker>> piped;
   auto server = std::make_unique<Server>(temp);

@@ -21,7 +21,7 @@ namespace {
 
 constexpr uid_t kSomebodyElse = 65533;
 
-void check_refused(const TempDir& temp, const std::string& dir, const std::string& why) {
+void check_refused(const TempFolder& temp, const std::string& dir, const std::string& why) {
   const Finished finished = run_server(temp, {"--dir", dir});
   CAPTURE(finished.err);
   CHECK(finished.status == exited(1));
@@ -57,7 +57,7 @@ void expect_kill(const Server& server) {
 }  // namespace
 
 TEST_CASE("a server makes its folder, pipe and log for nobody else") {
-  const TempDir temp;
+  const TempFolder temp;
   Server server(temp, {.folder = "a/b/run"});
   CHECK(server.dir() == temp.path("a/b/run"));
   CHECK(server.fifo() == server.dir() + "/requests");
@@ -71,7 +71,7 @@ TEST_CASE("a server makes its folder, pipe and log for nobody else") {
 }
 
 TEST_CASE("the ready line is the only line on standard output and says where everything is") {
-  const TempDir temp;
+  const TempFolder temp;
   Server server(temp);
   CHECK(server.ready_line() == fmt::format("ready dir={0} fifo={0}/requests log={0}/expired.jsonl "
                                            "pid={1}",
@@ -82,7 +82,7 @@ TEST_CASE("the ready line is the only line on standard output and says where eve
 }
 
 TEST_CASE("the folder is $FILETIMER_DIR where no --dir says otherwise") {
-  const TempDir temp;
+  const TempFolder temp;
   Server server(
       temp, {.environment = {{"FILETIMER_DIR", temp.path("from-environment")}}, .with_dir = false});
   CHECK(exists(temp.path("from-environment/requests")));
@@ -90,7 +90,7 @@ TEST_CASE("the folder is $FILETIMER_DIR where no --dir says otherwise") {
 }
 
 TEST_CASE("in a folder that nobody named the log goes with the user's state") {
-  const TempDir temp;
+  const TempFolder temp;
   Server server(temp, {.environment = {{"XDG_RUNTIME_DIR", temp.path()},
                                        {"XDG_STATE_HOME", temp.path("state")}},
                        .with_dir = false});
@@ -101,7 +101,7 @@ TEST_CASE("in a folder that nobody named the log goes with the user's state") {
 }
 
 TEST_CASE("--fifo and --log put pipe and log elsewhere") {
-  const TempDir temp;
+  const TempFolder temp;
   Server server(temp, {"--fifo", temp.path("pipe"), "--log", temp.path("log.jsonl")});
   CHECK(server.fifo() == temp.path("pipe"));
   CHECK(server.log() == temp.path("log.jsonl"));
@@ -117,14 +117,14 @@ TEST_CASE("--fifo and --log put pipe and log elsewhere") {
 }
 
 TEST_CASE("a run folder that is a file is refused and left alone") {
-  const TempDir temp;
+  const TempFolder temp;
   write_file(temp.path("run"), "precious");
   check_refused(temp, temp.path("run"), "file");
   CHECK(read_file(temp.path("run")) == "precious");
 }
 
 TEST_CASE("a run folder that is a symlink is refused") {
-  const TempDir temp;
+  const TempFolder temp;
   fs::create_directory(temp.path("real"));
   fs::create_symlink(temp.path("real"), temp.path("run"));
   check_refused(temp, temp.path("run"), "symlink");
@@ -132,14 +132,14 @@ TEST_CASE("a run folder that is a symlink is refused") {
 }
 
 TEST_CASE("a run folder that others may write to is refused") {
-  const TempDir temp;
+  const TempFolder temp;
   fs::create_directory(temp.path("run"));
   REQUIRE(::chmod(temp.path("run").c_str(), 0770) == 0);
   check_refused(temp, temp.path("run"), "0770");
 }
 
 TEST_CASE("another user's run folder is refused") {
-  const TempDir temp;
+  const TempFolder temp;
   fs::create_directory(temp.path("run"));
   if (::chown(temp.path("run").c_str(), kSomebodyElse, kSomebodyElse) != 0) {
     MESSAGE("skipped: only root can make another user's folder");
@@ -149,7 +149,7 @@ TEST_CASE("another user's run folder is refused") {
 }
 
 TEST_CASE("a run folder whose parent others could swap is refused") {
-  const TempDir temp;
+  const TempFolder temp;
   fs::create_directory(temp.path("open"));
   REQUIRE(::chmod(temp.path("open").c_str(), 0777) == 0);
   const Finished finished = run_server(temp, {"--dir", temp.path("open/run")});
@@ -158,7 +158,7 @@ TEST_CASE("a run folder whose parent others could swap is refused") {
 }
 
 TEST_CASE("a run folder in a read-only place is refused") {
-  const TempDir temp;
+  const TempFolder temp;
   // The same for root, whom no mode keeps out.
   const Finished finished = run_server(temp, {"--dir", "/proc/filetimer-run"});
   CHECK(finished.status == exited(1));
@@ -166,7 +166,7 @@ TEST_CASE("a run folder in a read-only place is refused") {
 }
 
 TEST_CASE("a log that cannot be made is told at the start") {
-  const TempDir temp;
+  const TempFolder temp;
   const Finished finished =
       run_server(temp, {"--dir", temp.path("run"), "--log", temp.path("missing/log.jsonl")});
   if (finished.status != exited(1)) {
@@ -177,7 +177,7 @@ TEST_CASE("a log that cannot be made is told at the start") {
 }
 
 TEST_CASE("a pipe that is a regular file, a folder or a symlink is refused and left alone") {
-  const TempDir temp;
+  const TempFolder temp;
   write_file(temp.path("file"), "precious");
   fs::create_directory(temp.path("folder"));
   fs::create_symlink(temp.path("file"), temp.path("link"));
@@ -198,7 +198,7 @@ TEST_CASE("a pipe that is a regular file, a folder or a symlink is refused and l
 }
 
 TEST_CASE("a pipe that is already there is used") {
-  const TempDir temp;
+  const TempFolder temp;
   REQUIRE(::mkfifo(temp.path("pipe").c_str(), 0600) == 0);
   const ino_t before = inode_of(temp.path("pipe"));
   Server server(temp, {"--fifo", temp.path("pipe")});
@@ -207,7 +207,7 @@ TEST_CASE("a pipe that is already there is used") {
 }
 
 TEST_CASE("another user's pipe is refused") {
-  const TempDir temp;
+  const TempFolder temp;
   REQUIRE(::mkfifo(temp.path("pipe").c_str(), 0600) == 0);
   if (::chown(temp.path("pipe").c_str(), kSomebodyElse, kSomebodyElse) != 0) {
     MESSAGE("skipped: only root can make another user's pipe");
@@ -220,7 +220,7 @@ TEST_CASE("another user's pipe is refused") {
 }
 
 TEST_CASE("a pipe that is deleted while the server runs is made again, and it is said") {
-  const TempDir temp;
+  const TempFolder temp;
   Server server(temp, {"--max-interval", "100ms"});
   Worker worker("block");
   server.send(acquire_far(worker.pid(), "s"));
@@ -236,7 +236,7 @@ TEST_CASE("a pipe that is deleted while the server runs is made again, and it is
 }
 
 TEST_CASE("a run folder that is removed while the server runs is made again, and held") {
-  const TempDir temp;
+  const TempFolder temp;
   Server server(temp, {"--max-interval", "100ms"});
   // In one step: a sweep in the middle of a removal would find the folder there, without its pipe.
   std::filesystem::rename(server.dir(), temp.path("gone"));
@@ -250,7 +250,7 @@ TEST_CASE("a run folder that is removed while the server runs is made again, and
 }
 
 TEST_CASE("a pipe that is replaced by a file is made again") {
-  const TempDir temp;
+  const TempFolder temp;
   Server server(temp, {"--max-interval", "100ms"});
   REQUIRE(::unlink(server.fifo().c_str()) == 0);
   write_file(server.fifo(), "lines of a client that takes it for a pipe\n");
@@ -261,7 +261,7 @@ TEST_CASE("a pipe that is replaced by a file is made again") {
 
 TEST_CASE("a pipe that another reader has taken over is reported and not fought over") {
   // As PyTorch's agent does with TORCHELASTIC_ENABLE_FILE_TIMER=1.
-  const TempDir temp;
+  const TempFolder temp;
   Server server(temp, {"--max-interval", "100ms"});
   REQUIRE(::rename(server.fifo().c_str(), temp.path("old").c_str()) == 0);
   REQUIRE(::mkfifo(temp.path("new").c_str(), 0600) == 0);
@@ -278,7 +278,7 @@ TEST_CASE("a pipe that another reader has taken over is reported and not fought 
 }
 
 TEST_CASE("a folder left by a server that was killed is taken over") {
-  const TempDir temp;
+  const TempFolder temp;
   {
     Server first(temp);
     expect_kill(first);
@@ -296,7 +296,7 @@ TEST_CASE("a folder left by a server that was killed is taken over") {
 }
 
 TEST_CASE("a folder can be served again after a stop") {
-  const TempDir temp;
+  const TempFolder temp;
   for (int round = 0; round < 3; ++round) {
     Server server(temp);
     expect_kill(server);
@@ -306,7 +306,7 @@ TEST_CASE("a folder can be served again after a stop") {
 }
 
 TEST_CASE("of many servers started at once on one folder exactly one serves") {
-  const TempDir temp;
+  const TempFolder temp;
   std::vector<std::unique_ptr<Child>> children;
   for (int i = 0; i < 6; ++i) {
     children.push_back(

@@ -22,7 +22,7 @@ TEST_CASE("of a million short scopes those held past their deadline are judged, 
   constexpr int kProcesses = 4;
   constexpr int kScopes = 250'000;
   constexpr int kHeld = 12;
-  const TempDir temp;
+  const TempFolder temp;
   Server server(temp, {"--evidence", "none"});
   std::vector<std::unique_ptr<Child>> storms;
   for (int i = 0; i < kProcesses; ++i) {

@@ -26,10 +26,6 @@ using namespace std::chrono_literals;
 
 namespace {
 
-bool contains(std::string_view text, std::string_view part) {
-  return text.find(part) != text.npos;
-}
-
 // Where a manager is told what its services have to say.
 class NotifySocket {
  public:
@@ -78,7 +74,7 @@ class NotifySocket {
 // Starts servers with its pipe, or whatever else, as descriptor 3.
 class Manager {
  public:
-  explicit Manager(const TempDir& temp, const std::string& pipe = "run/requests")
+  explicit Manager(const TempFolder& temp, const std::string& pipe = "run/requests")
       : temp_(temp), path_(temp.path(pipe)), program_(temp.path("start-service")) {
     std::filesystem::create_directories(temp.path("run"));
     REQUIRE(::chmod(temp.path("run").c_str(), 0700) == 0);
@@ -137,7 +133,7 @@ class Manager {
   }
 
  private:
-  const TempDir& temp_;
+  const TempFolder& temp_;
   std::string path_;
   std::string program_;
   UniqueFd pipe_;
@@ -146,7 +142,7 @@ class Manager {
 }  // namespace
 
 TEST_CASE("what is written before the first server starts is judged by it, in order") {
-  const TempDir temp;
+  const TempFolder temp;
   const Manager manager(temp);
   Worker hung("block");
   Worker healthy("block");
@@ -162,7 +158,7 @@ TEST_CASE("what is written before the first server starts is judged by it, in or
 }
 
 TEST_CASE("what is written while no server runs is judged by the next, in order") {
-  const TempDir temp;
+  const TempFolder temp;
   const Manager manager(temp);
   Worker hung("block");
   Worker healthy("block");
@@ -185,7 +181,7 @@ TEST_CASE("what is written while no server runs is judged by the next, in order"
 }
 
 TEST_CASE("lines that a server was killed over are read by the next") {
-  const TempDir temp;
+  const TempFolder temp;
   const Manager manager(temp);
   Worker hung("block");
   Worker healthy("block");
@@ -206,7 +202,7 @@ TEST_CASE("lines that a server was killed over are read by the next") {
 }
 
 TEST_CASE("what comes while a server stops is kept for the next") {
-  const TempDir temp;
+  const TempFolder temp;
   const Manager manager(temp);
   NotifySocket notify(temp.path("notify"));
   Worker hung("block");
@@ -237,7 +233,7 @@ TEST_CASE("what comes while a server stops is kept for the next") {
 }
 
 TEST_CASE("no line is lost or cut while writers go on and servers come and go") {
-  const TempDir temp;
+  const TempFolder temp;
   const Manager manager(temp);
   Worker worker("block");
   constexpr int kRounds = 5;
@@ -279,7 +275,7 @@ TEST_CASE("no line is lost or cut while writers go on and servers come and go") 
 }
 
 TEST_CASE("a passed pipe elsewhere keeps its way through the run folder between servers") {
-  const TempDir temp;
+  const TempFolder temp;
   const Manager manager(temp, "elsewhere");
   Worker hung("block");
   {
@@ -294,7 +290,7 @@ TEST_CASE("a passed pipe elsewhere keeps its way through the run folder between 
 }
 
 TEST_CASE("a passed pipe that was removed is read to its end, and one is made in its place") {
-  const TempDir temp;
+  const TempFolder temp;
   const Manager manager(temp);
   Worker first("block");
   Worker second("block");
@@ -310,7 +306,7 @@ TEST_CASE("a passed pipe that was removed is read to its end, and one is made in
 }
 
 TEST_CASE("what is passed and is not the pipe of the run folder is refused in one line") {
-  const TempDir temp;
+  const TempFolder temp;
   const Manager manager(temp);
   std::array<int, 2> ends{};
   REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()) == 0);
@@ -339,7 +335,7 @@ TEST_CASE("what is passed and is not the pipe of the run folder is refused in on
 }
 
 TEST_CASE("a passed pipe that others may write to, and more than one, are refused") {
-  const TempDir temp;
+  const TempFolder temp;
   const Manager manager(temp);
   REQUIRE(::chmod(manager.path().c_str(), 0620) == 0);
   CHECK(contains(manager.refused(manager.pipe(), exited(2)), "mode 0620"));
@@ -351,7 +347,7 @@ TEST_CASE("a passed pipe that others may write to, and more than one, are refuse
 }
 
 TEST_CASE("a start that fails leaves the passed pipe, with what is in it") {
-  const TempDir temp;
+  const TempFolder temp;
   const Manager manager(temp);
   Worker worker("block");
   manager.send(acquire_past(worker.pid(), "s"));
@@ -363,7 +359,7 @@ TEST_CASE("a start that fails leaves the passed pipe, with what is in it") {
 }
 
 TEST_CASE("a server tells its manager when it is ready, what it does and when it stops") {
-  const TempDir temp;
+  const TempFolder temp;
   NotifySocket notify(temp.path("notify"));
   Server server(temp, {.args = {"--max-interval", "20ms"},
                        .environment = {{"NOTIFY_SOCKET", notify.path()}}});
@@ -382,7 +378,7 @@ TEST_CASE("a server tells its manager when it is ready, what it does and when it
 }
 
 TEST_CASE("a watchdog gets signs of life for as long as the loop turns") {
-  const TempDir temp;
+  const TempFolder temp;
   const Manager manager(temp);
   NotifySocket notify(temp.path("notify"));
   Server::Setup setup = manager.setup();
@@ -401,7 +397,7 @@ TEST_CASE("a watchdog gets signs of life for as long as the loop turns") {
 }
 
 TEST_CASE("COMMAND gets nothing of what is between the server and its manager") {
-  const TempDir temp;
+  const TempFolder temp;
   const Manager manager(temp);
   NotifySocket notify(temp.path("notify"));
   Server::Setup setup = manager.setup();

@@ -20,7 +20,7 @@ namespace {
 constexpr int kRanks = 4;
 
 std::string output_of(std::vector<std::string> words) {
-  const TempDir temp;
+  const TempFolder temp;
   words.insert(words.begin(), client_path());
   Child client({.argv = std::move(words), .out = temp.path("out")});
   CHECK(client.status() == exited(0));
@@ -58,7 +58,7 @@ std::string page_of_last(const Server& server) {
 }  // namespace
 
 TEST_CASE("of four ranks of which one hangs in `load`, show names that one first") {
-  const TempDir temp;
+  const TempFolder temp;
   const Server server(temp);
   const auto ranks = ranks_in_an_epoch(server);
   for (const int rank : {0, 1, 3}) {
@@ -83,7 +83,7 @@ TEST_CASE("of four ranks of which one hangs in `load`, show names that one first
 }
 
 TEST_CASE("a rank that is in no scope while the others wait stands out") {
-  const TempDir temp;
+  const TempFolder temp;
   const Server server(temp);
   const auto ranks = ranks_in_an_epoch(server);
   server.send(release(ranks[1]->pid(), "epoch"));

@@ -87,7 +87,7 @@ class Soak {
     ++kills_;
   }
 
-  const TempDir temp_;
+  const TempFolder temp_;
   // COMMAND makes orphans; each hook leaves one byte.
   Server server_{temp_,
                  {.args = {"--grace", "20ms", "--log-max", "1M", "--max-interval", "1s",

@@ -113,7 +113,7 @@ void wait_until_asleep(pid_t pid, std::ptrdiff_t threads) {
 }
 
 // A timer_server that finds `script` in place of the helper; empty: nothing.
-Server server_with_helper(const TempDir& temp, const std::string& script,
+Server server_with_helper(const TempFolder& temp, const std::string& script,
                           const std::string& timeout = "20s") {
   const std::string program = temp.path("timer_server");
   std::filesystem::copy_file(server_path(), program);
@@ -126,7 +126,7 @@ Server server_with_helper(const TempDir& temp, const std::string& script,
 }
 
 std::string missing_with_helper(const std::string& script, const std::string& timeout = "20s") {
-  const TempDir temp;
+  const TempFolder temp;
   Server server = server_with_helper(temp, script, timeout);
   Worker worker("block");
   server.send(acquire_past(worker.pid(), "s"));
@@ -142,7 +142,7 @@ std::string missing_with_helper(const std::string& script, const std::string& ti
 
 TEST_CASE("a worker that the helper holds is not taken for one under a debugger") {
   constexpr int kScopes = 150;
-  const TempDir temp;
+  const TempFolder temp;
   Server server(temp, {"--evidence", "stacks"});
   Worker worker("", stacks_worker("hang", 16));
   // A scope expires every 2 ms, while stacks are read for those before it.
@@ -160,7 +160,7 @@ TEST_CASE("a worker that the helper holds is not taken for one under a debugger"
 }
 
 TEST_CASE("stacks name the functions that threads wait, spin and read in, and who uses the CPU") {
-  const TempDir temp;
+  const TempFolder temp;
   const Server server(temp);
   Worker worker("", stacks_worker("hang", 3));
   wait_until_asleep(worker.pid(), 3);  // the fourth spins
@@ -191,7 +191,7 @@ TEST_CASE("stacks name the functions that threads wait, spin and read in, and wh
 }
 
 TEST_CASE("without symbols there is still the file and the place in it") {
-  const TempDir temp;
+  const TempFolder temp;
   const Server server(temp);
   Worker worker("", stacks_worker("hang", 0, "_stripped"));
   server.send(acquire_past(worker.pid(), "s"));
@@ -202,7 +202,7 @@ TEST_CASE("without symbols there is still the file and the place in it") {
 }
 
 TEST_CASE("with 16 threads each has its stack") {
-  const TempDir temp;
+  const TempFolder temp;
   const Server server(temp);
   Worker worker("", stacks_worker("serve", 15));
   server.send(acquire_past(worker.pid(), "s"));
@@ -215,7 +215,7 @@ TEST_CASE("with 16 threads each has its stack") {
 }
 
 TEST_CASE("a file of code that was deleted is read from memory") {
-  const TempDir temp;
+  const TempFolder temp;
   const std::string program = temp.path("gone");
   std::filesystem::copy_file(stacks_worker_path(), program);
   Worker::Setup setup = stacks_worker("hang", 0);
@@ -318,7 +318,7 @@ TEST_CASE("a worker that dies while it is held costs its stacks") {
 
 TEST_CASE("a helper without a server ends by itself") {
   Worker worker("", stacks_worker("serve", 1));
-  const TempDir temp;
+  const TempFolder temp;
   // Its parent is the shell, and not the server that it is told of.
   write_file(temp.path("request"), fmt::format("{} 1 1 20000\ngo\n", worker.pid()));
   Child shell(Launch{
@@ -348,7 +348,7 @@ TEST_CASE(
 }
 
 TEST_CASE("many workers at once are all killed in time, with stacks or a word on why not") {
-  const TempDir temp;
+  const TempFolder temp;
   Server server = server_with_helper(temp, "exec sleep 100", "1s");
   std::vector<std::unique_ptr<Worker>> workers;
   std::string lines;
@@ -366,7 +366,7 @@ TEST_CASE("many workers at once are all killed in time, with stacks or a word on
 }
 
 TEST_CASE("the server says what it records, and with --evidence proc nobody is held") {
-  const TempDir temp;
+  const TempFolder temp;
   for (const auto& [args, level] : std::vector<std::pair<std::vector<std::string>, std::string>>{
            {{}, "stacks"}, {{"--evidence", "proc"}, "proc"}}) {
     const Server server(temp, {.args = args, .folder = level});

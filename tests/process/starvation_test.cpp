@@ -47,7 +47,7 @@ std::chrono::seconds duration() {
 }  // namespace
 
 TEST_CASE("two hundred healthy workers on a machine eight times oversubscribed: nobody is killed") {
-  const TempDir temp;
+  const TempFolder temp;
   Server server(temp);
   const std::string folder = worker_path().substr(0, worker_path().rfind('/'));
   Worker workers(

@@ -51,7 +51,7 @@ std::string events(const Records& records, pid_t pid) {
 }  // namespace
 
 TEST_CASE("a scope on a page is warned about at --warn-at, then it expires and is killed for") {
-  const TempDir temp;
+  const TempFolder temp;
   const Server server(temp, {"--warn-at", "0.02"});
   const auto worker = page_worker(server.dir(), "w-1");
   worker->ask("open 0 forward 2000");
@@ -73,7 +73,7 @@ TEST_CASE("a scope on a page is warned about at --warn-at, then it expires and i
 }
 
 TEST_CASE("a timer of PyTorch's client is warned about at --warn-at and killed for") {
-  const TempDir temp;
+  const TempFolder temp;
   Server server(temp, {"--warn-at", "0.02"});
   Worker worker("block");
   server.send(acquire(worker.pid(), "forward", 2s));
@@ -85,7 +85,7 @@ TEST_CASE("a timer of PyTorch's client is warned about at --warn-at and killed f
 }
 
 TEST_CASE("a warning says where the worker is, and the worker gets no signal") {
-  const TempDir temp;
+  const TempFolder temp;
   const Server server(temp);
   Worker worker("catch-signals");
   server.send(acquire_softly(worker.pid(), "forward", 1h, 50ms));
@@ -102,7 +102,7 @@ TEST_CASE("a warning says where the worker is, and the worker gets no signal") {
 }
 
 TEST_CASE("a scope's own soft deadline on a page wins over --warn-at, and needs no deadline") {
-  const TempDir temp;
+  const TempFolder temp;
   const Server server(temp, {"--warn-at", "0.0000001", "--evidence", "none"});
   const auto worker = page_worker(server.dir(), "w-1");
   worker->ask(softly("0 forward 3600000", 60ms));
@@ -120,7 +120,7 @@ TEST_CASE("a scope's own soft deadline on a page wins over --warn-at, and needs 
 }
 
 TEST_CASE("a scope that is released before its soft deadline is not warned about") {
-  const TempDir temp;
+  const TempFolder temp;
   Server server(temp, {"--evidence", "none"});
   Worker worker("block");
   const auto paged = page_worker(server.dir(), "w-1");
@@ -138,7 +138,7 @@ TEST_CASE("a scope that is released before its soft deadline is not warned about
 }
 
 TEST_CASE("a scope is warned about once, and again after each renewal") {
-  const TempDir temp;
+  const TempFolder temp;
   Server server(temp, {"--evidence", "none", "--max-interval", "5ms"});
   Worker worker("block");
   const auto paged = page_worker(server.dir(), "w-1");
@@ -164,7 +164,7 @@ TEST_CASE("a scope is warned about once, and again after each renewal") {
 }
 
 TEST_CASE("what a server has warned about the next one does not say again") {
-  const TempDir temp;
+  const TempFolder temp;
   const std::vector<std::string> args{"--warn-at", "0.00001", "--evidence", "none"};  // 36 ms
   Worker piped("block");
   std::unique_ptr<Worker> paged;
@@ -190,7 +190,7 @@ TEST_CASE("what a server has warned about the next one does not say again") {
 }
 
 TEST_CASE("a scope that is found behind both its deadlines expires only") {
-  const TempDir temp;
+  const TempFolder temp;
   Worker piped("block");
   std::unique_ptr<Worker> paged;
   {
@@ -213,7 +213,7 @@ TEST_CASE("a scope that is found behind both its deadlines expires only") {
 }
 
 TEST_CASE("a worker that waits for its warning's evidence is told of before its end is") {
-  const TempDir temp;
+  const TempFolder temp;
   Server server(temp, {"--evidence-timeout", "1h"});
   Worker worker("on-eof");
   server.send(acquire_softly(worker.pid(), "forward", 1h, 1ms));
@@ -225,7 +225,7 @@ TEST_CASE("a worker that waits for its warning's evidence is told of before its 
 }
 
 TEST_CASE("a worker that runs another program has left its scopes, and is not warned about") {
-  const TempDir temp;
+  const TempFolder temp;
   Server server(temp);
   const auto worker = page_worker(server.dir(), "w-1");
   worker->ask("hint");
@@ -246,7 +246,7 @@ TEST_CASE("a worker that runs another program has left its scopes, and is not wa
 }
 
 TEST_CASE("a flood of soft deadlines of one worker is cut off, its verdicts are not") {
-  const TempDir temp;
+  const TempFolder temp;
   Server server(temp, {"--evidence", "none"});
   Worker worker("block");
   std::string lines;
@@ -261,7 +261,7 @@ TEST_CASE("a flood of soft deadlines of one worker is cut off, its verdicts are 
 }
 
 TEST_CASE("timer_client run and acquire set soft deadlines") {
-  const TempDir temp;
+  const TempFolder temp;
   const Server server(temp);
   Child run({.argv = {client_path(), "run", "--warn-after", "50ms", "--", "sleep", "100"},
              .environment = {{"FILETIMER_DIR", server.dir()}}});

@@ -43,7 +43,7 @@ constexpr uid_t kSomebodyElse = 65533;
 }  // namespace
 
 TEST_CASE("a bad line alone is rejected, and the good lines around it count") {
-  const TempDir temp;
+  const TempFolder temp;
   Server server(temp, {"--evidence", "none"});
   Worker target("block");
   const auto with = [&](const char* expiration, const char* signal) {
@@ -106,7 +106,7 @@ TEST_CASE("a bad line alone is rejected, and the good lines around it count") {
 }
 
 TEST_CASE("a rejected line is recorded with the reason and its first 200 bytes") {
-  const TempDir temp;
+  const TempFolder temp;
   Server server(temp);
   server.send("no json at all " + std::string(1000, 'x') + "\n");
   const Record record = server.wait_for([](const Record& r) { return r.is("rejected"); });
@@ -117,7 +117,7 @@ TEST_CASE("a rejected line is recorded with the reason and its first 200 bytes")
 }
 
 TEST_CASE("a flood of bad lines makes few records, and every bad line is counted") {
-  const TempDir temp;
+  const TempFolder temp;
   Server server(temp);
   for (int i = 0; i < 100; ++i) {
     std::string lines;
@@ -137,7 +137,7 @@ TEST_CASE("a flood of bad lines makes few records, and every bad line is counted
 }
 
 TEST_CASE("a signal that is a string is rejected and later checks go on") {
-  const TempDir temp;
+  const TempFolder temp;
   Server server(temp);
   Worker worker("block");
   server.send(version1_text(worker.pid(), "s", "1", "\"9\""));
@@ -148,7 +148,7 @@ TEST_CASE("a signal that is a string is rejected and later checks go on") {
 }
 
 TEST_CASE("a line without its newline does not take the next writer's line along") {
-  const TempDir temp;
+  const TempFolder temp;
   Server server(temp);
   Worker half("block");
   const std::string whole = without_newline(acquire_past(half.pid(), "s"));
@@ -180,7 +180,7 @@ TEST_CASE("a line without its newline does not take the next writer's line along
 }
 
 TEST_CASE("a writer that holds the pipe open and writes nothing delays no deadline") {
-  const TempDir temp;
+  const TempFolder temp;
   // No sweep in the time of the test: only the deadline's own timer can meet it.
   Server server(temp, {"--max-interval", "1h"});
   const filetimer::UniqueFd holder = open_pipe(server.fifo());
@@ -190,7 +190,7 @@ TEST_CASE("a writer that holds the pipe open and writes nothing delays no deadli
 }
 
 TEST_CASE("a writer that holds the pipe open behind half a line delays no deadline") {
-  const TempDir temp;
+  const TempFolder temp;
   Server server(temp, {"--max-interval", "1h"});
   Worker slow("block");
   Worker early("block");
@@ -211,7 +211,7 @@ TEST_CASE("a writer that holds the pipe open behind half a line delays no deadli
 }
 
 TEST_CASE("a line written in pieces by a writer who is alone is one line") {
-  const TempDir temp;
+  const TempFolder temp;
   Server server(temp);
   Worker worker("block");
   const std::string line = acquire_past(worker.pid(), "s");
@@ -224,7 +224,7 @@ TEST_CASE("a line written in pieces by a writer who is alone is one line") {
 }
 
 TEST_CASE("two writers with lines of 4,096 bytes lose none") {
-  const TempDir temp;
+  const TempFolder temp;
   Server server(temp);
   Worker one("long-lines", {.args = {server.fifo(), "300", "4096"}});
   Worker other("long-lines", {.args = {server.fifo(), "300", "4096"}});
@@ -243,7 +243,7 @@ TEST_CASE("two writers with lines of 4,096 bytes lose none") {
 }
 
 TEST_CASE("a line of 4,097 bytes is taken") {
-  const TempDir temp;
+  const TempFolder temp;
   Server server(temp);
   Worker worker("block");
   REQUIRE(past_line_of(worker.pid(), 4097).size() == 4097);
@@ -252,7 +252,7 @@ TEST_CASE("a line of 4,097 bytes is taken") {
 }
 
 TEST_CASE("a line over 4,097 bytes is rejected and the next line survives") {
-  const TempDir temp;
+  const TempFolder temp;
   Server server(temp);
   Worker target("block");
   for (const std::size_t bytes : {4098U, 4099U, 8192U, 8193U, 20'000U, 60'000U}) {
@@ -267,7 +267,7 @@ TEST_CASE("a line over 4,097 bytes is rejected and the next line survives") {
 }
 
 TEST_CASE("2,000 scopes opened and closed in a tight loop kill nobody and all are read") {
-  const TempDir temp;
+  const TempFolder temp;
   Server server(temp);
   Worker worker("pairs", {.args = {server.fifo(), "2000"}});
   CHECK(worker.line() == "done");
@@ -282,7 +282,7 @@ TEST_CASE("2,000 scopes opened and closed in a tight loop kill nobody and all ar
 }
 
 TEST_CASE("four writers in tight loops delay no deadline of a fifth worker") {
-  const TempDir temp;
+  const TempFolder temp;
   Server server(temp, {"--max-interval", "1h"});
   std::vector<std::unique_ptr<Worker>> writers;
   for (int i = 0; i < 4; ++i) {
@@ -298,7 +298,7 @@ TEST_CASE("four writers in tight loops delay no deadline of a fifth worker") {
 }
 
 TEST_CASE("pids 0, 1, negative ones, the server and its ancestors are refused") {
-  const TempDir temp;
+  const TempFolder temp;
   Server server(temp);
   Worker group("block");  // leads a process group of its own
   // Where a server that is wrong would hit the machine, the signal is one that does no harm.
@@ -313,7 +313,7 @@ TEST_CASE("pids 0, 1, negative ones, the server and its ancestors are refused") 
 }
 
 TEST_CASE("a pid of no process is refused") {
-  const TempDir temp;
+  const TempFolder temp;
   Server server(temp);
   const pid_t gone = ::fork();
   if (gone == 0) {
@@ -333,7 +333,7 @@ TEST_CASE("another user's process is never killed, though root could") {
     MESSAGE("skipped: only root can start another user's process");
     return;
   }
-  const TempDir temp;
+  const TempFolder temp;
   Server server(temp);
   Worker worker("block", {.user = kSomebodyElse});
   server.send(acquire_past(worker.pid(), "s"));
@@ -344,7 +344,7 @@ TEST_CASE("another user's process is never killed, though root could") {
 }
 
 TEST_CASE("a signal that does not exist is rejected at the acquire") {
-  const TempDir temp;
+  const TempFolder temp;
   Server server(temp);
   Worker worker("block");
   server.send(acquire_past(worker.pid(), "s", 999));
@@ -360,7 +360,7 @@ TEST_CASE("a signal that does not exist is rejected at the acquire") {
 }
 
 TEST_CASE("a second server on the folder exits 3, names the first and disturbs nothing") {
-  const TempDir temp;
+  const TempFolder temp;
   Server server(temp);
   Worker worker("block");
   server.send(acquire(worker.pid(), "s", 500ms));
@@ -382,7 +382,7 @@ TEST_CASE("a second server on the folder exits 3, names the first and disturbs n
 }
 
 TEST_CASE("a second server with the same pipe but another folder disturbs nothing either") {
-  const TempDir temp;
+  const TempFolder temp;
   Server server(temp);
   const Finished second = run_server(temp, {"--dir", temp.path("other"), "--fifo", server.fifo()});
   CHECK(second.status == exited(3));
@@ -391,7 +391,7 @@ TEST_CASE("a second server with the same pipe but another folder disturbs nothin
 }
 
 TEST_CASE("an expired scope with signal 0 drops only itself") {
-  const TempDir temp;
+  const TempFolder temp;
   Server server(temp);
   Worker worker("block");
   server.send(acquire(worker.pid(), "loud", 400ms) + acquire_past(worker.pid(), "quiet", 0));

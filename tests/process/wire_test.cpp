@@ -33,7 +33,7 @@ std::vector<std::string> left_open_at_stop(const Records& records, pid_t pid) {
 }  // namespace
 
 TEST_CASE("a worker whose scope expires is killed with the signal asked for and recorded") {
-  const TempDir temp;
+  const TempFolder temp;
   Server server(temp);
   Worker worker("block");
   server.send(acquire(worker.pid(), "forward", 50ms));
@@ -52,7 +52,7 @@ TEST_CASE("a worker whose scope expires is killed with the signal asked for and 
 }
 
 TEST_CASE("a scope that is released in time kills nobody") {
-  const TempDir temp;
+  const TempFolder temp;
   Server server(temp);
   Worker worker("block");
   Worker witness("block");
@@ -65,7 +65,7 @@ TEST_CASE("a scope that is released in time kills nobody") {
 }
 
 TEST_CASE("no deadline is met early") {
-  const TempDir temp;
+  const TempFolder temp;
   Server server(temp, {"--evidence", "none"});
   std::vector<std::unique_ptr<Worker>> workers;
   for (int i = 0; i < 12; ++i) {
@@ -87,7 +87,7 @@ TEST_CASE("no deadline is met early") {
 }
 
 TEST_CASE("an acquire of an open scope replaces it") {
-  const TempDir temp;
+  const TempFolder temp;
   Server server(temp);
   Worker pushed_out("block");
   Worker pulled_in("block");
@@ -101,7 +101,7 @@ TEST_CASE("an acquire of an open scope replaces it") {
 }
 
 TEST_CASE("one release ends a scope however often it was acquired") {
-  const TempDir temp;
+  const TempFolder temp;
   Server server(temp);
   Worker worker("block");
   std::string lines;
@@ -115,7 +115,7 @@ TEST_CASE("one release ends a scope however often it was acquired") {
 }
 
 TEST_CASE("a scope is one worker's: the same name of another worker is another scope") {
-  const TempDir temp;
+  const TempFolder temp;
   Server server(temp);
   Worker one("block");
   Worker other("block");
@@ -126,7 +126,7 @@ TEST_CASE("a scope is one worker's: the same name of another worker is another s
 }
 
 TEST_CASE("a release of what is not open does nothing") {
-  const TempDir temp;
+  const TempFolder temp;
   Server server(temp);
   Worker worker("block");
   server.send(release(worker.pid(), "never opened") + acquire_far(worker.pid(), "s") +
@@ -140,7 +140,7 @@ TEST_CASE("a release of what is not open does nothing") {
 }
 
 TEST_CASE("an acquire that is already past and its release, read together, kill nobody") {
-  const TempDir temp;
+  const TempFolder temp;
   Server server(temp);
   Worker worker("block");
   for (int round = 0; round < 20; ++round) {
@@ -152,7 +152,7 @@ TEST_CASE("an acquire that is already past and its release, read together, kill 
 }
 
 TEST_CASE("of several expired scopes the earliest with a positive signal says the signal") {
-  const TempDir temp;
+  const TempFolder temp;
   Server server(temp);
   Worker worker("block");
   server.send(version1(worker.pid(), "latest", 400, SIGKILL) +
@@ -165,7 +165,7 @@ TEST_CASE("of several expired scopes the earliest with a positive signal says th
 }
 
 TEST_CASE("after a kill all scopes of the worker are gone") {
-  const TempDir temp;
+  const TempFolder temp;
   Server server(temp);
   Worker worker("block");
   server.send(acquire_far(worker.pid(), "outer") + acquire_far(worker.pid(), "middle") +
@@ -185,7 +185,7 @@ TEST_CASE("after a kill all scopes of the worker are gone") {
 }
 
 TEST_CASE("a worker that ends inside a scope by itself has left it open and is not killed") {
-  const TempDir temp;
+  const TempFolder temp;
   Server server(temp);
   Worker worker("on-eof", {.args = {"5"}});
   server.send(acquire(worker.pid(), "s", 30s));
@@ -202,7 +202,7 @@ TEST_CASE("a worker that ends inside a scope by itself has left it open and is n
 }
 
 TEST_CASE("a worker that renews, releases and ends at once has left nothing open") {
-  const TempDir temp;
+  const TempFolder temp;
   Server server(temp);
   Worker worker("block");
   server.send(acquire_far(worker.pid(), "step"));
@@ -222,7 +222,7 @@ TEST_CASE("a worker that renews, releases and ends at once has left nothing open
 }
 
 TEST_CASE("a deadline of Infinity never comes") {
-  const TempDir temp;
+  const TempFolder temp;
   Server server(temp);
   Worker worker("block");
   server.send(version1_text(worker.pid(), "endless", "Infinity"));
@@ -235,7 +235,7 @@ TEST_CASE("a deadline of Infinity never comes") {
 }
 
 TEST_CASE("an endless scope can be replaced by one that ends") {
-  const TempDir temp;
+  const TempFolder temp;
   Server server(temp);
   Worker worker("block");
   server.send(version1_text(worker.pid(), "s", "Infinity") + acquire(worker.pid(), "s", 50ms));
@@ -243,7 +243,7 @@ TEST_CASE("an endless scope can be replaced by one that ends") {
 }
 
 TEST_CASE("deadlines of 0 and -0.0 are long past and expire at once") {
-  const TempDir temp;
+  const TempFolder temp;
   Server server(temp);
   for (const char* expiration : {"0", "0.0", "-0.0", "-0"}) {
     CAPTURE(expiration);
@@ -254,7 +254,7 @@ TEST_CASE("deadlines of 0 and -0.0 are long past and expire at once") {
 }
 
 TEST_CASE("a scope with signal 0 or a negative one expires and kills nobody") {
-  const TempDir temp;
+  const TempFolder temp;
   Server server(temp);
   Worker worker("block");
   for (const int signal : {0, -1, -9}) {
@@ -271,7 +271,7 @@ TEST_CASE("a scope with signal 0 or a negative one expires and kills nobody") {
 }
 
 TEST_CASE("every signal the kernel knows is sent as asked") {
-  const TempDir temp;
+  const TempFolder temp;
   Server server(temp);
   for (const int signal : {SIGHUP, SIGINT, SIGTERM, SIGUSR2, SIGXCPU, 34, 64}) {
     CAPTURE(signal);
@@ -282,7 +282,7 @@ TEST_CASE("every signal the kernel knows is sent as asked") {
 }
 
 TEST_CASE("a scope name of any length and alphabet is kept apart and shown") {
-  const TempDir temp;
+  const TempFolder temp;
   Server server(temp);
   Worker worker("block");
   const std::string common(400, 'x');
@@ -305,7 +305,7 @@ TEST_CASE("a scope name of any length and alphabet is kept apart and shown") {
 }
 
 TEST_CASE("the server answers and stops though no client ever opened the pipe") {
-  const TempDir temp;
+  const TempFolder temp;
   Server server(temp);
   CHECK(server.stop() == exited(0));
   CHECK_FALSE(exists(server.fifo()));

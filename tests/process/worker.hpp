@@ -60,6 +60,7 @@ std::unique_ptr<Worker> page_worker(const std::string& dir, const std::string& n
                                     const std::string& claims = {});
 
 enum class Way { kPage, kPipe };
+inline constexpr Way kWays[] = {Way::kPage, Way::kPipe};
 // client_worker, connected to the server of the run folder `dir`. See client_worker.cpp.
 std::unique_ptr<Worker> client_worker(const std::string& dir, Way way,
                                       std::chrono::milliseconds idle_timeout = {});

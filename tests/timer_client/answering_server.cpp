@@ -12,7 +12,7 @@
 
 #include "common/wire.hpp"
 
-namespace filetimer::test {
+namespace filetimer::testing {
 namespace {
 
 constexpr int kBoundMs = 20'000;
@@ -135,4 +135,4 @@ void AnsweringServer::answer(const std::string& line) {
   script_(asked, answers);
 }
 
-}  // namespace filetimer::test
+}  // namespace filetimer::testing

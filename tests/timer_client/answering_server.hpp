@@ -17,7 +17,7 @@
 
 #include "common/posix.hpp"
 
-namespace filetimer::test {
+namespace filetimer::testing {
 
 struct AskedQuestion {
   std::string request;
@@ -84,4 +84,4 @@ class AnsweringServer {
   std::thread thread_;
 };
 
-}  // namespace filetimer::test
+}  // namespace filetimer::testing

@@ -17,9 +17,9 @@
 namespace filetimer::cli {
 namespace {
 
-using test::AnsweringServer;
-using test::AskedQuestion;
-using Answers = test::AnsweringServer::Answers;
+using testing::AnsweringServer;
+using testing::AskedQuestion;
+using Answers = testing::AnsweringServer::Answers;
 
 Ran ran(const TempFolder& folder, std::vector<std::string> words) {
   words.insert(words.end(), {"--dir", folder.path()});

@@ -19,12 +19,6 @@
 namespace filetimer::cli {
 namespace {
 
-std::string read_whole(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  REQUIRE(file.good());
-  return {std::istreambuf_iterator<char>(file), {}};
-}
-
 // One of this process's descriptors, going to a file for as long as this lives.
 class Redirected {
  public:
@@ -48,7 +42,9 @@ std::string data_path(std::string_view name) {
 }
 
 std::string read_data(std::string_view name) {
-  return read_whole(data_path(name));
+  const std::string text = testing::read_file(data_path(name));
+  REQUIRE(!text.empty());
+  return text;
 }
 
 std::vector<std::string> lines_of(std::string_view text) {
@@ -59,37 +55,6 @@ std::vector<std::string> lines_of(std::string_view text) {
     text.remove_prefix(std::min(end + 1, text.size()));
   }
   return lines;
-}
-
-TempFolder::TempFolder() {
-  std::string name = std::filesystem::temp_directory_path() / "filetimer-cli-XXXXXX";
-  REQUIRE(::mkdtemp(name.data()) != nullptr);
-  path_ = name;
-}
-
-TempFolder::~TempFolder() {
-  std::error_code ignored;
-  std::filesystem::remove_all(path_, ignored);
-}
-
-std::string TempFolder::path(std::string_view name) const {
-  return std::string(path_).append("/").append(name);
-}
-
-void TempFolder::write(std::string_view name, std::string_view text) const {
-  std::ofstream(path(name), std::ios::binary | std::ios::trunc) << text;
-}
-
-void TempFolder::append(std::string_view name, std::string_view text) const {
-  std::ofstream(path(name), std::ios::binary | std::ios::app) << text;
-}
-
-void TempFolder::rename(std::string_view from, std::string_view to) const {
-  std::filesystem::rename(path(from), path(to));
-}
-
-void TempFolder::remove(std::string_view name) const {
-  std::filesystem::remove(path(name));
 }
 
 Ran run_command(const std::vector<std::string>& words) {
@@ -114,8 +79,8 @@ Ran run_command(const std::vector<std::string>& words) {
     }
     std::fflush(stderr);
   }
-  ran.output = read_whole(folder.path("output"));
-  ran.errors = read_whole(folder.path("errors"));
+  ran.output = testing::read_file(folder.path("output"));
+  ran.errors = testing::read_file(folder.path("errors"));
   return ran;
 }
 

@@ -11,8 +11,9 @@
 #include <sys/wait.h>
 
 #include <filesystem>
+#include <thread>
 
-namespace filetimer::test {
+namespace filetimer::testing {
 namespace {
 
 class RecordingTransport final : public Transport {
@@ -74,17 +75,6 @@ bool Recorder::is_there() const {
 TimerClient client_of(const std::shared_ptr<Recorder>& recorder, ConnectOptions options) {
   options.transport = std::make_unique<RecordingTransport>(recorder);
   return TimerClient::connect(std::move(options));
-}
-
-TempFolder::TempFolder() {
-  std::string name = std::filesystem::temp_directory_path() / "filetimer-test-XXXXXX";
-  REQUIRE(::mkdtemp(name.data()) != nullptr);
-  path_ = name;
-}
-
-TempFolder::~TempFolder() {
-  std::error_code ignored;
-  std::filesystem::remove_all(path_, ignored);
 }
 
 Pipe::Pipe(std::string path) : path_(std::move(path)) {
@@ -163,6 +153,17 @@ void Pipe::drain(std::size_t bytes) {
   }
 }
 
+TimerClient client_on(const Pipe& pipe, Duration timeout) {
+  ConnectOptions options;
+  options.timeout = timeout;
+  options.fifo = pipe.path();
+  return TimerClient::connect(std::move(options));
+}
+
+void in_thread(const std::function<void()>& body) {
+  std::thread(body).join();
+}
+
 std::string message_of(const std::function<void()>& call) {
   try {
     call();
@@ -192,4 +193,4 @@ int exit_code_of(pid_t child) {
   return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
-}  // namespace filetimer::test
+}  // namespace filetimer::testing

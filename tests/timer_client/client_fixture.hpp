@@ -13,8 +13,9 @@
 
 #include "common/posix.hpp"
 #include "common/wire.hpp"
+#include "tests/files.hpp"
 
-namespace filetimer::test {
+namespace filetimer::testing {
 
 // No wait of a test is longer; on a machine that is well none comes near it.
 inline constexpr std::chrono::seconds kBound{20};
@@ -46,19 +47,6 @@ class Recorder {
 
 // A client whose requests go to `recorder`.
 TimerClient client_of(const std::shared_ptr<Recorder>& recorder, ConnectOptions options = {});
-
-class TempFolder {
- public:
-  TempFolder();
-  TempFolder(const TempFolder&) = delete;
-  TempFolder& operator=(const TempFolder&) = delete;
-  ~TempFolder();
-  [[nodiscard]] std::string path(const std::string& name) const { return path_ + "/" + name; }
-  [[nodiscard]] const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
 
 // One request as a server reads it.
 struct Line {
@@ -101,6 +89,11 @@ class Pipe {
   wire::Parser parser_;
 };
 
+TimerClient client_on(const Pipe& pipe, Duration timeout = ConnectOptions{}.timeout);
+
+// In a thread of its own, to its end.
+void in_thread(const std::function<void()>& body);
+
 // Of the TimerError that `call` throws; or that it threw nothing.
 std::string message_of(const std::function<void()>& call);
 
@@ -109,4 +102,4 @@ int in_child(const std::function<int()>& body);
 // The same of a child that was made otherwise.
 int exit_code_of(pid_t child);
 
-}  // namespace filetimer::test
+}  // namespace filetimer::testing

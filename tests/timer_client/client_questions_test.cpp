@@ -14,16 +14,16 @@
 
 using namespace std::chrono_literals;
 using namespace filetimer;
-using test::AnsweringServer;
-using test::AskedQuestion;
-using test::message_of;
-using Answers = test::AnsweringServer::Answers;
+using testing::AnsweringServer;
+using testing::AskedQuestion;
+using testing::message_of;
+using Answers = testing::AnsweringServer::Answers;
 
 namespace {
 
 constexpr auto kShort = 20ms;
 
-TimerClient connect_to(const AnsweringServer& server, RpcTimeout timeout = test::kBound) {
+TimerClient connect_to(const AnsweringServer& server, RpcTimeout timeout = testing::kBound) {
   ConnectOptions options;
   options.dir = server.dir();
   options.timeout = 0s;
@@ -54,7 +54,7 @@ const RendezvousOptions kTwoOfFour{.rank = 2, .world = 4, .timeout = 30s};
 }  // namespace
 
 TEST_CASE("status gives the server's fields, and all of its answer") {
-  const test::TempFolder folder;
+  const testing::TempFolder folder;
   const std::string line =
       R"({"answer":"done","server_pid":4711,"server_version":"0.3.0","uptime_s":12.5,"dir":"/d",)"
       R"("fifo":"/d/requests","log":"/d/expired.jsonl","announcement":"draining","workers":3,)"
@@ -88,7 +88,7 @@ TEST_CASE("status gives the server's fields, and all of its answer") {
 }
 
 TEST_CASE("a status that lacks fields, or has others, is read all the same") {
-  const test::TempFolder folder;
+  const testing::TempFolder folder;
   AnsweringServer server(folder.path(), R"({"answer":"done","server_pid":1,"workers":"many"})");
   const ServerStatus status = connect_to(server).status();
   CHECK(status.server_pid == 1);
@@ -96,7 +96,7 @@ TEST_CASE("a status that lacks fields, or has others, is read all the same") {
 }
 
 TEST_CASE("drain is asked for, and ended") {
-  const test::TempFolder folder;
+  const testing::TempFolder folder;
   AnsweringServer server(folder.path(), [](const AskedQuestion& asked, Answers& answers) {
     answers.say(asked.off ? R"({"answer":"done","draining":false,"open_scope_count":0})"
                           : R"({"answer":"done","draining":true,"open_scope_count":2})");
@@ -109,7 +109,7 @@ TEST_CASE("drain is asked for, and ended") {
 }
 
 TEST_CASE("shutdown says what it waits for") {
-  const test::TempFolder folder;
+  const testing::TempFolder folder;
   AnsweringServer server(folder.path(), R"({"answer":"done","open_scope_count":3})");
   auto client = connect_to(server);
   CHECK(client.shutdown().open_scope_count == 3);
@@ -127,7 +127,7 @@ TEST_CASE("shutdown says what it waits for") {
 }
 
 TEST_CASE("a server that is busy says with what") {
-  const test::TempFolder folder;
+  const testing::TempFolder folder;
   bool timed_out = false;
   SUBCASE("refused at once") {}
   SUBCASE("after its time") {
@@ -158,7 +158,7 @@ TEST_CASE("a server that is busy says with what") {
 }
 
 TEST_CASE("a rendezvous gives its round and who came, by rank") {
-  const test::TempFolder folder;
+  const testing::TempFolder folder;
   AnsweringServer server(folder.path(), [](const AskedQuestion&, Answers& answers) {
     answers.say(R"({"answer":"granted","wait_s":30})");
     answers.say(R"({"answer":"done","name":"default","round":7,"world":2,)"
@@ -179,7 +179,7 @@ TEST_CASE("a rendezvous gives its round and who came, by rank") {
 }
 
 TEST_CASE("a rendezvous that not all came to names those that are missing") {
-  const test::TempFolder folder;
+  const testing::TempFolder folder;
   AnsweringServer server(
       folder.path(),
       R"({"answer":"timed_out","reason":"2 of 4 ranks came in 30s",)"
@@ -200,7 +200,7 @@ TEST_CASE("a rendezvous that not all came to names those that are missing") {
 }
 
 TEST_CASE("a rendezvous is tried again after a timeout, and after nothing else") {
-  const test::TempFolder folder;
+  const testing::TempFolder folder;
   std::string after_two;
   std::size_t attempts = 0;
   bool is_met = false;
@@ -235,7 +235,7 @@ TEST_CASE("a rendezvous is tried again after a timeout, and after nothing else")
 }
 
 TEST_CASE("no answer in time is an error that names the question and the server's state") {
-  const test::TempFolder folder;
+  const testing::TempFolder folder;
   AnsweringServer server(folder.path(), say_nothing);
   auto client = connect_to(server);
   try {
@@ -250,7 +250,7 @@ TEST_CASE("no answer in time is an error that names the question and the server'
 }
 
 TEST_CASE("a call's timeout comes before the thread's, and that before the client's") {
-  const test::TempFolder folder;
+  const testing::TempFolder folder;
   AnsweringServer server(folder.path(), R"({"answer":"done"})");
   auto client = connect_to(server, 50s);
   CHECK(told_timeout(server, client) == 50);
@@ -271,7 +271,7 @@ TEST_CASE("a call's timeout comes before the thread's, and that before the clien
 }
 
 TEST_CASE("a timeout is a duration or a number of seconds, and -1 is none") {
-  const test::TempFolder folder;
+  const testing::TempFolder folder;
   AnsweringServer server(folder.path(), R"({"answer":"done"})");
   auto client = connect_to(server);
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
@@ -292,7 +292,7 @@ TEST_CASE("a timeout is a duration or a number of seconds, and -1 is none") {
 }
 
 TEST_CASE("the client's timeout comes from the environment, else it is a minute") {
-  const test::TempFolder folder;
+  const testing::TempFolder folder;
   AnsweringServer server(folder.path(), R"({"answer":"done"})");
   {
     auto client = connect_to(server, RpcTimeout{});
@@ -313,7 +313,7 @@ TEST_CASE("the client's timeout comes from the environment, else it is a minute"
 }
 
 TEST_CASE("wrong values are refused before anything is asked") {
-  const test::TempFolder folder;
+  const testing::TempFolder folder;
   AnsweringServer server(folder.path(), R"({"answer":"done"})");
   auto client = connect_to(server);
   for (const auto wrong : {std::chrono::nanoseconds{0}, std::chrono::nanoseconds{-1}}) {
@@ -342,7 +342,7 @@ TEST_CASE("wrong values are refused before anything is asked") {
 }
 
 TEST_CASE("a question that the server finds wrong is a wrong argument") {
-  const test::TempFolder folder;
+  const testing::TempFolder folder;
   AnsweringServer server(folder.path(), R"({"answer":"invalid","reason":"rank 2 is there"})");
   auto client = connect_to(server);
   CHECK_THROWS_AS(client.rendezvous(kTwoOfFour), InvalidArgument);
@@ -350,11 +350,11 @@ TEST_CASE("a question that the server finds wrong is a wrong argument") {
 }
 
 TEST_CASE("a server that can't be asked is unavailable") {
-  const test::TempFolder folder;
+  const testing::TempFolder folder;
   ConnectOptions options;
   options.timeout = 0s;
   SUBCASE("a bare pipe") {
-    test::Pipe pipe(folder.path("requests"));
+    testing::Pipe pipe(folder.path("requests"));
     options.fifo = pipe.path();
     auto client = TimerClient::connect(std::move(options));
     CHECK_THROWS_AS(client.ping(), ServerUnavailable);
@@ -362,7 +362,7 @@ TEST_CASE("a server that can't be asked is unavailable") {
     CHECK_THROWS_AS(client.on_shutdown([] {}), ServerUnavailable);
   }
   SUBCASE("a transport of one's own") {
-    auto client = test::client_of(std::make_shared<test::Recorder>());
+    auto client = testing::client_of(std::make_shared<testing::Recorder>());
     CHECK_THROWS_AS(client.status(), ServerUnavailable);
   }
   SUBCASE("none") {
@@ -380,7 +380,7 @@ TEST_CASE("a server that can't be asked is unavailable") {
 }
 
 TEST_CASE("a pipe elsewhere is of the run folder that leads to it, or that is named with it") {
-  const test::TempFolder folder;
+  const testing::TempFolder folder;
   AnsweringServer server(folder.path(), R"({"answer":"done"})");
   ConnectOptions options;
   options.timeout = 0s;
@@ -402,7 +402,7 @@ TEST_CASE("a pipe elsewhere is of the run folder that leads to it, or that is na
 }
 
 TEST_CASE("FILETIMER_TRANSPORT has no say in how questions go") {
-  const test::TempFolder folder;
+  const testing::TempFolder folder;
   AnsweringServer server(folder.path(), R"({"answer":"done"})");
   ::setenv("FILETIMER_TRANSPORT", "pipe", 1);
   CHECK_NOTHROW(connect_to(server).ping());
@@ -410,7 +410,7 @@ TEST_CASE("FILETIMER_TRANSPORT has no say in how questions go") {
 }
 
 TEST_CASE("asked asynchronously, the answer comes through a future") {
-  const test::TempFolder folder;
+  const testing::TempFolder folder;
   AnsweringServer server(folder.path(), [](const AskedQuestion& asked, Answers& answers) {
     answers.say(asked.request == "rendezvous" ? R"({"answer":"timed_out","missing":[3]})"
                                               : R"({"answer":"done","server_pid":4711})");
@@ -429,12 +429,12 @@ TEST_CASE("asked asynchronously, the answer comes through a future") {
 }
 
 TEST_CASE("a future that nobody waits for holds nobody up") {
-  const test::TempFolder folder;
+  const testing::TempFolder folder;
   std::promise<void> dropped;
   bool was_dropped = false;
   {
     AnsweringServer server(folder.path(), [&](const AskedQuestion&, Answers& answers) {
-      was_dropped = dropped.get_future().wait_for(test::kBound / 2) == std::future_status::ready;
+      was_dropped = dropped.get_future().wait_for(testing::kBound / 2) == std::future_status::ready;
       answers.say(R"({"answer":"done"})");
     });
     auto client = connect_to(server);

@@ -71,7 +71,7 @@ class Program {
   }
 
  private:
-  static constexpr int kBoundMs = std::chrono::milliseconds(test::kBound).count();
+  static constexpr int kBoundMs = std::chrono::milliseconds(testing::kBound).count();
 
   bool read_byte(char& byte) {
     pollfd waits{output_.get(), POLLIN, 0};
@@ -86,8 +86,8 @@ class Program {
 }  // namespace
 
 TEST_CASE("run opens a scope on COMMAND, releases it and ends with COMMAND's status") {
-  const test::TempFolder folder;
-  test::Pipe pipe(folder.path("requests"));
+  const testing::TempFolder folder;
+  testing::Pipe pipe(folder.path("requests"));
   Program program({"run", "--dir", folder.path(), "--after", "1h", "--signal", "TERM", "--grace",
                    "5s", "--warn-after", "30m", "--", "sh", "-c", "echo $$; exit 7"});
   const std::string pid = program.read_line();
@@ -108,8 +108,8 @@ TEST_CASE("run opens a scope on COMMAND, releases it and ends with COMMAND's sta
 }
 
 TEST_CASE("run ends with 124 when COMMAND was killed at its deadline, with 128+N before") {
-  const test::TempFolder folder;
-  test::Pipe pipe(folder.path("requests"));
+  const testing::TempFolder folder;
+  testing::Pipe pipe(folder.path("requests"));
   struct Case {
     const char* after;
     int code;
@@ -130,8 +130,8 @@ TEST_CASE("run ends with 124 when COMMAND was killed at its deadline, with 128+N
 }
 
 TEST_CASE("run passes signals on to COMMAND, which has the signal mask it would have had") {
-  const test::TempFolder folder;
-  test::Pipe pipe(folder.path("requests"));
+  const testing::TempFolder folder;
+  testing::Pipe pipe(folder.path("requests"));
   for (const auto& [name, signal] : {std::pair{"TERM", SIGTERM},
                                      {"INT", SIGINT},
                                      {"HUP", SIGHUP},
@@ -147,15 +147,15 @@ TEST_CASE("run passes signals on to COMMAND, which has the signal mask it would 
 }
 
 TEST_CASE("run starts nothing without a server") {
-  const test::TempFolder folder;
+  const testing::TempFolder folder;
   Program program({"run", "--dir", folder.path(), "--", "touch", folder.path("started")});
   CHECK(program.exit_code() == 125);
   CHECK(::access(folder.path("started").c_str(), F_OK) != 0);
 }
 
 TEST_CASE("acquire and release speak for the calling process, under exactly the name given") {
-  const test::TempFolder folder;
-  test::Pipe pipe(folder.path("requests"));
+  const testing::TempFolder folder;
+  testing::Pipe pipe(folder.path("requests"));
   const std::string fifo = folder.path("requests");
   for (int i = 0; i < 2; ++i) {
     Program acquire({"acquire", "--fifo", fifo, "--scope", "copy", "--after", "10m"});
@@ -174,8 +174,8 @@ TEST_CASE("acquire and release speak for the calling process, under exactly the 
 }
 
 TEST_CASE("a pipe that stays full is a failure of acquire, and no server another") {
-  const test::TempFolder folder;
-  test::Pipe pipe(folder.path("requests"));
+  const testing::TempFolder folder;
+  testing::Pipe pipe(folder.path("requests"));
   pipe.fill();
   Program full({"release", "--dir", folder.path(), "--scope", "x"});
   CHECK(full.exit_code() == 1);
@@ -241,16 +241,16 @@ TEST_CASE("wrong usage is one line that quotes the word, and an exit code") {
 }
 
 TEST_CASE("what stands behind -- is COMMAND's, options and dashes alike") {
-  const test::TempFolder folder;
-  test::Pipe pipe(folder.path("requests"));
+  const testing::TempFolder folder;
+  testing::Pipe pipe(folder.path("requests"));
   Program program({"run", "--dir", folder.path(), "--", "echo", "--help", "--", "--after"});
   CHECK(program.read_line() == "--help -- --after\n");
   CHECK(program.exit_code() == 0);
 }
 
 TEST_CASE("a COMMAND that is not there ends run with 127, one that can't be run with 126") {
-  const test::TempFolder folder;
-  test::Pipe pipe(folder.path("requests"));
+  const testing::TempFolder folder;
+  testing::Pipe pipe(folder.path("requests"));
   Program missing({"run", "--dir", folder.path(), "--", "no-such-command"});
   CHECK(missing.read_line() ==
         "timer_client: cannot run 'no-such-command': No such file or directory\n");

@@ -18,18 +18,11 @@
 
 using namespace std::chrono_literals;
 using namespace filetimer;
-using test::client_of;
-using test::Recorder;
+using testing::client_of;
+using testing::Recorder;
 using Sent = Transport::Sent;
 
 namespace {
-
-TimerClient client_on(const test::Pipe& pipe) {
-  ConnectOptions options;
-  options.fifo = pipe.path();
-  options.timeout = 0s;
-  return TimerClient::connect(std::move(options));
-}
 
 bool has_release_of(const std::vector<TimerRequest>& requests, const std::string& id) {
   return std::any_of(requests.begin(), requests.end(), [&](const TimerRequest& request) {
@@ -162,23 +155,23 @@ TEST_CASE("a server that came back is told of every open timer") {
 }
 
 TEST_CASE("without a server a client that asked for it carries on, and is watched later") {
-  const test::TempFolder folder;
+  const testing::TempFolder folder;
   ConnectOptions options;
   options.dir = folder.path();
   options.when_missing = ConnectOptions::Missing::kUnwatched;
   auto client = TimerClient::connect(std::move(options));
   CHECK_FALSE(client.is_watched());
   auto scope = client.expires(30s, "early");
-  test::Pipe pipe(folder.path("requests"));
+  testing::Pipe pipe(folder.path("requests"));
   CHECK(pipe.next().scope_id == "early");
   CHECK(client.is_watched());
   CHECK(scope.release());  // while there is somebody to hear it: ids are shared by all tests
 }
 
 TEST_CASE("a full pipe blocks nobody, and every release arrives after it was drained") {
-  const test::TempFolder folder;
-  test::Pipe pipe(folder.path("requests"));
-  auto client = client_on(pipe);
+  const testing::TempFolder folder;
+  testing::Pipe pipe(folder.path("requests"));
+  auto client = client_on(pipe, 0s);
   std::vector<TimerId> timers;
   for (int i = 0; i < 100; ++i) {
     timers.push_back(client.acquire("t" + std::to_string(i), 1h));
@@ -203,9 +196,9 @@ TEST_CASE("a full pipe blocks nobody, and every release arrives after it was dra
 }
 
 TEST_CASE("scopes in a tight loop against a reader that is slow leave nothing armed") {
-  const test::TempFolder folder;
-  test::Pipe pipe(folder.path("requests"));
-  auto client = client_on(pipe);
+  const testing::TempFolder folder;
+  testing::Pipe pipe(folder.path("requests"));
+  auto client = client_on(pipe, 0s);
   for (int i = 0; i < 5'000; ++i) {
     auto scope = client.expires(1h, "step");
   }
@@ -226,9 +219,9 @@ TEST_CASE("scopes in a tight loop against a reader that is slow leave nothing ar
 }
 
 TEST_CASE("a server that goes raises no SIGPIPE, and its successor is told what is open") {
-  const test::TempFolder folder;
-  test::Pipe pipe(folder.path("requests"));
-  auto client = client_on(pipe);
+  const testing::TempFolder folder;
+  testing::Pipe pipe(folder.path("requests"));
+  auto client = client_on(pipe, 0s);
   auto scope = client.expires(1h, "long");
   CHECK(pipe.next().scope_id == "long");
   pipe.close();
@@ -250,7 +243,7 @@ TEST_CASE("the thread that delivers later takes none of the worker's signals") {
   auto scope = client.expires(1h, "step");
   // The thread is named by itself and so may not be yet: look until it is.
   bool found = false;
-  const auto until = Instant::now() + test::kBound;
+  const auto until = Instant::now() + testing::kBound;
   while (!found && Instant::now() < until) {
     for (const auto& entry : std::filesystem::directory_iterator("/proc/self/task")) {
       std::ifstream status(entry.path() / "status");

@@ -12,7 +12,7 @@
 
 #include "common/run_folder.hpp"
 
-namespace filetimer::test {
+namespace filetimer::testing {
 namespace {
 
 void* map_file(const std::string& path, int flags, int protection, std::size_t bytes) {
@@ -52,6 +52,10 @@ FakeServer::FakeServer(std::string dir) : dir_(std::move(dir)) {
 
 FakeServer::~FakeServer() {
   ::munmap(board_, kBoardBytes);
+}
+
+void FakeServer::looks_in(Duration time) const {
+  announce_next_scan(*board_, (Instant::now() + time).ns);
 }
 
 ConnectOptions FakeServer::options() const {
@@ -128,4 +132,4 @@ SlotReading slot_called(const PageLayout& page, const std::string& name) {
   return slots_of(page).at(index_of(page, name));
 }
 
-}  // namespace filetimer::test
+}  // namespace filetimer::testing

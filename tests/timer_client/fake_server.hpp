@@ -15,7 +15,7 @@
 #include "common/page_reader.hpp"
 #include "common/wake_protocol.hpp"
 
-namespace filetimer::test {
+namespace filetimer::testing {
 
 class FakeServer {
  public:
@@ -30,6 +30,9 @@ class FakeServer {
   [[nodiscard]] const std::string& dir() const { return dir_; }
   [[nodiscard]] Board& board() const { return *board_; }
   [[nodiscard]] Pipe& pipe() { return *pipe_; }
+
+  // It next looks by itself in that long.
+  void looks_in(Duration time) const;
 
   [[nodiscard]] ConnectOptions options() const;
   [[nodiscard]] TimerClient connect(bool statistics = false) const;
@@ -58,4 +61,4 @@ std::map<std::size_t, SlotReading> slots_of(const PageLayout& page);
 SlotReading slot_called(const PageLayout& page, const std::string& name);
 std::size_t index_of(const PageLayout& page, const std::string& name);
 
-}  // namespace filetimer::test
+}  // namespace filetimer::testing

@@ -14,7 +14,7 @@
 
 using namespace std::chrono_literals;
 using namespace filetimer;
-using test::in_child;
+using testing::in_child;
 
 namespace {
 
@@ -27,17 +27,11 @@ constexpr bool kNoThreadsInChild = true;
 constexpr bool kNoThreadsInChild = false;
 #endif
 
-TimerClient client_on(const test::Pipe& pipe) {
-  ConnectOptions options;
-  options.fifo = pipe.path();
-  return TimerClient::connect(std::move(options));
-}
-
 }  // namespace
 
 TEST_CASE("a child releases nothing of its parent's and opens scopes of its own") {
-  const test::TempFolder folder;
-  test::Pipe pipe(folder.path("requests"));
+  const testing::TempFolder folder;
+  testing::Pipe pipe(folder.path("requests"));
   auto client = client_on(pipe);
   std::optional<TimerScope> scope(client.expires(1h, "step"));
   const TimerId timer = client.acquire("timer", 1h);
@@ -73,8 +67,8 @@ TEST_CASE("a child releases nothing of its parent's and opens scopes of its own"
 
 TEST_CASE("a child has a delivering thread of its own when it needs one" *
           doctest::skip(kNoThreadsInChild)) {
-  const test::TempFolder folder;
-  test::Pipe pipe(folder.path("requests"));
+  const testing::TempFolder folder;
+  testing::Pipe pipe(folder.path("requests"));
   auto client = client_on(pipe);
   const TimerId parents = client.acquire("parents", 1h);
   CHECK(pipe.next().scope_id == "parents");
@@ -93,7 +87,7 @@ TEST_CASE("a child has a delivering thread of its own when it needs one" *
     auto own = client.expires(1h, "childs");  // can't be sent yet
     const bool started = ::write(told[1], "x", 1) == 1;
     // Watched by a bound: the parent ends it, or the alarm does.
-    ::alarm(static_cast<unsigned>(test::kBound.count()));
+    ::alarm(static_cast<unsigned>(testing::kBound.count()));
     ::pause();
     ::_exit(started ? 0 : 1);
   }
@@ -113,8 +107,8 @@ TEST_CASE("a child has a delivering thread of its own when it needs one" *
 
 TEST_CASE("a fork in the middle of other threads' calls leaves the child able to work" *
           doctest::skip(kNoThreadsInChild)) {
-  const test::TempFolder folder;
-  test::Pipe pipe(folder.path("requests"));  // read by nobody: full soon, so the thread runs too
+  const testing::TempFolder folder;
+  testing::Pipe pipe(folder.path("requests"));  // read by nobody: full soon, so the thread runs too
   auto client = client_on(pipe);
   std::atomic<bool> done = false;
   std::vector<std::thread> threads;

@@ -3,11 +3,13 @@
 
 #include <doctest/doctest.h>
 
+#include <filesystem>
 #include <string>
 #include <vector>
 
 #include "cli_fixture.hpp"
 #include "common/limits.hpp"
+#include "tests/timer_client/cli_fixture.hpp"
 #include "timer_client/cli/log_file.hpp"
 #include "timer_client/cli/log_merge.hpp"
 #include "timer_client/cli/record_time.hpp"
@@ -145,7 +147,7 @@ TEST_CASE("the rotated log is read before the log it made room for") {
     CHECK(events_of(merged(named)) == std::vector<std::string>{"expired"});
   }
   SUBCASE("and alone while no new one is there") {
-    folder.remove("expired.jsonl");
+    std::filesystem::remove(folder.path("expired.jsonl"));
     auto rotated = open_logs(folder.path(), {}).logs;
     CHECK(events_of(merged(rotated)) == std::vector<std::string>{"server_started"});
   }
@@ -192,20 +194,20 @@ TEST_CASE("a followed log gives its news across rotation, removal and truncation
 
   // Rotated, with a last record that was written before the rename and not read yet.
   folder.append("log", record_line("killed", "x"));
-  folder.rename("log", "log.1");
+  std::filesystem::rename(folder.path("log"), folder.path("log.1"));
   folder.write("log", record_line("warned", "x"));
   CHECK(news() == std::vector<std::string>{"killed", "warned"});
 
   // Rotated twice between two looks: the one in the middle is where the first one was.
   folder.append("log", record_line("killed", "x"));
-  folder.rename("log", "log.1");
+  std::filesystem::rename(folder.path("log"), folder.path("log.1"));
   folder.write("log", record_line("expired", "x"));
-  folder.rename("log", "log.1");
+  std::filesystem::rename(folder.path("log"), folder.path("log.1"));
   folder.write("log", record_line("warned", "x"));
   CHECK(news() == std::vector<std::string>{"killed", "expired", "warned"});
   CHECK(news().empty());
 
-  folder.remove("log");
+  std::filesystem::remove(folder.path("log"));
   CHECK(news().empty());
   folder.write("log", record_line("deferred", "x"));
   CHECK(news() == std::vector<std::string>{"deferred"});

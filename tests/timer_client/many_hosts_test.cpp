@@ -160,10 +160,6 @@ std::string verdict_of(const Cluster& cluster, std::vector<std::string> words = 
   return verdict_of(ran);
 }
 
-bool contains(const std::string& text, std::string_view part) {
-  return text.find(part) != std::string::npos;
-}
-
 // The text without its line breaks within sentences.
 std::string unwrapped(std::string text) {
   for (std::size_t at = 0; (at = text.find("\n    ", at)) != std::string::npos;) {
@@ -269,7 +265,7 @@ TEST_CASE("what cannot be read is told with its name, the rest is shown, and the
   CHECK(contains(dangling.output, "rank 9 (pid 1009, t) hung in `load`"));
   CHECK(dangling.errors == "timer_client: cannot open '" + folder.path("node07.jsonl") +
                                "': No such file or directory\n");
-  folder.remove("node07.jsonl");
+  std::filesystem::remove(folder.path("node07.jsonl"));
   std::filesystem::create_directories(folder.path("node08.jsonl"));
   const Ran nothing = run_command({"log", folder.path("node08.jsonl")});
   CHECK(nothing.code == 1);

@@ -26,7 +26,7 @@ namespace {
 using client_messages::write_if_room;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
-using test::AnsweringServer;
+using testing::AnsweringServer;
 
 struct Ends {
   UniqueFd read;
@@ -63,16 +63,11 @@ std::size_t fill(int fd) {
   return written;
 }
 
-std::string read_file(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
-
 // What `body` says on its standard error in a child, with the variable as given (null: unset).
 std::string said(const char* level, const std::function<void()>& body) {
-  const test::TempFolder folder;
+  const testing::TempFolder folder;
   const std::string path = folder.path("err");
-  const int code = test::in_child([&] {
+  const int code = testing::in_child([&] {
     const UniqueFd file(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
     ::dup2(file.get(), STDERR_FILENO);
     level == nullptr ? ::unsetenv(kLogLevelVariable) : ::setenv(kLogLevelVariable, level, 1);
@@ -84,7 +79,7 @@ std::string said(const char* level, const std::function<void()>& body) {
     return 0;
   });
   CHECK(code == 0);
-  return read_file(path);
+  return testing::read_file(path);
 }
 
 // The lines, without "filetimer[PID] ".
@@ -130,7 +125,7 @@ TEST_CASE("so does a pipe that this process may not open once more" *
           doctest::skip(kNeedsDescriptors)) {
   const Ends pipe = make_pipe();
   const auto write_in_child = [&] {
-    CHECK(test::in_child([&] {
+    CHECK(testing::in_child([&] {
             const rlimit none{3, 3};
             ::setrlimit(RLIMIT_NOFILE, &none);
             write_if_room(pipe.write.get(), "told\n");
@@ -160,13 +155,13 @@ TEST_CASE("a pipe or a socket without a reader raises no signal, and a full sock
 }
 
 TEST_CASE("lines go where the other writers of a file are") {
-  const test::TempFolder folder;
+  const testing::TempFolder folder;
   const std::string path = folder.path("err");
   const UniqueFd file(::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
   REQUIRE(::write(file.get(), "one\n", 4) == 4);
   write_if_room(file.get(), "two\n");
   REQUIRE(::write(file.get(), "three\n", 6) == 6);
-  CHECK(read_file(path) == "one\ntwo\nthree\n");
+  CHECK(testing::read_file(path) == "one\ntwo\nthree\n");
 }
 
 TEST_CASE("the level says what is told, and without one nothing is") {
@@ -195,7 +190,7 @@ TEST_CASE("a message is one line of the process that says it, whatever is in it"
     (void)client_messages::take_level_of_environment();
     client_messages::debug("'{}'", "a\nb\x1b[1m");
     client_messages::debug("{}", std::string(10'000, 'x'));
-    test::in_child([] {
+    testing::in_child([] {
       client_messages::debug("child {}", ::getpid());
       return 0;
     });
@@ -210,7 +205,7 @@ TEST_CASE("a message is one line of the process that says it, whatever is in it"
 }
 
 TEST_CASE("what has come to stand where standard error was is not written to") {
-  const test::TempFolder folder;
+  const testing::TempFolder folder;
   const std::string path = folder.path("data");
   CHECK(said("debug", [&] {
           (void)client_messages::take_level_of_environment();
@@ -218,26 +213,26 @@ TEST_CASE("what has come to stand where standard error was is not written to") {
           (void)::open(path.c_str(), O_WRONLY | O_CREAT, 0600);
           client_messages::debug("{}", 1);
         }).empty());
-  CHECK(read_file(path).empty());
+  CHECK(testing::read_file(path).empty());
   CHECK(said("debug", [&] {
           ::close(STDERR_FILENO);
           (void)client_messages::take_level_of_environment();
           (void)::open(path.c_str(), O_WRONLY | O_CREAT, 0600);
           client_messages::debug("{}", 1);
         }).empty());
-  CHECK(read_file(path).empty());
+  CHECK(testing::read_file(path).empty());
 }
 
 TEST_CASE("connect() refuses a FILETIMER_LOG_LEVEL that is none") {
   ::setenv(kLogLevelVariable, "loud", 1);
-  CHECK(test::message_of([] { test::client_of(std::make_shared<test::Recorder>()); }) ==
+  CHECK(testing::message_of([] { testing::client_of(std::make_shared<testing::Recorder>()); }) ==
         "$FILETIMER_LOG_LEVEL: 'loud': expected one of error, warning, info, debug");
-  CHECK_THROWS_AS(test::client_of(std::make_shared<test::Recorder>()), InvalidArgument);
+  CHECK_THROWS_AS(testing::client_of(std::make_shared<testing::Recorder>()), InvalidArgument);
   ::unsetenv(kLogLevelVariable);
 }
 
 TEST_CASE("a client says how it is connected") {
-  const test::FakeServer server;
+  const testing::FakeServer server;
   const auto connected = [&](auto change) {
     return messages_in(said("info", [&] {
       ConnectOptions options = server.options();
@@ -267,10 +262,10 @@ TEST_CASE("a client says how it is connected") {
 TEST_CASE("a server that is found gone is told of once, and so is its return") {
   for (const bool with_page : {true, false}) {
     CAPTURE(with_page);
-    const test::TempFolder folder;
+    const testing::TempFolder folder;
     const auto messages = messages_in(said("info", [&] {
       ::setenv("FILETIMER_TRANSPORT", with_page ? "page" : "pipe", 1);
-      test::FakeServer server(folder.path());  // the child's own: nobody else reads the pipe
+      testing::FakeServer server(folder.path());  // the child's own: nobody else reads the pipe
       server.board().next_wake = kWakeAlways;
       auto client = server.connect();
       const auto open = [&] { (void)client.expires(seconds{100}, "step").release(); };
@@ -292,7 +287,7 @@ TEST_CASE("a server that is found gone is told of once, and so is its return") {
 }
 
 TEST_CASE("a question tells of its answers, and of being withdrawn") {
-  const test::TempFolder folder;
+  const testing::TempFolder folder;
   const auto asked = [&](const std::function<void(TimerClient&)>& ask) {
     return messages_in(said("debug", [&] {
       ConnectOptions options;
@@ -329,7 +324,7 @@ TEST_CASE("a question tells of its answers, and of being withdrawn") {
 }
 
 TEST_CASE("a rendezvous tells its steps") {
-  const test::TempFolder folder;
+  const testing::TempFolder folder;
   int count = 0;
   AnsweringServer server(folder.path(), [&](const auto&, auto& answers) {
     answers.say(R"({"answer":"granted","wait_s":30})");

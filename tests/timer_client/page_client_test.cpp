@@ -15,21 +15,16 @@
 
 using namespace std::chrono_literals;
 using namespace filetimer;
-using test::FakeServer;
-using test::index_of;
-using test::message_of;
-using test::slot_called;
-using test::slots_of;
+using testing::FakeServer;
+using testing::index_of;
+using testing::message_of;
+using testing::slot_called;
+using testing::slots_of;
 
 namespace {
 
 std::int64_t now_ns() {
   return Instant::now().ns;
-}
-
-// A server that next looks by itself in that long.
-void looks_in(const FakeServer& server, Duration wait) {
-  server.board().next_wake = now_ns() + wait.count();
 }
 
 }  // namespace
@@ -79,7 +74,7 @@ TEST_CASE("the server is woken only for a deadline before its own next look") {
   FakeServer server;
   auto client = server.connect();
   const std::string page = server.pipe().next().x_page;
-  looks_in(server, 10s);
+  server.looks_in(10s);
   auto far = client.expires(30s, "far");
   auto endless = client.expires(kNoDeadline, "endless");
   CHECK(server.pipe().is_silent());
@@ -634,7 +629,7 @@ TEST_CASE("a process that writes its own stacks is told where, and its page says
   CHECK_THROWS_AS(client.offer_stacks(-1), InvalidArgument);
   CHECK(client.offer_stacks(0));
   CHECK(server.page().header().dump_signal == 0);
-  CHECK(test::in_child([&] {
+  CHECK(testing::in_child([&] {
           if (!client.stacks_file().empty() || client.offer_stacks(12)) {
             return 1;  // the page is its parent's
           }

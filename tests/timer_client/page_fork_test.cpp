@@ -21,11 +21,11 @@
 
 using namespace std::chrono_literals;
 using namespace filetimer;
-using test::exit_code_of;
-using test::FakeServer;
-using test::in_child;
-using test::slot_called;
-using test::slots_of;
+using testing::exit_code_of;
+using testing::FakeServer;
+using testing::in_child;
+using testing::slot_called;
+using testing::slots_of;
 
 namespace {
 
@@ -310,7 +310,7 @@ TEST_CASE("a worker that executes another program is the owner of its page no mo
   if (child == 0) {
     auto client = server.connect();
     auto scope = client.expires(1h, "step");
-    ::alarm(static_cast<unsigned>(test::kBound.count()));
+    ::alarm(static_cast<unsigned>(testing::kBound.count()));
     ::execl("/bin/sleep", "sleep", "1000", nullptr);
     ::_exit(1);
   }

@@ -12,7 +12,7 @@
 
 using namespace std::chrono_literals;
 using namespace filetimer;
-using namespace filetimer::test;
+using namespace filetimer::testing;
 
 namespace {
 
@@ -26,11 +26,6 @@ SlotReading called(const FakeServer& server, const std::string& name) {
 
 Instant paused_since(const SlotReading& slot) {
   return {slot.word - slot_word::kPaused};
-}
-
-// The server wakes by itself no sooner than that.
-void looks_in(const FakeServer& server, Duration time) {
-  announce_next_scan(server.board(), (now() + time).ns);
 }
 
 // The word of the one idle timeout that there is; kFree: none.
@@ -123,7 +118,7 @@ TEST_CASE("the server is woken where a scope that goes on is due before its next
   auto client = server.connect();
   const std::string page = server.pipe().next().x_page;
   auto scope = client.expires(30s, "step");
-  looks_in(server, 1h);
+  server.looks_in(1h);
   CHECK(scope.pause());
   CHECK(server.pipe().is_silent());
   CHECK(scope.resume());
@@ -255,7 +250,7 @@ TEST_CASE("the server is woken for an idle timeout before its next look") {
   FakeServer server;
   auto client = server.connect();
   const std::string page = server.pipe().next().x_page;
-  looks_in(server, 10s);
+  server.looks_in(10s);
   ConnectOptions options = server.options();
   options.idle_timeout = 1h;
   auto patient = TimerClient::connect(std::move(options));

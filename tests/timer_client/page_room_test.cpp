@@ -13,8 +13,8 @@
 
 using namespace std::chrono_literals;
 using namespace filetimer;
-using test::FakeServer;
-using test::in_child;
+using testing::FakeServer;
+using testing::in_child;
 
 namespace {
 
@@ -22,7 +22,7 @@ constexpr int kSkipped = 77;
 
 // A child whose tests fail says so by its exit code; the mount is gone with it.
 void on_a_small_disk(const std::function<int(FakeServer&)>& body) {
-  const test::TempFolder folder;
+  const testing::TempFolder folder;
   const std::string disk = folder.path("disk");
   REQUIRE(::mkdir(disk.c_str(), 0700) == 0);
   const int code = in_child([&] {
@@ -108,7 +108,7 @@ TEST_CASE("scopes for which the page can't grow go over the pipe, silently") {
     for (int i = 0; i < 100; ++i) {
       scopes.push_back(client.expires(1h, "s" + std::to_string(i)));
     }
-    const std::size_t on_page = test::slots_of(server.page()).size();
+    const std::size_t on_page = testing::slots_of(server.page()).size();
     if (on_page != kMemoryPage / sizeof(SlotName)) {
       return 2;
     }
@@ -131,6 +131,6 @@ TEST_CASE("scopes for which the page can't grow go over the pipe, silently") {
     for (int i = 0; i < 100; ++i) {
       scopes.push_back(client.expires(1h, "s" + std::to_string(i)));
     }
-    return test::slots_of(server.page()).size() == 100 ? 0 : 6;
+    return testing::slots_of(server.page()).size() == 100 ? 0 : 6;
   });
 }

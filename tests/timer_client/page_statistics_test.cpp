@@ -14,8 +14,8 @@
 
 using namespace std::chrono_literals;
 using namespace filetimer;
-using test::FakeServer;
-using test::index_of;
+using testing::FakeServer;
+using testing::index_of;
 
 namespace {
 
@@ -39,10 +39,6 @@ std::uint64_t sum_of_histogram(const SlotStatistics& entry) {
     sum += bucket;
   }
   return sum;
-}
-
-void in_thread(const std::function<void()>& body) {
-  std::thread(body).join();
 }
 
 }  // namespace
@@ -138,7 +134,7 @@ TEST_CASE("each thread has entries of its own, and the next thread goes on with 
   const PageLayout page = server.page();
   { auto scope = client.expires(1h, "step"); }
   for (int i = 0; i < 5; ++i) {
-    in_thread([&] { auto scope = client.expires(1h, "step"); });
+    testing::in_thread([&] { auto scope = client.expires(1h, "step"); });
   }
   const auto all = statistics_of(page);
   REQUIRE(all.count("step") == 2);
@@ -156,7 +152,7 @@ TEST_CASE("a scope that another thread releases is counted as that thread's") {
   { auto scope = client.expires(1h, "step"); }
   auto moved = client.expires(1h, "step");
   const TimerId timer = client.acquire("step", 1h);
-  in_thread([&] {
+  testing::in_thread([&] {
     CHECK(moved.release());
     CHECK(client.release(timer));
   });
@@ -178,7 +174,7 @@ TEST_CASE("names beyond the last entry are not counted, those that have one are"
   { auto scope = client.expires(1h, "name 7"); }
   CHECK(of(page, "name 7").count == 2);
   CHECK(statistics_of(page).count("name 1030") == 0);
-  in_thread([&] {
+  testing::in_thread([&] {
     auto scope = client.expires(1h, "name 8");  // no entry of its own is left
     CHECK(scope.release());
   });

@@ -16,18 +16,14 @@
 
 using namespace std::chrono_literals;
 using namespace filetimer;
-using test::FakeServer;
-using test::index_of;
-using test::slot_called;
-using test::slots_of;
+using testing::FakeServer;
+using testing::index_of;
+using testing::slot_called;
+using testing::slots_of;
 
 namespace {
 
 // Runs `body` in a thread to its end.
-void in_thread(const std::function<void()>& body) {
-  std::thread(body).join();
-}
-
 bool is_flagged(const SlotReading& slot) {
   return (slot.flags & slot_flag::kThreadEnded) != 0;
 }
@@ -75,7 +71,7 @@ TEST_CASE("a thread that ends inside a scope is noted, and the scope is watched 
   const PageLayout page = server.page();
   std::optional<TimerScope> moved;
   pid_t tid = 0;
-  in_thread([&] {
+  testing::in_thread([&] {
     tid = ::gettid();
     auto left_in_time = client.expires(1h, "in time");
     moved.emplace(client.expires(1h, "moved"));
@@ -91,7 +87,7 @@ TEST_CASE("a thread that ends inside a scope is noted, and the scope is watched 
   CHECK(moved->release());
   CHECK(slots_of(page).empty());
   // Its slots are used again, and the mark is gone.
-  in_thread([&] {
+  testing::in_thread([&] {
     auto one = client.expires(1h, "one");
     auto two = client.expires(1h, "two");
     CHECK_FALSE(is_flagged(slot_called(page, "one")));
@@ -105,17 +101,17 @@ TEST_CASE("a thread that ends after its verdict gives the slot back when the ser
   FakeServer server;
   auto client = server.connect();
   const PageLayout page = server.page();
-  in_thread([&] {
+  testing::in_thread([&] {
     auto scope = client.expires(1ns, "late");
     CHECK(FakeServer::expire(page.slot(index_of(page, "late"))));
   });
   CHECK(page.slot(0).deadline == slot_word::kReleasedLate);
-  in_thread([&] {
+  testing::in_thread([&] {
     auto scope = client.expires(1h, "next");
     CHECK(index_of(page, "next") == 1);
   });
   FakeServer::finish(page.slot(0));
-  in_thread([&] {
+  testing::in_thread([&] {
     auto one = client.expires(1h, "one");
     auto two = client.expires(1h, "two");
     CHECK(slots_in_use(page) == 2);
@@ -126,7 +122,7 @@ TEST_CASE("threads that come and go use the same slots") {
   FakeServer server;
   auto client = server.connect();
   for (int i = 0; i < 200; ++i) {
-    in_thread([&] {
+    testing::in_thread([&] {
       auto outer = client.expires(1h, "outer");
       auto inner = client.expires(1h, "inner " + std::to_string(i));
     });
@@ -140,7 +136,7 @@ TEST_CASE("a timer is released and renewed by another thread than its own") {
   const PageLayout page = server.page();
   auto scope = client.expires(1h, "scope");
   const TimerId timer = client.acquire("timer", 1h);
-  in_thread([&] {
+  testing::in_thread([&] {
     CHECK(client.renew(timer, 2h));
     CHECK(slot_called(page, "timer").asked == 2h);
     CHECK(client.release(timer));
@@ -186,9 +182,9 @@ TEST_CASE("slots that a thread does not use are there for other threads") {
   };
   open_all().clear();  // now they are all with this thread
   CHECK(slots_in_use(page) == kMaxScopesPerWorker);
-  in_thread([&] {
+  testing::in_thread([&] {
     const auto scopes = open_all();
-    in_thread([&] { CHECK_THROWS_AS((void)client.expires(1h, "too many"), TimerError); });
+    testing::in_thread([&] { CHECK_THROWS_AS((void)client.expires(1h, "too many"), TimerError); });
   });
   auto scope = client.expires(1h, "mine again");
   CHECK(slot_called(page, "mine again").tid == ::gettid());
@@ -240,7 +236,7 @@ TEST_CASE("a thread may use the pages of several run folders") {
   FakeServer second;
   auto one = first.connect();
   auto other = second.connect();
-  in_thread([&] {
+  testing::in_thread([&] {
     for (int i = 0; i < 3; ++i) {
       auto a = one.expires(1h, "step");
       auto b = other.expires(1h, "step");

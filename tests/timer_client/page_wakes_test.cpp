@@ -20,7 +20,7 @@
 
 using namespace std::chrono_literals;
 using namespace filetimer;
-using test::FakeServer;
+using testing::FakeServer;
 
 namespace {
 
@@ -156,7 +156,7 @@ void work(TimerClient& client, const ModelServer& model, std::size_t self, int r
     auto scope = client.expires(timeout, name);
     bool was_judged = false;
     if (hold) {
-      const Instant bound = Instant::now() + test::kBound;
+      const Instant bound = Instant::now() + testing::kBound;
       while (model.verdicts(self) != lost + 1 && Instant::now() < bound) {
         std::this_thread::sleep_for(50us);
       }
@@ -190,7 +190,7 @@ void wait_for_warnings(TimerClient& client, const ModelServer& model, std::size_
     }
     const int before = model.warnings(self);
     auto scope = client.expires(hold && !own ? kShortFar + some : 1h, name, options);
-    const Instant bound = Instant::now() + test::kBound;
+    const Instant bound = Instant::now() + testing::kBound;
     while (hold && model.warnings(self) == before && Instant::now() < bound) {
       std::this_thread::sleep_for(50us);
     }

@@ -85,8 +85,8 @@ TEST_CASE("the longest and worst name fits one atomic write") {
 }
 
 TEST_CASE("a request arrives whole, and the pipe is not held open") {
-  const test::TempFolder folder;
-  test::Pipe pipe(folder.path("requests"));
+  const testing::TempFolder folder;
+  testing::Pipe pipe(folder.path("requests"));
   PipeTransport transport(pipe.path());
   REQUIRE(transport.send(some_request()) == Sent::kYes);
   const auto line = pipe.next();
@@ -100,8 +100,8 @@ TEST_CASE("a request arrives whole, and the pipe is not held open") {
 }
 
 TEST_CASE("a server that is missing is told from a pipe that is full") {
-  const test::TempFolder folder;
-  test::Pipe pipe(folder.path("requests"));
+  const testing::TempFolder folder;
+  testing::Pipe pipe(folder.path("requests"));
   PipeTransport transport(pipe.path());
   const auto bytes = pipe.fill();
   CHECK(transport.send(some_request()) == Sent::kTryLater);
@@ -113,8 +113,8 @@ TEST_CASE("a server that is missing is told from a pipe that is full") {
 }
 
 TEST_CASE("why there is no server is one clear reason") {
-  const test::TempFolder folder;
-  test::Pipe pipe(folder.path("requests"));
+  const testing::TempFolder folder;
+  testing::Pipe pipe(folder.path("requests"));
   std::string why;
   CHECK(PipeTransport(pipe.path()).server_is_there(why));
   pipe.close();
@@ -125,8 +125,8 @@ TEST_CASE("why there is no server is one clear reason") {
 }
 
 TEST_CASE("a pipe without permission has no server for us") {
-  const test::TempFolder folder;
-  test::Pipe pipe(folder.path("requests"));
+  const testing::TempFolder folder;
+  testing::Pipe pipe(folder.path("requests"));
   REQUIRE(::chmod(pipe.path().c_str(), 0) == 0);
   if (::geteuid() == 0) {
     return;  // root may write to anything
@@ -136,7 +136,7 @@ TEST_CASE("a pipe without permission has no server for us") {
 }
 
 TEST_CASE("a regular file at the path is never written to") {
-  const test::TempFolder folder;
+  const testing::TempFolder folder;
   const std::string path = folder.path("requests");
   std::ofstream(path) << "precious";
   CHECK(PipeTransport(path).send(some_request()) == Sent::kNoServer);
@@ -147,8 +147,8 @@ TEST_CASE("a regular file at the path is never written to") {
 TEST_CASE("a reader that goes between open and write raises no SIGPIPE") {
   // SIGPIPE has its default action here: were it raised, this process would be gone. The race is
   // run often, with a reader that comes and goes.
-  const test::TempFolder folder;
-  test::Pipe pipe(folder.path("requests"));
+  const testing::TempFolder folder;
+  testing::Pipe pipe(folder.path("requests"));
   PipeTransport transport(pipe.path());
   std::atomic<bool> done = false;
   std::thread flapping([&] {

@@ -21,9 +21,9 @@
 
 using namespace std::chrono_literals;
 using namespace filetimer;
-using test::AnsweringServer;
-using test::AskedQuestion;
-using Answers = test::AnsweringServer::Answers;
+using testing::AnsweringServer;
+using testing::AskedQuestion;
+using Answers = testing::AnsweringServer::Answers;
 using Kind = Reply::Kind;
 
 namespace {
@@ -41,12 +41,9 @@ wire::Question question(std::string_view request, double wait_s = 60) {
   return asked;
 }
 
-Reply ask_in(const std::string& dir, std::string_view request, Duration patience = test::kBound) {
+Reply ask_in(const std::string& dir, std::string_view request,
+             Duration patience = testing::kBound) {
   return ask(place_in(dir), question(request), patience);
-}
-
-bool contains(const std::string& text, std::string_view part) {
-  return text.find(part) != std::string::npos;
 }
 
 // A server in a process of its own, which holds the board's lock and reads no line.
@@ -83,7 +80,7 @@ class DeafServer {
 }  // namespace
 
 TEST_CASE("a question is one line, and its answer comes through a private pipe") {
-  const test::TempFolder folder;
+  const testing::TempFolder folder;
   mode_t mode = 0;
   AnsweringServer server(folder.path(), [&](const AskedQuestion& asked, Answers& answers) {
     struct stat st {};
@@ -106,7 +103,7 @@ TEST_CASE("a question is one line, and its answer comes through a private pipe")
 }
 
 TEST_CASE("the reply pipe's name goes with the first answer, not only with the last") {
-  const test::TempFolder folder;
+  const testing::TempFolder folder;
   std::size_t names = 99;
   AnsweringServer* self = nullptr;
   std::atomic<bool> heard = false;
@@ -118,7 +115,7 @@ TEST_CASE("the reply pipe's name goes with the first answer, not only with the l
   });
   self = &server;
   const Reply reply =
-      ask(place_in(folder.path()), question("rendezvous"), test::kBound, [&](std::string_view) {
+      ask(place_in(folder.path()), question("rendezvous"), testing::kBound, [&](std::string_view) {
         heard = true;
         heard.notify_all();
       });
@@ -127,7 +124,7 @@ TEST_CASE("the reply pipe's name goes with the first answer, not only with the l
 }
 
 TEST_CASE("what the server grants moves the deadline") {
-  const test::TempFolder folder;
+  const testing::TempFolder folder;
   AnsweringServer server(folder.path(), [&](const AskedQuestion&, Answers& answers) {
     answers.say(R"({"answer": "granted", "wait_s": 60})");
     ::poll(nullptr, 0, 4 * static_cast<int>(kShort / 1ms));
@@ -137,7 +134,7 @@ TEST_CASE("what the server grants moves the deadline") {
 }
 
 TEST_CASE("what is granted ends, too") {
-  const test::TempFolder folder;
+  const testing::TempFolder folder;
   AnsweringServer server(folder.path(), [&](const AskedQuestion&, Answers& answers) {
     answers.say(R"({"answer": "granted", "wait_s": 0.01})");
     answers.wait_until_hung_up();
@@ -148,14 +145,14 @@ TEST_CASE("what is granted ends, too") {
 }
 
 TEST_CASE("answers on the way are handed on, and unknown ones do not end it") {
-  const test::TempFolder folder;
+  const testing::TempFolder folder;
   AnsweringServer server(folder.path(), [&](const AskedQuestion&, Answers& answers) {
     answers.say_raw(
         "{\"answer\": \"granted\", \"wait_s\": 60}\n{\"answer\": \"waiting\"}\n{\"answer\": \"n");
     answers.say_raw("ew\"}\n{\"answer\": \"refused\", \"reason\": \"it is busy\"}\n");
   });
   std::vector<std::string> seen;
-  const Reply reply = ask(place_in(folder.path()), question("shutdown"), test::kBound,
+  const Reply reply = ask(place_in(folder.path()), question("shutdown"), testing::kBound,
                           [&](std::string_view answer) { seen.emplace_back(answer); });
   CHECK(reply.kind == Kind::kRefused);
   CHECK(reply.why == "it is busy");
@@ -174,7 +171,7 @@ TEST_CASE("the last answers have their kinds") {
         Case{R"({"answer": "invalid", "reason": "rank -1"})", Kind::kInvalid, "rank -1"},
         Case{R"({"answer": "refused"})", Kind::kRefused,
              "the server answered 'refused' and gave no reason"}}) {
-    const test::TempFolder folder;
+    const testing::TempFolder folder;
     AnsweringServer server(folder.path(), c.line);
     const Reply reply = ask_in(folder.path(), "rendezvous");
     CHECK(reply.kind == c.kind);
@@ -184,7 +181,7 @@ TEST_CASE("the last answers have their kinds") {
 }
 
 TEST_CASE("an answer may be longer than the pipe") {
-  const test::TempFolder folder;
+  const testing::TempFolder folder;
   const std::string line =
       R"({"answer": "done", "log": ")" + std::string(std::size_t{300'000}, 'x') + R"("})";
   AnsweringServer server(folder.path(), line);
@@ -192,7 +189,7 @@ TEST_CASE("an answer may be longer than the pipe") {
 }
 
 TEST_CASE("an answer that is no JSON object, or endless, is a failure") {
-  const test::TempFolder folder;
+  const testing::TempFolder folder;
   std::string text;
   SUBCASE("no JSON") {
     text = "done\n";
@@ -214,30 +211,30 @@ TEST_CASE("an answer that is no JSON object, or endless, is a failure") {
 }
 
 TEST_CASE("no answer in time says that the server lives, and leaves no pipe") {
-  const test::TempFolder folder;
+  const testing::TempFolder folder;
   AnsweringServer server(
       folder.path(), [](const AskedQuestion&, Answers&) {}, AnsweringServer::Opens::kNo);
   const Reply reply = ask_in(folder.path(), "status", kShort);
   CHECK(reply.kind == Kind::kNoAnswer);
   CHECK(reply.server == ServerProcess::kAlive);
   CHECK(reply.waited >= kShort);
-  CHECK(contains(reply.why, "no answer to 'status'"));
-  CHECK(contains(reply.why, "its process is alive"));
+  CHECK(testing::contains(reply.why, "no answer to 'status'"));
+  CHECK(testing::contains(reply.why, "its process is alive"));
   CHECK(server.reply_names().empty());
 }
 
 TEST_CASE("a server that closes the pipe before its last answer has gone") {
-  const test::TempFolder folder;
+  const testing::TempFolder folder;
   AnsweringServer server(folder.path(), [](const AskedQuestion&, Answers& answers) {
     answers.say(R"({"answer": "granted", "wait_s": 60})");
   });
   const Reply reply = ask_in(folder.path(), "rendezvous", kForever);
   CHECK(reply.kind == Kind::kServerGone);
-  CHECK(contains(reply.why, "has gone before it answered 'rendezvous'"));
+  CHECK(testing::contains(reply.why, "has gone before it answered 'rendezvous'"));
 }
 
 TEST_CASE("a server that goes without having opened the pipe is noticed before the time is up") {
-  const test::TempFolder folder;
+  const testing::TempFolder folder;
   SUBCASE("by the reader of its pipe") {
     AnsweringServer server(
         folder.path(), [](const AskedQuestion&, Answers& answers) { answers.stop_reading(); },
@@ -261,25 +258,25 @@ TEST_CASE("a server that goes without having opened the pipe is noticed before t
 }
 
 TEST_CASE("a stopped server is told from one that is only silent") {
-  const test::TempFolder folder;
+  const testing::TempFolder folder;
   DeafServer server(folder.path());
   CHECK(ask_in(folder.path(), "status", kShort).server == ServerProcess::kAlive);
   server.stop();
   const Reply reply = ask_in(folder.path(), "status", kShort);
   CHECK(reply.kind == Kind::kNoAnswer);
   CHECK(reply.server == ServerProcess::kStopped);
-  CHECK(contains(reply.why, "its process is stopped"));
+  CHECK(testing::contains(reply.why, "its process is stopped"));
 }
 
 TEST_CASE("a pipe that is full is waited for") {
-  const test::TempFolder folder;
-  test::Pipe pipe(folder.path("requests"));
+  const testing::TempFolder folder;
+  testing::Pipe pipe(folder.path("requests"));
   pipe.fill();
   std::filesystem::create_directory(folder.path("replies"));
   SUBCASE("in vain") {
     const Reply reply = ask_in(folder.path(), "ping", kShort);
     CHECK(reply.kind == Kind::kNoAnswer);
-    CHECK(contains(reply.why, "its pipe is full"));
+    CHECK(testing::contains(reply.why, "its pipe is full"));
     CHECK(std::filesystem::is_empty(folder.path("replies")));
   }
   SUBCASE("until there is room") {
@@ -296,7 +293,7 @@ TEST_CASE("a pipe that is full is waited for") {
 }
 
 TEST_CASE("a shutdown is over when the server has ended") {
-  const test::TempFolder folder;
+  const testing::TempFolder folder;
   std::atomic<bool> ended = false;
   SUBCASE("and not before") {
     AnsweringServer server(folder.path(), [&](const AskedQuestion&, Answers& answers) {
@@ -315,12 +312,12 @@ TEST_CASE("a shutdown is over when the server has ended") {
     });
     const Reply reply = ask_in(folder.path(), "shutdown", kShort);
     CHECK(reply.kind == Kind::kNoAnswer);
-    CHECK(contains(reply.why, "it said that it ends, and has not"));
+    CHECK(testing::contains(reply.why, "it said that it ends, and has not"));
   }
 }
 
 TEST_CASE("nobody to ask") {
-  const test::TempFolder folder;
+  const testing::TempFolder folder;
   SUBCASE("no pipe") {
     const Reply reply = ask_in(folder.path(), "ping");
     CHECK(reply.kind == Kind::kNoServer);
@@ -328,32 +325,32 @@ TEST_CASE("nobody to ask") {
           "no timer server at '" + folder.path("requests") + "': there is no such pipe");
   }
   SUBCASE("a pipe that nobody reads") {
-    test::Pipe pipe(folder.path("requests"));
+    testing::Pipe pipe(folder.path("requests"));
     pipe.close();
     std::filesystem::create_directory(folder.path("replies"));
     const Reply reply = ask_in(folder.path(), "ping");
     CHECK(reply.kind == Kind::kNoServer);
-    CHECK(contains(reply.why, "nobody reads it"));
+    CHECK(testing::contains(reply.why, "nobody reads it"));
     CHECK(std::filesystem::is_empty(folder.path("replies")));
   }
   SUBCASE("a server that makes no place for answers") {
-    test::Pipe pipe(folder.path("requests"));
+    testing::Pipe pipe(folder.path("requests"));
     const Reply reply = ask_in(folder.path(), "ping");
     CHECK(reply.kind == Kind::kNoServer);
-    CHECK(contains(reply.why, "answers no questions"));
+    CHECK(testing::contains(reply.why, "answers no questions"));
     CHECK(pipe.is_silent());
   }
   SUBCASE("a pipe whose folder is not known") {
-    test::Pipe pipe(folder.path("requests"));
+    testing::Pipe pipe(folder.path("requests"));
     const Reply reply = ask({.pipe = pipe.path(), .run_folder = {}}, question("ping"), kForever);
     CHECK(reply.kind == Kind::kNoServer);
-    CHECK(contains(reply.why, "answers no questions"));
+    CHECK(testing::contains(reply.why, "answers no questions"));
     CHECK(pipe.is_silent());
   }
 }
 
 TEST_CASE("threads ask at the same time, each for itself") {
-  const test::TempFolder folder;
+  const testing::TempFolder folder;
   AnsweringServer server(folder.path(), [](const AskedQuestion& asked, Answers& answers) {
     answers.say(R"({"answer": "done", "for": ")" + asked.name + "\"}");
   });
@@ -367,8 +364,10 @@ TEST_CASE("threads ask at the same time, each for itself") {
         asked.name = name;
         asked.rank = i;
         asked.world = 8;
-        const Reply reply = ask(place_in(folder.path()), asked, test::kBound);
-        right += reply.kind == Kind::kDone && contains(reply.answer, "\"" + name + "\"") ? 1 : 0;
+        const Reply reply = ask(place_in(folder.path()), asked, testing::kBound);
+        right += reply.kind == Kind::kDone && testing::contains(reply.answer, "\"" + name + "\"")
+                     ? 1
+                     : 0;
       }
     });
   }

@@ -10,10 +10,6 @@
 namespace filetimer::cli {
 namespace {
 
-bool contains(const std::string& text, std::string_view part) {
-  return text.find(part) != std::string::npos;
-}
-
 Ran show(const std::string& id, const std::string& file) {
   return run_command({"show", id, data_path(file)});
 }

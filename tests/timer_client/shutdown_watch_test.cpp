@@ -15,8 +15,8 @@
 
 using namespace std::chrono_literals;
 using namespace filetimer;
-using test::FakeServer;
-using test::slots_of;
+using testing::FakeServer;
+using testing::slots_of;
 
 namespace {
 
@@ -32,7 +32,7 @@ constexpr bool kIsThreadSanitized = false;
 #endif
 
 bool is_ready(const std::future<void>& future) {
-  return future.wait_for(test::kBound) == std::future_status::ready;
+  return future.wait_for(testing::kBound) == std::future_status::ready;
 }
 
 }  // namespace
@@ -140,7 +140,7 @@ TEST_CASE("a forked child has no callback of its parent's, and may have its own"
   std::optional<TimerClient> client(server.connect());
   std::atomic<bool> called = false;
   client->on_shutdown([&] { called = true; });
-  CHECK(test::in_child([&] {
+  CHECK(testing::in_child([&] {
           std::promise<void> told;
           client->on_shutdown([&] { told.set_value(); });
           announce(server, Announcement::kShutdown);
@@ -163,7 +163,7 @@ TEST_CASE("a child that ends the client does not wait for its parent's callback"
   });
   announce(server, Announcement::kShutdown);
   REQUIRE(is_ready(running.get_future()));
-  CHECK(test::in_child([&] {
+  CHECK(testing::in_child([&] {
           client.reset();
           return 0;
         }) == 0);

@@ -23,8 +23,8 @@
 
 using namespace std::chrono_literals;
 using namespace filetimer;
-using test::FakeServer;
-using test::in_child;
+using testing::FakeServer;
+using testing::in_child;
 
 namespace {
 

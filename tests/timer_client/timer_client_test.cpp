@@ -15,17 +15,11 @@
 
 using namespace std::chrono_literals;
 using namespace filetimer;
-using test::client_of;
-using test::message_of;
-using test::Recorder;
+using testing::client_of;
+using testing::message_of;
+using testing::Recorder;
 
-namespace {
-
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
-
-}  // namespace
+namespace {}  // namespace
 
 TEST_CASE("a scope is acquired with its deadline and released at the end of its block") {
   const auto server = std::make_shared<Recorder>();
@@ -192,14 +186,19 @@ TEST_CASE("wrong arguments are refused with a message that quotes them, and noth
                            const ScopeOptions& options) {
     return [&client, name, after, options] { client.acquire(name, after, options); };
   };
-  CHECK(contains(message_of(acquire("", 1s, {})), "name is empty"));
-  CHECK(contains(message_of(acquire("x", 0s, {})), "timeout is 0s"));
-  CHECK(contains(message_of(acquire("x", -3s, {})), "timeout is -3s"));
-  CHECK(contains(message_of(acquire("x", kMaxTimeout + 1s, {})), "timeout is 1000000001s"));
-  CHECK(contains(message_of(acquire("x", 1s, {.signal = 65, .grace = {}})), "signal is 65"));
-  CHECK(contains(message_of(acquire("x", 1s, {.signal = -1, .grace = {}})), "signal is -1"));
-  CHECK(contains(message_of(acquire("x", 1s, {.signal = 9, .grace = -1s})), "grace is -1s"));
-  CHECK(contains(message_of(acquire("x", 1s, {.signal = 9, .grace = {}, .pid = -7})), "pid is -7"));
+  CHECK(testing::contains(message_of(acquire("", 1s, {})), "name is empty"));
+  CHECK(testing::contains(message_of(acquire("x", 0s, {})), "timeout is 0s"));
+  CHECK(testing::contains(message_of(acquire("x", -3s, {})), "timeout is -3s"));
+  CHECK(
+      testing::contains(message_of(acquire("x", kMaxTimeout + 1s, {})), "timeout is 1000000001s"));
+  CHECK(
+      testing::contains(message_of(acquire("x", 1s, {.signal = 65, .grace = {}})), "signal is 65"));
+  CHECK(
+      testing::contains(message_of(acquire("x", 1s, {.signal = -1, .grace = {}})), "signal is -1"));
+  CHECK(
+      testing::contains(message_of(acquire("x", 1s, {.signal = 9, .grace = -1s})), "grace is -1s"));
+  CHECK(testing::contains(message_of(acquire("x", 1s, {.signal = 9, .grace = {}, .pid = -7})),
+                          "pid is -7"));
   const auto warned = [&](std::chrono::nanoseconds after, std::chrono::nanoseconds warn_after) {
     ScopeOptions options;
     options.warn_after = warn_after;
@@ -207,10 +206,10 @@ TEST_CASE("wrong arguments are refused with a message that quotes them, and noth
   };
   CHECK(warned(1s, 1s) ==
         "the warning is after 1s: expected more than 0 and less than the timeout, 1s");
-  CHECK(contains(warned(1s, 0s), "warning is after 0s"));
-  CHECK(contains(warned(1s, -1ms), "warning is after -1ms"));
-  CHECK(contains(warned(kNoDeadline, kNoDeadline), "less than the timeout, inf"));
-  CHECK(contains(warned(kMaxTimeout, 4294967296ms), "at most 4294967295ms"));
+  CHECK(testing::contains(warned(1s, 0s), "warning is after 0s"));
+  CHECK(testing::contains(warned(1s, -1ms), "warning is after -1ms"));
+  CHECK(testing::contains(warned(kNoDeadline, kNoDeadline), "less than the timeout, inf"));
+  CHECK(testing::contains(warned(kMaxTimeout, 4294967296ms), "at most 4294967295ms"));
   CHECK_THROWS_AS(client.start(0s), InvalidArgument);
   CHECK_THROWS_AS(client.renew(TimerId{}, 0s), InvalidArgument);
   CHECK_THROWS_AS(static_cast<void>(client.expires(-1s)), InvalidArgument);
@@ -270,13 +269,14 @@ TEST_CASE("the scope over the limit is refused, and one fewer makes room again")
   for (std::size_t i = 0; i < kMaxScopesPerWorker; ++i) {
     scopes.push_back(client.expires(1h, "s" + std::to_string(i)));
   }
-  CHECK(contains(message_of([&] { client.acquire("one more", 1h); }), "1024 scopes are open"));
+  CHECK(testing::contains(message_of([&] { client.acquire("one more", 1h); }),
+                          "1024 scopes are open"));
   scopes.pop_back();
   CHECK(client.acquire("one more", 1h));
 }
 
 TEST_CASE("connect says where it looked, why there is no server and how long it tried") {
-  const test::TempFolder folder;
+  const testing::TempFolder folder;
   ConnectOptions options;
   options.dir = folder.path();
   options.timeout = 30ms;
@@ -289,7 +289,7 @@ TEST_CASE("connect says where it looked, why there is no server and how long it 
 }
 
 TEST_CASE("connect asks its caller while it waits, and ends with what the caller throws") {
-  const test::TempFolder folder;
+  const testing::TempFolder folder;
   ConnectOptions options;
   options.dir = folder.path();
   options.timeout = 1h;

@@ -13,8 +13,8 @@
 
 using namespace std::chrono_literals;
 using namespace filetimer;
-using test::FakeServer;
-using test::message_of;
+using testing::FakeServer;
+using testing::message_of;
 
 namespace {
 
@@ -176,7 +176,7 @@ TEST_CASE("a folder of pages that is missing is an error at connect") {
 
 TEST_CASE("two paths to one run folder lead to one page") {
   FakeServer server;
-  const test::TempFolder other;
+  const testing::TempFolder other;
   std::filesystem::create_directory_symlink(server.dir(), other.path("link"));
   auto one = server.connect();
   ConnectOptions options = server.options();
@@ -184,7 +184,7 @@ TEST_CASE("two paths to one run folder lead to one page") {
   auto two = TimerClient::connect(std::move(options));
   auto scope = two.expires(1h, "step");
   CHECK(server.page_names().size() == 1);
-  CHECK(test::slot_called(server.page(), "step").asked == 1h);
+  CHECK(testing::slot_called(server.page(), "step").asked == 1h);
 }
 
 TEST_CASE("a client whose pids mean others to the server names none of them on the pipe") {

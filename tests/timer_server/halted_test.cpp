@@ -10,8 +10,8 @@
 #include <filesystem>
 #include <fstream>
 
+#include "tests/files.hpp"
 #include "tests/timer_server/child.hpp"
-#include "tests/timer_server/temp_folder.hpp"
 
 using namespace filetimer;
 
@@ -30,14 +30,14 @@ struct FakeProcess {
         fmt::format("Name:\ttrainer\nTracerPid:\t{}\nUid:\t0\t0\t0\t0\nNSpid:\t42\n", tracer));
   }
   void put(const std::string& name, const std::string& text) const {
-    const std::filesystem::path path = folder.path + "/" + name;
+    const std::filesystem::path path = folder.path() + "/" + name;
     std::filesystem::create_directories(path.parent_path());
     std::ofstream(path) << text;
   }
   [[nodiscard]] std::string why(const IsOwnHelper& helpers = kNoHelpers) const {
-    return why_halted(kPid, helpers, {folder.file("proc"), folder.file("cgroups")});
+    return why_halted(kPid, helpers, {folder.path("proc"), folder.path("cgroups")});
   }
-  TempFolder folder;
+  testing::TempFolder folder;
 };
 
 }  // namespace

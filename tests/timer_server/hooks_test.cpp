@@ -12,7 +12,7 @@
 #include <fstream>
 #include <iterator>
 
-#include "tests/timer_server/temp_folder.hpp"
+#include "tests/files.hpp"
 #include "tests/timer_server/test_log.hpp"
 
 using namespace filetimer;
@@ -37,8 +37,8 @@ const Inheritance& before_sigpipe_was_blocked() {
   return before;
 }
 
-struct Stage {
-  explicit Stage(const std::string& command, HookLimits limits = {})
+struct HookStage {
+  explicit HookStage(const std::string& command, HookLimits limits = {})
       : hooks(command, plain_environment(), before_sigpipe_was_blocked(), records, *log, limits) {}
 
   HookOccasion occasion(const std::string& id) const {
@@ -68,13 +68,13 @@ struct Stage {
   std::vector<std::string> recorded() {
     REQUIRE(log->drain(10s));
     std::vector<std::string> lines;
-    std::ifstream file(folder.file("log"));
+    std::ifstream file(folder.path("log"));
     for (std::string line; std::getline(file, line);) {
       lines.push_back(line);
     }
     return lines;
   }
-  TempFolder folder;
+  testing::TempFolder folder;
   const Instant now = Instant::now();
   FactsCell facts = std::make_shared<std::optional<WorkerFacts>>(WorkerFacts{});
   std::unique_ptr<RecordLog> log = open_test_log(folder);
@@ -82,14 +82,10 @@ struct Stage {
   Hooks hooks;
 };
 
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
-
 // A command with the folder in place of "@".
-std::string in(const TempFolder& folder, std::string command) {
+std::string in(const testing::TempFolder& folder, std::string command) {
   for (std::size_t at = 0; (at = command.find('@', at)) != command.npos;) {
-    command.replace(at, 1, folder.path);
+    command.replace(at, 1, folder.path());
   }
   return command;
 }
@@ -100,19 +96,18 @@ bool exists(pid_t pid) {
 
 // A command that needs the folder, which is made with the stage.
 struct InFolder {
-  TempFolder folder;
+  testing::TempFolder folder;
   std::string command;
   explicit InFolder(const std::string& text) : command(in(folder, text)) {}
   std::string text_of(const std::string& name) const {
-    std::ifstream file(folder.path + '/' + name);
-    return {std::istreambuf_iterator<char>(file), {}};
+    return testing::read_file(folder.path(name));
   }
 };
 
 }  // namespace
 
 TEST_CASE("A hook reads the records, finds its variables, and its end is recorded") {
-  Stage stage(
+  HookStage stage(
       "cat; echo $FILETIMER_ID $FILETIMER_PID \"$FILETIMER_SCOPE\" $FILETIMER_VERDICT "
       "$FILETIMER_RANK $FILETIMER_JOB_ID >&2; exit 3");
   *stage.facts = WorkerFacts{{}, 5, {}, "job 7", {}};
@@ -121,34 +116,37 @@ TEST_CASE("A hook reads the records, finds its variables, and its end is recorde
   stage.run_to_end(stage.now + 20ms);
   const auto lines = stage.recorded();
   REQUIRE(lines.size() == 1);
-  CHECK(contains(lines[0], R"("event":"hook")"));
-  CHECK(contains(lines[0], R"("pid":4711)"));
-  CHECK(contains(lines[0], R"("id":"k-1","incident":"i1","scope":"forward pass")"));
-  CHECK(contains(lines[0], R"("result":"exited")"));
-  CHECK(contains(lines[0], R"("exit_status":3)"));
-  CHECK(contains(lines[0], R"("duration_ms":20.000)"));
-  CHECK(contains(lines[0], R"("output":"first\nsecond\nk-1 4711 forward pass dead 5 job 7\n")"));
+  CHECK(testing::contains(lines[0], R"("event":"hook")"));
+  CHECK(testing::contains(lines[0], R"("pid":4711)"));
+  CHECK(testing::contains(lines[0], R"("id":"k-1","incident":"i1","scope":"forward pass")"));
+  CHECK(testing::contains(lines[0], R"("result":"exited")"));
+  CHECK(testing::contains(lines[0], R"("exit_status":3)"));
+  CHECK(testing::contains(lines[0], R"("duration_ms":20.000)"));
+  CHECK(testing::contains(lines[0],
+                          R"("output":"first\nsecond\nk-1 4711 forward pass dead 5 job 7\n")"));
 }
 
 TEST_CASE("What is not known of the worker is no variable, whatever the server's own were") {
-  Stage stage("echo ${FILETIMER_RANK-none} ${FILETIMER_JOB_ID-none}");
+  HookStage stage("echo ${FILETIMER_RANK-none} ${FILETIMER_JOB_ID-none}");
   stage.add("k-1");
   stage.run_to_end(stage.now);
-  CHECK(contains(stage.recorded().at(0), R"("output":"none none\n")"));
+  CHECK(testing::contains(stage.recorded().at(0), R"("output":"none none\n")"));
 }
 
 TEST_CASE("A hook that a signal ends says which") {
-  Stage stage("kill -USR1 $$");
+  HookStage stage("kill -USR1 $$");
   stage.add("k-1");
   stage.run_to_end(stage.now);
-  CHECK(contains(stage.recorded().at(0), fmt::format(R"("result":"signalled","hook_pid")")));
-  CHECK(contains(stage.recorded().at(0), fmt::format(R"("signal":{},"name":"SIGUSR1")", SIGUSR1)));
+  CHECK(
+      testing::contains(stage.recorded().at(0), fmt::format(R"("result":"signalled","hook_pid")")));
+  CHECK(testing::contains(stage.recorded().at(0),
+                          fmt::format(R"("signal":{},"name":"SIGUSR1")", SIGUSR1)));
 }
 
 TEST_CASE("A hook past its time gets SIGTERM, then SIGKILL, with all of its group") {
   const InFolder place(
       "trap '' TERM; sleep 1000 & echo $! > @/child; echo $$ > @/ready; wait; wait; sleep 1000");
-  Stage stage(place.command);
+  HookStage stage(place.command);
   stage.add("k-1");
   stage.hooks.advance(stage.now);
   for (int i = 0; i < 2000 && place.text_of("ready").empty(); ++i) {
@@ -169,15 +167,15 @@ TEST_CASE("A hook past its time gets SIGTERM, then SIGKILL, with all of its grou
   CHECK_FALSE(exists(child));
   const auto lines = stage.recorded();
   REQUIRE(lines.size() == 1);
-  CHECK(contains(lines[0], R"("result":"timed_out")"));
-  CHECK(contains(lines[0], R"("name":"SIGKILL")"));
+  CHECK(testing::contains(lines[0], R"("result":"timed_out")"));
+  CHECK(testing::contains(lines[0], R"("name":"SIGKILL")"));
 }
 
 TEST_CASE("No more than a few run at the same time; others wait for their turn") {
   const InFolder place("echo $FILETIMER_ID >> @/order; until [ -e @/go ]; do sleep 0.01; done");
   HookLimits limits;
   limits.running = 2;
-  Stage stage(place.command, limits);
+  HookStage stage(place.command, limits);
   for (const char* id : {"a", "b", "c", "d"}) {
     stage.add(id);
   }
@@ -187,7 +185,7 @@ TEST_CASE("No more than a few run at the same time; others wait for their turn")
   CHECK(own_children().size() == 2);
   stage.hooks.advance(stage.now);
   CHECK(own_children().size() == 2);
-  std::ofstream(place.folder.file("go")) << "";
+  place.folder.write("go", "");
   stage.run_to_end(stage.now);
   CHECK(place.text_of("order").size() == 8);
   CHECK(stage.recorded().size() == 4);
@@ -197,20 +195,20 @@ TEST_CASE("What waits has a bound, and what is dropped is recorded") {
   HookLimits limits;
   limits.running = 1;
   limits.waiting_bytes = 2500;  // of two
-  Stage stage("exit 0", limits);
+  HookStage stage("exit 0", limits);
   for (const char* id : {"a", "b", "c"}) {
     stage.add(id);
   }
   const auto lines = stage.recorded();
   REQUIRE(lines.size() == 1);
-  CHECK(contains(lines[0], R"("id":"c")"));
-  CHECK(contains(lines[0], R"("result":"dropped","reason":"too many waited")"));
+  CHECK(testing::contains(lines[0], R"("id":"c")"));
+  CHECK(testing::contains(lines[0], R"("result":"dropped","reason":"too many waited")"));
   stage.run_to_end(stage.now);
   CHECK(stage.recorded().size() == 3);
   stage.add("d");  // there is room again
   stage.run_to_end(stage.now);
-  CHECK(contains(stage.recorded().back(), R"("id":"d","incident":"i1")"));
-  CHECK(contains(stage.recorded().back(), R"("result":"exited")"));
+  CHECK(testing::contains(stage.recorded().back(), R"("id":"d","incident":"i1")"));
+  CHECK(testing::contains(stage.recorded().back(), R"("result":"exited")"));
 }
 
 TEST_CASE("Of the output the beginning is kept, and past its bound it is closed") {
@@ -218,40 +216,40 @@ TEST_CASE("Of the output the beginning is kept, and past its bound it is closed"
   limits.output_shown = 8;
   limits.output_read = 100'000;
   SUBCASE("less than the bound") {
-    Stage stage("head -c 50000 /dev/zero | tr '\\0' x; echo end", limits);
+    HookStage stage("head -c 50000 /dev/zero | tr '\\0' x; echo end", limits);
     stage.add("k-1");
     stage.run_to_end(stage.now);
-    CHECK(contains(stage.recorded().at(0), R"("output":"xxxxxxxx","output_bytes":50004)"));
-    CHECK(contains(stage.recorded().at(0), R"("exit_status":0)"));
+    CHECK(testing::contains(stage.recorded().at(0), R"("output":"xxxxxxxx","output_bytes":50004)"));
+    CHECK(testing::contains(stage.recorded().at(0), R"("exit_status":0)"));
   }
   SUBCASE("without end") {
-    Stage stage("exec yes", limits);
+    HookStage stage("exec yes", limits);
     stage.add("k-1");
     stage.run_to_end(stage.now);
-    CHECK(contains(stage.recorded().at(0), R"("name":"SIGPIPE")"));
+    CHECK(testing::contains(stage.recorded().at(0), R"("name":"SIGPIPE")"));
   }
 }
 
 TEST_CASE("A hook that does not read its input, or not all, is no trouble") {
-  Stage stage("exec <&-; exit 0");
+  HookStage stage("exec <&-; exit 0");
   HookOccasion large = stage.occasion("k-1");
   large.input.assign(1 << 20, 'x');
   stage.hooks.add(std::move(large), stage.now);
   stage.run_to_end(stage.now);
-  CHECK(contains(stage.recorded().at(0), R"("exit_status":0)"));
+  CHECK(testing::contains(stage.recorded().at(0), R"("exit_status":0)"));
 }
 
 TEST_CASE("An input larger than a pipe is read to its end") {
-  Stage stage("wc -c");
+  HookStage stage("wc -c");
   HookOccasion large = stage.occasion("k-1");
   large.input.assign(1 << 20, 'x');
   stage.hooks.add(std::move(large), stage.now);
   stage.run_to_end(stage.now);
-  CHECK(contains(stage.recorded().at(0), R"("output":"1048576\n")"));
+  CHECK(testing::contains(stage.recorded().at(0), R"("output":"1048576\n")"));
 }
 
 TEST_CASE("A hook starts when its record is on disk, or when the disk has had its time") {
-  Stage stage("exit 0");
+  HookStage stage("exit 0");
   HookOccasion early = stage.occasion("k-1");
   early.record_number = 1;  // of a log that has none yet
   stage.hooks.add(std::move(early), stage.now);
@@ -260,7 +258,7 @@ TEST_CASE("A hook starts when its record is on disk, or when the disk has had it
   stage.hooks.advance(bound);
   CHECK(own_children().size() == 1);
   stage.run_to_end(bound);
-  CHECK(contains(stage.recorded().at(0), R"("result":"exited")"));
+  CHECK(testing::contains(stage.recorded().at(0), R"("result":"exited")"));
 }
 
 TEST_CASE(
@@ -268,7 +266,7 @@ TEST_CASE(
   const InFolder place("echo $$ > @/ready; exec sleep 1000");
   HookLimits limits;
   limits.running = 1;
-  Stage stage(place.command, limits);
+  HookStage stage(place.command, limits);
   stage.add("a");
   stage.add("b");
   stage.hooks.advance(stage.now);
@@ -276,16 +274,16 @@ TEST_CASE(
   CHECK(stage.hooks.idle());
   const auto lines = stage.recorded();
   REQUIRE(lines.size() == 2);
-  CHECK(contains(lines[0], R"("id":"a")"));
-  CHECK(contains(lines[0], R"("result":"stopped")"));
-  CHECK(contains(lines[0], R"("name":"SIGKILL")"));
-  CHECK(contains(lines[1], R"("id":"b")"));
-  CHECK(contains(lines[1], R"("result":"dropped","reason":"the server stopped")"));
+  CHECK(testing::contains(lines[0], R"("id":"a")"));
+  CHECK(testing::contains(lines[0], R"("result":"stopped")"));
+  CHECK(testing::contains(lines[0], R"("name":"SIGKILL")"));
+  CHECK(testing::contains(lines[1], R"("id":"b")"));
+  CHECK(testing::contains(lines[1], R"("result":"dropped","reason":"the server stopped")"));
   CHECK(own_children().empty());
 }
 
 TEST_CASE("Without a command there are no hooks") {
-  Stage stage("");
+  HookStage stage("");
   stage.add("a");
   CHECK(stage.hooks.idle());
   CHECK(stage.recorded().empty());

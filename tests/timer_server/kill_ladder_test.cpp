@@ -8,8 +8,8 @@
 #include <fstream>
 #include <map>
 
+#include "tests/files.hpp"
 #include "tests/timer_server/child.hpp"
-#include "tests/timer_server/temp_folder.hpp"
 #include "tests/timer_server/test_log.hpp"
 
 using namespace filetimer;
@@ -18,8 +18,8 @@ using namespace std::chrono_literals;
 namespace {
 
 // A worker to kill, and everything below a server that a ladder needs.
-struct Stage {
-  explicit Stage(
+struct LadderStage {
+  explicit LadderStage(
       KillPolicy policy = quick(), const std::function<void()>& worker_does_first = [] {})
       : worker(worker_does_first), process(worker.process()), ladder(make(policy)) {}
 
@@ -57,7 +57,7 @@ struct Stage {
   // The events of the log, in order.
   std::string events() {
     REQUIRE(log->drain(10s));
-    std::ifstream file(folder.file("log"));
+    std::ifstream file(folder.path("log"));
     std::string all;
     for (std::string line; std::getline(file, line);) {
       const std::size_t at = line.find("\"event\":\"") + 9;
@@ -76,7 +76,7 @@ struct Stage {
   Child worker;
   const Process process;
   const Instant now = Instant::now();
-  TempFolder folder;
+  testing::TempFolder folder;
   std::unique_ptr<RecordLog> log = open_test_log(folder);
   Records records{RecordOrigin::of_this_process()};
   SideThreads side_threads;
@@ -110,7 +110,7 @@ void ignore_sigterm() {
 }  // namespace
 
 TEST_CASE("A worker is signalled only after the verdict is on disk") {
-  Stage stage;
+  LadderStage stage;
   stage.start(SIGKILL);
   stage.ladder->advance(stage.now);
   REQUIRE(stage.log->drain(10s));
@@ -125,7 +125,7 @@ TEST_CASE("A worker is signalled only after the verdict is on disk") {
 }
 
 TEST_CASE("SIGKILL follows when the grace has passed, and not before") {
-  Stage stage(Stage::quick(), ignore_sigterm);
+  LadderStage stage(LadderStage::quick(), ignore_sigterm);
   stage.start(SIGTERM, 5s);
   const Instant next = stage.advance(stage.now);
   CHECK(next - stage.now >= 5s);
@@ -143,7 +143,7 @@ TEST_CASE("SIGKILL follows when the grace has passed, and not before") {
 TEST_CASE("Who leaves a scope within its grace is spared, where the scope may be left then") {
   for (const bool on_page : {true, false}) {
     CAPTURE(on_page);
-    Stage stage(Stage::quick(), ignore_sigterm);
+    LadderStage stage(LadderStage::quick(), ignore_sigterm);
     KillOrder order = stage.order_for(SIGTERM, 5s);
     order.expiries.front().scope.terms.spare_if_left = true;
     const Process& worker = *order.worker.process;
@@ -163,7 +163,7 @@ TEST_CASE("Who leaves a scope within its grace is spared, where the scope may be
 }
 
 TEST_CASE("Who leaves it and ends by itself did not die of the signal") {
-  Stage stage(Stage::quick(), ignore_sigterm);
+  LadderStage stage(LadderStage::quick(), ignore_sigterm);
   KillOrder order = stage.order_for(SIGTERM, 5s);
   order.expiries.front().scope.terms.spare_if_left = true;
   stage.ladder->start(std::move(order), stage.now);
@@ -175,7 +175,7 @@ TEST_CASE("Who leaves it and ends by itself did not die of the signal") {
 }
 
 TEST_CASE("Who does not leave it is killed when the grace is over") {
-  Stage stage(Stage::quick(), ignore_sigterm);
+  LadderStage stage(LadderStage::quick(), ignore_sigterm);
   KillOrder order = stage.order_for(SIGTERM, 5s);
   order.expiries.front().scope.terms.spare_if_left = true;
   stage.ladder->start(std::move(order), stage.now);
@@ -189,7 +189,7 @@ TEST_CASE("Who does not leave it is killed when the grace is over") {
 }
 
 TEST_CASE("Of two scopes that may be left both are waited for, each with its own grace") {
-  Stage stage(Stage::quick(), ignore_sigterm);
+  LadderStage stage(LadderStage::quick(), ignore_sigterm);
   KillOrder outer = stage.order_for(SIGTERM, 5s);
   outer.expiries.front().scope.terms.spare_if_left = true;
   KillOrder inner = stage.order_for(SIGTERM, 60s);
@@ -213,7 +213,7 @@ TEST_CASE("Of two scopes that may be left both are waited for, each with its own
 }
 
 TEST_CASE("A scope that may be left does not soften another that expires with it") {
-  Stage stage(Stage::quick(), ignore_sigterm);
+  LadderStage stage(LadderStage::quick(), ignore_sigterm);
   KillOrder order = stage.order_for(SIGTERM, 5s);
   order.expiries.front().scope.terms.spare_if_left = true;
   order.expiries.push_back(order.expiries.front());
@@ -227,7 +227,7 @@ TEST_CASE("A scope that may be left does not soften another that expires with it
 }
 
 TEST_CASE("Without grace a worker that outlives its signal is left alone and told so") {
-  Stage stage(Stage::quick(), ignore_sigterm);
+  LadderStage stage(LadderStage::quick(), ignore_sigterm);
   stage.start(SIGTERM);
   const Instant next = stage.advance(stage.now);
   CHECK(next - stage.now >= 30s);
@@ -237,7 +237,7 @@ TEST_CASE("Without grace a worker that outlives its signal is left alone and tol
 }
 
 TEST_CASE("A worker that ended before its signal is already gone") {
-  Stage stage;
+  LadderStage stage;
   stage.start(SIGKILL);
   stage.ladder->advance(stage.now);
   stage.worker.end();
@@ -248,10 +248,11 @@ TEST_CASE("A worker that ended before its signal is already gone") {
 }
 
 TEST_CASE("Signal 0 and a dry run spare the worker") {
-  KillPolicy dry = Stage::quick();
+  KillPolicy dry = LadderStage::quick();
   dry.dry_run = true;
-  for (const auto& [policy, signal] : {std::pair{Stage::quick(), 0}, std::pair{dry, SIGKILL}}) {
-    Stage stage(policy);
+  for (const auto& [policy, signal] :
+       {std::pair{LadderStage::quick(), 0}, std::pair{dry, SIGKILL}}) {
+    LadderStage stage(policy);
     stage.start(signal);
     stage.advance(Instant::now());
     CHECK(stage.ended == std::vector{KillVerdict::kSpared});
@@ -260,7 +261,7 @@ TEST_CASE("Signal 0 and a dry run spare the worker") {
 }
 
 TEST_CASE("Nobody is killed for a scope that was released before the signal") {
-  Stage stage;
+  LadderStage stage;
   KillOrder order = stage.order_for(SIGKILL);
   const auto held = order.worker.process;
   stage.ladder->start(std::move(order), stage.now);
@@ -275,7 +276,7 @@ TEST_CASE("Nobody is killed for a scope that was released before the signal") {
 }
 
 TEST_CASE("A release after the signal changes nothing") {
-  Stage stage;
+  LadderStage stage;
   KillOrder order = stage.order_for(SIGKILL);
   const auto held = order.worker.process;
   stage.ladder->start(std::move(order), stage.now);
@@ -285,7 +286,7 @@ TEST_CASE("A release after the signal changes nothing") {
 }
 
 TEST_CASE("Of two expired scopes the one that was not released still kills, with its own signal") {
-  Stage stage;
+  LadderStage stage;
   KillOrder order = stage.order_for(SIGTERM);
   order.expiries.push_back(order.expiries.front());
   order.expiries.back().scope_id = "outer";
@@ -300,10 +301,10 @@ TEST_CASE("Of two expired scopes the one that was not released still kills, with
 }
 
 TEST_CASE("Evidence stands between the verdict and the signal") {
-  KillPolicy policy = Stage::quick();
+  KillPolicy policy = LadderStage::quick();
   policy.evidence = EvidenceLevel::kProc;
   policy.evidence_timeout = 60s;
-  Stage stage(policy);
+  LadderStage stage(policy);
   stage.start(SIGKILL);
   stage.advance(stage.now);
   CHECK(stage.process.is_alive());
@@ -320,10 +321,10 @@ TEST_CASE("Evidence stands between the verdict and the signal") {
 }
 
 TEST_CASE("Evidence that does not come delays the signal by its limit and no more") {
-  KillPolicy policy = Stage::quick();
+  KillPolicy policy = LadderStage::quick();
   policy.evidence = EvidenceLevel::kProc;
   policy.evidence_timeout = 3s;
-  Stage stage(policy);
+  LadderStage stage(policy);
   stage.start(SIGKILL);
   const Instant next = stage.advance(stage.now);  // nothing is delivered
   CHECK(next == stage.now + 3s);
@@ -334,7 +335,7 @@ TEST_CASE("Evidence that does not come delays the signal by its limit and no mor
 }
 
 TEST_CASE("A hurried ladder gives no grace") {
-  Stage stage(Stage::quick(), ignore_sigterm);
+  LadderStage stage(LadderStage::quick(), ignore_sigterm);
   stage.start(SIGTERM, 1h);
   stage.advance(stage.now);
   stage.ladder->hurry(stage.now);

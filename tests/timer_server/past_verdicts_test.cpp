@@ -6,7 +6,7 @@
 
 #include <fstream>
 
-#include "tests/timer_server/temp_folder.hpp"
+#include "tests/files.hpp"
 
 using namespace filetimer;
 using namespace std::chrono_literals;
@@ -15,7 +15,7 @@ namespace {
 
 struct Log {
   void add(const std::string& line, const char* name = "log") {
-    std::ofstream(folder.file(name), std::ios::app) << line << '\n';
+    std::ofstream(folder.path(name), std::ios::app) << line << '\n';
   }
   Expiry add_verdict(const char* name = "log") {
     Expiry expiry;
@@ -33,10 +33,10 @@ struct Log {
     return expiry;
   }
   [[nodiscard]] std::vector<PastVerdict> read() const {
-    return read_past_records(folder.file("log"), records.boot_id(), "/run/a").verdicts;
+    return read_past_records(folder.path("log"), records.boot_id(), "/run/a").verdicts;
   }
 
-  TempFolder folder;
+  testing::TempFolder folder;
   Records records{RecordOrigin::of_this_process("/run/a")};
   WorkerIdentity worker{std::make_shared<const Process>(std::move(*open_process(::getpid()))),
                         std::make_shared<std::optional<WorkerFacts>>()};
@@ -93,7 +93,7 @@ TEST_CASE("Another server's verdicts in the same log are not ours") {
   Log log;
   log.add_verdict();
   CHECK(
-      read_past_records(log.folder.file("log"), log.records.boot_id(), "/run/b").verdicts.empty());
+      read_past_records(log.folder.path("log"), log.records.boot_id(), "/run/b").verdicts.empty());
 }
 
 TEST_CASE("A verdict whose scope was released late comes back as that") {
@@ -116,7 +116,7 @@ TEST_CASE("What was warned about is known, by worker, scope and soft deadline") 
   log.add(log.records.warned(log.worker, passed, nullptr));
   log.add(log.records.warned(log.worker, passed.scope, "another reason"));
   const PastWarnings past =
-      read_past_records(log.folder.file("log"), log.records.boot_id(), "/run/b").warnings;
+      read_past_records(log.folder.path("log"), log.records.boot_id(), "/run/b").warnings;
   CHECK(past.contains(*log.worker.process, passed.scope, {3000}));
   CHECK_FALSE(past.contains(*log.worker.process, passed.scope, {3001}));
   ScopeView other = passed.scope;
@@ -129,7 +129,7 @@ TEST_CASE("What was warned about is known, by worker, scope and soft deadline") 
   process.pid = log.worker.process->pid;
   process.start_time = log.worker.process->start_time + 1;
   CHECK_FALSE(past.contains(process, passed.scope, {3000}));
-  CHECK(read_past_records(log.folder.file("log"), "another boot", "/run/b").warnings.empty());
+  CHECK(read_past_records(log.folder.path("log"), "another boot", "/run/b").warnings.empty());
 }
 
 TEST_CASE("Lines that are none, half lines and other boots' are skipped") {
@@ -143,6 +143,6 @@ TEST_CASE("Lines that are none, half lines and other boots' are skipped") {
   log.add_verdict();
   log.add(R"({"event":"killed","id":)");
   CHECK(log.read().size() == 1);
-  CHECK(read_past_records(log.folder.file("missing"), "x", "/run/a").verdicts.empty());
+  CHECK(read_past_records(log.folder.path("missing"), "x", "/run/a").verdicts.empty());
   CHECK(read_past_records("/dev/zero", "x", "/run/a").verdicts.empty());
 }

@@ -10,7 +10,7 @@
 
 #include "common/limits.hpp"
 #include "common/posix.hpp"
-#include "tests/timer_server/temp_folder.hpp"
+#include "tests/files.hpp"
 
 using namespace filetimer;
 using namespace std::chrono_literals;
@@ -54,50 +54,50 @@ std::string next_news(RecordLog& log, bool& is_good) {
 }  // namespace
 
 TEST_CASE("Records are on disk, one a line and in order, when they count as synced") {
-  const TempFolder folder;
-  const auto log = open_log(folder.file("log"));
+  const testing::TempFolder folder;
+  const auto log = open_log(folder.path("log"));
   std::uint64_t last = 0;
   for (int i = 0; i < 100; ++i) {
     last = log->append(std::to_string(i));
   }
   REQUIRE(log->drain(10s));
   CHECK(log->synced() == last);
-  const auto lines = lines_of(folder.file("log"));
+  const auto lines = lines_of(folder.path("log"));
   REQUIRE(lines.size() == 100);
   CHECK(lines[0] == "0");
   CHECK(lines[99] == "99");
 }
 
 TEST_CASE("A log that was removed is made again for the next record") {
-  const TempFolder folder;
-  const auto log = open_log(folder.file("log"));
+  const testing::TempFolder folder;
+  const auto log = open_log(folder.path("log"));
   log->append("first");
   REQUIRE(log->drain(10s));
-  std::filesystem::remove(folder.file("log"));
+  std::filesystem::remove(folder.path("log"));
   log->append("second");
   REQUIRE(log->drain(10s));
-  CHECK(lines_of(folder.file("log")) == std::vector<std::string>{"second"});
+  CHECK(lines_of(folder.path("log")) == std::vector<std::string>{"second"});
 }
 
 TEST_CASE("Past its largest size the log is renamed, once and whole") {
-  const TempFolder folder;
-  const auto log = open_log(folder.file("log"), 4096);
+  const testing::TempFolder folder;
+  const auto log = open_log(folder.path("log"), 4096);
   for (int i = 0; i < 50; ++i) {
     log->append(std::string(100, 'x'));
   }
   REQUIRE(log->drain(10s));
-  CHECK(lines_of(folder.file("log.1")).size() == 41);  // the one that crossed it included
-  CHECK(lines_of(folder.file("log")).size() == 9);
+  CHECK(lines_of(folder.path("log.1")).size() == 41);  // the one that crossed it included
+  CHECK(lines_of(folder.path("log")).size() == 9);
 }
 
 TEST_CASE("What could not be written is written in order once it can be") {
-  const TempFolder folder;
-  std::filesystem::create_directory(folder.file("sub"));
-  const auto log = open_log(folder.file("sub/log"));
+  const testing::TempFolder folder;
+  std::filesystem::create_directory(folder.path("sub"));
+  const auto log = open_log(folder.path("sub/log"));
   log->append("before");
   REQUIRE(log->drain(10s));
   // Neither the file nor its folder is there: root can't write to that either.
-  std::filesystem::rename(folder.file("sub"), folder.file("moved"));
+  std::filesystem::rename(folder.path("sub"), folder.path("moved"));
   bool is_good = true;
   for (int i = 0; i < 20; ++i) {
     log->append(std::to_string(i));
@@ -106,12 +106,12 @@ TEST_CASE("What could not be written is written in order once it can be") {
   CHECK(!is_good);
   CHECK(!log->is_working(Instant::now()));
 
-  std::filesystem::create_directory(folder.file("sub"));
+  std::filesystem::create_directory(folder.path("sub"));
   REQUIRE(log->drain(10s));
   CHECK(next_news(*log, is_good).find("can be written again") != std::string::npos);
   CHECK(is_good);
   CHECK(log->is_working(Instant::now()));
-  const auto lines = lines_of(folder.file("sub/log"));
+  const auto lines = lines_of(folder.path("sub/log"));
   REQUIRE(lines.size() == 20);
   CHECK(lines[0] == "0");
   CHECK(lines[19] == "19");
@@ -133,16 +133,16 @@ TEST_CASE("The backlog has a limit, and what is over it is counted") {
 }
 
 TEST_CASE("After reopen records go to a new file at the path") {
-  const TempFolder folder;
-  const auto log = open_log(folder.file("log"));
+  const testing::TempFolder folder;
+  const auto log = open_log(folder.path("log"));
   log->append("old");
   REQUIRE(log->drain(10s));
-  std::filesystem::rename(folder.file("log"), folder.file("moved"));
+  std::filesystem::rename(folder.path("log"), folder.path("moved"));
   log->reopen();
   log->append("new");
   REQUIRE(log->drain(10s));
-  CHECK(lines_of(folder.file("moved")) == std::vector<std::string>{"old"});
-  CHECK(lines_of(folder.file("log")) == std::vector<std::string>{"new"});
+  CHECK(lines_of(folder.path("moved")) == std::vector<std::string>{"old"});
+  CHECK(lines_of(folder.path("log")) == std::vector<std::string>{"new"});
 }
 
 TEST_CASE("A path that can't be opened is told at start") {
@@ -154,9 +154,9 @@ TEST_CASE("A path that can't be opened is told at start") {
 }
 
 TEST_CASE("A log is private to its user") {
-  const TempFolder folder;
-  const auto log = open_log(folder.file("log"));
+  const testing::TempFolder folder;
+  const auto log = open_log(folder.path("log"));
   struct stat st {};
-  REQUIRE(::stat(folder.file("log").c_str(), &st) == 0);
+  REQUIRE(::stat(folder.path("log").c_str(), &st) == 0);
   CHECK((st.st_mode & 0777) == 0600);
 }

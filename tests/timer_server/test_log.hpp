@@ -5,14 +5,14 @@
 #include <memory>
 #include <utility>
 
-#include "tests/timer_server/temp_folder.hpp"
+#include "tests/files.hpp"
 #include "timer_server/record_log.hpp"
 
 namespace filetimer {
 
-inline std::unique_ptr<RecordLog> open_test_log(const TempFolder& folder) {
+inline std::unique_ptr<RecordLog> open_test_log(const testing::TempFolder& folder) {
   RecordLog::Settings settings;
-  settings.path = folder.file("log");
+  settings.path = folder.path("log");
   settings.max_bytes = 1 << 30;
   return std::move(*RecordLog::open(settings));
 }

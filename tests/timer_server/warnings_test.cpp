@@ -8,9 +8,9 @@
 
 #include <fstream>
 
+#include "tests/files.hpp"
 #include "tests/timer_server/busy_threads.hpp"
 #include "tests/timer_server/child.hpp"
-#include "tests/timer_server/temp_folder.hpp"
 #include "tests/timer_server/test_log.hpp"
 
 using namespace filetimer;
@@ -18,8 +18,8 @@ using namespace std::chrono_literals;
 
 namespace {
 
-struct Stage {
-  explicit Stage(bool evidence = true)
+struct WarningStage {
+  explicit WarningStage(bool evidence = true)
       : policy{.evidence = evidence ? EvidenceLevel::kProc : EvidenceLevel::kNone},
         warnings(policy, records, *log, side_threads) {}
 
@@ -62,7 +62,7 @@ struct Stage {
 
   std::vector<std::string> lines() {
     REQUIRE(log->drain(10s));
-    std::ifstream file(folder.file("log"));
+    std::ifstream file(folder.path("log"));
     std::vector<std::string> lines;
     for (std::string line; std::getline(file, line);) {
       lines.push_back(line);
@@ -76,7 +76,7 @@ struct Stage {
   Child child;
   FactsCell facts = std::make_shared<std::optional<WorkerFacts>>(WorkerFacts{});
   WorkerIdentity worker = identity_of(child);
-  TempFolder folder;
+  testing::TempFolder folder;
   std::unique_ptr<RecordLog> log = open_test_log(folder);
   Records records{RecordOrigin::of_this_process()};
   SideThreads side_threads;
@@ -90,7 +90,7 @@ bool has(const std::string& line, std::string_view part) {
 }  // namespace
 
 TEST_CASE("A warning waits for its evidence and carries it") {
-  Stage stage;
+  WarningStage stage;
   stage.start({"forward"});
   CHECK(stage.warnings.advance(stage.now) == stage.now + 2s);
   CHECK(stage.lines().empty());
@@ -110,7 +110,7 @@ TEST_CASE("A warning waits for its evidence and carries it") {
 }
 
 TEST_CASE("Evidence that does not come holds a warning up for its bound and no longer") {
-  Stage stage;
+  WarningStage stage;
   const BusyThreads busy(stage.side_threads, SideThreads::Lane::kQuick);
   stage.start({"forward"});
   stage.warnings.advance(stage.now);
@@ -123,7 +123,7 @@ TEST_CASE("Evidence that does not come holds a warning up for its bound and no l
 }
 
 TEST_CASE("Without evidence a warning waits only for who the worker is") {
-  Stage stage(false);
+  WarningStage stage(false);
   stage.facts->reset();
   stage.start({"forward"});
   CHECK(stage.warnings.advance(stage.now) == stage.now + KillLadder::kFactsLimit);
@@ -138,7 +138,7 @@ TEST_CASE("Without evidence a warning waits only for who the worker is") {
 }
 
 TEST_CASE("Scopes of one worker share what was seen of it") {
-  Stage stage;
+  WarningStage stage;
   stage.start({"outer", "inner"});
   stage.warnings.advance(stage.now);
   stage.deliver();
@@ -153,7 +153,7 @@ TEST_CASE("Scopes of one worker share what was seen of it") {
 }
 
 TEST_CASE("What was seen after the scope was over is not told as its evidence") {
-  Stage stage;
+  WarningStage stage;
   stage.start({"forward"});
   stage.warnings.advance(stage.now);
   stage.is_open = false;
@@ -166,7 +166,7 @@ TEST_CASE("What was seen after the scope was over is not told as its evidence") 
 
 TEST_CASE("A verdict or an end that comes first finds the warning written") {
   const Child other;
-  Stage stage;
+  WarningStage stage;
   stage.start({"forward"});
   stage.warnings.advance(stage.now);
   stage.warnings.settle(*stage.identity_of(other).process, "another's");
@@ -180,7 +180,7 @@ TEST_CASE("A verdict or an end that comes first finds the warning written") {
 }
 
 TEST_CASE("Warnings look at two workers at a time, and leave side threads for kills") {
-  Stage stage;
+  WarningStage stage;
   const BusyThreads busy(stage.side_threads, SideThreads::Lane::kQuick);
   std::vector<std::unique_ptr<Child>> children;
   for (int i = 0; i < 5; ++i) {
@@ -193,7 +193,7 @@ TEST_CASE("Warnings look at two workers at a time, and leave side threads for ki
 }
 
 TEST_CASE("Warnings that wait for their turn all get it") {
-  Stage stage;
+  WarningStage stage;
   std::vector<std::unique_ptr<Child>> children;
   for (int i = 0; i < 5; ++i) {
     children.push_back(std::make_unique<Child>());
@@ -224,7 +224,7 @@ TEST_CASE("Of one worker a bounded number of warnings is recorded, and the rest 
 }
 
 TEST_CASE("What waits when the server stops is written") {
-  Stage stage;
+  WarningStage stage;
   stage.start({"forward"});
   stage.warnings.settle_all("the server was stopped first");
   REQUIRE(stage.lines().size() == 1);

@@ -37,7 +37,7 @@ constexpr Duration kPatienceWhenFull = milliseconds{1000};
 constexpr Duration kPatienceWithoutServer = milliseconds{250};
 constexpr Duration kPause = milliseconds{10};
 
-struct Options {
+struct AcquireArguments {
   Place place;
   std::string scope;
   std::optional<Duration> after;
@@ -88,7 +88,7 @@ int send_patiently(PipeTransport& transport, const TimerRequest& request) {
   }
 }
 
-TimerRequest request_for(const Options& options, pid_t pid) {
+TimerRequest request_for(const AcquireArguments& options, pid_t pid) {
   TimerRequest request;
   request.pid = pid;
   request.scope = bounded_scope_name(valid_utf8(options.scope));
@@ -105,7 +105,7 @@ bool is_open(const MeetingPlace& place, const TimerRequest& request) {
          });
 }
 
-int run_acquire(const Options& options) {
+int run_acquire(const AcquireArguments& options) {
   if (!is_warn_after(options.warn_after, *options.after)) {
     complain("--warn-after: " + why_no_warn_after(*options.warn_after, *options.after));
     return kExitUsage;
@@ -143,7 +143,7 @@ int run_acquire(const Options& options) {
   return send_patiently(transport, request);
 }
 
-int run_release(const Options& options) {
+int run_release(const AcquireArguments& options) {
   const Result<pid_t> pid = watched_pid(options.pid);
   if (!pid) {
     complain(pid.error().message);
@@ -155,7 +155,7 @@ int run_release(const Options& options) {
   return send_patiently(transport, request);
 }
 
-void add_pid_option(CLI::App& app, Options& options) {
+void add_pid_option(CLI::App& app, AcquireArguments& options) {
   app.add_option_function<std::string>(
          "--pid",
          [&options](const std::string& word) {
@@ -175,7 +175,7 @@ void add_pid_option(CLI::App& app, Options& options) {
 }  // namespace
 
 Command add_acquire(CLI::App& root) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<AcquireArguments>();
   CLI::App* app =
       root.add_subcommand("acquire", "Start a timer that kills a process unless it is released");
   add_scope_option(*app, options->scope, "The timer's name; acquiring it again renews it")
@@ -194,7 +194,7 @@ Command add_acquire(CLI::App& root) {
 }
 
 Command add_release(CLI::App& root) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<AcquireArguments>();
   CLI::App* app = root.add_subcommand("release", "End a timer that `acquire` started");
   add_scope_option(*app, options->scope, "The timer's name")->required();
   add_pid_option(*app, *options);

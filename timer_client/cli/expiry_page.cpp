@@ -78,7 +78,7 @@ void add_headline(Page& page, const Expiry& expiry) {
   }
   page.paragraph(
       fmt::format("{} hung in {}: {}.", worker_text({{}, worker.pid, worker.rank, worker.comm}),
-                  expiry.scope.empty() ? "a scope that no record names" : quoted(expiry.scope),
+                  expiry.scope.empty() ? "a scope that no record names" : backquoted(expiry.scope),
                   joined({open, outcome_in_short(expiry)}, ", ")));
   if (!expiry.has_verdict) {
     page.paragraph(
@@ -127,7 +127,7 @@ void add_worker(Page& page, const Expiry& expiry) {
 void add_scopes(Page& page, const Expiry& expiry) {
   page.heading("Scopes it had open");
   page.field("expired",
-             joined({joined({quoted(expiry.scope),
+             joined({joined({backquoted(expiry.scope),
                              expiry.elapsed_s ? "for " + seconds_text(*expiry.elapsed_s) : "",
                              expiry.timeout_s ? "of " + timeout_text(*expiry.timeout_s) : ""},
                             " "),
@@ -146,7 +146,7 @@ void add_scopes(Page& page, const Expiry& expiry) {
                                                      : "over its time too";
     page.field(
         std::exchange(label, ""),
-        joined({fmt::format("{} {}", quoted(open.scope), in_scope(open)), left,
+        joined({fmt::format("{} {}", backquoted(open.scope), in_scope(open)), left,
                 open.tid && open.tid != expiry.tid ? fmt::format("thread {}", *open.tid) : ""},
                ", "));
   }
@@ -245,7 +245,7 @@ void add_ending(Page& page, const Expiry& expiry) {
   if (expiry.outcome && !expiry.outcome->cancelled.empty()) {
     std::vector<std::string> scopes;
     for (const std::string& scope : expiry.outcome->cancelled) {
-      scopes.push_back(quoted(scope));
+      scopes.push_back(backquoted(scope));
     }
     page.item(2, "Dropped with it: " + joined(scopes, ", ") + ".");
   }

@@ -19,7 +19,7 @@ namespace {
 constexpr std::size_t kOddOnesNamed = 4;
 
 std::string in_scope(const std::string& scope) {
-  return scope.empty() ? "in no scope" : "in " + quoted(scope);
+  return scope.empty() ? "in no scope" : "in " + backquoted(scope);
 }
 
 std::string counted(std::size_t count, std::string_view what) {

@@ -40,7 +40,7 @@ std::string milliseconds_text(double ms) {
   return seconds_text(ms / 1e3);
 }
 
-std::string quoted(std::string_view scope) {
+std::string backquoted(std::string_view scope) {
   return fmt::format("`{}`", scope);
 }
 

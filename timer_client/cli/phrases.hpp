@@ -17,7 +17,7 @@ std::string listed(const std::vector<std::string>& parts, std::size_t most,
                    std::string_view separator = ", ");
 
 std::string milliseconds_text(double ms);
-std::string quoted(std::string_view scope);
+std::string backquoted(std::string_view scope);
 std::string pids_text(const std::vector<std::int64_t>& pids);
 
 }  // namespace filetimer::cli

@@ -12,14 +12,14 @@
 namespace filetimer::cli {
 namespace {
 
-struct Options {
+struct RendezvousArguments {
   AskOptions ask;
   RendezvousOptions meeting;
   std::optional<Duration> timeout;
   std::optional<Duration> backoff;
 };
 
-int meet(const Options& options, const MeetingPlace& place, Duration rpc_timeout) {
+int meet(const RendezvousArguments& options, const MeetingPlace& place, Duration rpc_timeout) {
   RendezvousOptions meeting = options.meeting;
   meeting.timeout = *options.timeout;
   meeting.backoff = options.backoff.value_or(meeting.backoff);
@@ -31,7 +31,7 @@ int meet(const Options& options, const MeetingPlace& place, Duration rpc_timeout
   return out.finish();
 }
 
-int run_rendezvous(const Options& options) {
+int run_rendezvous(const RendezvousArguments& options) {
   return with_place(options.ask, [&](const MeetingPlace& place, Duration rpc_timeout) {
     const auto told = [](const TimerError& error, int code) {
       complain(error.what());
@@ -58,7 +58,7 @@ int run_rendezvous(const Options& options) {
 }  // namespace
 
 Command add_rendezvous(CLI::App& root) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<RendezvousArguments>();
   CLI::App* app = root.add_subcommand("rendezvous", "Wait until all ranks of a job are there");
   add_number_option(*app, "--rank", options->meeting.rank, "R", "Who joins: 0 to N - 1")
       ->required();

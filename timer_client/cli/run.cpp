@@ -31,7 +31,7 @@ constexpr Duration kConnectPatience = std::chrono::seconds{2};
 
 constexpr int kForwarded[] = {SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGCONT};
 
-struct Options {
+struct RunArguments {
   Place place;
   std::string scope;
   std::optional<Duration> after;
@@ -119,7 +119,7 @@ int wait_for(pid_t child, const Signals& signals) {
 
 // A scope on the child. It is COMMAND that matters from here on: whatever goes wrong is said, and
 // COMMAND goes on unwatched.
-TimerId open_scope(TimerClient& client, const MeetingPlace& place, const Options& options,
+TimerId open_scope(TimerClient& client, const MeetingPlace& place, const RunArguments& options,
                    const std::string& name, pid_t child) {
   const auto goes_on = [](std::string_view why) {
     complain(fmt::format("COMMAND goes on unwatched: {}", why));
@@ -147,7 +147,7 @@ TimerId open_scope(TimerClient& client, const MeetingPlace& place, const Options
   }
 }
 
-int run(const Options& options, const std::vector<std::string>& command) {
+int run(const RunArguments& options, const std::vector<std::string>& command) {
   if (command.empty()) {
     complain("run: no COMMAND: expected '-- COMMAND [ARG...]' at the end");
     return kExitRunFailed;
@@ -191,7 +191,7 @@ int run(const Options& options, const std::vector<std::string>& command) {
 }  // namespace
 
 Command add_run(CLI::App& root, const std::vector<std::string>& command) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<RunArguments>();
   CLI::App* app = root.add_subcommand("run", "Run COMMAND, watched; end as GNU timeout does");
   app->formatter(std::make_shared<RunFormatter>());
   add_duration_option(*app, "--after", options->after, "When COMMAND expires [inf]");

@@ -13,7 +13,7 @@
 namespace filetimer::cli {
 namespace {
 
-struct Options {
+struct ShutdownArguments {
   AskOptions ask;
   std::string graceful;  // "scopes", "workers", empty: not asked for
   bool force = false;
@@ -49,7 +49,7 @@ class Progress {
   std::string last_;
 };
 
-int run_shutdown(const Options& options) {
+int run_shutdown(const ShutdownArguments& options) {
   ShutdownOptions wanted;
   wanted.graceful = !options.graceful.empty();
   wanted.workers = options.graceful == "workers";
@@ -72,7 +72,7 @@ int run_shutdown(const Options& options) {
 }  // namespace
 
 Command add_shutdown(CLI::App& root) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<ShutdownArguments>();
   CLI::App* app = root.add_subcommand("shutdown", "End the server, unless scopes are open");
   app->add_option_function<std::string>(
          "--graceful",

@@ -30,7 +30,7 @@ std::string place_text(const ScopeGroup& group) {
     time =
         shortest == longest ? " for " + longest : fmt::format(" for {} to {}", shortest, longest);
   }
-  return fmt::format("in {}{}", quoted(group.scope), time);
+  return fmt::format("in {}{}", backquoted(group.scope), time);
 }
 
 std::string odd_text(const ScopeGroup& group) {
@@ -142,7 +142,7 @@ void add_order(Page& page, const Expiry& expiry, const std::vector<ScopeGroup>& 
         timed ? static_cast<double>(*hang.incident->time_us - *before->deadline_us) / 1e6 : 0;
     page.item(2, fmt::format("{} before, in another incident: {} expired in {}, {}.",
                              timed ? seconds_text(earlier_s) : "Shortly",
-                             worker_text(before->worker), quoted(before->scope), before->id));
+                             worker_text(before->worker), backquoted(before->scope), before->id));
   }
 }
 
@@ -168,7 +168,7 @@ void add_doubts(Page& page, const Hang& hang) {
   if (!clocks.empty()) {
     page.item(2, fmt::format("Clocks seem to differ, by when workers entered {}: {}. Times here "
                              "are those of the other hosts' clocks.",
-                             quoted(hang.clocks[0].scope), listed(clocks, kHostsShown)));
+                             backquoted(hang.clocks[0].scope), listed(clocks, kHostsShown)));
   }
   if (is_too_close(hang)) {
     page.item(2, fmt::format("{} expired within {} of it, which is less than clocks may differ: "

@@ -13,7 +13,7 @@ using namespace std::chrono_literals;
 
 namespace {
 
-struct Stage {
+struct GatheringStage {
   std::shared_ptr<Gathering> start(EvidenceLevel level, Instant until,
                                    std::optional<PythonDump> python = {}) {
     return Gathering::start(side_threads, process, {level, until, std::move(python)},
@@ -33,7 +33,7 @@ struct Stage {
     }
   }
 
-  explicit Stage(const std::function<void()>& worker_does_first = [] {})
+  explicit GatheringStage(const std::function<void()>& worker_does_first = [] {})
       : worker(worker_does_first) {
     worker.wait_until_asleep();
   }
@@ -48,7 +48,7 @@ struct Stage {
 }  // namespace
 
 TEST_CASE("At level proc there is a CPU sample, and no stack of user space") {
-  Stage stage;
+  GatheringStage stage;
   const Evidence evidence = stage.gather(EvidenceLevel::kProc);
   REQUIRE(!evidence.threads.empty());
   CHECK(evidence.threads[0].cpu_percent.has_value());
@@ -58,7 +58,7 @@ TEST_CASE("At level proc there is a CPU sample, and no stack of user space") {
 }
 
 TEST_CASE("At level stacks the state is that from before the worker was held") {
-  Stage stage;
+  GatheringStage stage;
   const Evidence evidence = stage.gather(EvidenceLevel::kStacks);
   REQUIRE(!evidence.threads.empty());
   CHECK(evidence.state == 'S');
@@ -68,7 +68,7 @@ TEST_CASE("At level stacks the state is that from before the worker was held") {
 }
 
 TEST_CASE("What is taken before it is done says what was still to come, and nothing comes after") {
-  Stage stage;
+  GatheringStage stage;
   const auto gathering = stage.start(EvidenceLevel::kStacks, Instant::now() + 20s);
   const Evidence early = gathering->take();
   CHECK(early.missing.find("time was up while ") != std::string::npos);
@@ -76,7 +76,7 @@ TEST_CASE("What is taken before it is done says what was still to come, and noth
 }
 
 TEST_CASE("What is taken while it waits for its closer look is not looked at any more") {
-  Stage stage;
+  GatheringStage stage;
   // One turn of the loop later: the closer look is in line behind the jobs of `busy`.
   std::optional<BusyThreads> busy(std::in_place, stage.side_threads, SideThreads::Lane::kSlow);
   const auto gathering = stage.start(EvidenceLevel::kProc, Instant::now() + 20s);
@@ -92,7 +92,7 @@ TEST_CASE("What is taken while it waits for its closer look is not looked at any
 }
 
 TEST_CASE("Without time there is cheap evidence and a word on the rest") {
-  Stage stage;
+  GatheringStage stage;
   const auto gathering = stage.start(EvidenceLevel::kStacks, Instant::now());
   stage.deliver_until_done(1);
   const Evidence evidence = gathering->take();
@@ -102,7 +102,7 @@ TEST_CASE("Without time there is cheap evidence and a word on the rest") {
 }
 
 TEST_CASE("Many workers at once have cheap evidence all, and wait for the CPU sample together") {
-  Stage stage;
+  GatheringStage stage;
   constexpr int kWorkers = 500;
   std::vector<std::shared_ptr<Gathering>> gatherings;
   for (int i = 0; i < kWorkers; ++i) {
@@ -122,7 +122,7 @@ TEST_CASE("Many workers at once have cheap evidence all, and wait for the CPU sa
 }
 
 TEST_CASE("A worker that has ended gives no evidence") {
-  Stage stage;
+  GatheringStage stage;
   stage.worker.end();
   const Evidence evidence = stage.gather(EvidenceLevel::kStacks);
   CHECK(evidence.threads.empty());
@@ -131,7 +131,7 @@ TEST_CASE("A worker that has ended gives no evidence") {
 
 TEST_CASE("Python's stacks are asked for only where that was said, and after the native ones") {
   // The worker's handler ends it: so it is alive exactly if it was not asked.
-  Stage stage([] { ::signal(SIGUSR2, [](int) { ::_exit(0); }); });
+  GatheringStage stage([] { ::signal(SIGUSR2, [](int) { ::_exit(0); }); });
   CHECK(stage.gather(EvidenceLevel::kStacks).missing == "");
   CHECK(stage.process->is_alive());
   stage.done = 0;

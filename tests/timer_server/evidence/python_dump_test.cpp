@@ -7,11 +7,12 @@
 #include <poll.h>
 #include <sys/stat.h>
 
+#include <filesystem>
 #include <fstream>
 
 #include "common/limits.hpp"
+#include "tests/files.hpp"
 #include "tests/timer_server/child.hpp"
-#include "tests/timer_server/temp_folder.hpp"
 
 using namespace filetimer;
 using namespace std::chrono_literals;
@@ -32,8 +33,8 @@ void write_dump(int) {
 
 // A worker that writes a dump on SIGUSR2, as an interpreter would.
 struct Dumper {
-  TempFolder folder;
-  PythonDump dump{SIGUSR2, folder.file("dump")};
+  testing::TempFolder folder;
+  PythonDump dump{SIGUSR2, folder.path("dump")};
   // In short waits: ThreadSanitizer runs the handler of a signal that came just before a blocking
   // call behind that call.
   Child worker{[this] {
@@ -129,22 +130,22 @@ TEST_CASE("A dump file that is none is not opened, waited for or followed, and n
   const auto refused = [&](const std::string& path) {
     return dumper.take({SIGUSR2, path}).missing;
   };
-  const std::string missing = dumper.folder.file("missing");
+  const std::string missing = dumper.folder.path("missing");
   CHECK(refused(missing).find("No such file") != std::string::npos);
-  const std::string fifo = dumper.folder.file("fifo");
+  const std::string fifo = dumper.folder.path("fifo");
   REQUIRE(::mkfifo(fifo.c_str(), 0600) == 0);
   CHECK(refused(fifo).find("is no regular file") != std::string::npos);
-  const std::string link = dumper.folder.file("link");
+  const std::string link = dumper.folder.path("link");
   REQUIRE(::symlink(dumper.dump.path.c_str(), link.c_str()) == 0);
   CHECK(refused(link).find("is a symlink") != std::string::npos);
-  CHECK(refused(dumper.folder.path).find("is no regular file") != std::string::npos);
+  CHECK(refused(dumper.folder.path()).find("is no regular file") != std::string::npos);
   CHECK(std::filesystem::file_size(dumper.dump.path) == 0);
 }
 
 TEST_CASE("A worker that catches the signal and writes nothing is waited for within bounds") {
   Child silent([] { ::signal(SIGUSR2, [](int) {}); });
-  const TempFolder folder;
-  const std::string path = folder.file("dump");
+  const testing::TempFolder folder;
+  const std::string path = folder.path("dump");
   std::ofstream(path).close();
   const Process process = silent.process();
   Evidence evidence;
@@ -160,8 +161,8 @@ TEST_CASE("A worker that has the signal blocked in every thread is told apart") 
     ::sigaddset(&set, SIGUSR2);
     ::sigprocmask(SIG_BLOCK, &set, nullptr);
   });
-  const TempFolder folder;
-  const std::string path = folder.file("dump");
+  const testing::TempFolder folder;
+  const std::string path = folder.path("dump");
   std::ofstream(path).close();
   const Process process = deaf.process();
   Evidence evidence;
@@ -171,8 +172,8 @@ TEST_CASE("A worker that has the signal blocked in every thread is told apart") 
 
 TEST_CASE("A worker that ends while it is asked is told of") {
   Child worker([] { ::signal(SIGUSR2, [](int) { ::_exit(0); }); });
-  const TempFolder folder;
-  const std::string path = folder.file("dump");
+  const testing::TempFolder folder;
+  const std::string path = folder.path("dump");
   std::ofstream(path).close();
   const Process process = worker.process();
   Evidence evidence;

@@ -5,7 +5,7 @@
 #include <fmt/format.h>
 
 #include "tests/common/test_page.hpp"
-#include "tests/timer_server/temp_folder.hpp"
+#include "tests/files.hpp"
 #include "timer_server/pages/page_guard.hpp"
 #include "timer_server/pages/worker_page.hpp"
 
@@ -31,8 +31,8 @@ struct Sums {
   [[nodiscard]] std::unique_ptr<WorkerPage> page() const {
     return std::make_unique<WorkerPage>(std::move(*WorkerPage::open(path, "ended")));
   }
-  TempFolder folder;
-  const std::string path = folder.file("ended");
+  testing::TempFolder folder;
+  const std::string path = folder.path("ended");
 };
 
 }  // namespace

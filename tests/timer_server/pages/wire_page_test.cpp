@@ -7,7 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "tests/timer_server/temp_folder.hpp"
+#include "tests/files.hpp"
 #include "timer_server/pages/page_guard.hpp"
 #include "timer_server/pages/worker_page.hpp"
 #include "timer_server/timer_table.hpp"
@@ -17,8 +17,8 @@ using namespace std::chrono_literals;
 
 namespace {
 
-struct Stage {
-  Stage() {
+struct WirePageStage {
+  WirePageStage() {
     PageGuard::install();
     worker = *table.add_worker(std::move(*open_process(::getpid())));
     worker->wire_page = std::make_unique<WirePage>(path);
@@ -45,8 +45,8 @@ struct Stage {
   }
   [[nodiscard]] bool has_file() const { return ::access(path.c_str(), F_OK) == 0; }
 
-  TempFolder folder;
-  const std::string path = folder.file("1");
+  testing::TempFolder folder;
+  const std::string path = folder.path("1");
   std::optional<WorkerFacts> facts;
   TimerTable table;
   Worker* worker = nullptr;
@@ -55,7 +55,7 @@ struct Stage {
 }  // namespace
 
 TEST_CASE("Timers of the pipe are kept with all that is known of them") {
-  Stage stage;
+  WirePageStage stage;
   stage.acquire("forward#2", 5000, 7);
   stage.save();
   const auto kept = stage.kept();
@@ -73,7 +73,7 @@ TEST_CASE("Timers of the pipe are kept with all that is known of them") {
 }
 
 TEST_CASE("Who the worker is in its job is kept as soon as it is known") {
-  Stage stage;
+  WirePageStage stage;
   stage.acquire("forward", 5000);
   stage.save();
   stage.facts = worker_facts_claimed("10", "2", "job 7");
@@ -88,14 +88,14 @@ TEST_CASE("Who the worker is in its job is kept as soon as it is known") {
 }
 
 TEST_CASE("What was opened and closed between two savings is never written") {
-  Stage stage;
+  WirePageStage stage;
   stage.table.close(stage.acquire("forward", 5000));
   stage.save();
   CHECK(!stage.has_file());
 }
 
 TEST_CASE("A renewal, a release and a new scope in the same slot are kept as they stand") {
-  Stage stage;
+  WirePageStage stage;
   stage.acquire("a", 5000);
   Scope& released = stage.acquire("b", 6000);
   stage.save();
@@ -114,7 +114,7 @@ TEST_CASE("A renewal, a release and a new scope in the same slot are kept as the
 }
 
 TEST_CASE("An expired timer is kept as judged until its kill is over") {
-  Stage stage;
+  WirePageStage stage;
   const WirePage::SlotNumber slot = stage.table.expire(stage.acquire("forward", 5000));
   stage.save();
   auto kept = stage.kept();
@@ -127,7 +127,7 @@ TEST_CASE("An expired timer is kept as judged until its kill is over") {
 }
 
 TEST_CASE("A scope without a name is kept as that, in a slot that had one before") {
-  Stage stage;
+  WirePageStage stage;
   Scope& named = stage.acquire("named", 5000);
   stage.save();
   stage.table.close(named);
@@ -138,7 +138,7 @@ TEST_CASE("A scope without a name is kept as that, in a slot that had one before
 }
 
 TEST_CASE("Of two slots with one scope the next server takes the later, and gives the other back") {
-  Stage stage;
+  WirePageStage stage;
   stage.acquire("forward", 5000);
   stage.save();
   ScopeTerms terms;
@@ -154,10 +154,10 @@ TEST_CASE("Of two slots with one scope the next server takes the later, and give
 }
 
 TEST_CASE("A slot that another server left is taken until it is closed") {
-  Stage stage;
+  WirePageStage stage;
   stage.acquire("old", 5000);
   stage.save();
-  Stage next;
+  WirePageStage next;
   next.worker->wire_page = std::make_unique<WirePage>(stage.path);
   Result<WirePage::Kept> kept = WirePage::read(stage.path);
   next.worker->wire_page->take_over(*kept);
@@ -174,7 +174,7 @@ TEST_CASE("A slot that another server left is taken until it is closed") {
 }
 
 TEST_CASE("A thousand and twenty-four timers fit, and each finds its own name") {
-  Stage stage;
+  WirePageStage stage;
   for (int i = 0; i < 1024; ++i) {
     stage.acquire(fmt::format("scope {}", i), 5000 + i);
   }
@@ -188,9 +188,9 @@ TEST_CASE("A thousand and twenty-four timers fit, and each finds its own name") 
 }
 
 TEST_CASE("A page that can't be written is an error once, and leaves no stale timers behind") {
-  Stage stage;
+  WirePageStage stage;
   stage.acquire("a", 5000);
-  stage.worker->wire_page = std::make_unique<WirePage>(stage.folder.file("missing/1"));
+  stage.worker->wire_page = std::make_unique<WirePage>(stage.folder.path("missing/1"));
   stage.acquire("b", 5000);
   CHECK(!stage.worker->wire_page->save(*stage.worker->process, {}));
   stage.acquire("c", 5000);

@@ -7,7 +7,7 @@
 
 #include "common/wake_protocol.hpp"
 #include "tests/common/test_page.hpp"
-#include "tests/timer_server/temp_folder.hpp"
+#include "tests/files.hpp"
 #include "timer_server/pages/page_guard.hpp"
 
 using namespace filetimer;
@@ -16,8 +16,8 @@ using namespace std::chrono_literals;
 namespace {
 
 // A page in a file, and the worker's own mapping of it.
-struct Stage {
-  explicit Stage(TestPage content = {}) {
+struct PageStage {
+  explicit PageStage(TestPage content = {}) {
     PageGuard::install();
     content.write(path);
     mapping = std::make_unique<MappedFile>(
@@ -29,8 +29,8 @@ struct Stage {
     return PageLayout(mapping->data()).slot(index);
   }
 
-  TempFolder folder;
-  const std::string path = folder.file("w-1");
+  testing::TempFolder folder;
+  const std::string path = folder.path("w-1");
   std::unique_ptr<MappedFile> mapping;
   std::unique_ptr<WorkerPage> page;
 };
@@ -53,8 +53,8 @@ TestPage with_scopes(std::initializer_list<std::int64_t> words) {
 }  // namespace
 
 TEST_CASE("A scan finds what is due, and when to scan again") {
-  const Stage stage(with_scopes({5000, slot_word::kFree, 1000, slot_word::kNoDeadline, 3000,
-                                 slot_word::expired(900), slot_word::kJudged}));
+  const PageStage stage(with_scopes({5000, slot_word::kFree, 1000, slot_word::kNoDeadline, 3000,
+                                     slot_word::expired(900), slot_word::kJudged}));
   std::vector<WorkerPage::Due> due;
   WorkerPage::SoftDue soft;
   CHECK(scan(*stage.page, {999}, kForever, due, soft) == Instant{1000});
@@ -68,7 +68,7 @@ TEST_CASE("A scan finds what is due, and when to scan again") {
 }
 
 TEST_CASE("--max-timeout makes a scope due earlier than its page says") {
-  const Stage stage(with_scopes({slot_word::kNoDeadline, 1'000'000}));  // started at 1,000
+  const PageStage stage(with_scopes({slot_word::kNoDeadline, 1'000'000}));  // started at 1,000
   std::vector<WorkerPage::Due> due;
   WorkerPage::SoftDue soft;
   CHECK(scan(*stage.page, {1100}, 200ns, due, soft) == Instant{1200});
@@ -82,7 +82,7 @@ TEST_CASE("A scan finds what is to be warned about, once, and wakes for it in ti
   content.open(1, {.word = 20'000'000, .soft_ms = 2});              // 2,001,000
   content.open(2, {.word = slot_word::kNoDeadline, .soft_ms = 1});  // 1,001,000
   content.open(3, {.word = slot_word::kNoDeadline});
-  const Stage stage(content);
+  const PageStage stage(content);
   std::vector<WorkerPage::Due> due;
   WorkerPage::SoftDue soft{.warn_at = 1U << 31, .slots = {}};
   CHECK(scan(*stage.page, {4'999}, kForever, due, soft) == Instant{5'000});
@@ -112,7 +112,7 @@ TEST_CASE("A scan finds what is to be warned about, once, and wakes for it in ti
 }
 
 TEST_CASE("A renewal and the slot's next scope are warned about again") {
-  const Stage stage(with_scopes({10'000}));  // started at 1,000
+  const PageStage stage(with_scopes({10'000}));  // started at 1,000
   std::vector<WorkerPage::Due> due;
   WorkerPage::SoftDue soft{.warn_at = 1U << 31, .slots = {}};
   scan(*stage.page, {6'000}, kForever, due, soft);
@@ -133,7 +133,7 @@ TEST_CASE("A renewal and the slot's next scope are warned about again") {
 }
 
 TEST_CASE("What is behind its deadline as well has expired and is not warned about") {
-  const Stage stage(with_scopes({2'000}));
+  const PageStage stage(with_scopes({2'000}));
   std::vector<WorkerPage::Due> due;
   WorkerPage::SoftDue soft{.warn_at = 1U << 31, .slots = {}};
   scan(*stage.page, {2'000}, kForever, due, soft);
@@ -142,7 +142,7 @@ TEST_CASE("What is behind its deadline as well has expired and is not warned abo
 }
 
 TEST_CASE("--max-timeout brings the warning forward with the deadline") {
-  const Stage stage(with_scopes({slot_word::kNoDeadline}));  // started at 1,000
+  const PageStage stage(with_scopes({slot_word::kNoDeadline}));  // started at 1,000
   std::vector<WorkerPage::Due> due;
   WorkerPage::SoftDue soft{.warn_at = 1U << 31, .slots = {}};
   CHECK(scan(*stage.page, {1'000}, 200ns, due, soft) == Instant{1'100});
@@ -151,7 +151,7 @@ TEST_CASE("--max-timeout brings the warning forward with the deadline") {
 }
 
 TEST_CASE("What a server before this one has warned about is not found again") {
-  const Stage stage(with_scopes({10'000, 10'001}));
+  const PageStage stage(with_scopes({10'000, 10'001}));
   stage.page->recall_warnings(
       [](const SlotReading& reading) { return reading.deadline == Instant{10'000}; });
   std::vector<WorkerPage::Due> due;
@@ -162,7 +162,7 @@ TEST_CASE("What a server before this one has warned about is not found again") {
 }
 
 TEST_CASE("A verdict is one exchange: who comes first wins, the other one is told") {
-  const Stage stage(with_scopes({1000, 1000, 1000, 1000}));
+  const PageStage stage(with_scopes({1000, 1000, 1000, 1000}));
   // The worker first.
   CHECK(try_release(stage.slot(0), 1000));
   CHECK(!stage.page->try_expire(0, 1000));
@@ -179,7 +179,7 @@ TEST_CASE("A verdict is one exchange: who comes first wins, the other one is tol
 }
 
 TEST_CASE("A slot is given back when both sides are done with it, whoever is first") {
-  const Stage stage(with_scopes({1000, 1000}));
+  const PageStage stage(with_scopes({1000, 1000}));
   CHECK(stage.page->try_expire(0, 1000));
   release_late(stage.slot(0));
   CHECK(stage.slot(0).deadline == slot_word::kReleasedLate);
@@ -192,7 +192,7 @@ TEST_CASE("A slot is given back when both sides are done with it, whoever is fir
 }
 
 TEST_CASE("What was judged can still be read, and is told among the open ones") {
-  const Stage stage(with_scopes({1000, 2000}));
+  const PageStage stage(with_scopes({1000, 2000}));
   CHECK(stage.page->try_expire(0, 1000));
   const auto reading = stage.page->read(0, slot_word::expired(1000));
   REQUIRE(reading);
@@ -207,7 +207,7 @@ TEST_CASE("What was judged can still be read, and is told among the open ones") 
 }
 
 TEST_CASE("A page that is cut short reads as empty and is not whole, and the server lives") {
-  const Stage stage(with_scopes({1000, 2000}));
+  const PageStage stage(with_scopes({1000, 2000}));
   REQUIRE(::truncate(stage.path.c_str(), 0) == 0);
   std::vector<WorkerPage::Due> due;
   WorkerPage::SoftDue soft;
@@ -223,7 +223,7 @@ TEST_CASE("A page cut in its middle loses what is behind, and counts for nothing
   for (std::size_t i = 0; i < 1024; ++i) {
     content.open(i, {.word = 1000});
   }
-  const Stage stage(content);
+  const PageStage stage(content);
   REQUIRE(::truncate(stage.path.c_str(), 8192) == 0);
   std::vector<WorkerPage::Due> due;
   WorkerPage::SoftDue soft;
@@ -235,7 +235,7 @@ TEST_CASE("A page cut in its middle loses what is behind, and counts for nothing
 TEST_CASE("A number of slots beyond all bounds is bounded") {
   TestPage content = with_scopes({1000});
   content.header().slots = 0xFFFF'FFFF;
-  const Stage stage(content);
+  const PageStage stage(content);
   std::vector<WorkerPage::Due> due;
   WorkerPage::SoftDue soft;
   scan(*stage.page, {1000}, kForever, due, soft);
@@ -243,7 +243,7 @@ TEST_CASE("A number of slots beyond all bounds is bounded") {
 }
 
 TEST_CASE("The kernel names who holds a page") {
-  const Stage stage;
+  const PageStage stage;
   CHECK(stage.page->owner().error().errno_value == ESRCH);
   SteppedChild worker({[&] {
     static std::optional<FileLock> lock;  // for as long as the child lives
@@ -263,7 +263,7 @@ TEST_CASE("A thread that ended is told once for each scope it left") {
   TestPage content;
   content.open(0, {.acquired = 10, .word = 1000, .flags = slot_flag::kThreadEnded});
   content.open(1, {.acquired = 20, .word = 1000});
-  const Stage stage(content);
+  const PageStage stage(content);
   CHECK(stage.page->take_thread_ended().size() == 1);
   CHECK(stage.page->take_thread_ended().empty());
   stage.slot(1).flags = slot_flag::kThreadEnded;
@@ -271,7 +271,7 @@ TEST_CASE("A thread that ended is told once for each scope it left") {
 }
 
 TEST_CASE("A deadline that was put off counts for as long as the slot says the same") {
-  const Stage stage(with_scopes({1000, 2000}));
+  const PageStage stage(with_scopes({1000, 2000}));
   std::vector<WorkerPage::Due> due;
   WorkerPage::SoftDue soft;
   stage.page->postpone(0, 1000, {9000});
@@ -303,7 +303,7 @@ TEST_CASE("Time is given to every open scope of a page, with what it was granted
   content.open(
       2, {.timeout = std::numeric_limits<std::int64_t>::max(), .word = slot_word::kNoDeadline});
   content.open(3, {.timeout = 500, .word = slot_word::expired(1500)});
-  const Stage stage(std::move(content));
+  const PageStage stage(std::move(content));
   std::vector<std::pair<std::int64_t, std::int64_t>> seen;
   stage.page->postpone_all(Duration{2000}, [&](const WorkerPage::OpenSlot& open) {
     seen.emplace_back(open.deadline.ns, open.timeout.count());
@@ -352,7 +352,7 @@ TEST_CASE("A worker is idle since its latest release, wherever it was, and only 
   content.open(2, {.word = slot_word::kFree});
   content.open(3, {.word = slot_word::kFree});
   content.open(4, {.word = slot_word::kFree});
-  const Stage stage(std::move(content));
+  const PageStage stage(std::move(content));
   CHECK(activity_of(*stage.page).is_inside);
   stage.slot(1).deadline = slot_word::kJudged;  // the worker is in it still
   CHECK(activity_of(*stage.page).is_inside);
@@ -378,7 +378,7 @@ TEST_CASE("A worker is idle since its latest release, wherever it was, and only 
 TEST_CASE("An idle timeout is judged once a time, and goes on when its kill is over") {
   TestPage content = with_idle_watch();
   content.open(1, {.word = slot_word::kFree});
-  const Stage stage(std::move(content));
+  const PageStage stage(std::move(content));
   stage.slot(1).left = 6'000;
   const auto watch = activity_of(*stage.page).watches.at(0);
   REQUIRE(stage.page->try_expire_idle(0, {7'000}));
@@ -415,7 +415,7 @@ TEST_CASE("An idle timeout is judged once a time, and goes on when its kill is o
 }
 
 TEST_CASE("An idle worker that was halted is given time, until it is in a scope") {
-  const Stage stage(with_idle_watch());
+  const PageStage stage(with_idle_watch());
   const auto watch = activity_of(*stage.page).watches.at(0);
   stage.page->postpone_all(kForever, [](const WorkerPage::OpenSlot& open) {
     CHECK(open.deadline == Instant{});
@@ -435,7 +435,7 @@ TEST_CASE("An idle worker that was halted is given time, until it is in a scope"
 TEST_CASE("A paused scope has no deadline to give time to, and is warned about by nobody") {
   TestPage content;
   content.open(0, {.timeout = 500, .word = slot_word::kPaused + 2'000, .soft_ms = 1});
-  const Stage stage(std::move(content));
+  const PageStage stage(std::move(content));
   stage.page->postpone_all(kForever, [](const WorkerPage::OpenSlot& open) {
     CHECK(open.deadline.is_never());
     CHECK(open.timeout == kForever);

@@ -42,8 +42,8 @@ struct Pipe {
   UniqueFd writer;
 };
 
-struct Stage {
-  Stage() {
+struct AskerStage {
+  AskerStage() {
     ::signal(SIGPIPE, SIG_IGN);  // the server does not take it
     sd_event* event = nullptr;
     check_event(::sd_event_new(&event), "no loop");
@@ -63,7 +63,7 @@ struct Stage {
 }  // namespace
 
 TEST_CASE("Answers come a line each, and after the last one the pipe is closed") {
-  Stage stage;
+  AskerStage stage;
   Pipe pipe;
   const auto id = stage.askers->add(std::move(pipe.writer), "");
   REQUIRE(id.has_value());
@@ -79,7 +79,7 @@ TEST_CASE("Answers come a line each, and after the last one the pipe is closed")
 }
 
 TEST_CASE("Who closes its pipe has withdrawn") {
-  Stage stage;
+  AskerStage stage;
   Pipe left;
   Pipe stays;
   const auto id = stage.askers->add(std::move(left.writer), "");
@@ -97,7 +97,7 @@ TEST_CASE("Who closes its pipe has withdrawn") {
 }
 
 TEST_CASE("Who has left is known before it is told") {
-  Stage stage;
+  AskerStage stage;
   Pipe pipe;
   const auto id = stage.askers->add(std::move(pipe.writer), "");
   stage.askers->watch(*id);
@@ -109,7 +109,7 @@ TEST_CASE("Who has left is known before it is told") {
 }
 
 TEST_CASE("A last answer that does not fit waits to be read, and then comes whole") {
-  Stage stage;
+  AskerStage stage;
   Pipe pipe;
   const auto id = stage.askers->add(std::move(pipe.writer), "");
   const std::string answer(1'000'000, 'a');
@@ -125,7 +125,7 @@ TEST_CASE("A last answer that does not fit waits to be read, and then comes whol
 }
 
 TEST_CASE("Who does not read its last answer is given up, and one who leaves is forgotten") {
-  Stage stage;
+  AskerStage stage;
   Pipe pipe;
   Pipe left;
   const std::string answer(1'000'000, 'a');
@@ -144,7 +144,7 @@ TEST_CASE("Who does not read its last answer is given up, and one who leaves is 
 }
 
 TEST_CASE("An answer on the way is lost when there is no room, and tears nothing") {
-  Stage stage;
+  AskerStage stage;
   Pipe pipe;
   const auto id = stage.askers->add(std::move(pipe.writer), "");
   const std::string answer(4000, 'w');
@@ -157,7 +157,7 @@ TEST_CASE("An answer on the way is lost when there is no room, and tears nothing
 }
 
 TEST_CASE("The end of file after an answer at exit does not come before the exit") {
-  Stage stage;
+  AskerStage stage;
   Pipe pipe;
   const int writer = pipe.writer.get();
   const auto id = stage.askers->add(std::move(pipe.writer), "");
@@ -169,7 +169,7 @@ TEST_CASE("The end of file after an answer at exit does not come before the exit
 }
 
 TEST_CASE("There is a bound to those who wait") {
-  Stage stage;
+  AskerStage stage;
   std::vector<Askers::Id> ids;
   const Pipe pipe;
   for (std::size_t i = 0; i < kMost; ++i) {

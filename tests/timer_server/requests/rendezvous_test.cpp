@@ -11,7 +11,7 @@ using namespace std::chrono_literals;
 
 namespace {
 
-struct Stage {
+struct RendezvousStage {
   std::string join(int rank, int world, Duration patience = 10s,
                    const std::string& name = "start") {
     const Status joined =
@@ -34,7 +34,7 @@ std::vector<int> ranks_of(const Rendezvous::Round& round) {
 }  // namespace
 
 TEST_CASE("A round is full with the last of its ranks, and gives them in order") {
-  Stage stage;
+  RendezvousStage stage;
   CHECK(stage.join(2, 3) == "");
   CHECK(stage.join(0, 3) == "");
   CHECK(stage.rendezvous.take_full().empty());
@@ -54,7 +54,7 @@ TEST_CASE("A round is full with the last of its ranks, and gives them in order")
 }
 
 TEST_CASE("A round fails for all when the first of them has waited long enough") {
-  Stage stage;
+  RendezvousStage stage;
   const Instant begun = stage.now;
   stage.join(0, 4, 10s);
   stage.join(3, 4, 2s);
@@ -68,7 +68,7 @@ TEST_CASE("A round fails for all when the first of them has waited long enough")
 }
 
 TEST_CASE("Who has left is missing and named, and may join again") {
-  Stage stage;
+  RendezvousStage stage;
   stage.join(0, 3);
   stage.join(1, 3);
   const auto first = stage.asker;
@@ -88,7 +88,7 @@ TEST_CASE("Who has left is missing and named, and may join again") {
 }
 
 TEST_CASE("Who has left no longer bounds how long the others wait") {
-  Stage stage;
+  RendezvousStage stage;
   stage.join(0, 3, 1s);
   const auto first = stage.asker;
   stage.join(1, 3, 10s);
@@ -100,7 +100,7 @@ TEST_CASE("Who has left no longer bounds how long the others wait") {
 }
 
 TEST_CASE("Who is in a full round can be looked at before it ends") {
-  Stage stage;
+  RendezvousStage stage;
   stage.join(0, 2);
   CHECK(stage.rendezvous.in_full_rounds().empty());
   stage.join(1, 2);
@@ -108,7 +108,7 @@ TEST_CASE("Who is in a full round can be looked at before it ends") {
 }
 
 TEST_CASE("A round that all have left is over, and the next one may be of another world") {
-  Stage stage;
+  RendezvousStage stage;
   stage.join(0, 2, 1s);
   stage.rendezvous.leave(stage.asker);
   CHECK(stage.rendezvous.next_failure().is_never());
@@ -116,7 +116,7 @@ TEST_CASE("A round that all have left is over, and the next one may be of anothe
 }
 
 TEST_CASE("The next round begins at once, and rounds are counted by name") {
-  Stage stage;
+  RendezvousStage stage;
   for (const std::uint64_t number : {1U, 2U}) {
     stage.join(0, 1);
     CHECK(stage.rendezvous.take_full().at(0).number == number);
@@ -128,7 +128,7 @@ TEST_CASE("The next round begins at once, and rounds are counted by name") {
 }
 
 TEST_CASE("Names that are made up anew each time take bounded memory") {
-  Stage stage;
+  RendezvousStage stage;
   for (std::size_t i = 0; i <= Rendezvous::kMaxNames; ++i) {
     stage.now = stage.now + 1s;
     stage.join(0, 1, 10s, "epoch-" + std::to_string(i));
@@ -141,7 +141,7 @@ TEST_CASE("Names that are made up anew each time take bounded memory") {
 }
 
 TEST_CASE("What is wrong with who joins is said, and disturbs nobody") {
-  Stage stage;
+  RendezvousStage stage;
   stage.join(1, 3);
   CHECK(stage.join(1, 3) == "rank 1 has joined rendezvous 'start' already (pid 101)");
   CHECK(stage.join(0, 4) == "the world is 4: who waits in rendezvous 'start' said 3");

@@ -9,17 +9,15 @@
 
 #include <filesystem>
 
-#include "tests/timer_server/temp_folder.hpp"
+#include "tests/files.hpp"
 
 using namespace filetimer;
 namespace fs = std::filesystem;
 
 namespace {
 
-struct Stage {
-  std::string path(const std::string& name) const {
-    return folder.file(("replies/" + name).c_str());
-  }
+struct ReplyStage {
+  std::string path(const std::string& name) const { return folder.path("replies/" + name); }
   void make_pipe(const std::string& name) const {
     REQUIRE(::mkfifo(path(name).c_str(), 0600) == 0);
   }
@@ -30,14 +28,14 @@ struct Stage {
     const auto opened = replies->open(name);
     return opened ? "" : opened.error().message;
   }
-  TempFolder folder;
-  Result<ReplyFolder> replies = ReplyFolder::make(folder.path);
+  testing::TempFolder folder;
+  Result<ReplyFolder> replies = ReplyFolder::make(folder.path());
 };
 
 }  // namespace
 
 TEST_CASE("A pipe that is read is opened, and never waited for") {
-  const Stage stage;
+  const ReplyStage stage;
   stage.make_pipe("4711-a");
   CHECK(stage.refusal("4711-a") == "x_reply is '4711-a': nobody reads it");
   const UniqueFd reader = stage.read("4711-a");
@@ -48,13 +46,13 @@ TEST_CASE("A pipe that is read is opened, and never waited for") {
 }
 
 TEST_CASE("Nothing but a named pipe in the folder is opened") {
-  const Stage stage;
+  const ReplyStage stage;
   fs::create_directory(stage.path("folder"));
   const UniqueFd file(::open(stage.path("file").c_str(), O_CREAT | O_WRONLY | O_CLOEXEC, 0600));
   REQUIRE(file);
-  REQUIRE(::mkfifo(stage.folder.file("outside").c_str(), 0600) == 0);
+  REQUIRE(::mkfifo(stage.folder.path("outside").c_str(), 0600) == 0);
   const UniqueFd reader(
-      ::open(stage.folder.file("outside").c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
+      ::open(stage.folder.path("outside").c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
   fs::create_symlink("../outside", stage.path("link"));
   for (const char* name : {"folder", "file", "link"}) {
     CHECK(stage.refusal(name) ==
@@ -69,7 +67,7 @@ TEST_CASE("Nothing but a named pipe in the folder is opened") {
 }
 
 TEST_CASE("Old pipes that nobody reads are cleared away, and nothing else is") {
-  const Stage stage;
+  const ReplyStage stage;
   const auto age = [&](const std::string& name) {
     const timespec times[2] = {{0, UTIME_OMIT}, {1, 0}};
     REQUIRE(::utimensat(AT_FDCWD, stage.path(name).c_str(), times, 0) == 0);

@@ -10,16 +10,16 @@
 #include <filesystem>
 #include <fstream>
 
-#include "tests/timer_server/temp_folder.hpp"
+#include "tests/files.hpp"
 
 using namespace filetimer;
 
 TEST_CASE("A new pipe is private, and reading it never waits") {
-  const TempFolder folder;
-  auto pipe = RequestPipe::open(folder.file("p"));
+  const testing::TempFolder folder;
+  auto pipe = RequestPipe::open(folder.path("p"));
   REQUIRE(pipe);
   struct stat st {};
-  REQUIRE(::lstat(folder.file("p").c_str(), &st) == 0);
+  REQUIRE(::lstat(folder.path("p").c_str(), &st) == 0);
   CHECK(S_ISFIFO(st.st_mode));
   CHECK((st.st_mode & 0777) == 0600);
   std::array<char, 16> room{};
@@ -28,70 +28,70 @@ TEST_CASE("A new pipe is private, and reading it never waits") {
 }
 
 TEST_CASE("A regular file, a folder and a symlink are refused and left as they are") {
-  const TempFolder folder;
-  std::ofstream(folder.file("file")) << "precious";
-  std::filesystem::create_directory(folder.file("folder"));
-  std::filesystem::create_symlink("elsewhere", folder.file("link"));
+  const testing::TempFolder folder;
+  std::ofstream(folder.path("file")) << "precious";
+  std::filesystem::create_directory(folder.path("folder"));
+  std::filesystem::create_symlink("elsewhere", folder.path("link"));
   for (const char* name : {"file", "folder", "link"}) {
-    const auto pipe = RequestPipe::open(folder.file(name));
+    const auto pipe = RequestPipe::open(folder.path(name));
     REQUIRE(!pipe);
     CHECK(pipe.error().message.find("expected a named pipe, or nothing") != std::string::npos);
-    CHECK(pipe.error().message.find(folder.file(name)) != std::string::npos);
+    CHECK(pipe.error().message.find(folder.path(name)) != std::string::npos);
   }
   std::string content;
-  std::ifstream(folder.file("file")) >> content;
+  std::ifstream(folder.path("file")) >> content;
   CHECK(content == "precious");
 }
 
 TEST_CASE("A pipe that somebody reads is refused and keeps its reader") {
-  const TempFolder folder;
-  const auto first = RequestPipe::open(folder.file("p"));
+  const testing::TempFolder folder;
+  const auto first = RequestPipe::open(folder.path("p"));
   REQUIRE(first);
-  const auto second = RequestPipe::open(folder.file("p"));
+  const auto second = RequestPipe::open(folder.path("p"));
   REQUIRE(!second);
   CHECK(second.error().errno_value == EBUSY);
   CHECK(first->look() == RequestPipe::Condition::kInPlace);
 }
 
 TEST_CASE("A pipe that nobody reads any more is taken over") {
-  const TempFolder folder;
-  REQUIRE(::mkfifo(folder.file("p").c_str(), 0600) == 0);
-  const auto pipe = RequestPipe::open(folder.file("p"));
+  const testing::TempFolder folder;
+  REQUIRE(::mkfifo(folder.path("p").c_str(), 0600) == 0);
+  const auto pipe = RequestPipe::open(folder.path("p"));
   CHECK(pipe);
 }
 
 TEST_CASE("A pipe that was removed or replaced is noticed") {
-  const TempFolder folder;
-  const auto pipe = RequestPipe::open(folder.file("p"));
+  const testing::TempFolder folder;
+  const auto pipe = RequestPipe::open(folder.path("p"));
   REQUIRE(pipe);
-  ::unlink(folder.file("p").c_str());
+  ::unlink(folder.path("p").c_str());
   CHECK(pipe->look() == RequestPipe::Condition::kGone);
 
-  REQUIRE(::mkfifo(folder.file("p").c_str(), 0600) == 0);
+  REQUIRE(::mkfifo(folder.path("p").c_str(), 0600) == 0);
   CHECK(pipe->look() == RequestPipe::Condition::kGone);  // nobody reads that one
-  const UniqueFd reader(::open(folder.file("p").c_str(), O_RDONLY | O_NONBLOCK));
+  const UniqueFd reader(::open(folder.path("p").c_str(), O_RDONLY | O_NONBLOCK));
   CHECK(pipe->look() == RequestPipe::Condition::kTakenOver);
 
   pipe->remove_from_path();  // it is not ours
-  CHECK(std::filesystem::exists(folder.file("p")));
+  CHECK(std::filesystem::exists(folder.path("p")));
 }
 
 TEST_CASE("What is no pipe is moved out of the way, not deleted") {
-  const TempFolder folder;
-  std::ofstream(folder.file("p")) << "precious";
-  CHECK(set_aside(folder.file("p")));
-  CHECK(!std::filesystem::exists(folder.file("p")));
-  CHECK(std::filesystem::exists(folder.file("p.not-a-pipe")));
-  CHECK(set_aside(folder.file("nothing there")));
+  const testing::TempFolder folder;
+  std::ofstream(folder.path("p")) << "precious";
+  CHECK(set_aside(folder.path("p")));
+  CHECK(!std::filesystem::exists(folder.path("p")));
+  CHECK(std::filesystem::exists(folder.path("p.not-a-pipe")));
+  CHECK(set_aside(folder.path("nothing there")));
 }
 
 TEST_CASE("A passed pipe is read at its place, has flags of its own, and is never removed") {
-  const TempFolder folder;
-  REQUIRE(::mkfifo(folder.file("p").c_str(), 0600) == 0);
-  const int manager = ::open(folder.file("p").c_str(), O_RDWR);  // as systemd passes it: it waits
+  const testing::TempFolder folder;
+  REQUIRE(::mkfifo(folder.path("p").c_str(), 0600) == 0);
+  const int manager = ::open(folder.path("p").c_str(), O_RDWR);  // as systemd passes it: it waits
   REQUIRE(::write(manager, "before\n", 7) == 7);
   {
-    auto pipe = RequestPipe::take(folder.file("p"), UniqueFd(::dup(manager)));
+    auto pipe = RequestPipe::take(folder.path("p"), UniqueFd(::dup(manager)));
     REQUIRE(pipe);
     CHECK(pipe->outlives_us());
     CHECK(pipe->look() == RequestPipe::Condition::kInPlace);
@@ -103,25 +103,25 @@ TEST_CASE("A passed pipe is read at its place, has flags of its own, and is neve
     CHECK((::fcntl(pipe->fd(), F_GETFD) & FD_CLOEXEC) != 0);
     CHECK((::fcntl(manager, F_GETFL) & O_NONBLOCK) == 0);
     pipe->remove_from_path();
-    CHECK(std::filesystem::exists(folder.file("p")));
+    CHECK(std::filesystem::exists(folder.path("p")));
     REQUIRE(::write(manager, "after\n", 6) == 6);
   }
-  auto next = RequestPipe::take(folder.file("p"), UniqueFd(::dup(manager)));
+  auto next = RequestPipe::take(folder.path("p"), UniqueFd(::dup(manager)));
   REQUIRE(next);
   CHECK(next->waiting() == 6);
   ::close(manager);
 }
 
 TEST_CASE("A passed pipe of another place is refused, one that was removed is known to be gone") {
-  const TempFolder folder;
-  REQUIRE(::mkfifo(folder.file("p").c_str(), 0600) == 0);
-  const UniqueFd manager(::open(folder.file("p").c_str(), O_RDWR | O_CLOEXEC));
-  const auto other = RequestPipe::take(folder.file("q"), UniqueFd(::dup(manager.get())));
+  const testing::TempFolder folder;
+  REQUIRE(::mkfifo(folder.path("p").c_str(), 0600) == 0);
+  const UniqueFd manager(::open(folder.path("p").c_str(), O_RDWR | O_CLOEXEC));
+  const auto other = RequestPipe::take(folder.path("q"), UniqueFd(::dup(manager.get())));
   REQUIRE(!other);
-  CHECK(other.error().message == "the pipe that was passed is '" + folder.file("p") +
-                                     "': expected '" + folder.file("q") + "'");
-  ::unlink(folder.file("p").c_str());
-  const auto removed = RequestPipe::take(folder.file("p"), UniqueFd(::dup(manager.get())));
+  CHECK(other.error().message == "the pipe that was passed is '" + folder.path("p") +
+                                     "': expected '" + folder.path("q") + "'");
+  ::unlink(folder.path("p").c_str());
+  const auto removed = RequestPipe::take(folder.path("p"), UniqueFd(::dup(manager.get())));
   REQUIRE(removed);
   CHECK(removed->look() == RequestPipe::Condition::kGone);
 }
