@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "timer_client/cli/log_reader.hpp"
+#include "timer_client/cli/records/log_reader.hpp"
 
 #include <doctest/doctest.h>
 
@@ -10,9 +10,9 @@
 #include "cli_fixture.hpp"
 #include "common/limits.hpp"
 #include "tests/timer_client/cli_fixture.hpp"
-#include "timer_client/cli/log_file.hpp"
-#include "timer_client/cli/log_merge.hpp"
-#include "timer_client/cli/record_time.hpp"
+#include "timer_client/cli/records/log_file.hpp"
+#include "timer_client/cli/records/log_merge.hpp"
+#include "timer_client/cli/records/record_time.hpp"
 
 namespace filetimer::cli {
 namespace {

@@ -16,7 +16,7 @@
 
 #include "cli_fixture.hpp"
 #include "common/text.hpp"
-#include "timer_client/cli/clock_differences.hpp"
+#include "timer_client/cli/records/clock_differences.hpp"
 
 namespace filetimer::cli {
 namespace {

@@ -5,7 +5,7 @@
 
 #include "cli_fixture.hpp"
 #include "common/text.hpp"
-#include "timer_client/cli/page.hpp"
+#include "timer_client/cli/records/page.hpp"
 
 namespace filetimer::cli {
 namespace {

@@ -1,6 +1,6 @@
 // Who waited on whom, as `show` tells it: the grouping of workers, and the lines that are made of
 // it. SPDX-License-Identifier: MIT
-#include "timer_client/cli/whereabouts.hpp"
+#include "timer_client/cli/records/whereabouts.hpp"
 
 #include <doctest/doctest.h>
 #include <fmt/format.h>
@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "cli_fixture.hpp"
-#include "timer_client/cli/record_time.hpp"
+#include "timer_client/cli/records/record_time.hpp"
 
 namespace filetimer::cli {
 namespace {

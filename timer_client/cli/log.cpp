@@ -12,14 +12,14 @@
 #include "common/clock.hpp"
 #include "common/duration_text.hpp"
 #include "timer_client/cli/commands.hpp"
-#include "timer_client/cli/hang_page.hpp"
-#include "timer_client/cli/hangs.hpp"
-#include "timer_client/cli/log_file.hpp"
-#include "timer_client/cli/log_merge.hpp"
-#include "timer_client/cli/log_view.hpp"
 #include "timer_client/cli/options.hpp"
 #include "timer_client/cli/output.hpp"
-#include "timer_client/cli/record_time.hpp"
+#include "timer_client/cli/records/hang_page.hpp"
+#include "timer_client/cli/records/hangs.hpp"
+#include "timer_client/cli/records/log_file.hpp"
+#include "timer_client/cli/records/log_merge.hpp"
+#include "timer_client/cli/records/log_view.hpp"
+#include "timer_client/cli/records/record_time.hpp"
 
 namespace filetimer::cli {
 namespace {

@@ -6,12 +6,12 @@
 #include <utility>
 
 #include "timer_client/cli/commands.hpp"
-#include "timer_client/cli/expiry.hpp"
-#include "timer_client/cli/expiry_page.hpp"
-#include "timer_client/cli/log_file.hpp"
-#include "timer_client/cli/log_merge.hpp"
 #include "timer_client/cli/options.hpp"
 #include "timer_client/cli/output.hpp"
+#include "timer_client/cli/records/expiry.hpp"
+#include "timer_client/cli/records/expiry_page.hpp"
+#include "timer_client/cli/records/log_file.hpp"
+#include "timer_client/cli/records/log_merge.hpp"
 
 namespace filetimer::cli {
 namespace {

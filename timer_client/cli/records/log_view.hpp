@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "timer_client/cli/log_reader.hpp"
+#include "timer_client/cli/records/log_reader.hpp"
 #include "timer_client/cli/table.hpp"
 
 namespace filetimer::cli {

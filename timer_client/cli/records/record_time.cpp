@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "timer_client/cli/record_time.hpp"
+#include "timer_client/cli/records/record_time.hpp"
 
 #include <fmt/format.h>
 

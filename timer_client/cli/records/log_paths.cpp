@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "timer_client/cli/log_paths.hpp"
+#include "timer_client/cli/records/log_paths.hpp"
 
 #include <dirent.h>
 #include <fmt/format.h>
@@ -13,7 +13,7 @@
 #include <utility>
 
 #include "common/result.hpp"
-#include "timer_client/cli/log_file.hpp"
+#include "timer_client/cli/records/log_file.hpp"
 
 namespace filetimer::cli {
 namespace {

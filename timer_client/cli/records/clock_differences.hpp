@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "timer_client/cli/incident_record.hpp"
+#include "timer_client/cli/records/incident_record.hpp"
 
 namespace filetimer::cli {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "timer_client/cli/hangs.hpp"
+#include "timer_client/cli/records/hangs.hpp"
 
 #include <algorithm>
 #include <cstdlib>

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "timer_client/cli/evidence_record.hpp"
-#include "timer_client/cli/page.hpp"
+#include "timer_client/cli/records/evidence_record.hpp"
+#include "timer_client/cli/records/page.hpp"
 
 namespace filetimer::cli {
 

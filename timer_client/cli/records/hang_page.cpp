@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "timer_client/cli/hang_page.hpp"
+#include "timer_client/cli/records/hang_page.hpp"
 
 #include <fmt/format.h>
 
@@ -7,11 +7,11 @@
 #include <cstdlib>
 #include <vector>
 
-#include "timer_client/cli/page.hpp"
-#include "timer_client/cli/phrases.hpp"
-#include "timer_client/cli/record_time.hpp"
-#include "timer_client/cli/whereabouts.hpp"
-#include "timer_client/cli/whereabouts_page.hpp"
+#include "timer_client/cli/records/page.hpp"
+#include "timer_client/cli/records/phrases.hpp"
+#include "timer_client/cli/records/record_time.hpp"
+#include "timer_client/cli/records/whereabouts.hpp"
+#include "timer_client/cli/records/whereabouts_page.hpp"
 
 namespace filetimer::cli {
 namespace {

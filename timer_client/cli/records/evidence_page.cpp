@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "timer_client/cli/evidence_page.hpp"
+#include "timer_client/cli/records/evidence_page.hpp"
 
 #include <fmt/format.h>
 
@@ -7,8 +7,8 @@
 #include <tuple>
 #include <utility>
 
-#include "timer_client/cli/phrases.hpp"
-#include "timer_client/cli/record_time.hpp"
+#include "timer_client/cli/records/phrases.hpp"
+#include "timer_client/cli/records/record_time.hpp"
 
 namespace filetimer::cli {
 namespace {

@@ -12,9 +12,9 @@
 #include <vector>
 
 #include "common/result.hpp"
-#include "timer_client/cli/evidence_record.hpp"
-#include "timer_client/cli/incident_record.hpp"
-#include "timer_client/cli/log_reader.hpp"
+#include "timer_client/cli/records/evidence_record.hpp"
+#include "timer_client/cli/records/incident_record.hpp"
+#include "timer_client/cli/records/log_reader.hpp"
 
 namespace filetimer::cli {
 

@@ -9,7 +9,7 @@
 
 #include "common/posix.hpp"
 #include "common/result.hpp"
-#include "timer_client/cli/log_reader.hpp"
+#include "timer_client/cli/records/log_reader.hpp"
 
 namespace filetimer::cli {
 

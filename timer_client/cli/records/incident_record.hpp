@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "timer_client/cli/log_reader.hpp"
+#include "timer_client/cli/records/log_reader.hpp"
 
 namespace simdjson::dom {
 class object;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "timer_client/cli/log_view.hpp"
+#include "timer_client/cli/records/log_view.hpp"
 
 #include <fmt/format.h>
 
@@ -7,7 +7,7 @@
 #include <array>
 
 #include "common/scope_name.hpp"
-#include "timer_client/cli/record_time.hpp"
+#include "timer_client/cli/records/record_time.hpp"
 
 namespace filetimer::cli {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "timer_client/cli/incident_record.hpp"
+#include "timer_client/cli/records/incident_record.hpp"
 
 #include <algorithm>
 #include <cstdlib>
@@ -8,7 +8,7 @@
 #include <set>
 #include <utility>
 
-#include "timer_client/cli/clock_differences.hpp"
+#include "timer_client/cli/records/clock_differences.hpp"
 #include "timer_client/src/json_fields.hpp"
 
 namespace filetimer::cli {

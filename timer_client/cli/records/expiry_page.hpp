@@ -5,7 +5,7 @@
 
 #include <string>
 
-#include "timer_client/cli/expiry.hpp"
+#include "timer_client/cli/records/expiry.hpp"
 
 namespace filetimer::cli {
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "timer_client/cli/log_file.hpp"
+#include "timer_client/cli/records/log_file.hpp"
 
 namespace filetimer::cli {
 

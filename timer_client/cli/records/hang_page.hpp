@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "timer_client/cli/hangs.hpp"
+#include "timer_client/cli/records/hangs.hpp"
 
 namespace filetimer::cli {
 

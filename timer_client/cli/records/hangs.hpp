@@ -11,9 +11,9 @@
 #include <utility>
 #include <vector>
 
-#include "timer_client/cli/clock_differences.hpp"
-#include "timer_client/cli/incident_record.hpp"
-#include "timer_client/cli/log_reader.hpp"
+#include "timer_client/cli/records/clock_differences.hpp"
+#include "timer_client/cli/records/incident_record.hpp"
+#include "timer_client/cli/records/log_reader.hpp"
 
 namespace filetimer::cli {
 

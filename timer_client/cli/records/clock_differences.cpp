@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "timer_client/cli/clock_differences.hpp"
+#include "timer_client/cli/records/clock_differences.hpp"
 
 #include <algorithm>
 #include <cstdlib>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "timer_client/cli/expiry_page.hpp"
+#include "timer_client/cli/records/expiry_page.hpp"
 
 #include <fmt/format.h>
 
@@ -8,12 +8,12 @@
 #include <limits>
 #include <utility>
 
-#include "timer_client/cli/evidence_page.hpp"
-#include "timer_client/cli/page.hpp"
-#include "timer_client/cli/phrases.hpp"
-#include "timer_client/cli/record_time.hpp"
-#include "timer_client/cli/whereabouts.hpp"
-#include "timer_client/cli/whereabouts_page.hpp"
+#include "timer_client/cli/records/evidence_page.hpp"
+#include "timer_client/cli/records/page.hpp"
+#include "timer_client/cli/records/phrases.hpp"
+#include "timer_client/cli/records/record_time.hpp"
+#include "timer_client/cli/records/whereabouts.hpp"
+#include "timer_client/cli/records/whereabouts_page.hpp"
 
 namespace filetimer::cli {
 namespace {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT
-#include "timer_client/cli/phrases.hpp"
+#include "timer_client/cli/records/phrases.hpp"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 
-#include "timer_client/cli/record_time.hpp"
+#include "timer_client/cli/records/record_time.hpp"
 
 namespace filetimer::cli {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "timer_client/cli/evidence_record.hpp"
+#include "timer_client/cli/records/evidence_record.hpp"
 
 #include <utility>
 

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: MIT
-#include "timer_client/cli/whereabouts_page.hpp"
+#include "timer_client/cli/records/whereabouts_page.hpp"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
 
-#include "timer_client/cli/phrases.hpp"
-#include "timer_client/cli/record_time.hpp"
-#include "timer_client/cli/whereabouts.hpp"
+#include "timer_client/cli/records/phrases.hpp"
+#include "timer_client/cli/records/record_time.hpp"
+#include "timer_client/cli/records/whereabouts.hpp"
 
 namespace filetimer::cli {
 namespace {

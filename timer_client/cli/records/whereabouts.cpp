@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "timer_client/cli/whereabouts.hpp"
+#include "timer_client/cli/records/whereabouts.hpp"
 
 #include <fmt/format.h>
 
@@ -8,7 +8,7 @@
 #include <tuple>
 #include <utility>
 
-#include "timer_client/cli/phrases.hpp"
+#include "timer_client/cli/records/phrases.hpp"
 
 namespace filetimer::cli {
 namespace {

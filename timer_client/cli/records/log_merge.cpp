@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "timer_client/cli/log_merge.hpp"
+#include "timer_client/cli/records/log_merge.hpp"
 
 #include <algorithm>
 #include <deque>

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT
-#include "timer_client/cli/log_reader.hpp"
+#include "timer_client/cli/records/log_reader.hpp"
 
 #include <utility>
 
 #include "common/limits.hpp"
-#include "timer_client/cli/record_time.hpp"
+#include "timer_client/cli/records/record_time.hpp"
 #include "timer_client/src/json_fields.hpp"
 
 namespace filetimer::cli {

@@ -5,9 +5,9 @@
 #include <optional>
 #include <vector>
 
-#include "timer_client/cli/expiry.hpp"
-#include "timer_client/cli/page.hpp"
-#include "timer_client/cli/whereabouts.hpp"
+#include "timer_client/cli/records/expiry.hpp"
+#include "timer_client/cli/records/page.hpp"
+#include "timer_client/cli/records/whereabouts.hpp"
 
 namespace filetimer::cli {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "timer_client/cli/log_file.hpp"
+#include "timer_client/cli/records/log_file.hpp"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "common/run_folder.hpp"
-#include "timer_client/cli/log_paths.hpp"
+#include "timer_client/cli/records/log_paths.hpp"
 
 namespace filetimer::cli {
 namespace {

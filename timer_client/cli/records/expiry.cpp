@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "timer_client/cli/expiry.hpp"
+#include "timer_client/cli/records/expiry.hpp"
 
 #include <fmt/format.h>
 
@@ -7,8 +7,8 @@
 #include <cstdlib>
 #include <utility>
 
-#include "timer_client/cli/log_view.hpp"
-#include "timer_client/cli/phrases.hpp"
+#include "timer_client/cli/records/log_view.hpp"
+#include "timer_client/cli/records/phrases.hpp"
 #include "timer_client/src/json_fields.hpp"
 
 namespace filetimer::cli {

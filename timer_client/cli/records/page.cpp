@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "timer_client/cli/page.hpp"
+#include "timer_client/cli/records/page.hpp"
 
 #include <algorithm>
 
