@@ -87,7 +87,13 @@ TEST_CASE("wrong words are usage errors that quote them") {
   const Ran since = log_of("hang.jsonl", {"--since", "noon"});
   CHECK(since.code == -1);
   CHECK(since.errors.find("'noon' is no time") != std::string::npos);
-  CHECK(log_of("hang.jsonl", {"--rank", "two"}).code == -1);
+  const Ran rank = log_of("hang.jsonl", {"--rank", "two"});
+  CHECK(rank.code == -1);
+  CHECK(rank.errors == "--rank: 'two' is not a number: expected 0 or more");
+  CHECK(log_of("hang.jsonl", {"--pid", "99999999999999999999"}).errors ==
+        "--pid: '99999999999999999999' is not a number: expected 0 or more");
+  CHECK(log_of("hang.jsonl", {"--host", ""}).errors == "--host: '': expected a name");
+  CHECK(log_of("hang.jsonl", {"--scope", ""}).errors == "--scope: '': expected a name");
 }
 
 TEST_CASE("a log that is not there is a failure that names the path tried") {

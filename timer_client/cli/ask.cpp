@@ -3,8 +3,6 @@
 
 #include <fmt/format.h>
 
-#include <charconv>
-
 #include "timer_client/cli/commands.hpp"
 #include "timer_client/cli/list_view.hpp"
 #include "timer_client/cli/output.hpp"
@@ -126,23 +124,6 @@ int ask_and_tell(const AskOptions& options, wire::Question question,
     out.finish();
     return exit_code_of(reply.kind);
   });
-}
-
-CLI::Option* add_number_option(CLI::App& app, const std::string& flag, int& value,
-                               const std::string& type, const std::string& description) {
-  return app
-      .add_option_function<std::string>(
-          flag,
-          [flag, &value](const std::string& word) {
-            const char* const last = word.data() + word.size();
-            const auto [end, error] = std::from_chars(word.data(), last, value);
-            if (error != std::errc{} || end != last || value < 0) {
-              throw CLI::ValidationError(
-                  flag, fmt::format("'{}' is not a number: expected 0 or more", word));
-            }
-          },
-          description)
-      ->type_name(type);
 }
 
 }  // namespace filetimer::cli

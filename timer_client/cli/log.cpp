@@ -209,9 +209,11 @@ Command add_log(CLI::App& root) {
       ->type_name("EVENT")
       ->delimiter(',')
       ->allow_extra_args(false);  // what follows is a FILE
-  app->add_option("--scope", options->filter.scope, "Only scopes of this name")->type_name("NAME");
-  app->add_option("--rank", options->filter.rank, "Only this rank")->type_name("RANK");
-  app->add_option("--pid", options->filter.pid, "Only this process")->type_name("PID");
+  app->add_option("--scope", options->filter.scope, "Only scopes of this name")
+      ->type_name("NAME")
+      ->check(is_name);
+  add_number_option(*app, "--rank", options->filter.rank, "RANK", "Only this rank");
+  add_number_option(*app, "--pid", options->filter.pid, "PID", "Only this process");
   app->add_option_function<std::string>(
          "--since",
          [options](const std::string& word) {
@@ -224,7 +226,9 @@ Command add_log(CLI::App& root) {
          "Only what happened since then: 2026-11-21T03:15:53Z,\n"
          "or 10m for ten minutes ago")
       ->type_name("TIME");
-  app->add_option("--host", options->filter.host, "Only this host")->type_name("HOST");
+  app->add_option("--host", options->filter.host, "Only this host")
+      ->type_name("HOST")
+      ->check(is_name);
   add_duration_option(*app, "--clock-difference", options->clock_difference,
                       "How far the clocks of two hosts may be apart; who of two hosts\n"
                       "was first by less than this is not said [1s]",
