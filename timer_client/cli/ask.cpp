@@ -6,6 +6,7 @@
 #include "timer_client/cli/commands.hpp"
 #include "timer_client/cli/list_view.hpp"
 #include "timer_client/cli/output.hpp"
+#include "timer_client/cli/servers_below.hpp"
 #include "timer_client/cli/table.hpp"
 #include "timer_client/src/pipe/pipe_line.hpp"
 
@@ -118,7 +119,8 @@ int ask_and_tell(const AskOptions& options, wire::Question question,
     if (reply.kind == Reply::Kind::kDone) {
       return use(reply);
     }
-    complain(reply.why);
+    complain(reply.kind == Reply::Kind::kNoServer ? reply.why + servers_below(place.run_folder)
+                                                  : reply.why);
     Output out;
     out.write(tables_of(obstacles_in(reply.answer), wants_colour(out.fd())));
     out.finish();

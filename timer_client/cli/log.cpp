@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <poll.h>
 
+#include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <memory>
@@ -103,14 +104,20 @@ void say_skipped(const std::vector<LogFile>& logs) {
   }
 }
 
+// A log that cannot be read is complained of once and left; the others are followed on.
 int follow_logs(std::vector<LogFile>& logs, Output& out, const RecordReader::Sink& print) {
   end_on_signals();
-  while (wait_for_next_look(out)) {
+  std::size_t left = logs.size();
+  while (left > 0 && wait_for_next_look(out)) {
+    left = 0;
     for (LogFile& log : logs) {
-      const auto read = log.read_news(print);
-      if (!read) {
+      if (log.is_broken()) {
+        continue;
+      }
+      if (const auto read = log.read_news(print); !read) {
         complain(read.error().message);
-        return kExitFailed;
+      } else {
+        ++left;
       }
     }
   }
@@ -154,9 +161,11 @@ int run_log(LogOptions& options) {
   if (!options.json && (shown > 0 || options.follow)) {
     table.begin();
   }
-  const bool complete = opened.problems.empty() && merged.problems.empty();
-  const auto exit_code = [complete](int code) {
-    return code == kExitDone && !complete ? kExitFailed : code;
+  const auto exit_code = [&](int code) {
+    const bool is_complete =
+        opened.problems.empty() &&
+        std::none_of(logs.begin(), logs.end(), [](const LogFile& log) { return log.is_broken(); });
+    return code == kExitDone && !is_complete ? kExitFailed : code;
   };
   if (options.follow) {
     out.flush();
