@@ -17,6 +17,10 @@ inline constexpr const char* kTorchPipeVariable = "TORCHELASTIC_TIMER_FILE";
 inline constexpr std::string_view kPipeName = "requests";
 inline constexpr std::string_view kBoardName = "server";
 inline constexpr std::string_view kLogName = "expired.jsonl";
+// What the name of a folder made for one COMMAND begins with, inside the default folder.
+inline constexpr std::string_view kFreshFolderPrefix = "run-";
+// A symlink to the log of the last server, if that is elsewhere.
+inline constexpr std::string_view kLogLinkName = "log_link";
 inline constexpr std::string_view kPagesName = "scopes";
 inline constexpr std::string_view kRepliesName = "replies";
 // In `scopes`: what the server itself keeps there, and

@@ -13,10 +13,16 @@
 namespace filetimer {
 
 Result<UniqueFd> take_passed_descriptor() {
+  const auto quoted = [](const char* variable) {
+    const char* const value = std::getenv(variable);
+    return fmt::format("${} '{}'", variable, value == nullptr ? "" : printable(value));
+  };
+  // The call takes them out of the environment.
+  const std::string words = quoted("LISTEN_PID") + " and " + quoted("LISTEN_FDS");
   char** names = nullptr;
   const int count = ::sd_listen_fds_with_names(1, &names);
   if (count < 0) {
-    return system_error("cannot take what was passed in $LISTEN_FDS", -count);
+    return system_error(fmt::format("cannot take what was passed with {}", words), -count);
   }
   std::vector<UniqueFd> passed;
   std::string listed;

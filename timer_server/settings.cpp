@@ -252,6 +252,19 @@ void parse(CLI::App& app, std::vector<std::string> arguments) {
   app.parse(std::move(arguments));
 }
 
+// Every option reads its own word. Flags are read by the parser, which says "Could not convert:
+// --detach = maybe".
+std::string what_is_wrong(const CLI::ParseError& error) {
+  const std::string said = error.what();
+  const std::size_t flag = said.find("--");
+  const std::size_t equals = said.find(" = ");
+  if (error.get_name() != "ConversionError" || equals == said.npos || flag > equals) {
+    return said;
+  }
+  return fmt::format("{}: '{}': expected no value", said.substr(flag, equals - flag),
+                     said.substr(equals + 3));
+}
+
 }  // namespace
 
 std::variant<Settings, EarlyExit> read_settings(int argc, char** argv) {
@@ -297,7 +310,7 @@ std::variant<Settings, EarlyExit> read_settings(int argc, char** argv) {
       parse(*make_app(settings, config), all);
     }
   } catch (const CLI::ParseError& error) {
-    return usage(reading + error.what());
+    return usage(reading + what_is_wrong(error));
   }
   if (settings.max_interval < Settings::kLeastInterval) {
     return usage(fmt::format("--max-interval: '{}' is too short: expected at least {}",

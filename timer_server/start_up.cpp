@@ -32,27 +32,27 @@ Result<std::string> make_fresh_folder(const std::string& parent) {
   if (auto made = create_run_folder(parent); !made) {
     return tl::unexpected<Error>(std::move(made.error()));
   }
-  std::string path = fmt::format("{}/run-{}-XXXXXX", parent, ::getpid());
+  std::string path = fmt::format("{}/{}{}-XXXXXX", parent, kFreshFolderPrefix, ::getpid());
   if (::mkdtemp(path.data()) == nullptr) {
     return system_error(fmt::format("cannot make a folder in '{}'", parent));
   }
   return path;
 }
 
-// A pipe elsewhere is found through the folder by clients that know only the folder.
-Status point_to_pipe(const std::string& link, const std::string& pipe) {
+// What is elsewhere is found through the folder by clients that know only the folder.
+Status point_to(const std::string& target, const std::string& link) {
   struct stat st {};
   if (::lstat(link.c_str(), &st) == 0) {
     std::error_code ec;
-    if (std::filesystem::read_symlink(link, ec) == pipe) {
+    if (std::filesystem::read_symlink(link, ec) == target) {
       return {};
     }
     if (!S_ISLNK(st.st_mode) && !S_ISFIFO(st.st_mode)) {
-      return failure(fmt::format("'{}' is in the way: expected a pipe, or nothing", link));
+      return failure(fmt::format("'{}' is in the way: expected a symlink, or nothing", link));
     }
     ::unlink(link.c_str());
   }
-  if (::symlink(pipe.c_str(), link.c_str()) != 0) {
+  if (::symlink(target.c_str(), link.c_str()) != 0) {
     return system_error(fmt::format("cannot make '{}'", link));
   }
   return {};
@@ -61,6 +61,12 @@ Status point_to_pipe(const std::string& link, const std::string& pipe) {
 bool is_symlink(const std::string& path) {
   struct stat st {};
   return ::lstat(path.c_str(), &st) == 0 && S_ISLNK(st.st_mode);
+}
+
+// The same file for every process: /dev/stderr and the like are another for each.
+bool is_regular_file(const std::string& path) {
+  struct stat st {};
+  return ::lstat(path.c_str(), &st) == 0 && S_ISREG(st.st_mode);
 }
 
 }  // namespace
@@ -144,7 +150,7 @@ tl::expected<Premises, StartFailure> Household::furnish(const Settings& settings
     return pipe.error().errno_value == EBUSY ? taken(pipe.error()) : failed(pipe.error());
   }
   if (pipe_ != own) {
-    if (Status linked = point_to_pipe(own, pipe_); !linked) {
+    if (Status linked = point_to(pipe_, own); !linked) {
       return failed(linked.error());
     }
   }
@@ -157,6 +163,10 @@ tl::expected<Premises, StartFailure> Household::furnish(const Settings& settings
     pipe->remove_from_path();
     return failed(log.error());
   }
+  if (Status linked = point_to_log(); !linked) {
+    pipe->remove_from_path();
+    return failed(linked.error());
+  }
   return Premises{dir_,
                   log_,
                   std::move(*pipe),
@@ -165,6 +175,18 @@ tl::expected<Premises, StartFailure> Household::furnish(const Settings& settings
                   std::move(place->pages),
                   std::move(place->replies),
                   [this] { return restore(); }};
+}
+
+// It stays when the server ends: the log is read afterwards more often than before.
+Status Household::point_to_log() const {
+  const std::string link = fmt::format("{}/{}", dir_, kLogLinkName);
+  if (log_ != fmt::format("{}/{}", dir_, kLogName) && is_regular_file(log_)) {
+    return point_to(log_, link);
+  }
+  if (is_symlink(link)) {
+    ::unlink(link.c_str());  // left by a server whose log was elsewhere
+  }
+  return {};
 }
 
 Result<std::optional<Premises::Restored>> Household::restore() {
@@ -184,6 +206,7 @@ Result<std::optional<Premises::Restored>> Household::restore() {
   if (!place) {
     return tl::unexpected<Error>(std::move(place.error()));
   }
+  (void)point_to_log();  // serving matters more
   return std::move(*place);
 }
 

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <cstring>
+#include <filesystem>
 #include <string>
 
 #include "tests/process/harness.hpp"
@@ -76,4 +77,27 @@ TEST_CASE("the logs of two hosts tell which of their four ranks hung first") {
   CHECK(page.find("\n  ranks 0, 1, 3 in `exchange` for ") != std::string::npos);
   CHECK(page.find(fmt::format("\n  2 workers on 2 hosts expired; `timer_client show {}` ", id)) !=
         std::string::npos);
+}
+
+TEST_CASE("a followed log that cannot be read is told once, and the others are followed on") {
+  const TempFolder temp;
+  const std::string good = temp.path("a.jsonl");
+  const std::string bad = temp.path("b.jsonl");
+  write_file(good, "");
+  std::filesystem::create_symlink("/proc/self/mem", bad);
+  const std::string line = "timer_client: cannot read '" + bad + "': Input/output error\n";
+  Child client({.argv = {client_path(), "log", "--json", "--follow", good, bad},
+                .out = temp.path("out"),
+                .err = temp.path("err")});
+  REQUIRE(wait_until([&] { return read_file(temp.path("err")) == line; }));
+  for (const char* record : {R"({"schema":1,"event":"rejected","mono_ns":1})"
+                             "\n",
+                             R"({"schema":1,"event":"rejected","mono_ns":2})"
+                             "\n"}) {
+    temp.append("a.jsonl", record);
+    CHECK(wait_until([&] { return contains(read_file(temp.path("out")), record); }));
+  }
+  client.signal(SIGTERM);
+  CHECK(client.status() == exited(1));
+  CHECK(read_file(temp.path("err")) == line);
 }

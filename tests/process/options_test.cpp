@@ -87,7 +87,7 @@ TEST_CASE("what is no option or no value of one is bad usage, quoted on one line
            {{"--log-level", "loud"}, "'loud'"},
            {{"--on-expiry"}, "--on-expiry"},
            {{"--on-expiry", ""}, "''"},
-           {{"--dry-run=maybe"}, "maybe"},
+           {{"--dry-run=maybe"}, "--dry-run: 'maybe': expected no value"},
            {{"--config", temp.path("missing.toml")}, temp.path("missing.toml")}}) {
     check_usage(temp, bad);
   }

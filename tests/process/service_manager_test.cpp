@@ -141,6 +141,16 @@ class Manager {
 
 }  // namespace
 
+TEST_CASE("a word of the service manager that is no number is quoted") {
+  const TempFolder temp;
+  const Finished finished = run(temp, "/bin/sh",
+                                {"-c", "LISTEN_PID=$$ LISTEN_FDS=some exec \"$0\" --dir \"$1\"",
+                                 server_path(), temp.path("run")});
+  CHECK(finished.status == exited(2));
+  CHECK(contains(finished.err, "$LISTEN_FDS 'some': Invalid argument"));
+  CHECK(std::count(finished.err.begin(), finished.err.end(), '\n') == 1);
+}
+
 TEST_CASE("what is written before the first server starts is judged by it, in order") {
   const TempFolder temp;
   const Manager manager(temp);

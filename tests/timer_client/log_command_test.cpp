@@ -5,8 +5,10 @@
 #include <unistd.h>
 
 #include <cstdlib>
+#include <filesystem>
 
 #include "cli_fixture.hpp"
+#include "common/run_folder.hpp"
 #include "common/text.hpp"
 #include "timer_client/cli/output.hpp"
 
@@ -87,7 +89,13 @@ TEST_CASE("wrong words are usage errors that quote them") {
   const Ran since = log_of("hang.jsonl", {"--since", "noon"});
   CHECK(since.code == -1);
   CHECK(since.errors.find("'noon' is no time") != std::string::npos);
-  CHECK(log_of("hang.jsonl", {"--rank", "two"}).code == -1);
+  const Ran rank = log_of("hang.jsonl", {"--rank", "two"});
+  CHECK(rank.code == -1);
+  CHECK(rank.errors == "--rank: 'two' is not a number: expected 0 or more");
+  CHECK(log_of("hang.jsonl", {"--pid", "99999999999999999999"}).errors ==
+        "--pid: '99999999999999999999' is not a number: expected 0 or more");
+  CHECK(log_of("hang.jsonl", {"--host", ""}).errors == "--host: '': expected a name");
+  CHECK(log_of("hang.jsonl", {"--scope", ""}).errors == "--scope: '': expected a name");
 }
 
 TEST_CASE("a log that is not there is a failure that names the path tried") {
@@ -100,14 +108,55 @@ TEST_CASE("a log that is not there is a failure that names the path tried") {
   CHECK(dir.code == 1);
   CHECK(dir.errors.find("'" + folder.path("expired.jsonl") + "'") != std::string::npos);
   ::unsetenv("FILETIMER_DIR");
+  ::setenv("XDG_RUNTIME_DIR", folder.path().c_str(), 1);
   ::setenv("XDG_STATE_HOME", folder.path().c_str(), 1);
   const Ran defaulted = run_command({"log"});
   ::unsetenv("XDG_STATE_HOME");
+  ::unsetenv("XDG_RUNTIME_DIR");
   CHECK(defaulted.code == 1);
   CHECK(defaulted.errors.find("'" + folder.path() + "/filetimer/") != std::string::npos);
   CHECK(defaulted.errors.find("the default place") != std::string::npos);
   CHECK(run_command({"log", folder.path()}).errors ==
         "timer_client: no log (*.jsonl) in folder '" + folder.path() + "'\n");
+}
+
+TEST_CASE("of a run folder it is the log that the last server has linked") {
+  const TempFolder folder;
+  const std::string log = folder.path("elsewhere.jsonl");
+  std::filesystem::create_symlink(log, folder.path("log_link"));
+  folder.write("expired.jsonl", "");  // of a server before it
+  const Ran missing = run_command({"log", "--dir", folder.path()});
+  CHECK(missing.code == 1);
+  CHECK(missing.errors == "timer_client: cannot open '" + log +
+                              "': No such file or directory (the log of the last server in '" +
+                              folder.path() + "')\n");
+  const std::string text = read_data("hang.jsonl");
+  const std::size_t first_line = text.find('\n') + 1;
+  folder.write("elsewhere.jsonl.1", text.substr(0, first_line));
+  folder.write("elsewhere.jsonl", text.substr(first_line));
+  CHECK(run_command({"log", "--json", "--dir", folder.path()}).output == text);
+}
+
+TEST_CASE("in the default place the log of other servers is read, too") {
+  const TempFolder folder;
+  std::filesystem::create_directories(folder.path("filetimer"));
+  ::unsetenv("FILETIMER_DIR");
+  ::setenv("XDG_RUNTIME_DIR", folder.path().c_str(), 1);
+  ::setenv("XDG_STATE_HOME", folder.path("state").c_str(), 1);
+  const auto place = default_log_path(resolve_run_folder(""));
+  REQUIRE(place);
+  std::filesystem::create_symlink(data_path("hang.jsonl"), folder.path("filetimer/log_link"));
+  const Ran alone = run_command({"log", "--json"});
+  std::filesystem::create_directories(folder.path("state/filetimer"));
+  testing::write_file(*place, R"({"schema":1,"event":"rejected","time":"2027-01-01T00:00:00Z"})"
+                              "\n");
+  const Ran both = run_command({"log", "--json"});
+  ::unsetenv("XDG_RUNTIME_DIR");
+  ::unsetenv("XDG_STATE_HOME");
+  CHECK(alone.code == 0);
+  CHECK(alone.output == read_data("hang.jsonl"));
+  CHECK(both.code == 0);
+  CHECK(both.output == read_data("hang.jsonl") + testing::read_file(*place));
 }
 
 TEST_CASE("no escape sequence of a record comes through, and no line is wider than 80") {

@@ -2,8 +2,15 @@
 #include "timer_client/cli/records/log_reader.hpp"
 
 #include <doctest/doctest.h>
+#include <fmt/format.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
+#include <fstream>
 #include <string>
 #include <vector>
 
@@ -172,10 +179,182 @@ TEST_CASE("a missing log is one line with its path") {
                              "cannot open '/nonexistent/log.jsonl': No such file or directory"});
 }
 
+// A record of `bytes` in all, the `number`-th of its host.
+std::string long_record(const std::string& host, int number, std::size_t bytes) {
+  std::string line = record_line("evidence", fmt::format("2026-11-21T03:00:{:02}Z", number),
+                                 fmt::format(R"(,"host":"{}","mono_ns":{},"pad":")", host, number));
+  line.resize(line.size() - 2);
+  line += std::string(bytes - line.size() - 3, 'x') + "\"}\n";
+  return line;
+}
+
+std::int64_t resident_bytes() {
+  std::ifstream file("/proc/self/statm");
+  std::int64_t pages = 0;
+  file >> pages >> pages;
+  return pages * ::sysconf(_SC_PAGESIZE);
+}
+
+// The soft limit of open files, for as long as this lives; the hard one stays.
+class SoftLimit {
+ public:
+  explicit SoftLimit(rlim_t most) {
+    REQUIRE(::getrlimit(RLIMIT_NOFILE, &before_) == 0);
+    const rlimit now{most, before_.rlim_max};
+    REQUIRE(::setrlimit(RLIMIT_NOFILE, &now) == 0);
+  }
+  SoftLimit(const SoftLimit&) = delete;
+  SoftLimit& operator=(const SoftLimit&) = delete;
+  ~SoftLimit() { ::setrlimit(RLIMIT_NOFILE, &before_); }
+
+ private:
+  rlimit before_{};
+};
+
+TEST_CASE("the records of many logs take no memory but their own, however long they are") {
+  const TempFolder folder;
+  constexpr int kLogs = 100;
+  constexpr std::size_t kBytes = 400'000;
+  for (int log = 0; log < kLogs; ++log) {
+    const std::string host = fmt::format("host{:02}", log);
+    folder.write(host + ".jsonl", long_record(host, 1, kBytes) + long_record(host, 2, kBytes));
+  }
+  auto opened = open_logs("", {folder.path()});
+  REQUIRE(opened.logs.size() == kLogs);
+  const std::int64_t before = resident_bytes();
+  std::int64_t most = 0;
+  std::size_t records = 0;
+  read_merged(opened.logs, false, [&](Record&&) {
+    most = std::max(most, resident_bytes());
+    ++records;
+    return true;
+  });
+  CHECK(records == 2 * kLogs);
+  // One record of each log, the half of another, and what one parser needs.
+  CHECK(most - before < static_cast<std::int64_t>(4 * kLogs * kBytes));
+}
+
+TEST_CASE("more logs than the soft limit allows files are all read") {
+  const TempFolder folder;
+  constexpr int kLogs = 100;
+  for (int log = 0; log < kLogs; ++log) {
+    folder.write(fmt::format("{}.jsonl", log), record_line("expired", "2026-11-21T03:00:00Z"));
+  }
+  const SoftLimit limit(64);
+  auto opened = open_logs("", {folder.path()});
+  CHECK(opened.problems.empty());
+  CHECK(merged(opened.logs).size() == kLogs);
+}
+
+TEST_CASE("where files run out, what is missing is counted on one line") {
+  const TempFolder folder;
+  for (int log = 0; log < 100; ++log) {
+    folder.write(fmt::format("{:02}.jsonl", log), record_line("expired", "2026-11-21T03:00:00Z"));
+    folder.write(fmt::format("{:02}.jsonl.1", log), "");
+  }
+  // The limit is the process's, and lowered for good: in a child.
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const rlimit few{41, 41};
+    ::setrlimit(RLIMIT_NOFILE, &few);
+    const OpenedLogs opened = open_logs("", {folder.path()});
+    const std::string& last = opened.problems.empty() ? "" : opened.problems.back();
+    const bool counts = last.find(fmt::format("Too many open files, nor the {} logs after it",
+                                              99 - opened.logs.size())) != last.npos;
+    // The rotated part of the last one that could be opened may be missing, too.
+    const bool is_short = opened.problems.size() <= 2;
+    ::_exit(!opened.logs.empty() && counts && is_short ? 0 : 1);
+  }
+  int status = -1;
+  REQUIRE(::waitpid(child, &status, 0) == child);
+  CHECK(status == 0);
+}
+
+TEST_CASE("a rotated log that cannot be opened is a problem, the log itself is read") {
+  const TempFolder folder;
+  folder.write("expired.jsonl", record_line("expired", "2026-11-21T03:00:01Z"));
+  std::filesystem::create_symlink("expired.jsonl.1", folder.path("expired.jsonl.1"));  // a loop
+  auto opened = open_logs(folder.path(), {});
+  CHECK(opened.problems ==
+        std::vector<std::string>{"cannot open '" + folder.path("expired.jsonl.1") +
+                                 "': Too many levels of symbolic links"});
+  CHECK(events_of(merged(opened.logs)) == std::vector<std::string>{"expired"});
+}
+
+// What is forbidden is not forbidden to root.
+class AsSomebodyElse {
+ public:
+  AsSomebodyElse() { REQUIRE((!is_root_ || ::seteuid(65533) == 0)); }
+  AsSomebodyElse(const AsSomebodyElse&) = delete;
+  AsSomebodyElse& operator=(const AsSomebodyElse&) = delete;
+  ~AsSomebodyElse() {
+    if (is_root_) {
+      (void)!::seteuid(0);
+    }
+  }
+
+ private:
+  const bool is_root_ = ::geteuid() == 0;
+};
+
+TEST_CASE("what may not be read is told with its name and reason") {
+  const TempFolder folder;
+  REQUIRE(::chmod(folder.path().c_str(), 0755) == 0);
+  folder.write("log.jsonl", record_line("expired", "2026-11-21T03:00:01Z"));
+  folder.write("log.jsonl.1", "");
+  REQUIRE(::chmod(folder.path("log.jsonl").c_str(), 0644) == 0);
+  REQUIRE(::chmod(folder.path("log.jsonl.1").c_str(), 0) == 0);
+  std::filesystem::create_directories(folder.path("listed"));
+  folder.write("listed/a.jsonl", "");
+  folder.write("listed/b.jsonl", "");
+  REQUIRE(::chmod(folder.path("listed").c_str(), 0444) == 0);
+  {
+    const AsSomebodyElse user;
+    auto opened = open_logs("", {folder.path()});
+    CHECK(opened.problems ==
+          std::vector<std::string>{
+              "cannot look into folder '" + folder.path("listed") + "': Permission denied",
+              "cannot open '" + folder.path("log.jsonl.1") + "': Permission denied"});
+    CHECK(merged(opened.logs).size() == 1);
+    const std::string pattern = folder.path("listed/*.jsonl");
+    CHECK(open_logs("", {pattern}).problems ==
+          std::vector<std::string>{
+              "cannot open '" + folder.path("listed/a.jsonl") + "': Permission denied",
+              "cannot open '" + folder.path("listed/b.jsonl") + "': Permission denied"});
+  }
+  REQUIRE(::chmod(folder.path("listed").c_str(), 0755) == 0);
+}
+
+TEST_CASE("a copy of a log is told once across a clock that was set back") {
+  const TempFolder folder;
+  std::string text;
+  const auto add = [&text](int second, int mono_ns) {
+    text +=
+        record_line("rejected", fmt::format("2026-11-21T03:{:02}:{:02}Z", second / 60, second % 60),
+                    fmt::format(R"(,"host":"a","mono_ns":{})", mono_ns));
+  };
+  for (int i = 0; i < 200; ++i) {
+    add(i < 100 ? 200 + i : 100 + i, i);  // 100 s back in the middle
+  }
+  folder.write("a.jsonl", text);
+  folder.write("copy.jsonl", text);
+  SUBCASE("as a whole") {}
+  SUBCASE("of which the copy begins behind it") {
+    std::size_t half = 0;
+    for (int line = 0; line < 120; ++line) {
+      half = text.find('\n', half) + 1;
+    }
+    folder.write("copy.jsonl", text.substr(half));
+  }
+  auto logs = open_logs("", {folder.path()}).logs;
+  CHECK(merged(logs).size() == 200);
+}
+
 TEST_CASE("a followed log gives its news across rotation, removal and truncation") {
   const TempFolder folder;
   folder.write("log", record_line("server_started", "x") + R"({"schema":1,"eve)");
-  auto log = LogFile::open(folder.path("log"), false);
+  std::vector<std::string> problems;
+  auto log = LogFile::open(folder.path("log"), false, problems);
   REQUIRE(log);
   std::vector<Record> records;
   const auto sink = [&](Record&& record) {

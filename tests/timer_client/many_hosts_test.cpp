@@ -274,6 +274,29 @@ TEST_CASE("what cannot be read is told with its name, the rest is shown, and the
         "timer_client: no log (*.jsonl) in folder '" + folder.path("node08.jsonl") + "'\n");
 }
 
+TEST_CASE("what a folder or a pattern leaves out is told") {
+  const TempFolder folder;
+  write_logs(folder, {.hosts = 3, .culprit = 9});
+  const std::string whole = run_command({"log", folder.path()}).output;
+  std::filesystem::create_symlink("/nonexistent/x", folder.path("node07.jsonl"));
+  const Ran dangling = run_command({"log", folder.path("*.jsonl")});
+  CHECK(dangling.code == 1);
+  CHECK(dangling.output == whole);
+  CHECK(dangling.errors == "timer_client: cannot open '" + folder.path("node07.jsonl") +
+                               "': No such file or directory\n");
+  std::filesystem::remove(folder.path("node07.jsonl"));
+  const TempFolder other;
+  write_logs(other, {.hosts = 1, .culprit = 9});
+  std::filesystem::create_symlink(other.path(), folder.path("latest"));
+  const Ran linked = run_command({"log", folder.path()});
+  CHECK(linked.code == 0);
+  CHECK(linked.output == whole);
+  CHECK(linked.errors == "timer_client: '" + folder.path("latest") +
+                             "' is not read: a link to a folder is followed where it is named "
+                             "itself\n");
+  CHECK(run_command({"log", folder.path("latest")}).errors.empty());
+}
+
 TEST_CASE("torn lines and other files' lines cost themselves, on whichever host") {
   const TempFolder folder;
   const Cluster cluster{.hosts = 4, .culprit = 9};
@@ -406,6 +429,28 @@ TEST_CASE("a host's records alone are asked for by its name") {
   write_logs(folder, {.hosts = 3, .culprit = 9});
   const Ran ran = run_command({"log", "--json", "--host", "node02", folder.path()});
   CHECK(ran.output == log_of_host({.hosts = 3, .culprit = 9}, 2));
+}
+
+TEST_CASE("hosts of long names can be told apart, also in a table that is longer than that") {
+  const TempFolder folder;
+  for (int host = 0; host < 3; ++host) {
+    const std::string name = fmt::format("gpu-worker-a01{:02}", host);
+    HostLog log(name, 0);
+    log.add("server_started", host, R"(,"version":"0.1.0")");
+    for (int i = 0; i < 4'000; ++i) {
+      log.add("killed", (i * 3 + host) * 1000 + 1000,
+              fmt::format(R"(,"pid":4194304,"rank":1000,"id":"abcdef-{}","scope":)"
+                          R"("a scope of a long name","verdict":"unkillable","reason":"state D")",
+                          10'000 + i));
+    }
+    folder.write(name + ".jsonl", log.text());
+  }
+  const Ran ran = run_command({"log", folder.path()});
+  const std::vector<std::string> lines = lines_of(ran.output);
+  REQUIRE(lines.size() == 1 + 3 + 12'000);
+  for (int i = 0; i < 12'000; ++i) {
+    REQUIRE(contains(lines[static_cast<std::size_t>(i) + 4], fmt::format("01{:02} ", i % 3)));
+  }
 }
 
 TEST_CASE("a table that is longer than what decides its widths is whole") {

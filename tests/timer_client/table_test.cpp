@@ -62,6 +62,46 @@ TEST_CASE("no line is wider than 80 columns and what was cut is marked") {
   CHECK(cut_text(accents, 4) == "\u00e9...");
 }
 
+// What is shown of each name beside `text`, which takes what room it can get.
+std::vector<std::string> names_beside(const std::vector<std::string>& names,
+                                      const std::string& text) {
+  Table table({{.title = "PID"},
+               {.title = "HOST", .free_text = true, .is_name = true},
+               {.title = "SCOPE", .free_text = true},
+               {.title = "WHAT", .free_text = true}});
+  for (const std::string& name : names) {
+    table.add({{std::string(50, '1')}, {name}, {std::string(30, 's')}, {text}});
+  }
+  std::vector<std::string> shown;
+  for (const std::string& line : lines_of(table.text())) {
+    CHECK(utf8_length(line) <= kPageWidth);
+    shown.push_back(line.substr(52, line.find(' ', 52) - 52));
+  }
+  shown.erase(shown.begin());
+  return shown;
+}
+
+TEST_CASE("names are cut where they are the same, so that they can be told apart") {
+  using Names = std::vector<std::string>;
+  const std::string text(60, 'w');
+  CHECK(names_beside({"gpu-worker-a0100", "gpu-worker-a0101", "gpu-worker-a0202"}, text) ==
+        Names{"...a0100", "...a0101", "...a0202"});
+  CHECK(names_beside({"n0588.cluster.example.org", "n0590.cluster.example.org"}, text) ==
+        Names{"n0588...", "n0590..."});
+  CHECK(names_beside({"a", "b"}, text) == Names{"a", "b"});
+  CHECK(cut_in_front("abcdef", 5) == "...ef");
+  CHECK(cut_in_front("abcdef", 6) == "abcdef");
+  CHECK(cut_in_front("\u00e9\u00e9\u00e9\u00e9\u00e9", 4) == "...\u00e9");
+}
+
+TEST_CASE("no column gets narrower than it has to be") {
+  Table table({{.title = "PID"},
+               {.title = "HOST", .free_text = true, .min_width = 8},
+               {.title = "WHAT", .free_text = true}});
+  table.add({{std::string(66, '1')}, {"node0588"}, {std::string(60, 'w')}});
+  CHECK(contains(table.text(), "  node0588  "));
+}
+
 TEST_CASE("a last cell that needs room begins in the empty ones before it") {
   Table table = small_table();
   const std::string text(60, 'w');

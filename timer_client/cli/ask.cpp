@@ -3,11 +3,10 @@
 
 #include <fmt/format.h>
 
-#include <charconv>
-
 #include "timer_client/cli/commands.hpp"
 #include "timer_client/cli/list_view.hpp"
 #include "timer_client/cli/output.hpp"
+#include "timer_client/cli/servers_below.hpp"
 #include "timer_client/cli/table.hpp"
 #include "timer_client/src/pipe/pipe_line.hpp"
 
@@ -120,29 +119,13 @@ int ask_and_tell(const AskOptions& options, wire::Question question,
     if (reply.kind == Reply::Kind::kDone) {
       return use(reply);
     }
-    complain(reply.why);
+    complain(reply.kind == Reply::Kind::kNoServer ? reply.why + servers_below(place.run_folder)
+                                                  : reply.why);
     Output out;
     out.write(tables_of(obstacles_in(reply.answer), wants_colour(out.fd())));
     out.finish();
     return exit_code_of(reply.kind);
   });
-}
-
-CLI::Option* add_number_option(CLI::App& app, const std::string& flag, int& value,
-                               const std::string& type, const std::string& description) {
-  return app
-      .add_option_function<std::string>(
-          flag,
-          [flag, &value](const std::string& word) {
-            const char* const last = word.data() + word.size();
-            const auto [end, error] = std::from_chars(word.data(), last, value);
-            if (error != std::errc{} || end != last || value < 0) {
-              throw CLI::ValidationError(
-                  flag, fmt::format("'{}' is not a number: expected 0 or more", word));
-            }
-          },
-          description)
-      ->type_name(type);
 }
 
 }  // namespace filetimer::cli

@@ -32,8 +32,4 @@ int with_place(const AskOptions& options,
 int ask_and_tell(const AskOptions& options, wire::Question question,
                  const std::function<int(const Reply&)>& use, const OnAnswer& on_answer = {});
 
-// A number as an option's value; a usage error quotes what is none.
-CLI::Option* add_number_option(CLI::App& app, const std::string& flag, int& value,
-                               const std::string& type, const std::string& description);
-
 }  // namespace filetimer::cli

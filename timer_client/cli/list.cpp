@@ -11,6 +11,7 @@
 #include "timer_client/cli/options.hpp"
 #include "timer_client/cli/output.hpp"
 #include "timer_client/cli/scope_pages.hpp"
+#include "timer_client/cli/servers_below.hpp"
 #include "timer_client/src/server/server_look.hpp"
 
 namespace filetimer::cli {
@@ -74,7 +75,7 @@ int run_list(const ListOptions& options) {
                          kMaxPageFilesRead, folder.dir, kPagesName));
   }
   if (!server.is_there) {
-    complain(server.why_not);
+    complain(server.why_not + servers_below(folder.dir));
   }
   return code != kExitDone || server.is_there ? code : kExitNoServer;
 }

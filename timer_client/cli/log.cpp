@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <poll.h>
 
+#include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <memory>
@@ -103,14 +104,20 @@ void say_skipped(const std::vector<LogFile>& logs) {
   }
 }
 
+// A log that cannot be read is complained of once and left; the others are followed on.
 int follow_logs(std::vector<LogFile>& logs, Output& out, const RecordReader::Sink& print) {
   end_on_signals();
-  while (wait_for_next_look(out)) {
+  std::size_t left = logs.size();
+  while (left > 0 && wait_for_next_look(out)) {
+    left = 0;
     for (LogFile& log : logs) {
-      const auto read = log.read_news(print);
-      if (!read) {
+      if (log.is_broken()) {
+        continue;
+      }
+      if (const auto read = log.read_news(print); !read) {
         complain(read.error().message);
-        return kExitFailed;
+      } else {
+        ++left;
       }
     }
   }
@@ -154,9 +161,11 @@ int run_log(LogOptions& options) {
   if (!options.json && (shown > 0 || options.follow)) {
     table.begin();
   }
-  const bool complete = opened.problems.empty() && merged.problems.empty();
-  const auto exit_code = [complete](int code) {
-    return code == kExitDone && !complete ? kExitFailed : code;
+  const auto exit_code = [&](int code) {
+    const bool is_complete =
+        opened.problems.empty() &&
+        std::none_of(logs.begin(), logs.end(), [](const LogFile& log) { return log.is_broken(); });
+    return code == kExitDone && !is_complete ? kExitFailed : code;
   };
   if (options.follow) {
     out.flush();
@@ -209,9 +218,11 @@ Command add_log(CLI::App& root) {
       ->type_name("EVENT")
       ->delimiter(',')
       ->allow_extra_args(false);  // what follows is a FILE
-  app->add_option("--scope", options->filter.scope, "Only scopes of this name")->type_name("NAME");
-  app->add_option("--rank", options->filter.rank, "Only this rank")->type_name("RANK");
-  app->add_option("--pid", options->filter.pid, "Only this process")->type_name("PID");
+  app->add_option("--scope", options->filter.scope, "Only scopes of this name")
+      ->type_name("NAME")
+      ->check(is_name);
+  add_number_option(*app, "--rank", options->filter.rank, "RANK", "Only this rank");
+  add_number_option(*app, "--pid", options->filter.pid, "PID", "Only this process");
   app->add_option_function<std::string>(
          "--since",
          [options](const std::string& word) {
@@ -224,7 +235,9 @@ Command add_log(CLI::App& root) {
          "Only what happened since then: 2026-11-21T03:15:53Z,\n"
          "or 10m for ten minutes ago")
       ->type_name("TIME");
-  app->add_option("--host", options->filter.host, "Only this host")->type_name("HOST");
+  app->add_option("--host", options->filter.host, "Only this host")
+      ->type_name("HOST")
+      ->check(is_name);
   add_duration_option(*app, "--clock-difference", options->clock_difference,
                       "How far the clocks of two hosts may be apart; who of two hosts\n"
                       "was first by less than this is not said [1s]",

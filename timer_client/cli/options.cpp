@@ -16,8 +16,9 @@ namespace {
 constexpr int kLastSignal = 64;
 constexpr int kLastNamedSignal = 31;
 
-std::optional<int> number_of(std::string_view text) {
-  int number = 0;
+template <class Number = int>
+std::optional<Number> number_of(std::string_view text) {
+  Number number = 0;
   const auto [end, ec] = std::from_chars(text.data(), text.data() + text.size(), number);
   const bool whole = ec == std::errc{} && end == text.data() + text.size();
   return whole ? std::optional(number) : std::nullopt;
@@ -50,7 +51,40 @@ std::string is_named(const std::string& word) {
   return word.empty() ? "'': expected a path" : std::string();
 }
 
+template <class Number, class Value>
+CLI::Option* add_number(CLI::App& app, const std::string& flag, Value& value,
+                        const std::string& type, const std::string& description) {
+  return app
+      .add_option_function<std::string>(
+          flag,
+          [flag, &value](const std::string& word) {
+            const auto number = number_of<Number>(word);
+            if (!number || *number < 0) {
+              throw CLI::ValidationError(
+                  flag, fmt::format("'{}' is not a number: expected 0 or more", word));
+            }
+            value = *number;
+          },
+          description)
+      ->type_name(type);
+}
+
 }  // namespace
+
+std::string is_name(const std::string& word) {
+  return word.empty() ? "'': expected a name" : std::string();
+}
+
+CLI::Option* add_number_option(CLI::App& app, const std::string& flag, int& value,
+                               const std::string& type, const std::string& description) {
+  return add_number<int>(app, flag, value, type, description);
+}
+
+CLI::Option* add_number_option(CLI::App& app, const std::string& flag,
+                               std::optional<std::int64_t>& value, const std::string& type,
+                               const std::string& description) {
+  return add_number<std::int64_t>(app, flag, value, type, description);
+}
 
 void add_place_options(CLI::App& app, Place& place) {
   app.add_option("--dir", place.dir,

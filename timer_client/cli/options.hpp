@@ -4,6 +4,7 @@
 #pragma once
 
 #include <CLI/App.hpp>
+#include <cstdint>
 #include <optional>
 #include <string>
 
@@ -24,6 +25,16 @@ void add_place_options(CLI::App& app, Place& place);
 CLI::Option* add_duration_option(CLI::App& app, const std::string& flag,
                                  std::optional<Duration>& value, const std::string& description,
                                  EndlessDuration endless = EndlessDuration::kAllowed);
+
+// 0 or more.
+CLI::Option* add_number_option(CLI::App& app, const std::string& flag, int& value,
+                               const std::string& type, const std::string& description);
+CLI::Option* add_number_option(CLI::App& app, const std::string& flag,
+                               std::optional<std::int64_t>& value, const std::string& type,
+                               const std::string& description);
+
+// For check(): a name that is there. `--host "$UNSET"` must not mean nobody.
+std::string is_name(const std::string& word);
 
 // `--warn-after`; is_warn_after() has to agree.
 CLI::Option* add_warn_after_option(CLI::App& app, std::optional<Duration>& value);

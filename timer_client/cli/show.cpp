@@ -92,7 +92,8 @@ Command add_show(CLI::App& root) {
                   "Logs to read, those of other hosts too: files, folders, or\n"
                   "patterns such as 'logs/*.jsonl' [the server's]");
   app->add_option("--host", options->host, "The host of ID, where two have the same")
-      ->type_name("HOST");
+      ->type_name("HOST")
+      ->check(is_name);
   app->add_flag("--json", options->json, "Its records themselves, a JSON object a line");
   add_place_options(*app, options->place);
   app->footer(

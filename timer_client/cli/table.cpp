@@ -2,6 +2,7 @@
 #include "timer_client/cli/table.hpp"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "common/text.hpp"
@@ -11,6 +12,8 @@ namespace {
 
 constexpr std::size_t kGap = 2;
 constexpr std::size_t kNarrowest = 6;  // "abc..." still says something
+// A name gives way to this, even where that makes it one of several.
+constexpr std::size_t kWidestName = 24;
 constexpr std::string_view kMark = "...";
 
 // Where the character number `count` begins.
@@ -44,6 +47,15 @@ std::string cut_text(std::string_view text, std::size_t width) {
   return cut;
 }
 
+std::string cut_in_front(std::string_view text, std::size_t width) {
+  const std::size_t length = utf8_length(text);
+  if (length <= width || width <= kMark.size()) {
+    return cut_text(text, width);
+  }
+  return std::string(kMark).append(
+      text.substr(offset_of_character(text, length - (width - kMark.size()))));
+}
+
 Table::Table(std::vector<Column> columns, bool colour)
     : columns_(std::move(columns)), layout_(columns_.size()), colour_(colour) {}
 
@@ -66,7 +78,8 @@ bool Table::narrow_one(bool only_free_text) {
   Layout* widest = nullptr;
   for (std::size_t i = 0; i < columns_.size(); ++i) {
     Layout& layout = layout_[i];
-    if (layout.shown && layout.width > kNarrowest && (columns_[i].free_text || !only_free_text) &&
+    if (layout.shown && layout.width > layout.narrowest &&
+        (columns_[i].free_text || !only_free_text) &&
         (widest == nullptr || layout.width > widest->width)) {
       widest = &layout;
     }
@@ -97,6 +110,35 @@ bool Table::is_shown(std::size_t column) const {
   return false;
 }
 
+// Numbered hosts differ at their end, full names of hosts at their beginning: what all have in
+// common is cut.
+void Table::keep_distinct(std::size_t column) {
+  std::optional<std::string> first;
+  std::size_t in_front = kPageWidth;
+  std::size_t at_end = kPageWidth;
+  for (const Row& row : rows_) {
+    if (row[column].text.empty()) {
+      continue;
+    }
+    const std::string text = shown_text(row[column].text);
+    if (!first) {
+      first = text;
+    } else if (text != *first) {
+      const auto [front, other] =
+          std::mismatch(text.begin(), text.end(), first->begin(), first->end());
+      const auto [end, other_end] =
+          std::mismatch(text.rbegin(), text.rend(), first->rbegin(), first->rend());
+      in_front = std::min(in_front, static_cast<std::size_t>(front - text.begin()));
+      at_end = std::min(at_end, static_cast<std::size_t>(end - text.rbegin()));
+    }
+  }
+  Layout& layout = layout_[column];
+  layout.cut_in_front = in_front >= at_end;
+  const std::size_t common = std::max(in_front, at_end);
+  const std::size_t distinct = layout.width > common ? layout.width - common + kMark.size() : 0;
+  layout.narrowest = std::max(layout.narrowest, std::min(distinct, kWidestName));
+}
+
 std::string_view Table::next_text(const Row& row, std::size_t column) const {
   for (std::size_t i = column + 1; i < row.size(); ++i) {
     if (layout_[i].shown) {
@@ -121,6 +163,10 @@ void Table::fit() {
       }
     }
     layout.width = std::min(layout.width, kPageWidth);
+    layout.narrowest = std::max(kNarrowest, column.min_width);
+    if (column.is_name) {
+      keep_distinct(i);
+    }
   }
   while (total_width() > kPageWidth && narrow_one(true)) {
   }
@@ -170,7 +216,10 @@ std::string Table::line(const Row& row) const {
       if (i + 1 == last) {
         limit = room;  // nothing to its right is in the way
       }
-      const std::string shown = cut_text(shown_text(cell.text), std::min(limit, room));
+      const std::string whole = shown_text(cell.text);
+      const std::size_t most = std::min(limit, room);
+      const std::string shown =
+          layout.cut_in_front ? cut_in_front(whole, most) : cut_text(whole, most);
       const std::size_t length = utf8_length(shown);
       const std::size_t end = start + layout.width;
       const bool right = columns_[i].align == Align::kRight && begin + length < end;

@@ -5,7 +5,9 @@
 #include <fmt/format.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
+#include <filesystem>
 #include <memory>
 #include <utility>
 
@@ -16,10 +18,6 @@ namespace filetimer::cli {
 namespace {
 
 constexpr std::size_t kChunkBytes = std::size_t{256} << 10;
-// Of each of many logs that are merged one piece is in memory.
-constexpr std::size_t kPieceBytes = std::size_t{64} << 10;
-// Each holds two descriptors; a shell may allow no more than 1,024.
-constexpr std::size_t kManyLogs = 256;
 // Files that one look goes on to, so that a writer that never pauses cannot keep it.
 constexpr int kFilesALook = 4;
 
@@ -37,7 +35,8 @@ UniqueFd open_to_read(const std::string& path) {
   return UniqueFd(retry_eintr([&] { return ::open(path.c_str(), O_RDONLY | O_CLOEXEC); }));
 }
 
-// What is not allowed shows when the log that was one too many cannot be opened.
+// Each log holds two, and a shell may allow no more than 1,024. What is not allowed shows when the
+// log that was one too many cannot be opened.
 void allow_many_descriptors() {
   rlimit limit{};
   if (::getrlimit(RLIMIT_NOFILE, &limit) == 0) {
@@ -46,9 +45,47 @@ void allow_many_descriptors() {
   }
 }
 
+bool is_out_of_descriptors(int error) {
+  return error == EMFILE || error == ENFILE;
+}
+
+// What is meant where no file is named.
+Result<std::vector<LogPath>> own_logs(const RunFolder& folder) {
+  std::vector<LogPath> logs;
+  std::error_code none;
+  const std::string linked =
+      std::filesystem::read_symlink(folder.path(kLogLinkName), none).string();
+  if (!linked.empty()) {
+    logs.push_back(
+        {linked, true, fmt::format(" (the log of the last server in '{}')", folder.dir)});
+    if (folder.was_named()) {
+      return logs;
+    }
+  }
+  const auto path = default_log_path(folder);
+  if (!linked.empty()) {
+    // Servers around a COMMAND, whose folders have gone with them, wrote there.
+    if (path && *path != linked && ::access(path->c_str(), F_OK) == 0) {
+      logs.push_back({*path, true, {}});
+    }
+    return logs;
+  }
+  if (!path) {
+    return tl::unexpected<Error>(path.error());
+  }
+  logs.push_back({*path, true, {}});
+  if (!folder.was_named()) {
+    logs[0].why = fmt::format(" (the default place: no FILE, no --dir, no ${})", kDirVariable);
+  } else if (folder.source == FolderSource::kEnvironment) {
+    logs[0].why = fmt::format(" (from ${})", kDirVariable);
+  }
+  return logs;
+}
+
 }  // namespace
 
-Result<LogFile> LogFile::open(const std::string& path, bool with_rotated) {
+Result<LogFile> LogFile::open(const std::string& path, bool with_rotated,
+                              std::vector<std::string>& problems) {
   LogFile log(path);
   log.current_ = open_to_read(path);
   if (!log.current_ && !(with_rotated && errno == ENOENT)) {
@@ -56,6 +93,13 @@ Result<LogFile> LogFile::open(const std::string& path, bool with_rotated) {
   }
   // Opened second: if the server rotates between the two, both are the same file.
   log.before_ = open_to_read(path + kRotatedSuffix);
+  if (with_rotated && !log.before_ && errno != ENOENT) {
+    Error error = system_error(fmt::format("cannot open '{}{}'", path, kRotatedSuffix)).value();
+    if (!log.current_) {
+      return tl::unexpected<Error>(std::move(error));
+    }
+    problems.push_back(std::move(error.message));
+  }
   log.with_before_ = log.reads_before_ = with_rotated;
   if (!log.current_) {
     log.current_ = std::move(log.before_);
@@ -68,12 +112,17 @@ Result<LogFile> LogFile::open(const std::string& path, bool with_rotated) {
   return log;
 }
 
+tl::unexpected<Error> LogFile::broken(const std::string& name) {
+  is_broken_ = true;
+  return system_error(fmt::format("cannot read '{}'", name));
+}
+
 Result<bool> LogFile::drain(int fd, const std::string& name, const RecordReader::Sink& sink) {
   std::vector<char> chunk(kChunkBytes);
   for (;;) {
     const ssize_t bytes = retry_eintr([&] { return ::read(fd, chunk.data(), chunk.size()); });
     if (bytes < 0) {
-      return system_error(fmt::format("cannot read '{}'", name));
+      return broken(name);
     }
     if (bytes == 0) {
       return true;
@@ -85,13 +134,13 @@ Result<bool> LogFile::drain(int fd, const std::string& name, const RecordReader:
   }
 }
 
-Result<bool> LogFile::read_piece(const RecordReader::Sink& sink) {
+Result<bool> LogFile::read_piece(std::size_t most, const RecordReader::Sink& sink) {
   const bool before = reads_before_ && before_;
   const int fd = before ? before_.get() : current_.get();
-  const auto piece = std::make_unique_for_overwrite<char[]>(kPieceBytes);
-  const ssize_t bytes = retry_eintr([&] { return ::read(fd, piece.get(), kPieceBytes); });
+  const auto piece = std::make_unique_for_overwrite<char[]>(most);
+  const ssize_t bytes = retry_eintr([&] { return ::read(fd, piece.get(), most); });
   if (bytes < 0) {
-    return system_error(fmt::format("cannot read '{}{}'", path_, before ? kRotatedSuffix : ""));
+    return broken(before ? path_ + kRotatedSuffix : path_);
   }
   reader_.feed({piece.get(), static_cast<std::size_t>(bytes)}, sink);
   if (before && bytes == 0) {
@@ -175,29 +224,25 @@ Result<bool> LogFile::read_news(const RecordReader::Sink& sink) {
 OpenedLogs open_logs(const std::string& dir, const std::vector<std::string>& files) {
   LogPaths paths = find_logs(files);
   OpenedLogs opened{{}, std::move(paths.notes), std::move(paths.problems)};
-  std::string hint;
   if (files.empty()) {
-    const RunFolder folder = resolve_run_folder(dir);
-    const Result<std::string> path = default_log_path(folder);
-    if (!path) {
-      opened.problems.push_back(path.error().message);
+    auto own = own_logs(resolve_run_folder(dir));
+    if (!own) {
+      opened.problems.push_back(std::move(own.error().message));
       return opened;
     }
-    paths.logs.push_back({*path, true});
-    if (!folder.was_named()) {
-      hint = fmt::format(" (the default place: no FILE, no --dir, no ${})", kDirVariable);
-    } else if (folder.source == FolderSource::kEnvironment) {
-      hint = fmt::format(" (from ${})", kDirVariable);
-    }
+    paths.logs = std::move(*own);
   }
-  if (paths.logs.size() > kManyLogs) {
-    allow_many_descriptors();
-  }
-  for (const LogPath& path : paths.logs) {
-    if (auto log = LogFile::open(path.path, path.with_rotated)) {
+  allow_many_descriptors();
+  for (std::size_t i = 0; i < paths.logs.size(); ++i) {
+    const LogPath& path = paths.logs[i];
+    if (auto log = LogFile::open(path.path, path.with_rotated, opened.problems)) {
       opened.logs.push_back(std::move(*log));
+    } else if (is_out_of_descriptors(log.error().errno_value) && i + 1 < paths.logs.size()) {
+      opened.problems.push_back(fmt::format("{}, nor the {} logs after it", log.error().message,
+                                            paths.logs.size() - i - 1));
+      break;
     } else {
-      opened.problems.push_back(log.error().message + hint);
+      opened.problems.push_back(log.error().message + path.why);
     }
   }
   return opened;

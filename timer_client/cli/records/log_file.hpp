@@ -18,12 +18,14 @@ inline constexpr const char* kRotatedSuffix = ".1";
 
 class LogFile {
  public:
-  // `with_rotated`: PATH.1 is read before it, if it is there.
-  static Result<LogFile> open(const std::string& path, bool with_rotated);
+  // `with_rotated`: PATH.1 is read before it, if it is there; what is there and cannot be opened is
+  // one of the `problems`.
+  static Result<LogFile> open(const std::string& path, bool with_rotated,
+                              std::vector<std::string>& problems);
 
-  // The next piece of what there is, which need not end where a line does. The value is false at
-  // the end.
-  Result<bool> read_piece(const RecordReader::Sink& sink);
+  // The next piece of what there is, `bytes` at most, which need not end where a line does. The
+  // value is false at the end.
+  Result<bool> read_piece(std::size_t bytes, const RecordReader::Sink& sink);
   // Whether read_again() does what it says: a pipe is read once.
   [[nodiscard]] bool can_be_read_again() const;
   // From its beginning, as if nothing had been read.
@@ -35,9 +37,12 @@ class LogFile {
 
   [[nodiscard]] const std::string& path() const { return path_; }
   [[nodiscard]] const RecordReader& reader() const { return reader_; }
+  // A read has failed.
+  [[nodiscard]] bool is_broken() const { return is_broken_; }
 
  private:
   explicit LogFile(std::string path) : path_(std::move(path)) {}
+  tl::unexpected<Error> broken(const std::string& name);
   Result<bool> drain(int fd, const std::string& name, const RecordReader::Sink& sink);
 
   std::string path_;
@@ -49,7 +54,8 @@ class LogFile {
   UniqueFd before_;
   bool with_before_ = false;   // it belongs to what is read
   bool reads_before_ = false;  // it is still to be read
-  std::int64_t offset_ = 0;    // how much of current_ was read
+  bool is_broken_ = false;
+  std::int64_t offset_ = 0;  // how much of current_ was read
   RecordReader reader_;
 };
 
@@ -59,8 +65,8 @@ struct OpenedLogs {
   std::vector<std::string> problems;  // what was meant and could not be opened
 };
 
-// The logs that are meant by FILE arguments; without any, the log of the run folder of `dir` (which
-// may be empty) with its rotated predecessor.
+// The logs that are meant by FILE arguments; without any, the log of the last server of the run
+// folder of `dir` (which may be empty) with its rotated predecessor.
 OpenedLogs open_logs(const std::string& dir, const std::vector<std::string>& files);
 
 // "skipped 2 lines that are no records in 'x.jsonl'", empty when none was.

@@ -6,15 +6,25 @@
 #include <functional>
 #include <queue>
 #include <string_view>
+#include <unordered_map>
 #include <utility>
 
 namespace filetimer::cli {
 namespace {
 
+// What all logs together have in memory, apart from records longer than their share of it.
+constexpr std::size_t kAllPiecesBytes = std::size_t{16} << 20;
+constexpr std::size_t kLeastPieceBytes = std::size_t{4} << 10;
+constexpr std::size_t kMostPieceBytes = std::size_t{64} << 10;
+// A copy that begins later than its original, behind a clock that was set back, is this far apart
+// from it at most.
+constexpr std::size_t kRecordsRemembered = std::size_t{1} << 16;
+
 // A log and the records of it that are next.
 class Source {
  public:
-  Source(LogFile& log, bool more_to_come) : log_(&log), more_to_come_(more_to_come) {}
+  Source(LogFile& log, std::size_t piece_bytes, bool more_to_come)
+      : log_(&log), piece_bytes_(piece_bytes), more_to_come_(more_to_come) {}
 
   // Whether there is a record more. Fills `problems` when that cannot be told.
   bool look(std::vector<std::string>& problems) {
@@ -26,7 +36,7 @@ class Source {
         waiting_.push_back(std::move(record));
         return true;
       };
-      const auto more = log_->read_piece(collect);
+      const auto more = log_->read_piece(piece_bytes_, collect);
       if (!more) {
         problems.push_back(more.error().message);
       }
@@ -38,7 +48,14 @@ class Source {
     return !waiting_.empty();
   }
 
-  [[nodiscard]] Integer next_us() const { return waiting_.front().time_us; }
+  // Its place among the next ones of all logs. Records behind a clock that was set back stay where
+  // it was set, and in their order: so those of a copy come next to those of its original.
+  using Place = std::pair<Integer, Integer>;
+  [[nodiscard]] Place next_place() {
+    const Record& next = waiting_.front();
+    latest_us_ = std::max(latest_us_, next.time_us);
+    return {latest_us_, next.mono_ns};
+  }
   Record take() {
     Record record = std::move(waiting_.front());
     waiting_.pop_front();
@@ -47,34 +64,35 @@ class Source {
 
  private:
   LogFile* log_;
+  std::size_t piece_bytes_;
   bool more_to_come_;
   bool ended_ = false;
   Integer last_us_;
+  Integer latest_us_;
   std::deque<Record> waiting_;
 };
 
-// Copies of one log have the same lines, which come one after the other: no two records of one
-// host are the same, their `mono_ns` differ.
+// Copies of one log have the same lines, and no two records of one host are the same: their
+// `mono_ns` differ.
 class Repeats {
  public:
   bool is_repeated(const Record& record, std::size_t source) {
-    if (record.time_us != time_us_) {
-      time_us_ = record.time_us;
-      lines_.clear();
-    }
     const std::size_t line = std::hash<std::string_view>{}(record.raw);
-    const bool repeated = std::any_of(lines_.begin(), lines_.end(), [&](const auto& known) {
-      return known.first == line && known.second != source;
-    });
-    if (!repeated) {
-      lines_.emplace_back(line, source);
+    const auto [known, is_new] = source_of_.try_emplace(line, source);
+    if (!is_new) {
+      return known->second != source;
     }
-    return repeated;
+    order_.push_back(line);
+    if (order_.size() > kRecordsRemembered) {
+      source_of_.erase(order_.front());
+      order_.pop_front();
+    }
+    return false;
   }
 
  private:
-  Integer time_us_;
-  std::vector<std::pair<std::size_t, std::size_t>> lines_;  // of that time
+  std::unordered_map<std::size_t, std::size_t> source_of_;
+  std::deque<std::size_t> order_;
 };
 
 }  // namespace
@@ -82,15 +100,17 @@ class Repeats {
 Merged read_merged(std::vector<LogFile>& logs, bool more_to_come, const RecordReader::Sink& sink) {
   Merged merged;
   std::vector<Source> sources;
-  using Next = std::pair<Integer, std::size_t>;  // of logs whose next ones are of one time in order
+  using Next = std::pair<Source::Place, std::size_t>;
   std::priority_queue<Next, std::vector<Next>, std::greater<>> next;
   const auto queue = [&](std::size_t source) {
     if (sources[source].look(merged.problems)) {
-      next.emplace(sources[source].next_us(), source);
+      next.emplace(sources[source].next_place(), source);
     }
   };
+  const std::size_t piece_bytes = std::clamp(
+      kAllPiecesBytes / std::max<std::size_t>(logs.size(), 1), kLeastPieceBytes, kMostPieceBytes);
   for (LogFile& log : logs) {
-    sources.emplace_back(log, more_to_come);
+    sources.emplace_back(log, piece_bytes, more_to_come);
     queue(sources.size() - 1);
   }
   Repeats repeats;
@@ -98,7 +118,7 @@ Merged read_merged(std::vector<LogFile>& logs, bool more_to_come, const RecordRe
     const std::size_t source = next.top().second;
     next.pop();
     Record record = sources[source].take();
-    if (logs.size() > 1 && record.time_us && repeats.is_repeated(record, source)) {
+    if (logs.size() > 1 && record.mono_ns && repeats.is_repeated(record, source)) {
       ++merged.repeated;
     } else if (!sink(std::move(record))) {
       break;

@@ -1,5 +1,5 @@
 // The records of many logs as one: each log in its own order, and all of them by their wall-clock
-// time. Of each log a piece is in memory and no more, however long they are.
+// time. Of each log a piece is in memory and no more, however long they are and however many.
 // SPDX-License-Identifier: MIT
 #pragma once
 

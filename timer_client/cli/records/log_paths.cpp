@@ -24,6 +24,11 @@ constexpr std::string_view kPatternLetters = "*?[";
 constexpr int kFolderDepth = 6;
 constexpr std::size_t kMostLogs = 8192;
 
+bool is_folder(const std::string& path) {
+  struct stat status {};
+  return ::stat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode);
+}
+
 class Finder {
  public:
   void take_word(const std::string& word) {
@@ -38,7 +43,15 @@ class Finder {
     }
   }
 
-  LogPaths take() { return std::move(found_); }
+  LogPaths take() {
+    if (linked_folders_ > 0) {
+      found_.notes.push_back(fmt::format(
+          "'{}'{}: a link to a folder is followed where it is named itself", first_linked_folder_,
+          linked_folders_ == 1 ? std::string(" is not read")
+                               : fmt::format(" and {} more are not read", linked_folders_ - 1)));
+    }
+    return std::move(found_);
+  }
 
  private:
   void add_named(const std::string& path, const struct stat& status) {
@@ -67,9 +80,12 @@ class Finder {
     for (std::size_t i = 0; i < matches.gl_pathc; ++i) {
       const std::string path = matches.gl_pathv[i];
       struct stat status {};
-      // A run folder's pipe would be waited for, its other files are no logs.
-      if (::stat(path.c_str(), &status) == 0 &&
-          (S_ISREG(status.st_mode) || S_ISDIR(status.st_mode))) {
+      if (::stat(path.c_str(), &status) != 0) {
+        any = true;  // a link to nowhere stands for a log that should be there
+        found_.problems.push_back(
+            system_error(fmt::format("cannot open '{}'", path)).value().message);
+      } else if (S_ISREG(status.st_mode) || S_ISDIR(status.st_mode)) {
+        // A run folder's pipe would be waited for, its other files are no logs.
         any = true;
         add_named(path, status);
       }
@@ -99,10 +115,21 @@ class Finder {
       const std::string inside = path + (path.ends_with('/') ? "" : "/") + name;
       struct stat status {};
       if (::lstat(inside.c_str(), &status) != 0) {
-        continue;  // gone meanwhile
+        if (errno == ENOENT) {
+          continue;  // gone meanwhile
+        }
+        // It may be listed and not entered: the same holds of all that is in it.
+        found_.problems.push_back(
+            system_error(fmt::format("cannot look into folder '{}'", path)).value().message);
+        return;
       }
-      if (S_ISDIR(status.st_mode)) {  // a link to one might lead back
+      if (S_ISDIR(status.st_mode)) {
         below.push_back(inside);
+      } else if (S_ISLNK(status.st_mode) && is_folder(inside)) {
+        // It might lead back, or anywhere.
+        if (linked_folders_++ == 0) {
+          first_linked_folder_ = inside;
+        }
       } else {
         add_from_folder(inside);
       }
@@ -159,12 +186,14 @@ class Finder {
       }
       return;
     }
-    found_.logs.push_back({path, with_rotated});
+    found_.logs.push_back({path, with_rotated, {}});
   }
 
   LogPaths found_;
   std::map<std::pair<dev_t, ino_t>, std::size_t> known_;
   std::size_t repeated_ = 0;
+  std::size_t linked_folders_ = 0;  // found in folders, and left
+  std::string first_linked_folder_;
   bool is_full_ = false;
 };
 

@@ -12,6 +12,7 @@ namespace filetimer::cli {
 struct LogPath {
   std::string path;
   bool with_rotated = false;  // PATH.1 is meant too
+  std::string why;            // it is meant, where nobody named it: " (from $FILETIMER_DIR)"
 };
 
 struct LogPaths {

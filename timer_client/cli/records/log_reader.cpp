@@ -70,22 +70,12 @@ void read_key(std::string_view key, dom::element value, Record& record) {
   }
 }
 
-}  // namespace
-
-struct RecordReader::Json {
-  dom::parser parser{2 * kMaxRecordBytes};
-};
-
-RecordReader::RecordReader() : json_(std::make_unique<Json>()) {}
-RecordReader::~RecordReader() = default;
-RecordReader::RecordReader(RecordReader&&) noexcept = default;
-RecordReader& RecordReader::operator=(RecordReader&&) noexcept = default;
-
-std::optional<Record> RecordReader::parse(std::string_view line) {
+std::optional<Record> parse(std::string_view line) {
+  // One for the logs of all hosts: it grows to a multiple of the longest line that it has seen.
+  static thread_local dom::parser parser{2 * kMaxRecordBytes};
   dom::object object;
   // Copies the line to where simdjson may read behind its end.
-  if (json_->parser.parse(line.data(), line.size(), true).get_object().get(object) !=
-      simdjson::SUCCESS) {
+  if (parser.parse(line.data(), line.size(), true).get_object().get(object) != simdjson::SUCCESS) {
     return std::nullopt;
   }
   Record record;
@@ -103,6 +93,8 @@ std::optional<Record> RecordReader::parse(std::string_view line) {
   record.raw = line;
   return record;
 }
+
+}  // namespace
 
 bool RecordReader::take_line(std::string_view line, const Sink& sink) {
   const std::size_t begin = line.find_first_not_of(kBlank);
@@ -133,7 +125,7 @@ bool RecordReader::feed(std::string_view bytes, const Sink& sink) {
     // One byte over the limit is enough to know that the line is too long.
     too_long_ = too_long_ || half_line_.size() + part.size() > kMaxRecordBytes;
     if (too_long_) {
-      half_line_.clear();
+      half_line_ = {};
     }
     if (newline == bytes.npos) {
       half_line_ += too_long_ ? std::string_view{} : part;
@@ -147,8 +139,8 @@ bool RecordReader::feed(std::string_view bytes, const Sink& sink) {
       more = take_line(part, sink);  // the usual case, without a copy
     } else {
       half_line_ += part;
-      more = take_line(half_line_, sink);
-      half_line_.clear();
+      const std::string line = std::exchange(half_line_, {});  // its room is given back
+      more = take_line(line, sink);
     }
     if (!more) {
       return false;

@@ -7,7 +7,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -71,11 +70,6 @@ class RecordReader {
   // Takes each record in the order of the file; false ends the reading.
   using Sink = std::function<bool(Record&&)>;
 
-  RecordReader();
-  ~RecordReader();
-  RecordReader(RecordReader&&) noexcept;
-  RecordReader& operator=(RecordReader&&) noexcept;
-
   // The next bytes of the file, cut anywhere. False once the sink wanted no more.
   bool feed(std::string_view bytes, const Sink& sink);
   // The file ends here: what has no newline is a line too.
@@ -87,12 +81,8 @@ class RecordReader {
   [[nodiscard]] std::size_t skipped() const { return skipped_; }
 
  private:
-  struct Json;
-
   bool take_line(std::string_view line, const Sink& sink);
-  std::optional<Record> parse(std::string_view line);
 
-  std::unique_ptr<Json> json_;
   std::string half_line_;
   bool too_long_ = false;  // the line being read is over the limit: drop it up to its newline
   std::size_t skipped_ = 0;

@@ -134,6 +134,7 @@ std::vector<Column> columns_for(const std::string& time_title, const TableUse& u
           {.title = "EVENT", .runs_over = true, .min_width = room(9)},
           {.title = "HOST",
            .free_text = true,
+           .is_name = true,
            .hidden_if_same = !name_host,
            .min_width = name_host ? std::size_t{8} : 0},
           {.title = "RANK", .align = Align::kRight, .min_width = room(4)},

@@ -1,0 +1,113 @@
+// What clients find of a server that is not where they look first: its log elsewhere, its folder
+// inside the default one.
+// SPDX-License-Identifier: MIT
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+
+#include <filesystem>
+
+#include "tests/process/harness.hpp"
+#include "tests/process/requests.hpp"
+#include "tests/process/worker.hpp"
+
+using namespace filetimer::testing;
+using namespace std::chrono_literals;
+namespace fs = std::filesystem;
+
+namespace {
+
+Finished client_of(const TempFolder& temp, const Server& server, std::vector<std::string> words) {
+  return run(temp, client_path(), std::move(words), {{"FILETIMER_DIR", server.dir()}});
+}
+
+void expect_kill(const Server& server, const std::string& scope) {
+  Worker worker("block");
+  server.send(acquire_past(worker.pid(), scope));
+  CHECK(worker.status() == killed_by(SIGKILL));
+  server.wait_for([&](const Record& r) { return r.is("killed", scope); });
+}
+
+// That `log` and `show` of the folder are about the kill in `scope`.
+void check_found(const TempFolder& temp, const Server& server, const std::string& scope) {
+  const Finished log = client_of(temp, server, {"log", "--event", "killed", "--json"});
+  CHECK(log.status == exited(0));
+  CHECK(log.err.empty());
+  CHECK(contains(log.out, fmt::format(R"("scope":"{}")", scope)));
+  const Finished show = client_of(temp, server, {"show", "last"});
+  CHECK(show.status == exited(0));
+  CHECK(contains(show.out, fmt::format("hung in `{}`", scope)));
+}
+
+bool is_link_to(const std::string& link, const std::string& target) {
+  std::error_code none;
+  return fs::read_symlink(link, none) == target;
+}
+
+}  // namespace
+
+TEST_CASE("log and show find the log of the folder's last server, wherever it was") {
+  const TempFolder temp;
+  const std::string elsewhere = temp.path("elsewhere.jsonl");
+  {
+    Server server(temp, {"--log", elsewhere});
+    expect_kill(server, "elsewhere");
+    check_found(temp, server, "elsewhere");
+    CHECK(server.stop() == exited(0));
+    check_found(temp, server, "elsewhere");
+  }
+  {
+    Server server(temp);
+    CHECK(server.log() == temp.path("run/expired.jsonl"));
+    expect_kill(server, "in the folder");
+    check_found(temp, server, "in the folder");
+    CHECK(server.stop() == exited(0));
+  }
+  Server server(temp, {"--log", temp.path("third.jsonl")});
+  expect_kill(server, "third");
+  check_found(temp, server, "third");
+  CHECK(count(read_log(elsewhere), "killed") == 1);
+}
+
+TEST_CASE("a folder that was removed and made again leads to the log again") {
+  const TempFolder temp;
+  const std::string log = temp.path("log.jsonl");
+  Server server(temp, {"--log", log, "--max-interval", "100ms"});
+  const std::string link = server.dir() + "/log_link";
+  REQUIRE(is_link_to(link, log));
+  fs::remove_all(server.dir());
+  CHECK(wait_until([&] { return is_link_to(link, log); }));
+}
+
+TEST_CASE("no link is made to a log that is another file for every process") {
+  const TempFolder temp;
+  Server server(temp, {"--log", "/dev/stderr"});
+  CHECK_FALSE(exists(server.dir() + "/log_link"));
+}
+
+TEST_CASE("who finds no server is told of one that runs around a COMMAND") {
+  const TempFolder temp;
+  const filetimer::testing::Environment places{{"XDG_RUNTIME_DIR", temp.path()},
+                                               {"XDG_STATE_HOME", temp.path("state")}};
+  const auto check = [&](int code, const std::string& more) {
+    for (const char* question : {"list", "ping", "status"}) {
+      CAPTURE(question);
+      const Finished asked = run(temp, client_path(), {question}, places);
+      CAPTURE(asked.err);
+      CHECK(asked.status == exited(code));
+      CHECK(contains(asked.err, "no timer server"));
+      CHECK(asked.err.ends_with(more + "\n"));
+      CHECK(std::count(asked.err.begin(), asked.err.end(), '\n') == 1);
+    }
+  };
+  {
+    Server server(temp,
+                  {.environment = places, .with_dir = false, .command = {"/bin/sleep", "1000"}});
+    check(4, fmt::format("; one is running in '{}': name it with --dir or $FILETIMER_DIR",
+                         server.dir()));
+    server.process().signal(SIGKILL);  // its folder stays
+    CHECK(server.process().status() == killed_by(SIGKILL));
+  }
+  const Finished asked = run(temp, client_path(), {"list"}, places);
+  CHECK(asked.status == exited(4));
+  CHECK_FALSE(contains(asked.err, "one is running"));
+}
