@@ -1,7 +1,7 @@
 // What the logs tell of the wall clocks of their hosts. No event is recorded on two hosts, so of a
 // difference there are only signs: workers of one job enter their outer scopes (`epoch`, `step`)
 // together, and a host whose workers all seem to have done so at another time was late, or has
-// another time. A clock that is set while a log is written is seen for certain.
+// another time. A clock that is set while a log is written shows in it, as a suspended host does.
 // SPDX-License-Identifier: MIT
 #pragma once
 
