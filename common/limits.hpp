@@ -37,6 +37,7 @@ inline constexpr std::size_t kMaxStacksBytes = std::size_t{1} << 20;        // o
 inline constexpr std::size_t kMaxPythonDumpBytes = std::size_t{256} << 10;  // of a worker's dump
 inline constexpr std::size_t kMaxRejectedBytesShown = 200;
 inline constexpr std::size_t kMaxCmdlineBytesShown = 1024;
+inline constexpr std::size_t kMaxJobIdBytesShown = 128;  // an incident has it for each worker
 // Records that could not be written yet and wait in memory for the log to be usable again.
 inline constexpr std::size_t kMaxLogBacklogBytes = std::size_t{16} << 20;
 

@@ -95,6 +95,15 @@ void write_hold(JsonWriter& json, const Evidence& evidence) {
   }
 }
 
+// As an incident names its workers: jobs share hosts, and who is of another job waits for nobody
+// of this one.
+void write_whose_and_job(JsonWriter& json, const WorkerIdentity& worker) {
+  write_whose(json, worker);
+  if (const auto& facts = *worker.facts; facts && !facts->job_id.empty()) {
+    json.field("job_id", facts->job_id);
+  }
+}
+
 }  // namespace
 
 void write_whose(JsonWriter& json, const WorkerIdentity& worker) {
@@ -223,7 +232,7 @@ std::string Records::incident(const std::string& id, std::span<const Expiry> exp
         continue;
       }
       json.begin_object();
-      write_whose(json, worker.worker);
+      write_whose_and_job(json, worker.worker);
       write_scope(json, scope, now.mono);
       json.end_object();
     }
@@ -233,7 +242,7 @@ std::string Records::incident(const std::string& id, std::span<const Expiry> exp
   for (const WorkerScopes& worker : workers) {
     if (worker.scopes.empty() && json.size() <= kRoom) {
       json.begin_object();
-      write_whose(json, worker.worker);
+      write_whose_and_job(json, worker.worker);
       json.end_object();
     }
   }

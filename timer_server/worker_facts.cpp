@@ -50,7 +50,7 @@ WorkerFacts worker_facts_claimed(std::string_view rank, std::string_view local_r
   WorkerFacts facts;
   facts.rank = as_rank(rank);
   facts.local_rank = as_rank(local_rank);
-  facts.job_id = job_id;
+  facts.job_id = utf8_prefix(job_id, kMaxJobIdBytesShown);
   return facts;
 }
 
@@ -65,8 +65,8 @@ WorkerFacts worker_facts_from(std::string_view cmdline, std::string_view environ
   }
   facts.rank = as_rank(first_value(environ_block, kRankVariables));
   facts.local_rank = as_rank(first_value(environ_block, kLocalRankVariables));
-  facts.job_id = first_value(environ_block, kJobVariables);
-  facts.step_id = first_value(environ_block, kStepVariables);
+  facts.job_id = utf8_prefix(first_value(environ_block, kJobVariables), kMaxJobIdBytesShown);
+  facts.step_id = utf8_prefix(first_value(environ_block, kStepVariables), kMaxJobIdBytesShown);
   return facts;
 }
 

@@ -37,8 +37,19 @@ Server::Setup on_host(const char* host) {
           }};
 }
 
-Worker::Setup with_rank(int rank) {
-  return {.environment = {{"RANK", std::to_string(rank)}, {"SLURM_JOB_ID", "8812"}}};
+Worker::Setup with_rank(int rank, const char* job = "8812") {
+  return {.environment = {{"RANK", std::to_string(rank)}, {"SLURM_JOB_ID", job}}};
+}
+
+// What `timer_client log` says of all logs below `temp`, without line breaks within sentences.
+std::string log_page(const TempFolder& temp) {
+  Child client({.argv = {client_path(), "log", temp.path()}, .out = temp.path("out")});
+  CHECK(client.status() == exited(0));
+  std::string page = read_file(temp.path("out"));
+  for (std::size_t at = 0; (at = page.find("\n    ", at)) != std::string::npos;) {
+    page.replace(at, 5, 1, ' ');
+  }
+  return page;
 }
 
 }  // namespace
@@ -62,12 +73,7 @@ TEST_CASE("the logs of two hosts tell which of their four ranks hung first") {
   const std::string id = far.wait_for("killed", far_2.pid()).text("id");
   near.wait_for("killed", near_0.pid());
 
-  Child client({.argv = {client_path(), "log", temp.path()}, .out = temp.path("out")});
-  CHECK(client.status() == exited(0));
-  std::string page = read_file(temp.path("out"));
-  for (std::size_t at = 0; (at = page.find("\n    ", at)) != std::string::npos;) {
-    page.replace(at, 5, 1, ' ');
-  }
+  const std::string page = log_page(temp);
   CAPTURE(page);
   CHECK(page.find("HOST") != std::string::npos);
   CHECK(page.find("\nWho hung first, job 8812, ") != std::string::npos);
@@ -100,4 +106,38 @@ TEST_CASE("a followed log that cannot be read is told once, and the others are f
   client.signal(SIGTERM);
   CHECK(client.status() == exited(1));
   CHECK(read_file(temp.path("err")) == line);
+}
+
+TEST_CASE("a healthy worker of another job on a host is not the odd one out of the job that hung") {
+  if (!may_name_hosts()) {
+    MESSAGE("skipped: a host name of one's own is not allowed here");
+    return;
+  }
+  const TempFolder temp;
+  Server near(temp, on_host("node-near"));
+  Server far(temp, on_host("node-far"));
+  const Worker near_0("block", with_rank(0));
+  const Worker near_1("block", with_rank(1));
+  const Worker far_2("block", with_rank(2));
+  const Worker other("block", with_rank(0, "another"));
+  const Worker idle("block", with_rank(1, "another"));
+  near.send(acquire_far(other.pid(), "eval"));
+  near.send(acquire_far(idle.pid(), "start") + release(idle.pid(), "start"));
+  near.send(acquire_far(near_1.pid(), "exchange"));
+  near.send(acquire(near_0.pid(), "exchange", 300ms));
+  far.send(acquire(far_2.pid(), "exchange", 2s));
+  near.wait_for("killed", near_0.pid());
+  far.wait_for("killed", far_2.pid());
+
+  const Record incident = near.wait_for([](const Record& record) { return record.is("incident"); });
+  CHECK(incident.line().find(fmt::format(R"("pid":{},"rank":0,)", other.pid())) !=
+        std::string::npos);
+  const std::string page = log_page(temp);
+  CAPTURE(page);
+  CHECK(page.find("\nWho hung first, job 8812, ") != std::string::npos);
+  CHECK(page.find("\n  ranks 0-2 in `exchange` for ") != std::string::npos);
+  CHECK(page.find("odd one") == std::string::npos);
+  const std::string below = page.substr(page.find("\nWho hung first"));
+  CHECK(below.find("eval") == std::string::npos);
+  CHECK(below.find("\n  2 workers on 2 hosts expired; ") != std::string::npos);
 }

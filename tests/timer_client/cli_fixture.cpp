@@ -47,6 +47,13 @@ std::string read_data(std::string_view name) {
   return text;
 }
 
+std::string unwrapped(std::string text) {
+  for (std::size_t at = 0; (at = text.find("\n    ", at)) != std::string::npos;) {
+    text.replace(at, 5, 1, ' ');
+  }
+  return text;
+}
+
 std::vector<std::string> lines_of(std::string_view text) {
   std::vector<std::string> lines;
   while (!text.empty()) {

@@ -14,6 +14,8 @@ namespace filetimer::cli {
 std::string data_path(std::string_view name);
 std::string read_data(std::string_view name);
 std::vector<std::string> lines_of(std::string_view text);
+// A page without its line breaks within sentences.
+std::string unwrapped(std::string text);
 
 using testing::contains;
 using testing::TempFolder;

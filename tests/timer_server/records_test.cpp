@@ -195,7 +195,7 @@ TEST_CASE("an incident lists each scope once, and apart who is in none") {
   const std::string record = records.incident(expiry.incident, std::vector<Expiry>{expiry}, workers,
                                               5, ClockReading::now());
   CHECK(record.find(R"("workers":2,"open_scopes":[{"pid":4711,"rank":2,"comm":"trainer",)"
-                    R"("scope":"load",)") != std::string::npos);
-  CHECK(record.find(R"("in_no_scope":[{"pid":4711,"rank":2,"comm":"trainer"}],"omitted":5})") !=
-        std::string::npos);
+                    R"("job_id":"8812","scope":"load",)") != std::string::npos);
+  CHECK(record.find(R"("in_no_scope":[{"pid":4711,"rank":2,"comm":"trainer","job_id":"8812"}],)"
+                    R"("omitted":5})") != std::string::npos);
 }

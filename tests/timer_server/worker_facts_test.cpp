@@ -3,6 +3,8 @@
 
 #include <doctest/doctest.h>
 
+#include <string>
+
 #include "common/limits.hpp"
 
 using namespace filetimer;
@@ -31,6 +33,14 @@ TEST_CASE(
   const auto open_mpi = worker_facts_from("", "PMIX_NAMESPACE=1754595329\0"sv);
   CHECK(open_mpi.job_id == "1754595329");
   CHECK(open_mpi.step_id.empty());
+}
+
+TEST_CASE("The name of a job is cut, as an incident has it for each worker") {
+  const std::string job(10'000, 'j');
+  const std::string shown = job.substr(0, kMaxJobIdBytesShown);
+  CHECK(worker_facts_from("", "SLURM_JOB_ID=" + job).job_id == shown);
+  CHECK(worker_facts_from("", "SLURM_STEP_ID=" + job).step_id == shown);
+  CHECK(worker_facts_claimed("", "", job).job_id == shown);
 }
 
 TEST_CASE("torchrun's RANK goes before what the scheduler says of the launcher") {

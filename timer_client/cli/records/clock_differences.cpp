@@ -47,8 +47,8 @@ std::map<std::string, Times> outer_entries(const Incident& incident) {
 
 }  // namespace
 
-std::vector<ClockApart> clocks_apart(const std::vector<const Incident*>& incidents,
-                                     std::int64_t difference_us) {
+std::vector<EntryApart> entries_apart(const std::vector<const Incident*>& incidents,
+                                      std::int64_t difference_us) {
   std::map<std::string, std::map<std::string, std::int64_t>> by_scope;  // a time for each host
   for (const Incident* incident : incidents) {
     for (const auto& [scope, times] : outer_entries(*incident)) {
@@ -69,14 +69,14 @@ std::vector<ClockApart> clocks_apart(const std::vector<const Incident*>& inciden
     all.push_back(time);
   }
   const std::int64_t usual = median(all);
-  std::vector<ClockApart> apart;
+  std::vector<EntryApart> apart;
   for (const auto& [host, time] : widest->second) {
     if (std::abs(time - usual) >= difference_us) {
       apart.push_back({host, widest->first, time - usual});
     }
   }
   // Where they are not the exception nothing is known.
-  return 2 * apart.size() < all.size() || all.size() == 2 ? apart : std::vector<ClockApart>{};
+  return 2 * apart.size() < all.size() || all.size() == 2 ? apart : std::vector<EntryApart>{};
 }
 
 void ClockSteps::take(const Record& record) {
@@ -86,9 +86,12 @@ void ClockSteps::take(const Record& record) {
   const std::int64_t mono_us = *record.mono_ns / 1000;
   const Clock now{*record.time_us - mono_us, mono_us};
   const auto [at, is_new] = clocks_.try_emplace({record.host, record.boot_id}, now);
+  if (mono_us < at->second.mono_us) {
+    return;
+  }
   const Clock before = std::exchange(at->second, now);
   const std::int64_t by = now.offset_us - before.offset_us;
-  if (is_new || std::abs(by) < kStepUs + std::abs(now.mono_us - before.mono_us) / kSlewDivisor) {
+  if (is_new || std::abs(by) < kStepUs + (now.mono_us - before.mono_us) / kSlewDivisor) {
     return;
   }
   if (steps_.size() == kStepsKept) {

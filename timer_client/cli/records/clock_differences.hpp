@@ -1,7 +1,7 @@
-// How far the wall clocks of hosts are from each other, as far as their logs tell. No event is
-// recorded on two hosts, so nothing tells it for certain; workers of one job enter their outer
-// scopes (`epoch`, `step`) together, though, and a host whose workers all seem to have done so at
-// another time is likelier to have another time.
+// What the logs tell of the wall clocks of their hosts. No event is recorded on two hosts, so of a
+// difference there are only signs: workers of one job enter their outer scopes (`epoch`, `step`)
+// together, and a host whose workers all seem to have done so at another time was late, or has
+// another time. A clock that is set while a log is written shows in it, as a suspended host does.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -10,14 +10,15 @@
 #include <string>
 #include <vector>
 
-#include "timer_client/cli/records/incident_record.hpp"
+#include "timer_client/cli/records/hang.hpp"
 
 namespace filetimer::cli {
 
-// The clocks that are this far or further from most others, each with how far it is ahead. A scope
-// counts that its worker had another one open in: being late for it says nothing about the hang.
-std::vector<ClockApart> clocks_apart(const std::vector<const Incident*>& incidents,
-                                     std::int64_t difference_us);
+// The hosts whose workers entered a scope this much before or after most others; of two hosts, the
+// later one. A scope counts that its worker had another one open in: being late for it says nothing
+// about the hang.
+std::vector<EntryApart> entries_apart(const std::vector<const Incident*>& incidents,
+                                      std::int64_t difference_us);
 
 // Clocks that were set while a log was written: `time` and `mono_ns` of its records then go apart.
 class ClockSteps {
@@ -28,7 +29,8 @@ class ClockSteps {
     std::int64_t by_us = 0;    // forward if that is positive
   };
 
-  // Records of each host in their order.
+  // A record that was made before another one of its host, though it comes later, says nothing: it
+  // is of another log, and they were merged by times of which some are from before the step.
   void take(const Record& record);
 
   // The latest ones, and how many there were before them.

@@ -248,9 +248,11 @@ Expiry gather_expiry(const std::vector<Record>& records, const ExpiryKey& key) {
   const auto parse = [&](const Record& record) {
     return parser.parse(record.raw).get_object().get(object) == simdjson::SUCCESS;
   };
+  std::string job_id;  // as the verdict has it: later records may know more
   for (const Record& record : records) {
     if (is_of(record, key) && parse(record)) {
       read_record_of(record, object, expiry);
+      job_id = record.event == "expired" || !expiry.has_verdict ? record.job_id : job_id;
     }
   }
   for (const Record& record : records) {
@@ -263,7 +265,7 @@ Expiry gather_expiry(const std::vector<Record>& records, const ExpiryKey& key) {
     }
   }
   if (!expiry.incident_id.empty()) {
-    expiry.hang = gather_hang(records, expiry.worker.host, expiry.incident_id);
+    expiry.hang = gather_hang(records, expiry.worker.host, expiry.incident_id, job_id);
   }
   // Of scopes of one worker that expired together the first one's records say what all share.
   for (const Record& record : records) {

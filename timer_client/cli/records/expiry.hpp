@@ -13,6 +13,7 @@
 
 #include "common/result.hpp"
 #include "timer_client/cli/records/evidence_record.hpp"
+#include "timer_client/cli/records/hang.hpp"
 #include "timer_client/cli/records/incident_record.hpp"
 #include "timer_client/cli/records/log_reader.hpp"
 

@@ -4,15 +4,13 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <deque>
 #include <map>
-#include <set>
 #include <string>
-#include <utility>
-#include <vector>
 
 #include "timer_client/cli/records/clock_differences.hpp"
-#include "timer_client/cli/records/incident_record.hpp"
+#include "timer_client/cli/records/hang.hpp"
 #include "timer_client/cli/records/log_reader.hpp"
 
 namespace filetimer::cli {
@@ -31,24 +29,32 @@ class HangFinder {
   [[nodiscard]] const std::deque<Hang>& hangs() const { return hangs_; }
   [[nodiscard]] std::size_t omitted() const { return omitted_; }
   [[nodiscard]] const ClockSteps& clock_steps() const { return clock_steps_; }
-  [[nodiscard]] std::size_t hosts() const { return hosts_.size(); }
+  // Machines: hosts of one name count as one where they ran one after the other, as before and
+  // after a reboot.
+  [[nodiscard]] std::size_t hosts() const;
 
  private:
-  struct Open {
-    std::int64_t first_us = 0;
-    std::vector<Record> records;
+  struct Kept {
+    Record record;
+    bool is_told = false;
   };
+  struct Boot {
+    std::int64_t first_us = 0;  // when it booted
+    std::int64_t last_us = 0;   // its last record
+  };
+  using Open = std::map<std::string, std::int64_t>;
 
-  void take_expired(const Record& record);
-  void close(const Open& open);
+  void take_host(const Record& record);
+  void close(Open::iterator job);
   void close_those_before(std::int64_t now_us);
+  [[nodiscard]] bool is_over(std::int64_t time_us, std::int64_t now_us) const;
 
   std::int64_t clocks_us_;
-  std::set<std::string> hosts_;
+  std::map<std::string, std::map<std::string, Boot>> hosts_;  // by host and boot
   ClockSteps clock_steps_;
-  std::map<std::string, Open> open_;  // by job
-  // Records of incidents, by host and id, whose job is not known yet: no expiry of theirs has come.
-  std::map<std::pair<std::string, std::string>, Record> waiting_;
+  // Incidents and expiries of all jobs, of the time that a hang may take, and as long again.
+  std::deque<Kept> window_;
+  Open open_;  // by job: its first expiry that has not been told of
   std::deque<Hang> hangs_;
   std::size_t omitted_ = 0;
 };

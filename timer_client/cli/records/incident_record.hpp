@@ -1,11 +1,10 @@
-// What the log says about hangs rather than about one expiry: the `incident` records, which of them
-// belong together, and who expired in them. A training that hangs writes several: one a host, and
-// on one host another one when ranks expire later than those that they waited for.
+// An `incident` record: where the workers of one host were when the first of some of them expired.
 // What a record lacks is empty. Texts are as the records have them: printing makes them safe.
 // SPDX-License-Identifier: MIT
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -36,58 +35,27 @@ struct WorkerAt {
   std::string comm;
 };
 
-// One that expired in an incident.
-struct Fellow {
-  std::string id;
-  std::string incident;
-  std::string scope;
-  WorkerAt worker;
-  Integer deadline_us;  // wall clock: the only one that hosts share
-};
-
+// Of the workers of one job only: those of another wait for nobody of this one.
 struct Incident {
   std::string id;
   std::string host;
   Integer time_us;
   std::vector<OpenScope> open_scopes;
   std::vector<WorkerAt> in_no_scope;
-  std::int64_t workers = 0;
-  std::int64_t omitted = 0;
+  std::int64_t unlisted = 0;  // workers of whom the record says no more, or not whose they are
+  std::int64_t omitted = 0;   // open scopes
+  bool tells_jobs = false;    // else some may be of another one
 };
 
-// A host whose clock is not where those of most others are.
-struct ClockApart {
-  std::string host;
-  std::string scope;  // the workers of all hosts are taken to have entered it together
-  std::int64_t ahead_us = 0;
-};
+// The jobs of workers, by their pids, as far as other records of this host tell them.
+using JobsOfPids = std::map<std::int64_t, std::string>;
 
-// Incidents of one job this close together are one hang: the deadlines of those who wait for each
-// other differ by less than this, or nobody would take the one for the cause of the other.
-inline constexpr std::int64_t kSameHangUs = 60'000'000;
-// How far the clocks of two hosts may be apart that are kept by NTP or PTP, and then some.
-inline constexpr std::int64_t kClocksUs = 1'000'000;
+// Nothing when `record` cannot be read. A worker whose job is not told counts as one of `job_id`
+// where the record tells no worker's.
+std::optional<Incident> read_incident(const Record& record, const std::string& job_id,
+                                      const JobsOfPids& jobs);
 
-// An incident and what happened around it. Times of hosts in `clocks` are given as most other
-// hosts' clocks would have had them.
-struct Hang {
-  std::string host;  // the one that needs no name; empty: all are named
-  std::string job_id;
-  std::optional<Incident> incident;
-  std::vector<Incident> elsewhere;  // of the same job, on other hosts, at about the same time
-  std::vector<Fellow> expired;      // in all of these, the first to expire first
-  std::optional<Fellow> before;     // the first to expire on this host shortly before the incident
-  std::vector<ClockApart> clocks;
-  std::int64_t clocks_us = kClocksUs;  // how far other clocks may be apart
-};
-
-// Of the incident `id` of `host`, as seen from there. `records` in their order.
-Hang gather_hang(const std::vector<Record>& records, const std::string& host,
-                 const std::string& id);
-// Of the incident whose deadline came first, as seen from nowhere. `records` are of one hang.
-Hang gather_whole_hang(const std::vector<Record>& records, std::int64_t clocks_us);
-
-// Of an `incident` or an `expired` record.
+// Of an `expired` record.
 std::vector<OpenScope> read_open_scopes(const simdjson::dom::object& record);
 
 }  // namespace filetimer::cli

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
+#include <string_view>
 #include <tuple>
 #include <utility>
 
@@ -109,6 +111,22 @@ bool has_ranks(const ScopeGroup& group) {
                      [](const WorkerAt& worker) { return worker.rank.has_value(); });
 }
 
+bool is_listed(const Fellow& fellow, const std::vector<ScopeGroup>& groups) {
+  return std::any_of(groups.begin(), groups.end(), [&](const ScopeGroup& group) {
+    return is_among(group.workers, fellow.worker);
+  });
+}
+
+// By how much `later`, of another host, expired after the first one at the least; negative: perhaps
+// before it.
+std::int64_t lead_us(const Hang& hang, const Fellow& later) {
+  const Fellow& first = hang.expired[0];
+  return first.deadline_us && later.deadline_us
+             ? *later.deadline_us - *first.deadline_us -
+                   hang.doubt_us(first.worker.host, later.worker.host)
+             : 0;
+}
+
 }  // namespace
 
 std::vector<ScopeGroup> scope_groups(const Hang& hang) {
@@ -116,7 +134,11 @@ std::vector<ScopeGroup> scope_groups(const Hang& hang) {
   std::sort(all.begin(), all.end(), [](const Place& a, const Place& b) {
     return std::pair(a.scope, b.elapsed_s) < std::pair(b.scope, a.elapsed_s);
   });
-  const double moments_s = std::max(kSameEntryS, static_cast<double>(hang.clocks_us) / 1e6);
+  std::int64_t apart_us = hang.clocks_us;
+  for (const EntryApart& entry : hang.entries) {
+    apart_us = std::max(apart_us, std::abs(entry.later_us) + hang.clocks_us);
+  }
+  const double moments_s = std::max(kSameEntryS, static_cast<double>(apart_us) / 1e6);
   std::vector<ScopeGroup> groups;
   for (Place& one : all) {
     if (groups.empty() || groups.back().scope != one.scope ||
@@ -144,6 +166,40 @@ bool has_odd_one_out(const std::vector<ScopeGroup>& groups) {
   return 2 * groups[0].workers.size() <= most;
 }
 
+bool has_odd_one_out(const Hang& hang, const std::vector<ScopeGroup>& groups) {
+  return has_odd_one_out(groups) && !may_be_of_two_jobs(hang, groups) &&
+         (hang.expired.empty() || is_listed(hang.expired[0], groups));
+}
+
+bool may_be_of_two_jobs(const Hang& hang, const std::vector<ScopeGroup>& groups) {
+  constexpr std::string_view kNoId = "none";  // torchrun's, where none is given
+  const auto tells = [](const Incident& incident) { return incident.tells_jobs; };
+  if (!hang.job_id.empty() && hang.job_id != kNoId && hang.incident && tells(*hang.incident) &&
+      std::all_of(hang.elsewhere.begin(), hang.elsewhere.end(), tells)) {
+    return false;
+  }
+  std::set<std::int64_t> ranks;
+  for (const ScopeGroup& group : groups) {
+    for (const WorkerAt& worker : group.workers) {
+      if (worker.rank && !ranks.insert(*worker.rank).second) {
+        return true;
+      }
+    }
+  }
+  return false;
+}
+
+bool are_together(const Hang& hang, const std::vector<ScopeGroup>& groups) {
+  const auto is_whole = [](const Incident& one) { return one.omitted == 0 && one.unlisted == 0; };
+  return hang.incident && is_whole(*hang.incident) &&
+         std::all_of(hang.elsewhere.begin(), hang.elsewhere.end(), is_whole) &&
+         std::all_of(hang.expired.begin(), hang.expired.end(),
+                     [&](const Fellow& fellow) { return is_listed(fellow, groups); }) &&
+         std::count_if(groups.begin(), groups.end(), [&](const ScopeGroup& group) {
+           return has_ranks(group) == has_ranks(groups[0]);
+         }) == 1;
+}
+
 bool is_among(const std::vector<WorkerAt>& workers, const WorkerAt& wanted) {
   return std::any_of(workers.begin(), workers.end(), [&](const WorkerAt& at) {
     return at.host == wanted.host &&
@@ -152,16 +208,25 @@ bool is_among(const std::vector<WorkerAt>& workers, const WorkerAt& wanted) {
 }
 
 const Fellow* next_elsewhere(const Hang& hang) {
-  const auto next = std::find_if(hang.expired.begin(), hang.expired.end(), [&](const Fellow& one) {
-    return one.worker.host != hang.expired[0].worker.host;
-  });
-  return next == hang.expired.end() ? nullptr : &*next;
+  const Fellow* next = nullptr;
+  for (const Fellow& one : hang.expired) {
+    if (one.worker.host != hang.expired[0].worker.host &&
+        (next == nullptr || lead_us(hang, one) < lead_us(hang, *next))) {
+      next = &one;
+    }
+  }
+  return next;
 }
 
-bool is_too_close(const Hang& hang) {
-  const Fellow* next = next_elsewhere(hang);
-  return next != nullptr && next->deadline_us && hang.expired[0].deadline_us &&
-         *next->deadline_us - *hang.expired[0].deadline_us < hang.clocks_us;
+bool may_be_first(const Hang& hang, const Fellow& fellow) {
+  return &fellow == &hang.expired[0] ||
+         (fellow.worker.host != hang.expired[0].worker.host && lead_us(hang, fellow) < 0);
+}
+
+bool is_within_clocks(const Hang& hang, const Fellow& fellow) {
+  const Fellow& first = hang.expired[0];
+  return fellow.worker.host != first.worker.host && first.deadline_us && fellow.deadline_us &&
+         *fellow.deadline_us - *first.deadline_us < hang.clocks_us;
 }
 
 std::string worker_text(const WorkerAt& worker) {

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "timer_client/cli/records/incident_record.hpp"
+#include "timer_client/cli/records/hang.hpp"
 
 namespace filetimer::cli {
 
@@ -26,14 +26,23 @@ std::vector<ScopeGroup> scope_groups(const Hang& hang);
 
 // Whether the first group is the one to look at: few, while most are in one other place.
 bool has_odd_one_out(const std::vector<ScopeGroup>& groups);
+// Not where it is not known where the first one to expire was, for it may be the odd one, nor among
+// workers who may_be_of_two_jobs().
+bool has_odd_one_out(const Hang& hang, const std::vector<ScopeGroup>& groups);
+// Whether two of them have one rank and nothing tells whose they are.
+bool may_be_of_two_jobs(const Hang& hang, const std::vector<ScopeGroup>& groups);
+// Whether it is known of all, and all are in one place.
+bool are_together(const Hang& hang, const std::vector<ScopeGroup>& groups);
 
 bool is_among(const std::vector<WorkerAt>& workers, const WorkerAt& wanted);
 
-// The first to expire on another host than the first of all: their times are of two clocks.
-// Null: there is none.
+// The one on another host than the first to expire that is likeliest to have been before it: their
+// times are of two clocks. Null: there is none.
 const Fellow* next_elsewhere(const Hang& hang);
-// Whether the two are too close for their clocks to tell who was first.
-bool is_too_close(const Hang& hang);
+// Whether `fellow` may have been the first, as far as clocks tell.
+bool may_be_first(const Hang& hang, const Fellow& fellow);
+// Whether it expired so soon after the first one, on another host, that no two clocks tell.
+bool is_within_clocks(const Hang& hang, const Fellow& fellow);
 
 // "rank 2 (pid 4711, trainer) on node08", "pid 4711 (trainer)".
 std::string worker_text(const WorkerAt& worker);

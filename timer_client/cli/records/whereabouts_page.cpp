@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
 
 #include "timer_client/cli/records/phrases.hpp"
 #include "timer_client/cli/records/record_time.hpp"
@@ -47,10 +48,10 @@ std::string group_text(const ScopeGroup& group, bool is_odd,
                 ", ");
 }
 
-void add_groups(Page& page, const std::vector<ScopeGroup>& groups,
+void add_groups(Page& page, const Hang& hang, const std::vector<ScopeGroup>& groups,
                 const std::optional<WorkerAt>& marked) {
   const auto add = [&](const ScopeGroup& group) {
-    page.item(2, group_text(group, &group == &groups[0] && has_odd_one_out(groups), marked));
+    page.item(2, group_text(group, &group == &groups[0] && has_odd_one_out(hang, groups), marked));
   };
   if (groups.size() <= kGroupsShown) {
     std::for_each(groups.begin(), groups.end(), add);
@@ -77,30 +78,41 @@ void add_groups(Page& page, const std::vector<ScopeGroup>& groups,
   add(most);
 }
 
-void add_not_listed(Page& page, const Hang& hang, const std::vector<ScopeGroup>& groups) {
+void add_not_listed(Page& page, const Hang& hang) {
   std::int64_t omitted = hang.incident->omitted;
-  std::int64_t workers = hang.incident->workers;
+  std::int64_t unlisted = hang.incident->unlisted;
   for (const Incident& other : hang.elsewhere) {
     omitted += other.omitted;
-    workers += other.workers;
-  }
-  for (const ScopeGroup& group : groups) {
-    workers -= static_cast<std::int64_t>(group.workers.size());
+    unlisted += other.unlisted;
   }
   if (omitted > 0) {
     page.item(2, fmt::format("{} more scopes did not fit into the record", omitted));
   }
-  if (workers > 0) {
-    page.item(2, fmt::format("{} more workers, of which the record says no more", workers));
+  if (unlisted > 0) {
+    page.item(2, fmt::format("{} more workers, of which the record says no more", unlisted));
+  }
+  std::set<std::string> missing;
+  for (const Fellow& fellow : hang.expired) {
+    missing.insert(fellow.worker.host);
+  }
+  const auto has = [&](const Incident& incident) {
+    missing.erase(incident.host == hang.host ? "" : incident.host);
+  };
+  has(*hang.incident);
+  std::for_each(hang.elsewhere.begin(), hang.elsewhere.end(), has);
+  if (!missing.empty()) {
+    page.item(2, fmt::format("The incident records of these hosts are not in these logs: {}.",
+                             listed({missing.begin(), missing.end()}, kHostsShown)));
   }
 }
 
 // Whether the first to expire is the odd one out too: then both say the same, and the cause is
 // found.
-std::string first_and_odd(const Fellow& first, const std::vector<ScopeGroup>& groups) {
-  if (!has_odd_one_out(groups)) {
+std::string first_and_odd(const Hang& hang, const std::vector<ScopeGroup>& groups) {
+  if (!has_odd_one_out(hang, groups)) {
     return "";
   }
+  const Fellow& first = hang.expired[0];
   const bool same = is_among(groups[0].workers, first.worker);
   if (groups[0].workers.size() > 1) {
     return same ? "one of the odd ones out" : "none of the odd ones out";
@@ -124,7 +136,7 @@ void add_order(Page& page, const Expiry& expiry, const std::vector<ScopeGroup>& 
     page.item(2, fmt::format("First to expire: {}.",
                              joined({worker_text(first.worker),
                                      first.id == expiry.id ? "this one" : first.id,
-                                     first_and_odd(first, groups)},
+                                     first_and_odd(hang, groups)},
                                     ", ")));
     std::vector<std::string> others;
     for (const Fellow& fellow : hang.expired) {
@@ -151,29 +163,35 @@ void add_order(Page& page, const Expiry& expiry, const std::vector<ScopeGroup>& 
 void add_places(Page& page, const Hang& hang, const std::vector<ScopeGroup>& groups,
                 const std::optional<WorkerAt>& marked) {
   if (hang.incident) {
-    add_groups(page, groups, marked);
-    add_not_listed(page, hang, groups);
+    add_groups(page, hang, groups, marked);
+    if (has_odd_one_out(groups) && may_be_of_two_jobs(hang, groups)) {
+      page.item(2,
+                "Two have one rank, and no record says which job they are of: nobody is called the "
+                "odd one out.");
+    }
+    add_not_listed(page, hang);
   } else {
     page.item(2, "The incident record is not in these logs.");
   }
 }
 
 void add_doubts(Page& page, const Hang& hang) {
-  std::vector<std::string> clocks;
-  for (const ClockApart& clock : hang.clocks) {
-    clocks.push_back(fmt::format("{} {} {}", clock.host,
-                                 seconds_text(std::abs(static_cast<double>(clock.ahead_us)) / 1e6),
-                                 clock.ahead_us > 0 ? "ahead" : "behind"));
+  std::vector<std::string> entries;
+  for (const EntryApart& entry : hang.entries) {
+    entries.push_back(fmt::format("{} {} {}", entry.host,
+                                  seconds_text(std::abs(static_cast<double>(entry.later_us)) / 1e6),
+                                  entry.later_us > 0 ? "later" : "earlier"));
   }
-  if (!clocks.empty()) {
-    page.item(2, fmt::format("Clocks seem to differ, by when workers entered {}: {}. Times here "
-                             "are those of the other hosts' clocks.",
-                             backquoted(hang.clocks[0].scope), listed(clocks, kHostsShown)));
+  if (!entries.empty()) {
+    page.item(2, fmt::format("Workers entered {} at another time than the others: {}. They did, or "
+                             "the clocks differ by that: who was first by less is not known.",
+                             backquoted(hang.entries[0].scope), listed(entries, kHostsShown)));
   }
-  if (is_too_close(hang)) {
-    page.item(2, fmt::format("{} expired within {} of it, which is less than clocks may differ: "
+  const Fellow* next = next_elsewhere(hang);
+  if (next != nullptr && is_within_clocks(hang, *next)) {
+    page.item(2, fmt::format("{} and {} expired within {}, which is less than clocks may differ: "
                              "either may be the first.",
-                             worker_text(next_elsewhere(hang)->worker),
+                             worker_text(hang.expired[0].worker), worker_text(next->worker),
                              seconds_text(static_cast<double>(hang.clocks_us) / 1e6)));
   }
 }

@@ -1,0 +1,58 @@
+// The log of a made-up host: records at true times, shown on the clock that the host has then.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace filetimer::cli {
+
+inline constexpr std::int64_t kSecondUs = 1'000'000;
+
+class HostLog {
+ public:
+  explicit HostLog(std::string host, std::int64_t clock_ahead_us = 0, std::string boot = {});
+
+  void set_clock(std::int64_t ahead_us) { ahead_us_ = ahead_us; }
+  // CLOCK_MONOTONIC stands still then, the wall clock does not.
+  void suspend(std::int64_t for_us) { suspended_us_ += for_us; }
+
+  // `at_us`: after three o'clock. `fields` begin with a comma.
+  void add(const std::string& event, std::int64_t at_us, const std::string& fields = {});
+
+  [[nodiscard]] std::int64_t mono_ns(std::int64_t at_us) const;
+  [[nodiscard]] const std::string& text() const { return text_; }
+
+ private:
+  std::string host_;
+  std::string boot_;
+  std::int64_t ahead_us_;
+  std::int64_t suspended_us_ = 0;
+  std::string text_;
+};
+
+// Times in seconds after three o'clock.
+struct MadeWorker {
+  int pid = 0;
+  int rank = 0;
+  std::string job;
+  std::string scope;     // empty: it is in none
+  double entered_s = 0;  // the scope
+  double step_s = -1;    // when it entered `step` around that; negative: there is none
+  double timeout_s = 30;
+};
+
+struct IncidentFields {
+  bool tells_jobs = true;
+  int unlisted = 0;
+  int omitted = 0;
+};
+
+void add_incident(HostLog& log, double at_s, const std::string& id,
+                  const std::vector<MadeWorker>& workers, const IncidentFields& fields = {});
+// At its deadline, and a moment.
+void add_expiry(HostLog& log, const std::string& id, const std::string& incident,
+                const MadeWorker& worker);
+
+}  // namespace filetimer::cli
