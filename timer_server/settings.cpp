@@ -186,7 +186,7 @@ class Help final : public CLI::Formatter {
 std::unique_ptr<CLI::App> make_app(Settings& settings, std::string& config) {
   auto app = std::make_unique<CLI::App>(
       "Watches the workers of one host and kills those whose timer scope expired.", "timer_server");
-  app->set_help_flag("--help", "show this");
+  app->set_help_flag("-h,--help", "show this");
   app->set_version_flag("--version", std::string("timer_server ") + FILETIMER_VERSION);
   app->formatter(std::make_shared<Help>());
   add(*app, "--config", "FILE", "these names in TOML; the command line wins",

@@ -1,4 +1,4 @@
-// The example hooks as their users run them, with a scontrol and a web server of the test's own.
+// The example hooks as their users run them, with a Slurm and a web server of the test's own.
 // SPDX-License-Identifier: MIT
 #include <doctest/doctest.h>
 #include <fmt/format.h>
@@ -19,12 +19,28 @@ std::string example(const std::string& name) {
   return std::string(FILETIMER_EXAMPLES_DIR) + "/" + name;
 }
 
+// Answers `squeue --jobs N --Format JobID,JobArrayID,RestartCnt` as Slurm does: of two jobs and of
+// an array of three tasks, one of which has the number of the array.
+constexpr const char* kSqueue = R"(#!/bin/sh
+case "$*" in
+  *'--jobs 11 '*) printf '%-20s%-40s%-10s\n' 11 11 3 ;;
+  *'--jobs 4711 '*) printf '%-20s%-40s%-10s\n' 4711 4711 0 ;;
+  *'--jobs 700 '*) printf '%-20s%-40s%-10s\n' 702 700_1 0  701 700_0 0  700 700_2 0 ;;
+  *) echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1 ;;
+esac
+)";
+
+void add_program(const std::string& path, const std::string& text) {
+  write_file(path, text);
+  REQUIRE(::chmod(path.c_str(), 0755) == 0);
+}
+
 // A server with the example as its hook, and a scontrol that notes what it is asked.
 Server::Setup requeuing(const TempFolder& temp, Environment environment,
                         std::vector<std::string> more = {}) {
   REQUIRE(::mkdir(temp.path("bin").c_str(), 0755) == 0);
-  write_file(temp.path("bin/scontrol"), "#!/bin/sh\necho \"$@\" >> " + temp.path("asked") + "\n");
-  REQUIRE(::chmod(temp.path("bin/scontrol").c_str(), 0755) == 0);
+  add_program(temp.path("bin/scontrol"), "#!/bin/sh\necho \"$@\" >> " + temp.path("asked") + "\n");
+  add_program(temp.path("bin/squeue"), kSqueue);
   environment["PATH"] = temp.path("bin") + ":/usr/bin:/bin";
   Server::Setup setup;
   setup.args = {"--on-expiry", example("requeue_slurm_job")};
@@ -48,28 +64,57 @@ TEST_CASE("The Slurm job that the killed worker belongs to is requeued") {
 
 TEST_CASE("Of a worker that names no Slurm job it is the server's") {
   const TempFolder temp;
-  const Server server(temp, requeuing(temp, {{"SLURM_JOB_ID", "11"}}));
+  const Server server(temp, requeuing(temp, {{"SLURM_JOB_ID", "4711"}}));
   CHECK(hook_of_expiry(server, {{"TORCHELASTIC_RUN_ID", "run a"}}).integer("exit_status") == 0);
+  CHECK(read_file(temp.path("asked")) == "requeue 4711\n");
+}
+
+TEST_CASE("Of an array the task of the killed worker is requeued, and no other") {
+  const TempFolder temp;
+  const Server server(temp, requeuing(temp, {}));
+  CHECK(hook_of_expiry(server, {{"SLURM_JOB_ID", "700"}}).integer("exit_status") == 0);
+  CHECK(read_file(temp.path("asked")) == "requeue 700_2\n");
+}
+
+TEST_CASE("A job is requeued as often as was asked for") {
+  const TempFolder temp;
+  const Server server(temp, requeuing(temp, {{"SLURM_JOB_ID", "11"}, {"MAX_REQUEUES", "4"}}));
+  CHECK(hook_of_expiry(server).integer("exit_status") == 0);
   CHECK(read_file(temp.path("asked")) == "requeue 11\n");
 }
 
 TEST_CASE("Nothing is requeued for who was spared, past the last try, or outside Slurm") {
-  const TempFolder temp;
+  Environment environment;
+  std::vector<std::string> options;
+  std::int64_t status = 0;
+  std::string says;
   SUBCASE("spared") {
-    const Server server(temp, requeuing(temp, {{"SLURM_JOB_ID", "11"}}, {"--dry-run"}));
-    CHECK(hook_of_expiry(server).integer("exit_status") == 0);
+    environment = {{"SLURM_JOB_ID", "4711"}};
+    options = {"--dry-run"};
+    says = "nobody was killed (spared): not requeued";
   }
   SUBCASE("past the last try") {
-    const Server server(temp,
-                        requeuing(temp, {{"SLURM_JOB_ID", "11"}, {"SLURM_RESTART_COUNT", "3"}}));
-    CHECK(hook_of_expiry(server).integer("exit_status") == 0);
+    environment = {{"SLURM_JOB_ID", "11"}};
+    says = "job 11 was requeued 3 times already: left to end";
+  }
+  SUBCASE("not to be tried at all") {
+    environment = {{"SLURM_JOB_ID", "4711"}, {"MAX_REQUEUES", "0"}};
+    says = "job 4711 was requeued 0 times already: left to end";
   }
   SUBCASE("outside Slurm") {
-    const Server server(temp, requeuing(temp, {}));
-    const Record hook = hook_of_expiry(server);
-    CHECK(hook.integer("exit_status") == 1);
-    CHECK(hook.text("output").find("no Slurm job") != std::string::npos);
+    status = 1;
+    says = "no Slurm job";
   }
+  SUBCASE("unknown to Slurm") {
+    environment = {{"SLURM_JOB_ID", "12"}};
+    status = 1;
+    says = "squeue does not know job 12";
+  }
+  const TempFolder temp;
+  const Server server(temp, requeuing(temp, environment, options));
+  const Record hook = hook_of_expiry(server);
+  CHECK(hook.integer("exit_status") == status);
+  CHECK_MESSAGE(hook.text("output").find(says) != std::string::npos, hook.text("output"));
   CHECK_FALSE(exists(temp.path("asked")));
 }
 

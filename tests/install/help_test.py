@@ -28,6 +28,10 @@ class Help(unittest.TestCase):
     def test_of_the_server(self):
         self.check(SERVER, begins="timer_server ")
 
+    def test_one_letter_is_enough(self):
+        for program in ((SERVER,), (CLIENT,), *((CLIENT, name) for name in subcommands())):
+            self.assertEqual(run(*program, "-h"), run(*program, "--help"))
+
     def test_of_the_client_and_its_subcommands(self):
         self.check(CLIENT, begins="timer_client ")
         self.assertIn("acquire", subcommands())

@@ -9,6 +9,7 @@ own, which takes a network, root and some minutes.
 import glob
 import gzip
 import os
+import re
 import shutil
 import subprocess
 import tempfile
@@ -23,6 +24,10 @@ if PYTHON:
     NAMES.add("python3-filetimer")
 CONSUMER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "consumer", "main.cpp")
 APT = ("apt-get", "-q", "-y", "-o", "Dpkg::Use-Pty=0")
+
+# What the maintainer scripts of the server call, and a system that runs systemd.
+CALLED_BY_SCRIPTS = ("deb-systemd-helper", "deb-systemd-invoke", "systemctl")
+UNDER_SYSTEMD = "mount -t tmpfs none /run && mkdir -p /run/systemd/system && exec \"$@\""
 
 PYTHON_WORKER = """
 import filetimer
@@ -122,8 +127,8 @@ class Packages(Case):
         self.assertEqual(by_event["killed"]["verdict"], "dead")
         self.assertNotIn("filetimer-stacks", str(by_event["evidence"]))
 
-    @unittest.skipUnless(os.geteuid() == 0, "only root may install")
-    def test_dpkg_installs_them_and_leaves_nothing_behind(self):
+    def empty_system(self):
+        """Its root, and how dpkg is called for it."""
         root = self.path("root")
         database = os.path.join(root, "var/lib/dpkg")
         os.makedirs(os.path.join(database, "updates"))
@@ -132,8 +137,12 @@ class Packages(Case):
             with open(os.path.join(database, name), "w"):
                 pass
         # A small image may tell dpkg to leave out man pages and documentation.
-        dpkg = ("dpkg", f"--root={root}", "--force-depends", "--force-script-chrootless",
-                "--path-include=*", f"--log={self.path('log')}")
+        return root, ("dpkg", f"--root={root}", "--force-depends", "--force-script-chrootless",
+                      "--path-include=*", f"--log={self.path('log')}")
+
+    @unittest.skipUnless(os.geteuid() == 0, "only root may install")
+    def test_dpkg_installs_them_and_leaves_nothing_behind(self):
+        root, dpkg = self.empty_system()
         run(*dpkg, "-i", *self.debs.values())
         self.assertIn("usr/share/man/man1/timer_client.1.gz", files_below(root))
         self.assertIn("usr/libexec/filetimer/filetimer-stacks", files_below(root))
@@ -142,6 +151,72 @@ class Packages(Case):
         self.assertEqual({name for name in files_below(root)
                           if not name.startswith("var/lib/dpkg/")}, set())
         self.assertEqual(set(os.listdir(root)), {"var"})
+
+    @unittest.skipUnless(os.geteuid() == 0, "only root may install")
+    @unittest.skipUnless(shutil.which("systemctl") and shutil.which("deb-systemd-helper"),
+                         "no systemctl or no deb-systemd-helper here")
+    def test_units_are_not_enabled_by_installing_and_those_that_were_go_with_a_purge(self):
+        root, dpkg = self.empty_system()
+        server = self.debs["filetimer-server"]
+        units = os.path.join(root, "etc", "systemd")
+        run(*dpkg, "-i", server)
+        self.assertFalse(os.path.exists(units))
+        for manager in ("--system", "--global"):
+            run("systemctl", f"--root={root}", manager, "enable", "timer_server.service",
+                "timer_server@job.service")
+        enabled = files_below(units)
+        self.assertEqual(len(enabled), 2 * 2 * 2, enabled)  # managers, services, with sockets
+        run(*dpkg, "-i", server)
+        run(*dpkg, "--remove", "filetimer-server")
+        self.assertEqual(files_below(units), enabled)
+        run(*dpkg, "-i", server)
+        self.assertEqual(files_below(units), enabled)
+        run(*dpkg, "--purge", "filetimer-server")
+        self.assertEqual({name for name in files_below(root)
+                          if not name.startswith("var/lib/dpkg/")}, set())
+
+    @unittest.skipUnless(os.geteuid() == 0, "only root may mount")
+    def test_a_server_that_runs_is_restarted_by_an_upgrade_and_stopped_by_a_removal(self):
+        run("dpkg-deb", "-e", self.debs["filetimer-server"], self.path("scripts"))
+        for name in CALLED_BY_SCRIPTS:
+            with open(self.path(name), "w") as file:
+                file.write('#!/bin/sh\necho "${0##*/} $*" | grep -v ^deb-systemd-helper >&2\n')
+            os.chmod(self.path(name), 0o755)
+
+        def calls(script, *words):
+            return run("unshare", "--mount", "sh", "-ec", UNDER_SYSTEMD, "sh",
+                       self.path("scripts", script), *words,
+                       env={"PATH": f"{self.folder}:/usr/bin:/bin:/usr/sbin:/sbin"}).splitlines()
+
+        reload = "systemctl --system daemon-reload"
+        every = ("timer_server.socket timer_server.service "
+                 "timer_server@*.socket timer_server@*.service")
+        self.assertEqual(calls("postinst", "configure", ""), [reload])
+        self.assertEqual(calls("prerm", "upgrade", "9"), [])
+        self.assertEqual(calls("postinst", "configure", "0.0.1"), [
+            reload,
+            "deb-systemd-invoke try-restart timer_server.service timer_server@*.service"])
+        self.assertEqual(calls("prerm", "remove"), [f"deb-systemd-invoke --system stop {every}",
+                                                    f"deb-systemd-invoke --user stop {every}"])
+        self.assertEqual(calls("postrm", "remove"), [reload])
+
+    def test_man_pages_that_a_page_refers_to_come_with_it(self):
+        pages = {package: {os.path.basename(name)[:-len(".gz")]: self.path(package, name)
+                           for name in self.unpack(package) if "/man/" in name}
+                 for package in NAMES}
+        ours = set().union(*pages.values())
+        checked = 0
+        for package, in_package in pages.items():
+            fields = self.field(package, "Depends") + ", " + self.field(package, "Recommends")
+            near = set(in_package).union(
+                *(pages.get(each.split()[0], ()) for each in fields.split(", ") if each))
+            for path in in_package.values():
+                with gzip.open(path, "rt") as file:
+                    wanted = {".".join(words) for words in re.findall(
+                        r"^\.Xr (\S+) (\d)", file.read(), re.MULTILINE)} & ours
+                self.assertEqual(wanted - near, set(), path)
+                checked += len(wanted)
+        self.assertGreater(checked, 3)
 
     @unittest.skipUnless(GIVEN and shutil.which("lintian"),
                          "no $FILETIMER_PACKAGES, or no lintian here")

@@ -55,7 +55,7 @@ class Tree(Case):
             "share/doc/filetimer/LICENSE", "share/doc/filetimer/examples/post_webhook"}
         expected |= {f"include/filetimer/{os.path.basename(header)}"
                      for header in glob.glob(f"{SOURCE}/timer_client/include/filetimer/*")}
-        expected |= {f"share/doc/filetimer/{os.path.basename(document)}"
+        expected |= {f"share/doc/filetimer/docs/{os.path.basename(document)}"
                      for document in glob.glob(f"{SOURCE}/docs/*.md")}
         self.assertEqual(expected - files, set())
         self.assertEqual({name for name in files if "__pycache__" in name}, set())
@@ -78,6 +78,19 @@ class Tree(Case):
             if b"\0" not in content:  # debug information names sources
                 for folder in (BUILD, SOURCE, self.path("before")):
                     self.assertNotIn(folder.encode() + b"/", content, name)
+
+    def test_what_the_documents_link_to_is_there(self):
+        doc = os.path.join(self.prefix, "share", "doc", "filetimer")
+        checked = 0
+        for name in files_below(doc):
+            if name.endswith(".md"):
+                with open(os.path.join(doc, name)) as file:
+                    links = re.findall(r"\]\((?!https?:|#)([^)#\s]+)", file.read())
+                for link in links:
+                    there = os.path.join(doc, os.path.dirname(name), link)
+                    self.assertTrue(os.path.exists(there), f"{name}: {link}")
+                checked += len(links)
+        self.assertGreater(checked, 20)
 
     def build_with_cmake(self):
         run(os.environ["CMAKE"], "-S", os.path.join(os.path.dirname(__file__), "consumer"),

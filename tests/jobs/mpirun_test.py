@@ -3,8 +3,9 @@
 import pathlib
 import re
 import shutil
+import subprocess
 
-from job_case import BIN, BOUND_S, EXAMPLES, RANK, JobCase, main, records, wait_until
+from job_case import BIN, EXAMPLES, RANK, JobCase, main, records, wait_until
 
 MPIRUN = ["mpirun", "-n", "4", "--oversubscribe"]
 AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
@@ -14,7 +15,7 @@ class Mpirun(JobCase):
     def mpirun(self, *words, **environment):
         """Its exit status."""
         started = self.start("mpirun", [*MPIRUN, *words], **AS_ROOT, **environment)
-        return started.wait(timeout=BOUND_S)
+        return self.status_of(started)
 
     def check_worker(self, expired, rank):
         self.assertEqual((expired["rank"], expired["local_rank"]), (rank, rank))
@@ -70,6 +71,21 @@ class Mpirun(JobCase):
         status, out, log, _ = self.run_with_a_server("--hang", "0:20")
         self.assertNotEqual(status, 0, out)
         self.check_worker(self.only(records([log], "expired")), 0)
+
+    def test_what_it_cannot_do_it_says(self):
+        usage = "usage: mpirun ... server_per_node [SERVER OPTION...] -- PROGRAM [ARG...]\n"
+        for words in ([], ["true"], ["--grace", "5s", "--"]):
+            self.assertEqual(self.server_per_node(*words), (2, usage))
+        status, said = self.server_per_node("--", "true")
+        self.assertNotEqual(status, 0)
+        self.assertIn("expected the mpirun of Open MPI 4", said)
+
+    def server_per_node(self, *words):
+        """Outside of mpirun: its exit status, and what it printed."""
+        done = subprocess.run([EXAMPLES / "server_per_node", *words], cwd=self.folder, timeout=30,
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                              universal_newlines=True)
+        return done.returncode, done.stdout
 
 
 if __name__ == "__main__":

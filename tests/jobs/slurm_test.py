@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: MIT
-"""Slurm: the example job on two nodes, through a hang, a suspension and a signal; and servers that
-run their ranks themselves.
+"""Slurm: the example job on two nodes, through a hang, a suspension, a signal and servers that die or
+do not come; and servers that run their ranks themselves.
 """
 import os
 import pathlib
 import re
+import shutil
+import signal
 import tempfile
 import time
 
@@ -25,19 +27,22 @@ class Slurm(JobCase):
         cls.addClassCleanup(cls.cluster.stop)
         cls.cluster.start()
 
-    def submit(self, name, *words, **environment):
-        path = f"{BIN}:{EXAMPLES}:{os.environ['PATH']}"
+    def submit(self, name, *words, path=f"{BIN}:{EXAMPLES}:{os.environ['PATH']}", **environment):
         return self.cluster.submit("--chdir", self.folder, "--output", self.folder / f"{name}.out",
                                    *words, PATH=path, **environment)
 
-    def submit_example(self, *words, options=()):
+    def submit_script(self, *command, options=(), name="job", **environment):
         """The example job on both nodes, two ranks on each."""
-        return self.submit("job", "--nodes=2", "--ntasks-per-node=2", *options,
-                           EXAMPLES / "slurm_job", *RANK, self.folder, "--timeout", TIMEOUT_S,
-                           *words)
+        return self.submit(name, "--nodes=2", "--ntasks-per-node=2", *options,
+                           EXAMPLES / "slurm_job", *command, **environment)
+
+    def submit_example(self, *words, timeout=TIMEOUT_S, **options):
+        return self.submit_script(*RANK, self.folder, "--timeout", timeout, *words, **options)
 
     def told(self):
-        return f"{self.output('job')}\n{self.cluster.logs()}"
+        outputs = [f"--- {path.name}\n{path.read_text(errors='replace')}"
+                   for path in sorted(self.folder.glob("*.out"))]
+        return "\n".join([*outputs, self.cluster.logs()])
 
     def logs(self, job):
         return [self.folder / f"filetimer-{job}-{node}.jsonl" for node in slurm_cluster.NODES]
@@ -58,12 +63,16 @@ class Slurm(JobCase):
         ended = self.cluster.wait_for_end(job)
         self.assertEqual((ended["JobState"], ended["Restarts"]), (state, restarts), self.told())
 
-    def check_servers_ended_in_order(self, job):
+    def run_folders(self, job):
+        return [pathlib.Path(f"/dev/shm/filetimer-0-job-{job}-{node}")
+                for node in slurm_cluster.NODES]
+
+    def check_servers_ended_in_order(self, job, killed=0):
         for log in self.logs(job):
             self.assertEqual(len(records([log], "server_stopped")),
-                             len(records([log], "server_started")), self.told())
-        for node in slurm_cluster.NODES:
-            self.assertFalse(pathlib.Path(f"/dev/shm/filetimer-0-job-{job}-{node}").exists())
+                             len(records([log], "server_started")) - killed, self.told())
+        for folder in self.run_folders(job):
+            self.assertFalse(folder.exists())
 
     def test_a_hang_is_killed_and_the_requeued_job_completes(self):
         job = self.submit_example("--steps", "40", "--hang", "3:20")
@@ -104,8 +113,12 @@ class Slurm(JobCase):
         self.assertNotEqual(records(self.logs(job), "deferred"), [], self.told())
         self.check_servers_ended_in_order(job)
 
-    def test_the_signal_before_the_end_of_the_time_reaches_the_ranks_and_no_server(self):
-        # 15 s after the job began, or up to 30 s later: that often Slurm looks.
+    def test_the_signal_before_the_end_of_the_time_is_asked_for_and_reaches_no_server(self):
+        # To sh SIGUSR1 would be the end. With the other job's margin it would be due at once.
+        work = 'echo "rank $SLURM_PROCID works"; until [ -e "$0/stop" ]; do sleep 0.1; done'
+        deaf = self.submit_script("sh", "-c", work, self.folder, options=["--time=1"], name="deaf")
+        wait_until("its ranks work", lambda: self.output("deaf").count("works") == len(RANKS))
+        # 15 s after the job began, or up to 30 s later: that often Slurm looks, at all jobs.
         job = self.submit_example(options=["--time=1", "--signal=USR1@45"])
         self.check_end(job)
         for rank in RANKS:
@@ -114,6 +127,83 @@ class Slurm(JobCase):
             stopped = self.only(records([log], "server_stopped"))
             self.assertIn("shutdown", stopped["reason"])
         self.check_servers_ended_in_order(job)
+        (self.folder / "stop").touch()
+        self.check_end(deaf)
+
+    def test_after_servers_that_were_killed_the_next_ones_watch_what_is_open(self):
+        job = self.submit_example("--hang", "3:20", timeout=8, MAX_REQUEUES="0")
+        wait_until("rank 3 is about to hang, the others wait for it",
+                   lambda: self.steps() == [20, 20, 20, 19])
+        for log in self.logs(job):
+            os.kill(self.only(records([log], "server_started"))["server_pid"], signal.SIGKILL)
+        # It is not requeued. The others end with the rank, long before they would expire, too.
+        self.check_end(job, state="FAILED")
+        for log in self.logs(job):
+            _, second = records([log], "server_started")
+            self.assertEqual(second["adopted_scopes"], 2, self.told())
+        expired = self.only(records(self.logs(job), "expired"))
+        self.assertEqual((expired["rank"], expired["scope"]), (3, "forward"))
+        self.assertEqual(self.only(records(self.logs(job), "killed"))["verdict"], "dead")
+        hook = self.only(records(self.logs(job), "hook"))
+        self.assertEqual((hook["exit_status"], hook["output"]),
+                         (0, f"job {job} was requeued 0 times already: left to end\n"))
+        for node in slurm_cluster.NODES:
+            self.assertIn(f"timer_server on {node} was killed (status 137)", self.output("job"))
+        self.check_servers_ended_in_order(job, killed=1)
+
+    def test_a_job_with_servers_that_do_not_come_ends(self):
+        late = self.folder / "late"
+        late.mkdir()
+        (late / "timer_server").write_text(
+            f'#!/bin/sh\ncase $LATE in *$SLURMD_NODENAME*) exec sleep 600 ;; esac\n'
+            f'exec {BIN}/timer_server "$@"\n')
+        (late / "timer_server").chmod(0o755)
+        jobs = {name: self.submit_script("sleep", "600", name=name, LATE=nodes,
+                                         path=f"{late}:{BIN}:{EXAMPLES}:{os.environ['PATH']}")
+                for name, nodes in (("both", "n1 n2"), ("one", "n2"))}
+        for name, job in jobs.items():
+            for folder in self.run_folders(job):  # a server that is not told to stop leaves it
+                self.addCleanup(shutil.rmtree, folder, ignore_errors=True)
+            self.check_end(job, state="FAILED")
+            self.assertIn("no timer_server on n2 within 30 s", self.output(name))
+
+    def test_of_an_array_the_task_that_hangs_is_requeued_alone(self):
+        # The task that has the number of the whole array.
+        script = f"""
+            hang=
+            [ "$SLURM_JOB_ID" = "$SLURM_ARRAY_JOB_ID" ] && hang='--hang 0:8'
+            mkdir -p "$SLURM_ARRAY_TASK_ID"
+            srun timer_server --log "$SLURM_ARRAY_TASK_ID.jsonl" --on-expiry requeue_slurm_job -- \
+              {' '.join(RANK)} "$SLURM_ARRAY_TASK_ID" --timeout {TIMEOUT_S} $hang"""
+        array = self.submit("%a", "--array=0-2", "--requeue", "--wrap", script)
+
+        def tasks():
+            return [dict(re.findall(r"(\w+)=(\S*)", line)) for line in
+                    self.cluster.ask("scontrol", "show", "job", "-o", array).splitlines()]
+
+        wait_until("all tasks run",
+                   lambda: [task.get("JobState") for task in tasks()] == ["RUNNING"] * 3)
+        wait_until("one is requeued", lambda: any(task["Restarts"] != "0" for task in tasks()))
+        states = {task["JobId"]: (task["Restarts"], task["JobState"]) for task in tasks()}
+        self.assertEqual(states.pop(array)[0], "1", self.told())
+        self.assertEqual(list(states.values()), [("0", "RUNNING")] * 2, self.told())
+        for task in range(3):
+            (self.folder / str(task) / "stop").touch()
+        for job in states:
+            self.check_end(job)
+
+    def test_the_line_of_the_documents_runs_one_server_on_each_node(self):
+        root = EXAMPLES.parents[1]
+        [line] = re.findall(r"^srun (?:.*\\\n)?.* -- torchrun \.\.\.$",
+                            (root / "docs/jobs.md").read_text(), re.MULTILINE)
+        self.assertIn(line, (root / "README.md").read_text())
+        self.assertIn(re.sub("^", "#   ", line, flags=re.MULTILINE),
+                      (EXAMPLES / "requeue_slurm_job").read_text())
+        job = self.submit("job", "--nodes=2", "--ntasks-per-node=2", "--wrap",
+                          line.replace("torchrun ...", "sh -c 'echo runs on $SLURMD_NODENAME'"))
+        self.check_end(job)
+        self.assertEqual(sorted(re.findall(r"runs on (\w+)", self.output("job"))),
+                         list(slurm_cluster.NODES), self.told())
 
     def test_two_jobs_on_one_node_with_a_runtime_folder_that_is_gone_do_not_meet(self):
         jobs = {}

@@ -26,6 +26,10 @@ set(CPACK_DEBIAN_SERVER_PACKAGE_NAME filetimer-server)
 set(CPACK_DEBIAN_SERVER_PACKAGE_SECTION admin)
 set(CPACK_DEBIAN_SERVER_PACKAGE_RECOMMENDS filetimer-client)
 set(CPACK_DEBIAN_SERVER_PACKAGE_SUGGESTS filetimer-doc)
+set(CPACK_DEBIAN_SERVER_PACKAGE_CONTROL_EXTRA
+  ${CMAKE_CURRENT_LIST_DIR}/filetimer-server/postinst
+  ${CMAKE_CURRENT_LIST_DIR}/filetimer-server/prerm
+  ${CMAKE_CURRENT_LIST_DIR}/filetimer-server/postrm)
 set(CPACK_COMPONENT_SERVER_DESCRIPTION
 "This package has the server. It kills the worker of a training job whose timer
 scope is still open at its deadline, and records what hung, where, and who
@@ -70,7 +74,8 @@ if(FILETIMER_HAS_PYTHON)
   set(CPACK_DEBIAN_PYTHON_PACKAGE_RECOMMENDS filetimer-server)
   set(CPACK_DEBIAN_PYTHON_PACKAGE_SUGGESTS "filetimer-doc, python3-torch")
   set(CPACK_DEBIAN_PYTHON_PACKAGE_CONTROL_EXTRA
-    ${CMAKE_CURRENT_LIST_DIR}/postinst ${CMAKE_CURRENT_LIST_DIR}/prerm)
+    ${CMAKE_CURRENT_LIST_DIR}/python3-filetimer/postinst
+    ${CMAKE_CURRENT_LIST_DIR}/python3-filetimer/prerm)
   set(CPACK_COMPONENT_PYTHON_DESCRIPTION
 "This package is for Python workers: scopes with deadlines, as context managers
 and decorators, and a timer client for
