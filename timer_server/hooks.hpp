@@ -1,7 +1,8 @@
 // --on-expiry: one shell command for each worker whose kill has ended, however it ended. It gets
 // the records on its standard input and FILETIMER_* in its environment; what became of it is a
 // `hook` record. Time, number and output are bounded, and nothing waits for it: advance() takes
-// each hook as far as it can go now. Loop thread only. SPDX-License-Identifier: MIT
+// each hook as far as it can go now. Loop thread only.
+// SPDX-License-Identifier: MIT
 #pragma once
 
 #include <cstddef>

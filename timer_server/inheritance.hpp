@@ -1,6 +1,6 @@
 // What a child of the server gets in place of what the server has made of itself: COMMAND, hooks
-// and helpers run as if their parent were the one who started the server. SPDX-License-Identifier:
-// MIT
+// and helpers run as if their parent were the one who started the server.
+// SPDX-License-Identifier: MIT
 #pragma once
 
 #include <signal.h>

@@ -1,6 +1,7 @@
 // The server's warnings: scopes whose soft deadline has passed, told while their worker still
 // lives. A turn comes to them last: no verdict waits for a warning, and a scope whose deadline has
-// passed as well has got its verdict and nothing else. SPDX-License-Identifier: MIT
+// passed as well has got its verdict and nothing else.
+// SPDX-License-Identifier: MIT
 #include <fmt/format.h>
 
 #include <algorithm>

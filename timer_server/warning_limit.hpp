@@ -1,5 +1,6 @@
 // How many warnings about one worker are recorded: a loop whose every step takes long enough to be
-// warned about must not fill the log. SPDX-License-Identifier: MIT
+// warned about must not fill the log.
+// SPDX-License-Identifier: MIT
 #pragma once
 
 #include <algorithm>

@@ -1,7 +1,8 @@
 // Many workers that are well: each opens a scope of a second and renews it every half a second,
 // every other one on a page and the rest on the pipe. Ends when its standard input does.
 // Says "ready" when all have opened their scopes, and at the end "renewed N late M" for all of
-// them. Arguments: RUNFOLDER WORKERS. SPDX-License-Identifier: MIT
+// them. Arguments: RUNFOLDER WORKERS.
+// SPDX-License-Identifier: MIT
 #include <poll.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>

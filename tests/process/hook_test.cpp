@@ -1,5 +1,6 @@
 // --on-expiry as its users have it: a shell command, a worker that is killed, a server that stops
-// or is killed in between. SPDX-License-Identifier: MIT
+// or is killed in between.
+// SPDX-License-Identifier: MIT
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 #include <sys/resource.h>

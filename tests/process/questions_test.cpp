@@ -1,6 +1,7 @@
 // Questions to a real server over its pipe: ping, status, drain, shutdown and rendezvous, and
 // askers that do everything wrong. Askers here are the protocol alone; our own client has its own
-// tests. SPDX-License-Identifier: MIT
+// tests.
+// SPDX-License-Identifier: MIT
 #include <doctest/doctest.h>
 #include <fcntl.h>
 #include <fmt/format.h>

@@ -1,7 +1,8 @@
 // A server as a client sees it, played by the test: a run folder with a pipe, a board that says
 // what the test wants, and the pages, read with what the real server reads them with. The pages
 // belong to this process, which would lose their locks with the first descriptor that is closed; so
-// the pages that were looked at stay open to the end of the process. SPDX-License-Identifier: MIT
+// the pages that were looked at stay open to the end of the process.
+// SPDX-License-Identifier: MIT
 #pragma once
 
 #include <filetimer/timer_client.hpp>

@@ -1,5 +1,6 @@
 // Who waited on whom, as `show` tells it: the grouping of workers, and the lines that are made of
-// it. SPDX-License-Identifier: MIT
+// it.
+// SPDX-License-Identifier: MIT
 #include "timer_client/cli/records/whereabouts.hpp"
 
 #include <doctest/doctest.h>

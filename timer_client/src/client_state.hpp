@@ -1,5 +1,6 @@
 // What is behind a TimerClient and the scopes that it made. What opening a scope on the page needs
-// each time is inline and wants no lock. SPDX-License-Identifier: MIT
+// each time is inline and wants no lock.
+// SPDX-License-Identifier: MIT
 #pragma once
 
 #include <unistd.h>

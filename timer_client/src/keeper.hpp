@@ -3,7 +3,8 @@
 // sent at once. The thread starts with the first failure and ends when nothing has waited for a
 // while; a worker whose server is well never has it. fork(): the lock is held across it, so that a
 // child of a multithreaded program finds everything in one piece; in the child no scope is open and
-// no thread runs. SPDX-License-Identifier: MIT
+// no thread runs.
+// SPDX-License-Identifier: MIT
 #pragma once
 
 #include <condition_variable>

@@ -1,5 +1,6 @@
 // What a scope may ask for, and how a slot of the page holds it. What opening a scope needs each
-// time is inline. SPDX-License-Identifier: MIT
+// time is inline.
+// SPDX-License-Identifier: MIT
 #pragma once
 
 #include <algorithm>

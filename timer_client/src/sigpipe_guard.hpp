@@ -1,4 +1,5 @@
-// For a write to a pipe whose reader may go. SPDX-License-Identifier: MIT
+// For a write to a pipe whose reader may go.
+// SPDX-License-Identifier: MIT
 #pragma once
 
 #include <signal.h>

@@ -1,6 +1,7 @@
 // How long the scopes of workers that have ended took, by name: added up in a page file of the
 // server's own (`scopes/server/ended`), from which `timer_client list --stats` adds it to what
-// living workers' pages say. Loop thread only. SPDX-License-Identifier: MIT
+// living workers' pages say. Loop thread only.
+// SPDX-License-Identifier: MIT
 #pragma once
 
 #include <string>

@@ -3,7 +3,8 @@
 // is what counts; this is written behind it, once for each reading of the pipe, and what was opened
 // and closed within one reading is never written at all. Written by pwrite, not through a mapping:
 // a full file system is an error here, not a SIGBUS, and costs this process no memory. Loop thread
-// only. SPDX-License-Identifier: MIT
+// only.
+// SPDX-License-Identifier: MIT
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,7 @@
 // A hang: the incidents of one job, on whatever host, that are of one moment, and who expired in
 // them. A training that hangs has several: one a host, and on one host another one when ranks
-// expire later than those that they waited for. SPDX-License-Identifier: MIT
+// expire later than those that they waited for.
+// SPDX-License-Identifier: MIT
 #pragma once
 
 #include <cstdint>

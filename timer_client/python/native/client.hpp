@@ -1,6 +1,7 @@
 // filetimer._native.Client: a TimerClient that Python holds. What takes no time is a method as
 // users see it; questions and set-up have a leading underscore, take and give plain values, and get
-// their Python face in filetimer/_client.py. SPDX-License-Identifier: MIT
+// their Python face in filetimer/_client.py.
+// SPDX-License-Identifier: MIT
 #pragma once
 
 #include <filetimer/timer_client.hpp>

@@ -1,6 +1,7 @@
 // Version-1 lines on a named pipe: what PyTorch's FileTimerServer reads, and ours.
 // No member blocks, throws or raises SIGPIPE; there is no state (see pipe_line.hpp), so any thread
-// and any forked child may call. SPDX-License-Identifier: MIT
+// and any forked child may call.
+// SPDX-License-Identifier: MIT
 #pragma once
 
 #include <filetimer/transport.hpp>

@@ -1,7 +1,8 @@
 // Calls back when the server announces on its board that it shuts down, or has stopped. A thread
 // waits there only while somebody has registered a callback, by futex(2) and for kLookPeriod at
 // most: it owns the watch together with the client, so nobody waits for the thread when the client
-// goes. SPDX-License-Identifier: MIT
+// goes.
+// SPDX-License-Identifier: MIT
 #pragma once
 
 #include <condition_variable>
