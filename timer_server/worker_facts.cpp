@@ -4,7 +4,9 @@
 #include <fmt/format.h>
 
 #include <charconv>
+#include <chrono>
 #include <span>
+#include <thread>
 
 #include "common/job_variables.hpp"
 #include "common/limits.hpp"
@@ -15,6 +17,10 @@ namespace filetimer {
 namespace {
 
 constexpr std::size_t kMaxEnvironBytes = std::size_t{1} << 20;
+// In the middle of exec() a process has no environment yet, for microseconds if the machine is not
+// busy. Nothing tells when that is over.
+constexpr int kLooks = 20;
+constexpr std::chrono::milliseconds kBetweenLooks{1};
 
 std::string_view value_of(std::string_view block, std::string_view name) {
   while (!block.empty()) {
@@ -71,10 +77,16 @@ WorkerFacts worker_facts_from(std::string_view cmdline, std::string_view environ
 }
 
 WorkerFacts read_worker_facts(pid_t pid) {
-  const auto cmdline = read_small_file(fmt::format("/proc/{}/cmdline", pid));
-  const auto environment = read_small_file(fmt::format("/proc/{}/environ", pid), kMaxEnvironBytes);
-  return worker_facts_from(cmdline ? *cmdline : std::string{},
-                           environment ? *environment : std::string{});
+  for (int look = 1;; ++look) {
+    const auto cmdline = read_small_file(fmt::format("/proc/{}/cmdline", pid));
+    const auto environment =
+        read_small_file(fmt::format("/proc/{}/environ", pid), kMaxEnvironBytes);
+    if (look == kLooks || !environment || !environment->empty()) {
+      return worker_facts_from(cmdline ? *cmdline : std::string{},
+                               environment ? *environment : std::string{});
+    }
+    std::this_thread::sleep_for(kBetweenLooks);
+  }
 }
 
 }  // namespace filetimer

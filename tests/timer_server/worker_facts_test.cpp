@@ -2,6 +2,9 @@
 #include "timer_server/worker_facts.hpp"
 
 #include <doctest/doctest.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <string>
 
@@ -58,4 +61,29 @@ TEST_CASE("What is no rank is no rank") {
 
 TEST_CASE("A long command line is cut") {
   CHECK(worker_facts_from(std::string(100'000, 'x'), "").cmdline.size() == kMaxCmdlineBytesShown);
+}
+
+TEST_CASE("A worker that is becoming another program has its rank all the same") {
+  // Becomes itself again 300 times: with one look a few in a hundred find no environment.
+  char shell[] = "/bin/sh";
+  char option[] = "-c";
+  char script[] = R"([ "$1" -eq 0 ] || exec /bin/sh -c "$0" "$0" $(($1 - 1)))";
+  char times[] = "300";
+  char rank[] = "RANK=3";
+  char* const argv[] = {shell, option, script, script, times, nullptr};
+  char* const environment[] = {rank, nullptr};
+  pid_t pid = 0;
+  REQUIRE(::posix_spawn(&pid, shell, nullptr, nullptr, argv, environment) == 0);
+  int looks = 0;
+  int unknown = 0;
+  for (siginfo_t end{}; end.si_pid == 0;) {
+    const bool has_rank = read_worker_facts(pid).rank == 3;
+    REQUIRE(::waitid(P_PID, static_cast<id_t>(pid), &end, WEXITED | WNOHANG | WNOWAIT) == 0);
+    looks += end.si_pid == 0 ? 1 : 0;
+    unknown += end.si_pid == 0 && !has_rank ? 1 : 0;
+  }
+  REQUIRE(::waitpid(pid, nullptr, 0) == pid);
+  CAPTURE(looks);
+  CHECK(looks > 0);
+  CHECK(unknown == 0);
 }
