@@ -17,7 +17,7 @@ namespace filetimer::bench {
 
 namespace {
 
-constexpr const char* kScript = FILETIMER_BENCH_DIR "/python_scopes.py";
+constexpr const char* kPythonScript = FILETIMER_BENCH_DIR "/python_scopes.py";
 constexpr double kTargetScope = 2.5;    // empty contexts
 constexpr double kTargetScopeUs = 0.4;  // at the median
 constexpr double kTargetExpiresUs = 1;
@@ -28,7 +28,8 @@ constexpr int kImports = 9;
 
 std::istringstream output_of(const std::vector<std::string>& words) {
   Pipe out = make_pipe();
-  std::vector<std::string> argv{FILETIMER_BENCH_PYTHON, kScript, FILETIMER_BENCH_PYTHON_PATHS};
+  std::vector<std::string> argv{FILETIMER_BENCH_PYTHON, kPythonScript,
+                                FILETIMER_BENCH_PYTHON_PATHS};
   argv.insert(argv.end(), words.begin(), words.end());
   Child script = spawn(argv, -1, out.write.get(), -1);
   out.write.reset();

@@ -10,7 +10,7 @@ namespace {
 
 // Debian's packages are seen by this one only, not by conda's or pyenv's.
 constexpr const char* kPython = "/usr/bin/python3";
-constexpr const char* kScript = FILETIMER_BENCH_DIR "/torch_timer.py";
+constexpr const char* kTorchScript = FILETIMER_BENCH_DIR "/torch_timer.py";
 
 }  // namespace
 
@@ -23,7 +23,7 @@ std::unique_ptr<TorchServer> TorchServer::start(const std::string& fifo) {
   }
   Pipe in = make_pipe();
   Pipe out = make_pipe();
-  Child child = spawn({kPython, kScript, "server", fifo}, in.read.get(), out.write.get(), -1);
+  Child child = spawn({kPython, kTorchScript, "server", fifo}, in.read.get(), out.write.get(), -1);
   in.read.reset();
   out.write.reset();
   if (read_line(out.read.get()) != "ready") {
@@ -42,8 +42,8 @@ std::uint64_t TorchServer::stop() {
 
 TorchServer::ClientCost TorchServer::client_cost(int count) const {
   Pipe out = make_pipe();
-  Child client =
-      spawn({kPython, kScript, "client", fifo_, std::to_string(count)}, -1, out.write.get(), -1);
+  Child client = spawn({kPython, kTorchScript, "client", fifo_, std::to_string(count)}, -1,
+                       out.write.get(), -1);
   out.write.reset();
   std::istringstream line(read_line(out.read.get()));
   ClientCost cost;
