@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -61,6 +62,23 @@ bool exists(const std::string& path) {
 
 bool contains(std::string_view text, std::string_view part) {
   return text.find(part) != text.npos;
+}
+
+std::vector<std::string> lines_of(std::string_view text) {
+  std::vector<std::string> lines;
+  while (!text.empty()) {
+    const std::size_t end = std::min(text.find('\n'), text.size());
+    lines.emplace_back(text.substr(0, end));
+    text.remove_prefix(std::min(end + 1, text.size()));
+  }
+  return lines;
+}
+
+std::string unwrapped(std::string text) {
+  for (std::size_t at = 0; (at = text.find("\n    ", at)) != std::string::npos;) {
+    text.replace(at, 5, 1, ' ');
+  }
+  return text;
 }
 
 }  // namespace filetimer::testing

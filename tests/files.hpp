@@ -5,6 +5,7 @@
 
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace filetimer::testing {
 
@@ -30,5 +31,8 @@ void write_file(const std::string& path, std::string_view text);
 bool exists(const std::string& path);  // symlinks are not followed
 
 bool contains(std::string_view text, std::string_view part);
+std::vector<std::string> lines_of(std::string_view text);
+// Without the line breaks within sentences of a page.
+std::string unwrapped(std::string page);
 
 }  // namespace filetimer::testing

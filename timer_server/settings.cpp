@@ -12,6 +12,7 @@
 
 #include "common/duration_text.hpp"
 #include "common/limits.hpp"
+#include "common/parse_error.hpp"
 
 namespace filetimer {
 namespace {
@@ -250,19 +251,6 @@ Result<std::vector<std::string>> read_config(const std::string& path) {
 void parse(CLI::App& app, std::vector<std::string> arguments) {
   std::reverse(arguments.begin(), arguments.end());  // CLI11 takes them from the back
   app.parse(std::move(arguments));
-}
-
-// Every option reads its own word. Flags are read by the parser, which says "Could not convert:
-// --detach = maybe".
-std::string what_is_wrong(const CLI::ParseError& error) {
-  const std::string said = error.what();
-  const std::size_t flag = said.find("--");
-  const std::size_t equals = said.find(" = ");
-  if (error.get_name() != "ConversionError" || equals == said.npos || flag > equals) {
-    return said;
-  }
-  return fmt::format("{}: '{}': expected no value", said.substr(flag, equals - flag),
-                     said.substr(equals + 3));
 }
 
 }  // namespace

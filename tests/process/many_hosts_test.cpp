@@ -45,11 +45,7 @@ Worker::Setup with_rank(int rank, const char* job = "8812") {
 std::string log_page(const TempFolder& temp) {
   Child client({.argv = {client_path(), "log", temp.path()}, .out = temp.path("out")});
   CHECK(client.status() == exited(0));
-  std::string page = read_file(temp.path("out"));
-  for (std::size_t at = 0; (at = page.find("\n    ", at)) != std::string::npos;) {
-    page.replace(at, 5, 1, ' ');
-  }
-  return page;
+  return unwrapped(read_file(temp.path("out")));
 }
 
 }  // namespace

@@ -47,23 +47,6 @@ std::string read_data(std::string_view name) {
   return text;
 }
 
-std::string unwrapped(std::string text) {
-  for (std::size_t at = 0; (at = text.find("\n    ", at)) != std::string::npos;) {
-    text.replace(at, 5, 1, ' ');
-  }
-  return text;
-}
-
-std::vector<std::string> lines_of(std::string_view text) {
-  std::vector<std::string> lines;
-  while (!text.empty()) {
-    const std::size_t end = std::min(text.find('\n'), text.size());
-    lines.emplace_back(text.substr(0, end));
-    text.remove_prefix(std::min(end + 1, text.size()));
-  }
-  return lines;
-}
-
 Ran run_command(const std::vector<std::string>& words) {
   const TempFolder folder;
   Ran ran;

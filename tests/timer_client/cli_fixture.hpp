@@ -13,12 +13,11 @@ namespace filetimer::cli {
 
 std::string data_path(std::string_view name);
 std::string read_data(std::string_view name);
-std::vector<std::string> lines_of(std::string_view text);
-// A page without its line breaks within sentences.
-std::string unwrapped(std::string text);
 
 using testing::contains;
+using testing::lines_of;
 using testing::TempFolder;
+using testing::unwrapped;
 
 struct Ran {
   int code = -1;  // -1: the words were a usage error, told in `errors`

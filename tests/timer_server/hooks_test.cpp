@@ -9,7 +9,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <fstream>
 #include <iterator>
 
 #include "tests/files.hpp"
@@ -65,15 +64,7 @@ struct HookStage {
     REQUIRE(hooks.idle());
   }
   // The lines of the log.
-  std::vector<std::string> recorded() {
-    REQUIRE(log->drain(10s));
-    std::vector<std::string> lines;
-    std::ifstream file(folder.path("log"));
-    for (std::string line; std::getline(file, line);) {
-      lines.push_back(line);
-    }
-    return lines;
-  }
+  std::vector<std::string> recorded() { return lines_of_log(*log, folder); }
   testing::TempFolder folder;
   const Instant now = Instant::now();
   FactsCell facts = std::make_shared<std::optional<WorkerFacts>>(WorkerFacts{});

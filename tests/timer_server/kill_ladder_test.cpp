@@ -5,7 +5,6 @@
 #include <doctest/doctest.h>
 #include <poll.h>
 
-#include <fstream>
 #include <map>
 
 #include "tests/files.hpp"
@@ -56,10 +55,8 @@ struct LadderStage {
 
   // The events of the log, in order.
   std::string events() {
-    REQUIRE(log->drain(10s));
-    std::ifstream file(folder.path("log"));
     std::string all;
-    for (std::string line; std::getline(file, line);) {
+    for (const std::string& line : lines_of_log(*log, folder)) {
       const std::size_t at = line.find("\"event\":\"") + 9;
       const std::string event = line.substr(at, line.find('"', at) - at);
       all += (all.empty() ? "" : " ") + event;

@@ -6,7 +6,6 @@
 #include <sys/stat.h>
 
 #include <filesystem>
-#include <fstream>
 
 #include "common/limits.hpp"
 #include "common/posix.hpp"
@@ -29,12 +28,7 @@ std::unique_ptr<RecordLog> open_log(const std::string& path,
 }
 
 std::vector<std::string> lines_of(const std::string& path) {
-  std::ifstream file(path);
-  std::vector<std::string> lines;
-  for (std::string line; std::getline(file, line);) {
-    lines.push_back(line);
-  }
-  return lines;
+  return testing::lines_of(testing::read_file(path));
 }
 
 // Waits for the log to have something to say, at most ten seconds.

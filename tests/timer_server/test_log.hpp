@@ -2,8 +2,13 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <doctest/doctest.h>
+
+#include <chrono>
 #include <memory>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "tests/files.hpp"
 #include "timer_server/record_log.hpp"
@@ -15,6 +20,12 @@ inline std::unique_ptr<RecordLog> open_test_log(const testing::TempFolder& folde
   settings.path = folder.path("log");
   settings.max_bytes = 1 << 30;
   return std::move(*RecordLog::open(settings));
+}
+
+// All that has been appended to it.
+inline std::vector<std::string> lines_of_log(RecordLog& log, const testing::TempFolder& folder) {
+  REQUIRE(log.drain(std::chrono::seconds{10}));
+  return testing::lines_of(testing::read_file(folder.path("log")));
 }
 
 }  // namespace filetimer

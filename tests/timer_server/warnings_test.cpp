@@ -6,7 +6,6 @@
 #include <fmt/format.h>
 #include <poll.h>
 
-#include <fstream>
 
 #include "tests/files.hpp"
 #include "tests/timer_server/busy_threads.hpp"
@@ -60,15 +59,7 @@ struct WarningStage {
     }
   }
 
-  std::vector<std::string> lines() {
-    REQUIRE(log->drain(10s));
-    std::ifstream file(folder.path("log"));
-    std::vector<std::string> lines;
-    for (std::string line; std::getline(file, line);) {
-      lines.push_back(line);
-    }
-    return lines;
-  }
+  std::vector<std::string> lines() { return lines_of_log(*log, folder); }
 
   const KillPolicy policy;
   const Instant now = Instant::now();

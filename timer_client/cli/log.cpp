@@ -141,6 +141,7 @@ int run_log(LogOptions& options) {
   const auto print = [&](Record&& record) {
     return options.json ? out.write(record.raw) && out.write("\n") : table.add(std::move(record));
   };
+  const bool tells_hangs = !options.json && !options.follow && !options.filter.is_narrow();
   HangFinder hangs(
       duration_cast<microseconds>(options.clock_difference.value_or(microseconds(kClocksUs)))
           .count());
@@ -148,7 +149,7 @@ int run_log(LogOptions& options) {
   std::size_t shown = 0;
   const Merged merged = read_merged(logs, options.follow, [&](Record&& record) {
     ++seen;
-    if (options.filter.is_late_enough(record)) {
+    if (tells_hangs && options.filter.is_late_enough(record)) {
       hangs.take(record);
     }
     if (!options.filter.admits(record)) {
@@ -177,7 +178,7 @@ int run_log(LogOptions& options) {
     return exit_code(code);
   }
   hangs.finish();
-  if (!options.json && hangs.hosts() > 1 && !options.filter.is_narrow()) {
+  if (hangs.hosts() > 1) {
     out.write(hangs_page(hangs, wants_colour(out.fd())));
   }
   out.flush();

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "common/parse_error.hpp"
 #include "timer_client/cli/commands.hpp"
 #include "timer_client/cli/output.hpp"
 #include "timer_client/src/messages.hpp"
@@ -54,19 +55,6 @@ std::string unexpected_word(const CLI::App& root) {
   return {};
 }
 
-// Every option reads its own word. Flags are read by the parser, which says "Could not convert:
-// --follow = maybe".
-std::string what_is_wrong(const CLI::ParseError& error) {
-  const std::string said = error.what();
-  const std::size_t flag = said.find("--");
-  const std::size_t equals = said.find(" = ");
-  if (error.get_name() != "ConversionError" || equals == said.npos || flag > equals) {
-    return said;
-  }
-  return said.substr(flag, equals - flag) + ": '" + said.substr(equals + 3) +
-         "': expected no value";
-}
-
 int usage_error(const CLI::App& root, const std::string& message) {
   const auto parsed = root.get_subcommands();
   const bool is_run = !parsed.empty() && parsed[0]->get_name() == kRun;
@@ -113,7 +101,7 @@ int main(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     // An option that was misspelt tells more than that the right one is missing.
     const std::string word = unexpected_word(root);
-    return usage_error(root, word.empty() ? what_is_wrong(error) : word);
+    return usage_error(root, word.empty() ? filetimer::what_is_wrong(error) : word);
   }
   if (const std::string word = unexpected_word(root); !word.empty()) {
     return usage_error(root, word);

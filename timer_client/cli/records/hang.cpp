@@ -77,8 +77,7 @@ std::vector<Share> shares_of(const std::string& job_id, const Records& records) 
   for (Share& share : all) {
     if (machines[share.host].size() > 1) {
       constexpr std::size_t kBootShown = 8;
-      share.host +=
-          fmt::format(" (boot {})", share.machine.substr(share.machine.find('\n') + 1, kBootShown));
+      share.host += fmt::format(" (boot {})", share.expired.front()->boot_id.substr(0, kBootShown));
     }
   }
   return all;

@@ -52,20 +52,15 @@ bool is_out_of_descriptors(int error) {
 // What is meant where no file is named.
 Result<std::vector<LogPath>> own_logs(const RunFolder& folder) {
   std::vector<LogPath> logs;
+  const auto path = default_log_path(folder);
   std::error_code none;
   const std::string linked =
       std::filesystem::read_symlink(folder.path(kLogLinkName), none).string();
   if (!linked.empty()) {
     logs.push_back(
         {linked, true, fmt::format(" (the log of the last server in '{}')", folder.dir)});
-    if (folder.was_named()) {
-      return logs;
-    }
-  }
-  const auto path = default_log_path(folder);
-  if (!linked.empty()) {
     // Servers around a COMMAND, whose folders have gone with them, wrote there.
-    if (path && *path != linked && ::access(path->c_str(), F_OK) == 0) {
+    if (!folder.was_named() && path && *path != linked && ::access(path->c_str(), F_OK) == 0) {
       logs.push_back({*path, true, {}});
     }
     return logs;

@@ -7,6 +7,7 @@
 #include <array>
 
 #include "common/scope_name.hpp"
+#include "timer_client/cli/records/phrases.hpp"
 #include "timer_client/cli/records/record_time.hpp"
 
 namespace filetimer::cli {
@@ -53,17 +54,6 @@ std::string elapsed_of_timeout(const Record& record) {
   return fmt::format("{:.{}f}/{:.6g} {}", elapsed, places, timeout / scale, unit);
 }
 
-std::string joined(std::initializer_list<std::string> parts) {
-  std::string text;
-  for (const std::string& part : parts) {
-    if (!part.empty()) {
-      text += text.empty() ? "" : ", ";
-      text += part;
-    }
-  }
-  return text;
-}
-
 std::string counted(const std::optional<std::int64_t>& count, std::string_view what) {
   return count ? fmt::format("{} {}", *count, what) : std::string();
 }
@@ -88,12 +78,12 @@ std::string what_killed(const Record& record) {
     return record.dead_after_ms ? "dead after " + seconds_text(*record.dead_after_ms / 1e3)
                                 : "dead";
   }
-  return joined({with_spaces(record.verdict), record.reason});
+  return joined({with_spaces(record.verdict), record.reason}, ", ");
 }
 
 std::string what_warned(const Record& record) {
   if (!record.granted_s) {
-    return joined({elapsed_of_timeout(record), record.reason});
+    return joined({elapsed_of_timeout(record), record.reason}, ", ");
   }
   return fmt::format("asked {}, got {}",
                      record.asked_s ? timeout_text(*record.asked_s) : "no deadline",
@@ -102,13 +92,15 @@ std::string what_warned(const Record& record) {
 
 std::string what_deferred(const Record& record) {
   return joined({record.reason, record.late_s ? seconds_text(*record.late_s) + " late" : "",
-                 record.given_s ? "given " + seconds_text(*record.given_s) : ""});
+                 record.given_s ? "given " + seconds_text(*record.given_s) : ""},
+                ", ");
 }
 
 std::string what_hook_did(const Record& record) {
-  return joined({record.result == "exited" ? "" : with_spaces(record.result), record.name,
-                 record.exit_status ? fmt::format("exit status {}", *record.exit_status) : "",
-                 record.reason});
+  return joined(
+      {record.result == "exited" ? "" : with_spaces(record.result), record.name,
+       record.exit_status ? fmt::format("exit status {}", *record.exit_status) : "", record.reason},
+      ", ");
 }
 
 std::string integer_text(const std::optional<std::int64_t>& number) {
@@ -149,13 +141,13 @@ std::vector<Column> columns_for(const std::string& time_title, const TableUse& u
 std::string in_few_words(const Record& record) {
   const std::string& event = record.event;
   if (event == "expired") {
-    return joined({elapsed_of_timeout(record), late_text(record.overdue_ms)});
+    return joined({elapsed_of_timeout(record), late_text(record.overdue_ms)}, ", ");
   }
   if (event == "killed") {
     return what_killed(record);
   }
   if (event == "left_open") {
-    return joined({elapsed_of_timeout(record), "worker ended"});
+    return joined({elapsed_of_timeout(record), "worker ended"}, ", ");
   }
   if (event == "released_late") {
     return record.late_ms ? late_text(record.late_ms) : record.reason;
@@ -178,16 +170,17 @@ std::string in_few_words(const Record& record) {
   }
   if (event == "server_stopped") {
     return joined(
-        {counted(record.expired, "expired"), counted(record.killed, "killed"), record.reason});
+        {counted(record.expired, "expired"), counted(record.killed, "killed"), record.reason},
+        ", ");
   }
   if (event == "incident") {
-    return joined({counted(record.expired, "expired"), counted(record.workers, "workers")});
+    return joined({counted(record.expired, "expired"), counted(record.workers, "workers")}, ", ");
   }
   if (event == "evidence") {
     return record.wchan.empty() ? record.state_name
                                 : fmt::format("{} in {}", record.state_name, record.wchan);
   }
-  return joined({record.name, record.reason});
+  return joined({record.name, record.reason}, ", ");
 }
 
 std::span<const std::string_view> known_events() {
