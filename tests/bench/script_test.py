@@ -9,6 +9,8 @@ import subprocess
 import tempfile
 import unittest
 
+import suite
+
 SCRIPTS = pathlib.Path(__file__).resolve().parents[2] / "scripts"
 
 
@@ -38,4 +40,4 @@ class Script(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main(verbosity=2)
+    suite.main()

@@ -11,8 +11,8 @@
 #include <fstream>
 #include <optional>
 
-#include "tests/common/test_page.hpp"
-#include "tests/files.hpp"
+#include "tests/support/test_page.hpp"
+#include "tests/support/files.hpp"
 
 namespace filetimer {
 namespace {

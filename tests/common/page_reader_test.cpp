@@ -12,7 +12,7 @@
 #include "common/page_writer.hpp"
 #include "common/text.hpp"
 #include "common/wake_protocol.hpp"
-#include "tests/common/test_page.hpp"
+#include "tests/support/test_page.hpp"
 
 namespace filetimer {
 namespace {

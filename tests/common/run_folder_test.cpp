@@ -12,7 +12,8 @@
 #include <optional>
 #include <string>
 
-#include "tests/files.hpp"
+#include "tests/support/files.hpp"
+#include "tests/support/skip.hpp"
 
 using filetimer::check_parents;
 using filetimer::create_run_folder;
@@ -240,8 +241,7 @@ TEST_CASE("a run folder in which others may write is refused") {
 TEST_CASE("another user's run folder is refused") {
   const TempFolder temp;
   if (!give_away(folder_in(temp, "run", 0700))) {
-    MESSAGE("skipped: only root can make another user's folder");
-    return;
+    FILETIMER_SKIP("only root can make another user's folder");
   }
   CHECK(contains(refusal(temp.path("run")), fmt::format("belongs to user {}", kSomebodyElse)));
 }

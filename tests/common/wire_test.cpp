@@ -14,7 +14,7 @@
 
 #include "common/limits.hpp"
 #include "common/scope_name.hpp"
-#include "tests/files.hpp"
+#include "tests/support/files.hpp"
 
 namespace wire = filetimer::wire;
 using filetimer::kMaxAtomicWrite;

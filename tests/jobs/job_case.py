@@ -19,7 +19,6 @@ BIN = pathlib.Path(os.environ["FILETIMER_BIN_DIR"])
 EXAMPLES = pathlib.Path(os.environ["FILETIMER_EXAMPLES_DIR"])
 RANK = [sys.executable, str(pathlib.Path(__file__).resolve().parent / "rank.py")]
 BOUND_S = 120  # of every wait; none comes near it on a machine that is well
-SKIPPED = 77   # what CTest takes for "skipped"
 _PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None)
 
@@ -111,11 +110,3 @@ class JobCase(unittest.TestCase):
     def only(self, found):
         self.assertEqual(len(found), 1, found)
         return found[0]
-
-
-def main(missing):
-    """`missing`: why nothing can be tried here, one line; empty: it can."""
-    if missing:
-        print(f"skipped: {missing}")
-        sys.exit(SKIPPED)
-    unittest.main(verbosity=2)

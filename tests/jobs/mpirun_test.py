@@ -5,7 +5,8 @@ import re
 import shutil
 import subprocess
 
-from job_case import BIN, EXAMPLES, RANK, JobCase, main, records, wait_until
+import suite
+from job_case import BIN, EXAMPLES, RANK, JobCase, records, wait_until
 
 MPIRUN = ["mpirun", "-n", "4", "--oversubscribe"]
 AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
@@ -89,4 +90,4 @@ class Mpirun(JobCase):
 
 
 if __name__ == "__main__":
-    main("" if shutil.which("mpirun") else "no mpirun here: Debian's openmpi-bin has it")
+    suite.main("" if shutil.which("mpirun") else "no mpirun here: Debian's openmpi-bin has it")

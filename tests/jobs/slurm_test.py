@@ -11,7 +11,8 @@ import tempfile
 import time
 
 import slurm_cluster
-from job_case import BIN, EXAMPLES, RANK, JobCase, main, records, state_of, wait_until
+import suite
+from job_case import BIN, EXAMPLES, RANK, JobCase, records, state_of, wait_until
 
 TIMEOUT_S = 4       # of a phase: what a healthy rank needs is milliseconds
 SUSPENDED_S = 10    # longer than every phase, `exchange` with its twice TIMEOUT_S too
@@ -236,4 +237,4 @@ class Slurm(JobCase):
 
 
 if __name__ == "__main__":
-    main(slurm_cluster.missing())
+    suite.main(slurm_cluster.missing())

@@ -8,7 +8,8 @@ import os
 import re
 import sys
 
-from job_case import BIN, EXAMPLES, JobCase, free_port, main, records
+import suite
+from job_case import BIN, EXAMPLES, JobCase, free_port, records
 
 TIMEOUT_S = 6  # of a phase: what a healthy rank needs is milliseconds
 HUNG_RANK = 3
@@ -62,4 +63,4 @@ class Torchrun(JobCase):
 
 if __name__ == "__main__":
     Torchrun.client = sys.argv.pop(1)
-    main("")
+    suite.main("")

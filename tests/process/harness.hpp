@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "common/posix.hpp"
-#include "tests/files.hpp"
+#include "tests/support/files.hpp"
 #include "tests/process/records.hpp"
 
 namespace filetimer::testing {

@@ -3,7 +3,7 @@
 
 #include <doctest/doctest.h>
 
-#include "tests/files.hpp"
+#include "tests/support/files.hpp"
 
 namespace filetimer::testing {
 namespace {

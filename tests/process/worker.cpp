@@ -99,4 +99,8 @@ std::unique_ptr<Worker> client_worker(const std::string& dir, Way way,
   return worker;
 }
 
+std::size_t expiries_of(const Server& server, const Worker& worker) {
+  return count(server.records(), "expired", worker.pid());
+}
+
 }  // namespace filetimer::testing

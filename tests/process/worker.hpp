@@ -59,6 +59,9 @@ class Worker {
 std::unique_ptr<Worker> page_worker(const std::string& dir, const std::string& name,
                                     const std::string& claims = {});
 
+// The number of `expired` records of the worker.
+std::size_t expiries_of(const Server& server, const Worker& worker);
+
 enum class Way { kPage, kPipe };
 inline constexpr Way kWays[] = {Way::kPage, Way::kPipe};
 // client_worker, connected to the server of the run folder `dir`. See client_worker.cpp.

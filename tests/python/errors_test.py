@@ -7,6 +7,7 @@ import threading
 import unittest
 
 import filetimer
+import suite
 from harness import FAR_S, ServerCase
 
 
@@ -219,4 +220,4 @@ class Misuse(ServerCase):
 
 
 if __name__ == "__main__":
-    unittest.main(verbosity=2)
+    suite.main()

@@ -4,6 +4,7 @@ import json
 import signal
 import unittest
 
+import suite
 from harness import ServerCase
 
 SOFT = """
@@ -313,4 +314,4 @@ assert mine == [1]
 
 
 if __name__ == "__main__":
-    unittest.main(verbosity=2)
+    suite.main()

@@ -8,6 +8,7 @@ import os
 import unittest
 
 import filetimer
+import suite
 from harness import ServerCase
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -226,4 +227,4 @@ class AnyOrder(ServerCase):
 
 
 if __name__ == "__main__":
-    unittest.main(verbosity=2)
+    suite.main()

@@ -13,6 +13,8 @@ import tarfile
 import tempfile
 import unittest
 
+import suite
+
 SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 BOUND_S = 800  # some forty files are compiled
 
@@ -67,4 +69,4 @@ class Install(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main(verbosity=2)
+    suite.main()

@@ -10,6 +10,7 @@ import sys
 import unittest
 
 import filetimer
+import suite
 
 SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
@@ -60,4 +61,4 @@ class Interface(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main(verbosity=2)
+    suite.main()

@@ -4,6 +4,7 @@ import importlib.util
 import signal
 import unittest
 
+import suite
 from harness import ServerCase
 
 HAS_TORCH = importlib.util.find_spec("torch") is not None
@@ -316,4 +317,4 @@ class Ends(ServerCase):
 
 
 if __name__ == "__main__":
-    unittest.main(verbosity=2)
+    suite.main()

@@ -10,6 +10,7 @@ import time
 import unittest
 
 import filetimer
+import suite
 from harness import BOUND_S, FAR_S, SERVER, ServerCase
 
 
@@ -252,4 +253,4 @@ class OwnServer(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main(verbosity=2)
+    suite.main()

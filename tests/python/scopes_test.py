@@ -10,6 +10,7 @@ import subprocess
 import unittest
 
 import filetimer
+import suite
 from harness import CLIENT, FAR_S, ServerCase
 
 
@@ -283,4 +284,4 @@ class Clients(ServerCase):
 
 
 if __name__ == "__main__":
-    unittest.main(verbosity=2)
+    suite.main()

@@ -5,6 +5,7 @@ import signal
 import unittest
 
 import filetimer
+import suite
 from harness import FAR_S, ServerCase
 
 HANG = """
@@ -143,4 +144,4 @@ expire()
 
 
 if __name__ == "__main__":
-    unittest.main(verbosity=2)
+    suite.main()

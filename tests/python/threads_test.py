@@ -8,6 +8,7 @@ import tracemalloc
 import unittest
 
 import filetimer
+import suite
 from harness import FAR_S, ServerCase
 
 THREADS = 8
@@ -161,4 +162,4 @@ class Threads(ServerCase):
 
 
 if __name__ == "__main__":
-    unittest.main(verbosity=2)
+    suite.main()

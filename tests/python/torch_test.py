@@ -10,6 +10,7 @@ import time
 import unittest
 
 import filetimer
+import suite
 from harness import FAR_S, ServerCase
 
 HAS_TORCH = importlib.util.find_spec("torch") is not None
@@ -113,4 +114,4 @@ class Torch(ServerCase):
 
 
 if __name__ == "__main__":
-    unittest.main(verbosity=2)
+    suite.main()

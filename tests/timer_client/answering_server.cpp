@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "answering_server.hpp"
+#include "tests/timer_client/answering_server.hpp"
 
 #include <doctest/doctest.h>
 #include <fcntl.h>

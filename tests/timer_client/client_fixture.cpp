@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "client_fixture.hpp"
+#include "tests/timer_client/client_fixture.hpp"
 
 #include <doctest/doctest.h>
 #include <fcntl.h>

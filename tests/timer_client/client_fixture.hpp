@@ -13,7 +13,7 @@
 
 #include "common/posix.hpp"
 #include "common/wire.hpp"
-#include "tests/files.hpp"
+#include "tests/support/files.hpp"
 
 namespace filetimer::testing {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "fake_server.hpp"
+#include "tests/timer_client/fake_server.hpp"
 
 #include <doctest/doctest.h>
 #include <fcntl.h>

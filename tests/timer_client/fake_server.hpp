@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "client_fixture.hpp"
+#include "tests/timer_client/client_fixture.hpp"
 #include "common/board.hpp"
 #include "common/page_reader.hpp"
 #include "common/wake_protocol.hpp"

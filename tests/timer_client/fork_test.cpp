@@ -10,7 +10,7 @@
 #include <set>
 #include <thread>
 
-#include "client_fixture.hpp"
+#include "tests/timer_client/client_fixture.hpp"
 
 using namespace std::chrono_literals;
 using namespace filetimer;

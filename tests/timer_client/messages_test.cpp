@@ -16,9 +16,9 @@
 #include <iterator>
 #include <string>
 
-#include "answering_server.hpp"
-#include "client_fixture.hpp"
-#include "fake_server.hpp"
+#include "tests/timer_client/answering_server.hpp"
+#include "tests/timer_client/client_fixture.hpp"
+#include "tests/timer_client/fake_server.hpp"
 
 namespace filetimer {
 namespace {
@@ -102,7 +102,7 @@ bool has(const std::vector<std::string>& messages, const std::string& beginning)
 
 }  // namespace
 
-TEST_CASE("a pipe that is full takes no line and holds nobody up; with room it takes all of it") {
+TEST_CASE("a pipe that is full takes no line and holds nobody up, and with room it takes all of it") {
   const Ends pipe = make_pipe();
   const std::size_t bytes = fill(pipe.write.get());
   write_if_room(pipe.write.get(), "lost\n");

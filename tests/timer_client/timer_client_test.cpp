@@ -9,7 +9,7 @@
 #include <set>
 #include <thread>
 
-#include "client_fixture.hpp"
+#include "tests/timer_client/client_fixture.hpp"
 #include "common/clock.hpp"
 #include "common/limits.hpp"
 
@@ -71,7 +71,7 @@ TEST_CASE("two clients of one process do not share a timer") {
   CHECK(requests[1].timer_id == "step#2");
 }
 
-TEST_CASE("a scope without a name is called after the caller's file and line") {
+TEST_CASE("on the pipe, a scope without a name is called after the caller's file and line") {
   const auto server = std::make_shared<Recorder>();
   auto client = client_of(server);
   auto scope = client.expires(30s);
@@ -150,7 +150,7 @@ TEST_CASE("a client releases its timers when it goes, and leaves open scopes wat
   CHECK(requests[6].release);
 }
 
-TEST_CASE("a scope that was moved from releases nothing, one that is assigned to releases first") {
+TEST_CASE("on the pipe, a scope that was moved from releases nothing, one that is assigned to releases first") {
   const auto server = std::make_shared<Recorder>();
   auto client = client_of(server);
   auto first = client.expires(30s, "first");

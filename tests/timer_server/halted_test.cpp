@@ -10,8 +10,8 @@
 #include <filesystem>
 #include <fstream>
 
-#include "tests/files.hpp"
-#include "tests/timer_server/child.hpp"
+#include "tests/support/files.hpp"
+#include "tests/support/child.hpp"
 
 using namespace filetimer;
 

@@ -11,7 +11,7 @@
 #include <algorithm>
 #include <iterator>
 
-#include "tests/files.hpp"
+#include "tests/support/files.hpp"
 #include "tests/timer_server/test_log.hpp"
 
 using namespace filetimer;
@@ -162,7 +162,7 @@ TEST_CASE("A hook past its time gets SIGTERM, then SIGKILL, with all of its grou
   CHECK(testing::contains(lines[0], R"("name":"SIGKILL")"));
 }
 
-TEST_CASE("No more than a few run at the same time; others wait for their turn") {
+TEST_CASE("No more than a few run at the same time, and others wait for their turn") {
   const InFolder place("echo $FILETIMER_ID >> @/order; until [ -e @/go ]; do sleep 0.01; done");
   HookLimits limits;
   limits.running = 2;

@@ -7,8 +7,8 @@
 
 #include <map>
 
-#include "tests/files.hpp"
-#include "tests/timer_server/child.hpp"
+#include "tests/support/files.hpp"
+#include "tests/support/child.hpp"
 #include "tests/timer_server/test_log.hpp"
 
 using namespace filetimer;

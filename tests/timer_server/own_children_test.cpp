@@ -7,7 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "tests/timer_server/child.hpp"
+#include "tests/support/child.hpp"
 
 using namespace filetimer;
 

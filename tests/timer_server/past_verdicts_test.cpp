@@ -6,7 +6,7 @@
 
 #include <fstream>
 
-#include "tests/files.hpp"
+#include "tests/support/files.hpp"
 
 using namespace filetimer;
 using namespace std::chrono_literals;

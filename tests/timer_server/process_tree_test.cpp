@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <atomic>
 
-#include "tests/timer_server/child.hpp"
+#include "tests/support/child.hpp"
 
 using namespace filetimer;
 

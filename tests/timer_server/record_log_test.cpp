@@ -9,7 +9,7 @@
 
 #include "common/limits.hpp"
 #include "common/posix.hpp"
-#include "tests/files.hpp"
+#include "tests/support/files.hpp"
 
 using namespace filetimer;
 using namespace std::chrono_literals;

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "tests/records_doc.hpp"
+#include "tests/support/records_doc.hpp"
 
 using namespace filetimer;
 using namespace filetimer::testing;

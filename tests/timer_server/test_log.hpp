@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "tests/files.hpp"
+#include "tests/support/files.hpp"
 #include "timer_server/record_log.hpp"
 
 namespace filetimer {

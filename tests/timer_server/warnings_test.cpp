@@ -7,9 +7,9 @@
 #include <poll.h>
 
 
-#include "tests/files.hpp"
+#include "tests/support/files.hpp"
 #include "tests/timer_server/busy_threads.hpp"
-#include "tests/timer_server/child.hpp"
+#include "tests/support/child.hpp"
 #include "tests/timer_server/test_log.hpp"
 
 using namespace filetimer;

@@ -14,7 +14,9 @@ import unittest
 
 from torch.distributed.elastic.timer import FileTimerServer
 
-CLIENT = os.environ["TIMER_CLIENT"]
+import suite
+
+CLIENT = os.environ["FILETIMER_CLIENT"]
 WORKER = os.environ["LIBRARY_WORKER"]
 BOUND_S = 30  # of every wait; none comes near it on a machine that is well
 
@@ -102,4 +104,4 @@ class ClientWithTorchServer(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main(verbosity=2)
+    suite.main()

@@ -18,6 +18,8 @@ import unittest
 
 import torch.distributed.elastic.timer as timer
 
+import suite
+
 BOUND_S = 30  # of every wait; none comes near it on a machine that is well
 FAR_S = 3600
 TORCH_DEFAULT_SCOPE = "contextlib.py#"  # what 1.13 calls a scope that nobody named
@@ -94,7 +96,7 @@ class ServerWithTorchClient(unittest.TestCase):
 
     def start_server(self, *options):
         server = subprocess.Popen(
-            [os.environ["TIMER_SERVER"], "--dir", self.folder, *options],
+            [os.environ["FILETIMER_SERVER"], "--dir", self.folder, *options],
             stdout=subprocess.PIPE, universal_newlines=True)
         self.addCleanup(self.end, server)
         self.assertTrue(server.stdout.readline().startswith("ready "))
@@ -241,4 +243,4 @@ if __name__ == "__main__":
     if len(sys.argv) == 5 and sys.argv[1] in MODES:
         MODES[sys.argv[1]](timer.FileTimerClient(sys.argv[2], int(sys.argv[4])), float(sys.argv[3]))
     else:
-        unittest.main(verbosity=2)
+        suite.main()

@@ -6,7 +6,7 @@
 #include <poll.h>
 
 #include "tests/timer_server/busy_threads.hpp"
-#include "tests/timer_server/child.hpp"
+#include "tests/support/child.hpp"
 
 using namespace filetimer;
 using namespace std::chrono_literals;

@@ -10,7 +10,7 @@
 #include <atomic>
 #include <thread>
 
-#include "tests/timer_server/child.hpp"
+#include "tests/support/child.hpp"
 
 using namespace filetimer;
 

@@ -11,8 +11,8 @@
 #include <fstream>
 
 #include "common/limits.hpp"
-#include "tests/files.hpp"
-#include "tests/timer_server/child.hpp"
+#include "tests/support/files.hpp"
+#include "tests/support/child.hpp"
 
 using namespace filetimer;
 using namespace std::chrono_literals;

@@ -10,7 +10,7 @@
 #include <thread>
 
 #include "common/limits.hpp"
-#include "tests/timer_server/child.hpp"
+#include "tests/support/child.hpp"
 #include "timer_server/evidence/proc_evidence.hpp"
 
 using namespace filetimer;

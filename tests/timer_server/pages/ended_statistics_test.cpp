@@ -4,8 +4,8 @@
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 
-#include "tests/common/test_page.hpp"
-#include "tests/files.hpp"
+#include "tests/support/test_page.hpp"
+#include "tests/support/files.hpp"
 #include "timer_server/pages/page_guard.hpp"
 #include "timer_server/pages/worker_page.hpp"
 

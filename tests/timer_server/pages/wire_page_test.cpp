@@ -7,7 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "tests/files.hpp"
+#include "tests/support/files.hpp"
 #include "timer_server/pages/page_guard.hpp"
 #include "timer_server/pages/worker_page.hpp"
 #include "timer_server/timer_table.hpp"

@@ -6,8 +6,8 @@
 #include <unistd.h>
 
 #include "common/wake_protocol.hpp"
-#include "tests/common/test_page.hpp"
-#include "tests/files.hpp"
+#include "tests/support/test_page.hpp"
+#include "tests/support/files.hpp"
 #include "timer_server/pages/page_guard.hpp"
 
 using namespace filetimer;

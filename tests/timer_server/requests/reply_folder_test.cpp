@@ -9,7 +9,7 @@
 
 #include <filesystem>
 
-#include "tests/files.hpp"
+#include "tests/support/files.hpp"
 
 using namespace filetimer;
 namespace fs = std::filesystem;

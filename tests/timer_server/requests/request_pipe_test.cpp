@@ -10,7 +10,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "tests/files.hpp"
+#include "tests/support/files.hpp"
 
 using namespace filetimer;
 

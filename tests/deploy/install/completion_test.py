@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: MIT
+"""bash completion, as bash calls it: a line with the cursor at its end, and what is offered."""
+import os
+import re
+import subprocess
+import unittest
+
+import suite
+from installed import CLIENT, SERVER, SOURCE, Case, options_of, run, subcommands
+
+COMPLETION = os.path.join(SOURCE, "scripts", "packaging", "completion.bash")
+# Words as bash makes them of a line: `=` is a word of its own.
+SCRIPT = r"""
+set -u
+. "$1"
+COMP_LINE=$2
+COMP_WORDS=()
+while IFS= read -r word; do COMP_WORDS+=("$word"); done <<<"$3"
+COMP_CWORD=$((${#COMP_WORDS[@]} - 1))
+COMP_POINT=${#COMP_LINE}
+"_$(basename "${COMP_WORDS[0]}")"
+printf '%s\n' "${COMPREPLY[@]}"
+"""
+
+
+class Completion(Case):
+    def offered(self, line, program=None):
+        """What bash offers at the end of `line`, whose program is the build's."""
+        program = program or os.path.join(os.path.dirname(SERVER), line.split()[0])
+        words = re.findall(r"=|[^\s=]+", line)
+        if line[-1] == " ":
+            words.append("")
+        words[0] = program
+        out = run("bash", "-c", SCRIPT, "bash", COMPLETION, line, "\n".join(words),
+                  cwd=self.folder, env={**os.environ, "FILETIMER_DIR": self.path("run")})
+        return set(out.splitlines()) - {""}
+
+    def test_every_option_of_the_server(self):
+        self.assertEqual(self.offered("timer_server --"), set(options_of(SERVER)))
+        self.assertEqual(self.offered("timer_server "), set(options_of(SERVER)) | {"--"})
+        self.assertEqual(self.offered("timer_server --ev"), {"--evidence", "--evidence-timeout"})
+
+    def test_every_subcommand_and_each_option_of_them(self):
+        self.assertEqual(self.offered("timer_client "), set(subcommands()))
+        self.assertEqual(self.offered("timer_client --"), set(options_of(CLIENT)))
+        self.assertEqual(self.offered("timer_client re"), {"release", "rendezvous"})
+        for name in subcommands():
+            self.assertEqual(self.offered(f"timer_client {name} --"),
+                             set(options_of(CLIENT, name)), name)
+
+    def test_choices(self):
+        choices = {option: value.split("|") for option, value in options_of(SERVER).items()
+                   if re.fullmatch(r"[a-z|]+", value)}
+        self.assertGreaterEqual(len(choices), 4)
+        for option, values in choices.items():
+            self.assertEqual(self.offered(f"timer_server {option} "), set(values))
+            self.assertEqual(self.offered(f"timer_server {option}="), set(values))
+            self.assertEqual(self.offered(f"timer_server {option}={values[0][:2]}"), {values[0]})
+        self.assertEqual(self.offered("timer_server --grace "), {"off"})
+        self.assertEqual(self.offered("timer_client shutdown --graceful="), {"scopes", "workers"})
+        # Without `=` it has no value, and other options may follow.
+        self.assertIn("--force", self.offered("timer_client shutdown --graceful "))
+        levels = {"error", "warning", "info", "debug"}
+        self.assertEqual(self.offered("timer_server --log-level "), levels)
+        self.assertEqual(self.offered("timer_client list --log-level "), levels)
+        for level in levels:
+            run(CLIENT, "log", "--log-level", level, os.devnull)
+        signals = self.offered("timer_client run --signal ")
+        self.assertLessEqual({"TERM", "USR1", "RTMIN"}, signals)
+        self.assertEqual(self.offered("timer_client run --signal TER"), {"TERM"})
+
+    def test_events(self):
+        said = run(CLIENT, "log", "--event", "?", status=2)
+        known = set(re.search("expected one of (.*)", said)[1].split(", "))
+        self.assertIn("expired", known)
+        self.assertEqual(self.offered("timer_client log --event "), known)
+
+    def test_files_folders_and_processes(self):
+        os.makedirs(self.path("place with blanks"))
+        with open(self.path("plain.jsonl"), "w"):
+            pass
+        self.assertEqual(self.offered("timer_server --dir pl"), {"place with blanks"})
+        self.assertEqual(self.offered("timer_server --log pl"),
+                         {"place with blanks", "plain.jsonl"})
+        self.assertEqual(self.offered("timer_client log pl"), {"place with blanks", "plain.jsonl"})
+        self.assertIn(str(os.getpid()), self.offered("timer_client acquire --pid "))
+
+    def test_a_command_is_not_taken_for_ours(self):
+        for line in ("timer_server --dry-run -- ", "timer_client run --after 2s -- "):
+            self.assertEqual(self.offered(line + "sle") & {"sleep", "--sleep"}, {"sleep"})
+            self.assertEqual(self.offered(line + "sleep --dr"), set())
+
+    def test_scopes_and_ids_of_the_log_and_of_the_server(self):
+        worker = subprocess.Popen(["sleep", "1000"])
+        self.addCleanup(worker.wait)
+        self.addCleanup(worker.kill)
+        server = subprocess.Popen([SERVER, "--dir", self.path("run")], stdout=subprocess.PIPE)
+        self.addCleanup(server.communicate)
+        self.addCleanup(server.terminate)
+        server.stdout.readline()
+        run(CLIENT, "run", "--dir", self.path("run"), "--scope", "too slow", "--after", "100ms",
+            "--", "sleep", "1000", status=124)
+        run(CLIENT, "acquire", "--dir", self.path("run"), "--scope", "still open", "--after", "1h",
+            "--pid", str(worker.pid))
+        ids = self.offered("timer_client show ")
+        self.assertIn("last", ids)
+        [expiry] = ids - {"last"}
+        self.assertIn("too slow", run(CLIENT, "show", expiry, "--dir", self.path("run")))
+        self.assertEqual(self.offered(f"timer_client show --json {expiry[:3]}"), {expiry})
+        # Behind the id come logs.
+        self.assertIn("run", self.offered(f"timer_client show {expiry} "))
+        self.assertEqual(self.offered("timer_client log --scope t"), {r"too\ slow"})
+        self.assertEqual(self.offered("timer_client release --scope "), {r"still\ open"})
+        elsewhere = "timer_client release --dir /nonexistent --scope "
+        self.assertEqual(self.offered(elsewhere), set())
+
+    def test_a_program_that_is_not_there_is_no_error(self):
+        self.assertEqual(self.offered("timer_server --", "/nonexistent/timer_server"), set())
+        self.assertEqual(self.offered("timer_client ", "/nonexistent/timer_client"), set())
+
+
+if __name__ == "__main__":
+    suite.main()

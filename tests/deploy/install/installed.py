@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: MIT
+"""What the tests of an installation share: where the build is, a folder that goes with the test,
+and commands that end.
+"""
+import json
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import tempfile
+import unittest
+
+BUILD = os.environ["BUILD"]
+SOURCE = str(pathlib.Path(__file__).resolve().parents[3])
+VERSION = os.environ["VERSION"]
+BOUND_S = 240  # of every command; a compiler on a busy machine is the slowest
+
+SERVER = os.path.join(BUILD, "bin", "timer_server")
+CLIENT = os.path.join(BUILD, "bin", "timer_client")
+
+
+def run(*command, status=0, **options):
+    """What it prints, both ways together; it has to end with this status."""
+    options = {"timeout": BOUND_S, "stdin": subprocess.DEVNULL, **options}
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                          universal_newlines=True, **options)
+    if done.returncode != status:
+        raise AssertionError(f"{command} ended with {done.returncode}:\n{done.stdout}")
+    return done.stdout
+
+
+def files_below(folder):
+    """The paths of all files, below it."""
+    return {os.path.relpath(os.path.join(where, name), folder)
+            for where, _, names in os.walk(folder) for name in names}
+
+
+def records(path):
+    with open(path) as file:
+        return [json.loads(line) for line in file]
+
+
+def subcommands():
+    """Of timer_client, as its --help lists them."""
+    listed = run(CLIENT, "--help").partition("\nSubcommands:\n")[2]
+    return re.findall(r"^  ([a-z]+) ", listed, re.MULTILINE)
+
+
+def options_of(*program):
+    """{"--option": what its value is called, or ""} in a --help."""
+    return dict(re.findall(r"^ +(?:-\w,)?(--[a-z][a-z-]*)(?: (\S+))?", run(*program, "--help"),
+                           re.MULTILINE))
+
+
+class Case(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.mkdtemp(prefix="filetimer-install-")
+        self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
+
+    def path(self, *names):
+        return os.path.join(self.folder, *names)

@@ -1,0 +1,374 @@
+// Deadlines that pass while a worker, or the server, could not do anything: nobody is killed for
+// them, and a worker that hangs is killed all the same.
+// SPDX-License-Identifier: MIT
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+#include <sys/ptrace.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "common/clock.hpp"
+#include "tests/process/harness.hpp"
+#include "tests/process/requests.hpp"
+#include "tests/process/worker.hpp"
+#include "tests/support/skip.hpp"
+
+using namespace filetimer::testing;
+using filetimer::Instant;
+using namespace std::chrono_literals;
+
+namespace {
+
+Record deferred(const Server& server, pid_t pid) {
+  return server.wait_for("deferred", pid);
+}
+
+// All that was given to everybody because the server was not there.
+Record deferred_all(const Server& server) {
+  return server.wait_for([](const Record& r) { return r.is("deferred") && !r.has("pid"); });
+}
+
+// The server does not run for that long.
+void stop_for(Server& server, std::chrono::milliseconds time) {
+  server.process().signal(SIGSTOP);
+  server.process().wait_until_stopped();
+  let_pass(time);
+  server.process().signal(SIGCONT);
+}
+
+// A scope named "step" of a worker: on the pipe, or on a page of its own.
+struct WatchedWorker {
+  WatchedWorker(const Server& on, bool with_page) : server(on), has_page(with_page) {
+    worker = has_page ? page_worker(server.dir(), "w-1") : std::make_unique<Worker>("block");
+  }
+  void acquire_step(std::chrono::milliseconds timeout) const {
+    if (has_page) {
+      worker->ask(fmt::format("open 0 step {}", timeout.count()));
+      worker->tell("hint");
+      (void)worker->line();
+    } else {
+      server.send(acquire(worker->pid(), "step", timeout));
+    }
+  }
+  void release_step() const {
+    if (has_page) {
+      CHECK(worker->ask("release 0") == "in-time");
+    } else {
+      server.send(release(worker->pid(), "step"));
+    }
+  }
+  const Server& server;
+  bool has_page;
+  std::unique_ptr<Worker> worker;
+};
+
+std::int64_t mono_ns(const Record& record) {
+  return record.integer("mono_ns");
+}
+
+// A cgroup that can be frozen, of the first kind that this machine lets us make.
+class Freezer {
+ public:
+  Freezer() {
+    const std::string name = fmt::format("filetimer-test-{}", ::getpid());
+    for (const char* root :
+         {"/sys/fs/cgroup/freezer", "/sys/fs/cgroup/unified", "/sys/fs/cgroup"}) {
+      const std::string path = fmt::format("{}/{}", root, name);
+      if (::mkdir(path.c_str(), 0755) != 0) {
+        continue;
+      }
+      is_version1_ = exists(path + "/freezer.state");
+      if (is_version1_ || exists(path + "/cgroup.freeze")) {
+        path_ = path;
+        return;
+      }
+      ::rmdir(path.c_str());
+    }
+  }
+  ~Freezer() {
+    if (*this) {
+      thaw();
+      // Empty once its last process was reaped.
+      (void)wait_until([this] { return ::rmdir(path_.c_str()) == 0; }, 2s);
+    }
+  }
+  Freezer(const Freezer&) = delete;
+  Freezer& operator=(const Freezer&) = delete;
+
+  explicit operator bool() const { return !path_.empty(); }
+  // Frozen tasks of version 1 do not even die before they are thawed.
+  [[nodiscard]] bool holds_the_dying() const { return is_version1_; }
+  void freeze(pid_t pid) const {
+    write_file(path_ + "/cgroup.procs", std::to_string(pid));
+    write_file(state_file(), is_version1_ ? "FROZEN" : "1");
+    REQUIRE(wait_until([&] {
+      return is_version1_
+                 ? read_file(path_ + "/freezer.state") == "FROZEN\n"
+                 : read_file(path_ + "/cgroup.events").find("frozen 1") != std::string::npos;
+    }));
+  }
+  void thaw() const { write_file(state_file(), is_version1_ ? "THAWED" : "0"); }
+
+ private:
+  [[nodiscard]] std::string state_file() const {
+    return path_ + (is_version1_ ? "/freezer.state" : "/cgroup.freeze");
+  }
+  std::string path_;
+  bool is_version1_ = false;
+};
+
+}  // namespace
+
+TEST_CASE("a worker that is stopped at its deadline is put off, and has its full time afterwards") {
+  for (const bool with_page : {false, true}) {
+    CAPTURE(with_page);
+    const TempFolder temp;
+    const Server server(temp);
+    const WatchedWorker watched(server, with_page);
+    Worker& worker = *watched.worker;
+    watched.acquire_step(1s);
+    worker.signal(SIGSTOP);
+    worker.wait_until_stopped();
+    const Record put_off = deferred(server, worker.pid());
+    CHECK(put_off.text("scope") == "step");
+    CHECK(put_off.text("reason") == "stopped (SIGSTOP or the terminal)");
+    CHECK(put_off.number("timeout_s") == doctest::Approx(1).epsilon(0.3));
+    CHECK(worker.is_alive());
+    const std::int64_t went_on = Instant::now().ns;
+    worker.signal(SIGCONT);
+    CHECK(worker.status() == killed_by(SIGKILL));
+    const Record expired = server.wait_for("expired", worker.pid());
+    CHECK(mono_ns(expired) - went_on >= 1'000'000'000);
+    CHECK(expired.number("timeout_s") == doctest::Approx(1).epsilon(0.3));
+    CHECK(expired.number("elapsed_s") > 2);
+    CHECK(expired.number("overdue_ms") >= 0);
+    server.wait_for("killed", worker.pid());
+    CHECK(count(server.records(), "deferred", worker.pid()) == 1);
+  }
+}
+
+TEST_CASE("a worker that was stopped past its deadline and goes on to release kills nobody") {
+  for (const bool with_page : {false, true}) {
+    CAPTURE(with_page);
+    const TempFolder temp;
+    Server server(temp);
+    const WatchedWorker watched(server, with_page);
+    watched.acquire_step(2s);
+    watched.worker->signal(SIGSTOP);
+    watched.worker->wait_until_stopped();
+    deferred(server, watched.worker->pid());
+    watched.worker->signal(SIGCONT);
+    watched.release_step();
+    server.barrier();
+    CHECK(watched.worker->is_alive());
+    CHECK(count(server.records(), "expired", watched.worker->pid()) == 0);
+    CHECK(server.stop() == exited(0));
+    CHECK(server.records().back().array("left").size() == 0);
+  }
+}
+
+TEST_CASE("a worker that is killed while it is put off has left its scope open") {
+  const TempFolder temp;
+  const Server server(temp);
+  const WatchedWorker watched(server, false);
+  watched.acquire_step(100ms);
+  watched.worker->signal(SIGSTOP);
+  deferred(server, watched.worker->pid());
+  watched.worker->signal(SIGKILL);
+  CHECK(server.wait_for("left_open", watched.worker->pid()).text("scope") == "step");
+}
+
+TEST_CASE("with --stopped kill a stopped worker is killed at its deadline") {
+  for (const bool with_page : {false, true}) {
+    CAPTURE(with_page);
+    const TempFolder temp;
+    const Server server(temp, {"--stopped", "kill"});
+    const WatchedWorker watched(server, with_page);
+    watched.acquire_step(300ms);
+    watched.worker->signal(SIGSTOP);
+    CHECK(watched.worker->status() == killed_by(SIGKILL));
+    server.wait_for("killed", watched.worker->pid());
+    CHECK(count(server.records(), "deferred") == 0);
+  }
+}
+
+TEST_CASE("what a worker was stopped through sweeps is given back at deadlines that come later") {
+  const TempFolder temp;
+  const Server server(temp, {"--max-interval", "50ms"});
+  const WatchedWorker watched(server, true);
+  watched.acquire_step(3s);
+  const std::int64_t acquired = Instant::now().ns;
+  watched.worker->signal(SIGSTOP);
+  watched.worker->wait_until_stopped();
+  let_pass(1s);  // twenty sweeps
+  watched.worker->signal(SIGCONT);
+  server.wait_for_message("goes on after");
+  CHECK(watched.worker->status() == killed_by(SIGKILL));
+  const Record expired = server.wait_for("expired", watched.worker->pid());
+  CHECK(mono_ns(expired) - acquired >= 4'000'000'000);
+}
+
+TEST_CASE("a worker under a debugger is not killed, and has its full time when that lets go") {
+  const TempFolder temp;
+  Server server(temp);
+  const WatchedWorker watched(server, true);
+  Worker& worker = *watched.worker;
+  // By this thread: it traces, and it lets go.
+  REQUIRE(::ptrace(PTRACE_SEIZE, worker.pid(), nullptr, nullptr) == 0);
+  watched.acquire_step(200ms);
+  const Record put_off = deferred(server, worker.pid());
+  CHECK(put_off.text("reason").starts_with(fmt::format("traced by pid {}", ::getpid())));
+  // It runs, and its debugger has not let go: still not.
+  server.barrier();
+  CHECK(worker.ask("word 0") == "open");
+  REQUIRE(::ptrace(PTRACE_INTERRUPT, worker.pid(), nullptr, nullptr) == 0);
+  int status = 0;
+  REQUIRE(::waitpid(worker.pid(), &status, __WALL) == worker.pid());
+  const std::int64_t let_go = Instant::now().ns;
+  REQUIRE(::ptrace(PTRACE_DETACH, worker.pid(), nullptr, nullptr) == 0);
+  CHECK(worker.status() == killed_by(SIGKILL));
+  CHECK(mono_ns(server.wait_for("expired", worker.pid())) - let_go >= 200'000'000);
+  CHECK(count(server.records(), "deferred", worker.pid()) == 1);
+}
+
+TEST_CASE("a worker that its cgroup has frozen is put off") {
+  const Freezer freezer;
+  if (!freezer) {
+    FILETIMER_SKIP("no cgroup can be made here");
+  }
+  const TempFolder temp;
+  const Server server(temp);
+  const WatchedWorker watched(server, true);
+  watched.acquire_step(500ms);
+  freezer.freeze(watched.worker->pid());
+  CHECK(deferred(server, watched.worker->pid()).text("reason").starts_with("frozen by its cgroup"));
+  CHECK(watched.worker->is_alive());
+  freezer.thaw();
+  CHECK(watched.worker->status() == killed_by(SIGKILL));
+}
+
+TEST_CASE("a worker that SIGKILL does not end is told of as unkillable, with what holds it") {
+  const TempFolder temp;
+  Server server(temp, {"--stopped", "kill", "--kill-wait", "100ms", "--evidence", "none"});
+  const WatchedWorker watched(server, true);
+  Worker& worker = *watched.worker;
+  // It dies of a signal only as far as this thread, its tracer, lets it.
+  REQUIRE(::ptrace(PTRACE_SEIZE, worker.pid(), nullptr, PTRACE_O_TRACEEXIT) == 0);
+  worker.ask("open 0 step 1");
+  worker.tell("hint");
+  const Record killed = server.wait_for("killed", worker.pid());
+  CHECK(killed.text("verdict") == "unkillable");
+  CHECK(killed.signals() == std::vector<int>{SIGKILL});
+  CHECK(killed.at("dead_after_ms").is_null());
+  CHECK(killed.text("state") == "t");
+  CHECK(killed.text("reason").starts_with("still alive after SIGKILL"));
+  CHECK(worker.is_alive());
+  CHECK(server.stop() == exited(8));
+  REQUIRE(::ptrace(PTRACE_DETACH, worker.pid(), nullptr, nullptr) == 0);
+  CHECK(worker.status() == killed_by(SIGKILL));
+}
+
+TEST_CASE("a worker that dies at last, after it was called unkillable, is no reason for exit 8") {
+  const Freezer freezer;
+  if (!freezer || !freezer.holds_the_dying()) {
+    FILETIMER_SKIP("no freezer of cgroups version 1 here");
+  }
+  const TempFolder temp;
+  Server server(temp, {"--stopped", "kill", "--kill-wait", "100ms"});
+  const WatchedWorker watched(server, true);
+  watched.acquire_step(500ms);
+  freezer.freeze(watched.worker->pid());
+  const Record killed = server.wait_for("killed", watched.worker->pid());
+  CHECK(killed.text("verdict") == "unkillable");
+  CHECK(killed.text("state") == "D");
+  CHECK(watched.worker->is_alive());
+  freezer.thaw();
+  CHECK(watched.worker->status() == killed_by(SIGKILL));
+  CHECK(server.stop() == exited(0));
+}
+
+TEST_CASE("a server that was stopped past a deadline gives the time back, once") {
+  for (const bool with_page : {false, true}) {
+    CAPTURE(with_page);
+    const TempFolder temp;
+    Server server(temp);
+    const WatchedWorker watched(server, with_page);
+    Worker& worker = *watched.worker;
+    watched.acquire_step(1500ms);
+    server.barrier();
+    stop_for(server, 3500ms);
+    const Record given = deferred_all(server);
+    CAPTURE(given.line());
+    CHECK(given.text("reason").starts_with("the server woke"));
+    CHECK(given.number("given_s") > 1);
+    CHECK(given.integer("scopes") == 1);
+    CHECK(worker.status() == killed_by(SIGKILL));
+    const Record expired = server.wait_for("expired", worker.pid());
+    // What was given begins when the server is back.
+    const double back = std::min(given.number("given_s"), 1.5);
+    CHECK(static_cast<double>(mono_ns(expired) - mono_ns(given)) / 1e9 > back - 0.2);
+    server.wait_for("killed", worker.pid());
+    CHECK(count(server.records(), "deferred") == 1);
+  }
+}
+
+TEST_CASE("who shows life in the time that was given back is not killed") {
+  for (const bool with_page : {false, true}) {
+    CAPTURE(with_page);
+    const TempFolder temp;
+    Server server(temp);
+    const WatchedWorker watched(server, with_page);
+    watched.acquire_step(2s);
+    server.barrier();
+    server.process().signal(SIGSTOP);
+    server.process().wait_until_stopped();
+    watched.worker->signal(SIGSTOP);  // the whole machine, as it were
+    watched.worker->wait_until_stopped();
+    let_pass(4s);
+    server.process().signal(SIGCONT);
+    watched.worker->signal(SIGCONT);
+    deferred_all(server);
+    watched.release_step();
+    server.barrier();
+    CHECK(watched.worker->is_alive());
+    CHECK(count(server.records(), "expired", watched.worker->pid()) == 0);
+  }
+}
+
+TEST_CASE("a server that is always late still acts") {
+  const TempFolder temp;
+  Server server(temp);
+  const WatchedWorker watched(server, false);
+  watched.acquire_step(1s);
+  server.barrier();
+  stop_for(server, 2500ms);
+  deferred_all(server);
+  stop_for(server, 4s);  // past what was given, too
+  CHECK(watched.worker->status() == killed_by(SIGKILL));
+  server.wait_for("killed", watched.worker->pid());
+  CHECK(server.wait_for("expired", watched.worker->pid()).number("overdue_ms") > 1000);
+}
+
+TEST_CASE("after a suspend open scopes have more time, and who hangs is killed") {
+  const TempFolder temp;
+  const std::string step = temp.path("boot-step");
+  Server server(temp, {.environment = {{"LD_PRELOAD", clock_step_path()},
+                                       {"ASAN_OPTIONS", "verify_asan_link_order=0"},
+                                       {"BOOT_STEP", step}}});
+  const WatchedWorker watched(server, true);
+  watched.acquire_step(1500ms);
+  server.barrier();
+  const std::int64_t acquired = Instant::now().ns - 1'000'000'000;
+  write_file(step + ".new", "3600");
+  REQUIRE(::rename((step + ".new").c_str(), step.c_str()) == 0);
+  server.barrier();
+  const Record given = deferred_all(server);
+  CHECK(given.text("reason").starts_with("the machine was suspended for"));
+  CHECK(given.number("given_s") == doctest::Approx(3600).epsilon(0.01));
+  CHECK(watched.worker->status() == killed_by(SIGKILL));
+  // An hour is more than it asked for: its full time once more.
+  CHECK(mono_ns(server.wait_for("expired", watched.worker->pid())) - acquired >= 2'500'000'000);
+}

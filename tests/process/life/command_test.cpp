@@ -1,0 +1,361 @@
+// timer_server -- COMMAND: the server of one job, in front of its launcher, as `timeout` and `env`
+// are.
+// SPDX-License-Identifier: MIT
+#include <doctest/doctest.h>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sched.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <filesystem>
+
+#include "tests/process/harness.hpp"
+#include "tests/process/requests.hpp"
+#include "tests/process/worker.hpp"
+#include "tests/support/skip.hpp"
+
+using namespace filetimer::testing;
+using namespace std::chrono_literals;
+
+namespace {
+
+// Runs COMMAND to its end under a server.
+Finished run_command(const TempFolder& temp, const std::vector<std::string>& command,
+                     const Environment& environment = {}) {
+  std::vector<std::string> args{"--dir", temp.path("run"), "--"};
+  args.insert(args.end(), command.begin(), command.end());
+  return run_server(temp, args, environment);
+}
+
+// A COMMAND that says every signal it gets, and the server in front of it.
+class Caught {
+ public:
+  explicit Caught(const TempFolder& temp, std::vector<std::string> args = {})
+      : server(temp, Server::Setup{.args = std::move(args),
+                                   .command = {worker_path(), "catch-signals"}}) {
+    wait_for_line("ready");
+    const std::string line = server.out();
+    pid = std::stoi(line.substr(line.find("pid=") + 4));
+  }
+  void wait_for_line(const std::string& line) const {
+    REQUIRE(wait_until([&] { return contains(server.out(), line); }));
+  }
+
+  Server server;
+  pid_t pid = 0;
+};
+
+}  // namespace
+
+TEST_CASE("the status of COMMAND is passed on") {
+  const TempFolder temp;
+  for (const int status : {0, 1, 2, 3, 8, 77, 124, 125, 255}) {
+    CAPTURE(status);
+    CHECK(run_command(temp, {worker_path(), "exit", std::to_string(status)}).status ==
+          exited(status));
+  }
+}
+
+TEST_CASE("a COMMAND that a signal ended gives 128 and its number") {
+  const TempFolder temp;
+  for (const int signal : {SIGKILL, SIGTERM, SIGSEGV, SIGABRT, SIGINT, SIGHUP}) {
+    CAPTURE(signal);
+    CHECK(run_command(temp, {worker_path(), "raise", std::to_string(signal)}).status ==
+          exited(128 + signal));
+  }
+}
+
+TEST_CASE("a COMMAND that is not there gives 127, one that can't be executed 126") {
+  const TempFolder temp;
+  write_file(temp.path("text"), "no program");
+  struct Row {
+    std::string command;
+    int status;
+  };
+  for (const Row& row : std::vector<Row>{{temp.path("missing"), 127},
+                                         {"no-such-program-on-the-path", 127},
+                                         {temp.path("text"), 126},
+                                         {temp.path(), 126}}) {
+    CAPTURE(row.command);
+    // A folder of the path that may not be searched would make "not there" a "not allowed".
+    const Finished finished = run_command(temp, {row.command}, {{"PATH", "/usr/bin:/bin"}});
+    CHECK(finished.status == exited(row.status));
+    CHECK(contains(finished.err, row.command));
+    CHECK(finished.out.empty());
+    CHECK_FALSE(exists(temp.path("run/requests")));
+  }
+}
+
+TEST_CASE("a server that fails before COMMAND gives 125 and does not start it") {
+  const TempFolder temp;
+  write_file(temp.path("file"), "");
+  Finished finished =
+      run_server(temp, {"--dir", temp.path("file"), "--", "/bin/sh", "-c", "echo ran"});
+  CHECK(finished.status == exited(125));
+  CHECK(finished.out.empty());
+  CHECK(contains(finished.err, temp.path("file")));
+  Server other(temp);
+  finished = run_server(temp, {"--dir", other.dir(), "--", "/bin/sh", "-c", "echo ran"});
+  CHECK(finished.status == exited(125));
+  CHECK(finished.out.empty());
+  CHECK(contains(finished.err, std::to_string(other.pid())));
+}
+
+TEST_CASE("COMMAND finds folder and pipe in its environment and torchrun keeps off the pipe") {
+  const TempFolder temp;
+  const Finished finished =
+      run_command(temp,
+                  {worker_path(), "environment", "FILETIMER_DIR", "TORCHELASTIC_TIMER_FILE",
+                   "TORCHELASTIC_ENABLE_FILE_TIMER", "NOTIFY_SOCKET", "KEPT"},
+                  {{"TORCHELASTIC_ENABLE_FILE_TIMER", "1"},
+                   {"TORCHELASTIC_TIMER_FILE", "/old/pipe"},
+                   {"FILETIMER_DIR", "/old/dir"},
+                   {"KEPT", "as it was"}});
+  CHECK(finished.status == exited(0));
+  CHECK(finished.out == fmt::format("FILETIMER_DIR={0}\n"
+                                    "TORCHELASTIC_TIMER_FILE={0}/requests\n"
+                                    "TORCHELASTIC_ENABLE_FILE_TIMER is unset\n"
+                                    "NOTIFY_SOCKET is unset\n"
+                                    "KEPT=as it was\n",
+                                    temp.path("run")));
+}
+
+TEST_CASE("the ready line goes to standard error, and standard output is COMMAND's alone") {
+  const TempFolder temp;
+  const Finished finished = run_command(temp, {"/bin/sh", "-c", "echo out; echo err >&2"});
+  CHECK(finished.out == "out\n");
+  CHECK(contains(finished.err, "ready dir=" + temp.path("run")));
+  CHECK(contains(finished.err, "err\n"));
+  CHECK(finished.err.find("ready dir=") < finished.err.find("err\n"));
+}
+
+TEST_CASE("standard input is COMMAND's alone") {
+  const TempFolder temp;
+  const std::string text(100'000, 'x');
+  write_file(temp.path("in"), text + "end\n");
+  const filetimer::UniqueFd in(::open(temp.path("in").c_str(), O_RDONLY | O_CLOEXEC));
+  Server server(temp, Server::Setup{.command = {worker_path(), "echo"}, .in = in.get()});
+  CHECK(server.process().status() == exited(0));
+  CHECK(server.out() == text + "end\n");
+}
+
+TEST_CASE("without a folder named COMMAND gets a fresh one, which is removed at the end") {
+  const TempFolder temp;
+  const Environment environment{{"XDG_RUNTIME_DIR", temp.path()},
+                                {"XDG_STATE_HOME", temp.path("state")}};
+  const auto run = [&] {
+    return run_server(temp, {"--", worker_path(), "environment", "FILETIMER_DIR"}, environment);
+  };
+  const Finished first = run();
+  const Finished second = run();
+  CHECK(first.status == exited(0));
+  CHECK(first.out.starts_with("FILETIMER_DIR=" + temp.path("filetimer/")));
+  CHECK(second.out != first.out);
+  CHECK(std::filesystem::is_empty(temp.path("filetimer")));
+  // The log is not in it and stays.
+  const std::string log = first.err.substr(first.err.find("log=") + 4);
+  CHECK(exists(log.substr(0, log.find(' '))));
+}
+
+TEST_CASE("a folder that was named is kept, without its pipe") {
+  const TempFolder temp;
+  CHECK(run_command(temp, {"/bin/true"}).status == exited(0));
+  CHECK(exists(temp.path("run/expired.jsonl")));
+  CHECK_FALSE(exists(temp.path("run/requests")));
+}
+
+TEST_CASE("two jobs of one user at once do not meet") {
+  const TempFolder temp;
+  const Environment environment{{"XDG_RUNTIME_DIR", temp.path()},
+                                {"XDG_STATE_HOME", temp.path("state")}};
+  Server one(temp, {.environment = environment,
+                    .with_dir = false,
+                    .command = {worker_path(), "hang", "a", "3600"}});
+  Server two(temp, {.environment = environment,
+                    .with_dir = false,
+                    .command = {worker_path(), "hang", "b", "3600"}});
+  CHECK(one.dir() != two.dir());
+  CHECK(one.fifo() != two.fifo());
+}
+
+TEST_CASE("each of the signals is forwarded to COMMAND") {
+  const TempFolder temp;
+  const Caught caught(temp);
+  for (const int signal : {SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGCONT, SIGTERM}) {
+    CAPTURE(signal);
+    ::kill(caught.server.pid(), signal);
+    caught.wait_for_line(fmt::format("signal {}\n", signal));
+  }
+}
+
+TEST_CASE("SIGINT is forwarded to COMMAND") {
+  const TempFolder temp;
+  const Caught caught(temp);
+  ::kill(caught.server.pid(), SIGINT);
+  caught.wait_for_line(fmt::format("signal {}\n", SIGINT));
+}
+
+TEST_CASE("after the first SIGTERM the server still serves until COMMAND ends") {
+  const TempFolder temp;
+  Caught caught(temp);
+  ::kill(caught.server.pid(), SIGTERM);
+  caught.wait_for_line(fmt::format("signal {}\n", SIGTERM));
+  CHECK(caught.server.process().is_alive());
+  ::kill(caught.pid, SIGKILL);
+  CHECK(caught.server.process().status() == exited(128 + SIGKILL));
+}
+
+TEST_CASE("a COMMAND that renews its scope while the server drains is not killed") {
+  const TempFolder temp;
+  // Renewed every 0.2 s by a deadline 1 to 2 s away, for 3 s after SIGTERM.
+  const std::string script = R"(trap '' TERM; i=0; while [ $i -lt 15 ]; do
+    printf '{"version": 1, "pid": %d, "scope_id": "save", "expiration_time": %d, "signal": 9}\n' \
+      $$ $(($(date +%s) + 2)) > "$TORCHELASTIC_TIMER_FILE"
+    [ $i = 0 ] && echo saving; i=$((i + 1)); sleep 0.2; done; exit 7)";
+  Server server(temp, Server::Setup{.command = {"sh", "-c", script}});
+  REQUIRE(wait_until([&] { return contains(server.out(), "saving"); }));
+  ::kill(server.pid(), SIGTERM);
+  CHECK(server.process().status() == exited(7));
+  CHECK(count(server.records(), "expired") == 0);
+}
+
+TEST_CASE("a second SIGTERM forces the end of COMMAND and of what it started") {
+  const TempFolder temp;
+  Server server(temp, Server::Setup{.command = {worker_path(), "ignore-term-tree"}});
+  REQUIRE(
+      wait_until([&] { return contains(server.out(), "ready") && server.out().back() == '\n'; }));
+  std::vector<HeldPid> descendants;
+  const std::string line = server.out();
+  for (std::size_t at = line.find('='); at != line.npos; at = line.find('=', at + 1)) {
+    descendants.emplace_back(std::stoi(line.substr(at + 1)));
+  }
+  REQUIRE(descendants.size() == 4);
+  // Two equal signals that are pending are one: the first has been seen when scopes are refused.
+  ::kill(server.pid(), SIGTERM);
+  Worker marker("block");
+  int markers = 0;  // a new one each time: a scope that is open may be renewed while it drains
+  REQUIRE(wait_until([&] {
+    server.send(acquire_far(marker.pid(), std::to_string(++markers)));
+    return count(server.records(), "rejected") > 0;
+  }));
+  REQUIRE(server.process().is_alive());
+  ::kill(server.pid(), SIGTERM);
+  CHECK(server.process().status() == exited(128 + SIGKILL));
+  for (const HeldPid& descendant : descendants) {
+    CHECK(descendant.ends_within(kBound));
+  }
+}
+
+TEST_CASE(
+    "a rank that hangs in a scope is killed and recorded, and the launcher's status is kept") {
+  const TempFolder temp;
+  const Finished finished = run_command(temp, {worker_path(), "launcher", "7"});
+  CHECK(finished.status == exited(7));
+  REQUIRE(finished.out.starts_with("rank 1 pid "));
+  CHECK(finished.out.ends_with(" signal 9\n"));
+  const pid_t pid = std::stoi(finished.out.substr(11));
+  const Records records = read_log(temp.path("run/expired.jsonl"));
+  REQUIRE(count(records, "killed", pid) == 1);
+  for (const Record& record : records) {
+    if (record.is("killed", pid)) {
+      CHECK(record.text("scope") == "exchange");
+      CHECK(record.text("verdict") == "dead");
+      CHECK(record.integer("rank") == 1);
+    }
+  }
+  CHECK(records.back().is("server_stopped"));
+}
+
+TEST_CASE("a COMMAND that hangs itself is killed and the server ends with its status") {
+  const TempFolder temp;
+  const Finished finished = run_command(temp, {worker_path(), "hang", "forward", "0.05"});
+  CHECK(finished.status == exited(128 + SIGKILL));
+  const Records records = read_log(temp.path("run/expired.jsonl"));
+  CHECK(count(records, "expired") == 1);
+  CHECK(count(records, "killed") == 1);
+}
+
+TEST_CASE("signal settings, oom score, descriptors and limits of the server are not inherited") {
+  const TempFolder temp;
+  const auto ask = [&](const std::vector<std::string>& argv, const std::string& name) {
+    Child child({.argv = argv, .out = temp.path(name), .in_child = [] {
+                   // As a shell's `trap '' INT` and a parent with a blocked signal hand on.
+                   std::signal(SIGINT, SIG_IGN);
+                   std::signal(SIGUSR2, SIG_IGN);
+                   sigset_t set;
+                   sigemptyset(&set);
+                   sigaddset(&set, SIGUSR1);
+                   sigaddset(&set, SIGWINCH);
+                   ::sigprocmask(SIG_BLOCK, &set, nullptr);
+                   const rlimit files{512, 2048};
+                   ::setrlimit(RLIMIT_NOFILE, &files);
+                 }});
+    CHECK(child.status() == exited(0));
+    return read_file(temp.path(name));
+  };
+  const std::string alone = ask({worker_path(), "inherited"}, "alone");
+  const std::string served =
+      ask({server_path(), "--dir", temp.path("run"), "--", worker_path(), "inherited"}, "served");
+  CHECK(contains(alone, "SigIgn"));
+  CHECK(served == alone);
+}
+
+TEST_CASE("a descriptor that the caller left open for COMMAND is open in COMMAND") {
+  const TempFolder temp;
+  write_file(temp.path("seven"), "from descriptor 7\n");
+  const std::string path = temp.path("seven");
+  Child child({.argv = {server_path(), "--dir", temp.path("run"), "--", "/bin/sh", "-c",
+                        "cat <&7; : >&8 && echo 8 is open"},
+               .out = temp.path("out"),
+               .in_child = [&] {
+                 // As `7<file` in a shell. No O_CLOEXEC: where 7 is the next free one, dup2()
+                 // has nothing to do and would leave that flag.
+                 ::dup2(::open(path.c_str(), O_RDONLY), 7);
+                 ::dup2(STDERR_FILENO, 8);
+               }});
+  CHECK(child.status() == exited(0));
+  CHECK(read_file(temp.path("out")) == "from descriptor 7\n8 is open\n");
+}
+
+TEST_CASE("the descriptor limits of COMMAND are those of the caller") {
+  const TempFolder temp;
+  Child child({.argv = {server_path(), "--dir", temp.path("run"), "--", "/bin/sh", "-c",
+                        "ulimit -Sn; ulimit -Hn"},
+               .out = temp.path("out"),
+               .in_child = [] {
+                 const rlimit files{300, 700};
+                 ::setrlimit(RLIMIT_NOFILE, &files);
+               }});
+  CHECK(child.status() == exited(0));
+  CHECK(read_file(temp.path("out")) == "300\n700\n");
+}
+
+TEST_CASE("with --realtime the server is scheduled ahead of others, and COMMAND is not") {
+  const TempFolder temp;
+  const Caught caught(temp, {"--realtime"});
+  CHECK(::sched_getscheduler(caught.pid) == SCHED_OTHER);
+  const int policy = ::sched_getscheduler(caught.server.pid());
+  if (policy == SCHED_OTHER) {
+    caught.server.wait_for_message("--realtime is not allowed here");
+    FILETIMER_SKIP("real-time scheduling is not allowed here");
+  }
+  CHECK(policy == (SCHED_RR | SCHED_RESET_ON_FORK));
+}
+
+TEST_CASE("a COMMAND that ends at once is no error") {
+  const TempFolder temp;
+  for (int round = 0; round < 10; ++round) {
+    CHECK(run_command(temp, {"/bin/true"}).status == exited(0));
+    CHECK(run_command(temp, {"/bin/false"}).status == exited(1));
+  }
+}
+
+TEST_CASE("options behind the -- are COMMAND's own") {
+  const TempFolder temp;
+  const Finished finished =
+      run_command(temp, {"/bin/echo", "--help", "--dir", "x", "--", "--version"});
+  CHECK(finished.status == exited(0));
+  CHECK(finished.out == "--help --dir x -- --version\n");
+}

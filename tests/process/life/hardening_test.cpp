@@ -1,0 +1,235 @@
+// What the server makes of itself to be the last to go, what it does for the children that come to
+// it, and what it says of its host when it starts.
+// SPDX-License-Identifier: MIT
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <sstream>
+
+#include "tests/process/harness.hpp"
+#include "tests/process/requests.hpp"
+#include "tests/process/worker.hpp"
+#include "tests/support/skip.hpp"
+
+using namespace filetimer::testing;
+using namespace std::chrono_literals;
+
+namespace {
+
+#ifdef __SANITIZE_ADDRESS__
+constexpr bool kCanLock = false;  // AddressSanitizer makes mlockall() do nothing, with success
+#else
+constexpr bool kCanLock = true;
+#endif
+
+std::string status_line(pid_t pid, const std::string& key) {
+  std::istringstream lines(read_file(fmt::format("/proc/{}/status", pid)));
+  for (std::string line; std::getline(lines, line);) {
+    if (line.starts_with(key + ":")) {
+      const std::size_t at = line.find_first_not_of(" \t", key.size() + 1);
+      return at == line.npos ? std::string() : line.substr(at);
+    }
+  }
+  return {};
+}
+
+int parent_of(pid_t pid) {
+  const std::string parent = status_line(pid, "PPid");
+  return parent.empty() ? 0 : std::stoi(parent);
+}
+
+int oom_score_adj(pid_t pid) {
+  return std::stoi(read_file(fmt::format("/proc/{}/oom_score_adj", pid)));
+}
+
+constexpr int kOrphans = 3;
+
+// COMMAND, a worker of it with children that are orphans from the start, and the server above.
+struct Orphanage {
+  explicit Orphanage(const TempFolder& temp)
+      : server(temp,
+               Server::Setup{.command = {worker_path(), "orphans", std::to_string(kOrphans)}}) {
+    REQUIRE(wait_until([&] {
+      const std::string text = server.out();
+      return std::count(text.begin(), text.end(), '\n') == kOrphans + 1;
+    }));
+    std::istringstream words(server.out());
+    for (std::string word; words >> word;) {
+      const pid_t pid = std::stoi(word.substr(word.find('=') + 1));
+      if (word.starts_with("orphan=")) {
+        orphans.emplace_back(pid);
+      } else {
+        command = pid;
+      }
+    }
+  }
+
+  Server server;
+  pid_t command = 0;
+  std::vector<HeldPid> orphans;
+};
+
+// Of the calls that the loop makes, one fails as where a policy forbids it.
+void forbid_pidfd_signals() {
+  std::array<sock_filter, 4> program{{
+      {BPF_LD | BPF_W | BPF_ABS, 0, 0, offsetof(seccomp_data, nr)},
+      {BPF_JMP | BPF_JEQ | BPF_K, 0, 1, SYS_pidfd_send_signal},
+      {BPF_RET | BPF_K, 0, 0, SECCOMP_RET_ERRNO | EPERM},
+      {BPF_RET | BPF_K, 0, 0, SECCOMP_RET_ALLOW},
+  }};
+  const sock_fprog filter{program.size(), program.data()};
+  ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+  ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter);
+}
+
+Record started(const std::string& log) {
+  std::optional<Record> found;
+  REQUIRE(wait_until([&] {
+    for (Record& record : read_log(log)) {
+      if (record.is("server_started")) {
+        found = std::move(record);
+      }
+    }
+    return found.has_value();
+  }));
+  return *found;
+}
+
+}  // namespace
+
+TEST_CASE("orphans of a worker below COMMAND come to the server, and no zombie of theirs stays") {
+  const TempFolder temp;
+  Orphanage home(temp);
+  for (const HeldPid& orphan : home.orphans) {
+    CHECK(parent_of(orphan.pid()) == home.server.pid());
+    orphan.signal(SIGKILL);
+  }
+  for (const HeldPid& orphan : home.orphans) {
+    // Reaped: nothing is left under its number, which the pidfd keeps from being given anew here.
+    CHECK(wait_until([&] { return parent_of(orphan.pid()) != home.server.pid(); }));
+  }
+  CHECK(home.server.process().is_alive());
+  ::kill(home.command, SIGUSR1);
+  CHECK(home.server.process().status() == exited(128 + SIGUSR1));  // COMMAND's status is not lost
+}
+
+TEST_CASE("a second SIGTERM kills the orphans of COMMAND's workers too") {
+  const TempFolder temp;
+  Orphanage home(temp);
+  home.server.process().signal(SIGTERM);
+  Worker marker("block");
+  int markers = 0;  // a new one each time: a scope that is open may be renewed while it drains
+  REQUIRE(wait_until([&] {
+    home.server.send(acquire_far(marker.pid(), std::to_string(++markers)));
+    return count(home.server.records(), "rejected") > 0;
+  }));
+  for (const HeldPid& orphan : home.orphans) {
+    REQUIRE(orphan.is_alive());
+  }
+  home.server.process().signal(SIGTERM);
+  CHECK(home.server.process().status() == exited(128 + SIGKILL));
+  for (const HeldPid& orphan : home.orphans) {
+    CHECK_FALSE(orphan.is_alive());  // the server has waited for it
+  }
+}
+
+TEST_CASE("orphans of a COMMAND that ends by itself are left alone") {
+  const TempFolder temp;
+  Orphanage home(temp);
+  ::kill(home.command, SIGUSR1);
+  CHECK(home.server.process().status() == exited(128 + SIGUSR1));
+  for (const HeldPid& orphan : home.orphans) {
+    CHECK(orphan.is_alive());
+  }
+}
+
+TEST_CASE("the out-of-memory killer finds COMMAND before the server") {
+  const TempFolder temp;
+  const Orphanage home(temp);
+  const int ours = oom_score_adj(::getpid());
+  CHECK(oom_score_adj(home.command) == ours);
+  CHECK(oom_score_adj(home.orphans[0].pid()) == ours);
+  if (oom_score_adj(home.server.pid()) == ours) {
+    FILETIMER_SKIP("the oom score may not be lowered here");
+  }
+  CHECK(oom_score_adj(home.server.pid()) == -900);
+}
+
+TEST_CASE("without privileges the server serves as ever: nothing is locked, no score is lowered") {
+  if (::getuid() != 0) {
+    FILETIMER_SKIP("only root can start a server as somebody else");
+  }
+  const TempFolder temp;
+  constexpr uid_t kNobody = 65534;
+  REQUIRE(::chown(temp.path().c_str(), kNobody, kNobody) == 0);
+  Child server({.argv = {server_path(), "--dir", temp.path("run"), "--log-level", "debug"},
+                .out = temp.path("out"),
+                .err = temp.path("err"),
+                .user = kNobody});
+  REQUIRE(
+      wait_until([&] { return read_file(temp.path("out")).find("ready") != std::string::npos; }));
+  CHECK(oom_score_adj(server.pid()) == oom_score_adj(::getpid()));
+  CHECK(status_line(server.pid(), "VmLck") == "0 kB");
+  CHECK(wait_until([&] {
+    const std::string err = read_file(temp.path("err"));
+    return err.find("oom_score_adj stays") != std::string::npos &&
+           (!kCanLock || err.find("memory is not locked") != std::string::npos);
+  }));
+  Worker worker("block", {.user = kNobody});
+  send_raw(temp.path("run/requests"), acquire_past(worker.pid(), "s"));
+  CHECK(worker.status() == killed_by(SIGKILL));
+}
+
+TEST_CASE("a server that may lock its memory has it locked") {
+  const TempFolder temp;
+  Server server(temp, {"--log-level", "debug"});
+  server.barrier();
+  if (!kCanLock || server.err().find("memory is not locked") != std::string::npos) {
+    MESSAGE("skipped: memory may not be locked here");
+    CHECK(status_line(server.pid(), "VmLck") == "0 kB");
+    return;
+  }
+  CHECK(status_line(server.pid(), "VmLck") != "0 kB");
+}
+
+TEST_CASE("the log says what a server may do here, and how much it can watch") {
+  const TempFolder temp;
+  Child server({.argv = {server_path(), "--dir", temp.path("run")}, .in_child = [] {
+                  const rlimit files{100, 700};
+                  ::setrlimit(RLIMIT_NOFILE, &files);
+                }});
+  const Record record = started(temp.path("run/expired.jsonl"));
+  const auto limits = record.at("limits");
+  CHECK(limits["descriptors"].get_int64().value() == 700);  // as many as it could get
+  CHECK(limits["workers"].get_int64().value() == (700 - 128 - 700 / 8) / 2);
+  CHECK(record.at("may")["signal"].get_bool().value());
+  CHECK(record.at("may")["ptrace"].is_bool());
+  CHECK(record.at("may")["kernel_stacks"].is_bool());
+  // The process it has tried that on is gone.
+  CHECK(read_file(fmt::format("/proc/{0}/task/{0}/children", server.pid())).empty());
+}
+
+TEST_CASE("a server that can kill nobody here says so when it starts") {
+  const TempFolder temp;
+  Child server({.argv = {server_path(), "--dir", temp.path("run")},
+                .err = temp.path("err"),
+                .in_child = forbid_pidfd_signals});
+  CHECK_FALSE(started(temp.path("run/expired.jsonl")).at("may")["signal"].get_bool().value());
+  CHECK(wait_until([&] {
+    return read_file(temp.path("err")).find("can workers be killed here? pidfd_send_signal") !=
+           std::string::npos;
+  }));
+  CHECK(wait_until(
+      [&] { return read_file(fmt::format("/proc/{0}/task/{0}/children", server.pid())).empty(); }));
+}

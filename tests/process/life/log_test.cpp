@@ -1,0 +1,294 @@
+// The log while its file system misbehaves. A kill never depends on it; what could not be written
+// is written when it can be again, in order.
+// SPDX-License-Identifier: MIT
+#include <doctest/doctest.h>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sched.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "tests/process/harness.hpp"
+#include "tests/process/requests.hpp"
+#include "tests/process/worker.hpp"
+#include "tests/support/skip.hpp"
+
+using namespace filetimer::testing;
+using namespace std::chrono_literals;
+
+namespace {
+
+// A file system of 64 KiB on a folder of the test, in a mount namespace of the test's own.
+class TinyDisk {
+ public:
+  explicit TinyDisk(const TempFolder& temp) : path_(temp.path("disk")) {
+    REQUIRE(::mkdir(path_.c_str(), 0700) == 0);
+    mounted_ = ::unshare(CLONE_NEWNS) == 0 &&
+               ::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
+               ::mount("tiny", path_.c_str(), "tmpfs", 0, "size=64k,mode=0700") == 0;
+  }
+  TinyDisk(const TinyDisk&) = delete;
+  TinyDisk& operator=(const TinyDisk&) = delete;
+  ~TinyDisk() {
+    if (mounted_) {
+      ::umount2(path_.c_str(), MNT_DETACH);
+    }
+  }
+  [[nodiscard]] bool is_mounted() const { return mounted_; }
+  [[nodiscard]] std::string path(const char* name) const { return path_ + "/" + name; }
+  // Takes all the room there is.
+  void fill() const {
+    const filetimer::UniqueFd fd(
+        ::open(path("filler").c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
+    REQUIRE(fd);
+    const std::string block(1024, 'x');
+    while (::write(fd.get(), block.data(), block.size()) > 0) {
+    }
+    REQUIRE(errno == ENOSPC);
+  }
+  void free() const { REQUIRE(::unlink(path("filler").c_str()) == 0); }
+
+ private:
+  std::string path_;
+  bool mounted_ = false;
+};
+
+constexpr const char* kNoMount = "mounting is not allowed here";
+
+// Kills a worker, with nothing but its death to go by.
+void expect_kill(const Server& server, const std::string& scope) {
+  Worker worker("block");
+  server.send(acquire_past(worker.pid(), scope));
+  CHECK(worker.status() == killed_by(SIGKILL));
+}
+
+// Every `killed` record behind its `expired` one, and the scopes in the order of their kills.
+void check_order(const Records& records, const std::vector<std::string>& scopes) {
+  std::vector<std::string> expired;
+  std::vector<std::string> killed;
+  std::int64_t last_mono = 0;
+  for (const Record& record : records) {
+    if (record.is("expired")) {
+      expired.push_back(record.text("scope"));
+      CHECK(record.integer("mono_ns") >= last_mono);
+      last_mono = record.integer("mono_ns");
+    } else if (record.is("killed")) {
+      killed.push_back(record.text("scope"));
+      CHECK(std::count(expired.begin(), expired.end(), killed.back()) == 1);
+    }
+  }
+  CHECK(expired == scopes);
+  CHECK(killed == scopes);
+}
+
+}  // namespace
+
+TEST_CASE("a log that was removed is made again and later records land in it") {
+  const TempFolder temp;
+  Server server(temp);
+  expect_kill(server, "before");
+  server.wait_for([](const Record& r) { return r.is("killed", "before"); });
+  REQUIRE(::unlink(server.log().c_str()) == 0);
+  expect_kill(server, "after");
+  server.wait_for([](const Record& r) { return r.is("killed", "after"); });
+  const Records records = server.records();
+  CHECK(count(records, "server_started") == 0);
+  check_order(records, {"after"});
+  struct stat st {};
+  REQUIRE(::stat(server.log().c_str(), &st) == 0);
+  CHECK((st.st_mode & 07777) == 0600);
+}
+
+TEST_CASE("a log whose folder was removed does not hold up a kill") {
+  const TempFolder temp;
+  const std::string folder = temp.path("logs");
+  std::filesystem::create_directory(folder);
+  Server server(temp, {"--log", folder + "/log.jsonl"});
+  expect_kill(server, "before");
+  server.wait_for([](const Record& r) { return r.is("killed", "before"); });
+  std::filesystem::remove_all(folder);
+  expect_kill(server, "without a log");
+  server.wait_for_message("log");
+  std::filesystem::create_directory(folder);
+  std::filesystem::permissions(folder, std::filesystem::perms::owner_all);
+  server.wait_for([](const Record& r) { return r.is("killed", "without a log"); });
+}
+
+TEST_CASE("on a full disk kills go on, it is said, and all records are there when it has room") {
+  const TempFolder temp;
+  const TinyDisk disk(temp);
+  if (!disk.is_mounted()) {
+    FILETIMER_SKIP(kNoMount);
+  }
+  Server server(temp, {"--log", disk.path("log.jsonl")});
+  expect_kill(server, "with room");
+  server.wait_for([](const Record& r) { return r.is("killed", "with room"); });
+  disk.fill();
+  for (const char* scope : {"full 1", "full 2", "full 3", "full 4"}) {
+    expect_kill(server, scope);
+  }
+  server.wait_for_message("No space left on device");
+  disk.free();
+  server.wait_for([](const Record& r) { return r.is("killed", "full 4"); });
+  expect_kill(server, "with room again");
+  server.wait_for([](const Record& r) { return r.is("killed", "with room again"); });
+  check_order(server.records(),
+              {"with room", "full 1", "full 2", "full 3", "full 4", "with room again"});
+  CHECK(server.stop() == exited(0));
+  CHECK(server.records().back().integer("lost_records") == 0);
+}
+
+TEST_CASE("a server whose log disk stays full still stops") {
+  const TempFolder temp;
+  const TinyDisk disk(temp);
+  if (!disk.is_mounted()) {
+    FILETIMER_SKIP(kNoMount);
+  }
+  Server server(temp, {"--log", disk.path("log.jsonl")});
+  disk.fill();
+  expect_kill(server, "full");
+  CHECK(server.stop() == exited(0));
+}
+
+namespace {
+
+void expect_records_when_mended(const char* fault_variable, const std::string& message) {
+  const TempFolder temp;
+  const std::string fault = temp.path("fault");
+  Server server(temp, on_bad_disk(fault_variable, fault));
+  expect_kill(server, "before");
+  server.wait_for([](const Record& r) { return r.is("killed", "before"); });
+  write_file(fault, "");
+  for (const char* scope : {"bad 1", "bad 2", "bad 3"}) {
+    expect_kill(server, scope);
+  }
+  server.wait_for_message(message);
+  REQUIRE(::unlink(fault.c_str()) == 0);
+  server.wait_for([](const Record& r) { return r.is("killed", "bad 3"); });
+  check_order(server.records(), {"before", "bad 1", "bad 2", "bad 3"});
+}
+
+}  // namespace
+
+TEST_CASE("while the log is read-only kills go on, and their records come when it is not") {
+  expect_records_when_mended("BAD_DISK_READ_ONLY", "Read-only file system");
+}
+
+TEST_CASE("while the log does not answer kills go on, and their records come when it does") {
+  expect_records_when_mended("BAD_DISK_HANGS", "does not answer");
+}
+
+TEST_CASE("a server whose log does not answer still stops") {
+  const TempFolder temp;
+  const std::string fault = temp.path("hangs");
+  Server server(temp, on_bad_disk("BAD_DISK_HANGS", fault));
+  write_file(fault, "");
+  expect_kill(server, "hung");
+  CHECK(server.stop().signal == 0);
+}
+
+TEST_CASE("a log that does not answer at the start keeps nobody from being killed") {
+  const TempFolder temp;
+  const std::string fault = temp.path("hangs");
+  write_file(fault, "");
+  Server server(temp, on_bad_disk("BAD_DISK_HANGS", fault));
+  expect_kill(server, "hung");
+  server.wait_for_message("does not answer");
+}
+
+TEST_CASE("past --log-max the log is renamed and a new one begun") {
+  const TempFolder temp;
+  Server server(temp, {"--log-max", "64K", "--evidence", "none"});
+  const std::string old = server.log() + ".1";
+  Worker worker("block");
+  // One at a time, so that the log is seen as soon as it has been renamed.
+  for (int i = 0; !exists(old); ++i) {
+    const std::string scope = fmt::format("scope {}", i);
+    server.send(version1(worker.pid(), scope, 1, 0));
+    REQUIRE(wait_until([&] {
+      return exists(old) || read_file(server.log()).find('"' + scope + '"') != std::string::npos;
+    }));
+    REQUIRE(i < 1000);
+  }
+  struct stat st {};
+  REQUIRE(::stat(old.c_str(), &st) == 0);
+  CHECK(st.st_size >= 65536);
+  CHECK(st.st_size < 65536 + 4096);  // and not one record more than it took
+  server.send(version1(worker.pid(), "last", 1, 0));
+  server.wait_for([](const Record& r) { return r.is("killed", "last"); });
+  CHECK(server.stop() == exited(0));
+  CHECK(read_log(old).front().is("server_started"));
+  CHECK(server.records().back().is("server_stopped"));
+}
+
+TEST_CASE("after a rotation no record is lost, twice or out of order") {
+  const TempFolder temp;
+  Server server(temp, {"--log-max", "32K", "--evidence", "none"});
+  Worker worker("block");
+  std::string lines;
+  // More than one file's and less than two files' worth, so that nothing is rotated away.
+  for (int i = 0; i < 20; ++i) {
+    lines += version1(worker.pid(), fmt::format("{}", i), i + 1, 0);
+  }
+  server.send(lines);
+  server.wait_for([](const Record& r) { return r.is("killed", "19"); });
+  std::vector<std::string> expired;
+  for (const std::string& path : {server.log() + ".1", server.log()}) {
+    for (const std::string& scope : scopes_of(read_log(path), "expired", worker.pid())) {
+      expired.push_back(scope);
+    }
+  }
+  REQUIRE(expired.size() == 20);
+  for (int i = 0; i < 20; ++i) {
+    CHECK(expired[static_cast<std::size_t>(i)] == std::to_string(i));
+  }
+}
+
+TEST_CASE("SIGHUP reopens the log where a rotator has moved it") {
+  const TempFolder temp;
+  Server server(temp);
+  expect_kill(server, "before");
+  server.wait_for([](const Record& r) { return r.is("killed", "before"); });
+  const std::string moved = temp.path("moved.jsonl");
+  REQUIRE(::rename(server.log().c_str(), moved.c_str()) == 0);
+  server.process().signal(SIGHUP);
+  expect_kill(server, "after");
+  server.wait_for([](const Record& r) { return r.is("killed", "after"); });
+  CHECK(count(read_log(moved), "killed") == 1);
+  CHECK(count(server.records(), "killed") == 1);
+  CHECK(server.process().is_alive());
+}
+
+TEST_CASE("two servers that share a log keep each other's records whole") {
+  const TempFolder temp;
+  const std::string log = temp.path("shared.jsonl");
+  Server one(temp, {.args = {"--log", log}, .folder = "one"});
+  Server two(temp, {.args = {"--log", log}, .folder = "two"});
+  for (int i = 0; i < 5; ++i) {
+    expect_kill(one, fmt::format("one {}", i));
+    expect_kill(two, fmt::format("two {}", i));
+  }
+  one.wait_for([](const Record& r) { return r.is("killed", "one 4"); });
+  two.wait_for([](const Record& r) { return r.is("killed", "two 4"); });
+  CHECK(count(read_log(log), "killed") == 10);
+  CHECK(count(read_log(log), "server_started") == 2);
+}
+
+TEST_CASE("half a line at the end of an old log does not spoil the first record") {
+  const TempFolder temp;
+  const std::string log = temp.path("log.jsonl");
+  write_file(log, "{\"schema\":1,\"event\":\"expi");
+  Server server(temp, {"--log", log});
+  expect_kill(server, "s");
+  REQUIRE(wait_until([&] { return read_file(log).find("\"killed\"") != std::string::npos; }));
+  const std::string text = read_file(log);
+  const std::string rest = text.substr(text.find('\n') + 1);
+  write_file(temp.path("rest.jsonl"), rest);
+  const Records records = read_log(temp.path("rest.jsonl"));
+  REQUIRE_FALSE(records.empty());
+  CHECK(records.front().is("server_started"));
+}

@@ -1,0 +1,332 @@
+// The run folder and the pipe in it: what a server accepts at its start, and what it does when
+// somebody meddles with them while it runs.
+// SPDX-License-Identifier: MIT
+#include <doctest/doctest.h>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <filesystem>
+
+#include "tests/process/harness.hpp"
+#include "tests/process/requests.hpp"
+#include "tests/process/worker.hpp"
+#include "tests/support/skip.hpp"
+
+using namespace filetimer::testing;
+using namespace std::chrono_literals;
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr uid_t kSomebodyElse = 65533;
+
+void check_refused(const TempFolder& temp, const std::string& dir, const std::string& why) {
+  const Finished finished = run_server(temp, {"--dir", dir});
+  CAPTURE(finished.err);
+  CHECK(finished.status == exited(1));
+  CHECK(finished.out.empty());
+  CHECK(std::count(finished.err.begin(), finished.err.end(), '\n') == 1);
+  CHECK(finished.err.find(dir) != std::string::npos);
+  CHECK(finished.err.find(why) != std::string::npos);
+}
+
+mode_t mode_of(const std::string& path) {
+  struct stat st {};
+  REQUIRE(::lstat(path.c_str(), &st) == 0);
+  return st.st_mode & 07777;
+}
+
+ino_t inode_of(const std::string& path) {
+  struct stat st {};
+  REQUIRE(::lstat(path.c_str(), &st) == 0);
+  return st.st_ino;
+}
+
+bool is_pipe(const std::string& path) {
+  struct stat st {};
+  return ::lstat(path.c_str(), &st) == 0 && S_ISFIFO(st.st_mode);
+}
+
+void expect_kill(const Server& server) {
+  Worker worker("block");
+  server.send(acquire_past(worker.pid(), "s"));
+  CHECK(worker.status() == killed_by(SIGKILL));
+}
+
+}  // namespace
+
+TEST_CASE("a server makes its folder, pipe and log for nobody else") {
+  const TempFolder temp;
+  Server server(temp, {.folder = "a/b/run"});
+  CHECK(server.dir() == temp.path("a/b/run"));
+  CHECK(server.fifo() == server.dir() + "/requests");
+  CHECK(server.log() == server.dir() + "/expired.jsonl");
+  for (const std::string& folder : {temp.path("a"), temp.path("a/b"), server.dir()}) {
+    CHECK(mode_of(folder) == 0700);
+  }
+  CHECK(is_pipe(server.fifo()));
+  CHECK(mode_of(server.fifo()) == 0600);
+  CHECK(mode_of(server.log()) == 0600);
+}
+
+TEST_CASE("the ready line is the only line on standard output and says where everything is") {
+  const TempFolder temp;
+  Server server(temp);
+  CHECK(server.ready_line() == fmt::format("ready dir={0} fifo={0}/requests log={0}/expired.jsonl "
+                                           "pid={1}",
+                                           temp.path("run"), server.pid()));
+  CHECK(server.out() == server.ready_line() + "\n");
+  CHECK(server.stop() == exited(0));
+  CHECK(server.out() == server.ready_line() + "\n");
+}
+
+TEST_CASE("the folder is $FILETIMER_DIR where no --dir says otherwise") {
+  const TempFolder temp;
+  Server server(
+      temp, {.environment = {{"FILETIMER_DIR", temp.path("from-environment")}}, .with_dir = false});
+  CHECK(exists(temp.path("from-environment/requests")));
+  CHECK(exists(temp.path("from-environment/expired.jsonl")));
+}
+
+TEST_CASE("in a folder that nobody named the log goes with the user's state") {
+  const TempFolder temp;
+  Server server(temp, {.environment = {{"XDG_RUNTIME_DIR", temp.path()},
+                                       {"XDG_STATE_HOME", temp.path("state")}},
+                       .with_dir = false});
+  CHECK(server.dir() == temp.path("filetimer"));
+  CHECK(server.log().starts_with(temp.path("state/filetimer/")));
+  CHECK(server.log().ends_with(".jsonl"));
+  CHECK(exists(server.log()));
+}
+
+TEST_CASE("--fifo and --log put pipe and log elsewhere") {
+  const TempFolder temp;
+  Server server(temp, {"--fifo", temp.path("pipe"), "--log", temp.path("log.jsonl")});
+  CHECK(server.fifo() == temp.path("pipe"));
+  CHECK(server.log() == temp.path("log.jsonl"));
+  CHECK(is_pipe(temp.path("pipe")));
+  expect_kill(server);
+  // Who knows only the folder finds the pipe through it.
+  Worker worker("block");
+  send_raw(temp.path("run/requests"), acquire_past(worker.pid(), "s"));
+  CHECK(worker.status() == killed_by(SIGKILL));
+  CHECK(server.stop() == exited(0));
+  CHECK_FALSE(exists(temp.path("run/requests")));
+  CHECK_FALSE(exists(temp.path("pipe")));
+}
+
+TEST_CASE("a run folder that is a file is refused and left alone") {
+  const TempFolder temp;
+  write_file(temp.path("run"), "precious");
+  check_refused(temp, temp.path("run"), "file");
+  CHECK(read_file(temp.path("run")) == "precious");
+}
+
+TEST_CASE("a run folder that is a symlink is refused") {
+  const TempFolder temp;
+  fs::create_directory(temp.path("real"));
+  fs::create_symlink(temp.path("real"), temp.path("run"));
+  check_refused(temp, temp.path("run"), "symlink");
+  CHECK(fs::is_empty(temp.path("real")));
+}
+
+TEST_CASE("a run folder that others may write to is refused") {
+  const TempFolder temp;
+  fs::create_directory(temp.path("run"));
+  REQUIRE(::chmod(temp.path("run").c_str(), 0770) == 0);
+  check_refused(temp, temp.path("run"), "0770");
+}
+
+TEST_CASE("another user's run folder is refused") {
+  const TempFolder temp;
+  fs::create_directory(temp.path("run"));
+  if (::chown(temp.path("run").c_str(), kSomebodyElse, kSomebodyElse) != 0) {
+    FILETIMER_SKIP("only root can make another user's folder");
+  }
+  check_refused(temp, temp.path("run"), "belongs to user 65533");
+}
+
+TEST_CASE("a run folder whose parent others could swap is refused") {
+  const TempFolder temp;
+  fs::create_directory(temp.path("open"));
+  REQUIRE(::chmod(temp.path("open").c_str(), 0777) == 0);
+  const Finished finished = run_server(temp, {"--dir", temp.path("open/run")});
+  CHECK(finished.status == exited(1));
+  CHECK(finished.err.find("'" + temp.path("open") + "'") != std::string::npos);
+}
+
+TEST_CASE("a run folder in a read-only place is refused") {
+  const TempFolder temp;
+  // The same for root, whom no mode keeps out.
+  const Finished finished = run_server(temp, {"--dir", "/proc/filetimer-run"});
+  CHECK(finished.status == exited(1));
+  CHECK(finished.err.find("/proc/filetimer-run") != std::string::npos);
+}
+
+TEST_CASE("a log that cannot be made is told at the start") {
+  const TempFolder temp;
+  const Finished finished =
+      run_server(temp, {"--dir", temp.path("run"), "--log", temp.path("missing/log.jsonl")});
+  if (finished.status != exited(1)) {
+    FAIL_CHECK("exited with " << finished.status);
+  }
+  CHECK(finished.err.find(temp.path("missing")) != std::string::npos);
+  CHECK_FALSE(exists(temp.path("run/requests")));
+}
+
+TEST_CASE("a pipe that is a regular file, a folder or a symlink is refused and left alone") {
+  const TempFolder temp;
+  write_file(temp.path("file"), "precious");
+  fs::create_directory(temp.path("folder"));
+  fs::create_symlink(temp.path("file"), temp.path("link"));
+  for (const char* name : {"file", "folder", "link"}) {
+    CAPTURE(name);
+    const Finished finished =
+        run_server(temp, {"--dir", temp.path("run"), "--fifo", temp.path(name)});
+    CHECK(finished.status == exited(1));
+    CHECK(finished.err.find(temp.path(name)) != std::string::npos);
+    CHECK(std::count(finished.err.begin(), finished.err.end(), '\n') == 1);
+    CHECK(exists(temp.path(name)));
+  }
+  CHECK(read_file(temp.path("file")) == "precious");
+  // In the run folder too.
+  write_file(temp.path("run/requests"), "precious");
+  check_refused(temp, temp.path("run"), "requests");
+  CHECK(read_file(temp.path("run/requests")) == "precious");
+}
+
+TEST_CASE("a pipe that is already there is used") {
+  const TempFolder temp;
+  REQUIRE(::mkfifo(temp.path("pipe").c_str(), 0600) == 0);
+  const ino_t before = inode_of(temp.path("pipe"));
+  Server server(temp, {"--fifo", temp.path("pipe")});
+  CHECK(inode_of(temp.path("pipe")) == before);
+  expect_kill(server);
+}
+
+TEST_CASE("another user's pipe is refused") {
+  const TempFolder temp;
+  REQUIRE(::mkfifo(temp.path("pipe").c_str(), 0600) == 0);
+  if (::chown(temp.path("pipe").c_str(), kSomebodyElse, kSomebodyElse) != 0) {
+    FILETIMER_SKIP("only root can make another user's pipe");
+  }
+  const Finished finished =
+      run_server(temp, {"--dir", temp.path("run"), "--fifo", temp.path("pipe")});
+  CHECK(finished.status == exited(1));
+  CHECK(finished.err.find("65533") != std::string::npos);
+}
+
+TEST_CASE("a pipe that is deleted while the server runs is made again, and it is said") {
+  const TempFolder temp;
+  Server server(temp, {"--max-interval", "100ms"});
+  Worker worker("block");
+  server.send(acquire_far(worker.pid(), "s"));
+  server.barrier();
+  REQUIRE(::unlink(server.fifo().c_str()) == 0);
+  REQUIRE(wait_until([&] { return is_read_pipe(server.fifo()); }));
+  server.wait_for_message(server.fifo());
+  CHECK(mode_of(server.fifo()) == 0600);
+  expect_kill(server);
+  CHECK(worker.is_alive());  // and what was open is still open
+  server.send(acquire_past(worker.pid(), "s"));
+  CHECK(worker.status() == killed_by(SIGKILL));
+}
+
+TEST_CASE("a run folder that is removed while the server runs is made again, and held") {
+  const TempFolder temp;
+  Server server(temp, {"--max-interval", "100ms"});
+  // In one step: a sweep in the middle of a removal would find the folder there, without its pipe.
+  std::filesystem::rename(server.dir(), temp.path("gone"));
+  std::filesystem::remove_all(temp.path("gone"));
+  REQUIRE(wait_until([&] { return is_read_pipe(server.fifo()); }));
+  CHECK(mode_of(server.dir()) == 0700);
+  expect_kill(server);
+  const Finished second = run_server(temp, {"--dir", server.dir()});
+  CHECK(second.status == exited(3));
+  CHECK(second.err.find(fmt::format("pid {}", server.pid())) != std::string::npos);
+}
+
+TEST_CASE("a pipe that is replaced by a file is made again") {
+  const TempFolder temp;
+  Server server(temp, {"--max-interval", "100ms"});
+  REQUIRE(::unlink(server.fifo().c_str()) == 0);
+  write_file(server.fifo(), "lines of a client that takes it for a pipe\n");
+  REQUIRE(wait_until([&] { return is_read_pipe(server.fifo()); }));
+  server.wait_for_message(server.fifo());
+  expect_kill(server);
+}
+
+TEST_CASE("a pipe that another reader has taken over is reported and not fought over") {
+  // As PyTorch's agent does with TORCHELASTIC_ENABLE_FILE_TIMER=1.
+  const TempFolder temp;
+  Server server(temp, {"--max-interval", "100ms"});
+  REQUIRE(::rename(server.fifo().c_str(), temp.path("old").c_str()) == 0);
+  REQUIRE(::mkfifo(temp.path("new").c_str(), 0600) == 0);
+  const filetimer::UniqueFd reader(::open(temp.path("new").c_str(), O_RDWR | O_CLOEXEC));
+  REQUIRE(reader);
+  const ino_t theirs = inode_of(temp.path("new"));
+  // In one step, so that the server can't make its own in between.
+  REQUIRE(::rename(temp.path("new").c_str(), server.fifo().c_str()) == 0);
+  server.wait_for_message(server.fifo());
+  CHECK(inode_of(server.fifo()) == theirs);
+  CHECK(server.stop() == exited(0));
+  CHECK(exists(server.fifo()));
+  CHECK(inode_of(server.fifo()) == theirs);
+}
+
+TEST_CASE("a folder left by a server that was killed is taken over") {
+  const TempFolder temp;
+  {
+    Server first(temp);
+    expect_kill(first);
+    first.wait_for([](const Record& r) { return r.is("killed"); });
+    first.process().signal(SIGKILL);
+    CHECK(first.process().status() == killed_by(SIGKILL));
+    CHECK(is_pipe(first.fifo()));
+  }
+  Server second(temp);
+  expect_kill(second);
+  second.wait_for(
+      [&](const Record& r) { return r.is("killed") && r.integer("server_pid") == second.pid(); });
+  CHECK(count(second.records(), "server_started") == 2);
+  CHECK(second.stop() == exited(0));
+}
+
+TEST_CASE("a folder can be served again after a stop") {
+  const TempFolder temp;
+  for (int round = 0; round < 3; ++round) {
+    Server server(temp);
+    expect_kill(server);
+    CHECK(server.stop() == exited(0));
+    CHECK_FALSE(exists(server.fifo()));
+  }
+}
+
+TEST_CASE("of many servers started at once on one folder exactly one serves") {
+  const TempFolder temp;
+  std::vector<std::unique_ptr<Child>> children;
+  for (int i = 0; i < 6; ++i) {
+    children.push_back(
+        std::make_unique<Child>(Launch{.argv = {server_path(), "--dir", temp.path("run")},
+                                       .out = temp.path(fmt::format("out {}", i)),
+                                       .err = temp.path(fmt::format("err {}", i))}));
+  }
+  const auto running = [&] {
+    return std::count_if(children.begin(), children.end(),
+                         [](const auto& child) { return child->is_alive(); });
+  };
+  CHECK(wait_until([&] { return running() == 1; }));
+  int refused = 0;
+  for (std::size_t i = 0; i < children.size(); ++i) {
+    if (children[i]->is_alive()) {
+      CHECK(wait_until([&] { return !read_file(temp.path(fmt::format("out {}", i))).empty(); }));
+    } else {
+      CHECK(children[i]->status() == exited(3));
+      ++refused;
+    }
+  }
+  CHECK(refused == 5);
+  CHECK(running() == 1);
+}

@@ -1,0 +1,313 @@
+// Workers that hang where nobody has wrapped a scope around: an idle timeout counts from the last
+// release, and only then.
+// SPDX-License-Identifier: MIT
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <csignal>
+#include <sstream>
+
+#include "common/clock.hpp"
+#include "tests/process/harness.hpp"
+#include "tests/process/requests.hpp"
+#include "tests/process/worker.hpp"
+
+using namespace filetimer::testing;
+using filetimer::Instant;
+using namespace std::chrono_literals;
+
+namespace {
+
+Record idle_record(const Server& server, Worker& worker) {
+  CHECK(worker.status() == killed_by(SIGKILL));
+  server.wait_for("killed", worker.pid());
+  Record record = server.wait_for("expired", worker.pid());
+  CHECK(record.text("scope") == "(idle)");
+  return record;
+}
+
+// That it has used, by itself.
+double cpu_seconds_of(pid_t pid) {
+  const std::string stat = read_file(fmt::format("/proc/{}/stat", pid));
+  std::istringstream words(stat.substr(stat.rfind(')') + 2));
+  std::string skipped;
+  for (int field = 3; field < 14; ++field) {
+    words >> skipped;
+  }
+  long user = 0;
+  long system = 0;
+  words >> user >> system;
+  return static_cast<double>(user + system) / static_cast<double>(::sysconf(_SC_CLK_TCK));
+}
+
+void visit_scope(Worker& worker) {
+  CHECK(worker.ask("open step 60000") == "yes");
+  CHECK(worker.ask("release step") == "yes");
+}
+
+}  // namespace
+
+TEST_CASE("a worker in no scope for its idle timeout is killed, and the record says since when") {
+  for (const Way way : kWays) {
+    CAPTURE(static_cast<int>(way));
+    const TempFolder temp;
+    const Server server(temp);
+    const auto worker = client_worker(server.dir(), way, 300ms);
+    visit_scope(*worker);
+    CHECK(worker->ask("open step 60000") == "yes");
+    const Instant before = Instant::now();
+    CHECK(worker->ask("release step") == "yes");
+    const Instant after = Instant::now();
+    const Record record = idle_record(server, *worker);
+    const Instant since{record.integer("acquired_mono_ns")};
+    const auto grain = way == Way::kPage ? 0ms : 2ms;  // the pipe has the wall clock
+    CHECK(since + grain >= before);
+    CHECK(since <= after + grain);
+    const Instant deadline{record.integer("deadline_mono_ns")};
+    CHECK(deadline - since >= 300ms - grain);
+    CHECK(deadline - since <= 300ms + grain);
+    CHECK(record.number("timeout_s") == doctest::Approx(0.3));
+    CHECK(server.wait_for("killed", worker->pid()).text("verdict") == "dead");
+  }
+}
+
+TEST_CASE("before its first scope, inside one and in an unlimited region a worker is not idle") {
+  for (const Way way : kWays) {
+    CAPTURE(static_cast<int>(way));
+    const TempFolder temp;
+    const Server server(temp);
+    const auto unborn = client_worker(server.dir(), way, 100ms);
+    const auto inside = client_worker(server.dir(), way, 100ms);
+    const auto outside = client_worker(server.dir(), way, 100ms);
+    inside->ask("open long 60000");
+    outside->ask("enter region");
+    visit_scope(*inside);
+    visit_scope(*outside);
+    let_pass(500ms);
+    for (const auto* worker : {&unborn, &inside, &outside}) {
+      CHECK(expiries_of(server, **worker) == 0);
+    }
+    CHECK(inside->ask("release long") == "yes");
+    idle_record(server, *inside);
+    CHECK(outside->ask("leave") == "yes");
+    idle_record(server, *outside);
+    CHECK(unborn->is_alive());
+  }
+}
+
+TEST_CASE("scopes that a worker enters and leaves again and again keep it from being idle") {
+  for (const Way way : kWays) {
+    CAPTURE(static_cast<int>(way));
+    const TempFolder temp;
+    const Server server(temp);
+    const auto worker = client_worker(server.dir(), way, 2000ms);
+    const Instant until = Instant::now() + 2500ms;
+    while (Instant::now() < until) {
+      visit_scope(*worker);
+      let_pass(50ms);
+    }
+    CHECK(expiries_of(server, *worker) == 0);
+  }
+}
+
+TEST_CASE("an idle timeout is nobody's open scope") {
+  for (const Way way : kWays) {
+    CAPTURE(static_cast<int>(way));
+    const TempFolder temp;
+    Server server(temp, {"--warn-at", "0.00001"});
+    const auto worker = client_worker(server.dir(), way, 1h);
+    visit_scope(*worker);
+    server.barrier();
+    const Finished listed = run_client(temp, {"list", "--json", "--dir", server.dir()});
+    CHECK(listed.status == exited(0));
+    CHECK(listed.out.find("idle") == std::string::npos);
+    worker->tell("exit");
+    CHECK(worker->status() == exited(0));
+    server.barrier();
+    CHECK(count(server.records(), "left_open") == 0);
+    const auto other = client_worker(server.dir(), way, 1h);
+    visit_scope(*other);
+    let_pass(100ms);  // beyond --warn-at of the hour
+    const auto warned = scopes_of(server.records(), "warned", other->pid());
+    CHECK(std::ranges::count(warned, "(idle)") == 0);
+    CHECK(run_client(temp, {"shutdown", "--dir", server.dir()}).status == exited(0));
+  }
+}
+
+TEST_CASE("the next server goes on with an idle timeout") {
+  const TempFolder temp;
+  std::optional<Server> server;
+  server.emplace(temp);
+  const auto worker = client_worker(server->dir(), Way::kPage, 500ms);
+  const Instant before = Instant::now();
+  visit_scope(*worker);
+  const Instant after = Instant::now();
+  server->process().signal(SIGKILL);
+  CHECK(server->process().status() == killed_by(SIGKILL));
+  server.emplace(temp);
+  const Record record = idle_record(*server, *worker);
+  CHECK(Instant{record.integer("deadline_mono_ns")} >= before + 500ms);
+  CHECK(Instant{record.integer("deadline_mono_ns")} <= after + 500ms);
+}
+
+TEST_CASE("an idle worker that comes back before the signal is spared, and watched on") {
+  const TempFolder temp;
+  const std::string hangs = temp.path("hangs");
+  write_file(hangs, "");  // the kill waits for the log as long as it may
+  const Server server(temp, on_bad_disk("BAD_DISK_HANGS", hangs));
+  const auto worker = client_worker(server.dir(), Way::kPage, 200ms);
+  visit_scope(*worker);
+  server.wait_for_message("(idle)");  // the verdict
+  CHECK(worker->ask("open back 60000") == "yes");
+  REQUIRE(::unlink(hangs.c_str()) == 0);
+  CHECK(server.wait_for("killed", worker->pid()).text("verdict") == "spared");
+  CHECK(server.wait_for([](const Record& r) { return r.is("released_late"); }).text("scope") ==
+        "(idle)");
+  CHECK(worker->ask("release back") == "yes");
+  CHECK(worker->status() == killed_by(SIGKILL));
+  CHECK(wait_until([&] { return expiries_of(server, *worker) == 2; }));
+}
+
+TEST_CASE("in a dry run each time of idleness is told, and once") {
+  const TempFolder temp;
+  const Server server(temp, {"--dry-run"});
+  const auto worker = client_worker(server.dir(), Way::kPage, 100ms);
+  for (std::size_t i = 1; i <= 2; ++i) {
+    visit_scope(*worker);
+    CHECK(wait_until([&] { return count(server.records(), "killed", worker->pid()) == i; }));
+    let_pass(300ms);
+    CHECK(expiries_of(server, *worker) == i);
+  }
+}
+
+TEST_CASE("an idle worker that is stopped is put off, and then has its full time") {
+  const TempFolder temp;
+  const Server server(temp);
+  const auto worker = client_worker(server.dir(), Way::kPage, 2s);
+  visit_scope(*worker);
+  worker->signal(SIGSTOP);
+  worker->wait_until_stopped();
+  CHECK(server.wait_for("deferred", worker->pid()).text("scope") == "(idle)");
+  CHECK(expiries_of(server, *worker) == 0);
+  const Instant before = Instant::now();
+  worker->signal(SIGCONT);
+  const Record record = idle_record(server, *worker);
+  CHECK(Instant{record.integer("deadline_mono_ns")} >= before + 2s);
+}
+
+TEST_CASE("an idle timeout counts from no release before it, and from no pause") {
+  const TempFolder temp;
+  const Server server(temp);
+  const auto worker = client_worker(server.dir(), Way::kPage);
+  for (const std::string step : {"open step 60000", "pause step", "resume step", "release step"}) {
+    CHECK(worker->ask(step) == "yes");
+  }
+  let_pass(300ms);
+  CHECK(worker->ask("connect 200") == "yes");
+  let_pass(500ms);
+  CHECK(expiries_of(server, *worker) == 0);
+  visit_scope(*worker);
+  idle_record(server, *worker);
+}
+
+TEST_CASE("who works while the server drains is not idle, nor when it drains no more") {
+  for (const Way way : kWays) {
+    CAPTURE(static_cast<int>(way));
+    const TempFolder temp;
+    std::optional<Server> server;
+    server.emplace(temp);
+    const auto worker = client_worker(server->dir(), way, 2s);
+    visit_scope(*worker);
+    const auto drain = [&](std::vector<std::string> more) {
+      more.insert(more.begin(), {"drain", "--dir", server->dir()});
+      return run_client(temp, std::move(more)).status;
+    };
+    CHECK(drain({}) == exited(0));
+    CHECK(worker->ask("open work 60000") == "yes");
+    let_pass(2300ms);
+    CHECK(drain({"--off"}) == exited(0));
+    let_pass(2300ms);
+    CHECK(expiries_of(*server, *worker) == 0);
+    CHECK(drain({}) == exited(0));
+    CHECK(server->stop() == exited(0));
+    server.emplace(temp);
+    let_pass(2300ms);
+    CHECK(expiries_of(*server, *worker) == 0);
+    CHECK(worker->ask("release work") == (way == Way::kPage ? "no" : "yes"));
+    visit_scope(*worker);
+    idle_record(*server, *worker);
+  }
+}
+
+TEST_CASE("--max-timeout does not cut an idle timeout") {
+  for (const Way way : kWays) {
+    CAPTURE(static_cast<int>(way));
+    const TempFolder temp;
+    const Server server(temp, {"--max-timeout", "2s"});
+    const auto worker = client_worker(server.dir(), way, 1h);
+    CHECK(worker->ask("open step 1900") == "yes");
+    CHECK(worker->ask("release step") == "yes");
+    let_pass(2300ms);
+    CHECK(expiries_of(server, *worker) == 0);
+  }
+}
+
+TEST_CASE("a worker that somebody else watches as a whole can be idle") {
+  const TempFolder temp;
+  const Server server(temp);
+  const auto worker = client_worker(server.dir(), Way::kPage, 300ms);
+  server.send(fmt::format(R"({{"version":1,"pid":{},"scope_id":"job#process","x_scope":"job",)"
+                          R"("expiration_time":Infinity,"signal":9,"x_timeout_s":Infinity,)"
+                          R"("x_whole_process":true}})"
+                          "\n",
+                          worker->pid()));
+  visit_scope(*worker);
+  idle_record(server, *worker);
+}
+
+TEST_CASE("an idle worker that comes back on the pipe before the signal is spared") {
+  const TempFolder temp;
+  const std::string hangs = temp.path("hangs");
+  write_file(hangs, "");
+  Server server(temp, on_bad_disk("BAD_DISK_HANGS", hangs));
+  const auto worker = client_worker(server.dir(), Way::kPage, 200ms);
+  visit_scope(*worker);
+  server.wait_for_message("(idle)");
+  server.send(acquire_far(worker->pid(), "back"));
+  // Answered when what was sent before it has been read.
+  CHECK(run_client(temp, {"ping", "--dir", server.dir()}).status == exited(0));
+  REQUIRE(::unlink(hangs.c_str()) == 0);
+  CHECK(server.wait_for("killed", worker->pid()).text("verdict") == "spared");
+  CHECK(worker->is_alive());
+}
+
+TEST_CASE("the next server tells no idleness again that was told in a dry run") {
+  const TempFolder temp;
+  std::optional<Server> server;
+  server.emplace(temp, std::vector<std::string>{"--dry-run"});
+  const auto worker = client_worker(server->dir(), Way::kPage, 100ms);
+  visit_scope(*worker);
+  server->wait_for("killed", worker->pid());
+  server->process().signal(SIGKILL);
+  CHECK(server->process().status() == killed_by(SIGKILL));
+  server.emplace(temp, std::vector<std::string>{"--dry-run"});
+  let_pass(400ms);
+  CHECK(expiries_of(*server, *worker) == 1);
+  visit_scope(*worker);
+  CHECK(wait_until([&] { return expiries_of(*server, *worker) == 2; }));
+}
+
+TEST_CASE("a page with an idle timeout of a microsecond does not keep the server busy") {
+  const TempFolder temp;
+  const Server server(temp);
+  const auto worker = page_worker(server.dir(), "w-1");
+  CHECK(worker->ask("open 0 step 3600000") != "error");
+  CHECK(worker->ask("idle 1 1000") == "ok");
+  CHECK(worker->ask("hint") == "ok");
+  const double before = cpu_seconds_of(server.pid());
+  let_pass(1s);
+  CHECK(cpu_seconds_of(server.pid()) - before < 0.3);
+  CHECK(worker->is_alive());
+}

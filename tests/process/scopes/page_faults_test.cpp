@@ -1,0 +1,255 @@
+// Hostile and broken pages. The server neither dies nor stalls nor kills anyone for them, says what
+// it saw, and a worker beside them is watched to the millisecond.
+// SPDX-License-Identifier: MIT
+#include <doctest/doctest.h>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "common/scope_page.hpp"
+#include "tests/process/harness.hpp"
+#include "tests/process/requests.hpp"
+#include "tests/process/worker.hpp"
+#include "tests/support/skip.hpp"
+
+using namespace filetimer::testing;
+using namespace std::chrono_literals;
+
+namespace {
+
+std::string hint(const std::string& name) {
+  return R"({"version": 1, "x_page": ")" + name + "\"}\n";
+}
+
+// The server is there, and does its work.
+void check_well(Server& server) {
+  const auto honest = page_worker(server.dir(), fmt::format("honest-{}", ::getpid()));
+  honest->ask("open 0 honest 20");
+  honest->tell("hint");
+  CHECK(honest->status() == killed_by(SIGKILL));
+  CHECK(server.wait_for("killed", honest->pid()).text("verdict") == "dead");
+  server.barrier();
+}
+
+void check_refused(Server& server, const std::string& name, std::string_view reason) {
+  CAPTURE(name);
+  server.send(hint(name));
+  const Record rejected = server.wait_for([&](const Record& r) {
+    return r.is("rejected") && r.text("reason").find(reason) != std::string::npos;
+  });
+  CHECK(rejected.text("line") == name);
+  check_well(server);
+}
+
+}  // namespace
+
+TEST_CASE("what is no page is refused with its reason") {
+  const TempFolder temp;
+  Server server(temp);
+  const std::string folder = server.dir() + "/scopes/";
+  REQUIRE(::mkfifo((folder + "fifo").c_str(), 0600) == 0);
+  check_refused(server, "fifo", "no regular file");
+  REQUIRE(::mkdir((folder + "folder").c_str(), 0700) == 0);
+  check_refused(server, "folder", "Is a directory");
+  REQUIRE(::symlink("/etc/passwd", (folder + "symlink").c_str()) == 0);
+  check_refused(server, "symlink", "symlink");
+  write_file(folder + "short", "short");
+  check_refused(server, "short", "5 bytes");
+  write_file(folder + "huge", "");
+  REQUIRE(::truncate((folder + "huge").c_str(), 1 << 30) == 0);
+  check_refused(server, "huge", "1073741824 bytes");
+  write_file(folder + "empty", "");
+  REQUIRE(::truncate((folder + "empty").c_str(), filetimer::kPageBytes) == 0);
+  check_refused(server, "empty", "expected the mark of a scope page");
+  if (::geteuid() == 0) {
+    write_file(folder + "foreign", "");
+    REQUIRE(::chown((folder + "foreign").c_str(), 65533, 65533) == 0);
+    check_refused(server, "foreign", "belongs to user 65533");
+  }
+  check_refused(server, "missing", "No such file");
+  check_refused(server, "../requests", "no name of a page");
+}
+
+TEST_CASE("a page whose claims are not what the kernel says is refused, and nobody killed for it") {
+  const TempFolder temp;
+  Server server(temp);
+  Worker bystander("block");
+  const auto check_claim = [&](const std::string& name, const std::string& claim,
+                               std::string_view reason) {
+    const auto worker = page_worker(server.dir(), name, claim);
+    worker->ask("open 0 forged 1");
+    check_refused(server, name, reason);
+    CHECK(worker->is_alive());
+  };
+  check_claim("pid", fmt::format("pid={}", bystander.pid()),
+              fmt::format("says pid {}", bystander.pid()));
+  check_claim("start", "start_time=12345", "started at 12345");
+  check_claim("version", "version=99", "version 99");
+  check_claim("magic", "magic=1", "expected the mark");
+  CHECK(bystander.is_alive());
+  CHECK(count(server.records(), "expired", bystander.pid()) == 0);
+}
+
+TEST_CASE("a worker in another time namespace is refused: its deadlines mean something else") {
+  const TempFolder temp;
+  Server server(temp);
+  Worker::Setup setup;
+  setup.program = {"/usr/bin/unshare", "--time",       "--monotonic",     "100000",
+                   "--fork",           "--kill-child", page_worker_path()};
+  if (::access("/usr/bin/unshare", X_OK) != 0 || ::geteuid() != 0 ||
+      !exists("/proc/self/ns/time")) {
+    FILETIMER_SKIP("it takes root, unshare(1) and time namespaces");
+  }
+  Worker worker("", setup);
+  REQUIRE(worker.ask("make " + server.dir() + " shifted") == "ok");
+  REQUIRE(worker.ask("lock") == "ok");
+  check_refused(server, "shifted", "lives in another time namespace");
+  CHECK(worker.is_alive());
+}
+
+TEST_CASE("a page that nobody has locked is refused while the worker it names lives") {
+  const TempFolder temp;
+  Server server(temp, {"--max-interval", "50ms"});
+  const auto worker = page_worker(server.dir(), "unlocked");
+  REQUIRE(worker->ask("unlock") == "ok");
+  worker->ask("open 0 forward 1");
+  check_refused(server, "unlocked", "nobody holds its lock");
+  CHECK(worker->is_alive());
+}
+
+TEST_CASE("a worker that loses its lock after it was registered is watched on") {
+  const TempFolder temp;
+  Server server(temp);
+  const auto worker = page_worker(server.dir(), "w-1");
+  REQUIRE(worker->ask("hint") == "ok");
+  server.barrier();
+  REQUIRE(worker->ask("unlock") == "ok");
+  worker->ask("open 0 forward 20");
+  worker->tell("hint");
+  CHECK(worker->status() == killed_by(SIGKILL));
+}
+
+TEST_CASE("a child that closes all it has inherited does not take its parent's lock") {
+  const TempFolder temp;
+  Server server(temp);
+  const auto worker = page_worker(server.dir(), "w-1");
+  const HeldPid child(std::stoi(worker->ask("fork")));
+  worker->ask("open 0 forward 20 9 0");
+  worker->tell("hint");
+  CHECK(worker->status() == killed_by(SIGKILL));
+  CHECK(count(server.records(), "rejected") == 0);
+}
+
+TEST_CASE("a page that is cut short while it is watched is dropped, and said") {
+  const TempFolder temp;
+  Server server(temp, {"--max-interval", "50ms"});
+  const auto worker = page_worker(server.dir(), "w-1");
+  worker->ask("open 0 forward 3600000");
+  REQUIRE(worker->ask("hint") == "ok");
+  server.barrier();
+  REQUIRE(worker->ask("truncate 0") == "ok");
+  const Record rejected = server.wait_for([](const Record& r) {
+    return r.is("rejected") && r.text("reason").find("cut short") != std::string::npos;
+  });
+  CHECK(rejected.integer("pid") == worker->pid());
+  check_well(server);
+  CHECK(worker->is_alive());
+}
+
+TEST_CASE("a page cut short at the moment of a verdict kills nobody") {
+  const TempFolder temp;
+  Server server(temp);
+  for (int round = 0; round < 10; ++round) {
+    const auto worker = page_worker(server.dir(), fmt::format("w-{}", round));
+    worker->ask("open 0 forward 30");
+    worker->tell("hint");
+    worker->tell("truncate 0");
+  }
+  check_well(server);
+}
+
+TEST_CASE("a page full of noise, again and again, harms nobody but its worker") {
+  const TempFolder temp;
+  Server server(temp, {"--max-interval", "20ms", "--evidence", "none"});
+  Worker bystander("block");
+  const auto worker = page_worker(server.dir(), "noise");
+  worker->ask("open 0 forward 3600000");
+  REQUIRE(worker->ask("hint") == "ok");
+  server.barrier();
+  // It may well be killed: its own page says that its scopes are long past.
+  for (int seed = 1; seed <= 20 && worker->is_alive(); ++seed) {
+    worker->tell(fmt::format("scribble {}", seed));
+    if (worker->ends_within(20ms)) {
+      break;
+    }
+    worker->line();
+  }
+  check_well(server);
+  CHECK(bystander.is_alive());
+  for (const Record& record : server.records()) {
+    if (record.is("killed") && record.text("verdict") == "dead" && !record.is("killed", "honest")) {
+      CHECK(record.integer("pid") == worker->pid());
+    }
+  }
+}
+
+TEST_CASE("ten thousand files among the pages stall nobody") {
+  const TempFolder temp;
+  Server server(temp, {"--max-interval", "50ms"});
+  const std::string folder = server.dir() + "/scopes/";
+  for (int i = 0; i < 10'000; ++i) {
+    const filetimer::UniqueFd fd(
+        ::open(fmt::format("{}junk-{}", folder, i).c_str(), O_CREAT | O_WRONLY | O_CLOEXEC, 0600));
+    REQUIRE(fd);
+  }
+  check_well(server);
+  // A server that starts among them is ready, and serves.
+  server.process().signal(SIGKILL);
+  server.process().status();
+  Server next(temp);
+  check_well(next);
+}
+
+TEST_CASE("a worker with more pages than any library makes is held to eight") {
+  const TempFolder temp;
+  Server server(temp);
+  const std::string dir = server.dir();
+  // Each page of this process is its own file and its own lock, but one process holds them all.
+  Worker::Setup setup;
+  setup.program = {page_worker_path()};
+  Worker worker("", setup);
+  for (int i = 0; i < 9; ++i) {
+    REQUIRE(worker.ask(fmt::format("make {} many-{}", dir, i)) == "ok");
+    REQUIRE(worker.ask("keep-lock") == "ok");
+    REQUIRE(worker.ask("hint") == "ok");
+  }
+  server.wait_for([](const Record& r) {
+    return r.is("rejected") && r.text("reason").find("has 8 pages already") != std::string::npos;
+  });
+  check_well(server);
+}
+
+TEST_CASE("a page of another boot is told of once and removed") {
+  const TempFolder temp;
+  Server server(temp);
+  const auto worker = page_worker(server.dir(), "old", "boot=7");
+  worker->ask("open 0 forward 1");
+  REQUIRE(worker->ask("hint") == "ok");
+  CHECK(server.wait_for([](const Record& r) { return r.is("left_open"); }).text("reason") ==
+        "the machine was restarted");
+  CHECK(wait_until([&] { return !exists(server.dir() + "/scopes/old"); }));
+  CHECK(worker->is_alive());
+}
+
+TEST_CASE("a hint that was never written is made good by a sweep") {
+  const TempFolder temp;
+  const Server server(temp, {"--max-interval", "50ms"});
+  const auto worker = page_worker(server.dir(), "silent");
+  worker->ask("open 0 forward 1");
+  CHECK(worker->status() == killed_by(SIGKILL));
+}

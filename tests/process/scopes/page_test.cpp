@@ -1,0 +1,322 @@
+// Scope pages, from a worker's mapping to the record: what a server makes of them when all goes as
+// it should.
+// SPDX-License-Identifier: MIT
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+#include <sched.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <filesystem>
+
+#include "common/board.hpp"
+#include "common/clock.hpp"
+#include "common/mapped_file.hpp"
+#include "tests/process/harness.hpp"
+#include "tests/process/requests.hpp"
+#include "tests/process/worker.hpp"
+#include "tests/support/skip.hpp"
+
+using namespace filetimer::testing;
+using namespace std::chrono_literals;
+
+namespace {
+
+std::string scopes(const Server& server, const std::string& name) {
+  return server.dir() + "/scopes/" + name;
+}
+
+// Opens a scope and has the server look.
+void open_and_tell(Worker& worker, const std::string& what) {
+  worker.ask("open " + what);
+  REQUIRE(worker.ask("hint") == "ok");
+}
+// The same for a worker that may be killed before it can say that it has.
+void open_and_die(Worker& worker, const std::string& what) {
+  worker.ask("open " + what);
+  worker.tell("hint");
+}
+
+}  // namespace
+
+TEST_CASE("a scope on a page is killed for at its deadline, and its record says whose it was") {
+  const TempFolder temp;
+  const Server server(temp);
+  const auto worker = page_worker(server.dir(), "w-1");
+  worker->ask("open 1 outer 3600000");
+  const std::int64_t deadline = std::stoll(worker->ask("open 0 forward 100"));
+  worker->tell("hint");
+  CHECK(worker->status() == killed_by(SIGKILL));
+  const Record killed = server.wait_for("killed", worker->pid());
+  CHECK(killed.text("verdict") == "dead");
+  CHECK(killed.strings("cancelled") == std::vector<std::string>{"outer"});
+  const Record expired = server.wait_for("expired", worker->pid());
+  CHECK(expired.text("scope") == "forward");
+  CHECK(expired.integer("deadline_mono_ns") == deadline);
+  CHECK(expired.number("timeout_s") == doctest::Approx(0.1));
+  CHECK(expired.number("overdue_ms") >= 0);
+  CHECK(expired.integer("tid") == worker->pid());
+  CHECK(expired.array("open_scopes").size() == 2);
+  CHECK(expired.number("grace_s") == 10);
+  CHECK(server.wait_for([](const Record& r) { return r.is("incident"); })
+            .array("open_scopes")
+            .size() == 2);
+  CHECK(wait_until([&] { return !exists(scopes(server, "w-1")); }));
+}
+
+TEST_CASE("a scope on a page that is released or renewed in time kills nobody") {
+  const TempFolder temp;
+  Server server(temp);
+  const auto worker = page_worker(server.dir(), "w-1");
+  open_and_tell(*worker, "0 renewed 300");
+  worker->ask("open 1 released 300");
+  CHECK(worker->ask("renew 0 3600000") == "in-time");
+  CHECK(worker->ask("release 1") == "in-time");
+  // A third scope's verdict comes after the deadlines that the two had.
+  open_and_tell(*worker, "2 marker 400 0");
+  server.wait_for([](const Record& r) { return r.is("killed", "marker"); });
+  CHECK(worker->is_alive());
+  CHECK(count(server.records(), "expired") == 1);
+  CHECK(worker->ask("word 0") == "open");
+  CHECK(worker->ask("word 1") == "free");
+}
+
+TEST_CASE("a scope with signal 0 is judged, its worker spared and told at its release") {
+  const TempFolder temp;
+  const Server server(temp);
+  const auto worker = page_worker(server.dir(), "w-1");
+  open_and_tell(*worker, "0 observed 1 0");
+  CHECK(server.wait_for("killed", worker->pid()).text("verdict") == "spared");
+  CHECK(wait_until([&] { return worker->ask("word 0") == "judged"; }));
+  CHECK(worker->ask("renew 0 1000") == "late");
+  CHECK(worker->ask("release 0") == "late");
+  CHECK(worker->ask("word 0") == "free");
+}
+
+TEST_CASE("a release that comes after the verdict and before the signal calls the kill off") {
+  const TempFolder temp;
+  const std::string hangs = temp.path("hangs");
+  write_file(hangs, "");  // the kill waits for the log as long as it may
+  const Server server(temp, on_bad_disk("BAD_DISK_HANGS", hangs));
+  const auto worker = page_worker(server.dir(), "w-1");
+  CHECK(worker->ask("be-late 0 late 50") == "late");
+  CHECK(wait_until([&] { return worker->ask("word 0") == "free"; }));
+  REQUIRE(::unlink(hangs.c_str()) == 0);
+  CHECK(server.wait_for("killed", worker->pid()).text("verdict") == "spared");
+  CHECK(server.wait_for([](const Record& r) { return r.is("released_late"); }).text("scope") ==
+        "late");
+  CHECK(worker->is_alive());
+}
+
+TEST_CASE("a worker's signal and grace on a page count") {
+  const TempFolder temp;
+  const Server server(temp);
+  const auto stubborn = page_worker(server.dir(), "w-1");
+  open_and_die(*stubborn, fmt::format("0 forward 1 {} 30", SIGCONT));
+  CHECK(stubborn->status() == killed_by(SIGKILL));
+  CHECK(server.wait_for("killed", stubborn->pid()).signals() == std::vector<int>{SIGCONT, SIGKILL});
+}
+
+TEST_CASE("scopes of one name on a page are each enforced") {
+  const TempFolder temp;
+  const Server server(temp);
+  const auto worker = page_worker(server.dir(), "w-1");
+  worker->ask("open 0 step 3600000 0");
+  worker->ask("open 1 step 200 0");
+  open_and_tell(*worker, "2 step 100 0");
+  const auto all_judged = [&] { return count(server.records(), "killed", worker->pid()) == 2; };
+  CHECK(wait_until(all_judged));
+  CHECK(worker->ask("word 0") == "open");
+  CHECK(worker->ask("word 1") == "judged");
+  CHECK(worker->ask("word 2") == "judged");
+}
+
+TEST_CASE("a worker that ends inside a scope of its page is told of, and its page removed") {
+  const TempFolder temp;
+  const Server server(temp);
+  for (const bool by_signal : {false, true}) {
+    const auto worker = page_worker(server.dir(), by_signal ? "w-1" : "w-2", "rank=3");
+    worker->ask("open 0 load 3600000");
+    worker->ask("open 2 whole 3600000 9 0 1");
+    open_and_tell(*worker, "1 gone 3600000");
+    worker->ask("release 1");
+    if (by_signal) {
+      worker->signal(SIGKILL);
+    } else {
+      worker->tell("exit");
+    }
+    worker->status();
+    CHECK(server.wait_for("left_open", worker->pid()).text("scope") == "load");
+    CHECK(wait_until([&] { return !exists(scopes(server, by_signal ? "w-1" : "w-2")); }));
+    CHECK(count(server.records(), "left_open", worker->pid()) == 1);
+  }
+}
+
+TEST_CASE("a worker that starts another program leaves its scopes open, and is not killed") {
+  const TempFolder temp;
+  Server server(temp);
+  const auto worker = page_worker(server.dir(), "w-1");
+  worker->ask("open 0 before 3600000");
+  open_and_tell(*worker, "1 inside 700");
+  server.barrier();  // it knows the page
+  worker->tell("exec sleep 100");
+  const auto left = [&] { return scopes_of(server.records(), "left_open", worker->pid()); };
+  CHECK(wait_until([&] { return left().size() == 2; }));
+  CHECK(left() == std::vector<std::string>{"before", "inside"});
+  CHECK(worker->is_alive());
+  CHECK(count(server.records(), "expired", worker->pid()) == 0);
+}
+
+TEST_CASE("a program that a watched worker has started is watched for itself") {
+  const TempFolder temp;
+  Server server(temp);
+  const auto worker = page_worker(server.dir(), "first");
+  open_and_tell(*worker, "0 before 3600000");
+  server.barrier();
+  worker->tell("exec " + page_worker_path() + " again");
+  REQUIRE(worker->line() == "ready");
+  REQUIRE(worker->ask("make " + server.dir() + " second") == "ok");
+  REQUIRE(worker->ask("lock") == "ok");
+  open_and_die(*worker, "0 hung 50");
+  CHECK(worker->status() == killed_by(SIGKILL));
+  CHECK(server.wait_for("expired", worker->pid()).text("scope") == "hung");
+  CHECK(scopes_of(server.records(), "left_open", worker->pid()) ==
+        std::vector<std::string>{"before"});
+}
+
+TEST_CASE("the board says when the server reads next, and sweeps keep that in the future") {
+  const TempFolder temp;
+  const Server server(temp, {"--max-interval", "100ms"});
+  const auto mapped = filetimer::MappedFile::map(
+      server.dir() + "/server", filetimer::MappedFile::Access::kRead, filetimer::kBoardBytes);
+  REQUIRE(mapped);
+  const auto& board = *static_cast<const filetimer::Board*>(mapped->data());
+  CHECK(board.magic == filetimer::kBoardMagic);
+  CHECK(board.server_pid == server.pid());
+  for (int sweep = 0; sweep < 4; ++sweep) {
+    const std::int64_t next = board.next_wake;
+    CHECK(wait_until([&] { return board.next_wake > next; }));
+    CHECK(wait_until([&] { return board.next_wake > filetimer::Instant::now().ns; }));
+  }
+}
+
+TEST_CASE("a pipe that is made again is announced to clients that found nobody there") {
+  const TempFolder temp;
+  const Server server(temp, {"--max-interval", "50ms"});
+  const auto mapped = filetimer::MappedFile::map(
+      server.dir() + "/server", filetimer::MappedFile::Access::kRead, filetimer::kBoardBytes);
+  REQUIRE(mapped);
+  const auto& board = *static_cast<const filetimer::Board*>(mapped->data());
+  const std::uint64_t before = board.incarnation;
+  REQUIRE(::unlink(server.fifo().c_str()) == 0);
+  REQUIRE(::mkfifo(server.fifo().c_str(), 0600) == 0);  // with nobody to read it
+  CHECK(wait_until([&] { return board.incarnation > before; }));
+}
+
+TEST_CASE("more than --max-timeout is cut on a page, and said once a name") {
+  const TempFolder temp;
+  const Server server(temp, {"--max-timeout", "150ms"});
+  const auto worker = page_worker(server.dir(), "w-1");
+  open_and_die(*worker, "0 long 3600000");
+  CHECK(worker->status() == killed_by(SIGKILL));
+  const Record expired = server.wait_for("expired", worker->pid());
+  CHECK(expired.number("timeout_s") == doctest::Approx(0.15));
+  const Record warned = server.wait_for("warned", worker->pid());
+  CHECK(warned.number("asked_s") == 3600);
+  CHECK(warned.number("granted_s") == doctest::Approx(0.15));
+}
+
+TEST_CASE("a thread that ended inside its scope is told of once, and the scope stays enforced") {
+  const TempFolder temp;
+  const Server server(temp);
+  const auto worker = page_worker(server.dir(), "w-1");
+  open_and_tell(*worker, "0 orphan 3600000 9 0 2");
+  REQUIRE(worker->ask("hint") == "ok");
+  CHECK(server.wait_for("warned", worker->pid()).text("scope") == "orphan");
+  REQUIRE(worker->ask("renew 0 1") == "in-time");
+  worker->tell("hint");
+  CHECK(worker->status() == killed_by(SIGKILL));
+  CHECK(count(server.records(), "warned", worker->pid()) == 1);
+}
+
+TEST_CASE("a worker that started the server is watched through its page, and dies without it") {
+  const TempFolder temp;
+  // The server forks away from its parent, so the worker is made to be its parent by hand: a shell
+  // that becomes the page worker after it has started the server in the background.
+  const std::string ready = temp.path("ready");
+  Worker::Setup setup;
+  setup.program = {"/bin/sh", "-c",
+                   fmt::format("{} --dir {} --log {} > {} & exec {}", server_path(),
+                               temp.path("run"), temp.path("log"), ready, page_worker_path())};
+  Worker worker("", setup);
+  CHECK(wait_until([&] { return read_file(ready).ends_with("\n"); }));
+  const std::string line = read_file(ready);
+  const HeldPid server(std::stoi(line.substr(line.find("pid=") + 4)));
+  REQUIRE(worker.ask("make " + temp.path("run") + " w-1") == "ok");
+  REQUIRE(worker.ask("lock") == "ok");
+  open_and_die(worker, "0 forward 50");
+  CHECK(worker.status() == killed_by(SIGKILL));
+  CHECK(server.is_alive());
+  CHECK(wait_until([&] { return count(read_log(temp.path("log")), "killed", worker.pid()) == 1; }));
+}
+
+TEST_CASE("a worker in a pid namespace of its own is killed and recorded under its pid outside") {
+  const TempFolder temp;
+  const Server server(temp);
+  Worker::Setup setup;
+  setup.program = {"/usr/bin/unshare", "--pid", "--fork", "--kill-child", page_worker_path()};
+  std::unique_ptr<Worker> worker;
+  if (::access("/usr/bin/unshare", X_OK) != 0 || ::geteuid() != 0) {
+    FILETIMER_SKIP("it takes root and unshare(1)");
+  }
+  worker = std::make_unique<Worker>("", setup);
+  REQUIRE(worker->ask("make " + server.dir() + " inside-1") == "ok");
+  REQUIRE(worker->ask("lock") == "ok");
+  open_and_die(*worker, "0 forward 50");
+  const Record killed = server.wait_for([](const Record& r) { return r.is("killed", "forward"); });
+  CHECK(killed.text("verdict") == "dead");
+  CHECK(killed.integer("pid") != 1);
+  CHECK(killed.text("comm") == "page_worker");
+  worker->status();  // unshare ends with its child
+}
+
+TEST_CASE("the deadlines of many workers' pages are all met") {
+  const TempFolder temp;
+  const Server server(temp);
+  std::vector<std::unique_ptr<Worker>> workers;
+  for (int i = 0; i < 24; ++i) {
+    workers.push_back(page_worker(server.dir(), fmt::format("w-{}", i)));
+    open_and_die(*workers.back(), fmt::format("0 forward {}", i % 2 == 0 ? 300 : 3600000));
+  }
+  for (std::size_t i = 0; i < workers.size(); ++i) {
+    if (i % 2 == 0) {
+      CHECK(workers[i]->status() == killed_by(SIGKILL));
+      CHECK(server.wait_for("killed", workers[i]->pid()).text("verdict") == "dead");
+    } else {
+      CHECK(workers[i]->is_alive());
+    }
+  }
+  CHECK(count(server.records(), "expired") == workers.size() / 2);
+}
+
+TEST_CASE("statistics of workers that ended are kept by the server") {
+  const TempFolder temp;
+  Server server(temp);
+  for (const char* name : {"w-1", "w-2"}) {
+    const auto worker = page_worker(server.dir(), name);
+    worker->ask("statistics forward 5");
+    worker->ask("statistics step 1");
+    REQUIRE(worker->ask("hint") == "ok");
+    server.barrier();
+    worker->tell("exit");
+    worker->status();
+    CHECK(wait_until([&] { return !exists(scopes(server, name)); }));
+  }
+  const TempFolder out;
+  Child list(Launch{.argv = {client_path(), "list", "--stats", "--json", "--dir", server.dir()},
+                    .out = out.path("out"),
+                    .err = out.path("err")});
+  CHECK(list.status() == exited(0));
+  CHECK(read_file(out.path("out")).find("\"count\":10") != std::string::npos);
+  CHECK(read_file(out.path("out")).find("\"count\":2") != std::string::npos);
+}

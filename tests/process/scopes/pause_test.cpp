@@ -1,0 +1,187 @@
+// Scopes whose time stands still, by their caller's word or in an unlimited region: nobody is
+// killed for one, and once it goes on it has just what was left.
+// SPDX-License-Identifier: MIT
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <csignal>
+
+#include "common/clock.hpp"
+#include "tests/process/harness.hpp"
+#include "tests/process/requests.hpp"
+#include "tests/process/worker.hpp"
+
+using namespace filetimer::testing;
+using filetimer::Instant;
+using namespace std::chrono_literals;
+
+namespace {
+
+// Until the worker's end; the record of the scope that it was killed for.
+Record killed_for(const Server& server, Worker& worker) {
+  CHECK(worker.status() == killed_by(SIGKILL));
+  server.wait_for("killed", worker.pid());
+  return server.wait_for("expired", worker.pid());
+}
+
+Instant deadline_of(const Record& record) {
+  return {record.integer("deadline_mono_ns")};
+}
+
+}  // namespace
+
+TEST_CASE("a paused scope outlives its deadline and then has what was left") {
+  for (const Way way : kWays) {
+    CAPTURE(static_cast<int>(way));
+    const TempFolder temp;
+    Server server(temp);
+    const auto worker = client_worker(server.dir(), way);
+    const Instant opened = Instant::now();
+    CHECK(worker->ask("open step 1000") == "yes");
+    CHECK(worker->ask("pause step") == "yes");
+    const Instant paused = Instant::now();
+    CHECK(worker->ask("pause step") == "yes");
+    CHECK(worker->ask("left step").ends_with(" paused"));
+    let_pass(1300ms);
+    CHECK(expiries_of(server, *worker) == 0);
+    const Instant resumed = Instant::now();
+    CHECK(worker->ask("resume step") == "yes");
+    const Instant goes_on = Instant::now();
+    const Record expired = killed_for(server, *worker);
+    CHECK(expired.text("scope") == "step");
+    // What was left: a second less what had passed before the pause. The pipe has the wall clock.
+    const auto grain = way == Way::kPage ? 0ms : 2ms;
+    CHECK(deadline_of(expired) + grain >= resumed + (1000ms - (paused - opened)));
+    CHECK(deadline_of(expired) <= goes_on + (1000ms + grain));
+    CHECK(expired.number("timeout_s") == doctest::Approx(1));
+  }
+}
+
+TEST_CASE("a scope that is renewed while it is paused stays so, with the new time left") {
+  for (const Way way : kWays) {
+    CAPTURE(static_cast<int>(way));
+    const TempFolder temp;
+    Server server(temp);
+    const auto worker = client_worker(server.dir(), way);
+    worker->ask("open step 60000");
+    worker->ask("pause step");
+    CHECK(worker->ask("renew step 200") == "yes");
+    CHECK(worker->ask("left step") == "200 paused");
+    let_pass(400ms);
+    CHECK(expiries_of(server, *worker) == 0);
+    CHECK(worker->ask("resume step") == "yes");
+    CHECK(killed_for(server, *worker).number("timeout_s") == doctest::Approx(0.2));
+  }
+}
+
+TEST_CASE("in an unlimited region no scope of the thread expires, and the region's name is shown") {
+  for (const Way way : kWays) {
+    CAPTURE(static_cast<int>(way));
+    const TempFolder temp;
+    Server server(temp);
+    const auto worker = client_worker(server.dir(), way);
+    worker->ask("open outer 1000");
+    worker->ask("open held 1000");
+    CHECK(worker->ask("enter checkpoint") == "yes");
+    CHECK(worker->ask("open inner 1000") == "yes");
+    CHECK(worker->ask("enter upload") == "yes");
+    CHECK(worker->ask("pause held") == "yes");
+    CHECK(worker->ask("resume inner") == "yes");  // not while the region lasts
+    CHECK(worker->ask("leave") == "yes");
+    let_pass(1300ms);
+    CHECK(expiries_of(server, *worker) == 0);
+    const Finished listed = run_client(temp, {"list", "--json", "--dir", server.dir()});
+    CHECK(listed.out.find("\"scope\":\"checkpoint\"") != std::string::npos);
+    CHECK(listed.out.find("\"scope\":\"upload\"") == std::string::npos);
+    if (way == Way::kPage) {
+      CHECK(listed.out.find("\"paused\":true,\"left_s\":0.") != std::string::npos);
+    }
+    CHECK(worker->ask("leave") == "yes");
+    CHECK(killed_for(server, *worker).number("elapsed_s") >= (way == Way::kPage ? 1.3 : 0));
+    const auto expired = scopes_of(server.records(), "expired", worker->pid());
+    CHECK(std::ranges::find(expired, "held") == expired.end());  // by its caller's word
+  }
+}
+
+TEST_CASE("--max-timeout holds for a pause and for an unlimited region") {
+  for (const std::string pause : {"pause step", "enter region"}) {
+    CAPTURE(pause);
+    const TempFolder temp;
+    Server server(temp, {"--max-timeout", "1s"});
+    const auto worker = client_worker(server.dir(), Way::kPage);
+    worker->ask("open step 900");
+    const Instant before = Instant::now();
+    CHECK(worker->ask(pause) == "yes");
+    const Instant after = Instant::now();
+    const Record expired = killed_for(server, *worker);
+    CHECK(deadline_of(expired) >= before + 1s);
+    CHECK(deadline_of(expired) <= after + 1s);
+  }
+}
+
+TEST_CASE("a paused scope outlives the server and its worker's halts") {
+  for (const Way way : kWays) {
+    CAPTURE(static_cast<int>(way));
+    const TempFolder temp;
+    std::optional<Server> server;
+    server.emplace(temp, std::vector<std::string>{"--max-interval", "50ms"});
+    const auto worker = client_worker(server->dir(), way);
+    worker->ask("open step 1000");
+    worker->ask("pause step");
+    if (way == Way::kPipe) {
+      server->barrier();  // what is still in the pipe is lost with the server
+    }
+    server->process().signal(SIGKILL);
+    CHECK(server->process().status() == killed_by(SIGKILL));
+    server.emplace(temp, std::vector<std::string>{"--max-interval", "50ms"});
+    worker->signal(SIGSTOP);
+    worker->wait_until_stopped();
+    let_pass(300ms);  // some sweeps: it is noticed
+    worker->signal(SIGCONT);
+    server->wait_for_message("goes on after");
+    let_pass(1300ms);
+    CHECK(expiries_of(*server, *worker) == 0);
+    CHECK(worker->ask("release step") == "yes");
+  }
+}
+
+TEST_CASE("a paused scope is not warned about, and after its pause once") {
+  const TempFolder temp;
+  const Server server(temp, {"--warn-at", "0.5"});
+  const auto worker = client_worker(server.dir(), Way::kPage);
+  const auto warnings = [&](const std::string& scope) {
+    const auto scopes = scopes_of(server.records(), "warned", worker->pid());
+    return std::ranges::count(scopes, scope);
+  };
+  worker->ask("open early 3000");
+  worker->ask("pause early");
+  worker->ask("open late 3000");
+  server.wait_for([](const Record& r) { return r.is("warned", "late"); });
+  worker->ask("pause late");
+  let_pass(300ms);
+  CHECK(warnings("early") == 0);
+  worker->ask("resume early");
+  worker->ask("resume late");
+  CHECK(worker->status() == killed_by(SIGKILL));  // for "late", which had the less time left
+  server.wait_for("killed", worker->pid());
+  CHECK(warnings("late") == 1);
+  CHECK(server.wait_for("expired", worker->pid()).text("scope") == "late");
+}
+
+TEST_CASE("over the pipe, too, a paused scope is not warned about, and then once") {
+  const TempFolder temp;
+  const Server server(temp);
+  const auto worker = client_worker(server.dir(), Way::kPipe);
+  const auto warnings = [&] { return count(server.records(), "warned", worker->pid()); };
+  CHECK(worker->ask("open step 4000 1000") == "yes");
+  CHECK(worker->ask("pause step") == "yes");
+  let_pass(1300ms);
+  CHECK(warnings() == 0);
+  CHECK(worker->ask("resume step") == "yes");
+  server.wait_for("warned", worker->pid());
+  CHECK(worker->ask("pause step") == "yes");
+  CHECK(worker->ask("resume step") == "yes");
+  killed_for(server, *worker);
+  CHECK(warnings() == 1);
+}

@@ -1,0 +1,403 @@
+// WIRE.md's table "what the reference server gets wrong, and ours must not": a test for each row
+// that needs no restart of the server.
+// SPDX-License-Identifier: MIT
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "tests/process/harness.hpp"
+#include "tests/process/requests.hpp"
+#include "tests/process/worker.hpp"
+#include "tests/support/skip.hpp"
+
+using namespace filetimer::testing;
+using namespace std::chrono_literals;
+
+namespace {
+
+std::int64_t stop_and_count(Server& server, const char* what) {
+  REQUIRE(server.stop() == exited(0));
+  for (const Record& record : server.records()) {
+    if (record.is("server_stopped")) {
+      return record.integer(what);
+    }
+  }
+  FAIL("no server_stopped record");
+  return -1;
+}
+
+// A line whose bytes, newline included, are exactly as many as said.
+std::string past_line_of(pid_t pid, std::size_t bytes) {
+  const std::size_t around = version1(pid, "", 1).size();
+  return version1(pid, std::string(bytes - around, 'x'), 1);
+}
+
+std::string without_newline(std::string line) {
+  line.pop_back();
+  return line;
+}
+
+constexpr uid_t kSomebodyElse = 65533;
+
+}  // namespace
+
+TEST_CASE("a bad line alone is rejected, and the good lines around it count") {
+  const TempFolder temp;
+  Server server(temp, {"--evidence", "none"});
+  Worker target("block");
+  const auto with = [&](const char* expiration, const char* signal) {
+    return without_newline(version1_text(target.pid(), "bad", expiration, signal));
+  };
+  const std::string good = with("1", "9");
+  const std::string no_pid =
+      R"({"version": 1, "scope_id": "a", "expiration_time": 1, "signal": 9})";
+  const std::vector<std::string> bad_lines{
+      "not json",
+      "",
+      "   ",
+      "null",
+      "12",
+      "\"text\"",
+      "[]",
+      "[" + good + "]",
+      "{}",
+      "{",
+      std::string(1, '\0'),
+      std::string(300, '\0'),
+      good + std::string(1, '\0'),
+      "\xff\xfe\x80",
+      "{\"version\": 1, \"scope_id\": \"\xff\"}",
+      no_pid,
+      good + good,
+      good + " " + good,
+      good + ",",
+      good.substr(0, good.size() - 1),
+      with("\"1\"", "9"),
+      with("true", "9"),
+      with("null", "9"),
+      with("NaN", "9"),
+      with("[1]", "9"),
+      with("1", "\"9\""),
+      with("1", "null"),
+      with("1", "9.5"),
+      with("1", "true"),
+      fmt::format(R"({{"version": 1, "pid": "{}", "scope_id": "a", "expiration_time": 1, )"
+                  R"("signal": 9}})",
+                  target.pid()),
+      fmt::format(R"({{"version": 1, "pid": {}, "scope_id": ["a"], "expiration_time": 1, )"
+                  R"("signal": 9}})",
+                  target.pid()),
+      fmt::format(R"({{"version": 2, "pid": {}, "scope_id": "a", "expiration_time": 1, )"
+                  R"("signal": 9}})",
+                  target.pid()),
+      fmt::format(R"({{"pid": {}, "scope_id": "a", "expiration_time": 1, "signal": 9}})",
+                  target.pid())};
+  for (const std::string& bad : bad_lines) {
+    CAPTURE(bad);
+    Worker before("block");
+    Worker after("block");
+    server.send(acquire_past(before.pid(), "s") + bad + "\n" + acquire_past(after.pid(), "s"));
+    CHECK(before.status() == killed_by(SIGKILL));
+    CHECK(after.status() == killed_by(SIGKILL));
+  }
+  CHECK(target.is_alive());
+  CHECK(stop_and_count(server, "rejected") == static_cast<std::int64_t>(bad_lines.size()));
+}
+
+TEST_CASE("a rejected line is recorded with the reason and its first 200 bytes") {
+  const TempFolder temp;
+  Server server(temp);
+  server.send("no json at all " + std::string(1000, 'x') + "\n");
+  const Record record = server.wait_for([](const Record& r) { return r.is("rejected"); });
+  CHECK(record.integer("count") == 1);
+  CHECK_FALSE(record.text("reason").empty());
+  CHECK(record.text("line").starts_with("no json at all xxx"));
+  CHECK(record.text("line").size() <= 210);
+}
+
+TEST_CASE("a flood of bad lines makes few records, and every bad line is counted") {
+  const TempFolder temp;
+  Server server(temp);
+  for (int i = 0; i < 100; ++i) {
+    std::string lines;
+    for (int j = 0; j < 100; ++j) {
+      lines += "bad\n";
+    }
+    server.send(lines);
+  }
+  server.barrier();
+  CHECK(stop_and_count(server, "rejected") == 10'000);
+  std::int64_t counted = 0;
+  for (const Record& record : server.records()) {
+    counted += record.is("rejected") ? record.integer("count") : 0;
+  }
+  CHECK(counted == 10'000);
+  CHECK(count(server.records(), "rejected") < 100);
+}
+
+TEST_CASE("a signal that is a string is rejected and later checks go on") {
+  const TempFolder temp;
+  Server server(temp);
+  Worker worker("block");
+  server.send(version1_text(worker.pid(), "s", "1", "\"9\""));
+  server.barrier();
+  CHECK(worker.is_alive());
+  server.send(acquire_past(worker.pid(), "s"));
+  CHECK(worker.status() == killed_by(SIGKILL));
+}
+
+TEST_CASE("a line without its newline does not take the next writer's line along") {
+  const TempFolder temp;
+  Server server(temp);
+  Worker half("block");
+  const std::string whole = without_newline(acquire_past(half.pid(), "s"));
+  const std::vector<std::string> fragments{"{",
+                                           "garbage",
+                                           whole.substr(0, 20),
+                                           whole.substr(0, 60),
+                                           whole.substr(0, whole.size() - 1),
+                                           whole.substr(0, whole.find("\"pid\"")),
+                                           std::string(5000, 'x'),
+                                           std::string(20'000, 'x'),
+                                           std::string(4096, '{')};
+  for (const std::string& fragment : fragments) {
+    CAPTURE(fragment.size());
+    for (const bool together : {true, false}) {
+      Worker next("block");
+      const std::string line = acquire_past(next.pid(), "s");
+      if (together) {
+        server.send(fragment + line);
+      } else {
+        server.send(fragment);
+        server.send(line);
+      }
+      CHECK(next.status() == killed_by(SIGKILL));
+    }
+  }
+  CHECK(half.is_alive());
+  CHECK(stop_and_count(server, "rejected") == static_cast<std::int64_t>(2 * fragments.size()));
+}
+
+TEST_CASE("a writer that holds the pipe open and writes nothing delays no deadline") {
+  const TempFolder temp;
+  // No sweep in the time of the test: only the deadline's own timer can meet it.
+  Server server(temp, {"--max-interval", "1h"});
+  const filetimer::UniqueFd holder = open_pipe(server.fifo());
+  Worker worker("block");
+  server.send(acquire(worker.pid(), "s", 100ms));
+  CHECK(worker.status() == killed_by(SIGKILL));
+}
+
+TEST_CASE("a writer that holds the pipe open behind half a line delays no deadline") {
+  const TempFolder temp;
+  Server server(temp, {"--max-interval", "1h"});
+  Worker slow("block");
+  Worker early("block");
+  Worker late("block");
+  const std::string line = acquire_past(slow.pid(), "s");
+  server.send(acquire(early.pid(), "sent before the half line", 200ms));
+  const filetimer::UniqueFd holder = open_pipe(server.fifo());
+  write_all(holder.get(), line.substr(0, 40));
+  CHECK(early.status() == killed_by(SIGKILL));
+  server.send(acquire(late.pid(), "sent behind the half line", 50ms));
+  CHECK(late.status() == killed_by(SIGKILL));
+  // The rest of the half line is no request any more, and the next whole line is one.
+  write_all(holder.get(), line.substr(40));
+  server.barrier();
+  CHECK(slow.is_alive());
+  write_all(holder.get(), line);
+  CHECK(slow.status() == killed_by(SIGKILL));
+}
+
+TEST_CASE("a line written in pieces by a writer who is alone is one line") {
+  const TempFolder temp;
+  Server server(temp);
+  Worker worker("block");
+  const std::string line = acquire_past(worker.pid(), "s");
+  const filetimer::UniqueFd writer = open_pipe(server.fifo());
+  for (const char byte : line) {
+    write_all(writer.get(), std::string_view(&byte, 1));
+  }
+  CHECK(worker.status() == killed_by(SIGKILL));
+  CHECK(stop_and_count(server, "rejected") == 0);
+}
+
+TEST_CASE("two writers with lines of 4,096 bytes lose none") {
+  const TempFolder temp;
+  Server server(temp);
+  Worker one("long-lines", {.args = {server.fifo(), "300", "4096"}});
+  Worker other("long-lines", {.args = {server.fifo(), "300", "4096"}});
+  CHECK(one.line() == "done");
+  CHECK(other.line() == "done");
+  server.barrier();
+  CHECK(one.is_alive());
+  CHECK(other.is_alive());
+  REQUIRE(server.stop() == exited(0));
+  const Record stopped = server.records().back();
+  REQUIRE(stopped.is("server_stopped"));
+  CHECK(stopped.integer("rejected") == 0);
+  // 300 acquires and 299 releases of each, and the barrier's request.
+  CHECK(stopped.integer("requests") == 2 * 599 + 1);
+  CHECK(stopped.array("left").size() == 2);
+}
+
+TEST_CASE("a line of 4,097 bytes is taken") {
+  const TempFolder temp;
+  Server server(temp);
+  Worker worker("block");
+  REQUIRE(past_line_of(worker.pid(), 4097).size() == 4097);
+  server.send(past_line_of(worker.pid(), 4097));
+  CHECK(worker.status() == killed_by(SIGKILL));
+}
+
+TEST_CASE("a line over 4,097 bytes is rejected and the next line survives") {
+  const TempFolder temp;
+  Server server(temp);
+  Worker target("block");
+  for (const std::size_t bytes : {4098U, 4099U, 8192U, 8193U, 20'000U, 60'000U}) {
+    CAPTURE(bytes);
+    Worker next("block");
+    server.send(past_line_of(target.pid(), bytes) + acquire_past(next.pid(), "s"));
+    CHECK(next.status() == killed_by(SIGKILL));
+  }
+  server.barrier();
+  CHECK(target.is_alive());
+  CHECK(stop_and_count(server, "rejected") == 6);
+}
+
+TEST_CASE("2,000 scopes opened and closed in a tight loop kill nobody and all are read") {
+  const TempFolder temp;
+  Server server(temp);
+  Worker worker("pairs", {.args = {server.fifo(), "2000"}});
+  CHECK(worker.line() == "done");
+  server.barrier();
+  CHECK(worker.is_alive());
+  REQUIRE(server.stop() == exited(0));
+  const Record stopped = server.records().back();
+  CHECK(stopped.integer("requests") == 4001);
+  CHECK(stopped.integer("rejected") == 0);
+  CHECK(stopped.array("left").size() == 0);
+  CHECK(count(server.records(), "expired", worker.pid()) == 0);
+}
+
+TEST_CASE("four writers in tight loops delay no deadline of a fifth worker") {
+  const TempFolder temp;
+  Server server(temp, {"--max-interval", "1h"});
+  std::vector<std::unique_ptr<Worker>> writers;
+  for (int i = 0; i < 4; ++i) {
+    writers.push_back(
+        std::make_unique<Worker>("pairs", Worker::Setup{.args = {server.fifo(), "100000000"}}));
+  }
+  Worker victim("block");
+  server.send(acquire(victim.pid(), "s", 50ms));
+  CHECK(victim.status() == killed_by(SIGKILL));
+  for (const auto& writer : writers) {
+    CHECK(writer->is_alive());
+  }
+}
+
+TEST_CASE("pids 0, 1, negative ones, the server and its ancestors are refused") {
+  const TempFolder temp;
+  Server server(temp);
+  Worker group("block");  // leads a process group of its own
+  // Where a server that is wrong would hit the machine, the signal is one that does no harm.
+  server.send(version1(0, "s", 1, SIGKILL) + version1(-1, "s", 1, SIGCONT) +
+              version1(-group.pid(), "s", 1, SIGKILL) + version1(1, "s", 1, SIGCONT) +
+              version1(server.pid(), "s", 1, SIGKILL) + version1(::getpid(), "s", 1, SIGCONT) +
+              version1(::getppid(), "s", 1, SIGCONT));
+  server.barrier();
+  CHECK(group.is_alive());
+  CHECK(stop_and_count(server, "rejected") == 7);
+  CHECK(count(server.records(), "expired") == 1);  // the barrier's
+}
+
+TEST_CASE("a pid of no process is refused") {
+  const TempFolder temp;
+  Server server(temp);
+  const pid_t gone = ::fork();
+  if (gone == 0) {
+    ::_exit(0);
+  }
+  REQUIRE(::waitpid(gone, nullptr, 0) == gone);
+  server.send(acquire_past(gone, "s") + acquire_far(2147483647, "s"));
+  server.barrier();
+  const Records records = server.records();
+  CHECK(count(records, "expired") == 1);  // the barrier's
+  CHECK(count(records, "killed", gone) == 0);
+  CHECK(stop_and_count(server, "rejected") == 2);
+}
+
+TEST_CASE("another user's process is never killed, though root could") {
+  if (::geteuid() != 0) {
+    FILETIMER_SKIP("only root can start another user's process");
+  }
+  const TempFolder temp;
+  Server server(temp);
+  Worker worker("block", {.user = kSomebodyElse});
+  server.send(acquire_past(worker.pid(), "s"));
+  server.barrier();
+  CHECK(worker.is_alive());
+  const Record rejected = server.wait_for("rejected", worker.pid());
+  CHECK(rejected.text("reason").find("user") != std::string::npos);
+}
+
+TEST_CASE("a signal that does not exist is rejected at the acquire") {
+  const TempFolder temp;
+  Server server(temp);
+  Worker worker("block");
+  server.send(acquire_past(worker.pid(), "s", 999));
+  server.barrier();
+  server.send(acquire_past(worker.pid(), "s", 65) + acquire_past(worker.pid(), "s", 2147483647));
+  server.barrier();
+  CHECK(worker.is_alive());
+  CHECK(count(server.records(), "expired", worker.pid()) == 0);
+  const Record rejected = server.wait_for([](const Record& r) { return r.is("rejected"); });
+  CHECK(rejected.text("reason").find("999") != std::string::npos);
+  server.send(acquire_past(worker.pid(), "s", 64));
+  CHECK(worker.status() == killed_by(64));
+}
+
+TEST_CASE("a second server on the folder exits 3, names the first and disturbs nothing") {
+  const TempFolder temp;
+  Server server(temp);
+  Worker worker("block");
+  server.send(acquire(worker.pid(), "s", 500ms));
+  struct stat before {};
+  REQUIRE(::stat(server.fifo().c_str(), &before) == 0);
+
+  const Finished second = run_server(temp, {"--dir", server.dir()});
+  CHECK(second.status == exited(3));
+  CHECK(second.out.empty());
+  CHECK(second.err.find(std::to_string(server.pid())) != std::string::npos);
+  CHECK(std::count(second.err.begin(), second.err.end(), '\n') == 1);
+
+  struct stat after {};
+  REQUIRE(::stat(server.fifo().c_str(), &after) == 0);
+  CHECK(after.st_ino == before.st_ino);
+  CHECK(worker.status() == killed_by(SIGKILL));
+  server.barrier();
+  CHECK(count(server.records(), "server_started") == 1);
+}
+
+TEST_CASE("a second server with the same pipe but another folder disturbs nothing either") {
+  const TempFolder temp;
+  Server server(temp);
+  const Finished second = run_server(temp, {"--dir", temp.path("other"), "--fifo", server.fifo()});
+  CHECK(second.status == exited(3));
+  CHECK(second.err.find(std::to_string(server.pid())) != std::string::npos);
+  server.barrier();
+}
+
+TEST_CASE("an expired scope with signal 0 drops only itself") {
+  const TempFolder temp;
+  Server server(temp);
+  Worker worker("block");
+  server.send(acquire(worker.pid(), "loud", 400ms) + acquire_past(worker.pid(), "quiet", 0));
+  server.wait_for([](const Record& record) { return record.is("killed", "quiet"); });
+  CHECK(worker.status() == killed_by(SIGKILL));
+  server.wait_for([](const Record& record) { return record.is("killed", "loud"); });
+  const auto scopes = scopes_of(server.records(), "expired", worker.pid());
+  CHECK(scopes == std::vector<std::string>{"quiet", "loud"});
+}

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: MIT
+#include "tests/support/files.hpp"
+
+#include <doctest/doctest.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <system_error>
+
+namespace filetimer::testing {
+namespace {
+
+void put(const std::string& path, std::string_view text, std::ios::openmode mode) {
+  std::ofstream file(path, std::ios::binary | mode);
+  file << text;
+  file.close();
+  REQUIRE_MESSAGE(file, "cannot write " << path);
+}
+
+}  // namespace
+
+TempFolder::TempFolder() {
+  std::string name = std::filesystem::temp_directory_path() / "filetimer-XXXXXX";
+  REQUIRE(::mkdtemp(name.data()) != nullptr);
+  path_ = std::filesystem::canonical(name).string();
+}
+
+TempFolder::~TempFolder() {
+  std::error_code ignored;
+  std::filesystem::remove_all(path_, ignored);
+}
+
+std::string TempFolder::path(std::string_view name) const {
+  return std::string(path_).append("/").append(name);
+}
+
+void TempFolder::write(std::string_view name, std::string_view text) const {
+  write_file(path(name), text);
+}
+
+void TempFolder::append(std::string_view name, std::string_view text) const {
+  put(path(name), text, std::ios::app);
+}
+
+std::string read_file(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+void write_file(const std::string& path, std::string_view text) {
+  put(path, text, std::ios::trunc);
+}
+
+bool exists(const std::string& path) {
+  struct stat status {};
+  return ::lstat(path.c_str(), &status) == 0;
+}
+
+bool contains(std::string_view text, std::string_view part) {
+  return text.find(part) != text.npos;
+}
+
+std::vector<std::string> lines_of(std::string_view text) {
+  std::vector<std::string> lines;
+  while (!text.empty()) {
+    const std::size_t end = std::min(text.find('\n'), text.size());
+    lines.emplace_back(text.substr(0, end));
+    text.remove_prefix(std::min(end + 1, text.size()));
+  }
+  return lines;
+}
+
+std::string unwrapped(std::string text) {
+  for (std::size_t at = 0; (at = text.find("\n    ", at)) != std::string::npos;) {
+    text.replace(at, 5, 1, ' ');
+  }
+  return text;
+}
+
+}  // namespace filetimer::testing

@@ -1,0 +1,22 @@
+# SPDX-License-Identifier: MIT
+"""The main program of a test file in Python. A case that cannot run here is reported as one line,
+"skipped: NAME: REASON", which scripts/test counts; a file of which no case ran exits with 77, which
+CTest shows as skipped.
+"""
+import sys
+import unittest
+
+SKIPPED = 77
+
+
+def main(missing=""):
+    """Runs the cases of the calling file. `missing` says in one line why none can run here."""
+    if missing:
+        print(f"skipped: {missing}")
+        sys.exit(SKIPPED)
+    result = unittest.main(verbosity=2, exit=False).result
+    for case, reason in result.skipped:
+        print(f"skipped: {case.id().removeprefix('__main__.')}: {reason}")
+    if not result.wasSuccessful():
+        sys.exit(1)
+    sys.exit(SKIPPED if result.testsRun == len(result.skipped) else 0)

@@ -1,0 +1,270 @@
+// The subcommands that ask the server: what they ask, what they print, and how they end.
+// SPDX-License-Identifier: MIT
+#include <doctest/doctest.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <string>
+
+#include "tests/timer_client/answering_server.hpp"
+#include "tests/timer_client/cli/cli_fixture.hpp"
+#include "timer_client/cli/commands.hpp"
+#include "timer_client/cli/status_view.hpp"
+#include "timer_client/src/json_fields.hpp"
+
+namespace filetimer::cli {
+namespace {
+
+using testing::AnsweringServer;
+using testing::AskedQuestion;
+using Answers = testing::AnsweringServer::Answers;
+
+Ran ran(const TempFolder& folder, std::vector<std::string> words) {
+  words.insert(words.end(), {"--dir", folder.path()});
+  return run_command(words);
+}
+
+const std::string kBusy =
+    R"("reason":"2 scopes are open","open_scope_count":70,"open_scopes":[)"
+    R"({"pid":12,"rank":3,"scope":"step","elapsed_s":1.5,"remaining_s":8.5},)"
+    R"({"pid":13,"scope":"sa\nve","elapsed_s":90}],"workers":[{"pid":12,"comm":"train","rank":3}]})";
+
+}  // namespace
+
+TEST_CASE("ping says who answered, and how fast") {
+  const TempFolder folder;
+  AnsweringServer server(folder.path(),
+                         R"({"answer":"done","server_pid":4711,"server_version":"0.3.0"})");
+  const Ran text = ran(folder, {"ping"});
+  CHECK(text.code == 0);
+  CHECK(text.errors.empty());
+  CHECK(text.output.starts_with("pid 4711 answered in "));
+  CHECK(text.output.ends_with(" ms\n"));
+  const Ran json = ran(folder, {"ping", "--json", "--rpc-timeout", "1500ms"});
+  CHECK(json.output.starts_with(R"({"server_pid":4711,"server_version":"0.3.0","answered_ms":)"));
+  REQUIRE(server.asked().size() == 2);
+  CHECK(server.asked()[0].request == "ping");
+  CHECK(server.asked()[0].wait_s == 60);
+  CHECK(server.asked()[1].wait_s == 1.5);
+}
+
+TEST_CASE("status is a page of keys and values, groups behind them") {
+  CHECK(status_page(R"({"answer":"done","server_pid":4711,"uptime_s":12.5,"dir":"/d\u001b[1m",)"
+                    R"("log_trouble":"","command_pid":0,"new_in_0.9":[1,"two"],"workers":3,)"
+                    R"("may":{"signal":true,"kernel_stacks":false},)"
+                    R"("settings":{"kill":"tree","grace_s":10,"max_timeout_s":null}})") ==
+        "server pid  4711\n"
+        "uptime      12.5s\n"
+        "dir         /d\\x1b[1m\n"
+        "new in 0.9  1, two\n"
+        "workers     3\n"
+        "\n"
+        "may\n"
+        "  signal         yes\n"
+        "  kernel stacks  no\n"
+        "\n"
+        "settings\n"
+        "  kill         tree\n"
+        "  grace        10s\n"
+        "  max timeout  none\n");
+}
+
+TEST_CASE("status --json is the server's answer as it came") {
+  const TempFolder folder;
+  const std::string line = R"({"answer":"done","server_pid":4711,"may":{"signal":true}})";
+  AnsweringServer server(folder.path(), line);
+  CHECK(ran(folder, {"status", "--json"}).output == line + "\n");
+  CHECK(ran(folder, {"status"}).output == "server pid  4711\n\nmay\n  signal  yes\n");
+}
+
+TEST_CASE("drain says what is open, and --off ends it") {
+  const TempFolder folder;
+  AnsweringServer server(folder.path(), [](const AskedQuestion& asked, Answers& answers) {
+    answers.say(asked.off ? R"({"answer":"done","draining":false,"open_scope_count":1})"
+                          : R"({"answer":"done","draining":true,"open_scope_count":1})");
+  });
+  CHECK(ran(folder, {"drain"}).output == "draining: 1 scope is open, new scopes are not watched\n");
+  CHECK(ran(folder, {"drain", "--off"}).output == "not draining: new scopes are watched\n");
+}
+
+TEST_CASE("shutdown asks for what the options say") {
+  struct Case {
+    std::vector<std::string> words;
+    const char* graceful;
+    bool force;
+    double wait_s;
+  };
+  for (const Case& c :
+       {Case{{}, "", false, 30}, Case{{"--force"}, "", true, 30},
+        Case{{"--graceful"}, "scopes", false, 30},
+        Case{{"--graceful", "--force", "--timeout", "10m"}, "scopes", true, 600},
+        Case{{"--graceful=workers", "--timeout", "inf"}, "workers", false, INFINITY},
+        Case{{"--graceful=scopes"}, "scopes", false, 30}}) {
+    const TempFolder folder;
+    AnsweringServer server(folder.path(), R"({"answer":"done","open_scope_count":0})");
+    std::vector<std::string> words{"shutdown"};
+    words.insert(words.end(), c.words.begin(), c.words.end());
+    const Ran end = ran(folder, words);
+    CHECK(end.code == 0);
+    CHECK(end.output.empty());
+    CHECK(end.errors.empty());
+    REQUIRE(server.asked().size() == 1);
+    CHECK(server.asked()[0].graceful == c.graceful);
+    CHECK(server.asked()[0].force == c.force);
+    CHECK(server.asked()[0].wait_s == c.wait_s);
+  }
+  const TempFolder folder;
+  CHECK(ran(folder, {"shutdown", "--graceful=soon"}).errors ==
+        "--graceful: 'soon': expected scopes or workers");
+}
+
+TEST_CASE("who waits for a shutdown is told for whom, each time it is another") {
+  const TempFolder folder;
+  AnsweringServer server(folder.path(), [](const AskedQuestion&, Answers& answers) {
+    answers.say(R"({"answer":"granted","wait_s":30})");
+    for (const char* elapsed : {"1", "2"}) {
+      answers.say(R"({"answer":"waiting","open_scope_count":1,"open_scopes":[{"pid":12,"rank":3,)"
+                  R"("scope":"step","elapsed_s":)" +
+                  std::string(elapsed) + "}]}");
+    }
+    answers.say(R"({"answer":"waiting","open_scope_count":0,"workers":[{"pid":12,"comm":"py"}]})");
+    answers.say(R"({"answer":"done","open_scope_count":2})");
+  });
+  const Ran end = ran(folder, {"shutdown", "--graceful=workers"});
+  CHECK(end.code == 0);
+  CHECK(end.output.empty());
+  CHECK(end.errors ==
+        "timer_client: waiting for 'step' of pid 12 (rank 3)\n"
+        "timer_client: waiting for py (pid 12)\n"
+        "timer_client: 2 scopes were left open\n");
+}
+
+TEST_CASE("refused and timed out have a reason, a table and an exit code") {
+  for (const auto& [word, code] :
+       {std::pair{"refused", kExitRefused}, {"timed_out", kExitTimedOut}}) {
+    const TempFolder folder;
+    AnsweringServer server(folder.path(), std::string(R"({"answer":")") + word + "\"," + kBusy);
+    const Ran busy = ran(folder, {"shutdown"});
+    CHECK(busy.code == code);
+    CHECK(busy.errors == "timer_client: 2 scopes are open\n");
+    CHECK(busy.output ==
+          "RANK  PID  SCOPE   ELAPSED  REMAINING\n"
+          "   3   12  step       1.5s       8.5s\n"
+          "       13  sa\\nve    90.0s       none\n"
+          "and 68 more scopes\n"
+          "\n"
+          "RANK  PID  WORKER\n"
+          "   3   12  train\n");
+  }
+}
+
+TEST_CASE("a rendezvous says its round, or who is missing") {
+  const TempFolder folder;
+  bool all_come = false;
+  AnsweringServer server(folder.path(), [&](const AskedQuestion&, Answers& answers) {
+    answers.say(all_come ? R"({"answer":"done","round":7,"joined":[]})"
+                         : R"({"answer":"timed_out","reason":"1 of 2 came","missing":[0]})");
+  });
+  const std::vector<std::string> words{"rendezvous", "--rank",    "1",      "--world", "2",
+                                       "--timeout",  "5s",        "--name", "epoch",   "--retries",
+                                       "1",          "--backoff", "1ms"};
+  const Ran late = ran(folder, words);
+  CHECK(late.code == kExitTimedOut);
+  CHECK(late.errors == "timer_client: rendezvous 'epoch': 1 of 2 came; missing: 0\n");
+  CHECK(server.asked().size() == 2);
+  all_come = true;
+  const Ran met = ran(folder, words);
+  CHECK(met.code == 0);
+  CHECK(met.output == "rendezvous 'epoch', round 7: all 2 ranks are there\n");
+  const AskedQuestion asked = server.asked().back();
+  CHECK(asked.rank == 1);
+  CHECK(asked.world == 2);
+  CHECK(asked.wait_s == 5);
+  CHECK(asked.name == "epoch");
+}
+
+TEST_CASE("a rendezvous with wrong numbers is a usage error") {
+  const TempFolder folder;
+  AnsweringServer server(folder.path(), "{}");
+  const auto meet = [&](const char* rank, const char* world) {
+    return ran(folder, {"rendezvous", "--rank", rank, "--world", world, "--timeout", "5s"});
+  };
+  CHECK(meet("2", "2").code == kExitUsage);
+  CHECK(meet("2", "2").errors == "timer_client: the rank is 2: expected 0 to 1\n");
+  CHECK(meet("one", "2").errors == "--rank: 'one' is not a number: expected 0 or more");
+  CHECK(server.asked().empty());
+}
+
+TEST_CASE("without a server, or its answer, there is one line and an exit code") {
+  const TempFolder folder;
+  SUBCASE("none") {
+    for (const char* command : {"ping", "status", "drain", "shutdown"}) {
+      const Ran none = ran(folder, {command});
+      CHECK(none.code == kExitNoServer);
+      CHECK(none.output.empty());
+      CHECK(none.errors == "timer_client: no timer server at '" + folder.path("requests") +
+                               "': there is no such pipe\n");
+    }
+    CHECK(ran(folder, {"rendezvous", "--rank", "0", "--world", "1", "--timeout", "1s"}).code ==
+          kExitNoServer);
+  }
+  SUBCASE("one that is silent") {
+    AnsweringServer server(folder.path(), [](const AskedQuestion&, Answers& answers) {
+      answers.wait_until_hung_up();
+    });
+    const Ran silent = ran(folder, {"status", "--rpc-timeout", "20ms"});
+    CHECK(silent.code == kExitTimedOut);
+    CHECK(silent.errors.find("no answer to 'status'") != std::string::npos);
+    CHECK(ran(folder, {"rendezvous", "--rank", "0", "--world", "1", "--timeout", "1s",
+                       "--rpc-timeout", "20ms"})
+              .code == kExitTimedOut);
+  }
+  SUBCASE("one that goes") {
+    AnsweringServer server(folder.path(), [](const AskedQuestion&, Answers&) {});
+    CHECK(ran(folder, {"drain"}).code == kExitNoServer);
+  }
+  SUBCASE("one that finds the question wrong") {
+    AnsweringServer server(folder.path(), R"({"answer":"invalid","reason":"what?"})");
+    const Ran wrong = ran(folder, {"drain"});
+    CHECK(wrong.code == kExitUsage);
+    CHECK(wrong.errors == "timer_client: what?\n");
+  }
+  SUBCASE("one whose answer can't be read") {
+    AnsweringServer server(folder.path(), "?");
+    CHECK(ran(folder, {"drain"}).code == kExitFailed);
+  }
+}
+
+TEST_CASE("a pipe alone must be the one that a run folder leads to") {
+  const TempFolder folder;
+  AnsweringServer server(folder.path(), R"({"answer":"done","server_pid":1})");
+  const std::string pipe = folder.path("elsewhere");
+  REQUIRE(::link(server.pipe().c_str(), pipe.c_str()) == 0);
+  const Ran lost = run_command({"ping", "--fifo", pipe});
+  CHECK(lost.code == kExitUsage);
+  CHECK(lost.errors == "timer_client: the run folder of '" + pipe +
+                           "' is not known, and answers come through it: expected --dir DIR\n");
+  CHECK(run_command({"ping", "--fifo", folder.path("none")}).code == kExitNoServer);
+  ::setenv("FILETIMER_DIR", folder.path().c_str(), 1);
+  CHECK(run_command({"ping", "--fifo", pipe}).code == 0);
+  ::unsetenv("FILETIMER_DIR");
+  CHECK(run_command({"ping", "--fifo", pipe, "--dir", folder.path()}).code == 0);
+}
+
+TEST_CASE("$FILETIMER_RPC_TIMEOUT is the default of --rpc-timeout") {
+  const TempFolder folder;
+  AnsweringServer server(folder.path(), R"({"answer":"done","server_pid":1})");
+  ::setenv("FILETIMER_RPC_TIMEOUT", "2m", 1);
+  CHECK(ran(folder, {"ping"}).code == 0);
+  CHECK(server.asked()[0].wait_s == 120);
+  ::setenv("FILETIMER_RPC_TIMEOUT", "soon", 1);
+  const Ran wrong = ran(folder, {"ping"});
+  CHECK(wrong.code == kExitUsage);
+  CHECK(wrong.errors.starts_with("timer_client: $FILETIMER_RPC_TIMEOUT: 'soon' is not a duration"));
+  CHECK(ran(folder, {"ping", "--rpc-timeout", "5s"}).code == 0);
+  ::unsetenv("FILETIMER_RPC_TIMEOUT");
+}
+
+}  // namespace filetimer::cli

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: MIT
+#include "tests/timer_client/cli/cli_fixture.hpp"
+
+#include <doctest/doctest.h>
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+
+#include "common/posix.hpp"
+#include "timer_client/cli/commands.hpp"
+
+namespace filetimer::cli {
+namespace {
+
+// One of this process's descriptors, going to a file for as long as this lives.
+class Redirected {
+ public:
+  Redirected(int fd, const std::string& path) : fd_(fd), saved_(::dup(fd)) {
+    const UniqueFd file(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
+    ::dup2(file.get(), fd_);
+  }
+  Redirected(const Redirected&) = delete;
+  Redirected& operator=(const Redirected&) = delete;
+  ~Redirected() { ::dup2(saved_.get(), fd_); }
+
+ private:
+  int fd_;
+  UniqueFd saved_;
+};
+
+}  // namespace
+
+std::string data_path(std::string_view name) {
+  return std::string(FILETIMER_TEST_DATA "/").append(name);
+}
+
+std::string read_data(std::string_view name) {
+  const std::string text = testing::read_file(data_path(name));
+  REQUIRE(!text.empty());
+  return text;
+}
+
+Ran run_command(const std::vector<std::string>& words) {
+  const TempFolder folder;
+  Ran ran;
+  CLI::App root;
+  const Command commands[] = {add_list(root),     add_log(root),       add_show(root),
+                              add_ping(root),     add_status(root),    add_drain(root),
+                              add_shutdown(root), add_rendezvous(root)};
+  std::vector<std::string> reversed(words.rbegin(), words.rend());
+  try {
+    root.parse(reversed);
+  } catch (const CLI::ParseError& error) {
+    ran.errors = error.what();
+    return ran;
+  }
+  {
+    const Redirected output(STDOUT_FILENO, folder.path("output"));
+    const Redirected errors(STDERR_FILENO, folder.path("errors"));
+    for (const Command& command : commands) {
+      ran.code = command.app->parsed() ? command.run() : ran.code;
+    }
+    std::fflush(stderr);
+  }
+  ran.output = testing::read_file(folder.path("output"));
+  ran.errors = testing::read_file(folder.path("errors"));
+  return ran;
+}
+
+}  // namespace filetimer::cli

@@ -1,0 +1,264 @@
+// The timer_client program itself, with this test as its server: it reads the pipe and, where the
+// test says so, kills as a server would.
+// SPDX-License-Identifier: MIT
+#include <doctest/doctest.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <string>
+#include <vector>
+
+#include "tests/timer_client/client_fixture.hpp"
+#include "common/clock.hpp"
+
+using namespace filetimer;
+
+namespace {
+
+// A running timer_client; what it prints, errors too, comes through one pipe.
+class Program {
+ public:
+  explicit Program(std::vector<std::string> words) {
+    std::string program = TIMER_CLIENT_PROGRAM;
+    std::vector<char*> argv{program.data()};
+    for (std::string& word : words) {
+      argv.push_back(word.data());
+    }
+    argv.push_back(nullptr);
+    int ends[2];
+    REQUIRE(::pipe2(ends, O_CLOEXEC) == 0);
+    output_.reset(ends[0]);
+    const UniqueFd writer(ends[1]);
+    posix_spawn_file_actions_t actions;
+    ::posix_spawn_file_actions_init(&actions);
+    ::posix_spawn_file_actions_adddup2(&actions, writer.get(), STDOUT_FILENO);
+    ::posix_spawn_file_actions_adddup2(&actions, writer.get(), STDERR_FILENO);
+    REQUIRE(::posix_spawn(&pid_, argv[0], &actions, nullptr, argv.data(), environ) == 0);
+    ::posix_spawn_file_actions_destroy(&actions);
+  }
+  Program(const Program&) = delete;
+  Program& operator=(const Program&) = delete;
+  ~Program() {
+    if (pid_ > 0) {
+      ::kill(pid_, SIGKILL);
+      ::waitpid(pid_, nullptr, 0);
+    }
+  }
+
+  [[nodiscard]] pid_t pid() const { return pid_; }
+
+  std::string read_line() {
+    std::string line;
+    for (char byte = 0; byte != '\n' && read_byte(byte);) {
+      line += byte;
+    }
+    return line;
+  }
+
+  int exit_code() {
+    const UniqueFd pidfd(static_cast<int>(::syscall(SYS_pidfd_open, pid_, 0)));
+    pollfd waits{pidfd.get(), POLLIN, 0};
+    REQUIRE(::poll(&waits, 1, kBoundMs) == 1);
+    int status = 0;
+    ::waitpid(std::exchange(pid_, 0), &status, 0);
+    REQUIRE(WIFEXITED(status));
+    return WEXITSTATUS(status);
+  }
+
+ private:
+  static constexpr int kBoundMs = std::chrono::milliseconds(testing::kBound).count();
+
+  bool read_byte(char& byte) {
+    pollfd waits{output_.get(), POLLIN, 0};
+    REQUIRE(::poll(&waits, 1, kBoundMs) == 1);
+    return ::read(output_.get(), &byte, 1) == 1;
+  }
+
+  pid_t pid_ = 0;
+  UniqueFd output_;
+};
+
+}  // namespace
+
+TEST_CASE("run opens a scope on COMMAND, releases it and ends with COMMAND's status") {
+  const testing::TempFolder folder;
+  testing::Pipe pipe(folder.path("requests"));
+  Program program({"run", "--dir", folder.path(), "--after", "1h", "--signal", "TERM", "--grace",
+                   "5s", "--warn-after", "30m", "--", "sh", "-c", "echo $$; exit 7"});
+  const std::string pid = program.read_line();
+  CHECK(program.exit_code() == 7);
+  const auto acquire = pipe.next();
+  CHECK(std::to_string(acquire.pid) + "\n" == pid);
+  CHECK(acquire.scope_id == "sh#process");  // COMMAND may open an "sh" of its own
+  CHECK(acquire.x_scope == "sh");
+  CHECK(acquire.x_whole_process);
+  CHECK(acquire.signal == SIGTERM);
+  CHECK(acquire.x_timeout_s == 3600);
+  CHECK(acquire.x_grace_s == 5);
+  CHECK(acquire.x_soft_s == 1800);
+  CHECK_FALSE(acquire.x_tid);
+  const auto release = pipe.next();
+  CHECK(release.is_release());
+  CHECK(release.pid == acquire.pid);
+}
+
+TEST_CASE("run ends with 124 when COMMAND was killed at its deadline, with 128+N before") {
+  const testing::TempFolder folder;
+  testing::Pipe pipe(folder.path("requests"));
+  struct Case {
+    const char* after;
+    int code;
+  };
+  for (const Case& c : {Case{"1ms", 124}, Case{"1h", 128 + SIGKILL}, Case{"inf", 128 + SIGKILL}}) {
+    Program program({"run", "--dir", folder.path(), "--after", c.after, "--", "sleep", "60"});
+    const auto acquire = pipe.next();
+    if (c.code == 124) {
+      const double until = acquire.expiration_time;
+      while (static_cast<double>(ClockReading::now().wall_ns) / 1e9 < until) {
+        ::poll(nullptr, 0, 1);
+      }
+    }
+    ::kill(acquire.pid, SIGKILL);
+    CHECK(program.exit_code() == c.code);
+    CHECK(pipe.next().is_release());
+  }
+}
+
+TEST_CASE("run passes signals on to COMMAND, which has the signal mask it would have had") {
+  const testing::TempFolder folder;
+  testing::Pipe pipe(folder.path("requests"));
+  for (const auto& [name, signal] : {std::pair{"TERM", SIGTERM},
+                                     {"INT", SIGINT},
+                                     {"HUP", SIGHUP},
+                                     {"USR1", SIGUSR1},
+                                     {"QUIT", SIGQUIT}}) {
+    const std::string script = "trap 'exit 9' " + std::string(name) +
+                               "; grep SigBlk /proc/self/status; while :; do sleep 0.02; done";
+    Program program({"run", "--dir", folder.path(), "--", "sh", "-c", script});
+    CHECK(program.read_line() == "SigBlk:\t0000000000000000\n");
+    ::kill(program.pid(), signal);
+    CHECK(program.exit_code() == 9);
+  }
+}
+
+TEST_CASE("run starts nothing without a server") {
+  const testing::TempFolder folder;
+  Program program({"run", "--dir", folder.path(), "--", "touch", folder.path("started")});
+  CHECK(program.exit_code() == 125);
+  CHECK(::access(folder.path("started").c_str(), F_OK) != 0);
+}
+
+TEST_CASE("acquire and release speak for the calling process, under exactly the name given") {
+  const testing::TempFolder folder;
+  testing::Pipe pipe(folder.path("requests"));
+  const std::string fifo = folder.path("requests");
+  for (int i = 0; i < 2; ++i) {
+    Program acquire({"acquire", "--fifo", fifo, "--scope", "copy", "--after", "10m"});
+    CHECK(acquire.exit_code() == 0);
+    const auto line = pipe.next();
+    CHECK(line.pid == ::getpid());
+    CHECK(line.scope_id == "copy");
+    CHECK(line.x_timeout_s == 600);
+    CHECK(line.signal == SIGKILL);
+  }
+  Program release({"release", "--fifo", fifo, "--scope", "copy", "--pid", "4711"});
+  CHECK(release.exit_code() == 0);
+  const auto line = pipe.next();
+  CHECK(line.pid == 4711);
+  CHECK(line.is_release());
+}
+
+TEST_CASE("a pipe that stays full is a failure of acquire, and no server another") {
+  const testing::TempFolder folder;
+  testing::Pipe pipe(folder.path("requests"));
+  pipe.fill();
+  Program full({"release", "--dir", folder.path(), "--scope", "x"});
+  CHECK(full.exit_code() == 1);
+  pipe.close();
+  Program none({"release", "--dir", folder.path(), "--scope", "x"});
+  CHECK(none.exit_code() == 4);
+}
+
+TEST_CASE("wrong usage is one line that quotes the word, and an exit code") {
+  struct Case {
+    std::vector<std::string> words;
+    int code;
+    std::string line;
+  };
+  const Case cases[] = {
+      {{}, 2, "no subcommand: see timer_client --help"},
+      {{"rum"},
+       2,
+       "unexpected 'rum': expected one of run acquire release list log show ping status drain "
+       "shutdown rendezvous"},
+      {{"run", "--after", "1h"}, 125, "run: no COMMAND: expected '-- COMMAND [ARG...]' at the end"},
+      {{"run", "sleep", "1"},
+       125,
+       "run: unexpected 'sleep': expected '-- COMMAND [ARG...]' at the end"},
+      {{"run", "--bogus", "--", "x"},
+       125,
+       "run: unexpected '--bogus': see timer_client run --help"},
+      {{"acquire", "--scop", "x"},
+       2,
+       "acquire: unexpected '--scop': see timer_client acquire --help"},
+      {{"acquire", "--after", "5"}, 2, "acquire: --scope is required"},
+      {{"log", "--follow=maybe"}, 2, "log: --follow: 'maybe': expected no value"},
+      {{"log", "--rank", "x"}, 2, "log: --rank: 'x' is not a number: expected 0 or more"},
+      {{"show", "last", "--host", ""}, 2, "show: --host: '': expected a name"},
+      {{"release", "--scope", ""},
+       2,
+       "release: --scope: '' is not a name: expected at least one byte"},
+      {{"release", "--scope", "x", "--pid", "0"},
+       2,
+       "release: --pid: '0' is not a process to watch: expected a number over 1"},
+      {{"run", "--signal", "999", "--", "x"},
+       125,
+       "run: --signal: '999' is not a signal: expected a name such as TERM or SIGTERM, or a number "
+       "from 0 to 64"},
+      {{"run", "--after", "5s", "--warn-after", "5s", "--", "x"},
+       125,
+       "--warn-after: the warning is after 5s: expected more than 0 and less than the timeout, 5s"},
+      {{"acquire", "--scope", "x", "--after", "5s", "--warn-after", "1m"},
+       2,
+       "--warn-after: the warning is after 1m: expected more than 0 and less than the timeout, 5s"},
+      {{"acquire", "--scope", "x", "--after", "inf", "--warn-after", "inf"},
+       2,
+       "--warn-after: the warning is after inf: expected more than 0 and less than the timeout, "
+       "inf"},
+      {{"acquire", "--scope", "x", "--after", "5s", "--warn-after", "soon"},
+       2,
+       "acquire: --warn-after: 'soon' is not a duration: expected a positive number with an "
+       "optional unit (us, ms, s, m, h, d), such as 30, 1.5 or 500ms, or inf"},
+  };
+  for (const Case& c : cases) {
+    Program program(c.words);
+    CHECK(program.read_line() == "timer_client: " + c.line + "\n");
+    CHECK(program.read_line() == "");
+    CHECK(program.exit_code() == c.code);
+  }
+}
+
+TEST_CASE("what stands behind -- is COMMAND's, options and dashes alike") {
+  const testing::TempFolder folder;
+  testing::Pipe pipe(folder.path("requests"));
+  Program program({"run", "--dir", folder.path(), "--", "echo", "--help", "--", "--after"});
+  CHECK(program.read_line() == "--help -- --after\n");
+  CHECK(program.exit_code() == 0);
+}
+
+TEST_CASE("a COMMAND that is not there ends run with 127, one that can't be run with 126") {
+  const testing::TempFolder folder;
+  testing::Pipe pipe(folder.path("requests"));
+  Program missing({"run", "--dir", folder.path(), "--", "no-such-command"});
+  CHECK(missing.read_line() ==
+        "timer_client: cannot run 'no-such-command': No such file or directory\n");
+  CHECK(missing.exit_code() == 127);
+  Program folder_as_command({"run", "--dir", folder.path(), "--", folder.path()});
+  CHECK(folder_as_command.exit_code() == 126);
+  CHECK(pipe.is_silent());
+}

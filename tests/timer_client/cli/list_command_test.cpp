@@ -1,0 +1,789 @@
+// `timer_client list` over run folders made by hand: pages by their layout, and processes that hold
+// the locks of a server and of workers.
+// SPDX-License-Identifier: MIT
+#include <doctest/doctest.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <optional>
+
+#include "tests/timer_client/cli/cli_fixture.hpp"
+#include "common/board.hpp"
+#include "common/mapped_file.hpp"
+#include "common/text.hpp"
+#include "common/wake_protocol.hpp"
+#include "tests/support/test_page.hpp"
+#include "timer_client/cli/list_view.hpp"
+#include "timer_client/src/json_fields.hpp"
+
+namespace filetimer::cli {
+namespace {
+
+constexpr std::int64_t kSecond = 1'000'000'000;
+constexpr std::int64_t kMinute = 60 * kSecond;
+constexpr std::int64_t kHour = 60 * kMinute;
+
+// Whoever holds the locks of files until it is killed.
+class Holder {
+ public:
+  explicit Holder(std::vector<std::string> paths)
+      : child_({[paths, this] {
+          for (const std::string& path : paths) {
+            auto lock = FileLock::take(path);
+            if (!lock) {
+              return false;
+            }
+            locks_.push_back(std::move(*lock));
+          }
+          return true;
+        }}) {
+    REQUIRE(child_.next());
+  }
+  [[nodiscard]] pid_t pid() const { return child_.pid(); }
+  void end() { child_.end(); }
+
+ private:
+  std::vector<FileLock> locks_;  // the child's
+  SteppedChild child_;
+};
+
+class RunFolderByHand {
+ public:
+  RunFolderByHand() {
+    std::filesystem::create_directories(path("scopes/server"));
+    folder_.write("server", "");
+  }
+
+  [[nodiscard]] const std::string& path() const { return folder_.path(); }
+  [[nodiscard]] std::string path(std::string_view name) const { return folder_.path(name); }
+  [[nodiscard]] std::string page(std::string_view name) const {
+    return folder_.path("scopes/" + std::string(name));
+  }
+  [[nodiscard]] const TempFolder& files() const { return folder_; }
+
+  void serve() { server_.emplace(std::vector{path("server")}); }
+  // With a board that a server of this boot wrote.
+  void serve_with_limit(Duration max_timeout) {
+    alignas(64) std::array<char, kBoardBytes> bytes{};
+    auto& board = *reinterpret_cast<Board*>(bytes.data());
+    board.magic = kBoardMagic;
+    board.version = kBoardVersion;
+    board.boot = this_boot();
+    board.max_timeout = max_timeout.count();
+    folder_.write("server", {bytes.data(), bytes.size()});
+    serve();
+  }
+
+  Ran list(std::vector<std::string> words = {}) const {
+    words.insert(words.begin(), {"list", "--dir", folder_.path()});
+    return run_command(words);
+  }
+
+ private:
+  TempFolder folder_;
+  std::optional<Holder> server_;
+};
+
+// An open scope, `age` old and with `left` left.
+TestScope scope_since(std::string_view name, std::int64_t age, std::int64_t left) {
+  const std::int64_t acquired = Instant::now().ns - age;
+  return {.name = name,
+          .acquired = acquired,
+          .timeout = age + left,
+          .word = acquired + age + left,
+          .started = acquired};
+}
+
+// The objects of JSON lines.
+class JsonLines {
+ public:
+  explicit JsonLines(const std::string& text) {
+    for (const std::string& line : lines_of(text)) {
+      parsers_.emplace_back(std::make_unique<simdjson::dom::parser>());
+      simdjson::dom::object object;
+      REQUIRE(parsers_.back()->parse(line).get_object().get(object) == simdjson::SUCCESS);
+      objects_.push_back(object);
+    }
+  }
+  [[nodiscard]] std::size_t size() const { return objects_.size(); }
+  [[nodiscard]] simdjson::dom::object operator[](std::size_t i) const { return objects_.at(i); }
+  // The values of a text key, in order.
+  [[nodiscard]] std::vector<std::string> all(std::string_view key) const {
+    std::vector<std::string> values;
+    for (const simdjson::dom::object object : objects_) {
+      values.push_back(text_at(object, key));
+    }
+    return values;
+  }
+
+ private:
+  std::vector<std::unique_ptr<simdjson::dom::parser>> parsers_;
+  std::vector<simdjson::dom::object> objects_;
+};
+
+std::optional<bool> flag_at(simdjson::dom::object object, std::string_view key) {
+  bool value = false;
+  return object.at_key(key).get_bool().get(value) == simdjson::SUCCESS ? std::optional(value)
+                                                                       : std::nullopt;
+}
+
+bool is_null_at(simdjson::dom::object object, std::string_view key) {
+  simdjson::dom::element value;
+  return object.at_key(key).get(value) == simdjson::SUCCESS && value.is_null();
+}
+
+bool has(simdjson::dom::object object, std::string_view key) {
+  return object.at_key(key).error() == simdjson::SUCCESS;
+}
+
+using Names = std::vector<std::string>;
+
+// --- what is printed ---
+
+TEST_CASE("durations are short, and timeouts without zeros that say nothing") {
+  struct Row {
+    std::int64_t ns;
+    const char* duration;
+    const char* timeout;
+  };
+  for (const Row& row :
+       {Row{0, "0s", "0s"}, Row{412'000, "412us", "412us"}, Row{999'499, "999us", "999us"},
+        Row{999'999, "1.0ms", "1ms"}, Row{4'520'000, "4.5ms", "4.52ms"},
+        Row{999'600'000, "1.0s", "1s"}, Row{-1'200'000'000, "-1.2s", "-1.2s"},
+        Row{30 * kSecond, "30.0s", "30s"}, Row{90 * kSecond, "90.0s", "90s"},
+        Row{119 * kSecond + 900'000'000, "1m59s", "1m59s"}, Row{10 * kMinute, "10m00s", "10m"},
+        Row{12 * kMinute + 5 * kSecond, "12m05s", "12m05s"}, Row{2 * kHour, "2h00m", "2h"},
+        Row{26 * kHour + 5 * kMinute, "26h05m", "26h05m"}, Row{76 * kHour, "3d04h", "3d04h"},
+        Row{kForever.count(), "none", "none"},
+        Row{-kForever.count(), "-106751d23h", "-106751d23h"}}) {
+    CAPTURE(row.ns);
+    CHECK(short_duration(Duration{row.ns}) == row.duration);
+    CHECK(short_timeout(Duration{row.ns}) == row.timeout);
+  }
+}
+
+ListedScope open_scope(std::string_view rank, pid_t pid, std::string_view name,
+                       std::int64_t acquired, std::int64_t timeout, std::int64_t granted) {
+  ScopeOwner owner;
+  owner.pid = pid;
+  owner.comm = "python3";
+  owner.rank = rank;
+  ListedScope scope;
+  scope.owner = std::make_shared<const ScopeOwner>(owner);
+  scope.slot.acquired = scope.slot.started = {acquired};
+  scope.slot.asked = Duration{timeout};
+  scope.due = scope.slot.started + Duration{granted};
+  scope.slot.word = scope.due.ns;
+  scope.slot.name = name;
+  return scope;
+}
+
+TEST_CASE("the table of open scopes has every column and fits into 80") {
+  constexpr std::int64_t kNow = 10 * kHour;
+  const std::int64_t none = kForever.count();
+  std::vector<ListedScope> scopes = {
+      open_scope("0", 4711, "forward", kNow - 12 * kSecond, 30 * kSecond, 30 * kSecond),
+      open_scope("0", 4711, "all_reduce of the gradients", kNow - 6 * kSecond, kHour, 5 * kSecond),
+      open_scope("0", 4711, "checkpoint", kNow - 3 * kHour, none, none),
+      open_scope("1", 124713, "forward", kNow - 31 * kSecond, 30 * kSecond, 30 * kSecond),
+      open_scope("10", 7, "load", kNow - 400'000'000, 90 * kMinute, 90 * kMinute)};
+  scopes[3].slot.word = slot_word::expired(scopes[3].due.ns);
+  ScopeOwner foreign = *scopes[4].owner;
+  foreign.transport = ServedBy::kPipe;
+  foreign.pid.reset();
+  scopes[4].owner = std::make_shared<const ScopeOwner>(foreign);
+  CHECK(scopes_table(scopes, {kNow}, false) ==
+        "RANK     PID  WORKER   SCOPE                  ELAPSED  REMAINING   TIMEOUT  VIA\n"
+        "   0    4711  python3  forward                  12.0s      18.0s       30s  page\n"
+        "   0    4711  python3  all_reduce of the ...     6.0s      -1.0s  5s of 1h  page\n"
+        "   0    4711  python3  checkpoint               3h00m       none      none  page\n"
+        "   1  124713  python3  forward                  31.0s    expired       30s  page\n"
+        "  10       ?  python3  load                     400ms     89m59s       90m  pipe\n");
+  scopes[0].slot.flags = slot_flag::kThreadEnded;
+  const std::string marked = scopes_table(std::span(scopes).first(1), {kNow}, false);
+  CHECK(marked ==
+        "RANK   PID  WORKER   SCOPE    ELAPSED  REMAINING  TIMEOUT  VIA   NOTE\n"
+        "   0  4711  python3  forward    12.0s      18.0s      30s  page  thread ended\n");
+  CHECK(scopes_table(scopes, {kNow}, true).find("\x1b[1;31mexpired\x1b[0m") != std::string::npos);
+}
+
+TEST_CASE("the estimates of statistics stand within their buckets and under the longest") {
+  TestPage page;
+  SlotStatistics& part = page.page().statistics(0);
+  part.count = 100;
+  part.total_ns = 100 * 5'000;
+  part.last_ns = 4'200;
+  part.longest_ns = 1'000'000;
+  part.smallest_margin_ns = -3;
+  part.histogram[12] = 98;  // 4,096 to 8,192 ns
+  part.histogram[19] = 2;   // 524,288 to 1,048,576
+  ScopeStatistics sums;
+  sums.add(part);
+  CHECK(sums.count() == 100);
+  CHECK(sums.mean() == Duration{5'000});
+  CHECK(sums.quantile(0.5).count() == 4096 + 4096 * 50 / 98);
+  CHECK(sums.quantile(0.99).count() == 524'288 + 524'288 / 2);
+  CHECK(sums.quantile(0.9999) == Duration{1'000'000});
+  CHECK(sums.smallest_margin() == Duration{-3});
+  CHECK(ScopeStatistics().quantile(0.5) == Duration::zero());
+  CHECK_FALSE(ScopeStatistics().smallest_margin());
+}
+
+TEST_CASE("statistics with any values are added without an overflow") {
+  TestPage page;
+  SlotStatistics& part = page.page().statistics(0);
+  ScopeStatistics sums;
+  for (const std::int64_t wild : {std::numeric_limits<std::int64_t>::max(),
+                                  std::numeric_limits<std::int64_t>::min(), std::int64_t{-1}}) {
+    part.count = ~std::uint64_t{0};
+    part.total_ns = part.last_ns = part.longest_ns = part.smallest_margin_ns = wild;
+    for (auto& bucket : part.histogram) {
+      bucket = ~std::uint32_t{0};
+    }
+    sums.add(part);
+  }
+  CHECK(sums.count() == ~std::uint64_t{0});
+  CHECK(sums.total() == kForever);
+  const StatisticsByName one{{"x", sums}};
+  for (const std::string& line : lines_of(statistics_table(one, false))) {
+    CHECK(utf8_length(line) <= 80);
+  }
+  CHECK(JsonLines(statistics_json("x", sums)).size() == 1);
+}
+
+// --- what is found ---
+
+TEST_CASE("a worker's page is listed under the pid of whoever holds its lock") {
+  RunFolderByHand folder;
+  folder.serve();
+  TestPage page;
+  page.header().pid = 1;  // as a worker in a container calls itself
+  page.header().start_time = 12345;
+  page.set_rank("3");
+  page.set(page.header().local_rank, 32, "1");
+  page.set(page.header().job_id, 64, "slurm-77");
+  page.set(page.header().comm, 16, "not asked");
+  TestScope scope = scope_since("forward", 2 * kHour + 5 * kMinute, 3 * kHour - 10 * kSecond);
+  scope.grace_ms = 2500;
+  scope.tid = 99;
+  scope.signal = SIGTERM;
+  scope.flags = slot_flag::kWholeProcess | slot_flag::kThreadEnded;
+  page.open(0, scope);
+  page.write(folder.page("7-1"));
+  const Holder worker({folder.page("7-1")});
+
+  const Ran table = folder.list();
+  CHECK(table.code == 0);
+  CHECK(table.errors.empty());
+  const auto lines = lines_of(table.output);
+  REQUIRE(lines.size() == 2);
+  for (const std::string& part :
+       {std::string("3 "), std::to_string(worker.pid()), std::string("forward"),
+        std::string("2h05m"), std::string("2h59m"), std::string("page"),
+        std::string("thread ended")}) {
+    CAPTURE(part);
+    CHECK(lines[1].find(part) != std::string::npos);
+  }
+
+  const JsonLines json(folder.list({"--json"}).output);
+  REQUIRE(json.size() == 1);
+  CHECK(integer_at(json[0], "pid") == worker.pid());
+  CHECK(integer_at(json[0], "start_time") ==
+        static_cast<std::int64_t>(start_time_in_proc(worker.pid())));
+  std::string comm;
+  std::getline(std::ifstream("/proc/" + std::to_string(worker.pid()) + "/comm"), comm);
+  CHECK(text_at(json[0], "comm") == comm);
+  CHECK(integer_at(json[0], "rank") == 3);
+  CHECK(integer_at(json[0], "local_rank") == 1);
+  CHECK(text_at(json[0], "job_id") == "slurm-77");
+  CHECK(text_at(json[0], "scope") == "forward");
+  CHECK(integer_at(json[0], "tid") == 99);
+  CHECK(integer_at(json[0], "acquired_mono_ns") == scope.acquired);
+  CHECK(integer_at(json[0], "deadline_mono_ns") == scope.word);
+  CHECK(*number_at(json[0], "elapsed_s") == doctest::Approx(7500).epsilon(0.01));
+  CHECK(*number_at(json[0], "remaining_s") == doctest::Approx(10790).epsilon(0.01));
+  CHECK(number_at(json[0], "asked_s") == 18290.0);
+  CHECK(number_at(json[0], "granted_s") == 18290.0);
+  CHECK(flag_at(json[0], "overdue") == false);
+  CHECK(flag_at(json[0], "expired") == false);
+  CHECK(text_at(json[0], "transport") == "page");
+  CHECK(flag_at(json[0], "whole_process") == true);
+  CHECK(flag_at(json[0], "thread_ended") == true);
+  CHECK(integer_at(json[0], "signal") == SIGTERM);
+  CHECK(number_at(json[0], "grace_s") == 2.5);
+}
+
+TEST_CASE("what is not known or endless is absent or null in JSON") {
+  RunFolderByHand folder;
+  folder.serve();
+  TestPage page;
+  TestScope scope = scope_since("endless", kSecond, kHour);
+  scope.word = slot_word::kNoDeadline;
+  scope.timeout = std::numeric_limits<std::int64_t>::max();
+  scope.tid = 0;
+  page.open(0, scope);
+  scope.acquired += 1;
+  scope.grace_ms = kNoSigkill;
+  page.open(1, scope);
+  page.set_rank("leader");
+  page.write(folder.page("7"));
+  const Holder worker({folder.page("7")});
+  const JsonLines json(folder.list({"--json"}).output);
+  REQUIRE(json.size() == 2);
+  for (const char* key : {"deadline_mono_ns", "remaining_s", "asked_s", "granted_s"}) {
+    CAPTURE(key);
+    CHECK(is_null_at(json[0], key));
+  }
+  for (const char* key : {"local_rank", "job_id", "tid", "grace_s"}) {
+    CAPTURE(key);
+    CHECK_FALSE(has(json[0], key));
+  }
+  CHECK(text_at(json[0], "rank") == "leader");
+  CHECK(is_null_at(json[1], "grace_s"));
+  CHECK(lines_of(folder.list().output)[1].find("none") != std::string::npos);
+}
+
+TEST_CASE("overdue and expired scopes are told, released ones are not listed") {
+  RunFolderByHand folder;
+  folder.serve();
+  TestPage page;
+  page.open(0, scope_since("overdue", 62 * kMinute, -2 * kMinute));
+  TestScope scope = scope_since("expired", 31 * kMinute, -kMinute);
+  scope.word = slot_word::expired(scope.word);
+  page.open(1, scope);
+  scope = scope_since("judged", 21 * kMinute, -kMinute);
+  scope.word = slot_word::kJudged;
+  page.open(2, scope);
+  scope.name = "late";
+  scope.word = slot_word::kReleasedLate;
+  page.open(3, scope);
+  scope.name = "free";
+  scope.word = slot_word::kFree;
+  page.open(4, scope);
+  page.write(folder.page("7"));
+  const Holder worker({folder.page("7")});
+  const auto lines = lines_of(folder.list().output);
+  REQUIRE(lines.size() == 4);
+  CHECK(lines[1].find("overdue") != std::string::npos);
+  CHECK(lines[1].find("-2m0") != std::string::npos);
+  CHECK(lines[2].find("31m00s    expired") != std::string::npos);
+  CHECK(lines[3].find("21m00s    expired") != std::string::npos);
+  const JsonLines json(folder.list({"--json"}).output);
+  CHECK(json.all("scope") == Names{"overdue", "expired", "judged"});
+  CHECK(flag_at(json[0], "overdue") == true);
+  CHECK(flag_at(json[0], "expired") == false);
+  CHECK(*number_at(json[0], "remaining_s") == doctest::Approx(-120).epsilon(0.1));
+  CHECK(flag_at(json[1], "expired") == true);
+  CHECK(number_at(json[1], "granted_s") == 1800.0);
+  CHECK(flag_at(json[2], "expired") == true);
+  CHECK(number_at(json[2], "granted_s") == 1200.0);
+}
+
+TEST_CASE("a timeout that the server cuts is shown with what was asked for") {
+  RunFolderByHand folder;
+  folder.serve_with_limit(std::chrono::seconds(5));
+  TestPage page;
+  page.open(0, scope_since("long", kSecond, kHour - kSecond));
+  page.open(1, scope_since("short", 0, 4 * kSecond));
+  page.write(folder.page("7"));
+  const Holder worker({folder.page("7")});
+  const auto lines = lines_of(folder.list().output);
+  REQUIRE(lines.size() == 3);
+  CHECK(lines[1].find("5s of 1h") != std::string::npos);
+  CHECK(lines[2].find(" 4s  page") != std::string::npos);
+  const JsonLines json(folder.list({"--json"}).output);
+  CHECK(number_at(json[0], "asked_s") == 3600.0);
+  CHECK(number_at(json[0], "granted_s") == 5.0);
+  CHECK(*number_at(json[0], "remaining_s") <= 4.0);
+  CHECK(number_at(json[1], "granted_s") == 4.0);
+}
+
+TEST_CASE("pages that the server made are listed while their worker lives") {
+  RunFolderByHand folder;
+  folder.serve();
+  const SteppedChild worker({});
+  TestPage page;
+  page.header().flags = page_flag::kMadeByServer;
+  page.header().pid = worker.pid();
+  page.header().start_time = start_time_in_proc(worker.pid());
+  page.open(0, scope_since("contextlib.py#137", kSecond, kHour));
+  page.write(folder.page("server/" + std::to_string(worker.pid())));
+  page.header().start_time += 1;  // another process had this pid
+  page.write(folder.page("server/2"));
+  page.header().start_time = 0;
+  page.write(folder.page("server/3"));
+  page.header().pid = 0x7FFF'FFFF;
+  page.write(folder.page("server/4"));
+  page.header().pid = -1;
+  page.write(folder.page("server/5"));
+  page.header().pid = 0;
+  page.header().slots = 0;
+  page.write(folder.page("server/ended"));
+  const Ran ran = folder.list({"--json"});
+  CHECK(ran.errors.empty());
+  const JsonLines json(ran.output);
+  REQUIRE(json.size() == 1);
+  CHECK(integer_at(json[0], "pid") == worker.pid());
+  CHECK(text_at(json[0], "transport") == "pipe");
+}
+
+TEST_CASE("a page without a lock counts only while the very process that it names lives") {
+  RunFolderByHand folder;
+  folder.serve();
+  SteppedChild worker({});
+  TestPage page;
+  page.header().pid = worker.pid();
+  page.header().start_time = start_time_in_proc(worker.pid());
+  page.open(0, scope_since("unlocked", kSecond, kHour));
+  page.write(folder.page("7"));
+  CHECK(JsonLines(folder.list({"--json"}).output).all("scope") == Names{"unlocked"});
+  page.header().boot[0] ^= 1;
+  page.write(folder.page("7"));
+  CHECK(folder.list({"--json"}).output.empty());
+  page.header().boot[0] ^= 1;
+  page.write(folder.page("7"));
+  ::kill(worker.pid(), SIGKILL);
+  siginfo_t ended{};
+  ::waitid(P_PID, static_cast<id_t>(worker.pid()), &ended, WEXITED | WNOWAIT);
+  const Ran zombie = folder.list({"--json"});
+  CHECK(zombie.output.empty());
+  CHECK(zombie.code == 0);
+  worker.end();
+  CHECK(folder.list({"--json"}).output.empty());
+}
+
+TEST_CASE("scopes are sorted by rank as a number, then pid, the oldest first") {
+  RunFolderByHand folder;
+  folder.serve();
+  std::vector<std::unique_ptr<Holder>> workers;
+  for (const auto& [rank, file] :
+       {std::pair("10", "a"), std::pair("9", "b"), std::pair("", "c"), std::pair("9", "d")}) {
+    TestPage page;
+    page.set_rank(rank);
+    page.open(0, scope_since(std::string(file) + "-younger", kMinute, kHour));
+    page.open(1, scope_since(std::string(file) + "-older", kHour, kHour));
+    page.write(folder.page(file));
+    workers.push_back(std::make_unique<Holder>(std::vector{folder.page(file)}));
+  }
+  // Forked one after the other: pids grow, unless they have just started again.
+  if (workers[1]->pid() < workers[3]->pid()) {
+    CHECK(JsonLines(folder.list({"--json"}).output).all("scope") ==
+          Names{"b-older", "b-younger", "d-older", "d-younger", "a-older", "a-younger", "c-older",
+                "c-younger"});
+  }
+}
+
+TEST_CASE("names and texts of any bytes are shown as one line each and come back from JSON") {
+  RunFolderByHand folder;
+  folder.serve();
+  TestPage page;
+  page.set_rank("\x1b[31m\n");
+  page.open(0, scope_since("caf\xc3\xa9 \x1b[2J\n\xff\"", 5 * kSecond, kHour));
+  page.open(1, scope_since("", 4 * kSecond, kHour));
+  page.open(2, scope_since("x", 3 * kSecond, kHour));
+  for (auto& word : page.page().name(2).words) {
+    word = ~std::uint64_t{0};  // a name without an end
+  }
+  page.write(folder.page("7"));
+  const Holder worker({folder.page("7")});
+  const Ran ran = folder.list();
+  const auto lines = lines_of(ran.output);
+  REQUIRE(lines.size() == 4);
+  for (const std::string& line : lines) {
+    CAPTURE(line);
+    CHECK(utf8_length(line) <= 80);
+    CHECK(printable(line) == line);
+  }
+  const JsonLines json(folder.list({"--json"}).output);
+  REQUIRE(json.size() == 3);
+  CHECK(text_at(json[0], "scope") == "caf\xc3\xa9 \x1b[2J\n\\xff\"");
+  CHECK(text_at(json[1], "scope") == "?");
+  CHECK(text_at(json[2], "scope").size() == 4 * 255);
+}
+
+// --- hostile files ---
+
+TEST_CASE("files that are no pages are skipped, counted and named, and disturb nothing") {
+  RunFolderByHand folder;
+  folder.serve();
+  TestPage good;
+  good.open(0, scope_since("good", kSecond, kHour));
+  good.write(folder.page("7"));
+  const Holder worker({folder.page("7")});
+  const auto skipped = [&](const std::string& what) {
+    const Ran ran = folder.list({"--json"});
+    CHECK(ran.code == 0);
+    CHECK(JsonLines(ran.output).all("scope") == Names{"good"});
+    CHECK(ran.errors ==
+          (what.empty() ? what
+                        : "timer_client: skipped 1 file that is no scope page: " + what + "\n"));
+    std::filesystem::remove_all(folder.page("bad"));
+  };
+  const std::string bad = folder.page("bad");
+  REQUIRE(::mkfifo(bad.c_str(), 0600) == 0);
+  skipped("bad (it is a FIFO)");
+  std::filesystem::create_symlink(folder.page("7"), bad);
+  skipped("bad (it is a symlink)");
+  std::filesystem::create_directory(bad);
+  skipped("bad (it is a folder)");
+  folder.files().write("scopes/bad", "");
+  skipped("bad (it has 0 bytes: expected 856064)");
+  folder.files().write("scopes/bad", good.bytes().substr(0, kPageBytes - 1));
+  skipped("bad (it has 856063 bytes: expected 856064)");
+  folder.files().write("scopes/bad", "");
+  std::filesystem::resize_file(bad, std::uintmax_t{1} << 30);
+  skipped("bad (it has 1073741824 bytes: expected 856064)");
+  std::string random(kPageBytes, '\0');
+  std::uint32_t state = 1;
+  for (char& c : random) {
+    state = state * 1'664'525 + 1'013'904'223;
+    c = static_cast<char>(state >> 24);
+  }
+  folder.files().write("scopes/bad", random);
+  const Ran ran = folder.list();
+  CHECK(ran.errors.find("bad (it begins with 0x") != std::string::npos);
+  std::filesystem::remove(bad);
+  TestPage future;
+  future.header().version = 99;
+  future.write(bad);
+  skipped("bad (it is of version 99: expected 1)");
+  if (::geteuid() == 0) {
+    good.write(bad);
+    REQUIRE(::chown(bad.c_str(), 12345, 12345) == 0);
+    skipped("bad (it belongs to user 12345)");
+  }
+  folder.files().write("scopes/.being-made", "");
+  skipped("");
+}
+
+TEST_CASE("random bytes behind a good header are read within bounds") {
+  RunFolderByHand folder;
+  folder.serve();
+  TestPage page;
+  std::string bytes(page.bytes());
+  std::uint32_t state = 7;
+  for (std::size_t i = kSlotsAt; i < kPageBytes; ++i) {
+    state = state * 1'664'525 + 1'013'904'223;
+    bytes[i] = static_cast<char>(state >> 24);
+  }
+  const std::uint32_t many = 0xFFFF'FFFF;
+  std::memcpy(&bytes[offsetof(PageHeader, slots)], &many, sizeof many);
+  std::memcpy(&bytes[offsetof(PageHeader, statistics)], &many, sizeof many);
+  folder.files().write("scopes/7", bytes);
+  const Holder worker({folder.page("7")});
+  for (const char* what : {"--json", "--stats"}) {
+    const Ran ran = folder.list({what});
+    CHECK(ran.code == 0);
+    CHECK(lines_of(ran.output).size() <= kMaxScopesPerWorker + 1);
+  }
+  CHECK(JsonLines(folder.list({"--json"}).output).size() > 400);  // half say they are none
+  CHECK(JsonLines(folder.list({"--json", "--stats"}).output).size() > 900);
+  for (const std::string& line : lines_of(folder.list().output)) {
+    CHECK(utf8_length(line) <= 80);
+  }
+}
+
+TEST_CASE("ten thousand junk files are looked at, counted, and three of them named") {
+  RunFolderByHand folder;
+  folder.serve();
+  for (int i = 0; i < 10'000; ++i) {
+    folder.files().write("scopes/" + std::to_string(i), "junk");
+  }
+  const Ran ran = folder.list();
+  CHECK(ran.code == 0);
+  CHECK(ran.output.empty());
+  const auto lines = lines_of(ran.errors);
+  REQUIRE(lines.size() == 2);
+  CHECK(lines[1].starts_with("timer_client: skipped 10000 files that are no scope pages: "));
+  CHECK(lines[1].ends_with(" and 9997 more"));
+}
+
+TEST_CASE("something else in the place of a folder is told") {
+  {
+    RunFolderByHand folder;
+    folder.serve();
+    std::filesystem::remove(folder.page("server"));
+    folder.files().write("scopes/server", "x");
+    const Ran ran = folder.list();
+    CHECK(ran.code == 0);
+    CHECK(ran.errors.find("skipped 1 file that is no scope page: server (cannot open the folder") !=
+          std::string::npos);
+  }
+  RunFolderByHand folder;
+  folder.serve();
+  std::filesystem::remove_all(folder.path("scopes"));
+  folder.files().write("scopes", "x");
+  const Ran ran = folder.list();
+  CHECK(ran.code == 1);
+  CHECK(ran.errors ==
+        "timer_client: cannot open the folder '" + folder.path("scopes") + "': Not a directory\n");
+}
+
+TEST_CASE("while slots are used again and again, no line mixes two scopes") {
+  RunFolderByHand folder;
+  folder.serve();
+  TestPage page;
+  TestScope steady = scope_since("steady", kSecond, kHour);
+  page.open(1, steady);
+  page.write(folder.page("7"));
+  std::optional<FileLock> lock;
+  std::optional<MappedFile> file;
+  SteppedChild worker({[&] {
+                         auto mapped = MappedFile::map(folder.page("7"),
+                                                       MappedFile::Access::kReadWrite, kPageBytes);
+                         auto taken = FileLock::take(folder.page("7"));
+                         if (!mapped || !taken) {
+                           return false;
+                         }
+                         file.emplace(std::move(*mapped));
+                         lock.emplace(std::move(*taken));
+                         return true;
+                       },
+                       [&] {  // for ever: the answer does not come
+                         const PageLayout mine(file->data());
+                         Slot& slot = mine.slot(0);
+                         const std::string names[] = {"short", std::string(250, 'l')};
+                         for (std::int64_t i = 0;; ++i) {
+                           const std::int64_t word = steady.word + i;
+                           begin_writing_slot();
+                           write_name(mine.name(0), names[i % 2]);
+                           slot.acquired.store(i, std::memory_order_relaxed);
+                           slot.tid.store(static_cast<int>(i % 2) + 1, std::memory_order_relaxed);
+                           set_deadline(slot, word);
+                           for (int pause = 0; pause < 20 + 100 * (i % 4); ++pause) {
+                             Instant::now();  // held for one to some ten microseconds
+                           }
+                           try_release(slot, word);
+                         }
+                         return true;
+                       }});
+  REQUIRE(worker.next());
+  worker.start_next();
+  int steady_seen = 0;
+  int others_seen = 0;
+  for (int i = 0; i < 300; ++i) {
+    const auto reading = read_pages(folder.path(), kForever, ReadStatistics::kNo);
+    REQUIRE(reading);
+    for (const ListedScope& scope : reading->scopes) {
+      if (scope.slot.name == "steady") {
+        ++steady_seen;
+        continue;
+      }
+      ++others_seen;
+      CHECK(scope.slot.name.size() == (scope.slot.tid == 1 ? 5 : 250));
+      CHECK(scope.slot.acquired.ns % 2 + 1 == scope.slot.tid);
+      CHECK(scope.slot.word == steady.word + scope.slot.acquired.ns);
+    }
+  }
+  CHECK(steady_seen == 300);
+  CHECK(others_seen > 0);
+}
+
+// --- the server ---
+
+TEST_CASE("without a server the exit code is 4, a line says so, and open scopes are shown") {
+  RunFolderByHand folder;
+  const Ran empty = folder.list();
+  CHECK(empty.code == 4);
+  CHECK(empty.output.empty());
+  CHECK(empty.errors ==
+        "timer_client: no timer server in '" + folder.path() + "': nobody holds its lock\n");
+  TestPage page;
+  page.open(0, scope_since("waits", kSecond, kHour));
+  page.write(folder.page("7"));
+  const Holder worker({folder.page("7")});
+  const Ran open = folder.list();
+  CHECK(open.code == 4);
+  CHECK(open.output.find("waits") != std::string::npos);
+  CHECK(open.errors == empty.errors);
+  std::filesystem::remove(folder.path("server"));
+  CHECK(folder.list().code == 4);
+  const Ran missing = run_command({"list", "--dir", folder.path("missing")});
+  CHECK(missing.code == 4);
+  CHECK(missing.errors ==
+        "timer_client: no timer server: there is no folder '" + folder.path("missing") + "'\n");
+}
+
+TEST_CASE("nothing open is told on standard error and is no failure") {
+  RunFolderByHand folder;
+  folder.serve();
+  for (const std::vector<std::string>& words : {Names{}, Names{"--json"}}) {
+    const Ran ran = folder.list(words);
+    CHECK(ran.code == 0);
+    CHECK(ran.output.empty());
+    CHECK(ran.errors == "timer_client: no open scopes in '" + folder.path() + "'\n");
+  }
+  CHECK(folder.list({"--stats"}).errors ==
+        "timer_client: no statistics in '" + folder.path() + "'\n");
+  std::filesystem::remove_all(folder.path("scopes"));
+  CHECK(folder.list().code == 0);
+}
+
+TEST_CASE("wrong words are usage errors, help has examples") {
+  CHECK(run_command({"list", "--dir", ""}).code == -1);
+  CHECK(run_command({"list", "--stats=maybe"}).code == -1);
+  CHECK(run_command({"list", "extra"}).code == -1);
+}
+
+// --- statistics ---
+
+void add_statistics(TestPage& page, std::string_view name, std::uint32_t count,
+                    std::int64_t each_ns, std::int64_t margin_ns) {
+  const std::size_t index = page.header().statistics++;
+  SlotStatistics& part = page.page().statistics(index);
+  write_name(part.name, name);
+  part.count = count;
+  part.total_ns = count * each_ns;
+  part.last_ns = each_ns;
+  part.longest_ns = each_ns;
+  part.smallest_margin_ns = margin_ns;
+  part.histogram[static_cast<std::size_t>(
+      63 - __builtin_clzll(static_cast<std::uint64_t>(each_ns)))] = count;
+}
+
+TEST_CASE("statistics are added up over threads, workers and those that have ended") {
+  RunFolderByHand folder;
+  folder.serve();
+  TestPage one;
+  add_statistics(one, "forward", 60, 2'000'000, 28 * kSecond);
+  add_statistics(one, "forward", 30, 2'000'000, 27 * kSecond);
+  add_statistics(one, "unused", 0, 1, 1);
+  one.write(folder.page("7"));
+  TestPage other;
+  add_statistics(other, "forward", 9, 3'000'000, 29 * kSecond);
+  add_statistics(other, "load", 1, 5 * kSecond, std::numeric_limits<std::int64_t>::max());
+  other.write(folder.page("8"));  // nobody holds it any more
+  TestPage ended;
+  ended.header().flags = page_flag::kMadeByServer;
+  add_statistics(ended, "forward", 1, 900'000'000, 100'000'000);
+  ended.write(folder.page("server/ended"));
+  const Holder worker({folder.page("7")});
+
+  const Ran table = folder.list({"--stats"});
+  CHECK(table.code == 0);
+  CHECK(table.output ==
+        "SCOPE    COUNT    MEAN  MEDIAN     P99  LONGEST   LAST  MARGIN\n"
+        "forward    100  11.1ms  ~1.6ms  ~4.2ms    900ms  900ms   100ms\n"
+        "load         1    5.0s   ~5.0s   ~5.0s     5.0s   5.0s    none\n");
+  const JsonLines json(folder.list({"--stats", "--json"}).output);
+  REQUIRE(json.size() == 2);
+  CHECK(text_at(json[0], "scope") == "forward");
+  CHECK(integer_at(json[0], "count") == 100);
+  CHECK(*number_at(json[0], "total_s") == doctest::Approx(0.18 + 0.027 + 0.9));
+  CHECK(*number_at(json[0], "mean_s") == doctest::Approx(0.01107));
+  CHECK(number_at(json[0], "longest_s") == 0.9);
+  CHECK(number_at(json[0], "smallest_margin_s") == 0.1);
+  CHECK(is_null_at(json[1], "smallest_margin_s"));
+  const auto histogram = elements_at(json[0], "histogram_log2_ns");
+  REQUIRE(histogram.size() == kHistogramBuckets);
+  CHECK(as_integer(histogram[20]) == 90);
+  CHECK(as_integer(histogram[21]) == 9);
+  CHECK(as_integer(histogram[29]) == 1);
+}
+
+}  // namespace
+}  // namespace filetimer::cli

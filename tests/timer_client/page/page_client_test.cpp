@@ -1,0 +1,686 @@
+// What a client writes into its scope page, and when it wakes the server for it.
+// SPDX-License-Identifier: MIT
+#include <doctest/doctest.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstring>
+#include <filetimer/timer_client.hpp>
+#include <fstream>
+#include <set>
+
+#include "common/clock.hpp"
+#include "tests/timer_client/fake_server.hpp"
+
+using namespace std::chrono_literals;
+using namespace filetimer;
+using testing::FakeServer;
+using testing::index_of;
+using testing::message_of;
+using testing::slot_called;
+using testing::slots_of;
+
+namespace {
+
+std::int64_t now_ns() {
+  return Instant::now().ns;
+}
+
+}  // namespace
+
+TEST_CASE("a worker's page is announced by one line, and all its clients use it") {
+  FakeServer server;
+  auto first = server.connect();
+  const auto line = server.pipe().next();
+  REQUIRE(server.page_names().size() == 1);
+  CHECK(line.x_page == server.page_names()[0]);
+  CHECK(is_page_name(line.x_page));
+  CHECK(line.x_page.starts_with(std::to_string(::getpid()) + "-"));
+  auto second = server.connect();
+  auto one = first.expires(30s, "one");
+  auto other = second.expires(30s, "other");
+  CHECK(server.pipe().is_silent());
+  CHECK(slots_of(server.page()).size() == 2);
+  CHECK(server.page().header().wakes == 0);
+}
+
+TEST_CASE("a page says whose it is") {
+  ::setenv("RANK", "3", 1);
+  ::setenv("OMPI_COMM_WORLD_LOCAL_RANK", "1", 1);
+  ::setenv("PBS_JOBID", std::string(200, 'j').c_str(), 1);
+  FakeServer server;
+  auto client = server.connect();
+  for (const char* const name : {"RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "PBS_JOBID"}) {
+    ::unsetenv(name);
+  }
+  const auto claims = read_claims(server.page(), kPageBytes);
+  REQUIRE(claims);
+  CHECK(claims->boot == this_boot());
+  CHECK(claims->pid == ::getpid());
+  CHECK(claims->uid == ::geteuid());
+  CHECK(claims->start_time > 0);
+  CHECK(claims->created_ns <= now_ns());
+  CHECK(claims->rank == "3");
+  CHECK(claims->local_rank == "1");
+  CHECK(claims->job_id == std::string(63, 'j'));
+  std::string comm;
+  std::getline(std::ifstream("/proc/self/comm"), comm);
+  CHECK(claims->comm == comm);
+  CHECK((server.page().header().flags & page_flag::kStatistics) == 0);
+}
+
+TEST_CASE("the server is woken only for a deadline before its own next look") {
+  FakeServer server;
+  auto client = server.connect();
+  const std::string page = server.pipe().next().x_page;
+  server.looks_in(10s);
+  auto far = client.expires(30s, "far");
+  auto endless = client.expires(kNoDeadline, "endless");
+  CHECK(server.pipe().is_silent());
+  auto near = client.expires(5s, "near");
+  CHECK(server.pipe().next().x_page == page);
+  CHECK(server.pipe().is_silent());
+  CHECK(server.page().header().wakes == 1);
+  SUBCASE("a renewal likewise") {
+    CHECK(far.renew(40s));
+    CHECK(server.pipe().is_silent());
+    CHECK(far.renew(5s));
+    CHECK(server.pipe().next().x_page == page);
+    const TimerId timer = client.acquire("timer", 30s);
+    CHECK(client.renew(timer, 5s));
+    CHECK(server.pipe().next().x_page == page);
+    CHECK(server.page().header().wakes == 3);
+  }
+  SUBCASE("a server that is reading is woken whatever the deadline, but not for none") {
+    announce_scan(server.board());
+    auto other = client.expires(1h, "other");
+    CHECK(server.pipe().next().x_page == page);
+    auto never = client.expires(kNoDeadline, "never");
+    CHECK(server.pipe().is_silent());
+  }
+  SUBCASE("a soft deadline of the scope's own does it, and goes on in a renewal") {
+    ScopeOptions options;
+    options.warn_after = 20s;
+    auto late = client.expires(30s, "late", options);
+    CHECK(server.pipe().is_silent());
+    options.warn_after = 5s;
+    auto soon = client.expires(30s, "soon", options);
+    CHECK(server.pipe().next().x_page == page);
+    CHECK(soon.renew(40s));
+    CHECK(server.pipe().next().x_page == page);
+    auto endless_soon = client.expires(kNoDeadline, "endless soon", options);
+    CHECK(server.pipe().next().x_page == page);
+    CHECK(late.renew(40s));
+    CHECK(server.pipe().is_silent());
+  }
+  SUBCASE("the server's --warn-at does it") {
+    server.board().warn_at = 1U << 30;  // a quarter
+    auto soon = client.expires(30s, "soon");
+    CHECK(server.pipe().next().x_page == page);
+    auto later = client.expires(50s, "later");
+    auto never = client.expires(kNoDeadline, "never");
+    CHECK(server.pipe().is_silent());
+    server.board().max_timeout = Duration{30s}.count();  // of what is granted
+    auto cut = client.expires(50s, "cut");
+    CHECK(server.pipe().next().x_page == page);
+  }
+  SUBCASE("every call that opens a timer does it") {
+    client.acquire("acquired", 1s);
+    CHECK(server.pipe().next().x_page == page);
+    client.start(1s);
+    CHECK(server.pipe().next().x_page == page);
+    client.start(2s);
+    CHECK(server.pipe().next().x_page == page);
+  }
+}
+
+TEST_CASE("a slot holds what the scope was opened with") {
+  FakeServer server;
+  auto client = server.connect();
+  const std::int64_t before = now_ns();
+  auto scope = client.expires(30s, "forward");
+  const std::int64_t after = now_ns();
+  const auto slot = slot_called(server.page(), "forward");
+  CHECK(slot.acquired.ns >= before);
+  CHECK(slot.acquired.ns <= after);
+  CHECK(slot.started == slot.acquired);
+  CHECK(slot.deadline == slot.acquired + 30s);
+  CHECK(slot.asked == 30s);
+  CHECK_FALSE(slot.grace_ms);
+  CHECK(slot.tid == ::gettid());
+  CHECK(slot.signal == 9);
+  CHECK(slot.flags == 0);
+
+  const auto opened = [&](std::chrono::nanoseconds timeout, ScopeOptions options) {
+    auto other = client.expires(timeout, "other", options);
+    return slot_called(server.page(), "other");
+  };
+  CHECK(opened(1h, {.signal = 15, .grace = 1500us}).grace_ms == 2);
+  CHECK(opened(1h, {.signal = 15, .grace = 1500us}).signal == 15);
+  CHECK(opened(1h, {.signal = 0, .grace = 0s}).grace_ms == 0);
+  CHECK(opened(1h, {.signal = 9, .grace = kNoDeadline}).grace_ms == kNoSigkill);
+  CHECK(opened(1h, {.signal = 9, .grace = std::chrono::seconds{1'000'000'000}}).grace_ms ==
+        kLongestGraceMs);
+  CHECK_FALSE(opened(1h, {}).grace_ms);
+  CHECK(opened(1h, {.signal = 9, .grace = {}, .warn_after = 1500us}).soft_ms == 2);
+  CHECK(opened(1h, {}).soft_ms == 0);  // of the slot's next scope
+  CHECK(opened(kNoDeadline, {}).deadline.is_never());
+  CHECK(opened(kNoDeadline, {}).asked == kForever);
+  ScopeOptions own_pid;
+  own_pid.pid = ::getpid();
+  CHECK(opened(1h, own_pid).asked == 1h);
+}
+
+TEST_CASE("a deadline is no later than the server's --max-timeout has it, and the wish is kept") {
+  FakeServer server;
+  auto client = server.connect();
+  server.board().max_timeout = Duration{10s}.count();
+  const auto granted = [&](std::chrono::nanoseconds timeout) {
+    auto scope = client.expires(timeout, "scope");
+    const auto slot = slot_called(server.page(), "scope");
+    CHECK(slot.asked == timeout);
+    return slot.deadline - slot.acquired;
+  };
+  CHECK(granted(30s) == 10s);
+  CHECK(granted(kNoDeadline) == 10s);
+  CHECK(granted(5s) == 5s);
+  server.board().max_timeout = 0;  // of a board that is being made anew
+  CHECK(granted(30s) == 30s);
+  server.board().max_timeout = Duration{10s}.count();
+  auto scope = client.expires(1s, "renewed");
+  CHECK(scope.renew(1min));
+  const auto slot = slot_called(server.page(), "renewed");
+  CHECK(slot.deadline == slot.started + 10s);
+  CHECK(slot.asked == 1min);
+}
+
+TEST_CASE("a release is in time exactly when it comes before the verdict") {
+  FakeServer server;
+  auto client = server.connect();
+  auto scope = client.expires(1ns, "step");
+  const PageLayout page = server.page();
+  const std::size_t index = index_of(page, "step");
+  Slot& slot = page.slot(index);
+  const std::int64_t judged = read_deadline(slot);
+  SUBCASE("the release first, though past the deadline") {
+    CHECK(scope.release());
+    CHECK_FALSE(try_expire(slot, judged));
+    CHECK(slot.deadline == slot_word::kFree);
+  }
+  SUBCASE("the verdict first: the slot is not used again before the server is done with it") {
+    CHECK(FakeServer::expire(slot));
+    CHECK_FALSE(scope.release());
+    CHECK(slot.deadline == slot_word::kReleasedLate);
+    {
+      auto next = client.expires(1h, "step");
+      CHECK(slot.deadline == slot_word::kReleasedLate);
+      CHECK(slots_of(page).size() == 2);
+    }
+    FakeServer::finish(slot);
+    CHECK(slot.deadline == slot_word::kFree);
+  }
+  SUBCASE("the verdict and the end of it first") {
+    CHECK(FakeServer::expire(slot));
+    FakeServer::finish(slot);
+    CHECK(slot.deadline == slot_word::kJudged);
+    CHECK_FALSE(scope.release());
+    CHECK(slot.deadline == slot_word::kFree);
+  }
+  CHECK_FALSE(scope.release());
+}
+
+TEST_CASE("a renewal is in time exactly when it comes before the verdict") {
+  FakeServer server;
+  auto client = server.connect();
+  auto scope = client.expires(1ns, "step");
+  Slot& slot = server.page().slot(index_of(server.page(), "step"));
+  const std::int64_t judged = read_deadline(slot);
+  SUBCASE("the renewal first") {
+    CHECK(scope.renew(1h));
+    CHECK_FALSE(try_expire(slot, judged));
+    const auto reading = slot_called(server.page(), "step");
+    CHECK(reading.asked == 1h);
+    CHECK(reading.started > reading.acquired);
+    CHECK(reading.deadline == reading.started + 1h);
+    CHECK(scope.release());
+  }
+  SUBCASE("the verdict first: the scope is no more") {
+    CHECK(try_expire(slot, judged));
+    CHECK_FALSE(scope.renew(1h));
+    CHECK(slot.deadline == slot_word::kReleasedLate);
+    CHECK_FALSE(scope.renew(1h));
+    CHECK_FALSE(scope.release());
+    finish_verdict(slot, judged);
+    CHECK(slot.deadline == slot_word::kFree);
+  }
+}
+
+TEST_CASE("what an old timer names is never taken for the slot's next scope") {
+  FakeServer server;
+  auto client = server.connect();
+  // Without a deadline two timers of a slot look the same in it.
+  const TimerId old = client.acquire("step", kNoDeadline);
+  const std::size_t index = index_of(server.page(), "step");
+  CHECK(client.release(old));
+  const TimerId next = client.acquire("step", kNoDeadline);
+  REQUIRE(index_of(server.page(), "step") == index);
+  CHECK_FALSE(client.release(old));
+  CHECK_FALSE(client.renew(old, 1h));
+  CHECK(slot_called(server.page(), "step").deadline.is_never());
+  CHECK(client.renew(next, 1h));
+  CHECK(client.release(next));
+  CHECK_FALSE(client.release(next));
+  CHECK_FALSE(client.release(TimerId{}));
+  CHECK(slots_of(server.page()).empty());
+}
+
+TEST_CASE("nested and same-named scopes are independent") {
+  FakeServer server;
+  auto client = server.connect();
+  for (int round = 0; round < 3; ++round) {
+    auto outer = client.expires(30s, "step");
+    {
+      auto inner = client.expires(10s, "step");
+      auto other = client.expires(20s, "other");
+      std::multiset<std::string> names;
+      for (const auto& [index, slot] : slots_of(server.page())) {
+        names.insert(slot.name);
+      }
+      CHECK(names == std::multiset<std::string>{"other", "step", "step"});
+    }
+    CHECK(slot_called(server.page(), "step").asked == 30s);
+    CHECK(outer.renew(40s));
+  }
+  CHECK(slots_of(server.page()).empty());
+  CHECK(slots_in_use(server.page()) == 3);  // and used again
+}
+
+TEST_CASE("an inner scope that expires leaves the outer one to be released in time") {
+  FakeServer server;
+  auto client = server.connect();
+  auto outer = client.expires(30s, "outer");
+  auto inner = client.expires(1ns, "inner");
+  CHECK(FakeServer::expire(server.page().slot(index_of(server.page(), "inner"))));
+  CHECK_FALSE(inner.release());
+  CHECK(outer.release());
+}
+
+TEST_CASE("the scope over the limit is refused, and the worker goes on") {
+  FakeServer server;
+  auto client = server.connect();
+  server.pipe().next();
+  std::vector<TimerScope> scopes;
+  for (std::size_t i = 0; i < kMaxScopesPerWorker; ++i) {
+    scopes.push_back(client.expires(1h, "s" + std::to_string(i)));
+  }
+  const std::string refusal = "1024 scopes are open in process " + std::to_string(::getpid()) +
+                              ", which is the limit: 'one more' was not opened";
+  CHECK(message_of([&] { client.acquire("one more", 1h); }) == refusal);
+  CHECK(message_of([&] { (void)client.expires(1h, "one more"); }) == refusal);
+  CHECK(slots_of(server.page()).size() == kMaxScopesPerWorker);
+  CHECK(server.pipe().is_silent());  // nor did it go there
+  scopes.erase(scopes.begin() + 500);
+  {
+    auto scope = client.expires(1h, "one more");
+    CHECK(slots_of(server.page()).size() == kMaxScopesPerWorker);
+  }
+  std::set<std::string> names;
+  for (const auto& [index, slot] : slots_of(server.page())) {
+    names.insert(slot.name);
+  }
+  CHECK(names.size() == kMaxScopesPerWorker - 1);
+  scopes.clear();
+  CHECK(slots_of(server.page()).empty());
+  auto after = client.expires(1h, "after");
+  CHECK(slot_called(server.page(), "after").asked == 1h);
+}
+
+TEST_CASE("names that are new each time take no more slots than a few") {
+  FakeServer server;
+  auto client = server.connect();
+  const PageLayout page = server.page();
+  for (int i = 0; i < 2000; ++i) {
+    const std::string name = "iteration " + std::to_string(i);
+    auto scope = client.expires(1h, name);
+    REQUIRE(slot_called(page, name).asked == 1h);
+  }
+  CHECK(slots_in_use(page) <= 8);
+}
+
+TEST_CASE("a name is known by what it says, not by where it stands") {
+  FakeServer server;
+  auto client = server.connect();
+  const PageLayout page = server.page();
+  for (const std::size_t size : {1U, 2U, 3U, 4U, 7U, 8U, 9U, 15U, 16U, 17U, 100U}) {
+    std::string name(size, 'a');
+    for (const std::size_t changed : {std::size_t{0}, size / 2, size - 1}) {
+      name.assign(size, 'a');
+      { auto scope = client.expires(1h, name); }
+      name[changed] = 'b';
+      auto scope = client.expires(1h, name);
+      CHECK(slot_called(page, name).name == name);
+      const std::string copy = name;
+      auto same = client.expires(1h, copy);
+      CHECK(slots_of(page).size() == 2);
+    }
+  }
+}
+
+TEST_CASE("on a page, a scope without a name is called after the caller's file and line") {
+  FakeServer server;
+  auto client = server.connect();
+  const PageLayout page = server.page();
+  for (int i = 0; i < 3; ++i) {
+    auto scope = client.expires(30s);
+    auto other = client.expires(30s);
+    const int line = __LINE__ - 1;
+    CHECK(index_of(page, "page_client_test.cpp:" + std::to_string(line - 1)) !=
+          index_of(page, "page_client_test.cpp:" + std::to_string(line)));
+  }
+  CHECK(slots_in_use(page) == 2);
+  // A caller may keep the file's name in a buffer of its own.
+  char file[] = "/src/a.cpp";
+  { auto scope = client.expires(30s, {}, {}, file, 7); }
+  file[5] = 'b';
+  auto scope = client.expires(30s, {}, {}, file, 7);
+  CHECK(slot_called(page, "b.cpp:7").asked == 30s);
+}
+
+TEST_CASE("names of any length and any bytes are scopes that differ") {
+  FakeServer server;
+  auto client = server.connect();
+  const std::string longest(70'000, 'x');
+  std::vector<TimerScope> scopes;
+  scopes.push_back(client.expires(30s, longest + "1"));
+  scopes.push_back(client.expires(30s, longest + "2"));
+  scopes.push_back(client.expires(30s, std::string("\0\xff\n\"\\", 5)));
+  scopes.push_back(client.expires(30s, "vorwärts"));
+  std::set<std::string> names;
+  for (const auto& [index, slot] : slots_of(server.page())) {
+    CHECK(slot.name.size() <= kMaxScopeNameBytes);
+    names.insert(slot.name);
+  }
+  CHECK(names.size() == 4);
+  CHECK(names.contains("vorwärts"));
+  CHECK(names.contains(std::string("\0\\xff\n\"\\", 8)));
+}
+
+TEST_CASE("another process and a whole process go over the pipe") {
+  FakeServer server;
+  auto client = server.connect();
+  server.pipe().next();
+  ScopeOptions options;
+  options.pid = ::getppid();
+  auto parents = client.expires(30s, "parents", options);
+  CHECK(server.pipe().next().pid == ::getppid());
+  options.pid = 0;
+  options.whole_process = true;
+  const TimerId whole = client.acquire("whole", 30s, options);
+  const auto line = server.pipe().next();
+  CHECK(line.scope_id == "whole#process");
+  CHECK(line.x_whole_process);
+  CHECK(client.renew(whole, 1min));
+  CHECK(server.pipe().next().x_timeout_s == 60);
+  CHECK(client.release(whole));
+  CHECK(server.pipe().next().is_release());
+  CHECK(slots_of(server.page()).empty());
+}
+
+TEST_CASE("wrong arguments are refused as on the pipe, and nothing is written") {
+  FakeServer server;
+  auto client = server.connect();
+  const auto expires = [&](std::chrono::nanoseconds after, const ScopeOptions& options) {
+    return message_of([&] { (void)client.expires(after, "x", options); });
+  };
+  CHECK(expires(0s, {}).starts_with("the timeout is 0s"));
+  CHECK(expires(-3s, {}).starts_with("the timeout is -3s"));
+  CHECK(expires(1s, {.signal = 65, .grace = {}}).starts_with("the signal is 65"));
+  CHECK(expires(1s, {.signal = -1, .grace = {}}).starts_with("the signal is -1"));
+  CHECK(expires(1s, {.signal = 9, .grace = -1s}).starts_with("the grace is -1s"));
+  CHECK(expires(1s, {.signal = 9, .grace = {}, .pid = -7}).starts_with("the pid is -7"));
+  CHECK(expires(1s, {.signal = 9, .grace = {}, .warn_after = 1s})
+            .starts_with("the warning is after 1s"));
+  CHECK(expires(1s, {.signal = 9, .grace = {}, .warn_after = 0s})
+            .starts_with("the warning is after 0s"));
+  CHECK_THROWS_AS(client.acquire("", 1s), InvalidArgument);
+  auto scope = client.expires(1h, "open");
+  CHECK_THROWS_AS(scope.renew(0s), InvalidArgument);
+  CHECK(slot_called(server.page(), "open").asked == 1h);
+}
+
+TEST_CASE("a client releases its timers on the page when it goes, and leaves scopes watched") {
+  FakeServer server;
+  std::optional<TimerClient> client(server.connect());
+  auto other = server.connect();
+  client->acquire("acquired", 30s);
+  client->start(1h);
+  other.acquire("others", 30s);
+  std::optional<TimerScope> scope(client->expires(30s, "scope"));
+  CHECK(slots_of(server.page()).size() == 4);
+  client.reset();
+  CHECK(slots_of(server.page()).size() == 2);
+  CHECK(slot_called(server.page(), "others").asked == 30s);
+  CHECK(scope->renew(60s));
+  CHECK(slot_called(server.page(), "scope").asked == 60s);
+  scope.reset();
+  CHECK(slots_of(server.page()).size() == 1);
+}
+
+TEST_CASE("start and stop are one timer on the page") {
+  FakeServer server;
+  auto client = server.connect();
+  client.start(1h);
+  client.start(2h);
+  CHECK(slot_called(server.page(), "job").asked == 2h);
+  CHECK(client.stop());
+  CHECK_FALSE(client.stop());
+  client.start(1h);
+  CHECK(FakeServer::expire(server.page().slot(index_of(server.page(), "job"))));
+  client.start(3h);  // the old one is lost
+  std::set<Duration> asked;
+  for (const auto& [index, slot] : slots_of(server.page())) {
+    if (slot_word::is_open(slot.word)) {
+      asked.insert(slot.asked);
+    }
+  }
+  CHECK(asked == std::set<Duration>{3h});
+  CHECK(client.stop());
+}
+
+TEST_CASE("on a page, a scope that was moved from releases nothing, one that is assigned to releases first") {
+  FakeServer server;
+  auto client = server.connect();
+  auto first = client.expires(30s, "first");
+  auto moved = std::move(first);
+  auto second = client.expires(30s, "second");
+  moved = std::move(second);
+  CHECK(slots_of(server.page()).size() == 1);
+  CHECK(slot_called(server.page(), "second").asked == 30s);
+  CHECK(moved.release());
+}
+
+TEST_CASE("a client with a page is watched while somebody reads the pipe") {
+  FakeServer server;
+  auto client = server.connect();
+  CHECK(client.is_watched());
+  server.pipe().close();
+  CHECK_FALSE(client.is_watched());
+  server.pipe().open();
+  CHECK(client.is_watched());
+  CHECK(client.target() == server.dir() + "/requests");
+}
+
+TEST_CASE("while no server lives scopes stay on the page, and a new server is woken again") {
+  FakeServer server;
+  auto client = server.connect();
+  server.pipe().next();
+  announce_scan(server.board());  // it was killed while it read
+  server.pipe().close();
+  auto open = client.expires(1h, "open");
+  for (int i = 0; i < 100; ++i) {
+    auto scope = client.expires(1h, "lost");
+  }
+  CHECK(slots_of(server.page()).size() == 1);
+  CHECK(server.page().header().wakes == 0);
+  // The next one opens the pipe, raises its number, and then reads.
+  server.pipe().open();
+  { auto unseen = client.expires(1h, "before the number"); }  // which that reading will find
+  CHECK(server.pipe().is_silent());
+  server.board().incarnation.fetch_add(1);
+  auto scope = client.expires(1h, "after");
+  CHECK(server.pipe().next().x_page == server.page_names()[0]);
+  CHECK(server.page().header().wakes == 1);
+}
+
+TEST_CASE("a wake line that finds the pipe full is written later") {
+  FakeServer server;
+  auto client = server.connect();
+  server.pipe().next();
+  announce_scan(server.board());
+  const auto bytes = server.pipe().fill();
+  auto scope = client.expires(1h, "step");
+  auto other = client.expires(1h, "other");  // does not have to wait for it
+  server.pipe().drain(bytes);
+  CHECK(server.pipe().next().x_page == server.page_names()[0]);
+  CHECK(slots_of(server.page()).size() == 2);
+}
+
+TEST_CASE("a page that finds the pipe full is announced later, with or without a scope") {
+  FakeServer server;
+  const auto bytes = server.pipe().fill();
+  auto client = server.connect();
+  server.pipe().drain(bytes);
+  CHECK(server.pipe().next().x_page == server.page_names()[0]);
+  CHECK(server.page().header().wakes == 0);
+}
+
+TEST_CASE("a server whose folder went away is looked for while a scope is open") {
+  FakeServer server;
+  auto client = server.connect();
+  const std::string page = server.pipe().next().x_page;
+  announce_scan(server.board());
+  const std::string path = server.pipe().path();
+  REQUIRE(::rename(path.c_str(), (path + ".gone").c_str()) == 0);
+  auto scope = client.expires(1h, "step");
+  REQUIRE(::rename((path + ".gone").c_str(), path.c_str()) == 0);
+  CHECK(server.pipe().next().x_page == page);
+}
+
+TEST_CASE("elapsed and remaining time of a timer are told while it is open") {
+  FakeServer server;
+  auto client = server.connect();
+  server.board().max_timeout = Duration{10s}.count();
+  auto scope = client.expires(30s, "cut");
+  const auto slot = slot_called(server.page(), "cut");
+  const std::int64_t before = now_ns();
+  const auto times = scope.times();
+  const std::int64_t after = now_ns();
+  REQUIRE(times.has_value());
+  CHECK(times->elapsed >= Duration{before - slot.acquired.ns});
+  CHECK(times->elapsed <= Duration{after - slot.acquired.ns});
+  CHECK(times->elapsed + times->remaining == 10s);
+  server.board().max_timeout = kForever.count();
+  CHECK(scope.renew(1min));
+  CHECK(scope.times()->remaining > 59s);
+  CHECK(scope.times()->elapsed >= times->elapsed);
+  const TimerId timer = client.acquire("endless", kNoDeadline);
+  CHECK(client.times(timer)->remaining == kNoDeadline);
+  client.release(timer);
+  CHECK(!client.times(timer));
+  CHECK(!client.times(TimerId{}));
+  // Judged, and the worker is still in it.
+  REQUIRE(FakeServer::expire(server.page().slot(index_of(server.page(), "cut"))));
+  CHECK(scope.times()->remaining <= 1min);
+  CHECK(scope.times()->is_expired);
+  CHECK_FALSE(times->is_expired);
+  scope.release();
+  CHECK(!scope.times());
+}
+
+TEST_CASE("a scope may ask to be left late, on the page and in a line") {
+  FakeServer server;
+  auto client = server.connect();
+  server.pipe().next();
+  ScopeOptions options;
+  options.signal = 15;
+  options.spare_if_left = true;
+  {
+    auto scope = client.expires(30s, "soft", options);
+    CHECK(slot_called(server.page(), "soft").flags == slot_flag::kSpareIfLeft);
+    CHECK(slot_called(server.page(), "soft").signal == 15);
+  }
+  auto next = client.expires(30s, "soft");
+  CHECK(slot_called(server.page(), "soft").flags == 0);
+  options.pid = ::getppid();
+  auto parents = client.expires(30s, "parents", options);
+  CHECK(server.pipe().next().x_spare_if_left);
+}
+
+TEST_CASE("a process that writes its own stacks is told where, and its page says how to ask") {
+  FakeServer server;
+  auto client = server.connect();
+  const std::string page = server.pipe().next().x_page;
+  CHECK(client.stacks_file() == server.dir() + "/scopes/.stacks/" + page);
+  CHECK(server.page().header().dump_signal == 0);
+  CHECK(client.offer_stacks(12));
+  CHECK(server.page().header().dump_signal == 12);
+  CHECK_THROWS_AS(client.offer_stacks(65), InvalidArgument);
+  CHECK_THROWS_AS(client.offer_stacks(-1), InvalidArgument);
+  CHECK(client.offer_stacks(0));
+  CHECK(server.page().header().dump_signal == 0);
+  CHECK(testing::in_child([&] {
+          if (!client.stacks_file().empty() || client.offer_stacks(12)) {
+            return 1;  // the page is its parent's
+          }
+          auto scope = client.expires(1h, "child");
+          const std::string path = client.stacks_file();
+          return path.ends_with(page) || path.empty() || !client.offer_stacks(10) ? 2 : 0;
+        }) == 0);
+}
+
+TEST_CASE("a heartbeat is a timer that each beat renews, and the first one may take longer") {
+  FakeServer server;
+  auto client = server.connect();
+  {
+    auto heart = client.heartbeat(5s, "loop", {.signal = 15, .first_timeout = 10min});
+    auto slot = slot_called(server.page(), "loop");
+    CHECK(slot.deadline - slot.started == 10min);
+    CHECK(slot.signal == 15);
+    for (int beat = 0; beat < 2; ++beat) {
+      CHECK(heart.beat());
+      slot = slot_called(server.page(), "loop");
+      CHECK(slot.deadline - slot.started == 5s);
+      CHECK(heart.times()->remaining <= 5s);
+    }
+    const int line = __LINE__ + 1;
+    auto other = client.heartbeat(1h);
+    const std::string name = "page_client_test.cpp:" + std::to_string(line);
+    CHECK(slot_called(server.page(), name).asked == 1h);
+    REQUIRE(FakeServer::expire(server.page().slot(index_of(server.page(), "loop"))));
+    CHECK_FALSE(heart.beat());
+    CHECK_FALSE(heart.beat());
+    CHECK(other.release());
+    CHECK_FALSE(other.beat());
+  }
+  for (const auto& [index, slot] : slots_of(server.page())) {
+    CHECK_FALSE(slot_word::is_open(slot.word));
+  }
+  CHECK_THROWS_AS((void)client.heartbeat(0s, "loop"), InvalidArgument);
+  CHECK_THROWS_AS((void)client.heartbeat(1s, "loop", {.first_timeout = 0s}), InvalidArgument);
+}
+
+TEST_CASE("a job that is started without a timeout has the server's --default-timeout") {
+  FakeServer server;
+  auto client = server.connect();
+  CHECK_THROWS_AS(client.start(), InvalidArgument);
+  CHECK(slots_of(server.page()).empty());
+  server.board().default_timeout = Duration{30s}.count();
+  client.start();
+  CHECK(slot_called(server.page(), "job").asked == 30s);
+  client.start(1h);
+  CHECK(slot_called(server.page(), "job").asked == 1h);
+  client.start();
+  CHECK(slot_called(server.page(), "job").asked == 30s);
+  CHECK(client.stop());
+}

@@ -1,0 +1,326 @@
+// What fork, clone, vfork and exec do to a page and to its lock: the child never writes what is its
+// parent's, and the kernel goes on naming the parent as the owner.
+// SPDX-License-Identifier: MIT
+#include <doctest/doctest.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstring>
+#include <filesystem>
+#include <filetimer/timer_client.hpp>
+#include <thread>
+
+#include "tests/timer_client/fake_server.hpp"
+
+using namespace std::chrono_literals;
+using namespace filetimer;
+using testing::exit_code_of;
+using testing::FakeServer;
+using testing::in_child;
+using testing::slot_called;
+using testing::slots_of;
+
+namespace {
+
+#if defined(__SANITIZE_THREAD__)
+constexpr bool kIsThreadSanitized = true;
+#else
+constexpr bool kIsThreadSanitized = false;
+#endif
+
+// Who holds the page, asked from another process, as the server asks; 0: nobody.
+pid_t owner_of(const std::string& path) {
+  int answer[2];
+  REQUIRE(::pipe2(answer, O_CLOEXEC) == 0);
+  const int code = in_child([&] {
+    const int fd = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
+    struct flock lock {};
+    lock.l_type = F_WRLCK;
+    lock.l_whence = SEEK_SET;
+    if (fd < 0 || ::fcntl(fd, F_GETLK, &lock) != 0) {
+      return 1;
+    }
+    const pid_t holder = lock.l_type == F_UNLCK ? 0 : lock.l_pid;
+    return ::write(answer[1], &holder, sizeof holder) == sizeof holder ? 0 : 1;
+  });
+  CHECK(code == 0);
+  pid_t holder = -1;
+  CHECK(::read(answer[0], &holder, sizeof holder) == sizeof holder);
+  ::close(answer[0]);
+  ::close(answer[1]);
+  return holder;
+}
+
+// This process's descriptors of the file.
+std::vector<int> descriptors_of(const std::string& path) {
+  struct stat file {};
+  REQUIRE(::stat(path.c_str(), &file) == 0);
+  std::vector<int> found;
+  for (int fd = 3; fd < 1024; ++fd) {
+    struct stat st {};
+    if (::fstat(fd, &st) == 0 && st.st_ino == file.st_ino && st.st_dev == file.st_dev) {
+      found.push_back(fd);
+    }
+  }
+  return found;
+}
+
+// The page as it is, without its header's counters.
+std::string bytes_of(const PageLayout& page) {
+  return {reinterpret_cast<const char*>(page.base()), kMemoryPage};
+}
+
+std::string only_page(const FakeServer& server) {
+  const auto names = server.page_names();
+  REQUIRE(names.size() == 1);
+  return names[0];
+}
+
+std::string page_of(const FakeServer& server, pid_t pid) {
+  for (const std::string& name : server.page_names()) {
+    if (name.starts_with(std::to_string(pid) + "-")) {
+      return name;
+    }
+  }
+  return {};
+}
+
+// What a child does with what it inherited, and with a scope of its own. 0: all was as it should
+// be.
+int use_in_child(TimerClient& client, std::optional<TimerScope>& scope, TimerId timer) {
+  int wrong = 0;
+  wrong += client.release(timer) ? 1 : 0;
+  wrong += client.renew(timer, 1h) ? 2 : 0;
+  wrong += scope->renew(1h) ? 4 : 0;
+  wrong += scope->release() ? 8 : 0;
+  wrong += client.stop() ? 16 : 0;
+  scope.reset();
+  auto own = client.expires(1h, "childs");
+  wrong += own.renew(2h) ? 0 : 32;
+  wrong += own.release() ? 0 : 64;
+  client.start(1h);
+  return wrong;
+}
+
+}  // namespace
+
+TEST_CASE("the kernel names the worker as the owner of its page, and it alone has it open") {
+  FakeServer server;
+  const auto client = server.connect();
+  const std::string path = server.page_path(only_page(server));
+  CHECK(owner_of(path) == ::getpid());
+  const auto fds = descriptors_of(path);
+  CHECK(fds.size() == 2);  // the mapping's and the lock's
+  for (const int fd : fds) {
+    CHECK((::fcntl(fd, F_GETFD) & FD_CLOEXEC) != 0);
+  }
+}
+
+TEST_CASE("a page that grows keeps its lock") {
+  FakeServer server;
+  auto client = server.connect(true);
+  const std::string path = server.page_path(only_page(server));
+  std::vector<TimerScope> scopes;
+  for (int i = 0; i < 200; ++i) {
+    scopes.push_back(client.expires(1h, "s" + std::to_string(i)));
+  }
+  CHECK(owner_of(path) == ::getpid());
+}
+
+TEST_CASE("a forked child releases nothing of its parent's and has a page of its own") {
+  FakeServer server;
+  auto client = server.connect();
+  server.pipe().next();
+  std::optional<TimerScope> scope(client.expires(1h, "step"));
+  const TimerId timer = client.acquire("timer", 1h);
+  client.start(2h);
+  const PageLayout page = server.page();
+  const std::string before = bytes_of(page);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::_exit(use_in_child(client, scope, timer));
+  }
+  CHECK(exit_code_of(child) == 0);
+  CHECK(bytes_of(page) == before);
+  const std::string childs = page_of(server, child);
+  REQUIRE_FALSE(childs.empty());
+  CHECK(server.pipe().next().x_page == childs);
+  CHECK(server.pipe().is_silent());
+  CHECK(slot_called(server.page(childs), "job").asked == 1h);  // it died with it open
+  CHECK(owner_of(server.page_path(childs)) == 0);
+  CHECK(client.release(timer));
+  CHECK(scope->release());
+  CHECK(client.stop());
+}
+
+TEST_CASE("a child that opens no scope makes no page, and one that connects makes its own") {
+  FakeServer server;
+  auto client = server.connect();
+  CHECK(in_child([&] { return client.is_watched() ? 0 : 1; }) == 0);
+  CHECK(server.page_names().size() == 1);
+  CHECK(in_child([&] {
+          auto own = server.connect();
+          return server.page_names().size() == 2 ? 0 : 1;
+        }) == 0);
+}
+
+TEST_CASE("a child that closes what it inherited takes nothing from its parent's lock") {
+  FakeServer server;
+  auto client = server.connect();
+  const std::string path = server.page_path(only_page(server));
+  CHECK(in_child([&] {
+          // It dropped them at the fork already; this is a child that knows nothing of us.
+          const auto left = descriptors_of(path).size();
+          const int again = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
+          ::close(again);
+          return left == 0 ? 0 : 1;
+        }) == 0);
+  CHECK(owner_of(path) == ::getpid());
+  // A bare clone() has them still.
+  const auto child = static_cast<pid_t>(::syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0));
+  if (child == 0) {
+    for (int fd = 3; fd < 1024; ++fd) {
+      ::close(fd);
+    }
+    ::_exit(0);
+  }
+  CHECK(exit_code_of(child) == 0);
+  CHECK(owner_of(path) == ::getpid());
+}
+
+TEST_CASE("a child of a bare clone finds out by itself that it is one" *
+          doctest::skip(kIsThreadSanitized)) {
+  FakeServer server;
+  auto client = server.connect();
+  server.pipe().next();
+  std::optional<TimerScope> scope(client.expires(1h, "step"));
+  const TimerId timer = client.acquire("timer", 1h);
+  client.start(2h);
+  const PageLayout page = server.page();
+  const std::string before = bytes_of(page);
+  const auto child = static_cast<pid_t>(::syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0));
+  if (child == 0) {
+    int wrong = 0;
+    SUBCASE("with a release") {
+      wrong = use_in_child(client, scope, timer);
+    }
+    SUBCASE("with a scope") {
+      { auto first = client.expires(1h, "step"); }
+      wrong = use_in_child(client, scope, timer);
+    }
+    ::_exit(wrong);
+  }
+  CHECK(exit_code_of(child) == 0);
+  CHECK(bytes_of(page) == before);
+  CHECK_FALSE(page_of(server, child).empty());
+  CHECK(client.release(timer));
+  CHECK(scope->release());
+}
+
+TEST_CASE("a child of a child is a worker of its own, too") {
+  FakeServer server;
+  auto client = server.connect();
+  auto scope = client.expires(1h, "step");
+  CHECK(in_child([&] {
+          auto childs = client.expires(1h, "childs");
+          const int grandchild = in_child([&] {
+            auto own = client.expires(1h, "grandchilds");
+            return !childs.release() && own.release() ? 0 : 1;
+          });
+          return grandchild == 0 && childs.release() ? 0 : 1;
+        }) == 0);
+  CHECK(server.page_names().size() == 3);
+  CHECK(scope.release());
+}
+
+TEST_CASE("a child that can't make its page goes over the pipe") {
+  FakeServer server;
+  auto client = server.connect();
+  server.pipe().next();
+  const std::string pages = server.dir() + "/scopes";
+  std::filesystem::rename(pages, pages + ".gone");
+  CHECK(in_child([&] {
+          auto scope = client.expires(1h, "childs");
+          return scope.release() ? 0 : 1;
+        }) == 0);
+  CHECK(server.pipe().next().scope_id == "childs");
+  CHECK(server.pipe().next().is_release());
+  std::filesystem::rename(pages + ".gone", pages);
+}
+
+TEST_CASE("a fork in the middle of other threads' scopes leaves the child able to work" *
+          doctest::skip(kIsThreadSanitized)) {
+  FakeServer server;
+  auto client = server.connect(true);
+  announce_scan(server.board());  // each scope wakes: the pipe is full soon, so the thread runs too
+  std::atomic<bool> done = false;
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 4; ++i) {
+    threads.emplace_back([&, i] {
+      for (int round = 0; !done; ++round) {
+        auto scope = client.expires(1h, std::to_string(i) + " " + std::to_string(round % 20));
+        scope.renew(2h);
+      }
+    });
+  }
+  for (int i = 0; i < 30; ++i) {
+    const int code = in_child([&] {
+      auto scope = client.expires(1h, "child");
+      auto other = client.expires(1h);
+      return scope.renew(1h) && scope.release() && other.release() ? 0 : 1;
+    });
+    CHECK(code == 0);
+  }
+  done = true;
+  for (auto& thread : threads) {
+    thread.join();
+  }
+  CHECK(slots_of(server.page(page_of(server, ::getpid()))).empty());
+}
+
+TEST_CASE("a program that is started inside a scope leaves page and lock as they are") {
+  FakeServer server;
+  auto client = server.connect();
+  auto scope = client.expires(1h, "step");
+  const std::string path = server.page_path(only_page(server));
+  const std::string before = bytes_of(server.page());
+  // vfork and exec, as Python's subprocess does; and a shell that closes what it finds open.
+  const char* const arguments[] = {"sh", "-c", "exec 3>&- 4>&- 5>&- 6>&- 7>&- 8>&- 9>&-", nullptr};
+  pid_t child = 0;
+  REQUIRE(::posix_spawn(&child, "/bin/sh", nullptr, nullptr, const_cast<char**>(arguments),
+                        environ) == 0);
+  CHECK(exit_code_of(child) == 0);
+  CHECK(owner_of(path) == ::getpid());
+  CHECK(bytes_of(server.page()) == before);
+  CHECK(scope.release());
+}
+
+TEST_CASE("a worker that executes another program is the owner of its page no more") {
+  FakeServer server;
+  int told[2];
+  REQUIRE(::pipe2(told, O_CLOEXEC) == 0);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    auto client = server.connect();
+    auto scope = client.expires(1h, "step");
+    ::alarm(static_cast<unsigned>(testing::kBound.count()));
+    ::execl("/bin/sleep", "sleep", "1000", nullptr);
+    ::_exit(1);
+  }
+  ::close(told[1]);
+  char byte = 0;
+  CHECK(::read(told[0], &byte, 1) == 0);  // closed by exec
+  ::close(told[0]);
+  const std::string name = page_of(server, child);
+  CHECK(owner_of(server.page_path(name)) == 0);
+  CHECK(slot_called(server.page(name), "step").asked == 1h);
+  ::kill(child, SIGKILL);
+  ::waitpid(child, nullptr, 0);
+}

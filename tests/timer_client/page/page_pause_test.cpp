@@ -1,0 +1,289 @@
+// What a paused scope and an idle timeout look like on the page.
+// SPDX-License-Identifier: MIT
+#include <doctest/doctest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <filetimer/timer_client.hpp>
+#include <thread>
+
+#include "tests/timer_client/fake_server.hpp"
+
+using namespace std::chrono_literals;
+using namespace filetimer;
+using namespace filetimer::testing;
+
+namespace {
+
+Instant now() {
+  return Instant::now();
+}
+
+SlotReading called(const FakeServer& server, const std::string& name) {
+  return slot_called(server.page(), name);
+}
+
+Instant paused_since(const SlotReading& slot) {
+  return {slot.word - slot_word::kPaused};
+}
+
+// The word of the one idle timeout that there is; kFree: none.
+std::int64_t idle_word(const FakeServer& server) {
+  for (const auto& [index, slot] : slots_of(server.page())) {
+    if (slot.name == "(idle)") {
+      return slot.word;
+    }
+  }
+  return slot_word::kFree;
+}
+
+}  // namespace
+
+TEST_CASE("a pause keeps what is left, and the scope goes on as if it had been opened later") {
+  FakeServer server;
+  auto client = server.connect();
+  auto scope = client.expires(30s, "step");
+  const auto before = called(server, "step");
+  const Instant from = now();
+  CHECK(scope.pause());
+  const Instant to = now();
+  const auto paused = called(server, "step");
+  CHECK(slot_word::is_paused(paused.word));
+  CHECK(paused.deadline.is_never());
+  CHECK(paused_since(paused) >= from);
+  CHECK(paused_since(paused) <= to);
+  CHECK(paused.left == before.deadline - paused_since(paused));
+  CHECK(paused.started == before.started);
+  CHECK(paused.asked == 30s);
+  REQUIRE(scope.times());
+  CHECK(scope.times()->is_paused);
+  CHECK(scope.times()->remaining == paused.left);
+  CHECK(scope.pause());  // nothing more
+  CHECK(called(server, "step").word == paused.word);
+
+  CHECK(scope.resume());
+  const auto resumed = called(server, "step");
+  CHECK_FALSE(scope.times()->is_paused);
+  CHECK(resumed.deadline >= now() + (paused.left - 10s));
+  CHECK(resumed.deadline - resumed.started == 30s);
+  CHECK(resumed.acquired == before.acquired);
+  const Duration shift = resumed.started - before.started;
+  CHECK(shift == resumed.deadline - before.deadline);
+  CHECK(shift >= 0s);
+  CHECK(scope.resume());  // nothing more
+  CHECK(called(server, "step").word == resumed.word);
+
+  CHECK(scope.release());
+  CHECK_FALSE(scope.pause());
+  CHECK_FALSE(scope.resume());
+  const TimerId none;
+  CHECK_FALSE(client.pause(none));
+  CHECK_FALSE(client.resume(none));
+}
+
+TEST_CASE("a paused scope can be renewed, released, judged, and have no deadline at all") {
+  FakeServer server;
+  auto client = server.connect();
+  const TimerId timer = client.acquire("step", 30s);
+  CHECK(client.pause(timer));
+  CHECK(client.renew(timer, 1h));
+  CHECK(called(server, "step").left == 1h);
+  CHECK(client.resume(timer));
+  CHECK(called(server, "step").deadline - called(server, "step").started == 1h);
+  CHECK(client.renew(timer, 2h));
+  CHECK(called(server, "step").flags == 0);  // nothing is left of the pause
+  CHECK(client.pause(timer));
+  CHECK(client.release(timer));
+  CHECK(slots_of(server.page()).empty());
+
+  auto endless = client.expires(kNoDeadline, "endless");
+  CHECK(endless.pause());
+  CHECK(endless.times()->remaining == kNoDeadline);
+  CHECK(endless.resume());
+  CHECK(called(server, "endless").deadline.is_never());
+  CHECK_FALSE(slot_word::is_paused(called(server, "endless").word));
+  CHECK(endless.release());
+
+  auto judged = client.expires(30s, "judged");
+  CHECK(judged.pause());
+  REQUIRE(FakeServer::expire(server.page().slot(index_of(server.page(), "judged"))));
+  CHECK_FALSE(judged.resume());
+  CHECK_FALSE(judged.pause());
+  CHECK_FALSE(judged.release());
+}
+
+TEST_CASE("the server is woken where a scope that goes on is due before its next look") {
+  FakeServer server;
+  auto client = server.connect();
+  const std::string page = server.pipe().next().x_page;
+  auto scope = client.expires(30s, "step");
+  server.looks_in(1h);
+  CHECK(scope.pause());
+  CHECK(server.pipe().is_silent());
+  CHECK(scope.resume());
+  CHECK(server.pipe().next().x_page == page);
+  server.board().max_timeout = Duration{10s}.count();
+  CHECK(scope.pause());  // for no longer than that
+  CHECK(server.pipe().next().x_page == page);
+  CHECK(due_time(called(server, "step"), 10s) == paused_since(called(server, "step")) + 10s);
+}
+
+TEST_CASE("an unlimited region suspends what the thread has open or opens, and nobody else's") {
+  FakeServer server;
+  auto client = server.connect();
+  const auto is_paused = [&](const std::string& name) {
+    return slot_word::is_paused(called(server, name).word);
+  };
+  auto outer = client.expires(30s, "outer");
+  auto held = client.expires(30s, "held");
+  CHECK(held.pause());
+  const TimerId elsewhere = [&] {
+    TimerId timer;
+    std::thread([&] { timer = client.acquire("elsewhere", 30s); }).join();
+    return timer;
+  }();
+  {
+    const auto region = client.unlimited("checkpoint");
+    CHECK(called(server, "checkpoint").deadline.is_never());
+    CHECK(is_paused("outer"));
+    CHECK_FALSE(is_paused("elsewhere"));
+    auto inner = client.expires(20s, "inner");
+    CHECK(is_paused("inner"));
+    CHECK(called(server, "inner").left == 20s);
+    CHECK(called(server, "inner").asked == 20s);
+    {
+      const auto nested = client.unlimited();
+      CHECK(is_paused("inner"));
+    }
+    CHECK(is_paused("inner"));
+    auto brief = client.expires(10s, "brief");
+    CHECK(brief.release());
+    CHECK(inner.resume());  // the region holds it on
+    CHECK(is_paused("inner"));
+    CHECK(outer.pause());
+    CHECK(inner.renew(1min));
+    CHECK(called(server, "inner").left == 1min);
+    CHECK(inner.release());
+  }
+  CHECK(is_paused("outer"));  // by its caller now
+  CHECK(is_paused("held"));
+  CHECK(outer.resume());
+  CHECK_FALSE(is_paused("outer"));
+  CHECK(client.release(elsewhere));
+  auto after = client.expires(30s, "after");
+  CHECK_FALSE(is_paused("after"));
+}
+
+TEST_CASE("a child that is forked in an unlimited region is in none") {
+  FakeServer server;
+  auto client = server.connect();
+  {
+    const auto region = client.unlimited("checkpoint");
+    const pid_t child = ::fork();
+    if (child == 0) {
+      auto scope = client.expires(30s, "child");
+      ::_exit(scope.times() && !scope.times()->is_paused ? 0 : 1);
+    }
+    int status = -1;
+    REQUIRE(::waitpid(child, &status, 0) == child);
+    CHECK(status == 0);
+  }
+}
+
+TEST_CASE("scopes that are paused, renewed and released by two threads at once are never lost") {
+  FakeServer server;
+  auto client = server.connect();
+  std::atomic<bool> stop{false};
+  const TimerId timer = client.acquire("shared", 1h);
+  std::thread other([&] {
+    while (!stop.load()) {
+      const auto region = client.unlimited("region");
+      client.pause(timer);
+      client.resume(timer);
+    }
+  });
+  for (int i = 0; i < 20'000; ++i) {
+    CHECK(client.renew(timer, 1h));
+    auto scope = client.expires(1h, "own");
+    CHECK(scope.renew(2h));
+    CHECK(scope.release());
+  }
+  stop = true;
+  other.join();
+  CHECK(client.resume(timer));
+  CHECK_FALSE(slot_word::is_paused(called(server, "shared").word));
+  CHECK(client.release(timer));
+  CHECK(slots_of(server.page()).empty());
+}
+
+TEST_CASE("an idle timeout is a slot that is no scope, and notes when scopes are left") {
+  FakeServer server;
+  server.board().max_timeout = 0;
+  for (const bool statistics : {false, true}) {
+    CAPTURE(statistics);
+    ConnectOptions options = server.options();
+    options.statistics = statistics;
+    options.idle_timeout = 5s;
+    auto client = TimerClient::connect(std::move(options));
+    CHECK(idle_word(server) == slot_word::kIdleWatch);
+    auto scope = client.expires(30s, "step");
+    Slot& slot = server.page().slot(index_of(server.page(), "step"));
+    const Instant before = now();
+    CHECK(scope.release());
+    CHECK(slot.deadline == slot_word::kFree);
+    CHECK(Instant{slot.left} >= before);
+    CHECK(Instant{slot.left} <= now());
+    const TimerId timer = client.acquire("step", 30s);
+    CHECK(client.pause(timer));
+    const Instant again = now();
+    CHECK(client.release(timer));
+    CHECK(Instant{slot.left} >= again);
+  }
+  CHECK(idle_word(server) == slot_word::kFree);  // with its client
+  ConnectOptions options = server.options();
+  options.idle_timeout = -1s;
+  CHECK_THROWS_AS(TimerClient::connect(std::move(options)), InvalidArgument);
+}
+
+TEST_CASE("the server is woken for an idle timeout before its next look") {
+  FakeServer server;
+  auto client = server.connect();
+  const std::string page = server.pipe().next().x_page;
+  server.looks_in(10s);
+  ConnectOptions options = server.options();
+  options.idle_timeout = 1h;
+  auto patient = TimerClient::connect(std::move(options));
+  CHECK(server.pipe().is_silent());
+  options = server.options();
+  options.idle_timeout = 1s;
+  auto hasty = TimerClient::connect(std::move(options));
+  CHECK(server.pipe().next().x_page == page);
+}
+
+TEST_CASE("the first scope of a name may take longer, and the first of the next process again") {
+  FakeServer server;
+  auto client = server.connect();
+  const ScopeOptions options{.first_timeout = 10min};
+  for (const std::string name : {"compile", "other"}) {
+    CAPTURE(name);
+    {
+      auto first = client.expires(30s, name, options);
+      CHECK(called(server, name).asked == 10min);
+    }
+    auto second = client.expires(30s, name, options);
+    CHECK(called(server, name).asked == 30s);
+  }
+  client.acquire("acquired", 30s, options);
+  CHECK(called(server, "acquired").asked == 10min);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    auto first = client.expires(30s, "compile", options);
+    const auto times = first.times();
+    ::_exit(times && times->remaining > 9min ? 0 : 1);
+  }
+  int status = -1;
+  REQUIRE(::waitpid(child, &status, 0) == child);
+  CHECK(status == 0);
+  CHECK_THROWS_AS((void)client.expires(30s, "compile", {.first_timeout = 0s}), InvalidArgument);
+}

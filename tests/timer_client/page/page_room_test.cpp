@@ -1,0 +1,136 @@
+// A disk without room: a clear error or the pipe, and never a SIGBUS.
+// SPDX-License-Identifier: MIT
+#include <doctest/doctest.h>
+#include <fcntl.h>
+#include <sched.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <filetimer/timer_client.hpp>
+
+#include "tests/support/skip.hpp"
+#include "tests/timer_client/fake_server.hpp"
+
+using namespace std::chrono_literals;
+using namespace filetimer;
+using testing::FakeServer;
+using testing::in_child;
+
+namespace {
+
+constexpr int kSkipped = 77;
+
+// A child whose tests fail says so by its exit code; the mount is gone with it.
+void on_a_small_disk(const std::function<int(FakeServer&)>& body) {
+  const testing::TempFolder folder;
+  const std::string disk = folder.path("disk");
+  REQUIRE(::mkdir(disk.c_str(), 0700) == 0);
+  const int code = in_child([&] {
+    if (::unshare(CLONE_NEWNS) != 0 ||
+        ::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
+        ::mount("tiny", disk.c_str(), "tmpfs", 0, "size=128k,mode=0700") != 0) {
+      return kSkipped;
+    }
+    FakeServer server(disk);
+    return body(server);
+  });
+  if (code == kSkipped) {
+    FILETIMER_SKIP("mounting is not allowed here");
+  }
+  CHECK(code == 0);
+}
+
+// Takes all the room there is but for `left` bytes.
+bool fill(const FakeServer& server, std::size_t left) {
+  const UniqueFd fd(
+      ::open((server.dir() + "/filler").c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
+  const std::string block(1024, 'x');
+  std::size_t written = 0;
+  while (::write(fd.get(), block.data(), block.size()) > 0) {
+    written += block.size();
+  }
+  return errno == ENOSPC && ::ftruncate(fd.get(), static_cast<off_t>(written - left)) == 0;
+}
+
+}  // namespace
+
+TEST_CASE("connect says that there is no room for the page, and leaves nothing behind") {
+  on_a_small_disk([](FakeServer& server) {
+    if (!fill(server, 4096)) {
+      return 1;
+    }
+    try {
+      const auto client = server.connect();
+      return 2;
+    } catch (const InvalidArgument&) {
+      return 3;
+    } catch (const TimerError& error) {
+      const std::string message = error.what();
+      if (!message.starts_with("cannot make room for the scope page '" + server.dir()) ||
+          !message.ends_with(": No space left on device")) {
+        return 4;
+      }
+    }
+    if (!server.page_names().empty()) {
+      return 5;
+    }
+    ::unlink((server.dir() + "/filler").c_str());
+    auto client = server.connect();
+    return server.page_names().size() == 1 ? 0 : 6;
+  });
+}
+
+TEST_CASE("a client that carries on without a server carries on without room, by the pipe") {
+  on_a_small_disk([](FakeServer& server) {
+    if (!fill(server, 0)) {
+      return 1;
+    }
+    ConnectOptions options = server.options();
+    options.when_missing = ConnectOptions::Missing::kUnwatched;
+    auto client = TimerClient::connect(std::move(options));
+    auto scope = client.expires(1h, "step");
+    return server.pipe().next().scope_id == "step" && scope.release() &&
+                   server.pipe().next().is_release()
+               ? 0
+               : 2;
+  });
+}
+
+TEST_CASE("scopes for which the page can't grow go over the pipe, silently") {
+  on_a_small_disk([](FakeServer& server) {
+    auto client = server.connect(true);
+    server.pipe().next();
+    if (!fill(server, 0)) {
+      return 1;
+    }
+    std::vector<TimerScope> scopes;
+    for (int i = 0; i < 100; ++i) {
+      scopes.push_back(client.expires(1h, "s" + std::to_string(i)));
+    }
+    const std::size_t on_page = testing::slots_of(server.page()).size();
+    if (on_page != kMemoryPage / sizeof(SlotName)) {
+      return 2;
+    }
+    for (std::size_t i = on_page; i < 100; ++i) {
+      if (server.pipe().next().scope_id != "s" + std::to_string(i)) {
+        return 3;
+      }
+    }
+    if (statistics_in_use(server.page()) != kMemoryPage / sizeof(SlotStatistics)) {
+      return 4;
+    }
+    for (auto& scope : scopes) {
+      if (!scope.release()) {
+        return 5;
+      }
+    }
+    // With room again it grows.
+    ::unlink((server.dir() + "/filler").c_str());
+    scopes.clear();
+    for (int i = 0; i < 100; ++i) {
+      scopes.push_back(client.expires(1h, "s" + std::to_string(i)));
+    }
+    return testing::slots_of(server.page()).size() == 100 ? 0 : 6;
+  });
+}

@@ -1,0 +1,182 @@
+// How long scopes took, as the page keeps it.
+// SPDX-License-Identifier: MIT
+#include "timer_client/src/page/page_statistics.hpp"
+
+#include <doctest/doctest.h>
+
+#include <filetimer/timer_client.hpp>
+#include <map>
+#include <memory>
+#include <set>
+#include <thread>
+
+#include "tests/timer_client/fake_server.hpp"
+
+using namespace std::chrono_literals;
+using namespace filetimer;
+using testing::FakeServer;
+using testing::index_of;
+
+namespace {
+
+std::multimap<std::string, const SlotStatistics*> statistics_of(const PageLayout& page) {
+  std::multimap<std::string, const SlotStatistics*> found;
+  for (std::size_t i = 0; i < statistics_in_use(page); ++i) {
+    found.emplace(read_name(page.statistics(i).name), &page.statistics(i));
+  }
+  return found;
+}
+
+const SlotStatistics& of(const PageLayout& page, const std::string& name) {
+  const auto all = statistics_of(page);
+  REQUIRE(all.count(name) == 1);
+  return *all.find(name)->second;
+}
+
+std::uint64_t sum_of_histogram(const SlotStatistics& entry) {
+  std::uint64_t sum = 0;
+  for (const auto& bucket : entry.histogram) {
+    sum += bucket;
+  }
+  return sum;
+}
+
+}  // namespace
+
+TEST_CASE("a scope is counted with its time, its power of two and its margin") {
+  const auto entry = std::make_unique<SlotStatistics>();
+  entry->smallest_margin_ns = kNoMargin;
+  count_scope(*entry, 1000, 500);
+  count_scope(*entry, 1024, kNoMargin);
+  count_scope(*entry, 2047, -3);
+  CHECK(entry->count == 3);
+  CHECK(entry->total_ns == 4071);
+  CHECK(entry->last_ns == 2047);
+  CHECK(entry->longest_ns == 2047);
+  CHECK(entry->smallest_margin_ns == -3);
+  CHECK(entry->histogram[9] == 1);
+  CHECK(entry->histogram[10] == 2);
+  count_scope(*entry, 0, 0);
+  count_scope(*entry, 1, 0);
+  CHECK(entry->histogram[0] == 2);
+  constexpr std::int64_t kVeryLong = std::int64_t{1} << 60;
+  count_scope(*entry, kVeryLong, 0);
+  CHECK(entry->histogram[kHistogramBuckets - 1] == 1);
+  CHECK(entry->longest_ns == kVeryLong);
+}
+
+TEST_CASE("each name has an entry that says how its scopes went") {
+  FakeServer server;
+  auto client = server.connect(true);
+  const PageLayout page = server.page();
+  CHECK((page.header().flags & page_flag::kStatistics) != 0);
+  for (int i = 0; i < 10; ++i) {
+    auto scope = client.expires(1h, "short");
+  }
+  {
+    auto scope = client.expires(1h, "long");
+    std::this_thread::sleep_for(3ms);
+  }
+  { auto scope = client.expires(kNoDeadline, "endless"); }
+  const TimerId timer = client.acquire("short", 2h);
+  CHECK(client.release(timer));
+  const auto& brief = of(page, "short");
+  CHECK(brief.count == 11);
+  CHECK(sum_of_histogram(brief) == 11);
+  CHECK(brief.longest_ns >= brief.last_ns);
+  CHECK(brief.total_ns >= brief.longest_ns);
+  CHECK(brief.smallest_margin_ns > Duration{59min}.count());
+  CHECK(brief.smallest_margin_ns < Duration{1h}.count());
+  const auto& slow = of(page, "long");
+  CHECK(slow.count == 1);
+  CHECK(slow.last_ns >= 3'000'000);
+  CHECK(slow.total_ns == slow.last_ns);
+  CHECK(slow.histogram[21] + slow.histogram[22] <= 1);
+  CHECK(of(page, "endless").smallest_margin_ns == kNoMargin);
+}
+
+TEST_CASE("a scope that is released too late has less than no margin") {
+  FakeServer server;
+  auto client = server.connect(true);
+  auto scope = client.expires(1ns, "late");
+  CHECK(FakeServer::expire(server.page().slot(index_of(server.page(), "late"))));
+  CHECK_FALSE(scope.release());
+  CHECK(of(server.page(), "late").count == 1);
+  CHECK(of(server.page(), "late").smallest_margin_ns < 0);
+}
+
+TEST_CASE("a default scope is counted under its file and line") {
+  FakeServer server;
+  auto client = server.connect(true);
+  for (int i = 0; i < 3; ++i) {
+    auto scope = client.expires(1h);
+  }
+  CHECK(of(server.page(), "page_statistics_test.cpp:" + std::to_string(__LINE__ - 2)).count == 3);
+}
+
+TEST_CASE(
+    "without statistics nothing is counted, and clients of one process choose for themselves") {
+  FakeServer server;
+  auto plain = server.connect(false);
+  { auto scope = plain.expires(1h, "step"); }
+  CHECK((server.page().header().flags & page_flag::kStatistics) == 0);
+  CHECK(statistics_in_use(server.page()) == 0);
+  auto counting = server.connect(true);
+  CHECK((server.page().header().flags & page_flag::kStatistics) != 0);
+  { auto scope = counting.expires(1h, "step"); }
+  { auto scope = plain.expires(1h, "step"); }
+  CHECK(of(server.page(), "step").count == 1);
+}
+
+TEST_CASE("each thread has entries of its own, and the next thread goes on with them") {
+  FakeServer server;
+  auto client = server.connect(true);
+  const PageLayout page = server.page();
+  { auto scope = client.expires(1h, "step"); }
+  for (int i = 0; i < 5; ++i) {
+    testing::in_thread([&] { auto scope = client.expires(1h, "step"); });
+  }
+  const auto all = statistics_of(page);
+  REQUIRE(all.count("step") == 2);
+  std::multiset<std::uint64_t> counts;
+  for (const auto& [name, entry] : all) {
+    counts.insert(entry->count);
+  }
+  CHECK(counts == std::multiset<std::uint64_t>{1, 5});
+}
+
+TEST_CASE("a scope that another thread releases is counted as that thread's") {
+  FakeServer server;
+  auto client = server.connect(true);
+  const PageLayout page = server.page();
+  { auto scope = client.expires(1h, "step"); }
+  auto moved = client.expires(1h, "step");
+  const TimerId timer = client.acquire("step", 1h);
+  testing::in_thread([&] {
+    CHECK(moved.release());
+    CHECK(client.release(timer));
+  });
+  std::multiset<std::uint64_t> counts;
+  for (const auto& [name, entry] : statistics_of(page)) {
+    counts.insert(entry->count);
+  }
+  CHECK(counts == std::multiset<std::uint64_t>{1, 2});
+}
+
+TEST_CASE("names beyond the last entry are not counted, those that have one are") {
+  FakeServer server;
+  auto client = server.connect(true);
+  const PageLayout page = server.page();
+  for (std::size_t i = 0; i < kMaxStatistics + 10; ++i) {
+    auto scope = client.expires(1h, "name " + std::to_string(i));
+  }
+  CHECK(statistics_in_use(page) == kMaxStatistics);
+  { auto scope = client.expires(1h, "name 7"); }
+  CHECK(of(page, "name 7").count == 2);
+  CHECK(statistics_of(page).count("name 1030") == 0);
+  testing::in_thread([&] {
+    auto scope = client.expires(1h, "name 8");  // no entry of its own is left
+    CHECK(scope.release());
+  });
+  CHECK(of(page, "name 8").count == 1);
+}

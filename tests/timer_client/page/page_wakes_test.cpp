@@ -1,0 +1,240 @@
+// No deadline is missed: clients against a model of the server that sleeps until its board says,
+// and has nothing else to wake it than wake lines. It judges whatever is due, counts what is to be
+// warned about, and kills nobody.
+// SPDX-License-Identifier: MIT
+#include <doctest/doctest.h>
+#include <fcntl.h>
+#include <poll.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <filetimer/timer_client.hpp>
+#include <map>
+#include <random>
+#include <thread>
+
+#include "common/clock.hpp"
+#include "common/soft_deadline.hpp"
+#include "tests/timer_client/fake_server.hpp"
+
+using namespace std::chrono_literals;
+using namespace filetimer;
+using testing::FakeServer;
+
+namespace {
+
+constexpr int kThreads = 4;
+// The server's fraction, and a timeout of which it is little and the rest is long.
+constexpr double kFraction = 0.01;
+constexpr Duration kShortFar = 800ms;
+
+class ModelServer {
+ public:
+  // `slow`: loses time between the steps of its reading, so that clients come in between.
+  ModelServer(FakeServer& server, bool slow)
+      : board_(server.board()), page_(server.page()), slow_(slow) {
+    pipe_.reset(::open(server.pipe().path().c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
+    thread_ = std::thread([this] { run(); });
+  }
+  ModelServer(const ModelServer&) = delete;
+  ModelServer& operator=(const ModelServer&) = delete;
+  ~ModelServer() { stop(); }
+
+  void stop() {
+    if (thread_.joinable()) {
+      stop_ = true;
+      thread_.join();
+    }
+  }
+
+  // Of scopes called "0", "1", ...
+  [[nodiscard]] int verdicts(std::size_t name) const { return verdicts_.at(name); }
+  [[nodiscard]] int warnings(std::size_t name) const { return warnings_.at(name); }
+  [[nodiscard]] int scans() const { return scans_; }
+
+ private:
+  void run() {
+    std::int64_t next = kWakeAlways;
+    while (!stop_) {
+      wait_until(next);
+      next = scan();
+    }
+  }
+
+  // For a line, or the time. Looks at stop_ now and then, and at nothing else.
+  void wait_until(std::int64_t when) {
+    char lines[4096];
+    while (!stop_) {
+      if (::read(pipe_.get(), lines, sizeof lines) > 0) {
+        return;
+      }
+      const std::int64_t left = when == kWakeAlways ? kLook : when - Instant::now().ns;
+      if (left <= 0) {
+        return;
+      }
+      const timespec pause{0, std::min(left, kLook)};
+      pollfd waits{pipe_.get(), POLLIN, 0};
+      ::ppoll(&waits, 1, &pause, nullptr);
+    }
+  }
+
+  std::int64_t scan() {
+    ++scans_;
+    announce_scan(board_);
+    lose_time();
+    std::int64_t next = kWakeAlways;
+    for (std::size_t i = 0; i < slots_in_use(page_); ++i) {
+      Slot& slot = page_.slot(i);
+      const std::int64_t word = read_deadline(slot);
+      if (!slot_word::is_open(word)) {
+        // Released late is taken note of.
+        if (word == slot_word::kReleasedLate) {
+          finish_verdict(slot, 1);
+        }
+        continue;
+      }
+      const Instant now = Instant::now();
+      if (word > now.ns) {
+        next = std::min({next, word, warn(i, slot, word, now)});
+        continue;
+      }
+      const auto reading = read_slot(page_, i, word);
+      if (reading && try_expire(slot, word)) {
+        ++verdicts_.at(static_cast<std::size_t>(std::stoi(reading->name)));
+        finish_verdict(slot, word);
+      }
+    }
+    lose_time();
+    announce_next_scan(board_, next);
+    return next;
+  }
+
+  // When to look at it again for its soft deadline.
+  std::int64_t warn(std::size_t index, const Slot& slot, std::int64_t word, Instant now) {
+    const Instant soft = soft_time_of(slot, word, {word}, board_.warn_at);
+    if (soft > now) {
+      return soft.ns;
+    }
+    const auto reading = warned_[index] == word ? std::nullopt : read_slot(page_, index, word);
+    if (reading) {
+      warned_[index] = word;
+      ++warnings_.at(static_cast<std::size_t>(std::stoi(reading->name)));
+    }
+    return kWakeAlways;
+  }
+
+  void lose_time() {
+    if (slow_) {
+      std::this_thread::yield();
+    }
+  }
+
+  static constexpr std::int64_t kLook = 20'000'000;
+  Board& board_;
+  const PageLayout page_;
+  const bool slow_;
+  UniqueFd pipe_;
+  std::thread thread_;
+  std::atomic<bool> stop_ = false;
+  std::array<std::atomic<int>, kThreads> verdicts_{};
+  std::array<std::atomic<int>, kThreads> warnings_{};
+  std::map<std::size_t, std::int64_t> warned_;  // by slot: the word
+  std::atomic<int> scans_ = 0;
+};
+
+// Scopes with deadlines from nothing to two milliseconds, most of them left in time; some are held
+// until the verdict is there.
+void work(TimerClient& client, const ModelServer& model, std::size_t self, int rounds) {
+  std::minstd_rand random(static_cast<unsigned>(self + 1));
+  const std::string name = std::to_string(self);
+  int lost = 0;
+  int mistakes = 0;
+  for (int i = 0; i < rounds; ++i) {
+    const bool hold = random() % 100 == 0;
+    const Duration timeout{random() % 2'000'000 + 1};
+    auto scope = client.expires(timeout, name);
+    bool was_judged = false;
+    if (hold) {
+      const Instant bound = Instant::now() + testing::kBound;
+      while (model.verdicts(self) != lost + 1 && Instant::now() < bound) {
+        std::this_thread::sleep_for(50us);
+      }
+      mistakes += model.verdicts(self) == lost + 1 ? 0 : 1;
+    } else if (random() % 4 == 0) {
+      was_judged = !scope.renew(timeout + 1ms);
+    }
+    was_judged = !scope.release() || was_judged;
+    mistakes += hold && !was_judged ? 1 : 0;
+    lost += was_judged ? 1 : 0;
+    if (mistakes > 0) {
+      break;
+    }
+  }
+  CHECK(mistakes == 0);
+  CHECK(model.verdicts(self) == lost);
+}
+
+// Scopes whose deadlines are far, with soft ones of a few milliseconds: each that is held is warned
+// about. `own`: by their own, else by the server's fraction.
+void wait_for_warnings(TimerClient& client, const ModelServer& model, std::size_t self, bool own) {
+  std::minstd_rand random(static_cast<unsigned>(self + 1));
+  const std::string name = std::to_string(self);
+  int missed = 0;
+  for (int i = 0; i < 2000 && missed == 0; ++i) {
+    const bool hold = i % 50 == 0;
+    const Duration some{random() % 2'000'000 + 1};
+    ScopeOptions options;
+    if (own) {
+      options.warn_after = some;
+    }
+    const int before = model.warnings(self);
+    auto scope = client.expires(hold && !own ? kShortFar + some : 1h, name, options);
+    const Instant bound = Instant::now() + testing::kBound;
+    while (hold && model.warnings(self) == before && Instant::now() < bound) {
+      std::this_thread::sleep_for(50us);
+    }
+    missed += hold && model.warnings(self) == before ? 1 : 0;
+  }
+  CHECK(missed == 0);
+  CHECK(model.verdicts(self) == 0);
+}
+
+}  // namespace
+
+TEST_CASE("no soft deadline is missed, of the scope's own or the server's") {
+  for (const bool own : {true, false}) {
+    CAPTURE(own);
+    FakeServer server;
+    auto client = server.connect();
+    server.board().next_wake = kWakeAlways;
+    server.board().warn_at = own ? 0 : warn_at_word(kFraction);
+    ModelServer model(server, true);
+    std::vector<std::thread> threads;
+    for (std::size_t i = 0; i < kThreads; ++i) {
+      threads.emplace_back([&, i] { wait_for_warnings(client, model, i, own); });
+    }
+    for (auto& thread : threads) {
+      thread.join();
+    }
+    model.stop();
+  }
+}
+
+TEST_CASE("no deadline is missed, and no verdict given on what was released") {
+  for (const bool slow : {false, true}) {
+    FakeServer server;
+    auto client = server.connect();
+    server.board().next_wake = kWakeAlways;
+    ModelServer model(server, slow);
+    std::vector<std::thread> threads;
+    for (std::size_t i = 0; i < kThreads; ++i) {
+      threads.emplace_back([&, i] { work(client, model, i, 3000); });
+    }
+    for (auto& thread : threads) {
+      thread.join();
+    }
+    model.stop();
+    CHECK(model.scans() > 0);
+  }
+}

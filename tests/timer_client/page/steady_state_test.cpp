@@ -1,0 +1,123 @@
+// Once a thread has used its names, entering and leaving scopes on the page allocates nothing and
+// makes no system call.
+// SPDX-License-Identifier: MIT
+#include <doctest/doctest.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstddef>
+#include <cstdlib>
+#include <filetimer/timer_client.hpp>
+#include <new>
+
+#include "tests/support/skip.hpp"
+#include "tests/timer_client/fake_server.hpp"
+
+// Sanitizers bring an allocator and system calls of their own.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define FILETIMER_IS_SANITIZED
+#endif
+
+using namespace std::chrono_literals;
+using namespace filetimer;
+using testing::FakeServer;
+using testing::in_child;
+
+namespace {
+
+constinit thread_local std::size_t t_allocations = 0;
+
+#ifdef FILETIMER_IS_SANITIZED
+constexpr bool kIsSanitized = true;
+#else
+constexpr bool kIsSanitized = false;
+#endif
+
+void enter_and_leave(TimerClient& client) {
+  static const std::string kLong(1000, 'x');
+  static const std::string kMiddle = "a name that does not fit a small string";
+  for (int i = 0; i < 1000; ++i) {
+    auto outer = client.expires(1h, "outer");
+    auto same = client.expires(30min, "outer");
+    auto by_line = client.expires(1h);
+    auto odd = client.expires(kNoDeadline, "\xff", {.signal = 15, .grace = 5s});
+    auto warned = client.expires(1h, kMiddle, {.signal = 9, .grace = {}, .warn_after = 30min});
+    auto whole = client.expires(1h, kLong);
+    auto half = client.expires(1h, kMiddle);
+    same.renew(1h);
+    half.release();
+    const TimerId timer = client.acquire("acquired", 1h);
+    client.renew(timer, 2h);
+    client.release(timer);
+    client.start(1h);
+    client.stop();
+  }
+}
+
+// From here on every system call but the end ends the process with SIGSYS.
+bool forbid_system_calls() {
+  std::array<sock_filter, 5> code{{
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_exit_group, 1, 0),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_exit, 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS),
+  }};
+  const sock_fprog program{code.size(), code.data()};
+  return ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
+         ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
+}
+
+}  // namespace
+
+#ifndef FILETIMER_IS_SANITIZED
+void* operator new(std::size_t size) {
+  ++t_allocations;
+  if (void* const made = std::malloc(size)) {
+    return made;
+  }
+  throw std::bad_alloc();
+}
+void operator delete(void* made) noexcept {
+  std::free(made);
+}
+void operator delete(void* made, std::size_t) noexcept {
+  std::free(made);
+}
+#endif
+
+TEST_CASE("scopes on the page allocate nothing" * doctest::skip(kIsSanitized)) {
+  for (const bool statistics : {false, true}) {
+    FakeServer server;
+    auto client = server.connect(statistics);
+    enter_and_leave(client);
+    const std::size_t before = t_allocations;
+    CHECK(before > 0);
+    enter_and_leave(client);
+    CHECK(t_allocations == before);
+  }
+}
+
+TEST_CASE("scopes on the page make no system call" * doctest::skip(kIsSanitized)) {
+  for (const bool statistics : {false, true}) {
+    FakeServer server;
+    constexpr int kSkipped = 77;
+    const int code = in_child([&] {
+      auto client = server.connect(statistics);
+      enter_and_leave(client);
+      if (!forbid_system_calls()) {
+        return kSkipped;
+      }
+      enter_and_leave(client);
+      ::_exit(0);  // the client's end may close files
+    });
+    if (code == kSkipped) {
+      FILETIMER_SKIP("no seccomp here");
+    }
+    CHECK(code == 0);
+  }
+}

@@ -1,0 +1,448 @@
+// The questions of the public client: results, errors, and whose timeout counts.
+// SPDX-License-Identifier: MIT
+#include <doctest/doctest.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <filetimer/timer_client.hpp>
+#include <thread>
+
+#include "tests/timer_client/answering_server.hpp"
+#include "tests/timer_client/client_fixture.hpp"
+
+using namespace std::chrono_literals;
+using namespace filetimer;
+using testing::AnsweringServer;
+using testing::AskedQuestion;
+using testing::message_of;
+using Answers = testing::AnsweringServer::Answers;
+
+namespace {
+
+constexpr auto kShort = 20ms;
+
+TimerClient connect_to(const AnsweringServer& server, RpcTimeout timeout = testing::kBound) {
+  ConnectOptions options;
+  options.dir = server.dir();
+  options.timeout = 0s;
+  options.rpc_timeout = timeout;
+  return TimerClient::connect(std::move(options));
+}
+
+void say_nothing(const AskedQuestion& /*asked*/, Answers& answers) {
+  answers.wait_until_hung_up();
+}
+
+class RpcTimeoutVariable {
+ public:
+  explicit RpcTimeoutVariable(const char* value) { ::setenv("FILETIMER_RPC_TIMEOUT", value, 1); }
+  RpcTimeoutVariable(const RpcTimeoutVariable&) = delete;
+  RpcTimeoutVariable& operator=(const RpcTimeoutVariable&) = delete;
+  ~RpcTimeoutVariable() { ::unsetenv("FILETIMER_RPC_TIMEOUT"); }
+};
+
+// The call's timeout as the server is told of it: with a ping the two are the same.
+double told_timeout(const AnsweringServer& server, TimerClient& client, RpcTimeout timeout = {}) {
+  client.ping(timeout);
+  return server.asked().back().wait_s;
+}
+
+const RendezvousOptions kTwoOfFour{.rank = 2, .world = 4, .timeout = 30s};
+
+}  // namespace
+
+TEST_CASE("status gives the server's fields, and all of its answer") {
+  const testing::TempFolder folder;
+  const std::string line =
+      R"({"answer":"done","server_pid":4711,"server_version":"0.3.0","uptime_s":12.5,"dir":"/d",)"
+      R"("fifo":"/d/requests","log":"/d/expired.jsonl","announcement":"draining","workers":3,)"
+      R"("open_scopes":5,"requests":100,"rejected":1,"expired":2,"killed":4,"kills_under_way":6,)"
+      R"("unkillable":7,"descriptors":20,"limits":{"descriptors":1024,"workers":448},)"
+      R"("log_trouble":"full","command_pid":8,"may":{"signal":true}})";
+  AnsweringServer server(folder.path(), line);
+  const ServerStatus status = connect_to(server).status();
+  CHECK(server.asked()[0].request == "status");
+  CHECK(status.server_pid == 4711);
+  CHECK(status.server_version == "0.3.0");
+  CHECK(status.uptime == 12500ms);
+  CHECK(status.dir == "/d");
+  CHECK(status.fifo == "/d/requests");
+  CHECK(status.log == "/d/expired.jsonl");
+  CHECK(status.announcement == "draining");
+  CHECK(status.workers == 3);
+  CHECK(status.open_scopes == 5);
+  CHECK(status.requests == 100);
+  CHECK(status.rejected == 1);
+  CHECK(status.expired == 2);
+  CHECK(status.killed == 4);
+  CHECK(status.kills_under_way == 6);
+  CHECK(status.unkillable == 7);
+  CHECK(status.descriptors == 20);
+  CHECK(status.descriptor_limit == 1024);
+  CHECK(status.worker_limit == 448);
+  CHECK(status.log_trouble == "full");
+  CHECK(status.command_pid == 8);
+  CHECK(status.json == line);
+}
+
+TEST_CASE("a status that lacks fields, or has others, is read all the same") {
+  const testing::TempFolder folder;
+  AnsweringServer server(folder.path(), R"({"answer":"done","server_pid":1,"workers":"many"})");
+  const ServerStatus status = connect_to(server).status();
+  CHECK(status.server_pid == 1);
+  CHECK(status.workers == 0);
+}
+
+TEST_CASE("drain is asked for, and ended") {
+  const testing::TempFolder folder;
+  AnsweringServer server(folder.path(), [](const AskedQuestion& asked, Answers& answers) {
+    answers.say(asked.off ? R"({"answer":"done","draining":false,"open_scope_count":0})"
+                          : R"({"answer":"done","draining":true,"open_scope_count":2})");
+  });
+  auto client = connect_to(server);
+  const DrainResult on = client.drain();
+  CHECK(on.draining);
+  CHECK(on.open_scope_count == 2);
+  CHECK_FALSE(client.drain(false).draining);
+}
+
+TEST_CASE("shutdown says what it waits for") {
+  const testing::TempFolder folder;
+  AnsweringServer server(folder.path(), R"({"answer":"done","open_scope_count":3})");
+  auto client = connect_to(server);
+  CHECK(client.shutdown().open_scope_count == 3);
+  client.shutdown({.workers = true, .force = true, .timeout = 1500ms});
+  client.shutdown({.graceful = false});
+  const auto asked = server.asked();
+  REQUIRE(asked.size() == 3);
+  CHECK(asked[0].graceful == "scopes");
+  CHECK_FALSE(asked[0].force);
+  CHECK(asked[0].wait_s == 30);
+  CHECK(asked[1].graceful == "workers");
+  CHECK(asked[1].force);
+  CHECK(asked[1].wait_s == 1.5);
+  CHECK(asked[2].graceful.empty());
+}
+
+TEST_CASE("a server that is busy says with what") {
+  const testing::TempFolder folder;
+  bool timed_out = false;
+  SUBCASE("refused at once") {}
+  SUBCASE("after its time") {
+    timed_out = true;
+  }
+  AnsweringServer server(
+      folder.path(), std::string(R"({"answer":")") + (timed_out ? "timed_out" : "refused") +
+                         R"(","reason":"2 scopes are open","open_scope_count":2,"open_scopes":[)"
+                         R"({"pid":12,"rank":3,"scope":"step","elapsed_s":1.5,"remaining_s":8.5},)"
+                         R"({"pid":13,"scope":"a\nb","elapsed_s":2}]})");
+  auto client = connect_to(server);
+  try {
+    client.shutdown();
+    FAIL("nothing was thrown");
+  } catch (const ServerBusy& error) {
+    CHECK(error.what() ==
+          std::string("2 scopes are open; open: 'step' of pid 12 (rank 3), 'a\\nb' of pid 13"));
+    CHECK(error.reason == "2 scopes are open");
+    CHECK(error.timed_out == timed_out);
+    CHECK(error.open_scope_count == 2);
+    REQUIRE(error.open_scopes.size() == 2);
+    CHECK(error.open_scopes[0].rank == 3);
+    CHECK(error.open_scopes[0].elapsed == 1500ms);
+    CHECK(error.open_scopes[0].remaining == 8500ms);
+    CHECK_FALSE(error.open_scopes[1].rank);
+    CHECK_FALSE(error.open_scopes[1].remaining);
+  }
+}
+
+TEST_CASE("a rendezvous gives its round and who came, by rank") {
+  const testing::TempFolder folder;
+  AnsweringServer server(folder.path(), [](const AskedQuestion&, Answers& answers) {
+    answers.say(R"({"answer":"granted","wait_s":30})");
+    answers.say(R"({"answer":"done","name":"default","round":7,"world":2,)"
+                R"("joined":[{"rank":1,"pid":22},{"rank":0,"pid":11}]})");
+  });
+  const RendezvousResult met =
+      connect_to(server).rendezvous({.rank = 1, .world = 2, .timeout = 30s, .name = "epoch"});
+  CHECK(met.round == 7);
+  REQUIRE(met.joined.size() == 2);
+  CHECK(met.joined[0].rank == 0);
+  CHECK(met.joined[0].pid == 11);
+  CHECK(met.joined[1].pid == 22);
+  const AskedQuestion asked = server.asked()[0];
+  CHECK(asked.name == "epoch");
+  CHECK(asked.rank == 1);
+  CHECK(asked.world == 2);
+  CHECK(asked.wait_s == 30);
+}
+
+TEST_CASE("a rendezvous that not all came to names those that are missing") {
+  const testing::TempFolder folder;
+  AnsweringServer server(
+      folder.path(),
+      R"({"answer":"timed_out","reason":"2 of 4 ranks came in 30s",)"
+      R"("joined":[{"rank":2,"pid":9},{"rank":0,"pid":8}],"missing":[1,3],"left":[3]})");
+  auto client = connect_to(server);
+  try {
+    client.rendezvous(kTwoOfFour);
+    FAIL("nothing was thrown");
+  } catch (const RendezvousTimeoutError& error) {
+    CHECK(error.what() == std::string("rendezvous 'default': 2 of 4 ranks came in 30s; missing: 1, "
+                                      "3; had joined and left: 3"));
+    CHECK(error.name == "default");
+    CHECK(error.joined == std::vector{0, 2});
+    CHECK(error.missing == std::vector{1, 3});
+    CHECK(error.left == std::vector{3});
+  }
+  CHECK(server.asked().size() == 1);
+}
+
+TEST_CASE("a rendezvous is tried again after a timeout, and after nothing else") {
+  const testing::TempFolder folder;
+  std::string after_two;
+  std::size_t attempts = 0;
+  bool is_met = false;
+  int retries = 5;
+  SUBCASE("until all are there") {
+    after_two = R"({"answer":"done","round":1})";
+    attempts = 3;
+    is_met = true;
+  }
+  SUBCASE("not when it is refused") {
+    after_two = R"({"answer":"refused","reason":"the server ends"})";
+    attempts = 3;
+  }
+  SUBCASE("nor more often than wanted") {
+    retries = 1;
+    attempts = 2;
+  }
+  int count = 0;
+  AnsweringServer server(folder.path(), [&](const AskedQuestion&, Answers& answers) {
+    answers.say(++count <= 2 ? R"({"answer":"timed_out","reason":"late"})" : after_two);
+  });
+  auto client = connect_to(server);
+  RendezvousOptions options = kTwoOfFour;
+  options.retries = retries;
+  options.backoff = 1ms;
+  if (is_met) {
+    CHECK(client.rendezvous(options).round == 1);
+  } else {
+    CHECK_THROWS_AS(client.rendezvous(options), TimerError);
+  }
+  CHECK(server.asked().size() == attempts);
+}
+
+TEST_CASE("no answer in time is an error that names the question and the server's state") {
+  const testing::TempFolder folder;
+  AnsweringServer server(folder.path(), say_nothing);
+  auto client = connect_to(server);
+  try {
+    client.drain(true, kShort);
+    FAIL("nothing was thrown");
+  } catch (const RpcTimeoutError& error) {
+    CHECK(error.request == "drain");
+    CHECK(error.waited >= kShort);
+    CHECK(std::string(error.what()).find("no answer to 'drain'") == 0);
+    CHECK(std::string(error.what()).find("its process is alive") != std::string::npos);
+  }
+}
+
+TEST_CASE("a call's timeout comes before the thread's, and that before the client's") {
+  const testing::TempFolder folder;
+  AnsweringServer server(folder.path(), R"({"answer":"done"})");
+  auto client = connect_to(server, 50s);
+  CHECK(told_timeout(server, client) == 50);
+  {
+    const ScopedRpcTimeout outer(40s);
+    CHECK(told_timeout(server, client) == 40);
+    {
+      const ScopedRpcTimeout inner(kNoDeadline);
+      CHECK(told_timeout(server, client) == std::numeric_limits<double>::infinity());
+      CHECK(told_timeout(server, client, 30s) == 30);
+      std::thread([&] { CHECK(told_timeout(server, client) == 50); }).join();
+      client.ping_async().get();
+      CHECK(server.asked().back().wait_s == std::numeric_limits<double>::infinity());
+    }
+    CHECK(told_timeout(server, client) == 40);
+  }
+  CHECK(told_timeout(server, client) == 50);
+}
+
+TEST_CASE("a timeout is a duration or a number of seconds, and -1 is none") {
+  const testing::TempFolder folder;
+  AnsweringServer server(folder.path(), R"({"answer":"done"})");
+  auto client = connect_to(server);
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  CHECK(told_timeout(server, client, 2.5) == 2.5);
+  CHECK(told_timeout(server, client, 5) == 5);
+  CHECK(told_timeout(server, client, 1h) == 3600);
+  CHECK(told_timeout(server, client, std::chrono::duration<double>(0.25)) == 0.25);
+  for (const RpcTimeout& none : {RpcTimeout(-1), RpcTimeout(-1s), RpcTimeout(-1000ms),
+                                 RpcTimeout(kInfinity), RpcTimeout(kNoDeadline)}) {
+    CHECK(told_timeout(server, client, none) == kInfinity);
+  }
+  for (const double wrong : {0.0, -2.0, -0.5, 1e10, -kInfinity, std::nan("")}) {
+    CAPTURE(wrong);
+    CHECK_THROWS_AS(client.ping(wrong), InvalidArgument);
+  }
+  CHECK(message_of([&] { client.ping(-2.5); }) ==
+        "the RPC timeout is -2.5 s: expected more than 0 and at most 1000000000s, or infinity");
+}
+
+TEST_CASE("the client's timeout comes from the environment, else it is a minute") {
+  const testing::TempFolder folder;
+  AnsweringServer server(folder.path(), R"({"answer":"done"})");
+  {
+    auto client = connect_to(server, RpcTimeout{});
+    CHECK(told_timeout(server, client) == 60);
+  }
+  {
+    const RpcTimeoutVariable variable("1500ms");
+    auto client = connect_to(server, RpcTimeout{});
+    CHECK(told_timeout(server, client) == 1.5);
+    auto other = connect_to(server, 7s);
+    CHECK(told_timeout(server, other) == 7);
+  }
+  const RpcTimeoutVariable variable("soon");
+  CHECK_THROWS_AS(connect_to(server, RpcTimeout{}), InvalidArgument);
+  CHECK(message_of([&] {
+          connect_to(server, RpcTimeout{});
+        }).find("$FILETIMER_RPC_TIMEOUT: 'soon' is not a duration") == 0);
+}
+
+TEST_CASE("wrong values are refused before anything is asked") {
+  const testing::TempFolder folder;
+  AnsweringServer server(folder.path(), R"({"answer":"done"})");
+  auto client = connect_to(server);
+  for (const auto wrong : {std::chrono::nanoseconds{0}, std::chrono::nanoseconds{-1}}) {
+    CHECK_THROWS_AS(client.ping(wrong), InvalidArgument);
+    CHECK_THROWS_AS(ScopedRpcTimeout{wrong}, InvalidArgument);
+    CHECK_THROWS_AS(connect_to(server, wrong), InvalidArgument);
+    CHECK_THROWS_AS(client.shutdown({.timeout = wrong}), InvalidArgument);
+    CHECK_THROWS_AS(client.status_async(wrong), InvalidArgument);
+  }
+  const auto meet = [&](auto change) {
+    RendezvousOptions options = kTwoOfFour;
+    change(options);
+    return message_of([&] { client.rendezvous(options); });
+  };
+  CHECK(meet([](auto& o) { o.rank = 4; }) == "the rank is 4: expected 0 to 3");
+  CHECK(meet([](auto& o) { o.rank = -1; }) == "the rank is -1: expected 0 to 3");
+  CHECK(meet([](auto& o) { o.world = 0; }) == "the world is 0: expected 1 or more");
+  CHECK(meet([](auto& o) { o.name = ""; }) ==
+        "the rendezvous's name has 0 bytes: expected 1 to 255");
+  CHECK(meet([](auto& o) { o.name = std::string(256, 'x'); }).find("has 256 bytes") !=
+        std::string::npos);
+  CHECK(meet([](auto& o) { o.timeout = 0s; }).find("the timeout of rendezvous() is 0s") == 0);
+  CHECK(meet([](auto& o) { o.retries = -1; }).find("the retries are -1") == 0);
+  CHECK(meet([](auto& o) { o.backoff = 0s; }) == "the backoff is 0s: expected more than 0");
+  CHECK(server.asked().empty());
+}
+
+TEST_CASE("a question that the server finds wrong is a wrong argument") {
+  const testing::TempFolder folder;
+  AnsweringServer server(folder.path(), R"({"answer":"invalid","reason":"rank 2 is there"})");
+  auto client = connect_to(server);
+  CHECK_THROWS_AS(client.rendezvous(kTwoOfFour), InvalidArgument);
+  CHECK(message_of([&] { client.rendezvous(kTwoOfFour); }) == "rank 2 is there");
+}
+
+TEST_CASE("a server that can't be asked is unavailable") {
+  const testing::TempFolder folder;
+  ConnectOptions options;
+  options.timeout = 0s;
+  SUBCASE("a bare pipe") {
+    testing::Pipe pipe(folder.path("requests"));
+    options.fifo = pipe.path();
+    auto client = TimerClient::connect(std::move(options));
+    CHECK_THROWS_AS(client.ping(), ServerUnavailable);
+    CHECK(message_of([&] { client.ping(); }).find("answers no questions") != std::string::npos);
+    CHECK_THROWS_AS(client.on_shutdown([] {}), ServerUnavailable);
+  }
+  SUBCASE("a transport of one's own") {
+    auto client = testing::client_of(std::make_shared<testing::Recorder>());
+    CHECK_THROWS_AS(client.status(), ServerUnavailable);
+  }
+  SUBCASE("none") {
+    options.dir = folder.path();
+    options.when_missing = ConnectOptions::Missing::kUnwatched;
+    auto client = TimerClient::connect(std::move(options));
+    CHECK_THROWS_AS(client.shutdown(), ServerUnavailable);
+    CHECK(message_of([&] { client.shutdown(); }).find("no timer server at") == 0);
+  }
+  SUBCASE("one that goes") {
+    AnsweringServer server(folder.path(), [](const AskedQuestion&, Answers&) {});
+    auto client = connect_to(server);
+    CHECK_THROWS_AS(client.status(kNoDeadline), ServerUnavailable);
+  }
+}
+
+TEST_CASE("a pipe elsewhere is of the run folder that leads to it, or that is named with it") {
+  const testing::TempFolder folder;
+  AnsweringServer server(folder.path(), R"({"answer":"done"})");
+  ConnectOptions options;
+  options.timeout = 0s;
+  options.fifo = folder.path("elsewhere");
+  REQUIRE(::link(server.pipe().c_str(), options.fifo.c_str()) == 0);
+  SUBCASE("it leads to it") {
+    ::setenv("FILETIMER_DIR", server.dir().c_str(), 1);
+    CHECK_NOTHROW(TimerClient::connect(std::move(options)).ping());
+    ::unsetenv("FILETIMER_DIR");
+  }
+  SUBCASE("it is named") {
+    REQUIRE(::unlink(server.pipe().c_str()) == 0);
+    options.dir = server.dir();
+    CHECK_NOTHROW(TimerClient::connect(std::move(options)).ping());
+  }
+  SUBCASE("neither") {
+    CHECK_THROWS_AS(TimerClient::connect(std::move(options)).ping(), ServerUnavailable);
+  }
+}
+
+TEST_CASE("FILETIMER_TRANSPORT has no say in how questions go") {
+  const testing::TempFolder folder;
+  AnsweringServer server(folder.path(), R"({"answer":"done"})");
+  ::setenv("FILETIMER_TRANSPORT", "pipe", 1);
+  CHECK_NOTHROW(connect_to(server).ping());
+  ::unsetenv("FILETIMER_TRANSPORT");
+}
+
+TEST_CASE("asked asynchronously, the answer comes through a future") {
+  const testing::TempFolder folder;
+  AnsweringServer server(folder.path(), [](const AskedQuestion& asked, Answers& answers) {
+    answers.say(asked.request == "rendezvous" ? R"({"answer":"timed_out","missing":[3]})"
+                                              : R"({"answer":"done","server_pid":4711})");
+  });
+  std::future<ServerStatus> status;
+  std::future<RendezvousResult> met;
+  {
+    auto client = connect_to(server);  // gone before the answers are read
+    status = client.status_async();
+    met = client.rendezvous_async(kTwoOfFour);
+    CHECK_NOTHROW(client.drain_async().get());
+    CHECK_NOTHROW(client.shutdown_async().get());
+  }
+  CHECK(status.get().server_pid == 4711);
+  CHECK_THROWS_AS(met.get(), RendezvousTimeoutError);
+}
+
+TEST_CASE("a future that nobody waits for holds nobody up") {
+  const testing::TempFolder folder;
+  std::promise<void> dropped;
+  bool was_dropped = false;
+  {
+    AnsweringServer server(folder.path(), [&](const AskedQuestion&, Answers& answers) {
+      was_dropped = dropped.get_future().wait_for(testing::kBound / 2) == std::future_status::ready;
+      answers.say(R"({"answer":"done"})");
+    });
+    auto client = connect_to(server);
+    { const auto unread = client.status_async(); }
+    dropped.set_value();
+    while (server.asked().empty()) {
+      std::this_thread::yield();
+    }
+  }
+  CHECK(was_dropped);
+}

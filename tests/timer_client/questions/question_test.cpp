@@ -1,0 +1,379 @@
+// Asking the server: what is written, how long is waited, and what is left behind.
+// SPDX-License-Identifier: MIT
+#include "timer_client/src/questions/question.hpp"
+
+#include <doctest/doctest.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <filesystem>
+#include <fstream>
+#include <thread>
+
+#include "tests/timer_client/answering_server.hpp"
+#include "tests/timer_client/client_fixture.hpp"
+#include "common/mapped_file.hpp"
+#include "tests/support/test_page.hpp"
+
+using namespace std::chrono_literals;
+using namespace filetimer;
+using testing::AnsweringServer;
+using testing::AskedQuestion;
+using Answers = testing::AnsweringServer::Answers;
+using Kind = Reply::Kind;
+
+namespace {
+
+constexpr Duration kShort = 30ms;
+
+MeetingPlace place_in(const std::string& dir) {
+  return {.pipe = dir + "/requests", .run_folder = dir};
+}
+
+wire::Question question(std::string_view request, double wait_s = 60) {
+  wire::Question asked;
+  asked.request = request;
+  asked.wait_s = wait_s;
+  return asked;
+}
+
+Reply ask_in(const std::string& dir, std::string_view request,
+             Duration patience = testing::kBound) {
+  return ask(place_in(dir), question(request), patience);
+}
+
+// A server in a process of its own, which holds the board's lock and reads no line.
+class DeafServer {
+ public:
+  explicit DeafServer(const std::string& dir)
+      : child_({[this, dir] {
+          requests_.reset(::open((dir + "/requests").c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
+          auto lock = FileLock::take(dir + "/server");
+          if (!lock) {
+            return false;
+          }
+          lock_.emplace(std::move(*lock));
+          return bool{requests_};
+        }}) {
+    std::filesystem::create_directory(dir + "/replies");
+    std::ofstream(dir + "/server").flush();
+    REQUIRE(::mkfifo((dir + "/requests").c_str(), 0600) == 0);
+    REQUIRE(child_.next());
+  }
+  void stop() {
+    REQUIRE(::kill(child_.pid(), SIGSTOP) == 0);
+    siginfo_t info{};
+    REQUIRE(::waitid(P_PID, static_cast<id_t>(child_.pid()), &info, WSTOPPED | WNOWAIT) == 0);
+  }
+  void end() { child_.end(); }
+
+ private:
+  UniqueFd requests_;  // these two are the child's
+  std::optional<FileLock> lock_;
+  SteppedChild child_;
+};
+
+}  // namespace
+
+TEST_CASE("a question is one line, and its answer comes through a private pipe") {
+  const testing::TempFolder folder;
+  mode_t mode = 0;
+  AnsweringServer server(folder.path(), [&](const AskedQuestion& asked, Answers& answers) {
+    struct stat st {};
+    ::stat(folder.path("replies/" + asked.reply).c_str(), &st);
+    mode = st.st_mode;
+    answers.say(R"({"answer": "done", "server_pid": 4711})");
+  });
+  const Reply reply = ask_in(folder.path(), "ping");
+  CHECK(reply.kind == Kind::kDone);
+  CHECK(reply.answer == R"({"answer": "done", "server_pid": 4711})");
+  CHECK(reply.waited > Duration{});
+  REQUIRE(server.asked().size() == 1);
+  const AskedQuestion asked = server.asked()[0];
+  CHECK(asked.request == "ping");
+  CHECK(asked.wait_s == 60);
+  CHECK(asked.pid == ::getpid());
+  CHECK(asked.reply.starts_with(std::to_string(::getpid()) + "-"));
+  CHECK(mode == (S_IFIFO | 0600));
+  CHECK(server.reply_names().empty());
+}
+
+TEST_CASE("the reply pipe's name goes with the first answer, not only with the last") {
+  const testing::TempFolder folder;
+  std::size_t names = 99;
+  AnsweringServer* self = nullptr;
+  std::atomic<bool> heard = false;
+  AnsweringServer server(folder.path(), [&](const AskedQuestion&, Answers& answers) {
+    answers.say(R"({"answer": "granted", "wait_s": 60})");
+    heard.wait(false);
+    names = self->reply_names().size();
+    answers.say(R"({"answer": "done"})");
+  });
+  self = &server;
+  const Reply reply =
+      ask(place_in(folder.path()), question("rendezvous"), testing::kBound, [&](std::string_view) {
+        heard = true;
+        heard.notify_all();
+      });
+  CHECK(reply.kind == Kind::kDone);
+  CHECK(names == 0);
+}
+
+TEST_CASE("what the server grants moves the deadline") {
+  const testing::TempFolder folder;
+  AnsweringServer server(folder.path(), [&](const AskedQuestion&, Answers& answers) {
+    answers.say(R"({"answer": "granted", "wait_s": 60})");
+    ::poll(nullptr, 0, 4 * static_cast<int>(kShort / 1ms));
+    answers.say(R"({"answer": "done"})");
+  });
+  CHECK(ask_in(folder.path(), "rendezvous", kShort).kind == Kind::kDone);
+}
+
+TEST_CASE("what is granted ends, too") {
+  const testing::TempFolder folder;
+  AnsweringServer server(folder.path(), [&](const AskedQuestion&, Answers& answers) {
+    answers.say(R"({"answer": "granted", "wait_s": 0.01})");
+    answers.wait_until_hung_up();
+  });
+  const Reply reply = ask_in(folder.path(), "rendezvous", kShort);
+  CHECK(reply.kind == Kind::kNoAnswer);
+  CHECK(reply.waited >= kShort + 10ms);
+}
+
+TEST_CASE("answers on the way are handed on, and unknown ones do not end it") {
+  const testing::TempFolder folder;
+  AnsweringServer server(folder.path(), [&](const AskedQuestion&, Answers& answers) {
+    answers.say_raw(
+        "{\"answer\": \"granted\", \"wait_s\": 60}\n{\"answer\": \"waiting\"}\n{\"answer\": \"n");
+    answers.say_raw("ew\"}\n{\"answer\": \"refused\", \"reason\": \"it is busy\"}\n");
+  });
+  std::vector<std::string> seen;
+  const Reply reply = ask(place_in(folder.path()), question("shutdown"), testing::kBound,
+                          [&](std::string_view answer) { seen.emplace_back(answer); });
+  CHECK(reply.kind == Kind::kRefused);
+  CHECK(reply.why == "it is busy");
+  CHECK(seen == std::vector<std::string>{R"({"answer": "granted", "wait_s": 60})",
+                                         R"({"answer": "waiting"})", R"({"answer": "new"})"});
+}
+
+TEST_CASE("the last answers have their kinds") {
+  struct Case {
+    const char* line;
+    Kind kind;
+    const char* why;
+  };
+  for (const Case& c :
+       {Case{R"({"answer": "timed_out", "reason": "2 of 4"})", Kind::kTimedOut, "2 of 4"},
+        Case{R"({"answer": "invalid", "reason": "rank -1"})", Kind::kInvalid, "rank -1"},
+        Case{R"({"answer": "refused"})", Kind::kRefused,
+             "the server answered 'refused' and gave no reason"}}) {
+    const testing::TempFolder folder;
+    AnsweringServer server(folder.path(), c.line);
+    const Reply reply = ask_in(folder.path(), "rendezvous");
+    CHECK(reply.kind == c.kind);
+    CHECK(reply.why == c.why);
+    CHECK(reply.answer == c.line);
+  }
+}
+
+TEST_CASE("an answer may be longer than the pipe") {
+  const testing::TempFolder folder;
+  const std::string line =
+      R"({"answer": "done", "log": ")" + std::string(std::size_t{300'000}, 'x') + R"("})";
+  AnsweringServer server(folder.path(), line);
+  CHECK(ask_in(folder.path(), "status").answer == line);
+}
+
+TEST_CASE("an answer that is no JSON object, or endless, is a failure") {
+  const testing::TempFolder folder;
+  std::string text;
+  SUBCASE("no JSON") {
+    text = "done\n";
+  }
+  SUBCASE("no object") {
+    text = "[1]\n";
+  }
+  SUBCASE("endless") {
+    text = std::string(kMaxAnswerBytes + 1, ' ');
+  }
+  AnsweringServer server(folder.path(), [&](const AskedQuestion&, Answers& answers) {
+    answers.say_raw(text);
+    answers.wait_until_hung_up();
+  });
+  const Reply reply = ask_in(folder.path(), "status");
+  CHECK(reply.kind == Kind::kFailed);
+  CHECK_FALSE(reply.why.empty());
+  CHECK(server.reply_names().empty());
+}
+
+TEST_CASE("no answer in time says that the server lives, and leaves no pipe") {
+  const testing::TempFolder folder;
+  AnsweringServer server(
+      folder.path(), [](const AskedQuestion&, Answers&) {}, AnsweringServer::Opens::kNo);
+  const Reply reply = ask_in(folder.path(), "status", kShort);
+  CHECK(reply.kind == Kind::kNoAnswer);
+  CHECK(reply.server == ServerProcess::kAlive);
+  CHECK(reply.waited >= kShort);
+  CHECK(testing::contains(reply.why, "no answer to 'status'"));
+  CHECK(testing::contains(reply.why, "its process is alive"));
+  CHECK(server.reply_names().empty());
+}
+
+TEST_CASE("a server that closes the pipe before its last answer has gone") {
+  const testing::TempFolder folder;
+  AnsweringServer server(folder.path(), [](const AskedQuestion&, Answers& answers) {
+    answers.say(R"({"answer": "granted", "wait_s": 60})");
+  });
+  const Reply reply = ask_in(folder.path(), "rendezvous", kForever);
+  CHECK(reply.kind == Kind::kServerGone);
+  CHECK(testing::contains(reply.why, "has gone before it answered 'rendezvous'"));
+}
+
+TEST_CASE("a server that goes without having opened the pipe is noticed before the time is up") {
+  const testing::TempFolder folder;
+  SUBCASE("by the reader of its pipe") {
+    AnsweringServer server(
+        folder.path(), [](const AskedQuestion&, Answers& answers) { answers.stop_reading(); },
+        AnsweringServer::Opens::kNo);
+    CHECK(ask_in(folder.path(), "status", kForever).kind == Kind::kServerGone);
+    CHECK(server.reply_names().empty());
+  }
+  SUBCASE("by the lock, whoever else reads the pipe") {
+    DeafServer server(folder.path());
+    const UniqueFd other(
+        ::open(folder.path("requests").c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
+    std::thread killer([&] {
+      // Once the question is in the pipe.
+      pollfd line{other.get(), POLLIN, 0};
+      ::poll(&line, 1, 20'000);
+      server.end();
+    });
+    CHECK(ask_in(folder.path(), "status", kForever).kind == Kind::kServerGone);
+    killer.join();
+  }
+}
+
+TEST_CASE("a stopped server is told from one that is only silent") {
+  const testing::TempFolder folder;
+  DeafServer server(folder.path());
+  CHECK(ask_in(folder.path(), "status", kShort).server == ServerProcess::kAlive);
+  server.stop();
+  const Reply reply = ask_in(folder.path(), "status", kShort);
+  CHECK(reply.kind == Kind::kNoAnswer);
+  CHECK(reply.server == ServerProcess::kStopped);
+  CHECK(testing::contains(reply.why, "its process is stopped"));
+}
+
+TEST_CASE("a pipe that is full is waited for") {
+  const testing::TempFolder folder;
+  testing::Pipe pipe(folder.path("requests"));
+  pipe.fill();
+  std::filesystem::create_directory(folder.path("replies"));
+  SUBCASE("in vain") {
+    const Reply reply = ask_in(folder.path(), "ping", kShort);
+    CHECK(reply.kind == Kind::kNoAnswer);
+    CHECK(testing::contains(reply.why, "its pipe is full"));
+    CHECK(std::filesystem::is_empty(folder.path("replies")));
+  }
+  SUBCASE("until there is room") {
+    Reply reply;
+    std::thread asker([&] { reply = ask_in(folder.path(), "ping"); });
+    while (std::filesystem::is_empty(folder.path("replies"))) {
+      std::this_thread::yield();  // until it is about to write
+    }
+    // Reads all that is there before it looks for questions.
+    AnsweringServer server(folder.path(), R"({"answer": "done"})");
+    asker.join();
+    CHECK(reply.kind == Kind::kDone);
+  }
+}
+
+TEST_CASE("a shutdown is over when the server has ended") {
+  const testing::TempFolder folder;
+  std::atomic<bool> ended = false;
+  SUBCASE("and not before") {
+    AnsweringServer server(folder.path(), [&](const AskedQuestion&, Answers& answers) {
+      answers.say(R"({"answer": "done", "open_scope_count": 0})");
+      answers.stop_reading();
+      ::poll(nullptr, 0, static_cast<int>(kShort / 1ms));
+      ended = true;
+    });
+    CHECK(ask_in(folder.path(), "shutdown").kind == Kind::kDone);
+    CHECK(ended);
+  }
+  SUBCASE("which is waited for within the time") {
+    AnsweringServer server(folder.path(), [&](const AskedQuestion&, Answers& answers) {
+      answers.say(R"({"answer": "done", "open_scope_count": 0})");
+      answers.wait_until_hung_up();
+    });
+    const Reply reply = ask_in(folder.path(), "shutdown", kShort);
+    CHECK(reply.kind == Kind::kNoAnswer);
+    CHECK(testing::contains(reply.why, "it said that it ends, and has not"));
+  }
+}
+
+TEST_CASE("nobody to ask") {
+  const testing::TempFolder folder;
+  SUBCASE("no pipe") {
+    const Reply reply = ask_in(folder.path(), "ping");
+    CHECK(reply.kind == Kind::kNoServer);
+    CHECK(reply.why ==
+          "no timer server at '" + folder.path("requests") + "': there is no such pipe");
+  }
+  SUBCASE("a pipe that nobody reads") {
+    testing::Pipe pipe(folder.path("requests"));
+    pipe.close();
+    std::filesystem::create_directory(folder.path("replies"));
+    const Reply reply = ask_in(folder.path(), "ping");
+    CHECK(reply.kind == Kind::kNoServer);
+    CHECK(testing::contains(reply.why, "nobody reads it"));
+    CHECK(std::filesystem::is_empty(folder.path("replies")));
+  }
+  SUBCASE("a server that makes no place for answers") {
+    testing::Pipe pipe(folder.path("requests"));
+    const Reply reply = ask_in(folder.path(), "ping");
+    CHECK(reply.kind == Kind::kNoServer);
+    CHECK(testing::contains(reply.why, "answers no questions"));
+    CHECK(pipe.is_silent());
+  }
+  SUBCASE("a pipe whose folder is not known") {
+    testing::Pipe pipe(folder.path("requests"));
+    const Reply reply = ask({.pipe = pipe.path(), .run_folder = {}}, question("ping"), kForever);
+    CHECK(reply.kind == Kind::kNoServer);
+    CHECK(testing::contains(reply.why, "answers no questions"));
+    CHECK(pipe.is_silent());
+  }
+}
+
+TEST_CASE("threads ask at the same time, each for itself") {
+  const testing::TempFolder folder;
+  AnsweringServer server(folder.path(), [](const AskedQuestion& asked, Answers& answers) {
+    answers.say(R"({"answer": "done", "for": ")" + asked.name + "\"}");
+  });
+  std::atomic<int> right = 0;
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 8; ++i) {
+    threads.emplace_back([&, i] {
+      const std::string name = "thread-" + std::to_string(i);
+      for (int j = 0; j < 20; ++j) {
+        wire::Question asked = question("rendezvous");
+        asked.name = name;
+        asked.rank = i;
+        asked.world = 8;
+        const Reply reply = ask(place_in(folder.path()), asked, testing::kBound);
+        right += reply.kind == Kind::kDone && testing::contains(reply.answer, "\"" + name + "\"")
+                     ? 1
+                     : 0;
+      }
+    });
+  }
+  for (std::thread& thread : threads) {
+    thread.join();
+  }
+  CHECK(right == 160);
+  CHECK(server.reply_names().empty());
+}

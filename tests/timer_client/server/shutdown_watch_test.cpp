@@ -1,0 +1,208 @@
+// What a client does when the server has announced its end on the board.
+// SPDX-License-Identifier: MIT
+#include <doctest/doctest.h>
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <future>
+#include <memory>
+#include <optional>
+#include <thread>
+
+#include "tests/timer_client/fake_server.hpp"
+
+using namespace std::chrono_literals;
+using namespace filetimer;
+using testing::FakeServer;
+using testing::slots_of;
+
+namespace {
+
+void announce(const FakeServer& server, Announcement announcement) {
+  server.board().announcement = static_cast<std::uint32_t>(announcement);
+  ::syscall(SYS_futex, &server.board().announcement, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+}
+
+#if defined(__SANITIZE_THREAD__)
+constexpr bool kIsThreadSanitized = true;
+#else
+constexpr bool kIsThreadSanitized = false;
+#endif
+
+bool is_ready(const std::future<void>& future) {
+  return future.wait_for(testing::kBound) == std::future_status::ready;
+}
+
+}  // namespace
+
+TEST_CASE("a shutdown that is announced is told once, and draining is not") {
+  FakeServer server;
+  auto client = server.connect();
+  std::atomic<int> calls = 0;
+  std::promise<void> told;
+  client.on_shutdown([&] {
+    ++calls;
+    told.set_value();  // a second time would throw
+  });
+  announce(server, Announcement::kDraining);
+  announce(server, Announcement::kNone);
+  CHECK(calls == 0);
+  announce(server, Announcement::kShutdown);
+  CHECK(is_ready(told.get_future()));
+  announce(server, Announcement::kNone);
+  announce(server, Announcement::kShutdown);
+  // Another one, which the same announcement concerns.
+  std::promise<void> told_again;
+  client.on_shutdown([&] { told_again.set_value(); });
+  CHECK(is_ready(told_again.get_future()));
+  CHECK(calls == 1);
+}
+
+TEST_CASE("a server that has stopped before its announcement was seen is told of, too") {
+  FakeServer server;
+  auto client = server.connect();
+  std::promise<void> told;
+  client.on_shutdown([&] { told.set_value(); });
+  server.board().state = static_cast<std::uint32_t>(ServerState::kStopped);
+  announce(server, Announcement::kNone);
+  CHECK(is_ready(told.get_future()));
+}
+
+TEST_CASE("all callbacks are called, also one that a callback registers") {
+  FakeServer server;
+  auto client = server.connect();
+  std::promise<void> first;
+  std::promise<void> second;
+  std::promise<void> third;
+  client.on_shutdown([&] { first.set_value(); });
+  client.on_shutdown([&] {
+    client.on_shutdown([&] { third.set_value(); });
+    second.set_value();
+  });
+  announce(server, Announcement::kShutdown);
+  CHECK(is_ready(first.get_future()));
+  CHECK(is_ready(second.get_future()));
+  CHECK(is_ready(third.get_future()));
+}
+
+TEST_CASE("the client's end takes the callback away") {
+  FakeServer server;
+  std::atomic<bool> called = false;
+  auto owned = std::make_shared<int>();
+  server.connect().on_shutdown([&called, owned] { called = true; });
+  CHECK(owned.use_count() == 1);
+  announce(server, Announcement::kShutdown);
+  // A later client's is called; by then the first one's would have been.
+  auto client = server.connect();
+  std::promise<void> told;
+  client.on_shutdown([&] { told.set_value(); });
+  CHECK(is_ready(told.get_future()));
+  CHECK_FALSE(called);
+}
+
+TEST_CASE("the client's end waits for a callback that runs") {
+  FakeServer server;
+  auto client = std::make_unique<TimerClient>(server.connect());
+  std::promise<void> running;
+  std::promise<void> go_on;
+  std::atomic<bool> has_returned = false;
+  client->on_shutdown([&] {
+    running.set_value();
+    go_on.get_future().wait();
+    std::this_thread::sleep_for(10ms);  // to be overtaken, if somebody does not wait
+    has_returned = true;
+  });
+  announce(server, Announcement::kShutdown);
+  REQUIRE(is_ready(running.get_future()));
+  go_on.set_value();
+  client.reset();
+  CHECK(has_returned);
+}
+
+TEST_CASE("a callback may end its own client") {
+  FakeServer server;
+  std::optional<TimerClient> client(server.connect());
+  std::promise<void> ended;
+  client->on_shutdown([&] {
+    client.reset();
+    ended.set_value();
+  });
+  announce(server, Announcement::kShutdown);
+  CHECK(is_ready(ended.get_future()));
+}
+
+// ThreadSanitizer lets no child of a process with threads start one.
+TEST_CASE("a forked child has no callback of its parent's, and may have its own" *
+          doctest::skip(kIsThreadSanitized)) {
+  FakeServer server;
+  std::optional<TimerClient> client(server.connect());
+  std::atomic<bool> called = false;
+  client->on_shutdown([&] { called = true; });
+  CHECK(testing::in_child([&] {
+          std::promise<void> told;
+          client->on_shutdown([&] { told.set_value(); });
+          announce(server, Announcement::kShutdown);
+          if (!is_ready(told.get_future()) || called) {
+            return 1;
+          }
+          client.reset();
+          return 0;
+        }) == 0);
+}
+
+TEST_CASE("a child that ends the client does not wait for its parent's callback") {
+  FakeServer server;
+  std::optional<TimerClient> client(server.connect());
+  std::promise<void> running;
+  std::promise<void> go_on;
+  client->on_shutdown([&] {
+    running.set_value();
+    go_on.get_future().wait();
+  });
+  announce(server, Announcement::kShutdown);
+  REQUIRE(is_ready(running.get_future()));
+  CHECK(testing::in_child([&] {
+          client.reset();
+          return 0;
+        }) == 0);
+  go_on.set_value();
+}
+
+TEST_CASE("no scope is opened on the page while the server drains or shuts down") {
+  FakeServer server;
+  auto client = server.connect();
+  auto before = client.expires(1h, "before");
+  const TimerId timer = client.acquire("timer", 1h);
+  client.start(1h);
+  REQUIRE(slots_of(server.page()).size() == 3);
+  for (const Announcement announced : {Announcement::kDraining, Announcement::kShutdown}) {
+    announce(server, announced);
+    auto scope = client.expires(1h, "new");
+    CHECK_FALSE(scope.renew(2h));
+    CHECK_FALSE(scope.release());
+    ScopeOptions options;
+    options.warn_after = 30min;
+    auto warned = client.expires(1h, "warned", options);
+    CHECK_FALSE(warned.release());
+    const TimerId unwatched = client.acquire("new", 1h);
+    CHECK_FALSE(unwatched);
+    CHECK_FALSE(client.renew(unwatched, 1h));
+    CHECK_FALSE(client.release(unwatched));
+    CHECK(slots_of(server.page()).size() == 3);
+    CHECK_THROWS_AS((void)client.expires(0s, "wrong"), InvalidArgument);
+  }
+  CHECK(before.renew(2h));
+  CHECK(client.renew(timer, 2h));
+  client.start(2h);
+  CHECK(client.stop());
+  CHECK(before.release());
+  CHECK(client.release(timer));
+  client.start(1h);
+  CHECK_FALSE(client.stop());
+  CHECK(slots_of(server.page()).empty());
+  announce(server, Announcement::kNone);
+  auto after = client.expires(1h, "after");
+  CHECK(slots_of(server.page()).size() == 1);
+}
