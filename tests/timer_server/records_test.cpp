@@ -173,7 +173,8 @@ TEST_CASE("docs/records.md gives the fields of a rendezvous") {
 TEST_CASE("the examples of docs/records.md have the fields that it names, and no event lacks one") {
   const RecordsDoc doc = read_records_doc();
   CHECK(doc.events.size() >= 12);
-  for (const auto& [event, fields] : doc.events) {
+  for (const auto& documented : doc.events) {
+    const std::string& event = documented.first;
     CAPTURE(event);
     REQUIRE(doc.examples.contains(event));
     for (const std::string& example : doc.examples.at(event)) {
@@ -181,7 +182,7 @@ TEST_CASE("the examples of docs/records.md have the fields that it names, and no
       CHECK(event_of(example) == event);
       for (const std::string& name : fields_of(example)) {
         CAPTURE(name);
-        CHECK(fields.contains(name));
+        CHECK(documented.second.contains(name));
       }
     }
   }

@@ -200,8 +200,10 @@ TEST_CASE("the hook of a kill that a dead server had begun is run by the next") 
   Server next(temp, args);
   wait_for_hook(next, gone.pid());
   CHECK(next.stop() == exited(0));  // which cuts the grace of the other one short
-  for (const auto& [pid, verdict] :
+  for (const auto& worker :
        std::map<pid_t, std::string>{{killed_later.pid(), "dead"}, {gone.pid(), "already_gone"}}) {
+    const pid_t pid = worker.first;  // clang 14 lets no lambda, as in CAPTURE, use a binding
+    const std::string& verdict = worker.second;
     CAPTURE(verdict);
     const Record hook = wait_for_hook(next, pid);
     CHECK(hook.integer("exit_status") == 0);
