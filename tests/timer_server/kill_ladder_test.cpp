@@ -3,6 +3,7 @@
 #include "timer_server/kill_ladder.hpp"
 
 #include <doctest/doctest.h>
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <poll.h>
 
@@ -418,7 +419,7 @@ TEST_CASE("A hurried ladder gives no grace") {
 
 TEST_CASE("A fork that is under way when a worker is held is waited for, and its child is killed") {
   std::array<int, 2> ends{};
-  REQUIRE(::pipe(ends.data()) == 0);
+  REQUIRE(::pipe2(ends.data(), O_NONBLOCK) == 0);
   SteppedChild worker({[&] {
     const pid_t parent = ::getpid();
     const pid_t child = ::fork();

@@ -4,6 +4,7 @@
 #include <doctest/doctest.h>
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 
 #include <algorithm>
 #include <atomic>
@@ -44,6 +45,23 @@ TEST_CASE("The tree holds descendants of other sessions and process groups, not 
   for (const Process& companion : tree) {
     CHECK(companion.send_signal(SIGKILL));
   }
+}
+
+TEST_CASE("A descendant whose parent has ended is not found") {
+  SharedPids shared;
+  Child worker([&] {
+    const pid_t between = ::fork();
+    if (between == 0) {
+      // Without the signal that would end it with its parent.
+      shared.pids[0] = fork_waiting([] { ::prctl(PR_SET_PDEATHSIG, 0); });
+      ::_exit(0);
+    }
+    ::waitpid(between, nullptr, 0);
+  });
+  const auto orphan = open_process(shared.pids[0]);
+  REQUIRE(orphan);
+  CHECK(companions_of(worker.process(), KillMode::kTree, {}).empty());
+  CHECK(orphan->send_signal(SIGKILL));
 }
 
 TEST_CASE("What is spared is left out with all below it") {
