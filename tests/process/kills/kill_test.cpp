@@ -379,3 +379,39 @@ TEST_CASE("an endless scope gets --max-timeout where there is one") {
   CHECK(worker.status() == killed_by(SIGKILL));
   CHECK(server.wait_for("warned", worker.pid()).at("asked_s").is_null());
 }
+
+TEST_CASE("what a worker opens in its grace is neither judged nor warned about") {
+  for (const bool with_page : {false, true}) {
+    CAPTURE(with_page);
+    const TempFolder temp;
+    Server server(temp, {"--evidence", "none", "--warn-at", "0.5", "--grace", "1h"});
+    const auto worker = with_page ? page_worker(server.dir(), "w-1")
+                                  : std::make_unique<Worker>("catch-signals");
+    if (with_page) {
+      // Of SIGURG a process does not die.
+      worker->ask(fmt::format("open 0 s 1 {}", SIGURG));
+      REQUIRE(worker->ask("hint") == "ok");
+    } else {
+      server.send(acquire_past(worker->pid(), "s", SIGTERM));
+      CHECK(worker->line() == fmt::format("signal {}", SIGTERM));
+    }
+    server.wait_for("expired", worker->pid());
+    server.barrier();  // the signal was sent
+    if (with_page) {
+      worker->ask("open 1 late 50");
+      REQUIRE(worker->ask("hint") == "ok");
+    } else {
+      server.send(acquire(worker->pid(), "late", 50ms));
+    }
+    let_pass(60ms);
+    server.barrier();
+    CHECK(worker->is_alive());
+    worker->signal(SIGKILL);
+    CHECK(server.wait_for("killed", worker->pid()).text("verdict") == "dead");
+    CHECK(server.stop() == exited(0));
+    const Records records = server.records();
+    CHECK(scopes_of(records, "expired", worker->pid()) == std::vector<std::string>{"s"});
+    CHECK(count(records, "warned") == 0);
+    CHECK(count(records, "left_open") == 0);
+  }
+}
