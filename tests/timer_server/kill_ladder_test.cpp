@@ -11,7 +11,6 @@
 
 #include "tests/support/child.hpp"
 #include "tests/support/files.hpp"
-#include "tests/support/skip.hpp"
 #include "tests/support/test_page.hpp"
 #include "tests/timer_server/test_log.hpp"
 
@@ -213,40 +212,6 @@ TEST_CASE("Children are signalled before their parents") {
   // A record names them in the opposite order: the worker first.
   CHECK(stage.the("killed").pids_of_signal(0) ==
         std::vector<pid_t>{stage.process.pid, below[1], below[0]});
-}
-
-TEST_CASE("A process below the worker that may not be signalled is left out") {
-  constexpr uid_t kSomebodyElse = 65533;
-  std::array<int, 2> ends{};
-  REQUIRE(::pipe(ends.data()) == 0);
-  // As a program of root's that any user may start.
-  LadderStage stage(LadderStage::quick(), [&] {
-    const pid_t child = fork_waiting([] { ::prctl(PR_SET_PDEATHSIG, 0); });
-    const bool is_another = ::setuid(kSomebodyElse) == 0;
-    const pid_t told = is_another ? child : -child;
-    (void)!::write(ends[1], &told, sizeof told);
-  });
-  pid_t below = 0;
-  REQUIRE(::read(ends[0], &below, sizeof below) == sizeof below);
-  ::close(ends[0]);
-  ::close(ends[1]);
-  const auto child = open_process(std::abs(below));
-  REQUIRE(child);
-  if (below < 0 || ::setresuid(kSomebodyElse, kSomebodyElse, 0) != 0) {
-    child->send_signal(SIGKILL);
-    FILETIMER_SKIP("this takes the right to become another user");
-  }
-  stage.start(SIGKILL);
-  stage.advance(stage.now);
-  wait_for_death(stage.process);
-  stage.worker.reap();
-  stage.ladder->advance(stage.now + 1ms);
-  REQUIRE(::setresuid(0, 0, 0) == 0);
-  CHECK(stage.ended == std::vector{KillVerdict::kDead});
-  CHECK(stage.the("killed").pids_of_signal(0) == std::vector<pid_t>{stage.process.pid});
-  CHECK_FALSE(stage.the("killed").has("reason"));
-  CHECK(child->is_alive());
-  CHECK(child->send_signal(SIGKILL));
 }
 
 TEST_CASE("SIGKILL follows when the grace has passed, and not before") {

@@ -10,21 +10,23 @@
 #include <atomic>
 #include <thread>
 
+#include "tests/support/bound.hpp"
 #include "tests/support/child.hpp"
 
 using namespace filetimer;
 
 namespace {
 
-// Gathers until the process has come to the system call that the test waits for; bounded by the
-// test's own time limit.
+// Gathers until the process has come to the system call that the test waits for.
 Evidence evidence_in(const Process& process, std::string_view syscall) {
+  const Instant until = Instant::now() + testing::kBound;
   for (;;) {
     Evidence evidence = read_proc_evidence(process.pid, process.start_time);
     if (!evidence.threads.empty() && evidence.threads[0].syscall == syscall &&
         evidence.state == 'S') {
       return evidence;
     }
+    REQUIRE(Instant::now() < until);
     ::sched_yield();
   }
 }
@@ -94,8 +96,10 @@ TEST_CASE("A CPU sample tells who spins from who waits") {
   const auto process = open_process(spinner);
   REQUIRE(process);
   // As long as it takes on a busy machine for the spinner to get some CPU between two looks.
+  const Instant until = Instant::now() + testing::kBound;
   double percent = 0;
   while (percent < 10) {
+    REQUIRE(Instant::now() < until);
     Evidence evidence = read_proc_evidence(process->pid, process->start_time);
     std::this_thread::sleep_for(kCpuSample);
     finish_cpu_sample(process->pid, evidence);

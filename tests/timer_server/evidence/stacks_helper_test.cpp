@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "common/limits.hpp"
+#include "tests/support/bound.hpp"
 #include "tests/support/child.hpp"
 #include "timer_server/evidence/proc_evidence.hpp"
 
@@ -98,7 +99,10 @@ TEST_CASE("A tracer of a worker is our helper, or it is not") {
       }
     }
   });
-  while (seen.load() < 3) {  // as often as it takes to look at the right moment
+  // As often as it takes to look at the right moment.
+  const Instant until = Instant::now() + testing::kBound;
+  while (seen.load() < 3) {
+    REQUIRE(Instant::now() < until);
     auto helper = StacksHelper::start(process.pid, process.start_time, Instant::now() + 20s);
     REQUIRE(helper);
     Evidence evidence = of_threads({process.pid});
