@@ -361,6 +361,7 @@ bool KillLadder::wait_for_death(const std::shared_ptr<Kill>& held, Instant now) 
       return true;
     }
   }
+  // Only saves the looks: with news in every turn nothing that can be observed would change.
   if (!std::exchange(kill.has_news, false) && now < kill.next_step_at) {
     return false;
   }

@@ -10,7 +10,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "tests/support/child.hpp"
+#include "tests/support/children.hpp"
 #include "tests/support/files.hpp"
 
 using namespace filetimer;

@@ -9,9 +9,8 @@
 
 #include <array>
 
-#include "tests/support/child.hpp"
 #include "tests/support/files.hpp"
-#include "tests/support/test_page.hpp"
+#include "tests/timer_server/process_of.hpp"
 #include "tests/timer_server/test_log.hpp"
 
 using namespace filetimer;
@@ -24,7 +23,7 @@ struct LadderStage {
   explicit LadderStage(
       KillPolicy policy = quick(), const std::function<void()>& worker_does_first = [] {},
       const IsRunning& is_running = filetimer::is_running)
-      : worker(worker_does_first), process(worker.process()), ladder(make(policy, is_running)) {}
+      : worker(worker_does_first), process(process_of(worker)), ladder(make(policy, is_running)) {}
 
   static KillPolicy quick() {
     KillPolicy policy;

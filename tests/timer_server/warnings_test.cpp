@@ -6,9 +6,9 @@
 #include <fmt/format.h>
 #include <poll.h>
 
-#include "tests/support/child.hpp"
 #include "tests/support/files.hpp"
 #include "tests/timer_server/busy_threads.hpp"
+#include "tests/timer_server/process_of.hpp"
 #include "tests/timer_server/test_log.hpp"
 
 using namespace filetimer;
@@ -22,7 +22,7 @@ struct WarningStage {
         warnings(policy, records, *log, side_threads) {}
 
   WorkerIdentity identity_of(const Child& of) const {
-    return {std::make_shared<const Process>(of.process()), facts};
+    return {std::make_shared<const Process>(process_of(of)), facts};
   }
 
   // A scope of 10 s whose soft deadline, after 4 s, was 5 ms ago.

@@ -181,6 +181,27 @@ TEST_CASE("a sweep looks at 256 new files in the folder of pages, the next one a
   CHECK(server.records().back().integer("rejected") == 300);
 }
 
+TEST_CASE("of pages that nobody holds 64 may wait for the end of their workers") {
+  const TempFolder temp;
+  Server server(temp, {"--max-interval", "100ms"});
+  const Worker worker("block");
+  filetimer::TestPage page;
+  page.header().pid = worker.pid();
+  server.process().signal(SIGSTOP);
+  server.process().wait_until_stopped();
+  for (int i = 0; i < 65; ++i) {
+    const std::string path = fmt::format("{}/scopes/free-{}", server.dir(), i);
+    write_file(path, page.bytes().substr(0, sizeof(filetimer::PageHeader)));
+    std::filesystem::resize_file(path, filetimer::kPageBytes);
+  }
+  server.process().signal(SIGCONT);
+  // The others are refused at the next sweep: their worker lives on.
+  REQUIRE(wait_until([&] { return rejections_with(server, "nobody holds its lock") == 65; }));
+  const Record first = server.wait_for([](const Record& record) { return record.is("rejected"); });
+  CHECK(first.integer("count") == 1);
+  CHECK(worker.is_alive());
+}
+
 TEST_CASE("of scopes whose workers ended unseen 8,192 are recorded, and all are counted") {
   const TempFolder temp;
   const std::string pages = temp.path("run/scopes");

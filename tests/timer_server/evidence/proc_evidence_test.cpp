@@ -11,7 +11,7 @@
 #include <thread>
 
 #include "tests/support/bound.hpp"
-#include "tests/support/child.hpp"
+#include "tests/timer_server/process_of.hpp"
 
 using namespace filetimer;
 
@@ -66,7 +66,7 @@ TEST_CASE("Children are listed with their names") {
       }
     }
   });
-  const Process process = worker.process();
+  const Process process = process_of(worker);
   const Evidence evidence = evidence_in(process, "pause");
   REQUIRE(evidence.children.size() == 1);
   const auto child = open_process(evidence.children[0].pid);
@@ -77,7 +77,7 @@ TEST_CASE("Children are listed with their names") {
 
 TEST_CASE("A pid that is another process by now gives no evidence") {
   Child worker;
-  const Process process = worker.process();
+  const Process process = process_of(worker);
   const Evidence evidence = read_proc_evidence(process.pid, process.start_time + 1);
   CHECK(evidence.threads.empty());
   CHECK(evidence.missing == "the process had ended");
@@ -86,7 +86,7 @@ TEST_CASE("A pid that is another process by now gives no evidence") {
 TEST_CASE("A CPU sample tells who spins from who waits") {
   Child waiting;
   waiting.wait_until_asleep();
-  const Process sleeper = waiting.process();
+  const Process sleeper = process_of(waiting);
   const pid_t spinner = ::fork();
   if (spinner == 0) {
     ::alarm(60);

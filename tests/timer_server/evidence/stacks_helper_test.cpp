@@ -11,7 +11,7 @@
 
 #include "common/limits.hpp"
 #include "tests/support/bound.hpp"
-#include "tests/support/child.hpp"
+#include "tests/timer_server/process_of.hpp"
 #include "timer_server/evidence/proc_evidence.hpp"
 
 using namespace filetimer;
@@ -65,7 +65,7 @@ TEST_CASE("An answer that makes no sense gives nothing and keeps within bounds")
 TEST_CASE("The helper tells where a process is, and is known as ours all the while") {
   Child worker;
   worker.wait_until_asleep();
-  const Process process = worker.process();
+  const Process process = process_of(worker);
   Evidence evidence = read_proc_evidence(process.pid, process.start_time);
   auto helper = StacksHelper::start(process.pid, process.start_time, Instant::now() + 20s);
   REQUIRE_MESSAGE(helper, helper.error().message);
@@ -85,7 +85,7 @@ TEST_CASE("The helper tells where a process is, and is known as ours all the whi
 
 TEST_CASE("A tracer of a worker is our helper, or it is not") {
   Child worker;
-  const Process process = worker.process();
+  const Process process = process_of(worker);
   std::atomic<int> seen{0};
   std::atomic<int> strangers{0};
   std::jthread watcher([&](const std::stop_token& stop) {
@@ -115,7 +115,7 @@ TEST_CASE("A tracer of a worker is our helper, or it is not") {
 
 TEST_CASE("A pid that is another process by now is not touched by the helper") {
   Child worker;
-  const Process process = worker.process();
+  const Process process = process_of(worker);
   auto helper = StacksHelper::start(process.pid, process.start_time + 1, Instant::now() + 20s);
   REQUIRE(helper);
   Evidence evidence = of_threads({process.pid});
@@ -126,7 +126,7 @@ TEST_CASE("A pid that is another process by now is not touched by the helper") {
 
 TEST_CASE("A helper whose time is up is ended, and so is one that nobody asks") {
   Child worker;
-  const Process process = worker.process();
+  const Process process = process_of(worker);
   for (const bool is_asked : {true, false}) {
     auto helper = StacksHelper::start(process.pid, process.start_time, Instant::now());
     REQUIRE(helper);

@@ -9,6 +9,7 @@
 
 #include "common/limits.hpp"
 #include "common/wake_protocol.hpp"
+#include "tests/support/children.hpp"
 #include "tests/support/files.hpp"
 #include "tests/support/test_page.hpp"
 #include "timer_server/pages/page_guard.hpp"
