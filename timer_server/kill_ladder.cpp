@@ -16,11 +16,6 @@
 namespace filetimer {
 namespace {
 
-// How long a kill waits for the processes that it holds to have stopped: microseconds, where the
-// processor is not busy. And all kills of one turn together.
-constexpr Duration kHoldLimit = std::chrono::milliseconds{30};
-constexpr Duration kHoldBudget = std::chrono::milliseconds{50};
-
 enum class Stage {
   kFacts,      // who the worker is may still be on its way from the side thread
   kRecorded,   // the verdict is in the log's queue; waiting for the disk and for evidence
@@ -45,25 +40,14 @@ std::string why_alive(pid_t pid) {
                      wchan && *wchan != "0" ? " in " + *wchan : std::string{});
 }
 
+}  // namespace
+
 bool is_running(pid_t pid) {
   return std::ranges::any_of(threads_of(pid), [pid](pid_t tid) {
     const auto stat = read_stat(fmt::format("/proc/{}/task/{}", pid, tid));
     return stat && stat->state == 'R';
   });
 }
-
-void wait_until_stopped(pid_t pid, Instant until) {
-  constexpr int kLooksWithoutPause = 5;
-  for (int look = 1; is_running(pid) && Instant::now() < until; ++look) {
-    if (look <= kLooksWithoutPause) {
-      ::sched_yield();
-    } else {
-      std::this_thread::sleep_for(std::chrono::microseconds{50});
-    }
-  }
-}
-
-}  // namespace
 
 struct KillLadder::Kill {
   KillOrder order;
@@ -117,12 +101,13 @@ const Expiry* KillOrder::deciding() const {
 }
 
 KillLadder::KillLadder(KillPolicy policy, Records& records, RecordLog& log,
-                       SideThreads& side_threads, Listener listener)
+                       SideThreads& side_threads, Listener listener, IsRunning is_running)
     : policy_(policy),
       records_(records),
       log_(log),
       side_threads_(side_threads),
       listener_(std::move(listener)),
+      is_running_(std::move(is_running)),
       spared_(this_process_and_above()),
       deaths_(::epoll_create1(EPOLL_CLOEXEC)) {}
 
@@ -376,6 +361,7 @@ bool KillLadder::wait_for_death(const std::shared_ptr<Kill>& held, Instant now) 
       return true;
     }
   }
+  // Only saves the looks: with news in every turn nothing that can be observed would change.
   if (!std::exchange(kill.has_news, false) && now < kill.next_step_at) {
     return false;
   }
@@ -460,8 +446,8 @@ void KillLadder::hold_all(Kill& kill) {
   const Instant begun = Instant::now();
   const Instant until = begun + std::min(kHoldLimit, hold_budget_);
   std::vector<pid_t> running;
-  const auto hold = [&running](const Process& process) {
-    if (is_running(process.pid)) {
+  const auto hold = [this, &running](const Process& process) {
+    if (is_running_(process.pid)) {
       running.push_back(process.pid);
     }
     process.send_signal(SIGSTOP);
@@ -478,6 +464,17 @@ void KillLadder::hold_all(Kill& kill) {
     look_again(kill);
   } while (held < kill.companions.size() && held < kMaxTreeProcesses);
   hold_budget_ -= std::min(hold_budget_, Instant::now() - begun);
+}
+
+void KillLadder::wait_until_stopped(pid_t pid, Instant until) const {
+  constexpr int kLooksWithoutPause = 5;
+  for (int look = 1; is_running_(pid) && Instant::now() < until; ++look) {
+    if (look <= kLooksWithoutPause) {
+      ::sched_yield();
+    } else {
+      std::this_thread::sleep_for(std::chrono::microseconds{50});
+    }
+  }
 }
 
 // What was started since the first look must not outlive the worker.

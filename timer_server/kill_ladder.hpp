@@ -60,6 +60,10 @@ struct KillEnd {
   std::uint64_t record_number = 0;  // of the last one's, in the log
 };
 
+// Whether a thread of the process runs: in the kernel, it may be in the middle of a fork().
+bool is_running(pid_t pid);
+using IsRunning = std::function<bool(pid_t)>;
+
 class KillLadder {
  public:
   // Bounds of the steps before the signal. Ours are in milliseconds; evidence has its own option.
@@ -67,6 +71,10 @@ class KillLadder {
   static constexpr Duration kSyncLimit = RecordLog::kStalled;
   // A release on a page wakes nobody: how often a scope that may still be left is looked at.
   static constexpr Duration kLeaveLook = std::chrono::milliseconds{50};
+  // How long a kill waits for the processes that it holds to have stopped: microseconds, where the
+  // processor is not busy. And all kills of one turn together.
+  static constexpr Duration kHoldLimit = std::chrono::milliseconds{30};
+  static constexpr Duration kHoldBudget = std::chrono::milliseconds{50};
 
   // What the ladder tells its owner.
   struct Listener {
@@ -80,7 +88,7 @@ class KillLadder {
     std::function<void(const KillOrder&, const KillEnd&)> on_end;
   };
   KillLadder(KillPolicy policy, Records& records, RecordLog& log, SideThreads& side_threads,
-             Listener listener);
+             Listener listener, IsRunning is_running = filetimer::is_running);
   ~KillLadder();
 
   void start(KillOrder order, Instant now);
@@ -118,6 +126,7 @@ class KillLadder {
   void end_gathering(Kill& kill);
   void send(Kill& kill, int signal);
   void hold_all(Kill& kill);
+  void wait_until_stopped(pid_t pid, Instant until) const;
   void look_again(Kill& kill) const;
   [[nodiscard]] Kill* other_kill_of(const Kill& kill) const;
   void note_deaths();
@@ -130,6 +139,7 @@ class KillLadder {
   RecordLog& log_;
   SideThreads& side_threads_;
   const Listener listener_;
+  const IsRunning is_running_;
   const std::vector<pid_t> spared_;  // this process and all above it
   UniqueFd deaths_;                  // an epoll of the pidfds that we wait for
   std::vector<std::shared_ptr<Kill>> kills_;

@@ -240,7 +240,9 @@ void RecordLog::Writer::rotate_if_large() {
       static_cast<std::uint64_t>(st.st_size) < settings_.max_bytes) {
     return;
   }
-  (void)sync();  // the old file is not looked at again
+  // The old file is not looked at again. Only a crash of the machine right now would show that this
+  // was left out.
+  (void)sync();
   if (::rename(settings_.path.c_str(), (settings_.path + ".1").c_str()) == 0) {
     file_.reset();
   }

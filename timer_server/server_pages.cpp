@@ -169,7 +169,8 @@ Result<Worker*> Server::owner_of(WorkerPage& page) {
     return tl::unexpected<Error>(std::move(process.error()));
   }
   if (holder) {
-    // Asked again: the pid that was named may have come to mean another before it was opened.
+    // Asked again: the pid that was named may have come to mean another before it was opened. That
+    // lasts microseconds, which no test can hold still.
     const Result<pid_t> again = page.owner();
     if (!again || *again != pid) {
       return tl::unexpected<Error>(Error{fmt::format("pid {} has let go of it", pid), ESRCH});

@@ -63,6 +63,7 @@ bool Server::puts_off_pipe(Worker& worker, const std::vector<const DueScope*>& d
     return false;
   }
   if (halted_.contains(worker.process->pid)) {
+    // Until it goes on. Postponing them by kLookAgain at a time would do the same with more work.
     for (const DueScope* scope : due) {
       table_.postpone(*scope->scope, Instant::never());
     }

@@ -73,6 +73,7 @@ void Server::settle_judged_slots(const Worker& worker, const std::shared_ptr<Wor
     } else if (record == nullptr) {
       page->reopen(judged.slot, judged.word);
     } else if (record->is_finished) {
+      // The server before was killed in the microseconds between the record of the end and this.
       page->finish(judged.slot, judged.word);
     } else {
       record->expiry.on_page = {page, judged.slot, judged.word};

@@ -11,6 +11,7 @@
 #include "common/limits.hpp"
 #include "common/scope_page.hpp"
 #include "timer_server/hardening.hpp"
+#include "timer_server/incident_limit.hpp"
 #include "timer_server/kill_path_check.hpp"
 #include "timer_server/messages.hpp"
 #include "timer_server/server.hpp"
@@ -20,12 +21,6 @@ namespace {
 
 // Expiries this close to the first one are one incident: the others waited for the same thing.
 constexpr Duration kIncidentWindow = std::chrono::seconds{2};
-// Of all workers together; what is beyond is counted, not listed. The list is made between a
-// deadline and its signal. Of each worker it has the few that say where it is all the same, where
-// the record has room for as many: a thousand scopes more cost a millisecond.
-constexpr std::size_t kMaxIncidentScopes = 1024;
-constexpr std::size_t kFewOfEachWorker = 4;
-constexpr std::size_t kMaxIncidentScopesOfFew = 4096;
 constexpr std::string_view kEndedInside = "the worker ended inside the scope";
 // Scopes that the server's last record lists.
 constexpr std::size_t kMaxLeftScopes = 8192;
@@ -71,10 +66,7 @@ std::shared_ptr<Incident> Server::incident_now() {
   incident_ = std::make_shared<Incident>();
   incident_->id = records_.next_incident_id();
   incident_->when = now_;
-  const std::size_t workers = std::max<std::size_t>(table_.worker_count(), 1);
-  const std::size_t least = kMaxIncidentScopesOfFew / workers;
-  const std::size_t share =
-      std::max(kMaxIncidentScopes / workers, std::clamp(least, std::size_t{1}, kFewOfEachWorker));
+  const std::size_t share = incident_share(table_.worker_count());
   table_.for_each_worker([&](Worker& worker) {
     std::size_t count = worker.count_on_pipe();
     for (const auto& page : worker.pages) {

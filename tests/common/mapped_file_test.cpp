@@ -11,7 +11,7 @@
 #include <fstream>
 #include <optional>
 
-#include "tests/support/test_page.hpp"
+#include "tests/support/children.hpp"
 #include "tests/support/files.hpp"
 
 namespace filetimer {

@@ -1,30 +1,22 @@
-// For tests of what reads scope pages: a page in memory, made by the layout alone, and a process
-// that does what it is told step by step, such as holding a lock.
+// For tests of what reads scope pages: a page in memory, made by the layout alone.
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <poll.h>
 #include <signal.h>
-#include <sys/prctl.h>
-#include <sys/socket.h>
 #include <sys/types.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <array>
 #include <cstring>
 #include <fstream>
-#include <functional>
 #include <sstream>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "common/clock.hpp"
 #include "common/page_reader.hpp"
 #include "common/page_writer.hpp"
-#include "common/posix.hpp"
 #include "common/scope_page.hpp"
 
 namespace filetimer {
@@ -99,73 +91,5 @@ inline std::uint64_t start_time_in_proc(pid_t pid) {
   }
   return std::stoull(word);
 }
-
-// In a new child: it ends with its parent, also when that has ended already.
-inline void end_with(pid_t parent) {
-  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (::getppid() != parent) {
-    ::_exit(1);
-  }
-}
-
-// A child process that runs its steps one by one, when it is told to, and is killed at the end.
-class SteppedChild {
- public:
-  using Step = std::function<bool()>;
-
-  explicit SteppedChild(std::vector<Step> steps) {
-    std::array<int, 2> ends{};
-    if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()) != 0) {
-      return;
-    }
-    const pid_t parent = ::getpid();
-    pid_ = ::fork();
-    if (pid_ == 0) {
-      end_with(parent);
-      ::close(ends[0]);
-      char byte = 0;
-      for (const Step& step : steps) {
-        if (::read(ends[1], &byte, 1) != 1) {
-          break;
-        }
-        byte = step() ? 'y' : 'n';
-        (void)!::write(ends[1], &byte, 1);
-      }
-      for (;;) {
-        ::pause();
-      }
-    }
-    ::close(ends[1]);
-    socket_.reset(ends[0]);
-  }
-  ~SteppedChild() { end(); }
-  SteppedChild(const SteppedChild&) = delete;
-  SteppedChild& operator=(const SteppedChild&) = delete;
-
-  [[nodiscard]] pid_t pid() const { return pid_; }
-
-  // Runs the next step; what it said. False too when it did not answer, as after an exec.
-  bool next() {
-    constexpr int kPatienceMs = 30'000;
-    char byte = '?';
-    pollfd answer{socket_.get(), POLLIN, 0};
-    return start_next() && ::poll(&answer, 1, kPatienceMs) == 1 &&
-           ::read(socket_.get(), &byte, 1) == 1 && byte == 'y';
-  }
-  // Without waiting for its answer, which need not come.
-  bool start_next() { return ::write(socket_.get(), "?", 1) == 1; }
-
-  void end() {
-    if (pid_ > 0) {
-      ::kill(pid_, SIGKILL);
-      retry_eintr([&] { return ::waitpid(pid_, nullptr, 0); });
-      pid_ = 0;
-    }
-  }
-
- private:
-  pid_t pid_ = 0;
-  UniqueFd socket_;
-};
 
 }  // namespace filetimer

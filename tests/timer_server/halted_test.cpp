@@ -10,8 +10,8 @@
 #include <filesystem>
 #include <fstream>
 
+#include "tests/support/children.hpp"
 #include "tests/support/files.hpp"
-#include "tests/support/child.hpp"
 
 using namespace filetimer;
 
@@ -26,6 +26,9 @@ struct FakeProcess {
     put(fmt::format("proc/{}/stat", kPid),
         fmt::format("{} (trainer) {} 1 42 42 0 -1 4194304 0 0 0 0 1 2 0 0 20 0 1 0 777 0 0", kPid,
                     state));
+    put_status(tracer);
+  }
+  void put_status(pid_t tracer) const {
     put(fmt::format("proc/{}/status", kPid),
         fmt::format("Name:\ttrainer\nTracerPid:\t{}\nUid:\t0\t0\t0\t0\nNSpid:\t42\n", tracer));
   }
@@ -62,6 +65,18 @@ TEST_CASE("What a helper of the server holds for a moment is not halted") {
   const auto is_seven = [](pid_t pid) { return pid == 7; };
   CHECK(FakeProcess('t', 7).why(is_seven).empty());
   CHECK(FakeProcess('t', 8).why(is_seven) == "traced by pid 8");
+}
+
+TEST_CASE("A tracer that is gone at the second look halts nobody") {
+  for (const pid_t second : {0, 8}) {
+    CAPTURE(second);
+    const FakeProcess process('S', 7);
+    const auto lets_go = [&](pid_t) {
+      process.put_status(second);
+      return false;
+    };
+    CHECK(process.why(lets_go).empty());
+  }
 }
 
 TEST_CASE("A frozen cgroup of either version is seen, alone or side by side") {

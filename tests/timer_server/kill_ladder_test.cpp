@@ -3,12 +3,14 @@
 #include "timer_server/kill_ladder.hpp"
 
 #include <doctest/doctest.h>
+#include <fcntl.h>
+#include <fmt/format.h>
 #include <poll.h>
 
-#include <map>
+#include <array>
 
 #include "tests/support/files.hpp"
-#include "tests/support/child.hpp"
+#include "tests/timer_server/process_of.hpp"
 #include "tests/timer_server/test_log.hpp"
 
 using namespace filetimer;
@@ -19,8 +21,9 @@ namespace {
 // A worker to kill, and everything below a server that a ladder needs.
 struct LadderStage {
   explicit LadderStage(
-      KillPolicy policy = quick(), const std::function<void()>& worker_does_first = [] {})
-      : worker(worker_does_first), process(worker.process()), ladder(make(policy)) {}
+      KillPolicy policy = quick(), const std::function<void()>& worker_does_first = [] {},
+      const IsRunning& is_running = filetimer::is_running)
+      : worker(worker_does_first), process(process_of(worker)), ladder(make(policy, is_running)) {}
 
   static KillPolicy quick() {
     KillPolicy policy;
@@ -29,8 +32,11 @@ struct LadderStage {
   }
 
   KillOrder order_for(int signal, std::optional<Duration> grace = {}) {
+    return order_for(process.pid, signal, grace);
+  }
+  KillOrder order_for(pid_t pid, int signal, std::optional<Duration> grace) {
     KillOrder order;
-    order.worker.process = std::make_shared<const Process>(std::move(*open_process(process.pid)));
+    order.worker.process = std::make_shared<const Process>(std::move(*open_process(pid)));
     order.worker.facts = std::make_shared<std::optional<WorkerFacts>>(WorkerFacts{});
     order.incident = std::make_shared<Incident>();
     order.incident->id = records.next_incident_id();
@@ -56,14 +62,17 @@ struct LadderStage {
   // The events of the log, in order.
   std::string events() {
     std::string all;
-    for (const std::string& line : lines_of_log(*log, folder)) {
-      const std::size_t at = line.find("\"event\":\"") + 9;
-      const std::string event = line.substr(at, line.find('"', at) - at);
-      all += (all.empty() ? "" : " ") + event;
-      last_line = line;
-      lines[event] = line;
+    for (const testing::Record& record : records_of_log(*log, folder)) {
+      all += (all.empty() ? "" : " ") + record.text("event");
     }
     return all;
+  }
+  // The only record of that event.
+  testing::Record the(std::string_view event) {
+    testing::Records found = records_of_log(*log, folder);
+    std::erase_if(found, [&](const testing::Record& record) { return !record.is(event); });
+    REQUIRE(found.size() == 1);
+    return found.front();
   }
 
   void start(int signal, std::optional<Duration> grace = {}) {
@@ -78,20 +87,24 @@ struct LadderStage {
   Records records{RecordOrigin::of_this_process()};
   SideThreads side_threads;
   std::vector<KillVerdict> ended;
-  std::string last_line;
-  std::map<std::string, std::string> lines;  // by event
   bool is_released_on_page = false;
+  std::vector<bool> told_of_signal;  // `is_final`, for each call of on_signal
   std::unique_ptr<KillLadder> ladder;
 
  private:
-  std::unique_ptr<KillLadder> make(KillPolicy policy) {
+  std::unique_ptr<KillLadder> make(KillPolicy policy, const IsRunning& is_running) {
     return std::make_unique<KillLadder>(
         policy, records, *log, side_threads,
         KillLadder::Listener{
             .was_released = [this](const Process&, const Expiry&) { return is_released_on_page; },
-            .on_signal = [](const Process&, bool) { return std::vector<std::string>{}; },
+            .on_signal =
+                [this](const Process&, bool is_final) {
+                  told_of_signal.push_back(is_final);
+                  return std::vector<std::string>{"outer"};
+                },
             .on_end = [this](const KillOrder&,
-                             const KillEnd& end) { ended.push_back(end.verdict); }});
+                             const KillEnd& end) { ended.push_back(end.verdict); }},
+        is_running);
   }
 };
 
@@ -104,21 +117,100 @@ void ignore_sigterm() {
   ::signal(SIGTERM, SIG_IGN);
 }
 
+void block(int signal) {
+  sigset_t set{};
+  ::sigemptyset(&set);
+  ::sigaddset(&set, signal);
+  ::sigprocmask(SIG_BLOCK, &set, nullptr);
+}
+
+// Whether a process that has blocked `signal` has got it.
+bool has_got(pid_t pid, int signal) {
+  const std::string status = testing::read_file(fmt::format("/proc/{}/status", pid));
+  const std::string_view key = "ShdPnd:\t";
+  const std::size_t at = status.find(key);
+  REQUIRE(at != status.npos);
+  const std::uint64_t pending = std::stoull(status.substr(at + key.size(), 16), nullptr, 16);
+  return ((pending >> (signal - 1)) & 1U) != 0;
+}
+
 }  // namespace
 
 TEST_CASE("A worker is signalled only after the verdict is on disk") {
+  LadderStage stage(LadderStage::quick(), [] { block(SIGTERM); });
+  // Keeps the log at work, so that the verdict is not on disk at once.
+  stage.log->append(fmt::format("\"{}\"", std::string(std::size_t{8} << 20, 'x')));
+  stage.start(SIGTERM, 5s);
+  stage.ladder->advance(stage.now);
+  const bool was_signalled = has_got(stage.process.pid, SIGTERM);
+  const std::uint64_t synced = stage.log->synced();
+  // The first record is the one above, the second the incident, the third the verdict.
+  CHECK((!was_signalled || synced >= 3));
+  REQUIRE(stage.log->drain(10s));
+  stage.ladder->advance(stage.now);
+  CHECK(has_got(stage.process.pid, SIGTERM));
+}
+
+TEST_CASE("A kill is recorded as verdict and end, and is over with the death of the worker") {
   LadderStage stage;
   stage.start(SIGKILL);
-  stage.ladder->advance(stage.now);
-  REQUIRE(stage.log->drain(10s));
-  CHECK(stage.events() == "incident expired");
-  stage.ladder->advance(stage.now);
+  stage.advance(stage.now);
   wait_for_death(stage.process);
   CHECK(stage.worker.reap() == SIGKILL);
   stage.ladder->advance(stage.now + 1ms);
   CHECK(stage.ended == std::vector{KillVerdict::kDead});
   CHECK(stage.events() == "incident expired killed");
   CHECK(stage.ladder->idle());
+}
+
+TEST_CASE("A kill waits 100 ms for who the worker is, and no longer") {
+  for (const bool is_read_in_time : {true, false}) {
+    CAPTURE(is_read_in_time);
+    LadderStage stage;
+    KillOrder order = stage.order_for(SIGKILL);
+    const FactsCell facts = std::make_shared<std::optional<WorkerFacts>>();
+    order.worker.facts = facts;
+    stage.ladder->start(std::move(order), stage.now);
+    CHECK(stage.advance(stage.now) == stage.now + 100ms);
+    stage.advance({(stage.now + 100ms).ns - 1});
+    CHECK(stage.events().empty());
+    CHECK(stage.process.is_alive());
+    if (is_read_in_time) {
+      WorkerFacts known;
+      known.rank = 3;
+      *facts = known;
+      stage.advance(stage.now);
+      CHECK(stage.the("expired").integer("rank") == 3);
+    } else {
+      stage.advance(stage.now + 100ms);
+      CHECK_FALSE(stage.the("expired").has("rank"));
+    }
+    wait_for_death(stage.process);
+  }
+}
+
+TEST_CASE("Children are signalled before their parents") {
+  std::array<int, 2> ends{};
+  REQUIRE(::pipe(ends.data()) == 0);
+  LadderStage stage(LadderStage::quick(), [&] {
+    const pid_t child = fork_waiting([&] {
+      const pid_t grandchild = fork_waiting([] {});
+      (void)!::write(ends[1], &grandchild, sizeof grandchild);
+    });
+    (void)!::write(ends[1], &child, sizeof child);
+  });
+  std::array<pid_t, 2> below{};  // the grandchild is the first one
+  REQUIRE(::read(ends[0], below.data(), sizeof below) == sizeof below);
+  ::close(ends[0]);
+  ::close(ends[1]);
+  stage.start(SIGKILL);
+  stage.advance(stage.now);
+  wait_for_death(stage.process);
+  stage.worker.reap();
+  stage.ladder->advance(stage.now + 31s);
+  // A record names them in the opposite order: the worker first.
+  CHECK(stage.the("killed").pids_of_signal(0) ==
+        std::vector<pid_t>{stage.process.pid, below[1], below[0]});
 }
 
 TEST_CASE("SIGKILL follows when the grace has passed, and not before") {
@@ -133,8 +225,20 @@ TEST_CASE("SIGKILL follows when the grace has passed, and not before") {
   CHECK(stage.worker.reap() == SIGKILL);
   stage.ladder->advance(next);
   CHECK(stage.ended == std::vector{KillVerdict::kDead});
-  stage.events();
-  CHECK(stage.last_line.find("SIGTERM") < stage.last_line.find("SIGKILL"));
+  CHECK(stage.the("killed").signals() == std::vector<int>{SIGTERM, SIGKILL});
+}
+
+TEST_CASE("A worker in its grace has that much longer when the server was absent") {
+  LadderStage stage(LadderStage::quick(), ignore_sigterm);
+  stage.start(SIGTERM, 5s);
+  const Instant end_of_grace = stage.advance(stage.now);
+  stage.ladder->give_time(10s);
+  CHECK(stage.ladder->advance(end_of_grace) == end_of_grace + 10s);
+  stage.ladder->advance({(end_of_grace + 10s).ns - 1});
+  CHECK(stage.process.is_alive());
+  stage.ladder->advance(end_of_grace + 10s);
+  wait_for_death(stage.process);
+  CHECK(stage.worker.reap() == SIGKILL);
 }
 
 TEST_CASE("Who leaves a scope within its grace is spared, where the scope may be left then") {
@@ -155,7 +259,10 @@ TEST_CASE("Who leaves a scope within its grace is spared, where the scope may be
     CHECK(stage.process.is_alive());
     CHECK(stage.ended == std::vector{KillVerdict::kSpared});
     CHECK(stage.events() == "incident expired released_late killed");
-    CHECK(stage.last_line.find("released within the grace") != std::string::npos);
+    CHECK(stage.the("killed").text("reason") == "released within the grace");
+    // Its other scopes go on.
+    CHECK(stage.told_of_signal.empty());
+    CHECK_FALSE(stage.the("killed").has("cancelled"));
   }
 }
 
@@ -177,12 +284,15 @@ TEST_CASE("Who does not leave it is killed when the grace is over") {
   order.expiries.front().scope.terms.spare_if_left = true;
   stage.ladder->start(std::move(order), stage.now);
   stage.advance(stage.now);
+  CHECK(stage.told_of_signal.empty());
   const Instant next = stage.now + 6s;  // behind the grace
   stage.ladder->advance(next);
   wait_for_death(stage.process);
   CHECK(stage.worker.reap() == SIGKILL);
   stage.ladder->advance(next);
   CHECK(stage.ended == std::vector{KillVerdict::kDead});
+  CHECK(stage.told_of_signal == std::vector{true});
+  CHECK(stage.the("killed").strings("cancelled") == std::vector<std::string>{"outer"});
 }
 
 TEST_CASE("Of two scopes that may be left both are waited for, each with its own grace") {
@@ -221,40 +331,6 @@ TEST_CASE("A scope that may be left does not soften another that expires with it
   stage.advance(stage.now);
   wait_for_death(stage.process);
   CHECK(stage.worker.reap() == SIGKILL);
-}
-
-TEST_CASE("Without grace a worker that outlives its signal is left alone and told so") {
-  LadderStage stage(LadderStage::quick(), ignore_sigterm);
-  stage.start(SIGTERM);
-  const Instant next = stage.advance(stage.now);
-  CHECK(next - stage.now >= 30s);
-  stage.ladder->advance(next);
-  CHECK(stage.process.is_alive());
-  CHECK(stage.ended == std::vector{KillVerdict::kSpared});
-}
-
-TEST_CASE("A worker that ended before its signal is already gone") {
-  LadderStage stage;
-  stage.start(SIGKILL);
-  stage.ladder->advance(stage.now);
-  stage.worker.end();
-  REQUIRE(stage.log->drain(10s));
-  stage.ladder->advance(stage.now);
-  CHECK(stage.ended == std::vector{KillVerdict::kAlreadyGone});
-  CHECK(stage.events() == "incident expired killed");
-}
-
-TEST_CASE("Signal 0 and a dry run spare the worker") {
-  KillPolicy dry = LadderStage::quick();
-  dry.dry_run = true;
-  for (const auto& [policy, signal] :
-       {std::pair{LadderStage::quick(), 0}, std::pair{dry, SIGKILL}}) {
-    LadderStage stage(policy);
-    stage.start(signal);
-    stage.advance(Instant::now());
-    CHECK(stage.ended == std::vector{KillVerdict::kSpared});
-    CHECK(stage.process.is_alive());
-  }
 }
 
 TEST_CASE("Nobody is killed for a scope that was released before the signal") {
@@ -328,7 +404,7 @@ TEST_CASE("Evidence that does not come delays the signal by its limit and no mor
   stage.ladder->advance(next);
   wait_for_death(stage.process);
   CHECK(stage.events().starts_with("incident expired evidence"));
-  CHECK(stage.lines["evidence"].find("time was up") != std::string::npos);
+  CHECK(testing::contains(stage.the("evidence").text("missing"), "time was up"));
 }
 
 TEST_CASE("A hurried ladder gives no grace") {
@@ -338,4 +414,63 @@ TEST_CASE("A hurried ladder gives no grace") {
   stage.ladder->hurry(stage.now);
   stage.ladder->advance(stage.now);
   wait_for_death(stage.process);
+}
+
+TEST_CASE("A fork that is under way when a worker is held is waited for, and its child is killed") {
+  std::array<int, 2> ends{};
+  REQUIRE(::pipe2(ends.data(), O_NONBLOCK) == 0);
+  SteppedChild worker({[&] {
+    const pid_t parent = ::getpid();
+    const pid_t child = ::fork();
+    if (child == 0) {
+      end_with(parent);
+      for (;;) {
+        ::pause();
+      }
+    }
+    return ::write(ends[1], &child, sizeof child) == sizeof child;
+  }});
+  // The first look is before SIGSTOP; the fork is over before the second one.
+  int looks = 0;
+  const auto look = [&](pid_t pid) {
+    if (pid != worker.pid() || ++looks != 2) {
+      return pid == worker.pid() && looks == 1;
+    }
+    ::kill(pid, SIGCONT);
+    CHECK(worker.next());
+    ::kill(pid, SIGSTOP);
+    return false;
+  };
+  LadderStage stage(LadderStage::quick(), [] {}, look);
+  stage.ladder->start(stage.order_for(worker.pid(), SIGKILL, {}), stage.now);
+  stage.advance(stage.now);
+  worker.end();
+  stage.ladder->advance(stage.now + 31s);
+  CHECK(stage.the("killed").pids_of_signal(0).size() == 2);
+  ::close(ends[1]);
+  pid_t child = 0;
+  CHECK(::read(ends[0], &child, sizeof child) == sizeof child);
+  ::close(ends[0]);
+  CHECK(stage.the("killed").pids_of_signal(0).back() == child);
+}
+
+TEST_CASE("Processes that do not stop hold kills up for a bounded time, all of one turn together") {
+  constexpr int kWorkers = 64;
+  LadderStage stage(LadderStage::quick(), [] {}, [](pid_t) { return true; });
+  std::vector<std::unique_ptr<Child>> workers;
+  for (int i = 0; i < kWorkers; ++i) {
+    workers.push_back(std::make_unique<Child>());
+    stage.ladder->start(stage.order_for(workers.back()->pid(), SIGKILL, {}), stage.now);
+    if (i == 0) {
+      const Instant begun = Instant::now();
+      stage.advance(stage.now);
+      CHECK(Instant::now() - begun >= 30ms);
+    }
+  }
+  const Instant begun = Instant::now();
+  stage.advance(stage.now);
+  CHECK(Instant::now() - begun < kWorkers * 30ms);
+  for (auto& worker : workers) {
+    CHECK(worker->reap() == SIGKILL);
+  }
 }

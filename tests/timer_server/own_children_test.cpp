@@ -7,7 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "tests/support/child.hpp"
+#include "tests/support/children.hpp"
 
 using namespace filetimer;
 

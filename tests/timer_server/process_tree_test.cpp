@@ -4,11 +4,12 @@
 #include <doctest/doctest.h>
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 
 #include <algorithm>
 #include <atomic>
 
-#include "tests/support/child.hpp"
+#include "tests/timer_server/process_of.hpp"
 
 using namespace filetimer;
 
@@ -35,7 +36,7 @@ TEST_CASE("The tree holds descendants of other sessions and process groups, not 
       shared.pids[1] = fork_waiting([] { ::setpgid(0, 0); });
     });
   });
-  const Process process = worker.process();
+  const Process process = process_of(worker);
   const auto tree = companions_of(process, KillMode::kTree, {});
   CHECK(tree.size() == 2);
   CHECK(contains(tree, shared.pids[0]));
@@ -46,6 +47,23 @@ TEST_CASE("The tree holds descendants of other sessions and process groups, not 
   }
 }
 
+TEST_CASE("A descendant whose parent has ended is not found") {
+  SharedPids shared;
+  Child worker([&] {
+    const pid_t between = ::fork();
+    if (between == 0) {
+      // Without the signal that would end it with its parent.
+      shared.pids[0] = fork_waiting([] { ::prctl(PR_SET_PDEATHSIG, 0); });
+      ::_exit(0);
+    }
+    ::waitpid(between, nullptr, 0);
+  });
+  const auto orphan = open_process(shared.pids[0]);
+  REQUIRE(orphan);
+  CHECK(companions_of(process_of(worker), KillMode::kTree, {}).empty());
+  CHECK(orphan->send_signal(SIGKILL));
+}
+
 TEST_CASE("What is spared is left out with all below it") {
   SharedPids shared;
   Child worker([&] {
@@ -53,10 +71,10 @@ TEST_CASE("What is spared is left out with all below it") {
     shared.pids[2] = fork_waiting([] {});
   });
   const std::vector<pid_t> spared{shared.pids[0]};
-  const auto tree = companions_of(worker.process(), KillMode::kTree, spared);
+  const auto tree = companions_of(process_of(worker), KillMode::kTree, spared);
   CHECK(tree.size() == 1);
   CHECK(contains(tree, shared.pids[2]));
-  for (const Process& companion : companions_of(worker.process(), KillMode::kTree, {})) {
+  for (const Process& companion : companions_of(process_of(worker), KillMode::kTree, {})) {
     CHECK(companion.send_signal(SIGKILL));
   }
 }
@@ -68,17 +86,17 @@ TEST_CASE("The group is the worker's process group and nobody else") {
     shared.pids[0] = fork_waiting([] {});
     shared.pids[1] = fork_waiting([] { ::setsid(); });
   });
-  const auto group = companions_of(worker.process(), KillMode::kGroup, {});
+  const auto group = companions_of(process_of(worker), KillMode::kGroup, {});
   CHECK(group.size() == 1);
   CHECK(contains(group, shared.pids[0]));
-  for (const Process& companion : companions_of(worker.process(), KillMode::kTree, {})) {
+  for (const Process& companion : companions_of(process_of(worker), KillMode::kTree, {})) {
     CHECK(companion.send_signal(SIGKILL));
   }
 }
 
 TEST_CASE("A worker that has ended has no companions") {
   Child worker;
-  const Process process = worker.process();
+  const Process process = process_of(worker);
   worker.end();
   CHECK(!process.is_alive());
   CHECK(companions_of(process, KillMode::kTree, {}).empty());
@@ -86,7 +104,7 @@ TEST_CASE("A worker that has ended has no companions") {
 
 TEST_CASE("A zombie is no process to watch, a thread's id neither, nor a pid that nobody has") {
   Child child;
-  const Process held = child.process();
+  const Process held = process_of(child);
   ::kill(child.pid(), SIGKILL);
   siginfo_t info{};
   REQUIRE(::waitid(P_PID, static_cast<id_t>(child.pid()), &info, WEXITED | WNOWAIT) == 0);

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "tests/support/records_doc.hpp"
+#include "timer_server/incident_limit.hpp"
 
 using namespace filetimer;
 using namespace filetimer::testing;
@@ -186,6 +187,19 @@ TEST_CASE("the examples of docs/records.md have the fields that it names, and no
       }
     }
   }
+}
+
+TEST_CASE("an incident lists 1,024 scopes, or the last four of each of many workers") {
+  CHECK(incident_share(0) == 1024);
+  CHECK(incident_share(1) == 1024);
+  CHECK(incident_share(2) == 512);
+  CHECK(incident_share(256) == 4);
+  CHECK(incident_share(257) == 4);
+  CHECK(incident_share(1024) == 4);
+  // No more than 4,096 in all.
+  CHECK(incident_share(1025) == 3);
+  CHECK(incident_share(4096) == 1);
+  CHECK(incident_share(10'000) == 1);
 }
 
 TEST_CASE("an incident lists each scope once, and apart who is in none") {

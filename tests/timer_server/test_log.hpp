@@ -6,10 +6,9 @@
 
 #include <chrono>
 #include <memory>
-#include <string>
 #include <utility>
-#include <vector>
 
+#include "tests/process/records.hpp"
 #include "tests/support/files.hpp"
 #include "timer_server/record_log.hpp"
 
@@ -23,9 +22,9 @@ inline std::unique_ptr<RecordLog> open_test_log(const testing::TempFolder& folde
 }
 
 // All that has been appended to it.
-inline std::vector<std::string> lines_of_log(RecordLog& log, const testing::TempFolder& folder) {
+inline testing::Records records_of_log(RecordLog& log, const testing::TempFolder& folder) {
   REQUIRE(log.drain(std::chrono::seconds{10}));
-  return testing::lines_of(testing::read_file(folder.path("log")));
+  return testing::read_log(folder.path("log"));
 }
 
 }  // namespace filetimer

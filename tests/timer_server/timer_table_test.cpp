@@ -175,6 +175,52 @@ TEST_CASE("A renewal is warned about again, what is only said again is not") {
   CHECK(soft_names(table, {1'500 * kMs}).size() == 1);
 }
 
+TEST_CASE("A scope that was warned about and is postponed is not warned about again") {
+  TimerTable table(kHalf);
+  Worker& worker = **table.add_worker(fake(10));
+  Scope& scope = **table.acquire(worker, "a", "a", opened_at(0, 1'000));
+  CHECK(soft_names(table, {500}).size() == 1);
+  table.postpone(scope, {4'000});
+  CHECK(table.next_deadline() == Instant{4'000});
+  CHECK(table.take_soft_due({3'999}).empty());
+  table.postpone(scope, Instant::never());
+  CHECK(table.take_soft_due({1'000'000}).empty());
+}
+
+TEST_CASE("A scope that is postponed before its soft deadline is warned about once") {
+  TimerTable table(kHalf);
+  Worker& worker = **table.add_worker(fake(10));
+  Scope& scope = **table.acquire(worker, "a", "a", opened_at(0, 1'000));
+  table.postpone(scope, {4'000});
+  CHECK(table.next_deadline() == Instant{2'000});
+  CHECK(soft_names(table, {2'000}).size() == 1);
+  CHECK(table.take_soft_due({3'999}).empty());
+}
+
+TEST_CASE("A renewal makes a scope the youngest of its worker") {
+  TimerTable table;
+  Worker& worker = **table.add_worker(fake(10));
+  for (const char* id : {"a", "b", "c", "a"}) {
+    table.acquire(worker, id, id, due_at(1000));
+  }
+  std::string by_age;
+  for (const Scope& scope : worker.by_age) {
+    by_age += scope.name();
+  }
+  CHECK(by_age == "bca");
+}
+
+TEST_CASE("A renewed scope may be given time again") {
+  TimerTable table;
+  Worker& worker = **table.add_worker(fake(10));
+  Scope& scope = **table.acquire(worker, "a", "a", due_at(1000));
+  scope.terms.is_extended = true;
+  table.postpone(scope, {2000});
+  CHECK(bool{scope.terms.is_extended});
+  table.acquire(worker, "a", "a", due_at(5000));
+  CHECK_FALSE(bool{table.find_scope(worker, "a")->terms.is_extended});
+}
+
 TEST_CASE("What a server before this one has warned about waits for its deadline") {
   TimerTable table(kHalf);
   Worker& worker = **table.add_worker(fake(10));

@@ -6,10 +6,9 @@
 #include <fmt/format.h>
 #include <poll.h>
 
-
 #include "tests/support/files.hpp"
 #include "tests/timer_server/busy_threads.hpp"
-#include "tests/support/child.hpp"
+#include "tests/timer_server/process_of.hpp"
 #include "tests/timer_server/test_log.hpp"
 
 using namespace filetimer;
@@ -23,7 +22,7 @@ struct WarningStage {
         warnings(policy, records, *log, side_threads) {}
 
   WorkerIdentity identity_of(const Child& of) const {
-    return {std::make_shared<const Process>(of.process()), facts};
+    return {std::make_shared<const Process>(process_of(of)), facts};
   }
 
   // A scope of 10 s whose soft deadline, after 4 s, was 5 ms ago.
@@ -59,7 +58,7 @@ struct WarningStage {
     }
   }
 
-  std::vector<std::string> lines() { return lines_of_log(*log, folder); }
+  testing::Records recorded() { return records_of_log(*log, folder); }
 
   const KillPolicy policy;
   const Instant now = Instant::now();
@@ -74,30 +73,29 @@ struct WarningStage {
   Warnings warnings;
 };
 
-bool has(const std::string& line, std::string_view part) {
-  return line.find(part) != line.npos;
-}
-
 }  // namespace
 
 TEST_CASE("A warning waits for its evidence and carries it") {
   WarningStage stage;
   stage.start({"forward"});
   CHECK(stage.warnings.advance(stage.now) == stage.now + 2s);
-  CHECK(stage.lines().empty());
+  CHECK(stage.recorded().empty());
   stage.deliver();
   CHECK(stage.warnings.advance(stage.now + 1ms).is_never());
-  const auto lines = stage.lines();
-  REQUIRE(lines.size() == 1);
-  for (const char* part : {R"("event":"warned")", R"("scope":"forward")", R"("reason":"why")",
-                           R"("timeout_s":10,)", R"("elapsed_s":4.005)", R"("soft_s":4)",
-                           R"("overdue_ms":5)", R"("threads":[{"tid":)", R"("state_name":")"}) {
-    CAPTURE(part);
-    CHECK(has(lines[0], part));
-  }
-  CHECK(has(lines[0], fmt::format("\"soft_mono_ns\":{}", stage.now.ns - 5'000'000)));
-  CHECK(has(lines[0], fmt::format("\"pid\":{}", stage.child.pid())));
-  CHECK_FALSE(has(lines[0], "omitted"));
+  const auto records = stage.recorded();
+  REQUIRE(records.size() == 1);
+  const testing::Record& warned = records[0];
+  CHECK(warned.is("warned", "forward"));
+  CHECK(warned.integer("pid") == stage.child.pid());
+  CHECK(warned.text("reason") == "why");
+  CHECK(warned.number("timeout_s") == 10);
+  CHECK(warned.number("elapsed_s") == 4.005);
+  CHECK(warned.number("soft_s") == 4);
+  CHECK(warned.number("overdue_ms") == 5);
+  CHECK(warned.integer("soft_mono_ns") == stage.now.ns - 5'000'000);
+  CHECK(warned.array("threads").size() == 1);
+  CHECK(warned.has("state_name"));
+  CHECK_FALSE(warned.has("omitted"));
 }
 
 TEST_CASE("Evidence that does not come holds a warning up for its bound and no longer") {
@@ -106,11 +104,11 @@ TEST_CASE("Evidence that does not come holds a warning up for its bound and no l
   stage.start({"forward"});
   stage.warnings.advance(stage.now);
   stage.warnings.advance({(stage.now + 2s).ns - 1});
-  CHECK(stage.lines().empty());
+  CHECK(stage.recorded().empty());
   CHECK(stage.warnings.advance(stage.now + 2s).is_never());
-  REQUIRE(stage.lines().size() == 1);
-  CHECK(has(stage.lines()[0], R"("missing":"it was not in after 2s")"));
-  CHECK_FALSE(has(stage.lines()[0], "threads"));
+  REQUIRE(stage.recorded().size() == 1);
+  CHECK(stage.recorded()[0].text("missing") == "it was not in after 2s");
+  CHECK_FALSE(stage.recorded()[0].has("threads"));
 }
 
 TEST_CASE("Without evidence a warning waits only for who the worker is") {
@@ -118,14 +116,14 @@ TEST_CASE("Without evidence a warning waits only for who the worker is") {
   stage.facts->reset();
   stage.start({"forward"});
   CHECK(stage.warnings.advance(stage.now) == stage.now + KillLadder::kFactsLimit);
-  CHECK(stage.lines().empty());
+  CHECK(stage.recorded().empty());
   WorkerFacts facts;
   facts.rank = 3;
   *stage.facts = facts;
   stage.warnings.advance(stage.now);
-  REQUIRE(stage.lines().size() == 1);
-  CHECK(has(stage.lines()[0], R"("rank":3)"));
-  CHECK_FALSE(has(stage.lines()[0], "missing"));
+  REQUIRE(stage.recorded().size() == 1);
+  CHECK(stage.recorded()[0].integer("rank") == 3);
+  CHECK_FALSE(stage.recorded()[0].has("missing"));
 }
 
 TEST_CASE("Scopes of one worker share what was seen of it") {
@@ -134,13 +132,13 @@ TEST_CASE("Scopes of one worker share what was seen of it") {
   stage.warnings.advance(stage.now);
   stage.deliver();
   stage.warnings.advance(stage.now);
-  const auto lines = stage.lines();
-  REQUIRE(lines.size() == 2);
-  CHECK(has(lines[0], "outer"));
-  CHECK(has(lines[0], "threads"));
-  CHECK(has(lines[1], "inner"));
-  CHECK_FALSE(has(lines[1], "threads"));
-  CHECK_FALSE(has(lines[1], "missing"));
+  const auto records = stage.recorded();
+  REQUIRE(records.size() == 2);
+  CHECK(records[0].text("scope") == "outer");
+  CHECK(records[0].has("threads"));
+  CHECK(records[1].text("scope") == "inner");
+  CHECK_FALSE(records[1].has("threads"));
+  CHECK_FALSE(records[1].has("missing"));
 }
 
 TEST_CASE("What was seen after the scope was over is not told as its evidence") {
@@ -150,9 +148,9 @@ TEST_CASE("What was seen after the scope was over is not told as its evidence") 
   stage.is_open = false;
   stage.deliver();
   stage.warnings.advance(stage.now);
-  REQUIRE(stage.lines().size() == 1);
-  CHECK(has(stage.lines()[0], R"("missing":"the scope was over before it was in")"));
-  CHECK_FALSE(has(stage.lines()[0], "threads"));
+  REQUIRE(stage.recorded().size() == 1);
+  CHECK(stage.recorded()[0].text("missing") == "the scope was over before it was in");
+  CHECK_FALSE(stage.recorded()[0].has("threads"));
 }
 
 TEST_CASE("A verdict or an end that comes first finds the warning written") {
@@ -161,13 +159,13 @@ TEST_CASE("A verdict or an end that comes first finds the warning written") {
   stage.start({"forward"});
   stage.warnings.advance(stage.now);
   stage.warnings.settle(*stage.identity_of(other).process, "another's");
-  CHECK(stage.lines().empty());
+  CHECK(stage.recorded().empty());
   stage.warnings.settle(*stage.worker.process, "the worker ended first");
-  REQUIRE(stage.lines().size() == 1);
-  CHECK(has(stage.lines()[0], R"("missing":"the worker ended first")"));
+  REQUIRE(stage.recorded().size() == 1);
+  CHECK(stage.recorded()[0].text("missing") == "the worker ended first");
   stage.deliver();  // too late
   CHECK(stage.warnings.advance(stage.now + 2s).is_never());
-  CHECK(stage.lines().size() == 1);
+  CHECK(stage.recorded().size() == 1);
 }
 
 TEST_CASE("Warnings look at two workers at a time, and leave side threads for kills") {
@@ -193,10 +191,10 @@ TEST_CASE("Warnings that wait for their turn all get it") {
   while (!stage.warnings.advance(stage.now).is_never()) {
     stage.deliver();
   }
-  const auto lines = stage.lines();
-  REQUIRE(lines.size() == 5);
-  for (const std::string& line : lines) {
-    CHECK(has(line, "threads"));
+  const auto records = stage.recorded();
+  REQUIRE(records.size() == 5);
+  for (const testing::Record& record : records) {
+    CHECK(record.has("threads"));
   }
 }
 
@@ -218,6 +216,6 @@ TEST_CASE("What waits when the server stops is written") {
   WarningStage stage;
   stage.start({"forward"});
   stage.warnings.settle_all("the server was stopped first");
-  REQUIRE(stage.lines().size() == 1);
-  CHECK(has(stage.lines()[0], R"("missing":"the server was stopped first")"));
+  REQUIRE(stage.recorded().size() == 1);
+  CHECK(stage.recorded()[0].text("missing") == "the server was stopped first");
 }

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 #include <poll.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -378,4 +379,65 @@ TEST_CASE("an endless scope gets --max-timeout where there is one") {
   server.send(version1_text(worker.pid(), "endless", "Infinity"));
   CHECK(worker.status() == killed_by(SIGKILL));
   CHECK(server.wait_for("warned", worker.pid()).at("asked_s").is_null());
+}
+
+TEST_CASE("what a worker opens in its grace is neither judged nor warned about") {
+  for (const bool with_page : {false, true}) {
+    CAPTURE(with_page);
+    const TempFolder temp;
+    Server server(temp, {"--evidence", "none", "--warn-at", "0.5", "--grace", "1h"});
+    const auto worker = with_page ? page_worker(server.dir(), "w-1")
+                                  : std::make_unique<Worker>("catch-signals");
+    if (with_page) {
+      // Of SIGURG a process does not die.
+      worker->ask(fmt::format("open 0 s 1 {}", SIGURG));
+      REQUIRE(worker->ask("hint") == "ok");
+    } else {
+      server.send(acquire_past(worker->pid(), "s", SIGTERM));
+      CHECK(worker->line() == fmt::format("signal {}", SIGTERM));
+    }
+    server.wait_for("expired", worker->pid());
+    server.barrier();  // the signal was sent
+    if (with_page) {
+      worker->ask("open 1 late 50");
+      REQUIRE(worker->ask("hint") == "ok");
+    } else {
+      server.send(acquire(worker->pid(), "late", 50ms));
+    }
+    let_pass(60ms);
+    server.barrier();
+    CHECK(worker->is_alive());
+    worker->signal(SIGKILL);
+    CHECK(server.wait_for("killed", worker->pid()).text("verdict") == "dead");
+    CHECK(server.stop() == exited(0));
+    const Records records = server.records();
+    CHECK(scopes_of(records, "expired", worker->pid()) == std::vector<std::string>{"s"});
+    CHECK(count(records, "warned") == 0);
+    CHECK(count(records, "left_open") == 0);
+  }
+}
+
+TEST_CASE("a soft deadline that is seen together with the end of a worker is not warned about") {
+  const TempFolder temp;
+  const std::string fault = temp.path("hangs");
+  Server server(temp, on_bad_disk("BAD_DISK_HANGS", fault, {"--evidence", "none"}));
+  const auto worker = page_worker(server.dir(), "w-1");
+  write_file(fault, "");  // so that the signal comes 250 ms after the verdict
+  worker->ask(fmt::format("open 0 s 1 {} 3600000", SIGURG));
+  REQUIRE(worker->ask("hint") == "ok");
+  REQUIRE(wait_until([&] { return worker->ask("word 0") == "expired"; }));
+  // The kill has begun when a later question is answered.
+  REQUIRE(run_client(temp, {"ping", "--dir", server.dir()}).status == exited(0));
+  server.process().signal(SIGSTOP);
+  server.process().wait_until_stopped();
+  worker->ask("open 1 soft 0 9 4294967295 0 1");
+  REQUIRE(worker->ask("hint") == "ok");
+  let_pass(250ms);
+  server.process().signal(SIGCONT);
+  REQUIRE(::unlink(fault.c_str()) == 0);
+  server.barrier();
+  worker->signal(SIGKILL);
+  CHECK(server.wait_for("killed", worker->pid()).signals() == std::vector<int>{SIGURG});
+  CHECK(server.stop() == exited(0));
+  CHECK(count(server.records(), "warned") == 0);
 }

@@ -352,6 +352,37 @@ TEST_CASE("a server that is always late still acts") {
   CHECK(server.wait_for("expired", watched.worker->pid()).number("overdue_ms") > 1000);
 }
 
+TEST_CASE("time that was given is kept for the next server on the pipe, and not on a page") {
+  const TempFolder temp;
+  Server server(temp, {"--max-interval", "100ms"});
+  const WatchedWorker on_pipe(server, false);
+  const WatchedWorker on_page(server, true);
+  on_pipe.acquire_step(60s);
+  on_page.acquire_step(60s);
+  server.barrier();
+  stop_for(server, 2s);
+  const double given_s = deferred_all(server).number("given_s");
+  CHECK(given_s > 1);
+  server.barrier();  // and what was given is kept
+  server.process().signal(SIGKILL);
+  CHECK(server.process().status() == killed_by(SIGKILL));
+  Server next(temp);
+  next.barrier();
+  const Record incident = next.wait_for([&](const Record& record) {
+    return record.is("incident") && record.integer("server_pid") == next.pid();
+  });
+  const auto timeout_of = [&](const WatchedWorker& watched) {
+    for (const auto scope : incident.array("open_scopes")) {
+      if (scope["pid"].get_int64().value() == watched.worker->pid()) {
+        return scope["elapsed_s"].get_double().value() + scope["remaining_s"].get_double().value();
+      }
+    }
+    return 0.0;
+  };
+  CHECK(timeout_of(on_pipe) == doctest::Approx(60 + given_s).epsilon(0.001));
+  CHECK(timeout_of(on_page) == doctest::Approx(60).epsilon(0.001));
+}
+
 TEST_CASE("after a suspend open scopes have more time, and who hangs is killed") {
   const TempFolder temp;
   const std::string step = temp.path("boot-step");

@@ -117,44 +117,12 @@ TEST_CASE("--fifo and --log put pipe and log elsewhere") {
   CHECK_FALSE(exists(temp.path("pipe")));
 }
 
-TEST_CASE("a run folder that is a file is refused and left alone") {
-  const TempFolder temp;
-  write_file(temp.path("run"), "precious");
-  check_refused(temp, temp.path("run"), "file");
-  CHECK(read_file(temp.path("run")) == "precious");
-}
-
-TEST_CASE("a run folder that is a symlink is refused") {
-  const TempFolder temp;
-  fs::create_directory(temp.path("real"));
-  fs::create_symlink(temp.path("real"), temp.path("run"));
-  check_refused(temp, temp.path("run"), "symlink");
-  CHECK(fs::is_empty(temp.path("real")));
-}
-
+// tests/common/run_folder_test.cpp has every folder that is refused.
 TEST_CASE("a run folder that others may write to is refused") {
   const TempFolder temp;
   fs::create_directory(temp.path("run"));
   REQUIRE(::chmod(temp.path("run").c_str(), 0770) == 0);
   check_refused(temp, temp.path("run"), "0770");
-}
-
-TEST_CASE("another user's run folder is refused") {
-  const TempFolder temp;
-  fs::create_directory(temp.path("run"));
-  if (::chown(temp.path("run").c_str(), kSomebodyElse, kSomebodyElse) != 0) {
-    FILETIMER_SKIP("only root can make another user's folder");
-  }
-  check_refused(temp, temp.path("run"), "belongs to user 65533");
-}
-
-TEST_CASE("a run folder whose parent others could swap is refused") {
-  const TempFolder temp;
-  fs::create_directory(temp.path("open"));
-  REQUIRE(::chmod(temp.path("open").c_str(), 0777) == 0);
-  const Finished finished = run_server(temp, {"--dir", temp.path("open/run")});
-  CHECK(finished.status == exited(1));
-  CHECK(finished.err.find("'" + temp.path("open") + "'") != std::string::npos);
 }
 
 TEST_CASE("a run folder in a read-only place is refused") {

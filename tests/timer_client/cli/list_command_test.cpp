@@ -16,6 +16,7 @@
 #include "common/mapped_file.hpp"
 #include "common/text.hpp"
 #include "common/wake_protocol.hpp"
+#include "tests/support/children.hpp"
 #include "tests/support/test_page.hpp"
 #include "timer_client/cli/list_view.hpp"
 #include "timer_client/src/json_fields.hpp"

@@ -17,7 +17,7 @@
 #include "tests/timer_client/answering_server.hpp"
 #include "tests/timer_client/client_fixture.hpp"
 #include "common/mapped_file.hpp"
-#include "tests/support/test_page.hpp"
+#include "tests/support/children.hpp"
 
 using namespace std::chrono_literals;
 using namespace filetimer;

@@ -6,7 +6,7 @@
 #include <poll.h>
 
 #include "tests/timer_server/busy_threads.hpp"
-#include "tests/support/child.hpp"
+#include "tests/timer_server/process_of.hpp"
 
 using namespace filetimer;
 using namespace std::chrono_literals;
@@ -40,7 +40,7 @@ struct GatheringStage {
 
   Child worker;
   std::shared_ptr<const Process> process =
-      std::make_shared<const Process>(std::move(*open_process(worker.pid())));
+      std::make_shared<const Process>(process_of(worker));
   SideThreads side_threads;
   int done = 0;
 };

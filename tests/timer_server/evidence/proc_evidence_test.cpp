@@ -10,21 +10,23 @@
 #include <atomic>
 #include <thread>
 
-#include "tests/support/child.hpp"
+#include "tests/support/bound.hpp"
+#include "tests/timer_server/process_of.hpp"
 
 using namespace filetimer;
 
 namespace {
 
-// Gathers until the process has come to the system call that the test waits for; bounded by the
-// test's own time limit.
+// Gathers until the process has come to the system call that the test waits for.
 Evidence evidence_in(const Process& process, std::string_view syscall) {
+  const Instant until = Instant::now() + testing::kBound;
   for (;;) {
     Evidence evidence = read_proc_evidence(process.pid, process.start_time);
     if (!evidence.threads.empty() && evidence.threads[0].syscall == syscall &&
         evidence.state == 'S') {
       return evidence;
     }
+    REQUIRE(Instant::now() < until);
     ::sched_yield();
   }
 }
@@ -64,7 +66,7 @@ TEST_CASE("Children are listed with their names") {
       }
     }
   });
-  const Process process = worker.process();
+  const Process process = process_of(worker);
   const Evidence evidence = evidence_in(process, "pause");
   REQUIRE(evidence.children.size() == 1);
   const auto child = open_process(evidence.children[0].pid);
@@ -75,7 +77,7 @@ TEST_CASE("Children are listed with their names") {
 
 TEST_CASE("A pid that is another process by now gives no evidence") {
   Child worker;
-  const Process process = worker.process();
+  const Process process = process_of(worker);
   const Evidence evidence = read_proc_evidence(process.pid, process.start_time + 1);
   CHECK(evidence.threads.empty());
   CHECK(evidence.missing == "the process had ended");
@@ -84,7 +86,7 @@ TEST_CASE("A pid that is another process by now gives no evidence") {
 TEST_CASE("A CPU sample tells who spins from who waits") {
   Child waiting;
   waiting.wait_until_asleep();
-  const Process sleeper = waiting.process();
+  const Process sleeper = process_of(waiting);
   const pid_t spinner = ::fork();
   if (spinner == 0) {
     ::alarm(60);
@@ -94,8 +96,10 @@ TEST_CASE("A CPU sample tells who spins from who waits") {
   const auto process = open_process(spinner);
   REQUIRE(process);
   // As long as it takes on a busy machine for the spinner to get some CPU between two looks.
+  const Instant until = Instant::now() + testing::kBound;
   double percent = 0;
   while (percent < 10) {
+    REQUIRE(Instant::now() < until);
     Evidence evidence = read_proc_evidence(process->pid, process->start_time);
     std::this_thread::sleep_for(kCpuSample);
     finish_cpu_sample(process->pid, evidence);

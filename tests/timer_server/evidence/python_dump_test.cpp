@@ -12,7 +12,7 @@
 
 #include "common/limits.hpp"
 #include "tests/support/files.hpp"
-#include "tests/support/child.hpp"
+#include "tests/timer_server/process_of.hpp"
 
 using namespace filetimer;
 using namespace std::chrono_literals;
@@ -43,7 +43,7 @@ struct Dumper {
                  ::signal(SIGUSR2, write_dump);
                },
                [] { ::poll(nullptr, 0, 50); }};
-  Process process = worker.process();
+  Process process = process_of(worker);
 
   Evidence take(const PythonDump& how, Instant until = Instant::now() + 20s) {
     Evidence evidence;
@@ -147,7 +147,7 @@ TEST_CASE("A worker that catches the signal and writes nothing is waited for wit
   const testing::TempFolder folder;
   const std::string path = folder.path("dump");
   std::ofstream(path).close();
-  const Process process = silent.process();
+  const Process process = process_of(silent);
   Evidence evidence;
   take_python_dump(process, {SIGUSR2, path}, Instant::now() + 50ms, evidence);
   CHECK(evidence.missing == "no Python stacks: the worker wrote none in time");
@@ -164,7 +164,7 @@ TEST_CASE("A worker that has the signal blocked in every thread is told apart") 
   const testing::TempFolder folder;
   const std::string path = folder.path("dump");
   std::ofstream(path).close();
-  const Process process = deaf.process();
+  const Process process = process_of(deaf);
   Evidence evidence;
   take_python_dump(process, {SIGUSR2, path}, Instant::now() + 50ms, evidence);
   CHECK(evidence.missing == "no Python stacks: its signal reached no thread of the worker in time");
@@ -175,7 +175,7 @@ TEST_CASE("A worker that ends while it is asked is told of") {
   const testing::TempFolder folder;
   const std::string path = folder.path("dump");
   std::ofstream(path).close();
-  const Process process = worker.process();
+  const Process process = process_of(worker);
   Evidence evidence;
   take_python_dump(process, {SIGUSR2, path}, Instant::now() + 20s, evidence);
   CHECK(evidence.missing == "no Python stacks: the process had ended");

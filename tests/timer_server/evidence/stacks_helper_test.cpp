@@ -10,7 +10,8 @@
 #include <thread>
 
 #include "common/limits.hpp"
-#include "tests/support/child.hpp"
+#include "tests/support/bound.hpp"
+#include "tests/timer_server/process_of.hpp"
 #include "timer_server/evidence/proc_evidence.hpp"
 
 using namespace filetimer;
@@ -64,7 +65,7 @@ TEST_CASE("An answer that makes no sense gives nothing and keeps within bounds")
 TEST_CASE("The helper tells where a process is, and is known as ours all the while") {
   Child worker;
   worker.wait_until_asleep();
-  const Process process = worker.process();
+  const Process process = process_of(worker);
   Evidence evidence = read_proc_evidence(process.pid, process.start_time);
   auto helper = StacksHelper::start(process.pid, process.start_time, Instant::now() + 20s);
   REQUIRE_MESSAGE(helper, helper.error().message);
@@ -84,7 +85,7 @@ TEST_CASE("The helper tells where a process is, and is known as ours all the whi
 
 TEST_CASE("A tracer of a worker is our helper, or it is not") {
   Child worker;
-  const Process process = worker.process();
+  const Process process = process_of(worker);
   std::atomic<int> seen{0};
   std::atomic<int> strangers{0};
   std::jthread watcher([&](const std::stop_token& stop) {
@@ -98,7 +99,10 @@ TEST_CASE("A tracer of a worker is our helper, or it is not") {
       }
     }
   });
-  while (seen.load() < 3) {  // as often as it takes to look at the right moment
+  // As often as it takes to look at the right moment.
+  const Instant until = Instant::now() + testing::kBound;
+  while (seen.load() < 3) {
+    REQUIRE(Instant::now() < until);
     auto helper = StacksHelper::start(process.pid, process.start_time, Instant::now() + 20s);
     REQUIRE(helper);
     Evidence evidence = of_threads({process.pid});
@@ -111,7 +115,7 @@ TEST_CASE("A tracer of a worker is our helper, or it is not") {
 
 TEST_CASE("A pid that is another process by now is not touched by the helper") {
   Child worker;
-  const Process process = worker.process();
+  const Process process = process_of(worker);
   auto helper = StacksHelper::start(process.pid, process.start_time + 1, Instant::now() + 20s);
   REQUIRE(helper);
   Evidence evidence = of_threads({process.pid});
@@ -122,7 +126,7 @@ TEST_CASE("A pid that is another process by now is not touched by the helper") {
 
 TEST_CASE("A helper whose time is up is ended, and so is one that nobody asks") {
   Child worker;
-  const Process process = worker.process();
+  const Process process = process_of(worker);
   for (const bool is_asked : {true, false}) {
     auto helper = StacksHelper::start(process.pid, process.start_time, Instant::now());
     REQUIRE(helper);

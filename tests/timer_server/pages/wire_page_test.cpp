@@ -72,6 +72,20 @@ TEST_CASE("Timers of the pipe are kept with all that is known of them") {
   CHECK(page->claims.start_time == stage.worker->process->start_time);
 }
 
+TEST_CASE("Time that a timer of the pipe was given is kept for the next server") {
+  WirePageStage stage;
+  Scope& scope = stage.acquire("forward", 5000);
+  stage.save();
+  stage.table.postpone(scope, {9000});
+  stage.save();
+  REQUIRE(stage.kept().size() == 1);
+  CHECK(stage.kept()[0].deadline == Instant{9000});
+  // Until the worker goes on: the next server looks for itself whether it is halted.
+  stage.table.postpone(scope, Instant::never());
+  stage.save();
+  CHECK(stage.kept()[0].deadline == Instant{9000});
+}
+
 TEST_CASE("Who the worker is in its job is kept as soon as it is known") {
   WirePageStage stage;
   stage.acquire("forward", 5000);

@@ -5,9 +5,13 @@
 #include <doctest/doctest.h>
 #include <unistd.h>
 
+#include <limits>
+
+#include "common/limits.hpp"
 #include "common/wake_protocol.hpp"
-#include "tests/support/test_page.hpp"
+#include "tests/support/children.hpp"
 #include "tests/support/files.hpp"
+#include "tests/support/test_page.hpp"
 #include "timer_server/pages/page_guard.hpp"
 
 using namespace filetimer;
@@ -321,6 +325,28 @@ TEST_CASE("Time is given to every open scope of a page, with what it was granted
     CHECK(open.is_extended);
     return WorkerPage::Extension{open.deadline, open.is_extended};
   });
+  // A renewed one may be given time again.
+  REQUIRE(try_renew(stage.slot(0), 1500, 1700));
+  std::vector<bool> extended;
+  stage.page->postpone_all(Duration{2000}, [&](const WorkerPage::OpenSlot& open) {
+    extended.push_back(open.is_extended);
+    return WorkerPage::Extension{open.deadline, open.is_extended};
+  });
+  CHECK(extended == std::vector{false, true, true});
+}
+
+TEST_CASE("Time that a scope on a page was given is not kept for the next server") {
+  const PageStage stage(with_scopes({1000}));
+  stage.page->postpone_all(kForever, [](const WorkerPage::OpenSlot& open) {
+    return WorkerPage::Extension{open.deadline + Duration{5000}, true};
+  });
+  std::vector<WorkerPage::Due> due;
+  WorkerPage::SoftDue soft;
+  CHECK(scan(*stage.page, {1000}, kForever, due, soft) == Instant{6000});
+  const auto next = std::make_unique<WorkerPage>(std::move(*WorkerPage::open(stage.path, "w-1")));
+  scan(*next, {1000}, kForever, due, soft);
+  REQUIRE(due.size() == 1);
+  CHECK(due[0].deadline == Instant{1000});
 }
 
 namespace {
@@ -373,6 +399,22 @@ TEST_CASE("A worker is idle since its latest release, wherever it was, and only 
   CHECK(stage.page->idle_due(activity.watches[0], activity.last_left) == Instant{7'000});
   stage.slot(0).timeout = -1;
   CHECK(activity_of(*stage.page).watches.empty());
+}
+
+TEST_CASE("An idle timeout that is no time, or longer than the longest one, is none") {
+  const PageStage stage(with_idle_watch());
+  const auto watches_with = [&](std::int64_t timeout) {
+    stage.slot(0).timeout = timeout;
+    return activity_of(*stage.page).watches.size();
+  };
+  for (const std::int64_t timeout : {std::numeric_limits<std::int64_t>::min(), std::int64_t{-1},
+                                     std::int64_t{0}, kMaxTimeout.count() + 1,
+                                     std::numeric_limits<std::int64_t>::max()}) {
+    CAPTURE(timeout);
+    CHECK(watches_with(timeout) == 0);
+  }
+  CHECK(watches_with(1) == 1);
+  CHECK(watches_with(kMaxTimeout.count()) == 1);
 }
 
 TEST_CASE("An idle timeout is judged once a time, and goes on when its kill is over") {

@@ -1,0 +1,230 @@
+// Limits on what clients and other processes can make a server hold, list and record: how much is
+// accepted, and what happens to the rest.
+// SPDX-License-Identifier: MIT
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <filesystem>
+
+#include "common/limits.hpp"
+#include "tests/process/harness.hpp"
+#include "tests/process/requests.hpp"
+#include "tests/process/worker.hpp"
+#include "tests/support/test_page.hpp"
+
+using namespace filetimer::testing;
+using namespace std::chrono_literals;
+using filetimer::kMaxScopesPerWorker;
+
+namespace {
+
+// As many scopes as a worker may have.
+std::string fill(pid_t pid, const std::string& padding = {}) {
+  std::string lines;
+  for (std::size_t i = 0; i < kMaxScopesPerWorker; ++i) {
+    lines += acquire_far(pid, fmt::format("s{}{}", i, padding));
+  }
+  return lines;
+}
+
+JsonLine status_of(const TempFolder& temp, const Server& server) {
+  const Finished asked = run_client(temp, {"status", "--json", "--dir", server.dir()});
+  REQUIRE(asked.status == exited(0));
+  return JsonLine(asked.out);
+}
+
+std::size_t rejections_with(const Server& server, std::string_view reason) {
+  std::size_t found = 0;
+  for (const Record& record : server.records()) {
+    if (record.is("rejected") && record.text("reason").find(reason) != std::string::npos) {
+      found += static_cast<std::size_t>(record.integer("count"));
+    }
+  }
+  return found;
+}
+
+// A pid that is not in use, of a process that this one has had.
+pid_t pid_of_the_dead() {
+  const pid_t pid = ::fork();
+  if (pid == 0) {
+    ::_exit(0);
+  }
+  REQUIRE(::waitpid(pid, nullptr, 0) == pid);
+  return pid;
+}
+
+}  // namespace
+
+TEST_CASE("a full server refuses the next worker, and makes room when one has left its scope") {
+  const TempFolder temp;
+  Server server(temp, {.in_child = [] {
+                  const rlimit files{64, 64};
+                  ::setrlimit(RLIMIT_NOFILE, &files);
+                }});
+  const Record started = server.records().front();
+  const auto limit = started.at("limits")["workers"].get_int64().value();
+  CHECK(limit == 16);
+  CHECK(started.at("limits")["descriptors"].get_int64().value() == 64);
+  std::vector<std::unique_ptr<Worker>> workers;
+  std::string lines;
+  for (int i = 0; i < limit; ++i) {
+    workers.push_back(std::make_unique<Worker>("block"));
+    lines += acquire_far(workers.back()->pid(), "s");
+  }
+  server.send(lines);
+  Worker next("block");
+  server.send(acquire_past(next.pid(), "refused"));
+  const Record rejected = server.wait_for("rejected", next.pid());
+  CHECK(rejected.text("reason") == "16 workers are watched: no more fit (see ulimit -n)");
+  CHECK(next.is_alive());
+  server.send(release(workers.front()->pid(), "s") + acquire_past(next.pid(), "accepted"));
+  CHECK(next.status() == killed_by(SIGKILL));
+  CHECK(scopes_of(server.records(), "expired", next.pid()) == std::vector<std::string>{"accepted"});
+  // The one that made room comes back.
+  server.send(acquire_past(workers.front()->pid(), "s"));
+  CHECK(workers.front()->status() == killed_by(SIGKILL));
+  for (std::size_t i = 1; i < workers.size(); ++i) {
+    CHECK(workers[i]->is_alive());
+  }
+}
+
+TEST_CASE("a worker with 1,024 scopes on the pipe is refused one more and keeps what it has") {
+  const TempFolder temp;
+  Server server(temp);
+  const Worker worker("block");
+  const Worker other("block");
+  server.send(fill(worker.pid()) + acquire_past(worker.pid(), "one more") +
+              acquire_far(worker.pid(), "s7") + acquire_far(other.pid(), "s"));
+  const Record rejected = server.wait_for("rejected", worker.pid());
+  CHECK(rejected.integer("count") == 1);
+  CHECK(rejected.text("reason") == "1024 scopes of this worker are open: no more fit");
+  CHECK(server.stop() == exited(0));
+  CHECK(worker.is_alive());
+  CHECK(server.records().back().integer("rejected") == 1);
+  CHECK(server.records().back().integer("left_count") == 1025);
+}
+
+TEST_CASE("an incident lists 1,024 scopes, the last ones of each worker, and counts the others") {
+  const TempFolder temp;
+  Server server(temp, {"--evidence", "none"});
+  const Worker busy("block");
+  Worker hung("block");
+  server.send(fill(busy.pid()) + acquire_past(hung.pid(), "hung"));
+  CHECK(hung.status() == killed_by(SIGKILL));
+  const Record incident = server.wait_for([](const Record& record) { return record.is("incident"); });
+  std::vector<std::string> names;
+  for (const auto scope : incident.array("open_scopes")) {
+    if (scope["pid"].get_int64().value() == busy.pid()) {
+      names.emplace_back(scope["scope"].get_string().value());
+    }
+  }
+  // Half for each of two workers.
+  REQUIRE(names.size() == 512);
+  CHECK(names.front() == "s512");
+  CHECK(names.back() == "s1023");
+  CHECK(incident.array("open_scopes").size() == 513);
+  CHECK(incident.integer("omitted") == 512);
+}
+
+TEST_CASE("a server that stops lists 8,192 scopes that it left, and counts all") {
+  const TempFolder temp;
+  Server server(temp);
+  std::vector<std::unique_ptr<Worker>> workers;
+  for (int i = 0; i < 9; ++i) {
+    workers.push_back(std::make_unique<Worker>("block"));
+    server.send(fill(workers.back()->pid()));
+  }
+  CHECK(server.stop() == exited(0));
+  const Record stopped = server.records().back();
+  CHECK(stopped.array("left").size() == 8192);
+  CHECK(stopped.integer("left_count") == 9 * 1024);
+}
+
+TEST_CASE("records that found no room in memory are counted when the server stops") {
+  const TempFolder temp;
+  const std::string fault = temp.path("fault");
+  Server server(temp, on_bad_disk("BAD_DISK_READ_ONLY", fault, {"--evidence", "none"}));
+  const Worker worker("block");
+  const std::string padding(240, 'x');
+  server.send(fill(worker.pid(), padding) + release(worker.pid(), "s0" + padding));
+  server.barrier();
+  write_file(fault, "");
+  // A verdict of its own for each, whose record lists all open scopes: about 350 kB.
+  constexpr int kMostVerdicts = 500;
+  int verdicts = 0;
+  do {
+    server.send(version1(worker.pid(), fmt::format("e{}", ++verdicts), 1, 0));
+  } while (status_of(temp, server).integer("lost_records") == 0 && verdicts < kMostVerdicts);
+  REQUIRE(::unlink(fault.c_str()) == 0);
+  server.wait_for_message("records were lost");
+  CHECK(server.stop() == exited(0));
+  CHECK(server.records().back().integer("lost_records") > 0);
+}
+
+TEST_CASE("a sweep looks at 256 new files in the folder of pages, the next one at the others") {
+  const TempFolder temp;
+  Server server(temp, {"--max-interval", "100ms"});
+  server.process().signal(SIGSTOP);
+  server.process().wait_until_stopped();
+  for (int i = 0; i < 300; ++i) {
+    write_file(fmt::format("{}/scopes/junk-{}", server.dir(), i), "no page");
+  }
+  server.process().signal(SIGCONT);
+  REQUIRE(wait_until([&] { return rejections_with(server, "page 'junk-") == 300; }));
+  const Record first = server.wait_for([](const Record& record) { return record.is("rejected"); });
+  CHECK(first.integer("count") == 256);
+  // Each was looked at once.
+  CHECK(server.stop() == exited(0));
+  CHECK(server.records().back().integer("rejected") == 300);
+}
+
+TEST_CASE("of pages that nobody holds 64 may wait for the end of their workers") {
+  const TempFolder temp;
+  Server server(temp, {"--max-interval", "100ms"});
+  const Worker worker("block");
+  filetimer::TestPage page;
+  page.header().pid = worker.pid();
+  server.process().signal(SIGSTOP);
+  server.process().wait_until_stopped();
+  for (int i = 0; i < 65; ++i) {
+    const std::string path = fmt::format("{}/scopes/free-{}", server.dir(), i);
+    write_file(path, page.bytes().substr(0, sizeof(filetimer::PageHeader)));
+    std::filesystem::resize_file(path, filetimer::kPageBytes);
+  }
+  server.process().signal(SIGCONT);
+  // The others are refused at the next sweep: their worker lives on.
+  REQUIRE(wait_until([&] { return rejections_with(server, "nobody holds its lock") == 65; }));
+  const Record first = server.wait_for([](const Record& record) { return record.is("rejected"); });
+  CHECK(first.integer("count") == 1);
+  CHECK(worker.is_alive());
+}
+
+TEST_CASE("of scopes whose workers ended unseen 8,192 are recorded, and all are counted") {
+  const TempFolder temp;
+  const std::string pages = temp.path("run/scopes");
+  std::filesystem::create_directories(pages);
+  for (const std::string& folder : {temp.path("run"), pages}) {
+    std::filesystem::permissions(folder, std::filesystem::perms::owner_all);
+  }
+  filetimer::TestPage page;
+  page.header().pid = pid_of_the_dead();
+  for (std::size_t i = 0; i < kMaxScopesPerWorker; ++i) {
+    page.open(i, {.word = filetimer::slot_word::kNoDeadline});
+  }
+  for (int i = 0; i < 9; ++i) {
+    page.write(fmt::format("{}/w-{}", pages, i));
+  }
+  Server server(temp);
+  CHECK(server.stop() == exited(0));
+  const Records records = server.records();
+  CHECK(count(records, "left_open") == 8192);
+  for (const Record& record : records) {
+    if (record.is("server_started")) {
+      CHECK(record.integer("ended_scopes") == 9 * 1024);
+    }
+  }
+  CHECK_FALSE(exists(pages + "/w-0"));
+}

@@ -1,0 +1,161 @@
+// Child processes of a test, killed and reaped with their objects: one that waits until it is killed,
+// and one that does what it is told step by step, such as holding a lock.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <poll.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/types.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <functional>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "common/posix.hpp"
+#include "common/proc_files.hpp"
+
+namespace filetimer {
+
+// In a new child: it ends with its parent, also when that has ended already. A test that crashes
+// runs no destructor, and a child left over would hold CTest's pipe open.
+inline void end_with(pid_t parent) {
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (::getppid() != parent) {
+    ::_exit(1);
+  }
+}
+
+// Forks a process that runs `before` and then `wait` for ever; its pid, once `before` is done.
+inline pid_t fork_waiting(
+    const std::function<void()>& before, const std::function<void()>& wait = [] { ::pause(); }) {
+  std::array<int, 2> ends{};
+  if (::pipe(ends.data()) != 0) {
+    throw std::runtime_error("pipe");
+  }
+  const pid_t parent = ::getpid();
+  const pid_t pid = ::fork();
+  if (pid == 0) {
+    end_with(parent);
+    before();
+    (void)!::write(ends[1], "!", 1);
+    ::close(ends[0]);
+    ::close(ends[1]);
+    for (;;) {
+      wait();
+    }
+  }
+  ::close(ends[1]);
+  char byte = 0;
+  (void)!::read(ends[0], &byte, 1);
+  ::close(ends[0]);
+  return pid;
+}
+
+class HeldChild {
+ public:
+  explicit HeldChild(pid_t pid) : pid_(pid) {}
+  ~HeldChild() { end(); }
+  HeldChild(const HeldChild&) = delete;
+  HeldChild& operator=(const HeldChild&) = delete;
+
+  [[nodiscard]] pid_t pid() const { return pid_; }
+
+  // Kills and reaps it; the signal that ended it.
+  int end() {
+    if (pid_ <= 0) {
+      return 0;
+    }
+    ::kill(pid_, SIGKILL);
+    return reap();
+  }
+  int reap() {
+    int status = 0;
+    retry_eintr([&] { return ::waitpid(pid_, &status, 0); });
+    pid_ = 0;
+    return WIFSIGNALED(status) ? WTERMSIG(status) : 0;
+  }
+
+ private:
+  pid_t pid_;
+};
+
+class Child : public HeldChild {
+ public:
+  // Runs `before` in the child, then waits for ever. Returns when `before` is done.
+  explicit Child(const std::function<void()>& before = [] {}) : HeldChild(fork_waiting(before)) {}
+  Child(const std::function<void()>& before, const std::function<void()>& wait)
+      : HeldChild(fork_waiting(before, wait)) {}
+
+  // It may still be on its way into its wait when the constructor returns.
+  void wait_until_asleep() const {
+    const std::string proc = "/proc/" + std::to_string(pid());
+    for (auto stat = read_stat(proc); stat && stat->state != 'S'; stat = read_stat(proc)) {
+      ::sched_yield();
+    }
+  }
+};
+
+// Runs its steps one by one, when it is told to.
+class SteppedChild : public HeldChild {
+ public:
+  using Step = std::function<bool()>;
+
+  explicit SteppedChild(const std::vector<Step>& steps) : SteppedChild(steps, make_sockets()) {}
+
+  // Runs the next step; what it said. False too when it did not answer, as after an exec.
+  bool next() {
+    constexpr int kBoundMs = 20'000;
+    char byte = '?';
+    pollfd answer{socket_.get(), POLLIN, 0};
+    return start_next() && ::poll(&answer, 1, kBoundMs) == 1 &&
+           ::read(socket_.get(), &byte, 1) == 1 && byte == 'y';
+  }
+  // Without waiting for its answer, which need not come.
+  bool start_next() { return ::write(socket_.get(), "?", 1) == 1; }
+
+ private:
+  struct Sockets {
+    UniqueFd ours;
+    UniqueFd theirs;
+  };
+  static Sockets make_sockets() {
+    std::array<int, 2> ends{};
+    if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()) != 0) {
+      throw std::runtime_error("socketpair");
+    }
+    return {UniqueFd(ends[0]), UniqueFd(ends[1])};
+  }
+  static pid_t fork_steps(const std::vector<Step>& steps, Sockets& sockets) {
+    const pid_t parent = ::getpid();
+    const pid_t pid = ::fork();
+    if (pid == 0) {
+      end_with(parent);
+      sockets.ours.reset();
+      char byte = 0;
+      for (const Step& step : steps) {
+        if (::read(sockets.theirs.get(), &byte, 1) != 1) {
+          break;
+        }
+        byte = step() ? 'y' : 'n';
+        (void)!::write(sockets.theirs.get(), &byte, 1);
+      }
+      for (;;) {
+        ::pause();
+      }
+    }
+    return pid;
+  }
+  SteppedChild(const std::vector<Step>& steps, Sockets sockets)
+      : HeldChild(fork_steps(steps, sockets)), socket_(std::move(sockets.ours)) {}
+
+  UniqueFd socket_;
+};
+
+}  // namespace filetimer
