@@ -6,7 +6,9 @@
 #include <fmt/format.h>
 #include <grp.h>
 #include <poll.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/sendfile.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -84,6 +86,32 @@ UniqueFd open_or_null(const std::string& path, int flags) {
   return fd;
 }
 
+// A copy in memory, which every user may execute: another user may not reach a program below a home
+// that is closed, nor execute one that was built with umask 077.
+UniqueFd executable_by_all(const std::string& program) {
+  const UniqueFd source = open_or_null(program, O_RDONLY);
+  constexpr unsigned kExecutable = 0x10;  // MFD_EXEC, which kernels before 6.3 do not know
+  constexpr const char* kName = "program of another user";
+  UniqueFd copy(::memfd_create(kName, MFD_CLOEXEC | kExecutable));
+  if (!copy) {
+    copy = UniqueFd(::memfd_create(kName, MFD_CLOEXEC));
+  }
+  REQUIRE(copy);
+  struct stat status {};
+  REQUIRE(::fstat(source.get(), &status) == 0);
+  for (off_t at = 0; at < status.st_size;) {
+    REQUIRE(::sendfile(copy.get(), source.get(), &at,
+                       static_cast<std::size_t>(status.st_size - at)) > 0);
+  }
+  REQUIRE(::fchmod(copy.get(), 0755) == 0);
+  // What is open for writing cannot be executed.
+  return open_or_null(fmt::format("/proc/self/fd/{}", copy.get()), O_RDONLY);
+}
+
+bool become(uid_t user) {
+  return ::setgroups(0, nullptr) == 0 && ::setgid(user) == 0 && ::setuid(user) == 0;
+}
+
 pid_t launch_child(const Launch& launch) {
   std::vector<std::string> argv = launch.argv;
   std::vector<std::string> environment = environment_with(launch.environment);
@@ -92,6 +120,7 @@ pid_t launch_child(const Launch& launch) {
   const UniqueFd null_in = open_or_null("", O_RDONLY);
   const UniqueFd out = open_or_null(launch.out, O_WRONLY | O_CREAT | O_APPEND);
   const UniqueFd err = open_or_null(launch.err, O_WRONLY | O_CREAT | O_APPEND);
+  const UniqueFd program = launch.user ? executable_by_all(argv[0]) : UniqueFd();
   const pid_t test = ::getpid();
 
   const pid_t pid = ::fork();
@@ -105,11 +134,8 @@ pid_t launch_child(const Launch& launch) {
   ::dup2(launch.in >= 0 ? launch.in : null_in.get(), STDIN_FILENO);
   ::dup2(launch.out_fd >= 0 ? launch.out_fd : out.get(), STDOUT_FILENO);
   ::dup2(launch.err_fd >= 0 ? launch.err_fd : err.get(), STDERR_FILENO);
-  if (launch.user) {
-    if (::setgroups(0, nullptr) != 0 || ::setgid(*launch.user) != 0 ||
-        ::setuid(*launch.user) != 0) {
-      ::_exit(126);
-    }
+  if (launch.user && !become(*launch.user)) {
+    ::_exit(126);
   }
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // after setuid, which clears it
   if (::getppid() != test) {
@@ -118,7 +144,11 @@ pid_t launch_child(const Launch& launch) {
   if (launch.in_child) {
     launch.in_child();
   }
-  ::execve(arg_pointers[0], arg_pointers.data(), env_pointers.data());
+  if (program) {
+    ::fexecve(program.get(), arg_pointers.data(), env_pointers.data());
+  } else {
+    ::execve(arg_pointers[0], arg_pointers.data(), env_pointers.data());
+  }
   ::_exit(127);
 }
 
@@ -157,6 +187,15 @@ bool wait_until(const std::function<bool()>& holds, std::chrono::milliseconds bo
     }
     std::this_thread::sleep_for(std::chrono::milliseconds{2});
   }
+}
+
+bool can_become(uid_t user) {
+  const pid_t pid = ::fork();
+  if (pid == 0) {
+    ::_exit(become(user) ? 0 : 1);
+  }
+  int status = -1;
+  return retry_eintr([&] { return ::waitpid(pid, &status, 0); }) == pid && status == 0;
 }
 
 void let_pass(std::chrono::milliseconds time) {

@@ -17,8 +17,8 @@
 #include <vector>
 
 #include "common/posix.hpp"
-#include "tests/support/files.hpp"
 #include "tests/process/records.hpp"
+#include "tests/support/files.hpp"
 
 namespace filetimer::testing {
 
@@ -28,6 +28,12 @@ inline constexpr std::chrono::milliseconds kBound = std::chrono::seconds{20};
 
 // Asks again every 2 ms, for what no descriptor announces. False when the bound has passed.
 bool wait_until(const std::function<bool()>& holds, std::chrono::milliseconds bound = kBound);
+
+// Another user than the one that runs the tests and root.
+inline constexpr uid_t kSomebodyElse = 65533;
+inline constexpr const char* kCannotBecome = "no process of another user can be started here";
+// Whether a child of the test can become `user`: it takes root, and an id that exists here.
+bool can_become(uid_t user);
 
 // What is about time passing cannot be had without it.
 void let_pass(std::chrono::milliseconds time);
@@ -77,7 +83,7 @@ struct Launch {
   int in = -1;                       // descriptor to read from; -1: /dev/null
   int out_fd = -1;                   // descriptor to write to, instead of `out`
   int err_fd = -1;                   // and instead of `err`
-  std::optional<uid_t> user{};       // root only
+  std::optional<uid_t> user{};       // where can_become() says that it is possible
   std::function<void()> in_child{};  // between fork and exec; async-signal-safe
 };
 

@@ -23,8 +23,10 @@ void put(const std::string& path, std::string_view text, std::ios::openmode mode
 
 }  // namespace
 
-TempFolder::TempFolder() {
-  std::string name = std::filesystem::temp_directory_path() / "filetimer-XXXXXX";
+TempFolder::TempFolder() : TempFolder(std::filesystem::temp_directory_path().string()) {}
+
+TempFolder::TempFolder(const std::string& below) {
+  std::string name = below + "/filetimer-XXXXXX";
   REQUIRE(::mkdtemp(name.data()) != nullptr);
   path_ = std::filesystem::canonical(name).string();
 }

@@ -9,10 +9,11 @@
 
 namespace filetimer::testing {
 
-// A folder of a test's own, 0700, below $TMPDIR; it goes with it.
+// A folder of a test's own, 0700, below $TMPDIR or another folder; it goes with it.
 class TempFolder {
  public:
   TempFolder();
+  explicit TempFolder(const std::string& below);
   TempFolder(const TempFolder&) = delete;
   TempFolder& operator=(const TempFolder&) = delete;
   ~TempFolder();

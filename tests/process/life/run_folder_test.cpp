@@ -20,8 +20,6 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr uid_t kSomebodyElse = 65533;
-
 void check_refused(const TempFolder& temp, const std::string& dir, const std::string& why) {
   const Finished finished = run_server(temp, {"--dir", dir});
   CAPTURE(finished.err);
