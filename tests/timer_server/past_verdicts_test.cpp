@@ -138,7 +138,7 @@ TEST_CASE("Lines that are none, half lines and other boots' are skipped") {
   log.add(R"({"event":"expired")");
   log.add(R"("event":"expired")");
   log.add(R"([{"event":"expired"}])");
-  log.add(R"({"event":"expired","boot_id":"another","id":"x","pid":1})");
+  log.add(R"({"event":"expired","boot_id":"another","dir":"/run/a","id":"x","pid":1})");
   log.add(R"({"event":"expired","boot_id":)" + std::string(1 << 20, '9') + "}");
   log.add_verdict();
   log.add(R"({"event":"killed","id":)");

@@ -111,6 +111,15 @@ TEST_CASE("What could not be written is written in order once it can be") {
   CHECK(lines[19] == "19");
 }
 
+TEST_CASE("A record for which the disk has no room does not count as synced") {
+  const auto log = open_log("/dev/full");
+  const std::uint64_t number = log->append("waits");
+  bool is_good = true;
+  CHECK(next_news(*log, is_good).find("cannot write to the log") != std::string::npos);
+  CHECK(!is_good);
+  CHECK(log->synced() < number);
+}
+
 TEST_CASE("The backlog has a limit, and what is over it is counted") {
   RecordLog::Settings settings;
   settings.path = "/dev/full";

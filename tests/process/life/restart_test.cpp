@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include "common/limits.hpp"
 #include "tests/process/harness.hpp"
 #include "tests/process/requests.hpp"
 #include "tests/process/worker.hpp"
@@ -69,6 +70,30 @@ TEST_CASE("a deadline of the pipe that passed while no server was there is judge
   CHECK(worker.status() == killed_by(SIGKILL));
   CHECK(next.wait_for("killed", worker.pid()).text("verdict") == "dead");
   CHECK(verdicts(next.records(), worker.pid()) == 1);
+}
+
+TEST_CASE("a timer outlives a server though as many as fit have expired before it") {
+  const TempFolder temp;
+  const Worker worker("block");
+  {
+    Server server(temp, {"--evidence", "none"});
+    std::string lines;
+    for (std::size_t i = 0; i < filetimer::kMaxScopesPerWorker; ++i) {
+      lines += acquire_past(worker.pid(), fmt::format("step-{}", i), 0);
+    }
+    server.send(lines);
+    CHECK(wait_until([&] {
+      return count(server.records(), "killed", worker.pid()) == filetimer::kMaxScopesPerWorker;
+    }));
+    server.send(acquire_far(worker.pid(), "next"));
+    server.barrier();
+    kill_server(server);
+  }
+  const Server next(temp);
+  CHECK(next.wait_for([&](const Record& r) {
+              return r.is("server_started") && r.integer("server_pid") == next.pid();
+            })
+            .integer("adopted_scopes") == 1);
 }
 
 TEST_CASE("scopes on pages outlive a server that was killed, without the worker doing anything") {

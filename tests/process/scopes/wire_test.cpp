@@ -30,6 +30,12 @@ std::vector<std::string> left_open_at_stop(const Records& records, pid_t pid) {
   return scopes;
 }
 
+// A line with keys that only our own client writes.
+std::string with_own_keys(std::string line, std::string_view keys) {
+  const std::size_t end = line.rfind('}');
+  return line.replace(end, 1, fmt::format(", {}}}", keys));
+}
+
 }  // namespace
 
 TEST_CASE("a worker whose scope expires is killed with the signal asked for and recorded") {
@@ -279,6 +285,31 @@ TEST_CASE("every signal the kernel knows is sent as asked") {
     server.send(acquire_past(worker.pid(), "s", signal));
     CHECK(worker.status() == killed_by(signal));
   }
+}
+
+TEST_CASE("without --grace a timer of our own client has ten seconds, one of PyTorch's client none") {
+  const TempFolder temp;
+  const Server server(temp);
+  const Worker own("block");
+  const Worker other("block");
+  server.send(with_own_keys(acquire_past(own.pid(), "own", 0), R"("x_timeout_s": 1)"));
+  server.send(acquire_past(other.pid(), "other", 0));
+  CHECK(server.wait_for("expired", own.pid()).number("grace_s") == 10);
+  CHECK_FALSE(server.wait_for("expired", other.pid()).has("grace_s"));
+}
+
+TEST_CASE("a renewal within the grace spares the worker where the scope may be left then") {
+  const TempFolder temp;
+  Server server(temp);
+  const Worker worker("ignore-term");
+  server.send(with_own_keys(acquire_past(worker.pid(), "forward", SIGTERM),
+                            R"("x_timeout_s": 1, "x_grace_s": 60, "x_spare_if_left": true)"));
+  server.wait_for("expired", worker.pid());
+  server.send(acquire_far(worker.pid(), "forward"));
+  CHECK(server.wait_for("killed", worker.pid()).text("verdict") == "spared");
+  CHECK(worker.is_alive());
+  CHECK(server.stop() == exited(0));
+  CHECK(left_open_at_stop(server.records(), worker.pid()) == std::vector<std::string>{"forward"});
 }
 
 TEST_CASE("a scope name of any length and alphabet is kept apart and shown") {

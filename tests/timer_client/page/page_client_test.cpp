@@ -670,6 +670,17 @@ TEST_CASE("a heartbeat is a timer that each beat renews, and the first one may t
   CHECK_THROWS_AS((void)client.heartbeat(1s, "loop", {.first_timeout = 0s}), InvalidArgument);
 }
 
+TEST_CASE("each heartbeat of a name has the first timeout, not only the first heartbeat") {
+  FakeServer server;
+  auto client = server.connect();
+  for (int i = 0; i < 2; ++i) {
+    auto heart = client.heartbeat(5s, "loop", {.signal = 15, .first_timeout = 10min});
+    const auto slot = slot_called(server.page(), "loop");
+    CHECK(slot.deadline - slot.started == 10min);
+    CHECK(heart.release());
+  }
+}
+
 TEST_CASE("a job that is started without a timeout has the server's --default-timeout") {
   FakeServer server;
   auto client = server.connect();
