@@ -64,7 +64,8 @@ TEST_CASE("a full server refuses the next worker, and makes room when one has le
                   const rlimit files{64, 64};
                   ::setrlimit(RLIMIT_NOFILE, &files);
                 }});
-  const Record started = server.records().front();
+  const Record started =
+      server.wait_for([](const Record& record) { return record.is("server_started"); });
   const auto limit = started.at("limits")["workers"].get_int64().value();
   CHECK(limit == 16);
   CHECK(started.at("limits")["descriptors"].get_int64().value() == 64);
