@@ -180,10 +180,11 @@ void Server::on_kill_ended(const KillOrder& order, const KillEnd& end) {
     messages::info("{} is dead ({})", who(order.worker), id);
   }
   run_hook(order, end);
-  // Who outlived it all is watched again when it asks for it.
   Worker* const worker = table_.find_worker(order.worker.process->pid);
   if (worker != nullptr && worker->process == order.worker.process) {
-    worker->dying = false;
+    // A worker that outlived it all is watched again when it asks for it. The scopes of one that died
+    // have ended with the kill: bury() must not call them left open.
+    worker->dying = worker->dying && !worker->process->is_alive();
     for (const Expiry& expiry : order.expiries) {
       const PageVerdict& place = expiry.on_page;
       if (place.page) {

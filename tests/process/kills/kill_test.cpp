@@ -381,7 +381,7 @@ TEST_CASE("an endless scope gets --max-timeout where there is one") {
   CHECK(server.wait_for("warned", worker.pid()).at("asked_s").is_null());
 }
 
-TEST_CASE("what a worker opens in its grace is neither judged nor warned about") {
+TEST_CASE("what a worker opens in its grace is not judged, warned about or left open") {
   for (const bool with_page : {false, true}) {
     CAPTURE(with_page);
     const TempFolder temp;
@@ -412,8 +412,11 @@ TEST_CASE("what a worker opens in its grace is neither judged nor warned about")
     CHECK(server.stop() == exited(0));
     const Records records = server.records();
     CHECK(scopes_of(records, "expired", worker->pid()) == std::vector<std::string>{"s"});
-    CHECK(count(records, "warned") == 0);
-    CHECK(count(records, "left_open") == 0);
+    for (const char* event : {"warned", "left_open"}) {
+      CAPTURE(event);
+      const auto scopes = scopes_of(records, event, worker->pid());
+      CHECK(std::find(scopes.begin(), scopes.end(), "late") == scopes.end());
+    }
   }
 }
 

@@ -64,7 +64,8 @@ TEST_CASE("a full server refuses the next worker, and makes room when one has le
                   const rlimit files{64, 64};
                   ::setrlimit(RLIMIT_NOFILE, &files);
                 }});
-  const Record started = server.records().front();
+  const Record started =
+      server.wait_for([](const Record& record) { return record.is("server_started"); });
   const auto limit = started.at("limits")["workers"].get_int64().value();
   CHECK(limit == 16);
   CHECK(started.at("limits")["descriptors"].get_int64().value() == 64);
@@ -83,7 +84,8 @@ TEST_CASE("a full server refuses the next worker, and makes room when one has le
   server.send(release(workers.front()->pid(), "s") + acquire_past(next.pid(), "accepted"));
   CHECK(next.status() == killed_by(SIGKILL));
   CHECK(scopes_of(server.records(), "expired", next.pid()) == std::vector<std::string>{"accepted"});
-  // The one that made room comes back.
+  // The one that made room comes back, when the server has seen the end of the other.
+  REQUIRE(wait_until([&] { return status_of(temp, server).integer("workers") == limit - 1; }));
   server.send(acquire_past(workers.front()->pid(), "s"));
   CHECK(workers.front()->status() == killed_by(SIGKILL));
   for (std::size_t i = 1; i < workers.size(); ++i) {
