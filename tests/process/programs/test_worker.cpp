@@ -132,6 +132,26 @@ int tree(const Arguments&) {
   wait_for_ever();
 }
 
+// UID: a worker with two children, of which one is that user's.
+int foreign_child(const Arguments& args) {
+  const auto user = static_cast<uid_t>(std::stoul(args.at(0)));
+  int up[2];
+  if (::pipe2(up, O_CLOEXEC) != 0) {
+    return 92;
+  }
+  const pid_t own = fork_off([] {});
+  const pid_t foreign = fork_off([&] {
+    const char has_changed = ::setuid(user) == 0 ? 'y' : 'n';
+    (void)!::write(up[1], &has_changed, 1);
+  });
+  char has_changed = 'n';
+  if (::read(up[0], &has_changed, 1) != 1 || has_changed != 'y') {
+    return 97;
+  }
+  say("ready own=" + std::to_string(own) + " foreign=" + std::to_string(foreign));
+  wait_for_ever();
+}
+
 // FIFO: starts children as fast as it can, each of which waits with the FIFO open.
 int fork_storm(const Arguments& args) {
   constexpr int kMaxChildren = 3000;
@@ -394,6 +414,7 @@ int main(int argc, char** argv) {
       {"exit", exit_with},
       {"raise", raise_signal},
       {"tree", tree},
+      {"foreign-child", foreign_child},
       {"fork-storm", fork_storm},
       {"ignore-term-tree", ignore_term_tree},
       {"orphans", orphans},
