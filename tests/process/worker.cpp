@@ -12,6 +12,8 @@
 namespace filetimer::testing {
 namespace {
 
+constexpr const char* kUnshare = "/usr/bin/unshare";
+
 struct Pipe {
   UniqueFd read;
   UniqueFd write;
@@ -97,6 +99,17 @@ std::unique_ptr<Worker> client_worker(const std::string& dir, Way way,
   auto worker = std::make_unique<Worker>("", setup);
   REQUIRE(worker->ask("connect " + std::to_string(idle_timeout.count())) == "yes");
   return worker;
+}
+
+std::vector<std::string> unshared(std::vector<std::string> options, const std::string& program) {
+  options.insert(options.begin(), kUnshare);
+  options.push_back(program);
+  return options;
+}
+
+bool can_unshare(const TempFolder& temp, std::vector<std::string> options) {
+  options.emplace_back("true");
+  return run(temp, kUnshare, std::move(options)).status == exited(0);
 }
 
 std::size_t expiries_of(const Server& server, const Worker& worker) {

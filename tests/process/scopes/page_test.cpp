@@ -264,12 +264,12 @@ TEST_CASE("a worker in a pid namespace of its own is killed and recorded under i
   const TempFolder temp;
   const Server server(temp);
   Worker::Setup setup;
-  setup.program = {"/usr/bin/unshare", "--pid", "--fork", "--kill-child", page_worker_path()};
-  std::unique_ptr<Worker> worker;
-  if (::access("/usr/bin/unshare", X_OK) != 0 || ::geteuid() != 0) {
-    FILETIMER_SKIP("it takes root and unshare(1)");
+  const std::vector<std::string> namespaces{"--pid", "--fork", "--kill-child"};
+  if (!can_unshare(temp, namespaces)) {
+    FILETIMER_SKIP("unshare(1) makes no pid namespace here");
   }
-  worker = std::make_unique<Worker>("", setup);
+  setup.program = unshared(namespaces, page_worker_path());
+  const auto worker = std::make_unique<Worker>("", setup);
   REQUIRE(worker->ask("make " + server.dir() + " inside-1") == "ok");
   REQUIRE(worker->ask("lock") == "ok");
   open_and_die(*worker, "0 forward 50");
