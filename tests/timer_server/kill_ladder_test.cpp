@@ -7,8 +7,8 @@
 
 #include <map>
 
-#include "tests/support/files.hpp"
 #include "tests/support/child.hpp"
+#include "tests/support/files.hpp"
 #include "tests/timer_server/test_log.hpp"
 
 using namespace filetimer;
@@ -25,6 +25,16 @@ struct LadderStage {
   static KillPolicy quick() {
     KillPolicy policy;
     policy.evidence = EvidenceLevel::kNone;
+    return policy;
+  }
+
+  // Whose kills wait for evidence, and so are recorded and have sent no signal, until
+  // kEvidenceLimit.
+  static constexpr Duration kEvidenceLimit = 60s;
+  static KillPolicy waiting() {
+    KillPolicy policy;
+    policy.evidence = EvidenceLevel::kProc;
+    policy.evidence_timeout = kEvidenceLimit;
     return policy;
   }
 
@@ -258,7 +268,7 @@ TEST_CASE("Signal 0 and a dry run spare the worker") {
 }
 
 TEST_CASE("Nobody is killed for a scope that was released before the signal") {
-  LadderStage stage;
+  LadderStage stage(LadderStage::waiting());
   KillOrder order = stage.order_for(SIGKILL);
   const auto held = order.worker.process;
   stage.ladder->start(std::move(order), stage.now);
@@ -266,10 +276,10 @@ TEST_CASE("Nobody is killed for a scope that was released before the signal") {
   CHECK(!stage.ladder->note_release(*held, "other", stage.now));
   CHECK(stage.ladder->note_release(*held, "forward", stage.now));
   CHECK(!stage.ladder->note_release(*held, "forward", stage.now));
-  stage.advance(stage.now);
+  stage.advance(stage.now + LadderStage::kEvidenceLimit);
   CHECK(stage.process.is_alive());
   CHECK(stage.ended == std::vector{KillVerdict::kSpared});
-  CHECK(stage.events() == "incident expired released_late killed");
+  CHECK(stage.events() == "incident expired released_late evidence killed");
 }
 
 TEST_CASE("A release after the signal changes nothing") {
@@ -283,7 +293,7 @@ TEST_CASE("A release after the signal changes nothing") {
 }
 
 TEST_CASE("Of two expired scopes the one that was not released still kills, with its own signal") {
-  LadderStage stage;
+  LadderStage stage(LadderStage::waiting());
   KillOrder order = stage.order_for(SIGTERM);
   order.expiries.push_back(order.expiries.front());
   order.expiries.back().scope_id = "outer";
@@ -292,7 +302,7 @@ TEST_CASE("Of two expired scopes the one that was not released still kills, with
   stage.ladder->start(std::move(order), stage.now);
   stage.ladder->advance(stage.now);
   CHECK(stage.ladder->note_release(*held, "forward", stage.now));
-  stage.advance(stage.now);
+  stage.advance(stage.now + LadderStage::kEvidenceLimit);
   wait_for_death(stage.process);
   CHECK(stage.worker.reap() == SIGKILL);
 }
