@@ -12,6 +12,7 @@ import subprocess
 from job_case import BOUND_S, die_with_the_test, free_port, wait_until
 
 NODES = ("n1", "n2")
+START_S = 60  # a second where it works
 MAX_FIRST_JOB = 60_000_000  # Slurm's MaxJobId is 67,043,328
 DAEMONS_PATH = f"{os.environ['PATH']}:/usr/sbin:/sbin"
 OVER = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL"}
@@ -64,6 +65,10 @@ def missing():
     return ""
 
 
+class Unusable(Exception):
+    """Why Slurm does not work on this machine, in one line."""
+
+
 class Cluster:
     def __init__(self, folder):
         self.folder = folder
@@ -82,6 +87,8 @@ class Cluster:
                                first_job=1 + secrets.randbelow(MAX_FIRST_JOB))
         config += "".join(NODE.format(name=name, host=host, port=free_port()) for name in NODES)
         (self.folder / "slurm.conf").write_text(config)
+        # Of this kind, for slurmd looks for another one in /sys at once, which may not be mounted.
+        (self.folder / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\n")
         key = self.folder / "munge.key"
         key.touch(0o600)
         key.write_bytes(secrets.token_bytes(128))
@@ -89,12 +96,31 @@ class Cluster:
                         f"--key-file={key}", f"--pid-file={self.folder}/munged.pid",
                         f"--log-file={self.folder}/munged.log",
                         f"--seed-file={self.folder}/munged.seed")
-        wait_until("munged listens", (self.folder / "munge.socket").exists)
+        self.wait_for("munged listens", (self.folder / "munge.socket").exists)
         self.run_daemon("slurmctld", "-D")
         for node in NODES:
             self.run_daemon("slurmd", "-D", "-N", node)
-        wait_until("both nodes are idle",
-                   lambda: self.ask("sinfo", "-h", "-N", "-o", "%T").split() == ["idle"] * 2)
+        self.wait_for("both nodes are idle",
+                      lambda: self.ask("sinfo", "-h", "-N", "-o", "%T").split() == ["idle"] * 2)
+
+    def wait_for(self, what, condition):
+        """Until then no daemon may end."""
+        def holds():
+            for daemon in self.daemons:
+                if daemon.poll() is not None:
+                    raise Unusable(f"{daemon.args[0]} ends at once: {self.last_error(daemon.args)}")
+            return condition()
+        try:
+            wait_until(what, holds, START_S)
+        except AssertionError as error:
+            raise Unusable(f"{error}: {self.last_error(['slurmd'])}") from None
+
+    def last_error(self, argv):
+        """The last line on it that says `error`, and there may be none."""
+        path = self.folder / f"{argv[0]}.out"
+        errors = re.findall(r"(?i)\berror: *(.*)", path.read_text(errors="replace"))
+        # What slurmd says at its very end is that it failed.
+        return next((each for each in errors if "initializ" not in each), "it says no error")
 
     def run_daemon(self, *argv):
         with open(self.folder / f"{argv[0]}.out", "ab") as output:

@@ -12,6 +12,8 @@
 namespace filetimer::testing {
 namespace {
 
+constexpr const char* kUnshare = "/usr/bin/unshare";
+
 struct Pipe {
   UniqueFd read;
   UniqueFd write;
@@ -103,6 +105,17 @@ void expect_kill(const Server& server, const std::string& scope) {
   Worker worker("block");
   server.send(acquire_past(worker.pid(), scope));
   CHECK(worker.status() == killed_by(SIGKILL));
+}
+
+std::vector<std::string> unshared(std::vector<std::string> options, const std::string& program) {
+  options.insert(options.begin(), kUnshare);
+  options.push_back(program);
+  return options;
+}
+
+bool can_unshare(const TempFolder& temp, std::vector<std::string> options) {
+  options.emplace_back("true");
+  return run(temp, kUnshare, std::move(options)).status == exited(0);
 }
 
 std::size_t expiries_of(const Server& server, const Worker& worker) {

@@ -62,6 +62,11 @@ std::unique_ptr<Worker> page_worker(const std::string& dir, const std::string& n
 // Kills a worker for that scope, with nothing but its death to go by.
 void expect_kill(const Server& server, const std::string& scope = "s");
 
+// A program in namespaces of its own, which unshare(1) makes as its options say, and whether they
+// can be made here.
+std::vector<std::string> unshared(std::vector<std::string> options, const std::string& program);
+bool can_unshare(const TempFolder& temp, std::vector<std::string> options);
+
 // The number of `expired` records of the worker.
 std::size_t expiries_of(const Server& server, const Worker& worker);
 

@@ -19,4 +19,5 @@ def main(missing=""):
         print(f"skipped: {case.id().removeprefix('__main__.')}: {reason}")
     if not result.wasSuccessful():
         sys.exit(1)
-    sys.exit(SKIPPED if result.testsRun == len(result.skipped) else 0)
+    # A class that is skipped as a whole is one more than the cases that ran.
+    sys.exit(SKIPPED if result.testsRun <= len(result.skipped) else 0)

@@ -31,6 +31,16 @@ struct LadderStage {
     return policy;
   }
 
+  // Whose kills wait for evidence, and so are recorded and have sent no signal, until
+  // kEvidenceLimit.
+  static constexpr Duration kEvidenceLimit = 60s;
+  static KillPolicy waiting() {
+    KillPolicy policy;
+    policy.evidence = EvidenceLevel::kProc;
+    policy.evidence_timeout = kEvidenceLimit;
+    return policy;
+  }
+
   KillOrder order_for(int signal, std::optional<Duration> grace = {}) {
     return order_for(process.pid, signal, grace);
   }
@@ -334,7 +344,7 @@ TEST_CASE("A scope that may be left does not soften another that expires with it
 }
 
 TEST_CASE("Nobody is killed for a scope that was released before the signal") {
-  LadderStage stage;
+  LadderStage stage(LadderStage::waiting());
   KillOrder order = stage.order_for(SIGKILL);
   const auto held = order.worker.process;
   stage.ladder->start(std::move(order), stage.now);
@@ -342,10 +352,10 @@ TEST_CASE("Nobody is killed for a scope that was released before the signal") {
   CHECK(!stage.ladder->note_release(*held, "other", stage.now));
   CHECK(stage.ladder->note_release(*held, "forward", stage.now));
   CHECK(!stage.ladder->note_release(*held, "forward", stage.now));
-  stage.advance(stage.now);
+  stage.advance(stage.now + LadderStage::kEvidenceLimit);
   CHECK(stage.process.is_alive());
   CHECK(stage.ended == std::vector{KillVerdict::kSpared});
-  CHECK(stage.events() == "incident expired released_late killed");
+  CHECK(stage.events() == "incident expired released_late evidence killed");
 }
 
 TEST_CASE("A release after the signal changes nothing") {
@@ -359,7 +369,7 @@ TEST_CASE("A release after the signal changes nothing") {
 }
 
 TEST_CASE("Of two expired scopes the one that was not released still kills, with its own signal") {
-  LadderStage stage;
+  LadderStage stage(LadderStage::waiting());
   KillOrder order = stage.order_for(SIGTERM);
   order.expiries.push_back(order.expiries.front());
   order.expiries.back().scope_id = "outer";
@@ -368,7 +378,7 @@ TEST_CASE("Of two expired scopes the one that was not released still kills, with
   stage.ladder->start(std::move(order), stage.now);
   stage.ladder->advance(stage.now);
   CHECK(stage.ladder->note_release(*held, "forward", stage.now));
-  stage.advance(stage.now);
+  stage.advance(stage.now + LadderStage::kEvidenceLimit);
   wait_for_death(stage.process);
   CHECK(stage.worker.reap() == SIGKILL);
 }

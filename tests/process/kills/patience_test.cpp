@@ -174,8 +174,9 @@ TEST_CASE("a worker that is killed while it is put off has left its scope open")
   const TempFolder temp;
   const Server server(temp);
   const WatchedWorker watched(server, false);
-  watched.acquire_step(100ms);
   watched.worker->signal(SIGSTOP);
+  watched.worker->wait_until_stopped();
+  watched.acquire_step(100ms);
   deferred(server, watched.worker->pid());
   watched.worker->signal(SIGKILL);
   CHECK(server.wait_for("left_open", watched.worker->pid()).text("scope") == "step");
@@ -241,9 +242,9 @@ TEST_CASE("a worker that its cgroup has frozen is put off") {
   }
   const TempFolder temp;
   const Server server(temp);
-  const WatchedWorker watched(server, true);
-  watched.acquire_step(500ms);
+  const WatchedWorker watched(server, false);
   freezer.freeze(watched.worker->pid());
+  watched.acquire_step(300ms);
   CHECK(deferred(server, watched.worker->pid()).text("reason").starts_with("frozen by its cgroup"));
   CHECK(watched.worker->is_alive());
   freezer.thaw();
@@ -278,9 +279,9 @@ TEST_CASE("a worker that dies at last, after it was called unkillable, is no rea
   }
   const TempFolder temp;
   Server server(temp, {"--stopped", "kill", "--kill-wait", "100ms"});
-  const WatchedWorker watched(server, true);
-  watched.acquire_step(500ms);
+  const WatchedWorker watched(server, false);
   freezer.freeze(watched.worker->pid());
+  watched.acquire_step(300ms);
   const Record killed = server.wait_for("killed", watched.worker->pid());
   CHECK(killed.text("verdict") == "unkillable");
   CHECK(killed.text("state") == "D");

@@ -27,8 +27,9 @@ TEST_CASE("timers of the pipe outlive a server that was killed") {
   Worker healthy("block");
   {
     Server server(temp);
-    server.send(acquire(hung.pid(), "forward", 1500ms) + acquire_far(hung.pid(), "outer") +
-                acquire(healthy.pid(), "step", 1500ms) + acquire_far(healthy.pid(), "other"));
+    // Longer than a barrier and the start of a server take on a busy machine.
+    server.send(acquire(hung.pid(), "forward", 4s) + acquire_far(hung.pid(), "outer") +
+                acquire(healthy.pid(), "step", 4s) + acquire_far(healthy.pid(), "other"));
     server.barrier();
     server.kill();
   }
@@ -120,7 +121,7 @@ TEST_CASE("scopes on pages outlive a server that was killed, without the worker 
     hung = page_worker(server.dir(), "w-1");
     healthy = page_worker(server.dir(), "w-2");
     for (Worker* worker : {hung.get(), healthy.get()}) {
-      worker->ask("open 0 forward 1500");
+      worker->ask("open 0 forward 4000");
       worker->ask("open 1 outer 3600000");
       REQUIRE(worker->ask("hint") == "ok");
     }

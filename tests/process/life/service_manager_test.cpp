@@ -172,10 +172,11 @@ TEST_CASE("what is written while no server runs is judged by the next, in order"
   const Manager manager(temp);
   Worker hung("block");
   Worker healthy("block");
-  const auto deadline = std::chrono::steady_clock::now() + 1s;
+  std::chrono::steady_clock::time_point deadline;
   {
     Server first(temp, manager.setup());
-    first.send(acquire(healthy.pid(), "step", 1s));
+    first.send(acquire(healthy.pid(), "step", 3s));
+    deadline = std::chrono::steady_clock::now() + 3s;
     first.barrier();
     CHECK(first.stop() == exited(0));
   }
@@ -197,7 +198,7 @@ TEST_CASE("lines that a server was killed over are read by the next") {
   Worker healthy("block");
   {
     Server first(temp, manager.setup());
-    first.send(acquire(healthy.pid(), "step", 2s));
+    first.send(acquire(healthy.pid(), "step", 4s));
     first.barrier();
     first.process().signal(SIGSTOP);
     first.process().wait_until_stopped();

@@ -1,7 +1,9 @@
 // Many workers that are well: each opens a scope of a second and renews it every half a second,
 // every other one on a page and the rest on the pipe. Ends when its standard input does.
-// Says "ready" when all have opened their scopes, and at the end "renewed N late M" for all of
-// them. Arguments: RUNFOLDER WORKERS.
+// Says "ready" when all have opened their scopes, and at the end "well N renewed N late N starved
+// N" for all of them: starved is how often the machine let one wait past its deadline, so that it
+// could not renew in time. Then "PID TIME" of each that was killed, TIME that of its last renewal
+// (CLOCK_MONOTONIC, nanoseconds). Arguments: RUNFOLDER WORKERS.
 // SPDX-License-Identifier: MIT
 #include <poll.h>
 #include <sys/mman.h>
@@ -9,9 +11,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <csignal>
+#include <cstdint>
 #include <cstdlib>
 #include <filetimer/timer_client.hpp>
 #include <iostream>
@@ -30,10 +34,23 @@ struct Shared {
   std::atomic<int> ready;
   std::atomic<long> renewed;
   std::atomic<long> late;  // renewals that came after the verdict
+  std::atomic<long> starved;
   std::atomic<bool> stop;
 };
 
-[[noreturn]] void work(Shared& shared, const std::string& dir, int number) {
+constexpr int kMaxWorkers = 1000;
+struct Page {
+  Shared shared;
+  std::array<std::atomic<std::int64_t>, kMaxWorkers> renewed_at;  // by worker
+};
+
+std::int64_t now_ns() {
+  return std::chrono::steady_clock::now().time_since_epoch() / 1ns;
+}
+
+[[noreturn]] void work(Page& page, const std::string& dir, int number) {
+  Shared& shared = page.shared;
+  std::atomic<std::int64_t>& renewed_at = page.renewed_at[static_cast<std::size_t>(number)];
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   ::alarm(kLastResortSeconds);
   ::setenv("FILETIMER_TRANSPORT", number % 2 == 0 ? "page" : "pipe", 1);
@@ -41,11 +58,16 @@ struct Shared {
     filetimer::ConnectOptions options;
     options.dir = dir;
     filetimer::TimerClient client = filetimer::TimerClient::connect(std::move(options));
+    renewed_at = now_ns();
     auto scope = client.expires(kTimeout, "healthy");
     ++shared.ready;
     while (!shared.stop) {
       ::poll(nullptr, 0, static_cast<int>(kRenewEvery.count()));
+      const std::int64_t now = now_ns();
       (scope.renew(kTimeout) ? shared.renewed : shared.late)++;
+      // Looked at behind the renewal: it may also have had to wait within it.
+      shared.starved += now_ns() - renewed_at >= kTimeout / 1ns ? 1 : 0;
+      renewed_at = now;
     }
   }
   ::_exit(0);
@@ -56,14 +78,16 @@ struct Shared {
 int main(int, char** argv) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   ::alarm(kLastResortSeconds);
-  auto* const shared = new (::mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE,
-                                   MAP_SHARED | MAP_ANONYMOUS, -1, 0)) Shared{};
+  auto* const page =
+      new (::mmap(nullptr, sizeof(Page), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0))
+          Page{};
+  Shared* const shared = &page->shared;
   const int workers = std::stoi(argv[2]);
   std::vector<pid_t> pids;
   for (int i = 0; i < workers; ++i) {
     const pid_t pid = ::fork();
     if (pid == 0) {
-      work(*shared, argv[1], i);
+      work(*page, argv[1], i);
     }
     pids.push_back(pid);
   }
@@ -75,11 +99,15 @@ int main(int, char** argv) {
   }
   shared->stop = true;
   int ended_well = 0;
-  for (const pid_t pid : pids) {
+  std::string killed;
+  for (std::size_t i = 0; i < pids.size(); ++i) {
     int status = -1;
-    ::waitpid(pid, &status, 0);
+    ::waitpid(pids[i], &status, 0);
     ended_well += WIFEXITED(status) && WEXITSTATUS(status) == 0 ? 1 : 0;
+    if (WIFSIGNALED(status)) {
+      killed += " " + std::to_string(pids[i]) + " " + std::to_string(page->renewed_at[i]);
+    }
   }
   std::cout << "well " << ended_well << " renewed " << shared->renewed << " late " << shared->late
-            << std::endl;
+            << " starved " << shared->starved << killed << std::endl;
 }

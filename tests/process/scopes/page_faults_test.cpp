@@ -101,12 +101,12 @@ TEST_CASE("a worker in another time namespace is refused: its deadlines mean som
   const TempFolder temp;
   Server server(temp);
   Worker::Setup setup;
-  setup.program = {"/usr/bin/unshare", "--time",       "--monotonic",     "100000",
-                   "--fork",           "--kill-child", page_worker_path()};
-  if (::access("/usr/bin/unshare", X_OK) != 0 || ::geteuid() != 0 ||
-      !exists("/proc/self/ns/time")) {
-    FILETIMER_SKIP("it takes root, unshare(1) and time namespaces");
+  const std::vector<std::string> namespaces{"--time", "--monotonic", "100000", "--fork",
+                                            "--kill-child"};
+  if (!can_unshare(temp, namespaces)) {
+    FILETIMER_SKIP("unshare(1) makes no time namespace here");
   }
+  setup.program = unshared(namespaces, page_worker_path());
   Worker worker("", setup);
   REQUIRE(worker.ask("make " + server.dir() + " shifted") == "ok");
   REQUIRE(worker.ask("lock") == "ok");

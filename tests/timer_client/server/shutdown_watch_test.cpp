@@ -5,7 +5,10 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
+#include <filesystem>
+#include <fstream>
 #include <future>
 #include <memory>
 #include <optional>
@@ -30,6 +33,26 @@ constexpr bool kIsThreadSanitized = true;
 #else
 constexpr bool kIsThreadSanitized = false;
 #endif
+
+// Waits until each other thread of the test waits in futex(). Then none of them is in the middle of
+// an allocation, say, whose lock a forked child would wait for in vain.
+void wait_until_threads_wait() {
+  const auto all_wait = [] {
+    return std::ranges::all_of(std::filesystem::directory_iterator("/proc/self/task"),
+                               [](const auto& thread) {
+                                 std::ifstream file(thread.path() / "syscall");
+                                 std::string call;
+                                 file >> call;
+                                 return thread.path().filename() == std::to_string(::gettid()) ||
+                                        call == std::to_string(SYS_futex);
+                               });
+  };
+  const auto until = std::chrono::steady_clock::now() + testing::kBound;
+  while (!all_wait()) {
+    REQUIRE(std::chrono::steady_clock::now() < until);
+    std::this_thread::sleep_for(1ms);
+  }
+}
 
 bool is_ready(const std::future<void>& future) {
   return future.wait_for(testing::kBound) == std::future_status::ready;
@@ -140,6 +163,7 @@ TEST_CASE("a forked child has no callback of its parent's, and may have its own"
   std::optional<TimerClient> client(server.connect());
   std::atomic<bool> called = false;
   client->on_shutdown([&] { called = true; });
+  wait_until_threads_wait();
   CHECK(testing::in_child([&] {
           std::promise<void> told;
           client->on_shutdown([&] { told.set_value(); });

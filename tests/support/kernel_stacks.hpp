@@ -1,0 +1,35 @@
+// Kernel stacks (/proc/PID/stack) take CAP_SYS_ADMIN: neither an ordinary user has it nor root in
+// most containers, and evidence says there that they are missing.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <string_view>
+
+namespace filetimer::testing {
+
+inline bool can_read_kernel_stacks() {
+  std::ifstream file("/proc/self/stack");
+  return !std::string(std::istreambuf_iterator<char>(file), {}).empty();
+}
+
+// What evidence says is missing besides kernel stacks. Where these cannot be read it has to say so
+// first.
+inline std::string missing_but_kernel_stacks(std::string missing) {
+  if (can_read_kernel_stacks()) {
+    return missing;
+  }
+  constexpr std::string_view kBegin = "no kernel stacks: cannot read '/proc/";
+  constexpr std::string_view kEnd = "/stack': Permission denied";
+  const std::size_t end = missing.find(kEnd);
+  if (!missing.starts_with(kBegin) || end == missing.npos) {
+    return "(nothing on kernel stacks) " + missing;
+  }
+  missing.erase(0, end + kEnd.size());
+  constexpr std::string_view kBetween = "; ";
+  return missing.starts_with(kBetween) ? missing.substr(kBetween.size()) : missing;
+}
+
+}  // namespace filetimer::testing
