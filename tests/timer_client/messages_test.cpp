@@ -113,16 +113,7 @@ TEST_CASE("a pipe that is full takes no line and holds nobody up, and with room 
   CHECK((::fcntl(pipe.write.get(), F_GETFL) & O_NONBLOCK) == 0);
 }
 
-// UndefinedBehaviorSanitizer looks at an object's type through a pipe of its own, and calls it an
-// error when it can't have one.
-#if defined(__SANITIZE_ADDRESS__)
-constexpr bool kNeedsDescriptors = true;
-#else
-constexpr bool kNeedsDescriptors = false;
-#endif
-
-TEST_CASE("so does a pipe that this process may not open once more" *
-          doctest::skip(kNeedsDescriptors)) {
+TEST_CASE("so does a pipe that this process may not open once more") {
   const Ends pipe = make_pipe();
   const auto write_in_child = [&] {
     CHECK(testing::in_child([&] {

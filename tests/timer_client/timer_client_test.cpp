@@ -1,4 +1,5 @@
-// What the public calls ask of a server, and what they refuse, over a transport that records.
+// What the public calls ask of a server, over a transport that records. What they do on a page,
+// too, is in both_ways_test.cpp.
 // SPDX-License-Identifier: MIT
 #include <doctest/doctest.h>
 #include <sys/wait.h>
@@ -9,17 +10,15 @@
 #include <set>
 #include <thread>
 
-#include "tests/timer_client/client_fixture.hpp"
 #include "common/clock.hpp"
 #include "common/limits.hpp"
+#include "tests/timer_client/client_fixture.hpp"
 
 using namespace std::chrono_literals;
 using namespace filetimer;
 using testing::client_of;
 using testing::message_of;
 using testing::Recorder;
-
-namespace {}  // namespace
 
 TEST_CASE("a scope is acquired with its deadline and released at the end of its block") {
   const auto server = std::make_shared<Recorder>();
@@ -43,125 +42,12 @@ TEST_CASE("a scope is acquired with its deadline and released at the end of its 
   CHECK(requests[1].timer_id == "forward");
 }
 
-TEST_CASE("nested scopes of one name are timers of their own") {
-  const auto server = std::make_shared<Recorder>();
-  auto client = client_of(server);
-  {
-    auto outer = client.expires(30s, "step");
-    { auto inner = client.expires(10s, "step"); }
-  }
-  const auto requests = server->received();
-  REQUIRE(requests.size() == 4);
-  CHECK(requests[0].timer_id == "step");
-  CHECK(requests[1].timer_id == "step#2");
-  CHECK(requests[1].scope == "step");
-  CHECK(requests[2].timer_id == "step#2");
-  CHECK(requests[2].release);
-  CHECK(requests[3].timer_id == "step");
-}
-
-TEST_CASE("two clients of one process do not share a timer") {
-  const auto server = std::make_shared<Recorder>();
-  auto first = client_of(server);
-  auto second = client_of(server);
-  auto one = first.expires(30s, "step");
-  auto other = second.expires(30s, "step");
-  const auto requests = server->received();
-  CHECK(requests[0].timer_id == "step");
-  CHECK(requests[1].timer_id == "step#2");
-}
-
-TEST_CASE("on the pipe, a scope without a name is called after the caller's file and line") {
-  const auto server = std::make_shared<Recorder>();
-  auto client = client_of(server);
-  auto scope = client.expires(30s);
-  const auto line = __LINE__ - 1;
-  CHECK(server->received()[0].scope == "timer_client_test.cpp:" + std::to_string(line));
-}
-
-TEST_CASE("renew moves the deadline of an open timer and says when there is none") {
-  const auto server = std::make_shared<Recorder>();
-  auto client = client_of(server);
-  const TimerId timer = client.acquire("step", 10s);
-  CHECK(client.renew(timer, 60s));
-  const auto requests = server->received();
-  REQUIRE(requests.size() == 2);
-  CHECK(requests[1].timer_id == "step");
-  CHECK(requests[1].timeout == 60s);
-  CHECK(requests[1].expiration_time - requests[0].expiration_time >= 49.9);
-  CHECK(client.release(timer));
-  CHECK_FALSE(client.renew(timer, 60s));
-  CHECK_FALSE(client.release(timer));
-  CHECK_FALSE(client.release(TimerId{}));
-  CHECK_FALSE(client.renew(TimerId{}, 1s));
-  CHECK(server->received().size() == 3);
-}
-
 TEST_CASE("a release after the deadline says so and is sent all the same") {
   const auto server = std::make_shared<Recorder>();
   auto client = client_of(server);
   const TimerId timer = client.acquire("step", 1ns);
   CHECK_FALSE(client.release(timer));
   CHECK(server->received().back().release);
-}
-
-TEST_CASE("an endless scope has an infinite deadline") {
-  const auto server = std::make_shared<Recorder>();
-  auto client = client_of(server);
-  auto scope = client.expires(kNoDeadline, "idle");
-  CHECK(std::isinf(server->received()[0].expiration_time));
-  CHECK(scope.release());
-  CHECK_FALSE(scope.release());
-}
-
-TEST_CASE("start and stop are one timer, renewed by a second start") {
-  const auto server = std::make_shared<Recorder>();
-  auto client = client_of(server);
-  client.start(1h);
-  client.start(2h);
-  CHECK(client.stop());
-  CHECK_FALSE(client.stop());
-  const auto requests = server->received();
-  REQUIRE(requests.size() == 3);
-  CHECK(requests[0].timer_id == "job");
-  CHECK(requests[1].timer_id == "job");
-  CHECK(requests[1].timeout == 2h);
-  CHECK(requests[2].release);
-}
-
-TEST_CASE("a client releases its timers when it goes, and leaves open scopes watched") {
-  const auto server = std::make_shared<Recorder>();
-  std::optional<TimerClient> client(client_of(server));
-  client->acquire("acquired", 30s);
-  client->start(1h);
-  std::optional<TimerScope> scope(client->expires(30s, "scope"));
-  client.reset();
-  auto requests = server->received();
-  REQUIRE(requests.size() == 5);
-  CHECK(requests[3].release);
-  CHECK(requests[4].release);
-  CHECK(std::set{requests[3].timer_id, requests[4].timer_id} ==
-        std::set<std::string>{"acquired", "job"});
-  CHECK(scope->renew(60s));
-  scope.reset();
-  requests = server->received();
-  REQUIRE(requests.size() == 7);
-  CHECK(requests[6].timer_id == "scope");
-  CHECK(requests[6].release);
-}
-
-TEST_CASE("on the pipe, a scope that was moved from releases nothing, one that is assigned to releases first") {
-  const auto server = std::make_shared<Recorder>();
-  auto client = client_of(server);
-  auto first = client.expires(30s, "first");
-  auto moved = std::move(first);
-  auto second = client.expires(30s, "second");
-  moved = std::move(second);
-  const auto requests = server->received();
-  REQUIRE(requests.size() == 3);
-  CHECK(requests[2].timer_id == "first");
-  CHECK(requests[2].release);
-  CHECK(moved.release());
 }
 
 TEST_CASE("another process can be watched, with a signal and a grace of its own") {
@@ -177,43 +63,6 @@ TEST_CASE("another process can be watched, with a signal and a grace of its own"
   CHECK(request.tid == 0);
   CHECK(request.signal == 15);
   CHECK(request.grace == 5s);
-}
-
-TEST_CASE("wrong arguments are refused with a message that quotes them, and nothing is sent") {
-  const auto server = std::make_shared<Recorder>();
-  auto client = client_of(server);
-  const auto acquire = [&](std::string_view name, std::chrono::nanoseconds after,
-                           const ScopeOptions& options) {
-    return [&client, name, after, options] { client.acquire(name, after, options); };
-  };
-  CHECK(testing::contains(message_of(acquire("", 1s, {})), "name is empty"));
-  CHECK(testing::contains(message_of(acquire("x", 0s, {})), "timeout is 0s"));
-  CHECK(testing::contains(message_of(acquire("x", -3s, {})), "timeout is -3s"));
-  CHECK(
-      testing::contains(message_of(acquire("x", kMaxTimeout + 1s, {})), "timeout is 1000000001s"));
-  CHECK(
-      testing::contains(message_of(acquire("x", 1s, {.signal = 65, .grace = {}})), "signal is 65"));
-  CHECK(
-      testing::contains(message_of(acquire("x", 1s, {.signal = -1, .grace = {}})), "signal is -1"));
-  CHECK(
-      testing::contains(message_of(acquire("x", 1s, {.signal = 9, .grace = -1s})), "grace is -1s"));
-  CHECK(testing::contains(message_of(acquire("x", 1s, {.signal = 9, .grace = {}, .pid = -7})),
-                          "pid is -7"));
-  const auto warned = [&](std::chrono::nanoseconds after, std::chrono::nanoseconds warn_after) {
-    ScopeOptions options;
-    options.warn_after = warn_after;
-    return message_of(acquire("x", after, options));
-  };
-  CHECK(warned(1s, 1s) ==
-        "the warning is after 1s: expected more than 0 and less than the timeout, 1s");
-  CHECK(testing::contains(warned(1s, 0s), "warning is after 0s"));
-  CHECK(testing::contains(warned(1s, -1ms), "warning is after -1ms"));
-  CHECK(testing::contains(warned(kNoDeadline, kNoDeadline), "less than the timeout, inf"));
-  CHECK(testing::contains(warned(kMaxTimeout, 4294967296ms), "at most 4294967295ms"));
-  CHECK_THROWS_AS(client.start(0s), InvalidArgument);
-  CHECK_THROWS_AS(client.renew(TimerId{}, 0s), InvalidArgument);
-  CHECK_THROWS_AS(static_cast<void>(client.expires(-1s)), InvalidArgument);
-  CHECK(server->attempts() == 0);
 }
 
 TEST_CASE("a soft deadline goes with each acquire and renewal, and also without a deadline") {
@@ -242,37 +91,6 @@ TEST_CASE("signal 0, the longest timeout and a grace of nothing are fine") {
   CHECK(requests[0].signal == 0);
   CHECK(requests[0].grace == 0s);
   CHECK(requests[1].grace == kNoDeadline);
-}
-
-TEST_CASE("names of any length and any bytes are timers that differ") {
-  const auto server = std::make_shared<Recorder>();
-  auto client = client_of(server);
-  const std::string longest(70'000, 'x');
-  std::vector<TimerScope> scopes;
-  scopes.push_back(client.expires(30s, longest + "1"));
-  scopes.push_back(client.expires(30s, longest + "2"));
-  scopes.push_back(client.expires(30s, std::string("\0\xff\n\"\\", 5)));
-  scopes.push_back(client.expires(30s, "vorwärts"));
-  std::set<std::string> ids;
-  for (const auto& request : server->received()) {
-    CHECK(request.scope.size() <= kMaxScopeNameBytes);
-    ids.insert(request.timer_id);
-  }
-  CHECK(ids.size() == 4);
-  CHECK(ids.contains("vorwärts"));
-}
-
-TEST_CASE("the scope over the limit is refused, and one fewer makes room again") {
-  const auto server = std::make_shared<Recorder>();
-  auto client = client_of(server);
-  std::vector<TimerScope> scopes;
-  for (std::size_t i = 0; i < kMaxScopesPerWorker; ++i) {
-    scopes.push_back(client.expires(1h, "s" + std::to_string(i)));
-  }
-  CHECK(testing::contains(message_of([&] { client.acquire("one more", 1h); }),
-                          "1024 scopes are open"));
-  scopes.pop_back();
-  CHECK(client.acquire("one more", 1h));
 }
 
 TEST_CASE("connect says where it looked, why there is no server and how long it tried") {

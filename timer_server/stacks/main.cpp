@@ -28,6 +28,7 @@
 
 #include "common/clock.hpp"
 #include "common/proc_files.hpp"
+#include "common/sanitizers.hpp"
 #include "timer_server/stacks/tracees.hpp"
 #include "timer_server/stacks/unwinder.hpp"
 
@@ -83,10 +84,10 @@ void limit_oneself(const Request& request) {
                              {request.time_limit_ms / 1000,
                               static_cast<suseconds_t>(request.time_limit_ms % 1000 * 1000)}};
   ::setitimer(ITIMER_REAL, &time_limit, nullptr);
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // which map terabytes
-  const rlimit memory{kMaxMemory, kMaxMemory};
-  ::setrlimit(RLIMIT_DATA, &memory);
-#endif
+  if (!kIsAddressSanitized && !kIsThreadSanitized) {  // which map terabytes
+    const rlimit memory{kMaxMemory, kMaxMemory};
+    ::setrlimit(RLIMIT_DATA, &memory);
+  }
   sigset_t child{};
   ::sigemptyset(&child);
   ::sigaddset(&child, SIGCHLD);

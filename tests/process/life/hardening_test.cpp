@@ -19,6 +19,7 @@
 #include <cstddef>
 #include <sstream>
 
+#include "common/sanitizers.hpp"
 #include "tests/process/harness.hpp"
 #include "tests/process/requests.hpp"
 #include "tests/process/worker.hpp"
@@ -29,11 +30,8 @@ using namespace std::chrono_literals;
 
 namespace {
 
-#ifdef __SANITIZE_ADDRESS__
-constexpr bool kCanLock = false;  // AddressSanitizer makes mlockall() do nothing, with success
-#else
-constexpr bool kCanLock = true;
-#endif
+// AddressSanitizer makes mlockall() do nothing, with success.
+constexpr bool kCanLock = !filetimer::kIsAddressSanitized;
 
 std::string status_line(pid_t pid, const std::string& key) {
   std::istringstream lines(read_file(fmt::format("/proc/{}/status", pid)));

@@ -14,13 +14,9 @@
 #include <filetimer/timer_client.hpp>
 #include <new>
 
+#include "common/sanitizers.hpp"
 #include "tests/support/skip.hpp"
 #include "tests/timer_client/fake_server.hpp"
-
-// Sanitizers bring an allocator and system calls of their own.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define FILETIMER_IS_SANITIZED
-#endif
 
 using namespace std::chrono_literals;
 using namespace filetimer;
@@ -31,11 +27,7 @@ namespace {
 
 constinit thread_local std::size_t t_allocations = 0;
 
-#ifdef FILETIMER_IS_SANITIZED
-constexpr bool kIsSanitized = true;
-#else
-constexpr bool kIsSanitized = false;
-#endif
+constexpr bool kIsSanitized = kIsAddressSanitized || kIsThreadSanitized;
 
 void enter_and_leave(TimerClient& client) {
   static const std::string kLong(1000, 'x');
@@ -74,7 +66,7 @@ bool forbid_system_calls() {
 
 }  // namespace
 
-#ifndef FILETIMER_IS_SANITIZED
+#if !defined(FILETIMER_ADDRESS_SANITIZER) && !defined(FILETIMER_THREAD_SANITIZER)
 void* operator new(std::size_t size) {
   ++t_allocations;
   if (void* const made = std::malloc(size)) {
@@ -90,7 +82,10 @@ void operator delete(void* made, std::size_t) noexcept {
 }
 #endif
 
-TEST_CASE("scopes on the page allocate nothing" * doctest::skip(kIsSanitized)) {
+TEST_CASE("scopes on the page allocate nothing") {
+  if (kIsSanitized) {
+    FILETIMER_SKIP("the sanitizer brings an allocator of its own");
+  }
   for (const bool statistics : {false, true}) {
     FakeServer server;
     auto client = server.connect(statistics);
@@ -102,7 +97,10 @@ TEST_CASE("scopes on the page allocate nothing" * doctest::skip(kIsSanitized)) {
   }
 }
 
-TEST_CASE("scopes on the page make no system call" * doctest::skip(kIsSanitized)) {
+TEST_CASE("scopes on the page make no system call") {
+  if (kIsSanitized) {
+    FILETIMER_SKIP("the sanitizer makes system calls of its own");
+  }
   for (const bool statistics : {false, true}) {
     FakeServer server;
     constexpr int kSkipped = 77;

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: MIT
 #include <doctest/doctest.h>
 #include <signal.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -13,6 +14,8 @@
 #include <thread>
 
 #include "common/clock.hpp"
+#include "common/sanitizers.hpp"
+#include "tests/support/skip.hpp"
 #include "tests/timer_client/client_fixture.hpp"
 #include "timer_client/src/pipe/outbox.hpp"
 
@@ -267,4 +270,49 @@ TEST_CASE("the thread that delivers later takes none of the worker's signals") {
   }
   CHECK(found);
   server->answer(Sent::kYes);
+}
+
+TEST_CASE("a child has a delivering thread of its own when it needs one") {
+  // ThreadSanitizer itself can't follow a child of a multithreaded process that starts a thread
+  // ("dup thread with used id"). In AddressSanitizer's allocator another thread may hold a lock at
+  // the fork, for which the child then waits for ever.
+  if (kIsThreadSanitized || kIsAddressSanitized) {
+    FILETIMER_SKIP("with a sanitizer a child of a process with threads may hang");
+  }
+  const testing::TempFolder folder;
+  testing::Pipe pipe(folder.path("requests"));
+  auto client = client_on(pipe);
+  const TimerId parents = client.acquire("parents", 1h);
+  CHECK(pipe.next().scope_id == "parents");
+  const auto bytes = pipe.fill();
+  CHECK(client.release(parents));  // now the parent's thread runs
+  int told[2];
+  REQUIRE(::pipe(told) == 0);
+  std::thread drain([&] {
+    char byte = 0;
+    if (::read(told[0], &byte, 1) == 1) {
+      pipe.drain(bytes);
+    }
+  });
+  const pid_t child = ::fork();
+  if (child == 0) {
+    auto own = client.expires(1h, "childs");  // can't be sent yet
+    const bool started = ::write(told[1], "x", 1) == 1;
+    // Watched by a bound: the parent ends it, or the alarm does.
+    ::alarm(static_cast<unsigned>(testing::kBound.count()));
+    ::pause();
+    ::_exit(started ? 0 : 1);
+  }
+  ::close(told[1]);  // should the child die early, the thread reads the end
+  drain.join();
+  std::set<std::string> seen;
+  for (int i = 0; i < 2; ++i) {
+    const auto line = pipe.next();
+    CHECK(line.pid == (line.is_release() ? ::getpid() : child));
+    seen.insert(line.scope_id);
+  }
+  CHECK(seen == std::set<std::string>{"childs", "parents"});
+  ::kill(child, SIGKILL);
+  ::waitpid(child, nullptr, 0);
+  ::close(told[0]);
 }

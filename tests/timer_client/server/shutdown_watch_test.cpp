@@ -14,6 +14,8 @@
 #include <optional>
 #include <thread>
 
+#include "common/sanitizers.hpp"
+#include "tests/support/skip.hpp"
 #include "tests/timer_client/fake_server.hpp"
 
 using namespace std::chrono_literals;
@@ -27,12 +29,6 @@ void announce(const FakeServer& server, Announcement announcement) {
   server.board().announcement = static_cast<std::uint32_t>(announcement);
   ::syscall(SYS_futex, &server.board().announcement, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
 }
-
-#if defined(__SANITIZE_THREAD__)
-constexpr bool kIsThreadSanitized = true;
-#else
-constexpr bool kIsThreadSanitized = false;
-#endif
 
 // Waits until each other thread of the test waits in futex(). Then none of them is in the middle of
 // an allocation, say, whose lock a forked child would wait for in vain.
@@ -157,8 +153,10 @@ TEST_CASE("a callback may end its own client") {
 }
 
 // ThreadSanitizer lets no child of a process with threads start one.
-TEST_CASE("a forked child has no callback of its parent's, and may have its own" *
-          doctest::skip(kIsThreadSanitized)) {
+TEST_CASE("a forked child has no callback of its parent's, and may have its own") {
+  if (kIsThreadSanitized) {
+    FILETIMER_SKIP("ThreadSanitizer cannot follow a child of a process with threads that starts one");
+  }
   FakeServer server;
   std::optional<TimerClient> client(server.connect());
   std::atomic<bool> called = false;
