@@ -127,7 +127,7 @@ void ignore_sigterm() {
   ::signal(SIGTERM, SIG_IGN);
 }
 
-void block(int signal) {
+void block_signal(int signal) {
   sigset_t set{};
   ::sigemptyset(&set);
   ::sigaddset(&set, signal);
@@ -147,7 +147,7 @@ bool has_got(pid_t pid, int signal) {
 }  // namespace
 
 TEST_CASE("A worker is signalled only after the verdict is on disk") {
-  LadderStage stage(LadderStage::quick(), [] { block(SIGTERM); });
+  LadderStage stage(LadderStage::quick(), [] { block_signal(SIGTERM); });
   // Keeps the log at work, so that the verdict is not on disk at once.
   stage.log->append(fmt::format("\"{}\"", std::string(std::size_t{8} << 20, 'x')));
   stage.start(SIGTERM, 5s);

@@ -4,9 +4,9 @@
 
 #include <doctest/doctest.h>
 #include <fmt/format.h>
-#include <simdjson.h>
 
 #include "common/limits.hpp"
+#include "tests/process/records.hpp"
 
 using namespace filetimer;
 
@@ -18,22 +18,9 @@ std::string as_json(const Evidence& evidence) {
   return std::move(json).finish();
 }
 
-struct Parsed {
-  explicit Parsed(const Evidence& evidence) : text(as_json(evidence)) {
-    REQUIRE(parser.parse(text).get(record) == simdjson::SUCCESS);
-  }
-  [[nodiscard]] std::size_t elements(std::string_view key) const {
-    simdjson::dom::array array;
-    return record[key].get(array) == simdjson::SUCCESS ? array.size() : 0;
-  }
-  [[nodiscard]] std::int64_t number(std::string_view key) const {
-    std::int64_t value = 0;
-    return record[key].get(value) == simdjson::SUCCESS ? value : 0;
-  }
-  std::string text;
-  simdjson::dom::parser parser;
-  simdjson::dom::element record;
-};
+testing::JsonLine parsed(const Evidence& evidence) {
+  return testing::JsonLine(as_json(evidence));
+}
 
 ThreadEvidence thread_in(char state, std::string wchan, std::optional<double> percent) {
   ThreadEvidence thread;
@@ -74,11 +61,11 @@ TEST_CASE("What a thread does is told from its state, its place and its CPU time
 }
 
 TEST_CASE("However much there is, the record stays within its limit and is JSON") {
-  const Parsed parsed(much_evidence(kMaxStackFrames));
-  CHECK(parsed.text.size() < kMaxEvidenceBytes + 8192);
+  const testing::JsonLine record = parsed(much_evidence(kMaxStackFrames));
+  CHECK(record.line().size() < kMaxEvidenceBytes + 8192);
   // Each thread is there; of frames as many as there is room for.
-  CHECK(parsed.elements("threads") == 64);
-  CHECK(parsed.text.find("more, for which the record has no room") != std::string::npos);
+  CHECK(record.array("threads").size() == 64);
+  CHECK(record.line().find("more, for which the record has no room") != std::string::npos);
 }
 
 TEST_CASE("Python's threads leave room for those of the kernel") {
@@ -88,18 +75,18 @@ TEST_CASE("Python's threads leave room for those of the kernel") {
         {fmt::format("{:#x}", i), "loader", i == 0,
          std::vector<std::string>(100, "/app/train.py:12 in forward")});
   }
-  const Parsed parsed(evidence);
-  CHECK(parsed.text.size() < kMaxEvidenceBytes + 8192);
-  CHECK(parsed.elements("threads") == 64);
-  const std::size_t told = parsed.elements("python_threads");
+  const testing::JsonLine record = parsed(evidence);
+  CHECK(record.line().size() < kMaxEvidenceBytes + 8192);
+  CHECK(record.array("threads").size() == 64);
+  const std::size_t told = record.array("python_threads").size();
   CHECK(told > 0);
-  CHECK(static_cast<std::int64_t>(told) + parsed.number("python_threads_omitted") == 100);
+  CHECK(static_cast<std::int64_t>(told) + record.integer("python_threads_omitted") == 100);
 }
 
 TEST_CASE("CPU time of all threads adds up, and is not there without a sample") {
   Evidence evidence;
   evidence.threads = {thread_in('R', "", 100), thread_in('R', "", 98), thread_in('S', "x", {})};
-  CHECK(Parsed(evidence).number("cpu_percent") == 198);
+  CHECK(parsed(evidence).integer("cpu_percent") == 198);
   evidence.threads = {thread_in('R', "", {})};
   CHECK(as_json(evidence).find("cpu_percent") == std::string::npos);
 }
