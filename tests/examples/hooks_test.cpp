@@ -15,8 +15,9 @@
 namespace filetimer::testing {
 namespace {
 
+// As a command of a shell, which may have a path with spaces.
 std::string example(const std::string& name) {
-  return std::string(FILETIMER_EXAMPLES_DIR) + "/" + name;
+  return fmt::format("'{}/{}'", FILETIMER_EXAMPLES_DIR, name);
 }
 
 // Answers `squeue --jobs N --Format JobID,JobArrayID,RestartCnt` as Slurm does: of two jobs and of

@@ -80,6 +80,28 @@ std::vector<char*> pointers(std::vector<std::string>& strings) {
   return list;
 }
 
+// A path of what this build made that can stand as it is in a command of a shell and in LD_PRELOAD,
+// which the linker splits at spaces and colons: where the real one cannot, by a link.
+std::string plain_path(const std::string& real) {
+  const std::string folder = real.substr(0, real.rfind('/'));
+  if (folder.find_first_not_of("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+                               "0123456789/._+-") == folder.npos) {
+    return real;
+  }
+  static const TempFolder links;
+  static std::map<std::string, std::string> made;
+  std::string& link = made[folder];
+  if (link.empty()) {
+    link = links.path(std::to_string(made.size()));
+    fs::create_directory_symlink(folder, link);
+  }
+  return link + real.substr(folder.size());
+}
+
+std::string program_path(const std::string& name) {
+  return plain_path(std::string(FILETIMER_BIN_DIR) + "/" + name);
+}
+
 UniqueFd open_or_null(const std::string& path, int flags) {
   UniqueFd fd(::open(path.empty() ? "/dev/null" : path.c_str(), flags | O_CLOEXEC, 0644));
   REQUIRE_MESSAGE(fd, "cannot open " << path);
@@ -261,35 +283,35 @@ void Child::wait_until_stopped() const {
 }
 
 std::string server_path() {
-  return std::string(FILETIMER_BIN_DIR) + "/timer_server";
+  return program_path("timer_server");
 }
 std::string client_path() {
-  return std::string(FILETIMER_BIN_DIR) + "/timer_client";
+  return program_path("timer_client");
 }
 std::string worker_path() {
-  return std::string(FILETIMER_BIN_DIR) + "/test_worker";
+  return program_path("test_worker");
 }
 std::string client_worker_path() {
-  return std::string(FILETIMER_BIN_DIR) + "/client_worker";
+  return program_path("client_worker");
 }
 
 std::string page_worker_path() {
-  return std::string(FILETIMER_BIN_DIR) + "/page_worker";
+  return program_path("page_worker");
 }
 std::string stacks_worker_path() {
-  return std::string(FILETIMER_BIN_DIR) + "/stacks_worker";
+  return program_path("stacks_worker");
 }
 std::string stacks_helper_path() {
-  return std::string(FILETIMER_BIN_DIR) + "/filetimer-stacks";
+  return program_path("filetimer-stacks");
 }
 std::string python_worker_path() {
   return FILETIMER_PYTHON_WORKER;
 }
 std::string bad_disk_path() {
-  return FILETIMER_BAD_DISK;
+  return plain_path(FILETIMER_BAD_DISK);
 }
 std::string clock_step_path() {
-  return FILETIMER_CLOCK_STEP;
+  return plain_path(FILETIMER_CLOCK_STEP);
 }
 
 Finished run(const TempFolder& temp, const std::string& program, std::vector<std::string> args,

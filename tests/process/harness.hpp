@@ -21,6 +21,7 @@
 #include "tests/process/records.hpp"
 #include "tests/support/bound.hpp"
 #include "tests/support/files.hpp"
+#include "tests/support/users.hpp"
 
 namespace filetimer::testing {
 
@@ -33,8 +34,6 @@ inline constexpr std::chrono::milliseconds kPromptInFlood{4000};
 // Asks again every 2 ms, for what no descriptor announces. False when the bound has passed.
 bool wait_until(const std::function<bool()>& holds, std::chrono::milliseconds bound = kBound);
 
-// Another user than the one that runs the tests and root.
-inline constexpr uid_t kSomebodyElse = 65533;
 inline constexpr const char* kCannotBecome = "no process of another user can be started here";
 // Whether a child of the test can become `user`: it takes root, and an id that exists here.
 bool can_become(uid_t user);

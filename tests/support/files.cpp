@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
+#include <sstream>
 #include <system_error>
 
 namespace filetimer::testing {
@@ -49,8 +49,10 @@ void TempFolder::append(std::string_view name, std::string_view text) const {
 }
 
 std::string read_file(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
+  const std::ifstream file(path, std::ios::binary);
+  std::ostringstream text;
+  text << file.rdbuf();  // which an error ends, such as the end of a process whose file it was
+  return text.str();
 }
 
 void write_file(const std::string& path, std::string_view text) {

@@ -3,16 +3,15 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <fstream>
-#include <iterator>
 #include <string>
 #include <string_view>
+
+#include "tests/support/files.hpp"
 
 namespace filetimer::testing {
 
 inline bool can_read_kernel_stacks() {
-  std::ifstream file("/proc/self/stack");
-  return !std::string(std::istreambuf_iterator<char>(file), {}).empty();
+  return !read_file("/proc/self/stack").empty();
 }
 
 // What evidence says is missing besides kernel stacks. Where these cannot be read it has to say so

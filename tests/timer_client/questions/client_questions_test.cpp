@@ -21,7 +21,7 @@ using Answers = testing::AnsweringServer::Answers;
 
 namespace {
 
-constexpr auto kShort = 20ms;
+constexpr auto kShortTimeout = 20ms;
 
 TimerClient connect_to(const AnsweringServer& server, RpcTimeout timeout = testing::kBound) {
   ConnectOptions options;
@@ -239,11 +239,11 @@ TEST_CASE("no answer in time is an error that names the question and the server'
   AnsweringServer server(folder.path(), say_nothing);
   auto client = connect_to(server);
   try {
-    client.drain(true, kShort);
+    client.drain(true, kShortTimeout);
     FAIL("nothing was thrown");
   } catch (const RpcTimeoutError& error) {
     CHECK(error.request == "drain");
-    CHECK(error.waited >= kShort);
+    CHECK(error.waited >= kShortTimeout);
     CHECK(std::string(error.what()).find("no answer to 'drain'") == 0);
     CHECK(std::string(error.what()).find("its process is alive") != std::string::npos);
   }
