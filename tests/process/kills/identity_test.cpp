@@ -141,6 +141,30 @@ TEST_CASE("a process that got the pid of a worker is watched as itself") {
   }
 }
 
+TEST_CASE(
+    "a process that got the pid of a worker while the server was stopped is watched as itself") {
+  const TempFolder temp;
+  Server server(temp);
+  auto worker = std::make_unique<Worker>("block");
+  const pid_t pid = worker->pid();
+  server.send(acquire_far(pid, "old"));
+  server.barrier();
+  server.process().signal(SIGSTOP);
+  server.process().wait_until_stopped();
+  worker.reset();
+  const auto stranger = child_with_pid(pid);
+  if (stranger != nullptr) {
+    server.send(acquire_past(pid, "new"));
+  }
+  server.process().signal(SIGCONT);
+  if (stranger == nullptr) {
+    FILETIMER_SKIP(kSkipped);
+  }
+  CHECK(stranger->status() == killed_by(SIGKILL));
+  CHECK(server.wait_for("killed", pid).text("scope") == "new");
+  CHECK(server.wait_for("left_open", pid).text("scope") == "old");
+}
+
 TEST_CASE("a release from a process with a recycled pid touches nothing of the old one") {
   const TempFolder temp;
   Server server(temp);
@@ -301,6 +325,7 @@ TEST_CASE("a worker that is a zombie has ended and is not killed") {
   REQUIRE(worker.ends_within(kBound));  // and is not reaped before the end of the test
   server.send(acquire_past(worker.pid(), "s"));
   server.barrier();
+  CHECK(count(server.records(), "expired", worker.pid()) == 0);
   CHECK(count(server.records(), "killed", worker.pid()) == 0);
   CHECK(worker.status() == exited(0));
 }

@@ -64,30 +64,6 @@ TEST_CASE("a deadline of the pipe that passed while no server was there is judge
   CHECK(verdicts(next.records(), worker.pid()) == 1);
 }
 
-TEST_CASE("a timer outlives a server though as many as fit have expired before it") {
-  const TempFolder temp;
-  const Worker worker("block");
-  {
-    Server server(temp, {"--evidence", "none"});
-    std::string lines;
-    for (std::size_t i = 0; i < filetimer::kMaxScopesPerWorker; ++i) {
-      lines += acquire_past(worker.pid(), fmt::format("step-{}", i), 0);
-    }
-    server.send(lines);
-    CHECK(wait_until([&] {
-      return count(server.records(), "killed", worker.pid()) == filetimer::kMaxScopesPerWorker;
-    }));
-    server.send(acquire_far(worker.pid(), "next"));
-    server.barrier();
-    server.kill();
-  }
-  const Server next(temp);
-  CHECK(next.wait_for([&](const Record& r) {
-              return r.is("server_started") && r.integer("server_pid") == next.pid();
-            })
-            .integer("adopted_scopes") == 1);
-}
-
 TEST_CASE("what lay unread in the pipe when a server was killed is gone") {
   const TempFolder temp;
   Worker released("block");
@@ -235,6 +211,31 @@ TEST_CASE("a scope that was judged, spared and is still open is not judged by th
   next.barrier();
   CHECK(count(next.records(), "expired", paged->pid()) == 1);
   CHECK(count(next.records(), "expired", piped.pid()) == 1);
+}
+
+TEST_CASE("a timer outlives a server though as many as fit have expired before it") {
+  const TempFolder temp;
+  const Worker worker("block");
+  {
+    Server server(temp, {"--evidence", "none"});
+    std::string lines;
+    for (std::size_t i = 0; i < filetimer::kMaxScopesPerWorker; ++i) {
+      lines += acquire_past(worker.pid(), fmt::format("step-{}", i), 0);
+    }
+    server.send(lines);
+    CHECK(wait_until([&] {
+      return count(server.records(), "killed", worker.pid()) == filetimer::kMaxScopesPerWorker;
+    }));
+    server.send(acquire_far(worker.pid(), "next"));
+    server.barrier();
+    server.process().signal(SIGKILL);
+    CHECK(server.process().status() == killed_by(SIGKILL));
+  }
+  const Server next(temp);
+  CHECK(next.wait_for([&](const Record& r) {
+              return r.is("server_started") && r.integer("server_pid") == next.pid();
+            })
+            .integer("adopted_scopes") == 1);
 }
 
 TEST_CASE("a kill of a server in another folder is not taken over, though the log is the same") {
