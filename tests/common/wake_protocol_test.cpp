@@ -4,7 +4,6 @@
 #include "common/wake_protocol.hpp"
 
 #include <doctest/doctest.h>
-#include <sched.h>
 #include <signal.h>
 #include <sys/time.h>
 
@@ -21,10 +20,13 @@
 
 #include "common/clock.hpp"
 #include "common/page_reader.hpp"
+#include "tests/support/processors.hpp"
 #include "tests/support/skip.hpp"
 
 using namespace filetimer;
 using namespace std::chrono_literals;
+using testing::run_side_by_side;
+using testing::usable_processors;
 
 namespace {
 
@@ -78,42 +80,6 @@ std::vector<std::string> all_orders(std::size_t worker, std::size_t server) {
     orders.push_back(order + '.');  // nobody's turn at the end
   } while (std::ranges::next_permutation(order).found);
   return orders;
-}
-
-std::size_t usable_processors() {
-  cpu_set_t usable;
-  return ::sched_getaffinity(0, sizeof usable, &usable) == 0
-             ? static_cast<std::size_t>(CPU_COUNT(&usable))
-             : 1;
-}
-
-// Keeps the calling thread on one of the processors that it may use, the first for 0. Two threads
-// on two of them run at once also while other processes use the processors.
-void stay_on_processor(std::size_t number) {
-  cpu_set_t usable;
-  REQUIRE(::sched_getaffinity(0, sizeof usable, &usable) == 0);
-  for (std::size_t i = 0; i < CPU_SETSIZE; ++i) {
-    if (CPU_ISSET(i, &usable) && number-- == 0) {
-      cpu_set_t only;
-      CPU_ZERO(&only);
-      CPU_SET(i, &only);
-      ::sched_setaffinity(0, sizeof only, &only);
-    }
-  }
-}
-
-// Runs both to their ends, each on a processor of its own.
-void run_side_by_side(const std::function<void()>& worker, const std::function<void()>& server) {
-  std::thread first([&] {
-    stay_on_processor(0);
-    worker();
-  });
-  std::thread second([&] {
-    stay_on_processor(1);
-    server();
-  });
-  first.join();
-  second.join();
 }
 
 // A worker that opens, renews and releases scopes, and a server that judges each open scope it

@@ -513,3 +513,13 @@ TEST_CASE("a question with a wrong value is refused, and so is one without a ver
     CHECK(!read(line));
   }
 }
+
+TEST_CASE("a hint needs a version beside its page, and no other key") {
+  Reader read;
+  const auto hint = read(R"({"version": 1, "x_page": "4711-8d2f60c1a5b37e94"})");
+  REQUIRE(hint.has_value());
+  CHECK(hint->x_page == "4711-8d2f60c1a5b37e94");
+  CHECK_FALSE(read(R"({"x_page": "4711-8d2f60c1a5b37e94"})").has_value());
+  CHECK_FALSE(read(R"({"version": 2, "x_page": "4711-8d2f60c1a5b37e94"})").has_value());
+  CHECK_FALSE(read(R"({"version": 1, "x_page": 4711})").has_value());
+}

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: MIT
 """What the tests of launchers share: a folder for each test, programs whose output is kept in it,
-bounded waits, and the records of all servers of a job.
+and bounded waits.
 """
 import ctypes
-import json
 import os
 import pathlib
 import shutil
@@ -43,12 +42,6 @@ def wait_until(what, condition, bound_s=BOUND_S):
         if time.monotonic() > end:
             raise AssertionError(f"not within {bound_s} s: {what}")
         time.sleep(0.05)
-
-
-def records(logs, event):
-    """Of that event, from all `logs`."""
-    lines = [line for log in logs if log.exists() for line in log.read_text().splitlines()]
-    return [record for record in map(json.loads, lines) if record["event"] == event]
 
 
 def state_of(pid):

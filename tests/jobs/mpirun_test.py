@@ -6,7 +6,8 @@ import shutil
 import subprocess
 
 import suite
-from job_case import BIN, EXAMPLES, RANK, JobCase, records, wait_until
+from job_case import BIN, EXAMPLES, RANK, JobCase, wait_until
+from records import records
 
 MPIRUN = ["mpirun", "-n", "4", "--oversubscribe"]
 AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}

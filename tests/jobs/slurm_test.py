@@ -13,7 +13,8 @@ import unittest
 
 import slurm_cluster
 import suite
-from job_case import BIN, EXAMPLES, RANK, JobCase, records, state_of, wait_until
+from job_case import BIN, EXAMPLES, RANK, JobCase, state_of, wait_until
+from records import records
 
 TIMEOUT_S = 4       # of a phase: what a healthy rank needs is milliseconds
 SUSPENDED_S = 10    # longer than every phase, `exchange` with its twice TIMEOUT_S too

@@ -10,7 +10,8 @@ import socket
 import sys
 
 import suite
-from job_case import BIN, EXAMPLES, JobCase, free_port, records
+from job_case import BIN, EXAMPLES, JobCase, free_port
+from records import records
 
 TIMEOUT_S = 6  # of a phase: what a healthy rank needs is milliseconds
 HUNG_RANK = 3

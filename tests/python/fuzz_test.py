@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Anything at all as an argument, and scopes in any order: an exception of Python's or none, and
-never a crash. Hypothesis draws; each run draws anew.
+never a crash. Hypothesis draws, and draws the same in each run: with FILETIMER_FUZZ_RANDOM=1 it draws
+anew, FILETIMER_EXAMPLES times.
 """
 import datetime
 import math
@@ -16,7 +17,9 @@ from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
 EXAMPLES = int(os.environ.get("FILETIMER_EXAMPLES", "200"))
 CLEAR = (filetimer.TimerError, TypeError)
+IS_RANDOM = os.environ.get("FILETIMER_FUZZ_RANDOM", "0") != "0"
 bounded = settings(max_examples=EXAMPLES, deadline=None, database=None,
+                   derandomize=not IS_RANDOM, print_blob=IS_RANDOM,
                    suppress_health_check=list(HealthCheck))
 
 # Surrogates and NULs, too.

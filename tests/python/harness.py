@@ -9,14 +9,14 @@ import subprocess
 import sys
 import tempfile
 import textwrap
-import time
 import unittest
 
 import filetimer
+from records import records, wait_for_record
+from suite import BOUND_S, end
 
 SERVER = os.environ["FILETIMER_SERVER"]
 CLIENT = os.environ["FILETIMER_CLIENT"]
-BOUND_S = 30  # of every wait; none comes near it on a machine that is well
 FAR_S = 3600
 
 
@@ -48,7 +48,7 @@ class ServerCase(unittest.TestCase):
             [sys.executable, path, *args],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
             universal_newlines=True, env=environment)
-        self.addCleanup(self.end, worker)
+        self.addCleanup(end, worker)
         return worker
 
     def run_worker(self, script, *args, **environment):
@@ -58,28 +58,12 @@ class ServerCase(unittest.TestCase):
         self.assertEqual((worker.returncode, err), (0, ""), out)
         return out
 
-    @staticmethod
-    def end(process):
-        if process.poll() is None:
-            process.kill()
-        process.communicate(timeout=BOUND_S)
-
     def records(self, event, pid=None):
-        with open(self.server.log) as lines:
-            records = [json.loads(line) for line in lines]
-        return [r for r in records
-                if r["event"] == event and (pid is None or r.get("pid") == pid)]
+        return records([self.server.log], event, pid)
 
     def record(self, event, pid=None):
         """The one record of that event, once it is there."""
-        end = time.monotonic() + BOUND_S
-        while time.monotonic() < end:
-            found = self.records(event, pid)
-            if found:
-                self.assertEqual(len(found), 1, found)
-                return found[0]
-            time.sleep(0.005)
-        self.fail(f"no {event} record of {pid}")
+        return wait_for_record(self, self.server.log, event, pid)
 
     def client(self, *words):
         """What timer_client prints."""

@@ -63,7 +63,7 @@ class Install(unittest.TestCase):
     def run_python(self, *args, cwd, **environment):
         done = subprocess.run([sys.executable, *args], cwd=cwd, stdout=subprocess.PIPE,
                               stderr=subprocess.STDOUT, universal_newlines=True, timeout=BOUND_S,
-                              env={**os.environ, "PYTHONPATH": "", **environment})
+                              env={**os.environ, "PYTHONPATH": "", "CFLAGS": "-O0", **environment})
         self.assertEqual(done.returncode, 0, done.stdout)
         return done.stdout
 

@@ -1,12 +1,25 @@
 # SPDX-License-Identifier: MIT
-"""The main program of a test file in Python. A case that cannot run here is reported as one line,
+"""The main program of a test file in Python, and the end of processes that tests start. A case that cannot run here is reported as one line,
 "skipped: NAME: REASON", which scripts/test counts; a file of which no case ran exits with 77, which
 CTest shows as skipped.
 """
+import contextlib
 import sys
 import unittest
 
 SKIPPED = 77
+BOUND_S = 30  # of every wait; none comes near it on a machine that is well
+
+
+def end(process):
+    """Kills the process if it still runs; closes its pipes."""
+    if process.poll() is None:
+        process.kill()
+    process.wait(timeout=BOUND_S)
+    for pipe in (process.stdin, process.stdout, process.stderr):
+        if pipe:
+            with contextlib.suppress(BrokenPipeError):
+                pipe.close()
 
 
 def main(missing=""):

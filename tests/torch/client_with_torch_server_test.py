@@ -15,10 +15,10 @@ import unittest
 from torch.distributed.elastic.timer import FileTimerServer
 
 import suite
+from suite import BOUND_S, end
 
 CLIENT = os.environ["FILETIMER_CLIENT"]
 WORKER = os.environ["LIBRARY_WORKER"]
-BOUND_S = 30  # of every wait; none comes near it on a machine that is well
 
 
 class ClientWithTorchServer(unittest.TestCase):
@@ -41,15 +41,8 @@ class ClientWithTorchServer(unittest.TestCase):
     def start(self, *words):
         process = subprocess.Popen(
             words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, universal_newlines=True)
-        self.addCleanup(self.end, process)
+        self.addCleanup(end, process)
         return process
-
-    def end(self, process):
-        if process.poll() is None:
-            process.kill()
-        process.wait(timeout=BOUND_S)
-        process.stdin.close()
-        process.stdout.close()
 
     def worker(self, mode, seconds):
         process = self.start(WORKER, self.pipe, mode, str(seconds))

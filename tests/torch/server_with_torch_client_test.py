@@ -6,7 +6,6 @@ A worker is this script again with a mode behind its name, so that what is kille
 its own. What must survive is compared with a worker that must not and whose deadline is later: once
 that one is dead, the server has judged the other.
 """
-import json
 import os
 import shutil
 import signal
@@ -19,8 +18,9 @@ import unittest
 import torch.distributed.elastic.timer as timer
 
 import suite
+from records import records, wait_for_record
+from suite import BOUND_S, end
 
-BOUND_S = 30  # of every wait; none comes near it on a machine that is well
 FAR_S = 3600
 TORCH_DEFAULT_SCOPE = "contextlib.py#"  # what 1.13 calls a scope that nobody named
 
@@ -98,7 +98,7 @@ class ServerWithTorchClient(unittest.TestCase):
         server = subprocess.Popen(
             [os.environ["FILETIMER_SERVER"], "--dir", self.folder, *options],
             stdout=subprocess.PIPE, universal_newlines=True)
-        self.addCleanup(self.end, server)
+        self.addCleanup(end, server)
         self.assertTrue(server.stdout.readline().startswith("ready "))
         return server
 
@@ -107,7 +107,7 @@ class ServerWithTorchClient(unittest.TestCase):
             [sys.executable, os.path.abspath(__file__), mode, self.pipe, str(seconds),
              str(int(number))],
             stdout=subprocess.PIPE, universal_newlines=True, env=dict(os.environ, **environment))
-        self.addCleanup(self.end, worker)
+        self.addCleanup(end, worker)
         return worker
 
     def worker(self, mode, seconds, number=signal.SIGKILL, **environment):
@@ -115,33 +115,16 @@ class ServerWithTorchClient(unittest.TestCase):
         self.assertEqual(worker.stdout.readline(), "in\n")
         return worker
 
-    @staticmethod
-    def end(process):
-        if process.poll() is None:
-            process.kill()
-        process.wait(timeout=BOUND_S)
-        process.stdout.close()
-
     def records(self, event, pid):
-        with open(self.log) as lines:
-            records = [json.loads(line) for line in lines]
-        return [r for r in records if r["event"] == event and r.get("pid") == pid]
+        return records([self.log], event, pid)
 
     def record(self, event, pid):
-        end = time.monotonic() + BOUND_S
-        while time.monotonic() < end:
-            found = self.records(event, pid)
-            if found:
-                self.assertEqual(len(found), 1)
-                return found[0]
-            time.sleep(0.005)
-        self.fail(f"no {event} record of {pid}")
+        return wait_for_record(self, self.log, event, pid)
 
     def stop(self, server):
         server.terminate()
         self.assertEqual(server.wait(timeout=BOUND_S), 0)
-        with open(self.log) as lines:
-            return json.loads(lines.readlines()[-1])
+        return records([self.log])[-1]
 
     def assert_survives(self, worker, longest_deadline):
         witness = self.worker("hung", longest_deadline + 0.5)

@@ -2,7 +2,6 @@
 """What the tests of an installation share: where the build is, a folder that goes with the test,
 and commands that end.
 """
-import json
 import os
 import pathlib
 import re
@@ -34,11 +33,6 @@ def files_below(folder):
     """The paths of all files, below it."""
     return {os.path.relpath(os.path.join(where, name), folder)
             for where, _, names in os.walk(folder) for name in names}
-
-
-def records(path):
-    with open(path) as file:
-        return [json.loads(line) for line in file]
 
 
 def subcommands():

@@ -16,7 +16,8 @@ import tempfile
 import unittest
 
 import suite
-from installed import BUILD, SOURCE, VERSION, Case, files_below, records, run
+from installed import BUILD, SOURCE, VERSION, Case, files_below, run
+from records import records
 
 GIVEN = os.environ.get("FILETIMER_PACKAGES")
 PYTHON = os.environ["PACKAGE_PYTHON"]
@@ -132,7 +133,7 @@ class Packages(Case):
         run(server, "--dir", folder, "--", client, "run", "--after", "100ms", "--scope", "slow",
             "--", "sleep", "1000", env=environment, status=124)
         by_event = {record["event"]: record for record in
-                    records(os.path.join(folder, "expired.jsonl"))}
+                    records([os.path.join(folder, "expired.jsonl")])}
         self.assertEqual(by_event["killed"]["verdict"], "dead")
         self.assertNotIn("filetimer-stacks", str(by_event["evidence"]))
 

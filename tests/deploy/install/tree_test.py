@@ -9,7 +9,8 @@ import re
 import unittest
 
 import suite
-from installed import BUILD, SOURCE, VERSION, Case, files_below, records, run
+from installed import BUILD, SOURCE, VERSION, Case, files_below, run
+from records import records
 
 COMPONENTS = ("server", "client", "dev", "python", "doc")
 LIBDIR = os.environ["LIBDIR"]
@@ -114,7 +115,7 @@ class Tree(Case):
     def check_consumer(self, consumer):
         self.assertIn("answered: 0 open\n", self.serve(consumer, "leave"))
         self.serve(consumer, "hang", status=128 + 9)
-        log = records(self.path("run", "expired.jsonl"))
+        log = records([self.path("run", "expired.jsonl")])
         by_event = {record["event"]: record for record in log}
         self.assertEqual(by_event["expired"]["scope"], "consumed")
         self.assertEqual(by_event["killed"]["verdict"], "dead")

@@ -397,8 +397,18 @@ TEST_CASE("A worker is idle since its latest release, wherever it was, and only 
   CHECK(activity.watches[0].timeout == Duration{1'000});
   CHECK(activity.watches[0].since == Instant{1'000});
   CHECK(stage.page->idle_due(activity.watches[0], activity.last_left) == Instant{7'000});
-  stage.slot(0).timeout = -1;
-  CHECK(activity_of(*stage.page).watches.empty());
+  // 1 ns to the longest timeout; every other one counts as none.
+  for (const std::int64_t timeout : {std::int64_t{1}, std::int64_t{kMaxTimeout.count()}}) {
+    stage.slot(0).timeout = timeout;
+    CHECK(activity_of(*stage.page).watches.size() == 1);
+  }
+  for (const std::int64_t timeout :
+       {std::int64_t{0}, std::int64_t{-1}, std::int64_t{kMaxTimeout.count() + 1}, kForever.count(),
+        std::numeric_limits<std::int64_t>::min()}) {
+    CAPTURE(timeout);
+    stage.slot(0).timeout = timeout;
+    CHECK(activity_of(*stage.page).watches.empty());
+  }
 }
 
 TEST_CASE("An idle timeout that is no time, or longer than the longest one, is none") {

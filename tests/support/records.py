@@ -1,0 +1,25 @@
+# SPDX-License-Identifier: MIT
+"""The records in a server's log, for tests in Python."""
+import json
+import pathlib
+import time
+
+
+def records(logs, event=None, pid=None):
+    """Of that event and that worker (None: of any), from all `logs` that are there."""
+    lines = [line for log in map(pathlib.Path, logs) if log.exists()
+             for line in log.read_text().splitlines()]
+    return [record for record in map(json.loads, lines)
+            if event in (None, record["event"]) and pid in (None, record.get("pid"))]
+
+
+def wait_for_record(test, log, event, pid=None, bound_s=30):
+    """The one record of that event, once it is there."""
+    end = time.monotonic() + bound_s
+    while time.monotonic() < end:
+        found = records([log], event, pid)
+        if found:
+            test.assertEqual(len(found), 1, found)
+            return found[0]
+        time.sleep(0.005)
+    test.fail(f"no {event} record of {pid}")
