@@ -101,12 +101,15 @@ class Questions(ServerCase):
 
     def test_a_client_has_a_timeout_of_its_own(self):
         client = filetimer.Client(self.dir, rpc_timeout=0.1)
+        with filetimer.rpc_timeout(BOUND_S):
+            client.ping()
         os.kill(self.server.pid, signal.SIGSTOP)
         try:
-            with self.assertRaises(filetimer.RpcTimeoutError):
+            with self.assertRaises(filetimer.RpcTimeoutError) as caught:
                 client.status()
         finally:
             os.kill(self.server.pid, signal.SIGCONT)
+        self.assertLess(caught.exception.waited, BOUND_S)
 
     def test_what_is_asked_in_another_thread_lets_this_one_go_on(self):
         thread = threading.Thread(target=filetimer.rendezvous, args=(0, 2, BOUND_S))

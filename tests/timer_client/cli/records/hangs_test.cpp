@@ -67,6 +67,24 @@ std::vector<HostLog> with_a_healthy_neighbour(int rank_of_b, const IncidentField
   return {n0, n1};
 }
 
+TEST_CASE("the host whose first worker expired first hung first, whenever its last one did") {
+  HostLog n0("n0");
+  HostLog n1("n1");
+  const Workers a{{1000, 0, "a", "exchange", 100},
+                  {1001, 1, "a", "exchange", 104},
+                  {1002, 2, "a", "exchange", 102}};
+  add_incident(n0, 130, "n0-i1", {a[0], a[1]});
+  add_expiry(n0, "n0-1", "n0-i1", a[0]);
+  add_expiry(n0, "n0-2", "n0-i1", a[1]);
+  add_incident(n1, 132, "n1-i1", {a[2]});
+  add_expiry(n1, "n1-1", "n1-i1", a[2]);
+  const std::string pages = Logs({n0, n1}).pages();
+  CAPTURE(pages);
+  CHECK(contains(pages,
+                 "  rank 0 (pid 1000, t) on n0, in `exchange`: the first to expire, 2.00 s before "
+                 "rank 2 (pid 1002, t) on n1."));
+}
+
 TEST_CASE("a worker of another job on the same host is not the odd one out") {
   const Logs logs(with_a_healthy_neighbour(0));
   const std::string pages = logs.pages();
