@@ -12,7 +12,6 @@
 #include <algorithm>
 #include <chrono>
 
-#include "common/proc_files.hpp"
 #include "tests/process/harness.hpp"
 #include "tests/process/requests.hpp"
 #include "tests/process/worker.hpp"
