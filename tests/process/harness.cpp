@@ -160,8 +160,11 @@ bool wait_until(const std::function<bool()>& holds, std::chrono::milliseconds bo
 }
 
 void let_pass(std::chrono::milliseconds time) {
-  const auto until = std::chrono::steady_clock::now() + time;
-  REQUIRE(wait_until([&] { return std::chrono::steady_clock::now() >= until; }));
+  let_pass_until(Instant::now() + time);
+}
+
+void let_pass_until(Instant time) {
+  REQUIRE(wait_until([&] { return Instant::now() >= time; }));
 }
 
 HeldPid::HeldPid(pid_t pid)
@@ -363,6 +366,39 @@ ExitStatus Server::stop() {
     give_up("the server did not stop");
   }
   return child_->status();
+}
+
+void Server::kill() {
+  child_->signal(SIGKILL);
+  REQUIRE(child_->status() == killed_by(SIGKILL));
+}
+
+std::int64_t adopted_by(const Server& server) {
+  return server
+      .wait_for([&](const Record& record) {
+        return record.is("server_started") && record.integer("server_pid") == server.pid();
+      })
+      .integer("adopted_scopes");
+}
+
+void check_prompt(const Server& server, pid_t pid, std::chrono::milliseconds bound) {
+  const Record expired = server.wait_for("expired", pid);
+  CAPTURE(expired.line());
+  CHECK(expired.number("overdue_ms") >= 0);
+  CHECK(expired.number("overdue_ms") < static_cast<double>(bound.count()));
+}
+
+Stopped::Stopped(Server& server) : server_(server) {
+  server_.process().signal(SIGSTOP);
+  server_.process().wait_until_stopped();
+}
+
+Stopped::~Stopped() {
+  server_.process().signal(SIGCONT);
+}
+
+Finished run_client(const TempFolder& temp, const Server& server, std::vector<std::string> words) {
+  return run(temp, client_path(), std::move(words), {{"FILETIMER_DIR", server.dir()}});
 }
 
 Server::Setup on_bad_disk(const std::string& fault, const std::string& while_exists,

@@ -16,21 +16,26 @@
 #include <utility>
 #include <vector>
 
+#include "common/clock.hpp"
 #include "common/posix.hpp"
-#include "tests/support/files.hpp"
 #include "tests/process/records.hpp"
+#include "tests/support/bound.hpp"
+#include "tests/support/files.hpp"
 
 namespace filetimer::testing {
 
-// Longer than anything takes on a busy machine, well below the limit CTest sets. A test that
-// reaches it has failed.
-inline constexpr std::chrono::milliseconds kBound = std::chrono::seconds{20};
+// A verdict that comes longer after its deadline was kept waiting. On a busy machine it takes a
+// tenth of that.
+inline constexpr std::chrono::milliseconds kPrompt{700};
+// The same where writers flood the pipe, and take the processors with it.
+inline constexpr std::chrono::milliseconds kPromptInFlood{10'000};
 
 // Asks again every 2 ms, for what no descriptor announces. False when the bound has passed.
 bool wait_until(const std::function<bool()>& holds, std::chrono::milliseconds bound = kBound);
 
 // What is about time passing cannot be had without it.
 void let_pass(std::chrono::milliseconds time);
+void let_pass_until(Instant time);
 
 // Somebody else's process, held so that its pid can't come to mean another. Killed at the end.
 class HeldPid {
@@ -175,6 +180,8 @@ class Server {
 
   // SIGTERM and a bounded wait.
   ExitStatus stop();
+  // SIGKILL, as a crash would end it.
+  void kill();
 
  private:
   void wait_until_ready();
@@ -187,6 +194,28 @@ class Server {
   mutable std::map<std::string, std::string> ready_;
   int barriers_ = 0;
 };
+
+// How many open scopes it has taken over from a server before it.
+std::int64_t adopted_by(const Server& server);
+
+// That the one scope of the worker that has expired was judged at most `bound` after its deadline.
+void check_prompt(const Server& server, pid_t pid, std::chrono::milliseconds bound = kPrompt);
+
+// A server that is stopped, so that it sees at once what happened meanwhile. It goes on with the
+// end of this object.
+class Stopped {
+ public:
+  explicit Stopped(Server& server);
+  Stopped(const Stopped&) = delete;
+  Stopped& operator=(const Stopped&) = delete;
+  ~Stopped();
+
+ private:
+  Server& server_;
+};
+
+// timer_client for this server, which $FILETIMER_DIR names.
+Finished run_client(const TempFolder& temp, const Server& server, std::vector<std::string> words);
 
 // A server with bad_disk.cpp loaded: the fault of that name holds for as long as the file is there.
 Server::Setup on_bad_disk(const std::string& fault, const std::string& while_exists,

@@ -99,6 +99,12 @@ std::vector<pid_t> Record::pids_of_signal(std::size_t index) const {
   return list;
 }
 
+std::int64_t mono_of_signal(const Record& killed, std::size_t index) {
+  std::int64_t time = 0;
+  REQUIRE(killed.array("signals").at(index)["mono_ns"].get(time) == simdjson::SUCCESS);
+  return time;
+}
+
 Records read_log(const std::string& path) {
   const std::string text = read_file(path);
   Records records;

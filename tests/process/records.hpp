@@ -57,6 +57,8 @@ Records read_log(const std::string& path);
 
 std::size_t count(const Records& records, std::string_view event);
 std::size_t count(const Records& records, std::string_view event, pid_t pid);
+// When a signal of a `killed` record was sent, in nanoseconds of CLOCK_MONOTONIC.
+std::int64_t mono_of_signal(const Record& killed, std::size_t index);
 // The names of the scopes in the records of one event, in order.
 std::vector<std::string> scopes_of(const Records& records, std::string_view event, pid_t pid);
 

@@ -99,6 +99,12 @@ std::unique_ptr<Worker> client_worker(const std::string& dir, Way way,
   return worker;
 }
 
+void expect_kill(const Server& server, const std::string& scope) {
+  Worker worker("block");
+  server.send(acquire_past(worker.pid(), scope));
+  CHECK(worker.status() == killed_by(SIGKILL));
+}
+
 std::size_t expiries_of(const Server& server, const Worker& worker) {
   return count(server.records(), "expired", worker.pid());
 }

@@ -59,6 +59,9 @@ class Worker {
 std::unique_ptr<Worker> page_worker(const std::string& dir, const std::string& name,
                                     const std::string& claims = {});
 
+// Kills a worker for that scope, with nothing but its death to go by.
+void expect_kill(const Server& server, const std::string& scope = "s");
+
 // The number of `expired` records of the worker.
 std::size_t expiries_of(const Server& server, const Worker& worker);
 

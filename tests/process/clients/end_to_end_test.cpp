@@ -13,38 +13,11 @@ using namespace std::chrono_literals;
 
 namespace {
 
-// timer_client with these words, to its end.
-ExitStatus run_client(const Server& server, std::vector<std::string> words) {
-  words.insert(words.begin(), client_path());
-  Child child({.argv = std::move(words), .environment = {{"FILETIMER_DIR", server.dir()}}});
-  return child.status();
-}
-
-// The same with its standard output in a file.
-ExitStatus run_client_to(const Server& server, std::vector<std::string> words,
-                         const std::string& out) {
-  words.insert(words.begin(), client_path());
-  Child child(
-      {.argv = std::move(words), .environment = {{"FILETIMER_DIR", server.dir()}}, .out = out});
-  return child.status();
-}
-
-// The same with what it says on its standard error, which goes through that file.
-Finished run_client_err(const Server& server, std::vector<std::string> words,
-                        const std::string& err) {
-  write_file(err, "");
-  words.insert(words.begin(), client_path());
-  Child child(
-      {.argv = std::move(words), .environment = {{"FILETIMER_DIR", server.dir()}}, .err = err});
-  const ExitStatus status = child.status();
-  return {status, {}, read_file(err)};
-}
-
 // A shell that knows timer_client as $T.
-ExitStatus run_shell(const Server& server, const std::string& script) {
-  Child shell({.argv = {"/bin/sh", "-c", script},
-               .environment = {{"FILETIMER_DIR", server.dir()}, {"T", client_path()}}});
-  return shell.status();
+ExitStatus run_shell(const TempFolder& temp, const Server& server, const std::string& script) {
+  return run(temp, "/bin/sh", {"-c", script},
+             {{"FILETIMER_DIR", server.dir()}, {"T", client_path()}})
+      .status;
 }
 
 // Of a server that has stopped.
@@ -59,7 +32,8 @@ std::int64_t requests_of(const Server& server) {
 TEST_CASE("run exits 124 when COMMAND was killed, and the record has COMMAND's name") {
   const TempFolder temp;
   Server server(temp);
-  CHECK(run_client(server, {"run", "--after", "200ms", "--", "sleep", "100"}) == exited(124));
+  CHECK(run_client(temp, server, {"run", "--after", "200ms", "--", "sleep", "100"}).status ==
+        exited(124));
   const Record killed = server.wait_for([](const Record& r) { return r.is("killed"); });
   CHECK(killed.text("scope") == "sleep");
   CHECK(killed.text("comm") == "sleep");
@@ -75,9 +49,10 @@ TEST_CASE("run exits 124 when COMMAND was killed, and the record has COMMAND's n
 TEST_CASE("run exits 124 when COMMAND needed the SIGKILL after the grace") {
   const TempFolder temp;
   Server server(temp);
-  CHECK(run_client(server, {"run", "--after", "300ms", "--signal", "TERM", "--grace", "100ms",
-                            "--scope", "stubborn", "--", worker_path(), "ignore-term"}) ==
-        exited(124));
+  CHECK(run_client(temp, server,
+                   {"run", "--after", "300ms", "--signal", "TERM", "--grace", "100ms", "--scope",
+                    "stubborn", "--", worker_path(), "ignore-term"})
+            .status == exited(124));
   const Record killed = server.wait_for([](const Record& r) { return r.is("killed"); });
   CHECK(killed.text("scope") == "stubborn");
   CHECK(killed.signals() == std::vector<int>{SIGTERM, SIGKILL});
@@ -87,10 +62,10 @@ TEST_CASE("a COMMAND that ends in time leaves no record, however short it is") {
   const TempFolder temp;
   Server server(temp);
   for (int i = 0; i < 50; ++i) {
-    CHECK(run_client(server, {"run", "--after", "1h", "--", "true"}) == exited(0));
+    CHECK(run_client(temp, server, {"run", "--after", "1h", "--", "true"}).status == exited(0));
   }
-  CHECK(run_client(server, {"run", "--after", "1h", "--", "sh", "-c", "sleep 0.1; exit 3"}) ==
-        exited(3));
+  CHECK(run_client(temp, server, {"run", "--after", "1h", "--", "sh", "-c", "sleep 0.1; exit 3"})
+            .status == exited(3));
   server.barrier();
   CHECK(server.stop() == exited(0));
   CHECK(requests_of(server) == 2 * 51 + 1);  // all of them arrived; the barrier is one
@@ -104,7 +79,7 @@ TEST_CASE("a COMMAND that ends in time leaves no record, however short it is") {
 TEST_CASE("acquire in a shell holds that shell to its deadline, also as the next program") {
   const TempFolder temp;
   Server server(temp);
-  CHECK(run_shell(server, "$T acquire --scope x --after 300ms; exec sleep 100") ==
+  CHECK(run_shell(temp, server, "$T acquire --scope x --after 300ms; exec sleep 100") ==
         killed_by(SIGKILL));
   const Record killed = server.wait_for([](const Record& r) { return r.is("killed"); });
   CHECK(killed.text("scope") == "x");
@@ -118,10 +93,11 @@ TEST_CASE("a shell that releases leaves nothing open, one that does not is told 
   const std::string until_read =
       "&& $T acquire --scope marker$$ --after 1ms --signal 0 && until grep -q "
       "\"\\\"marker$$\\\",\\\"verdict\\\"\" $FILETIMER_DIR/expired.jsonl; do sleep 0.01; done && ";
-  CHECK(run_shell(server, "$T acquire --scope kept --after 1h && $T release --scope kept " +
-                              until_read + "exit 5") == exited(5));
-  CHECK(run_shell(server, "$T acquire --scope forgotten --after 1h " + until_read + "exit 6") ==
-        exited(6));
+  CHECK(run_shell(temp, server,
+                  "$T acquire --scope kept --after 1h && $T release --scope kept " + until_read +
+                      "exit 5") == exited(5));
+  CHECK(run_shell(temp, server,
+                  "$T acquire --scope forgotten --after 1h " + until_read + "exit 6") == exited(6));
   const Record left = server.wait_for([](const Record& r) { return r.is("left_open"); });
   CHECK(left.text("scope") == "forgotten");
   server.barrier();
@@ -143,11 +119,12 @@ TEST_CASE("a server in front of run ends as run does") {
 TEST_CASE("ping and status are answered, and say so on a page for people") {
   const TempFolder temp;
   Server server(temp);
-  const std::string out = temp.path("out");
-  CHECK(run_client_to(server, {"ping"}, out) == exited(0));
-  CHECK(read_file(out).starts_with("pid " + std::to_string(server.pid()) + " answered in "));
-  CHECK(run_client_to(server, {"status"}, out) == exited(0));
-  const std::string page = read_file(out);
+  const Finished ping = run_client(temp, server, {"ping"});
+  CHECK(ping.status == exited(0));
+  CHECK(ping.out.starts_with("pid " + std::to_string(server.pid()) + " answered in "));
+  const Finished status = run_client(temp, server, {"status"});
+  CHECK(status.status == exited(0));
+  const std::string& page = status.out;
   CAPTURE(page);
   for (const char* word : {"may", "ptrace", "kernel stacks", "signal", "workers", "descriptors"}) {
     CAPTURE(word);
@@ -160,18 +137,19 @@ TEST_CASE("shutdown is refused with 6 while a scope is open, waits with 5, and e
   Server server(temp);
   const Worker worker("block");
   server.send(acquire_far(worker.pid(), "load"));
-  const std::string out = temp.path("out");
-  CHECK(run_client_to(server, {"shutdown"}, out) == exited(6));
-  CHECK(read_file(out).find("load") != std::string::npos);
-  CHECK(run_client(server, {"shutdown", "--graceful", "--timeout", "50ms"}) == exited(5));
-  CHECK(run_client(server, {"drain"}) == exited(0));
-  CHECK(run_client(server, {"drain", "--off"}) == exited(0));
+  const Finished refused = run_client(temp, server, {"shutdown"});
+  CHECK(refused.status == exited(6));
+  CHECK(contains(refused.out, "load"));
+  CHECK(run_client(temp, server, {"shutdown", "--graceful", "--timeout", "50ms"}).status ==
+        exited(5));
+  CHECK(run_client(temp, server, {"drain"}).status == exited(0));
+  CHECK(run_client(temp, server, {"drain", "--off"}).status == exited(0));
   server.send(release(worker.pid(), "load"));
-  CHECK(run_client(server, {"shutdown", "--graceful=workers", "--force", "--timeout", "50ms"}) ==
-        exited(0));
+  CHECK(run_client(temp, server, {"shutdown", "--graceful=workers", "--force", "--timeout", "50ms"})
+            .status == exited(0));
   CHECK(server.process().status() == exited(0));
-  CHECK(run_client(server, {"shutdown"}) == exited(4));
-  CHECK(run_client(server, {"ping"}) == exited(4));
+  CHECK(run_client(temp, server, {"shutdown"}).status == exited(4));
+  CHECK(run_client(temp, server, {"ping"}).status == exited(4));
 }
 
 TEST_CASE("acquire while the server drains exits 6 and says so, but renews what is open") {
@@ -180,24 +158,23 @@ TEST_CASE("acquire while the server drains exits 6 and says so, but renews what 
   const Worker worker("block");
   const std::string pid = std::to_string(worker.pid());
   const auto acquire = [&](const std::string& scope, const std::string& after) {
-    return run_client_err(server, {"acquire", "--scope", scope, "--after", after, "--pid", pid},
-                          temp.path("err"));
+    return run_client(temp, server, {"acquire", "--scope", scope, "--after", after, "--pid", pid});
   };
   CHECK(acquire("kept", "1h").status == exited(0));
-  CHECK(run_client(server, {"shutdown"}) == exited(6));  // the server has read of it
-  CHECK(run_client(server, {"drain"}) == exited(0));
+  CHECK(run_client(temp, server, {"shutdown"}).status == exited(6));  // the server has read of it
+  CHECK(run_client(temp, server, {"drain"}).status == exited(0));
   const Finished refused = acquire("new", "1h");
   CHECK(refused.status == exited(6));
   CHECK(refused.err == "timer_client: 'new' is not watched: the timer server in '" + server.dir() +
                            "' is draining: it watches no new scopes\n");
   CHECK(acquire("kept", "2h").status == exited(0));
-  CHECK(run_client(server, {"drain", "--off"}) == exited(0));
+  CHECK(run_client(temp, server, {"drain", "--off"}).status == exited(0));
   CHECK(acquire("new", "1h").status == exited(0));
   server.barrier();
-  const std::string out = temp.path("out");
-  CHECK(run_client_to(server, {"list"}, out) == exited(0));
-  CHECK(read_file(out).find("2h") != std::string::npos);
-  CHECK(read_file(out).find("new") != std::string::npos);
+  const Finished list = run_client(temp, server, {"list"});
+  CHECK(list.status == exited(0));
+  CHECK(contains(list.out, "2h"));
+  CHECK(contains(list.out, "new"));
   CHECK(count(server.records(), "rejected") == 0);
 }
 
@@ -211,20 +188,19 @@ TEST_CASE("acquire while the server shuts down exits 6, and 4 when it was killed
   REQUIRE(wait_until([&] { return !read_file(temp.path("waits")).empty(); }));
   const std::vector<std::string> words{
       "acquire", "--scope", "new", "--after", "1h", "--pid", std::to_string(worker.pid())};
-  const Finished refused = run_client_err(server, words, temp.path("err"));
+  const Finished refused = run_client(temp, server, words);
   CHECK(refused.status == exited(6));
   CHECK(refused.err.find("' is shutting down: it watches no new scopes\n") != std::string::npos);
   const std::string dir = server.dir();
-  server.process().signal(SIGKILL);
-  CHECK(server.process().status() == killed_by(SIGKILL));
-  CHECK(run_client_err(server, words, temp.path("err")).status == exited(4));
+  server.kill();
+  CHECK(run_client(temp, server, words).status == exited(4));
 }
 
 TEST_CASE("acquire on a bare pipe cannot know that the server drains") {
   const TempFolder temp;
   Server server(temp, {"--fifo", temp.path("pipe")});
   const Worker worker("block");
-  CHECK(run_client(server, {"drain"}) == exited(0));
+  CHECK(run_client(temp, server, {"drain"}).status == exited(0));
   Child child({.argv = {client_path(), "acquire", "--scope", "new", "--after", "1h", "--pid",
                         std::to_string(worker.pid()), "--fifo", temp.path("pipe")},
                .environment = {{"XDG_RUNTIME_DIR", temp.path("none")}}});
@@ -235,14 +211,15 @@ TEST_CASE("acquire on a bare pipe cannot know that the server drains") {
 TEST_CASE("run while the server drains runs COMMAND unwatched, says so, and ends as COMMAND does") {
   const TempFolder temp;
   Server server(temp);
-  CHECK(run_client(server, {"drain"}) == exited(0));
-  const Finished ran = run_client_err(
-      server, {"run", "--after", "20ms", "--", "sh", "-c", "sleep 0.2; exit 7"}, temp.path("err"));
+  CHECK(run_client(temp, server, {"drain"}).status == exited(0));
+  const Finished ran =
+      run_client(temp, server, {"run", "--after", "20ms", "--", "sh", "-c", "sleep 0.2; exit 7"});
   CHECK(ran.status == exited(7));
   CHECK(ran.err == "timer_client: COMMAND goes on unwatched: the timer server in '" + server.dir() +
                        "' is draining: it watches no new scopes\n");
-  CHECK(run_client(server, {"drain", "--off"}) == exited(0));
-  CHECK(run_client(server, {"run", "--after", "20ms", "--", "sleep", "100"}) == exited(124));
+  CHECK(run_client(temp, server, {"drain", "--off"}).status == exited(0));
+  CHECK(run_client(temp, server, {"run", "--after", "20ms", "--", "sleep", "100"}).status ==
+        exited(124));
   server.barrier();
   CHECK(count(server.records(), "rejected") == 0);
 }
@@ -258,7 +235,7 @@ TEST_CASE("a server that is stopped answers nothing, and who asks is told so wit
   CHECK(child.status() == exited(5));
   CHECK(read_file(err).find("stopped") != std::string::npos);
   server.process().signal(SIGCONT);
-  CHECK(run_client(server, {"ping"}) == exited(0));  // the late answer harms nobody
+  CHECK(run_client(temp, server, {"ping"}).status == exited(0));  // the late answer harms nobody
 }
 
 TEST_CASE("ranks that meet by the command line all get the round, or the names of the missing") {

@@ -169,8 +169,7 @@ TEST_CASE("what expires while only hooks are waited for is left to the next serv
   CHECK(killed.status() == killed_by(SIGKILL));
   REQUIRE(wait_until([&] { return exists(temp.path("began")); }));
   server.process().signal(SIGTERM);
-  const auto past = std::chrono::steady_clock::now() + 1600ms;
-  REQUIRE(wait_until([&] { return std::chrono::steady_clock::now() > past; }));
+  let_pass(1600ms);
   CHECK(server.process().is_alive());
   CHECK(late.is_alive());
   write_file(temp.path("go"), "");
@@ -191,8 +190,7 @@ TEST_CASE("the hook of a kill that a dead server had begun is run by the next") 
                 acquire_past(gone.pid(), "s", SIGTERM));
     server.wait_for("expired", killed_later.pid());
     server.wait_for("expired", gone.pid());
-    server.process().signal(SIGKILL);
-    CHECK(server.process().status() == killed_by(SIGKILL));
+    server.kill();
   }
   CHECK_FALSE(exists(temp.path("too-early")));
   gone.signal(SIGKILL);

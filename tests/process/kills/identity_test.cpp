@@ -2,8 +2,10 @@
 // for what has it now.
 // SPDX-License-Identifier: MIT
 #include <doctest/doctest.h>
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <linux/sched.h>
+#include <poll.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -11,26 +13,40 @@
 #include <csignal>
 #include <cstdlib>
 
+#include "common/clock.hpp"
+#include "common/mapped_file.hpp"
 #include "tests/process/harness.hpp"
 #include "tests/process/requests.hpp"
 #include "tests/process/worker.hpp"
 #include "tests/support/skip.hpp"
+#include "tests/support/test_page.hpp"
+#include "tests/support/users.hpp"
 
 using namespace filetimer::testing;
 using namespace std::chrono_literals;
 
 namespace {
 
-// A child of the test with just this pid, that does nothing until it is killed. Null where that is
+// A child of the test with just this pid (any one where it is 0), that runs `begins`, which has to
+// be over when this returns, and does nothing more until it is killed. Null where choosing a pid is
 // not allowed (it takes CAP_CHECKPOINT_RESTORE).
-std::unique_ptr<Child> child_with_pid(pid_t wanted) {
+std::unique_ptr<Child> child_with_pid(
+    pid_t wanted, const std::function<void()>& begins = [] {}) {
+  int ends[2];
+  REQUIRE(::pipe2(ends, O_CLOEXEC) == 0);
+  const filetimer::UniqueFd begun(ends[0]);
+  filetimer::UniqueFd beginning(ends[1]);
   clone_args args{};
   args.exit_signal = SIGCHLD;
-  args.set_tid = reinterpret_cast<std::uintptr_t>(&wanted);
-  args.set_tid_size = 1;
+  if (wanted != 0) {
+    args.set_tid = reinterpret_cast<std::uintptr_t>(&wanted);
+    args.set_tid_size = 1;
+  }
   const auto pid = static_cast<pid_t>(::syscall(SYS_clone3, &args, sizeof args));
   if (pid == 0) {
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    begins();
+    beginning.reset();
     for (;;) {
       ::pause();
     }
@@ -39,26 +55,37 @@ std::unique_ptr<Child> child_with_pid(pid_t wanted) {
     REQUIRE((errno == EPERM || errno == ENOSYS));
     return nullptr;
   }
-  REQUIRE(pid == wanted);
-  return std::make_unique<Child>(pid);
+  auto child = std::make_unique<Child>(pid);
+  REQUIRE((wanted == 0 || pid == wanted));
+  beginning.reset();
+  pollfd over{begun.get(), POLLIN, 0};
+  REQUIRE(::poll(&over, 1, static_cast<int>(kBound.count())) == 1);
+  return child;
 }
 
-// A server that is stopped, so that it sees what happens meanwhile all at once; goes on at the end.
-class Stopped {
- public:
-  explicit Stopped(Server& server) : server_(server) {
-    server_.process().signal(SIGSTOP);
-    server_.process().wait_until_stopped();
+constexpr std::int64_t kHour = 3'600'000'000'000;
+
+// Makes the calling process the owner of a page in the run folder `dir`, with one open scope. A
+// page whose header names no start time is what a client makes that cannot read /proc.
+void own_page(const std::string& dir, const std::string& name, bool has_start_time) {
+  filetimer::TestPage page;
+  page.header().pid = ::getpid();
+  page.header().start_time = has_start_time ? filetimer::start_time_in_proc(::getpid()) : 0;
+  const std::int64_t now = filetimer::Instant::now().ns;
+  page.open(0, {.name = "on a page",
+                .acquired = now,
+                .timeout = kHour,
+                .word = now + kHour,
+                .started = now,
+                .tid = ::getpid()});
+  const std::string hidden = dir + "/scopes/." + name;
+  page.write(hidden);
+  static auto lock = filetimer::FileLock::take(hidden);  // until this process ends
+  if (!lock || ::rename(hidden.c_str(), (dir + "/scopes/" + name).c_str()) != 0) {
+    ::_exit(1);
   }
-  Stopped(const Stopped&) = delete;
-  Stopped& operator=(const Stopped&) = delete;
-  ~Stopped() { server_.process().signal(SIGCONT); }
+}
 
- private:
-  Server& server_;
-};
-
-constexpr uid_t kSomebodyElse = 65533;
 constexpr const char* kSkipped = "choosing a pid is not allowed here";
 
 }  // namespace
@@ -134,6 +161,109 @@ TEST_CASE("a release from a process with a recycled pid touches nothing of the o
   server.barrier();
   CHECK(stranger->is_alive());
   CHECK(count(server.records(), "killed", pid) == 0);
+}
+
+// The three below: a server is killed, a worker ends, and its pid is given out again before the
+// next server starts. With --max-timeout of 1 ms that server would judge an adopted scope at once.
+TEST_CASE("the next server takes no process with a recycled pid for the owner of a page") {
+  for (const bool has_start_time : {true, false}) {
+    CAPTURE(has_start_time);
+    const TempFolder temp;
+    std::unique_ptr<Child> worker;
+    {
+      Server server(temp);
+      // Worker and stranger are copies of the test: they differ in nothing but their start times.
+      worker = child_with_pid(0, [&] { own_page(server.dir(), "w-1", has_start_time); });
+      if (worker == nullptr) {
+        FILETIMER_SKIP(kSkipped);
+      }
+      server.send(R"({"version": 1, "x_page": "w-1"})"
+                  "\n");
+      server.barrier();
+      server.kill();
+    }
+    const pid_t pid = worker->pid();
+    worker.reset();
+    const auto stranger = child_with_pid(pid);
+    if (stranger == nullptr) {
+      FILETIMER_SKIP(kSkipped);
+    }
+    Server next(temp, {"--max-timeout", "1ms"});
+    next.barrier();
+    CHECK(adopted_by(next) == 0);
+    CHECK(stranger->is_alive());
+    CHECK(count(next.records(), "expired", pid) == 0);
+    // Without a start time the page says too little to tell that its worker has ended.
+    CHECK(count(next.records(), "left_open", pid) == (has_start_time ? 1 : 0));
+  }
+}
+
+TEST_CASE("the next server takes no process with a recycled pid for a worker of the pipe") {
+  const TempFolder temp;
+  auto worker = std::make_unique<Worker>("block");
+  const pid_t pid = worker->pid();
+  const std::uint64_t started = filetimer::start_time_in_proc(pid);
+  {
+    Server server(temp);
+    server.send(acquire_far(pid, "on the pipe"));
+    server.barrier();
+    server.kill();
+  }
+  worker.reset();
+  const auto stranger = child_with_pid(pid);
+  if (stranger == nullptr) {
+    FILETIMER_SKIP(kSkipped);
+  }
+  REQUIRE(filetimer::start_time_in_proc(pid) != started);
+  Server next(temp, {"--max-timeout", "1ms"});
+  next.barrier();
+  CHECK(adopted_by(next) == 0);
+  CHECK(stranger->is_alive());
+  CHECK(count(next.records(), "expired", pid) == 0);
+  CHECK(count(next.records(), "left_open", pid) == 1);
+  CHECK(static_cast<std::uint64_t>(next.wait_for("left_open", pid).integer("start_time")) ==
+        started);
+}
+
+TEST_CASE("the next server finishes a kill that was begun on no process with a recycled pid") {
+  for (const bool is_stranger_a_worker : {false, true}) {
+    CAPTURE(is_stranger_a_worker);
+    const TempFolder temp;
+    auto worker = std::make_unique<Worker>("block");
+    const pid_t pid = worker->pid();
+    const std::uint64_t started = filetimer::start_time_in_proc(pid);
+    std::string dir;
+    {
+      Server server(temp, {"--grace", "10m"});
+      dir = server.dir();
+      server.send(acquire_past(pid, "hung", SIGCONT));  // ends nothing: the grace runs
+      server.wait_for("expired", pid);
+      server.barrier();
+      server.kill();
+    }
+    worker.reset();
+    const auto stranger = child_with_pid(pid, [&] {
+      if (is_stranger_a_worker) {
+        own_page(dir, "w-1", true);
+      }
+    });
+    if (stranger == nullptr) {
+      FILETIMER_SKIP(kSkipped);
+    }
+    REQUIRE(filetimer::start_time_in_proc(pid) != started);
+    Server next(temp);
+    const Record killed = next.wait_for("killed", pid);
+    CHECK(killed.text("verdict") == "already_gone");
+    CHECK(static_cast<std::uint64_t>(killed.integer("start_time")) == started);
+    // The stranger is watched for what it has opened itself and for nothing else.
+    const Finished status = run_client(temp, {"status", "--json", "--dir", next.dir()});
+    REQUIRE(status.status == exited(0));
+    CHECK(JsonLine(status.out).integer("workers") == (is_stranger_a_worker ? 1 : 0));
+    next.barrier();
+    CHECK(stranger->is_alive());
+    CHECK(count(next.records(), "expired", pid) == 1);
+    CHECK(count(next.records(), "killed", pid) == 1);
+  }
 }
 
 TEST_CASE("a worker that becomes another user's after its acquire is still held to its deadline") {

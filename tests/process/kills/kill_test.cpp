@@ -3,8 +3,11 @@
 #include <doctest/doctest.h>
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <linux/capability.h>
 #include <poll.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -12,15 +15,13 @@
 #include "tests/process/harness.hpp"
 #include "tests/process/requests.hpp"
 #include "tests/process/worker.hpp"
+#include "tests/support/skip.hpp"
+#include "tests/support/users.hpp"
 
 using namespace filetimer::testing;
 using namespace std::chrono_literals;
 
 namespace {
-
-std::int64_t mono_of_signal(const Record& killed, std::size_t index) {
-  return killed.array("signals").at(index)["mono_ns"].get_int64().value();
-}
 
 bool was_signalled(const Record& killed, pid_t pid) {
   const auto pids = killed.pids_of_signal(0);
@@ -46,21 +47,44 @@ TEST_CASE("a worker that ignores SIGTERM gets SIGKILL after the grace, and both 
 }
 
 TEST_CASE("of a worker that is starting processes when it is killed none lives on") {
-  for (const int signal : {SIGKILL, SIGTERM}) {
-    CAPTURE(signal);
-    const TempFolder temp;
-    Server server(temp, {"--grace", "20ms", "--evidence", "none"});
-    const std::string fifo = temp.path("held");
-    REQUIRE(::mkfifo(fifo.c_str(), 0600) == 0);
-    const filetimer::UniqueFd held(::open(fifo.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
-    Worker worker("fork-storm", {.args = {fifo}});
-    server.send(acquire(worker.pid(), "storm", 50ms, signal));
-    CHECK(worker.status().signal == signal);
-    CHECK(server.wait_for("killed", worker.pid()).text("verdict") == "dead");
-    // Nobody has the other end any more.
-    pollfd end{held.get(), POLLIN, 0};
-    CHECK(::poll(&end, 1, static_cast<int>(kBound.count())) == 1);
-    CHECK((end.revents & POLLHUP) != 0);
+  // So long the server waits for a fork() that is under way. On a machine so busy that it takes
+  // longer a process may be missed.
+  constexpr std::int64_t kHoldLimit = 30'000'000;
+  // A fork() that waits for a lock of the kernel at the moment of the look does not look like one.
+  // Without the wait every second round misses a process.
+  constexpr int kMayMiss = 1;
+  constexpr int kMostRounds = 10;
+  constexpr int kDeathMs = 3000;  // for what was signalled to have ended
+  for (const auto& [signal, wanted] : {std::pair(SIGKILL, 2), std::pair(SIGTERM, 6)}) {
+    int in_time = 0;
+    int missed = 0;
+    for (int round = 0; in_time < wanted && round < kMostRounds; ++round) {
+      const TempFolder temp;
+      // SIGKILL interrupts a fork(), SIGTERM does not. The grace is so long that no second signal
+      // finds what the first one missed.
+      Server server(temp, {"--grace", "1m", "--evidence", "none"});
+      const std::string fifo = temp.path("held");
+      REQUIRE(::mkfifo(fifo.c_str(), 0600) == 0);
+      const filetimer::UniqueFd held(::open(fifo.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
+      Worker worker("fork-storm", {.args = {fifo}});
+      server.send(acquire(worker.pid(), "storm", 50ms, signal));
+      const Record expired = server.wait_for("expired", worker.pid());
+      const Record killed = server.wait_for("killed", worker.pid());
+      REQUIRE(worker.ends_within(kBound));
+      CHECK(killed.text("verdict") == "dead");
+      const bool is_in_time = mono_of_signal(killed, 0) - expired.integer("mono_ns") < kHoldLimit;
+      pollfd others{held.get(), POLLIN, 0};
+      const int bound = is_in_time ? kDeathMs : 0;
+      const bool none_lives = ::poll(&others, 1, bound) == 1 && (others.revents & POLLHUP) != 0;
+      ::kill(-worker.pid(), SIGKILL);  // the group of a worker that is not reaped is its own
+      CHECK(worker.status() == killed_by(signal));
+      missed += is_in_time && !none_lives ? 1 : 0;
+      REQUIRE(missed <= kMayMiss);
+      in_time += is_in_time ? 1 : 0;
+    }
+    if (in_time == 0) {
+      FILETIMER_SKIP("this machine is too busy: no fork() ended within 30 ms");
+    }
   }
 }
 
@@ -118,14 +142,12 @@ TEST_CASE("a worker that outlived its signal can still be killed for a later sco
 
 TEST_CASE("an earlier signal that a worker outlived does not put off the kill for a later scope") {
   const TempFolder temp;
-  Server server(temp);  // --kill-wait is 30 s, three times kBound
+  Server server(temp);  // --kill-wait is 30 s, longer than kBound
   Worker worker("ignore-term");
   server.send(acquire_past(worker.pid(), "first", SIGTERM));
-  REQUIRE(wait_until([&] {
-    const auto status = read_file(fmt::format("/proc/{}/status", worker.pid()));
-    return count(server.records(), "evidence") == 1 && !status.empty();
-  }));
+  server.wait_for("evidence", worker.pid());  // the signal comes next
   server.barrier();
+  CHECK(count(server.records(), "killed", worker.pid()) == 0);  // the first kill still waits
   server.send(acquire_past(worker.pid(), "second", SIGKILL));
   CHECK(worker.status() == killed_by(SIGKILL));
   const Record first =
@@ -133,7 +155,10 @@ TEST_CASE("an earlier signal that a worker outlived does not put off the kill fo
   const Record second =
       server.wait_for([](const Record& record) { return record.is("killed", "second"); });
   CHECK(second.text("verdict") == "dead");
-  CHECK_FALSE(first.text("verdict").empty());
+  CHECK(second.signals() == std::vector<int>{SIGKILL});
+  CHECK(first.text("verdict") == "spared");
+  CHECK(contains(first.text("reason"), "another scope expired"));
+  CHECK(first.signals() == std::vector<int>{SIGTERM});
 }
 
 TEST_CASE("a thousand scopes of one worker that expire together do not swamp the log") {
@@ -181,6 +206,28 @@ TEST_CASE("the tree of a worker that ignores SIGTERM gets the SIGKILL too") {
     CAPTURE(name);
     CHECK(worker.descendant(name).ends_within(kBound));
   }
+}
+
+TEST_CASE("a descendant that the server may not signal is left out, the others are killed") {
+  // As where a descendant is a set-uid program and the server not root's.
+  const bool can_change = ::geteuid() == 0 && ::prctl(PR_CAPBSET_READ, CAP_SETPCAP) == 1 &&
+                          ::prctl(PR_CAPBSET_READ, CAP_SETUID) == 1;
+  if (!can_change) {
+    FILETIMER_SKIP("it takes root that may change users and give up capabilities");
+  }
+  const TempFolder temp;
+  Server server(temp, {.args = {"--kill-wait", "2s"},
+                       .in_child = [] { ::prctl(PR_CAPBSET_DROP, CAP_KILL); }});
+  Worker worker("foreign-child", {.args = {std::to_string(kSomebodyElse)}});
+  server.send(acquire_past(worker.pid(), "s"));
+  CHECK(worker.status() == killed_by(SIGKILL));
+  CHECK(worker.descendant("own").ends_within(kBound));
+  const Record killed = server.wait_for("killed", worker.pid());
+  CHECK(killed.text("verdict") == "dead");
+  CHECK_FALSE(killed.has("reason"));
+  CHECK(was_signalled(killed, worker.descendant("own").pid()));
+  CHECK_FALSE(was_signalled(killed, worker.descendant("foreign").pid()));
+  CHECK(worker.descendant("foreign").is_alive());
 }
 
 TEST_CASE("--kill process hits the worker alone") {

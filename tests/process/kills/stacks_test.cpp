@@ -226,7 +226,7 @@ TEST_CASE("a file of code that was deleted is read from memory") {
   helper.go();
   const std::string answer = helper.answer();
   CAPTURE(answer);
-  CHECK(answer.find("(gone (deleted))") + answer.find("gone (deleted)+0x") != 2 * answer.npos);
+  CHECK((contains(answer, "(gone (deleted))") || contains(answer, "gone (deleted)+0x")));
   CHECK(answer.ends_with("end\n"));
 }
 

@@ -2,11 +2,13 @@
 // it, and what it says of its host when it starts.
 // SPDX-License-Identifier: MIT
 #include <doctest/doctest.h>
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <signal.h>
 #include <sys/prctl.h>
+#include <sys/ptrace.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -80,11 +82,11 @@ struct Orphanage {
   std::vector<HeldPid> orphans;
 };
 
-// Of the calls that the loop makes, one fails as where a policy forbids it.
-void forbid_pidfd_signals() {
+// One system call fails as where a policy forbids it.
+void forbid(unsigned call) {
   std::array<sock_filter, 4> program{{
       {BPF_LD | BPF_W | BPF_ABS, 0, 0, offsetof(seccomp_data, nr)},
-      {BPF_JMP | BPF_JEQ | BPF_K, 0, 1, SYS_pidfd_send_signal},
+      {BPF_JMP | BPF_JEQ | BPF_K, 0, 1, call},
       {BPF_RET | BPF_K, 0, 0, SECCOMP_RET_ERRNO | EPERM},
       {BPF_RET | BPF_K, 0, 0, SECCOMP_RET_ALLOW},
   }};
@@ -214,17 +216,38 @@ TEST_CASE("the log says what a server may do here, and how much it can watch") {
   CHECK(limits["descriptors"].get_int64().value() == 700);  // as many as it could get
   CHECK(limits["workers"].get_int64().value() == (700 - 128 - 700 / 8) / 2);
   CHECK(record.at("may")["signal"].get_bool().value());
-  CHECK(record.at("may")["ptrace"].is_bool());
-  CHECK(record.at("may")["kernel_stacks"].is_bool());
   // The process it has tried that on is gone.
   CHECK(read_file(fmt::format("/proc/{0}/task/{0}/children", server.pid())).empty());
+}
+
+TEST_CASE("may.ptrace and may.kernel_stacks say what this host allows") {
+  const TempFolder temp;
+  const auto may = [&](const char* folder, const std::function<void()>& in_child) {
+    Child server({.argv = {server_path(), "--dir", temp.path(folder)}, .in_child = in_child});
+    return started(temp.path(folder) + "/expired.jsonl");
+  };
+  const Record free = may("free", {});
+  // What the test may do to a child of its own, the server may do to one of its own.
+  const Child child({.argv = {worker_path(), "block"}});
+  const filetimer::UniqueFd stack(
+      ::open(fmt::format("/proc/{}/stack", child.pid()).c_str(), O_RDONLY | O_CLOEXEC));
+  char byte = 0;
+  const bool has_stack = stack && ::read(stack.get(), &byte, 1) >= 0;
+  CHECK(free.at("may")["kernel_stacks"].get_bool().value() == has_stack);
+  const std::string yama = read_file("/proc/sys/kernel/yama/ptrace_scope");
+  if (yama.empty() || yama.starts_with("0")) {
+    const bool can_trace = ::ptrace(PTRACE_SEIZE, child.pid(), nullptr, nullptr) == 0;
+    CHECK(free.at("may")["ptrace"].get_bool().value() == can_trace);
+  }
+  const Record forbidden = may("forbidden", [] { forbid(SYS_ptrace); });
+  CHECK_FALSE(forbidden.at("may")["ptrace"].get_bool().value());
 }
 
 TEST_CASE("a server that can kill nobody here says so when it starts") {
   const TempFolder temp;
   Child server({.argv = {server_path(), "--dir", temp.path("run")},
                 .err = temp.path("err"),
-                .in_child = forbid_pidfd_signals});
+                .in_child = [] { forbid(SYS_pidfd_send_signal); }});
   CHECK_FALSE(started(temp.path("run/expired.jsonl")).at("may")["signal"].get_bool().value());
   CHECK(wait_until([&] {
     return read_file(temp.path("err")).find("can workers be killed here? pidfd_send_signal") !=

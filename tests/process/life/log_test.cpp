@@ -4,8 +4,6 @@
 #include <doctest/doctest.h>
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <sched.h>
-#include <sys/mount.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -14,6 +12,7 @@
 
 #include "tests/process/harness.hpp"
 #include "tests/process/requests.hpp"
+#include "tests/process/tiny_disk.hpp"
 #include "tests/process/worker.hpp"
 #include "tests/support/skip.hpp"
 
@@ -21,50 +20,6 @@ using namespace filetimer::testing;
 using namespace std::chrono_literals;
 
 namespace {
-
-// A file system of 64 KiB on a folder of the test, in a mount namespace of the test's own.
-class TinyDisk {
- public:
-  explicit TinyDisk(const TempFolder& temp) : path_(temp.path("disk")) {
-    REQUIRE(::mkdir(path_.c_str(), 0700) == 0);
-    mounted_ = ::unshare(CLONE_NEWNS) == 0 &&
-               ::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
-               ::mount("tiny", path_.c_str(), "tmpfs", 0, "size=64k,mode=0700") == 0;
-  }
-  TinyDisk(const TinyDisk&) = delete;
-  TinyDisk& operator=(const TinyDisk&) = delete;
-  ~TinyDisk() {
-    if (mounted_) {
-      ::umount2(path_.c_str(), MNT_DETACH);
-    }
-  }
-  [[nodiscard]] bool is_mounted() const { return mounted_; }
-  [[nodiscard]] std::string path(const char* name) const { return path_ + "/" + name; }
-  // Takes all the room there is.
-  void fill() const {
-    const filetimer::UniqueFd fd(
-        ::open(path("filler").c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
-    REQUIRE(fd);
-    const std::string block(1024, 'x');
-    while (::write(fd.get(), block.data(), block.size()) > 0) {
-    }
-    REQUIRE(errno == ENOSPC);
-  }
-  void free() const { REQUIRE(::unlink(path("filler").c_str()) == 0); }
-
- private:
-  std::string path_;
-  bool mounted_ = false;
-};
-
-constexpr const char* kNoMount = "mounting is not allowed here";
-
-// Kills a worker, with nothing but its death to go by.
-void expect_kill(const Server& server, const std::string& scope) {
-  Worker worker("block");
-  server.send(acquire_past(worker.pid(), scope));
-  CHECK(worker.status() == killed_by(SIGKILL));
-}
 
 // Every `killed` record behind its `expired` one, and the scopes in the order of their kills.
 void check_order(const Records& records, const std::vector<std::string>& scopes) {

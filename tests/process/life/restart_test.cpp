@@ -14,11 +14,6 @@ using namespace std::chrono_literals;
 
 namespace {
 
-void kill_server(Server& server) {
-  server.process().signal(SIGKILL);
-  CHECK(server.process().status() == killed_by(SIGKILL));
-}
-
 std::size_t verdicts(const Records& records, pid_t pid) {
   return count(records, "expired", pid) + count(records, "left_open", pid);
 }
@@ -34,13 +29,10 @@ TEST_CASE("timers of the pipe outlive a server that was killed") {
     server.send(acquire(hung.pid(), "forward", 1500ms) + acquire_far(hung.pid(), "outer") +
                 acquire(healthy.pid(), "step", 1500ms) + acquire_far(healthy.pid(), "other"));
     server.barrier();
-    kill_server(server);
+    server.kill();
   }
   Server next(temp);
-  CHECK(next.wait_for([&](const Record& r) {
-              return r.is("server_started") && r.integer("server_pid") == next.pid();
-            })
-            .integer("adopted_scopes") == 4);
+  CHECK(adopted_by(next) == 4);
   next.send(release(healthy.pid(), "step"));
   CHECK(hung.status() == killed_by(SIGKILL));
   const Record expired = next.wait_for("expired", hung.pid());
@@ -60,15 +52,38 @@ TEST_CASE("a deadline of the pipe that passed while no server was there is judge
     Server server(temp);
     server.send(acquire(worker.pid(), "forward", 300ms));
     server.barrier();
-    kill_server(server);
+    server.kill();
   }
-  const auto past = std::chrono::steady_clock::now() + 350ms;
-  CHECK(wait_until([&] { return std::chrono::steady_clock::now() > past; }));
+  let_pass(350ms);
   CHECK(worker.is_alive());
   Server next(temp);
   CHECK(worker.status() == killed_by(SIGKILL));
   CHECK(next.wait_for("killed", worker.pid()).text("verdict") == "dead");
   CHECK(verdicts(next.records(), worker.pid()) == 1);
+}
+
+TEST_CASE("what lay unread in the pipe when a server was killed is gone") {
+  const TempFolder temp;
+  Worker released("block");
+  Worker acquired("block");
+  {
+    Server server(temp);
+    server.send(acquire_far(released.pid(), "kept"));
+    server.barrier();
+    server.process().signal(SIGSTOP);
+    server.process().wait_until_stopped();
+    server.send(release(released.pid(), "kept") + acquire_past(acquired.pid(), "never read"));
+    server.kill();
+  }
+  Server next(temp);
+  next.barrier();
+  CHECK(acquired.is_alive());
+  CHECK(next.stop() == exited(0));
+  CHECK(count(next.records(), "expired", acquired.pid()) == 0);
+  const Record stopped = next.records().back();
+  REQUIRE(stopped.is("server_stopped"));
+  REQUIRE(stopped.array("left").size() == 1);  // the timer whose release was lost
+  CHECK(stopped.array("left").at(0)["pid"].get_int64().value() == released.pid());
 }
 
 TEST_CASE("scopes on pages outlive a server that was killed, without the worker doing anything") {
@@ -85,7 +100,7 @@ TEST_CASE("scopes on pages outlive a server that was killed, without the worker 
       REQUIRE(worker->ask("hint") == "ok");
     }
     server.barrier();
-    kill_server(server);
+    server.kill();
   }
   CHECK(healthy->ask("release 0") == "in-time");
   CHECK(hung->ask("unlock") == "ok");  // the last server saw who held it
@@ -111,7 +126,7 @@ TEST_CASE("a worker that ended while no server was there is told of by the next"
     REQUIRE(paged->ask("hint") == "ok");
     server.send(acquire_far(piped.pid(), "forward"));
     server.barrier();
-    kill_server(server);
+    server.kill();
   }
   for (Worker* worker : {paged.get(), &piped}) {
     worker->signal(SIGKILL);
@@ -136,7 +151,7 @@ TEST_CASE("a kill that was under way is finished under its own id, and not judge
     REQUIRE(paged->ask("hint") == "ok");
     id = server.wait_for("expired", paged->pid()).text("id");
     CHECK(wait_until([&] { return paged->ask("word 0") == "expired"; }));
-    kill_server(server);
+    server.kill();
   }
   CHECK(paged->is_alive());
   {
@@ -165,7 +180,7 @@ TEST_CASE("a worker that died of a kill no server saw the end of is told of unde
     paged->ask(fmt::format("open 0 forward 1 {} 600000", SIGCONT));
     REQUIRE(paged->ask("hint") == "ok");
     server.wait_for("expired", paged->pid());
-    kill_server(server);
+    server.kill();
   }
   paged->signal(SIGKILL);
   paged->status();
@@ -188,7 +203,7 @@ TEST_CASE("a scope that was judged, spared and is still open is not judged by th
     server.wait_for("killed", paged->pid());
     server.wait_for("killed", piped.pid());
     CHECK(wait_until([&] { return paged->ask("word 0") == "judged"; }));
-    kill_server(server);
+    server.kill();
   }
   Server next(temp);
   next.barrier();
@@ -227,7 +242,7 @@ TEST_CASE("a worker that was spared is not killed because the record of that was
     server.wait_for("killed", piped.pid());
     CHECK(wait_until([&] { return paged->ask("word 0") == "judged"; }));
     server.barrier();
-    kill_server(server);
+    server.kill();
   }
   std::string without;
   for (const Record& record : read_log(log)) {
@@ -252,7 +267,7 @@ TEST_CASE("a scope that --max-timeout has cut is judged once, whatever its page 
     worker->ask(fmt::format("open 0 forward 3600000 {} 600000", SIGCONT));
     REQUIRE(worker->ask("hint") == "ok");
     server.wait_for("expired", worker->pid());
-    kill_server(server);
+    server.kill();
   }
   Server next(temp, {"--max-timeout", "50ms"});
   next.barrier();
@@ -276,8 +291,7 @@ TEST_CASE("a release that was written while the server was told to stop is not l
     CHECK(server.process().status() == exited(0));
   }
   Server next(temp);
-  const auto past = std::chrono::steady_clock::now() + 800ms;
-  CHECK(wait_until([&] { return std::chrono::steady_clock::now() > past; }));
+  let_pass(800ms);
   next.barrier();
   CHECK(worker.is_alive());
 }
@@ -297,7 +311,7 @@ TEST_CASE("a server killed at any moment loses no timer and judges none twice") 
   server->barrier();
   // Deadlines come every 30 ms; the server is killed as often as it can start.
   for (int kills = 0; kills < 12; ++kills) {
-    kill_server(*server);
+    server->kill();
     server = std::make_unique<Server>(temp);
   }
   for (const auto* workers : {&paged, &piped}) {

@@ -11,16 +11,16 @@
 
 #include "tests/process/harness.hpp"
 #include "tests/process/requests.hpp"
+#include "tests/process/tiny_disk.hpp"
 #include "tests/process/worker.hpp"
 #include "tests/support/skip.hpp"
+#include "tests/support/users.hpp"
 
 using namespace filetimer::testing;
 using namespace std::chrono_literals;
 namespace fs = std::filesystem;
 
 namespace {
-
-constexpr uid_t kSomebodyElse = 65533;
 
 void check_refused(const TempFolder& temp, const std::string& dir, const std::string& why) {
   const Finished finished = run_server(temp, {"--dir", dir});
@@ -47,12 +47,6 @@ ino_t inode_of(const std::string& path) {
 bool is_pipe(const std::string& path) {
   struct stat st {};
   return ::lstat(path.c_str(), &st) == 0 && S_ISFIFO(st.st_mode);
-}
-
-void expect_kill(const Server& server) {
-  Worker worker("block");
-  server.send(acquire_past(worker.pid(), "s"));
-  CHECK(worker.status() == killed_by(SIGKILL));
 }
 
 }  // namespace
@@ -218,6 +212,37 @@ TEST_CASE("another user's pipe is refused") {
   CHECK(finished.err.find("65533") != std::string::npos);
 }
 
+TEST_CASE(
+    "in a run folder that is full timers of the pipe are watched, but the next server has none") {
+  const TempFolder temp;
+  const TinyDisk disk(temp);
+  if (!disk.is_mounted()) {
+    FILETIMER_SKIP(kNoMount);
+  }
+  const std::string log = temp.path("log");
+  Worker hung("block");
+  Worker lost("block");
+  Worker kept("block");
+  const auto timers_of = [&](const Worker& worker) {
+    return disk.path("scopes/server/") + std::to_string(worker.pid());
+  };
+  {
+    Server server(temp, {.args = {"--log", log}, .folder = "disk"});
+    disk.fill();
+    server.send(acquire(hung.pid(), "s", 300ms) + acquire_far(lost.pid(), "s"));
+    server.wait_for_message("its timers are watched, but would be lost with this server");
+    CHECK(hung.status() == killed_by(SIGKILL));
+    check_prompt(server, hung.pid());
+    CHECK_FALSE(exists(timers_of(lost)));
+    disk.free();
+    server.send(acquire_far(kept.pid(), "s"));
+    CHECK(wait_until([&] { return exists(timers_of(kept)); }));
+    server.kill();
+  }
+  const Server next(temp, {.args = {"--log", log}, .folder = "disk"});
+  CHECK(adopted_by(next) == 1);
+}
+
 TEST_CASE("a pipe that is deleted while the server runs is made again, and it is said") {
   const TempFolder temp;
   Server server(temp, {"--max-interval", "100ms"});
@@ -282,8 +307,7 @@ TEST_CASE("a folder left by a server that was killed is taken over") {
     Server first(temp);
     expect_kill(first);
     first.wait_for([](const Record& r) { return r.is("killed"); });
-    first.process().signal(SIGKILL);
-    CHECK(first.process().status() == killed_by(SIGKILL));
+    first.kill();
     CHECK(is_pipe(first.fifo()));
   }
   Server second(temp);

@@ -38,6 +38,7 @@ TEST_CASE("four writers that never pause keep no deadline waiting, and no line o
   Worker late("block");
   server.send(acquire(late.pid(), "amid the flood", 1s));
   CHECK(late.status() == killed_by(SIGKILL));  // and they are still writing
+  check_prompt(server, late.pid(), kPromptInFlood);
   std::int64_t lines = 0;
   for (const auto& writer : writers) {
     CHECK(writer->is_alive());

@@ -5,6 +5,9 @@
 //   BAD_DISK_KILLS      the sync behind the `expired` record of the process whose pid stands in the
 //                       file ends that process and waits for its end: "the worker died between
 //                       verdict and signal", made certain
+//   BAD_DISK_CUTS       the file says "PID PATH": when the server asks for the cgroup of PID, which
+//   is
+//                       its last look at a worker before the verdict on its page, PATH is truncated
 // SPDX-License-Identifier: MIT
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -55,6 +58,18 @@ void kill_as_told(int log) {
   ::unlink(path);
 }
 
+void cut_as_told(const std::string& opened) {
+  const char* path = std::getenv("BAD_DISK_CUTS");
+  std::string pid;
+  std::string page;
+  if (path == nullptr || !(std::ifstream(path) >> pid >> page) ||
+      opened != "/proc/" + pid + "/cgroup") {
+    return;
+  }
+  ::unlink(path);
+  (void)!::truncate(page.c_str(), 0);
+}
+
 int bad_sync(const char* real_name, int fd) {
   kill_as_told(fd);
   while (is_on("BAD_DISK_HANGS")) {
@@ -95,6 +110,7 @@ int open(const char* path, int flags, ...) {
   va_start(rest, flags);
   const unsigned mode = (flags & (O_CREAT | O_TMPFILE)) != 0 ? va_arg(rest, unsigned) : 0U;
   va_end(rest);
+  cut_as_told(path);
   struct stat st {};
   const bool special = ::stat(path, &st) == 0 && !S_ISREG(st.st_mode);
   if ((flags & O_ACCMODE) != O_RDONLY && !special && is_on("BAD_DISK_READ_ONLY")) {

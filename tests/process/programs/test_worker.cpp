@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <sched.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
@@ -132,12 +133,42 @@ int tree(const Arguments&) {
   wait_for_ever();
 }
 
-// FIFO: starts children as fast as it can, each of which waits with the FIFO open.
+// UID: a worker with two children, of which one is that user's.
+int foreign_child(const Arguments& args) {
+  const auto user = static_cast<uid_t>(std::stoul(args.at(0)));
+  int up[2];
+  if (::pipe2(up, O_CLOEXEC) != 0) {
+    return 92;
+  }
+  const pid_t own = fork_off([] {});
+  const pid_t foreign = fork_off([&] {
+    const char has_changed = ::setuid(user) == 0 ? 'y' : 'n';
+    (void)!::write(up[1], &has_changed, 1);
+  });
+  char has_changed = 'n';
+  if (::read(up[0], &has_changed, 1) != 1 || has_changed != 'y') {
+    return 97;
+  }
+  say("ready own=" + std::to_string(own) + " foreign=" + std::to_string(foreign));
+  wait_for_ever();
+}
+
+// FIFO: starts children as fast as it can, each of which waits with the FIFO open. A fork() of so
+// much memory takes milliseconds: at any moment one is most likely under way.
 int fork_storm(const Arguments& args) {
-  constexpr int kMaxChildren = 3000;
+  constexpr int kMaxChildren = 500;
+  constexpr std::size_t kBytes = std::size_t{128} << 20;
   if (::open(args.at(0).c_str(), O_WRONLY) < 0) {
     return 92;
   }
+  (void)!::nice(-20);  // the time that a server waits for the fork is bounded
+  void* const memory =
+      ::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) {
+    return 92;
+  }
+  ::madvise(memory, kBytes, MADV_NOHUGEPAGE);  // the kernel copies an entry for each small page
+  std::memset(memory, 1, kBytes);
   say("ready");
   for (int i = 0; i < kMaxChildren; ++i) {
     fork_off([] {});
@@ -394,6 +425,7 @@ int main(int argc, char** argv) {
       {"exit", exit_with},
       {"raise", raise_signal},
       {"tree", tree},
+      {"foreign-child", foreign_child},
       {"fork-storm", fork_storm},
       {"ignore-term-tree", ignore_term_tree},
       {"orphans", orphans},

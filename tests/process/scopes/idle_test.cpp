@@ -144,8 +144,7 @@ TEST_CASE("the next server goes on with an idle timeout") {
   const Instant before = Instant::now();
   visit_scope(*worker);
   const Instant after = Instant::now();
-  server->process().signal(SIGKILL);
-  CHECK(server->process().status() == killed_by(SIGKILL));
+  server->kill();
   server.emplace(temp);
   const Record record = idle_record(*server, *worker);
   CHECK(Instant{record.integer("deadline_mono_ns")} >= before + 500ms);
@@ -290,8 +289,7 @@ TEST_CASE("the next server tells no idleness again that was told in a dry run") 
   const auto worker = client_worker(server->dir(), Way::kPage, 100ms);
   visit_scope(*worker);
   server->wait_for("killed", worker->pid());
-  server->process().signal(SIGKILL);
-  CHECK(server->process().status() == killed_by(SIGKILL));
+  server->kill();
   server.emplace(temp, std::vector<std::string>{"--dry-run"});
   let_pass(400ms);
   CHECK(expiries_of(*server, *worker) == 1);

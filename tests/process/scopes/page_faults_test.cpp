@@ -16,6 +16,7 @@
 #include "tests/process/requests.hpp"
 #include "tests/process/worker.hpp"
 #include "tests/support/skip.hpp"
+#include "tests/support/users.hpp"
 
 using namespace filetimer::testing;
 using namespace std::chrono_literals;
@@ -33,6 +34,7 @@ void check_well(Server& server) {
   honest->tell("hint");
   CHECK(honest->status() == killed_by(SIGKILL));
   CHECK(server.wait_for("killed", honest->pid()).text("verdict") == "dead");
+  check_prompt(server, honest->pid());
   server.barrier();
 }
 
@@ -68,8 +70,8 @@ TEST_CASE("what is no page is refused with its reason") {
   check_refused(server, "empty", "expected the mark of a scope page");
   if (::geteuid() == 0) {
     write_file(folder + "foreign", "");
-    REQUIRE(::chown((folder + "foreign").c_str(), 65533, 65533) == 0);
-    check_refused(server, "foreign", "belongs to user 65533");
+    REQUIRE(::chown((folder + "foreign").c_str(), kSomebodyElse, kSomebodyElse) == 0);
+    check_refused(server, "foreign", fmt::format("belongs to user {}", kSomebodyElse));
   }
   check_refused(server, "missing", "No such file");
   check_refused(server, "../requests", "no name of a page");
@@ -161,15 +163,24 @@ TEST_CASE("a page that is cut short while it is watched is dropped, and said") {
   CHECK(worker->is_alive());
 }
 
-TEST_CASE("a page cut short at the moment of a verdict kills nobody") {
+TEST_CASE("a page that is cut short between its scan and the verdict kills nobody") {
   const TempFolder temp;
-  Server server(temp);
-  for (int round = 0; round < 10; ++round) {
-    const auto worker = page_worker(server.dir(), fmt::format("w-{}", round));
-    worker->ask("open 0 forward 30");
-    worker->tell("hint");
-    worker->tell("truncate 0");
-  }
+  const std::string told = temp.path("cuts");
+  Server server(temp, on_bad_disk("BAD_DISK_CUTS", told));
+  const auto worker = page_worker(server.dir(), "w-1");
+  const std::int64_t deadline = std::stoll(worker->ask("open 0 forward 1000"));
+  REQUIRE(worker->ask("hint") == "ok");
+  const std::string folder = server.dir() + "/scopes/";
+  REQUIRE(wait_until([&] { return exists(folder + ".owners/w-1"); }));
+  write_file(told + "-next", fmt::format("{} {}w-1", worker->pid(), folder));
+  REQUIRE(::rename((told + "-next").c_str(), told.c_str()) == 0);
+  const Record rejected = server.wait_for([](const Record& r) {
+    return r.is("rejected") && r.text("reason").find("cut short") != std::string::npos;
+  });
+  CHECK(rejected.integer("mono_ns") >= deadline);
+  CHECK_FALSE(exists(told));
+  CHECK(worker->is_alive());
+  CHECK(count(server.records(), "expired", worker->pid()) == 0);
   check_well(server);
 }
 
@@ -209,8 +220,7 @@ TEST_CASE("ten thousand files among the pages stall nobody") {
   }
   check_well(server);
   // A server that starts among them is ready, and serves.
-  server.process().signal(SIGKILL);
-  server.process().status();
+  server.kill();
   Server next(temp);
   check_well(next);
 }
@@ -239,11 +249,17 @@ TEST_CASE("a page of another boot is told of once and removed") {
   Server server(temp);
   const auto worker = page_worker(server.dir(), "old", "boot=7");
   worker->ask("open 0 forward 1");
-  REQUIRE(worker->ask("hint") == "ok");
+  {
+    const Stopped stopped(server);  // both are read together
+    REQUIRE(worker->ask("hint") == "ok");
+    REQUIRE(worker->ask("hint") == "ok");
+  }
   CHECK(server.wait_for([](const Record& r) { return r.is("left_open"); }).text("reason") ==
         "the machine was restarted");
   CHECK(wait_until([&] { return !exists(server.dir() + "/scopes/old"); }));
+  server.barrier();
   CHECK(worker->is_alive());
+  CHECK(count(server.records(), "left_open") == 1);
 }
 
 TEST_CASE("a hint that was never written is made good by a sweep") {

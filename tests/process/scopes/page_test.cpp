@@ -81,6 +81,24 @@ TEST_CASE("a scope on a page that is released or renewed in time kills nobody") 
   CHECK(worker->ask("word 1") == "free");
 }
 
+TEST_CASE("a release on a page before the deadline counts though the server looks after it") {
+  const TempFolder temp;
+  Server server(temp);
+  const auto worker = page_worker(server.dir(), "w-1");
+  const filetimer::Instant deadline{std::stoll(worker->ask("open 0 forward 1500"))};
+  REQUIRE(worker->ask("hint") == "ok");
+  REQUIRE(wait_until([&] { return exists(scopes(server, ".owners/w-1")); }));
+  {
+    const Stopped stopped(server);
+    REQUIRE(worker->ask("release 0") == "in-time");
+    let_pass_until(deadline);
+  }
+  server.barrier();
+  CHECK(worker->is_alive());
+  CHECK(worker->ask("word 0") == "free");
+  CHECK(count(server.records(), "expired", worker->pid()) == 0);
+}
+
 TEST_CASE("a scope with signal 0 is judged, its worker spared and told at its release") {
   const TempFolder temp;
   const Server server(temp);
@@ -215,15 +233,26 @@ TEST_CASE("a pipe that is made again is announced to clients that found nobody t
 
 TEST_CASE("more than --max-timeout is cut on a page, and said once a name") {
   const TempFolder temp;
-  const Server server(temp, {"--max-timeout", "150ms"});
+  Server server(temp, {"--max-timeout", "150ms"});
   const auto worker = page_worker(server.dir(), "w-1");
-  open_and_die(*worker, "0 long 3600000");
-  CHECK(worker->status() == killed_by(SIGKILL));
-  const Record expired = server.wait_for("expired", worker->pid());
-  CHECK(expired.number("timeout_s") == doctest::Approx(0.15));
-  const Record warned = server.wait_for("warned", worker->pid());
-  CHECK(warned.number("asked_s") == 3600);
-  CHECK(warned.number("granted_s") == doctest::Approx(0.15));
+  worker->ask("open 0 long 3600000 0");
+  worker->ask("open 1 long 3600000 0");
+  open_and_tell(*worker, "2 longer 7200000 0");
+  const auto expired = [&] { return count(server.records(), "expired", worker->pid()); };
+  REQUIRE(wait_until([&] { return expired() == 3; }));
+  open_and_tell(*worker, "3 long 3600000 0");
+  REQUIRE(wait_until([&] { return expired() == 4; }));
+  server.barrier();
+  for (const Record& record : server.records()) {
+    if (record.is("expired", worker->pid())) {
+      CHECK(record.number("timeout_s") == doctest::Approx(0.15));
+    } else if (record.is("warned")) {
+      CHECK(record.number("asked_s") == (record.text("scope") == "long" ? 3600 : 7200));
+      CHECK(record.number("granted_s") == doctest::Approx(0.15));
+    }
+  }
+  CHECK(scopes_of(server.records(), "warned", worker->pid()) ==
+        std::vector<std::string>{"long", "longer"});
 }
 
 TEST_CASE("a thread that ended inside its scope is told of once, and the scope stays enforced") {
@@ -292,6 +321,7 @@ TEST_CASE("the deadlines of many workers' pages are all met") {
     if (i % 2 == 0) {
       CHECK(workers[i]->status() == killed_by(SIGKILL));
       CHECK(server.wait_for("killed", workers[i]->pid()).text("verdict") == "dead");
+      check_prompt(server, workers[i]->pid());
     } else {
       CHECK(workers[i]->is_alive());
     }

@@ -132,8 +132,7 @@ TEST_CASE("a paused scope outlives the server and its worker's halts") {
     if (way == Way::kPipe) {
       server->barrier();  // what is still in the pipe is lost with the server
     }
-    server->process().signal(SIGKILL);
-    CHECK(server->process().status() == killed_by(SIGKILL));
+    server->kill();
     server.emplace(temp, std::vector<std::string>{"--max-interval", "50ms"});
     worker->signal(SIGSTOP);
     worker->wait_until_stopped();
