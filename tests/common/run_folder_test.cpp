@@ -6,14 +6,14 @@
 #include <fmt/format.h>
 #include <sys/stat.h>
 
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
-#include <optional>
 #include <string>
 
 #include "tests/support/files.hpp"
 #include "tests/support/skip.hpp"
+#include "tests/support/users.hpp"
+#include "tests/support/variable.hpp"
 
 using filetimer::check_parents;
 using filetimer::create_run_folder;
@@ -23,7 +23,9 @@ using filetimer::resolve_pipe;
 using filetimer::resolve_run_folder;
 using filetimer::RunFolder;
 using filetimer::testing::contains;
+using filetimer::testing::kSomebodyElse;
 using filetimer::testing::TempFolder;
+using filetimer::testing::Variable;
 
 namespace fs = std::filesystem;
 
@@ -35,25 +37,6 @@ std::string folder_in(const TempFolder& temp, const std::string& name, mode_t mo
   REQUIRE(::chmod(temp.path(name).c_str(), mode) == 0);
   return temp.path(name);
 }
-
-// Sets or unsets a variable for as long as it lives.
-class Variable {
- public:
-  Variable(const char* name, const char* value) : name_(name) {
-    if (const char* old = std::getenv(name)) {
-      old_ = old;
-    }
-    set(value);
-  }
-  Variable(const Variable&) = delete;
-  Variable& operator=(const Variable&) = delete;
-  ~Variable() { set(old_ ? old_->c_str() : nullptr); }
-
- private:
-  void set(const char* value) { value == nullptr ? ::unsetenv(name_) : ::setenv(name_, value, 1); }
-  const char* name_;
-  std::optional<std::string> old_;
-};
 
 // Everything that resolution looks at, unset.
 struct CleanEnvironment {
@@ -76,8 +59,6 @@ std::string refusal(const std::string& dir) {
   CHECK(created.error().message.find('\n') == std::string::npos);
   return created.error().message;
 }
-
-constexpr uid_t kSomebodyElse = 65533;
 
 bool give_away(const std::string& path) {
   return ::lchown(path.c_str(), kSomebodyElse, kSomebodyElse) == 0;

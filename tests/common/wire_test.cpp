@@ -1,5 +1,5 @@
-// The version-1 line format against WIRE.md: what is taken, what is refused and why, and that what
-// our clients write is read back as it was meant.
+// The version-1 line format (docs/protocol.md): what is taken, what is refused and why, and that
+// what our clients write is read back as it was meant.
 // SPDX-License-Identifier: MIT
 #include "common/wire.hpp"
 

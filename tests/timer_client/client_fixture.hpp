@@ -13,12 +13,10 @@
 
 #include "common/posix.hpp"
 #include "common/wire.hpp"
+#include "tests/support/bound.hpp"
 #include "tests/support/files.hpp"
 
 namespace filetimer::testing {
-
-// No wait of a test is longer; on a machine that is well none comes near it.
-inline constexpr std::chrono::seconds kBound{20};
 
 // What a fake server saw and how it answers; outlives the client that it was given to.
 class Recorder {

@@ -87,7 +87,8 @@ TEST_CASE("a child has a delivering thread of its own when it needs one" *
     auto own = client.expires(1h, "childs");  // can't be sent yet
     const bool started = ::write(told[1], "x", 1) == 1;
     // Watched by a bound: the parent ends it, or the alarm does.
-    ::alarm(static_cast<unsigned>(testing::kBound.count()));
+    ::alarm(
+        static_cast<unsigned>(std::chrono::ceil<std::chrono::seconds>(testing::kBound).count()));
     ::pause();
     ::_exit(started ? 0 : 1);
   }

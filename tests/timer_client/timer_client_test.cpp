@@ -9,17 +9,15 @@
 #include <set>
 #include <thread>
 
-#include "tests/timer_client/client_fixture.hpp"
 #include "common/clock.hpp"
 #include "common/limits.hpp"
+#include "tests/timer_client/client_fixture.hpp"
 
 using namespace std::chrono_literals;
 using namespace filetimer;
 using testing::client_of;
 using testing::message_of;
 using testing::Recorder;
-
-namespace {}  // namespace
 
 TEST_CASE("a scope is acquired with its deadline and released at the end of its block") {
   const auto server = std::make_shared<Recorder>();
@@ -150,7 +148,9 @@ TEST_CASE("a client releases its timers when it goes, and leaves open scopes wat
   CHECK(requests[6].release);
 }
 
-TEST_CASE("on the pipe, a scope that was moved from releases nothing, one that is assigned to releases first") {
+TEST_CASE(
+    "on the pipe, a scope that was moved from releases nothing, one that is assigned to releases "
+    "first") {
   const auto server = std::make_shared<Recorder>();
   auto client = client_of(server);
   auto first = client.expires(30s, "first");

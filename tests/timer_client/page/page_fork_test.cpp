@@ -310,7 +310,8 @@ TEST_CASE("a worker that executes another program is the owner of its page no mo
   if (child == 0) {
     auto client = server.connect();
     auto scope = client.expires(1h, "step");
-    ::alarm(static_cast<unsigned>(testing::kBound.count()));
+    ::alarm(
+        static_cast<unsigned>(std::chrono::ceil<std::chrono::seconds>(testing::kBound).count()));
     ::execl("/bin/sleep", "sleep", "1000", nullptr);
     ::_exit(1);
   }

@@ -23,7 +23,6 @@ using testing::slots_of;
 
 namespace {
 
-// Runs `body` in a thread to its end.
 bool is_flagged(const SlotReading& slot) {
   return (slot.flags & slot_flag::kThreadEnded) != 0;
 }

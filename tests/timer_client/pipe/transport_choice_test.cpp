@@ -1,7 +1,6 @@
 // A client takes the page where there is a server with a board, and lines everywhere else.
 // SPDX-License-Identifier: MIT
 #include <doctest/doctest.h>
-#include <stdlib.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -9,27 +8,16 @@
 #include <filetimer/timer_client.hpp>
 #include <thread>
 
+#include "tests/support/variable.hpp"
 #include "tests/timer_client/fake_server.hpp"
 
 using namespace std::chrono_literals;
 using namespace filetimer;
 using testing::FakeServer;
 using testing::message_of;
+using testing::Variable;
 
 namespace {
-
-class Environment {
- public:
-  Environment(const char* name, const std::string& value) : name_(name) {
-    ::setenv(name, value.c_str(), 1);
-  }
-  Environment(const Environment&) = delete;
-  Environment& operator=(const Environment&) = delete;
-  ~Environment() { ::unsetenv(name_); }
-
- private:
-  const char* name_;
-};
 
 // What a scope of the client does: a page (true) or a line.
 bool uses_page(FakeServer& server, TimerClient client) {
@@ -52,20 +40,20 @@ bool uses_page(FakeServer& server, TimerClient client) {
 TEST_CASE("FILETIMER_TRANSPORT chooses between page and pipe") {
   FakeServer server;
   SUBCASE("pipe") {
-    const Environment chosen("FILETIMER_TRANSPORT", "pipe");
+    const Variable chosen("FILETIMER_TRANSPORT", "pipe");
     CHECK_FALSE(uses_page(server, server.connect()));
     CHECK(server.page_names().empty());
   }
   SUBCASE("page") {
-    const Environment chosen("FILETIMER_TRANSPORT", "page");
+    const Variable chosen("FILETIMER_TRANSPORT", "page");
     CHECK(uses_page(server, server.connect()));
   }
   SUBCASE("empty") {
-    const Environment chosen("FILETIMER_TRANSPORT", "");
+    const Variable chosen("FILETIMER_TRANSPORT", "");
     CHECK(uses_page(server, server.connect()));
   }
   SUBCASE("anything else") {
-    const Environment chosen("FILETIMER_TRANSPORT", "pi\npe");
+    const Variable chosen("FILETIMER_TRANSPORT", "pi\npe");
     CHECK_THROWS_AS(server.connect(), InvalidArgument);
     CHECK(message_of([&] { (void)server.connect(); }) ==
           "$FILETIMER_TRANSPORT is 'pi\\npe': expected 'page' or 'pipe'");
@@ -75,15 +63,15 @@ TEST_CASE("FILETIMER_TRANSPORT chooses between page and pipe") {
 TEST_CASE("the run folder may come from the environment, a pipe that is named has no page") {
   FakeServer server;
   SUBCASE("FILETIMER_DIR") {
-    const Environment dir("FILETIMER_DIR", server.dir());
+    const Variable dir("FILETIMER_DIR", server.dir().c_str());
     CHECK(uses_page(server, TimerClient::connect()));
   }
   SUBCASE("TORCHELASTIC_TIMER_FILE, where nothing else names a folder") {
-    const Environment file("TORCHELASTIC_TIMER_FILE", server.pipe().path());
+    const Variable file("TORCHELASTIC_TIMER_FILE", server.pipe().path().c_str());
     CHECK_FALSE(uses_page(server, TimerClient::connect()));
   }
   SUBCASE("TORCHELASTIC_TIMER_FILE beside a folder") {
-    const Environment file("TORCHELASTIC_TIMER_FILE", "/nowhere");
+    const Variable file("TORCHELASTIC_TIMER_FILE", "/nowhere");
     CHECK(uses_page(server, server.connect()));
   }
   SUBCASE("ConnectOptions::fifo") {
