@@ -29,7 +29,7 @@ namespace filetimer::testing {
 // tenth of that.
 inline constexpr std::chrono::milliseconds kPrompt{700};
 // The same where writers flood the pipe, and take the processors with it.
-inline constexpr std::chrono::milliseconds kPromptInFlood{4000};
+inline constexpr std::chrono::milliseconds kPromptInFlood{10'000};
 
 // Asks again every 2 ms, for what no descriptor announces. False when the bound has passed.
 bool wait_until(const std::function<bool()>& holds, std::chrono::milliseconds bound = kBound);

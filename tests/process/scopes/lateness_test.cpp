@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <thread>
 
 #include "tests/process/harness.hpp"
 #include "tests/process/requests.hpp"
@@ -18,6 +19,8 @@ namespace {
 
 constexpr int kExpiries = 20;
 constexpr double kVerdictBoundMs = 50;
+// On a machine where the test's own sleeps are late, a verdict may be later by so many times that.
+constexpr double kBusyFactor = 4;
 // Between verdict and signal are a sync of the log and a look at the worker's descendants.
 constexpr double kSignalBoundMs = 500;
 // Deadlines of their own, so that each wakes the server. The first comes when all are known.
@@ -34,7 +37,19 @@ double median(std::vector<double> values) {
   return *middle;
 }
 
+// How late the sleeps of the test are while the deadlines pass.
+double lateness_of_this_machine() {
+  std::vector<double> late;
+  for (int i = 0; i < kExpiries; ++i) {
+    const filetimer::Instant planned = filetimer::Instant::now() + (kFirst / kExpiries + kApart);
+    std::this_thread::sleep_for(planned - filetimer::Instant::now());
+    late.push_back(static_cast<double>((filetimer::Instant::now() - planned).count()) / 1e6);
+  }
+  return median(late);
+}
+
 void check_medians(const Server& server, std::vector<std::unique_ptr<Worker>>& workers) {
+  const double allowed = kBusyFactor * lateness_of_this_machine();
   std::vector<double> verdicts;
   std::vector<double> signals;
   for (const auto& worker : workers) {
@@ -45,8 +60,9 @@ void check_medians(const Server& server, std::vector<std::unique_ptr<Worker>>& w
     const std::int64_t late = mono_of_signal(killed, 0) - expired.integer("deadline_mono_ns");
     signals.push_back(static_cast<double>(late) / 1e6);
   }
-  CHECK(median(verdicts) < kVerdictBoundMs);
-  CHECK(median(signals) < kSignalBoundMs);
+  CAPTURE(allowed);
+  CHECK(median(verdicts) < kVerdictBoundMs + allowed);
+  CHECK(median(signals) < kSignalBoundMs + allowed);
 }
 
 }  // namespace
