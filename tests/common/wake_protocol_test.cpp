@@ -140,13 +140,18 @@ struct Race {
   }
 
   void check() {
+    std::size_t stuck = 0;
     for (std::size_t i = 0; i < kSlots; ++i) {
-      if (own[i] != 0 && (*slots)[i].deadline != own[i]) {
+      const std::int64_t word = (*slots)[i].deadline;
+      if (own[i] == 0) {
+        stuck += word == slot_word::kFree ? 0U : 1U;
+      } else if (word != own[i]) {
         lost.push_back(own[i]);  // judged last
       }
     }
     CHECK(released > 0);
     CHECK(!judged.empty());
+    CHECK(stuck == 0);
     std::ranges::sort(judged);
     std::ranges::sort(lost);
     CHECK(judged == lost);
