@@ -26,7 +26,9 @@ Launch trainer(const TempFolder& temp, std::vector<std::string> args) {
 }
 
 Finished run_trainer(const TempFolder& temp, const Launch& launch) {
+  constexpr auto kTraining = 4 * kBound;  // some seconds of a CPU for each rank
   Child child(launch);
+  REQUIRE(child.ends_within(kTraining));
   const ExitStatus status = child.status();
   return {status, read_file(temp.path("out")), read_file(temp.path("err"))};
 }
