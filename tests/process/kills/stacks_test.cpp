@@ -177,7 +177,8 @@ TEST_CASE("a worker that the helper holds is not taken for one under a debugger"
     return count(server.records(), "killed", worker.pid()) == static_cast<std::size_t>(kScopes);
   }));
   const Records records = server.records();
-  CHECK(count(records, "deferred") == 0);
+  // A record without a pid says that the server itself was late.
+  CHECK(count(records, "deferred", worker.pid()) == 0);
   CHECK(std::ranges::any_of(records, [](const Record& r) { return r.has("held_ms"); }));
 }
 
