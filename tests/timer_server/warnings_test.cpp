@@ -93,7 +93,8 @@ TEST_CASE("A warning waits for its evidence and carries it") {
   CHECK(warned.number("soft_s") == 4);
   CHECK(warned.number("overdue_ms") == 5);
   CHECK(warned.integer("soft_mono_ns") == stage.now.ns - 5'000'000);
-  CHECK(warned.array("threads").size() == 1);
+  // ThreadSanitizer gives each process a thread of its own besides.
+  CHECK(warned.array("threads").at(0)["tid"].get_int64().value() == stage.child.pid());
   CHECK(warned.has("state_name"));
   CHECK_FALSE(warned.has("omitted"));
 }
