@@ -56,7 +56,8 @@ class Mpirun(JobCase):
         status, out, log, folder = self.run_with_a_server("--steps", "20")
         self.assertEqual(status, 0, out)
         for rank in range(4):
-            self.assertIn(f"rank {rank} ends: done\n", out)
+            # mpirun may forward the end of a line after another rank's line.
+            self.assertIn(f"rank {rank} ends: done", out)
         self.assertEqual(records([log], "expired"), [])
         self.assertEqual(len(records([log], "server_stopped")), 1, out)
         self.assertFalse(folder.exists())
