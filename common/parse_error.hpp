@@ -1,5 +1,5 @@
-// What is told of a command line that CLI11 refused, alike for both programs. For the .cpp files
-// that parse one; the library does not need CLI11.
+// The message about a command line that CLI11 refused, the same in both programs. Only the .cpp files that
+// parse a command line include this header; the library does not need CLI11.
 // SPDX-License-Identifier: MIT
 #pragma once
 

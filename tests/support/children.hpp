@@ -20,6 +20,7 @@
 
 #include "common/posix.hpp"
 #include "common/proc_files.hpp"
+#include "tests/support/bound.hpp"
 
 namespace filetimer {
 
@@ -111,10 +112,9 @@ class SteppedChild : public HeldChild {
 
   // Runs the next step; what it said. False too when it did not answer, as after an exec.
   bool next() {
-    constexpr int kBoundMs = 20'000;
     char byte = '?';
     pollfd answer{socket_.get(), POLLIN, 0};
-    return start_next() && ::poll(&answer, 1, kBoundMs) == 1 &&
+    return start_next() && ::poll(&answer, 1, static_cast<int>(testing::kBound.count())) == 1 &&
            ::read(socket_.get(), &byte, 1) == 1 && byte == 'y';
   }
   // Without waiting for its answer, which need not come.

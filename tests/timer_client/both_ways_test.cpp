@@ -27,6 +27,7 @@ using testing::contains;
 using testing::FakeServer;
 using testing::in_child;
 using testing::message_of;
+using testing::use_in_child;
 
 namespace {
 
@@ -346,17 +347,7 @@ TEST_CASE("a forked child releases nothing of its parent's and opens timers of i
     const Timers parents = server.open();
     CHECK(parents == Timers{{"job", 2h}, {"step", 1h}, {"timer", 1h}});
     CHECK(in_child([&] {
-            int wrong = 0;
-            wrong += client.release(timer) ? 1 : 0;
-            wrong += client.renew(timer, 1h) ? 2 : 0;
-            wrong += scope->renew(1h) ? 4 : 0;
-            wrong += scope->release() ? 8 : 0;
-            wrong += client.stop() ? 16 : 0;
-            scope.reset();
-            auto own = client.expires(1h, "childs");
-            wrong += own.renew(2h) ? 0 : 32;
-            wrong += own.release() ? 0 : 64;
-            client.start(1h);
+            const int wrong = use_in_child(client, scope, timer);
             { auto gone = std::move(client); }
             return wrong;
           }) == 0);

@@ -8,6 +8,7 @@
 #include <filetimer/timer_client.hpp>
 #include <functional>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -99,5 +100,9 @@ std::string message_of(const std::function<void()>& call);
 int in_child(const std::function<int()>& body);
 // The same of a child that was made otherwise.
 int exit_code_of(pid_t child);
+
+// In a forked child: tries to end and renew the parent's timers, then uses timers of its own. Returns 0
+// when only the latter succeeded, otherwise a bit for each call that went wrong.
+int use_in_child(TimerClient& client, std::optional<TimerScope>& scope, TimerId timer);
 
 }  // namespace filetimer::testing

@@ -127,8 +127,8 @@ Server server_with_helper(const TempFolder& temp, const std::string& script,
       temp, {.args = {"--evidence", "stacks", "--evidence-timeout", timeout}, .program = program});
 }
 
-// What was told of a hung worker that is killed for it. On a busy machine a thread may not stop in
-// the time that it is given: then of another one.
+// The `evidence` record of a hung worker that is killed. On a busy machine a thread may not stop within
+// the helper's time; then another worker is tried.
 Record evidence_of(
     const Server& server, const Worker::Setup& setup,
     const std::function<void(const Worker&)>& wait_until_hung = [](const Worker&) {}) {

@@ -28,6 +28,7 @@ using testing::FakeServer;
 using testing::in_child;
 using testing::slot_called;
 using testing::slots_of;
+using testing::use_in_child;
 
 namespace {
 
@@ -89,23 +90,6 @@ std::string page_of(const FakeServer& server, pid_t pid) {
     }
   }
   return {};
-}
-
-// What a child does with what it inherited, and with a scope of its own. 0: all was as it should
-// be.
-int use_in_child(TimerClient& client, std::optional<TimerScope>& scope, TimerId timer) {
-  int wrong = 0;
-  wrong += client.release(timer) ? 1 : 0;
-  wrong += client.renew(timer, 1h) ? 2 : 0;
-  wrong += scope->renew(1h) ? 4 : 0;
-  wrong += scope->release() ? 8 : 0;
-  wrong += client.stop() ? 16 : 0;
-  scope.reset();
-  auto own = client.expires(1h, "childs");
-  wrong += own.renew(2h) ? 0 : 32;
-  wrong += own.release() ? 0 : 64;
-  client.start(1h);
-  return wrong;
 }
 
 }  // namespace
