@@ -8,14 +8,6 @@
 namespace filetimer::testing {
 namespace {
 
-template <class Value>
-Value get(const JsonLine& record, std::string_view key, simdjson::dom::element element) {
-  Value value{};
-  const auto error = element.get(value);
-  REQUIRE_MESSAGE(error == simdjson::SUCCESS, "wrong type of '" << key << "' in " << record.line());
-  return value;
-}
-
 bool is_start_of_server(std::string_view text, std::size_t at) {
   const std::string_view line = text.substr(at, text.find('\n', at) - at);
   return line.find(R"("event":"server_started")") != line.npos;
@@ -23,52 +15,10 @@ bool is_start_of_server(std::string_view text, std::size_t at) {
 
 }  // namespace
 
-JsonLine::JsonLine(std::string line)
-    : line_(std::move(line)), parser_(std::make_shared<simdjson::dom::parser>()) {
-  const auto error = parser_->parse(line_).get(root_);
-  REQUIRE_MESSAGE(error == simdjson::SUCCESS, "not strict JSON: " << line_);
-}
-
 Record::Record(std::string text) : JsonLine(std::move(text)) {
   for (const char* key : {"schema", "event", "time", "mono_ns", "host", "boot_id", "server_pid"}) {
     REQUIRE_MESSAGE(has(key), "no '" << key << "' in " << line());
   }
-}
-
-bool JsonLine::has(std::string_view key) const {
-  return root_[key].error() == simdjson::SUCCESS;
-}
-
-simdjson::dom::element JsonLine::at(std::string_view key) const {
-  simdjson::dom::element element;
-  REQUIRE_MESSAGE(root_[key].get(element) == simdjson::SUCCESS, "no '" << key << "' in " << line_);
-  return element;
-}
-
-std::string JsonLine::text(std::string_view key) const {
-  return std::string(get<std::string_view>(*this, key, at(key)));
-}
-
-std::int64_t JsonLine::integer(std::string_view key) const {
-  return get<std::int64_t>(*this, key, at(key));
-}
-
-double JsonLine::number(std::string_view key) const {
-  return get<double>(*this, key, at(key));
-}
-
-simdjson::dom::array JsonLine::array(std::string_view key) const {
-  return get<simdjson::dom::array>(*this, key, at(key));
-}
-
-std::vector<std::string> JsonLine::strings(std::string_view key) const {
-  std::vector<std::string> list;
-  if (has(key)) {
-    for (const auto text : array(key)) {
-      list.emplace_back(get<std::string_view>(*this, key, text));
-    }
-  }
-  return list;
 }
 
 bool Record::is(std::string_view event, pid_t pid) const {

@@ -3,38 +3,16 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <simdjson.h>
 #include <sys/types.h>
 
 #include <cstdint>
-#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "tests/support/json_line.hpp"
+
 namespace filetimer::testing {
-
-// One JSON object on a line.
-class JsonLine {
- public:
-  explicit JsonLine(std::string line);
-
-  [[nodiscard]] const std::string& line() const { return line_; }
-  [[nodiscard]] bool has(std::string_view key) const;
-  // The test fails when the key is missing or its value is of another type.
-  [[nodiscard]] std::string text(std::string_view key) const;
-  [[nodiscard]] std::int64_t integer(std::string_view key) const;
-  [[nodiscard]] double number(std::string_view key) const;
-  [[nodiscard]] simdjson::dom::array array(std::string_view key) const;
-  // An array of strings; an empty one may be left out.
-  [[nodiscard]] std::vector<std::string> strings(std::string_view key) const;
-  [[nodiscard]] simdjson::dom::element at(std::string_view key) const;
-
- private:
-  std::string line_;
-  std::shared_ptr<simdjson::dom::parser> parser_;  // owns what root_ points into
-  simdjson::dom::element root_;
-};
 
 // The test fails when the line lacks what every record has.
 class Record : public JsonLine {

@@ -3,7 +3,6 @@
 
 #include <doctest/doctest.h>
 #include <fcntl.h>
-#include <sched.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -12,6 +11,7 @@
 
 #include "common/posix.hpp"
 #include "tests/support/files.hpp"
+#include "tests/support/mounts.hpp"
 
 namespace filetimer::testing {
 
@@ -20,9 +20,7 @@ class TinyDisk {
  public:
   explicit TinyDisk(const TempFolder& temp) : path_(temp.path("disk")) {
     REQUIRE(::mkdir(path_.c_str(), 0700) == 0);
-    mounted_ = ::unshare(CLONE_NEWNS) == 0 &&
-               ::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
-               ::mount("tiny", path_.c_str(), "tmpfs", 0, "size=64k,mode=0700") == 0;
+    mounted_ = enter_mount_namespace() && mount_tmpfs(path_, "size=64k,mode=0700");
   }
   TinyDisk(const TinyDisk&) = delete;
   TinyDisk& operator=(const TinyDisk&) = delete;
@@ -49,7 +47,5 @@ class TinyDisk {
   std::string path_;
   bool mounted_ = false;
 };
-
-inline constexpr const char* kNoMount = "mounting is not allowed here";
 
 }  // namespace filetimer::testing

@@ -235,7 +235,7 @@ TEST_CASE("a server that is stopped answers nothing, and who asks is told so wit
   CHECK(child.status() == exited(5));
   CHECK(read_file(err).find("stopped") != std::string::npos);
   server.process().signal(SIGCONT);
-  CHECK(run_client(temp, server, {"ping"}).status == exited(0));  // the late answer harms nobody
+  CHECK(run_client(temp, server, {"ping"}).status == exited(0));  // the late answer is dropped
 }
 
 TEST_CASE("ranks that meet by the command line all get the round, or the names of the missing") {

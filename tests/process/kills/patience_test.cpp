@@ -14,6 +14,7 @@
 #include "tests/process/harness.hpp"
 #include "tests/process/requests.hpp"
 #include "tests/process/worker.hpp"
+#include "tests/support/kernel_stacks.hpp"
 #include "tests/support/skip.hpp"
 
 using namespace filetimer::testing;
@@ -265,6 +266,7 @@ TEST_CASE("a worker that SIGKILL does not end is told of as unkillable, with wha
   CHECK(killed.signals() == std::vector<int>{SIGKILL});
   CHECK(killed.at("dead_after_ms").is_null());
   CHECK(killed.text("state") == "t");
+  CHECK(killed.has("kernel_stack") == can_read_kernel_stacks());
   CHECK(killed.text("reason").starts_with("still alive after SIGKILL"));
   CHECK(worker.is_alive());
   CHECK(server.stop() == exited(8));

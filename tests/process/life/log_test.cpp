@@ -77,7 +77,7 @@ TEST_CASE("on a full disk kills go on, it is said, and all records are there whe
   const TempFolder temp;
   const TinyDisk disk(temp);
   if (!disk.is_mounted()) {
-    FILETIMER_SKIP(kNoMount);
+    FILETIMER_SKIP(kNoMounts);
   }
   Server server(temp, {"--log", disk.path("log.jsonl")});
   expect_kill(server, "with room");
@@ -101,7 +101,7 @@ TEST_CASE("a server whose log disk stays full still stops") {
   const TempFolder temp;
   const TinyDisk disk(temp);
   if (!disk.is_mounted()) {
-    FILETIMER_SKIP(kNoMount);
+    FILETIMER_SKIP(kNoMounts);
   }
   Server server(temp, {"--log", disk.path("log.jsonl")});
   disk.fill();

@@ -185,7 +185,7 @@ TEST_CASE(
   const TempFolder temp;
   const TinyDisk disk(temp);
   if (!disk.is_mounted()) {
-    FILETIMER_SKIP(kNoMount);
+    FILETIMER_SKIP(kNoMounts);
   }
   const std::string log = temp.path("log");
   Worker hung("block");

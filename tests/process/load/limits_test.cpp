@@ -1,6 +1,8 @@
 // Limits on what clients and other processes can make a server hold, list and record: how much is
 // accepted, and what happens to the rest.
 // SPDX-License-Identifier: MIT
+#include "common/limits.hpp"
+
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 #include <sys/resource.h>
@@ -9,7 +11,6 @@
 
 #include <filesystem>
 
-#include "common/limits.hpp"
 #include "tests/process/harness.hpp"
 #include "tests/process/requests.hpp"
 #include "tests/process/worker.hpp"
@@ -116,7 +117,8 @@ TEST_CASE("an incident lists 1,024 scopes, the last ones of each worker, and cou
   Worker hung("block");
   server.send(fill(busy.pid()) + acquire_past(hung.pid(), "hung"));
   CHECK(hung.status() == killed_by(SIGKILL));
-  const Record incident = server.wait_for([](const Record& record) { return record.is("incident"); });
+  const Record incident =
+      server.wait_for([](const Record& record) { return record.is("incident"); });
   std::vector<std::string> names;
   for (const auto scope : incident.array("open_scopes")) {
     if (scope["pid"].get_int64().value() == busy.pid()) {
@@ -183,7 +185,29 @@ TEST_CASE("a sweep looks at 256 new files in the folder of pages, the next one a
   CHECK(server.records().back().integer("rejected") == 300);
 }
 
-TEST_CASE("of pages that nobody holds 64 may wait for the end of their workers") {
+TEST_CASE("of pages that were refused 16,384 names are remembered, then all are looked at anew") {
+  const TempFolder temp;
+  const std::string pages = temp.path("run/scopes");
+  std::filesystem::create_directories(pages);
+  for (const std::string& folder : {temp.path("run"), pages}) {
+    std::filesystem::permissions(folder, std::filesystem::perms::owner_all);
+  }
+  constexpr int kRemembered = 16'384;
+  for (int i = 0; i < kRemembered; ++i) {
+    write_file(fmt::format("{}/junk-{}", pages, i), "no page");
+  }
+  Server server(temp, {"--max-interval", "10ms"});
+  const auto rejected = [&] { return status_of(temp, server).integer("rejected"); };
+  REQUIRE(wait_until([&] { return rejected() == kRemembered; }));
+  write_file(pages + "/junk-more", "no page");
+  // Others than the new one, again.
+  REQUIRE(wait_until([&] { return rejected() > kRemembered + 1; }));
+  Worker worker("block");
+  server.send(acquire_past(worker.pid(), "s"));
+  CHECK(worker.status() == killed_by(SIGKILL));
+}
+
+TEST_CASE("pages whose lock is free may wait for the end of their workers, 64 at a time") {
   const TempFolder temp;
   Server server(temp, {"--max-interval", "100ms"});
   const Worker worker("block");

@@ -165,26 +165,26 @@ TEST_CASE("a page that is cut short while it is watched is dropped, and said") {
 
 TEST_CASE("a page that is cut short between its scan and the verdict kills nobody") {
   const TempFolder temp;
-  const std::string told = temp.path("cuts");
-  Server server(temp, on_bad_disk("BAD_DISK_CUTS", told));
+  const std::string cuts = temp.path("cuts");
+  Server server(temp, on_bad_disk("BAD_DISK_CUTS", cuts));
   const auto worker = page_worker(server.dir(), "w-1");
   const std::int64_t deadline = std::stoll(worker->ask("open 0 forward 1000"));
   REQUIRE(worker->ask("hint") == "ok");
   const std::string folder = server.dir() + "/scopes/";
   REQUIRE(wait_until([&] { return exists(folder + ".owners/w-1"); }));
-  write_file(told + "-next", fmt::format("{} {}w-1", worker->pid(), folder));
-  REQUIRE(::rename((told + "-next").c_str(), told.c_str()) == 0);
+  write_file(cuts + "-next", fmt::format("{} {}w-1", worker->pid(), folder));
+  REQUIRE(::rename((cuts + "-next").c_str(), cuts.c_str()) == 0);
   const Record rejected = server.wait_for([](const Record& r) {
     return r.is("rejected") && r.text("reason").find("cut short") != std::string::npos;
   });
   CHECK(rejected.integer("mono_ns") >= deadline);
-  CHECK_FALSE(exists(told));
+  CHECK_FALSE(exists(cuts));
   CHECK(worker->is_alive());
   CHECK(count(server.records(), "expired", worker->pid()) == 0);
   check_well(server);
 }
 
-TEST_CASE("a page full of noise, again and again, harms nobody but its worker") {
+TEST_CASE("a page that is filled with noise, again and again, gets no other worker killed") {
   const TempFolder temp;
   Server server(temp, {"--max-interval", "20ms", "--evidence", "none"});
   Worker bystander("block");

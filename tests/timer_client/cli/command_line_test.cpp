@@ -13,8 +13,8 @@
 #include <string>
 #include <vector>
 
-#include "tests/timer_client/client_fixture.hpp"
 #include "common/clock.hpp"
+#include "tests/timer_client/client_fixture.hpp"
 
 using namespace filetimer;
 
@@ -138,7 +138,8 @@ TEST_CASE("run passes signals on to COMMAND, which has the signal mask it would 
                                      {"USR1", SIGUSR1},
                                      {"QUIT", SIGQUIT}}) {
     const std::string script = "trap 'exit 9' " + std::string(name) +
-                               "; grep SigBlk /proc/self/status; while :; do sleep 0.02; done";
+                               "; grep SigBlk /proc/self/status; "
+                               "while kill -0 $PPID; do sleep 0.02; done";
     Program program({"run", "--dir", folder.path(), "--", "sh", "-c", script});
     CHECK(program.read_line() == "SigBlk:\t0000000000000000\n");
     ::kill(program.pid(), signal);

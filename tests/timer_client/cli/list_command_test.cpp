@@ -18,13 +18,15 @@
 #include "common/text.hpp"
 #include "common/wake_protocol.hpp"
 #include "tests/support/children.hpp"
+#include "tests/support/json_line.hpp"
 #include "tests/support/test_page.hpp"
 #include "tests/timer_client/cli/cli_fixture.hpp"
 #include "timer_client/cli/list_view.hpp"
-#include "timer_client/src/json_fields.hpp"
 
 namespace filetimer::cli {
 namespace {
+
+using testing::JsonLine;
 
 constexpr std::int64_t kSecond = 1'000'000'000;
 constexpr std::int64_t kMinute = 60 * kSecond;
@@ -102,46 +104,20 @@ TestScope scope_since(std::string_view name, std::int64_t age, std::int64_t left
           .started = acquired};
 }
 
-// The objects of JSON lines.
-class JsonLines {
- public:
-  explicit JsonLines(const std::string& text) {
-    for (const std::string& line : lines_of(text)) {
-      parsers_.emplace_back(std::make_unique<simdjson::dom::parser>());
-      simdjson::dom::object object;
-      REQUIRE(parsers_.back()->parse(line).get_object().get(object) == simdjson::SUCCESS);
-      objects_.push_back(object);
-    }
+std::vector<JsonLine> json_lines(const std::string& text) {
+  std::vector<JsonLine> lines;
+  for (const std::string& line : lines_of(text)) {
+    lines.emplace_back(line);
   }
-  [[nodiscard]] std::size_t size() const { return objects_.size(); }
-  [[nodiscard]] simdjson::dom::object operator[](std::size_t i) const { return objects_.at(i); }
-  // The values of a text key, in order.
-  [[nodiscard]] std::vector<std::string> all(std::string_view key) const {
-    std::vector<std::string> values;
-    for (const simdjson::dom::object object : objects_) {
-      values.push_back(text_at(object, key));
-    }
-    return values;
-  }
-
- private:
-  std::vector<std::unique_ptr<simdjson::dom::parser>> parsers_;
-  std::vector<simdjson::dom::object> objects_;
-};
-
-std::optional<bool> flag_at(simdjson::dom::object object, std::string_view key) {
-  bool value = false;
-  return object.at_key(key).get_bool().get(value) == simdjson::SUCCESS ? std::optional(value)
-                                                                       : std::nullopt;
+  return lines;
 }
 
-bool is_null_at(simdjson::dom::object object, std::string_view key) {
-  simdjson::dom::element value;
-  return object.at_key(key).get(value) == simdjson::SUCCESS && value.is_null();
-}
-
-bool has(simdjson::dom::object object, std::string_view key) {
-  return object.at_key(key).error() == simdjson::SUCCESS;
+std::vector<std::string> scopes_of(const std::vector<JsonLine>& listed) {
+  std::vector<std::string> names;
+  for (const JsonLine& line : listed) {
+    names.push_back(line.text("scope"));
+  }
+  return names;
 }
 
 std::vector<std::string> words_of(const std::string& line) {
@@ -155,15 +131,15 @@ struct Looked {
   Instant before;
   Instant after;
 
-  void check_times(simdjson::dom::object listed, const TestScope& scope) const {
+  void check_times(const JsonLine& listed, const TestScope& scope) const {
     constexpr double kPrecise = 1e-6;
     const auto seconds = [](Instant at, std::int64_t from) {
       return static_cast<double>(at.ns - from) / 1e9;
     };
-    const double elapsed = number_at(listed, "elapsed_s").value();
+    const double elapsed = listed.number("elapsed_s");
     CHECK(elapsed >= seconds(before, scope.acquired) - kPrecise);
     CHECK(elapsed <= seconds(after, scope.acquired) + kPrecise);
-    const double remaining = number_at(listed, "remaining_s").value();
+    const double remaining = listed.number("remaining_s");
     const std::int64_t deadline = scope.started + scope.timeout;
     CHECK(-remaining >= seconds(before, deadline) - kPrecise);
     CHECK(-remaining <= seconds(after, deadline) + kPrecise);
@@ -282,7 +258,7 @@ TEST_CASE("statistics with any values are added without an overflow") {
   for (const std::string& line : lines_of(statistics_table(one, false))) {
     CHECK(utf8_length(line) <= 80);
   }
-  CHECK(JsonLines(statistics_json("x", sums)).size() == 1);
+  CHECK(json_lines(statistics_json("x", sums)).size() == 1);
 }
 
 // --- what is found ---
@@ -322,29 +298,29 @@ TEST_CASE("a worker's page is listed under the pid of whoever holds its lock") {
                        "thread", "ended"});
 
   const Instant before = Instant::now();
-  const JsonLines json(folder.list({"--json"}).output);
+  const auto json = json_lines(folder.list({"--json"}).output);
   REQUIRE(json.size() == 1);
-  Looked{before, Instant::now()}.check_times(json[0], scope);
-  CHECK(integer_at(json[0], "pid") == worker.pid());
-  CHECK(integer_at(json[0], "start_time") ==
+  Looked{before, Instant::now()}.check_times(json.at(0), scope);
+  CHECK(json.at(0).integer("pid") == worker.pid());
+  CHECK(json.at(0).integer("start_time") ==
         static_cast<std::int64_t>(start_time_in_proc(worker.pid())));
-  CHECK(text_at(json[0], "comm") == comm);
-  CHECK(integer_at(json[0], "rank") == 3);
-  CHECK(integer_at(json[0], "local_rank") == 1);
-  CHECK(text_at(json[0], "job_id") == "slurm-77");
-  CHECK(text_at(json[0], "scope") == "forward");
-  CHECK(integer_at(json[0], "tid") == 99);
-  CHECK(integer_at(json[0], "acquired_mono_ns") == scope.acquired);
-  CHECK(integer_at(json[0], "deadline_mono_ns") == scope.word);
-  CHECK(number_at(json[0], "asked_s") == 10800.0);
-  CHECK(number_at(json[0], "granted_s") == 10800.0);
-  CHECK(flag_at(json[0], "overdue") == false);
-  CHECK(flag_at(json[0], "expired") == false);
-  CHECK(text_at(json[0], "transport") == "page");
-  CHECK(flag_at(json[0], "whole_process") == true);
-  CHECK(flag_at(json[0], "thread_ended") == true);
-  CHECK(integer_at(json[0], "signal") == SIGTERM);
-  CHECK(number_at(json[0], "grace_s") == 2.5);
+  CHECK(json.at(0).text("comm") == comm);
+  CHECK(json.at(0).integer("rank") == 3);
+  CHECK(json.at(0).integer("local_rank") == 1);
+  CHECK(json.at(0).text("job_id") == "slurm-77");
+  CHECK(json.at(0).text("scope") == "forward");
+  CHECK(json.at(0).integer("tid") == 99);
+  CHECK(json.at(0).integer("acquired_mono_ns") == scope.acquired);
+  CHECK(json.at(0).integer("deadline_mono_ns") == scope.word);
+  CHECK(json.at(0).number("asked_s") == 10800.0);
+  CHECK(json.at(0).number("granted_s") == 10800.0);
+  CHECK_FALSE(json.at(0).flag("overdue"));
+  CHECK_FALSE(json.at(0).flag("expired"));
+  CHECK(json.at(0).text("transport") == "page");
+  CHECK(json.at(0).flag("whole_process"));
+  CHECK(json.at(0).flag("thread_ended"));
+  CHECK(json.at(0).integer("signal") == SIGTERM);
+  CHECK(json.at(0).number("grace_s") == 2.5);
 }
 
 TEST_CASE("what is not known or endless is absent or null in JSON") {
@@ -362,18 +338,18 @@ TEST_CASE("what is not known or endless is absent or null in JSON") {
   page.set_rank("leader");
   page.write(folder.page("7"));
   const Holder worker({folder.page("7")});
-  const JsonLines json(folder.list({"--json"}).output);
+  const auto json = json_lines(folder.list({"--json"}).output);
   REQUIRE(json.size() == 2);
   for (const char* key : {"deadline_mono_ns", "remaining_s", "asked_s", "granted_s"}) {
     CAPTURE(key);
-    CHECK(is_null_at(json[0], key));
+    CHECK(json.at(0).is_null(key));
   }
   for (const char* key : {"local_rank", "job_id", "tid", "grace_s"}) {
     CAPTURE(key);
-    CHECK_FALSE(has(json[0], key));
+    CHECK_FALSE(json.at(0).has(key));
   }
-  CHECK(text_at(json[0], "rank") == "leader");
-  CHECK(is_null_at(json[1], "grace_s"));
+  CHECK(json.at(0).text("rank") == "leader");
+  CHECK(json.at(1).is_null("grace_s"));
   CHECK(lines_of(folder.list().output)[1].find("none") != std::string::npos);
 }
 
@@ -415,15 +391,15 @@ TEST_CASE("overdue and expired scopes are told, released ones are not listed") {
     CHECK(words[5] == row.timeout);
   }
   const Instant before = Instant::now();
-  const JsonLines json(folder.list({"--json"}).output);
-  Looked{before, Instant::now()}.check_times(json[0], overdue);
-  CHECK(json.all("scope") == Names{"overdue", "expired", "judged"});
-  CHECK(flag_at(json[0], "overdue") == true);
-  CHECK(flag_at(json[0], "expired") == false);
-  CHECK(flag_at(json[1], "expired") == true);
-  CHECK(number_at(json[1], "granted_s") == 4.0);
-  CHECK(flag_at(json[2], "expired") == true);
-  CHECK(number_at(json[2], "granted_s") == 3.0);
+  const auto json = json_lines(folder.list({"--json"}).output);
+  Looked{before, Instant::now()}.check_times(json.at(0), overdue);
+  CHECK(scopes_of(json) == Names{"overdue", "expired", "judged"});
+  CHECK(json.at(0).flag("overdue"));
+  CHECK_FALSE(json.at(0).flag("expired"));
+  CHECK(json.at(1).flag("expired"));
+  CHECK(json.at(1).number("granted_s") == 4.0);
+  CHECK(json.at(2).flag("expired"));
+  CHECK(json.at(2).number("granted_s") == 3.0);
 }
 
 TEST_CASE("a timeout that the server cuts is shown with what was asked for") {
@@ -438,11 +414,11 @@ TEST_CASE("a timeout that the server cuts is shown with what was asked for") {
   REQUIRE(lines.size() == 3);
   CHECK(lines[1].find("5s of 1h") != std::string::npos);
   CHECK(lines[2].find(" 4s  page") != std::string::npos);
-  const JsonLines json(folder.list({"--json"}).output);
-  CHECK(number_at(json[0], "asked_s") == 3600.0);
-  CHECK(number_at(json[0], "granted_s") == 5.0);
-  CHECK(*number_at(json[0], "remaining_s") <= 4.0);
-  CHECK(number_at(json[1], "granted_s") == 4.0);
+  const auto json = json_lines(folder.list({"--json"}).output);
+  CHECK(json.at(0).number("asked_s") == 3600.0);
+  CHECK(json.at(0).number("granted_s") == 5.0);
+  CHECK(json.at(0).number("remaining_s") <= 4.0);
+  CHECK(json.at(1).number("granted_s") == 4.0);
 }
 
 TEST_CASE("pages that the server made are listed while their worker lives") {
@@ -468,10 +444,10 @@ TEST_CASE("pages that the server made are listed while their worker lives") {
   page.write(folder.page("server/ended"));
   const Ran ran = folder.list({"--json"});
   CHECK(ran.errors.empty());
-  const JsonLines json(ran.output);
+  const auto json = json_lines(ran.output);
   REQUIRE(json.size() == 1);
-  CHECK(integer_at(json[0], "pid") == worker.pid());
-  CHECK(text_at(json[0], "transport") == "pipe");
+  CHECK(json.at(0).integer("pid") == worker.pid());
+  CHECK(json.at(0).text("transport") == "pipe");
 }
 
 TEST_CASE("a page without a lock counts only while the very process that it names lives") {
@@ -483,7 +459,7 @@ TEST_CASE("a page without a lock counts only while the very process that it name
   page.header().start_time = start_time_in_proc(worker.pid());
   page.open(0, scope_since("unlocked", kSecond, kHour));
   page.write(folder.page("7"));
-  CHECK(JsonLines(folder.list({"--json"}).output).all("scope") == Names{"unlocked"});
+  CHECK(scopes_of(json_lines(folder.list({"--json"}).output)) == Names{"unlocked"});
   page.header().boot[0] ^= 1;
   page.write(folder.page("7"));
   CHECK(folder.list({"--json"}).output.empty());
@@ -514,7 +490,7 @@ TEST_CASE("scopes are sorted by rank as a number, then pid, the oldest first") {
   }
   // Forked one after the other: pids grow, unless they have just started again.
   if (workers[1]->pid() < workers[3]->pid()) {
-    CHECK(JsonLines(folder.list({"--json"}).output).all("scope") ==
+    CHECK(scopes_of(json_lines(folder.list({"--json"}).output)) ==
           Names{"b-older", "b-younger", "d-older", "d-younger", "a-older", "a-younger", "c-older",
                 "c-younger"});
   }
@@ -541,11 +517,11 @@ TEST_CASE("names and texts of any bytes are shown as one line each and come back
     CHECK(utf8_length(line) <= 80);
     CHECK(printable(line) == line);
   }
-  const JsonLines json(folder.list({"--json"}).output);
+  const auto json = json_lines(folder.list({"--json"}).output);
   REQUIRE(json.size() == 3);
-  CHECK(text_at(json[0], "scope") == "caf\xc3\xa9 \x1b[2J\n\\xff\"");
-  CHECK(text_at(json[1], "scope") == "?");
-  CHECK(text_at(json[2], "scope").size() == 4 * 255);
+  CHECK(json.at(0).text("scope") == "caf\xc3\xa9 \x1b[2J\n\\xff\"");
+  CHECK(json.at(1).text("scope") == "?");
+  CHECK(json.at(2).text("scope").size() == 4 * 255);
 }
 
 // --- hostile files ---
@@ -560,7 +536,7 @@ TEST_CASE("files that are no pages are skipped, counted and named, and disturb n
   const auto skipped = [&](const std::string& what) {
     const Ran ran = folder.list({"--json"});
     CHECK(ran.code == 0);
-    CHECK(JsonLines(ran.output).all("scope") == Names{"good"});
+    CHECK(scopes_of(json_lines(ran.output)) == Names{"good"});
     CHECK(ran.errors ==
           (what.empty() ? what
                         : "timer_client: skipped 1 file that is no scope page: " + what + "\n"));
@@ -623,8 +599,8 @@ TEST_CASE("random bytes behind a good header are read within bounds") {
     CHECK(ran.code == 0);
     CHECK(lines_of(ran.output).size() <= kMaxScopesPerWorker + 1);
   }
-  CHECK(JsonLines(folder.list({"--json"}).output).size() > 400);  // half say they are none
-  CHECK(JsonLines(folder.list({"--json", "--stats"}).output).size() > 900);
+  CHECK(json_lines(folder.list({"--json"}).output).size() > 400);  // half say they are none
+  CHECK(json_lines(folder.list({"--json", "--stats"}).output).size() > 900);
   for (const std::string& line : lines_of(folder.list().output)) {
     CHECK(utf8_length(line) <= 80);
   }
@@ -812,20 +788,20 @@ TEST_CASE("statistics are added up over threads, workers and those that have end
         "SCOPE    COUNT    MEAN  MEDIAN     P99  LONGEST   LAST  MARGIN\n"
         "forward    100  11.1ms  ~1.6ms  ~4.2ms    900ms  900ms   100ms\n"
         "load         1    5.0s   ~5.0s   ~5.0s     5.0s   5.0s    none\n");
-  const JsonLines json(folder.list({"--stats", "--json"}).output);
+  const auto json = json_lines(folder.list({"--stats", "--json"}).output);
   REQUIRE(json.size() == 2);
-  CHECK(text_at(json[0], "scope") == "forward");
-  CHECK(integer_at(json[0], "count") == 100);
-  CHECK(*number_at(json[0], "total_s") == doctest::Approx(0.18 + 0.027 + 0.9));
-  CHECK(*number_at(json[0], "mean_s") == doctest::Approx(0.01107));
-  CHECK(number_at(json[0], "longest_s") == 0.9);
-  CHECK(number_at(json[0], "smallest_margin_s") == 0.1);
-  CHECK(is_null_at(json[1], "smallest_margin_s"));
-  const auto histogram = elements_at(json[0], "histogram_log2_ns");
+  CHECK(json.at(0).text("scope") == "forward");
+  CHECK(json.at(0).integer("count") == 100);
+  CHECK(json.at(0).number("total_s") == doctest::Approx(0.18 + 0.027 + 0.9));
+  CHECK(json.at(0).number("mean_s") == doctest::Approx(0.01107));
+  CHECK(json.at(0).number("longest_s") == 0.9);
+  CHECK(json.at(0).number("smallest_margin_s") == 0.1);
+  CHECK(json.at(1).is_null("smallest_margin_s"));
+  const auto histogram = json.at(0).integers("histogram_log2_ns");
   REQUIRE(histogram.size() == kHistogramBuckets);
-  CHECK(as_integer(histogram[20]) == 90);
-  CHECK(as_integer(histogram[21]) == 9);
-  CHECK(as_integer(histogram[29]) == 1);
+  CHECK(histogram.at(20) == 90);
+  CHECK(histogram.at(21) == 9);
+  CHECK(histogram.at(29) == 1);
 }
 
 }  // namespace

@@ -2,13 +2,12 @@
 // SPDX-License-Identifier: MIT
 #include <doctest/doctest.h>
 #include <fcntl.h>
-#include <sched.h>
-#include <sys/mount.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <filetimer/timer_client.hpp>
 
+#include "tests/support/mounts.hpp"
 #include "tests/support/skip.hpp"
 #include "tests/timer_client/fake_server.hpp"
 
@@ -27,16 +26,14 @@ void on_a_small_disk(const std::function<int(FakeServer&)>& body) {
   const std::string disk = folder.path("disk");
   REQUIRE(::mkdir(disk.c_str(), 0700) == 0);
   const int code = in_child([&] {
-    if (::unshare(CLONE_NEWNS) != 0 ||
-        ::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
-        ::mount("tiny", disk.c_str(), "tmpfs", 0, "size=128k,mode=0700") != 0) {
+    if (!testing::enter_mount_namespace() || !testing::mount_tmpfs(disk, "size=128k,mode=0700")) {
       return kSkipped;
     }
     FakeServer server(disk);
     return body(server);
   });
   if (code == kSkipped) {
-    FILETIMER_SKIP("mounting is not allowed here");
+    FILETIMER_SKIP(testing::kNoMounts);
   }
   CHECK(code == 0);
 }

@@ -3,15 +3,20 @@
 
 #include <doctest/doctest.h>
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <array>
 #include <atomic>
+#include <string>
 #include <thread>
+#include <vector>
 
 #include "tests/support/bound.hpp"
 #include "tests/support/kernel_stacks.hpp"
+#include "tests/support/mounts.hpp"
+#include "tests/support/skip.hpp"
 #include "tests/timer_server/process_of.hpp"
 
 using namespace filetimer;
@@ -72,6 +77,34 @@ TEST_CASE("Children are listed with their names") {
   REQUIRE(child);
   CHECK(child->ppid == worker.pid());
   CHECK(child->send_signal(SIGKILL));
+}
+
+TEST_CASE("The accelerators and network adapters that a process has open are listed, each once") {
+  // A /dev of the child's own holds the names; what they are is not looked at.
+  SteppedChild worker({
+      [] { return testing::enter_mount_namespace() && testing::mount_tmpfs("/dev", ""); },
+      [] {
+        for (const char* folder : {"/dev/dri", "/dev/infiniband"}) {
+          ::mkdir(folder, 0700);
+        }
+        for (const char* device :
+             {"/dev/nvidia1", "/dev/nvidia0", "/dev/nvidia0", "/dev/kfd", "/dev/dri/renderD128",
+              "/dev/accel0", "/dev/infiniband/uverbs0", "/dev/null", "/dev/kfd.log"}) {
+          if (::open(device, O_RDWR | O_CREAT, 0600) < 0) {
+            return false;
+          }
+        }
+        return true;
+      },
+  });
+  if (!worker.next()) {
+    FILETIMER_SKIP(testing::kNoMounts);
+  }
+  REQUIRE(worker.next());
+  const Process process = process_of(worker);
+  CHECK(read_proc_evidence(process.pid, process.start_time).devices ==
+        std::vector<std::string>{"/dev/accel0", "/dev/dri/renderD128", "/dev/infiniband/uverbs0",
+                                 "/dev/kfd", "/dev/nvidia0", "/dev/nvidia1"});
 }
 
 TEST_CASE("A pid that is another process by now gives no evidence") {
