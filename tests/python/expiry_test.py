@@ -13,6 +13,14 @@ def soft(timeout, name="x", **more):
     return filetimer.expires(timeout, name, on_expiry="raise", **more)
 """
 
+# The worker is told of its expiry by nothing but the page.
+LATE_SIGNAL = """
+signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+def wait_for_verdict():
+    while not filetimer.status().kills_under_way:
+        time.sleep(0.01)
+"""
+
 
 class Raises(ServerCase):
     def run_soft(self, script, *args):
@@ -148,9 +156,30 @@ except filetimer.ScopeExpired as error:
 """)
         self.assertEqual(out, "inner 0\ninner 1\ninner 2\nouter\n")
 
+    def test_a_scope_that_is_left_after_its_verdict_raises_though_the_signal_has_not_come(self):
+        out = self.run_soft(LATE_SIGNAL + """
+try:
+    with soft(0.2, grace=60):
+        wait_for_verdict()
+    say("not reached")
+except filetimer.ScopeExpired:
+    say("raised")
+""")
+        self.assertEqual(out, "raised\n")
+
+    def test_it_replaces_no_exception_that_is_under_way(self):
+        out = self.run_soft(LATE_SIGNAL + """
+try:
+    with soft(0.2, grace=60):
+        wait_for_verdict()
+        raise KeyError("mine")
+except KeyError:
+    say("mine")
+""")
+        self.assertEqual(out, "mine\n")
+
     def test_an_exception_that_is_under_way_is_not_covered(self):
         self.run_soft("""
-import ctypes
 try:
     with soft(0.2):
         try:

@@ -72,9 +72,13 @@ class ServerCase(unittest.TestCase):
         self.assertEqual(done.returncode, 0)
         return done.stdout
 
-    def open_scopes(self, pid=None):
+    def listed_scopes(self, pid=None):
+        """As `timer_client list --json` has them, of this process or another one."""
         listed = [json.loads(line) for line in self.client("list", "--json").splitlines()]
-        return sorted(each["scope"] for each in listed if each["pid"] == (pid or os.getpid()))
+        return [each for each in listed if each["pid"] == (pid or os.getpid())]
+
+    def open_scopes(self, pid=None):
+        return sorted(each["scope"] for each in self.listed_scopes(pid))
 
     def statistics(self):
         """Scopes that were closed, by name."""

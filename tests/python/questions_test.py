@@ -233,6 +233,16 @@ class OwnServer(unittest.TestCase):
             pid = int(worker.stdout.read())
             wait_until(lambda: not is_alive(pid))
 
+    def test_a_child_that_c_code_forks_does_not_end_it(self):
+        # The hooks that Python calls at its own forks are not called.
+        script = ("import ctypes, filetimer, os\nserver = filetimer.Server()\n"
+                  "child = ctypes.PyDLL(None).fork()\n"
+                  "if child == 0:\n    server.close()\n    os._exit(0)\n"
+                  "assert os.waitpid(child, 0)[1] == 0\n"
+                  "filetimer.Client(server.dir).status()")
+        done = subprocess.run([sys.executable, "-c", script], timeout=BOUND_S)
+        self.assertEqual(done.returncode, 0)
+
     def test_it_kills_who_started_it(self):
         script = ("import filetimer, time\nserver = filetimer.Server()\n"
                   "filetimer.configure(server.dir)\nwith filetimer.expires(0.2): time.sleep(60)")

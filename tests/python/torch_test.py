@@ -68,6 +68,15 @@ class Torch(ServerCase):
         client.release("x")
         self.assertEqual(self.open_scopes(), [])
 
+    def test_a_release_ends_the_innermost_timer_of_its_name(self):
+        client = filetimer.torch.FileTimerClient(self.pipe)
+        client.acquire("x", math.inf)
+        client.acquire("x", time.time() + FAR_S)
+        client.release("x")
+        [outer] = self.listed_scopes()
+        self.assertIsNone(outer["remaining_s"])
+        client.release("x")
+
     def run_hung(self, make, after):
         worker = self.start_worker(f"""
             import filetimer.torch, torch.distributed.elastic.timer as timer
