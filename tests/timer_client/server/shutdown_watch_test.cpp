@@ -50,6 +50,8 @@ void wait_until_threads_wait() {
   }
 }
 
+// A promise that a callback keeps is declared before the client, whose end waits for the callback:
+// set_value() may still be at work when its future is ready.
 bool is_ready(const std::future<void>& future) {
   return future.wait_for(testing::kBound) == std::future_status::ready;
 }
@@ -58,9 +60,10 @@ bool is_ready(const std::future<void>& future) {
 
 TEST_CASE("a shutdown that is announced is told once, and draining is not") {
   FakeServer server;
-  auto client = server.connect();
   std::atomic<int> calls = 0;
   std::promise<void> told;
+  std::promise<void> told_again;
+  auto client = server.connect();
   client.on_shutdown([&] {
     ++calls;
     told.set_value();  // a second time would throw
@@ -73,7 +76,6 @@ TEST_CASE("a shutdown that is announced is told once, and draining is not") {
   announce(server, Announcement::kNone);
   announce(server, Announcement::kShutdown);
   // Another one, which the same announcement concerns.
-  std::promise<void> told_again;
   client.on_shutdown([&] { told_again.set_value(); });
   CHECK(is_ready(told_again.get_future()));
   CHECK(calls == 1);
@@ -81,8 +83,8 @@ TEST_CASE("a shutdown that is announced is told once, and draining is not") {
 
 TEST_CASE("a server that has stopped before its announcement was seen is told of, too") {
   FakeServer server;
-  auto client = server.connect();
   std::promise<void> told;
+  auto client = server.connect();
   client.on_shutdown([&] { told.set_value(); });
   server.board().state = static_cast<std::uint32_t>(ServerState::kStopped);
   announce(server, Announcement::kNone);
@@ -91,10 +93,10 @@ TEST_CASE("a server that has stopped before its announcement was seen is told of
 
 TEST_CASE("all callbacks are called, also one that a callback registers") {
   FakeServer server;
-  auto client = server.connect();
   std::promise<void> first;
   std::promise<void> second;
   std::promise<void> third;
+  auto client = server.connect();
   client.on_shutdown([&] { first.set_value(); });
   client.on_shutdown([&] {
     client.on_shutdown([&] { third.set_value(); });
@@ -114,8 +116,8 @@ TEST_CASE("the client's end takes the callback away") {
   CHECK(owned.use_count() == 1);
   announce(server, Announcement::kShutdown);
   // A later client's is called; by then the first one's would have been.
-  auto client = server.connect();
   std::promise<void> told;
+  auto client = server.connect();
   client.on_shutdown([&] { told.set_value(); });
   CHECK(is_ready(told.get_future()));
   CHECK_FALSE(called);
@@ -123,10 +125,10 @@ TEST_CASE("the client's end takes the callback away") {
 
 TEST_CASE("the client's end waits for a callback that runs") {
   FakeServer server;
-  auto client = std::make_unique<TimerClient>(server.connect());
   std::promise<void> running;
   std::promise<void> go_on;
   std::atomic<bool> has_returned = false;
+  auto client = std::make_unique<TimerClient>(server.connect());
   client->on_shutdown([&] {
     running.set_value();
     go_on.get_future().wait();
@@ -143,13 +145,13 @@ TEST_CASE("the client's end waits for a callback that runs") {
 TEST_CASE("a callback may end its own client") {
   FakeServer server;
   std::optional<TimerClient> client(server.connect());
-  std::promise<void> ended;
-  client->on_shutdown([&] {
+  const auto ended = std::make_shared<std::promise<void>>();  // nobody waits for this callback
+  client->on_shutdown([&client, ended] {
     client.reset();
-    ended.set_value();
+    ended->set_value();
   });
   announce(server, Announcement::kShutdown);
-  CHECK(is_ready(ended.get_future()));
+  CHECK(is_ready(ended->get_future()));
 }
 
 // ThreadSanitizer lets no child of a process with threads start one.
@@ -176,9 +178,9 @@ TEST_CASE("a forked child has no callback of its parent's, and may have its own"
 
 TEST_CASE("a child that ends the client does not wait for its parent's callback") {
   FakeServer server;
-  std::optional<TimerClient> client(server.connect());
   std::promise<void> running;
   std::promise<void> go_on;
+  std::optional<TimerClient> client(server.connect());
   client->on_shutdown([&] {
     running.set_value();
     go_on.get_future().wait();
