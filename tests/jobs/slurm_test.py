@@ -5,6 +5,7 @@ do not come; and servers that run their ranks themselves.
 import os
 import pathlib
 import re
+import shlex
 import shutil
 import signal
 import tempfile
@@ -164,7 +165,7 @@ class Slurm(JobCase):
         late.mkdir()
         (late / "timer_server").write_text(
             f'#!/bin/sh\ncase $LATE in *$SLURMD_NODENAME*) exec sleep 600 ;; esac\n'
-            f'exec {BIN}/timer_server "$@"\n')
+            f'exec {shlex.quote(str(BIN))}/timer_server "$@"\n')
         (late / "timer_server").chmod(0o755)
         jobs = {name: self.submit_script("sleep", "600", name=name, LATE=nodes,
                                          path=f"{late}:{BIN}:{EXAMPLES}:{os.environ['PATH']}")
@@ -184,7 +185,7 @@ class Slurm(JobCase):
             [ "$SLURM_JOB_ID" = "$SLURM_ARRAY_JOB_ID" ] && hang='--hang 0:8'
             mkdir -p "$SLURM_ARRAY_TASK_ID"
             srun timer_server --log "$SLURM_ARRAY_TASK_ID.jsonl" --on-expiry requeue_slurm_job -- \
-              {' '.join(RANK)} "$SLURM_ARRAY_TASK_ID" --timeout {TIMEOUT_S} $hang"""
+              {shlex.join(map(str, RANK))} "$SLURM_ARRAY_TASK_ID" --timeout {TIMEOUT_S} $hang"""
         array = self.submit("%a", "--array=0-2", "--requeue", "--wrap", script)
 
         def tasks():
@@ -220,7 +221,7 @@ class Slurm(JobCase):
         for name in ("one", "other"):
             shared = self.folder / name
             shared.mkdir()
-            ranks = " ".join(map(str, [*RANK, shared, "--timeout", TIMEOUT_S]))
+            ranks = shlex.join(map(str, [*RANK, shared, "--timeout", TIMEOUT_S]))
             jobs[name] = self.submit(
                 name, "--nodes=1", "--ntasks=1", "--nodelist=n1",
                 "--wrap", f"srun timer_server --log {name}.jsonl -- {ranks}",
