@@ -123,8 +123,12 @@ void Server::adopt_wire_page(pid_t pid) {
     } else if (verdict != nullptr) {
       verdict->expiry.on_page.slot = slot;
       verdict->expiry.scope_id = reading.id;
-    } else if (table_.adopt(*worker, reading.id, reading.name, view_of(reading).terms, slot)) {
+    } else if (const ScopeTerms terms = view_of(reading).terms;
+               table_.adopt(*worker, reading.id, reading.name, terms, slot)) {
       ++adopted_scopes_;
+      if (terms.is_idle) {
+        worker->set_idle_since(terms.acquired);
+      }
     }
   }
   keep(*worker);

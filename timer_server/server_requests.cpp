@@ -92,6 +92,8 @@ void Server::acquire(const wire::Request& request, std::string_view line) {
   }
   if (const auto scope = table_.acquire(**worker, id, name, terms); !scope) {
     reject(scope.error().message);
+  } else if (terms.is_idle) {
+    (*worker)->set_idle_since(terms.acquired);
   }
   keep(**worker);
 }

@@ -151,6 +151,34 @@ TEST_CASE("the next server goes on with an idle timeout") {
   CHECK(Instant{record.integer("deadline_mono_ns")} <= after + 500ms);
 }
 
+TEST_CASE("over the pipe an idle worker is killed though the server reads late that it left") {
+  const TempFolder temp;
+  Server server(temp);
+  const auto worker = client_worker(server.dir(), Way::kPipe, 100ms);
+  CHECK(worker->ask("open step 60000") == "yes");
+  server.barrier();
+  server.process().signal(SIGSTOP);
+  server.process().wait_until_stopped();
+  CHECK(worker->ask("release step") == "yes");
+  let_pass(200ms);
+  server.process().signal(SIGCONT);
+  idle_record(server, *worker);
+}
+
+TEST_CASE("over the pipe an idle worker is killed though the next server starts after its deadline") {
+  const TempFolder temp;
+  std::optional<Server> server;
+  server.emplace(temp);
+  const auto worker = client_worker(server->dir(), Way::kPipe, 1s);
+  visit_scope(*worker);
+  server->barrier();
+  server->kill();
+  CHECK(worker->is_alive());
+  let_pass(1s);
+  server.emplace(temp);
+  idle_record(*server, *worker);
+}
+
 TEST_CASE("an idle worker that comes back before the signal is spared, and watched on") {
   const TempFolder temp;
   const std::string hangs = temp.path("hangs");
