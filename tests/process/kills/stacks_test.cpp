@@ -383,12 +383,9 @@ TEST_CASE("many workers at once are all killed in time, with stacks or a word on
 TEST_CASE("the server says what it records, and with --evidence proc nobody is held") {
   const TempFolder temp;
   for (const auto& [args, level] : std::vector<std::pair<std::vector<std::string>, std::string>>{
-           {{}, "stacks"}, {{"--evidence", "proc"}, "proc"}}) {
+           {{"--evidence-timeout", "20s"}, "stacks"}, {{"--evidence", "proc"}, "proc"}}) {
     const Server server(temp, {.args = args, .folder = level});
-    Worker worker("", stacks_worker("serve", 1));
-    server.send(acquire_past(worker.pid(), "s"));
-    CHECK(worker.status() == killed_by(SIGKILL));
-    const Record evidence = server.wait_for("evidence", worker.pid());
+    const Record evidence = evidence_of(server, stacks_worker("serve", 1));
     CHECK(evidence.has("held_ms") == (level == "stacks"));
     CHECK(evidence.has("cpu_percent"));
     CHECK(frames_of(evidence.array("threads").at(0).value()).empty() == (level == "proc"));
