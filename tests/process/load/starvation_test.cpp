@@ -86,7 +86,11 @@ TEST_CASE("two hundred healthy workers on a machine eight times oversubscribed: 
     CHECK(expired->integer("mono_ns") - last_renewal >= kTimeoutNs);
   }
   CHECK(well == kWorkers - killed);
-  CHECK(count(records, "expired") == static_cast<std::size_t>(killed));
+  // One that goes on between the verdict and the signal is spared.
+  const auto spared = std::ranges::count_if(records, [](const Record& record) {
+    return record.is("killed") && record.text("verdict") == "spared";
+  });
+  CHECK(count(records, "expired") == static_cast<std::size_t>(killed + spared));
   CHECK(count(records, "left_open") == 0);
   CHECK(late <= starved);
   if (killed > 0 || starved > 0) {

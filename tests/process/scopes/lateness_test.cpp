@@ -1,11 +1,12 @@
 // How long after its deadline a scope is judged and its worker signalled. A healthy server takes
-// less than a millisecond on an idle machine. The bounds are met on a busy machine too, and missed
-// by a server whose timers are late.
+// less than a millisecond on an idle machine. On a busy one the bounds are missed now and then, and
+// so there are several tries; a server whose timers are late misses them in each.
 // SPDX-License-Identifier: MIT
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
 #include <thread>
 
 #include "tests/process/harness.hpp"
@@ -17,6 +18,7 @@ using namespace std::chrono_literals;
 
 namespace {
 
+constexpr int kTries = 5;
 constexpr int kExpiries = 20;
 constexpr double kVerdictBoundMs = 50;
 // On a machine where the test's own sleeps are late, a verdict may be later by so many times that.
@@ -48,7 +50,17 @@ double lateness_of_this_machine() {
   return median(late);
 }
 
-void check_medians(const Server& server, std::vector<std::unique_ptr<Worker>>& workers) {
+struct Medians {
+  double verdict_ms;
+  double signal_ms;
+  double allowed_ms;
+
+  [[nodiscard]] bool are_in_time() const {
+    return verdict_ms < kVerdictBoundMs + allowed_ms && signal_ms < kSignalBoundMs + allowed_ms;
+  }
+};
+
+Medians medians_of(const Server& server, std::vector<std::unique_ptr<Worker>>& workers) {
   const double allowed = kBusyFactor * lateness_of_this_machine();
   std::vector<double> verdicts;
   std::vector<double> signals;
@@ -60,40 +72,54 @@ void check_medians(const Server& server, std::vector<std::unique_ptr<Worker>>& w
     const std::int64_t late = mono_of_signal(killed, 0) - expired.integer("deadline_mono_ns");
     signals.push_back(static_cast<double>(late) / 1e6);
   }
-  CAPTURE(allowed);
-  CHECK(median(verdicts) < kVerdictBoundMs + allowed);
-  CHECK(median(signals) < kSignalBoundMs + allowed);
+  return {median(verdicts), median(signals), allowed};
+}
+
+void check_medians(const std::function<Medians(const TempFolder&)>& expire_all) {
+  for (int tries = 1;; ++tries) {
+    const TempFolder temp;
+    const Medians found = expire_all(temp);
+    if (found.are_in_time() || tries == kTries) {
+      CAPTURE(found.verdict_ms);
+      CAPTURE(found.signal_ms);
+      CAPTURE(found.allowed_ms);
+      CHECK(found.are_in_time());
+      return;
+    }
+  }
 }
 
 }  // namespace
 
 TEST_CASE("on the pipe the median of 20 verdicts comes within 50 ms of its deadline") {
-  const TempFolder temp;
-  const Server server(temp, {"--evidence", "none"});
-  std::vector<std::unique_ptr<Worker>> workers;
-  for (int i = 0; i < kExpiries; ++i) {
-    workers.push_back(std::make_unique<Worker>("block"));
-  }
-  std::string lines;
-  for (int i = 0; i < kExpiries; ++i) {
-    lines += acquire(workers[static_cast<std::size_t>(i)]->pid(), "s", deadline_of(i));
-  }
-  server.send(lines);
-  check_medians(server, workers);
+  check_medians([](const TempFolder& temp) {
+    const Server server(temp, {"--evidence", "none"});
+    std::vector<std::unique_ptr<Worker>> workers;
+    for (int i = 0; i < kExpiries; ++i) {
+      workers.push_back(std::make_unique<Worker>("block"));
+    }
+    std::string lines;
+    for (int i = 0; i < kExpiries; ++i) {
+      lines += acquire(workers[static_cast<std::size_t>(i)]->pid(), "s", deadline_of(i));
+    }
+    server.send(lines);
+    return medians_of(server, workers);
+  });
 }
 
 TEST_CASE("on pages the median of 20 verdicts comes within 50 ms of its deadline") {
-  const TempFolder temp;
-  const Server server(temp, {"--evidence", "none"});
-  std::vector<std::unique_ptr<Worker>> workers;
-  for (int i = 0; i < kExpiries; ++i) {
-    workers.push_back(page_worker(server.dir(), fmt::format("w-{}", i)));
-    REQUIRE(workers.back()->ask("hint") == "ok");
-  }
-  for (int i = 0; i < kExpiries; ++i) {
-    Worker& worker = *workers[static_cast<std::size_t>(i)];
-    worker.ask(fmt::format("open 0 s {}", deadline_of(i).count()));
-    worker.tell("hint");
-  }
-  check_medians(server, workers);
+  check_medians([](const TempFolder& temp) {
+    const Server server(temp, {"--evidence", "none"});
+    std::vector<std::unique_ptr<Worker>> workers;
+    for (int i = 0; i < kExpiries; ++i) {
+      workers.push_back(page_worker(server.dir(), fmt::format("w-{}", i)));
+      REQUIRE(workers.back()->ask("hint") == "ok");
+    }
+    for (int i = 0; i < kExpiries; ++i) {
+      Worker& worker = *workers[static_cast<std::size_t>(i)];
+      worker.ask(fmt::format("open 0 s {}", deadline_of(i).count()));
+      worker.tell("hint");
+    }
+    return medians_of(server, workers);
+  });
 }
