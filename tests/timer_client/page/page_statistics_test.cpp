@@ -28,10 +28,11 @@ std::multimap<std::string, const SlotStatistics*> statistics_of(const PageLayout
   return found;
 }
 
-const SlotStatistics& of(const PageLayout& page, const std::string& name) {
+const SlotStatistics& of(const PageLayout& page, std::string_view name) {
   const auto all = statistics_of(page);
-  REQUIRE(all.count(name) == 1);
-  return *all.find(name)->second;
+  const auto found = all.find(std::string(name));
+  REQUIRE(found != all.end());
+  return *found->second;
 }
 
 std::uint64_t sum_of_histogram(const SlotStatistics& entry) {
