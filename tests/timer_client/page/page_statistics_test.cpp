@@ -30,9 +30,9 @@ std::multimap<std::string, const SlotStatistics*> statistics_of(const PageLayout
 
 const SlotStatistics& of(const PageLayout& page, std::string_view name) {
   const auto all = statistics_of(page);
-  const auto found = all.find(std::string(name));
-  REQUIRE(found != all.end());
-  return *found->second;
+  const std::string key(name);
+  REQUIRE(all.count(key) == 1);
+  return *all.find(key)->second;
 }
 
 std::uint64_t sum_of_histogram(const SlotStatistics& entry) {
