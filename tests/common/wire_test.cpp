@@ -241,6 +241,8 @@ TEST_CASE("a key that is missing is named") {
   }
 }
 
+// A byte order mark before the object is not among them: a parser may ignore it (RFC 8259), and
+// simdjson does from version 3 on.
 TEST_CASE("a line that is not one JSON object is refused") {
   for (const std::string& line : std::vector<std::string>{"",
                                                           " ",
@@ -269,7 +271,6 @@ TEST_CASE("a line that is not one JSON object is refused") {
                                                           "," + kGood,
                                                           kGood.substr(0, kGood.size() - 1),
                                                           kGood.substr(1),
-                                                          "\xef\xbb\xbf" + kGood,
                                                           std::string(1, '\0'),
                                                           std::string(100, '\0'),
                                                           kGood + std::string(1, '\0'),
