@@ -136,8 +136,8 @@ struct Worker {
     const auto is_scope = [](const Scope& scope) { return !scope.terms.is_idle; };
     return static_cast<std::size_t>(std::ranges::count_if(by_age, is_scope));
   }
-  // Its idle timer says that it has been in no scope since `acquired`. The line of its last release
-  // may have been read later than that.
+  // Records that the worker has been in no scope since `acquired`, when its idle timer began. The
+  // server may have read the line of the last release later than that.
   void set_idle_since(Instant acquired) { left_on_pipe = std::min(left_on_pipe, acquired); }
   // In a scope of the pipe that it has opened itself.
   [[nodiscard]] bool is_inside_on_pipe() const {

@@ -13,7 +13,7 @@ def soft(timeout, name="x", **more):
     return filetimer.expires(timeout, name, on_expiry="raise", **more)
 """
 
-# The worker is told of its expiry by nothing but the page.
+# With all signals blocked, the worker learns of the verdict from its page alone.
 LATE_SIGNAL = """
 signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
 def wait_for_verdict():

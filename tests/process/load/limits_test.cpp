@@ -47,6 +47,16 @@ std::size_t rejections_with(const Server& server, std::string_view reason) {
   return found;
 }
 
+// The folder of pages that the next server in `temp` finds.
+std::string make_page_folder(const TempFolder& temp) {
+  std::string pages = temp.path("run/scopes");
+  std::filesystem::create_directories(pages);
+  for (const std::string& folder : {temp.path("run"), pages}) {
+    std::filesystem::permissions(folder, std::filesystem::perms::owner_all);
+  }
+  return pages;
+}
+
 // A pid that is not in use, of a process that this one has had.
 pid_t pid_of_the_dead() {
   const pid_t pid = ::fork();
@@ -199,11 +209,7 @@ TEST_CASE("a sweep looks at 256 new files in the folder of pages, the next one a
 
 TEST_CASE("of pages that were refused 16,384 names are remembered, then all are looked at anew") {
   const TempFolder temp;
-  const std::string pages = temp.path("run/scopes");
-  std::filesystem::create_directories(pages);
-  for (const std::string& folder : {temp.path("run"), pages}) {
-    std::filesystem::permissions(folder, std::filesystem::perms::owner_all);
-  }
+  const std::string pages = make_page_folder(temp);
   constexpr int kRemembered = 16'384;
   for (int i = 0; i < kRemembered; ++i) {
     write_file(fmt::format("{}/junk-{}", pages, i), "no page");
@@ -242,11 +248,7 @@ TEST_CASE("pages whose lock is free may wait for the end of their workers, 64 at
 
 TEST_CASE("of scopes whose workers ended unseen 8,192 are recorded, and all are counted") {
   const TempFolder temp;
-  const std::string pages = temp.path("run/scopes");
-  std::filesystem::create_directories(pages);
-  for (const std::string& folder : {temp.path("run"), pages}) {
-    std::filesystem::permissions(folder, std::filesystem::perms::owner_all);
-  }
+  const std::string pages = make_page_folder(temp);
   filetimer::TestPage page;
   page.header().pid = pid_of_the_dead();
   for (std::size_t i = 0; i < kMaxScopesPerWorker; ++i) {

@@ -86,7 +86,7 @@ TEST_CASE("two hundred healthy workers on a machine eight times oversubscribed: 
     CHECK(expired->integer("mono_ns") - last_renewal >= kTimeoutNs);
   }
   CHECK(well == kWorkers - killed);
-  // One that goes on between the verdict and the signal is spared.
+  // A worker that resumes between its verdict and the signal is spared.
   const auto spared = std::ranges::count_if(records, [](const Record& record) {
     return record.is("killed") && record.text("verdict") == "spared";
   });

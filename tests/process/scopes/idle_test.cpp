@@ -151,7 +151,7 @@ TEST_CASE("the next server goes on with an idle timeout") {
   CHECK(Instant{record.integer("deadline_mono_ns")} <= after + 500ms);
 }
 
-TEST_CASE("over the pipe an idle worker is killed though the server reads late that it left") {
+TEST_CASE("over the pipe an idle worker is killed though the server reads its last release late") {
   const TempFolder temp;
   Server server(temp);
   const auto worker = client_worker(server.dir(), Way::kPipe, 100ms);
@@ -165,7 +165,8 @@ TEST_CASE("over the pipe an idle worker is killed though the server reads late t
   idle_record(server, *worker);
 }
 
-TEST_CASE("over the pipe an idle worker is killed though the next server starts after its deadline") {
+TEST_CASE(
+    "over the pipe an idle worker is killed though the next server starts after its deadline") {
   const TempFolder temp;
   std::optional<Server> server;
   server.emplace(temp);

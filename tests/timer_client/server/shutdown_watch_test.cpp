@@ -145,7 +145,8 @@ TEST_CASE("the client's end waits for a callback that runs") {
 TEST_CASE("a callback may end its own client") {
   FakeServer server;
   std::optional<TimerClient> client(server.connect());
-  const auto ended = std::make_shared<std::promise<void>>();  // nobody waits for this callback
+  // Shared with the callback, which may still run when the test ends.
+  const auto ended = std::make_shared<std::promise<void>>();
   client->on_shutdown([&client, ended] {
     client.reset();
     ended->set_value();
