@@ -53,6 +53,21 @@ def state_of(pid):
     return stat.rpartition(")")[2].split()[0]
 
 
+def processes_of(session):
+    """A line for each: pid, state, where it waits in the kernel, its command line."""
+    lines = []
+    for folder in pathlib.Path("/proc").glob("[0-9]*"):
+        try:
+            if os.getsid(int(folder.name)) != session:
+                continue
+            command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            waits_in = (folder / "wchan").read_text()
+        except OSError:
+            continue  # it has ended meanwhile
+        lines.append(f"{folder.name} {state_of(folder.name)} {waits_in} {command[:100]}\n")
+    return "".join(lines)
+
+
 class JobCase(unittest.TestCase):
     maxDiff = None
 
@@ -60,6 +75,7 @@ class JobCase(unittest.TestCase):
         # Not below $TMPDIR: what it starts may be of other users, and paths of sockets are short.
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="filetimer-jobs-", dir="/tmp"))
         self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
+        self.programs = {}
 
     def start(self, name, argv, **environment):
         """A program in the test's folder, its output in NAME.out."""
@@ -70,6 +86,7 @@ class JobCase(unittest.TestCase):
                 [str(word) for word in argv], cwd=self.folder, env=environment,
                 stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
                 start_new_session=True, preexec_fn=die_with_the_test)
+        self.programs[name] = started
         self.addCleanup(self.end, started)
         return started
 
@@ -88,13 +105,16 @@ class JobCase(unittest.TestCase):
         started.wait(timeout=BOUND_S)
 
     def status_of(self, started):
-        """Of a program that ends by itself; one that does not fails the test with all output."""
+        """Of a program that ends by itself; one that does not fails the test with what it and the
+        others that run are doing, and all output."""
         try:
             return started.wait(timeout=BOUND_S)
         except subprocess.TimeoutExpired:
+            doing = "".join(f"--- {name}\n{processes_of(one.pid)}"
+                            for name, one in self.programs.items())
             said = "".join(f"--- {path.name}\n{path.read_text(errors='replace')}"
                            for path in sorted(self.folder.glob("*.out")))
-            raise AssertionError(f"{started.args[:6]} has not ended in {BOUND_S} s\n{said}") from None
+            raise AssertionError(f"not ended in {BOUND_S} s\n{doing}{said}") from None
 
     def output(self, name):
         path = self.folder / f"{name}.out"

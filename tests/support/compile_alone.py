@@ -2,7 +2,7 @@
 """Compiles source files one at a time, without making code. Where several files are compiled as one,
 a file may lack an #include that the file before it has, and shadowed names are not seen.
 usage: compile_alone.py BUILD COMMIT   (BUILD has compile_commands.json; what has changed since COMMIT,
-of more than 100 files those that changed last)
+of more than 60 files those that changed last)
 """
 import concurrent.futures
 import json
@@ -11,7 +11,7 @@ import shlex
 import subprocess
 import sys
 
-MOST = 100  # files; more than a change has, and a minute on two cores
+MOST = 60  # files; more than a change has, and a minute on two cores
 
 
 def listed(*command):
