@@ -125,9 +125,11 @@ class Slurm(JobCase):
         work = 'echo "rank $SLURM_PROCID works"; until [ -e "$0/stop" ]; do sleep 0.1; done'
         deaf = self.submit_script("sh", "-c", work, self.folder, options=["--time=1"], name="deaf")
         wait_until("its ranks work", lambda: self.output("deaf").count("works") == len(RANKS))
-        # 15 s after the job began, or up to 30 s later: that often Slurm looks, at all jobs. Their
-        # own time is up long after that.
-        job = self.submit_example(options=["--time=2", "--signal=USR1@105"])
+        # Due once the ranks can take it: a time limit of two minutes puts it 15 s behind the start of
+        # the job. Slurm looks every 30 s, at all jobs. Their own time is up long after that.
+        job = self.submit_example(options=["--time=60", "--signal=USR1@105"])
+        wait_until("all work", lambda: min(self.steps()) > 1)
+        self.cluster.ask("scontrol", "update", f"JobId={job}", "TimeLimit=2")
         wait_until("all ranks were told", lambda: self.output("job").count("ends: SIGUSR1") == 4)
         (self.folder / "stop").touch()
         self.check_end(job)
