@@ -21,8 +21,8 @@ struct GatheringStage {
     return Gathering::start(side_threads, process, {level, until, std::move(python)},
                             [this] { ++done; });
   }
-  // Evidence when it is done. On a busy machine a thread may not stop within the helper's time; then
-  // it is gathered again.
+  // Evidence when it is done. On a busy machine a thread may not stop within the helper's time;
+  // then it is gathered again.
   Evidence gather(EvidenceLevel level, const std::optional<PythonDump>& python = {}) {
     constexpr int kTries = 10;
     for (int tries = 1;; ++tries) {
@@ -49,8 +49,7 @@ struct GatheringStage {
   }
 
   Child worker;
-  std::shared_ptr<const Process> process =
-      std::make_shared<const Process>(process_of(worker));
+  std::shared_ptr<const Process> process = std::make_shared<const Process>(process_of(worker));
   SideThreads side_threads;
   int done = 0;
 };
