@@ -64,7 +64,12 @@ std::int64_t now_ns() {
     while (!shared.stop) {
       ::poll(nullptr, 0, static_cast<int>(kRenewEvery.count()));
       const std::int64_t now = now_ns();
-      (scope.renew(kTimeout) ? shared.renewed : shared.late)++;
+      if (scope.renew(kTimeout)) {
+        ++shared.renewed;
+      } else {
+        ++shared.late;
+        scope = client.expires(kTimeout, "healthy");
+      }
       // Looked at behind the renewal: it may also have had to wait within it.
       shared.starved += now_ns() - renewed_at >= kTimeout / 1ns ? 1 : 0;
       renewed_at = now;
