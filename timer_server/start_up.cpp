@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <thread>
 
 #include "common/run_folder.hpp"
 #include "common/soft_deadline.hpp"
@@ -67,6 +68,22 @@ bool is_symlink(const std::string& path) {
 bool is_regular_file(const std::string& path) {
   struct stat st {};
   return ::lstat(path.c_str(), &st) == 0 && S_ISREG(st.st_mode);
+}
+
+// A server that was killed may have been starting a child, which has its descriptors until it runs
+// another program. For so long a pipe that is being read is looked at again.
+constexpr Duration kReaderPatience = std::chrono::seconds{1};
+constexpr Duration kReaderLook = std::chrono::milliseconds{5};
+
+Result<RequestPipe> open_pipe(const std::string& path) {
+  const Instant until = Instant::now() + kReaderPatience;
+  for (;;) {
+    auto pipe = RequestPipe::open(path);
+    if (pipe || pipe.error().errno_value != EBUSY || Instant::now() >= until) {
+      return pipe;
+    }
+    std::this_thread::sleep_for(kReaderLook);
+  }
 }
 
 }  // namespace
@@ -142,7 +159,7 @@ tl::expected<Premises, StartFailure> Household::furnish(const Settings& settings
     ::unlink(own.c_str());  // left by a server whose pipe was elsewhere
   }
   has_passed_pipe_ = static_cast<bool>(passed);
-  auto pipe = passed ? RequestPipe::take(pipe_, std::move(passed)) : RequestPipe::open(pipe_);
+  auto pipe = passed ? RequestPipe::take(pipe_, std::move(passed)) : open_pipe(pipe_);
   if (!pipe) {
     if (has_passed_pipe_) {
       return misused(pipe.error());

@@ -168,6 +168,18 @@ TEST_CASE("a pipe that is already there is used") {
   expect_kill(server);
 }
 
+TEST_CASE("a pipe whose reader is about to go is waited for") {
+  const TempFolder temp;
+  REQUIRE(::mkdir(temp.path("run").c_str(), 0700) == 0);
+  const std::string pipe = temp.path("run/requests");
+  REQUIRE(::mkfifo(pipe.c_str(), 0600) == 0);
+  // As a child of a killed server has it, before it runs another program.
+  Child reader(Launch{.argv = {"/bin/sh", "-c", "exec 3<> " + pipe + "; sleep 0.3"}});
+  REQUIRE(wait_until([&] { return is_read_pipe(pipe); }));
+  Server server(temp);
+  expect_kill(server);
+}
+
 TEST_CASE("another user's pipe is refused") {
   const TempFolder temp;
   REQUIRE(::mkfifo(temp.path("pipe").c_str(), 0600) == 0);
