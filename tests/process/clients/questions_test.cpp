@@ -303,6 +303,7 @@ TEST_CASE("a second shutdown joins the first, and one that forces ends both") {
   server.send(acquire_far(worker.pid(), "load"));
   Asker brief(server.dir(), shutdown("scopes", false, 0.05));
   Asker patient(server.dir(), shutdown("scopes"));
+  patient.next("granted");
   CHECK(brief.last().text("answer") == "timed_out");
   CHECK(announced(server.dir()) == filetimer::Announcement::kShutdown);
   Asker gone(server.dir(), shutdown("scopes"));

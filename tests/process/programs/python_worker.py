@@ -93,14 +93,22 @@ def hang_holding_gil():
         libc.sleep(100)
 
 
-def hang_with_threads():
+waiting = threading.Semaphore(0)
+
+
+def start_threads():
     for i in range(15):
         threading.Thread(target=wait_in_thread, name=f"loader-{i}", daemon=True).start()
-    hang_in_lock()
+        waiting.acquire()
 
 
 def wait_in_thread():
+    waiting.release()
     threading.Event().wait()
+
+
+def hang_with_threads():
+    hang_in_lock()
 
 
 def hang_until_asked():
@@ -125,6 +133,8 @@ def main():
     if number != 0:
         register_dump(folder, name, number)
     page = Page(folder, name, advertised)
+    if way == "hang_with_threads":
+        start_threads()
     print("ready", flush=True)
     for line in sys.stdin:
         page.open_scope("step", int(line.split()[1]))
