@@ -117,13 +117,13 @@ TEST_CASE("a worker in another time namespace is refused: its deadlines mean som
 TEST_CASE("a page that nobody has locked is refused while the worker it names lives") {
   const TempFolder temp;
   Server server(temp, {"--max-interval", "50ms"});
-  // No sweep may see the page before it is unlocked.
-  server.process().signal(SIGSTOP);
-  server.process().wait_until_stopped();
-  const auto worker = page_worker(server.dir(), "unlocked");
-  REQUIRE(worker->ask("unlock") == "ok");
-  worker->ask("open 0 forward 1");
-  server.process().signal(SIGCONT);
+  std::unique_ptr<Worker> worker;
+  {
+    const Stopped stopped(server);  // no sweep may see the page before it is unlocked
+    worker = page_worker(server.dir(), "unlocked");
+    REQUIRE(worker->ask("unlock") == "ok");
+    worker->ask("open 0 forward 1");
+  }
   check_refused(server, "unlocked", "nobody holds its lock");
   CHECK(worker->is_alive());
 }
