@@ -18,16 +18,30 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 DISTRIBUTED = os.path.join(HERE, "cpp")
 CPP = DISTRIBUTED if os.path.isdir(DISTRIBUTED) else os.path.dirname(os.path.dirname(HERE))
 # Folders below CPP, with all that is below them.
-CPP_FOLDERS = ("common", "timer_client/include", "timer_client/src", "timer_client/python/native")
+LIBRARY = ("common", "timer_client/include", "timer_client/src")
+NATIVE = ("timer_client/python/native",)
+FILES_AT_ONCE = 8
 
 
-def cpp_files(ending):
-    return sorted(file for folder in CPP_FOLDERS
+def cpp_files(folders, ending):
+    return sorted(file for folder in folders
                   for file in glob.glob(f"{CPP}/{folder}/**/*{ending}", recursive=True))
 
 
 class ParallelBuild(build_ext):
-    """Compiles the files of the extension side by side, which distutils does not."""
+    """Compiles the files of the extension side by side, which distutils does not, and those of the
+    library several as one, which takes half as long: most of a file's time is its headers'.
+    """
+
+    def combined(self, files):
+        """Files that include FILES_AT_ONCE of `files` each."""
+        os.makedirs(self.build_temp, exist_ok=True)
+        for first in range(0, len(files), FILES_AT_ONCE):
+            path = os.path.join(self.build_temp, f"combined_{first // FILES_AT_ONCE}.cpp")
+            with open(path, "w", encoding="utf-8") as file:
+                file.writelines(f'#include "{os.path.abspath(name)}"\n'
+                                for name in files[first:first + FILES_AT_ONCE])
+            yield path
 
     def build_extension(self, ext):
         compile_one = self.compiler.compile
@@ -38,7 +52,7 @@ class ParallelBuild(build_ext):
             return [each for one in objects for each in one]
         self.compiler.compile = compile_all
         # Not from the beginning: what a distribution lists may not lie outside the package's folder.
-        ext.sources += cpp_files(".cpp")
+        ext.sources += [*cpp_files(NATIVE, ".cpp"), *self.combined(cpp_files(LIBRARY, ".cpp"))]
         ext.include_dirs += [CPP, os.path.join(CPP, "timer_client/include")]
         super().build_extension(ext)
 
@@ -48,7 +62,7 @@ class CompleteSource(sdist):
 
     def make_release_tree(self, base_dir, files):
         super().make_release_tree(base_dir, files)
-        for file in cpp_files(".cpp") + cpp_files(".hpp"):
+        for file in cpp_files(LIBRARY + NATIVE, ".cpp") + cpp_files(LIBRARY + NATIVE, ".hpp"):
             copy = os.path.join(base_dir, "cpp", os.path.relpath(file, CPP))
             os.makedirs(os.path.dirname(copy), exist_ok=True)
             shutil.copy2(file, copy)
