@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <vector>
 
 #include "tests/timer_server/process_of.hpp"
 
@@ -26,6 +27,13 @@ bool contains(const std::vector<Process>& found, pid_t pid) {
   return std::ranges::any_of(found, [&](const Process& process) { return process.pid == pid; });
 }
 
+// Children first: each ends with its parent, and is not there to be signalled then.
+void end_all(const std::vector<Process>& companions) {
+  for (auto companion = companions.rbegin(); companion != companions.rend(); ++companion) {
+    CHECK(companion->send_signal(SIGKILL));
+  }
+}
+
 }  // namespace
 
 TEST_CASE("The tree holds descendants of other sessions and process groups, not the worker") {
@@ -42,9 +50,7 @@ TEST_CASE("The tree holds descendants of other sessions and process groups, not 
   CHECK(contains(tree, shared.pids[0]));
   CHECK(contains(tree, shared.pids[1]));
   CHECK(companions_of(process, KillMode::kProcess, {}).empty());
-  for (const Process& companion : tree) {
-    CHECK(companion.send_signal(SIGKILL));
-  }
+  end_all(tree);
 }
 
 TEST_CASE("A descendant whose parent has ended is not found") {
@@ -74,9 +80,7 @@ TEST_CASE("What is spared is left out with all below it") {
   const auto tree = companions_of(process_of(worker), KillMode::kTree, spared);
   CHECK(tree.size() == 1);
   CHECK(contains(tree, shared.pids[2]));
-  for (const Process& companion : companions_of(process_of(worker), KillMode::kTree, {})) {
-    CHECK(companion.send_signal(SIGKILL));
-  }
+  end_all(companions_of(process_of(worker), KillMode::kTree, {}));
 }
 
 TEST_CASE("The group is the worker's process group and nobody else") {
@@ -89,9 +93,7 @@ TEST_CASE("The group is the worker's process group and nobody else") {
   const auto group = companions_of(process_of(worker), KillMode::kGroup, {});
   CHECK(group.size() == 1);
   CHECK(contains(group, shared.pids[0]));
-  for (const Process& companion : companions_of(process_of(worker), KillMode::kTree, {})) {
-    CHECK(companion.send_signal(SIGKILL));
-  }
+  end_all(companions_of(process_of(worker), KillMode::kTree, {}));
 }
 
 TEST_CASE("A worker that has ended has no companions") {
