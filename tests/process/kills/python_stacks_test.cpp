@@ -123,7 +123,8 @@ TEST_CASE("a signal that the worker does not catch is not sent, and its page is 
     const auto worker = hung_worker(server, "hang_sleeping", signals);
     const Record evidence = evidence_of(server, *worker);
     CHECK_FALSE(evidence.has("python_threads"));
-    return missing_in(evidence);
+    const std::string all = missing_in(evidence);  // on a busy machine native stacks, too
+    return all.substr(std::min(all.find("no Python stacks"), all.size()));
   };
   CHECK(missing({"0", "12"}) == "no Python stacks: it does not catch signal 12 of its page");
   CHECK(missing({"12", "10"}) == "no Python stacks: it does not catch signal 10 of its page");

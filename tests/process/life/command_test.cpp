@@ -209,10 +209,10 @@ TEST_CASE("after the first SIGTERM the server still serves until COMMAND ends") 
 
 TEST_CASE("a COMMAND that renews its scope while the server drains is not killed") {
   const TempFolder temp;
-  // Renewed every 0.2 s by a deadline 1 to 2 s away, for 3 s after SIGTERM.
-  const std::string script = R"(trap '' TERM; i=0; while [ $i -lt 15 ]; do
+  // Renewed every 0.2 s by a deadline 3 to 4 s away, for 5 s after SIGTERM.
+  const std::string script = R"(trap '' TERM; i=0; while [ $i -lt 25 ]; do
     printf '{"version": 1, "pid": %d, "scope_id": "save", "expiration_time": %d, "signal": 9}\n' \
-      $$ $(($(date +%s) + 2)) > "$TORCHELASTIC_TIMER_FILE"
+      $$ $(($(date +%s) + 4)) > "$TORCHELASTIC_TIMER_FILE"
     [ $i = 0 ] && echo saving; i=$((i + 1)); sleep 0.2; done; exit 7)";
   Server server(temp, Server::Setup{.command = {"sh", "-c", script}});
   REQUIRE(wait_until([&] { return contains(server.out(), "saving"); }));
