@@ -163,6 +163,7 @@ TEST_CASE("a server that stops lists 8,192 scopes that it left, and counts all")
     workers.push_back(std::make_unique<Worker>("block"));
     server.send(fill(workers.back()->pid()));
   }
+  server.barrier();  // what is read after the signal is refused
   CHECK(server.stop() == exited(0));
   const Record stopped = server.records().back();
   CHECK(stopped.array("left").size() == 8192);
