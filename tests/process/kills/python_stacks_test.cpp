@@ -119,12 +119,21 @@ TEST_CASE("a signal that the worker does not catch is not sent, and its page is 
   const TempFolder temp;
   const auto missing = [&](const std::vector<std::string>& signals) {
     static int runs = 0;
-    const Server server(temp, {.folder = fmt::format("run-{}", ++runs)});
-    const auto worker = hung_worker(server, "hang_sleeping", signals);
-    const Record evidence = evidence_of(server, *worker);
-    CHECK_FALSE(evidence.has("python_threads"));
-    const std::string all = missing_in(evidence);  // on a busy machine native stacks, too
-    return all.substr(std::min(all.find("no Python stacks"), all.size()));
+    std::string text;
+    // On a busy machine a thread may not stop within the helper's time; then another worker is
+    // tried.
+    constexpr int kTries = 5;
+    for (int tries = 1; tries <= kTries; ++tries) {
+      const Server server(temp, {.folder = fmt::format("run-{}", ++runs)});
+      const auto worker = hung_worker(server, "hang_sleeping", signals);
+      const Record evidence = evidence_of(server, *worker);
+      CHECK_FALSE(evidence.has("python_threads"));
+      text = missing_in(evidence);
+      if (text.find("it did not stop") == std::string::npos) {
+        break;
+      }
+    }
+    return text;
   };
   CHECK(missing({"0", "12"}) == "no Python stacks: it does not catch signal 12 of its page");
   CHECK(missing({"12", "10"}) == "no Python stacks: it does not catch signal 10 of its page");
