@@ -20,11 +20,7 @@
 namespace filetimer {
 namespace {
 
-// After a stop was asked for: how long kills that are under way may take to end.
-constexpr Duration kStopLimit = std::chrono::seconds{2};
-// Then, how long hooks may go on.
-constexpr Duration kHookStopLimit = std::chrono::seconds{10};
-// And how long the log may take to reach the disk.
+// When all else has ended: how long the log may take to reach the disk.
 constexpr Duration kLastSyncLimit = std::chrono::seconds{2};
 // Boards that are kept: the one in place, and those of run folders that were removed.
 constexpr std::size_t kMaxBoards = 4;
@@ -68,6 +64,7 @@ Server::Server(Settings settings, Premises premises, Inheritance inheritance)
       reader_(*this),
       now_(ClockReading::now()),
       next_sweep_(now_.mono + settings_.max_interval),
+      life_(settings_.command.empty() ? LifeCycle::Kind::kAlone : LifeCycle::Kind::kAroundCommand),
       rendezvous_(std::max(most_askers(), Askers::kReserved + 1) - Askers::kReserved),
       join_by_(settings_.join_timeout ? started_ + *settings_.join_timeout : Instant::never()) {
   boards_.push_back(std::move(premises.board));
@@ -162,7 +159,7 @@ void Server::iterate() {
   bury_the_dead();
   make_up_for_oversleep(clocks);
   save_pages();
-  if (ending_by_.is_never()) {
+  if (life_.judges()) {
     judge(woke);
   }
   const Instant now = Instant::now();
@@ -178,15 +175,16 @@ void Server::iterate() {
   look_after_expected(now);
   const Instant ladder_next = ladder_.advance(now);
   warn(woke);
-  if (now >= stop_by_) {
-    ladder_.give_up();
-  }
+  advance_life(now);
   const Instant hooks_next = hooks_.advance(now);
   const Instant warnings_next = warnings_.advance(now);
   if (!log_->is_working(now)) {
     tell_log_news(now);
   }
-  if (may_end(now)) {
+  if (hooks_.idle()) {
+    (void)life_.handle(LifeCycle::Event::kHooksDone, now);
+  }
+  if (life_.phase() == LifeCycle::Phase::kEnded) {
     ::sd_event_exit(loop_.get(), 0);
     return;
   }
@@ -194,10 +192,10 @@ void Server::iterate() {
       std::min({ladder_next, warnings_next, hooks_next, next_sweep_, next_halt_look_,
                 rejections_.next_report(), read_again_, reap_again_, reap_strangers_at_,
                 next_shutdown_look_, join_by_, questions_.empty() ? Instant::never() : Instant{},
-                rendezvous_.next_failure(), askers_->advance(now)});
-  next = ending_by_.is_never() ? std::min({next, scan_wanted_ ? Instant{} : next_scan_,
-                                           table_.next_deadline(), stop_by_})
-                               : std::min(next, ending_by_);
+                rendezvous_.next_failure(), askers_->advance(now), life_.next()});
+  if (life_.judges()) {
+    next = std::min({next, scan_wanted_ ? Instant{} : next_scan_, table_.next_deadline()});
+  }
   arm(next);
 }
 
@@ -301,15 +299,16 @@ void Server::sweep(Instant now) {
   service_manager_.tell_state(table_.worker_count(), killed_);
 }
 
-// From the moment at which only hooks are left nothing is judged any more: what is open then is the
-// next server's.
-bool Server::may_end(Instant now) {
-  const bool asked = command_ ? command_status_.has_value() : stopping_ != nullptr;
-  const bool is_done = asked && ladder_.idle() && (!forced_ || all_killed_);
-  if (ending_by_.is_never() && (is_done || now >= stop_by_)) {
-    ending_by_ = now + kHookStopLimit;
+void Server::advance_life(Instant now) {
+  const bool judged = life_.judges();
+  const bool is_command_gone = all_killed_ && command_status_.has_value();
+  if (ladder_.idle() && (!is_killing_command_ || is_command_gone)) {
+    (void)life_.handle(LifeCycle::Event::kKillsDone, now);
   }
-  return !ending_by_.is_never() && (hooks_.idle() || now >= ending_by_);
+  life_.advance(now);
+  if (judged && !life_.judges()) {
+    ladder_.give_up();  // kills whose time was up
+  }
 }
 
 // ---------------------------------------------------------------------------------------------
@@ -414,41 +413,46 @@ void Server::on_signal(int signal, bool from_terminal) {
     return;
   }
   messages::debug("got {}", signal_name(signal));
-  const bool ends = signal == SIGTERM || signal == SIGINT;
-  if (ends && is_told_to_end_ && !ending_by_.is_never()) {
-    ending_by_ = {};  // told again: hooks are not waited for
+  if (signal == SIGTERM || signal == SIGINT) {
+    const bool again = life_.phase() == LifeCycle::Phase::kSignalledToEnd;
+    carry_out(life_.handle(LifeCycle::Event::kSignal, Instant::now()),
+              fmt::format("{}{}", again ? "a second " : "", signal_name(signal)),
+              {signal, from_terminal});
     turn();
-    return;
+  } else if (command_) {
+    command_->forward(signal, from_terminal);
+  } else if (signal == SIGHUP) {
+    log_->reopen();
   }
-  if (!command_) {
-    if (ends) {
-      begin_stop(signal == SIGTERM ? "SIGTERM" : "SIGINT");
-      turn();
-    } else if (signal == SIGHUP) {
-      log_->reopen();
-    }
-    return;
-  }
-  if (ends && was_signalled_) {
-    force_end(fmt::format("a second {}", signal_name(signal)));
-    turn();
-    return;
-  }
-  was_signalled_ = was_signalled_ || ends;
-  is_told_to_end_ = is_told_to_end_ || ends;
-  announce();
-  command_->forward(signal, from_terminal);
 }
 
-void Server::begin_stop(const char* why) {
-  if (stopping_ == nullptr) {
-    service_manager_.tell_stopping();
-    stopping_ = why;
-    is_told_to_end_ = true;
-    stop_by_ = Instant::now() + kStopLimit;
-    ladder_.hurry(Instant::now());
-    announce();
+// `why` goes into the record of the stop.
+void Server::carry_out(LifeCycle::Action action, const std::string& why, EndSignal signal) {
+  switch (action) {
+    case LifeCycle::Action::kNone:
+      break;
+    case LifeCycle::Action::kAskCommandToEnd:
+      command_->forward(SIGTERM, false);
+      break;
+    case LifeCycle::Action::kPassSignalOn:
+      command_->forward(signal.number, signal.is_from_terminal);
+      break;
+    case LifeCycle::Action::kFinishKills:
+      begin_stop(why);
+      break;
+    case LifeCycle::Action::kKillCommand:
+      messages::warning("{}: killing COMMAND", why);
+      is_killing_command_ = true;
+      begin_stop("forced");
+      break;
   }
+  announce();
+}
+
+void Server::begin_stop(const std::string& why) {
+  service_manager_.tell_stopping();
+  stop_reason_ = why;
+  ladder_.hurry(Instant::now());
 }
 
 int Server::run() {

@@ -21,6 +21,7 @@
 #include "timer_server/inheritance.hpp"
 #include "timer_server/kill_ladder.hpp"
 #include "timer_server/kill_path_check.hpp"
+#include "timer_server/life_cycle.hpp"
 #include "timer_server/oversleep.hpp"
 #include "timer_server/pages/board_file.hpp"
 #include "timer_server/pages/ended_statistics.hpp"
@@ -89,7 +90,7 @@ class Server final : private RequestSink {
   void judge(Instant woke);
   void arm(Instant next);
   void sweep(Instant now);
-  bool may_end(Instant now);
+  void advance_life(Instant now);
 
   // Requests.
   void on_request(const wire::Request& request, std::string_view line) override;
@@ -223,7 +224,12 @@ class Server final : private RequestSink {
   void listen();
   void tell_log_news(Instant now);
   void on_signal(int signal, bool from_terminal);
-  void begin_stop(const char* why);
+  struct EndSignal {
+    int number = SIGTERM;
+    bool is_from_terminal = false;
+  };
+  void carry_out(LifeCycle::Action action, const std::string& why, EndSignal signal);
+  void begin_stop(const std::string& why);
   void record_start();
   void write_settings(JsonWriter& json) const;
   void write_standing(JsonWriter& json) const;
@@ -236,7 +242,6 @@ class Server final : private RequestSink {
   // COMMAND, hooks, and whoever becomes our child (server_children.cpp).
   void on_command_ended();
   void look_after_children(Instant now);
-  void force_end(std::string_view why);
   void kill_all_of_command();
   void run_hook(const KillOrder& order, const KillEnd& end);
 
@@ -304,10 +309,8 @@ class Server final : private RequestSink {
   KillPath kill_path_;
   ServiceManager service_manager_;
 
-  const char* stopping_ = nullptr;  // why; null: not
-  Instant stop_by_ = Instant::never();
-  bool is_told_to_end_ = false;  // by a signal or a shutdown; COMMAND may still be running
-  bool was_signalled_ = false;
+  LifeCycle life_;
+  std::string stop_reason_ = "COMMAND ended";
   bool is_withdrawn_ = false;  // clients are no longer told of anything
   bool is_drain_asked_ = false;
   struct ShutdownAsker {
@@ -331,9 +334,8 @@ class Server final : private RequestSink {
   std::optional<int> command_status_;
   Instant reap_again_ = Instant::never();  // when to ask for it; never: it has not ended
   Instant reap_strangers_at_;              // never: at the next SIGCHLD
-  bool forced_ = false;                    // COMMAND and what it started are being killed
+  bool is_killing_command_ = false;        // and all that it started
   bool all_killed_ = false;                // they are gone
-  Instant ending_by_ = Instant::never();   // all is done but for hooks, which have until then
 
   // Declared last: gone first, so no handler runs on what is gone already.
   EventLoop loop_;

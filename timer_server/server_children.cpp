@@ -32,20 +32,16 @@ void Server::look_after_children(Instant now) {
   if (now >= reap_again_) {
     command_status_ = command_->exit_status();
     reap_again_ = command_status_ ? Instant::never() : now + kReapAgain;
+    if (command_status_) {
+      carry_out(life_.handle(LifeCycle::Event::kCommandEnded, now), "COMMAND ended", {});
+    }
   }
   if (now >= reap_strangers_at_) {
     reap_strangers_at_ = reap_strangers() ? Instant::never() : now + kReapAgain;
   }
-  if (forced_ && !all_killed_) {
+  if (is_killing_command_ && !all_killed_) {
     kill_all_of_command();  // again: it may have gone on starting processes
   }
-}
-
-// A second signal forces: COMMAND and what it started end now.
-void Server::force_end(std::string_view why) {
-  messages::warning("{}: killing COMMAND", why);
-  forced_ = true;
-  begin_stop("forced");
 }
 
 // All below the server but its hooks and helpers. Whose parent has ended is our child by now.

@@ -210,7 +210,7 @@ void Server::answer_status(const Asked& asked) {
 }
 
 void Server::answer_drain(const Asked& asked) {
-  if (asked.question.off && is_told_to_end_) {
+  if (asked.question.off && life_.is_asked_to_end()) {
     askers_->finish(asked.asker, with_reason("refused", "the server is told to end"));
     return;
   }
@@ -463,11 +463,11 @@ void Server::look_after_shutdown(Instant now) {
   const bool for_workers = std::ranges::all_of(shutdown_askers_, &ShutdownAsker::waits_for_workers);
   const bool is_over =
       count_open() == 0 && (!for_workers || table_.worker_count() == 0) && ladder_.idle();
-  if (is_over && !is_told_to_end_) {
+  if (is_over && !life_.is_asked_to_end()) {
     shut_down("shutdown --graceful", false);
   }
   std::vector<ShutdownAsker> late;
-  if (stopping_ == nullptr) {
+  if (!life_.is_ending()) {
     std::erase_if(shutdown_askers_, [&](const ShutdownAsker& asker) {
       const bool is_late = asker.until <= now;
       if (is_late) {
@@ -481,16 +481,18 @@ void Server::look_after_shutdown(Instant now) {
     shut_down("shutdown --graceful --force", true);
     return;
   }
-  const bool takes_back = shutdown_askers_.empty() && !was_signalled_ && stopping_ == nullptr;
-  const bool was_told_to_end = std::exchange(is_told_to_end_, is_told_to_end_ && !takes_back);
-  announce();  // where nobody is left who asked for it the server stays
+  const bool was_asked_to_end = life_.is_asked_to_end();
+  if (shutdown_askers_.empty()) {
+    (void)life_.handle(LifeCycle::Event::kShutdownWithdrawn, now);
+  }
+  announce();
   for (const ShutdownAsker& asker : late) {
     JsonWriter json = begin_answer("timed_out");
-    json.field("reason", was_told_to_end ? "COMMAND has not ended" : "its time is up");
+    json.field("reason", was_asked_to_end ? "COMMAND has not ended" : "its time is up");
     write_open(json, asker.waits_for_workers, kMaxRecordBytes);
     askers_->finish(asker.asker, std::move(json).finish());
   }
-  if (stopping_ == nullptr && now >= next_waiting_told_) {
+  if (!life_.is_ending() && now >= next_waiting_told_) {
     next_waiting_told_ = now + kWaitingToldEvery;
     JsonWriter json = begin_answer("waiting");
     write_open(json, for_workers, kWholeAnswer);
@@ -504,15 +506,9 @@ void Server::look_after_shutdown(Instant now) {
 // The server's life is COMMAND's, so it is COMMAND that is told to end.
 void Server::shut_down(const char* why, bool forced) {
   messages::info("{}", why);
-  if (!command_) {
-    begin_stop(why);
-  } else if (forced) {
-    force_end(why);
-  } else if (!is_told_to_end_) {
-    is_told_to_end_ = true;
-    announce();
-    command_->forward(SIGTERM, false);
-  }
+  carry_out(life_.handle(forced ? LifeCycle::Event::kForcedShutdown : LifeCycle::Event::kShutdown,
+                         Instant::now()),
+            why, {});
 }
 
 // Those who asked for it learn by the end of file that follows that the run folder is free.
@@ -527,9 +523,9 @@ void Server::tell_stopped() {
 }
 
 Announcement Server::announcement() const {
-  return is_told_to_end_ || !shutdown_askers_.empty() ? Announcement::kShutdown
-         : is_drain_asked_                            ? Announcement::kDraining
-                                                      : Announcement::kNone;
+  return life_.is_asked_to_end() || !shutdown_askers_.empty() ? Announcement::kShutdown
+         : is_drain_asked_                                    ? Announcement::kDraining
+                                                              : Announcement::kNone;
 }
 
 bool Server::is_draining() const {

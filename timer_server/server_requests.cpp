@@ -88,7 +88,7 @@ void Server::acquire(const wire::Request& request, std::string_view line) {
     name = id;
   }
   // What comes through a pipe that stays is the next server's if this one is being stopped.
-  const bool is_for_next = stopping_ != nullptr && pipe_.outlives_us();
+  const bool is_for_next = life_.phase() >= LifeCycle::Phase::kStopping && pipe_.outlives_us();
   if (is_draining() && !is_for_next && !request.x_idle &&
       table_.find_scope(**worker, id) == nullptr) {
     reject("the server is draining: no new scopes");

@@ -309,7 +309,7 @@ void Server::write_standing(JsonWriter& json) const {
 void Server::record_stop() {
   report_rejections(Instant::now(), true);
   JsonWriter json = records_.server_event("server_stopped");
-  json.field("reason", stopping_ != nullptr ? stopping_ : "COMMAND ended")
+  json.field("reason", stop_reason_)
       .field("requests", requests_)
       .field("expired", expired_)
       .field("killed", killed_)
