@@ -15,7 +15,7 @@
 #include "common/limits.hpp"
 #include "common/proc_files.hpp"
 #include "timer_server/messages.hpp"
-#include "timer_server/requests/askers.hpp"
+#include "timer_server/questions/askers.hpp"
 
 namespace filetimer {
 namespace {

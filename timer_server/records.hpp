@@ -14,7 +14,7 @@
 #include "common/clock.hpp"
 #include "common/json_writer.hpp"
 #include "timer_server/evidence/evidence.hpp"
-#include "timer_server/requests/rendezvous.hpp"
+#include "timer_server/questions/rendezvous.hpp"
 #include "timer_server/timer_table.hpp"
 
 namespace filetimer {

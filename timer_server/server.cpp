@@ -44,7 +44,6 @@ Server::Server(Settings settings, Premises premises, Inheritance inheritance)
       pipe_(std::move(premises.pipe)),
       log_(std::move(premises.log)),
       page_folder_(std::move(premises.pages)),
-      reply_folder_(std::move(premises.replies)),
       ended_statistics_(std::make_unique<EndedStatistics>(page_folder_.server_path(kEndedName))),
       records_(RecordOrigin::of_this_process(dir_)),
       hooks_(settings_.on_expiry, environment_for_children(dir_, pipe_.path()),
@@ -65,13 +64,14 @@ Server::Server(Settings settings, Premises premises, Inheritance inheritance)
       now_(ClockReading::now()),
       next_sweep_(now_.mono + settings_.max_interval),
       life_(settings_.command.empty() ? LifeCycle::Kind::kAlone : LifeCycle::Kind::kAroundCommand),
-      rendezvous_(std::max(most_askers(), Askers::kReserved + 1) - Askers::kReserved),
-      join_by_(settings_.join_timeout ? started_ + *settings_.join_timeout : Instant::never()) {
+      expected_(settings_.expect_workers, settings_.join_timeout, started_) {
   boards_.push_back(std::move(premises.board));
   sd_event* event = nullptr;
   check_event(::sd_event_new(&event), "cannot make an event loop");
   loop_.reset(event);
-  askers_.emplace(event, most_askers(), [this](Askers::Id asker) { on_withdrawn(asker); });
+  questions_.emplace(event, dir_, std::move(premises.replies), settings_.max_wait,
+                     Questions::Context{*this, life_, rejections_, records_, *log_},
+                     [this] { turn(); });
   listen();
   sources_.push_back(add_io(log_->event_fd(), kOrdinary, [this] { on_log_event(); }));
   sources_.push_back(add_io(side_threads_.event_fd(), kOrdinary, [this] { on_side_event(); }));
@@ -154,7 +154,7 @@ void Server::turn() {
 void Server::iterate() {
   const Oversleep::Clocks clocks = Oversleep::Clocks::read();
   const Instant woke = clocks.now;
-  considered_ = 0;
+  questions_->begin_iteration();
   read_requests();
   bury_the_dead();
   make_up_for_oversleep(clocks);
@@ -171,8 +171,12 @@ void Server::iterate() {
   if (now >= next_halt_look_) {
     look_at_halted(now);
   }
-  look_after_askers(now);
-  look_after_expected(now);
+  if (const auto shutdown = questions_->advance(now)) {
+    shut_down(shutdown->why, shutdown->is_forced);
+  }
+  if (const auto outcome = expected_.advance(now)) {
+    note_expected(*outcome, now);
+  }
   const Instant ladder_next = ladder_.advance(now);
   warn(woke);
   advance_life(now);
@@ -188,11 +192,9 @@ void Server::iterate() {
     ::sd_event_exit(loop_.get(), 0);
     return;
   }
-  Instant next =
-      std::min({ladder_next, warnings_next, hooks_next, next_sweep_, next_halt_look_,
-                rejections_.next_report(), read_again_, reap_again_, reap_strangers_at_,
-                next_shutdown_look_, join_by_, questions_.empty() ? Instant::never() : Instant{},
-                rendezvous_.next_failure(), askers_->advance(now), life_.next()});
+  Instant next = std::min({ladder_next, warnings_next, hooks_next, next_sweep_, next_halt_look_,
+                           rejections_.next_report(), read_again_, reap_again_, reap_strangers_at_,
+                           questions_->next(), expected_.next(), life_.next()});
   if (life_.judges()) {
     next = std::min({next, scan_wanted_ ? Instant{} : next_scan_, table_.next_deadline()});
   }
@@ -293,7 +295,7 @@ void Server::sweep(Instant now) {
   look_after_pipe();
   look_for_pages();
   look_for_halted();
-  look_after_replies();
+  questions_->sweep();
   scan_wanted_ = true;  // in the next turn, which is at once
   tell_log_news(now);
   service_manager_.tell_state(table_.worker_count(), killed_);
@@ -337,7 +339,7 @@ void Server::look_after_folder() {
     announce();
   }
   page_folder_ = std::move((*restored)->pages);
-  reply_folder_ = std::move((*restored)->replies);
+  questions_->use(std::move((*restored)->replies));
   ended_statistics_ = std::make_unique<EndedStatistics>(page_folder_.server_path(kEndedName));
   pages_unlooked_ = true;
   scan_wanted_ = true;
@@ -449,6 +451,25 @@ void Server::carry_out(LifeCycle::Action action, const std::string& why, EndSign
   announce();
 }
 
+// The life of a server around COMMAND is that of COMMAND, which is asked to end.
+void Server::shut_down(const std::string& why, bool forced) {
+  messages::info("{}", why);
+  carry_out(life_.handle(forced ? LifeCycle::Event::kForcedShutdown : LifeCycle::Event::kShutdown,
+                         Instant::now()),
+            why, {});
+}
+
+void Server::note_expected(const ExpectedWorkers::Outcome& outcome, Instant now) {
+  log_->append(records_.rendezvous(outcome.round, now, outcome.failure));
+  if (outcome.failure.empty()) {
+    return;
+  }
+  messages::error("{}", outcome.failure);
+  if (settings_.missing == Settings::Missing::kStop) {
+    shut_down("too few workers have shown up: stopping COMMAND", false);
+  }
+}
+
 void Server::begin_stop(const std::string& why) {
   service_manager_.tell_stopping();
   stop_reason_ = why;
@@ -488,14 +509,14 @@ void Server::withdraw() {
   if (!pipe_.outlives_us()) {
     take_last_words();
   }
-  tell_stopped();
+  questions_->answer_stopped();
 }
 
 // What is still in the pipe goes with it: above all a release, for want of which the next server
 // would kill a healthy worker. A pipe that stays has writers, so what comes from now on is the next
 // server's.
 void Server::take_last_words() {
-  considered_ = 0;
+  questions_->begin_iteration();
   read_requests(pipe_.waiting());
   bury_the_dead();
   save_pages();

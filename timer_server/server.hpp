@@ -28,12 +28,12 @@
 #include "timer_server/pages/page_folder.hpp"
 #include "timer_server/pages/worker_page.hpp"
 #include "timer_server/past_verdicts.hpp"
+#include "timer_server/questions/expected_workers.hpp"
+#include "timer_server/questions/questions.hpp"
+#include "timer_server/questions/reply_folder.hpp"
 #include "timer_server/record_log.hpp"
 #include "timer_server/records.hpp"
-#include "timer_server/requests/askers.hpp"
 #include "timer_server/requests/rejections.hpp"
-#include "timer_server/requests/rendezvous.hpp"
-#include "timer_server/requests/reply_folder.hpp"
 #include "timer_server/requests/request_pipe.hpp"
 #include "timer_server/requests/request_reader.hpp"
 #include "timer_server/service_manager.hpp"
@@ -63,7 +63,7 @@ struct Premises {
   std::function<Result<std::optional<Restored>>()> restore_folder;
 };
 
-class Server final : private RequestSink {
+class Server final : private RequestSink, private Questions::Host {
  public:
   // `inheritance`: what children are to have in place of what this process has made of itself.
   Server(Settings settings, Premises premises, Inheritance inheritance);
@@ -105,39 +105,15 @@ class Server final : private RequestSink {
   void tell_cut(const Worker& worker, std::string_view name, Duration asked);
   void report_rejections(Instant now, bool force);
 
-  // Questions (server_questions.cpp).
-  struct Asked {
-    Askers::Id asker = 0;
-    const wire::Question& question;
-    pid_t pid = 0;
-    Duration granted{};
-  };
-  void on_question(const wire::Request& request, std::string_view line);
-  bool fits_in_turn();
-  void take_up_questions();
-  void consider(const wire::Request& request, std::string_view line);
-  void answer(const Asked& asked);
-  void answer_ping(const Asked& asked);
-  void answer_status(const Asked& asked);
-  void answer_drain(const Asked& asked);
-  void answer_shutdown(const Asked& asked);
-  void answer_rendezvous(const Asked& asked);
-  bool grant(const Asked& asked);
-  void leave_rendezvous(Askers::Id asker);
-  void refuse_rounds(std::string_view reason);
-  void look_after_replies();
-  void on_withdrawn(Askers::Id asker);
-  void look_after_askers(Instant now);
-  void look_after_expected(Instant now);
-  void look_after_shutdown(Instant now);
-  void shut_down(const char* why, bool forced);
-  void tell_stopped();
-  void tell_joined(const Rendezvous::Round& round, const std::string& answer);
-  [[nodiscard]] Announcement announcement() const;
-  [[nodiscard]] bool is_draining() const;
-  void announce();
-  std::size_t count_open();
-  void write_open(JsonWriter& json, bool with_workers, std::size_t room);
+  // Control requests (server_status.cpp).
+  void write_status(JsonWriter& json, Instant now) override;
+  void write_open_scopes(JsonWriter& json, bool with_workers, std::size_t room) override;
+  std::size_t open_scope_count() override;
+  [[nodiscard]] bool has_workers() const override;
+  [[nodiscard]] bool has_kills() const override;
+  void announce() override;
+  void note_expected(const ExpectedWorkers::Outcome& outcome, Instant now);
+  void shut_down(const std::string& why, bool forced);
 
   // Pages (server_pages.cpp).
   // A scope whose deadline has passed, and where it stands: in the table, or on a page.
@@ -254,7 +230,6 @@ class Server final : private RequestSink {
   // and stay for the clients that have mapped them.
   std::vector<BoardFile> boards_;
   PageFolder page_folder_;
-  ReplyFolder reply_folder_;
   std::unique_ptr<EndedStatistics> ended_statistics_;
   Records records_;
   Hooks hooks_;
@@ -312,25 +287,7 @@ class Server final : private RequestSink {
   LifeCycle life_;
   std::string stop_reason_ = "COMMAND ended";
   bool is_withdrawn_ = false;  // clients are no longer told of anything
-  bool is_drain_asked_ = false;
-  struct ShutdownAsker {
-    Askers::Id asker = 0;
-    Instant until;
-    bool then_forced = false;
-    bool waits_for_workers = false;
-  };
-  std::vector<ShutdownAsker> shutdown_askers_;
-  Instant next_shutdown_look_ = Instant::never();
-  Instant next_waiting_told_;
-  Rendezvous rendezvous_;
-  std::size_t considered_ = 0;  // questions, in this turn
-  Instant considered_since_;    // the first of them
-  // Questions beyond those of one turn, as lines.
-  std::deque<std::string> questions_;
-  wire::Parser question_parser_;
-  // --expect-workers: those that have shown up.
-  std::vector<WorkerIdentity> arrived_;
-  Instant join_by_ = Instant::never();  // never: nobody is expected any more
+  ExpectedWorkers expected_;
   std::optional<int> command_status_;
   Instant reap_again_ = Instant::never();  // when to ask for it; never: it has not ended
   Instant reap_strangers_at_;              // never: at the next SIGCHLD
@@ -339,7 +296,7 @@ class Server final : private RequestSink {
 
   // Declared last: gone first, so no handler runs on what is gone already.
   EventLoop loop_;
-  std::optional<Askers> askers_;
+  std::optional<Questions> questions_;
   EventSource timer_;
   EventSource pipe_source_;
   EventSource command_source_;

@@ -45,7 +45,7 @@ void Server::on_request(const wire::Request& request, std::string_view line) {
 
 void Server::handle(const wire::Request& request, std::string_view line) {
   if (!request.question.request.empty()) {
-    on_question(request, line);
+    questions_->take(request, line, Instant::now());
   } else if (request.x_page) {
     on_page_hint(*request.x_page);
   } else if (request.is_release()) {
@@ -89,7 +89,7 @@ void Server::acquire(const wire::Request& request, std::string_view line) {
   }
   // What comes through a pipe that stays is the next server's if this one is being stopped.
   const bool is_for_next = life_.phase() >= LifeCycle::Phase::kStopping && pipe_.outlives_us();
-  if (is_draining() && !is_for_next && !request.x_idle &&
+  if (questions_->announcement() != Announcement::kNone && !is_for_next && !request.x_idle &&
       table_.find_scope(**worker, id) == nullptr) {
     reject("the server is draining: no new scopes");
     return;
@@ -202,9 +202,7 @@ Result<Worker*> Server::watch(Process process) {
   }
   Worker& worker = **added;
   worker.seen_alive_in = batch_;
-  if (!join_by_.is_never()) {
-    arrived_.push_back(WorkerIdentity::of(worker));
-  }
+  expected_.add(WorkerIdentity::of(worker));
   try {
     deaths_[pid] = add_io(worker.process->pidfd.get(), kDeathsFirst, [this, pid] {
       dead_.push_back(pid);

@@ -252,60 +252,6 @@ void Server::record_start() {
   log_->append(std::move(json).finish());
 }
 
-void Server::write_settings(JsonWriter& json) const {
-  json.begin_object("settings");
-  const auto duration = [&json](std::string_view key, Duration value) {
-    json.field(key, std::chrono::duration<double>(value).count());
-  };
-  if (settings_.default_timeout) {
-    duration("default_timeout_s", *settings_.default_timeout);
-  }
-  if (settings_.max_timeout) {
-    duration("max_timeout_s", *settings_.max_timeout);
-  }
-  if (settings_.warn_at) {
-    json.field("warn_at", *settings_.warn_at);
-  }
-  duration("max_wait_s", settings_.max_wait);
-  duration("max_interval_s", settings_.max_interval);
-  if (settings_.grace) {
-    if (*settings_.grace) {
-      duration("grace_s", **settings_.grace);
-    } else {
-      json.null("grace_s");
-    }
-  }
-  duration("kill_wait_s", settings_.kill.kill_wait);
-  duration("evidence_timeout_s", settings_.kill.evidence_timeout);
-  json.field("kill", settings_.kill.mode == KillMode::kTree    ? "tree"
-                     : settings_.kill.mode == KillMode::kGroup ? "group"
-                                                               : "process")
-      .field("stopped", settings_.stopped == Settings::Stopped::kDefer ? "defer" : "kill")
-      .field("evidence", name_of(settings_.kill.evidence))
-      .field("dry_run", settings_.kill.dry_run)
-      .field("realtime", settings_.realtime)
-      .field("on_expiry", !settings_.on_expiry.empty())
-      .field("log_max_bytes", settings_.log_max_bytes)
-      .end_object();
-}
-
-// What it may and can do here.
-void Server::write_standing(JsonWriter& json) const {
-  json.begin_object("may");
-  if (kill_path_.signal) {
-    json.field("signal", *kill_path_.signal);
-  } else {
-    json.null("signal");
-  }
-  json.field("ptrace", kill_path_.ptrace)
-      .field("kernel_stacks", kill_path_.kernel_stacks)
-      .end_object();
-  json.begin_object("limits")
-      .field("descriptors", descriptor_limit())
-      .field("workers", most_workers())
-      .end_object();
-}
-
 void Server::record_stop() {
   report_rejections(Instant::now(), true);
   JsonWriter json = records_.server_event("server_stopped");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "timer_server/requests/rendezvous.hpp"
+#include "timer_server/questions/rendezvous.hpp"
 
 #include <fmt/format.h>
 

@@ -1,6 +1,6 @@
 // Answers on pipes that are read, not read, or left.
 // SPDX-License-Identifier: MIT
-#include "timer_server/requests/askers.hpp"
+#include "timer_server/questions/askers.hpp"
 
 #include <doctest/doctest.h>
 #include <fcntl.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "timer_server/requests/askers.hpp"
+#include "timer_server/questions/askers.hpp"
 
 #include <fmt/format.h>
 #include <poll.h>

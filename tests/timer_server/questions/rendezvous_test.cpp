@@ -1,6 +1,6 @@
 // Rounds of a rendezvous with time as the test says it is.
 // SPDX-License-Identifier: MIT
-#include "timer_server/requests/rendezvous.hpp"
+#include "timer_server/questions/rendezvous.hpp"
 
 #include <doctest/doctest.h>
 

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: MIT
+#include "timer_server/questions/question_queue.hpp"
+
+#include <doctest/doctest.h>
+
+#include <string>
+
+using namespace filetimer;
+
+TEST_CASE("Questions beyond the share of an iteration are kept for the next, in order") {
+  using Place = QuestionQueue::Place;
+  QuestionQueue queue;
+  for (std::size_t i = 0; i < QuestionQueue::kMostAtOnce; ++i) {
+    CHECK(queue.add("early", {}) == Place::kNow);
+  }
+  CHECK(queue.add("first", {}) == Place::kLater);
+  CHECK_FALSE(queue.take({}));
+  queue.begin_iteration();
+  CHECK(queue.add("second", {}) == Place::kLater);  // not before the first
+  CHECK(queue.take({}) == "first");
+  CHECK(queue.take({}) == "second");
+  CHECK_FALSE(queue.take({}));
+  CHECK(queue.add("third", {}) == Place::kNow);
+}
+
+TEST_CASE("Answers end with their share of time in an iteration") {
+  QuestionQueue queue;
+  const Instant begun{1'000};
+  CHECK(queue.add("a", begun) == QuestionQueue::Place::kNow);
+  CHECK(queue.add("b", begun + QuestionQueue::kLongestAtOnce) == QuestionQueue::Place::kLater);
+  queue.begin_iteration();
+  const Instant next = begun + QuestionQueue::kLongestAtOnce;
+  CHECK(queue.take(next) == "b");
+}
+
+TEST_CASE("So many questions wait and no more") {
+  QuestionQueue queue;
+  for (std::size_t i = 0; i < QuestionQueue::kMostAtOnce + QuestionQueue::kMostWaiting; ++i) {
+    CHECK(queue.add("x", {}) != QuestionQueue::Place::kFull);
+  }
+  CHECK(queue.add("x", {}) == QuestionQueue::Place::kFull);
+  CHECK(queue.waiting() == QuestionQueue::kMostWaiting);
+}

@@ -1,0 +1,201 @@
+// Questions without a server: a fake host says what is open.
+// SPDX-License-Identifier: MIT
+#include "timer_server/questions/questions.hpp"
+
+#include <doctest/doctest.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <array>
+#include <string>
+#include <vector>
+
+#include "tests/support/files.hpp"
+#include "tests/timer_server/test_log.hpp"
+
+using namespace filetimer;
+using namespace std::chrono_literals;
+
+namespace {
+
+class FakeHost : public Questions::Host {
+ public:
+  void write_status(JsonWriter& json, Instant /*now*/) override { json.field("workers", workers); }
+  void write_open_scopes(JsonWriter& json, bool /*with_workers*/, std::size_t /*room*/) override {
+    json.field("open_scope_count", open);
+  }
+  std::size_t open_scope_count() override { return open; }
+  [[nodiscard]] bool has_workers() const override { return workers > 0; }
+  [[nodiscard]] bool has_kills() const override { return false; }
+  void announce() override { on_announce(); }
+
+  std::size_t open = 0;
+  std::size_t workers = 0;
+  std::function<void()> on_announce = [] {};
+};
+
+// A client's reply pipe.
+class Client {
+ public:
+  Client(const testing::TempFolder& folder, std::string name)
+      : name_(std::move(name)), path_(folder.path("replies/" + name_)) {
+    REQUIRE(::mkfifo(path_.c_str(), 0600) == 0);
+    pipe_.reset(::open(path_.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
+  }
+  [[nodiscard]] std::string_view name() const { return name_; }
+  // The answers that have come since the last look.
+  [[nodiscard]] std::string read() const {
+    std::array<char, 65536> bytes{};
+    const ssize_t got = ::read(pipe_.get(), bytes.data(), bytes.size());
+    return {bytes.data(), got > 0 ? static_cast<std::size_t>(got) : 0};
+  }
+  void go() { pipe_.reset(); }
+
+ private:
+  std::string name_;
+  std::string path_;
+  UniqueFd pipe_;
+};
+
+struct QuestionStage {
+  explicit QuestionStage(LifeCycle::Kind kind = LifeCycle::Kind::kAlone) : life(kind) {
+    ::signal(SIGPIPE, SIG_IGN);  // the server does not take it
+    sd_event* event = nullptr;
+    check_event(::sd_event_new(&event), "no loop");
+    loop.reset(event);
+    questions.emplace(event, folder.path(), std::move(*ReplyFolder::make(folder.path())), 1min,
+                      Questions::Context{host, life, rejections, records, *log},
+                      [this] { ++news; });
+  }
+  void ask(const Client& client, wire::Question question) {
+    question.reply = client.name();
+    if (question.wait_s == 0) {
+      question.wait_s = 10;
+    }
+    wire::Request request;
+    request.pid = ::getpid();
+    request.question = question;
+    questions->begin_iteration();
+    questions->take(request, "the line", now);
+  }
+  testing::TempFolder folder;
+  FakeHost host;
+  LifeCycle life;
+  Rejections rejections;
+  Records records{RecordOrigin::of_this_process(folder.path())};
+  std::unique_ptr<RecordLog> log = open_test_log(folder);
+  int news = 0;
+  Instant now{1'000'000};
+  EventLoop loop;
+  std::optional<Questions> questions;
+};
+
+bool contains(const std::string& text, std::string_view part) {
+  return text.find(part) != std::string::npos;
+}
+
+}  // namespace
+
+TEST_CASE("A drain is on the board before its client has the answer") {
+  QuestionStage stage;
+  const Client client(stage.folder, "1-a");
+  bool was_silent = false;
+  stage.host.on_announce = [&] {
+    was_silent = client.read().empty();
+    CHECK(stage.questions->announcement() == Announcement::kDraining);
+  };
+  stage.ask(client, {.request = "drain"});
+  CHECK(was_silent);
+  CHECK(contains(client.read(), R"("draining":true)"));
+  stage.host.on_announce = [] {};
+  const Client other(stage.folder, "1-b");
+  stage.ask(other, {.request = "drain", .off = true});
+  CHECK(stage.questions->announcement() == Announcement::kNone);
+}
+
+TEST_CASE("A shutdown is refused while a scope is open, and returned when none is") {
+  QuestionStage stage;
+  stage.host.open = 2;
+  const Client refused(stage.folder, "1-a");
+  stage.ask(refused, {.request = "shutdown"});
+  CHECK(contains(refused.read(), "2 scopes are open"));
+  CHECK_FALSE(stage.questions->advance(stage.now));
+  stage.host.open = 0;
+  const Client client(stage.folder, "1-b");
+  stage.ask(client, {.request = "shutdown"});
+  const auto shutdown = stage.questions->advance(stage.now);
+  REQUIRE(shutdown);
+  CHECK(shutdown->why == "shutdown");
+  CHECK_FALSE(shutdown->is_forced);
+  stage.questions->answer_stopped();
+  CHECK(contains(client.read(), R"("answer":"done")"));
+}
+
+TEST_CASE("A graceful shutdown is returned when the last scope has been left") {
+  QuestionStage stage;
+  stage.host.open = 1;
+  const Client client(stage.folder, "1-a");
+  stage.ask(client, {.request = "shutdown", .graceful = "scopes"});
+  CHECK_FALSE(stage.questions->advance(stage.now));
+  CHECK(contains(client.read(), R"("answer":"waiting")"));
+  CHECK(stage.questions->announcement() == Announcement::kShutdown);
+  stage.host.open = 0;
+  const auto shutdown = stage.questions->advance(stage.questions->next());
+  REQUIRE(shutdown);
+  CHECK(shutdown->why == "shutdown --graceful");
+}
+
+TEST_CASE("A graceful shutdown whose time is up is withdrawn, or forced") {
+  for (const bool force : {false, true}) {
+    CAPTURE(force);
+    QuestionStage stage;
+    stage.host.open = 1;
+    const Client client(stage.folder, "1-a");
+    stage.ask(client, {.request = "shutdown", .wait_s = 1, .graceful = "scopes", .force = force});
+    CHECK_FALSE(stage.questions->advance(stage.now));
+    const auto shutdown = stage.questions->advance(stage.now + 1s);
+    REQUIRE(shutdown.has_value() == force);
+    if (force) {
+      CHECK(shutdown->is_forced);
+    } else {
+      CHECK(contains(client.read(), R"("answer":"timed_out")"));
+      CHECK(stage.questions->announcement() == Announcement::kNone);
+    }
+  }
+}
+
+TEST_CASE("A shutdown of a server around COMMAND that is withdrawn lets the server serve on") {
+  QuestionStage stage(LifeCycle::Kind::kAroundCommand);
+  const Client client(stage.folder, "1-a");
+  stage.ask(client, {.request = "shutdown", .wait_s = 1, .graceful = "scopes"});
+  REQUIRE(stage.questions->advance(stage.now));
+  CHECK(stage.life.handle(LifeCycle::Event::kShutdown, stage.now) ==
+        LifeCycle::Action::kAskCommandToEnd);
+  CHECK_FALSE(stage.questions->advance(stage.now + 1s));
+  CHECK(contains(client.read(), "COMMAND has not ended"));
+  CHECK(stage.life.phase() == LifeCycle::Phase::kServing);
+}
+
+TEST_CASE("What is no control request is answered with what one is") {
+  QuestionStage stage;
+  const Client client(stage.folder, "1-a");
+  stage.ask(client, {.request = "stop"});
+  CHECK(contains(client.read(), "x_request is 'stop': expected ping, status, drain, shutdown"));
+  const Client other(stage.folder, "1-b");
+  stage.ask(other, {.request = "ping", .wait_s = -1});
+  CHECK(contains(other.read(), "x_wait_s is -1: expected over 0"));
+}
+
+TEST_CASE("A client that goes while it waits is noticed, and its shutdown goes on") {
+  QuestionStage stage;
+  stage.host.open = 1;
+  Client client(stage.folder, "1-a");
+  stage.ask(client, {.request = "shutdown", .graceful = "scopes"});
+  client.go();
+  while (::sd_event_run(stage.loop.get(), 0) > 0) {
+  }
+  CHECK(stage.news == 1);
+  CHECK(stage.questions->announcement() == Announcement::kShutdown);
+}

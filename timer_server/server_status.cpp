@@ -1,0 +1,179 @@
+// What the answers to control requests say of the server.
+// SPDX-License-Identifier: MIT
+#include <algorithm>
+
+#include "common/limits.hpp"
+#include "common/scope_page.hpp"
+#include "timer_server/hardening.hpp"
+#include "timer_server/pages/worker_page.hpp"
+#include "timer_server/server.hpp"
+
+namespace filetimer {
+namespace {
+
+// Open scopes, and workers, that an answer lists.
+constexpr std::size_t kMostListed = 64;
+
+}  // namespace
+
+void Server::write_status(JsonWriter& json, Instant now) {
+  json.fixed("uptime_s", std::chrono::duration<double>(now - started_).count(), 3)
+      .field("dir", dir_)
+      .field("fifo", pipe_.path())
+      .field("log", log_->path());
+  if (command_) {
+    json.field("command_pid", command_->pid());
+  }
+  json.field("workers", table_.worker_count())
+      .field("open_scopes", open_scope_count())
+      .field("requests", requests_)
+      .field("rejected", rejections_.total())
+      .field("expired", expired_)
+      .field("killed", killed_)
+      .field("kills_under_way", ladder_.count())
+      .field("unkillable",
+             std::ranges::count_if(unkillable_, [](const auto& one) { return one->is_alive(); }))
+      .field("lost_records", log_->lost_records())
+      .field("descriptors", open_descriptors());
+  if (!log_->is_working(now)) {
+    json.field("log_trouble", "it can't be written: records wait in memory");
+  }
+  if (!pipe_trouble_.empty()) {
+    json.field("pipe_trouble", pipe_trouble_);
+  }
+  write_standing(json);
+  write_settings(json);
+}
+
+bool Server::has_workers() const {
+  return table_.worker_count() > 0;
+}
+
+bool Server::has_kills() const {
+  return !ladder_.idle();
+}
+
+// The boards are the next server's once this one is withdrawn.
+void Server::announce() {
+  if (is_withdrawn_) {
+    return;
+  }
+  for (BoardFile& board : boards_) {
+    board.announce(questions_->announcement());
+  }
+}
+
+void Server::write_settings(JsonWriter& json) const {
+  json.begin_object("settings");
+  const auto duration = [&json](std::string_view key, Duration value) {
+    json.field(key, std::chrono::duration<double>(value).count());
+  };
+  if (settings_.default_timeout) {
+    duration("default_timeout_s", *settings_.default_timeout);
+  }
+  if (settings_.max_timeout) {
+    duration("max_timeout_s", *settings_.max_timeout);
+  }
+  if (settings_.warn_at) {
+    json.field("warn_at", *settings_.warn_at);
+  }
+  duration("max_wait_s", settings_.max_wait);
+  duration("max_interval_s", settings_.max_interval);
+  if (settings_.grace) {
+    if (*settings_.grace) {
+      duration("grace_s", **settings_.grace);
+    } else {
+      json.null("grace_s");
+    }
+  }
+  duration("kill_wait_s", settings_.kill.kill_wait);
+  duration("evidence_timeout_s", settings_.kill.evidence_timeout);
+  json.field("kill", settings_.kill.mode == KillMode::kTree    ? "tree"
+                     : settings_.kill.mode == KillMode::kGroup ? "group"
+                                                               : "process")
+      .field("stopped", settings_.stopped == Settings::Stopped::kDefer ? "defer" : "kill")
+      .field("evidence", name_of(settings_.kill.evidence))
+      .field("dry_run", settings_.kill.dry_run)
+      .field("realtime", settings_.realtime)
+      .field("on_expiry", !settings_.on_expiry.empty())
+      .field("log_max_bytes", settings_.log_max_bytes)
+      .end_object();
+}
+
+// What it may and can do here.
+void Server::write_standing(JsonWriter& json) const {
+  json.begin_object("may");
+  if (kill_path_.signal) {
+    json.field("signal", *kill_path_.signal);
+  } else {
+    json.null("signal");
+  }
+  json.field("ptrace", kill_path_.ptrace)
+      .field("kernel_stacks", kill_path_.kernel_stacks)
+      .end_object();
+  json.begin_object("limits")
+      .field("descriptors", descriptor_limit())
+      .field("workers", most_workers())
+      .end_object();
+}
+
+std::size_t Server::open_scope_count() {
+  std::size_t count = 0;
+  table_.for_each_worker([&](Worker& worker) {
+    count += worker.count_on_pipe();
+    for (const auto& page : worker.pages) {
+      count += page->watched_count();
+    }
+  });
+  return count;
+}
+
+void Server::write_open_scopes(JsonWriter& json, bool with_workers, std::size_t room) {
+  const Instant now = Instant::now();
+  json.field("open_scope_count", open_scope_count()).begin_array("open_scopes");
+  std::size_t listed = 0;
+  table_.for_each_worker([&](Worker& worker) {
+    if (listed >= kMostListed || json.size() > room) {
+      return;
+    }
+    std::vector<ScopeView> views;
+    for (const Scope& scope : worker.by_age) {
+      if (!scope.terms.is_idle) {
+        views.push_back(ScopeView::of(scope));
+      }
+    }
+    for (const auto& page : worker.pages) {
+      for (const SlotReading& reading : page->open_slots()) {
+        if (slot_word::is_open(reading.word)) {
+          views.push_back(view_of(reading));
+        }
+      }
+    }
+    for (const ScopeView& view : views) {
+      if (listed < kMostListed && json.size() <= room) {
+        ++listed;
+        json.begin_object();
+        write_whose(json, WorkerIdentity::of(worker));
+        write_scope(json, view, now);
+        json.end_object();
+      }
+    }
+  });
+  json.end_array();
+  if (!with_workers) {
+    return;
+  }
+  json.field("worker_count", table_.worker_count()).begin_array("workers");
+  listed = 0;
+  table_.for_each_worker([&](Worker& worker) {
+    if (listed < kMostListed && json.size() <= room + kMaxAtomicWrite / 8) {
+      ++listed;
+      json.begin_object();
+      write_whose(json, WorkerIdentity::of(worker));
+      json.end_object();
+    }
+  });
+  json.end_array();
+}
+
+}  // namespace filetimer
