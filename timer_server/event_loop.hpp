@@ -28,10 +28,12 @@ inline void check_event(int result, const char* what) {
   }
 }
 
-// Which source is looked at first when several are ready. Signs of life stand before deadlines:
-// every handler ends in Server::turn(), which reads the pipe before it judges.
+// Which source is dispatched first when several are ready.
 enum Priority : int64_t {
   kDeathsFirst = -100,  // a recycled pid must not meet the worker that had it before
+  // Server::run_once(), once behind whatever was dispatched. All of the deaths come before it; other
+  // sources stay ready until it has read them.
+  kIteration = -75,
   kRequests = -50,
   kOrdinary = 0,
   kDeadlines = 50,

@@ -70,25 +70,30 @@ Server::Server(Settings settings, Premises premises, Inheritance inheritance)
   check_event(::sd_event_new(&event), "cannot make an event loop");
   loop_.reset(event);
   questions_.emplace(event, dir_, std::move(premises.replies), settings_.max_wait,
-                     Questions::Context{*this, life_, rejections_, records_, *log_},
-                     [this] { turn(); });
+                     Questions::Context{*this, life_, rejections_, records_, *log_});
   listen();
   sources_.push_back(add_io(log_->event_fd(), kOrdinary, [this] { on_log_event(); }));
   sources_.push_back(add_io(side_threads_.event_fd(), kOrdinary, [this] { on_side_event(); }));
-  sources_.push_back(add_io(ladder_.death_fd(), kOrdinary, [this] { turn(); }));
-  sources_.push_back(add_io(hooks_.event_fd(), kOrdinary, [this] { turn(); }));
+  sources_.push_back(add_io(ladder_.death_fd(), kOrdinary, [] {}));
+  sources_.push_back(add_io(hooks_.event_fd(), kOrdinary, [] {}));
 
   sd_event_source* source = nullptr;
   // Accuracy 1 us: the default would put a deadline off by up to 250 ms to save wakeups.
   check_event(::sd_event_add_time(
                   loop_.get(), &source, CLOCK_MONOTONIC, 0, 1,
-                  [](sd_event_source*, uint64_t, void* self) {
-                    guarded([self] { static_cast<Server*>(self)->turn(); });
+                  [](sd_event_source*, uint64_t, void*) { return 0; }, nullptr),
+              "cannot make a timer");
+  timer_.reset(source);
+  check_event(::sd_event_add_post(
+                  loop_.get(), &source,
+                  [](sd_event_source*, void* self) {
+                    guarded([self] { static_cast<Server*>(self)->run_once_and_again(); });
                     return 0;
                   },
                   this),
-              "cannot make a timer");
-  timer_.reset(source);
+              "cannot make the event source of an iteration");
+  ::sd_event_source_set_priority(source, kIteration);
+  sources_.emplace_back(source);
   ::sd_event_source_set_priority(timer_.get(), kDeadlines);
   for (const int signal : kSignals) {
     check_event(::sd_event_add_signal(
@@ -127,7 +132,7 @@ EventSource Server::add_io(int fd, int64_t priority, std::function<void()> handl
 }
 
 void Server::listen() {
-  pipe_source_ = add_io(pipe_.fd(), kRequests, [this] { turn(); });
+  pipe_source_ = add_io(pipe_.fd(), kRequests, [] {});
 }
 
 std::string Server::ready_line() const {
@@ -138,9 +143,9 @@ std::string Server::ready_line() const {
 // ---------------------------------------------------------------------------------------------
 // An iteration that fails leaves the timer armed all the same, and nothing that it was to look at
 // waits for the next sweep.
-void Server::turn() {
+void Server::run_once_and_again() {
   try {
-    iterate();
+    run_once();
   } catch (...) {
     scan_wanted_ = true;
     pages_unlooked_ = true;
@@ -150,8 +155,9 @@ void Server::turn() {
 }
 
 // The rule of the product: read all signs of life, then judge, then carry out what was judged.
-// Whatever woke us - a request, a deadline, a record on disk - comes through here.
-void Server::iterate() {
+// Whatever wakes the server - a request, a deadline, a record on disk - is followed by this:
+// handlers of events only note what has happened.
+void Server::run_once() {
   const Oversleep::Clocks clocks = Oversleep::Clocks::read();
   const Instant woke = clocks.now;
   questions_->begin_iteration();
@@ -400,18 +406,15 @@ void Server::tell_log_news(Instant now) {
 void Server::on_log_event() {
   log_->acknowledge();
   tell_log_news(Instant::now());
-  turn();
 }
 
 void Server::on_side_event() {
   side_threads_.deliver();
-  turn();
 }
 
 void Server::on_signal(int signal, bool from_terminal) {
   if (signal == SIGCHLD) {
     reap_strangers_at_ = {};
-    turn();
     return;
   }
   messages::debug("got {}", signal_name(signal));
@@ -420,7 +423,6 @@ void Server::on_signal(int signal, bool from_terminal) {
     carry_out(life_.handle(LifeCycle::Event::kSignal, Instant::now()),
               fmt::format("{}{}", again ? "a second " : "", signal_name(signal)),
               {signal, from_terminal});
-    turn();
   } else if (command_) {
     command_->forward(signal, from_terminal);
   } else if (signal == SIGHUP) {
@@ -480,7 +482,7 @@ int Server::run() {
   service_manager_.keep_informed(loop_.get());
   service_manager_.tell_ready();
   service_manager_.tell_state(table_.worker_count(), killed_);
-  turn();
+  run_once_and_again();
   check_event(::sd_event_loop(loop_.get()), "the event loop failed");
   ladder_.give_up();
   withdraw();

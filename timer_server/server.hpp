@@ -1,4 +1,4 @@
-// The server: one loop thread on sd-event that owns every timer. See turn() for the rule of the
+// The server: one loop thread on sd-event that owns every timer. See run_once() for the rule of the
 // product in one screen.
 // SPDX-License-Identifier: MIT
 #pragma once
@@ -81,8 +81,8 @@ class Server final : private RequestSink, private Questions::Host {
 
  private:
   // The loop.
-  void turn();
-  void iterate();
+  void run_once();
+  void run_once_and_again();
   std::size_t read_requests() { return read_requests(pipe_.capacity()); }
   std::size_t read_requests(std::size_t most);  // bytes
   void take_last_words();

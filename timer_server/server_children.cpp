@@ -25,7 +25,6 @@ void Server::attend(Command command) {
 void Server::on_command_ended() {
   command_source_.reset();
   reap_again_ = Instant{};
-  turn();
 }
 
 void Server::look_after_children(Instant now) {

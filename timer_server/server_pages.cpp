@@ -241,7 +241,6 @@ void Server::wait_for_end(const std::string& name, Process process) {
     unclaimed_.erase(page);         // whatever becomes of the page: the process has ended
     refused_pages_in_batch_.erase(page);
     look_at_page(page);
-    turn();
   });
 }
 

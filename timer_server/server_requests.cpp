@@ -204,10 +204,10 @@ Result<Worker*> Server::watch(Process process) {
   worker.seen_alive_in = batch_;
   expected_.add(WorkerIdentity::of(worker));
   try {
-    deaths_[pid] = add_io(worker.process->pidfd.get(), kDeathsFirst, [this, pid] {
-      dead_.push_back(pid);
-      turn();
-    });
+    dead_.reserve(table_.worker_count());  // a note of a death must not fail
+    deaths_[pid] =
+        add_io(worker.process->pidfd.get(), kDeathsFirst, [this, pid] { dead_.push_back(pid); });
+    ::sd_event_source_set_enabled(deaths_[pid].get(), SD_EVENT_ONESHOT);
   } catch (const std::system_error& error) {
     deaths_.erase(pid);
     table_.remove_worker(worker);

@@ -204,12 +204,13 @@ void Server::on_kill_ended(const KillOrder& order, const KillEnd& end) {
 // After the reading: what a worker wrote before it ended may have been in the pipe still; a
 // release, above all. Reading may have found the end already, and the pid in use again.
 void Server::bury_the_dead() {
-  for (const pid_t pid : std::exchange(dead_, {})) {
+  for (const pid_t pid : dead_) {
     Worker* const worker = table_.find_worker(pid);
     if (worker != nullptr && !worker->process->is_alive()) {
       bury(*worker);
     }
   }
+  dead_.clear();
 }
 
 // The worker has ended, or makes room: its timers go. What it left open is told.

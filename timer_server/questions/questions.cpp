@@ -36,11 +36,10 @@ std::string_view name_of(Announcement announcement) {
 }  // namespace
 
 Questions::Questions(sd_event* loop, std::string dir, ReplyFolder replies, Duration max_wait,
-                     const Context& context, std::function<void()> on_news)
+                     const Context& context)
     : dir_(std::move(dir)),
       max_wait_(max_wait),
       context_(context),
-      on_news_(std::move(on_news)),
       replies_(std::move(replies)),
       askers_(loop, most_askers(), [this](Askers::Id asker) { on_withdrawn(asker); }),
       rendezvous_(std::max(most_askers(), Askers::kReserved + 1) - Askers::kReserved, askers_,
@@ -224,7 +223,6 @@ bool Questions::grant(const Asked& asked) {
 void Questions::on_withdrawn(Askers::Id asker) {
   rendezvous_.leave(asker);
   shutdowns_.withdraw(asker);
-  on_news_();
 }
 
 std::optional<Questions::Shutdown> Questions::advance(Instant now) {

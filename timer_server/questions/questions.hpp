@@ -4,7 +4,6 @@
 
 #include <sys/types.h>
 
-#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -56,10 +55,9 @@ class Questions {
     RecordLog& log;
   };
 
-  // `max_wait` limits how long a client may wait. `on_news` is called when a client that waits has
-  // gone: advance() has something to do.
+  // `max_wait` limits how long a client may wait.
   Questions(sd_event* loop, std::string dir, ReplyFolder replies, Duration max_wait,
-            const Context& context, std::function<void()> on_news);
+            const Context& context);
 
   void begin_iteration() { queue_.begin_iteration(); }
   // Answers a question, or keeps it for a later iteration.
@@ -106,7 +104,6 @@ class Questions {
   const std::string dir_;
   const Duration max_wait_;
   Context context_;
-  const std::function<void()> on_news_;
   ReplyFolder replies_;
   Askers askers_;
   QuestionQueue queue_;

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -66,8 +67,7 @@ struct QuestionStage {
     check_event(::sd_event_new(&event), "no loop");
     loop.reset(event);
     questions.emplace(event, folder.path(), std::move(*ReplyFolder::make(folder.path())), 1min,
-                      Questions::Context{host, life, rejections, records, *log},
-                      [this] { ++news; });
+                      Questions::Context{host, life, rejections, records, *log});
   }
   void ask(const Client& client, wire::Question question) {
     question.reply = client.name();
@@ -86,7 +86,6 @@ struct QuestionStage {
   Rejections rejections;
   Records records{RecordOrigin::of_this_process(folder.path())};
   std::unique_ptr<RecordLog> log = open_test_log(folder);
-  int news = 0;
   Instant now{1'000'000};
   EventLoop loop;
   std::optional<Questions> questions;
@@ -196,6 +195,6 @@ TEST_CASE("A client that goes while it waits is noticed, and its shutdown goes o
   client.go();
   while (::sd_event_run(stage.loop.get(), 0) > 0) {
   }
-  CHECK(stage.news == 1);
+  stage.questions->answer_stopped();  // to no client
   CHECK(stage.questions->announcement() == Announcement::kShutdown);
 }
