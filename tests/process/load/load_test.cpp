@@ -7,10 +7,12 @@
 #include <unistd.h>
 
 #include <memory>
+#include <optional>
 
 #include "tests/process/harness.hpp"
 #include "tests/process/requests.hpp"
 #include "tests/process/worker.hpp"
+#include "tests/support/skip.hpp"
 
 using namespace filetimer::testing;
 using namespace std::chrono_literals;
@@ -26,7 +28,41 @@ std::unique_ptr<Worker> flood(const Server& server) {
   return std::make_unique<Worker>("flood", Worker::Setup{.args = {server.fifo()}});
 }
 
+// How often the process has read a file or a pipe; nothing where that may not be known.
+std::optional<long> count_of_reads(pid_t pid) {
+  const std::string io = read_file(fmt::format("/proc/{}/io", pid));
+  const auto at = io.find("syscr: ");
+  return at == std::string::npos ? std::nullopt : std::optional(std::stol(io.substr(at + 7)));
+}
+
 }  // namespace
+
+// Each iteration of the loop begins with a reading of the pipe.
+TEST_CASE("the ends of many workers that come together cost few iterations") {
+  const TempFolder temp;
+  Server server(temp);
+  std::vector<std::unique_ptr<Worker>> workers;
+  std::string lines;
+  for (int i = 0; i < kTogether; ++i) {
+    workers.push_back(std::make_unique<Worker>("block"));
+    lines += acquire_far(workers.back()->pid(), "s");
+  }
+  server.send(lines);
+  server.barrier();
+  const auto before = count_of_reads(server.pid());
+  if (!before) {
+    FILETIMER_SKIP("/proc/PID/io cannot be read here");
+  }
+  server.process().signal(SIGSTOP);
+  server.process().wait_until_stopped();
+  for (const auto& worker : workers) {
+    worker->signal(SIGKILL);
+    CHECK(worker->status() == killed_by(SIGKILL));
+  }
+  server.process().signal(SIGCONT);
+  REQUIRE(wait_until([&] { return count(server.records(), "left_open") == kTogether; }));
+  CHECK(*count_of_reads(server.pid()) - *before < kTogether);
+}
 
 TEST_CASE("four writers that never pause keep no deadline waiting, and no line of theirs is lost") {
   const TempFolder temp;
