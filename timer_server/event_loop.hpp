@@ -31,8 +31,8 @@ inline void check_event(int result, const char* what) {
 // Which source is dispatched first when several are ready.
 enum Priority : int64_t {
   kDeathsFirst = -100,  // a recycled pid must not meet the worker that had it before
-  // Server::run_once(), once behind whatever was dispatched. All of the deaths come before it; other
-  // sources stay ready until it has read them.
+  // Server::run_once(), once behind whatever was dispatched. All of the deaths come before it;
+  // other sources stay ready until it has read them.
   kIteration = -75,
   kRequests = -50,
   kOrdinary = 0,

@@ -13,10 +13,10 @@
 #include "timer_server/inheritance.hpp"
 #include "timer_server/messages.hpp"
 #include "timer_server/realtime.hpp"
+#include "timer_server/runtime_directory.hpp"
 #include "timer_server/server.hpp"
 #include "timer_server/service_manager.hpp"
 #include "timer_server/settings.hpp"
-#include "timer_server/start_up.hpp"
 
 namespace {
 
@@ -44,7 +44,7 @@ int fail(int status, const Settings& settings, const std::string& message) {
 // Reports that the server is ready, starts COMMAND if there is one, and serves. Returns the exit
 // status.
 int run_server(Server& server, const Settings& settings, const Inheritance& inheritance,
-               const std::string& dir, const std::string& pipe, Detached* detached) {
+               const RuntimeDirectory& directory, Detached* detached) {
   const std::string ready = server.ready_line() + "\n";
   if (detached != nullptr) {
     detached->report_ready(ready);
@@ -53,7 +53,8 @@ int run_server(Server& server, const Settings& settings, const Inheritance& inhe
                    ready.size());
   }
   if (!settings.command.empty()) {
-    auto command = Command::start(settings.command, inheritance, dir, pipe);
+    auto command =
+        Command::start(settings.command, inheritance, directory.path(), directory.pipe().path());
     if (!command) {
       messages::error("{}", command.error().message);
       server.withdraw();
@@ -66,36 +67,32 @@ int run_server(Server& server, const Settings& settings, const Inheritance& inhe
 }
 
 int serve(const Settings& settings, Inheritance inheritance, UniqueFd passed, Detached* detached) {
-  auto household = Household::take(settings);
-  if (!household) {
-    return fail(household.error().status, settings, household.error().message);
+  auto directory = RuntimeDirectory::take(settings);
+  if (!directory) {
+    return fail(directory.error().status, settings, directory.error().message);
   }
-  auto premises = household->furnish(settings, std::move(passed));
-  if (!premises) {
-    household->leave();
-    return fail(premises.error().status, settings, premises.error().message);
+  auto log = directory->open(settings, std::move(passed));
+  if (!log) {
+    directory->leave();
+    return fail(log.error().status, settings, log.error().message);
   }
   messages::start(settings.log_level, detached != nullptr);
-  household->warn_about_file_system();
+  directory->warn_about_file_system();
   if (settings.realtime) {
     if (Status allowed = enter_realtime(); !allowed) {
       messages::warning("{}; going on without", allowed.error().message);
     }
   }
   harden(inheritance);
-  const std::string dir = premises->dir;
-  const std::string pipe = premises->pipe.path();
-  const PipeRemover pipe_remover(premises->pipe);
   int status = exit_status::kFailed;
   try {
-    Server server(settings, std::move(*premises), inheritance);
-    status = run_server(server, settings, inheritance, dir, pipe, detached);
+    Server server(settings, *directory, std::move(*log), inheritance);
+    status = run_server(server, settings, inheritance, *directory, detached);
   } catch (...) {
-    pipe_remover.remove();
-    household->leave();
+    directory->leave();
     throw;
   }
-  household->leave();
+  directory->leave();
   messages::stop();
   return status;
 }

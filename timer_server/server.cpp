@@ -22,8 +22,6 @@ namespace {
 
 // When all else has ended: how long the log may take to reach the disk.
 constexpr Duration kLastSyncLimit = std::chrono::seconds{2};
-// Boards that are kept: the one in place, and those of run folders that were removed.
-constexpr std::size_t kMaxBoards = 4;
 
 // A flood: more than this came at once. Then each write of each writer would wake us for one line;
 // instead the pipe, which can hold the work of a millisecond, is read once in a pause.
@@ -37,16 +35,16 @@ constexpr std::array kSignals{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2
 
 }  // namespace
 
-Server::Server(Settings settings, Premises premises, Inheritance inheritance)
+Server::Server(Settings settings, RuntimeDirectory& directory, std::unique_ptr<RecordLog> log,
+               Inheritance inheritance)
     : settings_(std::move(settings)),
-      dir_(std::move(premises.dir)),
-      restore_folder_(std::move(premises.restore_folder)),
-      pipe_(std::move(premises.pipe)),
-      log_(std::move(premises.log)),
-      page_folder_(std::move(premises.pages)),
-      ended_statistics_(std::make_unique<EndedStatistics>(page_folder_.server_path(kEndedName))),
-      records_(RecordOrigin::of_this_process(dir_)),
-      hooks_(settings_.on_expiry, environment_for_children(dir_, pipe_.path()),
+      directory_(directory),
+      log_(std::move(log)),
+      ended_statistics_(
+          std::make_unique<EndedStatistics>(directory_.pages().server_path(kEndedName))),
+      records_(RecordOrigin::of_this_process(directory_.path())),
+      hooks_(settings_.on_expiry,
+             environment_for_children(directory_.path(), directory_.pipe().path()),
              std::move(inheritance), records_, *log_),
       side_threads_(settings_.realtime),
       ladder_(
@@ -65,11 +63,10 @@ Server::Server(Settings settings, Premises premises, Inheritance inheritance)
       next_sweep_(now_.mono + settings_.max_interval),
       life_(settings_.command.empty() ? LifeCycle::Kind::kAlone : LifeCycle::Kind::kAroundCommand),
       expected_(settings_.expect_workers, settings_.join_timeout, started_) {
-  boards_.push_back(std::move(premises.board));
   sd_event* event = nullptr;
   check_event(::sd_event_new(&event), "cannot make an event loop");
   loop_.reset(event);
-  questions_.emplace(event, dir_, std::move(premises.replies), settings_.max_wait,
+  questions_.emplace(event, directory_.path(), directory_.take_replies(), settings_.max_wait,
                      Questions::Context{*this, life_, rejections_, records_, *log_});
   listen();
   sources_.push_back(add_io(log_->event_fd(), kOrdinary, [this] { on_log_event(); }));
@@ -110,8 +107,8 @@ Server::Server(Settings settings, Premises premises, Inheritance inheritance)
     sources_.emplace_back(source);
   }
   PageGuard::install();
-  boards_.back().serve();
-  PastRecords past = read_past_records(log_->path(), records_.boot_id(), dir_);
+  directory_.serve();
+  PastRecords past = read_past_records(log_->path(), records_.boot_id(), directory_.path());
   past_ = std::move(past.verdicts);
   is_adopting_ = true;
   adopt_pages();
@@ -120,8 +117,8 @@ Server::Server(Settings settings, Premises premises, Inheritance inheritance)
   is_adopting_ = false;
   past_ = {};
   record_start();
-  if (pipe_.outlives_us()) {
-    look_after_pipe();  // it may have been removed while no server was there
+  if (directory_.pipe().outlives_us()) {
+    check_directory();  // it may have been removed while no server was there
   }
 }
 
@@ -132,12 +129,12 @@ EventSource Server::add_io(int fd, int64_t priority, std::function<void()> handl
 }
 
 void Server::listen() {
-  pipe_source_ = add_io(pipe_.fd(), kRequests, [] {});
+  pipe_source_ = add_io(directory_.pipe().fd(), kRequests, [] {});
 }
 
 std::string Server::ready_line() const {
-  return fmt::format("ready dir={} fifo={} log={} pid={}", dir_, pipe_.path(), log_->path(),
-                     ::getpid());
+  return fmt::format("ready dir={} fifo={} log={} pid={}", directory_.path(),
+                     directory_.pipe().path(), log_->path(), ::getpid());
 }
 
 // ---------------------------------------------------------------------------------------------
@@ -214,7 +211,7 @@ std::size_t Server::read_requests(std::size_t most) {
   while (read < most) {
     std::span<char> room = reader_.room();
     room = room.first(std::min(room.size(), most - read));
-    const std::size_t count = pipe_.read(room);
+    const std::size_t count = directory_.pipe().read(room);
     if (count == 0) {
       break;
     }
@@ -297,8 +294,7 @@ void Server::arm(Instant next) {
 void Server::sweep(Instant now) {
   next_sweep_ = now + settings_.max_interval;
   ended_.clear();
-  look_after_folder();
-  look_after_pipe();
+  check_directory();
   look_for_pages();
   look_for_halted();
   questions_->sweep();
@@ -321,78 +317,22 @@ void Server::advance_life(Instant now) {
 
 // ---------------------------------------------------------------------------------------------
 
-void Server::look_after_folder() {
-  auto restored = restore_folder_();
-  if (!restored) {
-    if (restored.error().message != folder_trouble_) {
-      folder_trouble_ = restored.error().message;
-      messages::warning("{}", folder_trouble_);
-    }
-    return;
+void Server::check_directory() {
+  if (directory_.restore()) {
+    questions_->use(directory_.take_replies());
+    ended_statistics_ =
+        std::make_unique<EndedStatistics>(directory_.pages().server_path(kEndedName));
+    pages_unlooked_ = true;
+    scan_wanted_ = true;
   }
-  folder_trouble_.clear();
-  if (!*restored) {
-    return;
+  if (auto pipe = directory_.replace_pipe()) {
+    read_requests();  // what was written before the old pipe goes
+    pipe_source_.reset();
+    directory_.use(std::move(*pipe));
+    listen();
+    scan_wanted_ = true;
+    read_again_ = Instant::never();
   }
-  if ((*restored)->board) {
-    // A client that has mapped the old board wakes the server at each acquire from now on.
-    announce_scan(boards_.back().board());
-    boards_.push_back(std::move(*(*restored)->board));
-    if (boards_.size() > kMaxBoards) {
-      boards_.erase(boards_.begin());
-    }
-    boards_.back().serve();
-    announce();
-  }
-  page_folder_ = std::move((*restored)->pages);
-  questions_->use(std::move((*restored)->replies));
-  ended_statistics_ = std::make_unique<EndedStatistics>(page_folder_.server_path(kEndedName));
-  pages_unlooked_ = true;
-  scan_wanted_ = true;
-  messages::warning("something in '{}' was removed: made again", dir_);
-}
-
-void Server::look_after_pipe() {
-  const auto told = [this](std::string trouble) {
-    if (trouble != pipe_trouble_ && !trouble.empty()) {
-      messages::warning("{}", trouble);
-    }
-    pipe_trouble_ = std::move(trouble);
-  };
-  switch (pipe_.look()) {
-    case RequestPipe::Condition::kInPlace:
-      told({});
-      return;
-    case RequestPipe::Condition::kTakenOver:
-      told(
-          fmt::format("'{}' was replaced by a pipe that another process reads: requests written "
-                      "there do not reach this server",
-                      pipe_.path()));
-      return;
-    case RequestPipe::Condition::kGone:
-      break;
-  }
-  if (Status moved = set_aside(pipe_.path()); !moved) {
-    told(moved.error().message);
-    return;
-  }
-  auto made = RequestPipe::open(pipe_.path());
-  if (!made) {
-    told(made.error().message);
-    return;
-  }
-  read_requests();  // what was written before the old pipe goes
-  pipe_source_.reset();
-  pipe_ = std::move(*made);
-  listen();
-  // Of all of them: somebody may have found no reader meanwhile, and waits for a new incarnation.
-  for (BoardFile& board : boards_) {
-    board.serve();
-  }
-  scan_wanted_ = true;
-  read_again_ = Instant::never();
-  messages::warning("the pipe '{}' was gone: made again", pipe_.path());
-  pipe_trouble_.clear();
 }
 
 void Server::tell_log_news(Instant now) {
@@ -495,12 +435,9 @@ int Server::run() {
 }
 
 void Server::withdraw() {
-  is_withdrawn_ = true;
   service_manager_.tell_stopping();
-  for (BoardFile& board : boards_) {
-    board.stop();
-  }
-  pipe_.remove_from_path();
+  directory_.stop_serving();
+  directory_.pipe().remove_from_path();
   take_last_words();
   hooks_.give_up();
   warnings_.settle_all("the server was stopped first");
@@ -508,7 +445,7 @@ void Server::withdraw() {
   if (!log_->drain(kLastSyncLimit)) {
     messages::error("the log '{}' could not be written to the end", log_->path());
   }
-  if (!pipe_.outlives_us()) {
+  if (!directory_.pipe().outlives_us()) {
     take_last_words();
   }
   questions_->answer_stopped();
@@ -519,7 +456,7 @@ void Server::withdraw() {
 // server's.
 void Server::take_last_words() {
   questions_->begin_iteration();
-  read_requests(pipe_.waiting());
+  read_requests(directory_.pipe().waiting());
   bury_the_dead();
   save_pages();
 }

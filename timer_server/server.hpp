@@ -23,19 +23,16 @@
 #include "timer_server/kill_path_check.hpp"
 #include "timer_server/life_cycle.hpp"
 #include "timer_server/oversleep.hpp"
-#include "timer_server/pages/board_file.hpp"
 #include "timer_server/pages/ended_statistics.hpp"
-#include "timer_server/pages/page_folder.hpp"
 #include "timer_server/pages/worker_page.hpp"
 #include "timer_server/past_verdicts.hpp"
 #include "timer_server/questions/expected_workers.hpp"
 #include "timer_server/questions/questions.hpp"
-#include "timer_server/questions/reply_folder.hpp"
 #include "timer_server/record_log.hpp"
 #include "timer_server/records.hpp"
 #include "timer_server/requests/rejections.hpp"
-#include "timer_server/requests/request_pipe.hpp"
 #include "timer_server/requests/request_reader.hpp"
+#include "timer_server/runtime_directory.hpp"
 #include "timer_server/service_manager.hpp"
 #include "timer_server/settings.hpp"
 #include "timer_server/side_threads.hpp"
@@ -44,29 +41,12 @@
 
 namespace filetimer {
 
-// What the server has opened before it serves; made by start_up().
-struct Premises {
-  std::string dir;
-  std::string log_path;
-  RequestPipe pipe;
-  std::unique_ptr<RecordLog> log;
-  BoardFile board;
-  PageFolder pages;
-  ReplyFolder replies;
-  // Makes the run folder, its lock and what belongs into it again where somebody removed one of
-  // them. Gives what is new; nothing when all was in place.
-  struct Restored {
-    std::optional<BoardFile> board;  // null: the board was in place
-    PageFolder pages;
-    ReplyFolder replies;
-  };
-  std::function<Result<std::optional<Restored>>()> restore_folder;
-};
-
 class Server final : private RequestSink, private Questions::Host {
  public:
   // `inheritance`: what children are to have in place of what this process has made of itself.
-  Server(Settings settings, Premises premises, Inheritance inheritance);
+  // `directory` is open and outlives the server.
+  Server(Settings settings, RuntimeDirectory& directory, std::unique_ptr<RecordLog> log,
+         Inheritance inheritance);
   ~Server() override;
   Server(const Server&) = delete;
   Server& operator=(const Server&) = delete;
@@ -83,7 +63,7 @@ class Server final : private RequestSink, private Questions::Host {
   // The loop.
   void run_once();
   void run_once_and_again();
-  std::size_t read_requests() { return read_requests(pipe_.capacity()); }
+  std::size_t read_requests() { return read_requests(directory_.pipe().capacity()); }
   std::size_t read_requests(std::size_t most);  // bytes
   void take_last_words();
   void bury_the_dead();
@@ -195,8 +175,7 @@ class Server final : private RequestSink, private Questions::Host {
   void on_kill_ended(const KillOrder& order, const KillEnd& end);
 
   // The pipe's place, the log's state, signals, the end.
-  void look_after_folder();
-  void look_after_pipe();
+  void check_directory();
   void listen();
   void tell_log_news(Instant now);
   void on_signal(int signal, bool from_terminal);
@@ -222,14 +201,8 @@ class Server final : private RequestSink, private Questions::Host {
   void run_hook(const KillOrder& order, const KillEnd& end);
 
   const Settings settings_;
-  const std::string dir_;
-  const std::function<Result<std::optional<Premises::Restored>>()> restore_folder_;
-  RequestPipe pipe_;
+  RuntimeDirectory& directory_;
   std::unique_ptr<RecordLog> log_;
-  // The one that clients find now at the back; those before it are of run folders that were removed
-  // and stay for the clients that have mapped them.
-  std::vector<BoardFile> boards_;
-  PageFolder page_folder_;
   std::unique_ptr<EndedStatistics> ended_statistics_;
   Records records_;
   Hooks hooks_;
@@ -274,8 +247,6 @@ class Server final : private RequestSink, private Questions::Host {
   std::shared_ptr<Incident> incident_;
   std::unordered_set<std::string> cut_names_;  // scopes whose cut timeout was recorded
   std::vector<std::shared_ptr<const Process>> unkillable_;
-  std::string pipe_trouble_;    // as last told
-  std::string folder_trouble_;  // as last told
   Instant next_sweep_;
   std::uint64_t requests_ = 0;
   std::uint64_t expired_ = 0;
@@ -286,7 +257,6 @@ class Server final : private RequestSink, private Questions::Host {
 
   LifeCycle life_;
   std::string stop_reason_ = "COMMAND ended";
-  bool is_withdrawn_ = false;  // clients are no longer told of anything
   ExpectedWorkers expected_;
   std::optional<int> command_status_;
   Instant reap_again_ = Instant::never();  // when to ask for it; never: it has not ended

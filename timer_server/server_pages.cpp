@@ -127,7 +127,7 @@ void Server::look_at_page(const std::string& name) {
       refused_for_now_.push_back(name);
     }
   };
-  auto opened = WorkerPage::open(page_folder_.page_path(name), name);
+  auto opened = WorkerPage::open(directory_.pages().page_path(name), name);
   if (!opened) {
     refuse(opened.error());
     return;
@@ -166,8 +166,8 @@ void Server::look_at_page(const std::string& name) {
     return;
   }
   page->close_descriptor();
-  page_folder_.confirm(name,
-                       {(*worker)->process->pid, (*worker)->process->start_time, page->program()});
+  directory_.pages().confirm(
+      name, {(*worker)->process->pid, (*worker)->process->start_time, page->program()});
   refused_pages_.erase(name);
   pages_[name] = *worker;
   (*worker)->pages.push_back(std::move(page));
@@ -179,7 +179,8 @@ void Server::look_at_page(const std::string& name) {
 Result<Worker*> Server::owner_of(WorkerPage& page) {
   const Result<pid_t> holder = page.owner();
   // Only what a server has written, and only while this one starts: later it knows for itself.
-  const auto confirmed = is_adopting_ ? page_folder_.confirmed_owner(page.name()) : std::nullopt;
+  const auto confirmed =
+      is_adopting_ ? directory_.pages().confirmed_owner(page.name()) : std::nullopt;
   if (!holder && !confirmed) {
     return tl::unexpected<Error>(holder.error());
   }
@@ -268,16 +269,16 @@ void Server::put_away(const PageClaims& claims, pid_t pid, const std::vector<Slo
 }
 
 void Server::put_away_page(WorkerPage& page, std::string_view reason) {
-  const auto owner = page_folder_.confirmed_owner(page.name());
+  const auto owner = directory_.pages().confirmed_owner(page.name());
   put_away(page.claims(), owner ? owner->pid : page.claims().pid, page.open_slots(), reason);
   page.add_statistics(*ended_statistics_);
-  page_folder_.remove(page.name());
+  directory_.pages().remove(page.name());
 }
 
 // At the start: whoever was watched is watched on.
 void Server::adopt_pages() {
-  page_folder_.has_changed();
-  for (const std::string& name : page_folder_.names()) {
+  directory_.pages().has_changed();
+  for (const std::string& name : directory_.pages().names()) {
     if (is_page_name(name)) {
       look_at_page(name);
     } else {
@@ -289,7 +290,7 @@ void Server::adopt_pages() {
       adopted_scopes_ += page->open_count();
     }
   });
-  for (const pid_t pid : page_folder_.wire_workers()) {
+  for (const pid_t pid : directory_.pages().wire_workers()) {
     adopt_wire_page(pid);
   }
 }
@@ -311,11 +312,11 @@ void Server::look_for_pages() {
       look_at_page(name);
     }
   }
-  if (!page_folder_.has_changed() && !unlooked) {
+  if (!directory_.pages().has_changed() && !unlooked) {
     return;
   }
   std::size_t looks = 0;
-  for (const std::string& name : page_folder_.names()) {
+  for (const std::string& name : directory_.pages().names()) {
     const bool is_new = is_page_name(name) && !pages_.contains(name) &&
                         !refused_pages_.contains(name) && !unclaimed_.contains(name);
     if (is_new && ++looks > kMaxLooksPerSweep) {
@@ -331,7 +332,7 @@ void Server::look_for_pages() {
 // Reads every page; the order of it is argued in common/wake_protocol.hpp. What is due is judged
 // before the board says when we wake next, so a worker that renews in between wakes us.
 void Server::scan_pages(Instant woke, std::vector<DueScope>& due) {
-  Board& board = boards_.back().board();
+  Board& board = directory_.status_page();
   announce_scan(board);
   scan_wanted_ = false;
   next_scan_ = Instant::never();
@@ -533,7 +534,7 @@ void Server::drop_page(Worker& worker, const WorkerPage& page, std::string_view 
     }
   }
   held->add_statistics(*ended_statistics_);
-  page_folder_.remove(name);
+  directory_.pages().remove(name);
 }
 
 }  // namespace filetimer

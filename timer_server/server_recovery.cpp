@@ -83,7 +83,7 @@ void Server::settle_judged_slots(const Worker& worker, const std::shared_ptr<Wor
 
 // The timers that a server before this one kept for a worker of the pipe.
 void Server::adopt_wire_page(pid_t pid) {
-  const std::string path = page_folder_.server_path(fmt::format("{}", pid));
+  const std::string path = directory_.pages().server_path(fmt::format("{}", pid));
   auto kept = WirePage::read(path);
   if (!kept) {
     messages::warning("{}: left alone", kept.error().message);

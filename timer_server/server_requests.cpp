@@ -88,7 +88,8 @@ void Server::acquire(const wire::Request& request, std::string_view line) {
     name = id;
   }
   // What comes through a pipe that stays is the next server's if this one is being stopped.
-  const bool is_for_next = life_.phase() >= LifeCycle::Phase::kStopping && pipe_.outlives_us();
+  const bool is_for_next =
+      life_.phase() >= LifeCycle::Phase::kStopping && directory_.pipe().outlives_us();
   if (questions_->announcement() != Announcement::kNone && !is_for_next && !request.x_idle &&
       table_.find_scope(**worker, id) == nullptr) {
     reject("the server is draining: no new scopes");
@@ -98,7 +99,7 @@ void Server::acquire(const wire::Request& request, std::string_view line) {
   const ScopeTerms terms = terms_of(request, **worker, name);
   if (!(*worker)->wire_page) {
     (*worker)->wire_page =
-        std::make_unique<WirePage>(page_folder_.server_path(fmt::format("{}", request.pid)));
+        std::make_unique<WirePage>(directory_.pages().server_path(fmt::format("{}", request.pid)));
   }
   if (const auto scope = table_.acquire(**worker, id, name, terms); !scope) {
     reject(scope.error().message);

@@ -18,8 +18,8 @@ constexpr std::size_t kMostListed = 64;
 
 void Server::write_status(JsonWriter& json, Instant now) {
   json.fixed("uptime_s", std::chrono::duration<double>(now - started_).count(), 3)
-      .field("dir", dir_)
-      .field("fifo", pipe_.path())
+      .field("dir", directory_.path())
+      .field("fifo", directory_.pipe().path())
       .field("log", log_->path());
   if (command_) {
     json.field("command_pid", command_->pid());
@@ -38,8 +38,8 @@ void Server::write_status(JsonWriter& json, Instant now) {
   if (!log_->is_working(now)) {
     json.field("log_trouble", "it can't be written: records wait in memory");
   }
-  if (!pipe_trouble_.empty()) {
-    json.field("pipe_trouble", pipe_trouble_);
+  if (!directory_.pipe_trouble().empty()) {
+    json.field("pipe_trouble", directory_.pipe_trouble());
   }
   write_standing(json);
   write_settings(json);
@@ -53,14 +53,8 @@ bool Server::has_kills() const {
   return !ladder_.idle();
 }
 
-// The boards are the next server's once this one is withdrawn.
 void Server::announce() {
-  if (is_withdrawn_) {
-    return;
-  }
-  for (BoardFile& board : boards_) {
-    board.announce(questions_->announcement());
-  }
+  directory_.announce(questions_->announcement());
 }
 
 void Server::write_settings(JsonWriter& json) const {

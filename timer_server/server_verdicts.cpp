@@ -86,7 +86,7 @@ std::shared_ptr<Incident> Server::incident_now() {
 std::optional<PythonDump> Server::python_dump_of(const Worker& worker) const {
   for (const auto& page : worker.pages) {
     if (const std::uint32_t signal = page->dump_signal(); signal != 0) {
-      return PythonDump{signal, page_folder_.stacks_path(page->name())};
+      return PythonDump{signal, directory_.pages().stacks_path(page->name())};
     }
   }
   return std::nullopt;
@@ -244,8 +244,8 @@ void Server::record_start() {
   }
   JsonWriter json = records_.server_event("server_started");
   json.field("version", FILETIMER_VERSION)
-      .field("dir", dir_)
-      .field("fifo", pipe_.path())
+      .field("dir", directory_.path())
+      .field("fifo", directory_.pipe().path())
       .field("log", log_->path());
   write_settings(json);
   json.field("adopted_scopes", adopted_scopes_).field("ended_scopes", put_away_scopes_);

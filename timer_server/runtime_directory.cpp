@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "timer_server/start_up.hpp"
+#include "timer_server/runtime_directory.hpp"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -21,6 +21,7 @@
 #include "common/mapped_file.hpp"
 #include "common/run_folder.hpp"
 #include "common/soft_deadline.hpp"
+#include "common/wake_protocol.hpp"
 #include "timer_server/messages.hpp"
 
 namespace filetimer {
@@ -235,7 +236,7 @@ Result<RequestPipe> open_pipe(const std::string& path) {
 
 }  // namespace
 
-tl::expected<Household, StartFailure> Household::take(const Settings& settings) {
+tl::expected<RuntimeDirectory, StartFailure> RuntimeDirectory::take(const Settings& settings) {
   RunFolder folder = resolve_run_folder(settings.dir);
   const bool is_fresh = !folder.was_named() && !settings.command.empty();
   std::string log = settings.log;
@@ -270,22 +271,23 @@ tl::expected<Household, StartFailure> Household::take(const Settings& settings) 
     }
     held = std::move(*lock);
   }
-  Household household(std::move(*held));
-  household.dir_ = folder.dir;
-  household.pipe_ = settings.fifo.empty()
+  RuntimeDirectory directory(std::move(*held));
+  directory.dir_ = folder.dir;
+  directory.pipe_ = settings.fifo.empty()
                         ? folder.path(kPipeName)
                         : std::filesystem::absolute(settings.fifo).lexically_normal().string();
-  household.log_ = std::filesystem::absolute(log).lexically_normal().string();
-  household.is_fresh_ = is_fresh;
-  household.terms_ = {.max_timeout = settings.max_timeout.value_or(kForever),
+  directory.log_ = std::filesystem::absolute(log).lexically_normal().string();
+  directory.is_fresh_ = is_fresh;
+  directory.terms_ = {.max_timeout = settings.max_timeout.value_or(kForever),
                       .default_timeout = settings.default_timeout.value_or(Duration::zero()),
                       .warn_at = settings.warn_at ? warn_at_word(*settings.warn_at) : 0};
-  return household;
+  return directory;
 }
 
-tl::expected<Premises, StartFailure> Household::furnish(const Settings& settings, UniqueFd passed) {
-  // The board first: clients that open the pipe look at it.
-  auto board = BoardFile::open(fmt::format("{}/{}", dir_, kBoardName), terms_);
+tl::expected<std::unique_ptr<RecordLog>, StartFailure> RuntimeDirectory::open(
+    const Settings& settings, UniqueFd passed) {
+  // The status page first: clients that open the pipe look at it.
+  auto board = BoardFile::open(path_of(kBoardName), terms_);
   if (!board) {
     return failed(board.error());
   }
@@ -297,7 +299,7 @@ tl::expected<Premises, StartFailure> Household::furnish(const Settings& settings
   if (!replies) {
     return failed(replies.error());
   }
-  const std::string own = fmt::format("{}/{}", dir_, kPipeName);
+  const std::string own = path_of(kPipeName);
   if (pipe_ == own && is_symlink(own)) {
     ::unlink(own.c_str());  // left by a server whose pipe was elsewhere
   }
@@ -309,6 +311,8 @@ tl::expected<Premises, StartFailure> Household::furnish(const Settings& settings
     }
     return pipe.error().errno_value == EBUSY ? taken(pipe.error()) : failed(pipe.error());
   }
+  opened_.emplace(Opened{std::move(*pipe), {}, std::move(*pages), std::move(*replies)});
+  opened_->boards.push_back(std::move(*board));
   if (pipe_ != own) {
     if (Status linked = point_to(pipe_, own); !linked) {
       return failed(linked.error());
@@ -320,27 +324,18 @@ tl::expected<Premises, StartFailure> Household::furnish(const Settings& settings
   log_settings.realtime = settings.realtime;
   auto log = RecordLog::open(std::move(log_settings));
   if (!log) {
-    pipe->remove_from_path();
     return failed(log.error());
   }
   if (Status linked = point_to_log(); !linked) {
-    pipe->remove_from_path();
     return failed(linked.error());
   }
-  return Premises{dir_,
-                  log_,
-                  std::move(*pipe),
-                  std::move(*log),
-                  std::move(*board),
-                  std::move(*pages),
-                  std::move(*replies),
-                  [this] { return restore(); }};
+  return std::move(*log);
 }
 
 // It stays when the server ends: the log is read afterwards more often than before.
-Status Household::point_to_log() const {
-  const std::string link = fmt::format("{}/{}", dir_, kLogLinkName);
-  if (log_ != fmt::format("{}/{}", dir_, kLogName) && is_regular_file(log_)) {
+Status RuntimeDirectory::point_to_log() const {
+  const std::string link = path_of(kLogLinkName);
+  if (log_ != path_of(kLogName) && is_regular_file(log_)) {
     return point_to(log_, link);
   }
   if (is_symlink(link)) {
@@ -349,12 +344,55 @@ Status Household::point_to_log() const {
   return {};
 }
 
-Result<std::optional<Premises::Restored>> Household::restore() {
-  const std::string board_path = fmt::format("{}/{}", dir_, kBoardName);
+std::string RuntimeDirectory::path_of(std::string_view name) const {
+  return fmt::format("{}/{}", dir_, name);
+}
+
+void RuntimeDirectory::warn_about_file_system() const {
+  if (const std::string_view kind = network_file_system(dir_); !kind.empty()) {
+    messages::warning(
+        "'{}' is on a network file system ({}): while that hangs no deadline is watched. Choose a "
+        "folder in memory with --dir",
+        dir_, kind);
+  }
+}
+
+void RuntimeDirectory::serve() {
+  opened_->boards.back().serve();
+}
+
+void RuntimeDirectory::announce(Announcement announcement) {
+  announced_ = announcement;
+  if (!is_serving_) {
+    return;
+  }
+  for (BoardFile& board : opened_->boards) {
+    board.announce(announcement);
+  }
+}
+
+void RuntimeDirectory::stop_serving() {
+  is_serving_ = false;
+  for (BoardFile& board : opened_->boards) {
+    board.stop();
+  }
+}
+
+bool RuntimeDirectory::restore() {
+  Result<bool> restored = restore_entries();
+  report(folder_trouble_, restored ? std::string{} : restored.error().message);
+  if (!restored || !*restored) {
+    return false;
+  }
+  messages::warning("something in '{}' was removed: made again", dir_);
+  return true;
+}
+
+Result<bool> RuntimeDirectory::restore_entries() {
+  const std::string board_path = path_of(kBoardName);
   const bool has_board = lock_.is_of(board_path);
-  if (has_board && is_folder(fmt::format("{}/{}", dir_, kPagesName)) &&
-      is_folder(fmt::format("{}/{}", dir_, kRepliesName))) {
-    return std::nullopt;
+  if (has_board && is_folder(path_of(kPagesName)) && is_folder(path_of(kRepliesName))) {
+    return false;
   }
   if (auto made = create_run_folder(dir_); !made) {
     return tl::unexpected<Error>(std::move(made.error()));
@@ -367,39 +405,86 @@ Result<std::optional<Premises::Restored>> Household::restore() {
   if (!replies) {
     return tl::unexpected<Error>(std::move(replies.error()));
   }
-  // The board last: a client that finds it uses the folders beside it at once. Only a missing board
-  // is made, since closing a second descriptor of it would drop the lock.
-  std::optional<BoardFile> board;
+  opened_->pages = std::move(*pages);
+  opened_->replies = std::move(*replies);
+  // The status page last: a client that finds it uses the folders beside it at once. Only a missing
+  // one is made, since closing a second descriptor of it would drop the lock.
   if (!has_board) {
     auto lock = ServerLock::take(board_path);
     if (!lock) {
       return tl::unexpected<Error>(std::move(lock.error()));
     }
-    auto made = BoardFile::open(board_path, terms_);
-    if (!made) {
-      return tl::unexpected<Error>(std::move(made.error()));
+    auto board = BoardFile::open(board_path, terms_);
+    if (!board) {
+      return tl::unexpected<Error>(std::move(board.error()));
     }
-    lock_ = std::move(*lock);
-    board = std::move(*made);
+    lock_ = std::move(*lock);  // the old one was of a file that no client can find any more
+    // A client that has mapped the old one wakes the server at each acquire from now on.
+    announce_scan(status_page());
+    std::vector<BoardFile>& boards = opened_->boards;
+    boards.push_back(std::move(*board));
+    if (boards.size() > kMaxStatusPages) {
+      boards.erase(boards.begin());
+    }
+    boards.back().serve();
+    announce(announced_);
   }
   (void)point_to_log();  // serving matters more
-  if (const std::string own = fmt::format("{}/{}", dir_, kPipeName); pipe_ != own) {
+  if (const std::string own = path_of(kPipeName); pipe_ != own) {
     (void)point_to(pipe_, own);
   }
-  return Premises::Restored{std::move(board), std::move(*pages), std::move(*replies)};
+  return true;
 }
 
-void Household::warn_about_file_system() const {
-  if (const std::string_view kind = network_file_system(dir_); !kind.empty()) {
-    messages::warning(
-        "'{}' is on a network file system ({}): while that hangs no deadline is watched. Choose a "
-        "folder in memory with --dir",
-        dir_, kind);
+std::optional<RequestPipe> RuntimeDirectory::replace_pipe() {
+  switch (pipe().look()) {
+    case RequestPipe::Condition::kInPlace:
+      report(pipe_trouble_, {});
+      return std::nullopt;
+    case RequestPipe::Condition::kTakenOver:
+      report(pipe_trouble_,
+             fmt::format("'{}' was replaced by a pipe that another process reads: requests written "
+                         "there do not reach this server",
+                         pipe_));
+      return std::nullopt;
+    case RequestPipe::Condition::kGone:
+      break;
   }
+  if (Status moved = set_aside(pipe_); !moved) {
+    report(pipe_trouble_, moved.error().message);
+    return std::nullopt;
+  }
+  auto made = RequestPipe::open(pipe_);
+  if (!made) {
+    report(pipe_trouble_, made.error().message);
+    return std::nullopt;
+  }
+  return std::move(*made);
 }
 
-void Household::leave() {
-  const std::string own = fmt::format("{}/{}", dir_, kPipeName);
+void RuntimeDirectory::use(RequestPipe pipe) {
+  opened_->pipe = std::move(pipe);
+  // Of all status pages: a client may have found no reader meanwhile, and waits for a change.
+  for (BoardFile& board : opened_->boards) {
+    board.serve();
+  }
+  messages::warning("the pipe '{}' was gone: made again", pipe_);
+  pipe_trouble_.clear();
+}
+
+// Each trouble once, until it is another one.
+void RuntimeDirectory::report(std::string& last, std::string trouble) const {
+  if (trouble != last && !trouble.empty()) {
+    messages::warning("{}", trouble);
+  }
+  last = std::move(trouble);
+}
+
+void RuntimeDirectory::leave() {
+  if (opened_) {
+    opened_->pipe.remove_from_path();
+  }
+  const std::string own = path_of(kPipeName);
   if (pipe_ != own && is_symlink(own) && !has_passed_pipe_) {
     ::unlink(own.c_str());
   }
