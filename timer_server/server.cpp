@@ -68,6 +68,7 @@ Server::Server(Settings settings, RuntimeDirectory& directory, std::unique_ptr<R
   loop_.reset(event);
   questions_.emplace(event, directory_.path(), directory_.take_replies(), settings_.max_wait,
                      Questions::Context{*this, life_, rejections_, records_, *log_});
+  children_.emplace(event);
   listen();
   sources_.push_back(add_io(log_->event_fd(), kOrdinary, [this] { on_log_event(); }));
   sources_.push_back(add_io(side_threads_.event_fd(), kOrdinary, [this] { on_side_event(); }));
@@ -170,7 +171,9 @@ void Server::run_once() {
     sweep(now);
   }
   report_rejections(now, false);
-  look_after_children(now);
+  if (children_->advance(now)) {
+    carry_out(life_.handle(LifeCycle::Event::kCommandEnded, now), "COMMAND ended", {});
+  }
   if (now >= next_halt_look_) {
     look_at_halted(now);
   }
@@ -196,7 +199,7 @@ void Server::run_once() {
     return;
   }
   Instant next = std::min({ladder_next, warnings_next, hooks_next, next_sweep_, next_halt_look_,
-                           rejections_.next_report(), read_again_, reap_again_, reap_strangers_at_,
+                           rejections_.next_report(), read_again_, children_->next(),
                            questions_->next(), expected_.next(), life_.next()});
   if (life_.judges()) {
     next = std::min({next, scan_wanted_ ? Instant{} : next_scan_, table_.next_deadline()});
@@ -305,8 +308,7 @@ void Server::sweep(Instant now) {
 
 void Server::advance_life(Instant now) {
   const bool judged = life_.judges();
-  const bool is_command_gone = all_killed_ && command_status_.has_value();
-  if (ladder_.idle() && (!is_killing_command_ || is_command_gone)) {
+  if (ladder_.idle() && children_->is_done_killing()) {
     (void)life_.handle(LifeCycle::Event::kKillsDone, now);
   }
   life_.advance(now);
@@ -354,7 +356,7 @@ void Server::on_side_event() {
 
 void Server::on_signal(int signal, bool from_terminal) {
   if (signal == SIGCHLD) {
-    reap_strangers_at_ = {};
+    children_->note_child_ended();
     return;
   }
   messages::debug("got {}", signal_name(signal));
@@ -363,8 +365,8 @@ void Server::on_signal(int signal, bool from_terminal) {
     carry_out(life_.handle(LifeCycle::Event::kSignal, Instant::now()),
               fmt::format("{}{}", again ? "a second " : "", signal_name(signal)),
               {signal, from_terminal});
-  } else if (command_) {
-    command_->forward(signal, from_terminal);
+  } else if (children_->command()) {
+    children_->command()->forward(signal, from_terminal);
   } else if (signal == SIGHUP) {
     log_->reopen();
   }
@@ -376,17 +378,17 @@ void Server::carry_out(LifeCycle::Action action, const std::string& why, EndSign
     case LifeCycle::Action::kNone:
       break;
     case LifeCycle::Action::kAskCommandToEnd:
-      command_->forward(SIGTERM, false);
+      children_->command()->forward(SIGTERM, false);
       break;
     case LifeCycle::Action::kPassSignalOn:
-      command_->forward(signal.number, signal.is_from_terminal);
+      children_->command()->forward(signal.number, signal.is_from_terminal);
       break;
     case LifeCycle::Action::kFinishKills:
       begin_stop(why);
       break;
     case LifeCycle::Action::kKillCommand:
       messages::warning("{}: killing COMMAND", why);
-      is_killing_command_ = true;
+      children_->kill();
       begin_stop("forced");
       break;
   }
@@ -426,8 +428,9 @@ int Server::run() {
   check_event(::sd_event_loop(loop_.get()), "the event loop failed");
   ladder_.give_up();
   withdraw();
-  if (command_) {
-    return command_status_.value_or(128 + SIGKILL);  // forced, and it has not died of it yet
+  if (children_->command()) {
+    return children_->exit_status().value_or(128 +
+                                             SIGKILL);  // forced, and it has not died of it yet
   }
   const bool unkillable =
       std::ranges::any_of(unkillable_, [](const auto& process) { return process->is_alive(); });

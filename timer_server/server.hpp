@@ -14,7 +14,7 @@
 #include <unordered_set>
 #include <vector>
 
-#include "timer_server/command.hpp"
+#include "timer_server/command_supervisor.hpp"
 #include "timer_server/event_loop.hpp"
 #include "timer_server/halted.hpp"
 #include "timer_server/hooks.hpp"
@@ -53,7 +53,7 @@ class Server final : private RequestSink, private Questions::Host {
 
   [[nodiscard]] std::string ready_line() const;
   // From now on the server lives as long as `command`, and hands its signals on.
-  void attend(Command command);
+  void attend(Command command) { children_->attend(std::move(command)); }
   // Serves until told to stop, or until COMMAND has ended. Gives the exit status.
   int run();
   // Instead of run(), when COMMAND could not be started: takes the pipe away again.
@@ -194,10 +194,6 @@ class Server final : private RequestSink, private Questions::Host {
   void on_log_event();
   void on_side_event();
 
-  // COMMAND, hooks, and whoever becomes our child (server_children.cpp).
-  void on_command_ended();
-  void look_after_children(Instant now);
-  void kill_all_of_command();
   void run_hook(const KillOrder& order, const KillEnd& end);
 
   const Settings settings_;
@@ -213,7 +209,6 @@ class Server final : private RequestSink, private Questions::Host {
   Warnings warnings_;
   RequestReader reader_;
   Rejections rejections_;
-  std::optional<Command> command_;
 
   // What the present reading of the pipe knows.
   ClockReading now_;
@@ -258,18 +253,13 @@ class Server final : private RequestSink, private Questions::Host {
   LifeCycle life_;
   std::string stop_reason_ = "COMMAND ended";
   ExpectedWorkers expected_;
-  std::optional<int> command_status_;
-  Instant reap_again_ = Instant::never();  // when to ask for it; never: it has not ended
-  Instant reap_strangers_at_;              // never: at the next SIGCHLD
-  bool is_killing_command_ = false;        // and all that it started
-  bool all_killed_ = false;                // they are gone
 
   // Declared last: gone first, so no handler runs on what is gone already.
   EventLoop loop_;
   std::optional<Questions> questions_;
   EventSource timer_;
   EventSource pipe_source_;
-  EventSource command_source_;
+  std::optional<CommandSupervisor> children_;
   std::vector<EventSource> sources_;
   std::unordered_map<pid_t, EventSource> deaths_;  // by worker
   // Pages whose worker has let go of the lock and is on its way out, or so it seems.

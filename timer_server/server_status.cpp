@@ -21,8 +21,8 @@ void Server::write_status(JsonWriter& json, Instant now) {
       .field("dir", directory_.path())
       .field("fifo", directory_.pipe().path())
       .field("log", log_->path());
-  if (command_) {
-    json.field("command_pid", command_->pid());
+  if (const auto& command = children_->command()) {
+    json.field("command_pid", command->pid());
   }
   json.field("workers", table_.worker_count())
       .field("open_scopes", open_scope_count())

@@ -201,6 +201,19 @@ void Server::on_kill_ended(const KillOrder& order, const KillEnd& end) {
   }
 }
 
+void Server::run_hook(const KillOrder& order, const KillEnd& end) {
+  const Expiry& first = order.expiries.front();
+  HookOccasion occasion;
+  occasion.worker = order.worker;
+  occasion.id = first.id;
+  occasion.incident = first.incident;
+  occasion.scope = first.scope.name;
+  occasion.verdict = end.verdict;
+  occasion.input = order.record + '\n' + end.record + '\n';
+  occasion.record_number = end.record_number;
+  hooks_.add(std::move(occasion), Instant::now());
+}
+
 // After the reading: what a worker wrote before it ended may have been in the pipe still; a
 // release, above all. Reading may have found the end already, and the pid in use again.
 void Server::bury_the_dead() {

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: MIT
+#include "timer_server/command_supervisor.hpp"
+
+#include <unistd.h>
+
+#include <utility>
+#include <vector>
+
+#include "timer_server/own_children.hpp"
+#include "timer_server/process_tree.hpp"
+
+namespace filetimer {
+namespace {
+
+// How soon to ask again for the status of a COMMAND whose tracer has not let go of it, and to look
+// for orphans behind a child that its owner has not reaped yet.
+constexpr Duration kReapAgain = std::chrono::milliseconds{100};
+
+}  // namespace
+
+void CommandSupervisor::attend(Command command) {
+  command_ = std::move(command);
+  end_ = watch_io(loop_, command_->pidfd(), EPOLLIN, kDeathsFirst, [this] {
+    ask_at_ = {};
+    end_.reset();
+  });
+}
+
+bool CommandSupervisor::advance(Instant now) {
+  bool has_ended = false;
+  if (now >= ask_at_) {
+    status_ = command_->exit_status();
+    has_ended = status_.has_value();
+    ask_at_ = has_ended ? Instant::never() : now + kReapAgain;
+  }
+  if (now >= reap_at_) {
+    reap_at_ = reap_strangers() ? Instant::never() : now + kReapAgain;
+  }
+  if (is_killing_ && !has_killed_all_) {
+    kill_all();
+  }
+  return has_ended;
+}
+
+// A process whose parent has ended is a child of the server by now.
+void CommandSupervisor::kill_all() {
+  std::vector<pid_t> spared = own_children();
+  std::erase(spared, command_->pid());
+  const auto self = open_process(::getpid());
+  if (!self) {
+    return;  // no descriptors: at the next SIGCHLD
+  }
+  const std::vector<Process> all = companions_of(*self, KillMode::kTree, spared);
+  for (const Process& process : all) {
+    process.send_signal(SIGKILL);
+  }
+  has_killed_all_ = all.empty();
+}
+
+}  // namespace filetimer
