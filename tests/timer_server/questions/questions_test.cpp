@@ -60,6 +60,14 @@ class Client {
   UniqueFd pipe_;
 };
 
+wire::Question question(
+    std::string_view request, const std::function<void(wire::Question&)>& more = [](auto&) {}) {
+  wire::Question asked;
+  asked.request = request;
+  more(asked);
+  return asked;
+}
+
 struct QuestionStage {
   explicit QuestionStage(LifeCycle::Kind kind = LifeCycle::Kind::kAlone) : life(kind) {
     ::signal(SIGPIPE, SIG_IGN);  // the server does not take it
@@ -69,14 +77,14 @@ struct QuestionStage {
     questions.emplace(event, folder.path(), std::move(*ReplyFolder::make(folder.path())), 1min,
                       Questions::Context{host, life, rejections, records, *log});
   }
-  void ask(const Client& client, wire::Question question) {
-    question.reply = client.name();
-    if (question.wait_s == 0) {
-      question.wait_s = 10;
+  void ask(const Client& client, wire::Question asked) {
+    asked.reply = client.name();
+    if (asked.wait_s == 0) {
+      asked.wait_s = 10;
     }
     wire::Request request;
     request.pid = ::getpid();
-    request.question = question;
+    request.question = asked;
     questions->begin_iteration();
     questions->take(request, "the line", now);
   }
@@ -84,7 +92,7 @@ struct QuestionStage {
   FakeHost host;
   LifeCycle life;
   Rejections rejections;
-  Records records{RecordOrigin::of_this_process(folder.path())};
+  filetimer::Records records{RecordOrigin::of_this_process(folder.path())};
   std::unique_ptr<RecordLog> log = open_test_log(folder);
   Instant now{1'000'000};
   EventLoop loop;
@@ -105,12 +113,12 @@ TEST_CASE("A drain is on the board before its client has the answer") {
     was_silent = client.read().empty();
     CHECK(stage.questions->announcement() == Announcement::kDraining);
   };
-  stage.ask(client, {.request = "drain"});
+  stage.ask(client, question("drain"));
   CHECK(was_silent);
   CHECK(contains(client.read(), R"("draining":true)"));
   stage.host.on_announce = [] {};
   const Client other(stage.folder, "1-b");
-  stage.ask(other, {.request = "drain", .off = true});
+  stage.ask(other, question("drain", [](auto& q) { q.off = true; }));
   CHECK(stage.questions->announcement() == Announcement::kNone);
 }
 
@@ -118,12 +126,12 @@ TEST_CASE("A shutdown is refused while a scope is open, and returned when none i
   QuestionStage stage;
   stage.host.open = 2;
   const Client refused(stage.folder, "1-a");
-  stage.ask(refused, {.request = "shutdown"});
+  stage.ask(refused, question("shutdown"));
   CHECK(contains(refused.read(), "2 scopes are open"));
   CHECK_FALSE(stage.questions->advance(stage.now));
   stage.host.open = 0;
   const Client client(stage.folder, "1-b");
-  stage.ask(client, {.request = "shutdown"});
+  stage.ask(client, question("shutdown"));
   const auto shutdown = stage.questions->advance(stage.now);
   REQUIRE(shutdown);
   CHECK(shutdown->why == "shutdown");
@@ -136,7 +144,7 @@ TEST_CASE("A graceful shutdown is returned when the last scope has been left") {
   QuestionStage stage;
   stage.host.open = 1;
   const Client client(stage.folder, "1-a");
-  stage.ask(client, {.request = "shutdown", .graceful = "scopes"});
+  stage.ask(client, question("shutdown", [](auto& q) { q.graceful = "scopes"; }));
   CHECK_FALSE(stage.questions->advance(stage.now));
   CHECK(contains(client.read(), R"("answer":"waiting")"));
   CHECK(stage.questions->announcement() == Announcement::kShutdown);
@@ -152,7 +160,11 @@ TEST_CASE("A graceful shutdown whose time is up is withdrawn, or forced") {
     QuestionStage stage;
     stage.host.open = 1;
     const Client client(stage.folder, "1-a");
-    stage.ask(client, {.request = "shutdown", .wait_s = 1, .graceful = "scopes", .force = force});
+    stage.ask(client, question("shutdown", [force](auto& q) {
+                q.wait_s = 1;
+                q.graceful = "scopes";
+                q.force = force;
+              }));
     CHECK_FALSE(stage.questions->advance(stage.now));
     const auto shutdown = stage.questions->advance(stage.now + 1s);
     REQUIRE(shutdown.has_value() == force);
@@ -168,7 +180,10 @@ TEST_CASE("A graceful shutdown whose time is up is withdrawn, or forced") {
 TEST_CASE("A shutdown of a server around COMMAND that is withdrawn lets the server serve on") {
   QuestionStage stage(LifeCycle::Kind::kAroundCommand);
   const Client client(stage.folder, "1-a");
-  stage.ask(client, {.request = "shutdown", .wait_s = 1, .graceful = "scopes"});
+  stage.ask(client, question("shutdown", [](auto& q) {
+              q.wait_s = 1;
+              q.graceful = "scopes";
+            }));
   REQUIRE(stage.questions->advance(stage.now));
   CHECK(stage.life.handle(LifeCycle::Event::kShutdown, stage.now) ==
         LifeCycle::Action::kAskCommandToEnd);
@@ -180,10 +195,10 @@ TEST_CASE("A shutdown of a server around COMMAND that is withdrawn lets the serv
 TEST_CASE("What is no control request is answered with what one is") {
   QuestionStage stage;
   const Client client(stage.folder, "1-a");
-  stage.ask(client, {.request = "stop"});
+  stage.ask(client, question("stop"));
   CHECK(contains(client.read(), "x_request is 'stop': expected ping, status, drain, shutdown"));
   const Client other(stage.folder, "1-b");
-  stage.ask(other, {.request = "ping", .wait_s = -1});
+  stage.ask(other, question("ping", [](auto& q) { q.wait_s = -1; }));
   CHECK(contains(other.read(), "x_wait_s is -1: expected over 0"));
 }
 
@@ -191,7 +206,7 @@ TEST_CASE("A client that goes while it waits is noticed, and its shutdown goes o
   QuestionStage stage;
   stage.host.open = 1;
   Client client(stage.folder, "1-a");
-  stage.ask(client, {.request = "shutdown", .graceful = "scopes"});
+  stage.ask(client, question("shutdown", [](auto& q) { q.graceful = "scopes"; }));
   client.go();
   while (::sd_event_run(stage.loop.get(), 0) > 0) {
   }
