@@ -77,31 +77,15 @@ PastVerdict verdict_from(const dom::element& record) {
   return past;
 }
 
-void add_warning(PastWarnings& warnings, const dom::element& record) {
-  ScopeView scope;
-  scope.name = value_or<std::string_view>(record, "scope", {});
-  scope.terms.acquired = {value_or<std::int64_t>(record, "acquired_mono_ns", 0)};
-  warnings.add(static_cast<pid_t>(value_or<std::int64_t>(record, "pid", 0)),
-               value_or<std::uint64_t>(record, "start_time", 0), scope,
-               {value_or<std::int64_t>(record, "soft_mono_ns", 0)});
-}
-
 }  // namespace
 
-std::string PastWarnings::key(pid_t pid, std::uint64_t start_time, const ScopeView& scope,
-                              Instant soft) {
-  return fmt::format("{} {} {} {} {}", pid, start_time, scope.terms.acquired.ns, soft.ns,
-                     scope.name);
-}
-
-PastRecords read_past_records(const std::string& log_path, std::string_view boot_id,
-                              std::string_view dir) {
+std::vector<PastVerdict> read_past_verdicts(const std::string& log_path, std::string_view boot_id,
+                                            std::string_view dir) {
   std::string text = read_tail(log_path, kMaxPastBytes);
   if (text.size() < kMaxPastBytes) {
     text.insert(0, read_tail(log_path + ".1", kMaxPastBytes - text.size()));
   }
-  PastRecords past_records;
-  std::vector<PastVerdict>& verdicts = past_records.verdicts;
+  std::vector<PastVerdict> verdicts;
   std::unordered_map<std::string, std::size_t> by_id;
   dom::parser parser;
   for (std::size_t start = 0; start < text.size();) {
@@ -113,17 +97,10 @@ PastRecords read_past_records(const std::string& log_path, std::string_view boot
     const bool is_end = line.find("\"event\":\"killed\"") != line.npos;
     const bool is_evidence = line.find("\"event\":\"evidence\"") != line.npos;
     const bool is_late = line.find("\"event\":\"released_late\"") != line.npos;
-    // Others are not about a soft deadline.
-    const bool is_warning = line.find("\"event\":\"warned\"") != line.npos &&
-                            line.find("\"soft_mono_ns\":") != line.npos;
     dom::element record;
-    if ((!is_verdict && !is_warning && !is_end && !is_evidence && !is_late) ||
+    if ((!is_verdict && !is_end && !is_evidence && !is_late) ||
         parser.parse(line.data(), line.size()).get(record) != simdjson::SUCCESS ||
         !record.is_object() || value_or<std::string_view>(record, "boot_id", {}) != boot_id) {
-      continue;
-    }
-    if (is_warning) {
-      add_warning(past_records.warnings, record);
       continue;
     }
     const std::string id(value_or<std::string_view>(record, "id", {}));
@@ -143,7 +120,7 @@ PastRecords read_past_records(const std::string& log_path, std::string_view boot
       }
     }
   }
-  return past_records;
+  return verdicts;
 }
 
 }  // namespace filetimer

@@ -109,11 +109,9 @@ Server::Server(Settings settings, RuntimeDirectory& directory, std::unique_ptr<R
   }
   PageGuard::install();
   directory_.serve();
-  PastRecords past = read_past_records(log_->path(), records_.boot_id(), directory_.path());
-  past_ = std::move(past.verdicts);
+  past_ = read_past_verdicts(log_->path(), records_.boot_id(), directory_.path());
   is_adopting_ = true;
   adopt_pages();
-  recall_warnings(past.warnings);
   resume_kills();
   is_adopting_ = false;
   past_ = {};

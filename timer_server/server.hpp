@@ -162,7 +162,6 @@ class Server final : private RequestSink, private Questions::Host {
   Warnings::Scope warning_of(const Scope& scope, Instant soft);
   std::optional<Warnings::Scope> warning_on_page(const SoftDueSlot& due) const;
   std::string reason_of(const ScopeTerms& terms) const;
-  void recall_warnings(const PastWarnings& past);
 
   // Workers and verdicts.
   void bury(Worker& worker);

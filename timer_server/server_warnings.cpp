@@ -7,7 +7,6 @@
 #include <algorithm>
 
 #include "common/duration_text.hpp"
-#include "common/soft_deadline.hpp"
 #include "timer_server/server.hpp"
 
 namespace filetimer {
@@ -84,28 +83,6 @@ std::string Server::reason_of(const ScopeTerms& terms) const {
              ? fmt::format("its soft deadline of {} has passed",
                            duration_text(std::chrono::milliseconds{terms.soft_ms}))
              : fmt::format("{} of its timeout has passed (--warn-at)", *settings_.warn_at);
-}
-
-// At the start: what a server before this one has told is not told again.
-void Server::recall_warnings(const PastWarnings& past) {
-  if (past.empty()) {
-    return;
-  }
-  table_.for_each_worker([&](Worker& worker) {
-    for (Scope& scope : worker.by_age) {
-      if (past.contains(*worker.process, ScopeView::of(scope), scope.next)) {
-        table_.note_warned(scope);
-      }
-    }
-    for (const auto& page : worker.pages) {
-      page->recall_warnings([&](const SlotReading& reading) {
-        const ScopeView scope = view_of(reading);
-        return past.contains(
-            *worker.process, scope,
-            soft_time(reading.started, scope.terms.deadline, reading.soft_ms, warn_at_));
-      });
-    }
-  });
 }
 
 }  // namespace filetimer

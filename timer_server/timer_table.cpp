@@ -223,7 +223,7 @@ std::vector<TimerTable::SoftDue> TimerTable::take_soft_due(Instant now) {
     }
   }
   for (const SoftDue& each : due) {
-    note_warned(*each.scope);
+    look_at(*each.scope, each.scope->terms.deadline);
   }
   return due;
 }

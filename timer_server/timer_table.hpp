@@ -190,8 +190,6 @@ class TimerTable {
     Instant soft;
   };
   std::vector<SoftDue> take_soft_due(Instant now);
-  // A server before this one has warned about it.
-  void note_warned(Scope& scope) { look_at(scope, scope.terms.deadline); }
 
   [[nodiscard]] std::size_t worker_count() const { return workers_.size(); }
   [[nodiscard]] std::size_t scope_count() const { return scope_count_; }

@@ -33,7 +33,7 @@ struct Log {
     return expiry;
   }
   [[nodiscard]] std::vector<PastVerdict> read() const {
-    return read_past_records(folder.path("log"), records.boot_id(), "/run/a").verdicts;
+    return read_past_verdicts(folder.path("log"), records.boot_id(), "/run/a");
   }
 
   testing::TempFolder folder;
@@ -93,7 +93,7 @@ TEST_CASE("Another server's verdicts in the same log are not ours") {
   Log log;
   log.add_verdict();
   CHECK(
-      read_past_records(log.folder.path("log"), log.records.boot_id(), "/run/b").verdicts.empty());
+      read_past_verdicts(log.folder.path("log"), log.records.boot_id(), "/run/b").empty());
 }
 
 TEST_CASE("A verdict whose scope was released late comes back as that") {
@@ -107,31 +107,6 @@ TEST_CASE("A verdict whose scope was released late comes back as that") {
   CHECK(past[0].expiry.released_at);
 }
 
-TEST_CASE("What was warned about is known, by worker, scope and soft deadline") {
-  Log log;
-  SoftDeadline passed;
-  passed.scope.name = "for\"ward";
-  passed.scope.terms.acquired = {1000};
-  passed.when = {3000};
-  log.add(log.records.warned(log.worker, passed, nullptr));
-  log.add(log.records.warned(log.worker, passed.scope, "another reason"));
-  const PastWarnings past =
-      read_past_records(log.folder.path("log"), log.records.boot_id(), "/run/b").warnings;
-  CHECK(past.contains(*log.worker.process, passed.scope, {3000}));
-  CHECK_FALSE(past.contains(*log.worker.process, passed.scope, {3001}));
-  ScopeView other = passed.scope;
-  other.terms.acquired = {1001};
-  CHECK_FALSE(past.contains(*log.worker.process, other, {3000}));
-  other = passed.scope;
-  other.name = "backward";
-  CHECK_FALSE(past.contains(*log.worker.process, other, {3000}));
-  Process process;
-  process.pid = log.worker.process->pid;
-  process.start_time = log.worker.process->start_time + 1;
-  CHECK_FALSE(past.contains(process, passed.scope, {3000}));
-  CHECK(read_past_records(log.folder.path("log"), "another boot", "/run/b").warnings.empty());
-}
-
 TEST_CASE("Lines that are none, half lines and other boots' are skipped") {
   Log log;
   log.add("");
@@ -143,6 +118,6 @@ TEST_CASE("Lines that are none, half lines and other boots' are skipped") {
   log.add_verdict();
   log.add(R"({"event":"killed","id":)");
   CHECK(log.read().size() == 1);
-  CHECK(read_past_records(log.folder.path("missing"), "x", "/run/a").verdicts.empty());
-  CHECK(read_past_records("/dev/zero", "x", "/run/a").verdicts.empty());
+  CHECK(read_past_verdicts(log.folder.path("missing"), "x", "/run/a").empty());
+  CHECK(read_past_verdicts("/dev/zero", "x", "/run/a").empty());
 }

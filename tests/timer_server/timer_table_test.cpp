@@ -221,14 +221,6 @@ TEST_CASE("A renewed scope may be given time again") {
   CHECK_FALSE(bool{table.find_scope(worker, "a")->terms.is_extended});
 }
 
-TEST_CASE("What a server before this one has warned about waits for its deadline") {
-  TimerTable table(kHalf);
-  Worker& worker = **table.add_worker(fake(10));
-  table.note_warned(**table.acquire(worker, "a", "a", opened_at(0, 1'000)));
-  CHECK(table.next_deadline() == Instant{1'000});
-  CHECK(table.take_soft_due({999}).empty());
-}
-
 TEST_CASE("A grace is kept in whole milliseconds, rounded up") {
   using namespace std::chrono_literals;
   CHECK_FALSE(grace_of(std::nullopt));

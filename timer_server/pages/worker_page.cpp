@@ -247,15 +247,6 @@ void WorkerPage::note_warned(std::size_t slot, std::int64_t word) {
   warned_[slot] = word;
 }
 
-void WorkerPage::recall_warnings(const std::function<bool(const SlotReading&)>& was_warned) {
-  for_each_slot([&](std::size_t index, const Slot&, std::int64_t word) {
-    const auto reading = slot_word::is_open(word) ? read_slot(layout_, index, word) : std::nullopt;
-    if (reading && was_warned(*reading)) {
-      note_warned(index, word);
-    }
-  });
-}
-
 bool WorkerPage::try_expire(std::size_t slot, std::int64_t word) {
   bool won = false;
   guarded([&] { won = filetimer::try_expire(layout_.slot(slot), word); });

@@ -75,8 +75,6 @@ class WorkerPage {
   void note_inside(const Activity::IdleWatch& watch) { postponed_.erase(watch.slot); }
   // A server before this one has judged it for that deadline, and the worker lives on.
   void recall_idle(Instant deadline);
-  // A server before this one has warned about the open scopes of which `was_warned` says so.
-  void recall_warnings(const std::function<bool(const SlotReading&)>& was_warned);
   // The deadline of an open slot is `until` for as long as the slot says `word`. In the server's
   // memory: the word is the worker's, who may be in the middle of releasing it.
   void postpone(std::size_t slot, std::int64_t word, Instant until);

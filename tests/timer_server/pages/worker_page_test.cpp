@@ -154,17 +154,6 @@ TEST_CASE("--max-timeout brings the warning forward with the deadline") {
   CHECK(soft.slots.size() == 1);
 }
 
-TEST_CASE("What a server before this one has warned about is not found again") {
-  const PageStage stage(with_scopes({10'000, 10'001}));
-  stage.page->recall_warnings(
-      [](const SlotReading& reading) { return reading.deadline == Instant{10'000}; });
-  std::vector<WorkerPage::Due> due;
-  WorkerPage::SoftDue soft{.warn_at = 1U << 31, .slots = {}};
-  scan(*stage.page, {9'000}, kForever, due, soft);
-  REQUIRE(soft.slots.size() == 1);
-  CHECK(soft.slots[0].slot == 1);
-}
-
 TEST_CASE("A verdict is one exchange: who comes first wins, the other one is told") {
   const PageStage stage(with_scopes({1000, 1000, 1000, 1000}));
   // The worker first.
