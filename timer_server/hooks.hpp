@@ -1,7 +1,4 @@
-// --on-expiry: one shell command for each worker whose kill has ended, however it ended. It gets
-// the records on its standard input and FILETIMER_* in its environment; what became of it is a
-// `hook` record. Time, number and output are bounded, and nothing waits for it: advance() takes
-// each hook as far as it can go now. Loop thread only.
+// Hooks: the shell command of --on-expiry, run once for each worker whose kill has ended.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -14,6 +11,7 @@
 #include <vector>
 
 #include "common/clock.hpp"
+#include "timer_server/event_loop.hpp"
 #include "timer_server/inheritance.hpp"
 #include "timer_server/record_log.hpp"
 #include "timer_server/records.hpp"
@@ -21,14 +19,11 @@
 namespace filetimer {
 
 struct HookLimits {
-  Duration time = std::chrono::seconds{30};          // then SIGTERM to its process group
-  Duration grace = std::chrono::seconds{5};          // then SIGKILL
-  Duration kill_wait = std::chrono::seconds{2};      // then it is left to itself
-  std::size_t running = 8;                           // at the same time; others wait
-  std::size_t waiting_bytes = std::size_t{8} << 20;  // of what waits; one more is dropped
-  std::size_t output_shown = 1024;                   // of its output, in the record
-  // Read and counted; past this its output is closed.
-  std::size_t output_read = std::size_t{1} << 20;
+  Duration time = std::chrono::seconds{30};      // then SIGTERM to its process group
+  Duration grace = std::chrono::seconds{5};      // then SIGKILL
+  Duration kill_wait = std::chrono::seconds{2};  // then the server stops watching it
+  std::size_t running = 8;                       // at the same time; the others wait
+  std::size_t waiting = 4096;                    // one more is dropped
 };
 
 // Why a hook runs.
@@ -38,26 +33,30 @@ struct HookOccasion {
   std::string incident;
   std::string scope;
   KillVerdict verdict = KillVerdict::kDead;
-  std::string input;                // lines for its standard input
   std::uint64_t record_number = 0;  // of the log: the hook starts when it is on disk
 };
 
+// Starts hooks, ends those that run for too long, and records how each of them ended.
+//
+// A hook gets FILETIMER_* in its environment, nothing on its standard input, and the server's
+// standard error as both of its outputs. Time and number of hooks are bounded. No kill waits for a
+// hook. Used on the loop thread.
 class Hooks {
  public:
-  // No `command`: no hooks. `environment` is what they get besides their own variables.
-  Hooks(std::string command, std::vector<std::string> environment, Inheritance inheritance,
-        const Records& records, RecordLog& log, HookLimits limits = {});
+  // Without a `command` there are no hooks. `environment` is what a hook gets besides its own
+  // variables. The end of a hook wakes `loop`, which outlives the hooks.
+  Hooks(sd_event* loop, std::string command, std::vector<std::string> environment,
+        Inheritance inheritance, const Records& records, RecordLog& log, HookLimits limits = {});
   ~Hooks();
   Hooks(const Hooks&) = delete;
   Hooks& operator=(const Hooks&) = delete;
 
   void add(HookOccasion occasion, Instant now);
-  // Gives the time at which to call again at the latest. Also to be called when the log has news
-  // and when event_fd() is readable.
+  // Starts and ends hooks. Returns when to call it again at the latest; it is also to be called
+  // when the log has news, and when a hook has ended.
   Instant advance(Instant now);
-  [[nodiscard]] int event_fd() const { return events_.get(); }
   [[nodiscard]] bool idle() const { return running_.empty() && waiting_.empty(); }
-  // The server stops: what runs is killed, what waits is dropped, and each is recorded.
+  // Kills the hooks that run, drops those that wait, and records each of them.
   void give_up();
 
  private:
@@ -68,11 +67,7 @@ class Hooks {
   struct Running;
 
   void start(HookOccasion occasion, Instant now);
-  void take_events();
-  void feed(Running& hook) const;
-  void close(UniqueFd& fd) const;
-  void read_output(Running& hook);
-  void look_at_time(Running& hook, Instant now);
+  void check_time(Running& hook, Instant now);
   void end(Running& hook, Instant now);
   void did_not_run(const HookOccasion& occasion, HookResult result, std::string_view why);
   void record(const HookOccasion& occasion, HookOutcome outcome);
@@ -84,9 +79,8 @@ class Hooks {
   const Records& records_;
   RecordLog& log_;
   const HookLimits limits_;
-  UniqueFd events_;  // an epoll of the pidfds and pipes of what runs
+  sd_event* const loop_;
   std::deque<Waiting> waiting_;
-  std::size_t waiting_bytes_ = 0;
   std::vector<std::unique_ptr<Running>> running_;
 };
 

@@ -203,12 +203,8 @@ bool KillLadder::record_verdict(const std::shared_ptr<Kill>& kill, Instant now) 
     }
     // Once for all expiries of the worker: there may be a thousand of both.
     const bool is_first = &expiry == &order.expiries.front();
-    std::string record = records_.expired(order.worker, expiry,
-                                          is_first ? order.open_scopes : std::vector<ScopeView>{});
-    if (is_first) {
-      order.record = record;
-    }
-    kill->record_number = log_.append(std::move(record));
+    kill->record_number = log_.append(records_.expired(
+        order.worker, expiry, is_first ? order.open_scopes : std::vector<ScopeView>{}));
   }
   for (const Expiry& expiry : order.expiries) {
     if (expiry.released_at) {
@@ -586,11 +582,7 @@ void KillLadder::end(Kill& kill, KillVerdict verdict, std::string_view reason) {
   KillEnd told;
   told.verdict = verdict;
   for (const Expiry& expiry : kill.order.expiries) {
-    std::string record = records_.killed(kill.order.worker, expiry, outcome);
-    if (told.record.empty()) {
-      told.record = record;
-    }
-    told.record_number = log_.append(std::move(record));
+    told.record_number = log_.append(records_.killed(kill.order.worker, expiry, outcome));
     outcome.cancelled = {};  // told once: there may be a thousand of both
   }
   listener_.on_end(kill.order, told);

@@ -46,7 +46,6 @@ struct KillOrder {
   std::vector<ScopeView> open_scopes;  // of this worker, the expired ones included
   bool is_recorded = false;            // by a server before this one, which did not finish it
   bool has_evidence = false;           // likewise
-  std::string record;                  // `expired` of the first expiry, as it stands in the log
   std::optional<PythonDump> python;    // the worker's offer
 
   // The expiry whose signal is sent: the earliest that has one and was not released since, one that
@@ -56,7 +55,6 @@ struct KillOrder {
 
 struct KillEnd {
   KillVerdict verdict = KillVerdict::kDead;
-  std::string record;               // `killed` of the first expiry
   std::uint64_t record_number = 0;  // of the last one's, in the log
 };
 

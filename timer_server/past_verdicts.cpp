@@ -107,12 +107,10 @@ std::vector<PastVerdict> read_past_verdicts(const std::string& log_path, std::st
     if (is_verdict && value_or<std::string_view>(record, "dir", {}) == dir) {
       by_id[id] = verdicts.size();
       verdicts.push_back(verdict_from(record));
-      verdicts.back().record = line;
     } else if (const auto known = by_id.find(id); known != by_id.end()) {
       PastVerdict& past = verdicts[known->second];
       if (is_end) {
         past.is_finished = true;
-        past.record = {};  // of no use any more, and there may be thousands
       }
       past.has_evidence = past.has_evidence || is_evidence;
       if (is_late) {

@@ -21,7 +21,6 @@ struct PastVerdict {
   Expiry expiry;
   bool has_evidence = false;
   bool is_finished = false;  // there is a `killed` record
-  std::string record;        // the line, without its newline
 };
 
 // Returns the verdicts of this boot, the oldest first, that servers in the run folder `dir` wrote.

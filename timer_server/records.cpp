@@ -442,9 +442,6 @@ std::string Records::hook(const WorkerIdentity& worker, const HookOutcome& outco
   } else if (outcome.signal != 0) {
     json.field("signal", outcome.signal).field("name", signal_name(outcome.signal));
   }
-  if (outcome.pid != 0) {
-    json.field("output", outcome.output).field("output_bytes", outcome.output_bytes);
-  }
   if (!outcome.reason.empty()) {
     json.field("reason", outcome.reason);
   }

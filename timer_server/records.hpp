@@ -112,8 +112,6 @@ struct HookOutcome {
   std::optional<int> exit_status;
   int signal = 0;  // that ended it
   Duration took{};
-  std::string output;  // the beginning of it
-  std::size_t output_bytes = 0;
   std::string reason;
 
   // "exited, exit status 1 after 20.5 ms", for a message.

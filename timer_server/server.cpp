@@ -43,9 +43,6 @@ Server::Server(Settings settings, RuntimeDirectory& directory, std::unique_ptr<R
       ended_statistics_(
           std::make_unique<EndedStatistics>(directory_.pages().server_path(kEndedName))),
       records_(RecordOrigin::of_this_process(directory_.path())),
-      hooks_(settings_.on_expiry,
-             environment_for_children(directory_.path(), directory_.pipe().path()),
-             std::move(inheritance), records_, *log_),
       side_threads_(settings_.realtime),
       ladder_(
           settings_.kill, records_, *log_, side_threads_,
@@ -68,12 +65,14 @@ Server::Server(Settings settings, RuntimeDirectory& directory, std::unique_ptr<R
   loop_.reset(event);
   questions_.emplace(event, directory_.path(), directory_.take_replies(), settings_.max_wait,
                      Questions::Context{*this, life_, rejections_, records_, *log_});
+  hooks_.emplace(event, settings_.on_expiry,
+                 environment_for_children(directory_.path(), directory_.pipe().path()),
+                 std::move(inheritance), records_, *log_);
   children_.emplace(event);
   listen();
   sources_.push_back(add_io(log_->event_fd(), kOrdinary, [this] { on_log_event(); }));
   sources_.push_back(add_io(side_threads_.event_fd(), kOrdinary, [this] { on_side_event(); }));
   sources_.push_back(add_io(ladder_.death_fd(), kOrdinary, [] {}));
-  sources_.push_back(add_io(hooks_.event_fd(), kOrdinary, [] {}));
 
   sd_event_source* source = nullptr;
   // Accuracy 1 us: the default would put a deadline off by up to 250 ms to save wakeups.
@@ -184,12 +183,12 @@ void Server::run_once() {
   const Instant ladder_next = ladder_.advance(now);
   warn(woke);
   advance_life(now);
-  const Instant hooks_next = hooks_.advance(now);
+  const Instant hooks_next = hooks_->advance(now);
   const Instant warnings_next = warnings_.advance(now);
   if (!log_->is_working(now)) {
     tell_log_news(now);
   }
-  if (hooks_.idle()) {
+  if (hooks_->idle()) {
     (void)life_.handle(LifeCycle::Event::kHooksDone, now);
   }
   if (life_.phase() == LifeCycle::Phase::kEnded) {
@@ -440,7 +439,7 @@ void Server::withdraw() {
   directory_.stop_serving();
   directory_.pipe().remove_from_path();
   take_last_words();
-  hooks_.give_up();
+  hooks_->give_up();
   warnings_.settle_all("the server was stopped first");
   record_stop();
   if (!log_->drain(kLastSyncLimit)) {

@@ -200,7 +200,6 @@ class Server final : private RequestSink, private Questions::Host {
   std::unique_ptr<RecordLog> log_;
   std::unique_ptr<EndedStatistics> ended_statistics_;
   Records records_;
-  Hooks hooks_;
   SideThreads side_threads_;
   KillLadder ladder_;
   const std::uint32_t warn_at_;  // as the board has it
@@ -256,6 +255,7 @@ class Server final : private RequestSink, private Questions::Host {
   // Declared last: gone first, so no handler runs on what is gone already.
   EventLoop loop_;
   std::optional<Questions> questions_;
+  std::optional<Hooks> hooks_;
   EventSource timer_;
   EventSource pipe_source_;
   std::optional<CommandSupervisor> children_;

@@ -160,7 +160,6 @@ void Server::resume_kill(pid_t pid, std::uint64_t start_time,
       const PageVerdict& place = verdict->expiry.on_page;
       if (place.page || place.slot != WirePage::kNone) {
         order.expiries.push_back(verdict->expiry);
-        order.record = order.record.empty() ? verdict->record : std::move(order.record);
         continue;
       }
       // It was released, or the kill ended, and only the record of that was lost.
@@ -186,14 +185,11 @@ void Server::resume_kill(pid_t pid, std::uint64_t start_time,
   Records::Outcome outcome;
   outcome.verdict = KillVerdict::kAlreadyGone;
   outcome.reason = kEndedUnseen;
-  order.record = verdicts.front()->record;
   KillEnd end;
   end.verdict = outcome.verdict;
   for (const PastVerdict* verdict : verdicts) {
     order.expiries.push_back(verdict->expiry);
-    std::string record = records_.killed(order.worker, verdict->expiry, outcome);
-    end.record = end.record.empty() ? record : std::move(end.record);
-    end.record_number = log_->append(std::move(record));
+    end.record_number = log_->append(records_.killed(order.worker, verdict->expiry, outcome));
   }
   run_hook(order, end);
 }

@@ -209,9 +209,8 @@ void Server::run_hook(const KillOrder& order, const KillEnd& end) {
   occasion.incident = first.incident;
   occasion.scope = first.scope.name;
   occasion.verdict = end.verdict;
-  occasion.input = order.record + '\n' + end.record + '\n';
   occasion.record_number = end.record_number;
-  hooks_.add(std::move(occasion), Instant::now());
+  hooks_->add(std::move(occasion), Instant::now());
 }
 
 // After the reading: what a worker wrote before it ended may have been in the pipe still; a

@@ -110,8 +110,6 @@ HookOutcome full_hook(HookResult result) {
     outcome.signal = SIGTERM;
   }
   outcome.took = 20ms;
-  outcome.output = "told";
-  outcome.output_bytes = 4;
   outcome.reason = "why";
   return outcome;
 }

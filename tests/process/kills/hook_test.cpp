@@ -21,34 +21,39 @@ Record wait_for_hook(const Server& server, pid_t pid) {
   return server.wait_for("hook", pid);
 }
 
-// Says on its output how the expiry ended.
-const std::string kSayVerdict = "echo $FILETIMER_VERDICT";
+// Writes how the expiry of a worker ended into a file of its own.
+std::string write_verdict(const TempFolder& temp) {
+  return fmt::format("echo $FILETIMER_VERDICT > {}/$FILETIMER_PID", temp.path());
+}
 
-std::string verdict_told(const Server& server, pid_t pid) {
-  const std::string output = wait_for_hook(server, pid).text("output");
-  return output.substr(0, output.find('\n'));
+std::string verdict_written(const Server& server, const TempFolder& temp, pid_t pid) {
+  wait_for_hook(server, pid);
+  return read_file(temp.path(std::to_string(pid)));
 }
 
 }  // namespace
 
 TEST_CASE("a hook runs once the worker is dead and both records are in the log") {
   const TempFolder temp;
-  // What it reads, what it is told, and what it finds in the log.
+  // What it reads, what its environment is, and what it finds in the log.
   Server server(
-      temp,
-      {"--on-expiry",
-       fmt::format("cat > {0}/in; env | grep -v _SECONDS= | grep ^FILETIMER_ | sort > {0}/env; "
-                   "kill -0 $FILETIMER_PID 2> {0}/kill; "
-                   "grep -c \\\"$FILETIMER_ID\\\" $FILETIMER_LOG > {0}/lines; "
-                   "echo said; exit 5",
-                   temp.path())});
+      temp, {"--on-expiry",
+             fmt::format("cat > {0}/in; {1} show --json $FILETIMER_ID $FILETIMER_LOG > {0}/shown; "
+                         "env | grep -v _SECONDS= | grep ^FILETIMER_ | sort > {0}/env; "
+                         "kill -0 $FILETIMER_PID 2> {0}/kill; "
+                         "grep -c \\\"$FILETIMER_ID\\\" $FILETIMER_LOG > {0}/lines; "
+                         "echo said; exit 5",
+                         temp.path(), client_path())});
   Worker worker("block", {.environment = {{"RANK", "3"}, {"SLURM_JOB_ID", "4711"}}});
   server.send(acquire_past(worker.pid(), "for\\\"ward"));
   CHECK(worker.status() == killed_by(SIGKILL));
   const Record hook = wait_for_hook(server, worker.pid());
   const Record expired = server.wait_for("expired", worker.pid());
   const Record killed = server.wait_for("killed", worker.pid());
-  CHECK(read_file(temp.path("in")) == expired.line() + "\n" + killed.line() + "\n");
+  CHECK(read_file(temp.path("in")).empty());
+  const std::string shown = read_file(temp.path("shown"));
+  CHECK(shown.starts_with(expired.line() + "\n"));
+  CHECK(shown.ends_with("\n" + killed.line() + "\n"));
   CHECK(read_file(temp.path("env")) ==
         fmt::format("FILETIMER_DIR={}\nFILETIMER_HOST={}\nFILETIMER_ID={}\nFILETIMER_INCIDENT={}\n"
                     "FILETIMER_JOB_ID=4711\nFILETIMER_LOG={}\nFILETIMER_PID={}\nFILETIMER_RANK=3\n"
@@ -62,7 +67,7 @@ TEST_CASE("a hook runs once the worker is dead and both records are in the log")
   CHECK(hook.text("incident") == killed.text("incident"));
   CHECK(hook.text("result") == "exited");
   CHECK(hook.integer("exit_status") == 5);
-  CHECK(hook.text("output") == "said\n");
+  server.wait_for_message("said\n");
   CHECK(hook.integer("rank") == 3);
   server.wait_for_message("--on-expiry for " + killed.text("id") + ": exited, exit status 5");
 }
@@ -70,30 +75,30 @@ TEST_CASE("a hook runs once the worker is dead and both records are in the log")
 TEST_CASE("a hook is told of workers that were spared, outlived it, or had gone") {
   const TempFolder temp;
   SUBCASE("dry run") {
-    Server server(temp, {"--dry-run", "--on-expiry", kSayVerdict});
+    Server server(temp, {"--dry-run", "--on-expiry", write_verdict(temp)});
     Worker worker("block");
     server.send(acquire_past(worker.pid(), "s"));
-    CHECK(verdict_told(server, worker.pid()) == "spared");
+    CHECK(verdict_written(server, temp, worker.pid()) == "spared\n");
     CHECK(worker.is_alive());
   }
   SUBCASE("signal 0") {
-    Server server(temp, {"--on-expiry", kSayVerdict});
+    Server server(temp, {"--on-expiry", write_verdict(temp)});
     Worker worker("block");
     server.send(acquire_past(worker.pid(), "s", 0));
-    CHECK(verdict_told(server, worker.pid()) == "spared");
+    CHECK(verdict_written(server, temp, worker.pid()) == "spared\n");
   }
   SUBCASE("one signal and no more") {
-    Server server(temp, {"--kill-wait", "100ms", "--on-expiry", kSayVerdict});
+    Server server(temp, {"--kill-wait", "100ms", "--on-expiry", write_verdict(temp)});
     Worker worker("ignore-term");
     server.send(acquire_past(worker.pid(), "s", SIGTERM));
-    CHECK(verdict_told(server, worker.pid()) == "spared");
+    CHECK(verdict_written(server, temp, worker.pid()) == "spared\n");
     CHECK(worker.is_alive());
   }
 }
 
 TEST_CASE("of several scopes of one worker that expire together there is one hook") {
   const TempFolder temp;
-  Server server(temp, {"--on-expiry", "cat; echo run >> " + temp.path("runs")});
+  Server server(temp, {"--on-expiry", "echo run >> " + temp.path("runs")});
   Worker worker("block");
   server.send(acquire_past(worker.pid(), "a") + acquire_past(worker.pid(), "b") +
               acquire_past(worker.pid(), "c"));
@@ -181,7 +186,7 @@ TEST_CASE("what expires while only hooks are waited for is left to the next serv
 
 TEST_CASE("the hook of a kill that a dead server had begun is run by the next") {
   const TempFolder temp;
-  const std::vector<std::string> args{"--on-expiry", "cat; " + kSayVerdict};
+  const std::vector<std::string> args{"--on-expiry", write_verdict(temp)};
   Worker killed_later("ignore-term");
   Worker gone("ignore-term");
   {
@@ -205,12 +210,8 @@ TEST_CASE("the hook of a kill that a dead server had begun is run by the next") 
     CAPTURE(verdict);
     const Record hook = wait_for_hook(next, pid);
     CHECK(hook.integer("exit_status") == 0);
-    const Record expired = next.wait_for("expired", pid);
-    const Record killed = next.wait_for("killed", pid);
-    CHECK(killed.text("verdict") == verdict);
-    const std::string said = expired.line() + "\n" + killed.line() + "\n" + verdict + "\n";
-    CHECK(hook.text("output") == said.substr(0, 1024));
-    CHECK(hook.integer("output_bytes") == static_cast<std::int64_t>(said.size()));
+    CHECK(next.wait_for("killed", pid).text("verdict") == verdict);
+    CHECK(verdict_written(next, temp, pid) == verdict + "\n");
   }
 }
 

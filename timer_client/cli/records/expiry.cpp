@@ -75,29 +75,6 @@ Outcome read_killed(dom::object record) {
   return outcome;
 }
 
-constexpr std::size_t kMaxOutputLines = 20;
-
-// The lines of what a hook wrote, without the empty end of the last one.
-std::vector<std::string> read_output(dom::object record) {
-  std::vector<std::string> lines;
-  const std::string output = text_at(record, "output");
-  std::size_t shown = 0;
-  for (std::size_t begin = 0; begin < output.size() && lines.size() < kMaxOutputLines;) {
-    const std::size_t end = std::min(output.find('\n', begin), output.size());
-    lines.push_back(output.substr(begin, end - begin));
-    begin = end + 1;
-    shown = std::min(begin, output.size());
-  }
-  // The record itself has the beginning only of what was long.
-  const std::int64_t left =
-      std::max(count_at(record, "output_bytes"), static_cast<std::int64_t>(output.size())) -
-      static_cast<std::int64_t>(shown);
-  if (left > 0) {
-    lines.push_back(fmt::format("... {} more bytes", left));
-  }
-  return lines;
-}
-
 // What the worker did at that moment, of a record that says so.
 std::string doing_then(const Record& record, dom::object object) {
   const std::string doing = text_at(object, "doing");
@@ -151,8 +128,7 @@ void read_record_of(const Record& record, dom::object object, Expiry& expiry) {
   } else if (record.event == "released_late") {
     expiry.late_release = {number_at(object, "late_ms"), text_at(object, "reason")};
   } else if (record.event == "hook") {
-    expiry.steps.push_back(
-        {record.mono_ns, record.event, in_few_words(record), read_output(object)});
+    expiry.steps.push_back({record.mono_ns, record.event, in_few_words(record)});
   }
 }
 
@@ -258,10 +234,8 @@ Expiry gather_expiry(const std::vector<Record>& records, const ExpiryKey& key) {
   for (const Record& record : records) {
     if (is_before_a_verdict(record.event) && parse(record) && came_before(record, object, expiry)) {
       const std::string doing = doing_then(record, object);
-      expiry.steps.push_back({record.mono_ns,
-                              record.event,
-                              in_few_words(record) + (doing.empty() ? "" : "; it was " + doing),
-                              {}});
+      expiry.steps.push_back({record.mono_ns, record.event,
+                              in_few_words(record) + (doing.empty() ? "" : "; it was " + doing)});
     }
   }
   if (!expiry.incident_id.empty()) {

@@ -60,7 +60,6 @@ struct Step {
   Integer mono_ns;
   std::string event;
   std::string what;
-  std::vector<std::string> output;  // lines that a hook wrote
 };
 
 struct LateRelease {

@@ -155,7 +155,6 @@ void add_scopes(Page& page, const Expiry& expiry) {
 struct Deed {
   Integer mono_ns;
   std::string what;
-  std::vector<std::string> output;
 };
 
 // The warnings and deferrals before the verdict, the signals and hooks after it, in their order.
@@ -165,12 +164,11 @@ std::vector<Deed> deeds(const Expiry& expiry) {
     for (const SignalSent& sent : expiry.outcome->signals) {
       all.push_back(
           {sent.mono_ns,
-           joined({sent.name, sent.pids.empty() ? "" : "to " + pids_text(sent.pids)}, " "),
-           {}});
+           joined({sent.name, sent.pids.empty() ? "" : "to " + pids_text(sent.pids)}, " ")});
     }
   }
   for (const Step& step : expiry.steps) {
-    all.push_back({step.mono_ns, joined({step.event, step.what}, ": "), step.output});
+    all.push_back({step.mono_ns, joined({step.event, step.what}, ": ")});
   }
   const auto when = [](const Deed& deed) {
     return deed.mono_ns.value_or(std::numeric_limits<std::int64_t>::max());
@@ -188,9 +186,6 @@ void add_deeds(Page& page, const Expiry& expiry) {
         timed ? (static_cast<double>(*deed.mono_ns) - static_cast<double>(*expiry.mono_ns)) / 1e9
               : 0;
     page.field(timed ? (after_s < 0 ? "-" : "+") + seconds_text(std::abs(after_s)) : "", deed.what);
-    for (const std::string& line : deed.output) {
-      page.item(4, line);
-    }
   }
   if (!expiry.outcome) {
     page.item(2, expiry.late_release ? "No signal was sent: it was released first."
