@@ -12,8 +12,8 @@
 namespace filetimer {
 namespace {
 
-// How soon to ask again for the status of a COMMAND whose tracer has not let go of it, and to look
-// for orphans behind a child that its owner has not reaped yet.
+// How soon to ask again for the status of a COMMAND that is traced, to look again for orphans
+// behind a child that its owner has not reaped yet, and to kill what was started since.
 constexpr Duration kReapAgain = std::chrono::milliseconds{100};
 
 }  // namespace
@@ -36,8 +36,9 @@ bool CommandSupervisor::advance(Instant now) {
   if (now >= reap_at_) {
     reap_at_ = reap_strangers() ? Instant::never() : now + kReapAgain;
   }
-  if (is_killing_ && !has_killed_all_) {
+  if (now >= kill_at_) {
     kill_all();
+    kill_at_ = has_killed_all_ ? Instant::never() : now + kReapAgain;
   }
   return has_ended;
 }
@@ -48,7 +49,7 @@ void CommandSupervisor::kill_all() {
   std::erase(spared, command_->pid());
   const auto self = open_process(::getpid());
   if (!self) {
-    return;  // no descriptors: at the next SIGCHLD
+    return;  // no descriptors
   }
   const std::vector<Process> all = companions_of(*self, KillMode::kTree, spared);
   for (const Process& process : all) {

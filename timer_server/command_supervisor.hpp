@@ -17,27 +17,32 @@ namespace filetimer {
 class CommandSupervisor {
  public:
   explicit CommandSupervisor(sd_event* loop) : loop_(loop) {}
+  CommandSupervisor(const CommandSupervisor&) = delete;
+  CommandSupervisor& operator=(const CommandSupervisor&) = delete;
 
   // Supervises `command` from now on.
   void attend(Command command);
   [[nodiscard]] const std::optional<Command>& command() const { return command_; }
 
   // SIGCHLD has come.
-  void note_child_ended() { reap_at_ = {}; }
+  void note_child_ended() {
+    reap_at_ = {};
+    kill_at_ = kill_at_.is_never() ? kill_at_ : Instant{};
+  }
   // Kills COMMAND and all processes below the server but its hooks and helpers, in this and the
   // following advance(): they may go on starting processes.
-  void kill() { is_killing_ = true; }
+  void kill() { kill_at_ = {}; }
 
   // Reaps and kills. Returns true once: when COMMAND has ended.
   bool advance(Instant now);
   // Returns when advance() has something to do; never() where only an event brings that.
-  [[nodiscard]] Instant next() const { return std::min(ask_at_, reap_at_); }
+  [[nodiscard]] Instant next() const { return std::min({ask_at_, reap_at_, kill_at_}); }
 
   // COMMAND's exit status as a shell has it, once it has ended.
   [[nodiscard]] std::optional<int> exit_status() const { return status_; }
   // False while processes are being killed: see kill().
   [[nodiscard]] bool is_done_killing() const {
-    return !is_killing_ || (has_killed_all_ && status_.has_value());
+    return kill_at_.is_never() && (!has_killed_all_ || status_.has_value());
   }
 
  private:
@@ -48,7 +53,7 @@ class CommandSupervisor {
   std::optional<int> status_;
   Instant ask_at_ = Instant::never();  // for its status; never(): it has not ended
   Instant reap_at_;                    // never(): at the next SIGCHLD
-  bool is_killing_ = false;
+  Instant kill_at_ = Instant::never();
   bool has_killed_all_ = false;
   EventSource end_;  // of COMMAND
 };

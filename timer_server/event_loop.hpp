@@ -31,8 +31,7 @@ inline void check_event(int result, const char* what) {
 // Which source is dispatched first when several are ready.
 enum Priority : int64_t {
   kDeathsFirst = -100,  // a recycled pid must not meet the worker that had it before
-  // Server::run_once(), once behind whatever was dispatched. All of the deaths come before it;
-  // other sources stay ready until it has read them.
+  // Server::run_once(). It runs after all pending deaths were noted and before any other source.
   kIteration = -75,
   kRequests = -50,
   kOrdinary = 0,
@@ -43,7 +42,9 @@ enum Priority : int64_t {
 // something; the rest of the workers must stay watched.
 void guarded(const std::function<void()>& handler);
 
-// `events`: of epoll; EPOLLERR and EPOLLHUP always come. The handler may end its own source.
+// Calls `handler` when `fd` is ready. `events`: of epoll; EPOLLERR and EPOLLHUP always come. With
+// EPOLLET the handler need not read what has come, if an iteration of the server does. The handler
+// may end its own source.
 EventSource watch_io(sd_event* loop, int fd, std::uint32_t events, std::int64_t priority,
                      std::function<void()> handler);
 

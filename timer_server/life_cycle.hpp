@@ -18,15 +18,20 @@ class LifeCycle {
  public:
   enum class Kind { kAlone, kAroundCommand };
 
-  // In this order, but for kEndingCommand, which a shutdown that is withdrawn ends.
+  // In this order.
   enum class Phase {
     kServing,
-    kEndingCommand,   // COMMAND was asked to end by a control request
-    kSignalledToEnd,  // COMMAND was asked to end by a signal, which cannot be withdrawn
     kCommandEnded,    // COMMAND has ended; kills that are under way take their time
     kStopping,        // kills that are under way are finished without grace, within kStopLimit
     kFinishingHooks,  // no scope is judged any more; hooks have kHookLimit
     kEnded,
+  };
+
+  // Whether the server, or COMMAND with it, was asked to end, and by what.
+  enum class Asked {
+    kNo,
+    kByRequest,  // a control request, which can be withdrawn until the server stops
+    kBySignal,   // the next signal ends COMMAND, or the wait for hooks, at once
   };
 
   enum class Event {
@@ -35,7 +40,7 @@ class LifeCycle {
     kForcedShutdown,     // likewise, with --force
     kShutdownWithdrawn,  // the last client that waited for it has given up
     kCommandEnded,
-    kKillsDone,  // no kill is under way, and of a COMMAND that is killed nothing is left
+    kKillsDone,  // no kill is under way, and no process is left of a COMMAND that is killed
     kHooksDone,  // no hook runs
   };
 
@@ -52,27 +57,28 @@ class LifeCycle {
 
   explicit LifeCycle(Kind kind) : kind_(kind) {}
 
-  // Returns what the server has to do now. An event that means nothing in this phase changes
+  // Returns what the server has to do now. An event without a meaning in this phase changes
   // nothing.
   [[nodiscard]] Action handle(Event event, Instant now);
-  // Leaves a phase whose time is up. Nothing has to be done for that.
+  // Enters the next phase when the time limit of this one has passed.
   void advance(Instant now);
   // Returns when advance() has something to do; never() in a phase without a limit.
   [[nodiscard]] Instant next() const { return until_; }
 
   [[nodiscard]] Phase phase() const { return phase_; }
-  // Whether scopes are judged: what is open later is left to the next server.
+  [[nodiscard]] Asked asked() const { return asked_; }
+  [[nodiscard]] bool is_asked_to_end() const { return asked_ != Asked::kNo; }
+  // Whether scopes are judged. Those that are open later are left to the next server.
   [[nodiscard]] bool judges() const { return phase_ < Phase::kFinishingHooks; }
-  // Whether the server, or COMMAND with it, was asked to end.
-  [[nodiscard]] bool is_asked_to_end() const { return phase_ != Phase::kServing; }
   // Whether the end can no longer be withdrawn.
-  [[nodiscard]] bool is_ending() const { return phase_ >= Phase::kCommandEnded; }
+  [[nodiscard]] bool is_stopping() const { return phase_ >= Phase::kStopping; }
 
  private:
   void enter(Phase phase, Instant now);
 
   const Kind kind_;
   Phase phase_ = Phase::kServing;
+  Asked asked_ = Asked::kNo;
   Instant until_ = Instant::never();
 };
 

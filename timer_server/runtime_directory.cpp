@@ -31,7 +31,7 @@ tl::unexpected<StartFailure> failed(const Error& error) {
   return tl::unexpected<StartFailure>({exit_status::kFailed, error.message});
 }
 
-// Started again in the same way it would fail in the same way.
+// A usage error: a restart with the same arguments fails again.
 tl::unexpected<StartFailure> misused(const Error& error) {
   return tl::unexpected<StartFailure>({exit_status::kUsage, error.message});
 }

@@ -72,7 +72,7 @@ Server::Server(Settings settings, RuntimeDirectory& directory, std::unique_ptr<R
   listen();
   sources_.push_back(add_io(log_->event_fd(), kOrdinary, [this] { on_log_event(); }));
   sources_.push_back(add_io(side_threads_.event_fd(), kOrdinary, [this] { on_side_event(); }));
-  sources_.push_back(add_io(ladder_.death_fd(), kOrdinary, [] {}));
+  sources_.push_back(watch_io(event, ladder_.death_fd(), EPOLLIN | EPOLLET, kOrdinary, [] {}));
 
   sd_event_source* source = nullptr;
   // Accuracy 1 us: the default would put a deadline off by up to 250 ms to save wakeups.
@@ -84,7 +84,7 @@ Server::Server(Settings settings, RuntimeDirectory& directory, std::unique_ptr<R
   check_event(::sd_event_add_post(
                   loop_.get(), &source,
                   [](sd_event_source*, void* self) {
-                    guarded([self] { static_cast<Server*>(self)->run_once_and_again(); });
+                    guarded([self] { static_cast<Server*>(self)->run_once_guarded(); });
                     return 0;
                   },
                   this),
@@ -127,7 +127,7 @@ EventSource Server::add_io(int fd, int64_t priority, std::function<void()> handl
 }
 
 void Server::listen() {
-  pipe_source_ = add_io(directory_.pipe().fd(), kRequests, [] {});
+  pipe_source_ = watch_io(loop_.get(), directory_.pipe().fd(), EPOLLIN | EPOLLET, kRequests, [] {});
 }
 
 std::string Server::ready_line() const {
@@ -136,9 +136,9 @@ std::string Server::ready_line() const {
 }
 
 // ---------------------------------------------------------------------------------------------
-// An iteration that fails leaves the timer armed all the same, and nothing that it was to look at
-// waits for the next sweep.
-void Server::run_once_and_again() {
+// After an iteration that throws the next one comes soon, and looks at all that this one was to
+// look at.
+void Server::run_once_guarded() {
   try {
     run_once();
   } catch (...) {
@@ -149,7 +149,7 @@ void Server::run_once_and_again() {
   }
 }
 
-// The rule of the product: read all signs of life, then judge, then carry out what was judged.
+// The rule of the product: read all evidence of progress, judge, then carry out the verdicts.
 // Whatever wakes the server - a request, a deadline, a record on disk - is followed by this:
 // handlers of events only note what has happened.
 void Server::run_once() {
@@ -358,7 +358,7 @@ void Server::on_signal(int signal, bool from_terminal) {
   }
   messages::debug("got {}", signal_name(signal));
   if (signal == SIGTERM || signal == SIGINT) {
-    const bool again = life_.phase() == LifeCycle::Phase::kSignalledToEnd;
+    const bool again = life_.asked() == LifeCycle::Asked::kBySignal;
     carry_out(life_.handle(LifeCycle::Event::kSignal, Instant::now()),
               fmt::format("{}{}", again ? "a second " : "", signal_name(signal)),
               {signal, from_terminal});
@@ -392,7 +392,7 @@ void Server::carry_out(LifeCycle::Action action, const std::string& why, EndSign
   announce();
 }
 
-// The life of a server around COMMAND is that of COMMAND, which is asked to end.
+// A server around COMMAND ends when COMMAND ends, so a shutdown sends SIGTERM to COMMAND.
 void Server::shut_down(const std::string& why, bool forced) {
   messages::info("{}", why);
   carry_out(life_.handle(forced ? LifeCycle::Event::kForcedShutdown : LifeCycle::Event::kShutdown,
@@ -421,7 +421,7 @@ int Server::run() {
   service_manager_.keep_informed(loop_.get());
   service_manager_.tell_ready();
   service_manager_.tell_state(table_.worker_count(), killed_);
-  run_once_and_again();
+  run_once_guarded();
   check_event(::sd_event_loop(loop_.get()), "the event loop failed");
   ladder_.give_up();
   withdraw();
@@ -451,9 +451,9 @@ void Server::withdraw() {
   questions_->answer_stopped();
 }
 
-// What is still in the pipe goes with it: above all a release, for want of which the next server
-// would kill a healthy worker. A pipe that stays has writers, so what comes from now on is the next
-// server's.
+// Reads the requests that are left in the pipe: without a release among them the next server would
+// kill a healthy worker. A pipe that outlives this server has writers, so requests that come later
+// are read by the next server.
 void Server::take_last_words() {
   questions_->begin_iteration();
   read_requests(directory_.pipe().waiting());

@@ -43,7 +43,8 @@ namespace filetimer {
 
 class Server final : private RequestSink, private Questions::Host {
  public:
-  // `inheritance`: what children are to have in place of what this process has made of itself.
+  // `inheritance`: the settings of the server's caller, which child processes get instead of the
+  // server's own.
   // `directory` is open and outlives the server.
   Server(Settings settings, RuntimeDirectory& directory, std::unique_ptr<RecordLog> log,
          Inheritance inheritance);
@@ -52,17 +53,18 @@ class Server final : private RequestSink, private Questions::Host {
   Server& operator=(const Server&) = delete;
 
   [[nodiscard]] std::string ready_line() const;
-  // From now on the server lives as long as `command`, and hands its signals on.
+  // The server ends when `command` ends. Signals to the server are forwarded to it.
   void attend(Command command) { children_->attend(std::move(command)); }
   // Serves until told to stop, or until COMMAND has ended. Gives the exit status.
   int run();
-  // Instead of run(), when COMMAND could not be started: takes the pipe away again.
+  // Removes the request pipe and records the stop. Called instead of run() when COMMAND cannot be
+  // started.
   void withdraw();
 
  private:
   // The loop.
   void run_once();
-  void run_once_and_again();
+  void run_once_guarded();
   std::size_t read_requests() { return read_requests(directory_.pipe().capacity()); }
   std::size_t read_requests(std::size_t most);  // bytes
   void take_last_words();

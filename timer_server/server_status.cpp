@@ -14,6 +14,18 @@ namespace {
 // Open scopes, and workers, that an answer lists.
 constexpr std::size_t kMostListed = 64;
 
+std::string_view name_of(Announcement announcement) {
+  switch (announcement) {
+    case Announcement::kShutdown:
+      return "shutdown";
+    case Announcement::kDraining:
+      return "draining";
+    case Announcement::kNone:
+      break;
+  }
+  return "none";
+}
+
 }  // namespace
 
 void Server::write_status(JsonWriter& json, Instant now) {
@@ -24,7 +36,8 @@ void Server::write_status(JsonWriter& json, Instant now) {
   if (const auto& command = children_->command()) {
     json.field("command_pid", command->pid());
   }
-  json.field("workers", table_.worker_count())
+  json.field("announcement", name_of(questions_->announcement()))
+      .field("workers", table_.worker_count())
       .field("open_scopes", open_scope_count())
       .field("requests", requests_)
       .field("rejected", rejections_.total())
@@ -34,6 +47,7 @@ void Server::write_status(JsonWriter& json, Instant now) {
       .field("unkillable",
              std::ranges::count_if(unkillable_, [](const auto& one) { return one->is_alive(); }))
       .field("lost_records", log_->lost_records())
+      .field("askers", questions_->client_count() - 1)  // without the one that asks
       .field("descriptors", open_descriptors());
   if (!log_->is_working(now)) {
     json.field("log_trouble", "it can't be written: records wait in memory");

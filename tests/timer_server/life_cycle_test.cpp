@@ -14,88 +14,86 @@ using namespace std::chrono_literals;
 namespace {
 
 using Phase = LifeCycle::Phase;
+using Asked = LifeCycle::Asked;
 using Event = LifeCycle::Event;
 using Action = LifeCycle::Action;
 using Kind = LifeCycle::Kind;
 
-constexpr std::array kPhases{Phase::kServing,      Phase::kEndingCommand, Phase::kSignalledToEnd,
-                             Phase::kCommandEnded, Phase::kStopping,      Phase::kFinishingHooks,
-                             Phase::kEnded};
 constexpr std::array kEvents{
     Event::kSignal,       Event::kShutdown,  Event::kForcedShutdown, Event::kShutdownWithdrawn,
     Event::kCommandEnded, Event::kKillsDone, Event::kHooksDone};
 
-// The events that lead to each phase of a server around COMMAND.
-std::vector<Event> way_to(Phase phase) {
-  switch (phase) {
-    case Phase::kServing:
-      return {};
-    case Phase::kEndingCommand:
-      return {Event::kShutdown};
-    case Phase::kSignalledToEnd:
-      return {Event::kSignal};
-    case Phase::kCommandEnded:
-      return {Event::kCommandEnded};
-    case Phase::kStopping:
-      return {Event::kForcedShutdown};
-    case Phase::kFinishingHooks:
-      return {Event::kForcedShutdown, Event::kKillsDone};
-    case Phase::kEnded:
-      return {Event::kForcedShutdown, Event::kKillsDone, Event::kHooksDone};
-  }
-  return {};
+// Phases: Serving, Command ended, stopping (X), finishing Hooks, Ended. Asked to end: not, by a
+// request, by a signal.
+std::string name_of(const LifeCycle& life) {
+  return {"SCXHE"[static_cast<std::size_t>(life.phase())],
+          "nrs"[static_cast<std::size_t>(life.asked())]};
 }
 
-LifeCycle life_in(Kind kind, Phase phase) {
-  LifeCycle life(kind);
-  for (const Event event : way_to(phase)) {
-    (void)life.handle(event, {});
+// Actions: a ask COMMAND, p pass the signal on, f finish kills, k kill COMMAND.
+char name_of(Action action) {
+  return "-apfk"[static_cast<std::size_t>(action)];
+}
+
+struct State {
+  std::vector<Event> way;  // the events that lead to it
+  std::string name;
+  std::string_view expected;  // for each event the state that follows, and the action
+};
+
+void check(Kind kind, const State& state) {
+  std::string row;
+  for (const Event event : kEvents) {
+    LifeCycle life(kind);
+    for (const Event before : state.way) {
+      (void)life.handle(before, {});
+    }
+    REQUIRE(name_of(life) == state.name);
+    const Action action = life.handle(event, {});
+    row += (row.empty() ? "" : " ") + name_of(life) + name_of(action);
   }
-  REQUIRE(life.phase() == phase);
-  return life;
+  CAPTURE(state.name);
+  CHECK(row == state.expected);
 }
 
 }  // namespace
 
-TEST_CASE("What each event leads to in each phase of a server around a command") {
-  // Phases: Serving, Asked to end by a request, Told by a signal, Command ended, Stopping, Hooks,
-  // Ended. Actions: a ask COMMAND, p pass the signal on, f finish kills, k kill COMMAND.
-  constexpr std::string_view kLetters = "SATCXHE";
-  constexpr std::string_view kActions = "-apfk";
-  const std::array<std::string_view, 7> expected{
-      // signal shutdown forced withdrawn command-ended kills-done hooks-done
-      "Tp Aa Xk S- C- S- S-", "Tp A- Xk S- C- A- A-", "Xk T- Xk T- C- T- T-",
-      "Xf C- Xf C- C- H- C-", "X- X- X- X- X- H- X-", "E- H- H- H- H- H- E-",
-      "E- E- E- E- E- E- E-"};
-  for (std::size_t phase = 0; phase < kPhases.size(); ++phase) {
-    std::string row;
-    for (const Event event : kEvents) {
-      LifeCycle life = life_in(Kind::kAroundCommand, kPhases[phase]);
-      const Action action = life.handle(event, {});
-      row += row.empty() ? "" : " ";
-      row += kLetters[static_cast<std::size_t>(life.phase())];
-      row += kActions[static_cast<std::size_t>(action)];
-    }
-    CHECK(row == expected[phase]);
+TEST_CASE("What each event leads to in each state of a server around a command") {
+  constexpr Event kEnd = Event::kCommandEnded;
+  constexpr Event kAsk = Event::kShutdown;
+  constexpr Event kForce = Event::kForcedShutdown;
+  constexpr Event kDone = Event::kKillsDone;
+  constexpr Event kSignal = Event::kSignal;
+  // signal shutdown forced withdrawn command-ended kills-done hooks-done
+  for (const State& state :
+       std::vector<State>{{{}, "Sn", "Ssp Sra Xrk Sn- Cn- Sn- Sn-"},
+                          {{kAsk}, "Sr", "Ssp Sr- Xrk Sn- Cr- Sr- Sr-"},
+                          {{kSignal}, "Ss", "Xsk Ss- Xsk Ss- Cs- Ss- Ss-"},
+                          {{kEnd}, "Cn", "Cs- Cr- Xrk Cn- Cn- Hn- Cn-"},
+                          {{kAsk, kEnd}, "Cr", "Cs- Cr- Xrk Cn- Cr- Hr- Cr-"},
+                          {{kSignal, kEnd}, "Cs", "Xsk Cs- Xsk Cs- Cs- Hs- Cs-"},
+                          {{kForce}, "Xr", "Xs- Xr- Xr- Xr- Xr- Hr- Xr-"},
+                          {{kSignal, kSignal}, "Xs", "Xs- Xs- Xs- Xs- Xs- Hs- Xs-"},
+                          {{kEnd, kDone}, "Hn", "Hs- Hr- Hrk Hn- Hn- Hn- En-"},
+                          {{kForce, kDone}, "Hr", "Es- Hr- Hrk Hr- Hr- Hr- Er-"},
+                          {{kSignal, kEnd, kDone}, "Hs", "Es- Hs- Hsk Hs- Hs- Hs- Es-"},
+                          {{kSignal, kEnd, kDone, kSignal}, "Es", "Es- Es- Es- Es- Es- Es- Es-"}}) {
+    check(Kind::kAroundCommand, state);
   }
 }
 
-TEST_CASE("A server of its own stops at the first signal or request, once") {
-  for (const Event event : {Event::kSignal, Event::kShutdown, Event::kForcedShutdown}) {
-    LifeCycle life(Kind::kAlone);
-    CHECK(life.handle(event, {}) == Action::kFinishKills);
-    CHECK(life.phase() == Phase::kStopping);
-    CHECK(life.handle(Event::kSignal, {}) == Action::kNone);
-    CHECK(life.handle(Event::kShutdownWithdrawn, {}) == Action::kNone);
-    CHECK(life.phase() == Phase::kStopping);
-    (void)life.handle(Event::kKillsDone, {});
-    CHECK(life.phase() == Phase::kFinishingHooks);
-    (void)life.handle(Event::kHooksDone, {});
-    CHECK(life.phase() == Phase::kEnded);
+TEST_CASE("What each event leads to in each state of a server of its own") {
+  constexpr Event kAsk = Event::kShutdown;
+  constexpr Event kDone = Event::kKillsDone;
+  constexpr Event kSignal = Event::kSignal;
+  for (const State& state :
+       std::vector<State>{{{}, "Sn", "Xsf Xrf Xrf Sn- Sn- Sn- Sn-"},
+                          {{kAsk}, "Xr", "Xs- Xr- Xr- Xr- Xr- Hr- Xr-"},
+                          {{kSignal}, "Xs", "Xs- Xs- Xs- Xs- Xs- Hs- Xs-"},
+                          {{kAsk, kDone}, "Hr", "Es- Hr- Hr- Hr- Hr- Hr- Er-"},
+                          {{kSignal, kDone}, "Hs", "Es- Hs- Hs- Hs- Hs- Hs- Es-"}}) {
+    check(Kind::kAlone, state);
   }
-  LifeCycle life(Kind::kAlone);
-  (void)life.handle(Event::kCommandEnded, {});
-  CHECK(life.phase() == Phase::kServing);
 }
 
 TEST_CASE("A server that stops ends in bounded time, whatever hangs") {
@@ -115,17 +113,16 @@ TEST_CASE("A server that stops ends in bounded time, whatever hangs") {
   CHECK(life.next().is_never());
 }
 
-TEST_CASE("A second signal does not wait for hooks") {
-  LifeCycle life = life_in(Kind::kAlone, Phase::kStopping);
-  (void)life.handle(Event::kKillsDone, {});
-  (void)life.handle(Event::kSignal, {});
-  CHECK(life.phase() == Phase::kEnded);
-}
-
 TEST_CASE("Scopes are judged until only hooks are waited for") {
-  for (const Phase phase : kPhases) {
-    const LifeCycle life = life_in(Kind::kAroundCommand, phase);
-    CHECK(life.judges() == (phase != Phase::kFinishingHooks && phase != Phase::kEnded));
-    CHECK(life.is_asked_to_end() == (phase != Phase::kServing));
-  }
+  LifeCycle life(Kind::kAroundCommand);
+  CHECK(life.judges());
+  (void)life.handle(Event::kCommandEnded, {});
+  CHECK(life.judges());
+  CHECK_FALSE(life.is_stopping());
+  (void)life.handle(Event::kForcedShutdown, {});
+  CHECK(life.judges());
+  CHECK(life.is_stopping());
+  (void)life.handle(Event::kKillsDone, {});
+  CHECK_FALSE(life.judges());
+  CHECK(life.is_stopping());
 }

@@ -21,18 +21,6 @@ namespace {
 // Of an answer that must be written whole.
 constexpr std::size_t kWholeAnswer = kMaxAtomicWrite - 1024;
 
-std::string_view name_of(Announcement announcement) {
-  switch (announcement) {
-    case Announcement::kShutdown:
-      return "shutdown";
-    case Announcement::kDraining:
-      return "draining";
-    case Announcement::kNone:
-      break;
-  }
-  return "none";
-}
-
 }  // namespace
 
 Questions::Questions(sd_event* loop, std::string dir, ReplyFolder replies, Duration max_wait,
@@ -110,16 +98,13 @@ void Questions::answer_ping(const Asked& asked) {
 
 void Questions::answer_status(const Asked& asked) {
   JsonWriter json = begin_answer("done");
-  json.field("server_pid", ::getpid())
-      .field("server_version", FILETIMER_VERSION)
-      .field("announcement", name_of(announcement()))
-      .field("askers", askers_.count() - 1);  // that wait, but for this one
+  json.field("server_pid", ::getpid()).field("server_version", FILETIMER_VERSION);
   context_.host.write_status(json, asked.now);
   askers_.finish(asked.asker, std::move(json).finish());
 }
 
 void Questions::answer_drain(const Asked& asked) {
-  if (asked.question.off && context_.life.is_asked_to_end()) {
+  if (asked.question.off && (context_.life.is_asked_to_end() || shutdown_)) {
     askers_.finish(asked.asker, answer_with_reason("refused", "the server is told to end"));
     return;
   }
@@ -169,7 +154,7 @@ void Questions::answer_shutdown(const Asked& asked) {
                   .waits_for_workers = question.graceful == "workers"},
                  asked.now);
   context_.host.announce();
-  if (!is_graceful) {
+  if (!is_graceful && (!shutdown_ || question.force)) {
     shutdown_ = {question.force ? "shutdown --force" : "shutdown", question.force};
   }
 }
@@ -254,7 +239,7 @@ void Questions::look_at_shutdowns(Instant now) {
   if (is_over && !life.is_asked_to_end()) {
     shutdown_ = {"shutdown --graceful", false};
   }
-  if (shutdown_ || life.is_ending()) {
+  if (shutdown_ || life.is_stopping()) {
     (void)shutdowns_.note_look(now);
     return;
   }
@@ -266,14 +251,17 @@ void Questions::look_at_shutdowns(Instant now) {
     shutdown_ = {"shutdown --graceful --force", true};
     return;
   }
-  const bool was_asked_to_end = life.is_asked_to_end();
+  const std::string_view why_late = life.phase() == LifeCycle::Phase::kCommandEnded
+                                        ? "kills are under way"
+                                    : life.is_asked_to_end() ? "COMMAND has not ended"
+                                                             : "its time is up";
   if (shutdowns_.waiting().empty()) {
     (void)life.handle(LifeCycle::Event::kShutdownWithdrawn, now);
     context_.host.announce();
   }
   for (const auto& request : overdue) {
     JsonWriter json = begin_answer("timed_out");
-    json.field("reason", was_asked_to_end ? "COMMAND has not ended" : "its time is up");
+    json.field("reason", why_late);
     context_.host.write_open_scopes(json, request.waits_for_workers, kMaxRecordBytes);
     askers_.finish(request.client, std::move(json).finish());
   }
@@ -288,8 +276,8 @@ void Questions::look_at_shutdowns(Instant now) {
 }
 
 Instant Questions::next() const {
-  return std::min({queue_.waiting() > 0 ? Instant{} : Instant::never(), rendezvous_.next(),
-                   shutdowns_.next_look(), next_answer_});
+  return std::min({queue_.waiting() > 0 || shutdown_ ? Instant{} : Instant::never(),
+                   rendezvous_.next(), shutdowns_.next_look(), next_answer_});
 }
 
 Announcement Questions::announcement() const {
@@ -307,7 +295,8 @@ void Questions::sweep() {
   replies_.clear_away();
 }
 
-// The end of file that follows says that the run folder is free.
+// The reply pipes close when the process exits. Clients take that end of file as proof that the
+// runtime directory is free.
 void Questions::answer_stopped() {
   rendezvous_.refuse_all("the server was stopped");
   JsonWriter json = begin_answer("done");

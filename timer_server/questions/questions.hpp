@@ -33,7 +33,7 @@ class Questions {
   class Host {
    public:
     virtual ~Host() = default;
-    // Adds the fields of the answer to `status` that questions do not know.
+    // Adds the fields of the answer to `status` that follow the server's pid and version.
     virtual void write_status(JsonWriter& json, Instant now) = 0;
     // Adds the number of open scopes, a list of some of them and, `with_workers`, of workers, until
     // the answer has `room` bytes.
@@ -73,7 +73,12 @@ class Questions {
   // Returns when advance() has something to do.
   [[nodiscard]] Instant next() const;
 
-  // What the board is to say. Anything but kNone means that new scopes are refused.
+  // Whether advance() is going to return a shutdown.
+  [[nodiscard]] bool has_shutdown() const { return shutdown_.has_value(); }
+  // Returns the number of clients that wait for an answer.
+  [[nodiscard]] std::size_t client_count() const { return askers_.count(); }
+
+  // Returns the announcement for the status page. New scopes are refused unless it is kNone.
   [[nodiscard]] Announcement announcement() const;
 
   // Removes reply pipes that were left behind, and makes their folder again if it was removed.

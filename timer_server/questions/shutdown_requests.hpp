@@ -28,7 +28,8 @@ class ShutdownRequests {
   };
 
   void add(const Request& request, Instant now);
-  // The client has closed its reply pipe. Its request goes on, and all such requests are one.
+  // The client has disconnected. Its request stays in force and is merged with those of other
+  // disconnected clients.
   void withdraw(Client client);
   std::vector<Request> take_all();
   // Takes the requests whose time is up.

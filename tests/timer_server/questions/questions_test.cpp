@@ -148,8 +148,10 @@ TEST_CASE("A graceful shutdown is returned when the last scope has been left") {
   CHECK_FALSE(stage.questions->advance(stage.now));
   CHECK(contains(client.read(), R"("answer":"waiting")"));
   CHECK(stage.questions->announcement() == Announcement::kShutdown);
+  const Instant next_look = stage.now + ShutdownRequests::kLookPeriod;
+  CHECK(stage.questions->next() == next_look);
   stage.host.open = 0;
-  const auto shutdown = stage.questions->advance(stage.questions->next());
+  const auto shutdown = stage.questions->advance(next_look);
   REQUIRE(shutdown);
   CHECK(shutdown->why == "shutdown --graceful");
 }
@@ -189,7 +191,53 @@ TEST_CASE("A shutdown of a server around COMMAND that is withdrawn lets the serv
         LifeCycle::Action::kAskCommandToEnd);
   CHECK_FALSE(stage.questions->advance(stage.now + 1s));
   CHECK(contains(client.read(), "COMMAND has not ended"));
-  CHECK(stage.life.phase() == LifeCycle::Phase::kServing);
+  CHECK_FALSE(stage.life.is_asked_to_end());
+}
+
+TEST_CASE("Behind the end of COMMAND a graceful shutdown is answered, and forced, in its time") {
+  for (const bool force : {false, true}) {
+    CAPTURE(force);
+    QuestionStage stage(LifeCycle::Kind::kAroundCommand);
+    stage.host.open = 1;
+    (void)stage.life.handle(LifeCycle::Event::kCommandEnded, stage.now);
+    const Client client(stage.folder, "1-a");
+    stage.ask(client, question("shutdown", [force](auto& q) {
+                q.wait_s = 1;
+                q.graceful = "scopes";
+                q.force = force;
+              }));
+    CHECK_FALSE(stage.questions->advance(stage.now));
+    const auto shutdown = stage.questions->advance(stage.now + 1s);
+    REQUIRE(shutdown.has_value() == force);
+    if (!force) {
+      CHECK(contains(client.read(), "kills are under way"));
+    }
+  }
+}
+
+TEST_CASE("Of several shutdowns in one iteration the forced one is carried out") {
+  for (const bool is_forced_first : {false, true}) {
+    QuestionStage stage;
+    const Client one(stage.folder, "1-a");
+    const Client two(stage.folder, "1-b");
+    stage.ask(one, question("shutdown", [&](auto& q) { q.force = is_forced_first; }));
+    stage.ask(two, question("shutdown", [&](auto& q) { q.force = !is_forced_first; }));
+    CHECK(stage.questions->next() == Instant{});
+    const auto shutdown = stage.questions->advance(stage.now);
+    REQUIRE(shutdown);
+    CHECK(shutdown->is_forced);
+  }
+}
+
+TEST_CASE("A shutdown that was granted is not taken back by a drain --off behind it") {
+  QuestionStage stage;
+  const Client client(stage.folder, "1-a");
+  stage.ask(client, question("shutdown"));
+  const Client other(stage.folder, "1-b");
+  stage.ask(other, question("drain", [](auto& q) { q.off = true; }));
+  CHECK(contains(other.read(), "the server is told to end"));
+  CHECK(stage.questions->has_shutdown());
+  CHECK(stage.questions->announcement() == Announcement::kShutdown);
 }
 
 TEST_CASE("What is no control request is answered with what one is") {
@@ -210,6 +258,6 @@ TEST_CASE("A client that goes while it waits is noticed, and its shutdown goes o
   client.go();
   while (::sd_event_run(stage.loop.get(), 0) > 0) {
   }
-  stage.questions->answer_stopped();  // to no client
+  CHECK(stage.questions->client_count() == 0);
   CHECK(stage.questions->announcement() == Announcement::kShutdown);
 }
