@@ -39,7 +39,9 @@ Instant due_under(Instant deadline, std::int64_t word, Instant started, Duration
 
 constexpr char kNoName = '?';
 
-std::string text_of(const SlotName& name) {
+}  // namespace
+
+std::string read_id(const SlotName& name) {
   std::uint64_t words[kNameWords];
   for (std::size_t i = 0; i < kNameWords; ++i) {
     words[i] = name.words[i].load(std::memory_order_relaxed);
@@ -48,8 +50,6 @@ std::string text_of(const SlotName& name) {
   std::memcpy(bytes, words, sizeof words);
   return valid_utf8({bytes + 1, static_cast<unsigned char>(bytes[0])});
 }
-
-}  // namespace
 
 bool is_page_name(std::string_view name) {
   return !name.empty() && name.size() <= kMaxPageNameBytes && std::ranges::all_of(name, [](char c) {
@@ -98,7 +98,11 @@ std::size_t statistics_in_use(const PageLayout& page) {
 }
 
 std::optional<SlotReading> read_slot(const PageLayout& page, std::size_t index, std::int64_t word) {
-  const Slot& slot = page.slot(index);
+  return read_slot(page.slot(index), word, [&] { return read_id(page.name(index)); });
+}
+
+std::optional<SlotReading> read_slot(const Slot& slot, std::int64_t word,
+                                     const std::function<std::string()>& id) {
   constexpr auto kRelaxed = std::memory_order_relaxed;
   SlotReading reading;
   reading.word = word;
@@ -125,7 +129,7 @@ std::optional<SlotReading> read_slot(const PageLayout& page, std::size_t index, 
     reading.acquired = {std::max<std::int64_t>(reading.deadline.ns - reading.asked.count(), 0)};
     reading.started = reading.acquired;
   }
-  reading.id = text_of(page.name(index));
+  reading.id = id();
   const std::size_t shown = slot.shown_bytes.load(kRelaxed);
   reading.name = shown == 0 ? reading.id : std::string(utf8_prefix(reading.id, shown));
   if (reading.name.empty()) {
@@ -160,7 +164,7 @@ Instant soft_time_of(const Slot& slot, std::int64_t word, Instant due, std::uint
 }
 
 std::string read_name(const SlotName& name) {
-  std::string text = text_of(name);
+  std::string text = read_id(name);
   return text.empty() ? std::string(1, kNoName) : text;
 }
 

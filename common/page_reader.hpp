@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -62,6 +63,9 @@ struct SlotReading {
 // The slot with all that belongs to `word`, which was read from it before. Nothing when it has
 // changed since.
 std::optional<SlotReading> read_slot(const PageLayout& page, std::size_t index, std::int64_t word);
+// The same of a slot whose identity is read by `id` when its turn comes.
+std::optional<SlotReading> read_slot(const Slot& slot, std::int64_t word,
+                                     const std::function<std::string()>& id);
 
 // When a slot's word (open) is due, under a --max-timeout (kForever: none), which counts from the
 // last renewal, or from the pause.
@@ -71,6 +75,8 @@ Instant due_time(const SlotReading& reading, Duration max_timeout);
 // about a paused one, and not again about one that was over its soft deadline before its pause.
 Instant soft_time_of(const Slot& slot, std::int64_t word, Instant due, std::uint32_t warn_at);
 
+// Valid UTF-8.
+std::string read_id(const SlotName& name);
 // Valid UTF-8; of no bytes: "?".
 std::string read_name(const SlotName& name);
 

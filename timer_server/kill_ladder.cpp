@@ -251,6 +251,7 @@ bool KillLadder::send_first_signal(Kill& kill, Instant now) {
     end_gathering(kill);
   }
   const bool evidence_is_in = !kill.gathering;
+  look_for_releases(kill, now);
   if (!synced || !evidence_is_in) {
     kill.next_step_at = synced           ? kill.evidence_until
                         : evidence_is_in ? kill.sync_until
@@ -492,21 +493,6 @@ KillLadder::Kill* KillLadder::other_kill_of(const Kill& kill) const {
     }
   }
   return nullptr;
-}
-
-bool KillLadder::note_release(const Process& worker, std::string_view scope_id, Instant now) {
-  for (const auto& kill : kills_) {
-    if (&kill->worker() != &worker || (kill->stage > Stage::kRecorded && !kill->may_be_left)) {
-      continue;
-    }
-    for (Expiry& expiry : kill->order.expiries) {
-      if (expiry.scope_id == scope_id && !expiry.released_at) {
-        note_late(*kill, expiry, now);
-        return true;
-      }
-    }
-  }
-  return false;
 }
 
 void KillLadder::look_for_releases(Kill& kill, Instant now) {

@@ -77,8 +77,7 @@ class KillLadder {
 
   // What the ladder tells its owner.
   struct Listener {
-    // Whether a scope was released since its verdict, by a way that does not go through
-    // note_release().
+    // Returns whether a scope was released, or renewed, since its verdict.
     std::function<bool(const Process&, const Expiry&)> was_released;
     // The first signal is about to be sent. `is_final`: SIGKILL is, or will follow. Gives the names
     // of the worker's other scopes, which are cancelled by it.
@@ -95,11 +94,6 @@ class KillLadder {
   // side threads have news, and when death_fd() is readable.
   Instant advance(Instant now);
   [[nodiscard]] int death_fd() const { return deaths_.get(); }
-
-  // A release (or a renewal) came for a scope that was judged already. True when that was before
-  // the signal, or in the grace of a scope that may be left then: it is recorded, and nobody is
-  // killed for this scope.
-  bool note_release(const Process& worker, std::string_view scope_id, Instant now);
 
   // Whether the worker was judged and its kill has not ended.
   [[nodiscard]] bool has_kill_of(const Process& worker) const;

@@ -60,7 +60,6 @@ PastVerdict verdict_from(const dom::element& record) {
   expiry.id = value_or<std::string_view>(record, "id", {});
   expiry.incident = value_or<std::string_view>(record, "incident", {});
   expiry.scope.name = value_or<std::string_view>(record, "scope", {});
-  expiry.scope_id = expiry.scope.name;
   expiry.scope.terms.is_idle = expiry.scope.name == kIdleScopeName;
   expiry.judged = {value_or<std::int64_t>(record, "mono_ns", 0)};
   ScopeTerms& terms = expiry.scope.terms;

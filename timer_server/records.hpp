@@ -15,7 +15,8 @@
 #include "common/json_writer.hpp"
 #include "timer_server/evidence/evidence.hpp"
 #include "timer_server/questions/rendezvous.hpp"
-#include "timer_server/timer_table.hpp"
+#include "timer_server/scope_terms.hpp"
+#include "timer_server/workers.hpp"
 
 namespace filetimer {
 
@@ -41,8 +42,6 @@ struct WorkerIdentity {
 struct ScopeView {
   std::string name;
   ScopeTerms terms;
-
-  static ScopeView of(const Scope& scope) { return {std::string(scope.name()), scope.terms}; }
 };
 
 // The keys of a worker that tell those of one host apart, and of an open scope as it stands `now`.
@@ -55,25 +54,21 @@ struct WorkerScopes {
   std::vector<ScopeView> scopes;  // the oldest first; none: it is in no scope
 };
 
-class WorkerPage;
-
 // The slot in which a scope stood on which a verdict was given.
 struct PageVerdict {
-  std::shared_ptr<WorkerPage> page;  // null: the scope came over the pipe
-  // Of the page, or of what the server keeps of the pipe's.
-  std::size_t slot = WirePage::kNone;
+  std::shared_ptr<WorkerPage> page;  // null: the scope was over when this server came
+  std::size_t slot = 0;
   std::int64_t word = 0;  // the deadline that was judged
 };
 
 // One scope whose deadline passed.
 struct Expiry {
   std::string id;
-  std::string scope_id;  // the scope's identity within its worker
   std::string incident;
   ScopeView scope;
   Instant judged;
   std::optional<Instant> released_at;  // too late, but before a signal was sent
-  PageVerdict on_page;
+  PageVerdict place;
 };
 
 struct SentSignal {

@@ -52,8 +52,8 @@ Server::Server(Settings settings, RuntimeDirectory& directory, std::unique_ptr<R
                                bool is_final) { return on_signal_due(worker, is_final); },
            .on_end = [this](const KillOrder& order,
                             const KillEnd& end) { on_kill_ended(order, end); }}),
-      warn_at_(settings_.warn_at ? warn_at_word(*settings_.warn_at) : 0),
-      table_(warn_at_),
+      page_terms_{.max_timeout = settings_.max_timeout.value_or(kForever),
+                  .warn_at = settings_.warn_at ? warn_at_word(*settings_.warn_at) : 0},
       warnings_(settings_.kill, records_, *log_, side_threads_),
       reader_(*this),
       now_(ClockReading::now()),
@@ -181,7 +181,7 @@ void Server::run_once() {
     note_expected(*outcome, now);
   }
   const Instant ladder_next = ladder_.advance(now);
-  warn(woke);
+  warn();
   advance_life(now);
   const Instant hooks_next = hooks_->advance(now);
   const Instant warnings_next = warnings_.advance(now);
@@ -199,7 +199,7 @@ void Server::run_once() {
                            rejections_.next_report(), read_again_, children_->next(),
                            questions_->next(), expected_.next(), life_.next()});
   if (life_.judges()) {
-    next = std::min({next, scan_wanted_ ? Instant{} : next_scan_, table_.next_deadline()});
+    next = std::min(next, scan_wanted_ ? Instant{} : next_scan_);
   }
   arm(next);
 }
@@ -243,12 +243,6 @@ void Server::judge(Instant woke) {
   if (scan_wanted_ || next_scan_ <= woke) {
     scan_pages(woke, due);
   }
-  // After the scan: a worker that the scan finds resumed has time for its scopes of the pipe, too.
-  if (table_.next_deadline() <= woke) {
-    for (Scope* scope : table_.due(woke)) {
-      due.push_back({scope->worker, scope->terms.deadline, scope, {}});
-    }
-  }
   if (due.empty()) {
     return;
   }
@@ -266,14 +260,12 @@ void Server::judge(Instant woke) {
   }
   for (Worker* worker : workers) {
     if (!worker->process->is_alive()) {
-      // It ended behind the verdict on its page: its scopes were left open.
+      // It ended behind the verdict: its scopes were left open.
       for (const DueScope* scope : of_worker[worker]) {
-        if (scope->on_page.page) {
-          scope->on_page.page->reopen(scope->on_page.slot, scope->on_page.word);
-        }
+        scope->place.page->reopen(scope->place.slot, scope->place.word);
       }
       bury(*worker);
-    } else if (!puts_off_pipe(*worker, of_worker[worker])) {
+    } else {
       expire(*worker, of_worker[worker]);
     }
   }
@@ -300,7 +292,7 @@ void Server::sweep(Instant now) {
   questions_->sweep();
   scan_wanted_ = true;  // in the next turn, which is at once
   tell_log_news(now);
-  service_manager_.tell_state(table_.worker_count(), killed_);
+  service_manager_.tell_state(workers_.count(), killed_);
 }
 
 void Server::advance_life(Instant now) {
@@ -420,7 +412,7 @@ void Server::begin_stop(const std::string& why) {
 int Server::run() {
   service_manager_.keep_informed(loop_.get());
   service_manager_.tell_ready();
-  service_manager_.tell_state(table_.worker_count(), killed_);
+  service_manager_.tell_state(workers_.count(), killed_);
   run_once_guarded();
   check_event(::sd_event_loop(loop_.get()), "the event loop failed");
   ladder_.give_up();

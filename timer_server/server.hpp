@@ -24,6 +24,8 @@
 #include "timer_server/life_cycle.hpp"
 #include "timer_server/oversleep.hpp"
 #include "timer_server/pages/ended_statistics.hpp"
+#include "timer_server/missed_time.hpp"
+#include "timer_server/pages/mapped_page.hpp"
 #include "timer_server/pages/worker_page.hpp"
 #include "timer_server/past_verdicts.hpp"
 #include "timer_server/questions/expected_workers.hpp"
@@ -36,8 +38,8 @@
 #include "timer_server/service_manager.hpp"
 #include "timer_server/settings.hpp"
 #include "timer_server/side_threads.hpp"
-#include "timer_server/timer_table.hpp"
 #include "timer_server/warnings.hpp"
+#include "timer_server/workers.hpp"
 
 namespace filetimer {
 
@@ -83,7 +85,8 @@ class Server final : private RequestSink, private Questions::Host {
   Result<Worker*> worker_of(pid_t pid);
   Result<Worker*> admit(pid_t pid);
   Result<Worker*> watch(Process process);
-  ScopeTerms terms_of(const wire::Request& request, const Worker& worker, std::string_view name);
+  PipePage& pipe_page_of(Worker& worker);
+  ScopeTerms terms_of(const wire::Request& request) const;
   void tell_cut(const Worker& worker, std::string_view name, Duration asked);
   void report_rejections(Instant now, bool force);
 
@@ -98,21 +101,20 @@ class Server final : private RequestSink, private Questions::Host {
   void shut_down(const std::string& why, bool forced);
 
   // Pages (server_pages.cpp).
-  // A scope whose deadline has passed, and where it stands: in the table, or on a page.
+  // A scope on which a verdict was given.
   struct DueScope {
     Worker* worker = nullptr;
     Instant deadline;
-    Scope* scope = nullptr;
-    PageVerdict on_page;
+    PageVerdict place;
   };
   void on_page_hint(std::string_view name);
   void look_at_page(const std::string& name);
-  Result<Worker*> owner_of(WorkerPage& page);
+  Result<Worker*> owner_of(MappedPage& page);
   void drop_pages_of_other_programs(Worker& worker);
   void wait_for_end(const std::string& name, Process process);
   void put_away(const PageClaims& claims, pid_t pid, const std::vector<SlotReading>& scopes,
                 std::string_view reason);
-  void put_away_page(WorkerPage& page, std::string_view reason);
+  void put_away_page(MappedPage& page, std::string_view reason);
   void adopt_pages();
   void look_for_pages();
   void resume_kills();
@@ -121,38 +123,36 @@ class Server final : private RequestSink, private Questions::Host {
   PastVerdict* past_verdict(pid_t pid, std::uint64_t start_time, const SlotReading& scope);
   void resume_kill(pid_t pid, std::uint64_t start_time, const std::vector<PastVerdict*>& verdicts);
   void scan_pages(Instant woke, std::vector<DueScope>& due);
+  WorkerPage::Scan scan_of(const Worker& worker, Instant now) const;
   bool take_due(Worker& worker, const std::shared_ptr<WorkerPage>& page,
                 const std::vector<WorkerPage::Due>& candidates, std::vector<DueScope>& due);
-  void judge_idleness(Worker& worker, const WorkerPage::Activity& on_pages, Instant woke,
+  void judge_idleness(Worker& worker, const WorkerPage::Activity& activity, Instant woke,
                       std::vector<DueScope>& due);
   bool has_come_back(pid_t pid, Instant since);
   bool was_released(const Process& worker, const Expiry& expiry);
   void tell_cuts(const Worker& worker, WorkerPage& page);
   void tell_ended_threads(const std::string& name);
   void drop_page(Worker& worker, const WorkerPage& page, std::string_view reason);
-  void adopt_wire_page(pid_t pid);
+  void adopt_pipe_page(pid_t pid);
   void keep(const Worker& worker);
   void save_pages();
   ScopeView view_of(const SlotReading& reading) const;
-  std::optional<Expiry> expiry_on_page(const DueScope& due);
+  std::optional<Expiry> expiry_of(const DueScope& due);
 
-  // Patience (server_patience.cpp).
+  // Halted workers, and time that the server missed (server_patience.cpp).
   struct Halt {
     std::shared_ptr<const Process> process;
     std::string why;
     Instant since;  // seen first
     bool is_recorded = false;
   };
-  bool puts_off(Worker& worker, const ScopeView& scope);
-  bool puts_off_pipe(Worker& worker, const std::vector<const DueScope*>& due);
-  bool puts_off_page(Worker& worker, WorkerPage& page, const std::vector<WorkerPage::Due>& due);
+  bool should_defer(Worker& worker, WorkerPage& page, const WorkerPage::Due& due);
   Halt& note_halt(const Worker& worker, const std::string& why);
-  void goes_on(Worker& worker, const Halt& halt);
+  void resume(Worker& worker, const Halt& halt);
   void look_at_halted(Instant now);
   void look_for_halted();
   void make_up_for_oversleep(const Oversleep::Clocks& woke);
   // Soft deadlines (server_warnings.cpp).
-  // On a page; one of the pipe stands in the table.
   struct SoftDueSlot {
     std::shared_ptr<const Process> process;  // its worker's
     std::shared_ptr<WorkerPage> page;
@@ -160,9 +160,8 @@ class Server final : private RequestSink, private Questions::Host {
   };
   void note_soft_due(const Worker& worker, const std::shared_ptr<WorkerPage>& page,
                      const std::vector<WorkerPage::Due>& slots);
-  void warn(Instant woke);
-  Warnings::Scope warning_of(const Scope& scope, Instant soft);
-  std::optional<Warnings::Scope> warning_on_page(const SoftDueSlot& due) const;
+  void warn();
+  std::optional<Warnings::Scope> warning_of(const SoftDueSlot& due) const;
   std::string reason_of(const ScopeTerms& terms) const;
 
   // Workers and verdicts.
@@ -204,8 +203,9 @@ class Server final : private RequestSink, private Questions::Host {
   Records records_;
   SideThreads side_threads_;
   KillLadder ladder_;
-  const std::uint32_t warn_at_;  // as the board has it
-  TimerTable table_;
+  const WorkerPage::Terms page_terms_;
+  Workers workers_;
+  MissedTime missed_;
   Warnings warnings_;
   RequestReader reader_;
   Rejections rejections_;

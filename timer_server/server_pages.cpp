@@ -127,12 +127,12 @@ void Server::look_at_page(const std::string& name) {
       refused_for_now_.push_back(name);
     }
   };
-  auto opened = WorkerPage::open(directory_.pages().page_path(name), name);
+  const auto opened = MappedPage::open(directory_.pages().page_path(name), name);
   if (!opened) {
     refuse(opened.error());
     return;
   }
-  auto page = std::make_shared<WorkerPage>(std::move(*opened));
+  const std::shared_ptr<MappedPage>& page = *opened;
   // A container may show another boot id to its processes: a lock that is held is of this boot.
   const auto holder = page->owner();
   const bool is_free = !holder && holder.error().errno_value == ESRCH;
@@ -160,7 +160,8 @@ void Server::look_at_page(const std::string& name) {
   }
   unclaimed_.erase(name);
   drop_pages_of_other_programs(**worker);
-  if ((*worker)->pages.size() >= kMaxPagesPerWorker) {
+  const std::size_t own_pages = (*worker)->pages.size() - ((*worker)->pipe ? 1 : 0);
+  if (own_pages >= kMaxPagesPerWorker) {
     refuse({fmt::format("pid {} has {} pages already", (*worker)->process->pid, kMaxPagesPerWorker),
             EAGAIN});
     return;
@@ -170,13 +171,13 @@ void Server::look_at_page(const std::string& name) {
       name, {(*worker)->process->pid, (*worker)->process->start_time, page->program()});
   refused_pages_.erase(name);
   pages_[name] = *worker;
-  (*worker)->pages.push_back(std::move(page));
+  (*worker)->pages.push_back(page);
   scan_wanted_ = true;
   messages::debug("page '{}' is of pid {}", name, (*worker)->process->pid);
 }
 
 // The worker that a page belongs to: who holds its lock, or who held it when a server last asked.
-Result<Worker*> Server::owner_of(WorkerPage& page) {
+Result<Worker*> Server::owner_of(MappedPage& page) {
   const Result<pid_t> holder = page.owner();
   // Only what a server has written, and only while this one starts: later it knows for itself.
   const auto confirmed =
@@ -214,7 +215,7 @@ Result<Worker*> Server::owner_of(WorkerPage& page) {
   if (Status checked = check_claims(page.claims(), *process); !checked) {
     return tl::unexpected<Error>(std::move(checked.error()));
   }
-  if (Worker* const known = table_.find_worker(pid)) {
+  if (Worker* const known = workers_.find(pid)) {
     if (known->process->start_time == process->start_time && known->process->is_alive()) {
       return known;
     }
@@ -268,7 +269,7 @@ void Server::put_away(const PageClaims& claims, pid_t pid, const std::vector<Slo
   }
 }
 
-void Server::put_away_page(WorkerPage& page, std::string_view reason) {
+void Server::put_away_page(MappedPage& page, std::string_view reason) {
   const auto owner = directory_.pages().confirmed_owner(page.name());
   put_away(page.claims(), owner ? owner->pid : page.claims().pid, page.open_slots(), reason);
   page.add_statistics(*ended_statistics_);
@@ -285,13 +286,13 @@ void Server::adopt_pages() {
       rejections_.add(fmt::format("'{}' in the folder of pages is none", name), name, 0);
     }
   }
-  table_.for_each_worker([&](const Worker& worker) {
+  workers_.for_each([&](const Worker& worker) {
     for (const auto& page : worker.pages) {
       adopted_scopes_ += page->open_count();
     }
   });
   for (const pid_t pid : directory_.pages().wire_workers()) {
-    adopt_wire_page(pid);
+    adopt_pipe_page(pid);
   }
 }
 
@@ -329,38 +330,41 @@ void Server::look_for_pages() {
   }
 }
 
+WorkerPage::Scan Server::scan_of(const Worker& worker, Instant now) const {
+  return {.now = now, .terms = page_terms_, .missed = missed_, .resumed = worker.resumed};
+}
+
 // Reads every page; the order of it is argued in common/wake_protocol.hpp. What is due is judged
-// before the board says when we wake next, so a worker that renews in between wakes us.
+// before the status page says when the server wakes next, so a worker that renews in between wakes
+// the server.
 void Server::scan_pages(Instant woke, std::vector<DueScope>& due) {
   Board& board = directory_.status_page();
   announce_scan(board);
   scan_wanted_ = false;
   next_scan_ = Instant::never();
-  const Duration longest = settings_.max_timeout.value_or(kForever);
-  std::vector<WorkerPage::Due> candidates;
-  WorkerPage::SoftDue soft{.warn_at = warn_at_, .slots = {}};
+  WorkerPage::Found found;
   struct Dropped {
     Worker* worker;
     std::shared_ptr<WorkerPage> page;
     std::string_view reason;
   };
   std::vector<Dropped> dropped;  // after all pages were gone through
-  table_.for_each_worker([&](Worker& worker) {
+  workers_.for_each([&](Worker& worker) {
     if (worker.dying) {
       return;
     }
     WorkerPage::Activity activity;
+    const WorkerPage::Scan scan = scan_of(worker, woke);
     for (const auto& page : worker.pages) {
-      candidates.clear();
-      soft.slots.clear();
-      next_scan_ = std::min(next_scan_, page->scan(woke, longest, candidates, soft, activity));
-      const bool is_due = !candidates.empty() || !soft.slots.empty();
-      if (is_due && !take_due(worker, page, candidates, due)) {
+      found.clear();
+      next_scan_ = std::min(next_scan_, page->scan(scan, found, activity));
+      const bool is_due = !found.due.empty() || !found.soft.empty();
+      if (is_due && !take_due(worker, page, found.due, due)) {
         dropped.push_back({&worker, page, kStartedAnother});
       } else {
-        note_soft_due(worker, page, soft.slots);
+        note_soft_due(worker, page, found.soft);
       }
-      if (longest != kForever) {
+      if (page_terms_.max_timeout != kForever && page != worker.pipe) {
         tell_cuts(worker, *page);
       }
       if (!page->is_whole()) {
@@ -380,18 +384,17 @@ void Server::scan_pages(Instant woke, std::vector<DueScope>& due) {
   }
 }
 
-// Of a worker in no scope, or in none yet. Who is in one now, or leaves its last one from now on,
-// is due after its timeout at the earliest: read again then, which costs one look in that time.
-void Server::judge_idleness(Worker& worker, const WorkerPage::Activity& on_pages, Instant woke,
+// Of a worker in no scope, or in none yet. A worker that is in one now, or leaves its last one from
+// now on, is due after its timeout at the earliest: it is read again then, which costs one look in
+// that time.
+void Server::judge_idleness(Worker& worker, const WorkerPage::Activity& activity, Instant woke,
                             std::vector<DueScope>& due) {
-  const bool is_inside = on_pages.is_inside || worker.is_inside_on_pipe();
-  const Instant last_left = std::max(on_pages.last_left, worker.left_on_pipe);
-  for (const auto& watch : on_pages.watches) {
+  const WorkerPage::Scan scan = scan_of(worker, woke);
+  const Instant last_left = std::max(activity.last_left, worker.left_on_pipe);
+  for (const auto& watch : activity.watches) {
     Instant next = woke + std::max(watch.timeout, kIdleLook);
-    if (is_inside) {
-      watch.page->note_inside(watch);
-    } else if (last_left > watch.since) {
-      next = watch.page->idle_due(watch, last_left).value_or(next);
+    if (!activity.is_inside && last_left > watch.since) {
+      next = watch.page->idle_due(watch, last_left, scan).value_or(next);
     }
     if (next > woke) {
       next_scan_ = std::min(next_scan_, next);
@@ -399,21 +402,21 @@ void Server::judge_idleness(Worker& worker, const WorkerPage::Activity& on_pages
     }
     const auto page =
         std::ranges::find(worker.pages, watch.page, [](const auto& each) { return each.get(); });
-    const std::vector<WorkerPage::Due> candidate{{watch.slot, slot_word::kIdleWatch, next}};
+    const WorkerPage::Due candidate{watch.slot, slot_word::kIdleWatch, next};
     if (worker.process->is_alive() && !runs_another_program(*worker.process, **page) &&
-        !puts_off_page(worker, **page, candidate) && (*page)->try_expire_idle(watch.slot, next)) {
-      due.push_back({&worker, next, nullptr, {*page, watch.slot, next.ns}});
+        !should_defer(worker, **page, candidate) && (*page)->try_expire_idle(watch.slot, next)) {
+      due.push_back({&worker, next, {*page, watch.slot, next.ns}});
     }
   }
 }
 
 // Who was idle for too long and is in a scope now, or has left one since, has come back.
 bool Server::has_come_back(pid_t pid, Instant since) {
-  Worker* const worker = table_.find_worker(pid);
+  Worker* const worker = workers_.find(pid);
   if (worker == nullptr) {
     return false;
   }
-  bool is_back = worker->is_inside_on_pipe() || worker->left_on_pipe > since;
+  bool is_back = worker->left_on_pipe > since;
   for (const auto& page : worker->pages) {
     const WorkerPage::Activity activity = page->activity();
     is_back = is_back || activity.is_inside || activity.last_left > since;
@@ -430,21 +433,22 @@ bool Server::take_due(Worker& worker, const std::shared_ptr<WorkerPage>& page,
   if (runs_another_program(*worker.process, *page)) {
     return false;
   }
-  if (!candidates.empty() && puts_off_page(worker, *page, candidates)) {
+  if (!candidates.empty() && should_defer(worker, *page, candidates.front())) {
     return true;
   }
   for (const WorkerPage::Due& candidate : candidates) {
     if (page->try_expire(candidate.slot, candidate.word)) {
-      due.push_back({&worker, candidate.deadline, nullptr, {page, candidate.slot, candidate.word}});
+      due.push_back({&worker, candidate.deadline, {page, candidate.slot, candidate.word}});
     }
   }
+  keep(worker);
   return true;
 }
 
 // What was judged stays in its slot until the kill is over, so its name and times are there to
 // read.
-std::optional<Expiry> Server::expiry_on_page(const DueScope& due) {
-  const PageVerdict& verdict = due.on_page;
+std::optional<Expiry> Server::expiry_of(const DueScope& due) {
+  const PageVerdict& verdict = due.place;
   auto reading = verdict.page->read(verdict.slot, slot_word::expired(verdict.word));
   if (!reading) {
     reading = verdict.page->read(verdict.slot, slot_word::kReleasedLate);
@@ -453,10 +457,9 @@ std::optional<Expiry> Server::expiry_on_page(const DueScope& due) {
     return std::nullopt;
   }
   Expiry expiry;
-  expiry.scope_id = fmt::format("{}#{}@{}", verdict.page->name(), verdict.slot, verdict.word);
   expiry.scope = view_of(*reading);
   expiry.scope.terms.deadline = due.deadline;
-  expiry.on_page = verdict;
+  expiry.place = verdict;
   return expiry;
 }
 
@@ -472,7 +475,7 @@ ScopeView Server::view_of(const SlotReading& reading) const {
     terms.deadline = due_time(reading, *settings_.max_timeout);
   }
   if (!terms.deadline.is_never()) {
-    terms.timeout = terms.deadline - reading.started;
+    terms.timeout = std::max(terms.deadline - reading.started, Duration::zero());
   }
   terms.soft_ms = reading.soft_ms;
   terms.signal = reading.signal;
@@ -512,14 +515,13 @@ void Server::tell_ended_threads(const std::string& name) {
 }
 
 // The worker has ended, or the page cannot be read any more. `reason` is for the scopes that were
-// open on it; empty: they were told of already, or there is nothing to read.
+// open on it; empty: they were recorded already, or there is nothing to read.
 void Server::drop_page(Worker& worker, const WorkerPage& page, std::string_view reason) {
   const std::string name = page.name();
   const auto place = std::ranges::find_if(
       worker.pages, [&](const std::shared_ptr<WorkerPage>& other) { return other.get() == &page; });
   const std::shared_ptr<WorkerPage> held = *place;
   worker.pages.erase(place);
-  pages_.erase(name);
   if (!held->is_whole()) {
     rejections_.add(fmt::format("page '{}' of pid {} was cut short: its scopes are watched no more",
                                 name, worker.process->pid),
@@ -533,6 +535,11 @@ void Server::drop_page(Worker& worker, const WorkerPage& page, std::string_view 
       log_->append(records_.left_open(WorkerIdentity::of(worker), view_of(reading), now, reason));
     }
   }
+  if (held == worker.pipe) {
+    std::exchange(worker.pipe, nullptr)->remove();
+    return;
+  }
+  pages_.erase(name);
   held->add_statistics(*ended_statistics_);
   directory_.pages().remove(name);
 }

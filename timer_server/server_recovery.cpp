@@ -36,7 +36,7 @@ PastVerdict* Server::past_verdict(pid_t pid, std::uint64_t start_time, const Slo
 }
 
 void Server::resume_kills() {
-  table_.for_each_worker([&](Worker& worker) {
+  workers_.for_each([&](Worker& worker) {
     for (const auto& page : worker.pages) {
       settle_judged_slots(worker, page);
     }
@@ -56,7 +56,7 @@ void Server::resume_kills() {
 
 // It lives on, was spared, and is idle for the same time still, or so its page will say.
 void Server::recall_idleness(const PastVerdict& verdict) {
-  const Worker* const worker = table_.find_worker(verdict.pid);
+  const Worker* const worker = workers_.find(verdict.pid);
   if (worker != nullptr && worker->process->start_time == verdict.start_time) {
     for (const auto& page : worker->pages) {
       page->recall_idle(verdict.expiry.scope.terms.deadline);
@@ -76,33 +76,30 @@ void Server::settle_judged_slots(const Worker& worker, const std::shared_ptr<Wor
       // The server before was killed in the microseconds between the record of the end and this.
       page->finish(judged.slot, judged.word);
     } else {
-      record->expiry.on_page = {page, judged.slot, judged.word};
+      record->expiry.place = {page, judged.slot, judged.word};
     }
   }
 }
 
-// The timers that a server before this one kept for a worker of the pipe.
-void Server::adopt_wire_page(pid_t pid) {
+// Adopts the scopes that an earlier server kept for a worker of the pipe.
+void Server::adopt_pipe_page(pid_t pid) {
   const std::string path = directory_.pages().server_path(fmt::format("{}", pid));
-  auto kept = WirePage::read(path);
-  if (!kept) {
-    messages::warning("{}: left alone", kept.error().message);
+  const auto page = PipePage::adopt(path, page_terms_);
+  if (!page) {
+    messages::warning("{}: left alone", page.error().message);
     return;
   }
-  const PageClaims& claims = kept->claims;
+  const PageClaims& claims = (*page)->claims();
   auto process = open_process(pid);
   const bool is_alive = claims.boot == this_boot() && process &&
                         process->start_time == claims.start_time && process->uid == ::geteuid();
   if (!is_alive) {
-    std::vector<SlotReading> scopes;
-    for (const auto& [slot, reading] : kept->scopes) {
-      scopes.push_back(reading);
-    }
-    put_away(claims, pid, scopes, claims.boot == this_boot() ? kEndedUnseen : kAnotherBoot);
-    ::unlink(path.c_str());
+    put_away(claims, pid, (*page)->adopted(),
+             claims.boot == this_boot() ? kEndedUnseen : kAnotherBoot);
+    (*page)->remove();
     return;
   }
-  Worker* worker = table_.find_worker(pid);
+  Worker* worker = workers_.find(pid);
   if (worker == nullptr) {
     const auto watched = watch(std::move(*process));
     if (!watched) {
@@ -111,24 +108,14 @@ void Server::adopt_wire_page(pid_t pid) {
     }
     worker = *watched;
   }
-  worker->wire_page = std::make_unique<WirePage>(path);
-  worker->wire_page->take_over(*kept);
-  worker->left_on_pipe = Instant::now();  // or before; when, nobody has kept
-  for (const auto& [slot, reading] : kept->scopes) {
-    // The page may not have been written any more after a verdict: the log knows.
-    PastVerdict* const verdict = past_verdict(pid, claims.start_time, reading);
-    const bool is_open = slot_word::is_open(reading.word) || slot_word::is_expired(reading.word);
-    if (!is_open || (verdict != nullptr && verdict->is_finished)) {
-      worker->wire_page->close(slot);
-    } else if (verdict != nullptr) {
-      verdict->expiry.on_page.slot = slot;
-      verdict->expiry.scope_id = reading.id;
-    } else if (const ScopeTerms terms = view_of(reading).terms;
-               table_.adopt(*worker, reading.id, reading.name, terms, slot)) {
-      ++adopted_scopes_;
-      if (terms.is_idle) {
-        worker->set_idle_since(terms.acquired);
-      }
+  worker->pipe = *page;
+  worker->pages.push_back(*page);
+  worker->left_on_pipe = Instant::now();  // or before: no server has kept when
+  for (const SlotReading& reading : (*page)->adopted()) {
+    if (const PastVerdict* const verdict = past_verdict(pid, claims.start_time, reading)) {
+      (*page)->restore_verdict(reading.id, verdict->is_finished);
+    } else if (++adopted_scopes_; (reading.flags & slot_flag::kIdle) != 0) {
+      worker->set_idle_since(reading.acquired);
     }
   }
   keep(*worker);
@@ -144,7 +131,7 @@ void Server::resume_kill(pid_t pid, std::uint64_t start_time,
   for (const PastVerdict* verdict : verdicts) {
     order.has_evidence = order.has_evidence || verdict->has_evidence;
   }
-  Worker* worker = table_.find_worker(pid);
+  Worker* worker = workers_.find(pid);
   if (worker == nullptr) {
     auto process = open_process(pid);
     if (process && process->start_time == start_time && process->uid == ::geteuid()) {
@@ -157,8 +144,7 @@ void Server::resume_kill(pid_t pid, std::uint64_t start_time,
     order.worker = WorkerIdentity::of(*worker);
     order.python = python_dump_of(*worker);
     for (const PastVerdict* verdict : verdicts) {
-      const PageVerdict& place = verdict->expiry.on_page;
-      if (place.page || place.slot != WirePage::kNone) {
+      if (verdict->expiry.place.page) {
         order.expiries.push_back(verdict->expiry);
         continue;
       }
@@ -194,20 +180,20 @@ void Server::resume_kill(pid_t pid, std::uint64_t start_time,
   run_hook(order, end);
 }
 
-// The timers of this worker have changed: they are written before anything is judged.
+// Scopes of the pipe that have changed are written before anything is judged.
 void Server::keep(const Worker& worker) {
-  if (worker.wire_page && worker.wire_page->has_changed()) {
+  if (worker.pipe && worker.pipe->needs_save()) {
     unsaved_.insert(worker.process->pid);
   }
 }
 
 void Server::save_pages() {
   for (const pid_t pid : unsaved_) {
-    Worker* const worker = table_.find_worker(pid);
-    if (worker == nullptr || !worker->wire_page) {
+    Worker* const worker = workers_.find(pid);
+    if (worker == nullptr || !worker->pipe) {
       continue;
     }
-    const Status saved = worker->wire_page->save(*worker->process, *worker->facts);
+    const Status saved = worker->pipe->save(*worker->process, *worker->facts);
     if (!saved && saved.error().message != save_trouble_) {
       save_trouble_ = saved.error().message;
       messages::error("{}; its timers are watched, but would be lost with this server",

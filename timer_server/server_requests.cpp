@@ -91,47 +91,52 @@ void Server::acquire(const wire::Request& request, std::string_view line) {
   const bool is_stopping =
       life_.is_stopping() || (questions_->has_shutdown() && !children_->command());
   const bool is_for_next = is_stopping && directory_.pipe().outlives_us();
+  PipePage& page = pipe_page_of(**worker);
   if (questions_->announcement() != Announcement::kNone && !is_for_next && !request.x_idle &&
-      table_.find_scope(**worker, id) == nullptr) {
+      !page.has_open(id)) {
     reject("the server is draining: no new scopes");
     return;
   }
-  ladder_.note_release(*(*worker)->process, id, now_.mono);  // if it was judged: a late renewal
-  const ScopeTerms terms = terms_of(request, **worker, name);
-  if (!(*worker)->wire_page) {
-    (*worker)->wire_page =
-        std::make_unique<WirePage>(directory_.pages().server_path(fmt::format("{}", request.pid)));
+  const ScopeTerms terms = terms_of(request);
+  const auto first_look = page.acquire(id, name.size(), terms);
+  if (!first_look) {
+    reject(first_look.error().message);
+    return;
   }
-  if (const auto scope = table_.acquire(**worker, id, name, terms); !scope) {
-    reject(scope.error().message);
-  } else if (terms.is_idle) {
+  next_scan_ = std::min(next_scan_, *first_look);
+  if (terms.is_idle) {
     (*worker)->set_idle_since(terms.acquired);
+  } else if (terms.asked > page_terms_.max_timeout) {
+    tell_cut(**worker, name, terms.asked);
   }
   keep(**worker);
 }
 
 void Server::release(const wire::Request& request) {
-  Worker* const worker = table_.find_worker(request.pid);
-  if (worker == nullptr) {
+  Worker* const worker = workers_.find(request.pid);
+  if (worker == nullptr || !worker->pipe) {
     return;
   }
   std::string storage;
-  const std::string_view id = bounded(request.scope_id, storage);
-  if (Scope* const scope = table_.find_scope(*worker, id)) {
-    if (scope->is_own()) {
-      worker->left_on_pipe = now_.mono;
-    }
-    table_.close(*scope);
-    keep(*worker);
-  } else {
-    ladder_.note_release(*worker->process, id, now_.mono);
+  if (worker->pipe->release(bounded(request.scope_id, storage))) {
+    worker->left_on_pipe = now_.mono;
   }
+  keep(*worker);
+}
+
+PipePage& Server::pipe_page_of(Worker& worker) {
+  if (!worker.pipe) {
+    worker.pipe = std::make_shared<PipePage>(
+        directory_.pages().server_path(fmt::format("{}", worker.process->pid)), page_terms_);
+    worker.pages.push_back(worker.pipe);
+  }
+  return *worker.pipe;
 }
 
 // The worker that a pid means at this moment. A pid that was used again since the last batch means
 // the new process: what is asked is asked by the living.
 Result<Worker*> Server::worker_of(pid_t pid) {
-  if (Worker* const known = table_.find_worker(pid)) {
+  if (Worker* const known = workers_.find(pid)) {
     // One look a batch is exact: the batch was read before it, so whoever wrote it under this
     // pid, and is alive now, was alive then.
     if (known->seen_alive_in == batch_ || known->process->is_alive()) {
@@ -180,25 +185,24 @@ Result<Worker*> Server::admit(pid_t pid) {
 
 Result<Worker*> Server::watch(Process process) {
   const pid_t pid = process.pid;
-  if (table_.worker_count() >= most_workers()) {
+  if (workers_.count() >= most_workers()) {
     std::vector<Worker*> idle;
-    table_.for_each_worker([&](Worker& worker) {
+    workers_.for_each([&](Worker& worker) {
       // A worker that was judged may have released its last scope in time to be spared.
-      if (worker.scopes.empty() && worker.pages.empty() && !worker.dying &&
-          !ladder_.has_kill_of(*worker.process)) {
+      if (worker.has_no_scopes() && !worker.dying && !ladder_.has_kill_of(*worker.process)) {
         idle.push_back(&worker);
       }
     });
     for (Worker* worker : idle) {
       bury(*worker);
     }
-    if (table_.worker_count() >= most_workers()) {
+    if (workers_.count() >= most_workers()) {
       return tl::unexpected<Error>(Error{
-          fmt::format("{} workers are watched: no more fit (see ulimit -n)", table_.worker_count()),
+          fmt::format("{} workers are watched: no more fit (see ulimit -n)", workers_.count()),
           EAGAIN});
     }
   }
-  auto added = table_.add_worker(std::move(process));
+  auto added = workers_.add(std::move(process));
   if (!added) {
     return added;
   }
@@ -206,13 +210,13 @@ Result<Worker*> Server::watch(Process process) {
   worker.seen_alive_in = batch_;
   expected_.add(WorkerIdentity::of(worker));
   try {
-    dead_.reserve(table_.worker_count());  // a note of a death must not fail
+    dead_.reserve(workers_.count());  // a note of a death must not fail
     deaths_[pid] =
         add_io(worker.process->pidfd.get(), kDeathsFirst, [this, pid] { dead_.push_back(pid); });
     ::sd_event_source_set_enabled(deaths_[pid].get(), SD_EVENT_ONESHOT);
   } catch (const std::system_error& error) {
     deaths_.erase(pid);
-    table_.remove_worker(worker);
+    workers_.remove(worker);
     return tl::unexpected<Error>(
         Error{fmt::format("pid {} can't be watched: {}", pid, error.what()), error.code().value()});
   }
@@ -236,8 +240,7 @@ Result<Worker*> Server::watch(Process process) {
   return &worker;
 }
 
-ScopeTerms Server::terms_of(const wire::Request& request, const Worker& worker,
-                            std::string_view name) {
+ScopeTerms Server::terms_of(const wire::Request& request) const {
   ScopeTerms terms;
   terms.acquired = now_.mono;
   terms.deadline = monotonic_from_unix(request.expiration_time, now_);
@@ -269,15 +272,7 @@ ScopeTerms Server::terms_of(const wire::Request& request, const Worker& worker,
     const Duration soft = duration_from_seconds(*request.x_soft_s);
     terms.soft_ms = soft <= kLongestSoft ? soft_ms(soft) : 0;
   }
-  const Duration longest = settings_.max_timeout.value_or(kForever);
-  if (longest != kForever && !terms.is_idle && terms.deadline > now_.mono + longest) {
-    terms.asked = terms.timeout;
-    terms.deadline = now_.mono + longest;
-    terms.timeout = longest;
-    tell_cut(worker, name, terms.asked);
-  } else {
-    terms.asked = terms.timeout;
-  }
+  terms.asked = terms.timeout;
   return terms;
 }
 

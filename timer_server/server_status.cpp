@@ -37,7 +37,7 @@ void Server::write_status(JsonWriter& json, Instant now) {
     json.field("command_pid", command->pid());
   }
   json.field("announcement", name_of(questions_->announcement()))
-      .field("workers", table_.worker_count())
+      .field("workers", workers_.count())
       .field("open_scopes", open_scope_count())
       .field("requests", requests_)
       .field("rejected", rejections_.total())
@@ -60,7 +60,7 @@ void Server::write_status(JsonWriter& json, Instant now) {
 }
 
 bool Server::has_workers() const {
-  return table_.worker_count() > 0;
+  return workers_.count() > 0;
 }
 
 bool Server::has_kills() const {
@@ -127,8 +127,7 @@ void Server::write_standing(JsonWriter& json) const {
 
 std::size_t Server::open_scope_count() {
   std::size_t count = 0;
-  table_.for_each_worker([&](Worker& worker) {
-    count += worker.count_on_pipe();
+  workers_.for_each([&](Worker& worker) {
     for (const auto& page : worker.pages) {
       count += page->watched_count();
     }
@@ -140,16 +139,11 @@ void Server::write_open_scopes(JsonWriter& json, bool with_workers, std::size_t 
   const Instant now = Instant::now();
   json.field("open_scope_count", open_scope_count()).begin_array("open_scopes");
   std::size_t listed = 0;
-  table_.for_each_worker([&](Worker& worker) {
+  workers_.for_each([&](Worker& worker) {
     if (listed >= kMostListed || json.size() > room) {
       return;
     }
     std::vector<ScopeView> views;
-    for (const Scope& scope : worker.by_age) {
-      if (!scope.terms.is_idle) {
-        views.push_back(ScopeView::of(scope));
-      }
-    }
     for (const auto& page : worker.pages) {
       for (const SlotReading& reading : page->open_slots()) {
         if (slot_word::is_open(reading.word)) {
@@ -171,9 +165,9 @@ void Server::write_open_scopes(JsonWriter& json, bool with_workers, std::size_t 
   if (!with_workers) {
     return;
   }
-  json.field("worker_count", table_.worker_count()).begin_array("workers");
+  json.field("worker_count", workers_.count()).begin_array("workers");
   listed = 0;
-  table_.for_each_worker([&](Worker& worker) {
+  workers_.for_each([&](Worker& worker) {
     if (listed < kMostListed && json.size() <= room + kMaxAtomicWrite / 8) {
       ++listed;
       json.begin_object();

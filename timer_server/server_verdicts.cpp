@@ -33,22 +33,11 @@ std::string who(const WorkerIdentity& worker) {
 
 }  // namespace
 
-// The oldest first; of more than `most` those that were opened last, which say where it is.
+// The oldest first; of more than `most` those that were opened last, which say where the worker is.
 std::vector<ScopeView> Server::open_scopes_of(const Worker& worker, std::size_t most) const {
   std::vector<ScopeView> views;
-  for (auto scope = worker.by_age.rbegin(); scope != worker.by_age.rend() && views.size() < most;
-       ++scope) {
-    // Of no scope only what has just been judged.
-    if (!scope->terms.is_idle || scope->terms.deadline <= now_.mono) {
-      views.push_back(ScopeView::of(*scope));
-    }
-  }
-  std::ranges::reverse(views);
-  if (worker.pages.empty()) {
-    return views;
-  }
   for (const auto& page : worker.pages) {
-    for (const SlotReading& reading : page->open_slots()) {
+    for (const SlotReading& reading : page->open_slots(most)) {
       views.push_back(view_of(reading));
     }
   }
@@ -66,9 +55,9 @@ std::shared_ptr<Incident> Server::incident_now() {
   incident_ = std::make_shared<Incident>();
   incident_->id = records_.next_incident_id();
   incident_->when = now_;
-  const std::size_t share = incident_share(table_.worker_count());
-  table_.for_each_worker([&](Worker& worker) {
-    std::size_t count = worker.count_on_pipe();
+  const std::size_t share = incident_share(workers_.count());
+  workers_.for_each([&](Worker& worker) {
+    std::size_t count = 0;
     for (const auto& page : worker.pages) {
       count += page->open_count();
     }
@@ -100,21 +89,14 @@ void Server::expire(Worker& worker, const std::vector<const DueScope*>& due) {
   order.open_scopes = open_scopes_of(worker);
   order.python = python_dump_of(worker);
   for (const DueScope* scope : due) {
-    Expiry expiry;
-    if (scope->scope != nullptr) {
-      expiry.scope_id = scope->scope->id();
-      expiry.scope = ScopeView::of(*scope->scope);
-      expiry.on_page.slot = table_.expire(*scope->scope);
-      keep(worker);
-    } else if (auto on_page = expiry_on_page(*scope)) {
-      expiry = std::move(*on_page);
-    } else {
+    std::optional<Expiry> expiry = expiry_of(*scope);
+    if (!expiry) {
       continue;
     }
-    expiry.id = records_.next_expiry_id();
-    expiry.incident = order.incident->id;
-    expiry.judged = now_.mono;
-    order.expiries.push_back(std::move(expiry));
+    expiry->id = records_.next_expiry_id();
+    expiry->incident = order.incident->id;
+    expiry->judged = now_.mono;
+    order.expiries.push_back(std::move(*expiry));
     if (!order.incident->recorded) {
       order.incident->expiries.push_back(order.expiries.back());
     }
@@ -134,29 +116,27 @@ void Server::expire(Worker& worker, const std::vector<const DueScope*>& due) {
   ladder_.start(std::move(order), now_.mono);
 }
 
-// By a way that does not go through the ladder: on a page, or as one who comes back.
+// Returns whether the scope was released, or an idle worker has come back.
 bool Server::was_released(const Process& worker, const Expiry& expiry) {
-  const PageVerdict& verdict = expiry.on_page;
+  const PageVerdict& verdict = expiry.place;
   if (expiry.scope.terms.is_idle && has_come_back(worker.pid, expiry.scope.terms.deadline)) {
     return true;
   }
   return verdict.page && verdict.page->was_released_late(verdict.slot, verdict.word);
 }
 
-// The worker's other timers end with the signal, not with the verdict: a release that still comes
-// in between calls the kill off, and then they must be there.
+// The worker's other timers of the pipe end with the signal, not with the verdict: until the signal
+// a release can call the kill off. Scopes on a page of the worker's own end with the worker.
 std::vector<std::string> Server::on_signal_due(const Process& process, bool is_final) {
   std::vector<std::string> cancelled;
-  Worker* const worker = table_.find_worker(process.pid);
+  Worker* const worker = workers_.find(process.pid);
   if (worker == nullptr || worker->process.get() != &process) {
     return cancelled;
   }
-  for (const Scope& scope : worker->by_age) {
-    if (!scope.terms.is_idle) {
-      cancelled.emplace_back(scope.name());
-    }
+  if (worker->pipe) {
+    cancelled = worker->pipe->release_all();
+    keep(*worker);
   }
-  // On a page they end with the worker; one that outlives its signal is in them still.
   for (const auto& page : worker->pages) {
     for (const SlotReading& reading : page->open_slots()) {
       if (is_final && slot_word::is_open(reading.word)) {
@@ -164,8 +144,6 @@ std::vector<std::string> Server::on_signal_due(const Process& process, bool is_f
       }
     }
   }
-  table_.close_all(*worker);
-  keep(*worker);
   worker->dying = is_final;
   return cancelled;
 }
@@ -183,20 +161,17 @@ void Server::on_kill_ended(const KillOrder& order, const KillEnd& end) {
     messages::info("{} is dead ({})", who(order.worker), id);
   }
   run_hook(order, end);
-  Worker* const worker = table_.find_worker(order.worker.process->pid);
+  Worker* const worker = workers_.find(order.worker.process->pid);
   if (worker != nullptr && worker->process == order.worker.process) {
     // A worker that outlived it all is watched again when it asks for it. The scopes of one that
     // died have ended with the kill: bury() must not call them left open.
     worker->dying = worker->dying && !worker->process->is_alive();
     for (const Expiry& expiry : order.expiries) {
-      const PageVerdict& place = expiry.on_page;
-      if (place.page) {
+      if (const PageVerdict& place = expiry.place; place.page) {
         place.page->finish(place.slot, place.word);
-      } else if (worker->wire_page) {
-        worker->wire_page->close(static_cast<WirePage::SlotNumber>(place.slot));
-        keep(*worker);
       }
     }
+    keep(*worker);
     scan_wanted_ = scan_wanted_ || !worker->pages.empty();
   }
 }
@@ -217,7 +192,7 @@ void Server::run_hook(const KillOrder& order, const KillEnd& end) {
 // release, above all. Reading may have found the end already, and the pid in use again.
 void Server::bury_the_dead() {
   for (const pid_t pid : dead_) {
-    Worker* const worker = table_.find_worker(pid);
+    Worker* const worker = workers_.find(pid);
     if (worker != nullptr && !worker->process->is_alive()) {
       bury(*worker);
     }
@@ -228,17 +203,8 @@ void Server::bury_the_dead() {
 // The worker has ended, or makes room: its timers go. What it left open is told.
 void Server::bury(Worker& worker) {
   warnings_.settle(*worker.process, "the worker ended first");
-  const Instant now = Instant::now();
-  for (const Scope& scope : worker.by_age) {
-    if (scope.is_own()) {
-      log_->append(records_.left_open(WorkerIdentity::of(worker), ScopeView::of(scope), now));
-    }
-  }
   while (!worker.pages.empty()) {
     drop_page(worker, *worker.pages.back(), worker.dying ? "" : kEndedInside);
-  }
-  if (worker.wire_page) {
-    worker.wire_page->remove();
   }
   unsaved_.erase(worker.process->pid);
   if (ended_.size() < kMaxWorkers) {
@@ -246,7 +212,7 @@ void Server::bury(Worker& worker) {
   }
   deaths_.erase(worker.process->pid);
   halted_.erase(worker.process->pid);
-  table_.remove_worker(worker);
+  workers_.remove(worker);
 }
 
 void Server::record_start() {
@@ -277,7 +243,7 @@ void Server::record_stop() {
       .begin_array("left");
   const Instant now = Instant::now();
   std::size_t listed = 0;
-  table_.for_each_worker([&](Worker& worker) {
+  workers_.for_each([&](Worker& worker) {
     for (const ScopeView& scope : open_scopes_of(worker)) {
       if (++listed <= kMaxLeftScopes && json.size() <= kMaxRecordBytesOfLists) {
         json.begin_object()

@@ -18,19 +18,14 @@ void Server::note_soft_due(const Worker& worker, const std::shared_ptr<WorkerPag
   }
 }
 
-void Server::warn(Instant woke) {
+void Server::warn() {
   std::unordered_map<Worker*, std::vector<Warnings::Scope>> of_worker;
-  if (table_.next_deadline() <= woke) {
-    for (const TimerTable::SoftDue& due : table_.take_soft_due(woke)) {
-      of_worker[due.scope->worker].push_back(warning_of(*due.scope, due.soft));
-    }
-  }
   for (const SoftDueSlot& due : std::exchange(soft_due_, {})) {
-    Worker* const worker = table_.find_worker(due.process->pid);
+    Worker* const worker = workers_.find(due.process->pid);
     if (worker == nullptr || worker->process != due.process) {
       continue;  // it has ended since the scan
     }
-    if (auto warning = warning_on_page(due)) {
+    if (auto warning = warning_of(due)) {
       of_worker[worker].push_back(std::move(*warning));
     }
   }
@@ -49,21 +44,8 @@ void Server::warn(Instant woke) {
   }
 }
 
-Warnings::Scope Server::warning_of(const Scope& scope, Instant soft) {
-  Warnings::Scope warning;
-  warning.passed = {ScopeView::of(scope), soft, Instant::now(), reason_of(scope.terms)};
-  warning.is_open = [this, process = scope.worker->process, id = std::string(scope.id()),
-                     acquired = scope.terms.acquired] {
-    Worker* const worker = table_.find_worker(process->pid);
-    const Scope* const open =
-        worker != nullptr && worker->process == process ? table_.find_scope(*worker, id) : nullptr;
-    return open != nullptr && open->terms.acquired == acquired;
-  };
-  return warning;
-}
-
 // None when it was released or renewed since the scan.
-std::optional<Warnings::Scope> Server::warning_on_page(const SoftDueSlot& due) const {
+std::optional<Warnings::Scope> Server::warning_of(const SoftDueSlot& due) const {
   const auto reading = due.page->read(due.slot.slot, due.slot.word);
   due.page->let_go_of_names();
   if (!reading) {

@@ -1,148 +1,96 @@
 // SPDX-License-Identifier: MIT
 #include "timer_server/pages/worker_page.hpp"
 
-#include <fcntl.h>
-#include <fmt/format.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <algorithm>
+#include <functional>
+#include <utility>
 
 #include "common/wake_protocol.hpp"
-#include "timer_server/pages/ended_statistics.hpp"
-#include "timer_server/pages/page_guard.hpp"
 
 namespace filetimer {
 namespace {
+
+constexpr auto kRelaxed = std::memory_order_relaxed;
 
 // The worker is in the scope, judged or not.
 bool is_inside(std::int64_t word) {
   return slot_word::is_open(word) || slot_word::is_expired(word);
 }
 
-}  // namespace
-
-WorkerPage::WorkerPage(std::string name, UniqueFd fd, MappedFile file)
-    : name_(std::move(name)), fd_(std::move(fd)), file_(std::move(file)), layout_(file_.data()) {}
-
-template <class Work>
-void WorkerPage::guarded(Work&& work) {
-  if (!is_whole_) {
-    return;
-  }
-  const PageGuard guard(layout_.base(), kPageBytes);
-  work();
-  is_whole_ = !PageGuard::faulted();
+// An idle timeout is no scope. One that has expired is listed with the worker's scopes.
+bool is_listed(const Slot& slot, std::int64_t word) {
+  return is_inside(word) && (slot_word::is_expired(word) || !is_idle_watch(slot));
 }
 
-// `visit` gets every slot in use with its word; false when the page was cut short meanwhile.
+Duration timeout_of(const Slot& slot, std::int64_t word, Duration max_timeout) {
+  const std::int64_t asked = slot.timeout.load(kRelaxed);
+  const bool is_endless = asked < 0 || slot_word::is_paused(word);
+  return std::min(is_endless ? kForever : Duration{asked}, max_timeout);
+}
+
+Instant started_of(const Slot& slot) {
+  return {std::max<std::int64_t>(slot.started.load(kRelaxed), 0)};
+}
+
+}  // namespace
+
+// `visit` gets every slot in use with its word. Returns false when the page was cut short meanwhile.
 template <class Visit>
 bool WorkerPage::for_each_slot(Visit&& visit) {
   guarded([&] {
-    const std::size_t count = slots_in_use(layout_);
+    const std::size_t count = slot_count();
+    Slot* const slots = first_slot();
     for (std::size_t i = 0; i < count; ++i) {
-      visit(i, layout_.slot(i), read_deadline(layout_.slot(i)));
+      visit(i, slots[i], read_deadline(slots[i]));
     }
   });
   return is_whole_;
 }
 
-Result<WorkerPage> WorkerPage::open(const std::string& path, std::string name) {
-  // NONBLOCK: a FIFO would wait for its other end. NOFOLLOW: a symlink leads where it likes.
-  UniqueFd fd(::open(path.c_str(), O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC | O_NOCTTY));
-  if (!fd) {
-    return errno == ELOOP ? failure("it is a symlink: expected a regular file")
-                          : system_error("it cannot be opened");
-  }
-  struct stat st {};
-  if (::fstat(fd.get(), &st) != 0) {
-    return system_error("cannot look at it");
-  }
-  if (!S_ISREG(st.st_mode)) {
-    return failure("it is no regular file");
-  }
-  if (st.st_uid != ::geteuid()) {
-    return failure(fmt::format("it belongs to user {}: expected user {}", st.st_uid, ::geteuid()));
-  }
-  if (static_cast<std::uint64_t>(st.st_size) != kPageBytes) {
-    return failure(fmt::format("it has {} bytes: expected {}", st.st_size, kPageBytes));
-  }
-  // Through the descriptor: what is mapped is what was checked.
-  auto file = MappedFile::map(fmt::format("/proc/self/fd/{}", fd.get()),
-                              MappedFile::Access::kReadWrite, kPageBytes);
-  if (!file) {
-    return tl::unexpected<Error>(std::move(file.error()));
-  }
-  file->close_descriptor();  // `fd` is enough
-  WorkerPage page(std::move(name), std::move(fd), std::move(*file));
-  Result<PageClaims> claims = PageClaims{};
-  page.guarded([&] { claims = read_claims(page.layout_, kPageBytes); });
-  if (!page.is_whole_) {
-    return failure("it was cut short while it was read");
-  }
-  if (!claims) {
-    return tl::unexpected<Error>(std::move(claims.error()));
-  }
-  page.claims_ = std::move(*claims);
-  return page;
+std::optional<SlotReading> WorkerPage::read_slot(std::size_t index, std::int64_t word) {
+  return filetimer::read_slot(slot_at(index), word, [&] { return id_of(index); });
 }
 
-Result<pid_t> WorkerPage::owner() const {
-  const auto lock = lock_state(fd_.get());
-  if (!lock) {
-    return tl::unexpected<Error>(lock.error());
+Instant WorkerPage::deadline_of(const Slot& slot, std::int64_t word, const Scan& scan) {
+  const Duration longest = is_idle_watch(slot) ? kForever : scan.terms.max_timeout;
+  const Instant due = due_time(slot, word, longest);
+  if (scan.missed.is_empty() && scan.resumed == Instant{}) {
+    return due;
   }
-  if (!lock->is_held) {
-    return tl::unexpected<Error>(Error{"nobody holds its lock", ESRCH});
-  }
-  if (lock->holder == 0) {
-    return failure("its lock is held by a process that cannot be seen from here");
-  }
-  return lock->holder;
+  return scan.missed.deadline({started_of(slot), due, timeout_of(slot, word, longest)},
+                              scan.resumed);
 }
 
-void WorkerPage::close_descriptor() {
-  fd_.reset();
-}
-
-Instant WorkerPage::scan(Instant now, Duration max_timeout, std::vector<Due>& due, SoftDue& soft,
-                         Activity& activity) {
+Instant WorkerPage::scan(const Scan& scan, Found& found, Activity& activity) {
   Instant next = Instant::never();
-  const std::size_t known = due.size();
-  if (!postponed_.empty()) {
-    guarded([&] {
-      std::erase_if(postponed_, [this](const auto& entry) {
-        return read_deadline(layout_.slot(entry.first)) != entry.second.word;
-      });
-    });
-  }
+  const std::size_t known_due = found.due.size();
+  const std::size_t known_soft = found.soft.size();
   const bool is_whole = for_each_slot([&](std::size_t index, const Slot& slot, std::int64_t word) {
     note_activity(index, slot, word, activity);
     if (!slot_word::is_open(word)) {
       return;
     }
-    const Instant deadline = deadline_of(index, slot, word, max_timeout);
-    if (deadline <= now) {
-      due.push_back({index, word, deadline});
+    const Instant deadline = deadline_of(slot, word, scan);
+    if (deadline <= scan.now) {
+      found.due.push_back({index, word, deadline});
       return;
     }
     next = std::min(next, deadline);
-    if ((slot.soft_ms.load(std::memory_order_relaxed) | soft.warn_at) == 0) {
+    if ((slot.soft_ms.load(kRelaxed) | scan.terms.warn_at) == 0 || is_idle_watch(slot)) {
       return;
     }
-    const Instant warn = soft_time_of(slot, word, deadline, soft.warn_at);
-    if (warn > now) {
+    const Instant warn = soft_time_of(slot, word, deadline, scan.terms.warn_at);
+    if (warn > scan.now) {
       next = std::min(next, warn);
     } else if (!is_warned(index, word) && still_says(slot, word)) {
-      // Else it is another scope by now, which wakes us if it has to.
+      // Else it is another scope by now, which wakes the server if it has to.
       note_warned(index, word);
-      soft.slots.push_back({index, word, warn});
+      found.soft.push_back({index, word, warn});
     }
   });
   if (!is_whole) {
-    due.resize(known);
-    soft.slots.clear();
+    found.due.resize(known_due);
+    found.soft.resize(known_soft);
     return Instant::never();
   }
   return next;
@@ -150,12 +98,10 @@ Instant WorkerPage::scan(Instant now, Duration max_timeout, std::vector<Due>& du
 
 void WorkerPage::note_activity(std::size_t index, const Slot& slot, std::int64_t word,
                                Activity& activity) {
-  constexpr auto kRelaxed = std::memory_order_relaxed;
   if (word == slot_word::kIdleWatch) {
     const std::int64_t timeout = slot.timeout.load(kRelaxed);
     if (timeout > 0 && timeout <= kMaxTimeout.count()) {
-      const Instant since{std::max<std::int64_t>(slot.started.load(kRelaxed), 0)};
-      activity.watches.push_back({this, index, Duration{timeout}, since});
+      activity.watches.push_back({this, index, Duration{timeout}, started_of(slot)});
     }
   } else if (word == slot_word::kFree || word == slot_word::kReleasedLate) {
     // Relaxed: written before the word that was read. What is not in the past is no such time.
@@ -168,20 +114,6 @@ void WorkerPage::note_activity(std::size_t index, const Slot& slot, std::int64_t
   }
 }
 
-std::optional<Instant> WorkerPage::idle_due(const Activity::IdleWatch& watch, Instant last_left) {
-  const auto judged = judged_idle_.find(watch.slot);
-  if (judged != judged_idle_.end() && last_left <= judged->second) {
-    return std::nullopt;
-  }
-  const Instant due = last_left + watch.timeout;
-  const Postponed* const given = postponed(watch.slot, slot_word::kIdleWatch);
-  if (given != nullptr && due <= given->until) {
-    return given->until;
-  }
-  postponed_.erase(watch.slot);  // it was in a scope since
-  return due;
-}
-
 WorkerPage::Activity WorkerPage::activity() {
   Activity activity;
   for_each_slot([&](std::size_t index, const Slot& slot, std::int64_t word) {
@@ -190,54 +122,19 @@ WorkerPage::Activity WorkerPage::activity() {
   return activity;
 }
 
+std::optional<Instant> WorkerPage::idle_due(const Activity::IdleWatch& watch, Instant last_left,
+                                            const Scan& scan) {
+  const auto judged = judged_idle_.find(watch.slot);
+  if (judged != judged_idle_.end() && last_left <= judged->second) {
+    return std::nullopt;
+  }
+  return scan.missed.deadline({last_left, last_left + watch.timeout, watch.timeout}, scan.resumed);
+}
+
 void WorkerPage::recall_idle(Instant deadline) {
   for (const Activity::IdleWatch& watch : activity().watches) {
     judged_idle_[watch.slot] = std::max(judged_idle_[watch.slot], deadline);
   }
-}
-
-const WorkerPage::Postponed* WorkerPage::postponed(std::size_t slot, std::int64_t word) const {
-  if (postponed_.empty()) {
-    return nullptr;
-  }
-  const auto found = postponed_.find(slot);
-  return found != postponed_.end() && found->second.word == word ? &found->second : nullptr;
-}
-
-Instant WorkerPage::deadline_of(std::size_t index, const Slot& slot, std::int64_t word,
-                                Duration max_timeout) const {
-  const Postponed* const given = postponed(index, word);
-  return given != nullptr ? given->until : due_time(slot, word, max_timeout);
-}
-
-void WorkerPage::postpone(std::size_t slot, std::int64_t word, Instant until) {
-  const Postponed* const before = postponed(slot, word);
-  postponed_[slot] = {word, until, before != nullptr && before->is_extended};
-}
-
-void WorkerPage::postpone_all(Duration max_timeout,
-                              const std::function<Extension(const OpenSlot&)>& longer) {
-  for_each_slot([&](std::size_t index, const Slot& slot, std::int64_t word) {
-    const bool is_idle = word == slot_word::kIdleWatch;
-    if (!slot_word::is_open(word) && !is_idle) {
-      return;
-    }
-    const Postponed* const before = postponed(index, word);
-    const std::int64_t asked = slot.timeout.load(std::memory_order_relaxed);
-    const bool is_endless = asked < 0 || slot_word::is_paused(word);
-    OpenSlot open{{},
-                  std::min(is_endless ? kForever : Duration{asked}, max_timeout),
-                  before != nullptr && before->is_extended};
-    if (!is_idle) {
-      open.deadline = deadline_of(index, slot, word, max_timeout);
-    } else if (before != nullptr) {
-      open.deadline = before->until;  // else at most now, since that is when it is reckoned
-    }
-    const Extension given = longer(open);
-    if (given.deadline != open.deadline || given.is_extended != open.is_extended) {
-      postponed_[index] = {word, given.deadline, given.is_extended};
-    }
-  });
 }
 
 void WorkerPage::note_warned(std::size_t slot, std::int64_t word) {
@@ -249,13 +146,14 @@ void WorkerPage::note_warned(std::size_t slot, std::int64_t word) {
 
 bool WorkerPage::try_expire(std::size_t slot, std::int64_t word) {
   bool won = false;
-  guarded([&] { won = filetimer::try_expire(layout_.slot(slot), word); });
+  guarded([&] { won = filetimer::try_expire(slot_at(slot), word); });
+  on_change(slot);
   return won && is_whole_;
 }
 
 bool WorkerPage::try_expire_idle(std::size_t slot, Instant deadline) {
   bool won = false;
-  guarded([&] { won = filetimer::try_expire_idle(layout_.slot(slot), deadline.ns); });
+  guarded([&] { won = filetimer::try_expire_idle(slot_at(slot), deadline.ns); });
   if (won) {
     judged_idle_[slot] = deadline;
   }
@@ -264,34 +162,38 @@ bool WorkerPage::try_expire_idle(std::size_t slot, Instant deadline) {
 
 std::optional<SlotReading> WorkerPage::read(std::size_t slot, std::int64_t word) {
   std::optional<SlotReading> reading;
-  guarded([&] { reading = read_slot(layout_, slot, word); });
+  guarded([&] { reading = read_slot(slot, word); });
   return is_whole_ ? reading : std::nullopt;
 }
 
 bool WorkerPage::is_open(std::size_t slot, std::int64_t word) {
   std::int64_t now = slot_word::kFree;
-  guarded([&] { now = read_deadline(layout_.slot(slot)); });
+  guarded([&] { now = read_deadline(slot_at(slot)); });
   return is_whole_ && now == word;
-}
-
-void WorkerPage::let_go_of_names() {
-  ::madvise(layout_.base() + kNamesAt, kStatisticsAt - kNamesAt, MADV_DONTNEED);
 }
 
 bool WorkerPage::was_released_late(std::size_t slot, std::int64_t word) {
   std::int64_t now = 0;
   bool is_begun_anew = false;
   guarded([&] {
-    const Slot& judged = layout_.slot(slot);
+    const Slot& judged = slot_at(slot);
     now = read_deadline(judged);
-    is_begun_anew = is_idle_watch(judged) && judged.started.load(std::memory_order_relaxed) > word;
+    is_begun_anew = is_idle_watch(judged) && judged.started.load(kRelaxed) > word;
   });
-  // Any other word than the verdict's own is the worker's doing.
+  // Any other word than the verdict's own was written by the worker.
   return is_whole_ && (now != slot_word::expired(word) || is_begun_anew);
 }
 
 void WorkerPage::finish(std::size_t slot, std::int64_t word) {
-  guarded([&] { finish_verdict(layout_.slot(slot), word); });
+  guarded([&] { finish_verdict(slot_at(slot), word); });
+}
+
+void WorkerPage::reopen(std::size_t slot, std::int64_t word) {
+  guarded([&] { take_verdict_back(slot_at(slot), word); });
+}
+
+void WorkerPage::acknowledge_late_release(std::size_t slot) {
+  guarded([&] { filetimer::acknowledge_late_release(slot_at(slot)); });
 }
 
 std::vector<WorkerPage::Judged> WorkerPage::judged_slots() {
@@ -301,47 +203,57 @@ std::vector<WorkerPage::Judged> WorkerPage::judged_slots() {
     if (!released && !slot_word::is_expired(word)) {
       return;
     }
-    if (auto reading = read_slot(layout_, index, word)) {
+    if (auto reading = read_slot(index, word)) {
       judged.push_back({index, released ? 0 : -word, released, std::move(*reading)});
     }
   });
   return is_whole ? judged : std::vector<Judged>{};
 }
 
-void WorkerPage::reopen(std::size_t slot, std::int64_t word) {
-  guarded([&] { take_verdict_back(layout_.slot(slot), word); });
-}
-
-void WorkerPage::acknowledge_late_release(std::size_t slot) {
-  guarded([&] { filetimer::acknowledge_late_release(layout_.slot(slot)); });
-}
-
+// Names are read of those that are given only: a thousand workers may have a thousand scopes each.
 template <class Wanted>
-std::vector<SlotReading> WorkerPage::read_those(Wanted&& wanted) {
+std::vector<SlotReading> WorkerPage::read_those(Wanted&& wanted, std::size_t most) {
+  struct Place {
+    std::int64_t acquired;
+    std::size_t index;
+    std::int64_t word;
+  };
+  std::vector<Place> places;
   std::vector<SlotReading> readings;
-  const bool is_whole = for_each_slot([&](std::size_t index, const Slot& slot, std::int64_t word) {
-    if (!wanted(index, slot, word)) {
-      return;
+  for_each_slot([&](std::size_t index, const Slot& slot, std::int64_t word) {
+    if (wanted(index, slot, word)) {
+      places.push_back({slot.acquired.load(kRelaxed), index, word});
     }
-    if (auto reading = read_slot(layout_, index, word)) {
-      readings.push_back(std::move(*reading));
+  });
+  if (places.size() > most) {
+    std::ranges::nth_element(places, places.begin() + static_cast<std::ptrdiff_t>(most),
+                             std::greater<>{}, &Place::acquired);
+    places.resize(most);
+    std::ranges::sort(places, {}, &Place::index);
+  }
+  guarded([&] {
+    for (const Place& place : places) {
+      if (auto reading = read_slot(place.index, place.word)) {
+        readings.push_back(std::move(*reading));
+      }
     }
   });
   if (!readings.empty()) {
     let_go_of_names();
   }
-  return is_whole ? readings : std::vector<SlotReading>{};
+  return is_whole_ ? readings : std::vector<SlotReading>{};
 }
 
-std::vector<SlotReading> WorkerPage::open_slots() {
-  return read_those([](std::size_t, const Slot&, std::int64_t word) { return is_inside(word); });
+std::vector<SlotReading> WorkerPage::open_slots(std::size_t most) {
+  return read_those(
+      [](std::size_t, const Slot& slot, std::int64_t word) { return is_listed(slot, word); }, most);
 }
 
 template <class Wanted>
 std::size_t WorkerPage::count_those(Wanted&& wanted) {
   std::size_t count = 0;
-  const bool is_whole = for_each_slot([&](std::size_t, const Slot&, std::int64_t word) {
-    if (wanted(word)) {
+  const bool is_whole = for_each_slot([&](std::size_t, const Slot& slot, std::int64_t word) {
+    if (wanted(slot, word)) {
       ++count;
     }
   });
@@ -349,30 +261,37 @@ std::size_t WorkerPage::count_those(Wanted&& wanted) {
 }
 
 std::size_t WorkerPage::open_count() {
-  return count_those(is_inside);
+  return count_those(is_listed);
 }
 
 std::size_t WorkerPage::watched_count() {
-  return count_those(slot_word::is_open);
+  return count_those([](const Slot& slot, std::int64_t word) {
+    return slot_word::is_open(word) && !is_idle_watch(slot);
+  });
 }
 
 std::vector<SlotReading> WorkerPage::take_slots_over(Duration timeout) {
-  return read_those([&](std::size_t index, const Slot& slot, std::int64_t word) {
-    if (!is_inside(word) || slot.timeout.load(std::memory_order_relaxed) <= timeout.count()) {
-      return false;
-    }
-    if (over_.size() <= index) {
-      over_.resize(index + 1);
-    }
-    return std::exchange(over_[index], word) != word;
-  });
+  return read_those(
+      [&](std::size_t index, const Slot& slot, std::int64_t word) {
+        if (!is_inside(word) || is_idle_watch(slot) ||
+            slot.timeout.load(kRelaxed) <= timeout.count()) {
+          return false;
+        }
+        if (over_.size() <= index) {
+          over_.resize(index + 1);
+        }
+        return std::exchange(over_[index], word) != word;
+      },
+      kMaxScopesPerWorker);
 }
 
 std::vector<SlotReading> WorkerPage::take_thread_ended() {
-  std::vector<SlotReading> ended = read_those([](std::size_t, const Slot& slot, std::int64_t word) {
-    return slot_word::is_open(word) &&
-           (slot.flags.load(std::memory_order_relaxed) & slot_flag::kThreadEnded) != 0;
-  });
+  std::vector<SlotReading> ended = read_those(
+      [](std::size_t, const Slot& slot, std::int64_t word) {
+        return slot_word::is_open(word) &&
+               (slot.flags.load(kRelaxed) & slot_flag::kThreadEnded) != 0;
+      },
+      kMaxScopesPerWorker);
   std::erase_if(ended, [this](const SlotReading& reading) {
     const bool is_told = std::ranges::find(told_, reading.acquired.ns) != told_.end();
     if (!is_told) {
@@ -380,21 +299,19 @@ std::vector<SlotReading> WorkerPage::take_thread_ended() {
     }
     return is_told;
   });
-  // A worker that makes up times must not make us grow.
+  // A worker that makes up times must not make the server grow.
   if (told_.size() > kMaxScopesPerWorker) {
     told_.erase(told_.begin(), told_.end() - static_cast<std::ptrdiff_t>(kMaxScopesPerWorker));
   }
   return ended;
 }
 
-std::uint32_t WorkerPage::dump_signal() {
-  std::uint32_t signal = 0;
-  guarded([&] { signal = layout_.header().dump_signal.load(std::memory_order_relaxed); });
-  return is_whole_ ? signal : 0;
-}
-
-void WorkerPage::add_statistics(EndedStatistics& sums) {
-  guarded([&] { sums.add(layout_); });
+std::size_t WorkerPage::count_given_time(const Scan& before, Instant now) {
+  return count_those([&](const Slot& slot, std::int64_t word) {
+    return slot_word::is_open(word) && started_of(slot) < now &&
+           deadline_of(slot, word, before) == due_time(slot, word, before.terms.max_timeout) &&
+           !due_time(slot, word, before.terms.max_timeout).is_never();
+  });
 }
 
 }  // namespace filetimer

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: MIT
+#include "timer_server/pages/mapped_page.hpp"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "timer_server/pages/ended_statistics.hpp"
+
+namespace filetimer {
+
+MappedPage::MappedPage(std::string name, UniqueFd fd, MappedFile file)
+    : WorkerPage(std::move(name)),
+      fd_(std::move(fd)),
+      file_(std::move(file)),
+      layout_(file_.data()) {}
+
+Result<std::shared_ptr<MappedPage>> MappedPage::open(const std::string& path, std::string name) {
+  // NONBLOCK: a FIFO would wait for its other end. NOFOLLOW: a symlink leads where it likes.
+  UniqueFd fd(::open(path.c_str(), O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC | O_NOCTTY));
+  if (!fd) {
+    return errno == ELOOP ? failure("it is a symlink: expected a regular file")
+                          : system_error("it cannot be opened");
+  }
+  struct stat st {};
+  if (::fstat(fd.get(), &st) != 0) {
+    return system_error("cannot look at it");
+  }
+  if (!S_ISREG(st.st_mode)) {
+    return failure("it is no regular file");
+  }
+  if (st.st_uid != ::geteuid()) {
+    return failure(fmt::format("it belongs to user {}: expected user {}", st.st_uid, ::geteuid()));
+  }
+  if (static_cast<std::uint64_t>(st.st_size) != kPageBytes) {
+    return failure(fmt::format("it has {} bytes: expected {}", st.st_size, kPageBytes));
+  }
+  // Through the descriptor: what is mapped is what was checked.
+  auto file = MappedFile::map(fmt::format("/proc/self/fd/{}", fd.get()),
+                              MappedFile::Access::kReadWrite, kPageBytes);
+  if (!file) {
+    return tl::unexpected<Error>(std::move(file.error()));
+  }
+  file->close_descriptor();  // `fd` is enough
+  std::shared_ptr<MappedPage> page(
+      new MappedPage(std::move(name), std::move(fd), std::move(*file)));
+  Result<PageClaims> claims = PageClaims{};
+  page->guarded([&] { claims = read_claims(page->layout_, kPageBytes); });
+  if (!page->is_whole()) {
+    return failure("it was cut short while it was read");
+  }
+  if (!claims) {
+    return tl::unexpected<Error>(std::move(claims.error()));
+  }
+  page->claims_ = std::move(*claims);
+  return page;
+}
+
+Result<pid_t> MappedPage::owner() const {
+  const auto lock = lock_state(fd_.get());
+  if (!lock) {
+    return tl::unexpected<Error>(lock.error());
+  }
+  if (!lock->is_held) {
+    return tl::unexpected<Error>(Error{"nobody holds its lock", ESRCH});
+  }
+  if (lock->holder == 0) {
+    return failure("its lock is held by a process that cannot be seen from here");
+  }
+  return lock->holder;
+}
+
+std::string MappedPage::id_of(std::size_t slot) {
+  return read_id(layout_.name(slot));
+}
+
+std::span<std::byte> MappedPage::guarded_memory() {
+  return {layout_.base(), kPageBytes};
+}
+
+void MappedPage::let_go_of_names() {
+  ::madvise(layout_.base() + kNamesAt, kStatisticsAt - kNamesAt, MADV_DONTNEED);
+}
+
+std::uint32_t MappedPage::dump_signal() {
+  std::uint32_t signal = 0;
+  guarded([&] { signal = layout_.header().dump_signal.load(std::memory_order_relaxed); });
+  return is_whole() ? signal : 0;
+}
+
+void MappedPage::add_statistics(EndedStatistics& sums) {
+  guarded([&] { sums.add(layout_); });
+}
+
+}  // namespace filetimer

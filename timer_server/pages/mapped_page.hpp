@@ -1,0 +1,57 @@
+// A scope page that its worker writes, mapped.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "common/mapped_file.hpp"
+#include "common/page_reader.hpp"
+#include "common/posix.hpp"
+#include "common/result.hpp"
+#include "timer_server/pages/worker_page.hpp"
+
+namespace filetimer {
+
+// The worker may scribble on the page, cut it short or delete it at any moment. Used on the loop
+// thread.
+class MappedPage final : public WorkerPage {
+ public:
+  // Opens `path`. Refuses what is no regular file (which is never followed, and never waited for),
+  // another user's, and what read_claims() refuses.
+  static Result<std::shared_ptr<MappedPage>> open(const std::string& path, std::string name);
+
+  [[nodiscard]] const PageClaims& claims() const { return claims_; }
+  // Returns the process that holds the lock, as the kernel says and in this pid namespace. An error
+  // with ESRCH when no process holds it; another error when the holder cannot be seen from here.
+  [[nodiscard]] Result<pid_t> owner() const;
+  // Keeps one descriptor less for each worker. Called after the owner was asked for the last time.
+  void close_descriptor() { fd_.reset(); }
+
+  [[nodiscard]] std::uint64_t program() const override { return program_; }
+  void set_program(std::uint64_t start_stack) { program_ = start_stack; }
+  std::uint32_t dump_signal() override;
+  void add_statistics(EndedStatistics& sums) override;
+  void let_go_of_names() override;
+  // For reading what read_claims() and the slots do not cover; guard it.
+  [[nodiscard]] const PageLayout& layout() const { return layout_; }
+
+ private:
+  MappedPage(std::string name, UniqueFd fd, MappedFile file);
+  [[nodiscard]] std::size_t slot_count() const override { return slots_in_use(layout_); }
+  [[nodiscard]] Slot* first_slot() const override { return &layout_.slot(0); }
+  [[nodiscard]] std::string id_of(std::size_t slot) override;
+  [[nodiscard]] std::span<std::byte> guarded_memory() override;
+
+  UniqueFd fd_;
+  MappedFile file_;
+  PageLayout layout_;
+  PageClaims claims_;
+  std::uint64_t program_ = 0;
+};
+
+}  // namespace filetimer
