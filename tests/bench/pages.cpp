@@ -15,7 +15,7 @@
 #include "tests/bench/samples.hpp"
 #include "tests/bench/sections.hpp"
 #include "tests/bench/server_under_test.hpp"
-#include "timer_server/pages/worker_page.hpp"
+#include "timer_server/pages/mapped_page.hpp"
 
 namespace filetimer::bench {
 namespace {
@@ -62,7 +62,7 @@ std::uint64_t wakes_in(const std::string& dir) {
     if (!entry.is_regular_file() || !is_page_name(name)) {
       continue;
     }
-    if (auto page = WorkerPage::open(entry.path(), name)) {
+    if (auto page = MappedPage::open(entry.path(), name)) {
       wakes += page->layout().header().wakes.load(std::memory_order_relaxed);
     }
   }
@@ -120,11 +120,11 @@ void measure_scan(const Plan& plan, Report& report) {
       (void)client.acquire(fmt::format("scope {}", i), std::chrono::hours(1));
     }
   });
-  std::unique_ptr<WorkerPage> page;
+  std::shared_ptr<MappedPage> page;
   for (const auto& entry : std::filesystem::directory_iterator(dir + "/scopes")) {
     if (entry.is_regular_file()) {
-      if (auto opened = WorkerPage::open(entry.path(), entry.path().filename())) {
-        page = std::make_unique<WorkerPage>(std::move(*opened));
+      if (const auto opened = MappedPage::open(entry.path(), entry.path().filename())) {
+        page = *opened;
       }
     }
   }
@@ -134,14 +134,14 @@ void measure_scan(const Plan& plan, Report& report) {
   }
   Samples clock;
   Samples scans;
-  std::vector<WorkerPage::Due> due;
-  WorkerPage::SoftDue soft;
+  WorkerPage::Found found;
+  const MissedTime missed;
   for (int i = 0; i < kScansInOneGo; ++i) {
     const Instant begin = Instant::now();
     const Instant again = Instant::now();
     clock.add(static_cast<double>((again - begin).count()) / 1000);
     WorkerPage::Activity activity;
-    page->scan(again, kForever, due, soft, activity);
+    page->scan({.now = again, .terms = {}, .missed = missed, .resumed = {}}, found, activity);
     scans.add(static_cast<double>((Instant::now() - again).count()) / 1000);
   }
   report.add({.measure = "scan, p50",

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <set>
 
 #include "tests/support/files.hpp"
 #include "tests/timer_server/process_of.hpp"
@@ -59,7 +60,6 @@ struct LadderStage {
     Expiry expiry;
     expiry.id = records.next_expiry_id();
     expiry.incident = order.incident->id;
-    expiry.scope_id = "forward";
     expiry.scope.name = "forward";
     expiry.scope.terms.signal = signal;
     expiry.scope.terms.grace = grace_of(grace);
@@ -102,7 +102,7 @@ struct LadderStage {
   Records records{RecordOrigin::of_this_process()};
   SideThreads side_threads;
   std::vector<KillVerdict> ended;
-  bool is_released_on_page = false;
+  std::set<std::string> released;    // scopes, by name
   std::vector<bool> told_of_signal;  // `is_final`, for each call of on_signal
   std::unique_ptr<KillLadder> ladder;
 
@@ -111,7 +111,10 @@ struct LadderStage {
     return std::make_unique<KillLadder>(
         policy, records, *log, side_threads,
         KillLadder::Listener{
-            .was_released = [this](const Process&, const Expiry&) { return is_released_on_page; },
+            .was_released =
+                [this](const Process&, const Expiry& expiry) {
+                  return released.contains(expiry.scope.name);
+                },
             .on_signal =
                 [this](const Process&, bool is_final) {
                   told_of_signal.push_back(is_final);
@@ -256,29 +259,21 @@ TEST_CASE("A worker in its grace has that much longer when the server was absent
   CHECK(stage.worker.reap() == SIGKILL);
 }
 
-TEST_CASE("Who leaves a scope within its grace is spared, where the scope may be left then") {
-  for (const bool on_page : {true, false}) {
-    CAPTURE(on_page);
-    LadderStage stage(LadderStage::quick(), ignore_sigterm);
-    KillOrder order = stage.order_for(SIGTERM, 5s);
-    order.expiries.front().scope.terms.spare_if_left = true;
-    const Process& worker = *order.worker.process;
-    stage.ladder->start(std::move(order), stage.now);
-    CHECK(stage.advance(stage.now) == stage.now + KillLadder::kLeaveLook);
-    if (on_page) {
-      stage.is_released_on_page = true;
-    } else {
-      CHECK(stage.ladder->note_release(worker, "forward", stage.now + 1s));
-    }
-    stage.ladder->advance(stage.now + 1s);
-    CHECK(stage.process.is_alive());
-    CHECK(stage.ended == std::vector{KillVerdict::kSpared});
-    CHECK(stage.events() == "incident expired released_late killed");
-    CHECK(stage.the("killed").text("reason") == "released within the grace");
-    // Its other scopes go on.
-    CHECK(stage.told_of_signal.empty());
-    CHECK_FALSE(stage.the("killed").has("cancelled"));
-  }
+TEST_CASE("A worker that leaves a scope within its grace is spared, where the scope may be left") {
+  LadderStage stage(LadderStage::quick(), ignore_sigterm);
+  KillOrder order = stage.order_for(SIGTERM, 5s);
+  order.expiries.front().scope.terms.spare_if_left = true;
+  stage.ladder->start(std::move(order), stage.now);
+  CHECK(stage.advance(stage.now) == stage.now + KillLadder::kLeaveLook);
+  stage.released.insert("forward");
+  stage.ladder->advance(stage.now + 1s);
+  CHECK(stage.process.is_alive());
+  CHECK(stage.ended == std::vector{KillVerdict::kSpared});
+  CHECK(stage.events() == "incident expired released_late killed");
+  CHECK(stage.the("killed").text("reason") == "released within the grace");
+  // Its other scopes stay open.
+  CHECK(stage.told_of_signal.empty());
+  CHECK_FALSE(stage.the("killed").has("cancelled"));
 }
 
 TEST_CASE("Who leaves it and ends by itself did not die of the signal") {
@@ -287,7 +282,7 @@ TEST_CASE("Who leaves it and ends by itself did not die of the signal") {
   order.expiries.front().scope.terms.spare_if_left = true;
   stage.ladder->start(std::move(order), stage.now);
   stage.advance(stage.now);
-  stage.is_released_on_page = true;
+  stage.released.insert("forward");
   stage.worker.end();
   stage.ladder->advance(stage.now + 1s);
   CHECK(stage.ended == std::vector{KillVerdict::kSpared});
@@ -316,15 +311,14 @@ TEST_CASE("Of two scopes that may be left both are waited for, each with its own
   outer.expiries.front().scope.terms.spare_if_left = true;
   KillOrder inner = stage.order_for(SIGTERM, 60s);
   inner.worker = outer.worker;
-  inner.expiries.front().scope_id = "inner";
+  inner.expiries.front().scope.name = "inner";
   inner.expiries.front().scope.terms.spare_if_left = true;
-  const Process& worker = *outer.worker.process;
   stage.ladder->start(std::move(outer), stage.now);
   stage.advance(stage.now);
   const Instant next = stage.now + 6s;  // behind the grace
   stage.ladder->start(std::move(inner), stage.now + 1s);
   stage.advance(stage.now + 1s);
-  CHECK(stage.ladder->note_release(worker, "inner", stage.now + 2s));
+  stage.released.insert("inner");
   stage.ladder->advance(stage.now + 2s);
   CHECK(stage.ended == std::vector{KillVerdict::kSpared});
   stage.ladder->advance(next);  // the outer one was not left
@@ -339,7 +333,7 @@ TEST_CASE("A scope that may be left does not soften another that expires with it
   KillOrder order = stage.order_for(SIGTERM, 5s);
   order.expiries.front().scope.terms.spare_if_left = true;
   order.expiries.push_back(order.expiries.front());
-  order.expiries.back().scope_id = "other";
+  order.expiries.back().scope.name = "other";
   order.expiries.back().scope.terms.spare_if_left = false;
   order.expiries.back().scope.terms.signal = SIGKILL;
   stage.ladder->start(std::move(order), stage.now);
@@ -348,15 +342,13 @@ TEST_CASE("A scope that may be left does not soften another that expires with it
   CHECK(stage.worker.reap() == SIGKILL);
 }
 
-TEST_CASE("Nobody is killed for a scope that was released before the signal") {
+TEST_CASE("No worker is killed for a scope that was released before the signal") {
   LadderStage stage(LadderStage::waiting());
-  KillOrder order = stage.order_for(SIGKILL);
-  const auto held = order.worker.process;
-  stage.ladder->start(std::move(order), stage.now);
+  stage.start(SIGKILL);
   stage.ladder->advance(stage.now);
-  CHECK(!stage.ladder->note_release(*held, "other", stage.now));
-  CHECK(stage.ladder->note_release(*held, "forward", stage.now));
-  CHECK(!stage.ladder->note_release(*held, "forward", stage.now));
+  stage.released.insert("forward");
+  stage.ladder->advance(stage.now);
+  CHECK(stage.events() == "incident expired released_late");  // as soon as it is seen, and once
   stage.advance(stage.now + LadderStage::kEvidenceLimit);
   CHECK(stage.process.is_alive());
   CHECK(stage.ended == std::vector{KillVerdict::kSpared});
@@ -365,24 +357,23 @@ TEST_CASE("Nobody is killed for a scope that was released before the signal") {
 
 TEST_CASE("A release after the signal changes nothing") {
   LadderStage stage;
-  KillOrder order = stage.order_for(SIGKILL);
-  const auto held = order.worker.process;
-  stage.ladder->start(std::move(order), stage.now);
+  stage.start(SIGKILL);
   stage.advance(stage.now);
-  CHECK(!stage.ladder->note_release(*held, "forward", stage.now));
+  stage.released.insert("forward");
   wait_for_death(stage.process);
+  stage.ladder->advance(stage.now);
+  CHECK(stage.ended == std::vector{KillVerdict::kDead});
 }
 
 TEST_CASE("Of two expired scopes the one that was not released still kills, with its own signal") {
   LadderStage stage(LadderStage::waiting());
   KillOrder order = stage.order_for(SIGTERM);
   order.expiries.push_back(order.expiries.front());
-  order.expiries.back().scope_id = "outer";
+  order.expiries.back().scope.name = "outer";
   order.expiries.back().scope.terms.signal = SIGKILL;
-  const auto held = order.worker.process;
   stage.ladder->start(std::move(order), stage.now);
   stage.ladder->advance(stage.now);
-  CHECK(stage.ladder->note_release(*held, "forward", stage.now));
+  stage.released.insert("forward");
   stage.advance(stage.now + LadderStage::kEvidenceLimit);
   wait_for_death(stage.process);
   CHECK(stage.worker.reap() == SIGKILL);

@@ -65,9 +65,8 @@ PipePage::PipePage(std::string path, Terms terms)
     : WorkerPage(std::string()), path_(std::move(path)), terms_(terms) {}
 
 std::vector<PipePage::SlotNumber>::const_iterator PipePage::place_of(std::string_view id) const {
-  return std::ranges::lower_bound(by_id_, id, {}, [this](SlotNumber slot) -> std::string_view {
-    return ids_[slot];
-  });
+  return std::ranges::lower_bound(
+      by_id_, id, {}, [this](SlotNumber slot) -> std::string_view { return ids_[slot]; });
 }
 
 std::optional<PipePage::SlotNumber> PipePage::find(std::string_view id) const {
@@ -95,9 +94,9 @@ std::optional<PipePage::SlotNumber> PipePage::take_free_slot() {
 
 void PipePage::grow(std::size_t count) {
   if (count > capacity_) {
-    const std::size_t capacity =
-        count < kSlotsAtOnce ? std::bit_ceil(count)
-                             : (count + kSlotsAtOnce - 1) / kSlotsAtOnce * kSlotsAtOnce;
+    const std::size_t capacity = count < kSlotsAtOnce
+                                     ? std::bit_ceil(count)
+                                     : (count + kSlotsAtOnce - 1) / kSlotsAtOnce * kSlotsAtOnce;
     auto larger = std::make_unique<Slot[]>(capacity);
     for (std::size_t i = 0; i < count_; ++i) {
       copy_slot(larger[i], slots_[i]);
@@ -118,11 +117,10 @@ void PipePage::set_terms(Slot& slot, const ScopeTerms& terms) const {
   slot.soft_ms.store(terms.soft_ms, kRelaxed);
   slot.tid.store(terms.tid, kRelaxed);
   slot.signal.store(static_cast<std::uint16_t>(std::max(terms.signal, 0)), kRelaxed);
-  slot.flags.store(
-      static_cast<std::uint16_t>((terms.whole_process ? slot_flag::kWholeProcess : 0) |
-                                 (terms.is_idle ? slot_flag::kIdle : 0) |
-                                 (terms.spare_if_left ? slot_flag::kSpareIfLeft : 0)),
-      kRelaxed);
+  slot.flags.store(static_cast<std::uint16_t>((terms.whole_process ? slot_flag::kWholeProcess : 0) |
+                                              (terms.is_idle ? slot_flag::kIdle : 0) |
+                                              (terms.spare_if_left ? slot_flag::kSpareIfLeft : 0)),
+                   kRelaxed);
 }
 
 Result<Instant> PipePage::acquire(std::string_view id, std::size_t shown_bytes,
@@ -317,8 +315,8 @@ Result<std::shared_ptr<PipePage>> PipePage::adopt(std::string path, Terms terms)
     std::string id = read_id(page.name(i));
     copy_slot(adopted->slots_[i], page.slot(i));
     const auto other = adopted->find(id);
-    if (other && adopted->slots_[*other].acquired.load(kRelaxed) >=
-                     page.slot(i).acquired.load(kRelaxed)) {
+    if (other &&
+        adopted->slots_[*other].acquired.load(kRelaxed) >= page.slot(i).acquired.load(kRelaxed)) {
       adopted->free(i);
       continue;
     }
@@ -442,8 +440,8 @@ Status PipePage::write_slot(std::size_t index) {
     }
     SlotName name{};
     write_name(name, ids_[index]);
-    if (Status written = write(&name, name_bytes(ids_[index].size()),
-                               kNamesAt + index * sizeof(SlotName));
+    if (Status written =
+            write(&name, name_bytes(ids_[index].size()), kNamesAt + index * sizeof(SlotName));
         !written) {
       return written;
     }

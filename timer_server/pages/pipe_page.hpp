@@ -70,10 +70,10 @@ class PipePage final : public WorkerPage {
  private:
   using SlotNumber = std::uint16_t;
   struct State {
-    bool is_changed : 1 = false;     // since save()
-    bool is_saved : 1 = false;       // the file says that the slot is in use
+    bool is_changed : 1 = false;      // since save()
+    bool is_saved : 1 = false;        // the file says that the slot is in use
     bool has_saved_name : 1 = false;  // and it has the name
-    bool is_counted : 1 = false;     // in own_open_
+    bool is_counted : 1 = false;      // in own_open_
   };
 
   [[nodiscard]] std::size_t slot_count() const override { return count_; }

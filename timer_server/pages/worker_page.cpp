@@ -34,7 +34,8 @@ Instant started_of(const Slot& slot) {
 
 }  // namespace
 
-// `visit` gets every slot in use with its word. Returns false when the page was cut short meanwhile.
+// `visit` gets every slot in use with its word. Returns false when the page was cut short
+// meanwhile.
 template <class Visit>
 bool WorkerPage::for_each_slot(Visit&& visit) {
   guarded([&] {

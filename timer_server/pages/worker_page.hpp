@@ -20,7 +20,8 @@ class EndedStatistics;
 
 // Slots in the layout of a scope page, whoever writes them: the worker (MappedPage), or the server
 // for a worker that speaks on the pipe (PipePage). Values are bounded and never trusted. The server
-// changes one thing only, the deadline word of a slot, by compare-and-swap. Used on the loop thread.
+// changes one thing only, the deadline word of a slot, by compare-and-swap. Used on the loop
+// thread.
 class WorkerPage {
  public:
   virtual ~WorkerPage() = default;

@@ -7,7 +7,7 @@
 #include "tests/support/test_page.hpp"
 #include "tests/support/files.hpp"
 #include "timer_server/pages/page_guard.hpp"
-#include "timer_server/pages/worker_page.hpp"
+#include "timer_server/pages/mapped_page.hpp"
 
 using namespace filetimer;
 
@@ -28,8 +28,8 @@ void add_entry(TestPage& page, std::string_view name, std::uint64_t count, std::
 
 struct Sums {
   Sums() { PageGuard::install(); }
-  [[nodiscard]] std::unique_ptr<WorkerPage> page() const {
-    return std::make_unique<WorkerPage>(std::move(*WorkerPage::open(path, "ended")));
+  [[nodiscard]] std::shared_ptr<MappedPage> page() const {
+    return *MappedPage::open(path, "ended");
   }
   testing::TempFolder folder;
   const std::string path = folder.path("ended");
@@ -64,7 +64,7 @@ TEST_CASE("A page without entries makes no file") {
   const Sums sums;
   TestPage page;
   EndedStatistics(sums.path).add(page.page());
-  CHECK(!WorkerPage::open(sums.path, "ended"));
+  CHECK(!MappedPage::open(sums.path, "ended"));
 }
 
 TEST_CASE("More names than fit, and numbers beyond all bounds, do no harm") {

@@ -1,7 +1,5 @@
 // A mapped page as the server reads it, with the worker's part played by the test.
 // SPDX-License-Identifier: MIT
-#include "timer_server/pages/worker_page.hpp"
-
 #include <doctest/doctest.h>
 #include <unistd.h>
 
@@ -12,6 +10,7 @@
 #include "tests/support/children.hpp"
 #include "tests/support/files.hpp"
 #include "tests/support/test_page.hpp"
+#include "timer_server/pages/mapped_page.hpp"
 #include "timer_server/pages/page_guard.hpp"
 
 using namespace filetimer;
@@ -26,7 +25,7 @@ struct PageStage {
     content.write(path);
     mapping = std::make_unique<MappedFile>(
         std::move(*MappedFile::map(path, MappedFile::Access::kReadWrite, kPageBytes)));
-    page = std::make_unique<WorkerPage>(std::move(*WorkerPage::open(path, "w-1")));
+    page = *MappedPage::open(path, "w-1");
   }
 
   [[nodiscard]] Slot& slot(std::size_t index) const {
@@ -36,13 +35,34 @@ struct PageStage {
   testing::TempFolder folder;
   const std::string path = folder.path("w-1");
   std::unique_ptr<MappedFile> mapping;
-  std::unique_ptr<WorkerPage> page;
+  std::shared_ptr<MappedPage> page;
 };
 
+struct SoftDue {
+  std::uint32_t warn_at = 0;
+  std::vector<WorkerPage::Due> slots;
+};
+
+// Adds what a scan finds to `due` and `soft`.
 Instant scan(WorkerPage& page, Instant now, Duration max_timeout, std::vector<WorkerPage::Due>& due,
-             WorkerPage::SoftDue& soft) {
+             SoftDue& soft, const MissedTime& missed = {}, Instant resumed = {}) {
   WorkerPage::Activity activity;
-  return page.scan(now, max_timeout, due, soft, activity);
+  WorkerPage::Found found;
+  const Instant next = page.scan({.now = now,
+                                  .terms = {.max_timeout = max_timeout, .warn_at = soft.warn_at},
+                                  .missed = missed,
+                                  .resumed = resumed},
+                                 found, activity);
+  due.insert(due.end(), found.due.begin(), found.due.end());
+  soft.slots.insert(soft.slots.end(), found.soft.begin(), found.soft.end());
+  return next;
+}
+
+std::optional<Instant> idle_due(WorkerPage& page, const WorkerPage::Activity::IdleWatch& watch,
+                                Instant last_left, const MissedTime& missed = {},
+                                Instant resumed = {}) {
+  return page.idle_due(watch, last_left,
+                       {.now = {}, .terms = {}, .missed = missed, .resumed = resumed});
 }
 
 TestPage with_scopes(std::initializer_list<std::int64_t> words) {
@@ -60,7 +80,7 @@ TEST_CASE("A scan finds what is due, and when to scan again") {
   const PageStage stage(with_scopes({5000, slot_word::kFree, 1000, slot_word::kNoDeadline, 3000,
                                      slot_word::expired(900), slot_word::kJudged}));
   std::vector<WorkerPage::Due> due;
-  WorkerPage::SoftDue soft;
+  SoftDue soft;
   CHECK(scan(*stage.page, {999}, kForever, due, soft) == Instant{1000});
   CHECK(due.empty());
   CHECK(scan(*stage.page, {3000}, kForever, due, soft) == Instant{5000});
@@ -74,7 +94,7 @@ TEST_CASE("A scan finds what is due, and when to scan again") {
 TEST_CASE("--max-timeout makes a scope due earlier than its page says") {
   const PageStage stage(with_scopes({slot_word::kNoDeadline, 1'000'000}));  // started at 1,000
   std::vector<WorkerPage::Due> due;
-  WorkerPage::SoftDue soft;
+  SoftDue soft;
   CHECK(scan(*stage.page, {1100}, 200ns, due, soft) == Instant{1200});
   CHECK(scan(*stage.page, {1200}, 200ns, due, soft).is_never());
   CHECK(due.size() == 2);
@@ -88,7 +108,7 @@ TEST_CASE("A scan finds what is to be warned about, once, and wakes for it in ti
   content.open(3, {.word = slot_word::kNoDeadline});
   const PageStage stage(content);
   std::vector<WorkerPage::Due> due;
-  WorkerPage::SoftDue soft{.warn_at = 1U << 31, .slots = {}};
+  SoftDue soft{.warn_at = 1U << 31, .slots = {}};
   CHECK(scan(*stage.page, {4'999}, kForever, due, soft) == Instant{5'000});
   CHECK(soft.slots.empty());
   CHECK(scan(*stage.page, {5'000}, kForever, due, soft) == Instant{9'000});
@@ -118,7 +138,7 @@ TEST_CASE("A scan finds what is to be warned about, once, and wakes for it in ti
 TEST_CASE("A renewal and the slot's next scope are warned about again") {
   const PageStage stage(with_scopes({10'000}));  // started at 1,000
   std::vector<WorkerPage::Due> due;
-  WorkerPage::SoftDue soft{.warn_at = 1U << 31, .slots = {}};
+  SoftDue soft{.warn_at = 1U << 31, .slots = {}};
   scan(*stage.page, {6'000}, kForever, due, soft);
   REQUIRE(soft.slots.size() == 1);
   stage.slot(0).started = 7'000;
@@ -139,7 +159,7 @@ TEST_CASE("A renewal and the slot's next scope are warned about again") {
 TEST_CASE("What is behind its deadline as well has expired and is not warned about") {
   const PageStage stage(with_scopes({2'000}));
   std::vector<WorkerPage::Due> due;
-  WorkerPage::SoftDue soft{.warn_at = 1U << 31, .slots = {}};
+  SoftDue soft{.warn_at = 1U << 31, .slots = {}};
   scan(*stage.page, {2'000}, kForever, due, soft);
   CHECK(due.size() == 1);
   CHECK(soft.slots.empty());
@@ -148,7 +168,7 @@ TEST_CASE("What is behind its deadline as well has expired and is not warned abo
 TEST_CASE("--max-timeout brings the warning forward with the deadline") {
   const PageStage stage(with_scopes({slot_word::kNoDeadline}));  // started at 1,000
   std::vector<WorkerPage::Due> due;
-  WorkerPage::SoftDue soft{.warn_at = 1U << 31, .slots = {}};
+  SoftDue soft{.warn_at = 1U << 31, .slots = {}};
   CHECK(scan(*stage.page, {1'000}, 200ns, due, soft) == Instant{1'100});
   CHECK(scan(*stage.page, {1'100}, 200ns, due, soft) == Instant{1'200});
   CHECK(soft.slots.size() == 1);
@@ -203,7 +223,7 @@ TEST_CASE("A page that is cut short reads as empty and is not whole, and the ser
   const PageStage stage(with_scopes({1000, 2000}));
   REQUIRE(::truncate(stage.path.c_str(), 0) == 0);
   std::vector<WorkerPage::Due> due;
-  WorkerPage::SoftDue soft;
+  SoftDue soft;
   CHECK(scan(*stage.page, {5000}, kForever, due, soft).is_never());
   CHECK(due.empty());
   CHECK(!stage.page->is_whole());
@@ -219,7 +239,7 @@ TEST_CASE("A page cut in its middle loses what is behind, and counts for nothing
   const PageStage stage(content);
   REQUIRE(::truncate(stage.path.c_str(), 8192) == 0);
   std::vector<WorkerPage::Due> due;
-  WorkerPage::SoftDue soft;
+  SoftDue soft;
   scan(*stage.page, {5000}, kForever, due, soft);
   CHECK(due.empty());
   CHECK(!stage.page->is_whole());
@@ -230,7 +250,7 @@ TEST_CASE("A number of slots beyond all bounds is bounded") {
   content.header().slots = 0xFFFF'FFFF;
   const PageStage stage(content);
   std::vector<WorkerPage::Due> due;
-  WorkerPage::SoftDue soft;
+  SoftDue soft;
   scan(*stage.page, {1000}, kForever, due, soft);
   CHECK(due.size() == 1);
 }
@@ -274,79 +294,64 @@ TEST_CASE("A scope over the longest timeout is given once until it is renewed") 
   CHECK(stage.page->take_slots_over(Duration{200}).size() == 1);
 }
 
-TEST_CASE("A deadline that was put off counts for as long as the slot says the same") {
-  const PageStage stage(with_scopes({1000, 2000}));
-  std::vector<WorkerPage::Due> due;
-  WorkerPage::SoftDue soft;
-  stage.page->postpone(0, 1000, {9000});
-  CHECK(scan(*stage.page, {1500}, kForever, due, soft) == Instant{2000});
-  CHECK(due.empty());
-  stage.page->postpone(1, 2000, Instant::never());
-  CHECK(scan(*stage.page, {8999}, kForever, due, soft) == Instant{9000});
-  CHECK(due.empty());
-  CHECK(scan(*stage.page, {9000}, kForever, due, soft).is_never());
-  REQUIRE(due.size() == 1);
-  CHECK(due[0].deadline == Instant{9000});
-  CHECK(due[0].word == 1000);  // what the verdict is exchanged against
-  // A renewal: its own deadline counts again.
-  due.clear();
-  REQUIRE(try_renew(stage.slot(0), 1000, 3000));
-  CHECK(scan(*stage.page, {3000}, kForever, due, soft).is_never());
-  CHECK(due.size() == 1);
-  // And the old one is forgotten, though the same number should come back.
-  due.clear();
-  REQUIRE(try_renew(stage.slot(0), 3000, 1000));
-  CHECK(scan(*stage.page, {1000}, kForever, due, soft).is_never());
-  CHECK(due.size() == 1);
-}
-
-TEST_CASE("Time is given to every open scope of a page, with what it was granted to go by") {
+TEST_CASE("A scope that was open in a gap is due later, until it is renewed") {
   TestPage content;
-  content.open(0, {.timeout = 500, .word = 1500});
-  content.open(1, {.timeout = 5000, .word = 6000});
-  content.open(
-      2, {.timeout = std::numeric_limits<std::int64_t>::max(), .word = slot_word::kNoDeadline});
-  content.open(3, {.timeout = 500, .word = slot_word::expired(1500)});
-  const PageStage stage(std::move(content));
-  std::vector<std::pair<std::int64_t, std::int64_t>> seen;
-  stage.page->postpone_all(Duration{2000}, [&](const WorkerPage::OpenSlot& open) {
-    seen.emplace_back(open.deadline.ns, open.timeout.count());
-    CHECK_FALSE(open.is_extended);
-    return WorkerPage::Extension{open.deadline + Duration{100}, true};
-  });
-  // The second and third as --max-timeout has them: from 1,000 on.
-  CHECK(seen == std::vector<std::pair<std::int64_t, std::int64_t>>{
-                    {1500, 500}, {3000, 2000}, {3000, 2000}});
+  content.open(0, {.timeout = 500, .word = 1'500, .started = 1'000});
+  content.open(1, {.timeout = 5'000, .word = 6'000, .started = 1'000});
+  const PageStage stage(content);
+  MissedTime missed;
+  missed.add({1'400}, Duration{300});
   std::vector<WorkerPage::Due> due;
-  WorkerPage::SoftDue soft;
-  CHECK(scan(*stage.page, {1599}, Duration{2000}, due, soft) == Instant{1600});
+  SoftDue soft;
+  CHECK(scan(*stage.page, {1'799}, kForever, due, soft, missed) == Instant{1'800});
   CHECK(due.empty());
-  stage.page->postpone_all(Duration{2000}, [&](const WorkerPage::OpenSlot& open) {
-    CHECK(open.is_extended);
-    return WorkerPage::Extension{open.deadline, open.is_extended};
-  });
-  // A renewed one may be given time again.
-  REQUIRE(try_renew(stage.slot(0), 1500, 1700));
-  std::vector<bool> extended;
-  stage.page->postpone_all(Duration{2000}, [&](const WorkerPage::OpenSlot& open) {
-    extended.push_back(open.is_extended);
-    return WorkerPage::Extension{open.deadline, open.is_extended};
-  });
-  CHECK(extended == std::vector{false, true, true});
+  CHECK(scan(*stage.page, {1'800}, kForever, due, soft, missed) == Instant{6'300});
+  REQUIRE(due.size() == 1);
+  CHECK(due[0].deadline == Instant{1'800});
+  CHECK(due[0].word == 1'500);  // what the verdict is exchanged against
+  due.clear();
+  stage.slot(0).started = 1'700;
+  REQUIRE(try_renew(stage.slot(0), 1'500, 2'200));
+  CHECK(scan(*stage.page, {2'200}, kForever, due, soft, missed) == Instant{6'300});
+  CHECK(due.size() == 1);
 }
 
-TEST_CASE("Time that a scope on a page was given is not kept for the next server") {
-  const PageStage stage(with_scopes({1000}));
-  stage.page->postpone_all(kForever, [](const WorkerPage::OpenSlot& open) {
-    return WorkerPage::Extension{open.deadline + Duration{5000}, true};
-  });
+TEST_CASE("What --max-timeout grants is what a gap gives at most") {
+  TestPage content;
+  content.open(0, {.timeout = 5'000, .word = 6'000, .started = 1'000});
+  const PageStage stage(content);
+  MissedTime missed;
+  missed.add({2'000}, Duration{9'000});
   std::vector<WorkerPage::Due> due;
-  WorkerPage::SoftDue soft;
-  CHECK(scan(*stage.page, {1000}, kForever, due, soft) == Instant{6000});
-  const auto next = std::make_unique<WorkerPage>(std::move(*WorkerPage::open(stage.path, "w-1")));
-  scan(*next, {1000}, kForever, due, soft);
-  REQUIRE(due.size() == 1);
-  CHECK(due[0].deadline == Instant{1000});
+  SoftDue soft;
+  CHECK(scan(*stage.page, {2'000}, Duration{2'000}, due, soft, missed) == Instant{5'000});
+}
+
+TEST_CASE("The scopes of a worker that was resumed have their full timeout from then on") {
+  TestPage content;
+  content.open(0, {.timeout = 500, .word = 1'500, .started = 1'000});
+  content.open(1, {.timeout = 500, .word = 2'500, .started = 2'000});
+  const PageStage stage(content);
+  std::vector<WorkerPage::Due> due;
+  SoftDue soft;
+  CHECK(scan(*stage.page, {2'299}, kForever, due, soft, {}, {1'800}) == Instant{2'300});
+  CHECK(scan(*stage.page, {2'300}, kForever, due, soft, {}, {1'800}) == Instant{2'500});
+  CHECK(due.size() == 1);
+}
+
+TEST_CASE("The scopes that get time for a gap are counted") {
+  TestPage content;
+  content.open(0, {.timeout = 500, .word = 1'500, .started = 1'000});
+  content.open(1, {.timeout = 500, .word = 3'500, .started = 3'000});
+  content.open(2, {.word = slot_word::kNoDeadline, .started = 1'000});
+  content.open(3, {.timeout = 500, .word = slot_word::expired(1'500), .started = 1'000});
+  const PageStage stage(content);
+  MissedTime missed;
+  const WorkerPage::Scan scan{.now = {2'000}, .terms = {}, .missed = missed, .resumed = {}};
+  CHECK(stage.page->count_given_time(scan, {2'000}) == 1);
+  missed.add({2'000}, Duration{100});
+  CHECK(stage.page->count_given_time(scan, {2'500}) == 0);  // it had its share
+  CHECK(stage.page->count_given_time(scan, {4'000}) == 1);
 }
 
 namespace {
@@ -362,11 +367,10 @@ TestPage with_idle_watch() {
 }
 
 WorkerPage::Activity activity_of(WorkerPage& page) {
-  std::vector<WorkerPage::Due> due;
-  WorkerPage::SoftDue soft;
   WorkerPage::Activity activity;
-  page.scan({1}, kForever, due, soft, activity);
-  CHECK(due.empty());
+  WorkerPage::Found found;
+  page.scan({.now = {1}, .terms = {}, .missed = {}, .resumed = {}}, found, activity);
+  CHECK(found.due.empty());
   return activity;
 }
 
@@ -396,7 +400,7 @@ TEST_CASE("A worker is idle since its latest release, wherever it was, and only 
   REQUIRE(activity.watches.size() == 1);
   CHECK(activity.watches[0].timeout == Duration{1'000});
   CHECK(activity.watches[0].since == Instant{1'000});
-  CHECK(stage.page->idle_due(activity.watches[0], activity.last_left) == Instant{7'000});
+  CHECK(idle_due(*stage.page, activity.watches[0], activity.last_left) == Instant{7'000});
   // 1 ns to the longest timeout; every other one counts as none.
   for (const std::int64_t timeout : {std::int64_t{1}, std::int64_t{kMaxTimeout.count()}}) {
     stage.slot(0).timeout = timeout;
@@ -445,8 +449,8 @@ TEST_CASE("An idle timeout is judged once a time, and goes on when its kill is o
   SUBCASE("spared, it is due again only after another scope") {
     stage.page->finish(0, 7'000);
     CHECK(stage.slot(0).deadline == slot_word::kIdleWatch);
-    CHECK(!stage.page->idle_due(watch, {6'000}));
-    CHECK(stage.page->idle_due(watch, {8'000}) == Instant{9'000});
+    CHECK(!idle_due(*stage.page, watch, {6'000}));
+    CHECK(idle_due(*stage.page, watch, {8'000}) == Instant{9'000});
   }
   SUBCASE("who opens a scope that nobody watches before the signal has come back") {
     stage.slot(0).started = 7'500;
@@ -454,11 +458,11 @@ TEST_CASE("An idle timeout is judged once a time, and goes on when its kill is o
   }
   SUBCASE("the server before has judged and spared it") {
     stage.page->finish(0, 7'000);
-    const auto next = std::make_unique<WorkerPage>(std::move(*WorkerPage::open(stage.path, "w-1")));
+    const auto next = *MappedPage::open(stage.path, "w-1");
     const auto again = activity_of(*next).watches.at(0);
-    CHECK(next->idle_due(again, {6'000}) == Instant{7'000});
+    CHECK(idle_due(*next, again, {6'000}) == Instant{7'000});
     next->recall_idle({7'000});
-    CHECK(!next->idle_due(again, {6'000}));
+    CHECK(!idle_due(*next, again, {6'000}));
   }
   SUBCASE("the verdict of a server that did not live to record it is void") {
     stage.page->reopen(0, 7'000);
@@ -466,36 +470,23 @@ TEST_CASE("An idle timeout is judged once a time, and goes on when its kill is o
   }
 }
 
-TEST_CASE("An idle worker that was halted is given time, until it is in a scope") {
+TEST_CASE("An idle worker that was resumed has its full timeout, until it leaves another scope") {
   const PageStage stage(with_idle_watch());
   const auto watch = activity_of(*stage.page).watches.at(0);
-  stage.page->postpone_all(kForever, [](const WorkerPage::OpenSlot& open) {
-    CHECK(open.deadline == Instant{});
-    CHECK(open.timeout == Duration{1'000});
-    return WorkerPage::Extension{{50'000}, true};
-  });
-  CHECK(stage.page->idle_due(watch, {6'000}) == Instant{50'000});
-  SUBCASE("seen in it") {
-    stage.page->note_inside(watch);
-  }
-  SUBCASE("or seen to have left one") {
-    CHECK(stage.page->idle_due(watch, {60'000}) == Instant{61'000});
-  }
-  CHECK(stage.page->idle_due(watch, {6'000}) == Instant{7'000});
+  CHECK(idle_due(*stage.page, watch, {6'000}, {}, {49'000}) == Instant{50'000});
+  CHECK(idle_due(*stage.page, watch, {60'000}, {}, {49'000}) == Instant{61'000});
+  MissedTime missed;
+  missed.add({6'500}, Duration{400});
+  CHECK(idle_due(*stage.page, watch, {6'000}, missed) == Instant{7'400});
 }
 
-TEST_CASE("A paused scope has no deadline to give time to, and is warned about by nobody") {
+TEST_CASE("A paused scope gets no time, and is not warned about") {
   TestPage content;
   content.open(0, {.timeout = 500, .word = slot_word::kPaused + 2'000, .soft_ms = 1});
   const PageStage stage(std::move(content));
-  stage.page->postpone_all(kForever, [](const WorkerPage::OpenSlot& open) {
-    CHECK(open.deadline.is_never());
-    CHECK(open.timeout == kForever);
-    return WorkerPage::Extension{open.deadline, false};
-  });
   std::vector<WorkerPage::Due> due;
-  WorkerPage::SoftDue soft{.warn_at = 1U << 31, .slots = {}};
-  CHECK(scan(*stage.page, {1'000'000'000}, kForever, due, soft).is_never());
+  SoftDue soft{.warn_at = 1U << 31, .slots = {}};
+  CHECK(scan(*stage.page, {1'000'000'000}, kForever, due, soft, {}, {500'000}).is_never());
   CHECK(due.empty());
   CHECK(soft.slots.empty());
   CHECK(scan(*stage.page, {2'999}, Duration{1'000}, due, soft) == Instant{3'000});
