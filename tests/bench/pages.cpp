@@ -63,7 +63,7 @@ std::uint64_t wakes_in(const std::string& dir) {
       continue;
     }
     if (auto page = MappedPage::open(entry.path(), name)) {
-      wakes += page->layout().header().wakes.load(std::memory_order_relaxed);
+      wakes += (*page)->layout().header().wakes.load(std::memory_order_relaxed);
     }
   }
   return wakes;
