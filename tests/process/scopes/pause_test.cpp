@@ -138,7 +138,7 @@ TEST_CASE("a paused scope outlives the server and its worker's halts") {
     worker->wait_until_stopped();
     let_pass(300ms);  // some sweeps: it is noticed
     worker->signal(SIGCONT);
-    server->wait_for_message("goes on after");
+    server->wait_for_message("is resumed after");
     let_pass(1300ms);
     CHECK(expiries_of(*server, *worker) == 0);
     CHECK(worker->ask("release step") == "yes");
