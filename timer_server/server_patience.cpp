@@ -53,9 +53,7 @@ bool Server::should_defer(Worker& worker, WorkerPage& page, const WorkerPage::Du
   const auto reading = page.read(due.slot, due.word);
   if (reading) {
     ScopeView scope = view_of(*reading);
-    if (due.word == slot_word::kIdleWatch) {
-      scope.terms.deadline = due.deadline;
-    }
+    scope.terms.deadline = due.deadline;
     halt.is_recorded = true;
     log_->append(records_.deferred(WorkerIdentity::of(worker), scope, Instant::now(), halt.why));
     messages::info("pid {} ({}) is deferred in '{}': {}", worker.process->pid, worker.process->comm,
