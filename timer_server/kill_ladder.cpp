@@ -190,11 +190,13 @@ bool KillLadder::record_verdict(const std::shared_ptr<Kill>& kill, Instant now) 
   if (!*order.worker.facts && now < kill->next_step_at) {
     return false;
   }
+  // Together: the signal waits for one write and one sync.
+  std::vector<std::string> records;
   Incident& incident = *order.incident;
   if (!incident.recorded && !order.is_recorded) {
     incident.recorded = true;
-    log_.append(records_.incident(incident.id, incident.expiries, incident.workers,
-                                  incident.omitted, incident.when));
+    records.push_back(records_.incident(incident.id, incident.expiries, incident.workers,
+                                        incident.omitted, incident.when));
     incident.workers = {};
   }
   for (const Expiry& expiry : order.expiries) {
@@ -203,13 +205,16 @@ bool KillLadder::record_verdict(const std::shared_ptr<Kill>& kill, Instant now) 
     }
     // Once for all expiries of the worker: there may be a thousand of both.
     const bool is_first = &expiry == &order.expiries.front();
-    kill->record_number = log_.append(records_.expired(
-        order.worker, expiry, is_first ? order.open_scopes : std::vector<ScopeView>{}));
+    records.push_back(records_.expired(order.worker, expiry,
+                                       is_first ? order.open_scopes : std::vector<ScopeView>{}));
   }
   for (const Expiry& expiry : order.expiries) {
     if (expiry.released_at) {
-      log_.append(records_.released_late(order.worker, expiry, false));
+      records.push_back(records_.released_late(order.worker, expiry, false));
     }
+  }
+  if (!records.empty()) {
+    kill->record_number = log_.append(std::move(records));
   }
   kill->stage = Stage::kRecorded;
   kill->sync_until = now + kSyncLimit;

@@ -11,9 +11,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <condition_variable>
 #include <deque>
+#include <iterator>
 #include <mutex>
 
 #include "common/limits.hpp"
@@ -23,6 +25,8 @@
 namespace filetimer {
 namespace {
 
+// Of records that wait, in one write.
+constexpr std::size_t kMostAtOnce = std::size_t{64} << 10;
 // How long the destructor waits for the thread to come back from a system call.
 constexpr std::chrono::milliseconds kJoinLimit{100};
 
@@ -57,7 +61,7 @@ class RecordLog::Writer {
 
   void run();
 
-  std::uint64_t append(std::string record);
+  std::uint64_t append(std::vector<std::string> records);
   void acknowledge();
   bool is_working(Instant now) const;
   std::string take_news(Instant now, bool& is_good_news);
@@ -83,7 +87,7 @@ class RecordLog::Writer {
   Status write_batch(std::deque<Entry>& batch);
   bool is_at_path() const;
   Status ensure_open();
-  Status write_line(const std::string& line);
+  Status write_text(const std::string& text);
   Status sync() const;
   void rotate_if_large();
   void wake_loop() const;
@@ -109,18 +113,20 @@ class RecordLog::Writer {
   bool finished_ = false;
 };
 
-std::uint64_t RecordLog::Writer::append(std::string record) {
-  record += '\n';
+std::uint64_t RecordLog::Writer::append(std::vector<std::string> records) {
   std::uint64_t number = 0;
   {
     const std::lock_guard lock(mutex_);
-    if (queued_bytes_ + record.size() > kMaxLogBacklogBytes) {
-      ++lost_;
-      return last_number_;
+    for (std::string& record : records) {
+      record += '\n';
+      if (queued_bytes_ + record.size() > kMaxLogBacklogBytes) {
+        ++lost_;
+        continue;
+      }
+      queued_bytes_ += record.size();
+      queue_.push_back({++last_number_, std::move(record)});
     }
-    number = ++last_number_;
-    queued_bytes_ += record.size();
-    queue_.push_back({number, std::move(record)});
+    number = last_number_;
   }
   work_.notify_one();
   return number;
@@ -179,11 +185,27 @@ Status RecordLog::Writer::write_batch(std::deque<Entry>& batch) {
     if (batch.empty()) {
       return {};
     }
-    if (Status line = write_line(batch.front().line); !line) {
-      return line;
+    // Up to the line that makes the file too large, which is rotated behind it.
+    const auto size =
+        static_cast<std::uint64_t>(std::max<off_t>(::lseek(file_.get(), 0, SEEK_END), 0));
+    std::string text;
+    auto behind = batch.begin();
+    for (; behind != batch.end(); ++behind) {
+      if (!text.empty() && (text.size() + behind->line.size() > kMostAtOnce ||
+                            size + text.size() >= settings_.max_bytes)) {
+        break;
+      }
+      text += behind->line;
     }
-    written_ = batch.front().number;
-    batch.pop_front();
+    if (Status written = write_text(text); !written) {
+      // There may be room for the first of them.
+      behind = std::next(batch.begin());
+      if (Status first = write_text(batch.front().line); !first) {
+        return first;
+      }
+    }
+    written_ = std::prev(behind)->number;
+    batch.erase(batch.begin(), behind);
     rotate_if_large();
   }
 }
@@ -218,7 +240,7 @@ Status RecordLog::Writer::ensure_open() {
   return {};
 }
 
-Status RecordLog::Writer::write_line(const std::string& line) {
+Status RecordLog::Writer::write_text(const std::string& lines) {
   const auto write_all = [&](const std::string& text) -> Status {
     const off_t before = ::lseek(file_.get(), 0, SEEK_END);
     const ssize_t put = retry_eintr([&] { return ::write(file_.get(), text.data(), text.size()); });
@@ -234,7 +256,7 @@ Status RecordLog::Writer::write_line(const std::string& line) {
     }
     return system_error(fmt::format("cannot write to the log '{}'", settings_.path), reason);
   };
-  return write_all(half_line_ ? "\n" + line : line);
+  return write_all(half_line_ ? "\n" + lines : lines);
 }
 
 Status RecordLog::Writer::sync() const {
@@ -352,7 +374,12 @@ RecordLog::~RecordLog() {
 }
 
 std::uint64_t RecordLog::append(std::string record) {
-  return writer_->append(std::move(record));
+  std::vector<std::string> one;
+  one.push_back(std::move(record));
+  return writer_->append(std::move(one));
+}
+std::uint64_t RecordLog::append(std::vector<std::string> records) {
+  return writer_->append(std::move(records));
 }
 std::uint64_t RecordLog::synced() const {
   return writer_->synced_.load(std::memory_order_acquire);

@@ -10,6 +10,7 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "common/clock.hpp"
 #include "common/result.hpp"
@@ -33,8 +34,10 @@ class RecordLog {
   RecordLog(const RecordLog&) = delete;
   RecordLog& operator=(const RecordLog&) = delete;
 
-  // Queues one record (a JSON object without its newline) and gives its number.
+  // Queues a record (a JSON object without its newline) and returns its number.
   std::uint64_t append(std::string record);
+  // Queues records that are written and synced together. Returns the number of the last.
+  std::uint64_t append(std::vector<std::string> records);
   // All records up to this number are on disk.
   [[nodiscard]] std::uint64_t synced() const;
   // Becomes readable when synced() has grown or there is news; acknowledge() clears it.

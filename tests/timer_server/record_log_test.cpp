@@ -62,6 +62,17 @@ TEST_CASE("Records are on disk, one a line and in order, when they count as sync
   CHECK(lines[99] == "99");
 }
 
+TEST_CASE("Records that are appended together have one number, and stand one a line") {
+  const testing::TempFolder folder;
+  const auto log = open_log(folder.path("log"));
+  log->append("first");
+  const std::uint64_t number = log->append(std::vector<std::string>{"second", "third"});
+  CHECK(number == 3);
+  REQUIRE(log->drain(10s));
+  CHECK(log->synced() == number);
+  CHECK(lines_of(folder.path("log")) == std::vector<std::string>{"first", "second", "third"});
+}
+
 TEST_CASE("A log that was removed is made again for the next record") {
   const testing::TempFolder folder;
   const auto log = open_log(folder.path("log"));
