@@ -12,6 +12,8 @@
 #include "common/run_folder.hpp"
 #include "common/soft_deadline.hpp"
 #include "common/wake_protocol.hpp"
+#include "timer_server/evidence/stacks_helper.hpp"
+#include "timer_server/halted.hpp"
 #include "timer_server/hardening.hpp"
 #include "timer_server/messages.hpp"
 #include "timer_server/pages/page_guard.hpp"
@@ -57,6 +59,8 @@ Server::Server(Settings settings, RuntimeDirectory& directory, std::unique_ptr<R
       warnings_(settings_.kill, records_, *log_, side_threads_),
       reader_(*this),
       now_(ClockReading::now()),
+      halted_({workers_, records_, *log_, side_threads_,
+               [](pid_t pid) { return why_halted(pid, is_own_helper); }}),
       next_sweep_(now_.mono + settings_.max_interval),
       life_(settings_.command.empty() ? LifeCycle::Kind::kAlone : LifeCycle::Kind::kAroundCommand),
       expected_(settings_.expect_workers, settings_.join_timeout, started_) {
@@ -171,9 +175,8 @@ void Server::run_once() {
   if (children_->advance(now)) {
     carry_out(life_.handle(LifeCycle::Event::kCommandEnded, now), "COMMAND ended", {});
   }
-  if (now >= next_halt_look_) {
-    look_at_halted(now);
-  }
+  halted_.advance(now);
+  scan_wanted_ = halted_.take_resumed() || scan_wanted_;
   if (const auto shutdown = questions_->advance(now)) {
     shut_down(shutdown->why, shutdown->is_forced);
   }
@@ -195,7 +198,7 @@ void Server::run_once() {
     ::sd_event_exit(loop_.get(), 0);
     return;
   }
-  Instant next = std::min({ladder_next, warnings_next, hooks_next, next_sweep_, next_halt_look_,
+  Instant next = std::min({ladder_next, warnings_next, hooks_next, next_sweep_, halted_.next(),
                            rejections_.next_report(), read_again_, children_->next(),
                            questions_->next(), expected_.next(), life_.next()});
   if (life_.judges()) {
@@ -288,7 +291,9 @@ void Server::sweep(Instant now) {
   ended_.clear();
   check_directory();
   look_for_pages();
-  look_for_halted();
+  if (settings_.stopped == Settings::Stopped::kDefer) {
+    halted_.sweep();
+  }
   questions_->sweep();
   scan_wanted_ = true;  // in the next turn, which is at once
   tell_log_news(now);

@@ -16,7 +16,7 @@
 
 #include "timer_server/command_supervisor.hpp"
 #include "timer_server/event_loop.hpp"
-#include "timer_server/halted.hpp"
+#include "timer_server/halted_workers.hpp"
 #include "timer_server/hooks.hpp"
 #include "timer_server/inheritance.hpp"
 #include "timer_server/kill_ladder.hpp"
@@ -139,18 +139,8 @@ class Server final : private RequestSink, private Questions::Host {
   ScopeView view_of(const SlotReading& reading) const;
   std::optional<Expiry> expiry_of(const DueScope& due);
 
-  // Halted workers, and time that the server missed (server_patience.cpp).
-  struct Halt {
-    std::shared_ptr<const Process> process;
-    std::string why;
-    Instant since;  // seen first
-    bool is_recorded = false;
-  };
+  // Time that a worker or the server missed (server_patience.cpp).
   bool should_defer(Worker& worker, WorkerPage& page, const WorkerPage::Due& due);
-  Halt& note_halt(const Worker& worker, const std::string& why);
-  void resume(Worker& worker, const Halt& halt);
-  void look_at_halted(Instant now);
-  void look_for_halted();
   void make_up_for_oversleep(const Oversleep::Clocks& woke);
   // Soft deadlines (server_warnings.cpp).
   struct SoftDueSlot {
@@ -236,8 +226,7 @@ class Server final : private RequestSink, private Questions::Host {
   std::size_t put_away_scopes_ = 0;
 
   Oversleep oversleep_;
-  std::unordered_map<pid_t, Halt> halted_;  // workers
-  Instant next_halt_look_ = Instant::never();
+  HaltedWorkers halted_;
 
   std::shared_ptr<Incident> incident_;
   std::unordered_set<std::string> cut_names_;  // scopes whose cut timeout was recorded

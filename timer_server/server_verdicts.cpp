@@ -211,7 +211,7 @@ void Server::bury(Worker& worker) {
     ended_.insert(worker.process->pid);
   }
   deaths_.erase(worker.process->pid);
-  halted_.erase(worker.process->pid);
+  halted_.forget(worker.process->pid);
   workers_.remove(worker);
 }
 
