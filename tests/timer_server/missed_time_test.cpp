@@ -8,7 +8,7 @@ using namespace std::chrono_literals;
 
 namespace {
 
-Instant at(Duration time) {
+Instant instant_at(Duration time) {
   return Instant{} + time;
 }
 
@@ -21,63 +21,63 @@ constexpr MissedTime::Span kScope{
 TEST_CASE("A deadline stands where nothing was missed") {
   const MissedTime missed;
   CHECK(missed.is_empty());
-  CHECK(missed.deadline(kScope, {}) == at(110s));
+  CHECK(missed.deadline(kScope, {}) == instant_at(110s));
 }
 
 TEST_CASE("A scope that was open in a gap gets its length, at most its timeout") {
   MissedTime missed;
-  missed.add(at(105s), 3s);
-  CHECK(missed.deadline(kScope, {}) == at(113s));
+  missed.add(instant_at(105s), 3s);
+  CHECK(missed.deadline(kScope, {}) == instant_at(113s));
   MissedTime long_gap;
-  long_gap.add(at(500s), 400s);
-  CHECK(long_gap.deadline(kScope, {}) == at(510s));
+  long_gap.add(instant_at(500s), 400s);
+  CHECK(long_gap.deadline(kScope, {}) == instant_at(510s));
 }
 
 TEST_CASE("A scope that began behind a gap gets nothing for it") {
   MissedTime missed;
-  missed.add(at(100s), 3s);
-  CHECK(missed.deadline(kScope, {}) == at(110s));
+  missed.add(instant_at(100s), 3s);
+  CHECK(missed.deadline(kScope, {}) == instant_at(110s));
 }
 
 TEST_CASE("Of several gaps the first one counts until the scope is renewed") {
   MissedTime missed;
-  missed.add(at(105s), 3s);
-  missed.add(at(109s), 2s);
-  missed.add(at(112s), 4s);
-  CHECK(missed.deadline(kScope, {}) == at(113s));
-  const MissedTime::Span renewed{.started = at(108s), .deadline = at(118s), .timeout = 10s};
-  CHECK(missed.deadline(renewed, {}) == at(120s));
+  missed.add(instant_at(105s), 3s);
+  missed.add(instant_at(109s), 2s);
+  missed.add(instant_at(112s), 4s);
+  CHECK(missed.deadline(kScope, {}) == instant_at(113s));
+  const MissedTime::Span renewed{.started = instant_at(108s), .deadline = instant_at(118s), .timeout = 10s};
+  CHECK(missed.deadline(renewed, {}) == instant_at(120s));
 }
 
 TEST_CASE("A worker that is resumed has the full timeout from then on") {
   MissedTime missed;
-  CHECK(missed.deadline(kScope, at(107s)) == at(117s));
-  CHECK(missed.deadline(kScope, at(100s)) == at(110s));  // resumed before the scope began
-  missed.add(at(105s), 3s);
-  CHECK(missed.deadline(kScope, at(107s)) == at(117s));
-  missed.add(at(115s), 2s);
-  CHECK(missed.deadline(kScope, at(107s)) == at(119s));
+  CHECK(missed.deadline(kScope, instant_at(107s)) == instant_at(117s));
+  CHECK(missed.deadline(kScope, instant_at(100s)) == instant_at(110s));  // resumed before the scope began
+  missed.add(instant_at(105s), 3s);
+  CHECK(missed.deadline(kScope, instant_at(107s)) == instant_at(117s));
+  missed.add(instant_at(115s), 2s);
+  CHECK(missed.deadline(kScope, instant_at(107s)) == instant_at(119s));
 }
 
 TEST_CASE("A resumption makes no deadline earlier") {
   const MissedTime missed;
-  const MissedTime::Span longer{.started = at(100s), .deadline = at(200s), .timeout = 10s};
-  CHECK(missed.deadline(longer, at(101s)) == at(200s));
+  const MissedTime::Span longer{.started = instant_at(100s), .deadline = instant_at(200s), .timeout = 10s};
+  CHECK(missed.deadline(longer, instant_at(101s)) == instant_at(200s));
 }
 
 TEST_CASE("A scope without a deadline has none, whatever was missed") {
   MissedTime missed;
-  missed.add(at(105s), 3s);
-  const MissedTime::Span endless{.started = at(100s), .deadline = Instant::never()};
-  CHECK(missed.deadline(endless, at(104s)).is_never());
+  missed.add(instant_at(105s), 3s);
+  const MissedTime::Span endless{.started = instant_at(100s), .deadline = Instant::never()};
+  CHECK(missed.deadline(endless, instant_at(104s)).is_never());
 }
 
 TEST_CASE("A scope with a deadline and no timeout gets a whole gap, and nothing for a resumption") {
   MissedTime missed;
-  const MissedTime::Span paused{.started = at(100s), .deadline = at(110s)};
-  CHECK(missed.deadline(paused, at(104s)) == at(110s));
-  missed.add(at(500s), 400s);
-  CHECK(missed.deadline(paused, {}) == at(900s));
+  const MissedTime::Span paused{.started = instant_at(100s), .deadline = instant_at(110s)};
+  CHECK(missed.deadline(paused, instant_at(104s)) == instant_at(110s));
+  missed.add(instant_at(500s), 400s);
+  CHECK(missed.deadline(paused, {}) == instant_at(900s));
 }
 
 TEST_CASE("However many gaps there are, no deadline gets earlier with one more") {
@@ -85,7 +85,7 @@ TEST_CASE("However many gaps there are, no deadline gets earlier with one more")
   Instant before = kScope.deadline;
   for (std::size_t i = 0; i < 3 * MissedTime::kMaxGaps; ++i) {
     const auto second = static_cast<int>(i);
-    missed.add(at(101s + second * 1s), 10s - second % 7 * 1s);
+    missed.add(instant_at(101s + second * 1s), 10s - second % 7 * 1s);
     const Instant now = missed.deadline(kScope, {});
     CHECK(now >= before);
     before = now;
