@@ -7,12 +7,12 @@
 #include <sys/resource.h>
 
 #include <algorithm>
-#include <charconv>
 #include <filesystem>
 #include <iterator>
 #include <limits>
 
 #include "common/limits.hpp"
+#include "common/numbers.hpp"
 #include "common/proc_files.hpp"
 #include "timer_server/messages.hpp"
 #include "timer_server/questions/askers.hpp"
@@ -33,10 +33,8 @@ constexpr std::size_t kAskersShare = 8;  // of all: one in so many
 // What it was; empty when it is as it was.
 std::string lower_oom_score() {
   const auto text = read_small_file(kOomScoreFile);
-  int before = kOomScoreAdj;
-  if (text) {
-    std::from_chars(text->data(), text->data() + text->size(), before);
-  }
+  std::string_view rest = text ? std::string_view(*text) : std::string_view{};
+  const int before = take_number<int>(rest).value_or(kOomScoreAdj);
   if (before <= kOomScoreAdj) {
     return {};
   }

@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <charconv>
 #include <iterator>
 #include <memory>
 #include <set>
@@ -14,6 +13,9 @@
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
+
+#include "common/numbers.hpp"
+#include "common/proc_files.hpp"
 
 namespace filetimer {
 namespace {
@@ -30,11 +32,8 @@ void for_each_number(const std::string& folder, Visit&& visit) {
     return;
   }
   while (const dirent* entry = ::readdir(dir.get())) {
-    const std::string_view name = entry->d_name;
-    pid_t number = 0;
-    const auto [end, ec] = std::from_chars(name.data(), name.data() + name.size(), number);
-    if (ec == std::errc{} && end == name.data() + name.size()) {
-      visit(number);
+    if (const auto number = number_from<pid_t>(entry->d_name)) {
+      visit(*number);
     }
   }
 }
@@ -51,22 +50,11 @@ bool has_children_files() {
 
 // What every thread of `pid` has started.
 void append_children(pid_t pid, std::vector<Link>& links) {
-  for_each_number(fmt::format("/proc/{}/task", pid), [&](pid_t tid) {
-    const auto text = read_small_file(fmt::format("/proc/{}/task/{}/children", pid, tid), 1 << 20);
-    if (!text) {
-      return;
+  for (const pid_t tid : threads_of(pid)) {
+    for (const pid_t child : children_of(pid, tid)) {
+      links.emplace_back(pid, child);
     }
-    const char* at = text->data();
-    const char* const end = at + text->size();
-    while (at < end) {
-      pid_t child = 0;
-      const auto [next, ec] = std::from_chars(at, end, child);
-      if (ec == std::errc{}) {
-        links.emplace_back(pid, child);
-      }
-      at = next + 1;
-    }
-  });
+  }
 }
 
 // Every process with its parent, for kernels without the children file.

@@ -7,12 +7,12 @@
 #include <sys/stat.h>
 
 #include <algorithm>
-#include <charconv>
 #include <limits>
 #include <tuple>
 #include <utility>
 
 #include "common/mapped_file.hpp"
+#include "common/numbers.hpp"
 #include "common/posix.hpp"
 #include "common/proc_files.hpp"
 #include "common/run_folder.hpp"
@@ -119,11 +119,7 @@ class FolderReader {
  private:
   // What is no number, or unknown, comes last.
   static std::uint64_t rank_number(const std::string& rank) {
-    std::uint64_t number = 0;
-    const auto [end, error] = std::from_chars(rank.data(), rank.data() + rank.size(), number);
-    return error == std::errc{} && end == rank.data() + rank.size()
-               ? number
-               : std::numeric_limits<std::uint64_t>::max();
+    return number_from<std::uint64_t>(rank).value_or(std::numeric_limits<std::uint64_t>::max());
   }
 
   Status read_file(int folder, const char* name, ServedBy transport) {

@@ -6,9 +6,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <charconv>
 #include <memory>
 
+#include "common/numbers.hpp"
 #include "common/run_folder.hpp"
 
 namespace filetimer {
@@ -24,12 +24,6 @@ void for_each_entry(const std::string& path, Visit&& visit) {
       visit(std::string(entry->d_name));
     }
   }
-}
-
-template <class Number>
-bool read_number(std::string_view text, Number& number) {
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  return error == std::errc{} && end == text.data() + text.size();
 }
 
 }  // namespace
@@ -84,9 +78,8 @@ bool PageFolder::has_changed() {
 std::vector<pid_t> PageFolder::wire_workers() const {
   std::vector<pid_t> pids;
   for_each_entry(fmt::format("{}/{}", path_, kServerPagesName), [&](const std::string& name) {
-    pid_t pid = 0;
-    if (read_number(name, pid) && pid > 1) {
-      pids.push_back(pid);
+    if (const auto pid = number_from<pid_t>(name); pid && *pid > 1) {
+      pids.push_back(*pid);
     }
   });
   return pids;
@@ -110,13 +103,14 @@ std::optional<PageFolder::Owner> PageFolder::confirmed_owner(std::string_view na
   const std::string_view text(target, static_cast<std::size_t>(length));
   const std::size_t first = text.find('-');
   const std::size_t last = text.rfind('-');
-  Owner owner;
-  if (first == last || !read_number(text.substr(0, first), owner.pid) ||
-      !read_number(text.substr(first + 1, last - first - 1), owner.start_time) ||
-      !read_number(text.substr(last + 1), owner.start_stack)) {
+  if (first == last) {
     return std::nullopt;
   }
-  return owner;
+  const auto pid = number_from<pid_t>(text.substr(0, first));
+  const auto start_time = number_from<std::uint64_t>(text.substr(first + 1, last - first - 1));
+  const auto start_stack = number_from<std::uint64_t>(text.substr(last + 1));
+  return pid && start_time && start_stack ? std::optional(Owner{*pid, *start_time, *start_stack})
+                                          : std::nullopt;
 }
 
 void PageFolder::remove(std::string_view name) const {
