@@ -1,16 +1,15 @@
 // SPDX-License-Identifier: MIT
 #include "common/proc_files.hpp"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <memory>
 #include <string_view>
 #include <utility>
 
+#include "common/directory.hpp"
 #include "common/numbers.hpp"
 #include "common/posix.hpp"
 
@@ -154,11 +153,9 @@ Result<ProcStatus> read_status(const std::string& path) {
 
 std::vector<pid_t> threads_of(pid_t pid) {
   std::vector<pid_t> tids;
-  // Not by std::filesystem: its iterators throw when the process ends while they are at it.
-  const std::unique_ptr<DIR, int (*)(DIR*)> folder(
-      ::opendir(fmt::format("/proc/{}/task", pid).c_str()), ::closedir);
-  while (const dirent* const entry = folder ? ::readdir(folder.get()) : nullptr) {
-    if (const auto tid = number_from<pid_t>(entry->d_name)) {
+  Directory threads(fmt::format("/proc/{}/task", pid));
+  while (const char* const name = threads.next()) {
+    if (const auto tid = number_from<pid_t>(name)) {
       tids.push_back(*tid);
     }
   }

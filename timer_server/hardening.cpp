@@ -7,10 +7,9 @@
 #include <sys/resource.h>
 
 #include <algorithm>
-#include <filesystem>
-#include <iterator>
 #include <limits>
 
+#include "common/directory.hpp"
 #include "common/limits.hpp"
 #include "common/numbers.hpp"
 #include "common/proc_files.hpp"
@@ -85,10 +84,12 @@ void harden(Inheritance& inheritance) {
 }
 
 std::size_t open_descriptors() {
-  std::error_code ec;
-  const std::filesystem::directory_iterator entries("/proc/self/fd", ec);
-  // The reading's own one is among them.
-  return ec ? 0 : static_cast<std::size_t>(std::distance(begin(entries), end(entries))) - 1;
+  Directory descriptors("/proc/self/fd");
+  std::size_t count = 0;
+  while (descriptors.next() != nullptr) {
+    ++count;
+  }
+  return descriptors ? count - 1 : 0;  // the directory's own one is among them
 }
 
 std::size_t descriptor_limit() {

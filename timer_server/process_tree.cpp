@@ -1,39 +1,30 @@
 // SPDX-License-Identifier: MIT
 #include "timer_server/process_tree.hpp"
 
-#include <dirent.h>
 #include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <iterator>
-#include <memory>
 #include <set>
 #include <string>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
 
+#include "common/directory.hpp"
 #include "common/numbers.hpp"
 #include "common/proc_files.hpp"
 
 namespace filetimer {
 namespace {
 
-struct CloseDir {
-  void operator()(DIR* dir) const { ::closedir(dir); }
-};
-
-// Calls `visit` with every name in `folder` that is a number.
 template <class Visit>
-void for_each_number(const std::string& folder, Visit&& visit) {
-  const std::unique_ptr<DIR, CloseDir> dir(::opendir(folder.c_str()));
-  if (!dir) {
-    return;
-  }
-  while (const dirent* entry = ::readdir(dir.get())) {
-    if (const auto number = number_from<pid_t>(entry->d_name)) {
-      visit(*number);
+void for_each_process(Visit&& visit) {
+  Directory proc("/proc");
+  while (const char* const name = proc.next()) {
+    if (const auto pid = number_from<pid_t>(name)) {
+      visit(*pid);
     }
   }
 }
@@ -60,7 +51,7 @@ void append_children(pid_t pid, std::vector<Link>& links) {
 // Every process with its parent, for kernels without the children file.
 std::vector<Link> all_links() {
   std::vector<Link> links;
-  for_each_number("/proc", [&](pid_t pid) {
+  for_each_process([&](pid_t pid) {
     if (const auto stat = read_stat(fmt::format("/proc/{}", pid))) {
       links.emplace_back(stat->ppid, pid);
     }
@@ -148,7 +139,7 @@ std::vector<Process> open_group(const Process& worker, std::span<const pid_t> sp
   if (!now) {
     return found;
   }
-  for_each_number("/proc", [&](pid_t pid) {
+  for_each_process([&](pid_t pid) {
     const auto stat = read_stat(fmt::format("/proc/{}", pid));
     if (pid == worker.pid || contains(spared, pid) || !stat || stat->pgrp != now->pgrp) {
       return;

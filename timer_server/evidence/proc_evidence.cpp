@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include "timer_server/evidence/proc_evidence.hpp"
 
-#include <dirent.h>
 #include <fmt/format.h>
 #include <seccomp.h>
 #include <unistd.h>
@@ -12,6 +11,7 @@
 #include <string_view>
 
 #include "common/clock.hpp"
+#include "common/directory.hpp"
 #include "common/limits.hpp"
 #include "common/numbers.hpp"
 #include "common/proc_files.hpp"
@@ -148,12 +148,12 @@ void read_children(pid_t pid, const std::vector<pid_t>& tids, Evidence& evidence
 // Accelerators that the process has open; a name once.
 void read_devices(const std::string& folder, Evidence& evidence) {
   std::size_t looked_at = 0;
-  const std::unique_ptr<DIR, int (*)(DIR*)> fds(::opendir((folder + "/fd").c_str()), ::closedir);
-  while (const dirent* const entry = fds ? ::readdir(fds.get()) : nullptr) {
+  Directory fds(folder + "/fd");
+  while (const char* const fd = fds.next()) {
     if (++looked_at > kMaxFdsLookedAt || evidence.devices.size() >= kMaxDevicesShown) {
       break;
     }
-    const std::string target = link_target(fmt::format("{}/fd/{}", folder, entry->d_name));
+    const std::string target = link_target(fmt::format("{}/fd/{}", folder, fd));
     const bool accelerator = target.starts_with("/dev/nvidia") || target == "/dev/kfd" ||
                              target.starts_with("/dev/dri/") || target.starts_with("/dev/accel") ||
                              target.starts_with("/dev/infiniband/");

@@ -1,13 +1,11 @@
 // SPDX-License-Identifier: MIT
 #include "timer_server/pages/page_folder.hpp"
 
-#include <dirent.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <memory>
-
+#include "common/directory.hpp"
 #include "common/numbers.hpp"
 #include "common/run_folder.hpp"
 
@@ -15,16 +13,6 @@ namespace filetimer {
 namespace {
 
 constexpr std::string_view kOwners = ".owners";
-
-template <class Visit>
-void for_each_entry(const std::string& path, Visit&& visit) {
-  const std::unique_ptr<DIR, int (*)(DIR*)> folder(::opendir(path.c_str()), ::closedir);
-  while (const dirent* const entry = folder ? ::readdir(folder.get()) : nullptr) {
-    if (entry->d_name[0] != '.') {
-      visit(std::string(entry->d_name));
-    }
-  }
-}
 
 }  // namespace
 
@@ -58,11 +46,12 @@ std::string PageFolder::owner_path(std::string_view name) const {
 
 std::vector<std::string> PageFolder::names() const {
   std::vector<std::string> names;
-  for_each_entry(path_, [&](std::string name) {
-    if (name != kServerPagesName) {
-      names.push_back(std::move(name));
+  Directory folder(path_);
+  while (const char* const name = folder.next()) {
+    if (name[0] != '.' && name != std::string_view(kServerPagesName)) {
+      names.emplace_back(name);
     }
-  });
+  }
   return names;
 }
 
@@ -77,11 +66,12 @@ bool PageFolder::has_changed() {
 
 std::vector<pid_t> PageFolder::wire_workers() const {
   std::vector<pid_t> pids;
-  for_each_entry(fmt::format("{}/{}", path_, kServerPagesName), [&](const std::string& name) {
+  Directory folder(fmt::format("{}/{}", path_, kServerPagesName));
+  while (const char* const name = folder.next()) {
     if (const auto pid = number_from<pid_t>(name); pid && *pid > 1) {
       pids.push_back(*pid);
     }
-  });
+  }
   return pids;
 }
 
