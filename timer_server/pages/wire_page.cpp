@@ -3,7 +3,6 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -11,6 +10,7 @@
 #include <utility>
 
 #include "common/clock.hpp"
+#include "common/own_file.hpp"
 #include "common/page_writer.hpp"
 #include "common/scope_page.hpp"
 #include "timer_server/timer_table.hpp"
@@ -92,13 +92,9 @@ void WirePage::close(SlotNumber slot) {
 }
 
 Result<WirePage::Kept> WirePage::read(const std::string& path) {
-  UniqueFd fd(::open(path.c_str(), O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
-  struct stat st {};
-  if (!fd || ::fstat(fd.get(), &st) != 0) {
-    return system_error(fmt::format("cannot open '{}'", path));
-  }
-  if (!S_ISREG(st.st_mode) || st.st_uid != ::geteuid()) {
-    return failure(fmt::format("'{}' is no file of ours", path));
+  auto file = open_own_file(path, O_RDWR);
+  if (!file) {
+    return tl::unexpected<Error>(std::move(file.error()));
   }
   struct alignas(64) Line {
     std::byte bytes[64];
@@ -106,12 +102,12 @@ Result<WirePage::Kept> WirePage::read(const std::string& path) {
   std::vector<Line> lines(kPageBytes / sizeof(Line));
   const PageLayout page(lines.data());
   const auto copy = [&](std::size_t offset, std::size_t bytes) {
-    return read_at(fd.get(), page.base() + offset, bytes, offset);
+    return read_at(file->fd.get(), page.base() + offset, bytes, offset);
   };
   if (!copy(0, kNamesAt)) {
     return failure(fmt::format("'{}' was cut short", path));
   }
-  auto claims = read_claims(page, static_cast<std::uint64_t>(st.st_size));
+  auto claims = read_claims(page, static_cast<std::uint64_t>(file->status.st_size));
   if (!claims) {
     return failure(fmt::format("'{}': {}", path, claims.error().message));
   }
@@ -128,7 +124,7 @@ Result<WirePage::Kept> WirePage::read(const std::string& path) {
       kept.scopes.emplace_back(static_cast<SlotNumber>(i), std::move(*reading));
     }
   }
-  kept.file = std::move(fd);
+  kept.file = std::move(file->fd);
   return kept;
 }
 

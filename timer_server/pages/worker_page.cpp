@@ -4,11 +4,11 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 
+#include "common/own_file.hpp"
 #include "common/wake_protocol.hpp"
 #include "timer_server/pages/ended_statistics.hpp"
 #include "timer_server/pages/page_guard.hpp"
@@ -49,33 +49,21 @@ bool WorkerPage::for_each_slot(Visit&& visit) {
 }
 
 Result<WorkerPage> WorkerPage::open(const std::string& path, std::string name) {
-  // NONBLOCK: a FIFO would wait for its other end. NOFOLLOW: a symlink leads where it likes.
-  UniqueFd fd(::open(path.c_str(), O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC | O_NOCTTY));
-  if (!fd) {
-    return errno == ELOOP ? failure("it is a symlink: expected a regular file")
-                          : system_error("it cannot be opened");
+  auto opened = open_own_file(path, O_RDWR, "it");
+  if (!opened) {
+    return tl::unexpected<Error>(std::move(opened.error()));
   }
-  struct stat st {};
-  if (::fstat(fd.get(), &st) != 0) {
-    return system_error("cannot look at it");
-  }
-  if (!S_ISREG(st.st_mode)) {
-    return failure("it is no regular file");
-  }
-  if (st.st_uid != ::geteuid()) {
-    return failure(fmt::format("it belongs to user {}: expected user {}", st.st_uid, ::geteuid()));
-  }
-  if (static_cast<std::uint64_t>(st.st_size) != kPageBytes) {
-    return failure(fmt::format("it has {} bytes: expected {}", st.st_size, kPageBytes));
+  if (const auto bytes = static_cast<std::uint64_t>(opened->status.st_size); bytes != kPageBytes) {
+    return failure(fmt::format("it has {} bytes: expected {}", bytes, kPageBytes));
   }
   // Through the descriptor: what is mapped is what was checked.
-  auto file = MappedFile::map(fmt::format("/proc/self/fd/{}", fd.get()),
+  auto file = MappedFile::map(fmt::format("/proc/self/fd/{}", opened->fd.get()),
                               MappedFile::Access::kReadWrite, kPageBytes);
   if (!file) {
     return tl::unexpected<Error>(std::move(file.error()));
   }
-  file->close_descriptor();  // `fd` is enough
-  WorkerPage page(std::move(name), std::move(fd), std::move(*file));
+  file->close_descriptor();  // the checked one is enough
+  WorkerPage page(std::move(name), std::move(opened->fd), std::move(*file));
   Result<PageClaims> claims = PageClaims{};
   page.guarded([&] { claims = read_claims(page.layout_, kPageBytes); });
   if (!page.is_whole_) {
