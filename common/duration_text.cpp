@@ -5,10 +5,10 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <cmath>
 
 #include "common/limits.hpp"
+#include "common/numbers.hpp"
 #include "common/text.hpp"
 
 namespace filetimer {
@@ -45,13 +45,11 @@ Result<Duration> parse_duration(std::string_view text, EndlessDuration endless) 
   if (text.empty() || text.find_first_not_of("0123456789.") == 0) {
     return not_a_duration(text, endless);
   }
-  double number = 0;
-  const auto [end, ec] =
-      std::from_chars(text.data(), text.data() + text.size(), number, std::chars_format::fixed);
-  if (ec != std::errc{}) {
+  std::string_view unit = text;
+  const auto number = take_number<double>(unit, std::chars_format::fixed);
+  if (!number) {
     return not_a_duration(text, endless);
   }
-  const std::string_view unit = text.substr(static_cast<std::size_t>(end - text.data()));
   std::int64_t scale = unit.empty() ? 1'000'000'000 : 0;
   for (const Unit& known : kUnits) {
     if (unit == known.name && unit != "ns") {
@@ -61,7 +59,7 @@ Result<Duration> parse_duration(std::string_view text, EndlessDuration endless) 
   if (scale == 0) {
     return not_a_duration(text, endless);
   }
-  const double ns = number * static_cast<double>(scale);
+  const double ns = *number * static_cast<double>(scale);
   if (ns > static_cast<double>(kMaxTimeout.count())) {
     return failure(fmt::format("'{}' is too long: expected at most {}", printable(text),
                                duration_text(kMaxTimeout)));

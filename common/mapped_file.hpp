@@ -1,8 +1,7 @@
-// A file that is mapped and shared with other processes, and the lock by which the kernel knows its
-// owner: Boost.Interprocess, with the descriptors that it opens made close-on-exec.
-// Two rules of POSIX record locks for users of FileLock: it is lost when the process closes any
-// descriptor of the same file, so both objects are kept for as long as the lock is wanted and the
-// file is not opened again; and it survives exec as long as its descriptor does.
+// A file that is mapped and shared with other processes (Boost.Interprocess), and the POSIX record
+// lock by which the kernel knows its owner.
+// A process loses the lock when it closes any descriptor of the same file. So both objects are kept
+// for as long as the lock is wanted, and the file is not opened again.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -11,11 +10,12 @@
 #include <cstddef>
 #include <memory>
 #include <string>
+#include <utility>
 
+#include "common/posix.hpp"
 #include "common/result.hpp"
 
 namespace boost::interprocess {
-class file_lock;
 class file_mapping;
 class mapped_region;
 }  // namespace boost::interprocess
@@ -50,18 +50,18 @@ struct LockState {
 };
 Result<LockState> lock_state(int fd);
 
-// An exclusive lock on a whole file. Not inherited by fork.
+// An exclusive lock on a whole file, held through a descriptor that exec closes. Not inherited by
+// fork.
 class FileLock {
  public:
-  // Fails with EBUSY when another process holds it.
+  // Both fail with EBUSY when another process holds the lock. `file` is open for writing, and
+  // `path` names it in errors.
   static Result<FileLock> take(const std::string& path);
-  FileLock(FileLock&&) noexcept;
-  FileLock& operator=(FileLock&&) noexcept;
-  ~FileLock();
+  static Result<FileLock> take(UniqueFd file, const std::string& path);
 
  private:
-  FileLock();
-  std::unique_ptr<boost::interprocess::file_lock> lock_;
+  explicit FileLock(UniqueFd file) : file_(std::move(file)) {}
+  UniqueFd file_;
 };
 
 }  // namespace filetimer

@@ -1,17 +1,16 @@
 // SPDX-License-Identifier: MIT
 #include "common/proc_files.hpp"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <charconv>
-#include <memory>
 #include <string_view>
 #include <utility>
 
+#include "common/directory.hpp"
+#include "common/numbers.hpp"
 #include "common/posix.hpp"
 
 namespace filetimer {
@@ -34,11 +33,8 @@ class StatFields {
   }
 
   template <class Number>
-  Number number() {
-    Number value{};
-    const std::string_view field = next();
-    std::from_chars(field.data(), field.data() + field.size(), value);
-    return value;
+  Number number(int base = 10) {
+    return number_from<Number>(next(), base).value_or(0);
   }
 
   void skip(int count) {
@@ -65,10 +61,7 @@ std::string value_of(const std::string& status, std::string_view key) {
 
 std::uint64_t bits_of(const std::string& status, std::string_view key) {
   const std::string text = value_of(status, key);
-  const std::size_t start = std::min(text.find_first_not_of(' '), text.size());
-  std::uint64_t set = 0;
-  std::from_chars(text.data() + start, text.data() + text.size(), set, 16);
-  return set;
+  return StatFields(text).number<std::uint64_t>(16);
 }
 
 }  // namespace
@@ -112,7 +105,7 @@ Result<ProcStat> read_stat(const std::string& path) {
     return failure(fmt::format("'{}/stat' is not in the form of proc(5)", path));
   }
   ProcStat stat;
-  std::from_chars(text->data(), text->data() + open, stat.pid);
+  stat.pid = StatFields(std::string_view(*text).substr(0, open)).number<pid_t>();
   stat.comm = text->substr(open + 1, close - open - 1);
   StatFields fields(std::string_view(*text).substr(close + 1));
   const std::string_view state = fields.next();
@@ -160,18 +153,26 @@ Result<ProcStatus> read_status(const std::string& path) {
 
 std::vector<pid_t> threads_of(pid_t pid) {
   std::vector<pid_t> tids;
-  // Not by std::filesystem: its iterators throw when the process ends while they are at it.
-  const std::unique_ptr<DIR, int (*)(DIR*)> folder(
-      ::opendir(fmt::format("/proc/{}/task", pid).c_str()), ::closedir);
-  while (const dirent* const entry = folder ? ::readdir(folder.get()) : nullptr) {
-    const std::string_view name = entry->d_name;
-    pid_t tid = 0;
-    if (std::from_chars(name.data(), name.data() + name.size(), tid).ec == std::errc{}) {
-      tids.push_back(tid);
+  Directory threads(fmt::format("/proc/{}/task", pid));
+  while (const char* const name = threads.next()) {
+    if (const auto tid = number_from<pid_t>(name)) {
+      tids.push_back(*tid);
     }
   }
   std::ranges::sort(tids, {}, [pid](pid_t tid) { return std::pair(tid != pid, tid); });
   return tids;
+}
+
+std::vector<pid_t> children_of(pid_t pid, pid_t tid) {
+  constexpr std::size_t kMostBytes = std::size_t{1} << 20;
+  std::vector<pid_t> children;
+  const auto text = read_small_file(fmt::format("/proc/{}/task/{}/children", pid, tid), kMostBytes);
+  std::string_view rest = text ? std::string_view(*text) : std::string_view{};
+  while (const auto child = take_number<pid_t>(rest)) {
+    children.push_back(*child);
+    rest.remove_prefix(std::min(rest.size(), std::size_t{1}));  // the space behind each
+  }
+  return children;
 }
 
 }  // namespace filetimer

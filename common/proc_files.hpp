@@ -34,6 +34,9 @@ Result<std::string> read_small_file(const std::string& path, std::size_t limit =
 
 // The threads of a process: the main one first, then by number. None when it has ended.
 std::vector<pid_t> threads_of(pid_t pid);
+// Returns the processes that a thread has started and that are there. None where it has ended, or
+// the kernel does not tell (CONFIG_PROC_CHILDREN).
+std::vector<pid_t> children_of(pid_t pid, pid_t tid);
 
 // Some lines of /proc/PID/status.
 struct ProcStatus {

@@ -7,12 +7,11 @@
 #include <sys/resource.h>
 
 #include <algorithm>
-#include <charconv>
-#include <filesystem>
-#include <iterator>
 #include <limits>
 
+#include "common/directory.hpp"
 #include "common/limits.hpp"
+#include "common/numbers.hpp"
 #include "common/proc_files.hpp"
 #include "timer_server/messages.hpp"
 #include "timer_server/questions/askers.hpp"
@@ -33,10 +32,8 @@ constexpr std::size_t kAskersShare = 8;  // of all: one in so many
 // What it was; empty when it is as it was.
 std::string lower_oom_score() {
   const auto text = read_small_file(kOomScoreFile);
-  int before = kOomScoreAdj;
-  if (text) {
-    std::from_chars(text->data(), text->data() + text->size(), before);
-  }
+  std::string_view rest = text ? std::string_view(*text) : std::string_view{};
+  const int before = take_number<int>(rest).value_or(kOomScoreAdj);
   if (before <= kOomScoreAdj) {
     return {};
   }
@@ -87,10 +84,12 @@ void harden(Inheritance& inheritance) {
 }
 
 std::size_t open_descriptors() {
-  std::error_code ec;
-  const std::filesystem::directory_iterator entries("/proc/self/fd", ec);
-  // The reading's own one is among them.
-  return ec ? 0 : static_cast<std::size_t>(std::distance(begin(entries), end(entries))) - 1;
+  Directory descriptors("/proc/self/fd");
+  std::size_t count = 0;
+  while (descriptors.next() != nullptr) {
+    ++count;
+  }
+  return descriptors ? count - 1 : 0;  // the directory's own one is among them
 }
 
 std::size_t descriptor_limit() {

@@ -1,6 +1,9 @@
 // What the daemon says of itself on standard error (or to syslog once it is detached): one line a
-// message, from a thread of its own, so that a full pipe behind standard error never stops the
-// loop. Programs log, libraries do not: only the files of timer_server/ that run the loop use this.
+// message, from a thread of its own, so that what is behind standard error never stops the loop. A
+// write that does not wait for a reader, as the client's messages are written, is not enough here:
+// the standard error of a batch job is a file, a write to a file waits for its file system, and
+// syslog() waits for its daemon. The queue keeps messages, in order, until they can be written.
+// Programs log, libraries do not: only the files of timer_server/ that run the loop use this.
 // SPDX-License-Identifier: MIT
 #pragma once
 

@@ -1,40 +1,30 @@
 // SPDX-License-Identifier: MIT
 #include "timer_server/process_tree.hpp"
 
-#include <dirent.h>
 #include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <charconv>
 #include <iterator>
-#include <memory>
 #include <set>
 #include <string>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
 
+#include "common/directory.hpp"
+#include "common/numbers.hpp"
+#include "common/proc_files.hpp"
+
 namespace filetimer {
 namespace {
 
-struct CloseDir {
-  void operator()(DIR* dir) const { ::closedir(dir); }
-};
-
-// Calls `visit` with every name in `folder` that is a number.
 template <class Visit>
-void for_each_number(const std::string& folder, Visit&& visit) {
-  const std::unique_ptr<DIR, CloseDir> dir(::opendir(folder.c_str()));
-  if (!dir) {
-    return;
-  }
-  while (const dirent* entry = ::readdir(dir.get())) {
-    const std::string_view name = entry->d_name;
-    pid_t number = 0;
-    const auto [end, ec] = std::from_chars(name.data(), name.data() + name.size(), number);
-    if (ec == std::errc{} && end == name.data() + name.size()) {
-      visit(number);
+void for_each_process(Visit&& visit) {
+  Directory proc("/proc");
+  while (const char* const name = proc.next()) {
+    if (const auto pid = number_from<pid_t>(name)) {
+      visit(*pid);
     }
   }
 }
@@ -51,28 +41,17 @@ bool has_children_files() {
 
 // What every thread of `pid` has started.
 void append_children(pid_t pid, std::vector<Link>& links) {
-  for_each_number(fmt::format("/proc/{}/task", pid), [&](pid_t tid) {
-    const auto text = read_small_file(fmt::format("/proc/{}/task/{}/children", pid, tid), 1 << 20);
-    if (!text) {
-      return;
+  for (const pid_t tid : threads_of(pid)) {
+    for (const pid_t child : children_of(pid, tid)) {
+      links.emplace_back(pid, child);
     }
-    const char* at = text->data();
-    const char* const end = at + text->size();
-    while (at < end) {
-      pid_t child = 0;
-      const auto [next, ec] = std::from_chars(at, end, child);
-      if (ec == std::errc{}) {
-        links.emplace_back(pid, child);
-      }
-      at = next + 1;
-    }
-  });
+  }
 }
 
 // Every process with its parent, for kernels without the children file.
 std::vector<Link> all_links() {
   std::vector<Link> links;
-  for_each_number("/proc", [&](pid_t pid) {
+  for_each_process([&](pid_t pid) {
     if (const auto stat = read_stat(fmt::format("/proc/{}", pid))) {
       links.emplace_back(stat->ppid, pid);
     }
@@ -160,7 +139,7 @@ std::vector<Process> open_group(const Process& worker, std::span<const pid_t> sp
   if (!now) {
     return found;
   }
-  for_each_number("/proc", [&](pid_t pid) {
+  for_each_process([&](pid_t pid) {
     const auto stat = read_stat(fmt::format("/proc/{}", pid));
     if (pid == worker.pid || contains(spared, pid) || !stat || stat->pgrp != now->pgrp) {
       return;

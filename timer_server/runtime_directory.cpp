@@ -18,6 +18,7 @@
 #include <thread>
 #include <vector>
 
+#include "common/directory.hpp"
 #include "common/mapped_file.hpp"
 #include "common/run_folder.hpp"
 #include "common/soft_deadline.hpp"
@@ -73,17 +74,16 @@ bool has_reader(const std::filesystem::path& pipe) {
 
 // A page whose worker lives: the next server of the folder could watch that worker.
 bool may_have_live_page(const std::filesystem::path& folder) {
-  std::error_code ec;
-  auto entry = std::filesystem::directory_iterator(folder / kPagesName, ec);
-  if (ec) {
-    return ec != std::errc::no_such_file_or_directory;
-  }
-  for (; entry != std::filesystem::directory_iterator(); entry.increment(ec)) {
-    if (ec || (entry->is_regular_file(ec) && may_be_locked(entry->path()))) {
+  const std::string path = folder / kPagesName;
+  Directory pages(path);
+  while (const char* const name = pages.next()) {
+    const std::string page = fmt::format("{}/{}", path, name);
+    std::error_code ec;
+    if (std::filesystem::is_regular_file(page, ec) && may_be_locked(page)) {
       return true;
     }
   }
-  return false;
+  return errno != 0 && errno != ENOENT;
 }
 
 // A folder with a log of its own was given to a server by name.
@@ -111,12 +111,10 @@ bool is_own_folder(const std::filesystem::path& path, bool is_old) {
 // adopted them, since no two servers make the same folder.
 void remove_abandoned_folders(const std::string& parent) {
   std::size_t removed = 0;
-  std::error_code ec;
-  for (auto entry = std::filesystem::directory_iterator(parent, ec);
-       !ec && entry != std::filesystem::directory_iterator() && removed < kMaxRemovedFolders;
-       entry.increment(ec)) {
-    const std::filesystem::path& folder = entry->path();
-    const std::string name = folder.filename().string();
+  Directory folders(parent);
+  while (const char* const entry = removed < kMaxRemovedFolders ? folders.next() : nullptr) {
+    const std::string_view name = entry;
+    const std::filesystem::path folder = std::filesystem::path(parent) / name;
     if (!is_fresh_name(name) || !is_own_folder(folder, name.starts_with('.')) ||
         may_be_in_use(folder)) {
       continue;

@@ -5,13 +5,13 @@
 #include <toml++/toml.h>
 
 #include <CLI/CLI.hpp>
-#include <charconv>
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
 
 #include "common/duration_text.hpp"
 #include "common/limits.hpp"
+#include "common/numbers.hpp"
 #include "common/parse_error.hpp"
 
 namespace filetimer {
@@ -31,42 +31,36 @@ Duration duration_of(const std::string& option, const std::string& word) {
 }
 
 std::uint64_t size_of(const std::string& option, const std::string& word) {
-  std::uint64_t number = 0;
-  const char* const end = word.data() + word.size();
-  const auto [after, ec] = std::from_chars(word.data(), end, number);
-  const std::string_view unit(after, static_cast<std::size_t>(end - after));
+  std::string_view unit = word;
+  const auto number = take_number<std::uint64_t>(unit);
   const int shift = unit.empty() ? 0 : unit == "K" ? 10 : unit == "M" ? 20 : unit == "G" ? 30 : -1;
   constexpr std::uint64_t kSmallest = 4096;
-  if (ec != std::errc{} || shift < 0 || number > (std::uint64_t{1} << 33) ||
-      (number << shift) < kSmallest) {
+  if (!number || shift < 0 || *number > (std::uint64_t{1} << 33) ||
+      (*number << shift) < kSmallest) {
     refuse(option, fmt::format("'{}' is not a size: expected a number of at least 4K with an "
                                "optional unit (K, M, G), such as 64M",
                                word));
   }
-  return number << shift;
+  return *number << shift;
 }
 
 std::size_t worker_count_of(const std::string& option, const std::string& word) {
-  std::size_t number = 0;
-  const char* const end = word.data() + word.size();
-  const auto [after, ec] = std::from_chars(word.data(), end, number);
-  if (ec != std::errc{} || after != end || number < 1 || number > kMaxWorkers) {
+  const auto number = number_from<std::size_t>(word);
+  if (!number || *number < 1 || *number > kMaxWorkers) {
     refuse(option,
            fmt::format("'{}': expected a number of workers from 1 to {}", word, kMaxWorkers));
   }
-  return number;
+  return *number;
 }
 
 double fraction_of(const std::string& option, const std::string& word) {
-  double number = 0;
-  const char* const end = word.data() + word.size();
-  const auto [after, ec] = std::from_chars(word.data(), end, number);
-  if (ec != std::errc{} || after != end || !(number > 0 && number < 1)) {
+  const auto number = number_from<double>(word);
+  if (!number || !(*number > 0 && *number < 1)) {
     refuse(option,
            fmt::format("'{}' is not a fraction: expected a number over 0 and below 1, such as 0.5",
                        word));
   }
-  return number;
+  return *number;
 }
 
 template <class Value>

@@ -3,13 +3,13 @@
 
 #include <fmt/format.h>
 
-#include <charconv>
 #include <chrono>
 #include <span>
 #include <thread>
 
 #include "common/job_variables.hpp"
 #include "common/limits.hpp"
+#include "common/numbers.hpp"
 #include "common/text.hpp"
 #include "timer_server/process.hpp"
 
@@ -43,10 +43,8 @@ std::string_view first_value(std::string_view block, std::span<const char* const
 }
 
 std::optional<int> as_rank(std::string_view text) {
-  int number = 0;
-  const auto [end, ec] = std::from_chars(text.data(), text.data() + text.size(), number);
-  const bool whole = !text.empty() && ec == std::errc{} && end == text.data() + text.size();
-  return whole && number >= 0 ? std::optional(number) : std::nullopt;
+  const auto number = number_from<int>(text);
+  return number && *number >= 0 ? number : std::nullopt;
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Mapped files and their locks: what DESIGN.md says of POSIX record locks and of Boost, as tests.
+// Mapped files and their locks: what docs/design.md says of POSIX record locks, as tests.
 // SPDX-License-Identifier: MIT
 #include "common/mapped_file.hpp"
 
@@ -105,6 +105,14 @@ TEST_CASE("what cannot be mapped or locked is an error that names the path") {
   REQUIRE_FALSE(lock);
   CHECK(lock.error().message == "cannot lock '" + file.renamed() + "': No such file or directory");
   CHECK(lock.error().errno_value == ENOENT);
+}
+
+TEST_CASE("a symbolic link is not locked in place of its file") {
+  const TestFile file;
+  std::filesystem::create_symlink(file.path(), file.renamed());
+  const auto lock = FileLock::take(file.renamed());
+  REQUIRE_FALSE(lock);
+  CHECK(lock.error().errno_value == ELOOP);
 }
 
 TEST_CASE("the kernel names the holder of a lock to every other process") {

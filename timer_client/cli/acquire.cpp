@@ -7,11 +7,11 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <charconv>
 #include <memory>
 #include <string>
 #include <thread>
 
+#include "common/numbers.hpp"
 #include "common/run_folder.hpp"
 #include "common/scope_name.hpp"
 #include "common/text.hpp"
@@ -174,14 +174,13 @@ void add_pid_option(CLI::App& app, AcquireArguments& options) {
   app.add_option_function<std::string>(
          "--pid",
          [&options](const std::string& word) {
-           pid_t pid = 0;
-           const auto [end, ec] = std::from_chars(word.data(), word.data() + word.size(), pid);
-           if (ec != std::errc{} || end != word.data() + word.size() || pid <= 1) {
+           const auto pid = number_from<pid_t>(word);
+           if (!pid || *pid <= 1) {
              throw CLI::ValidationError(
                  "--pid",
                  fmt::format("'{}' is not a process to watch: expected a number over 1", word));
            }
-           options.pid = pid;
+           options.pid = *pid;
          },
          "The watched process [the one that calls timer_client]")
       ->type_name("PID");

@@ -3,9 +3,8 @@
 
 #include <fmt/format.h>
 
-#include <charconv>
-
 #include "common/json_writer.hpp"
+#include "common/numbers.hpp"
 #include "timer_client/cli/table.hpp"
 
 namespace filetimer::cli {
@@ -109,10 +108,8 @@ std::string_view name_of(ServedBy transport) {
 
 // As a number if it is one.
 void add_rank(JsonWriter& json, std::string_view key, const std::string& rank) {
-  std::int64_t number = 0;
-  const auto [end, error] = std::from_chars(rank.data(), rank.data() + rank.size(), number);
-  if (error == std::errc{} && end == rank.data() + rank.size()) {
-    json.field(key, number);
+  if (const auto number = number_from<std::int64_t>(rank)) {
+    json.field(key, *number);
   } else if (!rank.empty()) {
     json.field(key, rank);
   }

@@ -5,9 +5,8 @@
 #include <signal.h>
 #include <string.h>
 
-#include <charconv>
-
 #include "common/log_level.hpp"
+#include "common/numbers.hpp"
 #include "timer_client/src/messages.hpp"
 
 namespace filetimer::cli {
@@ -15,14 +14,6 @@ namespace {
 
 constexpr int kLastSignal = 64;
 constexpr int kLastNamedSignal = 31;
-
-template <class Number = int>
-std::optional<Number> number_of(std::string_view text) {
-  Number number = 0;
-  const auto [end, ec] = std::from_chars(text.data(), text.data() + text.size(), number);
-  const bool whole = ec == std::errc{} && end == text.data() + text.size();
-  return whole ? std::optional(number) : std::nullopt;
-}
 
 // "RTMIN", "RTMIN+3", "RTMAX-1".
 std::optional<int> realtime_signal(std::string_view name) {
@@ -39,8 +30,8 @@ std::optional<int> realtime_signal(std::string_view name) {
     return std::nullopt;
   }
   rest.remove_prefix(1);
-  const auto distance = rest.starts_with('-') ? std::nullopt : number_of(rest);
-  if (!distance || *distance > SIGRTMAX - SIGRTMIN) {
+  const auto distance = number_from<int>(rest);
+  if (!distance || *distance < 0 || *distance > SIGRTMAX - SIGRTMIN) {
     return std::nullopt;
   }
   return from_low ? base + *distance : base - *distance;
@@ -58,7 +49,7 @@ CLI::Option* add_number(CLI::App& app, const std::string& flag, Value& value,
       .add_option_function<std::string>(
           flag,
           [flag, &value](const std::string& word) {
-            const auto number = number_of<Number>(word);
+            const auto number = number_from<Number>(word);
             if (!number || *number < 0) {
               throw CLI::ValidationError(
                   flag, fmt::format("'{}' is not a number: expected 0 or more", word));
@@ -162,7 +153,8 @@ CLI::Option* add_signal_option(CLI::App& app, int& signal) {
 }
 
 Result<int> parse_signal(std::string_view word) {
-  if (const auto number = number_of(word); number && *number >= 0 && *number <= kLastSignal) {
+  if (const auto number = number_from<int>(word);
+      number && *number >= 0 && *number <= kLastSignal) {
     return *number;
   }
   const std::string_view name = word.starts_with("SIG") ? word.substr(3) : word;

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: MIT
 #include "timer_client/cli/scope_pages.hpp"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
 
 #include <algorithm>
-#include <charconv>
 #include <limits>
 #include <tuple>
 #include <utility>
 
+#include "common/directory.hpp"
 #include "common/mapped_file.hpp"
+#include "common/numbers.hpp"
 #include "common/posix.hpp"
 #include "common/proc_files.hpp"
 #include "common/run_folder.hpp"
@@ -20,11 +20,6 @@
 
 namespace filetimer::cli {
 namespace {
-
-struct CloseFolder {
-  void operator()(DIR* folder) const { ::closedir(folder); }
-};
-using Folder = std::unique_ptr<DIR, CloseFolder>;
 
 // Nothing may wait here (a FIFO, a device) and no symlink leads elsewhere.
 UniqueFd open_to_look(int folder, const char* name, int flags = 0) {
@@ -76,14 +71,13 @@ class FolderReader {
       return errno == ENOENT ? Status{}
                              : system_error(fmt::format("cannot open the folder '{}'", path));
     }
-    const Folder folder(::fdopendir(fd.get()));
+    Directory folder(std::move(fd));
     if (!folder) {
       return system_error(fmt::format("cannot read the folder '{}'", path));
     }
-    const int folder_fd = fd.release();  // now the folder's
     std::size_t seen = 0;
-    while (const dirent* const entry = ::readdir(folder.get())) {
-      const std::string_view name = entry->d_name;
+    while (const char* const entry = folder.next()) {
+      const std::string_view name = entry;
       if (name.starts_with('.') || (transport == ServedBy::kPage && name == kServerPagesName)) {
         continue;  // pages that are being made, and the server's own
       }
@@ -91,7 +85,7 @@ class FolderReader {
         reading_.cut_short = true;
         break;
       }
-      if (const Status read = read_file(folder_fd, entry->d_name, transport); !read) {
+      if (const Status read = read_file(folder.descriptor(), entry, transport); !read) {
         skip(transport, name, read.error().message);
       }
     }
@@ -119,11 +113,7 @@ class FolderReader {
  private:
   // What is no number, or unknown, comes last.
   static std::uint64_t rank_number(const std::string& rank) {
-    std::uint64_t number = 0;
-    const auto [end, error] = std::from_chars(rank.data(), rank.data() + rank.size(), number);
-    return error == std::errc{} && end == rank.data() + rank.size()
-               ? number
-               : std::numeric_limits<std::uint64_t>::max();
+    return number_from<std::uint64_t>(rank).value_or(std::numeric_limits<std::uint64_t>::max());
   }
 
   Status read_file(int folder, const char* name, ServedBy transport) {

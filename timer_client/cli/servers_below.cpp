@@ -4,9 +4,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <filesystem>
 #include <vector>
 
+#include "common/directory.hpp"
 #include "common/run_folder.hpp"
 #include "timer_client/src/server/server_look.hpp"
 
@@ -21,12 +21,12 @@ constexpr int kMostLookedAt = 1024;
 std::string servers_below(const std::string& dir) {
   std::vector<std::string> live;
   int looked_at = 0;
-  std::error_code error;
-  for (std::filesystem::directory_iterator entry(dir, error), end; !error && entry != end;
-       entry.increment(error)) {
-    if (entry->path().filename().string().starts_with(kFreshFolderPrefix) &&
-        looked_at++ < kMostLookedAt && look_for_server(entry->path().string()).is_there) {
-      live.push_back(entry->path().string());
+  Directory folders(dir);
+  while (const char* const name = folders.next()) {
+    const std::string path = fmt::format("{}/{}", dir, name);
+    if (std::string_view(name).starts_with(kFreshFolderPrefix) && looked_at++ < kMostLookedAt &&
+        look_for_server(path).is_there) {
+      live.push_back(path);
     }
   }
   if (live.empty()) {

@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: MIT
 #include "timer_server/evidence/proc_evidence.hpp"
 
-#include <dirent.h>
 #include <fmt/format.h>
 #include <seccomp.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <memory>
 #include <string_view>
 
 #include "common/clock.hpp"
+#include "common/directory.hpp"
 #include "common/limits.hpp"
+#include "common/numbers.hpp"
 #include "common/proc_files.hpp"
 
 namespace filetimer {
@@ -55,24 +55,22 @@ void read_syscall(const std::string& folder, pid_t pid, ThreadEvidence& thread) 
     thread.syscall = line;
     return;
   }
-  std::int64_t number = 0;
-  const char* const end = line.data() + line.size();
-  const auto [after, ec] = std::from_chars(line.data(), end, number);
-  if (ec != std::errc{} || number < 0) {
+  std::string_view rest = line;
+  const auto number = take_number<std::int64_t>(rest);
+  if (!number || *number < 0) {
     return;
   }
-  thread.syscall_number = number;
+  thread.syscall_number = *number;
   const std::unique_ptr<char, decltype(&std::free)> name(
-      seccomp_syscall_resolve_num_arch(SCMP_ARCH_NATIVE, static_cast<int>(number)), &std::free);
-  thread.syscall = name ? std::string(name.get()) : fmt::format("system call {}", number);
-  if (!takes_descriptor(thread.syscall)) {
+      seccomp_syscall_resolve_num_arch(SCMP_ARCH_NATIVE, static_cast<int>(*number)), &std::free);
+  thread.syscall = name ? std::string(name.get()) : fmt::format("system call {}", *number);
+  constexpr std::string_view kHex = " 0x";
+  if (!takes_descriptor(thread.syscall) || !rest.starts_with(kHex)) {
     return;
   }
-  std::uint64_t fd = 0;
-  constexpr std::string_view kHex = " 0x";
-  if (std::string_view(after, static_cast<std::size_t>(end - after)).starts_with(kHex) &&
-      std::from_chars(after + kHex.size(), end, fd, 16).ec == std::errc{}) {
-    thread.syscall_fd = link_target(fmt::format("/proc/{}/fd/{}", pid, fd));
+  rest.remove_prefix(kHex.size());
+  if (const auto fd = take_number<std::uint64_t>(rest, 16)) {
+    thread.syscall_fd = link_target(fmt::format("/proc/{}/fd/{}", pid, *fd));
   }
 }
 
@@ -100,8 +98,8 @@ Result<std::vector<std::string>> read_kernel_stack(const std::string& folder) {
 // Nanoseconds, where this kernel tells; else what the ticks of `stat` come to.
 std::optional<std::uint64_t> cpu_time_of(const std::string& folder) {
   const std::string line = one_line(read_small_file(folder + "/schedstat"));
-  std::uint64_t ns = 0;
-  if (std::from_chars(line.data(), line.data() + line.size(), ns).ec == std::errc{}) {
+  std::string_view rest = line;
+  if (const auto ns = take_number<std::uint64_t>(rest)) {
     return ns;
   }
   const auto stat = read_stat(folder);
@@ -134,15 +132,13 @@ ThreadEvidence read_thread(const std::string& folder, pid_t pid, pid_t tid, Evid
   return thread;
 }
 
-void read_children(const std::string& folder, const std::vector<pid_t>& tids, Evidence& evidence) {
+void read_children(pid_t pid, const std::vector<pid_t>& tids, Evidence& evidence) {
   for (const pid_t tid : tids) {
-    const auto text = read_small_file(fmt::format("{}/task/{}/children", folder, tid));
-    std::string_view rest = text ? std::string_view(*text) : std::string_view{};
-    while (!rest.empty() && evidence.children.size() < kMaxChildrenShown) {
-      pid_t child = 0;
-      const auto [after, ec] = std::from_chars(rest.data(), rest.data() + rest.size(), child);
-      rest.remove_prefix(std::min(static_cast<std::size_t>(after - rest.data()) + 1, rest.size()));
-      if (const auto stat = read_stat(fmt::format("/proc/{}", child)); ec == std::errc{} && stat) {
+    for (const pid_t child : children_of(pid, tid)) {
+      if (evidence.children.size() >= kMaxChildrenShown) {
+        return;
+      }
+      if (const auto stat = read_stat(fmt::format("/proc/{}", child))) {
         evidence.children.push_back({child, stat->comm, stat->state});
       }
     }
@@ -152,12 +148,12 @@ void read_children(const std::string& folder, const std::vector<pid_t>& tids, Ev
 // Accelerators that the process has open; a name once.
 void read_devices(const std::string& folder, Evidence& evidence) {
   std::size_t looked_at = 0;
-  const std::unique_ptr<DIR, int (*)(DIR*)> fds(::opendir((folder + "/fd").c_str()), ::closedir);
-  while (const dirent* const entry = fds ? ::readdir(fds.get()) : nullptr) {
+  Directory fds(folder + "/fd");
+  while (const char* const fd = fds.next()) {
     if (++looked_at > kMaxFdsLookedAt || evidence.devices.size() >= kMaxDevicesShown) {
       break;
     }
-    const std::string target = link_target(fmt::format("{}/fd/{}", folder, entry->d_name));
+    const std::string target = link_target(fmt::format("{}/fd/{}", folder, fd));
     const bool accelerator = target.starts_with("/dev/nvidia") || target == "/dev/kfd" ||
                              target.starts_with("/dev/dri/") || target.starts_with("/dev/accel") ||
                              target.starts_with("/dev/infiniband/");
@@ -193,7 +189,7 @@ Evidence read_proc_evidence(pid_t pid, std::uint64_t start_time) {
     evidence.threads.push_back(
         read_thread(fmt::format("{}/task/{}", folder, tid), pid, tid, evidence));
   }
-  read_children(folder, tids, evidence);
+  read_children(pid, tids, evidence);
   read_devices(folder, evidence);
   evidence.gathered_ms = std::chrono::duration<double, std::milli>(Instant::now() - begin).count();
   return evidence;

@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "common/limits.hpp"
+#include "common/own_file.hpp"
 #include "common/posix.hpp"
 #include "common/proc_files.hpp"
 #include "common/text.hpp"
@@ -25,31 +26,6 @@ constexpr std::chrono::milliseconds kQuiet{5};
 
 constexpr std::uint64_t bit_of(int signal) {
   return std::uint64_t{1} << (signal - 1);
-}
-
-struct DumpFile {
-  UniqueFd fd;
-  off_t begin = 0;  // what lay in it before
-};
-
-Result<DumpFile> open_dump(const std::string& path) {
-  // NONBLOCK: a FIFO would wait for its other end. NOFOLLOW: a symlink leads where it likes.
-  DumpFile file{
-      UniqueFd(::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC | O_NOCTTY)), 0};
-  struct stat st {};
-  if (!file.fd || ::fstat(file.fd.get(), &st) != 0) {
-    return errno == ELOOP ? failure(fmt::format("'{}' is a symlink: expected a regular file", path))
-                          : system_error(fmt::format("cannot open '{}'", path));
-  }
-  if (!S_ISREG(st.st_mode)) {
-    return failure(fmt::format("'{}' is no regular file", path));
-  }
-  if (st.st_uid != ::geteuid()) {
-    return failure(
-        fmt::format("'{}' belongs to user {}: expected user {}", path, st.st_uid, ::geteuid()));
-  }
-  file.begin = st.st_size;
-  return file;
 }
 
 // Gives it as a number that can be sent.
@@ -86,22 +62,22 @@ bool is_pending(pid_t pid, int signal) {
   return status && (status->pending & bit_of(signal)) != 0;
 }
 
-off_t size_of(const DumpFile& file) {
+off_t size_of(const OwnFile& file) {
   struct stat st {};
   return ::fstat(file.fd.get(), &st) == 0 ? st.st_size : 0;
 }
 
 // The dump has no last line by which it could be known. It is over when the file has grown, and
 // grows no more, and the handler has returned. False: time was up.
-bool wait_for_end(const Process& process, const DumpFile& file, int signal,
+bool wait_for_end(const Process& process, const OwnFile& file, int signal,
                   const std::set<pid_t>& blocked_before, Instant until) {
-  off_t size = file.begin;
+  off_t size = file.status.st_size;
   for (Instant changed = Instant::now(); Instant::now() < until && process.is_alive();) {
     std::this_thread::sleep_for(kLook);
     if (const off_t now = size_of(file); now != size) {
       size = now;
       changed = Instant::now();
-    } else if (size > file.begin && Instant::now() - changed >= kQuiet) {
+    } else if (size > file.status.st_size && Instant::now() - changed >= kQuiet) {
       if (!is_pending(process.pid, signal) &&
           std::ranges::includes(blocked_before, threads_that_block(process.pid, signal))) {
         return true;
@@ -112,9 +88,10 @@ bool wait_for_end(const Process& process, const DumpFile& file, int signal,
 }
 
 // Of a long one the end: the main thread comes last.
-std::string read_dump(const DumpFile& file) {
+std::string read_dump(const OwnFile& file) {
   std::string text(kMaxPythonDumpBytes, '\0');
-  const off_t begin = std::max(file.begin, size_of(file) - static_cast<off_t>(text.size()));
+  const off_t begin =
+      std::max(file.status.st_size, size_of(file) - static_cast<off_t>(text.size()));
   const ssize_t got =
       retry_eintr([&] { return ::pread(file.fd.get(), text.data(), text.size(), begin); });
   text.resize(static_cast<std::size_t>(std::max<ssize_t>(got, 0)));
@@ -191,7 +168,7 @@ void take_python_dump(const Process& process, const PythonDump& dump, Instant un
   if (!signal) {
     return miss(signal.error().message);
   }
-  const auto file = open_dump(dump.path);
+  const auto file = open_own_file(dump.path, O_RDONLY);
   if (!file) {
     return miss(file.error().message);
   }
@@ -212,7 +189,7 @@ void take_python_dump(const Process& process, const PythonDump& dump, Instant un
   }
   if (!is_whole) {
     evidence.miss("Python stacks are not whole: time was up");
-  } else if (size_of(*file) - file->begin > static_cast<off_t>(kMaxPythonDumpBytes)) {
+  } else if (size_of(*file) - file->status.st_size > static_cast<off_t>(kMaxPythonDumpBytes)) {
     evidence.miss(
         fmt::format("of the Python stacks only the last {} bytes were read", kMaxPythonDumpBytes));
   }

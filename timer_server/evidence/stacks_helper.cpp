@@ -10,7 +10,6 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <climits>
 #include <cstdlib>
 #include <mutex>
@@ -18,6 +17,7 @@
 #include <vector>
 
 #include "common/limits.hpp"
+#include "common/numbers.hpp"
 #include "timer_server/process.hpp"
 
 namespace filetimer {
@@ -148,17 +148,10 @@ bool send_line(int socket, const std::string& line) {
          static_cast<ssize_t>(line.size());
 }
 
-template <class Number>
-std::optional<Number> number_of(std::string_view text) {
-  Number number{};
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  return error == std::errc{} && end == text.data() + text.size() ? std::optional(number)
-                                                                  : std::nullopt;
-}
-
 int yama_scope() {
   const auto text = read_small_file("/proc/sys/kernel/yama/ptrace_scope");
-  return text ? number_of<int>(std::string_view(*text).substr(0, text->find('\n'))).value_or(0) : 0;
+  std::string_view rest = text ? std::string_view(*text) : std::string_view{};
+  return take_number<int>(rest).value_or(0);
 }
 
 bool has_ptrace_capability() {
@@ -289,7 +282,7 @@ bool take_stacks(std::string_view answer, Evidence& evidence) {
     const std::string_view text =
         line.substr(std::min(space + 1, line.size())).substr(0, kMaxFrameBytes);
     if (key == "thread") {
-      const auto tid = number_of<pid_t>(text);
+      const auto tid = number_from<pid_t>(text);
       const auto found = std::ranges::find_if(
           evidence.threads, [&](const ThreadEvidence& each) { return each.tid == tid; });
       thread = found == evidence.threads.end() ? nullptr : &*found;
@@ -302,7 +295,7 @@ bool take_stacks(std::string_view answer, Evidence& evidence) {
     } else if (key == "note") {
       evidence.miss(text);
     } else if (key == "stopped_us") {
-      if (const auto us = number_of<std::int64_t>(text)) {
+      if (const auto us = number_from<std::int64_t>(text)) {
         evidence.held_ms = static_cast<double>(*us) / 1000;
       }
     } else if (key == "end") {

@@ -2,13 +2,13 @@
 #include "timer_server/pages/ended_statistics.hpp"
 
 #include <fcntl.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstddef>
 #include <limits>
 
+#include "common/own_file.hpp"
 #include "common/page_writer.hpp"
 
 namespace filetimer {
@@ -48,16 +48,13 @@ void add_to(SlotStatistics& sum, const SlotStatistics& part) {
 }  // namespace
 
 EndedStatistics::EndedStatistics(std::string path) : path_(std::move(path)) {
-  fd_ = UniqueFd(::open(path_.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+  auto file = open_own_file(path_, O_RDWR);
   PageHeader header{};
-  struct stat st {};
-  const bool is_ours = fd_ && ::fstat(fd_.get(), &st) == 0 && S_ISREG(st.st_mode) &&
-                       st.st_uid == ::geteuid() && read_at(fd_.get(), &header, sizeof header, 0) &&
-                       read_claims(PageLayout(&header), static_cast<std::uint64_t>(st.st_size));
-  if (!is_ours) {
-    fd_.reset();
+  if (!file || !read_at(file->fd.get(), &header, sizeof header, 0) ||
+      !read_claims(PageLayout(&header), static_cast<std::uint64_t>(file->status.st_size))) {
     return;
   }
+  fd_ = std::move(file->fd);
   const std::size_t count = statistics_in_use(PageLayout(&header));
   for (std::size_t i = 0; i < count; ++i) {
     SlotStatistics entry{};

@@ -4,9 +4,8 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
+#include "common/own_file.hpp"
 #include "timer_server/pages/ended_statistics.hpp"
 
 namespace filetimer {
@@ -18,34 +17,22 @@ MappedPage::MappedPage(std::string name, UniqueFd fd, MappedFile file)
       layout_(file_.data()) {}
 
 Result<std::shared_ptr<MappedPage>> MappedPage::open(const std::string& path, std::string name) {
-  // NONBLOCK: a FIFO would wait for its other end. NOFOLLOW: a symlink leads where it likes.
-  UniqueFd fd(::open(path.c_str(), O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC | O_NOCTTY));
-  if (!fd) {
-    return errno == ELOOP ? failure("it is a symlink: expected a regular file")
-                          : system_error("it cannot be opened");
+  auto opened = open_own_file(path, O_RDWR, "it");
+  if (!opened) {
+    return tl::unexpected<Error>(std::move(opened.error()));
   }
-  struct stat st {};
-  if (::fstat(fd.get(), &st) != 0) {
-    return system_error("cannot look at it");
-  }
-  if (!S_ISREG(st.st_mode)) {
-    return failure("it is no regular file");
-  }
-  if (st.st_uid != ::geteuid()) {
-    return failure(fmt::format("it belongs to user {}: expected user {}", st.st_uid, ::geteuid()));
-  }
-  if (static_cast<std::uint64_t>(st.st_size) != kPageBytes) {
-    return failure(fmt::format("it has {} bytes: expected {}", st.st_size, kPageBytes));
+  if (const auto bytes = static_cast<std::uint64_t>(opened->status.st_size); bytes != kPageBytes) {
+    return failure(fmt::format("it has {} bytes: expected {}", bytes, kPageBytes));
   }
   // Through the descriptor: what is mapped is what was checked.
-  auto file = MappedFile::map(fmt::format("/proc/self/fd/{}", fd.get()),
+  auto file = MappedFile::map(fmt::format("/proc/self/fd/{}", opened->fd.get()),
                               MappedFile::Access::kReadWrite, kPageBytes);
   if (!file) {
     return tl::unexpected<Error>(std::move(file.error()));
   }
-  file->close_descriptor();  // `fd` is enough
+  file->close_descriptor();  // the checked one is enough
   std::shared_ptr<MappedPage> page(
-      new MappedPage(std::move(name), std::move(fd), std::move(*file)));
+      new MappedPage(std::move(name), std::move(opened->fd), std::move(*file)));
   Result<PageClaims> claims = PageClaims{};
   page->guarded([&] { claims = read_claims(page->layout_, kPageBytes); });
   if (!page->is_whole()) {

@@ -1,36 +1,18 @@
 // SPDX-License-Identifier: MIT
 #include "timer_server/pages/page_folder.hpp"
 
-#include <dirent.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <charconv>
-#include <memory>
-
+#include "common/directory.hpp"
+#include "common/numbers.hpp"
 #include "common/run_folder.hpp"
 
 namespace filetimer {
 namespace {
 
 constexpr std::string_view kOwners = ".owners";
-
-template <class Visit>
-void for_each_entry(const std::string& path, Visit&& visit) {
-  const std::unique_ptr<DIR, int (*)(DIR*)> folder(::opendir(path.c_str()), ::closedir);
-  while (const dirent* const entry = folder ? ::readdir(folder.get()) : nullptr) {
-    if (entry->d_name[0] != '.') {
-      visit(std::string(entry->d_name));
-    }
-  }
-}
-
-template <class Number>
-bool read_number(std::string_view text, Number& number) {
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  return error == std::errc{} && end == text.data() + text.size();
-}
 
 }  // namespace
 
@@ -64,11 +46,12 @@ std::string PageFolder::owner_path(std::string_view name) const {
 
 std::vector<std::string> PageFolder::names() const {
   std::vector<std::string> names;
-  for_each_entry(path_, [&](std::string name) {
-    if (name != kServerPagesName) {
-      names.push_back(std::move(name));
+  Directory folder(path_);
+  while (const char* const name = folder.next()) {
+    if (name[0] != '.' && name != std::string_view(kServerPagesName)) {
+      names.emplace_back(name);
     }
-  });
+  }
   return names;
 }
 
@@ -83,12 +66,12 @@ bool PageFolder::has_changed() {
 
 std::vector<pid_t> PageFolder::wire_workers() const {
   std::vector<pid_t> pids;
-  for_each_entry(fmt::format("{}/{}", path_, kServerPagesName), [&](const std::string& name) {
-    pid_t pid = 0;
-    if (read_number(name, pid) && pid > 1) {
-      pids.push_back(pid);
+  Directory folder(fmt::format("{}/{}", path_, kServerPagesName));
+  while (const char* const name = folder.next()) {
+    if (const auto pid = number_from<pid_t>(name); pid && *pid > 1) {
+      pids.push_back(*pid);
     }
-  });
+  }
   return pids;
 }
 
@@ -110,13 +93,14 @@ std::optional<PageFolder::Owner> PageFolder::confirmed_owner(std::string_view na
   const std::string_view text(target, static_cast<std::size_t>(length));
   const std::size_t first = text.find('-');
   const std::size_t last = text.rfind('-');
-  Owner owner;
-  if (first == last || !read_number(text.substr(0, first), owner.pid) ||
-      !read_number(text.substr(first + 1, last - first - 1), owner.start_time) ||
-      !read_number(text.substr(last + 1), owner.start_stack)) {
+  if (first == last) {
     return std::nullopt;
   }
-  return owner;
+  const auto pid = number_from<pid_t>(text.substr(0, first));
+  const auto start_time = number_from<std::uint64_t>(text.substr(first + 1, last - first - 1));
+  const auto start_stack = number_from<std::uint64_t>(text.substr(last + 1));
+  return pid && start_time && start_stack ? std::optional(Owner{*pid, *start_time, *start_stack})
+                                          : std::nullopt;
 }
 
 void PageFolder::remove(std::string_view name) const {

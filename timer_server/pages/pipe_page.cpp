@@ -3,7 +3,6 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -11,6 +10,7 @@
 #include <cstddef>
 #include <utility>
 
+#include "common/own_file.hpp"
 #include "common/page_writer.hpp"
 #include "common/scope_page.hpp"
 #include "common/wake_protocol.hpp"
@@ -273,13 +273,9 @@ void PipePage::acknowledge_late_release(std::size_t slot) {
 }
 
 Result<std::shared_ptr<PipePage>> PipePage::adopt(std::string path, Terms terms) {
-  UniqueFd fd(::open(path.c_str(), O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
-  struct stat st {};
-  if (!fd || ::fstat(fd.get(), &st) != 0) {
-    return system_error(fmt::format("cannot open '{}'", path));
-  }
-  if (!S_ISREG(st.st_mode) || st.st_uid != ::geteuid()) {
-    return failure(fmt::format("'{}' is no file of ours", path));
+  auto file = open_own_file(path, O_RDWR);
+  if (!file) {
+    return tl::unexpected<Error>(std::move(file.error()));
   }
   // Read into memory, not mapped: a hole of the file must be no SIGBUS.
   struct alignas(64) Line {
@@ -288,12 +284,12 @@ Result<std::shared_ptr<PipePage>> PipePage::adopt(std::string path, Terms terms)
   std::vector<Line> lines(kPageBytes / sizeof(Line));
   const PageLayout page(lines.data());
   const auto read = [&](std::size_t offset, std::size_t bytes) {
-    return read_at(fd.get(), page.base() + offset, bytes, offset);
+    return read_at(file->fd.get(), page.base() + offset, bytes, offset);
   };
   if (!read(0, kNamesAt)) {
     return failure(fmt::format("'{}' was cut short", path));
   }
-  auto claims = read_claims(page, static_cast<std::uint64_t>(st.st_size));
+  auto claims = read_claims(page, static_cast<std::uint64_t>(file->status.st_size));
   if (!claims) {
     return failure(fmt::format("'{}': {}", path, claims.error().message));
   }
@@ -328,7 +324,7 @@ Result<std::shared_ptr<PipePage>> PipePage::adopt(std::string path, Terms terms)
     adopted->by_id_.insert(adopted->place_of(adopted->ids_[i]), static_cast<SlotNumber>(i));
     adopted->on_change(i);
   }
-  adopted->fd_ = std::move(fd);
+  adopted->fd_ = std::move(file->fd);
   return adopted;
 }
 

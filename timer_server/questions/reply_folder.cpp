@@ -1,15 +1,14 @@
 // SPDX-License-Identifier: MIT
 #include "timer_server/questions/reply_folder.hpp"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <memory>
 
+#include "common/directory.hpp"
 #include "common/limits.hpp"
 #include "common/run_folder.hpp"
 #include "common/text.hpp"
@@ -72,22 +71,17 @@ Result<UniqueFd> ReplyFolder::open(std::string_view name) const {
 }
 
 void ReplyFolder::clear_away() const {
-  const int again = ::openat(folder_.get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  const std::unique_ptr<DIR, int (*)(DIR*)> folder(again < 0 ? nullptr : ::fdopendir(again),
-                                                   ::closedir);
+  Directory folder{UniqueFd(::openat(folder_.get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC))};
   timespec now{};
   ::clock_gettime(CLOCK_REALTIME, &now);
-  for (int looked_at = 0; folder && looked_at < kMostLookedAt; ++looked_at) {
-    const dirent* const entry = ::readdir(folder.get());
-    if (entry == nullptr) {
-      break;
-    }
+  int looked_at = 0;
+  while (const char* const name = looked_at++ < kMostLookedAt ? folder.next() : nullptr) {
     struct stat st {};
-    const bool is_old = ::fstatat(folder_.get(), entry->d_name, &st, AT_SYMLINK_NOFOLLOW) == 0 &&
+    const bool is_old = ::fstatat(folder_.get(), name, &st, AT_SYMLINK_NOFOLLOW) == 0 &&
                         S_ISFIFO(st.st_mode) &&
                         std::chrono::seconds{now.tv_sec - st.st_mtim.tv_sec} > kLeftBehindAfter;
-    if (is_old && is_name(entry->d_name) && !open(entry->d_name)) {
-      ::unlinkat(folder_.get(), entry->d_name, 0);
+    if (is_old && is_name(name) && !open(name)) {
+      ::unlinkat(folder_.get(), name, 0);
     }
   }
 }

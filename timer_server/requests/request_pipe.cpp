@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include "timer_server/requests/request_pipe.hpp"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/ioctl.h>
@@ -11,6 +10,8 @@
 #include <cstdio>
 #include <filesystem>
 
+#include "common/directory.hpp"
+#include "common/numbers.hpp"
 #include "common/run_folder.hpp"
 
 namespace filetimer {
@@ -32,20 +33,22 @@ pid_t find_reader(const std::string& path) {
   if (::stat(path.c_str(), &pipe) != 0) {
     return 0;
   }
-  std::error_code ec;
-  for (const auto& process : std::filesystem::directory_iterator("/proc", ec)) {
-    const std::string pid_text = process.path().filename().string();
-    if (pid_text.find_first_not_of("0123456789") != pid_text.npos) {
+  Directory processes("/proc");
+  while (const char* const process = processes.next()) {
+    const auto pid = number_from<pid_t>(process);
+    if (!pid || *pid == ::getpid()) {
       continue;
     }
-    std::error_code fds_ec;
-    for (const auto& fd : std::filesystem::directory_iterator(process.path() / "fd", fds_ec)) {
+    const std::string folder = fmt::format("/proc/{}/fd", *pid);
+    Directory descriptors(folder);
+    while (const char* const fd = descriptors.next()) {
+      const std::string path_of_fd = fmt::format("{}/{}", folder, fd);
       struct stat opened {};
       struct stat link {};
-      if (::stat(fd.path().c_str(), &opened) == 0 && opened.st_ino == pipe.st_ino &&
-          opened.st_dev == pipe.st_dev && ::lstat(fd.path().c_str(), &link) == 0 &&
-          (link.st_mode & S_IRUSR) != 0 && std::stoi(pid_text) != ::getpid()) {
-        return std::stoi(pid_text);
+      if (::stat(path_of_fd.c_str(), &opened) == 0 && opened.st_ino == pipe.st_ino &&
+          opened.st_dev == pipe.st_dev && ::lstat(path_of_fd.c_str(), &link) == 0 &&
+          (link.st_mode & S_IRUSR) != 0) {
+        return *pid;
       }
     }
   }

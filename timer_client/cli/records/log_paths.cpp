@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include "timer_client/cli/records/log_paths.hpp"
 
-#include <dirent.h>
 #include <fmt/format.h>
 #include <glob.h>
 #include <sys/stat.h>
@@ -12,6 +11,7 @@
 #include <memory>
 #include <utility>
 
+#include "common/directory.hpp"
 #include "common/result.hpp"
 #include "timer_client/cli/records/log_file.hpp"
 
@@ -97,16 +97,16 @@ class Finder {
 
   // The logs in it by name, then the folders below.
   void take_folder(const std::string& path, int depth) {
-    const std::unique_ptr<DIR, int (*)(DIR*)> folder(::opendir(path.c_str()), ::closedir);
+    Directory folder(path);
     if (!folder) {
       found_.problems.push_back(
           system_error(fmt::format("cannot read folder '{}'", path)).value().message);
       return;
     }
     std::vector<std::string> names;
-    while (const dirent* entry = ::readdir(folder.get())) {
-      if (entry->d_name[0] != '.') {  // a file system's snapshots are old copies
-        names.emplace_back(entry->d_name);
+    while (const char* const name = folder.next()) {
+      if (name[0] != '.') {  // a file system's snapshots are old copies
+        names.emplace_back(name);
       }
     }
     std::sort(names.begin(), names.end());
