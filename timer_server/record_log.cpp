@@ -16,7 +16,6 @@
 #include <deque>
 #include <mutex>
 
-#include "common/limits.hpp"
 #include "common/posix.hpp"
 #include "timer_server/realtime.hpp"
 
@@ -57,7 +56,7 @@ class RecordLog::Writer {
 
   void run();
 
-  std::uint64_t append(std::string record);
+  std::uint64_t append(std::string record, std::size_t most_bytes);
   void acknowledge();
   bool is_working(Instant now) const;
   std::string take_news(Instant now, bool& is_good_news);
@@ -109,12 +108,12 @@ class RecordLog::Writer {
   bool finished_ = false;
 };
 
-std::uint64_t RecordLog::Writer::append(std::string record) {
+std::uint64_t RecordLog::Writer::append(std::string record, std::size_t most_bytes) {
   record += '\n';
   std::uint64_t number = 0;
   {
     const std::lock_guard lock(mutex_);
-    if (queued_bytes_ + record.size() > kMaxLogBacklogBytes) {
+    if (queued_bytes_ + record.size() > most_bytes) {
       ++lost_;
       return last_number_;
     }
@@ -351,8 +350,8 @@ RecordLog::~RecordLog() {
   }
 }
 
-std::uint64_t RecordLog::append(std::string record) {
-  return writer_->append(std::move(record));
+std::uint64_t RecordLog::append(std::string record, std::size_t most_bytes) {
+  return writer_->append(std::move(record), most_bytes);
 }
 std::uint64_t RecordLog::synced() const {
   return writer_->synced_.load(std::memory_order_acquire);

@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "common/clock.hpp"
+#include "common/limits.hpp"
 #include "common/result.hpp"
 
 namespace filetimer {
@@ -33,8 +34,9 @@ class RecordLog {
   RecordLog(const RecordLog&) = delete;
   RecordLog& operator=(const RecordLog&) = delete;
 
-  // Queues one record (a JSON object without its newline) and gives its number.
-  std::uint64_t append(std::string record);
+  // Queues one record (a JSON object without its newline) and gives its number. A record with which
+  // the backlog would be longer than `most_bytes` is lost.
+  std::uint64_t append(std::string record, std::size_t most_bytes = kMaxLogBacklogBytes);
   // All records up to this number are on disk.
   [[nodiscard]] std::uint64_t synced() const;
   // Becomes readable when synced() has grown or there is news; acknowledge() clears it.
