@@ -234,9 +234,11 @@ void Server::bury(Worker& worker) {
       log_->append(records_.left_open(WorkerIdentity::of(worker), ScopeView::of(scope), now));
     }
   }
+  StatisticsByName statistics;
   while (!worker.pages.empty()) {
-    drop_page(worker, *worker.pages.back(), worker.dying ? "" : kEndedInside);
+    remove_page(worker, *worker.pages.back(), worker.dying ? "" : kEndedInside, statistics);
   }
+  record_end(WorkerIdentity::of(worker), statistics);
   if (worker.wire_page) {
     worker.wire_page->remove();
   }

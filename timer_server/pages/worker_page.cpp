@@ -10,7 +10,6 @@
 #include <algorithm>
 
 #include "common/wake_protocol.hpp"
-#include "timer_server/pages/ended_statistics.hpp"
 #include "timer_server/pages/page_guard.hpp"
 
 namespace filetimer {
@@ -393,8 +392,8 @@ std::uint32_t WorkerPage::dump_signal() {
   return is_whole_ ? signal : 0;
 }
 
-void WorkerPage::add_statistics(EndedStatistics& sums) {
-  guarded([&] { sums.add(layout_); });
+void WorkerPage::add_statistics(StatisticsByName& sums) {
+  guarded([&] { filetimer::add_statistics(layout_, sums); });
 }
 
 }  // namespace filetimer

@@ -17,10 +17,9 @@
 #include "common/page_reader.hpp"
 #include "common/posix.hpp"
 #include "common/result.hpp"
+#include "common/scope_statistics.hpp"
 
 namespace filetimer {
-
-class EndedStatistics;
 
 class WorkerPage {
  public:
@@ -124,7 +123,8 @@ class WorkerPage {
   // Slots whose scope outlived the thread that opened it, each told once.
   std::vector<SlotReading> take_thread_ended();
 
-  void add_statistics(EndedStatistics& sums);
+  // How long the worker's scopes took, added to `sums`.
+  void add_statistics(StatisticsByName& sums);
   // The signal on which the worker writes its stacks, as it says; 0: none.
   std::uint32_t dump_signal();
 
