@@ -42,5 +42,7 @@ inline constexpr std::size_t kMaxCmdlineBytesShown = 1024;
 inline constexpr std::size_t kMaxJobIdBytesShown = 128;  // an incident has it for each worker
 // Records that could not be written yet and wait in memory for the log to be usable again.
 inline constexpr std::size_t kMaxLogBacklogBytes = std::size_t{16} << 20;
+// Statistics of ended workers are recorded up to here: the rest is for verdicts.
+inline constexpr std::size_t kMaxLogBacklogBytesOfStatistics = kMaxLogBacklogBytes / 2;
 
 }  // namespace filetimer

@@ -27,8 +27,6 @@ inline constexpr std::string_view kRepliesName = "replies";
 inline constexpr std::string_view kServerPagesName = "server";
 // Python stacks, as docs/protocol.md has them.
 inline constexpr std::string_view kStacksName = ".stacks";
-// In `server`: the statistics of workers that have ended.
-inline constexpr std::string_view kEndedName = "ended";
 
 // Where somebody said the folder is, or that nobody did.
 enum class FolderSource { kGiven, kEnvironment, kDefault };

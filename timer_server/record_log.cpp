@@ -18,7 +18,6 @@
 #include <iterator>
 #include <mutex>
 
-#include "common/limits.hpp"
 #include "common/posix.hpp"
 #include "timer_server/realtime.hpp"
 
@@ -61,7 +60,7 @@ class RecordLog::Writer {
 
   void run();
 
-  std::uint64_t append(std::vector<std::string> records);
+  std::uint64_t append(std::vector<std::string> records, std::size_t most_bytes);
   void acknowledge();
   bool is_working(Instant now) const;
   std::string take_news(Instant now, bool& is_good_news);
@@ -113,13 +112,13 @@ class RecordLog::Writer {
   bool finished_ = false;
 };
 
-std::uint64_t RecordLog::Writer::append(std::vector<std::string> records) {
+std::uint64_t RecordLog::Writer::append(std::vector<std::string> records, std::size_t most_bytes) {
   std::uint64_t number = 0;
   {
     const std::lock_guard lock(mutex_);
     for (std::string& record : records) {
       record += '\n';
-      if (queued_bytes_ + record.size() > kMaxLogBacklogBytes) {
+      if (queued_bytes_ + record.size() > most_bytes) {
         ++lost_;
         continue;
       }
@@ -373,13 +372,13 @@ RecordLog::~RecordLog() {
   }
 }
 
-std::uint64_t RecordLog::append(std::string record) {
+std::uint64_t RecordLog::append(std::string record, std::size_t most_bytes) {
   std::vector<std::string> one;
   one.push_back(std::move(record));
-  return writer_->append(std::move(one));
+  return writer_->append(std::move(one), most_bytes);
 }
 std::uint64_t RecordLog::append(std::vector<std::string> records) {
-  return writer_->append(std::move(records));
+  return writer_->append(std::move(records), kMaxLogBacklogBytes);
 }
 std::uint64_t RecordLog::synced() const {
   return writer_->synced_.load(std::memory_order_acquire);

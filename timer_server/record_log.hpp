@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "common/clock.hpp"
+#include "common/limits.hpp"
 #include "common/result.hpp"
 
 namespace filetimer {
@@ -34,8 +35,9 @@ class RecordLog {
   RecordLog(const RecordLog&) = delete;
   RecordLog& operator=(const RecordLog&) = delete;
 
-  // Queues a record (a JSON object without its newline) and returns its number.
-  std::uint64_t append(std::string record);
+  // Queues a record (a JSON object without its newline) and returns its number. A record with which
+  // the backlog would be longer than `most_bytes` is lost.
+  std::uint64_t append(std::string record, std::size_t most_bytes = kMaxLogBacklogBytes);
   // Queues records that are written and synced together. Returns the number of the last.
   std::uint64_t append(std::vector<std::string> records);
   // All records up to this number are on disk.

@@ -5,6 +5,7 @@
 #include <string.h>  // sigabbrev_np
 #include <unistd.h>
 
+#include <algorithm>
 #include <functional>
 
 #include "common/boot.hpp"
@@ -30,6 +31,24 @@ void write_timeout(JsonWriter& json, std::string_view key, Duration timeout) {
   } else {
     json.field(key, seconds(timeout));
   }
+}
+
+// One entry of `worker_ended`.
+void write_statistics(JsonWriter& json, const std::string& scope, const ScopeStatistics& sums) {
+  json.begin_object()
+      .field("scope", scope)
+      .field("count", sums.count)
+      .fixed("total_s", seconds(sums.total), 9)
+      .fixed("longest_s", seconds(sums.longest), 9)
+      .fixed("last_s", seconds(sums.last), 9);
+  if (sums.smallest_margin == kForever) {
+    json.null("smallest_margin_s");
+  } else {
+    json.fixed("smallest_margin_s", seconds(sums.smallest_margin), 9);
+  }
+  const auto last = std::ranges::find_if(sums.histogram.rbegin(), sums.histogram.rend(),
+                                         [](std::uint64_t bucket) { return bucket != 0; });
+  json.array("histogram_log2_ns", std::span(sums.histogram.begin(), last.base())).end_object();
 }
 
 void write_worker(JsonWriter& json, const WorkerIdentity& worker) {
@@ -378,6 +397,22 @@ std::string Records::left_open(const WorkerIdentity& worker, const ScopeView& sc
   json.fixed("elapsed_s", seconds(now - scope.terms.acquired), 6)
       .field("acquired_mono_ns", scope.terms.acquired.ns)
       .field("reason", reason);
+  return std::move(json).finish();
+}
+
+std::string Records::worker_ended(const WorkerIdentity& worker,
+                                  const StatisticsByName& statistics) const {
+  JsonWriter json = begin("worker_ended", ClockReading::now(), worker);
+  json.field("dir", origin_.dir).begin_array("scopes");
+  std::size_t omitted = 0;
+  for (const auto& [scope, sums] : statistics) {
+    if (json.size() > kMaxRecordBytesOfLists) {
+      ++omitted;
+      continue;
+    }
+    write_statistics(json, scope, sums);
+  }
+  json.end_array().field("omitted", omitted);
   return std::move(json).finish();
 }
 

@@ -13,6 +13,7 @@
 
 #include "common/clock.hpp"
 #include "common/json_writer.hpp"
+#include "common/scope_statistics.hpp"
 #include "timer_server/evidence/evidence.hpp"
 #include "timer_server/questions/rendezvous.hpp"
 #include "timer_server/scope_terms.hpp"
@@ -142,6 +143,8 @@ class Records {
                      const Outcome& outcome) const;
   std::string left_open(const WorkerIdentity& worker, const ScopeView& scope, Instant now,
                         std::string_view reason = "the worker ended inside the scope") const;
+  // How long the scopes of a worker took that has ended.
+  std::string worker_ended(const WorkerIdentity& worker, const StatisticsByName& statistics) const;
   std::string warned(const WorkerIdentity& worker, const ScopeView& scope,
                      std::string_view reason) const;
   // A deadline that passed while the worker could not work.

@@ -9,7 +9,6 @@
 
 #include "common/duration_text.hpp"
 #include "common/limits.hpp"
-#include "common/run_folder.hpp"
 #include "common/soft_deadline.hpp"
 #include "common/wake_protocol.hpp"
 #include "timer_server/evidence/stacks_helper.hpp"
@@ -42,8 +41,6 @@ Server::Server(Settings settings, RuntimeDirectory& directory, std::unique_ptr<R
     : settings_(std::move(settings)),
       directory_(directory),
       log_(std::move(log)),
-      ended_statistics_(
-          std::make_unique<EndedStatistics>(directory_.pages().server_path(kEndedName))),
       records_(RecordOrigin::of_this_process(directory_.path())),
       side_threads_(settings_.realtime),
       ladder_(
@@ -316,8 +313,6 @@ void Server::advance_life(Instant now) {
 void Server::check_directory() {
   if (directory_.restore()) {
     questions_->use(directory_.take_replies());
-    ended_statistics_ =
-        std::make_unique<EndedStatistics>(directory_.pages().server_path(kEndedName));
     pages_unlooked_ = true;
     scan_wanted_ = true;
   }

@@ -24,7 +24,6 @@
 #include "timer_server/life_cycle.hpp"
 #include "timer_server/missed_time.hpp"
 #include "timer_server/oversleep.hpp"
-#include "timer_server/pages/ended_statistics.hpp"
 #include "timer_server/pages/mapped_page.hpp"
 #include "timer_server/pages/worker_page.hpp"
 #include "timer_server/past_verdicts.hpp"
@@ -133,6 +132,9 @@ class Server final : private RequestSink, private Questions::Host {
   void tell_cuts(const Worker& worker, WorkerPage& page);
   void tell_ended_threads(const std::string& name);
   void drop_page(Worker& worker, const WorkerPage& page, std::string_view reason);
+  void remove_page(Worker& worker, const WorkerPage& page, std::string_view reason,
+                   StatisticsByName& statistics);
+  void record_end(const WorkerIdentity& worker, const StatisticsByName& statistics);
   void adopt_pipe_page(pid_t pid);
   void keep(const Worker& worker);
   void save_pages();
@@ -189,7 +191,6 @@ class Server final : private RequestSink, private Questions::Host {
   const Settings settings_;
   RuntimeDirectory& directory_;
   std::unique_ptr<RecordLog> log_;
-  std::unique_ptr<EndedStatistics> ended_statistics_;
   Records records_;
   SideThreads side_threads_;
   KillLadder ladder_;

@@ -45,6 +45,18 @@ std::optional<Process> claimed_process(const PageClaims& claims) {
   return is_it ? std::optional(std::move(*process)) : std::nullopt;
 }
 
+// A worker that no server will see alive, as its page says.
+WorkerIdentity claimed_identity(const PageClaims& claims, pid_t pid) {
+  Process process;
+  process.pid = pid;
+  process.start_time = claims.start_time;
+  process.uid = claims.uid;
+  process.comm = claims.comm;
+  return {std::make_shared<const Process>(std::move(process)),
+          std::make_shared<std::optional<WorkerFacts>>(
+              worker_facts_claimed(claims.rank, claims.local_rank, claims.job_id))};
+}
+
 // A refusal for want of room or of descriptors, which may be there later: sweeps look at the page
 // again.
 bool is_for_now(const Error& refusal) {
@@ -249,15 +261,7 @@ void Server::wait_for_end(const std::string& name, Process process) {
 // Scopes of a worker that no server will see alive: told once.
 void Server::put_away(const PageClaims& claims, pid_t pid, const std::vector<SlotReading>& scopes,
                       std::string_view reason) {
-  WorkerIdentity worker;
-  Process process;
-  process.pid = pid;
-  process.start_time = claims.start_time;
-  process.uid = claims.uid;
-  process.comm = claims.comm;
-  worker.process = std::make_shared<const Process>(std::move(process));
-  worker.facts = std::make_shared<std::optional<WorkerFacts>>(
-      worker_facts_claimed(claims.rank, claims.local_rank, claims.job_id));
+  const WorkerIdentity worker = claimed_identity(claims, pid);
   const Instant now = Instant::now();
   for (const SlotReading& scope : scopes) {
     const bool was_left = slot_word::is_open(scope.word) || slot_word::is_expired(scope.word);
@@ -271,8 +275,11 @@ void Server::put_away(const PageClaims& claims, pid_t pid, const std::vector<Slo
 
 void Server::put_away_page(MappedPage& page, std::string_view reason) {
   const auto owner = directory_.pages().confirmed_owner(page.name());
-  put_away(page.claims(), owner ? owner->pid : page.claims().pid, page.open_slots(), reason);
-  page.add_statistics(*ended_statistics_);
+  const pid_t pid = owner ? owner->pid : page.claims().pid;
+  put_away(page.claims(), pid, page.open_slots(), reason);
+  StatisticsByName statistics;
+  page.add_statistics(statistics);
+  record_end(claimed_identity(page.claims(), pid), statistics);
   directory_.pages().remove(page.name());
 }
 
@@ -514,9 +521,17 @@ void Server::tell_ended_threads(const std::string& name) {
   }
 }
 
-// The worker has ended, or the page cannot be read any more. `reason` is for the scopes that were
-// open on it; empty: they were recorded already, or there is nothing to read.
+// The program that kept the page has ended and its worker lives on, or the page cannot be read.
 void Server::drop_page(Worker& worker, const WorkerPage& page, std::string_view reason) {
+  StatisticsByName statistics;
+  remove_page(worker, page, reason, statistics);
+  record_end(WorkerIdentity::of(worker), statistics);
+}
+
+// `reason` is for the scopes that were open on the page; empty: they were told of already, or there
+// is nothing to read.
+void Server::remove_page(Worker& worker, const WorkerPage& page, std::string_view reason,
+                         StatisticsByName& statistics) {
   const std::string name = page.name();
   const auto place = std::ranges::find_if(
       worker.pages, [&](const std::shared_ptr<WorkerPage>& other) { return other.get() == &page; });
@@ -540,8 +555,15 @@ void Server::drop_page(Worker& worker, const WorkerPage& page, std::string_view 
     return;
   }
   pages_.erase(name);
-  held->add_statistics(*ended_statistics_);
+  held->add_statistics(statistics);
   directory_.pages().remove(name);
+}
+
+// One record a worker, of all its pages; none of a worker that has counted no scope.
+void Server::record_end(const WorkerIdentity& worker, const StatisticsByName& statistics) {
+  if (!statistics.empty()) {
+    log_->append(records_.worker_ended(worker, statistics), kMaxLogBacklogBytesOfStatistics);
+  }
 }
 
 }  // namespace filetimer

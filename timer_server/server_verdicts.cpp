@@ -203,9 +203,11 @@ void Server::bury_the_dead() {
 // The worker has ended, or makes room: its timers go. What it left open is told.
 void Server::bury(Worker& worker) {
   warnings_.settle(*worker.process, "the worker ended first");
+  StatisticsByName statistics;
   while (!worker.pages.empty()) {
-    drop_page(worker, *worker.pages.back(), worker.dying ? "" : kEndedInside);
+    remove_page(worker, *worker.pages.back(), worker.dying ? "" : kEndedInside, statistics);
   }
+  record_end(WorkerIdentity::of(worker), statistics);
   unsaved_.erase(worker.process->pid);
   if (ended_.size() < kMaxWorkers) {
     ended_.insert(worker.process->pid);

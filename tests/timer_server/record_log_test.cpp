@@ -166,6 +166,18 @@ TEST_CASE("The backlog has a limit, and what is over it is counted") {
   CHECK(!(*opened)->drain(1ms));
 }
 
+TEST_CASE("Statistics are lost before verdicts are, and counted as well") {
+  const auto log = open_log("/dev/full");
+  const std::size_t record = std::size_t{1} << 20;
+  for (std::size_t i = 0; i < kMaxLogBacklogBytesOfStatistics / record + 4; ++i) {
+    log->append(std::string(record, 'x'), kMaxLogBacklogBytesOfStatistics);
+  }
+  const std::uint64_t lost = log->lost_records();
+  CHECK(lost >= 4);
+  log->append(std::string(record, 'x'));
+  CHECK(log->lost_records() == lost);
+}
+
 TEST_CASE("After reopen records go to a new file at the path") {
   const testing::TempFolder folder;
   const auto log = open_log(folder.path("log"));

@@ -97,6 +97,19 @@ SoftDeadline full_soft_deadline() {
       .scope = full_scope(), .when = kNow, .noticed = kNow + 1ms, .reason = "why", .omitted = 1};
 }
 
+StatisticsByName full_statistics() {
+  ScopeStatistics sums;
+  sums.count = 3;
+  sums.total = 1500ms;
+  sums.longest = 1s;
+  sums.last = 250ms;
+  sums.histogram[27] = 2;
+  sums.histogram[29] = 1;
+  ScopeStatistics with_deadline = sums;
+  with_deadline.smallest_margin = -2ms;
+  return {{"load", with_deadline}, {"save", sums}};
+}
+
 HookOutcome full_hook(HookResult result) {
   HookOutcome outcome;
   outcome.id = "k3f9a2-1";
@@ -151,6 +164,7 @@ TEST_CASE("docs/records.md gives the fields of the other records about workers")
   const WorkerIdentity worker = full_worker();
   const Evidence evidence = crowded_evidence();
   check_fields("left_open", {records.left_open(worker, full_scope(), kNow)});
+  check_fields("worker_ended", {records.worker_ended(worker, full_statistics())});
   check_fields("warned", {records.warned(worker, full_scope(), "why"),
                           records.warned(worker, full_soft_deadline(), &evidence),
                           records.cut_by_max_timeout(worker, "load", 2h, 1h)});
@@ -214,6 +228,33 @@ TEST_CASE(
   const std::vector<std::string> cancelled(kMaxScopesPerWorker, scope.name);
   outcome.cancelled = cancelled;
   CHECK(records.killed(full_worker(), full_expiry(records), outcome).size() <= kMaxRecordBytes);
+}
+
+TEST_CASE("the end of a worker tells of each name what its scopes took") {
+  const std::string record = make_records().worker_ended(full_worker(), full_statistics());
+  const std::string sums =
+      R"("count":3,"total_s":1.500000000,"longest_s":1.000000000,"last_s":0.250000000,)";
+  const std::string histogram =
+      R"("histogram_log2_ns":[0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,2,0,1]})";
+  CHECK(record.ends_with(R"("dir":"/run/job","scopes":[{"scope":"load",)" + sums +
+                         R"("smallest_margin_s":-0.002000000,)" + histogram +
+                         R"(,{"scope":"save",)" + sums + R"("smallest_margin_s":null,)" +
+                         histogram + R"(],"omitted":0})"));
+}
+
+TEST_CASE("the end of a worker with many long scope names stays one that tools can hold") {
+  StatisticsByName statistics;
+  ScopeStatistics sums = full_statistics().at("load");
+  sums.histogram.fill(~std::uint64_t{0});
+  for (std::size_t i = 0; i < kMaxStatistics; ++i) {
+    const std::string number = std::to_string(i);
+    // Six bytes each, as JSON.
+    statistics[std::string(kMaxScopeNameBytes - number.size(), '\x01') + number] = sums;
+  }
+  const std::string record = make_records().worker_ended(full_worker(), statistics);
+  CHECK(record.size() <= kMaxRecordBytes);
+  CHECK(record.size() > kMaxRecordBytesOfLists);
+  CHECK(record.find(R"("omitted":0)") == std::string::npos);
 }
 
 TEST_CASE("an incident lists each scope once, and apart who is in none") {

@@ -1,8 +1,10 @@
 // `timer_client list`: every open scope, or how long scopes took. It asks nobody: what is shown
-// stands in the run folder's files, and is shown also when the server hangs or is gone.
+// stands in the run folder's files, and of ended workers in the server's log. So it is shown also
+// when the server hangs or is gone.
 // SPDX-License-Identifier: MIT
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <memory>
 
 #include "common/run_folder.hpp"
@@ -10,6 +12,7 @@
 #include "timer_client/cli/list_view.hpp"
 #include "timer_client/cli/options.hpp"
 #include "timer_client/cli/output.hpp"
+#include "timer_client/cli/records/ended_workers.hpp"
 #include "timer_client/cli/scope_pages.hpp"
 #include "timer_client/cli/servers_below.hpp"
 #include "timer_client/src/server/server_look.hpp"
@@ -48,11 +51,16 @@ void print_statistics(Output& out, const StatisticsByName& statistics, bool json
 int run_list(const ListOptions& options) {
   const RunFolder folder = resolve_run_folder(options.place.dir);
   const ServerSeen server = look_for_server(folder.dir);
-  const auto reading = read_pages(folder.dir, server.max_timeout,
-                                  options.statistics ? ReadStatistics::kYes : ReadStatistics::kNo);
+  auto reading = read_pages(folder.dir, server.max_timeout,
+                            options.statistics ? ReadStatistics::kYes : ReadStatistics::kNo);
   if (!reading) {
     complain(reading.error().message);
     return kExitFailed;
+  }
+  const EndedWorkers ended =
+      options.statistics ? read_ended_workers(folder, server.boot) : EndedWorkers{};
+  for (const auto& [scope, sums] : ended.statistics) {
+    reading->statistics[scope].add(sums);
   }
   Output out;
   const bool is_empty = options.statistics ? reading->statistics.empty() : reading->scopes.empty();
@@ -66,7 +74,8 @@ int run_list(const ListOptions& options) {
   } else {
     print_scopes(out, reading->scopes, options.json);
   }
-  const int code = out.finish();
+  const int code = std::max(out.finish(), ended.problems.empty() ? kExitDone : kExitFailed);
+  complain_of_all(ended.problems);
   if (const std::string skipped = skipped_text(*reading); !skipped.empty()) {
     complain(skipped);
   }
@@ -88,7 +97,7 @@ Command add_list(CLI::App& root) {
   app->add_flag("--json", options->json, "A JSON object a line");
   app->add_flag("--stats", options->statistics,
                 "Instead, how long scopes took, by name, with those of\n"
-                "workers that have ended");
+                "workers that have ended, as far as the log has them");
   add_place_options(*app, options->place);
   app->footer(
       "Examples:\n"
@@ -98,7 +107,8 @@ Command add_list(CLI::App& root) {
       "It asks nobody and reads the run folder itself, so it also tells what is open when the\n"
       "server hangs or is gone. REMAINING: -1.2s is overdue by that much; expired: the server\n"
       "has decided. TIMEOUT: 5s of 1h was asked for as 1h. MEDIAN and P99 are estimates, right\n"
-      "to a factor of two; MARGIN is the least time that was ever left at a release.\n\n"
+      "to a factor of two; MARGIN is the least time that was ever left at a release. --stats\n"
+      "reads the server's log, too.\n\n"
       "Exit codes: 0 done (also when nothing is open), 1 failed, 2 usage, 4 no server (open\n"
       "scopes are shown all the same).");
   return {app, [options] { return run_list(*options); }};

@@ -226,35 +226,30 @@ std::string statistics_table(const StatisticsByName& statistics, bool colour) {
                {.title = "MARGIN", .align = Align::kRight}},
               colour);
   for (const auto& [scope, sums] : statistics) {
-    const auto margin = sums.smallest_margin();
     table.add({{scope},
-               {fmt::format("{}", sums.count())},
+               {fmt::format("{}", sums.count)},
                {short_duration(sums.mean())},
                {"~" + short_duration(sums.quantile(0.5))},
                {"~" + short_duration(sums.quantile(0.99))},
-               {short_duration(sums.longest())},
-               {short_duration(sums.last())},
-               {short_duration(margin.value_or(kForever)),
-                margin && *margin < Duration::zero() ? kYellow : std::string_view{}}});
+               {short_duration(sums.longest)},
+               {short_duration(sums.last)},
+               {short_duration(sums.smallest_margin),
+                sums.smallest_margin < Duration::zero() ? kYellow : std::string_view{}}});
   }
   return table.text();
 }
 
 std::string statistics_json(const std::string& scope, const ScopeStatistics& statistics) {
   JsonWriter json;
-  json.field("scope", scope).field("count", statistics.count());
-  add_seconds(json, "total_s", statistics.total());
+  json.field("scope", scope).field("count", statistics.count);
+  add_seconds(json, "total_s", statistics.total);
   add_seconds(json, "mean_s", statistics.mean());
   add_seconds(json, "median_s", statistics.quantile(0.5));
   add_seconds(json, "p99_s", statistics.quantile(0.99));
-  add_seconds(json, "longest_s", statistics.longest());
-  add_seconds(json, "last_s", statistics.last());
-  add_seconds(json, "smallest_margin_s", statistics.smallest_margin().value_or(kForever));
-  json.begin_array("histogram_log2_ns");
-  for (const std::uint64_t bucket : statistics.histogram()) {
-    json.element(bucket);
-  }
-  json.end_array();
+  add_seconds(json, "longest_s", statistics.longest);
+  add_seconds(json, "last_s", statistics.last);
+  add_seconds(json, "smallest_margin_s", statistics.smallest_margin);
+  json.array("histogram_log2_ns", statistics.histogram);
   return std::move(json).finish() + "\n";
 }
 

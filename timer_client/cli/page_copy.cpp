@@ -91,17 +91,10 @@ Result<std::vector<SlotReading>> PageCopy::read_slots(int file) {
 }
 
 Status PageCopy::read_statistics(int file, StatisticsByName& sums) {
-  const PageLayout layout = page();
-  const std::size_t count = statistics_in_use(layout);
-  if (!copy(file, kStatisticsAt, count * sizeof(SlotStatistics))) {
+  if (!copy(file, kStatisticsAt, statistics_in_use(page()) * sizeof(SlotStatistics))) {
     return cut_short();
   }
-  for (std::size_t i = 0; i < count; ++i) {
-    const SlotStatistics& part = layout.statistics(i);
-    if (part.count.load(std::memory_order_relaxed) > 0) {
-      sums[read_name(part.name)].add(part);
-    }
-  }
+  add_statistics(page(), sums);
   return {};
 }
 

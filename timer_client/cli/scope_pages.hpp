@@ -16,7 +16,7 @@
 #include "common/clock.hpp"
 #include "common/page_reader.hpp"
 #include "common/result.hpp"
-#include "timer_client/cli/scope_statistics.hpp"
+#include "common/scope_statistics.hpp"
 
 namespace filetimer::cli {
 

@@ -6,7 +6,6 @@
 #include <sys/mman.h>
 
 #include "common/own_file.hpp"
-#include "timer_server/pages/ended_statistics.hpp"
 
 namespace filetimer {
 
@@ -77,8 +76,8 @@ std::uint32_t MappedPage::dump_signal() {
   return is_whole() ? signal : 0;
 }
 
-void MappedPage::add_statistics(EndedStatistics& sums) {
-  guarded([&] { sums.add(layout_); });
+void MappedPage::add_statistics(StatisticsByName& sums) {
+  guarded([&] { filetimer::add_statistics(layout_, sums); });
 }
 
 }  // namespace filetimer

@@ -35,7 +35,7 @@ class MappedPage final : public WorkerPage {
   [[nodiscard]] std::uint64_t program() const override { return program_; }
   void set_program(std::uint64_t start_stack) { program_ = start_stack; }
   std::uint32_t dump_signal() override;
-  void add_statistics(EndedStatistics& sums) override;
+  void add_statistics(StatisticsByName& sums) override;
   void let_go_of_names() override;
   // For reading what read_claims() and the slots do not cover; guard it.
   [[nodiscard]] const PageLayout& layout() const { return layout_; }

@@ -6,7 +6,6 @@
 //                    one has seen.
 //   .stacks/NAME     what the worker writes on the dump signal of its page, if it makes it
 //   server/PID       the page that the server keeps for a worker that speaks on the pipe only
-//   server/ended     the statistics of workers that have ended
 // SPDX-License-Identifier: MIT
 #pragma once
 

@@ -11,12 +11,11 @@
 #include <vector>
 
 #include "common/page_reader.hpp"
+#include "common/scope_statistics.hpp"
 #include "timer_server/missed_time.hpp"
 #include "timer_server/pages/page_guard.hpp"
 
 namespace filetimer {
-
-class EndedStatistics;
 
 // Slots in the layout of a scope page, whoever writes them: the worker (MappedPage), or the server
 // for a worker that speaks on the pipe (PipePage). Values are bounded and never trusted. The server
@@ -35,7 +34,8 @@ class WorkerPage {
   [[nodiscard]] virtual std::uint64_t program() const { return 0; }
   // Returns the signal on which the worker writes its Python stacks, as it says; 0: none.
   virtual std::uint32_t dump_signal() { return 0; }
-  virtual void add_statistics(EndedStatistics& /*sums*/) {}
+  // Adds how long the worker's scopes took to `sums`.
+  virtual void add_statistics(StatisticsByName& /*sums*/) {}
 
   // What deadlines are judged by.
   struct Terms {

@@ -181,6 +181,7 @@ TEST_CASE("a worker that starts another program leaves its scopes open, and is n
   Server server(temp);
   const auto worker = page_worker(server.dir(), "w-1");
   worker->ask("open 0 before 3600000");
+  worker->ask("statistics before 1");
   const filetimer::Instant deadline{std::stoll(worker->ask("open 1 inside 3000"))};
   REQUIRE(worker->ask("hint") == "ok");
   server.barrier();  // it knows the page
@@ -188,6 +189,7 @@ TEST_CASE("a worker that starts another program leaves its scopes open, and is n
   const auto left = [&] { return scopes_of(server.records(), "left_open", worker->pid()); };
   CHECK(wait_until([&] { return left().size() == 2; }));
   CHECK(left() == std::vector<std::string>{"before", "inside"});
+  CHECK(server.wait_for("worker_ended", worker->pid()).array("scopes").size() == 1);
   REQUIRE(wait_until([&] { return filetimer::Instant::now() > deadline; }));
   server.barrier();
   CHECK(worker->is_alive());
@@ -430,24 +432,61 @@ TEST_CASE("the deadlines of many workers' pages are all met") {
   CHECK(count(server.records(), "expired") == workers.size() / 2);
 }
 
-TEST_CASE("statistics of workers that ended are kept by the server") {
+TEST_CASE(
+    "a worker that ends is recorded once with the statistics of all its pages, if it has any") {
   const TempFolder temp;
   Server server(temp);
+  const auto uncounted = page_worker(server.dir(), "uncounted");
+  Worker::Setup setup;
+  setup.program = {page_worker_path()};
+  const auto counted = std::make_unique<Worker>("", setup);
   for (const char* name : {"w-1", "w-2"}) {
-    const auto worker = page_worker(server.dir(), name);
-    worker->ask("statistics forward 5");
-    worker->ask("statistics step 1");
-    REQUIRE(worker->ask("hint") == "ok");
-    server.barrier();
+    REQUIRE(counted->ask(fmt::format("make {} {}", server.dir(), name)) == "ok");
+    counted->ask("statistics forward 5");
+    counted->ask(fmt::format("statistics {} 1", name));
+    REQUIRE(counted->ask("keep-lock") == "ok");
+    REQUIRE(counted->ask("hint") == "ok");
+  }
+  REQUIRE(uncounted->ask("hint") == "ok");
+  server.barrier();
+  for (Worker* worker : {uncounted.get(), counted.get()}) {
     worker->tell("exit");
     worker->status();
-    CHECK(wait_until([&] { return !exists(scopes(server, name)); }));
   }
-  const TempFolder out;
-  Child list(Launch{.argv = {client_path(), "list", "--stats", "--json", "--dir", server.dir()},
-                    .out = out.path("out"),
-                    .err = out.path("err")});
-  CHECK(list.status() == exited(0));
-  CHECK(read_file(out.path("out")).find("\"count\":10") != std::string::npos);
-  CHECK(read_file(out.path("out")).find("\"count\":2") != std::string::npos);
+  const Record ended = server.wait_for("worker_ended", counted->pid());
+  CHECK(ended.text("dir") == server.dir());
+  const auto scopes_told = ended.array("scopes");
+  REQUIRE(scopes_told.size() == 3);
+  const auto forward = scopes_told.at(0);
+  CHECK(forward["scope"].get_string().value() == "forward");
+  CHECK(forward["count"].get_int64().value() == 10);
+  CHECK(forward["total_s"].get_double().value() == doctest::Approx(10e-6));
+  CHECK(forward["smallest_margin_s"].get_double().value() == doctest::Approx(5e-6));
+  CHECK(server.stop() == exited(0));
+  CHECK(count(server.records(), "worker_ended") == 1);
+}
+
+TEST_CASE(
+    "statistics of workers that ended are listed, also of those that ended without a server") {
+  const TempFolder temp;
+  Server server(temp);
+  const auto seen = page_worker(server.dir(), "seen");
+  const auto unseen = page_worker(server.dir(), "unseen");
+  for (Worker* worker : {seen.get(), unseen.get()}) {
+    worker->ask("statistics forward 5");
+    REQUIRE(worker->ask("hint") == "ok");
+  }
+  server.barrier();
+  const auto end = [](Worker& worker) {
+    worker.tell("exit");
+    worker.status();
+  };
+  end(*seen);
+  server.wait_for("worker_ended", seen->pid());
+  server.kill();
+  end(*unseen);
+  const Server next(temp);
+  next.wait_for("worker_ended", unseen->pid());
+  CHECK(contains(run_client(temp, {"list", "--stats", "--json", "--dir", next.dir()}).out,
+                 R"({"scope":"forward","count":10,)"));
 }

@@ -3,6 +3,7 @@
 // SPDX-License-Identifier: MIT
 #include <doctest/doctest.h>
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -229,14 +230,14 @@ TEST_CASE("the estimates of statistics stand within their buckets and under the 
   part.histogram[19] = 2;   // 524,288 to 1,048,576
   ScopeStatistics sums;
   sums.add(part);
-  CHECK(sums.count() == 100);
+  CHECK(sums.count == 100);
   CHECK(sums.mean() == Duration{5'000});
   CHECK(sums.quantile(0.5).count() == 4096 + 4096 * 50 / 98);
   CHECK(sums.quantile(0.99).count() == 524'288 + 524'288 / 2);
   CHECK(sums.quantile(0.9999) == Duration{1'000'000});
-  CHECK(sums.smallest_margin() == Duration{-3});
+  CHECK(sums.smallest_margin == Duration{-3});
   CHECK(ScopeStatistics().quantile(0.5) == Duration::zero());
-  CHECK_FALSE(ScopeStatistics().smallest_margin());
+  CHECK(ScopeStatistics().smallest_margin == kForever);
 }
 
 TEST_CASE("statistics with any values are added without an overflow") {
@@ -252,8 +253,8 @@ TEST_CASE("statistics with any values are added without an overflow") {
     }
     sums.add(part);
   }
-  CHECK(sums.count() == ~std::uint64_t{0});
-  CHECK(sums.total() == kForever);
+  CHECK(sums.count == ~std::uint64_t{0});
+  CHECK(sums.total == kForever);
   const StatisticsByName one{{"x", sums}};
   for (const std::string& line : lines_of(statistics_table(one, false))) {
     CHECK(utf8_length(line) <= 80);
@@ -440,8 +441,7 @@ TEST_CASE("pages that the server made are listed while their worker lives") {
   page.header().pid = -1;
   page.write(folder.page("server/5"));
   page.header().pid = 0;
-  page.header().slots = 0;
-  page.write(folder.page("server/ended"));
+  page.write(folder.page("server/6"));
   const Ran ran = folder.list({"--json"});
   CHECK(ran.errors.empty());
   const auto json = json_lines(ran.output);
@@ -764,9 +764,24 @@ void add_statistics(TestPage& page, std::string_view name, std::uint32_t count,
       63 - __builtin_clzll(static_cast<std::uint64_t>(each_ns)))] = count;
 }
 
+// A record of a server of that folder, on a line.
+std::string ended_worker(const std::string& dir, const BootId& boot, const std::string& scopes) {
+  return R"({"schema":1,"event":"worker_ended","time":"2026-11-21T03:16:03Z","boot_id":")" +
+         boot_id_text(boot) + R"(","dir":")" + dir + R"(","scopes":[)" + scopes + "]}\n";
+}
+
+constexpr const char* kEndedForward =
+    R"({"scope":"forward","count":1,"total_s":0.9,"longest_s":0.9,"last_s":0.9,)"
+    R"("smallest_margin_s":0.1,"histogram_log2_ns":[)"
+    R"(0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,1]})";
+
+std::string ended_scope(std::string_view name, int count, int last) {
+  return fmt::format(R"({{"scope":"{}","count":{},"last_s":{}}})", name, count, last);
+}
+
 TEST_CASE("statistics are added up over threads, workers and those that have ended") {
   RunFolderByHand folder;
-  folder.serve();
+  folder.serve_with_limit(kForever);
   TestPage one;
   add_statistics(one, "forward", 60, 2'000'000, 28 * kSecond);
   add_statistics(one, "forward", 30, 2'000'000, 27 * kSecond);
@@ -776,10 +791,7 @@ TEST_CASE("statistics are added up over threads, workers and those that have end
   add_statistics(other, "forward", 9, 3'000'000, 29 * kSecond);
   add_statistics(other, "load", 1, 5 * kSecond, std::numeric_limits<std::int64_t>::max());
   other.write(folder.page("8"));  // nobody holds it any more
-  TestPage ended;
-  ended.header().flags = page_flag::kMadeByServer;
-  add_statistics(ended, "forward", 1, 900'000'000, 100'000'000);
-  ended.write(folder.page("server/ended"));
+  folder.files().write("expired.jsonl", ended_worker(folder.path(), this_boot(), kEndedForward));
   const Holder worker({folder.page("7")});
 
   const Ran table = folder.list({"--stats"});
@@ -802,6 +814,72 @@ TEST_CASE("statistics are added up over threads, workers and those that have end
   CHECK(histogram.at(20) == 90);
   CHECK(histogram.at(21) == 9);
   CHECK(histogram.at(29) == 1);
+}
+
+TEST_CASE(
+    "ended workers count that servers of this folder have recorded since the machine started") {
+  RunFolderByHand folder;
+  folder.serve_with_limit(kForever);
+  const TempFolder others;
+  std::filesystem::create_directory_symlink(folder.path(), others.path("link"));
+  BootId another = this_boot();
+  another[0] ^= 1;
+  const BootId boot = this_boot();
+  folder.files().write("expired.jsonl.1",
+                       ended_worker(folder.path(), boot, ended_scope("s", 1, 9)));
+  folder.files().write("expired.jsonl",
+                       ended_worker(others.path(), boot, ended_scope("s", 10, 1)) +
+                           ended_worker(folder.path(), another, ended_scope("s", 100, 1)) +
+                           ended_worker(others.path("link"), boot, ended_scope("s", 1000, 2)) +
+                           ended_worker(others.path("gone"), boot, ended_scope("s", 10'000, 1)));
+  const auto json = json_lines(folder.list({"--stats", "--json"}).output);
+  REQUIRE(json.size() == 1);
+  CHECK(json.at(0).integer("count") == 1001);
+  CHECK(json.at(0).number("last_s") == 2.0);  // that of the worker that ended last
+  CHECK(json.at(0).is_null("smallest_margin_s"));
+}
+
+TEST_CASE("records of ended workers with any values are added without an overflow") {
+  RunFolderByHand folder;
+  folder.serve_with_limit(kForever);
+  std::string log;
+  for (
+      const char* scope :
+      {R"("x")", "{}", R"({"scope":"x","count":-1,"total_s":-1,"histogram_log2_ns":[-1]})",
+       R"({"scope":"x","count":1e300,"total_s":"long","histogram_log2_ns":{}})",
+       R"({"scope":"x","count":9223372036854775807,"total_s":1e300,"longest_s":1e300,)"
+       R"("last_s":1e300,"smallest_margin_s":-1e300,"histogram_log2_ns":[9223372036854775807]})"}) {
+    log += ended_worker(folder.path(), this_boot(), scope);
+  }
+  folder.files().write("expired.jsonl", log + log + log);
+  const Ran ran = folder.list({"--stats", "--json"});
+  CHECK(ran.code == 0);
+  const auto json = json_lines(ran.output);
+  REQUIRE(json.size() == 2);
+  CHECK(json.at(1).text("scope") == "x");
+  CHECK(json.at(1).is_null("total_s"));  // for ever
+  for (const std::string& line : lines_of(folder.list({"--stats"}).output)) {
+    CHECK(utf8_length(line) <= 80);
+  }
+}
+
+TEST_CASE("a log that cannot be read fails the statistics, one that has no end is left alone") {
+  RunFolderByHand folder;
+  folder.serve_with_limit(kForever);
+  TestPage page;
+  add_statistics(page, "forward", 1, 1'000, 1'000);
+  page.write(folder.page("7"));
+  REQUIRE(::mkfifo(folder.path("expired.jsonl").c_str(), 0600) == 0);
+  const Ran pipe = folder.list({"--stats"});
+  CHECK(pipe.code == 0);
+  CHECK(pipe.errors.empty());
+  const std::string log = folder.path("server/log.jsonl");  // below a file
+  std::filesystem::create_symlink(log, folder.path("log_link"));
+  const Ran failed = folder.list({"--stats"});
+  CHECK(failed.code == 1);
+  CHECK(failed.output.find("forward") != std::string::npos);
+  CHECK(failed.errors == "timer_client: cannot open '" + log + "': Not a directory\n");
+  CHECK(folder.list().code == 0);
 }
 
 }  // namespace

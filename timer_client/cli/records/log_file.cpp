@@ -11,7 +11,6 @@
 #include <memory>
 #include <utility>
 
-#include "common/run_folder.hpp"
 #include "timer_client/cli/records/log_paths.hpp"
 
 namespace filetimer::cli {
@@ -238,6 +237,22 @@ OpenedLogs open_logs(const std::string& dir, const std::vector<std::string>& fil
       break;
     } else {
       opened.problems.push_back(log.error().message + path.why);
+    }
+  }
+  return opened;
+}
+
+OpenedLogs open_own_logs(const RunFolder& folder) {
+  OpenedLogs opened;
+  for (const LogPath& path : own_logs(folder).value_or(std::vector<LogPath>{})) {
+    struct stat st {};
+    if (::stat(path.path.c_str(), &st) == 0 && !S_ISREG(st.st_mode)) {
+      continue;
+    }
+    if (auto log = LogFile::open(path.path, path.with_rotated, opened.problems)) {
+      opened.logs.push_back(std::move(*log));
+    } else if (log.error().errno_value != ENOENT) {
+      opened.problems.push_back(log.error().message);
     }
   }
   return opened;

@@ -9,6 +9,7 @@
 
 #include "common/posix.hpp"
 #include "common/result.hpp"
+#include "common/run_folder.hpp"
 #include "timer_client/cli/records/log_reader.hpp"
 
 namespace filetimer::cli {
@@ -68,6 +69,10 @@ struct OpenedLogs {
 // The logs that are meant by FILE arguments; without any, the log of the last server of the run
 // folder of `dir` (which may be empty) with its rotated predecessor.
 OpenedLogs open_logs(const std::string& dir, const std::vector<std::string>& files);
+
+// The log of the last server of `folder`, as far as it is there. Left out: what is no regular file,
+// and may have no end.
+OpenedLogs open_own_logs(const RunFolder& folder);
 
 // "skipped 2 lines that are no records in 'x.jsonl'", empty when none was.
 std::string skipped_text(const std::vector<LogFile>& logs);

@@ -25,7 +25,7 @@ constexpr std::pair<std::string_view, std::string Record::*> kTexts[] = {
     {"job_id", &Record::job_id},     {"name", &Record::name},
     {"version", &Record::version},   {"state_name", &Record::state_name},
     {"wchan", &Record::wchan},       {"result", &Record::result},
-    {"boot_id", &Record::boot_id}};
+    {"boot_id", &Record::boot_id},   {"dir", &Record::dir}};
 
 constexpr std::pair<std::string_view, std::optional<double> Record::*> kNumbers[] = {
     {"timeout_s", &Record::timeout_s},   {"elapsed_s", &Record::elapsed_s},
@@ -39,6 +39,14 @@ constexpr std::pair<std::string_view, std::optional<std::int64_t> Record::*> kIn
     {"rank", &Record::rank},       {"deadline_mono_ns", &Record::deadline_mono_ns},
     {"count", &Record::count},     {"workers", &Record::workers},
     {"killed", &Record::killed},   {"exit_status", &Record::exit_status}};
+
+// Of what a record counts, or lists.
+std::optional<std::int64_t> as_count(dom::element value) {
+  dom::array listed;
+  return value.get_array().get(listed) == simdjson::SUCCESS
+             ? static_cast<std::int64_t>(listed.size())
+             : as_integer(value);
+}
 
 void read_key(std::string_view key, dom::element value, Record& record) {
   for (const auto& [name, member] : kTexts) {
@@ -62,11 +70,9 @@ void read_key(std::string_view key, dom::element value, Record& record) {
   if (key == "time") {
     record.time_us = parse_rfc3339(as_text(value));
   } else if (key == "expired") {
-    // A count at the server's end, a list in an incident.
-    dom::array listed;
-    record.expired = value.get_array().get(listed) == simdjson::SUCCESS
-                         ? static_cast<std::int64_t>(listed.size())
-                         : as_integer(value);
+    record.expired = as_count(value);
+  } else if (key == "scopes") {
+    record.scopes = as_count(value);
   }
 }
 

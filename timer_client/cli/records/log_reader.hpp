@@ -41,6 +41,7 @@ struct Record {
   std::string job_id;
   std::string name;     // of a rendezvous, or of the signal that ended a hook
   std::string version;  // of the server
+  std::string dir;      // the runtime directory of the server
 
   std::optional<double> timeout_s;
   std::optional<double> elapsed_s;
@@ -53,6 +54,7 @@ struct Record {
   std::optional<std::int64_t> deadline_mono_ns;
   std::optional<std::int64_t> count;
   std::optional<std::int64_t> workers;
+  std::optional<std::int64_t> scopes;   // a count, also where the record lists them
   std::optional<std::int64_t> expired;  // a count, also where the record lists them
   std::optional<std::int64_t> killed;
 

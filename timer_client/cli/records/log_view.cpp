@@ -13,14 +13,15 @@
 namespace filetimer::cli {
 namespace {
 
-constexpr std::array<std::string_view, 14> kEvents = {
-    "server_started", "server_stopped", "incident",   "expired",           "evidence",
-    "killed",         "warned",         "deferred",   "released_late",     "left_open",
-    "hook",           "rejected",       "rendezvous", "rendezvous_timeout"};
+constexpr std::array<std::string_view, 15> kEvents = {
+    "server_started", "server_stopped", "incident", "expired",       "evidence",
+    "killed",         "warned",         "deferred", "released_late", "left_open",
+    "worker_ended",   "hook",           "rejected", "rendezvous",    "rendezvous_timeout"};
 
-// Long, and of use only beside the expiry that they belong to, where `show` puts them.
+// Long, and of use elsewhere: beside the expiry that they belong to, where `show` puts them, and
+// added up by `list --stats`.
 constexpr bool is_detail(std::string_view event) {
-  return event == "incident" || event == "evidence";
+  return event == "incident" || event == "evidence" || event == "worker_ended";
 }
 
 std::string_view colour_of(const Record& record) {
@@ -148,6 +149,9 @@ std::string in_few_words(const Record& record) {
   }
   if (event == "left_open") {
     return joined({elapsed_of_timeout(record), "worker ended"}, ", ");
+  }
+  if (event == "worker_ended") {
+    return counted(record.scopes, record.scopes == 1 ? "scope name" : "scope names");
   }
   if (event == "released_late") {
     return record.late_ms ? late_text(record.late_ms) : record.reason;

@@ -19,7 +19,7 @@ std::span<const std::string_view> known_events();
 bool is_known_event(std::string_view event);
 
 struct LogFilter {
-  std::vector<std::string> events;  // none: all but those that are long and belong to others
+  std::vector<std::string> events;  // none: all but those that are long and of use elsewhere
   bool with_details = false;        // those too
   std::optional<std::string> scope;
   std::optional<std::int64_t> rank;

@@ -7,7 +7,6 @@
 
 #include <array>
 
-#include "common/boot.hpp"
 #include "common/mapped_file.hpp"
 #include "common/posix.hpp"
 #include "common/proc_files.hpp"
@@ -46,6 +45,9 @@ ServerSeen look_for_server(const std::string& dir) {
     const std::int64_t max_timeout = board.max_timeout.load(std::memory_order_relaxed);
     const bool is_board = board.magic == kBoardMagic && board.version == kBoardVersion &&
                           (seen.is_there || board.boot == this_boot());  // as in BoardView::open()
+    if (is_board) {
+      seen.boot = board.boot;
+    }
     if (is_board && max_timeout > 0) {
       seen.max_timeout = Duration{max_timeout};
     }

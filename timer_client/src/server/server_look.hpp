@@ -8,6 +8,7 @@
 #include <string>
 
 #include "common/board.hpp"
+#include "common/boot.hpp"
 #include "common/clock.hpp"
 #include "timer_client/src/server/meeting_place.hpp"
 
@@ -17,6 +18,7 @@ struct ServerSeen {
   bool is_there = false;
   std::string why_not;              // one clear line
   pid_t pid = 0;                    // 0: none, or none that can be seen from here
+  BootId boot{};                    // as the last server knew it; all zeroes: not known
   Duration max_timeout = kForever;  // its --max-timeout
   Announcement announcement = Announcement::kNone;
 };

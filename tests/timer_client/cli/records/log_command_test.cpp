@@ -7,9 +7,9 @@
 #include <cstdlib>
 #include <filesystem>
 
-#include "tests/timer_client/cli/cli_fixture.hpp"
 #include "common/run_folder.hpp"
 #include "common/text.hpp"
+#include "tests/timer_client/cli/cli_fixture.hpp"
 #include "timer_client/cli/output.hpp"
 
 namespace filetimer::cli {
@@ -50,6 +50,20 @@ TEST_CASE("options choose records") {
         Events{"expired", "released_late"});
   CHECK(events_shown(log_of("hang.jsonl", {"--since", "2026-11-21T03:16:03.13Z"})) ==
         Events{"left_open", "server_stopped"});
+}
+
+TEST_CASE("ends of workers are left out of the table unless they are asked for") {
+  const TempFolder folder;
+  const std::string line =
+      R"({"schema":1,"event":"worker_ended","time":"2026-11-21T03:16:03Z","pid":4711,)"
+      R"("dir":"/run/job","scopes":[{"scope":"load"},{"scope":"save"}],"omitted":0})"
+      "\n";
+  folder.write("expired.jsonl", line);
+  CHECK(run_command({"log", "--dir", folder.path()}).output.empty());
+  CHECK(run_command({"log", "--dir", folder.path(), "--json"}).output == line);
+  const Ran asked = run_command({"log", "--dir", folder.path(), "--event", "worker_ended"});
+  CHECK(events_shown(asked) == std::vector<std::string>{"worker_ended"});
+  CHECK(lines_of(asked.output).back().ends_with("2 scope names"));
 }
 
 TEST_CASE("JSON is the lines themselves, the long ones too") {

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: MIT
+#include "common/scope_statistics.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "common/page_reader.hpp"
+
+namespace filetimer {
+namespace {
+
+constexpr auto kRelaxed = std::memory_order_relaxed;
+
+template <class Number>
+Number sum_of(Number a, Number b) {
+  Number sum = 0;
+  return __builtin_add_overflow(a, b, &sum) ? std::numeric_limits<Number>::max() : sum;
+}
+
+Duration duration_in(const std::atomic<std::int64_t>& field) {
+  return Duration{std::max<std::int64_t>(field.load(kRelaxed), 0)};
+}
+
+}  // namespace
+
+void ScopeStatistics::add(const ScopeStatistics& part) {
+  count = sum_of(count, part.count);
+  total = Duration{sum_of(total.count(), part.total.count())};
+  longest = std::max(longest, part.longest);
+  last = std::max(last, part.last);
+  smallest_margin = std::min(smallest_margin, part.smallest_margin);
+  for (std::size_t i = 0; i < kHistogramBuckets; ++i) {
+    histogram[i] = sum_of(histogram[i], part.histogram[i]);
+  }
+}
+
+void ScopeStatistics::add(const SlotStatistics& entry) {
+  ScopeStatistics part;
+  part.count = entry.count.load(kRelaxed);
+  part.total = duration_in(entry.total_ns);
+  part.longest = duration_in(entry.longest_ns);
+  part.last = duration_in(entry.last_ns);
+  // What it is bounded by can be negated.
+  part.smallest_margin = std::max(Duration{entry.smallest_margin_ns.load(kRelaxed)}, -kForever);
+  for (std::size_t i = 0; i < kHistogramBuckets; ++i) {
+    part.histogram[i] = entry.histogram[i].load(kRelaxed);
+  }
+  add(part);
+}
+
+Duration ScopeStatistics::mean() const {
+  return Duration{
+      count == 0 ? 0
+                 : static_cast<std::int64_t>(static_cast<std::uint64_t>(total.count()) / count)};
+}
+
+Duration ScopeStatistics::quantile(double part) const {
+  double all = 0;
+  for (const std::uint64_t bucket : histogram) {
+    all += static_cast<double>(bucket);
+  }
+  const double wanted = part * all;
+  const auto most = static_cast<double>(longest.count());
+  double before = 0;
+  for (std::size_t i = 0; i < kHistogramBuckets; ++i) {
+    const auto bucket = static_cast<double>(histogram[i]);
+    if (bucket > 0 && before + bucket >= wanted) {
+      // As if the durations in the bucket were spread evenly. The last one has no upper end.
+      const double low = i == 0 ? 0 : std::ldexp(1.0, static_cast<int>(i));
+      const double high = i + 1 < kHistogramBuckets ? std::ldexp(1.0, static_cast<int>(i) + 1)
+                                                    : std::max(low, most);
+      const double estimate = low + (high - low) * (wanted - before) / bucket;
+      // 2^63 does not fit: no duration of a real scope comes near.
+      return Duration{static_cast<std::int64_t>(std::min({estimate, most, 9e18}))};
+    }
+    before += bucket;
+  }
+  return Duration::zero();
+}
+
+void add_statistics(const PageLayout& page, StatisticsByName& sums) {
+  const std::size_t count = statistics_in_use(page);
+  for (std::size_t i = 0; i < count; ++i) {
+    const SlotStatistics& entry = page.statistics(i);
+    if (entry.count.load(kRelaxed) > 0) {
+      sums[read_name(entry.name)].add(entry);
+    }
+  }
+}
+
+}  // namespace filetimer
