@@ -57,16 +57,19 @@ TEST_CASE("what is no option or no value of one is bad usage, quoted on one line
            {{"--grace=1e3"}, "'1e3'"},
            {{"--max-interval", "inf"}, "'inf'"},
            {{"--max-interval", "0s"}, "'0s'"},
+           {{"--max-interval", "100us"}, "'100us' is too short: expected at least 1ms"},
            {{"--max-timeout", "NaN"}, "'NaN'"},
            {{"--default-timeout", "inf"}, "'inf'"},
            {{"--evidence-timeout", "2x"}, "'2x'"},
            {{"--kill-wait", "99999999999"}, "'99999999999' is too long"},
            {{"--kill", "everyone"}, "'everyone'"},
            {{"--kill", "tree,group"}, "'tree,group'"},
+           {{"--kill", "0"}, "'0': expected one of tree, group, process"},
            {{"--evidence", "photos"}, "'photos'"},
            {{"--log-max", "much"}, "'much'"},
            {{"--log-max", "-1"}, "'-1'"},
            {{"--log-max", "0"}, "'0'"},
+           {{"--log-max", "4095"}, "'4095': expected a size of at least 4K"},
            {{"--log-max", "64MM"}, "'64MM'"},
            {{"--log-max", "99999999999999999999"}, "'99999999999999999999'"},
            {{"--warn-at", "half"}, "'half'"},
@@ -105,6 +108,15 @@ TEST_CASE("with a COMMAND bad usage exits 125") {
     CHECK(finished.status == exited(125));
     CHECK(std::count(finished.err.begin(), finished.err.end(), '\n') == 1);
   }
+}
+
+TEST_CASE("the variable of --log-level counts where the option is not given") {
+  const TempFolder temp;
+  const Environment loud{{"FILETIMER_LOG_LEVEL", "loud"}};
+  const Finished refused = run_server(temp, {"--dir", temp.path("run")}, loud);
+  CHECK(refused.status == exited(2));
+  CHECK(contains(refused.err, "--log-level: 'loud': expected one of error, warning, info, debug"));
+  CHECK(run_server(temp, {"--log-level", "info", "--", "/bin/true"}, loud).status == exited(0));
 }
 
 TEST_CASE("--help lists every option with its default, and the exit table") {
@@ -228,6 +240,7 @@ TEST_CASE("a bad config file is bad usage that says where") {
   };
   for (const Row& row : std::vector<Row>{{"grace = \n", "line 1"},
                                          {"\n\nnot toml at all\n", "line 3"},
+                                         {"kill-wait = 'late'\n", "'late'"},
                                          {"nonsense = 1\n", "nonsense"},
                                          {"grace = \"soon\"\n", "'soon'"},
                                          {"grace = 0\n", "'0'"},
@@ -242,7 +255,8 @@ TEST_CASE("a bad config file is bad usage that says where") {
     CAPTURE(row.text);
     write_file(temp.path("c.toml"), row.text);
     const Finished finished =
-        run_server(temp, {"--dir", temp.path("run"), "--config", temp.path("c.toml")});
+        run_server(temp, {"--dir", temp.path("run"), "--config", temp.path("c.toml"), "--kill-wait",
+                          "1s"});  // replaces a value, and excuses no bad one
     CAPTURE(finished.err);
     CHECK(finished.status == exited(2));
     CHECK(contains(finished.err, temp.path("c.toml")));
