@@ -16,13 +16,13 @@
 
 #include "timer_server/command_supervisor.hpp"
 #include "timer_server/event_loop.hpp"
+#include "timer_server/given_time.hpp"
 #include "timer_server/halted_workers.hpp"
 #include "timer_server/hooks.hpp"
 #include "timer_server/inheritance.hpp"
 #include "timer_server/kill_ladder.hpp"
 #include "timer_server/kill_path_check.hpp"
 #include "timer_server/life_cycle.hpp"
-#include "timer_server/missed_time.hpp"
 #include "timer_server/oversleep.hpp"
 #include "timer_server/pages/mapped_page.hpp"
 #include "timer_server/pages/worker_page.hpp"
@@ -196,7 +196,7 @@ class Server final : private RequestSink, private Questions::Host {
   KillLadder ladder_;
   const WorkerPage::Terms page_terms_;
   Workers workers_;
-  MissedTime missed_;
+  GivenTime given_time_;
   Warnings warnings_;
   RequestReader reader_;
   Rejections rejections_;

@@ -338,7 +338,7 @@ void Server::look_for_pages() {
 }
 
 WorkerPage::Scan Server::scan_of(const Worker& worker, Instant now) const {
-  return {.now = now, .terms = page_terms_, .missed = missed_, .resumed = worker.resumed};
+  return {.now = now, .terms = page_terms_, .given = given_time_, .resumed = worker.resumed};
 }
 
 // Reads every page; the order of it is argued in common/wake_protocol.hpp. What is due is judged

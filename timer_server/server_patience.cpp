@@ -25,7 +25,7 @@ bool Server::should_defer(Worker& worker, WorkerPage& page, const WorkerPage::Du
   });
 }
 
-// Gives what was missed back to every open scope, once until it is renewed: see MissedTime.
+// Gives what was missed back to every open scope, once until it is renewed: see GivenTime.
 void Server::make_up_for_oversleep(const Oversleep::Clocks& woke) {
   const auto missed = oversleep_.wake(woke);
   if (!missed) {
@@ -38,7 +38,7 @@ void Server::make_up_for_oversleep(const Oversleep::Clocks& woke) {
       scopes += page->count_given_time(scan_of(worker, woke.now), woke.now);
     }
   });
-  missed_.add(woke.now, total);
+  given_time_.add(woke.now, total);
   scan_wanted_ = true;
   ladder_.give_time(total);
   const std::string reason =

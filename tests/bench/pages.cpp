@@ -135,13 +135,13 @@ void measure_scan(const Plan& plan, Report& report) {
   Samples clock;
   Samples scans;
   WorkerPage::Found found;
-  const MissedTime missed;
+  const GivenTime missed;
   for (int i = 0; i < kScansInOneGo; ++i) {
     const Instant begin = Instant::now();
     const Instant again = Instant::now();
     clock.add(static_cast<double>((again - begin).count()) / 1000);
     WorkerPage::Activity activity;
-    page->scan({.now = again, .terms = {}, .missed = missed, .resumed = {}}, found, activity);
+    page->scan({.now = again, .terms = {}, .given = missed, .resumed = {}}, found, activity);
     scans.add(static_cast<double>((Instant::now() - again).count()) / 1000);
   }
   report.add({.measure = "scan, p50",

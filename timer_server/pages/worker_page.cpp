@@ -55,11 +55,11 @@ std::optional<SlotReading> WorkerPage::read_slot(std::size_t index, std::int64_t
 Instant WorkerPage::deadline_of(const Slot& slot, std::int64_t word, const Scan& scan) {
   const Duration longest = is_idle_watch(slot) ? kForever : scan.terms.max_timeout;
   const Instant due = due_time(slot, word, longest);
-  if (scan.missed.is_empty() && scan.resumed == Instant{}) {
+  if (scan.given.is_empty() && scan.resumed == Instant{}) {
     return due;
   }
-  return scan.missed.deadline({started_of(slot), due, timeout_of(slot, word, longest)},
-                              scan.resumed);
+  return scan.given.deadline({started_of(slot), due, timeout_of(slot, word, longest)},
+                             scan.resumed);
 }
 
 Instant WorkerPage::scan(const Scan& scan, Found& found, Activity& activity) {
@@ -129,7 +129,7 @@ std::optional<Instant> WorkerPage::idle_due(const Activity::IdleWatch& watch, In
   if (judged != judged_idle_.end() && last_left <= judged->second) {
     return std::nullopt;
   }
-  return scan.missed.deadline({last_left, last_left + watch.timeout, watch.timeout}, scan.resumed);
+  return scan.given.deadline({last_left, last_left + watch.timeout, watch.timeout}, scan.resumed);
 }
 
 void WorkerPage::recall_idle(Instant deadline) {

@@ -12,7 +12,7 @@
 
 #include "common/page_reader.hpp"
 #include "common/scope_statistics.hpp"
-#include "timer_server/missed_time.hpp"
+#include "timer_server/given_time.hpp"
 #include "timer_server/pages/page_guard.hpp"
 
 namespace filetimer {
@@ -45,7 +45,7 @@ class WorkerPage {
   struct Scan {
     Instant now;
     Terms terms;
-    const MissedTime& missed;
+    const GivenTime& given;
     Instant resumed;  // when the worker was resumed last; Instant{}: it never was halted
   };
   struct Due {

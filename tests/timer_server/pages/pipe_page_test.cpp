@@ -50,7 +50,7 @@ struct PipePageStage {
     WorkerPage::Found found;
     WorkerPage::Activity activity;
     next =
-        page->scan({.now = now, .terms = terms, .missed = missed, .resumed = {}}, found, activity);
+        page->scan({.now = now, .terms = terms, .given = missed, .resumed = {}}, found, activity);
     is_inside = activity.is_inside;
     return found;
   }
@@ -83,7 +83,7 @@ struct PipePageStage {
   testing::TempFolder folder;
   const std::string path = folder.path("1");
   WorkerPage::Terms terms;
-  MissedTime missed;
+  GivenTime missed;
   const Process process = std::move(*open_process(::getpid()));
   std::optional<WorkerFacts> facts;
   std::shared_ptr<PipePage> page;

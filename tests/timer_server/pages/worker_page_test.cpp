@@ -45,12 +45,12 @@ struct SoftDue {
 
 // Adds what a scan finds to `due` and `soft`.
 Instant scan(WorkerPage& page, Instant now, Duration max_timeout, std::vector<WorkerPage::Due>& due,
-             SoftDue& soft, const MissedTime& missed = {}, Instant resumed = {}) {
+             SoftDue& soft, const GivenTime& missed = {}, Instant resumed = {}) {
   WorkerPage::Activity activity;
   WorkerPage::Found found;
   const Instant next = page.scan({.now = now,
                                   .terms = {.max_timeout = max_timeout, .warn_at = soft.warn_at},
-                                  .missed = missed,
+                                  .given = missed,
                                   .resumed = resumed},
                                  found, activity);
   due.insert(due.end(), found.due.begin(), found.due.end());
@@ -59,10 +59,10 @@ Instant scan(WorkerPage& page, Instant now, Duration max_timeout, std::vector<Wo
 }
 
 std::optional<Instant> idle_due(WorkerPage& page, const WorkerPage::Activity::IdleWatch& watch,
-                                Instant last_left, const MissedTime& missed = {},
+                                Instant last_left, const GivenTime& missed = {},
                                 Instant resumed = {}) {
   return page.idle_due(watch, last_left,
-                       {.now = {}, .terms = {}, .missed = missed, .resumed = resumed});
+                       {.now = {}, .terms = {}, .given = missed, .resumed = resumed});
 }
 
 TestPage with_scopes(std::initializer_list<std::int64_t> words) {
@@ -299,7 +299,7 @@ TEST_CASE("A scope that was open in a gap is due later, until it is renewed") {
   content.open(0, {.timeout = 500, .word = 1'500, .started = 1'000});
   content.open(1, {.timeout = 5'000, .word = 6'000, .started = 1'000});
   const PageStage stage(content);
-  MissedTime missed;
+  GivenTime missed;
   missed.add({1'400}, Duration{300});
   std::vector<WorkerPage::Due> due;
   SoftDue soft;
@@ -320,7 +320,7 @@ TEST_CASE("What --max-timeout grants is what a gap gives at most") {
   TestPage content;
   content.open(0, {.timeout = 5'000, .word = 6'000, .started = 1'000});
   const PageStage stage(content);
-  MissedTime missed;
+  GivenTime missed;
   missed.add({2'000}, Duration{9'000});
   std::vector<WorkerPage::Due> due;
   SoftDue soft;
@@ -346,8 +346,8 @@ TEST_CASE("The scopes that get time for a gap are counted") {
   content.open(2, {.word = slot_word::kNoDeadline, .started = 1'000});
   content.open(3, {.timeout = 500, .word = slot_word::expired(1'500), .started = 1'000});
   const PageStage stage(content);
-  MissedTime missed;
-  const WorkerPage::Scan scan{.now = {2'000}, .terms = {}, .missed = missed, .resumed = {}};
+  GivenTime missed;
+  const WorkerPage::Scan scan{.now = {2'000}, .terms = {}, .given = missed, .resumed = {}};
   CHECK(stage.page->count_given_time(scan, {2'000}) == 1);
   missed.add({2'000}, Duration{100});
   CHECK(stage.page->count_given_time(scan, {2'500}) == 0);  // it had its share
@@ -369,7 +369,7 @@ TestPage with_idle_watch() {
 WorkerPage::Activity activity_of(WorkerPage& page) {
   WorkerPage::Activity activity;
   WorkerPage::Found found;
-  page.scan({.now = {1}, .terms = {}, .missed = {}, .resumed = {}}, found, activity);
+  page.scan({.now = {1}, .terms = {}, .given = {}, .resumed = {}}, found, activity);
   CHECK(found.due.empty());
   return activity;
 }
@@ -475,7 +475,7 @@ TEST_CASE("An idle worker that was resumed has its full timeout, until it leaves
   const auto watch = activity_of(*stage.page).watches.at(0);
   CHECK(idle_due(*stage.page, watch, {6'000}, {}, {49'000}) == Instant{50'000});
   CHECK(idle_due(*stage.page, watch, {60'000}, {}, {49'000}) == Instant{61'000});
-  MissedTime missed;
+  GivenTime missed;
   missed.add({6'500}, Duration{400});
   CHECK(idle_due(*stage.page, watch, {6'000}, missed) == Instant{7'400});
 }

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT
-#include "timer_server/missed_time.hpp"
+#include "timer_server/given_time.hpp"
 
 #include <algorithm>
 
 namespace filetimer {
 
-void MissedTime::add(Instant until, Duration length) {
+void GivenTime::add(Instant until, Duration length) {
   if (gaps_.size() == kMaxGaps) {
     gaps_[1].length = std::max(gaps_[0].length, gaps_[1].length);
     gaps_.erase(gaps_.begin());
@@ -13,7 +13,7 @@ void MissedTime::add(Instant until, Duration length) {
   gaps_.push_back({until, length});
 }
 
-Instant MissedTime::deadline(const Span& span, Instant resumed) const {
+Instant GivenTime::deadline(const Span& span, Instant resumed) const {
   Instant due = span.deadline;
   if (due.is_never()) {
     return due;

@@ -13,10 +13,10 @@ namespace filetimer {
 // Computes deadlines from when a scope began and from what was missed since. Nothing is written to
 // a scope. Reads no clock. Used on the loop thread.
 //
-//   MissedTime missed;
-//   missed.add({60'000'000'000}, 5s);  // the server woke at 60 s, 5 s late
-//   missed.deadline({.started = {50s}, .deadline = {61s}, .timeout = 30s}, {});  // 66 s
-class MissedTime {
+//   GivenTime given;
+//   given.add({60'000'000'000}, 5s);  // the server woke at 60 s, 5 s late
+//   given.deadline({.started = {50s}, .deadline = {61s}, .timeout = 30s}, {});  // 66 s
+class GivenTime {
  public:
   // Gaps that are remembered. Of more the two oldest are merged so that no deadline gets earlier.
   static constexpr std::size_t kMaxGaps = 64;
