@@ -58,8 +58,8 @@ struct KillLadder::Kill {
   Instant sync_until;
   Instant evidence_until;
   std::uint64_t record_number = 0;
-  std::shared_ptr<Gathering> gathering;  // null: the evidence is in, or not wanted
-  std::optional<Evidence> last_look;     // of a worker that does not die
+  std::shared_ptr<EvidenceCollection> gathering;  // null: the evidence is in, or not wanted
+  std::optional<Evidence> last_look;              // of a worker that does not die
   bool hurried = false;
   bool ends_in_sigkill = false;        // known once it was signalled
   bool may_be_left = false;            // likewise: see ScopeTerms::spare_if_left
@@ -227,12 +227,13 @@ void KillLadder::gather(const std::shared_ptr<Kill>& kill) {
   if (!policy_.dry_run && kill->order.deciding() != nullptr) {
     options.python = kill->order.python;
   }
-  kill->gathering = Gathering::start(side_threads_, kill->order.worker.process, std::move(options),
-                                     [this, weak = std::weak_ptr(kill)] {
-                                       if (const auto waiting = weak.lock()) {
-                                         end_gathering(*waiting);
-                                       }
-                                     });
+  kill->gathering =
+      EvidenceCollection::start(side_threads_, kill->order.worker.process, std::move(options),
+                                [this, weak = std::weak_ptr(kill)] {
+                                  if (const auto waiting = weak.lock()) {
+                                    end_gathering(*waiting);
+                                  }
+                                });
 }
 
 // Evidence that comes after the signal is of a process that was signalled: not evidence any more.
@@ -392,7 +393,7 @@ bool KillLadder::wait_for_death(const std::shared_ptr<Kill>& held, Instant now) 
   }
   kill.stage = Stage::kLastLook;
   kill.next_step_at = now + policy_.evidence_timeout;
-  kill.gathering = Gathering::start(
+  kill.gathering = EvidenceCollection::start(
       side_threads_, kill.order.worker.process,
       {EvidenceLevel::kProc, kill.next_step_at, std::nullopt}, [weak = std::weak_ptr(held)] {
         if (const auto waiting = weak.lock(); waiting && waiting->gathering) {

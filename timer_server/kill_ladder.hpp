@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "common/clock.hpp"
-#include "timer_server/evidence/gathering.hpp"
+#include "timer_server/evidence/evidence_collection.hpp"
 #include "timer_server/process_tree.hpp"
 #include "timer_server/record_log.hpp"
 #include "timer_server/records.hpp"

@@ -16,7 +16,7 @@ struct Warnings::Batch {
   Instant facts_until;
   Instant evidence_until;
   bool evidence_pending = false;
-  std::shared_ptr<Gathering> gathering;  // null: not begun, or at its end
+  std::shared_ptr<EvidenceCollection> gathering;  // null: not begun, or at its end
   std::optional<Evidence> evidence;
 
   // When there is something to write; `now`: at once.
@@ -70,16 +70,16 @@ Instant Warnings::advance(Instant now) {
 
 void Warnings::gather(const std::shared_ptr<Batch>& batch) {
   // Python's stacks would take a signal.
-  batch->gathering = Gathering::start(side_threads_, batch->worker.process,
-                                      {level_, batch->evidence_until, std::nullopt},
-                                      [weak = std::weak_ptr(batch), held = gathering_] {
-                                        const auto waiting = weak.lock();
-                                        if (waiting && waiting->gathering) {
-                                          waiting->evidence = waiting->gathering->take();
-                                          waiting->evidence_pending = false;
-                                          waiting->gathering.reset();
-                                        }
-                                      });
+  batch->gathering = EvidenceCollection::start(side_threads_, batch->worker.process,
+                                               {level_, batch->evidence_until, std::nullopt},
+                                               [weak = std::weak_ptr(batch), held = gathering_] {
+                                                 const auto waiting = weak.lock();
+                                                 if (waiting && waiting->gathering) {
+                                                   waiting->evidence = waiting->gathering->take();
+                                                   waiting->evidence_pending = false;
+                                                   waiting->gathering.reset();
+                                                 }
+                                               });
 }
 
 void Warnings::settle(const Process& worker, std::string_view why) {

@@ -12,7 +12,7 @@
 #include <string_view>
 #include <vector>
 
-#include "timer_server/evidence/gathering.hpp"
+#include "timer_server/evidence/evidence_collection.hpp"
 #include "timer_server/kill_ladder.hpp"
 #include "timer_server/record_log.hpp"
 #include "timer_server/records.hpp"

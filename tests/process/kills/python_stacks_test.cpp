@@ -135,12 +135,13 @@ TEST_CASE("a signal that the worker does not catch is not sent, and its page is 
     }
     return text;
   };
-  CHECK(missing({"0", "12"}) == "no Python stacks: it does not catch signal 12 of its page");
-  CHECK(missing({"12", "10"}) == "no Python stacks: it does not catch signal 10 of its page");
-  CHECK(missing({"12", "9"}) ==
-        "no Python stacks: signal 9 of its page is none that can be caught");
+  CHECK(missing({"0", "12"}) ==
+        "no Python stacks: the worker does not catch signal 12 of its page");
+  CHECK(missing({"12", "10"}) ==
+        "no Python stacks: the worker does not catch signal 10 of its page");
+  CHECK(missing({"12", "9"}) == "no Python stacks: signal 9 of its page cannot be caught");
   CHECK(missing({"12", "4000000000"}) ==
-        "no Python stacks: signal 4000000000 of its page is none that can be caught");
+        "no Python stacks: signal 4000000000 of its page cannot be caught");
 }
 
 TEST_CASE("a worker that ends when it is asked has ended by itself") {

@@ -353,10 +353,10 @@ TEST_CASE("a helper that is missing, crashes, or says nothing of use costs the s
   CHECK(missing_with_helper("").find("no native stacks: '") == 0);
   CHECK(missing_with_helper("").find("filetimer-stacks' is missing") != std::string::npos);
   CHECK(missing_with_helper("kill -SEGV $$") ==
-        "native stacks are not whole: the helper was ended by signal 11");
+        "native stacks are incomplete: the helper was ended by signal 11");
   CHECK(missing_with_helper("exit 3") ==
-        "native stacks are not whole: the helper ended with status 3");
-  CHECK(missing_with_helper("head -c 3000000 /dev/urandom").find("native stacks are not whole") ==
+        "native stacks are incomplete: the helper ended with status 3");
+  CHECK(missing_with_helper("head -c 3000000 /dev/urandom").find("native stacks are incomplete") ==
         0);
   CHECK(missing_with_helper("echo end").empty());
 }
