@@ -310,7 +310,7 @@ void Server::advance_life(Instant now) {
   }
   life_.advance(now);
   if (judged && !life_.judges()) {
-    ladder_.give_up();  // kills whose time was up
+    ladder_.abandon();  // kills whose time was up
   }
 }
 
@@ -414,7 +414,7 @@ void Server::note_expected(const ExpectedWorkers::Outcome& outcome, Instant now)
 void Server::begin_stop(const std::string& why) {
   service_manager_.tell_stopping();
   stop_reason_ = why;
-  ladder_.hurry(Instant::now());
+  ladder_.skip_grace(Instant::now());
 }
 
 int Server::run() {
@@ -423,7 +423,7 @@ int Server::run() {
   service_manager_.tell_state(table_.worker_count(), killed_);
   run_once_guarded();
   check_event(::sd_event_loop(loop_.get()), "the event loop failed");
-  ladder_.give_up();
+  ladder_.abandon();
   withdraw();
   if (children_->command()) {
     return children_->exit_status().value_or(128 +

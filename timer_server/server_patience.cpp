@@ -212,7 +212,7 @@ void Server::make_up_for_oversleep(const Oversleep::Clocks& woke) {
     }
   });
   scan_wanted_ = true;
-  ladder_.give_time(total);
+  ladder_.extend_grace(total);
   const std::string reason =
       missed->suspended > missed->late
           ? fmt::format("the machine was suspended for {}", duration_for_reading(missed->suspended))

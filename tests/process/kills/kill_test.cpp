@@ -40,10 +40,10 @@ long living_in_group(pid_t group) {
   return living;
 }
 
-// Kills a worker in a fork storm. Returns whether every process that it started has ended. A process
-// may live on only where the machine is so busy that the kill had to wait for kHoldLimit.
+// Kills a worker in a fork storm. Returns whether every process that it started has ended. A
+// process may live on only where the machine is so busy that the kill had to wait for kStopLimit.
 bool is_killed_whole(int signal) {
-  constexpr std::int64_t kHoldLimit = 30'000'000;  // of the server, in ns
+  constexpr std::int64_t kStopLimit = 30'000'000;  // of the server, in ns
   const TempFolder temp;
   // The grace is so long that no second signal ends the worker, or what the first one missed.
   Server server(temp, {"--grace", "1m", "--evidence", "none"});
@@ -65,7 +65,7 @@ bool is_killed_whole(int signal) {
     CHECK((end.revents & POLLHUP) != 0);
     return true;
   }
-  CHECK(mono_of_signal(killed, 0) - verdict_at >= kHoldLimit);
+  CHECK(mono_of_signal(killed, 0) - verdict_at >= kStopLimit);
   ::kill(-worker.pid(), SIGKILL);
   CHECK(::poll(&end, 1, static_cast<int>(kBound.count())) == 1);
   return false;
