@@ -336,7 +336,7 @@ void Server::check_directory() {
 
 void Server::tell_log_news(Instant now) {
   bool is_good_news = false;
-  const std::string news = log_->take_news(now, is_good_news);
+  const std::string news = log_->take_message(now, is_good_news);
   if (!news.empty()) {
     messages::say(is_good_news ? messages::Level::kInfo : messages::Level::kError, news);
   }
