@@ -439,7 +439,7 @@ void Server::withdraw() {
   directory_.stop_serving();
   directory_.pipe().remove_from_path();
   take_last_words();
-  hooks_->give_up();
+  hooks_->stop();
   warnings_.settle_all("the server was stopped first");
   record_stop();
   if (!log_->drain(kLastSyncLimit)) {
