@@ -153,7 +153,7 @@ void Server::run_once_guarded() {
 // Whatever wakes the server - a request, a deadline, a record on disk - is followed by this:
 // handlers of events only note what has happened.
 void Server::run_once() {
-  const Oversleep::Clocks clocks = Oversleep::Clocks::read();
+  const MissedTime::Clocks clocks = MissedTime::Clocks::read();
   const Instant woke = clocks.now;
   questions_->begin_iteration();
   read_requests();
@@ -280,7 +280,7 @@ void Server::judge(Instant woke) {
 }
 
 void Server::arm(Instant next) {
-  oversleep_.sleep(next, Oversleep::Clocks::read());
+  missed_time_.on_sleep(next, MissedTime::Clocks::read());
   if (next.is_never()) {
     ::sd_event_source_set_enabled(timer_.get(), SD_EVENT_OFF);
     return;
@@ -300,7 +300,7 @@ void Server::sweep(Instant now) {
   questions_->sweep();
   scan_wanted_ = true;  // in the next turn, which is at once
   tell_log_news(now);
-  service_manager_.tell_state(table_.worker_count(), killed_);
+  service_manager_.notify_status(table_.worker_count(), killed_);
 }
 
 void Server::advance_life(Instant now) {
@@ -412,15 +412,15 @@ void Server::note_expected(const ExpectedWorkers::Outcome& outcome, Instant now)
 }
 
 void Server::begin_stop(const std::string& why) {
-  service_manager_.tell_stopping();
+  service_manager_.notify_stopping();
   stop_reason_ = why;
   ladder_.skip_grace(Instant::now());
 }
 
 int Server::run() {
-  service_manager_.keep_informed(loop_.get());
-  service_manager_.tell_ready();
-  service_manager_.tell_state(table_.worker_count(), killed_);
+  service_manager_.start_keep_alives(loop_.get());
+  service_manager_.notify_ready();
+  service_manager_.notify_status(table_.worker_count(), killed_);
   run_once_guarded();
   check_event(::sd_event_loop(loop_.get()), "the event loop failed");
   ladder_.abandon();
@@ -435,7 +435,7 @@ int Server::run() {
 }
 
 void Server::withdraw() {
-  service_manager_.tell_stopping();
+  service_manager_.notify_stopping();
   directory_.stop_serving();
   directory_.pipe().remove_from_path();
   take_last_words();

@@ -22,7 +22,7 @@
 #include "timer_server/kill_ladder.hpp"
 #include "timer_server/kill_path_check.hpp"
 #include "timer_server/life_cycle.hpp"
-#include "timer_server/oversleep.hpp"
+#include "timer_server/missed_time.hpp"
 #include "timer_server/pages/ended_statistics.hpp"
 #include "timer_server/pages/worker_page.hpp"
 #include "timer_server/past_verdicts.hpp"
@@ -150,7 +150,7 @@ class Server final : private RequestSink, private Questions::Host {
   void goes_on(Worker& worker, const Halt& halt);
   void look_at_halted(Instant now);
   void look_for_halted();
-  void make_up_for_oversleep(const Oversleep::Clocks& woke);
+  void make_up_for_oversleep(const MissedTime::Clocks& woke);
   // Soft deadlines (server_warnings.cpp).
   // On a page; one of the pipe stands in the table.
   struct SoftDueSlot {
@@ -235,7 +235,7 @@ class Server final : private RequestSink, private Questions::Host {
   std::size_t adopted_scopes_ = 0;
   std::size_t put_away_scopes_ = 0;
 
-  Oversleep oversleep_;
+  MissedTime missed_time_;
   std::unordered_map<pid_t, Halt> halted_;  // workers
   Instant next_halt_look_ = Instant::never();
 

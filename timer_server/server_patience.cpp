@@ -178,8 +178,8 @@ void Server::look_for_halted() {
 
 // Gives what was missed back to every open scope, once until it is renewed: a server that is always
 // starved still acts.
-void Server::make_up_for_oversleep(const Oversleep::Clocks& woke) {
-  const auto missed = oversleep_.wake(woke);
+void Server::make_up_for_oversleep(const MissedTime::Clocks& woke) {
+  const auto missed = missed_time_.on_wake(woke);
   if (!missed) {
     return;
   }

@@ -388,7 +388,7 @@ TEST_CASE("a server tells its manager when it is ready, what it does and when it
   }
 }
 
-TEST_CASE("a watchdog gets signs of life for as long as the loop turns") {
+TEST_CASE("the service manager gets keep-alives for as long as the loop runs") {
   const TempFolder temp;
   const Manager manager(temp);
   NotifySocket notify(temp.path("notify"));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "timer_server/oversleep.hpp"
+#include "timer_server/missed_time.hpp"
 
 #include <time.h>
 
@@ -16,8 +16,9 @@ Instant read_clock(clockid_t clock) {
 
 }  // namespace
 
-Oversleep::Clocks Oversleep::Clocks::read() {
-  // Being stopped between two readings would look like a suspend.
+MissedTime::Clocks MissedTime::Clocks::read() {
+  // The clocks are read again if reading them took long: a stop of the server between two readings
+  // would look like a suspend. CLOCK_BOOTTIME counts a suspend, CLOCK_MONOTONIC does not.
   constexpr Duration kTogether = std::chrono::milliseconds{10};
   constexpr int kTries = 100;
   Clocks clocks;
@@ -34,8 +35,8 @@ Oversleep::Clocks Oversleep::Clocks::read() {
   return clocks;
 }
 
-std::optional<Oversleep::Lateness> Oversleep::wake(const Clocks& clocks) {
-  Lateness missed;
+std::optional<MissedTime::Missed> MissedTime::on_wake(const Clocks& clocks) {
+  Missed missed;
   missed.late = away_ + std::max(clocks.now - planned_, Duration::zero());
   away_ = {};
   planned_ = Instant::never();
@@ -52,7 +53,7 @@ std::optional<Oversleep::Lateness> Oversleep::wake(const Clocks& clocks) {
   return missed.total() > Duration::zero() ? std::optional(missed) : std::nullopt;
 }
 
-void Oversleep::sleep(Instant planned, const Clocks& clocks) {
+void MissedTime::on_sleep(Instant planned, const Clocks& clocks) {
   planned_ = std::max(planned, clocks.now);
   const Duration away = (clocks.now - woke_.now) - (clocks.worked - woke_.worked);
   away_ = away > kTolerated ? away : Duration::zero();
