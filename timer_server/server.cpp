@@ -440,7 +440,7 @@ void Server::withdraw() {
   directory_.pipe().remove_from_path();
   take_last_words();
   hooks_->stop();
-  warnings_.settle_all("the server was stopped first");
+  warnings_.flush_all("the server was stopped first");
   record_stop();
   if (!log_->drain(kLastSyncLimit)) {
     messages::error("the log '{}' could not be written to the end", log_->path());
