@@ -115,7 +115,7 @@ Server::Server(Settings settings, RuntimeDirectory& directory, std::unique_ptr<R
   is_adopting_ = false;
   past_ = {};
   record_start();
-  if (directory_.pipe().outlives_us()) {
+  if (directory_.pipe().outlives_server()) {
     check_directory();  // it may have been removed while no server was there
   }
 }
@@ -445,7 +445,7 @@ void Server::withdraw() {
   if (!log_->drain(kLastSyncLimit)) {
     messages::error("the log '{}' could not be written to the end", log_->path());
   }
-  if (!directory_.pipe().outlives_us()) {
+  if (!directory_.pipe().outlives_server()) {
     take_last_words();
   }
   questions_->answer_stopped();

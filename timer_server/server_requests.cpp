@@ -90,7 +90,7 @@ void Server::acquire(const wire::Request& request, std::string_view line) {
   // What comes through a pipe that stays is the next server's if this one is being stopped.
   const bool is_stopping =
       life_.is_stopping() || (questions_->has_shutdown() && !children_->command());
-  const bool is_for_next = is_stopping && directory_.pipe().outlives_us();
+  const bool is_for_next = is_stopping && directory_.pipe().outlives_server();
   if (questions_->announcement() != Announcement::kNone && !is_for_next && !request.x_idle &&
       table_.find_scope(**worker, id) == nullptr) {
     reject("the server is draining: no new scopes");

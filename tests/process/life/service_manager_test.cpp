@@ -324,7 +324,7 @@ TEST_CASE("what is passed and is not the pipe of the run folder is refused in on
   const UniqueFd socket(ends[0]);
   const UniqueFd other_end(ends[1]);
   CHECK(contains(manager.refused(socket.get(), exited(2)),
-                 "is no named pipe: expected '" + manager.path() + "'"));
+                 "is not a named pipe: expected '" + manager.path() + "'"));
 
   REQUIRE(::mkfifo(temp.path("other").c_str(), 0600) == 0);
   const UniqueFd other(::open(temp.path("other").c_str(), O_RDWR | O_CLOEXEC));
