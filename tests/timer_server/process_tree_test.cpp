@@ -176,7 +176,7 @@ TEST_CASE("A worker that has ended has no other targets") {
   CHECK(other_targets_of(process, KillMode::kTree, {}).empty());
 }
 
-TEST_CASE("A zombie is no process to watch, a thread's id neither, nor a pid that nobody has") {
+TEST_CASE("A zombie, the id of a thread and an unused pid are refused as processes") {
   Child child;
   const Process held = process_of(child);
   ::kill(child.pid(), SIGKILL);

@@ -20,7 +20,7 @@ Launch rendezvous(const Server& server, const TempFolder& temp, int rank, int wo
 
 }  // namespace
 
-TEST_CASE("a rendezvous tells its steps at level debug, on both sides, and nothing without it") {
+TEST_CASE("a rendezvous logs its steps at level debug on both sides, and nothing otherwise") {
   const TempFolder temp;
   Server server(temp, {"--log-level", "debug"});
   Child silent(rendezvous(server, temp, 0, 2, "20s"));
@@ -42,7 +42,7 @@ TEST_CASE("a rendezvous tells its steps at level debug, on both sides, and nothi
   server.wait_for_message("rendezvous 'epoch': round 1 is full after ");
 }
 
-TEST_CASE("the server tells at level debug who left a rendezvous, who was refused and who came") {
+TEST_CASE("the server logs at level debug which ranks left, were refused and joined a rendezvous") {
   const TempFolder temp;
   Server server(temp, {"--log-level", "debug"});
   {

@@ -72,7 +72,7 @@ TEST_CASE("a hook runs once the worker is dead and both records are in the log")
   server.wait_for_message("--on-expiry for " + killed.text("id") + ": exited, exit status 5");
 }
 
-TEST_CASE("a hook runs after a kill that spared the worker, or found it unkillable or gone") {
+TEST_CASE("a hook runs after a kill that spared the worker") {
   const TempFolder temp;
   SUBCASE("dry run") {
     Server server(temp, {"--dry-run", "--on-expiry", write_verdict(temp)});

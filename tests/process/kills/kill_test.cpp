@@ -142,7 +142,7 @@ TEST_CASE("the scopes of a worker stand in a record in the order they were opene
   CHECK(order == "mazb");
 }
 
-TEST_CASE("a worker that outlived its signal can still be killed for a later scope") {
+TEST_CASE("a worker that survived its signal can still be killed for a later scope") {
   const TempFolder temp;
   Server server(temp, {"--kill-wait", "100ms"});
   Worker worker("ignore-term");
@@ -153,7 +153,7 @@ TEST_CASE("a worker that outlived its signal can still be killed for a later sco
   server.wait_for([](const Record& record) { return record.is("killed", "second"); });
 }
 
-TEST_CASE("an earlier signal that a worker outlived does not put off the kill for a later scope") {
+TEST_CASE("an earlier signal that a worker survived does not delay the kill for a later scope") {
   const TempFolder temp;
   Server server(temp);  // --kill-wait is 30 s, longer than kBound
   Worker worker("ignore-term");
@@ -317,7 +317,7 @@ TEST_CASE("a worker that dies between verdict and signal was already gone") {
   CHECK(worker.status() == killed_by(SIGKILL));  // by the preloaded library
 }
 
-TEST_CASE("--dry-run signals nobody and records what it would have done") {
+TEST_CASE("--dry-run sends no signal and records what it would have done") {
   const TempFolder temp;
   Server server(temp, {"--dry-run", "--grace", "10ms"});
   Worker worker("block");
@@ -416,7 +416,7 @@ TEST_CASE("--evidence none gathers none") {
   CHECK(count(server.records(), "evidence") == 0);
 }
 
-TEST_CASE("a scope that asks for more than --max-timeout gets that, and one record says so") {
+TEST_CASE("a scope with a timeout over --max-timeout gets that, and one record says so") {
   const TempFolder temp;
   Server server(temp, {"--max-timeout", "200ms"});
   Worker worker("block");

@@ -187,7 +187,7 @@ TEST_CASE("a worker that the helper holds is not taken for one under a debugger"
   CHECK(std::ranges::any_of(records, [](const Record& r) { return r.has("held_ms"); }));
 }
 
-TEST_CASE("stacks name the functions that threads wait, spin and read in, and who uses the CPU") {
+TEST_CASE("stacks name the functions that threads wait, spin and read in, with their CPU time") {
   const TempFolder temp;
   const Server server(temp);
   const Record evidence = evidence_of(server, stacks_worker("hang", 3), [](const Worker& worker) {
@@ -312,7 +312,7 @@ TEST_CASE("a worker that was stopped before stays stopped, and has its stacks") 
   CHECK(worker.ask("ping") == "pong");
 }
 
-TEST_CASE("a worker that another process traces is left to it, and that is told") {
+TEST_CASE("a worker that another process traces is left alone, and the record says so") {
   Worker worker("", stacks_worker("serve", 0));
   REQUIRE(::ptrace(PTRACE_SEIZE, worker.pid(), nullptr, nullptr) == 0);
   Helper helper(worker.pid());
@@ -498,7 +498,7 @@ TEST_CASE("many workers at once are all killed in time, with stacks or a word on
   }
 }
 
-TEST_CASE("the server says what it records, and with --evidence proc nobody is held") {
+TEST_CASE("the server says what it records, and with --evidence proc it stops no worker") {
   const TempFolder temp;
   for (const auto& [args, level] : std::vector<std::pair<std::vector<std::string>, std::string>>{
            {{"--evidence-timeout", "20s"}, "stacks"}, {{"--evidence", "proc"}, "proc"}}) {

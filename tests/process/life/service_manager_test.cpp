@@ -369,7 +369,8 @@ TEST_CASE("a start that fails leaves the passed pipe, with what is in it") {
   CHECK(worker.status() == killed_by(SIGKILL));
 }
 
-TEST_CASE("a server tells its manager when it is ready, what it does and when it stops") {
+TEST_CASE(
+    "a server notifies the service manager when it is ready, what it does and when it stops") {
   const TempFolder temp;
   NotifySocket notify(temp.path("notify"));
   Server server(temp, {.args = {"--max-interval", "20ms"},
