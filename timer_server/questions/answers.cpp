@@ -20,8 +20,9 @@ std::string answer_with_reason(std::string_view kind, std::string_view reason) {
 }
 
 std::string refuse_as_too_many(std::size_t others) {
-  return answer_with_reason("refused",
-                            fmt::format("{} others wait for an answer: no more fit", others));
+  return answer_with_reason(
+      "refused",
+      fmt::format("{} clients wait for an answer: there is no room for another", others));
 }
 
 std::string ranks_text(const std::vector<int>& ranks) {

@@ -11,7 +11,7 @@
 namespace filetimer {
 namespace {
 
-// How much of it went; an error counts as all: there is nobody to write to.
+// Returns how many bytes were written. An error counts as all of them: the client is gone.
 std::size_t write_some(int pipe, std::string_view text) {
   const ssize_t written = retry_eintr([&] { return ::write(pipe, text.data(), text.size()); });
   return written >= 0 ? static_cast<std::size_t>(written) : errno == EAGAIN ? 0 : text.size();
@@ -68,7 +68,7 @@ void Askers::on_event(Id id) {
   }
 }
 
-// So short that it is written whole or not at all.
+// An answer of up to kMaxAtomicWrite bytes is written as a whole or not at all.
 void Askers::tell(Id id, const std::string& answer) {
   const auto found = askers_.find(id);
   if (found == askers_.end() || answer.size() >= kMaxAtomicWrite) {

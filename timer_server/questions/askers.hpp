@@ -1,5 +1,4 @@
-// Those who have asked the server something, each with the pipe on which it wants its answers.
-// Nothing here blocks, and nobody who does not read holds anybody else up. Loop thread only.
+// The clients that wait for an answer to a control request.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -17,36 +16,51 @@
 
 namespace filetimer {
 
+// Keeps the reply pipe of each client and writes its answers. No write blocks, so a client that
+// does not read its answer delays no other client. A function that gets the id of a client that is
+// gone does nothing.
+//
+//   const auto id = askers.add(std::move(pipe), refusal);   // the client waits
+//   askers.tell(*id, "...");                                // an answer, of which more follow
+//   askers.finish(*id, "...");                              // the last answer
+//
+// Used on the loop thread.
 class Askers {
  public:
   using Id = std::uint64_t;
-  // Each costs a descriptor; these many in any case, fewer where descriptors are few.
+  // The most clients at a time. Each takes a descriptor, so there may be fewer.
   static constexpr std::size_t kMost = 1024;
-  // Of these, for who does not wait long: not for the ranks of a rendezvous.
+  // How many of these are kept for short requests: ranks of a rendezvous may not use them.
   static constexpr std::size_t kReserved = 16;
-  // How long a last answer that did not fit its pipe waits to be read.
+  // How long a last answer that does not fit its pipe waits to be read.
   static constexpr Duration kUnreadLimit = std::chrono::seconds{5};
 
-  // `most`: at a time. `on_withdrawn`: who waited has closed its pipe, and is no asker any more.
+  // Keeps at most `most` clients. Calls `on_withdrawn` when a client that is watched has closed its
+  // pipe; the client is removed before.
   Askers(sd_event* loop, std::size_t most, std::function<void(Id)> on_withdrawn);
 
-  // Nothing, and the pipe has got `refusal`, when there are too many.
+  // Adds a client and returns its id. Writes `refusal` to the pipe and returns nothing if there are
+  // too many clients.
   std::optional<Id> add(UniqueFd pipe, std::string_view refusal);
-  // Whether it has closed its pipe, though its withdrawal is still on the way.
+  // Returns whether the client is gone, even if `on_withdrawn` was not called yet.
   [[nodiscard]] bool has_left(Id id) const;
-  // From now on it is noticed when this one withdraws. May throw std::system_error.
+  // Watches for the withdrawal of the client from now on. Throws std::system_error if there are no
+  // resources for that.
   void watch(Id id);
-  // An answer that is not the last, at most kMaxAtomicWrite bytes with its newline: lost when the
-  // pipe has no room for it.
+  // Writes an answer of less than kMaxAtomicWrite bytes that is not the last one. The answer is
+  // lost if the pipe has no room for it.
   void tell(Id id, const std::string& answer);
-  // The last one.
+  // Writes the last answer and closes the pipe. Writes the rest later if the pipe has no room for
+  // it.
   void finish(Id id, std::string answer);
-  // The last one, of which the end of file is to say that this process has ended.
+  // Writes the last answer and leaves the pipe open until the process exits, so that the client's
+  // end of file means the end of the server.
   void finish_at_exit(Id id, const std::string& answer);
-  // Gives up on those who do not read their last answer. When to come back; Instant::never(): not.
+  // Removes clients that have not read their last answer within kUnreadLimit. Returns when it must
+  // be called again; never() if no answer waits.
   Instant advance(Instant now);
 
-  // Whether who has been added may wait long.
+  // Returns whether the client that was added last may wait for long.
   [[nodiscard]] bool has_room_to_wait() const { return count() + kReserved <= most_; }
   [[nodiscard]] std::size_t count() const { return askers_.size(); }
 
@@ -54,8 +68,8 @@ class Askers {
   struct Asker {
     UniqueFd pipe;
     EventSource source;
-    std::string unread;                // of the last answer
-    Instant until = Instant::never();  // while there is something unread
+    std::string unread;                // the part of the last answer that is not written yet
+    Instant until = Instant::never();  // when `unread` is dropped
   };
   void watch(Id id, Asker& asker, std::uint32_t events);
   void on_event(Id id);

@@ -1,4 +1,4 @@
-// --expect-workers: the workers that have shown up, counted once.
+// --expect-workers: waits once for the workers of a job.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -13,21 +13,24 @@
 
 namespace filetimer {
 
+// Counts the workers that the server has seen. Used on the loop thread.
 class ExpectedWorkers {
  public:
-  // Expects `count` workers from `started` on, for `timeout`; none: no worker is expected.
+  // Expects `count` workers between `started` and `timeout` later. Without a timeout no worker is
+  // expected.
   ExpectedWorkers(std::size_t count, std::optional<Duration> timeout, Instant started);
 
+  // Counts a worker that the server sees for the first time.
   void add(const WorkerIdentity& worker);
 
   struct Outcome {
     Rendezvous::Round round;  // named "workers"
-    std::string failure;      // empty: all have shown up
+    std::string failure;      // the reason; empty: all workers have shown up
   };
-  // Returns the outcome once, when all have shown up or the time is up. A worker that has ended and
-  // was started again counts once.
+  // Returns the outcome once, when all workers have shown up or the time is up. Workers that have
+  // ended do not count, so a worker that was started again counts once.
   std::optional<Outcome> advance(Instant now);
-  // Returns when the time is up; never() where no worker is expected any more.
+  // Returns when the time is up; never() if no worker is expected any more.
   [[nodiscard]] Instant next() const { return until_; }
 
  private:

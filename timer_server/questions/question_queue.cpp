@@ -25,7 +25,7 @@ std::optional<std::string> QuestionQueue::take(Instant now) {
   return line;
 }
 
-// Counts one more question of this iteration if there is time for it.
+// Counts a request of this iteration and returns true, or returns false if there is no time for it.
 bool QuestionQueue::has_time(Instant now) {
   if (taken_ == 0) {
     begun_ = now;

@@ -1,4 +1,4 @@
-// The control requests that are answered in one iteration of the loop, and those that wait.
+// Divides control requests among the iterations of the loop.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -13,21 +13,21 @@
 
 namespace filetimer {
 
-// An answer takes longer than a timer's line, and deadlines wait meanwhile: what is beyond the
-// share of one iteration is kept as text for the next. Used on the loop thread.
+// Limits the control requests of one iteration, because deadlines wait while they are answered.
+// Further requests are kept as text for the next iteration. Used on the loop thread.
 class QuestionQueue {
  public:
-  static constexpr std::size_t kMostAtOnce = 64;  // in one iteration
+  static constexpr std::size_t kMostAtOnce = 64;  // requests in one iteration
   static constexpr Duration kLongestAtOnce = std::chrono::milliseconds{5};
   static constexpr std::size_t kMostWaiting = 4096;
 
   void begin_iteration() { taken_ = 0; }
 
   enum class Place { kNow, kLater, kFull };
-  // Returns kNow when the question `line` is to be answered at once. Keeps a copy where it returns
-  // kLater, and nothing where too many wait already.
+  // Returns kNow if the request `line` is to be answered at once. Keeps a copy of it and returns
+  // kLater if this iteration has no time for it. Returns kFull if too many requests wait.
   Place add(std::string_view line, Instant now);
-  // Returns the next line that waits, if this iteration has time for it.
+  // Removes and returns the next request that waits, if this iteration has time for it.
   std::optional<std::string> take(Instant now);
 
   [[nodiscard]] std::size_t waiting() const { return waiting_.size(); }
@@ -36,7 +36,7 @@ class QuestionQueue {
   bool has_time(Instant now);
 
   std::size_t taken_ = 0;  // in this iteration
-  Instant begun_;          // when the first of them was taken
+  Instant begun_;          // when the first request of this iteration was taken
   std::deque<std::string> waiting_;
 };
 

@@ -18,7 +18,7 @@
 namespace filetimer {
 namespace {
 
-// Of an answer that must be written whole.
+// The room for the lists in an answer that must be written as a whole.
 constexpr std::size_t kWholeAnswer = kMaxAtomicWrite - 1024;
 
 }  // namespace
@@ -41,9 +41,8 @@ void Questions::take(const wire::Request& request, std::string_view line, Instan
     case QuestionQueue::Place::kLater:
       break;
     case QuestionQueue::Place::kFull:
-      context_.rejections.add(
-          fmt::format("{} other questions wait to be looked at", queue_.waiting()), line,
-          request.pid);
+      context_.rejections.add(fmt::format("{} other control requests wait", queue_.waiting()), line,
+                              request.pid);
       break;
   }
 }
@@ -105,14 +104,14 @@ void Questions::answer_status(const Asked& asked) {
 
 void Questions::answer_drain(const Asked& asked) {
   if (asked.question.off && (context_.life.is_asked_to_end() || shutdown_)) {
-    askers_.finish(asked.asker, answer_with_reason("refused", "the server is told to end"));
+    askers_.finish(asked.asker, answer_with_reason("refused", "the server has been asked to end"));
     return;
   }
   is_drain_asked_ = !asked.question.off;
   if (asked.question.off) {
     for (const auto& request : shutdowns_.take_all()) {
       askers_.finish(request.client,
-                     answer_with_reason("refused", "drain --off took the shutdown back"));
+                     answer_with_reason("refused", "drain --off withdrew the shutdown"));
     }
   } else {
     rendezvous_.refuse_all("the server is draining");
@@ -179,7 +178,7 @@ void Questions::answer_rendezvous(const Asked& asked) {
     return;
   }
   if (!askers_.has_room_to_wait()) {
-    refuse(refuse_as_too_many(askers_.count() - 1), "too many wait for an answer");
+    refuse(refuse_as_too_many(askers_.count() - 1), "too many clients wait for an answer");
     return;
   }
   const Status joined = rendezvous_.join(
@@ -191,7 +190,7 @@ void Questions::answer_rendezvous(const Asked& asked) {
   }
 }
 
-// Tells the client how long it may wait, and notices from now on when it goes.
+// Answers how long the client may wait, and watches for its withdrawal from now on.
 bool Questions::grant(const Asked& asked) {
   try {
     askers_.watch(asked.asker);
@@ -292,7 +291,7 @@ void Questions::sweep() {
       replies_ = std::move(*made);
     }
   }
-  replies_.clear_away();
+  replies_.remove_abandoned();
 }
 
 // The reply pipes close when the process exits. Clients take that end of file as proof that the

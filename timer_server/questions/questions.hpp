@@ -24,29 +24,29 @@
 
 namespace filetimer {
 
-// Takes questions as they are read from the pipe, answers them, and remembers those whose answer
-// has to wait. Does not end the server: it returns a shutdown that is to be carried out, and
-// reports one that is withdrawn to the life cycle. Used on the loop thread.
+// Answers the control requests that are read from the request pipe, at once or when their answer is
+// known. Does not end the server: advance() returns a shutdown that is to be carried out, and the
+// life cycle learns of a shutdown that was withdrawn. Used on the loop thread.
 class Questions {
  public:
-  // What answers say of the server. Implemented by the server.
+  // What the answers need to know of the server. The server implements it.
   class Host {
    public:
     virtual ~Host() = default;
     // Adds the fields of the answer to `status` that follow the server's pid and version.
     virtual void write_status(JsonWriter& json, Instant now) = 0;
-    // Adds the number of open scopes, a list of some of them and, `with_workers`, of workers, until
-    // the answer has `room` bytes.
+    // Adds the number of open scopes and a list of them, and with `with_workers` a list of workers.
+    // The lists are shortened so that the answer has at most `room` bytes.
     virtual void write_open_scopes(JsonWriter& json, bool with_workers, std::size_t room) = 0;
     virtual std::size_t open_scope_count() = 0;
     [[nodiscard]] virtual bool has_workers() const = 0;
     // Whether a kill is under way.
     [[nodiscard]] virtual bool has_kills() const = 0;
-    // Shows announcement() to clients, before the answer that caused it is sent.
+    // Puts announcement() on the status page. Called before the answer that caused it is sent.
     virtual void announce() = 0;
   };
 
-  // What questions use and do not own; all of it outlives them.
+  // Parts of the server, which must outlive this object.
   struct Context {
     Host& host;
     LifeCycle& life;
@@ -60,31 +60,32 @@ class Questions {
             const Context& context);
 
   void begin_iteration() { queue_.begin_iteration(); }
-  // Answers a question, or keeps it for a later iteration.
+  // Answers a request, or keeps `line` for a later iteration.
   void take(const wire::Request& request, std::string_view line, Instant now);
 
   struct Shutdown {
     std::string why;
     bool is_forced = false;
   };
-  // Takes up questions that wait, and answers those that are due. Returns a shutdown that is to be
-  // carried out now.
+  // Answers requests that were kept, and those whose answer is due. Returns a shutdown that is to
+  // be carried out now.
   std::optional<Shutdown> advance(Instant now);
-  // Returns when advance() has something to do.
+  // Returns when advance() must be called at the latest.
   [[nodiscard]] Instant next() const;
 
-  // Whether advance() is going to return a shutdown.
+  // Returns whether the next advance() will return a shutdown.
   [[nodiscard]] bool has_shutdown() const { return shutdown_.has_value(); }
   // Returns the number of clients that wait for an answer.
   [[nodiscard]] std::size_t client_count() const { return askers_.count(); }
 
-  // Returns the announcement for the status page. New scopes are refused unless it is kNone.
+  // Returns the announcement for the status page. The server refuses new scopes unless it is kNone.
   [[nodiscard]] Announcement announcement() const;
 
-  // Removes reply pipes that were left behind, and makes their folder again if it was removed.
+  // Removes abandoned reply pipes, and makes the reply folder again if it was removed.
   void sweep();
+  // Uses another reply folder from now on.
   void use(ReplyFolder replies) { replies_ = std::move(replies); }
-  // The server has stopped: answers all clients that wait for that.
+  // Answers all clients that wait for the end of the server. Called when the server has stopped.
   void answer_stopped();
 
  private:
@@ -112,12 +113,12 @@ class Questions {
   ReplyFolder replies_;
   Askers askers_;
   QuestionQueue queue_;
-  wire::Parser parser_;  // of the questions that wait
+  wire::Parser parser_;  // parses requests that were kept
   RendezvousDesk rendezvous_;
   ShutdownRequests shutdowns_;
   std::optional<Shutdown> shutdown_;  // to be carried out
   bool is_drain_asked_ = false;
-  Instant next_answer_ = Instant::never();  // when to give up on clients that do not read
+  Instant next_answer_ = Instant::never();  // when a client that does not read is removed
 };
 
 }  // namespace filetimer

@@ -25,8 +25,8 @@ Status Rendezvous::join(const std::string& name, int world, const Member& member
   const auto found = waiting_.find(name);
   if (found != waiting_.end()) {
     if (found->second.world != world) {
-      return failure(fmt::format("the world is {}: who waits in rendezvous '{}' said {}", world,
-                                 printable(name), found->second.world));
+      return failure(fmt::format("the world is {}: the ranks that wait in rendezvous '{}' gave {}",
+                                 world, printable(name), found->second.world));
     }
     if (const auto same = found->second.members.find(member.rank);
         same != found->second.members.end()) {
@@ -84,7 +84,7 @@ std::optional<Rendezvous::Left> Rendezvous::leave(Asker asker) {
     waiting.left.insert(left.rank);
     waiting.members.erase(member);
     if (waiting.members.empty()) {
-      waiting_.erase(at);  // nobody waits any more
+      waiting_.erase(at);
     }
     return left;
   }

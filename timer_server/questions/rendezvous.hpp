@@ -1,7 +1,4 @@
-// Workers of this host that wait for one another: a round under a name is full once each of its
-// `world` ranks has joined, and fails for all that wait when the first of them has waited long
-// enough. The next round under the same name may begin at once. Knows neither pipes nor clocks:
-// callers say who joins, who leaves and what time it is.
+// Rendezvous: workers of one host that wait until all of them are there.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -20,48 +17,58 @@
 
 namespace filetimer {
 
+// The rounds of all rendezvous. A round of a name is full when each of its `world` ranks has
+// joined. It fails for all ranks when the first of them has waited long enough. The next round of
+// the name may begin at once. The class uses neither pipes nor clocks: its caller says which rank
+// joins or leaves, and what time it is. Used on the loop thread.
 class Rendezvous {
  public:
-  // Names whose rounds are counted; of more, the one that was used longest ago begins again.
+  // The most names whose rounds are counted. The name that was used longest ago gives way to a new
+  // one, and its rounds are counted from 1 again.
   static constexpr std::size_t kMaxNames = 1024;
   static constexpr int kUnknownRank = -1;
 
   using Asker = std::uint64_t;
   struct Member {
     int rank = 0;
-    pid_t pid = 0;  // as it knows itself
+    pid_t pid = 0;  // as the worker gave it, in its own pid namespace
     Asker asker = 0;
   };
   struct Round {
     std::string name;
-    std::uint64_t number = 0;  // from 1, of its name
+    std::uint64_t number = 0;  // counts the rounds of the name, from 1
     int world = 0;
     Instant begun;
     std::vector<Member> joined;  // by rank
     std::vector<int> missing;
-    std::vector<int> left;  // of the missing ones, those that had joined
+    std::vector<int> left;  // missing ranks that had joined and left
   };
 
-  // `most_ranks`: of one round.
+  // A round has at most `most_ranks` ranks.
   explicit Rendezvous(std::size_t most_ranks) : most_ranks_(static_cast<int>(most_ranks)) {}
 
-  // Its error says what is wrong with it; nobody has joined then. `until`: how long it waits.
+  // Lets a rank join, which waits until `until`. Fails without effect if the request is wrong; the
+  // error says why.
   Status join(const std::string& name, int world, const Member& member, Instant until, Instant now);
   struct Left {
     std::string name;
     int rank = 0;
   };
-  // It has withdrawn, or has ended. What it has left; nothing when it waited in none.
+  // Removes a rank whose client has withdrawn or exited. Returns which round it has left; nothing
+  // if the client waited in none.
   std::optional<Left> leave(Asker asker);
-  // Who waits under this rank, and those of the rounds that are full: look whether they still do.
+  // Returns the client that waits as this rank. Before a round ends or a rank is replaced, the
+  // caller checks whether the clients still wait.
   [[nodiscard]] std::optional<Asker> waiting_as(const std::string& name, int rank) const;
+  // Returns the clients of all rounds that are full.
   [[nodiscard]] std::vector<Asker> in_full_rounds() const;
-  // The rounds that are full, or that have failed by `now`. They are over with this.
+  // Ends and returns the rounds that are full.
   std::vector<Round> take_full();
+  // Ends and returns the rounds whose time is up at `now`.
   std::vector<Round> take_failed(Instant now);
-  // When the next round fails if nobody joins; Instant::never(): none.
+  // Returns when the next round fails if no rank joins; never() if there is no round.
   [[nodiscard]] Instant next_failure() const;
-  // The rounds that are on, as if they failed now.
+  // Ends and returns all rounds, as if their time were up.
   std::vector<Round> take_all();
 
  private:
@@ -73,7 +80,7 @@ class Rendezvous {
     };
     Instant begun;
     std::map<int, Place> members;  // by rank
-    // The first of them has waited long enough then.
+    // Returns when the first member has waited long enough.
     [[nodiscard]] Instant until() const;
     [[nodiscard]] bool is_full() const { return members.size() == static_cast<std::size_t>(world); }
     std::set<int> left;

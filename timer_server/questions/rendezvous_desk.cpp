@@ -15,11 +15,11 @@ void write_round(JsonWriter& json, const Rendezvous::Round& round) {
   write_joined(json, round);
 }
 
-// In words, for readers of messages.
+// Returns the missing ranks in words, for a message.
 std::string missing_text(const Rendezvous::Round& round) {
   std::string text = "; missing: " + ranks_text(round.missing);
   if (!round.left.empty()) {
-    text += "; of these had joined and left: " + ranks_text(round.left);
+    text += "; of these, joined and left: " + ranks_text(round.left);
   }
   return text;
 }
@@ -77,8 +77,8 @@ void RendezvousDesk::advance(Instant now) {
 
 void RendezvousDesk::refuse_all(std::string_view reason) {
   for (const Rendezvous::Round& round : rendezvous_.take_all()) {
-    messages::debug("rendezvous '{}': refused to the {} of {} that had joined: {}", round.name,
-                    round.joined.size(), round.world, reason);
+    messages::debug("rendezvous '{}': {} of {} ranks refused: {}", round.name, round.joined.size(),
+                    round.world, reason);
     answer(round, answer_with_reason("refused", reason));
   }
 }

@@ -1,4 +1,4 @@
-// Answers the ranks of rendezvous and records the rounds.
+// Answers the ranks of a rendezvous and records its rounds.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -27,16 +27,17 @@ class RendezvousDesk {
     pid_t pid = 0;
     Askers::Id asker = 0;
   };
-  // Lets a rank join, which waits for at most `patience`. A rank of this number whose client has
-  // gone leaves first: it was started again. Fails with what is wrong with the request.
+  // Lets a rank join, which waits for at most `patience`. Removes a rank of this number first if
+  // its client is gone: the worker was started again. Fails if the request is wrong.
   Status join(const Rank& rank, Duration patience, Instant now);
-  // The client has gone, or was not told that it waits. Does nothing for another asker.
+  // Removes the rank of a client that is gone, or that could not be answered. Does nothing for a
+  // client that waits in no rendezvous.
   void leave(Askers::Id asker);
-  // Answers the ranks of rounds that are full or whose time is up.
+  // Answers the ranks of rounds that are full or whose time is up, and records these rounds.
   void advance(Instant now);
-  // Answers all ranks that wait: their rounds are over.
+  // Ends all rounds and refuses their ranks.
   void refuse_all(std::string_view reason);
-  // Returns when the next round fails; never() where none waits.
+  // Returns when the next round fails; never() if there is no round.
   [[nodiscard]] Instant next() const { return rendezvous_.next_failure(); }
 
  private:

@@ -17,7 +17,7 @@
 namespace filetimer {
 namespace {
 
-constexpr int kMostLookedAt = 512;  // files in one sweep
+constexpr int kMostFiles = 512;  // that one sweep looks at
 
 bool is_name(std::string_view name) {
   return !name.empty() && name.size() <= kMaxPageNameBytes && std::ranges::all_of(name, [](char c) {
@@ -50,7 +50,7 @@ Result<UniqueFd> ReplyFolder::open(std::string_view name) const {
                     printable(name.substr(0, kMaxPageNameBytes)), kMaxPageNameBytes));
   }
   const std::string path(name);
-  // A handle first: opening another thing than a pipe can do something.
+  // The file is checked by an O_PATH descriptor first, because opening a device can have an effect.
   const UniqueFd handle(::openat(folder_.get(), path.c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC));
   struct stat st {};
   if (!handle || ::fstat(handle.get(), &st) != 0) {
@@ -65,19 +65,19 @@ Result<UniqueFd> ReplyFolder::open(std::string_view name) const {
                   O_WRONLY | O_NONBLOCK | O_CLOEXEC);
   }));
   if (!pipe) {
-    return errno == ENXIO ? failure(fmt::format("x_reply is '{}': nobody reads it", name))
+    return errno == ENXIO ? failure(fmt::format("x_reply is '{}': the pipe has no reader", name))
                           : system_error(fmt::format("x_reply is '{}'", name));
   }
   return pipe;
 }
 
-void ReplyFolder::clear_away() const {
+void ReplyFolder::remove_abandoned() const {
   const int again = ::openat(folder_.get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   const std::unique_ptr<DIR, int (*)(DIR*)> folder(again < 0 ? nullptr : ::fdopendir(again),
                                                    ::closedir);
   timespec now{};
   ::clock_gettime(CLOCK_REALTIME, &now);
-  for (int looked_at = 0; folder && looked_at < kMostLookedAt; ++looked_at) {
+  for (int looked_at = 0; folder && looked_at < kMostFiles; ++looked_at) {
     const dirent* const entry = ::readdir(folder.get());
     if (entry == nullptr) {
       break;
@@ -85,7 +85,7 @@ void ReplyFolder::clear_away() const {
     struct stat st {};
     const bool is_old = ::fstatat(folder_.get(), entry->d_name, &st, AT_SYMLINK_NOFOLLOW) == 0 &&
                         S_ISFIFO(st.st_mode) &&
-                        std::chrono::seconds{now.tv_sec - st.st_mtim.tv_sec} > kLeftBehindAfter;
+                        std::chrono::seconds{now.tv_sec - st.st_mtim.tv_sec} > kAbandonedAfter;
     if (is_old && is_name(entry->d_name) && !open(entry->d_name)) {
       ::unlinkat(folder_.get(), entry->d_name, 0);
     }

@@ -1,5 +1,4 @@
-// The folder `replies`: the pipes on which those who ask something want to be answered. They make
-// and remove them; the server opens them to write, and clears away what was left behind.
+// The folder `replies` of the runtime directory: the pipes on which clients are answered.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -12,24 +11,27 @@
 
 namespace filetimer {
 
+// Opens reply pipes for writing and removes abandoned ones. Clients make their pipes and remove
+// them. Used on the loop thread.
 class ReplyFolder {
  public:
-  // A pipe that nobody has read for so long is removed.
-  static constexpr Duration kLeftBehindAfter = std::chrono::minutes{1};
+  // A pipe of this age without a reader is abandoned: its client has exited without removing it.
+  static constexpr Duration kAbandonedAfter = std::chrono::minutes{1};
 
-  // In the run folder `dir`; checked as the run folder itself is.
+  // Makes or opens the folder in the runtime directory `dir`. Fails if another user could write to
+  // it.
   static Result<ReplyFolder> make(const std::string& dir);
 
-  // To write on, never blocking. Refused: a name that docs/protocol.md does not allow, what is no
-  // named pipe (it is looked at before it is opened, and no symlink is followed), another user's,
-  // and one that nobody reads.
+  // Opens a reply pipe for writing without blocking. Fails if docs/protocol.md does not allow the
+  // name, or if the file is not a named pipe, belongs to another user or has no reader. Checks the
+  // file before opening it, and follows no symlink.
   [[nodiscard]] Result<UniqueFd> open(std::string_view name) const;
 
-  // False once somebody has removed or replaced the folder.
+  // Returns false if the folder was removed or replaced.
   [[nodiscard]] bool is_in_place() const;
 
-  // Removes pipes that were left behind, at most some hundred at once.
-  void clear_away() const;
+  // Removes abandoned pipes. Looks at a few hundred files at most.
+  void remove_abandoned() const;
 
  private:
   ReplyFolder(std::string path, UniqueFd folder)

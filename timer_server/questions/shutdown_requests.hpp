@@ -1,4 +1,4 @@
-// The control requests `shutdown` that wait, and when their clients are told something.
+// The `shutdown` requests that wait.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -10,37 +10,42 @@
 
 namespace filetimer {
 
-// Knows neither pipes nor clocks: the caller says what time it is, and answers the clients. Used on
-// the loop thread.
+// Remembers the requests and when their clients get an answer. Uses neither pipes nor clocks: its
+// caller says what time it is and answers the clients. Used on the loop thread.
 class ShutdownRequests {
  public:
   using Client = std::uint64_t;
   static constexpr Client kNoClient = 0;
-  // A release on a page wakes nobody: how often the caller looks whether scopes are still open.
+  // How often the caller looks whether scopes are open: a release on a page does not wake the
+  // server.
   static constexpr Duration kLookPeriod = std::chrono::milliseconds{20};
+  // How often a waiting client is told what is still open.
   static constexpr Duration kNewsPeriod = std::chrono::seconds{1};
 
   struct Request {
     Client client = kNoClient;
     Instant until;
-    bool is_forced_then = false;     // when its time is up
-    bool waits_for_workers = false;  // to end; otherwise only for their scopes
+    bool is_forced_then = false;     // at `until` the shutdown is forced
+    bool waits_for_workers = false;  // waits until the workers have exited, not only their scopes
   };
 
+  // Adds a request. The caller looks at once.
   void add(const Request& request, Instant now);
-  // The client has disconnected. Its request stays in force and is merged with those of other
-  // disconnected clients.
+  // Removes a client that has disconnected. Its request stays in force and is merged with those of
+  // other disconnected clients.
   void withdraw(Client client);
+  // Removes and returns all requests.
   std::vector<Request> take_all();
-  // Takes the requests whose time is up.
+  // Removes and returns the requests whose time is up.
   std::vector<Request> take_overdue(Instant now);
-  // Whether every request waits for workers: one that does not is enough to end the server.
+  // Returns whether every request waits for workers. One that does not is enough to end the server.
   [[nodiscard]] bool all_wait_for_workers() const;
 
+  // Returns whether the caller should look now.
   [[nodiscard]] bool is_due(Instant now) const { return now >= next_look_; }
-  // Plans the next look. Returns whether clients are to be told what is still open.
+  // Plans the next look. Returns whether it is time to tell the clients what is still open.
   bool note_look(Instant now);
-  // Returns when to look again; never() where no request waits.
+  // Returns when to look again; never() if no request waits.
   [[nodiscard]] Instant next_look() const { return next_look_; }
   [[nodiscard]] const std::vector<Request>& waiting() const { return waiting_; }
 

@@ -396,7 +396,7 @@ TEST_CASE("drain --off takes a graceful shutdown back, even if its client is gon
   off.off = true;
   Asker asker(server.dir(), off);
   asker.next("done");
-  CHECK(waits.last().text("reason") == "drain --off took the shutdown back");
+  CHECK(waits.last().text("reason") == "drain --off withdrew the shutdown");
   CHECK(announced(server.dir()) == filetimer::Announcement::kNone);
   server.send(release(worker.pid(), "load") + acquire_far(worker.pid(), "step"));
   CHECK(is_open_on(server, "step"));
@@ -468,7 +468,7 @@ TEST_CASE("a rendezvous that does not fill fails for all ranks and names those m
   const Record record = server.wait_for([](const Record& r) { return r.is("rendezvous_timeout"); });
   CHECK(ranks(record, "missing") == std::vector{1, 3});
   CHECK(record.number("waited_s") >= 1);
-  CHECK(record.text("reason").ends_with("missing: 1, 3; of these had joined and left: 3"));
+  CHECK(record.text("reason").ends_with("missing: 1, 3; of these, joined and left: 3"));
 }
 
 TEST_CASE("expected workers that do not show up in time are recorded by rank") {
@@ -536,7 +536,7 @@ TEST_CASE("a wrong join is answered with the reason, and waiting ranks are not d
   };
   CHECK(refusal(join(0, 2)) ==
         fmt::format("rank 0 has joined rendezvous 'start' already (pid {})", ::getpid()));
-  CHECK(refusal(join(1, 3)) == "the world is 3: who waits in rendezvous 'start' said 2");
+  CHECK(refusal(join(1, 3)) == "the world is 3: the ranks that wait in rendezvous 'start' gave 2");
   CHECK(refusal(join(2, 2)) == "the rank is 2: expected 0 to 1");
   CHECK(refusal(question("rendezvous")) == "lacks x_rank or x_world");
   Asker last(server.dir(), join(1, 2));

@@ -62,7 +62,7 @@ struct AskerStage {
 
 }  // namespace
 
-TEST_CASE("Answers come a line each, and after the last one the pipe is closed") {
+TEST_CASE("Each answer is a line, and after the last one the pipe is closed") {
   AskerStage stage;
   Pipe pipe;
   const auto id = stage.askers->add(std::move(pipe.writer), "");
@@ -78,7 +78,7 @@ TEST_CASE("Answers come a line each, and after the last one the pipe is closed")
   stage.askers->finish(*id, "again");  // nobody
 }
 
-TEST_CASE("Who closes its pipe has withdrawn") {
+TEST_CASE("A client that closes its pipe has withdrawn") {
   AskerStage stage;
   Pipe left;
   Pipe stays;
@@ -96,7 +96,7 @@ TEST_CASE("Who closes its pipe has withdrawn") {
   CHECK(stays.read() == "done\n");
 }
 
-TEST_CASE("Who has left is known before it is told") {
+TEST_CASE("A client that is gone is known before its withdrawal is reported") {
   AskerStage stage;
   Pipe pipe;
   const auto id = stage.askers->add(std::move(pipe.writer), "");
@@ -108,7 +108,7 @@ TEST_CASE("Who has left is known before it is told") {
   CHECK(stage.askers->has_left(*id + 1));  // nobody
 }
 
-TEST_CASE("A last answer that does not fit waits to be read, and then comes whole") {
+TEST_CASE("A last answer that does not fit its pipe is written in parts") {
   AskerStage stage;
   Pipe pipe;
   const auto id = stage.askers->add(std::move(pipe.writer), "");
@@ -124,7 +124,7 @@ TEST_CASE("A last answer that does not fit waits to be read, and then comes whol
   CHECK(stage.askers->count() == 0);
 }
 
-TEST_CASE("Who does not read its last answer is given up, and one who leaves is forgotten") {
+TEST_CASE("A client that does not read its last answer in time, or is gone, is removed") {
   AskerStage stage;
   Pipe pipe;
   Pipe left;
@@ -143,7 +143,7 @@ TEST_CASE("Who does not read its last answer is given up, and one who leaves is 
   CHECK(stage.withdrawn.empty());  // it had its answer
 }
 
-TEST_CASE("An answer on the way is lost when there is no room, and tears nothing") {
+TEST_CASE("An answer that is not the last one is lost as a whole when the pipe is full") {
   AskerStage stage;
   Pipe pipe;
   const auto id = stage.askers->add(std::move(pipe.writer), "");
@@ -168,7 +168,7 @@ TEST_CASE("The end of file after an answer at exit does not come before the exit
   ::close(writer);
 }
 
-TEST_CASE("There is a bound to those who wait") {
+TEST_CASE("The number of waiting clients has a limit") {
   AskerStage stage;
   std::vector<Askers::Id> ids;
   const Pipe pipe;

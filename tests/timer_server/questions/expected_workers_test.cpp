@@ -19,7 +19,7 @@ WorkerIdentity arrived(const Child& child, std::optional<int> rank) {
 
 }  // namespace
 
-TEST_CASE("Expected workers that have all shown up are told of once") {
+TEST_CASE("Expected workers that have all shown up are reported once") {
   ExpectedWorkers expected(2, 1min, {});
   const Child one;
   const Child other;
@@ -34,7 +34,7 @@ TEST_CASE("Expected workers that have all shown up are told of once") {
   CHECK_FALSE(expected.advance(Instant::never()));
 }
 
-TEST_CASE("When the time is up the ranks that are missing are named") {
+TEST_CASE("When the time is up the missing ranks are named") {
   ExpectedWorkers expected(3, 1min, {});
   CHECK(expected.next() == Instant{} + 1min);
   const Child worker;
@@ -45,7 +45,7 @@ TEST_CASE("When the time is up the ranks that are missing are named") {
         "after 60.0 s 1 of 3 workers had shown up (--expect-workers); missing: rank 0, 2");
 }
 
-TEST_CASE("A worker that has ended does not count, nor are ranks named where one is not known") {
+TEST_CASE("A worker that has ended does not count, and ranks are named only if all are known") {
   ExpectedWorkers expected(2, 1min, {});
   Child crashed;
   expected.add(arrived(crashed, 0));

@@ -7,7 +7,7 @@
 
 using namespace filetimer;
 
-TEST_CASE("Questions beyond the share of an iteration are kept for the next, in order") {
+TEST_CASE("Control requests over the limit of an iteration are kept for the next one, in order") {
   using Place = QuestionQueue::Place;
   QuestionQueue queue;
   for (std::size_t i = 0; i < QuestionQueue::kMostAtOnce; ++i) {
@@ -23,7 +23,7 @@ TEST_CASE("Questions beyond the share of an iteration are kept for the next, in 
   CHECK(queue.add("third", {}) == Place::kNow);
 }
 
-TEST_CASE("Answers end with their share of time in an iteration") {
+TEST_CASE("The time for control requests in an iteration has a limit") {
   QuestionQueue queue;
   const Instant begun{1'000};
   CHECK(queue.add("a", begun) == QuestionQueue::Place::kNow);
@@ -33,7 +33,7 @@ TEST_CASE("Answers end with their share of time in an iteration") {
   CHECK(queue.take(next) == "b");
 }
 
-TEST_CASE("So many questions wait and no more") {
+TEST_CASE("The number of waiting control requests has a limit") {
   QuestionQueue queue;
   for (std::size_t i = 0; i < QuestionQueue::kMostAtOnce + QuestionQueue::kMostWaiting; ++i) {
     CHECK(queue.add("x", {}) != QuestionQueue::Place::kFull);

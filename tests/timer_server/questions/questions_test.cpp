@@ -105,7 +105,7 @@ bool contains(const std::string& text, std::string_view part) {
 
 }  // namespace
 
-TEST_CASE("A drain is on the board before its client has the answer") {
+TEST_CASE("A drain is on the status page before its client has the answer") {
   QuestionStage stage;
   const Client client(stage.folder, "1-a");
   bool was_silent = false;
@@ -140,7 +140,7 @@ TEST_CASE("A shutdown is refused while a scope is open, and returned when none i
   CHECK(contains(client.read(), R"("answer":"done")"));
 }
 
-TEST_CASE("A graceful shutdown is returned when the last scope has been left") {
+TEST_CASE("A graceful shutdown is returned when the last scope is released") {
   QuestionStage stage;
   stage.host.open = 1;
   const Client client(stage.folder, "1-a");
@@ -179,7 +179,7 @@ TEST_CASE("A graceful shutdown whose time is up is withdrawn, or forced") {
   }
 }
 
-TEST_CASE("A shutdown of a server around COMMAND that is withdrawn lets the server serve on") {
+TEST_CASE("After a withdrawn shutdown a server around COMMAND serves on") {
   QuestionStage stage(LifeCycle::Kind::kAroundCommand);
   const Client client(stage.folder, "1-a");
   stage.ask(client, question("shutdown", [](auto& q) {
@@ -194,7 +194,8 @@ TEST_CASE("A shutdown of a server around COMMAND that is withdrawn lets the serv
   CHECK_FALSE(stage.life.is_asked_to_end());
 }
 
-TEST_CASE("Behind the end of COMMAND a graceful shutdown is answered, and forced, in its time") {
+TEST_CASE(
+    "After the end of COMMAND a graceful shutdown is answered, and forced, when its time is up") {
   for (const bool force : {false, true}) {
     CAPTURE(force);
     QuestionStage stage(LifeCycle::Kind::kAroundCommand);
@@ -229,18 +230,18 @@ TEST_CASE("Of several shutdowns in one iteration the forced one is carried out")
   }
 }
 
-TEST_CASE("A shutdown that was granted is not taken back by a drain --off behind it") {
+TEST_CASE("A shutdown is not withdrawn by a drain --off that follows it in the same iteration") {
   QuestionStage stage;
   const Client client(stage.folder, "1-a");
   stage.ask(client, question("shutdown"));
   const Client other(stage.folder, "1-b");
   stage.ask(other, question("drain", [](auto& q) { q.off = true; }));
-  CHECK(contains(other.read(), "the server is told to end"));
+  CHECK(contains(other.read(), "the server has been asked to end"));
   CHECK(stage.questions->has_shutdown());
   CHECK(stage.questions->announcement() == Announcement::kShutdown);
 }
 
-TEST_CASE("What is no control request is answered with what one is") {
+TEST_CASE("An unknown control request is answered with the known ones") {
   QuestionStage stage;
   const Client client(stage.folder, "1-a");
   stage.ask(client, question("stop"));
@@ -250,7 +251,7 @@ TEST_CASE("What is no control request is answered with what one is") {
   CHECK(contains(other.read(), "x_wait_s is -1: expected over 0"));
 }
 
-TEST_CASE("A client that goes while it waits is noticed, and its shutdown goes on") {
+TEST_CASE("The shutdown of a client that is gone stays in force") {
   QuestionStage stage;
   stage.host.open = 1;
   Client client(stage.folder, "1-a");

@@ -33,7 +33,7 @@ std::vector<int> ranks_of(const Rendezvous::Round& round) {
 
 }  // namespace
 
-TEST_CASE("A round is full with the last of its ranks, and gives them in order") {
+TEST_CASE("A round is full with the last of its ranks, and lists them in order") {
   RendezvousStage stage;
   CHECK(stage.join(2, 3) == "");
   CHECK(stage.join(0, 3) == "");
@@ -53,7 +53,7 @@ TEST_CASE("A round is full with the last of its ranks, and gives them in order")
   CHECK(stage.rendezvous.next_failure().is_never());
 }
 
-TEST_CASE("A round fails for all when the first of them has waited long enough") {
+TEST_CASE("A round fails for all ranks when the first of them has waited long enough") {
   RendezvousStage stage;
   const Instant begun = stage.now;
   stage.join(0, 4, 10s);
@@ -67,7 +67,7 @@ TEST_CASE("A round fails for all when the first of them has waited long enough")
   CHECK(rounds[0].left.empty());
 }
 
-TEST_CASE("Who has left is missing and named, and may join again") {
+TEST_CASE("A rank that has left is missing and named, and may join again") {
   RendezvousStage stage;
   stage.join(0, 3);
   stage.join(1, 3);
@@ -89,7 +89,7 @@ TEST_CASE("Who has left is missing and named, and may join again") {
   }
 }
 
-TEST_CASE("Who has left no longer bounds how long the others wait") {
+TEST_CASE("A rank that has left does not limit how long the others wait") {
   RendezvousStage stage;
   stage.join(0, 3, 1s);
   const auto first = stage.asker;
@@ -101,7 +101,7 @@ TEST_CASE("Who has left no longer bounds how long the others wait") {
   CHECK(stage.rendezvous.take_failed(stage.now + 1s).empty());
 }
 
-TEST_CASE("Who is in a full round can be looked at before it ends") {
+TEST_CASE("The clients of a full round are known before it ends") {
   RendezvousStage stage;
   stage.join(0, 2);
   CHECK(stage.rendezvous.in_full_rounds().empty());
@@ -109,7 +109,7 @@ TEST_CASE("Who is in a full round can be looked at before it ends") {
   CHECK(stage.rendezvous.in_full_rounds() == std::vector<Rendezvous::Asker>{1, 2});
 }
 
-TEST_CASE("A round that all have left is over, and the next one may be of another world") {
+TEST_CASE("A round that all ranks have left is over, and the next one may have another world") {
   RendezvousStage stage;
   stage.join(0, 2, 1s);
   stage.rendezvous.leave(stage.asker);
@@ -129,7 +129,7 @@ TEST_CASE("The next round begins at once, and rounds are counted by name") {
   CHECK(stage.rendezvous.take_failed(stage.now + 1s).at(0).number == 3);
 }
 
-TEST_CASE("Names that are made up anew each time take bounded memory") {
+TEST_CASE("Ever new names take a limited amount of memory") {
   RendezvousStage stage;
   for (std::size_t i = 0; i <= Rendezvous::kMaxNames; ++i) {
     stage.now = stage.now + 1s;
@@ -142,11 +142,11 @@ TEST_CASE("Names that are made up anew each time take bounded memory") {
   CHECK(stage.rendezvous.take_full().at(0).number == 1);
 }
 
-TEST_CASE("What is wrong with who joins is said, and disturbs nobody") {
+TEST_CASE("A wrong join fails with the reason and changes no round") {
   RendezvousStage stage;
   stage.join(1, 3);
   CHECK(stage.join(1, 3) == "rank 1 has joined rendezvous 'start' already (pid 101)");
-  CHECK(stage.join(0, 4) == "the world is 4: who waits in rendezvous 'start' said 3");
+  CHECK(stage.join(0, 4) == "the world is 4: the ranks that wait in rendezvous 'start' gave 3");
   CHECK(stage.join(3, 3) == "the rank is 3: expected 0 to 2");
   CHECK(stage.join(-1, 3) == "the rank is -1: expected 0 to 2");
   CHECK(stage.join(0, 0) == "the world is 0: expected 1 to 64 ranks");

@@ -34,10 +34,10 @@ struct ReplyStage {
 
 }  // namespace
 
-TEST_CASE("A pipe that is read is opened, and never waited for") {
+TEST_CASE("A pipe with a reader is opened without blocking") {
   const ReplyStage stage;
   stage.make_pipe("4711-a");
-  CHECK(stage.refusal("4711-a") == "x_reply is '4711-a': nobody reads it");
+  CHECK(stage.refusal("4711-a") == "x_reply is '4711-a': the pipe has no reader");
   const UniqueFd reader = stage.read("4711-a");
   const auto writer = stage.replies->open("4711-a");
   REQUIRE(writer.has_value());
@@ -45,7 +45,7 @@ TEST_CASE("A pipe that is read is opened, and never waited for") {
   CHECK(::write(writer->get(), "x", 1) == 1);
 }
 
-TEST_CASE("Nothing but a named pipe in the folder is opened") {
+TEST_CASE("Only a named pipe in the folder is opened") {
   const ReplyStage stage;
   fs::create_directory(stage.path("folder"));
   const UniqueFd file(::open(stage.path("file").c_str(), O_CREAT | O_WRONLY | O_CLOEXEC, 0600));
@@ -66,7 +66,7 @@ TEST_CASE("Nothing but a named pipe in the folder is opened") {
   CHECK(stage.refusal(std::string(65, 'a')).ends_with("at most 64 bytes"));
 }
 
-TEST_CASE("Old pipes that nobody reads are cleared away, and nothing else is") {
+TEST_CASE("Old pipes without a reader are removed, and nothing else is") {
   const ReplyStage stage;
   const auto age = [&](const std::string& name) {
     const timespec times[2] = {{0, UTIME_OMIT}, {1, 0}};
@@ -80,7 +80,7 @@ TEST_CASE("Old pipes that nobody reads are cleared away, and nothing else is") {
   for (const char* name : {"left", "read", "file"}) {
     age(name);
   }
-  stage.replies->clear_away();
+  stage.replies->remove_abandoned();
   CHECK(!fs::exists(stage.path("left")));
   CHECK(fs::exists(stage.path("fresh")));
   CHECK(fs::exists(stage.path("read")));

@@ -7,7 +7,7 @@ using namespace filetimer;
 using namespace std::chrono_literals;
 
 TEST_CASE(
-    "While a shutdown waits scopes are looked at often, and its client is told of them seldom") {
+    "While a shutdown waits, its scopes are checked often and its client gets an answer seldom") {
   ShutdownRequests requests;
   CHECK(requests.next_look().is_never());
   const Instant begun{1'000};
@@ -22,7 +22,7 @@ TEST_CASE(
   CHECK(requests.next_look().is_never());
 }
 
-TEST_CASE("Requests whose time is up are taken, the others go on") {
+TEST_CASE("Requests whose time is up are taken, and the others stay") {
   ShutdownRequests requests;
   requests.add({.client = 1, .until = Instant{} + 1s}, {});
   requests.add({.client = 2, .until = Instant{} + 2s}, {});
@@ -34,7 +34,7 @@ TEST_CASE("Requests whose time is up are taken, the others go on") {
   CHECK(requests.waiting().front().client == 2);
 }
 
-TEST_CASE("Requests whose clients have gone are one, which asks for the most that they asked for") {
+TEST_CASE("Requests of disconnected clients are merged into the strongest one") {
   ShutdownRequests requests;
   requests.add({.client = 1, .until = Instant{} + 1s, .waits_for_workers = true}, {});
   requests.add({.client = 2, .until = Instant{} + 3s, .is_forced_then = true}, {});
@@ -51,7 +51,7 @@ TEST_CASE("Requests whose clients have gone are one, which asks for the most tha
   CHECK_FALSE(merged.waits_for_workers);
 }
 
-TEST_CASE("One request that does not wait for workers is enough") {
+TEST_CASE("One request that does not wait for workers is enough to end the server") {
   ShutdownRequests requests;
   requests.add({.client = 1, .until = Instant::never(), .waits_for_workers = true}, {});
   CHECK(requests.all_wait_for_workers());
