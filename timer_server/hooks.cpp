@@ -16,7 +16,7 @@ namespace filetimer {
 namespace {
 
 // When to ask again for the status of a hook that has ended: a tracer may still hold it.
-constexpr Duration kReapAgain = std::chrono::milliseconds{100};
+constexpr Duration kReapHookAgain = std::chrono::milliseconds{100};
 // How long a hook may take to end after SIGKILL when the server stops.
 constexpr int kStopWaitMs = 100;
 
@@ -182,7 +182,7 @@ void Hooks::end(Running& hook, Instant now) {
   }
   const auto status = hook.child.reap();
   if (!status && hook.has_ended) {
-    hook.next_step_at = now + kReapAgain;
+    hook.next_step_at = now + kReapHookAgain;
     return;
   }
   if (status) {

@@ -22,7 +22,7 @@ constexpr Duration kReleaseTime = milliseconds{20};
 // evidence, the CPU sample of another worker is left out, so that its signal is not delayed.
 constexpr std::size_t kMaxSampled = 32;
 
-double millis(Duration duration) {
+double to_ms(Duration duration) {
   return std::chrono::duration<double, std::milli>(duration).count();
 }
 
@@ -166,7 +166,7 @@ Evidence EvidenceCollection::take() {
   if (!is_done_) {
     evidence_.add_missing(fmt::format("time was up while {}", activity_));
   }
-  evidence_.gathered_ms = millis(Instant::now() - begun_);
+  evidence_.gathered_ms = to_ms(Instant::now() - begun_);
   return std::move(evidence_);
 }
 

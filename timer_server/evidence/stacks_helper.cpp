@@ -30,7 +30,7 @@ constexpr Duration kEndLimit = std::chrono::milliseconds{100};
 // How long is_own_helper() knows the pid of a helper that has ended.
 constexpr Duration kRemembered = std::chrono::seconds{1};
 // The exit status of a helper that could not be executed. Shells use the same number.
-constexpr int kNotExecuted = 127;
+constexpr int kHelperNotExecuted = 127;
 
 // The pids of all helpers that run, or that ended less than kRemembered ago.
 class HelperPids {
@@ -99,7 +99,7 @@ Result<std::string> helper_path() {
   const int away = ::fcntl(socket, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
   const int nowhere = ::open("/dev/null", O_WRONLY | O_CLOEXEC);
   if (away < 0 || nowhere < 0) {
-    ::_exit(kNotExecuted);
+    ::_exit(kHelperNotExecuted);
   }
   ::dup2(away, STDIN_FILENO);
   ::dup2(away, STDOUT_FILENO);
@@ -112,7 +112,7 @@ Result<std::string> helper_path() {
   ::sigprocmask(SIG_SETMASK, &none, nullptr);
   const std::array<char*, 2> arguments{const_cast<char*>(path), nullptr};  // NOLINT: execve's types
   ::execve(path, arguments.data(), environment);
-  ::_exit(kNotExecuted);
+  ::_exit(kHelperNotExecuted);
 }
 
 // Uses fork() and not posix_spawn(), because posix_spawn() returns after the execve() only, which
@@ -235,7 +235,7 @@ std::string StacksHelper::end() {
   if (!how) {
     return "did not exit after SIGKILL";
   }
-  if (how->exit_status == kNotExecuted) {
+  if (how->exit_status == kHelperNotExecuted) {
     return "could not be executed";
   }
   return how->exit_status ? fmt::format("ended with status {}", *how->exit_status)

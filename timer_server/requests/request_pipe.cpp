@@ -21,7 +21,7 @@ namespace {
 constexpr int kPipeBytes = 256 << 10;
 
 // Returns whether a process reads the pipe: otherwise a non-blocking open() for writing fails.
-bool has_reader(const std::string& path) {
+bool is_being_read(const std::string& path) {
   return static_cast<bool>(
       UniqueFd(::open(path.c_str(), O_WRONLY | O_NONBLOCK | O_CLOEXEC | O_NOFOLLOW)));
 }
@@ -100,7 +100,7 @@ Result<RequestPipe> RequestPipe::open(const std::string& path) {
   if (Status good = check_pipe(path, st); !good) {
     return tl::unexpected<Error>(std::move(good.error()));
   }
-  if (has_reader(path)) {
+  if (is_being_read(path)) {
     const pid_t holder = find_reader(path);
     return tl::unexpected<Error>(
         Error{holder != 0 ? fmt::format("'{}' is being read by process {}", path, holder)
@@ -170,7 +170,8 @@ RequestPipe::Condition RequestPipe::condition() const {
   if (::fstat(fd_.get(), &ours) == 0 && same_file(at_path, ours)) {
     return Condition::kInPlace;
   }
-  return S_ISFIFO(at_path.st_mode) && has_reader(path_) ? Condition::kTakenOver : Condition::kGone;
+  return S_ISFIFO(at_path.st_mode) && is_being_read(path_) ? Condition::kTakenOver
+                                                           : Condition::kGone;
 }
 
 void RequestPipe::remove_from_path() const {
