@@ -14,8 +14,8 @@
 
 #include "common/limits.hpp"
 #include "common/proc_files.hpp"
+#include "timer_server/control/waiting_clients.hpp"
 #include "timer_server/messages.hpp"
-#include "timer_server/questions/askers.hpp"
 
 namespace filetimer {
 namespace {
@@ -29,7 +29,7 @@ constexpr const char* kOomScoreFile = "/proc/self/oom_score_adj";
 constexpr std::size_t kReservedDescriptors = 128;
 // A pidfd, and for a worker of the pipe the page file of its scopes.
 constexpr std::size_t kDescriptorsPerWorker = 2;
-constexpr std::size_t kAskersShare = 8;  // one descriptor in so many is for askers
+constexpr std::size_t kClientsShare = 8;  // one descriptor in so many is for waiting clients
 
 // Returns the previous oom_score_adj, or an empty string if it was not changed.
 std::string lower_oom_score() {
@@ -102,13 +102,13 @@ std::size_t descriptor_limit() {
   return limit.rlim_cur;
 }
 
-std::size_t most_askers() {
-  return std::min(descriptor_limit() / kAskersShare, Askers::kMost);
+std::size_t max_waiting_clients() {
+  return std::min(descriptor_limit() / kClientsShare, WaitingClients::kMost);
 }
 
 std::size_t most_workers() {
   const std::size_t limit = descriptor_limit();
-  const std::size_t others = kReservedDescriptors + most_askers();
+  const std::size_t others = kReservedDescriptors + max_waiting_clients();
   const std::size_t for_workers = limit > 2 * others ? limit - others : limit / 2;
   return std::min(for_workers / kDescriptorsPerWorker, kMaxWorkers);
 }

@@ -19,7 +19,7 @@ std::size_t open_descriptors();
 // Returns the most descriptors that this process may open.
 std::size_t descriptor_limit();
 // Those who may wait for an answer at a time: a share, so that they leave workers theirs.
-std::size_t most_askers();
+std::size_t max_waiting_clients();
 // Returns the most workers that the server can watch with the other descriptors.
 std::size_t most_workers();
 

@@ -13,8 +13,8 @@
 
 #include "common/clock.hpp"
 #include "common/json_writer.hpp"
+#include "timer_server/control/rendezvous.hpp"
 #include "timer_server/evidence/evidence.hpp"
-#include "timer_server/questions/rendezvous.hpp"
 #include "timer_server/timer_table.hpp"
 
 namespace filetimer {

@@ -63,8 +63,8 @@ Server::Server(Settings settings, RuntimeDirectory& directory, std::unique_ptr<R
   sd_event* event = nullptr;
   check_event(::sd_event_new(&event), "cannot make an event loop");
   loop_.reset(event);
-  questions_.emplace(event, directory_.path(), directory_.take_replies(), settings_.max_wait,
-                     Questions::Context{*this, life_, rejections_, records_, *log_});
+  control_.emplace(event, directory_.path(), directory_.take_replies(), settings_.max_wait,
+                   ControlRequests::Context{*this, life_, rejections_, records_, *log_});
   hooks_.emplace(event, settings_.on_expiry,
                  environment_for_children(directory_.path(), directory_.pipe().path()),
                  std::move(inheritance), records_, *log_);
@@ -155,7 +155,7 @@ void Server::run_once_guarded() {
 void Server::run_once() {
   const MissedTime::Clocks clocks = MissedTime::Clocks::read();
   const Instant woke = clocks.now;
-  questions_->begin_iteration();
+  control_->begin_iteration();
   read_requests();
   bury_the_dead();
   make_up_for_oversleep(clocks);
@@ -174,7 +174,7 @@ void Server::run_once() {
   if (now >= next_halt_look_) {
     look_at_halted(now);
   }
-  if (const auto shutdown = questions_->advance(now)) {
+  if (const auto shutdown = control_->advance(now)) {
     shut_down(shutdown->why, shutdown->is_forced);
   }
   if (const auto outcome = expected_.advance(now)) {
@@ -197,7 +197,7 @@ void Server::run_once() {
   }
   Instant next = std::min({ladder_next, warnings_next, hooks_next, next_sweep_, next_halt_look_,
                            rejections_.next_report(), read_again_, children_->next(),
-                           questions_->next(), expected_.next(), life_.next()});
+                           control_->next(), expected_.next(), life_.next()});
   if (life_.judges()) {
     next = std::min({next, scan_wanted_ ? Instant{} : next_scan_, table_.next_deadline()});
   }
@@ -297,7 +297,7 @@ void Server::sweep(Instant now) {
   check_directory();
   look_for_pages();
   look_for_halted();
-  questions_->sweep();
+  control_->sweep();
   scan_wanted_ = true;  // in the next turn, which is at once
   tell_log_news(now);
   service_manager_.notify_status(table_.worker_count(), killed_);
@@ -318,7 +318,7 @@ void Server::advance_life(Instant now) {
 
 void Server::check_directory() {
   if (directory_.restore()) {
-    questions_->use(directory_.take_replies());
+    control_->use(directory_.take_replies());
     ended_statistics_ =
         std::make_unique<EndedStatistics>(directory_.pages().server_path(kEndedName));
     pages_unlooked_ = true;
@@ -448,14 +448,14 @@ void Server::withdraw() {
   if (!directory_.pipe().outlives_server()) {
     take_last_words();
   }
-  questions_->answer_stopped();
+  control_->answer_stopped();
 }
 
 // Reads the requests that are left in the pipe: without a release among them the next server would
 // kill a healthy worker. A pipe that outlives this server has writers, so requests that come later
 // are read by the next server.
 void Server::take_last_words() {
-  questions_->begin_iteration();
+  control_->begin_iteration();
   read_requests(directory_.pipe().waiting());
   bury_the_dead();
   save_pages();

@@ -15,6 +15,8 @@
 #include <vector>
 
 #include "timer_server/command_supervisor.hpp"
+#include "timer_server/control/control_requests.hpp"
+#include "timer_server/control/expected_workers.hpp"
 #include "timer_server/event_loop.hpp"
 #include "timer_server/halted.hpp"
 #include "timer_server/hooks.hpp"
@@ -26,8 +28,6 @@
 #include "timer_server/pages/ended_statistics.hpp"
 #include "timer_server/pages/worker_page.hpp"
 #include "timer_server/past_verdicts.hpp"
-#include "timer_server/questions/expected_workers.hpp"
-#include "timer_server/questions/questions.hpp"
 #include "timer_server/record_log.hpp"
 #include "timer_server/records.hpp"
 #include "timer_server/requests/rejections.hpp"
@@ -41,7 +41,7 @@
 
 namespace filetimer {
 
-class Server final : private RequestSink, private Questions::Host {
+class Server final : private RequestSink, private ControlRequests::Host {
  public:
   // `inheritance`: the settings of the server's caller, which child processes get instead of the
   // server's own.
@@ -256,7 +256,7 @@ class Server final : private RequestSink, private Questions::Host {
 
   // Declared last: gone first, so no handler runs on what is gone already.
   EventLoop loop_;
-  std::optional<Questions> questions_;
+  std::optional<ControlRequests> control_;
   std::optional<Hooks> hooks_;
   EventSource timer_;
   EventSource pipe_source_;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "timer_server/questions/expected_workers.hpp"
+#include "timer_server/control/expected_workers.hpp"
 
 #include <doctest/doctest.h>
 

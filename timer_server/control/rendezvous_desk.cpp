@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT
-#include "timer_server/questions/rendezvous_desk.hpp"
+#include "timer_server/control/rendezvous_desk.hpp"
 
 #include <fmt/format.h>
 
 #include "common/duration_text.hpp"
+#include "timer_server/control/answers.hpp"
 #include "timer_server/messages.hpp"
-#include "timer_server/questions/answers.hpp"
 
 namespace filetimer {
 namespace {
@@ -28,10 +28,10 @@ std::string missing_text(const Rendezvous::Round& round) {
 
 Status RendezvousDesk::join(const Rank& rank, Duration patience, Instant now) {
   if (const auto before = rendezvous_.waiting_as(rank.name, rank.rank);
-      before && askers_.has_left(*before)) {
+      before && clients_.has_left(*before)) {
     leave(*before);
   }
-  Status joined = rendezvous_.join(rank.name, rank.world, {rank.rank, rank.pid, rank.asker},
+  Status joined = rendezvous_.join(rank.name, rank.world, {rank.rank, rank.pid, rank.client},
                                    now + patience, now);
   if (joined) {
     messages::debug("rendezvous '{}': rank {} of {} joined (pid {}), granted {}", rank.name,
@@ -40,16 +40,16 @@ Status RendezvousDesk::join(const Rank& rank, Duration patience, Instant now) {
   return joined;
 }
 
-void RendezvousDesk::leave(Askers::Id asker) {
-  if (const auto left = rendezvous_.leave(asker)) {
+void RendezvousDesk::leave(WaitingClients::Id client) {
+  if (const auto left = rendezvous_.leave(client)) {
     messages::debug("rendezvous '{}': rank {} left", left->name, left->rank);
   }
 }
 
 void RendezvousDesk::advance(Instant now) {
-  for (const Rendezvous::Asker asker : rendezvous_.in_full_rounds()) {
-    if (askers_.has_left(asker)) {
-      leave(asker);
+  for (const Rendezvous::Client client : rendezvous_.in_full_rounds()) {
+    if (clients_.has_left(client)) {
+      leave(client);
     }
   }
   for (const Rendezvous::Round& round : rendezvous_.take_full()) {
@@ -85,7 +85,7 @@ void RendezvousDesk::refuse_all(std::string_view reason) {
 
 void RendezvousDesk::answer(const Rendezvous::Round& round, const std::string& answer) {
   for (const Rendezvous::Member& member : round.joined) {
-    askers_.finish(member.asker, answer);
+    clients_.finish(member.client, answer);
   }
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "timer_server/questions/rendezvous.hpp"
+#include "timer_server/control/rendezvous.hpp"
 
 #include <fmt/format.h>
 
@@ -52,31 +52,32 @@ Instant Rendezvous::Waiting::until() const {
   return first;
 }
 
-std::optional<Rendezvous::Asker> Rendezvous::waiting_as(const std::string& name, int rank) const {
+std::optional<Rendezvous::Client> Rendezvous::waiting_as(const std::string& name, int rank) const {
   const auto found = waiting_.find(name);
   if (found == waiting_.end() || !found->second.members.contains(rank)) {
     return std::nullopt;
   }
-  return found->second.members.at(rank).member.asker;
+  return found->second.members.at(rank).member.client;
 }
 
-std::vector<Rendezvous::Asker> Rendezvous::in_full_rounds() const {
-  std::vector<Asker> askers;
+std::vector<Rendezvous::Client> Rendezvous::in_full_rounds() const {
+  std::vector<Client> clients;
   for (const auto& [name, waiting] : waiting_) {
     for (const auto& [rank, place] : waiting.members) {
       if (waiting.is_full()) {
-        askers.push_back(place.member.asker);
+        clients.push_back(place.member.client);
       }
     }
   }
-  return askers;
+  return clients;
 }
 
-std::optional<Rendezvous::Left> Rendezvous::leave(Asker asker) {
+std::optional<Rendezvous::Left> Rendezvous::leave(Client client) {
   for (auto at = waiting_.begin(); at != waiting_.end(); ++at) {
     auto& [name, waiting] = *at;
-    const auto member = std::ranges::find_if(
-        waiting.members, [asker](const auto& entry) { return entry.second.member.asker == asker; });
+    const auto member = std::ranges::find_if(waiting.members, [client](const auto& entry) {
+      return entry.second.member.client == client;
+    });
     if (member == waiting.members.end()) {
       continue;
     }

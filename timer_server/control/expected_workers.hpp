@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "common/clock.hpp"
-#include "timer_server/questions/rendezvous.hpp"
+#include "timer_server/control/rendezvous.hpp"
 #include "timer_server/records.hpp"
 
 namespace filetimer {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "timer_server/questions/answers.hpp"
+#include "timer_server/control/answers.hpp"
 
 #include <fmt/format.h>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "timer_server/questions/shutdown_requests.hpp"
+#include "timer_server/control/shutdown_requests.hpp"
 
 #include <doctest/doctest.h>
 

@@ -1,6 +1,6 @@
 // What the server opens to answer on, and what it does not.
 // SPDX-License-Identifier: MIT
-#include "timer_server/questions/reply_folder.hpp"
+#include "timer_server/control/reply_folder.hpp"
 
 #include <doctest/doctest.h>
 #include <fcntl.h>

@@ -1,6 +1,6 @@
-// Questions without a server: a fake host says what is open.
+// ControlRequests without a server: a fake host says what is open.
 // SPDX-License-Identifier: MIT
-#include "timer_server/questions/questions.hpp"
+#include "timer_server/control/control_requests.hpp"
 
 #include <doctest/doctest.h>
 #include <fcntl.h>
@@ -21,7 +21,7 @@ using namespace std::chrono_literals;
 
 namespace {
 
-class FakeHost : public Questions::Host {
+class FakeHost : public ControlRequests::Host {
  public:
   void write_status(JsonWriter& json, Instant /*now*/) override { json.field("workers", workers); }
   void write_open_scopes(JsonWriter& json, bool /*with_workers*/, std::size_t /*room*/) override {
@@ -74,8 +74,8 @@ struct QuestionStage {
     sd_event* event = nullptr;
     check_event(::sd_event_new(&event), "no loop");
     loop.reset(event);
-    questions.emplace(event, folder.path(), std::move(*ReplyFolder::make(folder.path())), 1min,
-                      Questions::Context{host, life, rejections, records, *log});
+    control.emplace(event, folder.path(), std::move(*ReplyFolder::make(folder.path())), 1min,
+                    ControlRequests::Context{host, life, rejections, records, *log});
   }
   void ask(const Client& client, wire::Question asked) {
     asked.reply = client.name();
@@ -85,8 +85,8 @@ struct QuestionStage {
     wire::Request request;
     request.pid = ::getpid();
     request.question = asked;
-    questions->begin_iteration();
-    questions->take(request, "the line", now);
+    control->begin_iteration();
+    control->take(request, "the line", now);
   }
   testing::TempFolder folder;
   FakeHost host;
@@ -96,7 +96,7 @@ struct QuestionStage {
   std::unique_ptr<RecordLog> log = open_test_log(folder);
   Instant now{1'000'000};
   EventLoop loop;
-  std::optional<Questions> questions;
+  std::optional<ControlRequests> control;
 };
 
 bool contains(const std::string& text, std::string_view part) {
@@ -111,7 +111,7 @@ TEST_CASE("A drain is on the status page before its client has the answer") {
   bool was_silent = false;
   stage.host.on_announce = [&] {
     was_silent = client.read().empty();
-    CHECK(stage.questions->announcement() == Announcement::kDraining);
+    CHECK(stage.control->announcement() == Announcement::kDraining);
   };
   stage.ask(client, question("drain"));
   CHECK(was_silent);
@@ -119,7 +119,7 @@ TEST_CASE("A drain is on the status page before its client has the answer") {
   stage.host.on_announce = [] {};
   const Client other(stage.folder, "1-b");
   stage.ask(other, question("drain", [](auto& q) { q.off = true; }));
-  CHECK(stage.questions->announcement() == Announcement::kNone);
+  CHECK(stage.control->announcement() == Announcement::kNone);
 }
 
 TEST_CASE("A shutdown is refused while a scope is open, and returned when none is") {
@@ -128,15 +128,15 @@ TEST_CASE("A shutdown is refused while a scope is open, and returned when none i
   const Client refused(stage.folder, "1-a");
   stage.ask(refused, question("shutdown"));
   CHECK(contains(refused.read(), "2 scopes are open"));
-  CHECK_FALSE(stage.questions->advance(stage.now));
+  CHECK_FALSE(stage.control->advance(stage.now));
   stage.host.open = 0;
   const Client client(stage.folder, "1-b");
   stage.ask(client, question("shutdown"));
-  const auto shutdown = stage.questions->advance(stage.now);
+  const auto shutdown = stage.control->advance(stage.now);
   REQUIRE(shutdown);
   CHECK(shutdown->why == "shutdown");
   CHECK_FALSE(shutdown->is_forced);
-  stage.questions->answer_stopped();
+  stage.control->answer_stopped();
   CHECK(contains(client.read(), R"("answer":"done")"));
 }
 
@@ -145,13 +145,13 @@ TEST_CASE("A graceful shutdown is returned when the last scope is released") {
   stage.host.open = 1;
   const Client client(stage.folder, "1-a");
   stage.ask(client, question("shutdown", [](auto& q) { q.graceful = "scopes"; }));
-  CHECK_FALSE(stage.questions->advance(stage.now));
+  CHECK_FALSE(stage.control->advance(stage.now));
   CHECK(contains(client.read(), R"("answer":"waiting")"));
-  CHECK(stage.questions->announcement() == Announcement::kShutdown);
+  CHECK(stage.control->announcement() == Announcement::kShutdown);
   const Instant next_look = stage.now + ShutdownRequests::kLookPeriod;
-  CHECK(stage.questions->next() == next_look);
+  CHECK(stage.control->next() == next_look);
   stage.host.open = 0;
-  const auto shutdown = stage.questions->advance(next_look);
+  const auto shutdown = stage.control->advance(next_look);
   REQUIRE(shutdown);
   CHECK(shutdown->why == "shutdown --graceful");
 }
@@ -167,14 +167,14 @@ TEST_CASE("A graceful shutdown whose time is up is withdrawn, or forced") {
                 q.graceful = "scopes";
                 q.force = force;
               }));
-    CHECK_FALSE(stage.questions->advance(stage.now));
-    const auto shutdown = stage.questions->advance(stage.now + 1s);
+    CHECK_FALSE(stage.control->advance(stage.now));
+    const auto shutdown = stage.control->advance(stage.now + 1s);
     REQUIRE(shutdown.has_value() == force);
     if (force) {
       CHECK(shutdown->is_forced);
     } else {
       CHECK(contains(client.read(), R"("answer":"timed_out")"));
-      CHECK(stage.questions->announcement() == Announcement::kNone);
+      CHECK(stage.control->announcement() == Announcement::kNone);
     }
   }
 }
@@ -186,10 +186,10 @@ TEST_CASE("After a withdrawn shutdown a server around COMMAND serves on") {
               q.wait_s = 1;
               q.graceful = "scopes";
             }));
-  REQUIRE(stage.questions->advance(stage.now));
+  REQUIRE(stage.control->advance(stage.now));
   CHECK(stage.life.handle(LifeCycle::Event::kShutdown, stage.now) ==
         LifeCycle::Action::kAskCommandToEnd);
-  CHECK_FALSE(stage.questions->advance(stage.now + 1s));
+  CHECK_FALSE(stage.control->advance(stage.now + 1s));
   CHECK(contains(client.read(), "COMMAND has not ended"));
   CHECK_FALSE(stage.life.is_asked_to_end());
 }
@@ -207,8 +207,8 @@ TEST_CASE(
                 q.graceful = "scopes";
                 q.force = force;
               }));
-    CHECK_FALSE(stage.questions->advance(stage.now));
-    const auto shutdown = stage.questions->advance(stage.now + 1s);
+    CHECK_FALSE(stage.control->advance(stage.now));
+    const auto shutdown = stage.control->advance(stage.now + 1s);
     REQUIRE(shutdown.has_value() == force);
     if (!force) {
       CHECK(contains(client.read(), "kills are under way"));
@@ -223,8 +223,8 @@ TEST_CASE("Of several shutdowns in one iteration the forced one is carried out")
     const Client two(stage.folder, "1-b");
     stage.ask(one, question("shutdown", [&](auto& q) { q.force = is_forced_first; }));
     stage.ask(two, question("shutdown", [&](auto& q) { q.force = !is_forced_first; }));
-    CHECK(stage.questions->next() == Instant{});
-    const auto shutdown = stage.questions->advance(stage.now);
+    CHECK(stage.control->next() == Instant{});
+    const auto shutdown = stage.control->advance(stage.now);
     REQUIRE(shutdown);
     CHECK(shutdown->is_forced);
   }
@@ -237,8 +237,8 @@ TEST_CASE("A shutdown is not withdrawn by a drain --off that follows it in the s
   const Client other(stage.folder, "1-b");
   stage.ask(other, question("drain", [](auto& q) { q.off = true; }));
   CHECK(contains(other.read(), "the server has been asked to end"));
-  CHECK(stage.questions->has_shutdown());
-  CHECK(stage.questions->announcement() == Announcement::kShutdown);
+  CHECK(stage.control->has_shutdown());
+  CHECK(stage.control->announcement() == Announcement::kShutdown);
 }
 
 TEST_CASE("An unknown control request is answered with the known ones") {
@@ -259,6 +259,6 @@ TEST_CASE("The shutdown of a client that is gone stays in force") {
   client.go();
   while (::sd_event_run(stage.loop.get(), 0) > 0) {
   }
-  CHECK(stage.questions->client_count() == 0);
-  CHECK(stage.questions->announcement() == Announcement::kShutdown);
+  CHECK(stage.control->client_count() == 0);
+  CHECK(stage.control->announcement() == Announcement::kShutdown);
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "timer_server/questions/question_queue.hpp"
+#include "timer_server/control/control_queue.hpp"
 
 #include <doctest/doctest.h>
 
@@ -8,9 +8,9 @@
 using namespace filetimer;
 
 TEST_CASE("Control requests over the limit of an iteration are kept for the next one, in order") {
-  using Place = QuestionQueue::Place;
-  QuestionQueue queue;
-  for (std::size_t i = 0; i < QuestionQueue::kMostAtOnce; ++i) {
+  using Place = ControlQueue::Place;
+  ControlQueue queue;
+  for (std::size_t i = 0; i < ControlQueue::kMostAtOnce; ++i) {
     CHECK(queue.add("early", {}) == Place::kNow);
   }
   CHECK(queue.add("first", {}) == Place::kLater);
@@ -24,20 +24,20 @@ TEST_CASE("Control requests over the limit of an iteration are kept for the next
 }
 
 TEST_CASE("The time for control requests in an iteration has a limit") {
-  QuestionQueue queue;
+  ControlQueue queue;
   const Instant begun{1'000};
-  CHECK(queue.add("a", begun) == QuestionQueue::Place::kNow);
-  CHECK(queue.add("b", begun + QuestionQueue::kLongestAtOnce) == QuestionQueue::Place::kLater);
+  CHECK(queue.add("a", begun) == ControlQueue::Place::kNow);
+  CHECK(queue.add("b", begun + ControlQueue::kLongestAtOnce) == ControlQueue::Place::kLater);
   queue.begin_iteration();
-  const Instant next = begun + QuestionQueue::kLongestAtOnce;
+  const Instant next = begun + ControlQueue::kLongestAtOnce;
   CHECK(queue.take(next) == "b");
 }
 
 TEST_CASE("The number of waiting control requests has a limit") {
-  QuestionQueue queue;
-  for (std::size_t i = 0; i < QuestionQueue::kMostAtOnce + QuestionQueue::kMostWaiting; ++i) {
-    CHECK(queue.add("x", {}) != QuestionQueue::Place::kFull);
+  ControlQueue queue;
+  for (std::size_t i = 0; i < ControlQueue::kMostAtOnce + ControlQueue::kMostWaiting; ++i) {
+    CHECK(queue.add("x", {}) != ControlQueue::Place::kFull);
   }
-  CHECK(queue.add("x", {}) == QuestionQueue::Place::kFull);
-  CHECK(queue.waiting() == QuestionQueue::kMostWaiting);
+  CHECK(queue.add("x", {}) == ControlQueue::Place::kFull);
+  CHECK(queue.waiting() == ControlQueue::kMostWaiting);
 }

@@ -1,6 +1,6 @@
 // Rounds of a rendezvous with time as the test says it is.
 // SPDX-License-Identifier: MIT
-#include "timer_server/questions/rendezvous.hpp"
+#include "timer_server/control/rendezvous.hpp"
 
 #include <doctest/doctest.h>
 
@@ -15,11 +15,11 @@ struct RendezvousStage {
   std::string join(int rank, int world, Duration patience = 10s,
                    const std::string& name = "start") {
     const Status joined =
-        rendezvous.join(name, world, {rank, 100 + rank, ++asker}, now + patience, now);
+        rendezvous.join(name, world, {rank, 100 + rank, ++client}, now + patience, now);
     return joined ? "" : joined.error().message;
   }
   Rendezvous rendezvous{64};
-  Rendezvous::Asker asker = 0;  // of the last who joined
+  Rendezvous::Client client = 0;  // that joined last
   Instant now{1'000'000'000};
 };
 
@@ -47,7 +47,7 @@ TEST_CASE("A round is full with the last of its ranks, and lists them in order")
   CHECK(rounds[0].world == 3);
   CHECK(stage.now - rounds[0].begun == 3s);
   CHECK(ranks_of(rounds[0]) == std::vector{0, 1, 2});
-  CHECK(rounds[0].joined[2].asker == 1);
+  CHECK(rounds[0].joined[2].client == 1);
   CHECK(rounds[0].joined[1].pid == 101);
   CHECK(rounds[0].missing.empty());
   CHECK(stage.rendezvous.next_failure().is_never());
@@ -71,7 +71,7 @@ TEST_CASE("A rank that has left is missing and named, and may join again") {
   RendezvousStage stage;
   stage.join(0, 3);
   stage.join(1, 3);
-  const auto first = stage.asker;
+  const auto first = stage.client;
   stage.join(2, 3);
   stage.rendezvous.leave(first);
   CHECK(stage.rendezvous.take_full().empty());
@@ -92,7 +92,7 @@ TEST_CASE("A rank that has left is missing and named, and may join again") {
 TEST_CASE("A rank that has left does not limit how long the others wait") {
   RendezvousStage stage;
   stage.join(0, 3, 1s);
-  const auto first = stage.asker;
+  const auto first = stage.client;
   stage.join(1, 3, 10s);
   CHECK(stage.rendezvous.waiting_as("start", 0) == first);
   CHECK(!stage.rendezvous.waiting_as("start", 2));
@@ -106,13 +106,13 @@ TEST_CASE("The clients of a full round are known before it ends") {
   stage.join(0, 2);
   CHECK(stage.rendezvous.in_full_rounds().empty());
   stage.join(1, 2);
-  CHECK(stage.rendezvous.in_full_rounds() == std::vector<Rendezvous::Asker>{1, 2});
+  CHECK(stage.rendezvous.in_full_rounds() == std::vector<Rendezvous::Client>{1, 2});
 }
 
 TEST_CASE("A round that all ranks have left is over, and the next one may have another world") {
   RendezvousStage stage;
   stage.join(0, 2, 1s);
-  stage.rendezvous.leave(stage.asker);
+  stage.rendezvous.leave(stage.client);
   CHECK(stage.rendezvous.next_failure().is_never());
   CHECK(stage.join(0, 3) == "");
 }

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT
-#include "timer_server/questions/question_queue.hpp"
+#include "timer_server/control/control_queue.hpp"
 
 #include <utility>
 
 namespace filetimer {
 
-QuestionQueue::Place QuestionQueue::add(std::string_view line, Instant now) {
+ControlQueue::Place ControlQueue::add(std::string_view line, Instant now) {
   if (waiting_.empty() && has_time(now)) {
     return Place::kNow;
   }
@@ -16,7 +16,7 @@ QuestionQueue::Place QuestionQueue::add(std::string_view line, Instant now) {
   return Place::kLater;
 }
 
-std::optional<std::string> QuestionQueue::take(Instant now) {
+std::optional<std::string> ControlQueue::take(Instant now) {
   if (waiting_.empty() || !has_time(now)) {
     return std::nullopt;
   }
@@ -26,7 +26,7 @@ std::optional<std::string> QuestionQueue::take(Instant now) {
 }
 
 // Counts a request of this iteration and returns true, or returns false if there is no time for it.
-bool QuestionQueue::has_time(Instant now) {
+bool ControlQueue::has_time(Instant now) {
   if (taken_ == 0) {
     begun_ = now;
   }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "timer_server/questions/questions.hpp"
+#include "timer_server/control/control_requests.hpp"
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -11,9 +11,9 @@
 #include "common/duration_text.hpp"
 #include "common/limits.hpp"
 #include "common/text.hpp"
+#include "timer_server/control/answers.hpp"
 #include "timer_server/hardening.hpp"
 #include "timer_server/messages.hpp"
-#include "timer_server/questions/answers.hpp"
 
 namespace filetimer {
 namespace {
@@ -23,95 +23,98 @@ constexpr std::size_t kWholeAnswer = kMaxAtomicWrite - 1024;
 
 }  // namespace
 
-Questions::Questions(sd_event* loop, std::string dir, ReplyFolder replies, Duration max_wait,
-                     const Context& context)
+ControlRequests::ControlRequests(sd_event* loop, std::string dir, ReplyFolder replies,
+                                 Duration max_wait, const Context& context)
     : dir_(std::move(dir)),
       max_wait_(max_wait),
       context_(context),
       replies_(std::move(replies)),
-      askers_(loop, most_askers(), [this](Askers::Id asker) { on_withdrawn(asker); }),
-      rendezvous_(std::max(most_askers(), Askers::kReserved + 1) - Askers::kReserved, askers_,
-                  context.records, context.log) {}
+      clients_(loop, max_waiting_clients(),
+               [this](WaitingClients::Id client) { on_withdrawn(client); }),
+      rendezvous_(std::max(max_waiting_clients(), WaitingClients::kReserved + 1) -
+                      WaitingClients::kReserved,
+                  clients_, context.records, context.log) {}
 
-void Questions::take(const wire::Request& request, std::string_view line, Instant now) {
+void ControlRequests::take(const wire::Request& request, std::string_view line, Instant now) {
   switch (queue_.add(line, now)) {
-    case QuestionQueue::Place::kNow:
-      consider(request, line, now);
+    case ControlQueue::Place::kNow:
+      accept(request, line, now);
       break;
-    case QuestionQueue::Place::kLater:
+    case ControlQueue::Place::kLater:
       break;
-    case QuestionQueue::Place::kFull:
+    case ControlQueue::Place::kFull:
       context_.rejections.add(fmt::format("{} other control requests wait", queue_.waiting()), line,
                               request.pid);
       break;
   }
 }
 
-void Questions::consider(const wire::Request& request, std::string_view line, Instant now) {
+void ControlRequests::accept(const wire::Request& request, std::string_view line, Instant now) {
   const wire::Question& question = request.question;
   auto pipe = replies_.open(question.reply);
   if (!pipe) {
     context_.rejections.add(pipe.error().message, line, request.pid);
     return;
   }
-  const auto asker = askers_.add(std::move(*pipe), refuse_as_too_many(askers_.count()));
-  if (!asker) {
+  const auto client = clients_.add(std::move(*pipe), refuse_as_too_many(clients_.count()));
+  if (!client) {
     return;
   }
   if (!(question.wait_s > 0)) {
-    askers_.finish(*asker,
-                   answer_with_reason(
-                       "invalid", fmt::format("x_wait_s is {}: expected over 0", question.wait_s)));
+    clients_.finish(
+        *client, answer_with_reason(
+                     "invalid", fmt::format("x_wait_s is {}: expected over 0", question.wait_s)));
     return;
   }
-  answer({*asker, question, request.pid,
+  answer({*client, question, request.pid,
           std::min(duration_from_seconds(question.wait_s), max_wait_), now});
 }
 
-void Questions::answer(const Asked& asked) {
-  using Answer = void (Questions::*)(const Asked&);
+void ControlRequests::answer(const Accepted& accepted) {
+  using Answer = void (ControlRequests::*)(const Accepted&);
   constexpr std::pair<std::string_view, Answer> kAnswers[] = {
-      {"ping", &Questions::answer_ping},
-      {"status", &Questions::answer_status},
-      {"drain", &Questions::answer_drain},
-      {"shutdown", &Questions::answer_shutdown},
-      {"rendezvous", &Questions::answer_rendezvous}};
+      {"ping", &ControlRequests::answer_ping},
+      {"status", &ControlRequests::answer_status},
+      {"drain", &ControlRequests::answer_drain},
+      {"shutdown", &ControlRequests::answer_shutdown},
+      {"rendezvous", &ControlRequests::answer_rendezvous}};
   for (const auto& [name, function] : kAnswers) {
-    if (asked.question.request == name) {
-      (this->*function)(asked);
+    if (accepted.question.request == name) {
+      (this->*function)(accepted);
       return;
     }
   }
-  askers_.finish(
-      asked.asker,
-      answer_with_reason("invalid", fmt::format("x_request is '{}': expected ping, status, drain, "
-                                                "shutdown or rendezvous",
-                                                printable(asked.question.request.substr(0, 64)))));
+  clients_.finish(accepted.client,
+                  answer_with_reason(
+                      "invalid", fmt::format("x_request is '{}': expected ping, status, drain, "
+                                             "shutdown or rendezvous",
+                                             printable(accepted.question.request.substr(0, 64)))));
 }
 
-void Questions::answer_ping(const Asked& asked) {
+void ControlRequests::answer_ping(const Accepted& accepted) {
   JsonWriter json = begin_answer("done");
   json.field("server_pid", ::getpid()).field("server_version", FILETIMER_VERSION);
-  askers_.finish(asked.asker, std::move(json).finish());
+  clients_.finish(accepted.client, std::move(json).finish());
 }
 
-void Questions::answer_status(const Asked& asked) {
+void ControlRequests::answer_status(const Accepted& accepted) {
   JsonWriter json = begin_answer("done");
   json.field("server_pid", ::getpid()).field("server_version", FILETIMER_VERSION);
-  context_.host.write_status(json, asked.now);
-  askers_.finish(asked.asker, std::move(json).finish());
+  context_.host.write_status(json, accepted.now);
+  clients_.finish(accepted.client, std::move(json).finish());
 }
 
-void Questions::answer_drain(const Asked& asked) {
-  if (asked.question.off && (context_.life.is_asked_to_end() || shutdown_)) {
-    askers_.finish(asked.asker, answer_with_reason("refused", "the server has been asked to end"));
+void ControlRequests::answer_drain(const Accepted& accepted) {
+  if (accepted.question.off && (context_.life.is_asked_to_end() || shutdown_)) {
+    clients_.finish(accepted.client,
+                    answer_with_reason("refused", "the server has been asked to end"));
     return;
   }
-  is_drain_asked_ = !asked.question.off;
-  if (asked.question.off) {
+  is_drain_asked_ = !accepted.question.off;
+  if (accepted.question.off) {
     for (const auto& request : shutdowns_.take_all()) {
-      askers_.finish(request.client,
-                     answer_with_reason("refused", "drain --off withdrew the shutdown"));
+      clients_.finish(request.client,
+                      answer_with_reason("refused", "drain --off withdrew the shutdown"));
     }
   } else {
     rendezvous_.refuse_all("the server is draining");
@@ -120,17 +123,17 @@ void Questions::answer_drain(const Asked& asked) {
   JsonWriter json = begin_answer("done");
   json.field("draining", announcement() != Announcement::kNone)
       .field("open_scope_count", context_.host.open_scope_count());
-  askers_.finish(asked.asker, std::move(json).finish());
+  clients_.finish(accepted.client, std::move(json).finish());
 }
 
-void Questions::answer_shutdown(const Asked& asked) {
-  const wire::Question& question = asked.question;
+void ControlRequests::answer_shutdown(const Accepted& accepted) {
+  const wire::Question& question = accepted.question;
   if (!question.graceful.empty() && question.graceful != "scopes" &&
       question.graceful != "workers") {
-    askers_.finish(asked.asker,
-                   answer_with_reason(
-                       "invalid", fmt::format("x_graceful is '{}': expected 'scopes' or 'workers'",
-                                              printable(question.graceful.substr(0, 64)))));
+    clients_.finish(accepted.client,
+                    answer_with_reason(
+                        "invalid", fmt::format("x_graceful is '{}': expected 'scopes' or 'workers'",
+                                               printable(question.graceful.substr(0, 64)))));
     return;
   }
   const bool is_graceful = !question.graceful.empty();
@@ -139,33 +142,33 @@ void Questions::answer_shutdown(const Asked& asked) {
       JsonWriter json = begin_answer("refused");
       json.field("reason", fmt::format("{} scope{} open", open, open == 1 ? " is" : "s are"));
       context_.host.write_open_scopes(json, false, kMaxRecordBytes);
-      askers_.finish(asked.asker, std::move(json).finish());
+      clients_.finish(accepted.client, std::move(json).finish());
       return;
     }
   }
-  if (!grant(asked)) {
+  if (!grant(accepted)) {
     return;
   }
   rendezvous_.refuse_all("the server is shutting down");
-  shutdowns_.add({.client = asked.asker,
-                  .until = asked.now + asked.granted,
+  shutdowns_.add({.client = accepted.client,
+                  .until = accepted.now + accepted.granted,
                   .is_forced_then = is_graceful && question.force,
                   .waits_for_workers = question.graceful == "workers"},
-                 asked.now);
+                 accepted.now);
   context_.host.announce();
   if (!is_graceful && (!shutdown_ || question.force)) {
     shutdown_ = {question.force ? "shutdown --force" : "shutdown", question.force};
   }
 }
 
-void Questions::answer_rendezvous(const Asked& asked) {
-  const wire::Question& question = asked.question;
+void ControlRequests::answer_rendezvous(const Accepted& accepted) {
+  const wire::Question& question = accepted.question;
   const std::string name(question.name);
   const auto refuse = [&](const std::string& answer, std::string_view why) {
     messages::debug("rendezvous '{}': {} is refused (pid {}): {}", name,
-                    question.rank ? fmt::format("rank {}", *question.rank) : "a rank", asked.pid,
+                    question.rank ? fmt::format("rank {}", *question.rank) : "a rank", accepted.pid,
                     why);
-    askers_.finish(asked.asker, answer);
+    clients_.finish(accepted.client, answer);
   };
   if (!question.rank || !question.world) {
     constexpr std::string_view kLacking = "lacks x_rank or x_world";
@@ -177,56 +180,57 @@ void Questions::answer_rendezvous(const Asked& asked) {
     refuse(answer_with_reason("refused", kDraining), kDraining);
     return;
   }
-  if (!askers_.has_room_to_wait()) {
-    refuse(refuse_as_too_many(askers_.count() - 1), "too many clients wait for an answer");
+  if (!clients_.has_room_to_wait()) {
+    refuse(refuse_as_too_many(clients_.count() - 1), "too many clients wait for an answer");
     return;
   }
-  const Status joined = rendezvous_.join(
-      {name, *question.rank, *question.world, asked.pid, asked.asker}, asked.granted, asked.now);
+  const Status joined =
+      rendezvous_.join({name, *question.rank, *question.world, accepted.pid, accepted.client},
+                       accepted.granted, accepted.now);
   if (!joined) {
     refuse(answer_with_reason("invalid", joined.error().message), joined.error().message);
-  } else if (!grant(asked)) {
-    rendezvous_.leave(asked.asker);
+  } else if (!grant(accepted)) {
+    rendezvous_.leave(accepted.client);
   }
 }
 
 // Answers how long the client may wait, and watches for its withdrawal from now on.
-bool Questions::grant(const Asked& asked) {
+bool ControlRequests::grant(const Accepted& accepted) {
   try {
-    askers_.watch(asked.asker);
+    clients_.watch(accepted.client);
   } catch (const std::system_error& error) {
-    askers_.finish(asked.asker, answer_with_reason("refused", error.what()));
+    clients_.finish(accepted.client, answer_with_reason("refused", error.what()));
     return false;
   }
   JsonWriter json = begin_answer("granted");
-  json.field("wait_s", std::chrono::duration<double>(asked.granted).count());
-  askers_.tell(asked.asker, std::move(json).finish());
+  json.field("wait_s", std::chrono::duration<double>(accepted.granted).count());
+  clients_.tell(accepted.client, std::move(json).finish());
   return true;
 }
 
-void Questions::on_withdrawn(Askers::Id asker) {
-  rendezvous_.leave(asker);
-  shutdowns_.withdraw(asker);
+void ControlRequests::on_withdrawn(WaitingClients::Id client) {
+  rendezvous_.leave(client);
+  shutdowns_.withdraw(client);
 }
 
-std::optional<Questions::Shutdown> Questions::advance(Instant now) {
+std::optional<ControlRequests::Shutdown> ControlRequests::advance(Instant now) {
   while (auto line = queue_.take(Instant::now())) {
     const std::size_t size = line->size();
     line->resize(size + wire::Parser::padding());
     const std::string_view text(line->data(), size);
     if (const auto request = parser_.parse(text)) {
-      consider(*request, text, now);
+      accept(*request, text, now);
     }
   }
   rendezvous_.advance(now);
   if (!shutdown_ && shutdowns_.is_due(now)) {
-    look_at_shutdowns(now);
+    advance_shutdowns(now);
   }
-  next_answer_ = askers_.advance(now);
+  next_answer_ = clients_.advance(now);
   return std::exchange(shutdown_, std::nullopt);
 }
 
-void Questions::look_at_shutdowns(Instant now) {
+void ControlRequests::advance_shutdowns(Instant now) {
   if (shutdowns_.waiting().empty()) {
     (void)shutdowns_.note_look(now);
     return;
@@ -262,30 +266,30 @@ void Questions::look_at_shutdowns(Instant now) {
     JsonWriter json = begin_answer("timed_out");
     json.field("reason", why_late);
     context_.host.write_open_scopes(json, request.waits_for_workers, kMaxRecordBytes);
-    askers_.finish(request.client, std::move(json).finish());
+    clients_.finish(request.client, std::move(json).finish());
   }
   if (shutdowns_.note_look(now)) {
     JsonWriter json = begin_answer("waiting");
     context_.host.write_open_scopes(json, for_workers, kWholeAnswer);
     const std::string waiting = std::move(json).finish();
     for (const auto& request : shutdowns_.waiting()) {
-      askers_.tell(request.client, waiting);
+      clients_.tell(request.client, waiting);
     }
   }
 }
 
-Instant Questions::next() const {
+Instant ControlRequests::next() const {
   return std::min({queue_.waiting() > 0 || shutdown_ ? Instant{} : Instant::never(),
                    rendezvous_.next(), shutdowns_.next_look(), next_answer_});
 }
 
-Announcement Questions::announcement() const {
+Announcement ControlRequests::announcement() const {
   return context_.life.is_asked_to_end() || !shutdowns_.waiting().empty() ? Announcement::kShutdown
          : is_drain_asked_                                                ? Announcement::kDraining
                                                                           : Announcement::kNone;
 }
 
-void Questions::sweep() {
+void ControlRequests::sweep() {
   if (!replies_.is_in_place()) {
     if (auto made = ReplyFolder::make(dir_)) {
       replies_ = std::move(*made);
@@ -296,13 +300,13 @@ void Questions::sweep() {
 
 // The reply pipes close when the process exits. Clients take that end of file as proof that the
 // runtime directory is free.
-void Questions::answer_stopped() {
+void ControlRequests::answer_stopped() {
   rendezvous_.refuse_all("the server was stopped");
   JsonWriter json = begin_answer("done");
   context_.host.write_open_scopes(json, false, kMaxRecordBytes);
   const std::string answer = std::move(json).finish();
   for (const auto& request : shutdowns_.waiting()) {
-    askers_.finish_at_exit(request.client, answer);
+    clients_.finish_at_exit(request.client, answer);
   }
 }
 

@@ -20,12 +20,12 @@ namespace filetimer {
 // does not read its answer delays no other client. A function that gets the id of a client that is
 // gone does nothing.
 //
-//   const auto id = askers.add(std::move(pipe), refusal);   // the client waits
-//   askers.tell(*id, "...");                                // an answer, of which more follow
-//   askers.finish(*id, "...");                              // the last answer
+//   const auto id = clients.add(std::move(pipe), refusal);   // the client waits
+//   clients.tell(*id, "...");                                // an answer, of which more follow
+//   clients.finish(*id, "...");                              // the last answer
 //
 // Used on the loop thread.
-class Askers {
+class WaitingClients {
  public:
   using Id = std::uint64_t;
   // The most clients at a time. Each takes a descriptor, so there may be fewer.
@@ -37,7 +37,7 @@ class Askers {
 
   // Keeps at most `most` clients. Calls `on_withdrawn` when a client that is watched has closed its
   // pipe; the client is removed before.
-  Askers(sd_event* loop, std::size_t most, std::function<void(Id)> on_withdrawn);
+  WaitingClients(sd_event* loop, std::size_t most, std::function<void(Id)> on_withdrawn);
 
   // Adds a client and returns its id. Writes `refusal` to the pipe and returns nothing if there are
   // too many clients.
@@ -62,22 +62,22 @@ class Askers {
 
   // Returns whether the client that was added last may wait for long.
   [[nodiscard]] bool has_room_to_wait() const { return count() + kReserved <= most_; }
-  [[nodiscard]] std::size_t count() const { return askers_.size(); }
+  [[nodiscard]] std::size_t count() const { return clients_.size(); }
 
  private:
-  struct Asker {
+  struct Client {
     UniqueFd pipe;
     EventSource source;
     std::string unread;                // the part of the last answer that is not written yet
     Instant until = Instant::never();  // when `unread` is dropped
   };
-  void watch(Id id, Asker& asker, std::uint32_t events);
+  void watch(Id id, Client& client, std::uint32_t events);
   void on_event(Id id);
 
   sd_event* const loop_;
   const std::size_t most_;
   const std::function<void(Id)> on_withdrawn_;
-  std::unordered_map<Id, Asker> askers_;
+  std::unordered_map<Id, Client> clients_;
   Id last_id_ = 0;
 };
 

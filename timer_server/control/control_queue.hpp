@@ -15,7 +15,7 @@ namespace filetimer {
 
 // Limits the control requests of one iteration, because deadlines wait while they are answered.
 // Further requests are kept as text for the next iteration. Used on the loop thread.
-class QuestionQueue {
+class ControlQueue {
  public:
   static constexpr std::size_t kMostAtOnce = 64;  // requests in one iteration
   static constexpr Duration kLongestAtOnce = std::chrono::milliseconds{5};

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT
-#include "timer_server/questions/expected_workers.hpp"
+#include "timer_server/control/expected_workers.hpp"
 
 #include <fmt/format.h>
 
 #include <utility>
 
 #include "common/duration_text.hpp"
-#include "timer_server/questions/answers.hpp"
+#include "timer_server/control/answers.hpp"
 
 namespace filetimer {
 

@@ -1,6 +1,6 @@
 // Answers on pipes that are read, not read, or left.
 // SPDX-License-Identifier: MIT
-#include "timer_server/questions/askers.hpp"
+#include "timer_server/control/waiting_clients.hpp"
 
 #include <doctest/doctest.h>
 #include <fcntl.h>
@@ -42,78 +42,78 @@ struct Pipe {
   UniqueFd writer;
 };
 
-struct AskerStage {
-  AskerStage() {
+struct ClientStage {
+  ClientStage() {
     ::signal(SIGPIPE, SIG_IGN);  // the server does not take it
     sd_event* event = nullptr;
     check_event(::sd_event_new(&event), "no loop");
     loop.reset(event);
-    askers.emplace(event, kMost, [this](Askers::Id id) { withdrawn.push_back(id); });
+    clients.emplace(event, kMost, [this](WaitingClients::Id id) { withdrawn.push_back(id); });
   }
   // What is there to do now.
   void run() const {
     while (::sd_event_run(loop.get(), 0) > 0) {
     }
   }
-  std::vector<Askers::Id> withdrawn;
+  std::vector<WaitingClients::Id> withdrawn;
   EventLoop loop;
-  std::optional<Askers> askers;
+  std::optional<WaitingClients> clients;
 };
 
 }  // namespace
 
 TEST_CASE("Each answer is a line, and after the last one the pipe is closed") {
-  AskerStage stage;
+  ClientStage stage;
   Pipe pipe;
-  const auto id = stage.askers->add(std::move(pipe.writer), "");
+  const auto id = stage.clients->add(std::move(pipe.writer), "");
   REQUIRE(id.has_value());
-  stage.askers->tell(*id, "granted");
-  stage.askers->watch(*id);
+  stage.clients->tell(*id, "granted");
+  stage.clients->watch(*id);
   stage.run();
-  stage.askers->finish(*id, "done");
+  stage.clients->finish(*id, "done");
   CHECK(pipe.read() == "granted\ndone\n");
   CHECK(pipe.is_at_end());
-  CHECK(stage.askers->count() == 0);
+  CHECK(stage.clients->count() == 0);
   CHECK(stage.withdrawn.empty());
-  stage.askers->finish(*id, "again");  // nobody
+  stage.clients->finish(*id, "again");  // the client is gone
 }
 
 TEST_CASE("A client that closes its pipe has withdrawn") {
-  AskerStage stage;
+  ClientStage stage;
   Pipe left;
   Pipe stays;
-  const auto id = stage.askers->add(std::move(left.writer), "");
-  const auto other = stage.askers->add(std::move(stays.writer), "");
-  stage.askers->watch(*id);
-  stage.askers->watch(*other);
+  const auto id = stage.clients->add(std::move(left.writer), "");
+  const auto other = stage.clients->add(std::move(stays.writer), "");
+  stage.clients->watch(*id);
+  stage.clients->watch(*other);
   stage.run();
   CHECK(stage.withdrawn.empty());
   left.reader.reset();
   stage.run();
   CHECK(stage.withdrawn == std::vector{*id});
-  CHECK(stage.askers->count() == 1);
-  stage.askers->finish(*other, "done");
+  CHECK(stage.clients->count() == 1);
+  stage.clients->finish(*other, "done");
   CHECK(stays.read() == "done\n");
 }
 
 TEST_CASE("A client that is gone is known before its withdrawal is reported") {
-  AskerStage stage;
+  ClientStage stage;
   Pipe pipe;
-  const auto id = stage.askers->add(std::move(pipe.writer), "");
-  stage.askers->watch(*id);
-  CHECK(!stage.askers->has_left(*id));
+  const auto id = stage.clients->add(std::move(pipe.writer), "");
+  stage.clients->watch(*id);
+  CHECK(!stage.clients->has_left(*id));
   pipe.reader.reset();
-  CHECK(stage.askers->has_left(*id));
+  CHECK(stage.clients->has_left(*id));
   CHECK(stage.withdrawn.empty());
-  CHECK(stage.askers->has_left(*id + 1));  // nobody
+  CHECK(stage.clients->has_left(*id + 1));  // never added
 }
 
 TEST_CASE("A last answer that does not fit its pipe is written in parts") {
-  AskerStage stage;
+  ClientStage stage;
   Pipe pipe;
-  const auto id = stage.askers->add(std::move(pipe.writer), "");
+  const auto id = stage.clients->add(std::move(pipe.writer), "");
   const std::string answer(1'000'000, 'a');
-  stage.askers->finish(*id, answer);
+  stage.clients->finish(*id, answer);
   std::string read;
   for (int i = 0; i < 1000 && read.size() <= answer.size(); ++i) {
     read += pipe.read();
@@ -121,35 +121,35 @@ TEST_CASE("A last answer that does not fit its pipe is written in parts") {
   }
   CHECK(read == answer + '\n');
   CHECK(pipe.is_at_end());
-  CHECK(stage.askers->count() == 0);
+  CHECK(stage.clients->count() == 0);
 }
 
 TEST_CASE("A client that does not read its last answer in time, or is gone, is removed") {
-  AskerStage stage;
+  ClientStage stage;
   Pipe pipe;
   Pipe left;
   const std::string answer(1'000'000, 'a');
-  const auto id = stage.askers->add(std::move(pipe.writer), "");
-  stage.askers->finish(*id, answer);
-  stage.askers->finish(*stage.askers->add(std::move(left.writer), ""), answer);
+  const auto id = stage.clients->add(std::move(pipe.writer), "");
+  stage.clients->finish(*id, answer);
+  stage.clients->finish(*stage.clients->add(std::move(left.writer), ""), answer);
   left.reader.reset();
   stage.run();
-  CHECK(stage.askers->count() == 1);
-  const Instant due = stage.askers->advance({});
-  CHECK(due <= Instant::now() + Askers::kUnreadLimit);
-  CHECK(stage.askers->advance({due.ns - 1}) == due);
-  CHECK(stage.askers->advance(due).is_never());
-  CHECK(stage.askers->count() == 0);
+  CHECK(stage.clients->count() == 1);
+  const Instant due = stage.clients->advance({});
+  CHECK(due <= Instant::now() + WaitingClients::kUnreadLimit);
+  CHECK(stage.clients->advance({due.ns - 1}) == due);
+  CHECK(stage.clients->advance(due).is_never());
+  CHECK(stage.clients->count() == 0);
   CHECK(stage.withdrawn.empty());  // it had its answer
 }
 
 TEST_CASE("An answer that is not the last one is lost as a whole when the pipe is full") {
-  AskerStage stage;
+  ClientStage stage;
   Pipe pipe;
-  const auto id = stage.askers->add(std::move(pipe.writer), "");
+  const auto id = stage.clients->add(std::move(pipe.writer), "");
   const std::string answer(4000, 'w');
   for (int i = 0; i < 100; ++i) {
-    stage.askers->tell(*id, answer);
+    stage.clients->tell(*id, answer);
   }
   std::string read = pipe.read();
   CHECK(!read.empty());
@@ -157,28 +157,28 @@ TEST_CASE("An answer that is not the last one is lost as a whole when the pipe i
 }
 
 TEST_CASE("The end of file after an answer at exit does not come before the exit") {
-  AskerStage stage;
+  ClientStage stage;
   Pipe pipe;
   const int writer = pipe.writer.get();
-  const auto id = stage.askers->add(std::move(pipe.writer), "");
-  stage.askers->finish_at_exit(*id, "done");
-  stage.askers.reset();
+  const auto id = stage.clients->add(std::move(pipe.writer), "");
+  stage.clients->finish_at_exit(*id, "done");
+  stage.clients.reset();
   CHECK(pipe.read() == "done\n");
   CHECK(!pipe.is_at_end());
   ::close(writer);
 }
 
 TEST_CASE("The number of waiting clients has a limit") {
-  AskerStage stage;
-  std::vector<Askers::Id> ids;
+  ClientStage stage;
+  std::vector<WaitingClients::Id> ids;
   const Pipe pipe;
   for (std::size_t i = 0; i < kMost; ++i) {
-    const auto id = stage.askers->add(UniqueFd(::dup(pipe.writer.get())), "no");
+    const auto id = stage.clients->add(UniqueFd(::dup(pipe.writer.get())), "no");
     REQUIRE(id.has_value());
     ids.push_back(*id);
   }
-  CHECK(!stage.askers->add(UniqueFd(::dup(pipe.writer.get())), "no"));
+  CHECK(!stage.clients->add(UniqueFd(::dup(pipe.writer.get())), "no"));
   CHECK(pipe.read() == "no\n");
-  stage.askers->finish(ids[0], "done");
-  CHECK(stage.askers->add(UniqueFd(::dup(pipe.writer.get())), "no"));
+  stage.clients->finish(ids[0], "done");
+  CHECK(stage.clients->add(UniqueFd(::dup(pipe.writer.get())), "no"));
 }

@@ -12,12 +12,12 @@
 #include "common/clock.hpp"
 #include "common/json_writer.hpp"
 #include "common/wire.hpp"
+#include "timer_server/control/control_queue.hpp"
+#include "timer_server/control/rendezvous_desk.hpp"
+#include "timer_server/control/reply_folder.hpp"
+#include "timer_server/control/shutdown_requests.hpp"
+#include "timer_server/control/waiting_clients.hpp"
 #include "timer_server/life_cycle.hpp"
-#include "timer_server/questions/askers.hpp"
-#include "timer_server/questions/question_queue.hpp"
-#include "timer_server/questions/rendezvous_desk.hpp"
-#include "timer_server/questions/reply_folder.hpp"
-#include "timer_server/questions/shutdown_requests.hpp"
 #include "timer_server/record_log.hpp"
 #include "timer_server/records.hpp"
 #include "timer_server/requests/rejections.hpp"
@@ -27,7 +27,7 @@ namespace filetimer {
 // Answers the control requests that are read from the request pipe, at once or when their answer is
 // known. Does not end the server: advance() returns a shutdown that is to be carried out, and the
 // life cycle learns of a shutdown that was withdrawn. Used on the loop thread.
-class Questions {
+class ControlRequests {
  public:
   // What the answers need to know of the server. The server implements it.
   class Host {
@@ -56,8 +56,8 @@ class Questions {
   };
 
   // `max_wait` limits how long a client may wait.
-  Questions(sd_event* loop, std::string dir, ReplyFolder replies, Duration max_wait,
-            const Context& context);
+  ControlRequests(sd_event* loop, std::string dir, ReplyFolder replies, Duration max_wait,
+                  const Context& context);
 
   void begin_iteration() { queue_.begin_iteration(); }
   // Answers a request, or keeps `line` for a later iteration.
@@ -76,7 +76,7 @@ class Questions {
   // Returns whether the next advance() will return a shutdown.
   [[nodiscard]] bool has_shutdown() const { return shutdown_.has_value(); }
   // Returns the number of clients that wait for an answer.
-  [[nodiscard]] std::size_t client_count() const { return askers_.count(); }
+  [[nodiscard]] std::size_t client_count() const { return clients_.count(); }
 
   // Returns the announcement for the status page. The server refuses new scopes unless it is kNone.
   [[nodiscard]] Announcement announcement() const;
@@ -89,30 +89,30 @@ class Questions {
   void answer_stopped();
 
  private:
-  struct Asked {
-    Askers::Id asker = 0;
+  struct Accepted {
+    WaitingClients::Id client = 0;
     const wire::Question& question;
     pid_t pid = 0;
     Duration granted{};
     Instant now;
   };
-  void consider(const wire::Request& request, std::string_view line, Instant now);
-  void answer(const Asked& asked);
-  void answer_ping(const Asked& asked);
-  void answer_status(const Asked& asked);
-  void answer_drain(const Asked& asked);
-  void answer_shutdown(const Asked& asked);
-  void answer_rendezvous(const Asked& asked);
-  bool grant(const Asked& asked);
-  void on_withdrawn(Askers::Id asker);
-  void look_at_shutdowns(Instant now);
+  void accept(const wire::Request& request, std::string_view line, Instant now);
+  void answer(const Accepted& accepted);
+  void answer_ping(const Accepted& accepted);
+  void answer_status(const Accepted& accepted);
+  void answer_drain(const Accepted& accepted);
+  void answer_shutdown(const Accepted& accepted);
+  void answer_rendezvous(const Accepted& accepted);
+  bool grant(const Accepted& accepted);
+  void on_withdrawn(WaitingClients::Id client);
+  void advance_shutdowns(Instant now);
 
   const std::string dir_;
   const Duration max_wait_;
   Context context_;
   ReplyFolder replies_;
-  Askers askers_;
-  QuestionQueue queue_;
+  WaitingClients clients_;
+  ControlQueue queue_;
   wire::Parser parser_;  // parses requests that were kept
   RendezvousDesk rendezvous_;
   ShutdownRequests shutdowns_;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "timer_server/questions/reply_folder.hpp"
+#include "timer_server/control/reply_folder.hpp"
 
 #include <dirent.h>
 #include <fcntl.h>

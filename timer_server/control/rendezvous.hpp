@@ -28,11 +28,11 @@ class Rendezvous {
   static constexpr std::size_t kMaxNames = 1024;
   static constexpr int kUnknownRank = -1;
 
-  using Asker = std::uint64_t;
+  using Client = std::uint64_t;
   struct Member {
     int rank = 0;
     pid_t pid = 0;  // as the worker gave it, in its own pid namespace
-    Asker asker = 0;
+    Client client = 0;
   };
   struct Round {
     std::string name;
@@ -56,12 +56,12 @@ class Rendezvous {
   };
   // Removes a rank whose client has withdrawn or exited. Returns which round it has left; nothing
   // if the client waited in none.
-  std::optional<Left> leave(Asker asker);
+  std::optional<Left> leave(Client client);
   // Returns the client that waits as this rank. Before a round ends or a rank is replaced, the
   // caller checks whether the clients still wait.
-  [[nodiscard]] std::optional<Asker> waiting_as(const std::string& name, int rank) const;
+  [[nodiscard]] std::optional<Client> waiting_as(const std::string& name, int rank) const;
   // Returns the clients of all rounds that are full.
-  [[nodiscard]] std::vector<Asker> in_full_rounds() const;
+  [[nodiscard]] std::vector<Client> in_full_rounds() const;
   // Ends and returns the rounds that are full.
   std::vector<Round> take_full();
   // Ends and returns the rounds whose time is up at `now`.
