@@ -19,7 +19,7 @@ Result<OwnFile> open_own_file(const std::string& path, int access, std::string n
                           : system_error("cannot open " + name);
   }
   if (!S_ISREG(file.status.st_mode)) {
-    return failure(name + " is no regular file");
+    return failure(name + " is not a regular file");
   }
   if (file.status.st_uid != ::geteuid()) {
     return failure(fmt::format("{} belongs to user {}: expected user {}", name, file.status.st_uid,

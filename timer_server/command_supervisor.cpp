@@ -34,7 +34,7 @@ bool CommandSupervisor::advance(Instant now) {
     ask_at_ = has_ended ? Instant::never() : now + kReapAgain;
   }
   if (now >= reap_at_) {
-    reap_at_ = reap_strangers() ? Instant::never() : now + kReapAgain;
+    reap_at_ = reap_orphans() ? Instant::never() : now + kReapAgain;
   }
   if (now >= kill_at_) {
     kill_all();
@@ -51,7 +51,7 @@ void CommandSupervisor::kill_all() {
   if (!self) {
     return;  // no descriptors
   }
-  const std::vector<Process> all = companions_of(*self, KillMode::kTree, spared);
+  const std::vector<Process> all = other_targets_of(*self, KillMode::kTree, spared);
   for (const Process& process : all) {
     process.send_signal(SIGKILL);
   }

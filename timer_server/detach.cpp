@@ -53,7 +53,8 @@ Result<Detached> Detached::fork(std::optional<int>& parent_exit_status) {
 }
 
 void Detached::report_ready(const std::string& line) {
-  // Whoever waits for the end of our standard output must not wait for the end of the server.
+  // A shell that reads the output of the command, as in $(timer_server --detach), waits for the end
+  // of that pipe. The server must not keep the pipe open.
   const UniqueFd null(::open("/dev/null", O_RDWR | O_CLOEXEC));
   for (const int standard : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
     ::dup2(null.get(), standard);

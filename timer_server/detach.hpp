@@ -1,5 +1,5 @@
-// --detach: the caller gets its prompt back when the server is ready, or its exit status when it
-// could not start.
+// --detach: the command returns when the server is ready, or with its exit status if it cannot
+// start.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -11,14 +11,15 @@
 
 namespace filetimer {
 
+// The forked server's connection to the command that waits for it.
 class Detached {
  public:
-  // Forks. In the parent: waits for the child to report, prints what it reports, and gives the
-  // status to exit with. In the child, which is in a session of its own by then: gives nothing.
-  // Call before any thread is started.
+  // Forks. In the parent, waits for the child's report, prints it, and sets `parent_exit_status`,
+  // with which the parent must exit. In the child, begins a new session and leaves
+  // `parent_exit_status` empty. Must be called before any thread is started.
   static Result<Detached> fork(std::optional<int>& parent_exit_status);
 
-  // Tells the waiting parent the ready line, and lets go of the terminal.
+  // Reports the ready line to the parent, and replaces the three standard descriptors by /dev/null.
   void report_ready(const std::string& line);
 
  private:

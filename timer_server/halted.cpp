@@ -10,8 +10,9 @@
 namespace filetimer {
 namespace {
 
-// The path behind "\n0::" or "\n6:freezer:" in /proc/PID/cgroup; empty: there is none.
-std::string_view path_in(std::string_view cgroups, std::string_view controller) {
+// Returns the path of the line "6:CONTROLLER:PATH" in /proc/PID/cgroup. The unified hierarchy has
+// an empty controller. Returns an empty path if there is no such line.
+std::string_view cgroup_path(std::string_view cgroups, std::string_view controller) {
   while (!cgroups.empty()) {
     const std::string_view line = cgroups.substr(0, cgroups.find('\n'));
     cgroups.remove_prefix(std::min(line.size() + 1, cgroups.size()));
@@ -25,27 +26,28 @@ std::string_view path_in(std::string_view cgroups, std::string_view controller) 
   return {};
 }
 
-bool says(const std::string& path, std::string_view word) {
+bool has_text(const std::string& path, std::string_view word) {
   const auto text = read_small_file(path);
   return text && text->find(word) != text->npos;
 }
 
-// Frozen itself, or below a cgroup that is: both files tell the effective state.
+// Returns the path of the frozen cgroup of the process. Both files show a cgroup below a frozen one
+// as frozen, too.
 std::string frozen_cgroup(const std::string& folder, const HaltSources& sources) {
   const auto cgroups = read_small_file(folder + "/cgroup");
   if (!cgroups) {
     return {};
   }
-  if (const std::string_view path = path_in(*cgroups, ""); !path.empty()) {
-    // Version 2, alone or beside version 1.
+  if (const std::string_view path = cgroup_path(*cgroups, ""); !path.empty()) {
+    // Version 2 is mounted at the root, or at `unified` beside version 1.
     for (const std::string_view root : {"", "/unified"}) {
-      if (says(fmt::format("{}{}{}/cgroup.events", sources.cgroups, root, path), "frozen 1")) {
+      if (has_text(fmt::format("{}{}{}/cgroup.events", sources.cgroups, root, path), "frozen 1")) {
         return std::string(path);
       }
     }
   }
-  if (const std::string_view path = path_in(*cgroups, "freezer"); !path.empty()) {
-    if (says(fmt::format("{}/freezer{}/freezer.state", sources.cgroups, path), "FROZEN")) {
+  if (const std::string_view path = cgroup_path(*cgroups, "freezer"); !path.empty()) {
+    if (has_text(fmt::format("{}/freezer{}/freezer.state", sources.cgroups, path), "FROZEN")) {
       return std::string(path);
     }
   }
@@ -61,11 +63,11 @@ std::string why_halted(pid_t pid, const IsOwnHelper& is_own_helper, const HaltSo
     return {};
   }
   if (status->tracer != 0) {
-    // What our helper holds is read and let go; it runs as far as anybody is concerned.
+    // The helper resumes the process within milliseconds.
     if (is_own_helper(status->tracer)) {
       return {};
     }
-    // When a tracer lets go, the kernel names the parent in its place for an instant.
+    // While the kernel detaches a tracer, TracerPid names the tracer's parent for an instant.
     const auto again = read_status(folder);
     if (!again || again->tracer != status->tracer) {
       return {};
@@ -78,7 +80,7 @@ std::string why_halted(pid_t pid, const IsOwnHelper& is_own_helper, const HaltSo
   if (stat && stat->state == 'T') {
     return "stopped (SIGSTOP or the terminal)";
   }
-  // 't' without a tracer that we can see: one outside of our pid namespace.
+  // The tracer is outside the server's pid namespace.
   if (stat && stat->state == 't') {
     return "traced by a process that cannot be seen from here";
   }

@@ -13,23 +13,24 @@
 #include "common/limits.hpp"
 #include "common/numbers.hpp"
 #include "common/proc_files.hpp"
+#include "timer_server/control/waiting_clients.hpp"
 #include "timer_server/messages.hpp"
-#include "timer_server/questions/askers.hpp"
 
 namespace filetimer {
 namespace {
 
-// Behind whatever fills the memory, but not beyond all reach, as -1000 would be.
+// The kernel kills almost every other process first. With -1000 it could not kill the server at
+// all, even if the server itself filled the memory.
 constexpr int kOomScoreAdj = -900;
 constexpr const char* kOomScoreFile = "/proc/self/oom_score_adj";
 
-// A pidfd and, of a worker of the pipe, the page of its timers; the rest is for the pipe, the log,
-// /proc, hooks, and the descendants of a worker that is killed.
+// For the request pipe, the log, /proc, hooks, and the descendants of a worker that is killed.
 constexpr std::size_t kReservedDescriptors = 128;
+// A pidfd, and for a worker of the pipe the page file of its scopes.
 constexpr std::size_t kDescriptorsPerWorker = 2;
-constexpr std::size_t kAskersShare = 8;  // of all: one in so many
+constexpr std::size_t kClientsShare = 8;  // one descriptor in so many is for waiting clients
 
-// What it was; empty when it is as it was.
+// Returns the previous oom_score_adj, or an empty string if it was not changed.
 std::string lower_oom_score() {
   const auto text = read_small_file(kOomScoreFile);
   std::string_view rest = text ? std::string_view(*text) : std::string_view{};
@@ -41,22 +42,22 @@ std::string lower_oom_score() {
   const UniqueFd file(::open(kOomScoreFile, O_WRONLY | O_CLOEXEC));
   if (!file || !write_at(file.get(), wanted.data(), wanted.size(), 0)) {
     messages::debug("oom_score_adj stays {}: {}", before,
-                    std::generic_category().message(errno));  // it takes CAP_SYS_RESOURCE
+                    std::generic_category().message(errno));  // lowering it takes CAP_SYS_RESOURCE
     return {};
   }
   return fmt::format("{}", before);
 }
 
-// Only where no limit counts: under one, locking for the future makes a later allocation fail,
-// which is worse than a page that was swapped out. Only what is touched: a thread's stack is 8 MiB
-// of which it uses a few pages.
+// Locks the memory only if RLIMIT_MEMLOCK does not bind the server: with a limit MCL_FUTURE makes
+// later allocations fail, which is worse than swapping. MCL_ONFAULT locks touched pages only: the
+// stack of a thread has 8 MiB, of which it uses a few pages.
 void lock_memory() {
   constexpr int kAll = MCL_CURRENT | MCL_FUTURE | MCL_ONFAULT;
   rlimit before{};
   ::getrlimit(RLIMIT_MEMLOCK, &before);
   if (before.rlim_cur != RLIM_INFINITY) {
-    // With a limit of nothing it succeeds for those alone whom the limit does not bind
-    // (CAP_IPC_LOCK of the host's first user namespace, which no file of /proc tells).
+    // The limit does not bind a process with CAP_IPC_LOCK in the host's first user namespace. No
+    // file of /proc shows that. With a limit of 0 mlockall() succeeds for such a process only.
     const rlimit nothing{0, before.rlim_max};
     ::setrlimit(RLIMIT_MEMLOCK, &nothing);
   }
@@ -66,7 +67,7 @@ void lock_memory() {
   ::setrlimit(RLIMIT_MEMLOCK, &before);
 }
 
-// Each worker takes descriptors, those of a server before this one at once.
+// Each worker takes descriptors. The next server takes those of all workers at once.
 void raise_descriptor_limit() {
   rlimit limit{};
   if (::getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < limit.rlim_max) {
@@ -89,7 +90,7 @@ std::size_t open_descriptors() {
   while (descriptors.next() != nullptr) {
     ++count;
   }
-  return descriptors ? count - 1 : 0;  // the directory's own one is among them
+  return descriptors ? count - 1 : 0;  // without that of `descriptors`
 }
 
 std::size_t descriptor_limit() {
@@ -100,13 +101,13 @@ std::size_t descriptor_limit() {
   return limit.rlim_cur;
 }
 
-std::size_t most_askers() {
-  return std::min(descriptor_limit() / kAskersShare, Askers::kMost);
+std::size_t max_waiting_clients() {
+  return std::min(descriptor_limit() / kClientsShare, WaitingClients::kMost);
 }
 
 std::size_t most_workers() {
   const std::size_t limit = descriptor_limit();
-  const std::size_t others = kReservedDescriptors + most_askers();
+  const std::size_t others = kReservedDescriptors + max_waiting_clients();
   const std::size_t for_workers = limit > 2 * others ? limit - others : limit / 2;
   return std::min(for_workers / kDescriptorsPerWorker, kMaxWorkers);
 }

@@ -15,10 +15,10 @@
 namespace filetimer {
 namespace {
 
-// How soon to ask again for the status of a hook that is traced.
-constexpr Duration kReapAgain = std::chrono::milliseconds{100};
-// When the server stops: how long a hook may take to end after SIGKILL.
-constexpr int kLastLookMs = 100;
+// When to ask again for the status of a hook that has ended: a tracer may still hold it.
+constexpr Duration kReapHookAgain = std::chrono::milliseconds{100};
+// How long a hook may take to end after SIGKILL when the server stops.
+constexpr int kStopWaitMs = 100;
 
 }  // namespace
 
@@ -34,7 +34,7 @@ struct Hooks::Running {
   bool has_ended = false;
   bool is_over = false;  // recorded
 
-  // Its pid is its own until it is reaped, and so is its process group.
+  // Until the hook is reaped, neither its pid nor its process group can belong to another process.
   void signal_group(int signal) const {
     if (child) {
       ::kill(-child.pid(), signal);
@@ -59,8 +59,8 @@ void Hooks::add(HookOccasion occasion, Instant now) {
     return;
   }
   if (waiting_.size() >= limits_.waiting) {
-    messages::warning("--on-expiry is not run for {}: too many wait for it", occasion.id);
-    did_not_run(occasion, HookResult::kDropped, "too many waited");
+    messages::warning("--on-expiry is not run for {}: too many hooks wait", occasion.id);
+    record_not_run(occasion, HookResult::kDropped, "too many hooks wait");
     return;
   }
   waiting_.push_back({std::move(occasion), now + RecordLog::kStalled});
@@ -78,7 +78,7 @@ Instant Hooks::advance(Instant now) {
                            now >= first.start_by;
     next = may_start ? now : first.start_by;
     if (may_start) {
-      // One in each call: a fork takes a part of a millisecond, in which deadlines pass.
+      // Each call starts one hook: a fork takes up to a millisecond, and deadlines wait meanwhile.
       HookOccasion occasion = std::move(waiting_.front().occasion);
       waiting_.pop_front();
       start(std::move(occasion), now);
@@ -99,7 +99,7 @@ std::vector<std::string> Hooks::environment_for(const HookOccasion& occasion) co
   set_variable(environment, "FILETIMER_PID", fmt::format("{}", occasion.worker.process->pid));
   set_variable(environment, "FILETIMER_HOST", records_.host());
   set_variable(environment, "FILETIMER_LOG", log_.path());
-  // The server may have a rank and a job of its own.
+  // The server may have variables of a job of its own, which must not reach the hook.
   unset_variable(environment, "FILETIMER_RANK");
   unset_variable(environment, "FILETIMER_JOB_ID");
   if (const auto& facts = *occasion.worker.facts) {
@@ -116,7 +116,7 @@ std::vector<std::string> Hooks::environment_for(const HookOccasion& occasion) co
 void Hooks::start(HookOccasion occasion, Instant now) {
   const auto failed = [&](const std::string& why) {
     messages::error("--on-expiry for {}: {}", occasion.id, why);
-    did_not_run(occasion, HookResult::kFailed, why);
+    record_not_run(occasion, HookResult::kFailed, why);
   };
   const UniqueFd nothing(::open("/dev/null", O_RDONLY | O_CLOEXEC));
   ChildStart start;
@@ -134,13 +134,14 @@ void Hooks::start(HookOccasion occasion, Instant now) {
   hook->occasion = std::move(occasion);
   hook->outcome.pid = child->pid();
   hook->child = std::move(*child);
-  // Server and hook both set it, so that the group exists when it is signalled.
+  // The hook sets its group as well. The server does so too, because it may signal the group before
+  // the hook has run.
   ::setpgid(hook->child.pid(), hook->child.pid());
   hook->pidfd = open_pidfd(hook->child.pid());
   if (!hook->pidfd) {
     hook->signal_group(SIGKILL);
     occasion = std::move(hook->occasion);
-    failed("its end can't be seen: no pidfd");
+    failed("cannot open its pidfd");
     return;
   }
   hook->started = now;
@@ -177,11 +178,11 @@ void Hooks::check_time(Running& hook, Instant now) {
 void Hooks::end(Running& hook, Instant now) {
   HookOutcome& outcome = hook.outcome;
   if (hook.signals_sent > 0) {
-    hook.signal_group(SIGKILL);  // what it left behind of its group, before that number is free
+    hook.signal_group(SIGKILL);  // the rest of the group, while the number is not free yet
   }
   const auto status = hook.child.reap();
   if (!status && hook.has_ended) {
-    hook.next_step_at = now + kReapAgain;
+    hook.next_step_at = now + kReapHookAgain;
     return;
   }
   if (status) {
@@ -199,26 +200,26 @@ void Hooks::end(Running& hook, Instant now) {
   hook.is_over = true;
 }
 
-void Hooks::give_up() {
+void Hooks::stop() {
   for (const auto& hook : running_) {
     hook->signal_group(SIGKILL);
     hook->outcome.result = HookResult::kStopped;
     hook->outcome.reason = "the server stopped";
   }
   for (const auto& hook : running_) {
-    pollfd its_end{hook->pidfd.get(), POLLIN, 0};
-    retry_eintr([&] { return ::poll(&its_end, 1, kLastLookMs); });
-    hook->has_ended = false;  // recorded as it stands
+    pollfd ended{hook->pidfd.get(), POLLIN, 0};
+    retry_eintr([&] { return ::poll(&ended, 1, kStopWaitMs); });
+    hook->has_ended = false;  // end() records the hook even if it cannot be reaped
     end(*hook, Instant::now());
   }
   running_.clear();
   for (const Waiting& waiting : waiting_) {
-    did_not_run(waiting.occasion, HookResult::kDropped, "the server stopped");
+    record_not_run(waiting.occasion, HookResult::kDropped, "the server stopped");
   }
   waiting_.clear();
 }
 
-void Hooks::did_not_run(const HookOccasion& occasion, HookResult result, std::string_view why) {
+void Hooks::record_not_run(const HookOccasion& occasion, HookResult result, std::string_view why) {
   HookOutcome outcome;
   outcome.result = result;
   outcome.reason = why;

@@ -16,8 +16,8 @@ extern char** environ;  // NOLINT: POSIX's own name
 namespace filetimer {
 namespace {
 
-// The agent of torchrun would replace our pipe if it saw the first; the others are between the
-// service manager and the server.
+// If the agent of torchrun saw the first variable, it would replace the request pipe with its own.
+// The others are for the service manager's own child.
 constexpr std::array<std::string_view, 7> kDropped{"TORCHELASTIC_ENABLE_FILE_TIMER",
                                                    "NOTIFY_SOCKET",
                                                    "WATCHDOG_USEC",
@@ -37,10 +37,12 @@ std::vector<char*> pointers_to(std::vector<std::string>& strings) {
   return pointers;
 }
 
-// From here to the execution: nothing but system calls. Another thread may have held any lock.
+// The two functions below run in the forked child. They make system calls only: another thread of
+// the server may have held any lock, for example that of malloc(), at the fork.
 
-void place(int fd, std::initializer_list<int> standard) {
-  // Away from 0 to 2 first: what stands there already would stay close-on-exec.
+void duplicate_to(std::initializer_list<int> standard, int fd) {
+  // dup2() onto the same number would leave the descriptor close-on-exec, so it is moved above 2
+  // first.
   const int away = ::fcntl(fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
   for (const int number : standard) {
     ::dup2(away, number);
@@ -59,10 +61,10 @@ void place(int fd, std::initializer_list<int> standard) {
   }
   ::setrlimit(RLIMIT_NOFILE, &inheritance.files);
   if (start.input >= 0) {
-    place(start.input, {STDIN_FILENO});
+    duplicate_to({STDIN_FILENO}, start.input);
   }
   if (start.output >= 0) {
-    place(start.output, {STDOUT_FILENO, STDERR_FILENO});
+    duplicate_to({STDOUT_FILENO, STDERR_FILENO}, start.output);
   }
   ::sigprocmask(SIG_SETMASK, &inheritance.mask, nullptr);
   ::execvpe(words[0], words, environment);
@@ -80,8 +82,8 @@ Inheritance Inheritance::of_this_process() {
   return inheritance;
 }
 
-// fork() and not posix_spawn(), which can set neither a limit nor oom_score_adj, and which waits
-// for an execution that a hung file system may keep waiting.
+// Uses fork() and not posix_spawn(): posix_spawn() can set neither a limit nor oom_score_adj, and
+// it returns after the execve() only, which may wait for a hung file system.
 Result<OwnChild> start_child(const ChildStart& start, const Inheritance& inheritance,
                              UniqueFd* failure) {
   std::vector<std::string> words = start.words;

@@ -17,22 +17,21 @@ namespace filetimer {
 namespace {
 
 enum class Stage {
-  kFacts,      // who the worker is may still be on its way from the side thread
-  kRecorded,   // the verdict is in the log's queue; waiting for the disk and for evidence
-  kSignalled,  // the first signal is sent; grace runs
-  kKilled,     // SIGKILL is sent
-  kLastLook,   // it did not die in time: what holds it is being looked at
+  kFacts,         // a side thread may still read the worker's command line and rank
+  kRecorded,      // the verdict is queued in the log; the kill waits for its sync and for evidence
+  kSignalled,     // the first signal was sent; the grace period runs
+  kKilled,        // SIGKILL was sent, or a first signal that no other follows
+  kLastEvidence,  // the worker survived SIGKILL; evidence of what holds it is being collected
   kEnded,
 };
 
-std::vector<pid_t> this_process_and_above() {
+std::vector<pid_t> this_process_and_ancestors() {
   std::vector<pid_t> pids = ancestors_of(::getpid());
   pids.push_back(::getpid());
   return pids;
 }
 
-// What keeps a process from dying, as far as the kernel tells.
-std::string why_alive(pid_t pid) {
+std::string state_text(pid_t pid) {
   const std::string folder = fmt::format("/proc/{}", pid);
   const auto stat = read_stat(folder);
   const auto wchan = read_small_file(folder + "/wchan");
@@ -53,30 +52,32 @@ struct KillLadder::Kill {
   KillOrder order;
   Stage stage = Stage::kFacts;
   std::uint64_t number = 0;
-  bool has_news = false;  // one of its processes has ended
-  Instant next_step_at;   // when step() has something to do at the latest
+  bool has_news = false;  // a target has exited
+  Instant next_step_at;   // when step() must be called at the latest
   Instant sync_until;
   Instant evidence_until;
   std::uint64_t record_number = 0;
-  std::shared_ptr<Gathering> gathering;  // null: the evidence is in, or not wanted
-  std::optional<Evidence> last_look;     // of a worker that does not die
-  bool hurried = false;
-  bool ends_in_sigkill = false;        // known once it was signalled
-  bool may_be_left = false;            // likewise: see ScopeTerms::spare_if_left
-  std::vector<std::string> cancelled;  // the worker's other scopes, ended by this kill
-  std::vector<Process> companions;
+  std::shared_ptr<EvidenceCollection> collection;  // null: nothing is being collected
+  std::optional<Evidence> last_evidence;           // of a worker that survived SIGKILL
+  bool skips_grace = false;
+  bool ends_in_sigkill = false;  // set with the first signal
+  bool is_cancellable = false;   // set likewise: a release in the grace period cancels the kill
+  std::vector<std::string> cancelled;  // the worker's other scopes
+  std::vector<Process> other_targets;  // without the worker
   std::vector<SentSignal> signals;
   Instant first_signal;
   std::optional<Instant> worker_died;
 
   [[nodiscard]] const Process& worker() const { return *order.worker.process; }
-  [[nodiscard]] bool waits_to_be_left() const { return stage == Stage::kSignalled && may_be_left; }
+  [[nodiscard]] bool waits_for_release() const {
+    return stage == Stage::kSignalled && is_cancellable;
+  }
   [[nodiscard]] std::vector<pid_t> alive() const {
     std::vector<pid_t> pids;
     if (worker().is_alive()) {
       pids.push_back(worker().pid);
     }
-    for (const Process& process : companions) {
+    for (const Process& process : other_targets) {
       if (process.is_alive()) {
         pids.push_back(process.pid);
       }
@@ -108,7 +109,7 @@ KillLadder::KillLadder(KillPolicy policy, Records& records, RecordLog& log,
       side_threads_(side_threads),
       listener_(std::move(listener)),
       may_be_forking_(std::move(may_be_forking)),
-      spared_(this_process_and_above()),
+      excluded_(this_process_and_ancestors()),
       deaths_(::epoll_create1(EPOLL_CLOEXEC)) {}
 
 KillLadder::~KillLadder() = default;
@@ -117,12 +118,12 @@ void KillLadder::start(KillOrder order, Instant now) {
   auto kill = std::make_shared<Kill>();
   kill->order = std::move(order);
   kill->number = ++last_number_;
-  kill->hurried = is_hurried_;
+  kill->skips_grace = skips_grace_;
   kill->next_step_at = now + kFactsLimit;
   kills_.push_back(std::move(kill));
 }
 
-// Which kills lost a process: the others need not ask their pidfds, of which there may be
+// Notes which kills lost a target. The other kills need not ask their pidfds, which may be
 // thousands.
 void KillLadder::note_deaths() {
   std::array<epoll_event, 64> events{};
@@ -133,8 +134,9 @@ void KillLadder::note_deaths() {
       const std::uint64_t number = events[static_cast<std::size_t>(i)].data.u64;
       const auto kill = std::ranges::find_if(
           kills_, [number](const auto& each) { return each->number == number; });
-      // Several, where a scope expired in the grace of another that may still be left. The one that
-      // watched last may have ended since; then whoever is left looks.
+      // A worker has several kills if a scope expired in the grace period of a kill that a release
+      // may cancel. The event names the kill that watched the process last. If that kill has ended,
+      // all others look.
       for (const auto& each : kills_) {
         each->has_news =
             each->has_news || kill == kills_.end() || &each->worker() == &(*kill)->worker();
@@ -144,13 +146,13 @@ void KillLadder::note_deaths() {
 }
 
 Instant KillLadder::advance(Instant now) {
-  hold_budget_ = kHoldBudget;
+  stop_budget_ = kStopBudget;
   if (!kills_.empty()) {
     note_deaths();
   }
   Instant next = Instant::never();
   do {
-    one_ended_ = false;
+    has_ended_one_ = false;
     next = Instant::never();
     for (std::size_t i = 0; i < kills_.size(); ++i) {
       const std::shared_ptr<Kill> kill = kills_[i];  // step() may end it
@@ -158,13 +160,13 @@ Instant KillLadder::advance(Instant now) {
       }
       if (kill->stage != Stage::kEnded) {
         next = std::min(next, kill->next_step_at);
-        if (kill->waits_to_be_left()) {
-          next = std::min(next, now + kLeaveLook);
+        if (kill->waits_for_release()) {
+          next = std::min(next, now + kReleaseLook);
         }
       }
     }
     std::erase_if(kills_, [](const auto& kill) { return kill->stage == Stage::kEnded; });
-  } while (one_ended_ && !kills_.empty());
+  } while (has_ended_one_ && !kills_.empty());
   return next;
 }
 
@@ -177,8 +179,8 @@ bool KillLadder::step(const std::shared_ptr<Kill>& kill, Instant now) {
     case Stage::kSignalled:
     case Stage::kKilled:
       return wait_for_death(kill, now);
-    case Stage::kLastLook:
-      return look_a_last_time(*kill, now);
+    case Stage::kLastEvidence:
+      return finish_unkillable(*kill, now);
     case Stage::kEnded:
       break;
   }
@@ -203,7 +205,7 @@ bool KillLadder::record_verdict(const std::shared_ptr<Kill>& kill, Instant now) 
     if (order.is_recorded) {
       break;
     }
-    // Once for all expiries of the worker: there may be a thousand of both.
+    // The first record alone lists the open scopes: a worker may have a thousand expiries as well.
     const bool is_first = &expiry == &order.expiries.front();
     records.push_back(records_.expired(order.worker, expiry,
                                        is_first ? order.open_scopes : std::vector<ScopeView>{}));
@@ -221,31 +223,32 @@ bool KillLadder::record_verdict(const std::shared_ptr<Kill>& kill, Instant now) 
   kill->evidence_until = now;
   if (policy_.evidence != EvidenceLevel::kNone && !order.has_evidence) {
     kill->evidence_until = now + policy_.evidence_timeout;
-    gather(kill);
+    start_evidence(kill);
   }
   return true;
 }
 
-void KillLadder::gather(const std::shared_ptr<Kill>& kill) {
+void KillLadder::start_evidence(const std::shared_ptr<Kill>& kill) {
   EvidenceOptions options{policy_.evidence, kill->evidence_until, {}};
-  // Who is to get no signal gets none for his stacks either.
+  // Python stacks need a signal. A worker that is to get no signal does not get that one either.
   if (!policy_.dry_run && kill->order.deciding() != nullptr) {
     options.python = kill->order.python;
   }
-  kill->gathering = Gathering::start(side_threads_, kill->order.worker.process, std::move(options),
-                                     [this, weak = std::weak_ptr(kill)] {
-                                       if (const auto waiting = weak.lock()) {
-                                         end_gathering(*waiting);
-                                       }
-                                     });
+  kill->collection =
+      EvidenceCollection::start(side_threads_, kill->order.worker.process, std::move(options),
+                                [this, weak = std::weak_ptr(kill)] {
+                                  if (const auto waiting = weak.lock()) {
+                                    record_evidence(*waiting);
+                                  }
+                                });
 }
 
-// Evidence that comes after the signal is of a process that was signalled: not evidence any more.
-void KillLadder::end_gathering(Kill& kill) {
-  if (kill.gathering && kill.stage == Stage::kRecorded) {
+// Evidence is recorded before the first signal only. Later it would show a signalled process.
+void KillLadder::record_evidence(Kill& kill) {
+  if (kill.collection && kill.stage == Stage::kRecorded) {
     log_.append(records_.evidence(kill.order.worker, kill.order.expiries.front().id,
-                                  kill.gathering->take()));
-    kill.gathering.reset();
+                                  kill.collection->take()));
+    kill.collection.reset();
   }
 }
 
@@ -253,25 +256,25 @@ bool KillLadder::send_first_signal(Kill& kill, Instant now) {
   const bool synced =
       log_.synced() >= kill.record_number || now >= kill.sync_until || !log_.is_working(now);
   if (now >= kill.evidence_until) {
-    end_gathering(kill);
+    record_evidence(kill);
   }
-  const bool evidence_is_in = !kill.gathering;
-  look_for_releases(kill, now);
+  const bool evidence_is_in = !kill.collection;
+  find_releases(kill, now);
   if (!synced || !evidence_is_in) {
     kill.next_step_at = synced           ? kill.evidence_until
                         : evidence_is_in ? kill.sync_until
                                          : std::min(kill.sync_until, kill.evidence_until);
     return false;
   }
-  Kill* const other = other_kill_of(kill);
+  Kill* const other = signalled_kill_of_same_worker(kill);
   const bool waits_for_other = other != nullptr && other->ends_in_sigkill;
-  // Before the last look at who was released: finding them takes a while.
-  std::vector<Process> companions;
+  // The targets are found before the last look for releases, because finding them takes time.
+  std::vector<Process> other_targets;
   if (!waits_for_other && !policy_.dry_run && kill.worker().is_alive()) {
-    // One look does: all of them are held before they are signalled, and looked for again.
-    companions = companions_of(kill.worker(), policy_.mode, spared_, 1);
+    // One look is enough: stop_targets() looks again until there is no new target.
+    other_targets = other_targets_of(kill.worker(), policy_.mode, excluded_, 1);
   }
-  look_for_releases(kill, now);
+  find_releases(kill, now);
   const Expiry* const deciding = kill.order.deciding();
   if (policy_.dry_run || deciding == nullptr) {
     const bool released = std::ranges::any_of(
@@ -287,39 +290,39 @@ bool KillLadder::send_first_signal(Kill& kill, Instant now) {
     return true;
   }
   const ScopeTerms& terms = deciding->scope.terms;
-  kill.may_be_left = terms.spare_if_left && terms.signal != SIGKILL && terms.grace;
-  // Who is asked to leave one scope can be asked to leave another beside it.
+  kill.is_cancellable = terms.spare_if_left && terms.signal != SIGKILL && terms.grace;
   if (waits_for_other) {
-    kill.next_step_at = Instant::never();  // its end decides, and calls us again
+    kill.next_step_at = Instant::never();  // advance() comes back when the other kill has ended
     return false;
   }
-  if (other != nullptr && !(other->may_be_left && kill.may_be_left)) {
-    end(*other, KillVerdict::kSpared, "it outlived the signal, and another scope expired");
+  // Two cancellable kills of a worker go on side by side, each until its own scope is released.
+  if (other != nullptr && !(other->is_cancellable && kill.is_cancellable)) {
+    end(*other, KillVerdict::kSpared, "the worker survived the signal, and another scope expired");
   }
-  kill.ends_in_sigkill = !kill.may_be_left && (terms.signal == SIGKILL || terms.grace);
+  kill.ends_in_sigkill = !kill.is_cancellable && (terms.signal == SIGKILL || terms.grace);
   const bool is_last = terms.signal == SIGKILL || !terms.grace;
-  if (!kill.may_be_left) {
+  if (!kill.is_cancellable) {
     kill.cancelled = listener_.on_signal(kill.worker(), kill.ends_in_sigkill);
-    kill.companions = std::move(companions);
-    hold_all(kill);
+    kill.other_targets = std::move(other_targets);
+    stop_targets(kill);
   }
   send(kill, terms.signal);
   kill.first_signal = kill.signals.back().when.mono;
   watch(kill, kill.worker());
-  for (const Process& process : kill.companions) {
+  for (const Process& process : kill.other_targets) {
     watch(kill, process);
   }
   kill.stage = is_last ? Stage::kKilled : Stage::kSignalled;
-  kill.next_step_at = kill.first_signal + (is_last        ? policy_.kill_wait
-                                           : kill.hurried ? Duration::zero()
-                                                          : *terms.grace);
+  kill.next_step_at = kill.first_signal + (is_last            ? policy_.kill_wait
+                                           : kill.skips_grace ? Duration::zero()
+                                                              : *terms.grace);
   return true;
 }
 
 void KillLadder::send(Kill& kill, int signal) {
   SentSignal sent{signal, ClockReading::now(), {}};
-  // False for one that may not be signalled (a set-uid program below the worker): not ours.
-  const auto to = [&](const Process& process) {
+  // Returns false if the server may not signal the process, for example a set-uid program.
+  const auto send_to = [&](const Process& process) {
     if (!process.is_alive()) {
       return true;
     }
@@ -327,45 +330,47 @@ void KillLadder::send(Kill& kill, int signal) {
       return errno != EPERM;
     }
     sent.pids.push_back(process.pid);
-    // A stopped process would not act on the signal; as GNU timeout does.
+    // A stopped process does not act on a signal other than SIGKILL before it gets SIGCONT.
     if (signal != SIGKILL && signal != SIGCONT) {
       process.send_signal(SIGCONT);
     }
     return true;
   };
-  // The worker last: with its end its process groups may be orphaned, and who is stopped in such a
-  // group gets SIGHUP from the kernel. For the same reason children come before their parents.
-  for (std::size_t i = kill.companions.size(); i-- > 0;) {
-    if (!to(kill.companions[i])) {
-      kill.companions.erase(kill.companions.begin() + static_cast<std::ptrdiff_t>(i));
+  // Children are signalled before their parents, and the worker last: when the last parent of a
+  // process group exits, the kernel sends SIGHUP to the stopped processes of that group.
+  for (std::size_t i = kill.other_targets.size(); i-- > 0;) {
+    if (!send_to(kill.other_targets[i])) {
+      kill.other_targets.erase(kill.other_targets.begin() + static_cast<std::ptrdiff_t>(i));
     }
   }
-  to(kill.worker());
+  send_to(kill.worker());
   std::ranges::reverse(sent.pids);
   kill.signals.push_back(std::move(sent));
 }
 
 void KillLadder::watch(const Kill& kill, const Process& process) const {
   epoll_event event{};
-  event.events = EPOLLIN | EPOLLONESHOT;  // it stays readable for ever: tell once
+  event.events = EPOLLIN | EPOLLONESHOT;  // a pidfd stays readable for ever: report it once
   event.data.u64 = kill.number;
-  // An earlier kill of the same worker may have watched it.
+  // An earlier kill of the same worker may watch the process already.
   if (::epoll_ctl(deaths_.get(), EPOLL_CTL_ADD, process.pidfd.get(), &event) != 0) {
     ::epoll_ctl(deaths_.get(), EPOLL_CTL_MOD, process.pidfd.get(), &event);
   }
 }
 
-bool KillLadder::wait_for_death(const std::shared_ptr<Kill>& held, Instant now) {
-  Kill& kill = *held;
-  // First: who left the scope in time may have ended by itself since.
-  if (kill.waits_to_be_left()) {
-    look_for_releases(kill, now);
+bool KillLadder::wait_for_death(const std::shared_ptr<Kill>& kept, Instant now) {
+  Kill& kill = *kept;
+  // Releases come before deaths: a worker that released the scope and then exited did not die of
+  // the signal.
+  if (kill.waits_for_release()) {
+    find_releases(kill, now);
     if (kill.order.deciding() == nullptr) {
-      end(kill, KillVerdict::kSpared, "released within the grace");
+      end(kill, KillVerdict::kSpared, "released within the grace period");
       return true;
     }
   }
-  // Only saves the looks: with news in every turn nothing that can be observed would change.
+  // Without a death and before the next step there is nothing to do. This saves a look at every
+  // pidfd.
   if (!std::exchange(kill.has_news, false) && now < kill.next_step_at) {
     return false;
   }
@@ -380,94 +385,99 @@ bool KillLadder::wait_for_death(const std::shared_ptr<Kill>& held, Instant now) 
   if (now < kill.next_step_at) {
     return false;
   }
-  if (kill.waits_to_be_left()) {
-    kill.may_be_left = false;
+  if (kill.waits_for_release()) {
+    kill.is_cancellable = false;
     kill.ends_in_sigkill = true;
     kill.cancelled = listener_.on_signal(kill.worker(), true);
   }
   if (kill.stage == Stage::kSignalled) {
-    hold_all(kill);
+    stop_targets(kill);
     send(kill, SIGKILL);
     kill.stage = Stage::kKilled;
     kill.next_step_at = kill.signals.back().when.mono + policy_.kill_wait;
     return true;
   }
   if (kill.worker_died || kill.signals.back().signal != SIGKILL) {
-    end_as_it_stands(kill, alive);
-    return true;
+    end_with_current_outcome(kill, alive);
+  } else {
+    start_last_evidence(kept, now);
   }
-  kill.stage = Stage::kLastLook;
+  return true;
+}
+
+void KillLadder::start_last_evidence(const std::shared_ptr<Kill>& kept, Instant now) {
+  Kill& kill = *kept;
+  kill.stage = Stage::kLastEvidence;
   kill.next_step_at = now + policy_.evidence_timeout;
-  kill.gathering = Gathering::start(
+  kill.collection = EvidenceCollection::start(
       side_threads_, kill.order.worker.process,
-      {EvidenceLevel::kProc, kill.next_step_at, std::nullopt}, [weak = std::weak_ptr(held)] {
-        if (const auto waiting = weak.lock(); waiting && waiting->gathering) {
-          waiting->last_look = waiting->gathering->take();
-          waiting->gathering.reset();
+      {EvidenceLevel::kProc, kill.next_step_at, std::nullopt}, [weak = std::weak_ptr(kept)] {
+        if (const auto waiting = weak.lock(); waiting && waiting->collection) {
+          waiting->last_evidence = waiting->collection->take();
+          waiting->collection.reset();
         }
       });
-  return true;
 }
 
-// A worker that SIGKILL did not end: what the kernel says of it, and then that it is unkillable.
-bool KillLadder::look_a_last_time(Kill& kill, Instant now) {
+bool KillLadder::finish_unkillable(Kill& kill, Instant now) {
   if (!kill.worker().is_alive()) {
     kill.worker_died = Instant::now();
-  } else if (kill.gathering && now < kill.next_step_at) {
+  } else if (kill.collection && now < kill.next_step_at) {
     return false;
   }
-  end_as_it_stands(kill, kill.alive());
+  end_with_current_outcome(kill, kill.alive());
   return true;
 }
 
-void KillLadder::end_as_it_stands(Kill& kill, const std::vector<pid_t>& alive) {
+void KillLadder::end_with_current_outcome(Kill& kill, const std::vector<pid_t>& alive) {
   if (kill.worker_died) {
     end(kill, KillVerdict::kDead,
         alive.empty()
             ? std::string{}
-            : fmt::format("of those signalled with it, still alive: {}", fmt::join(alive, ", ")));
+            : fmt::format("kill targets that are still alive: {}", fmt::join(alive, ", ")));
   } else if (kill.signals.back().signal == SIGKILL) {
-    if (kill.gathering) {
-      kill.last_look = kill.gathering->take();
+    if (kill.collection) {
+      kill.last_evidence = kill.collection->take();
     }
     end(kill, KillVerdict::kUnkillable,
-        fmt::format("still alive after SIGKILL: {}", why_alive(kill.worker().pid)));
+        fmt::format("still alive after SIGKILL: {}", state_text(kill.worker().pid)));
   } else {
     end(kill, KillVerdict::kSpared,
-        fmt::format("it outlived {}, and no grace was given before SIGKILL",
+        fmt::format("the worker survived {}, and SIGKILL was not sent",
                     signal_name(kill.signals.back().signal)));
   }
 }
 
-// Who has stopped starts nothing more, so what is found below those that have is all there is:
-// nothing is born between the look and the signal, to live on as an orphan with the worker's memory
-// and devices. A fork() that is under way when SIGSTOP comes still completes, so who was running
-// then is waited for; who slept stops before it runs anything. SIGCONT comes behind the signal.
-void KillLadder::hold_all(Kill& kill) {
+// Stops the targets with SIGSTOP, and looks for new targets until there are none. Without that, a
+// process that a target starts between the look and the signal would live on as an orphan with the
+// worker's memory and devices. A stopped process starts no other. A fork() that is under way still
+// completes after SIGSTOP, so a target that may be inside fork() is waited for; a sleeping target
+// stops before it runs again. send() resumes the targets with SIGCONT after the signal.
+void KillLadder::stop_targets(Kill& kill) {
   if (policy_.mode == KillMode::kProcess) {
     return;
   }
   const Instant begun = Instant::now();
-  const Instant until = begun + std::min(kHoldLimit, hold_budget_);
+  const Instant until = begun + std::min(kStopLimit, stop_budget_);
   std::vector<pid_t> running;
-  const auto hold = [this, &running](const Process& process) {
+  const auto stop = [this, &running](const Process& process) {
     if (may_be_forking_(process.pid)) {
       running.push_back(process.pid);
     }
     process.send_signal(SIGSTOP);
   };
-  hold(kill.worker());
-  std::size_t held = 0;
+  stop(kill.worker());
+  std::size_t stopped = 0;
   do {
-    for (; held < kill.companions.size(); ++held) {
-      hold(kill.companions[held]);
+    for (; stopped < kill.other_targets.size(); ++stopped) {
+      stop(kill.other_targets[stopped]);
     }
     for (const pid_t pid : std::exchange(running, {})) {
       wait_until_stopped(pid, until);
     }
-    look_again(kill);
-  } while (held < kill.companions.size() && held < kMaxTreeProcesses);
-  hold_budget_ -= std::min(hold_budget_, Instant::now() - begun);
+    add_new_targets(kill);
+  } while (stopped < kill.other_targets.size() && stopped < kMaxTreeProcesses);
+  stop_budget_ -= std::min(stop_budget_, Instant::now() - begun);
 }
 
 void KillLadder::wait_until_stopped(pid_t pid, Instant until) const {
@@ -481,16 +491,15 @@ void KillLadder::wait_until_stopped(pid_t pid, Instant until) const {
   }
 }
 
-// What was started since the first look must not outlive the worker.
-void KillLadder::look_again(Kill& kill) const {
-  for (Process& process : new_companions(kill.worker(), kill.companions, policy_.mode, spared_)) {
+void KillLadder::add_new_targets(Kill& kill) const {
+  for (Process& process :
+       new_targets_of(kill.worker(), kill.other_targets, policy_.mode, excluded_)) {
     watch(kill, process);
-    kill.companions.push_back(std::move(process));
+    kill.other_targets.push_back(std::move(process));
   }
 }
 
-// Another scope of the worker expired before, and was signalled for.
-KillLadder::Kill* KillLadder::other_kill_of(const Kill& kill) const {
+KillLadder::Kill* KillLadder::signalled_kill_of_same_worker(const Kill& kill) const {
   for (const auto& other : kills_) {
     if (other.get() != &kill && &other->worker() == &kill.worker() &&
         other->stage >= Stage::kSignalled && other->stage != Stage::kEnded) {
@@ -500,24 +509,24 @@ KillLadder::Kill* KillLadder::other_kill_of(const Kill& kill) const {
   return nullptr;
 }
 
-void KillLadder::look_for_releases(Kill& kill, Instant now) {
+void KillLadder::find_releases(Kill& kill, Instant now) {
   for (Expiry& expiry : kill.order.expiries) {
     if (!expiry.released_at && listener_.was_released(kill.worker(), expiry)) {
-      note_late(kill, expiry, now);
+      set_released(kill, expiry, now);
     }
   }
 }
 
-void KillLadder::note_late(Kill& kill, Expiry& expiry, Instant now) {
+void KillLadder::set_released(Kill& kill, Expiry& expiry, Instant now) {
   expiry.released_at = now;
   if (kill.stage >= Stage::kRecorded) {
     log_.append(records_.released_late(kill.order.worker, expiry, kill.stage > Stage::kRecorded));
   }
 }
 
-void KillLadder::give_time(Duration missed) {
+void KillLadder::extend_grace(Duration missed) {
   for (const auto& kill : kills_) {
-    if (kill->stage >= Stage::kSignalled && !kill->hurried) {
+    if (kill->stage >= Stage::kSignalled && !kill->skips_grace) {
       kill->next_step_at = kill->next_step_at + missed;
     }
   }
@@ -529,17 +538,17 @@ bool KillLadder::has_kill_of(const Process& worker) const {
   });
 }
 
-void KillLadder::hurry(Instant now) {
-  is_hurried_ = true;
+void KillLadder::skip_grace(Instant now) {
+  skips_grace_ = true;
   for (const auto& kill : kills_) {
-    kill->hurried = true;
+    kill->skips_grace = true;
     if (kill->stage == Stage::kSignalled) {
       kill->next_step_at = now;
     }
   }
 }
 
-void KillLadder::give_up() {
+void KillLadder::abandon() {
   for (const auto& kill : kills_) {
     if (kill->stage == Stage::kEnded) {
       continue;
@@ -551,32 +560,32 @@ void KillLadder::give_up() {
     if (!kill->worker_died && !kill->worker().is_alive()) {
       kill->worker_died = Instant::now();
     }
-    end_as_it_stands(*kill, kill->alive());
+    end_with_current_outcome(*kill, kill->alive());
   }
   kills_.clear();
 }
 
 void KillLadder::end(Kill& kill, KillVerdict verdict, std::string_view reason) {
   kill.stage = Stage::kEnded;
-  one_ended_ = true;
+  has_ended_one_ = true;
   Records::Outcome outcome;
   outcome.verdict = verdict;
   outcome.signals = kill.signals;
   outcome.reason = reason;
   outcome.cancelled = kill.cancelled;
-  if (kill.last_look && verdict == KillVerdict::kUnkillable) {
-    outcome.held_by = &*kill.last_look;
+  if (kill.last_evidence && verdict == KillVerdict::kUnkillable) {
+    outcome.held_by = &*kill.last_evidence;
   }
   if (kill.worker_died) {
     outcome.dead_after = *kill.worker_died - kill.first_signal;
   }
-  KillEnd told;
-  told.verdict = verdict;
+  KillEnd kill_end;
+  kill_end.verdict = verdict;
   for (const Expiry& expiry : kill.order.expiries) {
-    told.record_number = log_.append(records_.killed(kill.order.worker, expiry, outcome));
-    outcome.cancelled = {};  // told once: there may be a thousand of both
+    kill_end.record_number = log_.append(records_.killed(kill.order.worker, expiry, outcome));
+    outcome.cancelled = {};  // the first record alone lists them: there may be a thousand of both
   }
-  listener_.on_end(kill.order, told);
+  listener_.on_end(kill.order, kill_end);
 }
 
 }  // namespace filetimer

@@ -1,7 +1,4 @@
-// What happens between a verdict and its end: record synced, evidence, signal with SIGCONT to the
-// worker and its companions, grace, SIGKILL, death confirmed, outcome recorded. Every step has a
-// bound; nothing here waits: advance() takes each kill as far as it can go now.
-// Loop thread only.
+// The kill ladder: what follows a verdict, from its record to the outcome.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -12,7 +9,7 @@
 #include <vector>
 
 #include "common/clock.hpp"
-#include "timer_server/evidence/gathering.hpp"
+#include "timer_server/evidence/evidence_collection.hpp"
 #include "timer_server/process_tree.hpp"
 #include "timer_server/record_log.hpp"
 #include "timer_server/records.hpp"
@@ -28,7 +25,7 @@ struct KillPolicy {
   Duration kill_wait = std::chrono::seconds{30};
 };
 
-// Expiries close together share one: where everybody was when the first of them was judged.
+// The expiries of two seconds, and where all workers were when the first of them was judged.
 struct Incident {
   std::string id;
   std::vector<Expiry> expiries;
@@ -38,96 +35,113 @@ struct Incident {
   bool recorded = false;
 };
 
-// One worker to be killed, or spared, for the scopes in `expiries`.
+// The verdicts of one worker that are carried out together.
 struct KillOrder {
   WorkerIdentity worker;
   std::shared_ptr<Incident> incident;
   std::vector<Expiry> expiries;        // the earliest deadline first
   std::vector<ScopeView> open_scopes;  // of this worker, the expired ones included
-  bool is_recorded = false;            // by a server before this one, which did not finish it
-  bool has_evidence = false;           // likewise
-  std::optional<PythonDump> python;    // the worker's offer
+  bool is_recorded = false;            // an earlier server recorded the verdicts
+  bool has_evidence = false;           // an earlier server recorded the evidence
+  std::optional<PythonDump> python;    // what the worker's page says of its faulthandler
 
-  // The expiry whose signal is sent: the earliest that has one and was not released since, one that
-  // may still be left only where no other is; null: the worker is spared.
+  // Returns the expiry whose signal and grace period count: the earliest that has a signal and
+  // whose scope was not released since. Prefers a scope whose release would not cancel the kill
+  // (ScopeTerms::spare_if_left). Returns null if the worker is to be spared.
   [[nodiscard]] const Expiry* deciding() const;
 };
 
 struct KillEnd {
   KillVerdict verdict = KillVerdict::kDead;
-  std::uint64_t record_number = 0;  // of the last one's, in the log
+  std::uint64_t record_number =
+      0;  // of the last `killed` record, as RecordLog::append() returned it
 };
 
-// Whether a thread of the process runs, or waits in the kernel where a signal does not reach it: it
-// may be in the middle of a fork() then.
+// Returns whether a thread of the process runs, or is in uninterruptible sleep. Such a thread may
+// be inside fork(), which then completes in spite of a SIGSTOP.
 bool may_be_forking(pid_t pid);
 using MayBeForking = std::function<bool(pid_t)>;
 
+// Carries out kill orders. The steps of a kill are: record the verdict and collect the evidence,
+// while the record is synced; send the first signal to the kill targets; wait for the grace period;
+// send SIGKILL; wait for the deaths; record the outcome. Each step has a time limit.
+//
+// No member function waits, except for the kStopLimit before a signal: advance() takes every kill
+// as far as it can go now. Used on the loop thread. The references that the constructor takes must
+// outlive the ladder.
 class KillLadder {
  public:
-  // Bounds of the steps before the signal. Ours are in milliseconds; evidence has its own option.
+  // How long the verdict waits for the worker's command line and rank.
   static constexpr Duration kFactsLimit = std::chrono::milliseconds{100};
+  // How long the signal waits for the verdict to be synced.
   static constexpr Duration kSyncLimit = RecordLog::kStalled;
-  // A release on a page wakes nobody: how often a scope that may still be left is looked at.
-  static constexpr Duration kLeaveLook = std::chrono::milliseconds{50};
-  // How long a kill waits for the processes that it holds to have stopped: microseconds, where the
-  // processor is not busy. And all kills of one turn together.
-  static constexpr Duration kHoldLimit = std::chrono::milliseconds{30};
-  static constexpr Duration kHoldBudget = std::chrono::milliseconds{50};
+  // How often a kill that a release may cancel looks for the release: a release on a page does not
+  // wake the server.
+  static constexpr Duration kReleaseLook = std::chrono::milliseconds{50};
+  // How long a kill waits until its targets have stopped. On an idle machine that takes
+  // microseconds.
+  static constexpr Duration kStopLimit = std::chrono::milliseconds{30};
+  // The same for all kills of one advance() together, so that many kills do not delay deadlines.
+  static constexpr Duration kStopBudget = std::chrono::milliseconds{50};
 
-  // What the ladder tells its owner.
+  // Callbacks to the owner of the scopes.
   struct Listener {
     // Returns whether a scope was released, or renewed, since its verdict.
     std::function<bool(const Process&, const Expiry&)> was_released;
-    // The first signal is about to be sent. `is_final`: SIGKILL is, or will follow. Gives the names
-    // of the worker's other scopes, which are cancelled by it.
+    // Is called before the first signal is sent. `is_final`: the signal is SIGKILL, or SIGKILL will
+    // follow. Returns the names of the worker's other open scopes, which the kill cancels.
     std::function<std::vector<std::string>(const Process&, bool is_final)> on_signal;
-    // Once for every order.
+    // Is called once for every order.
     std::function<void(const KillOrder&, const KillEnd&)> on_end;
   };
   KillLadder(KillPolicy policy, Records& records, RecordLog& log, SideThreads& side_threads,
              Listener listener, MayBeForking may_be_forking = filetimer::may_be_forking);
   ~KillLadder();
 
+  // Begins a kill. advance() takes its first step.
   void start(KillOrder order, Instant now);
-  // Gives the time at which to call again at the latest. Also to be called when the log or the
-  // side threads have news, and when death_fd() is readable.
+  // Takes all kills as far as they can go. Returns when it must be called again at the latest; it
+  // must also be called when the log or the side threads have news, and when death_fd() is
+  // readable.
   Instant advance(Instant now);
+  // Returns a descriptor that becomes readable when a signalled process has exited.
   [[nodiscard]] int death_fd() const { return deaths_.get(); }
 
-  // Whether the worker was judged and its kill has not ended.
+  // Returns whether a kill of the worker is under way.
   [[nodiscard]] bool has_kill_of(const Process& worker) const;
   [[nodiscard]] bool idle() const { return kills_.empty(); }
   [[nodiscard]] std::size_t count() const { return kills_.size(); }
-  // The server, or the whole machine, was not there for `missed`: who is in its grace has it yet.
-  void give_time(Duration missed);
-  // From now on no worker is given grace: SIGKILL follows the first signal at once, also in kills
+  // Extends every grace period by the time that the server or the machine missed.
+  void extend_grace(Duration missed);
+  // Ends all grace periods: from now on SIGKILL follows the first signal at once, also in kills
   // that begin later.
-  void hurry(Instant now);
-  // The server stops: what is still under way ends here, recorded as it stands.
-  void give_up();
+  void skip_grace(Instant now);
+  // Ends all kills with the outcome that they have now. Called when the server stops.
+  void abandon();
 
  private:
   struct Kill;
 
-  // Each returns true when it has moved the kill on.
+  // Each step returns true if it has moved the kill on.
   bool step(const std::shared_ptr<Kill>& kill, Instant now);
   bool record_verdict(const std::shared_ptr<Kill>& kill, Instant now);
-  void look_for_releases(Kill& kill, Instant now);
-  void note_late(Kill& kill, Expiry& expiry, Instant now);
   bool send_first_signal(Kill& kill, Instant now);
-  bool wait_for_death(const std::shared_ptr<Kill>& held, Instant now);
-  bool look_a_last_time(Kill& kill, Instant now);
-  void gather(const std::shared_ptr<Kill>& kill);
-  void end_gathering(Kill& kill);
-  void send(Kill& kill, int signal);
-  void hold_all(Kill& kill);
+  bool wait_for_death(const std::shared_ptr<Kill>& kept, Instant now);
+  bool finish_unkillable(Kill& kill, Instant now);
+
+  void start_evidence(const std::shared_ptr<Kill>& kill);
+  void record_evidence(Kill& kill);
+  void start_last_evidence(const std::shared_ptr<Kill>& kept, Instant now);
+  void find_releases(Kill& kill, Instant now);
+  void set_released(Kill& kill, Expiry& expiry, Instant now);
+  void stop_targets(Kill& kill);
   void wait_until_stopped(pid_t pid, Instant until) const;
-  void look_again(Kill& kill) const;
-  [[nodiscard]] Kill* other_kill_of(const Kill& kill) const;
-  void note_deaths();
+  void add_new_targets(Kill& kill) const;
+  void send(Kill& kill, int signal);
   void watch(const Kill& kill, const Process& process) const;
-  void end_as_it_stands(Kill& kill, const std::vector<pid_t>& alive);
+  void note_deaths();
+  [[nodiscard]] Kill* signalled_kill_of_same_worker(const Kill& kill) const;
+  void end_with_current_outcome(Kill& kill, const std::vector<pid_t>& alive);
   void end(Kill& kill, KillVerdict verdict, std::string_view reason);
 
   const KillPolicy policy_;
@@ -136,13 +150,13 @@ class KillLadder {
   SideThreads& side_threads_;
   const Listener listener_;
   const MayBeForking may_be_forking_;
-  const std::vector<pid_t> spared_;  // this process and all above it
-  UniqueFd deaths_;                  // an epoll of the pidfds that we wait for
+  const std::vector<pid_t> excluded_;  // the server and its ancestors
+  UniqueFd deaths_;                    // an epoll of the pidfds of the kill targets
   std::vector<std::shared_ptr<Kill>> kills_;
   std::uint64_t last_number_ = 0;
-  bool is_hurried_ = false;
-  Duration hold_budget_{};  // what is left of kHoldBudget in this advance()
-  bool one_ended_ = false;  // in this pass of advance(): others may have waited for it
+  bool skips_grace_ = false;
+  Duration stop_budget_{};      // what is left of kStopBudget in this advance()
+  bool has_ended_one_ = false;  // in this pass of advance(): another kill may have waited for it
 };
 
 }  // namespace filetimer

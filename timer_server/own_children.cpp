@@ -11,7 +11,7 @@
 namespace filetimer {
 namespace {
 
-// Of the whole process, as its children are.
+// The own children of the process.
 struct Registry {
   std::mutex mutex;
   std::vector<pid_t> pids;
@@ -28,7 +28,7 @@ OwnChild OwnChild::start(const std::function<pid_t()>& fork) {
   Registry& all = registry();
   OwnChild child;
   const std::lock_guard lock(all.mutex);
-  all.pids.reserve(all.pids.size() + 1);  // nothing may fail once it is there
+  all.pids.reserve(all.pids.size() + 1);  // push_back() must not fail after the fork
   child.pid_ = std::max(fork(), 0);
   if (child) {
     all.pids.push_back(child.pid_);
@@ -44,7 +44,7 @@ OwnChild& OwnChild::operator=(OwnChild&& other) noexcept {
   return *this;
 }
 
-// Under the lock, so that its pid leaves the registry before it can be that of another child.
+// Holds the lock, so that the pid leaves the registry before another child can get it.
 std::optional<ChildEnd> OwnChild::reap() {
   Registry& all = registry();
   const std::lock_guard lock(all.mutex);
@@ -88,12 +88,12 @@ std::vector<pid_t> own_children() {
   return all.pids;
 }
 
-bool reap_strangers() {
+bool reap_orphans() {
   Registry& all = registry();
   const std::lock_guard lock(all.mutex);
   for (;;) {
     siginfo_t info{};
-    // WNOWAIT: only a look, it stays to be waited for.
+    // WNOWAIT leaves the child to be reaped.
     const int result =
         retry_eintr([&] { return ::waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT); });
     if (result != 0 || info.si_pid == 0) {

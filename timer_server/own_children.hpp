@@ -1,6 +1,6 @@
-// The children that somebody in this process waits for. Whoever else becomes our child (an orphan
-// of COMMAND's, or of a container in which we are pid 1) is reaped by reap_strangers(); of the
-// children in here nobody but their owner takes the exit status. Any thread.
+// The children that the server has started, and those that were reparented to it: orphans of
+// COMMAND, or of the container in which the server is pid 1. An own child is reaped by its OwnChild
+// only, so its exit status is not lost. reap_orphans() reaps all others. Any thread may use this.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -13,17 +13,22 @@
 
 namespace filetimer {
 
-// How a child ended: with an exit status, or by a signal. With neither: its status was lost.
+// How a child ended. Without an exit status and a signal, the status was lost.
 struct ChildEnd {
   std::optional<int> exit_status;
-  int signal = 0;
+  int signal = 0;  // that ended the child; 0: the child exited
 };
 
+// Owns a child and its exit status:
+//
+//   OwnChild child = OwnChild::start([] { return ::fork(); });
+//   ...
+//   if (const auto end = child.reap()) { ... }
 class OwnChild {
  public:
-  // Calls `fork`, which gives the pid of a new child, or a number below 1 when there is none. No
-  // other thread can reap the child in between. `fork` must not wait for the child: the registry is
-  // locked meanwhile.
+  // Calls `fork`, which returns the pid of a new child, or a number below 1 if there is none. No
+  // other thread can reap the child meanwhile, because the registry of own children is locked. For
+  // that reason `fork` must not wait for the child.
   static OwnChild start(const std::function<pid_t()>& fork);
 
   OwnChild() = default;
@@ -31,17 +36,17 @@ class OwnChild {
   OwnChild& operator=(OwnChild&& other) noexcept;
   OwnChild(const OwnChild&) = delete;
   OwnChild& operator=(const OwnChild&) = delete;
-  // Nobody waits for it any more: it is reaped as a stranger.
+  // Leaves a child that has not ended to reap_orphans().
   ~OwnChild() { disown(); }
 
-  // 0: there is none, or it is reaped.
+  // Returns 0 if there is no child, or it was reaped.
   [[nodiscard]] pid_t pid() const { return pid_; }
   explicit operator bool() const { return pid_ > 0; }
 
-  // Its end, once: from then on its pid may be another process's. Nothing while it lives, and while
-  // a tracer has not let go of it.
+  // Reaps the child and returns how it ended; its pid may belong to another process afterwards.
+  // Returns nothing while the child lives, or a tracer still holds it.
   std::optional<ChildEnd> reap();
-  // The same, but waits for as long as it takes: on a side thread, behind a SIGKILL.
+  // Waits for the end of the child without a time limit and reaps it. Not for the loop thread.
   ChildEnd wait();
 
  private:
@@ -49,11 +54,12 @@ class OwnChild {
   pid_t pid_ = 0;
 };
 
-// Those that live or wait to be reaped by their owner.
+// Returns the pids of the own children that were not reaped yet.
 std::vector<pid_t> own_children();
 
-// Reaps the children that have ended and that nobody owns. False when it is to be called again
-// soon, without a SIGCHLD: it could not look past a child that its owner has yet to reap.
-bool reap_strangers();
+// Reaps the children that have ended and have no owner. Returns false if it must be called again
+// soon, without a SIGCHLD: waitid() reports the same child until that is reaped, so an own child
+// that was not reaped yet hides the others.
+bool reap_orphans();
 
 }  // namespace filetimer

@@ -9,7 +9,7 @@
 namespace filetimer {
 namespace {
 
-bool ended(int pidfd) {
+bool has_ended(int pidfd) {
   pollfd poll{pidfd, POLLIN, 0};
   return retry_eintr([&] { return ::poll(&poll, 1, 0); }) > 0;
 }
@@ -17,7 +17,7 @@ bool ended(int pidfd) {
 }  // namespace
 
 bool Process::is_alive() const {
-  return !ended(pidfd.get());
+  return !has_ended(pidfd.get());
 }
 
 bool Process::send_signal(int signal) const {
@@ -26,7 +26,7 @@ bool Process::send_signal(int signal) const {
 
 // glibc got wrappers for the two pidfd calls in 2.36; Ubuntu 22.04 has 2.35.
 UniqueFd open_pidfd(pid_t pid) {
-  return UniqueFd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0U)));  // always close-on-exec
+  return UniqueFd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0U)));
 }
 
 Result<Process> open_process(pid_t pid) {
@@ -35,7 +35,8 @@ Result<Process> open_process(pid_t pid) {
   process.pidfd = open_pidfd(pid);
   if (!process.pidfd) {
     if (errno == ESRCH) {
-      return tl::unexpected<Error>(Error{fmt::format("pid {} is no process", pid), ESRCH});
+      return tl::unexpected<Error>(
+          Error{fmt::format("there is no process with pid {}", pid), ESRCH});
     }
     if (errno == EINVAL) {
       return failure(fmt::format("pid {} is not a process's own id (a thread's?)", pid));
@@ -55,14 +56,14 @@ Result<Process> open_process(pid_t pid) {
   process.ppid = stat->ppid;
   process.pgrp = stat->pgrp;
   process.start_stack = stat->start_stack;
-  // One who runs as somebody else (a set-uid program) counts as that user.
+  // A set-uid program counts as a process of the user that it runs as.
   process.uid = status->uid == ::geteuid() ? status->effective_uid : status->uid;
   process.innermost_pid = status->innermost_pid == 0 ? pid : status->innermost_pid;
   return process;
 }
 
 std::vector<pid_t> ancestors_of(pid_t pid) {
-  constexpr int kMaxDepth = 1024;  // deeper than any real tree; a bound should pids be recycled
+  constexpr int kMaxDepth = 1024;  // deeper than any real tree; recycled pids may form a circle
   std::vector<pid_t> ancestors;
   for (int depth = 0; depth < kMaxDepth; ++depth) {
     const auto stat = read_stat(fmt::format("/proc/{}", pid));

@@ -1,6 +1,6 @@
-// A process held by its pidfd, so that a recycled pid can never be taken for it, and what
-// /proc/PID/stat says of it. Everything here is quick: no file is read that takes the memory lock
-// of the process (see worker_facts.hpp for those). Called on the loop thread.
+// A process, identified by its pidfd, and what /proc says of it. Nothing here blocks: no file is
+// read that takes the memory lock of the process (worker_facts.hpp reads those). Used on the loop
+// thread and on side threads.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -23,24 +23,26 @@ struct Process {
   std::string comm;
   pid_t ppid = 0;
   pid_t pgrp = 0;
-  std::uint64_t start_stack = 0;  // of the program it runs; 0: not known
-  pid_t innermost_pid = 0;        // in the pid namespace that it lives in
+  std::uint64_t start_stack = 0;  // where its program's stack begins; 0: unknown
+  pid_t innermost_pid = 0;        // the pid that the process has in its own pid namespace
   UniqueFd pidfd;
 
-  // False from the moment the process ended, also while it waits to be reaped.
+  // Returns false from the moment the process has exited, even if it was not reaped yet.
   [[nodiscard]] bool is_alive() const;
-  // pidfd_send_signal; false with errno set.
+  // Sends a signal by the pidfd. Returns false with errno set if it was not sent.
   bool send_signal(int signal) const;
 };
 
-// Empty with errno set when there is no such process.
+// Opens a pidfd, which is always close-on-exec. Returns an empty descriptor with errno set if it
+// cannot be opened.
 UniqueFd open_pidfd(pid_t pid);
 
-// Opens a pidfd and reads who that is. What was read belongs to the process the pidfd holds: the
-// process is still alive after the reading. Fails with ESRCH when there is none, or it has ended.
+// Opens a pidfd and reads the other members. These belong to the process of the pidfd, because that
+// process is still alive after they were read. Fails with ESRCH if there is no such process, or it
+// has ended.
 Result<Process> open_process(pid_t pid);
 
-// The pids of the processes above `pid` up to 1, nearest first.
+// Returns the pids of the ancestors of `pid`, the parent first.
 std::vector<pid_t> ancestors_of(pid_t pid);
 
 }  // namespace filetimer

@@ -29,17 +29,17 @@ void for_each_process(Visit&& visit) {
   }
 }
 
-// (parent, child)
+// A parent and its child.
 using Link = std::pair<pid_t, pid_t>;
 
-// False for a kernel without the children files (CONFIG_PROC_CHILDREN).
+// Returns false for a kernel without CONFIG_PROC_CHILDREN.
 bool has_children_files() {
   static const bool kHas =
       ::access(fmt::format("/proc/self/task/{}/children", ::getpid()).c_str(), R_OK) == 0;
   return kHas;
 }
 
-// What every thread of `pid` has started.
+// Appends the children of every thread of `pid`.
 void append_children(pid_t pid, std::vector<Link>& links) {
   for (const pid_t tid : threads_of(pid)) {
     for (const pid_t child : children_of(pid, tid)) {
@@ -48,7 +48,7 @@ void append_children(pid_t pid, std::vector<Link>& links) {
   }
 }
 
-// Every process with its parent, for kernels without the children file.
+// Returns every process of the host with its parent, for kernels without the children files.
 std::vector<Link> all_links() {
   std::vector<Link> links;
   for_each_process([&](pid_t pid) {
@@ -63,20 +63,20 @@ bool contains(std::span<const pid_t> pids, pid_t pid) {
   return std::find(pids.begin(), pids.end(), pid) != pids.end();
 }
 
-// The links below all of `roots`, parents before their children. Each process is read once, however
-// many roots it is below of. What is spared is not looked below either.
-std::vector<Link> look_at_trees(const std::vector<pid_t>& roots, std::span<const pid_t> spared) {
+// Returns the links below `roots`, parents before their children. Reads each process once, even if
+// it is below several roots. Does not read what is below an excluded process.
+std::vector<Link> read_trees(const std::vector<pid_t>& roots, std::span<const pid_t> excluded) {
   std::vector<Link> links;
   std::unordered_set<pid_t> seen(roots.begin(), roots.end());
-  const auto is_to_be_read = [&](pid_t child) {
-    return !contains(spared, child) && seen.insert(child).second;
+  const auto must_be_read = [&](pid_t child) {
+    return !contains(excluded, child) && seen.insert(child).second;
   };
   if (has_children_files()) {
     for (const pid_t root : roots) {
       append_children(root, links);
     }
     for (std::size_t i = 0; i < links.size() && links.size() < kMaxTreeProcesses; ++i) {
-      if (is_to_be_read(links[i].second)) {
+      if (must_be_read(links[i].second)) {
         append_children(links[i].second, links);
       }
     }
@@ -91,7 +91,7 @@ std::vector<Link> look_at_trees(const std::vector<pid_t>& roots, std::span<const
     const auto [first, last] = children.equal_range(parents[i]);
     for (auto child = first; child != last; ++child) {
       links.emplace_back(parents[i], child->second);
-      if (is_to_be_read(child->second)) {
+      if (must_be_read(child->second)) {
         parents.push_back(child->second);
       }
     }
@@ -99,9 +99,9 @@ std::vector<Link> look_at_trees(const std::vector<pid_t>& roots, std::span<const
   return links;
 }
 
-// The processes below `worker` and below those of `known` that are neither of them.
+// Returns the processes below `worker` and below those of `known` that are not among these.
 std::vector<Process> open_new_in_tree(const Process& worker, std::span<const Process> known,
-                                      std::span<const pid_t> spared) {
+                                      std::span<const pid_t> excluded) {
   std::unordered_map<pid_t, const Process*> root_of{{worker.pid, &worker}};
   std::vector<pid_t> roots{worker.pid};
   for (const Process& process : known) {
@@ -109,8 +109,9 @@ std::vector<Process> open_new_in_tree(const Process& worker, std::span<const Pro
       roots.push_back(process.pid);
     }
   }
-  const std::vector<Link> links = look_at_trees(roots, spared);
-  // A pid meant the process that was meant for as long as that process lives.
+  const std::vector<Link> links = read_trees(roots, excluded);
+  // A root that is alive after the look had its pid during the look. The links of another root may
+  // belong to a later process with the same pid.
   std::unordered_set<pid_t> parents;
   for (const auto& [pid, process] : root_of) {
     if (process->is_alive()) {
@@ -119,12 +120,12 @@ std::vector<Process> open_new_in_tree(const Process& worker, std::span<const Pro
   }
   std::vector<Process> found;
   for (const auto& [parent, child] : links) {
-    if (!parents.contains(parent) || parents.contains(child) || contains(spared, child)) {
+    if (!parents.contains(parent) || parents.contains(child) || contains(excluded, child)) {
       continue;
     }
     auto process = open_process(child);
-    // A process with another parent by now has a recycled pid, or was handed to a reaper because
-    // its parent ended in between. Neither is one to judge here.
+    // A process with another parent than in the link has a recycled pid, or its parent has ended
+    // since. Neither is a target.
     if (process && process->ppid == parent) {
       parents.insert(child);
       found.push_back(std::move(*process));
@@ -133,19 +134,19 @@ std::vector<Process> open_new_in_tree(const Process& worker, std::span<const Pro
   return found;
 }
 
-std::vector<Process> open_group(const Process& worker, std::span<const pid_t> spared) {
+std::vector<Process> open_group(const Process& worker, std::span<const pid_t> excluded) {
   std::vector<Process> found;
-  const auto now = read_stat(fmt::format("/proc/{}", worker.pid));
-  if (!now) {
+  const auto worker_stat = read_stat(fmt::format("/proc/{}", worker.pid));
+  if (!worker_stat) {
     return found;
   }
   for_each_process([&](pid_t pid) {
     const auto stat = read_stat(fmt::format("/proc/{}", pid));
-    if (pid == worker.pid || contains(spared, pid) || !stat || stat->pgrp != now->pgrp) {
+    if (pid == worker.pid || contains(excluded, pid) || !stat || stat->pgrp != worker_stat->pgrp) {
       return;
     }
     auto process = open_process(pid);
-    if (process && process->pgrp == now->pgrp && process->start_time == stat->start_time) {
+    if (process && process->pgrp == worker_stat->pgrp && process->start_time == stat->start_time) {
       found.push_back(std::move(*process));
     }
   });
@@ -154,21 +155,21 @@ std::vector<Process> open_group(const Process& worker, std::span<const pid_t> sp
 
 }  // namespace
 
-std::vector<Process> new_companions(const Process& worker, std::span<const Process> known,
-                                    KillMode mode, std::span<const pid_t> spared) {
+std::vector<Process> new_targets_of(const Process& worker, std::span<const Process> known,
+                                    KillMode mode, std::span<const pid_t> excluded) {
   std::vector<Process> found;
   if (mode == KillMode::kTree) {
-    found = open_new_in_tree(worker, known, spared);
+    found = open_new_in_tree(worker, known, excluded);
   } else if (mode == KillMode::kGroup) {
-    found = open_group(worker, spared);
-    std::set<std::pair<pid_t, std::uint64_t>> are_known;
+    found = open_group(worker, excluded);
+    std::set<std::pair<pid_t, std::uint64_t>> known_ids;
     for (const Process& process : known) {
-      are_known.emplace(process.pid, process.start_time);
+      known_ids.emplace(process.pid, process.start_time);
     }
     std::erase_if(found, [&](const Process& process) {
-      return are_known.contains({process.pid, process.start_time});
+      return known_ids.contains({process.pid, process.start_time});
     });
-    // Alive after the look: its pid meant this process all the while.
+    // A worker that is alive after the look had its pid during the look.
     if (!worker.is_alive()) {
       found.clear();
     }
@@ -176,11 +177,11 @@ std::vector<Process> new_companions(const Process& worker, std::span<const Proce
   return found;
 }
 
-std::vector<Process> companions_of(const Process& worker, KillMode mode,
-                                   std::span<const pid_t> spared, int looks) {
+std::vector<Process> other_targets_of(const Process& worker, KillMode mode,
+                                      std::span<const pid_t> excluded, int looks) {
   std::vector<Process> found;
   for (int look = 0; look < looks; ++look) {
-    std::vector<Process> news = new_companions(worker, found, mode, spared);
+    std::vector<Process> news = new_targets_of(worker, found, mode, excluded);
     if (news.empty()) {
       break;
     }

@@ -1,5 +1,4 @@
-// Whom a kill is meant for besides the worker: its descendants, or its process group, each held by
-// a pidfd that was checked to be still the process that was found.
+// The kill targets beside the worker: its descendants, or its process group.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -14,20 +13,24 @@ namespace filetimer {
 
 enum class KillMode { kTree, kGroup, kProcess };
 
-// The processes that `mode` adds to `worker` (which is not among them), never one of `spared`.
-// A tree is looked at until two looks agree (children come and go while one reads), at most
-// `looks` times. Processes that were reparented away before are not found.
+// How often other_targets_of() looks at a tree. Processes come and go while a tree is read.
 inline constexpr int kMaxTreeLooks = 4;
-std::vector<Process> companions_of(const Process& worker, KillMode mode,
-                                   std::span<const pid_t> spared, int looks = kMaxTreeLooks);
-
-// The companions of `worker` that are not among `known`, its companions so far, which may have lost
-// their parents since they were found: what they started counts as well. One look, which reads each
-// process once.
-std::vector<Process> new_companions(const Process& worker, std::span<const Process> known,
-                                    KillMode mode, std::span<const pid_t> spared);
-
-// Of one worker; what is beyond is left to the second look before SIGKILL.
+// The most links between parent and child that one look reads, give or take the children of a
+// process. The second look of a kill, before SIGKILL, finds more.
 inline constexpr std::size_t kMaxTreeProcesses = 16384;
+
+// Returns the processes that `mode` adds to the worker, parents before their children, without the
+// worker and without those in `excluded`. With kTree it leaves out what is below an excluded
+// process and does not find a descendant whose parent had ended before. Looks until a look finds
+// nothing new, at most `looks` times. Returns nothing if the worker has ended. Each pidfd was
+// checked to belong to the process that was found.
+std::vector<Process> other_targets_of(const Process& worker, KillMode mode,
+                                      std::span<const pid_t> excluded, int looks = kMaxTreeLooks);
+
+// Returns the targets that are not among `known`, the targets found before. Looks below these as
+// well: a known target may have lost its parent and started another process since. Looks once and
+// reads each process once.
+std::vector<Process> new_targets_of(const Process& worker, std::span<const Process> known,
+                                    KillMode mode, std::span<const pid_t> excluded);
 
 }  // namespace filetimer

@@ -24,13 +24,13 @@
 namespace filetimer {
 namespace {
 
-// Of records that wait, in one write.
+// The most bytes of waiting records that one write takes.
 constexpr std::size_t kMostAtOnce = std::size_t{64} << 10;
-// How long the destructor waits for the thread to come back from a system call.
+// How long the destructor waits for a system call of the thread.
 constexpr std::chrono::milliseconds kJoinLimit{100};
 
 Result<UniqueFd> open_log(const std::string& path) {
-  // NONBLOCK only for the opening of what is no regular file (a FIFO without a reader).
+  // O_NONBLOCK: opening a FIFO would wait for its reader.
   UniqueFd fd(::open(path.c_str(),
                      O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOCTTY | O_NONBLOCK, 0600));
   if (!fd) {
@@ -39,7 +39,8 @@ Result<UniqueFd> open_log(const std::string& path) {
   return fd;
 }
 
-// A server that was killed, or a disk that was full, may have left half a line.
+// Returns whether the file ends without a newline. A server that was killed, or a full disk, may
+// have left half a line.
 bool ends_in_half_line(const std::string& path) {
   const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK));
   struct stat st {};
@@ -63,7 +64,7 @@ class RecordLog::Writer {
   std::uint64_t append(std::vector<std::string> records, std::size_t most_bytes);
   void acknowledge();
   bool is_working(Instant now) const;
-  std::string take_news(Instant now, bool& is_good_news);
+  std::string take_message(Instant now, bool& is_good_news);
   void reopen();
   bool drain(Duration bound);
   bool stop(std::chrono::milliseconds bound);
@@ -91,12 +92,13 @@ class RecordLog::Writer {
   void rotate_if_large();
   void wake_loop() const;
 
-  // The thread's own.
+  // Used by the thread only.
   UniqueFd file_;
-  bool half_line_;  // half a line stands at the end of the file
+  bool half_line_;  // the file ends in half a line
   std::uint64_t written_ = 0;
 
-  // Shared, under mutex_, which is never held during input or output.
+  // mutex_ guards the members below. The thread never holds it during input or output, so the loop
+  // never waits for a file system.
   mutable std::mutex mutex_;
   std::condition_variable work_;
   std::condition_variable progress_;
@@ -104,9 +106,9 @@ class RecordLog::Writer {
   std::size_t queued_bytes_ = 0;
   std::uint64_t last_number_ = 0;
   std::uint64_t lost_ = 0;
-  std::string trouble_;                    // why the last attempt failed; empty: it did not
-  std::string told_;                       // what take_news said last
-  Instant busy_since_ = Instant::never();  // never: the thread is not at work
+  std::string failure_;                    // why the last attempt failed; empty: it succeeded
+  std::string reported_failure_;           // what take_message() returned last
+  Instant busy_since_ = Instant::never();  // never: no attempt is under way
   bool reopen_ = false;
   bool stopping_ = false;
   bool finished_ = false;
@@ -156,7 +158,7 @@ void RecordLog::Writer::run() {
 
     lock.lock();
     busy_since_ = Instant::never();
-    // What is left goes back in front of what came meanwhile.
+    // Records that were not written go back in front of those that were queued meanwhile.
     for (; !batch.empty(); batch.pop_back()) {
       queue_.push_front(std::move(batch.back()));
     }
@@ -164,7 +166,7 @@ void RecordLog::Writer::run() {
     for (const Entry& entry : queue_) {
       queued_bytes_ += entry.line.size();
     }
-    trouble_ = done ? std::string{} : done.error().message;
+    failure_ = done ? std::string{} : done.error().message;
     progress_.notify_all();
     wake_loop();
     if (!done && !stopping_) {
@@ -176,7 +178,8 @@ void RecordLog::Writer::run() {
 }
 
 Status RecordLog::Writer::write_batch(std::deque<Entry>& batch) {
-  // Also without a record: a log rotator that sent SIGHUP looks for the new file.
+  // The file is opened even if there is no record: a log rotator that sent SIGHUP expects the new
+  // file.
   for (;;) {
     if (Status open = ensure_open(); !open) {
       return open;
@@ -209,7 +212,7 @@ Status RecordLog::Writer::write_batch(std::deque<Entry>& batch) {
   }
 }
 
-// False when the open file was removed or moved, or another one is at the path.
+// Returns false if the open file was removed or moved, or another one is at the path.
 bool RecordLog::Writer::is_at_path() const {
   struct stat ours {};
   struct stat at_path {};
@@ -222,8 +225,7 @@ bool RecordLog::Writer::is_at_path() const {
   return at_path.st_ino == ours.st_ino && at_path.st_dev == ours.st_dev;
 }
 
-// The file at the path may have been removed or moved since the last record: then a new one is
-// made there.
+// Opens the file at the path if that is not the open one any more. Makes the file if there is none.
 Status RecordLog::Writer::ensure_open() {
   struct stat ours {};
   const bool is_known = file_ && ::fstat(file_.get(), &ours) == 0;
@@ -247,9 +249,9 @@ Status RecordLog::Writer::write_text(const std::string& lines) {
       half_line_ = false;
       return {};
     }
-    const int reason = put < 0 ? errno : ENOSPC;  // a short write to a file means that it is full
+    const int reason = put < 0 ? errno : ENOSPC;  // a full disk makes the write short
     if (put > 0) {
-      // Take the half line back, unless another server has written behind it.
+      // The half line is cut off, unless another server has appended a record to it.
       half_line_ = ::lseek(file_.get(), 0, SEEK_END) != before + put ||
                    ::ftruncate(file_.get(), before) != 0;
     }
@@ -271,16 +273,15 @@ void RecordLog::Writer::rotate_if_large() {
       static_cast<std::uint64_t>(st.st_size) < settings_.max_bytes) {
     return;
   }
-  // The old file is not looked at again. Only a crash of the machine right now would show that this
-  // was left out.
+  // The next sync() is of the new file, so this is the last chance to sync the old one.
   (void)sync();
-  // Of the servers that share this log, the one that holds the lock of the full file renames it.
-  // The path may name the next file by then, which must not replace this one.
+  // Several servers may share the log. The server that holds the lock of the full file renames it,
+  // unless another server has done so before: then the path names the new file.
   if (::flock(file_.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
     return;
   }
   if (!is_at_path() || ::rename(settings_.path.c_str(), (settings_.path + ".1").c_str()) == 0) {
-    file_.reset();  // and its lock
+    file_.reset();  // releases the lock
   } else {
     ::flock(file_.get(), LOCK_UN);
   }
@@ -288,7 +289,7 @@ void RecordLog::Writer::rotate_if_large() {
 
 void RecordLog::Writer::wake_loop() const {
   const std::uint64_t one = 1;
-  (void)!::write(event_fd_.get(), &one, sizeof one);  // full means that it is readable already
+  (void)!::write(event_fd_.get(), &one, sizeof one);  // EAGAIN: the eventfd is readable already
 }
 
 void RecordLog::Writer::acknowledge() {
@@ -298,28 +299,28 @@ void RecordLog::Writer::acknowledge() {
 
 bool RecordLog::Writer::is_working(Instant now) const {
   const std::lock_guard lock(mutex_);
-  return trouble_.empty() && (busy_since_.is_never() || now - busy_since_ <= kStalled);
+  return failure_.empty() && (busy_since_.is_never() || now - busy_since_ <= kStalled);
 }
 
-std::string RecordLog::Writer::take_news(Instant now, bool& is_good_news) {
+std::string RecordLog::Writer::take_message(Instant now, bool& is_good_news) {
   const std::lock_guard lock(mutex_);
-  std::string state = trouble_;
-  if (state.empty() && !busy_since_.is_never() && now - busy_since_ > kStalled) {
-    state = fmt::format("the log '{}' does not answer", settings_.path);
+  std::string failure = failure_;
+  if (failure.empty() && !busy_since_.is_never() && now - busy_since_ > kStalled) {
+    failure = fmt::format("the log '{}' does not answer", settings_.path);
   }
-  if (state.empty() && !told_.empty() && !busy_since_.is_never()) {
-    return {};  // an attempt is under way: not better yet
+  if (failure.empty() && !reported_failure_.empty() && !busy_since_.is_never()) {
+    return {};  // an attempt is under way, and its result is not known yet
   }
-  if (state == told_) {
+  if (failure == reported_failure_) {
     return {};
   }
-  told_ = state;
-  is_good_news = state.empty();
+  reported_failure_ = failure;
+  is_good_news = failure.empty();
   if (is_good_news) {
     return fmt::format("the log '{}' can be written again{}", settings_.path,
                        lost_ == 0 ? std::string{} : fmt::format("; {} records were lost", lost_));
   }
-  return fmt::format("{}; records wait in memory and kills go on", state);
+  return fmt::format("{}; records wait in memory and kills continue", failure);
 }
 
 void RecordLog::Writer::reopen() {
@@ -359,7 +360,7 @@ Result<std::unique_ptr<RecordLog>> RecordLog::open(Settings settings) {
 RecordLog::RecordLog(std::shared_ptr<Writer> writer)
     : writer_(std::move(writer)), thread_([writer = writer_] {
         if (writer->settings_.realtime) {
-          (void)enter_realtime();  // the loop has told the user when it may not
+          (void)enter_realtime();  // without permission the loop has warned already
         }
         writer->run();
       }) {}
@@ -392,8 +393,8 @@ void RecordLog::acknowledge() {
 bool RecordLog::is_working(Instant now) const {
   return writer_->is_working(now);
 }
-std::string RecordLog::take_news(Instant now, bool& is_good_news) {
-  return writer_->take_news(now, is_good_news);
+std::string RecordLog::take_message(Instant now, bool& is_good_news) {
+  return writer_->take_message(now, is_good_news);
 }
 std::uint64_t RecordLog::lost_records() const {
   return writer_->lost();

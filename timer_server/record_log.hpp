@@ -1,7 +1,4 @@
-// Appends records to expired.jsonl on a thread of its own, because a file system may take any time
-// to answer (a full disk, a hung NFS). append() never waits. A record counts as synced when
-// fdatasync has returned behind it. What cannot be written is kept, up to kMaxLogBacklogBytes, and
-// written in order when it can be again.
+// The log: a file of records, one JSON object a line.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -18,48 +15,63 @@
 
 namespace filetimer {
 
+// Appends records to the log on a thread of its own, because a full disk or a hung file server may
+// take any time to answer. A record is synced when fdatasync() has returned after it was written.
+// Records that cannot be written wait in memory, up to kMaxLogBacklogBytes, and are written in
+// order later.
+//
+//   const std::uint64_t number = log->append(record);
+//   ...                                          // event_fd() is readable
+//   if (log->synced() >= number) { ... }
+//
+// append() never waits. All members may be called from any thread; the server calls them from its
+// loop.
 class RecordLog {
  public:
   struct Settings {
     std::string path;
-    std::uint64_t max_bytes = 0;           // past this it is renamed to PATH.1
-    std::chrono::milliseconds retry{500};  // between attempts while it can't be written
-    bool realtime = false;  // the thread takes part in the way from a deadline to its signal
+    std::uint64_t max_bytes = 0;           // a file of this size is renamed to PATH.1
+    std::chrono::milliseconds retry{500};  // between attempts to write after a failure
+    // Runs the thread with the priority of the loop, because a kill waits for it.
+    bool realtime = false;
   };
 
-  // Opens the file at once, so that a wrong path is told at start.
+  // Opens the file, or makes it with mode 0600. Fails if the file cannot be opened.
   static Result<std::unique_ptr<RecordLog>> open(Settings settings);
-  // Does not wait for records (call drain() first). A thread that hangs in a system call is left
-  // behind with what it needs.
+  // Drops records that were not written: call drain() before. Abandons the thread if it hangs in a
+  // system call; the thread owns what it uses.
   ~RecordLog();
   RecordLog(const RecordLog&) = delete;
   RecordLog& operator=(const RecordLog&) = delete;
 
-  // Queues a record (a JSON object without its newline) and returns its number. A record with which
-  // the backlog would be longer than `most_bytes` is lost.
+  // Queues a record, which is a JSON object without a newline, and returns its number, from 1.
+  // Drops the record and returns the number of the previous one if the backlog would be longer than
+  // `most_bytes` with this record.
   std::uint64_t append(std::string record, std::size_t most_bytes = kMaxLogBacklogBytes);
   // Queues records that are written and synced together. Returns the number of the last.
   std::uint64_t append(std::vector<std::string> records);
-  // All records up to this number are on disk.
+  // Returns the number of the last record that is synced.
   [[nodiscard]] std::uint64_t synced() const;
-  // Becomes readable when synced() has grown or there is news; acknowledge() clears it.
+  // Returns a descriptor that becomes readable when synced() has grown or a message waits.
   [[nodiscard]] int event_fd() const;
+  // Makes event_fd() unreadable until the next event.
   void acknowledge();
 
-  // False while the last attempt failed or has not come back for longer than kStalled: a kill then
-  // does not wait for the log at all.
+  // Returns false if the last attempt to write failed, or has taken longer than kStalled. A kill
+  // does not wait for such a log.
   [[nodiscard]] bool is_working(Instant now) const;
   static constexpr Duration kStalled = std::chrono::milliseconds{250};
 
-  // One line for the daemon's messages when something has changed for the worse or the better;
-  // empty when not. `is_good_news` tells which.
-  std::string take_news(Instant now, bool& is_good_news);
-  // Records that were dropped because the backlog was full.
+  // Returns a line for the server's standard error if the log has failed, fails for another reason,
+  // or works again since the last call. Sets `is_good_news` if the log works again. Returns an
+  // empty string otherwise.
+  std::string take_message(Instant now, bool& is_good_news);
+  // Returns the number of records that were dropped because the backlog was full.
   [[nodiscard]] std::uint64_t lost_records() const;
 
-  // Opens the file anew before the next record (a log rotator moved it).
+  // Opens the file at the path again: a log rotator has renamed the old one.
   void reopen();
-  // Waits until everything is on disk, at most `bound`. False when it is not.
+  // Waits until all records are synced, at most `bound`. Returns whether they are.
   bool drain(Duration bound);
 
   [[nodiscard]] const std::string& path() const;
@@ -68,7 +80,7 @@ class RecordLog {
   class Writer;
   explicit RecordLog(std::shared_ptr<Writer> writer);
 
-  std::shared_ptr<Writer> writer_;  // shared with the thread, which may outlive us
+  std::shared_ptr<Writer> writer_;  // shared with the thread, which may outlive the log
   std::thread thread_;
 };
 

@@ -14,8 +14,8 @@
 #include "common/clock.hpp"
 #include "common/json_writer.hpp"
 #include "common/scope_statistics.hpp"
+#include "timer_server/control/rendezvous.hpp"
 #include "timer_server/evidence/evidence.hpp"
-#include "timer_server/questions/rendezvous.hpp"
 #include "timer_server/scope_terms.hpp"
 #include "timer_server/workers.hpp"
 

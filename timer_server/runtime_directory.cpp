@@ -435,7 +435,7 @@ Result<bool> RuntimeDirectory::restore_entries() {
 }
 
 std::optional<RequestPipe> RuntimeDirectory::replace_pipe() {
-  switch (pipe().look()) {
+  switch (pipe().condition()) {
     case RequestPipe::Condition::kInPlace:
       report(pipe_trouble_, {});
       return std::nullopt;
@@ -448,7 +448,7 @@ std::optional<RequestPipe> RuntimeDirectory::replace_pipe() {
     case RequestPipe::Condition::kGone:
       break;
   }
-  if (Status moved = set_aside(pipe_); !moved) {
+  if (Status moved = move_aside(pipe_); !moved) {
     report(pipe_trouble_, moved.error().message);
     return std::nullopt;
   }

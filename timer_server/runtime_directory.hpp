@@ -8,9 +8,9 @@
 
 #include "common/board.hpp"
 #include "common/result.hpp"
+#include "timer_server/control/reply_folder.hpp"
 #include "timer_server/pages/board_file.hpp"
 #include "timer_server/pages/page_folder.hpp"
-#include "timer_server/questions/reply_folder.hpp"
 #include "timer_server/record_log.hpp"
 #include "timer_server/requests/request_pipe.hpp"
 #include "timer_server/server_lock.hpp"

@@ -64,8 +64,8 @@ Server::Server(Settings settings, RuntimeDirectory& directory, std::unique_ptr<R
   sd_event* event = nullptr;
   check_event(::sd_event_new(&event), "cannot make an event loop");
   loop_.reset(event);
-  questions_.emplace(event, directory_.path(), directory_.take_replies(), settings_.max_wait,
-                     Questions::Context{*this, life_, rejections_, records_, *log_});
+  control_.emplace(event, directory_.path(), directory_.take_replies(), settings_.max_wait,
+                   ControlRequests::Context{*this, life_, rejections_, records_, *log_});
   hooks_.emplace(event, settings_.on_expiry,
                  environment_for_children(directory_.path(), directory_.pipe().path()),
                  std::move(inheritance), records_, *log_);
@@ -116,7 +116,7 @@ Server::Server(Settings settings, RuntimeDirectory& directory, std::unique_ptr<R
   is_adopting_ = false;
   past_ = {};
   record_start();
-  if (directory_.pipe().outlives_us()) {
+  if (directory_.pipe().outlives_server()) {
     check_directory();  // it may have been removed while no server was there
   }
 }
@@ -154,12 +154,12 @@ void Server::run_once_guarded() {
 // Whatever wakes the server - a request, a deadline, a record on disk - is followed by this:
 // handlers of events only note what has happened.
 void Server::run_once() {
-  const Oversleep::Clocks clocks = Oversleep::Clocks::read();
+  const MissedTime::Clocks clocks = MissedTime::Clocks::read();
   const Instant woke = clocks.now;
-  questions_->begin_iteration();
+  control_->begin_iteration();
   read_requests();
   bury_the_dead();
-  make_up_for_oversleep(clocks);
+  make_up_for_missed_time(clocks);
   save_pages();
   if (life_.judges()) {
     judge(woke);
@@ -174,7 +174,7 @@ void Server::run_once() {
   }
   halted_.advance(now);
   scan_wanted_ = halted_.take_resumed() || scan_wanted_;
-  if (const auto shutdown = questions_->advance(now)) {
+  if (const auto shutdown = control_->advance(now)) {
     shut_down(shutdown->why, shutdown->is_forced);
   }
   if (const auto outcome = expected_.advance(now)) {
@@ -197,7 +197,7 @@ void Server::run_once() {
   }
   Instant next = std::min({ladder_next, warnings_next, hooks_next, next_sweep_, halted_.next(),
                            rejections_.next_report(), read_again_, children_->next(),
-                           questions_->next(), expected_.next(), life_.next()});
+                           control_->next(), expected_.next(), life_.next()});
   if (life_.judges()) {
     next = std::min(next, scan_wanted_ ? Instant{} : next_scan_);
   }
@@ -272,7 +272,7 @@ void Server::judge(Instant woke) {
 }
 
 void Server::arm(Instant next) {
-  oversleep_.sleep(next, Oversleep::Clocks::read());
+  missed_time_.on_sleep(next, MissedTime::Clocks::read());
   if (next.is_never()) {
     ::sd_event_source_set_enabled(timer_.get(), SD_EVENT_OFF);
     return;
@@ -291,10 +291,10 @@ void Server::sweep(Instant now) {
   if (settings_.stopped == Settings::Stopped::kDefer) {
     halted_.sweep();
   }
-  questions_->sweep();
+  control_->sweep();
   scan_wanted_ = true;  // in the next turn, which is at once
   tell_log_news(now);
-  service_manager_.tell_state(workers_.count(), killed_);
+  service_manager_.notify_status(workers_.count(), killed_);
 }
 
 void Server::advance_life(Instant now) {
@@ -304,7 +304,7 @@ void Server::advance_life(Instant now) {
   }
   life_.advance(now);
   if (judged && !life_.judges()) {
-    ladder_.give_up();  // kills whose time was up
+    ladder_.abandon();  // kills whose time was up
   }
 }
 
@@ -312,7 +312,7 @@ void Server::advance_life(Instant now) {
 
 void Server::check_directory() {
   if (directory_.restore()) {
-    questions_->use(directory_.take_replies());
+    control_->use(directory_.take_replies());
     pages_unlooked_ = true;
     scan_wanted_ = true;
   }
@@ -328,7 +328,7 @@ void Server::check_directory() {
 
 void Server::tell_log_news(Instant now) {
   bool is_good_news = false;
-  const std::string news = log_->take_news(now, is_good_news);
+  const std::string news = log_->take_message(now, is_good_news);
   if (!news.empty()) {
     messages::say(is_good_news ? messages::Level::kInfo : messages::Level::kError, news);
   }
@@ -404,18 +404,18 @@ void Server::note_expected(const ExpectedWorkers::Outcome& outcome, Instant now)
 }
 
 void Server::begin_stop(const std::string& why) {
-  service_manager_.tell_stopping();
+  service_manager_.notify_stopping();
   stop_reason_ = why;
-  ladder_.hurry(Instant::now());
+  ladder_.skip_grace(Instant::now());
 }
 
 int Server::run() {
-  service_manager_.keep_informed(loop_.get());
-  service_manager_.tell_ready();
-  service_manager_.tell_state(workers_.count(), killed_);
+  service_manager_.start_keep_alives(loop_.get());
+  service_manager_.notify_ready();
+  service_manager_.notify_status(workers_.count(), killed_);
   run_once_guarded();
   check_event(::sd_event_loop(loop_.get()), "the event loop failed");
-  ladder_.give_up();
+  ladder_.abandon();
   withdraw();
   if (children_->command()) {
     return children_->exit_status().value_or(128 +
@@ -427,27 +427,27 @@ int Server::run() {
 }
 
 void Server::withdraw() {
-  service_manager_.tell_stopping();
+  service_manager_.notify_stopping();
   directory_.stop_serving();
   directory_.pipe().remove_from_path();
   take_last_words();
-  hooks_->give_up();
-  warnings_.settle_all("the server was stopped first");
+  hooks_->stop();
+  warnings_.flush_all("the server was stopped first");
   record_stop();
   if (!log_->drain(kLastSyncLimit)) {
     messages::error("the log '{}' could not be written to the end", log_->path());
   }
-  if (!directory_.pipe().outlives_us()) {
+  if (!directory_.pipe().outlives_server()) {
     take_last_words();
   }
-  questions_->answer_stopped();
+  control_->answer_stopped();
 }
 
 // Reads the requests that are left in the pipe: without a release among them the next server would
 // kill a healthy worker. A pipe that outlives this server has writers, so requests that come later
 // are read by the next server.
 void Server::take_last_words() {
-  questions_->begin_iteration();
+  control_->begin_iteration();
   read_requests(directory_.pipe().waiting());
   bury_the_dead();
   save_pages();

@@ -15,6 +15,8 @@
 #include <vector>
 
 #include "timer_server/command_supervisor.hpp"
+#include "timer_server/control/control_requests.hpp"
+#include "timer_server/control/expected_workers.hpp"
 #include "timer_server/event_loop.hpp"
 #include "timer_server/given_time.hpp"
 #include "timer_server/halted_workers.hpp"
@@ -23,12 +25,10 @@
 #include "timer_server/kill_ladder.hpp"
 #include "timer_server/kill_path_check.hpp"
 #include "timer_server/life_cycle.hpp"
-#include "timer_server/oversleep.hpp"
+#include "timer_server/missed_time.hpp"
 #include "timer_server/pages/mapped_page.hpp"
 #include "timer_server/pages/worker_page.hpp"
 #include "timer_server/past_verdicts.hpp"
-#include "timer_server/questions/expected_workers.hpp"
-#include "timer_server/questions/questions.hpp"
 #include "timer_server/record_log.hpp"
 #include "timer_server/records.hpp"
 #include "timer_server/requests/rejections.hpp"
@@ -42,7 +42,7 @@
 
 namespace filetimer {
 
-class Server final : private RequestSink, private Questions::Host {
+class Server final : private RequestSink, private ControlRequests::Host {
  public:
   // `inheritance`: the settings of the server's caller, which child processes get instead of the
   // server's own.
@@ -143,7 +143,7 @@ class Server final : private RequestSink, private Questions::Host {
 
   // Time that a worker or the server missed (server_patience.cpp).
   bool should_defer(Worker& worker, WorkerPage& page, const WorkerPage::Due& due);
-  void make_up_for_oversleep(const Oversleep::Clocks& woke);
+  void make_up_for_missed_time(const MissedTime::Clocks& woke);
   // Soft deadlines (server_warnings.cpp).
   struct SoftDueSlot {
     std::shared_ptr<const Process> process;  // its worker's
@@ -226,7 +226,7 @@ class Server final : private RequestSink, private Questions::Host {
   std::size_t adopted_scopes_ = 0;
   std::size_t put_away_scopes_ = 0;
 
-  Oversleep oversleep_;
+  MissedTime missed_time_;
   HaltedWorkers halted_;
 
   std::shared_ptr<Incident> incident_;
@@ -246,7 +246,7 @@ class Server final : private RequestSink, private Questions::Host {
 
   // Declared last: gone first, so no handler runs on what is gone already.
   EventLoop loop_;
-  std::optional<Questions> questions_;
+  std::optional<ControlRequests> control_;
   std::optional<Hooks> hooks_;
   EventSource timer_;
   EventSource pipe_source_;

@@ -26,8 +26,8 @@ bool Server::should_defer(Worker& worker, WorkerPage& page, const WorkerPage::Du
 }
 
 // Gives what was missed back to every open scope, once until it is renewed: see GivenTime.
-void Server::make_up_for_oversleep(const Oversleep::Clocks& woke) {
-  const auto missed = oversleep_.wake(woke);
+void Server::make_up_for_missed_time(const MissedTime::Clocks& woke) {
+  const auto missed = missed_time_.on_wake(woke);
   if (!missed) {
     return;
   }
@@ -40,7 +40,7 @@ void Server::make_up_for_oversleep(const Oversleep::Clocks& woke) {
   });
   given_time_.add(woke.now, total);
   scan_wanted_ = true;
-  ladder_.give_time(total);
+  ladder_.extend_grace(total);
   const std::string reason =
       missed->suspended > missed->late
           ? fmt::format("the machine was suspended for {}", duration_for_reading(missed->suspended))

@@ -45,7 +45,7 @@ void Server::on_request(const wire::Request& request, std::string_view line) {
 
 void Server::handle(const wire::Request& request, std::string_view line) {
   if (!request.question.request.empty()) {
-    questions_->take(request, line, Instant::now());
+    control_->take(request, line, Instant::now());
   } else if (request.x_page) {
     on_page_hint(*request.x_page);
   } else if (request.is_release()) {
@@ -89,10 +89,10 @@ void Server::acquire(const wire::Request& request, std::string_view line) {
   }
   // What comes through a pipe that stays is the next server's if this one is being stopped.
   const bool is_stopping =
-      life_.is_stopping() || (questions_->has_shutdown() && !children_->command());
-  const bool is_for_next = is_stopping && directory_.pipe().outlives_us();
+      life_.is_stopping() || (control_->has_shutdown() && !children_->command());
+  const bool is_for_next = is_stopping && directory_.pipe().outlives_server();
   PipePage& page = pipe_page_of(**worker);
-  if (questions_->announcement() != Announcement::kNone && !is_for_next && !request.x_idle &&
+  if (control_->announcement() != Announcement::kNone && !is_for_next && !request.x_idle &&
       !page.has_open(id)) {
     reject("the server is draining: no new scopes");
     return;

@@ -36,7 +36,7 @@ void Server::write_status(JsonWriter& json, Instant now) {
   if (const auto& command = children_->command()) {
     json.field("command_pid", command->pid());
   }
-  json.field("announcement", name_of(questions_->announcement()))
+  json.field("announcement", name_of(control_->announcement()))
       .field("workers", workers_.count())
       .field("open_scopes", open_scope_count())
       .field("requests", requests_)
@@ -47,7 +47,7 @@ void Server::write_status(JsonWriter& json, Instant now) {
       .field("unkillable",
              std::ranges::count_if(unkillable_, [](const auto& one) { return one->is_alive(); }))
       .field("lost_records", log_->lost_records())
-      .field("askers", questions_->client_count() - 1)  // without the one that asks
+      .field("askers", control_->client_count() - 1)  // without the one that asks
       .field("descriptors", open_descriptors());
   if (!log_->is_working(now)) {
     json.field("log_trouble", "it can't be written: records wait in memory");
@@ -68,7 +68,7 @@ bool Server::has_kills() const {
 }
 
 void Server::announce() {
-  directory_.announce(questions_->announcement());
+  directory_.announce(control_->announcement());
 }
 
 void Server::write_settings(JsonWriter& json) const {

@@ -82,7 +82,7 @@ std::optional<PythonDump> Server::python_dump_of(const Worker& worker) const {
 }
 
 void Server::expire(Worker& worker, const std::vector<const DueScope*>& due) {
-  warnings_.settle(*worker.process, "a deadline of the worker came first");
+  warnings_.flush(*worker.process, "a deadline of the worker came first");
   KillOrder order;
   order.worker = WorkerIdentity::of(worker);
   order.incident = incident_now();
@@ -202,7 +202,7 @@ void Server::bury_the_dead() {
 
 // The worker has ended, or makes room: its timers go. What it left open is told.
 void Server::bury(Worker& worker) {
-  warnings_.settle(*worker.process, "the worker ended first");
+  warnings_.flush(*worker.process, "the worker ended first");
   StatisticsByName statistics;
   while (!worker.pages.empty()) {
     remove_page(worker, *worker.pages.back(), worker.dying ? "" : kEndedInside, statistics);

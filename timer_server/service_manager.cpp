@@ -17,12 +17,12 @@ Result<UniqueFd> take_passed_descriptor() {
     const char* const value = std::getenv(variable);
     return fmt::format("${} '{}'", variable, value == nullptr ? "" : printable(value));
   };
-  // The call takes them out of the environment.
-  const std::string words = quoted("LISTEN_PID") + " and " + quoted("LISTEN_FDS");
+  // The variables are read before sd_listen_fds_with_names() removes them.
+  const std::string variables = quoted("LISTEN_PID") + " and " + quoted("LISTEN_FDS");
   char** names = nullptr;
   const int count = ::sd_listen_fds_with_names(1, &names);
   if (count < 0) {
-    return system_error(fmt::format("cannot take what was passed with {}", words), -count);
+    return system_error(fmt::format("cannot take what was passed with {}", variables), -count);
   }
   std::vector<UniqueFd> passed;
   std::string listed;
@@ -41,27 +41,27 @@ Result<UniqueFd> take_passed_descriptor() {
   return passed.empty() ? UniqueFd() : std::move(passed.front());
 }
 
-void ServiceManager::keep_informed(sd_event* loop) {
+void ServiceManager::start_keep_alives(sd_event* loop) {
   if (const int result = ::sd_event_set_watchdog(loop, 1); result < 0) {
-    messages::warning("the watchdog of the service manager gets no signs of life: {}",
+    messages::warning("cannot send keep-alives to the service manager: {}",
                       std::generic_category().message(-result));
   }
 }
 
-void ServiceManager::tell_ready() {
+void ServiceManager::notify_ready() {
   ::sd_notify(0, "READY=1");
 }
 
-void ServiceManager::tell_stopping() {
+void ServiceManager::notify_stopping() {
   ::sd_notify(0, "STOPPING=1");
 }
 
-void ServiceManager::tell_state(std::size_t workers, std::uint64_t killed) {
-  std::string state = fmt::format("STATUS=watching {} worker{}, killed {} since the start", workers,
-                                  workers == 1 ? "" : "s", killed);
-  if (state != told_) {
-    ::sd_notify(0, state.c_str());
-    told_ = std::move(state);
+void ServiceManager::notify_status(std::size_t workers, std::uint64_t killed) {
+  std::string status = fmt::format("STATUS=watching {} worker{}, killed {} since the start",
+                                   workers, workers == 1 ? "" : "s", killed);
+  if (status != last_status_) {
+    ::sd_notify(0, status.c_str());
+    last_status_ = std::move(status);
   }
 }
 

@@ -1,5 +1,5 @@
-// What passes between the server and the service manager that started it (systemd, or whoever does
-// as sd_listen_fds(3) and sd_notify(3) say). Without one nothing here does anything.
+// Talks to the service manager that started the server: systemd, or another one with the protocols
+// of sd_listen_fds(3) and sd_notify(3). Does nothing without a service manager.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -14,22 +14,23 @@
 
 namespace filetimer {
 
-// The pipe of `ListenFIFO=`; no descriptor when none was passed to this process. More than one is
-// an error. To be called once, before there are threads: it takes LISTEN_* out of the environment.
+// Returns the request pipe that `ListenFIFO=` opened, or an empty descriptor if none was passed to
+// this process. Fails if more than one descriptor was passed. Must be called once, before any
+// thread is started: it removes LISTEN_* from the environment.
 Result<UniqueFd> take_passed_descriptor();
 
 class ServiceManager {
  public:
-  // Where it asks for signs of life (WatchdogSec=), `loop` sends them from now on, for as long as
-  // it turns.
-  void keep_informed(sd_event* loop);
-  void tell_ready();
-  void tell_stopping();
-  // What `systemctl status` shows. Sent when it has changed.
-  void tell_state(std::size_t workers, std::uint64_t killed);
+  // Lets the loop send keep-alives, if the service manager asks for them (WatchdogSec=). They stop
+  // when the loop hangs.
+  void start_keep_alives(sd_event* loop);
+  void notify_ready();
+  void notify_stopping();
+  // Sends the line that `systemctl status` shows, if it has changed.
+  void notify_status(std::size_t workers, std::uint64_t killed);
 
  private:
-  std::string told_;
+  std::string last_status_;
 };
 
 }  // namespace filetimer

@@ -20,7 +20,7 @@ namespace filetimer {
 
 struct SideThreads::State {
   const UniqueFd event_fd{::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
-  std::mutex mutex;  // guards all below; never held while a job runs
+  std::mutex mutex;  // guards the members below; never held while a job runs
   struct Queue {
     std::condition_variable work;
     std::deque<Job> jobs;
@@ -38,7 +38,7 @@ struct SideThreads::State {
 
   void work_until_stopped(Queue& queue) {
     if (realtime) {
-      (void)enter_realtime();  // the loop has told the user when it may not
+      (void)enter_realtime();  // without permission the loop has warned already
     }
     std::unique_lock lock(mutex);
     for (;;) {
@@ -86,8 +86,8 @@ void SideThreads::run(Job job, Lane lane) {
       std::thread([state = state_, &queue] { state->work_until_stopped(queue); }).detach();
       ++queue.threads;
     } catch (const std::system_error&) {
-      // No more threads here (RLIMIT_NPROC, pids.max): the job waits for one that there is. Who
-      // waits for the job does so for a bounded time.
+      // RLIMIT_NPROC or pids.max is reached. The job waits for another thread. Everything that
+      // needs the job has a time limit.
     }
   }
   queue.work.notify_one();

@@ -1,6 +1,4 @@
-// Runs what may block (files of /proc that take a worker's memory lock) beside the loop, and what
-// takes its time. A job that hangs costs its thread; others go on in another one, up to
-// kMaxSideThreads of its lane: what is slow by nature never stands in the way of what is quick.
+// Side threads: they do what may block, so that the loop never waits.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -11,34 +9,47 @@
 
 namespace filetimer {
 
+// Runs jobs that may block, for example on files of /proc that take a worker's memory lock, or that
+// take time. A job runs on a side thread; the function that it returns runs on the loop thread:
+//
+//   side_threads.run([pid, cell]() -> SideThreads::Delivery {
+//     WorkerFacts facts = read_worker_facts(pid);
+//     return [cell, facts] { *cell = facts; };
+//   });
+//
+// A job that hangs costs its thread. Other threads take its place, up to kMaxSideThreads in its
+// lane. Quick and slow jobs have lanes of their own, so that a quick job never waits for a slow
+// one.
 class SideThreads {
  public:
-  // What is to be done on the loop thread with a job's result; empty: nothing.
+  // What deliver() does with the result of a job; empty: nothing.
   using Delivery = std::function<void()>;
   using Job = std::function<Delivery()>;
 
   enum class Lane { kQuick, kSlow };
 
-  static constexpr int kMaxSideThreads = 4;  // of each lane
-  // Jobs that wait in a lane; one more is dropped. All of them are of use only for a short while.
+  static constexpr int kMaxSideThreads = 4;  // in each lane
+  // The most jobs that wait in a lane. The result of a job is of use for a short time only, so
+  // further jobs are dropped.
   static constexpr std::size_t kMaxJobs = 8192;
 
-  // `realtime`: as the loop, which waits for them between a deadline and its signal.
+  // `realtime`: the threads get the priority of the loop, because a kill waits for evidence.
   explicit SideThreads(bool realtime = false);
-  // Leaves behind threads that do not come back; they keep what they need.
+  // Abandons threads that hang. A thread owns what it uses.
   ~SideThreads();
   SideThreads(const SideThreads&) = delete;
   SideThreads& operator=(const SideThreads&) = delete;
 
-  // Called on the loop thread. The job must own all that it uses.
+  // Queues a job. The job must own everything that it uses. Called on the loop thread.
   void run(Job job, Lane lane = Lane::kQuick);
-  // Jobs that no thread has taken up yet.
+  // Returns the number of jobs that no thread has begun.
   [[nodiscard]] std::size_t waiting(Lane lane) const;
-  // Readable when deliver() has something to do.
+  // Returns a descriptor that is readable when deliver() has something to do.
   [[nodiscard]] int event_fd() const;
-  // Carries out, on the caller's thread, the deliveries of the jobs that have come back.
+  // Calls the deliveries of the jobs that are done, on the caller's thread.
   void deliver();
-  // Waits at most `bound` for the threads to end. False when one hangs.
+  // Drops the queued jobs and waits at most `bound` for the threads to end. Returns false if one
+  // hangs.
   bool stop(std::chrono::milliseconds bound);
 
  private:

@@ -1,5 +1,3 @@
-// How many warnings about one worker are recorded: a loop whose every step takes long enough to be
-// warned about must not fill the log.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -12,15 +10,19 @@
 
 namespace filetimer {
 
+// Limits the recorded warnings of one worker to kMaxWarningsPerWorker in a kWarningPeriod, so that
+// a loop whose every step passes its soft deadline does not fill the log.
 class WarningLimit {
  public:
   struct Share {
-    std::size_t count = 0;    // of those wanted, how many may be recorded
-    std::size_t omitted = 0;  // before them; told with the first of them, once
+    std::size_t count = 0;  // how many of the wanted warnings may be recorded
+    std::size_t omitted =
+        0;  // how many were not recorded before them; for the first of their records
   };
+  // Takes `wanted` warnings from what is left of the limit. Reports omitted warnings once.
   Share take(std::size_t wanted, Instant now) {
-    if (now - since_ >= kWarningPeriod) {
-      since_ = now;
+    if (now - period_begin_ >= kWarningPeriod) {
+      period_begin_ = now;
       recorded_ = 0;
     }
     Share share;
@@ -34,8 +36,8 @@ class WarningLimit {
   }
 
  private:
-  Instant since_;
-  std::size_t recorded_ = 0;  // since then
+  Instant period_begin_;
+  std::size_t recorded_ = 0;  // in this period
   std::size_t omitted_ = 0;
 };
 

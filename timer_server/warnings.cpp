@@ -16,11 +16,11 @@ struct Warnings::Batch {
   Instant facts_until;
   Instant evidence_until;
   bool evidence_pending = false;
-  std::shared_ptr<Gathering> gathering;  // null: not begun, or at its end
+  std::shared_ptr<EvidenceCollection> collection;  // null: not begun, or done
   std::optional<Evidence> evidence;
 
-  // When there is something to write; `now`: at once.
-  [[nodiscard]] Instant ready(Instant now) const {
+  // Returns when the batch is to be recorded at the latest; `now`: it is complete.
+  [[nodiscard]] Instant ready_at(Instant now) const {
     const Instant facts = *worker.facts ? now : facts_until;
     return std::max(facts, evidence_pending ? evidence_until : now);
   }
@@ -49,72 +49,73 @@ void Warnings::start(WorkerIdentity worker, std::vector<Scope> scopes, Instant n
 Instant Warnings::advance(Instant now) {
   Instant next = Instant::never();
   std::erase_if(batches_, [&](const std::shared_ptr<Batch>& batch) {
-    const Instant ready = batch->ready(now);
-    if (ready > now) {
-      next = std::min(next, ready);
+    const Instant ready_at = batch->ready_at(now);
+    if (ready_at > now) {
+      next = std::min(next, ready_at);
       return false;
     }
-    write(*batch, fmt::format("it was not in after {}", duration_text(evidence_timeout_)));
+    record(*batch,
+           fmt::format("the evidence was not complete after {}", duration_text(evidence_timeout_)));
     return true;
   });
   for (const std::shared_ptr<Batch>& batch : batches_) {
-    if (gathering() >= kMaxGatherings) {
+    if (collections() >= kMaxCollections) {
       break;
     }
-    if (batch->evidence_pending && !batch->gathering) {
-      gather(batch);
+    if (batch->evidence_pending && !batch->collection) {
+      start_evidence(batch);
     }
   }
   return next;
 }
 
-void Warnings::gather(const std::shared_ptr<Batch>& batch) {
-  // Python's stacks would take a signal.
-  batch->gathering = Gathering::start(side_threads_, batch->worker.process,
-                                      {level_, batch->evidence_until, std::nullopt},
-                                      [weak = std::weak_ptr(batch), held = gathering_] {
-                                        const auto waiting = weak.lock();
-                                        if (waiting && waiting->gathering) {
-                                          waiting->evidence = waiting->gathering->take();
-                                          waiting->evidence_pending = false;
-                                          waiting->gathering.reset();
-                                        }
-                                      });
+void Warnings::start_evidence(const std::shared_ptr<Batch>& batch) {
+  // No Python stacks: they need a signal.
+  batch->collection = EvidenceCollection::start(
+      side_threads_, batch->worker.process, {level_, batch->evidence_until, std::nullopt},
+      [weak = std::weak_ptr(batch), token = collection_token_] {
+        const auto waiting = weak.lock();
+        if (waiting && waiting->collection) {
+          waiting->evidence = waiting->collection->take();
+          waiting->evidence_pending = false;
+          waiting->collection.reset();
+        }
+      });
 }
 
-void Warnings::settle(const Process& worker, std::string_view why) {
+void Warnings::flush(const Process& worker, std::string_view why) {
   std::erase_if(batches_, [&](const std::shared_ptr<Batch>& batch) {
-    const bool is_its = batch->worker.process.get() == &worker;
-    if (is_its) {
-      write(*batch, why);
+    const bool is_of_worker = batch->worker.process.get() == &worker;
+    if (is_of_worker) {
+      record(*batch, why);
     }
-    return is_its;
+    return is_of_worker;
   });
 }
 
-void Warnings::settle_all(std::string_view why) {
+void Warnings::flush_all(std::string_view why) {
   for (const std::shared_ptr<Batch>& batch : std::exchange(batches_, {})) {
-    write(*batch, why);
+    record(*batch, why);
   }
 }
 
-void Warnings::write(Batch& batch, std::string_view why_no_evidence) {
-  if (batch.gathering) {
-    (void)batch.gathering->take();  // it need not go on
+void Warnings::record(Batch& batch, std::string_view why_no_evidence) {
+  if (batch.collection) {
+    (void)batch.collection->take();  // ends the collection
   }
-  bool is_told = false;
+  bool has_recorded_evidence = false;
   for (const Scope& scope : batch.scopes) {
     Evidence none;
     const Evidence* evidence = nullptr;
-    if (!is_told && level_ != EvidenceLevel::kNone) {
+    if (!has_recorded_evidence && level_ != EvidenceLevel::kNone) {
       evidence = &none;
       if (!batch.evidence) {
         none.missing = why_no_evidence;
       } else if (!scope.is_open()) {
-        none.missing = "the scope was over before it was in";
+        none.missing = "the scope ended before the evidence was complete";
       } else {
         evidence = &*batch.evidence;
-        is_told = true;
+        has_recorded_evidence = true;
       }
     }
     log_.append(records_.warned(batch.worker, scope.passed, evidence));

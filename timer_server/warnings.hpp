@@ -1,7 +1,4 @@
-// What happens between a soft deadline and its `warned` record: what /proc and the stacks say of
-// the worker is gathered beside the loop, and the record is written when it is in, or when its time
-// is up. The worker is only looked at: no signal is sent for a warning. Warnings never take all
-// side threads, so that evidence for a kill does not wait behind them. Loop thread only.
+// Warnings: what follows a soft deadline, up to its record `warned`.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -12,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "timer_server/evidence/gathering.hpp"
+#include "timer_server/evidence/evidence_collection.hpp"
 #include "timer_server/kill_ladder.hpp"
 #include "timer_server/record_log.hpp"
 #include "timer_server/records.hpp"
@@ -20,49 +17,56 @@
 
 namespace filetimer {
 
+// Collects the evidence of a worker whose soft deadline has passed, and records the warning when
+// the evidence is complete or its time is up. Sends no signal. Used on the loop thread. The
+// references that the constructor takes must outlive the warnings.
 class Warnings {
  public:
-  // Workers that are looked at at one time, those included that never answer.
-  static constexpr long kMaxGatherings = 2;
+  // The workers whose evidence is collected at the same time, including those for which it hangs.
+  // The other side threads are left to kills.
+  static constexpr long kMaxCollections = 2;
 
-  // `policy`: of evidence, how much is wanted and for how long it is waited for.
+  // Takes the level of evidence and its time limit from `policy`.
   Warnings(const KillPolicy& policy, const Records& records, RecordLog& log,
            SideThreads& side_threads);
   ~Warnings();
 
   struct Scope {
     SoftDeadline passed;
-    // Whether the worker is in it still: else what is seen of the worker says nothing about it.
+    // Returns whether the worker is still in the scope. Evidence from after the scope says nothing
+    // of it and is not recorded with it.
     std::function<bool()> is_open;
   };
-  // Scopes of one worker whose soft deadlines have passed, the earliest first; not empty. They
-  // share what is gathered: it stands in the record of the first that is open by then.
+  // Begins the warnings of one worker. `scopes` has at least one scope, the earliest soft deadline
+  // first. The evidence is recorded with the first scope that is still open then.
   void start(WorkerIdentity worker, std::vector<Scope> scopes, Instant now);
-  // Gives the time at which to call again at the latest. Also to be called when the side threads
-  // have news.
+  // Records the warnings that are ready. Returns when it must be called again at the latest; it
+  // must also be called when the side threads have delivered.
   Instant advance(Instant now);
-  // Writes at once what waits for this worker's evidence, so that it stands before what is recorded
-  // next. `why`: the evidence is missing.
-  void settle(const Process& worker, std::string_view why);
-  void settle_all(std::string_view why);
+  // Records the warnings of a worker at once, so that they stand before the next record of the
+  // worker. `why` is the reason that they give for missing evidence.
+  void flush(const Process& worker, std::string_view why);
+  // Records the warnings of all workers at once.
+  void flush_all(std::string_view why);
 
-  // Workers that are looked at now.
-  [[nodiscard]] long gathering() const { return gathering_.use_count() - 1; }
+  // Returns the number of workers whose evidence is being collected.
+  [[nodiscard]] long collections() const { return collection_token_.use_count() - 1; }
 
  private:
   struct Batch;
 
-  void gather(const std::shared_ptr<Batch>& batch);
-  void write(Batch& batch, std::string_view why_no_evidence);
+  void start_evidence(const std::shared_ptr<Batch>& batch);
+  void record(Batch& batch, std::string_view why_no_evidence);
 
   const EvidenceLevel level_;
   const Duration evidence_timeout_;
   const Records& records_;
   RecordLog& log_;
   SideThreads& side_threads_;
-  std::deque<std::shared_ptr<Batch>> batches_;  // in the order of their soft deadlines
-  // Held by each gathering, until it has ended or was dropped.
-  std::shared_ptr<const char> gathering_ = std::make_shared<const char>();
+  std::deque<std::shared_ptr<Batch>> batches_;  // the earliest soft deadline first
+  // Each collection owns a copy until it has ended, even if its batch was recorded before. The
+  // copies count the collections.
+  std::shared_ptr<const char> collection_token_ = std::make_shared<const char>();
 };
 
 }  // namespace filetimer

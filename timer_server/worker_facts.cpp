@@ -17,10 +17,10 @@ namespace filetimer {
 namespace {
 
 constexpr std::size_t kMaxEnvironBytes = std::size_t{1} << 20;
-// In the middle of exec() a process has no environment yet, for microseconds if the machine is not
-// busy. Nothing tells when that is over.
-constexpr int kLooks = 20;
-constexpr std::chrono::milliseconds kBetweenLooks{1};
+// In the middle of an exec() a process has no environment, on an idle machine for microseconds. No
+// event announces the end of that.
+constexpr int kMaxReads = 20;
+constexpr std::chrono::milliseconds kReadPeriod{1};
 
 std::string_view value_of(std::string_view block, std::string_view name) {
   while (!block.empty()) {
@@ -75,15 +75,15 @@ WorkerFacts worker_facts_from(std::string_view cmdline, std::string_view environ
 }
 
 WorkerFacts read_worker_facts(pid_t pid) {
-  for (int look = 1;; ++look) {
+  for (int reads = 1;; ++reads) {
     const auto cmdline = read_small_file(fmt::format("/proc/{}/cmdline", pid));
     const auto environment =
         read_small_file(fmt::format("/proc/{}/environ", pid), kMaxEnvironBytes);
-    if (look == kLooks || !environment || !environment->empty()) {
+    if (reads == kMaxReads || !environment || !environment->empty()) {
       return worker_facts_from(cmdline ? *cmdline : std::string{},
                                environment ? *environment : std::string{});
     }
-    std::this_thread::sleep_for(kBetweenLooks);
+    std::this_thread::sleep_for(kReadPeriod);
   }
 }
 

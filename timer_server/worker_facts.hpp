@@ -1,6 +1,6 @@
-// Who a worker is to the people who started it: command line, rank, job. `cmdline` and `environ`
-// take the memory lock of the process and may block for as long as it holds it, so these are read
-// on the side thread (side_thread.hpp), once, when a worker is first seen.
+// The command line, rank and job of a worker. Reading /proc/PID/cmdline and /proc/PID/environ takes
+// the memory lock of the process and may block while the worker holds it. A side thread
+// (side_threads.hpp) reads them once, when the server first sees the worker.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -17,20 +17,23 @@ struct WorkerFacts {
   std::optional<int> rank;
   std::optional<int> local_rank;
   std::string job_id;   // empty: unknown
-  std::string step_id;  // likewise; not on a page
+  std::string step_id;  // empty: unknown; a page has none
 };
 
-// Looks again, for 20 ms at most, while there is no environment: a worker is often seen first when
-// it is about to become the program that is to be watched.
+// Reads the facts of a process. Reads again, for at most 20 ms, while the environment is empty: a
+// process has none in the middle of an exec(), and `timer_client run` opens its scope just before
+// one.
 WorkerFacts read_worker_facts(pid_t pid);
 
-// From the bytes of /proc/PID/cmdline and /proc/PID/environ. The variables that are looked at, in
-// this order: RANK, SLURM_PROCID, OMPI_COMM_WORLD_RANK, PMIX_RANK, PMI_RANK; LOCAL_RANK,
-// SLURM_LOCALID, OMPI_COMM_WORLD_LOCAL_RANK, MPI_LOCALRANKID; SLURM_JOB_ID, TORCHELASTIC_RUN_ID,
-// PBS_JOBID, LSB_JOBID, JOB_ID, PMIX_NAMESPACE; SLURM_STEP_ID.
+// Returns the facts in the bytes of /proc/PID/cmdline and /proc/PID/environ. The first variable
+// with a value counts, in this order:
+//   rank        RANK, SLURM_PROCID, OMPI_COMM_WORLD_RANK, PMIX_RANK, PMI_RANK
+//   local_rank  LOCAL_RANK, SLURM_LOCALID, OMPI_COMM_WORLD_LOCAL_RANK, MPI_LOCALRANKID
+//   job_id      SLURM_JOB_ID, TORCHELASTIC_RUN_ID, PBS_JOBID, LSB_JOBID, JOB_ID, PMIX_NAMESPACE
+//   step_id     SLURM_STEP_ID
 WorkerFacts worker_facts_from(std::string_view cmdline, std::string_view environ_block);
 
-// What a page of a worker that has ended says of it.
+// Returns the facts that the page of a worker claims. They are used for a worker that has ended.
 WorkerFacts worker_facts_claimed(std::string_view rank, std::string_view local_rank,
                                  std::string_view job_id);
 

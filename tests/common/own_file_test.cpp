@@ -32,16 +32,16 @@ TEST_CASE("a regular file of this user is opened with its size, and closed by ex
   }
 }
 
-TEST_CASE("what is no regular file is refused, not waited for and not followed") {
+TEST_CASE("what is not a regular file is refused, not waited for and not followed") {
   const testing::TempFolder folder;
   folder.write("file", "");
   std::filesystem::create_symlink(folder.path("file"), folder.path("link"));
   CHECK(error_of(folder.path("link")) == "it is a symlink: expected a regular file");
   REQUIRE(::mkfifo(folder.path("fifo").c_str(), 0600) == 0);
-  CHECK(error_of(folder.path("fifo")) == "it is no regular file");
-  CHECK(error_of(folder.path("fifo"), O_RDWR) == "it is no regular file");
-  CHECK(error_of(folder.path()) == "it is no regular file");
-  CHECK(error_of("/dev/null") == "it is no regular file");
+  CHECK(error_of(folder.path("fifo")) == "it is not a regular file");
+  CHECK(error_of(folder.path("fifo"), O_RDWR) == "it is not a regular file");
+  CHECK(error_of(folder.path()) == "it is not a regular file");
+  CHECK(error_of("/dev/null") == "it is not a regular file");
 }
 
 TEST_CASE("a file that cannot be opened is an error with its path and the reason") {

@@ -17,7 +17,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   evidence.threads.resize(2);
   evidence.threads[0].tid = 1;
   evidence.threads[1].tid = 2;
-  take_stacks(text, evidence);
+  parse_stacks(text, evidence);
   for (const ThreadEvidence& thread : evidence.threads) {
     FUZZ_CHECK(thread.native_stack.size() <= kMaxStackFrames + 1);
     for (const std::string& frame : thread.native_stack) {

@@ -47,7 +47,7 @@ with filetimer.expires(60, "next") as scope:
         self.assertEqual(self.record("released_late")["scope"], "forward")
         killed = self.record("killed")
         self.assertEqual((killed["verdict"], killed["reason"]),
-                         ("spared", "released within the grace"))
+                         ("spared", "released within the grace period"))
         self.assertEqual(len(killed["signals"]), 1)
 
     def test_evidence_has_the_python_stack(self):

@@ -52,7 +52,7 @@ TEST_CASE("A process that sleeps, runs or waits for the disk is not halted") {
   }
 }
 
-TEST_CASE("A stopped process is halted, and so is one that somebody traces, running or not") {
+TEST_CASE("A stopped process is halted, and so is a traced one, even while it runs") {
   CHECK(FakeProcess('T').why() == "stopped (SIGSTOP or the terminal)");
   FakeProcess traced('S', 7);
   CHECK(traced.why() == "traced by pid 7");
@@ -61,13 +61,13 @@ TEST_CASE("A stopped process is halted, and so is one that somebody traces, runn
   CHECK(FakeProcess('t').why() == "traced by a process that cannot be seen from here");
 }
 
-TEST_CASE("What a helper of the server holds for a moment is not halted") {
+TEST_CASE("A process that a stacks helper of the server traces is not halted") {
   const auto is_seven = [](pid_t pid) { return pid == 7; };
   CHECK(FakeProcess('t', 7).why(is_seven).empty());
   CHECK(FakeProcess('t', 8).why(is_seven) == "traced by pid 8");
 }
 
-TEST_CASE("A tracer that is gone at the second look halts nobody") {
+TEST_CASE("A process whose tracer is gone at the second look is not halted") {
   for (const pid_t second : {0, 8}) {
     CAPTURE(second);
     const FakeProcess process('S', 7);
@@ -96,7 +96,7 @@ TEST_CASE("A frozen cgroup of either version is seen, alone or side by side") {
   CHECK(alone.why() == "frozen by its cgroup '/unit'");
 }
 
-TEST_CASE("A process that has ended, or whose files are nonsense, is not halted") {
+TEST_CASE("A process that has ended, or whose files are malformed, is not halted") {
   FakeProcess process;
   process.put("proc/42/cgroup", "::::\n\nno colon\n0:");
   CHECK(process.why().empty());
@@ -106,7 +106,7 @@ TEST_CASE("A process that has ended, or whose files are nonsense, is not halted"
   CHECK(why_halted(0x7fffffff, kNoHelpers).empty());
 }
 
-TEST_CASE("A real process that is stopped or traced, as the kernel tells it") {
+TEST_CASE("A real process is seen as stopped and as traced") {
   const Child child;
   CHECK(why_halted(child.pid(), kNoHelpers).empty());
   REQUIRE(::ptrace(PTRACE_SEIZE, child.pid(), nullptr, nullptr) == 0);

@@ -102,7 +102,7 @@ struct InFolder {
 
 }  // namespace
 
-TEST_CASE("A hook has its variables and nothing to read, and its end is recorded") {
+TEST_CASE("A hook has its variables and an empty standard input, and its end is recorded") {
   const InFolder place(
       "(cat; echo $FILETIMER_ID $FILETIMER_PID \"$FILETIMER_SCOPE\" $FILETIMER_VERDICT "
       "$FILETIMER_RANK $FILETIMER_JOB_ID) > @/output; exit 3");
@@ -124,7 +124,7 @@ TEST_CASE("A hook has its variables and nothing to read, and its end is recorded
   CHECK(place.text_of("output") == "k-1 4711 forward pass dead 5 job 7\n");
 }
 
-TEST_CASE("What is not known of the worker is no variable, whatever the server's own were") {
+TEST_CASE("A hook does not get the rank and job of the server for those of the worker") {
   const InFolder place("echo ${FILETIMER_RANK-none} ${FILETIMER_JOB_ID-none} > @/output");
   HookStage stage(place.command);
   stage.add("k-1");
@@ -132,7 +132,7 @@ TEST_CASE("What is not known of the worker is no variable, whatever the server's
   CHECK(place.text_of("output") == "none none\n");
 }
 
-TEST_CASE("A hook that a signal ends says which") {
+TEST_CASE("The record of a hook that a signal ended names the signal") {
   HookStage stage("kill -USR1 $$");
   stage.add("k-1");
   stage.run_to_end(stage.now);
@@ -142,7 +142,7 @@ TEST_CASE("A hook that a signal ends says which") {
   CHECK(stage.recorded().at(0).text("name") == "SIGUSR1");
 }
 
-TEST_CASE("A hook past its time gets SIGTERM, then SIGKILL, with all of its group") {
+TEST_CASE("A hook over its time gets SIGTERM and then SIGKILL, with all of its group") {
   const InFolder place(
       "trap '' TERM; sleep 1000 & echo $! > @/child; echo $$ > @/ready; wait; wait; sleep 1000");
   HookStage stage(place.command);
@@ -157,7 +157,7 @@ TEST_CASE("A hook past its time gets SIGTERM, then SIGKILL, with all of its grou
   CHECK(exists(child));
   const Instant term = stage.now + limits.time;
   CHECK(stage.hooks.advance(term) == term + limits.grace);
-  CHECK_FALSE(stage.hooks.idle());  // which it ignores
+  CHECK_FALSE(stage.hooks.idle());  // the hook ignores SIGTERM
   CHECK(stage.hooks.advance(term + limits.grace) == term + limits.grace + limits.kill_wait);
   stage.run_to_end(term + limits.grace);
   for (int i = 0; i < 2000 && exists(child); ++i) {
@@ -170,7 +170,7 @@ TEST_CASE("A hook past its time gets SIGTERM, then SIGKILL, with all of its grou
   CHECK(records[0].text("name") == "SIGKILL");
 }
 
-TEST_CASE("No more than a few run at the same time, and others wait for their turn") {
+TEST_CASE("A limited number of hooks run at the same time, and the others wait") {
   const InFolder place("echo $FILETIMER_ID >> @/order; until [ -e @/go ]; do sleep 0.01; done");
   HookLimits limits;
   limits.running = 2;
@@ -190,7 +190,7 @@ TEST_CASE("No more than a few run at the same time, and others wait for their tu
   CHECK(stage.recorded().size() == 4);
 }
 
-TEST_CASE("What waits has a bound, and what is dropped is recorded") {
+TEST_CASE("The number of waiting hooks has a limit, and a dropped hook is recorded") {
   HookLimits limits;
   limits.running = 1;
   limits.waiting = 2;
@@ -202,7 +202,7 @@ TEST_CASE("What waits has a bound, and what is dropped is recorded") {
   REQUIRE(records.size() == 1);
   CHECK(records[0].text("id") == "c");
   CHECK(records[0].text("result") == "dropped");
-  CHECK(records[0].text("reason") == "too many waited");
+  CHECK(records[0].text("reason") == "too many hooks wait");
   stage.run_to_end(stage.now);
   CHECK(stage.recorded().size() == 3);
   stage.add("d");  // there is room again
@@ -212,7 +212,7 @@ TEST_CASE("What waits has a bound, and what is dropped is recorded") {
   CHECK(stage.recorded().back().text("result") == "exited");
 }
 
-TEST_CASE("A hook starts when its record is on disk, or when the disk has had its time") {
+TEST_CASE("A hook starts when its record is synced, or when the log has had its time") {
   HookStage stage("exit 0");
   HookOccasion early = stage.occasion("k-1");
   early.record_number = 1;  // of a log that has none yet
@@ -226,7 +226,7 @@ TEST_CASE("A hook starts when its record is on disk, or when the disk has had it
 }
 
 TEST_CASE(
-    "When the server stops what runs is killed, what waits is dropped, and both are recorded") {
+    "When the server stops, running hooks are killed, waiting ones dropped, and all recorded") {
   const InFolder place("echo $$ > @/ready; exec sleep 1000");
   HookLimits limits;
   limits.running = 1;
@@ -234,7 +234,7 @@ TEST_CASE(
   stage.add("a");
   stage.add("b");
   stage.hooks.advance(stage.now);
-  stage.hooks.give_up();
+  stage.hooks.stop();
   CHECK(stage.hooks.idle());
   const auto records = stage.recorded();
   REQUIRE(records.size() == 2);

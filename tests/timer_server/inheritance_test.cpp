@@ -53,13 +53,13 @@ TEST_CASE("A child has the oom score, the limits and the signal mask that it is 
         "SigBlk:\t0000000000000800\n");
 }
 
-TEST_CASE("An oom score that the parent did not change is left to the child as it is") {
+TEST_CASE("A child keeps an oom score that the parent did not change") {
   const Inheritance inheritance = Inheritance::of_this_process();
   CHECK(output_of(shell("cmp /proc/self/oom_score_adj /proc/$PPID/oom_score_adj && echo same"),
                   inheritance) == "same\n");
 }
 
-TEST_CASE("A child that can't be executed says so by its status and by errno") {
+TEST_CASE("A child that cannot be executed exits with 127 and reports the errno") {
   ChildStart start;
   start.words = {"/no/such/program"};
   UniqueFd failure;
@@ -71,7 +71,7 @@ TEST_CASE("A child that can't be executed says so by its status and by errno") {
   CHECK(child->wait().exit_status == 127);
 }
 
-TEST_CASE("A variable is set once, in place of what it was, and unset") {
+TEST_CASE("A variable is set once, replaced and unset") {
   std::vector<std::string> environment{"AB=1", "A=1", "A=2"};
   set_variable(environment, "A", "3=4");
   CHECK(environment == std::vector<std::string>{"AB=1", "A=3=4"});
@@ -79,7 +79,7 @@ TEST_CASE("A variable is set once, in place of what it was, and unset") {
   CHECK(environment == std::vector<std::string>{"AB=1"});
 }
 
-TEST_CASE("Children find folder and pipe, and not what is the server's alone") {
+TEST_CASE("Children have the variables of the folder and the pipe, and none of the server's own") {
   ::setenv("NOTIFY_SOCKET", "/n", 1);
   ::setenv("FILETIMER_DIR", "/old", 1);
   const auto environment = environment_for_children("/run/f", "/run/f/requests");

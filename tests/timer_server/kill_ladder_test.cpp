@@ -1,4 +1,4 @@
-// The ladder with real processes, and time as the test says it is: no step waits for a clock.
+// The ladder with real processes and injected time.
 // SPDX-License-Identifier: MIT
 #include "timer_server/kill_ladder.hpp"
 
@@ -37,8 +37,7 @@ struct LadderStage {
     return policy;
   }
 
-  // Whose kills wait for evidence, and so are recorded and have sent no signal, until
-  // kEvidenceLimit.
+  // With this policy a kill is recorded and waits for its evidence until kEvidenceLimit.
   static constexpr Duration kEvidenceLimit = 60s;
   static KillPolicy waiting() {
     KillPolicy policy;
@@ -67,7 +66,7 @@ struct LadderStage {
     return order;
   }
 
-  // Calls advance() at `at` until the log has synced all there was, then once more.
+  // Calls advance() before and after the log has synced its records.
   Instant advance(Instant at) {
     ladder->advance(at);
     REQUIRE(log->drain(10s));
@@ -102,8 +101,8 @@ struct LadderStage {
   Records records{RecordOrigin::of_this_process()};
   SideThreads side_threads;
   std::vector<KillVerdict> ended;
-  std::set<std::string> released;    // scopes, by name
-  std::vector<bool> told_of_signal;  // `is_final`, for each call of on_signal
+  std::set<std::string> released;       // scopes, by name
+  std::vector<bool> signals_announced;  // `is_final`, for each call of on_signal
   std::unique_ptr<KillLadder> ladder;
 
  private:
@@ -117,7 +116,7 @@ struct LadderStage {
                 },
             .on_signal =
                 [this](const Process&, bool is_final) {
-                  told_of_signal.push_back(is_final);
+                  signals_announced.push_back(is_final);
                   return std::vector<std::string>{"outer"};
                 },
             .on_end = [this](const KillOrder&,
@@ -142,7 +141,7 @@ void block_signal(int signal) {
   ::sigprocmask(SIG_BLOCK, &set, nullptr);
 }
 
-// Whether a process that has blocked `signal` has got it.
+// Returns whether a signal that the process blocks is pending.
 bool has_got(pid_t pid, int signal) {
   const std::string status = testing::read_file(fmt::format("/proc/{}/status", pid));
   const std::string_view key = "ShdPnd:\t";
@@ -156,7 +155,7 @@ bool has_got(pid_t pid, int signal) {
 
 TEST_CASE("A worker is signalled only after the verdict is on disk") {
   LadderStage stage(LadderStage::quick(), [] { block_signal(SIGTERM); });
-  // Keeps the log at work, so that the verdict is not on disk at once.
+  // A large record keeps the log busy, so that the verdict is not on disk at once.
   stage.log->append(fmt::format("\"{}\"", std::string(std::size_t{8} << 20, 'x')));
   stage.start(SIGTERM, 5s);
   stage.ladder->advance(stage.now);
@@ -169,7 +168,7 @@ TEST_CASE("A worker is signalled only after the verdict is on disk") {
   CHECK(has_got(stage.process.pid, SIGTERM));
 }
 
-TEST_CASE("A kill is recorded as verdict and end, and is over with the death of the worker") {
+TEST_CASE("A kill is recorded as verdict and outcome, and ends with the death of the worker") {
   LadderStage stage;
   stage.start(SIGKILL);
   stage.advance(stage.now);
@@ -181,7 +180,7 @@ TEST_CASE("A kill is recorded as verdict and end, and is over with the death of 
   CHECK(stage.ladder->idle());
 }
 
-TEST_CASE("A kill waits 100 ms for who the worker is, and no longer") {
+TEST_CASE("A kill waits at most 100 ms for the command line and rank of the worker") {
   for (const bool is_read_in_time : {true, false}) {
     CAPTURE(is_read_in_time);
     LadderStage stage;
@@ -231,7 +230,7 @@ TEST_CASE("Children are signalled before their parents") {
         std::vector<pid_t>{stage.process.pid, below[1], below[0]});
 }
 
-TEST_CASE("SIGKILL follows when the grace has passed, and not before") {
+TEST_CASE("SIGKILL follows when the grace period has passed, and not before") {
   LadderStage stage(LadderStage::quick(), ignore_sigterm);
   stage.start(SIGTERM, 5s);
   const Instant next = stage.advance(stage.now);
@@ -246,11 +245,11 @@ TEST_CASE("SIGKILL follows when the grace has passed, and not before") {
   CHECK(stage.the("killed").signals() == std::vector<int>{SIGTERM, SIGKILL});
 }
 
-TEST_CASE("A worker in its grace has that much longer when the server was absent") {
+TEST_CASE("A grace period is extended by the time that the server missed") {
   LadderStage stage(LadderStage::quick(), ignore_sigterm);
   stage.start(SIGTERM, 5s);
   const Instant end_of_grace = stage.advance(stage.now);
-  stage.ladder->give_time(10s);
+  stage.ladder->extend_grace(10s);
   CHECK(stage.ladder->advance(end_of_grace) == end_of_grace + 10s);
   stage.ladder->advance({(end_of_grace + 10s).ns - 1});
   CHECK(stage.process.is_alive());
@@ -259,24 +258,24 @@ TEST_CASE("A worker in its grace has that much longer when the server was absent
   CHECK(stage.worker.reap() == SIGKILL);
 }
 
-TEST_CASE("A worker that leaves a scope within its grace is spared, where the scope may be left") {
+TEST_CASE("A release in the grace period cancels the kill of a scope that may be left late") {
   LadderStage stage(LadderStage::quick(), ignore_sigterm);
   KillOrder order = stage.order_for(SIGTERM, 5s);
   order.expiries.front().scope.terms.spare_if_left = true;
   stage.ladder->start(std::move(order), stage.now);
-  CHECK(stage.advance(stage.now) == stage.now + KillLadder::kLeaveLook);
+  CHECK(stage.advance(stage.now) == stage.now + KillLadder::kReleaseLook);
   stage.released.insert("forward");
   stage.ladder->advance(stage.now + 1s);
   CHECK(stage.process.is_alive());
   CHECK(stage.ended == std::vector{KillVerdict::kSpared});
   CHECK(stage.events() == "incident expired released_late killed");
-  CHECK(stage.the("killed").text("reason") == "released within the grace");
-  // Its other scopes stay open.
-  CHECK(stage.told_of_signal.empty());
+  CHECK(stage.the("killed").text("reason") == "released within the grace period");
+  // The worker's other scopes stay open.
+  CHECK(stage.signals_announced.empty());
   CHECK_FALSE(stage.the("killed").has("cancelled"));
 }
 
-TEST_CASE("Who leaves it and ends by itself did not die of the signal") {
+TEST_CASE("A worker that releases such a scope and then exits did not die of the signal") {
   LadderStage stage(LadderStage::quick(), ignore_sigterm);
   KillOrder order = stage.order_for(SIGTERM, 5s);
   order.expiries.front().scope.terms.spare_if_left = true;
@@ -288,24 +287,24 @@ TEST_CASE("Who leaves it and ends by itself did not die of the signal") {
   CHECK(stage.ended == std::vector{KillVerdict::kSpared});
 }
 
-TEST_CASE("Who does not leave it is killed when the grace is over") {
+TEST_CASE("A worker that does not release such a scope is killed after the grace period") {
   LadderStage stage(LadderStage::quick(), ignore_sigterm);
   KillOrder order = stage.order_for(SIGTERM, 5s);
   order.expiries.front().scope.terms.spare_if_left = true;
   stage.ladder->start(std::move(order), stage.now);
   stage.advance(stage.now);
-  CHECK(stage.told_of_signal.empty());
-  const Instant next = stage.now + 6s;  // behind the grace
+  CHECK(stage.signals_announced.empty());
+  const Instant next = stage.now + 6s;  // after the grace period
   stage.ladder->advance(next);
   wait_for_death(stage.process);
   CHECK(stage.worker.reap() == SIGKILL);
   stage.ladder->advance(next);
   CHECK(stage.ended == std::vector{KillVerdict::kDead});
-  CHECK(stage.told_of_signal == std::vector{true});
+  CHECK(stage.signals_announced == std::vector{true});
   CHECK(stage.the("killed").strings("cancelled") == std::vector<std::string>{"outer"});
 }
 
-TEST_CASE("Of two scopes that may be left both are waited for, each with its own grace") {
+TEST_CASE("Two scopes that may be left late are waited for, each for its own grace period") {
   LadderStage stage(LadderStage::quick(), ignore_sigterm);
   KillOrder outer = stage.order_for(SIGTERM, 5s);
   outer.expiries.front().scope.terms.spare_if_left = true;
@@ -315,7 +314,7 @@ TEST_CASE("Of two scopes that may be left both are waited for, each with its own
   inner.expiries.front().scope.terms.spare_if_left = true;
   stage.ladder->start(std::move(outer), stage.now);
   stage.advance(stage.now);
-  const Instant next = stage.now + 6s;  // behind the grace
+  const Instant next = stage.now + 6s;  // after the grace period
   stage.ladder->start(std::move(inner), stage.now + 1s);
   stage.advance(stage.now + 1s);
   stage.released.insert("inner");
@@ -328,7 +327,7 @@ TEST_CASE("Of two scopes that may be left both are waited for, each with its own
   CHECK(stage.ended == std::vector{KillVerdict::kSpared, KillVerdict::kDead});
 }
 
-TEST_CASE("A scope that may be left does not soften another that expires with it") {
+TEST_CASE("A scope that may be left late does not soften another one that expires with it") {
   LadderStage stage(LadderStage::quick(), ignore_sigterm);
   KillOrder order = stage.order_for(SIGTERM, 5s);
   order.expiries.front().scope.terms.spare_if_left = true;
@@ -342,7 +341,7 @@ TEST_CASE("A scope that may be left does not soften another that expires with it
   CHECK(stage.worker.reap() == SIGKILL);
 }
 
-TEST_CASE("No worker is killed for a scope that was released before the signal") {
+TEST_CASE("A release before the signal cancels the kill") {
   LadderStage stage(LadderStage::waiting());
   stage.start(SIGKILL);
   stage.ladder->advance(stage.now);
@@ -379,7 +378,7 @@ TEST_CASE("Of two expired scopes the one that was not released still kills, with
   CHECK(stage.worker.reap() == SIGKILL);
 }
 
-TEST_CASE("Evidence stands between the verdict and the signal") {
+TEST_CASE("Evidence is recorded between the verdict and the signal") {
   KillPolicy policy = LadderStage::quick();
   policy.evidence = EvidenceLevel::kProc;
   policy.evidence_timeout = 60s;
@@ -399,7 +398,7 @@ TEST_CASE("Evidence stands between the verdict and the signal") {
   CHECK(stage.events() == "incident expired evidence killed");
 }
 
-TEST_CASE("Evidence that does not come delays the signal by its limit and no more") {
+TEST_CASE("Evidence that does not come delays the signal by its time limit") {
   KillPolicy policy = LadderStage::quick();
   policy.evidence = EvidenceLevel::kProc;
   policy.evidence_timeout = 3s;
@@ -413,17 +412,17 @@ TEST_CASE("Evidence that does not come delays the signal by its limit and no mor
   CHECK(testing::contains(stage.the("evidence").text("missing"), "time was up"));
 }
 
-TEST_CASE("A hurried ladder gives no grace") {
+TEST_CASE("Without grace periods SIGKILL follows at once") {
   LadderStage stage(LadderStage::quick(), ignore_sigterm);
   stage.start(SIGTERM, 1h);
   stage.advance(stage.now);
-  stage.ladder->hurry(stage.now);
+  stage.ladder->skip_grace(stage.now);
   stage.ladder->advance(stage.now);
   wait_for_death(stage.process);
 }
 
-TEST_CASE("A thread that waits where no signal reaches it may be in the middle of a fork") {
-  // A parent in vfork() waits like that until its child has ended.
+TEST_CASE("A thread in uninterruptible sleep may be in the middle of a fork") {
+  // A parent in vfork() is in uninterruptible sleep until its child has exited.
   const Child parent(
       [] {},
       [] {
@@ -446,7 +445,8 @@ TEST_CASE("A thread that waits where no signal reaches it may be in the middle o
   CHECK_FALSE(may_be_forking(asleep.pid()));
 }
 
-TEST_CASE("A fork that is under way when a worker is held is waited for, and its child is killed") {
+TEST_CASE(
+    "A fork that is under way when the worker is stopped is waited for, and its child is killed") {
   std::array<int, 2> ends{};
   REQUIRE(::pipe2(ends.data(), O_NONBLOCK) == 0);
   SteppedChild worker({[&] {
@@ -491,7 +491,7 @@ TEST_CASE("A fork that is under way when a worker is held is waited for, and its
   CHECK(stage.the("killed").pids_of_signal(0).back() == child);
 }
 
-TEST_CASE("Processes that do not stop hold kills up for a bounded time, all of one turn together") {
+TEST_CASE("Processes that do not stop delay all kills of an iteration by a bounded time together") {
   constexpr int kWorkers = 64;
   LadderStage stage(
       LadderStage::quick(), [] {}, [](pid_t) { return true; });

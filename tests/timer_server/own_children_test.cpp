@@ -34,20 +34,20 @@ bool is_our_child(pid_t pid) {
 
 }  // namespace
 
-TEST_CASE("A child that nobody owns is reaped as soon as it has ended, and not before") {
+TEST_CASE("A child without an owner is reaped when it has ended, and not before") {
   const pid_t ended = fork_exiting(0);
   wait_for_end(ended);
   Child alive;
-  CHECK(reap_strangers());
+  CHECK(reap_orphans());
   CHECK_FALSE(is_our_child(ended));
   CHECK(is_our_child(alive.pid()));
 }
 
-TEST_CASE("The status of an owned child is its owner's alone") {
+TEST_CASE("The status of an own child is left to its owner") {
   OwnChild child = OwnChild::start([] { return fork_exiting(7); });
   REQUIRE(child);
   wait_for_end(child.pid());
-  CHECK_FALSE(reap_strangers());  // it could not look past it
+  CHECK_FALSE(reap_orphans());  // the own child hides the other
   CHECK(own_children() == std::vector{child.pid()});
   const auto end = child.reap();
   REQUIRE(end);
@@ -55,10 +55,10 @@ TEST_CASE("The status of an owned child is its owner's alone") {
   CHECK(end->signal == 0);
   CHECK_FALSE(child);
   CHECK(own_children().empty());
-  CHECK(reap_strangers());
+  CHECK(reap_orphans());
 }
 
-TEST_CASE("A child that lives has no end yet, and one that a signal ended says which") {
+TEST_CASE("A living child has no end, and the end of a killed child names the signal") {
   OwnChild child = OwnChild::start([] { return fork_waiting([] {}); });
   CHECK_FALSE(child.reap());
   ::kill(child.pid(), SIGKILL);
@@ -67,7 +67,7 @@ TEST_CASE("A child that lives has no end yet, and one that a signal ended says w
   CHECK(end.signal == SIGKILL);
 }
 
-TEST_CASE("A child whose owner has gone is reaped as a stranger") {
+TEST_CASE("A child whose owner is gone is reaped as an orphan") {
   pid_t pid = 0;
   {
     const OwnChild child = OwnChild::start([] { return fork_waiting([] {}); });
@@ -76,7 +76,7 @@ TEST_CASE("A child whose owner has gone is reaped as a stranger") {
   CHECK(own_children().empty());
   ::kill(pid, SIGKILL);
   wait_for_end(pid);
-  CHECK(reap_strangers());
+  CHECK(reap_orphans());
   CHECK_FALSE(is_our_child(pid));
 }
 

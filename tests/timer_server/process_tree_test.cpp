@@ -50,10 +50,10 @@ bool contains(const std::vector<Process>& found, pid_t pid) {
   return std::ranges::any_of(found, [&](const Process& process) { return process.pid == pid; });
 }
 
-// Children first: each ends with its parent, and is not there to be signalled then.
-void end_all(const std::vector<Process>& companions) {
-  for (auto companion = companions.rbegin(); companion != companions.rend(); ++companion) {
-    CHECK(companion->send_signal(SIGKILL));
+// Kills children before their parents, because each child ends with its parent.
+void end_all(const std::vector<Process>& processes) {
+  for (auto process = processes.rbegin(); process != processes.rend(); ++process) {
+    CHECK(process->send_signal(SIGKILL));
   }
 }
 
@@ -68,11 +68,11 @@ TEST_CASE("The tree holds descendants of other sessions and process groups, not 
     });
   });
   const Process process = process_of(worker);
-  const auto tree = companions_of(process, KillMode::kTree, {});
+  const auto tree = other_targets_of(process, KillMode::kTree, {});
   CHECK(tree.size() == 2);
   CHECK(contains(tree, shared.pids[0]));
   CHECK(contains(tree, shared.pids[1]));
-  CHECK(companions_of(process, KillMode::kProcess, {}).empty());
+  CHECK(other_targets_of(process, KillMode::kProcess, {}).empty());
   end_all(tree);
 }
 
@@ -81,7 +81,7 @@ TEST_CASE("A descendant whose parent has ended is not found") {
   Child worker([&] {
     const pid_t between = ::fork();
     if (between == 0) {
-      // Without the signal that would end it with its parent.
+      // PR_SET_PDEATHSIG is switched off, so that the process outlives its parent.
       shared.pids[0] = fork_waiting([] { ::prctl(PR_SET_PDEATHSIG, 0); });
       ::_exit(0);
     }
@@ -89,11 +89,11 @@ TEST_CASE("A descendant whose parent has ended is not found") {
   });
   const auto orphan = open_process(shared.pids[0]);
   REQUIRE(orphan);
-  CHECK(companions_of(process_of(worker), KillMode::kTree, {}).empty());
+  CHECK(other_targets_of(process_of(worker), KillMode::kTree, {}).empty());
   CHECK(orphan->send_signal(SIGKILL));
 }
 
-TEST_CASE("What a companion starts after its parent has ended is a new companion") {
+TEST_CASE("A process that a known target starts after its parent has ended is a new target") {
   SharedPids shared;
   Child worker([&] {
     shared.pids[0] = fork_waiting([&] {
@@ -107,20 +107,20 @@ TEST_CASE("What a companion starts after its parent has ended is a new companion
     });
   });
   const Process process = process_of(worker);
-  const auto tree = companions_of(process, KillMode::kTree, {});
+  const auto tree = other_targets_of(process, KillMode::kTree, {});
   REQUIRE(tree.size() == 2);
   const KillAtEnd orphan(tree.back());
-  CHECK(new_companions(process, tree, KillMode::kTree, {}).empty());
+  CHECK(new_targets_of(process, tree, KillMode::kTree, {}).empty());
   CHECK(tree.front().send_signal(SIGKILL));
   REQUIRE(comes_true([&] { return !tree.front().is_alive(); }));
   shared.pids[2] = 1;
   REQUIRE(comes_true([&] { return shared.pids[3] != 0; }));
-  const auto news = new_companions(process, tree, KillMode::kTree, {});
+  const auto news = new_targets_of(process, tree, KillMode::kTree, {});
   CHECK(news.size() == 1);
   CHECK(contains(news, shared.pids[3]));
 }
 
-TEST_CASE("To look for new companions costs as much as one look at the tree, however deep") {
+TEST_CASE("A look for new targets of a deep tree costs as much as the first look") {
   constexpr int kDepth = 100;
   const std::function<void(int)> start_chain = [&](int depth) {
     if (depth > 0) {
@@ -135,48 +135,48 @@ TEST_CASE("To look for new companions costs as much as one look at the tree, how
     return std::chrono::seconds{used.tv_sec} + std::chrono::nanoseconds{used.tv_nsec};
   };
   const auto begun = cpu_time();
-  const auto tree = companions_of(process, KillMode::kTree, {}, 1);
+  const auto tree = other_targets_of(process, KillMode::kTree, {}, 1);
   const auto one_look = cpu_time() - begun;
   REQUIRE(tree.size() == kDepth);
-  CHECK(new_companions(process, tree, KillMode::kTree, {}).empty());
+  CHECK(new_targets_of(process, tree, KillMode::kTree, {}).empty());
   CHECK(cpu_time() - begun - one_look < 5 * one_look);
 }
 
-TEST_CASE("What is spared is left out with all below it") {
+TEST_CASE("An excluded process is left out with all of its descendants") {
   SharedPids shared;
   Child worker([&] {
     shared.pids[0] = fork_waiting([&] { shared.pids[1] = fork_waiting([] {}); });
     shared.pids[2] = fork_waiting([] {});
   });
-  const std::vector<pid_t> spared{shared.pids[0]};
-  const auto tree = companions_of(process_of(worker), KillMode::kTree, spared);
+  const std::vector<pid_t> excluded{shared.pids[0]};
+  const auto tree = other_targets_of(process_of(worker), KillMode::kTree, excluded);
   CHECK(tree.size() == 1);
   CHECK(contains(tree, shared.pids[2]));
-  end_all(companions_of(process_of(worker), KillMode::kTree, {}));
+  end_all(other_targets_of(process_of(worker), KillMode::kTree, {}));
 }
 
-TEST_CASE("The group is the worker's process group and nobody else") {
+TEST_CASE("The group has the processes of the worker's process group only") {
   SharedPids shared;
   Child worker([&] {
     ::setpgid(0, 0);
     shared.pids[0] = fork_waiting([] {});
     shared.pids[1] = fork_waiting([] { ::setsid(); });
   });
-  const auto group = companions_of(process_of(worker), KillMode::kGroup, {});
+  const auto group = other_targets_of(process_of(worker), KillMode::kGroup, {});
   CHECK(group.size() == 1);
   CHECK(contains(group, shared.pids[0]));
-  end_all(companions_of(process_of(worker), KillMode::kTree, {}));
+  end_all(other_targets_of(process_of(worker), KillMode::kTree, {}));
 }
 
-TEST_CASE("A worker that has ended has no companions") {
+TEST_CASE("A worker that has ended has no other targets") {
   Child worker;
   const Process process = process_of(worker);
   worker.end();
   CHECK(!process.is_alive());
-  CHECK(companions_of(process, KillMode::kTree, {}).empty());
+  CHECK(other_targets_of(process, KillMode::kTree, {}).empty());
 }
 
-TEST_CASE("A zombie is no process to watch, a thread's id neither, nor a pid that nobody has") {
+TEST_CASE("A zombie, the id of a thread and an unused pid are refused as processes") {
   Child child;
   const Process held = process_of(child);
   ::kill(child.pid(), SIGKILL);

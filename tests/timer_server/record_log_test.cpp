@@ -31,11 +31,11 @@ std::vector<std::string> lines_of(const std::string& path) {
   return testing::lines_of(testing::read_file(path));
 }
 
-// Waits for the log to have something to say, at most ten seconds.
-std::string next_news(RecordLog& log, bool& is_good) {
+// Waits at most ten seconds for the next message of the log.
+std::string next_message(RecordLog& log, bool& is_good) {
   for (;;) {
-    if (std::string news = log.take_news(Instant::now(), is_good); !news.empty()) {
-      return news;
+    if (std::string message = log.take_message(Instant::now(), is_good); !message.empty()) {
+      return message;
     }
     pollfd poll{log.event_fd(), POLLIN, 0};
     if (::poll(&poll, 1, 10'000) <= 0) {
@@ -47,7 +47,7 @@ std::string next_news(RecordLog& log, bool& is_good) {
 
 }  // namespace
 
-TEST_CASE("Records are on disk, one a line and in order, when they count as synced") {
+TEST_CASE("Synced records are in the file, one a line and in order") {
   const testing::TempFolder folder;
   const auto log = open_log(folder.path("log"));
   std::uint64_t last = 0;
@@ -84,7 +84,7 @@ TEST_CASE("A log that was removed is made again for the next record") {
   CHECK(lines_of(folder.path("log")) == std::vector<std::string>{"second"});
 }
 
-TEST_CASE("Past its largest size the log is renamed, once and whole") {
+TEST_CASE("A log over its largest size is renamed once, with complete lines") {
   const testing::TempFolder folder;
   const auto log = open_log(folder.path("log"), 4096);
   for (int i = 0; i < 50; ++i) {
@@ -95,7 +95,7 @@ TEST_CASE("Past its largest size the log is renamed, once and whole") {
   CHECK(lines_of(folder.path("log")).size() == 9);
 }
 
-TEST_CASE("Servers that share a log rename it once, and lose no record") {
+TEST_CASE("Servers that share a log rename it once and lose no record") {
   for (int round = 0; round < 12; ++round) {
     const testing::TempFolder folder;
     const std::string path = folder.path("log");
@@ -115,7 +115,7 @@ TEST_CASE("Servers that share a log rename it once, and lose no record") {
   }
 }
 
-TEST_CASE("What could not be written is written in order once it can be") {
+TEST_CASE("Records that could not be written are written in order later") {
   const testing::TempFolder folder;
   std::filesystem::create_directory(folder.path("sub"));
   const auto log = open_log(folder.path("sub/log"));
@@ -127,13 +127,13 @@ TEST_CASE("What could not be written is written in order once it can be") {
   for (int i = 0; i < 20; ++i) {
     log->append(std::to_string(i));
   }
-  CHECK(next_news(*log, is_good).find("cannot open the log") != std::string::npos);
+  CHECK(next_message(*log, is_good).find("cannot open the log") != std::string::npos);
   CHECK(!is_good);
   CHECK(!log->is_working(Instant::now()));
 
   std::filesystem::create_directory(folder.path("sub"));
   REQUIRE(log->drain(10s));
-  CHECK(next_news(*log, is_good).find("can be written again") != std::string::npos);
+  CHECK(next_message(*log, is_good).find("can be written again") != std::string::npos);
   CHECK(is_good);
   CHECK(log->is_working(Instant::now()));
   const auto lines = lines_of(folder.path("sub/log"));
@@ -142,16 +142,16 @@ TEST_CASE("What could not be written is written in order once it can be") {
   CHECK(lines[19] == "19");
 }
 
-TEST_CASE("A record for which the disk has no room does not count as synced") {
+TEST_CASE("A record that does not fit on the disk does not count as synced") {
   const auto log = open_log("/dev/full");
   const std::uint64_t number = log->append("waits");
   bool is_good = true;
-  CHECK(next_news(*log, is_good).find("cannot write to the log") != std::string::npos);
+  CHECK(next_message(*log, is_good).find("cannot write to the log") != std::string::npos);
   CHECK(!is_good);
   CHECK(log->synced() < number);
 }
 
-TEST_CASE("The backlog has a limit, and what is over it is counted") {
+TEST_CASE("The backlog has a limit, and records over it are counted") {
   RecordLog::Settings settings;
   settings.path = "/dev/full";
   settings.max_bytes = 1 << 20;
@@ -191,7 +191,7 @@ TEST_CASE("After reopen records go to a new file at the path") {
   CHECK(lines_of(folder.path("log")) == std::vector<std::string>{"new"});
 }
 
-TEST_CASE("A path that can't be opened is told at start") {
+TEST_CASE("A log that cannot be opened is an error at the start") {
   RecordLog::Settings settings;
   settings.path = "/nonexistent/folder/log";
   const auto log = RecordLog::open(settings);

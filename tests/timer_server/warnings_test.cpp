@@ -50,7 +50,7 @@ struct WarningStage {
   // Until nothing is gathered any more, within a bound.
   void deliver() {
     const Instant until = Instant::now() + 10s;
-    while (warnings.gathering() > 0) {
+    while (warnings.collections() > 0) {
       REQUIRE(Instant::now() < until);
       pollfd news{side_threads.event_fd(), POLLIN, 0};
       ::poll(&news, 1, 10);
@@ -75,7 +75,7 @@ struct WarningStage {
 
 }  // namespace
 
-TEST_CASE("A warning waits for its evidence and carries it") {
+TEST_CASE("A warning waits for its evidence and has it in its record") {
   WarningStage stage;
   stage.start({"forward"});
   CHECK(stage.warnings.advance(stage.now) == stage.now + 2s);
@@ -93,13 +93,13 @@ TEST_CASE("A warning waits for its evidence and carries it") {
   CHECK(warned.number("soft_s") == 4);
   CHECK(warned.number("overdue_ms") == 5);
   CHECK(warned.integer("soft_mono_ns") == stage.now.ns - 5'000'000);
-  // ThreadSanitizer gives each process a thread of its own besides.
+  // Under ThreadSanitizer each process has another thread.
   CHECK(warned.array("threads").at(0)["tid"].get_int64().value() == stage.child.pid());
   CHECK(warned.has("state_name"));
   CHECK_FALSE(warned.has("omitted"));
 }
 
-TEST_CASE("Evidence that does not come holds a warning up for its bound and no longer") {
+TEST_CASE("Evidence that does not come delays a warning by its time limit") {
   WarningStage stage;
   const BusyThreads busy(stage.side_threads, SideThreads::Lane::kQuick);
   stage.start({"forward"});
@@ -108,11 +108,11 @@ TEST_CASE("Evidence that does not come holds a warning up for its bound and no l
   CHECK(stage.recorded().empty());
   CHECK(stage.warnings.advance(stage.now + 2s).is_never());
   REQUIRE(stage.recorded().size() == 1);
-  CHECK(stage.recorded()[0].text("missing") == "it was not in after 2s");
+  CHECK(stage.recorded()[0].text("missing") == "the evidence was not complete after 2s");
   CHECK_FALSE(stage.recorded()[0].has("threads"));
 }
 
-TEST_CASE("Without evidence a warning waits only for who the worker is") {
+TEST_CASE("Without evidence a warning waits for the command line and rank of the worker only") {
   WarningStage stage(false);
   stage.facts->reset();
   stage.start({"forward"});
@@ -127,7 +127,7 @@ TEST_CASE("Without evidence a warning waits only for who the worker is") {
   CHECK_FALSE(stage.recorded()[0].has("missing"));
 }
 
-TEST_CASE("Scopes of one worker share what was seen of it") {
+TEST_CASE("The scopes of a worker share its evidence") {
   WarningStage stage;
   stage.start({"outer", "inner"});
   stage.warnings.advance(stage.now);
@@ -142,7 +142,7 @@ TEST_CASE("Scopes of one worker share what was seen of it") {
   CHECK_FALSE(records[1].has("missing"));
 }
 
-TEST_CASE("What was seen after the scope was over is not told as its evidence") {
+TEST_CASE("Evidence from after the end of the scope is not recorded with the scope") {
   WarningStage stage;
   stage.start({"forward"});
   stage.warnings.advance(stage.now);
@@ -150,18 +150,18 @@ TEST_CASE("What was seen after the scope was over is not told as its evidence") 
   stage.deliver();
   stage.warnings.advance(stage.now);
   REQUIRE(stage.recorded().size() == 1);
-  CHECK(stage.recorded()[0].text("missing") == "the scope was over before it was in");
+  CHECK(stage.recorded()[0].text("missing") == "the scope ended before the evidence was complete");
   CHECK_FALSE(stage.recorded()[0].has("threads"));
 }
 
-TEST_CASE("A verdict or an end that comes first finds the warning written") {
+TEST_CASE("A warning is recorded before the next record of its worker") {
   const Child other;
   WarningStage stage;
   stage.start({"forward"});
   stage.warnings.advance(stage.now);
-  stage.warnings.settle(*stage.identity_of(other).process, "another's");
+  stage.warnings.flush(*stage.identity_of(other).process, "another's");
   CHECK(stage.recorded().empty());
-  stage.warnings.settle(*stage.worker.process, "the worker ended first");
+  stage.warnings.flush(*stage.worker.process, "the worker ended first");
   REQUIRE(stage.recorded().size() == 1);
   CHECK(stage.recorded()[0].text("missing") == "the worker ended first");
   stage.deliver();  // too late
@@ -169,7 +169,7 @@ TEST_CASE("A verdict or an end that comes first finds the warning written") {
   CHECK(stage.recorded().size() == 1);
 }
 
-TEST_CASE("Warnings look at two workers at a time, and leave side threads for kills") {
+TEST_CASE("Warnings collect evidence of two workers at a time and leave side threads to kills") {
   WarningStage stage;
   const BusyThreads busy(stage.side_threads, SideThreads::Lane::kQuick);
   std::vector<std::unique_ptr<Child>> children;
@@ -179,10 +179,10 @@ TEST_CASE("Warnings look at two workers at a time, and leave side threads for ki
   }
   stage.warnings.advance(stage.now);
   stage.warnings.advance(stage.now);
-  CHECK(stage.warnings.gathering() == 2);
+  CHECK(stage.warnings.collections() == 2);
 }
 
-TEST_CASE("Warnings that wait for their turn all get it") {
+TEST_CASE("Warnings of many workers all have evidence in the end") {
   WarningStage stage;
   std::vector<std::unique_ptr<Child>> children;
   for (int i = 0; i < 5; ++i) {
@@ -199,7 +199,7 @@ TEST_CASE("Warnings that wait for their turn all get it") {
   }
 }
 
-TEST_CASE("Of one worker a bounded number of warnings is recorded, and the rest counted") {
+TEST_CASE("A limited number of warnings of a worker is recorded, and the others are counted") {
   WarningLimit limit;
   const Instant begin{1'000'000'000'000};
   CHECK(limit.take(kMaxWarningsPerWorker - 1, begin).count == kMaxWarningsPerWorker - 1);
@@ -213,10 +213,10 @@ TEST_CASE("Of one worker a bounded number of warnings is recorded, and the rest 
   CHECK(limit.take(1, begin + kWarningPeriod).omitted == 0);
 }
 
-TEST_CASE("What waits when the server stops is written") {
+TEST_CASE("Warnings that wait when the server stops are recorded") {
   WarningStage stage;
   stage.start({"forward"});
-  stage.warnings.settle_all("the server was stopped first");
+  stage.warnings.flush_all("the server was stopped first");
   REQUIRE(stage.recorded().size() == 1);
   CHECK(stage.recorded()[0].text("missing") == "the server was stopped first");
 }

@@ -17,7 +17,7 @@
 using namespace filetimer;
 using namespace std::string_view_literals;
 
-TEST_CASE("Rank and job are what the launcher put into the environment") {
+TEST_CASE("Rank and job come from the launcher's variables") {
   const auto facts = worker_facts_from("python\0train.py\0--lr\0"sv,
                                        "A=1\0RANK=3\0LOCAL_RANK=1\0SLURM_JOB_ID=99\0"sv);
   CHECK(facts.cmdline == "python train.py --lr");
@@ -42,7 +42,7 @@ TEST_CASE(
   CHECK(open_mpi.step_id.empty());
 }
 
-TEST_CASE("The name of a job is cut, as an incident has it for each worker") {
+TEST_CASE("A long job name is cut, because an incident repeats it for each worker") {
   const std::string job(10'000, 'j');
   const std::string shown = job.substr(0, kMaxJobIdBytesShown);
   CHECK(worker_facts_from("", "SLURM_JOB_ID=" + job).job_id == shown);
@@ -50,11 +50,11 @@ TEST_CASE("The name of a job is cut, as an incident has it for each worker") {
   CHECK(worker_facts_claimed("", "", job).job_id == shown);
 }
 
-TEST_CASE("torchrun's RANK goes before what the scheduler says of the launcher") {
+TEST_CASE("torchrun's RANK goes before the variables that the scheduler gave to the launcher") {
   CHECK(worker_facts_from("", "SLURM_PROCID=0\0RANK=3\0"sv).rank == 3);
 }
 
-TEST_CASE("What is no rank is no rank") {
+TEST_CASE("A malformed rank is ignored") {
   CHECK(!worker_facts_from("", "RANK=\0"sv).rank);
   CHECK(!worker_facts_from("", "RANK=two\0"sv).rank);
   CHECK(!worker_facts_from("", "RANK=-1\0"sv).rank);
@@ -67,7 +67,7 @@ TEST_CASE("A long command line is cut") {
   CHECK(worker_facts_from(std::string(100'000, 'x'), "").cmdline.size() == kMaxCmdlineBytesShown);
 }
 
-TEST_CASE("A worker that is becoming another program has its rank all the same") {
+TEST_CASE("A worker in the middle of an exec has its rank") {
   // Becomes itself again 300 times: with one look a few in a hundred find no environment.
   char shell[] = "/bin/sh";
   char option[] = "-c";

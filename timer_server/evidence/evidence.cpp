@@ -13,13 +13,13 @@ namespace {
 
 constexpr std::size_t kMaxMissingBytes = 2048;
 
-// Who does something now and then is told from who does nothing and who does nothing else.
-constexpr double kHardlyPercent = 5;
+// A thread with less CPU time than this counts as waiting.
+constexpr double kWaitingPercent = 5;
 
-// A thread's line without its frames, in the record: so much is kept free for each of those that
-// are still to come.
+// The size of a thread in the record without its frames. Frames leave this much room for each
+// thread behind them.
 constexpr std::size_t kBytesPerThread = 400;
-// What Python says may take so much of the record.
+// The Python stacks leave the other half of the record to the threads of the kernel.
 constexpr std::size_t kMaxPythonBytes = kMaxEvidenceBytes / 2;
 
 std::string_view state_name(char state) {
@@ -45,24 +45,24 @@ std::string_view state_name(char state) {
   }
 }
 
-void field_if(JsonWriter& json, std::string_view key, const std::string& value) {
+void write_unless_empty(JsonWriter& json, std::string_view key, const std::string& value) {
   if (!value.empty()) {
     json.field(key, value);
   }
 }
 
-void write_place(JsonWriter& json, const ThreadEvidence& thread) {
+void write_activity(JsonWriter& json, const ThreadEvidence& thread) {
   json.field("state", std::string_view(&thread.state, 1));
-  field_if(json, "wchan", thread.wchan);
-  field_if(json, "syscall", thread.syscall);
+  write_unless_empty(json, "wchan", thread.wchan);
+  write_unless_empty(json, "syscall", thread.syscall);
   if (thread.syscall_number) {
     json.field("syscall_nr", *thread.syscall_number);
   }
-  field_if(json, "syscall_fd", thread.syscall_fd);
-  json.field("doing", doing(thread));
+  write_unless_empty(json, "syscall_fd", thread.syscall_fd);
+  json.field("doing", activity_of(thread));
 }
 
-// Of the frames those for which there is room up to `limit` bytes of the whole record.
+// Writes frames until the whole record has `limit` bytes, then the number of the others.
 void write_frames(JsonWriter& json, std::string_view key, const std::vector<std::string>& frames,
                   std::size_t limit) {
   if (frames.empty()) {
@@ -82,17 +82,17 @@ void write_frames(JsonWriter& json, std::string_view key, const std::vector<std:
 
 void write_threads(JsonWriter& json, const Evidence& evidence) {
   std::size_t omitted = evidence.threads_omitted;
-  std::size_t left = evidence.threads.size();
+  std::size_t threads_left = evidence.threads.size();
   json.begin_array("threads");
   for (const ThreadEvidence& thread : evidence.threads) {
-    --left;
+    --threads_left;
     if (json.size() > kMaxEvidenceBytes) {
       ++omitted;
       continue;
     }
-    const std::size_t limit = kMaxEvidenceBytes - (left + 1) * kBytesPerThread;
+    const std::size_t limit = kMaxEvidenceBytes - (threads_left + 1) * kBytesPerThread;
     json.begin_object().field("tid", thread.tid).field("comm", thread.comm);
-    write_place(json, thread);
+    write_activity(json, thread);
     json.fixed("cpu_s", thread.cpu_s, 2);
     if (thread.cpu_percent) {
       json.fixed("cpu_percent", *thread.cpu_percent, 0);
@@ -120,8 +120,8 @@ void write_python(JsonWriter& json, const Evidence& evidence) {
       continue;
     }
     json.begin_object();
-    field_if(json, "ident", thread.ident);
-    field_if(json, "name", thread.name);
+    write_unless_empty(json, "ident", thread.ident);
+    write_unless_empty(json, "name", thread.name);
     if (thread.is_current) {
       json.field("current", true);
     }
@@ -134,8 +134,8 @@ void write_python(JsonWriter& json, const Evidence& evidence) {
   }
 }
 
-// Of all threads together; over 100 when several of them run.
-std::optional<double> cpu_percent_of(const Evidence& evidence) {
+// Returns the sum over all threads, which exceeds 100 when several of them run.
+std::optional<double> total_cpu_percent(const Evidence& evidence) {
   std::optional<double> sum;
   for (const ThreadEvidence& thread : evidence.threads) {
     if (thread.cpu_percent) {
@@ -159,13 +159,13 @@ std::string_view name_of(EvidenceLevel level) {
   return "unknown";
 }
 
-void Evidence::miss(std::string_view why) {
-  if (missing.size() + why.size() < kMaxMissingBytes) {
-    missing.append(missing.empty() ? "" : "; ").append(why);
+void Evidence::add_missing(std::string_view reason) {
+  if (missing.size() + reason.size() < kMaxMissingBytes) {
+    missing.append(missing.empty() ? "" : "; ").append(reason);
   }
 }
 
-std::string doing(const ThreadEvidence& thread) {
+std::string activity_of(const ThreadEvidence& thread) {
   const std::string& place = thread.wchan.empty() ? thread.syscall : thread.wchan;
   const bool waits = thread.state == 'S' || thread.state == 'D' || thread.state == 'I';
   std::string text(state_name(thread.state));
@@ -176,21 +176,21 @@ std::string doing(const ThreadEvidence& thread) {
   if (!thread.cpu_percent) {
     return text;
   }
-  if (waits && *thread.cpu_percent >= kHardlyPercent) {
+  if (waits && *thread.cpu_percent >= kWaitingPercent) {
     text += " at that moment";
-  } else if (thread.state == 'R' && *thread.cpu_percent < kHardlyPercent) {
-    text = "ready to run";  // others have the CPU, or it has just been woken
+  } else if (thread.state == 'R' && *thread.cpu_percent < kWaitingPercent) {
+    text = "ready to run";  // other threads have the CPU, or the thread was woken just now
   }
   return text + fmt::format(" ({:.0f} % CPU)", *thread.cpu_percent);
 }
 
 void write_evidence(JsonWriter& json, const Evidence& evidence) {
   if (!evidence.threads.empty()) {
-    write_place(json, evidence.threads.front());
+    write_activity(json, evidence.threads.front());
     json.field("state_name", state_name(evidence.state));
     json.fixed("cpu_user_s", evidence.cpu_user_s, 2)
         .fixed("cpu_system_s", evidence.cpu_system_s, 2);
-    if (const auto percent = cpu_percent_of(evidence)) {
+    if (const auto percent = total_cpu_percent(evidence)) {
       json.fixed("cpu_percent", *percent, 0);
     }
     json.field("rss_bytes", evidence.rss_bytes);
@@ -208,7 +208,7 @@ void write_evidence(JsonWriter& json, const Evidence& evidence) {
     }
     json.fixed("gathered_ms", evidence.gathered_ms, 3);
   }
-  field_if(json, "missing", evidence.missing);
+  write_unless_empty(json, "missing", evidence.missing);
 }
 
 }  // namespace filetimer

@@ -1,6 +1,6 @@
-// What is known of a worker at one moment, and the `evidence` record made of it. Gathered by
-// gathering.hpp, from /proc (proc_evidence.hpp), the worker's native stacks (stacks_helper.hpp) and
-// its Python stacks (python_dump.hpp).
+// Evidence: what the server saw of a worker at one moment, and the fields of the `evidence` record.
+// EvidenceCollection fills it from /proc (proc_evidence.hpp), from the native stacks
+// (stacks_helper.hpp) and from the Python stacks (python_dump.hpp).
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -18,23 +18,23 @@
 namespace filetimer {
 
 enum class EvidenceLevel { kNone, kProc, kStacks };
+// Returns the word of --evidence: "none", "proc" or "stacks".
 std::string_view name_of(EvidenceLevel level);
 
 struct ThreadEvidence {
   pid_t tid = 0;
   std::string comm;
-  char state = '?';
-  std::string wchan;    // the kernel function it waits in; empty: none or unknown
-  std::string syscall;  // "futex"; "running" on a CPU; empty: unknown
+  char state = '?';     // the letter of /proc/PID/stat
+  std::string wchan;    // the kernel function that the thread waits in; empty: none, or unknown
+  std::string syscall;  // "futex"; "running" while the thread is on a CPU; empty: unknown
   std::optional<std::int64_t> syscall_number;
-  std::string syscall_fd;  // what the first argument is, if it is a descriptor
+  std::string syscall_fd;  // the file behind the first argument, if that is a descriptor
   double cpu_s = 0;
-  // When it was looked at, and the CPU time it had used by then.
-  Instant sampled;
-  std::optional<std::uint64_t> cpu_ns;
-  std::optional<double> cpu_percent;      // of one CPU, since then
+  Instant sampled;                        // when cpu_ns was read
+  std::optional<std::uint64_t> cpu_ns;    // CPU time up to `sampled`
+  std::optional<double> cpu_percent;      // of one CPU, after `sampled`
   std::vector<std::string> stack;         // kernel frames, the innermost first
-  std::vector<std::string> native_stack;  // likewise, of its program and libraries
+  std::vector<std::string> native_stack;  // frames of the program and its libraries, likewise
 };
 
 struct ChildEvidence {
@@ -43,36 +43,37 @@ struct ChildEvidence {
   char state = '?';
 };
 
-// As Python's faulthandler tells of a thread.
+// A thread in the dump of Python's faulthandler.
 struct PythonThread {
   std::string ident;                // "0x00007f12..."
-  std::string name;                 // empty: not told
-  bool is_current = false;          // the one that wrote the dump
+  std::string name;                 // empty: not in the dump
+  bool is_current = false;          // the thread that wrote the dump
   std::vector<std::string> frames;  // "train.py:12 in forward", the innermost first
 };
 
 struct Evidence {
   std::vector<ThreadEvidence> threads;  // the main thread first; at most kMaxEvidenceThreads
   std::size_t threads_omitted = 0;
-  char state = '?';
+  char state = '?';  // of the process
   double cpu_user_s = 0;
   double cpu_system_s = 0;
   std::int64_t rss_bytes = 0;
   std::vector<ChildEvidence> children;
-  std::vector<std::string> devices;  // /dev/nvidia0 and the like that it has open
+  std::vector<std::string> devices;  // open accelerators and network adapters, "/dev/nvidia0"
   std::vector<PythonThread> python_threads;
-  std::optional<double> held_ms;  // for how long the worker stood still for its native stacks
-  double gathered_ms = 0;
-  std::string missing;  // why something is not there; empty: nothing to say
+  std::optional<double> held_ms;  // how long the worker was stopped for its native stacks
+  double gathered_ms = 0;         // how long the collection took
+  std::string missing;            // the reasons why parts are missing; empty: nothing is missing
 
-  // One more reason for `missing`.
-  void miss(std::string_view why);
+  // Adds a reason to `missing`. Drops the reason if `missing` would exceed 2 KiB.
+  void add_missing(std::string_view reason);
 };
 
-// "waiting in futex_wait_queue (0 % CPU)", "running (100 % CPU)".
-std::string doing(const ThreadEvidence& thread);
+// Returns what the thread was doing: "waiting in futex_wait_queue (0 % CPU)", "running (100 %
+// CPU)".
+std::string activity_of(const ThreadEvidence& thread);
 
-// Adds the fields of the `evidence` record, within kMaxEvidenceBytes.
+// Writes the fields of the `evidence` record. The lists are shortened to fit kMaxEvidenceBytes.
 void write_evidence(JsonWriter& json, const Evidence& evidence);
 
 }  // namespace filetimer

@@ -21,14 +21,14 @@ namespace {
 
 constexpr std::size_t kMaxChildrenShown = 64;
 constexpr std::size_t kMaxDevicesShown = 64;
-constexpr std::size_t kMaxFdsLookedAt = 65536;
+constexpr std::size_t kMaxDescriptorsRead = 65536;
 
 double seconds_of(std::uint64_t ticks) {
   static const long per_second = ::sysconf(_SC_CLK_TCK);
   return static_cast<double>(ticks) / static_cast<double>(per_second);
 }
 
-std::string one_line(const Result<std::string>& text) {
+std::string first_line(const Result<std::string>& text) {
   return text ? text->substr(0, text->find('\n')) : std::string{};
 }
 
@@ -47,10 +47,10 @@ bool takes_descriptor(std::string_view name) {
   return std::find(kNames.begin(), kNames.end(), name) != kNames.end();
 }
 
-// /proc/PID/syscall: "202 0x7f.. 0x80 ..." or "running" or "-1 0x.. 0x.." (blocked, but not in a
-// system call).
+// Parses /proc/PID/syscall, which is "202 0x7f.. 0x80 ...", or "running", or "-1 0x.. 0x.." for a
+// thread that waits outside a system call.
 void read_syscall(const std::string& folder, pid_t pid, ThreadEvidence& thread) {
-  const std::string line = one_line(read_small_file(folder + "/syscall"));
+  const std::string line = first_line(read_small_file(folder + "/syscall"));
   if (line.empty() || line == "running") {
     thread.syscall = line;
     return;
@@ -74,12 +74,13 @@ void read_syscall(const std::string& folder, pid_t pid, ThreadEvidence& thread) 
   }
 }
 
-// "[<0>] futex_wait_queue+0x6a/0x90" -> "futex_wait_queue+0x6a/0x90"
+// Returns "futex_wait_queue+0x6a/0x90" for "[<0>] futex_wait_queue+0x6a/0x90". Fails without
+// CAP_SYS_ADMIN.
 Result<std::vector<std::string>> read_kernel_stack(const std::string& folder) {
   std::vector<std::string> frames;
   const auto text = read_small_file(folder + "/stack");
   if (!text) {
-    return tl::unexpected<Error>(text.error());  // needs CAP_SYS_ADMIN
+    return tl::unexpected<Error>(text.error());
   }
   std::string_view rest = *text;
   while (!rest.empty()) {
@@ -95,9 +96,9 @@ Result<std::vector<std::string>> read_kernel_stack(const std::string& folder) {
   return frames;
 }
 
-// Nanoseconds, where this kernel tells; else what the ticks of `stat` come to.
-std::optional<std::uint64_t> cpu_time_of(const std::string& folder) {
-  const std::string line = one_line(read_small_file(folder + "/schedstat"));
+// Returns nanoseconds from `schedstat`; kernels without that file give ticks in `stat`.
+std::optional<std::uint64_t> cpu_ns_of(const std::string& folder) {
+  const std::string line = first_line(read_small_file(folder + "/schedstat"));
   std::string_view rest = line;
   if (const auto ns = take_number<std::uint64_t>(rest)) {
     return ns;
@@ -118,16 +119,16 @@ ThreadEvidence read_thread(const std::string& folder, pid_t pid, pid_t tid, Evid
     thread.cpu_s = seconds_of(stat->user_ticks + stat->system_ticks);
   }
   thread.sampled = Instant::now();
-  thread.cpu_ns = cpu_time_of(folder);
-  thread.wchan = one_line(read_small_file(folder + "/wchan"));
+  thread.cpu_ns = cpu_ns_of(folder);
+  thread.wchan = first_line(read_small_file(folder + "/wchan"));
   if (thread.wchan == "0") {
     thread.wchan.clear();
   }
   read_syscall(folder, pid, thread);
   if (auto stack = read_kernel_stack(folder)) {
     thread.stack = std::move(*stack);
-  } else if (evidence.threads.empty()) {  // said once
-    evidence.miss("no kernel stacks: " + stack.error().message);
+  } else if (evidence.threads.empty()) {  // the reason is the same for all threads
+    evidence.add_missing("no kernel stacks: " + stack.error().message);
   }
   return thread;
 }
@@ -145,12 +146,12 @@ void read_children(pid_t pid, const std::vector<pid_t>& tids, Evidence& evidence
   }
 }
 
-// Accelerators that the process has open; a name once.
+// Lists the accelerators and network adapters that the process has open, each once.
 void read_devices(const std::string& folder, Evidence& evidence) {
-  std::size_t looked_at = 0;
+  std::size_t descriptors_read = 0;
   Directory fds(folder + "/fd");
   while (const char* const fd = fds.next()) {
-    if (++looked_at > kMaxFdsLookedAt || evidence.devices.size() >= kMaxDevicesShown) {
+    if (++descriptors_read > kMaxDescriptorsRead || evidence.devices.size() >= kMaxDevicesShown) {
       break;
     }
     const std::string target = link_target(fmt::format("{}/fd/{}", folder, fd));
@@ -173,7 +174,7 @@ Evidence read_proc_evidence(pid_t pid, std::uint64_t start_time) {
   const std::string folder = fmt::format("/proc/{}", pid);
   const auto stat = read_stat(folder);
   if (!stat || stat->start_time != start_time) {
-    evidence.miss("the process had ended");
+    evidence.add_missing("the process had ended");
     return evidence;
   }
   evidence.state = stat->state;
@@ -197,11 +198,11 @@ Evidence read_proc_evidence(pid_t pid, std::uint64_t start_time) {
 
 void finish_cpu_sample(pid_t pid, Evidence& evidence) {
   for (ThreadEvidence& thread : evidence.threads) {
-    const auto used = cpu_time_of(fmt::format("/proc/{}/task/{}", pid, thread.tid));
+    const auto used = cpu_ns_of(fmt::format("/proc/{}/task/{}", pid, thread.tid));
     const auto elapsed = static_cast<double>((Instant::now() - thread.sampled).count());
     if (thread.cpu_ns && used && *used >= *thread.cpu_ns && elapsed > 0) {
       const double percent = 100 * static_cast<double>(*used - *thread.cpu_ns) / elapsed;
-      thread.cpu_percent = std::min(percent, 100.0);  // the kernel's count is ahead by a tick
+      thread.cpu_percent = std::min(percent, 100.0);  // the kernel may count a tick too many
     }
   }
 }

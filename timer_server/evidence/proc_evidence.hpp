@@ -1,5 +1,5 @@
-// What the kernel says of a worker: cheap files of /proc. Some of them may block for as long as
-// somebody holds a lock of the worker's, so they are read on a side thread.
+// Evidence from small files of /proc. Some of them block while another thread holds a lock of the
+// worker, for example its memory lock, so they are read on a side thread.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -12,14 +12,17 @@
 
 namespace filetimer {
 
-// Between the two looks at the CPU time of each thread that tell spinning from waiting. The kernel
-// counts it in ticks of 1 to 10 ms.
+// The time over which the CPU use of each thread is measured. It spans several ticks (1 to 10 ms),
+// in which some kernels count CPU time.
 inline constexpr std::chrono::milliseconds kCpuSample{30};
 
-// `start_time` as in /proc/PID/stat: a pid that is another process by now gives nothing.
+// Reads what the kernel says of the process. Returns evidence without threads, with the reason in
+// `missing`, if the process has ended: `start_time` (field 22 of /proc/PID/stat) tells it from a
+// later process with the same pid.
 Evidence read_proc_evidence(pid_t pid, std::uint64_t start_time);
 
-// The second look, kCpuSample after the first or later: sets cpu_percent.
+// Reads the CPU times again and sets cpu_percent of each thread. Call it at least kCpuSample after
+// read_proc_evidence().
 void finish_cpu_sample(pid_t pid, Evidence& evidence);
 
 }  // namespace filetimer

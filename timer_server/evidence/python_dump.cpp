@@ -20,32 +20,32 @@
 namespace filetimer {
 namespace {
 
-// How often the file is looked at, and for how long it must not have grown.
-constexpr std::chrono::milliseconds kLook{1};
+constexpr std::chrono::milliseconds kPollPeriod{1};
+// A dump is over when the file has not grown for this long.
 constexpr std::chrono::milliseconds kQuiet{5};
 
 constexpr std::uint64_t bit_of(int signal) {
   return std::uint64_t{1} << (signal - 1);
 }
 
-// Gives it as a number that can be sent.
+// Returns `wanted` as a signal that the process catches, or why it may not be sent.
 Result<int> check_signal(const Process& process, std::uint32_t wanted) {
   const int signal = wanted <= 64 ? static_cast<int>(wanted) : 0;
-  // 32 and 33 are the C library's own.
+  // The C library uses 32 and 33 itself.
   if (signal == 0 || signal == SIGKILL || signal == SIGSTOP || signal == 32 || signal == 33) {
-    return failure(fmt::format("signal {} of its page is none that can be caught", wanted));
+    return failure(fmt::format("signal {} of its page cannot be caught", wanted));
   }
   const auto status = read_status(fmt::format("/proc/{}", process.pid));
   if (!status || !process.is_alive()) {
     return failure("the process had ended");
   }
   if ((status->caught & bit_of(signal)) == 0) {
-    return failure(fmt::format("it does not catch signal {} of its page", signal));
+    return failure(fmt::format("the worker does not catch signal {} of its page", signal));
   }
   return signal;
 }
 
-// The threads in which the signal is blocked, as it is while its handler runs.
+// Returns the threads in which the signal is blocked. The kernel blocks it while its handler runs.
 std::set<pid_t> threads_that_block(pid_t pid, int signal) {
   std::set<pid_t> tids;
   for (const pid_t tid : threads_of(pid)) {
@@ -67,13 +67,14 @@ off_t size_of(const OwnFile& file) {
   return ::fstat(file.fd.get(), &st) == 0 ? st.st_size : 0;
 }
 
-// The dump has no last line by which it could be known. It is over when the file has grown, and
-// grows no more, and the handler has returned. False: time was up.
-bool wait_for_end(const Process& process, const OwnFile& file, int signal,
-                  const std::set<pid_t>& blocked_before, Instant until) {
+// Waits until the dump is over. The text has no mark at its end, so the dump counts as over when
+// the file has grown, has not grown again for kQuiet, and the signal handler has returned. Returns
+// false when the time is up or the process has exited.
+bool wait_for_dump(const Process& process, const OwnFile& file, int signal,
+                   const std::set<pid_t>& blocked_before, Instant until) {
   off_t size = file.status.st_size;
   for (Instant changed = Instant::now(); Instant::now() < until && process.is_alive();) {
-    std::this_thread::sleep_for(kLook);
+    std::this_thread::sleep_for(kPollPeriod);
     if (const off_t now = size_of(file); now != size) {
       size = now;
       changed = Instant::now();
@@ -87,7 +88,7 @@ bool wait_for_end(const Process& process, const OwnFile& file, int signal,
   return false;
 }
 
-// Of a long one the end: the main thread comes last.
+// Reads at most the last kMaxPythonDumpBytes: the main thread comes last.
 std::string read_dump(const OwnFile& file) {
   std::string text(kMaxPythonDumpBytes, '\0');
   const off_t begin =
@@ -111,8 +112,8 @@ bool drop_prefix(std::string_view& text, std::string_view prefix) {
   return true;
 }
 
-// "Current thread 0x00007f12 [loader] (most recent call first):"
-std::optional<PythonThread> thread_from(std::string_view line) {
+// Parses "Current thread 0x00007f12 [loader] (most recent call first):".
+std::optional<PythonThread> parse_thread_line(std::string_view line) {
   PythonThread thread;
   thread.is_current = drop_prefix(line, "Current thread ");
   if (!thread.is_current && !drop_prefix(line, "Thread ")) {
@@ -127,8 +128,9 @@ std::optional<PythonThread> thread_from(std::string_view line) {
   return thread;
 }
 
-// "File "/app/train.py", line 12 in forward" -> "/app/train.py:12 in forward"; others as they are.
-std::string frame_from(std::string_view line) {
+// Returns "/app/train.py:12 in forward" for 'File "/app/train.py", line 12 in forward', and any
+// other line unchanged.
+std::string parse_frame_line(std::string_view line) {
   constexpr std::string_view kLine = "\", line ";
   std::string_view rest = line;
   const std::size_t at = rest.rfind(kLine);
@@ -149,20 +151,20 @@ std::vector<PythonThread> parse_python_dump(std::string_view text) {
     if (line.empty()) {
       continue;
     }
-    if (auto thread = thread_from(line)) {
+    if (auto thread = parse_thread_line(line)) {
       threads.push_back(std::move(*thread));
     } else if (!threads.empty() && threads.back().frames.size() < kMaxStackFrames) {
-      threads.back().frames.push_back(frame_from(line));
+      threads.back().frames.push_back(parse_frame_line(line));
     }
   }
-  std::ranges::reverse(threads);  // it begins with the newest one
+  std::ranges::reverse(threads);  // faulthandler writes the newest thread first
   return threads;
 }
 
 void take_python_dump(const Process& process, const PythonDump& dump, Instant until,
                       Evidence& evidence) {
   const auto miss = [&](std::string_view why) {
-    evidence.miss(fmt::format("no Python stacks: {}", why));
+    evidence.add_missing(fmt::format("no Python stacks: {}", why));
   };
   const Result<int> signal = check_signal(process, dump.signal);
   if (!signal) {
@@ -174,24 +176,24 @@ void take_python_dump(const Process& process, const PythonDump& dump, Instant un
   }
   const std::set<pid_t> blocked = threads_that_block(process.pid, *signal);
   if (!process.send_signal(*signal)) {
-    return miss(system_error("its signal was not sent").value().message);
+    return miss(system_error("cannot send the signal").value().message);
   }
   const Instant limit = std::min(until, Instant::now() + kPythonDumpLimit);
-  const bool is_whole = wait_for_end(process, *file, *signal, blocked, limit);
+  const bool is_whole = wait_for_dump(process, *file, *signal, blocked, limit);
   evidence.python_threads = parse_python_dump(read_dump(*file));
   if (!process.is_alive()) {
     return miss("the process had ended");
   }
   if (evidence.python_threads.empty()) {
     return miss(is_pending(process.pid, *signal)
-                    ? "its signal reached no thread of the worker in time"
+                    ? "the signal reached no thread of the worker in time"
                     : "the worker wrote none in time");
   }
   if (!is_whole) {
-    evidence.miss("Python stacks are not whole: time was up");
+    evidence.add_missing("Python stacks are incomplete: time was up");
   } else if (size_of(*file) - file->status.st_size > static_cast<off_t>(kMaxPythonDumpBytes)) {
-    evidence.miss(
-        fmt::format("of the Python stacks only the last {} bytes were read", kMaxPythonDumpBytes));
+    evidence.add_missing(
+        fmt::format("only the last {} bytes of the Python stacks were read", kMaxPythonDumpBytes));
   }
 }
 

@@ -1,9 +1,10 @@
-// The Python stacks of a worker that has registered faulthandler on a signal and said so on its
-// page: the server sends the signal, the worker's handler writes the stacks of all threads into a
-// file (docs/protocol.md), also while another thread holds the interpreter's lock for ever.
+// The Python stacks of a worker whose page names the signal and the file of its faulthandler
+// (docs/protocol.md). The server sends the signal, and the worker's signal handler writes the
+// stacks of all threads to the file. That works even if a thread never releases the interpreter's
+// lock.
 //
-// A signal may wake what the worker waits in, so it is sent to nobody whose scope has not expired.
-// On a side thread.
+// The signal may end a system call that the worker waits in, so it is sent only after a verdict.
+// Used on side threads.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -18,21 +19,23 @@
 
 namespace filetimer {
 
-// How a worker is asked for it, from its page.
+// What the worker's page says of its faulthandler. The page may say anything: both are checked.
 struct PythonDump {
   std::uint32_t signal = 0;
   std::string path;
 };
 
-// From the signal to the end of the dump.
+// How long a dump may take, from the signal to its end.
 inline constexpr Duration kPythonDumpLimit = std::chrono::seconds{1};
 
-// Asks and waits, at most until `until`. Adds to `evidence` what came, or why nothing did. Nothing
-// is sent to a worker that would not survive it: the kernel must say that it catches the signal.
+// Sends the signal and waits for the dump, at most until `until` and for kPythonDumpLimit. Adds the
+// stacks to `evidence`, or the reason why there are none. Sends no signal unless the kernel says
+// that the worker catches it: the default action of a signal would end the worker.
 void take_python_dump(const Process& process, const PythonDump& dump, Instant until,
                       Evidence& evidence);
 
-// From the text that faulthandler writes; the oldest thread, which is the main one, first.
+// Parses the text that faulthandler writes. Returns the oldest thread, which is the main one,
+// first.
 std::vector<PythonThread> parse_python_dump(std::string_view text);
 
 }  // namespace filetimer

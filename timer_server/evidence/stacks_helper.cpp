@@ -23,21 +23,21 @@
 namespace filetimer {
 namespace {
 
-// Seen from the server's own folder: the build's, an installation's.
+// Relative to the folder of the server's program: in a build tree, and in an installation.
 constexpr std::array<const char*, 2> kPlaces{"filetimer-stacks", FILETIMER_STACKS_FROM_BIN};
-// A helper that was killed is gone at once, unless the kernel does not let it die.
+// How long a helper may take to exit after SIGKILL.
 constexpr Duration kEndLimit = std::chrono::milliseconds{100};
-// For how long a helper is still known after its end.
+// How long is_own_helper() knows the pid of a helper that has ended.
 constexpr Duration kRemembered = std::chrono::seconds{1};
-// The exit status of a helper that could not be executed, as a shell has it.
-constexpr int kNotExecuted = 127;
+// The exit status of a helper that could not be executed. Shells use the same number.
+constexpr int kHelperNotExecuted = 127;
 
-// The pids of all helpers that may be about, and those of some that are not any more.
-class Helpers {
+// The pids of all helpers that run, or that ended less than kRemembered ago.
+class HelperPids {
  public:
-  static Helpers& all() {
-    static Helpers helpers;
-    return helpers;
+  static HelperPids& all() {
+    static HelperPids pids;
+    return pids;
   }
 
   void add(pid_t pid) {
@@ -48,7 +48,7 @@ class Helpers {
     });
     helpers_.push_back({pid, std::nullopt});
   }
-  void ended(pid_t pid) {
+  void set_ended(pid_t pid) {
     const std::lock_guard lock(mutex_);
     const auto helper = std::ranges::find_if(
         helpers_, [pid](const Helper& each) { return each.pid == pid && !each.ended; });
@@ -88,36 +88,39 @@ Result<std::string> helper_path() {
   return failure(fmt::format("'{}{}' is missing", folder, kPlaces[0]));
 }
 
-// From here to the execution: nothing but system calls. Another thread may have held any lock.
+// Runs in the forked child. Makes system calls only: another thread of the server may have held any
+// lock, for example that of malloc(), at the fork, and nothing releases it in the child.
 [[noreturn]] void run_helper(const char* path, int socket, char* const* environment) {
   for (int signal = 1; signal < NSIG; ++signal) {
     ::signal(signal, SIG_DFL);
   }
-  // Away from 0 to 2 first: what stands there already would stay close-on-exec.
+  // dup2() onto the same number would leave the descriptor close-on-exec, so the socket is moved
+  // above 2 first.
   const int away = ::fcntl(socket, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
   const int nowhere = ::open("/dev/null", O_WRONLY | O_CLOEXEC);
   if (away < 0 || nowhere < 0) {
-    ::_exit(kNotExecuted);
+    ::_exit(kHelperNotExecuted);
   }
   ::dup2(away, STDIN_FILENO);
   ::dup2(away, STDOUT_FILENO);
   ::dup2(nowhere, STDERR_FILENO);
-  // Now, not at the execution: a file system that hangs may keep that waiting, and an open request
-  // pipe would tell clients and the next server that this one still reads it.
+  // The descriptors are closed here and not by the execve(): that may wait for a hung file system,
+  // and a request pipe that is open tells clients and the next server that this server reads it.
   ::close_range(STDERR_FILENO + 1, ~0U, 0);
   sigset_t none{};
   ::sigemptyset(&none);
   ::sigprocmask(SIG_SETMASK, &none, nullptr);
   const std::array<char*, 2> arguments{const_cast<char*>(path), nullptr};  // NOLINT: execve's types
   ::execve(path, arguments.data(), environment);
-  ::_exit(kNotExecuted);
+  ::_exit(kHelperNotExecuted);
 }
 
-// fork() and not posix_spawn(), which waits for an execution that a hung file system may keep
-// waiting. Scheduling is ordinary again in what is forked, by enter_realtime().
+// Uses fork() and not posix_spawn(), because posix_spawn() returns after the execve() only, which
+// may wait for a hung file system. enter_realtime() makes sure that the child has ordinary
+// scheduling.
 Result<OwnChild> fork_helper(const std::string& path, int socket) {
-  // Nothing of our environment, which may preload libraries or name servers of debug files, but
-  // where libraries are found.
+  // The helper gets LD_LIBRARY_PATH only. Other variables may preload libraries (LD_PRELOAD), or
+  // make libdw download debug files (DEBUGINFOD_URLS).
   std::string libraries = "LD_LIBRARY_PATH=";
   const char* const where = std::getenv("LD_LIBRARY_PATH");
   libraries += where == nullptr ? "" : where;
@@ -137,8 +140,8 @@ Result<OwnChild> fork_helper(const std::string& path, int socket) {
   return child;
 }
 
-// Milliseconds for poll(), rounded up.
-int left_until(Instant until) {
+// Returns the timeout for poll(), rounded up.
+int poll_timeout(Instant until) {
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - Instant::now());
   return static_cast<int>(std::clamp<std::int64_t>(left.count(), 0, INT_MAX));
 }
@@ -171,7 +174,7 @@ EvidenceLevel most_evidence_allowed() {
 }
 
 bool is_own_helper(pid_t tracer) {
-  return Helpers::all().contains(tracer);
+  return HelperPids::all().contains(tracer);
 }
 
 Result<StacksHelper> StacksHelper::start(pid_t pid, std::uint64_t start_time, Instant until) {
@@ -189,12 +192,13 @@ Result<StacksHelper> StacksHelper::start(pid_t pid, std::uint64_t start_time, In
   if (!helper) {
     return tl::unexpected<Error>(helper.error());
   }
-  // Before it knows whom to trace.
-  Helpers::all().add(helper->pid());
+  // The pid is noted before the request is sent: no worker can have an unknown helper as its
+  // tracer.
+  HelperPids::all().add(helper->pid());
   UniqueFd pidfd = open_pidfd(helper->pid());
   StacksHelper started(std::move(*helper), std::move(pidfd), std::move(ours), until);
   if (!send_line(started.socket_.get(), fmt::format("{} {} {} {}\n", pid, start_time, ::getpid(),
-                                                    std::max(left_until(until), 1)))) {
+                                                    std::max(poll_timeout(until), 1)))) {
     return failure("the helper " + started.end());
   }
   return started;
@@ -212,34 +216,33 @@ StacksHelper::~StacksHelper() {
   }
 }
 
-// Kills it, and says how it had ended by then.
 std::string StacksHelper::end() {
   const pid_t pid = child_.pid();
-  ::kill(pid, SIGKILL);  // our child and not reaped: the pid is its own
+  ::kill(pid, SIGKILL);  // the child is not reaped yet, so the pid cannot be another process's
   pollfd ended{pidfd_.get(), POLLIN, 0};
-  const int bound = left_until(Instant::now() + kEndLimit);
+  const int bound = poll_timeout(Instant::now() + kEndLimit);
   retry_eintr([&] { return ::poll(&ended, 1, bound); });
   const auto how = child_.reap();
-  child_ = {};  // one that does not die is nobody's now, and reaped when it does
-  Helpers::all().ended(pid);
+  child_ = {};  // reap_orphans() reaps a helper that has not exited yet
+  HelperPids::all().set_ended(pid);
   if (!how) {
-    return "does not die";
+    return "did not exit after SIGKILL";
   }
-  if (how->exit_status == kNotExecuted) {
+  if (how->exit_status == kHelperNotExecuted) {
     return "could not be executed";
   }
   return how->exit_status ? fmt::format("ended with status {}", *how->exit_status)
                           : fmt::format("was ended by signal {}", how->signal);
 }
 
-// All that it says until it closes its end, its time is up, or it was too much.
+// Reads until the helper closes its end, its time is up, or the answer has kMaxStacksBytes.
 std::string StacksHelper::read_answer(bool& is_in_time) {
   std::string answer;
   std::array<char, 65536> bytes;
   is_in_time = true;
   while (answer.size() < kMaxStacksBytes) {
     pollfd more{socket_.get(), POLLIN, 0};
-    if (retry_eintr([&] { return ::poll(&more, 1, left_until(until_)); }) <= 0) {
+    if (retry_eintr([&] { return ::poll(&more, 1, poll_timeout(until_)); }) <= 0) {
       is_in_time = false;
       break;
     }
@@ -255,25 +258,27 @@ std::string StacksHelper::read_answer(bool& is_in_time) {
 
 void StacksHelper::collect(Evidence& evidence) {
   bool is_in_time = false;
-  send_line(socket_.get(), "go\n");  // if it has ended, that is seen in a moment
+  send_line(socket_.get(), "go\n");  // a failure shows as an answer without an end
   const std::string answer = read_answer(is_in_time);
   if (is_in_time && answer.size() < kMaxStacksBytes) {
-    // It has closed its end, and ends: so that its status is its own.
+    // The helper has closed its end and is about to exit. Waiting for that keeps end() from killing
+    // it, so that `how` tells its own exit status.
     pollfd ended{pidfd_.get(), POLLIN, 0};
-    retry_eintr([&] { return ::poll(&ended, 1, left_until(until_)); });
+    retry_eintr([&] { return ::poll(&ended, 1, poll_timeout(until_)); });
   }
   const std::string how = end();
-  if (!take_stacks(answer, evidence)) {
-    evidence.miss(is_in_time ? fmt::format("native stacks are not whole: the helper {}", how)
-                             : "native stacks are not whole: time was up");
+  if (!parse_stacks(answer, evidence)) {
+    evidence.add_missing(is_in_time
+                             ? fmt::format("native stacks are incomplete: the helper {}", how)
+                             : "native stacks are incomplete: time was up");
   }
 }
 
-bool take_stacks(std::string_view answer, Evidence& evidence) {
+bool parse_stacks(std::string_view answer, Evidence& evidence) {
   ThreadEvidence* thread = nullptr;
   bool is_whole = false;
   std::size_t at = 0;
-  // A line without its end was cut.
+  // A line without a newline is incomplete and ignored.
   for (std::size_t end = answer.find('\n'); end != answer.npos; end = answer.find('\n', at)) {
     const std::string_view line = answer.substr(at, end - at);
     at = end + 1;
@@ -293,7 +298,7 @@ bool take_stacks(std::string_view answer, Evidence& evidence) {
       thread->native_stack.push_back(fmt::format("... {}", text));
       thread = nullptr;
     } else if (key == "note") {
-      evidence.miss(text);
+      evidence.add_missing(text);
     } else if (key == "stopped_us") {
       if (const auto us = number_from<std::int64_t>(text)) {
         evidence.held_ms = static_cast<double>(*us) / 1000;

@@ -1,6 +1,5 @@
-// The server's side of filetimer-stacks (timer_server/stacks/main.cpp): starts it, tells it what to
-// do, reads what it says, and sees to it that it is gone when its time is up. Whatever the helper
-// does costs the evidence and no more. On a side thread.
+// Starts the stacks helper (timer_server/stacks/main.cpp), reads its answer, and kills it when its
+// time is up. A helper that crashes or hangs costs its evidence and nothing else.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -18,30 +17,38 @@
 
 namespace filetimer {
 
-// Whether this process may trace any other of its user: Yama's scope 0, or CAP_SYS_PTRACE.
+// Returns whether this process may trace every process of its user: Yama's ptrace_scope is 0, or
+// the process has CAP_SYS_PTRACE and the scope is below 3.
 bool may_trace();
-// Stacks where this process may trace others, or (Yama's scope 1) at least those that allow it, as
-// our own clients do.
+// Returns kStacks if this process may trace others, or at least the processes that allow it (Yama's
+// ptrace_scope 1; our clients do). Returns kProc otherwise.
 EvidenceLevel most_evidence_allowed();
 
-// Whether `tracer`, as TracerPid in /proc/PID/status names it, is a helper of this server: then the
-// process is not under a debugger, and runs on in a moment. True for a moment longer than the
-// helper lives, so that whoever has read its pid can still ask. In the instant in which a process
-// is let go the kernel may name its parent as tracer: look twice before believing in a debugger.
-// Any thread.
+// Returns whether `tracer`, the TracerPid of /proc/PID/status, is a stacks helper of this server.
+// Such a process is not under a debugger and resumes within milliseconds. The pid of a helper is
+// known for a second after its end, because the caller may have read TracerPid before. While the
+// kernel detaches a tracer, TracerPid may name the tracer's parent: read it twice before treating
+// the process as debugged. Any thread may call this.
 bool is_own_helper(pid_t tracer);
 
+// One run of the helper, used on a side thread:
+//
+//   auto helper = StacksHelper::start(pid, start_time, until);   // it reads the worker's libraries
+//   ...                                                          // the worker runs on
+//   helper->collect(evidence);                                   // the worker is stopped meanwhile
 class StacksHelper {
  public:
-  // Finds the program beside our own, or in ../libexec/filetimer, and starts it. It begins to read
-  // what it needs to know of the process, and stops nobody yet. It is gone by `until`.
+  // Starts the helper, which lies beside the server's own program or in ../libexec/filetimer. The
+  // helper reads the files of the process and does not stop it. The helper ends by `until`.
   static Result<StacksHelper> start(pid_t pid, std::uint64_t start_time, Instant until);
   StacksHelper(StacksHelper&& other) noexcept;
   StacksHelper& operator=(StacksHelper&&) = delete;
-  // Kills and reaps it, if collect() did not.
+  // Kills and reaps the helper, unless collect() has.
   ~StacksHelper();
 
-  // Lets it stop the process, and waits for its answer: at most until its time is up.
+  // Lets the helper stop the process and read its stacks. Waits for the answer, at most until the
+  // helper's time is up. Adds the stacks to `evidence`, or the reason why some are missing. Kills
+  // and reaps the helper.
   void collect(Evidence& evidence);
 
  private:
@@ -51,16 +58,17 @@ class StacksHelper {
         socket_(std::move(socket)),
         until_(until) {}
   std::string read_answer(bool& is_in_time);
+  // Kills and reaps the helper. Returns how it had ended: "ended with status 3".
   std::string end();
 
   OwnChild child_;
   UniqueFd pidfd_;
-  UniqueFd socket_;  // both its standard input and its standard output
+  UniqueFd socket_;  // the other end is the helper's standard input and standard output
   Instant until_;
 };
 
-// What a helper said, put where it belongs; anything else in it is passed over. False when it did
-// not come to its end.
-bool take_stacks(std::string_view answer, Evidence& evidence);
+// Adds the stacks in a helper's answer to the threads of `evidence`. Ignores lines and threads that
+// it does not know. Returns false if the answer has no `end` line.
+bool parse_stacks(std::string_view answer, Evidence& evidence);
 
 }  // namespace filetimer

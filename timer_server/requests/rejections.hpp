@@ -1,5 +1,5 @@
-// Requests that were refused, told at most once a second with a count, so that a client gone wrong
-// can neither fill the log nor slow the loop.
+// Collects rejected requests for one record a second, so that a broken client can neither fill the
+// log nor slow the loop. Used on the loop thread.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -19,18 +19,20 @@ class Rejections {
   static constexpr Duration kInterval = std::chrono::seconds{1};
 
   struct Report {
-    std::uint64_t count = 0;  // since the last report
-    std::string reason;       // of the last of them
-    std::string line;         // its first kMaxRejectedBytesShown bytes
-    pid_t pid = 0;            // 0: not known
+    std::uint64_t count = 0;  // rejections since the last report
+    std::string reason;       // of the last rejection
+    std::string line;         // the first kMaxRejectedBytesShown bytes of that request
+    pid_t pid = 0;            // of that request; 0: unknown
   };
 
+  // Counts a rejected request.
   void add(std::string_view reason, std::string_view line, pid_t pid);
-  // What is to be told now; nothing when there is nothing, or the last report is too fresh and
-  // `force` is not set.
+  // Returns the report on the rejections since the last one. Returns nothing if there were none, or
+  // if the last report is less than kInterval old and `force` is not set.
   std::optional<Report> take(Instant now, bool force = false);
-  // When take() will have something to tell; Instant::never(): nothing waits.
+  // Returns when take() will return a report; never() if no rejection waits.
   [[nodiscard]] Instant next_report() const;
+  // Returns the number of all rejections.
   [[nodiscard]] std::uint64_t total() const { return total_; }
 
  private:

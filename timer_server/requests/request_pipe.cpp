@@ -17,17 +17,18 @@
 namespace filetimer {
 namespace {
 
-// Room for 2,000 requests of clients that do not wait when the pipe is full, while one turn's
-// reading stays under 2 ms.
+// Has room for 2,000 requests, because clients do not wait for a full pipe. An iteration reads this
+// much in less than 2 ms.
 constexpr int kPipeBytes = 256 << 10;
 
-// A reader is there when the pipe can be opened for writing without waiting.
-bool somebody_reads(const std::string& path) {
+// Returns whether a process reads the pipe: otherwise a non-blocking open() for writing fails.
+bool is_being_read(const std::string& path) {
   return static_cast<bool>(
       UniqueFd(::open(path.c_str(), O_WRONLY | O_NONBLOCK | O_CLOEXEC | O_NOFOLLOW)));
 }
 
-// Who has the pipe open for reading, as far as /proc lets us see; 0 when it does not.
+// Returns the pid of a process that has the pipe open for reading, or 0 if the server may not read
+// that process's descriptors in /proc.
 pid_t find_reader(const std::string& path) {
   struct stat pipe {};
   if (::stat(path.c_str(), &pipe) != 0) {
@@ -80,9 +81,9 @@ bool same_file(const struct stat& a, const struct stat& b) {
 
 }  // namespace
 
-RequestPipe::RequestPipe(std::string path, UniqueFd fd, bool outlives_us)
-    : path_(std::move(path)), fd_(std::move(fd)), outlives_us_(outlives_us) {
-  // Best effort: a user over /proc/sys/fs/pipe-user-pages-soft keeps the smaller pipe.
+RequestPipe::RequestPipe(std::string path, UniqueFd fd, bool outlives_server)
+    : path_(std::move(path)), fd_(std::move(fd)), outlives_server_(outlives_server) {
+  // This fails for a user over /proc/sys/fs/pipe-user-pages-soft. Then the pipe stays smaller.
   ::fcntl(fd_.get(), F_SETPIPE_SZ, kPipeBytes);
   const int size = ::fcntl(fd_.get(), F_GETPIPE_SZ);
   capacity_ = size > 0 ? static_cast<std::size_t>(size) : std::size_t{65536};
@@ -102,15 +103,16 @@ Result<RequestPipe> RequestPipe::open(const std::string& path) {
   if (Status good = check_pipe(path, st); !good) {
     return tl::unexpected<Error>(std::move(good.error()));
   }
-  if (somebody_reads(path)) {
+  if (is_being_read(path)) {
     const pid_t holder = find_reader(path);
     return tl::unexpected<Error>(
         Error{holder != 0 ? fmt::format("'{}' is being read by process {}", path, holder)
                           : fmt::format("'{}' is being read by another process", path),
               EBUSY});
   }
-  // Read and write: with a writer of our own the pipe never reports end-of-file, and with no
-  // client there is nothing to wait for in open(). A symlink swapped in is not followed.
+  // O_RDWR makes the server a writer, too: the pipe never reports an end of file, and open() does
+  // not wait for a client. O_NOFOLLOW: another process may have put a symlink there since the
+  // check.
   UniqueFd fd(::open(path.c_str(), O_RDWR | O_NONBLOCK | O_CLOEXEC | O_NOFOLLOW));
   if (!fd) {
     return system_error(fmt::format("cannot open the pipe '{}'", path));
@@ -132,7 +134,7 @@ Result<RequestPipe> RequestPipe::take(const std::string& path, UniqueFd passed) 
   struct stat st {};
   if (::fstat(passed.get(), &st) != 0 || !S_ISFIFO(st.st_mode)) {
     return failure(
-        fmt::format("what was passed ('{}') is no named pipe: expected '{}'", what, path));
+        fmt::format("what was passed ('{}') is not a named pipe: expected '{}'", what, path));
   }
   struct stat at_path {};
   const bool is_at_path = ::lstat(path.c_str(), &at_path) == 0 && same_file(st, at_path);
@@ -142,7 +144,8 @@ Result<RequestPipe> RequestPipe::take(const std::string& path, UniqueFd passed) 
   if (Status good = check_pipe(path, st); !good) {
     return tl::unexpected<Error>(std::move(good.error()));
   }
-  // Opened once more: flags belong to an opening, and that one's are whoever passed it to set.
+  // The pipe is opened again, because O_NONBLOCK set on the passed descriptor would change it for
+  // the service manager as well.
   UniqueFd fd(::open(through.c_str(), O_RDWR | O_NONBLOCK | O_CLOEXEC));
   if (!fd) {
     return system_error(fmt::format("cannot open the pipe '{}'", path));
@@ -161,29 +164,29 @@ std::size_t RequestPipe::read(std::span<char> room) {
   return got > 0 ? static_cast<std::size_t>(got) : 0;
 }
 
-RequestPipe::Condition RequestPipe::look() const {
+RequestPipe::Condition RequestPipe::condition() const {
   struct stat at_path {};
   struct stat ours {};
   if (::lstat(path_.c_str(), &at_path) != 0) {
-    return errno == ENOENT ? Condition::kGone : Condition::kInPlace;  // else: ask again later
+    return errno == ENOENT ? Condition::kGone : Condition::kInPlace;  // other errors may pass
   }
   if (::fstat(fd_.get(), &ours) == 0 && same_file(at_path, ours)) {
     return Condition::kInPlace;
   }
-  return S_ISFIFO(at_path.st_mode) && somebody_reads(path_) ? Condition::kTakenOver
-                                                            : Condition::kGone;
+  return S_ISFIFO(at_path.st_mode) && is_being_read(path_) ? Condition::kTakenOver
+                                                           : Condition::kGone;
 }
 
 void RequestPipe::remove_from_path() const {
   struct stat at_path {};
   struct stat ours {};
-  if (!outlives_us_ && ::lstat(path_.c_str(), &at_path) == 0 && ::fstat(fd_.get(), &ours) == 0 &&
-      same_file(at_path, ours)) {
+  if (!outlives_server_ && ::lstat(path_.c_str(), &at_path) == 0 &&
+      ::fstat(fd_.get(), &ours) == 0 && same_file(at_path, ours)) {
     ::unlink(path_.c_str());
   }
 }
 
-Status set_aside(const std::string& path) {
+Status move_aside(const std::string& path) {
   struct stat st {};
   if (::lstat(path.c_str(), &st) != 0 || S_ISFIFO(st.st_mode)) {
     return {};

@@ -1,5 +1,4 @@
-// The named pipe that requests come through: made, opened, and kept at its path while others remove
-// or replace it. Reading never blocks. Loop thread only.
+// The request pipe: the named pipe from which the server reads requests.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -14,15 +13,17 @@
 
 namespace filetimer {
 
+// Opens the pipe, reads it without blocking, and notices when the pipe is removed or replaced. Used
+// on the loop thread.
 class RequestPipe {
  public:
-  // Takes the pipe that is at `path`, or makes one with mode 0600. Refused: what is not a pipe,
-  // another user's, one that others may write to; with EBUSY one that a process reads already.
+  // Opens the pipe at `path`, or makes one with mode 0600. Fails if the path is not a pipe, belongs
+  // to another user, or may be written by others. Fails with EBUSY if a process reads the pipe.
   static Result<RequestPipe> open(const std::string& path);
 
-  // Takes the pipe at `path` from whoever holds it open between servers and has passed it on: it
-  // stays where it is, with what is in it. Refused: what open() refuses, and what is not at `path`,
-  // unless it was removed; look() tells that then.
+  // Opens the pipe that the service manager holds open and has passed to the server. The pipe keeps
+  // its path and its content. Fails as open() does, and if the pipe is at another path. A pipe that
+  // was removed from `path` is taken; condition() reports it as kGone.
   static Result<RequestPipe> take(const std::string& path, UniqueFd passed);
 
   RequestPipe(RequestPipe&&) noexcept = default;
@@ -30,37 +31,40 @@ class RequestPipe {
 
   [[nodiscard]] int fd() const { return fd_.get(); }
   [[nodiscard]] const std::string& path() const { return path_; }
-  // What the pipe can hold: the most that one turn of the loop reads.
+  // Returns the bytes that the pipe can hold. An iteration of the loop reads no more than that.
   [[nodiscard]] std::size_t capacity() const { return capacity_; }
 
-  // What is in it now. Writes up to PIPE_BUF are never split, so it ends where a line does.
+  // Returns the bytes that are in the pipe now. Writes of up to PIPE_BUF bytes are never split, so
+  // these bytes end at the end of a line.
   [[nodiscard]] std::size_t waiting() const;
-  // Somebody holds it open for the next server.
-  [[nodiscard]] bool outlives_us() const { return outlives_us_; }
+  // Returns whether the service manager keeps the pipe and its content for the next server.
+  [[nodiscard]] bool outlives_server() const { return outlives_server_; }
 
-  // Bytes read into `room`, 0 when nothing is there.
+  // Reads into `room` and returns the number of bytes, 0 if the pipe is empty.
   std::size_t read(std::span<char> room);
 
   enum class Condition {
     kInPlace,
-    kGone,       // nothing at the path, or what is there can be set aside: make a new one
-    kTakenOver,  // another pipe is there and somebody reads it: not ours to fight over
+    kGone,       // the path has no pipe that is read: a new one can be made there
+    kTakenOver,  // the path has another pipe, which another process reads
   };
-  [[nodiscard]] Condition look() const;
+  // Compares the pipe with what is at its path.
+  [[nodiscard]] Condition condition() const;
 
-  // Removes the pipe from its path if it still is this one and ends with us.
+  // Removes the pipe from its path, unless another file is there or the pipe outlives the server.
   void remove_from_path() const;
 
  private:
-  RequestPipe(std::string path, UniqueFd fd, bool outlives_us);
+  RequestPipe(std::string path, UniqueFd fd, bool outlives_server);
 
   std::string path_;
   UniqueFd fd_;
   std::size_t capacity_ = 0;
-  bool outlives_us_ = false;
+  bool outlives_server_ = false;
 };
 
-// What lies at `path` and is no pipe moves out of the way, to PATH.not-a-pipe; nothing is deleted.
-Status set_aside(const std::string& path);
+// Renames what is at `path` and is not a pipe to PATH.not-a-pipe, or PATH.not-a-pipe-2 and so on.
+// Replaces no file. Fails if the file cannot be renamed.
+Status move_aside(const std::string& path);
 
 }  // namespace filetimer

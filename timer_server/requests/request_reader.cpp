@@ -17,7 +17,7 @@ std::span<char> RequestReader::room() {
 void RequestReader::received(std::size_t count) {
   const std::size_t end = held_ + count;
   std::size_t start = 0;
-  std::size_t scanned = held_;  // what was held has no newline
+  std::size_t scanned = held_;  // the held bytes have no newline
   while (scanned < end) {
     const void* found = std::memchr(buffer_.data() + scanned, '\n', end - scanned);
     if (found == nullptr) {
@@ -30,8 +30,7 @@ void RequestReader::received(std::size_t count) {
     held_ = 0;
     lost_ = 0;
   }
-  // Of a line longer than any good one only the end can still be of use: another writer's line
-  // may be glued to it.
+  // Of a line over the limit the end is kept: it may be the complete line of another writer.
   std::size_t rest = end - start;
   if (rest >= kMaxLineBytes) {
     lost_ += rest - (kMaxLineBytes - 1);
@@ -57,10 +56,10 @@ void RequestReader::on_line(std::string_view line, std::size_t lost_before) {
                                   lost_before + line.size() + 1, kMaxLineBytes)});
 }
 
-// A writer that closes without a newline leaves its bytes in front of the next writer's line. A
-// pipe does not tell who wrote what, so the line is tried once more from the last place at which a
-// line begins. Two whole objects that came in one read were one write, though: a client's
-// mistake, and nothing that was glued.
+// Parses a line again from the last place at which a line may begin. A writer that closes the pipe
+// without a newline leaves its bytes in front of the next writer's line, and a pipe does not show
+// where a write began. Two complete objects that came in one read are one write, however: such a
+// line is a client's mistake and is rejected as a whole.
 void RequestReader::on_glued_line(std::string_view line, std::size_t lost_before,
                                   const Error& why) {
   const std::size_t begin = line.rfind(wire::kLineStart);
@@ -81,7 +80,7 @@ void RequestReader::on_glued_line(std::string_view line, std::size_t lost_before
     return;
   }
   sink_.on_rejected("a line without its newline, in front of another one", front);
-  // on_rejected may not touch the parser, so the request still stands.
+  // `request` is still valid: the sink must not call the reader.
   sink_.on_request(*request, back);
 }
 

@@ -1,18 +1,19 @@
-// filetimer-stacks: the native stacks of one process, for timer_server, which starts it. A program
-// of its own because what it does can crash, hang or be killed at any moment: that costs the
-// evidence, and neither the server nor the worker anything (see tracees.hpp).
+// filetimer-stacks, the stacks helper: reads the native stacks of one worker and exits.
+// timer_server starts it. It is a program of its own because reading the memory and the libraries
+// of a broken process may crash or hang. That costs the evidence, but neither the server nor the
+// worker anything (see tracees.hpp).
 //
-// It is told what to do on standard input, in two lines:
-//   PID START_TIME SERVER_PID MILLISECONDS   the worker, who asks, and how long all may take
-//   go                                       when the worker may be stopped
-// Between them it reads what it will need, while the worker runs on. It answers on standard output,
-// a line each; what comes first is of use even if the rest does not come:
-//   thread TID
-//   frame TEXT     of that thread, the innermost first
-//   cut TEXT       of that thread: there are more frames, and why they are not here
-//   note TEXT      something that is missing
-//   stopped_us N   how long the worker stood still
-//   end
+// Two lines of standard input are its request:
+//   PID START_TIME SERVER_PID MILLISECONDS   the worker, the server, the time for everything
+//   go                                       the worker may be stopped now
+// Between the two lines the helper reads the files of the worker's code, while the worker runs.
+// The answer on standard output may break off anywhere; each line is of use without the next ones:
+//   thread TID     the frames that follow are of this thread
+//   frame TEXT     a frame, the innermost first
+//   cut TEXT       why further frames of the thread are missing
+//   note TEXT      why something else is missing
+//   stopped_us N   how long the worker was stopped
+//   end            the answer is complete
 // SPDX-License-Identifier: MIT
 #include <fmt/format.h>
 #include <signal.h>
@@ -37,14 +38,14 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// The worker stands still for at most so long, and a little for letting go of it: for its threads
-// to stop, and then for the stacks to be read.
+// How long the worker may be stopped: until its threads have stopped, and then until the stacks
+// have been read. Detaching from the threads comes on top.
 constexpr milliseconds kStopLimit{100};
 constexpr milliseconds kUnwindLimit{300};
-// What is allocated; mapped files do not count. A library's symbols take some hundred megabytes at
-// the most.
+// Limits allocated memory; mapped files do not count. The symbols of the largest libraries take
+// some hundred megabytes.
 [[maybe_unused]] constexpr rlim_t kMaxMemory = rlim_t{1} << 30;
-constexpr std::size_t kMaxNamesTold = 8;
+constexpr std::size_t kMaxFilesNamed = 8;
 
 struct Request {
   pid_t pid = 0;
@@ -63,28 +64,29 @@ bool wait_for_go() {
   return std::fgets(line, sizeof line, stdin) != nullptr && std::string_view(line) == "go\n";
 }
 
-// When memory is short this is the first to go. The server may stand under protection from that,
-// which a child inherits.
-void offer_oneself_to_the_oom_killer() {
+// Makes the kernel kill the helper first when memory is short. The server may have protected itself
+// from that, and a child inherits the protection.
+void set_oom_score() {
   if (std::FILE* const file = std::fopen("/proc/self/oom_score_adj", "w")) {
     std::fputs("1000", file);
     std::fclose(file);
   }
 }
 
-// The server kills what takes too long; this is for a helper whose server is gone, too.
-void limit_oneself(const Request& request) {
+// Limits the time and the memory of the helper, and ends it with its server. The server kills a
+// helper that takes too long, but a killed server cannot.
+void limit_resources(const Request& request) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() != request.server) {
-    ::_exit(1);
+    ::_exit(1);  // the server ended before PR_SET_PDEATHSIG
   }
   ::signal(SIGALRM, SIG_DFL);
-  ::prctl(PR_SET_DUMPABLE, 0);  // should it crash, nobody wants its core
+  ::prctl(PR_SET_DUMPABLE, 0);  // a crash leaves no core file
   const itimerval time_limit{{},
                              {request.time_limit_ms / 1000,
                               static_cast<suseconds_t>(request.time_limit_ms % 1000 * 1000)}};
   ::setitimer(ITIMER_REAL, &time_limit, nullptr);
-  if (!kIsAddressSanitized && !kIsThreadSanitized) {  // which map terabytes
+  if (!kIsAddressSanitized && !kIsThreadSanitized) {  // sanitizers map terabytes
     const rlimit memory{kMaxMemory, kMaxMemory};
     ::setrlimit(RLIMIT_DATA, &memory);
   }
@@ -98,13 +100,14 @@ void note(std::string_view text) {
   fmt::print("note {}\n", text);
 }
 
-int give_up(const std::string& why) {
+int answer_without_stacks(const std::string& why) {
   note("no native stacks: " + why);
   fmt::print("end\n");
   return 0;
 }
 
-bool is_still(const Request& request) {
+// Returns whether the pid still belongs to the worker.
+bool is_same_process(const Request& request) {
   const auto stat = read_stat(fmt::format("/proc/{}", request.pid));
   return stat && stat->start_time == request.start_time;
 }
@@ -117,27 +120,29 @@ std::string why_untraceable(const Request& request, const std::string& error) {
 
 std::string join(const std::vector<std::string>& names) {
   std::string list;
-  for (std::size_t i = 0; i < names.size() && i < kMaxNamesTold; ++i) {
+  for (std::size_t i = 0; i < names.size() && i < kMaxFilesNamed; ++i) {
     list += (i == 0 ? "" : ", ") + names[i];
   }
-  return names.size() > kMaxNamesTold
-             ? fmt::format("{} and {} more", list, names.size() - kMaxNamesTold)
+  return names.size() > kMaxFilesNamed
+             ? fmt::format("{} and {} more", list, names.size() - kMaxFilesNamed)
              : list;
 }
 
-// The part for which the worker stands still.
+// Stops the worker, reads its stacks without names, and resumes it.
 std::vector<Stack> read_stacks(Unwinder& unwinder, Tracees& tracees) {
   std::vector<Stack> stacks;
   const Instant begin = Instant::now();
   tracees.stop(kStopLimit);
   for (const pid_t tid : tracees.stopped()) {
     if (Instant::now() - begin >= kStopLimit + kUnwindLimit) {
-      note("not all native stacks: the worker had stood still for long enough");
+      note("not all native stacks: the worker was stopped for the longest time allowed");
       break;
     }
     stacks.push_back(unwinder.unwind(tid));
     if (stacks.back().frames.empty()) {
-      break;  // a stopped thread only ends with its process; libdw aborts if asked for another one
+      // A stopped thread has no frames only if its process was killed. libdw would abort if asked
+      // for the next thread.
+      break;
     }
   }
   const std::vector<pid_t> running = tracees.running();
@@ -157,28 +162,28 @@ int run() {
     fmt::print(stderr, "filetimer-stacks: started by timer_server, not by hand\n");
     return 2;
   }
-  limit_oneself(request);
-  offer_oneself_to_the_oom_killer();
-  if (!is_still(request)) {
-    return give_up("the process had ended");
+  limit_resources(request);
+  set_oom_score();
+  if (!is_same_process(request)) {
+    return answer_without_stacks("the process had ended");
   }
   auto unwinder = Unwinder::prepare(request.pid);
   if (!unwinder) {
-    return give_up(unwinder.error().message);
+    return answer_without_stacks(unwinder.error().message);
   }
   if (!wait_for_go()) {
     return 1;
   }
   Tracees tracees(request.pid);
-  if (!is_still(request)) {
-    return give_up("the process had ended");
+  if (!is_same_process(request)) {
+    return answer_without_stacks("the process had ended");
   }
   if (Status seized = tracees.seize(); !seized) {
-    return give_up(why_untraceable(request, seized.error().message));
+    return answer_without_stacks(why_untraceable(request, seized.error().message));
   }
-  // Again: what is held now cannot become another process any more.
-  if (!is_still(request)) {
-    return give_up("the process had ended");
+  // A seized thread keeps its pid in use, so this check stays true.
+  if (!is_same_process(request)) {
+    return answer_without_stacks("the process had ended");
   }
   for (const Stack& stack : read_stacks(**unwinder, tracees)) {
     fmt::print("thread {}\n", stack.tid);
@@ -206,6 +211,6 @@ int main() {
   try {
     return filetimer::stacks::run();
   } catch (const std::exception& error) {
-    return filetimer::stacks::give_up(error.what());
+    return filetimer::stacks::answer_without_stacks(error.what());
   }
 }

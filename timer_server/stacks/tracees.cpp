@@ -18,7 +18,7 @@
 namespace filetimer::stacks {
 namespace {
 
-// ptrace's last argument is a pointer that some requests take a number in.
+// Returns `number` as the last argument of ptrace(), which is a pointer by its type.
 void* as_data(long number) {
   void* data = nullptr;
   static_assert(sizeof data == sizeof number);
@@ -30,8 +30,9 @@ void* as_data(long number) {
 
 Status Tracees::seize() {
   int why_not = ESRCH;
-  for (bool news = true; news;) {  // a thread that is not held may start another one meanwhile
-    news = false;
+  // A thread that is not seized yet may start another one: look until there is no new thread.
+  for (bool found_new = true; found_new;) {
+    found_new = false;
     for (const pid_t tid : threads_of(pid_)) {
       const bool is_known =
           std::ranges::any_of(tracees_, [&](const Tracee& tracee) { return tracee.tid == tid; });
@@ -40,7 +41,7 @@ Status Tracees::seize() {
       }
       if (::ptrace(PTRACE_SEIZE, tid, nullptr, nullptr) == 0) {
         tracees_.push_back({.tid = tid});
-        news = true;
+        found_new = true;
       } else if (errno != ESRCH) {
         why_not = errno;
       }
@@ -61,20 +62,20 @@ void Tracees::stop(std::chrono::nanoseconds bound) {
   ::sigemptyset(&child);
   ::sigaddset(&child, SIGCHLD);
   for (;;) {
-    take_news();
+    read_wait_statuses();
     const std::int64_t left = (end - Instant::now()).count();
     if (left <= 0 || running().empty()) {
       return;
     }
     const timespec timeout{static_cast<time_t>(left / 1'000'000'000),
                            static_cast<long>(left % 1'000'000'000)};
-    (void)::sigtimedwait(&child, nullptr, &timeout);  // each stop raises it
+    (void)::sigtimedwait(&child, nullptr, &timeout);  // a stop raises SIGCHLD
   }
 }
 
-void Tracees::take_news() {
+void Tracees::read_wait_statuses() {
   int status = 0;
-  // __WALL: threads do not signal their end as a child would.
+  // __WALL: a thread is not waited for as a child process is.
   for (pid_t tid = 0; (tid = ::waitpid(-1, &status, __WALL | WNOHANG)) > 0;) {
     const auto found = std::ranges::find(tracees_, tid, &Tracee::tid);
     if (found == tracees_.end()) {
@@ -85,14 +86,15 @@ void Tracees::take_news() {
       continue;
     }
     found->state = State::kStopped;
-    // Either our interrupt (or a stop by SIGSTOP that lasts), or a signal that is on its way.
-    const bool is_ours = status >> 16 == PTRACE_EVENT_STOP;
-    found->signal = is_ours ? 0 : WSTOPSIG(status);
+    // A thread stops for PTRACE_INTERRUPT, for an earlier SIGSTOP, or to report a signal that it is
+    // about to get. Such a signal must be passed on.
+    const bool is_signal = status >> 16 != PTRACE_EVENT_STOP;
+    found->signal = is_signal ? WSTOPSIG(status) : 0;
   }
 }
 
 bool Tracees::release() {
-  take_news();
+  read_wait_statuses();
   for (Tracee& tracee : tracees_) {
     if (tracee.state == State::kStopped) {
       ::ptrace(PTRACE_DETACH, tracee.tid, nullptr, as_data(tracee.signal));

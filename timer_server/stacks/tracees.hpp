@@ -1,11 +1,4 @@
-// The threads of one process, held still for a moment by ptrace.
-//
-// PTRACE_SEIZE and PTRACE_INTERRUPT, never PTRACE_ATTACH: ATTACH sends a SIGSTOP, and a tracer that
-// is killed before it could take that back leaves the process stopped for good. A seized process
-// whose tracer dies, at whatever moment, is let go by the kernel and runs on, neither stopped nor
-// traced. For the same reason no ptrace option is set, PTRACE_O_EXITKILL least of all.
-//
-// Used by the helper's one thread: ptrace requests must come from the thread that seized.
+// The threads of one process, stopped for a moment by ptrace.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -18,22 +11,29 @@
 
 namespace filetimer::stacks {
 
+// Stops the threads so that the worker survives a helper that is killed at any moment. PTRACE_SEIZE
+// and PTRACE_INTERRUPT are used, never PTRACE_ATTACH: that sends SIGSTOP, and a tracer that is
+// killed before it resumes the process leaves it stopped for good. When the tracer of a seized
+// process exits, the kernel detaches it and the process runs on, neither stopped nor traced. For
+// the same reason no ptrace option is set, PTRACE_O_EXITKILL in particular.
+//
+// All members are called from one thread: ptrace requests must come from the thread that seized.
 class Tracees {
  public:
   explicit Tracees(pid_t pid) : pid_(pid) {}
 
-  // Takes hold of the process's threads, the main one first, at most kMaxEvidenceThreads. They run
-  // on. Fails when none could be had.
+  // Seizes the threads of the process, the main one first, at most kMaxEvidenceThreads. The threads
+  // run on. Fails if no thread could be seized.
   Status seize();
-  // Stops them; gives up on those that have not stopped when the bound has passed (a thread in
-  // uninterruptible sleep does not). SIGCHLD must be blocked.
+  // Stops the threads. Returns when all have stopped, or after `bound`: a thread in uninterruptible
+  // sleep does not stop. SIGCHLD must be blocked.
   void stop(std::chrono::nanoseconds bound);
-  // Lets all of them run on that have stopped by now. To be called again as long as it says false:
-  // there are some that may stop yet.
+  // Resumes the threads that have stopped by now. Returns false if others may still stop: then it
+  // must be called again.
   bool release();
 
   [[nodiscard]] std::vector<pid_t> stopped() const;
-  // Seized, alive, and not stopped.
+  // Returns the seized threads that have neither stopped nor exited.
   [[nodiscard]] std::vector<pid_t> running() const;
 
  private:
@@ -41,9 +41,10 @@ class Tracees {
   struct Tracee {
     pid_t tid = 0;
     State state = State::kRunning;
-    int signal = 0;  // it was about to get this one: handed back when it is let go
+    int signal = 0;  // the signal that stopped the thread; passed on when it is resumed
   };
-  void take_news();
+  // Notes which threads have stopped or exited.
+  void read_wait_statuses();
 
   const pid_t pid_;
   std::vector<Tracee> tracees_;

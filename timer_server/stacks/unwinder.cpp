@@ -21,8 +21,8 @@ namespace filetimer::stacks {
 namespace {
 
 constexpr std::size_t kMaxMapsBytes = std::size_t{16} << 20;
-// A name that long is a template's; a short one can still be made to unfold without an end, against
-// which the helper's own limits of memory and time stand.
+// Longer names are left mangled. A short name may demangle to a huge text as well; the helper's
+// limits of memory and time are the bound for that.
 constexpr std::size_t kMaxMangledBytes = 1024;
 
 std::string libdw_error() {
@@ -30,7 +30,7 @@ std::string libdw_error() {
   return text == nullptr ? "libdw gives no reason" : text;
 }
 
-// Not the files that are there for others: data, and the separate debug files of a distribution.
+// Tells libdw that there is no separate debug file.
 int find_no_debug_file(Dwfl_Module*, void**, const char*, Dwarf_Addr, const char*, const char*,
                        GElf_Word, char**) {
   return -1;
@@ -40,8 +40,8 @@ std::string_view base_name(std::string_view path) {
   return path.substr(path.rfind('/') + 1);
 }
 
-// The lines of /proc/PID/maps whose files have code in them. Others may be as large as a training
-// set, and lie on file systems that hang.
+// Returns the lines of /proc/PID/maps whose files have code in them. Other files need not be read:
+// they may be as large as a training set, and lie on a file system that hangs.
 std::string maps_of_code(const std::string& maps) {
   const auto for_each_line = [&](auto&& visit) {
     for (std::string_view rest = maps; !rest.empty();) {
@@ -70,7 +70,7 @@ std::string maps_of_code(const std::string& maps) {
   return kept;
 }
 
-// No file, and code all the same: a loop that reads the clock is in it.
+// Reports the vdso, which has code but no file. A loop that reads the clock is in it.
 void report_vdso(Dwfl* dwfl, pid_t pid, std::string_view maps) {
   const std::size_t at = maps.find("[vdso]");
   if (at == maps.npos) {
@@ -131,12 +131,12 @@ Status Unwinder::report_modules() {
   report_vdso(dwfl_, pid_, *maps);
   ::dwfl_report_end(dwfl_, nullptr, nullptr);
   for_each_module([this](Dwfl_Module*, void** user) { *user = this; });
-  // The stop is assumed, not made: by whom and how is our own affair (see tracees.hpp).
+  // `true`: libdw assumes that the threads are stopped. Tracees stops them.
   if (const int error = ::dwfl_linux_proc_attach(dwfl_, pid_, true); error != 0) {
     return error > 0 ? system_error(fmt::format("cannot look into pid {}", pid_), error)
                      : failure("libdw: " + libdw_error());
   }
-  // Now, rather than while the worker stands still.
+  // Reads the unwind tables now, and not while the worker is stopped.
   for_each_module([](Dwfl_Module* module, void**) {
     Dwarf_Addr bias = 0;
     ::dwfl_module_eh_cfi(module, &bias);
@@ -158,7 +158,7 @@ void Unwinder::for_each_module(Visit visit) {
 int Unwinder::find_module(Dwfl_Module* module, void** user, const char* name, Dwarf_Addr base,
                           char** file, Elf** elf) {
   const std::string_view path = name;
-  // What is in memory alone: the vdso, and a file that was deleted.
+  // The vdso and deleted files are in memory only.
   if (!path.starts_with('/') || path.ends_with(" (deleted)")) {
     return ::dwfl_linux_proc_find_elf(module, user, name, base, file, elf);
   }
@@ -200,7 +200,7 @@ Stack Unwinder::unwind(pid_t tid) {
 }
 
 const std::string& Unwinder::name(const Stack::Frame& frame) {
-  // A return address lies behind its call, which may be the last thing of a function.
+  // A return address may lie behind the end of the function: the call was its last instruction.
   const Dwarf_Addr pc = frame.is_exact ? frame.pc : frame.pc - 1;
   const auto [place, is_new] = names_.try_emplace(pc);
   if (is_new) {
@@ -228,7 +228,7 @@ std::string Unwinder::make_name(const Stack::Frame& frame) {
     const std::size_t room = kMaxFrameBytes - std::min(where.size(), kMaxFrameBytes);
     return fmt::format("{}{}", utf8_prefix(function, room), where);
   }
-  // As addr2line takes it: an address of the file, not of this process.
+  // addr2line takes an address in the file, not in the process.
   GElf_Addr bias = start;
   ::dwfl_module_getelf(module, &bias);
   return fmt::format("{}+{:#x}", utf8_prefix(file, kMaxFrameBytes - 24), frame.pc - bias);

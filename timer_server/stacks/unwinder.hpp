@@ -1,10 +1,4 @@
-// Stacks of another process through elfutils' libdw: first everything that takes time (finding and
-// reading the files that its code comes from), then, while its threads are held still, the bare
-// addresses, and afterwards their names.
-//
-// Reads what the worker has mapped and no more: no separate debug files, no debuginfod. Files are
-// opened through /proc/PID/root, so that a worker in another mount namespace gets the names of its
-// own libraries and not of what lies at the same path here.
+// Reads the stacks of another process with elfutils' libdw.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -25,27 +19,37 @@ struct Stack {
   pid_t tid = 0;
   struct Frame {
     Dwarf_Addr pc = 0;
-    bool is_exact = false;  // it is about to run this; else it is what a call returns to
+    bool is_exact = false;  // `pc` is the next instruction; otherwise it is a return address
   };
   std::vector<Frame> frames;  // the innermost first, at most kMaxStackFrames
-  std::string ended_early;    // why there is no more; empty: it is whole
+  std::string ended_early;    // why frames are missing; empty: the stack is complete
 };
 
+// Does as little as possible while the threads are stopped:
+//
+//   auto unwinder = Unwinder::prepare(pid);   // finds and reads the files; the process runs
+//   Stack stack = (*unwinder)->unwind(tid);   // reads addresses; the thread is stopped by ptrace
+//   (*unwinder)->name(stack.frames[0]);       // finds names; the process runs
+//
+// Reads the mapped files of the process only: no separate debug files, no debuginfod. Opens them
+// through /proc/PID/root, because at the same path a worker in another mount namespace has other
+// files than the helper.
 class Unwinder {
  public:
-  // Reads the process's modules. It runs on meanwhile.
+  // Reads the modules of the process, which may run. Fails if the process cannot be read.
   static Result<std::unique_ptr<Unwinder>> prepare(pid_t pid);
   Unwinder(const Unwinder&) = delete;
   Unwinder& operator=(const Unwinder&) = delete;
   ~Unwinder();
 
-  // Of a thread that is held by ptrace and has stopped.
+  // Returns the stack of a thread that ptrace has stopped.
   Stack unwind(pid_t tid);
-  // "function+0x1d (module)", "module+0x1234" where the function has no name, "0x7f0123456789"
-  // where nothing is known; at most kMaxFrameBytes. May read the module's symbols first.
+  // Returns "function+0x1d (module)", or "module+0x1234" for a function without a name, or
+  // "0x7f0123456789" for an address outside all modules; at most kMaxFrameBytes. Reads the module's
+  // symbols at the first call.
   const std::string& name(const Stack::Frame& frame);
 
-  // Names of files of code that could not be opened.
+  // Returns the names of files of code that could not be opened.
   [[nodiscard]] const std::vector<std::string>& not_found() const { return not_found_; }
 
  private:
@@ -61,7 +65,7 @@ class Unwinder {
   const Dwfl_Callbacks callbacks_;
   Dwfl* const dwfl_;
   std::vector<std::string> not_found_;
-  std::unordered_map<Dwarf_Addr, std::string> names_;  // of calls: the same in many threads
+  std::unordered_map<Dwarf_Addr, std::string> names_;  // by address: threads share most frames
 };
 
 }  // namespace filetimer::stacks

@@ -86,7 +86,7 @@ TEST_CASE("acquire in a shell holds that shell to its deadline, also as the next
   CHECK(killed.text("verdict") == "dead");
 }
 
-TEST_CASE("a shell that releases leaves nothing open, one that does not is told of") {
+TEST_CASE("a shell that releases leaves nothing open, and one that does not is recorded") {
   const TempFolder temp;
   Server server(temp);
   // The shell ends only when the server has read what it said: its pid means nothing afterwards.
@@ -224,7 +224,7 @@ TEST_CASE("run while the server drains runs COMMAND unwatched, says so, and ends
   CHECK(count(server.records(), "rejected") == 0);
 }
 
-TEST_CASE("a server that is stopped answers nothing, and who asks is told so with 5") {
+TEST_CASE("a stopped server answers nothing, and its client exits with 5") {
   const TempFolder temp;
   Server server(temp);
   server.process().signal(SIGSTOP);

@@ -79,7 +79,7 @@ TEST_CASE("no link is made to a log that is another file for every process") {
   CHECK_FALSE(exists(server.dir() + "/log_link"));
 }
 
-TEST_CASE("who finds no server is told of one that runs around a COMMAND") {
+TEST_CASE("a client that finds no server names one that runs around a COMMAND") {
   const TempFolder temp;
   const filetimer::testing::Environment places{{"XDG_RUNTIME_DIR", temp.path()},
                                                {"XDG_STATE_HOME", temp.path("state")}};

@@ -81,7 +81,8 @@ TEST_CASE("the logs of two hosts tell which of their four ranks hung first") {
         std::string::npos);
 }
 
-TEST_CASE("a followed log that cannot be read is told once, and the others are followed on") {
+TEST_CASE(
+    "a followed log that cannot be read is reported once, and the others are still followed") {
   const TempFolder temp;
   const std::string good = temp.path("a.jsonl");
   const std::string bad = temp.path("b.jsonl");

@@ -20,7 +20,7 @@ Launch rendezvous(const Server& server, const TempFolder& temp, int rank, int wo
 
 }  // namespace
 
-TEST_CASE("a rendezvous tells its steps at level debug, on both sides, and nothing without it") {
+TEST_CASE("a rendezvous logs its steps at level debug on both sides, and nothing otherwise") {
   const TempFolder temp;
   Server server(temp, {"--log-level", "debug"});
   Child silent(rendezvous(server, temp, 0, 2, "20s"));
@@ -42,7 +42,7 @@ TEST_CASE("a rendezvous tells its steps at level debug, on both sides, and nothi
   server.wait_for_message("rendezvous 'epoch': round 1 is full after ");
 }
 
-TEST_CASE("the server tells at level debug who left a rendezvous, who was refused and who came") {
+TEST_CASE("the server logs at level debug which ranks left, were refused and joined a rendezvous") {
   const TempFolder temp;
   Server server(temp, {"--log-level", "debug"});
   {
@@ -56,7 +56,7 @@ TEST_CASE("the server tells at level debug who left a rendezvous, who was refuse
   CHECK(wrong.status() == exited(2));
   server.wait_for_message(
       fmt::format("rendezvous 'epoch': rank 2 is refused (pid {}): the world "
-                  "is 3: who waits in rendezvous 'epoch' said 2",
+                  "is 3: the ranks that wait in rendezvous 'epoch' gave 2",
                   wrong.pid()));
   CHECK(waits.status() == exited(5));
   server.wait_for_message("warning: rendezvous 'epoch' failed: after ");
@@ -65,8 +65,7 @@ TEST_CASE("the server tells at level debug who left a rendezvous, who was refuse
   Child drain({.argv = {client_path(), "drain", "--dir", server.dir()}});
   CHECK(drain.status() == exited(0));
   CHECK(drained.status() == exited(6));
-  server.wait_for_message(
-      "rendezvous 'epoch': refused to the 1 of 2 that had joined: the server is draining");
+  server.wait_for_message("rendezvous 'epoch': 1 of 2 ranks refused: the server is draining");
   Child late(rendezvous(server, temp, 0, 2, "20s"));
   CHECK(late.status() == exited(6));
   server.wait_for_message(fmt::format(

@@ -168,7 +168,7 @@ TEST_CASE("ping is answered, and the answer's pipe is closed") {
   CHECK(asker.line().empty());
 }
 
-TEST_CASE("status tells who is watched and what the server may do here") {
+TEST_CASE("status shows the watched workers and what the server may do here") {
   const TempFolder temp;
   Server server(temp, {"--grace", "3s"});
   const Worker worker("block");
@@ -340,7 +340,8 @@ TEST_CASE("drain refuses new scopes without an end, and can be taken back") {
   CHECK(is_open_on(server, "late"));
 }
 
-TEST_CASE("a shutdown of a server with a COMMAND tells COMMAND to end, and a forced one kills it") {
+TEST_CASE(
+    "a shutdown of a server with a COMMAND sends SIGTERM to COMMAND, and a forced one kills it") {
   const TempFolder temp;
   Server::Setup setup;
   setup.command = {worker_path(), "block"};
@@ -380,7 +381,7 @@ TEST_CASE(
   CHECK(server.process().status() == exited(128 + SIGKILL));
 }
 
-TEST_CASE("drain --off takes a graceful shutdown back, also one whose asker has gone") {
+TEST_CASE("drain --off takes a graceful shutdown back, even if its client is gone") {
   const TempFolder temp;
   Server server(temp);
   const Worker worker("block");
@@ -395,7 +396,7 @@ TEST_CASE("drain --off takes a graceful shutdown back, also one whose asker has 
   off.off = true;
   Asker asker(server.dir(), off);
   asker.next("done");
-  CHECK(waits.last().text("reason") == "drain --off took the shutdown back");
+  CHECK(waits.last().text("reason") == "drain --off withdrew the shutdown");
   CHECK(announced(server.dir()) == filetimer::Announcement::kNone);
   server.send(release(worker.pid(), "load") + acquire_far(worker.pid(), "step"));
   CHECK(is_open_on(server, "step"));
@@ -447,7 +448,7 @@ TEST_CASE("a rendezvous is full with the last rank, and the next round may begin
   }
 }
 
-TEST_CASE("a rendezvous that does not fill fails for all, with who is missing and who has left") {
+TEST_CASE("a rendezvous that does not fill fails for all ranks and names those missing and left") {
   const TempFolder temp;
   Server server(temp);
   Asker first(server.dir(), join(0, 4, 1));
@@ -467,10 +468,10 @@ TEST_CASE("a rendezvous that does not fill fails for all, with who is missing an
   const Record record = server.wait_for([](const Record& r) { return r.is("rendezvous_timeout"); });
   CHECK(ranks(record, "missing") == std::vector{1, 3});
   CHECK(record.number("waited_s") >= 1);
-  CHECK(record.text("reason").ends_with("missing: 1, 3; of these had joined and left: 3"));
+  CHECK(record.text("reason").ends_with("missing: 1, 3; of these, joined and left: 3"));
 }
 
-TEST_CASE("workers that are expected and do not show up in time are told of, by rank") {
+TEST_CASE("expected workers that do not show up in time are recorded by rank") {
   const TempFolder temp;
   Server server(temp, {"--expect-workers", "3", "--join-timeout", "2s"});
   const Worker worker("block", {.environment = {{"RANK", "1"}}});
@@ -524,7 +525,7 @@ TEST_CASE("--missing stop ends a COMMAND whose workers do not show up") {
   CHECK(count(server.records(), "rendezvous_timeout") == 1);
 }
 
-TEST_CASE("who joins wrongly is told, and those that wait are not disturbed") {
+TEST_CASE("a wrong join is answered with the reason, and waiting ranks are not disturbed") {
   const TempFolder temp;
   Server server(temp);
   Asker waits(server.dir(), join(0, 2));
@@ -535,7 +536,7 @@ TEST_CASE("who joins wrongly is told, and those that wait are not disturbed") {
   };
   CHECK(refusal(join(0, 2)) ==
         fmt::format("rank 0 has joined rendezvous 'start' already (pid {})", ::getpid()));
-  CHECK(refusal(join(1, 3)) == "the world is 3: who waits in rendezvous 'start' said 2");
+  CHECK(refusal(join(1, 3)) == "the world is 3: the ranks that wait in rendezvous 'start' gave 2");
   CHECK(refusal(join(2, 2)) == "the rank is 2: expected 0 to 1");
   CHECK(refusal(question("rendezvous")) == "lacks x_rank or x_world");
   Asker last(server.dir(), join(1, 2));
@@ -543,7 +544,7 @@ TEST_CASE("who joins wrongly is told, and those that wait are not disturbed") {
   CHECK(waits.next("done").integer("round") == 1);
 }
 
-TEST_CASE("who waits in a rendezvous learns that the server is stopped") {
+TEST_CASE("ranks that wait in a rendezvous are answered when the server is stopped") {
   const TempFolder temp;
   Server server(temp);
   Asker waits(server.dir(), join(0, 2));
@@ -552,7 +553,7 @@ TEST_CASE("who waits in a rendezvous learns that the server is stopped") {
   CHECK(waits.next("refused").text("reason") == "the server was stopped");
 }
 
-TEST_CASE("--max-wait bounds what a question may take, and the answer says so") {
+TEST_CASE("--max-wait limits how long a control request may wait, and the answer says so") {
   const TempFolder temp;
   Server server(temp, {"--max-wait", "0.1"});
   for (const double wait : {3600.0, HUGE_VAL}) {
@@ -562,7 +563,7 @@ TEST_CASE("--max-wait bounds what a question may take, and the answer says so") 
   }
 }
 
-TEST_CASE("a question that is wrong is answered, and one that can't be answered is rejected") {
+TEST_CASE("a wrong control request is answered, and one without a usable reply pipe is rejected") {
   const TempFolder temp;
   Server server(temp);
   {
@@ -593,7 +594,7 @@ TEST_CASE("a question that is wrong is answered, and one that can't be answered 
   CHECK(read_file(replies + "file").empty());
 }
 
-TEST_CASE("askers that do not read, or are gone, hold nobody up") {
+TEST_CASE("clients that do not read, or are gone, delay no other client") {
   const TempFolder temp;
   Server server(temp);
   // Its pipe is full: nothing fits.
@@ -619,7 +620,7 @@ TEST_CASE("askers that do not read, or are gone, hold nobody up") {
   }
 }
 
-TEST_CASE("200 askers at once are all answered, and a deadline among them is met") {
+TEST_CASE("200 clients at once are all answered, and a deadline among them is met") {
   const TempFolder temp;
   Server server(temp);
   server.process().signal(SIGSTOP);  // more come at once than one turn answers
@@ -637,7 +638,7 @@ TEST_CASE("200 askers at once are all answered, and a deadline among them is met
   CHECK(worker.status() == killed_by(SIGKILL));
 }
 
-TEST_CASE("a server that is killed half-way leaves its askers an end of file") {
+TEST_CASE("a server that is killed leaves its waiting clients an end of file") {
   const TempFolder temp;
   Server server(temp);
   Asker waits(server.dir(), join(0, 2));
@@ -686,7 +687,7 @@ TEST_CASE("replies can be asked for again after the run folder was removed and m
   asker.next("done");
 }
 
-TEST_CASE("an answer that comes when its asker's process is ending harms nothing") {
+TEST_CASE("an answer to a client that is exiting does no harm") {
   const TempFolder temp;
   Server server(temp);
   const auto worker = client_worker(server.dir(), Way::kPage);

@@ -72,7 +72,7 @@ TEST_CASE("a hook runs once the worker is dead and both records are in the log")
   server.wait_for_message("--on-expiry for " + killed.text("id") + ": exited, exit status 5");
 }
 
-TEST_CASE("a hook is told of workers that were spared, outlived it, or had gone") {
+TEST_CASE("a hook runs after a kill that spared the worker") {
   const TempFolder temp;
   SUBCASE("dry run") {
     Server server(temp, {"--dry-run", "--on-expiry", write_verdict(temp)});
@@ -109,7 +109,7 @@ TEST_CASE("of several scopes of one worker that expire together there is one hoo
   CHECK(count(server.records(), "hook", worker.pid()) == 1);
 }
 
-TEST_CASE("hooks that hang hold up neither kills nor, once it is told twice, the server's stop") {
+TEST_CASE("hooks that hang delay neither kills nor, after a second signal, the server's stop") {
   const TempFolder temp;
   Server server(temp, {"--on-expiry", "exec sleep 1000"});
   constexpr int kMoreThanRun = 12;

@@ -40,10 +40,10 @@ long living_in_group(pid_t group) {
   return living;
 }
 
-// Kills a worker in a fork storm. Returns whether every process that it started has ended. A process
-// may live on only where the machine is so busy that the kill had to wait for kHoldLimit.
+// Kills a worker in a fork storm. Returns whether every process that it started has ended. A
+// process may live on only where the machine is so busy that the kill had to wait for kStopLimit.
 bool is_killed_whole(int signal) {
-  constexpr std::int64_t kHoldLimit = 30'000'000;  // of the server, in ns
+  constexpr std::int64_t kStopLimit = 30'000'000;  // of the server, in ns
   const TempFolder temp;
   // The grace is so long that no second signal ends the worker, or what the first one missed.
   Server server(temp, {"--grace", "1m", "--evidence", "none"});
@@ -65,7 +65,7 @@ bool is_killed_whole(int signal) {
     CHECK((end.revents & POLLHUP) != 0);
     return true;
   }
-  CHECK(mono_of_signal(killed, 0) - verdict_at >= kHoldLimit);
+  CHECK(mono_of_signal(killed, 0) - verdict_at >= kStopLimit);
   ::kill(-worker.pid(), SIGKILL);
   CHECK(::poll(&end, 1, static_cast<int>(kBound.count())) == 1);
   return false;
@@ -142,7 +142,7 @@ TEST_CASE("the scopes of a worker stand in a record in the order they were opene
   CHECK(order == "mazb");
 }
 
-TEST_CASE("a worker that outlived its signal can still be killed for a later scope") {
+TEST_CASE("a worker that survived its signal can still be killed for a later scope") {
   const TempFolder temp;
   Server server(temp, {"--kill-wait", "100ms"});
   Worker worker("ignore-term");
@@ -153,7 +153,7 @@ TEST_CASE("a worker that outlived its signal can still be killed for a later sco
   server.wait_for([](const Record& record) { return record.is("killed", "second"); });
 }
 
-TEST_CASE("an earlier signal that a worker outlived does not put off the kill for a later scope") {
+TEST_CASE("an earlier signal that a worker survived does not delay the kill for a later scope") {
   const TempFolder temp;
   Server server(temp);  // --kill-wait is 30 s, longer than kBound
   Worker worker("ignore-term");
@@ -317,7 +317,7 @@ TEST_CASE("a worker that dies between verdict and signal was already gone") {
   CHECK(worker.status() == killed_by(SIGKILL));  // by the preloaded library
 }
 
-TEST_CASE("--dry-run signals nobody and records what it would have done") {
+TEST_CASE("--dry-run sends no signal and records what it would have done") {
   const TempFolder temp;
   Server server(temp, {"--dry-run", "--grace", "10ms"});
   Worker worker("block");
@@ -416,7 +416,7 @@ TEST_CASE("--evidence none gathers none") {
   CHECK(count(server.records(), "evidence") == 0);
 }
 
-TEST_CASE("a scope that asks for more than --max-timeout gets that, and one record says so") {
+TEST_CASE("a scope with a timeout over --max-timeout gets that, and one record says so") {
   const TempFolder temp;
   Server server(temp, {"--max-timeout", "200ms"});
   Worker worker("block");
@@ -445,8 +445,8 @@ TEST_CASE("what a worker opens in its grace is not judged, warned about or left 
     CAPTURE(with_page);
     const TempFolder temp;
     Server server(temp, {"--evidence", "none", "--warn-at", "0.5", "--grace", "1h"});
-    const auto worker = with_page ? page_worker(server.dir(), "w-1")
-                                  : std::make_unique<Worker>("catch-signals");
+    const auto worker =
+        with_page ? page_worker(server.dir(), "w-1") : std::make_unique<Worker>("catch-signals");
     if (with_page) {
       // Of SIGURG a process does not die.
       worker->ask(fmt::format("open 0 s 1 {}", SIGURG));

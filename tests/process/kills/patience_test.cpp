@@ -123,7 +123,8 @@ class Freezer {
 
 }  // namespace
 
-TEST_CASE("a worker that is stopped at its deadline is put off, and has its full time afterwards") {
+TEST_CASE(
+    "a worker that is stopped at its deadline is deferred, and has its full time afterwards") {
   for (const bool with_page : {false, true}) {
     CAPTURE(with_page);
     const TempFolder temp;
@@ -151,7 +152,7 @@ TEST_CASE("a worker that is stopped at its deadline is put off, and has its full
   }
 }
 
-TEST_CASE("a worker that was stopped past its deadline and goes on to release kills nobody") {
+TEST_CASE("a worker that was stopped past its deadline and then releases is not killed") {
   for (const bool with_page : {false, true}) {
     CAPTURE(with_page);
     const TempFolder temp;
@@ -171,7 +172,7 @@ TEST_CASE("a worker that was stopped past its deadline and goes on to release ki
   }
 }
 
-TEST_CASE("a worker that is killed while it is put off has left its scope open") {
+TEST_CASE("a worker that is killed while it is deferred has left its scope open") {
   const TempFolder temp;
   const Server server(temp);
   const WatchedWorker watched(server, false);
@@ -284,7 +285,7 @@ TEST_CASE("a worker under a debugger is not killed, and has its full time when t
   CHECK(count(server.records(), "deferred", worker.pid()) == 1);
 }
 
-TEST_CASE("a worker that its cgroup has frozen is put off") {
+TEST_CASE("a worker that its cgroup has frozen is deferred") {
   const Freezer freezer;
   if (!freezer) {
     FILETIMER_SKIP("no cgroup can be made here");
@@ -300,7 +301,7 @@ TEST_CASE("a worker that its cgroup has frozen is put off") {
   CHECK(watched.worker->status() == killed_by(SIGKILL));
 }
 
-TEST_CASE("a worker that SIGKILL does not end is told of as unkillable, with what holds it") {
+TEST_CASE("a worker that survives SIGKILL is recorded as unkillable, with what holds it") {
   const TempFolder temp;
   Server server(temp, {"--stopped", "kill", "--kill-wait", "100ms", "--evidence", "none"});
   const WatchedWorker watched(server, true);
@@ -370,7 +371,7 @@ TEST_CASE("a server that was stopped past a deadline gives the time back, once")
   }
 }
 
-TEST_CASE("who shows life in the time that was given back is not killed") {
+TEST_CASE("a worker that releases in the time that was given back is not killed") {
   for (const bool with_page : {false, true}) {
     CAPTURE(with_page);
     const TempFolder temp;
@@ -436,7 +437,7 @@ TEST_CASE("time that was given is not kept for the next server") {
   CHECK(timeout_of(on_page) == doctest::Approx(60).epsilon(0.0001));
 }
 
-TEST_CASE("after a suspend open scopes have more time, and who hangs is killed") {
+TEST_CASE("after a suspend open scopes have more time, and a hung worker is killed") {
   const TempFolder temp;
   const std::string step = temp.path("boot-step");
   Server server(temp, {.environment = {{"LD_PRELOAD", clock_step_path()},

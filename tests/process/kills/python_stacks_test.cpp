@@ -66,7 +66,7 @@ Record evidence_of(const Server& server, Worker& worker) {
 
 }  // namespace
 
-TEST_CASE("a Python worker is told by its own stacks, however it hangs") {
+TEST_CASE("a hung Python worker is recorded with its Python stacks, however it hangs") {
   for (const std::string way :
        {"hang_sleeping", "hang_spinning", "hang_in_lock", "hang_holding_gil"}) {
     CAPTURE(way);
@@ -86,7 +86,7 @@ TEST_CASE("a Python worker is told by its own stacks, however it hangs") {
   }
 }
 
-TEST_CASE("of a Python worker with 16 threads each is told, the main one first") {
+TEST_CASE("the record has all 16 threads of a Python worker, the main one first") {
   const TempFolder temp;
   const Server server(temp);
   const auto worker = hung_worker(server, "hang_with_threads");
@@ -135,15 +135,16 @@ TEST_CASE("a signal that the worker does not catch is not sent, and its page is 
     }
     return text;
   };
-  CHECK(missing({"0", "12"}) == "no Python stacks: it does not catch signal 12 of its page");
-  CHECK(missing({"12", "10"}) == "no Python stacks: it does not catch signal 10 of its page");
-  CHECK(missing({"12", "9"}) ==
-        "no Python stacks: signal 9 of its page is none that can be caught");
+  CHECK(missing({"0", "12"}) ==
+        "no Python stacks: the worker does not catch signal 12 of its page");
+  CHECK(missing({"12", "10"}) ==
+        "no Python stacks: the worker does not catch signal 10 of its page");
+  CHECK(missing({"12", "9"}) == "no Python stacks: signal 9 of its page cannot be caught");
   CHECK(missing({"12", "4000000000"}) ==
-        "no Python stacks: signal 4000000000 of its page is none that can be caught");
+        "no Python stacks: signal 4000000000 of its page cannot be caught");
 }
 
-TEST_CASE("a worker that ends when it is asked has ended by itself") {
+TEST_CASE("a worker that exits on the dump's signal has exited by itself") {
   const TempFolder temp;
   const Server server(temp);
   const auto worker = hung_worker(server, "hang_until_asked");
@@ -154,7 +155,7 @@ TEST_CASE("a worker that ends when it is asked has ended by itself") {
         "no Python stacks: the process had ended");
 }
 
-TEST_CASE("nobody is asked in a dry run") {
+TEST_CASE("a dry run asks no worker for its Python stacks") {
   const TempFolder temp;
   const Server server(temp, {"--dry-run"});
   const auto worker = hung_worker(server, "hang_until_asked");

@@ -187,7 +187,7 @@ TEST_CASE("a worker that the helper holds is not taken for one under a debugger"
   CHECK(std::ranges::any_of(records, [](const Record& r) { return r.has("held_ms"); }));
 }
 
-TEST_CASE("stacks name the functions that threads wait, spin and read in, and who uses the CPU") {
+TEST_CASE("stacks name the functions that threads wait, spin and read in, with their CPU time") {
   const TempFolder temp;
   const Server server(temp);
   const Record evidence = evidence_of(server, stacks_worker("hang", 3), [](const Worker& worker) {
@@ -312,7 +312,7 @@ TEST_CASE("a worker that was stopped before stays stopped, and has its stacks") 
   CHECK(worker.ask("ping") == "pong");
 }
 
-TEST_CASE("a worker that another process traces is left to it, and that is told") {
+TEST_CASE("a worker that another process traces is left alone, and the record says so") {
   Worker worker("", stacks_worker("serve", 0));
   REQUIRE(::ptrace(PTRACE_SEIZE, worker.pid(), nullptr, nullptr) == 0);
   Helper helper(worker.pid());
@@ -353,10 +353,10 @@ TEST_CASE("a helper that is missing, crashes, or says nothing of use costs the s
   CHECK(missing_with_helper("").find("no native stacks: '") == 0);
   CHECK(missing_with_helper("").find("filetimer-stacks' is missing") != std::string::npos);
   CHECK(missing_with_helper("kill -SEGV $$") ==
-        "native stacks are not whole: the helper was ended by signal 11");
+        "native stacks are incomplete: the helper was ended by signal 11");
   CHECK(missing_with_helper("exit 3") ==
-        "native stacks are not whole: the helper ended with status 3");
-  CHECK(missing_with_helper("head -c 3000000 /dev/urandom").find("native stacks are not whole") ==
+        "native stacks are incomplete: the helper ended with status 3");
+  CHECK(missing_with_helper("head -c 3000000 /dev/urandom").find("native stacks are incomplete") ==
         0);
   CHECK(missing_with_helper("echo end").empty());
 }
@@ -498,7 +498,7 @@ TEST_CASE("many workers at once are all killed in time, with stacks or a word on
   }
 }
 
-TEST_CASE("the server says what it records, and with --evidence proc nobody is held") {
+TEST_CASE("the server says what it records, and with --evidence proc it stops no worker") {
   const TempFolder temp;
   for (const auto& [args, level] : std::vector<std::pair<std::vector<std::string>, std::string>>{
            {{"--evidence-timeout", "20s"}, "stacks"}, {{"--evidence", "proc"}, "proc"}}) {

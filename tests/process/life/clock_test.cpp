@@ -50,7 +50,7 @@ std::string minute_from_now(std::chrono::seconds by) {
 
 }  // namespace
 
-TEST_CASE("a wall clock that steps an hour forward kills nobody") {
+TEST_CASE("a wall clock that steps an hour forward expires no scope") {
   const TempFolder temp;
   SteppedServer stepped(temp);
   Server& server = stepped.server;
@@ -71,7 +71,7 @@ TEST_CASE("a wall clock that steps an hour forward kills nobody") {
   CHECK(server.records().back().array("left").size() == 0);
 }
 
-TEST_CASE("a wall clock that steps an hour back spares nobody") {
+TEST_CASE("a wall clock that steps an hour back delays no expiry") {
   const TempFolder temp;
   SteppedServer stepped(temp);
   Server& server = stepped.server;

@@ -239,7 +239,7 @@ TEST_CASE("may.ptrace and may.kernel_stacks say what this host allows") {
   CHECK_FALSE(forbidden.at("may")["ptrace"].get_bool().value());
 }
 
-TEST_CASE("a server that can kill nobody here says so when it starts") {
+TEST_CASE("a server that cannot kill here says so when it starts") {
   const TempFolder temp;
   Child server({.argv = {server_path(), "--dir", temp.path("run")},
                 .err = temp.path("err"),

@@ -73,7 +73,7 @@ TEST_CASE("a log whose folder was removed does not hold up a kill") {
   server.wait_for([](const Record& r) { return r.is("killed", "without a log"); });
 }
 
-TEST_CASE("on a full disk kills go on, it is said, and all records are there when it has room") {
+TEST_CASE("kills continue on a full disk, the server says so, and all records are written later") {
   const TempFolder temp;
   const TinyDisk disk(temp);
   if (!disk.is_mounted()) {
@@ -129,11 +129,11 @@ void expect_records_when_mended(const char* fault_variable, const std::string& m
 
 }  // namespace
 
-TEST_CASE("while the log is read-only kills go on, and their records come when it is not") {
+TEST_CASE("kills continue while the log is read-only, and their records are written later") {
   expect_records_when_mended("BAD_DISK_READ_ONLY", "Read-only file system");
 }
 
-TEST_CASE("while the log does not answer kills go on, and their records come when it does") {
+TEST_CASE("kills continue while the log does not answer, and their records are written later") {
   expect_records_when_mended("BAD_DISK_HANGS", "does not answer");
 }
 
@@ -146,7 +146,7 @@ TEST_CASE("a server whose log does not answer still stops") {
   CHECK(server.stop().signal == 0);
 }
 
-TEST_CASE("a log that does not answer at the start keeps nobody from being killed") {
+TEST_CASE("a log that does not answer at the start does not delay kills") {
   const TempFolder temp;
   const std::string fault = temp.path("hangs");
   write_file(fault, "");

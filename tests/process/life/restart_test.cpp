@@ -115,7 +115,7 @@ TEST_CASE("scopes on pages outlive a server that was killed, without the worker 
   CHECK(verdicts(next.records(), healthy->pid()) == 0);
 }
 
-TEST_CASE("a worker that ended while no server was there is told of by the next") {
+TEST_CASE("a worker that exited while no server was running is recorded by the next one") {
   const TempFolder temp;
   std::unique_ptr<Worker> paged;
   Worker piped("block");
@@ -173,7 +173,8 @@ TEST_CASE("a kill that was under way is finished under its own id, and not judge
   }
 }
 
-TEST_CASE("a worker that died of a kill no server saw the end of is told of under its id") {
+TEST_CASE(
+    "a worker that died of a kill while no server was running is recorded under the kill's id") {
   const TempFolder temp;
   std::unique_ptr<Worker> paged;
   {
@@ -303,7 +304,7 @@ TEST_CASE("a scope that --max-timeout has cut is judged once, whatever its page 
   CHECK(count(next.records(), "expired", worker->pid()) == 1);
 }
 
-TEST_CASE("a release that was written while the server was told to stop is not lost") {
+TEST_CASE("a release that was written while the server was stopping is not lost") {
   const TempFolder temp;
   Worker worker("block");
   {

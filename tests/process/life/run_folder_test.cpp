@@ -51,7 +51,7 @@ bool is_pipe(const std::string& path) {
 
 }  // namespace
 
-TEST_CASE("a server makes its folder, pipe and log for nobody else") {
+TEST_CASE("the runtime directory, pipe and log of a server are private to its user") {
   const TempFolder temp;
   Server server(temp, {.folder = "a/b/run"});
   CHECK(server.dir() == temp.path("a/b/run"));
@@ -84,7 +84,7 @@ TEST_CASE("the folder is $FILETIMER_DIR where no --dir says otherwise") {
   CHECK(exists(temp.path("from-environment/expired.jsonl")));
 }
 
-TEST_CASE("in a folder that nobody named the log goes with the user's state") {
+TEST_CASE("without a named runtime directory the log is among the user's state files") {
   const TempFolder temp;
   Server server(temp, {.environment = {{"XDG_RUNTIME_DIR", temp.path()},
                                        {"XDG_STATE_HOME", temp.path("state")}},
@@ -127,7 +127,7 @@ TEST_CASE("a run folder in a read-only place is refused") {
   CHECK(finished.err.find("/proc/filetimer-run") != std::string::npos);
 }
 
-TEST_CASE("a log that cannot be made is told at the start") {
+TEST_CASE("a log that cannot be made is an error at the start") {
   const TempFolder temp;
   const Finished finished =
       run_server(temp, {"--dir", temp.path("run"), "--log", temp.path("missing/log.jsonl")});

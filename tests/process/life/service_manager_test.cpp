@@ -324,7 +324,7 @@ TEST_CASE("what is passed and is not the pipe of the run folder is refused in on
   const UniqueFd socket(ends[0]);
   const UniqueFd other_end(ends[1]);
   CHECK(contains(manager.refused(socket.get(), exited(2)),
-                 "is no named pipe: expected '" + manager.path() + "'"));
+                 "is not a named pipe: expected '" + manager.path() + "'"));
 
   REQUIRE(::mkfifo(temp.path("other").c_str(), 0600) == 0);
   const UniqueFd other(::open(temp.path("other").c_str(), O_RDWR | O_CLOEXEC));
@@ -369,7 +369,8 @@ TEST_CASE("a start that fails leaves the passed pipe, with what is in it") {
   CHECK(worker.status() == killed_by(SIGKILL));
 }
 
-TEST_CASE("a server tells its manager when it is ready, what it does and when it stops") {
+TEST_CASE(
+    "a server notifies the service manager when it is ready, what it does and when it stops") {
   const TempFolder temp;
   NotifySocket notify(temp.path("notify"));
   Server server(temp, {.args = {"--max-interval", "20ms"},
@@ -388,7 +389,7 @@ TEST_CASE("a server tells its manager when it is ready, what it does and when it
   }
 }
 
-TEST_CASE("a watchdog gets signs of life for as long as the loop turns") {
+TEST_CASE("the service manager gets keep-alives for as long as the loop runs") {
   const TempFolder temp;
   const Manager manager(temp);
   NotifySocket notify(temp.path("notify"));

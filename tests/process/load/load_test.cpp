@@ -139,7 +139,7 @@ TEST_CASE("of many workers that expire in the same instant each is killed and re
   CHECK(bytes < kTogether * kBytesAnExpiry);
 }
 
-TEST_CASE("a standard error that is full and that nobody reads holds up no kill and no stop") {
+TEST_CASE("a full standard error without a reader delays neither kills nor the stop") {
   const TempFolder temp;
   int ends[2];
   REQUIRE(::pipe2(ends, O_CLOEXEC | O_NONBLOCK) == 0);

@@ -50,7 +50,7 @@ std::chrono::seconds duration() {
 
 }  // namespace
 
-TEST_CASE("two hundred healthy workers on a machine eight times oversubscribed: nobody is killed") {
+TEST_CASE("none of two hundred healthy workers is killed on a machine eight times oversubscribed") {
   const TempFolder temp;
   Server server(temp);
   const std::string folder = worker_path().substr(0, worker_path().rfind('/'));

@@ -112,7 +112,7 @@ TEST_CASE("scopes that a worker enters and leaves again and again keep it from b
   }
 }
 
-TEST_CASE("an idle timeout is nobody's open scope") {
+TEST_CASE("an idle timeout does not count as an open scope") {
   for (const Way way : kWays) {
     CAPTURE(static_cast<int>(way));
     const TempFolder temp;
@@ -136,7 +136,7 @@ TEST_CASE("an idle timeout is nobody's open scope") {
   }
 }
 
-TEST_CASE("the next server goes on with an idle timeout") {
+TEST_CASE("the next server adopts an idle timeout") {
   const TempFolder temp;
   std::optional<Server> server;
   server.emplace(temp);
@@ -198,7 +198,7 @@ TEST_CASE("an idle worker that comes back before the signal is spared, and watch
   CHECK(wait_until([&] { return expiries_of(server, *worker) == 2; }));
 }
 
-TEST_CASE("in a dry run each time of idleness is told, and once") {
+TEST_CASE("in a dry run each time of idleness is recorded once") {
   const TempFolder temp;
   const Server server(temp, {"--dry-run"});
   const auto worker = client_worker(server.dir(), Way::kPage, 100ms);
@@ -210,7 +210,7 @@ TEST_CASE("in a dry run each time of idleness is told, and once") {
   }
 }
 
-TEST_CASE("an idle worker that is stopped is put off, and then has its full time") {
+TEST_CASE("an idle worker that is stopped is deferred, and then has its full time") {
   const TempFolder temp;
   const Server server(temp);
   const auto worker = client_worker(server.dir(), Way::kPage, 2s);
@@ -240,7 +240,7 @@ TEST_CASE("an idle timeout counts from no release before it, and from no pause")
   idle_record(server, *worker);
 }
 
-TEST_CASE("who works while the server drains is not idle, nor when it drains no more") {
+TEST_CASE("a worker that works while the server drains is not idle, nor is it after the drain") {
   for (const Way way : kWays) {
     CAPTURE(static_cast<int>(way));
     const TempFolder temp;
@@ -282,7 +282,7 @@ TEST_CASE("--max-timeout does not cut an idle timeout") {
   }
 }
 
-TEST_CASE("a worker that somebody else watches as a whole can be idle") {
+TEST_CASE("a worker whose whole-process scope another process opened can be idle") {
   const TempFolder temp;
   const Server server(temp);
   const auto worker = client_worker(server.dir(), Way::kPage, 300ms);
@@ -311,7 +311,7 @@ TEST_CASE("an idle worker that comes back on the pipe before the signal is spare
   CHECK(worker->is_alive());
 }
 
-TEST_CASE("the next server tells no idleness again that was told in a dry run") {
+TEST_CASE("the next server does not record idleness again that was recorded in a dry run") {
   const TempFolder temp;
   std::optional<Server> server;
   server.emplace(temp, std::vector<std::string>{"--dry-run"});

@@ -55,7 +55,7 @@ TEST_CASE("what is no page is refused with its reason") {
   Server server(temp);
   const std::string folder = server.dir() + "/scopes/";
   REQUIRE(::mkfifo((folder + "fifo").c_str(), 0600) == 0);
-  check_refused(server, "fifo", "no regular file");
+  check_refused(server, "fifo", "not a regular file");
   REQUIRE(::mkdir((folder + "folder").c_str(), 0700) == 0);
   check_refused(server, "folder", "Is a directory");
   REQUIRE(::symlink("/etc/passwd", (folder + "symlink").c_str()) == 0);
@@ -77,7 +77,8 @@ TEST_CASE("what is no page is refused with its reason") {
   check_refused(server, "../requests", "no name of a page");
 }
 
-TEST_CASE("a page whose claims are not what the kernel says is refused, and nobody killed for it") {
+TEST_CASE(
+    "a page whose claims are not what the kernel says is refused, and no worker is killed for it") {
   const TempFolder temp;
   Server server(temp);
   Worker bystander("block");
@@ -114,7 +115,7 @@ TEST_CASE("a worker in another time namespace is refused: its deadlines mean som
   CHECK(worker.is_alive());
 }
 
-TEST_CASE("a page that nobody has locked is refused while the worker it names lives") {
+TEST_CASE("an unlocked page is refused while the worker that it names lives") {
   const TempFolder temp;
   Server server(temp, {"--max-interval", "50ms"});
   std::unique_ptr<Worker> worker;
@@ -201,7 +202,7 @@ TEST_CASE("a page that is cut short while it is watched is dropped, and said") {
   CHECK(worker->is_alive());
 }
 
-TEST_CASE("a page that is cut short between its scan and the verdict kills nobody") {
+TEST_CASE("a page that is cut short between its scan and the verdict has no expiry") {
   const TempFolder temp;
   const std::string cuts = temp.path("cuts");
   Server server(temp, on_bad_disk("BAD_DISK_CUTS", cuts));
@@ -263,7 +264,7 @@ TEST_CASE("a page that is filled with noise, again and again, gets no other work
   }
 }
 
-TEST_CASE("ten thousand files among the pages stall nobody") {
+TEST_CASE("ten thousand files among the pages do not stall the server") {
   const TempFolder temp;
   Server server(temp, {"--max-interval", "50ms"});
   const std::string folder = server.dir() + "/scopes/";
@@ -298,7 +299,7 @@ TEST_CASE("a worker with more pages than any library makes is held to eight") {
   check_well(server);
 }
 
-TEST_CASE("a page of another boot is told of once and removed") {
+TEST_CASE("a page of another boot is recorded once and removed") {
   const TempFolder temp;
   Server server(temp);
   const auto worker = page_worker(server.dir(), "old", "boot=7");

@@ -68,7 +68,7 @@ TEST_CASE("a scope on a page is killed for at its deadline, and its record says 
   CHECK(wait_until([&] { return !exists(scopes(server, "w-1")); }));
 }
 
-TEST_CASE("a scope on a page that is released or renewed in time kills nobody") {
+TEST_CASE("a scope on a page that is released or renewed in time does not expire") {
   const TempFolder temp;
   Server server(temp);
   const auto worker = page_worker(server.dir(), "w-1");
@@ -104,7 +104,7 @@ TEST_CASE("a release on a page before the deadline counts though the server look
   CHECK(count(server.records(), "expired", worker->pid()) == 0);
 }
 
-TEST_CASE("a scope with signal 0 is judged, its worker spared and told at its release") {
+TEST_CASE("a scope with signal 0 is judged, its worker is spared, and its release is late") {
   const TempFolder temp;
   const Server server(temp);
   const auto worker = page_worker(server.dir(), "w-1");
@@ -155,7 +155,7 @@ TEST_CASE("scopes of one name on a page are each enforced") {
   CHECK(wait_until([&] { return worker->ask("word 2") == "judged"; }));
 }
 
-TEST_CASE("a worker that ends inside a scope of its page is told of, and its page removed") {
+TEST_CASE("a worker that exits inside a scope of its page is recorded, and its page removed") {
   const TempFolder temp;
   const Server server(temp);
   for (const bool by_signal : {false, true}) {
@@ -235,7 +235,7 @@ TEST_CASE("the board says when the server reads next, and sweeps keep that in th
   }
 }
 
-TEST_CASE("a pipe that is made again is announced to clients that found nobody there") {
+TEST_CASE("a pipe that is made again is announced to clients that found no server there") {
   const TempFolder temp;
   const Server server(temp, {"--max-interval", "50ms"});
   const auto mapped = filetimer::MappedFile::map(
@@ -272,7 +272,7 @@ TEST_CASE("more than --max-timeout is cut on a page, and said once a name") {
         std::vector<std::string>{"long", "longer"});
 }
 
-TEST_CASE("a thread that ended inside its scope is told of once, and the scope stays enforced") {
+TEST_CASE("a thread that ended inside its scope is recorded once, and the scope stays enforced") {
   const TempFolder temp;
   const Server server(temp);
   const auto worker = page_worker(server.dir(), "w-1");

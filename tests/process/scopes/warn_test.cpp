@@ -209,7 +209,7 @@ TEST_CASE("a scope that is found behind both its deadlines expires only") {
   }
 }
 
-TEST_CASE("a worker that waits for its warning's evidence is told of before its end is") {
+TEST_CASE("a warning that waits for evidence is recorded before the end of its worker") {
   const TempFolder temp;
   Server server(temp, {"--evidence-timeout", "1h"});
   Worker worker("on-eof");

@@ -189,7 +189,7 @@ TEST_CASE("a writer that holds the pipe open behind half a line delays no deadli
   CHECK(slow.status() == killed_by(SIGKILL));
 }
 
-TEST_CASE("a line written in pieces by a writer who is alone is one line") {
+TEST_CASE("a line that the only writer writes in pieces is one line") {
   const TempFolder temp;
   Server server(temp);
   Worker worker("block");
@@ -245,7 +245,7 @@ TEST_CASE("a line over 4,097 bytes is rejected and the next line survives") {
   CHECK(stop_and_count(server, "rejected") == 6);
 }
 
-TEST_CASE("2,000 scopes opened and closed in a tight loop kill nobody and all are read") {
+TEST_CASE("2,000 scopes opened and closed in a tight loop are all read, and none expires") {
   const TempFolder temp;
   Server server(temp);
   Worker worker("pairs", {.args = {server.fifo(), "2000"}});

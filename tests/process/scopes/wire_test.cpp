@@ -57,7 +57,7 @@ TEST_CASE("a worker whose scope expires is killed with the signal asked for and 
   CHECK(killed.signals() == std::vector<int>{SIGKILL});
 }
 
-TEST_CASE("a scope that is released in time kills nobody") {
+TEST_CASE("a scope that is released in time does not expire") {
   const TempFolder temp;
   Server server(temp);
   Worker worker("block");
@@ -145,7 +145,7 @@ TEST_CASE("a release of what is not open does nothing") {
   CHECK(left_open_at_stop(server.records(), worker.pid()) == std::vector<std::string>{"s"});
 }
 
-TEST_CASE("an acquire that is already past and its release, read together, kill nobody") {
+TEST_CASE("an acquire that is already past does not expire if its release is read with it") {
   const TempFolder temp;
   Server server(temp);
   Worker worker("block");
@@ -280,7 +280,7 @@ TEST_CASE("deadlines of 0 and -0.0 are long past and expire at once") {
   }
 }
 
-TEST_CASE("a scope with signal 0 or a negative one expires and kills nobody") {
+TEST_CASE("a scope with signal 0 or a negative one expires, and no signal is sent") {
   const TempFolder temp;
   Server server(temp);
   Worker worker("block");
@@ -308,7 +308,8 @@ TEST_CASE("every signal the kernel knows is sent as asked") {
   }
 }
 
-TEST_CASE("without --grace a timer of our own client has ten seconds, one of PyTorch's client none") {
+TEST_CASE(
+    "without --grace a timer of our own client has ten seconds, one of PyTorch's client none") {
   const TempFolder temp;
   const Server server(temp);
   const Worker own("block");

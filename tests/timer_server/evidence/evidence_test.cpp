@@ -1,4 +1,4 @@
-// The record that evidence is made into: what it says, and that it stays within its limit.
+// The fields of the record `evidence`, and their limits.
 // SPDX-License-Identifier: MIT
 #include "timer_server/evidence/evidence.hpp"
 
@@ -45,25 +45,27 @@ Evidence much_evidence(std::size_t frames) {
 
 }  // namespace
 
-TEST_CASE("What a thread does is told from its state, its place and its CPU time") {
-  CHECK(doing(thread_in('S', "futex_wait_queue", 0)) == "waiting in futex_wait_queue (0 % CPU)");
-  CHECK(doing(thread_in('S', "", {})) == "waiting");
-  CHECK(doing(thread_in('D', "io_schedule", 0.4)) ==
+TEST_CASE("The activity of a thread follows from its state, its wait and its CPU time") {
+  CHECK(activity_of(thread_in('S', "futex_wait_queue", 0)) ==
+        "waiting in futex_wait_queue (0 % CPU)");
+  CHECK(activity_of(thread_in('S', "", {})) == "waiting");
+  CHECK(activity_of(thread_in('D', "io_schedule", 0.4)) ==
         "waiting uninterruptibly in io_schedule (0 % CPU)");
-  CHECK(doing(thread_in('S', "pipe_read", 62)) == "waiting in pipe_read at that moment (62 % CPU)");
-  CHECK(doing(thread_in('R', "", 99.7)) == "running (100 % CPU)");
-  CHECK(doing(thread_in('R', "", 0)) == "ready to run (0 % CPU)");
-  CHECK(doing(thread_in('R', "", {})) == "running");
-  CHECK(doing(thread_in('T', "do_signal_stop", 0)) == "stopped (0 % CPU)");
+  CHECK(activity_of(thread_in('S', "pipe_read", 62)) ==
+        "waiting in pipe_read at that moment (62 % CPU)");
+  CHECK(activity_of(thread_in('R', "", 99.7)) == "running (100 % CPU)");
+  CHECK(activity_of(thread_in('R', "", 0)) == "ready to run (0 % CPU)");
+  CHECK(activity_of(thread_in('R', "", {})) == "running");
+  CHECK(activity_of(thread_in('T', "do_signal_stop", 0)) == "stopped (0 % CPU)");
   ThreadEvidence without_wchan = thread_in('S', "", 0);
   without_wchan.syscall = "futex";
-  CHECK(doing(without_wchan) == "waiting in futex (0 % CPU)");
+  CHECK(activity_of(without_wchan) == "waiting in futex (0 % CPU)");
 }
 
-TEST_CASE("However much there is, the record stays within its limit and is JSON") {
+TEST_CASE("A record of any evidence is JSON and stays within its limit") {
   const testing::JsonLine record = parsed(much_evidence(kMaxStackFrames));
   CHECK(record.line().size() < kMaxEvidenceBytes + 8192);
-  // Each thread is there; of frames as many as there is room for.
+  // The record has all threads, and as many frames as fit.
   CHECK(record.array("threads").size() == 64);
   CHECK(record.line().find("more, for which the record has no room") != std::string::npos);
 }
@@ -78,12 +80,12 @@ TEST_CASE("Python's threads leave room for those of the kernel") {
   const testing::JsonLine record = parsed(evidence);
   CHECK(record.line().size() < kMaxEvidenceBytes + 8192);
   CHECK(record.array("threads").size() == 64);
-  const std::size_t told = record.array("python_threads").size();
-  CHECK(told > 0);
-  CHECK(static_cast<std::int64_t>(told) + record.integer("python_threads_omitted") == 100);
+  const std::size_t written = record.array("python_threads").size();
+  CHECK(written > 0);
+  CHECK(static_cast<std::int64_t>(written) + record.integer("python_threads_omitted") == 100);
 }
 
-TEST_CASE("CPU time of all threads adds up, and is not there without a sample") {
+TEST_CASE("CPU time of all threads adds up, and is left out without a sample") {
   Evidence evidence;
   evidence.threads = {thread_in('R', "", 100), thread_in('R', "", 98), thread_in('S', "x", {})};
   CHECK(parsed(evidence).integer("cpu_percent") == 198);
@@ -91,13 +93,13 @@ TEST_CASE("CPU time of all threads adds up, and is not there without a sample") 
   CHECK(as_json(evidence).find("cpu_percent") == std::string::npos);
 }
 
-TEST_CASE("What is missing is told with all its reasons, within bounds") {
+TEST_CASE("The reasons for missing evidence are joined, up to a limit") {
   Evidence evidence;
-  evidence.miss("no kernel stacks");
-  evidence.miss("no native stacks");
+  evidence.add_missing("no kernel stacks");
+  evidence.add_missing("no native stacks");
   CHECK(evidence.missing == "no kernel stacks; no native stacks");
   for (int i = 0; i < 10'000; ++i) {
-    evidence.miss("and another reason");
+    evidence.add_missing("and another reason");
   }
   CHECK(evidence.missing.size() <= 2048);
 }

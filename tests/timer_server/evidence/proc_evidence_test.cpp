@@ -23,7 +23,7 @@ using namespace filetimer;
 
 namespace {
 
-// Gathers until the process has come to the system call that the test waits for.
+// Reads evidence until the process waits in the system call.
 Evidence evidence_in(const Process& process, std::string_view syscall) {
   const Instant until = Instant::now() + testing::kBound;
   for (;;) {
@@ -39,7 +39,7 @@ Evidence evidence_in(const Process& process, std::string_view syscall) {
 
 }  // namespace
 
-TEST_CASE("A blocked read is told with what it reads from") {
+TEST_CASE("A blocked read is listed with the file that it reads from") {
   std::array<int, 2> ends{};
   REQUIRE(::pipe(ends.data()) == 0);
   const pid_t pid = ::fork();
@@ -80,7 +80,7 @@ TEST_CASE("Children are listed with their names") {
 }
 
 TEST_CASE("The accelerators and network adapters that a process has open are listed, each once") {
-  // A /dev of the child's own holds the names; what they are is not looked at.
+  // The child has a /dev of its own. The server looks at names only, so regular files will do.
   SteppedChild worker({
       [] { return testing::enter_mount_namespace() && testing::mount_tmpfs("/dev", ""); },
       [] {
@@ -107,7 +107,7 @@ TEST_CASE("The accelerators and network adapters that a process has open are lis
                                  "/dev/kfd", "/dev/nvidia0", "/dev/nvidia1"});
 }
 
-TEST_CASE("A pid that is another process by now gives no evidence") {
+TEST_CASE("Another process with the pid of the worker gives no evidence") {
   Child worker;
   const Process process = process_of(worker);
   const Evidence evidence = read_proc_evidence(process.pid, process.start_time + 1);
@@ -115,7 +115,7 @@ TEST_CASE("A pid that is another process by now gives no evidence") {
   CHECK(evidence.missing == "the process had ended");
 }
 
-TEST_CASE("A CPU sample tells who spins from who waits") {
+TEST_CASE("A CPU sample tells a spinning process from a waiting one") {
   Child waiting;
   waiting.wait_until_asleep();
   const Process sleeper = process_of(waiting);
@@ -127,7 +127,7 @@ TEST_CASE("A CPU sample tells who spins from who waits") {
   }
   const auto process = open_process(spinner);
   REQUIRE(process);
-  // As long as it takes on a busy machine for the spinner to get some CPU between two looks.
+  // On a busy machine the spinner may get no CPU during a sample; then another one is taken.
   const Instant until = Instant::now() + testing::kBound;
   double percent = 0;
   while (percent < 10) {

@@ -28,7 +28,7 @@ int dump_fd = -1;
 void write_dump(int) {
   constexpr std::string_view kText =
       "Current thread 0x00007f00 (most recent call first):\n  File \"a.py\", line 1 in f\n";
-  // In two steps, as faulthandler does in many.
+  // faulthandler writes in many steps; this worker in two.
   (void)!::write(dump_fd, kText.data(), 30);
   (void)!::write(dump_fd, kText.data() + 30, kText.size() - 30);
 }
@@ -37,8 +37,8 @@ void write_dump(int) {
 struct Dumper {
   testing::TempFolder folder;
   PythonDump dump{SIGUSR2, folder.path("dump")};
-  // In short waits: ThreadSanitizer runs the handler of a signal that came just before a blocking
-  // call behind that call.
+  // The waits are short, because ThreadSanitizer delays the handler of a signal that comes just
+  // before a blocking call until that call returns.
   Child worker{[this] {
                  dump_fd =
                      ::open(dump.path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
@@ -56,7 +56,7 @@ struct Dumper {
 
 }  // namespace
 
-TEST_CASE("A dump of several threads is read, the oldest first") {
+TEST_CASE("The threads of a dump are read, the oldest first") {
   const auto threads = parse_python_dump(
       "Thread 0x00007f02 (most recent call first):\n"
       "  File \"/usr/lib/python3.11/threading.py\", line 320 in wait\n"
@@ -73,7 +73,7 @@ TEST_CASE("A dump of several threads is read, the oldest first") {
         Frames{"/usr/lib/python3.11/threading.py:320 in wait", "train, line 3.py:12 in <module>"});
 }
 
-TEST_CASE("Names of threads are read where Python tells them") {
+TEST_CASE("Names of threads are read from dumps that have them") {
   const auto threads = parse_python_dump(
       "Current thread 0x00007f01 [pin [memory]] (most recent call first):\n"
       "  File \"a.py\", line 1 in f\n");
@@ -82,7 +82,7 @@ TEST_CASE("Names of threads are read where Python tells them") {
   CHECK(threads[0].name == "pin [memory]");
 }
 
-TEST_CASE("What is no dump gives no threads, and too much of one is cut") {
+TEST_CASE("A text that is not a dump gives no threads, and a long dump is cut") {
   CHECK(parse_python_dump("").empty());
   CHECK(parse_python_dump("\n\n").empty());
   CHECK(parse_python_dump("File \"a.py\", line 1 in f\nhello").empty());
@@ -96,7 +96,7 @@ TEST_CASE("What is no dump gives no threads, and too much of one is cut") {
   CHECK(threads[0].frames[0].size() == kMaxFrameBytes);
 }
 
-TEST_CASE("A worker is asked and its dump read, what lay in the file before is not") {
+TEST_CASE("The dump of a worker is read, without what lay in its file before") {
   Dumper dumper;
   std::ofstream(dumper.dump.path, std::ios::app)
       << "Thread 0x9 (most recent call first):\n  File \"old.py\", line 9 in g\n";
@@ -109,25 +109,26 @@ TEST_CASE("A worker is asked and its dump read, what lay in the file before is n
   CHECK(dumper.process.is_alive());
 }
 
-TEST_CASE("A signal that would end the worker, or that nobody can catch, is not sent") {
+TEST_CASE("A signal that would end the worker, or that cannot be caught, is not sent") {
   Dumper dumper;
   const std::string none = "no Python stacks: ";
   for (const std::uint32_t signal : {9U, 19U, 0U, 65U, 4'000'000'000U, 32U, 33U}) {
     PythonDump dump = dumper.dump;
     dump.signal = signal;
     CHECK(dumper.take(dump).missing ==
-          fmt::format("{}signal {} of its page is none that can be caught", none, signal));
+          fmt::format("{}signal {} of its page cannot be caught", none, signal));
   }
   for (const std::uint32_t signal : {1U, 10U, 64U}) {
     PythonDump dump = dumper.dump;
     dump.signal = signal;
     CHECK(dumper.take(dump).missing ==
-          fmt::format("{}it does not catch signal {} of its page", none, signal));
+          fmt::format("{}the worker does not catch signal {} of its page", none, signal));
   }
   CHECK(dumper.process.is_alive());
 }
 
-TEST_CASE("A dump file that is none is not opened, waited for or followed, and nothing is sent") {
+TEST_CASE(
+    "Without a regular dump file no signal is sent, and neither a FIFO nor a symlink is opened") {
   Dumper dumper;
   const auto refused = [&](const std::string& path) {
     return dumper.take({SIGUSR2, path}).missing;
@@ -136,15 +137,15 @@ TEST_CASE("A dump file that is none is not opened, waited for or followed, and n
   CHECK(refused(missing).find("No such file") != std::string::npos);
   const std::string fifo = dumper.folder.path("fifo");
   REQUIRE(::mkfifo(fifo.c_str(), 0600) == 0);
-  CHECK(refused(fifo).find("is no regular file") != std::string::npos);
+  CHECK(refused(fifo).find("is not a regular file") != std::string::npos);
   const std::string link = dumper.folder.path("link");
   REQUIRE(::symlink(dumper.dump.path.c_str(), link.c_str()) == 0);
   CHECK(refused(link).find("is a symlink") != std::string::npos);
-  CHECK(refused(dumper.folder.path()).find("is no regular file") != std::string::npos);
+  CHECK(refused(dumper.folder.path()).find("is not a regular file") != std::string::npos);
   CHECK(std::filesystem::file_size(dumper.dump.path) == 0);
 }
 
-TEST_CASE("A worker that catches the signal and writes nothing is waited for within bounds") {
+TEST_CASE("The wait for a dump that does not come is bounded") {
   Child silent([] { ::signal(SIGUSR2, [](int) {}); });
   const testing::TempFolder folder;
   const std::string path = folder.path("dump");
@@ -161,7 +162,7 @@ TEST_CASE("A worker that catches the signal and writes nothing is waited for wit
   CHECK(evidence.missing == kNone);
 }
 
-TEST_CASE("A worker that has the signal blocked in every thread is told apart") {
+TEST_CASE("A signal that every thread of the worker blocks is given as the reason") {
   Child deaf([] {
     ::signal(SIGUSR2, [](int) {});
     sigset_t set{};
@@ -175,10 +176,10 @@ TEST_CASE("A worker that has the signal blocked in every thread is told apart") 
   const Process process = process_of(deaf);
   Evidence evidence;
   take_python_dump(process, {SIGUSR2, path}, Instant::now() + 50ms, evidence);
-  CHECK(evidence.missing == "no Python stacks: its signal reached no thread of the worker in time");
+  CHECK(evidence.missing == "no Python stacks: the signal reached no thread of the worker in time");
 }
 
-TEST_CASE("A worker that ends while it is asked is told of") {
+TEST_CASE("A worker that exits on the signal is given as the reason") {
   Child worker([] { ::signal(SIGUSR2, [](int) { ::_exit(0); }); });
   const testing::TempFolder folder;
   const std::string path = folder.path("dump");

@@ -1,4 +1,4 @@
-// The server's side of the helper: what it makes of an answer, of whatever kind, and the real one.
+// Parses made-up answers, and runs the real helper.
 // SPDX-License-Identifier: MIT
 #include "timer_server/evidence/stacks_helper.hpp"
 
@@ -30,13 +30,13 @@ Evidence of_threads(std::initializer_list<pid_t> tids) {
 
 }  // namespace
 
-TEST_CASE("An answer is put to the threads it is about") {
+TEST_CASE("The stacks of an answer are added to their threads") {
   Evidence evidence = of_threads({1, 2});
   CHECK(
-      take_stacks("stopped_us 1500\nthread 2\nframe read+0x1 (libc.so.6)\nframe main+0x2 (x)\n"
-                  "cut only 128 frames are kept\nthread 7\nframe lost+0x1 (x)\nthread 1\n"
-                  "frame spin(int, char)+0x3 (x)\nnote one thread is missing\nend\n",
-                  evidence));
+      parse_stacks("stopped_us 1500\nthread 2\nframe read+0x1 (libc.so.6)\nframe main+0x2 (x)\n"
+                   "cut only 128 frames are kept\nthread 7\nframe lost+0x1 (x)\nthread 1\n"
+                   "frame spin(int, char)+0x3 (x)\nnote one thread is missing\nend\n",
+                   evidence));
   using Frames = std::vector<std::string>;
   CHECK(evidence.threads[0].native_stack == Frames{"spin(int, char)+0x3 (x)"});
   CHECK(evidence.threads[1].native_stack ==
@@ -45,25 +45,26 @@ TEST_CASE("An answer is put to the threads it is about") {
   CHECK(evidence.missing == "one thread is missing");
 }
 
-TEST_CASE("An answer that breaks off is worth what came before") {
+TEST_CASE("Of an answer that breaks off the complete lines count") {
   Evidence evidence = of_threads({1});
-  CHECK_FALSE(take_stacks("thread 1\nframe read+0x1 (libc.so.6)\nframe main+0", evidence));
+  CHECK_FALSE(parse_stacks("thread 1\nframe read+0x1 (libc.so.6)\nframe main+0", evidence));
   CHECK(evidence.threads[0].native_stack.size() == 1);
 }
 
-TEST_CASE("An answer that makes no sense gives nothing and keeps within bounds") {
+TEST_CASE("A malformed answer adds no more frames than the limit") {
   Evidence evidence = of_threads({1});
-  std::string answer = "frame of nobody\nthread\nthread x\nframe\nstopped_us soon\n\n \nthread 1\n";
+  std::string answer =
+      "frame without thread\nthread\nthread x\nframe\nstopped_us soon\n\n \nthread 1\n";
   for (int i = 0; i < 1000; ++i) {
     answer += "frame " + std::string(1000, 'x') + "\n";
   }
-  CHECK_FALSE(take_stacks(answer, evidence));
+  CHECK_FALSE(parse_stacks(answer, evidence));
   CHECK(evidence.threads[0].native_stack.size() == kMaxStackFrames);
   CHECK(evidence.threads[0].native_stack[0].size() == kMaxFrameBytes);
   CHECK(!evidence.held_ms);
 }
 
-TEST_CASE("The helper tells where a process is, and is known as ours all the while") {
+TEST_CASE("The helper reads the stack of a process and leaves it without a tracer") {
   Child worker;
   worker.wait_until_asleep();
   const Process process = process_of(worker);
@@ -84,23 +85,23 @@ TEST_CASE("The helper tells where a process is, and is known as ours all the whi
   CHECK_FALSE(is_own_helper(::getpid()));
 }
 
-TEST_CASE("A tracer of a worker is our helper, or it is not") {
+TEST_CASE("Every tracer of a worker is known as a helper of this server") {
   Child worker;
   const Process process = process_of(worker);
   std::atomic<int> seen{0};
-  std::atomic<int> strangers{0};
+  std::atomic<int> unknown{0};
   std::jthread watcher([&](const std::stop_token& stop) {
     while (!stop.stop_requested()) {
       const auto status = read_status(fmt::format("/proc/{}", process.pid));
       if (status && status->tracer != 0) {
         seen.fetch_add(1);
-        // While it lets go, the kernel may name the parent, which is this process.
+        // While the kernel detaches a tracer, it may name its parent, which is this process.
         const bool is_parent = status->tracer == ::getpid();
-        strangers.fetch_add(is_parent || is_own_helper(status->tracer) ? 0 : 1);
+        unknown.fetch_add(is_parent || is_own_helper(status->tracer) ? 0 : 1);
       }
     }
   });
-  // As often as it takes to look at the right moment.
+  // Until the watcher has seen some helpers.
   const Instant until = Instant::now() + testing::kBound;
   while (seen.load() < 3) {
     REQUIRE(Instant::now() < until);
@@ -111,10 +112,10 @@ TEST_CASE("A tracer of a worker is our helper, or it is not") {
   }
   watcher.request_stop();
   watcher.join();
-  CHECK(strangers.load() == 0);
+  CHECK(unknown.load() == 0);
 }
 
-TEST_CASE("A pid that is another process by now is not touched by the helper") {
+TEST_CASE("The helper does not stop another process with the pid of the worker") {
   Child worker;
   const Process process = process_of(worker);
   auto helper = StacksHelper::start(process.pid, process.start_time + 1, Instant::now() + 20s);
@@ -125,7 +126,7 @@ TEST_CASE("A pid that is another process by now is not touched by the helper") {
   CHECK(evidence.threads[0].native_stack.empty());
 }
 
-TEST_CASE("A helper whose time is up is ended, and so is one that nobody asks") {
+TEST_CASE("A helper is killed when its time is up, and when its answer is not wanted") {
   Child worker;
   const Process process = process_of(worker);
   for (const bool is_asked : {true, false}) {
@@ -134,11 +135,11 @@ TEST_CASE("A helper whose time is up is ended, and so is one that nobody asks") 
     Evidence evidence = of_threads({process.pid});
     if (is_asked) {
       helper->collect(evidence);
-      CHECK(evidence.missing == "native stacks are not whole: time was up");
+      CHECK(evidence.missing == "native stacks are incomplete: time was up");
     }
   }
-  // They were our only children besides the worker. One that does not die within the time it is
-  // given, as on a busy machine, is left to be reaped.
+  // The helpers and the worker are the only children of this process. On a busy machine a helper
+  // may take too long to exit; then it is reaped here.
   worker.end();
   int status = 0;
   while (::waitpid(-1, &status, 0) > 0) {

@@ -7,7 +7,7 @@
 
 using namespace filetimer;
 
-TEST_CASE("The first rejection is told at once and later ones once a second with a count") {
+TEST_CASE("The first rejection is reported at once, and later ones once a second with a count") {
   Rejections rejections;
   Instant now{1'000'000'000'000};
   CHECK(rejections.next_report().is_never());
@@ -32,7 +32,7 @@ TEST_CASE("The first rejection is told at once and later ones once a second with
   CHECK(rejections.total() == 101);
 }
 
-TEST_CASE("At the end what waits is told however fresh the last report is") {
+TEST_CASE("A forced report comes however recent the last one is") {
   Rejections rejections;
   const Instant now{5};
   rejections.add("a", "", 0);

@@ -14,7 +14,7 @@
 
 using namespace filetimer;
 
-TEST_CASE("A new pipe is private, and reading it never waits") {
+TEST_CASE("A new pipe is private, and reading it never blocks") {
   const testing::TempFolder folder;
   auto pipe = RequestPipe::open(folder.path("p"));
   REQUIRE(pipe);
@@ -43,17 +43,17 @@ TEST_CASE("A regular file, a folder and a symlink are refused and left as they a
   CHECK(content == "precious");
 }
 
-TEST_CASE("A pipe that somebody reads is refused and keeps its reader") {
+TEST_CASE("A pipe with a reader is refused, and its reader stays") {
   const testing::TempFolder folder;
   const auto first = RequestPipe::open(folder.path("p"));
   REQUIRE(first);
   const auto second = RequestPipe::open(folder.path("p"));
   REQUIRE(!second);
   CHECK(second.error().errno_value == EBUSY);
-  CHECK(first->look() == RequestPipe::Condition::kInPlace);
+  CHECK(first->condition() == RequestPipe::Condition::kInPlace);
 }
 
-TEST_CASE("A pipe that nobody reads any more is taken over") {
+TEST_CASE("A pipe without a reader is taken over") {
   const testing::TempFolder folder;
   REQUIRE(::mkfifo(folder.path("p").c_str(), 0600) == 0);
   const auto pipe = RequestPipe::open(folder.path("p"));
@@ -65,27 +65,27 @@ TEST_CASE("A pipe that was removed or replaced is noticed") {
   const auto pipe = RequestPipe::open(folder.path("p"));
   REQUIRE(pipe);
   ::unlink(folder.path("p").c_str());
-  CHECK(pipe->look() == RequestPipe::Condition::kGone);
+  CHECK(pipe->condition() == RequestPipe::Condition::kGone);
 
   REQUIRE(::mkfifo(folder.path("p").c_str(), 0600) == 0);
-  CHECK(pipe->look() == RequestPipe::Condition::kGone);  // nobody reads that one
+  CHECK(pipe->condition() == RequestPipe::Condition::kGone);  // the other pipe has no reader
   const UniqueFd reader(::open(folder.path("p").c_str(), O_RDONLY | O_NONBLOCK));
-  CHECK(pipe->look() == RequestPipe::Condition::kTakenOver);
+  CHECK(pipe->condition() == RequestPipe::Condition::kTakenOver);
 
   pipe->remove_from_path();  // it is not ours
   CHECK(std::filesystem::exists(folder.path("p")));
 }
 
-TEST_CASE("What is no pipe is moved out of the way, not deleted") {
+TEST_CASE("A file that is not a pipe is moved aside and not deleted") {
   const testing::TempFolder folder;
   std::ofstream(folder.path("p")) << "precious";
-  CHECK(set_aside(folder.path("p")));
+  CHECK(move_aside(folder.path("p")));
   CHECK(!std::filesystem::exists(folder.path("p")));
   CHECK(std::filesystem::exists(folder.path("p.not-a-pipe")));
-  CHECK(set_aside(folder.path("nothing there")));
+  CHECK(move_aside(folder.path("nothing there")));
 }
 
-TEST_CASE("A passed pipe is read at its place, has flags of its own, and is never removed") {
+TEST_CASE("A passed pipe keeps its path, has flags of its own, and is never removed") {
   const testing::TempFolder folder;
   REQUIRE(::mkfifo(folder.path("p").c_str(), 0600) == 0);
   const int manager = ::open(folder.path("p").c_str(), O_RDWR);  // as systemd passes it: it waits
@@ -93,8 +93,8 @@ TEST_CASE("A passed pipe is read at its place, has flags of its own, and is neve
   {
     auto pipe = RequestPipe::take(folder.path("p"), UniqueFd(::dup(manager)));
     REQUIRE(pipe);
-    CHECK(pipe->outlives_us());
-    CHECK(pipe->look() == RequestPipe::Condition::kInPlace);
+    CHECK(pipe->outlives_server());
+    CHECK(pipe->condition() == RequestPipe::Condition::kInPlace);
     CHECK(pipe->waiting() == 7);
     std::array<char, 16> room{};
     CHECK(pipe->read(room) == 7);
@@ -112,7 +112,7 @@ TEST_CASE("A passed pipe is read at its place, has flags of its own, and is neve
   ::close(manager);
 }
 
-TEST_CASE("A passed pipe of another place is refused, one that was removed is known to be gone") {
+TEST_CASE("A passed pipe at another path is refused, and a removed one counts as gone") {
   const testing::TempFolder folder;
   REQUIRE(::mkfifo(folder.path("p").c_str(), 0600) == 0);
   const UniqueFd manager(::open(folder.path("p").c_str(), O_RDWR | O_CLOEXEC));
@@ -123,5 +123,5 @@ TEST_CASE("A passed pipe of another place is refused, one that was removed is kn
   ::unlink(folder.path("p").c_str());
   const auto removed = RequestPipe::take(folder.path("p"), UniqueFd(::dup(manager.get())));
   REQUIRE(removed);
-  CHECK(removed->look() == RequestPipe::Condition::kGone);
+  CHECK(removed->condition() == RequestPipe::Condition::kGone);
 }

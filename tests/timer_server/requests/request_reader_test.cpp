@@ -63,14 +63,14 @@ TEST_CASE("Lines are found wherever the reads were cut") {
   }
 }
 
-TEST_CASE("A bad line costs itself and nothing else") {
+TEST_CASE("A malformed line is rejected, and the lines around it are parsed") {
   Reading reading;
   reading.read(line("a") + "garbage\n" + line("b") + "\n" + line("c") + "[]\n" + line("d"));
   CHECK(reading.seen.scopes == Names{"a", "b", "c", "d"});
   CHECK(reading.seen.rejected.size() == 3);
 }
 
-TEST_CASE("A fragment that its writer left is cut off the next writer's line") {
+TEST_CASE("An incomplete line is cut off the next writer's line") {
   const std::string whole = line("lost");
   for (std::size_t length = 1; length < whole.size() - 1; ++length) {
     CAPTURE(length);
@@ -97,7 +97,7 @@ TEST_CASE("Two objects on one line that came in one read are rejected together")
   CHECK(reading.seen.rejected.size() == 1);
 }
 
-TEST_CASE("The longest line is taken and one byte more is rejected") {
+TEST_CASE("The longest line is parsed, and a line with one more byte is rejected") {
   const std::size_t frame = line("").size();
   Reading reading;
   reading.read(line(std::string(kMaxLineBytes - frame, 'x')));
@@ -108,7 +108,7 @@ TEST_CASE("The longest line is taken and one byte more is rejected") {
   CHECK(reading.seen.rejected.size() == 1);
 }
 
-TEST_CASE("A line that never ends takes no memory, and what follows it survives") {
+TEST_CASE("A line without an end takes no memory, and the next line is parsed") {
   Reading reading;
   for (int i = 0; i < 1000; ++i) {
     reading.read(std::string(10'000, 'x'));
@@ -119,7 +119,7 @@ TEST_CASE("A line that never ends takes no memory, and what follows it survives"
   CHECK(reading.seen.rejected[0].find("a line of 10000001 bytes") != std::string::npos);
 }
 
-TEST_CASE("A line glued to a fragment too long to hold survives") {
+TEST_CASE("A line behind an incomplete line over the limit is parsed") {
   Reading reading;
   reading.read(std::string(100'000, 'x'));
   reading.read(line("kept"));

@@ -1,0 +1,124 @@
+// The control requests of clients: ping, status, drain, shutdown and rendezvous (docs/protocol.md).
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <sys/types.h>
+
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "common/board.hpp"
+#include "common/clock.hpp"
+#include "common/json_writer.hpp"
+#include "common/wire.hpp"
+#include "timer_server/control/control_queue.hpp"
+#include "timer_server/control/rendezvous_desk.hpp"
+#include "timer_server/control/reply_folder.hpp"
+#include "timer_server/control/shutdown_requests.hpp"
+#include "timer_server/control/waiting_clients.hpp"
+#include "timer_server/life_cycle.hpp"
+#include "timer_server/record_log.hpp"
+#include "timer_server/records.hpp"
+#include "timer_server/requests/rejections.hpp"
+
+namespace filetimer {
+
+// Answers the control requests that are read from the request pipe, at once or when their answer is
+// known. Does not end the server: advance() returns a shutdown that is to be carried out, and the
+// life cycle learns of a shutdown that was withdrawn. Used on the loop thread.
+class ControlRequests {
+ public:
+  // What the answers need to know of the server. The server implements it.
+  class Host {
+   public:
+    virtual ~Host() = default;
+    // Adds the fields of the answer to `status` that follow the server's pid and version.
+    virtual void write_status(JsonWriter& json, Instant now) = 0;
+    // Adds the number of open scopes and a list of them, and with `with_workers` a list of workers.
+    // The lists are shortened so that the answer has at most `room` bytes.
+    virtual void write_open_scopes(JsonWriter& json, bool with_workers, std::size_t room) = 0;
+    virtual std::size_t open_scope_count() = 0;
+    [[nodiscard]] virtual bool has_workers() const = 0;
+    // Whether a kill is under way.
+    [[nodiscard]] virtual bool has_kills() const = 0;
+    // Puts announcement() on the status page. Called before the answer that caused it is sent.
+    virtual void announce() = 0;
+  };
+
+  // Parts of the server, which must outlive this object.
+  struct Context {
+    Host& host;
+    LifeCycle& life;
+    Rejections& rejections;
+    Records& records;
+    RecordLog& log;
+  };
+
+  // `max_wait` limits how long a client may wait.
+  ControlRequests(sd_event* loop, std::string dir, ReplyFolder replies, Duration max_wait,
+                  const Context& context);
+
+  void begin_iteration() { queue_.begin_iteration(); }
+  // Answers a request, or keeps `line` for a later iteration.
+  void take(const wire::Request& request, std::string_view line, Instant now);
+
+  struct Shutdown {
+    std::string why;
+    bool is_forced = false;
+  };
+  // Answers requests that were kept, and those whose answer is due. Returns a shutdown that is to
+  // be carried out now.
+  std::optional<Shutdown> advance(Instant now);
+  // Returns when advance() must be called at the latest.
+  [[nodiscard]] Instant next() const;
+
+  // Returns whether the next advance() will return a shutdown.
+  [[nodiscard]] bool has_shutdown() const { return shutdown_.has_value(); }
+  // Returns the number of clients that wait for an answer.
+  [[nodiscard]] std::size_t client_count() const { return clients_.count(); }
+
+  // Returns the announcement for the status page. The server refuses new scopes unless it is kNone.
+  [[nodiscard]] Announcement announcement() const;
+
+  // Removes abandoned reply pipes, and makes the reply folder again if it was removed.
+  void sweep();
+  // Uses another reply folder from now on.
+  void use(ReplyFolder replies) { replies_ = std::move(replies); }
+  // Answers all clients that wait for the end of the server. Called when the server has stopped.
+  void answer_stopped();
+
+ private:
+  struct Accepted {
+    WaitingClients::Id client = 0;
+    const wire::Question& question;
+    pid_t pid = 0;
+    Duration granted{};
+    Instant now;
+  };
+  void accept(const wire::Request& request, std::string_view line, Instant now);
+  void answer(const Accepted& accepted);
+  void answer_ping(const Accepted& accepted);
+  void answer_status(const Accepted& accepted);
+  void answer_drain(const Accepted& accepted);
+  void answer_shutdown(const Accepted& accepted);
+  void answer_rendezvous(const Accepted& accepted);
+  bool grant(const Accepted& accepted);
+  void on_withdrawn(WaitingClients::Id client);
+  void advance_shutdowns(Instant now);
+
+  const std::string dir_;
+  const Duration max_wait_;
+  Context context_;
+  ReplyFolder replies_;
+  WaitingClients clients_;
+  ControlQueue queue_;
+  wire::Parser parser_;  // parses requests that were kept
+  RendezvousDesk rendezvous_;
+  ShutdownRequests shutdowns_;
+  std::optional<Shutdown> shutdown_;  // to be carried out
+  bool is_drain_asked_ = false;
+  Instant next_answer_ = Instant::never();  // when a client that does not read is removed
+};
+
+}  // namespace filetimer

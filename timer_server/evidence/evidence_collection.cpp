@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: MIT
+#include "timer_server/evidence/evidence_collection.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <thread>
+
+#include "timer_server/evidence/proc_evidence.hpp"
+#include "timer_server/evidence/stacks_helper.hpp"
+
+namespace filetimer {
+namespace {
+
+using std::chrono::milliseconds;
+
+// Slow evidence is not begun when less time is left.
+constexpr Duration kLeastTime = milliseconds{100};
+// The stacks helper ends this long before EvidenceOptions::until, so that the worker runs by then.
+constexpr Duration kReleaseTime = milliseconds{20};
+// At level kProc the slow evidence is the CPU sample alone. While this many workers wait for their
+// evidence, the CPU sample of another worker is left out, so that its signal is not delayed.
+constexpr std::size_t kMaxSampled = 32;
+
+double to_ms(Duration duration) {
+  return std::chrono::duration<double, std::milli>(duration).count();
+}
+
+}  // namespace
+
+EvidenceCollection::EvidenceCollection(SideThreads& side_threads,
+                                       std::shared_ptr<const Process> process,
+                                       EvidenceOptions options, std::function<void()> on_done)
+    : side_threads_(side_threads),
+      process_(std::move(process)),
+      options_(std::move(options)),
+      on_done_(std::move(on_done)) {}
+
+std::shared_ptr<EvidenceCollection> EvidenceCollection::start(
+    SideThreads& side_threads, std::shared_ptr<const Process> process, EvidenceOptions options,
+    std::function<void()> on_done) {
+  std::shared_ptr<EvidenceCollection> collection(new EvidenceCollection(
+      side_threads, std::move(process), std::move(options), std::move(on_done)));
+  side_threads.run([collection]() -> SideThreads::Delivery {
+    collection->set_activity("/proc was being read");
+    const Process& worker = *collection->process_;
+    const Evidence evidence = read_proc_evidence(worker.pid, worker.start_time);
+    const bool is_open = collection->publish(evidence);
+    collection->set_activity("the evidence of other workers was being collected");
+    // The slow evidence is queued from the loop thread, so that the cheap evidence of all workers
+    // that expired together is collected first.
+    return [collection, is_open, has_ended = evidence.threads.empty()] {
+      if (!is_open) {
+        return;
+      }
+      const std::size_t others = collection->side_threads_.waiting(SideThreads::Lane::kQuick) +
+                                 collection->side_threads_.waiting(SideThreads::Lane::kSlow);
+      const bool is_crowded =
+          collection->options_.level == EvidenceLevel::kProc && others >= kMaxSampled;
+      if (has_ended || is_crowded) {
+        collection->finish(is_crowded ? "no CPU sample: too many workers expired at once" : "");
+        return;
+      }
+      collection->side_threads_.run(
+          [collection]() -> SideThreads::Delivery {
+            collection->collect_slow_evidence();
+            return [collection] { collection->finish(""); };
+          },
+          SideThreads::Lane::kSlow);
+    };
+  });
+  return collection;
+}
+
+void EvidenceCollection::collect_slow_evidence() {
+  std::optional<Evidence> so_far = published();
+  if (!so_far) {
+    return;
+  }
+  Evidence& evidence = *so_far;
+  const bool wants_stacks = options_.level == EvidenceLevel::kStacks;
+  const Instant until = options_.until + -kReleaseTime;
+  if (until - Instant::now() < kLeastTime) {
+    evidence.add_missing(fmt::format(
+        "no CPU sample{}: time was up while the evidence of other workers was collected",
+        wants_stacks ? " and no stacks" : ""));
+    publish(evidence);
+    return;
+  }
+  // The helper is started before the CPU sample, because it reads files before it stops the worker.
+  std::optional<StacksHelper> helper;
+  if (wants_stacks) {
+    set_activity("the helper for native stacks was being started");
+    const Duration for_python = std::min(kPythonDumpLimit, (until - Instant::now()) / 2);
+    auto started = StacksHelper::start(process_->pid, process_->start_time,
+                                       options_.python ? until + -for_python : until);
+    if (started) {
+      helper.emplace(std::move(*started));
+    } else {
+      evidence.add_missing("no native stacks: " + started.error().message);
+    }
+  }
+  set_activity("CPU time was being sampled");
+  sample_cpu(evidence);
+  if (!publish(evidence)) {
+    return;
+  }
+  if (helper) {
+    set_activity("native stacks were being read");
+    helper->collect(evidence);
+    if (!publish(evidence)) {
+      return;
+    }
+  }
+  if (wants_stacks && options_.python) {
+    set_activity("Python stacks were being written");
+    // A stopped worker does not run the signal handler that writes the stacks.
+    if (evidence.state == 'T' || evidence.state == 't') {
+      evidence.add_missing("no Python stacks: the worker is stopped");
+    } else {
+      take_python_dump(*process_, *options_.python, until, evidence);
+    }
+    publish(evidence);
+  }
+}
+
+void EvidenceCollection::sample_cpu(Evidence& evidence) const {
+  const Instant due = evidence.threads.back().sampled + kCpuSample;
+  const Duration wait = std::min(due, options_.until) - Instant::now();
+  std::this_thread::sleep_for(std::max(wait, Duration::zero()));
+  finish_cpu_sample(process_->pid, evidence);
+}
+
+void EvidenceCollection::set_activity(const char* activity) {
+  const std::lock_guard lock(mutex_);
+  activity_ = activity;
+}
+
+bool EvidenceCollection::publish(const Evidence& evidence) {
+  const std::lock_guard lock(mutex_);
+  if (!is_taken_) {
+    evidence_ = evidence;
+  }
+  return !is_taken_;
+}
+
+std::optional<Evidence> EvidenceCollection::published() {
+  const std::lock_guard lock(mutex_);
+  return is_taken_ ? std::nullopt : std::optional(evidence_);
+}
+
+void EvidenceCollection::finish(std::string_view missing) {
+  {
+    const std::lock_guard lock(mutex_);
+    is_done_ = true;
+    if (!missing.empty()) {
+      evidence_.add_missing(missing);
+    }
+  }
+  on_done_();
+}
+
+Evidence EvidenceCollection::take() {
+  const std::lock_guard lock(mutex_);
+  is_taken_ = true;
+  if (!is_done_) {
+    evidence_.add_missing(fmt::format("time was up while {}", activity_));
+  }
+  evidence_.gathered_ms = to_ms(Instant::now() - begun_);
+  return std::move(evidence_);
+}
+
+}  // namespace filetimer
