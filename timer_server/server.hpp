@@ -124,7 +124,8 @@ class Server final : private RequestSink, private Questions::Host {
   void scan_pages(Instant woke, std::vector<DueScope>& due);
   WorkerPage::Scan scan_of(const Worker& worker, Instant now) const;
   bool take_due(Worker& worker, const std::shared_ptr<WorkerPage>& page,
-                const std::vector<WorkerPage::Due>& candidates, std::vector<DueScope>& due);
+                const std::vector<WorkerPage::Due>& candidates, Instant woke,
+                std::vector<DueScope>& due);
   void judge_idleness(Worker& worker, const WorkerPage::Activity& activity, Instant woke,
                       std::vector<DueScope>& due);
   bool has_come_back(pid_t pid, Instant since);

@@ -363,6 +363,7 @@ TEST_CASE("A release after the signal changes nothing") {
   wait_for_death(stage.process);
   stage.ladder->advance(stage.now);
   CHECK(stage.ended == std::vector{KillVerdict::kDead});
+  CHECK(stage.events().find("released_late") == std::string::npos);
 }
 
 TEST_CASE("Of two expired scopes the one that was not released still kills, with its own signal") {
