@@ -140,6 +140,7 @@ class Server final : private RequestSink, private Questions::Host {
   void keep(const Worker& worker);
   void save_pages();
   ScopeView view_of(const SlotReading& reading) const;
+  ScopeView view_of(const SlotReading& reading, const Worker& worker) const;
   std::optional<Expiry> expiry_of(const DueScope& due);
 
   // Time that a worker or the server missed (server_patience.cpp).

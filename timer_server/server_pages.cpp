@@ -503,6 +503,14 @@ ScopeView Server::view_of(const SlotReading& reading) const {
   return view;
 }
 
+// With the time that the scope was given.
+ScopeView Server::view_of(const SlotReading& reading, const Worker& worker) const {
+  ScopeView view = view_of(reading);
+  view.terms.deadline = given_time_.deadline(
+      {reading.started, view.terms.deadline, view.terms.timeout}, worker.resumed);
+  return view;
+}
+
 void Server::tell_cuts(const Worker& worker, WorkerPage& page) {
   for (const SlotReading& reading : page.take_slots_over(*settings_.max_timeout)) {
     tell_cut(worker, reading.name, reading.asked);

@@ -38,7 +38,7 @@ std::vector<ScopeView> Server::open_scopes_of(const Worker& worker, std::size_t 
   std::vector<ScopeView> views;
   for (const auto& page : worker.pages) {
     for (const SlotReading& reading : page->open_slots(most)) {
-      views.push_back(view_of(reading));
+      views.push_back(view_of(reading, worker));
     }
   }
   std::ranges::stable_sort(views, {}, [](const ScopeView& view) { return view.terms.acquired; });
