@@ -36,7 +36,12 @@ std::int64_t word_of(const ScopeTerms& terms) {
     constexpr std::int64_t kMostTime = slot_word::kPaused - slot_word::kNoDeadline - 1;
     return slot_word::kNoDeadline + std::clamp<std::int64_t>(terms.acquired.ns, 0, kMostTime);
   }
-  return std::max<std::int64_t>(terms.deadline.ns, 1);  // 0 would say that the slot is free
+  if (terms.deadline.ns > 0) {
+    return terms.deadline.ns;
+  }
+  // A deadline before the boot is no word. It becomes one of the first seconds after the boot, so
+  // that such deadlines keep their order.
+  return 1 + (std::int64_t{1} << 31) + (terms.deadline.ns >> 32);
 }
 
 bool is_same_span(std::int64_t before, std::int64_t now) {

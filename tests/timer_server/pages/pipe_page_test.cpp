@@ -127,6 +127,17 @@ TEST_CASE("Scopes of the pipe that never expire are never due") {
   CHECK(stage.page->open_count() == 1);
 }
 
+TEST_CASE("Deadlines before the boot are due, and keep their order") {
+  PipePageStage stage;
+  constexpr std::int64_t kSecond = 1'000'000'000;
+  stage.acquire("late", terms_of(1000, -100 * kSecond));
+  stage.acquire("early", terms_of(1000, -1'700'000'000 * kSecond));
+  stage.acquire("middle", terms_of(1000, -200 * kSecond));
+  auto due = stage.scan({3 * kSecond}).due;
+  std::ranges::sort(due, {}, &WorkerPage::Due::deadline);
+  CHECK(stage.names(due) == Names{"early", "middle", "late"});
+}
+
 TEST_CASE("An acquire says when the scope is first to be looked at") {
   const PipePageStage stage({.max_timeout = Duration{4000}, .warn_at = kHalf});
   CHECK(stage.page->acquire("a", 1, terms_of(1000, 3000)) == Instant{2000});
