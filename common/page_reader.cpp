@@ -98,7 +98,11 @@ std::size_t statistics_in_use(const PageLayout& page) {
 }
 
 std::optional<SlotReading> read_slot(const PageLayout& page, std::size_t index, std::int64_t word) {
-  return read_slot(page.slot(index), word, [&] { return read_id(page.name(index)); });
+  auto reading = read_slot(page.slot(index), word, [&] { return read_id(page.name(index)); });
+  if (reading && reading->name.empty()) {
+    reading->name.push_back(kNoName);
+  }
+  return reading;
 }
 
 std::optional<SlotReading> read_slot(const Slot& slot, std::int64_t word,
@@ -132,9 +136,6 @@ std::optional<SlotReading> read_slot(const Slot& slot, std::int64_t word,
   reading.id = id();
   const std::size_t shown = slot.shown_bytes.load(kRelaxed);
   reading.name = shown == 0 ? reading.id : std::string(utf8_prefix(reading.id, shown));
-  if (reading.name.empty()) {
-    reading.name.push_back(kNoName);
-  }
   if (!still_says(slot, word)) {
     return std::nullopt;
   }

@@ -38,7 +38,7 @@ class GivenTime {
   // is always late still acts.
   [[nodiscard]] Instant deadline(const Span& span, Instant resumed) const;
 
-  // Returns whether deadline() may differ from the deadline of any scope.
+  // Returns whether no gap is known: deadline() differs for resumed workers only.
   [[nodiscard]] bool is_empty() const { return gaps_.empty(); }
 
  private:

@@ -104,6 +104,9 @@ std::vector<PastVerdict> read_past_verdicts(const std::string& log_path, std::st
     }
     const std::string id(value_or<std::string_view>(record, "id", {}));
     if (is_verdict && value_or<std::string_view>(record, "dir", {}) == dir) {
+      if (by_id.contains(id)) {
+        continue;  // written twice, on a disk that was full meanwhile
+      }
       by_id[id] = verdicts.size();
       verdicts.push_back(verdict_from(record));
     } else if (const auto known = by_id.find(id); known != by_id.end()) {

@@ -187,13 +187,15 @@ Status RecordLog::Writer::write_batch(std::deque<Entry>& batch) {
     if (batch.empty()) {
       return {};
     }
-    // Up to the line that makes the file too large, which is rotated behind it.
-    const auto size =
-        static_cast<std::uint64_t>(std::max<off_t>(::lseek(file_.get(), 0, SEEK_END), 0));
+    // Up to the line that makes the file too large, which is rotated behind it. A pipe or a
+    // terminal may take a part of a long text: a line at a time.
+    struct stat st {};
+    const bool is_regular = ::fstat(file_.get(), &st) == 0 && S_ISREG(st.st_mode);
+    const auto size = static_cast<std::uint64_t>(std::max<off_t>(st.st_size, 0));
     std::string text;
     auto behind = batch.begin();
     for (; behind != batch.end(); ++behind) {
-      if (!text.empty() && (text.size() + behind->line.size() > kMostAtOnce ||
+      if (!text.empty() && (!is_regular || text.size() + behind->line.size() > kMostAtOnce ||
                             size + text.size() >= settings_.max_bytes)) {
         break;
       }

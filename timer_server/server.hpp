@@ -124,7 +124,8 @@ class Server final : private RequestSink, private ControlRequests::Host {
   void scan_pages(Instant woke, std::vector<DueScope>& due);
   WorkerPage::Scan scan_of(const Worker& worker, Instant now) const;
   bool take_due(Worker& worker, const std::shared_ptr<WorkerPage>& page,
-                const std::vector<WorkerPage::Due>& candidates, std::vector<DueScope>& due);
+                const std::vector<WorkerPage::Due>& candidates, Instant woke,
+                std::vector<DueScope>& due);
   void judge_idleness(Worker& worker, const WorkerPage::Activity& activity, Instant woke,
                       std::vector<DueScope>& due);
   bool has_come_back(pid_t pid, Instant since);
@@ -139,6 +140,7 @@ class Server final : private RequestSink, private ControlRequests::Host {
   void keep(const Worker& worker);
   void save_pages();
   ScopeView view_of(const SlotReading& reading) const;
+  ScopeView view_of(const SlotReading& reading, const Worker& worker) const;
   std::optional<Expiry> expiry_of(const DueScope& due);
 
   // Time that a worker or the server missed (server_patience.cpp).

@@ -361,12 +361,13 @@ void Server::scan_pages(Instant woke, std::vector<DueScope>& due) {
       return;
     }
     WorkerPage::Activity activity;
-    const WorkerPage::Scan scan = scan_of(worker, woke);
     for (const auto& page : worker.pages) {
+      // Anew for each page: the worker may have been found resumed on the one before.
+      const WorkerPage::Scan scan = scan_of(worker, woke);
       found.clear();
       next_scan_ = std::min(next_scan_, page->scan(scan, found, activity));
       const bool is_due = !found.due.empty() || !found.soft.empty();
-      if (is_due && !take_due(worker, page, found.due, due)) {
+      if (is_due && !take_due(worker, page, found.due, woke, due)) {
         dropped.push_back({&worker, page, kStartedAnother});
       } else {
         note_soft_due(worker, page, found.soft);
@@ -396,12 +397,11 @@ void Server::scan_pages(Instant woke, std::vector<DueScope>& due) {
 // that time.
 void Server::judge_idleness(Worker& worker, const WorkerPage::Activity& activity, Instant woke,
                             std::vector<DueScope>& due) {
-  const WorkerPage::Scan scan = scan_of(worker, woke);
   const Instant last_left = std::max(activity.last_left, worker.left_on_pipe);
   for (const auto& watch : activity.watches) {
     Instant next = woke + std::max(watch.timeout, kIdleLook);
     if (!activity.is_inside && last_left > watch.since) {
-      next = watch.page->idle_due(watch, last_left, scan).value_or(next);
+      next = watch.page->idle_due(watch, last_left, scan_of(worker, woke)).value_or(next);
     }
     if (next > woke) {
       next_scan_ = std::min(next_scan_, next);
@@ -410,7 +410,8 @@ void Server::judge_idleness(Worker& worker, const WorkerPage::Activity& activity
     const auto page =
         std::ranges::find(worker.pages, watch.page, [](const auto& each) { return each.get(); });
     const WorkerPage::Due candidate{watch.slot, slot_word::kIdleWatch, next};
-    if (worker.process->is_alive() && !runs_another_program(*worker.process, **page) &&
+    if (worker.resumed <= woke && worker.process->is_alive() &&
+        !runs_another_program(*worker.process, **page) &&
         !should_defer(worker, **page, candidate) && (*page)->try_expire_idle(watch.slot, next)) {
       due.push_back({&worker, next, {*page, watch.slot, next.ns}});
     }
@@ -433,16 +434,20 @@ bool Server::has_come_back(pid_t pid, Instant since) {
 
 // False: the worker runs another program now, and has left what is on the page.
 bool Server::take_due(Worker& worker, const std::shared_ptr<WorkerPage>& page,
-                      const std::vector<WorkerPage::Due>& candidates, std::vector<DueScope>& due) {
+                      const std::vector<WorkerPage::Due>& candidates, Instant woke,
+                      std::vector<DueScope>& due) {
   if (!worker.process->is_alive()) {
     return true;  // its end is on its way to us, and decides
   }
   if (runs_another_program(*worker.process, *page)) {
     return false;
   }
-  if (!candidates.empty() && should_defer(worker, *page, candidates.front())) {
+  // A worker that was found resumed in this scan is judged in the next one.
+  if (worker.resumed > woke ||
+      (!candidates.empty() && should_defer(worker, *page, candidates.front()))) {
     return true;
   }
+  due.reserve(due.size() + candidates.size());  // what was judged must not be lost
   for (const WorkerPage::Due& candidate : candidates) {
     if (page->try_expire(candidate.slot, candidate.word)) {
       due.push_back({&worker, candidate.deadline, {page, candidate.slot, candidate.word}});
@@ -498,6 +503,14 @@ ScopeView Server::view_of(const SlotReading& reading) const {
   return view;
 }
 
+// With the time that the scope was given.
+ScopeView Server::view_of(const SlotReading& reading, const Worker& worker) const {
+  ScopeView view = view_of(reading);
+  view.terms.deadline = given_time_.deadline(
+      {reading.started, view.terms.deadline, view.terms.timeout}, worker.resumed);
+  return view;
+}
+
 void Server::tell_cuts(const Worker& worker, WorkerPage& page) {
   for (const SlotReading& reading : page.take_slots_over(*settings_.max_timeout)) {
     tell_cut(worker, reading.name, reading.asked);
@@ -537,6 +550,7 @@ void Server::remove_page(Worker& worker, const WorkerPage& page, std::string_vie
       worker.pages, [&](const std::shared_ptr<WorkerPage>& other) { return other.get() == &page; });
   const std::shared_ptr<WorkerPage> held = *place;
   worker.pages.erase(place);
+  pages_.erase(name);
   if (!held->is_whole()) {
     rejections_.add(fmt::format("page '{}' of pid {} was cut short: its scopes are watched no more",
                                 name, worker.process->pid),
@@ -554,7 +568,6 @@ void Server::remove_page(Worker& worker, const WorkerPage& page, std::string_vie
     std::exchange(worker.pipe, nullptr)->remove();
     return;
   }
-  pages_.erase(name);
   held->add_statistics(statistics);
   directory_.pages().remove(name);
 }

@@ -32,13 +32,15 @@ void Server::make_up_for_missed_time(const MissedTime::Clocks& woke) {
     return;
   }
   const Duration total = missed->total();
+  // The requests of the gap were read a moment ago: their scopes began in it.
+  const Instant until = Instant::now();
   std::size_t scopes = 0;
   workers_.for_each([&](Worker& worker) {
     for (const auto& page : worker.pages) {
-      scopes += page->count_given_time(scan_of(worker, woke.now), woke.now);
+      scopes += page->count_given_time(scan_of(worker, until), until);
     }
   });
-  given_time_.add(woke.now, total);
+  given_time_.add(until, total);
   scan_wanted_ = true;
   ladder_.extend_grace(total);
   const std::string reason =

@@ -103,6 +103,7 @@ void Server::acquire(const wire::Request& request, std::string_view line) {
     reject(first_look.error().message);
     return;
   }
+  ++now_.mono.ns;  // no two scopes of one reading are of the same age
   next_scan_ = std::min(next_scan_, *first_look);
   if (terms.is_idle) {
     (*worker)->set_idle_since(terms.acquired);

@@ -147,10 +147,11 @@ void Server::write_open_scopes(JsonWriter& json, bool with_workers, std::size_t 
     for (const auto& page : worker.pages) {
       for (const SlotReading& reading : page->open_slots()) {
         if (slot_word::is_open(reading.word)) {
-          views.push_back(view_of(reading));
+          views.push_back(view_of(reading, worker));
         }
       }
     }
+    std::ranges::stable_sort(views, {}, [](const ScopeView& view) { return view.terms.acquired; });
     for (const ScopeView& view : views) {
       if (listed < kMostListed && json.size() <= room) {
         ++listed;

@@ -38,7 +38,7 @@ std::vector<ScopeView> Server::open_scopes_of(const Worker& worker, std::size_t 
   std::vector<ScopeView> views;
   for (const auto& page : worker.pages) {
     for (const SlotReading& reading : page->open_slots(most)) {
-      views.push_back(view_of(reading));
+      views.push_back(view_of(reading, worker));
     }
   }
   std::ranges::stable_sort(views, {}, [](const ScopeView& view) { return view.terms.acquired; });
@@ -57,12 +57,12 @@ std::shared_ptr<Incident> Server::incident_now() {
   incident_->when = now_;
   const std::size_t share = incident_share(workers_.count());
   workers_.for_each([&](Worker& worker) {
+    if (worker.dying) {
+      return;  // it is in the incident that it is killed for
+    }
     std::size_t count = 0;
     for (const auto& page : worker.pages) {
       count += page->open_count();
-    }
-    if (count == 0 && worker.dying) {
-      return;  // its scope has expired before
     }
     // Also one in no scope: the others may wait for it.
     incident_->workers.push_back({WorkerIdentity::of(worker), open_scopes_of(worker, share)});

@@ -34,7 +34,7 @@ CLI::Validator expecting(const std::string& what, const CLI::Validator& rule) {
 
 std::string why_no_fraction(std::string& word) {
   double number = 0;  // CLI::Range takes "nan"
-  return CLI::detail::lexical_cast(word, number) && number > 0 && number < 1 ? "" : word;
+  return CLI::detail::lexical_cast(word, number) && number > 0 && number < 1 ? "" : "no fraction";
 }
 
 // `--dir "$UNSET"` must not mean the default folder, where another server may be.

@@ -59,7 +59,7 @@ Result<pid_t> MappedPage::owner() const {
 }
 
 std::string MappedPage::id_of(std::size_t slot) {
-  return read_id(layout_.name(slot));
+  return read_name(layout_.name(slot));
 }
 
 std::span<std::byte> MappedPage::guarded_memory() {

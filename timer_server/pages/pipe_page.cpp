@@ -22,6 +22,9 @@ constexpr auto kRelaxed = std::memory_order_relaxed;
 
 // Slots are allocated in steps of this, the first ones by doubling: most workers have few.
 constexpr std::size_t kSlotsAtOnce = 16;
+// Scopes that were judged keep their slots until their kills are over. The file has no room for
+// slots beyond kMaxScopesPerWorker: such a scope is watched and not kept.
+constexpr std::size_t kMostSlots = 2 * kMaxScopesPerWorker;
 
 // A client that found its server gone acquires all that is open again, with the same deadlines:
 // their way over the wall clock moves them by less than this. A renewal moves them by more, or asks
@@ -33,7 +36,12 @@ std::int64_t word_of(const ScopeTerms& terms) {
     constexpr std::int64_t kMostTime = slot_word::kPaused - slot_word::kNoDeadline - 1;
     return slot_word::kNoDeadline + std::clamp<std::int64_t>(terms.acquired.ns, 0, kMostTime);
   }
-  return std::max<std::int64_t>(terms.deadline.ns, 1);  // 0 would say that the slot is free
+  if (terms.deadline.ns > 0) {
+    return terms.deadline.ns;
+  }
+  // A deadline before the boot is no word. It becomes one of the first seconds after the boot, so
+  // that such deadlines keep their order.
+  return 1 + (std::int64_t{1} << 31) + (terms.deadline.ns >> 32);
 }
 
 bool is_same_span(std::int64_t before, std::int64_t now) {
@@ -85,7 +93,7 @@ std::optional<PipePage::SlotNumber> PipePage::take_free_slot() {
     free_.pop_back();
     return slot;
   }
-  if (count_ == kMaxScopesPerWorker) {
+  if (count_ == kMostSlots) {
     return std::nullopt;
   }
   grow(count_ + 1);
@@ -132,7 +140,7 @@ Result<Instant> PipePage::acquire(std::string_view id, std::size_t shown_bytes,
   }
   const std::int64_t word = word_of(terms);
   if (!number) {
-    number = take_free_slot();
+    number = by_id_.size() < kMaxScopesPerWorker ? take_free_slot() : std::nullopt;
     if (!number) {
       return failure(
           fmt::format("{} scopes of this worker are open: no more fit", kMaxScopesPerWorker));
@@ -145,9 +153,10 @@ Result<Instant> PipePage::acquire(std::string_view id, std::size_t shown_bytes,
   } else {
     const Slot& open = slot_at(*number);
     const std::int64_t before = open.deadline.load(kRelaxed);
-    if (is_warned(*number, before) && is_same_span(before, word) &&
-        open.timeout.load(kRelaxed) == terms.asked.count()) {
-      note_warned(*number, word);
+    const bool is_same =
+        is_same_span(before, word) && open.timeout.load(kRelaxed) == terms.asked.count();
+    if (is_warned(*number, before)) {
+      note_warned(*number, is_same ? word : slot_word::kFree);
     }
   }
   Slot& slot = slot_at(*number);
@@ -200,6 +209,7 @@ std::vector<std::string> PipePage::release_all() {
 // The slot says that it is free, or released late and acknowledged.
 void PipePage::free(std::size_t slot) {
   slot_at(slot).deadline.store(slot_word::kFree, kRelaxed);
+  note_warned(slot, slot_word::kFree);
   forget_id(slot);
   on_change(slot);
   free_.push_back(static_cast<SlotNumber>(slot));
@@ -370,7 +380,8 @@ Status PipePage::save(const Process& worker, const std::optional<WorkerFacts>& f
       saved = write_slot(slot);
     }
   }
-  if (const auto count = static_cast<std::uint32_t>(count_); saved && count != saved_count_) {
+  if (const auto count = static_cast<std::uint32_t>(std::min(count_, kMaxScopesPerWorker));
+      saved && count != saved_count_) {
     saved_count_ = count;
     if (!write_at(fd_.get(), &count, sizeof count, offsetof(PageHeader, slots))) {
       saved = system_error(fmt::format("cannot write '{}'", path_));
@@ -421,7 +432,7 @@ Status PipePage::write_slot(std::size_t index) {
   State& state = states_[index];
   const std::size_t at = kSlotsAt + index * sizeof(Slot);
   const bool is_free = slots_[index].deadline.load(kRelaxed) == slot_word::kFree;
-  if (is_free && !state.is_saved) {
+  if (index >= kMaxScopesPerWorker || (is_free && !state.is_saved)) {
     return {};
   }
   const auto write = [this](const void* bytes, std::size_t size, std::size_t offset) {

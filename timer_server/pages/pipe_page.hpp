@@ -42,7 +42,7 @@ class PipePage final : public WorkerPage {
 
   // Opens a scope, or replaces the terms of the open one with this identity. `shown_bytes`: how
   // much of `id` is the name that people gave. Returns when the scope is first to be looked at.
-  // Refused when kMaxScopesPerWorker slots are in use.
+  // Refused when kMaxScopesPerWorker scopes are open or judged.
   Result<Instant> acquire(std::string_view id, std::size_t shown_bytes, const ScopeTerms& terms);
   // Releases the scope, too late if it was judged. Returns whether the worker was in it: false for
   // an idle timeout, a whole process and an unknown identity.

@@ -32,6 +32,15 @@ Instant started_of(const Slot& slot) {
   return {std::max<std::int64_t>(slot.started.load(kRelaxed), 0)};
 }
 
+// A renewal writes `started` before the word: the old word's span began no later than the word
+// says.
+Instant span_start_of(const Slot& slot, std::int64_t word) {
+  const Instant started = started_of(slot);
+  const std::int64_t timeout = slot.timeout.load(kRelaxed);
+  const bool has_both = word < slot_word::kNoDeadline && timeout >= 0 && timeout <= word;
+  return has_both ? std::min(started, Instant{word - timeout}) : started;
+}
+
 }  // namespace
 
 // `visit` gets every slot in use with its word. Returns false when the page was cut short
@@ -58,7 +67,7 @@ Instant WorkerPage::deadline_of(const Slot& slot, std::int64_t word, const Scan&
   if (scan.given.is_empty() && scan.resumed == Instant{}) {
     return due;
   }
-  return scan.given.deadline({started_of(slot), due, timeout_of(slot, word, longest)},
+  return scan.given.deadline({span_start_of(slot, word), due, timeout_of(slot, word, longest)},
                              scan.resumed);
 }
 

@@ -232,6 +232,34 @@ TEST_CASE("a resumed worker with a scope on the pipe and one on a page gets time
   CHECK(count(server.records(), "expired", worker.pid()) == 0);
 }
 
+// The same where only a sweep has seen the halt, and no deadline came in it.
+TEST_CASE("a worker that a sweep found stopped gets time for all scopes that are due at once") {
+  const TempFolder temp;
+  Server server(temp, {"--max-interval", "50ms"});
+  const WatchedWorker watched(server, true);
+  Worker& worker = *watched.worker;
+  worker.ask("open 0 step 1600");
+  const Instant acquired = Instant::now();
+  worker.tell("hint");
+  (void)worker.line();
+  server.send(acquire(worker.pid(), "s", 1600ms));
+  server.barrier();
+  worker.signal(SIGSTOP);
+  worker.wait_until_stopped();
+  let_pass_until(acquired + 1000ms);  // many sweeps
+  server.process().signal(SIGSTOP);
+  server.process().wait_until_stopped();
+  worker.signal(SIGCONT);
+  let_pass_until(acquired + 1800ms);  // less than what the server takes for its own absence
+  server.process().signal(SIGCONT);
+  server.wait_for_message("is resumed after");
+  CHECK(worker.ask("release 0") == "in-time");
+  server.send(release(worker.pid(), "s"));
+  server.barrier();
+  CHECK(worker.is_alive());
+  CHECK(count(server.records(), "expired", worker.pid()) == 0);
+}
+
 TEST_CASE("with --stopped kill a stopped worker is killed at its deadline") {
   for (const bool with_page : {false, true}) {
     CAPTURE(with_page);

@@ -3,15 +3,18 @@
 #include "timer_server/pages/pipe_page.hpp"
 
 #include <doctest/doctest.h>
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <random>
 
 #include "common/limits.hpp"
+#include "common/posix.hpp"
 #include "common/wake_protocol.hpp"
 #include "tests/support/files.hpp"
 #include "timer_server/pages/page_guard.hpp"
@@ -124,6 +127,17 @@ TEST_CASE("Scopes of the pipe that never expire are never due") {
   CHECK(stage.page->open_count() == 1);
 }
 
+TEST_CASE("Deadlines before the boot are due, and keep their order") {
+  PipePageStage stage;
+  constexpr std::int64_t kSecond = 1'000'000'000;
+  stage.acquire("late", terms_of(1000, -100 * kSecond));
+  stage.acquire("early", terms_of(1000, -1'700'000'000 * kSecond));
+  stage.acquire("middle", terms_of(1000, -200 * kSecond));
+  auto due = stage.scan({3 * kSecond}).due;
+  std::ranges::sort(due, {}, &WorkerPage::Due::deadline);
+  CHECK(stage.names(due) == Names{"early", "middle", "late"});
+}
+
 TEST_CASE("An acquire says when the scope is first to be looked at") {
   const PipePageStage stage({.max_timeout = Duration{4000}, .warn_at = kHalf});
   CHECK(stage.page->acquire("a", 1, terms_of(1000, 3000)) == Instant{2000});
@@ -187,9 +201,13 @@ TEST_CASE("A renewal is warned about again, what is only repeated is not") {
   stage.acquire("a", terms_of(700 * kMs, 1'700 * kMs));
   CHECK(stage.soft_due({1'199 * kMs}).empty());
   CHECK(stage.soft_due({1'200 * kMs}).size() == 1);
-  // The deadline is about the same, the timeout is not: a renewal.
-  stage.acquire("a", terms_of(1'300 * kMs, 1'700 * kMs + 1));
-  CHECK(stage.soft_due({1'500 * kMs + 1}).size() == 1);
+  // The deadline is the same, the timeout is not: a renewal.
+  stage.acquire("a", terms_of(1'300 * kMs, 1'700 * kMs));
+  CHECK(stage.soft_due({1'500 * kMs}).size() == 1);
+  // Another scope in the same slot, with the same deadline.
+  CHECK(stage.page->release("a"));
+  stage.acquire("b", terms_of(1'300 * kMs, 1'700 * kMs));
+  CHECK(stage.soft_due({1'600 * kMs}) == Names{"b"});
 }
 
 TEST_CASE("A scope of the pipe that was open in a gap is due later, until it is renewed") {
@@ -201,6 +219,35 @@ TEST_CASE("A scope of the pipe that was open in a gap is due later, until it is 
   CHECK(stage.due({5700}) == Names{"a"});
   stage.acquire("a", terms_of(5600, 6000));
   CHECK(stage.due({6000}) == Names{"a"});
+}
+
+TEST_CASE("A scope that was warned about and is given time is not warned about again") {
+  PipePageStage stage({.max_timeout = kForever, .warn_at = kHalf});
+  stage.acquire("early", terms_of(0, 1'000));
+  stage.acquire("late", terms_of(400, 1'400));
+  CHECK(stage.soft_due({500}) == Names{"early"});
+  stage.missed.add({600}, Duration{400});
+  CHECK(stage.soft_due({900}).empty());
+  CHECK(stage.next == Instant{1'100});  // half of what `late` has now
+  CHECK(stage.soft_due({1'100}) == Names{"late"});
+  CHECK(stage.soft_due({1'399}).empty());
+  CHECK(stage.due({1'400}) == Names{"early"});
+}
+
+TEST_CASE("Judged scopes that are renewed take no room from others") {
+  PipePageStage stage;
+  for (std::size_t i = 0; i < kMaxScopesPerWorker; ++i) {
+    stage.acquire(fmt::format("s{}", i), 5000);
+  }
+  for (const WorkerPage::Due& each : stage.scan({5000}).due) {
+    REQUIRE(stage.page->try_expire(each.slot, each.word));
+  }
+  for (std::size_t i = 0; i < kMaxScopesPerWorker; ++i) {
+    stage.acquire(fmt::format("s{}", i), 9000);
+  }
+  CHECK(stage.page->watched_count() == kMaxScopesPerWorker);
+  stage.save();
+  CHECK(!stage.page->acquire("one more", 8, terms_of(1000, 9000)));
 }
 
 TEST_CASE("A judged scope is released late, and its slot is taken again behind its kill") {
@@ -304,12 +351,13 @@ TEST_CASE("Of many open scopes those that were opened last are listed") {
   for (int i = 0; i < 20; ++i) {
     stage.acquire(fmt::format("s{}", i), terms_of(1000 + (i * 7) % 20, 9000));
   }
+  stage.acquire("s3", terms_of(2000, 9000));
   Names listed;
   for (const SlotReading& reading : stage.page->open_slots(3)) {
     listed.push_back(reading.name);
   }
   std::ranges::sort(listed);
-  CHECK(listed == Names{"s11", "s14", "s17"});  // of 1,017, 1,018 and 1,019
+  CHECK(listed == Names{"s14", "s17", "s3"});  // of 1,018, 1,019 and 2,000
 }
 
 TEST_CASE("Scopes of the pipe are kept with all that is known of them") {
@@ -409,6 +457,25 @@ TEST_CASE("A verdict that only the log has is restored, as under way or as over"
   CHECK(judged[0].reading.name == "forward");
   CHECK(judged[0].word == 5000);
   CHECK((*next)->open_count() == 1);
+}
+
+TEST_CASE("Of two slots with one scope the next server takes the later, and frees the other") {
+  for (const bool is_later_first : {false, true}) {
+    CAPTURE(is_later_first);
+    const PipePageStage stage;
+    stage.acquire("step", terms_of(is_later_first ? 4000 : 2000, 9000));
+    stage.acquire("other", terms_of(is_later_first ? 2000 : 4000, 8000));
+    stage.save();
+    // Names lie behind all slots: the second one gets the first one's.
+    const UniqueFd file(::open(stage.path.c_str(), O_RDWR | O_CLOEXEC));
+    std::array<std::byte, sizeof(SlotName)> name{};
+    REQUIRE(read_at(file.get(), name.data(), name.size(), kNamesAt));
+    REQUIRE(write_at(file.get(), name.data(), name.size(), kNamesAt + sizeof(SlotName)));
+    const auto kept = stage.kept();
+    REQUIRE(kept.size() == 1);
+    CHECK(kept[0].acquired == Instant{4000});
+    CHECK(kept[0].deadline == Instant{is_later_first ? 9000 : 8000});
+  }
 }
 
 TEST_CASE("A scope without a name is kept as that, in a slot that had one before") {

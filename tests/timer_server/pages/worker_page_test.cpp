@@ -316,6 +316,19 @@ TEST_CASE("A scope that was open in a gap is due later, until it is renewed") {
   CHECK(due.size() == 1);
 }
 
+TEST_CASE("A renewal that is being written does not take the time of a gap away") {
+  TestPage content;
+  content.open(0, {.timeout = 500, .word = 1'500, .started = 1'000});
+  const PageStage stage(content);
+  GivenTime missed;
+  missed.add({1'400}, Duration{300});
+  stage.slot(0).started = 1'700;  // the word follows
+  std::vector<WorkerPage::Due> due;
+  SoftDue soft;
+  CHECK(scan(*stage.page, {1'799}, kForever, due, soft, missed) == Instant{1'800});
+  CHECK(due.empty());
+}
+
 TEST_CASE("What --max-timeout grants is what a gap gives at most") {
   TestPage content;
   content.open(0, {.timeout = 5'000, .word = 6'000, .started = 1'000});
