@@ -16,7 +16,8 @@ AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 class Mpirun(JobCase):
     def mpirun(self, *words, **environment):
         """Its exit status."""
-        started = self.start("mpirun", [*MPIRUN, *words], **AS_ROOT, **environment)
+        started = self.start("mpirun", [*MPIRUN, *words], **AS_ROOT,
+                             OMPI_MCA_orte_tmpdir_base=str(self.folder), **environment)
         return self.status_of(started)
 
     def check_worker(self, expired, rank):
@@ -48,7 +49,9 @@ class Mpirun(JobCase):
         log = self.only(list(self.folder.glob("filetimer-*.jsonl")))
         self.assertEqual(len(records([log], "server_started")), 1, out)
         # The same for all. Where mpirun ends the ranks it stays: SIGKILL follows SIGTERM at once.
-        folder = pathlib.Path(self.only(sorted(set(re.findall(r"watched in (\S+-\w{6})", out)))))
+        folders = sorted(set(re.findall(r"watched in (\S+-\w{6})", out)))
+        self.assertEqual(len(folders), 1, f"mpirun exits with {status}: {out}")
+        folder = pathlib.Path(folders[0])
         self.addCleanup(shutil.rmtree, folder, ignore_errors=True)
         return status, out, log, folder
 
@@ -74,6 +77,20 @@ class Mpirun(JobCase):
         status, out, log, _ = self.run_with_a_server("--hang", "0:20")
         self.assertNotEqual(status, 0, out)
         self.check_worker(self.only(records([log], "expired")), 0)
+
+    def test_ranks_follow_no_link_of_an_earlier_job(self):
+        (self.folder / "filetimer").symlink_to("gone")  # one that mpirun was killed before
+        (self.folder / "filetimer-1").symlink_to("gone")
+        started = []
+        for rank in (1, 0):
+            started.append(self.start(
+                f"rank{rank}", [EXAMPLES / "server_per_node", "--", "sh", "-c", "echo in $FILETIMER_DIR."],
+                OMPI_MCA_orte_jobfam_session_dir=str(self.folder), OMPI_COMM_WORLD_LOCAL_RANK=str(rank),
+                PMIX_NAMESPACE="7", HOSTNAME="here"))
+        for rank in started:
+            self.assertEqual(self.status_of(rank), 0, self.output("rank0"))
+        folder = self.only(re.findall(r"in (\S+)\.", self.output("rank1")))
+        self.assertIn(f"in {folder}.\n", self.output("rank0"))
 
     def test_what_it_cannot_do_it_says(self):
         usage = "usage: mpirun ... server_per_node [SERVER OPTION...] -- PROGRAM [ARG...]\n"
