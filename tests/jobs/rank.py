@@ -2,12 +2,14 @@
 """A rank of a job that Slurm or mpirun started: works in steps, after each of which the ranks wait
 for each other, through files in the folder SHARED.
 
-    rank.py SHARED [--timeout S] [--steps N] [--hang RANK:STEP]
+    rank.py SHARED [--timeout S] [--whole S] [--steps N] [--hang RANK:STEP]
 
-With --hang that rank hangs, unless there is a checkpoint to go on from. It ends after N steps, by
-SIGUSR1, or when SHARED/stop exists.
+With --whole a scope of that timeout is open all the time; without it none is between two steps. With
+--hang that rank hangs, unless there is a checkpoint to go on from. It ends after N steps, by SIGUSR1,
+or when SHARED/stop exists.
 """
 import argparse
+import contextlib
 import os
 import pathlib
 import signal
@@ -38,6 +40,7 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("shared", type=pathlib.Path)
     parser.add_argument("--timeout", type=float, default=10)
+    parser.add_argument("--whole", type=float)
     parser.add_argument("--steps", type=int, default=sys.maxsize)
     parser.add_argument("--hang", default="")
     options = parser.parse_args()
@@ -53,6 +56,9 @@ def main():
     start = get(checkpoint)
     print(f"rank {rank} (pid {os.getpid()}) starts after step {start}, "
           f"watched in {os.environ['FILETIMER_DIR']}", flush=True)
+    whole = contextlib.ExitStack()
+    if options.whole:
+        whole.enter_context(filetimer.expires(options.whole, "whole"))
     for step in range(start + 1, options.steps + 1):
         with filetimer.expires(options.timeout, "forward"):
             while options.hang == f"{rank}:{step}" and start == 0:
@@ -67,6 +73,7 @@ def main():
             break
         if rank == 0 and step % STEPS_BETWEEN_CHECKPOINTS == 0:
             put(checkpoint, step)
+    whole.close()
     put(steps_done[rank], sys.maxsize)
     print(f"rank {rank} ends: {stopping[0] if stopping else 'done'}", flush=True)
 
