@@ -218,13 +218,14 @@ std::size_t Server::read_requests(std::size_t most) {
 // has been read. A deadline that has come since is judged in the next turn, at once.
 void Server::judge(Instant woke) {
   std::vector<DueScope> due;
+  if (scan_wanted_ || next_scan_ <= woke) {
+    scan_pages(woke, due);
+  }
+  // After the scan: a worker that the scan finds resumed has time for its scopes of the pipe, too.
   if (table_.next_deadline() <= woke) {
     for (Scope* scope : table_.due(woke)) {
       due.push_back({scope->worker, scope->terms.deadline, scope, {}});
     }
-  }
-  if (scan_wanted_ || next_scan_ <= woke) {
-    scan_pages(woke, due);
   }
   if (due.empty()) {
     return;

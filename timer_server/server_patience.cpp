@@ -48,7 +48,7 @@ bool Server::puts_off(Worker& worker, const ScopeView& scope) {
   Halt& halt = known != halted_.end() ? known->second : note_halt(worker, why);
   if (!halt.is_recorded) {
     halt.is_recorded = true;
-    log_->append(records_.deferred(WorkerIdentity::of(worker), scope, now_.mono, halt.why));
+    log_->append(records_.deferred(WorkerIdentity::of(worker), scope, Instant::now(), halt.why));
     messages::info("pid {} ({}) is put off in '{}': {}", worker.process->pid, worker.process->comm,
                    scope.name, halt.why);
   }

@@ -183,6 +183,52 @@ TEST_CASE("a worker that is killed while it is put off has left its scope open")
   CHECK(server.wait_for("left_open", watched.worker->pid()).text("scope") == "step");
 }
 
+TEST_CASE("a deferral says how long the scope was open and what was left at that moment") {
+  for (const bool with_page : {false, true}) {
+    CAPTURE(with_page);
+    const TempFolder temp;
+    const Server server(temp);
+    const WatchedWorker watched(server, with_page);
+    watched.acquire_step(1s);
+    watched.worker->signal(SIGSTOP);
+    watched.worker->wait_until_stopped();
+    const Record put_off = deferred(server, watched.worker->pid());
+    CHECK(put_off.number("elapsed_s") >= 0.7);  // on the pipe it counts from when it was read
+    CHECK(put_off.number("remaining_s") <= 0);
+  }
+}
+
+// Both deadlines pass while the worker runs again and the server does not, so that one iteration of
+// the loop finds the two due and that the worker was resumed.
+TEST_CASE("a resumed worker with a scope on the pipe and one on a page gets time for both") {
+  const TempFolder temp;
+  Server server(temp);
+  const WatchedWorker watched(server, true);
+  Worker& worker = *watched.worker;
+  worker.ask("open 1 first 1000");
+  worker.ask("open 0 step 1600");
+  const Instant acquired = Instant::now();
+  worker.tell("hint");
+  (void)worker.line();
+  server.send(acquire(worker.pid(), "s", 1600ms));
+  server.barrier();
+  worker.signal(SIGSTOP);
+  worker.wait_until_stopped();
+  deferred(server, worker.pid());
+  server.process().signal(SIGSTOP);
+  server.process().wait_until_stopped();
+  worker.signal(SIGCONT);
+  CHECK(worker.ask("release 1") == "in-time");
+  let_pass_until(acquired + 1800ms);  // less than what the server takes for its own absence
+  server.process().signal(SIGCONT);
+  server.wait_for_message("goes on after");
+  CHECK(worker.ask("release 0") == "in-time");
+  server.send(release(worker.pid(), "s"));
+  server.barrier();
+  CHECK(worker.is_alive());
+  CHECK(count(server.records(), "expired", worker.pid()) == 0);
+}
+
 TEST_CASE("with --stopped kill a stopped worker is killed at its deadline") {
   for (const bool with_page : {false, true}) {
     CAPTURE(with_page);
