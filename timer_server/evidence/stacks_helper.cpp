@@ -5,7 +5,6 @@
 #include <fmt/format.h>
 #include <poll.h>
 #include <signal.h>
-#include <spawn.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -30,6 +29,8 @@ constexpr std::array<const char*, 2> kPlaces{"filetimer-stacks", FILETIMER_STACK
 constexpr Duration kEndLimit = std::chrono::milliseconds{100};
 // For how long a helper is still known after its end.
 constexpr Duration kRemembered = std::chrono::seconds{1};
+// The exit status of a helper that could not be executed, as a shell has it.
+constexpr int kNotExecuted = 127;
 
 // The pids of all helpers that may be about, and those of some that are not any more.
 class Helpers {
@@ -87,41 +88,45 @@ Result<std::string> helper_path() {
   return failure(fmt::format("'{}{}' is missing", folder, kPlaces[0]));
 }
 
-// Ordinary scheduling needs no word here: enter_realtime() sees to what is forked.
-Result<OwnChild> spawn(const std::string& path, int socket) {
-  sigset_t all{};
+// From here to the execution: nothing but system calls. Another thread may have held any lock.
+[[noreturn]] void run_helper(const char* path, int socket, char* const* environment) {
+  for (int signal = 1; signal < NSIG; ++signal) {
+    ::signal(signal, SIG_DFL);
+  }
+  // Away from 0 to 2 first: what stands there already would stay close-on-exec.
+  const int away = ::fcntl(socket, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
+  ::dup2(away, STDIN_FILENO);
+  ::dup2(away, STDOUT_FILENO);
+  const int nowhere = ::open("/dev/null", O_WRONLY | O_CLOEXEC);
+  ::dup2(nowhere, STDERR_FILENO);
+  ::close_range(STDERR_FILENO + 1, ~0U, CLOSE_RANGE_CLOEXEC);
   sigset_t none{};
-  ::sigfillset(&all);
   ::sigemptyset(&none);
-  posix_spawnattr_t attributes{};
-  ::posix_spawnattr_init(&attributes);
-  ::posix_spawnattr_setsigmask(&attributes, &none);
-  ::posix_spawnattr_setsigdefault(&attributes, &all);
-  ::posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
-  posix_spawn_file_actions_t files{};
-  ::posix_spawn_file_actions_init(&files);
-  ::posix_spawn_file_actions_adddup2(&files, socket, STDIN_FILENO);
-  ::posix_spawn_file_actions_adddup2(&files, socket, STDOUT_FILENO);
-  ::posix_spawn_file_actions_addopen(&files, STDERR_FILENO, "/dev/null", O_WRONLY, 0);
-  ::posix_spawn_file_actions_addclosefrom_np(&files, STDERR_FILENO + 1);
+  ::sigprocmask(SIG_SETMASK, &none, nullptr);
+  const std::array<char*, 2> arguments{const_cast<char*>(path), nullptr};  // NOLINT: execve's types
+  ::execve(path, arguments.data(), environment);
+  ::_exit(kNotExecuted);
+}
+
+// fork() and not posix_spawn(), which waits for an execution that a hung file system may keep
+// waiting. Scheduling is ordinary again in what is forked, by enter_realtime().
+Result<OwnChild> fork_helper(const std::string& path, int socket) {
   // Nothing of our environment, which may preload libraries or name servers of debug files, but
   // where libraries are found.
   std::string libraries = "LD_LIBRARY_PATH=";
   const char* const where = std::getenv("LD_LIBRARY_PATH");
   libraries += where == nullptr ? "" : where;
   const std::array<char*, 2> environment{where == nullptr ? nullptr : libraries.data(), nullptr};
-  std::string name = path;
-  const std::array<char*, 2> arguments{name.data(), nullptr};
   int error = 0;
   OwnChild child = OwnChild::start([&] {
-    pid_t pid = 0;
-    error = ::posix_spawn(&pid, path.c_str(), &files, &attributes, arguments.data(),
-                          environment.data());
-    return error == 0 ? pid : 0;
+    const pid_t pid = ::fork();
+    error = errno;
+    if (pid == 0) {
+      run_helper(path.c_str(), socket, environment.data());
+    }
+    return pid;
   });
-  ::posix_spawn_file_actions_destroy(&files);
-  ::posix_spawnattr_destroy(&attributes);
-  if (error != 0) {
+  if (!child) {
     return system_error(fmt::format("cannot run '{}'", path), error);
   }
   return child;
@@ -182,7 +187,7 @@ Result<StacksHelper> StacksHelper::start(pid_t pid, std::uint64_t start_time, In
   }
   UniqueFd ours(ends[0]);
   UniqueFd theirs(ends[1]);
-  auto helper = spawn(*path, theirs.get());
+  auto helper = fork_helper(*path, theirs.get());
   if (!helper) {
     return tl::unexpected<Error>(helper.error());
   }

@@ -21,6 +21,7 @@
 #include "tests/process/requests.hpp"
 #include "tests/process/worker.hpp"
 #include "tests/support/kernel_stacks.hpp"
+#include "tests/support/skip.hpp"
 
 using namespace filetimer::testing;
 using namespace std::chrono_literals;
@@ -127,8 +128,8 @@ Server server_with_helper(const TempFolder& temp, const std::string& script,
       temp, {.args = {"--evidence", "stacks", "--evidence-timeout", timeout}, .program = program});
 }
 
-// The `evidence` record of a hung worker that is killed. On a busy machine a thread may not stop within
-// the helper's time; then another worker is tried.
+// The `evidence` record of a hung worker that is killed. On a busy machine a thread may not stop
+// within the helper's time; then another worker is tried.
 Record evidence_of(
     const Server& server, const Worker::Setup& setup,
     const std::function<void(const Worker&)>& wait_until_hung = [](const Worker&) {}) {
@@ -360,6 +361,37 @@ TEST_CASE(
     "a helper that hangs, and will not be told, delays the kill by --evidence-timeout alone") {
   const std::string missing = missing_with_helper("trap '' TERM INT HUP; exec sleep 100", "300ms");
   CHECK(missing.find("time was up") != std::string::npos);
+}
+
+// A lease keeps whoever executes the file waiting, as a file server that hangs does.
+TEST_CASE("a helper whose execution hangs keeps no deadline waiting") {
+  const TempFolder temp;
+  Server server = server_with_helper(temp, "exit 0");
+  const filetimer::UniqueFd file(::open(temp.path("filetimer-stacks").c_str(), O_RDWR | O_CLOEXEC));
+  REQUIRE(file);
+  sigset_t lease_breaks{};
+  ::sigemptyset(&lease_breaks);
+  ::sigaddset(&lease_breaks, SIGIO);
+  sigset_t before{};
+  ::sigprocmask(SIG_BLOCK, &lease_breaks, &before);
+  if (::fcntl(file.get(), F_SETLEASE, F_WRLCK) != 0) {
+    FILETIMER_SKIP("no lease on a file can be taken here");
+  }
+  Worker first("block");
+  server.send(acquire_past(first.pid(), "s"));
+  const timespec bound{.tv_sec = kBound / 1s, .tv_nsec = 0};
+  CHECK(::sigtimedwait(&lease_breaks, nullptr, &bound) == SIGIO);  // it is being executed
+  server.process().signal(SIGCHLD);
+  Worker second("block");
+  server.send(acquire(second.pid(), "s", 200ms));
+  check_prompt(server, second.pid(), 5s);
+  CHECK(::fcntl(file.get(), F_SETLEASE, F_UNLCK) == 0);
+  CHECK(first.status() == killed_by(SIGKILL));
+  CHECK(second.status() == killed_by(SIGKILL));
+  const timespec at_once{};
+  while (::sigtimedwait(&lease_breaks, nullptr, &at_once) == SIGIO) {
+  }
+  ::sigprocmask(SIG_SETMASK, &before, nullptr);
 }
 
 TEST_CASE("many workers at once are all killed in time, with stacks or a word on why not") {
