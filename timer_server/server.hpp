@@ -272,10 +272,10 @@ class Server final : private RequestSink {
   // While the server starts: what those before it have judged.
   std::vector<PastVerdict> past_;
   bool is_adopting_ = false;
-  bool pages_unlooked_ = false;            // there were more files than one sweep looks at
-  std::vector<std::string> hinted_pages_;  // in this reading
-  std::unordered_set<pid_t> unsaved_;      // workers of the pipe whose timers have changed
-  std::string save_trouble_;               // as last told
+  bool pages_unlooked_ = false;  // sweeps left files for the next one, or refused them for now
+  std::unordered_set<std::string> hinted_pages_;  // in this reading
+  std::unordered_set<pid_t> unsaved_;             // workers of the pipe whose timers have changed
+  std::string save_trouble_;                      // as last told
   bool scan_wanted_ = true;
   Instant next_scan_;
   std::vector<SoftDueSlot> soft_due_;  // found by the scan of this turn

@@ -43,6 +43,13 @@ std::optional<Process> claimed_process(const PageClaims& claims) {
   return is_it ? std::optional(std::move(*process)) : std::nullopt;
 }
 
+// A refusal for want of room or of descriptors, which may be there later: sweeps look at the page
+// again.
+bool is_for_now(const Error& refusal) {
+  constexpr std::array kForNow{EAGAIN, EMFILE, ENFILE, ENOMEM, ENOSPC};
+  return std::ranges::find(kForNow, refusal.errno_value) != kForNow.end();
+}
+
 constexpr int kAnotherProgram = ENOEXEC;  // as an Error's number, within this file
 constexpr std::string_view kStartedAnother = "the worker started another program inside the scope";
 
@@ -93,8 +100,8 @@ void Server::on_page_hint(std::string_view name) {
   if (!pages_.contains(page)) {
     look_at_page(page);
   }
-  if (pages_.contains(page) && std::ranges::find(hinted_pages_, page) == hinted_pages_.end()) {
-    hinted_pages_.push_back(std::move(page));
+  if (pages_.contains(page)) {
+    hinted_pages_.insert(std::move(page));
   }
 }
 
@@ -102,9 +109,14 @@ void Server::look_at_page(const std::string& name) {
   if (refused_pages_in_batch_.contains(name)) {
     return;
   }
-  const auto refuse = [&](std::string_view reason) {
+  const auto refuse = [&](const Error& reason) {
+    unclaimed_.erase(name);
     refused_pages_in_batch_.insert(name);
-    rejections_.add(fmt::format("page '{}': {}", name, reason), name, 0);
+    rejections_.add(fmt::format("page '{}': {}", name, reason.message), name, 0);
+    if (is_for_now(reason)) {
+      pages_unlooked_ = true;
+      return;
+    }
     if (refused_pages_.size() >= kMaxRefusedPages) {
       refused_pages_.clear();
     }
@@ -112,7 +124,7 @@ void Server::look_at_page(const std::string& name) {
   };
   auto opened = WorkerPage::open(page_folder_.page_path(name), name);
   if (!opened) {
-    refuse(opened.error().message);
+    refuse(opened.error());
     return;
   }
   auto page = std::make_shared<WorkerPage>(std::move(*opened));
@@ -125,12 +137,14 @@ void Server::look_at_page(const std::string& name) {
     if (worker.error().errno_value == kAnotherProgram) {
       put_away_page(*page, kStartedAnother);
     } else if (worker.error().errno_value != ESRCH) {
-      refuse(worker.error().message);
+      refuse(worker.error());
     } else if (auto claimed = claimed_process(page->claims()); !claimed) {
       unclaimed_.erase(name);
       put_away_page(*page, "the worker ended inside the scope, unseen");
-    } else if (unclaimed_.erase(name) > 0 || unclaimed_.size() >= kMaxUnclaimedPages) {
-      refuse(worker.error().message);
+    } else if (unclaimed_.contains(name)) {
+      refuse(worker.error());
+    } else if (unclaimed_.size() >= kMaxUnclaimedPages) {
+      refuse({worker.error().message, EAGAIN});
     } else {
       wait_for_end(name, std::move(*claimed));
     }
@@ -139,7 +153,8 @@ void Server::look_at_page(const std::string& name) {
   unclaimed_.erase(name);
   drop_pages_of_other_programs(**worker);
   if ((*worker)->pages.size() >= kMaxPagesPerWorker) {
-    refuse(fmt::format("pid {} has {} pages already", (*worker)->process->pid, kMaxPagesPerWorker));
+    refuse({fmt::format("pid {} has {} pages already", (*worker)->process->pid, kMaxPagesPerWorker),
+            EAGAIN});
     return;
   }
   page->close_descriptor();
@@ -214,7 +229,10 @@ void Server::wait_for_end(const std::string& name, Process process) {
   Unclaimed& unclaimed = unclaimed_[name];
   unclaimed.process = std::make_shared<Process>(std::move(process));
   unclaimed.end = add_io(unclaimed.process->pidfd.get(), kDeathsFirst, [this, name] {
-    look_at_page(std::string(name));  // a copy: this handler may end with it
+    const std::string page = name;  // a copy: this handler ends with its entry
+    unclaimed_.erase(page);         // whatever becomes of the page: the process has ended
+    refused_pages_in_batch_.erase(page);
+    look_at_page(page);
     turn();
   });
 }
@@ -271,6 +289,8 @@ void Server::adopt_pages() {
 
 // A hint that was lost (its writer was killed, the pipe was gone) is made good within a sweep.
 void Server::look_for_pages() {
+  const bool unlooked = std::exchange(pages_unlooked_, false);
+  refused_pages_in_batch_.clear();
   std::vector<std::string> unclaimed;
   for (const auto& [name, waiting] : unclaimed_) {
     unclaimed.push_back(name);
@@ -278,17 +298,21 @@ void Server::look_for_pages() {
   for (const std::string& name : unclaimed) {
     look_at_page(name);
   }
-  if (!page_folder_.has_changed() && !pages_unlooked_) {
+  if (!page_folder_.has_changed() && !unlooked) {
     return;
   }
   std::size_t looks = 0;
   for (const std::string& name : page_folder_.names()) {
-    if (is_page_name(name) && !pages_.contains(name) && !refused_pages_.contains(name) &&
-        ++looks <= kMaxLooksPerSweep) {
+    const bool is_new = is_page_name(name) && !pages_.contains(name) &&
+                        !refused_pages_.contains(name) && !unclaimed_.contains(name);
+    if (is_new && ++looks > kMaxLooksPerSweep) {
+      pages_unlooked_ = true;
+      break;
+    }
+    if (is_new) {
       look_at_page(name);
     }
   }
-  pages_unlooked_ = looks > kMaxLooksPerSweep;
 }
 
 // Reads every page; the order of it is argued in common/wake_protocol.hpp. What is due is judged

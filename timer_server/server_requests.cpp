@@ -179,8 +179,9 @@ Result<Worker*> Server::watch(Process process) {
       bury(*worker);
     }
     if (table_.worker_count() >= most_workers()) {
-      return failure(fmt::format("{} workers are watched: no more fit (see ulimit -n)",
-                                 table_.worker_count()));
+      return tl::unexpected<Error>(Error{
+          fmt::format("{} workers are watched: no more fit (see ulimit -n)", table_.worker_count()),
+          EAGAIN});
     }
   }
   auto added = table_.add_worker(std::move(process));
@@ -200,7 +201,8 @@ Result<Worker*> Server::watch(Process process) {
   } catch (const std::system_error& error) {
     deaths_.erase(pid);
     table_.remove_worker(worker);
-    return failure(fmt::format("pid {} can't be watched: {}", pid, error.what()));
+    return tl::unexpected<Error>(
+        Error{fmt::format("pid {} can't be watched: {}", pid, error.what()), error.code().value()});
   }
   // Weak: a job that waits behind a hung one must not hold the pidfd of a worker that has ended.
   side_threads_.run(

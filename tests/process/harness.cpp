@@ -442,6 +442,14 @@ std::int64_t adopted_by(const Server& server) {
       .integer("adopted_scopes");
 }
 
+std::chrono::nanoseconds cpu_time_of(pid_t pid) {
+  clockid_t clock{};
+  timespec used{};
+  REQUIRE(::clock_getcpuclockid(pid, &clock) == 0);
+  REQUIRE(::clock_gettime(clock, &used) == 0);
+  return std::chrono::seconds{used.tv_sec} + std::chrono::nanoseconds{used.tv_nsec};
+}
+
 void check_prompt(const Server& server, pid_t pid, std::chrono::milliseconds bound) {
   const Record expired = server.wait_for("expired", pid);
   CAPTURE(expired.line());

@@ -62,6 +62,9 @@ class HeldPid {
   UniqueFd pidfd_;
 };
 
+// Time on a processor that all threads of the process have used.
+std::chrono::nanoseconds cpu_time_of(pid_t pid);
+
 struct ExitStatus {
   int code = -1;   // -1 when a signal ended it
   int signal = 0;  // 0 when it exited

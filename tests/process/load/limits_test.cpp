@@ -104,6 +104,30 @@ TEST_CASE("a full server refuses the next worker, and makes room when one has le
   }
 }
 
+TEST_CASE("a page that a full server refuses is watched once there is room") {
+  const TempFolder temp;
+  Server server(temp, {.args = {"--max-interval", "50ms"}, .in_child = [] {
+                         const rlimit files{64, 64};
+                         ::setrlimit(RLIMIT_NOFILE, &files);
+                       }});
+  std::vector<std::unique_ptr<Worker>> workers;
+  std::string lines;
+  for (int i = 0; i < 16; ++i) {
+    workers.push_back(std::make_unique<Worker>("block"));
+    lines += acquire_far(workers.back()->pid(), "s");
+  }
+  server.send(lines);
+  const auto late = page_worker(server.dir(), "late");
+  late->ask("open 0 forward 1");
+  server.wait_for([](const Record& record) {
+    return record.is("rejected") && record.text("reason").find("no more fit") != std::string::npos;
+  });
+  CHECK(late->is_alive());
+  server.send(release(workers.front()->pid(), "s"));
+  CHECK(late->status() == killed_by(SIGKILL));
+  server.wait_for("killed", late->pid());
+}
+
 TEST_CASE("a worker with 1,024 scopes on the pipe is refused one more and keeps what it has") {
   const TempFolder temp;
   Server server(temp);

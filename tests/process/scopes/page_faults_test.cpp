@@ -128,6 +128,23 @@ TEST_CASE("a page that nobody has locked is refused while the worker it names li
   CHECK(worker->is_alive());
 }
 
+TEST_CASE("a page that is gone when its unlocked worker ends leaves the server asleep") {
+  const TempFolder temp;
+  Server server(temp);
+  const auto worker = page_worker(server.dir(), "unlocked");
+  REQUIRE(worker->ask("unlock") == "ok");
+  worker->ask("open 0 forward 3600000");
+  REQUIRE(worker->ask("hint") == "ok");
+  server.barrier();
+  REQUIRE(worker->ask("remove") == "ok");
+  worker->signal(SIGKILL);
+  CHECK(worker->status() == killed_by(SIGKILL));
+  server.barrier();
+  const auto used = cpu_time_of(server.pid());
+  let_pass(1s);
+  CHECK(cpu_time_of(server.pid()) - used < 150ms);
+}
+
 TEST_CASE("a worker that loses its lock after it was registered is watched on") {
   const TempFolder temp;
   Server server(temp);
