@@ -7,6 +7,7 @@
 #include <sched.h>
 #include <signal.h>
 #include <sys/eventfd.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -80,6 +81,7 @@ class RecordLog::Writer {
   };
 
   Status write_batch(std::deque<Entry>& batch);
+  bool is_at_path() const;
   Status ensure_open();
   Status write_line(const std::string& line);
   Status sync() const;
@@ -186,18 +188,26 @@ Status RecordLog::Writer::write_batch(std::deque<Entry>& batch) {
   }
 }
 
+// False when the open file was removed or moved, or another one is at the path.
+bool RecordLog::Writer::is_at_path() const {
+  struct stat ours {};
+  struct stat at_path {};
+  if (::fstat(file_.get(), &ours) != 0) {
+    return false;
+  }
+  if (::stat(settings_.path.c_str(), &at_path) != 0) {
+    return errno != ENOENT;
+  }
+  return at_path.st_ino == ours.st_ino && at_path.st_dev == ours.st_dev;
+}
+
 // The file at the path may have been removed or moved since the last record: then a new one is
 // made there.
 Status RecordLog::Writer::ensure_open() {
   struct stat ours {};
-  struct stat at_path {};
-  if (file_ && ::fstat(file_.get(), &ours) == 0) {
-    const bool gone = ::stat(settings_.path.c_str(), &at_path) != 0
-                          ? errno == ENOENT
-                          : at_path.st_ino != ours.st_ino || at_path.st_dev != ours.st_dev;
-    if (!S_ISREG(ours.st_mode) || !gone) {
-      return {};
-    }
+  const bool is_regular = file_ && ::fstat(file_.get(), &ours) == 0 && S_ISREG(ours.st_mode);
+  if (file_ && (!is_regular || is_at_path())) {
+    return {};
   }
   auto opened = open_log(settings_.path);
   if (!opened) {
@@ -243,8 +253,15 @@ void RecordLog::Writer::rotate_if_large() {
   // The old file is not looked at again. Only a crash of the machine right now would show that this
   // was left out.
   (void)sync();
-  if (::rename(settings_.path.c_str(), (settings_.path + ".1").c_str()) == 0) {
-    file_.reset();
+  // Of the servers that share this log, the one that holds the lock of the full file renames it.
+  // The path may name the next file by then, which must not replace this one.
+  if (::flock(file_.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+    return;
+  }
+  if (!is_at_path() || ::rename(settings_.path.c_str(), (settings_.path + ".1").c_str()) == 0) {
+    file_.reset();  // and its lock
+  } else {
+    ::flock(file_.get(), LOCK_UN);
   }
 }
 

@@ -84,6 +84,26 @@ TEST_CASE("Past its largest size the log is renamed, once and whole") {
   CHECK(lines_of(folder.path("log")).size() == 9);
 }
 
+TEST_CASE("Servers that share a log rename it once, and lose no record") {
+  for (int round = 0; round < 12; ++round) {
+    const testing::TempFolder folder;
+    const std::string path = folder.path("log");
+    // Of each server: together one and a half times the largest size.
+    constexpr int kRecords = 1000;
+    const std::string filling(100, 'x');
+    const std::uint64_t most = 2 * kRecords * (filling.size() + 1) * 2 / 3;
+    const auto one = open_log(path, most);
+    const auto other = open_log(path, most);
+    for (int i = 0; i < kRecords; ++i) {
+      one->append(filling);
+      other->append(filling);
+    }
+    REQUIRE(one->drain(10s));
+    REQUIRE(other->drain(10s));
+    CHECK(lines_of(path).size() + lines_of(path + ".1").size() == 2 * kRecords);
+  }
+}
+
 TEST_CASE("What could not be written is written in order once it can be") {
   const testing::TempFolder folder;
   std::filesystem::create_directory(folder.path("sub"));
