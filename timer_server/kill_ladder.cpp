@@ -260,9 +260,11 @@ bool KillLadder::send_first_signal(Kill& kill, Instant now) {
                                          : std::min(kill.sync_until, kill.evidence_until);
     return false;
   }
+  Kill* const other = other_kill_of(kill);
+  const bool waits_for_other = other != nullptr && other->ends_in_sigkill;
   // Before the last look at who was released: finding them takes a while.
   std::vector<Process> companions;
-  if (!policy_.dry_run && kill.worker().is_alive()) {
+  if (!waits_for_other && !policy_.dry_run && kill.worker().is_alive()) {
     // One look does: all of them are held before they are signalled, and looked for again.
     companions = companions_of(kill.worker(), policy_.mode, spared_, 1);
   }
@@ -284,12 +286,11 @@ bool KillLadder::send_first_signal(Kill& kill, Instant now) {
   const ScopeTerms& terms = deciding->scope.terms;
   kill.may_be_left = terms.spare_if_left && terms.signal != SIGKILL && terms.grace;
   // Who is asked to leave one scope can be asked to leave another beside it.
-  if (Kill* const other = other_kill_of(kill);
-      other != nullptr && !(other->may_be_left && kill.may_be_left)) {
-    if (other->ends_in_sigkill) {
-      kill.next_step_at = Instant::never();  // its end decides, and calls us again
-      return false;
-    }
+  if (waits_for_other) {
+    kill.next_step_at = Instant::never();  // its end decides, and calls us again
+    return false;
+  }
+  if (other != nullptr && !(other->may_be_left && kill.may_be_left)) {
     end(*other, KillVerdict::kSpared, "it outlived the signal, and another scope expired");
   }
   kill.ends_in_sigkill = !kill.may_be_left && (terms.signal == SIGKILL || terms.grace);

@@ -117,15 +117,18 @@ void wait_until_asleep(pid_t pid, std::ptrdiff_t threads) {
 
 // A timer_server that finds `script` in place of the helper; empty: nothing.
 Server server_with_helper(const TempFolder& temp, const std::string& script,
-                          const std::string& timeout = "20s") {
+                          const std::string& timeout = "20s",
+                          const std::vector<std::string>& more_args = {},
+                          const std::function<void()>& in_child = {}) {
   const std::string program = temp.path("timer_server");
   std::filesystem::copy_file(server_path(), program);
   if (!script.empty()) {
     write_file(temp.path("filetimer-stacks"), "#!/bin/sh\n" + script + "\n");
     REQUIRE(::chmod(temp.path("filetimer-stacks").c_str(), 0755) == 0);
   }
-  return Server(
-      temp, {.args = {"--evidence", "stacks", "--evidence-timeout", timeout}, .program = program});
+  std::vector<std::string> args{"--evidence", "stacks", "--evidence-timeout", timeout};
+  args.insert(args.end(), more_args.begin(), more_args.end());
+  return Server(temp, {.args = args, .program = program, .in_child = in_child});
 }
 
 // The `evidence` record of a hung worker that is killed. On a busy machine a thread may not stop
@@ -392,6 +395,28 @@ TEST_CASE("a helper whose execution hangs keeps no deadline waiting") {
   while (::sigtimedwait(&lease_breaks, nullptr, &at_once) == SIGIO) {
   }
   ::sigprocmask(SIG_SETMASK, &before, nullptr);
+}
+
+// The second scope expires while evidence on the first is collected.
+TEST_CASE("a kill that waits for another one of the worker costs nothing while it waits") {
+  const TempFolder temp;
+  Server server = server_with_helper(temp, "exec sleep 100", "1s", {"--grace", "1m"});
+  Worker worker("family", {.args = {"200"}});
+  const auto cpu_time_of_iterations = [&] {
+    const auto before = cpu_time_of(server.pid());
+    for (int i = 0; i < 300; ++i) {
+      server.send(release(worker.pid(), "none"));
+      let_pass(1ms);
+    }
+    return cpu_time_of(server.pid()) - before;
+  };
+  const auto without = cpu_time_of_iterations();
+  server.send(acquire_past(worker.pid(), "first", SIGTERM) +
+              acquire(worker.pid(), "second", 300ms, SIGTERM));
+  REQUIRE(wait_until([&] { return count(server.records(), "evidence", worker.pid()) == 2; }));
+  server.barrier();
+  CHECK(cpu_time_of_iterations() < 3 * without + 100ms);
+  CHECK(count(server.records(), "killed", worker.pid()) == 0);
 }
 
 TEST_CASE("many workers at once are all killed in time, with stacks or a word on why not") {

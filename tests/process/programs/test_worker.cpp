@@ -152,6 +152,16 @@ int foreign_child(const Arguments& args) {
   wait_for_ever();
 }
 
+// COUNT: a worker with so many children, all of which ignore SIGTERM.
+int family(const Arguments& args) {
+  std::signal(SIGTERM, SIG_IGN);
+  for (int i = 0; i < std::stoi(args.at(0)); ++i) {
+    fork_off([] {});
+  }
+  say("ready");
+  wait_for_ever();
+}
+
 // FIFO: starts children as fast as it can, each of which waits with the FIFO open.
 int fork_storm(const Arguments& args) {
   constexpr int kMaxChildren = 3000;
@@ -409,6 +419,7 @@ int main(int argc, char** argv) {
   const std::map<std::string, int (*)(const Arguments&)> modes{
       {"block", block},
       {"ignore-term", ignore_term},
+      {"family", family},
       {"spin", spin},
       {"on-eof", on_eof},
       {"exit", exit_with},
