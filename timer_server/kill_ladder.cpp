@@ -547,6 +547,12 @@ void KillLadder::give_time(Duration missed) {
   }
 }
 
+bool KillLadder::has_kill_of(const Process& worker) const {
+  return std::ranges::any_of(kills_, [&](const auto& kill) {
+    return &kill->worker() == &worker && kill->stage != Stage::kEnded;
+  });
+}
+
 void KillLadder::hurry(Instant now) {
   for (const auto& kill : kills_) {
     kill->hurried = true;

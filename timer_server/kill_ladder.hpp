@@ -102,6 +102,8 @@ class KillLadder {
   // killed for this scope.
   bool note_release(const Process& worker, std::string_view scope_id, Instant now);
 
+  // Whether the worker was judged and its kill has not ended.
+  [[nodiscard]] bool has_kill_of(const Process& worker) const;
   [[nodiscard]] bool idle() const { return kills_.empty(); }
   [[nodiscard]] std::size_t count() const { return kills_.size(); }
   // The server, or the whole machine, was not there for `missed`: who is in its grace has it yet.

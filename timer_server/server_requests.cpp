@@ -171,7 +171,9 @@ Result<Worker*> Server::watch(Process process) {
   if (table_.worker_count() >= most_workers()) {
     std::vector<Worker*> idle;
     table_.for_each_worker([&](Worker& worker) {
-      if (worker.scopes.empty() && worker.pages.empty() && !worker.dying) {
+      // A worker that was judged may have released its last scope in time to be spared.
+      if (worker.scopes.empty() && worker.pages.empty() && !worker.dying &&
+          !ladder_.has_kill_of(*worker.process)) {
         idle.push_back(&worker);
       }
     });

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 #include <poll.h>
 #include <sys/ptrace.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -395,6 +396,28 @@ TEST_CASE("a helper whose execution hangs keeps no deadline waiting") {
   while (::sigtimedwait(&lease_breaks, nullptr, &at_once) == SIGIO) {
   }
   ::sigprocmask(SIG_SETMASK, &before, nullptr);
+}
+
+TEST_CASE("a full server makes no room by forgetting a judged worker that can still be spared") {
+  const TempFolder temp;
+  Server server = server_with_helper(temp, "exec sleep 100", "2s", {}, [] {
+    const rlimit files{64, 64};
+    ::setrlimit(RLIMIT_NOFILE, &files);
+  });
+  Worker judged("block");
+  server.send(acquire_past(judged.pid(), "s"));
+  server.wait_for("expired", judged.pid());
+  std::vector<std::unique_ptr<Worker>> workers;
+  std::string lines;
+  for (int i = 0; i < 16; ++i) {
+    workers.push_back(std::make_unique<Worker>("block"));
+    lines += acquire_far(workers.back()->pid(), "s");
+  }
+  server.send(lines + release(judged.pid(), "s"));
+  const Record rejected = server.wait_for("rejected", workers.back()->pid());
+  CHECK(rejected.text("reason").find("no more fit") != std::string::npos);
+  CHECK(server.wait_for("killed", judged.pid()).text("verdict") == "spared");
+  CHECK(judged.is_alive());
 }
 
 // The second scope expires while evidence on the first is collected.
