@@ -117,6 +117,7 @@ void KillLadder::start(KillOrder order, Instant now) {
   auto kill = std::make_shared<Kill>();
   kill->order = std::move(order);
   kill->number = ++last_number_;
+  kill->hurried = is_hurried_;
   kill->next_step_at = now + kFactsLimit;
   kills_.push_back(std::move(kill));
 }
@@ -554,6 +555,7 @@ bool KillLadder::has_kill_of(const Process& worker) const {
 }
 
 void KillLadder::hurry(Instant now) {
+  is_hurried_ = true;
   for (const auto& kill : kills_) {
     kill->hurried = true;
     if (kill->stage == Stage::kSignalled) {

@@ -108,7 +108,8 @@ class KillLadder {
   [[nodiscard]] std::size_t count() const { return kills_.size(); }
   // The server, or the whole machine, was not there for `missed`: who is in its grace has it yet.
   void give_time(Duration missed);
-  // From now on nobody is given grace or waited for: what was begun is finished with SIGKILL.
+  // From now on no worker is given grace: SIGKILL follows the first signal at once, also in kills
+  // that begin later.
   void hurry(Instant now);
   // The server stops: what is still under way ends here, recorded as it stands.
   void give_up();
@@ -146,6 +147,7 @@ class KillLadder {
   UniqueFd deaths_;                  // an epoll of the pidfds that we wait for
   std::vector<std::shared_ptr<Kill>> kills_;
   std::uint64_t last_number_ = 0;
+  bool is_hurried_ = false;
   Duration hold_budget_{};  // what is left of kHoldBudget in this advance()
   bool one_ended_ = false;  // in this pass of advance(): others may have waited for it
 };

@@ -442,6 +442,23 @@ TEST_CASE("a kill that waits for another one of the worker costs nothing while i
   CHECK(count(server.records(), "killed", worker.pid()) == 0);
 }
 
+TEST_CASE("a kill that begins while the server stops gives no grace, and is finished") {
+  const TempFolder temp;
+  Server server = server_with_helper(temp, "exec sleep 100", "1s", {"--grace", "1m"});
+  Worker first("block");
+  Worker second("ignore-term");
+  server.send(acquire(second.pid(), "s", 700ms, SIGTERM));
+  server.send(acquire_past(first.pid(), "s"));
+  server.wait_for("expired", first.pid());
+  server.process().signal(SIGTERM);
+  CHECK(server.process().status() == exited(0));
+  CHECK(first.status() == killed_by(SIGKILL));
+  if (count(server.records(), "expired", second.pid()) == 1) {  // on a busy machine none was judged
+    CHECK(second.status() == killed_by(SIGKILL));
+    CHECK(server.wait_for("killed", second.pid()).text("verdict") == "dead");
+  }
+}
+
 TEST_CASE("many workers at once are all killed in time, with stacks or a word on why not") {
   const TempFolder temp;
   Server server = server_with_helper(temp, "exec sleep 100", "1s");
