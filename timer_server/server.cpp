@@ -32,6 +32,9 @@ constexpr Duration kLastSyncLimit = std::chrono::seconds{2};
 constexpr std::size_t kFloodBytes = 2048;
 constexpr Duration kFloodPause = std::chrono::microseconds{200};
 
+// After an iteration that threw an exception: when the next one comes.
+constexpr Duration kAfterFailure = std::chrono::milliseconds{100};
+
 constexpr std::array kSignals{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGCONT, SIGCHLD};
 
 }  // namespace
@@ -134,9 +137,19 @@ std::string Server::ready_line() const {
 }
 
 // ---------------------------------------------------------------------------------------------
+// An iteration that fails leaves the timer armed all the same.
+void Server::turn() {
+  try {
+    iterate();
+  } catch (...) {
+    arm(Instant::now() + kAfterFailure);
+    throw;
+  }
+}
+
 // The rule of the product: read all signs of life, then judge, then carry out what was judged.
 // Whatever woke us - a request, a deadline, a record on disk - comes through here.
-void Server::turn() {
+void Server::iterate() {
   const Oversleep::Clocks clocks = Oversleep::Clocks::read();
   const Instant woke = clocks.now;
   read_requests();

@@ -81,6 +81,7 @@ class Server final : private RequestSink {
  private:
   // The loop.
   void turn();
+  void iterate();
   std::size_t read_requests() { return read_requests(pipe_.capacity()); }
   std::size_t read_requests(std::size_t most);  // bytes
   void take_last_words();
@@ -93,6 +94,7 @@ class Server final : private RequestSink {
   // Requests.
   void on_request(const wire::Request& request, std::string_view line) override;
   void on_rejected(std::string_view reason, std::string_view line) override;
+  void handle(const wire::Request& request, std::string_view line);
   void acquire(const wire::Request& request, std::string_view line);
   void release(const wire::Request& request);
   Result<Worker*> worker_of(pid_t pid);

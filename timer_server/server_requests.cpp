@@ -34,6 +34,16 @@ std::string_view bounded(std::string_view name, std::string& storage) {
 
 void Server::on_request(const wire::Request& request, std::string_view line) {
   ++requests_;
+  try {
+    handle(request, line);
+  } catch (const std::exception& error) {
+    // The lines behind it are still to be read: releases among them.
+    rejections_.add(fmt::format("it could not be carried out: {}", error.what()), line,
+                    request.pid);
+  }
+}
+
+void Server::handle(const wire::Request& request, std::string_view line) {
   if (!request.question.request.empty()) {
     on_question(request, line);
   } else if (request.x_page) {

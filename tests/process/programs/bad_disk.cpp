@@ -5,13 +5,14 @@
 //   BAD_DISK_KILLS      the sync behind the `expired` record of the process whose pid stands in the
 //                       file ends that process and waits for its end: "the worker died between
 //                       verdict and signal", made certain
-//   BAD_DISK_CUTS       the file says "PID PATH": when the server asks for the cgroup of PID, which
-//   is
-//                       its last look at a worker before the verdict on its page, PATH is truncated
+//   BAD_DISK_CUTS       the file says "PID PATH": PATH is truncated when the server asks for the
+//                       cgroup of PID, its last look at a worker before the verdict on its page
+//   BAD_DISK_NO_WATCH   epoll_ctl() adds no descriptor: ENOSPC
 // SPDX-License-Identifier: MIT
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <sys/epoll.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -95,6 +96,14 @@ int fdatasync(int fd) {
 }
 int fsync(int fd) {
   return bad_sync("fsync", fd);
+}
+
+int epoll_ctl(int epoll, int operation, int fd, epoll_event* event) {
+  if (operation == EPOLL_CTL_ADD && is_on("BAD_DISK_NO_WATCH")) {
+    errno = ENOSPC;
+    return -1;
+  }
+  return static_cast<int>(::syscall(SYS_epoll_ctl, epoll, operation, fd, event));
 }
 
 ssize_t write(int fd, const void* bytes, size_t count) {

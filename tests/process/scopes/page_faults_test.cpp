@@ -145,6 +145,23 @@ TEST_CASE("a page that is gone when its unlocked worker ends leaves the server a
   CHECK(cpu_time_of(server.pid()) - used < 150ms);
 }
 
+TEST_CASE("an iteration that fails leaves every other worker watched") {
+  const TempFolder temp;
+  const std::string fault = temp.path("no-watch");
+  auto setup = on_bad_disk("BAD_DISK_NO_WATCH", fault, {"--max-interval", "100ms"});
+  Server server(temp, setup);
+  Worker worker("block");
+  server.send(acquire(worker.pid(), "s", 1s));
+  server.barrier();
+  write_file(fault, "");
+  const auto unlocked = page_worker(server.dir(), "unlocked");
+  REQUIRE(unlocked->ask("unlock") == "ok");
+  server.wait_for_message("going on");
+  REQUIRE(::unlink(fault.c_str()) == 0);
+  CHECK(worker.status() == killed_by(SIGKILL));
+  server.wait_for("killed", worker.pid());
+}
+
 TEST_CASE("a worker that loses its lock after it was registered is watched on") {
   const TempFolder temp;
   Server server(temp);
