@@ -462,12 +462,7 @@ void Server::withdraw() {
 // would kill a healthy worker. A pipe that stays has writers, so what comes from now on is the next
 // server's.
 void Server::take_last_words() {
-  if (pipe_.outlives_us()) {
-    read_requests(pipe_.waiting());
-  } else {
-    while (read_requests() > 0) {
-    }
-  }
+  read_requests(pipe_.waiting());
   bury_the_dead();
   save_pages();
 }
