@@ -26,6 +26,8 @@ constexpr Duration kStopLimit = std::chrono::seconds{2};
 constexpr Duration kHookStopLimit = std::chrono::seconds{10};
 // And how long the log may take to reach the disk.
 constexpr Duration kLastSyncLimit = std::chrono::seconds{2};
+// Boards that are kept: the one in place, and those of run folders that were removed.
+constexpr std::size_t kMaxBoards = 4;
 
 // A flood: more than this came at once. Then each write of each writer would wake us for one line;
 // instead the pipe, which can hold the work of a millisecond, is read once in a pause.
@@ -279,6 +281,7 @@ void Server::arm(Instant next) {
 void Server::sweep(Instant now) {
   next_sweep_ = now + settings_.max_interval;
   ended_.clear();
+  look_after_folder();
   look_after_pipe();
   look_for_pages();
   look_for_halted();
@@ -301,6 +304,37 @@ bool Server::may_end(Instant now) {
 
 // ---------------------------------------------------------------------------------------------
 
+void Server::look_after_folder() {
+  auto restored = restore_folder_();
+  if (!restored) {
+    if (restored.error().message != folder_trouble_) {
+      folder_trouble_ = restored.error().message;
+      messages::warning("{}", folder_trouble_);
+    }
+    return;
+  }
+  folder_trouble_.clear();
+  if (!*restored) {
+    return;
+  }
+  if ((*restored)->board) {
+    // A client that has mapped the old board wakes the server at each acquire from now on.
+    announce_scan(boards_.back().board());
+    boards_.push_back(std::move(*(*restored)->board));
+    if (boards_.size() > kMaxBoards) {
+      boards_.erase(boards_.begin());
+    }
+    boards_.back().serve();
+    announce();
+  }
+  page_folder_ = std::move((*restored)->pages);
+  reply_folder_ = std::move((*restored)->replies);
+  ended_statistics_ = std::make_unique<EndedStatistics>(page_folder_.server_path(kEndedName));
+  pages_unlooked_ = true;
+  scan_wanted_ = true;
+  messages::warning("something in '{}' was removed: made again", dir_);
+}
+
 void Server::look_after_pipe() {
   const auto told = [this](std::string trouble) {
     if (trouble != pipe_trouble_ && !trouble.empty()) {
@@ -320,21 +354,6 @@ void Server::look_after_pipe() {
       return;
     case RequestPipe::Condition::kGone:
       break;
-  }
-  auto restored = restore_folder_();
-  if (!restored) {
-    told(restored.error().message);
-    return;
-  }
-  if (*restored) {
-    // Who has mapped the old board wakes us each time: it is not looked after any more.
-    announce_scan(boards_.back().board());
-    boards_.push_back(std::move((*restored)->board));
-    announce();
-    page_folder_ = std::move((*restored)->pages);
-    reply_folder_ = std::move((*restored)->replies);
-    ended_statistics_ = std::make_unique<EndedStatistics>(page_folder_.server_path(kEndedName));
-    scan_wanted_ = true;
   }
   if (Status moved = set_aside(pipe_.path()); !moved) {
     told(moved.error().message);

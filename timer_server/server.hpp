@@ -52,10 +52,10 @@ struct Premises {
   BoardFile board;
   PageFolder pages;
   ReplyFolder replies;
-  // Makes the run folder again, and its lock, after somebody removed it. Gives what is new in it;
-  // nothing when it was there.
+  // Makes the run folder, its lock and what belongs into it again where somebody removed one of
+  // them. Gives what is new; nothing when all was in place.
   struct Restored {
-    BoardFile board;
+    std::optional<BoardFile> board;  // null: the board was in place
     PageFolder pages;
     ReplyFolder replies;
   };
@@ -217,6 +217,7 @@ class Server final : private RequestSink {
   void on_kill_ended(const KillOrder& order, const KillEnd& end);
 
   // The pipe's place, the log's state, signals, the end.
+  void look_after_folder();
   void look_after_pipe();
   void listen();
   void tell_log_news(Instant now);
@@ -291,7 +292,8 @@ class Server final : private RequestSink {
   std::shared_ptr<Incident> incident_;
   std::unordered_set<std::string> cut_names_;  // scopes whose cut timeout was recorded
   std::vector<std::shared_ptr<const Process>> unkillable_;
-  std::string pipe_trouble_;  // as last told
+  std::string pipe_trouble_;    // as last told
+  std::string folder_trouble_;  // as last told
   Instant next_sweep_;
   std::uint64_t requests_ = 0;
   std::uint64_t expired_ = 0;

@@ -3,6 +3,8 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <sys/types.h>
+
 #include <string>
 
 #include "common/mapped_file.hpp"
@@ -16,10 +18,15 @@ class ServerLock {
   // Once it is taken, nobody in this process may open `path` again: closing any descriptor of the
   // file would drop the lock.
   static Result<ServerLock> take(const std::string& path);
+  // False once somebody has removed or replaced the file.
+  [[nodiscard]] bool is_of(const std::string& path) const;
 
  private:
-  explicit ServerLock(FileLock lock) : lock_(std::move(lock)) {}
+  ServerLock(FileLock lock, dev_t device, ino_t inode)
+      : lock_(std::move(lock)), device_(device), inode_(inode) {}
   FileLock lock_;
+  dev_t device_;  // of the locked file
+  ino_t inode_;
 };
 
 }  // namespace filetimer

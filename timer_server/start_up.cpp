@@ -59,6 +59,11 @@ Status point_to(const std::string& target, const std::string& link) {
   return {};
 }
 
+bool is_folder(const std::string& path) {
+  struct stat st {};
+  return ::lstat(path.c_str(), &st) == 0 && S_ISDIR(st.st_mode);
+}
+
 bool is_symlink(const std::string& path) {
   struct stat st {};
   return ::lstat(path.c_str(), &st) == 0 && S_ISLNK(st.st_mode);
@@ -132,27 +137,19 @@ tl::expected<Household, StartFailure> Household::take(const Settings& settings) 
   return household;
 }
 
-// The board first: clients that open the pipe look at it.
-Result<Premises::Restored> Household::make_meeting_place() const {
+tl::expected<Premises, StartFailure> Household::furnish(const Settings& settings, UniqueFd passed) {
+  // The board first: clients that open the pipe look at it.
   auto board = BoardFile::open(fmt::format("{}/{}", dir_, kBoardName), terms_);
   if (!board) {
-    return tl::unexpected<Error>(std::move(board.error()));
+    return failed(board.error());
   }
   auto pages = PageFolder::make(dir_);
   if (!pages) {
-    return tl::unexpected<Error>(std::move(pages.error()));
+    return failed(pages.error());
   }
   auto replies = ReplyFolder::make(dir_);
   if (!replies) {
-    return tl::unexpected<Error>(std::move(replies.error()));
-  }
-  return Premises::Restored{std::move(*board), std::move(*pages), std::move(*replies)};
-}
-
-tl::expected<Premises, StartFailure> Household::furnish(const Settings& settings, UniqueFd passed) {
-  auto place = make_meeting_place();
-  if (!place) {
-    return failed(place.error());
+    return failed(replies.error());
   }
   const std::string own = fmt::format("{}/{}", dir_, kPipeName);
   if (pipe_ == own && is_symlink(own)) {
@@ -188,9 +185,9 @@ tl::expected<Premises, StartFailure> Household::furnish(const Settings& settings
                   log_,
                   std::move(*pipe),
                   std::move(*log),
-                  std::move(place->board),
-                  std::move(place->pages),
-                  std::move(place->replies),
+                  std::move(*board),
+                  std::move(*pages),
+                  std::move(*replies),
                   [this] { return restore(); }};
 }
 
@@ -207,24 +204,42 @@ Status Household::point_to_log() const {
 }
 
 Result<std::optional<Premises::Restored>> Household::restore() {
-  struct stat st {};
-  if (::stat(dir_.c_str(), &st) == 0) {
+  const std::string board_path = fmt::format("{}/{}", dir_, kBoardName);
+  const bool has_board = lock_.is_of(board_path);
+  if (has_board && is_folder(fmt::format("{}/{}", dir_, kPagesName)) &&
+      is_folder(fmt::format("{}/{}", dir_, kRepliesName))) {
     return std::nullopt;
   }
   if (auto made = create_run_folder(dir_); !made) {
     return tl::unexpected<Error>(std::move(made.error()));
   }
-  auto lock = ServerLock::take(fmt::format("{}/{}", dir_, kBoardName));
-  if (!lock) {
-    return tl::unexpected<Error>(std::move(lock.error()));
+  std::optional<BoardFile> board;
+  if (!has_board) {
+    auto lock = ServerLock::take(board_path);
+    if (!lock) {
+      return tl::unexpected<Error>(std::move(lock.error()));
+    }
+    lock_ = std::move(*lock);  // the old one was of a file that nobody can find any more
+    // Not where the board is in place: closing a second descriptor of it would drop the lock.
+    auto made = BoardFile::open(board_path, terms_);
+    if (!made) {
+      return tl::unexpected<Error>(std::move(made.error()));
+    }
+    board = std::move(*made);
   }
-  lock_ = std::move(*lock);  // the old one was of a file that nobody can find any more
-  auto place = make_meeting_place();
-  if (!place) {
-    return tl::unexpected<Error>(std::move(place.error()));
+  auto pages = PageFolder::make(dir_);
+  if (!pages) {
+    return tl::unexpected<Error>(std::move(pages.error()));
+  }
+  auto replies = ReplyFolder::make(dir_);
+  if (!replies) {
+    return tl::unexpected<Error>(std::move(replies.error()));
   }
   (void)point_to_log();  // serving matters more
-  return std::move(*place);
+  if (const std::string own = fmt::format("{}/{}", dir_, kPipeName); pipe_ != own) {
+    (void)point_to(pipe_, own);
+  }
+  return Premises::Restored{std::move(board), std::move(*pages), std::move(*replies)};
 }
 
 void Household::leave() {

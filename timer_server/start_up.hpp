@@ -34,7 +34,6 @@ class Household {
 
  private:
   Result<std::optional<Premises::Restored>> restore();
-  Result<Premises::Restored> make_meeting_place() const;
   Status point_to_log() const;
   explicit Household(ServerLock lock) : lock_(std::move(lock)) {}
 

@@ -253,6 +253,27 @@ TEST_CASE("a run folder that is removed while the server runs is made again, and
   CHECK(second.err.find(fmt::format("pid {}", server.pid())) != std::string::npos);
 }
 
+TEST_CASE("entries that are removed from a run folder that stays are made again") {
+  const TempFolder temp;
+  Server server(temp, {"--max-interval", "100ms"});
+  for (const auto& entry : std::filesystem::directory_iterator(server.dir())) {
+    std::filesystem::remove_all(entry);
+  }
+  const auto is_whole = [&] {
+    return exists(server.dir() + "/server") && exists(server.dir() + "/scopes/server") &&
+           exists(server.dir() + "/replies") && is_read_pipe(server.fifo());
+  };
+  REQUIRE(wait_until(is_whole));
+  server.wait_for_message("made again");
+  const auto worker = page_worker(server.dir(), "w-1");
+  worker->ask("open 0 forward 1");
+  CHECK(worker->status() == killed_by(SIGKILL));
+  server.wait_for("killed", worker->pid());
+  CHECK(run_client(temp, server, {"ping"}).status == exited(0));
+  const Finished second = run_server(temp, {"--dir", server.dir()});
+  CHECK(second.status == exited(3));
+}
+
 TEST_CASE("a pipe that is replaced by a file is made again") {
   const TempFolder temp;
   Server server(temp, {"--max-interval", "100ms"});
