@@ -475,7 +475,7 @@ ScopeView Server::view_of(const SlotReading& reading) const {
 }
 
 void Server::tell_cuts(const Worker& worker, WorkerPage& page) {
-  for (const SlotReading& reading : page.slots_over(*settings_.max_timeout)) {
+  for (const SlotReading& reading : page.take_slots_over(*settings_.max_timeout)) {
     tell_cut(worker, reading.name, reading.asked);
   }
 }

@@ -329,7 +329,7 @@ template <class Wanted>
 std::vector<SlotReading> WorkerPage::read_those(Wanted&& wanted) {
   std::vector<SlotReading> readings;
   const bool is_whole = for_each_slot([&](std::size_t index, const Slot& slot, std::int64_t word) {
-    if (!wanted(slot, word)) {
+    if (!wanted(index, slot, word)) {
       return;
     }
     if (auto reading = read_slot(layout_, index, word)) {
@@ -343,7 +343,7 @@ std::vector<SlotReading> WorkerPage::read_those(Wanted&& wanted) {
 }
 
 std::vector<SlotReading> WorkerPage::open_slots() {
-  return read_those([](const Slot&, std::int64_t word) { return is_inside(word); });
+  return read_those([](std::size_t, const Slot&, std::int64_t word) { return is_inside(word); });
 }
 
 template <class Wanted>
@@ -365,14 +365,20 @@ std::size_t WorkerPage::watched_count() {
   return count_those(slot_word::is_open);
 }
 
-std::vector<SlotReading> WorkerPage::slots_over(Duration timeout) {
-  return read_those([timeout](const Slot& slot, std::int64_t word) {
-    return is_inside(word) && slot.timeout.load(std::memory_order_relaxed) > timeout.count();
+std::vector<SlotReading> WorkerPage::take_slots_over(Duration timeout) {
+  return read_those([&](std::size_t index, const Slot& slot, std::int64_t word) {
+    if (!is_inside(word) || slot.timeout.load(std::memory_order_relaxed) <= timeout.count()) {
+      return false;
+    }
+    if (over_.size() <= index) {
+      over_.resize(index + 1);
+    }
+    return std::exchange(over_[index], word) != word;
   });
 }
 
 std::vector<SlotReading> WorkerPage::take_thread_ended() {
-  std::vector<SlotReading> ended = read_those([](const Slot& slot, std::int64_t word) {
+  std::vector<SlotReading> ended = read_those([](std::size_t, const Slot& slot, std::int64_t word) {
     return slot_word::is_open(word) &&
            (slot.flags.load(std::memory_order_relaxed) & slot_flag::kThreadEnded) != 0;
   });

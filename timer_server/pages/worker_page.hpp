@@ -121,8 +121,8 @@ class WorkerPage {
   std::size_t open_count();
   // The open scopes on which there was no verdict.
   std::size_t watched_count();
-  // Those of them for which more than `timeout` was asked.
-  std::vector<SlotReading> slots_over(Duration timeout);
+  // Those of them for which more than `timeout` was asked, each once until it is renewed.
+  std::vector<SlotReading> take_slots_over(Duration timeout);
   // Slots whose scope outlived the thread that opened it, each told once.
   std::vector<SlotReading> take_thread_ended();
 
@@ -170,7 +170,8 @@ class WorkerPage {
   std::unordered_map<std::size_t, Postponed> postponed_;  // by slot; void under another word
   std::unordered_map<std::size_t, Instant> judged_idle_;  // by slot: the last deadline
   std::vector<std::int64_t> warned_;  // by slot: the word under which it was warned about
-  std::vector<std::int64_t> told_;    // acquired times of slots that take_thread_ended() has given
+  std::vector<std::int64_t> over_;  // by slot: the word under which take_slots_over() has given it
+  std::vector<std::int64_t> told_;  // acquired times of slots that take_thread_ended() has given
 };
 
 }  // namespace filetimer

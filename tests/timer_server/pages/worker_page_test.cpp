@@ -274,6 +274,17 @@ TEST_CASE("A thread that ended is told once for each scope it left") {
   CHECK(stage.page->take_thread_ended().size() == 1);
 }
 
+TEST_CASE("A scope over the longest timeout is given once until it is renewed") {
+  TestPage content;
+  content.open(0, {.timeout = 500, .word = 1000});
+  content.open(1, {.timeout = 100, .word = 1000});
+  const PageStage stage(content);
+  CHECK(stage.page->take_slots_over(Duration{200}).size() == 1);
+  CHECK(stage.page->take_slots_over(Duration{200}).empty());
+  stage.slot(0).deadline = 2000;
+  CHECK(stage.page->take_slots_over(Duration{200}).size() == 1);
+}
+
 TEST_CASE("A deadline that was put off counts for as long as the slot says the same") {
   const PageStage stage(with_scopes({1000, 2000}));
   std::vector<WorkerPage::Due> due;
@@ -417,9 +428,9 @@ TEST_CASE("An idle timeout that is no time, or longer than the longest one, is n
     stage.slot(0).timeout = timeout;
     return activity_of(*stage.page).watches.size();
   };
-  for (const std::int64_t timeout : {std::numeric_limits<std::int64_t>::min(), std::int64_t{-1},
-                                     std::int64_t{0}, kMaxTimeout.count() + 1,
-                                     std::numeric_limits<std::int64_t>::max()}) {
+  for (const std::int64_t timeout :
+       {std::numeric_limits<std::int64_t>::min(), std::int64_t{-1}, std::int64_t{0},
+        kMaxTimeout.count() + 1, std::numeric_limits<std::int64_t>::max()}) {
     CAPTURE(timeout);
     CHECK(watches_with(timeout) == 0);
   }
