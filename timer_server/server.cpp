@@ -154,6 +154,7 @@ void Server::turn() {
 void Server::iterate() {
   const Oversleep::Clocks clocks = Oversleep::Clocks::read();
   const Instant woke = clocks.now;
+  considered_ = 0;
   read_requests();
   bury_the_dead();
   make_up_for_oversleep(clocks);

@@ -112,6 +112,7 @@ class Server final : private RequestSink {
     Duration granted{};
   };
   void on_question(const wire::Request& request, std::string_view line);
+  bool fits_in_turn();
   void take_up_questions();
   void consider(const wire::Request& request, std::string_view line);
   void answer(const Asked& asked);
@@ -318,8 +319,9 @@ class Server final : private RequestSink {
   Instant next_shutdown_look_ = Instant::never();
   Instant next_waiting_told_;
   Rendezvous rendezvous_;
+  std::size_t considered_ = 0;  // questions, in this turn
+  Instant considered_since_;    // the first of them
   // Questions beyond those of one turn, as lines.
-  std::size_t considered_ = 0;
   std::deque<std::string> questions_;
   wire::Parser question_parser_;
   // --expect-workers: those that have shown up.

@@ -27,7 +27,8 @@ constexpr Duration kWaitingToldEvery = std::chrono::seconds{1};
 // Open scopes, and workers, that an answer lists; and its bytes where it must be written whole.
 constexpr std::size_t kMostListed = 64;
 constexpr std::size_t kWholeAnswer = kMaxAtomicWrite - 1024;
-constexpr std::size_t kMostInATurn = 64;    // questions
+constexpr std::size_t kMostInATurn = 64;  // questions
+constexpr Duration kLongestInATurn = milliseconds{5};
 constexpr std::size_t kMostWaiting = 4096;  // beyond them
 constexpr Askers::Id kNobody = 0;
 
@@ -88,8 +89,7 @@ std::string who_is_missing(const Rendezvous::Round& round) {
 // An answer takes longer than a timer's line, and a deadline waits while the pipe is read: what is
 // beyond the measure of one turn waits for the next.
 void Server::on_question(const wire::Request& request, std::string_view line) {
-  if (questions_.empty() && considered_ < kMostInATurn) {
-    ++considered_;
+  if (questions_.empty() && fits_in_turn()) {
     consider(request, line);
   } else if (questions_.size() < kMostWaiting) {
     questions_.emplace_back(line);
@@ -99,8 +99,21 @@ void Server::on_question(const wire::Request& request, std::string_view line) {
   }
 }
 
+// Counts one more question of this turn, if it has room for one.
+bool Server::fits_in_turn() {
+  const Instant now = Instant::now();
+  if (considered_ == 0) {
+    considered_since_ = now;
+  }
+  if (considered_ >= kMostInATurn || now - considered_since_ >= kLongestInATurn) {
+    return false;
+  }
+  ++considered_;
+  return true;
+}
+
 void Server::take_up_questions() {
-  for (considered_ = 0; !questions_.empty() && considered_ < kMostInATurn; ++considered_) {
+  while (!questions_.empty() && fits_in_turn()) {
     std::string line = std::move(questions_.front());
     questions_.pop_front();
     const std::size_t size = line.size();
