@@ -260,6 +260,12 @@ void Server::judge(Instant woke) {
   }
   for (Worker* worker : workers) {
     if (!worker->process->is_alive()) {
+      // It ended behind the verdict on its page: its scopes were left open.
+      for (const DueScope* scope : of_worker[worker]) {
+        if (scope->on_page.page) {
+          scope->on_page.page->reopen(scope->on_page.slot, scope->on_page.word);
+        }
+      }
       bury(*worker);
     } else if (!puts_off_pipe(*worker, of_worker[worker])) {
       expire(*worker, of_worker[worker]);

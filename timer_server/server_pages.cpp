@@ -514,7 +514,7 @@ void Server::drop_page(Worker& worker, const WorkerPage& page, std::string_view 
   const Instant now = Instant::now();
   for (const SlotReading& reading : held->open_slots()) {
     const bool tell = slot_word::is_open(reading.word) && !reason.empty() &&
-                      (reading.flags & slot_flag::kWholeProcess) == 0;
+                      (reading.flags & (slot_flag::kWholeProcess | slot_flag::kIdle)) == 0;
     if (tell) {
       log_->append(records_.left_open(WorkerIdentity::of(worker), view_of(reading), now, reason));
     }

@@ -7,6 +7,7 @@
 //                       verdict and signal", made certain
 //   BAD_DISK_CUTS       the file says "PID PATH": PATH is truncated when the server asks for the
 //                       cgroup of PID, its last look at a worker before the verdict on its page
+//   BAD_DISK_ENDS       the file says "PID": PID is killed, and its end waited for, at that moment
 //   BAD_DISK_NO_WATCH   epoll_ctl() adds no descriptor: ENOSPC
 // SPDX-License-Identifier: MIT
 #include <dlfcn.h>
@@ -43,12 +44,7 @@ bool has_verdict_on(int pid, int log) {
   return false;
 }
 
-void kill_as_told(int log) {
-  const char* path = std::getenv("BAD_DISK_KILLS");
-  int pid = 0;
-  if (path == nullptr || !(std::ifstream(path) >> pid) || !has_verdict_on(pid, log)) {
-    return;
-  }
+void kill_and_wait(int pid) {
   const int pidfd = static_cast<int>(::syscall(SYS_pidfd_open, pid, 0));
   if (pidfd >= 0) {
     ::kill(pid, SIGKILL);
@@ -56,7 +52,27 @@ void kill_as_told(int log) {
     ::poll(&ended, 1, -1);
     ::close(pidfd);
   }
+}
+
+void kill_as_told(int log) {
+  const char* path = std::getenv("BAD_DISK_KILLS");
+  int pid = 0;
+  if (path == nullptr || !(std::ifstream(path) >> pid) || !has_verdict_on(pid, log)) {
+    return;
+  }
+  kill_and_wait(pid);
   ::unlink(path);
+}
+
+void end_as_told(const std::string& opened) {
+  const char* path = std::getenv("BAD_DISK_ENDS");
+  int pid = 0;
+  if (path == nullptr || !(std::ifstream(path) >> pid) ||
+      opened != "/proc/" + std::to_string(pid) + "/cgroup") {
+    return;
+  }
+  ::unlink(path);
+  kill_and_wait(pid);
 }
 
 void cut_as_told(const std::string& opened) {
@@ -120,6 +136,7 @@ int open(const char* path, int flags, ...) {
   const unsigned mode = (flags & (O_CREAT | O_TMPFILE)) != 0 ? va_arg(rest, unsigned) : 0U;
   va_end(rest);
   cut_as_told(path);
+  end_as_told(path);
   struct stat st {};
   const bool special = ::stat(path, &st) == 0 && !S_ISREG(st.st_mode);
   if ((flags & O_ACCMODE) != O_RDONLY && !special && is_on("BAD_DISK_READ_ONLY")) {

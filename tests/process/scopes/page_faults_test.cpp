@@ -222,6 +222,22 @@ TEST_CASE("a page that is cut short between its scan and the verdict kills nobod
   check_well(server);
 }
 
+TEST_CASE("a worker that ends behind the verdict on its page has left its scope open") {
+  const TempFolder temp;
+  const std::string ends = temp.path("ends");
+  Server server(temp, on_bad_disk("BAD_DISK_ENDS", ends));
+  const auto worker = page_worker(server.dir(), "w-1");
+  worker->ask("open 0 forward 1000");
+  REQUIRE(worker->ask("hint") == "ok");
+  server.barrier();
+  write_file(ends + "-next", std::to_string(worker->pid()));
+  REQUIRE(::rename((ends + "-next").c_str(), ends.c_str()) == 0);
+  CHECK(worker->status() == killed_by(SIGKILL));
+  CHECK_FALSE(exists(ends));
+  CHECK(server.wait_for("left_open", worker->pid()).text("scope") == "forward");
+  CHECK(count(server.records(), "expired", worker->pid()) == 0);
+}
+
 TEST_CASE("a page that is filled with noise, again and again, gets no other worker killed") {
   const TempFolder temp;
   Server server(temp, {"--max-interval", "20ms", "--evidence", "none"});
