@@ -29,6 +29,8 @@ inline constexpr std::chrono::nanoseconds kWarningPeriod = std::chrono::seconds{
 
 // Records.
 inline constexpr std::size_t kMaxRecordBytes = std::size_t{1} << 20;
+// A list ends when its record has become so long: what is left is for the fields behind it.
+inline constexpr std::size_t kMaxRecordBytesOfLists = kMaxRecordBytes - 4096;
 inline constexpr std::size_t kMaxEvidenceBytes = std::size_t{64} << 10;
 inline constexpr std::size_t kMaxEvidenceThreads = 64;
 inline constexpr std::size_t kMaxStackFrames = 128;  // of each of those threads

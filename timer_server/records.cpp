@@ -224,10 +224,9 @@ std::string Records::incident(const std::string& id, std::span<const Expiry> exp
   }
   json.end_array().field("workers", workers.size()).begin_array("open_scopes");
   // One record must stay one that tools can hold; what does not fit is counted.
-  constexpr std::size_t kRoom = kMaxRecordBytes - 4096;
   for (const WorkerScopes& worker : workers) {
     for (const ScopeView& scope : worker.scopes) {
-      if (json.size() > kRoom) {
+      if (json.size() > kMaxRecordBytesOfLists) {
         ++omitted;
         continue;
       }
@@ -240,7 +239,7 @@ std::string Records::incident(const std::string& id, std::span<const Expiry> exp
   // Who is in no scope while the others wait in one may be whom they wait for.
   json.end_array().begin_array("in_no_scope");
   for (const WorkerScopes& worker : workers) {
-    if (worker.scopes.empty() && json.size() <= kRoom) {
+    if (worker.scopes.empty() && json.size() <= kMaxRecordBytesOfLists) {
       json.begin_object();
       write_whose_and_job(json, worker.worker);
       json.end_object();
@@ -268,12 +267,17 @@ std::string Records::expired(const WorkerIdentity& worker, const Expiry& expiry,
     json.field("grace_s", seconds(*terms.grace));
   }
   json.field("dir", origin_.dir).begin_array("open_scopes");
+  std::size_t omitted = 0;
   for (const ScopeView& scope : open_scopes) {
+    if (json.size() > kMaxRecordBytesOfLists) {
+      ++omitted;
+      continue;
+    }
     json.begin_object();
     write_scope(json, scope, expiry.judged);
     json.end_object();
   }
-  json.end_array();
+  json.end_array().field("omitted", omitted);
   return std::move(json).finish();
 }
 
@@ -318,7 +322,13 @@ std::string Records::killed(const WorkerIdentity& worker, const Expiry& expiry,
     write_hold(json, *outcome.held_by);
   }
   if (!outcome.cancelled.empty()) {
-    json.array("cancelled", outcome.cancelled);
+    json.begin_array("cancelled");
+    for (const std::string& scope : outcome.cancelled) {
+      if (json.size() <= kMaxRecordBytesOfLists) {
+        json.element(scope);
+      }
+    }
+    json.end_array();
   }
   return std::move(json).finish();
 }

@@ -317,7 +317,7 @@ void Server::record_stop() {
   std::size_t listed = 0;
   table_.for_each_worker([&](Worker& worker) {
     for (const ScopeView& scope : open_scopes_of(worker)) {
-      if (++listed <= kMaxLeftScopes) {
+      if (++listed <= kMaxLeftScopes && json.size() <= kMaxRecordBytesOfLists) {
         json.begin_object()
             .field("pid", worker.process->pid)
             .field("scope", scope.name)

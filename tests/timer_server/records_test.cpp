@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "common/limits.hpp"
 #include "tests/support/records_doc.hpp"
 #include "timer_server/incident_limit.hpp"
 
@@ -200,6 +201,20 @@ TEST_CASE("an incident lists 1,024 scopes, or the last four of each of many work
   CHECK(incident_share(1025) == 3);
   CHECK(incident_share(4096) == 1);
   CHECK(incident_share(10'000) == 1);
+}
+
+TEST_CASE(
+    "an expiry whose worker has many open scopes with long names stays one that tools can hold") {
+  Records records = make_records();
+  ScopeView scope = full_scope();
+  scope.name = std::string(kMaxScopeNameBytes, '\x01');  // six bytes each, as JSON
+  const std::vector<ScopeView> open(kMaxScopesPerWorker, scope);
+  const std::string record = records.expired(full_worker(), full_expiry(records), open);
+  CHECK(record.size() <= kMaxRecordBytes);
+  CHECK(record.find(R"("omitted":0)") == std::string::npos);
+  Records::Outcome outcome;
+  outcome.cancelled.assign(kMaxScopesPerWorker, scope.name);
+  CHECK(records.killed(full_worker(), full_expiry(records), outcome).size() <= kMaxRecordBytes);
 }
 
 TEST_CASE("an incident lists each scope once, and apart who is in none") {
