@@ -172,8 +172,11 @@ std::vector<std::string> Server::on_signal_due(const Process& process, bool is_f
 
 void Server::on_kill_ended(const KillOrder& order, const KillEnd& end) {
   const std::string& id = order.expiries.front().id;
+  std::erase_if(unkillable_, [](const auto& process) { return !process->is_alive(); });
   if (end.verdict == KillVerdict::kUnkillable) {
-    unkillable_.push_back(order.worker.process);
+    if (std::ranges::find(unkillable_, order.worker.process) == unkillable_.end()) {
+      unkillable_.push_back(order.worker.process);
+    }
     messages::error("{} is still alive after SIGKILL ({})", who(order.worker), id);
   } else if (end.verdict == KillVerdict::kDead) {
     ++killed_;
@@ -182,8 +185,8 @@ void Server::on_kill_ended(const KillOrder& order, const KillEnd& end) {
   run_hook(order, end);
   Worker* const worker = table_.find_worker(order.worker.process->pid);
   if (worker != nullptr && worker->process == order.worker.process) {
-    // A worker that outlived it all is watched again when it asks for it. The scopes of one that died
-    // have ended with the kill: bury() must not call them left open.
+    // A worker that outlived it all is watched again when it asks for it. The scopes of one that
+    // died have ended with the kill: bury() must not call them left open.
     worker->dying = worker->dying && !worker->process->is_alive();
     for (const Expiry& expiry : order.expiries) {
       const PageVerdict& place = expiry.on_page;

@@ -315,6 +315,10 @@ TEST_CASE("a worker that SIGKILL does not end is told of as unkillable, with wha
   CHECK(killed.has("kernel_stack") == can_read_kernel_stacks());
   CHECK(killed.text("reason").starts_with("still alive after SIGKILL"));
   CHECK(worker.is_alive());
+  // Another of its scopes changes nothing: it is one worker.
+  server.send(acquire_past(worker.pid(), "again"));
+  REQUIRE(wait_until([&] { return count(server.records(), "killed", worker.pid()) == 2; }));
+  CHECK(contains(run_client(temp, server, {"status", "--json"}).out, "\"unkillable\":1,"));
   CHECK(server.stop() == exited(8));
   REQUIRE(::ptrace(PTRACE_DETACH, worker.pid(), nullptr, nullptr) == 0);
   CHECK(worker.status() == killed_by(SIGKILL));
