@@ -41,7 +41,31 @@ int fail(int status, const Settings& settings, const std::string& message) {
   return settings.command.empty() ? status : exit_status::kServerFailed;
 }
 
-int serve(Settings settings, Inheritance inheritance, UniqueFd passed, Detached* detached) {
+// Reports that the server is ready, starts COMMAND if there is one, and serves. Returns the exit
+// status.
+int run_server(Server& server, const Settings& settings, const Inheritance& inheritance,
+               const std::string& dir, const std::string& pipe, Detached* detached) {
+  const std::string ready = server.ready_line() + "\n";
+  if (detached != nullptr) {
+    detached->report_ready(ready);
+  } else {
+    (void)!::write(settings.command.empty() ? STDOUT_FILENO : STDERR_FILENO, ready.data(),
+                   ready.size());
+  }
+  if (!settings.command.empty()) {
+    auto command = Command::start(settings.command, inheritance, dir, pipe);
+    if (!command) {
+      messages::error("{}", command.error().message);
+      server.withdraw();
+      return command.error().errno_value == ENOENT ? exit_status::kNotFound
+                                                   : exit_status::kNotExecutable;
+    }
+    server.attend(std::move(*command));
+  }
+  return server.run();
+}
+
+int serve(const Settings& settings, Inheritance inheritance, UniqueFd passed, Detached* detached) {
   auto household = Household::take(settings);
   if (!household) {
     return fail(household.error().status, settings, household.error().message);
@@ -60,33 +84,15 @@ int serve(Settings settings, Inheritance inheritance, UniqueFd passed, Detached*
   harden(inheritance);
   const std::string dir = premises->dir;
   const std::string pipe = premises->pipe.path();
+  const PipeRemover pipe_remover(premises->pipe);
   int status = exit_status::kFailed;
-  {
+  try {
     Server server(settings, std::move(*premises), inheritance);
-    const std::string ready = server.ready_line() + "\n";
-    if (detached != nullptr) {
-      detached->report_ready(ready);
-    } else {
-      (void)!::write(settings.command.empty() ? STDOUT_FILENO : STDERR_FILENO, ready.data(),
-                     ready.size());
-    }
-    bool may_run = true;
-    if (!settings.command.empty()) {
-      auto command = Command::start(settings.command, inheritance, dir, pipe);
-      if (command) {
-        server.attend(std::move(*command));
-      } else {
-        messages::error("{}", command.error().message);
-        status = command.error().errno_value == ENOENT ? exit_status::kNotFound
-                                                       : exit_status::kNotExecutable;
-        may_run = false;
-      }
-    }
-    if (may_run) {
-      status = server.run();
-    } else {
-      server.withdraw();
-    }
+    status = run_server(server, settings, inheritance, dir, pipe, detached);
+  } catch (...) {
+    pipe_remover.remove();
+    household->leave();
+    throw;
   }
   household->leave();
   messages::stop();

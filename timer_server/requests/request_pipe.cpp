@@ -180,6 +180,19 @@ void RequestPipe::remove_from_path() const {
   }
 }
 
+PipeRemover::PipeRemover(const RequestPipe& pipe) {
+  if (!pipe.outlives_us() && ::fstat(pipe.fd(), &identity_) == 0) {
+    path_ = pipe.path();
+  }
+}
+
+void PipeRemover::remove() const {
+  struct stat at_path {};
+  if (!path_.empty() && ::lstat(path_.c_str(), &at_path) == 0 && same_file(at_path, identity_)) {
+    ::unlink(path_.c_str());
+  }
+}
+
 Status set_aside(const std::string& path) {
   struct stat st {};
   if (::lstat(path.c_str(), &st) != 0 || S_ISFIFO(st.st_mode)) {

@@ -3,6 +3,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <sys/stat.h>
 #include <sys/types.h>
 
 #include <optional>
@@ -58,6 +59,18 @@ class RequestPipe {
   UniqueFd fd_;
   std::size_t capacity_ = 0;
   bool outlives_us_ = false;
+};
+
+// Removes a pipe from its path after the RequestPipe itself has gone.
+class PipeRemover {
+ public:
+  explicit PipeRemover(const RequestPipe& pipe);
+  // Does nothing where the path leads to another file by now, or where the pipe outlives us.
+  void remove() const;
+
+ private:
+  std::string path_;  // empty: the pipe outlives us
+  struct stat identity_ {};
 };
 
 // What lies at `path` and is no pipe moves out of the way, to PATH.not-a-pipe; nothing is deleted.

@@ -159,6 +159,18 @@ TEST_CASE("without a folder named COMMAND gets a fresh one, which is removed at 
   CHECK(exists(log.substr(0, log.find(' '))));
 }
 
+TEST_CASE("a server that cannot begin to serve leaves neither pipe nor fresh folder behind") {
+  const TempFolder temp;
+  write_file(temp.path("fault"), "");
+  Environment environment = on_bad_disk("BAD_DISK_NO_WATCH", temp.path("fault")).environment;
+  environment["XDG_RUNTIME_DIR"] = temp.path();
+  environment["XDG_STATE_HOME"] = temp.path("state");
+  CHECK(run_server(temp, {"--", "/bin/true"}, environment).status == exited(125));
+  CHECK(std::filesystem::is_empty(temp.path("filetimer")));
+  CHECK(run_server(temp, {"--dir", temp.path("run")}, environment).status == exited(1));
+  CHECK_FALSE(exists(temp.path("run/requests")));
+}
+
 TEST_CASE("a folder that was named is kept, without its pipe") {
   const TempFolder temp;
   CHECK(run_command(temp, {"/bin/true"}).status == exited(0));
