@@ -48,7 +48,7 @@ struct AcquireArguments {
 
 constexpr const char* kExits =
     "Exit codes: 0 sent, 1 failed, 2 usage, 4 no server, 6 refused (another user's process; a new\n"
-    "timer while the server drains or shuts down).";
+    "timer while the server drains or shuts down; a server in another pid namespace).";
 
 // Which process is meant; a number that no server would watch is a usage error.
 Result<pid_t> watched_pid(pid_t given) {
@@ -110,6 +110,15 @@ int run_acquire(const AcquireArguments& options) {
     complain("--warn-after: " + why_no_warn_after(*options.warn_after, *options.after));
     return kExitUsage;
   }
+  const auto place = find_meeting_place(options.place.dir, options.place.fifo);
+  if (!place) {
+    complain(place.error().message);
+    return kExitUsage;
+  }
+  if (const std::string why = why_no_pids(place->run_folder); !why.empty()) {
+    complain(fmt::format("'{}' is not watched: {}", options.scope, why));
+    return kExitRefused;
+  }
   const Result<pid_t> pid = watched_pid(options.pid);
   if (!pid) {
     complain(pid.error().message);
@@ -123,11 +132,6 @@ int run_acquire(const AcquireArguments& options) {
                                 : "does not exist: nothing to watch"));
     return exists ? kExitRefused : kExitFailed;
   }
-  const auto place = find_meeting_place(options.place.dir, options.place.fifo);
-  if (!place) {
-    complain(place.error().message);
-    return kExitUsage;
-  }
   TimerRequest request = request_for(options, *pid);
   // Nor could it tell us that; the look is as late as can be, and a drain may still come after it.
   if (const std::string why = why_no_new_scopes(*place);
@@ -139,11 +143,20 @@ int run_acquire(const AcquireArguments& options) {
   request.timeout = *options.after;
   request.signal = options.signal;
   request.expiration_time = unix_time_of(Instant::now() + *options.after);
-  PipeTransport transport(place->pipe);
+  PipeTransport transport(place->pipe, place->run_folder);
   return send_patiently(transport, request);
 }
 
 int run_release(const AcquireArguments& options) {
+  const auto place = find_meeting_place(options.place.dir, options.place.fifo);
+  if (!place) {
+    complain(place.error().message);
+    return kExitUsage;
+  }
+  if (const std::string why = why_no_pids(place->run_folder); !why.empty()) {
+    complain(fmt::format("'{}' is not released: {}", options.scope, why));
+    return kExitRefused;
+  }
   const Result<pid_t> pid = watched_pid(options.pid);
   if (!pid) {
     complain(pid.error().message);
@@ -151,7 +164,7 @@ int run_release(const AcquireArguments& options) {
   }
   TimerRequest request = request_for(options, *pid);
   request.release = true;
-  PipeTransport transport(resolve_pipe(options.place.dir, options.place.fifo));
+  PipeTransport transport(place->pipe, place->run_folder);
   return send_patiently(transport, request);
 }
 

@@ -167,7 +167,7 @@ int run(const RunArguments& options, const std::vector<std::string>& command) {
   try {
     ConnectOptions where;
     // Lines: the scope is another process's, and this one has none of its own to make a page for.
-    where.transport = std::make_unique<PipeTransport>(place->pipe);
+    where.transport = std::make_unique<PipeTransport>(place->pipe, place->run_folder);
     where.timeout = kConnectPatience;
     client.emplace(TimerClient::connect(std::move(where)));
   } catch (const TimerError& error) {
@@ -205,9 +205,10 @@ Command add_run(CLI::App& root, const std::vector<std::string>& command) {
       "Examples:\n"
       "  timer_client run --after 2h -- python train.py\n"
       "  timer_client run --after 90s --signal TERM --grace 10s --scope backup -- ./backup.sh\n\n"
-      "Exit codes: COMMAND's own, 124 expired, 125 timer_client failed or bad usage, 126 COMMAND\n"
-      "is not executable, 127 COMMAND was not found, 128+N COMMAND was ended by signal N. While\n"
-      "the server drains or shuts down, COMMAND runs unwatched.");
+      "Exit codes: COMMAND's own, 124 expired, 125 timer_client failed, bad usage, or a server in\n"
+      "another pid namespace, 126 COMMAND is not executable, 127 COMMAND was not found, 128+N\n"
+      "COMMAND was ended by signal N. While the server drains or shuts down, COMMAND runs\n"
+      "unwatched.");
   return {app, [options, &command] { return run(*options, command); }};
 }
 

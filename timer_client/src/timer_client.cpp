@@ -78,7 +78,7 @@ TimerClient TimerClient::connect(ConnectOptions options) {
       throw InvalidArgument(found.error().message);
     }
     place = std::move(*found);
-    transport = std::make_unique<PipeTransport>(place.pipe);
+    transport = std::make_unique<PipeTransport>(place.pipe, place.run_folder);
   }
   Asker asker(place, options.rpc_timeout);
   const bool must_be_there = options.when_missing == ConnectOptions::Missing::kThrow;

@@ -1,7 +1,8 @@
 // A worker of our own client, told step by step what to do with its scopes: commands on standard
 // input, one a line, each answered with a line. Dies with its parent.
 //
-// connect [IDLE_MS]: to the server of $FILETIMER_DIR, with an idle timeout.
+// connect [IDLE_MS]: to the server of $FILETIMER_DIR, with an idle timeout. connect-early: whether
+// a server is there or not.
 //
 // open NAME MS [WARN_AFTER_MS], renew NAME MS, pause NAME, resume NAME, release NAME: say yes or
 // no.
@@ -78,6 +79,12 @@ class ClientWorker {
       words >> ms;
       ConnectOptions options;
       options.idle_timeout = milliseconds{ms};
+      client_.emplace(TimerClient::connect(std::move(options)));
+      return "yes";
+    }
+    if (command == "connect-early") {
+      ConnectOptions options;
+      options.when_missing = ConnectOptions::Missing::kUnwatched;
       client_.emplace(TimerClient::connect(std::move(options)));
       return "yes";
     }

@@ -320,6 +320,49 @@ TEST_CASE("a worker in a pid namespace of its own is killed and recorded under i
   worker->status();  // unshare ends with its child
 }
 
+TEST_CASE("a client in a pid namespace of its own never sends its pid on the pipe") {
+  const TempFolder temp;
+  std::vector<std::string> namespaces{"--pid", "--fork", "--kill-child", "--mount-proc"};
+  if (!can_unshare(temp, namespaces)) {
+    FILETIMER_SKIP("unshare(1) makes no pid namespace with a /proc of its own here");
+  }
+  const auto run_inside = [&](std::vector<std::string> words) {
+    std::vector<std::string> all = unshared(namespaces, client_path());
+    const std::string program = all.front();
+    all.erase(all.begin());
+    all.insert(all.end(), words.begin(), words.end());
+    return run(temp, program, std::move(all));
+  };
+  Worker::Setup setup;
+  setup.program = unshared(namespaces, client_worker_path());
+  setup.environment = {{"FILETIMER_DIR", temp.path("run")}, {"FILETIMER_TRANSPORT", "pipe"}};
+  const auto early = std::make_unique<Worker>("", setup);
+  CHECK(early->ask("connect-early") == "yes");
+  CHECK(early->ask("open early 60000") == "yes");
+
+  Server server(temp);
+  const std::string why = "another pid namespace";
+  for (const char* command : {"acquire", "release"}) {
+    std::vector<std::string> words{command, "--dir", server.dir(), "--scope", "s", "--pid", "2"};
+    if (std::string_view(command) == "acquire") {
+      words.insert(words.end(), {"--after", "1h", "--signal", "0"});
+    }
+    const Finished refused = run_inside(words);
+    CHECK(refused.status == exited(6));
+    CHECK(refused.err.find(why) != std::string::npos);
+  }
+  const Finished run = run_inside(
+      {"run", "--dir", server.dir(), "--after", "1h", "--", "touch", temp.path("started")});
+  CHECK(run.status == exited(125));
+  CHECK(run.err.find(why) != std::string::npos);
+  CHECK_FALSE(exists(temp.path("started")));
+  CHECK(early->ask("renew early 60000") == "yes");
+  CHECK(early->ask("open late 60000") == "yes");
+  CHECK(early->ask("release early") == "yes");
+  CHECK(server.stop() == exited(0));
+  CHECK(server.records().back().integer("requests") == 0);
+}
+
 TEST_CASE("the deadlines of many workers' pages are all met") {
   const TempFolder temp;
   const Server server(temp);

@@ -6,6 +6,7 @@
 
 #include "common/wire.hpp"
 #include "timer_client/src/pipe/pipe_line.hpp"
+#include "timer_client/src/server/server_look.hpp"
 
 namespace filetimer {
 namespace {
@@ -54,6 +55,10 @@ std::string version_1_line(const TimerRequest& request) {
 
 Transport::Sent PipeTransport::send(const TimerRequest& request) noexcept {
   try {
+    // With every line: a server may be started at any time.
+    if (!why_no_pids(run_folder_).empty()) {
+      return Sent::kNoServer;
+    }
     switch (send_line(path_, version_1_line(request))) {
       case LineSent::kYes:
         return Sent::kYes;
@@ -69,15 +74,14 @@ Transport::Sent PipeTransport::send(const TimerRequest& request) noexcept {
 
 bool PipeTransport::server_is_there(std::string& why) noexcept {
   int error = 0;
-  if (has_reader(path_, error)) {
-    return true;
-  }
+  const bool is_read = has_reader(path_, error);
   try {
-    why = why_no_reader(error);
+    why = is_read ? why_no_pids(run_folder_) : why_no_reader(error);
+    return why.empty();
   } catch (const std::bad_alloc&) {
     why.clear();
+    return false;
   }
-  return false;
 }
 
 }  // namespace filetimer

@@ -13,7 +13,10 @@ namespace filetimer {
 
 class PipeTransport final : public Transport {
  public:
-  explicit PipeTransport(std::string path) : path_(std::move(path)) {}
+  // Sends nothing, as where no server is, to a server whose board in `run_folder` says that it
+  // lives in another pid namespace. Empty: no board tells.
+  explicit PipeTransport(std::string path, std::string run_folder = {})
+      : path_(std::move(path)), run_folder_(std::move(run_folder)) {}
 
   Sent send(const TimerRequest& request) noexcept override;
   bool server_is_there(std::string& why) noexcept override;
@@ -21,6 +24,7 @@ class PipeTransport final : public Transport {
 
  private:
   std::string path_;
+  std::string run_folder_;
 };
 
 // The line that says `request`, with its newline.

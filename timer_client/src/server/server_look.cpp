@@ -7,6 +7,7 @@
 
 #include <array>
 
+#include "common/boot.hpp"
 #include "common/mapped_file.hpp"
 #include "common/posix.hpp"
 #include "common/proc_files.hpp"
@@ -66,6 +67,29 @@ std::string why_no_new_scopes(const MeetingPlace& place) {
              : fmt::format("the timer server in '{}' is {}: it watches no new scopes",
                            place.run_folder,
                            announced == Announcement::kShutdown ? "shutting down" : "draining");
+}
+
+std::string why_no_pids(const std::string& run_folder) {
+  if (run_folder.empty()) {
+    return {};
+  }
+  const std::string path = fmt::format("{}/{}", run_folder, kBoardName);
+  const UniqueFd file(retry_eintr(
+      [&] { return ::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC); }));
+  alignas(64) std::array<std::byte, sizeof(Board)> bytes{};
+  if (!file || !read_at(file.get(), bytes.data(), bytes.size(), 0)) {
+    return {};
+  }
+  const auto& board = *reinterpret_cast<const Board*>(bytes.data());
+  const std::uint64_t theirs = board.pid_namespace.load(std::memory_order_relaxed);
+  const std::uint64_t ours = this_pid_namespace();
+  const bool is_board = board.magic == kBoardMagic && board.version == kBoardVersion;
+  return is_board && theirs != 0 && ours != 0 && theirs != ours
+             ? fmt::format(
+                   "the timer server in '{}' lives in another pid namespace, where the pids "
+                   "of this one name other processes",
+                   run_folder)
+             : std::string();
 }
 
 std::string_view name_of(ServerProcess process) {

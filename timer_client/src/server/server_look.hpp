@@ -26,6 +26,11 @@ ServerSeen look_for_server(const std::string& dir);
 // it watches them, when there is none, and when nothing tells (a bare pipe).
 std::string why_no_new_scopes(const MeetingPlace& place);
 
+// One clear line when the board in `run_folder` says that its server lives in another pid
+// namespace: a pid of this one would name a stranger there. Empty when it is the same, and when
+// nothing tells.
+std::string why_no_pids(const std::string& run_folder);
+
 // Of the server that somebody waits for.
 enum class ServerProcess {
   kAlive,    // or not to be seen from here, and something reads its pipe
