@@ -128,7 +128,8 @@ void Server::look_at_page(const std::string& name) {
     return;
   }
   auto page = std::make_shared<WorkerPage>(std::move(*opened));
-  if (page->claims().boot != this_boot()) {
+  // A container may show another boot id to its processes: a lock that is held is of this boot.
+  if (page->claims().boot != this_boot() && !page->owner()) {
     put_away_page(*page, "the machine was restarted");
     return;
   }

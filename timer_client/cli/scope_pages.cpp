@@ -141,13 +141,15 @@ class FolderReader {
     if (!claims) {
       return tl::unexpected<Error>(claims.error());
     }
-    if (claims->boot != boot_) {
-      return {};  // its times mean nothing now
+    // Of an earlier boot, unless its owner lives: a container may show another boot id to it, or to
+    // this process.
+    const auto owner = owner_of(file.get(), *claims, transport);
+    if (claims->boot != boot_ && !owner) {
+      return {};
     }
     if (with_statistics_) {
       return copy_.read_statistics(file.get(), reading_.statistics);
     }
-    const auto owner = owner_of(file.get(), *claims, transport);
     if (!owner) {
       return {};
     }

@@ -15,6 +15,7 @@
 #include "tests/process/harness.hpp"
 #include "tests/process/requests.hpp"
 #include "tests/process/worker.hpp"
+#include "tests/support/mounts.hpp"
 #include "tests/support/skip.hpp"
 
 using namespace filetimer::testing;
@@ -361,6 +362,36 @@ TEST_CASE("a client in a pid namespace of its own never sends its pid on the pip
   CHECK(early->ask("release early") == "yes");
   CHECK(server.stop() == exited(0));
   CHECK(server.records().back().integer("requests") == 0);
+}
+
+TEST_CASE("a worker to which a container shows another boot id is watched and listed") {
+  const TempFolder temp;
+  const std::string other = temp.path("boot_id");
+  write_file(other, "01234567-89ab-cdef-0123-456789abcdef\n");
+  const std::string script =
+      fmt::format("mount --bind {} /proc/sys/kernel/random/boot_id && exec \"$0\" \"$@\"", other);
+  const std::vector<std::string> inside{"--mount", "/bin/sh", "-c", script};
+  if (!can_unshare(temp, inside)) {
+    FILETIMER_SKIP(kNoMounts);
+  }
+  Server server(temp);
+  Worker::Setup setup;
+  setup.program = unshared(inside, client_worker_path());
+  setup.environment = {{"FILETIMER_DIR", server.dir()}};
+  const auto worker = std::make_unique<Worker>("", setup);
+  REQUIRE(worker->ask("connect") == "yes");
+  REQUIRE(worker->ask("open forward 3600000") == "yes");
+  server.barrier();
+  const std::vector<std::string> list{"list", "--json", "--dir", server.dir()};
+  std::vector<std::string> words = unshared(inside, client_path());
+  const std::string program = words.front();
+  words.erase(words.begin());
+  words.insert(words.end(), list.begin(), list.end());
+  CHECK(contains(run_client(temp, list).out, "\"forward\""));
+  CHECK(contains(run(temp, program, words).out, "\"forward\""));
+  CHECK(worker->ask("open backward 1") == "yes");
+  CHECK(worker->status() == killed_by(SIGKILL));
+  CHECK(server.wait_for("killed", worker->pid()).text("scope") == "backward");
 }
 
 TEST_CASE("the deadlines of many workers' pages are all met") {

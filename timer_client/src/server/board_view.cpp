@@ -34,10 +34,14 @@ std::optional<BoardView> BoardView::open(const std::string& path) {
       mapped_st.st_ino != st.st_ino) {
     return std::nullopt;
   }
+  // A container may show another boot id to the processes in it. The lock is held by a process of
+  // this boot.
+  const bool is_locked = lock_state(mapped->descriptor()).value_or(LockState{}).is_held;
   mapped->close_descriptor();
   BoardView view(std::move(*mapped), {st.st_dev, st.st_ino});
   const Board& board = view.board();
-  if (board.magic != kBoardMagic || board.version != kBoardVersion || board.boot != this_boot()) {
+  if (board.magic != kBoardMagic || board.version != kBoardVersion ||
+      (board.boot != this_boot() && !is_locked)) {
     return std::nullopt;
   }
   return view;

@@ -44,8 +44,8 @@ ServerSeen look_for_server(const std::string& dir) {
       read_at(file.get(), bytes.data(), bytes.size(), 0)) {
     const auto& board = *reinterpret_cast<const Board*>(bytes.data());
     const std::int64_t max_timeout = board.max_timeout.load(std::memory_order_relaxed);
-    const bool is_board =
-        board.magic == kBoardMagic && board.version == kBoardVersion && board.boot == this_boot();
+    const bool is_board = board.magic == kBoardMagic && board.version == kBoardVersion &&
+                          (seen.is_there || board.boot == this_boot());  // as in BoardView::open()
     if (is_board && max_timeout > 0) {
       seen.max_timeout = Duration{max_timeout};
     }
