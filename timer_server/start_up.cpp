@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include "timer_server/start_up.hpp"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <stdlib.h>  // mkdtemp
 #include <sys/stat.h>
@@ -8,7 +9,9 @@
 
 #include <filesystem>
 #include <thread>
+#include <vector>
 
+#include "common/mapped_file.hpp"
 #include "common/run_folder.hpp"
 #include "common/soft_deadline.hpp"
 
@@ -28,16 +31,75 @@ tl::unexpected<StartFailure> taken(const Error& error) {
   return tl::unexpected<StartFailure>({exit_status::kAnotherServer, error.message});
 }
 
-// A folder of its own for one COMMAND, so that two jobs of one user never meet.
-Result<std::string> make_fresh_folder(const std::string& parent) {
+// Fresh folders of servers that were killed, which one start removes at most.
+constexpr std::size_t kMaxRemovedFolders = 64;
+
+bool is_locked(const std::filesystem::path& path) {
+  const UniqueFd file(::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
+  return file && lock_state(file.get()).value_or(LockState{true, 0}).is_held;
+}
+
+// Whether a server serves the fresh folder, or a worker still holds the lock of a page in it: the
+// next server of that folder could watch it on.
+bool is_in_use(const std::filesystem::path& folder) {
+  if (is_locked(folder / kBoardName)) {
+    return true;
+  }
+  std::error_code ec;
+  for (auto entry = std::filesystem::directory_iterator(folder / kPagesName, ec);
+       !ec && entry != std::filesystem::directory_iterator(); entry.increment(ec)) {
+    if (entry->is_regular_file(ec) && is_locked(entry->path())) {
+      return true;
+    }
+  }
+  return false;
+}
+
+// A fresh folder has its name only once its lock is held, so one without a lock was left behind.
+void remove_abandoned_folders(const std::string& parent) {
+  std::vector<std::filesystem::path> abandoned;
+  std::error_code ec;
+  for (auto entry = std::filesystem::directory_iterator(parent, ec);
+       !ec && entry != std::filesystem::directory_iterator(); entry.increment(ec)) {
+    struct stat st {};
+    const bool is_fresh = entry->path().filename().string().starts_with(kFreshFolderPrefix) &&
+                          ::lstat(entry->path().c_str(), &st) == 0 && S_ISDIR(st.st_mode) &&
+                          st.st_uid == ::geteuid();
+    if (is_fresh && !is_in_use(entry->path()) && abandoned.size() < kMaxRemovedFolders) {
+      abandoned.push_back(entry->path());
+    }
+  }
+  for (const auto& folder : abandoned) {
+    std::filesystem::remove_all(folder, ec);
+  }
+}
+
+struct FreshFolder {
+  std::string path;
+  ServerLock lock;
+};
+
+// A folder of its own for one COMMAND, so that two jobs of one user never meet. It is locked before
+// it has its name: see remove_abandoned_folders().
+Result<FreshFolder> make_fresh_folder(const std::string& parent) {
   if (auto made = create_run_folder(parent); !made) {
     return tl::unexpected<Error>(std::move(made.error()));
   }
-  std::string path = fmt::format("{}/{}{}-XXXXXX", parent, kFreshFolderPrefix, ::getpid());
+  remove_abandoned_folders(parent);
+  std::string path = fmt::format("{}/.{}{}-XXXXXX", parent, kFreshFolderPrefix, ::getpid());
   if (::mkdtemp(path.data()) == nullptr) {
     return system_error(fmt::format("cannot make a folder in '{}'", parent));
   }
-  return path;
+  auto lock = ServerLock::take(fmt::format("{}/{}", path, kBoardName));
+  if (!lock) {
+    return tl::unexpected<Error>(std::move(lock.error()));
+  }
+  const std::string name = path.substr(parent.size() + 2);  // without the dot
+  std::string final_path = fmt::format("{}/{}", parent, name);
+  if (::rename(path.c_str(), final_path.c_str()) != 0) {
+    return system_error(fmt::format("cannot rename '{}'", path));
+  }
+  return FreshFolder{std::move(final_path), std::move(*lock)};
 }
 
 // What is elsewhere is found through the folder by clients that know only the folder.
@@ -110,21 +172,25 @@ tl::expected<Household, StartFailure> Household::take(const Settings& settings) 
       }
     }
   }
+  std::optional<ServerLock> held;
   if (is_fresh) {
-    const auto made = make_fresh_folder(folder.dir);
+    auto made = make_fresh_folder(folder.dir);
     if (!made) {
       return failed(made.error());
     }
-    folder.dir = *made;
+    folder.dir = made->path;
+    held = std::move(made->lock);
+  } else {
+    if (auto checked = create_run_folder(folder.dir); !checked) {
+      return failed(checked.error());
+    }
+    auto lock = ServerLock::take(folder.path(kBoardName));
+    if (!lock) {
+      return lock.error().errno_value == EBUSY ? taken(lock.error()) : failed(lock.error());
+    }
+    held = std::move(*lock);
   }
-  if (auto checked = create_run_folder(folder.dir); !checked) {
-    return failed(checked.error());
-  }
-  auto lock = ServerLock::take(folder.path(kBoardName));
-  if (!lock) {
-    return lock.error().errno_value == EBUSY ? taken(lock.error()) : failed(lock.error());
-  }
-  Household household(std::move(*lock));
+  Household household(std::move(*held));
   household.dir_ = folder.dir;
   household.pipe_ = settings.fifo.empty()
                         ? folder.path(kPipeName)

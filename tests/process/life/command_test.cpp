@@ -171,6 +171,26 @@ TEST_CASE("a server that cannot begin to serve leaves neither pipe nor fresh fol
   CHECK_FALSE(exists(temp.path("run/requests")));
 }
 
+TEST_CASE("fresh folders of servers that were killed are removed, and none that is in use") {
+  const TempFolder temp;
+  const Environment environment{{"XDG_RUNTIME_DIR", temp.path()},
+                                {"XDG_STATE_HOME", temp.path("state")}};
+  const Server::Setup setup{
+      .environment = environment, .with_dir = false, .command = {worker_path(), "block"}};
+  Server serving(temp, setup);
+  Server watching(temp, setup);
+  const auto worker = page_worker(watching.dir(), "w-1");
+  Server abandoned(temp, setup);
+  watching.kill();
+  abandoned.kill();
+  CHECK(exists(abandoned.fifo()));
+  const Finished next = run_server(temp, {"--", "/bin/true"}, environment);
+  CHECK(next.status == exited(0));
+  CHECK_FALSE(exists(abandoned.dir()));
+  CHECK(exists(watching.fifo()));
+  CHECK(exists(serving.fifo()));
+}
+
 TEST_CASE("a folder that was named is kept, without its pipe") {
   const TempFolder temp;
   CHECK(run_command(temp, {"/bin/true"}).status == exited(0));
