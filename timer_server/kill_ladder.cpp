@@ -481,21 +481,9 @@ void KillLadder::wait_until_stopped(pid_t pid, Instant until) const {
 
 // What was started since the first look must not outlive the worker.
 void KillLadder::look_again(Kill& kill) const {
-  std::vector<Process> found = companions_of(kill.worker(), policy_.mode, spared_, 1);
-  if (policy_.mode == KillMode::kTree) {
-    for (const Process& companion : kill.companions) {
-      std::ranges::move(companions_of(companion, policy_.mode, spared_, 1),
-                        std::back_inserter(found));
-    }
-  }
-  for (Process& process : found) {
-    const auto is_same = [&](const Process& known) {
-      return known.pid == process.pid && known.start_time == process.start_time;
-    };
-    if (!is_same(kill.worker()) && std::ranges::none_of(kill.companions, is_same)) {
-      watch(kill, process);
-      kill.companions.push_back(std::move(process));
-    }
+  for (Process& process : new_companions(kill.worker(), kill.companions, policy_.mode, spared_)) {
+    watch(kill, process);
+    kill.companions.push_back(std::move(process));
   }
 }
 

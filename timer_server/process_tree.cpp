@@ -6,9 +6,12 @@
 
 #include <algorithm>
 #include <charconv>
+#include <iterator>
 #include <memory>
 #include <set>
 #include <string>
+#include <unordered_map>
+#include <unordered_set>
 #include <utility>
 
 namespace filetimer {
@@ -77,49 +80,73 @@ bool contains(std::span<const pid_t> pids, pid_t pid) {
   return std::find(pids.begin(), pids.end(), pid) != pids.end();
 }
 
-// What is spared is not looked below either.
-std::vector<Link> look_at_tree(pid_t root, std::span<const pid_t> spared) {
-  std::vector<Link> tree;
-  if (!append_children(root, tree)) {
-    const std::vector<Link> all = all_links();
-    std::vector<pid_t> parents{root};
-    for (std::size_t i = 0; i < parents.size() && tree.size() < kMaxTreeProcesses; ++i) {
-      for (const Link& link : all) {
-        if (link.first == parents[i] && !contains(spared, link.second)) {
-          tree.push_back(link);
-          parents.push_back(link.second);
-        }
+// The links below all of `roots`, parents before their children. Each process is read once, however
+// many roots it is below of. What is spared is not looked below either.
+std::vector<Link> look_at_trees(const std::vector<pid_t>& roots, std::span<const pid_t> spared) {
+  std::vector<Link> links;
+  std::unordered_set<pid_t> seen(roots.begin(), roots.end());
+  const auto is_to_be_read = [&](pid_t child) {
+    return !contains(spared, child) && seen.insert(child).second;
+  };
+  bool can_tell = true;
+  for (const pid_t root : roots) {
+    can_tell = append_children(root, links) && can_tell;
+  }
+  if (can_tell) {
+    for (std::size_t i = 0; i < links.size() && links.size() < kMaxTreeProcesses; ++i) {
+      if (is_to_be_read(links[i].second)) {
+        append_children(links[i].second, links);
       }
     }
-    return tree;
+    return links;
   }
-  for (std::size_t i = 0; i < tree.size() && tree.size() < kMaxTreeProcesses; ++i) {
-    if (!contains(spared, tree[i].second)) {
-      append_children(tree[i].second, tree);
+  links.clear();
+  std::unordered_multimap<pid_t, pid_t> children;
+  for (const auto& [parent, child] : all_links()) {
+    children.emplace(parent, child);
+  }
+  std::vector<pid_t> parents = roots;
+  for (std::size_t i = 0; i < parents.size() && links.size() < kMaxTreeProcesses; ++i) {
+    const auto [first, last] = children.equal_range(parents[i]);
+    for (auto child = first; child != last; ++child) {
+      links.emplace_back(parents[i], child->second);
+      if (is_to_be_read(child->second)) {
+        parents.push_back(child->second);
+      }
     }
   }
-  return tree;
+  return links;
 }
 
-std::vector<Process> open_tree(const Process& worker, std::span<const pid_t> spared, int looks) {
-  std::set<Link> known;
-  std::vector<Process> found;
-  for (int look = 0; look < looks; ++look) {
-    bool news = false;
-    for (const Link& link : look_at_tree(worker.pid, spared)) {
-      if (!known.insert(link).second || contains(spared, link.second)) {
-        continue;
-      }
-      news = true;
-      auto process = open_process(link.second);
-      // Whose parent is another one by now is another process under a recycled pid, or was
-      // handed to a reaper because its parent ended in between; both are not ours to judge.
-      if (process && process->ppid == link.first) {
-        found.push_back(std::move(*process));
-      }
+// The processes below `worker` and below those of `known` that are neither of them.
+std::vector<Process> open_new_in_tree(const Process& worker, std::span<const Process> known,
+                                      std::span<const pid_t> spared) {
+  std::unordered_map<pid_t, const Process*> root_of{{worker.pid, &worker}};
+  std::vector<pid_t> roots{worker.pid};
+  for (const Process& process : known) {
+    if (root_of.emplace(process.pid, &process).second) {
+      roots.push_back(process.pid);
     }
-    if (!news) {
-      break;
+  }
+  const std::vector<Link> links = look_at_trees(roots, spared);
+  // A pid meant the process that was meant for as long as that process lives.
+  std::unordered_set<pid_t> parents;
+  for (const auto& [pid, process] : root_of) {
+    if (process->is_alive()) {
+      parents.insert(pid);
+    }
+  }
+  std::vector<Process> found;
+  for (const auto& [parent, child] : links) {
+    if (!parents.contains(parent) || parents.contains(child) || contains(spared, child)) {
+      continue;
+    }
+    auto process = open_process(child);
+    // A process with another parent by now has a recycled pid, or was handed to a reaper because
+    // its parent ended in between. Neither is one to judge here.
+    if (process && process->ppid == parent) {
+      parents.insert(child);
+      found.push_back(std::move(*process));
     }
   }
   return found;
@@ -146,15 +173,38 @@ std::vector<Process> open_group(const Process& worker, std::span<const pid_t> sp
 
 }  // namespace
 
+std::vector<Process> new_companions(const Process& worker, std::span<const Process> known,
+                                    KillMode mode, std::span<const pid_t> spared) {
+  std::vector<Process> found;
+  if (mode == KillMode::kTree) {
+    found = open_new_in_tree(worker, known, spared);
+  } else if (mode == KillMode::kGroup) {
+    found = open_group(worker, spared);
+    std::set<std::pair<pid_t, std::uint64_t>> are_known;
+    for (const Process& process : known) {
+      are_known.emplace(process.pid, process.start_time);
+    }
+    std::erase_if(found, [&](const Process& process) {
+      return are_known.contains({process.pid, process.start_time});
+    });
+    // Alive after the look: its pid meant this process all the while.
+    if (!worker.is_alive()) {
+      found.clear();
+    }
+  }
+  return found;
+}
+
 std::vector<Process> companions_of(const Process& worker, KillMode mode,
                                    std::span<const pid_t> spared, int looks) {
   std::vector<Process> found;
-  if (mode == KillMode::kTree) {
-    found = open_tree(worker, spared, looks);
-  } else if (mode == KillMode::kGroup) {
-    found = open_group(worker, spared);
+  for (int look = 0; look < looks; ++look) {
+    std::vector<Process> news = new_companions(worker, found, mode, spared);
+    if (news.empty()) {
+      break;
+    }
+    std::ranges::move(news, std::back_inserter(found));
   }
-  // Alive after the look: its pid meant this process all the while.
   return worker.is_alive() ? std::move(found) : std::vector<Process>{};
 }
 

@@ -21,6 +21,12 @@ inline constexpr int kMaxTreeLooks = 4;
 std::vector<Process> companions_of(const Process& worker, KillMode mode,
                                    std::span<const pid_t> spared, int looks = kMaxTreeLooks);
 
+// The companions of `worker` that are not among `known`, its companions so far, which may have lost
+// their parents since they were found: what they started counts as well. One look, which reads each
+// process once.
+std::vector<Process> new_companions(const Process& worker, std::span<const Process> known,
+                                    KillMode mode, std::span<const pid_t> spared);
+
 // Of one worker; what is beyond is left to the second look before SIGKILL.
 inline constexpr std::size_t kMaxTreeProcesses = 16384;
 

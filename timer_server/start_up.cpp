@@ -5,15 +5,21 @@
 #include <fmt/format.h>
 #include <stdlib.h>  // mkdtemp
 #include <sys/stat.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
+#include <cstdint>
 #include <filesystem>
+#include <string_view>
 #include <thread>
 #include <vector>
 
 #include "common/mapped_file.hpp"
 #include "common/run_folder.hpp"
 #include "common/soft_deadline.hpp"
+#include "timer_server/messages.hpp"
 
 namespace filetimer {
 namespace {
@@ -121,6 +127,26 @@ Status point_to(const std::string& target, const std::string& link) {
   return {};
 }
 
+// The kind of network file system that `path` is on. Empty: it is on none, or that is not known.
+std::string_view network_file_system(const std::string& path) {
+  struct Kind {
+    std::uint32_t magic;  // f_type of statfs(2)
+    std::string_view name;
+  };
+  constexpr std::array kKinds{
+      Kind{0x6969, "NFS"},        Kind{0xFF534D42, "SMB"},  Kind{0xFE534D42, "SMB"},
+      Kind{0x517B, "SMB"},        Kind{0x00C36400, "Ceph"}, Kind{0x0BD00BD0, "Lustre"},
+      Kind{0x47504653, "GPFS"},   Kind{0x5346414F, "AFS"},  Kind{0x6B414653, "AFS"},
+      Kind{0x19830326, "BeeGFS"}, Kind{0x01021997, "9P"}};
+  struct statfs is_on {};
+  if (::statfs(path.c_str(), &is_on) != 0) {
+    return {};
+  }
+  const auto* const kind =
+      std::ranges::find(kKinds, static_cast<std::uint32_t>(is_on.f_type), &Kind::magic);
+  return kind == kKinds.end() ? std::string_view{} : kind->name;
+}
+
 bool is_folder(const std::string& path) {
   struct stat st {};
   return ::lstat(path.c_str(), &st) == 0 && S_ISDIR(st.st_mode);
@@ -189,6 +215,12 @@ tl::expected<Household, StartFailure> Household::take(const Settings& settings) 
       return lock.error().errno_value == EBUSY ? taken(lock.error()) : failed(lock.error());
     }
     held = std::move(*lock);
+  }
+  if (const std::string_view kind = network_file_system(folder.dir); !kind.empty()) {
+    messages::warning(
+        "'{}' is on a network file system ({}): while that hangs no deadline is watched. Choose a "
+        "folder in memory with --dir",
+        folder.dir, kind);
   }
   Household household(std::move(*held));
   household.dir_ = folder.dir;

@@ -8,6 +8,9 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
+#include <ctime>
+#include <functional>
 #include <vector>
 
 #include "tests/timer_server/process_of.hpp"
@@ -22,6 +25,17 @@ struct SharedPids {
       ::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
   ~SharedPids() { ::munmap(pids, 4096); }
 };
+
+bool comes_true(const std::function<bool()>& condition) {
+  const auto until = std::chrono::steady_clock::now() + testing::kBound;
+  while (!condition()) {
+    if (std::chrono::steady_clock::now() > until) {
+      return false;
+    }
+    ::usleep(1000);
+  }
+  return true;
+}
 
 bool contains(const std::vector<Process>& found, pid_t pid) {
   return std::ranges::any_of(found, [&](const Process& process) { return process.pid == pid; });
@@ -68,6 +82,55 @@ TEST_CASE("A descendant whose parent has ended is not found") {
   REQUIRE(orphan);
   CHECK(companions_of(process_of(worker), KillMode::kTree, {}).empty());
   CHECK(orphan->send_signal(SIGKILL));
+}
+
+TEST_CASE("What a companion starts after its parent has ended is a new companion") {
+  SharedPids shared;
+  Child worker([&] {
+    shared.pids[0] = fork_waiting([&] {
+      const auto start_one_when_told = [&] {
+        if (shared.pids[2] != 0 && shared.pids[3] == 0) {
+          shared.pids[3] = fork_waiting([] {});
+        }
+        ::usleep(1000);
+      };
+      shared.pids[1] = fork_waiting([] { ::prctl(PR_SET_PDEATHSIG, 0); }, start_one_when_told);
+    });
+  });
+  const Process process = process_of(worker);
+  const auto tree = companions_of(process, KillMode::kTree, {});
+  REQUIRE(tree.size() == 2);
+  CHECK(new_companions(process, tree, KillMode::kTree, {}).empty());
+  CHECK(tree.front().send_signal(SIGKILL));
+  REQUIRE(comes_true([&] { return !tree.front().is_alive(); }));
+  shared.pids[2] = 1;
+  REQUIRE(comes_true([&] { return shared.pids[3] != 0; }));
+  const auto news = new_companions(process, tree, KillMode::kTree, {});
+  CHECK(news.size() == 1);
+  CHECK(contains(news, shared.pids[3]));
+  CHECK(tree.back().send_signal(SIGKILL));
+}
+
+TEST_CASE("To look for new companions costs as much as one look at the tree, however deep") {
+  constexpr int kDepth = 100;
+  const std::function<void(int)> start_chain = [&](int depth) {
+    if (depth > 0) {
+      fork_waiting([&] { start_chain(depth - 1); });
+    }
+  };
+  Child worker([&] { start_chain(kDepth); });
+  const Process process = process_of(worker);
+  const auto cpu_time = [] {
+    timespec used{};
+    ::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &used);
+    return std::chrono::seconds{used.tv_sec} + std::chrono::nanoseconds{used.tv_nsec};
+  };
+  const auto begun = cpu_time();
+  const auto tree = companions_of(process, KillMode::kTree, {}, 1);
+  const auto one_look = cpu_time() - begun;
+  REQUIRE(tree.size() == kDepth);
+  CHECK(new_companions(process, tree, KillMode::kTree, {}).empty());
+  CHECK(cpu_time() - begun - one_look < 5 * one_look);
 }
 
 TEST_CASE("What is spared is left out with all below it") {

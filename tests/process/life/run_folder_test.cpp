@@ -274,6 +274,14 @@ TEST_CASE("entries that are removed from a run folder that stays are made again"
   CHECK(second.status == exited(3));
 }
 
+TEST_CASE("a run folder on a network file system is warned about, and served") {
+  const TempFolder temp;
+  write_file(temp.path("network"), "");
+  Server server(temp, on_bad_disk("BAD_DISK_NETWORK", temp.path("network")));
+  server.wait_for_message("is on a network file system (NFS)");
+  expect_kill(server);
+}
+
 TEST_CASE("a pipe that is replaced by a file is made again") {
   const TempFolder temp;
   Server server(temp, {"--max-interval", "100ms"});

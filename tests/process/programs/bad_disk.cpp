@@ -9,13 +9,16 @@
 //                       cgroup of PID, its last look at a worker before the verdict on its page
 //   BAD_DISK_ENDS       the file says "PID": PID is killed, and its end waited for, at that moment
 //   BAD_DISK_NO_WATCH   epoll_ctl() adds no descriptor: ENOSPC
+//   BAD_DISK_NETWORK    statfs() says that every path is on NFS
 // SPDX-License-Identifier: MIT
 #include <dlfcn.h>
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <poll.h>
 #include <sys/epoll.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -120,6 +123,14 @@ int epoll_ctl(int epoll, int operation, int fd, epoll_event* event) {
     return -1;
   }
   return static_cast<int>(::syscall(SYS_epoll_ctl, epoll, operation, fd, event));
+}
+
+int statfs(const char* path, struct statfs* answer) {
+  const auto result = static_cast<int>(::syscall(SYS_statfs, path, answer));
+  if (is_on("BAD_DISK_NETWORK")) {
+    answer->f_type = NFS_SUPER_MAGIC;
+  }
+  return result;
 }
 
 ssize_t write(int fd, const void* bytes, size_t count) {
