@@ -42,10 +42,10 @@ std::string why_alive(pid_t pid) {
 
 }  // namespace
 
-bool is_running(pid_t pid) {
+bool may_be_forking(pid_t pid) {
   return std::ranges::any_of(threads_of(pid), [pid](pid_t tid) {
     const auto stat = read_stat(fmt::format("/proc/{}/task/{}", pid, tid));
-    return stat && stat->state == 'R';
+    return stat && (stat->state == 'R' || stat->state == 'D');
   });
 }
 
@@ -101,13 +101,13 @@ const Expiry* KillOrder::deciding() const {
 }
 
 KillLadder::KillLadder(KillPolicy policy, Records& records, RecordLog& log,
-                       SideThreads& side_threads, Listener listener, IsRunning is_running)
+                       SideThreads& side_threads, Listener listener, MayBeForking may_be_forking)
     : policy_(policy),
       records_(records),
       log_(log),
       side_threads_(side_threads),
       listener_(std::move(listener)),
-      is_running_(std::move(is_running)),
+      may_be_forking_(std::move(may_be_forking)),
       spared_(this_process_and_above()),
       deaths_(::epoll_create1(EPOLL_CLOEXEC)) {}
 
@@ -449,7 +449,7 @@ void KillLadder::hold_all(Kill& kill) {
   const Instant until = begun + std::min(kHoldLimit, hold_budget_);
   std::vector<pid_t> running;
   const auto hold = [this, &running](const Process& process) {
-    if (is_running_(process.pid)) {
+    if (may_be_forking_(process.pid)) {
       running.push_back(process.pid);
     }
     process.send_signal(SIGSTOP);
@@ -470,7 +470,7 @@ void KillLadder::hold_all(Kill& kill) {
 
 void KillLadder::wait_until_stopped(pid_t pid, Instant until) const {
   constexpr int kLooksWithoutPause = 5;
-  for (int look = 1; is_running_(pid) && Instant::now() < until; ++look) {
+  for (int look = 1; may_be_forking_(pid) && Instant::now() < until; ++look) {
     if (look <= kLooksWithoutPause) {
       ::sched_yield();
     } else {

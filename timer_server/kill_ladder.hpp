@@ -60,9 +60,10 @@ struct KillEnd {
   std::uint64_t record_number = 0;  // of the last one's, in the log
 };
 
-// Whether a thread of the process runs: in the kernel, it may be in the middle of a fork().
-bool is_running(pid_t pid);
-using IsRunning = std::function<bool(pid_t)>;
+// Whether a thread of the process runs, or waits in the kernel where a signal does not reach it: it
+// may be in the middle of a fork() then.
+bool may_be_forking(pid_t pid);
+using MayBeForking = std::function<bool(pid_t)>;
 
 class KillLadder {
  public:
@@ -88,7 +89,7 @@ class KillLadder {
     std::function<void(const KillOrder&, const KillEnd&)> on_end;
   };
   KillLadder(KillPolicy policy, Records& records, RecordLog& log, SideThreads& side_threads,
-             Listener listener, IsRunning is_running = filetimer::is_running);
+             Listener listener, MayBeForking may_be_forking = filetimer::may_be_forking);
   ~KillLadder();
 
   void start(KillOrder order, Instant now);
@@ -142,7 +143,7 @@ class KillLadder {
   RecordLog& log_;
   SideThreads& side_threads_;
   const Listener listener_;
-  const IsRunning is_running_;
+  const MayBeForking may_be_forking_;
   const std::vector<pid_t> spared_;  // this process and all above it
   UniqueFd deaths_;                  // an epoll of the pidfds that we wait for
   std::vector<std::shared_ptr<Kill>> kills_;

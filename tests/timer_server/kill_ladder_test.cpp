@@ -6,6 +6,10 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <poll.h>
+#include <sched.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <array>
 
@@ -22,8 +26,10 @@ namespace {
 struct LadderStage {
   explicit LadderStage(
       KillPolicy policy = quick(), const std::function<void()>& worker_does_first = [] {},
-      const IsRunning& is_running = filetimer::is_running)
-      : worker(worker_does_first), process(process_of(worker)), ladder(make(policy, is_running)) {}
+      const MayBeForking& may_be_forking = filetimer::may_be_forking)
+      : worker(worker_does_first),
+        process(process_of(worker)),
+        ladder(make(policy, may_be_forking)) {}
 
   static KillPolicy quick() {
     KillPolicy policy;
@@ -102,7 +108,7 @@ struct LadderStage {
   std::unique_ptr<KillLadder> ladder;
 
  private:
-  std::unique_ptr<KillLadder> make(KillPolicy policy, const IsRunning& is_running) {
+  std::unique_ptr<KillLadder> make(KillPolicy policy, const MayBeForking& may_be_forking) {
     return std::make_unique<KillLadder>(
         policy, records, *log, side_threads,
         KillLadder::Listener{
@@ -114,7 +120,7 @@ struct LadderStage {
                 },
             .on_end = [this](const KillOrder&,
                              const KillEnd& end) { ended.push_back(end.verdict); }},
-        is_running);
+        may_be_forking);
   }
 };
 
@@ -426,6 +432,29 @@ TEST_CASE("A hurried ladder gives no grace") {
   wait_for_death(stage.process);
 }
 
+TEST_CASE("A thread that waits where no signal reaches it may be in the middle of a fork") {
+  // A parent in vfork() waits like that until its child has ended.
+  const Child parent(
+      [] {},
+      [] {
+        if (::syscall(SYS_clone, CLONE_VFORK | SIGCHLD, nullptr, nullptr, nullptr, nullptr) == 0) {
+          ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+          ::pause();
+          ::_exit(0);
+        }
+      });
+  const std::string proc = fmt::format("/proc/{}", parent.pid());
+  const Instant until = Instant::now() + testing::kBound;
+  while (read_stat(proc).value_or(ProcStat{}).state != 'D') {
+    REQUIRE(Instant::now() < until);
+    ::sched_yield();
+  }
+  CHECK(may_be_forking(parent.pid()));
+  const Child asleep;
+  asleep.wait_until_asleep();
+  CHECK_FALSE(may_be_forking(asleep.pid()));
+}
+
 TEST_CASE("A fork that is under way when a worker is held is waited for, and its child is killed") {
   std::array<int, 2> ends{};
   REQUIRE(::pipe2(ends.data(), O_NONBLOCK) == 0);
@@ -451,7 +480,8 @@ TEST_CASE("A fork that is under way when a worker is held is waited for, and its
     ::kill(pid, SIGSTOP);
     return false;
   };
-  LadderStage stage(LadderStage::quick(), [] {}, look);
+  LadderStage stage(
+      LadderStage::quick(), [] {}, look);
   stage.ladder->start(stage.order_for(worker.pid(), SIGKILL, {}), stage.now);
   stage.advance(stage.now);
   worker.end();
@@ -472,7 +502,8 @@ TEST_CASE("A fork that is under way when a worker is held is waited for, and its
 
 TEST_CASE("Processes that do not stop hold kills up for a bounded time, all of one turn together") {
   constexpr int kWorkers = 64;
-  LadderStage stage(LadderStage::quick(), [] {}, [](pid_t) { return true; });
+  LadderStage stage(
+      LadderStage::quick(), [] {}, [](pid_t) { return true; });
   std::vector<std::unique_ptr<Child>> workers;
   for (int i = 0; i < kWorkers; ++i) {
     workers.push_back(std::make_unique<Child>());
