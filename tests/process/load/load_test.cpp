@@ -57,6 +57,15 @@ TEST_CASE("four writers that never pause keep no deadline waiting, and no line o
   CHECK(count(server.records(), "expired") == 2);
 }
 
+TEST_CASE("a stop does not follow writers that never pause") {
+  const TempFolder temp;
+  Server server(temp, on_bad_disk("BAD_DISK_ENDLESS", temp.path("endless")));
+  write_file(temp.path("endless"), "");
+  server.process().signal(SIGTERM);
+  CHECK(server.process().status() == exited(0));
+  CHECK(server.records().back().is("server_stopped"));
+}
+
 TEST_CASE("of many workers that expire in the same instant each is killed and recorded") {
   const TempFolder temp;
   Server server(temp);
