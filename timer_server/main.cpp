@@ -76,6 +76,7 @@ int serve(const Settings& settings, Inheritance inheritance, UniqueFd passed, De
     return fail(premises.error().status, settings, premises.error().message);
   }
   messages::start(settings.log_level, detached != nullptr);
+  household->warn_about_file_system();
   if (settings.realtime) {
     if (Status allowed = enter_realtime(); !allowed) {
       messages::warning("{}; going on without", allowed.error().message);

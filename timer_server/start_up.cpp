@@ -216,12 +216,6 @@ tl::expected<Household, StartFailure> Household::take(const Settings& settings) 
     }
     held = std::move(*lock);
   }
-  if (const std::string_view kind = network_file_system(folder.dir); !kind.empty()) {
-    messages::warning(
-        "'{}' is on a network file system ({}): while that hangs no deadline is watched. Choose a "
-        "folder in memory with --dir",
-        folder.dir, kind);
-  }
   Household household(std::move(*held));
   household.dir_ = folder.dir;
   household.pipe_ = settings.fifo.empty()
@@ -338,6 +332,15 @@ Result<std::optional<Premises::Restored>> Household::restore() {
     (void)point_to(pipe_, own);
   }
   return Premises::Restored{std::move(board), std::move(*pages), std::move(*replies)};
+}
+
+void Household::warn_about_file_system() const {
+  if (const std::string_view kind = network_file_system(dir_); !kind.empty()) {
+    messages::warning(
+        "'{}' is on a network file system ({}): while that hangs no deadline is watched. Choose a "
+        "folder in memory with --dir",
+        dir_, kind);
+  }
 }
 
 void Household::leave() {

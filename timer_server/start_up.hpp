@@ -29,6 +29,9 @@ class Household {
   // What it gives refers to this object, which must not move from then on.
   tl::expected<Premises, StartFailure> furnish(const Settings& settings, UniqueFd passed);
 
+  // Warns where calls that the loop makes in the folder may hang. Call it after messages::start().
+  void warn_about_file_system() const;
+
   // At the end: takes away what clients would take for a server, and a fresh folder whole.
   void leave();
 
