@@ -213,7 +213,8 @@ TEST_CASE(
   CHECK(record.size() <= kMaxRecordBytes);
   CHECK(record.find(R"("omitted":0)") == std::string::npos);
   Records::Outcome outcome;
-  outcome.cancelled.assign(kMaxScopesPerWorker, scope.name);
+  const std::vector<std::string> cancelled(kMaxScopesPerWorker, scope.name);
+  outcome.cancelled = cancelled;
   CHECK(records.killed(full_worker(), full_expiry(records), outcome).size() <= kMaxRecordBytes);
 }
 
