@@ -7,7 +7,6 @@
 #include <fmt/format.h>
 #include <poll.h>
 #include <sched.h>
-#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -437,8 +436,9 @@ TEST_CASE("A thread that waits where no signal reaches it may be in the middle o
   const Child parent(
       [] {},
       [] {
+        const pid_t above = ::getpid();
         if (::syscall(SYS_clone, CLONE_VFORK | SIGCHLD, nullptr, nullptr, nullptr, nullptr) == 0) {
-          ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+          end_with(above);
           ::pause();
           ::_exit(0);
         }
