@@ -10,6 +10,8 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
+#include <chrono>
 #include <cstdint>
 #include <filesystem>
 #include <string_view>
@@ -40,43 +42,91 @@ tl::unexpected<StartFailure> taken(const Error& error) {
 // Fresh folders of servers that were killed, which one start removes at most.
 constexpr std::size_t kMaxRemovedFolders = 64;
 
-bool is_locked(const std::filesystem::path& path) {
-  const UniqueFd file(::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
-  return file && lock_state(file.get()).value_or(LockState{true, 0}).is_held;
+// How old a fresh folder without its final name is when its maker has certainly ended.
+constexpr std::chrono::hours kAbandonedAge{1};
+
+// "run-4711-a1B2c3", as make_fresh_folder() names it; with a dot before it until it is locked.
+bool is_fresh_name(std::string_view name) {
+  name.remove_prefix(name.starts_with('.') ? 1 : 0);
+  if (!name.starts_with(kFreshFolderPrefix)) {
+    return false;
+  }
+  name.remove_prefix(std::string_view(kFreshFolderPrefix).size());
+  const std::size_t digits = std::min(name.find_first_not_of("0123456789"), name.size());
+  constexpr std::size_t kSuffix = 6;  // of mkdtemp()
+  return digits > 0 && name.size() == digits + 1 + kSuffix && name[digits] == '-' &&
+         std::ranges::all_of(name.substr(digits + 1),
+                             [](unsigned char c) { return std::isalnum(c); });
 }
 
-// Whether a server serves the fresh folder, or a worker still holds the lock of a page in it: the
-// next server of that folder could watch it on.
-bool is_in_use(const std::filesystem::path& folder) {
-  if (is_locked(folder / kBoardName)) {
-    return true;
-  }
+// False only where it is certain that no process holds a lock on the file.
+bool may_be_locked(const std::filesystem::path& path) {
+  const UniqueFd file(::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
+  return file ? lock_state(file.get()).value_or(LockState{true, 0}).is_held : errno != ENOENT;
+}
+
+// A pipe that no process reads cannot be opened for writing.
+bool has_reader(const std::filesystem::path& pipe) {
+  return UniqueFd(::open(pipe.c_str(), O_WRONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC)).get() >= 0;
+}
+
+// A page whose worker lives: the next server of the folder could watch that worker.
+bool may_have_live_page(const std::filesystem::path& folder) {
   std::error_code ec;
-  for (auto entry = std::filesystem::directory_iterator(folder / kPagesName, ec);
-       !ec && entry != std::filesystem::directory_iterator(); entry.increment(ec)) {
-    if (entry->is_regular_file(ec) && is_locked(entry->path())) {
+  auto entry = std::filesystem::directory_iterator(folder / kPagesName, ec);
+  if (ec) {
+    return ec != std::errc::no_such_file_or_directory;
+  }
+  for (; entry != std::filesystem::directory_iterator(); entry.increment(ec)) {
+    if (ec || (entry->is_regular_file(ec) && may_be_locked(entry->path()))) {
       return true;
     }
   }
   return false;
 }
 
-// A fresh folder has its name only once its lock is held, so one without a lock was left behind.
+// A folder with a log of its own was given to a server by name.
+bool has_log(const std::filesystem::path& folder) {
+  std::error_code ec;
+  return std::filesystem::symlink_status(folder / kLogName, ec).type() !=
+             std::filesystem::file_type::not_found ||
+         (ec && ec != std::errc::no_such_file_or_directory);
+}
+
+bool may_be_in_use(const std::filesystem::path& folder) {
+  return has_log(folder) || may_be_locked(folder / kBoardName) || has_reader(folder / kPipeName) ||
+         may_have_live_page(folder);
+}
+
+bool is_own_folder(const std::filesystem::path& path, bool is_old) {
+  struct stat st {};
+  return ::lstat(path.c_str(), &st) == 0 && S_ISDIR(st.st_mode) && st.st_uid == ::geteuid() &&
+         (!is_old || std::chrono::system_clock::from_time_t(st.st_mtime) + kAbandonedAge <
+                         std::chrono::system_clock::now());
+}
+
+// A fresh folder gets its final name after it is locked, so one without a lock was left by a server
+// that was killed. Timers of the pipe that it still holds are given up: no server would have
+// adopted them, since no two servers make the same folder.
 void remove_abandoned_folders(const std::string& parent) {
-  std::vector<std::filesystem::path> abandoned;
+  std::size_t removed = 0;
   std::error_code ec;
   for (auto entry = std::filesystem::directory_iterator(parent, ec);
-       !ec && entry != std::filesystem::directory_iterator(); entry.increment(ec)) {
-    struct stat st {};
-    const bool is_fresh = entry->path().filename().string().starts_with(kFreshFolderPrefix) &&
-                          ::lstat(entry->path().c_str(), &st) == 0 && S_ISDIR(st.st_mode) &&
-                          st.st_uid == ::geteuid();
-    if (is_fresh && !is_in_use(entry->path()) && abandoned.size() < kMaxRemovedFolders) {
-      abandoned.push_back(entry->path());
+       !ec && entry != std::filesystem::directory_iterator() && removed < kMaxRemovedFolders;
+       entry.increment(ec)) {
+    const std::filesystem::path& folder = entry->path();
+    const std::string name = folder.filename().string();
+    if (!is_fresh_name(name) || !is_own_folder(folder, name.starts_with('.')) ||
+        may_be_in_use(folder)) {
+      continue;
     }
-  }
-  for (const auto& folder : abandoned) {
-    std::filesystem::remove_all(folder, ec);
+    // Held while the folder is removed: a server that is given this folder now fails to start.
+    const auto lock = ServerLock::take((folder / kBoardName).string());
+    if (lock && !has_log(folder) && !may_have_live_page(folder)) {
+      std::error_code failed;
+      std::filesystem::remove_all(folder, failed);
+      ++removed;
+    }
   }
 }
 
@@ -96,14 +146,18 @@ Result<FreshFolder> make_fresh_folder(const std::string& parent) {
   if (::mkdtemp(path.data()) == nullptr) {
     return system_error(fmt::format("cannot make a folder in '{}'", parent));
   }
+  std::error_code ignored;
   auto lock = ServerLock::take(fmt::format("{}/{}", path, kBoardName));
   if (!lock) {
+    std::filesystem::remove_all(path, ignored);
     return tl::unexpected<Error>(std::move(lock.error()));
   }
   const std::string name = path.substr(parent.size() + 2);  // without the dot
   std::string final_path = fmt::format("{}/{}", parent, name);
   if (::rename(path.c_str(), final_path.c_str()) != 0) {
-    return system_error(fmt::format("cannot rename '{}'", path));
+    const int reason = errno;
+    std::filesystem::remove_all(path, ignored);
+    return system_error(fmt::format("cannot rename '{}'", path), reason);
   }
   return FreshFolder{std::move(final_path), std::move(*lock)};
 }
@@ -305,20 +359,6 @@ Result<std::optional<Premises::Restored>> Household::restore() {
   if (auto made = create_run_folder(dir_); !made) {
     return tl::unexpected<Error>(std::move(made.error()));
   }
-  std::optional<BoardFile> board;
-  if (!has_board) {
-    auto lock = ServerLock::take(board_path);
-    if (!lock) {
-      return tl::unexpected<Error>(std::move(lock.error()));
-    }
-    lock_ = std::move(*lock);  // the old one was of a file that nobody can find any more
-    // Not where the board is in place: closing a second descriptor of it would drop the lock.
-    auto made = BoardFile::open(board_path, terms_);
-    if (!made) {
-      return tl::unexpected<Error>(std::move(made.error()));
-    }
-    board = std::move(*made);
-  }
   auto pages = PageFolder::make(dir_);
   if (!pages) {
     return tl::unexpected<Error>(std::move(pages.error()));
@@ -326,6 +366,21 @@ Result<std::optional<Premises::Restored>> Household::restore() {
   auto replies = ReplyFolder::make(dir_);
   if (!replies) {
     return tl::unexpected<Error>(std::move(replies.error()));
+  }
+  // The board last: a client that finds it uses the folders beside it at once. Only a missing board
+  // is made, since closing a second descriptor of it would drop the lock.
+  std::optional<BoardFile> board;
+  if (!has_board) {
+    auto lock = ServerLock::take(board_path);
+    if (!lock) {
+      return tl::unexpected<Error>(std::move(lock.error()));
+    }
+    auto made = BoardFile::open(board_path, terms_);
+    if (!made) {
+      return tl::unexpected<Error>(std::move(made.error()));
+    }
+    lock_ = std::move(*lock);
+    board = std::move(*made);
   }
   (void)point_to_log();  // serving matters more
   if (const std::string own = fmt::format("{}/{}", dir_, kPipeName); pipe_ != own) {

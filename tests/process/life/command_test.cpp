@@ -184,9 +184,27 @@ TEST_CASE("fresh folders of servers that were killed are removed, and none that 
   watching.kill();
   abandoned.kill();
   CHECK(exists(abandoned.fifo()));
+  const std::filesystem::path parent = std::filesystem::path(abandoned.dir()).parent_path();
+  const auto make_folder = [&](const char* name, std::chrono::hours age) {
+    std::filesystem::create_directory(parent / name);
+    std::filesystem::last_write_time(parent / name,
+                                     std::filesystem::file_time_type::clock::now() - age);
+    return parent / name;
+  };
+  const auto named_by_a_user = make_folder("run-mine", 2h);
+  const auto with_a_log = make_folder("run-1-abcdef", 2h);
+  write_file(with_a_log / "expired.jsonl", "");
+  const auto with_something_else = make_folder("run-2-abcdef", 2h);
+  std::filesystem::create_symlink("elsewhere", with_something_else / "server");
+  const auto half_made = make_folder(".run-3-abcdef", 2h);
+  const auto being_made = make_folder(".run-4-abcdef", 0h);
   const Finished next = run_server(temp, {"--", "/bin/true"}, environment);
   CHECK(next.status == exited(0));
   CHECK_FALSE(exists(abandoned.dir()));
+  CHECK_FALSE(exists(half_made));
+  for (const auto& kept : {named_by_a_user, with_a_log, with_something_else, being_made}) {
+    CHECK(exists(kept));
+  }
   CHECK(exists(watching.fifo()));
   CHECK(exists(serving.fifo()));
 }

@@ -256,9 +256,12 @@ TEST_CASE("a run folder that is removed while the server runs is made again, and
 TEST_CASE("entries that are removed from a run folder that stays are made again") {
   const TempFolder temp;
   Server server(temp, {"--max-interval", "100ms"});
+  server.process().signal(SIGSTOP);  // it would make them again in the middle of the removal
+  server.process().wait_until_stopped();
   for (const auto& entry : std::filesystem::directory_iterator(server.dir())) {
     std::filesystem::remove_all(entry);
   }
+  server.process().signal(SIGCONT);
   const auto is_whole = [&] {
     return exists(server.dir() + "/server") && exists(server.dir() + "/scopes/server") &&
            exists(server.dir() + "/replies") && is_read_pipe(server.fifo());
@@ -270,6 +273,24 @@ TEST_CASE("entries that are removed from a run folder that stays are made again"
   CHECK(worker->status() == killed_by(SIGKILL));
   server.wait_for("killed", worker->pid());
   CHECK(run_client(temp, server, {"ping"}).status == exited(0));
+  const Finished second = run_server(temp, {"--dir", server.dir()});
+  CHECK(second.status == exited(3));
+}
+
+TEST_CASE("a run folder that cannot be made whole at once stays this server's") {
+  const TempFolder temp;
+  Server server(temp, {"--max-interval", "100ms"});
+  const std::string blocked = server.dir() + "/scopes";
+  server.process().signal(SIGSTOP);
+  server.process().wait_until_stopped();
+  for (const auto& entry : std::filesystem::directory_iterator(server.dir())) {
+    std::filesystem::remove_all(entry);
+  }
+  write_file(blocked, "");
+  server.process().signal(SIGCONT);
+  server.wait_for_message(blocked);
+  std::filesystem::remove(blocked);
+  server.wait_for_message("something in");
   const Finished second = run_server(temp, {"--dir", server.dir()});
   CHECK(second.status == exited(3));
 }
