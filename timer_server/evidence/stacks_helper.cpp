@@ -95,11 +95,16 @@ Result<std::string> helper_path() {
   }
   // Away from 0 to 2 first: what stands there already would stay close-on-exec.
   const int away = ::fcntl(socket, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
+  const int nowhere = ::open("/dev/null", O_WRONLY | O_CLOEXEC);
+  if (away < 0 || nowhere < 0) {
+    ::_exit(kNotExecuted);
+  }
   ::dup2(away, STDIN_FILENO);
   ::dup2(away, STDOUT_FILENO);
-  const int nowhere = ::open("/dev/null", O_WRONLY | O_CLOEXEC);
   ::dup2(nowhere, STDERR_FILENO);
-  ::close_range(STDERR_FILENO + 1, ~0U, CLOSE_RANGE_CLOEXEC);
+  // Now, not at the execution: a file system that hangs may keep that waiting, and an open request
+  // pipe would tell clients and the next server that this one still reads it.
+  ::close_range(STDERR_FILENO + 1, ~0U, 0);
   sigset_t none{};
   ::sigemptyset(&none);
   ::sigprocmask(SIG_SETMASK, &none, nullptr);
@@ -226,6 +231,9 @@ std::string StacksHelper::end() {
   Helpers::all().ended(pid);
   if (!how) {
     return "does not die";
+  }
+  if (how->exit_status == kNotExecuted) {
+    return "could not be executed";
   }
   return how->exit_status ? fmt::format("ended with status {}", *how->exit_status)
                           : fmt::format("was ended by signal {}", how->signal);
