@@ -115,14 +115,15 @@ int run_acquire(const AcquireArguments& options) {
     complain(place.error().message);
     return kExitUsage;
   }
-  if (const std::string why = why_no_pids(place->run_folder); !why.empty()) {
-    complain(fmt::format("'{}' is not watched: {}", options.scope, why));
-    return kExitRefused;
-  }
   const Result<pid_t> pid = watched_pid(options.pid);
   if (!pid) {
     complain(pid.error().message);
     return kExitUsage;
+  }
+  if (const std::string why = why_no_pids(place->run_folder);
+      !why.empty() && look_for_server(place->run_folder).is_there) {
+    complain(fmt::format("'{}' is not watched: {}", options.scope, why));
+    return kExitRefused;
   }
   // The server could not tell us, there is no answer on the wire. Signal 0 is only a question.
   if (::kill(*pid, 0) != 0) {
@@ -153,14 +154,15 @@ int run_release(const AcquireArguments& options) {
     complain(place.error().message);
     return kExitUsage;
   }
-  if (const std::string why = why_no_pids(place->run_folder); !why.empty()) {
-    complain(fmt::format("'{}' is not released: {}", options.scope, why));
-    return kExitRefused;
-  }
   const Result<pid_t> pid = watched_pid(options.pid);
   if (!pid) {
     complain(pid.error().message);
     return kExitUsage;
+  }
+  if (const std::string why = why_no_pids(place->run_folder);
+      !why.empty() && look_for_server(place->run_folder).is_there) {
+    complain(fmt::format("'{}' is not released: {}", options.scope, why));
+    return kExitRefused;
   }
   TimerRequest request = request_for(options, *pid);
   request.release = true;

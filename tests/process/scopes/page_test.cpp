@@ -2,16 +2,19 @@
 // it should.
 // SPDX-License-Identifier: MIT
 #include <doctest/doctest.h>
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <sched.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cstddef>
 #include <filesystem>
 
 #include "common/board.hpp"
 #include "common/clock.hpp"
 #include "common/mapped_file.hpp"
+#include "common/posix.hpp"
 #include "tests/process/harness.hpp"
 #include "tests/process/requests.hpp"
 #include "tests/process/worker.hpp"
@@ -362,6 +365,19 @@ TEST_CASE("a client in a pid namespace of its own never sends its pid on the pip
   CHECK(early->ask("release early") == "yes");
   CHECK(server.stop() == exited(0));
   CHECK(server.records().back().integer("requests") == 0);
+}
+
+TEST_CASE("where no server is that says acquire, whoever has served there") {
+  const TempFolder temp;
+  Server server(temp);
+  server.kill();
+  const filetimer::UniqueFd board(::open((server.dir() + "/server").c_str(), O_WRONLY | O_CLOEXEC));
+  const std::uint64_t another_namespace = 1;
+  REQUIRE(::pwrite(board.get(), &another_namespace, sizeof another_namespace,
+                   offsetof(filetimer::Board, pid_namespace)) == sizeof another_namespace);
+  const Finished none = run_client(
+      temp, {"acquire", "--dir", server.dir(), "--scope", "s", "--after", "1h", "--signal", "0"});
+  CHECK(none.status == exited(4));
 }
 
 TEST_CASE("a worker to which a container shows another boot id is watched and listed") {

@@ -19,6 +19,7 @@
 #include "timer_client/src/messages.hpp"
 #include "timer_client/src/pipe/pipe_line.hpp"
 #include "timer_client/src/questions/answer_object.hpp"
+#include "timer_client/src/server/server_look.hpp"
 
 namespace filetimer {
 namespace {
@@ -189,7 +190,9 @@ class Asking {
   }
 
   std::optional<Reply> send() {
-    const std::string line = wire::format_question(question_, ::getpid());
+    // 0: not known. A server in another pid namespace would name a stranger by this process's pid.
+    const pid_t pid = why_no_pids(place_.run_folder).empty() ? ::getpid() : 0;
+    const std::string line = wire::format_question(question_, pid);
     if (line.size() > kMaxAtomicWrite) {
       return without_answer(Kind::kInvalid,
                             fmt::format("the question is {} bytes long: expected at most {}",

@@ -84,7 +84,14 @@ std::string why_no_pids(const std::string& run_folder) {
   const std::uint64_t theirs = board.pid_namespace.load(std::memory_order_relaxed);
   const std::uint64_t ours = this_pid_namespace();
   const bool is_board = board.magic == kBoardMagic && board.version == kBoardVersion;
-  return is_board && theirs != 0 && ours != 0 && theirs != ours
+  // The kernel translates the pid of the lock's holder for its reader: 0 when it has none here.
+  const LockState lock = lock_state(file.get()).value_or(LockState{});
+  const bool are_known = theirs != 0 && ours != 0;
+  const bool is_other =
+      are_known ? theirs != ours
+                : lock.is_held && lock.holder != board.server_pid.load(std::memory_order_relaxed);
+  const bool is_hidden = lock.is_held && lock.holder == 0;
+  return is_board && (is_other || is_hidden)
              ? fmt::format(
                    "the timer server in '{}' lives in another pid namespace, where the pids "
                    "of this one name other processes",
