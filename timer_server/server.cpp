@@ -139,11 +139,14 @@ std::string Server::ready_line() const {
 }
 
 // ---------------------------------------------------------------------------------------------
-// An iteration that fails leaves the timer armed all the same.
+// An iteration that fails leaves the timer armed all the same, and nothing that it was to look at
+// waits for the next sweep.
 void Server::turn() {
   try {
     iterate();
   } catch (...) {
+    scan_wanted_ = true;
+    pages_unlooked_ = true;
     arm(Instant::now() + kAfterFailure);
     throw;
   }
@@ -488,6 +491,7 @@ void Server::withdraw() {
 // would kill a healthy worker. A pipe that stays has writers, so what comes from now on is the next
 // server's.
 void Server::take_last_words() {
+  considered_ = 0;
   read_requests(pipe_.waiting());
   bury_the_dead();
   save_pages();

@@ -272,6 +272,7 @@ class Server final : private RequestSink {
 
   std::unordered_map<std::string, Worker*> pages_;  // by name
   std::unordered_set<std::string> refused_pages_;   // names that sweeps need not look at again
+  std::vector<std::string> refused_for_now_;        // of those, the ones to be looked at again
   std::unordered_set<std::string> refused_pages_in_batch_;
   // While the server starts: what those before it have judged.
   std::vector<PastVerdict> past_;

@@ -24,6 +24,8 @@ constexpr Duration kIdleLook = std::chrono::milliseconds{100};
 // Files in `scopes` that one sweep looks at, and names of those it need not look at again.
 constexpr std::size_t kMaxLooksPerSweep = 256;
 constexpr std::size_t kMaxRefusedPages = 16384;
+// Pages that each sweep looks at again, since what they lacked may be there.
+constexpr std::size_t kMaxRefusedForNow = 256;
 // `left_open` records for pages of workers that nobody has seen alive: anybody can make such files.
 constexpr std::size_t kMaxPutAwayScopes = 8192;
 
@@ -113,7 +115,7 @@ void Server::look_at_page(const std::string& name) {
     unclaimed_.erase(name);
     refused_pages_in_batch_.insert(name);
     rejections_.add(fmt::format("page '{}': {}", name, reason.message), name, 0);
-    if (is_for_now(reason)) {
+    if (is_for_now(reason) && refused_for_now_.size() >= kMaxRefusedForNow) {
       pages_unlooked_ = true;
       return;
     }
@@ -121,6 +123,9 @@ void Server::look_at_page(const std::string& name) {
       refused_pages_.clear();
     }
     refused_pages_.insert(name);
+    if (is_for_now(reason) && std::ranges::find(refused_for_now_, name) == refused_for_now_.end()) {
+      refused_for_now_.push_back(name);
+    }
   };
   auto opened = WorkerPage::open(page_folder_.page_path(name), name);
   if (!opened) {
@@ -129,7 +134,9 @@ void Server::look_at_page(const std::string& name) {
   }
   auto page = std::make_shared<WorkerPage>(std::move(*opened));
   // A container may show another boot id to its processes: a lock that is held is of this boot.
-  if (page->claims().boot != this_boot() && !page->owner()) {
+  const auto holder = page->owner();
+  const bool is_free = !holder && holder.error().errno_value == ESRCH;
+  if (page->claims().boot != this_boot() && is_free) {
     put_away_page(*page, "the machine was restarted");
     return;
   }
@@ -298,6 +305,12 @@ void Server::look_for_pages() {
   }
   for (const std::string& name : unclaimed) {
     look_at_page(name);
+  }
+  for (const std::string& name : std::exchange(refused_for_now_, {})) {
+    refused_pages_.erase(name);
+    if (!pages_.contains(name)) {
+      look_at_page(name);
+    }
   }
   if (!page_folder_.has_changed() && !unlooked) {
     return;
