@@ -205,8 +205,8 @@ bool RecordLog::Writer::is_at_path() const {
 // made there.
 Status RecordLog::Writer::ensure_open() {
   struct stat ours {};
-  const bool is_regular = file_ && ::fstat(file_.get(), &ours) == 0 && S_ISREG(ours.st_mode);
-  if (file_ && (!is_regular || is_at_path())) {
+  const bool is_known = file_ && ::fstat(file_.get(), &ours) == 0;
+  if (is_known && (!S_ISREG(ours.st_mode) || is_at_path())) {
     return {};
   }
   auto opened = open_log(settings_.path);
