@@ -3,6 +3,7 @@
 
 #include <dirent.h>
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <charconv>
@@ -41,16 +42,20 @@ void for_each_number(const std::string& folder, Visit&& visit) {
 // (parent, child)
 using Link = std::pair<pid_t, pid_t>;
 
-// What every thread of `pid` has started. False when this kernel does not tell
-// (CONFIG_PROC_CHILDREN).
-bool append_children(pid_t pid, std::vector<Link>& links) {
-  bool told = false;
+// False for a kernel without the children files (CONFIG_PROC_CHILDREN).
+bool has_children_files() {
+  static const bool kHas =
+      ::access(fmt::format("/proc/self/task/{}/children", ::getpid()).c_str(), R_OK) == 0;
+  return kHas;
+}
+
+// What every thread of `pid` has started.
+void append_children(pid_t pid, std::vector<Link>& links) {
   for_each_number(fmt::format("/proc/{}/task", pid), [&](pid_t tid) {
     const auto text = read_small_file(fmt::format("/proc/{}/task/{}/children", pid, tid), 1 << 20);
     if (!text) {
       return;
     }
-    told = true;
     const char* at = text->data();
     const char* const end = at + text->size();
     while (at < end) {
@@ -62,7 +67,6 @@ bool append_children(pid_t pid, std::vector<Link>& links) {
       at = next + 1;
     }
   });
-  return told;
 }
 
 // Every process with its parent, for kernels without the children file.
@@ -88,11 +92,10 @@ std::vector<Link> look_at_trees(const std::vector<pid_t>& roots, std::span<const
   const auto is_to_be_read = [&](pid_t child) {
     return !contains(spared, child) && seen.insert(child).second;
   };
-  bool can_tell = true;
-  for (const pid_t root : roots) {
-    can_tell = append_children(root, links) && can_tell;
-  }
-  if (can_tell) {
+  if (has_children_files()) {
+    for (const pid_t root : roots) {
+      append_children(root, links);
+    }
     for (std::size_t i = 0; i < links.size() && links.size() < kMaxTreeProcesses; ++i) {
       if (is_to_be_read(links[i].second)) {
         append_children(links[i].second, links);
@@ -100,7 +103,6 @@ std::vector<Link> look_at_trees(const std::vector<pid_t>& roots, std::span<const
     }
     return links;
   }
-  links.clear();
   std::unordered_multimap<pid_t, pid_t> children;
   for (const auto& [parent, child] : all_links()) {
     children.emplace(parent, child);
