@@ -156,7 +156,7 @@ int foreign_child(const Arguments& args) {
 int family(const Arguments& args) {
   std::signal(SIGTERM, SIG_IGN);
   for (int i = 0; i < std::stoi(args.at(0)); ++i) {
-    fork_off([] {});
+    fork_off([] { ::prctl(PR_SET_PDEATHSIG, SIGKILL); });
   }
   say("ready");
   wait_for_ever();
