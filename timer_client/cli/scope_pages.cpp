@@ -17,6 +17,7 @@
 #include "common/proc_files.hpp"
 #include "common/run_folder.hpp"
 #include "timer_client/cli/page_copy.hpp"
+#include "timer_client/src/server/server_look.hpp"
 
 namespace filetimer::cli {
 namespace {
@@ -65,9 +66,10 @@ std::optional<ScopeOwner> owner_of(int file, const PageClaims& claims, ServedBy 
 
 class FolderReader {
  public:
-  FolderReader(Duration max_timeout, ReadStatistics with_statistics)
+  FolderReader(const std::string& dir, Duration max_timeout, ReadStatistics with_statistics)
       : max_timeout_(max_timeout),
         with_statistics_(with_statistics == ReadStatistics::kYes),
+        is_served_(look_for_server(dir).is_there),
         boot_(this_boot()) {}
 
   Status read(const std::string& path, ServedBy transport) {
@@ -141,15 +143,18 @@ class FolderReader {
     if (!claims) {
       return tl::unexpected<Error>(claims.error());
     }
-    // Of an earlier boot, unless its owner lives: a container may show another boot id to it, or to
-    // this process.
-    const auto owner = owner_of(file.get(), *claims, transport);
-    if (claims->boot != boot_ && !owner) {
+    // A container may show another boot id to the writer of the page, or to this process. A page is
+    // of this boot, too, when its worker holds its lock, or when a server is there that keeps it.
+    const bool is_kept = transport == ServedBy::kPipe
+                             ? is_served_
+                             : lock_state(file.get()).value_or(LockState{}).is_held;
+    if (claims->boot != boot_ && !is_kept) {
       return {};
     }
     if (with_statistics_) {
       return copy_.read_statistics(file.get(), reading_.statistics);
     }
+    const auto owner = owner_of(file.get(), *claims, transport);
     if (!owner) {
       return {};
     }
@@ -167,6 +172,7 @@ class FolderReader {
 
   Duration max_timeout_;
   bool with_statistics_;
+  bool is_served_;
   BootId boot_;
   PageCopy copy_;
   FolderReading reading_;
@@ -180,7 +186,7 @@ Duration ListedScope::granted() const {
 
 Result<FolderReading> read_pages(const std::string& dir, Duration max_timeout,
                                  ReadStatistics with_statistics) {
-  FolderReader reader(max_timeout, with_statistics);
+  FolderReader reader(dir, max_timeout, with_statistics);
   const std::string pages = fmt::format("{}/{}", dir, kPagesName);
   if (Status read = reader.read(pages, ServedBy::kPage); !read) {
     return tl::unexpected<Error>(std::move(read.error()));

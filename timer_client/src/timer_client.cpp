@@ -17,6 +17,7 @@
 #include "timer_client/src/pipe/pipe_transport.hpp"
 #include "timer_client/src/scope_terms.hpp"
 #include "timer_client/src/server/meeting_place.hpp"
+#include "timer_client/src/server/server_look.hpp"
 
 namespace filetimer {
 namespace {
@@ -84,11 +85,14 @@ TimerClient TimerClient::connect(ConnectOptions options) {
   const bool must_be_there = options.when_missing == ConnectOptions::Missing::kThrow;
   const Duration patience = must_be_there ? options.timeout : Duration::zero();
   std::string why;
-  const bool is_there = wait_for_server(*transport, patience, options.while_waiting, why);
-  if (!is_there && must_be_there) {
-    throw ServerUnavailable(fmt::format("no timer server at '{}': {} (tried for {})",
-                                        transport->target(), why, duration_text(patience)));
-  }
+  bool is_there = wait_for_server(*transport, patience, options.while_waiting, why);
+  const auto throw_if_missing = [&] {
+    if (!is_there && must_be_there) {
+      throw ServerUnavailable(fmt::format("no timer server at '{}': {} (tried for {})",
+                                          transport->target(), why, duration_text(patience)));
+    }
+  };
+  throw_if_missing();
   std::optional<BoardView> board;
   if (is_there && place.may_have_page) {
     board = serving_board(place.run_folder, patience);
@@ -104,6 +108,11 @@ TimerClient TimerClient::connect(ConnectOptions options) {
       messages::warning("no scope page, scopes go through the pipe: {}", made.error().message);
       page = nullptr;
     }
+  }
+  if (page == nullptr && is_there) {
+    why = why_no_pids(place.run_folder);
+    is_there = why.empty();
+    throw_if_missing();
   }
   if (!is_there) {
     messages::warning("no timer server at '{}': {}: scopes are watched once one is there",

@@ -74,14 +74,15 @@ Transport::Sent PipeTransport::send(const TimerRequest& request) noexcept {
 
 bool PipeTransport::server_is_there(std::string& why) noexcept {
   int error = 0;
-  const bool is_read = has_reader(path_, error);
+  if (has_reader(path_, error)) {
+    return true;
+  }
   try {
-    why = is_read ? why_no_pids(run_folder_) : why_no_reader(error);
-    return why.empty();
+    why = why_no_reader(error);
   } catch (const std::bad_alloc&) {
     why.clear();
-    return false;
   }
+  return false;
 }
 
 }  // namespace filetimer
