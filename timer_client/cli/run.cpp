@@ -174,6 +174,10 @@ int run(const RunArguments& options, const std::vector<std::string>& command) {
     complain(error.what());
     return kExitRunFailed;
   }
+  if (const std::string why = why_no_pids(place->run_folder); !why.empty()) {
+    complain(fmt::format("COMMAND is not started: {}", why));
+    return kExitRunFailed;
+  }
   const pid_t child = spawn(command, signals);
   if (child < 0) {
     return -child;
@@ -206,8 +210,8 @@ Command add_run(CLI::App& root, const std::vector<std::string>& command) {
       "  timer_client run --after 2h -- python train.py\n"
       "  timer_client run --after 90s --signal TERM --grace 10s --scope backup -- ./backup.sh\n\n"
       "Exit codes: COMMAND's own, 124 expired, 125 timer_client failed, bad usage, or a server in\n"
-      "another pid namespace, 126 COMMAND is not executable, 127 COMMAND was not found, 128+N\n"
-      "COMMAND was ended by signal N. While the server drains or shuts down, COMMAND runs\n"
+      "another pid namespace, 126 COMMAND is not executable, 127 COMMAND was not found,\n"
+      "128+N COMMAND was ended by signal N. While the server drains or shuts down, COMMAND runs\n"
       "unwatched.");
   return {app, [options, &command] { return run(*options, command); }};
 }

@@ -302,6 +302,7 @@ TEST_CASE("a page of another boot is told of once and removed") {
   const TempFolder temp;
   Server server(temp);
   const auto worker = page_worker(server.dir(), "old", "boot=7");
+  REQUIRE(worker->ask("unlock") == "ok");  // a lock that is held is of this boot
   worker->ask("open 0 forward 1");
   {
     const Stopped stopped(server);  // both are read together
