@@ -192,7 +192,7 @@ bool KillLadder::record_verdict(const std::shared_ptr<Kill>& kill, Instant now) 
   if (!*order.worker.facts && now < kill->next_step_at) {
     return false;
   }
-  look_for_releases(*kill, now);
+  find_releases(*kill, now);
   // Together: the signal waits for one write and one sync.
   std::vector<std::string> records;
   Incident& incident = *order.incident;
