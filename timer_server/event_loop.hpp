@@ -11,6 +11,8 @@
 #include <memory>
 #include <system_error>
 
+#include "common/clock.hpp"
+
 namespace filetimer {
 
 struct UnrefEvent {
@@ -47,5 +49,15 @@ void guarded(const std::function<void()>& handler);
 // may end its own source.
 EventSource watch_io(sd_event* loop, int fd, std::uint32_t events, std::int64_t priority,
                      std::function<void()> handler);
+
+// Calls `handler` after each batch of events that has woken the loop.
+EventSource after_events(sd_event* loop, std::int64_t priority, std::function<void()> handler);
+
+// Returns a timer that is off and whose only effect is to wake the loop.
+EventSource make_timer(sd_event* loop, std::int64_t priority);
+// Sets the timer to `when`, not before, or switches it off at never().
+void arm(const EventSource& timer, Instant when);
+
+EventLoop make_event_loop();
 
 }  // namespace filetimer

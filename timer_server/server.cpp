@@ -6,31 +6,28 @@
 
 #include <algorithm>
 #include <array>
+#include <unordered_map>
 
 #include "common/duration_text.hpp"
 #include "common/limits.hpp"
-#include "common/soft_deadline.hpp"
-#include "common/wake_protocol.hpp"
 #include "timer_server/evidence/stacks_helper.hpp"
 #include "timer_server/halted.hpp"
 #include "timer_server/hardening.hpp"
 #include "timer_server/messages.hpp"
 #include "timer_server/pages/page_guard.hpp"
 #include "timer_server/past_verdicts.hpp"
+#include "timer_server/recovery.hpp"
 
 namespace filetimer {
 namespace {
 
-// When all else has ended: how long the log may take to reach the disk.
+// How long the log may take to reach the disk when all else has ended.
 constexpr Duration kLastSyncLimit = std::chrono::seconds{2};
-
-// A flood: more than this came at once. Then each write of each writer would wake us for one line;
-// instead the pipe, which can hold the work of a millisecond, is read once in a pause.
-constexpr std::size_t kFloodBytes = 2048;
-constexpr Duration kFloodPause = std::chrono::microseconds{200};
-
-// After an iteration that threw an exception: when the next one comes.
+// When the next iteration comes after one that threw an exception.
 constexpr Duration kAfterFailure = std::chrono::milliseconds{100};
+// Scopes that the server's last record lists.
+constexpr std::size_t kMaxLeftScopes = 8192;
+constexpr std::string_view kEndedInside = "the worker ended inside the scope";
 
 constexpr std::array kSignals{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGCONT, SIGCHLD};
 
@@ -43,57 +40,102 @@ Server::Server(Settings settings, RuntimeDirectory& directory, std::unique_ptr<R
       log_(std::move(log)),
       records_(RecordOrigin::of_this_process(directory_.path())),
       side_threads_(settings_.realtime),
-      ladder_(
-          settings_.kill, records_, *log_, side_threads_,
-          {.was_released = [this](const Process& worker,
-                                  const Expiry& expiry) { return was_released(worker, expiry); },
-           .on_signal = [this](const Process& worker,
-                               bool is_final) { return on_signal_due(worker, is_final); },
-           .on_end = [this](const KillOrder& order,
-                            const KillEnd& end) { on_kill_ended(order, end); }}),
-      page_terms_{.max_timeout = settings_.max_timeout.value_or(kForever),
-                  .warn_at = settings_.warn_at ? warn_at_word(*settings_.warn_at) : 0},
-      warnings_(settings_.kill, records_, *log_, side_threads_),
-      reader_(*this),
-      now_(ClockReading::now()),
+      life_(settings_.command.empty() ? LifeCycle::Kind::kAlone : LifeCycle::Kind::kAroundCommand),
+      children_(loop_.get()),
+      policy_(settings_, given_time_),
+      cut_timeouts_(settings_.max_timeout.value_or(kForever), records_, *log_),
+      expected_(settings_.expect_workers, settings_.join_timeout, started_),
+      registry_({.loop = loop_.get(),
+                 .workers = workers_,
+                 .side_threads = side_threads_,
+                 .expected = expected_,
+                 .unsaved = unsaved_,
+                 .on_remove = [this](Worker& worker) { on_worker_removed(worker); }}),
+      pages_({.loop = loop_.get(),
+              .folder = directory_.pages(),
+              .workers = workers_,
+              .registry = registry_,
+              .policy = policy_,
+              .rejections = rejections_,
+              .records = records_,
+              .log = *log_}),
+      control_(loop_.get(), directory_.path(), directory_.take_replies(), settings_.max_wait,
+               ControlRequests::Context{*this, life_, rejections_, records_, *log_}),
+      inbox_({.loop = loop_.get(),
+              .pipe = directory_.pipe(),
+              .workers = workers_,
+              .registry = registry_,
+              .pages = pages_,
+              .folder = directory_.pages(),
+              .policy = policy_,
+              .control = control_,
+              .life = life_,
+              .rejections = rejections_,
+              .unsaved = unsaved_,
+              .cut_timeouts = cut_timeouts_,
+              .is_around_command = !settings_.command.empty()}),
       halted_({workers_, records_, *log_, side_threads_,
                [](pid_t pid) { return why_halted(pid, is_own_helper); }}),
-      next_sweep_(now_.mono + settings_.max_interval),
-      life_(settings_.command.empty() ? LifeCycle::Kind::kAlone : LifeCycle::Kind::kAroundCommand),
-      expected_(settings_.expect_workers, settings_.join_timeout, started_) {
-  sd_event* event = nullptr;
-  check_event(::sd_event_new(&event), "cannot make an event loop");
-  loop_.reset(event);
-  control_.emplace(event, directory_.path(), directory_.take_replies(), settings_.max_wait,
-                   ControlRequests::Context{*this, life_, rejections_, records_, *log_});
-  hooks_.emplace(event, settings_.on_expiry,
-                 environment_for_children(directory_.path(), directory_.pipe().path()),
-                 std::move(inheritance), records_, *log_);
-  children_.emplace(event);
-  listen();
-  sources_.push_back(add_io(log_->event_fd(), kOrdinary, [this] { on_log_event(); }));
-  sources_.push_back(add_io(side_threads_.event_fd(), kOrdinary, [this] { on_side_event(); }));
-  sources_.push_back(watch_io(event, ladder_.death_fd(), EPOLLIN | EPOLLET, kOrdinary, [] {}));
+      scan_({.workers = workers_,
+             .policy = policy_,
+             .halted = settings_.stopped == Settings::Stopped::kDefer ? &halted_ : nullptr,
+             .unsaved = unsaved_}),
+      warnings_(settings_.kill, records_, *log_, side_threads_),
+      soft_deadlines_({workers_, policy_, warnings_}),
+      hooks_(loop_.get(), settings_.on_expiry,
+             environment_for_children(directory_.path(), directory_.pipe().path()),
+             std::move(inheritance), records_, *log_),
+      verdicts_({.policy = settings_.kill,
+                 .scopes = policy_,
+                 .workers = workers_,
+                 .folder = directory_.pages(),
+                 .unsaved = unsaved_,
+                 .records = records_,
+                 .log = *log_,
+                 .side_threads = side_threads_,
+                 .warnings = warnings_,
+                 .hooks = hooks_}),
+      next_sweep_(started_ + settings_.max_interval) {
+  begin();
+}
 
-  sd_event_source* source = nullptr;
-  // Accuracy 1 us: the default would put a deadline off by up to 250 ms to save wakeups.
-  check_event(::sd_event_add_time(
-                  loop_.get(), &source, CLOCK_MONOTONIC, 0, 1,
-                  [](sd_event_source*, uint64_t, void*) { return 0; }, nullptr),
-              "cannot make a timer");
-  timer_.reset(source);
-  check_event(::sd_event_add_post(
-                  loop_.get(), &source,
-                  [](sd_event_source*, void* self) {
-                    guarded([self] { static_cast<Server*>(self)->run_once_guarded(); });
-                    return 0;
-                  },
-                  this),
-              "cannot make the event source of an iteration");
-  ::sd_event_source_set_priority(source, kIteration);
-  sources_.emplace_back(source);
-  ::sd_event_source_set_priority(timer_.get(), kDeadlines);
+Server::~Server() = default;
+
+void Server::begin() {
+  sd_event* const loop = loop_.get();
+  inbox_.listen();
+  sources_.push_back(watch_io(loop, log_->event_fd(), EPOLLIN, kOrdinary, [this] {
+    log_->acknowledge();
+    print_log_message(Instant::now());
+  }));
+  sources_.push_back(watch_io(loop, side_threads_.event_fd(), EPOLLIN, kOrdinary,
+                              [this] { side_threads_.deliver(); }));
+  sources_.push_back(
+      watch_io(loop, verdicts_.ladder().death_fd(), EPOLLIN | EPOLLET, kOrdinary, [] {}));
+  timer_ = make_timer(loop, kDeadlines);
+  sources_.push_back(after_events(loop, kIteration, [this] { run_once_guarded(); }));
+  listen_to_signals();
+  PageGuard::install();
+  directory_.serve();
+  Recovery recovery({.workers = workers_,
+                     .registry = registry_,
+                     .pages = pages_,
+                     .folder = directory_.pages(),
+                     .policy = policy_,
+                     .unsaved = unsaved_,
+                     .records = records_,
+                     .log = *log_,
+                     .verdicts = verdicts_},
+                    read_past_verdicts(log_->path(), records_.boot_id(), directory_.path()));
+  record_start(recovery.run());
+  if (directory_.pipe().outlives_server()) {
+    check_directory();  // it may have been removed while no server was running
+  }
+}
+
+void Server::listen_to_signals() {
   for (const int signal : kSignals) {
+    sd_event_source* source = nullptr;
     check_event(::sd_event_add_signal(
                     loop_.get(), &source, signal,
                     [](sd_event_source*, const signalfd_siginfo* info, void* self) {
@@ -107,28 +149,6 @@ Server::Server(Settings settings, RuntimeDirectory& directory, std::unique_ptr<R
                 "cannot take signals");
     sources_.emplace_back(source);
   }
-  PageGuard::install();
-  directory_.serve();
-  past_ = read_past_verdicts(log_->path(), records_.boot_id(), directory_.path());
-  is_adopting_ = true;
-  adopt_pages();
-  resume_kills();
-  is_adopting_ = false;
-  past_ = {};
-  record_start();
-  if (directory_.pipe().outlives_server()) {
-    check_directory();  // it may have been removed while no server was there
-  }
-}
-
-Server::~Server() = default;
-
-EventSource Server::add_io(int fd, int64_t priority, std::function<void()> handler) {
-  return watch_io(loop_.get(), fd, EPOLLIN, priority, std::move(handler));
-}
-
-void Server::listen() {
-  pipe_source_ = watch_io(loop_.get(), directory_.pipe().fd(), EPOLLIN | EPOLLET, kRequests, [] {});
 }
 
 std::string Server::ready_line() const {
@@ -136,248 +156,286 @@ std::string Server::ready_line() const {
                      directory_.pipe().path(), log_->path(), ::getpid());
 }
 
-// ---------------------------------------------------------------------------------------------
-// After an iteration that throws the next one comes soon, and looks at all that this one was to
-// look at.
-void Server::run_once_guarded() {
-  try {
-    run_once();
-  } catch (...) {
-    scan_wanted_ = true;
-    pages_unlooked_ = true;
-    arm(Instant::now() + kAfterFailure);
-    throw;
+int Server::run() {
+  service_manager_.start_keep_alives(loop_.get());
+  service_manager_.notify_ready();
+  service_manager_.notify_status(workers_.count(), verdicts_.killed());
+  run_once_guarded();
+  check_event(::sd_event_loop(loop_.get()), "the event loop failed");
+  verdicts_.ladder().abandon();
+  withdraw();
+  if (children_.command()) {
+    // Without an exit status COMMAND was killed by force and has not exited yet.
+    return children_.exit_status().value_or(128 + SIGKILL);
   }
+  return verdicts_.unkillable() > 0 ? exit_status::kUnkillable : exit_status::kStopped;
 }
 
-// The rule of the product: read all evidence of progress, judge, then carry out the verdicts.
-// Whatever wakes the server - a request, a deadline, a record on disk - is followed by this:
-// handlers of events only note what has happened.
+// ---------------------------------------------------------------------------------------------
+
+// The rule of the product: read all evidence of progress, judge, then carry out the verdicts. It is
+// the loop's post source: whatever wakes the loop - a request, a deadline, a synced record, an exit
+// - is followed by one iteration. Handlers of events only note what has happened.
 void Server::run_once() {
-  const MissedTime::Clocks clocks = MissedTime::Clocks::read();
-  const Instant woke = clocks.now;
-  control_->begin_iteration();
-  read_requests();
-  bury_the_dead();
-  make_up_for_missed_time(clocks);
-  save_pages();
+  const MissedTime::Clocks woke = MissedTime::Clocks::read();
+  read_progress(woke);
   if (life_.judges()) {
-    judge(woke);
+    judge(woke.now);
   }
-  const Instant now = Instant::now();
-  if (now >= next_sweep_) {
-    sweep(now);
-  }
-  report_rejections(now, false);
-  if (children_->advance(now)) {
-    carry_out(life_.handle(LifeCycle::Event::kCommandEnded, now), "COMMAND ended", {});
-  }
-  halted_.advance(now);
-  scan_wanted_ = halted_.take_resumed() || scan_wanted_;
-  if (const auto shutdown = control_->advance(now)) {
-    shut_down(shutdown->why, shutdown->is_forced);
-  }
-  if (const auto outcome = expected_.advance(now)) {
-    note_expected(*outcome, now);
-  }
-  const Instant ladder_next = ladder_.advance(now);
-  warn();
-  advance_life(now);
-  const Instant hooks_next = hooks_->advance(now);
-  const Instant warnings_next = warnings_.advance(now);
-  if (!log_->is_working(now)) {
-    tell_log_news(now);
-  }
-  if (hooks_->idle()) {
-    (void)life_.handle(LifeCycle::Event::kHooksDone, now);
-  }
+  const Instant next = carry_out(Instant::now());
   if (life_.phase() == LifeCycle::Phase::kEnded) {
     ::sd_event_exit(loop_.get(), 0);
     return;
   }
-  Instant next = std::min({ladder_next, warnings_next, hooks_next, next_sweep_, halted_.next(),
-                           rejections_.next_report(), read_again_, children_->next(),
-                           control_->next(), expected_.next(), life_.next()});
-  if (life_.judges()) {
-    next = std::min(next, scan_wanted_ ? Instant{} : next_scan_);
-  }
-  arm(next);
+  sleep_until(next);
 }
 
-// What is in the pipe now, but no more than it can hold: writers that never pause must not keep a
-// deadline waiting.
-std::size_t Server::read_requests(std::size_t most) {
-  std::size_t read = 0;
-  while (read < most) {
-    std::span<char> room = reader_.room();
-    room = room.first(std::min(room.size(), most - read));
-    const std::size_t count = directory_.pipe().read(room);
-    if (count == 0) {
-      break;
-    }
-    ++batch_;
-    refused_in_batch_.clear();
-    refused_pages_in_batch_.clear();
-    now_ = ClockReading::now();
-    reader_.received(count);
-    read += count;
-    if (count < room.size()) {
-      break;
-    }
+void Server::read_progress(const MissedTime::Clocks& woke) {
+  control_.begin_iteration();
+  inbox_.read();
+  scan_.want_by(inbox_.take_earliest_deadline());
+  registry_.remove_exited_workers();
+  give_back_missed_time(woke);
+  unsaved_.save(workers_);
+  if (pages_.take_changed()) {
+    scan_.want();
   }
-  for (const std::string& name : std::exchange(hinted_pages_, {})) {
-    tell_ended_threads(name);
-  }
-  const bool flood = read > kFloodBytes;
-  if (flood != !read_again_.is_never()) {
-    ::sd_event_source_set_enabled(pipe_source_.get(), flood ? SD_EVENT_OFF : SD_EVENT_ON);
-  }
-  read_again_ = flood ? Instant::now() + kFloodPause : Instant::never();
-  return read;
 }
 
-// By the time at which we woke: what was released before a deadline was in the pipe by then, and
-// has been read. A deadline that has come since is judged in the next turn, at once.
+// Judges by the time at which the loop woke: a release before that time has been read. A deadline
+// that has passed since is judged in the next iteration, which follows at once.
 void Server::judge(Instant woke) {
-  std::vector<DueScope> due;
-  if (scan_wanted_ || next_scan_ <= woke) {
-    scan_pages(woke, due);
+  if (scan_.next() > woke) {
+    return;
   }
+  DeadlineScan::Found found = scan_.run(woke, directory_.status_page(), next_sweep_);
+  for (const DeadlineScan::CutScope& cut : found.cut) {
+    cut_timeouts_.note(*cut.worker, cut.name, cut.asked);
+  }
+  for (const DeadlineScan::LostPage& lost : found.lost) {
+    if (pages_.has(*lost.page)) {
+      pages_.remove(*lost.worker, *lost.page,
+                    lost.is_of_another_program ? PageRegistry::kStartedAnother : "");
+    }
+  }
+  soft_deadlines_.note(std::move(found.soft));
+  carry_out_verdicts(found.due);
+}
+
+// Returns when a part must be advanced again.
+Instant Server::carry_out(Instant now) {
+  if (now >= next_sweep_) {
+    sweep(now);
+  }
+  report_rejections(now, false);
+  if (children_.advance(now)) {
+    act(life_.handle(LifeCycle::Event::kCommandEnded, now), "COMMAND ended", {});
+  }
+  halted_.advance(now);
+  if (const auto shutdown = control_.advance(now)) {
+    shut_down(shutdown->why, shutdown->is_forced);
+  }
+  if (const auto outcome = expected_.advance(now)) {
+    record_expected(*outcome, now);
+  }
+  Instant next = verdicts_.ladder().advance(now);
+  soft_deadlines_.warn();
+  advance_life(now);
+  next = std::min({next, hooks_.advance(now), warnings_.advance(now)});
+  if (hooks_.idle()) {
+    (void)life_.handle(LifeCycle::Event::kHooksDone, now);
+  }
+  if (!log_->is_working(now)) {
+    print_log_message(now);
+  }
+  if (halted_.take_resumed() || verdicts_.take_changed_scopes()) {
+    scan_.want();
+  }
+  if (life_.judges()) {
+    next = std::min(next, scan_.next());
+  }
+  return std::min({next, next_sweep_, inbox_.next(), halted_.next(), rejections_.next_report(),
+                   children_.next(), control_.next(), expected_.next(), life_.next()});
+}
+
+void Server::sleep_until(Instant next) {
+  missed_time_.on_sleep(next, MissedTime::Clocks::read());
+  arm(timer_, next);
+}
+
+// After an exception the next iteration comes soon, and looks at all that this one was to look at.
+void Server::run_once_guarded() {
+  try {
+    run_once();
+  } catch (...) {
+    scan_.want();
+    pages_.look_at_all();
+    sleep_until(Instant::now() + kAfterFailure);
+    throw;
+  }
+}
+
+// ---------------------------------------------------------------------------------------------
+
+// Gives every open scope the time back in which the server could not run: see GivenTime.
+void Server::give_back_missed_time(const MissedTime::Clocks& woke) {
+  const auto missed = missed_time_.on_wake(woke);
+  if (!missed) {
+    return;
+  }
+  const Duration total = missed->total();
+  // The requests of the gap were read a moment ago: their scopes began in it.
+  const Instant until = Instant::now();
+  std::size_t scopes = 0;
+  workers_.for_each([&](Worker& worker) {
+    for (const auto& page : worker.pages) {
+      scopes += page->count_given_time(policy_.scan_of(worker, until), until);
+    }
+  });
+  given_time_.add(until, total);
+  scan_.want();
+  verdicts_.ladder().extend_grace(total);
+  const std::string reason =
+      missed->suspended > missed->late
+          ? fmt::format("the machine was suspended for {}", duration_for_reading(missed->suspended))
+          : fmt::format("the server woke {} later than planned",
+                        duration_for_reading(missed->late));
+  if (scopes > 0) {
+    log_->append(records_.deferred_all(total, scopes, reason));
+  }
+  messages::warning("{}: {} open scope{} given that time", reason, scopes,
+                    scopes == 1 ? " is" : "s are");
+}
+
+// The worker whose deadline came first stands first; of a worker, the earliest scope.
+void Server::carry_out_verdicts(const std::vector<DeadlineScan::DueScope>& due) {
   if (due.empty()) {
     return;
   }
-  now_ = ClockReading::now();
-  // The worker whose deadline came first stands first; of a worker, the earliest scope.
-  std::ranges::stable_sort(due, {}, &DueScope::deadline);
+  const ClockReading now = ClockReading::now();
   std::vector<Worker*> workers;
-  std::unordered_map<Worker*, std::vector<const DueScope*>> of_worker;
-  for (const DueScope& scope : due) {
-    std::vector<const DueScope*>& scopes = of_worker[scope.worker];
+  std::unordered_map<Worker*, std::vector<const DeadlineScan::DueScope*>> of_worker;
+  for (const DeadlineScan::DueScope& scope : due) {
+    auto& scopes = of_worker[scope.worker];
     if (scopes.empty()) {
       workers.push_back(scope.worker);
     }
     scopes.push_back(&scope);
   }
   for (Worker* worker : workers) {
-    if (!worker->process->is_alive()) {
-      // It ended behind the verdict: its scopes were left open.
-      for (const DueScope* scope : of_worker[worker]) {
-        scope->place.page->reopen(scope->place.slot, scope->place.word);
-      }
-      bury(*worker);
-    } else {
-      expire(*worker, of_worker[worker]);
+    if (worker->process->is_alive()) {
+      verdicts_.carry_out(*worker, of_worker[worker], now);
+      continue;
     }
+    // The worker has exited after the verdict: it has left its scopes open.
+    for (const DeadlineScan::DueScope* scope : of_worker[worker]) {
+      scope->place.page->reopen(scope->place.slot, scope->place.word);
+    }
+    registry_.remove(*worker);
   }
 }
 
-void Server::arm(Instant next) {
-  missed_time_.on_sleep(next, MissedTime::Clocks::read());
-  if (next.is_never()) {
-    ::sd_event_source_set_enabled(timer_.get(), SD_EVENT_OFF);
-    return;
-  }
-  // Up to the next microsecond: never early.
-  const std::int64_t us = (std::max<std::int64_t>(next.ns, 0) + 999) / 1000;
-  ::sd_event_source_set_time(timer_.get(), static_cast<uint64_t>(us));
-  ::sd_event_source_set_enabled(timer_.get(), SD_EVENT_ONESHOT);
-}
-
+// Looks at everything that no event announces.
 void Server::sweep(Instant now) {
   next_sweep_ = now + settings_.max_interval;
-  ended_.clear();
+  registry_.forget_removed();
   check_directory();
-  look_for_pages();
+  pages_.look_for_pages();
   if (settings_.stopped == Settings::Stopped::kDefer) {
     halted_.sweep();
   }
-  control_->sweep();
-  scan_wanted_ = true;  // in the next turn, which is at once
-  tell_log_news(now);
-  service_manager_.notify_status(workers_.count(), killed_);
+  control_.sweep();
+  scan_.want();  // in the next iteration, which follows at once
+  print_log_message(now);
+  service_manager_.notify_status(workers_.count(), verdicts_.killed());
 }
 
-void Server::advance_life(Instant now) {
-  const bool judged = life_.judges();
-  if (ladder_.idle() && children_->is_done_killing()) {
-    (void)life_.handle(LifeCycle::Event::kKillsDone, now);
+void Server::check_directory() {
+  if (directory_.restore()) {
+    control_.use(directory_.take_replies());
+    pages_.look_at_all();
+    scan_.want();
   }
-  life_.advance(now);
-  if (judged && !life_.judges()) {
-    ladder_.abandon();  // kills whose time was up
+  if (auto pipe = directory_.replace_pipe()) {
+    inbox_.read();  // what was written before the old pipe is closed
+    inbox_.stop_listening();
+    directory_.use(std::move(*pipe));
+    inbox_.listen();
+    scan_.want();
+  }
+}
+
+void Server::on_worker_removed(Worker& worker) {
+  warnings_.flush(*worker.process, "the worker ended first");
+  // The scopes of a worker that was killed have ended with the kill.
+  pages_.remove_all(worker, worker.dying ? "" : kEndedInside);
+  halted_.forget(worker.process->pid);
+}
+
+void Server::report_rejections(Instant now, bool force) {
+  if (const auto report = rejections_.take(now, force)) {
+    log_->append(records_.rejected(report->count, report->reason, report->line, report->pid));
+    messages::warning("{} request{} rejected, the last one because: {}", report->count,
+                      report->count == 1 ? "" : "s", report->reason);
+  }
+}
+
+void Server::print_log_message(Instant now) {
+  bool is_good_news = false;
+  const std::string message = log_->take_message(now, is_good_news);
+  if (!message.empty()) {
+    messages::say(is_good_news ? messages::Level::kInfo : messages::Level::kError, message);
   }
 }
 
 // ---------------------------------------------------------------------------------------------
 
-void Server::check_directory() {
-  if (directory_.restore()) {
-    control_->use(directory_.take_replies());
-    pages_unlooked_ = true;
-    scan_wanted_ = true;
-  }
-  if (auto pipe = directory_.replace_pipe()) {
-    read_requests();  // what was written before the old pipe goes
-    pipe_source_.reset();
-    directory_.use(std::move(*pipe));
-    listen();
-    scan_wanted_ = true;
-    read_again_ = Instant::never();
-  }
-}
-
-void Server::tell_log_news(Instant now) {
-  bool is_good_news = false;
-  const std::string news = log_->take_message(now, is_good_news);
-  if (!news.empty()) {
-    messages::say(is_good_news ? messages::Level::kInfo : messages::Level::kError, news);
-  }
-}
-
-void Server::on_log_event() {
-  log_->acknowledge();
-  tell_log_news(Instant::now());
-}
-
-void Server::on_side_event() {
-  side_threads_.deliver();
-}
-
-void Server::on_signal(int signal, bool from_terminal) {
+void Server::on_signal(int signal, bool is_from_terminal) {
   if (signal == SIGCHLD) {
-    children_->note_child_ended();
+    children_.note_child_ended();
     return;
   }
   messages::debug("got {}", signal_name(signal));
   if (signal == SIGTERM || signal == SIGINT) {
     const bool again = life_.asked() == LifeCycle::Asked::kBySignal;
-    carry_out(life_.handle(LifeCycle::Event::kSignal, Instant::now()),
-              fmt::format("{}{}", again ? "a second " : "", signal_name(signal)),
-              {signal, from_terminal});
-  } else if (children_->command()) {
-    children_->command()->forward(signal, from_terminal);
+    act(life_.handle(LifeCycle::Event::kSignal, Instant::now()),
+        fmt::format("{}{}", again ? "a second " : "", signal_name(signal)),
+        {signal, is_from_terminal});
+  } else if (children_.command()) {
+    children_.command()->forward(signal, is_from_terminal);
   } else if (signal == SIGHUP) {
     log_->reopen();
   }
 }
 
+void Server::advance_life(Instant now) {
+  const bool judged = life_.judges();
+  if (verdicts_.ladder().idle() && children_.is_done_killing()) {
+    (void)life_.handle(LifeCycle::Event::kKillsDone, now);
+  }
+  life_.advance(now);
+  if (judged && !life_.judges()) {
+    verdicts_.ladder().abandon();  // the time for kills is up
+  }
+}
+
 // `why` goes into the record of the stop.
-void Server::carry_out(LifeCycle::Action action, const std::string& why, EndSignal signal) {
+void Server::act(LifeCycle::Action action, const std::string& why, EndSignal signal) {
   switch (action) {
     case LifeCycle::Action::kNone:
       break;
     case LifeCycle::Action::kAskCommandToEnd:
-      children_->command()->forward(SIGTERM, false);
+      children_.command()->forward(SIGTERM, false);
       break;
     case LifeCycle::Action::kPassSignalOn:
-      children_->command()->forward(signal.number, signal.is_from_terminal);
+      children_.command()->forward(signal.number, signal.is_from_terminal);
       break;
     case LifeCycle::Action::kFinishKills:
       begin_stop(why);
       break;
     case LifeCycle::Action::kKillCommand:
       messages::warning("{}: killing COMMAND", why);
-      children_->kill();
+      children_.kill();
       begin_stop("forced");
       break;
   }
@@ -385,14 +443,20 @@ void Server::carry_out(LifeCycle::Action action, const std::string& why, EndSign
 }
 
 // A server around COMMAND ends when COMMAND ends, so a shutdown sends SIGTERM to COMMAND.
-void Server::shut_down(const std::string& why, bool forced) {
+void Server::shut_down(const std::string& why, bool is_forced) {
   messages::info("{}", why);
-  carry_out(life_.handle(forced ? LifeCycle::Event::kForcedShutdown : LifeCycle::Event::kShutdown,
-                         Instant::now()),
-            why, {});
+  act(life_.handle(is_forced ? LifeCycle::Event::kForcedShutdown : LifeCycle::Event::kShutdown,
+                   Instant::now()),
+      why, {});
 }
 
-void Server::note_expected(const ExpectedWorkers::Outcome& outcome, Instant now) {
+void Server::begin_stop(const std::string& why) {
+  service_manager_.notify_stopping();
+  stop_reason_ = why;
+  verdicts_.ladder().skip_grace(Instant::now());
+}
+
+void Server::record_expected(const ExpectedWorkers::Outcome& outcome, Instant now) {
   log_->append(records_.rendezvous(outcome.round, now, outcome.failure));
   if (outcome.failure.empty()) {
     return;
@@ -403,54 +467,75 @@ void Server::note_expected(const ExpectedWorkers::Outcome& outcome, Instant now)
   }
 }
 
-void Server::begin_stop(const std::string& why) {
-  service_manager_.notify_stopping();
-  stop_reason_ = why;
-  ladder_.skip_grace(Instant::now());
-}
-
-int Server::run() {
-  service_manager_.start_keep_alives(loop_.get());
-  service_manager_.notify_ready();
-  service_manager_.notify_status(workers_.count(), killed_);
-  run_once_guarded();
-  check_event(::sd_event_loop(loop_.get()), "the event loop failed");
-  ladder_.abandon();
-  withdraw();
-  if (children_->command()) {
-    return children_->exit_status().value_or(128 +
-                                             SIGKILL);  // forced, and it has not died of it yet
-  }
-  const bool unkillable =
-      std::ranges::any_of(unkillable_, [](const auto& process) { return process->is_alive(); });
-  return unkillable ? exit_status::kUnkillable : exit_status::kStopped;
-}
-
 void Server::withdraw() {
   service_manager_.notify_stopping();
   directory_.stop_serving();
   directory_.pipe().remove_from_path();
-  take_last_words();
-  hooks_->stop();
+  read_last_requests();
+  hooks_.stop();
   warnings_.flush_all("the server was stopped first");
   record_stop();
   if (!log_->drain(kLastSyncLimit)) {
     messages::error("the log '{}' could not be written to the end", log_->path());
   }
   if (!directory_.pipe().outlives_server()) {
-    take_last_words();
+    read_last_requests();
   }
-  control_->answer_stopped();
+  control_.answer_stopped();
 }
 
 // Reads the requests that are left in the pipe: without a release among them the next server would
 // kill a healthy worker. A pipe that outlives this server has writers, so requests that come later
 // are read by the next server.
-void Server::take_last_words() {
-  control_->begin_iteration();
-  read_requests(directory_.pipe().waiting());
-  bury_the_dead();
-  save_pages();
+void Server::read_last_requests() {
+  control_.begin_iteration();
+  inbox_.read(directory_.pipe().waiting());
+  registry_.remove_exited_workers();
+  unsaved_.save(workers_);
+}
+
+void Server::record_start(std::size_t adopted_scopes) {
+  kill_path_ = check_kill_path();
+  if (!kill_path_.trouble.empty()) {
+    messages::warning("can workers be killed here? {}", kill_path_.trouble);
+  }
+  JsonWriter json = records_.server_event("server_started");
+  json.field("version", FILETIMER_VERSION)
+      .field("dir", directory_.path())
+      .field("fifo", directory_.pipe().path())
+      .field("log", log_->path());
+  write_settings(json);
+  json.field("adopted_scopes", adopted_scopes).field("ended_scopes", pages_.orphaned_scopes());
+  write_standing(json);
+  log_->append(std::move(json).finish());
+}
+
+void Server::record_stop() {
+  report_rejections(Instant::now(), true);
+  JsonWriter json = records_.server_event("server_stopped");
+  json.field("reason", stop_reason_)
+      .field("requests", inbox_.count())
+      .field("expired", verdicts_.expired())
+      .field("killed", verdicts_.killed())
+      .field("rejected", rejections_.total())
+      .field("lost_records", log_->lost_records())
+      .begin_array("left");
+  const Instant now = Instant::now();
+  std::size_t listed = 0;
+  workers_.for_each([&](Worker& worker) {
+    for (const ScopeView& scope : policy_.open_scopes_of(worker)) {
+      if (++listed <= kMaxLeftScopes && json.size() <= kMaxRecordBytesOfLists) {
+        json.begin_object()
+            .field("pid", worker.process->pid)
+            .field("scope", scope.name)
+            .fixed("elapsed_s", std::chrono::duration<double>(now - scope.terms.acquired).count(),
+                   6)
+            .end_object();
+      }
+    }
+  });
+  json.end_array().field("left_count", listed);
+  log_->append(std::move(json).finish());
 }
 
 }  // namespace filetimer

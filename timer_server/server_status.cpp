@@ -33,21 +33,20 @@ void Server::write_status(JsonWriter& json, Instant now) {
       .field("dir", directory_.path())
       .field("fifo", directory_.pipe().path())
       .field("log", log_->path());
-  if (const auto& command = children_->command()) {
+  if (const auto& command = children_.command()) {
     json.field("command_pid", command->pid());
   }
-  json.field("announcement", name_of(control_->announcement()))
+  json.field("announcement", name_of(control_.announcement()))
       .field("workers", workers_.count())
       .field("open_scopes", open_scope_count())
-      .field("requests", requests_)
+      .field("requests", inbox_.count())
       .field("rejected", rejections_.total())
-      .field("expired", expired_)
-      .field("killed", killed_)
-      .field("kills_under_way", ladder_.count())
-      .field("unkillable",
-             std::ranges::count_if(unkillable_, [](const auto& one) { return one->is_alive(); }))
+      .field("expired", verdicts_.expired())
+      .field("killed", verdicts_.killed())
+      .field("kills_under_way", verdicts_.ladder().count())
+      .field("unkillable", verdicts_.unkillable())
       .field("lost_records", log_->lost_records())
-      .field("askers", control_->client_count() - 1)  // without the one that asks
+      .field("askers", control_.client_count() - 1)  // without the one that asks
       .field("descriptors", open_descriptors());
   if (!log_->is_working(now)) {
     json.field("log_trouble", "it can't be written: records wait in memory");
@@ -64,11 +63,11 @@ bool Server::has_workers() const {
 }
 
 bool Server::has_kills() const {
-  return !ladder_.idle();
+  return !verdicts_.ladder().idle();
 }
 
 void Server::announce() {
-  directory_.announce(control_->announcement());
+  directory_.announce(control_.announcement());
 }
 
 void Server::write_settings(JsonWriter& json) const {
@@ -147,7 +146,7 @@ void Server::write_open_scopes(JsonWriter& json, bool with_workers, std::size_t 
     for (const auto& page : worker.pages) {
       for (const SlotReading& reading : page->open_slots()) {
         if (slot_word::is_open(reading.word)) {
-          views.push_back(view_of(reading, worker));
+          views.push_back(policy_.view_of(reading, worker));
         }
       }
     }

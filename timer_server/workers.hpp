@@ -32,6 +32,7 @@ struct Worker {
   std::shared_ptr<PipePage> pipe;  // null: no request has come over the pipe
   Instant left_on_pipe;            // when it released a scope of its own last
   Instant resumed;                 // when it was resumed last; Instant{}: it never was halted
+  int kills = 0;  // that are under way
   // A kill that ends in SIGKILL is under way: requests of the worker are ignored.
   bool dying = false;
   WarningLimit warning_limit;

@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: MIT
+#include "timer_server/inbox.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <exception>
+#include <memory>
+#include <string>
+
+#include "common/limits.hpp"
+#include "common/scope_name.hpp"
+
+namespace filetimer {
+namespace {
+
+constexpr int kLastSignal = 64;  // of Linux
+
+// More bytes than this at once are a flood. Then each write of each writer would wake the loop for
+// one line; instead the pipe, which can hold the work of a millisecond, is read once in a pause.
+constexpr std::size_t kFloodBytes = 2048;
+constexpr Duration kFloodPause = std::chrono::microseconds{200};
+
+// Returns the name or its bounded form, which `storage` holds.
+std::string_view bounded(std::string_view name, std::string& storage) {
+  if (name.size() <= kMaxScopeNameBytes) {
+    return name;
+  }
+  storage = bounded_scope_name(name);
+  return storage;
+}
+
+}  // namespace
+
+Inbox::Inbox(Context context) : context_(context), reader_(*this), now_(ClockReading::now()) {}
+
+void Inbox::listen() {
+  source_ = watch_io(context_.loop, context_.pipe.fd(), EPOLLIN | EPOLLET, kRequests, [] {});
+  read_again_ = Instant::never();
+}
+
+void Inbox::read() {
+  read(context_.pipe.capacity());
+}
+
+void Inbox::read(std::size_t most) {
+  std::size_t read = 0;
+  while (read < most) {
+    std::span<char> room = reader_.room();
+    room = room.first(std::min(room.size(), most - read));
+    const std::size_t count = context_.pipe.read(room);
+    if (count == 0) {
+      break;
+    }
+    context_.registry.begin_batch();
+    context_.pages.begin_batch();
+    now_ = ClockReading::now();
+    reader_.received(count);
+    read += count;
+    if (count < room.size()) {
+      break;
+    }
+  }
+  context_.pages.record_ended_threads();
+  const bool is_flood = read > kFloodBytes;
+  if (is_flood != !read_again_.is_never()) {
+    ::sd_event_source_set_enabled(source_.get(), is_flood ? SD_EVENT_OFF : SD_EVENT_ON);
+  }
+  read_again_ = is_flood ? Instant::now() + kFloodPause : Instant::never();
+}
+
+void Inbox::on_request(const wire::Request& request, std::string_view line) {
+  ++count_;
+  try {
+    carry_out(request, line);
+  } catch (const std::exception& error) {
+    // The lines behind it are read: releases may be among them.
+    context_.rejections.add(fmt::format("it could not be carried out: {}", error.what()), line,
+                            request.pid);
+  }
+}
+
+void Inbox::on_rejected(std::string_view reason, std::string_view line) {
+  ++count_;
+  context_.rejections.add(reason, line, 0);
+}
+
+void Inbox::carry_out(const wire::Request& request, std::string_view line) {
+  if (!request.question.request.empty()) {
+    context_.control.take(request, line, Instant::now());
+  } else if (request.x_page) {
+    context_.pages.on_wake_up_message(*request.x_page);
+  } else if (request.is_release()) {
+    release(request);
+  } else {
+    acquire(request, line);
+  }
+}
+
+void Inbox::acquire(const wire::Request& request, std::string_view line) {
+  if (request.signal > kLastSignal) {
+    context_.rejections.add(
+        fmt::format("signal is {}: expected at most {}", request.signal, kLastSignal), line,
+        request.pid);
+    return;
+  }
+  const Result<Worker*> worker = context_.registry.worker_of(request.pid);
+  if (!worker) {
+    // A request may be read after its worker has exited. A whole-process scope is over then, too.
+    const bool has_exited = worker.error().errno_value == ESRCH &&
+                            (request.x_whole_process || context_.registry.was_removed(request.pid));
+    if (!has_exited) {
+      context_.rejections.add(worker.error().message, line, request.pid);
+    }
+    return;
+  }
+  if (!(*worker)->dying) {
+    open_scope(**worker, request, line);
+  }
+}
+
+void Inbox::open_scope(Worker& worker, const wire::Request& request, std::string_view line) {
+  std::string id_storage;
+  std::string name_storage;
+  const std::string_view id = bounded(request.scope_id, id_storage);
+  std::string_view name = bounded(request.x_scope.value_or(id), name_storage);
+  if (!id.starts_with(name)) {
+    name = id;
+  }
+  PipePage& page = pipe_page_of(worker);
+  if (refuses_new_scopes() && !request.x_idle && !page.has_open(id)) {
+    context_.rejections.add("the server is draining: no new scopes", line, request.pid);
+    return;
+  }
+  const ScopeTerms terms = context_.policy.terms_of(request, now_);
+  const auto first_look = page.acquire(id, name.size(), terms);
+  if (!first_look) {
+    context_.rejections.add(first_look.error().message, line, request.pid);
+    return;
+  }
+  ++now_.mono.ns;  // no two scopes of one reading are of the same age
+  earliest_ = std::min(earliest_, *first_look);
+  if (terms.is_idle) {
+    worker.set_idle_since(terms.acquired);
+  } else {
+    context_.cut_timeouts.note(worker, name, terms.asked);
+  }
+  context_.unsaved.note(worker);
+}
+
+// A server that stops leaves the requests in a pipe that outlives it to the next server.
+bool Inbox::refuses_new_scopes() const {
+  const bool is_stopping = context_.life.is_stopping() ||
+                           (context_.control.has_shutdown() && !context_.is_around_command);
+  return context_.control.announcement() != Announcement::kNone &&
+         !(is_stopping && context_.pipe.outlives_server());
+}
+
+void Inbox::release(const wire::Request& request) {
+  Worker* const worker = context_.workers.find(request.pid);
+  if (worker == nullptr || !worker->pipe) {
+    return;
+  }
+  std::string storage;
+  if (worker->pipe->release(bounded(request.scope_id, storage))) {
+    worker->left_on_pipe = now_.mono;
+  }
+  context_.unsaved.note(*worker);
+}
+
+PipePage& Inbox::pipe_page_of(Worker& worker) const {
+  if (!worker.pipe) {
+    worker.pipe = std::make_shared<PipePage>(
+        context_.folder.server_path(fmt::format("{}", worker.process->pid)),
+        context_.policy.page_terms());
+    worker.pages.push_back(worker.pipe);
+  }
+  return *worker.pipe;
+}
+
+}  // namespace filetimer

@@ -1,0 +1,89 @@
+// The inbox: what comes through the request pipe.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <systemd/sd-event.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+#include <utility>
+
+#include "common/clock.hpp"
+#include "common/wire.hpp"
+#include "timer_server/control/control_requests.hpp"
+#include "timer_server/cut_timeouts.hpp"
+#include "timer_server/event_loop.hpp"
+#include "timer_server/life_cycle.hpp"
+#include "timer_server/page_registry.hpp"
+#include "timer_server/pages/page_folder.hpp"
+#include "timer_server/pages/unsaved_pages.hpp"
+#include "timer_server/requests/rejections.hpp"
+#include "timer_server/requests/request_pipe.hpp"
+#include "timer_server/requests/request_reader.hpp"
+#include "timer_server/scope_policy.hpp"
+#include "timer_server/worker_registry.hpp"
+
+namespace filetimer {
+
+// Reads the request pipe and carries out each request: a control request goes to ControlRequests, a
+// wake-up message to PageRegistry, an acquire or a release to the pipe page of its worker. A
+// request that cannot be carried out goes to Rejections; the requests behind it are carried out.
+// Used on the loop thread. What the context refers to must outlive the inbox.
+class Inbox final : private RequestSink {
+ public:
+  struct Context {
+    sd_event* loop;  // wakes for requests
+    RequestPipe& pipe;
+    Workers& workers;
+    WorkerRegistry& registry;
+    PageRegistry& pages;
+    const PageFolder& folder;
+    const ScopePolicy& policy;
+    ControlRequests& control;
+    const LifeCycle& life;
+    Rejections& rejections;
+    UnsavedPages& unsaved;
+    CutTimeouts& cut_timeouts;
+    bool is_around_command;  // the server ends when its COMMAND ends
+  };
+  explicit Inbox(Context context);
+
+  // Lets requests wake the loop. Called again after the pipe was replaced.
+  void listen();
+  // Must be called before the pipe is replaced.
+  void stop_listening() { source_.reset(); }
+
+  // Reads and carries out the requests that are in the pipe, but no more bytes than it can hold, so
+  // that writers that never pause keep no deadline waiting.
+  void read();
+  // The same, but at most `most` bytes.
+  void read(std::size_t most);
+  // Returns when read() must be called at the latest; never() if a request wakes the loop.
+  [[nodiscard]] Instant next() const { return read_again_; }
+  // Returns the earliest deadline that was asked for since the last call.
+  Instant take_earliest_deadline() { return std::exchange(earliest_, Instant::never()); }
+
+  // Returns the number of requests, rejected ones included.
+  [[nodiscard]] std::uint64_t count() const { return count_; }
+
+ private:
+  void on_request(const wire::Request& request, std::string_view line) override;
+  void on_rejected(std::string_view reason, std::string_view line) override;
+  void carry_out(const wire::Request& request, std::string_view line);
+  void acquire(const wire::Request& request, std::string_view line);
+  void open_scope(Worker& worker, const wire::Request& request, std::string_view line);
+  void release(const wire::Request& request);
+  [[nodiscard]] bool refuses_new_scopes() const;
+  PipePage& pipe_page_of(Worker& worker) const;
+
+  const Context context_;
+  RequestReader reader_;
+  EventSource source_;
+  ClockReading now_;  // when the last bytes were read
+  Instant read_again_ = Instant::never();
+  Instant earliest_ = Instant::never();
+  std::uint64_t count_ = 0;
+};
+
+}  // namespace filetimer

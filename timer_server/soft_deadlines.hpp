@@ -1,0 +1,42 @@
+// Soft deadlines: from a scan's finding to a warning.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "timer_server/deadline_scan.hpp"
+#include "timer_server/scope_policy.hpp"
+#include "timer_server/warnings.hpp"
+#include "timer_server/workers.hpp"
+
+namespace filetimer {
+
+// Starts warnings about scopes whose soft deadline has passed, at most WarningLimit's number for
+// each worker. An iteration calls warn() last: no verdict waits for a warning, and a scope with a
+// verdict gets no warning. Used on the loop thread. What the context refers to must outlive this
+// object.
+class SoftDeadlines {
+ public:
+  struct Context {
+    Workers& workers;
+    const ScopePolicy& policy;
+    Warnings& warnings;
+  };
+  explicit SoftDeadlines(Context context) : context_(context) {}
+
+  // Keeps what a scan has found for warn().
+  void note(std::vector<DeadlineScan::SoftDueScope> scopes) { noted_ = std::move(scopes); }
+  // Starts the warnings about the noted scopes that are still open, of workers that are alive.
+  void warn();
+
+ private:
+  [[nodiscard]] std::optional<Warnings::Scope> warning_of(
+      const DeadlineScan::SoftDueScope& due) const;
+
+  const Context context_;
+  std::vector<DeadlineScan::SoftDueScope> noted_;
+};
+
+}  // namespace filetimer
