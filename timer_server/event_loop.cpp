@@ -37,7 +37,7 @@ EventSource watch_io(sd_event* loop, int fd, std::uint32_t events, std::int64_t 
   auto owned = std::make_unique<std::function<void()>>(std::move(handler));
   check_event(::sd_event_add_io(
                   loop, &source, fd, events,
-                  [](sd_event_source*, int, uint32_t, void* handler) { return call(handler); },
+                  [](sd_event_source*, int, uint32_t, void* owner) { return call(owner); },
                   owned.get()),
               "cannot watch a descriptor");
   return with_handler(source, std::move(owned), priority);
@@ -47,7 +47,7 @@ EventSource after_events(sd_event* loop, std::int64_t priority, std::function<vo
   sd_event_source* source = nullptr;
   auto owned = std::make_unique<std::function<void()>>(std::move(handler));
   check_event(::sd_event_add_post(
-                  loop, &source, [](sd_event_source*, void* handler) { return call(handler); },
+                  loop, &source, [](sd_event_source*, void* owner) { return call(owner); },
                   owned.get()),
               "cannot make the event source of an iteration");
   return with_handler(source, std::move(owned), priority);

@@ -153,14 +153,16 @@ void PageRegistry::record_ended_threads() {
 void PageRegistry::look_for_pages() {
   const bool looks_at_all = std::exchange(has_more_to_look_at_, false);
   refused_in_batch_.clear();
-  std::vector<std::string> again = std::exchange(refused_for_now_, {});
-  for (const std::string& name : again) {
+  // Pages that wait for an exit first: those that are refused now make room.
+  std::vector<std::string> waiting;
+  for (const auto& [name, free] : free_) {
+    waiting.push_back(name);
+  }
+  for (const std::string& name : waiting) {
+    look_at(name);
+  }
+  for (const std::string& name : std::exchange(refused_for_now_, {})) {
     refused_.erase(name);
-  }
-  for (const auto& [name, waiting] : free_) {
-    again.push_back(name);
-  }
-  for (const std::string& name : again) {
     if (!pages_.contains(name)) {
       look_at(name);
     }
