@@ -18,7 +18,7 @@ constexpr Duration kReapAgain = std::chrono::milliseconds{100};
 
 }  // namespace
 
-void CommandSupervisor::attend(Command command) {
+void CommandSupervisor::supervise(Command command) {
   command_ = std::move(command);
   end_ = watch_io(loop_, command_->pidfd(), EPOLLIN, kDeathsFirst, [this] {
     ask_at_ = {};

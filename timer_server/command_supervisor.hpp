@@ -21,7 +21,7 @@ class CommandSupervisor {
   CommandSupervisor& operator=(const CommandSupervisor&) = delete;
 
   // Supervises `command` from now on.
-  void attend(Command command);
+  void supervise(Command command);
   [[nodiscard]] const std::optional<Command>& command() const { return command_; }
 
   // SIGCHLD has come.

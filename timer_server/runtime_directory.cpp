@@ -478,7 +478,7 @@ void RuntimeDirectory::report(std::string& last, std::string trouble) const {
   last = std::move(trouble);
 }
 
-void RuntimeDirectory::leave() {
+void RuntimeDirectory::clean_up() {
   if (opened_) {
     opened_->pipe.remove_from_path();
   }

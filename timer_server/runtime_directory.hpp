@@ -74,7 +74,7 @@ class RuntimeDirectory {
 
   // Removes the request pipe, what clients would take for a server, and a fresh directory whole.
   // The lock is kept until this object goes.
-  void leave();
+  void clean_up();
 
  private:
   explicit RuntimeDirectory(ServerLock lock) : lock_(std::move(lock)) {}

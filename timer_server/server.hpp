@@ -55,7 +55,7 @@ class Server final : private RequestSink, private ControlRequests::Host {
 
   [[nodiscard]] std::string ready_line() const;
   // The server ends when `command` ends. Signals to the server are forwarded to it.
-  void attend(Command command) { children_->attend(std::move(command)); }
+  void supervise(Command command) { children_->supervise(std::move(command)); }
   // Serves until told to stop, or until COMMAND has ended. Gives the exit status.
   int run();
   // Removes the request pipe and records the stop. Called instead of run() when COMMAND cannot be

@@ -298,7 +298,7 @@ void Server::adopt_pages() {
       adopted_scopes_ += page->open_count();
     }
   });
-  for (const pid_t pid : directory_.pages().wire_workers()) {
+  for (const pid_t pid : directory_.pages().pipe_workers()) {
     adopt_pipe_page(pid);
   }
 }

@@ -59,7 +59,7 @@ void Server::recall_idleness(const PastVerdict& verdict) {
   const Worker* const worker = workers_.find(verdict.pid);
   if (worker != nullptr && worker->process->start_time == verdict.start_time) {
     for (const auto& page : worker->pages) {
-      page->recall_idle(verdict.expiry.scope.terms.deadline);
+      page->restore_idle_verdict(verdict.expiry.scope.terms.deadline);
     }
   }
 }

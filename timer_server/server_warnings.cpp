@@ -47,7 +47,7 @@ void Server::warn() {
 // None when it was released or renewed since the scan.
 std::optional<Warnings::Scope> Server::warning_of(const SoftDueSlot& due) const {
   const auto reading = due.page->read(due.slot.slot, due.slot.word);
-  due.page->let_go_of_names();
+  due.page->unmap_names();
   if (!reading) {
     return std::nullopt;
   }
