@@ -17,7 +17,7 @@ EventSource watch_io(sd_event* loop, int fd, std::uint32_t events, std::int64_t 
                   },
                   owned.get()),
               "cannot watch a descriptor");
-  // The source owns its handler; a handler may end its own source.
+  // The source owns its handler.
   ::sd_event_source_set_destroy_callback(
       source, [](void* call) { delete static_cast<std::function<void()>*>(call); });
   (void)owned.release();
@@ -29,7 +29,7 @@ void guarded(const std::function<void()>& handler) {
   try {
     handler();
   } catch (const std::exception& error) {
-    messages::error("{}; going on", error.what());
+    messages::error("{}; the server continues", error.what());
   }
 }
 
