@@ -136,7 +136,7 @@ std::optional<SlotReading> read_slot(const Slot& slot, std::int64_t word,
   reading.id = id();
   const std::size_t shown = slot.shown_bytes.load(kRelaxed);
   reading.name = shown == 0 ? reading.id : std::string(utf8_prefix(reading.id, shown));
-  if (!still_says(slot, word)) {
+  if (!is_unchanged(slot, word)) {
     return std::nullopt;
   }
   return reading;

@@ -44,7 +44,7 @@ namespace filetimer {
 // --- the worker ---
 
 // Before the fields of a free slot are written for its next scope. Pairs with the fence in
-// still_says(): a reader that sees a new field sees the free word before it, too.
+// is_unchanged(): a reader that sees a new field sees the free word before it, too.
 inline void begin_writing_slot() {
   std::atomic_thread_fence(std::memory_order_release);
 }
@@ -130,7 +130,7 @@ inline void announce_next_scan(Board& board, std::int64_t when) {
 }
 
 // After fields were read: whether they belong to `word`, which was read before them.
-inline bool still_says(const Slot& slot, std::int64_t word) {
+inline bool is_unchanged(const Slot& slot, std::int64_t word) {
   std::atomic_thread_fence(std::memory_order_acquire);  // pairs with begin_writing_slot()
   return slot.deadline.load(std::memory_order_relaxed) == word;
 }

@@ -12,13 +12,13 @@
 namespace filetimer {
 namespace {
 
-// How soon to ask again for the status of a COMMAND that is traced, to look again for orphans
-// behind a child that its owner has not reaped yet, and to kill what was started since.
+// The time until the next attempt: to read the status of a COMMAND that is traced, to reap orphans
+// after a child that its owner has not reaped yet, and to kill processes that were started since.
 constexpr Duration kReapAgain = std::chrono::milliseconds{100};
 
 }  // namespace
 
-void CommandSupervisor::attend(Command command) {
+void CommandSupervisor::supervise(Command command) {
   command_ = std::move(command);
   end_ = watch_io(loop_, command_->pidfd(), EPOLLIN, kDeathsFirst, [this] {
     ask_at_ = {};
@@ -43,7 +43,8 @@ bool CommandSupervisor::advance(Instant now) {
   return has_ended;
 }
 
-// A process whose parent has ended is a child of the server by now.
+// Finds all descendants of COMMAND, because those whose parents have ended are children of the
+// server.
 void CommandSupervisor::kill_all() {
   std::vector<pid_t> spared = own_children();
   std::erase(spared, command_->pid());

@@ -1,5 +1,5 @@
-// The children of a server: COMMAND, and the orphans of COMMAND, which come to the server when
-// their parents end.
+// The children of a server: COMMAND, and its orphans, which are reparented to the server when their
+// parents end.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -12,8 +12,9 @@
 
 namespace filetimer {
 
-// Notices the end of COMMAND, reaps orphans, and kills COMMAND with all that it started. A server
-// without COMMAND has one, too: in a container it may be pid 1. Used on the loop thread.
+// Notices the end of COMMAND, reaps orphans, and kills COMMAND with its descendants. A server
+// without COMMAND reaps orphans, too, because it may be pid 1 of a container. Used on the loop
+// thread.
 class CommandSupervisor {
  public:
   explicit CommandSupervisor(sd_event* loop) : loop_(loop) {}
@@ -21,26 +22,26 @@ class CommandSupervisor {
   CommandSupervisor& operator=(const CommandSupervisor&) = delete;
 
   // Supervises `command` from now on.
-  void attend(Command command);
+  void supervise(Command command);
   [[nodiscard]] const std::optional<Command>& command() const { return command_; }
 
-  // SIGCHLD has come.
+  // Notes that SIGCHLD was received.
   void note_child_ended() {
     reap_at_ = {};
     kill_at_ = kill_at_.is_never() ? kill_at_ : Instant{};
   }
-  // Kills COMMAND and all processes below the server but its hooks and helpers, in this and the
-  // following advance(): they may go on starting processes.
+  // Makes advance() kill COMMAND and all processes below the server but its hooks and helpers,
+  // until none is left: they may start further processes meanwhile.
   void kill() { kill_at_ = {}; }
 
   // Reaps and kills. Returns true once: when COMMAND has ended.
   bool advance(Instant now);
-  // Returns when advance() has something to do; never() where only an event brings that.
+  // Returns when advance() has something to do; never() if only an event leads to that.
   [[nodiscard]] Instant next() const { return std::min({ask_at_, reap_at_, kill_at_}); }
 
-  // COMMAND's exit status as a shell has it, once it has ended.
+  // Returns COMMAND's exit status as a shell has it, when COMMAND has ended.
   [[nodiscard]] std::optional<int> exit_status() const { return status_; }
-  // False while processes are being killed: see kill().
+  // Returns false while processes are being killed: see kill().
   [[nodiscard]] bool is_done_killing() const {
     return kill_at_.is_never() && (!has_killed_all_ || status_.has_value());
   }
@@ -51,7 +52,7 @@ class CommandSupervisor {
   sd_event* const loop_;
   std::optional<Command> command_;
   std::optional<int> status_;
-  Instant ask_at_ = Instant::never();  // for its status; never(): it has not ended
+  Instant ask_at_ = Instant::never();  // for COMMAND's status; never(): COMMAND runs
   Instant reap_at_;                    // never(): at the next SIGCHLD
   Instant kill_at_ = Instant::never();
   bool has_killed_all_ = false;

@@ -79,7 +79,7 @@ void guarded(const std::function<void()>& handler) {
   try {
     handler();
   } catch (const std::exception& error) {
-    messages::error("{}; going on", error.what());
+    messages::error("{}; the server continues", error.what());
   }
 }
 

@@ -1,5 +1,4 @@
-// sd-event's handles, owned. Errors of these calls mean that the process is out of memory or
-// descriptors, so they are thrown to main() and end the start.
+// Owning handles of sd-event.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -24,29 +23,30 @@ struct DisableSource {
 using EventLoop = std::unique_ptr<sd_event, UnrefEvent>;
 using EventSource = std::unique_ptr<sd_event_source, DisableSource>;
 
+// Throws if a call of sd-event failed, which means that the process is out of memory or
+// descriptors. The exception ends the start of the server.
 inline void check_event(int result, const char* what) {
   if (result < 0) {
     throw std::system_error(-result, std::generic_category(), what);
   }
 }
 
-// Which source is dispatched first when several are ready.
+// The order in which sources are dispatched that are ready together.
 enum Priority : int64_t {
-  kDeathsFirst = -100,  // a recycled pid must not meet the worker that had it before
-  // Server::run_once(). It runs after all pending deaths were noted and before any other source.
+  kDeathsFirst = -100,  // a recycled pid must not be taken for the worker that had it before
+  // Server::run_once(), which runs after all pending deaths were noted and before any other source.
   kIteration = -75,
   kRequests = -50,
   kOrdinary = 0,
   kDeadlines = 50,
 };
 
-// sd-event is C: nothing may be thrown through it. Memory or descriptors ran out in the middle of
-// something; the rest of the workers must stay watched.
+// Calls `handler` and reports an exception as a message, because nothing may be thrown through
+// sd-event. The loop continues: other workers must stay watched when memory or descriptors run out.
 void guarded(const std::function<void()>& handler);
 
-// Calls `handler` when `fd` is ready. `events`: of epoll; EPOLLERR and EPOLLHUP always come. With
-// EPOLLET the handler need not read what has come, if an iteration of the server does. The handler
-// may end its own source.
+// Calls `handler` when `fd` is ready. `events` are those of epoll; EPOLLERR and EPOLLHUP are always
+// reported. With EPOLLET the handler need not read from `fd`. The handler may end its own source.
 EventSource watch_io(sd_event* loop, int fd, std::uint32_t events, std::int64_t priority,
                      std::function<void()> handler);
 

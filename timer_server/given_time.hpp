@@ -1,5 +1,5 @@
-// Time in which a worker, the server or the whole machine could not run, and what it does to
-// deadlines: a scope that was open then gets the time back.
+// Missed time is given back: a scope that was open while its worker, the server or the whole
+// machine could not run has a later deadline.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -18,7 +18,7 @@ namespace filetimer {
 //   given.deadline({.started = {50s}, .deadline = {61s}, .timeout = 30s}, {});  // 66 s
 class GivenTime {
  public:
-  // Gaps that are remembered. Of more the two oldest are merged so that no deadline gets earlier.
+  // The most gaps that are kept. Then the two oldest are merged, so that no deadline gets earlier.
   static constexpr std::size_t kMaxGaps = 64;
 
   // A scope from its opening or last renewal on.
@@ -28,17 +28,18 @@ class GivenTime {
     Duration timeout = kForever;  // as granted; kForever: none
   };
 
-  // Records that the server could not act for `length` before `until`, which is later than all
-  // gaps before.
+  // Records that the server could not act for `length` before `until`. `until` must be later than
+  // in all calls before.
   void add(Instant until, Duration length);
 
-  // Returns when the scope is due. A worker that was resumed behind the start of the scope has the
-  // full timeout from then on (`resumed`; Instant{}: it never was halted). The first gap behind
-  // the start adds its length, at most the timeout; later gaps add nothing, so that a server that
-  // is always late still acts.
+  // Returns when the scope is due. If its worker was resumed after the start of the scope, the
+  // scope has its full timeout from then on (`resumed`; Instant{}: never halted). The first gap
+  // after the start adds its length, at most the timeout. Later gaps add nothing, so that a server
+  // that is always late still acts.
   [[nodiscard]] Instant deadline(const Span& span, Instant resumed) const;
 
-  // Returns whether no gap is known: deadline() differs for resumed workers only.
+  // Returns whether no gap was recorded. Then deadline() changes only the deadlines of workers that
+  // were resumed.
   [[nodiscard]] bool is_empty() const { return gaps_.empty(); }
 
  private:

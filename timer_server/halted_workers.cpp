@@ -55,9 +55,9 @@ void HaltedWorkers::advance(Instant now) {
   }
   for (auto entry = halts_.begin(); entry != halts_.end();) {
     Worker* const worker = context_.workers.find(entry->first);
-    const bool is_it = worker != nullptr && worker->process == entry->second.process;
-    const bool is_halted = is_it && !context_.why_halted(entry->first).empty();
-    if (is_it && !is_halted) {
+    const bool is_same = worker != nullptr && worker->process == entry->second.process;
+    const bool is_halted = is_same && !context_.why_halted(entry->first).empty();
+    if (is_same && !is_halted) {
       resume(*worker, entry->second);
     }
     entry = is_halted ? std::next(entry) : halts_.erase(entry);
@@ -65,7 +65,7 @@ void HaltedWorkers::advance(Instant now) {
   next_look_ = halts_.empty() ? Instant::never() : now + kLookPeriod;
 }
 
-// One look takes some 40 us.
+// One look takes about 40 us.
 void HaltedWorkers::sweep() {
   std::vector<std::weak_ptr<const Process>> watched;
   context_.workers.for_each([&](const Worker& worker) {

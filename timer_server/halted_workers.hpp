@@ -19,21 +19,21 @@
 
 namespace filetimer {
 
-// Defers the deadlines of a worker that could not have met them, and gives the worker its full time
-// when it is resumed (Worker::resumed). A worker is looked at when one of its deadlines has passed,
-// at sweeps, and every kLookPeriod while it is halted; a halt that begins and ends between two looks
+// Defers the deadlines of a halted worker, and gives its scopes their full timeouts when the worker
+// is resumed (Worker::resumed). A worker is looked at when one of its deadlines has passed, at
+// sweeps, and every kLookPeriod while it is halted. A halt that begins and ends between two looks
 // is not noticed. Used on the loop thread.
 class HaltedWorkers {
  public:
-  // How long a worker that is resumed may run before its scopes' time begins anew.
+  // How often a halted worker is looked at.
   static constexpr Duration kLookPeriod = std::chrono::milliseconds{500};
-  // Workers that a sweep looks at on the loop thread; more are looked at by a side thread.
+  // The most workers that a sweep looks at on the loop thread. A side thread looks at more.
   static constexpr std::size_t kFewWorkers = 16;
 
-  // Returns why a process makes no progress; empty: it may. Called on side threads, too.
+  // Returns why a process is halted; empty: it is not. Also called on side threads.
   using WhyHalted = std::function<std::string(pid_t)>;
 
-  // All but `why_halted` outlives this object.
+  // The references must outlive the object.
   struct Context {
     Workers& workers;
     Records& records;
@@ -45,26 +45,26 @@ class HaltedWorkers {
   HaltedWorkers(const HaltedWorkers&) = delete;
   HaltedWorkers& operator=(const HaltedWorkers&) = delete;
 
-  // Returns whether the passed deadline of a scope says nothing of its worker: the worker is halted,
-  // or it was and has its full time now. Records the first deadline that passes in a halt; `scope`
-  // reads it.
+  // Returns whether a deadline that has passed is deferred, because the worker is halted, or was
+  // resumed and has its full timeout now. Records the first deadline that is deferred in a halt;
+  // `scope` reads the scope for the record.
   bool should_defer(Worker& worker, const std::function<std::optional<ScopeView>()>& scope);
   // Looks at all workers with open scopes.
   void sweep();
-  // Looks again at the workers that are halted.
+  // Looks again at the halted workers.
   void advance(Instant now);
   // Returns when advance() has something to do; never() while no worker is halted.
   [[nodiscard]] Instant next() const { return next_look_; }
-  // Returns whether a worker was resumed since the last call: deadlines have changed.
+  // Returns whether a worker was resumed since the last call. Then deadlines have changed.
   bool take_resumed() { return std::exchange(has_resumed_, false); }
-  // The worker has exited.
+  // Removes a worker that has exited.
   void forget(pid_t pid) { halts_.erase(pid); }
 
  private:
   struct Halt {
     std::shared_ptr<const Process> process;
     std::string why;
-    Instant since;  // seen first
+    Instant since;  // when it was first noticed
     bool is_recorded = false;
   };
   Halt& note_halt(const Worker& worker, const std::string& why);

@@ -13,7 +13,7 @@ using Asked = LifeCycle::Asked;
 using Event = LifeCycle::Event;
 using Action = LifeCycle::Action;
 
-// The states of one phase in which a transition starts, by whether the server was asked to end.
+// The condition of a transition: whether the server was asked to end, and by what.
 enum class If { kNotAsked, kNotSignalled, kSignalled, kAsked, kAny };
 
 bool holds(If condition, Asked asked) {
@@ -52,7 +52,7 @@ constexpr Transition kAroundCommand[] = {
     {Phase::kServing, If::kNotAsked, Event::kShutdown, Phase::kServing, Action::kAskCommandToEnd},
     {Phase::kServing, If::kAny, Event::kForcedShutdown, Phase::kStopping, Action::kKillCommand},
     {Phase::kServing, If::kAny, Event::kCommandEnded, Phase::kCommandEnded, Action::kNone},
-    // What COMMAND started may live on.
+    // Processes that COMMAND started may still run.
     {Phase::kCommandEnded, If::kSignalled, Event::kSignal, Phase::kStopping, Action::kKillCommand},
     {Phase::kCommandEnded, If::kAny, Event::kForcedShutdown, Phase::kStopping,
      Action::kKillCommand},
@@ -61,7 +61,7 @@ constexpr Transition kAroundCommand[] = {
      Action::kKillCommand},
 };
 
-// How every server ends.
+// The last phases, of both kinds.
 constexpr Transition kLast[] = {
     {Phase::kStopping, If::kAny, Event::kKillsDone, Phase::kFinishingHooks, Action::kNone},
     {Phase::kFinishingHooks, If::kAsked, Event::kSignal, Phase::kEnded, Action::kNone},

@@ -1,4 +1,4 @@
-// The phases of a server's life, and what leads from one to the next.
+// The life cycle: the phases of a server, and the events that lead from one to the next.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -8,8 +8,8 @@
 
 namespace filetimer {
 
-// Decides in which phase the server is. Knows no clock, process or file: the server reports events
-// and carries out the action that handle() returns. Used on the loop thread.
+// Decides in which phase the server is. The server reports events and carries out the action that
+// handle() returns. Uses no clock, process or file. Used on the loop thread.
 //
 //   LifeCycle life(LifeCycle::Kind::kAroundCommand);
 //   life.handle(LifeCycle::Event::kSignal, now);    // kPassSignalOn: to COMMAND
@@ -21,8 +21,8 @@ class LifeCycle {
   // In this order.
   enum class Phase {
     kServing,
-    kCommandEnded,    // COMMAND has ended; kills that are under way take their time
-    kStopping,        // kills that are under way are finished without grace, within kStopLimit
+    kCommandEnded,    // COMMAND has ended; the kills under way keep their grace periods
+    kStopping,        // the kills under way are finished without grace periods, within kStopLimit
     kFinishingHooks,  // no scope is judged any more; hooks have kHookLimit
     kEnded,
   };
@@ -30,26 +30,26 @@ class LifeCycle {
   // Whether the server, or COMMAND with it, was asked to end, and by what.
   enum class Asked {
     kNo,
-    kByRequest,  // a control request, which can be withdrawn until the server stops
-    kBySignal,   // the next signal ends COMMAND, or the wait for hooks, at once
+    kByRequest,  // by a control request, which can be withdrawn until the server stops
+    kBySignal,   // by a signal: the next one kills COMMAND, or ends the wait for hooks
   };
 
   enum class Event {
     kSignal,             // SIGTERM or SIGINT
     kShutdown,           // a control request is carried out
     kForcedShutdown,     // likewise, with --force
-    kShutdownWithdrawn,  // the last client that waited for it has given up
+    kShutdownWithdrawn,  // the shutdown was withdrawn
     kCommandEnded,
-    kKillsDone,  // no kill is under way, and no process is left of a COMMAND that is killed
+    kKillsDone,  // no kill is under way, and a COMMAND that is killed has no process left
     kHooksDone,  // no hook runs
   };
 
   enum class Action {
     kNone,
     kAskCommandToEnd,  // SIGTERM to COMMAND
-    kPassSignalOn,     // the signal that came, to COMMAND
-    kFinishKills,      // without grace
-    kKillCommand,      // and all that it started; kills are finished without grace
+    kPassSignalOn,     // forward the signal to COMMAND
+    kFinishKills,      // without grace periods
+    kKillCommand,      // and all its descendants; finish kills without grace periods
   };
 
   static constexpr Duration kStopLimit = std::chrono::seconds{2};
@@ -57,8 +57,7 @@ class LifeCycle {
 
   explicit LifeCycle(Kind kind) : kind_(kind) {}
 
-  // Returns what the server has to do now. An event without a meaning in this phase changes
-  // nothing.
+  // Returns what the server must do. An event without a transition in this phase changes nothing.
   [[nodiscard]] Action handle(Event event, Instant now);
   // Enters the next phase when the time limit of this one has passed.
   void advance(Instant now);
@@ -68,9 +67,10 @@ class LifeCycle {
   [[nodiscard]] Phase phase() const { return phase_; }
   [[nodiscard]] Asked asked() const { return asked_; }
   [[nodiscard]] bool is_asked_to_end() const { return asked_ != Asked::kNo; }
-  // Whether scopes are judged. Those that are open later are left to the next server.
+  // Returns whether scopes are judged in this phase. Later, open scopes are left to the next
+  // server.
   [[nodiscard]] bool judges() const { return phase_ < Phase::kFinishingHooks; }
-  // Whether the end can no longer be withdrawn.
+  // Returns whether the end can no longer be withdrawn.
   [[nodiscard]] bool is_stopping() const { return phase_ >= Phase::kStopping; }
 
  private:

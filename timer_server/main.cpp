@@ -61,7 +61,7 @@ int run_server(Server& server, const Settings& settings, const Inheritance& inhe
       return command.error().errno_value == ENOENT ? exit_status::kNotFound
                                                    : exit_status::kNotExecutable;
     }
-    server.attend(std::move(*command));
+    server.supervise(std::move(*command));
   }
   return server.run();
 }
@@ -73,7 +73,7 @@ int serve(const Settings& settings, Inheritance inheritance, UniqueFd passed, De
   }
   auto log = directory->open(settings, std::move(passed));
   if (!log) {
-    directory->leave();
+    directory->clean_up();
     return fail(log.error().status, settings, log.error().message);
   }
   messages::start(settings.log_level, detached != nullptr);
@@ -89,10 +89,10 @@ int serve(const Settings& settings, Inheritance inheritance, UniqueFd passed, De
     Server server(settings, *directory, std::move(*log), inheritance);
     status = run_server(server, settings, inheritance, *directory, detached);
   } catch (...) {
-    directory->leave();
+    directory->clean_up();
     throw;
   }
-  directory->leave();
+  directory->clean_up();
   messages::stop();
   return status;
 }

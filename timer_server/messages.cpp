@@ -17,7 +17,7 @@
 namespace filetimer::messages {
 namespace {
 
-constexpr std::size_t kQueue = 256;  // messages; past this the oldest are dropped
+constexpr std::size_t kQueue = 256;  // messages; then the oldest are dropped
 constexpr std::chrono::milliseconds kStopLimit{200};
 
 struct Message {
@@ -83,13 +83,13 @@ class Channel {
     }
   }
 
-  // May block for as long as it likes: only this thread waits.
+  // May block: only this thread waits.
   void write_out(const Message& message) const {
     if (to_syslog_) {
       ::syslog(syslog_priority(message.level), "%s", message.text.c_str());
       return;
     }
-    // The journal tells levels apart by a number in front, sd-daemon(3).
+    // The journal reads the level from a number in front, sd-daemon(3).
     const std::string line =
         journal_ ? fmt::format("<{}>{}\n", syslog_priority(message.level), message.text)
                  : fmt::format("timer_server: {}: {}\n", name_of(message.level), message.text);

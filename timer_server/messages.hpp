@@ -1,9 +1,8 @@
-// What the daemon says of itself on standard error (or to syslog once it is detached): one line a
-// message, from a thread of its own, so that what is behind standard error never stops the loop. A
-// write that does not wait for a reader, as the client's messages are written, is not enough here:
-// the standard error of a batch job is a file, a write to a file waits for its file system, and
-// syslog() waits for its daemon. The queue keeps messages, in order, until they can be written.
-// Programs log, libraries do not: only the files of timer_server/ that run the loop use this.
+// The messages of the server, one line each, on standard error (or syslog, if it is detached). A
+// thread of their own writes them, so that the loop never waits. The non-blocking write of the
+// client's messages would not suffice: the standard error of a batch job is a file, a write to a
+// file waits for its file system, and syslog() waits for its daemon. The queue keeps messages, in
+// order, until they can be written. May be used on any thread.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -17,11 +16,13 @@ namespace filetimer::messages {
 
 using Level = LogLevel;
 
-// Call once, after the last fork. `to_syslog`: the detached daemon has no standard error.
+// Starts the thread. Called once, after the last fork. `to_syslog`: the server is detached and has
+// no standard error.
 void start(Level level, bool to_syslog);
-// Waits, at most 0.2 s, until what was said is out.
+// Waits until all messages are written, at most 0.2 s.
 void stop();
 
+// Queues a message. Drops it if its level is not wanted.
 void say(Level level, std::string_view line);
 
 template <class... Args>

@@ -17,7 +17,7 @@ namespace {
 
 namespace dom = simdjson::dom;
 
-// The last `most` bytes of a regular file; empty when there is none.
+// Returns the last `most` bytes of a regular file, or nothing without a file.
 std::string read_tail(const std::string& path, std::size_t most) {
   const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
   struct stat st {};
@@ -91,7 +91,7 @@ std::vector<PastVerdict> read_past_verdicts(const std::string& log_path, std::st
     const std::size_t end = std::min(text.find('\n', start), text.size());
     const std::string_view line(text.data() + start, end - start);
     start = end + 1;
-    // Most lines are of no interest, and need not be parsed.
+    // Other events need not be parsed.
     const bool is_verdict = line.find("\"event\":\"expired\"") != line.npos;
     const bool is_end = line.find("\"event\":\"killed\"") != line.npos;
     const bool is_evidence = line.find("\"event\":\"evidence\"") != line.npos;

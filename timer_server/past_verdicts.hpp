@@ -23,9 +23,9 @@ struct PastVerdict {
   bool is_finished = false;  // there is a `killed` record
 };
 
-// Returns the verdicts of this boot, the oldest first, that servers in the run folder `dir` wrote.
-// Reads the last kMaxPastBytes of the log, and of the log before it (PATH.1) when the log is
-// shorter. Skips lines that are no records. Returns nothing when there is no log.
+// Returns the verdicts of this boot, the oldest first, that servers of the runtime directory `dir`
+// recorded. Reads the last kMaxPastBytes of the log, and of the rotated log (PATH.1) if the log is
+// shorter. Skips lines that are no records. Returns nothing without a log.
 std::vector<PastVerdict> read_past_verdicts(const std::string& log_path, std::string_view boot_id,
                                             std::string_view dir);
 

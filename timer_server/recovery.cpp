@@ -29,7 +29,7 @@ std::size_t Recovery::run() {
       adopted_scopes_ += page->open_count();
     }
   });
-  for (const pid_t pid : context_.folder.wire_workers()) {
+  for (const pid_t pid : context_.folder.pipe_workers()) {
     adopt_pipe_page(pid);
   }
   context_.workers.for_each([&](Worker& worker) {
@@ -143,7 +143,7 @@ void Recovery::restore_idleness(const PastVerdict& verdict) {
   const Worker* const worker = context_.workers.find(verdict.pid);
   if (worker != nullptr && worker->process->start_time == verdict.start_time) {
     for (const auto& page : worker->pages) {
-      page->recall_idle(verdict.expiry.scope.terms.deadline);
+      page->restore_idle_verdict(verdict.expiry.scope.terms.deadline);
     }
   }
 }

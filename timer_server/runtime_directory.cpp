@@ -41,13 +41,14 @@ tl::unexpected<StartFailure> taken(const Error& error) {
   return tl::unexpected<StartFailure>({exit_status::kAnotherServer, error.message});
 }
 
-// Fresh folders of servers that were killed, which one start removes at most.
+// The most fresh folders of killed servers that one start removes.
 constexpr std::size_t kMaxRemovedFolders = 64;
 
-// How old a fresh folder without its final name is when its maker has certainly ended.
+// The age at which the maker of a fresh folder without its final name has certainly ended.
 constexpr std::chrono::hours kAbandonedAge{1};
 
-// "run-4711-a1B2c3", as make_fresh_folder() names it; with a dot before it until it is locked.
+// Returns whether the name is one of make_fresh_folder(): "run-4711-a1B2c3", with a dot before it
+// until the folder is locked.
 bool is_fresh_name(std::string_view name) {
   name.remove_prefix(name.starts_with('.') ? 1 : 0);
   if (!name.starts_with(kFreshFolderPrefix)) {
@@ -61,18 +62,18 @@ bool is_fresh_name(std::string_view name) {
                              [](unsigned char c) { return std::isalnum(c); });
 }
 
-// False only where it is certain that no process holds a lock on the file.
+// Returns false only if certainly no process holds a lock on the file.
 bool may_be_locked(const std::filesystem::path& path) {
   const UniqueFd file(::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
   return file ? lock_state(file.get()).value_or(LockState{true, 0}).is_held : errno != ENOENT;
 }
 
-// A pipe that no process reads cannot be opened for writing.
+// Returns whether a process reads the pipe: without a reader it cannot be opened for writing.
 bool has_reader(const std::filesystem::path& pipe) {
   return UniqueFd(::open(pipe.c_str(), O_WRONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC)).get() >= 0;
 }
 
-// A page whose worker lives: the next server of the folder could watch that worker.
+// Returns false only if certainly no worker with a page in the folder is alive.
 bool may_have_live_page(const std::filesystem::path& folder) {
   const std::string path = folder / kPagesName;
   Directory pages(path);
@@ -86,7 +87,7 @@ bool may_have_live_page(const std::filesystem::path& folder) {
   return errno != 0 && errno != ENOENT;
 }
 
-// A folder with a log of its own was given to a server by name.
+// Returns whether the folder has a log: then it was named, and is not a fresh one.
 bool has_log(const std::filesystem::path& folder) {
   std::error_code ec;
   return std::filesystem::symlink_status(folder / kLogName, ec).type() !=
@@ -106,9 +107,9 @@ bool is_own_folder(const std::filesystem::path& path, bool is_old) {
                          std::chrono::system_clock::now());
 }
 
-// A fresh folder gets its final name after it is locked, so one without a lock was left by a server
-// that was killed. Timers of the pipe that it still holds are given up: no server would have
-// adopted them, since no two servers make the same folder.
+// Removes fresh folders that servers left when they were killed. A fresh folder gets its final name
+// after it is locked, so one without a lock has no server. The scopes of the pipe that are kept in
+// it are lost: no server would have adopted them, since no two servers make the same folder.
 void remove_abandoned_folders(const std::string& parent) {
   std::size_t removed = 0;
   Directory folders(parent);
@@ -119,7 +120,7 @@ void remove_abandoned_folders(const std::string& parent) {
         may_be_in_use(folder)) {
       continue;
     }
-    // Held while the folder is removed: a server that is given this folder now fails to start.
+    // Held while the folder is removed, so that no server can start in it.
     const auto lock = ServerLock::take((folder / kBoardName).string());
     if (lock && !has_log(folder) && !may_have_live_page(folder)) {
       std::error_code failed;
@@ -134,8 +135,8 @@ struct FreshFolder {
   ServerLock lock;
 };
 
-// A folder of its own for one COMMAND, so that two jobs of one user never meet. It is locked before
-// it has its name: see remove_abandoned_folders().
+// Makes a folder for one COMMAND, so that two jobs of one user never share one. The folder is
+// locked before it gets its name: see remove_abandoned_folders().
 Result<FreshFolder> make_fresh_folder(const std::string& parent) {
   if (auto made = create_run_folder(parent); !made) {
     return tl::unexpected<Error>(std::move(made.error()));
@@ -161,7 +162,7 @@ Result<FreshFolder> make_fresh_folder(const std::string& parent) {
   return FreshFolder{std::move(final_path), std::move(*lock)};
 }
 
-// What is elsewhere is found through the folder by clients that know only the folder.
+// Makes a symlink, through which clients that know only the folder find a pipe or log elsewhere.
 Status point_to(const std::string& target, const std::string& link) {
   struct stat st {};
   if (::lstat(link.c_str(), &st) == 0) {
@@ -180,7 +181,8 @@ Status point_to(const std::string& target, const std::string& link) {
   return {};
 }
 
-// The kind of network file system that `path` is on. Empty: it is on none, or that is not known.
+// Returns the kind of network file system that `path` is on, or nothing if it is on none that is
+// known.
 std::string_view network_file_system(const std::string& path) {
   struct Kind {
     std::uint32_t magic;  // f_type of statfs(2)
@@ -210,14 +212,14 @@ bool is_symlink(const std::string& path) {
   return ::lstat(path.c_str(), &st) == 0 && S_ISLNK(st.st_mode);
 }
 
-// The same file for every process: /dev/stderr and the like are another for each.
+// Returns whether every process finds the same file at `path`; /dev/stderr differs for each.
 bool is_regular_file(const std::string& path) {
   struct stat st {};
   return ::lstat(path.c_str(), &st) == 0 && S_ISREG(st.st_mode);
 }
 
-// A server that was killed may have been starting a child, which has its descriptors until it runs
-// another program. For so long a pipe that is being read is looked at again.
+// If a server is killed while it starts a child, the child holds the server's descriptors until it
+// runs another program. For this long the start waits until the pipe has no reader.
 constexpr Duration kReaderPatience = std::chrono::seconds{1};
 constexpr Duration kReaderLook = std::chrono::milliseconds{5};
 
@@ -284,7 +286,7 @@ tl::expected<RuntimeDirectory, StartFailure> RuntimeDirectory::take(const Settin
 
 tl::expected<std::unique_ptr<RecordLog>, StartFailure> RuntimeDirectory::open(
     const Settings& settings, UniqueFd passed) {
-  // The status page first: clients that open the pipe look at it.
+  // The status page first, because clients that open the pipe look at it.
   auto board = BoardFile::open(path_of(kBoardName), terms_);
   if (!board) {
     return failed(board.error());
@@ -330,7 +332,7 @@ tl::expected<std::unique_ptr<RecordLog>, StartFailure> RuntimeDirectory::open(
   return std::move(*log);
 }
 
-// It stays when the server ends: the log is read afterwards more often than before.
+// The link stays when the server ends, because the log is most often read afterwards.
 Status RuntimeDirectory::point_to_log() const {
   const std::string link = path_of(kLogLinkName);
   if (log_ != path_of(kLogName) && is_regular_file(log_)) {
@@ -405,8 +407,8 @@ Result<bool> RuntimeDirectory::restore_entries() {
   }
   opened_->pages = std::move(*pages);
   opened_->replies = std::move(*replies);
-  // The status page last: a client that finds it uses the folders beside it at once. Only a missing
-  // one is made, since closing a second descriptor of it would drop the lock.
+  // The status page last, because a client that finds it uses the folders beside it at once. It is
+  // opened only if it is missing, since closing a second descriptor of it would drop the lock.
   if (!has_board) {
     auto lock = ServerLock::take(board_path);
     if (!lock) {
@@ -416,8 +418,8 @@ Result<bool> RuntimeDirectory::restore_entries() {
     if (!board) {
       return tl::unexpected<Error>(std::move(board.error()));
     }
-    lock_ = std::move(*lock);  // the old one was of a file that no client can find any more
-    // A client that has mapped the old one wakes the server at each acquire from now on.
+    lock_ = std::move(*lock);  // the old lock was on a file that no client can find any more
+    // A client that has mapped the old status page wakes the server at each acquire from now on.
     announce_scan(status_page());
     std::vector<BoardFile>& boards = opened_->boards;
     boards.push_back(std::move(*board));
@@ -427,7 +429,7 @@ Result<bool> RuntimeDirectory::restore_entries() {
     boards.back().serve();
     announce(announced_);
   }
-  (void)point_to_log();  // serving matters more
+  (void)point_to_log();  // the server can do without the link
   if (const std::string own = path_of(kPipeName); pipe_ != own) {
     (void)point_to(pipe_, own);
   }
@@ -462,7 +464,7 @@ std::optional<RequestPipe> RuntimeDirectory::replace_pipe() {
 
 void RuntimeDirectory::use(RequestPipe pipe) {
   opened_->pipe = std::move(pipe);
-  // Of all status pages: a client may have found no reader meanwhile, and waits for a change.
+  // On all status pages, because a client that found no reader waits for a change of its own.
   for (BoardFile& board : opened_->boards) {
     board.serve();
   }
@@ -470,7 +472,7 @@ void RuntimeDirectory::use(RequestPipe pipe) {
   pipe_trouble_.clear();
 }
 
-// Each trouble once, until it is another one.
+// Writes a message if `trouble` is not the last one.
 void RuntimeDirectory::report(std::string& last, std::string trouble) const {
   if (trouble != last && !trouble.empty()) {
     messages::warning("{}", trouble);
@@ -478,7 +480,7 @@ void RuntimeDirectory::report(std::string& last, std::string trouble) const {
   last = std::move(trouble);
 }
 
-void RuntimeDirectory::leave() {
+void RuntimeDirectory::clean_up() {
   if (opened_) {
     opened_->pipe.remove_from_path();
   }

@@ -1,4 +1,5 @@
-// The directory that a server shares with its clients: made, checked, locked, and kept in place.
+// The runtime directory, which a server shares with its clients: made, checked, locked, and kept in
+// place.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -18,30 +19,32 @@
 
 namespace filetimer {
 
-// Why a server cannot start: what main() says, and the exit status.
+// Why a server cannot start: the message of main(), and the exit status.
 struct StartFailure {
   int status = 0;  // kFailed, kAnotherServer, or kUsage
   std::string message;
 };
 
-// Holds the lock that makes this server the only one of the directory for as long as it lives, and
-// all that lies in the directory. It is looked at entry by entry while the server runs, because
-// users and cleaners of /tmp remove things. Used on the loop thread.
+// Holds the lock that makes this server the only one of the directory, for the lifetime of the
+// object, and opens the entries of the directory. While the server runs, restore() and
+// replace_pipe() check each entry, because users and cleaners of /tmp remove files. Used on the
+// loop thread.
 class RuntimeDirectory {
  public:
-  // Chooses, makes, checks and locks the directory. A server around COMMAND for which no directory
-  // is named gets a fresh one inside the default one.
+  // Chooses, makes, checks and locks the directory. A server with COMMAND and without a named
+  // directory gets a fresh one inside the default one.
   static tl::expected<RuntimeDirectory, StartFailure> take(const Settings& settings);
   RuntimeDirectory(RuntimeDirectory&&) noexcept = default;
   RuntimeDirectory& operator=(RuntimeDirectory&&) noexcept = default;
 
-  // Opens everything in the directory, the request pipe or the `passed` one, and the log, whose
-  // thread it starts: the process must not fork afterwards. Call it once, before what follows.
+  // Opens the entries of the directory, the request pipe (or takes the `passed` one), and the log,
+  // and starts the log's thread: the process must not fork afterwards. Must be called once, before
+  // the members below.
   tl::expected<std::unique_ptr<RecordLog>, StartFailure> open(const Settings& settings,
                                                               UniqueFd passed);
 
-  // Warns where calls that the loop makes in the directory may hang. Call it after
-  // messages::start().
+  // Warns if the directory is on a network file system, where calls of the loop may hang. Called
+  // after messages::start().
   void warn_about_file_system() const;
 
   [[nodiscard]] const std::string& path() const { return dir_; }
@@ -50,31 +53,32 @@ class RuntimeDirectory {
   [[nodiscard]] const RequestPipe& pipe() const { return opened_->pipe; }
   [[nodiscard]] PageFolder& pages() { return opened_->pages; }
   [[nodiscard]] const PageFolder& pages() const { return opened_->pages; }
-  // The caller keeps the folder of reply pipes; a new one comes with every restore().
+  // Gives the folder of reply pipes to the caller. After a restore() there is a new one.
   [[nodiscard]] ReplyFolder take_replies() { return std::move(*opened_->replies); }
 
-  // The status page that clients find now.
+  // Returns the status page that is in place.
   [[nodiscard]] Board& status_page() { return opened_->boards.back().board(); }
-  // Clients take their pages for watched from here on: see BoardFile::serve().
+  // Sets the status page to serving: see BoardFile::serve().
   void serve();
-  // Says so on every status page that a client may have mapped. Does nothing after stop_serving().
+  // Writes the announcement to every status page that a client may have mapped. Does nothing after
+  // stop_serving().
   void announce(Announcement announcement);
-  // Clients need not wake this server any more; the status page is the next server's.
+  // Sets the status pages to stopped. The one in place is left to the next server.
   void stop_serving();
 
-  // Makes again what was removed of the directory, the pipe aside. Returns whether anything was:
-  // then the folders of pages and replies are new.
+  // Makes entries again that were removed, without the request pipe. Returns whether any was: then
+  // the folders of pages and replies are new.
   bool restore();
-  // Returns a new request pipe where the one at the path has gone, for use().
+  // Returns a new request pipe, for use(), if the one at the path is gone.
   std::optional<RequestPipe> replace_pipe();
-  // Clients that found no reader try again.
+  // Reads `pipe` from now on. Clients that found no reader try again.
   void use(RequestPipe pipe);
-  // What keeps requests from this server, as last seen by replace_pipe(); empty: nothing.
+  // Returns why requests do not reach this server, as replace_pipe() found last; empty: they do.
   [[nodiscard]] const std::string& pipe_trouble() const { return pipe_trouble_; }
 
-  // Removes the request pipe, what clients would take for a server, and a fresh directory whole.
-  // The lock is kept until this object goes.
-  void leave();
+  // Removes the request pipe, the link to it, and a fresh directory with all its entries. Keeps the
+  // lock.
+  void clean_up();
 
  private:
   explicit RuntimeDirectory(ServerLock lock) : lock_(std::move(lock)) {}
@@ -83,8 +87,8 @@ class RuntimeDirectory {
   Result<bool> restore_entries();
   void report(std::string& last, std::string trouble) const;
 
-  // Status pages that are kept: the one in place, and those that were removed, for the clients that
-  // have mapped them.
+  // The most status pages that are kept: the one in place, and those that were removed, which
+  // clients may have mapped.
   static constexpr std::size_t kMaxStatusPages = 4;
   struct Opened {
     RequestPipe pipe;
@@ -98,7 +102,7 @@ class RuntimeDirectory {
   std::string log_;
   BoardFile::Terms terms_;
   bool is_fresh_ = false;
-  bool has_passed_pipe_ = false;  // and leaves the way to it in place
+  bool has_passed_pipe_ = false;  // the link to it then stays
   bool is_serving_ = true;
   Announcement announced_ = Announcement::kNone;
   ServerLock lock_;

@@ -1,4 +1,4 @@
-// What was asked for when a scope was opened or renewed, as the server judges and records it.
+// The terms of a scope: what was requested when it was opened or renewed, and what was granted.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -14,10 +14,10 @@
 
 namespace filetimer {
 
-// From the signal to SIGKILL; at most kLongestGraceMs.
+// The grace period, from the first signal to SIGKILL; at most kLongestGraceMs.
 using Grace = std::chrono::duration<std::uint32_t, std::milli>;
 
-// Returns the grace in whole milliseconds, rounded up.
+// Returns the grace period in whole milliseconds, rounded up.
 inline std::optional<Grace> grace_of(std::optional<Duration> grace) {
   if (!grace) {
     return std::nullopt;
@@ -30,15 +30,15 @@ struct ScopeTerms {
   Instant acquired;
   Instant deadline;                // Instant::never(): none
   Duration timeout = kForever;     // as granted; kForever: none
-  Duration asked = kForever;       // what --max-timeout may have cut
-  std::optional<Grace> grace;      // none: one signal and no more
+  Duration asked = kForever;       // as requested; --max-timeout may have cut it
+  std::optional<Grace> grace;      // none: one signal, no SIGKILL
   std::uint32_t soft_ms = 0;       // from `acquired` to a warning; 0: by --warn-at
-  int signal = 0;                  // 0 or less: no worker is killed
+  int signal = 0;                  // the first signal; 0 or less: none
   pid_t tid = 0;                   // 0: unknown
-  bool whole_process : 1 = false;  // the worker's end ends it in time
-  bool is_idle : 1 = false;        // no scope: the worker's idle timeout, while it is in none
-  bool spare_if_left : 1 = false;  // a worker that leaves it within the grace is spared
-  bool is_paused : 1 = false;      // its time stands still
+  bool whole_process : 1 = false;  // the end of the worker releases it
+  bool is_idle : 1 = false;        // not a scope: the idle timeout of a worker in no scope
+  bool spare_if_left : 1 = false;  // a release within the grace period cancels the kill
+  bool is_paused : 1 = false;
 };
 
 }  // namespace filetimer

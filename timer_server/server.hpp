@@ -60,7 +60,7 @@ class Server final : private ControlRequests::Host {
   // Returns the line that tells the caller of the program that the server serves.
   [[nodiscard]] std::string ready_line() const;
   // Supervises `command`: the server forwards signals to it and ends when it ends.
-  void attend(Command command) { children_.attend(std::move(command)); }
+  void supervise(Command command) { children_.supervise(std::move(command)); }
   // Serves until the server is asked to stop, or COMMAND has ended. Returns the exit status.
   int run();
   // Removes the request pipe and records the stop. Called instead of run() if COMMAND cannot be

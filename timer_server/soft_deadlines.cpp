@@ -36,7 +36,7 @@ void SoftDeadlines::warn() {
 std::optional<Warnings::Scope> SoftDeadlines::warning_of(
     const DeadlineScan::SoftDueScope& due) const {
   const auto reading = due.page->read(due.slot.slot, due.slot.word);
-  due.page->let_go_of_names();
+  due.page->unmap_names();
   if (!reading) {
     return std::nullopt;
   }

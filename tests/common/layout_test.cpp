@@ -105,8 +105,8 @@ TEST_CASE("docs/protocol.md gives the offsets of statistics") {
                FIELD(SlotStatistics, reserved), FIELD(SlotStatistics, histogram)});
 }
 
-TEST_CASE("docs/protocol.md gives the board's offsets") {
-  check_table("## The board",
+TEST_CASE("docs/protocol.md gives the offsets of the status page") {
+  check_table("## The status page",
               {FIELD(Board, magic), FIELD(Board, version), FIELD(Board, bytes), FIELD(Board, boot),
                FIELD(Board, server_pid), FIELD(Board, state), FIELD(Board, pid_namespace),
                FIELD(Board, reserved), FIELD(Board, next_wake), FIELD(Board, max_timeout),

@@ -472,7 +472,7 @@ TEST_CASE("what is read of a slot counts only if its deadline stands") {
                       [&] { set_deadline(*meet.slot, kDeadline + 1); }},
                      {[&] { word = read_deadline(*meet.slot); },
                       [&] { timeout = meet.slot->timeout.load(std::memory_order_relaxed); },
-                      [&] { counts = still_says(*meet.slot, word); }});
+                      [&] { counts = is_unchanged(*meet.slot, word); }});
     if (counts && slot_word::is_open(word)) {
       CHECK(timeout == (word == kDeadline ? 1 : 2));
     }

@@ -16,7 +16,7 @@ Result<BoardFile> BoardFile::open(const std::string& path, const Terms& terms) {
   if (!file) {
     return tl::unexpected<Error>(std::move(file.error()));
   }
-  // Through the mapping's descriptor: closing another one of this file would drop the lock.
+  // By the mapping's descriptor, because closing another one of this file would drop the lock.
   if (const int error = ::posix_fallocate(file->descriptor(), 0, kBoardBytes); error != 0) {
     return system_error(fmt::format("cannot make room for '{}'", path), error);
   }
@@ -52,7 +52,8 @@ void BoardFile::announce(Announcement announcement) {
 void BoardFile::stop() {
   board().state.store(static_cast<std::uint32_t>(ServerState::kStopped), std::memory_order_release);
   board().next_wake.store(kWakeNever, std::memory_order_seq_cst);
-  // After `state`: who waits for it looks at both. Scopes are opened again, for the next server.
+  // After `state`, because a client that waits looks at both. Clients open scopes again, for the
+  // next server.
   announce(Announcement::kNone);
 }
 

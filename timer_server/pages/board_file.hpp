@@ -1,5 +1,5 @@
-// The server's board: the file `server` of the run folder, which is also the file whose lock makes
-// this the only server (see server_lock.hpp). Loop thread only.
+// The status page as the server writes it: the file `server` of the runtime directory. The lock on
+// the same file makes this the only server (server_lock.hpp).
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -12,25 +12,26 @@
 
 namespace filetimer {
 
+// Used on the loop thread.
 class BoardFile {
  public:
-  // What clients are told of the server's settings.
+  // The server's settings that clients need.
   struct Terms {
     Duration max_timeout = kForever;
     Duration default_timeout{};  // zero: none
     std::uint32_t warn_at = 0;   // see Board
   };
-  // Call it with the lock held. Says "wake me always" and nothing else yet.
+  // Opens the file and writes `terms` and "wake me always". Called with the lock held.
   static Result<BoardFile> open(const std::string& path, const Terms& terms);
 
-  // Clients take their pages for watched from here on. Call it when the pipe is open and before the
-  // first scan: who still finds the incarnation under which nobody read the pipe does not try to
-  // wake anybody, and must be found by that scan; who finds the new one must be able to write.
-  // Again each time the pipe was made anew.
+  // Sets the state to serving and increments the incarnation. Called when the pipe is open and
+  // before the first scan, and again when the pipe was replaced: a client that still finds the old
+  // incarnation, under which the pipe had no reader, writes no wake-up message and must be found by
+  // that scan; a client that finds the new one must be able to write.
   void serve();
-  // Wakes the clients that wait for a change of it.
+  // Writes the announcement and wakes the clients that wait for a change of it.
   void announce(Announcement announcement);
-  // No client has to wake anybody any more.
+  // Sets the state to stopped. Clients write no wake-up messages from then on.
   void stop();
 
   [[nodiscard]] Board& board() const { return *static_cast<Board*>(file_.data()); }

@@ -23,13 +23,13 @@ Result<std::shared_ptr<MappedPage>> MappedPage::open(const std::string& path, st
   if (const auto bytes = static_cast<std::uint64_t>(opened->status.st_size); bytes != kPageBytes) {
     return failure(fmt::format("it has {} bytes: expected {}", bytes, kPageBytes));
   }
-  // Through the descriptor: what is mapped is what was checked.
+  // By way of the descriptor, so that the file that was checked is mapped.
   auto file = MappedFile::map(fmt::format("/proc/self/fd/{}", opened->fd.get()),
                               MappedFile::Access::kReadWrite, kPageBytes);
   if (!file) {
     return tl::unexpected<Error>(std::move(file.error()));
   }
-  file->close_descriptor();  // the checked one is enough
+  file->close_descriptor();  // the page keeps the one that was checked
   std::shared_ptr<MappedPage> page(
       new MappedPage(std::move(name), std::move(opened->fd), std::move(*file)));
   Result<PageClaims> claims = PageClaims{};
@@ -66,7 +66,7 @@ std::span<std::byte> MappedPage::guarded_memory() {
   return {layout_.base(), kPageBytes};
 }
 
-void MappedPage::let_go_of_names() {
+void MappedPage::unmap_names() {
   ::madvise(layout_.base() + kNamesAt, kStatisticsAt - kNamesAt, MADV_DONTNEED);
 }
 

@@ -17,27 +17,28 @@
 
 namespace filetimer {
 
-// The worker may scribble on the page, cut it short or delete it at any moment. Used on the loop
-// thread.
+// The worker may write anything to the page, cut it short or delete it at any moment. Every access
+// is guarded (PageGuard). Used on the loop thread.
 class MappedPage final : public WorkerPage {
  public:
-  // Opens `path`. Refuses what is no regular file (which is never followed, and never waited for),
-  // another user's, and what read_claims() refuses.
+  // Opens `path`. Fails unless it is a regular file of this user that read_claims() accepts.
+  // Follows no symlink and waits for nothing.
   static Result<std::shared_ptr<MappedPage>> open(const std::string& path, std::string name);
 
   [[nodiscard]] const PageClaims& claims() const { return claims_; }
-  // Returns the process that holds the lock, as the kernel says and in this pid namespace. An error
-  // with ESRCH when no process holds it; another error when the holder cannot be seen from here.
+  // Returns the process that holds the lock, in this pid namespace, as the kernel names it. Fails
+  // with ESRCH if no process holds the lock, and with another error if the holder is outside this
+  // pid namespace.
   [[nodiscard]] Result<pid_t> owner() const;
-  // Keeps one descriptor less for each worker. Called after the owner was asked for the last time.
+  // Closes the descriptor, which only owner() needs: one less for each worker.
   void close_descriptor() { fd_.reset(); }
 
   [[nodiscard]] std::uint64_t program() const override { return program_; }
   void set_program(std::uint64_t start_stack) { program_ = start_stack; }
   std::uint32_t dump_signal() override;
   void add_statistics(StatisticsByName& sums) override;
-  void let_go_of_names() override;
-  // For reading what read_claims() and the slots do not cover; guard it.
+  void unmap_names() override;
+  // Returns the layout, for parts that no other member reads. The caller must guard the access.
   [[nodiscard]] const PageLayout& layout() const { return layout_; }
 
  private:

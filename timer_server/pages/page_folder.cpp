@@ -64,7 +64,7 @@ bool PageFolder::has_changed() {
   return std::exchange(changed_at_, changed_at) != changed_at;
 }
 
-std::vector<pid_t> PageFolder::wire_workers() const {
+std::vector<pid_t> PageFolder::pipe_workers() const {
   std::vector<pid_t> pids;
   Directory folder(fmt::format("{}/{}", path_, kServerPagesName));
   while (const char* const name = folder.next()) {
@@ -80,7 +80,8 @@ void PageFolder::confirm(std::string_view name, Owner owner) const {
   const std::string target =
       fmt::format("{}-{}-{}", owner.pid, owner.start_time, owner.start_stack);
   ::unlink(path.c_str());
-  // A symlink is made whole or not at all. Without it the page's lock is all there is to go by.
+  // A symlink is made whole or not at all. If that fails, the next server relies on the page's
+  // lock.
   (void)!::symlink(target.c_str(), path.c_str());
 }
 

@@ -1,11 +1,11 @@
 // The folder `scopes` as the server keeps it:
 //   NAME             a worker's page
-//   .owners/NAME     a symlink to nowhere, "PID-STARTTIME-STACK": the process that the kernel named
-//                    as the page's owner when it was registered. A worker that closes all
-//                    descriptors loses its lock, not its timers: the next server believes what this
-//                    one has seen.
-//   .stacks/NAME     what the worker writes on the dump signal of its page, if it makes it
-//   server/PID       the page that the server keeps for a worker that speaks on the pipe only
+//   .owners/NAME     a dangling symlink "PID-STARTTIME-STACK": the process that the kernel named
+//                    as the page's owner when the page was admitted. A worker that closes all its
+//                    descriptors loses its lock and keeps its scopes, because the next server
+//                    believes this symlink.
+//   .stacks/NAME     the Python stacks that the worker writes on the dump signal of its page
+//   server/PID       the page that the server keeps for a worker that sends lines only
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -21,31 +21,35 @@
 
 namespace filetimer {
 
+// Used on the loop thread.
 class PageFolder {
  public:
   struct Owner {
     pid_t pid = 0;
     std::uint64_t start_time = 0;
-    std::uint64_t start_stack = 0;  // of the program it ran
+    std::uint64_t start_stack = 0;  // of the program that it ran
   };
 
-  // In the run folder `dir`; checked as the run folder itself is.
+  // Makes the folder in the runtime directory `dir`, or checks it as the directory itself is
+  // checked.
   static Result<PageFolder> make(const std::string& dir);
 
   [[nodiscard]] std::string page_path(std::string_view name) const;
   [[nodiscard]] std::string stacks_path(std::string_view name) const;
   [[nodiscard]] std::string server_path(std::string_view name) const;
 
-  // Everything in it that is not the server's own, and is not being made.
+  // Returns the names of the workers' pages, without those that are being made.
   [[nodiscard]] std::vector<std::string> names() const;
-  // Whether anything came or went since the last time this was asked.
+  // Returns whether a file was added or removed since the last call.
   bool has_changed();
-  // The workers of the server's own pages.
-  [[nodiscard]] std::vector<pid_t> wire_workers() const;
+  // Returns the pids of the pages in `server/`.
+  [[nodiscard]] std::vector<pid_t> pipe_workers() const;
 
+  // Notes the owner of a page for the next server.
   void confirm(std::string_view name, Owner owner) const;
+  // Returns the owner that this server or an earlier one noted.
   [[nodiscard]] std::optional<Owner> confirmed_owner(std::string_view name) const;
-  // The page, what was confirmed about it, and its stacks.
+  // Removes the page, the note of its owner, and its stacks.
   void remove(std::string_view name) const;
 
  private:

@@ -17,7 +17,7 @@ volatile sig_atomic_t g_faulted = 0;
 void on_sigbus(int, siginfo_t* info, void*) {
   const auto address = reinterpret_cast<std::uintptr_t>(info->si_addr);
   if (address >= g_begin && address < g_end) {
-    // Private memory in place of the file: the instruction that failed is tried again and reads 0.
+    // The instruction that failed is run again, and reads 0 from the private memory.
     void* const begin = reinterpret_cast<void*>(static_cast<std::uintptr_t>(g_begin));
     if (::mmap(begin, g_end - g_begin, PROT_READ | PROT_WRITE,
                MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == begin) {
@@ -25,7 +25,7 @@ void on_sigbus(int, siginfo_t* info, void*) {
       return;
     }
   }
-  ::signal(SIGBUS, SIG_DFL);  // tried again, and this time the kernel ends us
+  ::signal(SIGBUS, SIG_DFL);  // the instruction is run again, and the kernel ends the process
 }
 
 }  // namespace

@@ -1,7 +1,5 @@
-// Reading memory that somebody else may cut away: a worker can truncate its page at any moment, and
-// touching what is gone raises SIGBUS. While a PageGuard lives, such a fault puts zeroes where the
-// page was and is remembered; the server goes on, and drops the page.
-// One guard at a time, on one thread: the loop's.
+// Survives a page that is cut short. A worker can truncate its page at any moment, and an access to
+// the missing part raises SIGBUS.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -9,6 +7,8 @@
 
 namespace filetimer {
 
+// While a PageGuard lives, a SIGBUS in its memory maps zeroes in place of the page, and is noted.
+// The server then drops the page. One guard at a time, on the loop thread.
 class PageGuard {
  public:
   PageGuard(void* begin, std::size_t bytes);
@@ -16,10 +16,11 @@ class PageGuard {
   PageGuard& operator=(const PageGuard&) = delete;
   ~PageGuard();
 
-  // Whether the page was cut away meanwhile: what was read from it counts for nothing.
+  // Returns whether the last guard met a fault: what was read under it must not be used.
   [[nodiscard]] static bool faulted();
 
-  // Once, before the first guard. Faults elsewhere end the process as they always did.
+  // Installs the signal handler. Called once, before the first guard. Faults in other memory end
+  // the process.
   static void install();
 };
 

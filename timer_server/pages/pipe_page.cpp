@@ -20,15 +20,16 @@ namespace {
 
 constexpr auto kRelaxed = std::memory_order_relaxed;
 
-// Slots are allocated in steps of this, the first ones by doubling: most workers have few.
+// Slots are allocated in steps of this size. The first ones are allocated by doubling, because most
+// workers have few.
 constexpr std::size_t kSlotsAtOnce = 16;
 // Scopes that were judged keep their slots until their kills are over. The file has no room for
-// slots beyond kMaxScopesPerWorker: such a scope is watched and not kept.
+// slots beyond kMaxScopesPerWorker: such a scope is watched, and not saved.
 constexpr std::size_t kMostSlots = 2 * kMaxScopesPerWorker;
 
-// A client that found its server gone acquires all that is open again, with the same deadlines:
-// their way over the wall clock moves them by less than this. A renewal moves them by more, or asks
-// for another timeout.
+// A client that found its server gone acquires its open scopes again, with the same deadlines. The
+// conversion from the wall clock moves these by less than this. A renewal moves a deadline by more,
+// or changes the timeout.
 constexpr Duration kSameDeadline = std::chrono::milliseconds{1};
 
 std::int64_t word_of(const ScopeTerms& terms) {
@@ -39,8 +40,8 @@ std::int64_t word_of(const ScopeTerms& terms) {
   if (terms.deadline.ns > 0) {
     return terms.deadline.ns;
   }
-  // A deadline before the boot is no word. It becomes one of the first seconds after the boot, so
-  // that such deadlines keep their order.
+  // A deadline before the boot cannot be a word. It becomes one in the first seconds after the
+  // boot, and such deadlines keep their order.
   return 1 + (std::int64_t{1} << 31) + (terms.deadline.ns >> 32);
 }
 
@@ -206,7 +207,7 @@ std::vector<std::string> PipePage::release_all() {
   return names;
 }
 
-// The slot says that it is free, or released late and acknowledged.
+// Called for a slot that is free, or was released late and acknowledged.
 void PipePage::free(std::size_t slot) {
   slot_at(slot).deadline.store(slot_word::kFree, kRelaxed);
   note_warned(slot, slot_word::kFree);
@@ -244,7 +245,7 @@ WorkerPage::Activity PipePage::activity() {
   return activity;
 }
 
-// Deadlines only ever get later between two scans, but for those of acquire(), which notes them.
+// Between two scans deadlines only get later, except those of acquire(), which updates next_.
 Instant PipePage::scan(const Scan& scan, Found& found, Activity& activity) {
   activity.is_inside = activity.is_inside || own_open_ > 0;
   if (scan.now < next_) {
@@ -255,12 +256,13 @@ Instant PipePage::scan(const Scan& scan, Found& found, Activity& activity) {
   next_ = WorkerPage::scan(scan, found, ignored);
   const Instant next = next_;
   if (found.due.size() > known) {
-    next_ = {};  // those that are due may be deferred, and found again
+    next_ = {};  // scopes that are due may be deferred, and must be found again
   }
   return next;
 }
 
-// The kill is over: the pipe tells nothing of a worker that lives on in the scope.
+// The slot is freed although the worker may still be in the scope: no message on the pipe would say
+// when it leaves.
 void PipePage::finish(std::size_t slot, std::int64_t word) {
   const std::int64_t now = slot_at(slot).deadline.load(kRelaxed);
   if (now == slot_word::expired(word) || now == slot_word::kReleasedLate) {
@@ -287,7 +289,7 @@ Result<std::shared_ptr<PipePage>> PipePage::adopt(std::string path, Terms terms)
   if (!file) {
     return tl::unexpected<Error>(std::move(file.error()));
   }
-  // Read into memory, not mapped: a hole of the file must be no SIGBUS.
+  // The file is read into memory and not mapped, because a hole in a mapping may raise SIGBUS.
   struct alignas(64) Line {
     std::byte bytes[64];
   };
@@ -366,7 +368,7 @@ Status PipePage::save(const Process& worker, const std::optional<WorkerFacts>& f
   for (const SlotNumber slot : changed) {
     states_[slot].is_changed = false;
   }
-  // There is nothing to make a file for.
+  // Without a slot in use no file is made.
   if (is_given_up_ || (!fd_ && by_id_.empty())) {
     return {};
   }
@@ -426,8 +428,8 @@ Status PipePage::write_facts(const WorkerFacts& facts) {
   return {};
 }
 
-// The name before the slot, and the slot free before the name: a reader that finds the slot open
-// finds its name, and no other's.
+// Writes the slot as free, then the name, then the slot: a reader that finds the slot open finds
+// the right name.
 Status PipePage::write_slot(std::size_t index) {
   State& state = states_[index];
   const std::size_t at = kSlotsAt + index * sizeof(Slot);

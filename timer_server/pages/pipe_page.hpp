@@ -1,4 +1,4 @@
-// The scopes of a worker that speaks on the pipe.
+// The scopes of a worker that sends lines on the request pipe.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -19,33 +19,33 @@
 
 namespace filetimer {
 
-// Slots in the server's own memory, which the server writes for the worker. save() copies what has
-// changed into a file in the layout of a scope page, so that scopes outlive this server and can be
-// listed. What is opened and released between two calls of save() is never written. The file is
-// written by pwrite, not through a mapping: a full file system is an error here, not a SIGBUS. Used
-// on the loop thread.
+// Slots in the server's own memory, which the server writes for the worker. save() copies changed
+// slots into a file in the layout of a scope page, for the next server and for `timer_client list`.
+// A scope that is opened and released between two calls of save() is never written. The file is
+// written by pwrite, not through a mapping, so a full file system is an error and not a SIGBUS.
+// Used on the loop thread.
 class PipePage final : public WorkerPage {
  public:
   PipePage(std::string path, Terms terms);
 
-  // Goes on with the file that an earlier server kept for a worker. Refuses what is no page of this
-  // user.
+  // Reads the file that an earlier server kept for a worker, and writes to it from now on. Fails
+  // unless it is a page of this user.
   static Result<std::shared_ptr<PipePage>> adopt(std::string path, Terms terms);
-  // Returns what the adopted file says of its worker.
+  // Returns the header of the adopted file.
   [[nodiscard]] const PageClaims& claims() const { return claims_; }
 
-  // Returns what was adopted, idle timeouts included.
+  // Returns the adopted scopes, idle timeouts included.
   std::vector<SlotReading> adopted();
-  // Restores a verdict that the log has and the file may not: `is_finished` says whether its kill
-  // is over.
+  // Restores a verdict that is in the log and may not be in the file. `is_finished`: its kill is
+  // over.
   void restore_verdict(std::string_view id, bool is_finished);
 
-  // Opens a scope, or replaces the terms of the open one with this identity. `shown_bytes`: how
-  // much of `id` is the name that people gave. Returns when the scope is first to be looked at.
-  // Refused when kMaxScopesPerWorker scopes are open or judged.
+  // Opens a scope, or replaces the terms of the open scope with this identity. `shown_bytes`: how
+  // many bytes of `id` are the scope's name. Returns the scope's soft deadline, or its deadline if
+  // that is earlier. Fails if kMaxScopesPerWorker scopes are open or judged.
   Result<Instant> acquire(std::string_view id, std::size_t shown_bytes, const ScopeTerms& terms);
-  // Releases the scope, too late if it was judged. Returns whether the worker was in it: false for
-  // an idle timeout, a whole process and an unknown identity.
+  // Releases the scope, late if it was judged. Returns whether the worker was in it: false for an
+  // idle timeout, a whole-process scope and an unknown identity.
   bool release(std::string_view id);
   // Returns whether a scope with this identity is open and not judged.
   [[nodiscard]] bool has_open(std::string_view id) const;
@@ -54,9 +54,9 @@ class PipePage final : public WorkerPage {
   // Returns whether no slot is in use.
   [[nodiscard]] bool is_empty() const { return by_id_.empty(); }
 
-  // Writes what has changed, and makes the file when there is something to keep. The worker's job
-  // is written as soon as it is known. After an error the file is removed and not made again: no
-  // server takes stale scopes for open ones.
+  // Writes the changed slots, and makes the file when the first slot is in use. Writes `facts`
+  // once. After an error the file is removed and not made again, so that no server takes stale
+  // scopes for open ones.
   Status save(const Process& worker, const std::optional<WorkerFacts>& facts);
   [[nodiscard]] bool needs_save() const { return !changed_.empty(); }
   void remove();
@@ -71,8 +71,8 @@ class PipePage final : public WorkerPage {
   using SlotNumber = std::uint16_t;
   struct State {
     bool is_changed : 1 = false;      // since save()
-    bool is_saved : 1 = false;        // the file says that the slot is in use
-    bool has_saved_name : 1 = false;  // and it has the name
+    bool is_saved : 1 = false;        // the slot is in use in the file
+    bool has_saved_name : 1 = false;  // and the file has its name
     bool is_counted : 1 = false;      // in own_open_
   };
 
@@ -103,12 +103,12 @@ class PipePage final : public WorkerPage {
   std::vector<SlotNumber> by_id_;  // slots in use, by identity; without those released late
   std::vector<SlotNumber> free_;
   std::vector<SlotNumber> changed_;
-  std::size_t own_open_ = 0;  // open scopes that the worker itself has opened
-  Instant next_;              // no scope is due before
+  std::size_t own_open_ = 0;  // open scopes, without idle timeouts and whole-process scopes
+  Instant next_;              // no scope is due earlier
   UniqueFd fd_;
   bool is_given_up_ = false;
   bool has_facts_ = false;
-  std::uint32_t saved_count_ = 0;  // as the file's header says
+  std::uint32_t saved_count_ = 0;  // in the file's header
 };
 
 }  // namespace filetimer

@@ -12,12 +12,13 @@ namespace {
 
 constexpr auto kRelaxed = std::memory_order_relaxed;
 
-// The worker is in the scope, judged or not.
+// Returns whether the worker is in the scope, judged or not.
 bool is_inside(std::int64_t word) {
   return slot_word::is_open(word) || slot_word::is_expired(word);
 }
 
-// An idle timeout is no scope. One that has expired is listed with the worker's scopes.
+// Returns whether the slot is listed with the worker's scopes. An idle timeout is not a scope, and
+// is listed only after its verdict.
 bool is_listed(const Slot& slot, std::int64_t word) {
   return is_inside(word) && (slot_word::is_expired(word) || !is_idle_watch(slot));
 }
@@ -32,8 +33,8 @@ Instant started_of(const Slot& slot) {
   return {std::max<std::int64_t>(slot.started.load(kRelaxed), 0)};
 }
 
-// A renewal writes `started` before the word: the old word's span began no later than the word
-// says.
+// Returns when the span of `word` began. A renewal writes `started` before the word, so `started`
+// may be of the next span; deadline - timeout is not.
 Instant span_start_of(const Slot& slot, std::int64_t word) {
   const Instant started = started_of(slot);
   const std::int64_t timeout = slot.timeout.load(kRelaxed);
@@ -43,8 +44,7 @@ Instant span_start_of(const Slot& slot, std::int64_t word) {
 
 }  // namespace
 
-// `visit` gets every slot in use with its word. Returns false when the page was cut short
-// meanwhile.
+// Calls `visit` with every slot in use and its word. Returns false if the page was cut short.
 template <class Visit>
 bool WorkerPage::for_each_slot(Visit&& visit) {
   guarded([&] {
@@ -92,8 +92,8 @@ Instant WorkerPage::scan(const Scan& scan, Found& found, Activity& activity) {
     const Instant warn = soft_time_of(slot, word, deadline, scan.terms.warn_at);
     if (warn > scan.now) {
       next = std::min(next, warn);
-    } else if (!is_warned(index, word) && still_says(slot, word)) {
-      // Else it is another scope by now, which wakes the server if it has to.
+    } else if (!is_warned(index, word) && is_unchanged(slot, word)) {
+      // Otherwise the slot has another scope by now, and its worker wakes the server if needed.
       note_warned(index, word);
       found.soft.push_back({index, word, warn});
     }
@@ -114,7 +114,8 @@ void WorkerPage::note_activity(std::size_t index, const Slot& slot, std::int64_t
       activity.watches.push_back({this, index, Duration{timeout}, started_of(slot)});
     }
   } else if (word == slot_word::kFree || word == slot_word::kReleasedLate) {
-    // Relaxed: written before the word that was read. What is not in the past is no such time.
+    // Relaxed suffices, since `left` is written before the word that was read. A time in the future
+    // is not believed.
     const Instant left{slot.left.load(kRelaxed)};
     if (left > activity.last_left && left <= Instant::now()) {
       activity.last_left = left;
@@ -141,7 +142,7 @@ std::optional<Instant> WorkerPage::idle_due(const Activity::IdleWatch& watch, In
   return scan.given.deadline({last_left, last_left + watch.timeout, watch.timeout}, scan.resumed);
 }
 
-void WorkerPage::recall_idle(Instant deadline) {
+void WorkerPage::restore_idle_verdict(Instant deadline) {
   for (const Activity::IdleWatch& watch : activity().watches) {
     judged_idle_[watch.slot] = std::max(judged_idle_[watch.slot], deadline);
   }
@@ -190,7 +191,7 @@ bool WorkerPage::was_released_late(std::size_t slot, std::int64_t word) {
     now = read_deadline(judged);
     is_begun_anew = is_idle_watch(judged) && judged.started.load(kRelaxed) > word;
   });
-  // Any other word than the verdict's own was written by the worker.
+  // Any other word was written by the worker.
   return is_whole_ && (now != slot_word::expired(word) || is_begun_anew);
 }
 
@@ -220,7 +221,8 @@ std::vector<WorkerPage::Judged> WorkerPage::judged_slots() {
   return is_whole ? judged : std::vector<Judged>{};
 }
 
-// Names are read of those that are given only: a thousand workers may have a thousand scopes each.
+// Returns the slots that `wanted` selects. Reads the names of these only, because a thousand
+// workers may have a thousand scopes each.
 template <class Wanted>
 std::vector<SlotReading> WorkerPage::read_those(Wanted&& wanted, std::size_t most) {
   struct Place {
@@ -249,7 +251,7 @@ std::vector<SlotReading> WorkerPage::read_those(Wanted&& wanted, std::size_t mos
     }
   });
   if (!readings.empty()) {
-    let_go_of_names();
+    unmap_names();
   }
   return is_whole_ ? readings : std::vector<SlotReading>{};
 }
@@ -303,15 +305,16 @@ std::vector<SlotReading> WorkerPage::take_thread_ended() {
       },
       kMaxScopesPerWorker);
   std::erase_if(ended, [this](const SlotReading& reading) {
-    const bool is_told = std::ranges::find(told_, reading.acquired.ns) != told_.end();
-    if (!is_told) {
-      told_.push_back(reading.acquired.ns);
+    const bool is_reported = std::ranges::find(reported_, reading.acquired.ns) != reported_.end();
+    if (!is_reported) {
+      reported_.push_back(reading.acquired.ns);
     }
-    return is_told;
+    return is_reported;
   });
-  // A worker that makes up times must not make the server grow.
-  if (told_.size() > kMaxScopesPerWorker) {
-    told_.erase(told_.begin(), told_.end() - static_cast<std::ptrdiff_t>(kMaxScopesPerWorker));
+  // A worker that writes made-up times must not make the server grow.
+  if (reported_.size() > kMaxScopesPerWorker) {
+    reported_.erase(reported_.begin(),
+                    reported_.end() - static_cast<std::ptrdiff_t>(kMaxScopesPerWorker));
   }
   return ended;
 }

@@ -474,7 +474,7 @@ TEST_CASE("An idle timeout is judged once a time, and goes on when its kill is o
     const auto next = *MappedPage::open(stage.path, "w-1");
     const auto again = activity_of(*next).watches.at(0);
     CHECK(idle_due(*next, again, {6'000}) == Instant{7'000});
-    next->recall_idle({7'000});
+    next->restore_idle_verdict({7'000});
     CHECK(!idle_due(*next, again, {6'000}));
   }
   SUBCASE("the verdict of a server that did not live to record it is void") {

@@ -1,4 +1,4 @@
-// A question to the server and its answers, see "Questions to the server" in docs/protocol.md. The
+// A question to the server and its answers, see "Control requests" in docs/protocol.md. The
 // pipe for the answers is made before the question is written and removed with the first of them:
 // the server has it open then, and whoever is killed while waiting leaves nothing behind.
 // No thread, no state and no lock: any thread may ask.
