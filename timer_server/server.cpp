@@ -17,6 +17,7 @@
 #include "timer_server/pages/page_guard.hpp"
 #include "timer_server/past_verdicts.hpp"
 #include "timer_server/recovery.hpp"
+#include "timer_server/status_report.hpp"
 
 namespace filetimer {
 namespace {
@@ -59,8 +60,14 @@ Server::Server(Settings settings, RuntimeDirectory& directory, std::unique_ptr<R
               .rejections = rejections_,
               .records = records_,
               .log = *log_}),
+      open_scopes_(workers_, policy_),
       control_(loop_.get(), directory_.path(), directory_.take_replies(), settings_.max_wait,
-               ControlRequests::Context{*this, life_, rejections_, records_, *log_}),
+               {.scopes = open_scopes_,
+                .life = life_,
+                .rejections = rejections_,
+                .records = records_,
+                .log = *log_,
+                .publish = [this](Announcement what) { directory_.announce(what); }}),
       inbox_({.loop = loop_.get(),
               .pipe = directory_.pipe(),
               .workers = workers_,
@@ -232,9 +239,10 @@ Instant Server::carry_out(Instant now) {
     act(life_.handle(LifeCycle::Event::kCommandEnded, now), "COMMAND ended", {});
   }
   halted_.advance(now);
-  if (const auto shutdown = control_.advance(now)) {
+  if (const auto shutdown = control_.advance(now, !verdicts_.ladder().idle())) {
     shut_down(shutdown->why, shutdown->is_forced);
   }
+  control_.answer_status([this](JsonWriter& json) { write_status(json); });
   if (const auto outcome = expected_.advance(now)) {
     record_expected(*outcome, now);
   }
@@ -439,7 +447,7 @@ void Server::act(LifeCycle::Action action, const std::string& why, EndSignal sig
       begin_stop("forced");
       break;
   }
-  announce();
+  directory_.announce(control_.announcement());
 }
 
 // A server around COMMAND ends when COMMAND ends, so a shutdown sends SIGTERM to COMMAND.
@@ -492,6 +500,7 @@ void Server::read_last_requests() {
   inbox_.read(directory_.pipe().waiting());
   registry_.remove_exited_workers();
   unsaved_.save(workers_);
+  control_.answer_status([this](JsonWriter& json) { write_status(json); });
 }
 
 void Server::record_start(std::size_t adopted_scopes) {
@@ -504,10 +513,38 @@ void Server::record_start(std::size_t adopted_scopes) {
       .field("dir", directory_.path())
       .field("fifo", directory_.pipe().path())
       .field("log", log_->path());
-  write_settings(json);
+  write_settings(json, settings_);
   json.field("adopted_scopes", adopted_scopes).field("ended_scopes", pages_.orphaned_scopes());
-  write_standing(json);
+  write_abilities(json, kill_path_);
   log_->append(std::move(json).finish());
+}
+
+void Server::write_status(JsonWriter& json) {
+  const Instant now = Instant::now();
+  ServerStatus status;
+  status.uptime = now - started_;
+  status.dir = directory_.path();
+  status.fifo = directory_.pipe().path();
+  status.log = log_->path();
+  if (const auto& command = children_.command()) {
+    status.command_pid = command->pid();
+  }
+  status.announcement = control_.announcement();
+  status.workers = workers_.count();
+  status.open_scopes = open_scopes_.count();
+  status.requests = inbox_.count();
+  status.rejected = rejections_.total();
+  status.expired = verdicts_.expired();
+  status.killed = verdicts_.killed();
+  status.kills_under_way = verdicts_.ladder().count();
+  status.unkillable = verdicts_.unkillable();
+  status.lost_records = log_->lost_records();
+  status.waiting_clients = control_.client_count() - 1;  // without the one that asks
+  status.is_log_working = log_->is_working(now);
+  status.pipe_trouble = directory_.pipe_trouble();
+  filetimer::write_status(json, status);
+  write_abilities(json, kill_path_);
+  write_settings(json, settings_);
 }
 
 void Server::record_stop() {

@@ -23,6 +23,7 @@
 #include "timer_server/kill_path_check.hpp"
 #include "timer_server/life_cycle.hpp"
 #include "timer_server/missed_time.hpp"
+#include "timer_server/open_scopes.hpp"
 #include "timer_server/page_registry.hpp"
 #include "timer_server/record_log.hpp"
 #include "timer_server/records.hpp"
@@ -47,13 +48,13 @@ namespace filetimer {
 //   Server server(settings, directory, std::move(log), inheritance);
 //   std::puts(server.ready_line().c_str());
 //   return server.run();
-class Server final : private ControlRequests::Host {
+class Server {
  public:
   // Begins to serve, and adopts what an earlier server has left. `directory` is open and must
   // outlive the server. Child processes get the settings in `inheritance` instead of the server's.
   Server(Settings settings, RuntimeDirectory& directory, std::unique_ptr<RecordLog> log,
          Inheritance inheritance);
-  ~Server() override;
+  ~Server();
   Server(const Server&) = delete;
   Server& operator=(const Server&) = delete;
 
@@ -101,16 +102,7 @@ class Server final : private ControlRequests::Host {
 
   void record_start(std::size_t adopted_scopes);
   void record_stop();
-  void write_settings(JsonWriter& json) const;
-  void write_standing(JsonWriter& json) const;
-
-  // ControlRequests::Host (server_status.cpp).
-  void write_status(JsonWriter& json, Instant now) override;
-  void write_open_scopes(JsonWriter& json, bool with_workers, std::size_t room) override;
-  std::size_t open_scope_count() override;
-  [[nodiscard]] bool has_workers() const override;
-  [[nodiscard]] bool has_kills() const override;
-  void announce() override;
+  void write_status(JsonWriter& json);
 
   // Each part is declared after those that it uses.
   const Settings settings_;
@@ -135,6 +127,7 @@ class Server final : private ControlRequests::Host {
   ExpectedWorkers expected_;
   WorkerRegistry registry_;
   PageRegistry pages_;
+  const OpenScopes open_scopes_;
   ControlRequests control_;
   Inbox inbox_;
 

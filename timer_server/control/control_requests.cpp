@@ -74,7 +74,7 @@ void ControlRequests::answer(const Accepted& accepted) {
   using Answer = void (ControlRequests::*)(const Accepted&);
   constexpr std::pair<std::string_view, Answer> kAnswers[] = {
       {"ping", &ControlRequests::answer_ping},
-      {"status", &ControlRequests::answer_status},
+      {"status", &ControlRequests::keep_for_status},
       {"drain", &ControlRequests::answer_drain},
       {"shutdown", &ControlRequests::answer_shutdown},
       {"rendezvous", &ControlRequests::answer_rendezvous}};
@@ -97,11 +97,18 @@ void ControlRequests::answer_ping(const Accepted& accepted) {
   clients_.finish(accepted.client, std::move(json).finish());
 }
 
-void ControlRequests::answer_status(const Accepted& accepted) {
-  JsonWriter json = begin_answer("done");
-  json.field("server_pid", ::getpid()).field("server_version", FILETIMER_VERSION);
-  context_.host.write_status(json, accepted.now);
-  clients_.finish(accepted.client, std::move(json).finish());
+// The status is that at the end of the iteration.
+void ControlRequests::keep_for_status(const Accepted& accepted) {
+  status_clients_.push_back(accepted.client);
+}
+
+void ControlRequests::answer_status(const std::function<void(JsonWriter&)>& write) {
+  for (const WaitingClients::Id client : std::exchange(status_clients_, {})) {
+    JsonWriter json = begin_answer("done");
+    json.field("server_pid", ::getpid()).field("server_version", FILETIMER_VERSION);
+    write(json);
+    clients_.finish(client, std::move(json).finish());
+  }
 }
 
 void ControlRequests::answer_drain(const Accepted& accepted) {
@@ -119,10 +126,10 @@ void ControlRequests::answer_drain(const Accepted& accepted) {
   } else {
     rendezvous_.refuse_all("the server is draining");
   }
-  context_.host.announce();
+  context_.publish(announcement());
   JsonWriter json = begin_answer("done");
   json.field("draining", announcement() != Announcement::kNone)
-      .field("open_scope_count", context_.host.open_scope_count());
+      .field("open_scope_count", context_.scopes.count());
   clients_.finish(accepted.client, std::move(json).finish());
 }
 
@@ -138,10 +145,10 @@ void ControlRequests::answer_shutdown(const Accepted& accepted) {
   }
   const bool is_graceful = !question.graceful.empty();
   if (!is_graceful && !question.force) {
-    if (const std::size_t open = context_.host.open_scope_count(); open > 0) {
+    if (const std::size_t open = context_.scopes.count(); open > 0) {
       JsonWriter json = begin_answer("refused");
       json.field("reason", fmt::format("{} scope{} open", open, open == 1 ? " is" : "s are"));
-      context_.host.write_open_scopes(json, false, kMaxRecordBytes);
+      context_.scopes.write(json, false, kMaxRecordBytes);
       clients_.finish(accepted.client, std::move(json).finish());
       return;
     }
@@ -155,7 +162,7 @@ void ControlRequests::answer_shutdown(const Accepted& accepted) {
                   .is_forced_then = is_graceful && question.force,
                   .waits_for_workers = question.graceful == "workers"},
                  accepted.now);
-  context_.host.announce();
+  context_.publish(announcement());
   if (!is_graceful && (!shutdown_ || question.force)) {
     shutdown_ = {question.force ? "shutdown --force" : "shutdown", question.force};
   }
@@ -213,7 +220,7 @@ void ControlRequests::on_withdrawn(WaitingClients::Id client) {
   shutdowns_.withdraw(client);
 }
 
-std::optional<ControlRequests::Shutdown> ControlRequests::advance(Instant now) {
+std::optional<ControlRequests::Shutdown> ControlRequests::advance(Instant now, bool has_kills) {
   while (auto line = queue_.take(Instant::now())) {
     const std::size_t size = line->size();
     line->resize(size + wire::Parser::padding());
@@ -224,21 +231,21 @@ std::optional<ControlRequests::Shutdown> ControlRequests::advance(Instant now) {
   }
   rendezvous_.advance(now);
   if (!shutdown_ && shutdowns_.is_due(now)) {
-    advance_shutdowns(now);
+    advance_shutdowns(now, has_kills);
   }
   next_answer_ = clients_.advance(now);
   return std::exchange(shutdown_, std::nullopt);
 }
 
-void ControlRequests::advance_shutdowns(Instant now) {
+void ControlRequests::advance_shutdowns(Instant now, bool has_kills) {
   if (shutdowns_.waiting().empty()) {
     (void)shutdowns_.note_look(now);
     return;
   }
   LifeCycle& life = context_.life;
   const bool for_workers = shutdowns_.all_wait_for_workers();
-  const bool is_over = context_.host.open_scope_count() == 0 && !context_.host.has_kills() &&
-                       (!for_workers || !context_.host.has_workers());
+  const bool is_over = context_.scopes.count() == 0 && !has_kills &&
+                       (!for_workers || !context_.scopes.has_workers());
   if (is_over && !life.is_asked_to_end()) {
     shutdown_ = {"shutdown --graceful", false};
   }
@@ -260,17 +267,17 @@ void ControlRequests::advance_shutdowns(Instant now) {
                                                              : "its time is up";
   if (shutdowns_.waiting().empty()) {
     (void)life.handle(LifeCycle::Event::kShutdownWithdrawn, now);
-    context_.host.announce();
+    context_.publish(announcement());
   }
   for (const auto& request : overdue) {
     JsonWriter json = begin_answer("timed_out");
     json.field("reason", why_late);
-    context_.host.write_open_scopes(json, request.waits_for_workers, kMaxRecordBytes);
+    context_.scopes.write(json, request.waits_for_workers, kMaxRecordBytes);
     clients_.finish(request.client, std::move(json).finish());
   }
   if (shutdowns_.note_look(now)) {
     JsonWriter json = begin_answer("waiting");
-    context_.host.write_open_scopes(json, for_workers, kWholeAnswer);
+    context_.scopes.write(json, for_workers, kWholeAnswer);
     const std::string waiting = std::move(json).finish();
     for (const auto& request : shutdowns_.waiting()) {
       clients_.tell(request.client, waiting);
@@ -303,7 +310,7 @@ void ControlRequests::sweep() {
 void ControlRequests::answer_stopped() {
   rendezvous_.refuse_all("the server was stopped");
   JsonWriter json = begin_answer("done");
-  context_.host.write_open_scopes(json, false, kMaxRecordBytes);
+  context_.scopes.write(json, false, kMaxRecordBytes);
   const std::string answer = std::move(json).finish();
   for (const auto& request : shutdowns_.waiting()) {
     clients_.finish_at_exit(request.client, answer);

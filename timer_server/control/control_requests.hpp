@@ -4,9 +4,11 @@
 
 #include <sys/types.h>
 
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "common/board.hpp"
 #include "common/clock.hpp"
@@ -18,6 +20,7 @@
 #include "timer_server/control/shutdown_requests.hpp"
 #include "timer_server/control/waiting_clients.hpp"
 #include "timer_server/life_cycle.hpp"
+#include "timer_server/open_scopes.hpp"
 #include "timer_server/record_log.hpp"
 #include "timer_server/records.hpp"
 #include "timer_server/requests/rejections.hpp"
@@ -29,30 +32,15 @@ namespace filetimer {
 // life cycle learns of a shutdown that was withdrawn. Used on the loop thread.
 class ControlRequests {
  public:
-  // What the answers need to know of the server. The server implements it.
-  class Host {
-   public:
-    virtual ~Host() = default;
-    // Adds the fields of the answer to `status` that follow the server's pid and version.
-    virtual void write_status(JsonWriter& json, Instant now) = 0;
-    // Adds the number of open scopes and a list of them, and with `with_workers` a list of workers.
-    // The lists are shortened so that the answer has at most `room` bytes.
-    virtual void write_open_scopes(JsonWriter& json, bool with_workers, std::size_t room) = 0;
-    virtual std::size_t open_scope_count() = 0;
-    [[nodiscard]] virtual bool has_workers() const = 0;
-    // Whether a kill is under way.
-    [[nodiscard]] virtual bool has_kills() const = 0;
-    // Puts announcement() on the status page. Called before the answer that caused it is sent.
-    virtual void announce() = 0;
-  };
-
   // Parts of the server, which must outlive this object.
   struct Context {
-    Host& host;
+    const OpenScopes& scopes;
     LifeCycle& life;
     Rejections& rejections;
     Records& records;
     RecordLog& log;
+    // Puts an announcement on the status page. Is called before the answer that depends on it.
+    std::function<void(Announcement)> publish;
   };
 
   // `max_wait` limits how long a client may wait.
@@ -67,9 +55,13 @@ class ControlRequests {
     std::string why;
     bool is_forced = false;
   };
-  // Answers requests that were kept, and those whose answer is due. Returns a shutdown that is to
-  // be carried out now.
-  std::optional<Shutdown> advance(Instant now);
+  // Answers requests that were kept, and those whose answer is due. `has_kills`: a kill is under
+  // way, for which a graceful shutdown waits. Returns a shutdown that is to be carried out now.
+  std::optional<Shutdown> advance(Instant now, bool has_kills);
+  // Returns the number of status requests that answer_status() has not answered.
+  [[nodiscard]] std::size_t status_requests() const { return status_clients_.size(); }
+  // Answers all status requests. `write` adds the fields of the answer.
+  void answer_status(const std::function<void(JsonWriter&)>& write);
   // Returns when advance() must be called at the latest.
   [[nodiscard]] Instant next() const;
 
@@ -99,13 +91,13 @@ class ControlRequests {
   void accept(const wire::Request& request, std::string_view line, Instant now);
   void answer(const Accepted& accepted);
   void answer_ping(const Accepted& accepted);
-  void answer_status(const Accepted& accepted);
+  void keep_for_status(const Accepted& accepted);
   void answer_drain(const Accepted& accepted);
   void answer_shutdown(const Accepted& accepted);
   void answer_rendezvous(const Accepted& accepted);
   bool grant(const Accepted& accepted);
   void on_withdrawn(WaitingClients::Id client);
-  void advance_shutdowns(Instant now);
+  void advance_shutdowns(Instant now, bool has_kills);
 
   const std::string dir_;
   const Duration max_wait_;
@@ -116,6 +108,7 @@ class ControlRequests {
   wire::Parser parser_;  // parses requests that were kept
   RendezvousDesk rendezvous_;
   ShutdownRequests shutdowns_;
+  std::vector<WaitingClients::Id> status_clients_;
   std::optional<Shutdown> shutdown_;  // to be carried out
   bool is_drain_asked_ = false;
   Instant next_answer_ = Instant::never();  // when a client that does not read is removed

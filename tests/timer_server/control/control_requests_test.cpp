@@ -1,4 +1,4 @@
-// ControlRequests without a server: a fake host says what is open.
+// ControlRequests without a server and without worker processes.
 // SPDX-License-Identifier: MIT
 #include "timer_server/control/control_requests.hpp"
 
@@ -20,22 +20,6 @@ using namespace filetimer;
 using namespace std::chrono_literals;
 
 namespace {
-
-class FakeHost : public ControlRequests::Host {
- public:
-  void write_status(JsonWriter& json, Instant /*now*/) override { json.field("workers", workers); }
-  void write_open_scopes(JsonWriter& json, bool /*with_workers*/, std::size_t /*room*/) override {
-    json.field("open_scope_count", open);
-  }
-  std::size_t open_scope_count() override { return open; }
-  [[nodiscard]] bool has_workers() const override { return workers > 0; }
-  [[nodiscard]] bool has_kills() const override { return false; }
-  void announce() override { on_announce(); }
-
-  std::size_t open = 0;
-  std::size_t workers = 0;
-  std::function<void()> on_announce = [] {};
-};
 
 // A client's reply pipe.
 class Client {
@@ -70,13 +54,27 @@ wire::Question question(
 
 struct QuestionStage {
   explicit QuestionStage(LifeCycle::Kind kind = LifeCycle::Kind::kAlone) : life(kind) {
+    Process process;
+    process.pid = 4711;
+    Worker& worker = **workers.add(std::move(process));
+    worker.pipe = std::make_shared<PipePage>(folder.path("4711"), WorkerPage::Terms{});
+    worker.pages.push_back(worker.pipe);
+    pipe = worker.pipe;
     ::signal(SIGPIPE, SIG_IGN);  // the server does not take it
-    sd_event* event = nullptr;
-    check_event(::sd_event_new(&event), "no loop");
-    loop.reset(event);
-    control.emplace(event, folder.path(), std::move(*ReplyFolder::make(folder.path())), 1min,
-                    ControlRequests::Context{host, life, rejections, records, *log});
+    control.emplace(loop.get(), folder.path(), std::move(*ReplyFolder::make(folder.path())), 1min,
+                    ControlRequests::Context{scopes, life, rejections, records, *log,
+                                             [this](Announcement) { on_publish(); }});
   }
+  void open_scopes(std::size_t count) {
+    pipe->release_all();
+    ScopeTerms terms;
+    terms.deadline = Instant::never();
+    for (std::size_t scope = 0; scope < count; ++scope) {
+      const std::string name = "scope" + std::to_string(scope);
+      REQUIRE(pipe->acquire(name, name.size(), terms));
+    }
+  }
+  auto advance(Instant at) { return control->advance(at, has_kills); }
   void ask(const Client& client, wire::Question asked) {
     asked.reply = client.name();
     if (asked.wait_s == 0) {
@@ -89,13 +87,20 @@ struct QuestionStage {
     control->take(request, "the line", now);
   }
   testing::TempFolder folder;
-  FakeHost host;
+  Workers workers;
+  std::shared_ptr<PipePage> pipe;
+  Settings settings;
+  GivenTime given_time;
+  ScopePolicy policy{settings, given_time};
+  OpenScopes scopes{workers, policy};
+  bool has_kills = false;
+  std::function<void()> on_publish = [] {};
   LifeCycle life;
   Rejections rejections;
   filetimer::Records records{RecordOrigin::of_this_process(folder.path())};
   std::unique_ptr<RecordLog> log = open_test_log(folder);
   Instant now{1'000'000};
-  EventLoop loop;
+  EventLoop loop = make_event_loop();
   std::optional<ControlRequests> control;
 };
 
@@ -109,14 +114,14 @@ TEST_CASE("A drain is on the status page before its client has the answer") {
   QuestionStage stage;
   const Client client(stage.folder, "1-a");
   bool was_silent = false;
-  stage.host.on_announce = [&] {
+  stage.on_publish = [&] {
     was_silent = client.read().empty();
     CHECK(stage.control->announcement() == Announcement::kDraining);
   };
   stage.ask(client, question("drain"));
   CHECK(was_silent);
   CHECK(contains(client.read(), R"("draining":true)"));
-  stage.host.on_announce = [] {};
+  stage.on_publish = [] {};
   const Client other(stage.folder, "1-b");
   stage.ask(other, question("drain", [](auto& q) { q.off = true; }));
   CHECK(stage.control->announcement() == Announcement::kNone);
@@ -124,15 +129,15 @@ TEST_CASE("A drain is on the status page before its client has the answer") {
 
 TEST_CASE("A shutdown is refused while a scope is open, and returned when none is") {
   QuestionStage stage;
-  stage.host.open = 2;
+  stage.open_scopes(2);
   const Client refused(stage.folder, "1-a");
   stage.ask(refused, question("shutdown"));
   CHECK(contains(refused.read(), "2 scopes are open"));
-  CHECK_FALSE(stage.control->advance(stage.now));
-  stage.host.open = 0;
+  CHECK_FALSE(stage.advance(stage.now));
+  stage.open_scopes(0);
   const Client client(stage.folder, "1-b");
   stage.ask(client, question("shutdown"));
-  const auto shutdown = stage.control->advance(stage.now);
+  const auto shutdown = stage.advance(stage.now);
   REQUIRE(shutdown);
   CHECK(shutdown->why == "shutdown");
   CHECK_FALSE(shutdown->is_forced);
@@ -142,16 +147,16 @@ TEST_CASE("A shutdown is refused while a scope is open, and returned when none i
 
 TEST_CASE("A graceful shutdown is returned when the last scope is released") {
   QuestionStage stage;
-  stage.host.open = 1;
+  stage.open_scopes(1);
   const Client client(stage.folder, "1-a");
   stage.ask(client, question("shutdown", [](auto& q) { q.graceful = "scopes"; }));
-  CHECK_FALSE(stage.control->advance(stage.now));
+  CHECK_FALSE(stage.advance(stage.now));
   CHECK(contains(client.read(), R"("answer":"waiting")"));
   CHECK(stage.control->announcement() == Announcement::kShutdown);
   const Instant next_look = stage.now + ShutdownRequests::kLookPeriod;
   CHECK(stage.control->next() == next_look);
-  stage.host.open = 0;
-  const auto shutdown = stage.control->advance(next_look);
+  stage.open_scopes(0);
+  const auto shutdown = stage.advance(next_look);
   REQUIRE(shutdown);
   CHECK(shutdown->why == "shutdown --graceful");
 }
@@ -160,15 +165,15 @@ TEST_CASE("A graceful shutdown whose time is up is withdrawn, or forced") {
   for (const bool force : {false, true}) {
     CAPTURE(force);
     QuestionStage stage;
-    stage.host.open = 1;
+    stage.open_scopes(1);
     const Client client(stage.folder, "1-a");
     stage.ask(client, question("shutdown", [force](auto& q) {
                 q.wait_s = 1;
                 q.graceful = "scopes";
                 q.force = force;
               }));
-    CHECK_FALSE(stage.control->advance(stage.now));
-    const auto shutdown = stage.control->advance(stage.now + 1s);
+    CHECK_FALSE(stage.advance(stage.now));
+    const auto shutdown = stage.advance(stage.now + 1s);
     REQUIRE(shutdown.has_value() == force);
     if (force) {
       CHECK(shutdown->is_forced);
@@ -186,10 +191,10 @@ TEST_CASE("After a withdrawn shutdown a server around COMMAND serves on") {
               q.wait_s = 1;
               q.graceful = "scopes";
             }));
-  REQUIRE(stage.control->advance(stage.now));
+  REQUIRE(stage.advance(stage.now));
   CHECK(stage.life.handle(LifeCycle::Event::kShutdown, stage.now) ==
         LifeCycle::Action::kAskCommandToEnd);
-  CHECK_FALSE(stage.control->advance(stage.now + 1s));
+  CHECK_FALSE(stage.advance(stage.now + 1s));
   CHECK(contains(client.read(), "COMMAND has not ended"));
   CHECK_FALSE(stage.life.is_asked_to_end());
 }
@@ -199,7 +204,7 @@ TEST_CASE(
   for (const bool force : {false, true}) {
     CAPTURE(force);
     QuestionStage stage(LifeCycle::Kind::kAroundCommand);
-    stage.host.open = 1;
+    stage.open_scopes(1);
     (void)stage.life.handle(LifeCycle::Event::kCommandEnded, stage.now);
     const Client client(stage.folder, "1-a");
     stage.ask(client, question("shutdown", [force](auto& q) {
@@ -207,8 +212,8 @@ TEST_CASE(
                 q.graceful = "scopes";
                 q.force = force;
               }));
-    CHECK_FALSE(stage.control->advance(stage.now));
-    const auto shutdown = stage.control->advance(stage.now + 1s);
+    CHECK_FALSE(stage.advance(stage.now));
+    const auto shutdown = stage.advance(stage.now + 1s);
     REQUIRE(shutdown.has_value() == force);
     if (!force) {
       CHECK(contains(client.read(), "kills are under way"));
@@ -224,7 +229,7 @@ TEST_CASE("Of several shutdowns in one iteration the forced one is carried out")
     stage.ask(one, question("shutdown", [&](auto& q) { q.force = is_forced_first; }));
     stage.ask(two, question("shutdown", [&](auto& q) { q.force = !is_forced_first; }));
     CHECK(stage.control->next() == Instant{});
-    const auto shutdown = stage.control->advance(stage.now);
+    const auto shutdown = stage.advance(stage.now);
     REQUIRE(shutdown);
     CHECK(shutdown->is_forced);
   }
@@ -253,7 +258,7 @@ TEST_CASE("An unknown control request is answered with the known ones") {
 
 TEST_CASE("The shutdown of a client that is gone stays in force") {
   QuestionStage stage;
-  stage.host.open = 1;
+  stage.open_scopes(1);
   Client client(stage.folder, "1-a");
   stage.ask(client, question("shutdown", [](auto& q) { q.graceful = "scopes"; }));
   client.go();
@@ -261,4 +266,39 @@ TEST_CASE("The shutdown of a client that is gone stays in force") {
   }
   CHECK(stage.control->client_count() == 0);
   CHECK(stage.control->announcement() == Announcement::kShutdown);
+}
+
+TEST_CASE("A graceful shutdown waits for a kill that is under way") {
+  QuestionStage stage;
+  stage.has_kills = true;
+  const Client client(stage.folder, "1-a");
+  stage.ask(client, question("shutdown", [](auto& q) { q.graceful = "scopes"; }));
+  CHECK_FALSE(stage.advance(stage.now));
+  stage.has_kills = false;
+  CHECK(stage.advance(stage.now + ShutdownRequests::kLookPeriod));
+}
+
+TEST_CASE("A graceful shutdown for workers waits until the last worker is removed") {
+  QuestionStage stage;
+  const Client client(stage.folder, "1-a");
+  stage.ask(client, question("shutdown", [](auto& q) { q.graceful = "workers"; }));
+  CHECK_FALSE(stage.advance(stage.now));
+  stage.workers.remove(*stage.workers.find(4711));
+  CHECK(stage.advance(stage.now + ShutdownRequests::kLookPeriod));
+}
+
+TEST_CASE("Status requests are answered together, with what the server writes then") {
+  QuestionStage stage;
+  const Client one(stage.folder, "1-a");
+  const Client two(stage.folder, "1-b");
+  stage.ask(one, question("status"));
+  stage.ask(two, question("status"));
+  CHECK(stage.control->status_requests() == 2);
+  CHECK(one.read().empty());
+  int workers = 0;
+  stage.control->answer_status([&](JsonWriter& json) { json.field("workers", ++workers); });
+  CHECK(contains(one.read(), R"("workers":1)"));
+  CHECK(contains(two.read(), R"("workers":2)"));
+  CHECK(stage.control->status_requests() == 0);
+  CHECK(stage.control->client_count() == 0);
 }

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: MIT
+#include "timer_server/status_report.hpp"
+
+#include <doctest/doctest.h>
+
+#include <string>
+
+using namespace filetimer;
+using namespace std::chrono_literals;
+
+namespace {
+
+template <class Write>
+std::string text_of(Write&& write) {
+  JsonWriter json;
+  write(json);
+  return std::move(json).finish();
+}
+
+bool contains(const std::string& text, std::string_view part) {
+  return text.find(part) != std::string::npos;
+}
+
+}  // namespace
+
+TEST_CASE("A status names COMMAND and troubles only where there are any") {
+  ServerStatus status;
+  status.uptime = 1500ms;
+  status.announcement = Announcement::kDraining;
+  status.killed = 3;
+  const std::string plain = text_of([&](JsonWriter& json) { write_status(json, status); });
+  CHECK(contains(plain, R"("uptime_s":1.500)"));
+  CHECK(contains(plain, R"("announcement":"draining")"));
+  CHECK(contains(plain, R"("killed":3)"));
+  CHECK_FALSE(contains(plain, "command_pid"));
+  CHECK_FALSE(contains(plain, "trouble"));
+  status.command_pid = 4711;
+  status.is_log_working = false;
+  status.pipe_trouble = "another server reads it";
+  const std::string troubled = text_of([&](JsonWriter& json) { write_status(json, status); });
+  CHECK(contains(troubled, R"("command_pid":4711)"));
+  CHECK(contains(troubled, R"("log_trouble":")"));
+  CHECK(contains(troubled, R"("pipe_trouble":"another server reads it")"));
+}
+
+TEST_CASE("Settings that were not given are left out, and --grace off is null") {
+  Settings settings;
+  const std::string plain = text_of([&](JsonWriter& json) { write_settings(json, settings); });
+  CHECK_FALSE(contains(plain, "max_timeout_s"));
+  CHECK_FALSE(contains(plain, "grace_s"));
+  CHECK(contains(plain, R"("kill":"tree")"));
+  settings.max_timeout = 90s;
+  settings.grace.emplace(std::nullopt);
+  settings.kill.mode = KillMode::kProcess;
+  const std::string given = text_of([&](JsonWriter& json) { write_settings(json, settings); });
+  CHECK(contains(given, R"("max_timeout_s":90)"));
+  CHECK(contains(given, R"("grace_s":null)"));
+  CHECK(contains(given, R"("kill":"process")"));
+}
+
+TEST_CASE("Whether signals can be sent is null where that was not found out") {
+  KillPath path;
+  CHECK(contains(text_of([&](JsonWriter& json) { write_abilities(json, path); }),
+                 R"("signal":null)"));
+  path.signal = true;
+  CHECK(contains(text_of([&](JsonWriter& json) { write_abilities(json, path); }),
+                 R"("signal":true)"));
+}

@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: MIT
+#include "timer_server/status_report.hpp"
+
+#include <chrono>
+#include <string_view>
+
+#include "timer_server/hardening.hpp"
+
+namespace filetimer {
+namespace {
+
+std::string_view name_of(Announcement announcement) {
+  switch (announcement) {
+    case Announcement::kShutdown:
+      return "shutdown";
+    case Announcement::kDraining:
+      return "draining";
+    case Announcement::kNone:
+      break;
+  }
+  return "none";
+}
+
+}  // namespace
+
+void write_status(JsonWriter& json, const ServerStatus& status) {
+  json.fixed("uptime_s", std::chrono::duration<double>(status.uptime).count(), 3)
+      .field("dir", status.dir)
+      .field("fifo", status.fifo)
+      .field("log", status.log);
+  if (status.command_pid) {
+    json.field("command_pid", *status.command_pid);
+  }
+  json.field("announcement", name_of(status.announcement))
+      .field("workers", status.workers)
+      .field("open_scopes", status.open_scopes)
+      .field("requests", status.requests)
+      .field("rejected", status.rejected)
+      .field("expired", status.expired)
+      .field("killed", status.killed)
+      .field("kills_under_way", status.kills_under_way)
+      .field("unkillable", status.unkillable)
+      .field("lost_records", status.lost_records)
+      .field("askers", status.waiting_clients)
+      .field("descriptors", open_descriptors());
+  if (!status.is_log_working) {
+    json.field("log_trouble", "it can't be written: records wait in memory");
+  }
+  if (!status.pipe_trouble.empty()) {
+    json.field("pipe_trouble", status.pipe_trouble);
+  }
+}
+
+void write_settings(JsonWriter& json, const Settings& settings) {
+  json.begin_object("settings");
+  const auto duration = [&json](std::string_view key, Duration value) {
+    json.field(key, std::chrono::duration<double>(value).count());
+  };
+  if (settings.default_timeout) {
+    duration("default_timeout_s", *settings.default_timeout);
+  }
+  if (settings.max_timeout) {
+    duration("max_timeout_s", *settings.max_timeout);
+  }
+  if (settings.warn_at) {
+    json.field("warn_at", *settings.warn_at);
+  }
+  duration("max_wait_s", settings.max_wait);
+  duration("max_interval_s", settings.max_interval);
+  if (settings.grace) {
+    if (*settings.grace) {
+      duration("grace_s", **settings.grace);
+    } else {
+      json.null("grace_s");
+    }
+  }
+  duration("kill_wait_s", settings.kill.kill_wait);
+  duration("evidence_timeout_s", settings.kill.evidence_timeout);
+  json.field("kill", settings.kill.mode == KillMode::kTree    ? "tree"
+                     : settings.kill.mode == KillMode::kGroup ? "group"
+                                                              : "process")
+      .field("stopped", settings.stopped == Settings::Stopped::kDefer ? "defer" : "kill")
+      .field("evidence", name_of(settings.kill.evidence))
+      .field("dry_run", settings.kill.dry_run)
+      .field("realtime", settings.realtime)
+      .field("on_expiry", !settings.on_expiry.empty())
+      .field("log_max_bytes", settings.log_max_bytes)
+      .end_object();
+}
+
+void write_abilities(JsonWriter& json, const KillPath& kill_path) {
+  json.begin_object("may");
+  if (kill_path.signal) {
+    json.field("signal", *kill_path.signal);
+  } else {
+    json.null("signal");
+  }
+  json.field("ptrace", kill_path.ptrace)
+      .field("kernel_stacks", kill_path.kernel_stacks)
+      .end_object();
+  json.begin_object("limits")
+      .field("descriptors", descriptor_limit())
+      .field("workers", most_workers())
+      .end_object();
+}
+
+}  // namespace filetimer

@@ -1,0 +1,49 @@
+// What the answer to a status request, and the record of a start, say of the server.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "common/board.hpp"
+#include "common/clock.hpp"
+#include "common/json_writer.hpp"
+#include "timer_server/kill_path_check.hpp"
+#include "timer_server/settings.hpp"
+
+namespace filetimer {
+
+// The state of a server at one moment.
+struct ServerStatus {
+  Duration uptime{};
+  std::string dir;
+  std::string fifo;
+  std::string log;
+  std::optional<pid_t> command_pid;
+  Announcement announcement = Announcement::kNone;
+  std::size_t workers = 0;
+  std::size_t open_scopes = 0;
+  std::uint64_t requests = 0;
+  std::uint64_t rejected = 0;
+  std::uint64_t expired = 0;
+  std::uint64_t killed = 0;
+  std::size_t kills_under_way = 0;
+  std::size_t unkillable = 0;
+  std::uint64_t lost_records = 0;
+  std::size_t waiting_clients = 0;
+  bool is_log_working = true;
+  std::string pipe_trouble;  // what keeps requests from the server; empty: nothing
+};
+
+// Adds the fields of the state.
+void write_status(JsonWriter& json, const ServerStatus& status);
+// Adds the object `settings`.
+void write_settings(JsonWriter& json, const Settings& settings);
+// Adds the objects `may` and `limits`: what the server can do on this host.
+void write_abilities(JsonWriter& json, const KillPath& kill_path);
+
+}  // namespace filetimer
