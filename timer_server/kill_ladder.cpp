@@ -5,13 +5,15 @@
 #include <fmt/ranges.h>
 #include <sched.h>
 #include <signal.h>
-#include <sys/epoll.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
+#include <exception>
 #include <iterator>
 #include <thread>
+#include <unordered_map>
+
+#include "timer_server/messages.hpp"
 
 namespace filetimer {
 namespace {
@@ -51,8 +53,7 @@ bool may_be_forking(pid_t pid) {
 struct KillLadder::Kill {
   KillOrder order;
   Stage stage = Stage::kFacts;
-  std::uint64_t number = 0;
-  bool has_news = false;  // a target has exited
+  bool has_news = false;  // a target has ended
   Instant next_step_at;   // when step() must be called at the latest
   Instant sync_until;
   Instant evidence_until;
@@ -62,8 +63,9 @@ struct KillLadder::Kill {
   bool skips_grace = false;
   bool ends_in_sigkill = false;  // set with the first signal
   bool is_cancellable = false;   // set likewise: a release in the grace period cancels the kill
-  std::vector<std::string> cancelled;  // the worker's other scopes
-  std::vector<Process> other_targets;  // without the worker
+  std::vector<std::string> cancelled;         // the worker's other scopes
+  std::vector<Process> other_targets;         // without the worker
+  std::unordered_map<int, EventSource> ends;  // of other targets that were signalled, by pidfd
   std::vector<SentSignal> signals;
   Instant first_signal;
   std::optional<Instant> worker_died;
@@ -101,55 +103,37 @@ const Expiry* KillOrder::deciding() const {
   return found;
 }
 
-KillLadder::KillLadder(KillPolicy policy, Records& records, RecordLog& log,
+KillLadder::KillLadder(sd_event* loop, KillPolicy policy, Records& records, RecordLog& log,
                        SideThreads& side_threads, Listener listener, MayBeForking may_be_forking)
-    : policy_(policy),
+    : loop_(loop),
+      policy_(policy),
       records_(records),
       log_(log),
       side_threads_(side_threads),
       listener_(std::move(listener)),
       may_be_forking_(std::move(may_be_forking)),
-      excluded_(this_process_and_ancestors()),
-      deaths_(::epoll_create1(EPOLL_CLOEXEC)) {}
+      excluded_(this_process_and_ancestors()) {}
 
 KillLadder::~KillLadder() = default;
 
 void KillLadder::start(KillOrder order, Instant now) {
   auto kill = std::make_shared<Kill>();
   kill->order = std::move(order);
-  kill->number = ++last_number_;
   kill->skips_grace = skips_grace_;
   kill->next_step_at = now + kFactsLimit;
   kills_.push_back(std::move(kill));
 }
 
-// Notes which kills lost a target. The other kills need not ask their pidfds, which may be
-// thousands.
-void KillLadder::note_deaths() {
-  std::array<epoll_event, 64> events{};
-  int count = 0;
-  do {
-    count = ::epoll_wait(deaths_.get(), events.data(), static_cast<int>(events.size()), 0);
-    for (int i = 0; i < count; ++i) {
-      const std::uint64_t number = events[static_cast<std::size_t>(i)].data.u64;
-      const auto kill = std::ranges::find_if(
-          kills_, [number](const auto& each) { return each->number == number; });
-      // A worker has several kills if a scope expired in the grace period of a kill that a release
-      // may cancel. The event names the kill that watched the process last. If that kill has ended,
-      // all others look.
-      for (const auto& each : kills_) {
-        each->has_news =
-            each->has_news || kill == kills_.end() || &each->worker() == &(*kill)->worker();
-      }
-    }
-  } while (count == static_cast<int>(events.size()));
+void KillLadder::note_worker_ended(const Process& worker) {
+  // A worker has several kills if a scope expired in the grace period of a kill that a release may
+  // cancel.
+  for (const auto& kill : kills_) {
+    kill->has_news = kill->has_news || &kill->worker() == &worker;
+  }
 }
 
 Instant KillLadder::advance(Instant now) {
   stop_budget_ = kStopBudget;
-  if (!kills_.empty()) {
-    note_deaths();
-  }
   Instant next = Instant::never();
   do {
     has_ended_one_ = false;
@@ -309,14 +293,11 @@ bool KillLadder::send_first_signal(Kill& kill, Instant now) {
   }
   send(kill, terms.signal);
   kill.first_signal = kill.signals.back().when.mono;
-  watch(kill, kill.worker());
-  for (const Process& process : kill.other_targets) {
-    watch(kill, process);
-  }
   kill.stage = is_last ? Stage::kKilled : Stage::kSignalled;
   kill.next_step_at = kill.first_signal + (is_last            ? policy_.kill_wait
                                            : kill.skips_grace ? Duration::zero()
                                                               : *terms.grace);
+  watch_other_targets(kill);
   return true;
 }
 
@@ -341,6 +322,7 @@ void KillLadder::send(Kill& kill, int signal) {
   // process group exits, the kernel sends SIGHUP to the stopped processes of that group.
   for (std::size_t i = kill.other_targets.size(); i-- > 0;) {
     if (!send_to(kill.other_targets[i])) {
+      kill.ends.erase(kill.other_targets[i].pidfd.get());
       kill.other_targets.erase(kill.other_targets.begin() + static_cast<std::ptrdiff_t>(i));
     }
   }
@@ -349,13 +331,21 @@ void KillLadder::send(Kill& kill, int signal) {
   kill.signals.push_back(std::move(sent));
 }
 
-void KillLadder::watch(const Kill& kill, const Process& process) const {
-  epoll_event event{};
-  event.events = EPOLLIN | EPOLLONESHOT;  // a pidfd stays readable for ever: report it once
-  event.data.u64 = kill.number;
-  // An earlier kill of the same worker may watch the process already.
-  if (::epoll_ctl(deaths_.get(), EPOLL_CTL_ADD, process.pidfd.get(), &event) != 0) {
-    ::epoll_ctl(deaths_.get(), EPOLL_CTL_MOD, process.pidfd.get(), &event);
+// Called after a signal, which must not wait for it.
+void KillLadder::watch_other_targets(Kill& kill) {
+  for (const Process& process : kill.other_targets) {
+    try {
+      EventSource& source = kill.ends[process.pidfd.get()];
+      if (source) {
+        continue;
+      }
+      // A pidfd stays readable for ever. With EPOLLET it is reported once.
+      source = watch_io(loop_, process.pidfd.get(), EPOLLIN | EPOLLET, kDeathsFirst,
+                        [&kill] { kill.has_news = true; });
+    } catch (const std::exception& error) {
+      // The kill looks at all targets when its next step is due.
+      messages::debug("the end of pid {} does not wake the server: {}", process.pid, error.what());
+    }
   }
 }
 
@@ -396,6 +386,7 @@ bool KillLadder::wait_for_death(const std::shared_ptr<Kill>& kept, Instant now) 
     send(kill, SIGKILL);
     kill.stage = Stage::kKilled;
     kill.next_step_at = kill.signals.back().when.mono + policy_.kill_wait;
+    watch_other_targets(kill);
     return true;
   }
   if (kill.worker_died || kill.signals.back().signal != SIGKILL) {
@@ -495,7 +486,6 @@ void KillLadder::wait_until_stopped(pid_t pid, Instant until) const {
 void KillLadder::add_new_targets(Kill& kill) const {
   for (Process& process :
        new_targets_of(kill.worker(), kill.other_targets, policy_.mode, excluded_)) {
-    watch(kill, process);
     kill.other_targets.push_back(std::move(process));
   }
 }

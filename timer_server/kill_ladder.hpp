@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "common/clock.hpp"
+#include "timer_server/event_loop.hpp"
 #include "timer_server/evidence/evidence_collection.hpp"
 #include "timer_server/process_tree.hpp"
 #include "timer_server/record_log.hpp"
@@ -68,7 +69,8 @@ using MayBeForking = std::function<bool(pid_t)>;
 //
 // No member function waits, except for the kStopLimit before a signal: advance() takes every kill
 // as far as it can go now. Used on the loop thread. The references that the constructor takes must
-// outlive the ladder.
+// outlive the ladder. The ends of processes that were signalled wake `loop`, and their handlers
+// note that only.
 class KillLadder {
  public:
   // How long the verdict waits for the worker's command line and rank.
@@ -94,18 +96,20 @@ class KillLadder {
     // Is called once for every order.
     std::function<void(const KillOrder&, const KillEnd&)> on_end;
   };
-  KillLadder(KillPolicy policy, Records& records, RecordLog& log, SideThreads& side_threads,
-             Listener listener, MayBeForking may_be_forking = filetimer::may_be_forking);
+  KillLadder(sd_event* loop, KillPolicy policy, Records& records, RecordLog& log,
+             SideThreads& side_threads, Listener listener,
+             MayBeForking may_be_forking = filetimer::may_be_forking);
   ~KillLadder();
 
   // Begins a kill. advance() takes its first step.
   void start(KillOrder order, Instant now);
   // Takes all kills as far as they can go. Returns when it must be called again at the latest; it
-  // must also be called when the log or the side threads have news, and when death_fd() is
-  // readable.
+  // must also be called when the log or the side threads have news, and when `loop` has called a
+  // handler.
   Instant advance(Instant now);
-  // Returns a descriptor that becomes readable when a signalled process has exited.
-  [[nodiscard]] int death_fd() const { return deaths_.get(); }
+  // Takes note that a worker has ended. The ladder watches the other kill targets only: the owner
+  // of the workers watches their pidfds, and a loop can watch a descriptor once.
+  void note_worker_ended(const Process& worker);
 
   // Returns whether a kill of the worker is under way.
   [[nodiscard]] bool has_kill_of(const Process& worker) const;
@@ -138,12 +142,12 @@ class KillLadder {
   void wait_until_stopped(pid_t pid, Instant until) const;
   void add_new_targets(Kill& kill) const;
   void send(Kill& kill, int signal);
-  void watch(const Kill& kill, const Process& process) const;
-  void note_deaths();
+  void watch_other_targets(Kill& kill);
   [[nodiscard]] Kill* signalled_kill_of_same_worker(const Kill& kill) const;
   void end_with_current_outcome(Kill& kill, const std::vector<pid_t>& alive);
   void end(Kill& kill, KillVerdict verdict, std::string_view reason);
 
+  sd_event* const loop_;
   const KillPolicy policy_;
   Records& records_;
   RecordLog& log_;
@@ -151,9 +155,7 @@ class KillLadder {
   const Listener listener_;
   const MayBeForking may_be_forking_;
   const std::vector<pid_t> excluded_;  // the server and its ancestors
-  UniqueFd deaths_;                    // an epoll of the pidfds of the kill targets
   std::vector<std::shared_ptr<Kill>> kills_;
-  std::uint64_t last_number_ = 0;
   bool skips_grace_ = false;
   Duration stop_budget_{};      // what is left of kStopBudget in this advance()
   bool has_ended_one_ = false;  // in this pass of advance(): another kill may have waited for it
