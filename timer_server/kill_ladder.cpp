@@ -44,9 +44,16 @@ std::string state_text(pid_t pid) {
 }  // namespace
 
 bool may_be_forking(pid_t pid) {
-  return std::ranges::any_of(threads_of(pid), [pid](pid_t tid) {
-    const auto stat = read_stat(fmt::format("/proc/{}/task/{}", pid, tid));
+  const auto is_busy = [](const Result<ProcStat>& stat) {
     return stat && (stat->state == 'R' || stat->state == 'D');
+  };
+  // Its state is that of the main thread.
+  const auto process = read_stat(fmt::format("/proc/{}", pid));
+  if (!process || process->threads == 1 || is_busy(process)) {
+    return is_busy(process);
+  }
+  return std::ranges::any_of(threads_of(pid), [&](pid_t tid) {
+    return tid != pid && is_busy(read_stat(fmt::format("/proc/{}/task/{}", pid, tid)));
   });
 }
 
@@ -134,6 +141,7 @@ void KillLadder::note_worker_ended(const Process& worker) {
 
 Instant KillLadder::advance(Instant now) {
   stop_budget_ = kStopBudget;
+  record_verdicts(now);
   Instant next = Instant::never();
   do {
     has_ended_one_ = false;
@@ -156,8 +164,6 @@ Instant KillLadder::advance(Instant now) {
 
 bool KillLadder::step(const std::shared_ptr<Kill>& kill, Instant now) {
   switch (kill->stage) {
-    case Stage::kFacts:
-      return record_verdict(kill, now);
     case Stage::kRecorded:
       return send_first_signal(*kill, now);
     case Stage::kSignalled:
@@ -165,20 +171,45 @@ bool KillLadder::step(const std::shared_ptr<Kill>& kill, Instant now) {
       return wait_for_death(kill, now);
     case Stage::kLastEvidence:
       return finish_unkillable(*kill, now);
+    case Stage::kFacts:
     case Stage::kEnded:
       break;
   }
   return false;
 }
 
-bool KillLadder::record_verdict(const std::shared_ptr<Kill>& kill, Instant now) {
-  KillOrder& order = kill->order;
-  if (!*order.worker.facts && now < kill->next_step_at) {
-    return false;
-  }
-  find_releases(*kill, now);
-  // Together: the signal waits for one write and one sync.
+// Appends the records of all verdicts together, so that their signals wait for one write and one
+// sync.
+void KillLadder::record_verdicts(Instant now) {
   std::vector<std::string> records;
+  std::vector<std::shared_ptr<Kill>> recorded;
+  for (const auto& kill : kills_) {
+    const KillOrder& order = kill->order;
+    if (kill->stage != Stage::kFacts) {
+      continue;
+    }
+    if (!*order.worker.facts && now < kill->next_step_at) {
+      continue;
+    }
+    find_releases(*kill, now);
+    add_records_of_verdict(kill->order, records);
+    recorded.push_back(kill);
+  }
+  const std::uint64_t number = records.empty() ? 0 : log_.append(std::move(records));
+  for (const auto& kill : recorded) {
+    kill->record_number = number;
+    kill->stage = Stage::kRecorded;
+    kill->sync_until = now + kSyncLimit;
+    kill->evidence_until = now;
+    if (policy_.evidence != EvidenceLevel::kNone && !kill->order.has_evidence) {
+      kill->evidence_until = now + policy_.evidence_timeout;
+      start_evidence(kill);
+    }
+  }
+}
+
+void KillLadder::add_records_of_verdict(const KillOrder& order,
+                                        std::vector<std::string>& records) const {
   Incident& incident = *order.incident;
   if (!incident.recorded && !order.is_recorded) {
     incident.recorded = true;
@@ -200,17 +231,6 @@ bool KillLadder::record_verdict(const std::shared_ptr<Kill>& kill, Instant now) 
       records.push_back(records_.released_late(order.worker, expiry, false));
     }
   }
-  if (!records.empty()) {
-    kill->record_number = log_.append(std::move(records));
-  }
-  kill->stage = Stage::kRecorded;
-  kill->sync_until = now + kSyncLimit;
-  kill->evidence_until = now;
-  if (policy_.evidence != EvidenceLevel::kNone && !order.has_evidence) {
-    kill->evidence_until = now + policy_.evidence_timeout;
-    start_evidence(kill);
-  }
-  return true;
 }
 
 void KillLadder::start_evidence(const std::shared_ptr<Kill>& kill) {
@@ -237,29 +257,24 @@ void KillLadder::record_evidence(Kill& kill) {
   }
 }
 
-bool KillLadder::send_first_signal(Kill& kill, Instant now) {
+// Returns whether the verdict is synced and the evidence recorded, or both have had their time.
+bool KillLadder::is_ready_for_signal(Kill& kill, Instant now) {
   const bool synced =
       log_.synced() >= kill.record_number || now >= kill.sync_until || !log_.is_working(now);
   if (now >= kill.evidence_until) {
     record_evidence(kill);
   }
   const bool evidence_is_in = !kill.collection;
-  find_releases(kill, now);
   if (!synced || !evidence_is_in) {
     kill.next_step_at = synced           ? kill.evidence_until
                         : evidence_is_in ? kill.sync_until
                                          : std::min(kill.sync_until, kill.evidence_until);
-    return false;
   }
-  Kill* const other = signalled_kill_of_same_worker(kill);
-  const bool waits_for_other = other != nullptr && other->ends_in_sigkill;
-  // The targets are found before the last look for releases, because finding them takes time.
-  std::vector<Process> other_targets;
-  if (!waits_for_other && !policy_.dry_run && kill.worker().is_alive()) {
-    // One look is enough: stop_targets() looks again until there is no new target.
-    other_targets = other_targets_of(kill.worker(), policy_.mode, excluded_, 1);
-  }
-  find_releases(kill, now);
+  return synced && evidence_is_in;
+}
+
+// Ends a kill whose worker is to get no signal. Returns false if the worker gets one.
+bool KillLadder::end_without_signal(Kill& kill) {
   const Expiry* const deciding = kill.order.deciding();
   if (policy_.dry_run || deciding == nullptr) {
     const bool released = std::ranges::any_of(
@@ -274,9 +289,25 @@ bool KillLadder::send_first_signal(Kill& kill, Instant now) {
     end(kill, KillVerdict::kAlreadyGone, {});
     return true;
   }
-  const ScopeTerms& terms = deciding->scope.terms;
+  return false;
+}
+
+// Once the verdict is synced, the signal of a worker without children waits for these system calls
+// only: a poll of its pidfd, because the worker may have ended since its verdict; its state and
+// SIGSTOP, so that it starts no process; one look at its children.
+bool KillLadder::send_first_signal(Kill& kill, Instant now) {
+  const bool is_ready = is_ready_for_signal(kill, now);
+  find_releases(kill, now);
+  if (!is_ready) {
+    return false;
+  }
+  if (end_without_signal(kill)) {
+    return true;
+  }
+  const ScopeTerms& terms = kill.order.deciding()->scope.terms;
   kill.is_cancellable = terms.spare_if_left && terms.signal != SIGKILL && terms.grace;
-  if (waits_for_other) {
+  Kill* const other = signalled_kill_of_same_worker(kill);
+  if (other != nullptr && other->ends_in_sigkill) {
     kill.next_step_at = Instant::never();  // advance() comes back when the other kill has ended
     return false;
   }
@@ -288,7 +319,6 @@ bool KillLadder::send_first_signal(Kill& kill, Instant now) {
   const bool is_last = terms.signal == SIGKILL || !terms.grace;
   if (!kill.is_cancellable) {
     kill.cancelled = listener_.on_signal(kill.worker(), kill.ends_in_sigkill);
-    kill.other_targets = std::move(other_targets);
     stop_targets(kill);
   }
   send(kill, terms.signal);
@@ -303,9 +333,11 @@ bool KillLadder::send_first_signal(Kill& kill, Instant now) {
 
 void KillLadder::send(Kill& kill, int signal) {
   SentSignal sent{signal, ClockReading::now(), {}};
+  // Before the first signal every target was found alive a moment ago.
+  const bool may_have_ended = !kill.signals.empty();
   // Returns false if the server may not signal the process, for example a set-uid program.
   const auto send_to = [&](const Process& process) {
-    if (!process.is_alive()) {
+    if (may_have_ended && !process.is_alive()) {
       return true;
     }
     if (!process.send_signal(signal)) {
@@ -440,11 +472,12 @@ void KillLadder::end_with_current_outcome(Kill& kill, const std::vector<pid_t>& 
   }
 }
 
-// Stops the targets with SIGSTOP, and looks for new targets until there are none. Without that, a
-// process that a target starts between the look and the signal would live on as an orphan with the
-// worker's memory and devices. A stopped process starts no other. A fork() that is under way still
-// completes after SIGSTOP, so a target that may be inside fork() is waited for; a sleeping target
-// stops before it runs again. send() resumes the targets with SIGCONT after the signal.
+// Stops the worker with SIGSTOP, then finds the other targets and stops them, until a look at
+// stopped processes finds no new one. Without that, a process that a target starts between the look
+// and the signal would live on as an orphan with the worker's memory and devices. A stopped process
+// starts no other. A fork() that is under way still completes after SIGSTOP, so a target that may
+// be inside fork() is waited for; a sleeping target stops before it runs again. One look is enough
+// for a sleeping worker without children. send() resumes the targets with SIGCONT after the signal.
 void KillLadder::stop_targets(Kill& kill) {
   if (policy_.mode == KillMode::kProcess) {
     return;
@@ -458,17 +491,24 @@ void KillLadder::stop_targets(Kill& kill) {
     }
     process.send_signal(SIGSTOP);
   };
-  stop(kill.worker());
   std::size_t stopped = 0;
-  do {
+  const auto stop_new_targets = [&] {
     for (; stopped < kill.other_targets.size(); ++stopped) {
       stop(kill.other_targets[stopped]);
     }
+  };
+  stop(kill.worker());
+  stop_new_targets();
+  bool is_complete = false;
+  while (!is_complete) {
+    add_new_targets(kill);
+    const bool found_none = stopped == kill.other_targets.size();
+    is_complete = (found_none && running.empty()) || stopped >= kMaxTreeProcesses;
+    stop_new_targets();  // before one of them is waited for, so that all have the whole time
     for (const pid_t pid : std::exchange(running, {})) {
       wait_until_stopped(pid, until);
     }
-    add_new_targets(kill);
-  } while (stopped < kill.other_targets.size() && stopped < kMaxTreeProcesses);
+  }
   stop_budget_ -= std::min(stop_budget_, Instant::now() - begun);
 }
 

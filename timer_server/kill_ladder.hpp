@@ -128,11 +128,14 @@ class KillLadder {
 
   // Each step returns true if it has moved the kill on.
   bool step(const std::shared_ptr<Kill>& kill, Instant now);
-  bool record_verdict(const std::shared_ptr<Kill>& kill, Instant now);
   bool send_first_signal(Kill& kill, Instant now);
   bool wait_for_death(const std::shared_ptr<Kill>& kept, Instant now);
   bool finish_unkillable(Kill& kill, Instant now);
 
+  void record_verdicts(Instant now);
+  void add_records_of_verdict(const KillOrder& order, std::vector<std::string>& records) const;
+  bool is_ready_for_signal(Kill& kill, Instant now);
+  bool end_without_signal(Kill& kill);
   void start_evidence(const std::shared_ptr<Kill>& kill);
   void record_evidence(Kill& kill);
   void start_last_evidence(const std::shared_ptr<Kill>& kept, Instant now);

@@ -105,10 +105,8 @@ Server::~Server() = default;
 void Server::begin() {
   sd_event* const loop = loop_.get();
   inbox_.listen();
-  sources_.push_back(watch_io(loop, log_->event_fd(), EPOLLIN, kOrdinary, [this] {
-    log_->acknowledge();
-    print_log_message(Instant::now());
-  }));
+  sources_.push_back(watch_io(loop, log_->event_fd(), EPOLLIN | EPOLLET, kOrdinary,
+                              [this] { print_log_message(Instant::now()); }));
   sources_.push_back(watch_io(loop, side_threads_.event_fd(), EPOLLIN, kOrdinary,
                               [this] { side_threads_.deliver(); }));
   timer_ = make_timer(loop, kDeadlines);

@@ -15,6 +15,7 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <thread>
 
 #include "tests/support/files.hpp"
 #include "tests/timer_server/process_of.hpp"
@@ -147,9 +148,13 @@ struct LadderStage {
   }
 };
 
-void wait_for_death(const Process& process) {
-  pollfd poll{process.pidfd.get(), POLLIN, 0};
+void wait_until_readable(int fd) {
+  pollfd poll{fd, POLLIN, 0};
   REQUIRE(::poll(&poll, 1, 10'000) == 1);
+}
+
+void wait_for_death(const Process& process) {
+  wait_until_readable(process.pidfd.get());
 }
 
 void ignore_sigterm() {
@@ -227,6 +232,23 @@ TEST_CASE("A kill is recorded as verdict and outcome, and ends with the death of
   CHECK(stage.ended == std::vector{KillVerdict::kDead});
   CHECK(stage.events() == "incident expired killed");
   CHECK(stage.ladder->idle());
+}
+
+TEST_CASE("The verdicts of one iteration are recorded together, after one incident") {
+  LadderStage stage;
+  const Child second;
+  KillOrder one = stage.order_for(SIGKILL);
+  KillOrder other = stage.order_for(second.pid(), SIGKILL, {});
+  other.incident = one.incident;
+  stage.start(std::move(one), stage.now);
+  stage.start(std::move(other), stage.now);
+  stage.step(stage.now);
+  REQUIRE(stage.log->drain(10s));
+  std::uint64_t syncs = 0;
+  wait_until_readable(stage.log->event_fd());
+  REQUIRE(::read(stage.log->event_fd(), &syncs, sizeof syncs) == sizeof syncs);
+  CHECK(syncs == 1);
+  CHECK(stage.events() == "incident expired expired");
 }
 
 TEST_CASE("A kill waits at most 100 ms for the command line and rank of the worker") {
@@ -525,6 +547,19 @@ TEST_CASE("A thread in uninterruptible sleep may be in the middle of a fork") {
     REQUIRE(Instant::now() < until);
     ::sched_yield();
   }
+}
+
+TEST_CASE("A thread beside the main one may be in the middle of a fork") {
+  bool may_be = false;
+  std::thread beside([&may_be] {
+    const std::string main_thread = fmt::format("/proc/self/task/{}", ::getpid());
+    while (read_stat(main_thread).value_or(ProcStat{}).state != 'S') {
+      ::sched_yield();
+    }
+    may_be = may_be_forking(::getpid());  // this thread runs
+  });
+  beside.join();
+  CHECK(may_be);
 }
 
 TEST_CASE(
