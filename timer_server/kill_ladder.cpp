@@ -11,7 +11,6 @@
 #include <exception>
 #include <iterator>
 #include <thread>
-#include <unordered_map>
 
 #include "timer_server/messages.hpp"
 
@@ -128,14 +127,15 @@ void KillLadder::start(KillOrder order, Instant now) {
   kill->order = std::move(order);
   kill->skips_grace = skips_grace_;
   kill->next_step_at = now + kFactsLimit;
+  kills_of_[&kill->worker()].push_back(kill);
   kills_.push_back(std::move(kill));
 }
 
 void KillLadder::note_worker_ended(const Process& worker) {
-  // A worker has several kills if a scope expired in the grace period of a kill that a release may
-  // cancel.
-  for (const auto& kill : kills_) {
-    kill->has_news = kill->has_news || &kill->worker() == &worker;
+  if (const auto found = kills_of_.find(&worker); found != kills_of_.end()) {
+    for (const auto& kill : found->second) {
+      kill->has_news = true;
+    }
   }
 }
 
@@ -144,7 +144,7 @@ Instant KillLadder::advance(Instant now) {
   record_verdicts(now);
   Instant next = Instant::never();
   do {
-    has_ended_one_ = false;
+    has_freed_one_ = false;
     next = Instant::never();
     for (std::size_t i = 0; i < kills_.size(); ++i) {
       const std::shared_ptr<Kill> kill = kills_[i];  // step() may end it
@@ -158,7 +158,7 @@ Instant KillLadder::advance(Instant now) {
       }
     }
     std::erase_if(kills_, [](const auto& kill) { return kill->stage == Stage::kEnded; });
-  } while (has_ended_one_ && !kills_.empty());
+  } while (has_freed_one_ && !kills_.empty());
   return next;
 }
 
@@ -530,14 +530,12 @@ void KillLadder::add_new_targets(Kill& kill) const {
   }
 }
 
+// `kill` has sent no signal yet.
 KillLadder::Kill* KillLadder::signalled_kill_of_same_worker(const Kill& kill) const {
-  for (const auto& other : kills_) {
-    if (other.get() != &kill && &other->worker() == &kill.worker() &&
-        other->stage >= Stage::kSignalled && other->stage != Stage::kEnded) {
-      return other.get();
-    }
-  }
-  return nullptr;
+  const auto& all = kills_of_.at(&kill.worker());
+  const auto found = std::ranges::find_if(
+      all, [](const auto& other) { return other->stage >= Stage::kSignalled; });
+  return found == all.end() ? nullptr : found->get();
 }
 
 void KillLadder::find_releases(Kill& kill, Instant now) {
@@ -561,12 +559,6 @@ void KillLadder::extend_grace(Duration missed) {
       kill->next_step_at = kill->next_step_at + missed;
     }
   }
-}
-
-bool KillLadder::has_kill_of(const Process& worker) const {
-  return std::ranges::any_of(kills_, [&](const auto& kill) {
-    return &kill->worker() == &worker && kill->stage != Stage::kEnded;
-  });
 }
 
 void KillLadder::skip_grace(Instant now) {
@@ -598,7 +590,13 @@ void KillLadder::abandon() {
 
 void KillLadder::end(Kill& kill, KillVerdict verdict, std::string_view reason) {
   kill.stage = Stage::kEnded;
-  has_ended_one_ = true;
+  const auto of_worker = kills_of_.find(&kill.worker());
+  std::erase_if(of_worker->second, [&kill](const auto& each) { return each.get() == &kill; });
+  if (of_worker->second.empty()) {
+    kills_of_.erase(of_worker);
+  } else {
+    has_freed_one_ = true;
+  }
   Records::Outcome outcome;
   outcome.verdict = verdict;
   outcome.signals = kill.signals;

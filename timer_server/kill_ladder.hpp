@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "common/clock.hpp"
@@ -111,8 +112,6 @@ class KillLadder {
   // of the workers watches their pidfds, and a loop can watch a descriptor once.
   void note_worker_ended(const Process& worker);
 
-  // Returns whether a kill of the worker is under way.
-  [[nodiscard]] bool has_kill_of(const Process& worker) const;
   [[nodiscard]] bool idle() const { return kills_.empty(); }
   [[nodiscard]] std::size_t count() const { return kills_.size(); }
   // Extends every grace period by the time that the server or the machine missed.
@@ -159,9 +158,12 @@ class KillLadder {
   const MayBeForking may_be_forking_;
   const std::vector<pid_t> excluded_;  // the server and its ancestors
   std::vector<std::shared_ptr<Kill>> kills_;
+  // By worker, those that have not ended. A worker has several if a scope expired in the grace
+  // period of a kill that a release may cancel.
+  std::unordered_map<const Process*, std::vector<std::shared_ptr<Kill>>> kills_of_;
   bool skips_grace_ = false;
   Duration stop_budget_{};      // what is left of kStopBudget in this advance()
-  bool has_ended_one_ = false;  // in this pass of advance(): another kill may have waited for it
+  bool has_freed_one_ = false;  // in this pass of advance() a kill ended for which another may wait
 };
 
 }  // namespace filetimer

@@ -428,6 +428,25 @@ TEST_CASE("Two scopes that may be left late are waited for, each for its own gra
   CHECK(stage.ended == std::vector{KillVerdict::kSpared, KillVerdict::kDead});
 }
 
+TEST_CASE("A kill waits for the SIGKILL of another one of its worker, and ends with it") {
+  LadderStage stage(LadderStage::quick(), ignore_sigterm);
+  KillOrder first = stage.order_for(SIGTERM, 5s);
+  KillOrder second = stage.order_for(SIGTERM, 60s);
+  second.worker = first.worker;
+  stage.start(std::move(first), stage.now);
+  stage.advance(stage.now);
+  stage.start(std::move(second), stage.now + 1s);
+  stage.advance(stage.now + 1s);
+  CHECK(stage.ended.empty());
+  CHECK(stage.ladder->count() == 2);
+  const Instant after_grace = stage.now + 6s;
+  stage.step(after_grace);
+  wait_for_death(stage.process);
+  stage.step(after_grace);
+  CHECK(stage.ended == std::vector{KillVerdict::kDead, KillVerdict::kAlreadyGone});
+  CHECK(stage.ladder->idle());
+}
+
 TEST_CASE("A scope that may be left late does not soften another one that expires with it") {
   LadderStage stage(LadderStage::quick(), ignore_sigterm);
   KillOrder order = stage.order_for(SIGTERM, 5s);
