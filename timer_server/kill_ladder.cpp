@@ -20,6 +20,7 @@ namespace {
 enum class Stage {
   kFacts,         // a side thread may still read the worker's command line and rank
   kRecorded,      // the verdict is queued in the log; the kill waits for its sync and for evidence
+  kStopping,      // the targets are being stopped; the signal follows in the same advance()
   kSignalled,     // the first signal was sent; the grace period runs
   kKilled,        // SIGKILL was sent, or a first signal that no other follows
   kLastEvidence,  // the worker survived SIGKILL; evidence of what holds it is being collected
@@ -72,6 +73,8 @@ struct KillLadder::Kill {
   std::vector<std::string> cancelled;         // the worker's other scopes
   std::vector<Process> other_targets;         // without the worker
   std::unordered_map<int, EventSource> ends;  // of other targets that were signalled, by pidfd
+  std::size_t stopped = 0;                    // of other_targets, by the stop that is under way
+  std::vector<pid_t> running;  // targets that were stopped and may have been inside fork()
   std::vector<SentSignal> signals;
   Instant first_signal;
   std::optional<Instant> worker_died;
@@ -140,9 +143,10 @@ void KillLadder::note_worker_ended(const Process& worker) {
 }
 
 Instant KillLadder::advance(Instant now) {
-  stop_budget_ = kStopBudget;
+  stop_budget_ = kStopLimit;
   record_verdicts(now);
   Instant next = Instant::never();
+  bool has_signalled = false;
   do {
     has_freed_one_ = false;
     next = Instant::never();
@@ -158,20 +162,22 @@ Instant KillLadder::advance(Instant now) {
       }
     }
     std::erase_if(kills_, [](const auto& kill) { return kill->stage == Stage::kEnded; });
-  } while (has_freed_one_ && !kills_.empty());
+    has_signalled = signal_stopped();
+  } while (has_freed_one_ || has_signalled);
   return next;
 }
 
 bool KillLadder::step(const std::shared_ptr<Kill>& kill, Instant now) {
   switch (kill->stage) {
     case Stage::kRecorded:
-      return send_first_signal(*kill, now);
+      return begin_first_signal(kill, now);
     case Stage::kSignalled:
     case Stage::kKilled:
       return wait_for_death(kill, now);
     case Stage::kLastEvidence:
       return finish_unkillable(*kill, now);
     case Stage::kFacts:
+    case Stage::kStopping:
     case Stage::kEnded:
       break;
   }
@@ -295,7 +301,8 @@ bool KillLadder::end_without_signal(Kill& kill) {
 // Once the verdict is synced, the signal of a worker without children waits for these system calls
 // only: a poll of its pidfd, because the worker may have ended since its verdict; its state and
 // SIGSTOP, so that it starts no process; one look at its children.
-bool KillLadder::send_first_signal(Kill& kill, Instant now) {
+bool KillLadder::begin_first_signal(const std::shared_ptr<Kill>& kept, Instant now) {
+  Kill& kill = *kept;
   const bool is_ready = is_ready_for_signal(kill, now);
   find_releases(kill, now);
   if (!is_ready) {
@@ -306,9 +313,10 @@ bool KillLadder::send_first_signal(Kill& kill, Instant now) {
   }
   const ScopeTerms& terms = kill.order.deciding()->scope.terms;
   kill.is_cancellable = terms.spare_if_left && terms.signal != SIGKILL && terms.grace;
-  Kill* const other = signalled_kill_of_same_worker(kill);
-  if (other != nullptr && other->ends_in_sigkill) {
-    kill.next_step_at = Instant::never();  // advance() comes back when the other kill has ended
+  Kill* const other = other_kill_of_same_worker(kill);
+  if (other != nullptr && (other->ends_in_sigkill || other->stage == Stage::kStopping)) {
+    // advance() comes back when the other kill has ended, or sent its signal.
+    kill.next_step_at = Instant::never();
     return false;
   }
   // Two cancellable kills of a worker go on side by side, each until its own scope is released.
@@ -316,19 +324,66 @@ bool KillLadder::send_first_signal(Kill& kill, Instant now) {
     end(*other, KillVerdict::kSpared, "the worker survived the signal, and another scope expired");
   }
   kill.ends_in_sigkill = !kill.is_cancellable && (terms.signal == SIGKILL || terms.grace);
-  const bool is_last = terms.signal == SIGKILL || !terms.grace;
   if (!kill.is_cancellable) {
     kill.cancelled = listener_.on_signal(kill.worker(), kill.ends_in_sigkill);
-    stop_targets(kill);
   }
-  send(kill, terms.signal);
-  kill.first_signal = kill.signals.back().when.mono;
-  kill.stage = is_last ? Stage::kKilled : Stage::kSignalled;
-  kill.next_step_at = kill.first_signal + (is_last            ? policy_.kill_wait
-                                           : kill.skips_grace ? Duration::zero()
-                                                              : *terms.grace);
-  watch_other_targets(kill);
+  begin_signal(kept);
   return true;
+}
+
+// Sends the signal that is due, or stops the targets for signal_stopped(). The last look for
+// releases comes just before.
+void KillLadder::begin_signal(const std::shared_ptr<Kill>& kept) {
+  Kill& kill = *kept;
+  if (policy_.mode == KillMode::kProcess || kill.is_cancellable) {
+    send_due_signal(kill);
+    resume(kill);
+    return;
+  }
+  stopping_.push_back(kept);
+  kill.stage = Stage::kStopping;
+  kill.stopped = 0;
+  kill.running.clear();
+  stop_target(kill, kill.worker());
+  stop_new_targets(kill);
+}
+
+// Sends the signals of the kills whose targets are being stopped. Returns whether there are any. No
+// signal is sent before all targets of all these kills have stopped: the kills wait together, and
+// processes that end do not compete with looks at others for the processors. No target is resumed
+// before all signals are sent: it may be a target of another of these kills.
+bool KillLadder::signal_stopped() {
+  if (stopping_.empty()) {
+    return false;
+  }
+  stop_all_targets();
+  for (const auto& kill : stopping_) {
+    if (kill->stage == Stage::kStopping) {
+      send_due_signal(*kill);
+    }
+  }
+  for (const auto& kill : std::exchange(stopping_, {})) {
+    resume(*kill);
+    watch_other_targets(*kill);
+  }
+  return true;
+}
+
+void KillLadder::send_due_signal(Kill& kill) {
+  if (kill.signals.empty()) {
+    const ScopeTerms& terms = kill.order.deciding()->scope.terms;
+    const bool is_last = terms.signal == SIGKILL || !terms.grace;
+    send(kill, terms.signal);
+    kill.first_signal = kill.signals.back().when.mono;
+    kill.stage = is_last ? Stage::kKilled : Stage::kSignalled;
+    kill.next_step_at = kill.first_signal + (is_last            ? policy_.kill_wait
+                                             : kill.skips_grace ? Duration::zero()
+                                                                : *terms.grace);
+  } else {
+    send(kill, SIGKILL);
+    kill.stage = Stage::kKilled;
+    kill.next_step_at = kill.signals.back().when.mono + policy_.kill_wait;
+  }
 }
 
 void KillLadder::send(Kill& kill, int signal) {
@@ -344,10 +399,6 @@ void KillLadder::send(Kill& kill, int signal) {
       return errno != EPERM;
     }
     sent.pids.push_back(process.pid);
-    // A stopped process does not act on a signal other than SIGKILL before it gets SIGCONT.
-    if (signal != SIGKILL && signal != SIGCONT) {
-      process.send_signal(SIGCONT);
-    }
     return true;
   };
   // Children are signalled before their parents, and the worker last: when the last parent of a
@@ -363,7 +414,21 @@ void KillLadder::send(Kill& kill, int signal) {
   kill.signals.push_back(std::move(sent));
 }
 
-// Called after a signal, which must not wait for it.
+// A stopped process does not act on a signal other than SIGKILL before it gets SIGCONT. Children
+// are resumed before their parents, as they are signalled.
+void KillLadder::resume(const Kill& kill) {
+  const int signal = kill.signals.back().signal;
+  if (signal == SIGKILL || signal == SIGCONT) {
+    return;
+  }
+  for (auto process = kill.other_targets.rbegin(); process != kill.other_targets.rend();
+       ++process) {
+    process->send_signal(SIGCONT);
+  }
+  kill.worker().send_signal(SIGCONT);
+}
+
+// Called after the signals, which must not wait for it.
 void KillLadder::watch_other_targets(Kill& kill) {
   for (const Process& process : kill.other_targets) {
     try {
@@ -414,11 +479,7 @@ bool KillLadder::wait_for_death(const std::shared_ptr<Kill>& kept, Instant now) 
     kill.cancelled = listener_.on_signal(kill.worker(), true);
   }
   if (kill.stage == Stage::kSignalled) {
-    stop_targets(kill);
-    send(kill, SIGKILL);
-    kill.stage = Stage::kKilled;
-    kill.next_step_at = kill.signals.back().when.mono + policy_.kill_wait;
-    watch_other_targets(kill);
+    begin_signal(kept);
     return true;
   }
   if (kill.worker_died || kill.signals.back().signal != SIGKILL) {
@@ -472,44 +533,56 @@ void KillLadder::end_with_current_outcome(Kill& kill, const std::vector<pid_t>& 
   }
 }
 
-// Stops the worker with SIGSTOP, then finds the other targets and stops them, until a look at
+// The worker is stopped with SIGSTOP. Then the other targets are found and stopped, until a look at
 // stopped processes finds no new one. Without that, a process that a target starts between the look
 // and the signal would live on as an orphan with the worker's memory and devices. A stopped process
 // starts no other. A fork() that is under way still completes after SIGSTOP, so a target that may
 // be inside fork() is waited for; a sleeping target stops before it runs again. One look is enough
-// for a sleeping worker without children. send() resumes the targets with SIGCONT after the signal.
-void KillLadder::stop_targets(Kill& kill) {
-  if (policy_.mode == KillMode::kProcess) {
-    return;
+// for a sleeping worker without children. resume() lets the targets go on after the signal.
+void KillLadder::stop_all_targets() {
+  std::vector<Kill*> incomplete;
+  for (const auto& kill : stopping_) {
+    incomplete.push_back(kill.get());
   }
-  const Instant begun = Instant::now();
-  const Instant until = begun + std::min(kStopLimit, stop_budget_);
-  std::vector<pid_t> running;
-  const auto stop = [this, &running](const Process& process) {
-    if (may_be_forking_(process.pid)) {
-      running.push_back(process.pid);
+  while (!incomplete.empty()) {
+    // All targets are stopped before one of them is waited for, so that all have the whole time.
+    std::erase_if(incomplete, [this](Kill* kill) { return look_for_targets(*kill); });
+    const Instant begun = Instant::now();
+    const Instant until = begun + stop_budget_;
+    for (Kill* const kill : incomplete) {
+      for (const pid_t pid : std::exchange(kill->running, {})) {
+        wait_until_stopped(pid, until);
+      }
     }
-    process.send_signal(SIGSTOP);
-  };
-  std::size_t stopped = 0;
-  const auto stop_new_targets = [&] {
-    for (; stopped < kill.other_targets.size(); ++stopped) {
-      stop(kill.other_targets[stopped]);
-    }
-  };
-  stop(kill.worker());
-  stop_new_targets();
-  bool is_complete = false;
-  while (!is_complete) {
-    add_new_targets(kill);
-    const bool found_none = stopped == kill.other_targets.size();
-    is_complete = (found_none && running.empty()) || stopped >= kMaxTreeProcesses;
-    stop_new_targets();  // before one of them is waited for, so that all have the whole time
-    for (const pid_t pid : std::exchange(running, {})) {
-      wait_until_stopped(pid, until);
-    }
+    stop_budget_ -= std::min(stop_budget_, Instant::now() - begun);
   }
-  stop_budget_ -= std::min(stop_budget_, Instant::now() - begun);
+}
+
+// Finds new targets and stops them. Returns whether the targets are complete: none is new, and none
+// may have started another.
+bool KillLadder::look_for_targets(Kill& kill) const {
+  for (Process& process :
+       new_targets_of(kill.worker(), kill.other_targets, policy_.mode, excluded_)) {
+    kill.other_targets.push_back(std::move(process));
+  }
+  const bool found_none = kill.stopped == kill.other_targets.size();
+  const bool is_complete =
+      (found_none && kill.running.empty()) || kill.stopped >= kMaxTreeProcesses;
+  stop_new_targets(kill);
+  return is_complete;
+}
+
+void KillLadder::stop_new_targets(Kill& kill) const {
+  for (; kill.stopped < kill.other_targets.size(); ++kill.stopped) {
+    stop_target(kill, kill.other_targets[kill.stopped]);
+  }
+}
+
+void KillLadder::stop_target(Kill& kill, const Process& process) const {
+  if (may_be_forking_(process.pid)) {
+    kill.running.push_back(process.pid);
+  }
+  process.send_signal(SIGSTOP);
 }
 
 void KillLadder::wait_until_stopped(pid_t pid, Instant until) const {
@@ -523,18 +596,11 @@ void KillLadder::wait_until_stopped(pid_t pid, Instant until) const {
   }
 }
 
-void KillLadder::add_new_targets(Kill& kill) const {
-  for (Process& process :
-       new_targets_of(kill.worker(), kill.other_targets, policy_.mode, excluded_)) {
-    kill.other_targets.push_back(std::move(process));
-  }
-}
-
-// `kill` has sent no signal yet.
-KillLadder::Kill* KillLadder::signalled_kill_of_same_worker(const Kill& kill) const {
+// Returns a kill that has sent its first signal, or is about to. `kill` has not.
+KillLadder::Kill* KillLadder::other_kill_of_same_worker(const Kill& kill) const {
   const auto& all = kills_of_.at(&kill.worker());
-  const auto found = std::ranges::find_if(
-      all, [](const auto& other) { return other->stage >= Stage::kSignalled; });
+  const auto found =
+      std::ranges::find_if(all, [](const auto& other) { return other->stage >= Stage::kStopping; });
   return found == all.end() ? nullptr : found->get();
 }
 
@@ -572,6 +638,7 @@ void KillLadder::skip_grace(Instant now) {
 }
 
 void KillLadder::abandon() {
+  (void)signal_stopped();  // after an advance() that failed no target stays stopped
   for (const auto& kill : kills_) {
     if (kill->stage == Stage::kEnded) {
       continue;

@@ -81,11 +81,9 @@ class KillLadder {
   // How often a kill that a release may cancel looks for the release: a release on a page does not
   // wake the server.
   static constexpr Duration kReleaseLook = std::chrono::milliseconds{50};
-  // How long a kill waits until its targets have stopped. On an idle machine that takes
-  // microseconds.
+  // How long all kills of one advance() wait together until their targets have stopped, so that
+  // many kills do not delay deadlines. On an idle machine that takes microseconds.
   static constexpr Duration kStopLimit = std::chrono::milliseconds{30};
-  // The same for all kills of one advance() together, so that many kills do not delay deadlines.
-  static constexpr Duration kStopBudget = std::chrono::milliseconds{50};
 
   // Callbacks to the owner of the scopes.
   struct Listener {
@@ -127,7 +125,7 @@ class KillLadder {
 
   // Each step returns true if it has moved the kill on.
   bool step(const std::shared_ptr<Kill>& kill, Instant now);
-  bool send_first_signal(Kill& kill, Instant now);
+  bool begin_first_signal(const std::shared_ptr<Kill>& kept, Instant now);
   bool wait_for_death(const std::shared_ptr<Kill>& kept, Instant now);
   bool finish_unkillable(Kill& kill, Instant now);
 
@@ -140,12 +138,18 @@ class KillLadder {
   void start_last_evidence(const std::shared_ptr<Kill>& kept, Instant now);
   void find_releases(Kill& kill, Instant now);
   void set_released(Kill& kill, Expiry& expiry, Instant now);
-  void stop_targets(Kill& kill);
+  void begin_signal(const std::shared_ptr<Kill>& kept);
+  bool signal_stopped();
+  void send_due_signal(Kill& kill);
+  void stop_all_targets();
+  bool look_for_targets(Kill& kill) const;
+  void stop_new_targets(Kill& kill) const;
+  void stop_target(Kill& kill, const Process& process) const;
   void wait_until_stopped(pid_t pid, Instant until) const;
-  void add_new_targets(Kill& kill) const;
   void send(Kill& kill, int signal);
+  static void resume(const Kill& kill);
   void watch_other_targets(Kill& kill);
-  [[nodiscard]] Kill* signalled_kill_of_same_worker(const Kill& kill) const;
+  [[nodiscard]] Kill* other_kill_of_same_worker(const Kill& kill) const;
   void end_with_current_outcome(Kill& kill, const std::vector<pid_t>& alive);
   void end(Kill& kill, KillVerdict verdict, std::string_view reason);
 
@@ -162,7 +166,8 @@ class KillLadder {
   // period of a kill that a release may cancel.
   std::unordered_map<const Process*, std::vector<std::shared_ptr<Kill>>> kills_of_;
   bool skips_grace_ = false;
-  Duration stop_budget_{};      // what is left of kStopBudget in this advance()
+  std::vector<std::shared_ptr<Kill>> stopping_;  // in Stage::kStopping
+  Duration stop_budget_{};                       // what is left of kStopLimit in this advance()
   bool has_freed_one_ = false;  // in this pass of advance() a kill ended for which another may wait
 };
 
