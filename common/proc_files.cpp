@@ -59,6 +59,19 @@ std::string value_of(const std::string& status, std::string_view key) {
   return value;
 }
 
+// Reads a file of /proc that one read() gives as a whole, so that no second one has to find its
+// end.
+Result<std::string> read_at_once(const std::string& path, std::size_t limit) {
+  const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY));
+  std::string text(limit, '\0');
+  const ssize_t got = fd ? retry_eintr([&] { return ::read(fd.get(), text.data(), limit); }) : -1;
+  if (got < 0) {
+    return system_error(fmt::format("cannot {} '{}'", fd ? "read" : "open", path));
+  }
+  text.resize(static_cast<std::size_t>(got));
+  return text;
+}
+
 std::uint64_t bits_of(const std::string& status, std::string_view key) {
   const std::string text = value_of(status, key);
   return StatFields(text).number<std::uint64_t>(16);
@@ -95,7 +108,7 @@ Result<std::string> read_small_file(const std::string& path, std::size_t limit) 
 }
 
 Result<ProcStat> read_stat(const std::string& path) {
-  const auto text = read_small_file(path + "/stat", 2048);
+  const auto text = read_at_once(path + "/stat", 2048);
   if (!text) {
     return tl::unexpected<Error>(text.error());
   }
@@ -115,7 +128,9 @@ Result<ProcStat> read_stat(const std::string& path) {
   fields.skip(8);  // session ... cmajflt
   stat.user_ticks = fields.number<std::uint64_t>();
   stat.system_ticks = fields.number<std::uint64_t>();
-  fields.skip(6);  // cutime ... itrealvalue
+  fields.skip(4);  // cutime ... nice
+  stat.threads = fields.number<int>();
+  fields.skip(1);  // itrealvalue
   stat.start_time = fields.number<std::uint64_t>();
   fields.skip(1);  // vsize
   stat.rss_pages = fields.number<std::int64_t>();
@@ -125,7 +140,7 @@ Result<ProcStat> read_stat(const std::string& path) {
 }
 
 Result<ProcStatus> read_status(const std::string& path) {
-  const auto text = read_small_file(path + "/status");
+  const auto text = read_at_once(path + "/status", 16384);
   if (!text) {
     return tl::unexpected<Error>(text.error());
   }

@@ -22,6 +22,7 @@ struct ProcStat {
   pid_t pgrp = 0;
   std::uint64_t user_ticks = 0;
   std::uint64_t system_ticks = 0;
+  int threads = 0;
   std::uint64_t start_time = 0;  // clock ticks since boot
   std::int64_t rss_pages = 0;
   std::uint64_t start_stack = 0;  // 0: not for us to see

@@ -5,13 +5,14 @@
 #include <fmt/ranges.h>
 #include <sched.h>
 #include <signal.h>
-#include <sys/epoll.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
+#include <exception>
 #include <iterator>
 #include <thread>
+
+#include "timer_server/messages.hpp"
 
 namespace filetimer {
 namespace {
@@ -19,6 +20,7 @@ namespace {
 enum class Stage {
   kFacts,         // a side thread may still read the worker's command line and rank
   kRecorded,      // the verdict is queued in the log; the kill waits for its sync and for evidence
+  kStopping,      // the targets are being stopped; the signal follows in the same advance()
   kSignalled,     // the first signal was sent; the grace period runs
   kKilled,        // SIGKILL was sent, or a first signal that no other follows
   kLastEvidence,  // the worker survived SIGKILL; evidence of what holds it is being collected
@@ -42,17 +44,23 @@ std::string state_text(pid_t pid) {
 }  // namespace
 
 bool may_be_forking(pid_t pid) {
-  return std::ranges::any_of(threads_of(pid), [pid](pid_t tid) {
-    const auto stat = read_stat(fmt::format("/proc/{}/task/{}", pid, tid));
+  const auto is_busy = [](const Result<ProcStat>& stat) {
     return stat && (stat->state == 'R' || stat->state == 'D');
+  };
+  // Its state is that of the main thread.
+  const auto process = read_stat(fmt::format("/proc/{}", pid));
+  if (!process || process->threads == 1 || is_busy(process)) {
+    return is_busy(process);
+  }
+  return std::ranges::any_of(threads_of(pid), [&](pid_t tid) {
+    return tid != pid && is_busy(read_stat(fmt::format("/proc/{}/task/{}", pid, tid)));
   });
 }
 
 struct KillLadder::Kill {
   KillOrder order;
   Stage stage = Stage::kFacts;
-  std::uint64_t number = 0;
-  bool has_news = false;  // a target has exited
+  bool has_news = false;  // a target has ended
   Instant next_step_at;   // when step() must be called at the latest
   Instant sync_until;
   Instant evidence_until;
@@ -62,8 +70,11 @@ struct KillLadder::Kill {
   bool skips_grace = false;
   bool ends_in_sigkill = false;  // set with the first signal
   bool is_cancellable = false;   // set likewise: a release in the grace period cancels the kill
-  std::vector<std::string> cancelled;  // the worker's other scopes
-  std::vector<Process> other_targets;  // without the worker
+  std::vector<std::string> cancelled;         // the worker's other scopes
+  std::vector<Process> other_targets;         // without the worker
+  std::unordered_map<int, EventSource> ends;  // of other targets that were signalled, by pidfd
+  std::size_t stopped = 0;                    // of other_targets, by the stop that is under way
+  std::vector<pid_t> running;  // targets that were stopped and may have been inside fork()
   std::vector<SentSignal> signals;
   Instant first_signal;
   std::optional<Instant> worker_died;
@@ -101,58 +112,43 @@ const Expiry* KillOrder::deciding() const {
   return found;
 }
 
-KillLadder::KillLadder(KillPolicy policy, Records& records, RecordLog& log,
+KillLadder::KillLadder(sd_event* loop, KillPolicy policy, Records& records, RecordLog& log,
                        SideThreads& side_threads, Listener listener, MayBeForking may_be_forking)
-    : policy_(policy),
+    : loop_(loop),
+      policy_(policy),
       records_(records),
       log_(log),
       side_threads_(side_threads),
       listener_(std::move(listener)),
       may_be_forking_(std::move(may_be_forking)),
-      excluded_(this_process_and_ancestors()),
-      deaths_(::epoll_create1(EPOLL_CLOEXEC)) {}
+      excluded_(this_process_and_ancestors()) {}
 
 KillLadder::~KillLadder() = default;
 
 void KillLadder::start(KillOrder order, Instant now) {
   auto kill = std::make_shared<Kill>();
   kill->order = std::move(order);
-  kill->number = ++last_number_;
   kill->skips_grace = skips_grace_;
   kill->next_step_at = now + kFactsLimit;
+  kills_of_[&kill->worker()].push_back(kill);
   kills_.push_back(std::move(kill));
 }
 
-// Notes which kills lost a target. The other kills need not ask their pidfds, which may be
-// thousands.
-void KillLadder::note_deaths() {
-  std::array<epoll_event, 64> events{};
-  int count = 0;
-  do {
-    count = ::epoll_wait(deaths_.get(), events.data(), static_cast<int>(events.size()), 0);
-    for (int i = 0; i < count; ++i) {
-      const std::uint64_t number = events[static_cast<std::size_t>(i)].data.u64;
-      const auto kill = std::ranges::find_if(
-          kills_, [number](const auto& each) { return each->number == number; });
-      // A worker has several kills if a scope expired in the grace period of a kill that a release
-      // may cancel. The event names the kill that watched the process last. If that kill has ended,
-      // all others look.
-      for (const auto& each : kills_) {
-        each->has_news =
-            each->has_news || kill == kills_.end() || &each->worker() == &(*kill)->worker();
-      }
+void KillLadder::note_worker_ended(const Process& worker) {
+  if (const auto found = kills_of_.find(&worker); found != kills_of_.end()) {
+    for (const auto& kill : found->second) {
+      kill->has_news = true;
     }
-  } while (count == static_cast<int>(events.size()));
+  }
 }
 
 Instant KillLadder::advance(Instant now) {
-  stop_budget_ = kStopBudget;
-  if (!kills_.empty()) {
-    note_deaths();
-  }
+  stop_budget_ = kStopLimit;
+  record_verdicts(now);
   Instant next = Instant::never();
+  bool has_signalled = false;
   do {
-    has_ended_one_ = false;
+    has_freed_one_ = false;
     next = Instant::never();
     for (std::size_t i = 0; i < kills_.size(); ++i) {
       const std::shared_ptr<Kill> kill = kills_[i];  // step() may end it
@@ -166,35 +162,60 @@ Instant KillLadder::advance(Instant now) {
       }
     }
     std::erase_if(kills_, [](const auto& kill) { return kill->stage == Stage::kEnded; });
-  } while (has_ended_one_ && !kills_.empty());
+    has_signalled = signal_stopped();
+  } while (has_freed_one_ || has_signalled);
   return next;
 }
 
 bool KillLadder::step(const std::shared_ptr<Kill>& kill, Instant now) {
   switch (kill->stage) {
-    case Stage::kFacts:
-      return record_verdict(kill, now);
     case Stage::kRecorded:
-      return send_first_signal(*kill, now);
+      return begin_first_signal(kill, now);
     case Stage::kSignalled:
     case Stage::kKilled:
       return wait_for_death(kill, now);
     case Stage::kLastEvidence:
       return finish_unkillable(*kill, now);
+    case Stage::kFacts:
+    case Stage::kStopping:
     case Stage::kEnded:
       break;
   }
   return false;
 }
 
-bool KillLadder::record_verdict(const std::shared_ptr<Kill>& kill, Instant now) {
-  KillOrder& order = kill->order;
-  if (!*order.worker.facts && now < kill->next_step_at) {
-    return false;
-  }
-  find_releases(*kill, now);
-  // Together: the signal waits for one write and one sync.
+// Appends the records of all verdicts together, so that their signals wait for one write and one
+// sync.
+void KillLadder::record_verdicts(Instant now) {
   std::vector<std::string> records;
+  std::vector<std::shared_ptr<Kill>> recorded;
+  for (const auto& kill : kills_) {
+    const KillOrder& order = kill->order;
+    if (kill->stage != Stage::kFacts) {
+      continue;
+    }
+    if (!*order.worker.facts && now < kill->next_step_at) {
+      continue;
+    }
+    find_releases(*kill, now);
+    add_records_of_verdict(kill->order, records);
+    recorded.push_back(kill);
+  }
+  const std::uint64_t number = records.empty() ? 0 : log_.append(std::move(records));
+  for (const auto& kill : recorded) {
+    kill->record_number = number;
+    kill->stage = Stage::kRecorded;
+    kill->sync_until = now + kSyncLimit;
+    kill->evidence_until = now;
+    if (policy_.evidence != EvidenceLevel::kNone && !kill->order.has_evidence) {
+      kill->evidence_until = now + policy_.evidence_timeout;
+      start_evidence(kill);
+    }
+  }
+}
+
+void KillLadder::add_records_of_verdict(const KillOrder& order,
+                                        std::vector<std::string>& records) const {
   Incident& incident = *order.incident;
   if (!incident.recorded && !order.is_recorded) {
     incident.recorded = true;
@@ -216,17 +237,6 @@ bool KillLadder::record_verdict(const std::shared_ptr<Kill>& kill, Instant now) 
       records.push_back(records_.released_late(order.worker, expiry, false));
     }
   }
-  if (!records.empty()) {
-    kill->record_number = log_.append(std::move(records));
-  }
-  kill->stage = Stage::kRecorded;
-  kill->sync_until = now + kSyncLimit;
-  kill->evidence_until = now;
-  if (policy_.evidence != EvidenceLevel::kNone && !order.has_evidence) {
-    kill->evidence_until = now + policy_.evidence_timeout;
-    start_evidence(kill);
-  }
-  return true;
 }
 
 void KillLadder::start_evidence(const std::shared_ptr<Kill>& kill) {
@@ -253,29 +263,24 @@ void KillLadder::record_evidence(Kill& kill) {
   }
 }
 
-bool KillLadder::send_first_signal(Kill& kill, Instant now) {
+// Returns whether the verdict is synced and the evidence recorded, or both have had their time.
+bool KillLadder::is_ready_for_signal(Kill& kill, Instant now) {
   const bool synced =
       log_.synced() >= kill.record_number || now >= kill.sync_until || !log_.is_working(now);
   if (now >= kill.evidence_until) {
     record_evidence(kill);
   }
   const bool evidence_is_in = !kill.collection;
-  find_releases(kill, now);
   if (!synced || !evidence_is_in) {
     kill.next_step_at = synced           ? kill.evidence_until
                         : evidence_is_in ? kill.sync_until
                                          : std::min(kill.sync_until, kill.evidence_until);
-    return false;
   }
-  Kill* const other = signalled_kill_of_same_worker(kill);
-  const bool waits_for_other = other != nullptr && other->ends_in_sigkill;
-  // The targets are found before the last look for releases, because finding them takes time.
-  std::vector<Process> other_targets;
-  if (!waits_for_other && !policy_.dry_run && kill.worker().is_alive()) {
-    // One look is enough: stop_targets() looks again until there is no new target.
-    other_targets = other_targets_of(kill.worker(), policy_.mode, excluded_, 1);
-  }
-  find_releases(kill, now);
+  return synced && evidence_is_in;
+}
+
+// Ends a kill whose worker is to get no signal. Returns false if the worker gets one.
+bool KillLadder::end_without_signal(Kill& kill) {
   const Expiry* const deciding = kill.order.deciding();
   if (policy_.dry_run || deciding == nullptr) {
     const bool released = std::ranges::any_of(
@@ -290,10 +295,28 @@ bool KillLadder::send_first_signal(Kill& kill, Instant now) {
     end(kill, KillVerdict::kAlreadyGone, {});
     return true;
   }
-  const ScopeTerms& terms = deciding->scope.terms;
+  return false;
+}
+
+// Once the verdict is synced, the signal of a worker without children waits for these system calls
+// only: a poll of its pidfd, because the worker may have ended since its verdict; its state and
+// SIGSTOP, so that it starts no process; one look at its children.
+bool KillLadder::begin_first_signal(const std::shared_ptr<Kill>& kept, Instant now) {
+  Kill& kill = *kept;
+  const bool is_ready = is_ready_for_signal(kill, now);
+  find_releases(kill, now);
+  if (!is_ready) {
+    return false;
+  }
+  if (end_without_signal(kill)) {
+    return true;
+  }
+  const ScopeTerms& terms = kill.order.deciding()->scope.terms;
   kill.is_cancellable = terms.spare_if_left && terms.signal != SIGKILL && terms.grace;
-  if (waits_for_other) {
-    kill.next_step_at = Instant::never();  // advance() comes back when the other kill has ended
+  Kill* const other = other_kill_of_same_worker(kill);
+  if (other != nullptr && (other->ends_in_sigkill || other->stage == Stage::kStopping)) {
+    // advance() comes back when the other kill has ended, or sent its signal.
+    kill.next_step_at = Instant::never();
     return false;
   }
   // Two cancellable kills of a worker go on side by side, each until its own scope is released.
@@ -301,46 +324,88 @@ bool KillLadder::send_first_signal(Kill& kill, Instant now) {
     end(*other, KillVerdict::kSpared, "the worker survived the signal, and another scope expired");
   }
   kill.ends_in_sigkill = !kill.is_cancellable && (terms.signal == SIGKILL || terms.grace);
-  const bool is_last = terms.signal == SIGKILL || !terms.grace;
   if (!kill.is_cancellable) {
     kill.cancelled = listener_.on_signal(kill.worker(), kill.ends_in_sigkill);
-    kill.other_targets = std::move(other_targets);
-    stop_targets(kill);
   }
-  send(kill, terms.signal);
-  kill.first_signal = kill.signals.back().when.mono;
-  watch(kill, kill.worker());
-  for (const Process& process : kill.other_targets) {
-    watch(kill, process);
-  }
-  kill.stage = is_last ? Stage::kKilled : Stage::kSignalled;
-  kill.next_step_at = kill.first_signal + (is_last            ? policy_.kill_wait
-                                           : kill.skips_grace ? Duration::zero()
-                                                              : *terms.grace);
+  begin_signal(kept);
   return true;
+}
+
+// Sends the signal that is due, or stops the targets for signal_stopped(). The last look for
+// releases comes just before.
+void KillLadder::begin_signal(const std::shared_ptr<Kill>& kept) {
+  Kill& kill = *kept;
+  if (policy_.mode == KillMode::kProcess || kill.is_cancellable) {
+    send_due_signal(kill);
+    resume(kill);
+    return;
+  }
+  stopping_.push_back(kept);
+  kill.stage = Stage::kStopping;
+  kill.stopped = 0;
+  kill.running.clear();
+  stop_target(kill, kill.worker());
+  stop_new_targets(kill);
+}
+
+// Sends the signals of the kills whose targets are being stopped. Returns whether there are any. No
+// signal is sent before all targets of all these kills have stopped: the kills wait together, and
+// processes that end do not compete with looks at others for the processors. No target is resumed
+// before all signals are sent: it may be a target of another of these kills.
+bool KillLadder::signal_stopped() {
+  if (stopping_.empty()) {
+    return false;
+  }
+  stop_all_targets();
+  for (const auto& kill : stopping_) {
+    if (kill->stage == Stage::kStopping) {
+      send_due_signal(*kill);
+    }
+  }
+  for (const auto& kill : std::exchange(stopping_, {})) {
+    resume(*kill);
+    watch_other_targets(*kill);
+  }
+  return true;
+}
+
+void KillLadder::send_due_signal(Kill& kill) {
+  if (kill.signals.empty()) {
+    const ScopeTerms& terms = kill.order.deciding()->scope.terms;
+    const bool is_last = terms.signal == SIGKILL || !terms.grace;
+    send(kill, terms.signal);
+    kill.first_signal = kill.signals.back().when.mono;
+    kill.stage = is_last ? Stage::kKilled : Stage::kSignalled;
+    kill.next_step_at = kill.first_signal + (is_last            ? policy_.kill_wait
+                                             : kill.skips_grace ? Duration::zero()
+                                                                : *terms.grace);
+  } else {
+    send(kill, SIGKILL);
+    kill.stage = Stage::kKilled;
+    kill.next_step_at = kill.signals.back().when.mono + policy_.kill_wait;
+  }
 }
 
 void KillLadder::send(Kill& kill, int signal) {
   SentSignal sent{signal, ClockReading::now(), {}};
+  // Before the first signal every target was found alive a moment ago.
+  const bool may_have_ended = !kill.signals.empty();
   // Returns false if the server may not signal the process, for example a set-uid program.
   const auto send_to = [&](const Process& process) {
-    if (!process.is_alive()) {
+    if (may_have_ended && !process.is_alive()) {
       return true;
     }
     if (!process.send_signal(signal)) {
       return errno != EPERM;
     }
     sent.pids.push_back(process.pid);
-    // A stopped process does not act on a signal other than SIGKILL before it gets SIGCONT.
-    if (signal != SIGKILL && signal != SIGCONT) {
-      process.send_signal(SIGCONT);
-    }
     return true;
   };
   // Children are signalled before their parents, and the worker last: when the last parent of a
   // process group exits, the kernel sends SIGHUP to the stopped processes of that group.
   for (std::size_t i = kill.other_targets.size(); i-- > 0;) {
     if (!send_to(kill.other_targets[i])) {
+      kill.ends.erase(kill.other_targets[i].pidfd.get());
       kill.other_targets.erase(kill.other_targets.begin() + static_cast<std::ptrdiff_t>(i));
     }
   }
@@ -349,13 +414,35 @@ void KillLadder::send(Kill& kill, int signal) {
   kill.signals.push_back(std::move(sent));
 }
 
-void KillLadder::watch(const Kill& kill, const Process& process) const {
-  epoll_event event{};
-  event.events = EPOLLIN | EPOLLONESHOT;  // a pidfd stays readable for ever: report it once
-  event.data.u64 = kill.number;
-  // An earlier kill of the same worker may watch the process already.
-  if (::epoll_ctl(deaths_.get(), EPOLL_CTL_ADD, process.pidfd.get(), &event) != 0) {
-    ::epoll_ctl(deaths_.get(), EPOLL_CTL_MOD, process.pidfd.get(), &event);
+// A stopped process does not act on a signal other than SIGKILL before it gets SIGCONT. Children
+// are resumed before their parents, as they are signalled.
+void KillLadder::resume(const Kill& kill) {
+  const int signal = kill.signals.back().signal;
+  if (signal == SIGKILL || signal == SIGCONT) {
+    return;
+  }
+  for (auto process = kill.other_targets.rbegin(); process != kill.other_targets.rend();
+       ++process) {
+    process->send_signal(SIGCONT);
+  }
+  kill.worker().send_signal(SIGCONT);
+}
+
+// Called after the signals, which must not wait for it.
+void KillLadder::watch_other_targets(Kill& kill) {
+  for (const Process& process : kill.other_targets) {
+    try {
+      EventSource& source = kill.ends[process.pidfd.get()];
+      if (source) {
+        continue;
+      }
+      // A pidfd stays readable for ever. With EPOLLET it is reported once.
+      source = watch_io(loop_, process.pidfd.get(), EPOLLIN | EPOLLET, kDeathsFirst,
+                        [&kill] { kill.has_news = true; });
+    } catch (const std::exception& error) {
+      // The kill looks at all targets when its next step is due.
+      messages::debug("the end of pid {} does not wake the server: {}", process.pid, error.what());
+    }
   }
 }
 
@@ -392,10 +479,7 @@ bool KillLadder::wait_for_death(const std::shared_ptr<Kill>& kept, Instant now) 
     kill.cancelled = listener_.on_signal(kill.worker(), true);
   }
   if (kill.stage == Stage::kSignalled) {
-    stop_targets(kill);
-    send(kill, SIGKILL);
-    kill.stage = Stage::kKilled;
-    kill.next_step_at = kill.signals.back().when.mono + policy_.kill_wait;
+    begin_signal(kept);
     return true;
   }
   if (kill.worker_died || kill.signals.back().signal != SIGKILL) {
@@ -449,36 +533,56 @@ void KillLadder::end_with_current_outcome(Kill& kill, const std::vector<pid_t>& 
   }
 }
 
-// Stops the targets with SIGSTOP, and looks for new targets until there are none. Without that, a
-// process that a target starts between the look and the signal would live on as an orphan with the
-// worker's memory and devices. A stopped process starts no other. A fork() that is under way still
-// completes after SIGSTOP, so a target that may be inside fork() is waited for; a sleeping target
-// stops before it runs again. send() resumes the targets with SIGCONT after the signal.
-void KillLadder::stop_targets(Kill& kill) {
-  if (policy_.mode == KillMode::kProcess) {
-    return;
+// The worker is stopped with SIGSTOP. Then the other targets are found and stopped, until a look at
+// stopped processes finds no new one. Without that, a process that a target starts between the look
+// and the signal would live on as an orphan with the worker's memory and devices. A stopped process
+// starts no other. A fork() that is under way still completes after SIGSTOP, so a target that may
+// be inside fork() is waited for; a sleeping target stops before it runs again. One look is enough
+// for a sleeping worker without children. resume() lets the targets go on after the signal.
+void KillLadder::stop_all_targets() {
+  std::vector<Kill*> incomplete;
+  for (const auto& kill : stopping_) {
+    incomplete.push_back(kill.get());
   }
-  const Instant begun = Instant::now();
-  const Instant until = begun + std::min(kStopLimit, stop_budget_);
-  std::vector<pid_t> running;
-  const auto stop = [this, &running](const Process& process) {
-    if (may_be_forking_(process.pid)) {
-      running.push_back(process.pid);
+  while (!incomplete.empty()) {
+    // All targets are stopped before one of them is waited for, so that all have the whole time.
+    std::erase_if(incomplete, [this](Kill* kill) { return look_for_targets(*kill); });
+    const Instant begun = Instant::now();
+    const Instant until = begun + stop_budget_;
+    for (Kill* const kill : incomplete) {
+      for (const pid_t pid : std::exchange(kill->running, {})) {
+        wait_until_stopped(pid, until);
+      }
     }
-    process.send_signal(SIGSTOP);
-  };
-  stop(kill.worker());
-  std::size_t stopped = 0;
-  do {
-    for (; stopped < kill.other_targets.size(); ++stopped) {
-      stop(kill.other_targets[stopped]);
-    }
-    for (const pid_t pid : std::exchange(running, {})) {
-      wait_until_stopped(pid, until);
-    }
-    add_new_targets(kill);
-  } while (stopped < kill.other_targets.size() && stopped < kMaxTreeProcesses);
-  stop_budget_ -= std::min(stop_budget_, Instant::now() - begun);
+    stop_budget_ -= std::min(stop_budget_, Instant::now() - begun);
+  }
+}
+
+// Finds new targets and stops them. Returns whether the targets are complete: none is new, and none
+// may have started another.
+bool KillLadder::look_for_targets(Kill& kill) const {
+  for (Process& process :
+       new_targets_of(kill.worker(), kill.other_targets, policy_.mode, excluded_)) {
+    kill.other_targets.push_back(std::move(process));
+  }
+  const bool found_none = kill.stopped == kill.other_targets.size();
+  const bool is_complete =
+      (found_none && kill.running.empty()) || kill.stopped >= kMaxTreeProcesses;
+  stop_new_targets(kill);
+  return is_complete;
+}
+
+void KillLadder::stop_new_targets(Kill& kill) const {
+  for (; kill.stopped < kill.other_targets.size(); ++kill.stopped) {
+    stop_target(kill, kill.other_targets[kill.stopped]);
+  }
+}
+
+void KillLadder::stop_target(Kill& kill, const Process& process) const {
+  if (may_be_forking_(process.pid)) {
+    kill.running.push_back(process.pid);
+  }
+  process.send_signal(SIGSTOP);
 }
 
 void KillLadder::wait_until_stopped(pid_t pid, Instant until) const {
@@ -492,22 +596,12 @@ void KillLadder::wait_until_stopped(pid_t pid, Instant until) const {
   }
 }
 
-void KillLadder::add_new_targets(Kill& kill) const {
-  for (Process& process :
-       new_targets_of(kill.worker(), kill.other_targets, policy_.mode, excluded_)) {
-    watch(kill, process);
-    kill.other_targets.push_back(std::move(process));
-  }
-}
-
-KillLadder::Kill* KillLadder::signalled_kill_of_same_worker(const Kill& kill) const {
-  for (const auto& other : kills_) {
-    if (other.get() != &kill && &other->worker() == &kill.worker() &&
-        other->stage >= Stage::kSignalled && other->stage != Stage::kEnded) {
-      return other.get();
-    }
-  }
-  return nullptr;
+// Returns a kill that has sent its first signal, or is about to. `kill` has not.
+KillLadder::Kill* KillLadder::other_kill_of_same_worker(const Kill& kill) const {
+  const auto& all = kills_of_.at(&kill.worker());
+  const auto found =
+      std::ranges::find_if(all, [](const auto& other) { return other->stage >= Stage::kStopping; });
+  return found == all.end() ? nullptr : found->get();
 }
 
 void KillLadder::find_releases(Kill& kill, Instant now) {
@@ -533,12 +627,6 @@ void KillLadder::extend_grace(Duration missed) {
   }
 }
 
-bool KillLadder::has_kill_of(const Process& worker) const {
-  return std::ranges::any_of(kills_, [&](const auto& kill) {
-    return &kill->worker() == &worker && kill->stage != Stage::kEnded;
-  });
-}
-
 void KillLadder::skip_grace(Instant now) {
   skips_grace_ = true;
   for (const auto& kill : kills_) {
@@ -550,6 +638,7 @@ void KillLadder::skip_grace(Instant now) {
 }
 
 void KillLadder::abandon() {
+  (void)signal_stopped();  // after an advance() that failed no target stays stopped
   for (const auto& kill : kills_) {
     if (kill->stage == Stage::kEnded) {
       continue;
@@ -568,7 +657,13 @@ void KillLadder::abandon() {
 
 void KillLadder::end(Kill& kill, KillVerdict verdict, std::string_view reason) {
   kill.stage = Stage::kEnded;
-  has_ended_one_ = true;
+  const auto of_worker = kills_of_.find(&kill.worker());
+  std::erase_if(of_worker->second, [&kill](const auto& each) { return each.get() == &kill; });
+  if (of_worker->second.empty()) {
+    kills_of_.erase(of_worker);
+  } else {
+    has_freed_one_ = true;
+  }
   Records::Outcome outcome;
   outcome.verdict = verdict;
   outcome.signals = kill.signals;

@@ -6,9 +6,11 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "common/clock.hpp"
+#include "timer_server/event_loop.hpp"
 #include "timer_server/evidence/evidence_collection.hpp"
 #include "timer_server/process_tree.hpp"
 #include "timer_server/record_log.hpp"
@@ -68,7 +70,8 @@ using MayBeForking = std::function<bool(pid_t)>;
 //
 // No member function waits, except for the kStopLimit before a signal: advance() takes every kill
 // as far as it can go now. Used on the loop thread. The references that the constructor takes must
-// outlive the ladder.
+// outlive the ladder. The ends of processes that were signalled wake `loop`, and their handlers
+// note that only.
 class KillLadder {
  public:
   // How long the verdict waits for the worker's command line and rank.
@@ -78,11 +81,9 @@ class KillLadder {
   // How often a kill that a release may cancel looks for the release: a release on a page does not
   // wake the server.
   static constexpr Duration kReleaseLook = std::chrono::milliseconds{50};
-  // How long a kill waits until its targets have stopped. On an idle machine that takes
-  // microseconds.
+  // How long all kills of one advance() wait together until their targets have stopped, so that
+  // many kills do not delay deadlines. On an idle machine that takes microseconds.
   static constexpr Duration kStopLimit = std::chrono::milliseconds{30};
-  // The same for all kills of one advance() together, so that many kills do not delay deadlines.
-  static constexpr Duration kStopBudget = std::chrono::milliseconds{50};
 
   // Callbacks to the owner of the scopes.
   struct Listener {
@@ -94,21 +95,21 @@ class KillLadder {
     // Is called once for every order.
     std::function<void(const KillOrder&, const KillEnd&)> on_end;
   };
-  KillLadder(KillPolicy policy, Records& records, RecordLog& log, SideThreads& side_threads,
-             Listener listener, MayBeForking may_be_forking = filetimer::may_be_forking);
+  KillLadder(sd_event* loop, KillPolicy policy, Records& records, RecordLog& log,
+             SideThreads& side_threads, Listener listener,
+             MayBeForking may_be_forking = filetimer::may_be_forking);
   ~KillLadder();
 
   // Begins a kill. advance() takes its first step.
   void start(KillOrder order, Instant now);
   // Takes all kills as far as they can go. Returns when it must be called again at the latest; it
-  // must also be called when the log or the side threads have news, and when death_fd() is
-  // readable.
+  // must also be called when the log or the side threads have news, and when `loop` has called a
+  // handler.
   Instant advance(Instant now);
-  // Returns a descriptor that becomes readable when a signalled process has exited.
-  [[nodiscard]] int death_fd() const { return deaths_.get(); }
+  // Takes note that a worker has ended. The ladder watches the other kill targets only: the owner
+  // of the workers watches their pidfds, and a loop can watch a descriptor once.
+  void note_worker_ended(const Process& worker);
 
-  // Returns whether a kill of the worker is under way.
-  [[nodiscard]] bool has_kill_of(const Process& worker) const;
   [[nodiscard]] bool idle() const { return kills_.empty(); }
   [[nodiscard]] std::size_t count() const { return kills_.size(); }
   // Extends every grace period by the time that the server or the machine missed.
@@ -124,26 +125,35 @@ class KillLadder {
 
   // Each step returns true if it has moved the kill on.
   bool step(const std::shared_ptr<Kill>& kill, Instant now);
-  bool record_verdict(const std::shared_ptr<Kill>& kill, Instant now);
-  bool send_first_signal(Kill& kill, Instant now);
+  bool begin_first_signal(const std::shared_ptr<Kill>& kept, Instant now);
   bool wait_for_death(const std::shared_ptr<Kill>& kept, Instant now);
   bool finish_unkillable(Kill& kill, Instant now);
 
+  void record_verdicts(Instant now);
+  void add_records_of_verdict(const KillOrder& order, std::vector<std::string>& records) const;
+  bool is_ready_for_signal(Kill& kill, Instant now);
+  bool end_without_signal(Kill& kill);
   void start_evidence(const std::shared_ptr<Kill>& kill);
   void record_evidence(Kill& kill);
   void start_last_evidence(const std::shared_ptr<Kill>& kept, Instant now);
   void find_releases(Kill& kill, Instant now);
   void set_released(Kill& kill, Expiry& expiry, Instant now);
-  void stop_targets(Kill& kill);
+  void begin_signal(const std::shared_ptr<Kill>& kept);
+  bool signal_stopped();
+  void send_due_signal(Kill& kill);
+  void stop_all_targets();
+  bool look_for_targets(Kill& kill) const;
+  void stop_new_targets(Kill& kill) const;
+  void stop_target(Kill& kill, const Process& process) const;
   void wait_until_stopped(pid_t pid, Instant until) const;
-  void add_new_targets(Kill& kill) const;
   void send(Kill& kill, int signal);
-  void watch(const Kill& kill, const Process& process) const;
-  void note_deaths();
-  [[nodiscard]] Kill* signalled_kill_of_same_worker(const Kill& kill) const;
+  static void resume(const Kill& kill);
+  void watch_other_targets(Kill& kill);
+  [[nodiscard]] Kill* other_kill_of_same_worker(const Kill& kill) const;
   void end_with_current_outcome(Kill& kill, const std::vector<pid_t>& alive);
   void end(Kill& kill, KillVerdict verdict, std::string_view reason);
 
+  sd_event* const loop_;
   const KillPolicy policy_;
   Records& records_;
   RecordLog& log_;
@@ -151,12 +161,14 @@ class KillLadder {
   const Listener listener_;
   const MayBeForking may_be_forking_;
   const std::vector<pid_t> excluded_;  // the server and its ancestors
-  UniqueFd deaths_;                    // an epoll of the pidfds of the kill targets
   std::vector<std::shared_ptr<Kill>> kills_;
-  std::uint64_t last_number_ = 0;
+  // By worker, those that have not ended. A worker has several if a scope expired in the grace
+  // period of a kill that a release may cancel.
+  std::unordered_map<const Process*, std::vector<std::shared_ptr<Kill>>> kills_of_;
   bool skips_grace_ = false;
-  Duration stop_budget_{};      // what is left of kStopBudget in this advance()
-  bool has_ended_one_ = false;  // in this pass of advance(): another kill may have waited for it
+  std::vector<std::shared_ptr<Kill>> stopping_;  // in Stage::kStopping
+  Duration stop_budget_{};                       // what is left of kStopLimit in this advance()
+  bool has_freed_one_ = false;  // in this pass of advance() a kill ended for which another may wait
 };
 
 }  // namespace filetimer

@@ -66,15 +66,13 @@ bool ends_in_half_line(const std::string& path) {
 class RecordLog::Writer {
  public:
   Writer(Settings settings, UniqueFd file, UniqueFd event_fd)
-      : settings_(std::move(settings)),
-        event_fd_(std::move(event_fd)),
-        file_(std::move(file)),
-        half_line_(ends_in_half_line(settings_.path)) {}
+      : settings_(std::move(settings)), event_fd_(std::move(event_fd)) {
+    use(std::move(file));
+  }
 
   void run();
 
   std::uint64_t append(std::vector<std::string> records, std::size_t most_bytes);
-  void acknowledge();
   bool is_working(Instant now) const;
   std::string take_message(Instant now, bool& is_good_news);
   void reopen();
@@ -97,16 +95,22 @@ class RecordLog::Writer {
   };
 
   Status write_batch(std::deque<Entry>& batch);
-  bool is_at_path() const;
+  Status write_some(std::deque<Entry>& batch);
+  void use(UniqueFd file);
+  bool is_at_path();
   Status ensure_open();
   Status write_text(const std::string& text);
   Status sync() const;
-  void rotate_if_large();
+  void rotate();
   void wake_loop() const;
 
   // Used by the thread only.
   UniqueFd file_;
-  bool half_line_;  // the file ends in half a line
+  bool is_regular_ = false;
+  dev_t device_ = 0;
+  ino_t inode_ = 0;
+  std::uint64_t size_ = 0;  // or less than the file has: other servers may append meanwhile
+  bool half_line_ = false;  // the file ends in half a line
   std::uint64_t written_ = 0;
 
   // mutex_ guards the members below. The thread never holds it during input or output, so the loop
@@ -160,6 +164,8 @@ void RecordLog::Writer::run() {
     busy_since_ = Instant::now();
     lock.unlock();
 
+    // Signals wait for this: one look at the path, one write and one sync, unless the records are
+    // long or the file is full.
     Status done = write_batch(batch);
     const Status on_disk = sync();
     if (on_disk) {
@@ -180,7 +186,10 @@ void RecordLog::Writer::run() {
     }
     failure_ = done ? std::string{} : done.error().message;
     progress_.notify_all();
+    // Without the lock, for which the loop would wait.
+    lock.unlock();
     wake_loop();
+    lock.lock();
     if (!done && !stopping_) {
       work_.wait_for(lock, settings_.retry, [this] { return stopping_ || reopen_; });
     }
@@ -190,82 +199,103 @@ void RecordLog::Writer::run() {
 }
 
 Status RecordLog::Writer::write_batch(std::deque<Entry>& batch) {
-  // The file is opened even if there is no record: a log rotator that sent SIGHUP expects the new
-  // file.
-  for (;;) {
+  do {
+    // The file is opened even if there is no record: a log rotator that sent SIGHUP expects the new
+    // file.
     if (Status open = ensure_open(); !open) {
       return open;
     }
     if (batch.empty()) {
-      return {};
+      break;
     }
-    // Up to the line that makes the file too large, which is rotated behind it. A pipe or a
-    // terminal may take a part of a long text: a line at a time.
-    struct stat st {};
-    const bool is_regular = ::fstat(file_.get(), &st) == 0 && S_ISREG(st.st_mode);
-    const auto size = static_cast<std::uint64_t>(std::max<off_t>(st.st_size, 0));
-    std::string text;
-    auto behind = batch.begin();
-    for (; behind != batch.end(); ++behind) {
-      if (!text.empty() && (!is_regular || text.size() + behind->line.size() > kMostAtOnce ||
-                            size + text.size() >= settings_.max_bytes)) {
-        break;
+    if (Status written = write_some(batch); !written) {
+      // A file that its file server does not know any more is opened anew.
+      if (struct stat st{}; ::fstat(file_.get(), &st) != 0) {
+        file_.reset();
       }
-      text += behind->line;
+      return written;
     }
-    if (Status written = write_text(text); !written) {
-      // There may be room for the first of them.
-      behind = std::next(batch.begin());
-      if (Status first = write_text(batch.front().line); !first) {
-        return first;
-      }
+    if (is_regular_ && size_ >= settings_.max_bytes) {
+      rotate();
     }
-    written_ = std::prev(behind)->number;
-    batch.erase(batch.begin(), behind);
-    rotate_if_large();
-  }
+  } while (!batch.empty() || !file_);
+  return {};
 }
 
-// Returns false if the open file was removed or moved, or another one is at the path.
-bool RecordLog::Writer::is_at_path() const {
-  struct stat ours {};
-  struct stat at_path {};
-  if (::fstat(file_.get(), &ours) != 0) {
-    return false;
+// Writes records up to the one that makes the file too large, which is rotated behind it. A pipe or
+// a terminal may take a part of a long text: one record at a time.
+Status RecordLog::Writer::write_some(std::deque<Entry>& batch) {
+  std::string text;
+  auto behind = batch.begin();
+  for (; behind != batch.end(); ++behind) {
+    if (!text.empty() && (!is_regular_ || text.size() + behind->line.size() > kMostAtOnce ||
+                          size_ + text.size() >= settings_.max_bytes)) {
+      break;
+    }
+    text += behind->line;
   }
+  if (Status written = write_text(text); !written) {
+    // There may be room for the first of them.
+    behind = std::next(batch.begin());
+    if (Status first = write_text(batch.front().line); !first) {
+      return first;
+    }
+  }
+  written_ = std::prev(behind)->number;
+  batch.erase(batch.begin(), behind);
+  return {};
+}
+
+void RecordLog::Writer::use(UniqueFd file) {
+  file_ = std::move(file);
+  struct stat st {};
+  is_regular_ = ::fstat(file_.get(), &st) == 0 && S_ISREG(st.st_mode);
+  device_ = st.st_dev;
+  inode_ = st.st_ino;
+  size_ = is_regular_ ? static_cast<std::uint64_t>(st.st_size) : 0;
+  half_line_ = ends_in_half_line(settings_.path);
+}
+
+// Returns false if the open file was removed or moved, or another one is at the path. This is the
+// only look at the file before a write: a rotator moves it without a message, and other servers
+// append to it.
+bool RecordLog::Writer::is_at_path() {
+  struct stat at_path {};
   if (::stat(settings_.path.c_str(), &at_path) != 0) {
     return errno != ENOENT;
   }
-  return at_path.st_ino == ours.st_ino && at_path.st_dev == ours.st_dev;
+  if (at_path.st_ino != inode_ || at_path.st_dev != device_) {
+    return false;
+  }
+  size_ = static_cast<std::uint64_t>(at_path.st_size);
+  return true;
 }
 
 // Opens the file at the path if that is not the open one any more. Makes the file if there is none.
 Status RecordLog::Writer::ensure_open() {
-  struct stat ours {};
-  const bool is_known = file_ && ::fstat(file_.get(), &ours) == 0;
-  if (is_known && (!S_ISREG(ours.st_mode) || is_at_path())) {
+  if (file_ && (!is_regular_ || is_at_path())) {
     return {};
   }
   auto opened = open_log(settings_.path);
   if (!opened) {
     return tl::unexpected<Error>(std::move(opened.error()));
   }
-  file_ = std::move(*opened);
-  half_line_ = ends_in_half_line(settings_.path);
+  use(std::move(*opened));
   return {};
 }
 
 Status RecordLog::Writer::write_text(const std::string& lines) {
   const auto write_all = [&](const std::string& text) -> Status {
-    const off_t before = ::lseek(file_.get(), 0, SEEK_END);
+    const auto before = static_cast<off_t>(size_);
     const ssize_t put = retry_eintr([&] { return ::write(file_.get(), text.data(), text.size()); });
     if (put == static_cast<ssize_t>(text.size())) {
       half_line_ = false;
+      size_ += text.size();
       return {};
     }
     const int reason = put < 0 ? errno : ENOSPC;  // a full disk makes the write short
     if (put > 0) {
-      // The half line is cut off, unless another server has appended a record to it.
+      // The half line is cut off, unless another server has appended a record before or behind it.
       half_line_ = ::lseek(file_.get(), 0, SEEK_END) != before + put ||
                    ::ftruncate(file_.get(), before) != 0;
     }
@@ -281,12 +311,7 @@ Status RecordLog::Writer::sync() const {
   return system_error(fmt::format("cannot sync the log '{}'", settings_.path));
 }
 
-void RecordLog::Writer::rotate_if_large() {
-  struct stat st {};
-  if (::fstat(file_.get(), &st) != 0 || !S_ISREG(st.st_mode) ||
-      static_cast<std::uint64_t>(st.st_size) < settings_.max_bytes) {
-    return;
-  }
+void RecordLog::Writer::rotate() {
   // The next sync() is of the new file, so this is the last chance to sync the old one.
   (void)sync();
   // Several servers may share the log. The server that holds the lock of the full file renames it,
@@ -303,12 +328,7 @@ void RecordLog::Writer::rotate_if_large() {
 
 void RecordLog::Writer::wake_loop() const {
   const std::uint64_t one = 1;
-  (void)!::write(event_fd_.get(), &one, sizeof one);  // EAGAIN: the eventfd is readable already
-}
-
-void RecordLog::Writer::acknowledge() {
-  std::uint64_t count = 0;
-  (void)!::read(event_fd_.get(), &count, sizeof count);
+  (void)!::write(event_fd_.get(), &one, sizeof one);
 }
 
 bool RecordLog::Writer::is_working(Instant now) const {
@@ -400,9 +420,6 @@ std::uint64_t RecordLog::synced() const {
 }
 int RecordLog::event_fd() const {
   return writer_->event_fd_.get();
-}
-void RecordLog::acknowledge() {
-  writer_->acknowledge();
 }
 bool RecordLog::is_working(Instant now) const {
   return writer_->is_working(now);

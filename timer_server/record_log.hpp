@@ -52,10 +52,9 @@ class RecordLog {
   std::uint64_t append(std::vector<std::string> records);
   // Returns the number of the last record that is synced.
   [[nodiscard]] std::uint64_t synced() const;
-  // Returns a descriptor that becomes readable when synced() has grown or a message waits.
+  // Returns an eventfd that is written to when synced() has grown or a message waits. A loop that
+  // watches it with EPOLLET need not read it.
   [[nodiscard]] int event_fd() const;
-  // Makes event_fd() unreadable until the next event.
-  void acknowledge();
 
   // Returns false if the last attempt to write failed, or has taken longer than kStalled. A kill
   // does not wait for such a log.

@@ -92,7 +92,8 @@ Server::Server(Settings settings, RuntimeDirectory& directory, std::unique_ptr<R
       hooks_(loop_.get(), settings_.on_expiry,
              environment_for_children(directory_.path(), directory_.pipe().path()),
              std::move(inheritance), records_, *log_),
-      verdicts_({.policy = settings_.kill,
+      verdicts_({.loop = loop_.get(),
+                 .policy = settings_.kill,
                  .scopes = policy_,
                  .workers = workers_,
                  .folder = directory_.pages(),
@@ -111,14 +112,10 @@ Server::~Server() = default;
 void Server::begin() {
   sd_event* const loop = loop_.get();
   inbox_.listen();
-  sources_.push_back(watch_io(loop, log_->event_fd(), EPOLLIN, kOrdinary, [this] {
-    log_->acknowledge();
-    print_log_message(Instant::now());
-  }));
+  sources_.push_back(watch_io(loop, log_->event_fd(), EPOLLIN | EPOLLET, kOrdinary,
+                              [this] { print_log_message(Instant::now()); }));
   sources_.push_back(watch_io(loop, side_threads_.event_fd(), EPOLLIN, kOrdinary,
                               [this] { side_threads_.deliver(); }));
-  sources_.push_back(
-      watch_io(loop, verdicts_.ladder().death_fd(), EPOLLIN | EPOLLET, kOrdinary, [] {}));
   timer_ = make_timer(loop, kDeadlines);
   sources_.push_back(after_events(loop, kIteration, [this] { run_once_guarded(); }));
   listen_to_signals();
@@ -374,6 +371,7 @@ void Server::check_directory() {
 }
 
 void Server::on_worker_removed(Worker& worker) {
+  verdicts_.ladder().note_worker_ended(*worker.process);
   warnings_.flush(*worker.process, "the worker ended first");
   // The scopes of a worker that was killed have ended with the kill.
   pages_.remove_all(worker, worker.dying ? "" : kEndedInside);

@@ -26,7 +26,7 @@ std::string description_of(const WorkerIdentity& worker) {
 Verdicts::Verdicts(Context context)
     : context_(context),
       ladder_(
-          context.policy, context.records, context.log, context.side_threads,
+          context.loop, context.policy, context.records, context.log, context.side_threads,
           {.was_released = [this](const Process& process,
                                   const Expiry& expiry) { return was_released(process, expiry); },
            .on_signal = [this](const Process& process,

@@ -12,6 +12,7 @@
 
 #include "common/clock.hpp"
 #include "timer_server/deadline_scan.hpp"
+#include "timer_server/event_loop.hpp"
 #include "timer_server/hooks.hpp"
 #include "timer_server/kill_ladder.hpp"
 #include "timer_server/pages/page_folder.hpp"
@@ -34,6 +35,7 @@ class Verdicts {
   static constexpr Duration kIncidentWindow = std::chrono::seconds{2};
 
   struct Context {
+    sd_event* loop;
     const KillPolicy& policy;
     const ScopePolicy& scopes;
     Workers& workers;
