@@ -165,8 +165,8 @@ class WorkerPage {
   bool is_whole_ = true;
   std::unordered_map<std::size_t, Instant> judged_idle_;  // by slot: the last deadline
   std::vector<std::int64_t> warned_;  // by slot: the word under which it was warned about
-  std::vector<std::int64_t> over_;  // by slot: the word under which take_slots_over() has given it
-  std::vector<std::int64_t> told_;  // acquired times of slots that take_thread_ended() has given
+  std::vector<std::int64_t> over_;    // by slot: the open word for which take_slots_over() gave it
+  std::vector<std::int64_t> told_;    // acquired times of slots that take_thread_ended() has given
 };
 
 // No guard is made within another one: `work` calls nothing that is guarded.
