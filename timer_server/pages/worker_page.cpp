@@ -292,7 +292,8 @@ std::vector<SlotReading> WorkerPage::take_slots_over(Duration timeout) {
         if (over_.size() <= index) {
           over_.resize(index + 1);
         }
-        return std::exchange(over_[index], word) != word;
+        const std::int64_t open_word = slot_word::is_expired(word) ? -word : word;
+        return std::exchange(over_[index], open_word) != open_word;
       },
       kMaxScopesPerWorker);
 }

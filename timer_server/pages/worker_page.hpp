@@ -169,7 +169,7 @@ class WorkerPage {
   bool is_whole_ = true;
   std::unordered_map<std::size_t, Instant> judged_idle_;  // by slot: the last deadline
   std::vector<std::int64_t> warned_;                      // by slot: the word of its last warning
-  std::vector<std::int64_t> over_;      // by slot: the word that take_slots_over() last returned
+  std::vector<std::int64_t> over_;  // by slot: the open word for which take_slots_over() gave it
   std::vector<std::int64_t> reported_;  // `acquired` of slots that take_thread_ended() returned
 };
 

@@ -290,7 +290,14 @@ TEST_CASE("A scope over the longest timeout is given once until it is renewed") 
   const PageStage stage(content);
   CHECK(stage.page->take_slots_over(Duration{200}).size() == 1);
   CHECK(stage.page->take_slots_over(Duration{200}).empty());
+  REQUIRE(stage.page->try_expire(0, 1000));
+  CHECK(stage.page->take_slots_over(Duration{200}).empty());
+  stage.page->reopen(0, 1000);
   stage.slot(0).deadline = 2000;
+  CHECK(stage.page->take_slots_over(Duration{200}).size() == 1);
+  REQUIRE(stage.page->try_expire(0, 2000));
+  stage.slot(1).timeout = 500;
+  REQUIRE(stage.page->try_expire(1, 1000));  // judged before it was given
   CHECK(stage.page->take_slots_over(Duration{200}).size() == 1);
 }
 

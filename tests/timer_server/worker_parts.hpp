@@ -1,0 +1,104 @@
+// The parts of a server that hold workers and their scopes, for tests of the parts that stand on
+// them: in the folder of a test, with times as the test says they are.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <doctest/doctest.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "tests/support/files.hpp"
+#include "tests/support/test_page.hpp"
+#include "tests/timer_server/test_log.hpp"
+#include "timer_server/pages/mapped_page.hpp"
+#include "timer_server/pages/page_guard.hpp"
+#include "timer_server/pages/unsaved_pages.hpp"
+#include "timer_server/records.hpp"
+#include "timer_server/scope_policy.hpp"
+#include "timer_server/settings.hpp"
+#include "timer_server/side_threads.hpp"
+#include "timer_server/workers.hpp"
+
+namespace filetimer {
+
+// The terms of a scope that is killed for.
+inline ScopeTerms terms_between(Instant acquired, Instant deadline) {
+  ScopeTerms terms;
+  terms.acquired = acquired;
+  terms.deadline = deadline;
+  terms.timeout = terms.asked = deadline.is_never() ? kForever : deadline - acquired;
+  terms.signal = SIGKILL;
+  return terms;
+}
+
+// A process that need not exist: without a pidfd it counts as alive.
+inline Process made_up_process(pid_t pid) {
+  Process process;
+  process.pid = pid;
+  process.start_time = 1;
+  process.uid = ::geteuid();
+  process.comm = "made-up";
+  return process;
+}
+
+// A pidfd is readable once its process has ended, and so is this one.
+inline UniqueFd ended_pidfd() {
+  return UniqueFd(::eventfd(1, EFD_CLOEXEC));
+}
+
+struct WorkerParts {
+  explicit WorkerParts(Settings with = {}) : settings(std::move(with)) { PageGuard::install(); }
+
+  Worker& add_worker(pid_t pid) { return add_worker(made_up_process(pid)); }
+  Worker& add_this_process() { return add_worker(std::move(*open_process(::getpid()))); }
+  Worker& add_worker(Process process) {
+    auto added = workers.add(std::move(process));
+    REQUIRE(added);
+    return **added;
+  }
+
+  // Opens a scope as a request does.
+  void acquire(Worker& worker, std::string_view id, const ScopeTerms& terms) const {
+    if (!worker.pipe) {
+      worker.pipe = std::make_shared<PipePage>(
+          folder.path("pipe-" + std::to_string(worker.process->pid)), policy.page_terms());
+      worker.pages.push_back(worker.pipe);
+    }
+    REQUIRE(worker.pipe->acquire(id, id.size(), terms));
+  }
+  void acquire(Worker& worker, std::string_view id, std::int64_t deadline) const {
+    acquire(worker, id, terms_between({1'000}, {deadline}));
+  }
+  // Gives the worker a page of its own with this content.
+  MappedPage& add_page(Worker& worker, TestPage& content, const std::string& name = "own") const {
+    content.write(folder.path(name));
+    auto page = MappedPage::open(folder.path(name), name);
+    REQUIRE(page);
+    worker.pages.push_back(*page);
+    return **page;
+  }
+
+  // The records of one event.
+  testing::Records records_of(std::string_view event) {
+    testing::Records all = records_of_log(*log, folder);
+    std::erase_if(all, [&](const testing::Record& record) { return !record.is(event); });
+    return all;
+  }
+
+  testing::TempFolder folder;
+  std::unique_ptr<RecordLog> log = open_test_log(folder);
+  Records records{RecordOrigin::of_this_process()};
+  SideThreads side_threads;
+  const Settings settings;
+  GivenTime given;
+  const ScopePolicy policy{settings, given};
+  Workers workers;
+  UnsavedPages unsaved;
+};
+
+}  // namespace filetimer
