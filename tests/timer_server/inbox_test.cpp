@@ -20,19 +20,6 @@ using namespace std::chrono_literals;
 
 namespace {
 
-class NoHost : public ControlRequests::Host {
- public:
-  void write_status(JsonWriter& /*json*/, Instant /*now*/) override {
-    throw std::runtime_error("no memory");
-  }
-  void write_open_scopes(JsonWriter& /*json*/, bool /*with_workers*/,
-                         std::size_t /*room*/) override {}
-  std::size_t open_scope_count() override { return 0; }
-  [[nodiscard]] bool has_workers() const override { return false; }
-  [[nodiscard]] bool has_kills() const override { return false; }
-  void announce() override {}
-};
-
 constexpr double kNever = std::numeric_limits<double>::infinity();
 
 struct InboxStage : RegistryParts {
@@ -115,12 +102,18 @@ struct InboxStage : RegistryParts {
   bool wakes_loop() const { return ::sd_event_run(loop.get(), 0) > 0; }
 
   Worker& worker = add_worker(4711);
-  NoHost host;
+  OpenScopes scopes{workers, policy};
+  bool publish_fails = false;
   LifeCycle life{LifeCycle::Kind::kAlone};
   CutTimeouts cut_timeouts{settings.max_timeout.value_or(kForever), records, *log};
   RequestPipe pipe;
-  ControlRequests control{loop.get(), folder.path(), std::move(*ReplyFolder::make(folder.path())),
-                          1min, ControlRequests::Context{host, life, rejections, records, *log}};
+  ControlRequests control{
+      loop.get(), folder.path(), std::move(*ReplyFolder::make(folder.path())), 1min,
+      ControlRequests::Context{scopes, life, rejections, records, *log, [this](Announcement) {
+                                 if (publish_fails) {
+                                   throw std::runtime_error("no memory");
+                                 }
+                               }}};
   UniqueFd reply;
   std::optional<Inbox> inbox;
 };
@@ -341,7 +334,8 @@ TEST_CASE("A server that is asked to end takes new scopes only for the next serv
 TEST_CASE("A request that cannot be carried out is rejected, and those behind it are carried out") {
   InboxStage stage;
   stage.send(InboxStage::acquire_line("forward"));
-  stage.send(InboxStage::question_line("status") + InboxStage::release_line("forward"));
+  stage.publish_fails = true;
+  stage.send(InboxStage::question_line("drain") + InboxStage::release_line("forward"));
   CHECK(stage.take_rejection() == "it could not be carried out: no memory");
   CHECK(stage.open_scopes().empty());
   CHECK(stage.inbox->count() == 3);
