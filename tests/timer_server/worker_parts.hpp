@@ -51,6 +51,18 @@ inline UniqueFd ended_pidfd() {
   return UniqueFd(::eventfd(1, EFD_CLOEXEC));
 }
 
+// A process that is alive until end() is called. No signal reaches it.
+struct EndingProcess {
+  Process take(pid_t pid) {
+    Process process = made_up_process(pid);
+    process.pidfd = UniqueFd(::eventfd(0, EFD_CLOEXEC));
+    pidfd = process.pidfd.get();
+    return process;
+  }
+  void end() const { REQUIRE(::eventfd_write(pidfd, 1) == 0); }
+  int pidfd = -1;
+};
+
 struct WorkerParts {
   explicit WorkerParts(Settings with = {}) : settings(std::move(with)) { PageGuard::install(); }
 

@@ -4,7 +4,6 @@
 
 #include <doctest/doctest.h>
 #include <poll.h>
-#include <sys/eventfd.h>
 #include <unistd.h>
 
 #include "tests/support/bound.hpp"
@@ -32,18 +31,6 @@ struct AdmissionStage : RegistryParts {
       add_worker(pid);
     }
   }
-};
-
-// A process that is alive until end() is called.
-struct EndingProcess {
-  Process take(pid_t pid) {
-    Process process = made_up_process(pid);
-    process.pidfd = UniqueFd(::eventfd(0, EFD_CLOEXEC));
-    pidfd = process.pidfd.get();
-    return process;
-  }
-  void end() const { REQUIRE(::eventfd_write(pidfd, 1) == 0); }
-  int pidfd = -1;
 };
 
 }  // namespace

@@ -1,0 +1,57 @@
+// The parts of a server from a deadline to the end of a kill, in the folder of a test. Hooks are
+// recorded as dropped, and no process is signalled beside the worker.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <chrono>
+#include <utility>
+#include <vector>
+
+#include "tests/timer_server/registry_parts.hpp"
+#include "timer_server/deadline_scan.hpp"
+#include "timer_server/hooks.hpp"
+#include "timer_server/verdicts.hpp"
+#include "timer_server/warnings.hpp"
+
+namespace filetimer {
+
+struct VerdictParts : RegistryParts {
+  static Settings worker_only() {
+    Settings settings;
+    settings.kill.mode = KillMode::kProcess;
+    settings.kill.evidence = EvidenceLevel::kNone;
+    return settings;
+  }
+  explicit VerdictParts(Settings with = worker_only()) : RegistryParts(std::move(with)) {}
+
+  // A worker whose command line and rank are known, so that no verdict waits for them.
+  Worker& add_known_worker(Process process) {
+    Worker& worker = add_worker(std::move(process));
+    *worker.facts = WorkerFacts{};
+    return worker;
+  }
+
+  // Takes all kills one step further: to their signals, or from there on.
+  void advance(Instant at = Instant::now()) {
+    verdicts.ladder().advance(at);
+    REQUIRE(log->drain(std::chrono::seconds{10}));
+    verdicts.ladder().advance(at);
+  }
+
+  Board board{};
+  DeadlineScan scan{{workers, policy, nullptr, unsaved}};
+  Warnings warnings{settings.kill, records, *log, side_threads};
+  Hooks hooks{loop.get(), "true", {}, {}, records, *log, {.waiting = 0}};
+  Verdicts verdicts{{.policy = settings.kill,
+                     .scopes = policy,
+                     .workers = workers,
+                     .folder = page_folder,
+                     .unsaved = unsaved,
+                     .records = records,
+                     .log = *log,
+                     .side_threads = side_threads,
+                     .warnings = warnings,
+                     .hooks = hooks}};
+};
+
+}  // namespace filetimer
