@@ -91,7 +91,7 @@ TEST_CASE("A name that is no option for a file is refused, and so is a second va
     CAPTURE(row.quoted);
     CHECK(read(row.line).error ==
           std::string("line 1: ") + row.quoted +
-              " is not a setting: expected NAME = VALUE, NAME being an option's");
+              " is not a setting: expected NAME = VALUE, with the NAME of an option");
   }
   CHECK(read("word = 1\n\nword = 2").error == "line 3: 'word' is set twice");
 }
