@@ -19,7 +19,7 @@ namespace {
 
 const IsOwnHelper kNoHelpers = [](pid_t) { return false; };
 
-// Trees as the kernel makes them, of one process.
+// Trees of /proc and of cgroups with the files of one process.
 struct FakeProcess {
   static constexpr pid_t kPid = 42;
   explicit FakeProcess(char state = 'S', pid_t tracer = 0) {
