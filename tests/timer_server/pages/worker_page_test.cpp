@@ -465,11 +465,11 @@ TEST_CASE("An idle timeout gets one verdict for each idle period, and continues 
     CHECK(!idle_due(*stage.page, watch, {6'000}));
     CHECK(idle_due(*stage.page, watch, {8'000}) == Instant{9'000});
   }
-  SUBCASE("who opens a scope that nobody watches before the signal has come back") {
+  SUBCASE("a worker that opens an unwatched scope before the signal is no longer idle") {
     stage.slot(0).started = 7'500;
     CHECK(stage.page->was_released_late(0, 7'000));
   }
-  SUBCASE("the server before has judged and spared it") {
+  SUBCASE("an earlier server has judged and spared it") {
     stage.page->finish(0, 7'000);
     const auto next = *MappedPage::open(stage.path, "w-1");
     const auto again = activity_of(*next).watches.at(0);
@@ -477,7 +477,7 @@ TEST_CASE("An idle timeout gets one verdict for each idle period, and continues 
     next->restore_idle_verdict({7'000});
     CHECK(!idle_due(*next, again, {6'000}));
   }
-  SUBCASE("the verdict of a server that did not live to record it is void") {
+  SUBCASE("a verdict that its server did not record is revoked") {
     stage.page->reopen(0, 7'000);
     CHECK(stage.slot(0).deadline == slot_word::kIdleWatch);
   }
