@@ -1,6 +1,6 @@
-// The server's board, version 1: the file `server` of the run folder, mapped by the server to write
-// and by its clients to read. The file keeps its inode from one server to the next, so a client
-// that has mapped it once sees every later server without opening anything again.
+// The status page, version 1: the file `server` of the runtime directory. The server maps it for
+// writing, its clients for reading. The file keeps its inode from one server to the next, so a
+// client that has mapped it once finds every later server without opening a file again.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -17,12 +17,12 @@ inline constexpr std::uint64_t kBoardMagic = 0x4452'414F'4252'4D54;  // "TMRBOAR
 inline constexpr std::uint32_t kBoardVersion = 1;
 inline constexpr std::size_t kBoardBytes = 4096;
 
-// What the server has announced of its end. A client that wants to be told waits on the word with
-// futex(2); each change wakes all who wait.
+// The announcement of a drain or a shutdown. A client can wait on the word with futex(2); each
+// change wakes all waiting threads.
 enum class Announcement : std::uint32_t {
   kNone = 0,
   kDraining = 1,  // new scopes are not watched
-  kShutdown = 2,  // likewise, and the server ends once what is open is over
+  kShutdown = 2,  // likewise, and the server ends when no scope is open
 };
 
 enum class ServerState : std::uint32_t { kNone = 0, kServing = 1, kStopped = 2 };
@@ -34,13 +34,13 @@ struct alignas(64) Board {
   BootId boot;
   std::atomic<std::int32_t> server_pid;  // in the server's pid namespace
   std::atomic<std::uint32_t> state;      // see ServerState
-  // The inode of the pid namespace that the server lives in: a pid on the pipe is meant in it.
+  // The inode of the server's pid namespace, in which a pid on the pipe is interpreted.
   std::atomic<std::uint64_t> pid_namespace;  // 0: not known
   std::atomic<std::uint64_t> reserved[2];
-  // A line of its own: every acquire of every worker reads it.
+  // On a cache line of its own, because every acquire of every worker reads it.
   alignas(64) std::atomic<std::int64_t> next_wake;  // see wake_protocol.hpp
   std::atomic<std::int64_t> max_timeout;            // ns, --max-timeout; max: none
-  std::atomic<std::uint64_t> incarnation;           // one more with every start of a server
+  std::atomic<std::uint64_t> incarnation;           // incremented at every start of a server
   std::atomic<std::uint32_t> warn_at;               // --warn-at in parts of 2^32; 0: none
   std::atomic<std::uint32_t> announcement;          // see Announcement
   std::atomic<std::int64_t> default_timeout;        // ns, --default-timeout; 0: none

@@ -35,7 +35,6 @@ BootId read_boot() {
 
 }  // namespace
 
-// It does not change while a process lives.
 BootId this_boot() {
   static const BootId boot = read_boot();
   return boot;

@@ -1,4 +1,5 @@
-// Which boot of which machine this is: a time on CLOCK_MONOTONIC means something within one boot.
+// The boot and the pid namespace of this process. Times on CLOCK_MONOTONIC can be compared within
+// one boot only.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -8,14 +9,15 @@
 
 namespace filetimer {
 
-// The kernel's random number of this boot; all zeroes where /proc does not tell.
+// The kernel's random number of a boot; all zeroes: not known.
 using BootId = std::array<std::uint8_t, 16>;
 
+// Returns the id of this boot, which does not change while a process runs.
 BootId this_boot();
-// As /proc/sys/kernel/random/boot_id writes it; "unknown" for all zeroes.
+// Returns the id as /proc/sys/kernel/random/boot_id has it; "unknown" for all zeroes.
 std::string boot_id_text(const BootId& boot);
 
-// The inode of this process's pid namespace; 0 where /proc does not tell.
+// Returns the inode of this process's pid namespace, or 0 if /proc cannot be read.
 std::uint64_t this_pid_namespace();
 
 }  // namespace filetimer

@@ -29,9 +29,9 @@ ClockReading ClockReading::now() {
 }
 
 Instant monotonic_from_unix(double unix_seconds, const ClockReading& now) {
-  // Split before scaling: a double holds Unix seconds to 0.24 us, and multiplying first would lose
+  // Split before scaling: a double has Unix seconds to 0.24 us, and multiplying first would lose
   // more than that.
-  constexpr double kFarSeconds = 9.0e9;  // year 2255; the nanoseconds of what is later overflow
+  constexpr double kFarSeconds = 9.0e9;  // year 2255; later nanoseconds would overflow
   if (unix_seconds >= kFarSeconds) {
     return Instant::never();
   }

@@ -1,5 +1,5 @@
-// Time as this project decides on it: CLOCK_MONOTONIC in nanoseconds. The wall clock appears only
-// on the version-1 wire and in records, and always together with the monotonic time it was read at.
+// Time: CLOCK_MONOTONIC in nanoseconds. The wall clock is used on the version-1 wire and in records
+// only, always together with the monotonic time at which it was read.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -33,21 +33,21 @@ struct Instant {
   }
 };
 
-// Both clocks read together; what turns a wall-clock deadline into a monotonic one.
+// Both clocks, read together. It converts a wall-clock deadline into a monotonic one.
 struct ClockReading {
   std::int64_t wall_ns = 0;  // Unix time
   Instant mono;
 
-  // Reads the wall clock first: what passes between the two reads makes a deadline later, never
+  // Reads the wall clock first, so that time between the two reads makes a deadline later, never
   // earlier.
   static ClockReading now();
 };
 
-// Turns Unix seconds as they stand on the wire into this boot's monotonic time, rounded up to the
-// next nanosecond. +inf becomes Instant::never(); times long past become an instant before `now`.
+// Returns Unix seconds of the wire as monotonic time of this boot, rounded up to the next
+// nanosecond. +inf becomes Instant::never(); a time long past becomes an instant before `now`.
 Instant monotonic_from_unix(double unix_seconds, const ClockReading& now);
 
-// "2026-11-21T03:15:53.123456Z" (RFC 3339, UTC, microseconds).
+// Returns a text such as "2026-11-21T03:15:53.123456Z" (RFC 3339, UTC, microseconds).
 std::string rfc3339(std::int64_t wall_ns);
 
 }  // namespace filetimer

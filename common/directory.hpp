@@ -1,5 +1,5 @@
-// The names in a directory, without "." and "..". Not by std::filesystem, whose iterators throw
-// when the process whose directory of /proc they read ends.
+// The names in a directory, without "." and "..". The iterators of std::filesystem are not used,
+// because they throw if the process whose directory of /proc they read ends.
 //
 //   Directory threads("/proc/self/task");
 //   while (const char* const name = threads.next()) { ... }
@@ -19,8 +19,8 @@ namespace filetimer {
 
 class Directory {
  public:
-  // Opens a directory, or takes one that is open. One that cannot be read has no names; errno then
-  // says why.
+  // Opens a directory, or takes an open one. A directory that cannot be read has no names, and
+  // errno has the reason.
   explicit Directory(const std::string& path) : stream_(::opendir(path.c_str())) {}
   explicit Directory(UniqueFd fd) : stream_(::fdopendir(fd.get())) {
     if (stream_) {
@@ -31,8 +31,8 @@ class Directory {
   explicit operator bool() const { return stream_ != nullptr; }
   [[nodiscard]] int descriptor() const { return ::dirfd(stream_.get()); }
 
-  // Returns the next name, which is valid until the next call. After the last one null, and errno
-  // is 0, or says why no more can be read.
+  // Returns the next name, which is valid until the next call. Returns null after the last name,
+  // with errno 0, or with the reason why no more can be read.
   const char* next() {
     while (stream_) {
       errno = 0;

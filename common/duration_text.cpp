@@ -19,7 +19,7 @@ struct Unit {
   std::int64_t ns;
 };
 
-// From the largest to the smallest, as duration_text wants them.
+// From the largest to the smallest, as duration_text() needs them.
 constexpr std::array<Unit, 7> kUnits{{{"d", 86'400'000'000'000},
                                       {"h", 3'600'000'000'000},
                                       {"m", 60'000'000'000},
@@ -41,7 +41,7 @@ Result<Duration> parse_duration(std::string_view text, EndlessDuration endless) 
   if (endless == EndlessDuration::kAllowed && (text == "inf" || text == "-1")) {
     return kForever;
   }
-  // from_chars takes neither spaces nor a plus sign, but would take "inf", "nan" and exponents.
+  // from_chars() refuses spaces and a plus sign, and would accept "inf", "nan" and exponents.
   if (text.empty() || text.find_first_not_of("0123456789.") == 0) {
     return not_a_duration(text, endless);
   }
@@ -64,7 +64,7 @@ Result<Duration> parse_duration(std::string_view text, EndlessDuration endless) 
     return failure(fmt::format("'{}' is too long: expected at most {}", printable(text),
                                duration_text(kMaxTimeout)));
   }
-  if (!(ns >= 1)) {  // 0, and what is less than a nanosecond
+  if (!(ns >= 1)) {
     return not_a_duration(text, endless);
   }
   return Duration{std::llround(ns)};
@@ -101,7 +101,7 @@ std::string duration_for_reading(Duration duration) {
     const auto whole = static_cast<std::int64_t>(seconds);
     return fmt::format("{} min {:02} s", whole / 60, whole % 60);
   }
-  // By what it is rounded to: 999.9 ms is 1.00 s, not 1000 ms.
+  // The unit is that of the rounded value: 999.9 ms is 1.00 s, not 1000 ms.
   const auto places = [](double value) { return value >= 99.95 ? 0 : value >= 9.995 ? 1 : 2; };
   constexpr double kRoundedUp = 0.9995;
   if (seconds >= kRoundedUp) {

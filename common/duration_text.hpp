@@ -1,4 +1,4 @@
-// Durations as people write and read them: `30`, `1.5`, `500ms`, `10m`, `inf`.
+// Durations as text: `30`, `1.5`, `500ms`, `10m`, `inf`.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -12,21 +12,22 @@ namespace filetimer {
 
 enum class EndlessDuration { kRefused, kAllowed };
 
-// Reads a positive duration: a decimal number with an optional unit of us, ms, s, m, h or d
-// (seconds without one). `inf` and `-1` give kForever where an endless one is allowed.
-// 0, other negatives, numbers over kMaxTimeout and anything else are errors that quote the word.
+// Returns a positive duration: a decimal number with an optional unit of us, ms, s, m, h or d
+// (seconds without one). `inf` and `-1` are kForever if an endless duration is allowed. Any other
+// text, and durations over kMaxTimeout, are errors that quote the word.
 Result<Duration> parse_duration(std::string_view text,
                                 EndlessDuration endless = EndlessDuration::kRefused);
 
-// The exact value in one unit: "30s", "500ms", "inf" (and "7ns", which parse_duration does not
-// take).
+// Returns the exact value in one unit: "30s", "500ms", "inf", or "7ns", which parse_duration
+// refuses.
 std::string duration_text(Duration duration);
 
-// Three significant places in the unit a reader expects: "31.2 s", "4.50 ms", "2 h 05 min".
+// Returns three significant places in the unit that a reader expects: "31.2 s", "4.50 ms",
+// "2 h 05 min".
 std::string duration_for_reading(Duration duration);
 
-// Seconds as they stand on the wire, rounded to the nanosecond and never negative. Over
-// kMaxTimeout, or not a number: endless.
+// Returns seconds of the wire, rounded to the nanosecond, at least 0. Over kMaxTimeout, or not a
+// number: kForever.
 Duration duration_from_seconds(double seconds);
 
 }  // namespace filetimer

@@ -10,7 +10,7 @@ namespace filetimer {
 
 void append_json_string(std::string& out, std::string_view text) {
   out += '"';
-  // Nearly all keys and values: nothing to escape, so nothing to look at twice.
+  // Nearly all keys and values have nothing to escape.
   if (std::all_of(text.begin(), text.end(),
                   [](char c) { return c >= 0x20 && c < 0x7F && c != '"' && c != '\\'; })) {
     out += text;

@@ -1,5 +1,5 @@
-// Writes one JSON object on one line, key by key. Strings may hold any bytes: what is not UTF-8 is
-// written as the text \xHH, so every line this makes can be read by a strict parser.
+// Writes one JSON object on one line, key by key. Strings may have any bytes: bytes that are not
+// UTF-8 are written as the text \xHH, so that a strict parser can read every line.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -21,7 +21,7 @@ class JsonWriter {
     return field(key, std::string_view(value));
   }
   JsonWriter& field(std::string_view key, double value);         // not finite: null
-  JsonWriter& field(std::string_view key, char value) = delete;  // say which: text or a number
+  JsonWriter& field(std::string_view key, char value) = delete;  // ambiguous: text or a number
   template <std::integral Integer>
   JsonWriter& field(std::string_view key, Integer value) {
     begin_value(key);
@@ -32,22 +32,22 @@ class JsonWriter {
     }
     return *this;
   }
-  // A number with a fixed count of places behind the point; not finite: null.
+  // Writes a number with `places` decimal places; not finite: null.
   JsonWriter& fixed(std::string_view key, double value, int places);
   JsonWriter& null(std::string_view key);
 
-  // Nesting; every begin has its end. An empty key adds an element to an array.
+  // Open and close objects and arrays. An empty key adds an element to an array.
   JsonWriter& begin_object(std::string_view key = {});
   JsonWriter& end_object();
   JsonWriter& begin_array(std::string_view key);
   JsonWriter& end_array();
-  // An element of an array.
+  // Adds an element to an array.
   template <class Value>
   JsonWriter& element(const Value& value) {
     return field(std::string_view{}, value);
   }
 
-  // A whole array.
+  // Writes a whole array.
   template <class Range>
   JsonWriter& array(std::string_view key, const Range& values) {
     begin_array(key);
@@ -58,7 +58,7 @@ class JsonWriter {
   }
 
   [[nodiscard]] std::size_t size() const { return text_.size(); }
-  // The whole object, without a newline. The writer is spent.
+  // Returns the object, without a newline. The writer must not be used afterwards.
   std::string finish() &&;
 
  private:

@@ -16,7 +16,7 @@ namespace bi = boost::interprocess;
 struct flock exclusive_lock() {
   struct flock lock {};
   lock.l_type = F_WRLCK;
-  lock.l_whence = SEEK_SET;  // from the beginning, of no length: the whole file
+  lock.l_whence = SEEK_SET;  // with offset 0 and length 0: the whole file
   return lock;
 }
 
@@ -60,7 +60,7 @@ Result<LockState> lock_state(int fd) {
   if (lock.l_type == F_UNLCK) {
     return LockState{};
   }
-  // 0 of the kernel: in a namespace that can't be seen from here; -1: a lock of another kind.
+  // l_pid is 0 if the holder is outside this pid namespace, and -1 for a lock of another kind.
   return LockState{true, std::max(lock.l_pid, 0)};
 }
 

@@ -1,7 +1,7 @@
 // A file that is mapped and shared with other processes (Boost.Interprocess), and the POSIX record
-// lock by which the kernel knows its owner.
-// A process loses the lock when it closes any descriptor of the same file. So both objects are kept
-// for as long as the lock is wanted, and the file is not opened again.
+// lock by which the kernel knows its owner. A process loses the lock when it closes any descriptor
+// of the same file. So both objects must live as long as the lock is needed, and the file must not
+// be opened again.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -25,7 +25,7 @@ namespace filetimer {
 class MappedFile {
  public:
   enum class Access { kRead, kReadWrite };
-  // Maps `bytes` bytes, which the file should have: those behind its end raise SIGBUS when touched.
+  // Maps `bytes` bytes of the file. An access after the end of the file raises SIGBUS.
   static Result<MappedFile> map(const std::string& path, Access access, std::size_t bytes);
   MappedFile(MappedFile&&) noexcept;
   MappedFile& operator=(MappedFile&&) noexcept;
@@ -33,8 +33,8 @@ class MappedFile {
 
   [[nodiscard]] void* data() const;
   [[nodiscard]] int descriptor() const;  // -1 once it was closed
-  // The mapping stays; the descriptor is closed, and with it every FileLock of this process on the
-  // file is lost.
+  // Closes the descriptor and keeps the mapping. Every FileLock of this process on the file is
+  // lost.
   void close_descriptor();
 
  private:
@@ -43,18 +43,19 @@ class MappedFile {
   std::unique_ptr<boost::interprocess::mapped_region> region_;
 };
 
-// Who holds a lock on the file behind `fd`, as the kernel tells a process that does not.
+// The lock of another process on a file.
 struct LockState {
   bool is_held = false;
-  pid_t holder = 0;  // 0: nobody, or nobody whom this pid namespace can see
+  pid_t holder = 0;  // 0: none, or a process outside this pid namespace
 };
+// Returns the lock on the file behind `fd`. A lock of this process counts as none.
 Result<LockState> lock_state(int fd);
 
 // An exclusive lock on a whole file, held through a descriptor that exec closes. Not inherited by
 // fork.
 class FileLock {
  public:
-  // Both fail with EBUSY when another process holds the lock. `file` is open for writing, and
+  // Take the lock. Fail with EBUSY if another process holds it. `file` is open for writing, and
   // `path` names it in errors.
   static Result<FileLock> take(const std::string& path);
   static Result<FileLock> take(UniqueFd file, const std::string& path);

@@ -1,5 +1,5 @@
-// Numbers in texts, as std::from_chars() reads them: no space and no plus sign before a number, and
-// a minus sign only where the type has one.
+// Numbers in texts, as std::from_chars() reads them: without a space or plus sign before a number,
+// and with a minus sign for signed types only.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -10,9 +10,9 @@
 
 namespace filetimer {
 
-// Returns the number that `text` begins with, and removes it from `text`. `format` is what
-// std::from_chars() takes: the base of an integer, or a std::chars_format. Without a number in the
-// type's range, `text` stays as it is.
+// Returns the number at the beginning of `text`, and removes it from `text`. `format` is passed to
+// std::from_chars(): the base of an integer, or a std::chars_format. Without a number in the type's
+// range, returns nothing and leaves `text` unchanged.
 template <class Number, class... Format>
 std::optional<Number> take_number(std::string_view& text, Format... format) {
   Number number{};
@@ -25,7 +25,7 @@ std::optional<Number> take_number(std::string_view& text, Format... format) {
   return number;
 }
 
-// Returns the number that the whole text is.
+// Returns the number, if the whole text is one.
 template <class Number, class... Format>
 std::optional<Number> number_from(std::string_view text, Format... format) {
   const auto number = take_number<Number>(text, format...);

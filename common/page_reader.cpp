@@ -24,7 +24,8 @@ Instant instant_of(std::int64_t word) {
   return word >= slot_word::kNoDeadline ? Instant::never() : Instant{word};
 }
 
-// Not before the boot: differences of two such times fit into 64 bits, whatever was written.
+// Returns a time that is not before the boot, so that the difference of two such times fits into
+// 64 bits.
 Instant time_in(const std::atomic<std::int64_t>& field) {
   return {std::max<std::int64_t>(field.load(std::memory_order_relaxed), 0)};
 }

@@ -1,4 +1,4 @@
-// What the owner of a scope page writes into it besides the slots: the beginning, and names.
+// Writes the header and the names of a scope page. Used by the owner of the page.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -11,19 +11,19 @@
 
 namespace filetimer {
 
-// The part of a header that all pages have: what it is, of which boot, whose, and since when.
+// Writes the fields of the header that all pages have: magic, version, boot, user and time.
 void begin_page(PageHeader& header, std::uint32_t flags);
 
-// NUL at the end; what is too long is cut.
+// Writes a text with NUL at the end, cut to fit.
 template <std::size_t Size>
 void put_text(char (&field)[Size], std::string_view text) {
   std::memset(field, 0, Size);
   std::memcpy(field, text.data(), std::min(text.size(), Size - 1));
 }
 
-// At most kMaxScopeNameBytes.
+// Writes at most kMaxScopeNameBytes of a name.
 void write_name(SlotName& name, std::string_view text);
-// How many bytes of a SlotName hold a name of that length.
+// Returns how many bytes of a SlotName a name of that length takes.
 constexpr std::size_t name_bytes(std::size_t length) {
   return (std::min(length, kMaxScopeNameBytes) / 8 + 1) * 8;
 }

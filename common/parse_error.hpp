@@ -1,5 +1,5 @@
-// The message about a command line that CLI11 refused, the same in both programs. Only the .cpp files that
-// parse a command line include this header; the library does not need CLI11.
+// The message about a command line that CLI11 refused, the same in both programs. Only the .cpp
+// files that parse a command line include this header; the library does not need CLI11.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -10,17 +10,17 @@
 
 namespace filetimer {
 
-// Every option reads its own word. Flags are read by the parser, which says "Could not convert:
-// --follow = maybe".
+// Returns the message. Options have messages of their own, which are not changed; CLI11's message
+// about a flag with a value, "Could not convert: --follow = maybe", is replaced.
 inline std::string what_is_wrong(const CLI::ParseError& error) {
-  const std::string said = error.what();
-  const std::size_t flag = said.find("--");
-  const std::size_t equals = said.find(" = ");
-  if (error.get_name() != "ConversionError" || equals == said.npos || flag > equals) {
-    return said;
+  const std::string text = error.what();
+  const std::size_t flag = text.find("--");
+  const std::size_t equals = text.find(" = ");
+  if (error.get_name() != "ConversionError" || equals == text.npos || flag > equals) {
+    return text;
   }
-  return fmt::format("{}: '{}': expected no value", said.substr(flag, equals - flag),
-                     said.substr(equals + 3));
+  return fmt::format("{}: '{}': expected no value", text.substr(flag, equals - flag),
+                     text.substr(equals + 3));
 }
 
 }  // namespace filetimer

@@ -1,5 +1,5 @@
-// What every caller of the kernel here needs: one owner per descriptor, one place where an
-// interrupted call is tried again, and whole reads and writes at a place in a file.
+// Helpers for system calls: an owner of a descriptor, a loop for interrupted calls, and complete
+// reads and writes at an offset.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -40,7 +40,7 @@ class UniqueFd {
   int fd_ = -1;
 };
 
-// Calls again for as long as a signal interrupted the call. `call` returns -1 on error.
+// Repeats a call that a signal has interrupted. `call` returns -1 on error.
 template <class Call>
 auto retry_eintr(Call&& call) {
   for (;;) {
@@ -51,7 +51,7 @@ auto retry_eintr(Call&& call) {
   }
 }
 
-// All of it, or false: the file has less (errno is then 0), or errno says why.
+// Reads all bytes. Returns false if the file has fewer (errno is 0), or with the reason in errno.
 inline bool read_at(int fd, void* to, std::size_t bytes, std::size_t offset) {
   auto* at = static_cast<char*>(to);
   while (bytes > 0) {
@@ -68,7 +68,7 @@ inline bool read_at(int fd, void* to, std::size_t bytes, std::size_t offset) {
   return true;
 }
 
-// All of it, or false with errno set.
+// Writes all bytes. Returns false with the reason in errno.
 inline bool write_at(int fd, const void* from, std::size_t bytes, std::size_t offset) {
   const auto* at = static_cast<const char*>(from);
   while (bytes > 0) {

@@ -16,7 +16,7 @@
 namespace filetimer {
 namespace {
 
-// The fields behind the command's name, which may hold spaces and parentheses itself.
+// The fields after the command's name, which may itself contain spaces and parentheses.
 class StatFields {
  public:
   explicit StatFields(std::string_view text) : text_(text) {}
@@ -47,7 +47,7 @@ class StatFields {
   std::string_view text_;
 };
 
-// What stands behind `key` (a line's beginning, with its colon) in /proc/PID/status.
+// Returns the text after `key` (a line's beginning, with its colon) in /proc/PID/status.
 std::string value_of(const std::string& status, std::string_view key) {
   const std::size_t start = status.find(key);
   if (start == status.npos) {
@@ -84,8 +84,8 @@ Result<std::string> read_small_file(const std::string& path, std::size_t limit) 
   if (!fd) {
     return system_error(fmt::format("cannot open '{}'", path));
   }
-  // Grows as it is filled: most files are far smaller than what a caller is ready to take, and a
-  // limit's worth of zeroes would be touched, and kept by the allocator, for each of them.
+  // The buffer grows as it is filled, because most files are far smaller than the limit, and a
+  // buffer of that size would be zeroed, and kept by the allocator, for each of them.
   constexpr std::size_t kFirstBytes = 4096;
   std::string text;
   std::size_t used = 0;
@@ -185,7 +185,7 @@ std::vector<pid_t> children_of(pid_t pid, pid_t tid) {
   std::string_view rest = text ? std::string_view(*text) : std::string_view{};
   while (const auto child = take_number<pid_t>(rest)) {
     children.push_back(*child);
-    rest.remove_prefix(std::min(rest.size(), std::size_t{1}));  // the space behind each
+    rest.remove_prefix(std::min(rest.size(), std::size_t{1}));  // the space after each
   }
   return children;
 }

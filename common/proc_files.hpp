@@ -1,5 +1,5 @@
-// What the kernel says of a process in the files of /proc that can be read at once: none of these
-// takes the memory lock of the process.
+// Files of /proc that can be read without waiting: none of them takes the memory lock of the
+// process.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -25,26 +25,27 @@ struct ProcStat {
   int threads = 0;
   std::uint64_t start_time = 0;  // clock ticks since boot
   std::int64_t rss_pages = 0;
-  std::uint64_t start_stack = 0;  // 0: not for us to see
+  std::uint64_t start_stack = 0;  // 0: not permitted
 };
 
-// Reads `PATH/stat`, PATH being /proc/PID or /proc/PID/task/TID.
+// Returns the fields of `PATH/stat`, PATH being /proc/PID or /proc/PID/task/TID.
 Result<ProcStat> read_stat(const std::string& path);
-// A whole small file of /proc, at most `limit` bytes.
+// Returns a whole small file, at most `limit` bytes.
 Result<std::string> read_small_file(const std::string& path, std::size_t limit = 16384);
 
-// The threads of a process: the main one first, then by number. None when it has ended.
+// Returns the threads of a process, the main one first, then by number. Returns none if the process
+// has ended.
 std::vector<pid_t> threads_of(pid_t pid);
-// Returns the processes that a thread has started and that are there. None where it has ended, or
-// the kernel does not tell (CONFIG_PROC_CHILDREN).
+// Returns the child processes that a thread has started. Returns none if the thread has ended, or
+// if the kernel lacks CONFIG_PROC_CHILDREN.
 std::vector<pid_t> children_of(pid_t pid, pid_t tid);
 
 // Some lines of /proc/PID/status.
 struct ProcStatus {
   uid_t uid = 0;  // real
   uid_t effective_uid = 0;
-  pid_t innermost_pid = 0;  // in the pid namespace that the process lives in; 0: not told
-  pid_t tracer = 0;         // 0: none, or none that can be seen from here
+  pid_t innermost_pid = 0;  // in the process's own pid namespace; 0: not known
+  pid_t tracer = 0;         // 0: none, or outside this pid namespace
   // Signals as bits, SIGHUP the lowest.
   std::uint64_t pending = 0;  // for the whole process
   std::uint64_t blocked = 0;
@@ -52,7 +53,7 @@ struct ProcStatus {
   std::uint64_t effective_capabilities = 0;  // likewise, by their numbers
 };
 
-// Reads `PATH/status`.
+// Returns fields of `PATH/status`.
 Result<ProcStatus> read_status(const std::string& path);
 
 }  // namespace filetimer

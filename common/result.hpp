@@ -1,5 +1,5 @@
-// A value or the one line that says why there is none. Library code returns these and never logs;
-// exceptions are made from them only at the edge of the public client library.
+// A value, or an error of one line. Library code returns results and writes no messages; only the
+// public client library turns them into exceptions.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -13,15 +13,15 @@
 namespace filetimer {
 
 struct Error {
-  std::string message;  // one clear line, without a newline, that quotes what was wrong
-  int errno_value = 0;  // the system's reason, 0 when it was not the system that said no
+  std::string message;  // one line, without a newline, that quotes what was wrong
+  int errno_value = 0;  // of the system call that failed; 0: none
 };
 
 template <class T>
 using Result = tl::expected<T, Error>;
 using Status = tl::expected<void, Error>;
 
-// "cannot open /x: Permission denied"
+// Returns an error such as "cannot open /x: Permission denied".
 inline tl::unexpected<Error> system_error(std::string what, int error_number = errno) {
   what += ": ";
   what += std::generic_category().message(error_number);  // strerror is not safe in threads

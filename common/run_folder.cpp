@@ -17,8 +17,8 @@ std::string environment(const char* name) {
   return value == nullptr ? std::string{} : std::string(value);
 }
 
-// A runtime folder that a scheduler handed on from another host or a session that has ended must
-// not be taken for ours.
+// Returns whether the folder exists and is this user's. A scheduler may hand on an XDG_RUNTIME_DIR
+// from another host, or from a session that has ended.
 bool is_our_folder(const std::string& path) {
   struct stat st {};
   return ::stat(path.c_str(), &st) == 0 && S_ISDIR(st.st_mode) && st.st_uid == ::geteuid();
@@ -61,7 +61,8 @@ Status check_parent(const std::string& folder) {
   return {};
 }
 
-// Short and stable; it keeps the logs of two hosts of one name apart in a shared home.
+// Returns a short and stable id, which keeps the logs of two hosts of one name apart in a shared
+// home.
 std::string machine_id() {
   for (const char* path : {"/etc/machine-id", "/proc/sys/kernel/random/boot_id"}) {
     std::ifstream file(path);
@@ -127,8 +128,8 @@ Result<std::string> default_log_path(const RunFolder& folder) {
 }
 
 Status check_parents(const std::string& path) {
-  // Every folder on the way as it is written, and every folder on the way as the kernel resolves
-  // it: a symlink in a folder of ours may lead through one that is not.
+  // Checks every folder of the path as it is written, and of the path as the kernel resolves it: a
+  // symlink in a folder of this user may lead through a folder of another.
   const std::filesystem::path parent = std::filesystem::path(absolute_path(path)).parent_path();
   std::error_code ec;
   const std::filesystem::path resolved = std::filesystem::canonical(parent, ec);
@@ -152,7 +153,7 @@ Result<UniqueFd> create_run_folder(const std::string& dir) {
   std::error_code ec;
   const auto parent = std::filesystem::path(path).parent_path();
   if (!std::filesystem::exists(parent, ec)) {
-    // Private from the start: mkdir -p would leave that to the umask.
+    // Parents are private from the start, independent of the umask.
     if (auto made = create_run_folder(parent.string()); !made) {
       return made;
     }
@@ -163,7 +164,7 @@ Result<UniqueFd> create_run_folder(const std::string& dir) {
   if (::mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) {
     return system_error(fmt::format("cannot make the folder '{}'", path));
   }
-  // NOFOLLOW and then fstat: what is checked is what was opened.
+  // O_NOFOLLOW, then fstat(), so that the folder that is checked is the open one.
   UniqueFd fd(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
   if (!fd) {
     struct stat st {};

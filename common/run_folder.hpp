@@ -1,5 +1,6 @@
-// The folder where server and clients of one user (or one job) meet, and the names in it.
-// Resolution is the same on both sides; only the server creates and checks (create_run_folder).
+// The runtime directory, which server and clients of one user (or one job) share, and the names in
+// it. Both sides find it by the same rules; only the server makes and checks it
+// (create_run_folder()).
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -17,18 +18,18 @@ inline constexpr const char* kTorchPipeVariable = "TORCHELASTIC_TIMER_FILE";
 inline constexpr std::string_view kPipeName = "requests";
 inline constexpr std::string_view kBoardName = "server";
 inline constexpr std::string_view kLogName = "expired.jsonl";
-// What the name of a folder made for one COMMAND begins with, inside the default folder.
+// The beginning of the name of a folder that is made for one COMMAND, inside the default folder.
 inline constexpr std::string_view kFreshFolderPrefix = "run-";
 // A symlink to the log of the last server, if that is elsewhere.
 inline constexpr std::string_view kLogLinkName = "log_link";
 inline constexpr std::string_view kPagesName = "scopes";
 inline constexpr std::string_view kRepliesName = "replies";
-// In `scopes`: what the server itself keeps there, and
+// In `scopes`: the pages that the server keeps for workers of the pipe.
 inline constexpr std::string_view kServerPagesName = "server";
-// Python stacks, as docs/protocol.md has them.
+// In `scopes`: Python stacks (docs/protocol.md).
 inline constexpr std::string_view kStacksName = ".stacks";
 
-// Where somebody said the folder is, or that nobody did.
+// What named the directory: an option, the environment, or nothing.
 enum class FolderSource { kGiven, kEnvironment, kDefault };
 
 struct RunFolder {
@@ -39,26 +40,26 @@ struct RunFolder {
   [[nodiscard]] std::string path(std::string_view name) const;
 };
 
-// `--dir`, else $FILETIMER_DIR, else $XDG_RUNTIME_DIR/filetimer if that runtime folder exists and
-// is ours, else /dev/shm/filetimer-UID. An empty `dir` means that none was given.
+// Returns `dir`, else $FILETIMER_DIR, else $XDG_RUNTIME_DIR/filetimer if $XDG_RUNTIME_DIR is a
+// folder of this user, else /dev/shm/filetimer-UID. An empty `dir` means that none was given.
 RunFolder resolve_run_folder(const std::string& dir);
 
-// Where the pipe is for a client: `--fifo`, else the pipe of `--dir`, else of $FILETIMER_DIR, else
-// $TORCHELASTIC_TIMER_FILE, else the pipe of the default folder.
+// Returns the path of a client's request pipe: `fifo`, else the pipe of `dir`, else of
+// $FILETIMER_DIR, else $TORCHELASTIC_TIMER_FILE, else the pipe of the default directory.
 std::string resolve_pipe(const std::string& dir, const std::string& fifo);
 
-// Where the log is when no --log names it: expired.jsonl in a folder that somebody named, else
-// $XDG_STATE_HOME/filetimer/HOST-ID.jsonl (run folders vanish at logout), ID being the first eight
-// digits of the machine id. An error when neither $XDG_STATE_HOME nor $HOME is set.
+// Returns the path of the log without --log: expired.jsonl in a named directory, else
+// $XDG_STATE_HOME/filetimer/HOST-ID.jsonl (runtime directories vanish at logout), ID being the
+// first eight digits of the machine id. Fails if neither $XDG_STATE_HOME nor $HOME is set.
 Result<std::string> default_log_path(const RunFolder& folder);
 
-// Makes `dir` with mode 0700, and its parents where they are missing, or checks the one that is
-// there, and opens it. Refused: a symlink, what is no folder, another user's, one that others may
-// write to, and one with a parent in which others could swap it for another (not root's or ours,
-// or writable by others without the sticky bit).
+// Makes `dir` with mode 0700, and its parents if they are missing, or checks the existing one, and
+// opens it. Fails for a symlink, for what is not a folder of this user, if others may write to it,
+// and if others could replace it in a parent (which is neither root's nor this user's, or writable
+// by others without the sticky bit).
 Result<UniqueFd> create_run_folder(const std::string& dir);
 
-// The same check of the folders above `path`, for a pipe or a log placed elsewhere.
+// Checks the folders above `path` in the same way, for a pipe or a log elsewhere.
 Status check_parents(const std::string& path);
 
 }  // namespace filetimer

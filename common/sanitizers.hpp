@@ -1,4 +1,4 @@
-// Which sanitizer this is compiled with: GCC and clang say it in different words.
+// The sanitizer of this build, which GCC and clang announce in different ways.
 // SPDX-License-Identifier: MIT
 #pragma once
 

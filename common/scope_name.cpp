@@ -11,7 +11,7 @@
 namespace filetimer {
 namespace {
 
-// FNV-1a, 64 bits: the same on every host and in every build, which std::hash does not promise.
+// FNV-1a with 64 bits, which, unlike std::hash, is the same on every host and in every build.
 std::uint64_t stable_hash(std::string_view bytes) {
   std::uint64_t hash = 0xcbf29ce484222325;
   for (const char c : bytes) {

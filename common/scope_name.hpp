@@ -1,5 +1,5 @@
-// What a scope is called. A name longer than kMaxScopeNameBytes is no error: it is shown cut and
-// marked with the hash of the whole name, so two long names that differ at the end stay two scopes.
+// Names of scopes. A name longer than kMaxScopeNameBytes is no error: it is cut and marked with the
+// hash of the whole name, so that two long names that differ at the end stay two scopes.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -8,11 +8,11 @@
 
 namespace filetimer {
 
-// What a client's idle timeout goes by, in which no scope is open.
+// The name of an idle timeout in records.
 inline constexpr std::string_view kIdleScopeName = "(idle)";
 
-// The name itself up to kMaxScopeNameBytes; a longer one as "beginning...~0123456789abcdef" of at
-// most that many bytes, cut between UTF-8 characters.
+// Returns the name, if it has at most kMaxScopeNameBytes. Returns a longer one as
+// "beginning...~0123456789abcdef" of at most that many bytes, cut between UTF-8 characters.
 std::string bounded_scope_name(std::string_view whole);
 
 }  // namespace filetimer

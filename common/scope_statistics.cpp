@@ -41,7 +41,7 @@ void ScopeStatistics::add(const SlotStatistics& entry) {
   part.total = duration_in(entry.total_ns);
   part.longest = duration_in(entry.longest_ns);
   part.last = duration_in(entry.last_ns);
-  // What it is bounded by can be negated.
+  // The limit can be negated; the least number cannot.
   part.smallest_margin = std::max(Duration{entry.smallest_margin_ns.load(kRelaxed)}, -kForever);
   for (std::size_t i = 0; i < kHistogramBuckets; ++i) {
     part.histogram[i] = entry.histogram[i].load(kRelaxed);
@@ -66,12 +66,13 @@ Duration ScopeStatistics::quantile(double part) const {
   for (std::size_t i = 0; i < kHistogramBuckets; ++i) {
     const auto bucket = static_cast<double>(histogram[i]);
     if (bucket > 0 && before + bucket >= wanted) {
-      // As if the durations in the bucket were spread evenly. The last one has no upper end.
+      // The durations in a bucket are assumed to be spread evenly. The last bucket has no upper
+      // end.
       const double low = i == 0 ? 0 : std::ldexp(1.0, static_cast<int>(i));
       const double high = i + 1 < kHistogramBuckets ? std::ldexp(1.0, static_cast<int>(i) + 1)
                                                     : std::max(low, most);
       const double estimate = low + (high - low) * (wanted - before) / bucket;
-      // 2^63 does not fit: no duration of a real scope comes near.
+      // 2^63 does not fit. No duration of a real scope comes near.
       return Duration{static_cast<std::int64_t>(std::min({estimate, most, 9e18}))};
     }
     before += bucket;

@@ -1,6 +1,6 @@
-// The soft deadline of a scope: when it is to be warned about, some time before its deadline. The
-// worker computes it to know whether the server sleeps past it, the server to warn in time; so both
-// call this, on the same words of memory.
+// The soft deadline of a scope: the time of its warning, before its deadline. The worker computes
+// it to find out whether the server would sleep past it, the server to warn in time. Both call
+// these functions on the same words of memory.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -13,21 +13,23 @@
 
 namespace filetimer {
 
-// Of Slot::soft_ms; about 49 days.
+// The largest value of Slot::soft_ms, about 49 days.
 inline constexpr std::chrono::milliseconds kLongestSoft{0xFFFF'FFFF};
 
-// Whole milliseconds as Slot::soft_ms has them: rounded up, so that no warning is early.
+// Returns the value of Slot::soft_ms: whole milliseconds, rounded up, so that no warning is early.
 inline std::uint32_t soft_ms(Duration after) {
   return static_cast<std::uint32_t>(std::chrono::ceil<std::chrono::milliseconds>(after).count());
 }
 
-// A fraction over 0 and below 1 as Board::warn_at has it, in parts of 2^32 and rounded up.
+// Returns the value of Board::warn_at for a fraction over 0 and below 1: in parts of 2^32, rounded
+// up.
 inline std::uint32_t warn_at_word(double fraction) {
   constexpr double kWhole = 4294967296.0;
   return static_cast<std::uint32_t>(std::min(std::ceil(fraction * kWhole), kWhole - 1));
 }
 
-// That part of `span` (ns, less than 2^62), rounded up. 64 bits do not hold the whole product.
+// Returns the part `warn_at` / 2^32 of `span` (ns, less than 2^62), rounded up. The whole product
+// does not fit into 64 bits.
 constexpr std::int64_t part_of(std::int64_t span, std::uint32_t warn_at) {
   const auto whole = static_cast<std::uint64_t>(span);
   const std::uint64_t high = (whole >> 32) * warn_at;
@@ -35,9 +37,10 @@ constexpr std::int64_t part_of(std::int64_t span, std::uint32_t warn_at) {
   return static_cast<std::int64_t>(high + (low >> 32));
 }
 
-// When to warn about a scope that was opened or renewed at `started` and is due at `due`
-// (slot_word::kNoDeadline and more: never). Its own soft deadline wins over the server's --warn-at;
-// 0 is none of either. Instant::never(): not before it is due.
+// Returns the soft deadline of a scope that was opened or renewed at `started` and is due at `due`
+// (slot_word::kNoDeadline and more: never). The scope's own soft deadline has precedence over the
+// server's --warn-at; 0 is none of either. Returns never() if the scope has no soft deadline before
+// `due`.
 constexpr Instant soft_time(Instant started, Instant due, std::uint32_t soft_ms,
                             std::uint32_t warn_at) {
   Instant soft = Instant::never();

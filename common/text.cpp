@@ -12,7 +12,7 @@ bool is_continuation(char c) {
   return (static_cast<unsigned char>(c) & 0xC0) == 0x80;
 }
 
-// Length of the well-formed UTF-8 character at the start of `text`, 0 when there is none
+// Returns the length of the well-formed UTF-8 character at the start of `text`, 0 if there is none
 // (Unicode 15, table 3-7: no overlong forms, no surrogates, nothing over U+10FFFF).
 std::size_t character_length(std::string_view text) {
   const auto byte = [&](std::size_t i) -> unsigned {
@@ -85,7 +85,7 @@ std::string_view utf8_prefix(std::string_view text, std::size_t max_bytes) {
   for (int back = 0; back < 3 && end > 0 && is_continuation(text[end]); ++back) {
     --end;
   }
-  // Bytes that are no UTF-8 at all are cut where the limit stands.
+  // Text without any UTF-8 is cut at the limit.
   return text.substr(0, is_continuation(text[end]) ? max_bytes : end);
 }
 

@@ -5,7 +5,7 @@
 
 namespace filetimer {
 
-// Not inline: where nobody is to be warned it only stands in the way of the other instructions.
+// Not inline, because without soft deadlines it would only displace other instructions.
 bool must_wake_to_warn(const Slot& slot, std::int64_t due, std::uint32_t warn_at,
                        std::int64_t next_wake) {
   return (due < next_wake && due < slot_word::kNoDeadline) ||

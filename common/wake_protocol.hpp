@@ -1,11 +1,10 @@
-// How a worker sets a deadline that the server can't miss, without telling it every time; and how
-// the two agree on who came first, a release or the verdict. These few functions are all there is
-// of it, and both sides call them.
+// The wake protocol: how a worker sets a deadline that the server cannot miss, without a system
+// call for each; and how both sides agree which came first, a release or the verdict. Both sides
+// call these functions, and change the words in no other way.
 //
-// The server sleeps until the time that stands on its board. A worker stores its deadline, then
-// reads that time, and only when its deadline is earlier does it write a wake line to the pipe. The
-// server, before it sleeps, puts up "wake me always", reads all deadlines, then puts up the
-// earliest.
+// The server sleeps until the time on its status page (`board`). A worker stores its deadline, then
+// reads that time, and writes a wake-up message to the pipe only if its deadline is earlier. Before
+// the server sleeps, it writes "wake me always", reads all deadlines, then writes the earliest.
 //
 //     worker                                server
 //     ------                                ------
@@ -14,24 +13,25 @@
 //     wake the server if D < w           r: board.next_wake = min(d, ...)
 //                                           sleep until then, or until it is woken
 //
-// All five are sequentially consistent, so they stand in one order that both sides agree on. Say
-// the server misses the deadline: q before a. Then p before q before a before b, so b reads what p
-// or r wrote: "always", and D is earlier: the server is woken; or the minimum m that was found
-// without D: if D < m the server is woken, and if D >= m it wakes by itself at m, in time, and
-// reads again. Acquire and release would not do: a and b are a store and a later load of another
-// word, which the hardware (x86 too) may exchange unless both are sequentially consistent.
+// All five are sequentially consistent, so there is one order of them that both sides agree on.
+// Suppose that the server missed the deadline: q came before a. Then p came before q, q before a, a
+// before b, so b reads what p or r wrote. Either that is "always": D is earlier, and the worker
+// wakes the server. Or it is the minimum m that was found without D: if D < m the worker wakes the
+// server; if D >= m the server wakes by itself at m, in time, and reads again. Acquire and release
+// would not suffice: a and b are a store and a later load of another word, which the hardware (x86
+// too) may exchange unless both are sequentially consistent.
 //
-// A scope's soft deadline is met in the same way: D then is the earlier of the two. The server
-// works it out of `started` and `soft_ms`, which the worker writes before `a`, and of the board's
-// `warn_at`, which a server writes before its first `p` and a worker reads after `b`.
+// A scope's soft deadline is met in the same way, with D the earlier of the two. The server
+// computes it from `started` and `soft_ms`, which the worker writes before `a`, and from `warn_at`
+// of the status page, which a server writes before its first `p` and a worker reads after `b`.
 //
-// An idle timeout is no scope: a slot that says kIdleWatch for as long as the worker wants it. Its
-// deadline is the last release plus the timeout, and the server reckons it when it reads the pages:
-// where a scope is open at that moment, no earlier than that moment plus the timeout, so that is
-// when it reads again. The watch is begun as a deadline is set (a), with D the time of that plus
-// the timeout. A release writes its time before it frees its slot: who sees the slot free sees it.
+// An idle timeout is a slot with the word kIdleWatch. Its deadline is the last release plus the
+// timeout, and the server computes it when it reads the pages. If a scope is open at that moment,
+// the deadline is no earlier than that moment plus the timeout, so the server reads again then. An
+// idle timeout is begun as a deadline is set (a), with D that time plus the timeout. A release
+// writes its time before it frees its slot, so a reader that sees the slot free sees the time.
 //
-// Slots that were never used are skipped by their number, PageHeader::slots; it grows before `a`
+// Slots that were never used are skipped by their number, PageHeader::slots. It grows before `a`
 // and is read after `p`, sequentially consistent like the rest, so the same argument holds for it.
 // SPDX-License-Identifier: MIT
 #pragma once
@@ -43,8 +43,8 @@ namespace filetimer {
 
 // --- the worker ---
 
-// Before the fields of a free slot are written for its next scope. Pairs with the fence in
-// is_unchanged(): a reader that sees a new field sees the free word before it, too.
+// Is called before the fields of a free slot are written for its next scope. Pairs with the fence
+// in is_unchanged(): a reader that sees a new field also sees the free word before it.
 inline void begin_writing_slot() {
   std::atomic_thread_fence(std::memory_order_release);
 }
@@ -54,15 +54,15 @@ inline void set_deadline(Slot& slot, std::int64_t word) {
   slot.deadline.store(word, std::memory_order_seq_cst);
 }
 
-// The rest of must_wake(), where somebody is to be warned.
+// The part of must_wake() for scopes with a soft deadline.
 bool must_wake_to_warn(const Slot& slot, std::int64_t due, std::uint32_t warn_at,
                        std::int64_t next_wake);
 
-// After the deadline was set: whether the server has to be woken for it, or for the warning before
-// it. `due`: the deadline, or what the server's --max-timeout makes of it if that is earlier. (b)
+// Returns whether the worker must wake the server for the deadline that it has set, or for the soft
+// deadline. `due`: the deadline, cut by the server's --max-timeout. (b)
 inline bool must_wake(const Board& board, const Slot& slot, std::int64_t due) {
   const std::int64_t next = board.next_wake.load(std::memory_order_seq_cst);
-  // Relaxed, but behind the load above: whose time was read there, whose fraction is read here.
+  // Relaxed, but after the load above, so that both values are of the same server.
   const std::uint32_t warn_at = board.warn_at.load(std::memory_order_relaxed);
   if ((slot.soft_ms.load(std::memory_order_relaxed) | warn_at) != 0) [[unlikely]] {
     return must_wake_to_warn(slot, due, warn_at, next);
@@ -75,31 +75,33 @@ inline void begin_idle_watch(Slot& slot) {
   slot.deadline.store(slot_word::kIdleWatch, std::memory_order_seq_cst);
 }
 
-// After it: whether the server has to be woken for what is due then. (b)
+// Returns whether the worker must wake the server for an idle timeout that is due at `when`. (b)
 inline bool must_wake_at(const Board& board, std::int64_t when) {
   return when < board.next_wake.load(std::memory_order_seq_cst);
 }
 
-// False: the worker was idle for too long, and the verdict is being carried out.
+// Ends an idle timeout. Returns false if there is a verdict on it.
 inline bool end_idle_watch(Slot& slot) {
   std::int64_t word = slot_word::kIdleWatch;
   return slot.deadline.compare_exchange_strong(word, slot_word::kFree, std::memory_order_acq_rel);
 }
 
-// Pushes the deadline. False: the verdict came first, or the slot is not open under `old_word`.
+// Moves the deadline. Returns false if the verdict came first, or the slot is not open under
+// `old_word`.
 inline bool try_renew(Slot& slot, std::int64_t old_word, std::int64_t new_word) {
   return slot_word::is_open(old_word) &&
          slot.deadline.compare_exchange_strong(old_word, new_word, std::memory_order_seq_cst);
 }
 
-// Ends the scope. False: the verdict came first, or the slot is not open under `word`.
+// Releases the scope. Returns false if the verdict came first, or the slot is not open under
+// `word`.
 inline bool try_release(Slot& slot, std::int64_t word) {
   return slot_word::is_open(word) &&
          slot.deadline.compare_exchange_strong(word, slot_word::kFree, std::memory_order_acq_rel);
 }
 
-// After a release or a renewal that came too late. Gives the word that stands now: kReleasedLate,
-// or kFree when the server was done with the slot.
+// Is called after a release or a renewal that came too late. Returns the word of the slot:
+// kReleasedLate, or kFree if the kill was over.
 inline std::int64_t release_late(Slot& slot) {
   std::int64_t word = slot.deadline.load(std::memory_order_acquire);
   for (;;) {
@@ -114,53 +116,54 @@ inline std::int64_t release_late(Slot& slot) {
 
 // --- the server ---
 
-// Before the deadlines are read. (p)
+// Is called before the deadlines are read. (p)
 inline void announce_scan(Board& board) {
   board.next_wake.store(kWakeAlways, std::memory_order_seq_cst);
 }
 
-// (q)
+// Returns the word of the slot. (q)
 inline std::int64_t read_deadline(const Slot& slot) {
   return slot.deadline.load(std::memory_order_seq_cst);
 }
 
-// After all of them were read: when the server reads again by itself. (r)
+// Is called after all deadlines were read: the server reads them again at `when` by itself. (r)
 inline void announce_next_scan(Board& board, std::int64_t when) {
   board.next_wake.store(when, std::memory_order_seq_cst);
 }
 
-// After fields were read: whether they belong to `word`, which was read before them.
+// Returns whether fields that were read after `word` belong to it.
 inline bool is_unchanged(const Slot& slot, std::int64_t word) {
   std::atomic_thread_fence(std::memory_order_acquire);  // pairs with begin_writing_slot()
   return slot.deadline.load(std::memory_order_relaxed) == word;
 }
 
-// The verdict: one exchange against exactly the deadline that was judged. False: a release or a
-// renewal came first.
+// Gives the verdict: one exchange against exactly the deadline that was judged. Returns false if a
+// release or a renewal came first.
 inline bool try_expire(Slot& slot, std::int64_t word) {
   return slot.deadline.compare_exchange_strong(word, slot_word::expired(word),
                                                std::memory_order_seq_cst);
 }
 
-// The same of an idle timeout, which has the deadline that the server has reckoned.
+// Does the same for an idle timeout, with the deadline that the server has computed.
 inline bool try_expire_idle(Slot& slot, std::int64_t deadline) {
   std::int64_t word = slot_word::kIdleWatch;
   return slot.deadline.compare_exchange_strong(word, slot_word::expired(deadline),
                                                std::memory_order_seq_cst);
 }
 
+// Returns whether the slot has an idle timeout.
 inline bool is_idle_watch(const Slot& slot) {
   return (slot.flags.load(std::memory_order_relaxed) & slot_flag::kIdle) != 0;
 }
 
-// Takes note of a release that came after the verdict: the slot is free. False: there was none.
+// Frees a slot that was released after the verdict. Returns false if it was not.
 inline bool acknowledge_late_release(Slot& slot) {
   std::int64_t word = slot_word::kReleasedLate;
   return slot.deadline.compare_exchange_strong(word, slot_word::kFree, std::memory_order_acq_rel);
 }
 
-// The server has no more use for a slot that it judged; an idle timeout goes on. True when it was
-// released meanwhile.
+// Marks the end of the kill; an idle timeout continues. Returns true if the slot was released
+// meanwhile, and is free now.
 inline bool finish_verdict(Slot& slot, std::int64_t word) {
   std::int64_t expected = slot_word::expired(word);
   const std::int64_t next = is_idle_watch(slot) ? slot_word::kIdleWatch : slot_word::kJudged;
@@ -168,7 +171,7 @@ inline bool finish_verdict(Slot& slot, std::int64_t word) {
          acknowledge_late_release(slot);
 }
 
-// The verdict is void: the scope is open again, unless it was released meanwhile.
+// Revokes the verdict: the scope is open again, unless it was released meanwhile.
 inline void take_verdict_back(Slot& slot, std::int64_t word) {
   std::int64_t expired = slot_word::expired(word);
   slot.deadline.compare_exchange_strong(expired, is_idle_watch(slot) ? slot_word::kIdleWatch : word,

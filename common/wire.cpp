@@ -22,7 +22,7 @@ namespace ondemand = simdjson::ondemand;
 constexpr int kMaxDepth = 16;  // of a value under an unknown key
 constexpr std::size_t kTokenBytesQuoted = 40;
 
-// The value as it stands in the line, without the white space behind it.
+// Returns the text of the value, without the white space after it.
 std::string_view token_of(ondemand::value value) {
   std::string_view token = value.raw_json_token();
   const std::size_t end = token.find_last_not_of(" \t\r\n");
@@ -51,8 +51,8 @@ Result<int> read_int(std::string_view key, ondemand::value value, int low, int h
   return static_cast<int>(number);
 }
 
-// A number as Python's json reads it: with the bare words Infinity and -Infinity, and with
-// numbers too large for a double taken as infinite.
+// Reads a number as Python's json does: with the bare words Infinity and -Infinity, and with
+// numbers too large for a double as infinite.
 Result<double> read_number(std::string_view key, ondemand::value value) {
   const std::string_view token = token_of(value);
   if (token == "Infinity") {
@@ -75,7 +75,7 @@ Result<double> read_number(std::string_view key, ondemand::value value) {
   return number;
 }
 
-// Every escape of a JSON string is one that JSON knows; pairs of surrogates are not looked at.
+// Returns whether every escape is one of JSON's. Pairs of surrogates are not checked.
 bool escapes_are_json(std::string_view text) {
   for (std::size_t at = text.find('\\'); at != text.npos; at = text.find('\\', at)) {
     const std::string_view escape = text.substr(at + 1);
@@ -106,8 +106,8 @@ Result<std::string_view> read_string(std::string_view key, ondemand::value value
     case simdjson::SUCCESS:
       return text;
     case simdjson::STRING_ERROR:
-      // Python's json writes half a surrogate pair as \ud800 and reads it back; no UTF-8 says it.
-      // The name then is what stood in the line.
+      // Python's json writes half a surrogate pair as \ud800 and reads it back, but UTF-8 has no
+      // such character. The name is then the text of the line.
       if (token.size() >= 2 && escapes_are_json(token.substr(1, token.size() - 2))) {
         return token.substr(1, token.size() - 2);
       }
@@ -117,8 +117,8 @@ Result<std::string_view> read_string(std::string_view key, ondemand::value value
   }
 }
 
-// On-demand parsing looks only at what is asked for; a value nobody asks for is walked here so
-// that a line is taken only if the whole of it is JSON.
+// On-demand parsing checks only the values that are read. The other values are walked here, so that
+// a line is accepted only if all of it is JSON.
 simdjson::error_code check_value(ondemand::value value, int depth) {
   if (depth > kMaxDepth) {
     return simdjson::DEPTH_ERROR;
@@ -179,7 +179,7 @@ simdjson::error_code check_value(ondemand::value value, int depth) {
   return simdjson::INCORRECT_TYPE;
 }
 
-// Of a value that nobody asks for.
+// Checks the value of an unknown key.
 Status walk(ondemand::value value) {
   if (const auto error = check_value(value, 0)) {
     return not_json(error);
@@ -187,7 +187,7 @@ Status walk(ondemand::value value) {
   return {};
 }
 
-// Moves a value into its place, or its error out.
+// Moves a value into its place, or returns its error.
 template <class Value, class Place>
 Status store(Result<Value> value, Place& place) {
   if (!value) {
@@ -205,7 +205,7 @@ constexpr std::pair<Seen, std::string_view> kRequired[] = {{kVersionSeen, "versi
                                                            {kExpiration, "expiration_time"},
                                                            {kSignal, "signal"}};
 
-// As Python's json writes it.
+// Writes a number as Python's json does.
 std::string number(double value) {
   return std::isinf(value) ? std::string(value > 0 ? "Infinity" : "-Infinity")
                            : fmt::format("{}", value);
@@ -310,8 +310,8 @@ struct Parser::State {
 };
 
 Parser::Parser() : state_(std::make_unique<State>()) {
-  // Room for the longest line at once: parse() allocates nothing afterwards. The line's object, the
-  // value and what stands inside the innermost container are levels of their own.
+  // There is room for the longest line from the start, so parse() allocates nothing later. The
+  // line's object, the value and the content of the innermost container are levels of their own.
   if (state_->parser.allocate(kMaxLineBytes, kMaxDepth + 4) != simdjson::SUCCESS) {
     throw std::bad_alloc();
   }

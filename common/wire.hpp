@@ -1,6 +1,6 @@
-// The pipe's format, version 1: one JSON object a line, as PyTorch's FileTimerClient writes it.
-// The server parses, our clients format. Keys that start with x_ are this project's additions and
-// are ignored by other servers.
+// The format of the request pipe, version 1: one JSON object a line, as PyTorch's FileTimerClient
+// writes it. The server parses, our clients format. Keys that start with x_ are this project's, and
+// other servers ignore them.
 //   {"version": 1, "pid": 4711, "scope_id": "forward", "expiration_time": 1795223987.41, "signal":
 //   9}
 // SPDX-License-Identifier: MIT
@@ -19,12 +19,13 @@
 namespace filetimer::wire {
 
 inline constexpr int kVersion = 1;
-// How every well-formed line of PyTorch's client begins; where a glued line is cut in two.
+// The beginning of every well-formed line of PyTorch's client. A line after a fragment of another
+// begins there.
 inline constexpr std::string_view kLineStart = "{\"version\"";
 
-// A question to the server, see docs/protocol.md. Strings are as in Request.
+// A control request, see docs/protocol.md. Strings are as in Request.
 struct Question {
-  std::string_view request;  // empty: the line is none
+  std::string_view request;  // empty: the line is not one
   std::string_view reply;    // the name of a pipe in `replies/`
   double wait_s = 0;
   std::string_view graceful;
@@ -40,29 +41,29 @@ struct Request {
   pid_t pid = 0;
   std::string_view scope_id;    // points into the parser; valid until its next parse
   double expiration_time = -1;  // Unix seconds; negative: release; +inf: never expires
-  int signal = 0;               // 0 or negative: do not kill
+  int signal = 0;               // 0 or negative: none
 
-  // What our own clients add. A line with x_timeout_s is known to come from one of them.
-  std::optional<double> x_timeout_s;        // what the caller asked for, +inf for none
+  // The keys of our own clients. A line with x_timeout_s is from one of them.
+  std::optional<double> x_timeout_s;        // as requested, +inf for none
   std::optional<double> x_grace_s;          // from the signal to SIGKILL; negative: never
   std::optional<double> x_soft_s;           // from its start to a warning
   std::optional<pid_t> x_tid;               // the thread that opened the scope
-  std::optional<std::string_view> x_scope;  // the scope's name, where scope_id had to differ
-  bool x_whole_process = false;             // the worker's end ends the scope in time
-  bool x_idle = false;                      // no scope: open while the worker is in none
-  bool x_spare_if_left = false;             // left within the grace, nobody is killed for it
-  // Not a timer but a hint: look at this page of `scopes/`. All else is unset then.
+  std::optional<std::string_view> x_scope;  // the scope's name, if scope_id had to differ
+  bool x_whole_process = false;             // the end of the worker releases the scope
+  bool x_idle = false;                      // an idle timeout: open while the worker is in no scope
+  bool x_spare_if_left = false;             // a release within the grace period cancels the kill
+  // Not a timer but a wake-up message: the server reads this page. Nothing else is set then.
   std::optional<std::string_view> x_page;
-  // Not a timer but a question; then only `pid` counts beside it.
+  // Not a timer but a control request. Only `pid` counts beside it.
   Question question;
 
   [[nodiscard]] bool is_release() const { return expiration_time < 0; }
   [[nodiscard]] bool is_from_own_client() const { return x_timeout_s.has_value(); }
 };
 
-// Reads lines strictly: unknown keys are ignored if they are JSON, of repeated keys the last one
-// counts (as in Python), everything else wrong is an error that says what was expected. Only what
-// the line itself tells is checked here; whether the pid may be watched is the server's to say.
+// Reads lines strictly. Unknown keys are ignored if they are JSON, and of repeated keys the last
+// one counts (as in Python). Any other fault is an error that says what was expected. Only the line
+// is checked here; the server decides whether the pid may be watched.
 class Parser {
  public:
   Parser();
@@ -70,10 +71,10 @@ class Parser {
   Parser(const Parser&) = delete;
   Parser& operator=(const Parser&) = delete;
 
-  // Bytes behind a line that must be readable (their values do not matter).
+  // Returns how many bytes after a line must be readable. Their values do not matter.
   static std::size_t padding();
 
-  // `line` without its newline; padding() bytes behind it must be readable.
+  // Returns the request of a line without its newline. padding() bytes after it must be readable.
   Result<Request> parse(std::string_view line);
 
  private:
@@ -81,14 +82,14 @@ class Parser {
   std::unique_ptr<State> state_;
 };
 
-// The line by which a worker says that the server should look at its page, with its newline.
+// Returns a wake-up message, with its newline.
 std::string format_page_hint(std::string_view page);
 
-// A question, with its newline; what is empty is left out.
+// Returns the line of a control request, with its newline and without empty fields.
 std::string format_question(const Question& question, pid_t pid);
 
-// A line with its newline. With names that bounded_scope_name() has cut it is always short enough
-// for one atomic write, escapes included.
+// Returns the line of a request, with its newline. With names that bounded_scope_name() has cut it
+// is always short enough for one atomic write, escapes included.
 std::string format(const Request& request);
 
 }  // namespace filetimer::wire

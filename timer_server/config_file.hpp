@@ -1,4 +1,4 @@
-// The format of --config: the lines of TOML that a flat list of settings needs. Only settings.cpp
+// The format of --config: the part of TOML that a flat list of options needs. Only settings.cpp
 // includes this header, and with it CLI11.
 // SPDX-License-Identifier: MIT
 #pragma once
@@ -17,10 +17,10 @@
 
 namespace filetimer {
 
-// Reads lines of `NAME = VALUE` for `app`, which must outlive it: NAME is an option without its
-// dashes, VALUE a number, a string in quotes, or for a flag true or false. Any other line is an
-// error that has its number. CLI11's own reader drops such lines, and that of 2.1 (Debian 12) cuts
-// a string at its first `#`.
+// Reads lines of `NAME = VALUE` for `app`, which must outlive the object: NAME is an option without
+// its dashes, VALUE a number, a string in quotes, or for a flag true or false. Any other line is an
+// error with the number of the line. CLI11's own reader drops such lines, and that of 2.1 (Debian
+// 12) cuts a string at its first `#`.
 class ConfigFile final : public CLI::ConfigBase {
  public:
   explicit ConfigFile(const CLI::App& app) : app_(app) {}
@@ -50,7 +50,7 @@ class ConfigFile final : public CLI::ConfigBase {
     item.name = CLI::detail::trim_copy(line.substr(0, equals));
     const CLI::Option* const option = app_.get_option_no_throw("--" + item.name);
     if (option == nullptr || !option->get_configurable()) {
-      return fmt::format("'{}' is not a setting: expected NAME = VALUE, NAME being an option's",
+      return fmt::format("'{}' is not a setting: expected NAME = VALUE, with the NAME of an option",
                          printable(item.name));
     }
     if (std::ranges::find(items, item.name, &CLI::ConfigItem::name) != items.end()) {
@@ -70,15 +70,16 @@ class ConfigFile final : public CLI::ConfigBase {
     return {};
   }
 
-  // Returns nothing where `text` is of another type, or more than one value and a comment.
+  // Returns the value of `text`. Returns nothing if it has another type, or if the rest is not a
+  // comment.
   static std::optional<std::string> value_in(const std::string& text, bool is_flag) {
     std::string value = text.substr(0, text.find_first_of(" \t#"));
     std::size_t end = value.size();
     if (!is_flag && (text.starts_with('"') || text.starts_with('\''))) {
       const char escape = text[0] == '"' ? '\\' : '\0';
       std::istringstream(text) >> std::quoted(value, text[0], escape);
-      // Written again it differs where its end is missing, or a backslash stands before anything
-      // but a quote and a backslash.
+      // The value is written again. It differs if its closing quote is missing, or if a backslash
+      // is not before a quote or a backslash.
       std::ostringstream again;
       again << std::quoted(value, text[0], escape);
       if (!text.starts_with(again.str())) {

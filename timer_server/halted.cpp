@@ -82,7 +82,7 @@ std::string why_halted(pid_t pid, const IsOwnHelper& is_own_helper, const HaltSo
   }
   // The tracer is outside the server's pid namespace.
   if (stat && stat->state == 't') {
-    return "traced by a process that cannot be seen from here";
+    return "traced by a process outside the server's pid namespace";
   }
   if (const std::string cgroup = frozen_cgroup(folder, sources); !cgroup.empty()) {
     return fmt::format("frozen by its cgroup '{}'", cgroup);

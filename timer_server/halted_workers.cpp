@@ -29,8 +29,8 @@ bool HaltedWorkers::should_defer(Worker& worker,
     halt.is_recorded = true;
     context_.log.append(
         context_.records.deferred(WorkerIdentity::of(worker), *view, Instant::now(), halt.why));
-    messages::info("pid {} ({}) is deferred in '{}': {}", worker.process->pid, worker.process->comm,
-                   view->name, halt.why);
+    messages::info("deadline of scope '{}' deferred: pid {} ({}) is {}", view->name,
+                   worker.process->pid, worker.process->comm, halt.why);
   }
   return true;
 }
@@ -44,7 +44,7 @@ HaltedWorkers::Halt& HaltedWorkers::note_halt(const Worker& worker, const std::s
 void HaltedWorkers::resume(Worker& worker, const Halt& halt) {
   worker.resumed = Instant::now();
   has_resumed_ = true;
-  messages::info("pid {} ({}) is resumed after {}: its scopes have their full time again",
+  messages::info("pid {} ({}) is resumed after {}: its scopes have their full timeouts again",
                  worker.process->pid, worker.process->comm,
                  duration_for_reading(worker.resumed - halt.since));
 }

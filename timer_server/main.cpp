@@ -1,4 +1,4 @@
-// timer_server: the order of a start, and what each way it can fail returns.
+// timer_server: the order of a start, and the exit status of each failure.
 // SPDX-License-Identifier: MIT
 #include <fmt/format.h>
 #include <malloc.h>
@@ -22,8 +22,8 @@ namespace {
 
 using namespace filetimer;
 
-// What the loop takes from a signalfd, and SIGPIPE, which a write to a closed pipe must not raise.
-// Every thread inherits this.
+// Blocks the signals that the loop reads, and SIGPIPE, which a write to a closed pipe must not
+// raise. Every thread inherits the mask.
 void block_signals() {
   sigset_t blocked{};
   ::sigemptyset(&blocked);
@@ -32,7 +32,7 @@ void block_signals() {
     ::sigaddset(&blocked, signal);
   }
   ::sigprocmask(SIG_BLOCK, &blocked, nullptr);
-  // Ignored by whoever started us, a child's status would be lost.
+  // If the caller ignored SIGCHLD, the exit status of children would be lost.
   ::signal(SIGCHLD, SIG_DFL);
 }
 
@@ -80,7 +80,7 @@ int serve(const Settings& settings, Inheritance inheritance, UniqueFd passed, De
   directory->warn_about_file_system();
   if (settings.realtime) {
     if (Status allowed = enter_realtime(); !allowed) {
-      messages::warning("{}; going on without", allowed.error().message);
+      messages::warning("{}; the server runs without it", allowed.error().message);
     }
   }
   harden(inheritance);
@@ -100,8 +100,8 @@ int serve(const Settings& settings, Inheritance inheritance, UniqueFd passed, De
 }  // namespace
 
 int main(int argc, char** argv) {
-  // One heap for all threads: the side threads allocate little, and a heap of its own for each
-  // would keep megabytes.
+  // One heap for all threads, because side threads allocate little, and a heap for each would keep
+  // megabytes.
   ::mallopt(M_ARENA_MAX, 1);
   auto read = read_settings(argc, argv);
   if (const auto* early = std::get_if<EarlyExit>(&read)) {

@@ -351,8 +351,8 @@ std::string RuntimeDirectory::path_of(std::string_view name) const {
 void RuntimeDirectory::warn_about_file_system() const {
   if (const std::string_view kind = network_file_system(dir_); !kind.empty()) {
     messages::warning(
-        "'{}' is on a network file system ({}): while that hangs no deadline is watched. Choose a "
-        "folder in memory with --dir",
+        "'{}' is on a network file system ({}): no deadline is judged while it hangs. Choose a "
+        "directory in memory with --dir",
         dir_, kind);
   }
 }
@@ -384,7 +384,7 @@ bool RuntimeDirectory::restore() {
   if (!restored || !*restored) {
     return false;
   }
-  messages::warning("something in '{}' was removed: made again", dir_);
+  messages::warning("an entry of '{}' was removed: made again", dir_);
   return true;
 }
 

@@ -25,7 +25,7 @@ CLI::Validator expecting(const std::string& what, const CLI::Validator& rule) {
       if (rule(word).empty()) {
         return std::string();
       }
-    } catch (const CLI::ValidationError&) {  // AsSizeValue throws what others return
+    } catch (const CLI::ValidationError&) {  // AsSizeValue throws, other validators return
     }
     return fmt::format("'{}': expected {}", given, what);
   };
@@ -37,7 +37,7 @@ std::string why_no_fraction(std::string& word) {
   return CLI::detail::lexical_cast(word, number) && number > 0 && number < 1 ? "" : "no fraction";
 }
 
-// `--dir "$UNSET"` must not mean the default folder, where another server may be.
+// `--dir "$UNSET"` must not mean the default directory, which another server may have.
 std::string why_empty(const std::string& word) {
   return word.empty() ? "'': expected a value" : "";
 }
@@ -78,7 +78,7 @@ CLI::Option* add_choice(CLI::App& app, const std::string& name, Value& value,
     return CLI::detail::join(
         choices, [](const auto& choice) { return choice.first; }, between);
   };
-  // A Transformer alone would take the numbers of the enum, too.
+  // A Transformer alone would accept the numbers of the enum, too.
   return app.add_option(name, value, help)
       ->type_name(names("|"))
       ->transform(
@@ -86,28 +86,31 @@ CLI::Option* add_choice(CLI::App& app, const std::string& name, Value& value,
 }
 
 void add_place_options(CLI::App& app, Settings& settings) {
-  add_text(app, "--dir", "DIR", settings.dir, "run folder [$FILETIMER_DIR or the user's own]");
-  add_text(app, "--fifo", "PATH", settings.fifo, "pipe for requests [DIR/requests]");
-  add_text(app, "--log", "PATH", settings.log, "log of expiries [DIR/expired.jsonl]");
+  add_text(app, "--dir", "DIR", settings.dir,
+           "runtime directory [$FILETIMER_DIR or the user's own]");
+  add_text(app, "--fifo", "PATH", settings.fifo, "request pipe [DIR/requests]");
+  add_text(app, "--log", "PATH", settings.log, "log [DIR/expired.jsonl]");
   constexpr std::uint64_t kSmallest = 4096;
   constexpr std::uint64_t kLargest = std::uint64_t{1} << 60;
-  app.add_option("--log-max", settings.log_max_bytes, "size at which it is renamed to PATH.1 [64M]")
+  app.add_option("--log-max", settings.log_max_bytes,
+                 "size at which the log is renamed to PATH.1 [64M]")
       ->type_name("SIZE")
       ->transform(expecting("a size of at least 4K with an optional unit (K, M, G), such as 64M",
                             CLI::AsSizeValue(false) & CLI::Range(kSmallest, kLargest)));
-  app.add_flag("--detach", settings.detach, "return when ready; serve in an own session");
+  app.add_flag("--detach", settings.detach, "return when ready; run on in a session of its own");
 }
 
 void add_time_options(CLI::App& app, Settings& settings) {
   add_duration(app, "--default-timeout", settings.default_timeout,
-               "timeout of a job that is started without one [none]");
+               "timeout of a scope that is started without one [none]");
   add_duration(app, "--max-timeout", settings.max_timeout,
                "longest timeout that is granted [none]");
   app.add_option("--warn-at", settings.warn_at,
                  "part of a timeout after which a warning is recorded [none]")
       ->type_name("FRACTION")
       ->check(expecting("a number over 0 and below 1, such as 0.5", {why_no_fraction, ""}));
-  add_duration(app, "--max-wait", settings.max_wait, "longest time that a question may take [1h]");
+  add_duration(app, "--max-wait", settings.max_wait,
+               "longest time that a control request may take [1h]");
   add_duration(app, "--max-interval", settings.max_interval,
                "longest time between housekeeping sweeps [10s]", Settings::kLeastInterval);
 }
@@ -117,42 +120,43 @@ void add_kill_options(CLI::App& app, Settings& settings) {
     settings.grace = word == "off" ? std::optional<Duration>{} : duration_of("--grace", word);
   };
   app.add_option_function<std::string>("--grace", take_grace,
-                                       "from signal to SIGKILL [own clients 10s, else off]")
+                                       "from first signal to SIGKILL [own clients 10s, else off]")
       ->type_name("DUR|off");
   add_choice(
       app, "--kill", settings.kill.mode,
       {{"tree", KillMode::kTree}, {"group", KillMode::kGroup}, {"process", KillMode::kProcess}},
-      "signalled with the worker [tree]");
+      "kill targets: process tree, group, or the worker alone [tree]");
   add_choice(app, "--stopped", settings.stopped,
              {{"defer", Settings::Stopped::kDefer}, {"kill", Settings::Stopped::kKill}},
-             "who is stopped or traced at its deadline [defer]");
+             "a worker that is stopped or traced at its deadline [defer]");
   add_choice(app, "--evidence", settings.kill.evidence,
              {{"none", EvidenceLevel::kNone},
               {"proc", EvidenceLevel::kProc},
               {"stacks", EvidenceLevel::kStacks}},
-             "recorded before the signal [stacks, else proc]");
+             "evidence recorded before the signal [stacks, else proc]");
   add_duration(app, "--evidence-timeout", settings.kill.evidence_timeout,
                "longest delay of a signal for evidence [2s]");
   add_duration(app, "--kill-wait", settings.kill.kill_wait,
-               "time to die in, else unkillable [30s]");
+               "time from SIGKILL until a worker is unkillable [30s]");
 }
 
 void add_worker_options(CLI::App& app, Settings& settings) {
-  app.add_option("--expect-workers", settings.expect_workers, "workers that should show up [none]")
+  app.add_option("--expect-workers", settings.expect_workers, "number of expected workers [none]")
       ->type_name("N")
       ->check(expecting(fmt::format("a number of workers from 1 to {}", kMaxWorkers),
                         CLI::Range(std::size_t{1}, kMaxWorkers)));
-  add_duration(app, "--join-timeout", settings.join_timeout, "within this time after the start");
+  add_duration(app, "--join-timeout", settings.join_timeout,
+               "time after the start until they are expected");
   add_choice(app, "--missing", settings.missing,
              {{"report", Settings::Missing::kReport}, {"stop", Settings::Missing::kStop}},
-             "what to do if they don't: stop COMMAND [report]");
+             "if workers are missing: record it, or also stop COMMAND [report]");
 }
 
 void add_other_options(CLI::App& app, Settings& settings) {
   add_text(app, "--on-expiry", "CMD", settings.on_expiry,
            "shell command for each worker whose kill has ended");
-  app.add_flag("--dry-run", settings.kill.dry_run, "record expiries, signal nobody");
-  app.add_flag("--realtime", settings.realtime, "run above ordinary work (SCHED_RR)");
+  app.add_flag("--dry-run", settings.kill.dry_run, "record expiries and send no signal");
+  app.add_flag("--realtime", settings.realtime, "run with real-time priority (SCHED_RR)");
   std::vector<std::pair<std::string, LogLevel>> levels;
   for (const LogLevel level :
        {LogLevel::kError, LogLevel::kWarning, LogLevel::kInfo, LogLevel::kDebug}) {
@@ -163,7 +167,7 @@ void add_other_options(CLI::App& app, Settings& settings) {
       ->option_text("LEVEL");
 }
 
-// CLI11 knows nothing of what stands behind --.
+// The usage line names COMMAND, which CLI11 does not know.
 class Help final : public CLI::Formatter {
  public:
   Help() { column_width(31); }
@@ -178,7 +182,7 @@ void set_up(CLI::App& app, Settings& settings, std::string& config) {
   app.formatter(std::make_shared<Help>());
   app.config_formatter(std::make_shared<ConfigFile>(app));
   app.option_defaults()->take_last();
-  add_text(app, "--config", "FILE", config, "these names in TOML; the command line wins")
+  add_text(app, "--config", "FILE", config, "options in TOML; the command line wins")
       ->configurable(false);
   add_place_options(app, settings);
   add_time_options(app, settings);
@@ -191,13 +195,13 @@ void set_up(CLI::App& app, Settings& settings, std::string& config) {
       "Examples:\n"
       "  timer_server --dir /run/user/1000/job\n"
       "  timer_server --grace 30s -- torchrun --nproc-per-node 8 train.py\n\n"
-      "Exit status: 0 stopped; 1 failed; 2 usage; 3 another server has the folder;\n"
+      "Exit status: 0 stopped; 1 failed; 2 usage; 3 another server has the directory;\n"
       "8 stopped, and a worker was left unkillable. With COMMAND: its own status\n"
-      "(128+N when signal N ended it); 125 the server failed or bad usage;\n"
-      "126 COMMAND can't be executed; 127 COMMAND not found.");
+      "(128+N if signal N ended it); 125 the server failed or bad usage;\n"
+      "126 COMMAND cannot be executed; 127 COMMAND not found.");
 }
 
-// Returns why the options can't be had together; nothing where they can.
+// Returns why the options contradict each other; empty: they do not.
 std::string contradiction_in(const Settings& settings) {
   if ((settings.expect_workers != 0) != settings.join_timeout.has_value()) {
     return "--expect-workers and --join-timeout: expected both or none";
@@ -207,7 +211,7 @@ std::string contradiction_in(const Settings& settings) {
     return "--missing stop: expected --expect-workers and a COMMAND with it";
   }
   if (settings.detach && !settings.command.empty()) {
-    return "--detach: expected no COMMAND with it (a COMMAND is served until it ends)";
+    return "--detach: expected no COMMAND with it (the server ends with its COMMAND)";
   }
   return {};
 }
@@ -215,28 +219,28 @@ std::string contradiction_in(const Settings& settings) {
 }  // namespace
 
 std::variant<Settings, EarlyExit> read_settings(int argc, char** argv) {
-  // COMMAND's own options are not ours: what stands behind the first -- is never looked at.
+  // The words after the first -- are COMMAND's, and are not parsed.
   std::vector<std::string> arguments(argv + 1, argv + argc);
   const auto separator = std::find(arguments.begin(), arguments.end(), "--");
   const bool has_separator = separator != arguments.end();
   Settings settings;
   settings.command.assign(has_separator ? separator + 1 : separator, arguments.end());
   arguments.erase(separator, arguments.end());
-  std::reverse(arguments.begin(), arguments.end());  // CLI11 takes them from the back
+  std::reverse(arguments.begin(), arguments.end());  // CLI11 reads them from the back
 
   const auto usage = [&](const std::string& line) {
     fmt::print(stderr, "timer_server: error: {} (see timer_server --help)\n", line);
     return EarlyExit{has_separator ? exit_status::kServerFailed : exit_status::kUsage};
   };
   if (has_separator && settings.command.empty()) {
-    return usage("'--' ends the line: expected a COMMAND behind it");
+    return usage("'--' ends the line: expected a COMMAND after it");
   }
-  CLI::App app("Watches the workers of one host and kills those whose timer scope expired.",
+  CLI::App app("Watches the workers of one host and kills those with an expired scope.",
                "timer_server");
   std::string config;
   set_up(app, settings, config);
   const auto parse_line = [&] { app.parse(std::vector<std::string>(arguments)); };
-  std::string reading;  // what an error is about
+  std::string reading;  // the source that an error names
   try {
     parse_line();
     if (!config.empty()) {
@@ -245,7 +249,7 @@ std::variant<Settings, EarlyExit> read_settings(int argc, char** argv) {
         return usage("--config: " + text.error().message);
       }
       reading = fmt::format("--config '{}': ", config);
-      app.clear();  // of the file also what the command line replaces is checked
+      app.clear();  // so that values are checked that the command line replaces
       std::istringstream file(*text);
       app.parse_from_stream(file);
       reading.clear();

@@ -1,4 +1,4 @@
-// What a server is told to do: the command line and --config, read and checked.
+// The options of the server, from the command line and --config, read and checked.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -16,23 +16,23 @@
 namespace filetimer {
 
 struct Settings {
-  std::string dir;   // empty: the environment or the default says
-  std::string fifo;  // empty: `requests` in the run folder
-  std::string log;   // empty: by the run folder
+  std::string dir;   // empty: by the environment, or the default
+  std::string fifo;  // empty: `requests` in the runtime directory
+  std::string log;   // empty: by the runtime directory
   std::uint64_t log_max_bytes = std::uint64_t{64} << 20;
   bool detach = false;
   std::optional<Duration> default_timeout;
   std::optional<Duration> max_timeout;
   std::optional<double> warn_at;              // over 0, below 1
-  Duration max_wait = std::chrono::hours{1};  // what a question may take
+  Duration max_wait = std::chrono::hours{1};  // of a control request
   Duration max_interval = std::chrono::seconds{10};
-  // What --grace said, if it did: no value inside means "off".
+  // The value of --grace, if it was given; the inner one is empty for "off".
   std::optional<std::optional<Duration>> grace;
   KillPolicy kill{.evidence = most_evidence_allowed()};
-  // What to do with a worker that is stopped, frozen or traced at its deadline.
+  // How a worker is treated that is stopped, frozen or traced at its deadline.
   enum class Stopped { kDefer, kKill };
   Stopped stopped = Stopped::kDefer;
-  // How many workers should have shown up, and by when after the start; 0: nobody is expected.
+  // The number of expected workers, and the time after the start until they are expected; 0: none.
   std::size_t expect_workers = 0;
   std::optional<Duration> join_timeout;
   enum class Missing { kReport, kStop };
@@ -40,24 +40,24 @@ struct Settings {
   std::string on_expiry;  // a shell command; empty: none
   bool realtime = false;
   messages::Level log_level = messages::Level::kInfo;
-  std::vector<std::string> command;  // empty: serve until told to stop
+  std::vector<std::string> command;  // empty: none
 
   static constexpr Duration kLeastInterval = std::chrono::milliseconds{1};
 
-  // From the signal to SIGKILL, for who did not say: 10 s for our own clients, and for requests of
-  // others one signal and no more, as the reference server does.
+  // The grace period of our own clients, if neither the scope nor --grace sets one. Requests of
+  // other clients then have none, as with PyTorch's server.
   static constexpr Duration kDefaultGrace = std::chrono::seconds{10};
 };
 
-// How reading the command line ended when there is nothing to serve.
+// The exit status of main(), if the command line starts no server.
 struct EarlyExit {
   int status = 0;
 };
 
-// Prints help, version or one clear error line itself.
+// Returns the settings. Otherwise prints help, version or one error line.
 std::variant<Settings, EarlyExit> read_settings(int argc, char** argv);
 
-// The exit table of --help; also what main() returns.
+// The exit status of main(), as --help lists it.
 namespace exit_status {
 inline constexpr int kStopped = 0;
 inline constexpr int kFailed = 1;

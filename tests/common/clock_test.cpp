@@ -17,7 +17,7 @@ using namespace std::chrono_literals;
 namespace {
 
 constexpr std::int64_t kSecond = 1'000'000'000;
-// 2026-11-21, with the machine up for a day.
+// 2026-11-21, one day after the boot.
 constexpr std::int64_t kWallSeconds = 1'795'223'987;
 constexpr ClockReading kNow{kWallSeconds * kSecond, Instant{86'400 * kSecond}};
 
@@ -41,7 +41,7 @@ TEST_CASE("a deadline on the wire is exact to the nanosecond that its double can
   }
 }
 
-TEST_CASE("a deadline on the wire is rounded up, so that nobody is killed early") {
+TEST_CASE("a deadline on the wire is rounded up, so that no worker is killed early") {
   const double next = std::nextafter(double{kWallSeconds}, HUGE_VAL);
   const Instant deadline = monotonic_from_unix(next, kNow);
   CHECK(deadline == kNow.mono + 239ns);
@@ -72,8 +72,8 @@ TEST_CASE("zero, minus zero and tiny deadlines are long past") {
 
 TEST_CASE("a clock step after the arrival of a deadline does not move it") {
   const Instant deadline = monotonic_from_unix(kWallSeconds + 60.0, kNow);
-  // An hour forward on the wall clock, one second later: a deadline that arrives now is judged by
-  // the new clock, the one that stood is not touched.
+  // The wall clock is set an hour forward, one second later: a deadline that arrives now is
+  // converted by the new clock, and the earlier one does not change.
   const ClockReading stepped{kNow.wall_ns + 3601 * kSecond, kNow.mono + 1s};
   CHECK(deadline == kNow.mono + 60s);
   CHECK(deadline > stepped.mono);

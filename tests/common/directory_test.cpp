@@ -39,12 +39,12 @@ TEST_CASE("a directory gives each name in it once, hidden ones too, and not itse
   CHECK(names_in(Directory(std::move(fd))) == sorted);
 }
 
-// Why it has no names; 0 when it has some.
+// Returns why the directory has no names; 0: it has some.
 int reason_of(Directory directory) {
   return directory || directory.next() != nullptr ? 0 : errno;
 }
 
-TEST_CASE("what is no directory has no names, and errno says why") {
+TEST_CASE("a path that is not a directory has no names, and errno has the reason") {
   const testing::TempFolder folder;
   folder.write("file", "");
   const std::string missing = folder.path("missing");

@@ -45,7 +45,7 @@ const std::vector<std::string> kBad{
 
 }  // namespace
 
-TEST_CASE("durations are read as people write them") {
+TEST_CASE("durations are read with and without a unit") {
   for (const Good& good : kGood) {
     CAPTURE(good.word);
     for (const auto endless : {EndlessDuration::kRefused, EndlessDuration::kAllowed}) {
@@ -56,7 +56,7 @@ TEST_CASE("durations are read as people write them") {
   }
 }
 
-TEST_CASE("what is no duration is refused, and the word is quoted on one line") {
+TEST_CASE("a word that is not a duration is refused, and quoted on one line") {
   for (const std::string& bad : kBad) {
     CAPTURE(bad);
     for (const auto endless : {EndlessDuration::kRefused, EndlessDuration::kAllowed}) {
@@ -70,7 +70,7 @@ TEST_CASE("what is no duration is refused, and the word is quoted on one line") 
   }
 }
 
-TEST_CASE("inf and -1 mean no deadline, and only where one is optional") {
+TEST_CASE("inf and -1 mean no deadline, and only if one is optional") {
   for (const char* word : {"inf", "-1"}) {
     CAPTURE(word);
     CHECK(parse_duration(word, EndlessDuration::kAllowed) == kForever);
@@ -130,7 +130,7 @@ TEST_CASE("a duration for reading has three places and the unit a reader expects
   CHECK(duration_for_reading(kForever) == "none");
 }
 
-TEST_CASE("seconds of the wire are durations, and what is too long for one is endless") {
+TEST_CASE("seconds of the wire are durations, and those that are too long are endless") {
   CHECK(filetimer::duration_from_seconds(0.25) == std::chrono::milliseconds{250});
   CHECK(filetimer::duration_from_seconds(1e-9) == std::chrono::nanoseconds{1});
   CHECK(filetimer::duration_from_seconds(0) == filetimer::Duration::zero());

@@ -1,4 +1,4 @@
-// What the one JSON writer of the project makes is read back by a parser that is not ours.
+// The output of JsonWriter, read back by simdjson.
 // SPDX-License-Identifier: MIT
 #include "common/json_writer.hpp"
 
@@ -69,7 +69,7 @@ TEST_CASE("a double reads back bit by bit") {
   }
 }
 
-TEST_CASE("numbers that JSON cannot say are null") {
+TEST_CASE("numbers that JSON cannot express are null") {
   for (const double value : {HUGE_VAL, -HUGE_VAL, std::nan("")}) {
     CAPTURE(value);
     JsonWriter writer;
@@ -88,7 +88,7 @@ TEST_CASE("every byte from 0 to 127 survives in a string") {
   CHECK(read_string(all) == all);
 }
 
-TEST_CASE("a record stays one line whatever a worker calls itself") {
+TEST_CASE("a record stays one line whatever the name of a worker is") {
   const std::string line =
       std::move(JsonWriter().field("comm", "a\nb\rc\x1b[31m\x7f").field("k\n", 1)).finish();
   for (const char c : line) {

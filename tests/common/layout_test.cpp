@@ -1,6 +1,5 @@
-// The tables of bytes in docs/protocol.md against the layouts in the headers: every field stands in
-// the document with the offset and the size that the compiler gives it, and the document knows no
-// other.
+// Compares the tables of bytes in docs/protocol.md with the layouts in the headers: the document
+// has every field, with the offset and size of the compiler, and no other field.
 // SPDX-License-Identifier: MIT
 #include <doctest/doctest.h>
 #include <fmt/format.h>
@@ -19,7 +18,7 @@
 namespace filetimer {
 namespace {
 
-// A row of a table: what stands between the bars, without the spaces around it.
+// A row of a table: the texts between the bars, without the spaces around them.
 using Row = std::vector<std::string>;
 
 std::string without_commas(std::string text) {
@@ -27,7 +26,7 @@ std::string without_commas(std::string text) {
   return text;
 }
 
-// The rows of the tables under a heading, up to the next heading, that begin with a number.
+// Returns the rows that begin with a number, of the tables between a heading and the next one.
 std::vector<Row> rows_under(std::string_view heading) {
   std::ifstream file(FILETIMER_SOURCE_DIR "/docs/protocol.md");
   REQUIRE(file.good());

@@ -15,7 +15,7 @@ TEST_CASE("a log level is read by the name it has") {
   CHECK(parse_log_level("debug") == LogLevel::kDebug);
 }
 
-TEST_CASE("what is no log level is an error that quotes it") {
+TEST_CASE("a word that is not a log level is an error that quotes it") {
   for (const char* word : {"", "loud", "Debug", "warn", "debug ", "3"}) {
     const auto level = parse_log_level(word);
     REQUIRE_MESSAGE(!level, word);

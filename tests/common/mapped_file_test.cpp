@@ -1,4 +1,4 @@
-// Mapped files and their locks: what docs/design.md says of POSIX record locks, as tests.
+// Mapped files and their POSIX record locks.
 // SPDX-License-Identifier: MIT
 #include "common/mapped_file.hpp"
 
@@ -31,7 +31,7 @@ class TestFile {
   testing::TempFolder folder_;
 };
 
-// Whom F_GETLK names, asked from this process; 0: nobody.
+// Returns the process that F_GETLK names in this process; 0: none.
 pid_t holder_of(const std::string& path) {
   const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   REQUIRE(file);
@@ -42,7 +42,7 @@ pid_t holder_of(const std::string& path) {
   return lock.l_type == F_UNLCK ? 0 : lock.l_pid;
 }
 
-// Descriptors of a process that lead to the file.
+// Returns the number of descriptors of a process that lead to the file.
 int descriptors_of(const std::string& path, pid_t pid, bool only_inherited_by_exec = false) {
   int count = 0;
   std::error_code ignored;
@@ -62,7 +62,7 @@ int descriptors_of(const std::string& path, pid_t pid, bool only_inherited_by_ex
   return count;
 }
 
-// What a worker holds.
+// The mapping and the lock of a worker.
 struct Held {
   std::optional<MappedFile> file;
   std::optional<FileLock> lock;
@@ -96,7 +96,7 @@ TEST_CASE("a mapping is shared with other processes and outlives its descriptor"
   CHECK(static_cast<const char*>(ours->data())[100] == 'x');
 }
 
-TEST_CASE("what cannot be mapped or locked is an error that names the path") {
+TEST_CASE("a file that cannot be mapped or locked is an error that names the path") {
   const TestFile file;
   const auto mapped = MappedFile::map(file.renamed(), MappedFile::Access::kRead, 4096);
   REQUIRE_FALSE(mapped);
@@ -172,7 +172,7 @@ TEST_CASE("a fork does not inherit the lock, and its closing of descriptors does
                         int status = 0;
                         return ::waitpid(forked, &status, 0) == forked && status == 0;
                       },
-                      // A child that lives on holds nothing when its parent has ended.
+                      // A child that survives its parent does not hold the lock.
                       [&] {
                         const pid_t parent = ::getpid();
                         const pid_t forked = ::fork();

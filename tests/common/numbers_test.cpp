@@ -27,7 +27,7 @@ TEST_CASE("a sign is a minus sign, of a type that has one") {
   CHECK_FALSE(number_from<unsigned>("-0"));
 }
 
-TEST_CASE("a number is taken from the front of a text, and what is none is left there") {
+TEST_CASE("a number is taken from the front of a text, and other text is left there") {
   std::string_view text = "12 34K";
   CHECK(take_number<int>(text) == 12);
   CHECK(text == " 34K");

@@ -1,5 +1,5 @@
-// Reading scope pages, honest, changing and hostile ones; and the words of a slot's deadline in
-// every order in which the two sides can change them.
+// Reading of valid, changing and hostile scope pages; and the words of a slot's deadline in every
+// order in which the two sides can change them.
 // SPDX-License-Identifier: MIT
 #include "common/page_reader.hpp"
 
@@ -46,7 +46,7 @@ TEST_CASE("page names are letters, digits and dashes") {
 
 // --- the header ---
 
-TEST_CASE("claims are what the header says") {
+TEST_CASE("claims are a copy of the header") {
   TestPage page;
   PageHeader& header = page.header();
   header.pid = 4711;
@@ -70,7 +70,7 @@ TEST_CASE("claims are what the header says") {
   CHECK(claims->comm == "python3");
 }
 
-TEST_CASE("texts of a header without an end or that are no UTF-8 are bounded and valid") {
+TEST_CASE("texts of a header without an end or that are not UTF-8 are bounded and valid") {
   TestPage page;
   PageHeader& header = page.header();
   page.set_rank(std::string(100, 'r'));
@@ -84,7 +84,7 @@ TEST_CASE("texts of a header without an end or that are no UTF-8 are bounded and
   CHECK(claims->local_rank.empty());
 }
 
-TEST_CASE("what is no page of this version is refused with what it is instead") {
+TEST_CASE("a file that is not a page of this version is refused with the difference") {
   TestPage page;
   for (const std::uint64_t bytes : {std::uint64_t{0}, std::uint64_t{1024}, kPageBytes - 1,
                                     kPageBytes + 1, std::uint64_t{1} << 30}) {
@@ -205,7 +205,7 @@ TEST_CASE("names of every length are read back") {
   CHECK(read_name(name) == std::string(255, 'y'));
 }
 
-TEST_CASE("a name that is no UTF-8 or has no end is bounded and valid") {
+TEST_CASE("a name that is not UTF-8 or has no end is bounded and valid") {
   TestPage page;
   SlotName& name = page.page().name(5);
   write_name(name, "caf\xe9\n");
@@ -232,7 +232,7 @@ TEST_CASE("a slot that changed since its deadline was read gives nothing") {
   CHECK_FALSE(read_slot(page.page(), 0, 1'501));
 }
 
-// The scope with this number, so that any two of its fields show whether they belong together.
+// A scope with this number, so that any two of its fields show whether they belong together.
 TestScope numbered_scope(std::int64_t number) {
   static const std::string names[] = {"the first of the names", std::string(200, '#')};
   return {.name = names[number % 2],
@@ -278,7 +278,7 @@ TEST_CASE("while a slot is used again and again, no reading mixes two scopes") {
   });
   int whole = 0;
   int mixed = 0;
-  // On a busy machine the worker may be held in the middle of a scope for all of these rounds.
+  // On a busy machine the worker may stand still inside a scope for all of these rounds.
   const Instant until = Instant::now() + testing::kBound;
   for (int i = 0; i < 100'000 || (whole == 0 && Instant::now() < until); ++i) {
     const std::int64_t word = read_deadline(page.page().slot(0));
@@ -313,7 +313,7 @@ TEST_CASE("a server's limit makes a deadline earlier and never later") {
   CHECK(due_time(page.page().slot(0), 1'500, Duration{7}) == Instant{1'500});
 }
 
-TEST_CASE("a soft deadline is read from the slot, whatever its time of start says") {
+TEST_CASE("a soft deadline is read from the slot, whatever its time of start is") {
   TestPage page;
   page.open(0, {.word = 3'000'000, .started = 1'000, .soft_ms = 2});
   page.open(1, {.word = 3'000, .started = 1'000});
@@ -332,7 +332,7 @@ TEST_CASE("a soft deadline is read from the slot, whatever its time of start say
 
 // --- the words of a deadline ---
 
-TEST_CASE("words tell what a slot is, and none tells two things") {
+TEST_CASE("each word of a slot has one meaning") {
   struct Row {
     std::int64_t word;
     bool open;
@@ -371,12 +371,12 @@ TEST_CASE("a renewal before the verdict wins, and the new deadline can expire") 
   CHECK(s.word() == expired(2'500));
 }
 
-TEST_CASE("a release after the verdict learns that it lost, and the server that it came") {
+TEST_CASE("after a verdict a release learns of it, and the server of the release") {
   OneSlot s(1'500);
   CHECK(try_expire(s.slot, 1'500));
   CHECK_FALSE(try_release(s.slot, 1'500));
   CHECK(release_late(s.slot) == kReleasedLate);
-  CHECK(release_late(s.slot) == kReleasedLate);  // twice is once
+  CHECK(release_late(s.slot) == kReleasedLate);  // a second call changes nothing
   CHECK(finish_verdict(s.slot, 1'500));
   CHECK(s.word() == kFree);
   CHECK_FALSE(finish_verdict(s.slot, 1'500));
@@ -408,7 +408,7 @@ TEST_CASE("a renewal after the verdict changes nothing") {
   }
 }
 
-TEST_CASE("nobody touches a slot that was used again in between") {
+TEST_CASE("neither side changes a slot that was used again in between") {
   OneSlot s(3'000);  // by another scope
   CHECK_FALSE(try_expire(s.slot, 1'500));
   CHECK_FALSE(finish_verdict(s.slot, 1'500));
@@ -420,21 +420,21 @@ TEST_CASE("nobody touches a slot that was used again in between") {
   CHECK(s.word() == expired(3'000));
 }
 
-// All orders in which the worker's steps (renew, release, and late where that failed) and the
-// server's (expire, and finish where that succeeded) can come.
+// All orders of the worker's steps (renew, release, or a late release if that failed) and the
+// server's (expire, and finish if that succeeded).
 TEST_CASE("in every order there is one verdict, both sides agree on it, and the slot ends free") {
   int orders = 0;
-  for (unsigned bits = 0; bits < 64; ++bits) {  // who does the step: 1 is the server
+  for (unsigned bits = 0; bits < 64; ++bits) {  // the side of each step: 1 is the server
     if (__builtin_popcount(bits) != 3) {
       continue;
     }
     ++orders;
     CAPTURE(bits);
     OneSlot s(1'500);
-    std::int64_t mine = 1'500;  // the worker's idea of the word
+    std::int64_t mine = 1'500;  // the word as the worker knows it
     bool expired_it = false;    // as the server sees it
     bool released_late = false;
-    bool told_late = false;  // as the worker sees it
+    bool knows_late = false;  // as the worker sees it
     int worker_step = 0;
     int server_step = 0;
     for (unsigned i = 0; i < 6; ++i) {
@@ -444,10 +444,10 @@ TEST_CASE("in every order there is one verdict, both sides agree on it, and the 
             mine = try_renew(s.slot, mine, 2'500) ? 2'500 : mine;
             break;
           case 1:
-            told_late = !try_release(s.slot, mine);
+            knows_late = !try_release(s.slot, mine);
             break;
           default:
-            if (told_late) {
+            if (knows_late) {
               CHECK(release_late(s.slot) != 1'500);
             }
         }
@@ -464,16 +464,16 @@ TEST_CASE("in every order there is one verdict, both sides agree on it, and the 
         }
       }
     }
-    CHECK(expired_it == told_late);
+    CHECK(expired_it == knows_late);
     if (released_late) {
-      CHECK(told_late);
+      CHECK(knows_late);
     }
     CHECK(s.word() == kFree);
   }
   CHECK(orders == 20);
 }
 
-TEST_CASE("a worker wakes the server only for what the server would miss") {
+TEST_CASE("a worker wakes the server only for a deadline that the server would miss") {
   Board board{};
   Slot slot{};
   announce_scan(board);

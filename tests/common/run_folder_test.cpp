@@ -38,7 +38,7 @@ std::string folder_in(const TempFolder& temp, const std::string& name, mode_t mo
   return temp.path(name);
 }
 
-// Everything that resolution looks at, unset.
+// Unsets all variables that the resolution reads.
 struct CleanEnvironment {
   Variable dir{"FILETIMER_DIR", nullptr};
   Variable runtime{"XDG_RUNTIME_DIR", nullptr};
@@ -66,7 +66,7 @@ bool give_away(const std::string& path) {
 
 }  // namespace
 
-TEST_CASE("the run folder is the one given, else the environment's, else the user's own") {
+TEST_CASE("the runtime directory is the one given, else the environment's, else the user's own") {
   const CleanEnvironment clean;
   const TempFolder temp;
   const std::string shm = fmt::format("/dev/shm/filetimer-{}", ::geteuid());
@@ -127,7 +127,7 @@ TEST_CASE(
   CHECK(resolve_pipe("", "pipe") == fs::current_path().string() + "/pipe");
 }
 
-TEST_CASE("the log lies in a folder that was named, else with the user's state") {
+TEST_CASE("the log is in a folder that was named, else with the user's state") {
   const CleanEnvironment clean;
   CHECK(default_log_path({"/jobs/7", FolderSource::kGiven}) == "/jobs/7/expired.jsonl");
   CHECK(default_log_path({"/jobs/7", FolderSource::kEnvironment}) == "/jobs/7/expired.jsonl");
@@ -156,7 +156,7 @@ TEST_CASE("the log lies in a folder that was named, else with the user's state")
   CHECK(stem[stem.size() - 9] == '-');
 }
 
-TEST_CASE("the run folder is made private, and so are its missing parents") {
+TEST_CASE("the runtime directory is made private, and so are its missing parents") {
   const TempFolder temp;
   const mode_t old = ::umask(0);
   const auto made = create_run_folder(temp.path("a/b/run"));
@@ -174,18 +174,18 @@ TEST_CASE("the run folder is made private, and so are its missing parents") {
   CHECK((::fcntl(made->get(), F_GETFD) & FD_CLOEXEC) != 0);
 }
 
-TEST_CASE("a run folder that is there and ours is taken as it is") {
+TEST_CASE("an existing runtime directory of this user is used as it is") {
   const TempFolder temp;
   folder_in(temp, "run", 0700);
   std::ofstream(temp.path("run/kept")) << "x";
   CHECK(create_run_folder(temp.path("run")).has_value());
   CHECK(create_run_folder(temp.path("run/")).has_value());
   CHECK(fs::exists(temp.path("run/kept")));
-  REQUIRE(::chmod(temp.path("run").c_str(), 0755) == 0);  // others may look
+  REQUIRE(::chmod(temp.path("run").c_str(), 0755) == 0);  // others may read
   CHECK(create_run_folder(temp.path("run")).has_value());
 }
 
-TEST_CASE("a run folder that is a symlink is refused, with and without a slash behind it") {
+TEST_CASE("a runtime directory that is a symlink is refused, with and without a slash after it") {
   const TempFolder temp;
   folder_in(temp, "real", 0700);
   fs::create_symlink(temp.path("real"), temp.path("link"));
@@ -199,7 +199,7 @@ TEST_CASE("a run folder that is a symlink is refused, with and without a slash b
   CHECK_FALSE(fs::exists(temp.path("nowhere")));
 }
 
-TEST_CASE("a run folder that is a file or a pipe is refused and left alone") {
+TEST_CASE("a runtime directory that is a file or a pipe is refused and not changed") {
   const TempFolder temp;
   std::ofstream(temp.path("file")) << "precious";
   REQUIRE(::mkfifo(temp.path("pipe").c_str(), 0600) == 0);
@@ -209,7 +209,7 @@ TEST_CASE("a run folder that is a file or a pipe is refused and left alone") {
   CHECK(fs::file_size(temp.path("file")) == 8);
 }
 
-TEST_CASE("a run folder in which others may write is refused") {
+TEST_CASE("a runtime directory in which others may write is refused") {
   const TempFolder temp;
   for (const mode_t mode : {0770U, 0720U, 0702U, 0777U, 01777U}) {
     CAPTURE(mode);
@@ -219,7 +219,7 @@ TEST_CASE("a run folder in which others may write is refused") {
   }
 }
 
-TEST_CASE("another user's run folder is refused") {
+TEST_CASE("another user's runtime directory is refused") {
   const TempFolder temp;
   if (!give_away(folder_in(temp, "run", 0700))) {
     FILETIMER_SKIP("only root can make another user's folder");
@@ -227,7 +227,7 @@ TEST_CASE("another user's run folder is refused") {
   CHECK(contains(refusal(temp.path("run")), fmt::format("belongs to user {}", kSomebodyElse)));
 }
 
-TEST_CASE("a parent in which others could swap the run folder is refused") {
+TEST_CASE("a parent in which others could replace the runtime directory is refused") {
   const TempFolder temp;
   folder_in(temp, "open", 0777);
   CHECK(contains(refusal(temp.path("open/run")), "'" + temp.path("open") + "'"));
@@ -249,7 +249,7 @@ TEST_CASE("a sticky parent such as /tmp is accepted") {
   CHECK(mode_of(temp.path("sticky/run")) == 0700);
 }
 
-TEST_CASE("a parent that is a symlink counts as where it leads") {
+TEST_CASE("a parent that is a symlink is checked as its target") {
   const TempFolder temp;
   folder_in(temp, "safe", 0700);
   folder_in(temp, "open", 0777);

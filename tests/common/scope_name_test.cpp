@@ -11,7 +11,7 @@
 using filetimer::bounded_scope_name;
 using filetimer::kMaxScopeNameBytes;
 
-TEST_CASE("a scope name within the limit is left alone") {
+TEST_CASE("a scope name within the limit is not changed") {
   for (const std::string& name :
        {std::string(), std::string("forward"), std::string(kMaxScopeNameBytes, 'x')}) {
     CHECK(bounded_scope_name(name) == name);

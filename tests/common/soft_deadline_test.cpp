@@ -1,4 +1,4 @@
-// When a scope is warned about: never early, and to the nanosecond where the numbers allow it.
+// Soft deadlines: never early, and exact to the nanosecond if the numbers allow it.
 // SPDX-License-Identifier: MIT
 #include "common/soft_deadline.hpp"
 
@@ -51,7 +51,7 @@ TEST_CASE("no fraction makes a warning early, or late by more than a share of 2^
   CHECK(warn_at_word(0.99999999999) == 0xFFFF'FFFF);  // below 1 it stays
 }
 
-TEST_CASE("a scope's own soft deadline is rounded up to a millisecond and wins") {
+TEST_CASE("a scope's own soft deadline is rounded up to a millisecond and has precedence") {
   CHECK(soft_ms(1ns) == 1);
   CHECK(soft_ms(1ms) == 1);
   CHECK(soft_ms(1500us) == 2);
@@ -61,7 +61,7 @@ TEST_CASE("a scope's own soft deadline is rounded up to a millisecond and wins")
   CHECK(soft_time(kStarted, after(10s), 3'000, kHalf) == after(3s));
 }
 
-TEST_CASE("there is no warning at the deadline or behind it") {
+TEST_CASE("there is no warning at the deadline or after it") {
   CHECK(soft_time(kStarted, after(10s), 0, 0).is_never());
   CHECK(soft_time(kStarted, after(10s), 10'000, 0).is_never());
   CHECK(soft_time(kStarted, after(10s), 11'000, kHalf).is_never());  // its own counts
@@ -75,7 +75,7 @@ TEST_CASE("a scope without a deadline has no fraction, but may have a soft deadl
   }
 }
 
-TEST_CASE("whatever a page says, no sum overflows") {
+TEST_CASE("no value of a page makes a sum overflow") {
   constexpr Instant kLate{std::numeric_limits<std::int64_t>::max() - 1};
   CHECK(soft_time(kLate, {1}, 0, kHalf).is_never());
   CHECK(soft_time(kLate, {1}, 0xFFFF'FFFF, 0).is_never());

@@ -20,14 +20,14 @@ TEST_CASE("a prefix is cut between characters") {
   }
 }
 
-TEST_CASE("a prefix of bytes that are no UTF-8 is as long as allowed") {
+TEST_CASE("a prefix of bytes that are not UTF-8 is as long as allowed") {
   const std::string continuations(20, '\x80');
   CHECK(utf8_prefix(continuations, 10).size() == 10);
   CHECK(utf8_prefix("", 5).empty());
   CHECK(utf8_prefix("abc", 3) == "abc");
 }
 
-TEST_CASE("valid text is left alone") {
+TEST_CASE("valid text is not changed") {
   for (const char* text :
        {"", "plain", "tab\tand\nnewline", "Grüße 世界 🙂", "\x7f", "\xc2\x85"}) {
     CAPTURE(text);
@@ -36,7 +36,7 @@ TEST_CASE("valid text is left alone") {
   CHECK(valid_utf8(std::string_view("\0x", 2)) == std::string_view("\0x", 2));
 }
 
-TEST_CASE("bytes that are no UTF-8 stand in hex and their neighbours survive") {
+TEST_CASE("bytes that are not UTF-8 become hex, and their neighbours survive") {
   CHECK(valid_utf8("a\x80z") == "a\\x80z");
   CHECK(valid_utf8("\xe4\xb8") == "\\xe4\\xb8");           // cut short
   CHECK(valid_utf8("\xe4\xb8z") == "\\xe4\\xb8z");         // broken off
@@ -44,7 +44,7 @@ TEST_CASE("bytes that are no UTF-8 stand in hex and their neighbours survive") {
   CHECK(valid_utf8("\xf0\x8f\xbf\xbf") == "\\xf0\\x8f\\xbf\\xbf");
   CHECK(valid_utf8("\xf5\x80\x80\x80") == "\\xf5\\x80\\x80\\x80");
   CHECK(valid_utf8("\xed\x9f\xbf") == "\xed\x9f\xbf");          // the last before the surrogates
-  CHECK(valid_utf8("\xee\x80\x80") == "\xee\x80\x80");          // the first behind them
+  CHECK(valid_utf8("\xee\x80\x80") == "\xee\x80\x80");          // the first after them
   CHECK(valid_utf8("\xf4\x8f\xbf\xbf") == "\xf4\x8f\xbf\xbf");  // U+10FFFF
 }
 

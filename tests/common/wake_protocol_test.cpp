@@ -1,5 +1,5 @@
-// The protocol between worker and server with every order of its steps, each step in the thread it
-// belongs to: what ThreadSanitizer has to say it says here, too.
+// The wake protocol in every order of its steps. Each step runs in its own thread, so that
+// ThreadSanitizer checks it as well.
 // SPDX-License-Identifier: MIT
 #include "common/wake_protocol.hpp"
 
@@ -39,7 +39,7 @@ struct Meeting {
 
 using Steps = std::vector<std::function<void()>>;
 
-// Two threads that take turns as `order` says: 'w' the worker's next step, 's' the server's.
+// Two threads that take turns in this order: 'w' is the worker's next step, 's' the server's.
 class Turns {
  public:
   explicit Turns(std::string order) : order_(std::move(order)) {}
@@ -57,8 +57,8 @@ class Turns {
         std::unique_lock held(mutex_);
         turned_.wait(held, [&] { return order_.at(next_) == self; });
       }
-      // Without the lock: between the steps of the two there is only the protocol's own order, and
-      // that the other one waits.
+      // Without the lock, so that only the protocol's own order is between the steps of the two
+      // threads.
       step();
       const std::scoped_lock held(mutex_);
       ++next_;
@@ -72,33 +72,33 @@ class Turns {
   std::size_t next_ = 0;
 };
 
-// All orders in which `worker` and `server` steps can fall.
+// Returns all orders of so many steps of the worker and of the server.
 std::vector<std::string> all_orders(std::size_t worker, std::size_t server) {
   std::string order = std::string(server, 's') + std::string(worker, 'w');
   std::vector<std::string> orders;
   do {
-    orders.push_back(order + '.');  // nobody's turn at the end
+    orders.push_back(order + '.');  // the end: neither thread has a turn
   } while (std::ranges::next_permutation(order).found);
   return orders;
 }
 
-// A worker that opens, renews and releases scopes, and a server that judges each open scope it
-// finds. Each scope and each renewal has a word of its own, so that check() can compare by words:
-// what the server has judged is what the worker could not release or renew.
+// A worker that opens, renews and releases scopes, and a server that judges each open scope that it
+// finds. Each scope and each renewal has a word of its own, and check() compares by words: the
+// server has judged exactly the scopes that the worker could not release or renew.
 struct Race {
   static constexpr std::size_t kSlots = 64;
   static constexpr std::size_t kEnough = 100'000;     // of releases and of verdicts
   static constexpr std::size_t kMost = 10 * kEnough;  // of verdicts
 
   Race() {
-    // Beforehand: where the worker interrupts the server, it may not allocate.
+    // Allocated here, because a worker that interrupts the server must not allocate.
     judged.reserve(kMost + kSlots);
     lost.reserve(kMost + kSlots);
   }
 
   void work() {
     if (is_working.exchange(true)) {
-      return;  // it was interrupted itself
+      return;  // the worker itself was interrupted
     }
     for (std::size_t i = 0; i < kSlots; ++i) {
       Slot& slot = (*slots)[i];
@@ -196,8 +196,8 @@ class Interruptions {
 
 }  // namespace
 
-TEST_CASE("in every order the server is woken, or looks in time by itself") {
-  // What another slot of the page says, and what the server found at its last reading.
+TEST_CASE("in every order the server is woken, or reads in time by itself") {
+  // The deadline of another slot of the page, and the result of the server's last reading.
   for (const std::int64_t others : {kWakeAlways, kDeadline - 1, kDeadline, kDeadline + 1}) {
     for (const std::int64_t before : {kWakeAlways, kDeadline - 1, kDeadline, kDeadline + 1}) {
       for (const std::string& order : all_orders(2, 3)) {
@@ -221,7 +221,7 @@ TEST_CASE("in every order the server is woken, or looks in time by itself") {
                    *meet.board, std::min(others, found == slot_word::kFree ? kWakeAlways : found));
              }});
         CHECK((wakes || meet.board->next_wake <= kDeadline));
-        // And it is not woken for nothing: whoever looks at or before the deadline is left alone.
+        // A server that reads at or before the deadline is not woken.
         if (order.starts_with("ww")) {
           CHECK(wakes == (kDeadline < before));
         }
@@ -234,8 +234,8 @@ TEST_CASE("in every order the server is woken, or looks in time by itself") {
 }
 
 TEST_CASE("in every order the server is woken for a soft deadline, or warns in time by itself") {
-  // Opened at 0: the soft deadline is at 1 ms, of its own or as half of the timeout that a server
-  // sets which has just come.
+  // The scope is opened at 0. Its soft deadline is at 1 ms: its own, or half of the timeout by a
+  // server that has just started.
   constexpr std::int64_t kSoft = 1'000'000;
   constexpr std::int64_t kDue = 2 * kSoft;
   for (const bool is_own : {true, false}) {
@@ -245,7 +245,7 @@ TEST_CASE("in every order the server is woken for a soft deadline, or warns in t
         CAPTURE(order);
         CAPTURE(others);
         Meeting meet;
-        meet.board->next_wake = kSoft;  // as the server before had it
+        meet.board->next_wake = kSoft;  // by an earlier server
         bool wakes = false;
         std::int64_t found = kWakeAlways;
         const std::uint32_t own_ms = is_own ? 1 : 0;
@@ -290,8 +290,8 @@ TEST_CASE("a scope without a deadline wakes the server for its own soft deadline
 }
 
 TEST_CASE("two threads that run free never both miss each other") {
-  // Of many rounds that both begin at once some fall within the few nanoseconds for which a store
-  // may still be on its way out of the processor.
+  // Both threads begin many rounds at the same time. Some rounds fall into the few nanoseconds in
+  // which a store is not yet visible to the other processor.
   if (usable_processors() < 2) {
     FILETIMER_SKIP("a store is seen late by another processor only, and this process may use one");
   }
@@ -385,7 +385,7 @@ TEST_CASE("a renewal to an earlier deadline wakes as a new one does") {
   }
 }
 
-TEST_CASE("nobody is woken for a scope without a deadline, nor by a server that has stopped") {
+TEST_CASE("no server is woken for a scope without a deadline, or after it has stopped") {
   Meeting meet;
   meet.board->next_wake = kWakeAlways;
   CHECK_FALSE(must_wake(*meet.board, *meet.slot, slot_word::kNoDeadline));
@@ -394,7 +394,7 @@ TEST_CASE("nobody is woken for a scope without a deadline, nor by a server that 
   CHECK_FALSE(must_wake(*meet.board, *meet.slot, 1));
 }
 
-TEST_CASE("of a release and a verdict the first one wins, and both know which it was") {
+TEST_CASE("of a release and a verdict the first one wins, and both sides know which") {
   for (const std::string& order : all_orders(1, 2)) {
     CAPTURE(order);
     Meeting meet;
@@ -453,9 +453,9 @@ TEST_CASE("a release that is too late waits for the server, and only for a verdi
   CHECK(release_late(*meet.slot) == slot_word::kFree);
 }
 
-TEST_CASE("what is read of a slot counts only if its deadline stands") {
-  // The slot is released and used for its next scope between the reading of its deadline and of its
-  // fields.
+TEST_CASE("fields of a slot count only if its deadline is unchanged") {
+  // The slot is released and used for its next scope after its deadline is read and before its
+  // fields are.
   for (const std::string& order : all_orders(3, 3)) {
     CAPTURE(order);
     Meeting meet;

@@ -1,5 +1,5 @@
-// The version-1 line format (docs/protocol.md): what is taken, what is refused and why, and that
-// what our clients write is read back as it was meant.
+// The version-1 line format (docs/protocol.md): which lines are accepted, which are refused and
+// why, and that requests of our clients are read back as they were written.
 // SPDX-License-Identifier: MIT
 #include "common/wire.hpp"
 
@@ -34,7 +34,7 @@ class Reader {
     bytes_.resize(size + wire::Parser::padding(), padding_);
     return parser_.parse(std::string_view(bytes_.data(), size));
   }
-  // What lies behind a line in the server's buffer: the next line, or rubbish.
+  // The bytes after a line in the server's buffer: the next line, or rubbish.
   void pad_with(char c) { padding_ = c; }
 
  private:
@@ -62,7 +62,7 @@ const std::string kGood = line_with("", "");
 
 void check_refused(const std::string& line, const std::string& why = {}) {
   CAPTURE(line);
-  // The bytes behind the line must not matter: they may complete it or be anything.
+  // The bytes after the line must not matter, even if they complete it.
   for (const char padding : {'\0', '\n', '}', '"', ' ', '1', '\xff'}) {
     Reader read;
     read.pad_with(padding);
@@ -80,7 +80,7 @@ void check_refused(const std::string& line, const std::string& why = {}) {
 
 }  // namespace
 
-TEST_CASE("a line of PyTorch's client is taken as it was meant") {
+TEST_CASE("a line of PyTorch's client is accepted with its values") {
   Reader read;
   const auto request = read(kGood);
   REQUIRE(request.has_value());
@@ -93,7 +93,7 @@ TEST_CASE("a line of PyTorch's client is taken as it was meant") {
   CHECK_FALSE(request->x_grace_s.has_value());
 }
 
-TEST_CASE("the bytes behind a good line do not matter") {
+TEST_CASE("the bytes after a good line do not matter") {
   for (const char padding : {'\0', '\n', '}', '"', '{', ' ', '1', '\xff'}) {
     Reader read;
     read.pad_with(padding);
@@ -148,14 +148,14 @@ TEST_CASE("expiration times are numbers as Python writes them") {
   }
 }
 
-TEST_CASE("minus zero is a time long past and no release") {
+TEST_CASE("minus zero is a time long past and not a release") {
   Reader read;
   CHECK_FALSE(read(line_with("expiration_time", "-0.0"))->is_release());
   CHECK_FALSE(read(line_with("expiration_time", "-0"))->is_release());
   CHECK(read(line_with("expiration_time", "-5e-324"))->is_release());
 }
 
-TEST_CASE("an expiration time that is no number is refused") {
+TEST_CASE("an expiration time that is not a number is refused") {
   for (const char* value :
        {"NaN",          "-NaN", "nan",       "true",      "false",     "null", "\"1\"",
         "\"Infinity\"", "[1]",  "{}",        "[]",        "1.",        "01",   "+1",
@@ -224,7 +224,7 @@ TEST_CASE("half a surrogate pair, which Python's json writes and reads, names a 
   CHECK(two->scope_id != first);
 }
 
-TEST_CASE("scope names that are no JSON strings are refused") {
+TEST_CASE("scope names that are not JSON strings are refused") {
   for (const char* value :
        {"12", "null", "true", "[\"a\"]", "{\"a\": 1}", "\"a\\qb\"", "\"\xff\"", "\"\xed\xa0\x80\"",
         "\"a\tb\"", "\"a\x01\"", "'a'", "a", "\"a", "\"a\\\"", "\"\\u12\"", "\"\\uZZZZ\"",
@@ -330,7 +330,7 @@ TEST_CASE("nesting under an unknown key is bounded and never more than refused")
   CHECK(read(kGood).has_value());
 }
 
-TEST_CASE("the longest line of PyTorch's client is taken and one byte more is not") {
+TEST_CASE("the longest line of PyTorch's client is accepted and one byte more is not") {
   Reader read;
   const auto line_of = [](std::size_t bytes) {
     const std::size_t around = line_with("scope_id", "\"\"").size();
@@ -346,7 +346,7 @@ TEST_CASE("the longest line of PyTorch's client is taken and one byte more is no
   CHECK_FALSE(read(line_of(1 << 20)).has_value());
 }
 
-TEST_CASE("random changes of a good line are taken or refused, never worse") {
+TEST_CASE("random changes of a good line are accepted or refused, and nothing else") {
   Reader read;
   std::mt19937 random(4711);  // the same every time
   const std::string alphabet = "{}[]\":,\\u0019eE+-. \t\r\xff\x80\xc3tfnINa" + std::string(1, '\0');
@@ -366,7 +366,7 @@ TEST_CASE("random changes of a good line are taken or refused, never worse") {
   CHECK(read(kGood).has_value());
 }
 
-TEST_CASE("what our clients add is read") {
+TEST_CASE("the keys of our own clients are read") {
   Reader read;
   const auto request =
       read(R"({"version": 1, "pid": 7, "scope_id": "f~1", "expiration_time": 9, "signal": 15, )"
@@ -397,7 +397,7 @@ TEST_CASE("what our clients add is read") {
   }
 }
 
-TEST_CASE("what our clients write is read back as it was meant") {
+TEST_CASE("requests of our clients are read back as they were written") {
   const std::vector<std::string> names{"",
                                        "forward",
                                        "é 世 🙂",
@@ -479,7 +479,7 @@ TEST_CASE("a name that is not UTF-8 still makes a strict line") {
   CHECK(back->scope_id == "a\\xff");
 }
 
-TEST_CASE("a question is read back as it was asked, and needs no timer's keys") {
+TEST_CASE("a control request is read back as it was written, and needs no timer's keys") {
   wire::Question question;
   question.request = "rendezvous";
   question.reply = "4711-5f0e";
@@ -504,7 +504,7 @@ TEST_CASE("a question is read back as it was asked, and needs no timer's keys") 
   CHECK(read(kGood)->question.request.empty());
 }
 
-TEST_CASE("a question with a wrong value is refused, and so is one without a version") {
+TEST_CASE("a control request with a wrong value is refused, and so is one without a version") {
   Reader read;
   for (const char* line :
        {R"({"version": 1, "x_request": 5})", R"({"version": 1, "x_request": "a", "x_rank": 1.5})",
@@ -515,7 +515,7 @@ TEST_CASE("a question with a wrong value is refused, and so is one without a ver
   }
 }
 
-TEST_CASE("a hint needs a version beside its page, and no other key") {
+TEST_CASE("a wake-up message needs a version beside its page, and no other key") {
   Reader read;
   const auto hint = read(R"({"version": 1, "x_page": "4711-8d2f60c1a5b37e94"})");
   REQUIRE(hint.has_value());

@@ -37,7 +37,7 @@ Read read(const std::string& text) {
 
 }  // namespace
 
-TEST_CASE("A setting is a number or a string in either quotes, with a comment behind it") {
+TEST_CASE("A setting is a number or a string in either quotes, with a comment after it") {
   struct Row {
     const char* line;
     const char* word;
@@ -62,7 +62,7 @@ TEST_CASE("A flag is true or false, and lines that are blank or comments count f
   CHECK(read("# word = 1\nflag = true").word.empty());
 }
 
-TEST_CASE("A value of another form is refused, and what would do is named") {
+TEST_CASE("A value of another form is refused, and the expected form is named") {
   for (const std::string line : {"word", "word =", "word = tree", "word = true", "word = \"a",
                                  "word = 'a", "word = \"a\\n\"", "word = \"\"\"a\"\"\"",
                                  "word = [1]", "word = 1 2", "word = 'a' 'b'", "word = 'it's'"}) {
@@ -91,7 +91,7 @@ TEST_CASE("A name that is no option for a file is refused, and so is a second va
     CAPTURE(row.quoted);
     CHECK(read(row.line).error ==
           std::string("line 1: ") + row.quoted +
-              " is not a setting: expected NAME = VALUE, NAME being an option's");
+              " is not a setting: expected NAME = VALUE, with the NAME of an option");
   }
   CHECK(read("word = 1\n\nword = 2").error == "line 3: 'word' is set twice");
 }

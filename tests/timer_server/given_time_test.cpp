@@ -18,7 +18,7 @@ constexpr GivenTime::Span kScope{
 
 }  // namespace
 
-TEST_CASE("A deadline stands where nothing was missed") {
+TEST_CASE("A deadline is unchanged if no time was missed") {
   const GivenTime missed;
   CHECK(missed.is_empty());
   CHECK(missed.deadline(kScope, {}) == instant_at(110s));
@@ -33,7 +33,7 @@ TEST_CASE("A scope that was open in a gap gets its length, at most its timeout")
   CHECK(long_gap.deadline(kScope, {}) == instant_at(510s));
 }
 
-TEST_CASE("A scope that began behind a gap gets nothing for it") {
+TEST_CASE("A scope that began after a gap gets nothing for it") {
   GivenTime missed;
   missed.add(instant_at(100s), 3s);
   CHECK(missed.deadline(kScope, {}) == instant_at(110s));
@@ -61,7 +61,7 @@ TEST_CASE("A worker that is resumed has the full timeout from then on") {
   CHECK(missed.deadline(kScope, instant_at(107s)) == instant_at(119s));
 }
 
-TEST_CASE("A resumption makes no deadline earlier") {
+TEST_CASE("A resume makes no deadline earlier") {
   const GivenTime missed;
   const GivenTime::Span longer{
       .started = instant_at(100s), .deadline = instant_at(200s), .timeout = 10s};
@@ -75,7 +75,7 @@ TEST_CASE("A scope without a deadline has none, whatever was missed") {
   CHECK(missed.deadline(endless, instant_at(104s)).is_never());
 }
 
-TEST_CASE("A scope with a deadline and no timeout gets a whole gap, and nothing for a resumption") {
+TEST_CASE("A scope with a deadline and no timeout gets a whole gap, and nothing for a resume") {
   GivenTime missed;
   const GivenTime::Span paused{.started = instant_at(100s), .deadline = instant_at(110s)};
   CHECK(missed.deadline(paused, instant_at(104s)) == instant_at(110s));

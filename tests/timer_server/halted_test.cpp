@@ -19,7 +19,7 @@ namespace {
 
 const IsOwnHelper kNoHelpers = [](pid_t) { return false; };
 
-// Trees as the kernel makes them, of one process.
+// Trees of /proc and of cgroups with the files of one process.
 struct FakeProcess {
   static constexpr pid_t kPid = 42;
   explicit FakeProcess(char state = 'S', pid_t tracer = 0) {
@@ -58,7 +58,7 @@ TEST_CASE("A stopped process is halted, and so is a traced one, even while it ru
   CHECK(traced.why() == "traced by pid 7");
   traced.put("proc/7/stat", "7 (gdb) S 1 7 7 0 -1 4194304 0 0 0 0 1 2 0 0 20 0 1 0 5 0 0");
   CHECK(traced.why() == "traced by pid 7 (gdb)");
-  CHECK(FakeProcess('t').why() == "traced by a process that cannot be seen from here");
+  CHECK(FakeProcess('t').why() == "traced by a process outside the server's pid namespace");
 }
 
 TEST_CASE("A process that a stacks helper of the server traces is not halted") {

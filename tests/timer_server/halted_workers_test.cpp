@@ -106,7 +106,7 @@ TEST_CASE("A sweep looks at no worker without scopes, and at none that is being 
   CHECK(stage.halted.next().is_never());
 }
 
-TEST_CASE("A worker that has exited is looked at no more") {
+TEST_CASE("A worker that has exited is not looked at again") {
   HaltStage stage;
   stage.why[4711] = "stopped";
   CHECK(stage.should_defer());

@@ -30,7 +30,7 @@ std::string name_of(const LifeCycle& life) {
           "nrs"[static_cast<std::size_t>(life.asked())]};
 }
 
-// Actions: a ask COMMAND, p pass the signal on, f finish kills, k kill COMMAND.
+// Actions: a ask COMMAND to end, p forward the signal, f finish kills, k kill COMMAND.
 char name_of(Action action) {
   return "-apfk"[static_cast<std::size_t>(action)];
 }
@@ -82,7 +82,7 @@ TEST_CASE("What each event leads to in each state of a server around a command")
   }
 }
 
-TEST_CASE("What each event leads to in each state of a server of its own") {
+TEST_CASE("What each event leads to in each state of a server without a command") {
   constexpr Event kAsk = Event::kShutdown;
   constexpr Event kDone = Event::kKillsDone;
   constexpr Event kSignal = Event::kSignal;

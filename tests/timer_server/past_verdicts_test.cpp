@@ -44,7 +44,7 @@ struct Log {
 
 }  // namespace
 
-TEST_CASE("A verdict without its end is unfinished, and comes back as it was recorded") {
+TEST_CASE("A verdict without its end is unfinished, and is read as it was recorded") {
   Log log;
   const Expiry expiry = log.add_verdict();
   const auto past = log.read();
@@ -92,11 +92,10 @@ TEST_CASE("Verdicts before a rotation of the log count, too") {
 TEST_CASE("Another server's verdicts in the same log are not ours") {
   Log log;
   log.add_verdict();
-  CHECK(
-      read_past_verdicts(log.folder.path("log"), log.records.boot_id(), "/run/b").empty());
+  CHECK(read_past_verdicts(log.folder.path("log"), log.records.boot_id(), "/run/b").empty());
 }
 
-TEST_CASE("A verdict whose scope was released late comes back as that") {
+TEST_CASE("A verdict whose scope was released late is read as released") {
   Log log;
   Expiry expiry = log.add_verdict();
   expiry.released_at = Instant{6000};
@@ -107,7 +106,7 @@ TEST_CASE("A verdict whose scope was released late comes back as that") {
   CHECK(past[0].expiry.released_at);
 }
 
-TEST_CASE("Lines that are none, half lines and other boots' are skipped") {
+TEST_CASE("Lines that are no records, half lines and records of other boots are skipped") {
   Log log;
   log.add("");
   log.add(R"({"event":"expired")");

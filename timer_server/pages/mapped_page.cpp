@@ -50,10 +50,10 @@ Result<pid_t> MappedPage::owner() const {
     return tl::unexpected<Error>(lock.error());
   }
   if (!lock->is_held) {
-    return tl::unexpected<Error>(Error{"nobody holds its lock", ESRCH});
+    return tl::unexpected<Error>(Error{"no process holds its lock", ESRCH});
   }
   if (lock->holder == 0) {
-    return failure("its lock is held by a process that cannot be seen from here");
+    return failure("the holder of its lock is outside the server's pid namespace");
   }
   return lock->holder;
 }

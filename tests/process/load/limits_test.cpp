@@ -264,9 +264,9 @@ TEST_CASE("pages whose lock is free may wait for the end of their workers, 64 at
     std::filesystem::resize_file(path, filetimer::kPageBytes);
   }
   server.process().signal(SIGCONT);
-  // The others are refused at the next sweep, since their worker lives on; then there is room for the
-  // first, which is refused at the sweep after that.
-  REQUIRE(wait_until([&] { return rejections_with(server, "nobody holds its lock") == 66; }));
+  // The others are refused at the next sweep, since their worker lives on; then there is room for
+  // the first, which is refused at the sweep after that.
+  REQUIRE(wait_until([&] { return rejections_with(server, "no process holds its lock") == 66; }));
   const Record first = server.wait_for([](const Record& record) { return record.is("rejected"); });
   CHECK(first.integer("count") == 1);
   CHECK(worker.is_alive());

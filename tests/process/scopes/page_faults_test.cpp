@@ -125,7 +125,7 @@ TEST_CASE("an unlocked page is refused while the worker that it names lives") {
     REQUIRE(worker->ask("unlock") == "ok");
     worker->ask("open 0 forward 1");
   }
-  check_refused(server, "unlocked", "nobody holds its lock");
+  check_refused(server, "unlocked", "no process holds its lock");
   CHECK(worker->is_alive());
 }
 

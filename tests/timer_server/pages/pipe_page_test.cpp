@@ -1,4 +1,4 @@
-// The scopes of a worker of the pipe: how they are opened, judged and kept for the next server.
+// The scopes of a worker of the pipe: how they are opened, judged and saved for the next server.
 // SPDX-License-Identifier: MIT
 #include "timer_server/pages/pipe_page.hpp"
 
@@ -76,7 +76,7 @@ struct PipePageStage {
   }
 
   void save() const { REQUIRE(page->save(process, facts)); }
-  // What the next server finds, in the order of names.
+  // Returns the scopes that the next server finds, in the order of names.
   [[nodiscard]] std::vector<SlotReading> kept() const {
     const auto next_page = PipePage::adopt(path, terms);
     return next_page ? (*next_page)->adopted() : std::vector<SlotReading>{};
@@ -138,12 +138,12 @@ TEST_CASE("Deadlines before the boot are due, and keep their order") {
   CHECK(stage.names(due) == Names{"early", "middle", "late"});
 }
 
-TEST_CASE("An acquire says when the scope is first to be looked at") {
+TEST_CASE("An acquire returns the scope's soft deadline or deadline, whichever is earlier") {
   const PipePageStage stage({.max_timeout = Duration{4000}, .warn_at = kHalf});
   CHECK(stage.page->acquire("a", 1, terms_of(1000, 3000)) == Instant{2000});
   CHECK(stage.page->acquire("b", 1, terms_of(1000, 9000)) == Instant{3000});  // half of 4,000
   ScopeTerms idle = terms_of(1000, 9000);
-  idle.is_idle = true;  // never cut, never warned about
+  idle.is_idle = true;  // never cut, and without a soft deadline
   CHECK(stage.page->acquire("c", 1, idle) == Instant{9000});
 }
 
@@ -171,13 +171,13 @@ TEST_CASE("A worker that opens too many scopes is refused and loses none") {
     stage.acquire(fmt::format("s{}", i), 5000);
   }
   CHECK(!stage.page->acquire("one more", 8, terms_of(1000, 2000)));
-  stage.acquire("s7", 9000);  // a renewal needs no room
+  stage.acquire("s7", 9000);  // a renewal needs no slot
   CHECK(stage.page->open_count() == kMaxScopesPerWorker);
   CHECK(stage.page->release("s8"));
   stage.acquire("one more", 2000);
 }
 
-TEST_CASE("A scope of the pipe is to be warned about from its soft deadline on, once") {
+TEST_CASE("A scope of the pipe gets one warning from its soft deadline on") {
   PipePageStage stage({.max_timeout = kForever, .warn_at = kHalf});
   stage.acquire("half", terms_of(1'000, 9'000));
   stage.acquire("own", terms_of(1'000, 9'000'000, 2));
@@ -190,7 +190,7 @@ TEST_CASE("A scope of the pipe is to be warned about from its soft deadline on, 
   CHECK(stage.soft_due({3'000'000}) == Names{"own", "endless"});
 }
 
-TEST_CASE("A renewal is warned about again, what is only repeated is not") {
+TEST_CASE("A renewal gets a warning of its own, a repeated acquire does not") {
   constexpr std::int64_t kMs = 1'000'000;
   PipePageStage stage({.max_timeout = kForever, .warn_at = kHalf});
   stage.acquire("a", terms_of(0, 1'000 * kMs));
@@ -221,20 +221,20 @@ TEST_CASE("A scope of the pipe that was open in a gap is due later, until it is 
   CHECK(stage.due({6000}) == Names{"a"});
 }
 
-TEST_CASE("A scope that was warned about and is given time is not warned about again") {
+TEST_CASE("A scope that had its warning and is given time gets no second one") {
   PipePageStage stage({.max_timeout = kForever, .warn_at = kHalf});
   stage.acquire("early", terms_of(0, 1'000));
   stage.acquire("late", terms_of(400, 1'400));
   CHECK(stage.soft_due({500}) == Names{"early"});
   stage.missed.add({600}, Duration{400});
   CHECK(stage.soft_due({900}).empty());
-  CHECK(stage.next == Instant{1'100});  // half of what `late` has now
+  CHECK(stage.next == Instant{1'100});  // half of the present timeout of `late`
   CHECK(stage.soft_due({1'100}) == Names{"late"});
   CHECK(stage.soft_due({1'399}).empty());
   CHECK(stage.due({1'400}) == Names{"early"});
 }
 
-TEST_CASE("Judged scopes that are renewed take no room from others") {
+TEST_CASE("Judged scopes that are renewed use no slots of other scopes") {
   PipePageStage stage;
   for (std::size_t i = 0; i < kMaxScopesPerWorker; ++i) {
     stage.acquire(fmt::format("s{}", i), 5000);
@@ -250,13 +250,13 @@ TEST_CASE("Judged scopes that are renewed take no room from others") {
   CHECK(!stage.page->acquire("one more", 8, terms_of(1000, 9000)));
 }
 
-TEST_CASE("A judged scope is released late, and its slot is taken again behind its kill") {
+TEST_CASE("A judged scope is released late, and its slot is used again after its kill") {
   PipePageStage stage;
   stage.acquire("a", 5000);
   const WorkerPage::Due judged = stage.expire({5000});
   CHECK_FALSE(stage.page->was_released_late(judged.slot, judged.word));
   CHECK_FALSE(stage.page->has_open("a"));
-  CHECK_FALSE(stage.page->release("a"));  // the worker was out of it by the verdict
+  CHECK_FALSE(stage.page->release("a"));  // since the verdict the worker is not in it
   CHECK(stage.page->was_released_late(judged.slot, judged.word));
   CHECK(stage.page->is_empty());
   stage.acquire("a", 7000);
@@ -277,7 +277,7 @@ TEST_CASE("A judged scope that is acquired again was renewed late, and the new o
   CHECK(stage.due({7000}) == Names{"a"});
 }
 
-TEST_CASE("The end of a kill that the worker outlived gives the slot back") {
+TEST_CASE("The end of a kill that the worker survived frees the slot") {
   PipePageStage stage;
   stage.acquire("a", 5000);
   const WorkerPage::Due judged = stage.expire({5000});
@@ -290,7 +290,7 @@ TEST_CASE("The end of a kill that the worker outlived gives the slot back") {
   CHECK(stage.page->is_empty());
 }
 
-TEST_CASE("A verdict that is taken back leaves the scope open, and due again") {
+TEST_CASE("A verdict that is revoked leaves the scope open, and due again") {
   PipePageStage stage;
   stage.acquire("a", 5000);
   const WorkerPage::Due judged = stage.expire({5000});
@@ -299,7 +299,7 @@ TEST_CASE("A verdict that is taken back leaves the scope open, and due again") {
   CHECK(stage.due({5000}) == Names{"a"});
 }
 
-TEST_CASE("With the signal all scopes end that were not judged") {
+TEST_CASE("The signal ends all scopes that were not judged") {
   PipePageStage stage;
   stage.acquire("judged", 5000);
   const WorkerPage::Due judged = stage.expire({5000});
@@ -333,7 +333,7 @@ TEST_CASE("The worker is inside a scope that it has opened itself, until its rel
   CHECK_FALSE(stage.page->release("(idle)"));
 }
 
-TEST_CASE("An idle timeout is no open scope before its verdict") {
+TEST_CASE("An idle timeout is not an open scope before its verdict") {
   PipePageStage stage;
   ScopeTerms idle = terms_of(1000, 5000);
   idle.is_idle = true;
@@ -360,7 +360,7 @@ TEST_CASE("Of many open scopes those that were opened last are listed") {
   CHECK(listed == Names{"s14", "s17", "s3"});  // of 1,018, 1,019 and 2,000
 }
 
-TEST_CASE("Scopes of the pipe are kept with all that is known of them") {
+TEST_CASE("Scopes of the pipe are saved with all their fields") {
   const PipePageStage stage;
   ScopeTerms terms = terms_of(1000, 5000, 7);
   terms.grace = grace_of(1500us);
@@ -376,14 +376,14 @@ TEST_CASE("Scopes of the pipe are kept with all that is known of them") {
   CHECK(kept[0].signal == 9);
   CHECK(kept[0].tid == 12);
   CHECK(kept[0].soft_ms == 7);
-  CHECK(*kept[0].grace_ms == 2);  // rounded up: no worker gets less than was asked for
+  CHECK(*kept[0].grace_ms == 2);  // rounded up: no worker gets less than it requested
   const auto next = PipePage::adopt(stage.path, {});
   REQUIRE(next);
   CHECK((*next)->claims().pid == ::getpid());
   CHECK((*next)->claims().start_time == stage.process.start_time);
 }
 
-TEST_CASE("The worker's job is kept as soon as it is known") {
+TEST_CASE("The worker's job is saved as soon as it is known") {
   PipePageStage stage;
   stage.acquire("forward", 5000);
   stage.save();
@@ -399,7 +399,7 @@ TEST_CASE("The worker's job is kept as soon as it is known") {
   CHECK(stage.kept().size() == 2);
 }
 
-TEST_CASE("What was opened and released between two savings is never written") {
+TEST_CASE("A scope that is opened and released between two savings is never written") {
   const PipePageStage stage;
   stage.acquire("forward", 5000);
   CHECK(stage.page->release("forward"));
@@ -409,7 +409,7 @@ TEST_CASE("What was opened and released between two savings is never written") {
   CHECK(!stage.has_file());
 }
 
-TEST_CASE("A renewal, a release and a new scope in the same slot are kept as they stand") {
+TEST_CASE("A renewal, a release and a new scope in the same slot are saved") {
   const PipePageStage stage;
   stage.acquire("a", 5000);
   stage.acquire("b", 6000);
@@ -428,7 +428,7 @@ TEST_CASE("A renewal, a release and a new scope in the same slot are kept as the
   CHECK(kept[1].deadline.is_never());
 }
 
-TEST_CASE("A judged scope is kept as judged until its kill is over") {
+TEST_CASE("A judged scope is saved as judged until its kill is over") {
   PipePageStage stage;
   stage.acquire("forward", 5000);
   const WorkerPage::Due judged = stage.expire({5000});
@@ -442,7 +442,7 @@ TEST_CASE("A judged scope is kept as judged until its kill is over") {
   CHECK(stage.kept().empty());
 }
 
-TEST_CASE("A verdict that only the log has is restored, as under way or as over") {
+TEST_CASE("A verdict that is in the log only is restored, with its kill under way or over") {
   const PipePageStage stage;
   stage.acquire("forward", 5000);
   stage.acquire("step", 6000);
@@ -466,7 +466,7 @@ TEST_CASE("Of two slots with one scope the next server takes the later, and free
     stage.acquire("step", terms_of(is_later_first ? 4000 : 2000, 9000));
     stage.acquire("other", terms_of(is_later_first ? 2000 : 4000, 8000));
     stage.save();
-    // Names lie behind all slots: the second one gets the first one's.
+    // The second slot gets the name of the first one.
     const UniqueFd file(::open(stage.path.c_str(), O_RDWR | O_CLOEXEC));
     std::array<std::byte, sizeof(SlotName)> name{};
     REQUIRE(read_at(file.get(), name.data(), name.size(), kNamesAt));
@@ -478,7 +478,7 @@ TEST_CASE("Of two slots with one scope the next server takes the later, and free
   }
 }
 
-TEST_CASE("A scope without a name is kept as that, in a slot that had one before") {
+TEST_CASE("A scope without a name is saved without one, in a slot that had one before") {
   const PipePageStage stage;
   stage.acquire("named", 5000);
   stage.save();
@@ -528,10 +528,10 @@ TEST_CASE("A page that can't be written is an error once, and leaves no stale sc
   stage.acquire("c", 6000);
   CHECK(stage.page->save(stage.process, {}));
   CHECK(!stage.has_file());
-  CHECK(stage.due({6000}) == Names{"b", "c"});  // they are watched all the same
+  CHECK(stage.due({6000}) == Names{"b", "c"});  // they are still watched
 }
 
-TEST_CASE("A grace is kept in whole milliseconds, rounded up") {
+TEST_CASE("A grace period is saved in whole milliseconds, rounded up") {
   CHECK_FALSE(grace_of(std::nullopt));
   CHECK(*grace_of(0ns) == 0ms);
   CHECK(*grace_of(1500us) == 2ms);

@@ -1,4 +1,4 @@
-// A mapped page as the server reads it, with the worker's part played by the test.
+// A mapped page as the server reads it. The test plays the worker.
 // SPDX-License-Identifier: MIT
 #include <doctest/doctest.h>
 #include <unistd.h>
@@ -76,7 +76,7 @@ TestPage with_scopes(std::initializer_list<std::int64_t> words) {
 
 }  // namespace
 
-TEST_CASE("A scan finds what is due, and when to scan again") {
+TEST_CASE("A scan finds the scopes that are due, and the time of the next scan") {
   const PageStage stage(with_scopes({5000, slot_word::kFree, 1000, slot_word::kNoDeadline, 3000,
                                      slot_word::expired(900), slot_word::kJudged}));
   std::vector<WorkerPage::Due> due;
@@ -100,7 +100,7 @@ TEST_CASE("--max-timeout makes a scope due earlier than its page says") {
   CHECK(due.size() == 2);
 }
 
-TEST_CASE("A scan finds what is to be warned about, once, and wakes for it in time") {
+TEST_CASE("A scan finds each soft deadline once, and the next scan is in time for it") {
   TestPage content;
   content.open(0, {.word = 9'000, .started = 1'000});               // half of it: 5,000
   content.open(1, {.word = 20'000'000, .soft_ms = 2});              // 2,001,000
@@ -135,7 +135,7 @@ TEST_CASE("A scan finds what is to be warned about, once, and wakes for it in ti
   CHECK(due.empty());
 }
 
-TEST_CASE("A renewal and the slot's next scope are warned about again") {
+TEST_CASE("A renewal and the slot's next scope get warnings of their own") {
   const PageStage stage(with_scopes({10'000}));  // started at 1,000
   std::vector<WorkerPage::Due> due;
   SoftDue soft{.warn_at = 1U << 31, .slots = {}};
@@ -156,7 +156,7 @@ TEST_CASE("A renewal and the slot's next scope are warned about again") {
   CHECK(due.empty());
 }
 
-TEST_CASE("What is behind its deadline as well has expired and is not warned about") {
+TEST_CASE("A scope that is past its deadline as well has expired and gets no warning") {
   const PageStage stage(with_scopes({2'000}));
   std::vector<WorkerPage::Due> due;
   SoftDue soft{.warn_at = 1U << 31, .slots = {}};
@@ -174,7 +174,7 @@ TEST_CASE("--max-timeout brings the warning forward with the deadline") {
   CHECK(soft.slots.size() == 1);
 }
 
-TEST_CASE("A verdict is one exchange: who comes first wins, the other one is told") {
+TEST_CASE("A verdict is one exchange: the first side wins, and the other one learns it") {
   const PageStage stage(with_scopes({1000, 1000, 1000, 1000}));
   // The worker first.
   CHECK(try_release(stage.slot(0), 1000));
@@ -191,7 +191,7 @@ TEST_CASE("A verdict is one exchange: who comes first wins, the other one is tol
   CHECK(stage.page->was_released_late(3, 1000));
 }
 
-TEST_CASE("A slot is given back when both sides are done with it, whoever is first") {
+TEST_CASE("A slot is free when both sides have finished with it, in either order") {
   const PageStage stage(with_scopes({1000, 1000}));
   CHECK(stage.page->try_expire(0, 1000));
   release_late(stage.slot(0));
@@ -204,7 +204,7 @@ TEST_CASE("A slot is given back when both sides are done with it, whoever is fir
   CHECK(release_late(stage.slot(1)) == slot_word::kFree);
 }
 
-TEST_CASE("What was judged can still be read, and is told among the open ones") {
+TEST_CASE("A judged scope can still be read, and is listed with the open ones") {
   const PageStage stage(with_scopes({1000, 2000}));
   CHECK(stage.page->try_expire(0, 1000));
   const auto reading = stage.page->read(0, slot_word::expired(1000));
@@ -231,7 +231,7 @@ TEST_CASE("A page that is cut short reads as empty and is not whole, and the ser
   CHECK(stage.page->open_slots().empty());
 }
 
-TEST_CASE("A page cut in its middle loses what is behind, and counts for nothing") {
+TEST_CASE("A page that is cut in its middle is not used at all") {
   TestPage content;
   for (std::size_t i = 0; i < 1024; ++i) {
     content.open(i, {.word = 1000});
@@ -245,7 +245,7 @@ TEST_CASE("A page cut in its middle loses what is behind, and counts for nothing
   CHECK(!stage.page->is_whole());
 }
 
-TEST_CASE("A number of slots beyond all bounds is bounded") {
+TEST_CASE("A number of slots beyond the limit is cut to the limit") {
   TestPage content = with_scopes({1000});
   content.header().slots = 0xFFFF'FFFF;
   const PageStage stage(content);
@@ -255,11 +255,11 @@ TEST_CASE("A number of slots beyond all bounds is bounded") {
   CHECK(due.size() == 1);
 }
 
-TEST_CASE("The kernel names who holds a page") {
+TEST_CASE("The kernel names the holder of a page") {
   const PageStage stage;
   CHECK(stage.page->owner().error().errno_value == ESRCH);
   SteppedChild worker({[&] {
-    static std::optional<FileLock> lock;  // for as long as the child lives
+    static std::optional<FileLock> lock;  // until the child ends
     auto taken = FileLock::take(stage.path);
     if (taken) {
       lock.emplace(std::move(*taken));
@@ -272,7 +272,7 @@ TEST_CASE("The kernel names who holds a page") {
   CHECK(!stage.page->owner());
 }
 
-TEST_CASE("A thread that ended is told once for each scope it left") {
+TEST_CASE("A thread that ended is reported once for each scope that it left open") {
   TestPage content;
   content.open(0, {.acquired = 10, .word = 1000, .flags = slot_flag::kThreadEnded});
   content.open(1, {.acquired = 20, .word = 1000});
@@ -283,7 +283,7 @@ TEST_CASE("A thread that ended is told once for each scope it left") {
   CHECK(stage.page->take_thread_ended().size() == 1);
 }
 
-TEST_CASE("A scope over the longest timeout is given once until it is renewed") {
+TEST_CASE("A scope over the longest timeout is returned once until it is renewed") {
   TestPage content;
   content.open(0, {.timeout = 500, .word = 1000});
   content.open(1, {.timeout = 100, .word = 1000});
@@ -315,7 +315,7 @@ TEST_CASE("A scope that was open in a gap is due later, until it is renewed") {
   CHECK(scan(*stage.page, {1'800}, kForever, due, soft, missed) == Instant{6'300});
   REQUIRE(due.size() == 1);
   CHECK(due[0].deadline == Instant{1'800});
-  CHECK(due[0].word == 1'500);  // what the verdict is exchanged against
+  CHECK(due[0].word == 1'500);  // the word that the verdict replaces
   due.clear();
   stage.slot(0).started = 1'700;
   REQUIRE(try_renew(stage.slot(0), 1'500, 2'200));
@@ -323,20 +323,20 @@ TEST_CASE("A scope that was open in a gap is due later, until it is renewed") {
   CHECK(due.size() == 1);
 }
 
-TEST_CASE("A renewal that is being written does not take the time of a gap away") {
+TEST_CASE("A renewal that is being written keeps the time of a gap") {
   TestPage content;
   content.open(0, {.timeout = 500, .word = 1'500, .started = 1'000});
   const PageStage stage(content);
   GivenTime missed;
   missed.add({1'400}, Duration{300});
-  stage.slot(0).started = 1'700;  // the word follows
+  stage.slot(0).started = 1'700;  // the word is written later
   std::vector<WorkerPage::Due> due;
   SoftDue soft;
   CHECK(scan(*stage.page, {1'799}, kForever, due, soft, missed) == Instant{1'800});
   CHECK(due.empty());
 }
 
-TEST_CASE("What --max-timeout grants is what a gap gives at most") {
+TEST_CASE("A gap gives at most the timeout that --max-timeout grants") {
   TestPage content;
   content.open(0, {.timeout = 5'000, .word = 6'000, .started = 1'000});
   const PageStage stage(content);
@@ -370,7 +370,7 @@ TEST_CASE("The scopes that get time for a gap are counted") {
   const WorkerPage::Scan scan{.now = {2'000}, .terms = {}, .given = missed, .resumed = {}};
   CHECK(stage.page->count_given_time(scan, {2'000}) == 1);
   missed.add({2'000}, Duration{100});
-  CHECK(stage.page->count_given_time(scan, {2'500}) == 0);  // it had its share
+  CHECK(stage.page->count_given_time(scan, {2'500}) == 0);  // it has got its time
   CHECK(stage.page->count_given_time(scan, {4'000}) == 1);
 }
 
@@ -404,7 +404,7 @@ TEST_CASE("A worker is idle since its latest release, wherever it was, and only 
   content.open(4, {.word = slot_word::kFree});
   const PageStage stage(std::move(content));
   CHECK(activity_of(*stage.page).is_inside);
-  stage.slot(1).deadline = slot_word::kJudged;  // the worker is in it still
+  stage.slot(1).deadline = slot_word::kJudged;  // the worker is still in it
   CHECK(activity_of(*stage.page).is_inside);
   stage.slot(1).deadline = slot_word::kPaused + 5;
   CHECK(activity_of(*stage.page).is_inside);
@@ -414,14 +414,14 @@ TEST_CASE("A worker is idle since its latest release, wherever it was, and only 
   stage.slot(1).left = 4'000;
   stage.slot(2).left = 6'000;
   stage.slot(3).left = 5'000;
-  stage.slot(4).left = Instant::never().ns;  // of a pause, long ago; or the worker made it up
+  stage.slot(4).left = Instant::never().ns;  // of an earlier pause, or made up by the worker
   auto activity = activity_of(*stage.page);
   CHECK(activity.last_left == Instant{6'000});
   REQUIRE(activity.watches.size() == 1);
   CHECK(activity.watches[0].timeout == Duration{1'000});
   CHECK(activity.watches[0].since == Instant{1'000});
   CHECK(idle_due(*stage.page, activity.watches[0], activity.last_left) == Instant{7'000});
-  // 1 ns to the longest timeout; every other one counts as none.
+  // Timeouts from 1 ns to the longest one count.
   for (const std::int64_t timeout : {std::int64_t{1}, std::int64_t{kMaxTimeout.count()}}) {
     stage.slot(0).timeout = timeout;
     CHECK(activity_of(*stage.page).watches.size() == 1);
@@ -435,7 +435,7 @@ TEST_CASE("A worker is idle since its latest release, wherever it was, and only 
   }
 }
 
-TEST_CASE("An idle timeout that is no time, or longer than the longest one, is none") {
+TEST_CASE("An idle timeout that is not positive, or over the longest one, counts as none") {
   const PageStage stage(with_idle_watch());
   const auto watches_with = [&](std::int64_t timeout) {
     stage.slot(0).timeout = timeout;
@@ -451,7 +451,7 @@ TEST_CASE("An idle timeout that is no time, or longer than the longest one, is n
   CHECK(watches_with(kMaxTimeout.count()) == 1);
 }
 
-TEST_CASE("An idle timeout is judged once a time, and goes on when its kill is over") {
+TEST_CASE("An idle timeout gets one verdict for each idle period, and continues after its kill") {
   TestPage content = with_idle_watch();
   content.open(1, {.word = slot_word::kFree});
   const PageStage stage(std::move(content));
@@ -472,11 +472,11 @@ TEST_CASE("An idle timeout is judged once a time, and goes on when its kill is o
     CHECK(!idle_due(*stage.page, watch, {6'000}));
     CHECK(idle_due(*stage.page, watch, {8'000}) == Instant{9'000});
   }
-  SUBCASE("who opens a scope that nobody watches before the signal has come back") {
+  SUBCASE("a worker that opens an unwatched scope before the signal is no longer idle") {
     stage.slot(0).started = 7'500;
     CHECK(stage.page->was_released_late(0, 7'000));
   }
-  SUBCASE("the server before has judged and spared it") {
+  SUBCASE("an earlier server has judged and spared it") {
     stage.page->finish(0, 7'000);
     const auto next = *MappedPage::open(stage.path, "w-1");
     const auto again = activity_of(*next).watches.at(0);
@@ -484,7 +484,7 @@ TEST_CASE("An idle timeout is judged once a time, and goes on when its kill is o
     next->restore_idle_verdict({7'000});
     CHECK(!idle_due(*next, again, {6'000}));
   }
-  SUBCASE("the verdict of a server that did not live to record it is void") {
+  SUBCASE("a verdict that its server did not record is revoked") {
     stage.page->reopen(0, 7'000);
     CHECK(stage.slot(0).deadline == slot_word::kIdleWatch);
   }
@@ -500,7 +500,7 @@ TEST_CASE("An idle worker that was resumed has its full timeout, until it leaves
   CHECK(idle_due(*stage.page, watch, {6'000}, missed) == Instant{7'400});
 }
 
-TEST_CASE("A paused scope gets no time, and is not warned about") {
+TEST_CASE("A paused scope gets no time and no warning") {
   TestPage content;
   content.open(0, {.timeout = 500, .word = slot_word::kPaused + 2'000, .soft_ms = 1});
   const PageStage stage(std::move(content));
@@ -512,7 +512,7 @@ TEST_CASE("A paused scope gets no time, and is not warned about") {
   CHECK(scan(*stage.page, {2'999}, Duration{1'000}, due, soft) == Instant{3'000});
   CHECK(scan(*stage.page, {3'000}, Duration{1'000}, due, soft).is_never());
   CHECK(due.size() == 1);
-  // It goes on with 400 left at 10,000: what was due before that is not told again.
+  // It is resumed at 10,000 with 400 left: a soft deadline before that is not reported again.
   Slot& slot = stage.slot(0);
   slot.deadline = 10'400;
   slot.started = 9'900;
