@@ -42,7 +42,8 @@ struct VerdictParts : RegistryParts {
   DeadlineScan scan{{workers, policy, nullptr, unsaved}};
   Warnings warnings{settings.kill, records, *log, side_threads};
   Hooks hooks{loop.get(), "true", {}, {}, records, *log, {.waiting = 0}};
-  Verdicts verdicts{{.policy = settings.kill,
+  Verdicts verdicts{{.loop = loop.get(),
+                     .policy = settings.kill,
                      .scopes = policy,
                      .workers = workers,
                      .folder = page_folder,
