@@ -44,6 +44,7 @@ inline pid_t fork_waiting(
   const pid_t pid = ::fork();
   if (pid == 0) {
     end_with(parent);
+    ::signal(SIGTERM, SIG_DFL);  // doctest has a handler of its own
     before();
     (void)!::write(ends[1], "!", 1);
     ::close(ends[0]);

@@ -38,6 +38,11 @@ struct VerdictStage : VerdictParts {
     verdicts.carry_out(of, own, now);
   }
   void expire(Worker& of, const ClockReading& now = kJudgedAt) { carry_out(of, judge(), now); }
+  // The worker exits, and the server sees it.
+  void end_worker() {
+    process.end();
+    verdicts.ladder().note_worker_ended(*worker.process);
+  }
   testing::Record only(std::string_view event) {
     testing::Records all = records_of(event);
     REQUIRE(all.size() == 1);
@@ -162,7 +167,7 @@ TEST_CASE("With its signal a worker is dying, and its other scopes are cancelled
   CHECK_FALSE(stage.worker.pipe->has_open("piped"));
   stage.unsaved.save(stage.workers);
   CHECK_FALSE(stage.worker.pipe->needs_save());
-  stage.process.end();
+  stage.end_worker();
   stage.advance();
   const testing::Record killed = stage.only("killed");
   CHECK(killed.text("verdict") == "dead");
@@ -204,7 +209,7 @@ TEST_CASE("A worker that is alive after SIGKILL is watched again, and counted wh
   }
   CHECK(stage.records_of("killed").back().text("verdict") == "unkillable");
   CHECK(stage.verdicts.killed() == 0);
-  stage.process.end();
+  stage.end_worker();
   CHECK(stage.verdicts.unkillable() == 0);
 }
 
@@ -329,7 +334,7 @@ TEST_CASE("A kill that an earlier server has recorded is carried out without a s
   CHECK(stage.verdicts.expired() == 0);
   stage.advance();
   CHECK(stage.worker.dying);
-  stage.process.end();
+  stage.end_worker();
   stage.advance();
   CHECK(stage.only("killed").text("id") == "before-7");
   CHECK(stage.records_of("expired").empty());
