@@ -164,7 +164,7 @@ TEST_CASE("A page whose lock is held by a process that cannot be named is refuse
   lock.l_type = F_WRLCK;
   REQUIRE(::fcntl(file.get(), F_OFD_SETLK, &lock) == 0);
   stage.wake_up("w-1");
-  CHECK(testing::contains(stage.take_rejection(), "cannot be seen from here"));
+  CHECK(testing::contains(stage.take_rejection(), "outside the server's pid namespace"));
   CHECK(stage.has_file("w-1"));
 }
 
@@ -246,7 +246,7 @@ TEST_CASE("A page without an owner whose process goes on is refused by the next 
   stage.pages.look_for_pages();
   CHECK(stage.rejections.total() == 0);
   stage.pages.look_for_pages();
-  CHECK(stage.take_rejection() == "page 'w-1': nobody holds its lock");
+  CHECK(stage.take_rejection() == "page 'w-1': no process holds its lock");
   CHECK(stage.has_file("w-1"));
   stage.sweep();
   CHECK(stage.rejections.total() == 1);
