@@ -290,7 +290,7 @@ TEST_CASE("a run folder that cannot be made whole at once stays this server's") 
   server.process().signal(SIGCONT);
   server.wait_for_message(blocked);
   std::filesystem::remove(blocked);
-  server.wait_for_message("something in");
+  server.wait_for_message("an entry of");
   const Finished second = run_server(temp, {"--dir", server.dir()});
   CHECK(second.status == exited(3));
 }

@@ -157,7 +157,7 @@ TEST_CASE("an iteration that fails leaves every other worker watched") {
   write_file(fault, "");
   const auto unlocked = page_worker(server.dir(), "unlocked");
   REQUIRE(unlocked->ask("unlock") == "ok");
-  server.wait_for_message("going on");
+  server.wait_for_message("the server continues");
   REQUIRE(::unlink(fault.c_str()) == 0);
   CHECK(worker.status() == killed_by(SIGKILL));
   server.wait_for("killed", worker.pid());
