@@ -9,6 +9,7 @@
 #include "common/clock.hpp"
 #include "timer_server/command.hpp"
 #include "timer_server/event_loop.hpp"
+#include "timer_server/loop_thread.hpp"
 
 namespace filetimer {
 
@@ -57,6 +58,7 @@ class CommandSupervisor {
   Instant kill_at_ = Instant::never();
   bool has_killed_all_ = false;
   EventSource end_;  // of COMMAND
+  LoopThread loop_thread_;
 };
 
 }  // namespace filetimer

@@ -19,6 +19,7 @@ constexpr Duration kIdleLook = std::chrono::milliseconds{100};
 // before the status page says when the server wakes next, so a worker that renews a scope in
 // between wakes the server.
 DeadlineScan::Found DeadlineScan::run(Instant woke, Board& board, Instant next_sweep) {
+  loop_thread_.check();
   announce_scan(board);
   next_ = Instant::never();
   Found found;

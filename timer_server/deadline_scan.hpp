@@ -11,6 +11,7 @@
 #include "common/board.hpp"
 #include "common/clock.hpp"
 #include "timer_server/halted_workers.hpp"
+#include "timer_server/loop_thread.hpp"
 #include "timer_server/pages/unsaved_pages.hpp"
 #include "timer_server/pages/worker_page.hpp"
 #include "timer_server/records.hpp"
@@ -92,6 +93,7 @@ class DeadlineScan {
   const Context context_;
   Instant next_;
   WorkerPage::Found on_page_;  // its memory is reused
+  LoopThread loop_thread_;
 };
 
 }  // namespace filetimer

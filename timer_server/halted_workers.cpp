@@ -11,6 +11,7 @@ namespace filetimer {
 
 bool HaltedWorkers::should_defer(Worker& worker,
                                  const std::function<std::optional<ScopeView>()>& scope) {
+  loop_thread_.check();
   const auto known = halts_.find(worker.process->pid);
   if (known != halts_.end() && known->second.is_recorded) {
     return true;  // advance() notices that the worker is resumed
@@ -50,6 +51,7 @@ void HaltedWorkers::resume(Worker& worker, const Halt& halt) {
 }
 
 void HaltedWorkers::advance(Instant now) {
+  loop_thread_.check();
   if (now < next_look_) {
     return;
   }
@@ -67,6 +69,7 @@ void HaltedWorkers::advance(Instant now) {
 
 // One look takes about 40 us.
 void HaltedWorkers::sweep() {
+  loop_thread_.check();
   std::vector<std::weak_ptr<const Process>> watched;
   context_.workers.for_each([&](const Worker& worker) {
     if (!worker.dying && !worker.has_no_scopes()) {

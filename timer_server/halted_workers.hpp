@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "common/clock.hpp"
+#include "timer_server/loop_thread.hpp"
 #include "timer_server/record_log.hpp"
 #include "timer_server/records.hpp"
 #include "timer_server/side_threads.hpp"
@@ -74,6 +75,7 @@ class HaltedWorkers {
   std::unordered_map<pid_t, Halt> halts_;
   Instant next_look_ = Instant::never();
   bool has_resumed_ = false;
+  LoopThread loop_thread_;
 };
 
 }  // namespace filetimer

@@ -55,6 +55,7 @@ Hooks::Hooks(sd_event* loop, std::string command, std::vector<std::string> envir
 Hooks::~Hooks() = default;
 
 void Hooks::add(HookOccasion occasion, Instant now) {
+  loop_thread_.check();
   if (command_.empty()) {
     return;
   }
@@ -67,6 +68,7 @@ void Hooks::add(HookOccasion occasion, Instant now) {
 }
 
 Instant Hooks::advance(Instant now) {
+  loop_thread_.check();
   for (const auto& hook : running_) {
     check_time(*hook, now);
   }
@@ -201,6 +203,7 @@ void Hooks::end(Running& hook, Instant now) {
 }
 
 void Hooks::stop() {
+  loop_thread_.check();
   for (const auto& hook : running_) {
     hook->signal_group(SIGKILL);
     hook->outcome.result = HookResult::kStopped;

@@ -13,6 +13,7 @@
 #include "common/clock.hpp"
 #include "timer_server/event_loop.hpp"
 #include "timer_server/inheritance.hpp"
+#include "timer_server/loop_thread.hpp"
 #include "timer_server/record_log.hpp"
 #include "timer_server/records.hpp"
 
@@ -85,6 +86,7 @@ class Hooks {
   sd_event* const loop_;
   std::deque<Waiting> waiting_;
   std::vector<std::unique_ptr<Running>> running_;
+  LoopThread loop_thread_;
 };
 
 }  // namespace filetimer

@@ -35,11 +35,13 @@ std::string_view bounded(std::string_view name, std::string& storage) {
 Inbox::Inbox(Context context) : context_(context), reader_(*this), now_(ClockReading::now()) {}
 
 void Inbox::listen() {
+  loop_thread_.check();
   source_ = watch_io(context_.loop, context_.pipe.fd(), EPOLLIN | EPOLLET, kRequests, [] {});
   read_again_ = Instant::never();
 }
 
 void Inbox::read() {
+  loop_thread_.check();
   read(context_.pipe.capacity());
 }
 

@@ -15,6 +15,7 @@
 #include "timer_server/cut_timeouts.hpp"
 #include "timer_server/event_loop.hpp"
 #include "timer_server/life_cycle.hpp"
+#include "timer_server/loop_thread.hpp"
 #include "timer_server/page_registry.hpp"
 #include "timer_server/pages/page_folder.hpp"
 #include "timer_server/pages/unsaved_pages.hpp"
@@ -84,6 +85,7 @@ class Inbox final : private RequestSink {
   Instant read_again_ = Instant::never();
   Instant earliest_ = Instant::never();
   std::uint64_t count_ = 0;
+  LoopThread loop_thread_;
 };
 
 }  // namespace filetimer

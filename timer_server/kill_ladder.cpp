@@ -126,6 +126,7 @@ KillLadder::KillLadder(sd_event* loop, KillPolicy policy, Records& records, Reco
 KillLadder::~KillLadder() = default;
 
 void KillLadder::start(KillOrder order, Instant now) {
+  loop_thread_.check();
   auto kill = std::make_shared<Kill>();
   kill->order = std::move(order);
   kill->skips_grace = skips_grace_;
@@ -135,6 +136,7 @@ void KillLadder::start(KillOrder order, Instant now) {
 }
 
 void KillLadder::note_worker_ended(const Process& worker) {
+  loop_thread_.check();
   if (const auto found = kills_of_.find(&worker); found != kills_of_.end()) {
     for (const auto& kill : found->second) {
       kill->has_news = true;
@@ -143,6 +145,7 @@ void KillLadder::note_worker_ended(const Process& worker) {
 }
 
 Instant KillLadder::advance(Instant now) {
+  loop_thread_.check();
   stop_budget_ = kStopLimit;
   record_verdicts(now);
   Instant next = Instant::never();
@@ -620,6 +623,7 @@ void KillLadder::set_released(Kill& kill, Expiry& expiry, Instant now) {
 }
 
 void KillLadder::extend_grace(Duration missed) {
+  loop_thread_.check();
   for (const auto& kill : kills_) {
     if (kill->stage >= Stage::kSignalled && !kill->skips_grace) {
       kill->next_step_at = kill->next_step_at + missed;
@@ -628,6 +632,7 @@ void KillLadder::extend_grace(Duration missed) {
 }
 
 void KillLadder::skip_grace(Instant now) {
+  loop_thread_.check();
   skips_grace_ = true;
   for (const auto& kill : kills_) {
     kill->skips_grace = true;
@@ -638,6 +643,7 @@ void KillLadder::skip_grace(Instant now) {
 }
 
 void KillLadder::abandon() {
+  loop_thread_.check();
   (void)signal_stopped();  // after an advance() that failed no target stays stopped
   for (const auto& kill : kills_) {
     if (kill->stage == Stage::kEnded) {

@@ -12,6 +12,7 @@
 #include "common/clock.hpp"
 #include "timer_server/event_loop.hpp"
 #include "timer_server/evidence/evidence_collection.hpp"
+#include "timer_server/loop_thread.hpp"
 #include "timer_server/process_tree.hpp"
 #include "timer_server/record_log.hpp"
 #include "timer_server/records.hpp"
@@ -169,6 +170,7 @@ class KillLadder {
   std::vector<std::shared_ptr<Kill>> stopping_;  // in Stage::kStopping
   Duration stop_budget_{};                       // what is left of kStopLimit in this advance()
   bool has_freed_one_ = false;  // in this pass of advance() a kill ended for which another may wait
+  LoopThread loop_thread_;
 };
 
 }  // namespace filetimer

@@ -5,13 +5,12 @@
 #include <unistd.h>
 
 #include <chrono>
-#include <condition_variable>
 #include <cstdlib>
 #include <deque>
-#include <mutex>
 #include <string>
 #include <thread>
 
+#include "common/mutex.hpp"
 #include "common/text.hpp"
 
 namespace filetimer::messages {
@@ -53,7 +52,7 @@ class Channel {
       return;
     }
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       if (queue_.size() >= kQueue) {
         queue_.pop_front();
       }
@@ -63,15 +62,19 @@ class Channel {
   }
 
   void wait_until_out(std::chrono::milliseconds bound) {
-    std::unique_lock lock(mutex_);
-    changed_.wait_for(lock, bound, [this] { return queue_.empty() && !writing_; });
+    MutexLock lock(mutex_);
+    const auto until = std::chrono::steady_clock::now() + bound;
+    while ((!queue_.empty() || writing_) && changed_.wait_until(lock, until)) {
+    }
   }
 
  private:
   void run() {
-    std::unique_lock lock(mutex_);
+    MutexLock lock(mutex_);
     for (;;) {
-      changed_.wait(lock, [this] { return !queue_.empty(); });
+      while (queue_.empty()) {
+        changed_.wait(lock);
+      }
       const Message message = std::move(queue_.front());
       queue_.pop_front();
       writing_ = true;
@@ -99,10 +102,10 @@ class Channel {
   const Level level_;
   const bool to_syslog_;
   const bool journal_ = std::getenv("JOURNAL_STREAM") != nullptr;
-  std::mutex mutex_;  // never held during output
-  std::condition_variable changed_;
-  std::deque<Message> queue_;
-  bool writing_ = false;
+  Mutex mutex_;  // never held during output
+  ConditionVariable changed_;
+  std::deque<Message> queue_ FILETIMER_GUARDED_BY(mutex_);
+  bool writing_ FILETIMER_GUARDED_BY(mutex_) = false;
 };
 
 // Never destroyed: its thread may hang in a write to standard error when the process ends.

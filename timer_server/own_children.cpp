@@ -4,8 +4,8 @@
 #include <sys/wait.h>
 
 #include <algorithm>
-#include <mutex>
 
+#include "common/mutex.hpp"
 #include "common/posix.hpp"
 
 namespace filetimer {
@@ -13,8 +13,8 @@ namespace {
 
 // The own children of the process.
 struct Registry {
-  std::mutex mutex;
-  std::vector<pid_t> pids;
+  Mutex mutex;
+  std::vector<pid_t> pids FILETIMER_GUARDED_BY(mutex);
 };
 
 Registry& registry() {
@@ -27,7 +27,7 @@ Registry& registry() {
 OwnChild OwnChild::start(const std::function<pid_t()>& fork) {
   Registry& all = registry();
   OwnChild child;
-  const std::lock_guard lock(all.mutex);
+  const MutexLock lock(all.mutex);
   all.pids.reserve(all.pids.size() + 1);  // push_back() must not fail after the fork
   child.pid_ = std::max(fork(), 0);
   if (child) {
@@ -47,7 +47,7 @@ OwnChild& OwnChild::operator=(OwnChild&& other) noexcept {
 // Holds the lock, so that the pid leaves the registry before another child can get it.
 std::optional<ChildEnd> OwnChild::reap() {
   Registry& all = registry();
-  const std::lock_guard lock(all.mutex);
+  const MutexLock lock(all.mutex);
   siginfo_t info{};
   const int result = retry_eintr(
       [&] { return ::waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG); });
@@ -77,20 +77,20 @@ ChildEnd OwnChild::wait() {
 void OwnChild::disown() {
   if (pid_ > 0 && !reap()) {
     Registry& all = registry();
-    const std::lock_guard lock(all.mutex);
+    const MutexLock lock(all.mutex);
     std::erase(all.pids, std::exchange(pid_, 0));
   }
 }
 
 std::vector<pid_t> own_children() {
   Registry& all = registry();
-  const std::lock_guard lock(all.mutex);
+  const MutexLock lock(all.mutex);
   return all.pids;
 }
 
 bool reap_orphans() {
   Registry& all = registry();
-  const std::lock_guard lock(all.mutex);
+  const MutexLock lock(all.mutex);
   for (;;) {
     siginfo_t info{};
     // WNOWAIT leaves the child to be reaped.

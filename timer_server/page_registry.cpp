@@ -103,6 +103,7 @@ bool runs_another_program(const Process& process, const WorkerPage& page) {
 }
 
 void PageRegistry::adopt(const WasJudged& was_judged) {
+  loop_thread_.check();
   was_judged_ = was_judged;
   context_.folder.has_changed();
   for (const std::string& name : context_.folder.names()) {
@@ -116,6 +117,7 @@ void PageRegistry::adopt(const WasJudged& was_judged) {
 }
 
 void PageRegistry::on_wake_up_message(std::string_view name) {
+  loop_thread_.check();
   if (!is_page_name(name)) {
     context_.rejections.add(
         fmt::format("x_page is no name of a page: expected letters, digits and '-', at most {}",
@@ -134,6 +136,7 @@ void PageRegistry::on_wake_up_message(std::string_view name) {
 }
 
 void PageRegistry::record_ended_threads() {
+  loop_thread_.check();
   for (const std::string& name : std::exchange(woken_, {})) {
     const auto found = pages_.find(name);
     if (found == pages_.end()) {
@@ -151,6 +154,7 @@ void PageRegistry::record_ended_threads() {
 
 // Finds pages whose wake-up message was lost, since its writer was killed or the pipe was removed.
 void PageRegistry::look_for_pages() {
+  loop_thread_.check();
   const bool looks_at_all = std::exchange(has_more_to_look_at_, false);
   refused_in_batch_.clear();
   // Pages that wait for an exit first: those that are refused now make room.
@@ -361,12 +365,14 @@ void PageRegistry::remove_pages_of_other_programs(Worker& worker) {
 }
 
 void PageRegistry::remove(Worker& worker, const WorkerPage& page, std::string_view reason) {
+  loop_thread_.check();
   StatisticsByName statistics;
   take_out(worker, page, reason, statistics);
   record_end(WorkerIdentity::of(worker), statistics);
 }
 
 void PageRegistry::remove_all(Worker& worker, std::string_view reason) {
+  loop_thread_.check();
   StatisticsByName statistics;
   while (!worker.pages.empty()) {
     take_out(worker, *worker.pages.back(), reason, statistics);

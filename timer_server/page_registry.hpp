@@ -16,6 +16,7 @@
 #include "common/page_reader.hpp"
 #include "common/result.hpp"
 #include "timer_server/event_loop.hpp"
+#include "timer_server/loop_thread.hpp"
 #include "timer_server/pages/mapped_page.hpp"
 #include "timer_server/pages/page_folder.hpp"
 #include "timer_server/record_log.hpp"
@@ -119,6 +120,7 @@ class PageRegistry {
     EventSource exit;
   };
   std::unordered_map<std::string, Free> free_;  // by name
+  LoopThread loop_thread_;
 };
 
 // Returns whether the process runs another program than the one that made the page. The kernel puts

@@ -13,11 +13,10 @@
 
 #include <algorithm>
 #include <atomic>
-#include <condition_variable>
 #include <deque>
 #include <iterator>
-#include <mutex>
 
+#include "common/mutex.hpp"
 #include "common/posix.hpp"
 #include "timer_server/realtime.hpp"
 
@@ -84,7 +83,7 @@ class RecordLog::Writer {
   std::atomic<std::uint64_t> synced_{0};  // stored by the thread, loaded by the loop
 
   std::uint64_t lost() const {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     return lost_;
   }
 
@@ -113,27 +112,30 @@ class RecordLog::Writer {
   bool half_line_ = false;  // the file ends in half a line
   std::uint64_t written_ = 0;
 
-  // mutex_ guards the members below. The thread never holds it during input or output, so the loop
-  // never waits for a file system.
-  mutable std::mutex mutex_;
-  std::condition_variable work_;
-  std::condition_variable progress_;
-  std::deque<Entry> queue_;
-  std::size_t queued_bytes_ = 0;
-  std::uint64_t last_number_ = 0;
-  std::uint64_t lost_ = 0;
-  std::string failure_;                    // why the last attempt failed; empty: it succeeded
-  std::string reported_failure_;           // what take_message() returned last
-  Instant busy_since_ = Instant::never();  // never: no attempt is under way
-  bool reopen_ = false;
-  bool stopping_ = false;
-  bool finished_ = false;
+  // The thread never holds the mutex during input or output, so the loop never waits for a file
+  // system.
+  mutable Mutex mutex_;
+  ConditionVariable work_;
+  ConditionVariable progress_;
+  std::deque<Entry> queue_ FILETIMER_GUARDED_BY(mutex_);
+  std::size_t queued_bytes_ FILETIMER_GUARDED_BY(mutex_) = 0;
+  std::uint64_t last_number_ FILETIMER_GUARDED_BY(mutex_) = 0;
+  std::uint64_t lost_ FILETIMER_GUARDED_BY(mutex_) = 0;
+  // Why the last attempt failed; empty: it succeeded.
+  std::string failure_ FILETIMER_GUARDED_BY(mutex_);
+  // What take_message() returned last.
+  std::string reported_failure_ FILETIMER_GUARDED_BY(mutex_);
+  // never(): no attempt is under way.
+  Instant busy_since_ FILETIMER_GUARDED_BY(mutex_) = Instant::never();
+  bool reopen_ FILETIMER_GUARDED_BY(mutex_) = false;
+  bool stopping_ FILETIMER_GUARDED_BY(mutex_) = false;
+  bool finished_ FILETIMER_GUARDED_BY(mutex_) = false;
 };
 
 std::uint64_t RecordLog::Writer::append(std::vector<std::string> records, std::size_t most_bytes) {
   std::uint64_t number = 0;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     for (std::string& record : records) {
       record += '\n';
       if (queued_bytes_ + record.size() > most_bytes) {
@@ -150,7 +152,7 @@ std::uint64_t RecordLog::Writer::append(std::vector<std::string> records, std::s
 }
 
 void RecordLog::Writer::run() {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   while (!stopping_) {
     if (queue_.empty() && !reopen_) {
       work_.wait(lock);
@@ -191,7 +193,9 @@ void RecordLog::Writer::run() {
     wake_loop();
     lock.lock();
     if (!done && !stopping_) {
-      work_.wait_for(lock, settings_.retry, [this] { return stopping_ || reopen_; });
+      const auto until = std::chrono::steady_clock::now() + settings_.retry;
+      while (!stopping_ && !reopen_ && work_.wait_until(lock, until)) {
+      }
     }
   }
   finished_ = true;
@@ -332,12 +336,12 @@ void RecordLog::Writer::wake_loop() const {
 }
 
 bool RecordLog::Writer::is_working(Instant now) const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return failure_.empty() && (busy_since_.is_never() || now - busy_since_ <= kStalled);
 }
 
 std::string RecordLog::Writer::take_message(Instant now, bool& is_good_news) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   std::string failure = failure_;
   if (failure.empty() && !busy_since_.is_never() && now - busy_since_ > kStalled) {
     failure = fmt::format("the log '{}' does not answer", settings_.path);
@@ -359,23 +363,29 @@ std::string RecordLog::Writer::take_message(Instant now, bool& is_good_news) {
 
 void RecordLog::Writer::reopen() {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     reopen_ = true;
   }
   work_.notify_one();
 }
 
 bool RecordLog::Writer::drain(Duration bound) {
-  std::unique_lock lock(mutex_);
-  return progress_.wait_for(
-      lock, bound, [this] { return synced_.load(std::memory_order_relaxed) == last_number_; });
+  MutexLock lock(mutex_);
+  const auto until = std::chrono::steady_clock::now() + bound;
+  while (synced_.load(std::memory_order_relaxed) != last_number_ &&
+         progress_.wait_until(lock, until)) {
+  }
+  return synced_.load(std::memory_order_relaxed) == last_number_;
 }
 
 bool RecordLog::Writer::stop(std::chrono::milliseconds bound) {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   stopping_ = true;
   work_.notify_one();
-  return progress_.wait_for(lock, bound, [this] { return finished_; });
+  const auto until = std::chrono::steady_clock::now() + bound;
+  while (!finished_ && progress_.wait_until(lock, until)) {
+  }
+  return finished_;
 }
 
 Result<std::unique_ptr<RecordLog>> RecordLog::open(Settings settings) {

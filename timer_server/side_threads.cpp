@@ -5,14 +5,13 @@
 #include <unistd.h>
 
 #include <array>
-#include <condition_variable>
 #include <cstdint>
 #include <deque>
-#include <mutex>
 #include <system_error>
 #include <thread>
 #include <vector>
 
+#include "common/mutex.hpp"
 #include "common/posix.hpp"
 #include "timer_server/realtime.hpp"
 
@@ -20,30 +19,34 @@ namespace filetimer {
 
 struct SideThreads::State {
   const UniqueFd event_fd{::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
-  std::mutex mutex;  // guards the members below; never held while a job runs
+  Mutex mutex;  // never held while a job runs
   struct Queue {
-    std::condition_variable work;
+    ConditionVariable work;
     std::deque<Job> jobs;
     int threads = 0;
     int idle = 0;
   };
-  std::array<Queue, 2> queues;  // by lane
-  std::condition_variable ended;
-  std::vector<Delivery> deliveries;
-  bool stopping = false;
-  bool realtime = false;
+  std::array<Queue, 2> queues FILETIMER_GUARDED_BY(mutex);  // by lane
+  ConditionVariable ended;
+  std::vector<Delivery> deliveries FILETIMER_GUARDED_BY(mutex);
+  bool stopping FILETIMER_GUARDED_BY(mutex) = false;
+  bool realtime = false;  // set before the first thread is started
 
-  Queue& of(Lane lane) { return queues[lane == Lane::kQuick ? 0 : 1]; }
-  [[nodiscard]] int threads() const { return queues[0].threads + queues[1].threads; }
+  Queue& of(Lane lane) FILETIMER_REQUIRES(mutex) { return queues[lane == Lane::kQuick ? 0 : 1]; }
+  [[nodiscard]] int threads() const FILETIMER_REQUIRES(mutex) {
+    return queues[0].threads + queues[1].threads;
+  }
 
   void work_until_stopped(Queue& queue) {
     if (realtime) {
       (void)enter_realtime();  // without permission the loop has warned already
     }
-    std::unique_lock lock(mutex);
+    MutexLock lock(mutex);
     for (;;) {
       ++queue.idle;
-      queue.work.wait(lock, [&] { return stopping || !queue.jobs.empty(); });
+      while (!stopping && queue.jobs.empty()) {
+        queue.work.wait(lock);
+      }
       --queue.idle;
       if (stopping) {
         break;
@@ -75,7 +78,7 @@ SideThreads::~SideThreads() {
 }
 
 void SideThreads::run(Job job, Lane lane) {
-  const std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   State::Queue& queue = state_->of(lane);
   if (queue.jobs.size() >= kMaxJobs) {
     return;
@@ -94,7 +97,7 @@ void SideThreads::run(Job job, Lane lane) {
 }
 
 std::size_t SideThreads::waiting(Lane lane) const {
-  const std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   return state_->of(lane).jobs.size();
 }
 
@@ -103,11 +106,12 @@ int SideThreads::event_fd() const {
 }
 
 void SideThreads::deliver() {
+  loop_thread_.check();
   std::uint64_t count = 0;
   (void)!::read(state_->event_fd.get(), &count, sizeof count);
   std::vector<Delivery> deliveries;
   {
-    const std::lock_guard lock(state_->mutex);
+    const MutexLock lock(state_->mutex);
     deliveries.swap(state_->deliveries);
   }
   for (const Delivery& delivery : deliveries) {
@@ -116,13 +120,16 @@ void SideThreads::deliver() {
 }
 
 bool SideThreads::stop(std::chrono::milliseconds bound) {
-  std::unique_lock lock(state_->mutex);
+  MutexLock lock(state_->mutex);
   state_->stopping = true;
   for (State::Queue& queue : state_->queues) {
     queue.jobs.clear();
     queue.work.notify_all();
   }
-  return state_->ended.wait_for(lock, bound, [this] { return state_->threads() == 0; });
+  const auto until = std::chrono::steady_clock::now() + bound;
+  while (state_->threads() > 0 && state_->ended.wait_until(lock, until)) {
+  }
+  return state_->threads() == 0;
 }
 
 }  // namespace filetimer

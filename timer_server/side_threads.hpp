@@ -7,6 +7,8 @@
 #include <functional>
 #include <memory>
 
+#include "timer_server/loop_thread.hpp"
+
 namespace filetimer {
 
 // Runs jobs that may block, for example on files of /proc that take a worker's memory lock, or that
@@ -55,6 +57,7 @@ class SideThreads {
  private:
   struct State;
   std::shared_ptr<State> state_;
+  LoopThread loop_thread_;
 };
 
 }  // namespace filetimer

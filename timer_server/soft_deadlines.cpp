@@ -7,6 +7,7 @@
 namespace filetimer {
 
 void SoftDeadlines::warn() {
+  loop_thread_.check();
   std::unordered_map<Worker*, std::vector<Warnings::Scope>> of_worker;
   for (const DeadlineScan::SoftDueScope& due : std::exchange(noted_, {})) {
     Worker* const worker = context_.workers.find(due.process->pid);

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "timer_server/deadline_scan.hpp"
+#include "timer_server/loop_thread.hpp"
 #include "timer_server/scope_policy.hpp"
 #include "timer_server/warnings.hpp"
 #include "timer_server/workers.hpp"
@@ -37,6 +38,7 @@ class SoftDeadlines {
 
   const Context context_;
   std::vector<DeadlineScan::SoftDueScope> noted_;
+  LoopThread loop_thread_;
 };
 
 }  // namespace filetimer

@@ -35,6 +35,7 @@ Verdicts::Verdicts(Context context)
 
 void Verdicts::carry_out(Worker& worker, std::span<const DeadlineScan::DueScope* const> due,
                          const ClockReading& now) {
+  loop_thread_.check();
   context_.warnings.flush(*worker.process, "a deadline of the worker came first");
   KillOrder order;
   order.worker = WorkerIdentity::of(worker);
@@ -63,6 +64,7 @@ void Verdicts::carry_out(Worker& worker, std::span<const DeadlineScan::DueScope*
 }
 
 void Verdicts::resume(KillOrder order, Instant now) {
+  loop_thread_.check();
   messages::warning("pid {} was to be killed by a server that has ended ({}): going on with it",
                     order.worker.process->pid, order.expiries.front().id);
   start(std::move(order), now);

@@ -15,6 +15,7 @@
 #include "timer_server/event_loop.hpp"
 #include "timer_server/hooks.hpp"
 #include "timer_server/kill_ladder.hpp"
+#include "timer_server/loop_thread.hpp"
 #include "timer_server/pages/page_folder.hpp"
 #include "timer_server/pages/unsaved_pages.hpp"
 #include "timer_server/record_log.hpp"
@@ -92,6 +93,7 @@ class Verdicts {
   std::uint64_t killed_ = 0;
   bool has_changed_scopes_ = false;
   KillLadder ladder_;
+  LoopThread loop_thread_;
 };
 
 }  // namespace filetimer

@@ -37,6 +37,7 @@ Warnings::Warnings(const KillPolicy& policy, const Records& records, RecordLog& 
 Warnings::~Warnings() = default;
 
 void Warnings::start(WorkerIdentity worker, std::vector<Scope> scopes, Instant now) {
+  loop_thread_.check();
   auto batch = std::make_shared<Batch>();
   batch->worker = std::move(worker);
   batch->scopes = std::move(scopes);
@@ -47,6 +48,7 @@ void Warnings::start(WorkerIdentity worker, std::vector<Scope> scopes, Instant n
 }
 
 Instant Warnings::advance(Instant now) {
+  loop_thread_.check();
   Instant next = Instant::never();
   std::erase_if(batches_, [&](const std::shared_ptr<Batch>& batch) {
     const Instant ready_at = batch->ready_at(now);
@@ -84,6 +86,7 @@ void Warnings::start_evidence(const std::shared_ptr<Batch>& batch) {
 }
 
 void Warnings::flush(const Process& worker, std::string_view why) {
+  loop_thread_.check();
   std::erase_if(batches_, [&](const std::shared_ptr<Batch>& batch) {
     const bool is_of_worker = batch->worker.process.get() == &worker;
     if (is_of_worker) {
@@ -94,6 +97,7 @@ void Warnings::flush(const Process& worker, std::string_view why) {
 }
 
 void Warnings::flush_all(std::string_view why) {
+  loop_thread_.check();
   for (const std::shared_ptr<Batch>& batch : std::exchange(batches_, {})) {
     record(*batch, why);
   }

@@ -11,6 +11,7 @@
 
 #include "timer_server/evidence/evidence_collection.hpp"
 #include "timer_server/kill_ladder.hpp"
+#include "timer_server/loop_thread.hpp"
 #include "timer_server/record_log.hpp"
 #include "timer_server/records.hpp"
 #include "timer_server/side_threads.hpp"
@@ -67,6 +68,7 @@ class Warnings {
   // Each collection owns a copy until it has ended, even if its batch was recorded before. The
   // copies count the collections.
   std::shared_ptr<const char> collection_token_ = std::make_shared<const char>();
+  LoopThread loop_thread_;
 };
 
 }  // namespace filetimer

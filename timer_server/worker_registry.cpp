@@ -16,11 +16,13 @@
 namespace filetimer {
 
 void WorkerRegistry::begin_batch() {
+  loop_thread_.check();
   ++batch_;
   refused_in_batch_.clear();
 }
 
 Result<Worker*> WorkerRegistry::worker_of(pid_t pid) {
+  loop_thread_.check();
   if (Worker* const known = context_.workers.find(pid)) {
     // One check a batch is exact: the batch was read before it, so the process that wrote it under
     // this pid, and is alive now, was alive then.
@@ -45,6 +47,7 @@ Result<Worker*> WorkerRegistry::worker_of(pid_t pid) {
 }
 
 Result<Worker*> WorkerRegistry::worker_for(Process process) {
+  loop_thread_.check();
   if (Worker* const known = context_.workers.find(process.pid)) {
     if (known->process->start_time == process.start_time && known->process->is_alive()) {
       return known;
@@ -152,6 +155,7 @@ void WorkerRegistry::read_facts(const Worker& worker) {
 }
 
 void WorkerRegistry::remove_exited_workers() {
+  loop_thread_.check();
   for (const pid_t pid : exited_) {
     // The pid may be in use again by now.
     Worker* const worker = context_.workers.find(pid);
@@ -163,6 +167,7 @@ void WorkerRegistry::remove_exited_workers() {
 }
 
 void WorkerRegistry::remove(Worker& worker) {
+  loop_thread_.check();
   const pid_t pid = worker.process->pid;
   context_.on_remove(worker);
   context_.unsaved.forget(pid);

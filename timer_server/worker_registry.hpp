@@ -14,6 +14,7 @@
 #include "common/result.hpp"
 #include "timer_server/control/expected_workers.hpp"
 #include "timer_server/event_loop.hpp"
+#include "timer_server/loop_thread.hpp"
 #include "timer_server/pages/unsaved_pages.hpp"
 #include "timer_server/process.hpp"
 #include "timer_server/side_threads.hpp"
@@ -77,6 +78,7 @@ class WorkerRegistry {
   std::vector<pid_t> exited_;          // their exit has woken the loop
   std::unordered_set<pid_t> removed_;  // at most kMaxWorkers
   std::unordered_map<pid_t, EventSource> exits_;
+  LoopThread loop_thread_;
 };
 
 }  // namespace filetimer

@@ -36,6 +36,7 @@ ControlRequests::ControlRequests(sd_event* loop, std::string dir, ReplyFolder re
                   clients_, context.records, context.log) {}
 
 void ControlRequests::take(const wire::Request& request, std::string_view line, Instant now) {
+  loop_thread_.check();
   switch (queue_.add(line, now)) {
     case ControlQueue::Place::kNow:
       accept(request, line, now);
@@ -103,6 +104,7 @@ void ControlRequests::keep_for_status(const Accepted& accepted) {
 }
 
 void ControlRequests::answer_status(const std::function<void(JsonWriter&)>& write) {
+  loop_thread_.check();
   for (const WaitingClients::Id client : std::exchange(status_clients_, {})) {
     JsonWriter json = begin_answer("done");
     json.field("server_pid", ::getpid()).field("server_version", FILETIMER_VERSION);
@@ -221,6 +223,7 @@ void ControlRequests::on_withdrawn(WaitingClients::Id client) {
 }
 
 std::optional<ControlRequests::Shutdown> ControlRequests::advance(Instant now, bool has_kills) {
+  loop_thread_.check();
   while (auto line = queue_.take(Instant::now())) {
     const std::size_t size = line->size();
     line->resize(size + wire::Parser::padding());
@@ -297,6 +300,7 @@ Announcement ControlRequests::announcement() const {
 }
 
 void ControlRequests::sweep() {
+  loop_thread_.check();
   if (!replies_.is_in_place()) {
     if (auto made = ReplyFolder::make(dir_)) {
       replies_ = std::move(*made);
@@ -308,6 +312,7 @@ void ControlRequests::sweep() {
 // The reply pipes close when the process exits. Clients take that end of file as proof that the
 // runtime directory is free.
 void ControlRequests::answer_stopped() {
+  loop_thread_.check();
   rendezvous_.refuse_all("the server was stopped");
   JsonWriter json = begin_answer("done");
   context_.scopes.write(json, false, kMaxRecordBytes);

@@ -20,6 +20,7 @@
 #include "timer_server/control/shutdown_requests.hpp"
 #include "timer_server/control/waiting_clients.hpp"
 #include "timer_server/life_cycle.hpp"
+#include "timer_server/loop_thread.hpp"
 #include "timer_server/open_scopes.hpp"
 #include "timer_server/record_log.hpp"
 #include "timer_server/records.hpp"
@@ -112,6 +113,7 @@ class ControlRequests {
   std::optional<Shutdown> shutdown_;  // to be carried out
   bool is_drain_asked_ = false;
   Instant next_answer_ = Instant::never();  // when a client that does not read is removed
+  LoopThread loop_thread_;
 };
 
 }  // namespace filetimer

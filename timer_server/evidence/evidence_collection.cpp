@@ -132,12 +132,12 @@ void EvidenceCollection::sample_cpu(Evidence& evidence) const {
 }
 
 void EvidenceCollection::set_activity(const char* activity) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   activity_ = activity;
 }
 
 bool EvidenceCollection::publish(const Evidence& evidence) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (!is_taken_) {
     evidence_ = evidence;
   }
@@ -145,13 +145,13 @@ bool EvidenceCollection::publish(const Evidence& evidence) {
 }
 
 std::optional<Evidence> EvidenceCollection::published() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return is_taken_ ? std::nullopt : std::optional(evidence_);
 }
 
 void EvidenceCollection::finish(std::string_view missing) {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     is_done_ = true;
     if (!missing.empty()) {
       evidence_.add_missing(missing);
@@ -161,7 +161,7 @@ void EvidenceCollection::finish(std::string_view missing) {
 }
 
 Evidence EvidenceCollection::take() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   is_taken_ = true;
   if (!is_done_) {
     evidence_.add_missing(fmt::format("time was up while {}", activity_));

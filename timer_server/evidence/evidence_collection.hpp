@@ -4,11 +4,11 @@
 
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string_view>
 
 #include "common/clock.hpp"
+#include "common/mutex.hpp"
 #include "timer_server/evidence/evidence.hpp"
 #include "timer_server/evidence/python_dump.hpp"
 #include "timer_server/process.hpp"
@@ -69,11 +69,11 @@ class EvidenceCollection {
   const std::function<void()> on_done_;
   const Instant begun_ = Instant::now();
 
-  std::mutex mutex_;  // guards the members below
-  Evidence evidence_;
-  const char* activity_ = "the side threads were busy";
-  bool is_done_ = false;
-  bool is_taken_ = false;
+  Mutex mutex_;
+  Evidence evidence_ FILETIMER_GUARDED_BY(mutex_);
+  const char* activity_ FILETIMER_GUARDED_BY(mutex_) = "the side threads were busy";
+  bool is_done_ FILETIMER_GUARDED_BY(mutex_) = false;
+  bool is_taken_ FILETIMER_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace filetimer

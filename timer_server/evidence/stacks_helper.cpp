@@ -12,11 +12,11 @@
 #include <array>
 #include <climits>
 #include <cstdlib>
-#include <mutex>
 #include <optional>
 #include <vector>
 
 #include "common/limits.hpp"
+#include "common/mutex.hpp"
 #include "common/numbers.hpp"
 #include "timer_server/process.hpp"
 
@@ -41,7 +41,7 @@ class HelperPids {
   }
 
   void add(pid_t pid) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     const Instant now = Instant::now();
     std::erase_if(helpers_, [&](const Helper& helper) {
       return helper.ended && now - *helper.ended > kRemembered;
@@ -49,13 +49,13 @@ class HelperPids {
     helpers_.push_back({pid, std::nullopt});
   }
   void set_ended(pid_t pid) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     const auto helper = std::ranges::find_if(
         helpers_, [pid](const Helper& each) { return each.pid == pid && !each.ended; });
     helper->ended = Instant::now();
   }
   bool contains(pid_t pid) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     const Instant now = Instant::now();
     return std::ranges::any_of(helpers_, [&](const Helper& helper) {
       return helper.pid == pid && (!helper.ended || now - *helper.ended <= kRemembered);
@@ -67,8 +67,8 @@ class HelperPids {
     pid_t pid = 0;
     std::optional<Instant> ended;
   };
-  std::mutex mutex_;
-  std::vector<Helper> helpers_;
+  Mutex mutex_;
+  std::vector<Helper> helpers_ FILETIMER_GUARDED_BY(mutex_);
 };
 
 Result<std::string> helper_path() {

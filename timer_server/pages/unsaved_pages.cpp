@@ -6,12 +6,14 @@
 namespace filetimer {
 
 void UnsavedPages::note(const Worker& worker) {
+  loop_thread_.check();
   if (worker.pipe && worker.pipe->needs_save()) {
     pids_.insert(worker.process->pid);
   }
 }
 
 void UnsavedPages::save(Workers& workers) {
+  loop_thread_.check();
   for (const pid_t pid : pids_) {
     Worker* const worker = workers.find(pid);
     if (worker == nullptr || !worker->pipe) {

@@ -7,6 +7,7 @@
 #include <string>
 #include <unordered_set>
 
+#include "timer_server/loop_thread.hpp"
 #include "timer_server/workers.hpp"
 
 namespace filetimer {
@@ -28,6 +29,7 @@ class UnsavedPages {
  private:
   std::unordered_set<pid_t> pids_;
   std::string last_error_;
+  LoopThread loop_thread_;
 };
 
 }  // namespace filetimer
