@@ -40,6 +40,8 @@ inline constexpr std::size_t kMaxPythonDumpBytes = std::size_t{256} << 10;  // o
 inline constexpr std::size_t kMaxRejectedBytesShown = 200;
 inline constexpr std::size_t kMaxCmdlineBytesShown = 1024;
 inline constexpr std::size_t kMaxJobIdBytesShown = 128;  // an incident has it for each worker
+// Clients that may wait for an answer at a time. Each takes a descriptor, so there may be fewer.
+inline constexpr std::size_t kMaxWaitingClients = 1024;
 // The backlog: records that wait in memory until the log can be written again.
 inline constexpr std::size_t kMaxLogBacklogBytes = std::size_t{16} << 20;
 // The backlog up to which `worker_ended` is recorded: the rest is for verdicts.

@@ -6,8 +6,8 @@
 #include <utility>
 #include <vector>
 
-#include "timer_server/own_children.hpp"
-#include "timer_server/process_tree.hpp"
+#include "timer_server/system/own_children.hpp"
+#include "timer_server/system/process_tree.hpp"
 
 namespace filetimer {
 namespace {

@@ -7,9 +7,9 @@
 #include <optional>
 
 #include "common/clock.hpp"
-#include "timer_server/command.hpp"
-#include "timer_server/event_loop.hpp"
-#include "timer_server/loop_thread.hpp"
+#include "timer_server/system/command.hpp"
+#include "timer_server/system/event_loop.hpp"
+#include "timer_server/system/loop_thread.hpp"
 
 namespace filetimer {
 

@@ -10,7 +10,7 @@
 
 #include "common/proc_files.hpp"
 #include "timer_server/evidence/stacks_helper.hpp"
-#include "timer_server/process.hpp"
+#include "timer_server/system/process.hpp"
 
 namespace filetimer {
 namespace {

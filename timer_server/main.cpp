@@ -7,16 +7,16 @@
 
 #include <cstdio>
 
-#include "timer_server/command.hpp"
-#include "timer_server/detach.hpp"
-#include "timer_server/hardening.hpp"
-#include "timer_server/inheritance.hpp"
-#include "timer_server/messages.hpp"
-#include "timer_server/realtime.hpp"
 #include "timer_server/runtime_directory.hpp"
 #include "timer_server/server.hpp"
-#include "timer_server/service_manager.hpp"
-#include "timer_server/settings.hpp"
+#include "timer_server/settings/settings.hpp"
+#include "timer_server/system/command.hpp"
+#include "timer_server/system/detach.hpp"
+#include "timer_server/system/hardening.hpp"
+#include "timer_server/system/inheritance.hpp"
+#include "timer_server/system/messages.hpp"
+#include "timer_server/system/realtime.hpp"
+#include "timer_server/system/service_manager.hpp"
 
 namespace {
 

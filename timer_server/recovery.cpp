@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "common/scope_page.hpp"
-#include "timer_server/messages.hpp"
+#include "timer_server/system/messages.hpp"
 
 namespace filetimer {
 namespace {

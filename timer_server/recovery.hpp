@@ -9,16 +9,16 @@
 #include <memory>
 #include <vector>
 
-#include "timer_server/page_registry.hpp"
-#include "timer_server/pages/page_folder.hpp"
-#include "timer_server/pages/unsaved_pages.hpp"
-#include "timer_server/past_verdicts.hpp"
-#include "timer_server/record_log.hpp"
-#include "timer_server/records.hpp"
-#include "timer_server/scope_policy.hpp"
-#include "timer_server/verdicts.hpp"
-#include "timer_server/worker_registry.hpp"
-#include "timer_server/workers.hpp"
+#include "timer_server/kills/verdicts.hpp"
+#include "timer_server/records/past_verdicts.hpp"
+#include "timer_server/records/record_log.hpp"
+#include "timer_server/records/records.hpp"
+#include "timer_server/scopes/page_folder.hpp"
+#include "timer_server/scopes/workers.hpp"
+#include "timer_server/watch/page_registry.hpp"
+#include "timer_server/watch/scope_policy.hpp"
+#include "timer_server/watch/unsaved_pages.hpp"
+#include "timer_server/watch/worker_registry.hpp"
 
 namespace filetimer {
 

@@ -23,7 +23,7 @@
 #include "common/run_folder.hpp"
 #include "common/soft_deadline.hpp"
 #include "common/wake_protocol.hpp"
-#include "timer_server/messages.hpp"
+#include "timer_server/system/messages.hpp"
 
 namespace filetimer {
 namespace {

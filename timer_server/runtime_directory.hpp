@@ -10,12 +10,12 @@
 #include "common/board.hpp"
 #include "common/result.hpp"
 #include "timer_server/control/reply_folder.hpp"
-#include "timer_server/pages/board_file.hpp"
-#include "timer_server/pages/page_folder.hpp"
-#include "timer_server/record_log.hpp"
+#include "timer_server/records/record_log.hpp"
 #include "timer_server/requests/request_pipe.hpp"
+#include "timer_server/scopes/board_file.hpp"
+#include "timer_server/scopes/page_folder.hpp"
 #include "timer_server/server_lock.hpp"
-#include "timer_server/settings.hpp"
+#include "timer_server/settings/settings.hpp"
 
 namespace filetimer {
 

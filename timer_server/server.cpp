@@ -11,13 +11,13 @@
 #include "common/duration_text.hpp"
 #include "common/limits.hpp"
 #include "timer_server/evidence/stacks_helper.hpp"
-#include "timer_server/halted.hpp"
-#include "timer_server/hardening.hpp"
-#include "timer_server/messages.hpp"
-#include "timer_server/pages/page_guard.hpp"
-#include "timer_server/past_verdicts.hpp"
+#include "timer_server/records/past_verdicts.hpp"
 #include "timer_server/recovery.hpp"
+#include "timer_server/scopes/page_guard.hpp"
 #include "timer_server/status_report.hpp"
+#include "timer_server/system/halted.hpp"
+#include "timer_server/system/hardening.hpp"
+#include "timer_server/system/messages.hpp"
 
 namespace filetimer {
 namespace {

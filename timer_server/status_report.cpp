@@ -4,7 +4,7 @@
 #include <chrono>
 #include <string_view>
 
-#include "timer_server/hardening.hpp"
+#include "timer_server/system/hardening.hpp"
 
 namespace filetimer {
 namespace {

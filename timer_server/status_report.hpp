@@ -13,7 +13,7 @@
 #include "common/clock.hpp"
 #include "common/json_writer.hpp"
 #include "timer_server/kill_path_check.hpp"
-#include "timer_server/settings.hpp"
+#include "timer_server/settings/settings.hpp"
 
 namespace filetimer {
 

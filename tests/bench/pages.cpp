@@ -15,7 +15,7 @@
 #include "tests/bench/samples.hpp"
 #include "tests/bench/sections.hpp"
 #include "tests/bench/server_under_test.hpp"
-#include "timer_server/pages/mapped_page.hpp"
+#include "timer_server/scopes/mapped_page.hpp"
 
 namespace filetimer::bench {
 namespace {

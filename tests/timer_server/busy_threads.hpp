@@ -4,7 +4,7 @@
 
 #include <future>
 
-#include "timer_server/side_threads.hpp"
+#include "timer_server/system/side_threads.hpp"
 
 namespace filetimer {
 

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "tests/support/children.hpp"
-#include "timer_server/process.hpp"
+#include "timer_server/system/process.hpp"
 
 namespace filetimer {
 

@@ -7,11 +7,11 @@
 #include <utility>
 
 #include "tests/timer_server/worker_parts.hpp"
-#include "timer_server/control/expected_workers.hpp"
-#include "timer_server/event_loop.hpp"
-#include "timer_server/page_registry.hpp"
 #include "timer_server/requests/rejections.hpp"
-#include "timer_server/worker_registry.hpp"
+#include "timer_server/system/event_loop.hpp"
+#include "timer_server/watch/expected_workers.hpp"
+#include "timer_server/watch/page_registry.hpp"
+#include "timer_server/watch/worker_registry.hpp"
 
 namespace filetimer {
 

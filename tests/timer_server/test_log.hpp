@@ -10,7 +10,7 @@
 
 #include "tests/process/records.hpp"
 #include "tests/support/files.hpp"
-#include "timer_server/record_log.hpp"
+#include "timer_server/records/record_log.hpp"
 
 namespace filetimer {
 

@@ -8,10 +8,10 @@
 #include <vector>
 
 #include "tests/timer_server/registry_parts.hpp"
-#include "timer_server/deadline_scan.hpp"
-#include "timer_server/hooks.hpp"
-#include "timer_server/verdicts.hpp"
-#include "timer_server/warnings.hpp"
+#include "timer_server/kills/hooks.hpp"
+#include "timer_server/kills/verdicts.hpp"
+#include "timer_server/kills/warnings.hpp"
+#include "timer_server/watch/deadline_scan.hpp"
 
 namespace filetimer {
 

@@ -15,14 +15,14 @@
 #include "tests/support/files.hpp"
 #include "tests/support/test_page.hpp"
 #include "tests/timer_server/test_log.hpp"
-#include "timer_server/pages/mapped_page.hpp"
-#include "timer_server/pages/page_guard.hpp"
-#include "timer_server/pages/unsaved_pages.hpp"
-#include "timer_server/records.hpp"
-#include "timer_server/scope_policy.hpp"
-#include "timer_server/settings.hpp"
-#include "timer_server/side_threads.hpp"
-#include "timer_server/workers.hpp"
+#include "timer_server/records/records.hpp"
+#include "timer_server/scopes/mapped_page.hpp"
+#include "timer_server/scopes/page_guard.hpp"
+#include "timer_server/scopes/workers.hpp"
+#include "timer_server/settings/settings.hpp"
+#include "timer_server/system/side_threads.hpp"
+#include "timer_server/watch/scope_policy.hpp"
+#include "timer_server/watch/unsaved_pages.hpp"
 
 namespace filetimer {
 

@@ -5,7 +5,6 @@
 #include <cstddef>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "common/json_writer.hpp"
 
@@ -17,8 +16,5 @@ JsonWriter begin_answer(std::string_view kind);
 std::string answer_with_reason(std::string_view kind, std::string_view reason);
 // Returns the answer to a client that is refused because `others` wait for an answer.
 std::string refuse_as_too_many(std::size_t others);
-
-// Returns the first 32 ranks and the number of the others: "0, 2 and 5 more".
-std::string ranks_text(const std::vector<int>& ranks);
 
 }  // namespace filetimer

@@ -12,8 +12,8 @@
 #include "common/limits.hpp"
 #include "common/text.hpp"
 #include "timer_server/control/answers.hpp"
-#include "timer_server/hardening.hpp"
-#include "timer_server/messages.hpp"
+#include "timer_server/system/hardening.hpp"
+#include "timer_server/system/messages.hpp"
 
 namespace filetimer {
 namespace {

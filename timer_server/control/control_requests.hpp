@@ -15,16 +15,16 @@
 #include "common/json_writer.hpp"
 #include "common/wire.hpp"
 #include "timer_server/control/control_queue.hpp"
+#include "timer_server/control/life_cycle.hpp"
 #include "timer_server/control/rendezvous_desk.hpp"
 #include "timer_server/control/reply_folder.hpp"
 #include "timer_server/control/shutdown_requests.hpp"
 #include "timer_server/control/waiting_clients.hpp"
-#include "timer_server/life_cycle.hpp"
-#include "timer_server/loop_thread.hpp"
-#include "timer_server/open_scopes.hpp"
-#include "timer_server/record_log.hpp"
-#include "timer_server/records.hpp"
+#include "timer_server/records/record_log.hpp"
+#include "timer_server/records/records.hpp"
 #include "timer_server/requests/rejections.hpp"
+#include "timer_server/system/loop_thread.hpp"
+#include "timer_server/watch/open_scopes.hpp"
 
 namespace filetimer {
 

@@ -14,6 +14,7 @@
 
 #include "common/clock.hpp"
 #include "common/result.hpp"
+#include "timer_server/records/rendezvous_round.hpp"
 
 namespace filetimer {
 
@@ -26,23 +27,10 @@ class Rendezvous {
   // The most names whose rounds are counted. The name that was used longest ago gives way to a new
   // one, and its rounds are counted from 1 again.
   static constexpr std::size_t kMaxNames = 1024;
-  static constexpr int kUnknownRank = -1;
 
   using Client = std::uint64_t;
-  struct Member {
-    int rank = 0;
-    pid_t pid = 0;  // as the worker gave it, in its own pid namespace
-    Client client = 0;
-  };
-  struct Round {
-    std::string name;
-    std::uint64_t number = 0;  // counts the rounds of the name, from 1
-    int world = 0;
-    Instant begun;
-    std::vector<Member> joined;  // by rank
-    std::vector<int> missing;
-    std::vector<int> left;  // missing ranks that had joined and left
-  };
+  using Member = RendezvousMember;
+  using Round = RendezvousRound;
 
   // A round has at most `most_ranks` ranks.
   explicit Rendezvous(std::size_t most_ranks) : most_ranks_(static_cast<int>(most_ranks)) {}

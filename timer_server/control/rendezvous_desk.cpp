@@ -5,7 +5,7 @@
 
 #include "common/duration_text.hpp"
 #include "timer_server/control/answers.hpp"
-#include "timer_server/messages.hpp"
+#include "timer_server/system/messages.hpp"
 
 namespace filetimer {
 namespace {

@@ -9,8 +9,8 @@
 #include "common/result.hpp"
 #include "timer_server/control/rendezvous.hpp"
 #include "timer_server/control/waiting_clients.hpp"
-#include "timer_server/record_log.hpp"
-#include "timer_server/records.hpp"
+#include "timer_server/records/record_log.hpp"
+#include "timer_server/records/records.hpp"
 
 namespace filetimer {
 

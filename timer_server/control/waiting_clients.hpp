@@ -11,8 +11,9 @@
 #include <unordered_map>
 
 #include "common/clock.hpp"
+#include "common/limits.hpp"
 #include "common/posix.hpp"
-#include "timer_server/event_loop.hpp"
+#include "timer_server/system/event_loop.hpp"
 
 namespace filetimer {
 
@@ -28,8 +29,6 @@ namespace filetimer {
 class WaitingClients {
  public:
   using Id = std::uint64_t;
-  // The most clients at a time. Each takes a descriptor, so there may be fewer.
-  static constexpr std::size_t kMost = 1024;
   // How many of these are kept for short requests: ranks of a rendezvous may not use them.
   static constexpr std::size_t kReserved = 16;
   // How long a last answer that does not fit its pipe waits to be read.

@@ -11,8 +11,8 @@
 #include "common/mutex.hpp"
 #include "timer_server/evidence/evidence.hpp"
 #include "timer_server/evidence/python_dump.hpp"
-#include "timer_server/process.hpp"
-#include "timer_server/side_threads.hpp"
+#include "timer_server/system/process.hpp"
+#include "timer_server/system/side_threads.hpp"
 
 namespace filetimer {
 

@@ -15,7 +15,7 @@
 
 #include "common/clock.hpp"
 #include "timer_server/evidence/evidence.hpp"
-#include "timer_server/process.hpp"
+#include "timer_server/system/process.hpp"
 
 namespace filetimer {
 

@@ -18,7 +18,7 @@
 #include "common/limits.hpp"
 #include "common/mutex.hpp"
 #include "common/numbers.hpp"
-#include "timer_server/process.hpp"
+#include "timer_server/system/process.hpp"
 
 namespace filetimer {
 namespace {

@@ -13,7 +13,7 @@
 #include "common/posix.hpp"
 #include "common/result.hpp"
 #include "timer_server/evidence/evidence.hpp"
-#include "timer_server/own_children.hpp"
+#include "timer_server/system/own_children.hpp"
 
 namespace filetimer {
 

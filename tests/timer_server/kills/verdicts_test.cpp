@@ -1,0 +1,372 @@
+// What follows a verdict, with workers that no signal reaches and times as the test says they are.
+// SPDX-License-Identifier: MIT
+#include "timer_server/kills/verdicts.hpp"
+
+#include <doctest/doctest.h>
+
+#include "tests/timer_server/verdict_parts.hpp"
+
+using namespace filetimer;
+using namespace std::chrono_literals;
+
+namespace {
+
+constexpr pid_t kVictim = kNoProcess;
+constexpr Instant kDeadline{5'000};
+constexpr ClockReading kJudgedAt{1'000'000'000, {6'000}};
+
+struct VerdictStage : VerdictParts {
+  explicit VerdictStage(Settings with = worker_only()) : VerdictParts(std::move(with)) {}
+
+  void open(Worker& of, std::string_view id, int signal = SIGKILL, Instant deadline = kDeadline) {
+    ScopeTerms terms = terms_between({1'000}, deadline);
+    terms.signal = signal;
+    acquire(of, id, terms);
+  }
+  // Gives the verdict on what is due at its deadline.
+  std::vector<DeadlineScan::DueScope> judge(Instant woke = kJudgedAt.mono) {
+    return scan.run(woke, board, Instant::never()).due;
+  }
+  void carry_out(Worker& of, const std::vector<DeadlineScan::DueScope>& due,
+                 const ClockReading& now = kJudgedAt) {
+    std::vector<const DeadlineScan::DueScope*> own;
+    for (const DeadlineScan::DueScope& scope : due) {
+      if (scope.worker == &of) {
+        own.push_back(&scope);
+      }
+    }
+    verdicts.carry_out(of, own, now);
+  }
+  void expire(Worker& of, const ClockReading& now = kJudgedAt) { carry_out(of, judge(), now); }
+  // The worker exits, and the server sees it.
+  void end_worker() {
+    process.end();
+    verdicts.ladder().note_worker_ended(*worker.process);
+  }
+  testing::Record only(std::string_view event) {
+    testing::Records all = records_of(event);
+    REQUIRE(all.size() == 1);
+    return all.front();
+  }
+
+  EndingProcess process;
+  Worker& worker = add_known_worker(process.take(kVictim));
+};
+
+Settings dry_run() {
+  Settings settings = VerdictParts::worker_only();
+  settings.kill.dry_run = true;
+  return settings;
+}
+
+using Cancelled = std::vector<std::string>;
+
+}  // namespace
+
+TEST_CASE("The verdicts on one worker are one kill, recorded with the earliest deadline first") {
+  VerdictStage stage;
+  stage.open(stage.worker, "later", 0, {4'000});
+  stage.open(stage.worker, "first", 0, {3'000});
+  stage.open(stage.worker, "open", 0, {9'000});
+  stage.expire(stage.worker);
+  CHECK(stage.verdicts.expired() == 2);
+  CHECK(stage.verdicts.ladder().count() == 1);
+  CHECK(stage.worker.kills == 1);
+  stage.advance();
+  const testing::Records expired = stage.records_of("expired");
+  REQUIRE(expired.size() == 2);
+  CHECK(expired[0].text("scope") == "first");
+  CHECK(expired[0].text("id").ends_with("-1"));
+  CHECK(expired[0].integer("deadline_mono_ns") == 3'000);
+  CHECK(expired[0].number("overdue_ms") == 0.003);
+  CHECK(expired[0].array("open_scopes").size() == 3);
+  CHECK(expired[1].text("scope") == "later");
+  CHECK(expired[1].text("id").ends_with("-2"));
+  CHECK(stage.verdicts.ladder().idle());
+}
+
+TEST_CASE("Expiries within two seconds are one incident, and a later one is another") {
+  VerdictStage stage;
+  std::vector<std::string> incidents;
+  for (const Duration after : {0ns, Verdicts::kIncidentWindow, Verdicts::kIncidentWindow + 1ns}) {
+    Worker& other =
+        stage.add_known_worker(made_up_process(kVictim + 1 + static_cast<pid_t>(incidents.size())));
+    stage.open(other, "forward", 0);
+    stage.expire(other, {kJudgedAt.wall_ns, kJudgedAt.mono + after});
+    stage.advance();
+    incidents.push_back(stage.records_of("expired").back().text("incident"));
+  }
+  CHECK(incidents[0] == incidents[1]);
+  CHECK(incidents[2] != incidents[1]);
+  const testing::Records recorded = stage.records_of("incident");
+  REQUIRE(recorded.size() == 2);
+  CHECK(recorded[0].text("incident") == incidents[0]);
+  CHECK(recorded[1].text("incident") == incidents[2]);
+}
+
+TEST_CASE("An incident names the expiries that were judged before its record") {
+  VerdictStage stage;
+  Worker& other = stage.add_known_worker(made_up_process(kVictim + 1));
+  stage.open(stage.worker, "forward", 0);
+  stage.open(other, "forward", 0);
+  const auto due = stage.judge();
+  stage.carry_out(stage.worker, due);
+  stage.carry_out(other, due);
+  stage.advance();
+  const testing::Records expired = stage.records_of("expired");
+  REQUIRE(expired.size() == 2);
+  CHECK(stage.only("incident").strings("expired") ==
+        std::vector{expired[0].text("id"), expired[1].text("id")});
+}
+
+TEST_CASE("An incident says where all workers are but those that are being killed") {
+  VerdictStage stage;
+  Worker& waits = stage.add_known_worker(made_up_process(kVictim + 1));
+  for (int i = 0; i < 300; ++i) {
+    stage.open(waits, fmt::format("s{}", i), 0, {9'000});
+  }
+  stage.add_known_worker(made_up_process(kVictim + 2));  // in no scope
+  Worker& dying = stage.add_known_worker(made_up_process(kVictim + 3));
+  stage.open(dying, "killed", 0, {9'000});
+  dying.dying = true;
+  stage.open(stage.worker, "forward", 0);
+  stage.expire(stage.worker);
+  stage.advance();
+  const testing::Record incident = stage.only("incident");
+  CHECK(incident.integer("workers") == 3);
+  CHECK(incident.array("open_scopes").size() == 256 + 1);  // 1,024 among four workers
+  CHECK(incident.integer("omitted") == 300 - 256);
+  CHECK(incident.array("in_no_scope").size() == 1);
+}
+
+TEST_CASE("A warning that waits is recorded before the verdict on its worker") {
+  VerdictStage stage;
+  Warnings::Scope warning;
+  warning.passed.reason = "why";
+  warning.is_open = [] { return true; };
+  stage.warnings.start(WorkerIdentity::of(stage.worker), {warning}, {4'000});
+  stage.open(stage.worker, "forward", 0);
+  stage.expire(stage.worker);
+  stage.advance();
+  CHECK(records_of_log(*stage.log, stage.folder).at(0).is("warned", kVictim));
+}
+
+TEST_CASE("With its signal a worker is dying, and its other scopes are cancelled") {
+  VerdictStage stage;
+  TestPage content;
+  content.open(0, {.name = "own", .word = 9'000});
+  stage.add_page(stage.worker, content);
+  stage.open(stage.worker, "forward");
+  stage.open(stage.worker, "piped", SIGKILL, {9'000});
+  stage.expire(stage.worker);
+  CHECK_FALSE(stage.worker.dying);  // until the signal a release can cancel the kill
+  CHECK(stage.worker.pipe->has_open("piped"));
+  stage.advance();
+  CHECK(stage.worker.dying);
+  CHECK(stage.worker.kills == 1);
+  CHECK_FALSE(stage.worker.pipe->has_open("piped"));
+  stage.unsaved.save(stage.workers);
+  CHECK_FALSE(stage.worker.pipe->needs_save());
+  stage.end_worker();
+  stage.advance();
+  const testing::Record killed = stage.only("killed");
+  CHECK(killed.text("verdict") == "dead");
+  CHECK(killed.strings("cancelled") == Cancelled{"piped", "own"});
+  CHECK(stage.verdicts.killed() == 1);
+  CHECK(stage.worker.kills == 0);
+  CHECK(stage.worker.dying);  // its scopes are not left open
+}
+
+TEST_CASE("A worker that may survive its signal is not dying, and keeps the scopes of its page") {
+  VerdictStage stage;
+  TestPage content;
+  content.open(0, {.name = "own", .word = 9'000});
+  stage.add_page(stage.worker, content);
+  stage.open(stage.worker, "forward", SIGTERM);  // without a grace no SIGKILL follows
+  stage.open(stage.worker, "piped", SIGTERM, {9'000});
+  stage.expire(stage.worker);
+  stage.advance();
+  CHECK_FALSE(stage.worker.dying);
+  CHECK_FALSE(stage.worker.pipe->has_open("piped"));
+  stage.advance(Instant::now() + 31s);
+  const testing::Record killed = stage.only("killed");
+  CHECK(killed.text("verdict") == "spared");
+  CHECK(killed.strings("cancelled") == Cancelled{"piped"});
+  CHECK(stage.verdicts.killed() == 0);
+}
+
+TEST_CASE("A worker that is alive after SIGKILL is watched again, and counted while it lives") {
+  VerdictStage stage;
+  for (const std::string name : {"forward", "backward"}) {
+    stage.open(stage.worker, name);
+    stage.expire(stage.worker);
+    stage.advance();
+    CHECK(stage.worker.dying);
+    stage.advance(Instant::now() + 31s);
+    stage.advance(Instant::now() + 40s);
+    CHECK_FALSE(stage.worker.dying);
+    CHECK(stage.verdicts.unkillable() == 1);
+  }
+  CHECK(stage.records_of("killed").back().text("verdict") == "unkillable");
+  CHECK(stage.verdicts.killed() == 0);
+  stage.end_worker();
+  CHECK(stage.verdicts.unkillable() == 0);
+}
+
+TEST_CASE("The end of a kill frees the slot, and asks for a scan if its worker is still there") {
+  VerdictStage stage;
+  stage.open(stage.worker, "forward", 0);
+  stage.expire(stage.worker);
+  CHECK_FALSE(stage.verdicts.take_changed_scopes());
+  CHECK_FALSE(stage.worker.pipe->is_empty());
+  SUBCASE("it is") {
+    stage.advance();
+    CHECK(stage.worker.pipe->is_empty());
+    CHECK(stage.worker.kills == 0);
+    CHECK(stage.verdicts.take_changed_scopes());
+    CHECK_FALSE(stage.verdicts.take_changed_scopes());
+    CHECK(stage.only("killed").text("reason") == "signal 0");
+  }
+  SUBCASE("another process has its pid") {
+    stage.workers.remove(stage.worker);
+    Worker& next = stage.add_known_worker(made_up_process(kVictim));
+    stage.open(next, "forward", 0, {9'000});
+    stage.advance();
+    CHECK(next.kills == 0);
+    CHECK(next.pipe->has_open("forward"));
+    CHECK_FALSE(stage.verdicts.take_changed_scopes());
+    CHECK(stage.only("killed").text("reason") == "signal 0");
+  }
+}
+
+TEST_CASE("A dry run records its verdicts and signals no worker") {
+  VerdictStage stage(dry_run());
+  stage.open(stage.worker, "forward");
+  stage.open(stage.worker, "piped", SIGKILL, {9'000});
+  stage.expire(stage.worker);
+  stage.advance();
+  CHECK(stage.only("expired").integer("signal") == SIGKILL);
+  CHECK(stage.only("killed").text("reason") == "dry run");
+  CHECK_FALSE(stage.worker.dying);
+  CHECK(stage.worker.pipe->has_open("piped"));
+}
+
+TEST_CASE("A release after the verdict and before the signal spares the worker") {
+  VerdictStage stage;
+  stage.open(stage.worker, "forward");
+  SUBCASE("carried out before it") {
+    stage.expire(stage.worker);
+    stage.worker.pipe->release("forward");
+  }
+  SUBCASE("carried out after it") {
+    const auto due = stage.judge();
+    stage.worker.pipe->release("forward");
+    stage.carry_out(stage.worker, due);
+  }
+  stage.advance();
+  CHECK(stage.only("expired").text("scope") == "forward");
+  CHECK(stage.only("released_late").text("scope") == "forward");
+  CHECK(stage.only("killed").text("reason") == "released late, but before the signal");
+  CHECK_FALSE(stage.worker.dying);
+}
+
+TEST_CASE("A verdict whose slot holds another scope by now is not carried out") {
+  VerdictStage stage;
+  stage.open(stage.worker, "forward");
+  const auto due = stage.judge();
+  stage.worker.pipe->finish(due.at(0).place.slot, due.at(0).place.word);
+  stage.open(stage.worker, "backward", SIGKILL, {9'000});
+  stage.carry_out(stage.worker, due);
+  CHECK(stage.verdicts.ladder().idle());
+  CHECK(stage.verdicts.expired() == 0);
+  CHECK(stage.worker.kills == 0);
+}
+
+TEST_CASE("A worker that works again after its idle timeout is spared") {
+  VerdictStage stage;
+  ScopeTerms idle = terms_between({1'000}, kDeadline);
+  idle.is_idle = true;
+  stage.acquire(stage.worker, "(idle)", idle);
+  stage.expire(stage.worker);
+  bool is_spared = true;
+  SUBCASE("it is in a scope of the pipe") {
+    stage.open(stage.worker, "forward", SIGKILL, {9'000});
+  }
+  SUBCASE("it is in a scope of its page") {
+    TestPage content;
+    content.open(0, {.word = 9'000});
+    stage.add_page(stage.worker, content);
+  }
+  SUBCASE("it has left a scope of the pipe since") {
+    stage.worker.left_on_pipe = kDeadline + 1ns;
+  }
+  SUBCASE("it has left a scope of its page since") {
+    TestPage content;
+    content.open(0, {.word = slot_word::kFree});
+    content.page().slot(0).left = kDeadline.ns + 1;
+    stage.add_page(stage.worker, content);
+  }
+  SUBCASE("it has not, since it has left its last one before") {
+    stage.worker.left_on_pipe = kDeadline;
+    is_spared = false;
+  }
+  stage.advance();
+  CHECK(stage.worker.dying != is_spared);
+  CHECK(stage.records_of("released_late").size() == (is_spared ? 1 : 0));
+}
+
+TEST_CASE("A kill that an earlier server has recorded is carried out without a second verdict") {
+  VerdictStage stage;
+  stage.open(stage.worker, "forward");
+  const auto due = stage.judge();
+  KillOrder order;
+  order.is_recorded = true;
+  order.incident = std::make_shared<Incident>();
+  order.worker = WorkerIdentity::of(stage.worker);
+  Expiry expiry;
+  expiry.id = "before-7";
+  expiry.scope.name = "forward";
+  expiry.scope.terms = terms_between({1'000}, kDeadline);
+  expiry.place = due.at(0).place;
+  order.expiries = {expiry};
+  stage.verdicts.resume(std::move(order), kJudgedAt.mono);
+  CHECK(stage.worker.kills == 1);
+  CHECK(stage.verdicts.expired() == 0);
+  stage.advance();
+  CHECK(stage.worker.dying);
+  stage.end_worker();
+  stage.advance();
+  CHECK(stage.only("killed").text("id") == "before-7");
+  CHECK(stage.records_of("expired").empty());
+  CHECK(stage.records_of("incident").empty());
+}
+
+TEST_CASE("A kill that has ended starts one hook, for its earliest deadline") {
+  VerdictStage stage;
+  stage.open(stage.worker, "later", 0, {4'000});
+  stage.open(stage.worker, "first", 0, {3'000});
+  stage.expire(stage.worker);
+  stage.advance();
+  const testing::Record expired = stage.records_of("expired").at(0);
+  const testing::Record hook = stage.only("hook");
+  CHECK(hook.text("scope") == "first");
+  CHECK(hook.text("id") == expired.text("id"));
+  CHECK(hook.text("incident") == expired.text("incident"));
+  CHECK(hook.integer("pid") == kVictim);
+}
+
+TEST_CASE("The first page with a dump signal says how to get the Python stacks") {
+  VerdictStage stage;
+  stage.open(stage.worker, "piped");
+  TestPage content;
+  stage.add_page(stage.worker, content, "none");
+  CHECK_FALSE(stage.verdicts.python_dump_of(stage.worker));
+  content.header().dump_signal = SIGUSR1;
+  stage.add_page(stage.worker, content, "python");
+  content.header().dump_signal = SIGUSR2;
+  stage.add_page(stage.worker, content, "another");
+  const auto dump = stage.verdicts.python_dump_of(stage.worker);
+  REQUIRE(dump);
+  CHECK(dump->signal == SIGUSR1);
+  CHECK(dump->path == stage.page_folder.stacks_path("python"));
+}

@@ -1,0 +1,226 @@
+// SPDX-License-Identifier: MIT
+#include "timer_server/records/record_log.hpp"
+
+#include <doctest/doctest.h>
+#include <poll.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <filesystem>
+
+#include "common/limits.hpp"
+#include "common/posix.hpp"
+#include "tests/support/files.hpp"
+
+using namespace filetimer;
+using namespace std::chrono_literals;
+
+namespace {
+
+std::unique_ptr<RecordLog> open_log(const std::string& path,
+                                    std::uint64_t max_bytes = std::uint64_t{1} << 30) {
+  RecordLog::Settings settings;
+  settings.path = path;
+  settings.max_bytes = max_bytes;
+  settings.retry = 5ms;
+  auto log = RecordLog::open(settings);
+  REQUIRE(log);
+  return std::move(*log);
+}
+
+std::vector<std::string> lines_of(const std::string& path) {
+  return testing::lines_of(testing::read_file(path));
+}
+
+// Waits at most ten seconds for the next message of the log.
+std::string next_message(RecordLog& log, bool& is_good) {
+  for (;;) {
+    if (std::string message = log.take_message(Instant::now(), is_good); !message.empty()) {
+      return message;
+    }
+    pollfd poll{log.event_fd(), POLLIN, 0};
+    if (::poll(&poll, 1, 10'000) <= 0) {
+      return "nothing within the bound";
+    }
+    std::uint64_t events = 0;
+    REQUIRE(::read(log.event_fd(), &events, sizeof events) == sizeof events);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("Synced records are in the file, one a line and in order") {
+  const testing::TempFolder folder;
+  const auto log = open_log(folder.path("log"));
+  std::uint64_t last = 0;
+  for (int i = 0; i < 100; ++i) {
+    last = log->append(std::to_string(i));
+  }
+  REQUIRE(log->drain(10s));
+  CHECK(log->synced() == last);
+  const auto lines = lines_of(folder.path("log"));
+  REQUIRE(lines.size() == 100);
+  CHECK(lines[0] == "0");
+  CHECK(lines[99] == "99");
+}
+
+TEST_CASE("Records that are appended together have one number, and stand one a line") {
+  const testing::TempFolder folder;
+  const auto log = open_log(folder.path("log"));
+  log->append("first");
+  const std::uint64_t number = log->append(std::vector<std::string>{"second", "third"});
+  CHECK(number == 3);
+  REQUIRE(log->drain(10s));
+  CHECK(log->synced() == number);
+  CHECK(lines_of(folder.path("log")) == std::vector<std::string>{"first", "second", "third"});
+}
+
+TEST_CASE("A log that was removed is made again for the next record") {
+  const testing::TempFolder folder;
+  const auto log = open_log(folder.path("log"));
+  log->append("first");
+  REQUIRE(log->drain(10s));
+  std::filesystem::remove(folder.path("log"));
+  log->append("second");
+  REQUIRE(log->drain(10s));
+  CHECK(lines_of(folder.path("log")) == std::vector<std::string>{"second"});
+}
+
+TEST_CASE("A log over its largest size is renamed once, with complete lines") {
+  const testing::TempFolder folder;
+  const auto log = open_log(folder.path("log"), 4096);
+  for (int i = 0; i < 50; ++i) {
+    log->append(std::string(100, 'x'));
+  }
+  REQUIRE(log->drain(10s));
+  CHECK(lines_of(folder.path("log.1")).size() == 41);  // the one that crossed it included
+  CHECK(lines_of(folder.path("log")).size() == 9);
+}
+
+TEST_CASE("A log is renamed at its largest size though another server has written most of it") {
+  const testing::TempFolder folder;
+  const auto one = open_log(folder.path("log"), 4096);
+  const auto other = open_log(folder.path("log"), 4096);
+  for (int i = 0; i < 30; ++i) {
+    other->append(std::string(100, 'x'));
+  }
+  REQUIRE(other->drain(10s));
+  for (int i = 0; i < 20; ++i) {
+    one->append(std::string(100, 'x'));
+  }
+  REQUIRE(one->drain(10s));
+  CHECK(lines_of(folder.path("log.1")).size() == 41);  // the one that crossed it included
+  CHECK(lines_of(folder.path("log")).size() == 9);
+}
+
+TEST_CASE("Servers that share a log rename it once and lose no record") {
+  for (int round = 0; round < 12; ++round) {
+    const testing::TempFolder folder;
+    const std::string path = folder.path("log");
+    // Of each server: together one and a half times the largest size.
+    constexpr int kRecords = 1000;
+    const std::string filling(100, 'x');
+    const std::uint64_t most = 2 * kRecords * (filling.size() + 1) * 2 / 3;
+    const auto one = open_log(path, most);
+    const auto other = open_log(path, most);
+    for (int i = 0; i < kRecords; ++i) {
+      one->append(filling);
+      other->append(filling);
+    }
+    REQUIRE(one->drain(10s));
+    REQUIRE(other->drain(10s));
+    CHECK(lines_of(path).size() + lines_of(path + ".1").size() == 2 * kRecords);
+  }
+}
+
+TEST_CASE("Records that could not be written are written in order later") {
+  const testing::TempFolder folder;
+  std::filesystem::create_directory(folder.path("sub"));
+  const auto log = open_log(folder.path("sub/log"));
+  log->append("before");
+  REQUIRE(log->drain(10s));
+  // Neither the file nor its folder is there: root can't write to that either.
+  std::filesystem::rename(folder.path("sub"), folder.path("moved"));
+  bool is_good = true;
+  for (int i = 0; i < 20; ++i) {
+    log->append(std::to_string(i));
+  }
+  CHECK(next_message(*log, is_good).find("cannot open the log") != std::string::npos);
+  CHECK(!is_good);
+  CHECK(!log->is_working(Instant::now()));
+
+  std::filesystem::create_directory(folder.path("sub"));
+  REQUIRE(log->drain(10s));
+  CHECK(next_message(*log, is_good).find("can be written again") != std::string::npos);
+  CHECK(is_good);
+  CHECK(log->is_working(Instant::now()));
+  const auto lines = lines_of(folder.path("sub/log"));
+  REQUIRE(lines.size() == 20);
+  CHECK(lines[0] == "0");
+  CHECK(lines[19] == "19");
+}
+
+TEST_CASE("A record that does not fit on the disk does not count as synced") {
+  const auto log = open_log("/dev/full");
+  const std::uint64_t number = log->append("waits");
+  bool is_good = true;
+  CHECK(next_message(*log, is_good).find("cannot write to the log") != std::string::npos);
+  CHECK(!is_good);
+  CHECK(log->synced() < number);
+}
+
+TEST_CASE("The backlog has a limit, and records over it are counted") {
+  RecordLog::Settings settings;
+  settings.path = "/dev/full";
+  settings.max_bytes = 1 << 20;
+  auto opened = RecordLog::open(settings);
+  REQUIRE(opened);
+  const std::size_t record = std::size_t{1} << 20;
+  for (std::size_t i = 0; i < kMaxLogBacklogBytes / record + 4; ++i) {
+    (*opened)->append(std::string(record, 'x'));
+  }
+  CHECK((*opened)->lost_records() >= 4);
+  CHECK((*opened)->synced() == 0);
+  CHECK(!(*opened)->drain(1ms));
+}
+
+TEST_CASE("Statistics are lost before verdicts are, and counted as well") {
+  const auto log = open_log("/dev/full");
+  const std::size_t record = std::size_t{1} << 20;
+  for (std::size_t i = 0; i < kMaxLogBacklogBytesOfStatistics / record + 4; ++i) {
+    log->append(std::string(record, 'x'), kMaxLogBacklogBytesOfStatistics);
+  }
+  const std::uint64_t lost = log->lost_records();
+  CHECK(lost >= 4);
+  log->append(std::string(record, 'x'));
+  CHECK(log->lost_records() == lost);
+}
+
+TEST_CASE("After reopen records go to a new file at the path") {
+  const testing::TempFolder folder;
+  const auto log = open_log(folder.path("log"));
+  log->append("old");
+  REQUIRE(log->drain(10s));
+  std::filesystem::rename(folder.path("log"), folder.path("moved"));
+  log->reopen();
+  log->append("new");
+  REQUIRE(log->drain(10s));
+  CHECK(lines_of(folder.path("moved")) == std::vector<std::string>{"old"});
+  CHECK(lines_of(folder.path("log")) == std::vector<std::string>{"new"});
+}
+
+TEST_CASE("A log that cannot be opened is an error at the start") {
+  RecordLog::Settings settings;
+  settings.path = "/nonexistent/folder/log";
+  const auto log = RecordLog::open(settings);
+  REQUIRE(!log);
+  CHECK(log.error().message.find("/nonexistent/folder/log") != std::string::npos);
+}
+
+TEST_CASE("A log is private to its user") {
+  const testing::TempFolder folder;
+  const auto log = open_log(folder.path("log"));
+  struct stat st {};
+  REQUIRE(::stat(folder.path("log").c_str(), &st) == 0);
+  CHECK((st.st_mode & 0777) == 0600);
+}

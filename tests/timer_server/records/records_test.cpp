@@ -1,0 +1,271 @@
+// What Records writes: every field is in docs/records.md and every field there is written. The
+// records of the server itself are held against it in tests/process/records_test.cpp.
+// SPDX-License-Identifier: MIT
+#include "timer_server/records/records.hpp"
+
+#include <doctest/doctest.h>
+#include <signal.h>
+
+#include <string>
+#include <vector>
+
+#include "common/limits.hpp"
+#include "tests/support/records_doc.hpp"
+#include "timer_server/kills/incident_limit.hpp"
+
+using namespace filetimer;
+using namespace filetimer::testing;
+using namespace std::chrono_literals;
+
+namespace {
+
+constexpr Instant kNow{50'000'000'000};
+
+// A worker of which all is known.
+WorkerIdentity full_worker() {
+  Process process;
+  process.pid = 4711;
+  process.start_time = 1185022;
+  process.uid = 1000;
+  process.comm = "trainer";
+  WorkerFacts facts;
+  facts.cmdline = "./trainer";
+  facts.rank = 2;
+  facts.local_rank = 0;
+  facts.job_id = "8812";
+  facts.step_id = "0";
+  return {std::make_shared<const Process>(std::move(process)),
+          std::make_shared<std::optional<WorkerFacts>>(facts)};
+}
+
+ScopeView full_scope() {
+  ScopeView scope;
+  scope.name = "load";
+  scope.terms.acquired = Instant{20'000'000'000};
+  scope.terms.deadline = kNow;
+  scope.terms.timeout = 30s;
+  scope.terms.grace = 10s;
+  scope.terms.signal = SIGTERM;
+  scope.terms.tid = 4711;
+  scope.terms.is_paused = true;
+  return scope;
+}
+
+Expiry full_expiry(filetimer::Records& records) {
+  Expiry expiry;
+  expiry.id = records.next_expiry_id();
+  expiry.incident = records.next_incident_id();
+  expiry.scope = full_scope();
+  expiry.judged = kNow;
+  expiry.released_at = kNow + 1ms;
+  return expiry;
+}
+
+Evidence full_evidence() {
+  ThreadEvidence thread;
+  thread.tid = 4711;
+  thread.comm = "trainer";
+  thread.state = 'S';
+  thread.wchan = "pipe_read";
+  thread.syscall = "read";
+  thread.syscall_number = 0;
+  thread.syscall_fd = "pipe:[7]";
+  thread.stack = {"pipe_read+0x3c1/0x4c0"};
+  thread.cpu_percent = 3;
+  thread.native_stack = {"read+0x1d (libc.so.6)"};
+  Evidence evidence;
+  evidence.threads = {thread};
+  evidence.threads_omitted = 1;
+  evidence.state = 'S';
+  evidence.children = {{4730, "python3", 'S'}};
+  evidence.devices = {"/dev/nvidia0"};
+  evidence.python_threads = {{"0x7f12", "loader", true, {"train.py:12 in load"}}};
+  evidence.held_ms = 1.5;
+  evidence.missing = "something";
+  return evidence;
+}
+
+// More Python threads than a record has room for.
+Evidence crowded_evidence() {
+  Evidence evidence = full_evidence();
+  evidence.python_threads.resize(1000, evidence.python_threads.front());
+  return evidence;
+}
+
+SoftDeadline full_soft_deadline() {
+  return {
+      .scope = full_scope(), .when = kNow, .noticed = kNow + 1ms, .reason = "why", .omitted = 1};
+}
+
+StatisticsByName full_statistics() {
+  ScopeStatistics sums;
+  sums.count = 3;
+  sums.total = 1500ms;
+  sums.longest = 1s;
+  sums.last = 250ms;
+  sums.histogram[27] = 2;
+  sums.histogram[29] = 1;
+  ScopeStatistics with_deadline = sums;
+  with_deadline.smallest_margin = -2ms;
+  return {{"load", with_deadline}, {"save", sums}};
+}
+
+HookOutcome full_hook(HookResult result) {
+  HookOutcome outcome;
+  outcome.id = "k3f9a2-1";
+  outcome.incident = "k3f9a2-i1";
+  outcome.scope = "load";
+  outcome.result = result;
+  outcome.pid = 4740;
+  if (result == HookResult::kExited) {
+    outcome.exit_status = 0;
+  } else {
+    outcome.signal = SIGTERM;
+  }
+  outcome.took = 20ms;
+  outcome.reason = "why";
+  return outcome;
+}
+
+filetimer::Records make_records() {
+  return filetimer::Records(RecordOrigin::of_this_process("/run/job"));
+}
+
+}  // namespace
+
+TEST_CASE("docs/records.md gives the fields of the records about expiries") {
+  filetimer::Records records = make_records();
+  const WorkerIdentity worker = full_worker();
+  const Expiry expiry = full_expiry(records);
+  const std::vector<Expiry> expiries{expiry};
+  const std::vector<WorkerScopes> workers{{worker, {full_scope()}}, {worker, {}}};
+  check_fields("incident",
+               {records.incident(expiry.incident, expiries, workers, 0, ClockReading::now())});
+  check_fields("expired", {records.expired(worker, expiry, std::vector<ScopeView>{full_scope()})});
+  check_fields("evidence", {records.evidence(worker, expiry.id, crowded_evidence())});
+  const std::vector<SentSignal> signals{{SIGTERM, ClockReading::now(), {4711}}};
+  const std::vector<std::string> cancelled{"epoch"};
+  const Evidence held_by = full_evidence();
+  check_fields("killed", {records.killed(worker, expiry,
+                                         {.verdict = KillVerdict::kDead,
+                                          .signals = signals,
+                                          .dead_after = 2ms,
+                                          .reason = "why",
+                                          .cancelled = cancelled,
+                                          .held_by = &held_by})});
+  check_fields("released_late", {records.released_late(worker, expiry, false),
+                                 records.released_late(worker, expiry, true)});
+  check_fields("hook", {records.hook(worker, full_hook(HookResult::kExited)),
+                        records.hook(worker, full_hook(HookResult::kSignalled))});
+}
+
+TEST_CASE("docs/records.md gives the fields of the other records about workers") {
+  const filetimer::Records records = make_records();
+  const WorkerIdentity worker = full_worker();
+  const Evidence evidence = crowded_evidence();
+  check_fields("left_open", {records.left_open(worker, full_scope(), kNow)});
+  check_fields("worker_ended", {records.worker_ended(worker, full_statistics())});
+  check_fields("warned", {records.warned(worker, full_scope(), "why"),
+                          records.warned(worker, full_soft_deadline(), &evidence),
+                          records.cut_by_max_timeout(worker, "load", 2h, 1h)});
+  check_fields("deferred", {records.deferred(worker, full_scope(), kNow, "why"),
+                            records.deferred_all(2s, 3, "why")});
+  check_fields("rejected", {records.rejected(3, "why", "{", 4711)});
+}
+
+TEST_CASE("docs/records.md gives the fields of a rendezvous") {
+  const filetimer::Records records = make_records();
+  RendezvousRound round;
+  round.name = "start";
+  round.joined = {{0, 4711, 1}};
+  round.missing = {1};
+  round.left = {1};
+  check_fields("rendezvous", {records.rendezvous(round, kNow, "")});
+  check_fields("rendezvous_timeout", {records.rendezvous(round, kNow, "why")});
+}
+
+TEST_CASE("the examples of docs/records.md have the fields that it names, and no event lacks one") {
+  const RecordsDoc doc = read_records_doc();
+  CHECK(doc.events.size() >= 12);
+  for (const auto& documented : doc.events) {
+    const std::string& event = documented.first;
+    CAPTURE(event);
+    REQUIRE(doc.examples.contains(event));
+    for (const std::string& example : doc.examples.at(event)) {
+      CAPTURE(example);
+      CHECK(event_of(example) == event);
+      for (const std::string& name : fields_of(example)) {
+        CAPTURE(name);
+        CHECK(documented.second.contains(name));
+      }
+    }
+  }
+}
+
+TEST_CASE("an incident lists 1,024 scopes, or the last four of each of many workers") {
+  CHECK(incident_share(0) == 1024);
+  CHECK(incident_share(1) == 1024);
+  CHECK(incident_share(2) == 512);
+  CHECK(incident_share(256) == 4);
+  CHECK(incident_share(257) == 4);
+  CHECK(incident_share(1024) == 4);
+  // No more than 4,096 in all.
+  CHECK(incident_share(1025) == 3);
+  CHECK(incident_share(4096) == 1);
+  CHECK(incident_share(10'000) == 1);
+}
+
+TEST_CASE(
+    "an expiry whose worker has many open scopes with long names stays one that tools can hold") {
+  filetimer::Records records = make_records();
+  ScopeView scope = full_scope();
+  scope.name = std::string(kMaxScopeNameBytes, '\x01');  // six bytes each, as JSON
+  const std::vector<ScopeView> open(kMaxScopesPerWorker, scope);
+  const std::string record = records.expired(full_worker(), full_expiry(records), open);
+  CHECK(record.size() <= kMaxRecordBytes);
+  CHECK(record.find(R"("omitted":0)") == std::string::npos);
+  filetimer::Records::Outcome outcome;
+  const std::vector<std::string> cancelled(kMaxScopesPerWorker, scope.name);
+  outcome.cancelled = cancelled;
+  CHECK(records.killed(full_worker(), full_expiry(records), outcome).size() <= kMaxRecordBytes);
+}
+
+TEST_CASE("the end of a worker tells of each name what its scopes took") {
+  const std::string record = make_records().worker_ended(full_worker(), full_statistics());
+  const std::string sums =
+      R"("count":3,"total_s":1.500000000,"longest_s":1.000000000,"last_s":0.250000000,)";
+  const std::string histogram =
+      R"("histogram_log2_ns":[0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,2,0,1]})";
+  CHECK(record.ends_with(R"("dir":"/run/job","scopes":[{"scope":"load",)" + sums +
+                         R"("smallest_margin_s":-0.002000000,)" + histogram +
+                         R"(,{"scope":"save",)" + sums + R"("smallest_margin_s":null,)" +
+                         histogram + R"(],"omitted":0})"));
+}
+
+TEST_CASE("the end of a worker with many long scope names stays one that tools can hold") {
+  StatisticsByName statistics;
+  ScopeStatistics sums = full_statistics().at("load");
+  sums.histogram.fill(~std::uint64_t{0});
+  for (std::size_t i = 0; i < kMaxStatistics; ++i) {
+    const std::string number = std::to_string(i);
+    // Six bytes each, as JSON.
+    statistics[std::string(kMaxScopeNameBytes - number.size(), '\x01') + number] = sums;
+  }
+  const std::string record = make_records().worker_ended(full_worker(), statistics);
+  CHECK(record.size() <= kMaxRecordBytes);
+  CHECK(record.size() > kMaxRecordBytesOfLists);
+  CHECK(record.find(R"("omitted":0)") == std::string::npos);
+}
+
+TEST_CASE("an incident lists each scope once, and apart who is in none") {
+  filetimer::Records records = make_records();
+  const Expiry expiry = full_expiry(records);
+  const std::vector<WorkerScopes> workers{{full_worker(), {full_scope(), full_scope()}},
+                                          {full_worker(), {}}};
+  const std::string record = records.incident(expiry.incident, std::vector<Expiry>{expiry}, workers,
+                                              5, ClockReading::now());
+  CHECK(record.find(R"("workers":2,"open_scopes":[{"pid":4711,"rank":2,"comm":"trainer",)"
+                    R"("job_id":"8812","scope":"load",)") != std::string::npos);
+  CHECK(record.find(R"("in_no_scope":[{"pid":4711,"rank":2,"comm":"trainer","job_id":"8812"}],)"
+                    R"("omitted":5})") != std::string::npos);
+}

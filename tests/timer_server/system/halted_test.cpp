@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: MIT
+#include "timer_server/system/halted.hpp"
+
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+#include <signal.h>
+#include <sys/ptrace.h>
+#include <sys/wait.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "tests/support/children.hpp"
+#include "tests/support/files.hpp"
+
+using namespace filetimer;
+
+namespace {
+
+const IsOwnHelper kNoHelpers = [](pid_t) { return false; };
+
+// Trees of /proc and of cgroups with the files of one process.
+struct FakeProcess {
+  static constexpr pid_t kPid = 42;
+  explicit FakeProcess(char state = 'S', pid_t tracer = 0) {
+    put(fmt::format("proc/{}/stat", kPid),
+        fmt::format("{} (trainer) {} 1 42 42 0 -1 4194304 0 0 0 0 1 2 0 0 20 0 1 0 777 0 0", kPid,
+                    state));
+    put_status(tracer);
+  }
+  void put_status(pid_t tracer) const {
+    put(fmt::format("proc/{}/status", kPid),
+        fmt::format("Name:\ttrainer\nTracerPid:\t{}\nUid:\t0\t0\t0\t0\nNSpid:\t42\n", tracer));
+  }
+  void put(const std::string& name, const std::string& text) const {
+    const std::filesystem::path path = folder.path() + "/" + name;
+    std::filesystem::create_directories(path.parent_path());
+    std::ofstream(path) << text;
+  }
+  [[nodiscard]] std::string why(const IsOwnHelper& helpers = kNoHelpers) const {
+    return why_halted(kPid, helpers, {folder.path("proc"), folder.path("cgroups")});
+  }
+  testing::TempFolder folder;
+};
+
+}  // namespace
+
+TEST_CASE("A process that sleeps, runs or waits for the disk is not halted") {
+  for (const char state : {'S', 'R', 'D', 'I', 'Z'}) {
+    CAPTURE(state);
+    CHECK(FakeProcess(state).why().empty());
+  }
+}
+
+TEST_CASE("A stopped process is halted, and so is a traced one, even while it runs") {
+  CHECK(FakeProcess('T').why() == "stopped (SIGSTOP or the terminal)");
+  FakeProcess traced('S', 7);
+  CHECK(traced.why() == "traced by pid 7");
+  traced.put("proc/7/stat", "7 (gdb) S 1 7 7 0 -1 4194304 0 0 0 0 1 2 0 0 20 0 1 0 5 0 0");
+  CHECK(traced.why() == "traced by pid 7 (gdb)");
+  CHECK(FakeProcess('t').why() == "traced by a process outside the server's pid namespace");
+}
+
+TEST_CASE("A process that a stacks helper of the server traces is not halted") {
+  const auto is_seven = [](pid_t pid) { return pid == 7; };
+  CHECK(FakeProcess('t', 7).why(is_seven).empty());
+  CHECK(FakeProcess('t', 8).why(is_seven) == "traced by pid 8");
+}
+
+TEST_CASE("A process whose tracer is gone at the second look is not halted") {
+  for (const pid_t second : {0, 8}) {
+    CAPTURE(second);
+    const FakeProcess process('S', 7);
+    const auto lets_go = [&](pid_t) {
+      process.put_status(second);
+      return false;
+    };
+    CHECK(process.why(lets_go).empty());
+  }
+}
+
+TEST_CASE("A frozen cgroup of either version is seen, alone or side by side") {
+  FakeProcess process;
+  process.put("proc/42/cgroup", "6:freezer:/jobs/7\n1:cpu,cpuacct:/\n0::/unit\n");
+  CHECK(process.why().empty());  // no cgroups are mounted here
+  process.put("cgroups/freezer/jobs/7/freezer.state", "THAWED\n");
+  process.put("cgroups/unified/unit/cgroup.events", "populated 1\nfrozen 0\n");
+  CHECK(process.why().empty());
+  process.put("cgroups/freezer/jobs/7/freezer.state", "FROZEN\n");
+  CHECK(process.why() == "frozen by its cgroup '/jobs/7'");
+  process.put("cgroups/unified/unit/cgroup.events", "populated 1\nfrozen 1\n");
+  CHECK(process.why() == "frozen by its cgroup '/unit'");
+  FakeProcess alone;
+  alone.put("proc/42/cgroup", "0::/unit\n");
+  alone.put("cgroups/unit/cgroup.events", "populated 1\nfrozen 1\n");
+  CHECK(alone.why() == "frozen by its cgroup '/unit'");
+}
+
+TEST_CASE("A process that has ended, or whose files are malformed, is not halted") {
+  FakeProcess process;
+  process.put("proc/42/cgroup", "::::\n\nno colon\n0:");
+  CHECK(process.why().empty());
+  process.put("proc/42/stat", "nonsense");
+  process.put("proc/42/status", "nonsense");
+  CHECK(process.why().empty());
+  CHECK(why_halted(0x7fffffff, kNoHelpers).empty());
+}
+
+TEST_CASE("A real process is seen as stopped and as traced") {
+  const Child child;
+  CHECK(why_halted(child.pid(), kNoHelpers).empty());
+  REQUIRE(::ptrace(PTRACE_SEIZE, child.pid(), nullptr, nullptr) == 0);
+  CHECK(
+      why_halted(child.pid(), kNoHelpers).starts_with(fmt::format("traced by pid {}", ::getpid())));
+  REQUIRE(::ptrace(PTRACE_INTERRUPT, child.pid(), nullptr, nullptr) == 0);
+  int status = 0;
+  REQUIRE(::waitpid(child.pid(), &status, __WALL) == child.pid());
+  REQUIRE(::ptrace(PTRACE_DETACH, child.pid(), nullptr, nullptr) == 0);
+  REQUIRE(::kill(child.pid(), SIGSTOP) == 0);
+  REQUIRE(::waitpid(child.pid(), &status, WUNTRACED) == child.pid());
+  CHECK(why_halted(child.pid(), kNoHelpers) == "stopped (SIGSTOP or the terminal)");
+}

@@ -1,0 +1,87 @@
+// Who reaps whom, with real children of the test.
+// SPDX-License-Identifier: MIT
+#include "timer_server/system/own_children.hpp"
+
+#include <doctest/doctest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "tests/support/children.hpp"
+
+using namespace filetimer;
+
+namespace {
+
+pid_t fork_exiting(int status) {
+  const pid_t pid = ::fork();
+  if (pid == 0) {
+    ::_exit(status);
+  }
+  return pid;
+}
+
+// Returns when the child is a zombie.
+void wait_for_end(pid_t pid) {
+  siginfo_t info{};
+  REQUIRE(::waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOWAIT) == 0);
+}
+
+bool is_our_child(pid_t pid) {
+  siginfo_t info{};
+  return ::waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOHANG | WNOWAIT) == 0;
+}
+
+}  // namespace
+
+TEST_CASE("A child without an owner is reaped when it has ended, and not before") {
+  const pid_t ended = fork_exiting(0);
+  wait_for_end(ended);
+  Child alive;
+  CHECK(reap_orphans());
+  CHECK_FALSE(is_our_child(ended));
+  CHECK(is_our_child(alive.pid()));
+}
+
+TEST_CASE("The status of an own child is left to its owner") {
+  OwnChild child = OwnChild::start([] { return fork_exiting(7); });
+  REQUIRE(child);
+  wait_for_end(child.pid());
+  CHECK_FALSE(reap_orphans());  // the own child hides the other
+  CHECK(own_children() == std::vector{child.pid()});
+  const auto end = child.reap();
+  REQUIRE(end);
+  CHECK(end->exit_status == 7);
+  CHECK(end->signal == 0);
+  CHECK_FALSE(child);
+  CHECK(own_children().empty());
+  CHECK(reap_orphans());
+}
+
+TEST_CASE("A living child has no end, and the end of a killed child names the signal") {
+  OwnChild child = OwnChild::start([] { return fork_waiting([] {}); });
+  CHECK_FALSE(child.reap());
+  ::kill(child.pid(), SIGKILL);
+  const ChildEnd end = child.wait();
+  CHECK_FALSE(end.exit_status);
+  CHECK(end.signal == SIGKILL);
+}
+
+TEST_CASE("A child whose owner is gone is reaped as an orphan") {
+  pid_t pid = 0;
+  {
+    const OwnChild child = OwnChild::start([] { return fork_waiting([] {}); });
+    pid = child.pid();
+  }
+  CHECK(own_children().empty());
+  ::kill(pid, SIGKILL);
+  wait_for_end(pid);
+  CHECK(reap_orphans());
+  CHECK_FALSE(is_our_child(pid));
+}
+
+TEST_CASE("A fork that failed is no child, and leaves nothing behind") {
+  const OwnChild none = OwnChild::start([] { return -1; });
+  CHECK_FALSE(none);
+  CHECK(own_children().empty());
+}

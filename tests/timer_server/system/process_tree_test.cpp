@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: MIT
+#include "timer_server/system/process_tree.hpp"
+
+#include <doctest/doctest.h>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <ctime>
+#include <functional>
+#include <vector>
+
+#include "tests/timer_server/process_of.hpp"
+
+using namespace filetimer;
+
+namespace {
+
+// Where children write their pids for the test to see.
+struct SharedPids {
+  std::atomic<pid_t>* pids = static_cast<std::atomic<pid_t>*>(
+      ::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
+  ~SharedPids() { ::munmap(pids, 4096); }
+};
+
+// For a process that outlives its parent on purpose.
+struct KillAtEnd {
+  const Process& process;
+  explicit KillAtEnd(const Process& killed) : process(killed) {}
+  KillAtEnd(const KillAtEnd&) = delete;
+  KillAtEnd& operator=(const KillAtEnd&) = delete;
+  ~KillAtEnd() { process.send_signal(SIGKILL); }
+};
+
+bool comes_true(const std::function<bool()>& condition) {
+  const auto until = std::chrono::steady_clock::now() + testing::kBound;
+  while (!condition()) {
+    if (std::chrono::steady_clock::now() > until) {
+      return false;
+    }
+    ::usleep(1000);
+  }
+  return true;
+}
+
+bool contains(const std::vector<Process>& found, pid_t pid) {
+  return std::ranges::any_of(found, [&](const Process& process) { return process.pid == pid; });
+}
+
+// Kills children before their parents, because each child ends with its parent.
+void end_all(const std::vector<Process>& processes) {
+  for (auto process = processes.rbegin(); process != processes.rend(); ++process) {
+    CHECK(process->send_signal(SIGKILL));
+  }
+}
+
+}  // namespace
+
+TEST_CASE("The tree holds descendants of other sessions and process groups, not the worker") {
+  SharedPids shared;
+  Child worker([&] {
+    shared.pids[0] = fork_waiting([&] {
+      ::setsid();
+      shared.pids[1] = fork_waiting([] { ::setpgid(0, 0); });
+    });
+  });
+  const Process process = process_of(worker);
+  const auto tree = other_targets_of(process, KillMode::kTree, {});
+  CHECK(tree.size() == 2);
+  CHECK(contains(tree, shared.pids[0]));
+  CHECK(contains(tree, shared.pids[1]));
+  CHECK(other_targets_of(process, KillMode::kProcess, {}).empty());
+  end_all(tree);
+}
+
+TEST_CASE("A descendant whose parent has ended is not found") {
+  SharedPids shared;
+  Child worker([&] {
+    const pid_t between = ::fork();
+    if (between == 0) {
+      // PR_SET_PDEATHSIG is switched off, so that the process outlives its parent.
+      shared.pids[0] = fork_waiting([] { ::prctl(PR_SET_PDEATHSIG, 0); });
+      ::_exit(0);
+    }
+    ::waitpid(between, nullptr, 0);
+  });
+  const auto orphan = open_process(shared.pids[0]);
+  REQUIRE(orphan);
+  CHECK(other_targets_of(process_of(worker), KillMode::kTree, {}).empty());
+  CHECK(orphan->send_signal(SIGKILL));
+}
+
+TEST_CASE("A process that a known target starts after its parent has ended is a new target") {
+  SharedPids shared;
+  Child worker([&] {
+    shared.pids[0] = fork_waiting([&] {
+      const auto start_one_when_told = [&] {
+        if (shared.pids[2] != 0 && shared.pids[3] == 0) {
+          shared.pids[3] = fork_waiting([] {});
+        }
+        ::usleep(1000);
+      };
+      shared.pids[1] = fork_waiting([] { ::prctl(PR_SET_PDEATHSIG, 0); }, start_one_when_told);
+    });
+  });
+  const Process process = process_of(worker);
+  const auto tree = other_targets_of(process, KillMode::kTree, {});
+  REQUIRE(tree.size() == 2);
+  const KillAtEnd orphan(tree.back());
+  CHECK(new_targets_of(process, tree, KillMode::kTree, {}).empty());
+  CHECK(tree.front().send_signal(SIGKILL));
+  REQUIRE(comes_true([&] { return !tree.front().is_alive(); }));
+  shared.pids[2] = 1;
+  REQUIRE(comes_true([&] { return shared.pids[3] != 0; }));
+  const auto news = new_targets_of(process, tree, KillMode::kTree, {});
+  CHECK(news.size() == 1);
+  CHECK(contains(news, shared.pids[3]));
+}
+
+TEST_CASE("A look for new targets of a deep tree costs as much as the first look") {
+  constexpr int kDepth = 100;
+  const std::function<void(int)> start_chain = [&](int depth) {
+    if (depth > 0) {
+      fork_waiting([&] { start_chain(depth - 1); });
+    }
+  };
+  Child worker([&] { start_chain(kDepth); });
+  const Process process = process_of(worker);
+  const auto cpu_time = [] {
+    timespec used{};
+    ::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &used);
+    return std::chrono::seconds{used.tv_sec} + std::chrono::nanoseconds{used.tv_nsec};
+  };
+  const auto begun = cpu_time();
+  const auto tree = other_targets_of(process, KillMode::kTree, {}, 1);
+  const auto one_look = cpu_time() - begun;
+  REQUIRE(tree.size() == kDepth);
+  CHECK(new_targets_of(process, tree, KillMode::kTree, {}).empty());
+  CHECK(cpu_time() - begun - one_look < 5 * one_look);
+}
+
+TEST_CASE("An excluded process is left out with all of its descendants") {
+  SharedPids shared;
+  Child worker([&] {
+    shared.pids[0] = fork_waiting([&] { shared.pids[1] = fork_waiting([] {}); });
+    shared.pids[2] = fork_waiting([] {});
+  });
+  const std::vector<pid_t> excluded{shared.pids[0]};
+  const auto tree = other_targets_of(process_of(worker), KillMode::kTree, excluded);
+  CHECK(tree.size() == 1);
+  CHECK(contains(tree, shared.pids[2]));
+  end_all(other_targets_of(process_of(worker), KillMode::kTree, {}));
+}
+
+TEST_CASE("The group has the processes of the worker's process group only") {
+  SharedPids shared;
+  Child worker([&] {
+    ::setpgid(0, 0);
+    shared.pids[0] = fork_waiting([] {});
+    shared.pids[1] = fork_waiting([] { ::setsid(); });
+  });
+  const auto group = other_targets_of(process_of(worker), KillMode::kGroup, {});
+  CHECK(group.size() == 1);
+  CHECK(contains(group, shared.pids[0]));
+  end_all(other_targets_of(process_of(worker), KillMode::kTree, {}));
+}
+
+TEST_CASE("A worker that has ended has no other targets") {
+  Child worker;
+  const Process process = process_of(worker);
+  worker.end();
+  CHECK(!process.is_alive());
+  CHECK(other_targets_of(process, KillMode::kTree, {}).empty());
+}
+
+TEST_CASE("A zombie, the id of a thread and an unused pid are refused as processes") {
+  Child child;
+  const Process held = process_of(child);
+  ::kill(child.pid(), SIGKILL);
+  siginfo_t info{};
+  REQUIRE(::waitid(P_PID, static_cast<id_t>(child.pid()), &info, WEXITED | WNOWAIT) == 0);
+  CHECK(!open_process(child.pid()));
+  CHECK(!held.is_alive());
+  child.reap();
+  CHECK(!open_process(child.pid()));
+  CHECK(!open_process(4'000'000));
+}
+
+TEST_CASE("Ancestors lead from the parent to pid 1 of the namespace") {
+  const auto above = ancestors_of(::getpid());
+  REQUIRE(!above.empty());
+  CHECK(above.front() == ::getppid());
+}
+
+TEST_CASE("A command name with parentheses and spaces does not shift the fields of stat") {
+  Child child([] { (void)!::write(::open("/proc/self/comm", O_WRONLY), ") R 1 (x", 8); });
+  const auto stat = read_stat("/proc/" + std::to_string(child.pid()));
+  REQUIRE(stat);
+  CHECK(stat->comm == ") R 1 (x");
+  CHECK(stat->ppid == ::getpid());
+  CHECK(stat->start_time > 0);
+}

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: MIT
+#include "timer_server/system/worker_facts.hpp"
+
+#include <doctest/doctest.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <string>
+
+#include "common/clock.hpp"
+#include "common/limits.hpp"
+#include "tests/support/bound.hpp"
+
+using namespace filetimer;
+using namespace std::string_view_literals;
+
+TEST_CASE("Rank and job come from the launcher's variables") {
+  const auto facts = worker_facts_from("python\0train.py\0--lr\0"sv,
+                                       "A=1\0RANK=3\0LOCAL_RANK=1\0SLURM_JOB_ID=99\0"sv);
+  CHECK(facts.cmdline == "python train.py --lr");
+  CHECK(facts.rank == 3);
+  CHECK(facts.local_rank == 1);
+  CHECK(facts.job_id == "99");
+}
+
+TEST_CASE("Slurm and Open MPI name ranks in their own way") {
+  CHECK(worker_facts_from("", "SLURM_PROCID=5\0SLURM_LOCALID=2"sv).rank == 5);
+  CHECK(worker_facts_from("", "SLURM_PROCID=5\0SLURM_LOCALID=2"sv).local_rank == 2);
+  CHECK(worker_facts_from("", "OMPI_COMM_WORLD_RANK=6\0"sv).rank == 6);
+}
+
+TEST_CASE(
+    "A step belongs to Slurm's job, a job of mpirun alone has the name that Open MPI gave it") {
+  const auto slurm = worker_facts_from("", "SLURM_STEP_ID=2\0SLURM_JOB_ID=99\0PMIX_NAMESPACE=7"sv);
+  CHECK(slurm.job_id == "99");
+  CHECK(slurm.step_id == "2");
+  const auto open_mpi = worker_facts_from("", "PMIX_NAMESPACE=1754595329\0"sv);
+  CHECK(open_mpi.job_id == "1754595329");
+  CHECK(open_mpi.step_id.empty());
+}
+
+TEST_CASE("A long job name is cut, because an incident repeats it for each worker") {
+  const std::string job(10'000, 'j');
+  const std::string shown = job.substr(0, kMaxJobIdBytesShown);
+  CHECK(worker_facts_from("", "SLURM_JOB_ID=" + job).job_id == shown);
+  CHECK(worker_facts_from("", "SLURM_STEP_ID=" + job).step_id == shown);
+  CHECK(worker_facts_claimed("", "", job).job_id == shown);
+}
+
+TEST_CASE("torchrun's RANK goes before the variables that the scheduler gave to the launcher") {
+  CHECK(worker_facts_from("", "SLURM_PROCID=0\0RANK=3\0"sv).rank == 3);
+}
+
+TEST_CASE("A malformed rank is ignored") {
+  CHECK(!worker_facts_from("", "RANK=\0"sv).rank);
+  CHECK(!worker_facts_from("", "RANK=two\0"sv).rank);
+  CHECK(!worker_facts_from("", "RANK=-1\0"sv).rank);
+  CHECK(!worker_facts_from("", "RANK=1x\0"sv).rank);
+  CHECK(!worker_facts_from("", "NOT_RANK=1\0RANKS=1\0RANK"sv).rank);
+  CHECK(!worker_facts_from("", "").rank);
+}
+
+TEST_CASE("A long command line is cut") {
+  CHECK(worker_facts_from(std::string(100'000, 'x'), "").cmdline.size() == kMaxCmdlineBytesShown);
+}
+
+TEST_CASE("A worker in the middle of an exec has its rank") {
+  // Becomes itself again 300 times: with one look a few in a hundred find no environment.
+  char shell[] = "/bin/sh";
+  char option[] = "-c";
+  char script[] = R"([ "$1" -gt 0 ] || exec /bin/sleep 600; exec /bin/sh -c "$0" "$0" $(($1 - 1)))";
+  char times[] = "300";
+  char rank[] = "RANK=3";
+  char* const argv[] = {shell, option, script, script, times, nullptr};
+  char* const environment[] = {rank, nullptr};
+  // What a reading takes that has used up all its looks: the machine was too busy for this exec.
+  constexpr auto kAllLooks = std::chrono::milliseconds{19};
+  pid_t pid = 0;
+  REQUIRE(::posix_spawn(&pid, shell, nullptr, nullptr, argv, environment) == 0);
+  const Instant until = Instant::now() + testing::kBound;
+  int given_up = 0;
+  for (bool has_settled = false; !has_settled;) {
+    const Instant begun = Instant::now();
+    const WorkerFacts facts = read_worker_facts(pid);
+    given_up += facts.rank != 3 && Instant::now() - begun < kAllLooks ? 1 : 0;
+    has_settled = facts.cmdline == "/bin/sleep 600";
+    REQUIRE(::waitpid(pid, nullptr, WNOHANG) == 0);  // it lives
+    REQUIRE(Instant::now() < until);
+  }
+  CHECK(given_up == 0);
+  REQUIRE(::kill(pid, SIGKILL) == 0);
+  REQUIRE(::waitpid(pid, nullptr, 0) == pid);
+}

@@ -1,0 +1,126 @@
+// Halted workers with processes whose state the test decides.
+// SPDX-License-Identifier: MIT
+#include "timer_server/watch/halted_workers.hpp"
+
+#include <doctest/doctest.h>
+#include <unistd.h>
+
+#include <map>
+
+#include "tests/timer_server/test_log.hpp"
+
+using namespace filetimer;
+using namespace std::chrono_literals;
+
+namespace {
+
+struct HaltStage {
+  HaltStage() {
+    Process process;
+    process.pid = 4711;
+    worker = *workers.add(std::move(process));
+    worker->pipe = std::make_shared<PipePage>(folder.path("4711"), WorkerPage::Terms{});
+    worker->pages.push_back(worker->pipe);
+    ScopeTerms terms;
+    terms.deadline = {5'000};
+    REQUIRE(worker->pipe->acquire("forward", 7, terms));
+  }
+  bool should_defer() {
+    return halted.should_defer(*worker, [] {
+      ScopeView view;
+      view.name = "forward";
+      return std::optional(view);
+    });
+  }
+  std::size_t records_of(std::string_view event) {
+    testing::Records all = records_of_log(*log, folder);
+    std::erase_if(all, [&](const testing::Record& record) { return !record.is(event); });
+    return all.size();
+  }
+
+  testing::TempFolder folder;
+  std::unique_ptr<RecordLog> log = open_test_log(folder);
+  Records records{RecordOrigin::of_this_process()};
+  SideThreads side_threads;
+  Workers workers;
+  Worker* worker = nullptr;
+  std::map<pid_t, std::string> why;
+  HaltedWorkers halted{{workers, records, *log, side_threads, [this](pid_t pid) {
+                          const auto found = why.find(pid);
+                          return found == why.end() ? std::string() : found->second;
+                        }}};
+};
+
+}  // namespace
+
+TEST_CASE("A worker that runs is not deferred") {
+  HaltStage stage;
+  CHECK_FALSE(stage.should_defer());
+  CHECK(stage.halted.next().is_never());
+  CHECK(stage.records_of("deferred") == 0);
+}
+
+TEST_CASE("A halted worker is deferred until it is resumed, with one record") {
+  HaltStage stage;
+  stage.why[4711] = "stopped";
+  CHECK(stage.should_defer());
+  CHECK(stage.should_defer());
+  CHECK(stage.records_of("deferred") == 1);
+  const Instant look = stage.halted.next();
+  CHECK(look <= Instant::now() + HaltedWorkers::kLookPeriod);
+  stage.halted.advance(look);
+  CHECK(stage.halted.next() == look + HaltedWorkers::kLookPeriod);
+  CHECK_FALSE(stage.halted.take_resumed());
+  stage.why.clear();
+  CHECK(stage.should_defer());  // it was resumed just now
+  stage.halted.advance(look + HaltedWorkers::kLookPeriod);
+  CHECK(stage.halted.take_resumed());
+  CHECK_FALSE(stage.halted.take_resumed());
+  CHECK(stage.worker->resumed > Instant{});
+  CHECK(stage.halted.next().is_never());
+  CHECK_FALSE(stage.should_defer());
+}
+
+TEST_CASE("A worker that a sweep found halted is resumed at its next deadline, without a record") {
+  HaltStage stage;
+  stage.why[4711] = "frozen";
+  stage.halted.sweep();
+  CHECK_FALSE(stage.halted.next().is_never());
+  stage.why.clear();
+  CHECK(stage.should_defer());
+  CHECK(stage.halted.take_resumed());
+  CHECK_FALSE(stage.should_defer());
+  CHECK(stage.records_of("deferred") == 0);
+}
+
+TEST_CASE("A sweep looks at no worker without scopes, and at none that is being killed") {
+  HaltStage stage;
+  stage.why[4711] = "stopped";
+  SUBCASE("without scopes") {
+    stage.worker->pipe->release("forward");
+  }
+  SUBCASE("being killed") {
+    stage.worker->dying = true;
+  }
+  stage.halted.sweep();
+  CHECK(stage.halted.next().is_never());
+}
+
+TEST_CASE("A worker that has exited is not looked at again") {
+  HaltStage stage;
+  stage.why[4711] = "stopped";
+  CHECK(stage.should_defer());
+  SUBCASE("forgotten") {
+    stage.halted.forget(4711);
+  }
+  SUBCASE("another process has its pid") {
+    stage.workers.remove(*stage.worker);
+    Process next;
+    next.pid = 4711;
+    stage.worker = *stage.workers.add(std::move(next));
+  }
+  stage.why.clear();
+  stage.halted.advance(Instant::now() + 1s);
+  CHECK_FALSE(stage.halted.take_resumed());
+  CHECK(stage.halted.next().is_never());
+}

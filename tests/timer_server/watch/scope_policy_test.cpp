@@ -1,0 +1,294 @@
+// SPDX-License-Identifier: MIT
+#include "timer_server/watch/scope_policy.hpp"
+
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+
+#include <cmath>
+#include <functional>
+#include <limits>
+
+#include "common/soft_deadline.hpp"
+#include "tests/timer_server/worker_parts.hpp"
+
+using namespace filetimer;
+using namespace std::chrono_literals;
+
+namespace {
+
+// 1,000 s of Unix time are 50 s after the boot.
+constexpr ClockReading kReadAt{1'000'000'000'000, {50'000'000'000}};
+constexpr Instant after_boot(std::chrono::seconds time) {
+  return Instant{} + time;
+}
+
+wire::Request pytorch_request(double expiration = 1010) {
+  wire::Request request;
+  request.pid = 4711;
+  request.scope_id = "forward";
+  request.expiration_time = expiration;
+  request.signal = 9;
+  return request;
+}
+wire::Request own_request(double timeout_s, double expiration = 1010) {
+  wire::Request request = pytorch_request(expiration);
+  request.x_timeout_s = timeout_s;
+  return request;
+}
+
+Settings settings_with(const std::function<void(Settings&)>& change) {
+  Settings settings;
+  change(settings);
+  return settings;
+}
+Settings settings_with_grace(std::optional<Duration> grace) {
+  return settings_with([&](Settings& settings) { settings.grace = grace; });
+}
+
+// An open scope of 4,000 ns, since 1,000.
+SlotReading reading_of(const std::function<void(SlotReading&)>& change = [](auto&) {}) {
+  SlotReading reading;
+  reading.word = 5'000;
+  reading.deadline = {5'000};
+  reading.acquired = reading.started = {1'000};
+  reading.asked = 4us;
+  reading.name = "forward";
+  change(reading);
+  return reading;
+}
+
+std::optional<Grace> grace_of_request(const wire::Request& request, Settings settings = {}) {
+  return WorkerParts(std::move(settings)).policy.terms_of(request, kReadAt).grace;
+}
+
+constexpr double kEndless = std::numeric_limits<double>::infinity();
+
+}  // namespace
+
+TEST_CASE("A request of PyTorch's client gives the scope the time from its reading on") {
+  const WorkerParts parts;
+  const ScopeTerms terms = parts.policy.terms_of(pytorch_request(), kReadAt);
+  CHECK(terms.acquired == kReadAt.mono);
+  CHECK(terms.deadline == after_boot(60s));
+  CHECK(terms.timeout == 10s);
+  CHECK(terms.asked == 10s);
+  CHECK(terms.signal == 9);
+  CHECK(terms.tid == 0);
+  CHECK(terms.soft_ms == 0);
+  CHECK_FALSE(terms.whole_process);
+  CHECK_FALSE(terms.is_idle);
+  CHECK_FALSE(terms.spare_if_left);
+  const ScopeTerms late = parts.policy.terms_of(pytorch_request(990), kReadAt);
+  CHECK(late.deadline == after_boot(40s));
+  CHECK(late.timeout == 0s);
+  const ScopeTerms endless = parts.policy.terms_of(pytorch_request(kEndless), kReadAt);
+  CHECK(endless.deadline.is_never());
+  CHECK(endless.timeout == kForever);
+}
+
+TEST_CASE("A request of a client of this project says since when the scope is open") {
+  const WorkerParts parts;
+  const ScopeTerms terms = parts.policy.terms_of(own_request(30), kReadAt);
+  CHECK(terms.acquired == after_boot(30s));
+  CHECK(terms.deadline == after_boot(60s));
+  CHECK(terms.timeout == 30s);
+  CHECK(terms.asked == 30s);
+  // Clocks differ: no scope is opened later than its request is read.
+  CHECK(parts.policy.terms_of(own_request(5), kReadAt).acquired == kReadAt.mono);
+  const ScopeTerms endless = parts.policy.terms_of(own_request(kEndless, kEndless), kReadAt);
+  CHECK(endless.acquired == kReadAt.mono);
+  CHECK(endless.timeout == kForever);
+  CHECK(parts.policy.terms_of(own_request(30, kEndless), kReadAt).acquired == kReadAt.mono);
+}
+
+TEST_CASE("Each field of a request has its place in the terms of the scope") {
+  const WorkerParts parts;
+  wire::Request request = own_request(30);
+  const auto terms = [&] { return parts.policy.terms_of(request, kReadAt); };
+  request.signal = 15;
+  CHECK(terms().signal == 15);
+  request.x_tid = 12;
+  CHECK(terms().tid == 12);
+  request.x_whole_process = true;
+  CHECK(terms().whole_process);
+  CHECK_FALSE(terms().is_idle);
+  request.x_idle = true;
+  CHECK(terms().is_idle);
+  CHECK_FALSE(terms().spare_if_left);
+  request.x_spare_if_left = true;
+  CHECK(terms().spare_if_left);
+}
+
+TEST_CASE("A request's soft deadline is in whole milliseconds, and none if it cannot be") {
+  const WorkerParts parts;
+  wire::Request request = own_request(30);
+  const auto soft_of = [&](double seconds) {
+    request.x_soft_s = seconds;
+    return parts.policy.terms_of(request, kReadAt).soft_ms;
+  };
+  CHECK(soft_of(1.5) == 1'500);
+  CHECK(soft_of(0.0101) == 11);
+  CHECK(soft_of(0) == 0);
+  CHECK(soft_of(-1) == 0);
+  CHECK(soft_of(4'294'967.295) == 0xFFFF'FFFF);
+  CHECK(soft_of(4'294'967.3) == 0);
+}
+
+TEST_CASE("The grace of a request is its own, else --grace, else that of its client") {
+  const wire::Request pytorch = pytorch_request();
+  const wire::Request own = own_request(30);
+  CHECK_FALSE(grace_of_request(pytorch));
+  CHECK(grace_of_request(own) == Grace{10'000});
+  CHECK(grace_of_request(pytorch, settings_with_grace(3s)) == Grace{3'000});
+  CHECK(grace_of_request(own, settings_with_grace(3s)) == Grace{3'000});
+  CHECK_FALSE(grace_of_request(own, settings_with_grace(std::nullopt)));
+  for (wire::Request request : {pytorch, own}) {
+    for (const Settings& settings :
+         {Settings{}, settings_with_grace(3s), settings_with_grace(std::nullopt)}) {
+      request.x_grace_s = 0.0011;
+      CHECK(grace_of_request(request, settings) == Grace{2});
+      request.x_grace_s = 0;
+      CHECK(grace_of_request(request, settings) == Grace{0});
+      request.x_grace_s = -1;  // off
+      CHECK_FALSE(grace_of_request(request, settings));
+      request.x_grace_s = kEndless;
+      CHECK_FALSE(grace_of_request(request, settings));
+    }
+    request.x_grace_s = std::nan("");
+    CHECK(grace_of_request(request, settings_with_grace(3s)) == Grace{3'000});
+  }
+}
+
+TEST_CASE("The grace of a slot is its own, else --grace, else 10 s") {
+  const auto grace_of_slot = [](std::optional<std::uint32_t> grace_ms, Settings settings = {}) {
+    const WorkerParts parts(std::move(settings));
+    return parts.policy.view_of(reading_of([&](auto& slot) { slot.grace_ms = grace_ms; }))
+        .terms.grace;
+  };
+  CHECK(grace_of_slot({}) == Grace{10'000});
+  CHECK(grace_of_slot({}, settings_with_grace(3s)) == Grace{3'000});
+  CHECK_FALSE(grace_of_slot({}, settings_with_grace(std::nullopt)));
+  CHECK(grace_of_slot(7, settings_with_grace(std::nullopt)) == Grace{7});
+  CHECK_FALSE(grace_of_slot(kNoSigkill, settings_with_grace(3s)));
+}
+
+TEST_CASE("A slot is shown as its worker has opened it") {
+  const WorkerParts parts;
+  const ScopeView view = parts.policy.view_of(reading_of([](SlotReading& slot) {
+    slot.acquired = {700};
+    slot.soft_ms = 3;
+    slot.signal = 15;
+    slot.tid = 12;
+    slot.flags = slot_flag::kWholeProcess;
+  }));
+  CHECK(view.name == "forward");
+  CHECK(view.terms.acquired == Instant{700});
+  CHECK(view.terms.deadline == Instant{5'000});
+  CHECK(view.terms.timeout == 4us);  // of the last renewal
+  CHECK(view.terms.asked == 4us);
+  CHECK(view.terms.soft_ms == 3);
+  CHECK(view.terms.signal == 15);
+  CHECK(view.terms.tid == 12);
+  CHECK(view.terms.whole_process);
+  CHECK_FALSE(view.terms.is_idle);
+  CHECK_FALSE(view.terms.spare_if_left);
+  CHECK_FALSE(view.terms.is_paused);
+  const auto terms_with = [&](std::uint16_t flags) {
+    return parts.policy.view_of(reading_of([&](auto& slot) { slot.flags = flags; })).terms;
+  };
+  CHECK(terms_with(slot_flag::kIdle).is_idle);
+  CHECK(terms_with(slot_flag::kSpareIfLeft).spare_if_left);
+  const ScopeTerms endless = parts.policy
+                                 .view_of(reading_of([](SlotReading& slot) {
+                                   slot.word = slot_word::kPaused + 2'000;
+                                   slot.deadline = Instant::never();
+                                 }))
+                                 .terms;
+  CHECK(endless.is_paused);
+  CHECK(endless.timeout == kForever);
+}
+
+TEST_CASE("--max-timeout cuts the deadline of a slot, and not that of an idle timeout") {
+  const WorkerParts parts(
+      settings_with([](Settings& settings) { settings.max_timeout = Duration{300}; }));
+  const auto terms_with = [&](const std::function<void(SlotReading&)>& change) {
+    return parts.policy.view_of(reading_of(change)).terms;
+  };
+  const ScopeTerms cut = terms_with([](SlotReading& slot) { slot.acquired = {700}; });
+  CHECK(cut.deadline == Instant{1'300});
+  CHECK(cut.timeout == 300ns);
+  CHECK(cut.asked == 4us);
+  CHECK(terms_with([](SlotReading& slot) { slot.deadline = {1'200}; }).timeout == 200ns);
+  const ScopeTerms endless = terms_with([](SlotReading& slot) {
+    slot.word = slot_word::kNoDeadline;
+    slot.deadline = Instant::never();
+  });
+  CHECK(endless.deadline == Instant{1'300});
+  const ScopeTerms idle = terms_with([](SlotReading& slot) { slot.flags = slot_flag::kIdle; });
+  CHECK(idle.deadline == Instant{5'000});
+}
+
+TEST_CASE("Pages are judged by --max-timeout and --warn-at") {
+  const WorkerParts plain;
+  CHECK(plain.policy.page_terms().max_timeout == kForever);
+  CHECK(plain.policy.page_terms().warn_at == 0);
+  WorkerParts parts(settings_with([](Settings& settings) {
+    settings.max_timeout = 5s;
+    settings.warn_at = 0.25;
+  }));
+  CHECK(parts.policy.page_terms().max_timeout == 5s);
+  CHECK(parts.policy.page_terms().warn_at == std::uint32_t{1} << 30);
+  Worker& worker = parts.add_worker(4711);
+  worker.resumed = {700};
+  const WorkerPage::Scan scan = parts.policy.scan_of(worker, {5'000});
+  CHECK(scan.now == Instant{5'000});
+  CHECK(scan.terms.max_timeout == 5s);
+  CHECK(scan.terms.warn_at == std::uint32_t{1} << 30);
+  CHECK(&scan.given == &parts.given);
+  CHECK(scan.resumed == Instant{700});
+}
+
+TEST_CASE("The time that a worker was given moves the deadline of its scopes") {
+  WorkerParts parts;
+  Worker& worker = parts.add_worker(4711);
+  CHECK(parts.policy.view_of(reading_of(), worker).terms.deadline == Instant{5'000});
+  parts.given.add({4'000}, Duration{700});
+  CHECK(parts.policy.view_of(reading_of(), worker).terms.deadline == Instant{5'700});
+  CHECK(parts.policy.view_of(reading_of()).terms.deadline == Instant{5'000});
+  worker.resumed = {4'500};
+  CHECK(parts.policy.view_of(reading_of(), worker).terms.deadline == Instant{8'500});
+}
+
+TEST_CASE("The open scopes of a worker are listed oldest first, of too many the last opened") {
+  WorkerParts parts;
+  Worker& worker = parts.add_worker(4711);
+  worker.resumed = {4'000};
+  parts.acquire(worker, "third", terms_between({3'000}, {9'000}));
+  parts.acquire(worker, "first", terms_between({1'000}, {9'000}));
+  TestPage content;
+  content.open(0, {.name = "fourth", .acquired = 4'000});
+  content.open(1, {.name = "second", .acquired = 2'000});
+  parts.add_page(worker, content);
+  const auto names = [&](std::size_t most) {
+    std::string all;
+    for (const ScopeView& scope : parts.policy.open_scopes_of(worker, most)) {
+      all += scope.name + " ";
+    }
+    return all;
+  };
+  CHECK(names(1'024) == "first second third fourth ");
+  CHECK(names(4) == "first second third fourth ");
+  CHECK(names(3) == "second third fourth ");
+  CHECK(names(1) == "fourth ");
+  CHECK(names(0).empty());
+  // With the time that the worker was given.
+  CHECK(parts.policy.open_scopes_of(worker).at(0).terms.deadline == Instant{12'000});
+}
+
+TEST_CASE("A warning says which soft deadline has passed") {
+  const WorkerParts parts(settings_with([](Settings& settings) { settings.warn_at = 0.5; }));
+  ScopeTerms terms;
+  CHECK(parts.policy.reason_to_warn(terms) == "0.5 of its timeout has passed (--warn-at)");
+  terms.soft_ms = 1'500;
+  CHECK(parts.policy.reason_to_warn(terms) == "its soft deadline of 1500ms has passed");
+}

@@ -1,0 +1,693 @@
+// SPDX-License-Identifier: MIT
+#include "timer_server/kills/kill_ladder.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <sched.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <exception>
+#include <iterator>
+#include <thread>
+
+#include "timer_server/system/messages.hpp"
+
+namespace filetimer {
+namespace {
+
+enum class Stage {
+  kFacts,         // a side thread may still read the worker's command line and rank
+  kRecorded,      // the verdict is queued in the log; the kill waits for its sync and for evidence
+  kStopping,      // the targets are being stopped; the signal follows in the same advance()
+  kSignalled,     // the first signal was sent; the grace period runs
+  kKilled,        // SIGKILL was sent, or a first signal that no other follows
+  kLastEvidence,  // the worker survived SIGKILL; evidence of what holds it is being collected
+  kEnded,
+};
+
+std::vector<pid_t> this_process_and_ancestors() {
+  std::vector<pid_t> pids = ancestors_of(::getpid());
+  pids.push_back(::getpid());
+  return pids;
+}
+
+std::string state_text(pid_t pid) {
+  const std::string folder = fmt::format("/proc/{}", pid);
+  const auto stat = read_stat(folder);
+  const auto wchan = read_small_file(folder + "/wchan");
+  return fmt::format("pid {} is in state {}{}", pid, stat ? stat->state : '?',
+                     wchan && *wchan != "0" ? " in " + *wchan : std::string{});
+}
+
+}  // namespace
+
+bool may_be_forking(pid_t pid) {
+  const auto is_busy = [](const Result<ProcStat>& stat) {
+    return stat && (stat->state == 'R' || stat->state == 'D');
+  };
+  // Its state is that of the main thread.
+  const auto process = read_stat(fmt::format("/proc/{}", pid));
+  if (!process || process->threads == 1 || is_busy(process)) {
+    return is_busy(process);
+  }
+  return std::ranges::any_of(threads_of(pid), [&](pid_t tid) {
+    return tid != pid && is_busy(read_stat(fmt::format("/proc/{}/task/{}", pid, tid)));
+  });
+}
+
+struct KillLadder::Kill {
+  KillOrder order;
+  Stage stage = Stage::kFacts;
+  bool has_news = false;  // a target has ended
+  Instant next_step_at;   // when step() must be called at the latest
+  Instant sync_until;
+  Instant evidence_until;
+  std::uint64_t record_number = 0;
+  std::shared_ptr<EvidenceCollection> collection;  // null: nothing is being collected
+  std::optional<Evidence> last_evidence;           // of a worker that survived SIGKILL
+  bool skips_grace = false;
+  bool ends_in_sigkill = false;  // set with the first signal
+  bool is_cancellable = false;   // set likewise: a release in the grace period cancels the kill
+  std::vector<std::string> cancelled;         // the worker's other scopes
+  std::vector<Process> other_targets;         // without the worker
+  std::unordered_map<int, EventSource> ends;  // of other targets that were signalled, by pidfd
+  std::size_t stopped = 0;                    // of other_targets, by the stop that is under way
+  std::vector<pid_t> running;  // targets that were stopped and may have been inside fork()
+  std::vector<SentSignal> signals;
+  Instant first_signal;
+  std::optional<Instant> worker_died;
+
+  [[nodiscard]] const Process& worker() const { return *order.worker.process; }
+  [[nodiscard]] bool waits_for_release() const {
+    return stage == Stage::kSignalled && is_cancellable;
+  }
+  [[nodiscard]] std::vector<pid_t> alive() const {
+    std::vector<pid_t> pids;
+    if (worker().is_alive()) {
+      pids.push_back(worker().pid);
+    }
+    for (const Process& process : other_targets) {
+      if (process.is_alive()) {
+        pids.push_back(process.pid);
+      }
+    }
+    return pids;
+  }
+};
+
+const Expiry* KillOrder::deciding() const {
+  const Expiry* found = nullptr;
+  for (const Expiry& expiry : expiries) {
+    const ScopeTerms& terms = expiry.scope.terms;
+    if (terms.signal <= 0 || expiry.released_at) {
+      continue;
+    }
+    if (!terms.spare_if_left) {
+      return &expiry;
+    }
+    found = found == nullptr ? &expiry : found;
+  }
+  return found;
+}
+
+KillLadder::KillLadder(sd_event* loop, KillPolicy policy, Records& records, RecordLog& log,
+                       SideThreads& side_threads, Listener listener, MayBeForking may_be_forking)
+    : loop_(loop),
+      policy_(policy),
+      records_(records),
+      log_(log),
+      side_threads_(side_threads),
+      listener_(std::move(listener)),
+      may_be_forking_(std::move(may_be_forking)),
+      excluded_(this_process_and_ancestors()) {}
+
+KillLadder::~KillLadder() = default;
+
+void KillLadder::start(KillOrder order, Instant now) {
+  loop_thread_.check();
+  auto kill = std::make_shared<Kill>();
+  kill->order = std::move(order);
+  kill->skips_grace = skips_grace_;
+  kill->next_step_at = now + kFactsLimit;
+  kills_of_[&kill->worker()].push_back(kill);
+  kills_.push_back(std::move(kill));
+}
+
+void KillLadder::note_worker_ended(const Process& worker) {
+  loop_thread_.check();
+  if (const auto found = kills_of_.find(&worker); found != kills_of_.end()) {
+    for (const auto& kill : found->second) {
+      kill->has_news = true;
+    }
+  }
+}
+
+Instant KillLadder::advance(Instant now) {
+  loop_thread_.check();
+  stop_budget_ = kStopLimit;
+  record_verdicts(now);
+  Instant next = Instant::never();
+  bool has_signalled = false;
+  do {
+    has_freed_one_ = false;
+    next = Instant::never();
+    for (std::size_t i = 0; i < kills_.size(); ++i) {
+      const std::shared_ptr<Kill> kill = kills_[i];  // step() may end it
+      while (step(kill, now)) {
+      }
+      if (kill->stage != Stage::kEnded) {
+        next = std::min(next, kill->next_step_at);
+        if (kill->waits_for_release()) {
+          next = std::min(next, now + kReleaseLook);
+        }
+      }
+    }
+    std::erase_if(kills_, [](const auto& kill) { return kill->stage == Stage::kEnded; });
+    has_signalled = signal_stopped();
+  } while (has_freed_one_ || has_signalled);
+  return next;
+}
+
+bool KillLadder::step(const std::shared_ptr<Kill>& kill, Instant now) {
+  switch (kill->stage) {
+    case Stage::kRecorded:
+      return begin_first_signal(kill, now);
+    case Stage::kSignalled:
+    case Stage::kKilled:
+      return wait_for_death(kill, now);
+    case Stage::kLastEvidence:
+      return finish_unkillable(*kill, now);
+    case Stage::kFacts:
+    case Stage::kStopping:
+    case Stage::kEnded:
+      break;
+  }
+  return false;
+}
+
+// Appends the records of all verdicts together, so that their signals wait for one write and one
+// sync.
+void KillLadder::record_verdicts(Instant now) {
+  std::vector<std::string> records;
+  std::vector<std::shared_ptr<Kill>> recorded;
+  for (const auto& kill : kills_) {
+    const KillOrder& order = kill->order;
+    if (kill->stage != Stage::kFacts) {
+      continue;
+    }
+    if (!*order.worker.facts && now < kill->next_step_at) {
+      continue;
+    }
+    find_releases(*kill, now);
+    add_records_of_verdict(kill->order, records);
+    recorded.push_back(kill);
+  }
+  const std::uint64_t number = records.empty() ? 0 : log_.append(std::move(records));
+  for (const auto& kill : recorded) {
+    kill->record_number = number;
+    kill->stage = Stage::kRecorded;
+    kill->sync_until = now + kSyncLimit;
+    kill->evidence_until = now;
+    if (policy_.evidence != EvidenceLevel::kNone && !kill->order.has_evidence) {
+      kill->evidence_until = now + policy_.evidence_timeout;
+      start_evidence(kill);
+    }
+  }
+}
+
+void KillLadder::add_records_of_verdict(const KillOrder& order,
+                                        std::vector<std::string>& records) const {
+  Incident& incident = *order.incident;
+  if (!incident.recorded && !order.is_recorded) {
+    incident.recorded = true;
+    records.push_back(records_.incident(incident.id, incident.expiries, incident.workers,
+                                        incident.omitted, incident.when));
+    incident.workers = {};
+  }
+  for (const Expiry& expiry : order.expiries) {
+    if (order.is_recorded) {
+      break;
+    }
+    // The first record alone lists the open scopes: a worker may have a thousand expiries as well.
+    const bool is_first = &expiry == &order.expiries.front();
+    records.push_back(records_.expired(order.worker, expiry,
+                                       is_first ? order.open_scopes : std::vector<ScopeView>{}));
+  }
+  for (const Expiry& expiry : order.expiries) {
+    if (expiry.released_at) {
+      records.push_back(records_.released_late(order.worker, expiry, false));
+    }
+  }
+}
+
+void KillLadder::start_evidence(const std::shared_ptr<Kill>& kill) {
+  EvidenceOptions options{policy_.evidence, kill->evidence_until, {}};
+  // Python stacks need a signal. A worker that is to get no signal does not get that one either.
+  if (!policy_.dry_run && kill->order.deciding() != nullptr) {
+    options.python = kill->order.python;
+  }
+  kill->collection =
+      EvidenceCollection::start(side_threads_, kill->order.worker.process, std::move(options),
+                                [this, weak = std::weak_ptr(kill)] {
+                                  if (const auto waiting = weak.lock()) {
+                                    record_evidence(*waiting);
+                                  }
+                                });
+}
+
+// Evidence is recorded before the first signal only. Later it would show a signalled process.
+void KillLadder::record_evidence(Kill& kill) {
+  if (kill.collection && kill.stage == Stage::kRecorded) {
+    log_.append(records_.evidence(kill.order.worker, kill.order.expiries.front().id,
+                                  kill.collection->take()));
+    kill.collection.reset();
+  }
+}
+
+// Returns whether the verdict is synced and the evidence recorded, or both have had their time.
+bool KillLadder::is_ready_for_signal(Kill& kill, Instant now) {
+  const bool synced =
+      log_.synced() >= kill.record_number || now >= kill.sync_until || !log_.is_working(now);
+  if (now >= kill.evidence_until) {
+    record_evidence(kill);
+  }
+  const bool evidence_is_in = !kill.collection;
+  if (!synced || !evidence_is_in) {
+    kill.next_step_at = synced           ? kill.evidence_until
+                        : evidence_is_in ? kill.sync_until
+                                         : std::min(kill.sync_until, kill.evidence_until);
+  }
+  return synced && evidence_is_in;
+}
+
+// Ends a kill whose worker is to get no signal. Returns false if the worker gets one.
+bool KillLadder::end_without_signal(Kill& kill) {
+  const Expiry* const deciding = kill.order.deciding();
+  if (policy_.dry_run || deciding == nullptr) {
+    const bool released = std::ranges::any_of(
+        kill.order.expiries, [](const Expiry& expiry) { return expiry.released_at.has_value(); });
+    end(kill, KillVerdict::kSpared,
+        policy_.dry_run ? "dry run"
+        : released      ? "released late, but before the signal"
+                        : "signal 0");
+    return true;
+  }
+  if (!kill.worker().is_alive()) {
+    end(kill, KillVerdict::kAlreadyGone, {});
+    return true;
+  }
+  return false;
+}
+
+// Once the verdict is synced, the signal of a worker without children waits for these system calls
+// only: a poll of its pidfd, because the worker may have ended since its verdict; its state and
+// SIGSTOP, so that it starts no process; one look at its children.
+bool KillLadder::begin_first_signal(const std::shared_ptr<Kill>& kept, Instant now) {
+  Kill& kill = *kept;
+  const bool is_ready = is_ready_for_signal(kill, now);
+  find_releases(kill, now);
+  if (!is_ready) {
+    return false;
+  }
+  if (end_without_signal(kill)) {
+    return true;
+  }
+  const ScopeTerms& terms = kill.order.deciding()->scope.terms;
+  kill.is_cancellable = terms.spare_if_left && terms.signal != SIGKILL && terms.grace;
+  Kill* const other = other_kill_of_same_worker(kill);
+  if (other != nullptr && (other->ends_in_sigkill || other->stage == Stage::kStopping)) {
+    // advance() comes back when the other kill has ended, or sent its signal.
+    kill.next_step_at = Instant::never();
+    return false;
+  }
+  // Two cancellable kills of a worker go on side by side, each until its own scope is released.
+  if (other != nullptr && !(other->is_cancellable && kill.is_cancellable)) {
+    end(*other, KillVerdict::kSpared, "the worker survived the signal, and another scope expired");
+  }
+  kill.ends_in_sigkill = !kill.is_cancellable && (terms.signal == SIGKILL || terms.grace);
+  if (!kill.is_cancellable) {
+    kill.cancelled = listener_.on_signal(kill.worker(), kill.ends_in_sigkill);
+  }
+  begin_signal(kept);
+  return true;
+}
+
+// Sends the signal that is due, or stops the targets for signal_stopped(). The last look for
+// releases comes just before.
+void KillLadder::begin_signal(const std::shared_ptr<Kill>& kept) {
+  Kill& kill = *kept;
+  if (policy_.mode == KillMode::kProcess || kill.is_cancellable) {
+    send_due_signal(kill);
+    resume(kill);
+    return;
+  }
+  stopping_.push_back(kept);
+  kill.stage = Stage::kStopping;
+  kill.stopped = 0;
+  kill.running.clear();
+  stop_target(kill, kill.worker());
+  stop_new_targets(kill);
+}
+
+// Sends the signals of the kills whose targets are being stopped. Returns whether there are any. No
+// signal is sent before all targets of all these kills have stopped: the kills wait together, and
+// processes that end do not compete with looks at others for the processors. No target is resumed
+// before all signals are sent: it may be a target of another of these kills.
+bool KillLadder::signal_stopped() {
+  if (stopping_.empty()) {
+    return false;
+  }
+  stop_all_targets();
+  for (const auto& kill : stopping_) {
+    if (kill->stage == Stage::kStopping) {
+      send_due_signal(*kill);
+    }
+  }
+  for (const auto& kill : std::exchange(stopping_, {})) {
+    resume(*kill);
+    watch_other_targets(*kill);
+  }
+  return true;
+}
+
+void KillLadder::send_due_signal(Kill& kill) {
+  if (kill.signals.empty()) {
+    const ScopeTerms& terms = kill.order.deciding()->scope.terms;
+    const bool is_last = terms.signal == SIGKILL || !terms.grace;
+    send(kill, terms.signal);
+    kill.first_signal = kill.signals.back().when.mono;
+    kill.stage = is_last ? Stage::kKilled : Stage::kSignalled;
+    kill.next_step_at = kill.first_signal + (is_last            ? policy_.kill_wait
+                                             : kill.skips_grace ? Duration::zero()
+                                                                : *terms.grace);
+  } else {
+    send(kill, SIGKILL);
+    kill.stage = Stage::kKilled;
+    kill.next_step_at = kill.signals.back().when.mono + policy_.kill_wait;
+  }
+}
+
+void KillLadder::send(Kill& kill, int signal) {
+  SentSignal sent{signal, ClockReading::now(), {}};
+  // Before the first signal every target was found alive a moment ago.
+  const bool may_have_ended = !kill.signals.empty();
+  // Returns false if the server may not signal the process, for example a set-uid program.
+  const auto send_to = [&](const Process& process) {
+    if (may_have_ended && !process.is_alive()) {
+      return true;
+    }
+    if (!process.send_signal(signal)) {
+      return errno != EPERM;
+    }
+    sent.pids.push_back(process.pid);
+    return true;
+  };
+  // Children are signalled before their parents, and the worker last: when the last parent of a
+  // process group exits, the kernel sends SIGHUP to the stopped processes of that group.
+  for (std::size_t i = kill.other_targets.size(); i-- > 0;) {
+    if (!send_to(kill.other_targets[i])) {
+      kill.ends.erase(kill.other_targets[i].pidfd.get());
+      kill.other_targets.erase(kill.other_targets.begin() + static_cast<std::ptrdiff_t>(i));
+    }
+  }
+  send_to(kill.worker());
+  std::ranges::reverse(sent.pids);
+  kill.signals.push_back(std::move(sent));
+}
+
+// A stopped process does not act on a signal other than SIGKILL before it gets SIGCONT. Children
+// are resumed before their parents, as they are signalled.
+void KillLadder::resume(const Kill& kill) {
+  const int signal = kill.signals.back().signal;
+  if (signal == SIGKILL || signal == SIGCONT) {
+    return;
+  }
+  for (auto process = kill.other_targets.rbegin(); process != kill.other_targets.rend();
+       ++process) {
+    process->send_signal(SIGCONT);
+  }
+  kill.worker().send_signal(SIGCONT);
+}
+
+// Called after the signals, which must not wait for it.
+void KillLadder::watch_other_targets(Kill& kill) {
+  for (const Process& process : kill.other_targets) {
+    try {
+      EventSource& source = kill.ends[process.pidfd.get()];
+      if (source) {
+        continue;
+      }
+      // A pidfd stays readable for ever. With EPOLLET it is reported once.
+      source = watch_io(loop_, process.pidfd.get(), EPOLLIN | EPOLLET, kDeathsFirst,
+                        [&kill] { kill.has_news = true; });
+    } catch (const std::exception& error) {
+      // The kill looks at all targets when its next step is due.
+      messages::debug("the end of pid {} does not wake the server: {}", process.pid, error.what());
+    }
+  }
+}
+
+bool KillLadder::wait_for_death(const std::shared_ptr<Kill>& kept, Instant now) {
+  Kill& kill = *kept;
+  // Releases come before deaths: a worker that released the scope and then exited did not die of
+  // the signal.
+  if (kill.waits_for_release()) {
+    find_releases(kill, now);
+    if (kill.order.deciding() == nullptr) {
+      end(kill, KillVerdict::kSpared, "released within the grace period");
+      return true;
+    }
+  }
+  // Without a death and before the next step there is nothing to do. This saves a look at every
+  // pidfd.
+  if (!std::exchange(kill.has_news, false) && now < kill.next_step_at) {
+    return false;
+  }
+  if (!kill.worker_died && !kill.worker().is_alive()) {
+    kill.worker_died = Instant::now();  // `now` may be from before the signal
+  }
+  const std::vector<pid_t> alive = kill.alive();
+  if (alive.empty()) {
+    end(kill, KillVerdict::kDead, {});
+    return true;
+  }
+  if (now < kill.next_step_at) {
+    return false;
+  }
+  if (kill.waits_for_release()) {
+    kill.is_cancellable = false;
+    kill.ends_in_sigkill = true;
+    kill.cancelled = listener_.on_signal(kill.worker(), true);
+  }
+  if (kill.stage == Stage::kSignalled) {
+    begin_signal(kept);
+    return true;
+  }
+  if (kill.worker_died || kill.signals.back().signal != SIGKILL) {
+    end_with_current_outcome(kill, alive);
+  } else {
+    start_last_evidence(kept, now);
+  }
+  return true;
+}
+
+void KillLadder::start_last_evidence(const std::shared_ptr<Kill>& kept, Instant now) {
+  Kill& kill = *kept;
+  kill.stage = Stage::kLastEvidence;
+  kill.next_step_at = now + policy_.evidence_timeout;
+  kill.collection = EvidenceCollection::start(
+      side_threads_, kill.order.worker.process,
+      {EvidenceLevel::kProc, kill.next_step_at, std::nullopt}, [weak = std::weak_ptr(kept)] {
+        if (const auto waiting = weak.lock(); waiting && waiting->collection) {
+          waiting->last_evidence = waiting->collection->take();
+          waiting->collection.reset();
+        }
+      });
+}
+
+bool KillLadder::finish_unkillable(Kill& kill, Instant now) {
+  if (!kill.worker().is_alive()) {
+    kill.worker_died = Instant::now();
+  } else if (kill.collection && now < kill.next_step_at) {
+    return false;
+  }
+  end_with_current_outcome(kill, kill.alive());
+  return true;
+}
+
+void KillLadder::end_with_current_outcome(Kill& kill, const std::vector<pid_t>& alive) {
+  if (kill.worker_died) {
+    end(kill, KillVerdict::kDead,
+        alive.empty()
+            ? std::string{}
+            : fmt::format("kill targets that are still alive: {}", fmt::join(alive, ", ")));
+  } else if (kill.signals.back().signal == SIGKILL) {
+    if (kill.collection) {
+      kill.last_evidence = kill.collection->take();
+    }
+    end(kill, KillVerdict::kUnkillable,
+        fmt::format("still alive after SIGKILL: {}", state_text(kill.worker().pid)));
+  } else {
+    end(kill, KillVerdict::kSpared,
+        fmt::format("the worker survived {}, and SIGKILL was not sent",
+                    signal_name(kill.signals.back().signal)));
+  }
+}
+
+// The worker is stopped with SIGSTOP. Then the other targets are found and stopped, until a look at
+// stopped processes finds no new one. Without that, a process that a target starts between the look
+// and the signal would live on as an orphan with the worker's memory and devices. A stopped process
+// starts no other. A fork() that is under way still completes after SIGSTOP, so a target that may
+// be inside fork() is waited for; a sleeping target stops before it runs again. One look is enough
+// for a sleeping worker without children. resume() lets the targets go on after the signal.
+void KillLadder::stop_all_targets() {
+  std::vector<Kill*> incomplete;
+  for (const auto& kill : stopping_) {
+    incomplete.push_back(kill.get());
+  }
+  while (!incomplete.empty()) {
+    // All targets are stopped before one of them is waited for, so that all have the whole time.
+    std::erase_if(incomplete, [this](Kill* kill) { return look_for_targets(*kill); });
+    const Instant begun = Instant::now();
+    const Instant until = begun + stop_budget_;
+    for (Kill* const kill : incomplete) {
+      for (const pid_t pid : std::exchange(kill->running, {})) {
+        wait_until_stopped(pid, until);
+      }
+    }
+    stop_budget_ -= std::min(stop_budget_, Instant::now() - begun);
+  }
+}
+
+// Finds new targets and stops them. Returns whether the targets are complete: none is new, and none
+// may have started another.
+bool KillLadder::look_for_targets(Kill& kill) const {
+  for (Process& process :
+       new_targets_of(kill.worker(), kill.other_targets, policy_.mode, excluded_)) {
+    kill.other_targets.push_back(std::move(process));
+  }
+  const bool found_none = kill.stopped == kill.other_targets.size();
+  const bool is_complete =
+      (found_none && kill.running.empty()) || kill.stopped >= kMaxTreeProcesses;
+  stop_new_targets(kill);
+  return is_complete;
+}
+
+void KillLadder::stop_new_targets(Kill& kill) const {
+  for (; kill.stopped < kill.other_targets.size(); ++kill.stopped) {
+    stop_target(kill, kill.other_targets[kill.stopped]);
+  }
+}
+
+void KillLadder::stop_target(Kill& kill, const Process& process) const {
+  if (may_be_forking_(process.pid)) {
+    kill.running.push_back(process.pid);
+  }
+  process.send_signal(SIGSTOP);
+}
+
+void KillLadder::wait_until_stopped(pid_t pid, Instant until) const {
+  constexpr int kLooksWithoutPause = 5;
+  for (int look = 1; may_be_forking_(pid) && Instant::now() < until; ++look) {
+    if (look <= kLooksWithoutPause) {
+      ::sched_yield();
+    } else {
+      std::this_thread::sleep_for(std::chrono::microseconds{50});
+    }
+  }
+}
+
+// Returns a kill that has sent its first signal, or is about to. `kill` has not.
+KillLadder::Kill* KillLadder::other_kill_of_same_worker(const Kill& kill) const {
+  const auto& all = kills_of_.at(&kill.worker());
+  const auto found =
+      std::ranges::find_if(all, [](const auto& other) { return other->stage >= Stage::kStopping; });
+  return found == all.end() ? nullptr : found->get();
+}
+
+void KillLadder::find_releases(Kill& kill, Instant now) {
+  for (Expiry& expiry : kill.order.expiries) {
+    if (!expiry.released_at && listener_.was_released(kill.worker(), expiry)) {
+      set_released(kill, expiry, now);
+    }
+  }
+}
+
+void KillLadder::set_released(Kill& kill, Expiry& expiry, Instant now) {
+  expiry.released_at = now;
+  if (kill.stage >= Stage::kRecorded) {
+    log_.append(records_.released_late(kill.order.worker, expiry, kill.stage > Stage::kRecorded));
+  }
+}
+
+void KillLadder::extend_grace(Duration missed) {
+  loop_thread_.check();
+  for (const auto& kill : kills_) {
+    if (kill->stage >= Stage::kSignalled && !kill->skips_grace) {
+      kill->next_step_at = kill->next_step_at + missed;
+    }
+  }
+}
+
+void KillLadder::skip_grace(Instant now) {
+  loop_thread_.check();
+  skips_grace_ = true;
+  for (const auto& kill : kills_) {
+    kill->skips_grace = true;
+    if (kill->stage == Stage::kSignalled) {
+      kill->next_step_at = now;
+    }
+  }
+}
+
+void KillLadder::abandon() {
+  loop_thread_.check();
+  (void)signal_stopped();  // after an advance() that failed no target stays stopped
+  for (const auto& kill : kills_) {
+    if (kill->stage == Stage::kEnded) {
+      continue;
+    }
+    if (kill->signals.empty()) {
+      end(*kill, KillVerdict::kSpared, "the server stopped before the signal");
+      continue;
+    }
+    if (!kill->worker_died && !kill->worker().is_alive()) {
+      kill->worker_died = Instant::now();
+    }
+    end_with_current_outcome(*kill, kill->alive());
+  }
+  kills_.clear();
+}
+
+void KillLadder::end(Kill& kill, KillVerdict verdict, std::string_view reason) {
+  kill.stage = Stage::kEnded;
+  const auto of_worker = kills_of_.find(&kill.worker());
+  std::erase_if(of_worker->second, [&kill](const auto& each) { return each.get() == &kill; });
+  if (of_worker->second.empty()) {
+    kills_of_.erase(of_worker);
+  } else {
+    has_freed_one_ = true;
+  }
+  Records::Outcome outcome;
+  outcome.verdict = verdict;
+  outcome.signals = kill.signals;
+  outcome.reason = reason;
+  outcome.cancelled = kill.cancelled;
+  if (kill.last_evidence && verdict == KillVerdict::kUnkillable) {
+    outcome.held_by = &*kill.last_evidence;
+  }
+  if (kill.worker_died) {
+    outcome.dead_after = *kill.worker_died - kill.first_signal;
+  }
+  KillEnd kill_end;
+  kill_end.verdict = verdict;
+  for (const Expiry& expiry : kill.order.expiries) {
+    kill_end.record_number = log_.append(records_.killed(kill.order.worker, expiry, outcome));
+    outcome.cancelled = {};  // the first record alone lists them: there may be a thousand of both
+  }
+  listener_.on_end(kill.order, kill_end);
+}
+
+}  // namespace filetimer

@@ -1,0 +1,169 @@
+// The kill ladder: what follows a verdict, from its record to the outcome.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "common/clock.hpp"
+#include "timer_server/evidence/evidence_collection.hpp"
+#include "timer_server/records/record_log.hpp"
+#include "timer_server/records/records.hpp"
+#include "timer_server/settings/kill_policy.hpp"
+#include "timer_server/system/event_loop.hpp"
+#include "timer_server/system/loop_thread.hpp"
+#include "timer_server/system/process_tree.hpp"
+#include "timer_server/system/side_threads.hpp"
+
+namespace filetimer {
+
+// The expiries of two seconds, and where all workers were when the first of them was judged.
+struct Incident {
+  std::string id;
+  std::vector<Expiry> expiries;
+  std::vector<WorkerScopes> workers;
+  std::size_t omitted = 0;  // open scopes that are not listed
+  ClockReading when;
+  bool recorded = false;
+};
+
+// The verdicts of one worker that are carried out together.
+struct KillOrder {
+  WorkerIdentity worker;
+  std::shared_ptr<Incident> incident;
+  std::vector<Expiry> expiries;        // the earliest deadline first
+  std::vector<ScopeView> open_scopes;  // of this worker, the expired ones included
+  bool is_recorded = false;            // an earlier server recorded the verdicts
+  bool has_evidence = false;           // an earlier server recorded the evidence
+  std::optional<PythonDump> python;    // what the worker's page says of its faulthandler
+
+  // Returns the expiry whose signal and grace period count: the earliest that has a signal and
+  // whose scope was not released since. Prefers a scope whose release would not cancel the kill
+  // (ScopeTerms::spare_if_left). Returns null if the worker is to be spared.
+  [[nodiscard]] const Expiry* deciding() const;
+};
+
+struct KillEnd {
+  KillVerdict verdict = KillVerdict::kDead;
+  std::uint64_t record_number =
+      0;  // of the last `killed` record, as RecordLog::append() returned it
+};
+
+// Returns whether a thread of the process runs, or is in uninterruptible sleep. Such a thread may
+// be inside fork(), which then completes in spite of a SIGSTOP.
+bool may_be_forking(pid_t pid);
+using MayBeForking = std::function<bool(pid_t)>;
+
+// Carries out kill orders. The steps of a kill are: record the verdict and collect the evidence,
+// while the record is synced; send the first signal to the kill targets; wait for the grace period;
+// send SIGKILL; wait for the deaths; record the outcome. Each step has a time limit.
+//
+// No member function waits, except for the kStopLimit before a signal: advance() takes every kill
+// as far as it can go now. Used on the loop thread. The references that the constructor takes must
+// outlive the ladder. The ends of processes that were signalled wake `loop`, and their handlers
+// note that only.
+class KillLadder {
+ public:
+  // How long the verdict waits for the worker's command line and rank.
+  static constexpr Duration kFactsLimit = std::chrono::milliseconds{100};
+  // How long the signal waits for the verdict to be synced.
+  static constexpr Duration kSyncLimit = RecordLog::kStalled;
+  // How often a kill that a release may cancel looks for the release: a release on a page does not
+  // wake the server.
+  static constexpr Duration kReleaseLook = std::chrono::milliseconds{50};
+  // How long all kills of one advance() wait together until their targets have stopped, so that
+  // many kills do not delay deadlines. On an idle machine that takes microseconds.
+  static constexpr Duration kStopLimit = std::chrono::milliseconds{30};
+
+  // Callbacks to the owner of the scopes.
+  struct Listener {
+    // Returns whether a scope was released, or renewed, since its verdict.
+    std::function<bool(const Process&, const Expiry&)> was_released;
+    // Is called before the first signal is sent. `is_final`: the signal is SIGKILL, or SIGKILL will
+    // follow. Returns the names of the worker's other open scopes, which the kill cancels.
+    std::function<std::vector<std::string>(const Process&, bool is_final)> on_signal;
+    // Is called once for every order.
+    std::function<void(const KillOrder&, const KillEnd&)> on_end;
+  };
+  KillLadder(sd_event* loop, KillPolicy policy, Records& records, RecordLog& log,
+             SideThreads& side_threads, Listener listener,
+             MayBeForking may_be_forking = filetimer::may_be_forking);
+  ~KillLadder();
+
+  // Begins a kill. advance() takes its first step.
+  void start(KillOrder order, Instant now);
+  // Takes all kills as far as they can go. Returns when it must be called again at the latest; it
+  // must also be called when the log or the side threads have news, and when `loop` has called a
+  // handler.
+  Instant advance(Instant now);
+  // Takes note that a worker has ended. The ladder watches the other kill targets only: the owner
+  // of the workers watches their pidfds, and a loop can watch a descriptor once.
+  void note_worker_ended(const Process& worker);
+
+  [[nodiscard]] bool idle() const { return kills_.empty(); }
+  [[nodiscard]] std::size_t count() const { return kills_.size(); }
+  // Extends every grace period by the time that the server or the machine missed.
+  void extend_grace(Duration missed);
+  // Ends all grace periods: from now on SIGKILL follows the first signal at once, also in kills
+  // that begin later.
+  void skip_grace(Instant now);
+  // Ends all kills with the outcome that they have now. Called when the server stops.
+  void abandon();
+
+ private:
+  struct Kill;
+
+  // Each step returns true if it has moved the kill on.
+  bool step(const std::shared_ptr<Kill>& kill, Instant now);
+  bool begin_first_signal(const std::shared_ptr<Kill>& kept, Instant now);
+  bool wait_for_death(const std::shared_ptr<Kill>& kept, Instant now);
+  bool finish_unkillable(Kill& kill, Instant now);
+
+  void record_verdicts(Instant now);
+  void add_records_of_verdict(const KillOrder& order, std::vector<std::string>& records) const;
+  bool is_ready_for_signal(Kill& kill, Instant now);
+  bool end_without_signal(Kill& kill);
+  void start_evidence(const std::shared_ptr<Kill>& kill);
+  void record_evidence(Kill& kill);
+  void start_last_evidence(const std::shared_ptr<Kill>& kept, Instant now);
+  void find_releases(Kill& kill, Instant now);
+  void set_released(Kill& kill, Expiry& expiry, Instant now);
+  void begin_signal(const std::shared_ptr<Kill>& kept);
+  bool signal_stopped();
+  void send_due_signal(Kill& kill);
+  void stop_all_targets();
+  bool look_for_targets(Kill& kill) const;
+  void stop_new_targets(Kill& kill) const;
+  void stop_target(Kill& kill, const Process& process) const;
+  void wait_until_stopped(pid_t pid, Instant until) const;
+  void send(Kill& kill, int signal);
+  static void resume(const Kill& kill);
+  void watch_other_targets(Kill& kill);
+  [[nodiscard]] Kill* other_kill_of_same_worker(const Kill& kill) const;
+  void end_with_current_outcome(Kill& kill, const std::vector<pid_t>& alive);
+  void end(Kill& kill, KillVerdict verdict, std::string_view reason);
+
+  sd_event* const loop_;
+  const KillPolicy policy_;
+  Records& records_;
+  RecordLog& log_;
+  SideThreads& side_threads_;
+  const Listener listener_;
+  const MayBeForking may_be_forking_;
+  const std::vector<pid_t> excluded_;  // the server and its ancestors
+  std::vector<std::shared_ptr<Kill>> kills_;
+  // By worker, those that have not ended. A worker has several if a scope expired in the grace
+  // period of a kill that a release may cancel.
+  std::unordered_map<const Process*, std::vector<std::shared_ptr<Kill>>> kills_of_;
+  bool skips_grace_ = false;
+  std::vector<std::shared_ptr<Kill>> stopping_;  // in Stage::kStopping
+  Duration stop_budget_{};                       // what is left of kStopLimit in this advance()
+  bool has_freed_one_ = false;  // in this pass of advance() a kill ended for which another may wait
+  LoopThread loop_thread_;
+};
+
+}  // namespace filetimer

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: MIT
+#include "timer_server/kills/soft_deadlines.hpp"
+
+#include <algorithm>
+#include <unordered_map>
+
+namespace filetimer {
+
+void SoftDeadlines::warn() {
+  loop_thread_.check();
+  std::unordered_map<Worker*, std::vector<Warnings::Scope>> of_worker;
+  for (const DeadlineScan::SoftDueScope& due : std::exchange(noted_, {})) {
+    Worker* const worker = context_.workers.find(due.process->pid);
+    if (worker == nullptr || worker->process != due.process) {
+      continue;  // it was removed after the scan
+    }
+    if (auto warning = warning_of(due)) {
+      of_worker[worker].push_back(std::move(*warning));
+    }
+  }
+  const Instant now = Instant::now();
+  for (auto& [worker, scopes] : of_worker) {
+    if (worker->dying || !worker->process->is_alive()) {
+      continue;  // its exit has woken the loop, and decides
+    }
+    std::ranges::stable_sort(scopes, {}, [](const auto& scope) { return scope.passed.when; });
+    const WarningLimit::Share share = worker->warning_limit.take(scopes.size(), now);
+    if (share.count > 0) {
+      scopes.resize(share.count);
+      scopes.front().passed.omitted = share.omitted;
+      context_.warnings.start(WorkerIdentity::of(*worker), std::move(scopes), now);
+    }
+  }
+}
+
+// Returns nothing if the scope was released or renewed after the scan.
+std::optional<Warnings::Scope> SoftDeadlines::warning_of(
+    const DeadlineScan::SoftDueScope& due) const {
+  const auto reading = due.page->read(due.slot.slot, due.slot.word);
+  due.page->unmap_names();
+  if (!reading) {
+    return std::nullopt;
+  }
+  Warnings::Scope warning;
+  const ScopeView scope = context_.policy.view_of(*reading);
+  warning.passed = {scope, due.slot.deadline, Instant::now(),
+                    context_.policy.reason_to_warn(scope.terms)};
+  warning.is_open = [page = due.page, slot = due.slot] {
+    return page->is_open(slot.slot, slot.word);
+  };
+  return warning;
+}
+
+}  // namespace filetimer

@@ -1,0 +1,234 @@
+// SPDX-License-Identifier: MIT
+#include "timer_server/kills/verdicts.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "common/duration_text.hpp"
+#include "common/limits.hpp"
+#include "common/scope_page.hpp"
+#include "timer_server/kills/incident_limit.hpp"
+#include "timer_server/system/messages.hpp"
+
+namespace filetimer {
+namespace {
+
+std::string description_of(const WorkerIdentity& worker) {
+  const auto& facts = *worker.facts;
+  return fmt::format("pid {} ({}{})", worker.process->pid, worker.process->comm,
+                     facts && facts->rank ? fmt::format(", rank {}", *facts->rank) : "");
+}
+
+}  // namespace
+
+Verdicts::Verdicts(Context context)
+    : context_(context),
+      ladder_(
+          context.loop, context.policy, context.records, context.log, context.side_threads,
+          {.was_released = [this](const Process& process,
+                                  const Expiry& expiry) { return was_released(process, expiry); },
+           .on_signal = [this](const Process& process,
+                               bool is_final) { return on_signal(process, is_final); },
+           .on_end = [this](const KillOrder& order, const KillEnd& end) { on_end(order, end); }}) {}
+
+void Verdicts::carry_out(Worker& worker, std::span<const DeadlineScan::DueScope* const> due,
+                         const ClockReading& now) {
+  loop_thread_.check();
+  context_.warnings.flush(*worker.process, "a deadline of the worker came first");
+  KillOrder order;
+  order.worker = WorkerIdentity::of(worker);
+  order.incident = incident_at(now);
+  order.open_scopes = context_.scopes.open_scopes_of(worker);
+  order.python = python_dump_of(worker);
+  for (const DeadlineScan::DueScope* scope : due) {
+    std::optional<Expiry> expiry = expiry_of(*scope);
+    if (!expiry) {
+      continue;
+    }
+    expiry->id = context_.records.next_expiry_id();
+    expiry->incident = order.incident->id;
+    expiry->judged = now.mono;
+    order.expiries.push_back(std::move(*expiry));
+    if (!order.incident->recorded) {
+      order.incident->expiries.push_back(order.expiries.back());
+    }
+  }
+  if (order.expiries.empty()) {
+    return;
+  }
+  expired_ += order.expiries.size();
+  print_verdict(order, now.mono);
+  start(std::move(order), now.mono);
+}
+
+void Verdicts::resume(KillOrder order, Instant now) {
+  loop_thread_.check();
+  messages::warning("pid {} was to be killed by a server that has ended ({}): going on with it",
+                    order.worker.process->pid, order.expiries.front().id);
+  start(std::move(order), now);
+}
+
+void Verdicts::start(KillOrder order, Instant now) {
+  if (Worker* const worker = context_.workers.find(order.worker.process->pid);
+      worker != nullptr && worker->process == order.worker.process) {
+    ++worker->kills;
+  }
+  ladder_.start(std::move(order), now);
+}
+
+void Verdicts::print_verdict(const KillOrder& order, Instant now) const {
+  const Expiry& first = order.expiries.front();
+  const Expiry* const deciding = order.deciding();
+  messages::info("{} expired in '{}' after {}: {} ({})", description_of(order.worker),
+                 first.scope.name, duration_for_reading(now - first.scope.terms.acquired),
+                 context_.policy.dry_run ? "spared, dry run"
+                 : deciding == nullptr   ? "spared, signal 0"
+                                       : "to be sent " + signal_name(deciding->scope.terms.signal),
+                 first.id);
+}
+
+std::shared_ptr<Incident> Verdicts::incident_at(const ClockReading& now) {
+  if (incident_ && now.mono - incident_->when.mono <= kIncidentWindow) {
+    return incident_;
+  }
+  incident_ = std::make_shared<Incident>();
+  incident_->id = context_.records.next_incident_id();
+  incident_->when = now;
+  const std::size_t share = incident_share(context_.workers.count());
+  context_.workers.for_each([&](Worker& worker) {
+    if (worker.dying) {
+      return;  // it is in the incident that it is killed for
+    }
+    std::size_t count = 0;
+    for (const auto& page : worker.pages) {
+      count += page->open_count();
+    }
+    // Also a worker in no scope: the others may wait for it.
+    incident_->workers.push_back(
+        {WorkerIdentity::of(worker), context_.scopes.open_scopes_of(worker, share)});
+    incident_->omitted += count - std::min(incident_->workers.back().scopes.size(), count);
+  });
+  return incident_;
+}
+
+// A judged scope stays in its slot until the kill has ended, so its name and times can be read.
+std::optional<Expiry> Verdicts::expiry_of(const DeadlineScan::DueScope& due) const {
+  const PageVerdict& place = due.place;
+  auto reading = place.page->read(place.slot, slot_word::expired(place.word));
+  if (!reading) {
+    reading = place.page->read(place.slot, slot_word::kReleasedLate);
+  }
+  if (!reading) {
+    return std::nullopt;
+  }
+  Expiry expiry;
+  expiry.scope = context_.scopes.view_of(*reading);
+  expiry.scope.terms.deadline = due.deadline;
+  expiry.place = place;
+  return expiry;
+}
+
+std::optional<PythonDump> Verdicts::python_dump_of(const Worker& worker) const {
+  for (const auto& page : worker.pages) {
+    if (const std::uint32_t signal = page->dump_signal(); signal != 0) {
+      return PythonDump{signal, context_.folder.stacks_path(page->name())};
+    }
+  }
+  return std::nullopt;
+}
+
+bool Verdicts::was_released(const Process& process, const Expiry& expiry) const {
+  if (expiry.scope.terms.is_idle && has_worked_since(process, expiry.scope.terms.deadline)) {
+    return true;
+  }
+  const PageVerdict& place = expiry.place;
+  return place.page && place.page->was_released_late(place.slot, place.word);
+}
+
+// Returns whether a worker whose idle timeout has expired is in a scope, or has left one since.
+bool Verdicts::has_worked_since(const Process& process, Instant since) const {
+  const Worker* const worker = context_.workers.find(process.pid);
+  if (worker == nullptr) {
+    return false;
+  }
+  bool has_worked = worker->left_on_pipe > since;
+  for (const auto& page : worker->pages) {
+    const WorkerPage::Activity activity = page->activity();
+    has_worked = has_worked || activity.is_inside || activity.last_left > since;
+  }
+  return has_worked;
+}
+
+// The worker's other scopes of the pipe end with the signal, not with the verdict: until the signal
+// a release can cancel the kill. Scopes on a page of the worker's own end with the worker.
+std::vector<std::string> Verdicts::on_signal(const Process& process, bool is_final) {
+  std::vector<std::string> cancelled;
+  Worker* const worker = context_.workers.find(process.pid);
+  if (worker == nullptr || worker->process.get() != &process) {
+    return cancelled;
+  }
+  if (worker->pipe) {
+    cancelled = worker->pipe->release_all();
+    context_.unsaved.note(*worker);
+  }
+  for (const auto& page : worker->pages) {
+    for (const SlotReading& reading : page->open_slots()) {
+      if (is_final && slot_word::is_open(reading.word)) {
+        cancelled.push_back(reading.name);
+      }
+    }
+  }
+  worker->dying = is_final;
+  return cancelled;
+}
+
+void Verdicts::on_end(const KillOrder& order, const KillEnd& end) {
+  const std::string& id = order.expiries.front().id;
+  std::erase_if(unkillable_, [](const auto& process) { return !process->is_alive(); });
+  if (end.verdict == KillVerdict::kUnkillable) {
+    if (std::ranges::find(unkillable_, order.worker.process) == unkillable_.end()) {
+      unkillable_.push_back(order.worker.process);
+    }
+    messages::error("{} is still alive after SIGKILL ({})", description_of(order.worker), id);
+  } else if (end.verdict == KillVerdict::kDead) {
+    ++killed_;
+    messages::info("{} is dead ({})", description_of(order.worker), id);
+  }
+  start_hook(order, end);
+  Worker* const worker = context_.workers.find(order.worker.process->pid);
+  if (worker == nullptr || worker->process != order.worker.process) {
+    return;
+  }
+  --worker->kills;
+  // A worker that is alive after its kill is watched again. The scopes of one that has exited have
+  // ended with the kill: they are not recorded as left open.
+  worker->dying = worker->dying && !worker->process->is_alive();
+  for (const Expiry& expiry : order.expiries) {
+    if (const PageVerdict& place = expiry.place; place.page) {
+      place.page->finish(place.slot, place.word);
+    }
+  }
+  context_.unsaved.note(*worker);
+  has_changed_scopes_ = has_changed_scopes_ || !worker->pages.empty();
+}
+
+void Verdicts::start_hook(const KillOrder& order, const KillEnd& end) {
+  const Expiry& first = order.expiries.front();
+  HookOccasion occasion;
+  occasion.worker = order.worker;
+  occasion.id = first.id;
+  occasion.incident = first.incident;
+  occasion.scope = first.scope.name;
+  occasion.verdict = end.verdict;
+  occasion.record_number = end.record_number;
+  context_.hooks.add(std::move(occasion), Instant::now());
+}
+
+std::size_t Verdicts::unkillable() const {
+  return static_cast<std::size_t>(
+      std::ranges::count_if(unkillable_, [](const auto& process) { return process->is_alive(); }));
+}
+
+}  // namespace filetimer

@@ -1,0 +1,99 @@
+// Verdicts: what follows when scopes of a worker have expired.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "common/clock.hpp"
+#include "timer_server/kills/hooks.hpp"
+#include "timer_server/kills/kill_ladder.hpp"
+#include "timer_server/kills/warnings.hpp"
+#include "timer_server/records/record_log.hpp"
+#include "timer_server/records/records.hpp"
+#include "timer_server/scopes/page_folder.hpp"
+#include "timer_server/scopes/workers.hpp"
+#include "timer_server/system/event_loop.hpp"
+#include "timer_server/system/loop_thread.hpp"
+#include "timer_server/system/side_threads.hpp"
+#include "timer_server/watch/deadline_scan.hpp"
+#include "timer_server/watch/scope_policy.hpp"
+#include "timer_server/watch/unsaved_pages.hpp"
+
+namespace filetimer {
+
+// Turns the scopes on which a scan has given the verdict into kill orders, one for each worker, and
+// tells the kill ladder of late releases. Expiries within kIncidentWindow are one incident: the
+// other workers waited for the same thing. Used on the loop thread. What the context refers to must
+// outlive this object.
+class Verdicts {
+ public:
+  static constexpr Duration kIncidentWindow = std::chrono::seconds{2};
+
+  struct Context {
+    sd_event* loop;
+    const KillPolicy& policy;
+    const ScopePolicy& scopes;
+    Workers& workers;
+    const PageFolder& folder;
+    UnsavedPages& unsaved;
+    Records& records;
+    RecordLog& log;
+    SideThreads& side_threads;
+    Warnings& warnings;
+    Hooks& hooks;
+  };
+  explicit Verdicts(Context context);
+
+  // Starts the kill of a worker for the scopes in `due`, the earliest deadline first. `now` is when
+  // they were judged.
+  void carry_out(Worker& worker, std::span<const DeadlineScan::DueScope* const> due,
+                 const ClockReading& now);
+  // Starts a kill that an earlier server has recorded and not finished.
+  void resume(KillOrder order, Instant now);
+  // Starts the hook for a kill that has ended.
+  void start_hook(const KillOrder& order, const KillEnd& end);
+
+  // Returns the ladder, which the caller advances.
+  [[nodiscard]] KillLadder& ladder() { return ladder_; }
+  [[nodiscard]] const KillLadder& ladder() const { return ladder_; }
+
+  // Returns what a worker's page says of its Python stacks. There is one interpreter in a process,
+  // so the first page that has a dump signal counts.
+  [[nodiscard]] std::optional<PythonDump> python_dump_of(const Worker& worker) const;
+
+  // Returns whether a kill has ended since the last call whose worker has scopes to be judged.
+  bool take_changed_scopes() { return std::exchange(has_changed_scopes_, false); }
+  [[nodiscard]] std::uint64_t expired() const { return expired_; }
+  [[nodiscard]] std::uint64_t killed() const { return killed_; }
+  // Returns the number of workers that are alive after SIGKILL.
+  [[nodiscard]] std::size_t unkillable() const;
+
+ private:
+  std::shared_ptr<Incident> incident_at(const ClockReading& now);
+  std::optional<Expiry> expiry_of(const DeadlineScan::DueScope& due) const;
+  void start(KillOrder order, Instant now);
+  void print_verdict(const KillOrder& order, Instant now) const;
+
+  // What the ladder calls.
+  [[nodiscard]] bool was_released(const Process& process, const Expiry& expiry) const;
+  [[nodiscard]] bool has_worked_since(const Process& process, Instant since) const;
+  std::vector<std::string> on_signal(const Process& process, bool is_final);
+  void on_end(const KillOrder& order, const KillEnd& end);
+
+  const Context context_;
+  std::shared_ptr<Incident> incident_;
+  std::vector<std::shared_ptr<const Process>> unkillable_;
+  std::uint64_t expired_ = 0;
+  std::uint64_t killed_ = 0;
+  bool has_changed_scopes_ = false;
+  KillLadder ladder_;
+  LoopThread loop_thread_;
+};
+
+}  // namespace filetimer

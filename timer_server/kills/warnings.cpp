@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: MIT
+#include "timer_server/kills/warnings.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "common/duration_text.hpp"
+
+namespace filetimer {
+
+struct Warnings::Batch {
+  WorkerIdentity worker;
+  std::vector<Scope> scopes;
+  Instant facts_until;
+  Instant evidence_until;
+  bool evidence_pending = false;
+  std::shared_ptr<EvidenceCollection> collection;  // null: not begun, or done
+  std::optional<Evidence> evidence;
+
+  // Returns when the batch is to be recorded at the latest; `now`: it is complete.
+  [[nodiscard]] Instant ready_at(Instant now) const {
+    const Instant facts = *worker.facts ? now : facts_until;
+    return std::max(facts, evidence_pending ? evidence_until : now);
+  }
+};
+
+Warnings::Warnings(const KillPolicy& policy, const Records& records, RecordLog& log,
+                   SideThreads& side_threads)
+    : level_(policy.evidence),
+      evidence_timeout_(policy.evidence_timeout),
+      records_(records),
+      log_(log),
+      side_threads_(side_threads) {}
+
+Warnings::~Warnings() = default;
+
+void Warnings::start(WorkerIdentity worker, std::vector<Scope> scopes, Instant now) {
+  loop_thread_.check();
+  auto batch = std::make_shared<Batch>();
+  batch->worker = std::move(worker);
+  batch->scopes = std::move(scopes);
+  batch->facts_until = now + KillLadder::kFactsLimit;
+  batch->evidence_until = now + evidence_timeout_;
+  batch->evidence_pending = level_ != EvidenceLevel::kNone;
+  batches_.push_back(std::move(batch));
+}
+
+Instant Warnings::advance(Instant now) {
+  loop_thread_.check();
+  Instant next = Instant::never();
+  std::erase_if(batches_, [&](const std::shared_ptr<Batch>& batch) {
+    const Instant ready_at = batch->ready_at(now);
+    if (ready_at > now) {
+      next = std::min(next, ready_at);
+      return false;
+    }
+    record(*batch,
+           fmt::format("the evidence was not complete after {}", duration_text(evidence_timeout_)));
+    return true;
+  });
+  for (const std::shared_ptr<Batch>& batch : batches_) {
+    if (collections() >= kMaxCollections) {
+      break;
+    }
+    if (batch->evidence_pending && !batch->collection) {
+      start_evidence(batch);
+    }
+  }
+  return next;
+}
+
+void Warnings::start_evidence(const std::shared_ptr<Batch>& batch) {
+  // No Python stacks: they need a signal.
+  batch->collection = EvidenceCollection::start(
+      side_threads_, batch->worker.process, {level_, batch->evidence_until, std::nullopt},
+      [weak = std::weak_ptr(batch), token = collection_token_] {
+        const auto waiting = weak.lock();
+        if (waiting && waiting->collection) {
+          waiting->evidence = waiting->collection->take();
+          waiting->evidence_pending = false;
+          waiting->collection.reset();
+        }
+      });
+}
+
+void Warnings::flush(const Process& worker, std::string_view why) {
+  loop_thread_.check();
+  std::erase_if(batches_, [&](const std::shared_ptr<Batch>& batch) {
+    const bool is_of_worker = batch->worker.process.get() == &worker;
+    if (is_of_worker) {
+      record(*batch, why);
+    }
+    return is_of_worker;
+  });
+}
+
+void Warnings::flush_all(std::string_view why) {
+  loop_thread_.check();
+  for (const std::shared_ptr<Batch>& batch : std::exchange(batches_, {})) {
+    record(*batch, why);
+  }
+}
+
+void Warnings::record(Batch& batch, std::string_view why_no_evidence) {
+  if (batch.collection) {
+    (void)batch.collection->take();  // ends the collection
+  }
+  bool has_recorded_evidence = false;
+  for (const Scope& scope : batch.scopes) {
+    Evidence none;
+    const Evidence* evidence = nullptr;
+    if (!has_recorded_evidence && level_ != EvidenceLevel::kNone) {
+      evidence = &none;
+      if (!batch.evidence) {
+        none.missing = why_no_evidence;
+      } else if (!scope.is_open()) {
+        none.missing = "the scope ended before the evidence was complete";
+      } else {
+        evidence = &*batch.evidence;
+        has_recorded_evidence = true;
+      }
+    }
+    log_.append(records_.warned(batch.worker, scope.passed, evidence));
+  }
+}
+
+}  // namespace filetimer

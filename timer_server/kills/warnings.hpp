@@ -1,0 +1,74 @@
+// Warnings: what follows a soft deadline, up to its record `warned`.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "timer_server/evidence/evidence_collection.hpp"
+#include "timer_server/kills/kill_ladder.hpp"
+#include "timer_server/records/record_log.hpp"
+#include "timer_server/records/records.hpp"
+#include "timer_server/system/loop_thread.hpp"
+#include "timer_server/system/side_threads.hpp"
+
+namespace filetimer {
+
+// Collects the evidence of a worker whose soft deadline has passed, and records the warning when
+// the evidence is complete or its time is up. Sends no signal. Used on the loop thread. The
+// references that the constructor takes must outlive the warnings.
+class Warnings {
+ public:
+  // The workers whose evidence is collected at the same time, including those for which it hangs.
+  // The other side threads are left to kills.
+  static constexpr long kMaxCollections = 2;
+
+  // Takes the level of evidence and its time limit from `policy`.
+  Warnings(const KillPolicy& policy, const Records& records, RecordLog& log,
+           SideThreads& side_threads);
+  ~Warnings();
+
+  struct Scope {
+    SoftDeadline passed;
+    // Returns whether the worker is still in the scope. Evidence from after the scope says nothing
+    // of it and is not recorded with it.
+    std::function<bool()> is_open;
+  };
+  // Begins the warnings of one worker. `scopes` has at least one scope, the earliest soft deadline
+  // first. The evidence is recorded with the first scope that is still open then.
+  void start(WorkerIdentity worker, std::vector<Scope> scopes, Instant now);
+  // Records the warnings that are ready. Returns when it must be called again at the latest; it
+  // must also be called when the side threads have delivered.
+  Instant advance(Instant now);
+  // Records the warnings of a worker at once, so that they stand before the next record of the
+  // worker. `why` is the reason that they give for missing evidence.
+  void flush(const Process& worker, std::string_view why);
+  // Records the warnings of all workers at once.
+  void flush_all(std::string_view why);
+
+  // Returns the number of workers whose evidence is being collected.
+  [[nodiscard]] long collections() const { return collection_token_.use_count() - 1; }
+
+ private:
+  struct Batch;
+
+  void start_evidence(const std::shared_ptr<Batch>& batch);
+  void record(Batch& batch, std::string_view why_no_evidence);
+
+  const EvidenceLevel level_;
+  const Duration evidence_timeout_;
+  const Records& records_;
+  RecordLog& log_;
+  SideThreads& side_threads_;
+  std::deque<std::shared_ptr<Batch>> batches_;  // the earliest soft deadline first
+  // Each collection owns a copy until it has ended, even if its batch was recorded before. The
+  // copies count the collections.
+  std::shared_ptr<const char> collection_token_ = std::make_shared<const char>();
+  LoopThread loop_thread_;
+};
+
+}  // namespace filetimer

@@ -1,0 +1,453 @@
+// SPDX-License-Identifier: MIT
+#include "timer_server/records/record_log.hpp"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/eventfd.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <deque>
+#include <iterator>
+
+#include "common/mutex.hpp"
+#include "common/posix.hpp"
+#include "timer_server/system/realtime.hpp"
+
+namespace filetimer {
+namespace {
+
+// How often the end of a log is read before it counts as half a line.
+constexpr int kLooksAtHalfLine = 8;
+
+// The most bytes of waiting records that one write takes.
+constexpr std::size_t kMostAtOnce = std::size_t{64} << 10;
+// How long the destructor waits for a system call of the thread.
+constexpr std::chrono::milliseconds kJoinLimit{100};
+
+Result<UniqueFd> open_log(const std::string& path) {
+  // O_NONBLOCK: opening a FIFO would wait for its reader.
+  UniqueFd fd(::open(path.c_str(),
+                     O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOCTTY | O_NONBLOCK, 0600));
+  if (!fd) {
+    return system_error(fmt::format("cannot open the log '{}'", path));
+  }
+  return fd;
+}
+
+// Returns whether the file ends without a newline. A server that was killed, or a full disk, may
+// have left half a line.
+bool ends_in_half_line(const std::string& path) {
+  const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK));
+  for (int look = 0; fd && look < kLooksAtHalfLine; ++look) {
+    struct stat st {};
+    char last = '\n';
+    const bool is_half = ::fstat(fd.get(), &st) == 0 && S_ISREG(st.st_mode) && st.st_size > 0 &&
+                         ::pread(fd.get(), &last, 1, st.st_size - 1) == 1 && last != '\n';
+    if (!is_half) {
+      return false;
+    }
+    // Another server may be in the middle of a write: the size of a file grows page by page. This
+    // call takes the lock of the file, and so waits for the end of the write.
+    (void)::lseek(fd.get(), 0, SEEK_DATA);
+  }
+  return static_cast<bool>(fd);
+}
+
+}  // namespace
+
+class RecordLog::Writer {
+ public:
+  Writer(Settings settings, UniqueFd file, UniqueFd event_fd)
+      : settings_(std::move(settings)), event_fd_(std::move(event_fd)) {
+    use(std::move(file));
+  }
+
+  void run();
+
+  std::uint64_t append(std::vector<std::string> records, std::size_t most_bytes);
+  bool is_working(Instant now) const;
+  std::string take_message(Instant now, bool& is_good_news);
+  void reopen();
+  bool drain(Duration bound);
+  bool stop(std::chrono::milliseconds bound);
+
+  const Settings settings_;
+  const UniqueFd event_fd_;
+  std::atomic<std::uint64_t> synced_{0};  // stored by the thread, loaded by the loop
+
+  std::uint64_t lost() const {
+    const MutexLock lock(mutex_);
+    return lost_;
+  }
+
+ private:
+  struct Entry {
+    std::uint64_t number;
+    std::string line;
+  };
+
+  Status write_batch(std::deque<Entry>& batch);
+  Status write_some(std::deque<Entry>& batch);
+  void use(UniqueFd file);
+  bool is_at_path();
+  Status ensure_open();
+  Status write_text(const std::string& text);
+  Status sync() const;
+  void rotate();
+  void wake_loop() const;
+
+  // Used by the thread only.
+  UniqueFd file_;
+  bool is_regular_ = false;
+  dev_t device_ = 0;
+  ino_t inode_ = 0;
+  std::uint64_t size_ = 0;  // or less than the file has: other servers may append meanwhile
+  bool half_line_ = false;  // the file ends in half a line
+  std::uint64_t written_ = 0;
+
+  // The thread never holds the mutex during input or output, so the loop never waits for a file
+  // system.
+  mutable Mutex mutex_;
+  ConditionVariable work_;
+  ConditionVariable progress_;
+  std::deque<Entry> queue_ FILETIMER_GUARDED_BY(mutex_);
+  std::size_t queued_bytes_ FILETIMER_GUARDED_BY(mutex_) = 0;
+  std::uint64_t last_number_ FILETIMER_GUARDED_BY(mutex_) = 0;
+  std::uint64_t lost_ FILETIMER_GUARDED_BY(mutex_) = 0;
+  // Why the last attempt failed; empty: it succeeded.
+  std::string failure_ FILETIMER_GUARDED_BY(mutex_);
+  // What take_message() returned last.
+  std::string reported_failure_ FILETIMER_GUARDED_BY(mutex_);
+  // never(): no attempt is under way.
+  Instant busy_since_ FILETIMER_GUARDED_BY(mutex_) = Instant::never();
+  bool reopen_ FILETIMER_GUARDED_BY(mutex_) = false;
+  bool stopping_ FILETIMER_GUARDED_BY(mutex_) = false;
+  bool finished_ FILETIMER_GUARDED_BY(mutex_) = false;
+};
+
+std::uint64_t RecordLog::Writer::append(std::vector<std::string> records, std::size_t most_bytes) {
+  std::uint64_t number = 0;
+  {
+    const MutexLock lock(mutex_);
+    for (std::string& record : records) {
+      record += '\n';
+      if (queued_bytes_ + record.size() > most_bytes) {
+        ++lost_;
+        continue;
+      }
+      queued_bytes_ += record.size();
+      queue_.push_back({++last_number_, std::move(record)});
+    }
+    number = last_number_;
+  }
+  work_.notify_one();
+  return number;
+}
+
+void RecordLog::Writer::run() {
+  MutexLock lock(mutex_);
+  while (!stopping_) {
+    if (queue_.empty() && !reopen_) {
+      work_.wait(lock);
+      continue;
+    }
+    std::deque<Entry> batch;
+    batch.swap(queue_);
+    if (std::exchange(reopen_, false)) {
+      file_.reset();
+    }
+    busy_since_ = Instant::now();
+    lock.unlock();
+
+    // Signals wait for this: one look at the path, one write and one sync, unless the records are
+    // long or the file is full.
+    Status done = write_batch(batch);
+    const Status on_disk = sync();
+    if (on_disk) {
+      synced_.store(written_, std::memory_order_release);
+    } else if (done) {
+      done = on_disk;
+    }
+
+    lock.lock();
+    busy_since_ = Instant::never();
+    // Records that were not written go back in front of those that were queued meanwhile.
+    for (; !batch.empty(); batch.pop_back()) {
+      queue_.push_front(std::move(batch.back()));
+    }
+    queued_bytes_ = 0;
+    for (const Entry& entry : queue_) {
+      queued_bytes_ += entry.line.size();
+    }
+    failure_ = done ? std::string{} : done.error().message;
+    progress_.notify_all();
+    // Without the lock, for which the loop would wait.
+    lock.unlock();
+    wake_loop();
+    lock.lock();
+    if (!done && !stopping_) {
+      const auto until = std::chrono::steady_clock::now() + settings_.retry;
+      while (!stopping_ && !reopen_ && work_.wait_until(lock, until)) {
+      }
+    }
+  }
+  finished_ = true;
+  progress_.notify_all();
+}
+
+Status RecordLog::Writer::write_batch(std::deque<Entry>& batch) {
+  do {
+    // The file is opened even if there is no record: a log rotator that sent SIGHUP expects the new
+    // file.
+    if (Status open = ensure_open(); !open) {
+      return open;
+    }
+    if (batch.empty()) {
+      break;
+    }
+    if (Status written = write_some(batch); !written) {
+      // A file that its file server does not know any more is opened anew.
+      if (struct stat st{}; ::fstat(file_.get(), &st) != 0) {
+        file_.reset();
+      }
+      return written;
+    }
+    if (is_regular_ && size_ >= settings_.max_bytes) {
+      rotate();
+    }
+  } while (!batch.empty() || !file_);
+  return {};
+}
+
+// Writes records up to the one that makes the file too large, which is rotated behind it. A pipe or
+// a terminal may take a part of a long text: one record at a time.
+Status RecordLog::Writer::write_some(std::deque<Entry>& batch) {
+  std::string text;
+  auto behind = batch.begin();
+  for (; behind != batch.end(); ++behind) {
+    if (!text.empty() && (!is_regular_ || text.size() + behind->line.size() > kMostAtOnce ||
+                          size_ + text.size() >= settings_.max_bytes)) {
+      break;
+    }
+    text += behind->line;
+  }
+  if (Status written = write_text(text); !written) {
+    // There may be room for the first of them.
+    behind = std::next(batch.begin());
+    if (Status first = write_text(batch.front().line); !first) {
+      return first;
+    }
+  }
+  written_ = std::prev(behind)->number;
+  batch.erase(batch.begin(), behind);
+  return {};
+}
+
+void RecordLog::Writer::use(UniqueFd file) {
+  file_ = std::move(file);
+  struct stat st {};
+  is_regular_ = ::fstat(file_.get(), &st) == 0 && S_ISREG(st.st_mode);
+  device_ = st.st_dev;
+  inode_ = st.st_ino;
+  size_ = is_regular_ ? static_cast<std::uint64_t>(st.st_size) : 0;
+  half_line_ = ends_in_half_line(settings_.path);
+}
+
+// Returns false if the open file was removed or moved, or another one is at the path. This is the
+// only look at the file before a write: a rotator moves it without a message, and other servers
+// append to it.
+bool RecordLog::Writer::is_at_path() {
+  struct stat at_path {};
+  if (::stat(settings_.path.c_str(), &at_path) != 0) {
+    return errno != ENOENT;
+  }
+  if (at_path.st_ino != inode_ || at_path.st_dev != device_) {
+    return false;
+  }
+  size_ = static_cast<std::uint64_t>(at_path.st_size);
+  return true;
+}
+
+// Opens the file at the path if that is not the open one any more. Makes the file if there is none.
+Status RecordLog::Writer::ensure_open() {
+  if (file_ && (!is_regular_ || is_at_path())) {
+    return {};
+  }
+  auto opened = open_log(settings_.path);
+  if (!opened) {
+    return tl::unexpected<Error>(std::move(opened.error()));
+  }
+  use(std::move(*opened));
+  return {};
+}
+
+Status RecordLog::Writer::write_text(const std::string& lines) {
+  const auto write_all = [&](const std::string& text) -> Status {
+    const auto before = static_cast<off_t>(size_);
+    const ssize_t put = retry_eintr([&] { return ::write(file_.get(), text.data(), text.size()); });
+    if (put == static_cast<ssize_t>(text.size())) {
+      half_line_ = false;
+      size_ += text.size();
+      return {};
+    }
+    const int reason = put < 0 ? errno : ENOSPC;  // a full disk makes the write short
+    if (put > 0) {
+      // The half line is cut off, unless another server has appended a record before or behind it.
+      half_line_ = ::lseek(file_.get(), 0, SEEK_END) != before + put ||
+                   ::ftruncate(file_.get(), before) != 0;
+    }
+    return system_error(fmt::format("cannot write to the log '{}'", settings_.path), reason);
+  };
+  return write_all(half_line_ ? "\n" + lines : lines);
+}
+
+Status RecordLog::Writer::sync() const {
+  if (!file_ || ::fdatasync(file_.get()) == 0 || errno == EINVAL || errno == ENOTSUP) {
+    return {};  // a pipe or a terminal has nothing to sync
+  }
+  return system_error(fmt::format("cannot sync the log '{}'", settings_.path));
+}
+
+void RecordLog::Writer::rotate() {
+  // The next sync() is of the new file, so this is the last chance to sync the old one.
+  (void)sync();
+  // Several servers may share the log. The server that holds the lock of the full file renames it,
+  // unless another server has done so before: then the path names the new file.
+  if (::flock(file_.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+    return;
+  }
+  if (!is_at_path() || ::rename(settings_.path.c_str(), (settings_.path + ".1").c_str()) == 0) {
+    file_.reset();  // releases the lock
+  } else {
+    ::flock(file_.get(), LOCK_UN);
+  }
+}
+
+void RecordLog::Writer::wake_loop() const {
+  const std::uint64_t one = 1;
+  (void)!::write(event_fd_.get(), &one, sizeof one);
+}
+
+bool RecordLog::Writer::is_working(Instant now) const {
+  const MutexLock lock(mutex_);
+  return failure_.empty() && (busy_since_.is_never() || now - busy_since_ <= kStalled);
+}
+
+std::string RecordLog::Writer::take_message(Instant now, bool& is_good_news) {
+  const MutexLock lock(mutex_);
+  std::string failure = failure_;
+  if (failure.empty() && !busy_since_.is_never() && now - busy_since_ > kStalled) {
+    failure = fmt::format("the log '{}' does not answer", settings_.path);
+  }
+  if (failure.empty() && !reported_failure_.empty() && !busy_since_.is_never()) {
+    return {};  // an attempt is under way, and its result is not known yet
+  }
+  if (failure == reported_failure_) {
+    return {};
+  }
+  reported_failure_ = failure;
+  is_good_news = failure.empty();
+  if (is_good_news) {
+    return fmt::format("the log '{}' can be written again{}", settings_.path,
+                       lost_ == 0 ? std::string{} : fmt::format("; {} records were lost", lost_));
+  }
+  return fmt::format("{}; records wait in memory and kills continue", failure);
+}
+
+void RecordLog::Writer::reopen() {
+  {
+    const MutexLock lock(mutex_);
+    reopen_ = true;
+  }
+  work_.notify_one();
+}
+
+bool RecordLog::Writer::drain(Duration bound) {
+  MutexLock lock(mutex_);
+  const auto until = std::chrono::steady_clock::now() + bound;
+  while (synced_.load(std::memory_order_relaxed) != last_number_ &&
+         progress_.wait_until(lock, until)) {
+  }
+  return synced_.load(std::memory_order_relaxed) == last_number_;
+}
+
+bool RecordLog::Writer::stop(std::chrono::milliseconds bound) {
+  MutexLock lock(mutex_);
+  stopping_ = true;
+  work_.notify_one();
+  const auto until = std::chrono::steady_clock::now() + bound;
+  while (!finished_ && progress_.wait_until(lock, until)) {
+  }
+  return finished_;
+}
+
+Result<std::unique_ptr<RecordLog>> RecordLog::open(Settings settings) {
+  auto file = open_log(settings.path);
+  if (!file) {
+    return tl::unexpected<Error>(std::move(file.error()));
+  }
+  UniqueFd event_fd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!event_fd) {
+    return system_error("cannot make an eventfd");
+  }
+  return std::unique_ptr<RecordLog>(new RecordLog(
+      std::make_shared<Writer>(std::move(settings), std::move(*file), std::move(event_fd))));
+}
+
+RecordLog::RecordLog(std::shared_ptr<Writer> writer)
+    : writer_(std::move(writer)), thread_([writer = writer_] {
+        if (writer->settings_.realtime) {
+          (void)enter_realtime();  // without permission the loop has warned already
+        }
+        writer->run();
+      }) {}
+
+RecordLog::~RecordLog() {
+  if (writer_->stop(kJoinLimit)) {
+    thread_.join();
+  } else {
+    thread_.detach();
+  }
+}
+
+std::uint64_t RecordLog::append(std::string record, std::size_t most_bytes) {
+  std::vector<std::string> one;
+  one.push_back(std::move(record));
+  return writer_->append(std::move(one), most_bytes);
+}
+std::uint64_t RecordLog::append(std::vector<std::string> records) {
+  return writer_->append(std::move(records), kMaxLogBacklogBytes);
+}
+std::uint64_t RecordLog::synced() const {
+  return writer_->synced_.load(std::memory_order_acquire);
+}
+int RecordLog::event_fd() const {
+  return writer_->event_fd_.get();
+}
+bool RecordLog::is_working(Instant now) const {
+  return writer_->is_working(now);
+}
+std::string RecordLog::take_message(Instant now, bool& is_good_news) {
+  return writer_->take_message(now, is_good_news);
+}
+std::uint64_t RecordLog::lost_records() const {
+  return writer_->lost();
+}
+void RecordLog::reopen() {
+  writer_->reopen();
+}
+bool RecordLog::drain(Duration bound) {
+  return writer_->drain(bound);
+}
+const std::string& RecordLog::path() const {
+  return writer_->settings_.path;
+}
+
+}  // namespace filetimer

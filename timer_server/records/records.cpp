@@ -1,0 +1,513 @@
+// SPDX-License-Identifier: MIT
+#include "timer_server/records/records.hpp"
+
+#include <fmt/format.h>
+#include <string.h>  // sigabbrev_np
+#include <unistd.h>
+
+#include <algorithm>
+#include <functional>
+
+#include "common/boot.hpp"
+#include "common/duration_text.hpp"
+#include "common/limits.hpp"
+#include "common/text.hpp"
+
+namespace filetimer {
+namespace {
+
+constexpr int kSchema = 1;
+
+double seconds(Duration d) {
+  return std::chrono::duration<double>(d).count();
+}
+double millis(Duration d) {
+  return std::chrono::duration<double, std::milli>(d).count();
+}
+
+void write_timeout(JsonWriter& json, std::string_view key, Duration timeout) {
+  if (timeout == kForever) {
+    json.null(key);
+  } else {
+    json.field(key, seconds(timeout));
+  }
+}
+
+// One entry of `worker_ended`.
+void write_statistics(JsonWriter& json, const std::string& scope, const ScopeStatistics& sums) {
+  json.begin_object()
+      .field("scope", scope)
+      .field("count", sums.count)
+      .fixed("total_s", seconds(sums.total), 9)
+      .fixed("longest_s", seconds(sums.longest), 9)
+      .fixed("last_s", seconds(sums.last), 9);
+  if (sums.smallest_margin == kForever) {
+    json.null("smallest_margin_s");
+  } else {
+    json.fixed("smallest_margin_s", seconds(sums.smallest_margin), 9);
+  }
+  const auto last = std::ranges::find_if(sums.histogram.rbegin(), sums.histogram.rend(),
+                                         [](std::uint64_t bucket) { return bucket != 0; });
+  json.array("histogram_log2_ns", std::span(sums.histogram.begin(), last.base())).end_object();
+}
+
+void write_worker(JsonWriter& json, const WorkerIdentity& worker) {
+  json.field("pid", worker.process->pid)
+      .field("start_time", worker.process->start_time)
+      .field("uid", worker.process->uid)
+      .field("comm", worker.process->comm);
+  if (!*worker.facts) {
+    return;
+  }
+  const WorkerFacts& facts = **worker.facts;
+  if (!facts.cmdline.empty()) {
+    json.field("cmdline", facts.cmdline);
+  }
+  if (facts.rank) {
+    json.field("rank", *facts.rank);
+  }
+  if (facts.local_rank) {
+    json.field("local_rank", *facts.local_rank);
+  }
+  if (!facts.job_id.empty()) {
+    json.field("job_id", facts.job_id);
+  }
+  if (!facts.step_id.empty()) {
+    json.field("step_id", facts.step_id);
+  }
+}
+
+std::string_view result_name(HookResult result) {
+  switch (result) {
+    case HookResult::kExited:
+      return "exited";
+    case HookResult::kSignalled:
+      return "signalled";
+    case HookResult::kTimedOut:
+      return "timed_out";
+    case HookResult::kStopped:
+      return "stopped";
+    case HookResult::kFailed:
+      return "failed";
+    case HookResult::kDropped:
+      return "dropped";
+  }
+  return "unknown";
+}
+
+// What keeps a process from dying: of the thread that cannot be interrupted, where there is one.
+void write_hold(JsonWriter& json, const Evidence& evidence) {
+  const auto stuck = std::ranges::find_if(
+      evidence.threads, [](const ThreadEvidence& thread) { return thread.state == 'D'; });
+  const auto held = stuck != evidence.threads.end() ? stuck : evidence.threads.begin();
+  if (held != evidence.threads.end()) {
+    json.field("state", std::string_view(&held->state, 1));
+    if (!held->wchan.empty()) {
+      json.field("wchan", held->wchan);
+    }
+    if (!held->stack.empty()) {
+      json.array("kernel_stack", held->stack);
+    }
+  }
+  if (!evidence.devices.empty()) {
+    json.array("devices", evidence.devices);
+  }
+}
+
+// As an incident names its workers: jobs share hosts, and who is of another job waits for nobody
+// of this one.
+void write_whose_and_job(JsonWriter& json, const WorkerIdentity& worker) {
+  write_whose(json, worker);
+  if (const auto& facts = *worker.facts; facts && !facts->job_id.empty()) {
+    json.field("job_id", facts->job_id);
+  }
+}
+
+}  // namespace
+
+void write_whose(JsonWriter& json, const WorkerIdentity& worker) {
+  json.field("pid", worker.process->pid);
+  if (const auto& facts = *worker.facts; facts && facts->rank) {
+    json.field("rank", *facts->rank);
+  }
+  json.field("comm", worker.process->comm);
+}
+
+void write_scope(JsonWriter& json, const ScopeView& scope, Instant now) {
+  const ScopeTerms& terms = scope.terms;
+  json.field("scope", scope.name).fixed("elapsed_s", seconds(now - terms.acquired), 6);
+  write_timeout(json, "timeout_s", terms.timeout);
+  if (terms.deadline.is_never()) {
+    json.null("remaining_s");
+  } else {
+    json.fixed("remaining_s", seconds(terms.deadline - now), 6);
+  }
+  if (terms.is_paused) {
+    json.field("paused", true);
+  }
+  if (terms.tid != 0) {
+    json.field("tid", terms.tid);
+  }
+}
+
+void write_joined(JsonWriter& json, const RendezvousRound& round) {
+  json.begin_array("joined");
+  for (const RendezvousMember& member : round.joined) {
+    json.begin_object();
+    if (member.rank != RendezvousMember::kUnknownRank) {
+      json.field("rank", member.rank);
+    }
+    json.field("pid", member.pid).end_object();
+  }
+  json.end_array();
+}
+
+std::string_view verdict_name(KillVerdict verdict) {
+  switch (verdict) {
+    case KillVerdict::kDead:
+      return "dead";
+    case KillVerdict::kAlreadyGone:
+      return "already_gone";
+    case KillVerdict::kUnkillable:
+      return "unkillable";
+    case KillVerdict::kSpared:
+      return "spared";
+  }
+  return "unknown";
+}
+
+std::string signal_name(int signal) {
+  const char* name = ::sigabbrev_np(signal);
+  return name != nullptr ? fmt::format("SIG{}", name) : fmt::format("signal {}", signal);
+}
+
+RecordOrigin RecordOrigin::of_this_process(std::string dir) {
+  RecordOrigin origin;
+  origin.dir = std::move(dir);
+  char name[256] = {};
+  origin.host = ::gethostname(name, sizeof name - 1) == 0 ? name : "unknown";
+  origin.boot_id = boot_id_text(this_boot());
+  origin.server_pid = ::getpid();
+  return origin;
+}
+
+Records::Records(RecordOrigin origin) : origin_(std::move(origin)) {
+  // Six letters that two servers share once in two billion: enough to name a record by.
+  constexpr std::string_view kLetters = "0123456789abcdefghijkmnpqrstuvwxyz";
+  std::size_t seed =
+      std::hash<std::string>{}(fmt::format("{} {} {} {}", origin_.host, origin_.boot_id,
+                                           origin_.server_pid, ClockReading::now().wall_ns));
+  for (int i = 0; i < 6; ++i) {
+    run_ += kLetters[seed % kLetters.size()];
+    seed /= kLetters.size();
+  }
+}
+
+std::string Records::next_expiry_id() {
+  return fmt::format("{}-{}", run_, ++expiries_);
+}
+std::string Records::next_incident_id() {
+  return fmt::format("{}-i{}", run_, ++incidents_);
+}
+
+JsonWriter Records::begin(std::string_view event, const ClockReading& now) const {
+  JsonWriter json;
+  json.field("schema", kSchema)
+      .field("event", event)
+      .field("time", rfc3339(now.wall_ns))
+      .field("mono_ns", now.mono.ns)
+      .field("host", origin_.host)
+      .field("boot_id", origin_.boot_id)
+      .field("server_pid", origin_.server_pid);
+  return json;
+}
+
+JsonWriter Records::begin(std::string_view event, const ClockReading& now,
+                          const WorkerIdentity& worker) const {
+  JsonWriter json = begin(event, now);
+  write_worker(json, worker);
+  return json;
+}
+
+JsonWriter Records::server_event(std::string_view event) const {
+  return begin(event, ClockReading::now());
+}
+
+std::string Records::incident(const std::string& id, std::span<const Expiry> expiries,
+                              std::span<const WorkerScopes> workers, std::size_t omitted,
+                              const ClockReading& now) const {
+  JsonWriter json = begin("incident", now);
+  json.field("incident", id).begin_array("expired");
+  for (const Expiry& expiry : expiries) {
+    json.element(expiry.id);
+  }
+  json.end_array().field("workers", workers.size()).begin_array("open_scopes");
+  // One record must stay one that tools can hold; what does not fit is counted.
+  for (const WorkerScopes& worker : workers) {
+    for (const ScopeView& scope : worker.scopes) {
+      if (json.size() > kMaxRecordBytesOfLists) {
+        ++omitted;
+        continue;
+      }
+      json.begin_object();
+      write_whose_and_job(json, worker.worker);
+      write_scope(json, scope, now.mono);
+      json.end_object();
+    }
+  }
+  // Who is in no scope while the others wait in one may be whom they wait for.
+  json.end_array().begin_array("in_no_scope");
+  for (const WorkerScopes& worker : workers) {
+    if (worker.scopes.empty() && json.size() <= kMaxRecordBytesOfLists) {
+      json.begin_object();
+      write_whose_and_job(json, worker.worker);
+      json.end_object();
+    }
+  }
+  json.end_array().field("omitted", omitted);
+  return std::move(json).finish();
+}
+
+std::string Records::expired(const WorkerIdentity& worker, const Expiry& expiry,
+                             std::span<const ScopeView> open_scopes) const {
+  const ScopeTerms& terms = expiry.scope.terms;
+  JsonWriter json = begin("expired", ClockReading::now(), worker);
+  json.field("id", expiry.id).field("incident", expiry.incident).field("scope", expiry.scope.name);
+  write_timeout(json, "timeout_s", terms.timeout);
+  json.fixed("elapsed_s", seconds(expiry.judged - terms.acquired), 6)
+      .fixed("overdue_ms", millis(expiry.judged - terms.deadline), 6)
+      .field("acquired_mono_ns", terms.acquired.ns)
+      .field("deadline_mono_ns", terms.deadline.ns);
+  if (terms.tid != 0) {
+    json.field("tid", terms.tid);
+  }
+  json.field("signal", std::max(terms.signal, 0));
+  if (terms.grace) {
+    json.field("grace_s", seconds(*terms.grace));
+  }
+  json.field("dir", origin_.dir).begin_array("open_scopes");
+  std::size_t omitted = 0;
+  for (const ScopeView& scope : open_scopes) {
+    if (json.size() > kMaxRecordBytesOfLists) {
+      ++omitted;
+      continue;
+    }
+    json.begin_object();
+    write_scope(json, scope, expiry.judged);
+    json.end_object();
+  }
+  json.end_array().field("omitted", omitted);
+  return std::move(json).finish();
+}
+
+std::string Records::evidence(const WorkerIdentity& worker, const std::string& id,
+                              const Evidence& evidence) const {
+  JsonWriter json = begin("evidence", ClockReading::now(), worker);
+  json.field("id", id);
+  write_evidence(json, evidence);
+  return std::move(json).finish();
+}
+
+std::string Records::killed(const WorkerIdentity& worker, const Expiry& expiry,
+                            const Outcome& outcome) const {
+  JsonWriter json = begin("killed", ClockReading::now(), worker);
+  json.field("id", expiry.id)
+      .field("incident", expiry.incident)
+      .field("scope", expiry.scope.name)
+      .field("verdict", verdict_name(outcome.verdict))
+      .begin_array("signals");
+  for (const SentSignal& sent : outcome.signals) {
+    json.begin_object()
+        .field("signal", sent.signal)
+        .field("name", signal_name(sent.signal))
+        .field("time", rfc3339(sent.when.wall_ns))
+        .field("mono_ns", sent.when.mono.ns)
+        .begin_array("pids");
+    for (const pid_t pid : sent.pids) {
+      json.element(pid);
+    }
+    json.end_array().end_object();
+  }
+  json.end_array();
+  if (outcome.dead_after) {
+    json.fixed("dead_after_ms", millis(*outcome.dead_after), 3);
+  } else {
+    json.null("dead_after_ms");
+  }
+  if (!outcome.reason.empty()) {
+    json.field("reason", outcome.reason);
+  }
+  if (outcome.held_by != nullptr) {
+    write_hold(json, *outcome.held_by);
+  }
+  if (!outcome.cancelled.empty()) {
+    json.begin_array("cancelled");
+    for (const std::string& scope : outcome.cancelled) {
+      if (json.size() <= kMaxRecordBytesOfLists) {
+        json.element(scope);
+      }
+    }
+    json.end_array();
+  }
+  return std::move(json).finish();
+}
+
+std::string Records::warned(const WorkerIdentity& worker, const ScopeView& scope,
+                            std::string_view reason) const {
+  JsonWriter json = begin("warned", ClockReading::now(), worker);
+  json.field("scope", scope.name).field("reason", reason);
+  if (scope.terms.tid != 0) {
+    json.field("tid", scope.terms.tid);
+  }
+  return std::move(json).finish();
+}
+
+std::string Records::warned(const WorkerIdentity& worker, const SoftDeadline& passed,
+                            const Evidence* evidence) const {
+  const ScopeTerms& terms = passed.scope.terms;
+  // From its acquire or its last renewal on.
+  const Duration after = terms.soft_ms != 0          ? std::chrono::milliseconds{terms.soft_ms}
+                         : terms.timeout == kForever ? passed.when - terms.acquired
+                                                     : passed.when - terms.deadline + terms.timeout;
+  JsonWriter json = begin("warned", ClockReading::now(), worker);
+  json.field("scope", passed.scope.name).field("reason", passed.reason);
+  write_timeout(json, "timeout_s", terms.timeout);
+  json.fixed("elapsed_s", seconds(passed.noticed - terms.acquired), 6)
+      .fixed("soft_s", seconds(after), 6)
+      .fixed("overdue_ms", millis(passed.noticed - passed.when), 6)
+      .field("acquired_mono_ns", terms.acquired.ns)
+      .field("soft_mono_ns", passed.when.ns);
+  if (terms.tid != 0) {
+    json.field("tid", terms.tid);
+  }
+  if (passed.omitted != 0) {
+    json.field("omitted", passed.omitted);
+  }
+  if (evidence != nullptr) {
+    write_evidence(json, *evidence);
+  }
+  return std::move(json).finish();
+}
+
+std::string Records::left_open(const WorkerIdentity& worker, const ScopeView& scope, Instant now,
+                               std::string_view reason) const {
+  JsonWriter json = begin("left_open", ClockReading::now(), worker);
+  json.field("scope", scope.name);
+  write_timeout(json, "timeout_s", scope.terms.timeout);
+  json.fixed("elapsed_s", seconds(now - scope.terms.acquired), 6)
+      .field("acquired_mono_ns", scope.terms.acquired.ns)
+      .field("reason", reason);
+  return std::move(json).finish();
+}
+
+std::string Records::worker_ended(const WorkerIdentity& worker,
+                                  const StatisticsByName& statistics) const {
+  JsonWriter json = begin("worker_ended", ClockReading::now(), worker);
+  json.field("dir", origin_.dir).begin_array("scopes");
+  std::size_t omitted = 0;
+  for (const auto& [scope, sums] : statistics) {
+    if (json.size() > kMaxRecordBytesOfLists) {
+      ++omitted;
+      continue;
+    }
+    write_statistics(json, scope, sums);
+  }
+  json.end_array().field("omitted", omitted);
+  return std::move(json).finish();
+}
+
+std::string Records::deferred(const WorkerIdentity& worker, const ScopeView& scope, Instant now,
+                              std::string_view reason) const {
+  JsonWriter json = begin("deferred", ClockReading::now(), worker);
+  write_scope(json, scope, now);
+  json.field("reason", reason);
+  return std::move(json).finish();
+}
+
+std::string Records::deferred_all(Duration given, std::size_t scopes,
+                                  std::string_view reason) const {
+  JsonWriter json = begin("deferred", ClockReading::now());
+  json.fixed("given_s", seconds(given), 6).field("scopes", scopes).field("reason", reason);
+  return std::move(json).finish();
+}
+
+std::string Records::released_late(const WorkerIdentity& worker, const Expiry& expiry,
+                                   bool was_signalled) const {
+  JsonWriter json = begin("released_late", ClockReading::now(), worker);
+  json.field("id", expiry.id)
+      .field("scope", expiry.scope.name)
+      .fixed("late_ms", millis(*expiry.released_at - expiry.scope.terms.deadline), 3)
+      .field("reason", was_signalled
+                           ? "released within the grace, as it may be"
+                           : "released after its deadline was judged, before a signal was sent");
+  return std::move(json).finish();
+}
+
+std::string Records::cut_by_max_timeout(const WorkerIdentity& worker, std::string_view scope,
+                                        Duration asked, Duration granted) const {
+  JsonWriter json = begin("warned", ClockReading::now(), worker);
+  json.field("scope", scope).field("reason", "asked for more than --max-timeout");
+  write_timeout(json, "asked_s", asked);
+  write_timeout(json, "granted_s", granted);
+  return std::move(json).finish();
+}
+
+std::string HookOutcome::text() const {
+  std::string how(result_name(result));
+  if (exit_status) {
+    how += fmt::format(", exit status {}", *exit_status);
+  } else if (signal != 0) {
+    how += fmt::format(", {}", signal_name(signal));
+  }
+  how += fmt::format(" after {}", duration_for_reading(took));
+  return reason.empty() ? how : how + ", " + reason;
+}
+
+std::string Records::hook(const WorkerIdentity& worker, const HookOutcome& outcome) const {
+  JsonWriter json = begin("hook", ClockReading::now(), worker);
+  json.field("id", outcome.id)
+      .field("incident", outcome.incident)
+      .field("scope", outcome.scope)
+      .field("result", result_name(outcome.result));
+  if (outcome.pid != 0) {
+    json.field("hook_pid", outcome.pid).fixed("duration_ms", millis(outcome.took), 3);
+  }
+  if (outcome.exit_status) {
+    json.field("exit_status", *outcome.exit_status);
+  } else if (outcome.signal != 0) {
+    json.field("signal", outcome.signal).field("name", signal_name(outcome.signal));
+  }
+  if (!outcome.reason.empty()) {
+    json.field("reason", outcome.reason);
+  }
+  return std::move(json).finish();
+}
+
+std::string Records::rendezvous(const RendezvousRound& round, Instant now,
+                                std::string_view why) const {
+  JsonWriter json = begin(why.empty() ? "rendezvous" : "rendezvous_timeout", ClockReading::now());
+  json.field("name", round.name)
+      .field("round", round.number)
+      .field("world", round.world)
+      .fixed("waited_s", seconds(now - round.begun), 6);
+  write_joined(json, round);
+  json.array("missing", round.missing);
+  if (!why.empty()) {
+    json.array("left", round.left).field("reason", why);
+  }
+  return std::move(json).finish();
+}
+
+std::string Records::rejected(std::uint64_t count, std::string_view reason, std::string_view line,
+                              pid_t pid) const {
+  JsonWriter json = begin("rejected", ClockReading::now());
+  json.field("count", count)
+      .field("reason", reason)
+      .field("line", line.substr(0, kMaxRejectedBytesShown));
+  if (pid != 0) {
+    json.field("pid", pid);
+  }
+  return std::move(json).finish();
+}
+
+}  // namespace filetimer

@@ -1,0 +1,186 @@
+// The objects of expired.jsonl, one function an event. The names and units are those of
+// docs/records.md; nothing here does input or output.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "common/clock.hpp"
+#include "common/json_writer.hpp"
+#include "common/scope_statistics.hpp"
+#include "timer_server/evidence/evidence.hpp"
+#include "timer_server/records/rendezvous_round.hpp"
+#include "timer_server/scopes/scope_terms.hpp"
+#include "timer_server/scopes/workers.hpp"
+
+namespace filetimer {
+
+// What every record of one server begins with.
+struct RecordOrigin {
+  std::string host;
+  std::string boot_id;
+  pid_t server_pid = 0;
+  std::string dir;  // the run folder: of several servers that write one log each knows its own
+
+  static RecordOrigin of_this_process(std::string dir = {});
+};
+
+// A worker as records name it; outlives the worker's place in the table.
+struct WorkerIdentity {
+  std::shared_ptr<const Process> process;
+  FactsCell facts;
+
+  static WorkerIdentity of(const Worker& worker) { return {worker.process, worker.facts}; }
+};
+
+// A scope as it stood at one moment.
+struct ScopeView {
+  std::string name;
+  ScopeTerms terms;
+};
+
+// The keys of a worker that tell those of one host apart, and of an open scope as it stands `now`.
+void write_whose(JsonWriter& json, const WorkerIdentity& worker);
+void write_scope(JsonWriter& json, const ScopeView& scope, Instant now);
+void write_joined(JsonWriter& json, const RendezvousRound& round);
+
+struct WorkerScopes {
+  WorkerIdentity worker;
+  std::vector<ScopeView> scopes;  // the oldest first; none: it is in no scope
+};
+
+// The slot in which a scope stood on which a verdict was given.
+struct PageVerdict {
+  std::shared_ptr<WorkerPage> page;  // null: the scope was over when this server came
+  std::size_t slot = 0;
+  std::int64_t word = 0;  // the deadline that was judged
+};
+
+// One scope whose deadline passed.
+struct Expiry {
+  std::string id;
+  std::string incident;
+  ScopeView scope;
+  Instant judged;
+  std::optional<Instant> released_at;  // too late, but before a signal was sent
+  PageVerdict place;
+};
+
+struct SentSignal {
+  int signal = 0;
+  ClockReading when;
+  std::vector<pid_t> pids;
+};
+
+// A scope whose soft deadline passed.
+struct SoftDeadline {
+  ScopeView scope;
+  Instant when;     // it passed
+  Instant noticed;  // and was seen to have passed
+  std::string reason;
+  std::size_t omitted = 0;  // warnings about the worker that were not recorded before this one
+};
+
+enum class KillVerdict { kDead, kAlreadyGone, kUnkillable, kSpared };
+std::string_view verdict_name(KillVerdict verdict);
+
+// What became of a hook (hooks.hpp).
+enum class HookResult {
+  kExited,
+  kSignalled,
+  kTimedOut,
+  kStopped,  // the server ended first
+  kFailed,   // could not be started
+  kDropped,  // was not started
+};
+struct HookOutcome {
+  std::string id;
+  std::string incident;
+  std::string scope;
+  HookResult result = HookResult::kExited;
+  pid_t pid = 0;  // 0: it never ran
+  std::optional<int> exit_status;
+  int signal = 0;  // that ended it
+  Duration took{};
+  std::string reason;
+
+  // "exited, exit status 1 after 20.5 ms", for a message.
+  [[nodiscard]] std::string text() const;
+};
+
+class Records {
+ public:
+  explicit Records(RecordOrigin origin);
+
+  [[nodiscard]] const std::string& boot_id() const { return origin_.boot_id; }
+  [[nodiscard]] const std::string& host() const { return origin_.host; }
+  // A name for the next expiry or incident, unique among all servers: "k3f9a2-1".
+  std::string next_expiry_id();
+  std::string next_incident_id();
+
+  std::string incident(const std::string& id, std::span<const Expiry> expiries,
+                       std::span<const WorkerScopes> workers, std::size_t omitted,
+                       const ClockReading& now) const;
+  std::string expired(const WorkerIdentity& worker, const Expiry& expiry,
+                      std::span<const ScopeView> open_scopes) const;
+  std::string evidence(const WorkerIdentity& worker, const std::string& id,
+                       const Evidence& evidence) const;
+  struct Outcome {
+    KillVerdict verdict = KillVerdict::kDead;
+    std::span<const SentSignal> signals;
+    std::optional<Duration> dead_after;
+    std::string_view reason;
+    std::span<const std::string> cancelled;
+    const Evidence* held_by = nullptr;  // of a worker that is unkillable: what was seen of it
+  };
+  std::string killed(const WorkerIdentity& worker, const Expiry& expiry,
+                     const Outcome& outcome) const;
+  std::string left_open(const WorkerIdentity& worker, const ScopeView& scope, Instant now,
+                        std::string_view reason = "the worker ended inside the scope") const;
+  // How long the scopes of a worker took that has ended.
+  std::string worker_ended(const WorkerIdentity& worker, const StatisticsByName& statistics) const;
+  std::string warned(const WorkerIdentity& worker, const ScopeView& scope,
+                     std::string_view reason) const;
+  // A deadline that passed while the worker could not work.
+  std::string deferred(const WorkerIdentity& worker, const ScopeView& scope, Instant now,
+                       std::string_view reason) const;
+  // `given` to all `scopes` that are open, on the server's account.
+  std::string deferred_all(Duration given, std::size_t scopes, std::string_view reason) const;
+  // `evidence`: null where none is wanted, or another record has it.
+  std::string warned(const WorkerIdentity& worker, const SoftDeadline& passed,
+                     const Evidence* evidence) const;
+  // expiry.released_at is set.
+  std::string released_late(const WorkerIdentity& worker, const Expiry& expiry,
+                            bool was_signalled) const;
+  std::string cut_by_max_timeout(const WorkerIdentity& worker, std::string_view scope,
+                                 Duration asked, Duration granted) const;
+  std::string hook(const WorkerIdentity& worker, const HookOutcome& outcome) const;
+  // `why`: it failed; empty: it is full.
+  std::string rendezvous(const RendezvousRound& round, Instant now, std::string_view why) const;
+  std::string rejected(std::uint64_t count, std::string_view reason, std::string_view line,
+                       pid_t pid) const;
+
+  // Begins a record of the server itself; the caller adds fields and finishes it.
+  JsonWriter server_event(std::string_view event) const;
+
+ private:
+  JsonWriter begin(std::string_view event, const ClockReading& now) const;
+  JsonWriter begin(std::string_view event, const ClockReading& now,
+                   const WorkerIdentity& worker) const;
+
+  RecordOrigin origin_;
+  std::string run_;  // what the ids of this server begin with
+  std::uint64_t expiries_ = 0;
+  std::uint64_t incidents_ = 0;
+};
+
+// "SIGTERM", or "signal 35" for one without a name.
+std::string signal_name(int signal);
+
+}  // namespace filetimer

@@ -1,0 +1,36 @@
+// A round of a rendezvous, as it is recorded.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "common/clock.hpp"
+
+namespace filetimer {
+
+struct RendezvousMember {
+  static constexpr int kUnknownRank = -1;
+
+  int rank = 0;              // kUnknownRank: the worker has not said its rank
+  pid_t pid = 0;             // as the worker gave it, in its own pid namespace
+  std::uint64_t client = 0;  // that waits for the round
+};
+
+struct RendezvousRound {
+  std::string name;
+  std::uint64_t number = 0;  // counts the rounds of the name, from 1
+  int world = 0;
+  Instant begun;
+  std::vector<RendezvousMember> joined;  // by rank
+  std::vector<int> missing;
+  std::vector<int> left;  // missing ranks that had joined and left
+};
+
+// Returns the first 32 ranks and the number of the others: "0, 2 and 5 more".
+std::string ranks_text(const std::vector<int>& ranks);
+
+}  // namespace filetimer

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: MIT
+#include "timer_server/scopes/mapped_page.hpp"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/mman.h>
+
+#include "common/own_file.hpp"
+
+namespace filetimer {
+
+MappedPage::MappedPage(std::string name, UniqueFd fd, MappedFile file)
+    : WorkerPage(std::move(name)),
+      fd_(std::move(fd)),
+      file_(std::move(file)),
+      layout_(file_.data()) {}
+
+Result<std::shared_ptr<MappedPage>> MappedPage::open(const std::string& path, std::string name) {
+  auto opened = open_own_file(path, O_RDWR, "it");
+  if (!opened) {
+    return tl::unexpected<Error>(std::move(opened.error()));
+  }
+  if (const auto bytes = static_cast<std::uint64_t>(opened->status.st_size); bytes != kPageBytes) {
+    return failure(fmt::format("it has {} bytes: expected {}", bytes, kPageBytes));
+  }
+  // By way of the descriptor, so that the file that was checked is mapped.
+  auto file = MappedFile::map(fmt::format("/proc/self/fd/{}", opened->fd.get()),
+                              MappedFile::Access::kReadWrite, kPageBytes);
+  if (!file) {
+    return tl::unexpected<Error>(std::move(file.error()));
+  }
+  file->close_descriptor();  // the page keeps the one that was checked
+  std::shared_ptr<MappedPage> page(
+      new MappedPage(std::move(name), std::move(opened->fd), std::move(*file)));
+  Result<PageClaims> claims = PageClaims{};
+  page->guarded([&] { claims = read_claims(page->layout_, kPageBytes); });
+  if (!page->is_whole()) {
+    return failure("it was cut short while it was read");
+  }
+  if (!claims) {
+    return tl::unexpected<Error>(std::move(claims.error()));
+  }
+  page->claims_ = std::move(*claims);
+  return page;
+}
+
+Result<pid_t> MappedPage::owner() const {
+  const auto lock = lock_state(fd_.get());
+  if (!lock) {
+    return tl::unexpected<Error>(lock.error());
+  }
+  if (!lock->is_held) {
+    return tl::unexpected<Error>(Error{"no process holds its lock", ESRCH});
+  }
+  if (lock->holder == 0) {
+    return failure("the holder of its lock is outside the server's pid namespace");
+  }
+  return lock->holder;
+}
+
+std::string MappedPage::id_of(std::size_t slot) {
+  return read_name(layout_.name(slot));
+}
+
+std::span<std::byte> MappedPage::guarded_memory() {
+  return {layout_.base(), kPageBytes};
+}
+
+void MappedPage::unmap_names() {
+  ::madvise(layout_.base() + kNamesAt, kStatisticsAt - kNamesAt, MADV_DONTNEED);
+}
+
+std::uint32_t MappedPage::dump_signal() {
+  std::uint32_t signal = 0;
+  guarded([&] { signal = layout_.header().dump_signal.load(std::memory_order_relaxed); });
+  return is_whole() ? signal : 0;
+}
+
+void MappedPage::add_statistics(StatisticsByName& sums) {
+  guarded([&] { filetimer::add_statistics(layout_, sums); });
+}
+
+}  // namespace filetimer

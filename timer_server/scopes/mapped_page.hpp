@@ -1,0 +1,58 @@
+// A scope page that its worker writes, mapped.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "common/mapped_file.hpp"
+#include "common/page_reader.hpp"
+#include "common/posix.hpp"
+#include "common/result.hpp"
+#include "timer_server/scopes/worker_page.hpp"
+
+namespace filetimer {
+
+// The worker may write anything to the page, cut it short or delete it at any moment. Every access
+// is guarded (PageGuard). Used on the loop thread.
+class MappedPage final : public WorkerPage {
+ public:
+  // Opens `path`. Fails unless it is a regular file of this user that read_claims() accepts.
+  // Follows no symlink and waits for nothing.
+  static Result<std::shared_ptr<MappedPage>> open(const std::string& path, std::string name);
+
+  [[nodiscard]] const PageClaims& claims() const { return claims_; }
+  // Returns the process that holds the lock, in this pid namespace, as the kernel names it. Fails
+  // with ESRCH if no process holds the lock, and with another error if the holder is outside this
+  // pid namespace.
+  [[nodiscard]] Result<pid_t> owner() const;
+  // Closes the descriptor, which only owner() needs: one less for each worker.
+  void close_descriptor() { fd_.reset(); }
+
+  [[nodiscard]] std::uint64_t program() const override { return program_; }
+  void set_program(std::uint64_t start_stack) { program_ = start_stack; }
+  std::uint32_t dump_signal() override;
+  void add_statistics(StatisticsByName& sums) override;
+  void unmap_names() override;
+  // Returns the layout, for parts that no other member reads. The caller must guard the access.
+  [[nodiscard]] const PageLayout& layout() const { return layout_; }
+
+ private:
+  MappedPage(std::string name, UniqueFd fd, MappedFile file);
+  [[nodiscard]] std::size_t slot_count() const override { return slots_in_use(layout_); }
+  [[nodiscard]] Slot* first_slot() const override { return &layout_.slot(0); }
+  [[nodiscard]] std::string id_of(std::size_t slot) override;
+  [[nodiscard]] std::span<std::byte> guarded_memory() override;
+
+  UniqueFd fd_;
+  MappedFile file_;
+  PageLayout layout_;
+  PageClaims claims_;
+  std::uint64_t program_ = 0;
+};
+
+}  // namespace filetimer

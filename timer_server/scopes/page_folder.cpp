@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: MIT
+#include "timer_server/scopes/page_folder.hpp"
+
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "common/directory.hpp"
+#include "common/numbers.hpp"
+#include "common/run_folder.hpp"
+
+namespace filetimer {
+namespace {
+
+constexpr std::string_view kOwners = ".owners";
+
+}  // namespace
+
+Result<PageFolder> PageFolder::make(const std::string& dir) {
+  PageFolder folder(fmt::format("{}/{}", dir, kPagesName));
+  for (const std::string& path : {folder.path_, fmt::format("{}/{}", folder.path_, kOwners),
+                                  fmt::format("{}/{}", folder.path_, kStacksName),
+                                  fmt::format("{}/{}", folder.path_, kServerPagesName)}) {
+    if (auto made = create_run_folder(path); !made) {
+      return tl::unexpected<Error>(std::move(made.error()));
+    }
+  }
+  return folder;
+}
+
+std::string PageFolder::page_path(std::string_view name) const {
+  return fmt::format("{}/{}", path_, name);
+}
+
+std::string PageFolder::stacks_path(std::string_view name) const {
+  return fmt::format("{}/{}/{}", path_, kStacksName, name);
+}
+
+std::string PageFolder::server_path(std::string_view name) const {
+  return fmt::format("{}/{}/{}", path_, kServerPagesName, name);
+}
+
+std::string PageFolder::owner_path(std::string_view name) const {
+  return fmt::format("{}/{}/{}", path_, kOwners, name);
+}
+
+std::vector<std::string> PageFolder::names() const {
+  std::vector<std::string> names;
+  Directory folder(path_);
+  while (const char* const name = folder.next()) {
+    if (name[0] != '.' && name != std::string_view(kServerPagesName)) {
+      names.emplace_back(name);
+    }
+  }
+  return names;
+}
+
+bool PageFolder::has_changed() {
+  struct stat st {};
+  if (::stat(path_.c_str(), &st) != 0) {
+    return false;
+  }
+  const std::int64_t changed_at = st.st_mtim.tv_sec * 1'000'000'000LL + st.st_mtim.tv_nsec;
+  return std::exchange(changed_at_, changed_at) != changed_at;
+}
+
+std::vector<pid_t> PageFolder::pipe_workers() const {
+  std::vector<pid_t> pids;
+  Directory folder(fmt::format("{}/{}", path_, kServerPagesName));
+  while (const char* const name = folder.next()) {
+    if (const auto pid = number_from<pid_t>(name); pid && *pid > 1) {
+      pids.push_back(*pid);
+    }
+  }
+  return pids;
+}
+
+void PageFolder::confirm(std::string_view name, Owner owner) const {
+  const std::string path = owner_path(name);
+  const std::string target =
+      fmt::format("{}-{}-{}", owner.pid, owner.start_time, owner.start_stack);
+  ::unlink(path.c_str());
+  // A symlink is made whole or not at all. If that fails, the next server relies on the page's
+  // lock.
+  (void)!::symlink(target.c_str(), path.c_str());
+}
+
+std::optional<PageFolder::Owner> PageFolder::confirmed_owner(std::string_view name) const {
+  char target[64];
+  const ssize_t length = ::readlink(owner_path(name).c_str(), target, sizeof target);
+  if (length <= 0) {
+    return std::nullopt;
+  }
+  const std::string_view text(target, static_cast<std::size_t>(length));
+  const std::size_t first = text.find('-');
+  const std::size_t last = text.rfind('-');
+  if (first == last) {
+    return std::nullopt;
+  }
+  const auto pid = number_from<pid_t>(text.substr(0, first));
+  const auto start_time = number_from<std::uint64_t>(text.substr(first + 1, last - first - 1));
+  const auto start_stack = number_from<std::uint64_t>(text.substr(last + 1));
+  return pid && start_time && start_stack ? std::optional(Owner{*pid, *start_time, *start_stack})
+                                          : std::nullopt;
+}
+
+void PageFolder::remove(std::string_view name) const {
+  ::unlink(page_path(name).c_str());
+  ::unlink(owner_path(name).c_str());
+  ::unlink(stacks_path(name).c_str());
+}
+
+}  // namespace filetimer

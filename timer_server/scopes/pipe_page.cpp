@@ -1,0 +1,470 @@
+// SPDX-License-Identifier: MIT
+#include "timer_server/scopes/pipe_page.hpp"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstddef>
+#include <utility>
+
+#include "common/own_file.hpp"
+#include "common/page_writer.hpp"
+#include "common/scope_page.hpp"
+#include "common/wake_protocol.hpp"
+
+namespace filetimer {
+namespace {
+
+constexpr auto kRelaxed = std::memory_order_relaxed;
+
+// Slots are allocated in steps of this size. The first ones are allocated by doubling, because most
+// workers have few.
+constexpr std::size_t kSlotsAtOnce = 16;
+// Scopes that were judged keep their slots until their kills are over. The file has no room for
+// slots beyond kMaxScopesPerWorker: such a scope is watched, and not saved.
+constexpr std::size_t kMostSlots = 2 * kMaxScopesPerWorker;
+
+// A client that found its server gone acquires its open scopes again, with the same deadlines. The
+// conversion from the wall clock moves these by less than this. A renewal moves a deadline by more,
+// or changes the timeout.
+constexpr Duration kSameDeadline = std::chrono::milliseconds{1};
+
+std::int64_t word_of(const ScopeTerms& terms) {
+  if (terms.deadline.is_never() || terms.deadline.ns >= slot_word::kNoDeadline) {
+    constexpr std::int64_t kMostTime = slot_word::kPaused - slot_word::kNoDeadline - 1;
+    return slot_word::kNoDeadline + std::clamp<std::int64_t>(terms.acquired.ns, 0, kMostTime);
+  }
+  if (terms.deadline.ns > 0) {
+    return terms.deadline.ns;
+  }
+  // A deadline before the boot cannot be a word. It becomes one in the first seconds after the
+  // boot, and such deadlines keep their order.
+  return 1 + (std::int64_t{1} << 31) + (terms.deadline.ns >> 32);
+}
+
+bool is_same_span(std::int64_t before, std::int64_t now) {
+  return before < slot_word::kNoDeadline && now < slot_word::kNoDeadline &&
+         std::chrono::abs(Instant{now} - Instant{before}) < kSameDeadline;
+}
+
+void copy_slot(Slot& to, const Slot& from) {
+  to.acquired.store(from.acquired.load(kRelaxed), kRelaxed);
+  to.started.store(from.started.load(kRelaxed), kRelaxed);
+  to.timeout.store(from.timeout.load(kRelaxed), kRelaxed);
+  to.grace_ms.store(from.grace_ms.load(kRelaxed), kRelaxed);
+  to.soft_ms.store(from.soft_ms.load(kRelaxed), kRelaxed);
+  to.left.store(from.left.load(kRelaxed), kRelaxed);
+  to.tid.store(from.tid.load(kRelaxed), kRelaxed);
+  to.signal.store(from.signal.load(kRelaxed), kRelaxed);
+  to.flags.store(from.flags.load(kRelaxed), kRelaxed);
+  to.shown_bytes.store(from.shown_bytes.load(kRelaxed), kRelaxed);
+  to.deadline.store(from.deadline.load(kRelaxed), kRelaxed);
+}
+
+bool is_in_use(std::int64_t word) {
+  return slot_word::is_open(word) || slot_word::is_expired(word);
+}
+
+}  // namespace
+
+PipePage::PipePage(std::string path, Terms terms)
+    : WorkerPage(std::string()), path_(std::move(path)), terms_(terms) {}
+
+std::vector<PipePage::SlotNumber>::const_iterator PipePage::place_of(std::string_view id) const {
+  return std::ranges::lower_bound(
+      by_id_, id, {}, [this](SlotNumber slot) -> std::string_view { return ids_[slot]; });
+}
+
+std::optional<PipePage::SlotNumber> PipePage::find(std::string_view id) const {
+  const auto place = place_of(id);
+  return place != by_id_.end() && ids_[*place] == id ? std::optional(*place) : std::nullopt;
+}
+
+bool PipePage::has_open(std::string_view id) const {
+  const auto slot = find(id);
+  return slot && slot_word::is_open(slot_at(*slot).deadline.load(kRelaxed));
+}
+
+std::optional<PipePage::SlotNumber> PipePage::take_free_slot() {
+  if (!free_.empty()) {
+    const SlotNumber slot = free_.back();
+    free_.pop_back();
+    return slot;
+  }
+  if (count_ == kMostSlots) {
+    return std::nullopt;
+  }
+  grow(count_ + 1);
+  return static_cast<SlotNumber>(count_ - 1);
+}
+
+void PipePage::grow(std::size_t count) {
+  if (count > capacity_) {
+    const std::size_t capacity = count < kSlotsAtOnce
+                                     ? std::bit_ceil(count)
+                                     : (count + kSlotsAtOnce - 1) / kSlotsAtOnce * kSlotsAtOnce;
+    auto larger = std::make_unique<Slot[]>(capacity);
+    for (std::size_t i = 0; i < count_; ++i) {
+      copy_slot(larger[i], slots_[i]);
+    }
+    slots_ = std::move(larger);
+    capacity_ = capacity;
+  }
+  ids_.resize(count);
+  states_.resize(count);
+  count_ = count;
+}
+
+void PipePage::set_terms(Slot& slot, const ScopeTerms& terms) const {
+  slot.acquired.store(terms.acquired.ns, kRelaxed);
+  slot.started.store(terms.acquired.ns, kRelaxed);
+  slot.timeout.store(terms.asked.count(), kRelaxed);
+  slot.grace_ms.store(terms.grace ? terms.grace->count() : kNoSigkill, kRelaxed);
+  slot.soft_ms.store(terms.soft_ms, kRelaxed);
+  slot.tid.store(terms.tid, kRelaxed);
+  slot.signal.store(static_cast<std::uint16_t>(std::max(terms.signal, 0)), kRelaxed);
+  slot.flags.store(static_cast<std::uint16_t>((terms.whole_process ? slot_flag::kWholeProcess : 0) |
+                                              (terms.is_idle ? slot_flag::kIdle : 0) |
+                                              (terms.spare_if_left ? slot_flag::kSpareIfLeft : 0)),
+                   kRelaxed);
+}
+
+Result<Instant> PipePage::acquire(std::string_view id, std::size_t shown_bytes,
+                                  const ScopeTerms& terms) {
+  auto number = find(id);
+  if (number && slot_word::is_expired(slot_at(*number).deadline.load(kRelaxed))) {
+    release(id);  // a renewal that comes after the verdict
+    number.reset();
+  }
+  const std::int64_t word = word_of(terms);
+  if (!number) {
+    number = by_id_.size() < kMaxScopesPerWorker ? take_free_slot() : std::nullopt;
+    if (!number) {
+      return failure(
+          fmt::format("{} scopes of this worker are open: no more fit", kMaxScopesPerWorker));
+    }
+    ids_[*number] = id;
+    states_[*number].has_saved_name = false;
+    slot_at(*number).shown_bytes.store(
+        shown_bytes == id.size() ? 0 : static_cast<std::uint32_t>(shown_bytes), kRelaxed);
+    by_id_.insert(place_of(id), *number);
+  } else {
+    const Slot& open = slot_at(*number);
+    const std::int64_t before = open.deadline.load(kRelaxed);
+    const bool is_same =
+        is_same_span(before, word) && open.timeout.load(kRelaxed) == terms.asked.count();
+    if (is_warned(*number, before)) {
+      note_warned(*number, is_same ? word : slot_word::kFree);
+    }
+  }
+  Slot& slot = slot_at(*number);
+  set_terms(slot, terms);
+  set_deadline(slot, word);
+  on_change(*number);
+  const Duration longest = terms.is_idle ? kForever : terms_.max_timeout;
+  const Instant due = due_time(slot, word, longest);
+  const Instant soft =
+      terms.is_idle ? Instant::never() : soft_time_of(slot, word, due, terms_.warn_at);
+  const Instant first = std::min(due, soft);
+  next_ = std::min(next_, first);
+  return first;
+}
+
+bool PipePage::release(std::string_view id) {
+  const auto number = find(id);
+  if (!number) {
+    return false;
+  }
+  Slot& slot = slot_at(*number);
+  const std::int64_t word = slot.deadline.load(kRelaxed);
+  if (try_release(slot, word)) {
+    const bool was_own = states_[*number].is_counted;
+    free(*number);
+    return was_own;
+  }
+  release_late(slot);
+  forget_id(*number);
+  on_change(*number);
+  return false;
+}
+
+std::vector<std::string> PipePage::release_all() {
+  std::vector<std::string> names;
+  for (const SlotNumber number : std::vector<SlotNumber>(by_id_)) {
+    Slot& slot = slot_at(number);
+    if (!try_release(slot, slot.deadline.load(kRelaxed))) {
+      continue;
+    }
+    if (!is_idle_watch(slot)) {
+      const std::size_t shown = slot.shown_bytes.load(kRelaxed);
+      names.push_back(shown == 0 ? ids_[number] : ids_[number].substr(0, shown));
+    }
+    free(number);
+  }
+  return names;
+}
+
+// Called for a slot that is free, or was released late and acknowledged.
+void PipePage::free(std::size_t slot) {
+  slot_at(slot).deadline.store(slot_word::kFree, kRelaxed);
+  note_warned(slot, slot_word::kFree);
+  forget_id(slot);
+  on_change(slot);
+  free_.push_back(static_cast<SlotNumber>(slot));
+}
+
+void PipePage::forget_id(std::size_t slot) {
+  const auto place = place_of(ids_[slot]);
+  if (place != by_id_.end() && *place == slot) {
+    by_id_.erase(place);
+  }
+}
+
+void PipePage::on_change(std::size_t slot) {
+  State& state = states_[slot];
+  if (!state.is_changed) {
+    state.is_changed = true;
+    changed_.push_back(static_cast<SlotNumber>(slot));
+  }
+  constexpr std::uint16_t kNotOwn = slot_flag::kWholeProcess | slot_flag::kIdle;
+  const Slot& changed = slot_at(slot);
+  const bool is_own_open = slot_word::is_open(changed.deadline.load(kRelaxed)) &&
+                           (changed.flags.load(kRelaxed) & kNotOwn) == 0;
+  if (is_own_open != state.is_counted) {
+    state.is_counted = is_own_open;
+    own_open_ = is_own_open ? own_open_ + 1 : own_open_ - 1;
+  }
+}
+
+WorkerPage::Activity PipePage::activity() {
+  Activity activity;
+  activity.is_inside = own_open_ > 0;
+  return activity;
+}
+
+// Between two scans deadlines only get later, except those of acquire(), which updates next_.
+Instant PipePage::scan(const Scan& scan, Found& found, Activity& activity) {
+  activity.is_inside = activity.is_inside || own_open_ > 0;
+  if (scan.now < next_) {
+    return next_;
+  }
+  const std::size_t known = found.due.size();
+  Activity ignored;
+  next_ = WorkerPage::scan(scan, found, ignored);
+  const Instant next = next_;
+  if (found.due.size() > known) {
+    next_ = {};  // scopes that are due may be deferred, and must be found again
+  }
+  return next;
+}
+
+// The slot is freed although the worker may still be in the scope: no message on the pipe would say
+// when it leaves.
+void PipePage::finish(std::size_t slot, std::int64_t word) {
+  const std::int64_t now = slot_at(slot).deadline.load(kRelaxed);
+  if (now == slot_word::expired(word) || now == slot_word::kReleasedLate) {
+    free(slot);
+  }
+}
+
+void PipePage::reopen(std::size_t slot, std::int64_t word) {
+  std::int64_t expired = slot_word::expired(word);
+  if (slot_at(slot).deadline.compare_exchange_strong(expired, word, kRelaxed)) {
+    next_ = {};
+    on_change(slot);
+  }
+}
+
+void PipePage::acknowledge_late_release(std::size_t slot) {
+  if (slot_at(slot).deadline.load(kRelaxed) == slot_word::kReleasedLate) {
+    free(slot);
+  }
+}
+
+Result<std::shared_ptr<PipePage>> PipePage::adopt(std::string path, Terms terms) {
+  auto file = open_own_file(path, O_RDWR);
+  if (!file) {
+    return tl::unexpected<Error>(std::move(file.error()));
+  }
+  // The file is read into memory and not mapped, because a hole in a mapping may raise SIGBUS.
+  struct alignas(64) Line {
+    std::byte bytes[64];
+  };
+  std::vector<Line> lines(kPageBytes / sizeof(Line));
+  const PageLayout page(lines.data());
+  const auto read = [&](std::size_t offset, std::size_t bytes) {
+    return read_at(file->fd.get(), page.base() + offset, bytes, offset);
+  };
+  if (!read(0, kNamesAt)) {
+    return failure(fmt::format("'{}' was cut short", path));
+  }
+  auto claims = read_claims(page, static_cast<std::uint64_t>(file->status.st_size));
+  if (!claims) {
+    return failure(fmt::format("'{}': {}", path, claims.error().message));
+  }
+  auto adopted = std::make_shared<PipePage>(path, terms);
+  adopted->claims_ = std::move(*claims);
+  adopted->grow(slots_in_use(page));
+  adopted->saved_count_ = static_cast<std::uint32_t>(adopted->count_);
+  for (std::size_t i = 0; i < adopted->count_; ++i) {
+    const std::int64_t word = page.slot(i).deadline.load(kRelaxed);
+    State& state = adopted->states_[i];
+    state.is_saved = word != slot_word::kFree;
+    if (!is_in_use(word)) {
+      adopted->free(i);
+      continue;
+    }
+    if (!read(kNamesAt + i * sizeof(SlotName), sizeof(SlotName))) {
+      return failure(fmt::format("'{}' was cut short", path));
+    }
+    std::string id = read_id(page.name(i));
+    copy_slot(adopted->slots_[i], page.slot(i));
+    const auto other = adopted->find(id);
+    if (other &&
+        adopted->slots_[*other].acquired.load(kRelaxed) >= page.slot(i).acquired.load(kRelaxed)) {
+      adopted->free(i);
+      continue;
+    }
+    if (other) {
+      adopted->free(*other);  // acquired again after a verdict that was not recorded
+    }
+    state.has_saved_name = true;
+    adopted->ids_[i] = std::move(id);
+    adopted->by_id_.insert(adopted->place_of(adopted->ids_[i]), static_cast<SlotNumber>(i));
+    adopted->on_change(i);
+  }
+  adopted->fd_ = std::move(file->fd);
+  return adopted;
+}
+
+std::vector<SlotReading> PipePage::adopted() {
+  std::vector<SlotReading> readings;
+  for (const SlotNumber slot : by_id_) {
+    if (auto reading = read(slot, slot_at(slot).deadline.load(kRelaxed))) {
+      readings.push_back(std::move(*reading));
+    }
+  }
+  return readings;
+}
+
+void PipePage::restore_verdict(std::string_view id, bool is_finished) {
+  const auto slot = find(id);
+  if (!slot) {
+    return;
+  }
+  const std::int64_t word = slot_at(*slot).deadline.load(kRelaxed);
+  if (is_finished) {
+    free(*slot);
+  } else if (slot_word::is_open(word)) {
+    (void)try_expire(*slot, word);
+  }
+}
+
+Status PipePage::save(const Process& worker, const std::optional<WorkerFacts>& facts) {
+  const std::vector<SlotNumber> changed = std::exchange(changed_, {});
+  for (const SlotNumber slot : changed) {
+    states_[slot].is_changed = false;
+  }
+  // Without a slot in use no file is made.
+  if (is_given_up_ || (!fd_ && by_id_.empty())) {
+    return {};
+  }
+  Status saved = fd_ ? Status{} : make_file(worker);
+  if (saved && facts && !has_facts_) {
+    has_facts_ = true;
+    saved = write_facts(*facts);
+  }
+  for (const SlotNumber slot : changed) {
+    if (saved) {
+      saved = write_slot(slot);
+    }
+  }
+  if (const auto count = static_cast<std::uint32_t>(std::min(count_, kMaxScopesPerWorker));
+      saved && count != saved_count_) {
+    saved_count_ = count;
+    if (!write_at(fd_.get(), &count, sizeof count, offsetof(PageHeader, slots))) {
+      saved = system_error(fmt::format("cannot write '{}'", path_));
+    }
+  }
+  if (!saved) {
+    remove();
+    is_given_up_ = true;
+  }
+  return saved;
+}
+
+Status PipePage::make_file(const Process& worker) {
+  ::unlink(path_.c_str());
+  fd_ = UniqueFd(::open(path_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+  if (!fd_ || ::ftruncate(fd_.get(), kPageBytes) != 0) {
+    return system_error(fmt::format("cannot make '{}'", path_));
+  }
+  PageHeader header{};
+  begin_page(header, page_flag::kMadeByServer);
+  header.pid = worker.pid;
+  header.start_time = worker.start_time;
+  put_text(header.comm, worker.comm);
+  if (!write_at(fd_.get(), &header, sizeof header, 0)) {
+    return system_error(fmt::format("cannot write '{}'", path_));
+  }
+  return {};
+}
+
+Status PipePage::write_facts(const WorkerFacts& facts) {
+  PageHeader header{};
+  const auto text_of = [](const std::optional<int>& rank) {
+    return rank ? fmt::format("{}", *rank) : std::string{};
+  };
+  put_text(header.rank, text_of(facts.rank));
+  put_text(header.local_rank, text_of(facts.local_rank));
+  put_text(header.job_id, facts.job_id);
+  constexpr std::size_t kFrom = offsetof(PageHeader, rank);
+  if (!write_at(fd_.get(), header.rank, offsetof(PageHeader, comm) - kFrom, kFrom)) {
+    return system_error(fmt::format("cannot write '{}'", path_));
+  }
+  return {};
+}
+
+// Writes the slot as free, then the name, then the slot: a reader that finds the slot open finds
+// the right name.
+Status PipePage::write_slot(std::size_t index) {
+  State& state = states_[index];
+  const std::size_t at = kSlotsAt + index * sizeof(Slot);
+  const bool is_free = slots_[index].deadline.load(kRelaxed) == slot_word::kFree;
+  if (index >= kMaxScopesPerWorker || (is_free && !state.is_saved)) {
+    return {};
+  }
+  const auto write = [this](const void* bytes, std::size_t size, std::size_t offset) {
+    return write_at(fd_.get(), bytes, size, offset)
+               ? Status{}
+               : Status{system_error(fmt::format("cannot write '{}'", path_))};
+  };
+  if (!is_free && !state.has_saved_name) {
+    const std::int64_t free = slot_word::kFree;
+    if (Status written = write(&free, sizeof free, at); !written) {
+      return written;
+    }
+    SlotName name{};
+    write_name(name, ids_[index]);
+    if (Status written =
+            write(&name, name_bytes(ids_[index].size()), kNamesAt + index * sizeof(SlotName));
+        !written) {
+      return written;
+    }
+    state.has_saved_name = true;
+  }
+  state.is_saved = !is_free;
+  return write(&slots_[index], sizeof(Slot), at);
+}
+
+void PipePage::remove() {
+  if (fd_) {
+    ::unlink(path_.c_str());
+    fd_.reset();
+  }
+}
+
+}  // namespace filetimer

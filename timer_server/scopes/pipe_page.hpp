@@ -1,0 +1,114 @@
+// The scopes of a worker that sends lines on the request pipe.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "common/page_reader.hpp"
+#include "common/posix.hpp"
+#include "common/result.hpp"
+#include "timer_server/scopes/scope_terms.hpp"
+#include "timer_server/scopes/worker_page.hpp"
+#include "timer_server/system/process.hpp"
+#include "timer_server/system/worker_facts.hpp"
+
+namespace filetimer {
+
+// Slots in the server's own memory, which the server writes for the worker. save() copies changed
+// slots into a file in the layout of a scope page, for the next server and for `timer_client list`.
+// A scope that is opened and released between two calls of save() is never written. The file is
+// written by pwrite, not through a mapping, so a full file system is an error and not a SIGBUS.
+// Used on the loop thread.
+class PipePage final : public WorkerPage {
+ public:
+  PipePage(std::string path, Terms terms);
+
+  // Reads the file that an earlier server kept for a worker, and writes to it from now on. Fails
+  // unless it is a page of this user.
+  static Result<std::shared_ptr<PipePage>> adopt(std::string path, Terms terms);
+  // Returns the header of the adopted file.
+  [[nodiscard]] const PageClaims& claims() const { return claims_; }
+
+  // Returns the adopted scopes, idle timeouts included.
+  std::vector<SlotReading> adopted();
+  // Restores a verdict that is in the log and may not be in the file. `is_finished`: its kill is
+  // over.
+  void restore_verdict(std::string_view id, bool is_finished);
+
+  // Opens a scope, or replaces the terms of the open scope with this identity. `shown_bytes`: how
+  // many bytes of `id` are the scope's name. Returns the scope's soft deadline, or its deadline if
+  // that is earlier. Fails if kMaxScopesPerWorker scopes are open or judged.
+  Result<Instant> acquire(std::string_view id, std::size_t shown_bytes, const ScopeTerms& terms);
+  // Releases the scope, late if it was judged. Returns whether the worker was in it: false for an
+  // idle timeout, a whole-process scope and an unknown identity.
+  bool release(std::string_view id);
+  // Returns whether a scope with this identity is open and not judged.
+  [[nodiscard]] bool has_open(std::string_view id) const;
+  // Releases all open scopes that are not judged. Returns their names, without idle timeouts.
+  std::vector<std::string> release_all();
+  // Returns whether no slot is in use.
+  [[nodiscard]] bool is_empty() const { return by_id_.empty(); }
+
+  // Writes the changed slots, and makes the file when the first slot is in use. Writes `facts`
+  // once. After an error the file is removed and not made again, so that no server takes stale
+  // scopes for open ones.
+  Status save(const Process& worker, const std::optional<WorkerFacts>& facts);
+  [[nodiscard]] bool needs_save() const { return !changed_.empty(); }
+  void remove();
+
+  Activity activity() override;
+  Instant scan(const Scan& scan, Found& found, Activity& activity) override;
+  void finish(std::size_t slot, std::int64_t word) override;
+  void reopen(std::size_t slot, std::int64_t word) override;
+  void acknowledge_late_release(std::size_t slot) override;
+
+ private:
+  using SlotNumber = std::uint16_t;
+  struct State {
+    bool is_changed : 1 = false;      // since save()
+    bool is_saved : 1 = false;        // the slot is in use in the file
+    bool has_saved_name : 1 = false;  // and the file has its name
+    bool is_counted : 1 = false;      // in own_open_
+  };
+
+  [[nodiscard]] std::size_t slot_count() const override { return count_; }
+  [[nodiscard]] Slot* first_slot() const override { return slots_.get(); }
+  [[nodiscard]] std::string id_of(std::size_t slot) override { return ids_[slot]; }
+  void on_change(std::size_t slot) override;
+
+  [[nodiscard]] std::vector<SlotNumber>::const_iterator place_of(std::string_view id) const;
+  [[nodiscard]] std::optional<SlotNumber> find(std::string_view id) const;
+  std::optional<SlotNumber> take_free_slot();
+  void grow(std::size_t count);
+  void set_terms(Slot& slot, const ScopeTerms& terms) const;
+  void free(std::size_t slot);
+  void forget_id(std::size_t slot);
+  Status make_file(const Process& worker);
+  Status write_facts(const WorkerFacts& facts);
+  Status write_slot(std::size_t index);
+
+  const std::string path_;
+  const Terms terms_;
+  PageClaims claims_;
+  std::unique_ptr<Slot[]> slots_;
+  std::size_t capacity_ = 0;
+  std::size_t count_ = 0;  // slots ever used
+  std::vector<std::string> ids_;
+  std::vector<State> states_;
+  std::vector<SlotNumber> by_id_;  // slots in use, by identity; without those released late
+  std::vector<SlotNumber> free_;
+  std::vector<SlotNumber> changed_;
+  std::size_t own_open_ = 0;  // open scopes, without idle timeouts and whole-process scopes
+  Instant next_;              // no scope is due earlier
+  UniqueFd fd_;
+  bool is_given_up_ = false;
+  bool has_facts_ = false;
+  std::uint32_t saved_count_ = 0;  // in the file's header
+};
+
+}  // namespace filetimer

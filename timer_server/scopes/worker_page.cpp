@@ -1,0 +1,331 @@
+// SPDX-License-Identifier: MIT
+#include "timer_server/scopes/worker_page.hpp"
+
+#include <algorithm>
+#include <functional>
+#include <utility>
+
+#include "common/wake_protocol.hpp"
+
+namespace filetimer {
+namespace {
+
+constexpr auto kRelaxed = std::memory_order_relaxed;
+
+// Returns whether the worker is in the scope, judged or not.
+bool is_inside(std::int64_t word) {
+  return slot_word::is_open(word) || slot_word::is_expired(word);
+}
+
+// Returns whether the slot is listed with the worker's scopes. An idle timeout is not a scope, and
+// is listed only after its verdict.
+bool is_listed(const Slot& slot, std::int64_t word) {
+  return is_inside(word) && (slot_word::is_expired(word) || !is_idle_watch(slot));
+}
+
+Duration timeout_of(const Slot& slot, std::int64_t word, Duration max_timeout) {
+  const std::int64_t asked = slot.timeout.load(kRelaxed);
+  const bool is_endless = asked < 0 || slot_word::is_paused(word);
+  return std::min(is_endless ? kForever : Duration{asked}, max_timeout);
+}
+
+Instant started_of(const Slot& slot) {
+  return {std::max<std::int64_t>(slot.started.load(kRelaxed), 0)};
+}
+
+// Returns when the span of `word` began. A renewal writes `started` before the word, so `started`
+// may be of the next span; deadline - timeout is not.
+Instant span_start_of(const Slot& slot, std::int64_t word) {
+  const Instant started = started_of(slot);
+  const std::int64_t timeout = slot.timeout.load(kRelaxed);
+  const bool has_both = word < slot_word::kNoDeadline && timeout >= 0 && timeout <= word;
+  return has_both ? std::min(started, Instant{word - timeout}) : started;
+}
+
+}  // namespace
+
+// Calls `visit` with every slot in use and its word. Returns false if the page was cut short.
+template <class Visit>
+bool WorkerPage::for_each_slot(Visit&& visit) {
+  guarded([&] {
+    const std::size_t count = slot_count();
+    Slot* const slots = first_slot();
+    for (std::size_t i = 0; i < count; ++i) {
+      visit(i, slots[i], read_deadline(slots[i]));
+    }
+  });
+  return is_whole_;
+}
+
+std::optional<SlotReading> WorkerPage::read_slot(std::size_t index, std::int64_t word) {
+  return filetimer::read_slot(slot_at(index), word, [&] { return id_of(index); });
+}
+
+Instant WorkerPage::deadline_of(const Slot& slot, std::int64_t word, const Scan& scan) {
+  const Duration longest = is_idle_watch(slot) ? kForever : scan.terms.max_timeout;
+  const Instant due = due_time(slot, word, longest);
+  if (scan.given.is_empty() && scan.resumed == Instant{}) {
+    return due;
+  }
+  return scan.given.deadline({span_start_of(slot, word), due, timeout_of(slot, word, longest)},
+                             scan.resumed);
+}
+
+Instant WorkerPage::scan(const Scan& scan, Found& found, Activity& activity) {
+  Instant next = Instant::never();
+  const std::size_t known_due = found.due.size();
+  const std::size_t known_soft = found.soft.size();
+  const bool is_whole = for_each_slot([&](std::size_t index, const Slot& slot, std::int64_t word) {
+    note_activity(index, slot, word, activity);
+    if (!slot_word::is_open(word)) {
+      return;
+    }
+    const Instant deadline = deadline_of(slot, word, scan);
+    if (deadline <= scan.now) {
+      found.due.push_back({index, word, deadline});
+      return;
+    }
+    next = std::min(next, deadline);
+    if ((slot.soft_ms.load(kRelaxed) | scan.terms.warn_at) == 0 || is_idle_watch(slot)) {
+      return;
+    }
+    const Instant warn = soft_time_of(slot, word, deadline, scan.terms.warn_at);
+    if (warn > scan.now) {
+      next = std::min(next, warn);
+    } else if (!is_warned(index, word) && is_unchanged(slot, word)) {
+      // Otherwise the slot has another scope by now, and its worker wakes the server if needed.
+      note_warned(index, word);
+      found.soft.push_back({index, word, warn});
+    }
+  });
+  if (!is_whole) {
+    found.due.resize(known_due);
+    found.soft.resize(known_soft);
+    return Instant::never();
+  }
+  return next;
+}
+
+void WorkerPage::note_activity(std::size_t index, const Slot& slot, std::int64_t word,
+                               Activity& activity) {
+  if (word == slot_word::kIdleWatch) {
+    const std::int64_t timeout = slot.timeout.load(kRelaxed);
+    if (timeout > 0 && timeout <= kMaxTimeout.count()) {
+      activity.watches.push_back({this, index, Duration{timeout}, started_of(slot)});
+    }
+  } else if (word == slot_word::kFree || word == slot_word::kReleasedLate) {
+    // Relaxed suffices, since `left` is written before the word that was read. A time in the future
+    // is not believed.
+    const Instant left{slot.left.load(kRelaxed)};
+    if (left > activity.last_left && left <= Instant::now()) {
+      activity.last_left = left;
+    }
+  } else {
+    activity.is_inside = activity.is_inside || slot_word::is_open(word) || !is_idle_watch(slot);
+  }
+}
+
+WorkerPage::Activity WorkerPage::activity() {
+  Activity activity;
+  for_each_slot([&](std::size_t index, const Slot& slot, std::int64_t word) {
+    note_activity(index, slot, word, activity);
+  });
+  return activity;
+}
+
+std::optional<Instant> WorkerPage::idle_due(const Activity::IdleWatch& watch, Instant last_left,
+                                            const Scan& scan) {
+  const auto judged = judged_idle_.find(watch.slot);
+  if (judged != judged_idle_.end() && last_left <= judged->second) {
+    return std::nullopt;
+  }
+  return scan.given.deadline({last_left, last_left + watch.timeout, watch.timeout}, scan.resumed);
+}
+
+void WorkerPage::restore_idle_verdict(Instant deadline) {
+  for (const Activity::IdleWatch& watch : activity().watches) {
+    judged_idle_[watch.slot] = std::max(judged_idle_[watch.slot], deadline);
+  }
+}
+
+void WorkerPage::note_warned(std::size_t slot, std::int64_t word) {
+  if (warned_.size() <= slot) {
+    warned_.resize(slot + 1);
+  }
+  warned_[slot] = word;
+}
+
+bool WorkerPage::try_expire(std::size_t slot, std::int64_t word) {
+  bool won = false;
+  guarded([&] { won = filetimer::try_expire(slot_at(slot), word); });
+  on_change(slot);
+  return won && is_whole_;
+}
+
+bool WorkerPage::try_expire_idle(std::size_t slot, Instant deadline) {
+  bool won = false;
+  guarded([&] { won = filetimer::try_expire_idle(slot_at(slot), deadline.ns); });
+  if (won) {
+    judged_idle_[slot] = deadline;
+  }
+  return won && is_whole_;
+}
+
+std::optional<SlotReading> WorkerPage::read(std::size_t slot, std::int64_t word) {
+  std::optional<SlotReading> reading;
+  guarded([&] { reading = read_slot(slot, word); });
+  return is_whole_ ? reading : std::nullopt;
+}
+
+bool WorkerPage::is_open(std::size_t slot, std::int64_t word) {
+  std::int64_t now = slot_word::kFree;
+  guarded([&] { now = read_deadline(slot_at(slot)); });
+  return is_whole_ && now == word;
+}
+
+bool WorkerPage::was_released_late(std::size_t slot, std::int64_t word) {
+  std::int64_t now = 0;
+  bool is_begun_anew = false;
+  guarded([&] {
+    const Slot& judged = slot_at(slot);
+    now = read_deadline(judged);
+    is_begun_anew = is_idle_watch(judged) && judged.started.load(kRelaxed) > word;
+  });
+  // Any other word was written by the worker.
+  return is_whole_ && (now != slot_word::expired(word) || is_begun_anew);
+}
+
+void WorkerPage::finish(std::size_t slot, std::int64_t word) {
+  guarded([&] { finish_verdict(slot_at(slot), word); });
+}
+
+void WorkerPage::reopen(std::size_t slot, std::int64_t word) {
+  guarded([&] { take_verdict_back(slot_at(slot), word); });
+}
+
+void WorkerPage::acknowledge_late_release(std::size_t slot) {
+  guarded([&] { filetimer::acknowledge_late_release(slot_at(slot)); });
+}
+
+std::vector<WorkerPage::Judged> WorkerPage::judged_slots() {
+  std::vector<Judged> judged;
+  const bool is_whole = for_each_slot([&](std::size_t index, const Slot&, std::int64_t word) {
+    const bool released = word == slot_word::kReleasedLate;
+    if (!released && !slot_word::is_expired(word)) {
+      return;
+    }
+    if (auto reading = read_slot(index, word)) {
+      judged.push_back({index, released ? 0 : -word, released, std::move(*reading)});
+    }
+  });
+  return is_whole ? judged : std::vector<Judged>{};
+}
+
+// Returns the slots that `wanted` selects. Reads the names of these only, because a thousand
+// workers may have a thousand scopes each.
+template <class Wanted>
+std::vector<SlotReading> WorkerPage::read_those(Wanted&& wanted, std::size_t most) {
+  struct Place {
+    std::int64_t acquired;
+    std::size_t index;
+    std::int64_t word;
+  };
+  std::vector<Place> places;
+  std::vector<SlotReading> readings;
+  for_each_slot([&](std::size_t index, const Slot& slot, std::int64_t word) {
+    if (wanted(index, slot, word)) {
+      places.push_back({slot.acquired.load(kRelaxed), index, word});
+    }
+  });
+  if (places.size() > most) {
+    std::ranges::nth_element(places, places.begin() + static_cast<std::ptrdiff_t>(most),
+                             std::greater<>{}, &Place::acquired);
+    places.resize(most);
+    std::ranges::sort(places, {}, &Place::index);
+  }
+  guarded([&] {
+    for (const Place& place : places) {
+      if (auto reading = read_slot(place.index, place.word)) {
+        readings.push_back(std::move(*reading));
+      }
+    }
+  });
+  if (!readings.empty()) {
+    unmap_names();
+  }
+  return is_whole_ ? readings : std::vector<SlotReading>{};
+}
+
+std::vector<SlotReading> WorkerPage::open_slots(std::size_t most) {
+  return read_those(
+      [](std::size_t, const Slot& slot, std::int64_t word) { return is_listed(slot, word); }, most);
+}
+
+template <class Wanted>
+std::size_t WorkerPage::count_those(Wanted&& wanted) {
+  std::size_t count = 0;
+  const bool is_whole = for_each_slot([&](std::size_t, const Slot& slot, std::int64_t word) {
+    if (wanted(slot, word)) {
+      ++count;
+    }
+  });
+  return is_whole ? count : 0;
+}
+
+std::size_t WorkerPage::open_count() {
+  return count_those(is_listed);
+}
+
+std::size_t WorkerPage::watched_count() {
+  return count_those([](const Slot& slot, std::int64_t word) {
+    return slot_word::is_open(word) && !is_idle_watch(slot);
+  });
+}
+
+std::vector<SlotReading> WorkerPage::take_slots_over(Duration timeout) {
+  return read_those(
+      [&](std::size_t index, const Slot& slot, std::int64_t word) {
+        if (!is_inside(word) || is_idle_watch(slot) ||
+            slot.timeout.load(kRelaxed) <= timeout.count()) {
+          return false;
+        }
+        if (over_.size() <= index) {
+          over_.resize(index + 1);
+        }
+        const std::int64_t open_word = slot_word::is_expired(word) ? -word : word;
+        return std::exchange(over_[index], open_word) != open_word;
+      },
+      kMaxScopesPerWorker);
+}
+
+std::vector<SlotReading> WorkerPage::take_thread_ended() {
+  std::vector<SlotReading> ended = read_those(
+      [](std::size_t, const Slot& slot, std::int64_t word) {
+        return slot_word::is_open(word) &&
+               (slot.flags.load(kRelaxed) & slot_flag::kThreadEnded) != 0;
+      },
+      kMaxScopesPerWorker);
+  std::erase_if(ended, [this](const SlotReading& reading) {
+    const bool is_reported = std::ranges::find(reported_, reading.acquired.ns) != reported_.end();
+    if (!is_reported) {
+      reported_.push_back(reading.acquired.ns);
+    }
+    return is_reported;
+  });
+  // A worker that writes made-up times must not make the server grow.
+  if (reported_.size() > kMaxScopesPerWorker) {
+    reported_.erase(reported_.begin(),
+                    reported_.end() - static_cast<std::ptrdiff_t>(kMaxScopesPerWorker));
+  }
+  return ended;
+}
+
+std::size_t WorkerPage::count_given_time(const Scan& before, Instant now) {
+  return count_those([&](const Slot& slot, std::int64_t word) {
+    return slot_word::is_open(word) && started_of(slot) < now &&
+           deadline_of(slot, word, before) == due_time(slot, word, before.terms.max_timeout) &&
+           !due_time(slot, word, before.terms.max_timeout).is_never();
+  });
+}
+
+}  // namespace filetimer

@@ -1,0 +1,192 @@
+// The scopes of a worker in slots, as the server reads and judges them.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "common/page_reader.hpp"
+#include "common/scope_statistics.hpp"
+#include "timer_server/scopes/given_time.hpp"
+#include "timer_server/scopes/page_guard.hpp"
+
+namespace filetimer {
+
+// Slots in the layout of a scope page. They are written by the worker (MappedPage), or by the
+// server for a worker that sends lines (PipePage). What is read is limited and never trusted. In a
+// slot of the worker's the server changes the deadline word only, by compare-and-swap. Used on the
+// loop thread.
+class WorkerPage {
+ public:
+  virtual ~WorkerPage() = default;
+  WorkerPage(const WorkerPage&) = delete;
+  WorkerPage& operator=(const WorkerPage&) = delete;
+
+  // Returns the name of the page's file in `scopes`, or an empty name for a page of the server's.
+  [[nodiscard]] const std::string& name() const { return name_; }
+  // Returns which program the worker ran when the page was admitted, as startstack of
+  // /proc/PID/stat. Returns 0 if that is not known or not needed.
+  [[nodiscard]] virtual std::uint64_t program() const { return 0; }
+  // Returns the signal on which the worker writes its Python stacks, as the page names it; 0: none.
+  virtual std::uint32_t dump_signal() { return 0; }
+  // Adds the statistics of the page to `sums`.
+  virtual void add_statistics(StatisticsByName& /*sums*/) {}
+
+  // The server's settings that change deadlines.
+  struct Terms {
+    Duration max_timeout = kForever;
+    std::uint32_t warn_at = 0;  // --warn-at as the status page has it; 0: none
+  };
+  struct Scan {
+    Instant now;
+    Terms terms;
+    const GivenTime& given;
+    Instant resumed;  // when the worker was last resumed; Instant{}: never halted
+  };
+  struct Due {
+    std::size_t slot = 0;
+    std::int64_t word = 0;
+    Instant deadline;
+  };
+  // The scopes that a scan has found.
+  struct Found {
+    std::vector<Due> due;   // with a deadline at or before `now`
+    std::vector<Due> soft;  // with a soft deadline only at or before `now`; each once a span
+    void clear() {
+      due.clear();
+      soft.clear();
+    }
+  };
+  // Whether the worker is in a scope, and its idle timeouts.
+  struct Activity {
+    bool is_inside = false;
+    Instant last_left;  // the latest release that the page notes
+    struct IdleWatch {
+      WorkerPage* page = nullptr;
+      std::size_t slot = 0;
+      Duration timeout{};
+      Instant since;  // releases before that do not count
+    };
+    std::vector<IdleWatch> watches;
+  };
+  // Returns the activity of the page.
+  virtual Activity activity();
+  // Adds what it finds to `found` and `activity`. Returns the earliest deadline of the scopes that
+  // are not due, soft deadlines included.
+  virtual Instant scan(const Scan& scan, Found& found, Activity& activity);
+  // Returns when the scope in the slot is due, under its word.
+  [[nodiscard]] static Instant deadline_of(const Slot& slot, std::int64_t word, const Scan& scan);
+  // Returns when the idle timeout is due if the last release was at `last_left`. Returns nothing if
+  // it was judged since.
+  std::optional<Instant> idle_due(const Activity::IdleWatch& watch, Instant last_left,
+                                  const Scan& scan);
+  // Records that an earlier server has judged the idle timeouts for `deadline`.
+  void restore_idle_verdict(Instant deadline);
+
+  // Gives the verdict on the slot under `word`. Returns false if a release or a renewal came first.
+  bool try_expire(std::size_t slot, std::int64_t word);
+  // Gives the verdict on an idle timeout. Returns false if the worker ended it first.
+  bool try_expire_idle(std::size_t slot, Instant deadline);
+  // Returns whether a slot that was judged under `word` was released since.
+  [[nodiscard]] bool was_released_late(std::size_t slot, std::int64_t word);
+  // Marks the slot that was judged under `word`: its kill is over.
+  virtual void finish(std::size_t slot, std::int64_t word);
+  // Revokes the verdict: the scope is open again, and will be judged again.
+  virtual void reopen(std::size_t slot, std::int64_t word);
+  // Frees a slot that was released after its verdict.
+  virtual void acknowledge_late_release(std::size_t slot);
+  // A slot that an earlier server has judged.
+  struct Judged {
+    std::size_t slot = 0;
+    std::int64_t word = 0;  // the deadline that was judged
+    bool released = false;  // late, by the worker
+    SlotReading reading;
+  };
+  // Returns the slots with a verdict whose kill is not over, and those released after one.
+  std::vector<Judged> judged_slots();
+
+  // Returns the fields of the slot, if its word is `word`.
+  std::optional<SlotReading> read(std::size_t slot, std::int64_t word);
+  // Returns whether the word of the slot is `word`.
+  [[nodiscard]] bool is_open(std::size_t slot, std::int64_t word);
+  // Returns the open scopes, and those that were judged but not released. Returns at most `most`:
+  // those that were opened last.
+  std::vector<SlotReading> open_slots(std::size_t most = kMaxScopesPerWorker);
+  // Returns the number of open_slots(), without idle timeouts.
+  std::size_t open_count();
+  // Returns the number of open scopes without a verdict, without idle timeouts.
+  std::size_t watched_count();
+  // Returns open scopes with a requested timeout over `timeout`, each once until it is renewed.
+  std::vector<SlotReading> take_slots_over(Duration timeout);
+  // Returns open scopes whose thread has ended, each once.
+  std::vector<SlotReading> take_thread_ended();
+  // Returns the number of scopes that are open at `now` and get time for a gap that ends then.
+  std::size_t count_given_time(const Scan& before, Instant now);
+
+  // Releases the memory of names, which would cost a memory page for each worker.
+  virtual void unmap_names() {}
+  // Returns false if the worker has cut the page short.
+  [[nodiscard]] bool is_whole() const { return is_whole_; }
+
+ protected:
+  explicit WorkerPage(std::string name) : name_(std::move(name)) {}
+
+  // Returns a number above all slots in use.
+  [[nodiscard]] virtual std::size_t slot_count() const = 0;
+  [[nodiscard]] virtual Slot* first_slot() const = 0;
+  // Returns the identity of the scope in a slot, valid UTF-8.
+  [[nodiscard]] virtual std::string id_of(std::size_t slot) = 0;
+  // Returns the memory that another process can cut away; empty: none.
+  [[nodiscard]] virtual std::span<std::byte> guarded_memory() { return {}; }
+  // Is called after the server has changed the word of a slot.
+  virtual void on_change(std::size_t /*slot*/) {}
+
+  [[nodiscard]] Slot& slot_at(std::size_t index) const { return first_slot()[index]; }
+  template <class Work>
+  void guarded(Work&& work);
+
+  [[nodiscard]] bool is_warned(std::size_t slot, std::int64_t word) const {
+    return slot < warned_.size() && warned_[slot] == word;
+  }
+  void note_warned(std::size_t slot, std::int64_t word);
+
+ private:
+  template <class Visit>
+  bool for_each_slot(Visit&& visit);
+  void note_activity(std::size_t index, const Slot& slot, std::int64_t word, Activity& activity);
+  template <class Wanted>
+  std::size_t count_those(Wanted&& wanted);
+  template <class Wanted>
+  std::vector<SlotReading> read_those(Wanted&& wanted, std::size_t most);
+  std::optional<SlotReading> read_slot(std::size_t index, std::int64_t word);
+
+  std::string name_;
+  bool is_whole_ = true;
+  std::unordered_map<std::size_t, Instant> judged_idle_;  // by slot: the last deadline
+  std::vector<std::int64_t> warned_;                      // by slot: the word of its last warning
+  std::vector<std::int64_t> over_;  // by slot: the open word for which take_slots_over() gave it
+  std::vector<std::int64_t> reported_;  // `acquired` of slots that take_thread_ended() returned
+};
+
+// Calls `work` under a PageGuard. `work` must not call guarded() itself.
+template <class Work>
+void WorkerPage::guarded(Work&& work) {
+  if (!is_whole_) {
+    return;
+  }
+  const std::span<std::byte> memory = guarded_memory();
+  if (memory.empty()) {
+    work();
+    return;
+  }
+  const PageGuard guard(memory.data(), memory.size());
+  work();
+  is_whole_ = !PageGuard::faulted();
+}
+
+}  // namespace filetimer

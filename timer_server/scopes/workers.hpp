@@ -1,0 +1,75 @@
+// The workers that the server watches.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <sys/types.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <unordered_map>
+#include <vector>
+
+#include "common/clock.hpp"
+#include "common/result.hpp"
+#include "timer_server/scopes/pipe_page.hpp"
+#include "timer_server/scopes/warning_limit.hpp"
+#include "timer_server/scopes/worker_page.hpp"
+#include "timer_server/system/process.hpp"
+#include "timer_server/system/worker_facts.hpp"
+
+namespace filetimer {
+
+// The facts of a worker, empty until a side thread has read them. Shared with the records that wait
+// for them.
+using FactsCell = std::shared_ptr<std::optional<WorkerFacts>>;
+
+struct Worker {
+  std::shared_ptr<const Process> process;
+  FactsCell facts = std::make_shared<std::optional<WorkerFacts>>();
+  // All its scopes: a page for each client library in the process, and `pipe`.
+  std::vector<std::shared_ptr<WorkerPage>> pages;
+  std::shared_ptr<PipePage> pipe;  // null: no request has come over the pipe
+  Instant left_on_pipe;            // the last release of a scope on the pipe
+  Instant resumed;                 // when it was last resumed; Instant{}: never halted
+  int kills = 0;                   // that are under way
+  // A kill that ends in SIGKILL is under way: requests of the worker are ignored.
+  bool dying = false;
+  WarningLimit warning_limit;
+  // The number of the reading of the pipe in which the process was last seen alive.
+  std::uint64_t seen_alive_in = 0;
+
+  // Records that the worker has been in no scope since `acquired`, when its idle timer began. The
+  // server may have read the line of the last release later than that.
+  void set_idle_since(Instant acquired) { left_on_pipe = std::min(left_on_pipe, acquired); }
+  // Returns whether the worker has no scope that is watched.
+  [[nodiscard]] bool has_no_scopes() const {
+    return pages.empty() || (pages.size() == 1 && pipe && pipe->is_empty());
+  }
+};
+
+// The watched workers by pid. Used on the loop thread.
+class Workers {
+ public:
+  // Returns the worker, or null if the pid is not watched.
+  [[nodiscard]] Worker* find(pid_t pid);
+  // Adds a process whose pid is not watched. Fails if kMaxWorkers are watched.
+  Result<Worker*> add(Process process);
+  // Removes and destroys the worker.
+  void remove(const Worker& worker);
+
+  [[nodiscard]] std::size_t count() const { return workers_.size(); }
+  template <class Visit>
+  void for_each(Visit&& visit) {
+    for (auto& [pid, worker] : workers_) {
+      visit(*worker);
+    }
+  }
+
+ private:
+  std::unordered_map<pid_t, std::unique_ptr<Worker>> workers_;
+  Worker* last_found_ = nullptr;  // requests of one worker come in bursts
+};
+
+}  // namespace filetimer

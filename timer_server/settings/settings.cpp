@@ -1,0 +1,269 @@
+// SPDX-License-Identifier: MIT
+#include "timer_server/settings/settings.hpp"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdio>
+#include <sstream>
+
+#include "common/duration_text.hpp"
+#include "common/limits.hpp"
+#include "common/parse_error.hpp"
+#include "common/proc_files.hpp"
+#include "timer_server/settings/config_file.hpp"
+
+namespace filetimer {
+namespace {
+
+// Returns `rule` with a message that quotes the word and says what was expected.
+CLI::Validator expecting(const std::string& what, const CLI::Validator& rule) {
+  const auto apply = [what, rule](std::string& word) {
+    const std::string given = word;
+    try {
+      if (rule(word).empty()) {
+        return std::string();
+      }
+    } catch (const CLI::ValidationError&) {  // AsSizeValue throws, other validators return
+    }
+    return fmt::format("'{}': expected {}", given, what);
+  };
+  return {apply, ""};
+}
+
+std::string why_no_fraction(std::string& word) {
+  double number = 0;  // CLI::Range takes "nan"
+  return CLI::detail::lexical_cast(word, number) && number > 0 && number < 1 ? "" : "no fraction";
+}
+
+// `--dir "$UNSET"` must not mean the default directory, which another server may have.
+std::string why_empty(const std::string& word) {
+  return word.empty() ? "'': expected a value" : "";
+}
+
+Duration duration_of(const std::string& option, const std::string& word,
+                     Duration least = Duration{1}) {
+  const auto duration = parse_duration(word);
+  if (!duration) {
+    throw CLI::ValidationError(option, duration.error().message);
+  }
+  if (*duration < least) {
+    throw CLI::ValidationError(
+        option, fmt::format("'{}' is too short: expected at least {}", word, duration_text(least)));
+  }
+  return *duration;
+}
+
+CLI::Option* add_text(CLI::App& app, const std::string& name, const std::string& type,
+                      std::string& value, const std::string& help) {
+  return app.add_option(name, value, help)->type_name(type)->check(why_empty);
+}
+
+// `value` is a Duration, or optional.
+template <class Value>
+void add_duration(CLI::App& app, const std::string& name, Value& value, const std::string& help,
+                  Duration least = Duration{1}) {
+  const auto take = [&value, name, least](const std::string& word) {
+    value = duration_of(name, word, least);
+  };
+  app.add_option_function<std::string>(name, take, help)->type_name("DUR");
+}
+
+template <class Value>
+CLI::Option* add_choice(CLI::App& app, const std::string& name, Value& value,
+                        const std::vector<std::pair<std::string, Value>>& choices,
+                        const std::string& help) {
+  const auto names = [&](const char* between) {
+    return CLI::detail::join(
+        choices, [](const auto& choice) { return choice.first; }, between);
+  };
+  // A Transformer alone would accept the numbers of the enum, too.
+  return app.add_option(name, value, help)
+      ->type_name(names("|"))
+      ->transform(
+          expecting("one of " + names(", "), CLI::IsMember(choices) & CLI::Transformer(choices)));
+}
+
+void add_place_options(CLI::App& app, Settings& settings) {
+  add_text(app, "--dir", "DIR", settings.dir,
+           "runtime directory [$FILETIMER_DIR or the user's own]");
+  add_text(app, "--fifo", "PATH", settings.fifo, "request pipe [DIR/requests]");
+  add_text(app, "--log", "PATH", settings.log, "log [DIR/expired.jsonl]");
+  constexpr std::uint64_t kSmallest = 4096;
+  constexpr std::uint64_t kLargest = std::uint64_t{1} << 60;
+  app.add_option("--log-max", settings.log_max_bytes,
+                 "size at which the log is renamed to PATH.1 [64M]")
+      ->type_name("SIZE")
+      ->transform(expecting("a size of at least 4K with an optional unit (K, M, G), such as 64M",
+                            CLI::AsSizeValue(false) & CLI::Range(kSmallest, kLargest)));
+  app.add_flag("--detach", settings.detach, "return when ready; run on in a session of its own");
+}
+
+void add_time_options(CLI::App& app, Settings& settings) {
+  add_duration(app, "--default-timeout", settings.default_timeout,
+               "timeout of a scope that is started without one [none]");
+  add_duration(app, "--max-timeout", settings.max_timeout,
+               "longest timeout that is granted [none]");
+  app.add_option("--warn-at", settings.warn_at,
+                 "part of a timeout after which a warning is recorded [none]")
+      ->type_name("FRACTION")
+      ->check(expecting("a number over 0 and below 1, such as 0.5", {why_no_fraction, ""}));
+  add_duration(app, "--max-wait", settings.max_wait,
+               "longest time that a control request may take [1h]");
+  add_duration(app, "--max-interval", settings.max_interval,
+               "longest time between housekeeping sweeps [10s]", Settings::kLeastInterval);
+}
+
+void add_kill_options(CLI::App& app, Settings& settings) {
+  const auto take_grace = [&settings](const std::string& word) {
+    settings.grace = word == "off" ? std::optional<Duration>{} : duration_of("--grace", word);
+  };
+  app.add_option_function<std::string>("--grace", take_grace,
+                                       "from first signal to SIGKILL [own clients 10s, else off]")
+      ->type_name("DUR|off");
+  add_choice(
+      app, "--kill", settings.kill.mode,
+      {{"tree", KillMode::kTree}, {"group", KillMode::kGroup}, {"process", KillMode::kProcess}},
+      "kill targets: process tree, group, or the worker alone [tree]");
+  add_choice(app, "--stopped", settings.stopped,
+             {{"defer", Settings::Stopped::kDefer}, {"kill", Settings::Stopped::kKill}},
+             "a worker that is stopped or traced at its deadline [defer]");
+  add_choice(app, "--evidence", settings.kill.evidence,
+             {{"none", EvidenceLevel::kNone},
+              {"proc", EvidenceLevel::kProc},
+              {"stacks", EvidenceLevel::kStacks}},
+             "evidence recorded before the signal [stacks, else proc]");
+  add_duration(app, "--evidence-timeout", settings.kill.evidence_timeout,
+               "longest delay of a signal for evidence [2s]");
+  add_duration(app, "--kill-wait", settings.kill.kill_wait,
+               "time from SIGKILL until a worker is unkillable [30s]");
+}
+
+void add_worker_options(CLI::App& app, Settings& settings) {
+  app.add_option("--expect-workers", settings.expect_workers, "number of expected workers [none]")
+      ->type_name("N")
+      ->check(expecting(fmt::format("a number of workers from 1 to {}", kMaxWorkers),
+                        CLI::Range(std::size_t{1}, kMaxWorkers)));
+  add_duration(app, "--join-timeout", settings.join_timeout,
+               "time after the start until they are expected");
+  add_choice(app, "--missing", settings.missing,
+             {{"report", Settings::Missing::kReport}, {"stop", Settings::Missing::kStop}},
+             "if workers are missing: record it, or also stop COMMAND [report]");
+}
+
+void add_other_options(CLI::App& app, Settings& settings) {
+  add_text(app, "--on-expiry", "CMD", settings.on_expiry,
+           "shell command for each worker whose kill has ended");
+  app.add_flag("--dry-run", settings.kill.dry_run, "record expiries and send no signal");
+  app.add_flag("--realtime", settings.realtime, "run with real-time priority (SCHED_RR)");
+  std::vector<std::pair<std::string, LogLevel>> levels;
+  for (const LogLevel level :
+       {LogLevel::kError, LogLevel::kWarning, LogLevel::kInfo, LogLevel::kDebug}) {
+    levels.emplace_back(name_of(level), level);
+  }
+  add_choice(app, "--log-level", settings.log_level, levels, "error, warning, info or debug [info]")
+      ->envname(kLogLevelVariable)
+      ->option_text("LEVEL");
+}
+
+// The usage line names COMMAND, which CLI11 does not know.
+class Help final : public CLI::Formatter {
+ public:
+  Help() { column_width(31); }
+  std::string make_usage(const CLI::App*, std::string) const override {
+    return "Usage: timer_server [OPTIONS] [-- COMMAND [ARG...]]\n";
+  }
+};
+
+void set_up(CLI::App& app, Settings& settings, std::string& config) {
+  app.set_help_flag("-h,--help", "show this");
+  app.set_version_flag("--version", std::string("timer_server ") + FILETIMER_VERSION);
+  app.formatter(std::make_shared<Help>());
+  app.config_formatter(std::make_shared<ConfigFile>(app));
+  app.option_defaults()->take_last();
+  add_text(app, "--config", "FILE", config, "options in TOML; the command line wins")
+      ->configurable(false);
+  add_place_options(app, settings);
+  add_time_options(app, settings);
+  add_kill_options(app, settings);
+  add_worker_options(app, settings);
+  add_other_options(app, settings);
+  app.footer(
+      "Durations: 30, 30s, 1.5, 500ms, 250us, 10m, 2h, 1d; seconds without a unit.\n"
+      "$FILETIMER_LOG_LEVEL stands for --log-level.\n\n"
+      "Examples:\n"
+      "  timer_server --dir /run/user/1000/job\n"
+      "  timer_server --grace 30s -- torchrun --nproc-per-node 8 train.py\n\n"
+      "Exit status: 0 stopped; 1 failed; 2 usage; 3 another server has the directory;\n"
+      "8 stopped, and a worker was left unkillable. With COMMAND: its own status\n"
+      "(128+N if signal N ended it); 125 the server failed or bad usage;\n"
+      "126 COMMAND cannot be executed; 127 COMMAND not found.");
+}
+
+// Returns why the options contradict each other; empty: they do not.
+std::string contradiction_in(const Settings& settings) {
+  if ((settings.expect_workers != 0) != settings.join_timeout.has_value()) {
+    return "--expect-workers and --join-timeout: expected both or none";
+  }
+  if (settings.missing == Settings::Missing::kStop &&
+      (settings.command.empty() || settings.expect_workers == 0)) {
+    return "--missing stop: expected --expect-workers and a COMMAND with it";
+  }
+  if (settings.detach && !settings.command.empty()) {
+    return "--detach: expected no COMMAND with it (the server ends with its COMMAND)";
+  }
+  return {};
+}
+
+}  // namespace
+
+std::variant<Settings, EarlyExit> read_settings(int argc, char** argv) {
+  // The words after the first -- are COMMAND's, and are not parsed.
+  std::vector<std::string> arguments(argv + 1, argv + argc);
+  const auto separator = std::find(arguments.begin(), arguments.end(), "--");
+  const bool has_separator = separator != arguments.end();
+  Settings settings;
+  settings.command.assign(has_separator ? separator + 1 : separator, arguments.end());
+  arguments.erase(separator, arguments.end());
+  std::reverse(arguments.begin(), arguments.end());  // CLI11 reads them from the back
+
+  const auto usage = [&](const std::string& line) {
+    fmt::print(stderr, "timer_server: error: {} (see timer_server --help)\n", line);
+    return EarlyExit{has_separator ? exit_status::kServerFailed : exit_status::kUsage};
+  };
+  if (has_separator && settings.command.empty()) {
+    return usage("'--' ends the line: expected a COMMAND after it");
+  }
+  CLI::App app("Watches the workers of one host and kills those with an expired scope.",
+               "timer_server");
+  std::string config;
+  set_up(app, settings, config);
+  const auto parse_line = [&] { app.parse(std::vector<std::string>(arguments)); };
+  std::string reading;  // the source that an error names
+  try {
+    parse_line();
+    if (!config.empty()) {
+      const auto text = read_small_file(config, std::size_t{1} << 20);
+      if (!text) {
+        return usage("--config: " + text.error().message);
+      }
+      reading = fmt::format("--config '{}': ", config);
+      app.clear();  // so that values are checked that the command line replaces
+      std::istringstream file(*text);
+      app.parse_from_stream(file);
+      reading.clear();
+      parse_line();  // over the values of the file
+    }
+  } catch (const CLI::Success& early) {
+    return EarlyExit{app.exit(early)};
+  } catch (const CLI::ParseError& error) {
+    return usage(reading + what_is_wrong(error));
+  }
+  if (const std::string wrong = contradiction_in(settings); !wrong.empty()) {
+    return usage(wrong);
+  }
+  return settings;
+}
+
+}  // namespace filetimer

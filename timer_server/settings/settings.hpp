@@ -1,0 +1,73 @@
+// The options of the server, from the command line and --config, read and checked.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "common/clock.hpp"
+#include "timer_server/evidence/stacks_helper.hpp"
+#include "timer_server/settings/kill_policy.hpp"
+#include "timer_server/system/messages.hpp"
+
+namespace filetimer {
+
+struct Settings {
+  std::string dir;   // empty: by the environment, or the default
+  std::string fifo;  // empty: `requests` in the runtime directory
+  std::string log;   // empty: by the runtime directory
+  std::uint64_t log_max_bytes = std::uint64_t{64} << 20;
+  bool detach = false;
+  std::optional<Duration> default_timeout;
+  std::optional<Duration> max_timeout;
+  std::optional<double> warn_at;              // over 0, below 1
+  Duration max_wait = std::chrono::hours{1};  // of a control request
+  Duration max_interval = std::chrono::seconds{10};
+  // The value of --grace, if it was given; the inner one is empty for "off".
+  std::optional<std::optional<Duration>> grace;
+  KillPolicy kill{.evidence = most_evidence_allowed()};
+  // How a worker is treated that is stopped, frozen or traced at its deadline.
+  enum class Stopped { kDefer, kKill };
+  Stopped stopped = Stopped::kDefer;
+  // The number of expected workers, and the time after the start until they are expected; 0: none.
+  std::size_t expect_workers = 0;
+  std::optional<Duration> join_timeout;
+  enum class Missing { kReport, kStop };
+  Missing missing = Missing::kReport;
+  std::string on_expiry;  // a shell command; empty: none
+  bool realtime = false;
+  messages::Level log_level = messages::Level::kInfo;
+  std::vector<std::string> command;  // empty: none
+
+  static constexpr Duration kLeastInterval = std::chrono::milliseconds{1};
+
+  // The grace period of our own clients, if neither the scope nor --grace sets one. Requests of
+  // other clients then have none, as with PyTorch's server.
+  static constexpr Duration kDefaultGrace = std::chrono::seconds{10};
+};
+
+// The exit status of main(), if the command line starts no server.
+struct EarlyExit {
+  int status = 0;
+};
+
+// Returns the settings. Otherwise prints help, version or one error line.
+std::variant<Settings, EarlyExit> read_settings(int argc, char** argv);
+
+// The exit status of main(), as --help lists it.
+namespace exit_status {
+inline constexpr int kStopped = 0;
+inline constexpr int kFailed = 1;
+inline constexpr int kUsage = 2;
+inline constexpr int kAnotherServer = 3;
+inline constexpr int kUnkillable = 8;
+// With COMMAND, as GNU timeout and env.
+inline constexpr int kServerFailed = 125;
+inline constexpr int kNotExecutable = 126;
+inline constexpr int kNotFound = 127;
+}  // namespace exit_status
+
+}  // namespace filetimer

@@ -1,0 +1,42 @@
+// The COMMAND that a server runs as its child: started as if the server were not there, watched by
+// its pidfd, signals handed on.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/result.hpp"
+#include "timer_server/system/inheritance.hpp"
+#include "timer_server/system/own_children.hpp"
+#include "timer_server/system/process.hpp"
+
+namespace filetimer {
+
+class Command {
+ public:
+  // An error carries the errno of the execution: ENOENT when there is no such command.
+  static Result<Command> start(const std::vector<std::string>& words,
+                               const Inheritance& inheritance, const std::string& dir,
+                               const std::string& pipe);
+
+  [[nodiscard]] pid_t pid() const { return process_.pid; }
+  [[nodiscard]] int pidfd() const { return process_.pidfd.get(); }
+  [[nodiscard]] const Process& process() const { return process_; }
+
+  // Once the pidfd is readable: its exit status as a shell tells it, 128+N for signal N. Nothing
+  // while a tracer has not let go of it. Not to be called again once it is told.
+  [[nodiscard]] std::optional<int> exit_status();
+
+  // Hands a signal on, unless the terminal has sent it to COMMAND already.
+  void forward(int signal, bool from_terminal) const;
+
+ private:
+  Command(OwnChild child, Process process)
+      : child_(std::move(child)), process_(std::move(process)) {}
+  OwnChild child_;
+  Process process_;
+};
+
+}  // namespace filetimer

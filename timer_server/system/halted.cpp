@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: MIT
+#include "timer_server/system/halted.hpp"
+
+#include <fmt/format.h>
+
+#include <string_view>
+
+#include "common/proc_files.hpp"
+
+namespace filetimer {
+namespace {
+
+// Returns the path of the line "6:CONTROLLER:PATH" in /proc/PID/cgroup. The unified hierarchy has
+// an empty controller. Returns an empty path if there is no such line.
+std::string_view cgroup_path(std::string_view cgroups, std::string_view controller) {
+  while (!cgroups.empty()) {
+    const std::string_view line = cgroups.substr(0, cgroups.find('\n'));
+    cgroups.remove_prefix(std::min(line.size() + 1, cgroups.size()));
+    const std::size_t number_end = line.find(':');
+    const std::size_t names_end = line.find(':', number_end + 1);
+    if (names_end != line.npos &&
+        line.substr(number_end + 1, names_end - number_end - 1) == controller) {
+      return line.substr(names_end + 1);
+    }
+  }
+  return {};
+}
+
+bool has_text(const std::string& path, std::string_view word) {
+  const auto text = read_small_file(path);
+  return text && text->find(word) != text->npos;
+}
+
+// Returns the path of the frozen cgroup of the process. Both files show a cgroup below a frozen one
+// as frozen, too.
+std::string frozen_cgroup(const std::string& folder, const HaltSources& sources) {
+  const auto cgroups = read_small_file(folder + "/cgroup");
+  if (!cgroups) {
+    return {};
+  }
+  if (const std::string_view path = cgroup_path(*cgroups, ""); !path.empty()) {
+    // Version 2 is mounted at the root, or at `unified` beside version 1.
+    for (const std::string_view root : {"", "/unified"}) {
+      if (has_text(fmt::format("{}{}{}/cgroup.events", sources.cgroups, root, path), "frozen 1")) {
+        return std::string(path);
+      }
+    }
+  }
+  if (const std::string_view path = cgroup_path(*cgroups, "freezer"); !path.empty()) {
+    if (has_text(fmt::format("{}/freezer{}/freezer.state", sources.cgroups, path), "FROZEN")) {
+      return std::string(path);
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+std::string why_halted(pid_t pid, const IsOwnHelper& is_own_helper, const HaltSources& sources) {
+  const std::string folder = fmt::format("{}/{}", sources.proc, pid);
+  const auto status = read_status(folder);
+  if (!status) {
+    return {};
+  }
+  if (status->tracer != 0) {
+    // The helper resumes the process within milliseconds.
+    if (is_own_helper(status->tracer)) {
+      return {};
+    }
+    // While the kernel detaches a tracer, TracerPid names the tracer's parent for an instant.
+    const auto again = read_status(folder);
+    if (!again || again->tracer != status->tracer) {
+      return {};
+    }
+    const auto tracer = read_stat(fmt::format("{}/{}", sources.proc, status->tracer));
+    return fmt::format("traced by pid {}{}", status->tracer,
+                       tracer ? fmt::format(" ({})", tracer->comm) : "");
+  }
+  const auto stat = read_stat(folder);
+  if (stat && stat->state == 'T') {
+    return "stopped (SIGSTOP or the terminal)";
+  }
+  // The tracer is outside the server's pid namespace.
+  if (stat && stat->state == 't') {
+    return "traced by a process outside the server's pid namespace";
+  }
+  if (const std::string cgroup = frozen_cgroup(folder, sources); !cgroup.empty()) {
+    return fmt::format("frozen by its cgroup '{}'", cgroup);
+  }
+  return {};
+}
+
+}  // namespace filetimer

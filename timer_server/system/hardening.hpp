@@ -1,0 +1,26 @@
+// Protects the server on a host that runs out of memory or descriptors. The server must still act
+// when its workers no longer can.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <cstddef>
+
+#include "timer_server/system/inheritance.hpp"
+
+namespace filetimer {
+
+// Lowers oom_score_adj, locks the memory and raises the limit of descriptors, each if it is
+// allowed. Sets the oom_score_adj of children in `inheritance`. Must be called once, in the process
+// that will serve.
+void harden(Inheritance& inheritance);
+
+// Returns the number of open descriptors of this process.
+std::size_t open_descriptors();
+// Returns the most descriptors that this process may open.
+std::size_t descriptor_limit();
+// Those who may wait for an answer at a time: a share, so that they leave workers theirs.
+std::size_t max_waiting_clients();
+// Returns the most workers that the server can watch with the other descriptors.
+std::size_t most_workers();
+
+}  // namespace filetimer

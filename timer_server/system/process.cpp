@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: MIT
+#include "timer_server/system/process.hpp"
+
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+namespace filetimer {
+namespace {
+
+bool has_ended(int pidfd) {
+  pollfd poll{pidfd, POLLIN, 0};
+  return retry_eintr([&] { return ::poll(&poll, 1, 0); }) > 0;
+}
+
+}  // namespace
+
+bool Process::is_alive() const {
+  return !has_ended(pidfd.get());
+}
+
+bool Process::send_signal(int signal) const {
+  return ::syscall(SYS_pidfd_send_signal, pidfd.get(), signal, nullptr, 0U) == 0;
+}
+
+// glibc got wrappers for the two pidfd calls in 2.36; Ubuntu 22.04 has 2.35.
+UniqueFd open_pidfd(pid_t pid) {
+  return UniqueFd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0U)));
+}
+
+Result<Process> open_process(pid_t pid) {
+  Process process;
+  process.pid = pid;
+  process.pidfd = open_pidfd(pid);
+  if (!process.pidfd) {
+    if (errno == ESRCH) {
+      return tl::unexpected<Error>(
+          Error{fmt::format("there is no process with pid {}", pid), ESRCH});
+    }
+    if (errno == EINVAL) {
+      return failure(fmt::format("pid {} is not a process's own id (a thread's?)", pid));
+    }
+    return system_error(fmt::format("cannot open pid {}", pid));
+  }
+  const auto stat = read_stat(fmt::format("/proc/{}", pid));
+  const auto status = read_status(fmt::format("/proc/{}", pid));
+  if (process.is_alive() && (!stat || !status)) {
+    return tl::unexpected<Error>(!stat ? stat.error() : status.error());
+  }
+  if (!stat || !status || !process.is_alive()) {
+    return tl::unexpected<Error>(Error{fmt::format("pid {} has ended", pid), ESRCH});
+  }
+  process.start_time = stat->start_time;
+  process.comm = stat->comm;
+  process.ppid = stat->ppid;
+  process.pgrp = stat->pgrp;
+  process.start_stack = stat->start_stack;
+  // A set-uid program counts as a process of the user that it runs as.
+  process.uid = status->uid == ::geteuid() ? status->effective_uid : status->uid;
+  process.innermost_pid = status->innermost_pid == 0 ? pid : status->innermost_pid;
+  return process;
+}
+
+std::vector<pid_t> ancestors_of(pid_t pid) {
+  constexpr int kMaxDepth = 1024;  // deeper than any real tree; recycled pids may form a circle
+  std::vector<pid_t> ancestors;
+  for (int depth = 0; depth < kMaxDepth; ++depth) {
+    const auto stat = read_stat(fmt::format("/proc/{}", pid));
+    if (!stat || stat->ppid <= 0) {
+      break;
+    }
+    ancestors.push_back(stat->ppid);
+    pid = stat->ppid;
+  }
+  return ancestors;
+}
+
+}  // namespace filetimer

@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: MIT
+#include "timer_server/system/process_tree.hpp"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <iterator>
+#include <set>
+#include <string>
+#include <unordered_map>
+#include <unordered_set>
+#include <utility>
+
+#include "common/directory.hpp"
+#include "common/numbers.hpp"
+#include "common/proc_files.hpp"
+
+namespace filetimer {
+namespace {
+
+template <class Visit>
+void for_each_process(Visit&& visit) {
+  Directory proc("/proc");
+  while (const char* const name = proc.next()) {
+    if (const auto pid = number_from<pid_t>(name)) {
+      visit(*pid);
+    }
+  }
+}
+
+// A parent and its child.
+using Link = std::pair<pid_t, pid_t>;
+
+// Returns false for a kernel without CONFIG_PROC_CHILDREN.
+bool has_children_files() {
+  static const bool kHas =
+      ::access(fmt::format("/proc/self/task/{}/children", ::getpid()).c_str(), R_OK) == 0;
+  return kHas;
+}
+
+// Appends the children of every thread of `pid`.
+void append_children(pid_t pid, std::vector<Link>& links) {
+  for (const pid_t tid : threads_of(pid)) {
+    for (const pid_t child : children_of(pid, tid)) {
+      links.emplace_back(pid, child);
+    }
+  }
+}
+
+// Returns every process of the host with its parent, for kernels without the children files.
+std::vector<Link> all_links() {
+  std::vector<Link> links;
+  for_each_process([&](pid_t pid) {
+    if (const auto stat = read_stat(fmt::format("/proc/{}", pid))) {
+      links.emplace_back(stat->ppid, pid);
+    }
+  });
+  return links;
+}
+
+bool contains(std::span<const pid_t> pids, pid_t pid) {
+  return std::find(pids.begin(), pids.end(), pid) != pids.end();
+}
+
+// Returns the links below `roots`, parents before their children. Reads each process once, even if
+// it is below several roots. Does not read what is below an excluded process.
+std::vector<Link> read_trees(const std::vector<pid_t>& roots, std::span<const pid_t> excluded) {
+  std::vector<Link> links;
+  std::unordered_set<pid_t> seen(roots.begin(), roots.end());
+  const auto must_be_read = [&](pid_t child) {
+    return !contains(excluded, child) && seen.insert(child).second;
+  };
+  if (has_children_files()) {
+    for (const pid_t root : roots) {
+      append_children(root, links);
+    }
+    for (std::size_t i = 0; i < links.size() && links.size() < kMaxTreeProcesses; ++i) {
+      if (must_be_read(links[i].second)) {
+        append_children(links[i].second, links);
+      }
+    }
+    return links;
+  }
+  std::unordered_multimap<pid_t, pid_t> children;
+  for (const auto& [parent, child] : all_links()) {
+    children.emplace(parent, child);
+  }
+  std::vector<pid_t> parents = roots;
+  for (std::size_t i = 0; i < parents.size() && links.size() < kMaxTreeProcesses; ++i) {
+    const auto [first, last] = children.equal_range(parents[i]);
+    for (auto child = first; child != last; ++child) {
+      links.emplace_back(parents[i], child->second);
+      if (must_be_read(child->second)) {
+        parents.push_back(child->second);
+      }
+    }
+  }
+  return links;
+}
+
+// Returns the processes below `worker` and below those of `known` that are not among these.
+std::vector<Process> open_new_in_tree(const Process& worker, std::span<const Process> known,
+                                      std::span<const pid_t> excluded) {
+  std::unordered_map<pid_t, const Process*> root_of{{worker.pid, &worker}};
+  std::vector<pid_t> roots{worker.pid};
+  for (const Process& process : known) {
+    if (root_of.emplace(process.pid, &process).second) {
+      roots.push_back(process.pid);
+    }
+  }
+  const std::vector<Link> links = read_trees(roots, excluded);
+  if (links.empty()) {
+    return {};  // whatever became of the roots
+  }
+  // A root that is alive after the look had its pid during the look. The links of another root may
+  // belong to a later process with the same pid.
+  std::unordered_set<pid_t> parents;
+  for (const auto& [pid, process] : root_of) {
+    if (process->is_alive()) {
+      parents.insert(pid);
+    }
+  }
+  std::vector<Process> found;
+  for (const auto& [parent, child] : links) {
+    if (!parents.contains(parent) || parents.contains(child) || contains(excluded, child)) {
+      continue;
+    }
+    auto process = open_process(child);
+    // A process with another parent than in the link has a recycled pid, or its parent has ended
+    // since. Neither is a target.
+    if (process && process->ppid == parent) {
+      parents.insert(child);
+      found.push_back(std::move(*process));
+    }
+  }
+  return found;
+}
+
+std::vector<Process> open_group(const Process& worker, std::span<const pid_t> excluded) {
+  std::vector<Process> found;
+  const auto worker_stat = read_stat(fmt::format("/proc/{}", worker.pid));
+  if (!worker_stat) {
+    return found;
+  }
+  for_each_process([&](pid_t pid) {
+    const auto stat = read_stat(fmt::format("/proc/{}", pid));
+    if (pid == worker.pid || contains(excluded, pid) || !stat || stat->pgrp != worker_stat->pgrp) {
+      return;
+    }
+    auto process = open_process(pid);
+    if (process && process->pgrp == worker_stat->pgrp && process->start_time == stat->start_time) {
+      found.push_back(std::move(*process));
+    }
+  });
+  return found;
+}
+
+}  // namespace
+
+std::vector<Process> new_targets_of(const Process& worker, std::span<const Process> known,
+                                    KillMode mode, std::span<const pid_t> excluded) {
+  std::vector<Process> found;
+  if (mode == KillMode::kTree) {
+    found = open_new_in_tree(worker, known, excluded);
+  } else if (mode == KillMode::kGroup) {
+    found = open_group(worker, excluded);
+    std::set<std::pair<pid_t, std::uint64_t>> known_ids;
+    for (const Process& process : known) {
+      known_ids.emplace(process.pid, process.start_time);
+    }
+    std::erase_if(found, [&](const Process& process) {
+      return known_ids.contains({process.pid, process.start_time});
+    });
+    // A worker that is alive after the look had its pid during the look.
+    if (!worker.is_alive()) {
+      found.clear();
+    }
+  }
+  return found;
+}
+
+std::vector<Process> other_targets_of(const Process& worker, KillMode mode,
+                                      std::span<const pid_t> excluded, int looks) {
+  std::vector<Process> found;
+  for (int look = 0; look < looks; ++look) {
+    std::vector<Process> news = new_targets_of(worker, found, mode, excluded);
+    if (news.empty()) {
+      break;
+    }
+    std::ranges::move(news, std::back_inserter(found));
+  }
+  return worker.is_alive() ? std::move(found) : std::vector<Process>{};
+}
+
+}  // namespace filetimer

@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: MIT
+#include "timer_server/system/side_threads.hpp"
+
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstdint>
+#include <deque>
+#include <system_error>
+#include <thread>
+#include <vector>
+
+#include "common/mutex.hpp"
+#include "common/posix.hpp"
+#include "timer_server/system/realtime.hpp"
+
+namespace filetimer {
+
+struct SideThreads::State {
+  const UniqueFd event_fd{::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
+  Mutex mutex;  // never held while a job runs
+  struct Queue {
+    ConditionVariable work;
+    std::deque<Job> jobs;
+    int threads = 0;
+    int idle = 0;
+  };
+  std::array<Queue, 2> queues FILETIMER_GUARDED_BY(mutex);  // by lane
+  ConditionVariable ended;
+  std::vector<Delivery> deliveries FILETIMER_GUARDED_BY(mutex);
+  bool stopping FILETIMER_GUARDED_BY(mutex) = false;
+  bool realtime = false;  // set before the first thread is started
+
+  Queue& of(Lane lane) FILETIMER_REQUIRES(mutex) { return queues[lane == Lane::kQuick ? 0 : 1]; }
+  [[nodiscard]] int threads() const FILETIMER_REQUIRES(mutex) {
+    return queues[0].threads + queues[1].threads;
+  }
+
+  void work_until_stopped(Queue& queue) {
+    if (realtime) {
+      (void)enter_realtime();  // without permission the loop has warned already
+    }
+    MutexLock lock(mutex);
+    for (;;) {
+      ++queue.idle;
+      while (!stopping && queue.jobs.empty()) {
+        queue.work.wait(lock);
+      }
+      --queue.idle;
+      if (stopping) {
+        break;
+      }
+      Job job = std::move(queue.jobs.front());
+      queue.jobs.pop_front();
+      lock.unlock();
+      Delivery delivery = job();
+      job = nullptr;
+      lock.lock();
+      if (!delivery) {
+        continue;
+      }
+      deliveries.push_back(std::move(delivery));
+      const std::uint64_t one = 1;
+      (void)!::write(event_fd.get(), &one, sizeof one);
+    }
+    --queue.threads;
+    ended.notify_all();
+  }
+};
+
+SideThreads::SideThreads(bool realtime) : state_(std::make_shared<State>()) {
+  state_->realtime = realtime;
+}
+
+SideThreads::~SideThreads() {
+  stop(std::chrono::milliseconds{0});
+}
+
+void SideThreads::run(Job job, Lane lane) {
+  const MutexLock lock(state_->mutex);
+  State::Queue& queue = state_->of(lane);
+  if (queue.jobs.size() >= kMaxJobs) {
+    return;
+  }
+  queue.jobs.push_back(std::move(job));
+  if (queue.jobs.size() > static_cast<std::size_t>(queue.idle) && queue.threads < kMaxSideThreads) {
+    try {
+      std::thread([state = state_, &queue] { state->work_until_stopped(queue); }).detach();
+      ++queue.threads;
+    } catch (const std::system_error&) {
+      // RLIMIT_NPROC or pids.max is reached. The job waits for another thread. Everything that
+      // needs the job has a time limit.
+    }
+  }
+  queue.work.notify_one();
+}
+
+std::size_t SideThreads::waiting(Lane lane) const {
+  const MutexLock lock(state_->mutex);
+  return state_->of(lane).jobs.size();
+}
+
+int SideThreads::event_fd() const {
+  return state_->event_fd.get();
+}
+
+void SideThreads::deliver() {
+  loop_thread_.check();
+  std::uint64_t count = 0;
+  (void)!::read(state_->event_fd.get(), &count, sizeof count);
+  std::vector<Delivery> deliveries;
+  {
+    const MutexLock lock(state_->mutex);
+    deliveries.swap(state_->deliveries);
+  }
+  for (const Delivery& delivery : deliveries) {
+    delivery();
+  }
+}
+
+bool SideThreads::stop(std::chrono::milliseconds bound) {
+  MutexLock lock(state_->mutex);
+  state_->stopping = true;
+  for (State::Queue& queue : state_->queues) {
+    queue.jobs.clear();
+    queue.work.notify_all();
+  }
+  const auto until = std::chrono::steady_clock::now() + bound;
+  while (state_->threads() > 0 && state_->ended.wait_until(lock, until)) {
+  }
+  return state_->threads() == 0;
+}
+
+}  // namespace filetimer

@@ -1,0 +1,63 @@
+// Side threads: they do what may block, so that the loop never waits.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <functional>
+#include <memory>
+
+#include "timer_server/system/loop_thread.hpp"
+
+namespace filetimer {
+
+// Runs jobs that may block, for example on files of /proc that take a worker's memory lock, or that
+// take time. A job runs on a side thread; the function that it returns runs on the loop thread:
+//
+//   side_threads.run([pid, cell]() -> SideThreads::Delivery {
+//     WorkerFacts facts = read_worker_facts(pid);
+//     return [cell, facts] { *cell = facts; };
+//   });
+//
+// A job that hangs costs its thread. Other threads take its place, up to kMaxSideThreads in its
+// lane. Quick and slow jobs have lanes of their own, so that a quick job never waits for a slow
+// one.
+class SideThreads {
+ public:
+  // What deliver() does with the result of a job; empty: nothing.
+  using Delivery = std::function<void()>;
+  using Job = std::function<Delivery()>;
+
+  enum class Lane { kQuick, kSlow };
+
+  static constexpr int kMaxSideThreads = 4;  // in each lane
+  // The most jobs that wait in a lane. The result of a job is of use for a short time only, so
+  // further jobs are dropped.
+  static constexpr std::size_t kMaxJobs = 8192;
+
+  // `realtime`: the threads get the priority of the loop, because a kill waits for evidence.
+  explicit SideThreads(bool realtime = false);
+  // Abandons threads that hang. A thread owns what it uses.
+  ~SideThreads();
+  SideThreads(const SideThreads&) = delete;
+  SideThreads& operator=(const SideThreads&) = delete;
+
+  // Queues a job. The job must own everything that it uses. Called on the loop thread.
+  void run(Job job, Lane lane = Lane::kQuick);
+  // Returns the number of jobs that no thread has begun.
+  [[nodiscard]] std::size_t waiting(Lane lane) const;
+  // Returns a descriptor that is readable when deliver() has something to do.
+  [[nodiscard]] int event_fd() const;
+  // Calls the deliveries of the jobs that are done, on the caller's thread.
+  void deliver();
+  // Drops the queued jobs and waits at most `bound` for the threads to end. Returns false if one
+  // hangs.
+  bool stop(std::chrono::milliseconds bound);
+
+ private:
+  struct State;
+  std::shared_ptr<State> state_;
+  LoopThread loop_thread_;
+};
+
+}  // namespace filetimer

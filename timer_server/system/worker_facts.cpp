@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: MIT
+#include "timer_server/system/worker_facts.hpp"
+
+#include <fmt/format.h>
+
+#include <chrono>
+#include <span>
+#include <thread>
+
+#include "common/job_variables.hpp"
+#include "common/limits.hpp"
+#include "common/numbers.hpp"
+#include "common/text.hpp"
+#include "timer_server/system/process.hpp"
+
+namespace filetimer {
+namespace {
+
+constexpr std::size_t kMaxEnvironBytes = std::size_t{1} << 20;
+// In the middle of an exec() a process has no environment, on an idle machine for microseconds. No
+// event announces the end of that.
+constexpr int kMaxReads = 20;
+constexpr std::chrono::milliseconds kReadPeriod{1};
+
+std::string_view value_of(std::string_view block, std::string_view name) {
+  while (!block.empty()) {
+    const std::string_view entry = block.substr(0, block.find('\0'));
+    if (entry.size() > name.size() && entry.starts_with(name) && entry[name.size()] == '=') {
+      return entry.substr(name.size() + 1);
+    }
+    block.remove_prefix(std::min(entry.size() + 1, block.size()));
+  }
+  return {};
+}
+
+std::string_view first_value(std::string_view block, std::span<const char* const> names) {
+  for (const char* const name : names) {
+    if (const std::string_view value = value_of(block, name); !value.empty()) {
+      return value;
+    }
+  }
+  return {};
+}
+
+std::optional<int> as_rank(std::string_view text) {
+  const auto number = number_from<int>(text);
+  return number && *number >= 0 ? number : std::nullopt;
+}
+
+}  // namespace
+
+WorkerFacts worker_facts_claimed(std::string_view rank, std::string_view local_rank,
+                                 std::string_view job_id) {
+  WorkerFacts facts;
+  facts.rank = as_rank(rank);
+  facts.local_rank = as_rank(local_rank);
+  facts.job_id = utf8_prefix(job_id, kMaxJobIdBytesShown);
+  return facts;
+}
+
+WorkerFacts worker_facts_from(std::string_view cmdline, std::string_view environ_block) {
+  WorkerFacts facts;
+  while (!cmdline.empty() && cmdline.back() == '\0') {
+    cmdline.remove_suffix(1);
+  }
+  facts.cmdline = utf8_prefix(cmdline, kMaxCmdlineBytesShown);
+  for (char& c : facts.cmdline) {
+    c = c == '\0' ? ' ' : c;
+  }
+  facts.rank = as_rank(first_value(environ_block, kRankVariables));
+  facts.local_rank = as_rank(first_value(environ_block, kLocalRankVariables));
+  facts.job_id = utf8_prefix(first_value(environ_block, kJobVariables), kMaxJobIdBytesShown);
+  facts.step_id = utf8_prefix(first_value(environ_block, kStepVariables), kMaxJobIdBytesShown);
+  return facts;
+}
+
+WorkerFacts read_worker_facts(pid_t pid) {
+  for (int reads = 1;; ++reads) {
+    const auto cmdline = read_small_file(fmt::format("/proc/{}/cmdline", pid));
+    const auto environment =
+        read_small_file(fmt::format("/proc/{}/environ", pid), kMaxEnvironBytes);
+    if (reads == kMaxReads || !environment || !environment->empty()) {
+      return worker_facts_from(cmdline ? *cmdline : std::string{},
+                               environment ? *environment : std::string{});
+    }
+    std::this_thread::sleep_for(kReadPeriod);
+  }
+}
+
+}  // namespace filetimer

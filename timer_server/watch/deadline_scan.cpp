@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: MIT
+#include "timer_server/watch/deadline_scan.hpp"
+
+#include <optional>
+
+#include "common/scope_page.hpp"
+#include "common/wake_protocol.hpp"
+#include "timer_server/watch/page_registry.hpp"
+
+namespace filetimer {
+namespace {
+
+// How soon a worker that is in a scope is looked at again for an idle timeout that is shorter.
+constexpr Duration kIdleLook = std::chrono::milliseconds{100};
+
+}  // namespace
+
+// The order of reads and announcements is argued in common/wake_protocol.hpp. Verdicts are given
+// before the status page says when the server wakes next, so a worker that renews a scope in
+// between wakes the server.
+DeadlineScan::Found DeadlineScan::run(Instant woke, Board& board, Instant next_sweep) {
+  loop_thread_.check();
+  announce_scan(board);
+  next_ = Instant::never();
+  Found found;
+  context_.workers.for_each([&](Worker& worker) {
+    if (!worker.dying) {
+      scan_worker(worker, woke, found);
+    }
+  });
+  // A client would have to wake the server for an earlier deadline; a sweep finds a later one.
+  announce_next_scan(board, std::min(next_, next_sweep).ns);
+  std::ranges::stable_sort(found.due, {}, &DueScope::deadline);
+  return found;
+}
+
+void DeadlineScan::scan_worker(Worker& worker, Instant woke, Found& found) {
+  const Duration max_timeout = context_.policy.page_terms().max_timeout;
+  WorkerPage::Activity activity;
+  for (const auto& page : worker.pages) {
+    on_page_.clear();
+    // Anew for each page: the worker may have been found resumed on the one before.
+    want_by(page->scan(context_.policy.scan_of(worker, woke), on_page_, activity));
+    const bool is_due = !on_page_.due.empty() || !on_page_.soft.empty();
+    if (is_due && !judge(worker, page, on_page_.due, woke, found)) {
+      found.lost.push_back({&worker, page, true});
+    } else {
+      for (const WorkerPage::Due& slot : on_page_.soft) {
+        found.soft.push_back({worker.process, page, slot});
+      }
+    }
+    if (max_timeout != kForever && page != worker.pipe) {
+      for (const SlotReading& reading : page->take_slots_over(max_timeout)) {
+        found.cut.push_back({&worker, reading.name, reading.asked});
+      }
+    }
+    if (!page->is_whole()) {
+      found.lost.push_back({&worker, page, false});
+    }
+  }
+  if (!activity.watches.empty()) {
+    judge_idleness(worker, activity, woke, found);
+  }
+}
+
+// Returns false if the worker runs another program than the one that opened the scopes.
+bool DeadlineScan::judge(Worker& worker, const std::shared_ptr<WorkerPage>& page,
+                         const std::vector<WorkerPage::Due>& candidates, Instant woke,
+                         Found& found) {
+  if (!worker.process->is_alive()) {
+    return true;  // its exit has woken the loop, and decides
+  }
+  if (runs_another_program(*worker.process, *page)) {
+    return false;
+  }
+  // A worker that was found resumed in this scan is judged in the next one.
+  if (worker.resumed > woke ||
+      (!candidates.empty() && should_defer(worker, *page, candidates.front()))) {
+    return true;
+  }
+  found.due.reserve(found.due.size() + candidates.size());  // no verdict may be lost
+  for (const WorkerPage::Due& candidate : candidates) {
+    if (page->try_expire(candidate.slot, candidate.word)) {
+      found.due.push_back({&worker, candidate.deadline, {page, candidate.slot, candidate.word}});
+    }
+  }
+  context_.unsaved.note(worker);
+  return true;
+}
+
+// A worker that is in a scope now, or leaves its last one from now on, is due after its idle
+// timeout at the earliest: the next scan is then, which costs one look in that time.
+void DeadlineScan::judge_idleness(Worker& worker, const WorkerPage::Activity& activity,
+                                  Instant woke, Found& found) {
+  const Instant last_left = std::max(activity.last_left, worker.left_on_pipe);
+  for (const auto& watch : activity.watches) {
+    Instant deadline = woke + std::max(watch.timeout, kIdleLook);
+    if (!activity.is_inside && last_left > watch.since) {
+      const WorkerPage::Scan scan = context_.policy.scan_of(worker, woke);
+      deadline = watch.page->idle_due(watch, last_left, scan).value_or(deadline);
+    }
+    if (deadline > woke) {
+      want_by(deadline);
+      continue;
+    }
+    const auto page =
+        std::ranges::find(worker.pages, watch.page, &std::shared_ptr<WorkerPage>::get);
+    if (worker.resumed <= woke && worker.process->is_alive() &&
+        !runs_another_program(*worker.process, **page) &&
+        !should_defer(worker, **page, {watch.slot, slot_word::kIdleWatch, deadline}) &&
+        (*page)->try_expire_idle(watch.slot, deadline)) {
+      found.due.push_back({&worker, deadline, {*page, watch.slot, deadline.ns}});
+    }
+  }
+}
+
+bool DeadlineScan::should_defer(Worker& worker, WorkerPage& page,
+                                const WorkerPage::Due& due) const {
+  if (context_.halted == nullptr) {
+    return false;
+  }
+  return context_.halted->should_defer(worker, [&]() -> std::optional<ScopeView> {
+    const auto reading = page.read(due.slot, due.word);
+    if (!reading) {
+      return std::nullopt;
+    }
+    ScopeView scope = context_.policy.view_of(*reading);
+    scope.terms.deadline = due.deadline;
+    return scope;
+  });
+}
+
+}  // namespace filetimer

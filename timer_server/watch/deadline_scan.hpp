@@ -1,0 +1,99 @@
+// The deadline scan: which scopes are due.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "common/board.hpp"
+#include "common/clock.hpp"
+#include "timer_server/records/records.hpp"
+#include "timer_server/scopes/worker_page.hpp"
+#include "timer_server/scopes/workers.hpp"
+#include "timer_server/system/loop_thread.hpp"
+#include "timer_server/watch/halted_workers.hpp"
+#include "timer_server/watch/scope_policy.hpp"
+#include "timer_server/watch/unsaved_pages.hpp"
+
+namespace filetimer {
+
+// Reads all pages, gives the verdict on each scope that is due (an atomic change of its slot), and
+// tells clients through the status page when the server looks next. Does not act on a verdict: the
+// caller must carry out everything that run() returns.
+//
+//   if (scan.next() <= woke) {
+//     DeadlineScan::Found found = scan.run(woke, directory.status_page(), next_sweep);
+//   }
+//
+// Used on the loop thread. What the context refers to must outlive the scan.
+class DeadlineScan {
+ public:
+  struct Context {
+    Workers& workers;
+    const ScopePolicy& policy;
+    HaltedWorkers* halted;  // null: no deadline is deferred (--stopped kill)
+    UnsavedPages& unsaved;
+  };
+  explicit DeadlineScan(Context context) : context_(context) {}
+
+  // A scope on which the verdict was given.
+  struct DueScope {
+    Worker* worker = nullptr;
+    Instant deadline;
+    PageVerdict place;
+  };
+  // A scope whose soft deadline has passed.
+  struct SoftDueScope {
+    std::shared_ptr<const Process> process;
+    std::shared_ptr<WorkerPage> page;
+    WorkerPage::Due slot;
+  };
+  // A page of a worker that goes on without it.
+  struct LostPage {
+    Worker* worker = nullptr;
+    std::shared_ptr<WorkerPage> page;
+    bool is_of_another_program = false;  // otherwise the page was cut short
+  };
+  // A scope that asked for more than --max-timeout.
+  struct CutScope {
+    Worker* worker = nullptr;
+    std::string name;
+    Duration asked{};
+  };
+  struct Found {
+    std::vector<DueScope> due;  // the earliest deadline first
+    std::vector<SoftDueScope> soft;
+    std::vector<LostPage> lost;
+    std::vector<CutScope> cut;
+  };
+
+  // Judges every scope by the time `woke`: a scope that was released before its deadline, and
+  // before `woke`, was read as released. A deadline after `woke` is judged in the next scan. The
+  // status page tells clients that the server looks at `next_sweep` at the latest.
+  Found run(Instant woke, Board& board, Instant next_sweep);
+
+  // Makes next() return that a scan is due at once: deadlines may have changed.
+  void want() { next_ = {}; }
+  // Makes next() return at most `time`.
+  void want_by(Instant time) { next_ = std::min(next_, time); }
+  // Returns when run() must be called.
+  [[nodiscard]] Instant next() const { return next_; }
+
+ private:
+  void scan_worker(Worker& worker, Instant woke, Found& found);
+  bool judge(Worker& worker, const std::shared_ptr<WorkerPage>& page,
+             const std::vector<WorkerPage::Due>& candidates, Instant woke, Found& found);
+  void judge_idleness(Worker& worker, const WorkerPage::Activity& activity, Instant woke,
+                      Found& found);
+  bool should_defer(Worker& worker, WorkerPage& page, const WorkerPage::Due& due) const;
+
+  const Context context_;
+  Instant next_;
+  WorkerPage::Found on_page_;  // its memory is reused
+  LoopThread loop_thread_;
+};
+
+}  // namespace filetimer

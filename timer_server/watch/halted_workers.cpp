@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: MIT
+#include "timer_server/watch/halted_workers.hpp"
+
+#include <algorithm>
+#include <vector>
+
+#include "common/duration_text.hpp"
+#include "timer_server/system/messages.hpp"
+
+namespace filetimer {
+
+bool HaltedWorkers::should_defer(Worker& worker,
+                                 const std::function<std::optional<ScopeView>()>& scope) {
+  loop_thread_.check();
+  const auto known = halts_.find(worker.process->pid);
+  if (known != halts_.end() && known->second.is_recorded) {
+    return true;  // advance() notices that the worker is resumed
+  }
+  const std::string why = context_.why_halted(worker.process->pid);
+  if (why.empty()) {
+    if (known == halts_.end()) {
+      return false;
+    }
+    resume(worker, known->second);
+    halts_.erase(known);
+    return true;
+  }
+  Halt& halt = known != halts_.end() ? known->second : note_halt(worker, why);
+  if (const auto view = scope()) {
+    halt.is_recorded = true;
+    context_.log.append(
+        context_.records.deferred(WorkerIdentity::of(worker), *view, Instant::now(), halt.why));
+    messages::info("deadline of scope '{}' deferred: pid {} ({}) is {}", view->name,
+                   worker.process->pid, worker.process->comm, halt.why);
+  }
+  return true;
+}
+
+HaltedWorkers::Halt& HaltedWorkers::note_halt(const Worker& worker, const std::string& why) {
+  const Instant now = Instant::now();
+  next_look_ = std::min(next_look_, now + kLookPeriod);
+  return halts_[worker.process->pid] = Halt{worker.process, why, now, false};
+}
+
+void HaltedWorkers::resume(Worker& worker, const Halt& halt) {
+  worker.resumed = Instant::now();
+  has_resumed_ = true;
+  messages::info("pid {} ({}) is resumed after {}: its scopes have their full timeouts again",
+                 worker.process->pid, worker.process->comm,
+                 duration_for_reading(worker.resumed - halt.since));
+}
+
+void HaltedWorkers::advance(Instant now) {
+  loop_thread_.check();
+  if (now < next_look_) {
+    return;
+  }
+  for (auto entry = halts_.begin(); entry != halts_.end();) {
+    Worker* const worker = context_.workers.find(entry->first);
+    const bool is_same = worker != nullptr && worker->process == entry->second.process;
+    const bool is_halted = is_same && !context_.why_halted(entry->first).empty();
+    if (is_same && !is_halted) {
+      resume(*worker, entry->second);
+    }
+    entry = is_halted ? std::next(entry) : halts_.erase(entry);
+  }
+  next_look_ = halts_.empty() ? Instant::never() : now + kLookPeriod;
+}
+
+// One look takes about 40 us.
+void HaltedWorkers::sweep() {
+  loop_thread_.check();
+  std::vector<std::weak_ptr<const Process>> watched;
+  context_.workers.for_each([&](const Worker& worker) {
+    if (!worker.dying && !worker.has_no_scopes()) {
+      watched.push_back(worker.process);
+    }
+  });
+  if (watched.empty()) {
+    return;
+  }
+  const bool are_few = watched.size() <= kFewWorkers;
+  auto look = [this, why_halted = context_.why_halted,
+               watched = std::move(watched)]() -> SideThreads::Delivery {
+    std::vector<std::pair<std::weak_ptr<const Process>, std::string>> halted;
+    for (const auto& weak : watched) {
+      if (const auto process = weak.lock()) {
+        if (std::string why = why_halted(process->pid); !why.empty()) {
+          halted.emplace_back(weak, std::move(why));
+        }
+      }
+    }
+    if (halted.empty()) {
+      return nullptr;
+    }
+    return [this, halted = std::move(halted)] {
+      for (const auto& [weak, why] : halted) {
+        const auto process = weak.lock();
+        Worker* const worker = process ? context_.workers.find(process->pid) : nullptr;
+        if (worker != nullptr && worker->process == process && !halts_.contains(process->pid)) {
+          note_halt(*worker, why);
+        }
+      }
+    };
+  };
+  if (!are_few) {
+    context_.side_threads.run(std::move(look));
+  } else if (const SideThreads::Delivery delivery = look()) {
+    delivery();
+  }
+}
+
+}  // namespace filetimer

@@ -1,0 +1,81 @@
+// Workers that are stopped, frozen or traced.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <sys/types.h>
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <utility>
+
+#include "common/clock.hpp"
+#include "timer_server/records/record_log.hpp"
+#include "timer_server/records/records.hpp"
+#include "timer_server/scopes/workers.hpp"
+#include "timer_server/system/loop_thread.hpp"
+#include "timer_server/system/side_threads.hpp"
+
+namespace filetimer {
+
+// Defers the deadlines of a halted worker, and gives its scopes their full timeouts when the worker
+// is resumed (Worker::resumed). A worker is looked at when one of its deadlines has passed, at
+// sweeps, and every kLookPeriod while it is halted. A halt that begins and ends between two looks
+// is not noticed. Used on the loop thread.
+class HaltedWorkers {
+ public:
+  // How often a halted worker is looked at.
+  static constexpr Duration kLookPeriod = std::chrono::milliseconds{500};
+  // The most workers that a sweep looks at on the loop thread. A side thread looks at more.
+  static constexpr std::size_t kFewWorkers = 16;
+
+  // Returns why a process is halted; empty: it is not. Also called on side threads.
+  using WhyHalted = std::function<std::string(pid_t)>;
+
+  // The references must outlive the object.
+  struct Context {
+    Workers& workers;
+    Records& records;
+    RecordLog& log;
+    SideThreads& side_threads;
+    WhyHalted why_halted;
+  };
+  explicit HaltedWorkers(Context context) : context_(std::move(context)) {}
+  HaltedWorkers(const HaltedWorkers&) = delete;
+  HaltedWorkers& operator=(const HaltedWorkers&) = delete;
+
+  // Returns whether a deadline that has passed is deferred, because the worker is halted, or was
+  // resumed and has its full timeout now. Records the first deadline that is deferred in a halt;
+  // `scope` reads the scope for the record.
+  bool should_defer(Worker& worker, const std::function<std::optional<ScopeView>()>& scope);
+  // Looks at all workers with open scopes.
+  void sweep();
+  // Looks again at the halted workers.
+  void advance(Instant now);
+  // Returns when advance() has something to do; never() while no worker is halted.
+  [[nodiscard]] Instant next() const { return next_look_; }
+  // Returns whether a worker was resumed since the last call. Then deadlines have changed.
+  bool take_resumed() { return std::exchange(has_resumed_, false); }
+  // Removes a worker that has exited.
+  void forget(pid_t pid) { halts_.erase(pid); }
+
+ private:
+  struct Halt {
+    std::shared_ptr<const Process> process;
+    std::string why;
+    Instant since;  // when it was first noticed
+    bool is_recorded = false;
+  };
+  Halt& note_halt(const Worker& worker, const std::string& why);
+  void resume(Worker& worker, const Halt& halt);
+
+  const Context context_;
+  std::unordered_map<pid_t, Halt> halts_;
+  Instant next_look_ = Instant::never();
+  bool has_resumed_ = false;
+  LoopThread loop_thread_;
+};
+
+}  // namespace filetimer

@@ -1,0 +1,419 @@
+// SPDX-License-Identifier: MIT
+#include "timer_server/watch/page_registry.hpp"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+
+#include "common/limits.hpp"
+#include "common/scope_page.hpp"
+#include "timer_server/system/messages.hpp"
+
+namespace filetimer {
+namespace {
+
+// Libraries in one process that each have a page of their own.
+constexpr std::size_t kMaxPagesPerWorker = 8;
+// Pages at a time whose process may be exiting.
+constexpr std::size_t kMaxFreePages = 64;
+// Files in `scopes` that one sweep looks at, and names of those it need not look at again.
+constexpr std::size_t kMaxLooksPerSweep = 256;
+constexpr std::size_t kMaxRefusedPages = 16384;
+// Pages that each sweep looks at again, since what they lacked may be there.
+constexpr std::size_t kMaxRefusedForNow = 256;
+// `left_open` records of orphaned scopes: every process of the user can make such files.
+constexpr std::size_t kMaxOrphanedScopes = 8192;
+
+constexpr int kAnotherProgram = ENOEXEC;  // as an Error's number, within this file
+
+// Returns the identity of a process's time namespace; empty if the kernel does not show it.
+std::string time_namespace(std::string_view pid) {
+  std::array<char, 64> target{};
+  const ssize_t length =
+      ::readlink(fmt::format("/proc/{}/ns/time", pid).c_str(), target.data(), target.size());
+  return length > 0 ? std::string(target.data(), static_cast<std::size_t>(length)) : std::string{};
+}
+
+// Returns the process that a page names as its worker, if it is alive.
+std::optional<Process> claimed_process(const PageClaims& claims) {
+  auto process = open_process(claims.pid);
+  const bool is_it =
+      process && (claims.start_time == 0 || process->start_time == claims.start_time);
+  return is_it ? std::optional(std::move(*process)) : std::nullopt;
+}
+
+// Returns the identity of a process that has exited, as its page says.
+WorkerIdentity claimed_identity(const PageClaims& claims, pid_t pid) {
+  Process process;
+  process.pid = pid;
+  process.start_time = claims.start_time;
+  process.uid = claims.uid;
+  process.comm = claims.comm;
+  return {std::make_shared<const Process>(std::move(process)),
+          std::make_shared<std::optional<WorkerFacts>>(
+              worker_facts_claimed(claims.rank, claims.local_rank, claims.job_id))};
+}
+
+// Returns whether a page is refused for want of room or of descriptors, which may be there later.
+bool is_for_now(const Error& refusal) {
+  constexpr std::array kForNow{EAGAIN, EMFILE, ENFILE, ENOMEM, ENOSPC};
+  return std::ranges::find(kForNow, refusal.errno_value) != kForNow.end();
+}
+
+// Checks what the page says of its worker against what the kernel says.
+Status check_claims(const PageClaims& claims, const Process& process) {
+  if (process.uid != ::geteuid()) {
+    return failure(fmt::format("pid {} belongs to user {}: expected a process of user {}",
+                               process.pid, process.uid, ::geteuid()));
+  }
+  if (claims.pid != process.innermost_pid) {
+    return failure(fmt::format("it says pid {}: expected {}, who holds its lock", claims.pid,
+                               process.innermost_pid));
+  }
+  if (claims.start_time != 0 && claims.start_time != process.start_time) {
+    return failure(fmt::format("it says that pid {} started at {}: expected {}", claims.pid,
+                               claims.start_time, process.start_time));
+  }
+  const std::string theirs = time_namespace(fmt::format("{}", process.pid));
+  const std::string ours = time_namespace("self");
+  if (!theirs.empty() && !ours.empty() && theirs != ours) {
+    return failure(
+        fmt::format("pid {} lives in another time namespace ({}): its deadlines mean something "
+                    "else than ours",
+                    process.pid, theirs));
+  }
+  return {};
+}
+
+bool is_whole_process_or_idle(const SlotReading& scope) {
+  return (scope.flags & (slot_flag::kWholeProcess | slot_flag::kIdle)) != 0;
+}
+
+}  // namespace
+
+bool runs_another_program(const Process& process, const WorkerPage& page) {
+  if (page.program() == 0) {
+    return false;
+  }
+  const auto stat = read_stat(fmt::format("/proc/{}", process.pid));
+  return stat && stat->start_time == process.start_time && stat->start_stack != 0 &&
+         stat->start_stack != page.program();
+}
+
+void PageRegistry::adopt(const WasJudged& was_judged) {
+  loop_thread_.check();
+  was_judged_ = was_judged;
+  context_.folder.has_changed();
+  for (const std::string& name : context_.folder.names()) {
+    if (is_page_name(name)) {
+      look_at(name);
+    } else {
+      context_.rejections.add(fmt::format("'{}' in the folder of pages is none", name), name, 0);
+    }
+  }
+  was_judged_ = nullptr;
+}
+
+void PageRegistry::on_wake_up_message(std::string_view name) {
+  loop_thread_.check();
+  if (!is_page_name(name)) {
+    context_.rejections.add(
+        fmt::format("x_page is no name of a page: expected letters, digits and '-', at most {}",
+                    kMaxPageNameBytes),
+        name, 0);
+    return;
+  }
+  has_changed_ = true;
+  std::string page(name);
+  if (!pages_.contains(page)) {
+    look_at(page);
+  }
+  if (pages_.contains(page)) {
+    woken_.insert(std::move(page));
+  }
+}
+
+void PageRegistry::record_ended_threads() {
+  loop_thread_.check();
+  for (const std::string& name : std::exchange(woken_, {})) {
+    const auto found = pages_.find(name);
+    if (found == pages_.end()) {
+      continue;
+    }
+    const Worker& worker = *found->second;
+    const auto page = std::ranges::find(worker.pages, name, &WorkerPage::name);
+    for (const SlotReading& reading : (*page)->take_thread_ended()) {
+      context_.log.append(
+          context_.records.warned(WorkerIdentity::of(worker), context_.policy.view_of(reading),
+                                  "the thread that opened it has ended; its deadline stands"));
+    }
+  }
+}
+
+// Finds pages whose wake-up message was lost, since its writer was killed or the pipe was removed.
+void PageRegistry::look_for_pages() {
+  loop_thread_.check();
+  const bool looks_at_all = std::exchange(has_more_to_look_at_, false);
+  refused_in_batch_.clear();
+  // Pages that wait for an exit first: those that are refused now make room.
+  std::vector<std::string> waiting;
+  for (const auto& [name, free] : free_) {
+    waiting.push_back(name);
+  }
+  for (const std::string& name : waiting) {
+    look_at(name);
+  }
+  for (const std::string& name : std::exchange(refused_for_now_, {})) {
+    refused_.erase(name);
+    if (!pages_.contains(name)) {
+      look_at(name);
+    }
+  }
+  if (!context_.folder.has_changed() && !looks_at_all) {
+    return;
+  }
+  std::size_t looks = 0;
+  for (const std::string& name : context_.folder.names()) {
+    const bool is_new = is_page_name(name) && !pages_.contains(name) && !refused_.contains(name) &&
+                        !free_.contains(name);
+    if (is_new && ++looks > kMaxLooksPerSweep) {
+      has_more_to_look_at_ = true;
+      break;
+    }
+    if (is_new) {
+      look_at(name);
+    }
+  }
+}
+
+void PageRegistry::look_at(const std::string& name) {
+  if (refused_in_batch_.contains(name)) {
+    return;
+  }
+  const auto opened = MappedPage::open(context_.folder.page_path(name), name);
+  if (!opened) {
+    refuse(name, opened.error());
+    return;
+  }
+  const std::shared_ptr<MappedPage>& page = *opened;
+  // A container may show another boot id to its processes: a lock that is held is of this boot.
+  const auto holder = page->owner();
+  const bool is_free = !holder && holder.error().errno_value == ESRCH;
+  if (page->claims().boot != this_boot() && is_free) {
+    remove_orphan(*page, "the machine was restarted");
+    return;
+  }
+  const Result<Worker*> worker = owner_of(*page);
+  if (!worker) {
+    find_owner(page, worker.error());
+    return;
+  }
+  free_.erase(name);
+  remove_pages_of_other_programs(**worker);
+  const std::size_t own_pages = (*worker)->pages.size() - ((*worker)->pipe ? 1 : 0);
+  if (own_pages >= kMaxPagesPerWorker) {
+    refuse(name,
+           {fmt::format("pid {} has {} pages already", (*worker)->process->pid, kMaxPagesPerWorker),
+            EAGAIN});
+    return;
+  }
+  add(**worker, page);
+}
+
+void PageRegistry::refuse(const std::string& name, const Error& reason) {
+  free_.erase(name);
+  refused_in_batch_.insert(name);
+  context_.rejections.add(fmt::format("page '{}': {}", name, reason.message), name, 0);
+  if (is_for_now(reason) && refused_for_now_.size() >= kMaxRefusedForNow) {
+    has_more_to_look_at_ = true;
+    return;
+  }
+  if (refused_.size() >= kMaxRefusedPages) {
+    refused_.clear();
+  }
+  refused_.insert(name);
+  if (is_for_now(reason) && std::ranges::find(refused_for_now_, name) == refused_for_now_.end()) {
+    refused_for_now_.push_back(name);
+  }
+}
+
+// Decides what becomes of a page for which owner_of() has found no worker.
+void PageRegistry::find_owner(const std::shared_ptr<MappedPage>& page, const Error& why_none) {
+  const std::string& name = page->name();
+  if (why_none.errno_value == kAnotherProgram) {
+    remove_orphan(*page, kStartedAnother);
+  } else if (why_none.errno_value != ESRCH) {
+    refuse(name, why_none);
+  } else if (auto claimed = claimed_process(page->claims()); !claimed) {
+    free_.erase(name);
+    remove_orphan(*page, "the worker ended inside the scope, unseen");
+  } else if (free_.contains(name)) {
+    refuse(name, why_none);
+  } else if (free_.size() >= kMaxFreePages) {
+    refuse(name, {why_none.message, EAGAIN});
+  } else {
+    wait_for_exit(name, std::move(*claimed));
+  }
+}
+
+void PageRegistry::add(Worker& worker, const std::shared_ptr<MappedPage>& page) {
+  page->close_descriptor();
+  context_.folder.confirm(page->name(),
+                          {worker.process->pid, worker.process->start_time, page->program()});
+  refused_.erase(page->name());
+  pages_[page->name()] = &worker;
+  worker.pages.push_back(page);
+  has_changed_ = true;
+  messages::debug("page '{}' is of pid {}", page->name(), worker.process->pid);
+}
+
+// Returns the worker that a page belongs to, and watches it if it is new.
+Result<Worker*> PageRegistry::owner_of(MappedPage& page) {
+  auto process = open_owner(page);
+  if (!process) {
+    return tl::unexpected<Error>(std::move(process.error()));
+  }
+  page.set_program(process->start_stack);
+  if (Status checked = check_claims(page.claims(), *process); !checked) {
+    return tl::unexpected<Error>(std::move(checked.error()));
+  }
+  return context_.registry.worker_for(std::move(*process));
+}
+
+// Returns the process that holds the lock of the page. While this server starts, an earlier server
+// may have confirmed the owner: later this server knows the owner itself.
+Result<Process> PageRegistry::open_owner(MappedPage& page) const {
+  const Result<pid_t> holder = page.owner();
+  const auto confirmed = was_judged_ ? context_.folder.confirmed_owner(page.name()) : std::nullopt;
+  if (!holder && !confirmed) {
+    return tl::unexpected<Error>(holder.error());
+  }
+  const pid_t pid = holder ? *holder : confirmed->pid;
+  if (pid == ::getpid()) {
+    return failure("this server holds its lock");
+  }
+  auto process = open_process(pid);
+  if (!process) {
+    return process;
+  }
+  if (holder) {
+    // The pid may have been used again before the process was opened. That takes microseconds,
+    // which no test can hold still.
+    const Result<pid_t> again = page.owner();
+    if (!again || *again != pid) {
+      return tl::unexpected<Error>(Error{fmt::format("pid {} has let go of it", pid), ESRCH});
+    }
+  } else if (process->start_time != confirmed->start_time) {
+    return tl::unexpected<Error>(Error{fmt::format("pid {} has ended", pid), ESRCH});
+  } else if (process->start_stack != confirmed->start_stack) {
+    // The program that could have released the scopes has ended.
+    return tl::unexpected<Error>(
+        Error{fmt::format("pid {} has started another program", pid), kAnotherProgram});
+  }
+  return process;
+}
+
+// A worker that exits loses its lock shortly before its exit can be seen. So its page is looked at
+// again after the exit; if the process goes on, the next sweep refuses the page.
+void PageRegistry::wait_for_exit(const std::string& name, Process process) {
+  Free& free = free_[name];
+  free.process = std::make_shared<Process>(std::move(process));
+  free.exit =
+      watch_io(context_.loop, free.process->pidfd.get(), EPOLLIN, kDeathsFirst, [this, name] {
+        const std::string page = name;  // erase() destroys the handler
+        free_.erase(page);
+        refused_in_batch_.erase(page);
+        look_at(page);
+      });
+}
+
+void PageRegistry::record_orphaned_scopes(const PageClaims& claims, pid_t pid,
+                                          const std::vector<SlotReading>& scopes,
+                                          std::string_view reason, const WasJudged& was_judged) {
+  const WorkerIdentity worker = claimed_identity(claims, pid);
+  const Instant now = Instant::now();
+  for (const SlotReading& scope : scopes) {
+    const bool was_open = slot_word::is_open(scope.word) || slot_word::is_expired(scope.word);
+    const bool is_recorded = was_judged && was_judged(pid, claims.start_time, scope);
+    if (was_open && !is_whole_process_or_idle(scope) && !is_recorded &&
+        ++orphaned_scopes_ <= kMaxOrphanedScopes) {
+      context_.log.append(
+          context_.records.left_open(worker, context_.policy.view_of(scope), now, reason));
+    }
+  }
+}
+
+void PageRegistry::remove_orphan(MappedPage& page, std::string_view reason) {
+  const auto owner = context_.folder.confirmed_owner(page.name());
+  const pid_t pid = owner ? owner->pid : page.claims().pid;
+  record_orphaned_scopes(page.claims(), pid, page.open_slots(), reason, was_judged_);
+  StatisticsByName statistics;
+  page.add_statistics(statistics);
+  record_end(claimed_identity(page.claims(), pid), statistics);
+  context_.folder.remove(page.name());
+}
+
+void PageRegistry::remove_pages_of_other_programs(Worker& worker) {
+  const auto pages = worker.pages;
+  for (const auto& page : pages) {
+    if (runs_another_program(*worker.process, *page)) {
+      remove(worker, *page, kStartedAnother);
+    }
+  }
+}
+
+void PageRegistry::remove(Worker& worker, const WorkerPage& page, std::string_view reason) {
+  loop_thread_.check();
+  StatisticsByName statistics;
+  take_out(worker, page, reason, statistics);
+  record_end(WorkerIdentity::of(worker), statistics);
+}
+
+void PageRegistry::remove_all(Worker& worker, std::string_view reason) {
+  loop_thread_.check();
+  StatisticsByName statistics;
+  while (!worker.pages.empty()) {
+    take_out(worker, *worker.pages.back(), reason, statistics);
+  }
+  record_end(WorkerIdentity::of(worker), statistics);
+}
+
+void PageRegistry::take_out(Worker& worker, const WorkerPage& page, std::string_view reason,
+                            StatisticsByName& statistics) {
+  const std::string name = page.name();
+  const auto place = std::ranges::find(worker.pages, &page, &std::shared_ptr<WorkerPage>::get);
+  const std::shared_ptr<WorkerPage> held = *place;
+  worker.pages.erase(place);
+  pages_.erase(name);
+  if (!held->is_whole()) {
+    context_.rejections.add(
+        fmt::format("page '{}' of pid {} was cut short: its scopes are watched no more", name,
+                    worker.process->pid),
+        name, worker.process->pid);
+  }
+  const Instant now = Instant::now();
+  for (const SlotReading& reading : held->open_slots()) {
+    if (slot_word::is_open(reading.word) && !reason.empty() && !is_whole_process_or_idle(reading)) {
+      context_.log.append(context_.records.left_open(
+          WorkerIdentity::of(worker), context_.policy.view_of(reading), now, reason));
+    }
+  }
+  if (held == worker.pipe) {
+    std::exchange(worker.pipe, nullptr)->remove();
+    return;
+  }
+  held->add_statistics(statistics);
+  context_.folder.remove(name);
+}
+
+// Writes one record for all pages of a worker; none if the worker has counted no scope.
+void PageRegistry::record_end(const WorkerIdentity& worker, const StatisticsByName& statistics) {
+  if (!statistics.empty()) {
+    context_.log.append(context_.records.worker_ended(worker, statistics),
+                        kMaxLogBacklogBytesOfStatistics);
+  }
+}
+
+}  // namespace filetimer

@@ -1,0 +1,130 @@
+// The registry of pages: which files in `scopes` are read, and which worker each belongs to.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <systemd/sd-event.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+#include "common/page_reader.hpp"
+#include "common/result.hpp"
+#include "timer_server/records/record_log.hpp"
+#include "timer_server/records/records.hpp"
+#include "timer_server/requests/rejections.hpp"
+#include "timer_server/scopes/mapped_page.hpp"
+#include "timer_server/scopes/page_folder.hpp"
+#include "timer_server/system/event_loop.hpp"
+#include "timer_server/system/loop_thread.hpp"
+#include "timer_server/watch/scope_policy.hpp"
+#include "timer_server/watch/worker_registry.hpp"
+
+namespace filetimer {
+
+// Registers the pages that workers make, and removes them when their worker exits. The owner of a
+// page is the process that holds its lock; the folder keeps the owner's identity, so that a worker
+// that loses the lock keeps its page over a restart of the server. A page whose owner has exited is
+// orphaned: its open scopes are recorded as left open, and its file is removed.
+//
+// Used on the loop thread. What the context refers to must outlive the registry.
+class PageRegistry {
+ public:
+  struct Context {
+    sd_event* loop;  // wakes for the exit of a process whose page is free
+    PageFolder& folder;
+    Workers& workers;
+    WorkerRegistry& registry;
+    const ScopePolicy& policy;
+    Rejections& rejections;
+    const Records& records;
+    RecordLog& log;
+  };
+  explicit PageRegistry(Context context) : context_(context) {}
+  PageRegistry(const PageRegistry&) = delete;
+  PageRegistry& operator=(const PageRegistry&) = delete;
+
+  // Returns whether an earlier server has recorded a verdict on a scope of that process.
+  using WasJudged = std::function<bool(pid_t, std::uint64_t start_time, const SlotReading&)>;
+  // Registers the pages that an earlier server has left. Believes the folder where a page has no
+  // owner. Called once, before the first iteration.
+  void adopt(const WasJudged& was_judged);
+  // Records the scopes of a process that exited while no server was running, except those that
+  // `was_judged` knows.
+  void record_orphaned_scopes(const PageClaims& claims, pid_t pid,
+                              const std::vector<SlotReading>& scopes, std::string_view reason,
+                              const WasJudged& was_judged);
+  // Returns the number of scopes that were orphaned.
+  [[nodiscard]] std::size_t orphaned_scopes() const { return orphaned_scopes_; }
+
+  // Forgets which pages were refused in the last batch of requests.
+  void begin_batch() { refused_in_batch_.clear(); }
+  // Takes a wake-up message, which names a page: registers the page if it is new.
+  void on_wake_up_message(std::string_view name);
+  // Records the scopes that have outlived their thread on pages whose worker has sent a wake-up
+  // message. Called after all requests were read.
+  void record_ended_threads();
+  // Registers the pages for which no wake-up message has come. Called by sweeps.
+  void look_for_pages();
+  // Makes the next look_for_pages() look at all files, even if the folder has not changed.
+  void look_at_all() { has_more_to_look_at_ = true; }
+  // Returns whether pages may have new scopes since the last call.
+  bool take_changed() { return std::exchange(has_changed_, false); }
+
+  // Removes a page of a worker that goes on without it: the worker runs another program, or has cut
+  // the page short. `reason` is for the records of its open scopes; empty: they are not recorded.
+  void remove(Worker& worker, const WorkerPage& page, std::string_view reason);
+  // Removes all pages of a worker that has exited, the pipe page included, and records its
+  // statistics.
+  void remove_all(Worker& worker, std::string_view reason);
+  // Returns whether the page is registered.
+  [[nodiscard]] bool has(const WorkerPage& page) const { return pages_.contains(page.name()); }
+
+  static constexpr std::string_view kStartedAnother =
+      "the worker started another program inside the scope";
+
+ private:
+  void look_at(const std::string& name);
+  void refuse(const std::string& name, const Error& reason);
+  void find_owner(const std::shared_ptr<MappedPage>& page, const Error& why_none);
+  void add(Worker& worker, const std::shared_ptr<MappedPage>& page);
+  Result<Worker*> owner_of(MappedPage& page);
+  Result<Process> open_owner(MappedPage& page) const;
+  void wait_for_exit(const std::string& name, Process process);
+  void remove_orphan(MappedPage& page, std::string_view reason);
+  void remove_pages_of_other_programs(Worker& worker);
+  void take_out(Worker& worker, const WorkerPage& page, std::string_view reason,
+                StatisticsByName& statistics);
+  void record_end(const WorkerIdentity& worker, const StatisticsByName& statistics);
+
+  const Context context_;
+  std::unordered_map<std::string, Worker*> pages_;  // by name
+  std::unordered_set<std::string> woken_;           // pages with a wake-up message in this reading
+  // Names that look_for_pages() skips, those of them that it looks at again, and names that
+  // wake-up messages of this batch do not look at again.
+  std::unordered_set<std::string> refused_;
+  std::vector<std::string> refused_for_now_;
+  std::unordered_set<std::string> refused_in_batch_;
+  bool has_more_to_look_at_ = false;
+  bool has_changed_ = false;
+  WasJudged was_judged_;  // set while adopt() runs
+  std::size_t orphaned_scopes_ = 0;
+  // Pages without an owner whose process is alive: it may be exiting.
+  struct Free {
+    std::shared_ptr<Process> process;
+    EventSource exit;
+  };
+  std::unordered_map<std::string, Free> free_;  // by name
+  LoopThread loop_thread_;
+};
+
+// Returns whether the process runs another program than the one that made the page. The kernel puts
+// the stack of each new program somewhere else. Returns false where that cannot be seen.
+bool runs_another_program(const Process& process, const WorkerPage& page);
+
+}  // namespace filetimer

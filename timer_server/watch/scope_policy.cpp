@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: MIT
+#include "timer_server/watch/scope_policy.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "common/duration_text.hpp"
+#include "common/scope_page.hpp"
+#include "common/soft_deadline.hpp"
+
+namespace filetimer {
+
+ScopePolicy::ScopePolicy(const Settings& settings, const GivenTime& given_time)
+    : settings_(settings),
+      given_time_(given_time),
+      page_terms_{.max_timeout = settings.max_timeout.value_or(kForever),
+                  .warn_at = settings.warn_at ? warn_at_word(*settings.warn_at) : 0} {}
+
+WorkerPage::Scan ScopePolicy::scan_of(const Worker& worker, Instant now) const {
+  return {.now = now, .terms = page_terms_, .given = given_time_, .resumed = worker.resumed};
+}
+
+ScopeTerms ScopePolicy::terms_of(const wire::Request& request, const ClockReading& now) const {
+  ScopeTerms terms;
+  terms.acquired = now.mono;
+  terms.deadline = monotonic_from_unix(request.expiration_time, now);
+  terms.signal = request.signal;
+  terms.tid = request.x_tid.value_or(0);
+  terms.whole_process = request.x_whole_process;
+  terms.is_idle = request.x_idle;
+  terms.spare_if_left = request.x_spare_if_left;
+  if (request.x_timeout_s) {
+    terms.timeout = duration_from_seconds(*request.x_timeout_s);
+    if (terms.timeout != kForever && !terms.deadline.is_never()) {
+      // The client opened the scope earlier than the server read the line.
+      terms.acquired = std::min(terms.acquired, Instant{terms.deadline.ns - terms.timeout.count()});
+    }
+  } else if (!terms.deadline.is_never()) {
+    terms.timeout = std::max(terms.deadline - now.mono, Duration::zero());
+  }
+  if (request.x_grace_s && !std::isnan(*request.x_grace_s)) {
+    const Duration grace = duration_from_seconds(*request.x_grace_s);
+    if (*request.x_grace_s >= 0 && grace != kForever) {
+      terms.grace = grace_of(grace);
+    }
+  } else if (settings_.grace) {
+    terms.grace = grace_of(*settings_.grace);
+  } else if (request.is_from_own_client()) {
+    terms.grace = grace_of(Settings::kDefaultGrace);
+  }
+  if (request.x_soft_s && *request.x_soft_s > 0) {
+    const Duration soft = duration_from_seconds(*request.x_soft_s);
+    terms.soft_ms = soft <= kLongestSoft ? soft_ms(soft) : 0;
+  }
+  terms.asked = terms.timeout;
+  return terms;
+}
+
+ScopeView ScopePolicy::view_of(const SlotReading& reading) const {
+  ScopeView view;
+  view.name = reading.name;
+  ScopeTerms& terms = view.terms;
+  terms.acquired = reading.acquired;
+  terms.asked = reading.asked;
+  terms.deadline = reading.deadline;
+  terms.is_idle = (reading.flags & slot_flag::kIdle) != 0;
+  if (settings_.max_timeout && !terms.is_idle) {
+    terms.deadline = due_time(reading, *settings_.max_timeout);
+  }
+  if (!terms.deadline.is_never()) {
+    terms.timeout = std::max(terms.deadline - reading.started, Duration::zero());
+  }
+  terms.soft_ms = reading.soft_ms;
+  terms.signal = reading.signal;
+  terms.tid = reading.tid;
+  terms.is_paused = slot_word::is_paused(reading.word);
+  terms.whole_process = (reading.flags & slot_flag::kWholeProcess) != 0;
+  terms.spare_if_left = (reading.flags & slot_flag::kSpareIfLeft) != 0;
+  if (!reading.grace_ms) {
+    terms.grace = grace_of(settings_.grace ? *settings_.grace : Settings::kDefaultGrace);
+  } else if (*reading.grace_ms != kNoSigkill) {
+    terms.grace = Grace{*reading.grace_ms};
+  }
+  return view;
+}
+
+ScopeView ScopePolicy::view_of(const SlotReading& reading, const Worker& worker) const {
+  ScopeView view = view_of(reading);
+  view.terms.deadline = given_time_.deadline(
+      {reading.started, view.terms.deadline, view.terms.timeout}, worker.resumed);
+  return view;
+}
+
+std::vector<ScopeView> ScopePolicy::open_scopes_of(const Worker& worker, std::size_t most) const {
+  std::vector<ScopeView> views;
+  for (const auto& page : worker.pages) {
+    for (const SlotReading& reading : page->open_slots(most)) {
+      views.push_back(view_of(reading, worker));
+    }
+  }
+  std::ranges::stable_sort(views, {}, [](const ScopeView& view) { return view.terms.acquired; });
+  if (views.size() > most) {
+    views.erase(views.begin(), views.end() - static_cast<std::ptrdiff_t>(most));
+  }
+  return views;
+}
+
+std::string ScopePolicy::reason_to_warn(const ScopeTerms& terms) const {
+  return terms.soft_ms != 0
+             ? fmt::format("its soft deadline of {} has passed",
+                           duration_text(std::chrono::milliseconds{terms.soft_ms}))
+             : fmt::format("{} of its timeout has passed (--warn-at)", *settings_.warn_at);
+}
+
+}  // namespace filetimer

@@ -1,0 +1,55 @@
+// What the server's settings mean for scopes.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "common/limits.hpp"
+#include "common/page_reader.hpp"
+#include "common/wire.hpp"
+#include "timer_server/records/records.hpp"
+#include "timer_server/scopes/given_time.hpp"
+#include "timer_server/scopes/worker_page.hpp"
+#include "timer_server/scopes/workers.hpp"
+#include "timer_server/settings/settings.hpp"
+
+namespace filetimer {
+
+// Computes the terms of scopes from requests and slots, with --max-timeout, --grace, --warn-at and
+// the time that was given back to the scope's worker. Reads no clock. Used on the loop thread. The
+// arguments of the constructor must outlive the policy.
+class ScopePolicy {
+ public:
+  ScopePolicy(const Settings& settings, const GivenTime& given_time);
+
+  // Returns the terms by which slots are judged.
+  [[nodiscard]] const WorkerPage::Terms& page_terms() const { return page_terms_; }
+  // Returns what a scan of the worker's pages needs; `now` is the time by which it judges.
+  [[nodiscard]] WorkerPage::Scan scan_of(const Worker& worker, Instant now) const;
+
+  // Returns the terms that a request asks for, which was read at `now`. Without grace in the
+  // request, --grace counts; without --grace, a client of this project gets kDefaultGrace, and a
+  // client of PyTorch gets one signal and no SIGKILL.
+  [[nodiscard]] ScopeTerms terms_of(const wire::Request& request, const ClockReading& now) const;
+
+  // Returns the scope of a slot as its worker has opened it.
+  [[nodiscard]] ScopeView view_of(const SlotReading& reading) const;
+  // Returns the scope of a slot with the time that the worker was given.
+  [[nodiscard]] ScopeView view_of(const SlotReading& reading, const Worker& worker) const;
+  // Returns the open scopes of a worker, the oldest first; of more than `most` those that were
+  // opened last, which say where the worker is.
+  [[nodiscard]] std::vector<ScopeView> open_scopes_of(const Worker& worker,
+                                                      std::size_t most = kMaxScopesPerWorker) const;
+
+  // Returns why a scope is warned about, for its record.
+  [[nodiscard]] std::string reason_to_warn(const ScopeTerms& terms) const;
+
+ private:
+  const Settings& settings_;
+  const GivenTime& given_time_;
+  const WorkerPage::Terms page_terms_;
+};
+
+}  // namespace filetimer

@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: MIT
+#include "timer_server/watch/worker_registry.hpp"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <memory>
+#include <system_error>
+#include <utility>
+
+#include "common/limits.hpp"
+#include "timer_server/system/hardening.hpp"
+#include "timer_server/system/messages.hpp"
+
+namespace filetimer {
+
+void WorkerRegistry::begin_batch() {
+  loop_thread_.check();
+  ++batch_;
+  refused_in_batch_.clear();
+}
+
+Result<Worker*> WorkerRegistry::worker_of(pid_t pid) {
+  loop_thread_.check();
+  if (Worker* const known = context_.workers.find(pid)) {
+    // One check a batch is exact: the batch was read before it, so the process that wrote it under
+    // this pid, and is alive now, was alive then.
+    if (known->seen_alive_in == batch_ || known->process->is_alive()) {
+      known->seen_alive_in = batch_;
+      return known;
+    }
+    if (!open_process(pid)) {
+      return known;
+    }
+    remove(*known);
+  }
+  // A process is looked up in a few system calls: once a batch, not for each line of a flood.
+  if (const auto refused = refused_in_batch_.find(pid); refused != refused_in_batch_.end()) {
+    return tl::unexpected<Error>(refused->second);
+  }
+  auto admitted = admit(pid);
+  if (!admitted) {
+    refused_in_batch_[pid] = admitted.error();
+  }
+  return admitted;
+}
+
+Result<Worker*> WorkerRegistry::worker_for(Process process) {
+  loop_thread_.check();
+  if (Worker* const known = context_.workers.find(process.pid)) {
+    if (known->process->start_time == process.start_time && known->process->is_alive()) {
+      return known;
+    }
+    remove(*known);
+  }
+  return watch(std::move(process));
+}
+
+Result<Worker*> WorkerRegistry::admit(pid_t pid) {
+  if (pid <= 1) {
+    return failure(fmt::format("pid is {}: expected a worker's, over 1", pid));
+  }
+  if (pid == ::getpid()) {
+    return failure(fmt::format("pid {} is this server", pid));
+  }
+  const std::vector<pid_t> above = ancestors_of(::getpid());
+  if (std::ranges::find(above, pid) != above.end()) {
+    return failure(fmt::format("pid {} has started this server", pid));
+  }
+  auto process = open_process(pid);
+  if (!process) {
+    return tl::unexpected<Error>(std::move(process.error()));
+  }
+  if (process->uid != ::geteuid()) {
+    return failure(fmt::format("pid {} belongs to user {}: expected a process of user {}", pid,
+                               process->uid, ::geteuid()));
+  }
+  return watch(std::move(*process));
+}
+
+Result<Worker*> WorkerRegistry::watch(Process process) {
+  const pid_t pid = process.pid;
+  if (!make_room()) {
+    return tl::unexpected<Error>(
+        Error{fmt::format("{} workers are watched: no more fit (see ulimit -n)",
+                          context_.workers.count()),
+              EAGAIN});
+  }
+  auto added = context_.workers.add(std::move(process));
+  if (!added) {
+    return added;
+  }
+  Worker& worker = **added;
+  worker.seen_alive_in = batch_;
+  context_.expected.add(WorkerIdentity::of(worker));
+  try {
+    watch_exit(pid, worker.process->pidfd.get());
+  } catch (const std::system_error& error) {
+    exits_.erase(pid);
+    context_.workers.remove(worker);
+    return tl::unexpected<Error>(
+        Error{fmt::format("pid {} can't be watched: {}", pid, error.what()), error.code().value()});
+  }
+  read_facts(worker);
+  messages::debug("watching pid {} ({})", pid, worker.process->comm);
+  return &worker;
+}
+
+// Returns whether one more worker fits. Removes the workers without scopes if it would not.
+bool WorkerRegistry::make_room() {
+  if (context_.workers.count() < most_workers()) {
+    return true;
+  }
+  std::vector<Worker*> without_scopes;
+  context_.workers.for_each([&](Worker& worker) {
+    // A worker that is being killed may have released its last scope in time to be spared.
+    if (worker.has_no_scopes() && worker.kills == 0) {
+      without_scopes.push_back(&worker);
+    }
+  });
+  for (Worker* worker : without_scopes) {
+    remove(*worker);
+  }
+  return context_.workers.count() < most_workers();
+}
+
+void WorkerRegistry::watch_exit(pid_t pid, int pidfd) {
+  exited_.reserve(context_.workers.count());  // so that the handler cannot fail
+  EventSource& source = exits_[pid];
+  source = watch_io(context_.loop, pidfd, EPOLLIN, kDeathsFirst,
+                    [this, pid] { exited_.push_back(pid); });
+  ::sd_event_source_set_enabled(source.get(), SD_EVENT_ONESHOT);
+}
+
+// Reads the command line and the rank on a side thread, since the file system of /proc may wait for
+// the worker's memory.
+void WorkerRegistry::read_facts(const Worker& worker) {
+  // Weak: a job that waits behind a hung one must not hold the pidfd of a worker that has exited.
+  context_.side_threads.run(
+      [this, weak = std::weak_ptr(worker.process), cell = worker.facts]() -> SideThreads::Delivery {
+        const auto process = weak.lock();
+        if (!process) {
+          return [] {};
+        }
+        WorkerFacts facts = read_worker_facts(process->pid);
+        if (!process->is_alive()) {
+          return [] {};  // the facts may be those of a later process with this pid
+        }
+        return [this, cell, pid = process->pid, facts = std::move(facts)] {
+          *cell = facts;
+          context_.unsaved.note_facts(pid);
+        };
+      });
+}
+
+void WorkerRegistry::remove_exited_workers() {
+  loop_thread_.check();
+  for (const pid_t pid : exited_) {
+    // The pid may be in use again by now.
+    Worker* const worker = context_.workers.find(pid);
+    if (worker != nullptr && !worker->process->is_alive()) {
+      remove(*worker);
+    }
+  }
+  exited_.clear();
+}
+
+void WorkerRegistry::remove(Worker& worker) {
+  loop_thread_.check();
+  const pid_t pid = worker.process->pid;
+  context_.on_remove(worker);
+  context_.unsaved.forget(pid);
+  if (removed_.size() < kMaxWorkers) {
+    removed_.insert(pid);
+  }
+  exits_.erase(pid);
+  context_.workers.remove(worker);
+}
+
+}  // namespace filetimer

@@ -1,0 +1,84 @@
+// The registry of workers: which processes are watched, from their first request to their end.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <sys/types.h>
+#include <systemd/sd-event.h>
+
+#include <cstdint>
+#include <functional>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include "common/result.hpp"
+#include "timer_server/scopes/workers.hpp"
+#include "timer_server/system/event_loop.hpp"
+#include "timer_server/system/loop_thread.hpp"
+#include "timer_server/system/process.hpp"
+#include "timer_server/system/side_threads.hpp"
+#include "timer_server/watch/expected_workers.hpp"
+#include "timer_server/watch/unsaved_pages.hpp"
+
+namespace filetimer {
+
+// Admits processes as workers and removes those that have exited. A worker is a process of the
+// server's user, neither the server nor one of its ancestors; its pid always means the process that
+// has it now.
+//
+//   registry.begin_batch();                    // requests were read
+//   auto worker = registry.worker_of(pid);     // for each of them
+//   registry.remove_exited_workers();          // after the last one
+//
+// Used on the loop thread. What the context refers to must outlive the registry.
+class WorkerRegistry {
+ public:
+  struct Context {
+    sd_event* loop;  // wakes for the exit of a worker
+    Workers& workers;
+    SideThreads& side_threads;  // read the workers' command lines and ranks
+    ExpectedWorkers& expected;
+    UnsavedPages& unsaved;
+    // Is called before a worker is removed: the owner of the worker's scopes removes them.
+    std::function<void(Worker&)> on_remove;
+  };
+  explicit WorkerRegistry(Context context) : context_(std::move(context)) {}
+  WorkerRegistry(const WorkerRegistry&) = delete;
+  WorkerRegistry& operator=(const WorkerRegistry&) = delete;
+
+  // Begins a batch of requests, which were written before this call.
+  void begin_batch();
+  // Returns the worker that a pid in a request of this batch means, and admits it if it is new. A
+  // worker that has exited is returned as long as no other process has its pid, since what it wrote
+  // before counts. An error with ESRCH: there is no such process; with EAGAIN: no room for it.
+  Result<Worker*> worker_of(pid_t pid);
+  // Returns the worker that is this process, and watches it if it is new. Removes a worker that had
+  // the pid before.
+  Result<Worker*> worker_for(Process process);
+
+  // Removes the workers whose exit has woken the loop. Call it after all requests were read: a
+  // release that a worker wrote before its exit must be read first.
+  void remove_exited_workers();
+  // Removes a worker with all its scopes.
+  void remove(Worker& worker);
+  // Returns whether a worker with this pid was removed since forget_removed() was called.
+  [[nodiscard]] bool was_removed(pid_t pid) const { return removed_.contains(pid); }
+  void forget_removed() { removed_.clear(); }
+
+ private:
+  Result<Worker*> admit(pid_t pid);
+  Result<Worker*> watch(Process process);
+  bool make_room();
+  void watch_exit(pid_t pid, int pidfd);
+  void read_facts(const Worker& worker);
+
+  const Context context_;
+  std::uint64_t batch_ = 0;
+  std::unordered_map<pid_t, Error> refused_in_batch_;
+  std::vector<pid_t> exited_;          // their exit has woken the loop
+  std::unordered_set<pid_t> removed_;  // at most kMaxWorkers
+  std::unordered_map<pid_t, EventSource> exits_;
+  LoopThread loop_thread_;
+};
+
+}  // namespace filetimer
