@@ -85,6 +85,15 @@ TEST_CASE("The verdicts on one worker are one kill, recorded with the earliest d
   CHECK(stage.verdicts.ladder().idle());
 }
 
+TEST_CASE("An expiry has the deadline that was judged, with the time that the worker was given") {
+  VerdictStage stage;
+  stage.open(stage.worker, "forward", 0);
+  stage.given.add({4'000}, 700ns);
+  stage.expire(stage.worker);
+  stage.advance();
+  CHECK(stage.only("expired").integer("deadline_mono_ns") == 5'700);
+}
+
 TEST_CASE("Expiries within two seconds are one incident, and a later one is another") {
   VerdictStage stage;
   std::vector<std::string> incidents;

@@ -194,6 +194,21 @@ TEST_CASE("A worker that a scan finds resumed has its full time again on all pag
   CHECK(stage.due(worker.resumed + 4us) == ScopeNames{"own", "piped"});
 }
 
+TEST_CASE("A worker that a scan finds resumed gets no verdict in it, whatever its pages say") {
+  ScanStage stage;
+  Worker& worker = stage.add_worker(4711);
+  TestPage content;
+  content.open(0, {});
+  stage.add_page(worker, content, "first");
+  content.open(0, {.timeout = 9'000, .word = 5'000, .started = (Instant::now() + 1h).ns});
+  stage.add_page(worker, content, "second");
+  stage.why_halted = [](pid_t) { return "stopped"; };
+  stage.halted.sweep();
+  stage.why_halted = [](pid_t) { return ""; };
+  CHECK(stage.run({6'000}).due.empty());
+  CHECK(stage.run(worker.resumed).due.size() == 1);
+}
+
 TEST_CASE("A verdict is saved with the worker's page") {
   ScanStage stage;
   Worker& worker = stage.add_worker(4711);
