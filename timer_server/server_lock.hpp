@@ -14,11 +14,11 @@ namespace filetimer {
 
 class ServerLock {
  public:
-  // Fails with EBUSY when another server has it, and names its pid where it can be seen from here.
-  // Once it is taken, nobody in this process may open `path` again: closing any descriptor of the
-  // file would drop the lock.
+  // Fails with EBUSY if another server holds the lock. The error names the pid of that server if
+  // the kernel shows it. Afterwards no code in this process may open `path`: closing any descriptor
+  // of the file would drop the lock.
   static Result<ServerLock> take(const std::string& path);
-  // False once somebody has removed or replaced the file.
+  // Returns whether `path` still names the locked file.
   [[nodiscard]] bool is_of(const std::string& path) const;
 
  private:

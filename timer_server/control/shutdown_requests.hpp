@@ -19,7 +19,7 @@ class ShutdownRequests {
   // How often the caller looks whether scopes are open: a release on a page does not wake the
   // server.
   static constexpr Duration kLookPeriod = std::chrono::milliseconds{20};
-  // How often a waiting client is told what is still open.
+  // How often a waiting client gets a list of what is still open.
   static constexpr Duration kNewsPeriod = std::chrono::seconds{1};
 
   struct Request {

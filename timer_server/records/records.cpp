@@ -114,7 +114,7 @@ void write_hold(JsonWriter& json, const Evidence& evidence) {
   }
 }
 
-// As an incident names its workers: jobs share hosts, and who is of another job waits for nobody
+// Writes a worker of an incident. Jobs share hosts, and a worker of another job waits for no worker
 // of this one.
 void write_whose_and_job(JsonWriter& json, const WorkerIdentity& worker) {
   write_whose(json, worker);

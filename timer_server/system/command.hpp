@@ -25,11 +25,12 @@ class Command {
   [[nodiscard]] int pidfd() const { return process_.pidfd.get(); }
   [[nodiscard]] const Process& process() const { return process_; }
 
-  // Once the pidfd is readable: its exit status as a shell tells it, 128+N for signal N. Nothing
-  // while a tracer has not let go of it. Not to be called again once it is told.
+  // Returns the exit status of COMMAND as a shell does: 128+N for signal N. Called when the pidfd
+  // is readable. Returns nothing while a tracer holds the process. Not called again after it has
+  // returned a status.
   [[nodiscard]] std::optional<int> exit_status();
 
-  // Hands a signal on, unless the terminal has sent it to COMMAND already.
+  // Forwards a signal, unless the terminal has sent it to COMMAND already.
   void forward(int signal, bool from_terminal) const;
 
  private:
