@@ -537,7 +537,7 @@ void Server::write_status(JsonWriter& json) {
   status.kills_under_way = verdicts_.ladder().count();
   status.unkillable = verdicts_.unkillable();
   status.lost_records = log_->lost_records();
-  status.waiting_clients = control_.client_count() - 1;  // without the one that asks
+  status.waiting_clients = control_.client_count();
   status.is_log_working = log_->is_working(now);
   status.pipe_trouble = directory_.pipe_trouble();
   filetimer::write_status(json, status);

@@ -105,11 +105,12 @@ void ControlRequests::keep_for_status(const Accepted& accepted) {
 
 void ControlRequests::answer_status(const std::function<void(JsonWriter&)>& write) {
   loop_thread_.check();
-  for (const WaitingClients::Id client : std::exchange(status_clients_, {})) {
+  while (!status_clients_.empty()) {
     JsonWriter json = begin_answer("done");
     json.field("server_pid", ::getpid()).field("server_version", FILETIMER_VERSION);
     write(json);
-    clients_.finish(client, std::move(json).finish());
+    clients_.finish(status_clients_.front(), std::move(json).finish());
+    status_clients_.erase(status_clients_.begin());
   }
 }
 

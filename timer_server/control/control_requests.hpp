@@ -68,8 +68,10 @@ class ControlRequests {
 
   // Returns whether the next advance() will return a shutdown.
   [[nodiscard]] bool has_shutdown() const { return shutdown_.has_value(); }
-  // Returns the number of clients that wait for an answer.
-  [[nodiscard]] std::size_t client_count() const { return clients_.count(); }
+  // Returns the number of clients that wait for an answer, without those that wait for a status.
+  [[nodiscard]] std::size_t client_count() const {
+    return clients_.count() - status_clients_.size();
+  }
 
   // Returns the announcement for the status page. The server refuses new scopes unless it is kNone.
   [[nodiscard]] Announcement announcement() const;

@@ -294,6 +294,7 @@ TEST_CASE("Status requests are answered together, with what the server writes th
   stage.ask(one, question("status"));
   stage.ask(two, question("status"));
   CHECK(stage.control->status_requests() == 2);
+  CHECK(stage.control->client_count() == 0);
   CHECK(one.read().empty());
   int workers = 0;
   stage.control->answer_status([&](JsonWriter& json) { json.field("workers", ++workers); });
