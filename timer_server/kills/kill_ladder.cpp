@@ -294,10 +294,6 @@ bool KillLadder::end_without_signal(Kill& kill) {
                         : "signal 0");
     return true;
   }
-  if (!kill.worker().is_alive()) {
-    end(kill, KillVerdict::kAlreadyGone, {});
-    return true;
-  }
   return false;
 }
 
@@ -321,6 +317,10 @@ bool KillLadder::begin_first_signal(const std::shared_ptr<Kill>& kept, Instant n
     // advance() comes back when the other kill has ended, or sent its signal.
     kill.next_step_at = Instant::never();
     return false;
+  }
+  if (!kill.worker().is_alive()) {
+    end(kill, KillVerdict::kAlreadyGone, {});
+    return true;
   }
   // Two cancellable kills of a worker go on side by side, each until its own scope is released.
   if (other != nullptr && !(other->is_cancellable && kill.is_cancellable)) {
