@@ -85,6 +85,7 @@ class RuntimeDirectory {
   [[nodiscard]] std::string path_of(std::string_view name) const;
   Status point_to_log() const;
   Result<bool> restore_entries();
+  Status restore_status_page();
   void report(std::string& last, std::string trouble) const;
 
   // The most status pages that are kept: the one in place, and those that were removed, which

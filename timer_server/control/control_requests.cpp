@@ -246,7 +246,7 @@ void ControlRequests::advance_shutdowns(Instant now, bool has_kills) {
     (void)shutdowns_.note_look(now);
     return;
   }
-  LifeCycle& life = context_.life;
+  const LifeCycle& life = context_.life;
   const bool for_workers = shutdowns_.all_wait_for_workers();
   const bool is_over = context_.scopes.count() == 0 && !has_kills &&
                        (!for_workers || !context_.scopes.has_workers());
@@ -257,6 +257,19 @@ void ControlRequests::advance_shutdowns(Instant now, bool has_kills) {
     (void)shutdowns_.note_look(now);
     return;
   }
+  end_overdue_shutdowns(now);
+  if (!shutdown_ && shutdowns_.note_look(now)) {
+    JsonWriter json = begin_answer("waiting");
+    context_.scopes.write(json, for_workers, kWholeAnswer);
+    const std::string waiting = std::move(json).finish();
+    for (const auto& request : shutdowns_.waiting()) {
+      clients_.tell(request.client, waiting);
+    }
+  }
+}
+
+// Withdraws the shutdowns whose time is up, or has one carried out by force.
+void ControlRequests::end_overdue_shutdowns(Instant now) {
   const std::vector<ShutdownRequests::Request> overdue = shutdowns_.take_overdue(now);
   if (std::ranges::any_of(overdue, &ShutdownRequests::Request::is_forced_then)) {
     for (const auto& request : overdue) {
@@ -265,6 +278,7 @@ void ControlRequests::advance_shutdowns(Instant now, bool has_kills) {
     shutdown_ = {"shutdown --graceful --force", true};
     return;
   }
+  LifeCycle& life = context_.life;
   const std::string_view why_late = life.phase() == LifeCycle::Phase::kCommandEnded
                                         ? "kills are under way"
                                     : life.is_asked_to_end() ? "COMMAND has not ended"
@@ -278,14 +292,6 @@ void ControlRequests::advance_shutdowns(Instant now, bool has_kills) {
     json.field("reason", why_late);
     context_.scopes.write(json, request.waits_for_workers, kMaxRecordBytes);
     clients_.finish(request.client, std::move(json).finish());
-  }
-  if (shutdowns_.note_look(now)) {
-    JsonWriter json = begin_answer("waiting");
-    context_.scopes.write(json, for_workers, kWholeAnswer);
-    const std::string waiting = std::move(json).finish();
-    for (const auto& request : shutdowns_.waiting()) {
-      clients_.tell(request.client, waiting);
-    }
   }
 }
 

@@ -101,6 +101,7 @@ class ControlRequests {
   bool grant(const Accepted& accepted);
   void on_withdrawn(WaitingClients::Id client);
   void advance_shutdowns(Instant now, bool has_kills);
+  void end_overdue_shutdowns(Instant now);
 
   const std::string dir_;
   const Duration max_wait_;

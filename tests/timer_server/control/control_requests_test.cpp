@@ -303,3 +303,104 @@ TEST_CASE("Status requests are answered together, with what the server writes th
   CHECK(stage.control->status_requests() == 0);
   CHECK(stage.control->client_count() == 0);
 }
+
+TEST_CASE("A ping is answered at once with the pid and the version of the server") {
+  QuestionStage stage;
+  const Client client(stage.folder, "1-a");
+  stage.ask(client, question("ping"));
+  const std::string answer = client.read();
+  CHECK(contains(answer, R"("answer":"done")"));
+  CHECK(contains(answer, R"("server_pid":)" + std::to_string(::getpid())));
+  CHECK(contains(answer, R"("server_version":")"));
+  CHECK(stage.control->client_count() == 0);
+}
+
+TEST_CASE("A drain answers the number of open scopes and refuses the ranks that wait") {
+  QuestionStage stage;
+  stage.open_scopes(3);
+  const Client rank(stage.folder, "1-a");
+  stage.ask(rank, question("rendezvous", [](auto& q) {
+              q.name = "start";
+              q.rank = 0;
+              q.world = 2;
+            }));
+  const Client client(stage.folder, "1-b");
+  stage.ask(client, question("drain"));
+  CHECK(contains(client.read(), R"("draining":true,"open_scope_count":3)"));
+  CHECK(contains(rank.read(), "the server is draining"));
+  const Client late(stage.folder, "1-c");
+  stage.ask(late, question("rendezvous", [](auto& q) {
+              q.name = "start";
+              q.rank = 1;
+              q.world = 2;
+            }));
+  CHECK(contains(late.read(), "the server is draining: no new rendezvous"));
+}
+
+TEST_CASE("A drain --off withdraws a graceful shutdown, whose client is told") {
+  QuestionStage stage;
+  stage.open_scopes(1);
+  const Client waiting(stage.folder, "1-a");
+  stage.ask(waiting, question("shutdown", [](auto& q) { q.graceful = "scopes"; }));
+  CHECK(contains(waiting.read(), R"("answer":"granted","wait_s":10)"));
+  const Client client(stage.folder, "1-b");
+  stage.ask(client, question("drain", [](auto& q) { q.off = true; }));
+  CHECK(contains(client.read(), R"("draining":false)"));
+  CHECK(contains(waiting.read(), "drain --off withdrew the shutdown"));
+  stage.open_scopes(0);
+  CHECK_FALSE(stage.advance(stage.now + 1s));
+}
+
+TEST_CASE("A shutdown that waits for something unknown is invalid, and --force waits for nothing") {
+  QuestionStage stage;
+  stage.open_scopes(1);
+  const Client client(stage.folder, "1-a");
+  stage.ask(client, question("shutdown", [](auto& q) { q.graceful = "hooks"; }));
+  CHECK(contains(client.read(), "x_graceful is 'hooks': expected 'scopes' or 'workers'"));
+  CHECK_FALSE(stage.control->has_shutdown());
+  const Client other(stage.folder, "1-b");
+  stage.ask(other, question("shutdown", [](auto& q) { q.force = true; }));
+  const auto shutdown = stage.advance(stage.now);
+  REQUIRE(shutdown);
+  CHECK(shutdown->is_forced);
+}
+
+TEST_CASE(
+    "A rank is granted its wait, answered when its round is full, and refused if it is wrong") {
+  QuestionStage stage;
+  const auto rank = [](int number) {
+    return question("rendezvous", [number](auto& q) {
+      q.name = "start";
+      q.rank = number;
+      q.world = 2;
+    });
+  };
+  const Client unnumbered(stage.folder, "1-a");
+  stage.ask(unnumbered, question("rendezvous", [](auto& q) { q.name = "start"; }));
+  CHECK(contains(unnumbered.read(), "lacks x_rank or x_world"));
+  const Client zero(stage.folder, "1-b");
+  stage.ask(zero, rank(0));
+  CHECK(contains(zero.read(), R"("answer":"granted","wait_s":10)"));
+  CHECK(stage.control->next() == stage.now + 10s);
+  const Client twice(stage.folder, "1-c");
+  stage.ask(twice, rank(0));
+  CHECK(contains(twice.read(), "rank 0 has joined rendezvous 'start' already"));
+  const Client one(stage.folder, "1-d");
+  stage.ask(one, rank(1));
+  CHECK(contains(one.read(), R"("answer":"granted")"));
+  CHECK_FALSE(stage.advance(stage.now));
+  CHECK(contains(zero.read(), R"("answer":"done","name":"start","round":1,"world":2)"));
+  CHECK(contains(one.read(), R"("answer":"done")"));
+  CHECK(stage.control->client_count() == 0);
+}
+
+TEST_CASE("The wait of a client is limited to --max-wait") {
+  QuestionStage stage;
+  stage.open_scopes(1);
+  const Client client(stage.folder, "1-a");
+  stage.ask(client, question("shutdown", [](auto& q) {
+              q.graceful = "scopes";
+              q.wait_s = 3600;
+            }));
+  CHECK(contains(client.read(), R"("wait_s":60)"));
+}
