@@ -101,13 +101,10 @@ std::shared_ptr<Incident> Verdicts::incident_at(const ClockReading& now) {
     if (worker.dying) {
       return;  // it is in the incident that it is killed for
     }
-    std::size_t count = 0;
-    for (const auto& page : worker.pages) {
-      count += page->open_count();
-    }
     // Also a worker in no scope: the others may wait for it.
+    std::size_t count = 0;
     incident_->workers.push_back(
-        {WorkerIdentity::of(worker), context_.scopes.open_scopes_of(worker, share)});
+        {WorkerIdentity::of(worker), context_.scopes.open_scopes_of(worker, share, &count)});
     incident_->omitted += count - std::min(incident_->workers.back().scopes.size(), count);
   });
   return incident_;

@@ -306,7 +306,7 @@ Result<std::shared_ptr<PipePage>> PipePage::adopt(std::string path, Terms terms)
     return failure(fmt::format("'{}': {}", path, claims.error().message));
   }
   auto adopted = std::make_shared<PipePage>(path, terms);
-  adopted->claims_ = std::move(*claims);
+  adopted->claims_ = std::make_unique<const PageClaims>(std::move(*claims));
   adopted->grow(slots_in_use(page));
   adopted->saved_count_ = static_cast<std::uint32_t>(adopted->count_);
   for (std::size_t i = 0; i < adopted->count_; ++i) {

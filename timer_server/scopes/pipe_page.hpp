@@ -32,7 +32,7 @@ class PipePage final : public WorkerPage {
   // unless it is a page of this user.
   static Result<std::shared_ptr<PipePage>> adopt(std::string path, Terms terms);
   // Returns the header of the adopted file.
-  [[nodiscard]] const PageClaims& claims() const { return claims_; }
+  [[nodiscard]] const PageClaims& claims() const { return *claims_; }
 
   // Returns the adopted scopes, idle timeouts included.
   std::vector<SlotReading> adopted();
@@ -94,7 +94,7 @@ class PipePage final : public WorkerPage {
 
   const std::string path_;
   const Terms terms_;
-  PageClaims claims_;
+  std::unique_ptr<const PageClaims> claims_;  // of an adopted page; null otherwise
   std::unique_ptr<Slot[]> slots_;
   std::size_t capacity_ = 0;
   std::size_t count_ = 0;  // slots ever used

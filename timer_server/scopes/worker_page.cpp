@@ -133,26 +133,37 @@ WorkerPage::Activity WorkerPage::activity() {
   return activity;
 }
 
+WorkerPage::Rare& WorkerPage::rare() {
+  if (!rare_) {
+    rare_ = std::make_unique<Rare>();
+  }
+  return *rare_;
+}
+
 std::optional<Instant> WorkerPage::idle_due(const Activity::IdleWatch& watch, Instant last_left,
                                             const Scan& scan) {
-  const auto judged = judged_idle_.find(watch.slot);
-  if (judged != judged_idle_.end() && last_left <= judged->second) {
-    return std::nullopt;
+  if (rare_) {
+    const auto judged = rare_->judged_idle.find(watch.slot);
+    if (judged != rare_->judged_idle.end() && last_left <= judged->second) {
+      return std::nullopt;
+    }
   }
   return scan.given.deadline({last_left, last_left + watch.timeout, watch.timeout}, scan.resumed);
 }
 
 void WorkerPage::restore_idle_verdict(Instant deadline) {
   for (const Activity::IdleWatch& watch : activity().watches) {
-    judged_idle_[watch.slot] = std::max(judged_idle_[watch.slot], deadline);
+    Instant& last = rare().judged_idle[watch.slot];
+    last = std::max(last, deadline);
   }
 }
 
 void WorkerPage::note_warned(std::size_t slot, std::int64_t word) {
-  if (warned_.size() <= slot) {
-    warned_.resize(slot + 1);
+  std::vector<std::int64_t>& warned = rare().warned;
+  if (warned.size() <= slot) {
+    warned.resize(slot + 1);
   }
-  warned_[slot] = word;
+  warned[slot] = word;
 }
 
 bool WorkerPage::try_expire(std::size_t slot, std::int64_t word) {
@@ -166,7 +177,7 @@ bool WorkerPage::try_expire_idle(std::size_t slot, Instant deadline) {
   bool won = false;
   guarded([&] { won = filetimer::try_expire_idle(slot_at(slot), deadline.ns); });
   if (won) {
-    judged_idle_[slot] = deadline;
+    rare().judged_idle[slot] = deadline;
   }
   return won && is_whole_;
 }
@@ -224,25 +235,38 @@ std::vector<WorkerPage::Judged> WorkerPage::judged_slots() {
 // Returns the slots that `wanted` selects. Reads the names of these only, because a thousand
 // workers may have a thousand scopes each.
 template <class Wanted>
-std::vector<SlotReading> WorkerPage::read_those(Wanted&& wanted, std::size_t most) {
+std::vector<SlotReading> WorkerPage::read_those(Wanted&& wanted, std::size_t most,
+                                                std::size_t* count) {
   struct Place {
     std::int64_t acquired;
     std::size_t index;
     std::int64_t word;
   };
+  // Once there are `most`, a heap with the oldest in front: an incident wants a few of each worker.
   std::vector<Place> places;
-  std::vector<SlotReading> readings;
+  std::size_t wanted_count = 0;
   for_each_slot([&](std::size_t index, const Slot& slot, std::int64_t word) {
-    if (wanted(index, slot, word)) {
-      places.push_back({slot.acquired.load(kRelaxed), index, word});
+    if (!wanted(index, slot, word)) {
+      return;
+    }
+    const Place place{slot.acquired.load(kRelaxed), index, word};
+    if (++wanted_count <= most) {
+      places.push_back(place);
+      if (wanted_count == most) {
+        std::ranges::make_heap(places, std::greater<>{}, &Place::acquired);
+      }
+    } else if (most > 0 && place.acquired > places.front().acquired) {
+      std::ranges::pop_heap(places, std::greater<>{}, &Place::acquired);
+      places.back() = place;
+      std::ranges::push_heap(places, std::greater<>{}, &Place::acquired);
     }
   });
-  if (places.size() > most) {
-    std::ranges::nth_element(places, places.begin() + static_cast<std::ptrdiff_t>(most),
-                             std::greater<>{}, &Place::acquired);
-    places.resize(most);
-    std::ranges::sort(places, {}, &Place::index);
+  std::ranges::sort(places, {}, &Place::index);
+  if (count != nullptr) {
+    *count = is_whole_ ? wanted_count : 0;
   }
+  std::vector<SlotReading> readings;
+  readings.reserve(places.size());
   guarded([&] {
     for (const Place& place : places) {
       if (auto reading = read_slot(place.index, place.word)) {
@@ -256,9 +280,10 @@ std::vector<SlotReading> WorkerPage::read_those(Wanted&& wanted, std::size_t mos
   return is_whole_ ? readings : std::vector<SlotReading>{};
 }
 
-std::vector<SlotReading> WorkerPage::open_slots(std::size_t most) {
+std::vector<SlotReading> WorkerPage::open_slots(std::size_t most, std::size_t* count) {
   return read_those(
-      [](std::size_t, const Slot& slot, std::int64_t word) { return is_listed(slot, word); }, most);
+      [](std::size_t, const Slot& slot, std::int64_t word) { return is_listed(slot, word); }, most,
+      count);
 }
 
 template <class Wanted>
@@ -289,11 +314,12 @@ std::vector<SlotReading> WorkerPage::take_slots_over(Duration timeout) {
             slot.timeout.load(kRelaxed) <= timeout.count()) {
           return false;
         }
-        if (over_.size() <= index) {
-          over_.resize(index + 1);
+        std::vector<std::int64_t>& over = rare().over;
+        if (over.size() <= index) {
+          over.resize(index + 1);
         }
         const std::int64_t open_word = slot_word::is_expired(word) ? -word : word;
-        return std::exchange(over_[index], open_word) != open_word;
+        return std::exchange(over[index], open_word) != open_word;
       },
       kMaxScopesPerWorker);
 }
@@ -305,17 +331,21 @@ std::vector<SlotReading> WorkerPage::take_thread_ended() {
                (slot.flags.load(kRelaxed) & slot_flag::kThreadEnded) != 0;
       },
       kMaxScopesPerWorker);
-  std::erase_if(ended, [this](const SlotReading& reading) {
-    const bool is_reported = std::ranges::find(reported_, reading.acquired.ns) != reported_.end();
+  if (ended.empty()) {
+    return ended;
+  }
+  std::vector<std::int64_t>& reported = rare().reported;
+  std::erase_if(ended, [&reported](const SlotReading& reading) {
+    const bool is_reported = std::ranges::find(reported, reading.acquired.ns) != reported.end();
     if (!is_reported) {
-      reported_.push_back(reading.acquired.ns);
+      reported.push_back(reading.acquired.ns);
     }
     return is_reported;
   });
   // A worker that writes made-up times must not make the server grow.
-  if (reported_.size() > kMaxScopesPerWorker) {
-    reported_.erase(reported_.begin(),
-                    reported_.end() - static_cast<std::ptrdiff_t>(kMaxScopesPerWorker));
+  if (reported.size() > kMaxScopesPerWorker) {
+    reported.erase(reported.begin(),
+                   reported.end() - static_cast<std::ptrdiff_t>(kMaxScopesPerWorker));
   }
   return ended;
 }

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -115,8 +116,9 @@ class WorkerPage {
   // Returns whether the word of the slot is `word`.
   [[nodiscard]] bool is_open(std::size_t slot, std::int64_t word);
   // Returns the open scopes, and those that were judged but not released. Returns at most `most`:
-  // those that were opened last.
-  std::vector<SlotReading> open_slots(std::size_t most = kMaxScopesPerWorker);
+  // those that were opened last. Sets `count` to the number of all of them.
+  std::vector<SlotReading> open_slots(std::size_t most = kMaxScopesPerWorker,
+                                      std::size_t* count = nullptr);
   // Returns the number of open_slots(), without idle timeouts.
   std::size_t open_count();
   // Returns the number of open scopes without a verdict, without idle timeouts.
@@ -151,7 +153,7 @@ class WorkerPage {
   void guarded(Work&& work);
 
   [[nodiscard]] bool is_warned(std::size_t slot, std::int64_t word) const {
-    return slot < warned_.size() && warned_[slot] == word;
+    return rare_ && slot < rare_->warned.size() && rare_->warned[slot] == word;
   }
   void note_warned(std::size_t slot, std::int64_t word);
 
@@ -162,15 +164,21 @@ class WorkerPage {
   template <class Wanted>
   std::size_t count_those(Wanted&& wanted);
   template <class Wanted>
-  std::vector<SlotReading> read_those(Wanted&& wanted, std::size_t most);
+  std::vector<SlotReading> read_those(Wanted&& wanted, std::size_t most,
+                                      std::size_t* count = nullptr);
   std::optional<SlotReading> read_slot(std::size_t index, std::int64_t word);
 
   std::string name_;
   bool is_whole_ = true;
-  std::unordered_map<std::size_t, Instant> judged_idle_;  // by slot: the last deadline
-  std::vector<std::int64_t> warned_;                      // by slot: the word of its last warning
-  std::vector<std::int64_t> over_;  // by slot: the open word for which take_slots_over() gave it
-  std::vector<std::int64_t> reported_;  // `acquired` of slots that take_thread_ended() returned
+  // What few pages need. A server may watch thousands of pages.
+  struct Rare {
+    std::unordered_map<std::size_t, Instant> judged_idle;  // by slot: the last deadline
+    std::vector<std::int64_t> warned;                      // by slot: the word of its last warning
+    std::vector<std::int64_t> over;  // by slot: the open word for which take_slots_over() gave it
+    std::vector<std::int64_t> reported;  // `acquired` of slots that take_thread_ended() returned
+  };
+  Rare& rare();
+  std::unique_ptr<Rare> rare_;
 };
 
 // Calls `work` under a PageGuard. `work` must not call guarded() itself.

@@ -93,12 +93,19 @@ ScopeView ScopePolicy::view_of(const SlotReading& reading, const Worker& worker)
   return view;
 }
 
-std::vector<ScopeView> ScopePolicy::open_scopes_of(const Worker& worker, std::size_t most) const {
+std::vector<ScopeView> ScopePolicy::open_scopes_of(const Worker& worker, std::size_t most,
+                                                   std::size_t* count) const {
   std::vector<ScopeView> views;
+  std::size_t all = 0;
   for (const auto& page : worker.pages) {
-    for (const SlotReading& reading : page->open_slots(most)) {
+    std::size_t on_page = 0;
+    for (const SlotReading& reading : page->open_slots(most, &on_page)) {
       views.push_back(view_of(reading, worker));
     }
+    all += on_page;
+  }
+  if (count != nullptr) {
+    *count = all;
   }
   std::ranges::stable_sort(views, {}, [](const ScopeView& view) { return view.terms.acquired; });
   if (views.size() > most) {

@@ -39,9 +39,10 @@ class ScopePolicy {
   // Returns the scope of a slot with the time that the worker was given.
   [[nodiscard]] ScopeView view_of(const SlotReading& reading, const Worker& worker) const;
   // Returns the open scopes of a worker, the oldest first; of more than `most` those that were
-  // opened last, which say where the worker is.
+  // opened last, which say where the worker is. Sets `count` to the number of all of them.
   [[nodiscard]] std::vector<ScopeView> open_scopes_of(const Worker& worker,
-                                                      std::size_t most = kMaxScopesPerWorker) const;
+                                                      std::size_t most = kMaxScopesPerWorker,
+                                                      std::size_t* count = nullptr) const;
 
   // Returns why a scope is warned about, for its record.
   [[nodiscard]] std::string reason_to_warn(const ScopeTerms& terms) const;
