@@ -26,15 +26,15 @@ class ConfigFile final : public CLI::ConfigBase {
   explicit ConfigFile(const CLI::App& app) : app_(app) {}
 
   std::vector<CLI::ConfigItem> from_config(std::istream& file) const override {
-    std::vector<CLI::ConfigItem> items;
+    std::vector<CLI::ConfigItem> settings;
     std::string line;
     for (int number = 1; std::getline(file, line); ++number) {
-      const std::string wrong = is_blank_or_comment(line) ? std::string() : take(line, items);
+      const std::string wrong = is_blank_or_comment(line) ? std::string() : take(line, settings);
       if (!wrong.empty()) {
         throw CLI::ConfigError(fmt::format("line {}: {}", number, wrong));
       }
     }
-    return items;
+    return settings;
   }
 
  private:
@@ -43,8 +43,8 @@ class ConfigFile final : public CLI::ConfigBase {
     return start == text.npos || text[start] == '#';
   }
 
-  // Adds what `line` sets to `items`, or returns what is wrong with it.
-  std::string take(const std::string& line, std::vector<CLI::ConfigItem>& items) const {
+  // Adds what `line` sets to `settings`, or returns what is wrong with it.
+  std::string take(const std::string& line, std::vector<CLI::ConfigItem>& settings) const {
     const std::size_t equals = std::min(line.find('='), line.size());
     CLI::ConfigItem item;
     item.name = CLI::detail::trim_copy(line.substr(0, equals));
@@ -53,7 +53,7 @@ class ConfigFile final : public CLI::ConfigBase {
       return fmt::format("'{}' is not a setting: expected NAME = VALUE, with the NAME of an option",
                          printable(item.name));
     }
-    if (std::ranges::find(items, item.name, &CLI::ConfigItem::name) != items.end()) {
+    if (std::ranges::find(settings, item.name, &CLI::ConfigItem::name) != settings.end()) {
       return fmt::format("'{}' is set twice", item.name);
     }
     const bool is_flag = option->get_expected_min() == 0;
@@ -66,7 +66,7 @@ class ConfigFile final : public CLI::ConfigBase {
                                    "\\\" and \\\\");
     }
     item.inputs = {*value};
-    items.push_back(std::move(item));
+    settings.push_back(std::move(item));
     return {};
   }
 
