@@ -21,9 +21,7 @@ constexpr std::string_view kOverMeanwhile = "the scope was over when the next se
 }  // namespace
 
 std::size_t Recovery::run() {
-  context_.pages.adopt([this](pid_t pid, std::uint64_t start_time, const SlotReading& scope) {
-    return past_verdict(pid, start_time, scope) != nullptr;
-  });
+  context_.pages.adopt(was_judged());
   context_.workers.for_each([&](const Worker& worker) {
     for (const auto& page : worker.pages) {
       adopted_scopes_ += page->open_count();
@@ -51,6 +49,12 @@ PastVerdict* Recovery::past_verdict(pid_t pid, std::uint64_t start_time, const S
   return found == past_.end() ? nullptr : &*found;
 }
 
+PageRegistry::WasJudged Recovery::was_judged() {
+  return [this](pid_t pid, std::uint64_t start_time, const SlotReading& scope) {
+    return past_verdict(pid, start_time, scope) != nullptr;
+  };
+}
+
 // Adopts the scopes that an earlier server kept for a worker of the pipe.
 void Recovery::adopt_pipe_page(pid_t pid) {
   const std::string path = context_.folder.server_path(fmt::format("{}", pid));
@@ -74,11 +78,9 @@ Worker* Recovery::worker_of(PipePage& page, pid_t pid) {
   const bool is_alive = claims.boot == this_boot() && process &&
                         process->start_time == claims.start_time && process->uid == ::geteuid();
   if (!is_alive) {
-    context_.pages.record_orphaned_scopes(
-        claims, pid, page.adopted(), claims.boot == this_boot() ? kExitedUnseen : kAnotherBoot,
-        [this](pid_t of, std::uint64_t start_time, const SlotReading& scope) {
-          return past_verdict(of, start_time, scope) != nullptr;
-        });
+    context_.pages.record_orphaned_scopes(claims, pid, page.adopted(),
+                                          claims.boot == this_boot() ? kExitedUnseen : kAnotherBoot,
+                                          was_judged());
     page.remove();
     return nullptr;
   }
@@ -156,7 +158,7 @@ void Recovery::resume_kill(pid_t pid, std::uint64_t start_time,
   order.incident->id = verdicts.front()->expiry.incident;
   order.incident->recorded = true;
   order.has_evidence = std::ranges::any_of(verdicts, &PastVerdict::has_evidence);
-  const Worker* const worker = find_or_watch(pid, start_time);
+  Worker* const worker = find_or_watch(pid, start_time);
   if (worker == nullptr) {
     record_exited(std::move(order), pid, start_time, verdicts);
     return;
@@ -175,7 +177,7 @@ void Recovery::resume_kill(pid_t pid, std::uint64_t start_time,
     context_.log.append(context_.records.killed(order.worker, verdict->expiry, outcome));
   }
   if (!order.expiries.empty()) {
-    context_.verdicts.resume(std::move(order), Instant::now());
+    context_.verdicts.resume(*worker, std::move(order), Instant::now());
   }
 }
 

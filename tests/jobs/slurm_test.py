@@ -48,7 +48,7 @@ class Slurm(JobCase):
     def submit_example(self, *words, timeout=TIMEOUT_S, **options):
         return self.submit_script(*RANK, self.folder, "--timeout", timeout, *words, **options)
 
-    def told(self):
+    def log_text(self):
         outputs = [f"--- {path.name}\n{path.read_text(errors='replace')}"
                    for path in sorted(self.folder.glob("*.out"))]
         return "\n".join([*outputs, self.cluster.logs()])
@@ -70,7 +70,7 @@ class Slurm(JobCase):
 
     def check_end(self, job, state="COMPLETED", restarts="0"):
         ended = self.cluster.wait_for_end(job)
-        self.assertEqual((ended["JobState"], ended["Restarts"]), (state, restarts), self.told())
+        self.assertEqual((ended["JobState"], ended["Restarts"]), (state, restarts), self.log_text())
 
     def run_folders(self, job):
         return [pathlib.Path(f"/dev/shm/filetimer-0-job-{job}-{node}")
@@ -79,7 +79,7 @@ class Slurm(JobCase):
     def check_servers_ended_in_order(self, job, killed=0):
         for log in self.logs(job):
             self.assertEqual(len(records([log], "server_stopped")),
-                             len(records([log], "server_started")) - killed, self.told())
+                             len(records([log], "server_started")) - killed, self.log_text())
         for folder in self.run_folders(job):
             self.assertFalse(folder.exists())
 
@@ -101,7 +101,7 @@ class Slurm(JobCase):
             self.assertRegex(self.output("job"), fr"rank {rank} \(pid \d+\) starts after step 15")
             self.assertIn(f"rank {rank} ends: done", self.output("job"))
         for log in self.logs(job):
-            self.assertEqual(len(records([log], "server_started")), 2, self.told())  # each attempt
+            self.assertEqual(len(records([log], "server_started")), 2, self.log_text())  # each attempt
         self.check_servers_ended_in_order(job)
 
     def test_a_job_that_is_suspended_and_resumed_loses_nobody(self):
@@ -120,7 +120,7 @@ class Slurm(JobCase):
         self.check_end(job)
         self.assertEqual(records(self.logs(job), "expired"), [])
         for log in self.logs(job):
-            self.assertNotEqual(records([log], "deferred"), [], self.told())
+            self.assertNotEqual(records([log], "deferred"), [], self.log_text())
         self.check_servers_ended_in_order(job)
 
     def test_the_signal_before_the_end_of_the_time_is_asked_for_and_reaches_no_server(self):
@@ -154,7 +154,7 @@ class Slurm(JobCase):
         self.check_end(job, state="FAILED")
         for log in self.logs(job):
             _, second = records([log], "server_started")
-            self.assertEqual(second["adopted_scopes"], 2, self.told())
+            self.assertEqual(second["adopted_scopes"], 2, self.log_text())
         expired = self.only(records(self.logs(job), "expired"))
         self.assertEqual((expired["rank"], expired["scope"]), (3, "forward"))
         self.assertEqual(self.only(records(self.logs(job), "killed"))["verdict"], "dead")
@@ -201,8 +201,8 @@ class Slurm(JobCase):
                    lambda: [task.get("JobState") for task in tasks()] == ["RUNNING"] * 3)
         wait_until("one is requeued", lambda: any(task["Restarts"] != "0" for task in tasks()))
         states = {task["JobId"]: (task["Restarts"], task["JobState"]) for task in tasks()}
-        self.assertEqual(states.pop(array)[0], "1", self.told())
-        self.assertEqual(list(states.values()), [("0", "RUNNING")] * 2, self.told())
+        self.assertEqual(states.pop(array)[0], "1", self.log_text())
+        self.assertEqual(list(states.values()), [("0", "RUNNING")] * 2, self.log_text())
         for task in range(3):
             (self.folder / str(task) / "stop").touch()
         for job in states:
@@ -219,7 +219,7 @@ class Slurm(JobCase):
                           line.replace("torchrun ...", "sh -c 'echo runs on $SLURMD_NODENAME'"))
         self.check_end(job)
         self.assertEqual(sorted(re.findall(r"runs on (\w+)", self.output("job"))),
-                         list(slurm_cluster.NODES), self.told())
+                         list(slurm_cluster.NODES), self.log_text())
 
     def test_two_jobs_on_one_node_with_a_runtime_folder_that_is_gone_do_not_meet(self):
         jobs = {}

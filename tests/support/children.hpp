@@ -1,5 +1,5 @@
-// Child processes of a test, killed and reaped with their objects: one that waits until it is killed,
-// and one that does what it is told step by step, such as holding a lock.
+// Child processes of a test, killed and reaped with their objects: one that waits until it is
+// killed, and one that does what it is told step by step, such as holding a lock.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -58,6 +58,18 @@ inline pid_t fork_waiting(
   (void)!::read(ends[0], &byte, 1);
   ::close(ends[0]);
   return pid;
+}
+
+// Returns whether the child has become a zombie, for which it waits. Does not reap it.
+inline bool wait_for_zombie(pid_t pid) {
+  siginfo_t info{};
+  return ::waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOWAIT) == 0;
+}
+
+// Returns whether the process is a child that was not reaped.
+inline bool is_our_child(pid_t pid) {
+  siginfo_t info{};
+  return ::waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOHANG | WNOWAIT) == 0;
 }
 
 class HeldChild {

@@ -38,17 +38,6 @@ struct SupervisorStage {
   Instant now{1'000'000'000};
 };
 
-// Returns when the child is a zombie.
-void wait_for_zombie(pid_t pid) {
-  siginfo_t info{};
-  REQUIRE(::waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOWAIT) == 0);
-}
-
-bool is_our_child(pid_t pid) {
-  siginfo_t info{};
-  return ::waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOHANG | WNOWAIT) == 0;
-}
-
 }  // namespace
 
 TEST_CASE("Without COMMAND orphans are reaped after each SIGCHLD, and nothing else is to be done") {
@@ -59,7 +48,7 @@ TEST_CASE("Without COMMAND orphans are reaped after each SIGCHLD, and nothing el
   CHECK(stage.children.is_done_killing());
   const pid_t orphan = fork_waiting([] {});
   ::kill(orphan, SIGKILL);
-  wait_for_zombie(orphan);
+  REQUIRE(wait_for_zombie(orphan));
   CHECK_FALSE(stage.children.advance(stage.now));
   CHECK(is_our_child(orphan));
   stage.children.note_child_ended();
@@ -86,7 +75,7 @@ TEST_CASE("Orphans behind a child that its owner has not reaped are reaped a lit
   SupervisorStage stage;
   OwnChild own = OwnChild::start([] { return fork_waiting([] {}); });
   ::kill(own.pid(), SIGKILL);
-  wait_for_zombie(own.pid());
+  REQUIRE(wait_for_zombie(own.pid()));
   CHECK_FALSE(stage.children.advance(stage.now));
   const Instant again = stage.children.next();
   CHECK(again > stage.now);
@@ -109,7 +98,7 @@ TEST_CASE(
   CHECK(stage.children.next() > stage.now);  // to look for processes that were started since
   CHECK_FALSE(stage.children.next().is_never());
   stage.wait_for_end();
-  wait_for_zombie(orphan);
+  REQUIRE(wait_for_zombie(orphan));
   stage.children.note_child_ended();
   CHECK(stage.children.advance(stage.now));
   CHECK(stage.children.exit_status() == 128 + SIGKILL);

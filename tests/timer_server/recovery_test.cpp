@@ -90,7 +90,7 @@ struct RecoveryStage : VerdictParts {
     REQUIRE(found != nullptr);
     return *found;
   }
-  // How many scopes are due now that the server goes on.
+  // Returns how many scopes are due after the recovery.
   std::size_t count_due(Instant woke = {6'000}) {
     return scan.run(woke, board, Instant::never()).due.size();
   }
@@ -164,7 +164,7 @@ TEST_CASE("A scope with a verdict that was not recorded is open again, and judge
   CHECK(stage.killed().empty());
 }
 
-TEST_CASE("A kill whose verdict is recorded goes on under its id") {
+TEST_CASE("A kill whose verdict is recorded continues under its id") {
   RecoveryStage stage;
   SUBCASE("the scope is on the pipe") {
     stage.leave_page(Kind::kPipe, State::kJudged);

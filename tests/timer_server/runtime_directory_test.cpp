@@ -138,7 +138,7 @@ TEST_CASE("A folder that cannot be made again is tried again later") {
   CHECK(stage.directory->restore());
 }
 
-TEST_CASE("A request pipe that was removed is replaced, and clients are told to try again") {
+TEST_CASE("A request pipe that was removed is replaced, and clients try again") {
   DirectoryStage stage;
   stage.serve();
   CHECK_FALSE(stage.directory->replace_pipe());

@@ -17,8 +17,8 @@ namespace filetimer {
 inline constexpr std::chrono::milliseconds kCpuSample{30};
 
 // Reads what the kernel says of the process. Returns evidence without threads, with the reason in
-// `missing`, if the process has ended: `start_time` (field 22 of /proc/PID/stat) tells it from a
-// later process with the same pid.
+// `missing`, if the process has ended: `start_time` (field 22 of /proc/PID/stat) distinguishes
+// it from a later process with the same pid.
 Evidence read_proc_evidence(pid_t pid, std::uint64_t start_time);
 
 // Reads the CPU times again and sets cpu_percent of each thread. Call it at least kCpuSample after

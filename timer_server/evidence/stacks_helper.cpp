@@ -104,8 +104,8 @@ Result<std::string> helper_path() {
   ::dup2(away, STDIN_FILENO);
   ::dup2(away, STDOUT_FILENO);
   ::dup2(nowhere, STDERR_FILENO);
-  // The descriptors are closed here and not by the execve(): that may wait for a hung file system,
-  // and a request pipe that is open tells clients and the next server that this server reads it.
+  // The descriptors are closed here and not by the execve(), which may wait for a hung file system.
+  // While the request pipe is open, clients and the next server take this server for its reader.
   ::close_range(STDERR_FILENO + 1, ~0U, 0);
   sigset_t none{};
   ::sigemptyset(&none);

@@ -60,21 +60,15 @@ void Verdicts::carry_out(Worker& worker, std::span<const DeadlineScan::DueScope*
   }
   expired_ += order.expiries.size();
   print_verdict(order, now.mono);
-  start(std::move(order), now.mono);
+  ++worker.kills;
+  ladder_.start(std::move(order), now.mono);
 }
 
-void Verdicts::resume(KillOrder order, Instant now) {
+void Verdicts::resume(Worker& worker, KillOrder order, Instant now) {
   loop_thread_.check();
   messages::warning("pid {} was to be killed by a server that has ended ({}): going on with it",
-                    order.worker.process->pid, order.expiries.front().id);
-  start(std::move(order), now);
-}
-
-void Verdicts::start(KillOrder order, Instant now) {
-  if (Worker* const worker = context_.workers.find(order.worker.process->pid);
-      worker != nullptr && worker->process == order.worker.process) {
-    ++worker->kills;
-  }
+                    worker.process->pid, order.expiries.front().id);
+  ++worker.kills;
   ladder_.start(std::move(order), now);
 }
 

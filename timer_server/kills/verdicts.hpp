@@ -54,8 +54,8 @@ class Verdicts {
   // they were judged.
   void carry_out(Worker& worker, std::span<const DeadlineScan::DueScope* const> due,
                  const ClockReading& now);
-  // Starts a kill that an earlier server has recorded and not finished.
-  void resume(KillOrder order, Instant now);
+  // Starts a kill of `worker` that an earlier server has recorded and not finished.
+  void resume(Worker& worker, KillOrder order, Instant now);
   // Starts the hook for a kill that has ended.
   void start_hook(const KillOrder& order, const KillEnd& end);
 
@@ -77,7 +77,6 @@ class Verdicts {
  private:
   std::shared_ptr<Incident> incident_at(const ClockReading& now);
   std::optional<Expiry> expiry_of(const DeadlineScan::DueScope& due) const;
-  void start(KillOrder order, Instant now);
   void print_verdict(const KillOrder& order, Instant now) const;
 
   // What the ladder calls.

@@ -319,12 +319,11 @@ Result<Process> PageRegistry::open_owner(MappedPage& page) const {
 // again after the exit; if the process goes on, the next sweep refuses the page.
 void PageRegistry::wait_for_exit(const std::string& name, Process process) {
   Free& free = free_[name];
-  free.process = std::make_shared<Process>(std::move(process));
+  free.process = std::move(process);
   free.exit =
-      watch_io(context_.loop, free.process->pidfd.get(), EPOLLIN, kDeathsFirst, [this, name] {
+      watch_io(context_.loop, free.process.pidfd.get(), EPOLLIN, kDeathsFirst, [this, name] {
         const std::string page = name;  // erase() destroys the handler
         free_.erase(page);
-        refused_in_batch_.erase(page);
         look_at(page);
       });
 }

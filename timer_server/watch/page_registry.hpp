@@ -116,7 +116,7 @@ class PageRegistry {
   std::size_t orphaned_scopes_ = 0;
   // Pages without an owner whose process is alive: it may be exiting.
   struct Free {
-    std::shared_ptr<Process> process;
+    Process process;
     EventSource exit;
   };
   std::unordered_map<std::string, Free> free_;  // by name

@@ -337,7 +337,7 @@ TEST_CASE("A drain answers the number of open scopes and refuses the ranks that 
   CHECK(contains(late.read(), "the server is draining: no new rendezvous"));
 }
 
-TEST_CASE("A drain --off withdraws a graceful shutdown, whose client is told") {
+TEST_CASE("A drain --off withdraws a graceful shutdown and answers its client") {
   QuestionStage stage;
   stage.open_scopes(1);
   const Client waiting(stage.folder, "1-a");

@@ -45,10 +45,7 @@ struct Pipe {
 struct ClientStage {
   ClientStage() {
     ::signal(SIGPIPE, SIG_IGN);  // the server does not take it
-    sd_event* event = nullptr;
-    check_event(::sd_event_new(&event), "no loop");
-    loop.reset(event);
-    clients.emplace(event, kMost, [this](WaitingClients::Id id) { withdrawn.push_back(id); });
+    clients.emplace(loop.get(), kMost, [this](WaitingClients::Id id) { withdrawn.push_back(id); });
   }
   // What is there to do now.
   void run() const {
@@ -56,7 +53,7 @@ struct ClientStage {
     }
   }
   std::vector<WaitingClients::Id> withdrawn;
-  EventLoop loop;
+  EventLoop loop = make_event_loop();
   std::optional<WaitingClients> clients;
 };
 

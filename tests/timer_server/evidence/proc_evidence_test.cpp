@@ -115,7 +115,7 @@ TEST_CASE("Another process with the pid of the worker gives no evidence") {
   CHECK(evidence.missing == "the process had ended");
 }
 
-TEST_CASE("A CPU sample tells a spinning process from a waiting one") {
+TEST_CASE("A CPU sample differs between a spinning process and a waiting one") {
   Child waiting;
   waiting.wait_until_asleep();
   const Process sleeper = process_of(waiting);

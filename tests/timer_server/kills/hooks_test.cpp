@@ -36,12 +36,6 @@ const Inheritance& before_sigpipe_was_blocked() {
   return before;
 }
 
-EventLoop make_loop() {
-  sd_event* event = nullptr;
-  REQUIRE(::sd_event_new(&event) >= 0);
-  return EventLoop(event);
-}
-
 struct HookStage {
   explicit HookStage(const std::string& command, HookLimits limits = {})
       : hooks(loop.get(), command, plain_environment(), before_sigpipe_was_blocked(), records, *log,
@@ -70,7 +64,7 @@ struct HookStage {
   }
   testing::Records recorded() { return records_of_log(*log, folder); }
   testing::TempFolder folder;
-  EventLoop loop = make_loop();
+  EventLoop loop = make_event_loop();
   const Instant now = Instant::now();
   FactsCell facts = std::make_shared<std::optional<WorkerFacts>>(WorkerFacts{});
   std::unique_ptr<RecordLog> log = open_test_log(folder);

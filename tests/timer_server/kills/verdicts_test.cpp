@@ -338,7 +338,7 @@ TEST_CASE("A kill that an earlier server has recorded is carried out without a s
   expiry.scope.terms = terms_between({1'000}, kDeadline);
   expiry.place = due.at(0).place;
   order.expiries = {expiry};
-  stage.verdicts.resume(std::move(order), kJudgedAt.mono);
+  stage.verdicts.resume(stage.worker, std::move(order), kJudgedAt.mono);
   CHECK(stage.worker.kills == 1);
   CHECK(stage.verdicts.expired() == 0);
   stage.advance();

@@ -21,22 +21,11 @@ pid_t fork_exiting(int status) {
   return pid;
 }
 
-// Returns when the child is a zombie.
-void wait_for_end(pid_t pid) {
-  siginfo_t info{};
-  REQUIRE(::waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOWAIT) == 0);
-}
-
-bool is_our_child(pid_t pid) {
-  siginfo_t info{};
-  return ::waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOHANG | WNOWAIT) == 0;
-}
-
 }  // namespace
 
 TEST_CASE("A child without an owner is reaped when it has ended, and not before") {
   const pid_t ended = fork_exiting(0);
-  wait_for_end(ended);
+  REQUIRE(wait_for_zombie(ended));
   Child alive;
   CHECK(reap_orphans());
   CHECK_FALSE(is_our_child(ended));
@@ -46,7 +35,7 @@ TEST_CASE("A child without an owner is reaped when it has ended, and not before"
 TEST_CASE("The status of an own child is left to its owner") {
   OwnChild child = OwnChild::start([] { return fork_exiting(7); });
   REQUIRE(child);
-  wait_for_end(child.pid());
+  REQUIRE(wait_for_zombie(child.pid()));
   CHECK_FALSE(reap_orphans());  // the own child hides the other
   CHECK(own_children() == std::vector{child.pid()});
   const auto end = child.reap();
@@ -75,7 +64,7 @@ TEST_CASE("A child whose owner is gone is reaped as an orphan") {
   }
   CHECK(own_children().empty());
   ::kill(pid, SIGKILL);
-  wait_for_end(pid);
+  REQUIRE(wait_for_zombie(pid));
   CHECK(reap_orphans());
   CHECK_FALSE(is_our_child(pid));
 }

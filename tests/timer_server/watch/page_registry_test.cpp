@@ -56,7 +56,7 @@ struct PagesStage : RegistryParts {
   }
 };
 
-// A child that locks pages when it is told to, and later lets go of them.
+// A child process that locks and unlocks pages on request.
 class PageHolder {
  public:
   PageHolder(const PagesStage& stage, const std::vector<std::string>& names)
@@ -240,7 +240,7 @@ TEST_CASE("A page without an owner waits for the exit of the process that it nam
   CHECK(stage.left_open() == Lines{fmt::format("forward ({}): {}", pid, kUnseen)});
 }
 
-TEST_CASE("A page without an owner whose process goes on is refused by the next sweep") {
+TEST_CASE("A page without an owner whose process stays alive is refused by the next sweep") {
   PagesStage stage;
   stage.make("w-1", PagesStage::page_of(::getpid()));
   stage.pages.look_for_pages();
@@ -321,7 +321,7 @@ TEST_CASE("A sweep does not look again at a page that was refused, and a wake-up
   CHECK_FALSE(stage.has_file("w-1"));
 }
 
-TEST_CASE("A sweep looks at the files only if the folder has changed, or it is told to") {
+TEST_CASE("A sweep looks at the files only if the folder has changed, or after look_at_all()") {
   PagesStage stage;
   stage.pages.look_for_pages();
   stage.make("w-1", PagesStage::page_of(kNoProcess));
