@@ -3,12 +3,14 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <linux/magic.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
 #include <sys/eventfd.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -60,6 +62,13 @@ bool ends_in_half_line(const std::string& path) {
   return static_cast<bool>(fd);
 }
 
+// Returns whether the file is in a file system in memory, on which a write or a sync never waits
+// for a device or a file server.
+bool is_in_memory(int fd) {
+  struct statfs is_on {};
+  return ::fstatfs(fd, &is_on) == 0 && (is_on.f_type == TMPFS_MAGIC || is_on.f_type == RAMFS_MAGIC);
+}
+
 }  // namespace
 
 class RecordLog::Writer {
@@ -93,6 +102,10 @@ class RecordLog::Writer {
     std::string line;
   };
 
+  [[nodiscard]] bool is_busy() const FILETIMER_REQUIRES(mutex_) { return !busy_since_.is_never(); }
+  std::deque<Entry> begin_batch() FILETIMER_REQUIRES(mutex_);
+  Status write_and_sync(std::deque<Entry>& batch);
+  void end_batch(std::deque<Entry>& batch, const Status& done) FILETIMER_REQUIRES(mutex_);
   Status write_batch(std::deque<Entry>& batch);
   Status write_some(std::deque<Entry>& batch);
   void use(UniqueFd file);
@@ -103,17 +116,17 @@ class RecordLog::Writer {
   void rotate();
   void wake_loop() const;
 
-  // Used by the thread only.
+  // Used by the thread that has begun a batch.
   UniqueFd file_;
   bool is_regular_ = false;
+  bool writes_at_once_ = false;  // append() does
   dev_t device_ = 0;
   ino_t inode_ = 0;
   std::uint64_t size_ = 0;  // or less than the file has: other servers may append meanwhile
   bool half_line_ = false;  // the file ends in half a line
   std::uint64_t written_ = 0;
 
-  // The thread never holds the mutex during input or output, so the loop never waits for a file
-  // system.
+  // Is not held during input or output, so the loop never waits for a file system.
   mutable Mutex mutex_;
   ConditionVariable work_;
   ConditionVariable progress_;
@@ -125,7 +138,7 @@ class RecordLog::Writer {
   std::string failure_ FILETIMER_GUARDED_BY(mutex_);
   // What take_message() returned last.
   std::string reported_failure_ FILETIMER_GUARDED_BY(mutex_);
-  // never(): no attempt is under way.
+  // never(): no batch has begun.
   Instant busy_since_ FILETIMER_GUARDED_BY(mutex_) = Instant::never();
   bool reopen_ FILETIMER_GUARDED_BY(mutex_) = false;
   bool stopping_ FILETIMER_GUARDED_BY(mutex_) = false;
@@ -135,7 +148,7 @@ class RecordLog::Writer {
 std::uint64_t RecordLog::Writer::append(std::vector<std::string> records, std::size_t most_bytes) {
   std::uint64_t number = 0;
   {
-    const MutexLock lock(mutex_);
+    MutexLock lock(mutex_);
     for (std::string& record : records) {
       record += '\n';
       if (queued_bytes_ + record.size() > most_bytes) {
@@ -146,6 +159,18 @@ std::uint64_t RecordLog::Writer::append(std::vector<std::string> records, std::s
       queue_.push_back({++last_number_, std::move(record)});
     }
     number = last_number_;
+    // Without a hand-over to the thread and back, the signal that waits for the record comes
+    // sooner.
+    if (!is_busy() && writes_at_once_ && failure_.empty() && !queue_.empty()) {
+      std::deque<Entry> batch = begin_batch();
+      lock.unlock();
+      const Status done = write_and_sync(batch);
+      lock.lock();
+      end_batch(batch, done);
+    }
+    if (queue_.empty() && !reopen_) {
+      return number;
+    }
   }
   work_.notify_one();
   return number;
@@ -154,40 +179,15 @@ std::uint64_t RecordLog::Writer::append(std::vector<std::string> records, std::s
 void RecordLog::Writer::run() {
   MutexLock lock(mutex_);
   while (!stopping_) {
-    if (queue_.empty() && !reopen_) {
+    if (is_busy() || (queue_.empty() && !reopen_)) {
       work_.wait(lock);
       continue;
     }
-    std::deque<Entry> batch;
-    batch.swap(queue_);
-    if (std::exchange(reopen_, false)) {
-      file_.reset();
-    }
-    busy_since_ = Instant::now();
+    std::deque<Entry> batch = begin_batch();
     lock.unlock();
-
-    // Signals wait for this: one look at the path, one write and one sync, unless the records are
-    // long or the file is full.
-    Status done = write_batch(batch);
-    const Status on_disk = sync();
-    if (on_disk) {
-      synced_.store(written_, std::memory_order_release);
-    } else if (done) {
-      done = on_disk;
-    }
-
+    const Status done = write_and_sync(batch);
     lock.lock();
-    busy_since_ = Instant::never();
-    // Records that were not written go back in front of those that were queued meanwhile.
-    for (; !batch.empty(); batch.pop_back()) {
-      queue_.push_front(std::move(batch.back()));
-    }
-    queued_bytes_ = 0;
-    for (const Entry& entry : queue_) {
-      queued_bytes_ += entry.line.size();
-    }
-    failure_ = done ? std::string{} : done.error().message;
-    progress_.notify_all();
+    end_batch(batch, done);
     // Without the lock, for which the loop would wait.
     lock.unlock();
     wake_loop();
@@ -199,6 +199,41 @@ void RecordLog::Writer::run() {
     }
   }
   finished_ = true;
+  progress_.notify_all();
+}
+
+// The caller writes the batch without the mutex, and then calls end_batch(). Until then no other
+// thread begins one.
+std::deque<RecordLog::Writer::Entry> RecordLog::Writer::begin_batch() {
+  if (std::exchange(reopen_, false)) {
+    file_.reset();
+  }
+  busy_since_ = Instant::now();
+  return std::exchange(queue_, {});
+}
+
+// Signals wait for this: one look at the path, one write and one sync, unless the records are long
+// or the file is full.
+Status RecordLog::Writer::write_and_sync(std::deque<Entry>& batch) {
+  const Status done = write_batch(batch);
+  const Status on_disk = sync();
+  if (on_disk) {
+    synced_.store(written_, std::memory_order_release);
+  }
+  return done ? on_disk : done;
+}
+
+void RecordLog::Writer::end_batch(std::deque<Entry>& batch, const Status& done) {
+  busy_since_ = Instant::never();
+  // Records that were not written go back in front of those that were queued meanwhile.
+  for (; !batch.empty(); batch.pop_back()) {
+    queue_.push_front(std::move(batch.back()));
+  }
+  queued_bytes_ = 0;
+  for (const Entry& entry : queue_) {
+    queued_bytes_ += entry.line.size();
+  }
+  failure_ = done ? std::string{} : done.error().message;
   progress_.notify_all();
 }
 
@@ -254,6 +289,7 @@ void RecordLog::Writer::use(UniqueFd file) {
   file_ = std::move(file);
   struct stat st {};
   is_regular_ = ::fstat(file_.get(), &st) == 0 && S_ISREG(st.st_mode);
+  writes_at_once_ = settings_.may_write_at_once && is_regular_ && is_in_memory(file_.get());
   device_ = st.st_dev;
   inode_ = st.st_ino;
   size_ = is_regular_ ? static_cast<std::uint64_t>(st.st_size) : 0;

@@ -16,22 +16,25 @@
 namespace filetimer {
 
 // Appends records to the log on a thread of its own, because a full disk or a hung file server may
-// take any time to answer. A record is synced when fdatasync() has returned after it was written.
-// Records that cannot be written wait in memory, up to kMaxLogBacklogBytes, and are written in
-// order later.
+// take any time to answer. A log in memory (tmpfs) is written by append() itself, unless the last
+// attempt failed or the thread is at work. A record is synced when fdatasync() has returned after
+// it was written. Records that cannot be written wait in memory, up to kMaxLogBacklogBytes, and are
+// written in order later.
 //
 //   const std::uint64_t number = log->append(record);
 //   ...                                          // event_fd() is readable
 //   if (log->synced() >= number) { ... }
 //
-// append() never waits. All members may be called from any thread; the server calls them from its
-// loop.
+// append() never waits for a device. All members may be called from any thread; the server calls
+// them from its loop.
 class RecordLog {
  public:
   struct Settings {
     std::string path;
     std::uint64_t max_bytes = 0;           // a file of this size is renamed to PATH.1
     std::chrono::milliseconds retry{500};  // between attempts to write after a failure
+    // append() may write a log in memory itself.
+    bool may_write_at_once = true;
     // Runs the thread with the priority of the loop, because a kill waits for it.
     bool realtime = false;
   };

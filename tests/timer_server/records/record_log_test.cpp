@@ -2,8 +2,12 @@
 #include "timer_server/records/record_log.hpp"
 
 #include <doctest/doctest.h>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <linux/magic.h>
 #include <poll.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -223,4 +227,25 @@ TEST_CASE("A log is private to its user") {
   struct stat st {};
   REQUIRE(::stat(folder.path("log").c_str(), &st) == 0);
   CHECK((st.st_mode & 0777) == 0600);
+}
+
+TEST_CASE("A record of a log in memory is synced when append() returns") {
+  const std::string path = fmt::format("/dev/shm/filetimer-log-test-{}", ::getpid());
+  const UniqueFd probe(::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
+  struct statfs is_on {};
+  if (!probe || ::fstatfs(probe.get(), &is_on) != 0 || is_on.f_type != TMPFS_MAGIC) {
+    MESSAGE("skipped: /dev/shm is not a tmpfs that this user may write to");
+    return;
+  }
+  const auto log = open_log(path, 4096);
+  std::size_t rotated_at = 0;
+  for (std::size_t i = 1; i <= 50; ++i) {
+    const std::uint64_t number = log->append(std::string(100, 'x'));
+    REQUIRE(log->synced() == number);
+    rotated_at = rotated_at == 0 && std::filesystem::exists(path + ".1") ? i : rotated_at;
+  }
+  CHECK(rotated_at == 41);
+  CHECK(lines_of(path).size() == 9);
+  std::filesystem::remove(path);
+  std::filesystem::remove(path + ".1");
 }
