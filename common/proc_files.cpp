@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <memory>
 #include <string_view>
 #include <utility>
 
@@ -63,13 +64,12 @@ std::string value_of(const std::string& status, std::string_view key) {
 // end.
 Result<std::string> read_at_once(const std::string& path, std::size_t limit) {
   const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY));
-  std::string text(limit, '\0');
-  const ssize_t got = fd ? retry_eintr([&] { return ::read(fd.get(), text.data(), limit); }) : -1;
+  const auto text = std::make_unique_for_overwrite<char[]>(limit);
+  const ssize_t got = fd ? retry_eintr([&] { return ::read(fd.get(), text.get(), limit); }) : -1;
   if (got < 0) {
     return system_error(fmt::format("cannot {} '{}'", fd ? "read" : "open", path));
   }
-  text.resize(static_cast<std::size_t>(got));
-  return text;
+  return std::string(text.get(), static_cast<std::size_t>(got));
 }
 
 std::uint64_t bits_of(const std::string& status, std::string_view key) {
@@ -157,6 +157,9 @@ Result<ProcStatus> read_status(const std::string& path) {
   for (pid_t pid = 0; (pid = of_namespaces.number<pid_t>()) != 0;) {
     status.innermost_pid = pid;
   }
+  const std::string state = value_of(*text, "\nState:");
+  const std::string_view letter = StatFields(state).next();
+  status.state = letter.empty() ? '?' : letter[0];
   const std::string tracer = value_of(*text, "\nTracerPid:");
   status.tracer = StatFields(tracer).number<pid_t>();
   status.pending = bits_of(*text, "\nShdPnd:");

@@ -45,7 +45,8 @@ struct ProcStatus {
   uid_t uid = 0;  // real
   uid_t effective_uid = 0;
   pid_t innermost_pid = 0;  // in the process's own pid namespace; 0: not known
-  pid_t tracer = 0;         // 0: none, or outside this pid namespace
+  char state = '?';
+  pid_t tracer = 0;  // 0: none, or outside this pid namespace
   // Signals as bits, SIGHUP the lowest.
   std::uint64_t pending = 0;  // for the whole process
   std::uint64_t blocked = 0;

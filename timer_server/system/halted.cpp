@@ -31,6 +31,12 @@ bool has_text(const std::string& path, std::string_view word) {
   return text && text->find(word) != text->npos;
 }
 
+// Returns false for a path that is missing, and for the root that the server sees: while that one is
+// frozen, the server is, too.
+bool can_be_frozen(std::string_view path) {
+  return !path.empty() && path != "/";
+}
+
 // Returns the path of the frozen cgroup of the process. Both files show a cgroup below a frozen one
 // as frozen, too.
 std::string frozen_cgroup(const std::string& folder, const HaltSources& sources) {
@@ -38,7 +44,7 @@ std::string frozen_cgroup(const std::string& folder, const HaltSources& sources)
   if (!cgroups) {
     return {};
   }
-  if (const std::string_view path = cgroup_path(*cgroups, ""); !path.empty()) {
+  if (const std::string_view path = cgroup_path(*cgroups, ""); can_be_frozen(path)) {
     // Version 2 is mounted at the root, or at `unified` beside version 1.
     for (const std::string_view root : {"", "/unified"}) {
       if (has_text(fmt::format("{}{}{}/cgroup.events", sources.cgroups, root, path), "frozen 1")) {
@@ -46,7 +52,7 @@ std::string frozen_cgroup(const std::string& folder, const HaltSources& sources)
       }
     }
   }
-  if (const std::string_view path = cgroup_path(*cgroups, "freezer"); !path.empty()) {
+  if (const std::string_view path = cgroup_path(*cgroups, "freezer"); can_be_frozen(path)) {
     if (has_text(fmt::format("{}/freezer{}/freezer.state", sources.cgroups, path), "FROZEN")) {
       return std::string(path);
     }
@@ -76,12 +82,11 @@ std::string why_halted(pid_t pid, const IsOwnHelper& is_own_helper, const HaltSo
     return fmt::format("traced by pid {}{}", status->tracer,
                        tracer ? fmt::format(" ({})", tracer->comm) : "");
   }
-  const auto stat = read_stat(folder);
-  if (stat && stat->state == 'T') {
+  if (status->state == 'T') {
     return "stopped (SIGSTOP or the terminal)";
   }
   // The tracer is outside the server's pid namespace.
-  if (stat && stat->state == 't') {
+  if (status->state == 't') {
     return "traced by a process outside the server's pid namespace";
   }
   if (const std::string cgroup = frozen_cgroup(folder, sources); !cgroup.empty()) {

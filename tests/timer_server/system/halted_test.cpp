@@ -23,14 +23,13 @@ const IsOwnHelper kNoHelpers = [](pid_t) { return false; };
 struct FakeProcess {
   static constexpr pid_t kPid = 42;
   explicit FakeProcess(char state = 'S', pid_t tracer = 0) {
-    put(fmt::format("proc/{}/stat", kPid),
-        fmt::format("{} (trainer) {} 1 42 42 0 -1 4194304 0 0 0 0 1 2 0 0 20 0 1 0 777 0 0", kPid,
-                    state));
-    put_status(tracer);
+    put_status(state, tracer);
   }
-  void put_status(pid_t tracer) const {
+  void put_status(char state, pid_t tracer) const {
     put(fmt::format("proc/{}/status", kPid),
-        fmt::format("Name:\ttrainer\nTracerPid:\t{}\nUid:\t0\t0\t0\t0\nNSpid:\t42\n", tracer));
+        fmt::format("Name:\ttrainer\nState:\t{} (a word)\nTracerPid:\t{}\nUid:\t0\t0\t0\t0\n"
+                    "NSpid:\t42\n",
+                    state, tracer));
   }
   void put(const std::string& name, const std::string& text) const {
     const std::filesystem::path path = folder.path() + "/" + name;
@@ -72,7 +71,7 @@ TEST_CASE("A process whose tracer is gone at the second look is not halted") {
     CAPTURE(second);
     const FakeProcess process('S', 7);
     const auto lets_go = [&](pid_t) {
-      process.put_status(second);
+      process.put_status('S', second);
       return false;
     };
     CHECK(process.why(lets_go).empty());
@@ -94,13 +93,16 @@ TEST_CASE("A frozen cgroup of either version is seen, alone or side by side") {
   alone.put("proc/42/cgroup", "0::/unit\n");
   alone.put("cgroups/unit/cgroup.events", "populated 1\nfrozen 1\n");
   CHECK(alone.why() == "frozen by its cgroup '/unit'");
+  FakeProcess in_root;
+  in_root.put("proc/42/cgroup", "6:freezer:/\n0::/\n");
+  in_root.put("cgroups/cgroup.events", "populated 1\nfrozen 1\n");
+  CHECK(in_root.why().empty());
 }
 
 TEST_CASE("A process that has ended, or whose files are malformed, is not halted") {
   FakeProcess process;
   process.put("proc/42/cgroup", "::::\n\nno colon\n0:");
   CHECK(process.why().empty());
-  process.put("proc/42/stat", "nonsense");
   process.put("proc/42/status", "nonsense");
   CHECK(process.why().empty());
   CHECK(why_halted(0x7fffffff, kNoHelpers).empty());
