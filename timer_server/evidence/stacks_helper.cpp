@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 #include <poll.h>
 #include <signal.h>
+#include <spawn.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -29,8 +30,6 @@ constexpr std::array<const char*, 2> kPlaces{"filetimer-stacks", FILETIMER_STACK
 constexpr Duration kEndLimit = std::chrono::milliseconds{100};
 // How long is_own_helper() knows the pid of a helper that has ended.
 constexpr Duration kRemembered = std::chrono::seconds{1};
-// The exit status of a helper that could not be executed. Shells use the same number.
-constexpr int kHelperNotExecuted = 127;
 
 // The pids of all helpers that run, or that ended less than kRemembered ago.
 class HelperPids {
@@ -88,51 +87,61 @@ Result<std::string> helper_path() {
   return failure(fmt::format("'{}{}' is missing", folder, kPlaces[0]));
 }
 
-// Runs in the forked child. Makes system calls only: another thread of the server may have held any
-// lock, for example that of malloc(), at the fork, and nothing releases it in the child.
-[[noreturn]] void run_helper(const char* path, int socket, char* const* environment) {
-  for (int signal = 1; signal < NSIG; ++signal) {
-    ::signal(signal, SIG_DFL);
+// What posix_spawn() does in the helper before the execve().
+class HelperSetup {
+ public:
+  explicit HelperSetup(int socket) {
+    ::posix_spawn_file_actions_init(&actions_);
+    ::posix_spawn_file_actions_adddup2(&actions_, socket, STDIN_FILENO);
+    ::posix_spawn_file_actions_adddup2(&actions_, STDIN_FILENO, STDOUT_FILENO);
+    ::posix_spawn_file_actions_addopen(&actions_, STDERR_FILENO, "/dev/null", O_WRONLY, 0);
+    // The descriptors are closed here and not by the execve(), which may wait for a hung file
+    // system. While the request pipe is open, clients and the next server take this server for its
+    // reader.
+    ::posix_spawn_file_actions_addclosefrom_np(&actions_, STDERR_FILENO + 1);
+    ::posix_spawnattr_init(&attributes_);
+    sigset_t signals{};
+    ::sigfillset(&signals);
+    ::posix_spawnattr_setsigdefault(&attributes_, &signals);
+    ::sigemptyset(&signals);
+    ::posix_spawnattr_setsigmask(&attributes_, &signals);
+    ::posix_spawnattr_setflags(&attributes_, POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETSIGMASK);
   }
-  // dup2() onto the same number would leave the descriptor close-on-exec, so the socket is moved
-  // above 2 first.
-  const int away = ::fcntl(socket, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
-  const int nowhere = ::open("/dev/null", O_WRONLY | O_CLOEXEC);
-  if (away < 0 || nowhere < 0) {
-    ::_exit(kHelperNotExecuted);
+  ~HelperSetup() {
+    ::posix_spawn_file_actions_destroy(&actions_);
+    ::posix_spawnattr_destroy(&attributes_);
   }
-  ::dup2(away, STDIN_FILENO);
-  ::dup2(away, STDOUT_FILENO);
-  ::dup2(nowhere, STDERR_FILENO);
-  // The descriptors are closed here and not by the execve(), which may wait for a hung file system.
-  // While the request pipe is open, clients and the next server take this server for its reader.
-  ::close_range(STDERR_FILENO + 1, ~0U, 0);
-  sigset_t none{};
-  ::sigemptyset(&none);
-  ::sigprocmask(SIG_SETMASK, &none, nullptr);
-  const std::array<char*, 2> arguments{const_cast<char*>(path), nullptr};  // NOLINT: execve's types
-  ::execve(path, arguments.data(), environment);
-  ::_exit(kHelperNotExecuted);
-}
+  HelperSetup(const HelperSetup&) = delete;
+  HelperSetup& operator=(const HelperSetup&) = delete;
 
-// Uses fork() and not posix_spawn(), because posix_spawn() returns after the execve() only, which
-// may wait for a hung file system. enter_realtime() makes sure that the child has ordinary
-// scheduling.
-Result<OwnChild> fork_helper(const std::string& path, int socket) {
+  int spawn(pid_t& pid, const std::string& path, char* const* environment) const {
+    const std::array<char*, 2> arguments{const_cast<char*>(path.c_str()), nullptr};  // NOLINT
+    return ::posix_spawn(&pid, path.c_str(), &actions_, &attributes_, arguments.data(),
+                         environment);
+  }
+
+ private:
+  posix_spawn_file_actions_t actions_{};
+  posix_spawnattr_t attributes_{};
+};
+
+// Returns after the execve(), which waits for a hung file system: the side thread waits then, and
+// the kill goes on when the time for evidence is up. A fork() would not wait, but copies the page
+// tables of the server for each of many helpers. enter_realtime() makes sure that the child has
+// ordinary scheduling.
+Result<OwnChild> spawn_helper(const std::string& path, int socket) {
   // The helper gets LD_LIBRARY_PATH only. Other variables may preload libraries (LD_PRELOAD), or
   // make libdw download debug files (DEBUGINFOD_URLS).
   std::string libraries = "LD_LIBRARY_PATH=";
   const char* const where = std::getenv("LD_LIBRARY_PATH");
   libraries += where == nullptr ? "" : where;
   const std::array<char*, 2> environment{where == nullptr ? nullptr : libraries.data(), nullptr};
+  const HelperSetup setup(socket);
   int error = 0;
   OwnChild child = OwnChild::start([&] {
-    const pid_t pid = ::fork();
-    error = errno;
-    if (pid == 0) {
-      run_helper(path.c_str(), socket, environment.data());
-    }
-    return pid;
+    pid_t pid = 0;
+    error = setup.spawn(pid, path, environment.data());
+    return error == 0 ? pid : 0;
   });
   if (!child) {
     return system_error(fmt::format("cannot run '{}'", path), error);
@@ -188,7 +197,7 @@ Result<StacksHelper> StacksHelper::start(pid_t pid, std::uint64_t start_time, In
   }
   UniqueFd ours(ends[0]);
   UniqueFd theirs(ends[1]);
-  auto helper = fork_helper(*path, theirs.get());
+  auto helper = spawn_helper(*path, theirs.get());
   if (!helper) {
     return tl::unexpected<Error>(helper.error());
   }
@@ -227,9 +236,6 @@ std::string StacksHelper::end() {
   HelperPids::all().set_ended(pid);
   if (!how) {
     return "did not exit after SIGKILL";
-  }
-  if (how->exit_status == kHelperNotExecuted) {
-    return "could not be executed";
   }
   return how->exit_status ? fmt::format("ended with status {}", *how->exit_status)
                           : fmt::format("was ended by signal {}", how->signal);

@@ -15,6 +15,8 @@ namespace {
 struct Registry {
   Mutex mutex;
   std::vector<pid_t> pids FILETIMER_GUARDED_BY(mutex);
+  // Children that are being started, whose pids are not known yet.
+  std::size_t starting FILETIMER_GUARDED_BY(mutex) = 0;
 };
 
 Registry& registry() {
@@ -27,9 +29,13 @@ Registry& registry() {
 OwnChild OwnChild::start(const std::function<pid_t()>& fork) {
   Registry& all = registry();
   OwnChild child;
-  const MutexLock lock(all.mutex);
-  all.pids.reserve(all.pids.size() + 1);  // push_back() must not fail after the fork
+  MutexLock lock(all.mutex);
+  ++all.starting;
+  all.pids.reserve(all.pids.size() + all.starting);  // push_back() must not fail after the fork
+  lock.unlock();
   child.pid_ = std::max(fork(), 0);
+  lock.lock();
+  --all.starting;
   if (child) {
     all.pids.push_back(child.pid_);
   }
@@ -91,6 +97,9 @@ std::vector<pid_t> own_children() {
 bool reap_orphans() {
   Registry& all = registry();
   const MutexLock lock(all.mutex);
+  if (all.starting > 0) {
+    return false;
+  }
   for (;;) {
     siginfo_t info{};
     // WNOWAIT leaves the child to be reaped.

@@ -26,9 +26,8 @@ struct ChildEnd {
 //   if (const auto end = child.reap()) { ... }
 class OwnChild {
  public:
-  // Calls `fork`, which returns the pid of a new child, or a number below 1 if there is none. No
-  // other thread can reap the child meanwhile, because the registry of own children is locked. For
-  // that reason `fork` must not wait for the child.
+  // Calls `fork`, which returns the pid of a new child, or a number below 1 if there is none.
+  // Meanwhile reap_orphans() reaps nothing: it would not know that the child has an owner.
   static OwnChild start(const std::function<pid_t()>& fork);
 
   OwnChild() = default;
@@ -58,8 +57,8 @@ class OwnChild {
 std::vector<pid_t> own_children();
 
 // Reaps the children that have ended and have no owner. Returns false if it must be called again
-// soon, without a SIGCHLD: waitid() reports the same child until that is reaped, so an own child
-// that was not reaped yet hides the others.
+// soon, without a SIGCHLD: an own child is being started, or has ended and was not reaped yet.
+// waitid() reports such a child until it is reaped, and hides the others.
 bool reap_orphans();
 
 }  // namespace filetimer
