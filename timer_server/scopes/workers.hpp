@@ -16,6 +16,7 @@
 #include "timer_server/scopes/pipe_page.hpp"
 #include "timer_server/scopes/warning_limit.hpp"
 #include "timer_server/scopes/worker_page.hpp"
+#include "timer_server/system/event_loop.hpp"
 #include "timer_server/system/process.hpp"
 #include "timer_server/system/worker_facts.hpp"
 
@@ -31,6 +32,7 @@ struct Worker {
   // All its scopes: a page for each client library in the process, and `pipe`.
   std::vector<std::shared_ptr<WorkerPage>> pages;
   std::shared_ptr<PipePage> pipe;  // null: no request has come over the pipe
+  EventSource exit;                // wakes the loop when the process exits
   Instant left_on_pipe;            // the last release of a scope on the pipe
   Instant resumed;                 // when it was last resumed; Instant{}: never halted
   int kills = 0;                   // that are under way

@@ -95,9 +95,8 @@ Result<Worker*> WorkerRegistry::watch(Process process) {
   worker.seen_alive_in = batch_;
   context_.expected.add(WorkerIdentity::of(worker));
   try {
-    watch_exit(pid, worker.process->pidfd.get());
+    watch_exit(worker);
   } catch (const std::system_error& error) {
-    exits_.erase(pid);
     context_.workers.remove(worker);
     return tl::unexpected<Error>(
         Error{fmt::format("pid {} can't be watched: {}", pid, error.what()), error.code().value()});
@@ -125,12 +124,11 @@ bool WorkerRegistry::make_room() {
   return context_.workers.count() < most_workers();
 }
 
-void WorkerRegistry::watch_exit(pid_t pid, int pidfd) {
+void WorkerRegistry::watch_exit(Worker& worker) {
   exited_.reserve(context_.workers.count());  // so that the handler cannot fail
-  EventSource& source = exits_[pid];
-  source = watch_io(context_.loop, pidfd, EPOLLIN, kDeathsFirst,
-                    [this, pid] { exited_.push_back(pid); });
-  ::sd_event_source_set_enabled(source.get(), SD_EVENT_ONESHOT);
+  worker.exit = watch_io(context_.loop, worker.process->pidfd.get(), EPOLLIN, kDeathsFirst,
+                         [this, pid = worker.process->pid] { exited_.push_back(pid); });
+  ::sd_event_source_set_enabled(worker.exit.get(), SD_EVENT_ONESHOT);
 }
 
 // Reads the command line and the rank on a side thread, since the file system of /proc may wait for
@@ -174,7 +172,6 @@ void WorkerRegistry::remove(Worker& worker) {
   if (removed_.size() < kMaxWorkers) {
     removed_.insert(pid);
   }
-  exits_.erase(pid);
   context_.workers.remove(worker);
 }
 

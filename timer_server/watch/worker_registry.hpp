@@ -69,7 +69,7 @@ class WorkerRegistry {
   Result<Worker*> admit(pid_t pid);
   Result<Worker*> watch(Process process);
   bool make_room();
-  void watch_exit(pid_t pid, int pidfd);
+  void watch_exit(Worker& worker);
   void read_facts(const Worker& worker);
 
   const Context context_;
@@ -77,7 +77,6 @@ class WorkerRegistry {
   std::unordered_map<pid_t, Error> refused_in_batch_;
   std::vector<pid_t> exited_;          // their exit has woken the loop
   std::unordered_set<pid_t> removed_;  // at most kMaxWorkers
-  std::unordered_map<pid_t, EventSource> exits_;
   LoopThread loop_thread_;
 };
 
