@@ -154,9 +154,6 @@ void Recovery::resume_kill(pid_t pid, std::uint64_t start_time,
                            const std::vector<PastVerdict*>& verdicts) {
   KillOrder order;
   order.is_recorded = true;
-  order.incident = std::make_shared<Incident>();
-  order.incident->id = verdicts.front()->expiry.incident;
-  order.incident->recorded = true;
   order.has_evidence = std::ranges::any_of(verdicts, &PastVerdict::has_evidence);
   Worker* const worker = find_or_watch(pid, start_time);
   if (worker == nullptr) {

@@ -243,7 +243,7 @@ Instant Server::carry_out(Instant now) {
   if (const auto outcome = expected_.advance(now)) {
     record_expected(*outcome, now);
   }
-  Instant next = verdicts_.ladder().advance(now);
+  Instant next = verdicts_.advance(now);
   soft_deadlines_.warn();
   advance_life(now);
   next = std::min({next, hooks_.advance(now), warnings_.advance(now)});

@@ -22,7 +22,9 @@ struct VerdictParts : RegistryParts {
     settings.kill.evidence = EvidenceLevel::kNone;
     return settings;
   }
-  explicit VerdictParts(Settings with = worker_only()) : RegistryParts(std::move(with)) {}
+  explicit VerdictParts(Settings with = worker_only(),
+                        Duration read_workers_within = std::chrono::seconds{10})
+      : RegistryParts(std::move(with)), read_limit(read_workers_within) {}
 
   // A worker whose command line and rank are known, so that no verdict waits for them.
   Worker& add_known_worker(Process process) {
@@ -33,11 +35,12 @@ struct VerdictParts : RegistryParts {
 
   // Takes all kills one step further: to their signals, or from there on.
   void advance(Instant at = Instant::now()) {
-    verdicts.ladder().advance(at);
+    verdicts.advance(at);
     REQUIRE(log->drain(std::chrono::seconds{10}));
-    verdicts.ladder().advance(at);
+    verdicts.advance(at);
   }
 
+  const Duration read_limit;  // of the workers of an incident
   Board board{};
   DeadlineScan scan{{workers, policy, nullptr, unsaved}};
   Warnings warnings{settings.kill, records, *log, side_threads};
@@ -52,7 +55,8 @@ struct VerdictParts : RegistryParts {
                      .log = *log,
                      .side_threads = side_threads,
                      .warnings = warnings,
-                     .hooks = hooks}};
+                     .hooks = hooks,
+                     .read_limit = read_limit}};
 };
 
 }  // namespace filetimer

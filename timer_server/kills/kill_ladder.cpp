@@ -187,9 +187,8 @@ bool KillLadder::step(const std::shared_ptr<Kill>& kill, Instant now) {
   return false;
 }
 
-// Appends the records of all verdicts together, so that their signals wait for one write and one
-// sync.
 void KillLadder::record_verdicts(Instant now) {
+  loop_thread_.check();
   std::vector<std::string> records;
   std::vector<std::shared_ptr<Kill>> recorded;
   for (const auto& kill : kills_) {
@@ -219,13 +218,6 @@ void KillLadder::record_verdicts(Instant now) {
 
 void KillLadder::add_records_of_verdict(const KillOrder& order,
                                         std::vector<std::string>& records) const {
-  Incident& incident = *order.incident;
-  if (!incident.recorded && !order.is_recorded) {
-    incident.recorded = true;
-    records.push_back(records_.incident(incident.id, incident.expiries, incident.workers,
-                                        incident.omitted, incident.when));
-    incident.workers = {};
-  }
   for (const Expiry& expiry : order.expiries) {
     if (order.is_recorded) {
       break;

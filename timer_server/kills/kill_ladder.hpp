@@ -21,20 +21,9 @@
 
 namespace filetimer {
 
-// The expiries of two seconds, and where all workers were when the first of them was judged.
-struct Incident {
-  std::string id;
-  std::vector<Expiry> expiries;
-  std::vector<WorkerScopes> workers;
-  std::size_t omitted = 0;  // open scopes that are not listed
-  ClockReading when;
-  bool recorded = false;
-};
-
 // The verdicts of one worker that are carried out together.
 struct KillOrder {
   WorkerIdentity worker;
-  std::shared_ptr<Incident> incident;
   std::vector<Expiry> expiries;        // the earliest deadline first
   std::vector<ScopeView> open_scopes;  // of this worker, the expired ones included
   bool is_recorded = false;            // an earlier server recorded the verdicts
@@ -94,8 +83,11 @@ class KillLadder {
              MayBeForking may_be_forking = filetimer::may_be_forking);
   ~KillLadder();
 
-  // Begins a kill. advance() takes its first step.
+  // Begins a kill. record_verdicts() or advance() takes its first step.
   void start(KillOrder order, Instant now);
+  // Appends the records of all new verdicts together, so that their signals wait for one write and
+  // one sync.
+  void record_verdicts(Instant now);
   // Takes all kills as far as they can go. Returns when it must be called again at the latest; it
   // must also be called when the log or the side threads have news, and when `loop` has called a
   // handler.
@@ -123,7 +115,6 @@ class KillLadder {
   bool wait_for_death(const std::shared_ptr<Kill>& kept, Instant now);
   bool finish_unkillable(Kill& kill, Instant now);
 
-  void record_verdicts(Instant now);
   void add_records_of_verdict(const KillOrder& order, std::vector<std::string>& records) const;
   bool is_ready_for_signal(Kill& kill, Instant now);
   bool end_without_signal(Kill& kill);

@@ -2,6 +2,7 @@
 #include "timer_server/kills/verdicts.hpp"
 
 #include <fmt/format.h>
+#include <sched.h>
 
 #include <algorithm>
 #include <utility>
@@ -39,7 +40,7 @@ void Verdicts::carry_out(Worker& worker, std::span<const DeadlineScan::DueScope*
   context_.warnings.flush(*worker.process, "a deadline of the worker came first");
   KillOrder order;
   order.worker = WorkerIdentity::of(worker);
-  order.incident = incident_at(now);
+  Incident& incident = incident_at(now);
   order.open_scopes = context_.scopes.open_scopes_of(worker);
   order.python = python_dump_of(worker);
   for (const DeadlineScan::DueScope* scope : due) {
@@ -48,18 +49,18 @@ void Verdicts::carry_out(Worker& worker, std::span<const DeadlineScan::DueScope*
       continue;
     }
     expiry->id = context_.records.next_expiry_id();
-    expiry->incident = order.incident->id;
+    expiry->incident = incident.id;
     expiry->judged = now.mono;
-    order.expiries.push_back(std::move(*expiry));
-    if (!order.incident->recorded) {
-      order.incident->expiries.push_back(order.expiries.back());
+    if (!is_incident_recorded_) {
+      incident.expiries.push_back(expiry->id);
     }
+    order.expiries.push_back(std::move(*expiry));
   }
   if (order.expiries.empty()) {
     return;
   }
   expired_ += order.expiries.size();
-  print_verdict(order, now.mono);
+  note_message(order, now.mono);
   ++worker.kills;
   ladder_.start(std::move(order), now.mono);
 }
@@ -72,36 +73,81 @@ void Verdicts::resume(Worker& worker, KillOrder order, Instant now) {
   ladder_.start(std::move(order), now);
 }
 
-void Verdicts::print_verdict(const KillOrder& order, Instant now) const {
+void Verdicts::note_message(const KillOrder& order, Instant now) {
   const Expiry& first = order.expiries.front();
   const Expiry* const deciding = order.deciding();
-  messages::info("{} expired in '{}' after {}: {} ({})", description_of(order.worker),
-                 first.scope.name, duration_for_reading(now - first.scope.terms.acquired),
-                 context_.policy.dry_run ? "spared, dry run"
-                 : deciding == nullptr   ? "spared, signal 0"
-                                       : "to be sent " + signal_name(deciding->scope.terms.signal),
-                 first.id);
+  messages_.push_back(
+      fmt::format("{} expired in '{}' after {}: {} ({})", description_of(order.worker),
+                  first.scope.name, duration_for_reading(now - first.scope.terms.acquired),
+                  context_.policy.dry_run ? "spared, dry run"
+                  : deciding == nullptr   ? "spared, signal 0"
+                                        : "to be sent " + signal_name(deciding->scope.terms.signal),
+                  first.id));
 }
 
-std::shared_ptr<Incident> Verdicts::incident_at(const ClockReading& now) {
-  if (incident_ && now.mono - incident_->when.mono <= kIncidentWindow) {
-    return incident_;
+Instant Verdicts::advance(Instant now) {
+  loop_thread_.check();
+  ladder_.record_verdicts(now);
+  if (!is_incident_recorded_) {
+    read_workers();
   }
-  incident_ = std::make_shared<Incident>();
-  incident_->id = context_.records.next_incident_id();
-  incident_->when = now;
-  const std::size_t share = incident_share(context_.workers.count());
-  context_.workers.for_each([&](Worker& worker) {
+  const Instant next = ladder_.advance(now);
+  if (!is_incident_recorded_) {
+    // A worker that was signalled may wait for this processor, and the record takes milliseconds.
+    ::sched_yield();
+    record_incident();
+  }
+  // A message wakes another thread, for which no signal waits.
+  for (const std::string& message : std::exchange(messages_, {})) {
+    messages::say(messages::Level::kInfo, message);
+  }
+  return next;
+}
+
+Incident& Verdicts::incident_at(const ClockReading& now) {
+  if (!incident_ || now.mono - incident_->when.mono > kIncidentWindow) {
+    incident_.emplace();
+    incident_->id = context_.records.next_incident_id();
+    incident_->when = now;
+    is_incident_recorded_ = false;
+  }
+  return *incident_;
+}
+
+// Workers with a kill are read in any case: the signal ends their scopes on the pipe.
+void Verdicts::read_workers() {
+  const Instant until = Instant::now() + context_.read_limit;
+  context_.workers.for_each([&](const Worker& worker) {
     if (worker.dying) {
       return;  // it is in the incident that it is killed for
     }
-    // Also a worker in no scope: the others may wait for it.
-    std::size_t count = 0;
-    incident_->workers.push_back(
-        {WorkerIdentity::of(worker), context_.scopes.open_scopes_of(worker, share, &count)});
-    incident_->omitted += count - std::min(incident_->workers.back().scopes.size(), count);
+    if (worker.kills == 0 && Instant::now() >= until) {
+      unread_.push_back(worker.process->pid);
+    } else {
+      read_worker(worker);
+    }
   });
-  return incident_;
+}
+
+// Also a worker in no scope: the others may wait for it.
+void Verdicts::read_worker(const Worker& worker) {
+  std::size_t count = 0;
+  std::vector<ScopeView> scopes =
+      context_.scopes.open_scopes_of(worker, incident_share(context_.workers.count()), &count);
+  incident_->omitted += count - std::min(scopes.size(), count);
+  incident_->workers.push_back({WorkerIdentity::of(worker), std::move(scopes)});
+}
+
+void Verdicts::record_incident() {
+  incident_->read_after_signal = unread_.size();
+  for (const pid_t pid : std::exchange(unread_, {})) {
+    if (const Worker* const worker = context_.workers.find(pid)) {
+      read_worker(*worker);
+    }
+  }
+  context_.log.append(context_.records.incident(*incident_));
+  is_incident_recorded_ = true;
+  incident_->workers = {};
 }
 
 // A judged scope stays in its slot until the kill has ended, so its name and times can be read.

@@ -34,6 +34,9 @@ namespace filetimer {
 class Verdicts {
  public:
   static constexpr Duration kIncidentWindow = std::chrono::seconds{2};
+  // How long the first signal of an incident waits until the scopes of all workers are read. One
+  // worker takes about 4 us, so the scopes of a hundred are those of before the signal.
+  static constexpr Duration kReadLimit = std::chrono::microseconds{500};
 
   struct Context {
     sd_event* loop;
@@ -47,6 +50,7 @@ class Verdicts {
     SideThreads& side_threads;
     Warnings& warnings;
     Hooks& hooks;
+    Duration read_limit = kReadLimit;
   };
   explicit Verdicts(Context context);
 
@@ -59,7 +63,12 @@ class Verdicts {
   // Starts the hook for a kill that has ended.
   void start_hook(const KillOrder& order, const KillEnd& end);
 
-  // Returns the ladder, which the caller advances.
+  // Records the verdicts and advances the ladder: see KillLadder::advance(). Between the two the
+  // scopes of all workers are read, for the record of an incident, which is appended after the
+  // signals. Workers that are not read within kReadLimit are read after the signals, too.
+  Instant advance(Instant now);
+
+  // Returns the ladder.
   [[nodiscard]] KillLadder& ladder() { return ladder_; }
   [[nodiscard]] const KillLadder& ladder() const { return ladder_; }
 
@@ -75,9 +84,12 @@ class Verdicts {
   [[nodiscard]] std::size_t unkillable() const;
 
  private:
-  std::shared_ptr<Incident> incident_at(const ClockReading& now);
+  Incident& incident_at(const ClockReading& now);
+  void read_workers();
+  void read_worker(const Worker& worker);
+  void record_incident();
   std::optional<Expiry> expiry_of(const DeadlineScan::DueScope& due) const;
-  void print_verdict(const KillOrder& order, Instant now) const;
+  void note_message(const KillOrder& order, Instant now);
 
   // What the ladder calls.
   [[nodiscard]] bool was_released(const Process& process, const Expiry& expiry) const;
@@ -86,11 +98,14 @@ class Verdicts {
   void on_end(const KillOrder& order, const KillEnd& end);
 
   const Context context_;
-  std::shared_ptr<Incident> incident_;
+  std::optional<Incident> incident_;  // the last one
+  bool is_incident_recorded_ = true;
+  std::vector<pid_t> unread_;  // workers that are read after the signals
   std::vector<std::shared_ptr<const Process>> unkillable_;
   std::uint64_t expired_ = 0;
   std::uint64_t killed_ = 0;
   bool has_changed_scopes_ = false;
+  std::vector<std::string> messages_;  // of verdicts, printed after the signals
   KillLadder ladder_;
   LoopThread loop_thread_;
 };

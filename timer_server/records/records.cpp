@@ -233,17 +233,16 @@ JsonWriter Records::server_event(std::string_view event) const {
   return begin(event, ClockReading::now());
 }
 
-std::string Records::incident(const std::string& id, std::span<const Expiry> expiries,
-                              std::span<const WorkerScopes> workers, std::size_t omitted,
-                              const ClockReading& now) const {
-  JsonWriter json = begin("incident", now);
-  json.field("incident", id).begin_array("expired");
-  for (const Expiry& expiry : expiries) {
-    json.element(expiry.id);
+std::string Records::incident(const Incident& incident) const {
+  std::size_t omitted = incident.omitted;
+  JsonWriter json = begin("incident", incident.when);
+  json.field("incident", incident.id).begin_array("expired");
+  for (const std::string& expiry : incident.expiries) {
+    json.element(expiry);
   }
-  json.end_array().field("workers", workers.size()).begin_array("open_scopes");
+  json.end_array().field("workers", incident.workers.size()).begin_array("open_scopes");
   // One record must stay one that tools can hold; what does not fit is counted.
-  for (const WorkerScopes& worker : workers) {
+  for (const WorkerScopes& worker : incident.workers) {
     for (const ScopeView& scope : worker.scopes) {
       if (json.size() > kMaxRecordBytesOfLists) {
         ++omitted;
@@ -251,13 +250,13 @@ std::string Records::incident(const std::string& id, std::span<const Expiry> exp
       }
       json.begin_object();
       write_whose_and_job(json, worker.worker);
-      write_scope(json, scope, now.mono);
+      write_scope(json, scope, incident.when.mono);
       json.end_object();
     }
   }
-  // Who is in no scope while the others wait in one may be whom they wait for.
+  // The others may wait for a worker in no scope.
   json.end_array().begin_array("in_no_scope");
-  for (const WorkerScopes& worker : workers) {
+  for (const WorkerScopes& worker : incident.workers) {
     if (worker.scopes.empty() && json.size() <= kMaxRecordBytesOfLists) {
       json.begin_object();
       write_whose_and_job(json, worker.worker);
@@ -265,6 +264,9 @@ std::string Records::incident(const std::string& id, std::span<const Expiry> exp
     }
   }
   json.end_array().field("omitted", omitted);
+  if (incident.read_after_signal > 0) {
+    json.field("read_after_signal", incident.read_after_signal);
+  }
   return std::move(json).finish();
 }
 

@@ -87,6 +87,16 @@ struct SoftDeadline {
   std::size_t omitted = 0;  // warnings about the worker that were not recorded before this one
 };
 
+// The expiries of two seconds, and where all workers were when the first of them was judged.
+struct Incident {
+  std::string id;
+  ClockReading when;
+  std::vector<std::string> expiries;  // the ids of those that were judged before the record
+  std::vector<WorkerScopes> workers;
+  std::size_t omitted = 0;            // open scopes that are not listed
+  std::size_t read_after_signal = 0;  // workers whose scopes were read after the first signal
+};
+
 enum class KillVerdict { kDead, kAlreadyGone, kUnkillable, kSpared };
 std::string_view verdict_name(KillVerdict verdict);
 
@@ -124,9 +134,7 @@ class Records {
   std::string next_expiry_id();
   std::string next_incident_id();
 
-  std::string incident(const std::string& id, std::span<const Expiry> expiries,
-                       std::span<const WorkerScopes> workers, std::size_t omitted,
-                       const ClockReading& now) const;
+  std::string incident(const Incident& incident) const;
   std::string expired(const WorkerIdentity& worker, const Expiry& expiry,
                       std::span<const ScopeView> open_scopes) const;
   std::string evidence(const WorkerIdentity& worker, const std::string& id,

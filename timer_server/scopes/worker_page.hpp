@@ -160,6 +160,8 @@ class WorkerPage {
  private:
   template <class Visit>
   bool for_each_slot(Visit&& visit);
+  template <class Visit>
+  bool for_each_slot_backward(Visit&& visit);
   void note_activity(std::size_t index, const Slot& slot, std::int64_t word, Activity& activity);
   template <class Wanted>
   std::size_t count_those(Wanted&& wanted);

@@ -361,7 +361,7 @@ TEST_CASE("verdict, evidence, signal and end follow one another, in the log and 
     }
     order.push_back(event);
     if (event == "incident") {
-      incident = record.text("incident");
+      CHECK(record.text("incident") == incident);
       CHECK(record.integer("workers") == 2);
       bool saw_the_other = false;
       for (const auto scope : record.array("open_scopes")) {
@@ -371,7 +371,7 @@ TEST_CASE("verdict, evidence, signal and end follow one another, in the log and 
     } else if (event == "expired") {
       id = record.text("id");
       verdict_at = record.integer("mono_ns");
-      CHECK(record.text("incident") == incident);
+      incident = record.text("incident");
       CHECK(record.integer("rank") == 3);
       CHECK(record.integer("local_rank") == 1);
       CHECK(record.array("open_scopes").size() == 2);
@@ -386,7 +386,7 @@ TEST_CASE("verdict, evidence, signal and end follow one another, in the log and 
       CHECK(record.number("dead_after_ms") >= 0);
     }
   }
-  CHECK(order == std::vector<std::string>{"incident", "expired", "evidence", "killed"});
+  CHECK(order == std::vector<std::string>{"expired", "incident", "evidence", "killed"});
 }
 
 TEST_CASE("many workers that expire together are one incident and all die") {

@@ -58,12 +58,9 @@ struct LadderStage {
     KillOrder order;
     order.worker.process = std::make_shared<const Process>(std::move(*open_process(pid)));
     order.worker.facts = std::make_shared<std::optional<WorkerFacts>>(WorkerFacts{});
-    order.incident = std::make_shared<Incident>();
-    order.incident->id = records.next_incident_id();
-    order.incident->when = ClockReading::now();
     Expiry expiry;
     expiry.id = records.next_expiry_id();
-    expiry.incident = order.incident->id;
+    expiry.incident = "i1";
     expiry.scope.name = "forward";
     expiry.scope.terms.signal = signal;
     expiry.scope.terms.grace = grace_of(grace);
@@ -215,8 +212,8 @@ TEST_CASE("A worker is signalled only after the verdict is on disk") {
   stage.step(stage.now);
   const bool was_signalled = has_got(stage.process.pid, SIGTERM);
   const std::uint64_t synced = stage.log->synced();
-  // The first record is the one above, the second the incident, the third the verdict.
-  CHECK((!was_signalled || synced >= 3));
+  // The first record is the one above, the second the verdict.
+  CHECK((!was_signalled || synced >= 2));
   REQUIRE(stage.log->drain(10s));
   stage.step(stage.now);
   CHECK(has_got(stage.process.pid, SIGTERM));
@@ -230,16 +227,15 @@ TEST_CASE("A kill is recorded as verdict and outcome, and ends with the death of
   CHECK(stage.worker.reap() == SIGKILL);
   stage.step(stage.now + 1ms);
   CHECK(stage.ended == std::vector{KillVerdict::kDead});
-  CHECK(stage.events() == "incident expired killed");
+  CHECK(stage.events() == "expired killed");
   CHECK(stage.ladder->idle());
 }
 
-TEST_CASE("The verdicts of one iteration are recorded together, after one incident") {
+TEST_CASE("The verdicts of one iteration are recorded together") {
   LadderStage stage;
   const Child second;
   KillOrder one = stage.order_for(SIGKILL);
   KillOrder other = stage.order_for(second.pid(), SIGKILL, {});
-  other.incident = one.incident;
   stage.start(std::move(one), stage.now);
   stage.start(std::move(other), stage.now);
   stage.step(stage.now);
@@ -248,7 +244,7 @@ TEST_CASE("The verdicts of one iteration are recorded together, after one incide
   wait_until_readable(stage.log->event_fd());
   REQUIRE(::read(stage.log->event_fd(), &syncs, sizeof syncs) == sizeof syncs);
   CHECK(syncs == 1);
-  CHECK(stage.events() == "incident expired expired");
+  CHECK(stage.events() == "expired expired");
 }
 
 TEST_CASE("A kill waits at most 100 ms for the command line and rank of the worker") {
@@ -369,7 +365,7 @@ TEST_CASE("A release in the grace period cancels the kill of a scope that may be
   stage.step(stage.now + 1s);
   CHECK(stage.process.is_alive());
   CHECK(stage.ended == std::vector{KillVerdict::kSpared});
-  CHECK(stage.events() == "incident expired released_late killed");
+  CHECK(stage.events() == "expired released_late killed");
   CHECK(stage.the("killed").text("reason") == "released within the grace period");
   // The worker's other scopes stay open.
   CHECK(stage.signals_announced.empty());
@@ -467,11 +463,11 @@ TEST_CASE("A release before the signal cancels the kill") {
   stage.step(stage.now);
   stage.released.insert("forward");
   stage.step(stage.now);
-  CHECK(stage.events() == "incident expired released_late");  // as soon as it is seen, and once
+  CHECK(stage.events() == "expired released_late");  // as soon as it is seen, and once
   stage.advance(stage.now + LadderStage::kEvidenceLimit);
   CHECK(stage.process.is_alive());
   CHECK(stage.ended == std::vector{KillVerdict::kSpared});
-  CHECK(stage.events() == "incident expired released_late evidence killed");
+  CHECK(stage.events() == "expired released_late evidence killed");
 }
 
 TEST_CASE("A release after the signal changes nothing") {
@@ -507,7 +503,7 @@ TEST_CASE("Evidence is recorded between the verdict and the signal") {
   stage.start(SIGKILL);
   stage.advance(stage.now);
   CHECK(stage.process.is_alive());
-  while (stage.events() == "incident expired") {
+  while (stage.events() == "expired") {
     CHECK(stage.process.is_alive());
     pollfd poll{stage.side_threads.event_fd(), POLLIN, 0};
     REQUIRE(::poll(&poll, 1, 10'000) == 1);
@@ -516,7 +512,7 @@ TEST_CASE("Evidence is recorded between the verdict and the signal") {
   stage.step(stage.now);
   wait_for_death(stage.process);
   stage.step(stage.now);
-  CHECK(stage.events() == "incident expired evidence killed");
+  CHECK(stage.events() == "expired evidence killed");
 }
 
 TEST_CASE("Evidence that does not come delays the signal by its time limit") {
@@ -529,7 +525,7 @@ TEST_CASE("Evidence that does not come delays the signal by its time limit") {
   CHECK(next == stage.now + 3s);
   stage.step(next);
   wait_for_death(stage.process);
-  CHECK(stage.events().starts_with("incident expired evidence"));
+  CHECK(stage.events().starts_with("expired evidence"));
   CHECK(testing::contains(stage.the("evidence").text("missing"), "time was up"));
 }
 

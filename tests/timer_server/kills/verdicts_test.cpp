@@ -16,7 +16,8 @@ constexpr Instant kDeadline{5'000};
 constexpr ClockReading kJudgedAt{1'000'000'000, {6'000}};
 
 struct VerdictStage : VerdictParts {
-  explicit VerdictStage(Settings with = worker_only()) : VerdictParts(std::move(with)) {}
+  explicit VerdictStage(Settings with = worker_only(), Duration read_within = 10s)
+      : VerdictParts(std::move(with), read_within) {}
 
   void open(Worker& of, std::string_view id, int signal = SIGKILL, Instant deadline = kDeadline) {
     ScopeTerms terms = terms_between({1'000}, deadline);
@@ -126,6 +127,22 @@ TEST_CASE("An incident names the expiries that were judged before its record") {
   REQUIRE(expired.size() == 2);
   CHECK(stage.only("incident").strings("expired") ==
         std::vector{expired[0].text("id"), expired[1].text("id")});
+}
+
+TEST_CASE("The workers of an incident are read before the signal if there is time, or else after") {
+  for (const bool has_time : {true, false}) {
+    CAPTURE(has_time);
+    VerdictStage stage(VerdictStage::worker_only(), has_time ? Duration{10s} : Duration::zero());
+    Worker& waits = stage.add_known_worker(made_up_process(kVictim + 1));
+    stage.open(waits, "exchange", 0, {9'000});
+    stage.open(stage.worker, "forward");
+    stage.expire(stage.worker);
+    stage.advance();
+    const testing::Record incident = stage.only("incident");
+    CHECK(incident.array("open_scopes").size() == 2);  // that of the killed worker as well
+    CHECK(incident.has("read_after_signal") == !has_time);
+    CHECK((has_time || incident.integer("read_after_signal") == 1));
+  }
 }
 
 TEST_CASE("An incident says where all workers are but those that are being killed") {
@@ -330,7 +347,6 @@ TEST_CASE("A kill that an earlier server has recorded is carried out without a s
   const auto due = stage.judge();
   KillOrder order;
   order.is_recorded = true;
-  order.incident = std::make_shared<Incident>();
   order.worker = WorkerIdentity::of(stage.worker);
   Expiry expiry;
   expiry.id = "before-7";

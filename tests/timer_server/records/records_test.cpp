@@ -137,10 +137,12 @@ TEST_CASE("docs/records.md gives the fields of the records about expiries") {
   filetimer::Records records = make_records();
   const WorkerIdentity worker = full_worker();
   const Expiry expiry = full_expiry(records);
-  const std::vector<Expiry> expiries{expiry};
-  const std::vector<WorkerScopes> workers{{worker, {full_scope()}}, {worker, {}}};
-  check_fields("incident",
-               {records.incident(expiry.incident, expiries, workers, 0, ClockReading::now())});
+  check_fields("incident", {records.incident({.id = expiry.incident,
+                                              .when = ClockReading::now(),
+                                              .expiries = {expiry.id},
+                                              .workers = {{worker, {full_scope()}}, {worker, {}}},
+                                              .omitted = 0,
+                                              .read_after_signal = 1})});
   check_fields("expired", {records.expired(worker, expiry, std::vector<ScopeView>{full_scope()})});
   check_fields("evidence", {records.evidence(worker, expiry.id, crowded_evidence())});
   const std::vector<SentSignal> signals{{SIGTERM, ClockReading::now(), {4711}}};
@@ -260,10 +262,12 @@ TEST_CASE("the end of a worker with many long scope names stays one that tools c
 TEST_CASE("an incident lists each scope once, and apart who is in none") {
   filetimer::Records records = make_records();
   const Expiry expiry = full_expiry(records);
-  const std::vector<WorkerScopes> workers{{full_worker(), {full_scope(), full_scope()}},
-                                          {full_worker(), {}}};
-  const std::string record = records.incident(expiry.incident, std::vector<Expiry>{expiry}, workers,
-                                              5, ClockReading::now());
+  const std::string record = records.incident(
+      {.id = expiry.incident,
+       .when = ClockReading::now(),
+       .expiries = {expiry.id},
+       .workers = {{full_worker(), {full_scope(), full_scope()}}, {full_worker(), {}}},
+       .omitted = 5});
   CHECK(record.find(R"("workers":2,"open_scopes":[{"pid":4711,"rank":2,"comm":"trainer",)"
                     R"("job_id":"8812","scope":"load",)") != std::string::npos);
   CHECK(record.find(R"("in_no_scope":[{"pid":4711,"rank":2,"comm":"trainer","job_id":"8812"}],)"
