@@ -3,14 +3,10 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <sched.h>
 #include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <exception>
-#include <iterator>
-#include <thread>
 
 #include "timer_server/system/messages.hpp"
 
@@ -43,22 +39,14 @@ std::string state_text(pid_t pid) {
 
 }  // namespace
 
-bool may_be_forking(pid_t pid) {
-  const auto is_busy = [](const Result<ProcStat>& stat) {
-    return stat && (stat->state == 'R' || stat->state == 'D');
-  };
-  // Its state is that of the main thread.
-  const auto process = read_stat(fmt::format("/proc/{}", pid));
-  if (!process || process->threads == 1 || is_busy(process)) {
-    return is_busy(process);
-  }
-  return std::ranges::any_of(threads_of(pid), [&](pid_t tid) {
-    return tid != pid && is_busy(read_stat(fmt::format("/proc/{}/task/{}", pid, tid)));
-  });
-}
-
 struct KillLadder::Kill {
+  Kill(KillOrder the_order, KillMode mode, std::span<const pid_t> excluded,
+       const MayBeForking& may_be_forking)
+      : order(std::move(the_order)),
+        targets(order.worker.process, mode, excluded, may_be_forking) {}
+
   KillOrder order;
+  KillTargets targets;
   Stage stage = Stage::kFacts;
   bool has_news = false;  // a target has ended
   Instant next_step_at;   // when step() must be called at the latest
@@ -70,11 +58,7 @@ struct KillLadder::Kill {
   bool skips_grace = false;
   bool ends_in_sigkill = false;  // set with the first signal
   bool is_cancellable = false;   // set likewise: a release in the grace period cancels the kill
-  std::vector<std::string> cancelled;         // the worker's other scopes
-  std::vector<Process> other_targets;         // without the worker
-  std::unordered_map<int, EventSource> ends;  // of other targets that were signalled, by pidfd
-  std::size_t stopped = 0;                    // of other_targets, by the stop that is under way
-  std::vector<pid_t> running;  // targets that were stopped and may have been inside fork()
+  std::vector<std::string> cancelled;  // the worker's other scopes
   std::vector<SentSignal> signals;
   Instant first_signal;
   std::optional<Instant> worker_died;
@@ -82,18 +66,6 @@ struct KillLadder::Kill {
   [[nodiscard]] const Process& worker() const { return *order.worker.process; }
   [[nodiscard]] bool waits_for_release() const {
     return stage == Stage::kSignalled && is_cancellable;
-  }
-  [[nodiscard]] std::vector<pid_t> alive() const {
-    std::vector<pid_t> pids;
-    if (worker().is_alive()) {
-      pids.push_back(worker().pid);
-    }
-    for (const Process& process : other_targets) {
-      if (process.is_alive()) {
-        pids.push_back(process.pid);
-      }
-    }
-    return pids;
   }
 };
 
@@ -127,8 +99,7 @@ KillLadder::~KillLadder() = default;
 
 void KillLadder::start(KillOrder order, Instant now) {
   loop_thread_.check();
-  auto kill = std::make_shared<Kill>();
-  kill->order = std::move(order);
+  auto kill = std::make_shared<Kill>(std::move(order), policy_.mode, excluded_, may_be_forking_);
   kill->skips_grace = skips_grace_;
   kill->next_step_at = now + kFactsLimit;
   kills_of_[&kill->worker()].push_back(kill);
@@ -332,15 +303,12 @@ void KillLadder::begin_signal(const std::shared_ptr<Kill>& kept) {
   Kill& kill = *kept;
   if (policy_.mode == KillMode::kProcess || kill.is_cancellable) {
     send_due_signal(kill);
-    resume(kill);
+    kill.targets.resume();
     return;
   }
   stopping_.push_back(kept);
   kill.stage = Stage::kStopping;
-  kill.stopped = 0;
-  kill.running.clear();
-  stop_target(kill, kill.worker());
-  stop_new_targets(kill);
+  kill.targets.begin_stop();
 }
 
 // Sends the signals of the kills whose targets are being stopped. Returns whether there are any. No
@@ -358,8 +326,8 @@ bool KillLadder::signal_stopped() {
     }
   }
   for (const auto& kill : std::exchange(stopping_, {})) {
-    resume(*kill);
-    watch_other_targets(*kill);
+    kill->targets.resume();
+    kill->targets.watch_ends(loop_, [&news = kill->has_news] { news = true; });
   }
   return true;
 }
@@ -368,76 +336,16 @@ void KillLadder::send_due_signal(Kill& kill) {
   if (kill.signals.empty()) {
     const ScopeTerms& terms = kill.order.deciding()->scope.terms;
     const bool is_last = terms.signal == SIGKILL || !terms.grace;
-    send(kill, terms.signal);
+    kill.signals.push_back(kill.targets.send(terms.signal));
     kill.first_signal = kill.signals.back().when.mono;
     kill.stage = is_last ? Stage::kKilled : Stage::kSignalled;
     kill.next_step_at = kill.first_signal + (is_last            ? policy_.kill_wait
                                              : kill.skips_grace ? Duration::zero()
                                                                 : *terms.grace);
   } else {
-    send(kill, SIGKILL);
+    kill.signals.push_back(kill.targets.send(SIGKILL));
     kill.stage = Stage::kKilled;
     kill.next_step_at = kill.signals.back().when.mono + policy_.kill_wait;
-  }
-}
-
-void KillLadder::send(Kill& kill, int signal) {
-  SentSignal sent{signal, ClockReading::now(), {}};
-  // Before the first signal every target was found alive a moment ago.
-  const bool may_have_ended = !kill.signals.empty();
-  // Returns false if the server may not signal the process, for example a set-uid program.
-  const auto send_to = [&](const Process& process) {
-    if (may_have_ended && !process.is_alive()) {
-      return true;
-    }
-    if (!process.send_signal(signal)) {
-      return errno != EPERM;
-    }
-    sent.pids.push_back(process.pid);
-    return true;
-  };
-  // Children are signalled before their parents, and the worker last: when the last parent of a
-  // process group exits, the kernel sends SIGHUP to the stopped processes of that group.
-  for (std::size_t i = kill.other_targets.size(); i-- > 0;) {
-    if (!send_to(kill.other_targets[i])) {
-      kill.ends.erase(kill.other_targets[i].pidfd.get());
-      kill.other_targets.erase(kill.other_targets.begin() + static_cast<std::ptrdiff_t>(i));
-    }
-  }
-  send_to(kill.worker());
-  std::ranges::reverse(sent.pids);
-  kill.signals.push_back(std::move(sent));
-}
-
-// A stopped process does not act on a signal other than SIGKILL before it gets SIGCONT. Children
-// are resumed before their parents, as they are signalled.
-void KillLadder::resume(const Kill& kill) {
-  const int signal = kill.signals.back().signal;
-  if (signal == SIGKILL || signal == SIGCONT) {
-    return;
-  }
-  for (auto process = kill.other_targets.rbegin(); process != kill.other_targets.rend();
-       ++process) {
-    process->send_signal(SIGCONT);
-  }
-  kill.worker().send_signal(SIGCONT);
-}
-
-// Called after the signals, which must not wait for it.
-void KillLadder::watch_other_targets(Kill& kill) {
-  for (const Process& process : kill.other_targets) {
-    try {
-      EventSource& source = kill.ends[process.pidfd.get()];
-      if (source) {
-        continue;
-      }
-      // A pidfd stays readable for ever. With EPOLLET it is reported once.
-      source = watch_io(loop_, process.pidfd.get(), EPOLLIN | EPOLLET, kDeathsFirst,
-                        [&kill] { kill.has_news = true; });
-    } catch (const std::exception& error) {
-      // The kill looks at all targets when its next step is due.
-      messages::debug("the end of pid {} does not wake the server: {}", process.pid, error.what());
-    }
   }
 }
 
@@ -460,7 +368,7 @@ bool KillLadder::wait_for_death(const std::shared_ptr<Kill>& kept, Instant now) 
   if (!kill.worker_died && !kill.worker().is_alive()) {
     kill.worker_died = Instant::now();  // `now` may be from before the signal
   }
-  const std::vector<pid_t> alive = kill.alive();
+  const std::vector<pid_t> alive = kill.targets.alive();
   if (alive.empty()) {
     end(kill, KillVerdict::kDead, {});
     return true;
@@ -505,7 +413,7 @@ bool KillLadder::finish_unkillable(Kill& kill, Instant now) {
   } else if (kill.collection && now < kill.next_step_at) {
     return false;
   }
-  end_with_current_outcome(kill, kill.alive());
+  end_with_current_outcome(kill, kill.targets.alive());
   return true;
 }
 
@@ -528,12 +436,6 @@ void KillLadder::end_with_current_outcome(Kill& kill, const std::vector<pid_t>& 
   }
 }
 
-// The worker is stopped with SIGSTOP. Then the other targets are found and stopped, until a look at
-// stopped processes finds no new one. Without that, a process that a target starts between the look
-// and the signal would live on as an orphan with the worker's memory and devices. A stopped process
-// starts no other. A fork() that is under way still completes after SIGSTOP, so a target that may
-// be inside fork() is waited for; a sleeping target stops before it runs again. One look is enough
-// for a sleeping worker without children. resume() lets the targets go on after the signal.
 void KillLadder::stop_all_targets() {
   std::vector<Kill*> incomplete;
   for (const auto& kill : stopping_) {
@@ -541,53 +443,12 @@ void KillLadder::stop_all_targets() {
   }
   while (!incomplete.empty()) {
     // All targets are stopped before one of them is waited for, so that all have the whole time.
-    std::erase_if(incomplete, [this](Kill* kill) { return look_for_targets(*kill); });
+    std::erase_if(incomplete, [](Kill* kill) { return kill->targets.find_and_stop(); });
     const Instant begun = Instant::now();
-    const Instant until = begun + stop_budget_;
     for (Kill* const kill : incomplete) {
-      for (const pid_t pid : std::exchange(kill->running, {})) {
-        wait_until_stopped(pid, until);
-      }
+      kill->targets.wait_until_stopped(begun + stop_budget_);
     }
     stop_budget_ -= std::min(stop_budget_, Instant::now() - begun);
-  }
-}
-
-// Finds new targets and stops them. Returns whether the targets are complete: none is new, and none
-// may have started another.
-bool KillLadder::look_for_targets(Kill& kill) const {
-  for (Process& process :
-       new_targets_of(kill.worker(), kill.other_targets, policy_.mode, excluded_)) {
-    kill.other_targets.push_back(std::move(process));
-  }
-  const bool found_none = kill.stopped == kill.other_targets.size();
-  const bool is_complete =
-      (found_none && kill.running.empty()) || kill.stopped >= kMaxTreeProcesses;
-  stop_new_targets(kill);
-  return is_complete;
-}
-
-void KillLadder::stop_new_targets(Kill& kill) const {
-  for (; kill.stopped < kill.other_targets.size(); ++kill.stopped) {
-    stop_target(kill, kill.other_targets[kill.stopped]);
-  }
-}
-
-void KillLadder::stop_target(Kill& kill, const Process& process) const {
-  if (may_be_forking_(process.pid)) {
-    kill.running.push_back(process.pid);
-  }
-  process.send_signal(SIGSTOP);
-}
-
-void KillLadder::wait_until_stopped(pid_t pid, Instant until) const {
-  constexpr int kLooksWithoutPause = 5;
-  for (int look = 1; may_be_forking_(pid) && Instant::now() < until; ++look) {
-    if (look <= kLooksWithoutPause) {
-      ::sched_yield();
-    } else {
-      std::this_thread::sleep_for(std::chrono::microseconds{50});
-    }
   }
 }
 
@@ -648,7 +509,7 @@ void KillLadder::abandon() {
     if (!kill->worker_died && !kill->worker().is_alive()) {
       kill->worker_died = Instant::now();
     }
-    end_with_current_outcome(*kill, kill->alive());
+    end_with_current_outcome(*kill, kill->targets.alive());
   }
   kills_.clear();
 }

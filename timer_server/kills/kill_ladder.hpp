@@ -11,12 +11,12 @@
 
 #include "common/clock.hpp"
 #include "timer_server/evidence/evidence_collection.hpp"
+#include "timer_server/kills/kill_targets.hpp"
 #include "timer_server/records/record_log.hpp"
 #include "timer_server/records/records.hpp"
 #include "timer_server/settings/kill_policy.hpp"
 #include "timer_server/system/event_loop.hpp"
 #include "timer_server/system/loop_thread.hpp"
-#include "timer_server/system/process_tree.hpp"
 #include "timer_server/system/side_threads.hpp"
 
 namespace filetimer {
@@ -41,11 +41,6 @@ struct KillEnd {
   std::uint64_t record_number =
       0;  // of the last `killed` record, as RecordLog::append() returned it
 };
-
-// Returns whether a thread of the process runs, or is in uninterruptible sleep. Such a thread may
-// be inside fork(), which then completes in spite of a SIGSTOP.
-bool may_be_forking(pid_t pid);
-using MayBeForking = std::function<bool(pid_t)>;
 
 // Carries out kill orders. The steps of a kill are: record the verdict and collect the evidence,
 // while the record is synced; send the first signal to the kill targets; wait for the grace period;
@@ -127,13 +122,6 @@ class KillLadder {
   bool signal_stopped();
   void send_due_signal(Kill& kill);
   void stop_all_targets();
-  bool look_for_targets(Kill& kill) const;
-  void stop_new_targets(Kill& kill) const;
-  void stop_target(Kill& kill, const Process& process) const;
-  void wait_until_stopped(pid_t pid, Instant until) const;
-  void send(Kill& kill, int signal);
-  static void resume(const Kill& kill);
-  void watch_other_targets(Kill& kill);
   [[nodiscard]] Kill* other_kill_of_same_worker(const Kill& kill) const;
   void end_with_current_outcome(Kill& kill, const std::vector<pid_t>& alive);
   void end(Kill& kill, KillVerdict verdict, std::string_view reason);

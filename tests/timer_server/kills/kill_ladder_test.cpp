@@ -18,6 +18,7 @@
 #include <thread>
 
 #include "tests/support/files.hpp"
+#include "tests/timer_server/kills/worker_with_child.hpp"
 #include "tests/timer_server/process_of.hpp"
 #include "tests/timer_server/test_log.hpp"
 #include "timer_server/system/hardening.hpp"
@@ -157,33 +158,6 @@ void wait_for_death(const Process& process) {
 void ignore_sigterm() {
   ::signal(SIGTERM, SIG_IGN);
 }
-
-// A worker and its child, which ignores SIGTERM and outlives the worker.
-struct WorkerWithChild {
-  WorkerWithChild() {
-    std::array<int, 2> ends{};
-    REQUIRE(::pipe(ends.data()) == 0);
-    worker.emplace([&] {
-      const pid_t pid = fork_waiting([] {
-        ::prctl(PR_SET_PDEATHSIG, 0);
-        ignore_sigterm();
-      });
-      (void)!::write(ends[1], &pid, sizeof pid);
-    });
-    pid_t pid = 0;
-    REQUIRE(::read(ends[0], &pid, sizeof pid) == sizeof pid);
-    ::close(ends[0]);
-    ::close(ends[1]);
-    child = std::move(*open_process(pid));
-  }
-  ~WorkerWithChild() { child.send_signal(SIGKILL); }
-  WorkerWithChild(const WorkerWithChild&) = delete;
-  WorkerWithChild& operator=(const WorkerWithChild&) = delete;
-  Child* operator->() { return &*worker; }
-
-  std::optional<Child> worker;
-  Process child;
-};
 
 void block_signal(int signal) {
   sigset_t set{};
@@ -536,45 +510,6 @@ TEST_CASE("Without grace periods SIGKILL follows at once") {
   stage.ladder->skip_grace(stage.now);
   stage.step(stage.now);
   wait_for_death(stage.process);
-}
-
-TEST_CASE("A thread in uninterruptible sleep may be in the middle of a fork") {
-  // A parent in vfork() is in uninterruptible sleep until its child has exited.
-  const Child parent(
-      [] {},
-      [] {
-        const pid_t above = ::getpid();
-        if (::syscall(SYS_clone, CLONE_VFORK | SIGCHLD, nullptr, nullptr, nullptr, nullptr) == 0) {
-          end_with(above);
-          ::pause();
-          ::_exit(0);
-        }
-      });
-  const std::string proc = fmt::format("/proc/{}", parent.pid());
-  const Instant until = Instant::now() + testing::kBound;
-  while (read_stat(proc).value_or(ProcStat{}).state != 'D') {
-    REQUIRE(Instant::now() < until);
-    ::sched_yield();
-  }
-  CHECK(may_be_forking(parent.pid()));
-  const Child asleep;
-  while (may_be_forking(asleep.pid())) {  // a sanitizer may have a thread of its own
-    REQUIRE(Instant::now() < until);
-    ::sched_yield();
-  }
-}
-
-TEST_CASE("A thread beside the main one may be in the middle of a fork") {
-  bool may_be = false;
-  std::thread beside([&may_be] {
-    const std::string main_thread = fmt::format("/proc/self/task/{}", ::getpid());
-    while (read_stat(main_thread).value_or(ProcStat{}).state != 'S') {
-      ::sched_yield();
-    }
-    may_be = may_be_forking(::getpid());  // this thread runs
-  });
-  beside.join();
-  CHECK(may_be);
 }
 
 TEST_CASE(

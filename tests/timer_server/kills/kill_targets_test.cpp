@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: MIT
+#include "timer_server/kills/kill_targets.hpp"
+
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+#include <sched.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <thread>
+
+#include "common/proc_files.hpp"
+#include "tests/support/bound.hpp"
+#include "tests/timer_server/kills/worker_with_child.hpp"
+#include "tests/timer_server/process_of.hpp"
+
+using namespace filetimer;
+using namespace std::chrono_literals;
+
+namespace {
+
+char state_of(pid_t pid) {
+  return read_stat(fmt::format("/proc/{}", pid)).value_or(ProcStat{}).state;
+}
+
+template <class Condition>
+void wait_until(Condition&& condition) {
+  const Instant until = Instant::now() + testing::kBound;
+  while (!condition()) {
+    REQUIRE(Instant::now() < until);
+    ::sched_yield();
+  }
+}
+
+struct TargetStage {
+  explicit TargetStage(KillMode mode = KillMode::kTree)
+      : targets(std::make_shared<const Process>(process_of(*family.worker)), mode, {}, may) {}
+
+  void stop() {
+    targets.begin_stop();
+    while (!targets.find_and_stop()) {
+      targets.wait_until_stopped(Instant::now() + testing::kBound);
+    }
+  }
+
+  WorkerWithChild family;
+  const pid_t worker = family->pid();
+  const MayBeForking may = may_be_forking;
+  KillTargets targets;
+};
+
+}  // namespace
+
+TEST_CASE("The targets of a tree are stopped together and resumed together") {
+  TargetStage stage;
+  stage.stop();
+  wait_until(
+      [&] { return state_of(stage.worker) == 'T' && state_of(stage.family.child.pid) == 'T'; });
+  // A signal that both ignore, or do not act on while they are stopped.
+  CHECK(stage.targets.send(SIGWINCH).pids ==
+        std::vector<pid_t>{stage.worker, stage.family.child.pid});
+  CHECK(state_of(stage.worker) == 'T');
+  stage.targets.resume();
+  wait_until(
+      [&] { return state_of(stage.worker) != 'T' && state_of(stage.family.child.pid) != 'T'; });
+}
+
+TEST_CASE("Of the targets the living are listed, the worker first") {
+  TargetStage stage;
+  stage.stop();
+  CHECK(stage.targets.alive() == std::vector<pid_t>{stage.worker, stage.family.child.pid});
+  stage.targets.send(SIGTERM);
+  stage.targets.resume();
+  CHECK(stage.family->reap() == SIGTERM);
+  CHECK(stage.targets.alive() == std::vector<pid_t>{stage.family.child.pid});
+}
+
+TEST_CASE("The end of a target beside the worker is reported once") {
+  TargetStage stage;
+  stage.stop();
+  stage.targets.send(SIGKILL);
+  const EventLoop loop = make_event_loop();
+  int ends = 0;
+  stage.targets.watch_ends(loop.get(), [&ends] { ++ends; });
+  while (ends == 0) {
+    REQUIRE(::sd_event_run(loop.get(), 10'000'000) > 0);
+  }
+  CHECK(::sd_event_run(loop.get(), 0) == 0);
+  CHECK(ends == 1);
+}
+
+TEST_CASE("A kill of the process alone has no other target") {
+  TargetStage stage(KillMode::kProcess);
+  stage.stop();
+  CHECK(stage.targets.send(SIGKILL).pids == std::vector<pid_t>{stage.worker});
+}
+
+TEST_CASE("A thread in uninterruptible sleep may be in the middle of a fork") {
+  // A parent in vfork() is in uninterruptible sleep until its child has exited.
+  const Child parent(
+      [] {},
+      [] {
+        const pid_t above = ::getpid();
+        if (::syscall(SYS_clone, CLONE_VFORK | SIGCHLD, nullptr, nullptr, nullptr, nullptr) == 0) {
+          end_with(above);
+          ::pause();
+          ::_exit(0);
+        }
+      });
+  const std::string proc = fmt::format("/proc/{}", parent.pid());
+  const Instant until = Instant::now() + testing::kBound;
+  while (read_stat(proc).value_or(ProcStat{}).state != 'D') {
+    REQUIRE(Instant::now() < until);
+    ::sched_yield();
+  }
+  CHECK(may_be_forking(parent.pid()));
+  const Child asleep;
+  while (may_be_forking(asleep.pid())) {  // a sanitizer may have a thread of its own
+    REQUIRE(Instant::now() < until);
+    ::sched_yield();
+  }
+}
+
+TEST_CASE("A thread beside the main one may be in the middle of a fork") {
+  bool may_be = false;
+  std::thread beside([&may_be] {
+    const std::string main_thread = fmt::format("/proc/self/task/{}", ::getpid());
+    while (read_stat(main_thread).value_or(ProcStat{}).state != 'S') {
+      ::sched_yield();
+    }
+    may_be = may_be_forking(::getpid());  // this thread runs
+  });
+  beside.join();
+  CHECK(may_be);
+}

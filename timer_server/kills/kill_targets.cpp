@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: MIT
+#include "timer_server/kills/kill_targets.hpp"
+
+#include <fmt/format.h>
+#include <sched.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <exception>
+#include <thread>
+#include <utility>
+
+#include "common/proc_files.hpp"
+#include "timer_server/system/messages.hpp"
+
+namespace filetimer {
+
+bool may_be_forking(pid_t pid) {
+  const auto is_busy = [](const Result<ProcStat>& stat) {
+    return stat && (stat->state == 'R' || stat->state == 'D');
+  };
+  // Its state is that of the main thread.
+  const auto process = read_stat(fmt::format("/proc/{}", pid));
+  if (!process || process->threads == 1 || is_busy(process)) {
+    return is_busy(process);
+  }
+  return std::ranges::any_of(threads_of(pid), [&](pid_t tid) {
+    return tid != pid && is_busy(read_stat(fmt::format("/proc/{}/task/{}", pid, tid)));
+  });
+}
+
+void KillTargets::begin_stop() {
+  stopped_ = 0;
+  running_.clear();
+  stop(*worker_);
+  stop_new();
+}
+
+bool KillTargets::find_and_stop() {
+  for (Process& process : new_targets_of(*worker_, others_, mode_, excluded_)) {
+    others_.push_back(std::move(process));
+  }
+  const bool found_none = stopped_ == others_.size();
+  const bool is_complete = (found_none && running_.empty()) || stopped_ >= kMaxTreeProcesses;
+  stop_new();
+  return is_complete;
+}
+
+void KillTargets::stop_new() {
+  for (; stopped_ < others_.size(); ++stopped_) {
+    stop(others_[stopped_]);
+  }
+}
+
+void KillTargets::stop(const Process& process) {
+  if (may_be_forking_(process.pid)) {
+    running_.push_back(process.pid);
+  }
+  process.send_signal(SIGSTOP);
+}
+
+void KillTargets::wait_until_stopped(Instant until) {
+  constexpr int kLooksWithoutPause = 5;
+  for (const pid_t pid : std::exchange(running_, {})) {
+    for (int look = 1; may_be_forking_(pid) && Instant::now() < until; ++look) {
+      if (look <= kLooksWithoutPause) {
+        ::sched_yield();
+      } else {
+        std::this_thread::sleep_for(std::chrono::microseconds{50});
+      }
+    }
+  }
+}
+
+SentSignal KillTargets::send(int signal) {
+  SentSignal sent{signal, ClockReading::now(), {}};
+  for (std::size_t i = others_.size(); i-- > 0;) {
+    if (!send_to(others_[i], sent)) {
+      ends_.erase(others_[i].pidfd.get());
+      others_.erase(others_.begin() + static_cast<std::ptrdiff_t>(i));
+    }
+  }
+  (void)send_to(*worker_, sent);
+  std::ranges::reverse(sent.pids);
+  last_signal_ = signal;
+  return sent;
+}
+
+// Returns false if the server may not signal the process, for example a set-uid program.
+bool KillTargets::send_to(const Process& process, SentSignal& sent) const {
+  // Before the first signal every target was found alive a moment ago.
+  const bool may_have_ended = last_signal_ != 0;
+  if (may_have_ended && !process.is_alive()) {
+    return true;
+  }
+  if (!process.send_signal(sent.signal)) {
+    return errno != EPERM;
+  }
+  sent.pids.push_back(process.pid);
+  return true;
+}
+
+void KillTargets::resume() const {
+  if (last_signal_ == SIGKILL || last_signal_ == SIGCONT) {
+    return;
+  }
+  for (auto process = others_.rbegin(); process != others_.rend(); ++process) {
+    process->send_signal(SIGCONT);
+  }
+  worker_->send_signal(SIGCONT);
+}
+
+void KillTargets::watch_ends(sd_event* loop, const std::function<void()>& on_end) {
+  for (const Process& process : others_) {
+    try {
+      EventSource& source = ends_[process.pidfd.get()];
+      if (!source) {
+        // A pidfd stays readable for ever. With EPOLLET it is reported once.
+        source = watch_io(loop, process.pidfd.get(), EPOLLIN | EPOLLET, kDeathsFirst, on_end);
+      }
+    } catch (const std::exception& error) {
+      // The kill looks at all targets when its next step is due.
+      messages::debug("the end of pid {} does not wake the server: {}", process.pid, error.what());
+    }
+  }
+}
+
+std::vector<pid_t> KillTargets::alive() const {
+  std::vector<pid_t> pids;
+  if (worker_->is_alive()) {
+    pids.push_back(worker_->pid);
+  }
+  for (const Process& process : others_) {
+    if (process.is_alive()) {
+      pids.push_back(process.pid);
+    }
+  }
+  return pids;
+}
+
+}  // namespace filetimer

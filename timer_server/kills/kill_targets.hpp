@@ -1,0 +1,87 @@
+// The processes that a kill signals.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "common/clock.hpp"
+#include "timer_server/records/records.hpp"
+#include "timer_server/system/event_loop.hpp"
+#include "timer_server/system/process_tree.hpp"
+
+namespace filetimer {
+
+// Returns whether a thread of the process runs, or is in uninterruptible sleep. Such a thread may
+// be inside fork(), which then completes in spite of a SIGSTOP.
+bool may_be_forking(pid_t pid);
+using MayBeForking = std::function<bool(pid_t)>;
+
+// The kill targets of one worker: the worker itself, and by the kill mode the processes of its tree
+// or of its process group. They are stopped, signalled and resumed together:
+//
+//   targets.begin_stop();
+//   while (!targets.find_and_stop()) {
+//     targets.wait_until_stopped(until);
+//   }
+//   const SentSignal sent = targets.send(SIGTERM);
+//   targets.resume();
+//
+// A process that a target starts between the last look and the signal would live on as an orphan
+// with the worker's memory and devices. A stopped process starts no other, so the targets are
+// complete when a look at stopped processes finds no new one. A fork() that is under way still
+// completes after SIGSTOP, so a target that may be inside fork() is waited for; a sleeping target
+// stops before it runs again. One look is enough for a sleeping worker without children.
+//
+// Used on the loop thread. What the constructor takes by reference must outlive the targets.
+class KillTargets {
+ public:
+  KillTargets(std::shared_ptr<const Process> worker, KillMode mode, std::span<const pid_t> excluded,
+              const MayBeForking& may_be_forking)
+      : worker_(std::move(worker)),
+        mode_(mode),
+        excluded_(excluded),
+        may_be_forking_(may_be_forking) {}
+
+  // Sends SIGSTOP to the worker and to the targets that are known.
+  void begin_stop();
+  // Finds new targets and stops them. Returns whether the targets are complete: none is new, and
+  // none may have started another.
+  bool find_and_stop();
+  // Waits at most until `until` for the targets that may have been inside fork() when they were
+  // stopped.
+  void wait_until_stopped(Instant until);
+
+  // Sends the signal to all targets, children before their parents and the worker last: when the
+  // last parent of a process group exits, the kernel sends SIGHUP to the stopped processes of that
+  // group. Forgets targets that the server may not signal.
+  SentSignal send(int signal);
+  // Sends SIGCONT, unless the last signal was one that a stopped process acts on.
+  void resume() const;
+
+  // Calls `on_end` when one of the other targets ends. The owner of the workers watches the worker:
+  // a loop can watch a descriptor once.
+  void watch_ends(sd_event* loop, const std::function<void()>& on_end);
+  // Returns the pids of the targets that are alive, the worker's first.
+  [[nodiscard]] std::vector<pid_t> alive() const;
+
+ private:
+  void stop_new();
+  void stop(const Process& process);
+  bool send_to(const Process& process, SentSignal& sent) const;
+
+  const std::shared_ptr<const Process> worker_;
+  const KillMode mode_;
+  const std::span<const pid_t> excluded_;
+  const MayBeForking& may_be_forking_;
+  std::vector<Process> others_;                // without the worker
+  std::unordered_map<int, EventSource> ends_;  // of others that were signalled, by pidfd
+  std::size_t stopped_ = 0;                    // of others_, by the stop that is under way
+  std::vector<pid_t> running_;  // targets that were stopped and may have been inside fork()
+  int last_signal_ = 0;         // 0: none was sent
+};
+
+}  // namespace filetimer
