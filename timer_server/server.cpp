@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <array>
-#include <unordered_map>
 
 #include "common/duration_text.hpp"
 #include "common/limits.hpp"
@@ -14,7 +13,6 @@
 #include "timer_server/records/past_verdicts.hpp"
 #include "timer_server/recovery.hpp"
 #include "timer_server/scopes/page_guard.hpp"
-#include "timer_server/status_report.hpp"
 #include "timer_server/system/halted.hpp"
 #include "timer_server/system/hardening.hpp"
 #include "timer_server/system/messages.hpp"
@@ -26,8 +24,6 @@ namespace {
 constexpr Duration kLastSyncLimit = std::chrono::seconds{2};
 // When the next iteration comes after one that threw an exception.
 constexpr Duration kAfterFailure = std::chrono::milliseconds{100};
-// Scopes that the server's last record lists.
-constexpr std::size_t kMaxLeftScopes = 8192;
 constexpr std::string_view kEndedInside = "the worker ended inside the scope";
 
 constexpr std::array kSignals{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGCONT, SIGCHLD};
@@ -46,63 +42,28 @@ Server::Server(Settings settings, RuntimeDirectory& directory, std::unique_ptr<R
       policy_(settings_, given_time_),
       cut_timeouts_(settings_.max_timeout.value_or(kForever), records_, *log_),
       expected_(settings_.expect_workers, settings_.join_timeout, started_),
-      registry_({.loop = loop_.get(),
-                 .workers = workers_,
-                 .side_threads = side_threads_,
-                 .expected = expected_,
-                 .unsaved = unsaved_,
-                 .on_remove = [this](Worker& worker) { on_worker_removed(worker); }}),
-      pages_({.loop = loop_.get(),
-              .folder = directory_.pages(),
-              .workers = workers_,
-              .registry = registry_,
-              .policy = policy_,
-              .rejections = rejections_,
-              .records = records_,
-              .log = *log_}),
+      registry_({loop_.get(), workers_, side_threads_, expected_, unsaved_,
+                 [this](Worker& worker) { on_worker_removed(worker); }}),
+      pages_({loop_.get(), directory_.pages(), workers_, registry_, policy_, rejections_, records_,
+              *log_}),
       open_scopes_(workers_, policy_),
       control_(loop_.get(), directory_.path(), directory_.take_replies(), settings_.max_wait,
-               {.scopes = open_scopes_,
-                .life = life_,
-                .rejections = rejections_,
-                .records = records_,
-                .log = *log_,
-                .publish = [this](Announcement what) { directory_.announce(what); }}),
-      inbox_({.loop = loop_.get(),
-              .pipe = directory_.pipe(),
-              .workers = workers_,
-              .registry = registry_,
-              .pages = pages_,
-              .folder = directory_.pages(),
-              .policy = policy_,
-              .control = control_,
-              .life = life_,
-              .rejections = rejections_,
-              .unsaved = unsaved_,
-              .cut_timeouts = cut_timeouts_,
-              .is_around_command = !settings_.command.empty()}),
+               {open_scopes_, life_, rejections_, records_, *log_,
+                [this](Announcement what) { directory_.announce(what); }}),
+      inbox_({loop_.get(), directory_.pipe(), workers_, registry_, pages_, directory_.pages(),
+              policy_, control_, life_, rejections_, unsaved_, cut_timeouts_,
+              !settings_.command.empty()}),
       halted_({workers_, records_, *log_, side_threads_,
                [](pid_t pid) { return why_halted(pid, is_own_helper); }}),
-      scan_({.workers = workers_,
-             .policy = policy_,
-             .halted = settings_.stopped == Settings::Stopped::kDefer ? &halted_ : nullptr,
-             .unsaved = unsaved_}),
+      scan_({workers_, policy_, settings_.stopped == Settings::Stopped::kDefer ? &halted_ : nullptr,
+             unsaved_}),
       warnings_(settings_.kill, records_, *log_, side_threads_),
       soft_deadlines_({workers_, policy_, warnings_}),
       hooks_(loop_.get(), settings_.on_expiry,
              environment_for_children(directory_.path(), directory_.pipe().path()),
              std::move(inheritance), records_, *log_),
-      verdicts_({.loop = loop_.get(),
-                 .policy = settings_.kill,
-                 .scopes = policy_,
-                 .workers = workers_,
-                 .folder = directory_.pages(),
-                 .unsaved = unsaved_,
-                 .records = records_,
-                 .log = *log_,
-                 .side_threads = side_threads_,
-                 .warnings = warnings_,
-                 .hooks = hooks_}),
+      verdicts_({loop_.get(), settings_.kill, policy_, workers_, directory_.pages(), unsaved_,
+                 records_, *log_, side_threads_, warnings_, hooks_}),
       next_sweep_(started_ + settings_.max_interval) {
   begin();
 }
@@ -118,7 +79,11 @@ void Server::begin() {
                               [this] { side_threads_.deliver(); }));
   timer_ = make_timer(loop, kDeadlines);
   sources_.push_back(after_events(loop, kIteration, [this] { run_once_guarded(); }));
-  listen_to_signals();
+  for (const int signal : kSignals) {
+    sources_.push_back(watch_signal(loop, signal, [this](const signalfd_siginfo& info) {
+      on_signal(static_cast<int>(info.ssi_signo), info.ssi_code == SI_KERNEL);
+    }));
+  }
   PageGuard::install();
   directory_.serve();
   Recovery recovery({.workers = workers_,
@@ -134,24 +99,6 @@ void Server::begin() {
   record_start(recovery.run());
   if (directory_.pipe().outlives_server()) {
     check_directory();  // it may have been removed while no server was running
-  }
-}
-
-void Server::listen_to_signals() {
-  for (const int signal : kSignals) {
-    sd_event_source* source = nullptr;
-    check_event(::sd_event_add_signal(
-                    loop_.get(), &source, signal,
-                    [](sd_event_source*, const signalfd_siginfo* info, void* self) {
-                      guarded([self, info] {
-                        static_cast<Server*>(self)->on_signal(static_cast<int>(info->ssi_signo),
-                                                              info->ssi_code == SI_KERNEL);
-                      });
-                      return 0;
-                    },
-                    this),
-                "cannot take signals");
-    sources_.emplace_back(source);
   }
 }
 
@@ -223,7 +170,7 @@ void Server::judge(Instant woke) {
     }
   }
   soft_deadlines_.note(std::move(found.soft));
-  carry_out_verdicts(found.due);
+  verdicts_.carry_out(found.due, ClockReading::now());
 }
 
 // Returns when a part must be advanced again.
@@ -239,7 +186,7 @@ Instant Server::carry_out(Instant now) {
   if (const auto shutdown = control_.advance(now, !verdicts_.ladder().idle())) {
     shut_down(shutdown->why, shutdown->is_forced);
   }
-  control_.answer_status([this](JsonWriter& json) { write_status(json); });
+  answer_status();
   if (const auto outcome = expected_.advance(now)) {
     record_expected(*outcome, now);
   }
@@ -310,34 +257,6 @@ void Server::give_back_missed_time(const MissedTime::Clocks& woke) {
   }
   messages::warning("{}: {} open scope{} given that time", reason, scopes,
                     scopes == 1 ? " is" : "s are");
-}
-
-// The worker whose deadline came first stands first; of a worker, the earliest scope.
-void Server::carry_out_verdicts(const std::vector<DeadlineScan::DueScope>& due) {
-  if (due.empty()) {
-    return;
-  }
-  const ClockReading now = ClockReading::now();
-  std::vector<Worker*> workers;
-  std::unordered_map<Worker*, std::vector<const DeadlineScan::DueScope*>> of_worker;
-  for (const DeadlineScan::DueScope& scope : due) {
-    auto& scopes = of_worker[scope.worker];
-    if (scopes.empty()) {
-      workers.push_back(scope.worker);
-    }
-    scopes.push_back(&scope);
-  }
-  for (Worker* worker : workers) {
-    if (worker->process->is_alive()) {
-      verdicts_.carry_out(*worker, of_worker[worker], now);
-      continue;
-    }
-    // The worker has exited after the verdict: it has left its scopes open.
-    for (const DeadlineScan::DueScope* scope : of_worker[worker]) {
-      scope->place.page->reopen(scope->place.slot, scope->place.word);
-    }
-    registry_.remove(*worker);
-  }
 }
 
 // Looks at everything that no event announces.
@@ -480,7 +399,8 @@ void Server::withdraw() {
   read_last_requests();
   hooks_.stop();
   warnings_.flush_all("the server was stopped first");
-  record_stop();
+  report_rejections(Instant::now(), true);
+  log_->append(stop_record(records_, status(), stop_reason_, open_scopes_));
   if (!log_->drain(kLastSyncLimit)) {
     messages::error("the log '{}' could not be written to the end", log_->path());
   }
@@ -498,7 +418,7 @@ void Server::read_last_requests() {
   inbox_.read(directory_.pipe().waiting());
   registry_.remove_exited_workers();
   unsaved_.save(workers_);
-  control_.answer_status([this](JsonWriter& json) { write_status(json); });
+  answer_status();
 }
 
 void Server::record_start(std::size_t adopted_scopes) {
@@ -506,18 +426,16 @@ void Server::record_start(std::size_t adopted_scopes) {
   if (!kill_path_.trouble.empty()) {
     messages::warning("can workers be killed here? {}", kill_path_.trouble);
   }
-  JsonWriter json = records_.server_event("server_started");
-  json.field("version", FILETIMER_VERSION)
-      .field("dir", directory_.path())
-      .field("fifo", directory_.pipe().path())
-      .field("log", log_->path());
-  write_settings(json, settings_);
-  json.field("adopted_scopes", adopted_scopes).field("ended_scopes", pages_.orphaned_scopes());
-  write_abilities(json, kill_path_);
-  log_->append(std::move(json).finish());
+  log_->append(start_record(records_, status(), settings_, kill_path_,
+                            {adopted_scopes, pages_.orphaned_scopes()}));
 }
 
-void Server::write_status(JsonWriter& json) {
+void Server::answer_status() {
+  control_.answer_status(
+      [this](JsonWriter& json) { write_status(json, status(), settings_, kill_path_); });
+}
+
+ServerStatus Server::status() {
   const Instant now = Instant::now();
   ServerStatus status;
   status.uptime = now - started_;
@@ -540,37 +458,7 @@ void Server::write_status(JsonWriter& json) {
   status.waiting_clients = control_.client_count();
   status.is_log_working = log_->is_working(now);
   status.pipe_trouble = directory_.pipe_trouble();
-  filetimer::write_status(json, status);
-  write_abilities(json, kill_path_);
-  write_settings(json, settings_);
-}
-
-void Server::record_stop() {
-  report_rejections(Instant::now(), true);
-  JsonWriter json = records_.server_event("server_stopped");
-  json.field("reason", stop_reason_)
-      .field("requests", inbox_.count())
-      .field("expired", verdicts_.expired())
-      .field("killed", verdicts_.killed())
-      .field("rejected", rejections_.total())
-      .field("lost_records", log_->lost_records())
-      .begin_array("left");
-  const Instant now = Instant::now();
-  std::size_t listed = 0;
-  workers_.for_each([&](Worker& worker) {
-    for (const ScopeView& scope : policy_.open_scopes_of(worker)) {
-      if (++listed <= kMaxLeftScopes && json.size() <= kMaxRecordBytesOfLists) {
-        json.begin_object()
-            .field("pid", worker.process->pid)
-            .field("scope", scope.name)
-            .fixed("elapsed_s", std::chrono::duration<double>(now - scope.terms.acquired).count(),
-                   6)
-            .end_object();
-      }
-    }
-  });
-  json.end_array().field("left_count", listed);
-  log_->append(std::move(json).finish());
+  return status;
 }
 
 }  // namespace filetimer

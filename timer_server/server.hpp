@@ -25,6 +25,7 @@
 #include "timer_server/scopes/given_time.hpp"
 #include "timer_server/scopes/workers.hpp"
 #include "timer_server/settings/settings.hpp"
+#include "timer_server/status_report.hpp"
 #include "timer_server/system/event_loop.hpp"
 #include "timer_server/system/inheritance.hpp"
 #include "timer_server/system/missed_time.hpp"
@@ -77,10 +78,8 @@ class Server {
   void sleep_until(Instant next);
 
   void begin();
-  void listen_to_signals();
   void run_once_guarded();
   void give_back_missed_time(const MissedTime::Clocks& woke);
-  void carry_out_verdicts(const std::vector<DeadlineScan::DueScope>& due);
   void sweep(Instant now);
   void check_directory();
   void on_worker_removed(Worker& worker);
@@ -101,8 +100,8 @@ class Server {
   void read_last_requests();
 
   void record_start(std::size_t adopted_scopes);
-  void record_stop();
-  void write_status(JsonWriter& json);
+  void answer_status();
+  ServerStatus status();
 
   // Each part is declared after those that it uses.
   const Settings settings_;

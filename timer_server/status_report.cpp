@@ -21,36 +21,7 @@ std::string_view name_of(Announcement announcement) {
   return "none";
 }
 
-}  // namespace
-
-void write_status(JsonWriter& json, const ServerStatus& status) {
-  json.fixed("uptime_s", std::chrono::duration<double>(status.uptime).count(), 3)
-      .field("dir", status.dir)
-      .field("fifo", status.fifo)
-      .field("log", status.log);
-  if (status.command_pid) {
-    json.field("command_pid", *status.command_pid);
-  }
-  json.field("announcement", name_of(status.announcement))
-      .field("workers", status.workers)
-      .field("open_scopes", status.open_scopes)
-      .field("requests", status.requests)
-      .field("rejected", status.rejected)
-      .field("expired", status.expired)
-      .field("killed", status.killed)
-      .field("kills_under_way", status.kills_under_way)
-      .field("unkillable", status.unkillable)
-      .field("lost_records", status.lost_records)
-      .field("askers", status.waiting_clients)
-      .field("descriptors", open_descriptors());
-  if (!status.is_log_working) {
-    json.field("log_trouble", "it can't be written: records wait in memory");
-  }
-  if (!status.pipe_trouble.empty()) {
-    json.field("pipe_trouble", status.pipe_trouble);
-  }
-}
-
+// Adds the object `settings`.
 void write_settings(JsonWriter& json, const Settings& settings) {
   json.begin_object("settings");
   const auto duration = [&json](std::string_view key, Duration value) {
@@ -88,6 +59,7 @@ void write_settings(JsonWriter& json, const Settings& settings) {
       .end_object();
 }
 
+// Adds the objects `may` and `limits`: what the server can do on this host.
 void write_abilities(JsonWriter& json, const KillPath& kill_path) {
   json.begin_object("may");
   if (kill_path.signal) {
@@ -102,6 +74,66 @@ void write_abilities(JsonWriter& json, const KillPath& kill_path) {
       .field("descriptors", descriptor_limit())
       .field("workers", most_workers())
       .end_object();
+}
+
+}  // namespace
+
+void write_status(JsonWriter& json, const ServerStatus& status, const Settings& settings,
+                  const KillPath& kill_path) {
+  json.fixed("uptime_s", std::chrono::duration<double>(status.uptime).count(), 3)
+      .field("dir", status.dir)
+      .field("fifo", status.fifo)
+      .field("log", status.log);
+  if (status.command_pid) {
+    json.field("command_pid", *status.command_pid);
+  }
+  json.field("announcement", name_of(status.announcement))
+      .field("workers", status.workers)
+      .field("open_scopes", status.open_scopes)
+      .field("requests", status.requests)
+      .field("rejected", status.rejected)
+      .field("expired", status.expired)
+      .field("killed", status.killed)
+      .field("kills_under_way", status.kills_under_way)
+      .field("unkillable", status.unkillable)
+      .field("lost_records", status.lost_records)
+      .field("askers", status.waiting_clients)
+      .field("descriptors", open_descriptors());
+  if (!status.is_log_working) {
+    json.field("log_trouble", "it can't be written: records wait in memory");
+  }
+  if (!status.pipe_trouble.empty()) {
+    json.field("pipe_trouble", status.pipe_trouble);
+  }
+  write_abilities(json, kill_path);
+  write_settings(json, settings);
+}
+
+std::string start_record(const Records& records, const ServerStatus& status,
+                         const Settings& settings, const KillPath& kill_path,
+                         const StartCounts& counts) {
+  JsonWriter json = records.server_event("server_started");
+  json.field("version", FILETIMER_VERSION)
+      .field("dir", status.dir)
+      .field("fifo", status.fifo)
+      .field("log", status.log);
+  write_settings(json, settings);
+  json.field("adopted_scopes", counts.adopted_scopes).field("ended_scopes", counts.ended_scopes);
+  write_abilities(json, kill_path);
+  return std::move(json).finish();
+}
+
+std::string stop_record(const Records& records, const ServerStatus& status, std::string_view reason,
+                        const OpenScopes& left) {
+  JsonWriter json = records.server_event("server_stopped");
+  json.field("reason", reason)
+      .field("requests", status.requests)
+      .field("expired", status.expired)
+      .field("killed", status.killed)
+      .field("rejected", status.rejected)
+      .field("lost_records", status.lost_records);
+  left.write_left(json);
+  return std::move(json).finish();
 }
 
 }  // namespace filetimer

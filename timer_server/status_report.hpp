@@ -1,4 +1,4 @@
-// What the answer to a status request, and the record of a start, say of the server.
+// What the answer to a status request, and the records of a start and a stop, say of the server.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -8,12 +8,15 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "common/board.hpp"
 #include "common/clock.hpp"
 #include "common/json_writer.hpp"
 #include "timer_server/kill_path_check.hpp"
+#include "timer_server/records/records.hpp"
 #include "timer_server/settings/settings.hpp"
+#include "timer_server/watch/open_scopes.hpp"
 
 namespace filetimer {
 
@@ -39,11 +42,20 @@ struct ServerStatus {
   std::string pipe_trouble;  // what keeps requests from the server; empty: nothing
 };
 
-// Adds the fields of the state.
-void write_status(JsonWriter& json, const ServerStatus& status);
-// Adds the object `settings`.
-void write_settings(JsonWriter& json, const Settings& settings);
-// Adds the objects `may` and `limits`: what the server can do on this host.
-void write_abilities(JsonWriter& json, const KillPath& kill_path);
+// Adds the fields of the answer to a status request.
+void write_status(JsonWriter& json, const ServerStatus& status, const Settings& settings,
+                  const KillPath& kill_path);
+
+struct StartCounts {
+  std::size_t adopted_scopes = 0;
+  std::size_t ended_scopes = 0;
+};
+// Returns the record of a start.
+std::string start_record(const Records& records, const ServerStatus& status,
+                         const Settings& settings, const KillPath& kill_path,
+                         const StartCounts& counts);
+// Returns the record of a stop.
+std::string stop_record(const Records& records, const ServerStatus& status, std::string_view reason,
+                        const OpenScopes& left);
 
 }  // namespace filetimer

@@ -5,15 +5,17 @@
 
 #include <string>
 
+#include "tests/timer_server/worker_parts.hpp"
+
 using namespace filetimer;
 using namespace std::chrono_literals;
 
 namespace {
 
-template <class Write>
-std::string text_of(Write&& write) {
+std::string text_of(const ServerStatus& status, const Settings& settings = {},
+                    const KillPath& kill_path = {}) {
   JsonWriter json;
-  write(json);
+  write_status(json, status, settings, kill_path);
   return std::move(json).finish();
 }
 
@@ -28,7 +30,7 @@ TEST_CASE("A status names COMMAND and troubles only where there are any") {
   status.uptime = 1500ms;
   status.announcement = Announcement::kDraining;
   status.killed = 3;
-  const std::string plain = text_of([&](JsonWriter& json) { write_status(json, status); });
+  const std::string plain = text_of(status);
   CHECK(contains(plain, R"("uptime_s":1.500)"));
   CHECK(contains(plain, R"("announcement":"draining")"));
   CHECK(contains(plain, R"("killed":3)"));
@@ -37,7 +39,7 @@ TEST_CASE("A status names COMMAND and troubles only where there are any") {
   status.command_pid = 4711;
   status.is_log_working = false;
   status.pipe_trouble = "another server reads it";
-  const std::string troubled = text_of([&](JsonWriter& json) { write_status(json, status); });
+  const std::string troubled = text_of(status);
   CHECK(contains(troubled, R"("command_pid":4711)"));
   CHECK(contains(troubled, R"("log_trouble":")"));
   CHECK(contains(troubled, R"("pipe_trouble":"another server reads it")"));
@@ -45,14 +47,14 @@ TEST_CASE("A status names COMMAND and troubles only where there are any") {
 
 TEST_CASE("Settings that were not given are left out, and --grace off is null") {
   Settings settings;
-  const std::string plain = text_of([&](JsonWriter& json) { write_settings(json, settings); });
+  const std::string plain = text_of({}, settings);
   CHECK_FALSE(contains(plain, "max_timeout_s"));
   CHECK_FALSE(contains(plain, "grace_s"));
   CHECK(contains(plain, R"("kill":"tree")"));
   settings.max_timeout = 90s;
   settings.grace.emplace(std::nullopt);
   settings.kill.mode = KillMode::kProcess;
-  const std::string given = text_of([&](JsonWriter& json) { write_settings(json, settings); });
+  const std::string given = text_of({}, settings);
   CHECK(contains(given, R"("max_timeout_s":90)"));
   CHECK(contains(given, R"("grace_s":null)"));
   CHECK(contains(given, R"("kill":"process")"));
@@ -60,9 +62,27 @@ TEST_CASE("Settings that were not given are left out, and --grace off is null") 
 
 TEST_CASE("Whether signals can be sent is null where that was not found out") {
   KillPath path;
-  CHECK(contains(text_of([&](JsonWriter& json) { write_abilities(json, path); }),
-                 R"("signal":null)"));
+  CHECK(contains(text_of({}, {}, path), R"("signal":null)"));
   path.signal = true;
-  CHECK(contains(text_of([&](JsonWriter& json) { write_abilities(json, path); }),
-                 R"("signal":true)"));
+  CHECK(contains(text_of({}, {}, path), R"("signal":true)"));
+}
+
+TEST_CASE("The records of a start and a stop have the counts of the server") {
+  const filetimer::Records records(RecordOrigin::of_this_process("/run/job"));
+  ServerStatus status;
+  status.log = "/var/log/expired.jsonl";
+  status.killed = 3;
+  const std::string start = start_record(records, status, {}, {}, {5, 2});
+  CHECK(contains(start, R"("event":"server_started")"));
+  CHECK(contains(start, R"("log":"/var/log/expired.jsonl","settings":{)"));
+  CHECK(contains(start, R"("adopted_scopes":5,"ended_scopes":2)"));
+  WorkerParts parts;
+  parts.acquire(parts.add_worker(made_up_process(4711)), "forward",
+                terms_between({1'000}, {2'000}));
+  const std::string stop =
+      stop_record(records, status, "SIGTERM", OpenScopes(parts.workers, parts.policy));
+  CHECK(contains(stop, R"("reason":"SIGTERM")"));
+  CHECK(contains(stop, R"("killed":3)"));
+  CHECK(contains(stop, R"("left":[{"pid":4711,"scope":"forward","elapsed_s":)"));
+  CHECK(contains(stop, R"("left_count":1})"));
 }

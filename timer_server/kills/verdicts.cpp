@@ -5,6 +5,7 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <unordered_map>
 #include <utility>
 
 #include "common/duration_text.hpp"
@@ -34,9 +35,23 @@ Verdicts::Verdicts(Context context)
                                bool is_final) { return on_signal(process, is_final); },
            .on_end = [this](const KillOrder& order, const KillEnd& end) { on_end(order, end); }}) {}
 
-void Verdicts::carry_out(Worker& worker, std::span<const DeadlineScan::DueScope* const> due,
-                         const ClockReading& now) {
+void Verdicts::carry_out(const std::vector<DeadlineScan::DueScope>& due, const ClockReading& now) {
   loop_thread_.check();
+  std::vector<Worker*> workers;  // the one whose deadline came first stands first
+  std::unordered_map<Worker*, DueOfWorker> of_worker;
+  for (const DeadlineScan::DueScope& scope : due) {
+    auto& scopes = of_worker[scope.worker];
+    if (scopes.empty()) {
+      workers.push_back(scope.worker);
+    }
+    scopes.push_back(&scope);
+  }
+  for (Worker* const worker : workers) {
+    start_kill(*worker, of_worker[worker], now);
+  }
+}
+
+void Verdicts::start_kill(Worker& worker, const DueOfWorker& due, const ClockReading& now) {
   context_.warnings.flush(*worker.process, "a deadline of the worker came first");
   KillOrder order;
   order.worker = WorkerIdentity::of(worker);

@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -54,10 +53,9 @@ class Verdicts {
   };
   explicit Verdicts(Context context);
 
-  // Starts the kill of a worker for the scopes in `due`, the earliest deadline first. `now` is when
-  // they were judged.
-  void carry_out(Worker& worker, std::span<const DeadlineScan::DueScope* const> due,
-                 const ClockReading& now);
+  // Starts a kill of each worker in `due`, which has the earliest deadline first. `now` is when the
+  // scopes were judged.
+  void carry_out(const std::vector<DeadlineScan::DueScope>& due, const ClockReading& now);
   // Starts a kill of `worker` that an earlier server has recorded and not finished.
   void resume(Worker& worker, KillOrder order, Instant now);
   // Starts the hook for a kill that has ended.
@@ -84,6 +82,8 @@ class Verdicts {
   [[nodiscard]] std::size_t unkillable() const;
 
  private:
+  using DueOfWorker = std::vector<const DeadlineScan::DueScope*>;
+  void start_kill(Worker& worker, const DueOfWorker& due, const ClockReading& now);
   Incident& incident_at(const ClockReading& now);
   void read_workers();
   void read_worker(const Worker& worker);

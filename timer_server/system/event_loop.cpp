@@ -43,6 +43,28 @@ EventSource watch_io(sd_event* loop, int fd, std::uint32_t events, std::int64_t 
   return with_handler(source, std::move(owned), priority);
 }
 
+namespace {
+
+using SignalHandler = std::function<void(const signalfd_siginfo&)>;
+
+int call_with_signal(sd_event_source*, const signalfd_siginfo* info, void* handler) {
+  guarded([&] { (*static_cast<SignalHandler*>(handler))(*info); });
+  return 0;
+}
+
+}  // namespace
+
+EventSource watch_signal(sd_event* loop, int signal, SignalHandler handler) {
+  sd_event_source* source = nullptr;
+  auto owned = std::make_unique<SignalHandler>(std::move(handler));
+  check_event(::sd_event_add_signal(loop, &source, signal, call_with_signal, owned.get()),
+              "cannot take signals");
+  ::sd_event_source_set_destroy_callback(
+      source, [](void* owner) { delete static_cast<SignalHandler*>(owner); });
+  (void)owned.release();
+  return EventSource(source);
+}
+
 EventSource after_events(sd_event* loop, std::int64_t priority, std::function<void()> handler) {
   sd_event_source* source = nullptr;
   auto owned = std::make_unique<std::function<void()>>(std::move(handler));

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <sys/epoll.h>
+#include <sys/signalfd.h>
 #include <systemd/sd-event.h>
 
 #include <cstdint>
@@ -49,6 +50,10 @@ void guarded(const std::function<void()>& handler);
 // reported. With EPOLLET the handler need not read from `fd`. The handler may end its own source.
 EventSource watch_io(sd_event* loop, int fd, std::uint32_t events, std::int64_t priority,
                      std::function<void()> handler);
+
+// Calls `handler` with a signal, which must be blocked.
+EventSource watch_signal(sd_event* loop, int signal,
+                         std::function<void(const signalfd_siginfo&)> handler);
 
 // Calls `handler` after each batch of events that has woken the loop.
 EventSource after_events(sd_event* loop, std::int64_t priority, std::function<void()> handler);

@@ -37,6 +37,7 @@ DeadlineScan::Found DeadlineScan::run(Instant woke, Board& board, Instant next_s
 void DeadlineScan::scan_worker(Worker& worker, Instant woke, Found& found) {
   const Duration max_timeout = context_.policy.page_terms().max_timeout;
   WorkerPage::Activity activity;
+  const std::size_t found_before = found.due.size();
   for (const auto& page : worker.pages) {
     on_page_.clear();
     // Anew for each page: the worker may have been found resumed on the one before.
@@ -60,6 +61,14 @@ void DeadlineScan::scan_worker(Worker& worker, Instant woke, Found& found) {
   }
   if (!activity.watches.empty()) {
     judge_idleness(worker, activity, woke, found);
+  }
+  if (found.due.size() > found_before && !worker.process->is_alive()) {
+    // The worker has exited after it was found alive: it has left these scopes open.
+    for (std::size_t index = found_before; index < found.due.size(); ++index) {
+      const PageVerdict& place = found.due[index].place;
+      place.page->reopen(place.slot, place.word);
+    }
+    found.due.resize(found_before);
   }
 }
 

@@ -59,6 +59,25 @@ void OpenScopes::write_scopes(JsonWriter& json, std::size_t room) const {
   json.end_array();
 }
 
+void OpenScopes::write_left(JsonWriter& json) const {
+  const Instant now = Instant::now();
+  std::size_t listed = 0;
+  json.begin_array("left");
+  workers_.for_each([&](const Worker& worker) {
+    for (const ScopeView& scope : policy_.open_scopes_of(worker)) {
+      if (++listed <= kMaxLeftScopes && json.size() <= kMaxRecordBytesOfLists) {
+        const std::chrono::duration<double> elapsed = now - scope.terms.acquired;
+        json.begin_object()
+            .field("pid", worker.process->pid)
+            .field("scope", scope.name)
+            .fixed("elapsed_s", elapsed.count(), 6)
+            .end_object();
+      }
+    }
+  });
+  json.end_array().field("left_count", listed);
+}
+
 void OpenScopes::write_workers(JsonWriter& json, std::size_t room) const {
   json.field("worker_count", workers_.count()).begin_array("workers");
   std::size_t listed = 0;

@@ -14,6 +14,8 @@ namespace filetimer {
 // arguments of the constructor must outlive this object.
 class OpenScopes {
  public:
+  // Scopes that the record of a stop lists.
+  static constexpr std::size_t kMaxLeftScopes = 8192;
   // Scopes, and workers, that an answer lists.
   static constexpr std::size_t kMostListed = 64;
 
@@ -25,6 +27,9 @@ class OpenScopes {
   // Adds the number of open scopes and a list of them, and with `with_workers` a list of workers.
   // The lists are shortened so that the answer has about `room` bytes.
   void write(JsonWriter& json, bool with_workers, std::size_t room) const;
+  // Adds the number of all scopes, the judged ones included, and a list of them: a stopping server
+  // leaves them.
+  void write_left(JsonWriter& json) const;
 
  private:
   void write_scopes(JsonWriter& json, std::size_t room) const;

@@ -30,13 +30,10 @@ struct VerdictStage : VerdictParts {
   }
   void carry_out(Worker& of, const std::vector<DeadlineScan::DueScope>& due,
                  const ClockReading& now = kJudgedAt) {
-    std::vector<const DeadlineScan::DueScope*> own;
-    for (const DeadlineScan::DueScope& scope : due) {
-      if (scope.worker == &of) {
-        own.push_back(&scope);
-      }
-    }
-    verdicts.carry_out(of, own, now);
+    std::vector<DeadlineScan::DueScope> own;
+    std::ranges::copy_if(due, std::back_inserter(own),
+                         [&of](const auto& scope) { return scope.worker == &of; });
+    verdicts.carry_out(own, now);
   }
   void expire(Worker& of, const ClockReading& now = kJudgedAt) { carry_out(of, judge(), now); }
   // The worker exits, and the server sees it.

@@ -154,6 +154,26 @@ TEST_CASE("A worker that has exited gets no verdict") {
   CHECK(worker.pipe->watched_count() == 1);
 }
 
+TEST_CASE("A worker that exits while it is judged gets no verdict, and its scopes stay open") {
+  ScanStage stage;
+  EndingProcess process;
+  Worker& worker = stage.add_worker(process.take(4711));
+  TestPage content;
+  content.open(0, {});
+  MappedPage& page = stage.add_page(worker, content);
+  stage.acquire(worker, "piped", 5'000);
+  stage.acquire(stage.add_worker(4712), "forward", 5'000);
+  stage.why_halted = [&](pid_t pid) {
+    if (pid == 4711) {
+      process.end();
+    }
+    return std::string();
+  };
+  CHECK(stage.due({6'000}) == ScopeNames{"forward"});
+  CHECK(page.watched_count() == 1);
+  CHECK(worker.pipe->watched_count() == 1);
+}
+
 TEST_CASE("A worker that is stopped gets no verdict, and another one does") {
   ScanStage stage;
   stage.acquire(stage.add_worker(4711), "held", 5'000);
