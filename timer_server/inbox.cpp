@@ -172,9 +172,8 @@ void Inbox::release(const wire::Request& request) {
 
 PipePage& Inbox::pipe_page_of(Worker& worker) const {
   if (!worker.pipe) {
-    worker.pipe = std::make_shared<PipePage>(
-        context_.folder.server_path(fmt::format("{}", worker.process->pid)),
-        context_.policy.page_terms());
+    worker.pipe = std::make_shared<PipePage>(context_.folder.server_pages(), worker.process->pid,
+                                             context_.policy.page_terms());
     worker.pages.push_back(worker.pipe);
   }
   return *worker.pipe;

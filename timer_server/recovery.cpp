@@ -57,8 +57,8 @@ PageRegistry::WasJudged Recovery::was_judged() {
 
 // Adopts the scopes that an earlier server kept for a worker of the pipe.
 void Recovery::adopt_pipe_page(pid_t pid) {
-  const std::string path = context_.folder.server_path(fmt::format("{}", pid));
-  const auto page = PipePage::adopt(path, context_.policy.page_terms());
+  const auto page =
+      PipePage::adopt(context_.folder.server_pages(), pid, context_.policy.page_terms());
   if (!page) {
     messages::warning("{}: left alone", page.error().message);
     return;

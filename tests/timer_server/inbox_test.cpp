@@ -131,7 +131,7 @@ TEST_CASE("An acquire opens a scope on the worker's pipe page, and a release end
   CHECK(stage.inbox->count() == 2);
   CHECK(stage.worker.left_on_pipe == Instant{});
   stage.unsaved.save(stage.workers);
-  CHECK(testing::exists(stage.page_folder.server_path("4711")));
+  CHECK(testing::exists(stage.page_folder.server_pages() + "/4711"));
   stage.send(InboxStage::release_line("backward"));
   CHECK(stage.open_scopes() == "forward");
   CHECK(stage.worker.left_on_pipe > Instant{});

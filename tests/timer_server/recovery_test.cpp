@@ -34,10 +34,10 @@ struct RecoveryStage : VerdictParts {
     }
   }
   [[nodiscard]] std::string pipe_path() const {
-    return page_folder.server_path(fmt::format("{}", child.pid()));
+    return fmt::format("{}/{}", page_folder.server_pages(), child.pid());
   }
   void leave_pipe_page(State state) const {
-    PipePage page(pipe_path(), {});
+    PipePage page(page_folder.server_pages(), child.pid(), {});
     REQUIRE(page.acquire("forward", 7, terms_between({1'000}, {5'000})));
     if (state != State::kOpen) {
       REQUIRE(page.try_expire(0, 5'000));
@@ -293,10 +293,11 @@ TEST_CASE("The scopes of a worker of the pipe that has exited unseen are recorde
     past[0].start_time = 77;
     reason = {};
   }
-  content.write(stage.page_folder.server_path(pid));
+  const std::string path = fmt::format("{}/{}", stage.page_folder.server_pages(), pid);
+  content.write(path);
   CHECK(stage.recover(past) == 0);
   CHECK(stage.workers.count() == 0);
-  CHECK_FALSE(testing::exists(stage.page_folder.server_path(pid)));
+  CHECK_FALSE(testing::exists(path));
   const testing::Records left = stage.records_of("left_open");
   REQUIRE(left.size() == (reason.empty() ? 0 : 1));
   if (!left.empty()) {
@@ -316,7 +317,7 @@ TEST_CASE("A file that is no page of the pipe is left alone") {
 
 TEST_CASE("A worker of the pipe is idle since its idle timeout began, as far as a server knows") {
   RecoveryStage stage;
-  PipePage page(stage.pipe_path(), {});
+  PipePage page(stage.page_folder.server_pages(), stage.child.pid(), {});
   REQUIRE(page.acquire("forward", 7, terms_between({1'000}, {9'000})));
   bool has_idle = false;
   SUBCASE("it has one") {

@@ -77,8 +77,8 @@ struct WorkerParts {
   // Opens a scope as a request does.
   void acquire(Worker& worker, std::string_view id, const ScopeTerms& terms) const {
     if (!worker.pipe) {
-      worker.pipe = std::make_shared<PipePage>(
-          folder.path("pipe-" + std::to_string(worker.process->pid)), policy.page_terms());
+      worker.pipe =
+          std::make_shared<PipePage>(folder.path(), worker.process->pid, policy.page_terms());
       worker.pages.push_back(worker.pipe);
     }
     REQUIRE(worker.pipe->acquire(id, id.size(), terms));

@@ -10,10 +10,7 @@
 namespace filetimer {
 
 MappedPage::MappedPage(std::string name, UniqueFd fd, MappedFile file)
-    : WorkerPage(std::move(name)),
-      fd_(std::move(fd)),
-      file_(std::move(file)),
-      layout_(file_.data()) {}
+    : name_(std::move(name)), fd_(std::move(fd)), file_(std::move(file)), layout_(file_.data()) {}
 
 Result<std::shared_ptr<MappedPage>> MappedPage::open(const std::string& path, std::string name) {
   auto opened = open_own_file(path, O_RDWR, "it");

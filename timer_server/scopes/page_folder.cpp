@@ -16,11 +16,14 @@ constexpr std::string_view kOwners = ".owners";
 
 }  // namespace
 
+PageFolder::PageFolder(std::string path)
+    : path_(std::move(path)), server_pages_(fmt::format("{}/{}", path_, kServerPagesName)) {}
+
 Result<PageFolder> PageFolder::make(const std::string& dir) {
   PageFolder folder(fmt::format("{}/{}", dir, kPagesName));
-  for (const std::string& path : {folder.path_, fmt::format("{}/{}", folder.path_, kOwners),
-                                  fmt::format("{}/{}", folder.path_, kStacksName),
-                                  fmt::format("{}/{}", folder.path_, kServerPagesName)}) {
+  for (const std::string& path :
+       {folder.path_, fmt::format("{}/{}", folder.path_, kOwners),
+        fmt::format("{}/{}", folder.path_, kStacksName), folder.server_pages_}) {
     if (auto made = create_run_folder(path); !made) {
       return tl::unexpected<Error>(std::move(made.error()));
     }
@@ -34,10 +37,6 @@ std::string PageFolder::page_path(std::string_view name) const {
 
 std::string PageFolder::stacks_path(std::string_view name) const {
   return fmt::format("{}/{}/{}", path_, kStacksName, name);
-}
-
-std::string PageFolder::server_path(std::string_view name) const {
-  return fmt::format("{}/{}/{}", path_, kServerPagesName, name);
 }
 
 std::string PageFolder::owner_path(std::string_view name) const {
@@ -66,7 +65,7 @@ bool PageFolder::has_changed() {
 
 std::vector<pid_t> PageFolder::pipe_workers() const {
   std::vector<pid_t> pids;
-  Directory folder(fmt::format("{}/{}", path_, kServerPagesName));
+  Directory folder(server_pages_);
   while (const char* const name = folder.next()) {
     if (const auto pid = number_from<pid_t>(name); pid && *pid > 1) {
       pids.push_back(*pid);

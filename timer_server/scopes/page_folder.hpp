@@ -36,7 +36,8 @@ class PageFolder {
 
   [[nodiscard]] std::string page_path(std::string_view name) const;
   [[nodiscard]] std::string stacks_path(std::string_view name) const;
-  [[nodiscard]] std::string server_path(std::string_view name) const;
+  // Returns the path of the folder `server`.
+  [[nodiscard]] const std::string& server_pages() const { return server_pages_; }
 
   // Returns the names of the workers' pages, without those that are being made.
   [[nodiscard]] std::vector<std::string> names() const;
@@ -53,10 +54,11 @@ class PageFolder {
   void remove(std::string_view name) const;
 
  private:
-  explicit PageFolder(std::string path) : path_(std::move(path)) {}
+  explicit PageFolder(std::string path);
   [[nodiscard]] std::string owner_path(std::string_view name) const;
 
   std::string path_;
+  std::string server_pages_;
   std::int64_t changed_at_ = 0;  // ns, of the folder's modification time
 };
 

@@ -70,17 +70,21 @@ bool is_in_use(std::int64_t word) {
 
 }  // namespace
 
-PipePage::PipePage(std::string path, Terms terms)
-    : WorkerPage(std::string()), path_(std::move(path)), terms_(terms) {}
+PipePage::PipePage(const std::string& folder, pid_t pid, Terms terms)
+    : folder_(folder), terms_(terms), pid_(pid) {}
+
+std::string PipePage::path() const {
+  return fmt::format("{}/{}", folder_, pid_);
+}
 
 std::vector<PipePage::SlotNumber>::const_iterator PipePage::place_of(std::string_view id) const {
   return std::ranges::lower_bound(
-      by_id_, id, {}, [this](SlotNumber slot) -> std::string_view { return ids_[slot]; });
+      by_id_, id, {}, [this](SlotNumber slot) -> std::string_view { return entries_[slot].id; });
 }
 
 std::optional<PipePage::SlotNumber> PipePage::find(std::string_view id) const {
   const auto place = place_of(id);
-  return place != by_id_.end() && ids_[*place] == id ? std::optional(*place) : std::nullopt;
+  return place != by_id_.end() && entries_[*place].id == id ? std::optional(*place) : std::nullopt;
 }
 
 bool PipePage::has_open(std::string_view id) const {
@@ -113,8 +117,7 @@ void PipePage::grow(std::size_t count) {
     slots_ = std::move(larger);
     capacity_ = capacity;
   }
-  ids_.resize(count);
-  states_.resize(count);
+  entries_.resize(count);
   count_ = count;
 }
 
@@ -146,8 +149,8 @@ Result<Instant> PipePage::acquire(std::string_view id, std::size_t shown_bytes,
       return failure(
           fmt::format("{} scopes of this worker are open: no more fit", kMaxScopesPerWorker));
     }
-    ids_[*number] = id;
-    states_[*number].has_saved_name = false;
+    entries_[*number].id = id;
+    entries_[*number].has_saved_name = false;
     slot_at(*number).shown_bytes.store(
         shown_bytes == id.size() ? 0 : static_cast<std::uint32_t>(shown_bytes), kRelaxed);
     by_id_.insert(place_of(id), *number);
@@ -181,7 +184,7 @@ bool PipePage::release(std::string_view id) {
   Slot& slot = slot_at(*number);
   const std::int64_t word = slot.deadline.load(kRelaxed);
   if (try_release(slot, word)) {
-    const bool was_own = states_[*number].is_counted;
+    const bool was_own = entries_[*number].is_counted;
     free(*number);
     return was_own;
   }
@@ -200,7 +203,8 @@ std::vector<std::string> PipePage::release_all() {
     }
     if (!is_idle_watch(slot)) {
       const std::size_t shown = slot.shown_bytes.load(kRelaxed);
-      names.push_back(shown == 0 ? ids_[number] : ids_[number].substr(0, shown));
+      const std::string& id = entries_[number].id;
+      names.push_back(shown == 0 ? id : id.substr(0, shown));
     }
     free(number);
   }
@@ -217,24 +221,24 @@ void PipePage::free(std::size_t slot) {
 }
 
 void PipePage::forget_id(std::size_t slot) {
-  const auto place = place_of(ids_[slot]);
+  const auto place = place_of(entries_[slot].id);
   if (place != by_id_.end() && *place == slot) {
     by_id_.erase(place);
   }
 }
 
 void PipePage::on_change(std::size_t slot) {
-  State& state = states_[slot];
-  if (!state.is_changed) {
-    state.is_changed = true;
-    changed_.push_back(static_cast<SlotNumber>(slot));
-  }
+  Entry& entry = entries_[slot];
+  entry.is_changed = true;
+  const auto number = static_cast<SlotNumber>(slot);
+  first_changed_ = std::min(first_changed_, number);
+  end_of_changed_ = std::max<SlotNumber>(end_of_changed_, number + 1);
   constexpr std::uint16_t kNotOwn = slot_flag::kWholeProcess | slot_flag::kIdle;
   const Slot& changed = slot_at(slot);
   const bool is_own_open = slot_word::is_open(changed.deadline.load(kRelaxed)) &&
                            (changed.flags.load(kRelaxed) & kNotOwn) == 0;
-  if (is_own_open != state.is_counted) {
-    state.is_counted = is_own_open;
+  if (is_own_open != entry.is_counted) {
+    entry.is_counted = is_own_open;
     own_open_ = is_own_open ? own_open_ + 1 : own_open_ - 1;
   }
 }
@@ -284,7 +288,10 @@ void PipePage::acknowledge_late_release(std::size_t slot) {
   }
 }
 
-Result<std::shared_ptr<PipePage>> PipePage::adopt(std::string path, Terms terms) {
+Result<std::shared_ptr<PipePage>> PipePage::adopt(const std::string& folder, pid_t pid,
+                                                  Terms terms) {
+  auto adopted = std::make_shared<PipePage>(folder, pid, terms);
+  const std::string path = adopted->path();
   auto file = open_own_file(path, O_RDWR);
   if (!file) {
     return tl::unexpected<Error>(std::move(file.error()));
@@ -305,14 +312,13 @@ Result<std::shared_ptr<PipePage>> PipePage::adopt(std::string path, Terms terms)
   if (!claims) {
     return failure(fmt::format("'{}': {}", path, claims.error().message));
   }
-  auto adopted = std::make_shared<PipePage>(path, terms);
   adopted->claims_ = std::make_unique<const PageClaims>(std::move(*claims));
   adopted->grow(slots_in_use(page));
   adopted->saved_count_ = static_cast<std::uint32_t>(adopted->count_);
   for (std::size_t i = 0; i < adopted->count_; ++i) {
     const std::int64_t word = page.slot(i).deadline.load(kRelaxed);
-    State& state = adopted->states_[i];
-    state.is_saved = word != slot_word::kFree;
+    Entry& entry = adopted->entries_[i];
+    entry.is_saved = word != slot_word::kFree;
     if (!is_in_use(word)) {
       adopted->free(i);
       continue;
@@ -331,9 +337,9 @@ Result<std::shared_ptr<PipePage>> PipePage::adopt(std::string path, Terms terms)
     if (other) {
       adopted->free(*other);  // acquired again after a verdict that was not recorded
     }
-    state.has_saved_name = true;
-    adopted->ids_[i] = std::move(id);
-    adopted->by_id_.insert(adopted->place_of(adopted->ids_[i]), static_cast<SlotNumber>(i));
+    entry.has_saved_name = true;
+    entry.id = std::move(id);
+    adopted->by_id_.insert(adopted->place_of(entry.id), static_cast<SlotNumber>(i));
     adopted->on_change(i);
   }
   adopted->fd_ = std::move(file->fd);
@@ -364,10 +370,8 @@ void PipePage::restore_verdict(std::string_view id, bool is_finished) {
 }
 
 Status PipePage::save(const Process& worker, const std::optional<WorkerFacts>& facts) {
-  const std::vector<SlotNumber> changed = std::exchange(changed_, {});
-  for (const SlotNumber slot : changed) {
-    states_[slot].is_changed = false;
-  }
+  const SlotNumber first = std::exchange(first_changed_, kNone);
+  const SlotNumber end = std::exchange(end_of_changed_, SlotNumber{0});
   // Without a slot in use no file is made.
   if (is_given_up_ || (!fd_ && by_id_.empty())) {
     return {};
@@ -377,8 +381,8 @@ Status PipePage::save(const Process& worker, const std::optional<WorkerFacts>& f
     has_facts_ = true;
     saved = write_facts(*facts);
   }
-  for (const SlotNumber slot : changed) {
-    if (saved) {
+  for (SlotNumber slot = first; saved && slot < end; ++slot) {
+    if (std::exchange(entries_[slot].is_changed, false)) {
       saved = write_slot(slot);
     }
   }
@@ -386,7 +390,7 @@ Status PipePage::save(const Process& worker, const std::optional<WorkerFacts>& f
       saved && count != saved_count_) {
     saved_count_ = count;
     if (!write_at(fd_.get(), &count, sizeof count, offsetof(PageHeader, slots))) {
-      saved = system_error(fmt::format("cannot write '{}'", path_));
+      saved = system_error(fmt::format("cannot write '{}'", path()));
     }
   }
   if (!saved) {
@@ -397,10 +401,11 @@ Status PipePage::save(const Process& worker, const std::optional<WorkerFacts>& f
 }
 
 Status PipePage::make_file(const Process& worker) {
-  ::unlink(path_.c_str());
-  fd_ = UniqueFd(::open(path_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+  const std::string name = path();
+  ::unlink(name.c_str());
+  fd_ = UniqueFd(::open(name.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
   if (!fd_ || ::ftruncate(fd_.get(), kPageBytes) != 0) {
-    return system_error(fmt::format("cannot make '{}'", path_));
+    return system_error(fmt::format("cannot make '{}'", name));
   }
   PageHeader header{};
   begin_page(header, page_flag::kMadeByServer);
@@ -408,7 +413,7 @@ Status PipePage::make_file(const Process& worker) {
   header.start_time = worker.start_time;
   put_text(header.comm, worker.comm);
   if (!write_at(fd_.get(), &header, sizeof header, 0)) {
-    return system_error(fmt::format("cannot write '{}'", path_));
+    return system_error(fmt::format("cannot write '{}'", name));
   }
   return {};
 }
@@ -423,7 +428,7 @@ Status PipePage::write_facts(const WorkerFacts& facts) {
   put_text(header.job_id, facts.job_id);
   constexpr std::size_t kFrom = offsetof(PageHeader, rank);
   if (!write_at(fd_.get(), header.rank, offsetof(PageHeader, comm) - kFrom, kFrom)) {
-    return system_error(fmt::format("cannot write '{}'", path_));
+    return system_error(fmt::format("cannot write '{}'", path()));
   }
   return {};
 }
@@ -431,38 +436,38 @@ Status PipePage::write_facts(const WorkerFacts& facts) {
 // Writes the slot as free, then the name, then the slot: a reader that finds the slot open finds
 // the right name.
 Status PipePage::write_slot(std::size_t index) {
-  State& state = states_[index];
+  Entry& entry = entries_[index];
   const std::size_t at = kSlotsAt + index * sizeof(Slot);
   const bool is_free = slots_[index].deadline.load(kRelaxed) == slot_word::kFree;
-  if (index >= kMaxScopesPerWorker || (is_free && !state.is_saved)) {
+  if (index >= kMaxScopesPerWorker || (is_free && !entry.is_saved)) {
     return {};
   }
   const auto write = [this](const void* bytes, std::size_t size, std::size_t offset) {
     return write_at(fd_.get(), bytes, size, offset)
                ? Status{}
-               : Status{system_error(fmt::format("cannot write '{}'", path_))};
+               : Status{system_error(fmt::format("cannot write '{}'", path()))};
   };
-  if (!is_free && !state.has_saved_name) {
+  if (!is_free && !entry.has_saved_name) {
     const std::int64_t free = slot_word::kFree;
     if (Status written = write(&free, sizeof free, at); !written) {
       return written;
     }
     SlotName name{};
-    write_name(name, ids_[index]);
+    write_name(name, entry.id);
     if (Status written =
-            write(&name, name_bytes(ids_[index].size()), kNamesAt + index * sizeof(SlotName));
+            write(&name, name_bytes(entry.id.size()), kNamesAt + index * sizeof(SlotName));
         !written) {
       return written;
     }
-    state.has_saved_name = true;
+    entry.has_saved_name = true;
   }
-  state.is_saved = !is_free;
+  entry.is_saved = !is_free;
   return write(&slots_[index], sizeof(Slot), at);
 }
 
 void PipePage::remove() {
   if (fd_) {
-    ::unlink(path_.c_str());
+    ::unlink(path().c_str());
     fd_.reset();
   }
 }

@@ -2,7 +2,10 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <sys/types.h>
+
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -26,11 +29,12 @@ namespace filetimer {
 // Used on the loop thread.
 class PipePage final : public WorkerPage {
  public:
-  PipePage(std::string path, Terms terms);
+  // The file is named after `pid` in `folder`, a path that must outlive the page.
+  PipePage(const std::string& folder, pid_t pid, Terms terms);
 
   // Reads the file that an earlier server kept for a worker, and writes to it from now on. Fails
   // unless it is a page of this user.
-  static Result<std::shared_ptr<PipePage>> adopt(std::string path, Terms terms);
+  static Result<std::shared_ptr<PipePage>> adopt(const std::string& folder, pid_t pid, Terms terms);
   // Returns the header of the adopted file.
   [[nodiscard]] const PageClaims& claims() const { return *claims_; }
 
@@ -58,7 +62,7 @@ class PipePage final : public WorkerPage {
   // once. After an error the file is removed and not made again, so that no server takes stale
   // scopes for open ones.
   Status save(const Process& worker, const std::optional<WorkerFacts>& facts);
-  [[nodiscard]] bool needs_save() const { return !changed_.empty(); }
+  [[nodiscard]] bool needs_save() const { return first_changed_ < end_of_changed_; }
   void remove();
 
   Activity activity() override;
@@ -69,16 +73,18 @@ class PipePage final : public WorkerPage {
 
  private:
   using SlotNumber = std::uint16_t;
-  struct State {
-    bool is_changed : 1 = false;      // since save()
-    bool is_saved : 1 = false;        // the slot is in use in the file
-    bool has_saved_name : 1 = false;  // and the file has its name
-    bool is_counted : 1 = false;      // in own_open_
+  static constexpr SlotNumber kNone = std::numeric_limits<SlotNumber>::max();
+  struct Entry {
+    std::string id;
+    bool is_changed = false;      // since save()
+    bool is_saved = false;        // the slot is in use in the file
+    bool has_saved_name = false;  // and the file has its name
+    bool is_counted = false;      // in own_open_
   };
 
   [[nodiscard]] std::size_t slot_count() const override { return count_; }
   [[nodiscard]] Slot* first_slot() const override { return slots_.get(); }
-  [[nodiscard]] std::string id_of(std::size_t slot) override { return ids_[slot]; }
+  [[nodiscard]] std::string id_of(std::size_t slot) override { return entries_[slot].id; }
   void on_change(std::size_t slot) override;
 
   [[nodiscard]] std::vector<SlotNumber>::const_iterator place_of(std::string_view id) const;
@@ -86,26 +92,29 @@ class PipePage final : public WorkerPage {
   std::optional<SlotNumber> take_free_slot();
   void grow(std::size_t count);
   void set_terms(Slot& slot, const ScopeTerms& terms) const;
+  [[nodiscard]] std::string path() const;
   void free(std::size_t slot);
   void forget_id(std::size_t slot);
   Status make_file(const Process& worker);
   Status write_facts(const WorkerFacts& facts);
   Status write_slot(std::size_t index);
 
-  const std::string path_;
+  const std::string& folder_;
   const Terms terms_;
   std::unique_ptr<const PageClaims> claims_;  // of an adopted page; null otherwise
   std::unique_ptr<Slot[]> slots_;
   std::size_t capacity_ = 0;
-  std::size_t count_ = 0;  // slots ever used
-  std::vector<std::string> ids_;
-  std::vector<State> states_;
+  std::size_t count_ = 0;          // slots ever used
+  std::vector<Entry> entries_;     // of the slots below count_
   std::vector<SlotNumber> by_id_;  // slots in use, by identity; without those released late
   std::vector<SlotNumber> free_;
-  std::vector<SlotNumber> changed_;
   std::size_t own_open_ = 0;  // open scopes, without idle timeouts and whole-process scopes
   Instant next_;              // no scope is due earlier
   UniqueFd fd_;
+  const pid_t pid_;
+  // The changed slots are among these.
+  SlotNumber first_changed_ = kNone;
+  SlotNumber end_of_changed_ = 0;
   bool is_given_up_ = false;
   bool has_facts_ = false;
   std::uint32_t saved_count_ = 0;  // in the file's header

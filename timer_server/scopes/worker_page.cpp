@@ -69,6 +69,11 @@ bool WorkerPage::for_each_slot_backward(Visit&& visit) {
   return is_whole_;
 }
 
+const std::string& WorkerPage::name() const {
+  static const std::string none;
+  return none;
+}
+
 std::optional<SlotReading> WorkerPage::read_slot(std::size_t index, std::int64_t word) {
   return filetimer::read_slot(slot_at(index), word, [&] { return id_of(index); });
 }

@@ -29,7 +29,7 @@ class WorkerPage {
   WorkerPage& operator=(const WorkerPage&) = delete;
 
   // Returns the name of the page's file in `scopes`, or an empty name for a page of the server's.
-  [[nodiscard]] const std::string& name() const { return name_; }
+  [[nodiscard]] virtual const std::string& name() const;
   // Returns which program the worker ran when the page was admitted, as startstack of
   // /proc/PID/stat. Returns 0 if that is not known or not needed.
   [[nodiscard]] virtual std::uint64_t program() const { return 0; }
@@ -136,7 +136,7 @@ class WorkerPage {
   [[nodiscard]] bool is_whole() const { return is_whole_; }
 
  protected:
-  explicit WorkerPage(std::string name) : name_(std::move(name)) {}
+  WorkerPage() = default;
 
   // Returns a number above all slots in use.
   [[nodiscard]] virtual std::size_t slot_count() const = 0;
@@ -170,7 +170,6 @@ class WorkerPage {
                                       std::size_t* count = nullptr);
   std::optional<SlotReading> read_slot(std::size_t index, std::int64_t word);
 
-  std::string name_;
   bool is_whole_ = true;
   // What few pages need. A server may watch thousands of pages.
   struct Rare {

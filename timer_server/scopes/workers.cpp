@@ -17,7 +17,7 @@ Worker* Workers::find(pid_t pid) {
   if (found == workers_.end()) {
     return nullptr;
   }
-  last_found_ = found->second.get();
+  last_found_ = &found->second;
   return last_found_;
 }
 
@@ -25,12 +25,9 @@ Result<Worker*> Workers::add(Process process) {
   if (workers_.size() >= kMaxWorkers) {
     return failure(fmt::format("{} workers are watched: no more fit", kMaxWorkers));
   }
-  auto worker = std::make_unique<Worker>();
-  const pid_t pid = process.pid;
-  worker->process = std::make_shared<const Process>(std::move(process));
-  Worker* const added = worker.get();
-  workers_[pid] = std::move(worker);
-  return added;
+  Worker& worker = workers_[process.pid];
+  worker.process = std::make_shared<const Process>(std::move(process));
+  return &worker;
 }
 
 void Workers::remove(const Worker& worker) {

@@ -65,12 +65,12 @@ class Workers {
   template <class Visit>
   void for_each(Visit&& visit) {
     for (auto& [pid, worker] : workers_) {
-      visit(*worker);
+      visit(worker);
     }
   }
 
  private:
-  std::unordered_map<pid_t, std::unique_ptr<Worker>> workers_;
+  std::unordered_map<pid_t, Worker> workers_;
   Worker* last_found_ = nullptr;  // requests of one worker come in bursts
 };
 

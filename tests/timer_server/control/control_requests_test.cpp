@@ -57,7 +57,7 @@ struct QuestionStage {
     Process process;
     process.pid = 4711;
     Worker& worker = **workers.add(std::move(process));
-    worker.pipe = std::make_shared<PipePage>(folder.path("4711"), WorkerPage::Terms{});
+    worker.pipe = std::make_shared<PipePage>(folder.path(), 4711, WorkerPage::Terms{});
     worker.pages.push_back(worker.pipe);
     pipe = worker.pipe;
     ::signal(SIGPIPE, SIG_IGN);  // the server does not take it

@@ -40,7 +40,7 @@ ScopeTerms terms_of(std::int64_t acquired, std::int64_t deadline, std::uint32_t 
 struct PipePageStage {
   explicit PipePageStage(WorkerPage::Terms page_terms = {}) : terms(page_terms) {
     PageGuard::install();
-    page = std::make_shared<PipePage>(path, terms);
+    page = std::make_shared<PipePage>(folder.path(), kPid, terms);
   }
 
   void acquire(std::string_view id, const ScopeTerms& asked, std::size_t shown = 0) const {
@@ -78,13 +78,14 @@ struct PipePageStage {
   void save() const { REQUIRE(page->save(process, facts)); }
   // Returns the scopes that the next server finds, in the order of names.
   [[nodiscard]] std::vector<SlotReading> kept() const {
-    const auto next_page = PipePage::adopt(path, terms);
+    const auto next_page = PipePage::adopt(folder.path(), kPid, terms);
     return next_page ? (*next_page)->adopted() : std::vector<SlotReading>{};
   }
   [[nodiscard]] bool has_file() const { return ::access(path.c_str(), F_OK) == 0; }
 
   testing::TempFolder folder;
-  const std::string path = folder.path("1");
+  static constexpr pid_t kPid = 4711;
+  const std::string path = folder.path("4711");
   WorkerPage::Terms terms;
   GivenTime missed;
   const Process process = std::move(*open_process(::getpid()));
@@ -377,7 +378,7 @@ TEST_CASE("Scopes of the pipe are saved with all their fields") {
   CHECK(kept[0].tid == 12);
   CHECK(kept[0].soft_ms == 7);
   CHECK(*kept[0].grace_ms == 2);  // rounded up: no worker gets less than it requested
-  const auto next = PipePage::adopt(stage.path, {});
+  const auto next = PipePage::adopt(stage.folder.path(), PipePageStage::kPid, {});
   REQUIRE(next);
   CHECK((*next)->claims().pid == ::getpid());
   CHECK((*next)->claims().start_time == stage.process.start_time);
@@ -390,7 +391,7 @@ TEST_CASE("The worker's job is saved as soon as it is known") {
   stage.facts = worker_facts_claimed("10", "2", "job 7");
   stage.acquire("step", 5000);
   stage.save();
-  const auto next = PipePage::adopt(stage.path, {});
+  const auto next = PipePage::adopt(stage.folder.path(), PipePageStage::kPid, {});
   REQUIRE(next);
   CHECK((*next)->claims().rank == "10");
   CHECK((*next)->claims().local_rank == "2");
@@ -447,7 +448,7 @@ TEST_CASE("A verdict that is in the log only is restored, with its kill under wa
   stage.acquire("forward", 5000);
   stage.acquire("step", 6000);
   stage.save();
-  const auto next = PipePage::adopt(stage.path, {});
+  const auto next = PipePage::adopt(stage.folder.path(), PipePageStage::kPid, {});
   REQUIRE(next);
   (*next)->restore_verdict("forward", false);
   (*next)->restore_verdict("step", true);
@@ -493,7 +494,7 @@ TEST_CASE("A slot that an earlier server left is taken until it is released") {
   const PipePageStage stage;
   stage.acquire("old", 5000);
   stage.save();
-  const auto next = PipePage::adopt(stage.path, {});
+  const auto next = PipePage::adopt(stage.folder.path(), PipePageStage::kPid, {});
   REQUIRE(next);
   REQUIRE((*next)->acquire("new", 3, terms_of(1000, 6000)));
   REQUIRE((*next)->save(stage.process, {}));
@@ -522,7 +523,8 @@ TEST_CASE("A thousand and twenty-four scopes of the pipe fit, and each finds its
 
 TEST_CASE("A page that can't be written is an error once, and leaves no stale scopes behind") {
   PipePageStage stage;
-  stage.page = std::make_shared<PipePage>(stage.folder.path("missing/1"), stage.terms);
+  const std::string missing = stage.folder.path("missing");
+  stage.page = std::make_shared<PipePage>(missing, PipePageStage::kPid, stage.terms);
   stage.acquire("b", 5000);
   CHECK(!stage.page->save(stage.process, {}));
   stage.acquire("c", 6000);

@@ -237,7 +237,7 @@ TEST_CASE("A verdict is saved with the worker's page") {
   stage.unsaved.save(stage.workers);
   CHECK(stage.due({5'000}).size() == 1);
   stage.unsaved.save(stage.workers);
-  const auto saved = PipePage::adopt(stage.folder.path("pipe-4711"), {});
+  const auto saved = PipePage::adopt(stage.folder.path(), 4711, {});
   REQUIRE(saved);
   REQUIRE((*saved)->adopted().size() == 1);
   CHECK((*saved)->adopted()[0].word == slot_word::expired(5'000));

@@ -19,7 +19,7 @@ struct HaltStage {
     Process process;
     process.pid = 4711;
     worker = *workers.add(std::move(process));
-    worker->pipe = std::make_shared<PipePage>(folder.path("4711"), WorkerPage::Terms{});
+    worker->pipe = std::make_shared<PipePage>(folder.path(), 4711, WorkerPage::Terms{});
     worker->pages.push_back(worker->pipe);
     ScopeTerms terms;
     terms.deadline = {5'000};

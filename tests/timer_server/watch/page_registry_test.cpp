@@ -412,12 +412,12 @@ TEST_CASE("The scopes of the pipe end with their worker, and are recorded as lef
   stage.acquire(worker, "piped", 9'000);
   stage.unsaved.note(worker);
   stage.unsaved.save(stage.workers);
-  CHECK(testing::exists(stage.folder.path("pipe-4711")));
+  CHECK(testing::exists(stage.folder.path("4711")));
   stage.pages.remove_all(worker, "the worker ended");
   CHECK(worker.pipe == nullptr);
   CHECK(worker.pages.empty());
   CHECK(stage.left_open() == Lines{"piped (4711): the worker ended"});
-  CHECK_FALSE(testing::exists(stage.folder.path("pipe-4711")));
+  CHECK_FALSE(testing::exists(stage.folder.path("4711")));
 }
 
 TEST_CASE("A new page of a process takes out those of the programs that it ran before") {

@@ -18,7 +18,7 @@ struct SavingStage : WorkerParts {
   // The names of the scopes that the next server would find.
   [[nodiscard]] std::vector<std::string> saved() const {
     std::vector<std::string> names;
-    if (const auto page = PipePage::adopt(path, {})) {
+    if (const auto page = PipePage::adopt(folder.path(), 4711, {})) {
       for (const SlotReading& scope : (*page)->adopted()) {
         names.push_back(scope.name);
       }
@@ -26,7 +26,7 @@ struct SavingStage : WorkerParts {
     return names;
   }
 
-  const std::string path = folder.path("pipe-4711");
+  const std::string path = folder.path("4711");
   Worker& worker = add_worker(4711);
 };
 
@@ -58,7 +58,7 @@ TEST_CASE("A worker without a pipe page, and one whose page has not changed, is 
   *stage.worker.facts = worker_facts_claimed("3", "1", "job-7");
   stage.unsaved.note(stage.worker);
   stage.unsaved.save(stage.workers);
-  CHECK((*PipePage::adopt(stage.path, {}))->claims().rank.empty());
+  CHECK((*PipePage::adopt(stage.folder.path(), 4711, {}))->claims().rank.empty());
 }
 
 TEST_CASE("A page is saved with the job of its worker once that is known") {
@@ -67,11 +67,11 @@ TEST_CASE("A page is saved with the job of its worker once that is known") {
   stage.unsaved.save(stage.workers);
   *stage.worker.facts = worker_facts_claimed("3", "1", "job-7");
   stage.unsaved.save(stage.workers);
-  CHECK((*PipePage::adopt(stage.path, {}))->claims().rank.empty());
+  CHECK((*PipePage::adopt(stage.folder.path(), 4711, {}))->claims().rank.empty());
   stage.unsaved.note_facts(4711);
   stage.unsaved.save(stage.workers);
-  CHECK((*PipePage::adopt(stage.path, {}))->claims().rank == "3");
-  CHECK((*PipePage::adopt(stage.path, {}))->claims().job_id == "job-7");
+  CHECK((*PipePage::adopt(stage.folder.path(), 4711, {}))->claims().rank == "3");
+  CHECK((*PipePage::adopt(stage.folder.path(), 4711, {}))->claims().job_id == "job-7");
 }
 
 TEST_CASE("The page of a worker that is removed is not saved") {
@@ -90,7 +90,8 @@ TEST_CASE("The page of a worker that is removed is not saved") {
 TEST_CASE("The scopes of a page that cannot be saved are watched, and those of others are saved") {
   SavingStage stage;
   Worker& other = stage.add_worker(4712);
-  other.pipe = std::make_shared<PipePage>(stage.folder.path("missing/4712"), WorkerPage::Terms{});
+  const std::string missing = stage.folder.path("missing");
+  other.pipe = std::make_shared<PipePage>(missing, 4712, WorkerPage::Terms{});
   other.pages.push_back(other.pipe);
   stage.acquire(other, "lost", 9'000);
   stage.unsaved.note(other);
