@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <array>
 
-#include "common/duration_text.hpp"
 #include "common/limits.hpp"
 #include "timer_server/evidence/stacks_helper.hpp"
 #include "timer_server/records/past_verdicts.hpp"
@@ -16,6 +15,7 @@
 #include "timer_server/system/halted.hpp"
 #include "timer_server/system/hardening.hpp"
 #include "timer_server/system/messages.hpp"
+#include "timer_server/watch/give_time_back.hpp"
 
 namespace filetimer {
 namespace {
@@ -235,28 +235,10 @@ void Server::give_back_missed_time(const MissedTime::Clocks& woke) {
   if (!missed) {
     return;
   }
-  const Duration total = missed->total();
   // The requests of the gap were read a moment ago: their scopes began in it.
-  const Instant until = Instant::now();
-  std::size_t scopes = 0;
-  workers_.for_each([&](Worker& worker) {
-    for (const auto& page : worker.pages) {
-      scopes += page->count_given_time(policy_.scan_of(worker, until), until);
-    }
-  });
-  given_time_.add(until, total);
+  give_time_back(*missed, Instant::now(), {workers_, policy_, given_time_, records_, *log_});
   scan_.want();
-  verdicts_.ladder().extend_grace(total);
-  const std::string reason =
-      missed->suspended > missed->late
-          ? fmt::format("the machine was suspended for {}", duration_for_reading(missed->suspended))
-          : fmt::format("the server woke {} later than planned",
-                        duration_for_reading(missed->late));
-  if (scopes > 0) {
-    log_->append(records_.deferred_all(total, scopes, reason));
-  }
-  messages::warning("{}: {} open scope{} given that time", reason, scopes,
-                    scopes == 1 ? " is" : "s are");
+  verdicts_.ladder().extend_grace(missed->total());
 }
 
 // Looks at everything that no event announces.
