@@ -10,10 +10,22 @@
 #include <utility>
 
 #include "common/limits.hpp"
+#include "common/proc_files.hpp"
+#include "timer_server/system/halted.hpp"
 #include "timer_server/system/hardening.hpp"
 #include "timer_server/system/messages.hpp"
 
 namespace filetimer {
+namespace {
+
+// Reads files that a verdict reads of every worker. The kernel makes their entries in /proc when
+// they are first read, which takes several times as long as to read them.
+void make_proc_entries(pid_t pid) {
+  (void)why_halted(pid, [](pid_t) { return true; });
+  (void)children_of(pid, pid);
+}
+
+}  // namespace
 
 void WorkerRegistry::begin_batch() {
   loop_thread_.check();
@@ -145,6 +157,7 @@ void WorkerRegistry::read_facts(const Worker& worker) {
         if (!process->is_alive()) {
           return [] {};  // the facts may be those of a later process with this pid
         }
+        make_proc_entries(process->pid);
         return [this, cell, pid = process->pid, facts = std::move(facts)] {
           *cell = facts;
           context_.unsaved.note_facts(pid);
