@@ -55,7 +55,7 @@ void MappedFile::close_descriptor() {
 Result<LockState> lock_state(int fd) {
   struct flock lock = exclusive_lock();
   if (::fcntl(fd, F_GETLK, &lock) != 0) {
-    return system_error("cannot ask who holds its lock");
+    return system_error("cannot find the holder of its lock");
   }
   if (lock.l_type == F_UNLCK) {
     return LockState{};

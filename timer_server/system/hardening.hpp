@@ -18,7 +18,8 @@ void harden(Inheritance& inheritance);
 std::size_t open_descriptors();
 // Returns the most descriptors that this process may open.
 std::size_t descriptor_limit();
-// Those who may wait for an answer at a time: a share, so that they leave workers theirs.
+// Returns the most clients that may wait for an answer at a time. They get a share of the
+// descriptors only, because each worker needs one.
 std::size_t max_waiting_clients();
 // Returns the most workers that the server can watch with the other descriptors.
 std::size_t most_workers();

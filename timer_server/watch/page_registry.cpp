@@ -69,7 +69,7 @@ Status check_claims(const PageClaims& claims, const Process& process) {
                                process.pid, process.uid, ::geteuid()));
   }
   if (claims.pid != process.innermost_pid) {
-    return failure(fmt::format("it says pid {}: expected {}, who holds its lock", claims.pid,
+    return failure(fmt::format("it says pid {}: expected {}, which holds its lock", claims.pid,
                                process.innermost_pid));
   }
   if (claims.start_time != 0 && claims.start_time != process.start_time) {

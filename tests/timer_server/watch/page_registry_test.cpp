@@ -140,7 +140,7 @@ TEST_CASE("A page is refused unless the process that holds it is the one that it
   const std::uint64_t started = start_time_in_proc(holder.pid());
   SUBCASE("by its pid") {
     content.header().pid = 5;
-    reason = fmt::format("it says pid 5: expected {}, who holds its lock", holder.pid());
+    reason = fmt::format("it says pid 5: expected {}, which holds its lock", holder.pid());
   }
   SUBCASE("by its start time") {
     content.header().start_time = started + 1;
