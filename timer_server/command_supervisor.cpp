@@ -35,7 +35,7 @@ bool CommandSupervisor::advance(Instant now) {
     ask_at_ = has_ended ? Instant::never() : now + kReapAgain;
   }
   if (now >= reap_at_) {
-    reap_at_ = reap_orphans() ? Instant::never() : now + kReapAgain;
+    reap_at_ = reap_orphans(now) ? Instant::never() : now + kReapAgain;
   }
   if (now >= kill_at_) {
     kill_all();

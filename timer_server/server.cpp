@@ -113,7 +113,7 @@ int Server::run() {
   service_manager_.notify_status(workers_.count(), verdicts_.killed());
   run_once_guarded();
   check_event(::sd_event_loop(loop_.get()), "the event loop failed");
-  verdicts_.ladder().abandon();
+  verdicts_.abandon();
   withdraw();
   if (children_.command()) {
     // Without an exit status COMMAND was killed by force and has not exited yet.
@@ -322,7 +322,7 @@ void Server::advance_life(Instant now) {
   }
   life_.advance(now);
   if (judged && !life_.judges()) {
-    verdicts_.ladder().abandon();  // the time for kills is up
+    verdicts_.abandon();  // the time for kills is up
   }
 }
 

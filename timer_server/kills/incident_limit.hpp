@@ -1,5 +1,5 @@
-// How many open scopes of each worker an `incident` lists: the list is made between a deadline and
-// its signal. What is beyond is counted.
+// How many open scopes of each worker an `incident` lists: most are read between a deadline and its
+// signal. What is beyond is counted.
 // SPDX-License-Identifier: MIT
 #pragma once
 

@@ -158,7 +158,7 @@ bool KillLadder::step(const std::shared_ptr<Kill>& kill, Instant now) {
   return false;
 }
 
-void KillLadder::record_verdicts(Instant now) {
+std::uint64_t KillLadder::record_verdicts(Instant now) {
   loop_thread_.check();
   std::vector<std::string> records;
   std::vector<std::shared_ptr<Kill>> recorded;
@@ -185,6 +185,7 @@ void KillLadder::record_verdicts(Instant now) {
       start_evidence(kill);
     }
   }
+  return number;
 }
 
 void KillLadder::add_records_of_verdict(const KillOrder& order,
@@ -333,6 +334,7 @@ bool KillLadder::signal_stopped() {
 }
 
 void KillLadder::send_due_signal(Kill& kill) {
+  ++signals_;
   if (kill.signals.empty()) {
     const ScopeTerms& terms = kill.order.deciding()->scope.terms;
     const bool is_last = terms.signal == SIGKILL || !terms.grace;

@@ -81,8 +81,8 @@ class KillLadder {
   // Begins a kill. record_verdicts() or advance() takes its first step.
   void start(KillOrder order, Instant now);
   // Appends the records of all new verdicts together, so that their signals wait for one write and
-  // one sync.
-  void record_verdicts(Instant now);
+  // one sync. Returns the number of the last one, or 0 if there is none.
+  std::uint64_t record_verdicts(Instant now);
   // Takes all kills as far as they can go. Returns when it must be called again at the latest; it
   // must also be called when the log or the side threads have news, and when `loop` has called a
   // handler.
@@ -93,6 +93,8 @@ class KillLadder {
 
   [[nodiscard]] bool idle() const { return kills_.empty(); }
   [[nodiscard]] std::size_t count() const { return kills_.size(); }
+  // Returns the number of signals that were sent, to all targets of a kill together.
+  [[nodiscard]] std::uint64_t signals() const { return signals_; }
   // Extends every grace period by the time that the server or the machine missed.
   void extend_grace(Duration missed);
   // Ends all grace periods: from now on SIGKILL follows the first signal at once, also in kills
@@ -139,6 +141,7 @@ class KillLadder {
   // period of a kill that a release may cancel.
   std::unordered_map<const Process*, std::vector<std::shared_ptr<Kill>>> kills_of_;
   bool skips_grace_ = false;
+  std::uint64_t signals_ = 0;
   std::vector<std::shared_ptr<Kill>> stopping_;  // in Stage::kStopping
   Duration stop_budget_{};                       // what is left of kStopLimit in this advance()
   bool has_freed_one_ = false;  // in this pass of advance() a kill ended for which another may wait

@@ -55,7 +55,6 @@ void Verdicts::start_kill(Worker& worker, const DueOfWorker& due, const ClockRea
   context_.warnings.flush(*worker.process, "a deadline of the worker came first");
   KillOrder order;
   order.worker = WorkerIdentity::of(worker);
-  Incident& incident = incident_at(now);
   order.open_scopes = context_.scopes.open_scopes_of(worker);
   order.python = python_dump_of(worker);
   for (const DeadlineScan::DueScope* scope : due) {
@@ -63,10 +62,11 @@ void Verdicts::start_kill(Worker& worker, const DueOfWorker& due, const ClockRea
     if (!expiry) {
       continue;
     }
+    Incident& incident = incident_at(now);
     expiry->id = context_.records.next_expiry_id();
     expiry->incident = incident.id;
     expiry->judged = now.mono;
-    if (!is_incident_recorded_) {
+    if (incident_stage_ != IncidentStage::kRecorded) {
       incident.expiries.push_back(expiry->id);
     }
     order.expiries.push_back(std::move(*expiry));
@@ -102,15 +102,16 @@ void Verdicts::note_message(const KillOrder& order, Instant now) {
 
 Instant Verdicts::advance(Instant now) {
   loop_thread_.check();
-  ladder_.record_verdicts(now);
-  if (!is_incident_recorded_) {
+  const std::uint64_t number = ladder_.record_verdicts(now);
+  if (incident_stage_ == IncidentStage::kJudged) {
     read_workers();
   }
-  const Instant next = ladder_.advance(now);
-  if (!is_incident_recorded_) {
-    // A worker that was signalled may wait for this processor, and the record takes milliseconds.
-    ::sched_yield();
-    record_incident();
+  if (incident_stage_ == IncidentStage::kRead && first_verdict_ == 0) {
+    first_verdict_ = number;
+  }
+  Instant next = ladder_.advance(now);
+  if (incident_stage_ == IncidentStage::kRead) {
+    next = std::min(next, advance_incident(now));
   }
   // A message wakes another thread, for which no signal waits.
   for (const std::string& message : std::exchange(messages_, {})) {
@@ -119,29 +120,74 @@ Instant Verdicts::advance(Instant now) {
   return next;
 }
 
+void Verdicts::abandon() {
+  loop_thread_.check();
+  ladder_.abandon();
+  if (incident_stage_ != IncidentStage::kRecorded) {
+    record_incident();
+  }
+}
+
 Incident& Verdicts::incident_at(const ClockReading& now) {
   if (!incident_ || now.mono - incident_->when.mono > kIncidentWindow) {
+    if (incident_stage_ != IncidentStage::kRecorded) {
+      record_incident();
+    }
     incident_.emplace();
     incident_->id = context_.records.next_incident_id();
     incident_->when = now;
-    is_incident_recorded_ = false;
+    incident_stage_ = IncidentStage::kJudged;
+    first_verdict_ = 0;
+    signals_before_ = ladder_.signals();
+    has_outcome_ = false;
   }
   return *incident_;
+}
+
+// Returns when it must be called again, or never().
+Instant Verdicts::advance_incident(Instant now) {
+  if (!is_incident_due(now)) {
+    const Instant judged = incident_->when.mono;
+    return now < judged + KillLadder::kFactsLimit ? judged + KillLadder::kFactsLimit
+                                                  : judged + kIncidentLimit;
+  }
+  if (ladder_.signals() != signals_before_) {
+    ::sched_yield();  // a worker that was signalled may wait for this processor
+  }
+  record_incident();
+  return Instant::never();
+}
+
+bool Verdicts::is_incident_due(Instant now) const {
+  const Instant judged = incident_->when.mono;
+  const bool is_synced = first_verdict_ != 0 &&
+                         (context_.log.synced() >= first_verdict_ || !context_.log.is_working(now));
+  const auto has_facts = [](const WorkerScopes& worker) {
+    return worker.worker.facts->has_value();
+  };
+  return now >= judged + kIncidentLimit ||
+         (is_synced && (has_outcome_ || ladder_.signals() != signals_before_ ||
+                        now >= judged + KillLadder::kFactsLimit ||
+                        std::ranges::all_of(incident_->workers, has_facts)));
 }
 
 // Workers with a kill are read in any case: the signal ends their scopes on the pipe.
 void Verdicts::read_workers() {
   const Instant until = Instant::now() + context_.read_limit;
+  incident_->workers.clear();
+  incident_->omitted = 0;
+  unread_.clear();
   context_.workers.for_each([&](const Worker& worker) {
     if (worker.dying) {
       return;  // it is in the incident that it is killed for
     }
     if (worker.kills == 0 && Instant::now() >= until) {
-      unread_.push_back(worker.process->pid);
+      unread_.push_back(worker.process);
     } else {
       read_worker(worker);
     }
   });
+  incident_stage_ = IncidentStage::kRead;
 }
 
 // Also a worker in no scope: the others may wait for it.
@@ -154,14 +200,18 @@ void Verdicts::read_worker(const Worker& worker) {
 }
 
 void Verdicts::record_incident() {
-  incident_->read_after_signal = unread_.size();
-  for (const pid_t pid : std::exchange(unread_, {})) {
-    if (const Worker* const worker = context_.workers.find(pid)) {
+  if (incident_stage_ == IncidentStage::kJudged) {
+    read_workers();
+  }
+  for (const auto& process : std::exchange(unread_, {})) {
+    const Worker* const worker = context_.workers.find(process->pid);
+    if (worker != nullptr && worker->process == process) {
       read_worker(*worker);
+      ++incident_->read_late;
     }
   }
   context_.log.append(context_.records.incident(*incident_));
-  is_incident_recorded_ = true;
+  incident_stage_ = IncidentStage::kRecorded;
   incident_->workers = {};
 }
 
@@ -238,6 +288,7 @@ std::vector<std::string> Verdicts::on_signal(const Process& process, bool is_fin
 
 void Verdicts::on_end(const KillOrder& order, const KillEnd& end) {
   const std::string& id = order.expiries.front().id;
+  has_outcome_ = true;
   std::erase_if(unkillable_, [](const auto& process) { return !process->is_alive(); });
   if (end.verdict == KillVerdict::kUnkillable) {
     if (std::ranges::find(unkillable_, order.worker.process) == unkillable_.end()) {

@@ -33,9 +33,11 @@ namespace filetimer {
 class Verdicts {
  public:
   static constexpr Duration kIncidentWindow = std::chrono::seconds{2};
-  // How long the first signal of an incident waits until the scopes of all workers are read. One
-  // worker takes about 4 us, so the scopes of a hundred are those of before the signal.
+  // How long the kills of an incident wait until the scopes of all workers are read. One worker
+  // takes about 4 us, so the scopes of a hundred are those of the moment of the verdict.
   static constexpr Duration kReadLimit = std::chrono::microseconds{500};
+  // How long the record of an incident waits for the first verdict to be synced.
+  static constexpr Duration kIncidentLimit = KillLadder::kFactsLimit + KillLadder::kSyncLimit;
 
   struct Context {
     sd_event* loop;
@@ -62,9 +64,13 @@ class Verdicts {
   void start_hook(const KillOrder& order, const KillEnd& end);
 
   // Records the verdicts and advances the ladder: see KillLadder::advance(). Between the two the
-  // scopes of all workers are read, for the record of an incident, which is appended after the
-  // signals. Workers that are not read within kReadLimit are read after the signals, too.
+  // scopes of all workers are read for the record of an incident, within kReadLimit. That record
+  // takes milliseconds: it is appended when the first verdict is synced, behind the signals of the
+  // same moment, and the workers that were not read in time are read then. It waits for the ranks
+  // of the workers, but not longer than the first signal or outcome.
   Instant advance(Instant now);
+  // Ends all kills with the outcome that they have now: see KillLadder::abandon().
+  void abandon();
 
   // Returns the ladder.
   [[nodiscard]] KillLadder& ladder() { return ladder_; }
@@ -85,6 +91,8 @@ class Verdicts {
   using DueOfWorker = std::vector<const DeadlineScan::DueScope*>;
   void start_kill(Worker& worker, const DueOfWorker& due, const ClockReading& now);
   Incident& incident_at(const ClockReading& now);
+  Instant advance_incident(Instant now);
+  [[nodiscard]] bool is_incident_due(Instant now) const;
   void read_workers();
   void read_worker(const Worker& worker);
   void record_incident();
@@ -99,8 +107,12 @@ class Verdicts {
 
   const Context context_;
   std::optional<Incident> incident_;  // the last one
-  bool is_incident_recorded_ = true;
-  std::vector<pid_t> unread_;  // workers that are read after the signals
+  enum class IncidentStage { kJudged, kRead, kRecorded };
+  IncidentStage incident_stage_ = IncidentStage::kRecorded;
+  std::uint64_t first_verdict_ = 0;   // number of the record of the incident's first verdicts
+  std::uint64_t signals_before_ = 0;  // that the ladder had sent when the incident began
+  bool has_outcome_ = false;          // a kill has ended since
+  std::vector<std::shared_ptr<const Process>> unread_;  // workers that are read for the record
   std::vector<std::shared_ptr<const Process>> unkillable_;
   std::uint64_t expired_ = 0;
   std::uint64_t killed_ = 0;

@@ -16,7 +16,10 @@
 #include <algorithm>
 #include <atomic>
 #include <deque>
+#include <filesystem>
 #include <iterator>
+#include <new>
+#include <system_error>
 
 #include "common/mutex.hpp"
 #include "common/posix.hpp"
@@ -63,10 +66,13 @@ bool ends_in_half_line(const std::string& path) {
 }
 
 // Returns whether the file is in a file system in memory, on which a write or a sync never waits
-// for a device or a file server.
-bool is_in_memory(int fd) {
+// for a device or a file server. A path with a symlink may lead through one that does.
+bool is_in_memory(int fd, const std::string& path) {
   struct statfs is_on {};
-  return ::fstatfs(fd, &is_on) == 0 && (is_on.f_type == TMPFS_MAGIC || is_on.f_type == RAMFS_MAGIC);
+  std::error_code error;
+  return ::fstatfs(fd, &is_on) == 0 &&
+         (is_on.f_type == TMPFS_MAGIC || is_on.f_type == RAMFS_MAGIC) &&
+         std::filesystem::read_symlink(fmt::format("/proc/self/fd/{}", fd), error) == path;
 }
 
 }  // namespace
@@ -89,7 +95,7 @@ class RecordLog::Writer {
 
   const Settings settings_;
   const UniqueFd event_fd_;
-  std::atomic<std::uint64_t> synced_{0};  // stored by the thread, loaded by the loop
+  std::atomic<std::uint64_t> synced_{0};  // stored by the thread that has written a batch
 
   std::uint64_t lost() const {
     const MutexLock lock(mutex_);
@@ -104,13 +110,14 @@ class RecordLog::Writer {
 
   [[nodiscard]] bool is_busy() const FILETIMER_REQUIRES(mutex_) { return !busy_since_.is_never(); }
   std::deque<Entry> begin_batch() FILETIMER_REQUIRES(mutex_);
-  Status write_and_sync(std::deque<Entry>& batch);
+  enum class MayOpen { kYes, kNo };
+  Status write_and_sync(std::deque<Entry>& batch, MayOpen may_open);
   void end_batch(std::deque<Entry>& batch, const Status& done) FILETIMER_REQUIRES(mutex_);
-  Status write_batch(std::deque<Entry>& batch);
+  Status write_batch(std::deque<Entry>& batch, MayOpen may_open);
   Status write_some(std::deque<Entry>& batch);
   void use(UniqueFd file);
   bool is_at_path();
-  Status ensure_open();
+  Status open_again();
   Status write_text(const std::string& text);
   Status sync() const;
   void rotate();
@@ -126,7 +133,7 @@ class RecordLog::Writer {
   bool half_line_ = false;  // the file ends in half a line
   std::uint64_t written_ = 0;
 
-  // Is not held during input or output, so the loop never waits for a file system.
+  // Is not held during input or output, so nothing waits for a file system in order to get it.
   mutable Mutex mutex_;
   ConditionVariable work_;
   ConditionVariable progress_;
@@ -160,11 +167,16 @@ std::uint64_t RecordLog::Writer::append(std::vector<std::string> records, std::s
     }
     number = last_number_;
     // Without a hand-over to the thread and back, the signal that waits for the record comes
-    // sooner.
-    if (!is_busy() && writes_at_once_ && failure_.empty() && !queue_.empty()) {
+    // sooner. The thread opens another file if there is one at the path, which may be on a disk.
+    if (!is_busy() && !reopen_ && writes_at_once_ && failure_.empty() && !queue_.empty()) {
       std::deque<Entry> batch = begin_batch();
       lock.unlock();
-      const Status done = write_and_sync(batch);
+      Status done;
+      try {
+        done = write_and_sync(batch, MayOpen::kNo);
+      } catch (const std::bad_alloc&) {
+        // The thread writes what is left of the batch.
+      }
       lock.lock();
       end_batch(batch, done);
     }
@@ -185,7 +197,7 @@ void RecordLog::Writer::run() {
     }
     std::deque<Entry> batch = begin_batch();
     lock.unlock();
-    const Status done = write_and_sync(batch);
+    const Status done = write_and_sync(batch, MayOpen::kYes);
     lock.lock();
     end_batch(batch, done);
     // Without the lock, for which the loop would wait.
@@ -208,14 +220,16 @@ std::deque<RecordLog::Writer::Entry> RecordLog::Writer::begin_batch() {
   if (std::exchange(reopen_, false)) {
     file_.reset();
   }
-  busy_since_ = Instant::now();
-  return std::exchange(queue_, {});
+  std::deque<Entry> batch;
+  batch.swap(queue_);
+  busy_since_ = Instant::now();  // after all that may throw an exception
+  return batch;
 }
 
 // Signals wait for this: one look at the path, one write and one sync, unless the records are long
 // or the file is full.
-Status RecordLog::Writer::write_and_sync(std::deque<Entry>& batch) {
-  const Status done = write_batch(batch);
+Status RecordLog::Writer::write_and_sync(std::deque<Entry>& batch, MayOpen may_open) {
+  const Status done = write_batch(batch, may_open);
   const Status on_disk = sync();
   if (on_disk) {
     synced_.store(written_, std::memory_order_release);
@@ -226,6 +240,9 @@ Status RecordLog::Writer::write_and_sync(std::deque<Entry>& batch) {
 void RecordLog::Writer::end_batch(std::deque<Entry>& batch, const Status& done) {
   busy_since_ = Instant::never();
   // Records that were not written go back in front of those that were queued meanwhile.
+  if (queue_.empty()) {
+    queue_.swap(batch);
+  }
   for (; !batch.empty(); batch.pop_back()) {
     queue_.push_front(std::move(batch.back()));
   }
@@ -237,12 +254,19 @@ void RecordLog::Writer::end_batch(std::deque<Entry>& batch, const Status& done) 
   progress_.notify_all();
 }
 
-Status RecordLog::Writer::write_batch(std::deque<Entry>& batch) {
+// Without `may_open` the records that are left when another file has to be opened stay in the
+// batch.
+Status RecordLog::Writer::write_batch(std::deque<Entry>& batch, MayOpen may_open) {
   do {
     // The file is opened even if there is no record: a log rotator that sent SIGHUP expects the new
     // file.
-    if (Status open = ensure_open(); !open) {
-      return open;
+    if (!file_ || (is_regular_ && !is_at_path())) {
+      if (may_open == MayOpen::kNo) {
+        return {};
+      }
+      if (Status open = open_again(); !open) {
+        return open;
+      }
     }
     if (batch.empty()) {
       break;
@@ -289,7 +313,8 @@ void RecordLog::Writer::use(UniqueFd file) {
   file_ = std::move(file);
   struct stat st {};
   is_regular_ = ::fstat(file_.get(), &st) == 0 && S_ISREG(st.st_mode);
-  writes_at_once_ = settings_.may_write_at_once && is_regular_ && is_in_memory(file_.get());
+  writes_at_once_ =
+      settings_.may_write_at_once && is_regular_ && is_in_memory(file_.get(), settings_.path);
   device_ = st.st_dev;
   inode_ = st.st_ino;
   size_ = is_regular_ ? static_cast<std::uint64_t>(st.st_size) : 0;
@@ -311,11 +336,8 @@ bool RecordLog::Writer::is_at_path() {
   return true;
 }
 
-// Opens the file at the path if that is not the open one any more. Makes the file if there is none.
-Status RecordLog::Writer::ensure_open() {
-  if (file_ && (!is_regular_ || is_at_path())) {
-    return {};
-  }
+// Opens the file at the path, or makes it if there is none.
+Status RecordLog::Writer::open_again() {
   auto opened = open_log(settings_.path);
   if (!opened) {
     return tl::unexpected<Error>(std::move(opened.error()));

@@ -250,7 +250,8 @@ std::string Records::incident(const Incident& incident) const {
       }
       json.begin_object();
       write_whose_and_job(json, worker.worker);
-      write_scope(json, scope, incident.when.mono);
+      // A scope may have been opened between the verdict and the reading.
+      write_scope(json, scope, std::max(incident.when.mono, scope.terms.acquired));
       json.end_object();
     }
   }
@@ -264,8 +265,8 @@ std::string Records::incident(const Incident& incident) const {
     }
   }
   json.end_array().field("omitted", omitted);
-  if (incident.read_after_signal > 0) {
-    json.field("read_after_signal", incident.read_after_signal);
+  if (incident.read_late > 0) {
+    json.field("read_late", incident.read_late);
   }
   return std::move(json).finish();
 }

@@ -87,14 +87,15 @@ struct SoftDeadline {
   std::size_t omitted = 0;  // warnings about the worker that were not recorded before this one
 };
 
-// The expiries of two seconds, and where all workers were when the first of them was judged.
+// The expiries of two seconds, and where all workers were when the first of them was judged, or as
+// soon as they could be read.
 struct Incident {
   std::string id;
   ClockReading when;
   std::vector<std::string> expiries;  // the ids of those that were judged before the record
   std::vector<WorkerScopes> workers;
-  std::size_t omitted = 0;            // open scopes that are not listed
-  std::size_t read_after_signal = 0;  // workers whose scopes were read after the first signal
+  std::size_t omitted = 0;    // open scopes that are not listed
+  std::size_t read_late = 0;  // workers whose scopes were read for the record, after the first sync
 };
 
 enum class KillVerdict { kDead, kAlreadyGone, kUnkillable, kSpared };

@@ -25,8 +25,10 @@ Result<Worker*> Workers::add(Process process) {
   if (workers_.size() >= kMaxWorkers) {
     return failure(fmt::format("{} workers are watched: no more fit", kMaxWorkers));
   }
-  Worker& worker = workers_[process.pid];
-  worker.process = std::make_shared<const Process>(std::move(process));
+  const pid_t pid = process.pid;
+  auto shared = std::make_shared<const Process>(std::move(process));  // before a worker without one
+  Worker& worker = workers_[pid];
+  worker.process = std::move(shared);
   return &worker;
 }
 

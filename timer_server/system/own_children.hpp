@@ -11,6 +11,8 @@
 #include <utility>
 #include <vector>
 
+#include "common/clock.hpp"
+
 namespace filetimer {
 
 // How a child ended. Without an exit status and a signal, the status was lost.
@@ -27,7 +29,8 @@ struct ChildEnd {
 class OwnChild {
  public:
   // Calls `fork`, which returns the pid of a new child, or a number below 1 if there is none.
-  // Meanwhile reap_orphans() reaps nothing: it would not know that the child has an owner.
+  // Meanwhile, for a second at most, reap_orphans() reaps nothing: it would not know that the child
+  // has an owner.
   static OwnChild start(const std::function<pid_t()>& fork);
 
   OwnChild() = default;
@@ -59,6 +62,6 @@ std::vector<pid_t> own_children();
 // Reaps the children that have ended and have no owner. Returns false if it must be called again
 // soon, without a SIGCHLD: an own child is being started, or has ended and was not reaped yet.
 // waitid() reports such a child until it is reaped, and hides the others.
-bool reap_orphans();
+bool reap_orphans(Instant now);
 
 }  // namespace filetimer

@@ -157,12 +157,19 @@ void WorkerRegistry::read_facts(const Worker& worker) {
         if (!process->is_alive()) {
           return [] {};  // the facts may be those of a later process with this pid
         }
-        make_proc_entries(process->pid);
         return [this, cell, pid = process->pid, facts = std::move(facts)] {
           *cell = facts;
           context_.unsaved.note_facts(pid);
         };
       });
+  context_.side_threads.run(
+      [weak = std::weak_ptr(worker.process)]() -> SideThreads::Delivery {
+        if (const auto process = weak.lock()) {
+          make_proc_entries(process->pid);
+        }
+        return {};
+      },
+      SideThreads::Lane::kSlow);
 }
 
 void WorkerRegistry::remove_exited_workers() {

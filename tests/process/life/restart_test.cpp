@@ -325,6 +325,26 @@ TEST_CASE("a release that was written while the server was stopping is not lost"
   CHECK(worker.is_alive());
 }
 
+TEST_CASE("the incident of a deadline that passed while no server ran has the workers' ranks") {
+  const TempFolder temp;
+  const std::vector<std::string> evidence{"--evidence", "proc"};
+  auto server = std::make_unique<Server>(temp, evidence);
+  Worker worker("block", {.environment = {{"RANK", "3"}, {"SLURM_JOB_ID", "4711"}}});
+  server->send(acquire(worker.pid(), "forward", 500ms));
+  const auto passed = std::chrono::steady_clock::now() + 500ms;
+  REQUIRE(wait_until(
+      [&] { return exists(fmt::format("{}/scopes/server/{}", server->dir(), worker.pid())); }));
+  server->kill();
+  REQUIRE(wait_until([&] { return std::chrono::steady_clock::now() > passed; }));
+  CHECK(worker.is_alive());
+  server = std::make_unique<Server>(temp, evidence);
+  server->wait_for("killed", worker.pid());
+  const Record incident = server->wait_for([](const Record& r) { return r.is("incident"); });
+  const auto scope = incident.array("open_scopes").at(0);
+  CHECK(scope["rank"].get_int64().value() == 3);
+  CHECK(scope["job_id"].get_string().value() == "4711");
+}
+
 TEST_CASE("a server killed at any moment loses no timer and judges none twice") {
   const TempFolder temp;
   std::vector<std::unique_ptr<Worker>> paged;

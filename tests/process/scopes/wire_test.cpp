@@ -211,6 +211,22 @@ TEST_CASE("after a kill all scopes of the worker are gone") {
   CHECK(count(records, "left_open", worker.pid()) == 0);
 }
 
+TEST_CASE("a signal that a worker survives ends its other scopes of the pipe") {
+  const TempFolder temp;
+  Server server(temp);
+  Worker worker("block");
+  const Worker later("block");
+  server.send(acquire(worker.pid(), "inner", 50ms, SIGWINCH) +
+              acquire(worker.pid(), "outer", 200ms, SIGKILL) +
+              acquire(later.pid(), "later", 400ms, 0));
+  server.wait_for("killed", later.pid());
+  CHECK(worker.is_alive());
+  CHECK(server.stop() == exited(0));
+  const Records records = server.records();
+  CHECK(scopes_of(records, "expired", worker.pid()) == std::vector<std::string>{"inner"});
+  CHECK(left_open_at_stop(records, worker.pid()).empty());
+}
+
 TEST_CASE("a worker that ends inside a scope by itself has left it open and is not killed") {
   const TempFolder temp;
   Server server(temp);

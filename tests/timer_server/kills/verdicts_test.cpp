@@ -4,6 +4,8 @@
 
 #include <doctest/doctest.h>
 
+#include <filesystem>
+
 #include "tests/timer_server/verdict_parts.hpp"
 
 using namespace filetimer;
@@ -126,7 +128,7 @@ TEST_CASE("An incident names the expiries that were judged before its record") {
         std::vector{expired[0].text("id"), expired[1].text("id")});
 }
 
-TEST_CASE("The workers of an incident are read before the signal if there is time, or else after") {
+TEST_CASE("The workers of an incident are read with the verdict if there is time, or else later") {
   for (const bool has_time : {true, false}) {
     CAPTURE(has_time);
     VerdictStage stage(VerdictStage::worker_only(), has_time ? Duration{10s} : Duration::zero());
@@ -137,9 +139,83 @@ TEST_CASE("The workers of an incident are read before the signal if there is tim
     stage.advance();
     const testing::Record incident = stage.only("incident");
     CHECK(incident.array("open_scopes").size() == 2);  // that of the killed worker as well
-    CHECK(incident.has("read_after_signal") == !has_time);
-    CHECK((has_time || incident.integer("read_after_signal") == 1));
+    CHECK(incident.has("read_late") == !has_time);
+    CHECK((has_time || incident.integer("read_late") == 1));
   }
+}
+
+TEST_CASE("A worker that is removed before it was read is not in the incident") {
+  VerdictStage stage(VerdictStage::worker_only(), Duration::zero());
+  Worker& waits = stage.add_known_worker(made_up_process(kVictim + 1));
+  stage.open(waits, "exchange", 0, {9'000});
+  stage.worker.facts->reset();
+  stage.open(stage.worker, "forward");
+  stage.expire(stage.worker);
+  stage.advance(kJudgedAt.mono);
+  stage.workers.remove(waits);
+  stage.add_known_worker(made_up_process(kVictim + 1));  // another process has its pid
+  stage.advance();
+  const testing::Record incident = stage.only("incident");
+  CHECK(incident.integer("workers") == 1);
+  CHECK_FALSE(incident.has("read_late"));
+}
+
+TEST_CASE("An incident waits for the rank of the first worker, as its verdict does") {
+  VerdictStage stage;
+  stage.worker.facts->reset();
+  stage.open(stage.worker, "forward", 0);
+  stage.expire(stage.worker);
+  stage.advance(kJudgedAt.mono);
+  CHECK(stage.records_of("incident").empty());
+  stage.worker.facts->emplace().rank = 3;
+  stage.advance(kJudgedAt.mono + 1ms);
+  CHECK(stage.only("incident").array("open_scopes").at(0)["rank"].get_int64().value() == 3);
+  CHECK(records_of_log(*stage.log, stage.folder).at(0).is("expired", kVictim));
+}
+
+TEST_CASE("An incident waits for the ranks of the others, but not longer than a signal") {
+  for (const bool has_evidence : {true, false}) {
+    CAPTURE(has_evidence);
+    Settings settings = VerdictStage::worker_only();
+    settings.kill.evidence = has_evidence ? EvidenceLevel::kProc : EvidenceLevel::kNone;
+    VerdictStage stage(settings);
+    Worker& other = stage.add_worker(made_up_process(kVictim + 1));
+    stage.open(other, "exchange", 0, {9'000});
+    stage.open(stage.worker, "forward");
+    stage.expire(stage.worker);
+    stage.advance(kJudgedAt.mono);
+    CHECK(stage.records_of("incident").empty() == has_evidence);
+    if (has_evidence) {
+      CHECK(stage.verdicts.advance(kJudgedAt.mono) == kJudgedAt.mono + KillLadder::kFactsLimit);
+      stage.advance(kJudgedAt.mono + KillLadder::kFactsLimit);
+      CHECK_FALSE(stage.only("incident").text("incident").empty());
+    }
+  }
+}
+
+TEST_CASE("Kills that are abandoned leave no incident without its record") {
+  VerdictStage stage;
+  stage.worker.facts->reset();
+  stage.open(stage.worker, "forward");
+  stage.expire(stage.worker);
+  stage.advance(kJudgedAt.mono);
+  CHECK(stage.records_of("incident").empty());
+  stage.verdicts.abandon();
+  CHECK(stage.only("incident").integer("workers") == 1);
+}
+
+TEST_CASE("A scope whose page is gone begins no incident") {
+  VerdictStage stage;
+  TestPage content;
+  content.open(0, {.word = 5'000});
+  stage.add_page(stage.worker, content);
+  const auto due = stage.judge();
+  REQUIRE(due.size() == 1);
+  std::filesystem::resize_file(stage.folder.path("own"), 0);
+  stage.carry_out(stage.worker, due);
+  stage.advance();
+  CHECK(stage.records_of("incident").empty());
+  CHECK(stage.records_of("expired").empty());
 }
 
 TEST_CASE("An incident says where all workers are but those that are being killed") {

@@ -241,11 +241,20 @@ TEST_CASE("A record of a log in memory is synced when append() returns") {
   std::size_t rotated_at = 0;
   for (std::size_t i = 1; i <= 50; ++i) {
     const std::uint64_t number = log->append(std::string(100, 'x'));
+    if (i - 1 == rotated_at && rotated_at != 0) {
+      REQUIRE(log->drain(10s));  // the thread opens the new file
+    }
     REQUIRE(log->synced() == number);
     rotated_at = rotated_at == 0 && std::filesystem::exists(path + ".1") ? i : rotated_at;
   }
   CHECK(rotated_at == 41);
   CHECK(lines_of(path).size() == 9);
+  log->reopen();
+  std::filesystem::rename(path, path + ".1");
+  const std::uint64_t number = log->append("behind the rotator");
+  REQUIRE(log->drain(10s));
+  CHECK(log->synced() == number);
+  CHECK(lines_of(path) == std::vector<std::string>{"behind the rotator"});
   std::filesystem::remove(path);
   std::filesystem::remove(path + ".1");
 }

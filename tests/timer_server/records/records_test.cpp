@@ -142,7 +142,7 @@ TEST_CASE("docs/records.md gives the fields of the records about expiries") {
                                               .expiries = {expiry.id},
                                               .workers = {{worker, {full_scope()}}, {worker, {}}},
                                               .omitted = 0,
-                                              .read_after_signal = 1})});
+                                              .read_late = 1})});
   check_fields("expired", {records.expired(worker, expiry, std::vector<ScopeView>{full_scope()})});
   check_fields("evidence", {records.evidence(worker, expiry.id, crowded_evidence())});
   const std::vector<SentSignal> signals{{SIGTERM, ClockReading::now(), {4711}}};

@@ -27,7 +27,7 @@ TEST_CASE("A child without an owner is reaped when it has ended, and not before"
   const pid_t ended = fork_exiting(0);
   REQUIRE(wait_for_zombie(ended));
   Child alive;
-  CHECK(reap_orphans());
+  CHECK(reap_orphans(Instant::now()));
   CHECK_FALSE(is_our_child(ended));
   CHECK(is_our_child(alive.pid()));
 }
@@ -36,7 +36,7 @@ TEST_CASE("The status of an own child is left to its owner") {
   OwnChild child = OwnChild::start([] { return fork_exiting(7); });
   REQUIRE(child);
   REQUIRE(wait_for_zombie(child.pid()));
-  CHECK_FALSE(reap_orphans());  // the own child hides the other
+  CHECK_FALSE(reap_orphans(Instant::now()));  // the own child hides the other
   CHECK(own_children() == std::vector{child.pid()});
   const auto end = child.reap();
   REQUIRE(end);
@@ -44,7 +44,7 @@ TEST_CASE("The status of an own child is left to its owner") {
   CHECK(end->signal == 0);
   CHECK_FALSE(child);
   CHECK(own_children().empty());
-  CHECK(reap_orphans());
+  CHECK(reap_orphans(Instant::now()));
 }
 
 TEST_CASE("A living child has no end, and the end of a killed child names the signal") {
@@ -65,8 +65,24 @@ TEST_CASE("A child whose owner is gone is reaped as an orphan") {
   CHECK(own_children().empty());
   ::kill(pid, SIGKILL);
   REQUIRE(wait_for_zombie(pid));
-  CHECK(reap_orphans());
+  CHECK(reap_orphans(Instant::now()));
   CHECK_FALSE(is_our_child(pid));
+}
+
+TEST_CASE(
+    "An orphan is reaped though a child is being started, once the start has taken a second") {
+  const pid_t orphan = fork_waiting([] {});
+  ::kill(orphan, SIGKILL);
+  REQUIRE(wait_for_zombie(orphan));
+  const OwnChild none = OwnChild::start([&] {
+    const Instant begun = Instant::now();
+    CHECK_FALSE(reap_orphans(begun));
+    CHECK(is_our_child(orphan));
+    CHECK(reap_orphans(begun + std::chrono::seconds{1}));
+    CHECK_FALSE(is_our_child(orphan));
+    return -1;
+  });
+  CHECK_FALSE(none);
 }
 
 TEST_CASE("A fork that failed is no child, and leaves nothing behind") {
