@@ -19,7 +19,7 @@ std::size_t open_descriptors();
 // Returns the most descriptors that this process may open.
 std::size_t descriptor_limit();
 // Returns the most clients that may wait for an answer at a time. They get a share of the
-// descriptors only, because each worker needs one.
+// descriptors only: the rest is for workers.
 std::size_t max_waiting_clients();
 // Returns the most workers that the server can watch with the other descriptors.
 std::size_t most_workers();

@@ -33,8 +33,9 @@ void wait_until(Condition&& condition) {
 }
 
 struct TargetStage {
-  explicit TargetStage(KillMode mode = KillMode::kTree)
-      : targets(std::make_shared<const Process>(process_of(*family.worker)), mode, {}, may) {}
+  explicit TargetStage(KillMode mode = KillMode::kTree, MayBeForking forks = may_be_forking)
+      : may(std::move(forks)),
+        targets(std::make_shared<const Process>(process_of(*family.worker)), mode, {}, may) {}
 
   void stop() {
     targets.begin_stop();
@@ -45,7 +46,7 @@ struct TargetStage {
 
   WorkerWithChild family;
   const pid_t worker = family->pid();
-  const MayBeForking may = may_be_forking;
+  const MayBeForking may;
   KillTargets targets;
 };
 
@@ -63,6 +64,20 @@ TEST_CASE("The targets of a tree are stopped together and resumed together") {
   stage.targets.resume();
   wait_until(
       [&] { return state_of(stage.worker) != 'T' && state_of(stage.family.child.pid) != 'T'; });
+}
+
+TEST_CASE("The targets are complete when a look finds no new one and none may be forking") {
+  bool is_forking = false;
+  TargetStage stage(KillMode::kTree, [&is_forking](pid_t) { return is_forking; });
+  stage.targets.begin_stop();
+  CHECK_FALSE(stage.targets.find_and_stop());  // the child is new
+  CHECK(stage.targets.find_and_stop());
+  is_forking = true;
+  stage.targets.begin_stop();
+  CHECK_FALSE(stage.targets.find_and_stop());
+  is_forking = false;
+  stage.targets.wait_until_stopped(Instant::now());
+  CHECK(stage.targets.find_and_stop());
 }
 
 TEST_CASE("Of the targets the living are listed, the worker first") {
