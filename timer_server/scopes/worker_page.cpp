@@ -93,10 +93,11 @@ Instant WorkerPage::scan(const Scan& scan, Found& found, Activity& activity) {
   const std::size_t known_due = found.due.size();
   const std::size_t known_soft = found.soft.size();
   const bool is_whole = for_each_slot([&](std::size_t index, const Slot& slot, std::int64_t word) {
-    note_activity(index, slot, word, activity);
     if (!slot_word::is_open(word)) {
+      note_activity(index, slot, word, activity);
       return;
     }
+    activity.is_inside = true;
     const Instant deadline = deadline_of(slot, word, scan);
     if (deadline <= scan.now) {
       found.due.push_back({index, word, deadline});
