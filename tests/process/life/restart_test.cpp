@@ -330,16 +330,16 @@ TEST_CASE("the incident of a deadline that passed while no server ran has the wo
   const std::vector<std::string> evidence{"--evidence", "proc"};
   auto server = std::make_unique<Server>(temp, evidence);
   Worker worker("block", {.environment = {{"RANK", "3"}, {"SLURM_JOB_ID", "4711"}}});
-  server->send(acquire(worker.pid(), "forward", 500ms));
-  const auto passed = std::chrono::steady_clock::now() + 500ms;
-  REQUIRE(wait_until(
-      [&] { return exists(fmt::format("{}/scopes/server/{}", server->dir(), worker.pid())); }));
+  server->send(acquire(worker.pid(), "forward", 1500ms));
+  const auto passed = std::chrono::steady_clock::now() + 1500ms;
+  server->barrier();
   server->kill();
   REQUIRE(wait_until([&] { return std::chrono::steady_clock::now() > passed; }));
   CHECK(worker.is_alive());
   server = std::make_unique<Server>(temp, evidence);
-  server->wait_for("killed", worker.pid());
-  const Record incident = server->wait_for([](const Record& r) { return r.is("incident"); });
+  const std::string id = server->wait_for("killed", worker.pid()).text("incident");
+  const Record incident = server->wait_for(
+      [&id](const Record& r) { return r.is("incident") && r.text("incident") == id; });
   const auto scope = incident.array("open_scopes").at(0);
   CHECK(scope["rank"].get_int64().value() == 3);
   CHECK(scope["job_id"].get_string().value() == "4711");
