@@ -159,7 +159,7 @@ class Version(unittest.TestCase):
         for program in ("timer_server", "timer_client"):
             self.assertEqual(run(os.path.join(BUILD, "bin", program), "--version"),
                              f"{program} {VERSION}\n")
-        with open(f"{SOURCE}/timer_client/python/src/filetimer/__init__.py") as file:
+        with open(f"{SOURCE}/timer_client/python/filetimer/__init__.py") as file:
             [line] = re.findall(r"^__version__ = (.*)$", file.read(), re.MULTILINE)
         self.assertEqual(ast.literal_eval(line), VERSION)
 
