@@ -8,32 +8,32 @@ import unittest
 
 import filetimer
 import suite
+from filetimer import admin, errors
 from harness import FAR_S, ServerCase
 
 
 class WithoutServer(unittest.TestCase):
     def test_without_configure_it_is_said(self):
-        for call in (lambda: filetimer.expires(1, "x").__enter__(), filetimer.status,
-                     lambda: filetimer.heartbeat(1), lambda: filetimer.paused().__enter__(),
-                     filetimer.stop, filetimer.is_watched):
+        for call in (lambda: filetimer.expires(1, "x").__enter__(), admin.status,
+                     lambda: filetimer.heartbeat(1), lambda: filetimer.paused().__enter__()):
             with self.assertRaisesRegex(filetimer.TimerError, "configure.. has not been called"):
                 call()
         filetimer.close()
 
     def test_errors_are_of_the_kinds_that_people_expect(self):
-        time_errors = (filetimer.RpcTimeoutError, filetimer.RendezvousTimeoutError,
+        time_errors = (errors.RpcTimeoutError, errors.RendezvousTimeoutError,
                        filetimer.ScopeExpired)
         for error in time_errors:
             self.assertTrue(issubclass(error, TimeoutError) and
                             issubclass(error, filetimer.TimerError))
-        self.assertTrue(issubclass(filetimer.InvalidArgument, ValueError))
-        for error in (filetimer.ServerUnavailable, filetimer.ServerBusy):
+        self.assertTrue(issubclass(errors.InvalidArgument, ValueError))
+        for error in (filetimer.ServerUnavailable, errors.ServerBusy):
             self.assertTrue(issubclass(error, filetimer.TimerError))
 
     def test_errors_go_through_pickle_as_between_processes(self):
         error = pickle.loads(pickle.dumps(filetimer.ScopeExpired("forward", 30.0, 30.1)))
         self.assertEqual((error.scope, error.timeout, error.elapsed), ("forward", 30.0, 30.1))
-        error = filetimer.RendezvousTimeoutError("late")
+        error = errors.RendezvousTimeoutError("late")
         error.missing = [3]
         self.assertEqual(pickle.loads(pickle.dumps(error)).missing, [3])
 
@@ -41,18 +41,18 @@ class WithoutServer(unittest.TestCase):
         for wrong in (0, -1, -0.5, math.nan, -math.inf, 1e10, 10**400, datetime.timedelta(0),
                       datetime.timedelta(days=-1)):
             for make in (filetimer.expires, filetimer.Scope, filetimer.heartbeat,
-                         filetimer.rpc_timeout):
-                with self.assertRaises(filetimer.InvalidArgument):
+                         admin.rpc_timeout):
+                with self.assertRaises(errors.InvalidArgument):
                     make(wrong)
         for wrong in (None, "30", b"3", [], {}, object(), True, 1j, datetime.timedelta):
             for make in (filetimer.expires, filetimer.Scope, filetimer.heartbeat,
-                         filetimer.rpc_timeout):
+                         admin.rpc_timeout):
                 with self.assertRaises(TypeError):
                     make(wrong)
 
     def test_the_message_quotes_what_was_wrong(self):
         for wrong in (0, math.nan, -2.5):
-            with self.assertRaisesRegex(filetimer.InvalidArgument, f"the timeout is {wrong}"):
+            with self.assertRaisesRegex(errors.InvalidArgument, f"the timeout is {wrong}"):
                 filetimer.expires(wrong)
         with self.assertRaisesRegex(TypeError, "the timeout is a str: expected seconds"):
             filetimer.expires("30")
@@ -60,9 +60,9 @@ class WithoutServer(unittest.TestCase):
     def test_names_that_are_none_are_refused(self):
         for wrong in ("", "a\0b", "\0", "\ud800", "x\udfff"):
             for make in (filetimer.expires, filetimer.Scope, filetimer.heartbeat):
-                with self.assertRaises(filetimer.InvalidArgument):
+                with self.assertRaises(errors.InvalidArgument):
                     make(1, wrong)
-            with self.assertRaises(filetimer.InvalidArgument):
+            with self.assertRaises(errors.InvalidArgument):
                 filetimer.paused(wrong)
         for wrong in (3, b"x", object()):
             with self.assertRaisesRegex(TypeError, "the scope's name is a"):
@@ -172,10 +172,9 @@ class Misuse(ServerCase):
             client.close()
             self.assertEqual(self.open_scopes(), ["x"])
         self.assertEqual(self.open_scopes(), [])
-        for call in (scope.__enter__, scope.acquire, client.status, client.ping, client.stop,
-                     client.start, lambda: client.heartbeat(1),
-                     lambda: client.paused().__enter__(), lambda: client.drain(),
-                     lambda: client.on_shutdown(print), lambda: client.target,
+        for call in (scope.__enter__, scope.acquire, lambda: admin.status(client=client),
+                     client.stop, client.start, lambda: client.heartbeat(1),
+                     lambda: client.paused().__enter__(), lambda: client.target,
                      lambda: client.is_watched):
             with self.assertRaisesRegex(filetimer.TimerError, "the client is closed"):
                 call()
@@ -184,7 +183,7 @@ class Misuse(ServerCase):
     def test_a_client_without_its_init_is_a_closed_one(self):
         client = filetimer.Client.__new__(filetimer.Client)
         with self.assertRaisesRegex(filetimer.TimerError, "the client is closed"):
-            client.status()
+            admin.status(client=client)
         client.close()
 
     def test_more_than_1024_scopes_are_an_error_and_no_more(self):
@@ -209,14 +208,12 @@ class Misuse(ServerCase):
                       {"rank": 0, "world": 1, "timeout": 0}, {"rank": 0, "world": 1, "name": ""},
                       {"rank": 0, "world": 1, "name": "x" * 256},
                       {"rank": 0, "world": 1, "retries": -1}, {"rank": 0, "world": 10**30}):
-            with self.assertRaises(filetimer.InvalidArgument, msg=wrong):
-                filetimer.rendezvous(**{"timeout": 1, **wrong})
+            with self.assertRaises(errors.InvalidArgument, msg=wrong):
+                admin.rendezvous(**{"timeout": 1, **wrong})
         with self.assertRaises(TypeError):
-            filetimer.rendezvous("0", 1, 1)
-        with self.assertRaises(filetimer.InvalidArgument):
-            filetimer.shutdown(timeout=-1)
-        with self.assertRaises(TypeError):
-            filetimer.on_shutdown(3)
+            admin.rendezvous("0", 1, 1)
+        with self.assertRaises(errors.InvalidArgument):
+            admin.shutdown(timeout=-1)
 
 
 if __name__ == "__main__":

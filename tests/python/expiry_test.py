@@ -5,7 +5,7 @@ import signal
 import unittest
 
 import suite
-from harness import ServerCase
+from harness import NATIVE_HANDLER, ServerCase
 
 SOFT = """
 filetimer.configure()
@@ -17,7 +17,15 @@ def soft(timeout, name="x", **more):
 LATE_SIGNAL = """
 signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
 def wait_for_verdict():
-    while not filetimer.status().kills_under_way:
+    while not filetimer.admin.status().kills_under_way:
+        time.sleep(0.01)
+"""
+
+# And has the signal come when it wants it to.
+PENDING = """
+from filetimer import _expiry
+def wait_for_signal():
+    while _expiry._number not in signal.sigpending():
         time.sleep(0.01)
 """
 
@@ -37,10 +45,10 @@ except TimeoutError as error:
     assert isinstance(error, filetimer.ScopeExpired)
     say(error.scope, error.timeout, 0.3 <= error.elapsed <= took < 10)
     say(error)
-while filetimer.status().kills_under_way:
+while filetimer.admin.status().kills_under_way:
     time.sleep(0.01)
 with filetimer.expires(60, "next") as scope:
-    assert scope.is_open and filetimer.status().open_scopes == 1
+    assert scope.is_open and filetimer.admin.status().open_scopes == 1
 """)
         self.assertRegex(out, r"^forward 0.3 True\n'forward' was open for \d+\.\d+ s of 0.3 s:")
         self.assertEqual(self.record("expired")["scope"], "forward")
@@ -327,19 +335,51 @@ except filetimer.ScopeExpired:
 assert mine == [1]
 """)
 
-    def test_over_the_pipe_it_is_the_same(self):
-        out = self.run_worker("""
-            client = filetimer.Client(fifo=sys.argv[1])
-            try:
-                with client.expires(0.3, "x", on_expiry="raise", grace=5):
-                    time.sleep(60)
-            except filetimer.ScopeExpired as error:
-                say(error.scope)
-            time.sleep(0.8)
-            say("alive")
-            """, f"{self.dir}/requests")
-        self.assertEqual(out, "x\nalive\n")
-        self.assertEqual(self.record("killed")["verdict"], "spared")
+    def test_a_signal_that_a_native_library_handles_is_left_to_it(self):
+        out = self.run_soft(NATIVE_HANDLER + """
+number = signal.SIGRTMIN + 4
+handle(number)
+try:
+    with soft(0.2):
+        time.sleep(60)
+except filetimer.ScopeExpired:
+    say(is_handled(number))
+""")
+        self.assertEqual(out, "True\n")
+
+    def test_a_signal_that_comes_while_the_scope_is_left_leaves_it_released(self):
+        out = self.run_soft(LATE_SIGNAL + PENDING + """
+def unblock(frame, event, _):
+    if event == "call" and frame.f_code.co_name == "__exit__":
+        sys.setprofile(None)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, signal.valid_signals())
+scope = soft(0.2, grace=60)
+try:
+    with scope:
+        wait_for_signal()
+        sys.setprofile(unblock)
+except filetimer.ScopeExpired:
+    say("raised", scope.is_open)
+""")
+        self.assertEqual(out, "raised False\n")
+
+    def test_a_signal_that_comes_while_the_scope_is_entered_is_raised_inside_it(self):
+        out = self.run_soft(LATE_SIGNAL + PENDING + """
+def expire(frame, event, _):
+    if event == "c_return" and frame.f_code.co_name == "__enter__" and scope.is_open:
+        sys.setprofile(None)
+        wait_for_signal()
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, signal.valid_signals())
+scope = soft(0.2, grace=60)
+sys.setprofile(expire)
+try:
+    with scope:
+        say("inside")
+        time.sleep(60)
+except filetimer.ScopeExpired:
+    say("raised", scope.is_open)
+""")
+        self.assertEqual(out, "inside\nraised False\n")
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ import unittest
 
 import filetimer
 import suite
+from filetimer import admin, errors
 from harness import ServerCase
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -56,7 +57,7 @@ class Arguments(ServerCase):
 
     def setUp(self):
         super().setUp()
-        self.configure(statistics=False)
+        self.client = self.configure(statistics=False)
 
     def test_any_name(self):
         @bounded
@@ -68,7 +69,7 @@ class Arguments(ServerCase):
                 with filetimer.expires(3600, name) as scope:
                     self.assertEqual(scope.name, name)
                     repr(scope)
-            except filetimer.InvalidArgument as error:
+            except errors.InvalidArgument as error:
                 self.assertFalse(is_fine, error)
             else:
                 self.assertTrue(is_fine)
@@ -115,14 +116,14 @@ class Arguments(ServerCase):
                     pass
                 except ValueError as error:  # of float(), for a signalling NaN
                     self.assertIn("NaN", str(error))
-            for call in (filetimer.rpc_timeout, filetimer.start):
+            for call in (admin.rpc_timeout, self.client.start):
                 try:
                     call(timeout)
                 except CLEAR:
                     pass
                 except ValueError as error:
                     self.assertIn("NaN", str(error))
-            filetimer.stop()
+            self.client.stop()
         run()
 
     def test_numbers_that_raise_or_lie(self):

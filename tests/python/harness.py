@@ -38,7 +38,7 @@ class ServerCase(unittest.TestCase):
 
     def start_worker(self, script, *args, **environment):
         """A process that runs `script`, with filetimer, os, sys, time and say() at hand."""
-        environment = dict(os.environ, FILETIMER_DIR=self.dir, **environment)
+        environment = {**os.environ, "FILETIMER_DIR": self.dir, **environment}
         # A file, which a spawned child can import.
         self.workers = getattr(self, "workers", 0) + 1
         path = os.path.join(self.folder, f"worker{self.workers}.py")
@@ -91,7 +91,20 @@ class ServerCase(unittest.TestCase):
 
 
 PREAMBLE = """
-import filetimer, os, signal, sys, threading, time
+import filetimer, filetimer.admin, os, signal, sys, threading, time
 def say(*words):
     print(*words, flush=True)
+"""
+
+# A handler that is not of Python, which knows nothing of it.
+NATIVE_HANDLER = """
+import ctypes
+libc = ctypes.CDLL(None)
+libc.signal.restype = ctypes.c_void_p
+libc.signal.argtypes = [ctypes.c_int, ctypes.c_void_p]
+handler = ctypes.cast(libc.getpid, ctypes.c_void_p).value
+def handle(number):
+    return libc.signal(number, handler)
+def is_handled(number):
+    return handle(number) == handler
 """

@@ -23,7 +23,7 @@ import filetimer, os
 assert filetimer.__file__.startswith(os.environ["SITE"]), filetimer.__file__
 with filetimer.Server() as server, filetimer.Client(server.dir) as client:
     with client.expires(60, "x"):
-        print(client.status().open_scopes)
+        print(filetimer.admin.status(client=client).open_scopes)
 """
 
 

@@ -13,23 +13,67 @@ import unittest
 
 import filetimer
 import suite
+from filetimer import admin, errors
 
 SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
-TORCH_TIMER = """
+# The classes that are bases of ours, alone: to read all of torch takes mypy half a minute.
+FAKES = {
+    "torch/distributed/elastic/timer": """
 import abc
 class TimerClient(abc.ABC):
     @abc.abstractmethod
     def acquire(self, scope_id: str, expiration_time: float) -> None: ...
     @abc.abstractmethod
     def release(self, scope_id: str) -> None: ...
+""",
+    "lightning/pytorch/callbacks": "class Callback: ...\n",
+    "pytorch_lightning/callbacks": "from lightning.pytorch.callbacks import Callback as Callback\n",
+    "transformers": "class TrainerCallback: ...\n"}
+# Of a user: every line has one right type.
+USER = """
+import filetimer
+import filetimer.admin
+from filetimer.errors import InvalidArgument
+
+client: filetimer.Client = filetimer.configure(timeout=3, missing="ignore")
+scope: filetimer.Scope = filetimer.expires(30, "x", on_expiry="raise")
+with scope as entered:
+    left: float | None = entered.remaining
+for batch in filetimer.each([1, 2], 60, "data"):
+    number: int = batch
+with filetimer.heartbeat(60) as heart:
+    beaten: bool = heart.beat()
+with filetimer.paused("checkpoint"), client.paused():
+    pass
+count: int = filetimer.admin.shutdown("graceful_or_now", timeout=3)
+open_scopes: int = filetimer.admin.status(client=client).open_scopes
+
+@filetimer.expires(3)
+def work(number: int) -> str:
+    return str(number)
+
+text: str = work(3)
+"""
+WRONG = """
+import filetimer
+import filetimer.admin
+
+filetimer.configure(missing="maybe")
+filetimer.expires("30")
+filetimer.admin.shutdown("force")
+number: str = filetimer.admin.status().workers
+filetimer.unlimited()
 """
 
 
 class Interface(unittest.TestCase):
+    maxDiff = None
+
     def public(self):
-        for name in filetimer.__all__:
-            yield name, getattr(filetimer, name)
+        for module in (filetimer, admin):
+            for name in module.__all__:
+                yield name, getattr(module, name)
         for kind in (filetimer.Client, filetimer.Scope, filetimer.Heartbeat, filetimer.Server):
             for name in dir(kind):
                 if not name.startswith("_"):
@@ -53,33 +97,67 @@ class Interface(unittest.TestCase):
         self.assertIn("with filetimer.expires(30, \"forward\")",
                       pydoc.render_doc(filetimer, renderer=pydoc.plaintext))
 
+    def test_the_package_exports_what_a_worker_needs_and_no_more(self):
+        self.assertEqual(filetimer.__all__, [
+            "Client", "Heartbeat", "Scope", "ScopeExpired", "Server", "ServerUnavailable",
+            "TimerError", "close", "configure", "each", "expires", "heartbeat", "paused"])
+        self.assertEqual(admin.__all__, [
+            "Rendezvous", "ServerStatus", "drain", "ping", "rendezvous", "rpc_timeout",
+            "shutdown", "status"])
+        self.assertLessEqual({*filetimer.__all__, "admin"}, set(dir(filetimer)))
+        for name in ("unlimited", "status", "on_shutdown"):
+            with self.assertRaises(AttributeError):
+                getattr(filetimer, name)
+
+    def test_every_error_is_a_timer_error(self):
+        kinds = [kind for kind in vars(errors).values() if isinstance(kind, type)]
+        self.assertEqual(len(kinds), 7)
+        for kind in kinds:
+            self.assertTrue(issubclass(kind, filetimer.TimerError))
+
+    def test_questions_are_found_without_an_import_of_their_own(self):
+        subprocess.run([sys.executable, "-c",
+                        "import filetimer; filetimer.admin.status, filetimer.Server"], check=True)
+
     def test_there_is_one_version(self):
         with open(os.path.join(SOURCE, "CMakeLists.txt")) as file:
             version = re.search(r"project\(filetimer VERSION (\S+)", file.read()).group(1)
         self.assertEqual(filetimer.__version__, version)
 
     @unittest.skipUnless(importlib.util.find_spec("mypy"), "no mypy here")
-    @unittest.skipUnless(importlib.util.find_spec("torch"), "no torch here")
-    def test_the_type_stubs_are_what_is_there(self):
-        # From elsewhere: mypy takes its paths from the working folder, and keeps a cache there.
+    def test_the_types_are_what_is_there(self):
         package = os.path.dirname(filetimer.__file__)
         self.assertTrue(os.path.exists(os.path.join(package, "py.typed")))
         with tempfile.TemporaryDirectory(prefix="filetimer-python-") as folder:
-            self.write_stub_of_torch(folder)
-            done = subprocess.run([sys.executable, "-m", "mypy.stubtest", "filetimer"],
-                                  stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                                  universal_newlines=True, cwd="/", env=dict(
-                                      os.environ, MYPY_CACHE_DIR=os.devnull, MYPYPATH=folder))
-        self.assertEqual(done.returncode, 0, done.stdout)
+            self.write_fakes(pathlib.Path(folder))
+            user = pathlib.Path(folder, "user.py")
+            user.write_text(USER)
+            self.assertEqual(self.run_mypy(folder, "mypy.stubtest", "filetimer._native"), "")
+            self.assertEqual(self.run_mypy(folder, "mypy", "--strict", "-p", "filetimer"), "")
+            self.assertEqual(self.run_mypy(folder, "mypy", "--strict", str(user)), "")
+            user.write_text(WRONG)
+            found = re.findall(r":(\d+): error", self.run_mypy(folder, "mypy", str(user)))
+            self.assertEqual(found, ["5", "6", "7", "8", "9"])
 
     @staticmethod
-    def write_stub_of_torch(folder):
-        """Of the one class that is a base of ours; to read all of torch takes mypy half a minute."""
-        timer = pathlib.Path(folder, "torch", "distributed", "elastic", "timer.pyi")
-        timer.parent.mkdir(parents=True)
-        for each in list(timer.parents)[:3]:
-            (each / "__init__.pyi").touch()
-        timer.write_text(TORCH_TIMER)
+    def run_mypy(folder, module, *args):
+        """What it found. From elsewhere: mypy takes its paths from the working folder."""
+        done = subprocess.run([sys.executable, "-m", module, *args], stdout=subprocess.PIPE,
+                              stderr=subprocess.STDOUT, universal_newlines=True, cwd="/",
+                              env=dict(os.environ, MYPY_CACHE_DIR=os.path.join(folder, "cache"),
+                                       MYPYPATH=folder,
+                                       PYTHONPATH=f"{folder}:{os.environ['PYTHONPATH']}"))
+        return "" if done.returncode == 0 else done.stdout
+
+    @staticmethod
+    def write_fakes(folder):
+        for name, text in FAKES.items():
+            path = folder / name
+            path.mkdir(parents=True)
+            (path / "__init__.py").write_text(text)
+            for above in path.relative_to(folder).parents:
+                if above.name:
+                    (folder / above / "__init__.py").touch()
 
 
 if __name__ == "__main__":

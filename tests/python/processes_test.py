@@ -105,7 +105,7 @@ class Forks(ServerCase):
                         pass
                     filetimer.heartbeat(60, f"{i % 30}").beat()
                     if i % 50 == 0:
-                        filetimer.ping()
+                        filetimer.admin.ping()
             threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
             for thread in threads:
                 thread.start()
@@ -116,7 +116,7 @@ class Forks(ServerCase):
                         for j in range(20):
                             with filetimer.expires(60, f"{j}"), filetimer.paused():
                                 pass
-                        filetimer.ping()
+                        filetimer.admin.ping()
                         os._exit(0)
                     assert os.waitpid(pid, 0)[1] == 0
             forker = threading.Thread(target=fork_all)
@@ -138,14 +138,14 @@ class Forks(ServerCase):
                 subprocess.run([sys.executable, "-c", "pass"], check=True)
                 subprocess.run(["true"], check=True, close_fds=False)
                 with filetimer.expires(60, "still watched"):
-                    assert filetimer.status().open_scopes == 2
+                    assert filetimer.admin.status().open_scopes == 2
             """)
         self.assertEqual(self.records("left_open"), [])
 
     def test_an_exec_inside_a_scope_leaves_it_open(self):
         worker = self.start_worker("""
             filetimer.configure()
-            filetimer.ping()  # so the server has seen the page, and whose it is
+            filetimer.admin.ping()  # so the server has seen the page, and whose it is
             with filetimer.expires(0.5, "exec"):
                 os.execvp("sleep", ["sleep", "5"])
             """)
@@ -261,7 +261,7 @@ class Ends(ServerCase):
     def test_os_exit_inside_a_scope_is_recorded_as_left_open(self):
         worker = self.start_worker("""
             filetimer.configure()
-            filetimer.ping()
+            filetimer.admin.ping()
             with filetimer.expires(60, "x"):
                 os._exit(3)
             """)
@@ -279,9 +279,8 @@ class Ends(ServerCase):
             pause = filetimer.paused()
             pause.__enter__()
             heart = filetimer.heartbeat(60)
-            filetimer.start(60)
-            filetimer.on_shutdown(lambda: None)
-            status = filetimer.status()
+            client.start(60)
+            status = filetimer.admin.status()
             ring = [scope, heart, client]
             ring.append(ring)
             sys.scopes = [entered, pause]  # outlives the module
@@ -298,7 +297,7 @@ class Ends(ServerCase):
                         pass
             def ask():
                 while True:
-                    filetimer.ping()
+                    filetimer.admin.ping()
             for each in (work, work, ask):
                 threading.Thread(target=each, daemon=True).start()
             time.sleep(0.1)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Questions to the server, what is called at its end, and a server of one's own."""
+"""Questions to the server, and a server of one's own."""
+import asyncio
 import math
 import os
 import signal
@@ -11,6 +12,7 @@ import unittest
 
 import filetimer
 import suite
+from filetimer import admin, errors
 from harness import BOUND_S, FAR_S, SERVER, ServerCase
 
 
@@ -33,12 +35,12 @@ def is_alive(pid):
 class Questions(ServerCase):
     def setUp(self):
         super().setUp()
-        self.configure()
+        self.default = self.configure()
 
     def test_status_tells_of_the_server(self):
-        filetimer.ping()
+        admin.ping()
         with filetimer.expires(FAR_S):
-            status = filetimer.status()
+            status = admin.status()
         self.assertEqual(status.server_pid, self.server.pid)
         self.assertEqual((status.dir, status.open_scopes, status.announcement),
                          (self.dir, 1, "none"))
@@ -47,117 +49,121 @@ class Questions(ServerCase):
         self.assertEqual(status, status)
 
     def test_a_rendezvous_names_who_is_missing(self):
-        met = filetimer.rendezvous(0, 1, 10)
+        met = admin.rendezvous(0, 1, 10)
         self.assertEqual((met.round, met.joined), (1, {0: os.getpid()}))
         with self.assertRaises(TimeoutError) as caught:
-            filetimer.rendezvous(1, 3, 0.2, "epoch", retries=1, backoff=0.01)
+            admin.rendezvous(1, 3, 0.2, "epoch", retries=1, backoff=0.01)
         error = caught.exception
-        self.assertIsInstance(error, filetimer.RendezvousTimeoutError)
+        self.assertIsInstance(error, errors.RendezvousTimeoutError)
         self.assertEqual((error.name, error.joined, error.missing, error.left),
                          ("epoch", [1], [0, 2], []))
 
     def test_while_it_drains_new_scopes_are_not_watched_and_go_on(self):
         with filetimer.expires(FAR_S, "old"):
-            self.assertEqual(filetimer.drain(), 1)
+            self.assertEqual(admin.drain(), 1)
             with filetimer.expires(0.01, "new") as scope:
                 self.assertFalse(scope.is_open)
                 self.assertFalse(scope.renew())
                 with filetimer.heartbeat(0.01) as heart:
                     self.assertFalse(heart.beat())
-            filetimer.drain(False)
+            admin.drain(False)
         with filetimer.expires(FAR_S, "after") as scope:
             self.assertTrue(scope.is_open)
 
     def test_a_shutdown_is_refused_while_scopes_are_open_unless_it_is_forced(self):
         with filetimer.expires(FAR_S, "x"):
-            with self.assertRaises(filetimer.ServerBusy) as caught:
-                filetimer.shutdown(graceful=False)
+            with self.assertRaises(errors.ServerBusy) as caught:
+                admin.shutdown("if_idle")
             error = caught.exception
             self.assertEqual((error.timed_out, error.open_scope_count), (False, 1))
             self.assertEqual(error.open_scopes[0]["scope"], "x")
             self.assertEqual(error.open_scopes[0]["pid"], os.getpid())
-            with self.assertRaises(filetimer.ServerBusy) as caught:
-                filetimer.shutdown(timeout=0.1)
+            with self.assertRaises(errors.ServerBusy) as caught:
+                admin.shutdown(timeout=0.1)
             self.assertTrue(caught.exception.timed_out)
-            self.assertEqual(filetimer.shutdown(force=True, graceful=False), 1)
-        self.assertFalse(filetimer.is_watched())
+            self.assertEqual(admin.shutdown("now"), 1)
+        self.assertFalse(self.default.is_watched)
         with self.assertRaises(filetimer.ServerUnavailable):
-            filetimer.status()
+            admin.status()
 
     def test_a_server_that_does_not_answer_is_told_of_in_time(self):
         os.kill(self.server.pid, signal.SIGSTOP)
         try:
-            with filetimer.rpc_timeout(math.inf), filetimer.rpc_timeout(0.1):
+            with admin.rpc_timeout(math.inf), admin.rpc_timeout(0.1):
                 with self.assertRaises(TimeoutError) as caught:
-                    filetimer.ping()
+                    admin.ping()
         finally:
             os.kill(self.server.pid, signal.SIGCONT)
         error = caught.exception
-        self.assertIsInstance(error, filetimer.RpcTimeoutError)
+        self.assertIsInstance(error, errors.RpcTimeoutError)
         self.assertEqual(error.request, "ping")
         self.assertGreater(error.waited, 0.09)
         self.assertIn("stopped", str(error))
-        filetimer.ping()
+        admin.ping()
 
     def test_a_client_has_a_timeout_of_its_own(self):
         client = filetimer.Client(self.dir, rpc_timeout=0.1)
-        with filetimer.rpc_timeout(BOUND_S):
-            client.ping()
+        with admin.rpc_timeout(BOUND_S):
+            admin.ping(client=client)
         os.kill(self.server.pid, signal.SIGSTOP)
         try:
-            with self.assertRaises(filetimer.RpcTimeoutError) as caught:
-                client.status()
+            with self.assertRaises(errors.RpcTimeoutError) as caught:
+                admin.status(client=client)
         finally:
             os.kill(self.server.pid, signal.SIGCONT)
         self.assertLess(caught.exception.waited, BOUND_S)
 
     def test_what_is_asked_in_another_thread_lets_this_one_go_on(self):
-        thread = threading.Thread(target=filetimer.rendezvous, args=(0, 2, BOUND_S))
+        thread = threading.Thread(target=admin.rendezvous, args=(0, 2, BOUND_S))
         thread.start()
-        filetimer.rendezvous(1, 2, BOUND_S)
+        admin.rendezvous(1, 2, BOUND_S)
         thread.join()
 
-    def test_callbacks_are_called_when_the_server_shuts_down(self):
-        called = []
-
-        @filetimer.on_shutdown
-        def save():
-            called.append(threading.current_thread())
-        filetimer.on_shutdown(lambda: called.append(1))
-        filetimer.shutdown()
-        wait_until(lambda: len(called) == 2)
-        self.assertTrue(callable(save))
-
-    def test_a_callback_that_raises_is_told_of_and_harms_nobody(self):
+    def test_a_shutdown_waits_for_what_its_mode_says(self):
         worker = self.start_worker("""
             filetimer.configure()
-            filetimer.on_shutdown(lambda: 1 / 0)
-            done = threading.Event()
-            filetimer.on_shutdown(done.set)
-            say("ready")
-            done.wait()
+            scope = filetimer.Scope(3600, "x")
+            scope.acquire()
+            say("in")
+            sys.stdin.readline()
+            scope.release()
+            say("out")
+            sys.stdin.read()
             """)
-        self.assertEqual(worker.stdout.readline(), "ready\n")
-        filetimer.shutdown()
-        _, err = worker.communicate(timeout=BOUND_S)
-        self.assertEqual(worker.returncode, 0)
-        self.assertIn("ZeroDivisionError", err)
+        self.assertEqual(worker.stdout.readline(), "in\n")
+        with self.assertRaises(errors.ServerBusy):
+            admin.shutdown("workers", timeout=0.1)
+        with self.assertRaises(errors.ServerBusy):
+            admin.shutdown("if_idle")
+        admin.drain(False)
+        worker.stdin.write("\n")
+        worker.stdin.flush()
+        self.assertEqual(worker.stdout.readline(), "out\n")
+        with self.assertRaises(errors.ServerBusy):  # the worker is still there
+            admin.shutdown("workers", timeout=0.1)
+        self.assertEqual(admin.shutdown(), 0)
 
-    def test_the_interpreters_end_waits_for_a_callback_that_runs(self):
-        worker = self.start_worker("""
-            filetimer.configure()
-            begun = threading.Event()
-            def save():
-                begun.set()
-                time.sleep(0.3)
-                say("saved")
-            filetimer.on_shutdown(save)
-            say("ready")
-            begun.wait()
-            """)
-        self.assertEqual(worker.stdout.readline(), "ready\n")
-        filetimer.shutdown()
-        self.assertEqual(worker.communicate(timeout=BOUND_S), ("saved\n", ""))
+    def test_a_shutdown_that_may_not_wait_longer_ends_the_server_all_the_same(self):
+        with filetimer.expires(FAR_S, "x"):
+            self.assertEqual(admin.shutdown("graceful_or_now", timeout=0.1), 1)
+
+    def test_a_shutdown_quotes_a_mode_that_is_none(self):
+        with self.assertRaisesRegex(ValueError, "mode is 'force': expected one of 'graceful'"):
+            admin.shutdown("force")
+
+    def test_one_rpc_timeout_serves_several_tasks(self):
+        shared = admin.rpc_timeout(FAR_S)
+
+        async def ask(entered, other):
+            with shared:
+                entered.set()
+                await other.wait()  # each is in it while the other enters and leaves
+                admin.ping()
+
+        async def ask_in_two_tasks():
+            one, two = asyncio.Event(), asyncio.Event()
+            await asyncio.gather(ask(one, two), ask(two, one))
+        asyncio.run(ask_in_two_tasks())
 
 
 class Interrupted(ServerCase):
@@ -179,7 +185,20 @@ class Interrupted(ServerCase):
         self.assert_interrupted("""
             filetimer.configure()
             say("now")
-            filetimer.rendezvous(0, 2, 60)
+            filetimer.admin.rendezvous(0, 2, 60)
+            """)
+
+    def test_ctrl_c_withdraws_what_was_asked(self):
+        self.assert_interrupted("""
+            filetimer.configure()
+            say("now")
+            try:
+                filetimer.admin.rendezvous(0, 2, 60)
+            except KeyboardInterrupt:
+                with filetimer.admin.rpc_timeout(60):
+                    while filetimer.admin.status().askers:
+                        time.sleep(0.01)
+                raise
             """)
 
     def test_a_handler_that_raises_nothing_does_not_end_it(self):
@@ -187,14 +206,15 @@ class Interrupted(ServerCase):
             filetimer.configure()
             signal.signal(signal.SIGUSR1, lambda *_: say("handled"))
             say("now")
-            filetimer.rendezvous(0, 2, 60)
+            filetimer.admin.rendezvous(0, 2, 60)
             say("met")
             """)
         self.assertEqual(worker.stdout.readline(), "now\n")
-        wait_until(lambda: filetimer.Client(self.dir).status().askers == 1)
+        other = filetimer.Client(self.dir)
+        wait_until(lambda: admin.status(client=other).askers == 1)
         worker.send_signal(signal.SIGUSR1)
         self.assertEqual(worker.stdout.readline(), "handled\n")
-        filetimer.Client(self.dir).rendezvous(1, 2, BOUND_S)
+        admin.rendezvous(1, 2, BOUND_S, client=other)
         self.assertEqual(worker.stdout.readline(), "met\n")
 
 
@@ -202,7 +222,7 @@ class OwnServer(unittest.TestCase):
     def test_it_serves_who_started_it_and_takes_its_folder_with_it(self):
         with filetimer.Server() as server:
             with filetimer.Client(server.dir) as client, client.expires(FAR_S):
-                self.assertEqual(client.status().open_scopes, 1)
+                self.assertEqual(admin.status(client=client).open_scopes, 1)
             self.assertTrue(is_alive(server.pid))
             self.assertIn(str(server.pid), repr(server))
             self.assertTrue(os.path.exists(server.log))
@@ -239,7 +259,7 @@ class OwnServer(unittest.TestCase):
                   "child = ctypes.PyDLL(None).fork()\n"
                   "if child == 0:\n    server.close()\n    os._exit(0)\n"
                   "assert os.waitpid(child, 0)[1] == 0\n"
-                  "filetimer.Client(server.dir).status()")
+                  "filetimer.admin.status(client=filetimer.Client(server.dir))")
         done = subprocess.run([sys.executable, "-c", script], timeout=BOUND_S)
         self.assertEqual(done.returncode, 0)
 
@@ -255,7 +275,7 @@ class OwnServer(unittest.TestCase):
             filetimer.Server(executable="/bin/false")
         with self.assertRaisesRegex(filetimer.ServerUnavailable, "did not start"):
             filetimer.Server("--bogus", executable=SERVER)
-        with self.assertRaises(filetimer.InvalidArgument):
+        with self.assertRaises(errors.InvalidArgument):
             filetimer.Server(3)
         environment = dict(os.environ, PATH="/nowhere")
         del environment["FILETIMER_SERVER"]

@@ -18,7 +18,7 @@ from harness import CLIENT, FAR_S, ServerCase
 class Scopes(ServerCase):
     def setUp(self):
         super().setUp()
-        self.configure()
+        self.client_of_process = self.configure()
 
     def test_a_scope_is_open_inside_with_and_not_outside(self):
         with filetimer.expires(FAR_S, "forward") as scope:
@@ -108,11 +108,10 @@ class Scopes(ServerCase):
 
     def test_paused_stops_the_time_of_all_scopes_of_the_thread(self):
         with filetimer.expires(10, "x") as scope:
-            for region in (filetimer.paused, filetimer.unlimited):
-                with region("checkpoint"):
-                    self.assertTrue(scope.times().paused)
-                    self.assertEqual(self.open_scopes(), ["checkpoint", "x"])
-                self.assertFalse(scope.times().paused)
+            with filetimer.paused("checkpoint"):
+                self.assertTrue(scope.times().paused)
+                self.assertEqual(self.open_scopes(), ["checkpoint", "x"])
+            self.assertFalse(scope.times().paused)
             with filetimer.paused():
                 self.assertTrue(any(name.startswith("scopes_test.py:")
                                     for name in self.open_scopes()))
@@ -127,13 +126,14 @@ class Scopes(ServerCase):
         self.assertIsNone(heart.times())
 
     def test_start_and_stop_watch_the_whole_job(self):
-        filetimer.start(FAR_S)
-        filetimer.start(datetime.timedelta(hours=2))
+        client = self.client_of_process
+        client.start(FAR_S)
+        client.start(datetime.timedelta(hours=2))
         self.assertEqual(self.open_scopes(), ["job"])
-        self.assertTrue(filetimer.stop())
-        self.assertFalse(filetimer.stop())
-        with self.assertRaisesRegex(filetimer.InvalidArgument, "--default-timeout"):
-            filetimer.start()
+        self.assertTrue(client.stop())
+        self.assertFalse(client.stop())
+        with self.assertRaisesRegex(ValueError, "--default-timeout"):
+            client.start()
 
     def test_start_takes_the_servers_default_timeout(self):
         with filetimer.Server("--default-timeout", "1h") as server:
@@ -205,6 +205,155 @@ class Decorators(ServerCase):
             filetimer.expires(FAR_S)(3)
 
 
+class Each(ServerCase):
+    def test_every_step_of_an_iterator_is_a_scope_and_what_is_done_with_it_is_none(self):
+        self.configure()
+        inside = []
+
+        def batches():
+            for i in range(3):
+                inside.append(self.open_scopes())
+                yield i
+        outside = [(batch, self.open_scopes())
+                   for batch in filetimer.each(batches(), FAR_S, "data")]
+        self.assertEqual(outside, [(0, []), (1, []), (2, [])])
+        self.assertEqual(inside, [["data"]] * 3)
+        self.assertEqual(self.statistics()["data"], 4)  # and the one that found the end
+
+    def test_the_first_step_may_have_longer_and_covers_the_start_of_the_iterator(self):
+        self.configure()
+        remaining = []
+
+        class Loader:
+            def __iter__(_):
+                [scope] = self.listed_scopes()
+                remaining.append(scope["remaining_s"])
+                return iter("ab")
+        items = filetimer.each(Loader(), 10, first_timeout=FAR_S)
+        self.assertEqual(next(items), "a")
+        self.assertGreater(remaining[0], 3000)
+        self.assertEqual(list(items), ["b"])
+        [name] = self.statistics()
+        self.assertTrue(name.startswith("scopes_test.py:"), name)
+
+    def test_an_exception_of_the_iterator_leaves_the_scope(self):
+        self.configure()
+
+        def batches():
+            yield 1
+            raise KeyError
+        with self.assertRaises(KeyError):
+            list(filetimer.each(batches(), FAR_S))
+        self.assertEqual(self.open_scopes(), [])
+
+    def test_wrong_arguments_are_refused_before_the_first_step(self):
+        with self.assertRaises(ValueError):
+            filetimer.each([], 0)
+        with self.assertRaises(TypeError):
+            filetimer.each([], 1, bogus=1)
+
+    def test_a_loader_that_hangs_is_killed(self):
+        worker = self.start_worker("""
+            filetimer.configure()
+            def batches():
+                yield 1
+                time.sleep(60)
+            for batch in filetimer.each(batches(), 0.3, "data"):
+                pass
+            """)
+        self.assertEqual(worker.wait(timeout=30), -signal.SIGKILL)
+        self.assertEqual(self.record("expired", worker.pid)["scope"], "data")
+
+
+class Tasks(ServerCase):
+    """paused() in asyncio."""
+
+    def setUp(self):
+        super().setUp()
+        self.configure()
+
+    def test_a_pause_concerns_one_task(self):
+        async def other(entered, done):
+            with filetimer.expires(FAR_S, "other") as scope:
+                entered.set()
+                await done.wait()
+                return scope.times().paused
+
+        async def main():
+            entered, done = asyncio.Event(), asyncio.Event()
+            task = asyncio.create_task(other(entered, done))
+            await entered.wait()
+            with filetimer.expires(FAR_S, "mine") as mine, filetimer.heartbeat(FAR_S) as heart:
+                with filetimer.paused("checkpoint"):
+                    await asyncio.sleep(0)
+                    paused = [mine.times().paused, heart.times().paused, around.times().paused]
+                    self.assertIn("checkpoint", self.open_scopes())
+                    done.set()
+                    return paused, await task, mine
+
+        with filetimer.expires(FAR_S, "around") as around:
+            self.assertEqual(asyncio.run(main())[:2], ([True, True, False], False))
+            self.assertEqual(self.open_scopes(), ["around"])
+
+    def test_it_holds_for_scopes_that_the_task_opens_and_ends_with_the_outermost_region(self):
+        async def main():
+            with filetimer.expires(FAR_S, "before") as before:
+                with filetimer.paused():
+                    with filetimer.paused():
+                        inside = filetimer.Scope(FAR_S, "inside")
+                        inside.acquire()
+                        self.assertTrue(inside.times().paused)
+                    self.assertTrue(before.times().paused and inside.times().paused)
+                self.assertFalse(before.times().paused or inside.times().paused)
+                with filetimer.expires(FAR_S, "after") as after:
+                    self.assertFalse(after.times().paused)
+                inside.release()
+        asyncio.run(main())
+        self.assertEqual(self.open_scopes(), [])
+
+    def test_what_the_task_has_paused_by_itself_stays_paused(self):
+        async def main():
+            with filetimer.expires(FAR_S) as scope:
+                scope.pause()
+                with filetimer.paused():
+                    pass
+                return scope.times().paused
+        self.assertTrue(asyncio.run(main()))
+
+    def test_a_worker_whose_other_task_hangs_is_killed_though_one_is_paused(self):
+        worker = self.start_worker("""
+            import asyncio
+            filetimer.configure()
+            async def paused():
+                with filetimer.expires(0.2, "paused"), filetimer.paused():
+                    await asyncio.sleep(60)
+            async def hung():
+                with filetimer.expires(0.4, "hung"):
+                    await asyncio.sleep(60)
+            async def main():
+                await asyncio.gather(paused(), hung())
+            asyncio.run(main())
+            """)
+        self.assertEqual(worker.wait(timeout=30), -signal.SIGKILL)
+        self.assertEqual(self.record("expired", worker.pid)["scope"], "hung")
+
+    def test_a_forked_child_is_in_no_pause_of_its_parent(self):
+        out = self.run_worker("""
+            import asyncio
+            filetimer.configure()
+            async def main():
+                with filetimer.expires(60), filetimer.paused():
+                    pid = os.fork()
+                    if pid == 0:
+                        with filetimer.expires(60) as scope:
+                            say(scope.times().paused)
+                        os._exit(0)
+                    os.waitpid(pid, 0)
+            asyncio.run(main())
+            """)
+        self.assertEqual(out, "False\n")
+
+
 class Killed(ServerCase):
     def test_who_is_still_inside_at_the_deadline_is_killed(self):
         worker = self.start_worker("""
@@ -272,18 +421,6 @@ class Clients(ServerCase):
         with client.expires(FAR_S, "x"):
             self.assertTrue(client.is_watched)
         server.close()
-
-    def test_over_a_bare_pipe_scopes_are_lines(self):
-        worker = self.start_worker("""
-            client = filetimer.Client(fifo=sys.argv[1])
-            with client.expires(60, "outer"), client.paused("pause"):
-                pass
-            with client.expires(0.3, "line") as scope:
-                assert scope.remaining < 0.4 and scope.is_open
-                time.sleep(60)
-            """, os.path.join(self.dir, "requests"))
-        self.assertEqual(worker.wait(timeout=30), -signal.SIGKILL)
-        self.assertEqual(self.record("expired", worker.pid)["scope"], "line")
 
 
 if __name__ == "__main__":

@@ -1,12 +1,10 @@
 # SPDX-License-Identifier: MIT
 """The Python stacks of a worker that has expired, in the server's evidence and in `show`."""
-import os
 import signal
 import unittest
 
-import filetimer
 import suite
-from harness import FAR_S, ServerCase
+from harness import NATIVE_HANDLER, ServerCase
 
 HANG = """
 def hang_in_thread():
@@ -137,10 +135,39 @@ expire()
             assert "worker" in open(mine.name).read()
             """)
 
-    def test_over_a_bare_pipe_there_are_none_and_nothing_fails(self):
-        with filetimer.Client(fifo=os.path.join(self.dir, "requests")) as client:
-            with client.expires(FAR_S):
-                pass
+    def test_a_child_that_closes_its_descriptors_closes_nobody_elses(self):
+        # As one that becomes a daemon does: what it opens then has the numbers of its parent's files.
+        for numbers in ("[]", '[os.open("/dev/null", os.O_RDONLY) for _ in range(90)]'):
+            out = self.run_worker(f"""
+                filetimer.configure()
+                if os.fork() == 0:
+                    os.closerange(3, 200)
+                    mine = {numbers}
+                    with filetimer.expires(60, "child"), filetimer.paused():
+                        say([os.readlink(f"/proc/self/fd/{{number}}") for number in mine]
+                            == ["/dev/null"] * len(mine))
+                    os._exit(0)
+                os.wait()
+                """)
+            self.assertEqual(out, "True\n")
+
+    def test_a_signal_that_a_native_library_handles_is_left_to_it(self):
+        out = self.run_worker(NATIVE_HANDLER + """
+number = signal.SIGRTMIN + 12
+handle(number)
+filetimer.configure()
+say(is_handled(number))
+""")
+        self.assertEqual(out, "True\n")
+
+    def test_without_a_signal_that_is_free_there_are_none_and_nothing_fails(self):
+        self.run_worker(NATIVE_HANDLER + """
+for number in range(signal.SIGRTMIN, signal.SIGRTMAX + 1):
+    handle(number)
+filetimer.configure()
+with filetimer.expires(60):
+    pass
+""")
 
 
 if __name__ == "__main__":

@@ -6,9 +6,11 @@ import sys
 import threading
 import tracemalloc
 import unittest
+import weakref
 
 import filetimer
 import suite
+from filetimer import admin, errors
 from harness import FAR_S, ServerCase
 
 THREADS = 8
@@ -110,7 +112,7 @@ class Threads(ServerCase):
                 return
             try:
                 while True:
-                    client.status()
+                    admin.status(client=client)
                     with client.expires(FAR_S, "x"):
                         pass
             except filetimer.TimerError as error:
@@ -119,7 +121,7 @@ class Threads(ServerCase):
         self.run_in_threads(work, 4)
 
     def test_questions_of_several_threads_wait_beside_each_other(self):
-        self.run_in_threads(lambda rank: filetimer.rendezvous(rank, THREADS, 20))
+        self.run_in_threads(lambda rank: admin.rendezvous(rank, THREADS, 20))
 
     def test_a_million_scopes_leak_nothing(self):
         scope = filetimer.Scope(FAR_S, "prepared")
@@ -145,20 +147,35 @@ class Threads(ServerCase):
         self.assertLess(least_growth(lambda: tracemalloc.get_traced_memory()[0],
                                      lambda: work(3_000)), 4096)
 
+    def test_a_client_that_keeps_its_own_scopes_is_collected(self):
+        class Mine(filetimer.Client):
+            pass
+        for keep in (lambda client: filetimer.Scope(FAR_S, "x", client=client),
+                     lambda client: client.heartbeat(FAR_S), lambda client: client.paused()):
+            client = Mine(self.dir)
+            client.kept = keep(client)
+            known = weakref.ref(client)
+            del client
+            gc.collect()
+            self.assertIsNone(known())
+        self.assertEqual(self.open_scopes(), [])
+
     def test_what_is_asked_and_made_leaks_no_reference(self):
         def work():
-            filetimer.status()
+            admin.status()
             filetimer.expires(FAR_S, "x")(lambda: 3)()
             scope = filetimer.Scope(FAR_S, "y", grace=3)
             with scope:
                 repr(scope), scope.times(), scope.name, scope.elapsed, scope.remaining
             with filetimer.paused(), filetimer.heartbeat(FAR_S) as heart:
                 heart.times()
-            with filetimer.Client(self.dir) as client:
-                client.on_shutdown(lambda: None)
+            with filetimer.Client(self.dir):
+                pass
+            for _ in filetimer.each(range(3), FAR_S):
+                pass
             try:
-                filetimer.rendezvous(5, 1, 1)
-            except filetimer.InvalidArgument:
+                admin.rendezvous(5, 1, 1)
+            except errors.InvalidArgument:
                 pass
         def work_often(times=100):
             for _ in range(times):

@@ -43,7 +43,7 @@ PYTHON_WORKER = """
 import filetimer
 with filetimer.Server() as server, filetimer.Client(server.dir) as client:
     with client.expires(60, "x"):
-        print("python sees", client.status().open_scopes)
+        print("python sees", filetimer.admin.status(client=client).open_scopes)
 """
 
 

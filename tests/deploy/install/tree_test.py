@@ -20,7 +20,7 @@ PYTHON_WORKER = """
 import filetimer
 with filetimer.Server() as server, filetimer.Client(server.dir) as client:
     with client.expires(60, "x"):
-        print(filetimer.__version__, client.status().open_scopes)
+        print(filetimer.__version__, filetimer.admin.status(client=client).open_scopes)
 """
 
 

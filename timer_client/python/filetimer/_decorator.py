@@ -1,13 +1,22 @@
 # SPDX-License-Identifier: MIT
 """A scope as a decorator: each call of the function opens one of its own."""
+from __future__ import annotations
+
 import functools
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from ._native import Scope
 
 _CO_GENERATOR = 0x20
 _CO_COROUTINE = 0x80
 _CO_ASYNC_GENERATOR = 0x200
 
 
-def decorate(scope, function):
+def decorate(scope: Scope, function: Callable[..., Any]) -> Callable[..., Any]:
     if not callable(function):
         raise TypeError(f"a scope as a decorator got a {type(function).__name__}: expected a "
                         "function")
@@ -19,12 +28,12 @@ def decorate(scope, function):
     again = scope._again
     if flags & _CO_COROUTINE:
         @functools.wraps(function)
-        async def in_scope(*args, **kwargs):
+        async def in_scope(*args: Any, **kwargs: Any) -> Any:
             with again():
                 return await function(*args, **kwargs)
     else:
         @functools.wraps(function)
-        def in_scope(*args, **kwargs):
+        def in_scope(*args: Any, **kwargs: Any) -> Any:
             with again():
                 return function(*args, **kwargs)
     return in_scope

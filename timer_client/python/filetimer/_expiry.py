@@ -1,36 +1,106 @@
 # SPDX-License-Identifier: MIT
-"""The signal by which scopes with on_expiry="raise" end: one that nobody else uses, and its
-handler.
+"""Scopes with on_expiry="raise", and the signal by which they end: a real-time one that nobody else
+uses, as SIGUSR1 and SIGUSR2 belong to schedulers and to users.
 
-A real-time signal: SIGUSR1 and SIGUSR2 belong to schedulers and to users.
+The signal's handler raises in whatever code the main thread runs, but never in the methods here: a
+scope that is being left has to be released, and finds out by itself that it has expired.
 """
+from __future__ import annotations
+
+import os
 import signal
 import threading
+import weakref
 
 from . import _native
+from .errors import ScopeExpired, TimerError
 
-_FIRST = 4  # above SIGRTMIN
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import FrameType
+
+_FIRST = signal.SIGRTMIN + 4
 _number = 0
 _is_installed = False
+_entered: list[weakref.ref[RaisingScope]] = []  # the outermost first
 
 
-def prepare():
-    """The signal's number, with the handler installed if this is the main thread."""
+class RaisingScope(_native.Scope):
+    """A Scope that raises ScopeExpired; the compiled part makes it in place of one."""
+
+    _has_raised = False
+
+    def __enter__(self) -> RaisingScope:
+        self._prepare()
+        super().__enter__()
+        _entered.append(weakref.ref(self))
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        times = self.times()  # none in a forked child, and where nobody watches
+        in_time = self._leave()
+        self._forget()
+        if times is not None and not in_time and not self._has_raised and kind is None:
+            raise ScopeExpired(self.name, self.timeout, times.elapsed)
+
+    def acquire(self) -> None:
+        self._prepare()
+        super().acquire()
+        _entered.append(weakref.ref(self))
+
+    def release(self) -> bool:
+        in_time = super().release()
+        self._forget()
+        return in_time
+
+    def _prepare(self) -> None:
+        if threading.get_native_id() != os.getpid():
+            raise TimerError(f"scope '{self.name}' has on_expiry='raise': only the main thread can "
+                             "enter it")
+        if not self.is_open:
+            self._has_raised = False
+        prepare()
+
+    def _forget(self) -> None:
+        _entered[:] = [each for each in _entered if each() not in (None, self)]
+
+
+_OWN_CODE = {getattr(RaisingScope, name).__code__
+             for name in ("__enter__", "__exit__", "acquire", "release")}
+
+
+def _is_in_own_code(frame: FrameType | None) -> bool:
+    while frame is not None:
+        if frame.f_code in _OWN_CODE:
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _handle(number: int, frame: FrameType | None) -> None:
+    if _is_in_own_code(frame):
+        return  # the signal is sent again
+    _native._stop_sending()
+    for reference in list(_entered):
+        scope = reference()
+        times = None if scope is None or scope._has_raised else scope.times()
+        if scope is not None and times is not None and times.expired:
+            scope._has_raised = True
+            raise ScopeExpired(scope.name, scope.timeout, times.elapsed)
+
+
+def prepare() -> tuple[type[RaisingScope], int]:
+    """The class of scopes that raise and the signal's number, with the handler installed if this is
+    the main thread.
+    """
     global _number, _is_installed
     if _number == 0:
-        free = (number for number in range(signal.SIGRTMIN + _FIRST, signal.SIGRTMAX)
-                if signal.getsignal(number) is signal.SIG_DFL)
-        _number = next(free, 0)
+        _number = next(filter(_native._is_free, range(_FIRST, signal.SIGRTMAX)), 0)
         if _number == 0:
-            raise _native_error("no real-time signal is free for on_expiry='raise'")
+            raise TimerError("no real-time signal is free for on_expiry='raise'")
     if threading.current_thread() is threading.main_thread():
         if not _is_installed:
-            signal.signal(_number, _native._scope_signal)
+            signal.signal(_number, _handle)
             _is_installed = True
         _native._send_to_main_thread(_number)  # in a forked child once more
-    return _number
-
-
-def _native_error(text):
-    from ._errors import TimerError
-    return TimerError(text)
+    return RaisingScope, _number

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Server: a timer_server of a script's or a notebook's own."""
+from __future__ import annotations
+
 import os
 import re
 import select
@@ -8,7 +10,7 @@ import subprocess
 import tempfile
 import weakref
 
-from ._errors import InvalidArgument, ServerUnavailable, TimerError
+from .errors import InvalidArgument, ServerUnavailable, TimerError
 
 _START_S = 20
 _STOP_S = 20
@@ -34,7 +36,8 @@ class Server:
     started.
     """
 
-    def __init__(self, *options, dir=None, executable=None):
+    def __init__(self, *options: str, dir: str | os.PathLike[str] | None = None,
+                 executable: str | os.PathLike[str] | None = None) -> None:
         executable = executable or os.environ.get("FILETIMER_SERVER") or shutil.which(
             "timer_server")
         if not executable:
@@ -48,12 +51,16 @@ class Server:
             memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
             folder = tempfile.mkdtemp(prefix="filetimer-", dir=memory)
             dir = os.path.join(folder, "run")
-        self.dir = os.fspath(dir)
+        self.dir: str = os.fspath(dir)
+        self.fifo: str
+        self.log: str
         self._owner = os.getpid()
         self._end, end = os.pipe()  # closed by the last of the server and its keeper
         self._keeper = subprocess.Popen(
             ["/bin/sh", "-c", _KEEPER, folder, os.fspath(executable), "--dir", self.dir, *options],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True, pass_fds=(end,))
+        assert self._keeper.stdin is not None and self._keeper.stdout is not None
+        self._input, self._output = self._keeper.stdin, self._keeper.stdout
         _servers.add(self)
         os.close(end)
         line = self._read_line()
@@ -66,44 +73,44 @@ class Server:
         _, self.fifo, self.log, pid = found.groups()
         self.pid = int(pid)
 
-    def close(self):
+    def close(self) -> None:
         """Ends the server, whatever is open, and returns when it has ended."""
-        if self._keeper.stdin.closed or self._owner != os.getpid():
+        if self._input.closed or self._owner != os.getpid():
             return  # a forked child's copy ends nothing
-        self._keeper.stdin.close()
-        self._keeper.stdout.close()
+        self._input.close()
+        self._output.close()
         has_ended, _, _ = select.select([self._end], [], [], _STOP_S)
         os.close(self._end)
         if not has_ended:
             raise TimerError(f"the timer server in '{self.dir}' has not ended in {_STOP_S} s")
 
-    def _read_line(self):
-        readable, _, _ = select.select([self._keeper.stdout], [], [], _START_S)
-        return self._keeper.stdout.readline().decode(errors="replace") if readable else None
+    def _read_line(self) -> str | None:
+        readable, _, _ = select.select([self._output], [], [], _START_S)
+        return self._output.readline().decode(errors="replace") if readable else None
 
-    def __enter__(self):
+    def __enter__(self) -> Server:
         return self
 
-    def __exit__(self, *_):
+    def __exit__(self, *_: object) -> None:
         self.close()
 
-    def __del__(self):
-        if hasattr(self, "_keeper"):
+    def __del__(self) -> None:
+        if hasattr(self, "_input"):
             self.close()
 
-    def __repr__(self):
-        has_ended = self._keeper.stdin.closed and self._owner == os.getpid()
+    def __repr__(self) -> str:
+        has_ended = self._input.closed and self._owner == os.getpid()
         state = "ended" if has_ended else f"pid {self.pid}"
         return f"<filetimer.Server {self.dir}, {state}>"
 
 
-_servers = weakref.WeakSet()
+_servers: weakref.WeakSet[Server] = weakref.WeakSet()
 
 
-def _let_go():
+def _let_go() -> None:
     # The server ends with whoever started it, and not with the last child of that.
     for server in list(_servers):
-        server._keeper.stdin.close()
+        server._input.close()
 
 
 os.register_at_fork(after_in_child=_let_go)

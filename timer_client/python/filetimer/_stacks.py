@@ -1,44 +1,54 @@
 # SPDX-License-Identifier: MIT
 """Python stacks for the server's evidence, as docs/protocol.md has them: faulthandler writes them
-into a file of the run folder when the server asks, whoever holds the interpreter's lock.
+into a file of the runtime directory when the server asks, whoever holds the interpreter's lock.
 """
+from __future__ import annotations
+
 import faulthandler
 import os
 
 from . import _native
+from .errors import TimerError
 
-_FIRST = 12  # above SIGRTMIN (34 on Linux); SIGUSR2 belongs to schedulers and to users
-_SIGRTMIN, _SIGRTMAX = 34, 64
-_offered = {}  # by the file's path: its descriptor, open for the life of the process
+# SIGRTMIN + 12 of Linux, to SIGRTMAX; SIGUSR2 belongs to schedulers and to users. Without the module
+# signal, which costs more than all of this.
+_SIGNALS = range(34 + 12, 65)
+_offered: dict[str, tuple[int, int]] = {}  # by the file's path: its descriptor, and the signal
+_is_watching_forks = False
 
 
-def offer(client):
-    """Has the server of `client` ask this process for its stacks. False: there is no page."""
-    path = client._stacks_file()
-    number = _SIGRTMIN + _FIRST + len(_offered)
-    if not path or number > _SIGRTMAX:
-        return False
-    if path in _offered:
-        return True
+def offer(client: _native.Client) -> bool:
+    """Has the server of `client` ask this process for its stacks. False: it cannot, and the evidence
+    will have none. Raises nothing.
+    """
+    global _is_watching_forks
+    file = -1
     try:
+        path = client._stacks_file()
+        number = next(filter(_native._is_free, _SIGNALS), 0)
+        if not path or path in _offered or number == 0:
+            return path in _offered
         file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW,
                        0o600)
-    except OSError:
-        return False  # a full disk, or a server that is on its way out: evidence without Python
-    faulthandler.register(number, file=file, all_threads=True, chain=False)
-    client._offer_stacks(number)
-    if not _offered:
-        os.register_at_fork(after_in_child=_native._child_offers_stacks)
-    _offered[path] = file
+        faulthandler.register(number, file=file, all_threads=True, chain=False)
+        client._offer_stacks(number)
+    except (OSError, RuntimeError, TimerError):  # a full disk, a server that is on its way out
+        if file >= 0:
+            os.close(file)
+        return False
+    _offered[path] = file, number
+    if not _is_watching_forks:
+        _is_watching_forks = True
+        os.register_at_fork(after_in_child=_become_child)
     return True
 
 
-def offer_in_child(client):
-    """Called in a forked child that has opened its first scope, and with it a page of its own."""
-    inherited = list(_offered.values())
-    _offered.clear()
-    for i, file in enumerate(inherited):
-        faulthandler.unregister(_SIGRTMIN + _FIRST + i)
-        os.close(file)
-    if inherited:
-        offer(client)
+def _become_child() -> None:
+    # At once: later these descriptors may be somebody else's. The child's own file comes with its
+    # page, which comes with its first scope.
+    if _offered:
+        for file, number in _offered.values():
+            faulthandler.unregister(number)
+            os.close(file)
+        _offered.clear()
+        _native._child_offers_stacks()

@@ -8,6 +8,8 @@
     with timer.expires(after=30, scope="forward"):
         loss = model(batch)
 """
+from __future__ import annotations
+
 import os
 import signal as _signal
 import threading
@@ -15,61 +17,63 @@ import time
 
 from torch.distributed.elastic.timer import TimerClient
 
+from . import _native
 from ._client import Client
-from ._errors import TimerError
-from ._native import Scope, _default_client
+from .errors import InvalidArgument, TimerError
 
 _SOONEST_S = 1e-9  # of an expiration time that has passed already
 
 
-def _client_of_pipe(path):
+def _client_of_pipe(path: str | os.PathLike[str]) -> Client:
     folder, name = os.path.split(os.fspath(path))
-    if name == "requests" and os.path.exists(os.path.join(folder, "server")):
-        return Client(folder)  # a run folder: scopes go on a page
-    return Client(fifo=path)
+    if name != "requests":
+        raise InvalidArgument(f"'{os.fspath(path)}' is not the pipe of a timer_server: expected "
+                              "DIR/requests, or client=")
+    return Client(folder or ".")
 
 
 class FileTimerClient(TimerClient):
     """In place of torch.distributed.elastic.timer.FileTimerClient.
 
-    file_path: the server's pipe, as PyTorch's own client takes it ($TORCHELASTIC_TIMER_FILE); of a
-      timer_server or of PyTorch's server. None: the client of filetimer.configure(), else the
-      default run folder.
+    file_path: the pipe of a timer_server, DIR/requests, as PyTorch's own client takes it. None: the
+      client of filetimer.configure(), else the default runtime directory.
     signal: what the server kills with; 0: it records the expiry and kills nobody.
     client: a filetimer.Client, in place of file_path.
 
-    Unlike PyTorch's it enforces each of several open timers of one name, raises nothing when the
-    pipe is full, and takes some microseconds at most. Raises ServerUnavailable when there is no
-    server.
+    Unlike PyTorch's it enforces each of several open timers of one name, and takes a fraction of a
+    microsecond. Raises ServerUnavailable when there is no server, and InvalidArgument for another
+    path, such as that of PyTorch's own server.
     """
 
-    def __init__(self, file_path=None, signal=_signal.SIGKILL, *, client=None):
+    def __init__(self, file_path: str | os.PathLike[str] | None = None,
+                 signal: int = _signal.SIGKILL, *, client: _native.Client | None = None) -> None:
         super().__init__()
         if client is None and file_path is not None:
             client = _client_of_pipe(file_path)
         elif client is None:
             try:
-                client = _default_client()
+                client = _native._default_client()
             except TimerError:  # nobody has configured one
                 client = Client()
         self._client = client
         self._signal = int(signal)
-        self._open = {}  # scopes by (thread, scope_id), the innermost last
+        # By (thread, scope_id), the innermost last.
+        self._open: dict[tuple[int, str], list[_native.Scope]] = {}
 
-    def acquire(self, scope_id, expiration_time):
+    def acquire(self, scope_id: str, expiration_time: float) -> None:
         """Starts a timer. expiration_time: Unix seconds; math.inf: none."""
         after = max(expiration_time - time.time(), _SOONEST_S)
-        scope = Scope(after, scope_id, signal=self._signal, client=self._client)
+        scope = _native.Scope(after, scope_id, signal=self._signal, client=self._client)
         scope.acquire()
         self._open.setdefault((threading.get_ident(), scope_id), []).append(scope)
 
-    def release(self, scope_id):
+    def release(self, scope_id: str) -> None:
         """Ends the innermost timer of that name which this thread has open, else another one's."""
-        key = (threading.get_ident(), scope_id)
+        key: tuple[int, str] | None = (threading.get_ident(), scope_id)
         if key not in self._open:
             key = next((each for each in list(self._open) if each[1] == scope_id), None)
-        scopes = self._open.get(key)
-        if scopes:
+        scopes = self._open.get(key) if key is not None else None
+        if key is not None and scopes:
             scopes.pop().release()
             if not scopes:
                 self._open.pop(key, None)

@@ -1,144 +1,88 @@
 // SPDX-License-Identifier: MIT
 #include "timer_client/python/native/client.hpp"
 
-#include <unistd.h>
-
 #include <chrono>
-#include <future>
 #include <memory>
-#include <mutex>
-#include <new>
 #include <string>
-#include <vector>
 
 #include "timer_client/python/native/errors.hpp"
-#include "timer_client/python/native/heartbeat.hpp"
-#include "timer_client/python/native/paused.hpp"
 #include "timer_client/python/native/scope.hpp"
 #include "timer_client/python/native/values.hpp"
+#include "timer_client/src/questions/asker.hpp"
 
 namespace filetimer::python {
 
 PyTypeObject* g_client_type = nullptr;
-PyObject* g_default_client = nullptr;
+bool g_is_child_without_stacks = false;
 
 namespace {
 
-// How long Ctrl-C may go unheard while a question is under way.
-constexpr std::chrono::milliseconds kSignalPeriod{50};
+constexpr const char* kRegionName = "filetimer._native.region";
 
-ClientObject& as_client(PyObject* self) {
-  return *reinterpret_cast<ClientObject*>(self);
-}
+PyObject* g_default_client = nullptr;  // made by configure(); null: nobody has called it
 
-// --- callbacks ---
-
-// What on_shutdown() calls, from a thread of the library's. The lock is held while it runs, and
-// whoever wants it has let go of the GIL.
-class Callback {
- public:
-  explicit Callback(PyObject* function) : function_(Ref::to(function)) {}
-  Callback(const Callback&) = delete;
-  Callback& operator=(const Callback&) = delete;
-  ~Callback() {
-    if (is_ended_) {
-      (void)function_.release();  // the interpreter may be gone
-    } else {
-      const WithGil gil;
-      function_ = Ref();
-    }
-  }
-
-  void call() {
-    const std::lock_guard held(lock_);
-    if (is_ended_) {
-      return;
-    }
-    const WithGil gil;
-    const Ref result(PyObject_CallNoArgs(function_.get()));
-    if (!result) {
-      PyErr_WriteUnraisable(function_.get());
-    }
-  }
-
-  // Without the GIL. In a forked child the lock may be one that nobody will give back.
-  void end() {
-    if (made_by_ == ::getpid()) {
-      const std::lock_guard held(lock_);
-      is_ended_ = true;
-    }
-  }
-
- private:
-  Ref function_;
-  std::mutex lock_;
-  bool is_ended_ = false;
-  const pid_t made_by_ = ::getpid();
+struct Connection {
+  TimerClient client;
+  MeetingPlace place;
+  Duration rpc_timeout;
 };
 
-// All that may still be called. With the GIL.
-std::vector<std::weak_ptr<Callback>>& callbacks() {
-  static auto& all = *new std::vector<std::weak_ptr<Callback>>;
-  return all;
+struct ClientObject {
+  // Null: closed. With the GIL; who lets go of that copies this first, so that close() in another
+  // thread takes nothing away.
+  PyObject_HEAD std::shared_ptr<Connection> connection;
+};
+
+std::shared_ptr<Connection>& connection_of(PyObject* self) {
+  return reinterpret_cast<ClientObject*>(self)->connection;
 }
 
-bool g_is_ending = false;  // with the GIL
+// Python's own signal handlers run; throws PythonError where one of them raised.
+void let_handlers_run() {
+  const WithGil gil;
+  if (PyErr_CheckSignals() != 0) {
+    throw PythonError();
+  }
+}
 
 // --- life ---
 
 PyObject* new_client(PyTypeObject* type, PyObject*, PyObject*) {
   PyObject* const self = type->tp_alloc(type, 0);
   if (self != nullptr) {
-    new (&as_client(self).client) std::shared_ptr<TimerClient>();
+    new (&connection_of(self)) std::shared_ptr<Connection>();
   }
   return self;
 }
 
-// The client's end waits for a callback that runs, which may want the GIL.
-void let_go(std::shared_ptr<TimerClient>& client) {
-  if (client) {
-    const auto last = std::move(client);
-    client.reset();
-    const WithoutGil free;
-    const auto ends_here = std::move(last);
-  }
-}
-
 void dealloc_client(PyObject* self) {
   PyTypeObject* const type = Py_TYPE(self);
-  PyObject* type_of_error = nullptr;
-  PyObject* error = nullptr;
-  PyObject* trace = nullptr;
-  PyErr_Fetch(&type_of_error, &error, &trace);
-  let_go(as_client(self).client);
-  as_client(self).client.~shared_ptr();
-  PyErr_Restore(type_of_error, error, trace);
+  connection_of(self).~shared_ptr();
   type->tp_free(self);
   Py_DECREF(type);
 }
 
 PyObject* connect(PyObject* self, PyObject* args) {
   const char* dir = nullptr;
-  const char* fifo = nullptr;
   PyObject* timeout = nullptr;
   int is_unwatched_allowed = 0;
   int statistics = 0;
   PyObject* rpc_timeout = nullptr;
   PyObject* idle_timeout = nullptr;
-  if (PyArg_ParseTuple(args, "ssOppOO", &dir, &fifo, &timeout, &is_unwatched_allowed, &statistics,
+  if (PyArg_ParseTuple(args, "sOppOO", &dir, &timeout, &is_unwatched_allowed, &statistics,
                        &rpc_timeout, &idle_timeout) == 0) {
     return nullptr;
   }
   ConnectOptions options;
   options.dir = dir;
-  options.fifo = fifo;
   options.when_missing = is_unwatched_allowed != 0 ? ConnectOptions::Missing::kUnwatched
                                                    : ConnectOptions::Missing::kThrow;
   options.statistics = statistics != 0;
   std::optional<nanoseconds> patience;
+  std::optional<nanoseconds> rpc;
   std::optional<nanoseconds> idle;
   if (!to_optional_timeout(timeout, "the timeout of configure()", patience, true) ||
-      !to_rpc_timeout(rpc_timeout, options.rpc_timeout) ||
+      !to_optional_timeout(rpc_timeout, "the rpc_timeout", rpc) ||
       !to_optional_timeout(idle_timeout, "the idle_timeout", idle)) {
     return nullptr;
   }
@@ -146,214 +90,92 @@ PyObject* connect(PyObject* self, PyObject* args) {
   constexpr nanoseconds kLongestPatience = std::chrono::seconds{1'000'000'000};
   options.timeout = std::min(patience.value_or(options.timeout), kLongestPatience);
   options.idle_timeout = idle.value_or(nanoseconds{0});
-  options.while_waiting = [] {
-    const WithGil gil;
-    let_handlers_run();
-  };
+  options.while_waiting = let_handlers_run;
   return guarded(static_cast<PyObject*>(nullptr), [&] {
-    std::shared_ptr<TimerClient> made;
+    std::shared_ptr<Connection> made;
     {
       const WithoutGil free;
-      made = std::make_shared<TimerClient>(TimerClient::connect(std::move(options)));
+      made = std::make_shared<Connection>(
+          TimerClient::connect(std::move(options)),
+          find_meeting_place(dir, {}).value_or(MeetingPlace{}),
+          rpc ? *rpc : rpc_timeout_of_environment().value_or(kDefaultRpcTimeout));
     }
-    let_go(as_client(self).client);
-    as_client(self).client = std::move(made);
+    std::swap(connection_of(self), made);
     Py_RETURN_NONE;
   });
 }
 
 PyObject* close_client(PyObject* self, PyObject*) {
-  let_go(as_client(self).client);
+  const auto last = std::move(connection_of(self));
   Py_RETURN_NONE;
 }
 
 // --- questions ---
 
-template <class Value>
-Value answer_of(std::future<Value> future) {
-  for (;;) {
-    bool is_there = false;
-    {
-      const WithoutGil free;
-      is_there = future.wait_for(kSignalPeriod) == std::future_status::ready;
-    }
-    if (is_there) {
-      return future.get();
-    }
-    let_handlers_run();
+const char* word_of(Reply::Kind kind) {
+  switch (kind) {
+    case Reply::Kind::kDone:
+      return "done";
+    case Reply::Kind::kRefused:
+      return "refused";
+    case Reply::Kind::kTimedOut:
+      return "timed_out";
+    case Reply::Kind::kInvalid:
+      return "invalid";
+    case Reply::Kind::kNoAnswer:
+      return "no_answer";
+    case Reply::Kind::kServerGone:
+    case Reply::Kind::kNoServer:
+      return "unavailable";
+    default:
+      return "failed";
   }
 }
 
-// Asks, and makes a Python value of the answer. The thread that runs Python's signal handlers lets
-// a thread of the library's wait, and hears of Ctrl-C; what it has asked goes on then.
-template <class Now, class Async, class Convert>
-PyObject* ask(PyObject* self, Now&& now, Async&& async, Convert&& convert) {
-  if (open_client(self) == nullptr) {
-    return nullptr;
-  }
-  const std::shared_ptr<TimerClient> client = as_client(self).client;
-  return guarded(static_cast<PyObject*>(nullptr), [&]() -> PyObject* {
-    if (::gettid() == ::getpid()) {
-      return convert(answer_of(async(*client)));
-    }
-    const auto answer = [&] {
-      const WithoutGil free;
-      return now(*client);
-    }();
-    return convert(answer);
-  });
-}
-
-PyObject* ping(PyObject* self, PyObject* timeout_or_none) {
-  RpcTimeout timeout;
-  if (!to_rpc_timeout(timeout_or_none, timeout)) {
-    return nullptr;
-  }
-  if (open_client(self) == nullptr) {
-    return nullptr;
-  }
-  const std::shared_ptr<TimerClient> client = as_client(self).client;
-  return guarded(static_cast<PyObject*>(nullptr), [&]() -> PyObject* {
-    if (::gettid() == ::getpid()) {
-      answer_of(client->ping_async(timeout));
-    } else {
-      const WithoutGil free;
-      client->ping(timeout);
-    }
-    Py_RETURN_NONE;
-  });
-}
-
-PyObject* status(PyObject* self, PyObject* timeout_or_none) {
-  RpcTimeout timeout;
-  if (!to_rpc_timeout(timeout_or_none, timeout)) {
-    return nullptr;
-  }
-  return ask(
-      self, [&](TimerClient& client) { return client.status(timeout); },
-      [&](TimerClient& client) { return client.status_async(timeout); },
-      [](const ServerStatus& found) -> PyObject* {
-        const Ref made(PyDict_New());
-        const auto put = [&made](const char* key, const Ref& value) {
-          return made && value && PyDict_SetItemString(made.get(), key, value.get()) == 0;
-        };
-        const auto number = [](std::int64_t value) { return Ref(PyLong_FromLongLong(value)); };
-        const bool is_whole =
-            put("server_pid", number(found.server_pid)) &&
-            put("server_version", text_of(found.server_version)) &&
-            put("uptime", seconds_of(found.uptime)) && put("dir", text_of(found.dir)) &&
-            put("fifo", text_of(found.fifo)) && put("log", text_of(found.log)) &&
-            put("announcement", text_of(found.announcement)) &&
-            put("workers", number(found.workers)) &&
-            put("open_scopes", number(found.open_scopes)) &&
-            put("requests", number(found.requests)) && put("rejected", number(found.rejected)) &&
-            put("expired", number(found.expired)) && put("killed", number(found.killed)) &&
-            put("kills_under_way", number(found.kills_under_way)) &&
-            put("unkillable", number(found.unkillable)) && put("askers", number(found.askers)) &&
-            put("descriptors", number(found.descriptors)) &&
-            put("descriptor_limit", number(found.descriptor_limit)) &&
-            put("worker_limit", number(found.worker_limit)) &&
-            put("log_trouble", text_of(found.log_trouble)) &&
-            put("command_pid", number(found.command_pid)) && put("json", text_of(found.json));
-        return is_whole ? Py_NewRef(made.get()) : nullptr;
-      });
-}
-
-PyObject* drain(PyObject* self, PyObject* args) {
-  int on = 0;
-  PyObject* timeout_or_none = nullptr;
-  RpcTimeout timeout;
-  if (PyArg_ParseTuple(args, "pO", &on, &timeout_or_none) == 0 ||
-      !to_rpc_timeout(timeout_or_none, timeout)) {
-    return nullptr;
-  }
-  return ask(
-      self, [&](TimerClient& client) { return client.drain(on != 0, timeout); },
-      [&](TimerClient& client) { return client.drain_async(on != 0, timeout); },
-      [](const DrainResult& result) { return PyLong_FromLongLong(result.open_scope_count); });
-}
-
-PyObject* shutdown(PyObject* self, PyObject* args) {
-  int graceful = 0;
-  int workers = 0;
+PyObject* ask_server(PyObject* self, PyObject* args, PyObject* names) {
+  const char* words[] = {"request", "patience", "wait", "graceful", "force",
+                         "off",     "name",     "rank", "world",    nullptr};
+  const char* request = nullptr;
+  const char* graceful = "";
+  const char* name = "";
+  PyObject* patience = nullptr;
+  PyObject* wait = nullptr;
   int force = 0;
-  PyObject* time = nullptr;
-  PyObject* timeout_or_none = nullptr;
-  RpcTimeout timeout;
-  ShutdownOptions options;
-  if (PyArg_ParseTuple(args, "pppOO", &graceful, &workers, &force, &time, &timeout_or_none) == 0 ||
-      !to_timeout(time, "the timeout of shutdown()", options.timeout) ||
-      !to_rpc_timeout(timeout_or_none, timeout)) {
+  int off = 0;
+  int rank = -1;
+  int world = 0;
+  std::optional<nanoseconds> given;
+  std::optional<nanoseconds> longest;
+  if (PyArg_ParseTupleAndKeywords(args, names, "sO|$Osppsii", const_cast<char**>(words), &request,
+                                  &patience, &wait, &graceful, &force, &off, &name, &rank,
+                                  &world) == 0 ||
+      !to_optional_timeout(patience, "the rpc_timeout", given) ||
+      !to_optional_timeout(wait, "the timeout", longest) || open_client(self) == nullptr) {
     return nullptr;
   }
-  options.graceful = graceful != 0;
-  options.workers = workers != 0;
-  options.force = force != 0;
-  return ask(
-      self, [&](TimerClient& client) { return client.shutdown(options, timeout); },
-      [&](TimerClient& client) { return client.shutdown_async(options, timeout); },
-      [](const ShutdownResult& result) { return PyLong_FromLongLong(result.open_scope_count); });
-}
-
-// (round, [(rank, pid), ...])
-PyObject* meeting_of(const RendezvousResult& result) {
-  const Ref joined(PyList_New(0));
-  for (const RendezvousResult::Member& member : result.joined) {
-    const Ref item(Py_BuildValue("(ii)", member.rank, static_cast<int>(member.pid)));
-    if (!joined || !item || PyList_Append(joined.get(), item.get()) != 0) {
-      return nullptr;
-    }
-  }
-  return joined ? Py_BuildValue("(LO)", static_cast<long long>(result.round), joined.get())
-                : nullptr;
-}
-
-PyObject* rendezvous(PyObject* self, PyObject* args) {
-  PyObject* rank = nullptr;
-  PyObject* world = nullptr;
-  PyObject* time = nullptr;
-  PyObject* name = nullptr;
-  PyObject* retries = nullptr;
-  PyObject* backoff = nullptr;
-  PyObject* timeout_or_none = nullptr;
-  RpcTimeout timeout;
-  RendezvousOptions options;
-  Name checked;
-  constexpr int kMost = std::numeric_limits<int>::max();
-  if (PyArg_ParseTuple(args, "OOOOOOO", &rank, &world, &time, &name, &retries, &backoff,
-                       &timeout_or_none) == 0 ||
-      !to_int(rank, "the rank", -1, kMost, options.rank) ||
-      !to_int(world, "the world", 0, kMost, options.world) ||
-      !to_timeout(time, "the timeout of rendezvous()", options.timeout) ||
-      !to_name(name, checked) || !to_int(retries, "retries", 0, kMost, options.retries) ||
-      !to_timeout(backoff, "the backoff", options.backoff) ||
-      !to_rpc_timeout(timeout_or_none, timeout)) {
-    return nullptr;
-  }
-  options.name.assign(checked.text, checked.size);
-  return ask(
-      self, [&](TimerClient& client) { return client.rendezvous(options, timeout); },
-      [&](TimerClient& client) { return client.rendezvous_async(options, timeout); }, meeting_of);
-}
-
-PyObject* on_shutdown(PyObject* self, PyObject* function) {
-  TimerClient* const client = open_client(self);
-  if (client == nullptr) {
-    return nullptr;
-  }
-  if (PyCallable_Check(function) == 0) {
-    PyErr_Format(PyExc_TypeError, "on_shutdown() got a %.200s: expected a callable",
-                 Py_TYPE(function)->tp_name);
-    return nullptr;
+  const std::shared_ptr<Connection> connection = connection_of(self);
+  const Duration time = given.value_or(connection->rpc_timeout);
+  wire::Question question;
+  question.request = request;
+  question.wait_s = wait_seconds(longest.value_or(time));
+  question.graceful = graceful;
+  question.force = force != 0;
+  question.off = off != 0;
+  question.name = name;
+  if (world != 0) {
+    question.rank = rank;
+    question.world = world;
   }
   return guarded(static_cast<PyObject*>(nullptr), [&]() -> PyObject* {
-    auto callback = std::make_shared<Callback>(function);
-    if (!g_is_ending) {
-      std::erase_if(callbacks(), [](const auto& each) { return each.expired(); });
-      callbacks().push_back(callback);
-      client->on_shutdown([callback] { callback->call(); });
-    }
-    return Py_NewRef(function);
+    const Reply reply = [&] {
+      const WithoutGil free;
+      return filetimer::ask(connection->place, question, time, {}, let_handlers_run);
+    }();
+    const Ref why = text_of(reply.why);
+    const Ref answer = text_of(reply.answer);
+    return why && answer ? Py_BuildValue("(sOOd)", word_of(reply.kind), why.get(), answer.get(),
+                                         std::chrono::duration<double>(reply.waited).count())
+                         : nullptr;
   });
 }
 
@@ -377,11 +199,39 @@ PyObject* stop(PyObject* self, PyObject*) {
   return client == nullptr ? nullptr : PyBool_FromLong(client->stop() ? 1 : 0);
 }
 
+void end_region(PyObject* capsule) {
+  delete static_cast<UnlimitedRegion*>(PyCapsule_GetPointer(capsule, kRegionName));
+}
+
+// The region ends with the capsule that is returned.
+PyObject* pause_thread(PyObject* self, PyObject* text) {
+  TimerClient* const client = open_client(self);
+  Name name;
+  if (client == nullptr || !to_name(text, name)) {
+    return nullptr;
+  }
+  return guarded(static_cast<PyObject*>(nullptr), [&]() -> PyObject* {
+    std::unique_ptr<UnlimitedRegion> region(
+        new UnlimitedRegion(client->unlimited({name.text, name.size})));
+    if (g_is_child_without_stacks && !offer_stacks_in_child(self)) {
+      return nullptr;
+    }
+    PyObject* const capsule = PyCapsule_New(region.get(), kRegionName, end_region);
+    if (capsule != nullptr) {
+      (void)region.release();
+    }
+    return capsule;
+  });
+}
+
+PyObject* path_of(const std::string& path) {
+  return PyUnicode_DecodeFSDefaultAndSize(path.data(), static_cast<Py_ssize_t>(path.size()));
+}
+
 PyObject* stacks_file(PyObject* self, PyObject*) {
   TimerClient* const client = open_client(self);
   return client == nullptr ? nullptr : guarded(static_cast<PyObject*>(nullptr), [&] {
-    const std::string path = client->stacks_file();
-    return PyUnicode_DecodeFSDefaultAndSize(path.data(), static_cast<Py_ssize_t>(path.size()));
+    return path_of(client->stacks_file());
   });
 }
 
@@ -402,22 +252,17 @@ PyObject* is_watched(PyObject* self, void*) {
 
 PyObject* target(PyObject* self, void*) {
   TimerClient* const client = open_client(self);
-  return client == nullptr ? nullptr : guarded(static_cast<PyObject*>(nullptr), [&] {
-    const std::string path = client->target();
-    return PyUnicode_DecodeFSDefaultAndSize(path.data(), static_cast<Py_ssize_t>(path.size()));
-  });
+  return client == nullptr
+             ? nullptr
+             : guarded(static_cast<PyObject*>(nullptr), [&] { return path_of(client->target()); });
 }
 
 PyObject* is_closed(PyObject* self, void*) {
-  return PyBool_FromLong(as_client(self).client ? 0 : 1);
+  return PyBool_FromLong(connection_of(self) ? 0 : 1);
 }
 
-// Help of what is also a function of the package is there; see module.cpp.
 PyMethodDef g_methods[] = {
     {"expires", as_method(expires_of_client), METH_FASTCALL | METH_KEYWORDS, kExpiresHelpOfClient},
-    {"heartbeat", as_method(heartbeat_of_client), METH_FASTCALL | METH_KEYWORDS,
-     kHeartbeatHelpOfClient},
-    {"paused", as_method(paused_of_client), METH_FASTCALL, kPausedHelpOfClient},
     {"start", as_method(start), METH_FASTCALL,
      "start($self, timeout=None, /)\n--\n\n"
      "Start the one timer of the whole job, named 'job', or renew it.\n\n"
@@ -429,15 +274,10 @@ PyMethodDef g_methods[] = {
     {"close", close_client, METH_NOARGS,
      "close($self, /)\n--\n\n"
      "End the client: what start() opened is released; an open scope stays watched until it is\n"
-     "left. Waits for a callback of on_shutdown() that runs. Any other call raises TimerError\n"
-     "from then on; to close it again does nothing."},
+     "left. Any other call raises TimerError from then on; to close it again does nothing."},
     {"_connect", connect, METH_VARARGS, nullptr},
-    {"_ping", ping, METH_O, nullptr},
-    {"_status", status, METH_O, nullptr},
-    {"_drain", drain, METH_VARARGS, nullptr},
-    {"_shutdown", shutdown, METH_VARARGS, nullptr},
-    {"_rendezvous", rendezvous, METH_VARARGS, nullptr},
-    {"_on_shutdown", on_shutdown, METH_O, nullptr},
+    {"_ask", as_method(ask_server), METH_VARARGS | METH_KEYWORDS, nullptr},
+    {"_pause_thread", pause_thread, METH_O, nullptr},
     {"_stacks_file", stacks_file, METH_NOARGS, nullptr},
     {"_offer_stacks", offer_stacks, METH_O, nullptr},
     {nullptr, nullptr, 0, nullptr}};
@@ -472,31 +312,42 @@ TimerClient* open_client(PyObject* client) {
       return nullptr;
     }
   }
-  TimerClient* const found = as_client(client).client.get();
+  Connection* const found = connection_of(client).get();
   if (found == nullptr) {
     PyErr_SetString(g_errors.timer_error, "the client is closed");
+    return nullptr;
   }
-  return found;
+  return &found->client;
 }
 
-void let_handlers_run() {
-  if (PyErr_CheckSignals() != 0) {
-    throw PythonError();
-  }
+PyObject* default_client(PyObject*, PyObject*) {
+  return open_client(nullptr) == nullptr ? nullptr : Py_NewRef(g_default_client);
 }
 
-PyObject* end_callbacks(PyObject*, PyObject*) {
-  g_is_ending = true;
-  const auto all = std::exchange(callbacks(), {});
-  {
-    const WithoutGil free;
-    for (const auto& each : all) {
-      if (const auto callback = each.lock()) {
-        callback->end();
-      }
-    }
+PyObject* set_default_client(PyObject*, PyObject* client_or_none) {
+  PyObject* const next = client_or_none == Py_None ? nullptr : client_or_none;
+  if (next != nullptr && PyObject_TypeCheck(next, g_client_type) == 0) {
+    PyErr_SetString(PyExc_TypeError, "expected a Client or None");
+    return nullptr;
   }
+  Py_XINCREF(next);
+  PyObject* const last = std::exchange(g_default_client, next);
+  Py_XDECREF(last);
   Py_RETURN_NONE;
+}
+
+PyObject* child_offers_stacks(PyObject*, PyObject*) {
+  g_is_child_without_stacks = true;
+  Py_RETURN_NONE;
+}
+
+bool offer_stacks_in_child(PyObject* client) {
+  g_is_child_without_stacks = false;
+  const Ref module(PyImport_ImportModule("filetimer._stacks"));
+  const Ref result(module ? PyObject_CallMethod(module.get(), "offer", "O",
+                                                client == nullptr ? g_default_client : client)
+                          : nullptr);
+  return static_cast<bool>(result);
 }
 
 }  // namespace filetimer::python

@@ -1,5 +1,4 @@
-// The C++ client's errors as Python's, with their attributes; the classes themselves are in
-// filetimer/_errors.py.
+// The C++ client's errors as Python's; the classes themselves are in filetimer/errors.py.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -16,11 +15,7 @@ class PythonError : public std::exception {};
 struct ErrorClasses {
   PyObject* timer_error = nullptr;
   PyObject* server_unavailable = nullptr;
-  PyObject* rpc_timeout = nullptr;
-  PyObject* rendezvous_timeout = nullptr;
-  PyObject* server_busy = nullptr;
   PyObject* invalid_argument = nullptr;
-  PyObject* scope_expired = nullptr;
 };
 extern ErrorClasses g_errors;
 

@@ -8,7 +8,6 @@
 #include <atomic>
 #include <cerrno>
 
-#include "timer_client/python/native/errors.hpp"
 #include "timer_client/python/native/values.hpp"
 
 #ifndef sigev_notify_thread_id
@@ -63,6 +62,17 @@ bool take_over_handler(int signal) {
 
 }  // namespace
 
+PyObject* is_free_signal(PyObject*, PyObject* number) {
+  int signal = 0;
+  if (!to_int(number, "the signal", 1, 64, signal)) {
+    return nullptr;
+  }
+  struct sigaction action {};
+  const bool is_free = ::sigaction(signal, nullptr, &action) == 0 &&
+                       (action.sa_flags & SA_SIGINFO) == 0 && action.sa_handler == SIG_DFL;
+  return PyBool_FromLong(is_free ? 1 : 0);
+}
+
 PyObject* send_to_main_thread(PyObject*, PyObject* number) {
   if (g_timer_owner.load(std::memory_order_relaxed) == ::getpid()) {
     Py_RETURN_NONE;
@@ -75,16 +85,16 @@ PyObject* send_to_main_thread(PyObject*, PyObject* number) {
   event.sigev_notify = SIGEV_THREAD_ID;
   event.sigev_signo = signal;
   event.sigev_notify_thread_id = ::getpid();  // the main thread's
-  if (!take_over_handler(signal) || ::timer_create(CLOCK_MONOTONIC, &event, &g_timer) != 0) {
-    PyErr_Format(g_errors.timer_error, "signal %d can't be led to the main thread", signal);
-    return nullptr;
+  // Where there are no more timers to be had the signal comes once: nobody fails for it.
+  if (take_over_handler(signal) && ::timer_create(CLOCK_MONOTONIC, &event, &g_timer) == 0) {
+    g_timer_owner.store(::getpid(), std::memory_order_relaxed);
   }
-  g_timer_owner.store(::getpid(), std::memory_order_relaxed);
   Py_RETURN_NONE;
 }
 
-void stop_signalling_main_thread() {
+PyObject* stop_signalling_main_thread(PyObject*, PyObject*) {
   set_timer(0);
+  Py_RETURN_NONE;
 }
 
 }  // namespace filetimer::python

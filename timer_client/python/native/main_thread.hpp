@@ -10,10 +10,13 @@
 
 namespace filetimer::python {
 
+// Whether nobody in this process, Python or not, handles or ignores a signal.
+PyObject* is_free_signal(PyObject*, PyObject* number);
+
 // From now on, in this process; once more in a forked child. Its handler is Python's already.
 PyObject* send_to_main_thread(PyObject*, PyObject* number);
 
-// Python's handler runs.
-void stop_signalling_main_thread();
+// Python's handler runs, and has seen what it was called for.
+PyObject* stop_signalling_main_thread(PyObject*, PyObject*);
 
 }  // namespace filetimer::python

@@ -1,12 +1,11 @@
-// filetimer._native: the C++ client for the package filetimer, which gives it its Python face.
-// Against CPython's API alone: `with scope:` may cost little more than an empty context manager,
-// and pybind11's dispatch alone costs more than that (see tests/bench/python_scopes.py).
+// filetimer._native: the C++ client for the package filetimer, and what is entered so often that
+// Python would be felt: Scope and expires(). All else is Python. Against CPython's API alone, so
+// that `with scope:` costs little more than an empty context manager
+// (tests/bench/python_scopes.py).
 // SPDX-License-Identifier: MIT
 #include "timer_client/python/native/client.hpp"
 #include "timer_client/python/native/errors.hpp"
-#include "timer_client/python/native/heartbeat.hpp"
 #include "timer_client/python/native/main_thread.hpp"
-#include "timer_client/python/native/paused.hpp"
 #include "timer_client/python/native/python.hpp"
 #include "timer_client/python/native/scope.hpp"
 #include "timer_client/python/native/values.hpp"
@@ -15,43 +14,26 @@ namespace {
 
 using namespace filetimer::python;
 
-PyObject* set_default_client(PyObject*, PyObject* client) {
-  PyObject* const next = client == Py_None ? nullptr : client;
-  if (next != nullptr && PyObject_TypeCheck(next, g_client_type) == 0) {
-    PyErr_SetString(PyExc_TypeError, "expected a Client or None");
-    return nullptr;
-  }
-  Py_XINCREF(next);
-  PyObject* const last = std::exchange(g_default_client, next);
-  Py_XDECREF(last);
-  Py_RETURN_NONE;
-}
-
-PyObject* default_client(PyObject*, PyObject*) {
-  return open_client(nullptr) == nullptr ? nullptr : Py_NewRef(g_default_client);
-}
-
-PyObject* check_timeout(PyObject*, PyObject* value) {
+// The value in seconds, checked as a timeout; `what` names it in the error.
+PyObject* checked_seconds(PyObject*, PyObject* const* args, Py_ssize_t count) {
   nanoseconds timeout{};
-  if (!to_timeout(value, "the timeout", timeout)) {
+  const char* const what = count == 2 ? PyUnicode_AsUTF8(args[1]) : "the timeout";
+  if (what == nullptr || !to_timeout(args[0], what, timeout)) {
     return nullptr;
   }
-  Py_RETURN_NONE;
+  return seconds_of(timeout).release();
 }
 
 PyMethodDef g_functions[] = {
     {"expires", as_method(expires), METH_FASTCALL | METH_KEYWORDS, kExpiresHelp},
-    {"heartbeat", as_method(heartbeat), METH_FASTCALL | METH_KEYWORDS, kHeartbeatHelp},
-    {"paused", as_method(paused), METH_FASTCALL, kPausedHelp},
-    {"unlimited", as_method(paused), METH_FASTCALL,
-     "unlimited($module, name=None, /)\n--\n\nAnother name of paused()."},
-    {"_set_default_client", set_default_client, METH_O, nullptr},
     {"_default_client", default_client, METH_NOARGS, nullptr},
-    {"_check_timeout", check_timeout, METH_O, nullptr},
-    {"_end_callbacks", end_callbacks, METH_NOARGS, nullptr},
+    {"_set_default_client", set_default_client, METH_O, nullptr},
+    {"_seconds", as_method(checked_seconds), METH_FASTCALL, nullptr},
+    {"_pause_task", pause_task, METH_NOARGS, nullptr},
     {"_child_offers_stacks", child_offers_stacks, METH_NOARGS, nullptr},
+    {"_is_free", is_free_signal, METH_O, nullptr},
     {"_send_to_main_thread", send_to_main_thread, METH_O, nullptr},
-    {"_scope_signal", as_method(scope_signal), METH_FASTCALL, nullptr},
+    {"_stop_sending", stop_signalling_main_thread, METH_NOARGS, nullptr},
     {nullptr, nullptr, 0, nullptr}};
 
 PyModuleDef g_definition = {PyModuleDef_HEAD_INIT,
@@ -69,8 +51,7 @@ PyModuleDef g_definition = {PyModuleDef_HEAD_INIT,
 PyMODINIT_FUNC PyInit__native() {
   Ref module(PyModule_Create(&g_definition));
   if (!module || !import_errors() || !add_client_type(module.get()) ||
-      !add_scope_type(module.get()) || !add_heartbeat_type(module.get()) ||
-      !add_paused_type(module.get())) {
+      !add_scope_type(module.get())) {
     return nullptr;
   }
   return module.release();

@@ -14,7 +14,6 @@
 
 #include "timer_client/python/native/client.hpp"
 #include "timer_client/python/native/errors.hpp"
-#include "timer_client/python/native/main_thread.hpp"
 #include "timer_client/python/native/values.hpp"
 #include "timer_client/src/fork_watch.hpp"
 #include "timer_client/src/warn_after.hpp"
@@ -36,14 +35,25 @@ struct ScopeObject {
   std::size_t size;
   int line;  // see Name
   Use use;
-  bool raises;        // on_expiry="raise"
-  bool is_told;       // that it has expired
-  bool is_inherited;  // a `with` that a parent has entered has still to end in its child
+  bool is_inherited;         // a `with` that a parent has entered has still to end in its child
+  bool is_paused_with_task;  // to be resumed with the others of its task
   std::int64_t timeout;
-  ScopeOptions* options;  // null: kDefaultScopeOptions
+  std::shared_ptr<const ScopeOptions> options;  // null: kDefaultScopeOptions
   unsigned long thread;
   unsigned fork_count;
+  // While it is open, and only where contextvars are in use: the context that it was opened in,
+  // which is an asyncio task's own, and its neighbours among all such scopes.
+  PyObject* context;
+  ScopeObject* next;
+  ScopeObject* previous;
   alignas(TimerScope) std::byte timer[sizeof(TimerScope)];  // made unless kFree
+};
+
+// A region of a task in which the time of the task's scopes stands still.
+struct TaskPause {
+  Ref context;
+  unsigned long thread;
+  unsigned fork_count;
 };
 
 enum Argument {
@@ -63,15 +73,17 @@ constexpr std::array<const char*, kArguments + 1> kWords{"timeout",   "name",   
 using Arguments = std::array<PyObject*, kArguments>;
 std::array<PyObject*, kArguments> g_words{};  // interned
 
+constexpr const char* kTaskPauseName = "filetimer._native.task_pause";
+
 PyTypeObject* g_scope_type = nullptr;
 PyTypeObject* g_times_type = nullptr;
 PyObject* g_never_raises = nullptr;  // "kill"
 PyObject* g_raises = nullptr;        // "raise"
-bool g_is_child_without_stacks = false;
 
-// Open scopes with on_expiry="raise", the outermost first. With the GIL.
-std::vector<ScopeObject*>& raising_scopes() {
-  static auto& all = *new std::vector<ScopeObject*>;
+// With the GIL, as all that is below.
+ScopeObject* g_open_in_contexts = nullptr;
+std::vector<const TaskPause*>& task_pauses() {
+  static auto& all = *new std::vector<const TaskPause*>;
   return all;
 }
 
@@ -93,21 +105,28 @@ std::string name_of(const ScopeObject& scope) {
 
 // --- making one ---
 
-// Which signal, and a handler for it where this thread may set one. 0: an error is set.
-int signal_that_raises() {
+// The class of scopes that raise, and the number of the signal that makes them. False: an error is
+// set.
+bool find_raising(Ref& type, int& signal) {
   const Ref module(PyImport_ImportModule("filetimer._expiry"));
-  const Ref number(module ? PyObject_CallMethod(module.get(), "prepare", nullptr) : nullptr);
-  return number ? static_cast<int>(PyLong_AsLong(number.get())) : 0;
+  const Ref found(module ? PyObject_CallMethod(module.get(), "prepare", nullptr) : nullptr);
+  PyObject* kind = nullptr;
+  if (!found || PyArg_ParseTuple(found.get(), "Oi", &kind, &signal) == 0) {
+    return false;
+  }
+  type = Ref::to(kind);
+  return true;
 }
 
 bool is_given(PyObject* value) {
   return value != nullptr && value != Py_None;
 }
 
-bool read_options(const Arguments& arguments, nanoseconds timeout, bool& raises,
-                  std::unique_ptr<ScopeOptions>& options) {
+// `type` is changed to that of scopes that raise.
+bool read_options(const Arguments& arguments, nanoseconds timeout, Ref& type,
+                  std::shared_ptr<const ScopeOptions>& options) {
   PyObject* const on_expiry = arguments[kOnExpiry];
-  raises = on_expiry == g_raises;
+  bool raises = on_expiry == g_raises;
   if (on_expiry != nullptr && on_expiry != g_raises && on_expiry != g_never_raises) {
     const int is_kill = PyObject_RichCompareBool(on_expiry, g_never_raises, Py_EQ);
     const int is_raise = is_kill == 0 ? PyObject_RichCompareBool(on_expiry, g_raises, Py_EQ) : 0;
@@ -142,53 +161,61 @@ bool read_options(const Arguments& arguments, nanoseconds timeout, bool& raises,
                       "on_expiry='raise' has a signal of its own: expected no other");
       return false;
     }
-    read.signal = signal_that_raises();
     read.spare_if_left = true;
-    if (read.signal == 0) {
+    if (!find_raising(type, read.signal)) {
       return false;
     }
   }
-  options = std::make_unique<ScopeOptions>(read);
+  options = std::make_shared<const ScopeOptions>(read);
   return true;
 }
 
+// With everything but what is set by its maker. Null: an error is set.
+ScopeObject* allocate(PyTypeObject* type) {
+  PyObject* const self = type->tp_alloc(type, 0);
+  if (self == nullptr) {
+    return nullptr;
+  }
+  new (&as_scope(self).options) std::shared_ptr<const ScopeOptions>();
+  return &as_scope(self);
+}
+
 // `arguments` are borrowed; null: not given.
-PyObject* make_scope(PyObject* client, const Arguments& arguments) {
+PyObject* make_scope(PyTypeObject* type, PyObject* client, const Arguments& arguments) {
   nanoseconds timeout{};
   Name name;
   if (!to_timeout(arguments[kTimeout], "the timeout", timeout) ||
       !(is_given(arguments[kName]) ? to_name(arguments[kName], name) : name_of_caller(name))) {
     return nullptr;
   }
-  bool raises = false;
-  std::unique_ptr<ScopeOptions> options;
+  Ref raising;
+  std::shared_ptr<const ScopeOptions> options;
   if (is_given(arguments[kSignal]) || is_given(arguments[kGrace]) ||
       is_given(arguments[kWarnAfter]) || is_given(arguments[kFirstTimeout]) ||
       arguments[kOnExpiry] != nullptr) {
     const bool is_fine =
-        guarded(false, [&] { return read_options(arguments, timeout, raises, options); });
+        guarded(false, [&] { return read_options(arguments, timeout, raising, options); });
     if (!is_fine) {
       return nullptr;
     }
   }
-  PyObject* const self = g_scope_type->tp_alloc(g_scope_type, 0);
-  if (self == nullptr) {
+  ScopeObject* const scope =
+      allocate(raising ? reinterpret_cast<PyTypeObject*>(raising.get()) : type);
+  if (scope == nullptr) {
     return nullptr;
   }
-  ScopeObject& scope = as_scope(self);
   Py_XINCREF(client);
-  scope.client = client;
-  scope.owner = name.owner.release();
-  scope.text = name.text;
-  scope.size = name.size;
-  scope.line = name.line;
-  scope.raises = raises;
-  scope.timeout = timeout.count();
-  scope.options = options.release();
-  return self;
+  scope->client = client;
+  scope->owner = name.owner.release();
+  scope->text = name.text;
+  scope->size = name.size;
+  scope->line = name.line;
+  scope->timeout = timeout.count();
+  scope->options = std::move(options);
+  return reinterpret_cast<PyObject*>(scope);
 }
 
-PyObject* new_scope(PyTypeObject*, PyObject* args, PyObject* names) {
+PyObject* new_scope(PyTypeObject* type, PyObject* args, PyObject* names) {
   Arguments given{};
   if (PyArg_ParseTupleAndKeywords(
           args, names, "O|O$OOOOOO:Scope", const_cast<char**>(kWords.data()), &given[kTimeout],
@@ -202,7 +229,7 @@ PyObject* new_scope(PyTypeObject*, PyObject* args, PyObject* names) {
                  Py_TYPE(client)->tp_name);
     return nullptr;
   }
-  return make_scope(client, given);
+  return make_scope(type, client, given);
 }
 
 int argument_called(PyObject* word) {
@@ -246,31 +273,100 @@ PyObject* expires_in(PyObject* client, PyObject* const* args, Py_ssize_t count, 
     PyErr_SetString(PyExc_TypeError, "expires() wants a timeout, in seconds");
     return nullptr;
   }
-  return make_scope(client, given);
+  return make_scope(g_scope_type, client, given);
 }
+
+// --- contexts, which are asyncio's tasks ---
+
+void note_context(ScopeObject& scope, PyObject* context) {
+  scope.context = Py_NewRef(context);
+  scope.previous = nullptr;
+  scope.next = std::exchange(g_open_in_contexts, &scope);
+  if (scope.next != nullptr) {
+    scope.next->previous = &scope;
+  }
+}
+
+// Without letting go of the context, which may run anything.
+[[nodiscard]] Ref forget_context(ScopeObject& scope) {
+  (scope.previous == nullptr ? g_open_in_contexts : scope.previous->next) = scope.next;
+  if (scope.next != nullptr) {
+    scope.next->previous = scope.previous;
+  }
+  scope.is_paused_with_task = false;
+  return Ref(std::exchange(scope.context, nullptr));
+}
+
+// Here and now; not what a forked child has inherited.
+bool concerns(const TaskPause& pause, const ScopeObject& scope) {
+  return scope.context == pause.context.get() && scope.thread == pause.thread &&
+         scope.fork_count == pause.fork_count && scope.fork_count == fork_watch::count();
+}
+
+// What its caller has paused stays the caller's to resume.
+void pause_with_task(ScopeObject& scope) {
+  const auto times = timer_of(scope).times();
+  if (times && !times->is_paused) {
+    scope.is_paused_with_task = timer_of(scope).pause();
+  }
+}
+
+bool pause_if_task_is_paused(ScopeObject& scope) {
+  if (std::ranges::any_of(task_pauses(),
+                          [&](const TaskPause* each) { return concerns(*each, scope); })) {
+    pause_with_task(scope);
+  }
+  return true;
+}
+
+void end_task_pause(PyObject* capsule) {
+  const std::unique_ptr<TaskPause> ended(
+      static_cast<TaskPause*>(PyCapsule_GetPointer(capsule, kTaskPauseName)));
+  auto& all = task_pauses();
+  std::erase(all, ended.get());
+  for (const TaskPause* const other : all) {
+    if (other->context.get() == ended->context.get() && other->fork_count == ended->fork_count) {
+      return;  // it is inside another one
+    }
+  }
+  for (ScopeObject* scope = g_open_in_contexts; scope != nullptr; scope = scope->next) {
+    if (concerns(*ended, *scope) && std::exchange(scope->is_paused_with_task, false)) {
+      timer_of(*scope).resume();
+    }
+  }
+}
+
+// --- entering and leaving ---
 
 void end_timer(ScopeObject& scope) {
   timer_of(scope).~TimerScope();
   scope.use = Use::kFree;
-  if (scope.raises) {
-    std::erase(raising_scopes(), &scope);
+  if (scope.context != nullptr) {
+    const Ref let_go = forget_context(scope);
   }
 }
 
+// `client` needs no Py_tp_clear: what it is in a cycle with can be cleared.
+int traverse_scope(PyObject* self, visitproc visit, void* arg) {
+  Py_VISIT(Py_TYPE(self));
+  Py_VISIT(as_scope(self).client);
+  Py_VISIT(as_scope(self).context);
+  return 0;
+}
+
 void dealloc_scope(PyObject* self) {
+  PyObject_GC_UnTrack(self);
   ScopeObject& scope = as_scope(self);
   if (scope.use != Use::kFree) {
     end_timer(scope);  // releases it
   }
-  delete scope.options;
+  scope.options.~shared_ptr();
   Py_XDECREF(scope.client);
   Py_XDECREF(scope.owner);
   PyTypeObject* const type = Py_TYPE(self);
   type->tp_free(self);
   Py_DECREF(type);
 }
-
-// --- entering and leaving ---
 
 [[gnu::cold]] bool refuse_to_open(ScopeObject& scope) {
   if (scope.use != Use::kFree && scope.fork_count != fork_watch::count()) {
@@ -288,21 +384,6 @@ void dealloc_scope(PyObject* self) {
   return true;
 }
 
-[[gnu::cold]] bool prepare_to_raise(ScopeObject& scope) {
-  if (::gettid() != ::getpid()) {
-    PyErr_Format(g_errors.timer_error,
-                 "scope '%.200s' has on_expiry='raise': only the main thread can enter it",
-                 name_of(scope).c_str());
-    return false;
-  }
-  scope.is_told = false;
-  if (signal_that_raises() == 0) {
-    return false;
-  }
-  raising_scopes().push_back(&scope);
-  return true;
-}
-
 bool open_timer(PyObject* self, Use use) {
   ScopeObject& scope = as_scope(self);
   if (scope.use != Use::kFree && !refuse_to_open(scope)) [[unlikely]] {
@@ -312,29 +393,30 @@ bool open_timer(PyObject* self, Use use) {
   if (client == nullptr) [[unlikely]] {
     return false;
   }
-  if (scope.raises && !guarded(false, [&] { return prepare_to_raise(scope); })) [[unlikely]] {
-    return false;
-  }
   try {
-    const ScopeOptions& options = scope.options == nullptr ? kDefaultScopeOptions : *scope.options;
+    const ScopeOptions& options = scope.options ? *scope.options : kDefaultScopeOptions;
     new (&scope.timer) TimerScope(client->expires(nanoseconds{scope.timeout},
                                                   {scope.text, scope.line == 0 ? scope.size : 0},
                                                   options, scope.text, scope.line));
   } catch (...) {
-    if (scope.raises) {
-      std::erase(raising_scopes(), &scope);
-    }
     set_error_of_exception();
     return false;
   }
+  const PyThreadState* const thread = PyThreadState_Get();
   scope.use = use;
   scope.thread = PyThread_get_thread_ident();
   scope.fork_count = fork_watch::count();
-  if (g_is_child_without_stacks) [[unlikely]] {
-    if (!offer_stacks_if_wanted(scope.client)) {
+  if (thread->context != nullptr) {
+    note_context(scope, thread->context);
+    if (!task_pauses().empty() && !guarded(false, [&] { return pause_if_task_is_paused(scope); }))
+        [[unlikely]] {
       end_timer(scope);
       return false;
     }
+  }
+  if (g_is_child_without_stacks && !offer_stacks_in_child(scope.client)) [[unlikely]] {
+    end_timer(scope);
+    return false;
   }
   return true;
 }
@@ -348,34 +430,6 @@ PyObject* acquire(PyObject* self, PyObject*) {
     return nullptr;
   }
   Py_RETURN_NONE;
-}
-
-// Sets ScopeExpired for `scope`.
-void set_scope_expired(ScopeObject& scope, nanoseconds elapsed) {
-  scope.is_told = true;
-  const std::string name = name_of(scope);
-  const Ref shown = text_of(name);
-  const Ref timeout = seconds_of(nanoseconds{scope.timeout});
-  const Ref open_for = seconds_of(elapsed);
-  if (shown && timeout && open_for) {
-    const Ref error(PyObject_CallFunctionObjArgs(g_errors.scope_expired, shown.get(), timeout.get(),
-                                                 open_for.get(), nullptr));
-    if (error) {
-      PyErr_SetObject(g_errors.scope_expired, error.get());
-    }
-  }
-}
-
-// Of one with on_expiry="raise". False: it has expired, and the error is set.
-[[gnu::cold]] bool leave_raising(ScopeObject& scope, bool has_error) {
-  const auto times = timer_of(scope).times();  // none in a forked child, and where nobody watches
-  const bool in_time = timer_of(scope).release();
-  const bool is_news = times && !in_time && !scope.is_told && !has_error;
-  end_timer(scope);
-  if (is_news) {
-    set_scope_expired(scope, times->elapsed);
-  }
-  return !is_news;
 }
 
 // The `with` of it ends, where that is no matter of two stores. False: an error is set.
@@ -404,25 +458,30 @@ void set_scope_expired(ScopeObject& scope, nanoseconds elapsed) {
   return false;
 }
 
-PyObject* leave(PyObject* self, PyObject* const* args, Py_ssize_t count) {
-  ScopeObject& scope = as_scope(self);
+// The end of the `with` of a scope. `in_time`: false where the server's verdict came first. False:
+// an error is set.
+bool leave_scope(ScopeObject& scope, bool& in_time) {
   if (scope.use != Use::kEntered || scope.thread != PyThread_get_thread_ident() ||
       scope.fork_count != fork_watch::count()) [[unlikely]] {
-    if (!refuse_to_leave(scope)) {
-      return nullptr;
-    }
-  } else if (scope.raises) [[unlikely]] {
-    const bool has_error = count > 0 && args[0] != Py_None;
-    const bool is_fine = guarded(false, [&] { return leave_raising(scope, has_error); });
-    if (!is_fine) {
-      return nullptr;
-    }
-  } else {
-    timer_of(scope).release();
-    timer_of(scope).~TimerScope();
-    scope.use = Use::kFree;
+    return refuse_to_leave(scope);
+  }
+  in_time = timer_of(scope).release();
+  end_timer(scope);
+  return true;
+}
+
+PyObject* leave(PyObject* self, PyObject* const*, Py_ssize_t) {
+  bool in_time = true;
+  if (!leave_scope(as_scope(self), in_time)) {
+    return nullptr;
   }
   Py_RETURN_NONE;
+}
+
+// As leave(). True, or false where the server's verdict came first.
+PyObject* leave_and_tell(PyObject* self, PyObject*) {
+  bool in_time = true;
+  return leave_scope(as_scope(self), in_time) ? PyBool_FromLong(in_time ? 1 : 0) : nullptr;
 }
 
 PyObject* release(PyObject* self, PyObject*) {
@@ -472,31 +531,50 @@ PyObject* resume(PyObject* self, PyObject*) {
   });
 }
 
-PyObject* times(PyObject* self, PyObject*) {
+std::optional<TimerTimes> times_now(PyObject* self) {
   ScopeObject& scope = as_scope(self);
-  return guarded(static_cast<PyObject*>(nullptr), [&] {
-    return times_or_none(scope.use == Use::kFree ? std::nullopt : timer_of(scope).times());
-  });
+  return scope.use == Use::kFree ? std::nullopt : timer_of(scope).times();
+}
+
+PyObject* times_or_none(const std::optional<TimerTimes>& times) {
+  if (!times) {
+    Py_RETURN_NONE;
+  }
+  Ref made(PyStructSequence_New(g_times_type));
+  if (!made) {
+    return nullptr;
+  }
+  std::array<Ref, 4> fields{seconds_of(times->elapsed), seconds_of(times->remaining),
+                            Ref(PyBool_FromLong(times->is_paused ? 1 : 0)),
+                            Ref(PyBool_FromLong(times->is_expired ? 1 : 0))};
+  for (std::size_t i = 0; i < fields.size(); ++i) {
+    if (!fields[i]) {
+      return nullptr;
+    }
+    PyStructSequence_SetItem(made.get(), static_cast<Py_ssize_t>(i), fields[i].release());
+  }
+  return made.release();
+}
+
+PyObject* times(PyObject* self, PyObject*) {
+  return guarded(static_cast<PyObject*>(nullptr), [&] { return times_or_none(times_now(self)); });
 }
 
 PyObject* again(PyObject* self, PyObject*) {
   const ScopeObject& scope = as_scope(self);
-  PyObject* const made = g_scope_type->tp_alloc(g_scope_type, 0);
-  if (made == nullptr) {
+  ScopeObject* const copy = allocate(Py_TYPE(self));
+  if (copy == nullptr) {
     return nullptr;
   }
-  ScopeObject& copy = as_scope(made);
   Py_XINCREF(scope.client);
-  copy.client = scope.client;
-  copy.owner = Py_NewRef(scope.owner);
-  copy.text = scope.text;
-  copy.size = scope.size;
-  copy.line = scope.line;
-  copy.raises = scope.raises;
-  copy.timeout = scope.timeout;
-  copy.options =
-      scope.options == nullptr ? nullptr : new (std::nothrow) ScopeOptions(*scope.options);
-  return made;
+  copy->client = scope.client;
+  copy->owner = Py_NewRef(scope.owner);
+  copy->text = scope.text;
+  copy->size = scope.size;
+  copy->line = scope.line;
+  copy->timeout = scope.timeout;
+  copy->options = scope.options;
+  return reinterpret_cast<PyObject*>(copy);
 }
 
 PyObject* decorate(PyObject* self, PyObject* args, PyObject* names) {
@@ -521,11 +599,6 @@ PyObject* get_name(PyObject* self, void*) {
 
 PyObject* get_timeout(PyObject* self, void*) {
   return seconds_of(nanoseconds{as_scope(self).timeout}).release();
-}
-
-std::optional<TimerTimes> times_now(PyObject* self) {
-  ScopeObject& scope = as_scope(self);
-  return scope.use == Use::kFree ? std::nullopt : timer_of(scope).times();
 }
 
 PyObject* get_elapsed(PyObject* self, void*) {
@@ -582,6 +655,7 @@ PyMethodDef g_methods[] = {
      "Times(elapsed, remaining, paused, expired) of the open scope, in seconds; None when it is\n"
      "not open."},
     {"_again", again, METH_NOARGS, nullptr},
+    {"_leave", leave_and_tell, METH_NOARGS, nullptr},
     {nullptr, nullptr, 0, nullptr}};
 
 PyGetSetDef g_properties[] = {
@@ -614,11 +688,11 @@ PyStructSequence_Field g_times_fields[] = {
      "seconds until the deadline, negative when it has passed, math.inf without one; of a paused "
      "one, what it will have when it goes on"},
     {"paused", "whether its time stands still"},
-    {"expired", "whether the server's verdict has come (on a bare pipe: the deadline passed)"},
+    {"expired", "whether the server's verdict has come"},
     {nullptr, nullptr}};
 PyStructSequence_Desc g_times_description = {
-    "filetimer.Times", "How long a timer has been open, and what is left of it.", g_times_fields,
-    4};
+    "filetimer._native.Times", "How long a timer has been open, and what is left of it.",
+    g_times_fields, 4};
 
 }  // namespace
 
@@ -631,54 +705,24 @@ PyObject* expires_of_client(PyObject* self, PyObject* const* args, Py_ssize_t co
   return expires_in(self, args, count, names);
 }
 
-PyObject* times_or_none(const std::optional<TimerTimes>& times) {
-  if (!times) {
-    Py_RETURN_NONE;
-  }
-  Ref made(PyStructSequence_New(g_times_type));
-  if (!made) {
-    return nullptr;
-  }
-  std::array<Ref, 4> fields{seconds_of(times->elapsed), seconds_of(times->remaining),
-                            Ref(PyBool_FromLong(times->is_paused ? 1 : 0)),
-                            Ref(PyBool_FromLong(times->is_expired ? 1 : 0))};
-  for (std::size_t i = 0; i < fields.size(); ++i) {
-    if (!fields[i]) {
+PyObject* pause_task(PyObject*, PyObject*) {
+  const PyThreadState* const thread = PyThreadState_Get();
+  return guarded(static_cast<PyObject*>(nullptr), [&]() -> PyObject* {
+    auto pause = std::make_unique<TaskPause>(Ref::to(thread->context), PyThread_get_thread_ident(),
+                                             fork_watch::count());
+    task_pauses().reserve(task_pauses().size() + 1);
+    Ref capsule(PyCapsule_New(pause.get(), kTaskPauseName, end_task_pause));
+    if (!capsule) {
       return nullptr;
     }
-    PyStructSequence_SetItem(made.get(), static_cast<Py_ssize_t>(i), fields[i].release());
-  }
-  return made.release();
-}
-
-PyObject* child_offers_stacks(PyObject*, PyObject*) {
-  g_is_child_without_stacks = true;
-  Py_RETURN_NONE;
-}
-
-bool offer_stacks_if_wanted(PyObject* client) {
-  if (!g_is_child_without_stacks) {
-    return true;
-  }
-  g_is_child_without_stacks = false;
-  const Ref module(PyImport_ImportModule("filetimer._stacks"));
-  const Ref result(module ? PyObject_CallMethod(module.get(), "offer_in_child", "O",
-                                                client == nullptr ? g_default_client : client)
-                          : nullptr);
-  return static_cast<bool>(result);
-}
-
-PyObject* scope_signal(PyObject*, PyObject* const*, Py_ssize_t) {
-  stop_signalling_main_thread();
-  return guarded(static_cast<PyObject*>(nullptr), [&]() -> PyObject* {
-    for (ScopeObject* const scope : raising_scopes()) {
-      const auto found = scope->use == Use::kFree ? std::nullopt : timer_of(*scope).times();
-      if (found && found->is_expired && !scope->is_told) {
-        set_scope_expired(*scope, found->elapsed);
-        return nullptr;
+    task_pauses().push_back(pause.get());
+    const TaskPause& made = *pause.release();  // the capsule's from here on
+    for (ScopeObject* scope = g_open_in_contexts; scope != nullptr; scope = scope->next) {
+      if (concerns(made, *scope)) {
+        pause_with_task(*scope);
       }
     }
-    Py_RETURN_NONE;  // it was left in the same moment
+    return capsule.release();
   });
 }
 
@@ -694,12 +738,14 @@ bool add_scope_type(PyObject* module) {
   PyType_Slot slots[] = {{Py_tp_doc, const_cast<char*>(kScopeHelp)},
                          {Py_tp_new, as_slot(new_scope)},
                          {Py_tp_dealloc, as_slot(dealloc_scope)},
+                         {Py_tp_traverse, as_slot(traverse_scope)},
                          {Py_tp_call, as_slot(decorate)},
                          {Py_tp_repr, as_slot(represent)},
                          {Py_tp_methods, g_methods},
                          {Py_tp_getset, g_properties},
                          {0, nullptr}};
-  PyType_Spec spec = {"filetimer.Scope", sizeof(ScopeObject), 0, Py_TPFLAGS_DEFAULT, slots};
+  PyType_Spec spec = {"filetimer.Scope", sizeof(ScopeObject), 0,
+                      Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC, slots};
   g_scope_type = reinterpret_cast<PyTypeObject*>(PyType_FromSpec(&spec));
   g_times_type = PyStructSequence_NewType(&g_times_description);
   return g_never_raises != nullptr && g_raises != nullptr && g_scope_type != nullptr &&

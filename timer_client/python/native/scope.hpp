@@ -4,9 +4,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <filetimer/timer_client.hpp>
-#include <optional>
-
 #include "timer_client/python/native/python.hpp"
 
 namespace filetimer::python {
@@ -18,16 +15,9 @@ PyObject* expires(PyObject* module, PyObject* const* args, Py_ssize_t count, PyO
 PyObject* expires_of_client(PyObject* self, PyObject* const* args, Py_ssize_t count,
                             PyObject* names);
 
-// filetimer.Times of a timer, None where it is not open.
-PyObject* times_or_none(const std::optional<TimerTimes>& times);
-
-// In a forked child its own stacks are to be offered, once it has a page.
-PyObject* child_offers_stacks(PyObject*, PyObject*);
-// After a scope was opened by `client` (null: the default one). False: an error is set.
-bool offer_stacks_if_wanted(PyObject* client);
-
-// The handler of the signal that ends scopes with on_expiry="raise".
-PyObject* scope_signal(PyObject*, PyObject* const* args, Py_ssize_t count);
+// The time of all scopes that this asyncio task has open or opens stands still until the capsule
+// that is returned goes. Of the task alone: those of other tasks in the thread go on.
+PyObject* pause_task(PyObject*, PyObject*);
 
 #define FILETIMER_SCOPE_SIGNATURE                                                       \
   "timeout, name=None, *, signal=9, grace=None, warn_after=None, first_timeout=None,\n" \

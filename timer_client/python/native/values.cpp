@@ -87,15 +87,6 @@ bool to_optional_timeout(PyObject* value, const char* what, std::optional<nanose
   return to_duration(value, what, may_be_zero, timeout.emplace());
 }
 
-bool to_rpc_timeout(PyObject* value, RpcTimeout& timeout) {
-  std::optional<nanoseconds> time;
-  if (!to_optional_timeout(value, "the rpc_timeout", time)) {
-    return false;
-  }
-  timeout = time ? RpcTimeout(*time) : RpcTimeout();
-  return true;
-}
-
 bool to_int(PyObject* value, const char* what, int lowest, int highest, int& number) {
   if (PyBool_Check(value) || PyIndex_Check(value) == 0) {
     PyErr_Format(PyExc_TypeError, "%s is a %.200s: expected an int", what, Py_TYPE(value)->tp_name);

@@ -6,7 +6,6 @@
 
 #include <chrono>
 #include <cstdint>
-#include <filetimer/questions.hpp>
 #include <optional>
 #include <string>
 
@@ -22,7 +21,6 @@ bool to_timeout(PyObject* value, const char* what, nanoseconds& timeout);
 // Likewise, where None (or null) means that nothing was said, and, with `may_be_zero`, zero counts.
 bool to_optional_timeout(PyObject* value, const char* what, std::optional<nanoseconds>& timeout,
                          bool may_be_zero = false);
-bool to_rpc_timeout(PyObject* value, RpcTimeout& timeout);
 bool to_int(PyObject* value, const char* what, int lowest, int highest, int& number);
 
 // A name as the library wants it: UTF-8 that lives as long as `owner` does. No NUL, no lone

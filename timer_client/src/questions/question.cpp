@@ -95,11 +95,12 @@ class ReplyPipe {
 class Asking {
  public:
   Asking(const MeetingPlace& place, const wire::Question& question, Duration patience,
-         const OnAnswer& on_answer)
+         const OnAnswer& on_answer, const WhileWaiting& while_waiting)
       : place_(place),
         question_(question),
         patience_(patience),
         on_answer_(on_answer),
+        while_waiting_(while_waiting),
         start_(Instant::now()),
         deadline_(start_ + patience) {}
 
@@ -212,6 +213,9 @@ class Asking {
         return no_answer("its pipe is full");
       }
       ::poll(nullptr, 0, poll_ms(std::min(left, kBusyPause)));
+      if (while_waiting_) {
+        while_waiting_();
+      }
     }
   }
 
@@ -274,6 +278,9 @@ class Asking {
       }
       if (is_over) {
         return Event::kTime;
+      }
+      if (while_waiting_) {
+        while_waiting_();
       }
       if (ready == 0) {
         is_gone_ = watch_->look() == ServerProcess::kGone;
@@ -349,6 +356,7 @@ class Asking {
   wire::Question question_;
   const Duration patience_;
   const OnAnswer& on_answer_;
+  const WhileWaiting& while_waiting_;
   const Instant start_;
   Instant deadline_;
   std::optional<ServerWatch> watch_;
@@ -363,8 +371,8 @@ class Asking {
 }  // namespace
 
 Reply ask(const MeetingPlace& place, wire::Question question, Duration patience,
-          const OnAnswer& on_answer) {
-  return Asking(place, question, patience, on_answer).run();
+          const OnAnswer& on_answer, const WhileWaiting& while_waiting) {
+  return Asking(place, question, patience, on_answer, while_waiting).run();
 }
 
 }  // namespace filetimer

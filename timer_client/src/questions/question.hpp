@@ -40,9 +40,14 @@ struct Reply {
 // Called with each answer that is not the last one.
 using OnAnswer = std::function<void(std::string_view answer)>;
 
+// Called while an answer is waited for, at least every quarter of a second and after each signal
+// that this thread has handled. What it throws ends the wait, withdraws the question and comes out
+// of ask().
+using WhileWaiting = std::function<void()>;
+
 // Asks, and waits for the last answer. `question.reply` is filled in here. `patience` counts until
 // the first answer, and again beyond what the server then grants; kForever: no limit.
 Reply ask(const MeetingPlace& place, wire::Question question, Duration patience,
-          const OnAnswer& on_answer = {});
+          const OnAnswer& on_answer = {}, const WhileWaiting& while_waiting = {});
 
 }  // namespace filetimer

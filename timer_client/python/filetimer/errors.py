@@ -1,5 +1,11 @@
 # SPDX-License-Identifier: MIT
-"""What this package raises. Those of time are TimeoutError, too, wrong values ValueError."""
+"""What this package raises. Errors of time are TimeoutErrors, too, wrong values ValueErrors."""
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
 
 
 class TimerError(Exception):
@@ -20,8 +26,8 @@ class RpcTimeoutError(TimerError, TimeoutError):
     request: the question, as "status". waited: seconds.
     """
 
-    request = ""
-    waited = 0.0
+    request: str = ""
+    waited: float = 0.0
 
 
 class RendezvousTimeoutError(TimerError, TimeoutError):
@@ -31,10 +37,10 @@ class RendezvousTimeoutError(TimerError, TimeoutError):
     joined and did not wait to the end.
     """
 
-    name = ""
-    joined = ()
-    missing = ()
-    left = ()
+    name: str = ""
+    joined: Sequence[int] = ()
+    missing: Sequence[int] = ()
+    left: Sequence[int] = ()
 
 
 class ServerBusy(TimerError):
@@ -45,10 +51,10 @@ class ServerBusy(TimerError):
     None: not known, no deadline).
     """
 
-    reason = ""
-    timed_out = False
-    open_scope_count = 0
-    open_scopes = ()
+    reason: str = ""
+    timed_out: bool = False
+    open_scope_count: int = 0
+    open_scopes: Sequence[dict[str, Any]] = ()
 
 
 class ScopeExpired(TimerError, TimeoutError):
@@ -57,12 +63,12 @@ class ScopeExpired(TimerError, TimeoutError):
     scope: its name. timeout, elapsed: seconds.
     """
 
-    def __init__(self, scope="", timeout=0.0, elapsed=0.0):
+    def __init__(self, scope: str = "", timeout: float = 0.0, elapsed: float = 0.0) -> None:
         super().__init__(scope, timeout, elapsed)
         self.scope = scope
         self.timeout = timeout
         self.elapsed = elapsed
 
-    def __str__(self):
+    def __str__(self) -> str:
         return (f"'{self.scope}' was open for {self.elapsed:.3g} s of {self.timeout:g} s: it has "
                 "to be left within the grace, or the timer server kills this process")

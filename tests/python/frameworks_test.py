@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: MIT
+"""The callbacks for Lightning and for Hugging Face's Trainer, called by fakes in the order that the
+documentation of both gives.
+"""
+import pickle
+import sys
+import types
+import unittest
+
+import filetimer
+import suite
+from harness import FAR_S, ServerCase
+
+
+def fake(name, **members):
+    """A module of that name, with all modules above it."""
+    module = types.ModuleType(name)
+    vars(module).update(members)
+    sys.modules[name] = module
+    above, _, last = name.rpartition(".")
+    if above:
+        setattr(sys.modules.get(above) or fake(above), last, module)
+    return module
+
+
+fake("lightning.pytorch.callbacks", Callback=type("Callback", (), {}))
+fake("transformers", TrainerCallback=type("TrainerCallback", (), {}))
+
+import filetimer.lightning  # noqa: E402
+import filetimer.transformers  # noqa: E402
+
+
+class Lightning(ServerCase):
+    def setUp(self):
+        super().setUp()
+        self.configure()
+        self.callback = filetimer.lightning.TimerCallback(10, 20, first_step=FAR_S)
+
+    def test_every_batch_and_every_validation_is_a_scope(self):
+        callback, seen = self.callback, []
+        callback.setup(None, None, "fit")
+        callback.on_validation_start(None, None)  # the sanity check
+        seen.append(self.open_scopes())
+        callback.on_validation_end(None, None)
+        for batch_idx in range(2):
+            callback.on_train_batch_start(None, None, "batch", batch_idx)
+            [scope] = self.listed_scopes()
+            seen.append([scope["scope"], scope["remaining_s"] > 10])
+            callback.on_train_batch_end(None, None, "outputs", "batch", batch_idx)
+            seen.append(self.open_scopes())
+        callback.teardown(None, None, "fit")
+        self.assertEqual(seen, [["validation"], ["train step", True], [], ["train step", False],
+                                []])
+
+    def test_a_batch_that_is_skipped_or_raises_leaves_no_scope_behind(self):
+        callback = self.callback
+        callback.setup(None, None, "fit")
+        callback.on_train_batch_start(None, None, "batch", 0)
+        callback.on_train_batch_start(None, None, "batch", 1)
+        self.assertEqual(self.open_scopes(), ["train step"])
+        callback.on_validation_start(None, None)
+        self.assertEqual(self.open_scopes(), ["validation"])
+        callback.on_exception(None, None, KeyError())
+        self.assertEqual(self.open_scopes(), [])
+        callback.on_train_batch_start(None, None, "batch", 2)
+        callback.teardown(None, None, "fit")
+        self.assertEqual(self.open_scopes(), [])
+
+    def test_it_can_be_sent_to_the_ranks(self):
+        callback = pickle.loads(pickle.dumps(self.callback))
+        callback.setup(None, None, "fit")
+        callback.on_train_batch_start(None, None, "batch", 0)
+        self.assertEqual(self.open_scopes(), ["train step"])
+        callback.teardown(None, None, "fit")
+
+
+class Transformers(ServerCase):
+    def test_every_step_is_a_scope_and_what_comes_between_is_none(self):
+        self.configure()
+        callback, seen = filetimer.transformers.TimerCallback(10, first_step=FAR_S), []
+        callback.on_train_begin(None, None, None, model=None)
+        for _ in range(2):
+            callback.on_step_begin(None, None, None)
+            [scope] = self.listed_scopes()
+            seen.append([scope["scope"], scope["remaining_s"] > 10])
+            callback.on_step_end(None, None, None)
+            seen.append(self.open_scopes())  # as in on_evaluate and on_save
+        self.assertEqual(seen, [["train step", True], [], ["train step", False], []])
+        callback.on_step_begin(None, None, None)
+        callback.on_step_begin(None, None, None)  # an exception has left the one before
+        self.assertEqual(self.open_scopes(), ["train step"])
+        callback.on_train_end(None, None, None)
+        self.assertEqual(self.open_scopes(), [])
+
+    def test_close_leaves_what_an_exception_has_left_open(self):
+        self.configure()
+        callback = filetimer.transformers.TimerCallback()
+        callback.close()
+        callback.on_train_begin(None, None, None)
+        callback.on_step_begin(None, None, None)
+        callback.close()
+        self.assertEqual(self.open_scopes(), [])
+
+
+class Unconfigured(ServerCase):
+    def test_a_rank_that_has_not_called_configure_is_watched_all_the_same(self):
+        for script in ("""
+            callback = lightning.TimerCallback(0.3, first_step=0.3)
+            callback.setup(None, None, "fit")
+            callback.on_train_batch_start(None, None, None, 0)
+            time.sleep(60)
+            """, """
+            callback = transformers.TimerCallback(60, idle_timeout=0.3)
+            callback.on_train_begin(None, None, None)
+            callback.on_step_begin(None, None, None)
+            callback.on_step_end(None, None, None)
+            time.sleep(60)
+            """):
+            worker = self.start_worker("""
+            sys.path.insert(0, os.environ["TESTS"])
+            import frameworks_test
+            from filetimer import lightning, transformers
+            """ + script, TESTS=sys.path[0])
+            self.assertEqual(worker.wait(timeout=30), -9)
+        self.assertEqual([record["scope"] for record in self.records("expired")],
+                         ["train step", "(idle)"])
+
+    def test_without_a_server_the_training_goes_on(self):
+        self.run_worker("""
+            sys.path.insert(0, os.environ["TESTS"])
+            import frameworks_test
+            from filetimer import lightning
+            callback = lightning.TimerCallback()
+            callback.setup(None, None, "fit")
+            callback.on_train_batch_start(None, None, None, 0)
+            callback.on_train_batch_end(None, None, None, None, 0)
+            callback.teardown(None, None, "fit")
+            """, TESTS=sys.path[0], FILETIMER_DIR=self.folder + "/none")
+
+    def test_wrong_times_are_refused_when_the_callback_is_made(self):
+        with self.assertRaisesRegex(ValueError, "step is 0"):
+            filetimer.lightning.TimerCallback(0)
+        with self.assertRaisesRegex(ValueError, "first_step is -1"):
+            filetimer.transformers.TimerCallback(first_step=-1)
+
+
+if __name__ == "__main__":
+    suite.main()

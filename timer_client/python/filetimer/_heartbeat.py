@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: MIT
+"""Heartbeat: a scope that is open at once and that each beat renews."""
+from __future__ import annotations
+
+from ._caller import name_of_caller
+from ._native import Scope, _seconds
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ._native import Client, Times, _Seconds
+
+
+class Heartbeat:
+    """An open scope that each beat() renews; heartbeat() makes one.
+
+    It is released by release(), at the end of a `with`, and when the object goes.
+    """
+
+    # The scope's own methods: a beat costs what it costs to renew a scope.
+    __slots__ = {
+        "beat": "Pushes the deadline to `timeout` from now. False when it is not open any more: it "
+                "expired, or was released.",
+        "release": "Ends it. False when it was not open, or when the server's verdict came first.",
+        "pause": "Its time stands still until resume(). False when it is not open.",
+        "resume": "Its time goes on. False when it is not open.",
+        "times": "Times(elapsed, remaining, paused, expired) in seconds; None: it is not open."}
+    beat: Callable[[], bool]
+    release: Callable[[], bool]
+    pause: Callable[[], bool]
+    resume: Callable[[], bool]
+    times: Callable[[], Times | None]
+
+    def __init__(self, scope: Scope, /) -> None:
+        self.beat = scope.renew
+        self.release = scope.release
+        self.pause = scope.pause
+        self.resume = scope.resume
+        self.times = scope.times
+
+    def __enter__(self) -> Heartbeat:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+
+def heartbeat(timeout: _Seconds, name: str | None = None, *, signal: int = 9,
+              grace: _Seconds | None = None, warn_after: _Seconds | None = None,
+              first_timeout: _Seconds | None = None, client: Client | None = None) -> Heartbeat:
+    """A scope that is open at once and expires when its beat() does not come for `timeout`: for a
+    loop that has no natural end to wrap a scope around.
+
+        with filetimer.heartbeat(60, "queue", first_timeout=600) as heart:
+            for item in queue:
+                heart.beat()
+
+    first_timeout: seconds in place of `timeout` until the first beat. The other arguments and the
+    errors are those of Scope.
+    """
+    first = None if first_timeout is None else _seconds(first_timeout, "the first_timeout")
+    scope = Scope(timeout, name_of_caller() if name is None else name, signal=signal, grace=grace,
+                  warn_after=warn_after, client=client)
+    scope.acquire()
+    if first is not None:
+        scope.renew(first)
+    return Heartbeat(scope)

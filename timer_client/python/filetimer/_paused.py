@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: MIT
+"""Regions in which time stands still: for a thread, and in asyncio for a task."""
+from __future__ import annotations
+
+import sys
+from _thread import get_ident
+
+from ._caller import name_of_caller
+from ._native import Scope, _default_client, _pause_task
+from .errors import TimerError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from ._native import Client
+
+
+def _is_in_task() -> bool:
+    asyncio = sys.modules.get("asyncio")
+    try:
+        return asyncio is not None and asyncio.current_task() is not None
+    except (AttributeError, RuntimeError):  # half imported; no loop runs in this thread
+        return False
+
+
+class Paused:
+    """A context in which time stands still; paused() makes one."""
+
+    __slots__ = ("_client", "_marker", "_region", "_thread")
+
+    def __init__(self, name: str, client: Client | None) -> None:
+        self._client = client
+        self._marker = Scope(float("inf"), name, client=client)  # tells where the region is
+        self._region: object = None  # its end ends the pause; None: not entered
+        self._thread = 0
+
+    def __enter__(self) -> Paused:
+        if self._region is not None:
+            raise TimerError("this paused() context is open already: it can't be entered twice")
+        self._thread = get_ident()
+        if _is_in_task():
+            self._marker.acquire()
+            self._region = _pause_task()
+        else:
+            client = _default_client() if self._client is None else self._client
+            self._region = client._pause_thread(self._marker.name)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._region is None:
+            raise TimerError("this paused() context was not entered")
+        self._region = None
+        self._marker.release()
+        if self._thread != get_ident():
+            raise TimerError("a paused() context is left in another thread than it was entered "
+                             "in: it was ended")
+
+
+def paused(name: str | None = None, /, *, client: Client | None = None) -> Paused:
+    """A context in which the time of all scopes stands still that this thread has open or opens:
+
+        with filetimer.paused("checkpoint"):
+            save(model)
+
+    In an asyncio task these are the scopes of that task alone: other tasks, and scopes that were
+    opened around the event loop, go on.
+
+    name: of a scope without a deadline that tells where the thread is; None: the caller's file and
+      line. The server's --max-timeout holds on. client: a Client; None: the one of configure().
+
+    Contexts may be nested, and are left in the thread that entered them. Raises as expires().
+    """
+    return Paused(name_of_caller() if name is None else name, client)

@@ -1,0 +1,287 @@
+# SPDX-License-Identifier: MIT
+"""Questions to the timer server, and their answers.
+
+    import filetimer.admin
+
+    filetimer.admin.ping()
+    print(filetimer.admin.status().open_scopes)
+
+Every question goes to the client of filetimer.configure(), or to `client`, and waits at most the
+rpc_timeout for the server's answer. All raise RpcTimeoutError when none comes in time,
+ServerUnavailable where no server is, and TimerError. Ctrl-C ends the wait and withdraws what has not
+been answered yet; a shutdown that has begun goes on.
+"""
+from __future__ import annotations
+
+import json
+import operator
+import time
+from contextvars import ContextVar
+from dataclasses import dataclass
+
+from . import _native
+from .errors import (InvalidArgument, RendezvousTimeoutError, RpcTimeoutError, ServerBusy,
+                     ServerUnavailable, TimerError)
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any, Literal
+
+    from ._native import Client, _Seconds
+
+__all__ = ["Rendezvous", "ServerStatus", "drain", "ping", "rendezvous", "rpc_timeout", "shutdown",
+           "status"]
+
+# How many scopes and ranks an error names.
+_MOST_NAMED = 8
+_MOST_NAME_BYTES = 255
+_MOST_RETRIES = 1_000_000
+_LONGEST_BACKOFF_S = 60.0
+_MOST_INT = 2**31 - 1
+
+# (timeout, what held outside), the innermost region's.
+_patience: ContextVar[tuple[Any, Any] | None] = ContextVar("filetimer_rpc_timeout", default=None)
+
+
+class rpc_timeout:
+    """A context in which questions wait at most `timeout` for the server's answer.
+
+        with filetimer.admin.rpc_timeout(5):
+            print(filetimer.admin.status())
+
+    timeout: seconds, or a timedelta; math.inf: for ever. Contexts nest, the inner one counts. It
+    holds for this thread, and in asyncio for this task. Without one the rpc_timeout of the client
+    holds, then $FILETIMER_RPC_TIMEOUT, then 60 s.
+    """
+
+    def __init__(self, timeout: _Seconds) -> None:
+        self._timeout = _native._seconds(timeout, "the timeout")
+
+    def __enter__(self) -> rpc_timeout:
+        _patience.set((self._timeout, _patience.get()))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        inner = _patience.get()
+        _patience.set(inner[1] if inner is not None else None)
+
+
+@dataclass
+class ServerStatus:
+    """What status() gives."""
+
+    server_pid: int  # in the server's pid namespace
+    server_version: str
+    uptime: float  # seconds
+    dir: str
+    fifo: str
+    log: str
+    announcement: Literal["none", "draining", "shutdown"]
+    workers: int
+    open_scopes: int
+    # Since the server's start.
+    requests: int
+    rejected: int
+    expired: int
+    killed: int
+    kills_under_way: int
+    unkillable: int
+    askers: int  # that wait for an answer
+    descriptors: int
+    descriptor_limit: int
+    worker_limit: int
+    log_trouble: str  # empty: the log can be written
+    command_pid: int  # 0: it runs no COMMAND
+    json: str  # all of it, one line
+
+
+@dataclass
+class Rendezvous:
+    """What rendezvous() gives."""
+
+    round: int  # of this name; the same for all who met
+    joined: dict[int, int]  # {rank: pid}
+
+
+def ping(*, client: Client | None = None) -> None:
+    """Returns when the server has answered."""
+    _ask(client, "ping")
+
+
+def status(*, client: Client | None = None) -> ServerStatus:
+    """What the server watches, and has done since its start."""
+    found, text = _ask(client, "status")
+    limits = found.get("limits", {})
+    return ServerStatus(
+        **{name: found.get(name, "")
+           for name in ("server_version", "dir", "fifo", "log", "announcement", "log_trouble")},
+        **{name: found.get(name, 0)
+           for name in ("server_pid", "workers", "open_scopes", "requests", "rejected", "expired",
+                        "killed", "kills_under_way", "unkillable", "askers", "descriptors",
+                        "command_pid")},
+        uptime=float(found.get("uptime_s", 0)), descriptor_limit=limits.get("descriptors", 0),
+        worker_limit=limits.get("workers", 0), json=text)
+
+
+def drain(on: bool = True, *, client: Client | None = None) -> int:
+    """While the server drains it watches no new scopes; open ones go on. False: no longer.
+
+    Returns how many scopes are open.
+    """
+    return _open_scope_count(_ask(client, "drain", off=not on)[0])
+
+
+# What the server is asked for: what it waits for, and whether it ends whatever is still open.
+_MODES = {"graceful": ("scopes", False), "graceful_or_now": ("scopes", True),
+          "workers": ("workers", False), "workers_or_now": ("workers", True),
+          "if_idle": ("", False), "now": ("", True)}
+
+
+def shutdown(mode: Literal["graceful", "graceful_or_now", "workers", "workers_or_now", "if_idle",
+                           "now"] = "graceful", *,
+             timeout: _Seconds = 30, client: Client | None = None) -> int:
+    """Ends the server, and returns when it has ended: how many scopes were left open.
+
+    mode: "graceful" waits for open scopes to end, and "workers" for the workers, too, at most
+      `timeout` seconds, or a timedelta; "graceful_or_now" and "workers_or_now" then end the server
+      whatever is open; "if_idle" is refused at once while a scope is open; "now" does not look.
+    Raises ServerBusy when the server has not ended because of what is open.
+    """
+    if mode not in _MODES:
+        raise InvalidArgument(f"mode is {mode!r}: expected one of "
+                              + ", ".join(map(repr, _MODES)))
+    graceful, force = _MODES[mode]
+    wait = _native._seconds(timeout, "the timeout of shutdown()")
+    return _open_scope_count(_ask(client, "shutdown", wait=wait, graceful=graceful,
+                                  force=force)[0])
+
+
+def rendezvous(rank: int, world: int, timeout: _Seconds, name: str = "default", *,
+               retries: int = 0, backoff: _Seconds = 1,
+               client: Client | None = None) -> Rendezvous:
+    """Waits until all ranks of `world` are there.
+
+    rank: 0 to world - 1. timeout: seconds, or a timedelta, for all to come; math.inf: none.
+    name: ranks of one name and world meet; 1 to 255 bytes.
+    retries: how often to try again after RendezvousTimeoutError, and no other error, `backoff`
+      seconds later and twice as long each time, at most a minute.
+    Raises RendezvousTimeoutError, which names the ranks that are missing. No scope is opened: a rank
+    that hangs here ends with the timeout.
+    """
+    world = _whole(world, "the world", 1, _MOST_INT)
+    rank = _whole(rank, "the rank", 0, world - 1)
+    retries = _whole(retries, "the retries", 0, _MOST_RETRIES)
+    wait = _native._seconds(timeout, "the timeout of rendezvous()")
+    pause = _native._seconds(backoff, "the backoff")
+    if not isinstance(name, str):
+        raise TypeError(f"the rendezvous's name is a {type(name).__name__}: expected a str")
+    size = len(name.encode(errors="surrogatepass"))
+    if not 1 <= size <= _MOST_NAME_BYTES or "\0" in name or not _is_utf8(name):
+        raise InvalidArgument(f"the rendezvous's name {ascii(name[:100])} has {size} bytes: expected "
+                              f"text of 1 to {_MOST_NAME_BYTES} bytes without NUL")
+    while True:
+        try:
+            found, _ = _ask(client, "rendezvous", wait=wait, name=name, rank=rank, world=world)
+            return Rendezvous(found.get("round", 0), _members(found))
+        except RendezvousTimeoutError:
+            if retries <= 0:
+                raise
+        retries -= 1
+        pause = min(pause, _LONGEST_BACKOFF_S)
+        time.sleep(pause)
+        pause *= 2
+
+
+# --- asking, and what the answers mean ---
+
+
+def _ask(client: Client | None, request: str, **fields: Any) -> tuple[dict[str, Any], str]:
+    """The last answer, and its text. Raises what that says."""
+    patience = _patience.get()
+    asked = _native._default_client() if client is None else client
+    kind, why, text, waited = asked._ask(request, patience[0] if patience else None, **fields)
+    answer = json.loads(text) if text else {}
+    if kind == "done":
+        return answer, text
+    if kind == "timed_out" and request == "rendezvous":
+        raise _rendezvous_timeout(fields["name"], why, answer)
+    if kind in ("refused", "timed_out"):
+        raise _busy(why, kind == "timed_out", answer)
+    if kind == "invalid":
+        raise InvalidArgument(why)
+    if kind == "unavailable":
+        raise ServerUnavailable(why)
+    if kind == "no_answer":
+        error = RpcTimeoutError(why)
+        error.request = request
+        error.waited = waited
+        raise error
+    raise TimerError(why)
+
+
+def _busy(why: str, is_timeout: bool, answer: dict[str, Any]) -> ServerBusy:
+    scopes = [{"pid": each.get("pid", 0), "rank": each.get("rank"), "scope": each.get("scope", ""),
+               "elapsed": float(each.get("elapsed_s", 0)), "remaining": each.get("remaining_s")}
+              for each in answer.get("open_scopes", ())]
+    count = _open_scope_count(answer)
+    named = [f"'{_printable(each['scope'])}' of pid {each['pid']}"
+             + (f" (rank {each['rank']})" if each["rank"] is not None else "")
+             for each in scopes]
+    listed = _listed(named, max(count, len(scopes)))
+    error = ServerBusy(f"{why}; open: {listed}" if scopes else why)
+    error.reason = why
+    error.timed_out = is_timeout
+    error.open_scope_count = count
+    error.open_scopes = scopes
+    return error
+
+
+def _rendezvous_timeout(name: str, why: str, answer: dict[str, Any]) -> RendezvousTimeoutError:
+    missing = answer.get("missing", [])
+    left = answer.get("left", [])
+    text = f"rendezvous '{_printable(name)}': {why}"
+    for ranks, what in ((missing, "missing"), (left, "had joined and left")):
+        if ranks:
+            text += f"; {what}: {_listed(list(map(str, ranks)), len(ranks))}"
+    error = RendezvousTimeoutError(text)
+    error.name = name
+    error.joined = list(_members(answer))
+    error.missing = missing
+    error.left = left
+    return error
+
+
+def _members(answer: dict[str, Any]) -> dict[int, int]:
+    return dict(sorted((each.get("rank", -1), each.get("pid", 0))
+                       for each in answer.get("joined", ())))
+
+
+def _open_scope_count(answer: dict[str, Any]) -> int:
+    return int(answer.get("open_scope_count", 0))
+
+
+def _listed(words: Sequence[str], count: int) -> str:
+    named = min(len(words), _MOST_NAMED)
+    text = ", ".join(words[:named])
+    return text if named == count else f"{text} and {count - named} more"
+
+
+def _printable(text: str) -> str:
+    return text if text.isprintable() else text.encode("unicode_escape").decode()
+
+
+def _is_utf8(text: str) -> bool:
+    return not any("\ud800" <= each <= "\udfff" for each in text)
+
+
+def _whole(value: Any, what: str, lowest: int, highest: int) -> int:
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = None
+    if number is None or isinstance(value, bool):
+        raise TypeError(f"{what} is a {type(value).__name__}: expected an int")
+    if not lowest <= number <= highest:
+        raise InvalidArgument(f"{what} is {number}: expected {lowest} to {highest}")
+    return number

@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: MIT
+"""Scopes for Lightning: every training batch, and every run of the validation.
+
+    from filetimer.lightning import TimerCallback
+
+    trainer = Trainer(callbacks=[TimerCallback(step=120, validation=1800)])
+"""
+from __future__ import annotations
+
+from . import _native
+from ._client import configure
+from .errors import TimerError
+
+try:
+    from lightning.pytorch.callbacks import Callback
+except ImportError:  # its older name
+    from pytorch_lightning.callbacks import Callback
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from ._native import Scope, _Seconds
+
+
+class TimerCallback(Callback):
+    """Opens the scopes "train step" and "validation".
+
+    step, validation: seconds, or timedeltas. first_step: in place of `step` for the first batch,
+      which compilation makes longer; None: ten times as much.
+    idle_timeout: seconds that a rank may be in no scope at all; None: for ever.
+
+    A rank that has not called filetimer.configure() does so here, with missing="ignore".
+    """
+
+    def __init__(self, step: _Seconds = 120, validation: _Seconds = 1800, *,
+                 first_step: _Seconds | None = None,
+                 idle_timeout: _Seconds | None = 1800) -> None:
+        super().__init__()
+        self._step_s = _native._seconds(step, "step")
+        self._validation_s = _native._seconds(validation, "validation")
+        self._first_s = (10 * self._step_s if first_step is None
+                         else _native._seconds(first_step, "first_step"))
+        self._idle_timeout = idle_timeout
+        self._step: Scope | None = None
+        self._validation: Scope | None = None
+
+    # Lightning may send the callback to another process before this, and a scope cannot go there.
+    def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        """Called by Lightning in each rank."""
+        try:
+            _native._default_client()
+        except TimerError:
+            configure(missing="ignore", idle_timeout=self._idle_timeout)
+        self._step = _native.Scope(self._step_s, "train step", first_timeout=self._first_s)
+        self._validation = _native.Scope(self._validation_s, "validation")
+
+    def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any,
+                             batch_idx: int) -> None:
+        """Called by Lightning."""
+        self._enter(self._step)
+
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any,
+                           batch_idx: int) -> None:
+        """Called by Lightning; not for a batch that another callback has skipped."""
+        self._leave_all()
+
+    def on_validation_start(self, trainer: Any, pl_module: Any) -> None:
+        """Called by Lightning."""
+        self._enter(self._validation)
+
+    def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
+        """Called by Lightning."""
+        self._leave_all()
+
+    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
+        """Called by Lightning."""
+        self._leave_all()
+
+    def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        """Called by Lightning."""
+        self._leave_all()
+        self._step = self._validation = None
+
+    def _enter(self, scope: Scope | None) -> None:
+        self._leave_all()
+        if scope is not None:
+            scope.acquire()
+
+    def _leave_all(self) -> None:
+        for scope in (self._step, self._validation):
+            if scope is not None:
+                scope.release()

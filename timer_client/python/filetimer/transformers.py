@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: MIT
+"""A scope around every step of Hugging Face's Trainer.
+
+    from filetimer.transformers import TimerCallback
+
+    trainer = Trainer(model, args, callbacks=[TimerCallback(step=120)], ...)
+"""
+from __future__ import annotations
+
+from transformers import TrainerCallback
+
+from . import _native
+from ._client import configure
+from .errors import TimerError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from ._native import Scope, _Seconds
+
+
+class TimerCallback(TrainerCallback):
+    """Opens the scope "train step", from on_step_begin to on_step_end: with all batches over which
+    gradients are accumulated, without evaluation and checkpoints, which the idle timeout watches.
+
+    step: seconds, or a timedelta. first_step: in place of `step` for the first one; None: ten times
+      as much.
+    idle_timeout: seconds that a rank may be in no scope at all; None: for ever.
+
+    A rank that has not called filetimer.configure() does so here, with missing="ignore". The
+    Trainer calls nothing when it raises: call close() when the program goes on after that.
+    """
+
+    def __init__(self, step: _Seconds = 120, *, first_step: _Seconds | None = None,
+                 idle_timeout: _Seconds | None = 1800) -> None:
+        super().__init__()
+        self._step_s = _native._seconds(step, "step")
+        self._first_s = (10 * self._step_s if first_step is None
+                         else _native._seconds(first_step, "first_step"))
+        self._idle_timeout = idle_timeout
+        self._step: Scope | None = None
+
+    def close(self) -> None:
+        """Leaves the step that an exception has left open."""
+        if self._step is not None:
+            self._step.release()
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Called by the Trainer."""
+        try:
+            _native._default_client()
+        except TimerError:
+            configure(missing="ignore", idle_timeout=self._idle_timeout)
+        self._step = _native.Scope(self._step_s, "train step", first_timeout=self._first_s)
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Called by the Trainer."""
+        if self._step is not None:
+            self._step.release()
+            self._step.acquire()
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Called by the Trainer."""
+        self.close()
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Called by the Trainer."""
+        self.close()
