@@ -404,7 +404,7 @@ bool open_timer(PyObject* self, Use use) {
   }
   const PyThreadState* const thread = PyThreadState_Get();
   scope.use = use;
-  scope.thread = PyThread_get_thread_ident();
+  scope.thread = thread->thread_id;
   scope.fork_count = fork_watch::count();
   if (thread->context != nullptr) {
     note_context(scope, thread->context);
@@ -461,7 +461,7 @@ PyObject* acquire(PyObject* self, PyObject*) {
 // The end of the `with` of a scope. `in_time`: false where the server's verdict came first. False:
 // an error is set.
 bool leave_scope(ScopeObject& scope, bool& in_time) {
-  if (scope.use != Use::kEntered || scope.thread != PyThread_get_thread_ident() ||
+  if (scope.use != Use::kEntered || scope.thread != PyThreadState_Get()->thread_id ||
       scope.fork_count != fork_watch::count()) [[unlikely]] {
     return refuse_to_leave(scope);
   }
@@ -708,7 +708,7 @@ PyObject* expires_of_client(PyObject* self, PyObject* const* args, Py_ssize_t co
 PyObject* pause_task(PyObject*, PyObject*) {
   const PyThreadState* const thread = PyThreadState_Get();
   return guarded(static_cast<PyObject*>(nullptr), [&]() -> PyObject* {
-    auto pause = std::make_unique<TaskPause>(Ref::to(thread->context), PyThread_get_thread_ident(),
+    auto pause = std::make_unique<TaskPause>(Ref::to(thread->context), thread->thread_id,
                                              fork_watch::count());
     task_pauses().reserve(task_pauses().size() + 1);
     Ref capsule(PyCapsule_New(pause.get(), kTaskPauseName, end_task_pause));
