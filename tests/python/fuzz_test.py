@@ -3,6 +3,8 @@
 never a crash. Hypothesis draws, and draws the same in each run: with FILETIMER_FUZZ_RANDOM=1 it draws
 anew, FILETIMER_EXAMPLES times.
 """
+import asyncio
+import contextlib
 import datetime
 import math
 import os
@@ -228,6 +230,33 @@ class AnyOrder(ServerCase):
         test.settings = settings(bounded, max_examples=max(EXAMPLES // 8, 1),
                                  stateful_step_count=60)
         test.runTest()
+
+    def test_tasks_that_pause_in_any_order_are_paused_each_by_itself(self):
+        self.configure()
+
+        async def work(draw, depth=0):
+            """Opens scopes, each of which is paused just when this task is."""
+            is_paused = False
+            with contextlib.ExitStack() as stack:
+                for _ in range(draw.randrange(1, 6)):
+                    await asyncio.sleep(0)
+                    if draw.random() < 0.3:
+                        stack.enter_context(filetimer.paused())
+                        is_paused = True
+                    scope = stack.enter_context(filetimer.expires(3600, "x"))
+                    await asyncio.sleep(0)
+                    assert scope.times().paused == is_paused
+            if depth < 3 and draw.random() < 0.5:
+                await asyncio.create_task(work(draw, depth + 1))
+
+        @bounded
+        @given(st.randoms(use_true_random=False), st.integers(1, 20))
+        def run(draw, count):
+            async def main():
+                await asyncio.gather(*(work(draw) for _ in range(count)))
+            asyncio.run(main())
+        run()
+        self.assertEqual(self.open_scopes(), [])
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ paused              a region in which time stands still
 configure, close    the client of this process; Client: one of several
 Server              a server of one's own
 
-filetimer.admin         questions to the server: ping, status, drain, shutdown, rendezvous
+filetimer.admin         control requests: ping, status, drain, shutdown, rendezvous
 filetimer.errors        all errors; they are TimerErrors
 filetimer.torch         FileTimerClient for torch.distributed.elastic.timer
 filetimer.lightning     TimerCallback for Lightning

@@ -43,7 +43,7 @@ class Client(_native.Client):
     statistics: count scopes, and their times, by name: `timer_client list --stats`.
     idle_timeout: seconds after which this process expires, too, when it has been in no scope at
       all since it left its first one. None: never.
-    rpc_timeout: seconds that a question of filetimer.admin waits for its answer. None:
+    rpc_timeout: seconds that a request of filetimer.admin waits for its answer. None:
       $FILETIMER_RPC_TIMEOUT, else 60 s.
     stacks: offer this process's Python stacks as evidence (faulthandler).
 

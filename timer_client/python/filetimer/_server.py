@@ -22,12 +22,12 @@ _KEEPER = ('exec 3<&0 </dev/null; ( "$@" 3<&- & server=$!; exec >/dev/null; read
 
 
 class Server:
-    """A timer_server that lives as long as this object, in a run folder of its own.
+    """A timer_server that lives as long as this object, in a runtime directory of its own.
 
         with filetimer.Server() as server:
             filetimer.configure(server.dir)
 
-    dir: the run folder; None: a new one, which goes with the server, and its log with it.
+    dir: the runtime directory; None: a new one, which goes with the server, and its log with it.
     options: of timer_server, as Server("--warn-at", "0.5"); `timer_server --help` has them.
     executable: None: $FILETIMER_SERVER, else timer_server in $PATH.
 

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: MIT
-"""Questions to the timer server, and their answers.
+"""Control requests to the timer server, and their answers.
 
     import filetimer.admin
 
     filetimer.admin.ping()
     print(filetimer.admin.status().open_scopes)
 
-Every question goes to the client of filetimer.configure(), or to `client`, and waits at most the
+Every request goes by the client of filetimer.configure(), or by `client`, and waits at most the
 rpc_timeout for the server's answer. All raise RpcTimeoutError when none comes in time,
 ServerUnavailable where no server is, and TimerError. Ctrl-C ends the wait and withdraws what has not
 been answered yet; a shutdown that has begun goes on.
@@ -45,7 +45,7 @@ _patience: ContextVar[tuple[Any, Any] | None] = ContextVar("filetimer_rpc_timeou
 
 
 class rpc_timeout:
-    """A context in which questions wait at most `timeout` for the server's answer.
+    """A context in which control requests wait at most `timeout` for the server's answer.
 
         with filetimer.admin.rpc_timeout(5):
             print(filetimer.admin.status())

@@ -21,9 +21,9 @@ class InvalidArgument(TimerError, ValueError):
 
 
 class RpcTimeoutError(TimerError, TimeoutError):
-    """The server did not answer a question in time.
+    """The server did not answer a control request in time.
 
-    request: the question, as "status". waited: seconds.
+    request: which one, as "status". waited: seconds.
     """
 
     request: str = ""
