@@ -254,6 +254,24 @@ TEST_CASE("no answer in time says that the server lives, and leaves no pipe") {
   CHECK(server.reply_names().empty());
 }
 
+TEST_CASE("what is called while waiting may withdraw the question") {
+  const testing::TempFolder folder;
+  std::atomic<bool> was_asked = false;
+  AnsweringServer server(folder.path(), [&](const AskedQuestion&, Answers& answers) {
+    was_asked = true;
+    answers.wait_until_hung_up();
+  });
+  const auto withdraw = [&] {
+    if (was_asked) {
+      throw std::runtime_error("withdrawn");
+    }
+  };
+  CHECK_THROWS_WITH(
+      ask(place_in(folder.path()), question("rendezvous"), testing::kBound, {}, withdraw),
+      "withdrawn");
+  CHECK(server.reply_names().empty());
+}
+
 TEST_CASE("a server that closes the pipe before its last answer has gone") {
   const testing::TempFolder folder;
   AnsweringServer server(folder.path(), [](const AskedQuestion&, Answers& answers) {

@@ -261,6 +261,9 @@ class Asking {
   // What is in the pipe comes before what was found out otherwise.
   Event wait() {
     for (;;) {
+      if (while_waiting_) {
+        while_waiting_();
+      }
       const Duration left = deadline_ - Instant::now();
       const bool is_over = left <= Duration{};
       pollfd answers{pipe_->fd(), POLLIN, 0};
@@ -278,9 +281,6 @@ class Asking {
       }
       if (is_over) {
         return Event::kTime;
-      }
-      if (while_waiting_) {
-        while_waiting_();
       }
       if (ready == 0) {
         is_gone_ = watch_->look() == ServerProcess::kGone;

@@ -40,9 +40,8 @@ struct Reply {
 // Called with each answer that is not the last one.
 using OnAnswer = std::function<void(std::string_view answer)>;
 
-// Called while an answer is waited for, at least every quarter of a second and after each signal
-// that this thread has handled. What it throws ends the wait, withdraws the question and comes out
-// of ask().
+// Called before each wait for an answer, which takes a quarter of a second at most and ends with a
+// signal that this thread handles. What it throws withdraws the question and comes out of ask().
 using WhileWaiting = std::function<void()>;
 
 // Asks, and waits for the last answer. `question.reply` is filled in here. `patience` counts until
