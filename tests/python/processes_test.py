@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Processes that come from others, and their ends: each is a worker of its own, or none."""
 import importlib.util
+import os
 import signal
 import unittest
 
@@ -129,6 +130,28 @@ class Forks(ServerCase):
             say("fine")
             """)
         self.assertEqual(out, "fine\n")
+
+    def test_a_child_that_can_have_no_page_goes_on_all_the_same(self):
+        for limit in ("resource.setrlimit(resource.RLIMIT_NOFILE, (3, 3))",
+                      "resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))",
+                      "os.rename(folder, folder + '.moved')"):
+            with self.subTest(limit):
+                out = self.run_worker(f"""
+                    import resource
+                    filetimer.configure()
+                    folder = os.environ["FILETIMER_DIR"]
+                    child = os.fork()
+                    if child == 0:
+                        {limit}
+                        with filetimer.expires(60, "x"), filetimer.paused():
+                            filetimer.heartbeat(60).beat()
+                        list(filetimer.each("ab", 60))
+                        say("fine")
+                        os._exit(0)
+                    assert os.waitpid(child, 0)[1] == 0
+                    """)
+                self.assertEqual(out, "fine\n")
+        os.rename(self.dir + ".moved", self.dir)
 
     def test_a_subprocess_is_none(self):
         self.run_worker("""

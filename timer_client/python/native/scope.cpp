@@ -2,7 +2,6 @@
 #include "timer_client/python/native/scope.hpp"
 
 #include <signal.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
