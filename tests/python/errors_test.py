@@ -207,6 +207,8 @@ class Misuse(ServerCase):
         for wrong in ({"rank": -1, "world": 2}, {"rank": 2, "world": 2}, {"rank": 0, "world": 0},
                       {"rank": 0, "world": 1, "timeout": 0}, {"rank": 0, "world": 1, "name": ""},
                       {"rank": 0, "world": 1, "name": "x" * 256},
+                      {"rank": 0, "world": 1, "name": "a\0b"},
+                      {"rank": 0, "world": 1, "name": "\ud800"},
                       {"rank": 0, "world": 1, "retries": -1}, {"rank": 0, "world": 10**30}):
             with self.assertRaises(errors.InvalidArgument, msg=wrong):
                 admin.rendezvous(**{"timeout": 1, **wrong})

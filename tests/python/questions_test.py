@@ -57,6 +57,7 @@ class Questions(ServerCase):
         self.assertIsInstance(error, errors.RendezvousTimeoutError)
         self.assertEqual((error.name, error.joined, error.missing, error.left),
                          ("epoch", [1], [0, 2], []))
+        self.assertRegex(str(error), "^rendezvous 'epoch': .*; missing: 0, 2$")
 
     def test_while_it_drains_new_scopes_are_not_watched_and_go_on(self):
         with filetimer.expires(FAR_S, "old"):
@@ -77,6 +78,9 @@ class Questions(ServerCase):
             error = caught.exception
             self.assertEqual((error.timed_out, error.open_scope_count), (False, 1))
             self.assertEqual(error.open_scopes[0]["scope"], "x")
+            self.assertIn("; open: 'x' of pid", str(error))
+            self.assertEqual(error.open_scopes[0]["rank"], None)
+            self.assertAlmostEqual(error.open_scopes[0]["remaining"], FAR_S, delta=60)
             self.assertEqual(error.open_scopes[0]["pid"], os.getpid())
             with self.assertRaises(errors.ServerBusy) as caught:
                 admin.shutdown(timeout=0.1)

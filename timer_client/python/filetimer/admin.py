@@ -176,10 +176,13 @@ def rendezvous(rank: int, world: int, timeout: _Seconds, name: str = "default", 
     pause = _native._seconds(backoff, "the backoff")
     if not isinstance(name, str):
         raise TypeError(f"the rendezvous's name is a {type(name).__name__}: expected a str")
-    size = len(name.encode(errors="surrogatepass"))
-    if not 1 <= size <= _MOST_NAME_BYTES or "\0" in name or not _is_utf8(name):
-        raise InvalidArgument(f"the rendezvous's name {ascii(name[:100])} has {size} bytes: expected "
-                              f"text of 1 to {_MOST_NAME_BYTES} bytes without NUL")
+    if "\0" in name or any("\ud800" <= each <= "\udfff" for each in name):
+        raise InvalidArgument(f"the rendezvous's name {ascii(name[:100])} has a NUL or a lone "
+                              "surrogate in it: expected text without")
+    size = len(name.encode())
+    if not 1 <= size <= _MOST_NAME_BYTES:
+        raise InvalidArgument(f"the rendezvous's name has {size} bytes: expected 1 to "
+                              f"{_MOST_NAME_BYTES}")
     while True:
         try:
             found, _ = _ask(client, "rendezvous", wait=wait, name=name, rank=rank, world=world)
@@ -222,7 +225,8 @@ def _ask(client: Client | None, request: str, **fields: Any) -> tuple[dict[str, 
 
 def _busy(why: str, is_timeout: bool, answer: dict[str, Any]) -> ServerBusy:
     scopes = [{"pid": each.get("pid", 0), "rank": each.get("rank"), "scope": each.get("scope", ""),
-               "elapsed": float(each.get("elapsed_s", 0)), "remaining": each.get("remaining_s")}
+               "elapsed": _seconds_in(each, "elapsed_s") or 0.0,
+               "remaining": _seconds_in(each, "remaining_s")}
               for each in answer.get("open_scopes", ())]
     count = _open_scope_count(answer)
     named = [f"'{_printable(each['scope'])}' of pid {each['pid']}"
@@ -257,6 +261,11 @@ def _members(answer: dict[str, Any]) -> dict[int, int]:
                        for each in answer.get("joined", ())))
 
 
+def _seconds_in(fields: dict[str, Any], key: str) -> float | None:
+    value = fields.get(key)
+    return None if value is None else float(value)
+
+
 def _open_scope_count(answer: dict[str, Any]) -> int:
     return int(answer.get("open_scope_count", 0))
 
@@ -269,10 +278,6 @@ def _listed(words: Sequence[str], count: int) -> str:
 
 def _printable(text: str) -> str:
     return text if text.isprintable() else text.encode("unicode_escape").decode()
-
-
-def _is_utf8(text: str) -> bool:
-    return not any("\ud800" <= each <= "\udfff" for each in text)
 
 
 def _whole(value: Any, what: str, lowest: int, highest: int) -> int:
