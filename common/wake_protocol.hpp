@@ -101,15 +101,16 @@ inline bool try_release(Slot& slot, std::int64_t word) {
 }
 
 // Is called after a release or a renewal that came too late. Returns the word of the slot:
-// kReleasedLate, or kFree if the kill was over.
+// kReleasedLate, or kFree if the kill was over. A slot that is open again is freed, too: the next
+// server has taken the verdict back meanwhile.
 inline std::int64_t release_late(Slot& slot) {
   std::int64_t word = slot.deadline.load(std::memory_order_acquire);
   for (;;) {
-    const std::int64_t next =
-        word == slot_word::kJudged ? slot_word::kFree : slot_word::kReleasedLate;
-    if (word >= 0 || word == slot_word::kReleasedLate ||
+    const bool is_free_at_once = word == slot_word::kJudged || word >= 0;
+    const std::int64_t next = is_free_at_once ? slot_word::kFree : slot_word::kReleasedLate;
+    if (word == next ||
         slot.deadline.compare_exchange_weak(word, next, std::memory_order_acq_rel)) {
-      return word >= 0 ? word : next;
+      return next;
     }
   }
 }
@@ -171,11 +172,13 @@ inline bool finish_verdict(Slot& slot, std::int64_t word) {
          acknowledge_late_release(slot);
 }
 
-// Revokes the verdict: the scope is open again, unless it was released meanwhile.
+// Revokes the verdict: the scope is open again. If it was released meanwhile, the slot is freed.
 inline void take_verdict_back(Slot& slot, std::int64_t word) {
   std::int64_t expired = slot_word::expired(word);
-  slot.deadline.compare_exchange_strong(expired, is_idle_watch(slot) ? slot_word::kIdleWatch : word,
-                                        std::memory_order_seq_cst);
+  const std::int64_t next = is_idle_watch(slot) ? slot_word::kIdleWatch : word;
+  if (!slot.deadline.compare_exchange_strong(expired, next, std::memory_order_seq_cst)) {
+    acknowledge_late_release(slot);
+  }
 }
 
 }  // namespace filetimer

@@ -440,7 +440,6 @@ TEST_CASE("of a renewal and a verdict the first one wins") {
 TEST_CASE("a release that is too late waits for the server, and only for a verdict") {
   Meeting meet;
   set_deadline(*meet.slot, kDeadline);
-  CHECK(release_late(*meet.slot) == kDeadline);  // still open: nothing is changed
   CHECK(try_expire(*meet.slot, kDeadline));
   CHECK(release_late(*meet.slot) == slot_word::kReleasedLate);
   CHECK(release_late(*meet.slot) == slot_word::kReleasedLate);
@@ -451,6 +450,33 @@ TEST_CASE("a release that is too late waits for the server, and only for a verdi
   CHECK_FALSE(finish_verdict(*meet.slot, kDeadline));
   CHECK(meet.slot->deadline == slot_word::kJudged);
   CHECK(release_late(*meet.slot) == slot_word::kFree);
+}
+
+TEST_CASE(
+    "a late release frees the slot in every order with the next server, which knows no verdict") {
+  for (const std::string& order : all_orders(2, 2)) {
+    CAPTURE(order);
+    Meeting meet;
+    set_deadline(*meet.slot, kDeadline);
+    CHECK(try_expire(*meet.slot, kDeadline));  // by a server that was killed before its record
+    bool was_found = false;
+    bool released = false;
+    Turns(order).run({[&] { released = try_release(*meet.slot, kDeadline); },
+                      [&] {
+                        if (!released) {
+                          release_late(*meet.slot);
+                        }
+                      }},
+                     {[&] { was_found = slot_word::is_expired(read_deadline(*meet.slot)); },
+                      [&] {
+                        if (was_found) {
+                          take_verdict_back(*meet.slot, kDeadline);
+                        } else {
+                          acknowledge_late_release(*meet.slot);
+                        }
+                      }});
+    CHECK(meet.slot->deadline == slot_word::kFree);
+  }
 }
 
 TEST_CASE("fields of a slot count only if its deadline is unchanged") {
