@@ -585,10 +585,10 @@ inline kill_next() {
 
 active proctype Server() {
   byte ends = ENDS;
-  bool known[2];  /* PageRegistry::pages_ */
+  bool known[2];        /* PageRegistry::pages_ */
   bool is_wanted;       /* DeadlineScan::want() */
   byte woke;
-  byte due[2];      /* of one page: deadlines that have passed */
+  byte due[2];          /* of one page: deadlines that have passed */
   byte kill[ALL_SLOTS]; /* the deadline on which a kill is under way */
   byte i, s, count;
 end:
