@@ -5,13 +5,22 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <boost/interprocess/file_mapping.hpp>
+#include <boost/interprocess/detail/os_file_functions.hpp>
 #include <boost/interprocess/mapped_region.hpp>
 
 namespace filetimer {
 namespace {
 
 namespace bi = boost::interprocess;
+
+// A descriptor as Boost maps it (its MemoryMappable). boost::interprocess::file_mapping would open
+// the file by itself, without O_CLOEXEC.
+struct OpenFile {
+  int descriptor;
+  bi::mode_t mode;
+  [[nodiscard]] bi::mapping_handle_t get_mapping_handle() const { return {descriptor, false}; }
+  [[nodiscard]] bi::mode_t get_mode() const { return mode; }
+};
 
 struct flock exclusive_lock() {
   struct flock lock {};
@@ -28,12 +37,15 @@ MappedFile& MappedFile::operator=(MappedFile&&) noexcept = default;
 MappedFile::~MappedFile() = default;
 
 Result<MappedFile> MappedFile::map(const std::string& path, Access access, std::size_t bytes) {
-  const bi::mode_t mode = access == Access::kRead ? bi::read_only : bi::read_write;
+  MappedFile mapped;
+  const int flags = (access == Access::kRead ? O_RDONLY : O_RDWR) | O_CLOEXEC | O_NOCTTY;
+  mapped.file_.reset(retry_eintr([&] { return ::open(path.c_str(), flags); }));
+  if (!mapped.file_) {
+    return system_error(fmt::format("cannot map '{}'", path));
+  }
+  const OpenFile file{mapped.file_.get(), access == Access::kRead ? bi::read_only : bi::read_write};
   try {
-    MappedFile mapped;
-    mapped.file_ = std::make_unique<bi::file_mapping>(path.c_str(), mode);
-    ::fcntl(mapped.file_->get_mapping_handle().handle, F_SETFD, FD_CLOEXEC);
-    mapped.region_ = std::make_unique<bi::mapped_region>(*mapped.file_, mode, 0, bytes);
+    mapped.region_ = std::make_unique<bi::mapped_region>(file, file.mode, 0, bytes);
     return mapped;
   } catch (const bi::interprocess_exception& error) {
     return system_error(fmt::format("cannot map '{}'", path), error.get_native_error());
@@ -42,14 +54,6 @@ Result<MappedFile> MappedFile::map(const std::string& path, Access access, std::
 
 void* MappedFile::data() const {
   return region_->get_address();
-}
-
-int MappedFile::descriptor() const {
-  return file_ ? file_->get_mapping_handle().handle : -1;
-}
-
-void MappedFile::close_descriptor() {
-  file_.reset();
 }
 
 Result<LockState> lock_state(int fd) {

@@ -16,7 +16,6 @@
 #include "common/result.hpp"
 
 namespace boost::interprocess {
-class file_mapping;
 class mapped_region;
 }  // namespace boost::interprocess
 
@@ -25,21 +24,22 @@ namespace filetimer {
 class MappedFile {
  public:
   enum class Access { kRead, kReadWrite };
-  // Maps `bytes` bytes of the file. An access after the end of the file raises SIGBUS.
+  // Maps `bytes` bytes of the file, by a descriptor that is close-on-exec from the start: another
+  // thread may fork at any moment. An access after the end of the file raises SIGBUS.
   static Result<MappedFile> map(const std::string& path, Access access, std::size_t bytes);
   MappedFile(MappedFile&&) noexcept;
   MappedFile& operator=(MappedFile&&) noexcept;
   ~MappedFile();
 
   [[nodiscard]] void* data() const;
-  [[nodiscard]] int descriptor() const;  // -1 once it was closed
+  [[nodiscard]] int descriptor() const { return file_ ? file_.get() : -1; }  // -1: it was closed
   // Closes the descriptor and keeps the mapping. Every FileLock of this process on the file is
   // lost.
-  void close_descriptor();
+  void close_descriptor() { file_.reset(); }
 
  private:
   MappedFile();
-  std::unique_ptr<boost::interprocess::file_mapping> file_;
+  UniqueFd file_;
   std::unique_ptr<boost::interprocess::mapped_region> region_;
 };
 

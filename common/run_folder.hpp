@@ -1,5 +1,5 @@
 // The runtime directory, which server and clients of one user (or one job) share, and the names in
-// it. Both sides find it by the same rules; only the server makes and checks it
+// it. Both sides find it by the same rules, and whichever side comes first makes and checks it
 // (create_run_folder()).
 // SPDX-License-Identifier: MIT
 #pragma once
@@ -26,6 +26,8 @@ inline constexpr std::string_view kPagesName = "scopes";
 inline constexpr std::string_view kRepliesName = "replies";
 // In `scopes`: the pages that the server keeps for workers of the pipe.
 inline constexpr std::string_view kServerPagesName = "server";
+// In `scopes`: the processes that held the locks of pages (docs/protocol.md).
+inline constexpr std::string_view kOwnersName = ".owners";
 // In `scopes`: Python stacks (docs/protocol.md).
 inline constexpr std::string_view kStacksName = ".stacks";
 

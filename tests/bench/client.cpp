@@ -1,10 +1,11 @@
-// What a scope costs the worker: the C++ client on its page and over the pipe, beside the clock and
-// the pipe writes that they can't do without, and PyTorch's.
+// What a scope costs the worker, and a timer on a bare pipe, beside the clock and the pipe writes
+// that they can't do without, and PyTorch's.
 // SPDX-License-Identifier: MIT
 #include <fmt/format.h>
 #include <unistd.h>
 
 #include <barrier>
+#include <filetimer/pipe_client.hpp>
 #include <filetimer/timer_client.hpp>
 #include <optional>
 #include <thread>
@@ -86,12 +87,6 @@ TimerClient connect_by_page(const std::string& dir, bool statistics) {
   return TimerClient::connect(std::move(options));
 }
 
-TimerClient connect_by_pipe(const ServerUnderTest& server) {
-  ConnectOptions options;
-  options.fifo = server.fifo();
-  return TimerClient::connect(std::move(options));
-}
-
 // Runs in a child: the server refuses to watch who started it.
 Costs measure_costs(const ServerUnderTest& server, const std::string& dir, int batches) {
   Pipe bare = make_pipe();
@@ -101,7 +96,7 @@ Costs measure_costs(const ServerUnderTest& server, const std::string& dir, int b
     while (::read(bare.read.get(), bytes, sizeof bytes) > 0) {
     }
   });
-  TimerClient lines = connect_by_pipe(server);
+  const PipeClient lines(server.fifo());
   TimerClient plain = connect_by_page(dir, false);
   TimerClient counted = connect_by_page(dir, true);
   const std::string acquire = acquire_line(::getpid(), "forward", far_deadline());
@@ -127,7 +122,10 @@ Costs measure_costs(const ServerUnderTest& server, const std::string& dir, int b
     writes.add(
         ns_of_one(kBatch, [&] { write_all(bare.write.get(), acquire.data(), acquire.size()); }));
     sleep_for(kPause);
-    line_scopes.add(ns_of_one(kBatch, scope_of(lines)));
+    line_scopes.add(ns_of_one(kBatch, [&] {
+      lines.acquire(std::chrono::hours(1), "forward");
+      lines.release("forward");
+    }));
     sleep_for(kPause);
   }
   return {.clock = clock.median(),
@@ -205,7 +203,7 @@ void measure_client(const Plan& plan, Report& report) {
     report.fault(fmt::format("{} of the client's requests rejected", words.rejected));
   }
   const double base = 2 * costs.write / 1000;
-  report.add({.measure = "filetimer::client, pipe",
+  report.add({.measure = "filetimer::PipeClient, a timer",
               .unit = "us",
               .value = costs.line_scope / 1000,
               .base = base});

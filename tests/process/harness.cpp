@@ -35,7 +35,6 @@ namespace fs = std::filesystem;
 // that ranks are read from.
 constexpr const char* kUnset[] = {"FILETIMER_DIR",
                                   "FILETIMER_LOG_LEVEL",
-                                  "FILETIMER_TRANSPORT",
                                   "FILETIMER_RPC_TIMEOUT",
                                   "TORCHELASTIC_TIMER_FILE",
                                   "TORCHELASTIC_ENABLE_FILE_TIMER",

@@ -27,8 +27,8 @@ std::string acquire_far(pid_t pid, std::string_view scope, int signal = SIGKILL)
 std::string acquire_past(pid_t pid, std::string_view scope, int signal = SIGKILL);
 std::string release(pid_t pid, std::string_view scope);
 
-// Whether there is a pipe that somebody reads. A server makes its pipe and then opens it; in between
-// nobody can write to it.
+// Whether there is a pipe that somebody reads. A server makes its pipe and then opens it; in
+// between nobody can write to it.
 bool is_read_pipe(const std::string& path);
 // Opens the pipe for writing without waiting for a reader; fails the test when there is none.
 UniqueFd open_pipe(const std::string& fifo);

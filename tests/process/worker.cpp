@@ -90,12 +90,11 @@ std::unique_ptr<Worker> page_worker(const std::string& dir, const std::string& n
   return worker;
 }
 
-std::unique_ptr<Worker> client_worker(const std::string& dir, Way way,
+std::unique_ptr<Worker> client_worker(const std::string& dir,
                                       std::chrono::milliseconds idle_timeout) {
   Worker::Setup setup;
   setup.program = {client_worker_path()};
-  setup.environment = {{"FILETIMER_DIR", dir},
-                       {"FILETIMER_TRANSPORT", way == Way::kPipe ? "pipe" : "page"}};
+  setup.environment = {{"FILETIMER_DIR", dir}};
   auto worker = std::make_unique<Worker>("", setup);
   REQUIRE(worker->ask("connect " + std::to_string(idle_timeout.count())) == "yes");
   return worker;

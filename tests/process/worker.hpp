@@ -70,10 +70,8 @@ bool can_unshare(const TempFolder& temp, std::vector<std::string> options);
 // The number of `expired` records of the worker.
 std::size_t expiries_of(const Server& server, const Worker& worker);
 
-enum class Way { kPage, kPipe };
-inline constexpr Way kWays[] = {Way::kPage, Way::kPipe};
 // client_worker, connected to the server of the run folder `dir`. See client_worker.cpp.
-std::unique_ptr<Worker> client_worker(const std::string& dir, Way way,
+std::unique_ptr<Worker> client_worker(const std::string& dir,
                                       std::chrono::milliseconds idle_timeout = {});
 
 }  // namespace filetimer::testing

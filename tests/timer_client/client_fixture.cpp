@@ -10,73 +10,12 @@
 #include <sys/syscall.h>
 #include <sys/wait.h>
 
+#include <cstdio>
 #include <filesystem>
+#include <iostream>
 #include <thread>
 
 namespace filetimer::testing {
-namespace {
-
-class RecordingTransport final : public Transport {
- public:
-  explicit RecordingTransport(std::shared_ptr<Recorder> recorder)
-      : recorder_(std::move(recorder)) {}
-  Sent send(const TimerRequest& request) noexcept override { return recorder_->take(request); }
-  bool server_is_there(std::string& why) noexcept override {
-    why = "it is a test";
-    return recorder_->is_there();
-  }
-  [[nodiscard]] std::string target() const override { return "recorder"; }
-
- private:
-  std::shared_ptr<Recorder> recorder_;
-};
-
-}  // namespace
-
-void Recorder::answer(Sent sent) {
-  const std::scoped_lock held(mutex_);
-  answer_ = sent;
-}
-
-std::vector<TimerRequest> Recorder::received() const {
-  const std::scoped_lock held(mutex_);
-  return received_;
-}
-
-int Recorder::attempts() const {
-  const std::scoped_lock held(mutex_);
-  return attempts_;
-}
-
-bool Recorder::wait(const std::function<bool(const std::vector<TimerRequest>&)>& done) const {
-  std::unique_lock held(mutex_);
-  return changed_.wait_for(held, kBound, [&] { return done(received_); });
-}
-
-bool Recorder::wait_for_count(std::size_t count) const {
-  return wait([&](const auto& requests) { return requests.size() >= count; });
-}
-
-Transport::Sent Recorder::take(const TimerRequest& request) {
-  const std::scoped_lock held(mutex_);
-  ++attempts_;
-  if (answer_ == Sent::kYes) {
-    received_.push_back(request);
-    changed_.notify_all();
-  }
-  return answer_;
-}
-
-bool Recorder::is_there() const {
-  const std::scoped_lock held(mutex_);
-  return answer_ != Sent::kNoServer;
-}
-
-TimerClient client_of(const std::shared_ptr<Recorder>& recorder, ConnectOptions options) {
-  options.transport = std::make_unique<RecordingTransport>(recorder);
-  return TimerClient::connect(std::move(options));
-}
-
 Pipe::Pipe(std::string path) : path_(std::move(path)) {
   REQUIRE(::mkfifo(path_.c_str(), 0600) == 0);
   open();
@@ -153,13 +92,6 @@ void Pipe::drain(std::size_t bytes) {
   }
 }
 
-TimerClient client_on(const Pipe& pipe, Duration timeout) {
-  ConnectOptions options;
-  options.timeout = timeout;
-  options.fifo = pipe.path();
-  return TimerClient::connect(std::move(options));
-}
-
 void in_thread(const std::function<void()>& body) {
   std::thread(body).join();
 }
@@ -174,6 +106,8 @@ std::string message_of(const std::function<void()>& call) {
 }
 
 int in_child(const std::function<int()>& body) {
+  std::cout.flush();  // lest a child that ends in order writes it once more
+  std::fflush(nullptr);
   const pid_t child = ::fork();
   if (child == 0) {
     ::_exit(body());

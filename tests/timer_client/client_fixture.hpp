@@ -1,16 +1,13 @@
-// What the client's tests stand on: a transport that records, and a real pipe that is read with
-// bounded waits (a test never sleeps to let something happen).
+// What the client's tests stand on: a real pipe that is read with bounded waits (a test never
+// sleeps to let something happen).
 // SPDX-License-Identifier: MIT
 #pragma once
 
 #include <chrono>
-#include <condition_variable>
 #include <filetimer/timer_client.hpp>
 #include <functional>
-#include <mutex>
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "common/posix.hpp"
 #include "common/wire.hpp"
@@ -18,34 +15,6 @@
 #include "tests/support/files.hpp"
 
 namespace filetimer::testing {
-
-// What a fake server saw and how it answers; outlives the client that it was given to.
-class Recorder {
- public:
-  using Sent = Transport::Sent;
-
-  // How the requests from now on are answered.
-  void answer(Sent sent);
-  // Requests that were answered with kYes.
-  std::vector<TimerRequest> received() const;
-  int attempts() const;
-  // Waits until `done` holds for what was received; false after kBound.
-  bool wait(const std::function<bool(const std::vector<TimerRequest>&)>& done) const;
-  bool wait_for_count(std::size_t count) const;
-
-  Sent take(const TimerRequest& request);
-  bool is_there() const;
-
- private:
-  mutable std::mutex mutex_;
-  mutable std::condition_variable changed_;
-  Sent answer_ = Sent::kYes;
-  int attempts_ = 0;
-  std::vector<TimerRequest> received_;
-};
-
-// A client whose requests go to `recorder`.
-TimerClient client_of(const std::shared_ptr<Recorder>& recorder, ConnectOptions options = {});
 
 // One request as a server reads it.
 struct Line {
@@ -88,8 +57,6 @@ class Pipe {
   wire::Parser parser_;
 };
 
-TimerClient client_on(const Pipe& pipe, Duration timeout = ConnectOptions{}.timeout);
-
 // In a thread of its own, to its end.
 void in_thread(const std::function<void()>& body);
 
@@ -101,8 +68,8 @@ int in_child(const std::function<int()>& body);
 // The same of a child that was made otherwise.
 int exit_code_of(pid_t child);
 
-// In a forked child: tries to end and renew the parent's timers, then uses timers of its own. Returns 0
-// when only the latter succeeded, otherwise a bit for each call that went wrong.
+// In a forked child: tries to end and renew the parent's timers, then uses timers of its own.
+// Returns 0 when only the latter succeeded, otherwise a bit for each call that went wrong.
 int use_in_child(TimerClient& client, std::optional<TimerScope>& scope, TimerId timer);
 
 }  // namespace filetimer::testing

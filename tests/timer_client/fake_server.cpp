@@ -35,7 +35,7 @@ FakeServer::FakeServer(std::string dir) : dir_(std::move(dir)) {
     folder_.emplace();
     dir_ = folder_->path();
   }
-  REQUIRE(::mkdir((dir_ + "/scopes").c_str(), 0700) == 0);
+  std::filesystem::create_directory(dir_ + "/scopes");
   pipe_.emplace(dir_ + "/requests");
   board_ = static_cast<Board*>(
       map_file(dir_ + "/server", O_RDWR | O_CREAT, PROT_READ | PROT_WRITE, kBoardBytes));
@@ -80,8 +80,14 @@ std::vector<std::string> FakeServer::page_names() const {
   return names;
 }
 
+std::vector<std::string> FakeServer::worker_page_names() const {
+  auto names = page_names();
+  std::erase_if(names, [](const std::string& name) { return name[0] == '.'; });
+  return names;
+}
+
 PageLayout FakeServer::page() const {
-  const auto names = page_names();
+  const auto names = worker_page_names();
   REQUIRE(names.size() == 1);
   return page(names[0]);
 }

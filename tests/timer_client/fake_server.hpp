@@ -11,10 +11,10 @@
 #include <string>
 #include <vector>
 
-#include "tests/timer_client/client_fixture.hpp"
 #include "common/board.hpp"
 #include "common/page_reader.hpp"
 #include "common/wake_protocol.hpp"
+#include "tests/timer_client/client_fixture.hpp"
 
 namespace filetimer::testing {
 
@@ -22,7 +22,7 @@ class FakeServer {
  public:
   // A server that serves: nothing has to wake it.
   FakeServer();
-  // In a folder that is there.
+  // In a folder that is there, and may have what a client has made.
   explicit FakeServer(std::string dir);
   FakeServer(const FakeServer&) = delete;
   FakeServer& operator=(const FakeServer&) = delete;
@@ -40,6 +40,8 @@ class FakeServer {
 
   // Names of the files in `scopes`, those that begin with a dot too.
   [[nodiscard]] std::vector<std::string> page_names() const;
+  // Of them, those of pages.
+  [[nodiscard]] std::vector<std::string> worker_page_names() const;
   // The one page that is there.
   [[nodiscard]] PageLayout page() const;
   [[nodiscard]] PageLayout page(const std::string& name) const;

@@ -102,7 +102,8 @@ bool has(const std::vector<std::string>& messages, const std::string& beginning)
 
 }  // namespace
 
-TEST_CASE("a pipe that is full takes no line and holds nobody up, and with room it takes all of it") {
+TEST_CASE(
+    "a pipe that is full takes no line and holds nobody up, and with room it takes all of it") {
   const Ends pipe = make_pipe();
   const std::size_t bytes = fill(pipe.write.get());
   write_if_room(pipe.write.get(), "lost\n");
@@ -216,9 +217,10 @@ TEST_CASE("what has come to stand where standard error was is not written to") {
 
 TEST_CASE("connect() refuses a FILETIMER_LOG_LEVEL that is none") {
   ::setenv(kLogLevelVariable, "loud", 1);
-  CHECK(testing::message_of([] { testing::client_of(std::make_shared<testing::Recorder>()); }) ==
+  const testing::FakeServer server;
+  CHECK(testing::message_of([&] { (void)server.connect(); }) ==
         "$FILETIMER_LOG_LEVEL: 'loud': expected one of error, warning, info, debug");
-  CHECK_THROWS_AS(testing::client_of(std::make_shared<testing::Recorder>()), InvalidArgument);
+  CHECK_THROWS_AS((void)server.connect(), InvalidArgument);
   ::unsetenv(kLogLevelVariable);
 }
 
@@ -232,11 +234,8 @@ TEST_CASE("a client says how it is connected") {
     }));
   };
   using Messages = std::vector<std::string>;
-  CHECK(connected([](ConnectOptions&) {}) == Messages{"info: connected to the timer server in '" +
-                                                      server.dir() + "': scopes go on a page"});
-  CHECK(connected([](ConnectOptions&) { ::setenv("FILETIMER_TRANSPORT", "pipe", 1); }) ==
-        Messages{"info: connected to the timer server at '" + server.dir() +
-                 "/requests': scopes go through the pipe"});
+  CHECK(connected([](ConnectOptions&) {}) ==
+        Messages{"info: connected to the timer server in '" + server.dir() + "'"});
   CHECK(connected([](ConnectOptions& options) {
           options.dir += "/none";
           options.when_missing = ConnectOptions::Missing::kUnwatched;
@@ -244,37 +243,33 @@ TEST_CASE("a client says how it is connected") {
                        "/none/requests': there is no such pipe: scopes are watched once one is "
                        "there"});
   std::filesystem::remove_all(server.dir() + "/scopes");
+  testing::write_file(server.dir() + "/scopes", "");
   const Messages without = connected(
       [](ConnectOptions& options) { options.when_missing = ConnectOptions::Missing::kUnwatched; });
-  CHECK(has(without, "warning: no scope page, scopes go through the pipe: cannot make the scope"));
-  CHECK(has(without, "info: connected to the timer server at '"));
+  CHECK(has(without, "warning: no scope page, scopes are not watched: cannot make the scope"));
+  CHECK(has(without, "info: connected to the timer server in '"));
 }
 
 TEST_CASE("a server that is found gone is told of once, and so is its return") {
-  for (const bool with_page : {true, false}) {
-    CAPTURE(with_page);
-    const testing::TempFolder folder;
-    const auto messages = messages_in(said("info", [&] {
-      ::setenv("FILETIMER_TRANSPORT", with_page ? "page" : "pipe", 1);
-      testing::FakeServer server(folder.path());  // the child's own: nobody else reads the pipe
-      server.board().next_wake = kWakeAlways;
-      auto client = server.connect();
-      const auto open = [&] { (void)client.expires(seconds{100}, "step").release(); };
-      open();
-      server.pipe().close();
-      open();
-      open();
-      server.board().incarnation = server.board().incarnation + 1;
-      server.pipe().open();
-      open();
-      open();
-    }));
-    REQUIRE(messages.size() == 3);
-    CHECK(messages[0].starts_with("info: connected"));
-    CHECK(
-        messages[1].starts_with("warning: nobody reads '" + folder.path("requests") + "': scopes"));
-    CHECK(messages[2] == "info: a timer server reads '" + folder.path("requests") + "' again");
-  }
+  const testing::TempFolder folder;
+  const auto messages = messages_in(said("info", [&] {
+    testing::FakeServer server(folder.path());  // the child's own: nobody else reads the pipe
+    server.board().next_wake = kWakeAlways;
+    auto client = server.connect();
+    const auto open = [&] { (void)client.expires(seconds{100}, "step").release(); };
+    open();
+    server.pipe().close();
+    open();
+    open();
+    server.board().incarnation = server.board().incarnation + 1;
+    server.pipe().open();
+    open();
+    open();
+  }));
+  REQUIRE(messages.size() == 3);
+  CHECK(messages[0].starts_with("info: connected"));
+  CHECK(messages[1].starts_with("warning: nobody reads '" + folder.path("requests") + "': scopes"));
+  CHECK(messages[2] == "info: a timer server reads '" + folder.path("requests") + "' again");
 }
 
 TEST_CASE("a question tells of its answers, and of being withdrawn") {

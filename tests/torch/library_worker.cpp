@@ -1,16 +1,24 @@
-// A worker that links filetimer::client, for tests against servers that are not ours.
+// A worker with timers on a bare pipe, for tests against PyTorch's server.
 //   library_worker PIPE healthy|hung|nested|flood SECONDS
 // Prints "in" once its scopes are as the mode says, then lives until its standard input ends.
 // SPDX-License-Identifier: MIT
 #include <cstdio>
 #include <cstdlib>
-#include <filetimer/timer_client.hpp>
-#include <optional>
+#include <filetimer/pipe_client.hpp>
 #include <string>
 
 namespace {
 
+using filetimer::PipeClient;
+
 constexpr int kFlood = 3000;  // far more than a pipe holds
+
+// Calls `send` until the line is in the pipe.
+template <class Send>
+void insist(const Send& send) {
+  while (send() != PipeClient::Sent::kYes) {
+  }
+}
 
 void wait_for_end_of_input() {
   while (std::getchar() != EOF) {
@@ -27,22 +35,24 @@ int main(int argc, char** argv) {
   const std::string mode = argv[2];
   const auto after = std::chrono::duration_cast<std::chrono::nanoseconds>(
       std::chrono::duration<double>(std::atof(argv[3])));
-  filetimer::ConnectOptions options;
-  options.fifo = argv[1];
-  auto client = filetimer::TimerClient::connect(std::move(options));
+  const PipeClient pipe(argv[1]);
+  const auto acquire = [&](const char* name) { insist([&] { return pipe.acquire(after, name); }); };
+  const auto release = [&](const char* name) { insist([&] { return pipe.release(name); }); };
 
-  std::optional<filetimer::TimerScope> open;
   if (mode == "healthy") {
-    auto scope = client.expires(after, "step");
-    scope.renew(after);
+    acquire("step");
+    acquire("step");  // renews it
+    release("step");
   } else if (mode == "hung") {
-    open.emplace(client.expires(after, "step"));
+    acquire("step");
   } else if (mode == "nested") {
-    open.emplace(client.expires(after, "step"));
-    auto inner = client.expires(after, "step");  // left at once: must not disarm the outer one
+    acquire("step");
+    acquire("inner");
+    release("inner");  // must not disarm the outer one
   } else if (mode == "flood") {
     for (int i = 0; i < kFlood; ++i) {
-      auto scope = client.expires(after, "step");
+      acquire("step");
+      release("step");
     }
   } else {
     std::fprintf(stderr, "library_worker: '%s' is not a mode\n", mode.c_str());

@@ -1,12 +1,13 @@
 // `timer_client acquire` and `release`: one request for a process that is not this one, typically
-// the shell that calls. They speak through the transport directly: a TimerClient would release the
-// timer when this process ends, and would give a second timer of that name an id of its own.
+// the shell that calls. The timer must not end with this process, so it is on the pipe.
 // SPDX-License-Identifier: MIT
 #include <fmt/format.h>
 #include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <filetimer/pipe_client.hpp>
+#include <functional>
 #include <memory>
 #include <string>
 #include <thread>
@@ -20,10 +21,8 @@
 #include "timer_client/cli/output.hpp"
 #include "timer_client/cli/scope_pages.hpp"
 #include "timer_client/src/messages.hpp"
-#include "timer_client/src/pipe/pipe_transport.hpp"
 #include "timer_client/src/server/meeting_place.hpp"
 #include "timer_client/src/server/server_look.hpp"
-#include "timer_client/src/unix_deadline.hpp"
 #include "timer_client/src/warn_after.hpp"
 
 namespace filetimer::cli {
@@ -62,46 +61,37 @@ Result<pid_t> watched_pid(pid_t given) {
   return parent;
 }
 
-int send_patiently(PipeTransport& transport, const TimerRequest& request) {
+// Calls `send` until the line is in the pipe, or nobody has read it for too long.
+int send_patiently(const PipeClient& pipe, const std::function<PipeClient::Sent()>& send) {
   const Instant start = Instant::now();
   for (;;) {
-    const Transport::Sent sent = transport.send(request);
-    if (sent == Transport::Sent::kYes) {
-      client_messages::debug("{} '{}' of pid {}: sent to '{}'",
-                             request.release ? "release" : "acquire", request.scope, request.pid,
-                             transport.target());
+    const PipeClient::Sent sent = send();
+    if (sent == PipeClient::Sent::kYes) {
+      client_messages::debug("sent to '{}'", pipe.path());
       return kExitDone;
     }
-    const bool full = sent == Transport::Sent::kTryLater;
+    const bool full = sent == PipeClient::Sent::kBusy;
     if (Instant::now() - start >= (full ? kPatienceWhenFull : kPatienceWithoutServer)) {
       if (full) {
         complain(fmt::format("the server does not read its pipe '{}': it was full for {}",
-                             transport.target(), duration_text(kPatienceWhenFull)));
+                             pipe.path(), duration_text(kPatienceWhenFull)));
         return kExitFailed;
       }
-      std::string why = "it went away";
-      transport.server_is_there(why);
-      complain(fmt::format("no timer server at '{}': {}", transport.target(), why));
+      const std::string why = pipe.why_no_server();
+      complain(fmt::format("no timer server at '{}': {}", pipe.path(),
+                           why.empty() ? "it went away" : why));
       return kExitNoServer;
     }
     std::this_thread::sleep_for(kPause);
   }
 }
 
-TimerRequest request_for(const AcquireArguments& options, pid_t pid) {
-  TimerRequest request;
-  request.pid = pid;
-  request.scope = bounded_scope_name(valid_utf8(options.scope));
-  request.timer_id = request.scope;
-  return request;
-}
-
 // Whether the server keeps the timer already: it renews what is open also while it drains.
-bool is_open(const MeetingPlace& place, const TimerRequest& request) {
+bool is_open(const MeetingPlace& place, const std::string& id, pid_t pid) {
   const auto reading = read_pages(place.run_folder, kForever, ReadStatistics::kNo);
   return reading && std::ranges::any_of(reading->scopes, [&](const ListedScope& scope) {
-           return scope.owner->transport == ServedBy::kPipe && scope.owner->pid == request.pid &&
-                  scope.slot.id == request.timer_id && !scope.is_expired();
+           return scope.owner->transport == ServedBy::kPipe && scope.owner->pid == pid &&
+                  scope.slot.id == id && !scope.is_expired();
          });
 }
 
@@ -110,18 +100,14 @@ int run_acquire(const AcquireArguments& options) {
     complain("--warn-after: " + why_no_warn_after(*options.warn_after, *options.after));
     return kExitUsage;
   }
-  const auto place = find_meeting_place(options.place.dir, options.place.fifo);
-  if (!place) {
-    complain(place.error().message);
-    return kExitUsage;
-  }
+  const MeetingPlace place = find_meeting_place(options.place.dir, options.place.fifo);
   const Result<pid_t> pid = watched_pid(options.pid);
   if (!pid) {
     complain(pid.error().message);
     return kExitUsage;
   }
-  if (const std::string why = why_no_pids(place->run_folder);
-      !why.empty() && look_for_server(place->run_folder).is_there) {
+  if (const std::string why = why_no_pids(place.run_folder);
+      !why.empty() && look_for_server(place.run_folder).is_there) {
     complain(fmt::format("'{}' is not watched: {}", options.scope, why));
     return kExitRefused;
   }
@@ -133,41 +119,33 @@ int run_acquire(const AcquireArguments& options) {
                                 : "does not exist: nothing to watch"));
     return exists ? kExitRefused : kExitFailed;
   }
-  TimerRequest request = request_for(options, *pid);
   // Nor could it tell us that; the look is as late as can be, and a drain may still come after it.
-  if (const std::string why = why_no_new_scopes(*place);
-      !why.empty() && !is_open(*place, request)) {
+  if (const std::string why = why_no_new_scopes(place);
+      !why.empty() && !is_open(place, bounded_scope_name(valid_utf8(options.scope)), *pid)) {
     complain(fmt::format("'{}' is not watched: {}", options.scope, why));
     return kExitRefused;
   }
-  request.warn_after = options.warn_after.value_or(Duration{0});
-  request.timeout = *options.after;
-  request.signal = options.signal;
-  request.expiration_time = unix_time_of(Instant::now() + *options.after);
-  PipeTransport transport(place->pipe, place->run_folder);
-  return send_patiently(transport, request);
+  const PipeClient pipe(place.pipe);
+  return send_patiently(pipe, [&] {
+    return pipe.acquire(*options.after, options.scope,
+                        {.pid = *pid, .signal = options.signal, .warn_after = options.warn_after});
+  });
 }
 
 int run_release(const AcquireArguments& options) {
-  const auto place = find_meeting_place(options.place.dir, options.place.fifo);
-  if (!place) {
-    complain(place.error().message);
-    return kExitUsage;
-  }
+  const MeetingPlace place = find_meeting_place(options.place.dir, options.place.fifo);
   const Result<pid_t> pid = watched_pid(options.pid);
   if (!pid) {
     complain(pid.error().message);
     return kExitUsage;
   }
-  if (const std::string why = why_no_pids(place->run_folder);
-      !why.empty() && look_for_server(place->run_folder).is_there) {
+  if (const std::string why = why_no_pids(place.run_folder);
+      !why.empty() && look_for_server(place.run_folder).is_there) {
     complain(fmt::format("'{}' is not released: {}", options.scope, why));
     return kExitRefused;
   }
-  TimerRequest request = request_for(options, *pid);
-  request.release = true;
-  PipeTransport transport(place->pipe, place->run_folder);
-  return send_patiently(transport, request);
+  const PipeClient pipe(place.pipe);
+  return send_patiently(pipe, [&] { return pipe.release(options.scope, *pid); });
 }
 
 void add_pid_option(CLI::App& app, AcquireArguments& options) {

@@ -83,11 +83,7 @@ void add_ask_options(CLI::App& app, AskOptions& options) {
 
 int with_place(const AskOptions& options,
                const std::function<int(const MeetingPlace&, Duration)>& run) {
-  const auto place = find_meeting_place(options.place.dir, options.place.fifo);
-  if (!place) {
-    complain(place.error().message);
-    return kExitUsage;
-  }
+  const MeetingPlace place = find_meeting_place(options.place.dir, options.place.fifo);
   const auto timeout =
       options.rpc_timeout ? Result<Duration>(*options.rpc_timeout) : rpc_timeout_of_environment();
   if (!timeout) {
@@ -95,18 +91,18 @@ int with_place(const AskOptions& options,
     return kExitUsage;
   }
   int why_not = 0;
-  if (place->run_folder.empty() && has_reader(place->pipe, why_not)) {
+  if (place.run_folder.empty() && has_reader(place.pipe, why_not)) {
     complain(
         fmt::format("the run folder of '{}' is not known, and answers come through it: expected "
                     "--dir DIR",
-                    place->pipe));
+                    place.pipe));
     return kExitUsage;
   }
-  if (place->run_folder.empty()) {
-    complain(fmt::format("no timer server at '{}': {}", place->pipe, why_no_reader(why_not)));
+  if (place.run_folder.empty()) {
+    complain(fmt::format("no timer server at '{}': {}", place.pipe, why_no_reader(why_not)));
     return kExitNoServer;
   }
-  return run(*place, *timeout);
+  return run(place, *timeout);
 }
 
 int ask_and_tell(const AskOptions& options, wire::Question question,

@@ -1,6 +1,6 @@
 // `timer_client run`: starts COMMAND as its child with one scope open on it, and ends as GNU
-// timeout does. It is only the scope's owner: the killing is the server's, and goes on being it
-// should this process be killed.
+// timeout does. The scope is a timer on the pipe, because it belongs to another process; the server
+// keeps it if this process is killed.
 // SPDX-License-Identifier: MIT
 #include <fmt/format.h>
 #include <signal.h>
@@ -9,16 +9,20 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
-#include <filetimer/timer_client.hpp>
+#include <filetimer/pipe_client.hpp>
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
 
 #include "common/posix.hpp"
+#include "common/scope_name.hpp"
+#include "common/text.hpp"
 #include "timer_client/cli/commands.hpp"
 #include "timer_client/cli/options.hpp"
 #include "timer_client/cli/output.hpp"
-#include "timer_client/src/pipe/pipe_transport.hpp"
+#include "timer_client/src/messages.hpp"
+#include "timer_client/src/pipe/pipe_request.hpp"
 #include "timer_client/src/server/meeting_place.hpp"
 #include "timer_client/src/server/server_look.hpp"
 #include "timer_client/src/warn_after.hpp"
@@ -28,6 +32,11 @@ namespace {
 
 // A server that is being started is there within this time; a person is not kept waiting.
 constexpr Duration kConnectPatience = std::chrono::seconds{2};
+constexpr Duration kConnectPause = std::chrono::milliseconds{10};
+// Between attempts to tell a server of the scope while COMMAND runs, and how often the release is
+// tried: the server learns of the end of COMMAND without it.
+constexpr timespec kSendPause{.tv_sec = 0, .tv_nsec = 100'000'000};
+constexpr int kReleaseAttempts = 10;
 
 constexpr int kForwarded[] = {SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGCONT};
 
@@ -68,10 +77,11 @@ class Signals {
 
   [[nodiscard]] const sigset_t& before() const { return before_; }
 
-  siginfo_t wait() const {
+  // Returns the next signal. With `patience` it may be none (si_signo 0) after that time.
+  siginfo_t wait(const timespec* patience) const {
     siginfo_t info{};
-    retry_eintr([&] { return ::sigwaitinfo(&set_, &info); });
-    return info;
+    const int signal = retry_eintr([&] { return ::sigtimedwait(&set_, &info, patience); });
+    return signal > 0 ? info : siginfo_t{};
   }
 
  private:
@@ -100,51 +110,81 @@ pid_t spawn(const std::vector<std::string>& command, const Signals& signals) {
   return error == ENOENT ? -kExitNotFound : -kExitNotExecutable;
 }
 
-// Waits for the child's end and passes on what it should hear meanwhile.
-int wait_for(pid_t child, const Signals& signals) {
+// The scope of COMMAND: opened once a server reads the pipe, and released at the end of COMMAND.
+// COMMAND matters more than its watchdog: whatever goes wrong is said, and COMMAND goes on.
+class ProcessScope {
+ public:
+  ProcessScope(const PipeClient& pipe, const RunArguments& options, std::string_view name,
+               pid_t child)
+      : pipe_(pipe),
+        name_(bounded_scope_name(valid_utf8(name))),
+        // COMMAND may be a client itself and open a scope of this name.
+        id_(bounded_scope_name(name_ + "#process")),
+        deadline_(Instant::now() + options.after.value_or(kForever)),
+        request_(acquire_request(options.after.value_or(kForever), id_,
+                                 {.pid = child,
+                                  .signal = options.signal,
+                                  .grace = options.grace,
+                                  .warn_after = options.warn_after})) {
+    request_.x_scope = name_;
+    request_.x_whole_process = true;
+  }
+
+  [[nodiscard]] bool is_sent() const { return is_sent_; }
+  void send() { is_sent_ = send_request(pipe_.path(), request_) == PipeClient::Sent::kYes; }
+  // Returns whether the scope ended in time. A server that was never reached has judged nothing.
+  bool release() {
+    const bool in_time = Instant::now() < deadline_;
+    for (int i = 0; is_sent_ && i < kReleaseAttempts; ++i) {
+      if (send_request(pipe_.path(), release_request(id_, request_.pid)) ==
+          PipeClient::Sent::kYes) {
+        break;
+      }
+      std::this_thread::sleep_for(kConnectPause);
+    }
+    return in_time || !is_sent_;
+  }
+
+ private:
+  const PipeClient& pipe_;
+  std::string name_;
+  std::string id_;
+  Instant deadline_;
+  wire::Request request_;  // points to the names
+  bool is_sent_ = false;
+};
+
+// Waits for the end of the child and passes signals on to it. Meanwhile sends the request of
+// `scope` until a server has it; null: COMMAND is not watched.
+int wait_for(pid_t child, const Signals& signals, ProcessScope* scope) {
   for (;;) {
-    const siginfo_t info = signals.wait();
+    const bool must_send = scope != nullptr && !scope->is_sent();
+    const siginfo_t info = signals.wait(must_send ? &kSendPause : nullptr);
     if (info.si_signo == SIGCHLD) {
       int status = 0;
       if (retry_eintr([&] { return ::waitpid(child, &status, WNOHANG); }) == child) {
         return status;
       }
-    } else if (info.si_code != SI_KERNEL) {
+    } else if (info.si_signo != 0 && info.si_code != SI_KERNEL) {
       // What the terminal sent (Ctrl-C) went to the whole foreground group: COMMAND has it already.
       // The pid is COMMAND's for as long as it was not waited for.
       ::kill(child, info.si_signo);
     }
+    if (must_send) {
+      scope->send();
+    }
   }
 }
 
-// A scope on the child. It is COMMAND that matters from here on: whatever goes wrong is said, and
-// COMMAND goes on unwatched.
-TimerId open_scope(TimerClient& client, const MeetingPlace& place, const RunArguments& options,
-                   const std::string& name, pid_t child) {
-  const auto goes_on = [](std::string_view why) {
-    complain(fmt::format("COMMAND goes on unwatched: {}", why));
-    return TimerId{};
-  };
-  // A job is not to fail because its watchdog is about to go; nor is it to be called expired when
-  // it ran longer than it would have been allowed to.
-  if (const std::string why = why_no_new_scopes(place); !why.empty()) {
-    return goes_on(why);
+// Returns why no process reads the pipe, after kConnectPatience; empty: one does.
+std::string wait_for_server(const PipeClient& pipe) {
+  const Instant until = Instant::now() + kConnectPatience;
+  std::string why = pipe.why_no_server();
+  while (!why.empty() && Instant::now() < until) {
+    std::this_thread::sleep_for(kConnectPause);
+    why = pipe.why_no_server();
   }
-  ScopeOptions scope;
-  scope.signal = options.signal;
-  scope.grace = options.grace;
-  scope.warn_after = options.warn_after;
-  scope.pid = child;
-  scope.whole_process = true;
-  try {
-    const TimerId timer = client.acquire(name, options.after.value_or(kNoDeadline), scope);
-    if (!client.is_watched()) {
-      complain("the timer server went away: COMMAND is watched once it is back");
-    }
-    return timer;
-  } catch (const TimerError& error) {
-    return goes_on(error.what());
-  }
+  return why;
 }
 
 int run(const RunArguments& options, const std::vector<std::string>& command) {
@@ -152,29 +192,21 @@ int run(const RunArguments& options, const std::vector<std::string>& command) {
     complain("run: no COMMAND: expected '-- COMMAND [ARG...]' at the end");
     return kExitRunFailed;
   }
-  const Duration after = options.after.value_or(kNoDeadline);
+  const Duration after = options.after.value_or(kForever);
   if (!is_warn_after(options.warn_after, after)) {
     complain("--warn-after: " + why_no_warn_after(*options.warn_after, after));
     return kExitRunFailed;
   }
-  const auto place = find_meeting_place(options.place.dir, options.place.fifo);
-  if (!place) {
-    complain(place.error().message);
+  const MeetingPlace place = find_meeting_place(options.place.dir, options.place.fifo);
+  const Signals signals;
+  const PipeClient pipe(place.pipe);
+  if (const std::string why = wait_for_server(pipe); !why.empty()) {
+    complain(fmt::format("no timer server at '{}': {} (tried for {})", pipe.path(), why,
+                         duration_text(kConnectPatience)));
     return kExitRunFailed;
   }
-  const Signals signals;  // before the library can start a thread
-  std::optional<TimerClient> client;
-  try {
-    ConnectOptions where;
-    // Lines: the scope is another process's, and this one has none of its own to make a page for.
-    where.transport = std::make_unique<PipeTransport>(place->pipe, place->run_folder);
-    where.timeout = kConnectPatience;
-    client.emplace(TimerClient::connect(std::move(where)));
-  } catch (const TimerError& error) {
-    complain(error.what());
-    return kExitRunFailed;
-  }
-  if (const std::string why = why_no_pids(place->run_folder); !why.empty()) {
+  client_messages::info("connected to the timer server at '{}'", pipe.path());
+  if (const std::string why = why_no_pids(place.run_folder); !why.empty()) {
     complain(fmt::format("COMMAND is not started: {}", why));
     return kExitRunFailed;
   }
@@ -183,10 +215,20 @@ int run(const RunArguments& options, const std::vector<std::string>& command) {
     return -child;
   }
   const std::string name = options.scope.empty() ? base_name(command[0]) : options.scope;
-  const TimerId timer = open_scope(*client, *place, options, name, child);
-  const int status = wait_for(child, signals);
-  const bool in_time = client->release(timer);
-  if (timer && !in_time) {
+  std::optional<ProcessScope> scope;
+  // A job must not fail because its watchdog is about to end; nor is it called expired when it ran
+  // longer than it would have been allowed to.
+  if (const std::string why = why_no_new_scopes(place); !why.empty()) {
+    complain(fmt::format("COMMAND goes on unwatched: {}", why));
+  } else {
+    scope.emplace(pipe, options, name, child);
+    scope->send();
+    if (!scope->is_sent()) {
+      complain("the timer server went away: COMMAND is watched once it is back");
+    }
+  }
+  const int status = wait_for(child, signals, scope ? &*scope : nullptr);
+  if (scope && !scope->release()) {
     return kExitExpired;
   }
   return WIFSIGNALED(status) ? kExitSignalBase + WTERMSIG(status) : WEXITSTATUS(status);

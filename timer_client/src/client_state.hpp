@@ -1,14 +1,12 @@
-// What is behind a TimerClient and the scopes that it made. What opening a scope on the page needs
-// each time is inline and wants no lock.
+// What is behind a TimerClient and the scopes that it made. What opening a scope needs each time is
+// inline and takes no lock.
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <unistd.h>
-
+#include <atomic>
 #include <cstdint>
 #include <filetimer/timer_client.hpp>
 #include <memory>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <unordered_set>
@@ -30,86 +28,87 @@ inline bool is_open_here(const SlotHandle& handle, unsigned long long generation
 }
 
 struct TimerClient::State {
-  State(std::unique_ptr<Transport> transport, Asker questions)
-      : outbox(Keeper::instance().add(std::move(transport))),
-        number(Keeper::instance().next_number()),
-        asker(std::move(questions)) {}
+  // With the Keeper's lock.
+  State(OwnPage& its_page, bool counts, Asker questions)
+      : number(Keeper::instance().next_client()),
+        has_statistics(counts),
+        asker(std::move(questions)),
+        first_page(its_page),
+        page_(&its_page) {}
   State(const State&) = delete;
   State& operator=(const State&) = delete;
-  // Wants the lock not to be held: nobody but the last owner gets here.
-  ~State() {
-    const auto held = Keeper::instance().lock();
-    Keeper::instance().abandon(outbox);
+
+  // Returns the page that scopes are opened on from now on. Relaxed: a thread that reads the page
+  // that was replaced in the same moment finds its successor at the next look.
+  [[nodiscard, gnu::always_inline]] OwnPage& page() const {
+    return *page_.load(std::memory_order_relaxed);
   }
 
-  [[nodiscard]] bool uses_page(const ScopeOptions& options) const {
-    return page != nullptr && !options.whole_process &&
-           (options.pid == 0 || options.pid == ::getpid());
-  }
-
-  // While the server has announced its end, scopes on the page are not opened. Relaxed: a scope
-  // that is opened in the same moment is watched for as long as there is a server.
-  [[nodiscard]] [[gnu::always_inline]] bool is_page_closed() const {
-    return page->board().announcement.load(std::memory_order_relaxed) !=
+  // While the server has announced its end, no scopes are opened. Relaxed: a scope that is opened
+  // in the same moment is watched as long as there is a server.
+  [[nodiscard]] [[gnu::always_inline]] bool is_closed() const {
+    return page().board().announcement.load(std::memory_order_relaxed) !=
            static_cast<std::uint32_t>(Announcement::kNone);
   }
+  // Likewise, and not if the server that announced its end was killed: the next one watches what is
+  // opened now. Some microseconds.
+  [[nodiscard]] bool is_closed_by_server() const { return is_closed() && page().has_server(); }
 
-  // A slot for a scope on the page; see open_scope(). Null: there is no room for one, and it has to
-  // go over the pipe.
+  // Claims a slot for a scope; see open_scope(). Returns null if there is no room for one: the
+  // scope is not watched, since a worker never fails for its watchdog. Throws TimerError at the
+  // limit.
   [[gnu::always_inline]] SlotHandle* claim(ScopeKey key, bool has_lock) {
-    SlotHandle* const handle = claim_without_lock(*page, key);
+    SlotHandle* const handle = claim_without_lock(page(), key);
     return handle != nullptr ? handle : claim_with_lock(key, has_lock);
   }
-
   SlotHandle* claim_with_lock(ScopeKey key, bool has_lock);
 
-  // These want the lock to be held.
-  TimerId acquire(std::string_view name, Duration after, const ScopeOptions& options, bool& wake);
+  // Looks whether the runtime directory was made again. Returns whether there is another page now.
+  // With the lock.
+  bool look_again() noexcept;
 
-  TimerId acquire_on_pipe(std::string scope, Duration after, const ScopeOptions& options,
-                          Outbox::Owner owner);
+  // These must be called with the lock held.
+  TimerId acquire(std::string_view name, Duration after, const ScopeOptions& options,
+                  unsigned& todo_next);
 
-  bool renew(TimerId timer, Duration after, bool& wake);
-
-  bool release(TimerId timer) noexcept;
-
-  // `state`: null for a timer on the page that its scope has. Wants the lock not to be held.
-  static bool set_paused(State* state, TimerId timer, bool is_paused);
-
-  // The timeout of a scope that is about to be opened.
+  // Returns the timeout of a scope that is about to be opened.
   [[nodiscard]] Duration timeout_for(std::string_view shown, Duration after,
                                      const ScopeOptions& options);
 
-  [[nodiscard]] std::optional<TimerTimes> times(TimerId timer) const;
+  // Releases the timer. Returns false if it is not open, or the verdict came first.
+  static bool release(TimerId timer, bool has_lock) noexcept;
 
-  // Before the scope is opened: the processor lets nothing be read while it sets the deadline.
+  // Call this before open_scope(): its sequentially consistent store is a full barrier, so a load
+  // placed after it stalls.
   static TimerId timer_in(SlotHandle& handle) {
     return {&handle, handle.generation.load(std::memory_order_relaxed), fork_watch::count()};
   }
 
-  // A function of its own, so that the scope is made in its place and not copied there.
-  [[gnu::always_inline]] static TimerScope expires(SlotHandle& handle, const PageTerms& terms) {
+  // Separate function so that NRVO constructs the TimerScope in the caller's storage.
+  [[gnu::always_inline]] TimerScope expires(SlotHandle& handle, ScopeKey key,
+                                            const PageTerms& terms) {
     TimerScope scope(timer_in(handle));
-    if (open_scope(handle, terms)) [[unlikely]] {
-      handle.page->wake();
+    if (const unsigned todo_next = open_scope(handle, terms)) [[unlikely]] {
+      after_opening(scope, todo_next, key, terms);
     }
     return scope;
   }
+  // Does what is to be done, without the lock. A scope that was opened on a page that no server
+  // reads any more is opened again on the page that took its place.
+  void after_opening(TimerScope& scope, unsigned todo_next, ScopeKey key, const PageTerms& terms);
 
-  static bool is_ours(TimerId timer) {
-    return timer && timer.fork_count_ == Keeper::instance().fork_count();
-  }
-
-  Outbox& outbox;
   const std::uint64_t number;  // on the page, of what is this client's to release
-  OwnPage* page = nullptr;     // null: all goes over the pipe
-  bool has_statistics = false;
+  const bool has_statistics;
   TimerId job;
   // Names of which a scope with a first timeout was opened, and in which process.
   std::unordered_set<std::string> begun;
   unsigned begun_in = 0;
   const Asker asker;
   std::shared_ptr<ShutdownWatch> shutdown_watch;  // with the lock; null: nobody asked for it
+  OwnPage& first_page;  // its successors are those that this client has used since
+
+ private:
+  std::atomic<OwnPage*> page_;  // written with the lock
 };
 
 }  // namespace filetimer

@@ -4,15 +4,15 @@
 #include <pthread.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <new>
 
+#include "timer_client/src/messages.hpp"
 #include "timer_client/src/own_thread.hpp"
 
 namespace filetimer {
 namespace {
 
-// How much of a backlog one call of a worker carries off, at about 3 us each: a call never blocks.
-constexpr std::size_t kSendsPerCall = 16;
 // How long the thread stays when nothing waits, so that a pipe that is full again and again does
 // not start a thread each time.
 constexpr Duration kLinger = std::chrono::seconds{1};
@@ -34,6 +34,7 @@ Keeper::Keeper() {
   fork_watch::set(fork_count_);
   ::pthread_atfork([] { instance().lock().release(); }, [] { instance().mutex_.unlock(); },
                    [] { instance().become_child(); });
+  std::atexit([] { instance().remove_unregistered_pages(); });
 }
 
 // In a child in which no handler has run nobody holds the lock, whatever it says.
@@ -55,12 +56,6 @@ void Keeper::become_child() noexcept {
   new (&wake_) std::condition_variable;
   is_running_ = false;
   ++fork_count_;
-  for (Outbox& outbox : outboxes_) {
-    outbox.forget_all();
-  }
-  ids_.clear();
-  was_inside_ = false;
-  drop_abandoned();
   for (OwnPage& page : pages_) {
     page.become_child();
   }
@@ -68,52 +63,55 @@ void Keeper::become_child() noexcept {
   mutex_.unlock();
 }
 
-Outbox& Keeper::add(std::unique_ptr<Transport> transport) {
-  return outboxes_.emplace_back(std::move(transport), ids_);
+// A page that no server has seen would stay until the machine restarts. The lock is only tried: a
+// thread that holds it has no part in the end of the process.
+void Keeper::remove_unregistered_pages() noexcept {
+  notice_clone();
+  if (const std::unique_lock held(mutex_, std::try_to_lock); held) {
+    for (OwnPage& page : pages_) {
+      page.remove_if_unregistered();
+    }
+  }
 }
 
-OwnPage& Keeper::page_on(BoardView board, const std::string& dir, const std::string& pipe) {
+OwnPage& Keeper::page_in(const std::string& dir, const std::string& pipe, Status& why_not) {
+  auto opened = BoardView::open_or_make(dir);
+  if (!opened) {
+    why_not = tl::unexpected<Error>(opened.error());
+  }
+  BoardView board = opened ? std::move(*opened) : BoardView::none();
   for (OwnPage& page : pages_) {
-    if (page.identity() == board.identity()) {
+    // Two paths may lead to one directory. Without a status page only the path can tell.
+    if (page.successor() == nullptr && !page.is_broken() && page.identity() == board.identity() &&
+        (page.has_board() || page.dir() == dir)) {
       return page;
     }
   }
   return pages_.emplace_back(std::move(board), dir, pipe);
 }
 
-void Keeper::abandon(Outbox& outbox) noexcept {
-  outbox.abandoned = true;
-  drop_abandoned();
-}
-
-void Keeper::drop_abandoned() noexcept {
-  outboxes_.remove_if([](const Outbox& outbox) { return outbox.abandoned && outbox.is_empty(); });
-}
-
-void Keeper::deliver(Outbox& outbox) noexcept {
-  send(outbox);
-  note_activity();
-}
-
-void Keeper::send(Outbox& outbox) noexcept {
-  outbox.flush(kSendsPerCall, Outbox::Sender::kCaller);
-  if (outbox.has_pending()) {
-    attend(outbox.next_try());
+OwnPage& Keeper::look_again(OwnPage& page) noexcept {
+  if (OwnPage* const successor = page.successor()) {
+    return look_again(*successor);
   }
-}
-
-// For idle timeouts: a scope of any client is one that the process is in.
-void Keeper::note_activity() noexcept {
-  const bool is_inside =
-      std::ranges::any_of(outboxes_, [](const Outbox& each) { return each.is_inside(); });
-  was_inside_ = was_inside_ || is_inside;
-  if (!was_inside_) {
-    return;
+  if (!page.begin_look() || page.is_any_thread_suspended()) {
+    return page;
   }
-  for (Outbox& each : outboxes_) {
-    if (each.note_activity(is_inside)) {
-      send(each);
+  try {
+    Status found;
+    OwnPage& next = page_in(page.dir(), page.pipe(), found);
+    if (&next == &page || !next.has_board()) {
+      return page;
     }
+    if (const Status made = next.make(page.keeps_statistics()); !made) {
+      return page;
+    }
+    client_messages::info("the runtime directory '{}' was made again: scopes go on a new page",
+                          page.dir());
+    page.continue_on(next);
+    return next;
+  } catch (const std::bad_alloc&) {
+    return page;
   }
 }
 
@@ -137,15 +135,6 @@ void Keeper::run() {
   for (;;) {
     const Instant now = Instant::now();
     Instant next = Instant::never();
-    for (Outbox& outbox : outboxes_) {
-      if (outbox.has_pending() && outbox.next_try() <= now) {
-        outbox.flush(kSendsPerCall, Outbox::Sender::kKeeper);
-      }
-      if (outbox.has_pending()) {
-        next = std::min(next, outbox.next_try());
-      }
-    }
-    drop_abandoned();
     for (OwnPage& page : pages_) {
       if (page.has_pending() && page.next_try() <= now) {
         page.try_again();

@@ -30,10 +30,6 @@ void check_options(const ScopeOptions& options, Duration after) {
   if (options.first_timeout) {
     check_timeout("the first timeout", *options.first_timeout);
   }
-  if (options.pid < 0) {
-    throw InvalidArgument(
-        fmt::format("the pid is {}: expected a process, or 0 for this one", options.pid));
-  }
 }
 
 PageTerms terms_of(Duration after, const ScopeOptions& options, std::uint64_t client) {

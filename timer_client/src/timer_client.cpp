@@ -1,6 +1,6 @@
-// The public client: checks arguments, turns them into what the page or an Outbox keeps, and speaks
-// to the worker in exceptions where that is allowed. All state is behind the Keeper's lock, but for
-// scopes on the page, see page_scope.hpp, and questions, see asker.hpp.
+// The public client: checks arguments and opens, renews and ends scopes on this process's page.
+// What is shared by clients is behind the Keeper's lock, but for the page itself (page_scope.hpp)
+// and for questions (asker.hpp).
 // SPDX-License-Identifier: MIT
 #include <fmt/format.h>
 #include <unistd.h>
@@ -11,13 +11,12 @@
 
 #include "common/duration_text.hpp"
 #include "common/limits.hpp"
-#include "common/scope_name.hpp"
 #include "timer_client/src/client_state.hpp"
 #include "timer_client/src/messages.hpp"
-#include "timer_client/src/pipe/pipe_transport.hpp"
+#include "timer_client/src/page/abandoned_pages.hpp"
+#include "timer_client/src/pipe/pipe_line.hpp"
 #include "timer_client/src/scope_terms.hpp"
 #include "timer_client/src/server/meeting_place.hpp"
-#include "timer_client/src/server/server_look.hpp"
 
 namespace filetimer {
 namespace {
@@ -31,18 +30,19 @@ constexpr Duration kLeastIdleTimeout = milliseconds{100};
 constexpr Duration kFirstConnectPause = milliseconds{10};
 constexpr Duration kLongestConnectPause = milliseconds{500};
 
-// Returns false when there is still none after `timeout`.
-bool wait_for_server(Transport& transport, Duration timeout,
-                     const std::function<void()>& while_waiting, std::string& why) {
+// Waits until a process reads the pipe. Returns why none does after `timeout`; empty: one does.
+std::string wait_for_server(const std::string& pipe, Duration timeout,
+                            const std::function<void()>& while_waiting) {
   const Instant until = Instant::now() + timeout;
   Duration pause = kFirstConnectPause;
   for (;;) {
-    if (transport.server_is_there(why)) {
-      return true;
+    int error = 0;
+    if (has_reader(pipe, error)) {
+      return {};
     }
     const Duration left = until - Instant::now();
     if (left <= Duration::zero()) {
-      return false;
+      return why_no_reader(error);
     }
     std::this_thread::sleep_for(std::min(pause, left));
     if (while_waiting) {
@@ -52,11 +52,7 @@ bool wait_for_server(Transport& transport, Duration timeout,
   }
 }
 
-}  // namespace
-
-TimerClient::TimerClient(std::shared_ptr<State> state) : state_(std::move(state)) {}
-
-TimerClient TimerClient::connect(ConnectOptions options) {
+void check_connect_options(const ConnectOptions& options) {
   if (options.idle_timeout != Duration::zero() &&
       (options.idle_timeout < kLeastIdleTimeout || options.idle_timeout > kMaxTimeout)) {
     throw InvalidArgument(fmt::format("the idle timeout is {}: expected 0 for none, or {} to {}",
@@ -68,68 +64,49 @@ TimerClient TimerClient::connect(ConnectOptions options) {
     throw InvalidArgument(fmt::format("the timeout of connect() is {}: expected 0 or more",
                                       duration_text(options.timeout)));
   }
+}
+
+}  // namespace
+
+TimerClient::TimerClient(std::shared_ptr<State> state) : state_(std::move(state)) {}
+
+TimerClient TimerClient::connect(ConnectOptions options) {
+  check_connect_options(options);
   if (const Status level = messages::take_level_of_environment(); !level) {
     throw InvalidArgument(level.error().message);
   }
-  std::unique_ptr<Transport> transport = std::move(options.transport);
-  MeetingPlace place;
-  if (!transport) {
-    auto found = find_meeting_place(options.dir, options.fifo);
-    if (!found) {
-      throw InvalidArgument(found.error().message);
-    }
-    place = std::move(*found);
-    transport = std::make_unique<PipeTransport>(place.pipe, place.run_folder);
-  }
+  const MeetingPlace place = find_meeting_place(options.dir, {});
   Asker asker(place, options.rpc_timeout);
   const bool must_be_there = options.when_missing == ConnectOptions::Missing::kThrow;
   const Duration patience = must_be_there ? options.timeout : Duration::zero();
-  std::string why;
-  bool is_there = wait_for_server(*transport, patience, options.while_waiting, why);
-  const auto throw_if_missing = [&] {
-    if (!is_there && must_be_there) {
-      throw ServerUnavailable(fmt::format("no timer server at '{}': {} (tried for {})",
-                                          transport->target(), why, duration_text(patience)));
-    }
-  };
-  throw_if_missing();
-  std::optional<BoardView> board;
-  if (is_there && place.may_have_page) {
-    board = serving_board(place.run_folder, patience);
-  }
-  OwnPage* page = nullptr;
-  if (board) {
-    const auto held = Keeper::instance().lock();
-    page = &Keeper::instance().page_on(std::move(*board), place.run_folder, place.pipe);
-    if (const Status made = page->make(options.statistics); !made) {
-      if (must_be_there) {
-        throw TimerError(made.error().message);
-      }
-      messages::warning("no scope page, scopes go through the pipe: {}", made.error().message);
-      page = nullptr;
-    }
-  }
-  if (page == nullptr && is_there) {
-    why = why_no_pids(place.run_folder);
-    is_there = why.empty();
-    throw_if_missing();
-  }
-  if (!is_there) {
-    messages::warning("no timer server at '{}': {}: scopes are watched once one is there",
-                      transport->target(), why);
-  } else if (page != nullptr) {
-    messages::info("connected to the timer server in '{}': scopes go on a page", place.run_folder);
-  } else {
-    messages::info("connected to the timer server at '{}': scopes go through the pipe",
-                   transport->target());
+  const std::string why = wait_for_server(place.pipe, patience, options.while_waiting);
+  if (!why.empty() && must_be_there) {
+    throw ServerUnavailable(fmt::format("no timer server at '{}': {} (tried for {})", place.pipe,
+                                        why, duration_text(patience)));
   }
   std::shared_ptr<State> state;
   {
     const auto held = Keeper::instance().lock();
-    state = std::make_shared<State>(std::move(transport), std::move(asker));
-    state->outbox.set_watched(is_there);
-    state->page = page;
-    state->has_statistics = options.statistics;
+    Status made;
+    OwnPage& page = Keeper::instance().page_in(place.run_folder, place.pipe, made);
+    if (made) {
+      made = page.make(options.statistics);
+    }
+    if (!made && must_be_there) {
+      throw TimerError(made.error().message);
+    }
+    if (!made) {
+      messages::warning("no scope page, scopes are not watched: {}", made.error().message);
+    } else if (!page.has_server()) {
+      remove_abandoned_pages(page.pages_folder());
+    }
+    state = std::make_shared<State>(page, options.statistics, std::move(asker));
+  }
+  if (why.empty()) {
+    messages::info("connected to the timer server in '{}'", place.run_folder);
+  } else {
+    messages::warning("no timer server at '{}': {}: scopes are watched once one is there",
+                      place.pipe, why);
   }
   TimerClient client(std::move(state));
   if (options.idle_timeout != Duration::zero()) {
@@ -140,22 +117,18 @@ TimerClient TimerClient::connect(ConnectOptions options) {
 
 void TimerClient::set_idle_timeout(std::chrono::nanoseconds timeout, bool must_be_there) {
   bool wake = false;
+  OwnPage& page = state_->page();
   {
     const auto held = Keeper::instance().lock();
     OwnPage::Refusal why{};
-    if (state_->page == nullptr) {
-      TimerRequest request;
-      request.pid = ::getpid();
-      request.scope = kIdleScopeName;
-      request.idle = true;
-      request.timeout = timeout;
-      state_->outbox.watch_idleness(Keeper::instance().next_number(), std::move(request));
-    } else if (!state_->page->watch_idleness(timeout, state_->number, why, wake) && must_be_there) {
+    if (page.is_made() && page.watch_idleness(timeout, state_->number, why, wake)) {
+      // The page does the rest.
+    } else if (must_be_there) {
       throw TimerError("there is no room on this process's page for its idle timeout");
     }
   }
   if (wake) {
-    state_->page->wake();
+    page.wake();
   }
 }
 
@@ -173,11 +146,9 @@ TimerClient::~TimerClient() {
   if (state_) {
     stop_watching();
     const auto held = Keeper::instance().lock();
-    if (state_->page != nullptr) {
-      state_->page->release_those_of(state_->number);
+    for (OwnPage* page = &state_->first_page; page != nullptr; page = page->successor()) {
+      page->release_those_of(state_->number);
     }
-    state_->outbox.release_those_of_client(Instant::now());
-    Keeper::instance().deliver(state_->outbox);
   }
 }
 
@@ -188,47 +159,72 @@ TimerId TimerClient::acquire(std::string_view name, std::chrono::nanoseconds aft
   }
   check_timeout("the timeout", after);
   check_options(options, after);
-  bool wake = false;
+  const bool is_closed = state_->is_closed_by_server();
+  unsigned todo_next = 0;
   TimerId timer;
   {
     const auto held = Keeper::instance().lock();
-    timer = state_->acquire(name, state_->timeout_for(name, after, options), options, wake);
+    if (is_closed) {
+      state_->page().note_unwatched();
+      return {};
+    }
+    timer = state_->acquire(name, state_->timeout_for(name, after, options), options, todo_next);
   }
-  if (wake) {
-    state_->page->wake();
+  if ((todo_next & todo::kWake) != 0) {
+    timer.slot_->page->wake();
   }
   return timer;
 }
 
 bool TimerClient::renew(TimerId timer, std::chrono::nanoseconds after) {
   check_timeout("the timeout", after);
+  unsigned todo_next = 0;
+  bool is_renewed = false;
+  if (timer.slot_ != nullptr) {
+    const auto held = Keeper::instance().lock();
+    is_renewed = is_open_here(*timer.slot_, timer.number_, timer.fork_count_) &&
+                 renew_scope(*timer.slot_, timer.number_, after.count(), true, todo_next);
+  }
+  if ((todo_next & todo::kWake) != 0) {
+    timer.slot_->page->wake();
+  }
+  return is_renewed;
+}
+
+bool TimerClient::pause(TimerId timer) {
+  return set_paused(timer, true);
+}
+
+bool TimerClient::resume(TimerId timer) {
+  return set_paused(timer, false);
+}
+
+bool TimerClient::set_paused(TimerId timer, bool is_paused) {
+  if (timer.slot_ == nullptr) {
+    return false;
+  }
   bool wake = false;
-  bool renewed = false;
+  bool is_open = false;
   {
     const auto held = Keeper::instance().lock();
-    renewed = state_->renew(timer, after, wake);
+    const auto change = is_paused ? pause_scope : resume_scope;
+    is_open = is_open_here(*timer.slot_, timer.number_, timer.fork_count_) &&
+              change(*timer.slot_, slot_flag::kPausedByCaller, wake);
   }
   if (wake) {
     timer.slot_->page->wake();
   }
-  return renewed;
-}
-
-bool TimerClient::pause(TimerId timer) {
-  return State::set_paused(state_.get(), timer, true);
-}
-
-bool TimerClient::resume(TimerId timer) {
-  return State::set_paused(state_.get(), timer, false);
+  return is_open;
 }
 
 UnlimitedRegion TimerClient::unlimited(std::string_view name, const char* file, int line) {
-  return {state_, expires(kNoDeadline, name, kDefaultScopeOptions, file, line)};
+  return UnlimitedRegion(expires(kNoDeadline, name, kDefaultScopeOptions, file, line),
+                         state_->page());
 }
 
 bool TimerClient::release(TimerId timer) noexcept {
   const auto held = Keeper::instance().lock();
-  return state_->release(timer);
+  return State::release(timer, true);
 }
 
 TimerScope TimerClient::expires(std::chrono::nanoseconds after, std::string_view name,
@@ -237,57 +233,63 @@ TimerScope TimerClient::expires(std::chrono::nanoseconds after, std::string_view
   const auto key = name.empty() ? ScopeKey::of_line(file, line, state.has_statistics)
                                 : ScopeKey::of_name(name, state.has_statistics);
   if (is_timeout(after) && is_signal(options.signal) && is_grace(options.grace) &&
-      is_common(options) && state.uses_page(options) && !state.is_page_closed()) [[likely]] {
+      is_common(options) && !state.is_closed()) [[likely]] {
     if (SlotHandle* const handle = state.claim(key, false)) [[likely]] {
-      return State::expires(*handle, plain_terms_of(after, options, 0));
+      return state.expires(*handle, key, plain_terms_of(after, options, 0));
     }
   }
   return expires_otherwise(after, key, options);
 }
 
-// What is not so common, wrong arguments too.
+// Slow path of expires(): invalid arguments, a draining server, options beyond the common ones, or
+// no room on the page.
 TimerScope TimerClient::expires_otherwise(std::chrono::nanoseconds after, const ScopeKey& key,
                                           const ScopeOptions& options) {
   check_timeout("the timeout", after);
   check_options(options, after);
-  if (state_->uses_page(options) && state_->is_page_closed()) {
-    const auto held = Keeper::instance().lock();
-    state_->page->note_unwatched();
-    return TimerScope(TimerId{});
-  }
-  if (options.first_timeout) {
-    const auto held = Keeper::instance().lock();
-    after = state_->timeout_for(shown_name(key), after, options);
-  }
-  if (!is_common(options) && state_->uses_page(options)) {
+  if (!state_->is_closed_by_server()) {
+    if (options.first_timeout) {
+      const auto held = Keeper::instance().lock();
+      after = state_->timeout_for(shown_name(key), after, options);
+    }
     if (SlotHandle* const handle = state_->claim(key, false)) {
-      return State::expires(*handle, terms_of(after, options, 0));
+      return state_->expires(*handle, key, terms_of(after, options, 0));
     }
   }
-  std::string shown = shown_name(key);
   const auto held = Keeper::instance().lock();
-  return {state_, state_->acquire_on_pipe(std::move(shown), after, options, Outbox::Owner::kScope)};
+  state_->page().note_unwatched();
+  return TimerScope(TimerId{});
 }
 
 void TimerClient::start(std::chrono::nanoseconds after) {
   check_timeout("the timeout", after);
-  bool wake = false;
+  unsigned todo_next = 0;
+  const bool is_closed = state_->is_closed_by_server();
+  OwnPage* page = nullptr;
   {
     const auto held = Keeper::instance().lock();
-    if (!state_->renew(state_->job, after, wake)) {
-      state_->job = state_->acquire(kJobScope, after, {}, wake);
+    TimerId& job = state_->job;
+    if (job && job.slot_->page->successor() != nullptr) {
+      State::release(std::exchange(job, {}), true);
     }
+    const bool is_renewed = job && is_open_here(*job.slot_, job.number_, job.fork_count_) &&
+                            renew_scope(*job.slot_, job.number_, after.count(), true, todo_next);
+    if (!is_renewed) {
+      job = is_closed ? TimerId{} : state_->acquire(kJobScope, after, {}, todo_next);
+    }
+    if (is_closed && !job) {
+      state_->page().note_unwatched();
+    }
+    page = job ? job.slot_->page : nullptr;
   }
-  if (wake) {
-    state_->page->wake();
+  if (page != nullptr && (todo_next & todo::kWake) != 0) {
+    page->wake();
   }
 }
 
 void TimerClient::start() {
   const std::int64_t timeout =
-      state_->page == nullptr
-          ? 0
-          : state_->page->board().default_timeout.load(std::memory_order_relaxed);
+      state_->page().board().default_timeout.load(std::memory_order_relaxed);
   if (timeout <= 0) {
     throw InvalidArgument(fmt::format(
         "start() without a timeout: expected the server at '{}' to have a --default-timeout",
@@ -306,31 +308,27 @@ TimerHeartbeat TimerClient::heartbeat(std::chrono::nanoseconds timeout, std::str
 }
 
 std::optional<TimerTimes> TimerClient::times(TimerId timer) const {
-  const auto held = Keeper::instance().lock();
-  return state_->times(timer);
+  return timer.slot_ != nullptr && is_open_here(*timer.slot_, timer.number_, timer.fork_count_)
+             ? std::optional(times_of(*timer.slot_))
+             : std::nullopt;
 }
 
 bool TimerClient::stop() noexcept {
   const auto held = Keeper::instance().lock();
-  return state_->release(std::exchange(state_->job, {}));
+  return State::release(std::exchange(state_->job, {}), true);
 }
 
 bool TimerClient::is_watched() const noexcept {
-  if (state_->page != nullptr) {
-    return state_->page->is_watched();
-  }
-  const auto held = Keeper::instance().lock();
-  return state_->outbox.is_watched();
+  return state_->page().is_watched();
 }
 
 std::string TimerClient::target() const {
-  const auto held = Keeper::instance().lock();
-  return state_->outbox.transport().target();
+  return state_->page().pipe();
 }
 
 std::string TimerClient::stacks_file() const {
   const auto held = Keeper::instance().lock();
-  return state_->page == nullptr ? std::string() : state_->page->stacks_file();
+  return state_->page().stacks_file();
 }
 
 bool TimerClient::offer_stacks(int signal) {
@@ -339,7 +337,7 @@ bool TimerClient::offer_stacks(int signal) {
         fmt::format("the signal for stacks is {}: expected 0 to {}", signal, kLastSignal));
   }
   const auto held = Keeper::instance().lock();
-  return state_->page != nullptr && state_->page->offer_stacks(signal);
+  return state_->page().offer_stacks(signal);
 }
 
 }  // namespace filetimer

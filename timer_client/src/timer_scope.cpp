@@ -4,21 +4,17 @@
 
 #include <filetimer/timer_client.hpp>
 
+#include "common/page_reader.hpp"
 #include "timer_client/src/client_state.hpp"
 #include "timer_client/src/scope_terms.hpp"
 
 namespace filetimer {
 
-TimerScope::TimerScope(std::shared_ptr<TimerClient::State> state, TimerId timer) noexcept
-    : state_(std::move(state)), timer_(timer) {}
-
-TimerScope::TimerScope(TimerScope&& other) noexcept
-    : state_(std::move(other.state_)), timer_(std::exchange(other.timer_, {})) {}
+TimerScope::TimerScope(TimerScope&& other) noexcept : timer_(std::exchange(other.timer_, {})) {}
 
 TimerScope& TimerScope::operator=(TimerScope&& other) noexcept {
   if (this != &other) {
     release();
-    state_ = std::move(other.state_);
     timer_ = std::exchange(other.timer_, {});
   }
   return *this;
@@ -26,98 +22,107 @@ TimerScope& TimerScope::operator=(TimerScope&& other) noexcept {
 
 bool TimerScope::renew(std::chrono::nanoseconds after) {
   check_timeout("the timeout", after);
-  bool wake = false;
-  if (SlotHandle* const handle = timer_.slot_) {
-    const bool renewed = is_open_here(*handle, timer_.number_, timer_.fork_count_) &&
-                         renew_scope(*handle, timer_.number_, after.count(), false, wake);
-    if (wake) {
-      handle->page->wake();
+  SlotHandle* const handle = timer_.slot_;
+  unsigned todo_next = 0;
+  const bool is_renewed = handle != nullptr &&
+                          is_open_here(*handle, timer_.number_, timer_.fork_count_) &&
+                          renew_scope(*handle, timer_.number_, after.count(), false, todo_next);
+  if (todo_next != 0) [[unlikely]] {
+    if ((todo_next & todo::kLook) != 0) {
+      follow_page(after);
     }
-    return renewed;
+    if ((todo_next & todo::kWake) != 0) {
+      timer_.slot_->page->wake();
+    }
   }
-  if (!state_) {
-    return false;
+  return is_renewed;
+}
+
+// If the page was replaced, opens the scope again on its successor, in a slot of this thread.
+void TimerScope::follow_page(std::chrono::nanoseconds after) {
+  const SlotHandle& old = *timer_.slot_;
+  SlotHandle* handle = nullptr;
+  {
+    const auto held = Keeper::instance().lock();
+    OwnPage& page = Keeper::instance().look_again(*old.page);
+    if (&page == old.page) {
+      return;
+    }
+    const std::string name = read_name(old.page->layout().name(old.index));
+    OwnPage::Refusal why{};
+    handle = page.claim(ScopeKey::of_name(name, old.statistics != nullptr), why);
   }
-  const auto held = Keeper::instance().lock();
-  return state_->renew(timer_, after, wake);
+  if (handle == nullptr) {
+    return;
+  }
+  constexpr auto kRelaxed = std::memory_order_relaxed;
+  const Slot& slot = *old.slot;
+  const PageTerms terms{
+      .timeout = after.count(),
+      .grace_ms = slot.grace_ms.load(kRelaxed),
+      .soft_ms = slot.soft_ms.load(kRelaxed),
+      .signal = slot.signal.load(kRelaxed),
+      .flags = static_cast<std::uint16_t>(slot.flags.load(kRelaxed) & slot_flag::kSpareIfLeft)};
+  const TimerId timer = TimerClient::State::timer_in(*handle);
+  if ((open_scope(*handle, terms) & todo::kWake) != 0) {
+    handle->page->wake();
+  }
+  TimerClient::State::release(timer_, false);
+  timer_ = timer;
 }
 
 bool TimerScope::pause() {
-  return TimerClient::State::set_paused(state_.get(), timer_, true);
+  return TimerClient::set_paused(timer_, true);
 }
 
 bool TimerScope::resume() {
-  return TimerClient::State::set_paused(state_.get(), timer_, false);
+  return TimerClient::set_paused(timer_, false);
 }
 
-UnlimitedRegion::UnlimitedRegion(std::shared_ptr<TimerClient::State> state, TimerScope marker)
-    : state_(std::move(state)),
-      marker_(std::move(marker)),
-      tid_(::gettid()),
-      fork_count_(fork_watch::count()) {
+std::optional<TimerTimes> TimerScope::times() const {
+  const SlotHandle* const handle = timer_.slot_;
+  return handle != nullptr && is_open_here(*handle, timer_.number_, timer_.fork_count_)
+             ? std::optional(times_of(*handle))
+             : std::nullopt;
+}
+
+bool TimerScope::release() noexcept {
+  // Take number_ only: loading the whole TimerId with one wide read right after its fields were
+  // stored separately defeats store forwarding.
+  const unsigned long long number = std::exchange(timer_.number_, 0);
+  SlotHandle* const handle = timer_.slot_;
+  return handle != nullptr && is_open_here(*handle, number, timer_.fork_count_) &&
+         release_scope(*handle, number, false);
+}
+
+UnlimitedRegion::UnlimitedRegion(TimerScope marker, OwnPage& page)
+    : marker_(std::move(marker)), page_(&page), tid_(::gettid()), fork_count_(fork_watch::count()) {
   bool wake = false;
   {
     const auto held = Keeper::instance().lock();
     // Before what may throw a second time, so that nothing has to be undone.
-    slots_ = state_->page != nullptr ? state_->page->slots_to_suspend() : nullptr;
-    state_->outbox.suspend_thread(tid_, Instant::now());
+    slots_ = page.slots_to_suspend();
     if (slots_ != nullptr) {
       OwnPage::suspend_thread(*slots_, wake);
     }
-    Keeper::instance().deliver(state_->outbox);
   }
   if (wake) {
-    state_->page->wake();
+    page.wake();
   }
 }
 
 UnlimitedRegion::~UnlimitedRegion() {
-  if (fork_count_ != fork_watch::count()) {
-    return;  // its parent's
+  if (fork_count_ != fork_watch::count() || slots_ == nullptr) {
+    return;  // its parent's, or no page was there
   }
   bool wake = false;
   {
     const auto held = Keeper::instance().lock();
-    if (slots_ != nullptr) {
-      state_->page->end_suspension(slots_, tid_, wake);
-    }
-    state_->outbox.end_suspension(tid_, Instant::now());
-    Keeper::instance().deliver(state_->outbox);
+    page_->end_suspension(slots_, tid_, wake);
   }
   if (wake) {
-    state_->page->wake();
+    page_->wake();
   }
-}
-
-std::optional<TimerTimes> TimerScope::times() const {
-  if (const SlotHandle* const handle = timer_.slot_) {
-    return is_open_here(*handle, timer_.number_, timer_.fork_count_)
-               ? std::optional(times_of(*handle))
-               : std::nullopt;
-  }
-  if (!state_) {
-    return std::nullopt;
-  }
-  const auto held = Keeper::instance().lock();
-  return state_->times(timer_);
-}
-
-bool TimerScope::release() noexcept {
-  // Not copied whole: reading in one what was written in two halves stalls the processor.
-  const unsigned long long number = std::exchange(timer_.number_, 0);
-  if (SlotHandle* const handle = timer_.slot_) [[likely]] {
-    return is_open_here(*handle, number, timer_.fork_count_) &&
-           release_scope(*handle, number, false);
-  }
-  return release_on_pipe(number);
-}
-
-bool TimerScope::release_on_pipe(unsigned long long number) noexcept {
-  if (!state_) {
-    return false;
-  }
-  const auto held = Keeper::instance().lock();
-  return state_->release(TimerId(nullptr, number, timer_.fork_count_));
 }
 
 }  // namespace filetimer

@@ -10,19 +10,13 @@
 #include "common/run_folder.hpp"
 
 namespace filetimer {
-namespace {
-
-constexpr std::string_view kOwners = ".owners";
-
-}  // namespace
-
 PageFolder::PageFolder(std::string path)
     : path_(std::move(path)), server_pages_(fmt::format("{}/{}", path_, kServerPagesName)) {}
 
 Result<PageFolder> PageFolder::make(const std::string& dir) {
   PageFolder folder(fmt::format("{}/{}", dir, kPagesName));
   for (const std::string& path :
-       {folder.path_, fmt::format("{}/{}", folder.path_, kOwners),
+       {folder.path_, fmt::format("{}/{}", folder.path_, kOwnersName),
         fmt::format("{}/{}", folder.path_, kStacksName), folder.server_pages_}) {
     if (auto made = create_run_folder(path); !made) {
       return tl::unexpected<Error>(std::move(made.error()));
@@ -40,7 +34,7 @@ std::string PageFolder::stacks_path(std::string_view name) const {
 }
 
 std::string PageFolder::owner_path(std::string_view name) const {
-  return fmt::format("{}/{}/{}", path_, kOwners, name);
+  return fmt::format("{}/{}/{}", path_, kOwnersName, name);
 }
 
 std::vector<std::string> PageFolder::names() const {

@@ -690,7 +690,7 @@ TEST_CASE("replies can be asked for again after the run folder was removed and m
 TEST_CASE("an answer to a client that is exiting does no harm") {
   const TempFolder temp;
   Server server(temp);
-  const auto worker = client_worker(server.dir(), Way::kPage);
+  const auto worker = client_worker(server.dir());
   CHECK(worker->ask("ask") == "yes");
   server.process().signal(SIGSTOP);
   server.process().wait_until_stopped();

@@ -17,8 +17,10 @@
 #include <csignal>
 #include <cstdint>
 #include <cstdlib>
+#include <filetimer/pipe_client.hpp>
 #include <filetimer/timer_client.hpp>
 #include <iostream>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -53,27 +55,41 @@ std::int64_t now_ns() {
   std::atomic<std::int64_t>& renewed_at = page.renewed_at[static_cast<std::size_t>(number)];
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   ::alarm(kLastResortSeconds);
-  ::setenv("FILETIMER_TRANSPORT", number % 2 == 0 ? "page" : "pipe", 1);
+  filetimer::ConnectOptions options;
+  options.dir = dir;
+  filetimer::TimerClient client = filetimer::TimerClient::connect(std::move(options));
+  const filetimer::PipeClient pipe(client.target());
+  const bool is_on_page = number % 2 == 0;
+  std::optional<filetimer::TimerScope> scope;
+  const auto open = [&] {
+    if (is_on_page) {
+      scope.emplace(client.expires(kTimeout, "healthy"));
+    }
+    while (!is_on_page && pipe.acquire(kTimeout, "healthy") != filetimer::PipeClient::Sent::kYes) {
+      ::poll(nullptr, 0, 1);  // the pipe is full
+    }
+  };
   {
-    filetimer::ConnectOptions options;
-    options.dir = dir;
-    filetimer::TimerClient client = filetimer::TimerClient::connect(std::move(options));
     renewed_at = now_ns();
-    auto scope = client.expires(kTimeout, "healthy");
+    open();
     ++shared.ready;
     while (!shared.stop) {
       ::poll(nullptr, 0, static_cast<int>(kRenewEvery.count()));
       const std::int64_t now = now_ns();
-      if (scope.renew(kTimeout)) {
-        ++shared.renewed;
-      } else {
-        ++shared.late;
-        scope = client.expires(kTimeout, "healthy");
+      const bool is_late =
+          is_on_page ? !scope->renew(kTimeout) : now - renewed_at >= kTimeout / 1ns;
+      ++(is_late ? shared.late : shared.renewed);
+      if (is_late || !is_on_page) {
+        open();
       }
       // Looked at behind the renewal: it may also have had to wait within it.
       shared.starved += now_ns() - renewed_at >= kTimeout / 1ns ? 1 : 0;
       renewed_at = now;
     }
+  }
+  scope.reset();
+  if (!is_on_page) {
+    (void)pipe.release("healthy");
   }
   ::_exit(0);
 }

@@ -50,97 +50,83 @@ void visit_scope(Worker& worker) {
 }  // namespace
 
 TEST_CASE("a worker in no scope for its idle timeout is killed, and the record says since when") {
-  for (const Way way : kWays) {
-    CAPTURE(static_cast<int>(way));
-    const TempFolder temp;
-    const Server server(temp);
-    const auto worker = client_worker(server.dir(), way, 300ms);
-    visit_scope(*worker);
-    CHECK(worker->ask("open step 60000") == "yes");
-    const Instant before = Instant::now();
-    CHECK(worker->ask("release step") == "yes");
-    const Instant after = Instant::now();
-    const Record record = idle_record(server, *worker);
-    const Instant since{record.integer("acquired_mono_ns")};
-    const auto grain = way == Way::kPage ? 0ms : 2ms;  // the pipe has the wall clock
-    CHECK(since + grain >= before);
-    CHECK(since <= after + grain);
-    const Instant deadline{record.integer("deadline_mono_ns")};
-    CHECK(deadline - since >= 300ms - grain);
-    CHECK(deadline - since <= 300ms + grain);
-    CHECK(record.number("timeout_s") == doctest::Approx(0.3));
-    CHECK(server.wait_for("killed", worker->pid()).text("verdict") == "dead");
-  }
+  const TempFolder temp;
+  const Server server(temp);
+  const auto worker = client_worker(server.dir(), 300ms);
+  visit_scope(*worker);
+  CHECK(worker->ask("open step 60000") == "yes");
+  const Instant before = Instant::now();
+  CHECK(worker->ask("release step") == "yes");
+  const Instant after = Instant::now();
+  const Record record = idle_record(server, *worker);
+  const Instant since{record.integer("acquired_mono_ns")};
+  CHECK(since >= before);
+  CHECK(since <= after);
+  const Instant deadline{record.integer("deadline_mono_ns")};
+  CHECK(deadline - since == 300ms);
+  CHECK(record.number("timeout_s") == doctest::Approx(0.3));
+  CHECK(server.wait_for("killed", worker->pid()).text("verdict") == "dead");
 }
 
 TEST_CASE("before its first scope, inside one and in an unlimited region a worker is not idle") {
-  for (const Way way : kWays) {
-    CAPTURE(static_cast<int>(way));
-    const TempFolder temp;
-    const Server server(temp);
-    const auto unborn = client_worker(server.dir(), way, 100ms);
-    const auto inside = client_worker(server.dir(), way, 100ms);
-    const auto outside = client_worker(server.dir(), way, 100ms);
-    inside->ask("open long 60000");
-    outside->ask("enter region");
-    visit_scope(*inside);
-    visit_scope(*outside);
-    let_pass(500ms);
-    for (const auto* worker : {&unborn, &inside, &outside}) {
-      CHECK(expiries_of(server, **worker) == 0);
-    }
-    CHECK(inside->ask("release long") == "yes");
-    idle_record(server, *inside);
-    CHECK(outside->ask("leave") == "yes");
-    idle_record(server, *outside);
-    CHECK(unborn->is_alive());
+  const TempFolder temp;
+  const Server server(temp);
+  const auto unborn = client_worker(server.dir(), 100ms);
+  const auto inside = client_worker(server.dir(), 100ms);
+  const auto outside = client_worker(server.dir(), 100ms);
+  inside->ask("open long 60000");
+  outside->ask("enter region");
+  visit_scope(*inside);
+  visit_scope(*outside);
+  let_pass(500ms);
+  for (const auto* worker : {&unborn, &inside, &outside}) {
+    CHECK(expiries_of(server, **worker) == 0);
   }
+  CHECK(inside->ask("release long") == "yes");
+  idle_record(server, *inside);
+  CHECK(outside->ask("leave") == "yes");
+  idle_record(server, *outside);
+  CHECK(unborn->is_alive());
 }
 
 TEST_CASE("scopes that a worker enters and leaves again and again keep it from being idle") {
-  for (const Way way : kWays) {
-    CAPTURE(static_cast<int>(way));
-    const TempFolder temp;
-    const Server server(temp);
-    const auto worker = client_worker(server.dir(), way, 2000ms);
-    const Instant until = Instant::now() + 2500ms;
-    while (Instant::now() < until) {
-      visit_scope(*worker);
-      let_pass(50ms);
-    }
-    CHECK(expiries_of(server, *worker) == 0);
+  const TempFolder temp;
+  const Server server(temp);
+  const auto worker = client_worker(server.dir(), 2000ms);
+  const Instant until = Instant::now() + 2500ms;
+  while (Instant::now() < until) {
+    visit_scope(*worker);
+    let_pass(50ms);
   }
+  CHECK(expiries_of(server, *worker) == 0);
 }
 
 TEST_CASE("an idle timeout does not count as an open scope") {
-  for (const Way way : kWays) {
-    CAPTURE(static_cast<int>(way));
-    const TempFolder temp;
-    Server server(temp, {"--warn-at", "0.00001"});
-    const auto worker = client_worker(server.dir(), way, 1h);
-    visit_scope(*worker);
-    server.barrier();
-    const Finished listed = run_client(temp, {"list", "--json", "--dir", server.dir()});
-    CHECK(listed.status == exited(0));
-    CHECK(listed.out.find("idle") == std::string::npos);
-    worker->tell("exit");
-    CHECK(worker->status() == exited(0));
-    server.barrier();
-    CHECK(count(server.records(), "left_open") == 0);
-    const auto other = client_worker(server.dir(), way, 1h);
-    visit_scope(*other);
-    let_pass(100ms);  // beyond --warn-at of the hour
-    const auto warned = scopes_of(server.records(), "warned", other->pid());
-    CHECK(std::ranges::count(warned, "(idle)") == 0);
-    CHECK(run_client(temp, {"shutdown", "--dir", server.dir()}).status == exited(0));
-  }
+  const TempFolder temp;
+  Server server(temp, {"--warn-at", "0.00001"});
+  const auto worker = client_worker(server.dir(), 1h);
+  visit_scope(*worker);
+  server.barrier();
+  const Finished listed = run_client(temp, {"list", "--json", "--dir", server.dir()});
+  CHECK(listed.status == exited(0));
+  CHECK(listed.out.find("idle") == std::string::npos);
+  worker->tell("exit");
+  CHECK(worker->status() == exited(0));
+  server.barrier();
+  CHECK(count(server.records(), "left_open") == 0);
+  const auto other = client_worker(server.dir(), 1h);
+  visit_scope(*other);
+  let_pass(100ms);  // beyond --warn-at of the hour
+  const auto warned = scopes_of(server.records(), "warned", other->pid());
+  CHECK(std::ranges::count(warned, "(idle)") == 0);
+  CHECK(run_client(temp, {"shutdown", "--dir", server.dir()}).status == exited(0));
 }
 
 TEST_CASE("the next server adopts an idle timeout") {
   const TempFolder temp;
   std::optional<Server> server;
   server.emplace(temp);
-  const auto worker = client_worker(server->dir(), Way::kPage, 500ms);
+  const auto worker = client_worker(server->dir(), 500ms);
   const Instant before = Instant::now();
   visit_scope(*worker);
   const Instant after = Instant::now();
@@ -151,41 +137,12 @@ TEST_CASE("the next server adopts an idle timeout") {
   CHECK(Instant{record.integer("deadline_mono_ns")} <= after + 500ms);
 }
 
-TEST_CASE("over the pipe an idle worker is killed though the server reads its last release late") {
-  const TempFolder temp;
-  Server server(temp);
-  const auto worker = client_worker(server.dir(), Way::kPipe, 100ms);
-  CHECK(worker->ask("open step 60000") == "yes");
-  server.barrier();
-  server.process().signal(SIGSTOP);
-  server.process().wait_until_stopped();
-  CHECK(worker->ask("release step") == "yes");
-  let_pass(200ms);
-  server.process().signal(SIGCONT);
-  idle_record(server, *worker);
-}
-
-TEST_CASE(
-    "over the pipe an idle worker is killed though the next server starts after its deadline") {
-  const TempFolder temp;
-  std::optional<Server> server;
-  server.emplace(temp);
-  const auto worker = client_worker(server->dir(), Way::kPipe, 1s);
-  visit_scope(*worker);
-  server->barrier();
-  server->kill();
-  CHECK(worker->is_alive());
-  let_pass(1s);
-  server.emplace(temp);
-  idle_record(*server, *worker);
-}
-
 TEST_CASE("an idle worker that comes back before the signal is spared, and watched on") {
   const TempFolder temp;
   const std::string hangs = temp.path("hangs");
   write_file(hangs, "");  // the kill waits for the log as long as it may
   const Server server(temp, on_bad_disk("BAD_DISK_HANGS", hangs));
-  const auto worker = client_worker(server.dir(), Way::kPage, 200ms);
+  const auto worker = client_worker(server.dir(), 200ms);
   visit_scope(*worker);
   server.wait_for_message("(idle)");  // the verdict
   CHECK(worker->ask("open back 60000") == "yes");
@@ -201,7 +158,7 @@ TEST_CASE("an idle worker that comes back before the signal is spared, and watch
 TEST_CASE("in a dry run each time of idleness is recorded once") {
   const TempFolder temp;
   const Server server(temp, {"--dry-run"});
-  const auto worker = client_worker(server.dir(), Way::kPage, 100ms);
+  const auto worker = client_worker(server.dir(), 100ms);
   for (std::size_t i = 1; i <= 2; ++i) {
     visit_scope(*worker);
     CHECK(wait_until([&] { return count(server.records(), "killed", worker->pid()) == i; }));
@@ -213,7 +170,7 @@ TEST_CASE("in a dry run each time of idleness is recorded once") {
 TEST_CASE("an idle worker that is stopped is deferred, and then has its full time") {
   const TempFolder temp;
   const Server server(temp);
-  const auto worker = client_worker(server.dir(), Way::kPage, 2s);
+  const auto worker = client_worker(server.dir(), 2s);
   visit_scope(*worker);
   worker->signal(SIGSTOP);
   worker->wait_until_stopped();
@@ -228,7 +185,7 @@ TEST_CASE("an idle worker that is stopped is deferred, and then has its full tim
 TEST_CASE("an idle timeout counts from no release before it, and from no pause") {
   const TempFolder temp;
   const Server server(temp);
-  const auto worker = client_worker(server.dir(), Way::kPage);
+  const auto worker = client_worker(server.dir());
   for (const std::string step : {"open step 60000", "pause step", "resume step", "release step"}) {
     CHECK(worker->ask(step) == "yes");
   }
@@ -241,51 +198,45 @@ TEST_CASE("an idle timeout counts from no release before it, and from no pause")
 }
 
 TEST_CASE("a worker that works while the server drains is not idle, nor is it after the drain") {
-  for (const Way way : kWays) {
-    CAPTURE(static_cast<int>(way));
-    const TempFolder temp;
-    std::optional<Server> server;
-    server.emplace(temp);
-    const auto worker = client_worker(server->dir(), way, 2s);
-    visit_scope(*worker);
-    const auto drain = [&](std::vector<std::string> more) {
-      more.insert(more.begin(), {"drain", "--dir", server->dir()});
-      return run_client(temp, std::move(more)).status;
-    };
-    CHECK(drain({}) == exited(0));
-    CHECK(worker->ask("open work 60000") == "yes");
-    let_pass(2300ms);
-    CHECK(drain({"--off"}) == exited(0));
-    let_pass(2300ms);
-    CHECK(expiries_of(*server, *worker) == 0);
-    CHECK(drain({}) == exited(0));
-    CHECK(server->stop() == exited(0));
-    server.emplace(temp);
-    let_pass(2300ms);
-    CHECK(expiries_of(*server, *worker) == 0);
-    CHECK(worker->ask("release work") == (way == Way::kPage ? "no" : "yes"));
-    visit_scope(*worker);
-    idle_record(*server, *worker);
-  }
+  const TempFolder temp;
+  std::optional<Server> server;
+  server.emplace(temp);
+  const auto worker = client_worker(server->dir(), 2s);
+  visit_scope(*worker);
+  const auto drain = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), {"drain", "--dir", server->dir()});
+    return run_client(temp, std::move(more)).status;
+  };
+  CHECK(drain({}) == exited(0));
+  CHECK(worker->ask("open work 60000") == "yes");
+  let_pass(2300ms);
+  CHECK(drain({"--off"}) == exited(0));
+  let_pass(2300ms);
+  CHECK(expiries_of(*server, *worker) == 0);
+  CHECK(drain({}) == exited(0));
+  CHECK(server->stop() == exited(0));
+  server.emplace(temp);
+  let_pass(2300ms);
+  CHECK(expiries_of(*server, *worker) == 0);
+  CHECK(worker->ask("release work") == "no");
+  visit_scope(*worker);
+  idle_record(*server, *worker);
 }
 
 TEST_CASE("--max-timeout does not cut an idle timeout") {
-  for (const Way way : kWays) {
-    CAPTURE(static_cast<int>(way));
-    const TempFolder temp;
-    const Server server(temp, {"--max-timeout", "2s"});
-    const auto worker = client_worker(server.dir(), way, 1h);
-    CHECK(worker->ask("open step 1900") == "yes");
-    CHECK(worker->ask("release step") == "yes");
-    let_pass(2300ms);
-    CHECK(expiries_of(server, *worker) == 0);
-  }
+  const TempFolder temp;
+  const Server server(temp, {"--max-timeout", "2s"});
+  const auto worker = client_worker(server.dir(), 1h);
+  CHECK(worker->ask("open step 1900") == "yes");
+  CHECK(worker->ask("release step") == "yes");
+  let_pass(2300ms);
+  CHECK(expiries_of(server, *worker) == 0);
 }
 
 TEST_CASE("a worker whose whole-process scope another process opened can be idle") {
   const TempFolder temp;
   const Server server(temp);
-  const auto worker = client_worker(server.dir(), Way::kPage, 300ms);
+  const auto worker = client_worker(server.dir(), 300ms);
   server.send(fmt::format(R"({{"version":1,"pid":{},"scope_id":"job#process","x_scope":"job",)"
                           R"("expiration_time":Infinity,"signal":9,"x_timeout_s":Infinity,)"
                           R"("x_whole_process":true}})"
@@ -300,7 +251,7 @@ TEST_CASE("an idle worker that comes back on the pipe before the signal is spare
   const std::string hangs = temp.path("hangs");
   write_file(hangs, "");
   Server server(temp, on_bad_disk("BAD_DISK_HANGS", hangs));
-  const auto worker = client_worker(server.dir(), Way::kPage, 200ms);
+  const auto worker = client_worker(server.dir(), 200ms);
   visit_scope(*worker);
   server.wait_for_message("(idle)");
   server.send(acquire_far(worker->pid(), "back"));
@@ -315,7 +266,7 @@ TEST_CASE("the next server does not record idleness again that was recorded in a
   const TempFolder temp;
   std::optional<Server> server;
   server.emplace(temp, std::vector<std::string>{"--dry-run"});
-  const auto worker = client_worker(server->dir(), Way::kPage, 100ms);
+  const auto worker = client_worker(server->dir(), 100ms);
   visit_scope(*worker);
   server->wait_for("killed", worker->pid());
   server->kill();

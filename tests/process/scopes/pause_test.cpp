@@ -32,76 +32,64 @@ Instant deadline_of(const Record& record) {
 }  // namespace
 
 TEST_CASE("a paused scope outlives its deadline and then has what was left") {
-  for (const Way way : kWays) {
-    CAPTURE(static_cast<int>(way));
-    const TempFolder temp;
-    Server server(temp);
-    const auto worker = client_worker(server.dir(), way);
-    const Instant opened = Instant::now();
-    CHECK(worker->ask("open step 1000") == "yes");
-    CHECK(worker->ask("pause step") == "yes");
-    const Instant paused = Instant::now();
-    CHECK(worker->ask("pause step") == "yes");
-    CHECK(worker->ask("left step").ends_with(" paused"));
-    let_pass(1300ms);
-    CHECK(expiries_of(server, *worker) == 0);
-    const Instant resumed = Instant::now();
-    CHECK(worker->ask("resume step") == "yes");
-    const Instant goes_on = Instant::now();
-    const Record expired = killed_for(server, *worker);
-    CHECK(expired.text("scope") == "step");
-    // What was left: a second less what had passed before the pause. The pipe has the wall clock.
-    const auto grain = way == Way::kPage ? 0ms : 2ms;
-    CHECK(deadline_of(expired) + grain >= resumed + (1000ms - (paused - opened)));
-    CHECK(deadline_of(expired) <= goes_on + (1000ms + grain));
-    CHECK(expired.number("timeout_s") == doctest::Approx(1));
-  }
+  const TempFolder temp;
+  Server server(temp);
+  const auto worker = client_worker(server.dir());
+  const Instant opened = Instant::now();
+  CHECK(worker->ask("open step 1000") == "yes");
+  CHECK(worker->ask("pause step") == "yes");
+  const Instant paused = Instant::now();
+  CHECK(worker->ask("pause step") == "yes");
+  CHECK(worker->ask("left step").ends_with(" paused"));
+  let_pass(1300ms);
+  CHECK(expiries_of(server, *worker) == 0);
+  const Instant resumed = Instant::now();
+  CHECK(worker->ask("resume step") == "yes");
+  const Instant goes_on = Instant::now();
+  const Record expired = killed_for(server, *worker);
+  CHECK(expired.text("scope") == "step");
+  // What was left: a second less what had passed before the pause.
+  CHECK(deadline_of(expired) >= resumed + (1000ms - (paused - opened)));
+  CHECK(deadline_of(expired) <= goes_on + 1000ms);
+  CHECK(expired.number("timeout_s") == doctest::Approx(1));
 }
 
 TEST_CASE("a scope that is renewed while it is paused stays so, with the new time left") {
-  for (const Way way : kWays) {
-    CAPTURE(static_cast<int>(way));
-    const TempFolder temp;
-    Server server(temp);
-    const auto worker = client_worker(server.dir(), way);
-    worker->ask("open step 60000");
-    worker->ask("pause step");
-    CHECK(worker->ask("renew step 200") == "yes");
-    CHECK(worker->ask("left step") == "200 paused");
-    let_pass(400ms);
-    CHECK(expiries_of(server, *worker) == 0);
-    CHECK(worker->ask("resume step") == "yes");
-    CHECK(killed_for(server, *worker).number("timeout_s") == doctest::Approx(0.2));
-  }
+  const TempFolder temp;
+  Server server(temp);
+  const auto worker = client_worker(server.dir());
+  worker->ask("open step 60000");
+  worker->ask("pause step");
+  CHECK(worker->ask("renew step 200") == "yes");
+  CHECK(worker->ask("left step") == "200 paused");
+  let_pass(400ms);
+  CHECK(expiries_of(server, *worker) == 0);
+  CHECK(worker->ask("resume step") == "yes");
+  CHECK(killed_for(server, *worker).number("timeout_s") == doctest::Approx(0.2));
 }
 
 TEST_CASE("in an unlimited region no scope of the thread expires, and the region's name is shown") {
-  for (const Way way : kWays) {
-    CAPTURE(static_cast<int>(way));
-    const TempFolder temp;
-    Server server(temp);
-    const auto worker = client_worker(server.dir(), way);
-    worker->ask("open outer 1000");
-    worker->ask("open held 1000");
-    CHECK(worker->ask("enter checkpoint") == "yes");
-    CHECK(worker->ask("open inner 1000") == "yes");
-    CHECK(worker->ask("enter upload") == "yes");
-    CHECK(worker->ask("pause held") == "yes");
-    CHECK(worker->ask("resume inner") == "yes");  // not while the region lasts
-    CHECK(worker->ask("leave") == "yes");
-    let_pass(1300ms);
-    CHECK(expiries_of(server, *worker) == 0);
-    const Finished listed = run_client(temp, {"list", "--json", "--dir", server.dir()});
-    CHECK(listed.out.find("\"scope\":\"checkpoint\"") != std::string::npos);
-    CHECK(listed.out.find("\"scope\":\"upload\"") == std::string::npos);
-    if (way == Way::kPage) {
-      CHECK(listed.out.find("\"paused\":true,\"left_s\":0.") != std::string::npos);
-    }
-    CHECK(worker->ask("leave") == "yes");
-    CHECK(killed_for(server, *worker).number("elapsed_s") >= (way == Way::kPage ? 1.3 : 0));
-    const auto expired = scopes_of(server.records(), "expired", worker->pid());
-    CHECK(std::ranges::find(expired, "held") == expired.end());  // by its caller's word
-  }
+  const TempFolder temp;
+  Server server(temp);
+  const auto worker = client_worker(server.dir());
+  worker->ask("open outer 1000");
+  worker->ask("open held 1000");
+  CHECK(worker->ask("enter checkpoint") == "yes");
+  CHECK(worker->ask("open inner 1000") == "yes");
+  CHECK(worker->ask("enter upload") == "yes");
+  CHECK(worker->ask("pause held") == "yes");
+  CHECK(worker->ask("resume inner") == "yes");  // not while the region lasts
+  CHECK(worker->ask("leave") == "yes");
+  let_pass(1300ms);
+  CHECK(expiries_of(server, *worker) == 0);
+  const Finished listed = run_client(temp, {"list", "--json", "--dir", server.dir()});
+  CHECK(listed.out.find("\"scope\":\"checkpoint\"") != std::string::npos);
+  CHECK(listed.out.find("\"scope\":\"upload\"") == std::string::npos);
+  CHECK(listed.out.find("\"paused\":true,\"left_s\":0.") != std::string::npos);
+  CHECK(worker->ask("leave") == "yes");
+  CHECK(killed_for(server, *worker).number("elapsed_s") >= 1.3);
+  const auto expired = scopes_of(server.records(), "expired", worker->pid());
+  CHECK(std::ranges::find(expired, "held") == expired.end());  // by its caller's word
 }
 
 TEST_CASE("--max-timeout holds for a pause and for an unlimited region") {
@@ -109,7 +97,7 @@ TEST_CASE("--max-timeout holds for a pause and for an unlimited region") {
     CAPTURE(pause);
     const TempFolder temp;
     Server server(temp, {"--max-timeout", "1s"});
-    const auto worker = client_worker(server.dir(), Way::kPage);
+    const auto worker = client_worker(server.dir());
     worker->ask("open step 900");
     const Instant before = Instant::now();
     CHECK(worker->ask(pause) == "yes");
@@ -121,34 +109,28 @@ TEST_CASE("--max-timeout holds for a pause and for an unlimited region") {
 }
 
 TEST_CASE("a paused scope outlives the server and its worker's halts") {
-  for (const Way way : kWays) {
-    CAPTURE(static_cast<int>(way));
-    const TempFolder temp;
-    std::optional<Server> server;
-    server.emplace(temp, std::vector<std::string>{"--max-interval", "50ms"});
-    const auto worker = client_worker(server->dir(), way);
-    worker->ask("open step 1000");
-    worker->ask("pause step");
-    if (way == Way::kPipe) {
-      server->barrier();  // what is still in the pipe is lost with the server
-    }
-    server->kill();
-    server.emplace(temp, std::vector<std::string>{"--max-interval", "50ms"});
-    worker->signal(SIGSTOP);
-    worker->wait_until_stopped();
-    let_pass(300ms);  // some sweeps: it is noticed
-    worker->signal(SIGCONT);
-    server->wait_for_message("is resumed after");
-    let_pass(1300ms);
-    CHECK(expiries_of(*server, *worker) == 0);
-    CHECK(worker->ask("release step") == "yes");
-  }
+  const TempFolder temp;
+  std::optional<Server> server;
+  server.emplace(temp, std::vector<std::string>{"--max-interval", "50ms"});
+  const auto worker = client_worker(server->dir());
+  worker->ask("open step 1000");
+  worker->ask("pause step");
+  server->kill();
+  server.emplace(temp, std::vector<std::string>{"--max-interval", "50ms"});
+  worker->signal(SIGSTOP);
+  worker->wait_until_stopped();
+  let_pass(300ms);  // some sweeps: it is noticed
+  worker->signal(SIGCONT);
+  server->wait_for_message("is resumed after");
+  let_pass(1300ms);
+  CHECK(expiries_of(*server, *worker) == 0);
+  CHECK(worker->ask("release step") == "yes");
 }
 
 TEST_CASE("a paused scope is not warned about, and after its pause once") {
   const TempFolder temp;
   const Server server(temp, {"--warn-at", "0.5"});
-  const auto worker = client_worker(server.dir(), Way::kPage);
+  const auto worker = client_worker(server.dir());
   const auto warnings = [&](const std::string& scope) {
     const auto scopes = scopes_of(server.records(), "warned", worker->pid());
     return std::ranges::count(scopes, scope);
@@ -166,21 +148,4 @@ TEST_CASE("a paused scope is not warned about, and after its pause once") {
   server.wait_for("killed", worker->pid());
   CHECK(warnings("late") == 1);
   CHECK(server.wait_for("expired", worker->pid()).text("scope") == "late");
-}
-
-TEST_CASE("over the pipe, too, a paused scope is not warned about, and then once") {
-  const TempFolder temp;
-  const Server server(temp);
-  const auto worker = client_worker(server.dir(), Way::kPipe);
-  const auto warnings = [&] { return count(server.records(), "warned", worker->pid()); };
-  CHECK(worker->ask("open step 4000 1000") == "yes");
-  CHECK(worker->ask("pause step") == "yes");
-  let_pass(1300ms);
-  CHECK(warnings() == 0);
-  CHECK(worker->ask("resume step") == "yes");
-  server.wait_for("warned", worker->pid());
-  CHECK(worker->ask("pause step") == "yes");
-  CHECK(worker->ask("resume step") == "yes");
-  killed_for(server, *worker);
-  CHECK(warnings() == 1);
 }

@@ -3,8 +3,8 @@
 
 #include <doctest/doctest.h>
 
-#include "tests/timer_client/cli/cli_fixture.hpp"
 #include "common/text.hpp"
+#include "tests/timer_client/cli/cli_fixture.hpp"
 #include "timer_client/cli/records/page.hpp"
 
 namespace filetimer::cli {

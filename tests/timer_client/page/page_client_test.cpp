@@ -167,9 +167,6 @@ TEST_CASE("a slot holds what the scope was opened with") {
   CHECK(opened(1h, {}).soft_ms == 0);  // of the slot's next scope
   CHECK(opened(kNoDeadline, {}).deadline.is_never());
   CHECK(opened(kNoDeadline, {}).asked == kForever);
-  ScopeOptions own_pid;
-  own_pid.pid = ::getpid();
-  CHECK(opened(1h, own_pid).asked == 1h);
 }
 
 TEST_CASE("a deadline is no later than the server's --max-timeout has it, and the wish is kept") {
@@ -333,27 +330,6 @@ TEST_CASE("a scope without a name has a slot for each line, which may name its f
   CHECK(slot_called(page, "b.cpp:7").asked == 30s);
 }
 
-TEST_CASE("another process and a whole process go over the pipe") {
-  FakeServer server;
-  auto client = server.connect();
-  server.pipe().next();
-  ScopeOptions options;
-  options.pid = ::getppid();
-  auto parents = client.expires(30s, "parents", options);
-  CHECK(server.pipe().next().pid == ::getppid());
-  options.pid = 0;
-  options.whole_process = true;
-  const TimerId whole = client.acquire("whole", 30s, options);
-  const auto line = server.pipe().next();
-  CHECK(line.scope_id == "whole#process");
-  CHECK(line.x_whole_process);
-  CHECK(client.renew(whole, 1min));
-  CHECK(server.pipe().next().x_timeout_s == 60);
-  CHECK(client.release(whole));
-  CHECK(server.pipe().next().is_release());
-  CHECK(slots_of(server.page()).empty());
-}
-
 TEST_CASE("a job whose timer has expired may start another") {
   FakeServer server;
   auto client = server.connect();
@@ -425,15 +401,19 @@ TEST_CASE("a page that finds the pipe full is announced later, with or without a
   CHECK(server.page().header().wakes == 0);
 }
 
-TEST_CASE("a server whose folder went away is looked for while a scope is open") {
+TEST_CASE("a pipe that is gone is written to again when the server has made another one") {
   FakeServer server;
   auto client = server.connect();
   const std::string page = server.pipe().next().x_page;
   announce_scan(server.board());
   const std::string path = server.pipe().path();
   REQUIRE(::rename(path.c_str(), (path + ".gone").c_str()) == 0);
-  auto scope = client.expires(1h, "step");
+  auto outer = client.expires(1h, "outer");
   REQUIRE(::rename((path + ".gone").c_str(), path.c_str()) == 0);
+  auto scope = client.expires(1h, "step");
+  CHECK(server.pipe().is_silent());  // the server reads all pages when it has made a pipe
+  server.board().incarnation.fetch_add(1);
+  auto inner = client.expires(1h, "inner");
   CHECK(server.pipe().next().x_page == page);
 }
 
@@ -482,9 +462,6 @@ TEST_CASE("a scope may ask to be left late, on the page and in a line") {
   }
   auto next = client.expires(30s, "soft");
   CHECK(slot_called(server.page(), "soft").flags == 0);
-  options.pid = ::getppid();
-  auto parents = client.expires(30s, "parents", options);
-  CHECK(server.pipe().next().x_spare_if_left);
 }
 
 TEST_CASE("a process that writes its own stacks is told where, and its page says how to ask") {

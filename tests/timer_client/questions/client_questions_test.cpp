@@ -353,18 +353,6 @@ TEST_CASE("a server that can't be asked is unavailable") {
   const testing::TempFolder folder;
   ConnectOptions options;
   options.timeout = 0s;
-  SUBCASE("a bare pipe") {
-    testing::Pipe pipe(folder.path("requests"));
-    options.fifo = pipe.path();
-    auto client = TimerClient::connect(std::move(options));
-    CHECK_THROWS_AS(client.ping(), ServerUnavailable);
-    CHECK(message_of([&] { client.ping(); }).find("answers no questions") != std::string::npos);
-    CHECK_THROWS_AS(client.on_shutdown([] {}), ServerUnavailable);
-  }
-  SUBCASE("a transport of one's own") {
-    auto client = testing::client_of(std::make_shared<testing::Recorder>());
-    CHECK_THROWS_AS((void)client.status(), ServerUnavailable);
-  }
   SUBCASE("none") {
     options.dir = folder.path();
     options.when_missing = ConnectOptions::Missing::kUnwatched;
@@ -377,36 +365,6 @@ TEST_CASE("a server that can't be asked is unavailable") {
     auto client = connect_to(server);
     CHECK_THROWS_AS((void)client.status(kNoDeadline), ServerUnavailable);
   }
-}
-
-TEST_CASE("a pipe elsewhere is of the run folder that leads to it, or that is named with it") {
-  const testing::TempFolder folder;
-  AnsweringServer server(folder.path(), R"({"answer":"done"})");
-  ConnectOptions options;
-  options.timeout = 0s;
-  options.fifo = folder.path("elsewhere");
-  REQUIRE(::link(server.pipe().c_str(), options.fifo.c_str()) == 0);
-  SUBCASE("it leads to it") {
-    ::setenv("FILETIMER_DIR", server.dir().c_str(), 1);
-    CHECK_NOTHROW(TimerClient::connect(std::move(options)).ping());
-    ::unsetenv("FILETIMER_DIR");
-  }
-  SUBCASE("it is named") {
-    REQUIRE(::unlink(server.pipe().c_str()) == 0);
-    options.dir = server.dir();
-    CHECK_NOTHROW(TimerClient::connect(std::move(options)).ping());
-  }
-  SUBCASE("neither") {
-    CHECK_THROWS_AS(TimerClient::connect(std::move(options)).ping(), ServerUnavailable);
-  }
-}
-
-TEST_CASE("FILETIMER_TRANSPORT has no say in how questions go") {
-  const testing::TempFolder folder;
-  AnsweringServer server(folder.path(), R"({"answer":"done"})");
-  ::setenv("FILETIMER_TRANSPORT", "pipe", 1);
-  CHECK_NOTHROW(connect_to(server).ping());
-  ::unsetenv("FILETIMER_TRANSPORT");
 }
 
 TEST_CASE("asked asynchronously, the answer comes through a future") {

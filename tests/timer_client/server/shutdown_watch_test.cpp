@@ -14,7 +14,9 @@
 #include <optional>
 #include <thread>
 
+#include "common/mapped_file.hpp"
 #include "common/sanitizers.hpp"
+#include "tests/support/children.hpp"
 #include "tests/support/skip.hpp"
 #include "tests/timer_client/fake_server.hpp"
 
@@ -54,6 +56,16 @@ void wait_until_threads_wait() {
 // set_value() may still be at work when its future is ready.
 bool is_ready(const std::future<void>& future) {
   return future.wait_for(testing::kBound) == std::future_status::ready;
+}
+
+// A process that holds the lock of the status page, as a server does.
+std::unique_ptr<Child> process_of(const FakeServer& server) {
+  return std::make_unique<Child>([path = server.dir() + "/server"] {
+    static auto lock = FileLock::take(path);
+    if (!lock) {
+      ::_exit(1);
+    }
+  });
 }
 
 }  // namespace
@@ -158,7 +170,8 @@ TEST_CASE("a callback may end its own client") {
 // ThreadSanitizer lets no child of a process with threads start one.
 TEST_CASE("a forked child has no callback of its parent's, and may have its own") {
   if (kIsThreadSanitized) {
-    FILETIMER_SKIP("ThreadSanitizer cannot follow a child of a process with threads that starts one");
+    FILETIMER_SKIP(
+        "ThreadSanitizer cannot follow a child of a process with threads that starts one");
   }
   FakeServer server;
   std::optional<TimerClient> client(server.connect());
@@ -195,8 +208,24 @@ TEST_CASE("a child that ends the client does not wait for its parent's callback"
   go_on.set_value();
 }
 
-TEST_CASE("no scope is opened on the page while the server drains or shuts down") {
+TEST_CASE("scopes are opened for the next server when one was killed while it shut down") {
   FakeServer server;
+  auto client = server.connect();
+  auto process = process_of(server);
+  announce(server, Announcement::kShutdown);
+  CHECK_FALSE(client.expires(1h, "refused").release());
+  process->end();
+  auto scope = client.expires(1h, "scope");
+  const TimerId timer = client.acquire("timer", 1h);
+  client.start(1h);
+  CHECK(slots_of(server.page()).size() == 3);
+  CHECK(client.release(timer));
+  CHECK(scope.release());
+}
+
+TEST_CASE("no scope is opened while the server drains or shuts down") {
+  FakeServer server;
+  const auto process = process_of(server);
   auto client = server.connect();
   auto before = client.expires(1h, "before");
   const TimerId timer = client.acquire("timer", 1h);

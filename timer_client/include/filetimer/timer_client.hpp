@@ -8,25 +8,26 @@
 //   }  // left in time: nothing happens
 //
 // Only connect(), questions to the server (ping() and what follows it), wrong arguments and more
-// than 1,024 open scopes throw. Once connected, no other call blocks, and none raises SIGPIPE,
-// whatever happens to the server: a worker never fails for its watchdog.
+// than 1,024 open scopes throw. Once connected, no other call waits for a server, and none raises
+// SIGPIPE, whatever happens to the server: a worker never fails for its watchdog.
 // All members of TimerClient may be called from several threads.
 //
-// Where the server has its board, this process writes its open scopes into a page: a small file in
-// the run folder that both have mapped. Then a scope costs about as much as reading the clock
-// twice, makes no system call but where the server has to be woken for an earlier deadline, and
-// each thread writes to memory of its own. Scopes that are open while no server lives are watched
-// again when one is back, without this process doing anything. The kernel names the page's owner by
-// a file lock; a process that closes all descriptors loses it, so do that before connect().
+// This process writes its open scopes into a page: a small file in the runtime directory that the
+// server maps, too. A scope costs about as much as reading the clock twice, makes no system call
+// unless the server has to be woken for an earlier deadline, and each thread writes to memory of
+// its own. The page is made whether a server runs or not, so scopes are watched from the moment one
+// starts, those included that are open then, and after a restart of the server without this process
+// doing anything. If the runtime directory is removed and made again, scopes that are opened or
+// renewed a second later are on a new page. The first use of a name by a thread, acquire() and the
+// first scope of a forked child may make a file larger, which takes some microseconds.
+// The kernel names the page's owner by a file lock; a process that closes all descriptors loses it,
+// so do that before connect().
+//
+// The first connect() installs a handler of SIGBUS, for the case that another process cuts a file
+// of the runtime directory short; other faults go to the handler that was there before.
 //
 // So that the server can record where a hung process was, connect() lets processes of the same user
 // trace this one (PR_SET_PTRACER_ANY, which counts where Yama's ptrace_scope is 1).
-//
-// Elsewhere (a bare pipe such as PyTorch's; another process's scopes; $FILETIMER_TRANSPORT is
-// "pipe"; no server yet at connect()), each call writes a line to the pipe, some microseconds. What
-// can't be sent at once a thread of the library sends later, with the deadline it had; when a
-// server that was found gone is back, all open scopes are announced to it. A server that restarts
-// while this process sends nothing is not noticed until it does.
 //
 // On standard error nothing is said, unless $FILETIMER_LOG_LEVEL is error, warning, info or debug
 // at connect(): then one line a message, "filetimer[PID] debug: ...", none for a scope. A line that
@@ -34,6 +35,8 @@
 //
 // After fork() the child is a worker of its own: it starts with no open scope and may use the
 // client that it inherited; scopes and timers of its parent do nothing in it.
+//
+// A program that has only a request pipe, such as that of PyTorch's server, uses PipeClient.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -42,7 +45,6 @@
 #include <chrono>
 #include <filetimer/errors.hpp>
 #include <filetimer/questions.hpp>
-#include <filetimer/transport.hpp>
 #include <functional>
 #include <future>
 #include <memory>
@@ -57,17 +59,14 @@ namespace filetimer {
 inline constexpr std::chrono::nanoseconds kNoDeadline = std::chrono::nanoseconds::max();
 
 struct ConnectOptions {
-  // The run folder; empty: $FILETIMER_DIR, then the default folder.
+  // The runtime directory; empty: $FILETIMER_DIR, then the default directory.
   std::string dir;
-  // The pipe itself; empty: `requests` in the run folder, or $TORCHELASTIC_TIMER_FILE where that is
-  // set and neither `dir` nor $FILETIMER_DIR is.
-  std::string fifo;
   // How long connect() tries, with growing pauses, to find a server. Zero: one try. With
   // kUnwatched it does not wait.
   std::chrono::nanoseconds timeout = std::chrono::seconds{10};
   enum class Missing {
     kThrow,      // connect() throws ServerUnavailable
-    kUnwatched,  // carry on; scopes are watched from the time a server is there
+    kUnwatched,  // carry on; scopes are watched from the moment a server starts
   };
   Missing when_missing = Missing::kThrow;
   // Called now and then, at least every half a second, while connect() waits for a server; what it
@@ -82,11 +81,8 @@ struct ConnectOptions {
   // Once this process has left the first scope from now on it expires, too, when it has been in no
   // scope at all for this long: then it hangs where nobody has wrapped a scope around. The record's
   // scope is "(idle)". 100 ms to about 31 years; zero: none. Until this client goes; a forked child
-  // has none. On the pipe only scopes of clients that use the pipe count. The server's
-  // --max-timeout does not cut it.
+  // has none. The server's --max-timeout does not cut it.
   std::chrono::nanoseconds idle_timeout{0};
-  // A transport of your own; null: a page or the pipe, whatever the server has.
-  std::unique_ptr<Transport> transport;
 };
 
 struct ScopeOptions {
@@ -101,10 +97,6 @@ struct ScopeOptions {
   // first scope of this name that the client opens, and for every heartbeat until its first beat.
   // Limits as a timeout's.
   std::optional<std::chrono::nanoseconds> first_timeout{};
-  // The process that is watched; 0: this one. Another one must belong to the same user.
-  pid_t pid = 0;
-  // The scope is the whole life of that process: its end in time is as good as a release.
-  bool whole_process = false;
   // For a `signal` that the process catches, to leave the scope by itself: the signal goes to the
   // process alone, not to its descendants, and when the scope is left (released) before the grace
   // is over nobody is killed for it. With SIGKILL there is nothing to leave.
@@ -116,6 +108,7 @@ inline constexpr ScopeOptions kDefaultScopeOptions{};
 
 struct SlotHandle;  // these are the library's own
 struct ScopeKey;
+class OwnPage;
 class ThreadSlots;
 
 // Names one open timer of a client. A default-made one names none: releasing it does nothing.
@@ -129,7 +122,7 @@ class TimerId {
   friend class TimerScope;
   TimerId(SlotHandle* slot, unsigned long long number, unsigned fork_count)
       : slot_(slot), number_(number), fork_count_(fork_count) {}
-  SlotHandle* slot_ = nullptr;  // on the page; null: on the pipe
+  SlotHandle* slot_ = nullptr;
   unsigned long long number_ = 0;
   unsigned fork_count_ = 0;  // a child must not release what its parent acquired
 };
@@ -145,16 +138,17 @@ struct TimerTimes {
   // paused: what it will have when it goes on.
   std::chrono::nanoseconds remaining{};
   bool is_paused = false;
-  // It came too late: the server's verdict came first. On the pipe: the deadline has passed.
+  // It came too late: the server's verdict came first.
   bool is_expired = false;
 };
 
 class TimerClient {
  public:
-  // Finds the server. Throws ServerUnavailable (see ConnectOptions), InvalidArgument, also for a
-  // $FILETIMER_TRANSPORT that is neither "page" nor "pipe", a $FILETIMER_RPC_TIMEOUT that is no
-  // duration and a $FILETIMER_LOG_LEVEL that is no level, and TimerError when there is no room for
-  // this process's page (with kUnwatched it goes on with the pipe).
+  // Finds the server, and makes this process's page in the runtime directory. With kUnwatched it
+  // makes the directory, too, if it is missing. Throws ServerUnavailable (see ConnectOptions),
+  // InvalidArgument, also for a $FILETIMER_RPC_TIMEOUT that is no duration and a
+  // $FILETIMER_LOG_LEVEL that is no level, and TimerError when the page cannot be made (with
+  // kUnwatched scopes are not watched until it can).
   static TimerClient connect(ConnectOptions options = {});
 
   TimerClient(TimerClient&&) noexcept;
@@ -166,16 +160,15 @@ class TimerClient {
   // or shuts down, it gives a timer that nobody watches, as expires() does: to renew and to release
   // it gives false. `name`: any bytes, not empty; over 255 bytes it is shown cut, and marked.
   // `after`: over zero, at most about 31 years, or kNoDeadline.
-  // Throws InvalidArgument, and TimerError when 1,024 scopes are open in the watched process. Takes
-  // a lock of the process for a moment, as renew(), release(), start() and stop() do.
+  // Throws InvalidArgument, and TimerError when 1,024 scopes are open in this process. Takes a lock
+  // of the process for a moment, as renew(), release(), start() and stop() do.
   TimerId acquire(std::string_view name, std::chrono::nanoseconds after,
                   const ScopeOptions& options = kDefaultScopeOptions);
-  // Pushes the deadline to `after` from now. False when the timer is not open, or, on a page, when
-  // the server's verdict came first; it is released then. Throws InvalidArgument.
+  // Pushes the deadline to `after` from now. False when the timer is not open, or when the server's
+  // verdict came first; it is released then. Throws InvalidArgument.
   bool renew(TimerId timer, std::chrono::nanoseconds after);
-  // Ends a timer, from any thread. False when it was not open, or when it came too late. On a page
-  // that means exactly: the server's verdict came first; whoever gets true will not be killed for
-  // this timer. On the pipe: its deadline had passed, so the server may have judged it.
+  // Ends a timer, from any thread. False when it was not open, or when the server's verdict came
+  // first: a process that gets true is not killed for this timer.
   bool release(TimerId timer) noexcept;
   // From pause() to resume() the timer's time stands still: for a checkpoint, or a debugger. The
   // server's --max-timeout holds on, from the pause. Renewed while it is paused it stays so, with
@@ -183,18 +176,18 @@ class TimerClient {
   // not, changes nothing.
   bool pause(TimerId timer);
   bool resume(TimerId timer);
-  // For as long as the returned object lives the time of all scopes stands still that this thread
-  // has open or opens on this client's page (its clients of that run folder share it) or, on the
-  // pipe, with this client; and a scope without a deadline under `name` (empty: the caller's file
-  // and line) tells where the thread is. --max-timeout holds for that one, too. The object has to
-  // end in the thread that made it. Regions may be nested. Throws as acquire().
+  // As long as the returned object lives, the time of all scopes stands still that this thread has
+  // open or opens on this client's page (its clients of that runtime directory share it); and a
+  // scope without a deadline under `name` (empty: the caller's file and line) tells where the
+  // thread is. --max-timeout holds for that one, too. The object has to end in the thread that made
+  // it. Regions may be nested. Throws as acquire().
   [[nodiscard]] UnlimitedRegion unlimited(std::string_view name = {},
                                           const char* file = __builtin_FILE(),
                                           int line = __builtin_LINE());
 
   // A timer for as long as the returned object lives. Without a name: the caller's file and line,
-  // as "train.cpp:123". Throws as acquire(). On a page it takes no lock and allocates nothing, once
-  // the thread has used the name; names that are new each time cost some microseconds.
+  // as "train.cpp:123". Throws as acquire(). It takes no lock and allocates nothing once the thread
+  // has used the name; names that are new each time cost some microseconds.
   // A thread that ends leaves open scopes watched, and the server notes it.
   [[nodiscard]] TimerScope expires(std::chrono::nanoseconds after, std::string_view name = {},
                                    const ScopeOptions& options = kDefaultScopeOptions,
@@ -209,27 +202,25 @@ class TimerClient {
                                          const char* file = __builtin_FILE(),
                                          int line = __builtin_LINE());
 
-  // Of an open timer; nothing when it is not open. On a page the deadline is the one that the
-  // server granted: --max-timeout may have cut it.
+  // Of an open timer; nothing when it is not open. The deadline is the one that the server granted:
+  // --max-timeout may have cut it.
   [[nodiscard]] std::optional<TimerTimes> times(TimerId timer) const;
 
   // One timer for the whole job, named "job". A second start() renews it. Throws as acquire().
   void start(std::chrono::nanoseconds after);
-  // With the server's --default-timeout. Throws InvalidArgument when it has none, or when no board
-  // tells (a bare pipe).
+  // With the server's --default-timeout. Throws InvalidArgument when it has none, or none has run.
   void start();
   bool stop() noexcept;  // as release()
 
-  // Whether a server reads the pipe now; on the pipe, whether the last attempt to find or to reach
-  // one did.
+  // Whether a server reads the pipe of the runtime directory now.
   [[nodiscard]] bool is_watched() const noexcept;
   // Where requests go, for messages: the server's pipe.
   [[nodiscard]] std::string target() const;
 
   // For a process that can write stacks of its own when it is signalled, as an interpreter can
   // (Python's faulthandler). The file that the server looks for them in, which the process makes,
-  // 0600, and keeps open; empty: none, as scopes do not go on a page. A forked child has no page
-  // until it opens its first scope, and then a file of its own.
+  // 0600, and keeps open; empty: there is no page. A forked child has no page until it opens its
+  // first scope, and then a file of its own.
   [[nodiscard]] std::string stacks_file() const;
   // From now on the server asks for them, once a scope of this process has expired, by `signal`,
   // which must be caught already: 1 to 64; 0: no longer. False: there is no page. Throws
@@ -279,14 +270,14 @@ class TimerClient {
                                const ScopeOptions& options);
   void stop_watching();
   void set_idle_timeout(std::chrono::nanoseconds timeout, bool must_be_there);
+  static bool set_paused(TimerId timer, bool is_paused);
   std::shared_ptr<State> state_;
   friend class TimerScope;
   friend class UnlimitedRegion;
 };
 
 // An open timer that is released when the object goes out of scope. Movable, not copyable, also to
-// another thread. It keeps what it needs of its client alive. Not to be shared between threads
-// without a lock.
+// another thread. It may outlive its client. Not to be shared between threads without a lock.
 class [[nodiscard]] TimerScope {
  public:
   TimerScope(TimerScope&& other) noexcept;
@@ -307,9 +298,7 @@ class [[nodiscard]] TimerScope {
  private:
   friend class TimerClient;
   explicit TimerScope(TimerId timer) noexcept : timer_(timer) {}
-  TimerScope(std::shared_ptr<TimerClient::State> state, TimerId timer) noexcept;
-  bool release_on_pipe(unsigned long long number) noexcept;
-  std::shared_ptr<TimerClient::State> state_;  // null for a timer on the page
+  void follow_page(std::chrono::nanoseconds after);
   TimerId timer_;
 };
 
@@ -340,9 +329,9 @@ class [[nodiscard]] UnlimitedRegion {
 
  private:
   friend class TimerClient;
-  UnlimitedRegion(std::shared_ptr<TimerClient::State> state, TimerScope marker);
-  std::shared_ptr<TimerClient::State> state_;
+  UnlimitedRegion(TimerScope marker, OwnPage& page);
   TimerScope marker_;
+  OwnPage* page_;
   pid_t tid_;
   unsigned fork_count_;
   ThreadSlots* slots_ = nullptr;

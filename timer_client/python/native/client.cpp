@@ -96,8 +96,7 @@ PyObject* connect(PyObject* self, PyObject* args) {
     {
       const WithoutGil free;
       made = std::make_shared<Connection>(
-          TimerClient::connect(std::move(options)),
-          find_meeting_place(dir, {}).value_or(MeetingPlace{}),
+          TimerClient::connect(std::move(options)), find_meeting_place(dir),
           rpc ? *rpc : rpc_timeout_of_environment().value_or(kDefaultRpcTimeout));
     }
     std::swap(connection_of(self), made);

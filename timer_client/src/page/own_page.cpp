@@ -6,6 +6,7 @@
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -22,6 +23,7 @@
 #include "timer_client/src/messages.hpp"
 #include "timer_client/src/page/page_pause.hpp"
 #include "timer_client/src/page/page_scope.hpp"
+#include "timer_client/src/server/server_look.hpp"
 
 namespace filetimer {
 namespace {
@@ -31,8 +33,9 @@ using std::chrono::seconds;
 
 // Between attempts to get a line through.
 constexpr Duration kFirstPause = milliseconds{1};
-constexpr Duration kLongestPauseWhenFull = milliseconds{50};
-constexpr Duration kLongestPauseWithoutPipe = seconds{1};
+constexpr Duration kLongestPause = milliseconds{50};
+// Between looks whether the files are still the ones that a server uses.
+constexpr Duration kLookPeriod = seconds{1};
 // A child that can't make its page does not try with each scope.
 constexpr Duration kCreationPause = seconds{1};
 // How often slots are taken from other threads while some of them can't be asked: they are entering
@@ -122,9 +125,10 @@ bool release_counted(SlotHandle& handle, bool has_lock) noexcept {
   return in_time;
 }
 
-OwnPage::OwnPage(BoardView board, const std::string& dir, std::string pipe)
+OwnPage::OwnPage(BoardView board, std::string dir, std::string pipe)
     : board_(std::move(board)),
-      pages_folder_(fmt::format("{}/{}", dir, kPagesName)),
+      dir_(std::move(dir)),
+      pages_folder_(fmt::format("{}/{}", dir_, kPagesName)),
       pipe_(std::move(pipe)) {}
 
 Status OwnPage::make(bool with_statistics) {
@@ -135,7 +139,16 @@ Status OwnPage::make(bool with_statistics) {
     }
     return {};
   }
+  if (!has_board()) {
+    return failure(fmt::format("there is no status page in '{}'", dir_));
+  }
   auto file = PageFile::create(pages_folder_, with_statistics_);
+  if (!file && file.error().errno_value == ENOENT) {
+    if (Status made = make_folders(); !made) {
+      return made;
+    }
+    file = PageFile::create(pages_folder_, with_statistics_);
+  }
   if (!file) {
     return tl::unexpected<Error>(std::move(file.error()));
   }
@@ -150,8 +163,25 @@ Status OwnPage::make(bool with_statistics) {
   return {};
 }
 
+// Only in the directory of this status page: one that was removed, as a server removes that of its
+// COMMAND, is not made again here.
+Status OwnPage::make_folders() const {
+  if (identity_of(fmt::format("{}/{}", dir_, kBoardName)) != identity()) {
+    return failure(fmt::format("'{}' was removed, or made again", dir_));
+  }
+  for (const std::string& path :
+       {pages_folder_, fmt::format("{}/{}", pages_folder_, kStacksName)}) {
+    if (auto made = create_run_folder(path); !made) {
+      return tl::unexpected<Error>(std::move(made.error()));
+    }
+  }
+  return {};
+}
+
 void OwnPage::become_child() noexcept {
   is_pending_ = false;
+  next_look_.store(0, std::memory_order_relaxed);
+  next_creation_ = {};
   if (current_) {
     // Closes and unmaps in this process only. The lock was not inherited.
     current_->file.reset();
@@ -186,8 +216,7 @@ SlotHandle* OwnPage::claim(ScopeKey key, Refusal& why) {
     }
     if (const Status made = make(with_statistics_); !made) {
       if (next_creation_ == Instant{}) {  // said once, not each second
-        client_messages::warning("no scope page, scopes go through the pipe: {}",
-                                 made.error().message);
+        client_messages::warning("no scope page, scopes are not watched: {}", made.error().message);
       }
       next_creation_ = Instant::now() + kCreationPause;
       return nullptr;
@@ -479,13 +508,15 @@ SlotStatistics* OwnPage::own_statistics(const SlotHandle& handle, bool has_lock)
 
 // --- the server ---
 
-// A server that is not there is asked for once: by its incarnation on the board, a scope finds out
-// that it still is not, without a system call. Why no deadline is missed: a new server opens its
-// pipe, then raises the incarnation, then reads all pages, in this order and sequentially
-// consistent. This worker has stored its deadline before it loads the incarnation. If it finds the
-// one under which nobody read the pipe, the new server raises it later and reads the deadline later
-// still. If it finds a new one, the pipe had been opened before: it can be written to, or that
-// server is gone as well.
+// A server that does not run is asked for once: by the incarnation on the status page, a scope
+// finds out without a system call that no server has come since. Why no deadline is missed: a new
+// server opens its pipe, then increments the incarnation, then reads all pages, in this order and
+// sequentially consistent. This worker has stored its deadline before it loads the incarnation. If
+// it finds the one under which no server read the pipe, the new server increments it later and
+// reads the deadline later still. If it finds a new one, the pipe had been opened before: it can be
+// written to, or that server is gone as well. The same holds on a blank status page, which a client
+// has made: its incarnation is 0 and its next wake-up is before every deadline, so a scope writes
+// nothing until the first server has written "wake me always".
 void OwnPage::wake() noexcept {
   // A line that waits to be written will be read after this deadline was stored, too: try_again()
   // says that none waits before it writes.
@@ -495,21 +526,23 @@ void OwnPage::wake() noexcept {
     return;
   }
   const LineSent sent = tell_server();
+  tell_whether_gone(sent);
   if (sent == LineSent::kYes) {
     layout().header().wakes.fetch_add(1, std::memory_order_relaxed);
   } else if (sent != LineSent::kNoReader) {
     const auto held = Keeper::instance().lock();
-    put_off(sent);
+    try_later();
   }
 }
 
 void OwnPage::announce() noexcept {
   const LineSent sent = tell_server();
   // Without a reader it is settled as well: a server that comes reads all pages first.
-  is_announced_ = sent == LineSent::kYes || sent == LineSent::kNoReader;
+  is_announced_ = sent != LineSent::kBusy;
   if (!is_announced_) {
-    put_off(sent);
+    try_later();
   }
+  is_told_gone_.store(sent == LineSent::kNoReader, std::memory_order_relaxed);  // by connect()
 }
 
 LineSent OwnPage::tell_server() noexcept {
@@ -518,7 +551,6 @@ LineSent OwnPage::tell_server() noexcept {
   if (sent == LineSent::kNoReader) {
     dead_incarnation_.store(incarnation, std::memory_order_relaxed);
   }
-  tell_whether_gone(sent);
   return sent;
 }
 
@@ -533,10 +565,8 @@ void OwnPage::tell_whether_gone(LineSent sent) noexcept {
   }
 }
 
-void OwnPage::put_off(LineSent why) noexcept {
-  const Duration longest =
-      why == LineSent::kBusy ? kLongestPauseWhenFull : kLongestPauseWithoutPipe;
-  pause_ = is_pending_ ? std::min(2 * pause_, longest) : kFirstPause;
+void OwnPage::try_later() noexcept {
+  pause_ = is_pending_ ? std::min(2 * pause_, kLongestPause) : kFirstPause;
   next_try_ = Instant::now() + pause_;
   // No thread to be had: the next scope tries for itself.
   is_pending_ = Keeper::instance().attend(next_try_);
@@ -548,15 +578,16 @@ void OwnPage::try_again() noexcept {
     return;
   }
   const LineSent sent = tell_server();
+  tell_whether_gone(sent);
   if (sent == LineSent::kYes && is_announced_) {
     layout().header().wakes.fetch_add(1, std::memory_order_relaxed);
   }
-  if (sent == LineSent::kYes || sent == LineSent::kNoReader) {
+  if (sent != LineSent::kBusy) {
     is_announced_ = true;
     return;
   }
   is_pending_ = true;  // it has been: the pause grows
-  put_off(sent);
+  try_later();
 }
 
 bool OwnPage::has_anything_watched() const noexcept {
@@ -567,15 +598,77 @@ bool OwnPage::has_anything_watched() const noexcept {
   });
 }
 
-bool OwnPage::server_has_other_pids() const {
-  const std::uint64_t theirs = board().pid_namespace.load(std::memory_order_relaxed);
-  const std::uint64_t ours = this_pid_namespace();
-  return theirs != 0 && ours != 0 && theirs != ours;
-}
-
 bool OwnPage::is_watched() const noexcept {
   int why_not = 0;
-  return has_reader(pipe_, why_not);
+  return has_board() && has_reader(pipe_, why_not);
+}
+
+bool OwnPage::has_server() const {
+  return look_for_server(dir_).is_there;
+}
+
+// --- the files ---
+
+bool OwnPage::begin_look() noexcept {
+  const Instant now = Instant::now();
+  if (!is_look_due(now.ns)) {
+    return false;  // another thread has looked
+  }
+  next_look_.store((now + kLookPeriod).ns, std::memory_order_relaxed);
+  if (!has_board() || is_broken()) {
+    return true;
+  }
+  try {
+    // A directory that was removed, and not made again, has no server and needs no new page.
+    const auto found = identity_of(fmt::format("{}/{}", dir_, kBoardName));
+    return found && *found != identity();
+  } catch (const std::bad_alloc&) {
+    return false;
+  }
+}
+
+bool OwnPage::is_any_thread_suspended() const noexcept {
+  return current_ && std::ranges::any_of(current_->threads, [](const auto& slots) {
+           return slots->suspensions.load(std::memory_order_relaxed) != 0;
+         });
+}
+
+void OwnPage::continue_on(OwnPage& next) noexcept {
+  bool has_idle_timeout = false;
+  if (current_) {
+    for (SlotHandle& handle : current_->handles) {
+      if (!end_idle_watch(*handle.slot)) {
+        continue;
+      }
+      const Duration timeout{handle.slot->timeout.load(std::memory_order_relaxed)};
+      Refusal why{};
+      bool wake = false;
+      has_idle_timeout |=
+          next.watch_idleness(timeout, handle.client.load(std::memory_order_relaxed), why, wake);
+      current_->free.push_back(&handle);
+    }
+  }
+  if (has_idle_timeout) {
+    next.announce();
+  }
+  next_look_.store(0, std::memory_order_relaxed);  // whoever still uses this page finds `next`
+  successor_.store(&next, std::memory_order_release);
+}
+
+void OwnPage::remove_if_unregistered() const noexcept {
+  try {
+    if (!current_ || has_server()) {
+      return;
+    }
+    const std::string& name = current_->file->name();
+    struct stat st {};
+    if (::lstat(fmt::format("{}/{}/{}", pages_folder_, kOwnersName, name).c_str(), &st) != 0) {
+      ::unlink(fmt::format("{}/{}", pages_folder_, name).c_str());
+      ::unlink(stacks_file().c_str());
+    }
+  } catch (const std::bad_alloc&) {
+    // The file stays until a server comes.
+  }
 }
 
 }  // namespace filetimer

@@ -1,7 +1,12 @@
-// This process's scope page in one run folder: shared by all of its clients there, and never
+// This process's scope page in one runtime directory: shared by all of its clients there, and never
 // destroyed, since scopes and threads hold plain pointers to it. Hands its slots to the threads
-// that open scopes, tells the server of itself, and wakes it where a deadline needs it. A forked
-// child drops the page of its parent, never writes to it, and makes its own with its first scope.
+// that open scopes, announces itself to the server, and wakes it where a deadline needs that. The
+// page is made whether a server runs or not: a server that starts reads all pages.
+//
+// A forked child drops the page of its parent, never writes to it, and makes its own with its first
+// scope. If the runtime directory is removed and made again, or a file of it is cut short, the page
+// gets a successor (Keeper::look_again()); scopes that are open stay on the old page until they are
+// renewed.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -29,14 +34,14 @@ class OwnPage {
     kNoRoom,  // the disk is full, or the page can't be made
   };
 
-  // `dir`: the run folder; `pipe`: where its server listens.
-  OwnPage(BoardView board, const std::string& dir, std::string pipe);
+  // `dir`: the runtime directory; `pipe`: where its server listens.
+  OwnPage(BoardView board, std::string dir, std::string pipe);
   OwnPage(const OwnPage&) = delete;
   OwnPage& operator=(const OwnPage&) = delete;
 
   // --- with the Keeper's lock ---
 
-  // For a client that connects: makes the page, if there is none yet, and announces it.
+  // Makes the page, if there is none yet, and announces it. Fails without a status page.
   Status make(bool with_statistics);
   // A slot for this thread to open a scope in: bound to `key`, and safe from being taken away until
   // the thread no longer is_entering. Null: see `why`. May throw std::bad_alloc.
@@ -55,6 +60,19 @@ class OwnPage {
   static void suspend_thread(ThreadSlots& slots, bool& wake) noexcept;
   void end_suspension(const ThreadSlots* slots, pid_t tid, bool& wake) noexcept;
   void become_child() noexcept;
+  // Begins a look at the files, if the last one was a second ago. Returns whether they are not the
+  // ones that a server uses: there is no status page, another one is in its place, or a file was
+  // cut short.
+  bool begin_look() noexcept;
+  // Makes `next` the successor of this page, and moves the idle timeouts there.
+  void continue_on(OwnPage& next) noexcept;
+  // Returns whether a thread is in an unlimited region: its scopes must stay on one page.
+  [[nodiscard]] bool is_any_thread_suspended() const noexcept;
+  [[nodiscard]] bool keeps_statistics() const { return with_statistics_; }
+  // Returns whether this process has a page file now.
+  [[nodiscard]] bool is_made() const { return current_ != nullptr; }
+  // Removes the page file if no server knows it. For the end of the process: nobody would.
+  void remove_if_unregistered() const noexcept;
   // See TimerClient. Empty, and false: there is no page.
   [[nodiscard]] std::string stacks_file() const;
   bool offer_stacks(int signal) noexcept;
@@ -68,19 +86,34 @@ class OwnPage {
 
   // After a scope was opened or renewed under a deadline that must_wake() tells of.
   void wake() noexcept;
+  // Returns whether Keeper::look_again() is due. One relaxed load.
+  [[nodiscard]] bool is_look_due(std::int64_t now) const {
+    return now >= next_look_.load(std::memory_order_relaxed);
+  }
+  // Returns the page that took the place of this one; null: none did. Acquire: pairs with the
+  // release in continue_on().
+  [[nodiscard]] OwnPage* successor() const { return successor_.load(std::memory_order_acquire); }
+  // Returns whether a server holds the lock of the status page. Some microseconds.
+  [[nodiscard]] bool has_server() const;
   // The thread that these belong to ends. Destroys them.
   void thread_ended(ThreadSlots& slots) noexcept;
   // What this thread counts an open scope of `handle` in, which is another thread's. Null: nothing.
   SlotStatistics* own_statistics(const SlotHandle& handle, bool has_lock) noexcept;
 
   [[nodiscard]] const Board& board() const { return board_.board(); }
+  [[nodiscard]] bool has_board() const { return identity() != BoardView::Identity{}; }
+  [[nodiscard]] const std::string& dir() const { return dir_; }
+  [[nodiscard]] const std::string& pipe() const { return pipe_; }
+  [[nodiscard]] const std::string& pages_folder() const { return pages_folder_; }
   // Whether somebody wants to know when scopes are released.
   [[nodiscard]] bool notes_releases() const {
     return notes_releases_.load(std::memory_order_relaxed);
   }
-  // A pid that this process writes in a line would name another process there.
-  [[nodiscard]] bool server_has_other_pids() const;
   [[nodiscard]] BoardView::Identity identity() const { return board_.identity(); }
+  // With the Keeper's lock.
+  [[nodiscard]] bool is_broken() const {
+    return board_.is_broken() || (current_ && current_->file->is_broken());
+  }
   [[nodiscard]] bool is_watched() const noexcept;
   // These two for threads that have a slot of the page.
   [[nodiscard]] PageLayout layout() const { return current_->file->layout(); }
@@ -108,11 +141,14 @@ class OwnPage {
   bool take_idle_of_other_threads(const ThreadSlots& taker);
   void announce() noexcept;
   LineSent tell_server() noexcept;
-  void put_off(LineSent why) noexcept;
+  void try_later() noexcept;
   [[nodiscard]] bool has_anything_watched() const noexcept;
   void tell_whether_gone(LineSent sent) noexcept;
 
+  Status make_folders() const;
+
   const BoardView board_;
+  const std::string dir_;
   const std::string pages_folder_;
   const std::string pipe_;
   std::unique_ptr<Page> current_;
@@ -123,6 +159,8 @@ class OwnPage {
   // The server's incarnation under which nobody read the pipe; see wake().
   std::atomic<std::uint64_t> dead_incarnation_{~std::uint64_t{0}};
   std::atomic<bool> is_pending_{false};
+  std::atomic<std::int64_t> next_look_{0};  // CLOCK_MONOTONIC. Relaxed: only a time
+  std::atomic<OwnPage*> successor_{nullptr};
   std::atomic<bool> notes_releases_{false};
   std::atomic<bool> is_told_gone_{false};  // for messages only
   bool is_announced_ = false;

@@ -28,7 +28,7 @@ class Unfinished {
       ::unlink(path_.c_str());
     }
   }
-  void is_finished() { path_.clear(); }
+  void commit() { path_.clear(); }
 
  private:
   std::string path_;
@@ -118,7 +118,7 @@ Result<PageFile> PageFile::create(const std::string& folder, bool with_statistic
   if (::rename(path.c_str(), final_path.c_str()) != 0) {
     return system_error(fmt::format("cannot name the scope page '{}'", final_path));
   }
-  unfinished.is_finished();
+  unfinished.commit();
   allow_stacks();
   return page;
 }

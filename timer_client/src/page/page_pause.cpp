@@ -92,19 +92,19 @@ bool is_suspended(const SlotHandle& handle) noexcept {
          (handle.slot->flags.load(kRelaxed) & slot_flag::kSuspended) != 0;
 }
 
-bool open_suspended(SlotHandle& handle, const PageTerms& terms) {
+unsigned open_suspended(SlotHandle& handle, const PageTerms& terms) {
   // Without a deadline first: of a free slot Slot::left says when it was released.
   const Board& board = handle.page->board();
   const std::int64_t now = monotonic_ns();
   std::int64_t word = slot_word::kNoDeadline + now;
-  bool wake = open_scope_until(handle, terms, now, word);
+  unsigned todo_next = open_scope_until(handle, terms, now, word);
   Slot& slot = *handle.slot;
   slot.left.store(left_of(deadline_word(board, now, terms.timeout), now), kRelaxed);
   set_flags(slot, 0, slot_flag::kSuspended);
-  if (try_renew(slot, word, slot_word::kPaused + now)) {
-    wake |= must_wake_paused(board, now);
+  if (try_renew(slot, word, slot_word::kPaused + now) && must_wake_paused(board, now)) {
+    todo_next |= todo::kWake;
   }
-  return wake;
+  return todo_next;
 }
 
 bool renew_after_pause(SlotHandle& handle, std::int64_t timeout, bool& wake) noexcept {

@@ -32,7 +32,7 @@ bool resume_scope(SlotHandle& handle, std::uint16_t by, bool& wake) noexcept;
 bool is_suspended(const SlotHandle& handle) noexcept;
 
 // As open_scope(), in a thread whose scopes are suspended. Without the lock.
-bool open_suspended(SlotHandle& handle, const PageTerms& terms);
+unsigned open_suspended(SlotHandle& handle, const PageTerms& terms);
 
 // Of an open scope that is or was paused. True: it is paused now, and stays so with `timeout` left.
 // False: it is renewed as any other. Without the lock.

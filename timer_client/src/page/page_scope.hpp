@@ -58,10 +58,15 @@ inline std::int64_t deadline_word(const Board& board, std::int64_t now, std::int
   return handle;
 }
 
-// Opens a scope under that deadline in a slot that this thread has claimed. True: call
-// OwnPage::wake().
-[[gnu::always_inline]] inline bool open_scope_until(SlotHandle& handle, const PageTerms& terms,
-                                                    std::int64_t now, std::int64_t word) {
+// What is to be done once a scope was opened or renewed, as bits; rarely any.
+namespace todo {
+inline constexpr unsigned kWake = 1;  // OwnPage::wake()
+inline constexpr unsigned kLook = 2;  // Keeper::look_again()
+}  // namespace todo
+
+// Opens a scope under that deadline in a slot that this thread has claimed. Returns bits of todo.
+[[gnu::always_inline]] inline unsigned open_scope_until(SlotHandle& handle, const PageTerms& terms,
+                                                        std::int64_t now, std::int64_t word) {
   constexpr auto kRelaxed = std::memory_order_relaxed;
   ThreadSlots& slots = *t_slots;  // the handle's owner, as it was claimed just now
   Slot& slot = *handle.slot;
@@ -79,10 +84,11 @@ inline std::int64_t deadline_word(const Board& board, std::int64_t now, std::int
   set_deadline(slot, word);
   // Pairs with the load of who takes slots away: this one is in use now.
   slots.is_entering.store(false, std::memory_order_release);
-  return must_wake(board, slot, word);
+  return (must_wake(board, slot, word) ? todo::kWake : 0) |
+         (handle.page->is_look_due(now) ? todo::kLook : 0);
 }
 
-[[gnu::always_inline]] inline bool open_scope(SlotHandle& handle, const PageTerms& terms) {
+[[gnu::always_inline]] inline unsigned open_scope(SlotHandle& handle, const PageTerms& terms) {
   if (t_slots->suspensions.load(std::memory_order_relaxed) != 0) [[unlikely]] {
     return open_suspended(handle, terms);
   }
@@ -133,9 +139,9 @@ inline TimerTimes times_of(const SlotHandle& handle) {
 }
 
 // Moves the deadline of the open scope. False: the verdict came first, and the scope is no more.
-// `wake`: call OwnPage::wake().
+// `todo_next`: bits of todo.
 inline bool renew_scope(SlotHandle& handle, std::uint64_t generation, std::int64_t timeout,
-                        bool has_lock, bool& wake) {
+                        bool has_lock, unsigned& todo_next) {
   constexpr auto kRelaxed = std::memory_order_relaxed;
   Slot& slot = *handle.slot;
   const Board& board = handle.page->board();
@@ -149,7 +155,9 @@ inline bool renew_scope(SlotHandle& handle, std::uint64_t generation, std::int64
     }
     if (slot_word::is_paused(old_word) || (slot.flags.load(kRelaxed) & kWasPaused) != 0)
         [[unlikely]] {
+      bool wake = false;
       if (renew_after_pause(handle, timeout, wake)) {
+        todo_next = wake ? todo::kWake : 0;
         return true;
       }
       if (slot_word::is_paused(old_word)) {
@@ -161,7 +169,8 @@ inline bool renew_scope(SlotHandle& handle, std::uint64_t generation, std::int64
     slot.started.store(now, kRelaxed);
     slot.timeout.store(timeout, kRelaxed);
     if (try_renew(slot, old_word, word)) [[likely]] {
-      wake = must_wake(board, slot, word);
+      todo_next = (must_wake(board, slot, word) ? todo::kWake : 0) |
+                  (handle.page->is_look_due(now) ? todo::kLook : 0);
       return true;
     }
     // Another thread has paused it or let it go on; or the verdict came first.

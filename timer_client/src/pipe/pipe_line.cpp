@@ -33,11 +33,8 @@ LineSent meaning_of(int error) {
     case ENFILE:
     case ENOMEM:
       return LineSent::kBusy;
-    case ENXIO:
-    case EPIPE:
-      return LineSent::kNoReader;
     default:
-      return LineSent::kNoPipe;
+      return LineSent::kNoReader;
   }
 }
 

@@ -13,8 +13,7 @@ namespace filetimer {
 enum class LineSent {
   kYes,
   kBusy,      // the pipe is full, or the process has no descriptor to spare: try again
-  kNoReader,  // a pipe is there, and no server behind it
-  kNoPipe,    // there is no pipe, or none that we may write to
+  kNoReader,  // no server is behind the pipe, or there is no pipe that this process may write to
 };
 
 // `line` with its newline, at most kMaxAtomicWrite bytes: it is written whole or not at all.

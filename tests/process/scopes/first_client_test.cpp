@@ -1,0 +1,204 @@
+// Workers whose client comes before their server, at the same time, or after a restart, and a
+// runtime directory that is removed and made again.
+// SPDX-License-Identifier: MIT
+#include <doctest/doctest.h>
+
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/clock.hpp"
+#include "tests/process/records.hpp"
+#include "tests/process/worker.hpp"
+#include "tests/support/skip.hpp"
+
+using namespace std::chrono_literals;
+using namespace filetimer::testing;
+using filetimer::Instant;
+
+namespace {
+
+// client_worker, in namespaces of its own if options of unshare(1) are given.
+std::unique_ptr<Worker> start_worker(const std::string& dir,
+                                     std::vector<std::string> options = {}) {
+  Worker::Setup setup;
+  setup.program = options.empty() ? std::vector{client_worker_path()}
+                                  : unshared(std::move(options), client_worker_path());
+  setup.environment = {{"FILETIMER_DIR", dir}};
+  return std::make_unique<Worker>("", setup);
+}
+
+std::unique_ptr<Worker> first_worker(const std::string& dir,
+                                     std::vector<std::string> options = {}) {
+  auto worker = start_worker(dir, std::move(options));
+  REQUIRE(worker->ask("connect-early") == "yes");
+  return worker;
+}
+
+void visit(Worker& worker) {
+  CHECK(worker.ask("open visit 60000") == "yes");
+  worker.ask("release visit");
+}
+
+// Whether a worker has made a page there that was not cut short.
+bool has_page(const std::string& dir) {
+  std::error_code ec;
+  for (const auto& entry : std::filesystem::directory_iterator(dir + "/scopes", ec)) {
+    if (entry.is_regular_file() && entry.path().filename().string()[0] != '.' &&
+        entry.file_size() > 0) {
+      return true;
+    }
+  }
+  return false;
+}
+
+}  // namespace
+
+TEST_CASE("a scope that is opened before the server starts expires at its own deadline") {
+  const TempFolder temp;
+  const auto worker = first_worker(temp.path("run"));
+  const Instant before = Instant::now();
+  CHECK(worker->ask("open early 1500") == "yes");
+  const Instant after = Instant::now();
+  Server server(temp);
+  const Record expired = server.wait_for("expired", worker->pid());
+  CHECK(expired.text("scope") == "early");
+  CHECK(Instant{expired.integer("deadline_mono_ns")} >= before + 1500ms);
+  CHECK(Instant{expired.integer("deadline_mono_ns")} <= after + 1500ms);
+  CHECK(expired.number("timeout_s") == doctest::Approx(1.5));
+  CHECK(worker->status() == killed_by(SIGKILL));
+}
+
+TEST_CASE("a worker that came first has statistics, and wakes the server, as one that came later") {
+  const TempFolder temp;
+  const auto worker = first_worker(temp.path("run"));
+  visit(*worker);
+  visit(*worker);
+  Server server(temp, {"--max-interval", "1h"});
+  visit(*worker);
+  const Finished listed = run_client(temp, {"list", "--stats", "--json", "--dir", server.dir()});
+  CHECK(listed.out.find("\"scope\":\"visit\"") != std::string::npos);
+  CHECK(listed.out.find("\"count\":3") != std::string::npos);
+  CHECK(worker->ask("open late 200") == "yes");  // the server would look in an hour
+  CHECK(server.wait_for("expired", worker->pid()).text("scope") == "late");
+  CHECK(worker->status() == killed_by(SIGKILL));
+}
+
+TEST_CASE("workers and a server that start at the same time miss no deadline") {
+  constexpr int kRounds = 5;
+  constexpr int kWorkers = 6;
+  for (int round = 0; round < kRounds; ++round) {
+    const TempFolder temp;
+    std::vector<std::unique_ptr<Worker>> workers;
+    for (int i = 0; i < kWorkers; ++i) {
+      workers.push_back(start_worker(temp.path("run")));
+    }
+    for (const auto& worker : workers) {
+      worker->tell("connect-early");
+      worker->tell("open step 300");
+    }
+    const Server server(temp, {"--max-interval", "1h"});  // no sweep finds what was missed
+    for (const auto& worker : workers) {
+      CHECK(worker->status() == killed_by(SIGKILL));
+      CHECK(server.wait_for("expired", worker->pid()).text("scope") == "step");
+    }
+  }
+}
+
+TEST_CASE("a worker that came first is watched by every server that follows") {
+  const TempFolder temp;
+  const auto worker = first_worker(temp.path("run"));
+  std::optional<Server> server;
+  server.emplace(temp);
+  visit(*worker);
+  server->kill();
+  CHECK(worker->ask("open between 60000") == "yes");
+  server.emplace(temp);
+  CHECK(worker->ask("release between") == "yes");
+  CHECK(server->stop() == exited(0));
+  CHECK(worker->ask("open hangs 100") == "yes");
+  server.emplace(temp);
+  CHECK(server->wait_for("expired", worker->pid()).text("scope") == "hangs");
+  CHECK(worker->status() == killed_by(SIGKILL));
+}
+
+TEST_CASE("a worker is watched again after its runtime directory was removed and made again") {
+  const TempFolder temp;
+  std::optional<Server> server;
+  server.emplace(temp);
+  const auto worker = client_worker(server->dir());
+  visit(*worker);
+  server->kill();
+  std::filesystem::remove_all(temp.path("run"));
+  server.emplace(temp);
+  REQUIRE(wait_until([&] {
+    visit(*worker);
+    return has_page(server->dir());
+  }));
+  CHECK(worker->ask("open hangs 200") == "yes");
+  CHECK(server->wait_for("expired", worker->pid()).text("scope") == "hangs");
+  CHECK(worker->status() == killed_by(SIGKILL));
+}
+
+TEST_CASE("a server whose directory is removed goes on with open scopes, and shows later ones") {
+  const TempFolder temp;
+  const Server server(temp, {"--max-interval", "100ms"});
+  const auto worker = client_worker(server.dir());
+  const auto other = client_worker(server.dir());
+  visit(*worker);
+  visit(*other);
+  CHECK(worker->ask("open before 3000") == "yes");
+  std::filesystem::remove_all(server.dir());
+  REQUIRE(wait_until([&] {
+    visit(*other);
+    return has_page(server.dir());
+  }));
+  CHECK(other->ask("open after 500") == "yes");
+  CHECK(server.wait_for("expired", other->pid()).text("scope") == "after");
+  CHECK(server.wait_for("expired", worker->pid()).text("scope") == "before");
+  CHECK(worker->status() == killed_by(SIGKILL));
+  CHECK(other->status() == killed_by(SIGKILL));
+}
+
+TEST_CASE("a worker that came first in a pid namespace of its own is watched, and no other is") {
+  const TempFolder temp;
+  const std::vector<std::string> namespaces{"--pid", "--fork", "--kill-child", "--mount-proc"};
+  if (!can_unshare(temp, namespaces)) {
+    FILETIMER_SKIP("unshare(1) makes no pid namespace with a /proc of its own here");
+  }
+  const auto worker = first_worker(temp.path("run"), namespaces);
+  CHECK(worker->ask("open early 1500") == "yes");
+  const Server server(temp);
+  visit(*worker);
+  const Record expired = server.wait_for([](const Record& r) { return r.is("expired", "early"); });
+  CHECK(expired.integer("pid") != 1);
+  CHECK(expired.text("comm") == "client_worker");
+  CHECK(count(server.records(), "expired", 1) == 0);
+  worker->status();  // unshare ends with its child
+}
+
+TEST_CASE("a worker whose page and status page are cut short is not harmed, and watched again") {
+  const TempFolder temp;
+  std::optional<Server> server;
+  server.emplace(temp);
+  const auto worker = client_worker(server->dir());
+  visit(*worker);
+  server->kill();
+  for (const auto& entry : std::filesystem::directory_iterator(server->dir() + "/scopes")) {
+    if (entry.is_regular_file()) {
+      std::filesystem::resize_file(entry.path(), 0);
+    }
+  }
+  std::filesystem::resize_file(server->dir() + "/server", 0);
+  visit(*worker);
+  server.emplace(temp);
+  REQUIRE(wait_until([&] {
+    visit(*worker);
+    return has_page(server->dir());
+  }));
+  CHECK(worker->ask("open hangs 200") == "yes");
+  CHECK(server->wait_for("expired", worker->pid()).text("scope") == "hangs");
+  CHECK(worker->status() == killed_by(SIGKILL));
+}

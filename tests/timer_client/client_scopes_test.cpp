@@ -1,0 +1,309 @@
+// What a user of the client sees of its scopes, whatever is behind them.
+// SPDX-License-Identifier: MIT
+#include <doctest/doctest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cmath>
+#include <filetimer/timer_client.hpp>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "common/limits.hpp"
+#include "common/sanitizers.hpp"
+#include "tests/support/skip.hpp"
+#include "tests/timer_client/fake_server.hpp"
+
+using namespace std::chrono_literals;
+using namespace filetimer;
+using testing::contains;
+using testing::FakeServer;
+using testing::in_child;
+using testing::message_of;
+using testing::use_in_child;
+
+namespace {
+
+// A server, and what it knows of its clients.
+class WatchingServer {
+ public:
+  using Timers = std::multiset<std::pair<std::string, Duration>>;  // names and timeouts
+
+  [[nodiscard]] FakeServer& server() { return server_; }
+  [[nodiscard]] TimerClient connect() const { return server_.connect(); }
+
+  // The open timers of all workers.
+  Timers open() {
+    Timers timers;
+    for (const std::string& name : server_.page_names()) {
+      const auto page = pages_.try_emplace(name, server_.page(name)).first->second;
+      for (const auto& [index, slot] : testing::slots_of(page)) {
+        if (slot_word::is_open(slot.word)) {
+          timers.emplace(slot.name, slot.asked);
+        }
+      }
+    }
+    return timers;
+  }
+
+  // How many workers have opened a timer so far.
+  [[nodiscard]] std::size_t workers() const { return server_.page_names().size(); }
+
+ private:
+  FakeServer server_;
+  std::map<std::string, PageLayout> pages_;
+};
+
+using Timers = WatchingServer::Timers;
+
+}  // namespace
+
+TEST_CASE("scopes of one name and nested ones are timers of their own") {
+  WatchingServer server;
+  auto client = server.connect();
+  for (int round = 0; round < 3; ++round) {
+    auto outer = client.expires(30s, "step");
+    {
+      auto inner = client.expires(10s, "step");
+      auto other = client.expires(20s, "other");
+      CHECK(server.open() == Timers{{"other", 20s}, {"step", 30s}, {"step", 10s}});
+    }
+    CHECK(server.open() == Timers{{"step", 30s}});
+    CHECK(outer.renew(40s));
+    CHECK(server.open() == Timers{{"step", 40s}});
+  }
+  CHECK(server.open().empty());
+}
+
+TEST_CASE("two clients of one process do not share a timer") {
+  WatchingServer server;
+  auto first = server.connect();
+  auto second = server.connect();
+  auto one = first.expires(30s, "step");
+  auto other = second.expires(20s, "step");
+  CHECK(server.open() == Timers{{"step", 30s}, {"step", 20s}});
+  CHECK(one.release());
+  CHECK(server.open() == Timers{{"step", 20s}});
+}
+
+TEST_CASE("a scope without a name is called after the caller's file and line") {
+  WatchingServer server;
+  auto client = server.connect();
+  const int line = __LINE__ + 1;
+  auto scope = client.expires(30s);
+  auto other = client.expires(20s);
+  CHECK(server.open() == Timers{{"client_scopes_test.cpp:" + std::to_string(line), 30s},
+                                {"client_scopes_test.cpp:" + std::to_string(line + 1), 20s}});
+}
+
+TEST_CASE("renew moves the deadline of an open timer and says when there is none") {
+  WatchingServer server;
+  auto client = server.connect();
+  const TimerId timer = client.acquire("step", 10s);
+  CHECK(client.renew(timer, 60s));
+  CHECK(server.open() == Timers{{"step", 60s}});
+  CHECK(client.release(timer));
+  CHECK_FALSE(client.renew(timer, 60s));
+  CHECK_FALSE(client.release(timer));
+  CHECK_FALSE(client.release(TimerId{}));
+  CHECK_FALSE(client.renew(TimerId{}, 1s));
+  CHECK(server.open().empty());
+}
+
+TEST_CASE("a timer may be endless") {
+  WatchingServer server;
+  auto client = server.connect();
+  auto scope = client.expires(kNoDeadline, "idle");
+  CHECK(server.open() == Timers{{"idle", kForever}});
+  CHECK(scope.times()->remaining == kNoDeadline);
+  CHECK(scope.release());
+  CHECK_FALSE(scope.release());
+  CHECK(server.open().empty());
+}
+
+TEST_CASE("start and stop are one timer, renewed by a second start") {
+  WatchingServer server;
+  auto client = server.connect();
+  client.start(1h);
+  client.start(2h);
+  CHECK(server.open() == Timers{{"job", 2h}});
+  CHECK(client.stop());
+  CHECK_FALSE(client.stop());
+  CHECK(server.open().empty());
+}
+
+TEST_CASE("a client releases its timers when it goes, and leaves open scopes watched") {
+  WatchingServer server;
+  std::optional<TimerClient> client(server.connect());
+  auto other = server.connect();
+  client->acquire("acquired", 30s);
+  client->start(1h);
+  other.acquire("others", 30s);
+  std::optional<TimerScope> scope(client->expires(30s, "scope"));
+  CHECK(server.open().size() == 4);
+  client.reset();
+  CHECK(server.open() == Timers{{"others", 30s}, {"scope", 30s}});
+  CHECK(scope->renew(60s));
+  CHECK(server.open() == Timers{{"others", 30s}, {"scope", 60s}});
+  scope.reset();
+  CHECK(server.open() == Timers{{"others", 30s}});
+}
+
+TEST_CASE("a scope that was moved from releases nothing, one that is assigned to releases first") {
+  WatchingServer server;
+  auto client = server.connect();
+  auto first = client.expires(30s, "first");
+  auto moved = std::move(first);
+  CHECK(server.open() == Timers{{"first", 30s}});
+  auto second = client.expires(20s, "second");
+  moved = std::move(second);
+  CHECK(server.open() == Timers{{"second", 20s}});
+  CHECK(moved.release());
+  CHECK(server.open().empty());
+}
+
+TEST_CASE("wrong arguments are refused with a message that quotes them, and no timer is opened") {
+  WatchingServer server;
+  auto client = server.connect();
+  const auto refusal = [&](std::chrono::nanoseconds after, const ScopeOptions& options) {
+    const std::string of_scope = message_of([&] { (void)client.expires(after, "x", options); });
+    CHECK(message_of([&] { client.acquire("x", after, options); }) == of_scope);
+    return of_scope;
+  };
+  const auto warned = [&](std::chrono::nanoseconds after, std::chrono::nanoseconds warn_after) {
+    return refusal(after, {.signal = 9, .grace = {}, .warn_after = warn_after});
+  };
+  CHECK(contains(message_of([&] { client.acquire("", 1s); }), "name is empty"));
+  CHECK(refusal(0s, {}).starts_with("the timeout is 0s"));
+  CHECK(refusal(-3s, {}).starts_with("the timeout is -3s"));
+  CHECK(refusal(kMaxTimeout + 1s, {}).starts_with("the timeout is 1000000001s"));
+  CHECK(refusal(1s, {.signal = 65, .grace = {}}).starts_with("the signal is 65"));
+  CHECK(refusal(1s, {.signal = -1, .grace = {}}).starts_with("the signal is -1"));
+  CHECK(refusal(1s, {.signal = 9, .grace = -1s}).starts_with("the grace is -1s"));
+  CHECK(warned(1s, 1s) ==
+        "the warning is after 1s: expected more than 0 and less than the timeout, 1s");
+  CHECK(warned(1s, 0s).starts_with("the warning is after 0s"));
+  CHECK(warned(1s, -1ms).starts_with("the warning is after -1ms"));
+  CHECK(contains(warned(kNoDeadline, kNoDeadline), "less than the timeout, inf"));
+  CHECK(contains(warned(kMaxTimeout, 4294967296ms), "at most 4294967295ms"));
+  CHECK_THROWS_AS(client.start(0s), InvalidArgument);
+  CHECK_THROWS_AS(client.renew(TimerId{}, 0s), InvalidArgument);
+  CHECK(server.open().empty());
+  auto scope = client.expires(1h, "open");
+  CHECK_THROWS_AS(scope.renew(0s), InvalidArgument);
+  CHECK(server.open() == Timers{{"open", 1h}});
+}
+
+TEST_CASE("names of any length and any bytes are timers that differ") {
+  WatchingServer server;
+  auto client = server.connect();
+  const std::string longest(70'000, 'x');
+  std::vector<TimerScope> scopes;
+  scopes.push_back(client.expires(30s, longest + "1"));
+  scopes.push_back(client.expires(30s, longest + "2"));
+  scopes.push_back(client.expires(30s, std::string("\0\xff\n\"\\", 5)));
+  scopes.push_back(client.expires(30s, "vorwärts"));
+  const Timers open = server.open();
+  CHECK(open.size() == 4);
+  std::set<std::string> names;
+  for (const auto& [name, timeout] : open) {
+    CHECK(name.size() <= kMaxScopeNameBytes);
+    names.insert(name);
+  }
+  CHECK(names.size() == 4);
+  CHECK(names.contains("vorwärts"));
+  CHECK(names.contains(std::string("\0\\xff\n\"\\", 8)));
+  scopes.clear();
+  CHECK(server.open().empty());
+}
+
+TEST_CASE("the scope over the limit is refused, and one fewer makes room again") {
+  WatchingServer server;
+  auto client = server.connect();
+  std::vector<TimerScope> scopes;
+  for (std::size_t i = 0; i < kMaxScopesPerWorker; ++i) {
+    scopes.push_back(client.expires(1h, "s" + std::to_string(i)));
+    if (i % 128 == 127) {
+      CHECK(server.open().size() == i + 1);
+    }
+  }
+  const std::string refusal = "1024 scopes are open in process " + std::to_string(::getpid()) +
+                              ", which is the limit: 'one more' was not opened";
+  CHECK(message_of([&] { client.acquire("one more", 1h); }) == refusal);
+  CHECK(message_of([&] { (void)client.expires(1h, "one more"); }) == refusal);
+  CHECK(server.open().size() == kMaxScopesPerWorker);
+  scopes.erase(scopes.begin() + 500);
+  {
+    auto scope = client.expires(1h, "one more");
+    const Timers open = server.open();
+    CHECK(open.size() == kMaxScopesPerWorker);
+    CHECK(open.contains({"one more", 1h}));
+    CHECK_FALSE(open.contains({"s500", 1h}));
+  }
+  while (!scopes.empty()) {
+    scopes.erase(
+        scopes.end() - static_cast<std::ptrdiff_t>(std::min<std::size_t>(128, scopes.size())),
+        scopes.end());
+    CHECK(server.open().size() == scopes.size());
+  }
+  auto after = client.expires(1h, "after");
+  CHECK(server.open() == Timers{{"after", 1h}});
+}
+
+TEST_CASE("a forked child releases nothing of its parent's and opens timers of its own") {
+  WatchingServer server;
+  auto client = server.connect();
+  std::optional<TimerScope> scope(client.expires(1h, "step"));
+  const TimerId timer = client.acquire("timer", 1h);
+  client.start(2h);
+  const Timers parents = server.open();
+  CHECK(parents == Timers{{"job", 2h}, {"step", 1h}, {"timer", 1h}});
+  CHECK(in_child([&] {
+          const int wrong = use_in_child(client, scope, timer);
+          { auto gone = std::move(client); }
+          return wrong;
+        }) == 0);
+  CHECK(server.workers() == 2);
+  CHECK(server.open() == parents);
+  CHECK(client.release(timer));
+  CHECK(scope->release());
+  CHECK(client.stop());
+  CHECK(server.open().empty());
+}
+
+TEST_CASE("a fork in the middle of other threads' calls leaves the child able to work") {
+  if (kIsThreadSanitized) {
+    FILETIMER_SKIP("with a sanitizer a child of a process with threads may hang");
+  }
+  WatchingServer server;
+  auto client = server.connect();
+  announce_scan(server.server().board());  // each scope writes a line: the pipe is full soon
+  std::atomic<bool> done = false;
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 4; ++i) {
+    threads.emplace_back([&, i] {
+      for (int round = 0; !done; ++round) {
+        auto scope = client.expires(1h, std::to_string(i) + " " + std::to_string(round % 20));
+        scope.renew(2h);
+      }
+    });
+  }
+  for (int i = 0; i < 30; ++i) {
+    CHECK(in_child([&] {
+            auto scope = client.expires(1h, "child");
+            auto other = client.expires(1h);
+            return scope.renew(1h) && scope.release() && other.release() ? 0 : 1;
+          }) == 0);
+  }
+  done = true;
+  for (auto& thread : threads) {
+    thread.join();
+  }
+}

@@ -1,0 +1,102 @@
+// Pages that no server has seen, of processes that are gone.
+// SPDX-License-Identifier: MIT
+#include "timer_client/src/page/abandoned_pages.hpp"
+
+#include <doctest/doctest.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <filetimer/timer_client.hpp>
+#include <string>
+#include <vector>
+
+#include "tests/support/children.hpp"
+#include "tests/timer_client/fake_server.hpp"
+
+using namespace std::chrono_literals;
+using namespace filetimer;
+using testing::in_child;
+
+namespace {
+
+TimerClient connect_first(const std::string& dir) {
+  ConnectOptions options;
+  options.dir = dir;
+  options.when_missing = ConnectOptions::Missing::kUnwatched;
+  return TimerClient::connect(std::move(options));
+}
+
+std::vector<std::string> pages_in(const std::string& dir) {
+  std::vector<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(dir + "/scopes")) {
+    if (const std::string name = entry.path().filename(); name[0] != '.') {
+      names.push_back(name);
+    }
+  }
+  return names;
+}
+
+// A child that leaves its page behind, as one that is killed.
+void leave_page(const std::string& dir) {
+  REQUIRE(in_child([&] {
+            auto client = connect_first(dir);
+            auto scope = client.expires(1h, "step");
+            ::_exit(0);
+            return 1;
+          }) == 0);
+}
+
+}  // namespace
+
+TEST_CASE("a page that no server has seen goes with a process that exits") {
+  const testing::TempFolder folder;
+  const std::string dir = folder.path("run");
+  CHECK(in_child([&] {
+          auto client = connect_first(dir);
+          auto scope = client.expires(1h, "step");
+          testing::write_file(client.stacks_file(), "");
+          std::exit(pages_in(dir).size() == 1 ? 0 : 1);
+          return 2;
+        }) == 0);
+  CHECK(pages_in(dir).empty());
+  CHECK(std::filesystem::is_empty(dir + "/scopes/.stacks"));
+}
+
+TEST_CASE("a page that a server has registered stays when its process exits") {
+  const testing::TempFolder folder;
+  const std::string dir = folder.path("run");
+  CHECK(in_child([&] {
+          auto client = connect_first(dir);
+          std::filesystem::create_directory(dir + "/scopes/.owners");
+          std::filesystem::create_symlink("1-2-3", dir + "/scopes/.owners/" + pages_in(dir).at(0));
+          std::exit(0);
+          return 2;
+        }) == 0);
+  CHECK(pages_in(dir).size() == 1);
+}
+
+TEST_CASE("a client that comes first removes what killed processes have left, and nothing else") {
+  const testing::TempFolder folder;
+  const std::string dir = folder.path("run");
+  leave_page(dir);
+  const std::string abandoned = pages_in(dir).at(0);
+  testing::write_file(dir + "/scopes/.stacks/" + abandoned, "");
+  auto client = connect_first(dir);
+  CHECK(pages_in(dir).size() == 1);
+  CHECK_FALSE(std::filesystem::exists(dir + "/scopes/" + abandoned));
+  CHECK_FALSE(std::filesystem::exists(dir + "/scopes/.stacks/" + abandoned));
+  leave_page(dir);  // by a child that has removed nothing: this process holds its own lock
+  REQUIRE(pages_in(dir).size() == 2);
+  for (const std::string& name : pages_in(dir)) {
+    std::filesystem::create_directory(dir + "/scopes/.owners");
+    std::filesystem::create_symlink("1-2-3", dir + "/scopes/.owners/" + name);
+  }
+  testing::write_file(dir + "/scopes/1-not-a-page", "");
+  const Child other([&] {
+    static auto its_client = connect_first(dir);
+    (void)its_client;
+  });
+  remove_abandoned_pages(dir + "/scopes");
+  CHECK(pages_in(dir).size() == 4);
+}

@@ -1,0 +1,114 @@
+// A file that is cut short while a worker has it mapped.
+// SPDX-License-Identifier: MIT
+#include "timer_client/src/page/bus_guard.hpp"
+
+#include <doctest/doctest.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "common/posix.hpp"
+#include "tests/timer_client/client_fixture.hpp"
+
+using namespace filetimer;
+using testing::in_child;
+
+namespace {
+
+volatile sig_atomic_t g_exit_code = 0;  // of a process that meets a SIGBUS; 0: it dies of it
+
+// Installed before any guard is made in this program.
+[[maybe_unused]] const bool g_has_handler = [] {
+  struct sigaction action {};
+  action.sa_handler = [](int signal) {
+    if (g_exit_code != 0) {
+      ::_exit(g_exit_code);
+    }
+    ::signal(signal, SIG_DFL);
+    ::raise(signal);
+  };
+  return ::sigaction(SIGBUS, &action, nullptr) == 0;
+}();
+
+constexpr std::size_t kBytes = 8192;
+
+// A mapped file that can be cut short.
+class CutFile {
+ public:
+  CutFile() : fd_(::open(folder_.path("file").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600)) {
+    REQUIRE(::ftruncate(fd_.get(), kBytes) == 0);
+    void* const mapped = ::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd_.get(), 0);
+    REQUIRE(mapped != MAP_FAILED);
+    bytes_ = static_cast<volatile char*>(mapped);
+  }
+  CutFile(const CutFile&) = delete;
+  CutFile& operator=(const CutFile&) = delete;
+  ~CutFile() { ::munmap(data(), kBytes); }
+
+  [[nodiscard]] void* data() const { return const_cast<char*>(bytes_); }
+  [[nodiscard]] volatile char& at(std::size_t index) const { return bytes_[index]; }
+  void cut() const { REQUIRE(::ftruncate(fd_.get(), 0) == 0); }
+
+ private:
+  testing::TempFolder folder_;
+  UniqueFd fd_;
+  volatile char* bytes_ = nullptr;
+};
+
+}  // namespace
+
+TEST_CASE("a guarded file that is cut short reads as zeroes, can be written, and is broken") {
+  const CutFile file;
+  file.at(5000) = 'x';
+  const BusGuard guard(file.data(), kBytes);
+  CHECK_FALSE(guard.is_broken());
+  file.cut();
+  CHECK(file.at(5000) == 0);
+  CHECK(guard.is_broken());
+  file.at(0) = 'y';
+  CHECK(file.at(0) == 'y');
+}
+
+TEST_CASE("a guard that has gone guards nothing, and its memory may be guarded again") {
+  const CutFile file;
+  { const BusGuard guard(file.data(), kBytes); }
+  const BusGuard guard(file.data(), kBytes);
+  CHECK_FALSE(guard.is_broken());
+  file.cut();
+  CHECK(file.at(0) == 0);
+  CHECK(guard.is_broken());
+}
+
+TEST_CASE("a fault outside of guarded memory ends the process as before") {
+  const CutFile guarded;
+  const CutFile other;
+  const BusGuard guard(guarded.data(), kBytes);
+  other.cut();
+  CHECK(in_child([&] { return static_cast<int>(other.at(0)); }) == -1);
+  CHECK(in_child([] { return ::raise(SIGBUS); }) == -1);
+}
+
+TEST_CASE("a fault outside of guarded memory goes to the handler that was installed before") {
+  const CutFile guarded;
+  const CutFile other;
+  const BusGuard guard(guarded.data(), kBytes);
+  other.cut();
+  CHECK(in_child([&] {
+          g_exit_code = 7;
+          return static_cast<int>(other.at(0));
+        }) == 7);
+}
+
+TEST_CASE("more guards than there is room for leave the rest unguarded") {
+  const CutFile file;
+  std::vector<std::unique_ptr<BusGuard>> guards;
+  for (std::size_t i = 0; i <= BusGuard::kMaxGuards; ++i) {
+    guards.push_back(std::make_unique<BusGuard>(file.data(), kBytes));
+  }
+  CHECK_FALSE(guards.back()->is_broken());
+}

@@ -1,0 +1,180 @@
+// A runtime directory that is removed and made again under a running client, and files that are cut
+// short.
+// SPDX-License-Identifier: MIT
+#include <doctest/doctest.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <filesystem>
+#include <filetimer/timer_client.hpp>
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "tests/timer_client/fake_server.hpp"
+
+using namespace std::chrono_literals;
+using namespace filetimer;
+using testing::FakeServer;
+using testing::slots_of;
+
+namespace {
+
+// Opens scopes until `done` holds: the client looks at the directory once a second, when a scope is
+// opened. False after kBound.
+bool opens_until(TimerClient& client, const std::function<bool()>& done) {
+  const auto until = std::chrono::steady_clock::now() + testing::kBound;
+  while (!done()) {
+    if (std::chrono::steady_clock::now() > until) {
+      return false;
+    }
+    (void)client.expires(1h, "step").release();
+  }
+  return true;
+}
+
+bool has_slot(const PageLayout& page, const std::string& name) {
+  for (const auto& [index, reading] : slots_of(page)) {
+    if (reading.name == name) {
+      return true;
+    }
+  }
+  return false;
+}
+
+// A server whose directory is moved away, and another one in its place.
+struct MadeAgain {
+  testing::TempFolder folder;
+  std::string dir = folder.path("run");
+  std::optional<FakeServer> before;
+  std::optional<FakeServer> after;
+
+  MadeAgain() {
+    std::filesystem::create_directory(dir);
+    before.emplace(dir);
+  }
+  void make_again() {
+    std::filesystem::rename(dir, dir + ".removed");
+    std::filesystem::create_directory(dir);
+    after.emplace(dir);
+  }
+  [[nodiscard]] bool has_page() const { return !after->worker_page_names().empty(); }
+};
+
+}  // namespace
+
+TEST_CASE("scopes go on a new page once the runtime directory was made again") {
+  MadeAgain server;
+  auto client = server.before->connect();
+  auto outer = client.expires(1h, "outer");
+  server.make_again();
+  REQUIRE(opens_until(client, [&] { return server.has_page(); }));
+  auto scope = client.expires(2h, "later");
+  CHECK(testing::slot_called(server.after->page(), "later").asked == 2h);
+  CHECK(outer.release());  // on the page that it was opened on
+  CHECK(client.is_watched());
+}
+
+TEST_CASE("a scope that finds the directory made again is itself on the new page") {
+  MadeAgain server;
+  auto client = server.before->connect();
+  server.make_again();
+  auto scope = client.expires(1h, "first");  // the first one of a client looks
+  CHECK(testing::slot_called(server.after->page(), "first").asked == 1h);
+  CHECK(scope.release());
+  CHECK(slots_of(server.after->page()).empty());
+}
+
+TEST_CASE("acquired timers, heartbeats and the job's timer go on the new page, too") {
+  MadeAgain server;
+  auto client = server.before->connect();
+  auto heart = client.heartbeat(1h, "heart", {.signal = 15, .grace = 3s});
+  client.start(1h);
+  server.make_again();
+  const auto until = std::chrono::steady_clock::now() + testing::kBound;
+  while (!server.has_page()) {
+    REQUIRE(std::chrono::steady_clock::now() < until);
+    CHECK(heart.beat());
+  }
+  const PageLayout page = server.after->page();
+  CHECK(testing::slot_called(page, "heart").asked == 1h);
+  CHECK(testing::slot_called(page, "heart").signal == 15);
+  CHECK(testing::slot_called(page, "heart").grace_ms == 3000);
+  client.start(2h);
+  CHECK(testing::slot_called(page, "job").asked == 2h);
+  const TimerId timer = client.acquire("timer", 3h);
+  CHECK(testing::slot_called(page, "timer").asked == 3h);
+  CHECK(client.release(timer));
+  CHECK(client.stop());
+  CHECK(heart.release());
+  CHECK(slots_of(page).empty());
+}
+
+TEST_CASE("an idle timeout goes along to the new page") {
+  MadeAgain server;
+  ConnectOptions options = server.before->options();
+  options.idle_timeout = 5s;
+  std::optional<TimerClient> client(TimerClient::connect(std::move(options)));
+  server.make_again();
+  REQUIRE(opens_until(*client, [&] { return server.has_page(); }));
+  const PageLayout page = server.after->page();
+  CHECK(testing::slot_called(page, "(idle)").asked == 5s);
+  client.reset();
+  CHECK(slots_of(page).empty());
+}
+
+TEST_CASE("a thread in an unlimited region keeps its page until it has left the region") {
+  MadeAgain server;
+  auto client = server.before->connect();
+  {
+    const auto region = client.unlimited("checkpoint");
+    server.make_again();
+    const auto looks = std::chrono::steady_clock::now() + 1500ms;  // longer than between two looks
+    CHECK(opens_until(client, [&] { return std::chrono::steady_clock::now() > looks; }));
+    CHECK_FALSE(server.has_page());
+  }
+  CHECK(opens_until(client, [&] { return server.has_page(); }));
+}
+
+TEST_CASE("a directory that was removed is not made again by a client that runs") {
+  MadeAgain server;
+  auto client = server.before->connect();
+  std::filesystem::rename(server.dir, server.dir + ".removed");
+  auto scope = client.expires(1h, "step");
+  CHECK(scope.release());
+  CHECK(testing::in_child([&] {
+          auto childs = client.expires(1h, "childs");
+          return childs.release() ? 1 : 0;  // there is no page for it
+        }) == 0);
+  CHECK_FALSE(std::filesystem::exists(server.dir));
+}
+
+TEST_CASE("a client whose page is cut short goes on, with a new page") {
+  FakeServer server;
+  auto client = server.connect();
+  auto outer = client.expires(1h, "outer");
+  const std::string first = server.worker_page_names().at(0);
+  REQUIRE(::truncate(server.page_path(first).c_str(), 0) == 0);
+  CHECK_FALSE(outer.renew(1h));  // its page shows zeroes
+  REQUIRE(opens_until(client, [&] { return server.worker_page_names().size() == 2; }));
+  auto scope = client.expires(1h, "later");
+  for (const std::string& name : server.worker_page_names()) {
+    if (name != first) {
+      CHECK(has_slot(server.page(name), "later"));
+    }
+  }
+}
+
+TEST_CASE("a client whose status page is cut short goes on, with a new page") {
+  FakeServer server;
+  auto client = server.connect();
+  (void)client.expires(1h, "step").release();
+  const std::string first = server.worker_page_names().at(0);
+  REQUIRE(::truncate((server.dir() + "/server").c_str(), 0) == 0);
+  REQUIRE(opens_until(client, [&] { return server.worker_page_names().size() == 2; }));
+  CHECK(std::filesystem::file_size(server.dir() + "/server") == kBoardBytes);
+  auto scope = client.expires(1h, "later");
+  for (const std::string& name : server.worker_page_names()) {
+    CHECK(has_slot(server.page(name), "later") == (name != first));
+  }
+}

@@ -1,0 +1,168 @@
+// Timers on a bare pipe.
+// SPDX-License-Identifier: MIT
+#include <doctest/doctest.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cmath>
+#include <filesystem>
+#include <filetimer/pipe_client.hpp>
+#include <fstream>
+#include <thread>
+
+#include "common/clock.hpp"
+#include "common/limits.hpp"
+#include "tests/support/skip.hpp"
+#include "tests/timer_client/client_fixture.hpp"
+#include "timer_client/src/pipe/pipe_request.hpp"
+
+using namespace std::chrono_literals;
+using namespace filetimer;
+using Sent = PipeClient::Sent;
+
+namespace {
+
+// The line of an acquire with these options.
+std::string acquire_line(const PipeTimerOptions& options) {
+  return wire::format(acquire_request(1500ms, "step", options));
+}
+
+}  // namespace
+
+TEST_CASE("an acquire on the pipe carries what PyTorch reads and this project's keys") {
+  const double before = static_cast<double>(ClockReading::now().wall_ns) / 1e9;
+  wire::Request request = acquire_request(1500ms, "step", {.pid = 4711});
+  const double after = static_cast<double>(ClockReading::now().wall_ns) / 1e9;
+  CHECK(request.expiration_time >= before + 1.5);
+  CHECK(request.expiration_time <= after + 1.501);
+  request.expiration_time = 1795223987.41;
+  CHECK(wire::format(request) ==
+        "{\"version\": 1, \"pid\": 4711, \"scope_id\": \"step\", \"expiration_time\": "
+        "1795223987.41, \"signal\": 9, \"x_timeout_s\": 1.5}\n");
+  const wire::Request own = acquire_request(std::chrono::nanoseconds::max(), "step", {});
+  CHECK(own.pid == ::getpid());
+  CHECK(own.x_tid == ::gettid());
+  CHECK(std::isinf(own.expiration_time));
+  CHECK(std::isinf(own.x_timeout_s.value_or(0)));
+}
+
+TEST_CASE("a release on the pipe carries what PyTorch reads and no more") {
+  CHECK(wire::format(release_request("step", 4711)) ==
+        "{\"version\": 1, \"pid\": 4711, \"scope_id\": \"step\", \"expiration_time\": -1, "
+        "\"signal\": 0}\n");
+  CHECK(release_request("step", 0).pid == ::getpid());
+}
+
+TEST_CASE("a grace, a warning and a signal are on the line of an acquire if they are set") {
+  CHECK(acquire_line({}).find("x_grace_s") == std::string::npos);
+  CHECK(acquire_line({}).find("x_soft_s") == std::string::npos);
+  CHECK(acquire_line({.grace = 0s}).find("\"x_grace_s\": 0,") != std::string::npos);
+  CHECK(acquire_line({.grace = std::chrono::nanoseconds::max()}).find("\"x_grace_s\": -1,") !=
+        std::string::npos);
+  CHECK(acquire_line({.warn_after = 250ms}).find("\"x_soft_s\": 0.25,") != std::string::npos);
+  CHECK(acquire_line({.signal = 0}).find("\"signal\": 0,") != std::string::npos);
+}
+
+TEST_CASE("the longest and worst name fits one atomic write, and is cut as everywhere") {
+  const testing::TempFolder folder;
+  testing::Pipe pipe(folder.path("requests"));
+  const PipeClient client(pipe.path());
+  for (const char byte : {'\x01', '\xff', '"', 'x'}) {
+    const std::string name(10'000, byte);
+    REQUIRE(client.acquire(1h, name) == Sent::kYes);
+    const testing::Line acquired = pipe.next();
+    CHECK(acquired.text.size() < kMaxAtomicWrite);
+    CHECK(acquired.scope_id.size() <= kMaxScopeNameBytes);
+    REQUIRE(client.release(name) == Sent::kYes);
+    CHECK(pipe.next().scope_id == acquired.scope_id);
+  }
+}
+
+TEST_CASE("a request arrives whole, and the pipe is not held open") {
+  const testing::TempFolder folder;
+  testing::Pipe pipe(folder.path("requests"));
+  const PipeClient client(pipe.path());
+  REQUIRE(client.acquire(30s, "step", {.pid = 4711}) == Sent::kYes);
+  const auto line = pipe.next();
+  CHECK(line.pid == 4711);
+  CHECK(line.scope_id == "step");
+  CHECK(line.x_timeout_s == 30);
+  // End of file, not EAGAIN: no writer is left.
+  const UniqueFd reader(::open(pipe.path().c_str(), O_RDONLY | O_NONBLOCK));
+  char byte = 0;
+  CHECK(::read(reader.get(), &byte, 1) == 0);
+}
+
+TEST_CASE("a server that is missing is told from a pipe that is full") {
+  const testing::TempFolder folder;
+  testing::Pipe pipe(folder.path("requests"));
+  const PipeClient client(pipe.path());
+  const auto bytes = pipe.fill();
+  CHECK(client.acquire(1h, "step") == Sent::kBusy);
+  pipe.drain(bytes);
+  CHECK(client.acquire(1h, "step") == Sent::kYes);
+  pipe.close();
+  CHECK(client.acquire(1h, "step") == Sent::kNoServer);
+  CHECK(PipeClient(folder.path("nothing")).release("step") == Sent::kNoServer);
+}
+
+TEST_CASE("why there is no server is one clear reason") {
+  const testing::TempFolder folder;
+  testing::Pipe pipe(folder.path("requests"));
+  const auto why_not = [](const std::string& path) { return PipeClient(path).why_no_server(); };
+  CHECK(why_not(pipe.path()).empty());
+  pipe.close();
+  CHECK(why_not(pipe.path()) == "nobody reads it");
+  CHECK(why_not(folder.path("nothing")) == "there is no such pipe");
+  CHECK(why_not(folder.path()) == "what is there is not a pipe");
+  CHECK(why_not("/dev/null") == "what is there is not a pipe");
+}
+
+TEST_CASE("a pipe without permission has no server for us") {
+  const testing::TempFolder folder;
+  testing::Pipe pipe(folder.path("requests"));
+  REQUIRE(::chmod(pipe.path().c_str(), 0) == 0);
+  if (::geteuid() == 0) {
+    FILETIMER_SKIP("root may write to any pipe");
+  }
+  CHECK(PipeClient(pipe.path()).why_no_server() == "no permission to write to it");
+  CHECK(PipeClient(pipe.path()).release("step") == Sent::kNoServer);
+}
+
+TEST_CASE("a regular file at the path is never written to") {
+  const testing::TempFolder folder;
+  const std::string path = folder.path("requests");
+  std::ofstream(path) << "precious";
+  CHECK(PipeClient(path).acquire(1h, "step") == Sent::kNoServer);
+  CHECK(PipeClient(path).why_no_server() == "what is there is not a pipe");
+  CHECK(std::filesystem::file_size(path) == 8);
+}
+
+TEST_CASE("a reader that goes between open and write raises no SIGPIPE") {
+  // SIGPIPE has its default action here: were it raised, this process would be gone. The race is
+  // run often, with a reader that comes and goes.
+  const testing::TempFolder folder;
+  testing::Pipe pipe(folder.path("requests"));
+  const PipeClient client(pipe.path());
+  std::atomic<bool> done = false;
+  std::thread flapping([&] {
+    while (!done) {
+      pipe.close();
+      pipe.open();
+    }
+  });
+  for (int i = 0; i < 20'000; ++i) {
+    client.acquire(1h, "step");
+  }
+  done = true;
+  flapping.join();
+  sigset_t pending;
+  ::sigpending(&pending);
+  CHECK(::sigismember(&pending, SIGPIPE) == 0);
+  sigset_t mask;
+  ::pthread_sigmask(SIG_SETMASK, nullptr, &mask);
+  CHECK(::sigismember(&mask, SIGPIPE) == 0);
+}

@@ -1,0 +1,69 @@
+// Timers on a bare request pipe: for a program that has no more than the pipe, of PyTorch's
+// FileTimerServer for instance, and for timers of other processes.
+//
+//   filetimer::PipeClient pipe(std::getenv("TORCHELASTIC_TIMER_FILE"));
+//   if (pipe.acquire(30s, "copy") == filetimer::PipeClient::Sent::kYes) {
+//     copy();
+//     pipe.release("copy");
+//   }
+//
+// Each call opens the pipe, writes one line, and closes the pipe: about 17 us. That is all: no
+// thread, no state, nothing is sent again, and no timer ends with the object. A TimerClient has
+// scopes that cost 45 ns, survive a full pipe and a server that starts later, and count themselves.
+//
+// No member blocks, throws or raises SIGPIPE. All members may be called from several threads and
+// from forked children; none may be called from a signal handler.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <sys/types.h>
+
+#include <chrono>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace filetimer {
+
+// What a timer is acquired with beside its timeout and its name.
+struct PipeTimerOptions {
+  // The process that the server kills; 0: this one. The pid is written as it is, so client and
+  // server must share a pid namespace.
+  pid_t pid = 0;
+  // The first signal: 1 to 64; 0: the expiry is recorded and no process is signalled.
+  int signal = 9;
+  // From that signal to SIGKILL; nanoseconds::max(): never. Not set: the server's --grace.
+  std::optional<std::chrono::nanoseconds> grace{};
+  // The server records a warning when the timer is still open this long after its acquire.
+  std::optional<std::chrono::nanoseconds> warn_after{};
+};
+
+class PipeClient {
+ public:
+  enum class Sent {
+    kYes,       // the whole line is in the pipe
+    kBusy,      // the pipe is full, or this process has no descriptor to spare: try again
+    kNoServer,  // no process reads the pipe, or the pipe cannot be opened
+  };
+
+  // `path`: the named pipe. Nothing is opened yet.
+  explicit PipeClient(std::string path) : path_(std::move(path)) {}
+
+  // Acquires the timer `name` of the process, or renews it if it is open: pid and name are its
+  // identity. `after`: its timeout from now on; nanoseconds::max(): none. A name over 255 bytes is
+  // cut and marked.
+  Sent acquire(std::chrono::nanoseconds after, std::string_view name,
+               const PipeTimerOptions& options = {}) const noexcept;
+  // Releases the timer `name` of the process `pid`; 0: of this one. A release of a timer that is
+  // not open has no effect.
+  Sent release(std::string_view name, pid_t pid = 0) const noexcept;
+
+  // Returns why requests cannot be sent now, as one clear line; empty: a process reads the pipe.
+  [[nodiscard]] std::string why_no_server() const;
+  [[nodiscard]] const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+}  // namespace filetimer

@@ -1,0 +1,42 @@
+// Keeps a worker alive whose page, or whose view of the status page, is cut short. Another process
+// of the user can truncate the file at any moment, and an access to the missing part of a mapping
+// raises SIGBUS.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+namespace filetimer {
+
+// While a BusGuard lives, the first SIGBUS in its memory maps zeroes in place of the file, for
+// good, and the instruction runs again. is_broken() is true from then on: what the memory holds is
+// not shared with the server any more, so the mapping must be replaced.
+//
+// The first guard of the process installs the handler of SIGBUS. A fault elsewhere goes to the
+// handler that was installed before. A handler that is installed later replaces this one, and then
+// such a fault does what that handler does.
+//
+// May be made and destroyed in any thread, by one at a time; is_broken() may be called in any.
+// The memory must stay mapped as long as the guard lives.
+class BusGuard {
+ public:
+  // Guards nothing when kMaxGuards are alive: then a fault ends the process, as without a guard.
+  BusGuard(void* begin, std::size_t bytes);
+  BusGuard(const BusGuard&) = delete;
+  BusGuard& operator=(const BusGuard&) = delete;
+  ~BusGuard();
+
+  [[nodiscard]] bool is_broken() const;
+
+  // Two for each runtime directory that the process has used, and for each that was made again.
+  static constexpr std::size_t kMaxGuards = 1024;
+
+  struct Range;  // of the handler
+
+ private:
+  Range* range_;  // null: none was free
+};
+
+}  // namespace filetimer
