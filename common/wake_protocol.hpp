@@ -106,7 +106,9 @@ inline bool try_release(Slot& slot, std::int64_t word) {
 inline std::int64_t release_late(Slot& slot) {
   std::int64_t word = slot.deadline.load(std::memory_order_acquire);
   for (;;) {
-    const bool is_free_at_once = word == slot_word::kJudged || word >= 0;
+    // An idle timeout that is judged no longer is released as a slot that was judged.
+    const bool is_free_at_once =
+        word == slot_word::kJudged || word == slot_word::kIdleWatch || word >= 0;
     const std::int64_t next = is_free_at_once ? slot_word::kFree : slot_word::kReleasedLate;
     if (word == next ||
         slot.deadline.compare_exchange_weak(word, next, std::memory_order_acq_rel)) {

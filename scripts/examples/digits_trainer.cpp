@@ -121,13 +121,7 @@ class Trainer {
   }
 
   [[nodiscard]] TimerClient connect() const {
-    ConnectOptions connect;
-    connect.when_missing = ConnectOptions::Missing::kUnwatched;
-    if (std::getenv("FILETIMER_DIR") == nullptr &&
-        std::getenv("TORCHELASTIC_TIMER_FILE") == nullptr) {
-      connect.timeout = {};  // nobody promised a server: one look for it in the default folder
-    }
-    TimerClient client = TimerClient::connect(std::move(connect));
+    TimerClient client = TimerClient::connect();
     if (self_.rank == 0 && !client.is_watched()) {
       fmt::print(stderr, "digits_trainer: no timer_server at {}: running unwatched\n",
                  client.target());

@@ -81,7 +81,7 @@ void measure_verdicts(const Plan& plan, Report& report) {
     ScopeOptions observed;
     observed.signal = 0;
     for (int i = 0; i < plan.page_expiries; ++i) {
-      const TimerId timer = client.acquire("forward", kTimeout, observed);
+      const TimerId timer = client.acquire(kTimeout, "forward", observed);
       sleep_for(kTimeout + kHeldAfterDeadline);
       client.release(timer);
     }
@@ -117,7 +117,7 @@ void measure_scan(const Plan& plan, Report& report) {
   ServerUnderTest server(plan.server, dir);
   Child worker = fork_worker(dir, [](TimerClient& client) {
     for (std::size_t i = 0; i < kMaxScopesPerWorker; ++i) {
-      (void)client.acquire(fmt::format("scope {}", i), std::chrono::hours(1));
+      (void)client.acquire(std::chrono::hours(1), fmt::format("scope {}", i));
     }
   });
   std::shared_ptr<MappedPage> page;
@@ -196,7 +196,7 @@ void measure_memory(const Plan& plan, Report& report) {
   for (int i = 0; i < plan.page_workers; ++i) {
     workers.push_back(fork_worker(dir, [](TimerClient& client) {
       for (const char* name : {"step", "forward", "exchange", "barrier"}) {
-        (void)client.acquire(name, std::chrono::hours(1));
+        (void)client.acquire(std::chrono::hours(1), name);
       }
     }));
   }
@@ -236,7 +236,7 @@ IdlePages::IdlePages(const Plan& plan, Report& report)
     state_->workers.push_back(
         fork_worker(plan.memory_dir + "/idle-pages", [&](TimerClient& client) {
           for (int n = 0; n < plan.page_scopes_idle / workers; ++n) {
-            (void)client.acquire(fmt::format("scope {}", n), std::chrono::hours(1));
+            (void)client.acquire(std::chrono::hours(1), fmt::format("scope {}", n));
           }
         }));
   }

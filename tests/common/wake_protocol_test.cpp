@@ -452,6 +452,13 @@ TEST_CASE("a release that is too late waits for the server, and only for a verdi
   CHECK(release_late(*meet.slot) == slot_word::kFree);
 }
 
+TEST_CASE("a release that finds an idle timeout whose verdict is over frees its slot") {
+  Meeting meet;
+  meet.slot->deadline = slot_word::kIdleWatch;
+  CHECK(release_late(*meet.slot) == slot_word::kFree);
+  CHECK(meet.slot->deadline == slot_word::kFree);
+}
+
 TEST_CASE(
     "a late release frees the slot in every order with the next server, which knows no verdict") {
   for (const std::string& order : all_orders(2, 2)) {

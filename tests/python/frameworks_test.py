@@ -135,7 +135,8 @@ class Unconfigured(ServerCase):
             callback.on_train_batch_start(None, None, None, 0)
             callback.on_train_batch_end(None, None, None, None, 0)
             callback.teardown(None, None, "fit")
-            """, TESTS=sys.path[0], FILETIMER_DIR=self.folder + "/none")
+            """, TESTS=sys.path[0], FILETIMER_DIR=self.folder + "/none",
+            FILETIMER_LOG_LEVEL="error")  # without it the missing server is a line
 
     def test_wrong_times_are_refused_when_the_callback_is_made(self):
         with self.assertRaisesRegex(ValueError, "step is 0"):

@@ -182,7 +182,8 @@ class Interrupted(ServerCase):
     def test_ctrl_c_ends_a_wait_for_a_server(self):
         self.assert_interrupted("""
             say("now")
-            filetimer.configure(os.environ["FILETIMER_DIR"] + "/none", timeout=float("inf"))
+            filetimer.configure(os.environ["FILETIMER_DIR"] + "/none", missing="wait",
+                                timeout=float("inf"))
             """)
 
     def test_ctrl_c_ends_a_rendezvous(self):

@@ -413,7 +413,7 @@ class Clients(ServerCase):
             with self.assertRaisesRegex(filetimer.ServerUnavailable, "no timer server at"):
                 filetimer.Client(empty, missing=missing, timeout=timeout)
             self.assertLess(time.monotonic() - begun, 5)
-        client = filetimer.Client(empty, missing="ignore")
+        client = filetimer.Client(empty)
         self.assertFalse(client.is_watched)
         with client.expires(FAR_S, "x"):
             pass

@@ -106,7 +106,7 @@ TEST_CASE("a scope without a name is called after the caller's file and line") {
 TEST_CASE("renew moves the deadline of an open timer and says when there is none") {
   WatchingServer server;
   auto client = server.connect();
-  const TimerId timer = client.acquire("step", 10s);
+  const TimerId timer = client.acquire(10s, "step");
   CHECK(client.renew(timer, 60s));
   CHECK(server.open() == Timers{{"step", 60s}});
   CHECK(client.release(timer));
@@ -115,6 +115,15 @@ TEST_CASE("renew moves the deadline of an open timer and says when there is none
   CHECK_FALSE(client.release(TimerId{}));
   CHECK_FALSE(client.renew(TimerId{}, 1s));
   CHECK(server.open().empty());
+}
+
+TEST_CASE("a timeout may be of any duration, and the longest of any is none") {
+  WatchingServer server;
+  auto client = server.connect();
+  auto fraction = client.expires(1.5s, "fraction");
+  auto endless = client.expires(std::chrono::hours::max(), "endless");
+  CHECK(server.open() == Timers{{"endless", kForever}, {"fraction", 1500ms}});
+  CHECK_THROWS_AS((void)client.expires(std::chrono::duration<double>(-1), "x"), InvalidArgument);
 }
 
 TEST_CASE("a timer may be endless") {
@@ -143,9 +152,9 @@ TEST_CASE("a client releases its timers when it goes, and leaves open scopes wat
   WatchingServer server;
   std::optional<TimerClient> client(server.connect());
   auto other = server.connect();
-  client->acquire("acquired", 30s);
+  client->acquire(30s, "acquired");
   client->start(1h);
-  other.acquire("others", 30s);
+  other.acquire(30s, "others");
   std::optional<TimerScope> scope(client->expires(30s, "scope"));
   CHECK(server.open().size() == 4);
   client.reset();
@@ -174,13 +183,13 @@ TEST_CASE("wrong arguments are refused with a message that quotes them, and no t
   auto client = server.connect();
   const auto refusal = [&](std::chrono::nanoseconds after, const ScopeOptions& options) {
     const std::string of_scope = message_of([&] { (void)client.expires(after, "x", options); });
-    CHECK(message_of([&] { client.acquire("x", after, options); }) == of_scope);
+    CHECK(message_of([&] { client.acquire(after, "x", options); }) == of_scope);
     return of_scope;
   };
   const auto warned = [&](std::chrono::nanoseconds after, std::chrono::nanoseconds warn_after) {
     return refusal(after, {.signal = 9, .grace = {}, .warn_after = warn_after});
   };
-  CHECK(contains(message_of([&] { client.acquire("", 1s); }), "name is empty"));
+  CHECK(contains(message_of([&] { client.acquire(1s, ""); }), "name is empty"));
   CHECK(refusal(0s, {}).starts_with("the timeout is 0s"));
   CHECK(refusal(-3s, {}).starts_with("the timeout is -3s"));
   CHECK(refusal(kMaxTimeout + 1s, {}).starts_with("the timeout is 1000000001s"));
@@ -236,7 +245,7 @@ TEST_CASE("the scope over the limit is refused, and one fewer makes room again")
   }
   const std::string refusal = "1024 scopes are open in process " + std::to_string(::getpid()) +
                               ", which is the limit: 'one more' was not opened";
-  CHECK(message_of([&] { client.acquire("one more", 1h); }) == refusal);
+  CHECK(message_of([&] { client.acquire(1h, "one more"); }) == refusal);
   CHECK(message_of([&] { (void)client.expires(1h, "one more"); }) == refusal);
   CHECK(server.open().size() == kMaxScopesPerWorker);
   scopes.erase(scopes.begin() + 500);
@@ -261,7 +270,7 @@ TEST_CASE("a forked child releases nothing of its parent's and opens timers of i
   WatchingServer server;
   auto client = server.connect();
   std::optional<TimerScope> scope(client.expires(1h, "step"));
-  const TimerId timer = client.acquire("timer", 1h);
+  const TimerId timer = client.acquire(1h, "timer");
   client.start(2h);
   const Timers parents = server.open();
   CHECK(parents == Timers{{"job", 2h}, {"step", 1h}, {"timer", 1h}});

@@ -215,13 +215,55 @@ TEST_CASE("what has come to stand where standard error was is not written to") {
   CHECK(testing::read_file(path).empty());
 }
 
-TEST_CASE("connect() refuses a FILETIMER_LOG_LEVEL that is none") {
-  ::setenv(kLogLevelVariable, "loud", 1);
+TEST_CASE("a word that is none in a variable of the environment is a notice, and does not count") {
   const testing::FakeServer server;
-  CHECK(testing::message_of([&] { (void)server.connect(); }) ==
-        "$FILETIMER_LOG_LEVEL: 'loud': expected one of error, warning, info, debug");
-  CHECK_THROWS_AS((void)server.connect(), InvalidArgument);
-  ::unsetenv(kLogLevelVariable);
+  using Messages = std::vector<std::string>;
+  const auto connect = [&] { (void)server.connect(); };
+  CHECK(messages_in(said("loud", connect)) ==
+        Messages{
+            "warning: $FILETIMER_LOG_LEVEL: 'loud': expected one of error, warning, info, debug"});
+  CHECK(messages_in(said(nullptr, [&] {
+          ::setenv("FILETIMER", "of", 1);
+          connect();
+        })) == Messages{"warning: $FILETIMER is 'of': expected on or off; it counts as on"});
+  CHECK(messages_in(said(nullptr,
+                         [&] {
+                           ::setenv("FILETIMER_MISSING", "never", 1);
+                           connect();
+                         })) ==
+        Messages{"warning: $FILETIMER_MISSING is 'never': expected ignore, wait or raise; it "
+                 "does not count"});
+  CHECK(said("error", [&] {
+          ::setenv("FILETIMER_MISSING", "never", 1);
+          connect();
+        }).empty());
+}
+
+TEST_CASE("a server that is missing is a notice once in a process, and then a warning") {
+  const testing::TempFolder folder;
+  const auto connect = [&] {
+    ConnectOptions options;
+    options.dir = folder.path("run");
+    (void)TimerClient::connect(options);
+    (void)TimerClient::connect(std::move(options));
+  };
+  const std::string text = "warning: no timer server at '" + folder.path("run/requests") +
+                           "': there is no such pipe: scopes are watched once one is there";
+  using Messages = std::vector<std::string>;
+  CHECK(messages_in(said(nullptr, connect)) == Messages{text});
+  CHECK(messages_in(said("warning", connect)) == Messages{text, text});
+  CHECK(said("error", connect).empty());
+  CHECK(messages_in(said(nullptr,
+                         [] {
+                           const testing::TempFolder home;
+                           ::unsetenv("FILETIMER_DIR");
+                           ::setenv("XDG_RUNTIME_DIR", home.path().c_str(), 1);
+                           ::setenv("TORCHELASTIC_TIMER_FILE", "/tmp/timer", 1);
+                           (void)TimerClient::connect();
+                         }))
+            .at(0)
+            .ends_with(" ($TORCHELASTIC_TIMER_FILE is for PyTorch's client and does not "
+                       "count)"));
 }
 
 TEST_CASE("a client says how it is connected") {
@@ -238,14 +280,14 @@ TEST_CASE("a client says how it is connected") {
         Messages{"info: connected to the timer server in '" + server.dir() + "'"});
   CHECK(connected([](ConnectOptions& options) {
           options.dir += "/none";
-          options.when_missing = ConnectOptions::Missing::kUnwatched;
+          options.when_missing = ConnectOptions::Missing::kIgnore;
         }) == Messages{"warning: no timer server at '" + server.dir() +
                        "/none/requests': there is no such pipe: scopes are watched once one is "
                        "there"});
   std::filesystem::remove_all(server.dir() + "/scopes");
   testing::write_file(server.dir() + "/scopes", "");
   const Messages without = connected(
-      [](ConnectOptions& options) { options.when_missing = ConnectOptions::Missing::kUnwatched; });
+      [](ConnectOptions& options) { options.when_missing = ConnectOptions::Missing::kIgnore; });
   CHECK(has(without, "warning: no scope page, scopes are not watched: cannot make the scope"));
   CHECK(has(without, "info: connected to the timer server in '"));
 }

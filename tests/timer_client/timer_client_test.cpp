@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <filetimer/timer_client.hpp>
 #include <fstream>
+#include <optional>
 #include <stdexcept>
 #include <thread>
 
@@ -25,7 +26,7 @@ namespace {
 ConnectOptions unwatched(const std::string& dir) {
   ConnectOptions options;
   options.dir = dir;
-  options.when_missing = ConnectOptions::Missing::kUnwatched;
+  options.when_missing = ConnectOptions::Missing::kIgnore;
   return options;
 }
 
@@ -36,6 +37,7 @@ TEST_CASE("connect says where it looked, why there is no server and how long it 
   ConnectOptions options;
   options.dir = folder.path("run");
   options.timeout = 30ms;
+  options.when_missing = ConnectOptions::Missing::kWait;
   const std::string message = message_of([&] { TimerClient::connect(std::move(options)); });
   CHECK(message == "no timer server at '" + folder.path("run/requests") +
                        "': there is no such pipe (tried for 30ms)");
@@ -50,6 +52,7 @@ TEST_CASE("connect asks its caller while it waits, and ends with what the caller
   ConnectOptions options;
   options.dir = folder.path();
   options.timeout = 1h;
+  options.when_missing = ConnectOptions::Missing::kWait;
   int asked = 0;
   options.while_waiting = [&] {
     if (++asked == 2) {
@@ -64,6 +67,7 @@ TEST_CASE("connect waits for a server that is being started") {
   server.pipe().close();
   ConnectOptions options = server.options();
   options.timeout = 10s;
+  options.when_missing = ConnectOptions::Missing::kWait;
   std::thread start;
   options.while_waiting = [&] {
     if (!start.joinable()) {
@@ -197,7 +201,7 @@ TEST_CASE("a status page that cannot be used is an error of connect, and kept") 
   }
   CHECK(testing::contains(message_of([&] { (void)server.connect(); }), "'" + board + "'"));
   ConnectOptions options = server.options();
-  options.when_missing = ConnectOptions::Missing::kUnwatched;
+  options.when_missing = ConnectOptions::Missing::kIgnore;
   auto client = TimerClient::connect(std::move(options));
   auto scope = client.expires(1h, "step");
   CHECK_FALSE(client.is_watched());
@@ -211,4 +215,82 @@ TEST_CASE("a status page that is too short is made whole") {
   auto client = server.connect();
   auto scope = client.expires(1h, "step");
   CHECK(testing::slot_called(server.page(), "step").asked == 1h);
+}
+
+TEST_CASE(
+    "FILETIMER=off makes a client that does nothing, and a client that was moved from is one") {
+  const testing::TempFolder folder;
+  std::optional<TimerClient> client;
+  SUBCASE("off") {
+    const Variable off("FILETIMER", "off");
+    client.emplace(TimerClient::connect(unwatched(folder.path("run"))));
+    CHECK_FALSE(std::filesystem::exists(folder.path("run")));
+  }
+  SUBCASE("moved from") {
+    FakeServer server;
+    client.emplace(server.connect());
+    const TimerClient other = std::move(*client);
+    CHECK(other.is_watched());
+  }
+  CHECK_FALSE(client->is_watched());
+  auto scope = client->expires(1h, "step");
+  CHECK_FALSE(scope.renew(1h));
+  CHECK(scope.release() == ReleaseResult::kNotOpen);
+  CHECK_FALSE(client->acquire(1h, "timer"));
+  const auto region = client->paused("checkpoint");
+  client->start(1h);
+  CHECK_FALSE(client->stop());
+  CHECK(client->heartbeat(1h, "heart").release() == ReleaseResult::kNotOpen);
+  CHECK(client->stacks_file().empty());
+  CHECK_THROWS_AS((void)client->expires(0s, "wrong"), InvalidArgument);
+}
+
+TEST_CASE(
+    "FILETIMER_MISSING decides what connect does without a server, whatever the program says") {
+  const testing::TempFolder folder;
+  ConnectOptions options = unwatched(folder.path("run"));
+  {
+    const Variable missing("FILETIMER_MISSING", "raise");
+    CHECK_THROWS_AS(TimerClient::connect(options), ServerUnavailable);
+  }
+  {
+    const Variable missing("FILETIMER_MISSING", "wait");
+    options.timeout = 1ms;
+    CHECK(testing::contains(message_of([&] { TimerClient::connect(options); }), "tried for 1ms"));
+  }
+  options.when_missing = ConnectOptions::Missing::kRaise;
+  const Variable missing("FILETIMER_MISSING", "ignore");
+  CHECK_NOTHROW(TimerClient::connect(options));
+}
+
+TEST_CASE("release tells a scope that was not open from one whose verdict came first") {
+  FakeServer server;
+  auto client = server.connect();
+  auto scope = client.expires(1h, "in time");
+  CHECK(scope.release() == ReleaseResult::kReleased);
+  CHECK(scope.release() == ReleaseResult::kNotOpen);
+  auto late = client.expires(1h, "late");
+  const PageLayout page = server.page();
+  REQUIRE(FakeServer::expire(page.slot(testing::index_of(page, "late"))));
+  CHECK(late.release() == ReleaseResult::kExpired);
+  CHECK_FALSE(late.release());
+  const TimerId timer = client.acquire(1h, "timer");
+  CHECK(client.release(timer) == ReleaseResult::kReleased);
+  CHECK(client.release(timer) == ReleaseResult::kNotOpen);
+  CHECK(client.release(TimerId{}) == ReleaseResult::kNotOpen);
+}
+
+TEST_CASE("beyond so many names each scope with a first timeout counts as the first of its name") {
+  FakeServer server;
+  auto client = server.connect();
+  const ScopeOptions slow_start{.first_timeout = 2h};
+  for (int i = 0; i < 1024; ++i) {
+    (void)client.expires(1h, "s" + std::to_string(i), slow_start).release();
+  }
+  auto known = client.expires(1h, "s1", slow_start);
+  CHECK(known.times()->remaining <= 1h);
+  for (int i = 0; i < 2; ++i) {
+    auto scope = client.expires(1h, "one more", slow_start);
+    CHECK(scope.times()->remaining > 1h);
+  }
 }

@@ -82,12 +82,16 @@ Duration TimerClient::State::timeout_for(std::string_view shown, Duration after,
     begun.clear();
     begun_in = Keeper::instance().fork_count();
   }
-  return begun.emplace(shown).second ? *options.first_timeout : after;
+  // Beyond the limit each scope counts as the first one: a deadline is later then, never earlier.
+  const bool is_first = begun.size() < kMaxBegunNames ? begun.emplace(shown).second
+                                                      : !begun.contains(std::string(shown));
+  return is_first ? options.first_timeout->value() : after;
 }
 
-bool TimerClient::State::release(TimerId timer, bool has_lock) noexcept {
-  return timer.slot_ != nullptr && is_open_here(*timer.slot_, timer.number_, timer.fork_count_) &&
-         release_scope(*timer.slot_, timer.number_, has_lock);
+ReleaseResult TimerClient::State::release(TimerId timer, bool has_lock) noexcept {
+  return timer.slot_ != nullptr && is_open_here(*timer.slot_, timer.number_, timer.fork_count_)
+             ? release_scope(*timer.slot_, timer.number_, has_lock)
+             : ReleaseResult::kNotOpen;
 }
 
 }  // namespace filetimer

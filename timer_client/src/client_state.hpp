@@ -52,7 +52,9 @@ struct TimerClient::State {
   }
   // Likewise, and not if the server that announced its end was killed: the next one watches what is
   // opened now. Some microseconds.
-  [[nodiscard]] bool is_closed_by_server() const { return is_closed() && page().has_server(); }
+  [[nodiscard]] bool is_closed_by_server() const {
+    return is_closed() && (page().is_off() || page().has_server());
+  }
 
   // Claims a slot for a scope; see open_scope(). Returns null if there is no room for one: the
   // scope is not watched, since a worker never fails for its watchdog. Throws TimerError at the
@@ -75,8 +77,8 @@ struct TimerClient::State {
   [[nodiscard]] Duration timeout_for(std::string_view shown, Duration after,
                                      const ScopeOptions& options);
 
-  // Releases the timer. Returns false if it is not open, or the verdict came first.
-  static bool release(TimerId timer, bool has_lock) noexcept;
+  // Releases the timer.
+  static ReleaseResult release(TimerId timer, bool has_lock) noexcept;
 
   // Call this before open_scope(): its sequentially consistent store is a full barrier, so a load
   // placed after it stalls.
@@ -102,6 +104,7 @@ struct TimerClient::State {
   TimerId job;
   // Names of which a scope with a first timeout was opened, and in which process.
   std::unordered_set<std::string> begun;
+  static constexpr std::size_t kMaxBegunNames = 1024;  // as of names with statistics
   unsigned begun_in = 0;
   const Asker asker;
   std::shared_ptr<ShutdownWatch> shutdown_watch;  // with the lock; null: nobody asked for it

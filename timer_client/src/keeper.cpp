@@ -90,6 +90,11 @@ OwnPage& Keeper::page_in(const std::string& dir, const std::string& pipe, Status
   return pages_.emplace_back(std::move(board), dir, pipe);
 }
 
+OwnPage& Keeper::page_of_nobody() {
+  const auto found = std::ranges::find_if(pages_, &OwnPage::is_off);
+  return found != pages_.end() ? *found : pages_.emplace_back(BoardView::off(), "", "");
+}
+
 OwnPage& Keeper::look_again(OwnPage& page) noexcept {
   if (OwnPage* const successor = page.successor()) {
     return look_again(*successor);
@@ -103,7 +108,7 @@ OwnPage& Keeper::look_again(OwnPage& page) noexcept {
     if (&next == &page || !next.has_board()) {
       return page;
     }
-    if (const Status made = next.make(page.keeps_statistics()); !made) {
+    if (const Status made = next.make(page.keeps_statistics(), page.allows_tracing()); !made) {
       return page;
     }
     client_messages::info("the runtime directory '{}' was made again: scopes go on a new page",

@@ -35,6 +35,9 @@ class Keeper {
   // and the page has no status page: its scopes are not watched until a later look finds one.
   OwnPage& page_in(const std::string& dir, const std::string& pipe, Status& why_not);
 
+  // Returns the page of clients that are switched off: no scope is opened on it.
+  OwnPage& page_of_nobody();
+
   // Looks, at most once a second for each page, whether the files of the page are the ones that a
   // server uses: the runtime directory may have been removed and made again, or a file cut short.
   // Returns the page to use from now on: `page`, or its successor.

@@ -53,9 +53,11 @@ void write_once(int fd, std::string_view line) {
 }  // namespace
 
 constinit std::atomic<int> last_told{kNothing};
+constinit std::atomic<bool> is_level_chosen{false};
 
 void set_level(LogLevel level) {
   is_set_by_hand = true;
+  is_level_chosen = true;
   tell_to(static_cast<int>(level));
 }
 
@@ -70,8 +72,10 @@ Status take_level_of_environment() {
   }
   const auto level = parse_log_level(word);
   if (!level) {
+    tell_to(kNothing);
     return failure(fmt::format("${}: {}", kLogLevelVariable, level.error().message));
   }
+  is_level_chosen = true;
   tell_to(static_cast<int>(*level));
   return {};
 }

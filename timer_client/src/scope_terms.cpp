@@ -22,20 +22,20 @@ void check_options(const ScopeOptions& options, Duration after) {
         fmt::format("the signal is {}: expected 0 to {}", options.signal, kLastSignal));
   }
   if (!is_grace(options.grace)) {
-    check_timeout("the grace", *options.grace);
+    check_timeout("the grace", options.grace->value());
   }
-  if (!is_warn_after(options.warn_after, after)) {
-    throw InvalidArgument(why_no_warn_after(*options.warn_after, after));
+  if (options.warn_after && !is_warn_after(options.warn_after->value(), after)) {
+    throw InvalidArgument(why_no_warn_after(options.warn_after->value(), after));
   }
   if (options.first_timeout) {
-    check_timeout("the first timeout", *options.first_timeout);
+    check_timeout("the first timeout", options.first_timeout->value());
   }
 }
 
 PageTerms terms_of(Duration after, const ScopeOptions& options, std::uint64_t client) {
   PageTerms terms = plain_terms_of(after, options, client);
   if (options.warn_after) {
-    terms.soft_ms = soft_ms(*options.warn_after);
+    terms.soft_ms = soft_ms(options.warn_after->value());
   }
   if (options.spare_if_left) {
     terms.flags = slot_flag::kSpareIfLeft;

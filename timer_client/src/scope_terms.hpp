@@ -27,8 +27,8 @@ inline bool is_signal(int signal) {
   return signal >= 0 && signal <= kLastSignal;
 }
 
-inline bool is_grace(std::optional<Duration> grace) {
-  return !grace || *grace == Duration::zero() || is_timeout(*grace);
+inline bool is_grace(std::optional<Timeout> grace) {
+  return !grace || grace->value() == Duration::zero() || is_timeout(grace->value());
 }
 
 // Without what terms_of() and timeout_for() look at beyond plain_terms_of().
@@ -48,7 +48,7 @@ inline std::uint32_t grace_ms(Duration grace) {
 // Without what is not so common.
 inline PageTerms plain_terms_of(Duration after, const ScopeOptions& options, std::uint64_t client) {
   return {.timeout = after.count(),
-          .grace_ms = options.grace ? grace_ms(*options.grace) : kServersGrace,
+          .grace_ms = options.grace ? grace_ms(options.grace->value()) : kServersGrace,
           .signal = static_cast<std::uint16_t>(options.signal),
           .client = client};
 }

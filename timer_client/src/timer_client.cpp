@@ -6,11 +6,16 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstdlib>
 #include <filetimer/timer_client.hpp>
 #include <thread>
+#include <utility>
 
 #include "common/duration_text.hpp"
 #include "common/limits.hpp"
+#include "common/run_folder.hpp"
 #include "timer_client/src/client_state.hpp"
 #include "timer_client/src/messages.hpp"
 #include "timer_client/src/page/abandoned_pages.hpp"
@@ -25,6 +30,8 @@ using std::chrono::milliseconds;
 namespace messages = client_messages;
 
 constexpr std::string_view kJobScope = "job";
+constexpr const char* kSwitchVariable = "FILETIMER";
+constexpr const char* kMissingVariable = "FILETIMER_MISSING";
 // The server looks so often, at the most, whether a worker that is in a scope still is.
 constexpr Duration kLeastIdleTimeout = milliseconds{100};
 constexpr Duration kFirstConnectPause = milliseconds{10};
@@ -53,16 +60,65 @@ std::string wait_for_server(const std::string& pipe, Duration timeout,
 }
 
 void check_connect_options(const ConnectOptions& options) {
-  if (options.idle_timeout != Duration::zero() &&
-      (options.idle_timeout < kLeastIdleTimeout || options.idle_timeout > kMaxTimeout)) {
+  const Duration idle = options.idle_timeout.value();
+  if (idle != Duration::zero() && (idle < kLeastIdleTimeout || idle > kMaxTimeout)) {
     throw InvalidArgument(fmt::format("the idle timeout is {}: expected 0 for none, or {} to {}",
-                                      duration_text(options.idle_timeout),
-                                      duration_text(kLeastIdleTimeout),
+                                      duration_text(idle), duration_text(kLeastIdleTimeout),
                                       duration_text(kMaxTimeout)));
   }
-  if (options.timeout < Duration::zero()) {
+  if (options.timeout.value() < Duration::zero()) {
     throw InvalidArgument(fmt::format("the timeout of connect() is {}: expected 0 or more",
-                                      duration_text(options.timeout)));
+                                      duration_text(options.timeout.value())));
+  }
+}
+
+// The variables of the environment that decide from outside. A word that is none of those that are
+// expected is a notice: a typo in them must not end a training.
+std::string_view environment_word(const char* name) {
+  const char* const word = std::getenv(name);
+  return word == nullptr ? "" : word;
+}
+
+bool is_switched_off() {
+  const std::string_view word = environment_word(kSwitchVariable);
+  if (!word.empty() && word != "on" && word != "off") {
+    messages::notice("${} is '{}': expected on or off; it counts as on", kSwitchVariable, word);
+  }
+  return word == "off";
+}
+
+ConnectOptions::Missing missing_by_environment(ConnectOptions::Missing chosen) {
+  using Missing = ConnectOptions::Missing;
+  constexpr std::array kWords{std::pair{"ignore", Missing::kIgnore},
+                              std::pair{"wait", Missing::kWait},
+                              std::pair{"raise", Missing::kRaise}};
+  const std::string_view word = environment_word(kMissingVariable);
+  if (word.empty()) {
+    return chosen;
+  }
+  const auto* const found = std::ranges::find_if(
+      kWords, [&](const auto& each) { return std::string_view(each.first) == word; });
+  if (found == kWords.end()) {
+    messages::notice("${} is '{}': expected ignore, wait or raise; it does not count",
+                     kMissingVariable, word);
+    return chosen;
+  }
+  return found->second;
+}
+
+// Once for a process: its ranks and threads all have the same to say.
+void notice_missing_server(const MeetingPlace& place, const std::string& why, bool was_named) {
+  static std::atomic<bool> is_told{false};
+  const bool has_torch_pipe = !was_named && !environment_word(kTorchPipeVariable).empty();
+  const std::string text = fmt::format(
+      "no timer server at '{}': {}: scopes are watched once one is there{}", place.pipe, why,
+      has_torch_pipe
+          ? fmt::format(" (${} is for PyTorch's client and does not count)", kTorchPipeVariable)
+          : std::string());
+  if (!is_told.exchange(true, std::memory_order_relaxed)) {
+    messages::notice("{}", text);
+  } else {
+    messages::warning("{}", text);
   }
 }
 
@@ -70,15 +126,32 @@ void check_connect_options(const ConnectOptions& options) {
 
 TimerClient::TimerClient(std::shared_ptr<State> state) : state_(std::move(state)) {}
 
+// What clients have that are switched off, or were moved from. Made by the first connect().
+const std::shared_ptr<TimerClient::State>& TimerClient::state_of_nobody() {
+  static const std::shared_ptr<State>& state = *new std::shared_ptr<State>([] {
+    const auto held = Keeper::instance().lock();
+    return std::make_shared<State>(Keeper::instance().page_of_nobody(), false,
+                                   Asker({}, std::chrono::seconds{60}));
+  }());
+  return state;
+}
+
 TimerClient TimerClient::connect(ConnectOptions options) {
+  const std::shared_ptr<State>& off = state_of_nobody();
   check_connect_options(options);
   if (const Status level = messages::take_level_of_environment(); !level) {
-    throw InvalidArgument(level.error().message);
+    messages::notice("{}", level.error().message);
   }
-  const MeetingPlace place = find_meeting_place(options.dir, {});
+  if (is_switched_off()) {
+    messages::info("${} is off: no scope is watched", kSwitchVariable);
+    return TimerClient(off);
+  }
+  const MeetingPlace place = find_meeting_place(options.dir);
   Asker asker(place, options.rpc_timeout);
-  const bool must_be_there = options.when_missing == ConnectOptions::Missing::kThrow;
-  const Duration patience = must_be_there ? options.timeout : Duration::zero();
+  const auto missing = missing_by_environment(options.when_missing);
+  const bool must_be_there = missing != ConnectOptions::Missing::kIgnore;
+  const Duration patience =
+      missing == ConnectOptions::Missing::kWait ? options.timeout.value() : Duration::zero();
   const std::string why = wait_for_server(place.pipe, patience, options.while_waiting);
   if (!why.empty() && must_be_there) {
     throw ServerUnavailable(fmt::format("no timer server at '{}': {} (tried for {})", place.pipe,
@@ -90,13 +163,13 @@ TimerClient TimerClient::connect(ConnectOptions options) {
     Status made;
     OwnPage& page = Keeper::instance().page_in(place.run_folder, place.pipe, made);
     if (made) {
-      made = page.make(options.statistics);
+      made = page.make(options.statistics, options.allow_tracing);
     }
     if (!made && must_be_there) {
       throw TimerError(made.error().message);
     }
     if (!made) {
-      messages::warning("no scope page, scopes are not watched: {}", made.error().message);
+      messages::notice("no scope page, scopes are not watched: {}", made.error().message);
     } else if (!page.has_server()) {
       remove_abandoned_pages(page.pages_folder());
     }
@@ -105,12 +178,12 @@ TimerClient TimerClient::connect(ConnectOptions options) {
   if (why.empty()) {
     messages::info("connected to the timer server in '{}'", place.run_folder);
   } else {
-    messages::warning("no timer server at '{}': {}: scopes are watched once one is there",
-                      place.pipe, why);
+    const bool was_named = !options.dir.empty() || !environment_word(kDirVariable).empty();
+    notice_missing_server(place, why, was_named);
   }
   TimerClient client(std::move(state));
-  if (options.idle_timeout != Duration::zero()) {
-    client.set_idle_timeout(options.idle_timeout, must_be_there);
+  if (const Duration idle = options.idle_timeout.value(); idle != Duration::zero()) {
+    client.set_idle_timeout(idle, must_be_there);
   }
   return client;
 }
@@ -121,9 +194,9 @@ void TimerClient::set_idle_timeout(std::chrono::nanoseconds timeout, bool must_b
   {
     const auto held = Keeper::instance().lock();
     OwnPage::Refusal why{};
-    if (page.is_made() && page.watch_idleness(timeout, state_->number, why, wake)) {
-      // The page does the rest.
-    } else if (must_be_there) {
+    const bool is_watched =
+        page.is_made() && page.watch_idleness(timeout, state_->number, why, wake);
+    if (!is_watched && must_be_there) {
       throw TimerError("there is no room on this process's page for its idle timeout");
     }
   }
@@ -132,28 +205,27 @@ void TimerClient::set_idle_timeout(std::chrono::nanoseconds timeout, bool must_b
   }
 }
 
-TimerClient::TimerClient(TimerClient&&) noexcept = default;
+TimerClient::TimerClient(TimerClient&& other) noexcept
+    : state_(std::exchange(other.state_, state_of_nobody())) {}
 
 TimerClient& TimerClient::operator=(TimerClient&& other) noexcept {
   if (this != &other) {
     const TimerClient old(std::move(*this));  // releases on its way out
-    state_ = std::move(other.state_);
+    state_ = std::exchange(other.state_, state_of_nobody());
   }
   return *this;
 }
 
 TimerClient::~TimerClient() {
-  if (state_) {
-    stop_watching();
-    const auto held = Keeper::instance().lock();
-    for (OwnPage* page = &state_->first_page; page != nullptr; page = page->successor()) {
-      page->release_those_of(state_->number);
-    }
+  stop_watching();
+  const auto held = Keeper::instance().lock();
+  for (OwnPage* page = &state_->first_page; page != nullptr; page = page->successor()) {
+    page->release_those_of(state_->number);
   }
 }
 
-TimerId TimerClient::acquire(std::string_view name, std::chrono::nanoseconds after,
-                             const ScopeOptions& options) {
+TimerId TimerClient::acquire(Timeout timeout, std::string_view name, const ScopeOptions& options) {
+  const Duration after = timeout.value();
   if (name.empty()) {
     throw InvalidArgument("the scope's name is empty: expected at least one byte");
   }
@@ -176,7 +248,8 @@ TimerId TimerClient::acquire(std::string_view name, std::chrono::nanoseconds aft
   return timer;
 }
 
-bool TimerClient::renew(TimerId timer, std::chrono::nanoseconds after) {
+bool TimerClient::renew(TimerId timer, Timeout timeout) {
+  const Duration after = timeout.value();
   check_timeout("the timeout", after);
   unsigned todo_next = 0;
   bool is_renewed = false;
@@ -217,18 +290,18 @@ bool TimerClient::set_paused(TimerId timer, bool is_paused) {
   return is_open;
 }
 
-UnlimitedRegion TimerClient::unlimited(std::string_view name, const char* file, int line) {
-  return UnlimitedRegion(expires(kNoDeadline, name, kDefaultScopeOptions, file, line),
-                         state_->page());
+PausedRegion TimerClient::paused(std::string_view name, const char* file, int line) {
+  return PausedRegion(expires(kNoDeadline, name, kDefaultScopeOptions, file, line), state_->page());
 }
 
-bool TimerClient::release(TimerId timer) noexcept {
+ReleaseResult TimerClient::release(TimerId timer) noexcept {
   const auto held = Keeper::instance().lock();
   return State::release(timer, true);
 }
 
-TimerScope TimerClient::expires(std::chrono::nanoseconds after, std::string_view name,
-                                const ScopeOptions& options, const char* file, int line) {
+TimerScope TimerClient::expires(Timeout timeout, std::string_view name, const ScopeOptions& options,
+                                const char* file, int line) {
+  const Duration after = timeout.value();
   State& state = *state_;
   const auto key = name.empty() ? ScopeKey::of_line(file, line, state.has_statistics)
                                 : ScopeKey::of_name(name, state.has_statistics);
@@ -261,7 +334,8 @@ TimerScope TimerClient::expires_otherwise(std::chrono::nanoseconds after, const 
   return TimerScope(TimerId{});
 }
 
-void TimerClient::start(std::chrono::nanoseconds after) {
+void TimerClient::start(Timeout timeout) {
+  const Duration after = timeout.value();
   check_timeout("the timeout", after);
   unsigned todo_next = 0;
   const bool is_closed = state_->is_closed_by_server();
@@ -298,10 +372,10 @@ void TimerClient::start() {
   start(Duration{timeout});
 }
 
-TimerHeartbeat TimerClient::heartbeat(std::chrono::nanoseconds timeout, std::string_view name,
+TimerHeartbeat TimerClient::heartbeat(Timeout timeout, std::string_view name,
                                       const ScopeOptions& options, const char* file, int line) {
-  check_timeout("the timeout", timeout);
-  check_options(options, timeout);
+  check_timeout("the timeout", timeout.value());
+  check_options(options, timeout.value());
   ScopeOptions of_scope = options;
   of_scope.first_timeout.reset();  // of every heartbeat, not of the first of its name
   return {expires(options.first_timeout.value_or(timeout), name, of_scope, file, line), timeout};
@@ -313,7 +387,7 @@ std::optional<TimerTimes> TimerClient::times(TimerId timer) const {
              : std::nullopt;
 }
 
-bool TimerClient::stop() noexcept {
+ReleaseResult TimerClient::stop() noexcept {
   const auto held = Keeper::instance().lock();
   return State::release(std::exchange(state_->job, {}), true);
 }

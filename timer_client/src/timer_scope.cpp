@@ -20,7 +20,8 @@ TimerScope& TimerScope::operator=(TimerScope&& other) noexcept {
   return *this;
 }
 
-bool TimerScope::renew(std::chrono::nanoseconds after) {
+bool TimerScope::renew(Timeout timeout) {
+  const Duration after = timeout.value();
   check_timeout("the timeout", after);
   SlotHandle* const handle = timer_.slot_;
   unsigned todo_next = 0;
@@ -86,16 +87,17 @@ std::optional<TimerTimes> TimerScope::times() const {
              : std::nullopt;
 }
 
-bool TimerScope::release() noexcept {
+ReleaseResult TimerScope::release() noexcept {
   // Take number_ only: loading the whole TimerId with one wide read right after its fields were
   // stored separately defeats store forwarding.
   const unsigned long long number = std::exchange(timer_.number_, 0);
   SlotHandle* const handle = timer_.slot_;
-  return handle != nullptr && is_open_here(*handle, number, timer_.fork_count_) &&
-         release_scope(*handle, number, false);
+  return handle != nullptr && is_open_here(*handle, number, timer_.fork_count_)
+             ? release_scope(*handle, number, false)
+             : ReleaseResult::kNotOpen;
 }
 
-UnlimitedRegion::UnlimitedRegion(TimerScope marker, OwnPage& page)
+PausedRegion::PausedRegion(TimerScope marker, OwnPage& page)
     : marker_(std::move(marker)), page_(&page), tid_(::gettid()), fork_count_(fork_watch::count()) {
   bool wake = false;
   {
@@ -111,7 +113,7 @@ UnlimitedRegion::UnlimitedRegion(TimerScope marker, OwnPage& page)
   }
 }
 
-UnlimitedRegion::~UnlimitedRegion() {
+PausedRegion::~PausedRegion() {
   if (fork_count_ != fork_watch::count() || slots_ == nullptr) {
     return;  // its parent's, or no page was there
   }

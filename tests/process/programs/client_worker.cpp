@@ -9,7 +9,7 @@
 //
 // left NAME: its remaining time in ms, and "paused" if it is.
 //
-// enter NAME, leave: an unlimited region.
+// enter NAME, leave: a paused region.
 //
 // beat NAME MS FIRST_MS FOR_MS: a heartbeat of MS, after a first timeout, that beats ten times a
 // timeout, for as long as said, and then no more. Says when it began and when it beat last, each as
@@ -78,13 +78,14 @@ class ClientWorker {
     if (command == "connect") {
       words >> ms;
       ConnectOptions options;
+      options.when_missing = ConnectOptions::Missing::kWait;
       options.idle_timeout = milliseconds{ms};
       client_.emplace(TimerClient::connect(std::move(options)));
       return "yes";
     }
     if (command == "connect-early") {
       ConnectOptions options;
-      options.when_missing = ConnectOptions::Missing::kUnwatched;
+      options.when_missing = ConnectOptions::Missing::kIgnore;
       client_.emplace(TimerClient::connect(std::move(options)));
       return "yes";
     }
@@ -106,8 +107,8 @@ class ClientWorker {
       return beat(name, milliseconds{ms}, words);
     }
     if (command == "enter") {
-      regions_.push_back(std::unique_ptr<UnlimitedRegion>(
-          new UnlimitedRegion(client_->unlimited(name))));  // made in its place
+      regions_.push_back(std::unique_ptr<PausedRegion>(
+          new PausedRegion(client_->paused(name))));  // made in its place
       return "yes";
     }
     if (command == "open") {
@@ -135,7 +136,7 @@ class ClientWorker {
                    : "no";
     }
     if (command == "release") {
-      const bool in_time = scope.release();
+      const bool in_time{scope.release()};
       scopes_.erase(name);
       return said(in_time);
     }
@@ -173,7 +174,7 @@ class ClientWorker {
 
   std::optional<TimerClient> client_;
   std::map<std::string, TimerScope> scopes_;
-  std::vector<std::unique_ptr<UnlimitedRegion>> regions_;
+  std::vector<std::unique_ptr<PausedRegion>> regions_;
   std::optional<TimerHeartbeat> heart_;
 };
 

@@ -68,7 +68,7 @@ TEST_CASE("a worker in no scope for its idle timeout is killed, and the record s
   CHECK(server.wait_for("killed", worker->pid()).text("verdict") == "dead");
 }
 
-TEST_CASE("before its first scope, inside one and in an unlimited region a worker is not idle") {
+TEST_CASE("before its first scope, inside one and in a paused region a worker is not idle") {
   const TempFolder temp;
   const Server server(temp);
   const auto unborn = client_worker(server.dir(), 100ms);

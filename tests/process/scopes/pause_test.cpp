@@ -1,4 +1,4 @@
-// Scopes whose time stands still, by their caller's word or in an unlimited region: nobody is
+// Scopes whose time stands still, by their caller's word or in a paused region: nobody is
 // killed for one, and once it goes on it has just what was left.
 // SPDX-License-Identifier: MIT
 #include <doctest/doctest.h>
@@ -68,7 +68,7 @@ TEST_CASE("a scope that is renewed while it is paused stays so, with the new tim
   CHECK(killed_for(server, *worker).number("timeout_s") == doctest::Approx(0.2));
 }
 
-TEST_CASE("in an unlimited region no scope of the thread expires, and the region's name is shown") {
+TEST_CASE("in a paused region no scope of the thread expires, and the region's name is shown") {
   const TempFolder temp;
   Server server(temp);
   const auto worker = client_worker(server.dir());
@@ -92,7 +92,7 @@ TEST_CASE("in an unlimited region no scope of the thread expires, and the region
   CHECK(std::ranges::find(expired, "held") == expired.end());  // by its caller's word
 }
 
-TEST_CASE("--max-timeout holds for a pause and for an unlimited region") {
+TEST_CASE("--max-timeout holds for a pause and for a paused region") {
   for (const std::string pause : {"pause step", "enter region"}) {
     CAPTURE(pause);
     const TempFolder temp;

@@ -87,7 +87,7 @@ TEST_CASE("the server is woken only for a deadline before its own next look") {
     CHECK(server.pipe().is_silent());
     CHECK(far.renew(5s));
     CHECK(server.pipe().next().x_page == page);
-    const TimerId timer = client.acquire("timer", 30s);
+    const TimerId timer = client.acquire(30s, "timer");
     CHECK(client.renew(timer, 5s));
     CHECK(server.pipe().next().x_page == page);
     CHECK(server.page().header().wakes == 3);
@@ -126,7 +126,7 @@ TEST_CASE("the server is woken only for a deadline before its own next look") {
     CHECK(server.pipe().next().x_page == page);
   }
   SUBCASE("every call that opens a timer does it") {
-    client.acquire("acquired", 1s);
+    client.acquire(1s, "acquired");
     CHECK(server.pipe().next().x_page == page);
     client.start(1s);
     CHECK(server.pipe().next().x_page == page);
@@ -257,10 +257,10 @@ TEST_CASE("what an old timer names is never taken for the slot's next scope") {
   FakeServer server;
   auto client = server.connect();
   // Without a deadline two timers of a slot look the same in it.
-  const TimerId old = client.acquire("step", kNoDeadline);
+  const TimerId old = client.acquire(kNoDeadline, "step");
   const std::size_t index = index_of(server.page(), "step");
   CHECK(client.release(old));
-  const TimerId next = client.acquire("step", kNoDeadline);
+  const TimerId next = client.acquire(kNoDeadline, "step");
   REQUIRE(index_of(server.page(), "step") == index);
   CHECK_FALSE(client.release(old));
   CHECK_FALSE(client.renew(old, 1h));
@@ -434,7 +434,7 @@ TEST_CASE("elapsed and remaining time of a timer are told while it is open") {
   CHECK(scope.renew(1min));
   CHECK(scope.times()->remaining > 59s);
   CHECK(scope.times()->elapsed >= times->elapsed);
-  const TimerId timer = client.acquire("endless", kNoDeadline);
+  const TimerId timer = client.acquire(kNoDeadline, "endless");
   CHECK(client.times(timer)->remaining == kNoDeadline);
   client.release(timer);
   CHECK(!client.times(timer));

@@ -122,7 +122,7 @@ TEST_CASE("a forked child has a page of its own and changes nothing in its paren
   auto client = server.connect();
   server.pipe().next();
   std::optional<TimerScope> scope(client.expires(1h, "step"));
-  const TimerId timer = client.acquire("timer", 1h);
+  const TimerId timer = client.acquire(1h, "timer");
   client.start(2h);
   const PageLayout page = server.page();
   const std::string before = bytes_of(page);
@@ -186,7 +186,7 @@ TEST_CASE("a child of a bare clone finds out by itself that it is one") {
   auto client = server.connect();
   server.pipe().next();
   std::optional<TimerScope> scope(client.expires(1h, "step"));
-  const TimerId timer = client.acquire("timer", 1h);
+  const TimerId timer = client.acquire(1h, "timer");
   client.start(2h);
   const PageLayout page = server.page();
   const std::string before = bytes_of(page);

@@ -85,7 +85,7 @@ TEST_CASE("a pause keeps what is left, and the scope goes on as if it had been o
 TEST_CASE("a paused scope can be renewed, released, judged, and have no deadline at all") {
   FakeServer server;
   auto client = server.connect();
-  const TimerId timer = client.acquire("step", 30s);
+  const TimerId timer = client.acquire(30s, "step");
   CHECK(client.pause(timer));
   CHECK(client.renew(timer, 1h));
   CHECK(called(server, "step").left == 1h);
@@ -129,7 +129,7 @@ TEST_CASE("the server is woken where a scope that goes on is due before its next
   CHECK(due_time(called(server, "step"), 10s) == paused_since(called(server, "step")) + 10s);
 }
 
-TEST_CASE("an unlimited region suspends what the thread has open or opens, and nobody else's") {
+TEST_CASE("a paused region suspends what the thread has open or opens, and nobody else's") {
   FakeServer server;
   auto client = server.connect();
   const auto is_paused = [&](const std::string& name) {
@@ -140,11 +140,11 @@ TEST_CASE("an unlimited region suspends what the thread has open or opens, and n
   CHECK(held.pause());
   const TimerId elsewhere = [&] {
     TimerId timer;
-    std::thread([&] { timer = client.acquire("elsewhere", 30s); }).join();
+    std::thread([&] { timer = client.acquire(30s, "elsewhere"); }).join();
     return timer;
   }();
   {
-    const auto region = client.unlimited("checkpoint");
+    const auto region = client.paused("checkpoint");
     CHECK(called(server, "checkpoint").deadline.is_never());
     CHECK(is_paused("outer"));
     CHECK_FALSE(is_paused("elsewhere"));
@@ -153,7 +153,7 @@ TEST_CASE("an unlimited region suspends what the thread has open or opens, and n
     CHECK(called(server, "inner").left == 20s);
     CHECK(called(server, "inner").asked == 20s);
     {
-      const auto nested = client.unlimited();
+      const auto nested = client.paused();
       CHECK(is_paused("inner"));
     }
     CHECK(is_paused("inner"));
@@ -175,11 +175,11 @@ TEST_CASE("an unlimited region suspends what the thread has open or opens, and n
   CHECK_FALSE(is_paused("after"));
 }
 
-TEST_CASE("a child that is forked in an unlimited region is in none") {
+TEST_CASE("a child that is forked in a paused region is in none") {
   FakeServer server;
   auto client = server.connect();
   {
-    const auto region = client.unlimited("checkpoint");
+    const auto region = client.paused("checkpoint");
     const pid_t child = ::fork();
     if (child == 0) {
       auto scope = client.expires(30s, "child");
@@ -195,10 +195,10 @@ TEST_CASE("scopes that are paused, renewed and released by two threads at once a
   FakeServer server;
   auto client = server.connect();
   std::atomic<bool> stop{false};
-  const TimerId timer = client.acquire("shared", 1h);
+  const TimerId timer = client.acquire(1h, "shared");
   std::thread other([&] {
     while (!stop.load()) {
-      const auto region = client.unlimited("region");
+      const auto region = client.paused("region");
       client.pause(timer);
       client.resume(timer);
     }
@@ -234,7 +234,7 @@ TEST_CASE("an idle timeout is a slot that is no scope, and notes when scopes are
     CHECK(slot.deadline == slot_word::kFree);
     CHECK(Instant{slot.left} >= before);
     CHECK(Instant{slot.left} <= now());
-    const TimerId timer = client.acquire("step", 30s);
+    const TimerId timer = client.acquire(30s, "step");
     CHECK(client.pause(timer));
     const Instant again = now();
     CHECK(client.release(timer));
@@ -274,7 +274,7 @@ TEST_CASE("the first scope of a name may take longer, and the first of the next 
     auto second = client.expires(30s, name, options);
     CHECK(called(server, name).asked == 30s);
   }
-  client.acquire("acquired", 30s, options);
+  client.acquire(30s, "acquired", options);
   CHECK(called(server, "acquired").asked == 10min);
   const pid_t child = ::fork();
   if (child == 0) {

@@ -80,7 +80,7 @@ TEST_CASE("each name has an entry that says how its scopes went") {
     std::this_thread::sleep_for(3ms);
   }
   { auto scope = client.expires(kNoDeadline, "endless"); }
-  const TimerId timer = client.acquire("short", 2h);
+  const TimerId timer = client.acquire(2h, "short");
   CHECK(client.release(timer));
   const auto& brief = of(page, "short");
   CHECK(brief.count == 11);
@@ -155,7 +155,7 @@ TEST_CASE("a scope that another thread releases is counted as that thread's") {
   const PageLayout page = server.page();
   { auto scope = client.expires(1h, "step"); }
   auto moved = client.expires(1h, "step");
-  const TimerId timer = client.acquire("step", 1h);
+  const TimerId timer = client.acquire(1h, "step");
   testing::in_thread([&] {
     CHECK(moved.release());
     CHECK(client.release(timer));

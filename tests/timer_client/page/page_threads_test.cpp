@@ -135,7 +135,7 @@ TEST_CASE("a timer is released and renewed by another thread than its own") {
   auto client = server.connect();
   const PageLayout page = server.page();
   auto scope = client.expires(1h, "scope");
-  const TimerId timer = client.acquire("timer", 1h);
+  const TimerId timer = client.acquire(1h, "timer");
   testing::in_thread([&] {
     CHECK(client.renew(timer, 2h));
     CHECK(slot_called(page, "timer").asked == 2h);
@@ -153,7 +153,7 @@ TEST_CASE("of two threads that release one timer, one is told that it did") {
   FakeServer server;
   auto client = server.connect();
   for (int i = 0; i < 2000; ++i) {
-    const TimerId timer = client.acquire("timer", kNoDeadline);
+    const TimerId timer = client.acquire(kNoDeadline, "timer");
     std::atomic<int> released = 0;
     if (i % 100 == 0) {  // threads are dear
       std::thread other([&] { released += client.release(timer) ? 1 : 0; });

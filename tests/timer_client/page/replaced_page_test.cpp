@@ -102,7 +102,7 @@ TEST_CASE("acquired timers, heartbeats and the job's timer go on the new page, t
   CHECK(testing::slot_called(page, "heart").grace_ms == 3000);
   client.start(2h);
   CHECK(testing::slot_called(page, "job").asked == 2h);
-  const TimerId timer = client.acquire("timer", 3h);
+  const TimerId timer = client.acquire(3h, "timer");
   CHECK(testing::slot_called(page, "timer").asked == 3h);
   CHECK(client.release(timer));
   CHECK(client.stop());
@@ -123,11 +123,11 @@ TEST_CASE("an idle timeout goes along to the new page") {
   CHECK(slots_of(page).empty());
 }
 
-TEST_CASE("a thread in an unlimited region keeps its page until it has left the region") {
+TEST_CASE("a thread in a paused region keeps its page until it has left the region") {
   MadeAgain server;
   auto client = server.before->connect();
   {
-    const auto region = client.unlimited("checkpoint");
+    const auto region = client.paused("checkpoint");
     server.make_again();
     const auto looks = std::chrono::steady_clock::now() + 1500ms;  // longer than between two looks
     CHECK(opens_until(client, [&] { return std::chrono::steady_clock::now() > looks; }));

@@ -42,7 +42,7 @@ void enter_and_leave(TimerClient& client) {
     auto half = client.expires(1h, kMiddle);
     same.renew(1h);
     half.release();
-    const TimerId timer = client.acquire("acquired", 1h);
+    const TimerId timer = client.acquire(1h, "acquired");
     client.renew(timer, 2h);
     client.release(timer);
     client.start(1h);

@@ -355,7 +355,7 @@ TEST_CASE("a server that can't be asked is unavailable") {
   options.timeout = 0s;
   SUBCASE("none") {
     options.dir = folder.path();
-    options.when_missing = ConnectOptions::Missing::kUnwatched;
+    options.when_missing = ConnectOptions::Missing::kIgnore;
     auto client = TimerClient::connect(std::move(options));
     CHECK_THROWS_AS(client.shutdown(), ServerUnavailable);
     CHECK(message_of([&] { client.shutdown(); }).find("no timer server at") == 0);

@@ -216,7 +216,7 @@ TEST_CASE("scopes are opened for the next server when one was killed while it sh
   CHECK_FALSE(client.expires(1h, "refused").release());
   process->end();
   auto scope = client.expires(1h, "scope");
-  const TimerId timer = client.acquire("timer", 1h);
+  const TimerId timer = client.acquire(1h, "timer");
   client.start(1h);
   CHECK(slots_of(server.page()).size() == 3);
   CHECK(client.release(timer));
@@ -228,7 +228,7 @@ TEST_CASE("no scope is opened while the server drains or shuts down") {
   const auto process = process_of(server);
   auto client = server.connect();
   auto before = client.expires(1h, "before");
-  const TimerId timer = client.acquire("timer", 1h);
+  const TimerId timer = client.acquire(1h, "timer");
   client.start(1h);
   REQUIRE(slots_of(server.page()).size() == 3);
   for (const Announcement announced : {Announcement::kDraining, Announcement::kShutdown}) {
@@ -240,7 +240,7 @@ TEST_CASE("no scope is opened while the server drains or shuts down") {
     options.warn_after = 30min;
     auto warned = client.expires(1h, "warned", options);
     CHECK_FALSE(warned.release());
-    const TimerId unwatched = client.acquire("new", 1h);
+    const TimerId unwatched = client.acquire(1h, "new");
     CHECK_FALSE(unwatched);
     CHECK_FALSE(client.renew(unwatched, 1h));
     CHECK_FALSE(client.release(unwatched));

@@ -3,9 +3,16 @@
 //
 //   auto client = filetimer::TimerClient::connect();
 //   {
-//     auto scope = client.expires(30s, "forward");
+//     auto scope = client.expires(1.5s, "forward");
 //     forward(batch);
 //   }  // left in time: nothing happens
+//
+// Every function takes the timeout first, then the name. Any std::chrono duration is a timeout;
+// hours::max(), or the max() of any other, is none. See timeout.hpp.
+//
+// Two variables of the environment decide without a change of the program: $FILETIMER=off makes
+// connect() return a client that does nothing, and $FILETIMER_MISSING says what connect() does if
+// no server runs.
 //
 // Only connect(), questions to the server (ping() and what follows it), wrong arguments and more
 // than 1,024 open scopes throw. Once connected, no other call waits for a server, and none raises
@@ -27,11 +34,15 @@
 // of the runtime directory short; other faults go to the handler that was there before.
 //
 // So that the server can record where a hung process was, connect() lets processes of the same user
-// trace this one (PR_SET_PTRACER_ANY, which counts where Yama's ptrace_scope is 1).
+// trace this one (PR_SET_PTRACER_ANY, which counts where Yama's ptrace_scope is 1), unless
+// ConnectOptions::allow_tracing is false.
 //
-// On standard error nothing is said, unless $FILETIMER_LOG_LEVEL is error, warning, info or debug
-// at connect(): then one line a message, "filetimer[PID] debug: ...", none for a scope. A line that
-// can't be written at once is dropped.
+// On standard error the library writes one line if it finds no server, and nothing else, unless
+// $FILETIMER_LOG_LEVEL is error, warning, info or debug at connect(): then one line a message,
+// "filetimer[PID] debug: ...", none for a scope. A line that cannot be written at once is dropped.
+//
+// No function may be called from a signal handler. A client that was moved from does nothing, as
+// one under $FILETIMER=off.
 //
 // After fork() the child is a worker of its own: it starts with no open scope and may use the
 // client that it inherited; scopes and timers of its parent do nothing in it.
@@ -45,6 +56,7 @@
 #include <chrono>
 #include <filetimer/errors.hpp>
 #include <filetimer/questions.hpp>
+#include <filetimer/timeout.hpp>
 #include <functional>
 #include <future>
 #include <memory>
@@ -61,16 +73,18 @@ inline constexpr std::chrono::nanoseconds kNoDeadline = std::chrono::nanoseconds
 struct ConnectOptions {
   // The runtime directory; empty: $FILETIMER_DIR, then the default directory.
   std::string dir;
-  // How long connect() tries, with growing pauses, to find a server. Zero: one try. With
-  // kUnwatched it does not wait.
-  std::chrono::nanoseconds timeout = std::chrono::seconds{10};
   enum class Missing {
-    kThrow,      // connect() throws ServerUnavailable
-    kUnwatched,  // carry on; scopes are watched from the moment a server starts
+    kIgnore,  // go on at once; scopes are watched from the moment a server starts
+    kWait,    // wait up to `timeout`, then throw ServerUnavailable
+    kRaise,   // throw ServerUnavailable at once
   };
-  Missing when_missing = Missing::kThrow;
-  // Called now and then, at least every half a second, while connect() waits for a server; what it
-  // throws ends the wait and comes out of connect(). Null: nobody is to be asked.
+  // What connect() does if no server runs. $FILETIMER_MISSING, which is ignore, wait or raise,
+  // takes precedence.
+  Missing when_missing = Missing::kIgnore;
+  // How long kWait waits: zero or more.
+  Timeout timeout = std::chrono::seconds{10};
+  // Called at least every half a second while connect() waits; what it throws ends the wait and
+  // comes out of connect().
   std::function<void()> while_waiting;
   // Keep count and times of this client's scopes in the page, by thread and name: at most 1,024
   // names, then no more are counted. Costs a second look at the clock with each scope.
@@ -79,24 +93,27 @@ struct ConnectOptions {
   // $FILETIMER_RPC_TIMEOUT (as "500ms", "30s", "inf"), else 60 s.
   RpcTimeout rpc_timeout;
   // Once this process has left the first scope from now on it expires, too, when it has been in no
-  // scope at all for this long: then it hangs where nobody has wrapped a scope around. The record's
-  // scope is "(idle)". 100 ms to about 31 years; zero: none. Until this client goes; a forked child
-  // has none. The server's --max-timeout does not cut it.
-  std::chrono::nanoseconds idle_timeout{0};
+  // scope at all for this long: then it hangs where no scope is. The record's scope is "(idle)".
+  // 100 ms to about 31 years; zero: none. It ends with this client; a forked child has none. The
+  // server's --max-timeout does not cut it.
+  Timeout idle_timeout = std::chrono::seconds{0};
+  // Let processes of this user trace this one, so that evidence has its native stacks where Yama
+  // restricts tracing. A process that was opened to them stays so.
+  bool allow_tracing = true;
 };
 
 struct ScopeOptions {
   int signal = 9;  // what the server kills with: 1 to 64; 0: record the expiry, kill nobody
   // From the signal to SIGKILL. Not set: the server's --grace. kNoDeadline: never SIGKILL.
-  std::optional<std::chrono::nanoseconds> grace{};
+  std::optional<Timeout> grace{};
   // The server records a warning when the scope is still open this long after it was opened or
   // renewed, with what its process does then; nobody is signalled. Over zero, below the timeout and
   // at most 49 days; kept in whole milliseconds, rounded up. Not set: the server's --warn-at.
-  std::optional<std::chrono::nanoseconds> warn_after{};
+  std::optional<Timeout> warn_after{};
   // In place of the timeout the first time, which start-up and compilation make longer: for the
   // first scope of this name that the client opens, and for every heartbeat until its first beat.
   // Limits as a timeout's.
-  std::optional<std::chrono::nanoseconds> first_timeout{};
+  std::optional<Timeout> first_timeout{};
   // For a `signal` that the process catches, to leave the scope by itself: the signal goes to the
   // process alone, not to its descendants, and when the scope is left (released) before the grace
   // is over nobody is killed for it. With SIGKILL there is nothing to leave.
@@ -127,9 +144,32 @@ class TimerId {
   unsigned fork_count_ = 0;  // a child must not release what its parent acquired
 };
 
+// What a release found.
+//
+//   if (scope.release() == ReleaseResult::kExpired) {
+//     save_checkpoint();  // the server is about to kill this process
+//   }
+//
+// Converts to true only for kReleased.
+class ReleaseResult {
+ public:
+  enum Value {
+    kReleased,  // before any verdict: this process is not killed for the scope
+    kNotOpen,   // nothing was open: released before, not watched, or of a parent process
+    kExpired,   // the verdict came first
+  };
+  constexpr ReleaseResult(Value value) : value_(value) {}  // NOLINT: `== kExpired` is meant to work
+  [[nodiscard]] explicit constexpr operator bool() const { return value_ == kReleased; }
+  [[nodiscard]] constexpr Value value() const { return value_; }
+  friend constexpr bool operator==(ReleaseResult, ReleaseResult) = default;
+
+ private:
+  Value value_;
+};
+
 class TimerScope;
 class TimerHeartbeat;
-class UnlimitedRegion;
+class PausedRegion;
 
 // How long a timer has been open, and what is left of it.
 struct TimerTimes {
@@ -144,11 +184,10 @@ struct TimerTimes {
 
 class TimerClient {
  public:
-  // Finds the server, and makes this process's page in the runtime directory. With kUnwatched it
-  // makes the directory, too, if it is missing. Throws ServerUnavailable (see ConnectOptions),
-  // InvalidArgument, also for a $FILETIMER_RPC_TIMEOUT that is no duration and a
-  // $FILETIMER_LOG_LEVEL that is no level, and TimerError when the page cannot be made (with
-  // kUnwatched scopes are not watched until it can).
+  // Makes this process's page in the runtime directory, and the directory if it is missing, and
+  // returns whether a server runs or not, unless `options` or $FILETIMER_MISSING ask otherwise.
+  // Throws InvalidArgument, and with kWait and kRaise ServerUnavailable, and TimerError if the page
+  // cannot be made; with kIgnore scopes are not watched until it can.
   static TimerClient connect(ConnectOptions options = {});
 
   TimerClient(TimerClient&&) noexcept;
@@ -162,14 +201,13 @@ class TimerClient {
   // `after`: over zero, at most about 31 years, or kNoDeadline.
   // Throws InvalidArgument, and TimerError when 1,024 scopes are open in this process. Takes a lock
   // of the process for a moment, as renew(), release(), start() and stop() do.
-  TimerId acquire(std::string_view name, std::chrono::nanoseconds after,
+  TimerId acquire(Timeout after, std::string_view name,
                   const ScopeOptions& options = kDefaultScopeOptions);
   // Pushes the deadline to `after` from now. False when the timer is not open, or when the server's
   // verdict came first; it is released then. Throws InvalidArgument.
-  bool renew(TimerId timer, std::chrono::nanoseconds after);
-  // Ends a timer, from any thread. False when it was not open, or when the server's verdict came
-  // first: a process that gets true is not killed for this timer.
-  bool release(TimerId timer) noexcept;
+  bool renew(TimerId timer, Timeout after);
+  // Ends a timer, from any thread.
+  ReleaseResult release(TimerId timer) noexcept;
   // From pause() to resume() the timer's time stands still: for a checkpoint, or a debugger. The
   // server's --max-timeout holds on, from the pause. Renewed while it is paused it stays so, with
   // the new timeout left. False when it is not open; pausing what is paused, or resuming what is
@@ -181,23 +219,21 @@ class TimerClient {
   // scope without a deadline under `name` (empty: the caller's file and line) tells where the
   // thread is. --max-timeout holds for that one, too. The object has to end in the thread that made
   // it. Regions may be nested. Throws as acquire().
-  [[nodiscard]] UnlimitedRegion unlimited(std::string_view name = {},
-                                          const char* file = __builtin_FILE(),
-                                          int line = __builtin_LINE());
+  [[nodiscard]] PausedRegion paused(std::string_view name = {}, const char* file = __builtin_FILE(),
+                                    int line = __builtin_LINE());
 
   // A timer for as long as the returned object lives. Without a name: the caller's file and line,
   // as "train.cpp:123". Throws as acquire(). It takes no lock and allocates nothing once the thread
   // has used the name; names that are new each time cost some microseconds.
   // A thread that ends leaves open scopes watched, and the server notes it.
-  [[nodiscard]] TimerScope expires(std::chrono::nanoseconds after, std::string_view name = {},
+  [[nodiscard]] TimerScope expires(Timeout after, std::string_view name = {},
                                    const ScopeOptions& options = kDefaultScopeOptions,
                                    const char* file = __builtin_FILE(),
                                    int line = __builtin_LINE());
 
   // A timer that expires when its beat() does not come for `timeout`: for a loop that has no
   // natural end to wrap a scope around. A beat costs what a scope costs. Throws as acquire().
-  [[nodiscard]] TimerHeartbeat heartbeat(std::chrono::nanoseconds timeout,
-                                         std::string_view name = {},
+  [[nodiscard]] TimerHeartbeat heartbeat(Timeout timeout, std::string_view name = {},
                                          const ScopeOptions& options = kDefaultScopeOptions,
                                          const char* file = __builtin_FILE(),
                                          int line = __builtin_LINE());
@@ -207,10 +243,10 @@ class TimerClient {
   [[nodiscard]] std::optional<TimerTimes> times(TimerId timer) const;
 
   // One timer for the whole job, named "job". A second start() renews it. Throws as acquire().
-  void start(std::chrono::nanoseconds after);
+  void start(Timeout after);
   // With the server's --default-timeout. Throws InvalidArgument when it has none, or none has run.
   void start();
-  bool stop() noexcept;  // as release()
+  ReleaseResult stop() noexcept;
 
   // Whether a server reads the pipe of the runtime directory now.
   [[nodiscard]] bool is_watched() const noexcept;
@@ -266,6 +302,7 @@ class TimerClient {
  private:
   struct State;
   explicit TimerClient(std::shared_ptr<State> state);
+  static const std::shared_ptr<State>& state_of_nobody();
   TimerScope expires_otherwise(std::chrono::nanoseconds after, const ScopeKey& key,
                                const ScopeOptions& options);
   void stop_watching();
@@ -273,11 +310,20 @@ class TimerClient {
   static bool set_paused(TimerId timer, bool is_paused);
   std::shared_ptr<State> state_;
   friend class TimerScope;
-  friend class UnlimitedRegion;
+  friend class PausedRegion;
 };
 
-// An open timer that is released when the object goes out of scope. Movable, not copyable, also to
-// another thread. It may outlive its client. Not to be shared between threads without a lock.
+// An open scope, which its end in the program releases.
+//
+//   {
+//     auto scope = client.expires(30s, "forward");
+//     forward(batch);
+//   }
+//
+// Entering and leaving one costs about two readings of the clock, three with statistics; the first
+// use of a name by a thread costs some microseconds. Movable, also to another thread, not copyable;
+// not to be shared between threads without a lock. It may outlive its client. One that was moved
+// from is not open. In a forked child the scopes of the parent are not open.
 class [[nodiscard]] TimerScope {
  public:
   TimerScope(TimerScope&& other) noexcept;
@@ -288,11 +334,15 @@ class [[nodiscard]] TimerScope {
     }
   }
 
-  // As those of TimerClient.
-  bool renew(std::chrono::nanoseconds after);
-  bool release() noexcept;
+  // Moves the deadline to `after` from now. Returns false if the scope is not open, or if the
+  // server's verdict came first; the scope is released then. Throws InvalidArgument.
+  bool renew(Timeout after);
+  // Leaves the scope before the object ends.
+  ReleaseResult release() noexcept;
+  // Stops the time of the scope, and starts it again; see TimerClient::pause().
   bool pause();
   bool resume();
+  // Returns nothing if the scope is not open; see TimerClient::times().
   [[nodiscard]] std::optional<TimerTimes> times() const;
 
  private:
@@ -302,34 +352,49 @@ class [[nodiscard]] TimerScope {
   TimerId timer_;
 };
 
-// An open timer that each beat() renews; released when the object goes, as a TimerScope.
+// A scope that each beat() renews, for a loop without a natural end.
+//
+//   auto heart = client.heartbeat(5s, "pump", {.first_timeout = 10min});
+//   while (pump()) {
+//     heart.beat();
+//   }
+//
+// A beat costs what entering a scope costs. Threads, forks and moves: as TimerScope.
 class [[nodiscard]] TimerHeartbeat {
  public:
-  // False when it is not open any more: it expired, or was released.
+  // Gives the loop its timeout again. Returns false if the scope is not open any more: it expired,
+  // or was released.
   bool beat() { return scope_.renew(timeout_); }
-  bool release() noexcept { return scope_.release(); }
+  ReleaseResult release() noexcept { return scope_.release(); }
   bool pause() { return scope_.pause(); }
   bool resume() { return scope_.resume(); }
   [[nodiscard]] std::optional<TimerTimes> times() const { return scope_.times(); }
 
  private:
   friend class TimerClient;
-  TimerHeartbeat(TimerScope scope, std::chrono::nanoseconds timeout)
-      : scope_(std::move(scope)), timeout_(timeout) {}
+  TimerHeartbeat(TimerScope scope, Timeout timeout) : scope_(std::move(scope)), timeout_(timeout) {}
   TimerScope scope_;
-  std::chrono::nanoseconds timeout_;
+  Timeout timeout_;
 };
 
-// See TimerClient::unlimited().
-class [[nodiscard]] UnlimitedRegion {
+// A region of one thread in which the time of its scopes stands still; see TimerClient::paused().
+//
+//   {
+//     const auto region = client.paused("checkpoint");
+//     save(model);
+//   }
+//
+// Costs some microseconds and takes a lock of the process. Must end in the thread that made it. In
+// a forked child the regions of the parent have no effect.
+class [[nodiscard]] PausedRegion {
  public:
-  UnlimitedRegion(const UnlimitedRegion&) = delete;
-  UnlimitedRegion& operator=(const UnlimitedRegion&) = delete;
-  ~UnlimitedRegion();
+  PausedRegion(const PausedRegion&) = delete;
+  PausedRegion& operator=(const PausedRegion&) = delete;
+  ~PausedRegion();
 
  private:
   friend class TimerClient;
-  UnlimitedRegion(TimerScope marker, OwnPage& page);
+  PausedRegion(TimerScope marker, OwnPage& page);
   TimerScope marker_;
   OwnPage* page_;
   pid_t tid_;

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from ._native import _Path, _Seconds
 
-_MISSING = ("wait", "raise", "ignore")
+_MISSING = ("ignore", "wait", "raise")  # as ConnectOptions::Missing has them
 _WAIT_S = 10
 
 
@@ -36,16 +36,18 @@ class Client(_native.Client):
     """A connection to the timer server of a runtime directory; configure() makes the default one.
 
     dir: the runtime directory; None: $FILETIMER_DIR, then the user's default directory.
-    missing: when no server is there: "wait" for it up to `timeout` seconds, then raise
-      ServerUnavailable; "raise" that at once; "ignore" it: scopes are watched from the time a
-      server is there.
+    missing: when no server runs: "ignore" that, with a line on standard error: scopes are watched
+      from the moment one starts; "wait" for it up to `timeout` seconds, then raise
+      ServerUnavailable; or "raise" that at once. $FILETIMER_MISSING takes precedence, and
+      $FILETIMER=off makes a client that does nothing.
     timeout: seconds, or a timedelta, for "wait"; math.inf: for ever. Ctrl-C ends the wait.
     statistics: count scopes, and their times, by name: `timer_client list --stats`.
     idle_timeout: seconds after which this process expires, too, when it has been in no scope at
       all since it left its first one. None: never.
     rpc_timeout: seconds that a request of filetimer.admin waits for its answer. None:
       $FILETIMER_RPC_TIMEOUT, else 60 s.
-    stacks: offer this process's Python stacks as evidence (faulthandler).
+    stacks: offer this process's Python stacks as evidence (faulthandler), and let processes of
+      this user trace this one, so that evidence has its native stacks (PR_SET_PTRACER).
 
     Raises ServerUnavailable, InvalidArgument, TypeError, and TimerError when there is no room for
     this process's page. May be used from several threads. After a fork the child is a worker of
@@ -53,14 +55,14 @@ class Client(_native.Client):
     """
 
     def __init__(self, dir: _Path | None = None, *,
-                 missing: Literal["wait", "raise", "ignore"] = "wait",
+                 missing: Literal["ignore", "wait", "raise"] = "ignore",
                  timeout: _Seconds = _WAIT_S, statistics: bool = True,
                  idle_timeout: _Seconds | None = None, rpc_timeout: _Seconds | None = None,
                  stacks: bool = True) -> None:
         if missing not in _MISSING:
-            raise InvalidArgument(f"missing is {missing!r}: expected 'wait', 'raise' or 'ignore'")
-        self._connect(_folder(dir), timeout if missing == "wait" else 0, missing == "ignore",
-                      statistics, rpc_timeout, idle_timeout)
+            raise InvalidArgument(f"missing is {missing!r}: expected 'ignore', 'wait' or 'raise'")
+        self._connect(_folder(dir), timeout, _MISSING.index(missing), statistics, stacks,
+                      rpc_timeout, idle_timeout)
         if stacks:
             from . import _stacks
             _stacks.offer(self)
@@ -83,15 +85,16 @@ class Client(_native.Client):
         return f"<filetimer.Client {'closed' if self.closed else self.target}>"
 
 
-def configure(dir: _Path | None = None, *, missing: Literal["wait", "raise", "ignore"] = "wait",
+def configure(dir: _Path | None = None, *, missing: Literal["ignore", "wait", "raise"] = "ignore",
               timeout: _Seconds = _WAIT_S, statistics: bool = True,
               idle_timeout: _Seconds | None = None, rpc_timeout: _Seconds | None = None,
               stacks: bool = True) -> Client:
     """Connects this process to its timer server; the functions of this package use it from then on.
 
     dir: the runtime directory; None: $FILETIMER_DIR, then the user's default directory.
-    missing: when no server is there: "wait" for it up to `timeout` seconds, then raise
-      ServerUnavailable; "raise" that at once; "ignore" it: scopes are watched once one is there.
+    missing: when no server runs: "ignore" that (scopes are watched from the moment one starts),
+      "wait" for it up to `timeout` seconds, then raise ServerUnavailable, or "raise" that at once.
+      $FILETIMER_MISSING takes precedence, and $FILETIMER=off switches the package off.
     The other arguments and the errors are those of Client. Returns the Client. A forked child
     inherits it; a spawned one has to call configure() itself.
     """

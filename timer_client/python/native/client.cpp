@@ -65,19 +65,20 @@ void dealloc_client(PyObject* self) {
 PyObject* connect(PyObject* self, PyObject* args) {
   const char* dir = nullptr;
   PyObject* timeout = nullptr;
-  int is_unwatched_allowed = 0;
+  int missing = 0;
   int statistics = 0;
+  int allow_tracing = 0;
   PyObject* rpc_timeout = nullptr;
   PyObject* idle_timeout = nullptr;
-  if (PyArg_ParseTuple(args, "sOppOO", &dir, &timeout, &is_unwatched_allowed, &statistics,
+  if (PyArg_ParseTuple(args, "sOippOO", &dir, &timeout, &missing, &statistics, &allow_tracing,
                        &rpc_timeout, &idle_timeout) == 0) {
     return nullptr;
   }
   ConnectOptions options;
   options.dir = dir;
-  options.when_missing = is_unwatched_allowed != 0 ? ConnectOptions::Missing::kUnwatched
-                                                   : ConnectOptions::Missing::kThrow;
+  options.when_missing = static_cast<ConnectOptions::Missing>(missing);  // as _client.py has them
   options.statistics = statistics != 0;
+  options.allow_tracing = allow_tracing != 0;
   std::optional<nanoseconds> patience;
   std::optional<nanoseconds> rpc;
   std::optional<nanoseconds> idle;
@@ -88,7 +89,7 @@ PyObject* connect(PyObject* self, PyObject* args) {
   }
   // The client adds it to a time; an end that nobody lives to see.
   constexpr nanoseconds kLongestPatience = std::chrono::seconds{1'000'000'000};
-  options.timeout = std::min(patience.value_or(options.timeout), kLongestPatience);
+  options.timeout = std::min(patience.value_or(options.timeout.value()), kLongestPatience);
   options.idle_timeout = idle.value_or(nanoseconds{0});
   options.while_waiting = let_handlers_run;
   return guarded(static_cast<PyObject*>(nullptr), [&] {
@@ -199,7 +200,7 @@ PyObject* stop(PyObject* self, PyObject*) {
 }
 
 void end_region(PyObject* capsule) {
-  delete static_cast<UnlimitedRegion*>(PyCapsule_GetPointer(capsule, kRegionName));
+  delete static_cast<PausedRegion*>(PyCapsule_GetPointer(capsule, kRegionName));
 }
 
 // The region ends with the capsule that is returned.
@@ -210,8 +211,7 @@ PyObject* pause_thread(PyObject* self, PyObject* text) {
     return nullptr;
   }
   return guarded(static_cast<PyObject*>(nullptr), [&]() -> PyObject* {
-    std::unique_ptr<UnlimitedRegion> region(
-        new UnlimitedRegion(client->unlimited({name.text, name.size})));
+    std::unique_ptr<PausedRegion> region(new PausedRegion(client->paused({name.text, name.size})));
     if (g_is_child_without_stacks && !offer_stacks_in_child(self)) {
       return nullptr;
     }

@@ -147,8 +147,8 @@ bool read_options(const Arguments& arguments, nanoseconds timeout, Ref& type,
       !to_optional_timeout(arguments[kFirstTimeout], "the first_timeout", read.first_timeout)) {
     return false;
   }
-  if (!is_warn_after(read.warn_after, timeout)) {
-    const Ref why = text_of(why_no_warn_after(*read.warn_after, timeout));
+  if (read.warn_after && !is_warn_after(read.warn_after->value(), timeout)) {
+    const Ref why = text_of(why_no_warn_after(read.warn_after->value(), timeout));
     if (why) {
       PyErr_SetObject(g_errors.invalid_argument, why.get());
     }
@@ -464,7 +464,7 @@ bool leave_scope(ScopeObject& scope, bool& in_time) {
       scope.fork_count != fork_watch::count()) [[unlikely]] {
     return refuse_to_leave(scope);
   }
-  in_time = timer_of(scope).release();
+  in_time = static_cast<bool>(timer_of(scope).release());
   end_timer(scope);
   return true;
 }
@@ -488,7 +488,7 @@ PyObject* release(PyObject* self, PyObject*) {
   if (scope.use == Use::kFree || scope.use == Use::kLeftEarly) {
     Py_RETURN_FALSE;
   }
-  const bool in_time = timer_of(scope).release();
+  const bool in_time{timer_of(scope).release()};
   if (scope.use == Use::kEntered) {
     scope.use = Use::kLeftEarly;
   } else {

@@ -6,6 +6,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <filetimer/timeout.hpp>
 #include <optional>
 #include <string>
 
@@ -21,6 +22,17 @@ bool to_timeout(PyObject* value, const char* what, nanoseconds& timeout);
 // Likewise, where None (or null) means that nothing was said, and, with `may_be_zero`, zero counts.
 bool to_optional_timeout(PyObject* value, const char* what, std::optional<nanoseconds>& timeout,
                          bool may_be_zero = false);
+inline bool to_optional_timeout(PyObject* value, const char* what, std::optional<Timeout>& timeout,
+                                bool may_be_zero = false) {
+  std::optional<nanoseconds> read;
+  if (!to_optional_timeout(value, what, read, may_be_zero)) {
+    return false;
+  }
+  if (read) {
+    timeout = *read;
+  }
+  return true;
+}
 bool to_int(PyObject* value, const char* what, int lowest, int highest, int& number);
 
 // A name as the library wants it: UTF-8 that lives as long as `owner` does. No NUL, no lone

@@ -6,6 +6,7 @@
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -52,6 +53,13 @@ bool barrier_in_all_threads() {
          membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED) == 0;
 }
 
+// Where Yama restricts tracing to descendants (the default of Ubuntu), the server could not read
+// this process's stacks when one of its scopes has expired. Without Yama this fails, and nothing is
+// to do. Does not hold for a forked child.
+void allow_stacks() {
+  ::prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY);
+}
+
 // Runs when a thread ends that has slots.
 void end_of_thread(void*) {
   ThreadSlots* next = std::exchange(t_slots, nullptr);
@@ -79,14 +87,14 @@ void call_at_end_of_thread() {
 
 }  // namespace
 
-bool release_counted(SlotHandle& handle, bool has_lock) noexcept {
+ReleaseResult release_counted(SlotHandle& handle, bool has_lock) noexcept {
   constexpr auto kRelaxed = std::memory_order_relaxed;
   Slot& slot = *handle.slot;
   std::int64_t word = slot.deadline.load(kRelaxed);
   const auto release = [&] {
     while (slot_word::is_open(word)) {
       if (try_release(slot, word)) [[likely]] {
-        return true;
+        return ReleaseResult::kReleased;
       }
       // Another thread has paused it, or let it go on, and has written Slot::left, too.
       word = slot.deadline.load(kRelaxed);
@@ -95,7 +103,8 @@ bool release_counted(SlotHandle& handle, bool has_lock) noexcept {
       }
     }
     release_late(slot);
-    return false;
+    // A page that was cut short shows zeroes.
+    return word == slot_word::kFree ? ReleaseResult::kNotOpen : ReleaseResult::kExpired;
   };
   const bool is_noted = handle.page->notes_releases();
   if (handle.statistics == nullptr) {
@@ -116,13 +125,13 @@ bool release_counted(SlotHandle& handle, bool has_lock) noexcept {
     slot.left.store(now, kRelaxed);
   }
   const std::int64_t found = word;
-  const bool in_time = release();
+  const ReleaseResult result = release();
   if (entry != nullptr) {
     const std::int64_t deadline = slot_word::is_expired(found) ? -found : found;
     const bool has_margin = deadline > 0 && deadline < slot_word::kNoDeadline;
     count_scope(*entry, now - acquired, has_margin ? deadline - now : kNoMargin);
   }
-  return in_time;
+  return result;
 }
 
 OwnPage::OwnPage(BoardView board, std::string dir, std::string pipe)
@@ -131,8 +140,12 @@ OwnPage::OwnPage(BoardView board, std::string dir, std::string pipe)
       pages_folder_(fmt::format("{}/{}", dir_, kPagesName)),
       pipe_(std::move(pipe)) {}
 
-Status OwnPage::make(bool with_statistics) {
+Status OwnPage::make(bool with_statistics, bool allow_tracing) {
   with_statistics_ |= with_statistics;
+  allows_tracing_ |= allow_tracing;
+  if (allow_tracing) {
+    allow_stacks();
+  }
   if (current_) {
     if (with_statistics) {
       layout().header().flags.fetch_or(page_flag::kStatistics, std::memory_order_relaxed);
@@ -214,7 +227,7 @@ SlotHandle* OwnPage::claim(ScopeKey key, Refusal& why) {
     if (Instant::now() < next_creation_) {
       return nullptr;
     }
-    if (const Status made = make(with_statistics_); !made) {
+    if (const Status made = make(with_statistics_, allows_tracing_); !made) {
       if (next_creation_ == Instant{}) {  // said once, not each second
         client_messages::warning("no scope page, scopes are not watched: {}", made.error().message);
       }
@@ -412,7 +425,7 @@ void OwnPage::note_unwatched() noexcept {
   }
 }
 
-// --- unlimited regions ---
+// --- paused regions ---
 
 ThreadSlots* OwnPage::slots_to_suspend() {
   return current_ ? &slots_of_this_thread() : nullptr;
@@ -615,6 +628,9 @@ bool OwnPage::begin_look() noexcept {
     return false;  // another thread has looked
   }
   next_look_.store((now + kLookPeriod).ns, std::memory_order_relaxed);
+  if (is_off()) {
+    return false;
+  }
   if (!has_board() || is_broken()) {
     return true;
   }

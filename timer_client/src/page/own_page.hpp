@@ -42,7 +42,7 @@ class OwnPage {
   // --- with the Keeper's lock ---
 
   // Makes the page, if there is none yet, and announces it. Fails without a status page.
-  Status make(bool with_statistics);
+  Status make(bool with_statistics, bool allow_tracing);
   // A slot for this thread to open a scope in: bound to `key`, and safe from being taken away until
   // the thread no longer is_entering. Null: see `why`. May throw std::bad_alloc.
   SlotHandle* claim(ScopeKey key, Refusal& why);
@@ -66,9 +66,10 @@ class OwnPage {
   bool begin_look() noexcept;
   // Makes `next` the successor of this page, and moves the idle timeouts there.
   void continue_on(OwnPage& next) noexcept;
-  // Returns whether a thread is in an unlimited region: its scopes must stay on one page.
+  // Returns whether a thread is in a paused region: its scopes must stay on one page.
   [[nodiscard]] bool is_any_thread_suspended() const noexcept;
   [[nodiscard]] bool keeps_statistics() const { return with_statistics_; }
+  [[nodiscard]] bool allows_tracing() const { return allows_tracing_; }
   // Returns whether this process has a page file now.
   [[nodiscard]] bool is_made() const { return current_ != nullptr; }
   // Removes the page file if no server knows it. For the end of the process: nobody would.
@@ -101,6 +102,7 @@ class OwnPage {
   SlotStatistics* own_statistics(const SlotHandle& handle, bool has_lock) noexcept;
 
   [[nodiscard]] const Board& board() const { return board_.board(); }
+  [[nodiscard]] bool is_off() const { return board_.is_off(); }
   [[nodiscard]] bool has_board() const { return identity() != BoardView::Identity{}; }
   [[nodiscard]] const std::string& dir() const { return dir_; }
   [[nodiscard]] const std::string& pipe() const { return pipe_; }
@@ -154,6 +156,7 @@ class OwnPage {
   std::unique_ptr<Page> current_;
   std::unique_ptr<Page> inherited_;
   bool with_statistics_ = false;
+  bool allows_tracing_ = false;
   Instant next_creation_;
 
   // The server's incarnation under which nobody read the pipe; see wake().

@@ -3,7 +3,6 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/prctl.h>
 #include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -84,13 +83,6 @@ void fill_in(PageHeader& header, bool with_statistics) {
   put_text(header.job_id, job.job_id);
 }
 
-// Where Yama restricts tracing to descendants (the default of Ubuntu), the server could not read
-// this process's stacks when one of its scopes has expired. Without Yama this fails, and nothing is
-// to do.
-void allow_stacks() {
-  ::prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY);
-}
-
 }  // namespace
 
 Result<PageFile> PageFile::create(const std::string& folder, bool with_statistics) {
@@ -119,7 +111,6 @@ Result<PageFile> PageFile::create(const std::string& folder, bool with_statistic
     return system_error(fmt::format("cannot name the scope page '{}'", final_path));
   }
   unfinished.commit();
-  allow_stacks();
   return page;
 }
 

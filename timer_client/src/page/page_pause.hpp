@@ -1,5 +1,5 @@
 // Scopes on the page that are paused: their time stands still, by the word of their caller or with
-// all others of a thread (an unlimited region). A pause is a renewal to slot_word::kPaused and a
+// all others of a thread (a paused region). A pause is a renewal to slot_word::kPaused and a
 // resumption one to what was left, so both are ordered with release and verdict as renewals are.
 // --max-timeout holds for pauses, too. All of it is rare, and wants the Keeper's lock but where it
 // says otherwise.

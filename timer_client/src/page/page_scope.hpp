@@ -98,18 +98,18 @@ inline constexpr unsigned kLook = 2;  // Keeper::look_again()
 }
 
 // As release_scope(), of a scope that is counted, whose release is noted, or that is too late.
-bool release_counted(SlotHandle& handle, bool has_lock) noexcept;
+ReleaseResult release_counted(SlotHandle& handle, bool has_lock) noexcept;
 
-// Ends the scope that is open in `handle`, which is its `generation`th. False: the verdict came
-// first.
-[[gnu::always_inline]] inline bool release_scope(SlotHandle& handle, std::uint64_t generation,
-                                                 bool has_lock) noexcept {
+// Ends the scope that is open in `handle`, which is its `generation`th.
+[[gnu::always_inline]] inline ReleaseResult release_scope(SlotHandle& handle,
+                                                          std::uint64_t generation,
+                                                          bool has_lock) noexcept {
   // Before the slot is free: from then on it may be the next scope's, with the next number.
   handle.generation.store(generation + 1, std::memory_order_relaxed);
   const std::int64_t word = handle.slot->deadline.load(std::memory_order_relaxed);
   if (handle.statistics == nullptr && !handle.page->notes_releases() && slot_word::is_open(word) &&
       try_release(*handle.slot, word)) {
-    return true;
+    return ReleaseResult::kReleased;
   }
   return release_counted(handle, has_lock);
 }

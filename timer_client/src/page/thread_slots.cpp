@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <new>
 
 #include "common/page_writer.hpp"
 #include "common/scope_name.hpp"
@@ -52,7 +53,15 @@ ThreadSlots* ThreadSlots::of_this_thread(const OwnPage& page) {
   return found;
 }
 
-SlotHandle* ThreadSlots::find_further(ScopeKey key) {
+SlotHandle* ThreadSlots::find_further(ScopeKey key) noexcept {
+  try {
+    return find_or_bind(key);
+  } catch (const std::bad_alloc&) {
+    return nullptr;  // OwnPage::claim() tries once more, and may throw
+  }
+}
+
+SlotHandle* ThreadSlots::find_or_bind(ScopeKey key) {
   if (SlotHandle* const bound = find_bound(key)) {
     return bound;
   }

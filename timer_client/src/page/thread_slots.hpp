@@ -56,7 +56,7 @@ class alignas(64) ThreadSlots {
   }
   // A free slot bound to `key` wherever it is, or else one that was bound to something else, if the
   // thread has enough of them and no lock is needed. Null: claim one with the lock.
-  SlotHandle* find_further(ScopeKey key);
+  SlotHandle* find_further(ScopeKey key) noexcept;
 
   // --- with the Keeper's lock, and the thread not entering ---
 
@@ -111,6 +111,7 @@ class alignas(64) ThreadSlots {
   static std::size_t shortcut_of(ScopeKey key) {
     return ((reinterpret_cast<std::uintptr_t>(key.text) + key.tag) * kSpread) >> 58;
   }
+  SlotHandle* find_or_bind(ScopeKey key);
   static SlotHandle* free_in_ring(SlotHandle& first);
   void unbind(SlotHandle& handle);
 

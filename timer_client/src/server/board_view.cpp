@@ -16,6 +16,14 @@ namespace {
 
 constinit const Board kNoBoard{};
 
+// Of clients that are switched off.
+const Board& off_board() {
+  static Board board{};
+  board.announcement.store(static_cast<std::uint32_t>(Announcement::kDraining),
+                           std::memory_order_relaxed);
+  return board;
+}
+
 enum class BoardState { kUsable, kOfAnotherBoot, kUnknown };
 
 BoardState state_of(const Board& board, bool is_locked) {
@@ -139,6 +147,14 @@ Result<BoardView> BoardView::open_or_make(const std::string& dir) {
 
 BoardView BoardView::none() {
   return BoardView(kNoBoard);
+}
+
+BoardView BoardView::off() {
+  return BoardView(off_board());
+}
+
+bool BoardView::is_off() const {
+  return board_ == &off_board();
 }
 
 std::optional<BoardView::Identity> identity_of(const std::string& path) {

@@ -36,6 +36,9 @@ class BoardView {
   static Result<BoardView> open_or_make(const std::string& dir);
   // Returns the status page of no server, all zeroes: no scope wakes anyone.
   static BoardView none();
+  // Returns the status page of a client that is switched off: scopes are refused.
+  static BoardView off();
+  [[nodiscard]] bool is_off() const;
 
   [[nodiscard]] const Board& board() const { return *board_; }
   [[nodiscard]] bool is_serving() const {
