@@ -10,11 +10,11 @@
 
 #include "common/text.hpp"
 #include "fuzz_check.hpp"
-#include "timer_client/cli/records/expiry.hpp"
-#include "timer_client/cli/records/expiry_page.hpp"
-#include "timer_client/cli/records/hang_page.hpp"
-#include "timer_client/cli/records/log_reader.hpp"
-#include "timer_client/cli/records/log_view.hpp"
+#include "timer_client/cli/log/expiry.hpp"
+#include "timer_client/cli/log/expiry_page.hpp"
+#include "timer_client/cli/log/hang_page.hpp"
+#include "timer_client/cli/log/log_reader.hpp"
+#include "timer_client/cli/log/log_view.hpp"
 
 namespace {
 

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "common/parse_error.hpp"
-#include "timer_client/cli/commands.hpp"
-#include "timer_client/cli/output.hpp"
+#include "timer_client/cli/commands/commands.hpp"
+#include "timer_client/cli/text/output.hpp"
 #include "timer_client/src/messages.hpp"
 
 namespace {

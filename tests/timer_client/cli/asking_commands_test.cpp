@@ -8,11 +8,11 @@
 #include <cmath>
 #include <string>
 
+#include "common/json_fields.hpp"
 #include "tests/timer_client/answering_server.hpp"
 #include "tests/timer_client/cli/cli_fixture.hpp"
-#include "timer_client/cli/commands.hpp"
-#include "timer_client/cli/status_view.hpp"
-#include "timer_client/src/json_fields.hpp"
+#include "timer_client/cli/commands/commands.hpp"
+#include "timer_client/cli/commands/status_view.hpp"
 
 namespace filetimer::cli {
 namespace {

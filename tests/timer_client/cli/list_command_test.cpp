@@ -22,7 +22,7 @@
 #include "tests/support/json_line.hpp"
 #include "tests/support/test_page.hpp"
 #include "tests/timer_client/cli/cli_fixture.hpp"
-#include "timer_client/cli/list_view.hpp"
+#include "timer_client/cli/commands/list_view.hpp"
 
 namespace filetimer::cli {
 namespace {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT
-#include "timer_client/cli/table.hpp"
+#include "timer_client/cli/text/table.hpp"
 
 #include <doctest/doctest.h>
 
-#include "tests/timer_client/cli/cli_fixture.hpp"
 #include "common/text.hpp"
-#include "timer_client/cli/records/page.hpp"
+#include "tests/timer_client/cli/cli_fixture.hpp"
+#include "timer_client/cli/text/page.hpp"
 
 namespace filetimer::cli {
 namespace {

@@ -1,0 +1,26 @@
+// What `timer_client list` prints: open scopes and statistics, as tables and as JSON lines.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <span>
+#include <string>
+
+#include "common/clock.hpp"
+#include "timer_client/cli/commands/scope_pages.hpp"
+
+namespace filetimer::cli {
+
+std::string scopes_table(std::span<const ListedScope> scopes, Instant now, bool colour);
+// One object a line.
+std::string scope_json(const ListedScope& scope, Instant now);
+
+std::string statistics_table(const StatisticsByName& statistics, bool colour);
+std::string statistics_json(const std::string& scope, const ScopeStatistics& statistics);
+
+// Three places at most and no space: "412us", "4.5ms", "30.0s", "-1.2s", "12m05s", "2h05m",
+// "3d04h"; kForever: "none".
+std::string short_duration(Duration duration);
+// The same without zeros that say nothing: "30s", "10m", "2h".
+std::string short_timeout(Duration duration);
+
+}  // namespace filetimer::cli
