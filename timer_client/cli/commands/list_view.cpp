@@ -3,14 +3,13 @@
 
 #include <fmt/format.h>
 
+#include "common/duration_text.hpp"
 #include "common/json_writer.hpp"
 #include "common/numbers.hpp"
 #include "timer_client/cli/text/table.hpp"
 
 namespace filetimer::cli {
 namespace {
-
-using std::chrono::duration_cast;
 
 constexpr std::string_view kYellow = "1;33";
 constexpr std::string_view kRed = "1;31";
@@ -19,83 +18,30 @@ double seconds(Duration duration) {
   return std::chrono::duration<double>(duration).count();
 }
 
-// --- durations ---
-
-enum class Zeros { kKept, kDropped };
-
-std::string decimal(double number, std::string_view unit, Zeros zeros) {
-  if (zeros == Zeros::kDropped) {
-    return fmt::format("{:.3g}{}", number, unit);
-  }
-  return fmt::format("{:.{}f}{}", number, number < 99.95 ? 1 : 0, unit);
-}
-
-std::string two_units(std::int64_t count, std::int64_t in_one, std::string_view large,
-                      std::string_view small, Zeros zeros) {
-  const std::int64_t rest = count % in_one;
-  if (zeros == Zeros::kDropped && rest == 0) {
-    return fmt::format("{}{}", count / in_one, large);
-  }
-  return fmt::format("{}{}{:02}{}", count / in_one, large, rest, small);
-}
-
-// Of a positive duration.
-std::string magnitude(Duration duration, Zeros zeros) {
-  // Where rounding would give the next unit's number, that unit is used: never "1000ms".
-  const double s = seconds(duration);
-  if (s < 999.5e-6) {
-    return decimal(s * 1e6, "us", zeros);
-  }
-  if (s < 0.9995) {
-    return decimal(s * 1e3, "ms", zeros);
-  }
-  if (s < 119.5) {
-    return decimal(s, "s", zeros);
-  }
-  const auto whole = static_cast<std::int64_t>(s);
-  const bool hours = zeros == Zeros::kDropped && whole % 3600 == 0;
-  if (whole < 2 * 3600 && !hours) {
-    return two_units(whole, 60, "m", "s", zeros);
-  }
-  if (whole < 48 * 3600) {
-    return two_units(whole / 60, 60, "h", "m", zeros);
-  }
-  return two_units(whole / 3600, 24, "d", "h", zeros);
-}
-
-std::string compact(Duration duration, Zeros zeros) {
-  if (duration == kForever) {
-    return "none";
-  }
-  if (duration == Duration::zero()) {
-    return "0s";
-  }
-  return duration < Duration::zero() ? "-" + magnitude(-duration, zeros)
-                                     : magnitude(duration, zeros);
-}
-
 // --- open scopes ---
 
 // "30s", or "5s of 1h" where the server grants less than was asked for.
 std::string timeout_of(const ListedScope& scope) {
-  const std::string asked = short_timeout(scope.slot.asked);
-  const std::string granted = short_timeout(scope.granted());
+  const std::string asked = duration_for_reading(scope.slot.asked);
+  const std::string granted = duration_for_reading(scope.granted());
   return scope.granted() < scope.slot.asked && granted != asked
              ? fmt::format("{} of {}", granted, asked == "none" ? "no limit" : asked)
              : asked;
 }
 
-Cell remaining_of(const ListedScope& scope, Instant now) {
+// And its colour.
+std::pair<std::string, std::string_view> remaining_of(const ListedScope& scope, Instant now) {
   if (scope.is_expired()) {
     return {"expired", kRed};
   }
   if (slot_word::is_paused(scope.slot.word) && scope.slot.left != kForever) {
-    return {"paused, " + short_duration(scope.slot.left)};
+    return {"paused, " + duration_for_reading(scope.slot.left), {}};
   }
   if (scope.due.is_never()) {
-    return {"none"};
+    return {"none", {}};
   }
-  return {short_duration(scope.due - now), scope.is_overdue(now) ? kYellow : std::string_view{}};
+  return {duration_for_reading(scope.due - now),
+          scope.is_overdue(now) ? kYellow : std::string_view{}};
 }
 
 Duration elapsed_of(const ListedScope& scope, Instant now) {
@@ -131,36 +77,29 @@ void add_seconds(JsonWriter& json, std::string_view key, Duration duration) {
 
 }  // namespace
 
-std::string short_duration(Duration duration) {
-  return compact(duration, Zeros::kKept);
-}
-
-std::string short_timeout(Duration duration) {
-  return compact(duration, Zeros::kDropped);
-}
-
 std::string scopes_table(std::span<const ListedScope> scopes, Instant now, bool colour) {
   Table table({{.title = "RANK", .align = Align::kRight},
                {.title = "PID", .align = Align::kRight},
-               {.title = "WORKER", .free_text = true},
-               {.title = "SCOPE", .free_text = true},
+               {.title = "WORKER", .is_text = true},
+               {.title = "SCOPE", .is_text = true},
                {.title = "ELAPSED", .align = Align::kRight},
                {.title = "REMAINING", .align = Align::kRight},
                {.title = "TIMEOUT", .align = Align::kRight},
                {.title = "VIA"},
-               {.title = "NOTE", .free_text = true}},
+               {.title = "NOTE", .is_text = true}},
               colour);
   for (const ListedScope& scope : scopes) {
     const ScopeOwner& owner = *scope.owner;
+    const auto [remaining, remaining_colour] = remaining_of(scope, now);
     const bool thread_ended = (scope.slot.flags & slot_flag::kThreadEnded) != 0;
     table.add({{owner.rank},
                {owner.pid ? fmt::format("{}", *owner.pid) : "?"},
                {owner.comm},
                {scope.slot.name},
-               {short_duration(elapsed_of(scope, now))},
-               remaining_of(scope, now),
+               {duration_for_reading(elapsed_of(scope, now))},
+               {remaining, remaining_colour},
                {timeout_of(scope)},
-               {std::string(name_of(owner.transport))},
+               {name_of(owner.transport)},
                {thread_ended ? "thread ended" : ""}});
   }
   return table.text();
@@ -216,7 +155,7 @@ std::string scope_json(const ListedScope& scope, Instant now) {
 }
 
 std::string statistics_table(const StatisticsByName& statistics, bool colour) {
-  Table table({{.title = "SCOPE", .free_text = true},
+  Table table({{.title = "SCOPE", .is_text = true},
                {.title = "COUNT", .align = Align::kRight},
                {.title = "MEAN", .align = Align::kRight},
                {.title = "MEDIAN", .align = Align::kRight},
@@ -228,12 +167,12 @@ std::string statistics_table(const StatisticsByName& statistics, bool colour) {
   for (const auto& [scope, sums] : statistics) {
     table.add({{scope},
                {fmt::format("{}", sums.count)},
-               {short_duration(sums.mean())},
-               {"~" + short_duration(sums.quantile(0.5))},
-               {"~" + short_duration(sums.quantile(0.99))},
-               {short_duration(sums.longest)},
-               {short_duration(sums.last)},
-               {short_duration(sums.smallest_margin),
+               {duration_for_reading(sums.mean())},
+               {"~" + duration_for_reading(sums.quantile(0.5))},
+               {"~" + duration_for_reading(sums.quantile(0.99))},
+               {duration_for_reading(sums.longest)},
+               {duration_for_reading(sums.last)},
+               {duration_for_reading(sums.smallest_margin),
                 sums.smallest_margin < Duration::zero() ? kYellow : std::string_view{}}});
   }
   return table.text();

@@ -17,10 +17,4 @@ std::string scope_json(const ListedScope& scope, Instant now);
 std::string statistics_table(const StatisticsByName& statistics, bool colour);
 std::string statistics_json(const std::string& scope, const ScopeStatistics& statistics);
 
-// Three places at most and no space: "412us", "4.5ms", "30.0s", "-1.2s", "12m05s", "2h05m",
-// "3d04h"; kForever: "none".
-std::string short_duration(Duration duration);
-// The same without zeros that say nothing: "30s", "10m", "2h".
-std::string short_timeout(Duration duration);
-
 }  // namespace filetimer::cli

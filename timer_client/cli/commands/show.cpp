@@ -7,10 +7,8 @@
 
 #include "timer_client/cli/commands/commands.hpp"
 #include "timer_client/cli/commands/options.hpp"
-#include "timer_client/cli/log/expiry.hpp"
-#include "timer_client/cli/log/expiry_page.hpp"
-#include "timer_client/cli/log/log_file.hpp"
-#include "timer_client/cli/log/log_merge.hpp"
+#include "timer_client/cli/log/files.hpp"
+#include "timer_client/cli/log/report.hpp"
 #include "timer_client/cli/text/output.hpp"
 
 namespace filetimer::cli {
@@ -26,57 +24,55 @@ struct ShowOptions {
 
 int run_show(const ShowOptions& options) {
   OpenedLogs opened = open_logs(options.place.dir, options.files);
-  std::vector<LogFile>& logs = opened.logs;
+  std::vector<LogReader>& logs = opened.logs;
   complain_of_all(opened.notes);
   complain_of_all(opened.problems);
   if (logs.empty()) {
     return kExitFailed;
   }
-  // Read twice where that can be done: only then it is known what to keep, and the logs of many
-  // hosts are more than memory has room for.
-  const bool is_read_twice = std::all_of(
-      logs.begin(), logs.end(), [](const LogFile& log) { return log.can_be_read_again(); });
+  // Only behind the last record it is known what to keep, and the logs of many hosts are more than
+  // memory has room for: they are read again. What comes from a pipe is kept.
+  const bool is_read_twice =
+      std::all_of(logs.begin(), logs.end(), [](LogReader& log) { return log.rewind(); });
   ExpiryIds ids;
-  std::vector<Record> records;
-  const Merged merged = read_merged(logs, false, [&](Record&& record) {
+  std::vector<std::string> lines;
+  read_merged(logs, [&](const Record& record) {
     ids.take(record);
     if (!is_read_twice) {
-      records.push_back(std::move(record));
+      lines.emplace_back(record.line);
     }
     return true;
   });
-  complain_of_all(merged.problems);
-  if (const std::string skipped = skipped_text(logs); !skipped.empty()) {
-    complain(skipped);
-  }
+  const std::vector<std::string> problems = problems_of(logs);
+  complain_of_all(problems);
+  complain_of_all(skipped_text(logs));
   const auto key = ids.find(options.id, options.host, names_of(logs));
   if (!key) {
     complain(key.error().message);
     return kExitFailed;
   }
-  if (is_read_twice) {
-    for (LogFile& log : logs) {
-      log.read_again();
-    }
-    // What cannot be read now could not be read before.
-    read_merged(logs, false, [&](Record&& record) {
-      if (concerns(record, *key)) {
-        records.push_back(std::move(record));
-      }
-      return true;
-    });
-  }
-  const int code = opened.problems.empty() && merged.problems.empty() ? kExitDone : kExitFailed;
   Output out;
-  if (!options.json) {
-    out.write(expiry_page(gather_expiry(records, *key), wants_colour(out.fd())));
-    return std::max(code, out.finish());
+  ExpiryReport report(*key);
+  const auto take = [&](const Record& record) {
+    if (!options.json) {
+      report.take(record);
+    } else if (key->is_of(record)) {
+      out.write(std::string(record.line) + "\n");
+    }
+    return true;
+  };
+  if (is_read_twice) {
+    std::for_each(logs.begin(), logs.end(), [](LogReader& log) { log.rewind(); });
+    read_merged(logs, take);
   }
-  for (const Record& record : records) {
-    if (is_of(record, *key)) {
-      out.write(record.raw + "\n");
+  for (std::string& line : lines) {
+    line.reserve(line.size() + kLinePadding);
+    if (const auto record = parse_record(line)) {
+      take(*record);
     }
   }
+  out.write(report.page(wants_colour(out.fd())));
+  const int code = opened.problems.empty() && problems.empty() ? kExitDone : kExitFailed;
   return std::max(code, out.finish());
 }
 
@@ -85,7 +81,7 @@ int run_show(const ShowOptions& options) {
 Command add_show(CLI::App& root) {
   auto options = std::make_shared<ShowOptions>();
   CLI::App* app = root.add_subcommand(
-      "show", "One expiry, whole: what, who, where everybody was, what was done");
+      "show", "One expiry, whole: what, who, where the ranks were, what was done");
   app->add_option("ID", options->id, "The id that `log` shows, a beginning of it, or last")
       ->required();
   app->add_option("FILE", options->files,

@@ -7,8 +7,7 @@
 #include <utility>
 
 #include "common/json_fields.hpp"
-#include "timer_client/cli/log/log_file.hpp"
-#include "timer_client/cli/log/log_merge.hpp"
+#include "timer_client/cli/log/files.hpp"
 
 namespace filetimer::cli {
 namespace {
@@ -54,13 +53,10 @@ EndedWorkers read_ended_workers(const RunFolder& folder, const BootId& boot) {
   EndedWorkers ended;
   OpenedLogs opened = open_own_logs(folder);
   const std::string boot_id = boot_id_text(boot);
-  dom::parser parser;
-  Merged merged = read_merged(opened.logs, false, [&](Record&& record) {
-    dom::object object;
+  read_merged(opened.logs, [&](const Record& record) {
     if (record.event == "worker_ended" && record.boot_id == boot_id &&
-        is_same_folder(record.dir, folder.dir) &&
-        parser.parse(record.raw).get_object().get(object) == simdjson::SUCCESS) {
-      for (const dom::object scope : objects_at(object, "scopes")) {
+        is_same_folder(record.text("dir"), folder.dir)) {
+      for (const dom::object scope : objects_at(record.fields, "scopes")) {
         const ScopeStatistics statistics = read_statistics(scope);
         ScopeStatistics& sums = ended.statistics[text_at(scope, "scope")];
         sums.add(statistics);
@@ -70,7 +66,8 @@ EndedWorkers read_ended_workers(const RunFolder& folder, const BootId& boot) {
     return true;
   });
   ended.problems = std::move(opened.problems);
-  ended.problems.insert(ended.problems.end(), merged.problems.begin(), merged.problems.end());
+  const std::vector<std::string> unread = problems_of(opened.logs);
+  ended.problems.insert(ended.problems.end(), unread.begin(), unread.end());
   return ended;
 }
 

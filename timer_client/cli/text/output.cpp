@@ -76,7 +76,9 @@ void complain(std::string_view message) {
 
 void complain_of_all(const std::vector<std::string>& messages) {
   for (const std::string& message : messages) {
-    complain(message);
+    if (!message.empty()) {
+      complain(message);
+    }
   }
 }
 

@@ -39,6 +39,10 @@ bool wants_colour(int fd);
 
 // "timer_client: MESSAGE" on standard error, as one line whatever the message holds.
 void complain(std::string_view message);
+// One line for each that is not empty.
 void complain_of_all(const std::vector<std::string>& messages);
+inline void complain_of_all(const std::string& message) {
+  complain_of_all(std::vector{message});
+}
 
 }  // namespace filetimer::cli

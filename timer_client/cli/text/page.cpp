@@ -9,21 +9,8 @@
 namespace filetimer::cli {
 namespace {
 
-constexpr std::size_t kFieldIndent = 2;
-constexpr std::size_t kValueColumn = 15;
-
-// Bytes of the first `count` characters.
-std::size_t bytes_of(std::string_view text, std::size_t count) {
-  std::size_t bytes = 0;
-  while (bytes < text.size()) {
-    const bool starts = (static_cast<unsigned char>(text[bytes]) & 0xC0) != 0x80;
-    if (starts && count-- == 0) {
-      break;
-    }
-    ++bytes;
-  }
-  return bytes;
-}
+constexpr std::size_t kWidestLabel = 24;
+constexpr std::size_t kFieldGap = 2;
 
 }  // namespace
 
@@ -31,63 +18,75 @@ void Page::wrap(std::string_view text, std::size_t first_column, std::size_t ind
   const std::string safe = printable(text);
   std::string_view rest = safe;
   std::size_t column = first_column;
-  bool line_is_empty = true;
+  bool is_empty = true;  // the line
+  const auto break_line = [&] {
+    text_.append("\n").append(indent, ' ');
+    column = indent;
+    is_empty = true;
+  };
   while (!rest.empty()) {
     std::string_view word = rest.substr(0, rest.find(' '));
-    const std::size_t length = utf8_length(word);
-    const std::size_t needed = length + (line_is_empty ? 0 : 1);
-    if (column + needed > kPageWidth && !line_is_empty) {
-      text_.append("\n").append(indent, ' ');
-      column = indent;
-      line_is_empty = true;
-      continue;
+    if (!is_empty && column + 1 + utf8_length(word) > kPageWidth) {
+      break_line();
     }
-    if (length > kPageWidth - column && line_is_empty) {
-      word = rest.substr(0, bytes_of(rest, kPageWidth - column));  // longer than a line
-    }
-    text_.append(line_is_empty ? "" : " ").append(word);
-    column += utf8_length(word) + (line_is_empty ? 0 : 1);
-    line_is_empty = false;
+    const std::size_t room = kPageWidth - column - (is_empty ? 0 : 1);
+    word = word.substr(0, bytes_of(word, room));  // the whole of it, unless it is wider than a line
+    text_.append(is_empty ? "" : " ").append(word);
+    column += utf8_length(word) + (is_empty ? 0 : 1);
+    is_empty = false;
     rest.remove_prefix(word.size());
-    if (!rest.empty() && rest[0] == ' ') {
+    if (rest.starts_with(' ')) {
       rest.remove_prefix(1);
     } else if (!rest.empty()) {
-      text_.append("\n").append(indent, ' ');
-      column = indent;
-      line_is_empty = true;
+      break_line();
     }
   }
   text_ += '\n';
 }
 
+void Page::end_fields() {
+  std::size_t widest = 0;
+  for (const Field& field : fields_) {
+    widest = std::max(widest, field.indent + std::min(utf8_length(field.label), kWidestLabel));
+  }
+  for (const Field& field : std::exchange(fields_, {})) {
+    const std::size_t end = field.indent + utf8_length(field.label);
+    const std::size_t begin = std::max(widest, end) + kFieldGap;
+    text_.append(field.indent, ' ').append(field.label).append(begin - end, ' ');
+    wrap(field.value, begin, widest + kFieldGap);
+  }
+}
+
 void Page::paragraph(std::string_view text) {
+  end_fields();
   wrap(text, 0, 0);
 }
 
 void Page::heading(std::string_view title) {
-  text_ += '\n';
+  end_fields();
+  text_ += text_.empty() ? "" : "\n";
   text_ += colour_ ? "\x1b[1m" : "";
   text_ += printable(title);
   text_ += colour_ ? "\x1b[0m\n" : "\n";
 }
 
-void Page::field(std::string_view label, std::string_view value) {
-  if (value.empty()) {
-    return;
+void Page::field(std::string_view label, std::string_view value, std::size_t indent) {
+  if (!value.empty()) {
+    fields_.push_back({indent, cut_text(printable(label), kPageWidth / 2), std::string(value)});
   }
-  const std::string name = printable(label);
-  text_.append(kFieldIndent, ' ').append(name);
-  const std::size_t end = kFieldIndent + utf8_length(name);
-  text_.append(kValueColumn > end ? kValueColumn - end : 1, ' ');
-  wrap(value, std::max(kValueColumn, end + 1), kValueColumn);
 }
 
 void Page::item(std::size_t indent, std::string_view text) {
-  if (text.empty()) {
-    return;
+  end_fields();
+  if (!text.empty()) {
+    text_.append(indent, ' ');
+    wrap(text, indent, indent + 2);
   }
-  text_.append(indent, ' ');
-  wrap(text, indent, indent + 2);
+}
+
+std::string Page::text() && {
+  end_fields();
+  return std::move(text_);
 }
 
 }  // namespace filetimer::cli

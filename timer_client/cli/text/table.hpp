@@ -1,11 +1,19 @@
-// A table of aligned columns that never grows wider than 80 columns, the same on a terminal and in
-// a pipe. Every cell passes printable(): what a record says cannot move anybody's cursor.
-// Columns without a cell are left out; free text gives way first and is cut with "...", names where
-// most of them are the same.
+// A table of aligned columns that is never wider than 80 columns, the same on a terminal and in a
+// pipe. Every cell passes printable(): what a record says cannot move a cursor. A column without a
+// cell is left out. If the table is too wide, texts are cut first, and "..." stands for what was
+// cut.
+//
+//   Table table({{"PID", Align::kRight}, {.title = "SCOPE", .is_text = true}});
+//   table.add({{"4711"}, {"step"}});
+//   out.write(table.text());
+//
+// Rows that come after fit() are printed by add_line() and not kept, so a table may have no end.
 // SPDX-License-Identifier: MIT
 #pragma once
 
 #include <cstddef>
+#include <initializer_list>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -17,63 +25,58 @@ inline constexpr std::size_t kPageWidth = 80;
 enum class Align { kLeft, kRight };
 
 struct Column {
-  std::string title;
+  std::string_view title;
   Align align = Align::kLeft;
-  bool free_text = false;       // may be cut to make the table fit
-  bool is_name = false;         // cut where it still can be told from the others
-  bool runs_over = false;       // does not count for the width where the next cell is empty
-  bool hidden_if_same = false;  // left out where all its cells say the same
-  bool starts_early = false;    // begins further left where it needs room and the cells are empty
-  std::size_t min_width = 0;    // keeps the column even when all its cells are empty
+  bool is_text = false;       // it is cut first
+  std::size_t min_width = 0;  // the column is kept even if all its cells are empty
 };
 
 struct Cell {
-  std::string text;
+  std::string_view text;
   std::string_view colour = {};  // parameters of an SGR sequence, such as "1;31"
 };
-
-using Row = std::vector<Cell>;
 
 class Table {
  public:
   explicit Table(std::vector<Column> columns, bool colour = false);
 
-  // A cell for each column.
-  void add(Row row);
-  // Decides the widths by the rows added so far. Call it before header() and line().
+  // Keeps a copy of the row, which has a cell for each column.
+  void add(std::span<const Cell> row);
+  void add(std::initializer_list<Cell> row) { add(std::span(row.begin(), row.size())); }
+  // Decides the widths by the rows that were added.
   void fit();
-
-  // Lines with their newline. Rows that came after fit() keep its columns where they can.
-  [[nodiscard]] std::string header() const;
-  [[nodiscard]] std::string line(const Row& row) const;
-  // fit(), the header and all rows.
+  // Appends a line to `out`. A cell that is wider than its column moves the next one to the right.
+  void add_header(std::string& out) const;
+  void add_line(std::span<const Cell> row, std::string& out) const;
+  // Returns the header and all rows that were added, after fit(), and forgets the rows.
   std::string text();
 
  private:
-  struct Layout {
+  struct Width {
     std::size_t width = 0;
-    std::size_t narrowest = 0;
-    bool shown = false;
-    bool cut = false;
-    bool cut_in_front = false;
+    bool is_shown = false;
+    bool is_cut = false;
+  };
+  struct Kept {
+    std::string text;
+    std::string_view colour;
   };
 
-  [[nodiscard]] bool is_shown(std::size_t column) const;
-  // The text in the next column that is shown.
-  [[nodiscard]] std::string_view next_text(const Row& row, std::size_t column) const;
   [[nodiscard]] std::size_t total_width() const;
-  bool narrow_one(bool only_free_text);
-  void keep_distinct(std::size_t column);
+  Width* widest(bool only_texts);
+  void add_cell(std::size_t column, const Cell& cell, std::string_view text, std::string& out,
+                std::size_t& at, std::size_t start) const;
 
   std::vector<Column> columns_;
-  std::vector<Layout> layout_;
-  std::vector<Row> rows_;
+  std::vector<Width> widths_;
+  std::vector<Kept> cells_;  // row by row
+  std::size_t last_ = 0;     // the last column that is shown
   bool colour_;
 };
 
-// At most `width` characters; "..." stands for what was cut.
+// Returns at most `width` characters; "..." stands for what was cut.
 std::string cut_text(std::string_view text, std::size_t width);
-// The same of its end.
-std::string cut_in_front(std::string_view text, std::size_t width);
+// Returns how many bytes the first `count` characters have.
+std::size_t bytes_of(std::string_view text, std::size_t count);
 
 }  // namespace filetimer::cli

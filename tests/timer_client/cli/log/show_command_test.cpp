@@ -1,4 +1,4 @@
-// `timer_client show` over the logs in data/. Where everybody was: whereabouts_test.cpp.
+// `timer_client show` over the logs in data/. Ranks at time of expiry: ranks_test.cpp.
 // SPDX-License-Identifier: MIT
 #include <doctest/doctest.h>
 
