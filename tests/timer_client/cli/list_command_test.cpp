@@ -279,6 +279,7 @@ TEST_CASE("a worker's page is listed under the pid of whoever holds its lock") {
   words.erase(words.begin() + 4);  // ELAPSED
   std::string comm;
   std::getline(std::ifstream("/proc/" + std::to_string(worker.pid()) + "/comm"), comm);
+  CAPTURE(lines[1]);
   CHECK(words == Names{"3", std::to_string(worker.pid()), comm, "forward", "2 h 59 min", "3 h",
                        "page", "thread ended"});
 

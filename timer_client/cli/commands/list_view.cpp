@@ -86,7 +86,7 @@ std::string scopes_table(std::span<const ListedScope> scopes, Instant now, bool 
                {.title = "REMAINING", .align = Align::kRight},
                {.title = "TIMEOUT", .align = Align::kRight},
                {.title = "VIA"},
-               {.title = "NOTE", .is_text = true}},
+               {.title = "NOTE"}},
               colour);
   for (const ListedScope& scope : scopes) {
     const ScopeOwner& owner = *scope.owner;
