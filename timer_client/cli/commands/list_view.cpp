@@ -7,6 +7,7 @@
 #include "common/json_writer.hpp"
 #include "common/numbers.hpp"
 #include "timer_client/cli/text/table.hpp"
+#include "timer_client/cli/text/words.hpp"
 
 namespace filetimer::cli {
 namespace {
@@ -85,7 +86,6 @@ std::string scopes_table(std::span<const ListedScope> scopes, Instant now, bool 
                {.title = "ELAPSED", .align = Align::kRight},
                {.title = "REMAINING", .align = Align::kRight},
                {.title = "TIMEOUT", .align = Align::kRight},
-               {.title = "VIA"},
                {.title = "NOTE"}},
               colour);
   for (const ListedScope& scope : scopes) {
@@ -99,8 +99,8 @@ std::string scopes_table(std::span<const ListedScope> scopes, Instant now, bool 
                {duration_for_reading(elapsed_of(scope, now))},
                {remaining, remaining_colour},
                {timeout_of(scope)},
-               {name_of(owner.transport)},
-               {thread_ended ? "thread ended" : ""}});
+               {joined({owner.transport == ServedBy::kPipe ? "pipe" : "",
+                        thread_ended ? "thread ended" : ""})}});
   }
   return table.text();
 }
