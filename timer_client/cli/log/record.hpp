@@ -1,4 +1,4 @@
-// A record of a log, read where it stands: nothing is copied, so a gigabyte takes about a second.
+// A record of a log, read where it stands: nothing is copied, since logs may have gigabytes.
 // SPDX-License-Identifier: MIT
 #pragma once
 
