@@ -245,12 +245,7 @@ void IncidentRecords::take(const Record& record) {
         IncidentRecord{machine_of(record), std::string(record.incident), record.time_us,
                        std::string(record.line)}));
   } else if (record.event == "expired") {
-    auto expired = std::make_shared<const ExpiredWorker>(read_expired(record));
-    // A log and its copy tell of it twice.
-    if (std::none_of(expired_.begin(), expired_.end(),
-                     [&](const auto& known) { return is_same_expiry(*known, *expired); })) {
-      expired_.push_back(std::move(expired));
-    }
+    expired_.push_back(std::make_shared<const ExpiredWorker>(read_expired(record)));
   }
 }
 
@@ -318,11 +313,14 @@ JobIncident IncidentRecords::combine(const ExpiredWorker& around, bool is_shown)
   incident.job_id = around.job_id;
   std::map<std::string, const ExpiredWorker*> nearest{{around.machine, &around}};  // by machine
   std::map<std::string, std::set<std::string>> machines{{around.worker.host, {around.machine}}};
+  std::set<std::pair<std::string_view, std::string_view>>
+      known;  // a log and its copy tell it twice
   for (const auto& one : expired_) {
-    if (is_one_incident(*one, around)) {
+    const bool is_new = one->id.empty() || known.emplace(one->machine, one->id).second;
+    if (is_new && is_one_incident(*one, around)) {
       incident.expired.push_back(*one);
       machines[one->worker.host].insert(one->machine);
-      const auto [at, is_new] = nearest.try_emplace(one->machine, one.get());
+      const auto at = nearest.try_emplace(one->machine, one.get()).first;
       at->second = apart_us(*one, around) < apart_us(*at->second, around) ? one.get() : at->second;
     }
   }

@@ -13,6 +13,7 @@
 #include "common/result.hpp"
 #include "timer_client/cli/log/incident.hpp"
 #include "timer_client/cli/log/record.hpp"
+#include "timer_client/cli/text/page.hpp"
 
 namespace filetimer::cli {
 
@@ -69,7 +70,7 @@ class ExpiryReport {
   [[nodiscard]] const Record* find_shared(std::string_view event) const;
   [[nodiscard]] bool came_before(const Record& record) const;
 
-  void add_headline(class Page& page) const;
+  void add_headline(Page& page) const;
   void add_open_scopes(Page& page) const;
   void add_ranks(Page& page) const;
   void add_evidence(Page& page) const;
