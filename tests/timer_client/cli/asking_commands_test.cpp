@@ -177,7 +177,7 @@ TEST_CASE("a rendezvous says its round, or who is missing") {
   all_come = true;
   const Ran met = ran(folder, words);
   CHECK(met.code == 0);
-  CHECK(met.output == "rendezvous 'epoch', round 7: all 2 ranks are there\n");
+  CHECK(met.output == "rendezvous 'epoch', round 7: all 2 ranks have joined\n");
   const AskedQuestion asked = server.asked().back();
   CHECK(asked.rank == 1);
   CHECK(asked.world == 2);
@@ -244,7 +244,7 @@ TEST_CASE("a pipe alone must be the one that a run folder leads to") {
   REQUIRE(::link(server.pipe().c_str(), pipe.c_str()) == 0);
   const Ran lost = run_command({"ping", "--fifo", pipe});
   CHECK(lost.code == kExitUsage);
-  CHECK(lost.errors == "timer_client: the run folder of '" + pipe +
+  CHECK(lost.errors == "timer_client: the runtime directory of '" + pipe +
                            "' is not known, and answers come through it: expected --dir DIR\n");
   CHECK(run_command({"ping", "--fifo", folder.path("none")}).code == kExitNoServer);
   ::setenv("FILETIMER_DIR", folder.path().c_str(), 1);

@@ -1,6 +1,6 @@
-// `timer_client list`: every open scope, or how long scopes took. It asks nobody: what is shown
-// stands in the run folder's files, and of ended workers in the server's log. So it is shown also
-// when the server hangs or is gone.
+// `timer_client list`: every open scope, or how long scopes took. It sends no request: what is
+// shown stands in the files of the runtime directory, and of ended workers in the server's log. So
+// it is shown also when the server hangs or is gone.
 // SPDX-License-Identifier: MIT
 #include <fmt/format.h>
 
@@ -104,11 +104,11 @@ Command add_list(CLI::App& root) {
       "  timer_client list\n"
       "  timer_client list --json | jq 'select(.overdue)'\n"
       "  timer_client list --stats\n\n"
-      "It asks nobody and reads the run folder itself, so it also tells what is open when the\n"
-      "server hangs or is gone. REMAINING: -1.2s is overdue by that much; expired: the server\n"
-      "has decided. TIMEOUT: 5s of 1h was asked for as 1h. MEDIAN and P99 are estimates, right\n"
-      "to a factor of two; MARGIN is the least time that was ever left at a release. --stats\n"
-      "reads the server's log, too.\n\n"
+      "It sends no request and reads the runtime directory itself, so it also shows what is open\n"
+      "when the server hangs or is gone. REMAINING: -1.2 s is overdue by that much; expired: the\n"
+      "server has judged it. TIMEOUT: 5 s of 1 h was asked for as 1 h. MEDIAN and P99 are\n"
+      "estimates, right to a factor of two; MARGIN is the least time that was ever left at a\n"
+      "release. --stats reads the server's log, too.\n\n"
       "Exit codes: 0 done (also when nothing is open), 1 failed, 2 usage, 4 no server (open\n"
       "scopes are shown all the same).");
   return {app, [options] { return run_list(*options); }};

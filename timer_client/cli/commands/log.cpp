@@ -191,7 +191,8 @@ Command add_log(CLI::App& root) {
       "  timer_client log --event expired,killed --json | jq .scope\n"
       "  timer_client log --follow\n"
       "  timer_client log /shared/logs '/scratch/*/expired.jsonl'\n\n"
-      "Of several hosts it tells below the table who hung first, for each incident.\n\n"
+      "For several hosts it prints below the table which worker hung first, for each\n"
+      "incident, by the clocks of the hosts.\n\n"
       "Exit codes: 0 done (also when nothing matches), 1 failed (also when one of\n"
       "the logs could not be read), 2 usage.");
   return {app, [options] { return run_log(*options); }};

@@ -79,11 +79,11 @@ CLI::Option* add_number_option(CLI::App& app, const std::string& flag,
 
 void add_place_options(CLI::App& app, Place& place) {
   app.add_option("--dir", place.dir,
-                 "The run folder [$FILETIMER_DIR, else\n"
+                 "The runtime directory [$FILETIMER_DIR, else\n"
                  "$XDG_RUNTIME_DIR/filetimer, else /dev/shm/filetimer-UID]")
       ->type_name("DIR")
       ->check(is_named);
-  app.add_option("--fifo", place.fifo, "The server's pipe, where it is not in the run folder")
+  app.add_option("--fifo", place.fifo, "The request pipe, where it is not in that directory")
       ->type_name("PATH")
       ->check(is_named);
   app.add_option_function<std::string>(
@@ -95,7 +95,7 @@ void add_place_options(CLI::App& app, Place& place) {
            }
            client_messages::set_level(*level);
          },
-         "What to tell on standard error: error, warning, info or\n"
+         "What to write to standard error: error, warning, info or\n"
          "debug [$FILETIMER_LOG_LEVEL, else nothing but errors]")
       ->type_name("LEVEL");
 }
@@ -148,7 +148,7 @@ CLI::Option* add_signal_option(CLI::App& app, int& signal) {
             }
             signal = *number;
           },
-          "What to kill with, by name or number [KILL];\n0: record the expiry, kill nobody")
+          "The first signal, by name or number [KILL];\n0: record the expiry, kill no process")
       ->type_name("SIG");
 }
 

@@ -33,7 +33,7 @@ CLI::Option* add_number_option(CLI::App& app, const std::string& flag,
                                std::optional<std::int64_t>& value, const std::string& type,
                                const std::string& description);
 
-// For check(): a name that is there. `--host "$UNSET"` must not mean nobody.
+// For check(): a name that is there. `--host "$UNSET"` must not choose no record.
 std::string is_name(const std::string& word);
 
 // `--warn-after`; is_warn_after() has to agree.
@@ -42,7 +42,7 @@ CLI::Option* add_warn_after_option(CLI::App& app, std::optional<Duration>& value
 // A scope's name: any bytes, at least one.
 CLI::Option* add_scope_option(CLI::App& app, std::string& name, const std::string& description);
 
-// `TERM`, `SIGTERM`, `15`, `RTMIN+1`; 0 means that nobody is killed.
+// `TERM`, `SIGTERM`, `15`, `RTMIN+1`; 0 kills no process.
 CLI::Option* add_signal_option(CLI::App& app, int& signal);
 Result<int> parse_signal(std::string_view word);
 

@@ -1,4 +1,4 @@
-// What stands in the run folder's files, read without asking anybody: the open scopes of all
+// What stands in the files of the runtime directory, read without a request: the open scopes of all
 // workers, and how long scopes took. Nothing is mapped, so a page that is
 // cut short while it is read is a short read and no SIGBUS; nothing is trusted but what the kernel
 // says of the files and of their owners.
@@ -58,7 +58,7 @@ struct FolderReading {
 
 enum class ReadStatistics { kNo, kYes };
 
-// All pages of the run folder `dir`; none when there is no `scopes` in it. `max_timeout` as
+// All pages of the runtime directory `dir`; none when there is no `scopes` in it. `max_timeout` as
 // look_for_server() gives it.
 Result<FolderReading> read_pages(const std::string& dir, Duration max_timeout,
                                  ReadStatistics with_statistics);

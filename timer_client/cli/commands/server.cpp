@@ -125,8 +125,8 @@ int with_place(const AskOptions& options,
     return run(*place, *timeout);
   }
   if (has_reader(place->pipe, why_not)) {
-    return failed(fmt::format("the run folder of '{}' is not known, and answers come through it: "
-                              "expected --dir DIR",
+    return failed(fmt::format("the runtime directory of '{}' is not known, and answers come "
+                              "through it: expected --dir DIR",
                               place->pipe),
                   kExitUsage);
   }
@@ -265,7 +265,7 @@ int meet(const RendezvousArguments& options, const MeetingPlace& place, Duration
   meeting.backoff = options.backoff.value_or(meeting.backoff);
   Asker::check(meeting);
   const RendezvousResult met = Asker(place, rpc_timeout).rendezvous(meeting, rpc_timeout);
-  return print(fmt::format("rendezvous '{}', round {}: all {} ranks are there\n",
+  return print(fmt::format("rendezvous '{}', round {}: all {} ranks have joined\n",
                            printable(meeting.name), met.round, meeting.world));
 }
 
@@ -395,17 +395,18 @@ Command add_shutdown(CLI::App& root) {
 
 Command add_rendezvous(CLI::App& root) {
   auto options = std::make_shared<RendezvousArguments>();
-  CLI::App* app = root.add_subcommand("rendezvous", "Wait until all ranks of a job are there");
-  add_number_option(*app, "--rank", options->meeting.rank, "R", "Who joins: 0 to N - 1")
+  CLI::App* app = root.add_subcommand("rendezvous", "Wait until all ranks of a job have joined");
+  add_number_option(*app, "--rank", options->meeting.rank, "R", "The rank that joins: 0 to N - 1")
       ->required();
-  add_number_option(*app, "--world", options->meeting.world, "N", "How many ranks meet")
+  add_number_option(*app, "--world", options->meeting.world, "N", "The number of ranks")
       ->required();
-  add_duration_option(*app, "--timeout", options->timeout, "For all to come (inf: without end)")
+  add_duration_option(*app, "--timeout", options->timeout,
+                      "How long to wait for all ranks (inf: without end)")
       ->required();
-  app->add_option("--name", options->meeting.name, "Ranks of one name meet [default]")
+  app->add_option("--name", options->meeting.name, "The name of the rendezvous [default]")
       ->type_name("NAME");
   add_number_option(*app, "--retries", options->meeting.retries, "N",
-                    "How often to try again when not all came [0]");
+                    "How often to try again when a rank is missing [0]");
   add_duration_option(*app, "--backoff", options->backoff,
                       "How long to wait before that; doubles each time [1s]");
   finish_help(*app, options->ask,
