@@ -213,7 +213,7 @@ TEST_CASE("wrong usage is one line that quotes the word, and an exit code") {
       {{"show", "last", "--host", ""}, 2, "show: --host: '': expected a name"},
       {{"release", "--scope", ""},
        2,
-       "release: --scope: '' is not a name: expected at least one byte"},
+       "release: --scope: '': expected a name"},
       {{"release", "--scope", "x", "--pid", "0"},
        2,
        "release: --pid: '0' is not a process to watch: expected a number over 1"},

@@ -37,27 +37,20 @@ std::optional<int> realtime_signal(std::string_view name) {
   return from_low ? base + *distance : base - *distance;
 }
 
-// `--dir "$UNSET"` must not mean the default folder, where another server may be.
-std::string is_named(const std::string& word) {
-  return word.empty() ? "'': expected a path" : std::string();
-}
-
 template <class Number, class Value>
 CLI::Option* add_number(CLI::App& app, const std::string& flag, Value& value,
                         const std::string& type, const std::string& description) {
-  return app
-      .add_option_function<std::string>(
-          flag,
-          [flag, &value](const std::string& word) {
-            const auto number = number_from<Number>(word);
-            if (!number || *number < 0) {
-              throw CLI::ValidationError(
-                  flag, fmt::format("'{}' is not a number: expected 0 or more", word));
-            }
-            value = *number;
-          },
-          description)
-      ->type_name(type);
+  const auto is_number = [](const std::string& word) {
+    const auto number = number_from<Number>(word);
+    return number && *number >= 0 ? std::string()
+                                  : fmt::format("'{}' is not a number: expected 0 or more", word);
+  };
+  return app.add_option(flag, value, description)->type_name(type)->check(is_number);
+}
+
+// `--dir "$UNSET"` must not mean the default directory, where another server may be.
+std::string is_path(const std::string& word) {
+  return word.empty() ? "'': expected a path" : std::string();
 }
 
 }  // namespace
@@ -82,10 +75,10 @@ void add_place_options(CLI::App& app, Place& place) {
                  "The runtime directory [$FILETIMER_DIR, else\n"
                  "$XDG_RUNTIME_DIR/filetimer, else /dev/shm/filetimer-UID]")
       ->type_name("DIR")
-      ->check(is_named);
+      ->check(is_path);
   app.add_option("--fifo", place.fifo, "The request pipe, where it is not in that directory")
       ->type_name("PATH")
-      ->check(is_named);
+      ->check(is_path);
   app.add_option_function<std::string>(
          "--log-level",
          [](const std::string& word) {
@@ -124,17 +117,7 @@ CLI::Option* add_warn_after_option(CLI::App& app, std::optional<Duration>& value
 }
 
 CLI::Option* add_scope_option(CLI::App& app, std::string& name, const std::string& description) {
-  return app
-      .add_option_function<std::string>(
-          "--scope",
-          [&name](const std::string& word) {
-            if (word.empty()) {
-              throw CLI::ValidationError("--scope", "'' is not a name: expected at least one byte");
-            }
-            name = word;
-          },
-          description)
-      ->type_name("NAME");
+  return app.add_option("--scope", name, description)->type_name("NAME")->check(is_name);
 }
 
 CLI::Option* add_signal_option(CLI::App& app, int& signal) {

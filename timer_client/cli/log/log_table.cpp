@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <set>
 
 #include "common/scope_name.hpp"
 #include "timer_client/cli/text/words.hpp"
@@ -16,6 +17,8 @@ constexpr std::array<std::string_view, 15> kEvents = {
     "server_started", "server_stopped", "incident", "expired",       "evidence",
     "killed",         "warned",         "deferred", "released_late", "left_open",
     "worker_ended",   "hook",           "rejected", "rendezvous",    "rendezvous_timeout"};
+
+constexpr std::string_view kMark = "...";  // for what the names of all hosts begin with
 
 enum ColumnIndex { kTime, kEvent, kHost, kRank, kPid, kScope, kId, kWhat };
 
@@ -150,10 +153,6 @@ std::int64_t day_of(std::int64_t time_us) {
   return (time_us - (time_us < 0 ? kDayUs - 1 : 0)) / kDayUs;
 }
 
-bool is_decimal_digit(char c) {
-  return c >= '0' && c <= '9';
-}
-
 void write_integer(std::string& out, const Integer& number) {
   out.clear();
   if (number) {
@@ -254,60 +253,42 @@ bool LogTable::are_of_one_day() const {
                      [&](const Kept& kept) { return kept.day == kept_[0].day; });
 }
 
-// Numbered hosts differ at the end of their names, full names of hosts at the beginning.
+// Numbered hosts differ at the end of their names.
 std::size_t LogTable::fit_hosts() {
   constexpr std::size_t kLongName = 12;
-  std::optional<std::string_view> first;
+  constexpr std::size_t kWidestHost = 24;
+  std::set<std::string_view> hosts;
   std::size_t longest = 0;
-  bool are_many = false;
   for (const Kept& kept : kept_) {
     const std::string_view host = kept.texts[kHost];
-    if (host.empty()) {
-      continue;
+    host_prefix_ = hosts.empty() ? host : host_prefix_;
+    if (!host.empty() && hosts.insert(host).second) {
+      longest = std::max(longest, host.size());
+      host_prefix_.erase(std::ranges::mismatch(host_prefix_, host).in1, host_prefix_.end());
     }
-    if (!first) {
-      first = host_prefix_ = host_suffix_ = host;
-    }
-    are_many = are_many || host != *first;
-    longest = std::max(longest, host.size());
-    const auto front = std::ranges::mismatch(host_prefix_, host).in1;
-    host_prefix_.erase(front, host_prefix_.end());
-    const auto back =
-        std::mismatch(host_suffix_.rbegin(), host_suffix_.rend(), host.rbegin(), host.rend()).first;
-    host_suffix_.erase(host_suffix_.begin(), back.base());
   }
-  while (!host_prefix_.empty() && is_decimal_digit(host_prefix_.back())) {
-    host_prefix_.pop_back();  // a number stays whole
-  }
-  // One of the two is enough; a short one is not worth its mark.
-  (host_prefix_.size() >= host_suffix_.size() ? host_suffix_ : host_prefix_).clear();
-  if (!are_many || longest <= kLongName || host_prefix_.size() + host_suffix_.size() <= 3) {
+  // A number stays whole, and a short beginning is not worth its mark.
+  host_prefix_.resize(host_prefix_.find_last_not_of("0123456789") + 1);
+  if (longest <= kLongName || host_prefix_.size() <= kMark.size()) {
     host_prefix_.clear();
-    host_suffix_.clear();
   }
-  const std::size_t cut = host_prefix_.size() + host_suffix_.size();
-  return are_many ? longest - cut + (cut > 0 ? 3 : 0) : 0;
+  const std::size_t mark = host_prefix_.empty() ? 0 : kMark.size();
+  return hosts.size() < 2 ? 0 : std::min(longest - host_prefix_.size() + mark, kWidestHost);
 }
 
 std::string LogTable::short_host(std::string_view host) const {
-  std::string_view mark = "...";
-  if (!host_prefix_.empty() && host.starts_with(host_prefix_)) {
-    return std::string(mark).append(host.substr(host_prefix_.size()));
-  }
-  if (!host_suffix_.empty() && host.ends_with(host_suffix_)) {
-    return std::string(host.substr(0, host.size() - host_suffix_.size())).append(mark);
-  }
-  return std::string(host);
+  return host_prefix_.empty() || !host.starts_with(host_prefix_)
+             ? std::string(host)
+             : std::string(kMark).append(host.substr(host_prefix_.size()));
 }
 
 std::vector<Column> LogTable::columns(std::size_t host_width) const {
-  constexpr std::size_t kWidestHost = 24;
   const auto room = [this](std::size_t width) { return has_end_ ? 0 : width; };
   const std::size_t host_room = std::max(host_width, several_files_ ? room(8) : 0);
   return {
       {.title = title_.empty() ? "TIME (UTC)" : std::string_view(title_), .min_width = room(14)},
       {.title = "EVENT", .min_width = room(13)},
-      {.title = "HOST", .min_width = std::min(host_room, kWidestHost)},
+      {.title = "HOST", .min_width = host_room},
       {.title = "RANK", .align = Align::kRight, .min_width = room(4)},
       {.title = "PID", .align = Align::kRight, .min_width = room(6)},
       {.title = "SCOPE", .is_text = true, .min_width = room(8)},

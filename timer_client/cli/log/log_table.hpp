@@ -84,8 +84,7 @@ class LogTable {
   std::vector<Kept> kept_;  // until the widths are decided
   std::optional<Table> table_;
   std::string title_;        // of the times, if all are of one day
-  std::string host_prefix_;  // what the names of all hosts begin and end with; "..." stands for it
-  std::string host_suffix_;
+  std::string host_prefix_;  // with what the names of all hosts begin, if that is long
   std::string line_;
   Row row_;
   std::string date_;  // "11-21", of date_day_
