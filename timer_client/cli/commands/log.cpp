@@ -16,6 +16,7 @@
 #include "timer_client/cli/log/incident.hpp"
 #include "timer_client/cli/log/incident_page.hpp"
 #include "timer_client/cli/log/log_table.hpp"
+#include "timer_client/cli/log/merge.hpp"
 #include "timer_client/cli/text/output.hpp"
 #include "timer_client/cli/text/words.hpp"
 

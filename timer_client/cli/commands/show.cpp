@@ -8,6 +8,7 @@
 #include "timer_client/cli/commands/commands.hpp"
 #include "timer_client/cli/commands/options.hpp"
 #include "timer_client/cli/log/files.hpp"
+#include "timer_client/cli/log/merge.hpp"
 #include "timer_client/cli/log/report.hpp"
 #include "timer_client/cli/text/output.hpp"
 

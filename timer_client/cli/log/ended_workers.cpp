@@ -8,6 +8,7 @@
 
 #include "common/json_fields.hpp"
 #include "timer_client/cli/log/files.hpp"
+#include "timer_client/cli/log/merge.hpp"
 
 namespace filetimer::cli {
 namespace {

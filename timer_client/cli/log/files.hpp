@@ -1,8 +1,7 @@
-// Which logs the FILE arguments of `log` and `show` mean, and what can be told of them together.
+// Which logs the FILE arguments of `log` and `show` mean, and what messages say of them.
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <functional>
 #include <string>
 #include <vector>
 
@@ -26,10 +25,6 @@ OpenedLogs open_logs(const std::string& dir, const std::vector<std::string>& fil
 // Opens the log of the last server of `folder`, as far as it is there. What is no regular file may
 // have no end, and is left out.
 OpenedLogs open_own_logs(const RunFolder& folder);
-
-// Gives `sink` the records of all logs: each log in its own order, and all of them by their
-// wall-clock time. Of each log a block is in memory and no more. Ends when `sink` returns false.
-void read_merged(std::vector<LogReader>& logs, const std::function<bool(const Record&)>& sink);
 
 // Returns what is worth a line on standard error: logs that could not be read to their end, and how
 // many lines were no records.

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: MIT
+#include "timer_client/cli/log/merge.hpp"
+
 #include <algorithm>
-#include <functional>
 #include <queue>
 #include <utility>
-
-#include "timer_client/cli/log/files.hpp"
 
 namespace filetimer::cli {
 namespace {
