@@ -200,9 +200,12 @@ TEST_CASE("a log that is meant twice is read once") {
 TEST_CASE("an expiry of a log and its copy is one expiry of its incident") {
   const TempFolder folder;
   write_logs(folder, {.hosts = 3, .culprit = 9});
-  const std::string once = verdict_of(run_command({"log", folder.path()}));
+  const std::string verdict = verdict_of(run_command({"log", folder.path()}));
+  const std::string page = run_command({"show", "h00-1", folder.path()}).output;
+  CHECK(contains(page, "Expired, too: "));
   folder.write("copy.jsonl", log_of_host({.hosts = 3, .culprit = 9}, 1));
-  CHECK(verdict_of(run_command({"log", folder.path()})) == once);
+  CHECK(verdict_of(run_command({"log", folder.path()})) == verdict);
+  CHECK(run_command({"show", "h00-1", folder.path()}).output == page);
 }
 
 TEST_CASE("what cannot be read is told with its name, the rest is shown, and the exit is 1") {
