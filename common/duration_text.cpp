@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <tuple>
 
 #include "common/limits.hpp"
 #include "common/numbers.hpp"
@@ -93,24 +94,24 @@ std::string duration_for_reading(Duration duration) {
     return "-" + duration_for_reading(-duration);
   }
   const double seconds = std::chrono::duration<double>(duration).count();
-  if (seconds >= 3600) {
-    const auto minutes = static_cast<std::int64_t>(seconds / 60);
-    return fmt::format("{} h {:02} min", minutes / 60, minutes % 60);
-  }
   if (seconds >= 600) {
     const auto whole = static_cast<std::int64_t>(seconds);
-    return fmt::format("{} min {:02} s", whole / 60, whole % 60);
+    const auto [large, small, in_large, in_small] =
+        whole >= 3600 ? std::tuple("h", "min", whole / 3600, whole / 60 % 60)
+                      : std::tuple("min", "s", whole / 60, whole % 60);
+    return in_small == 0 ? fmt::format("{} {}", in_large, large)
+                         : fmt::format("{} {} {:02} {}", in_large, large, in_small, small);
   }
   // The unit is that of the rounded value: 999.9 ms is 1.00 s, not 1000 ms.
-  const auto places = [](double value) { return value >= 99.95 ? 0 : value >= 9.995 ? 1 : 2; };
   constexpr double kRoundedUp = 0.9995;
-  if (seconds >= kRoundedUp) {
-    return fmt::format("{:.{}f} s", seconds, places(seconds));
+  const auto [unit, ns] = seconds >= kRoundedUp          ? std::pair("s", 1'000'000'000)
+                          : seconds >= kRoundedUp * 1e-3 ? std::pair("ms", 1'000'000)
+                                                         : std::pair("us", 1'000);
+  if (duration.count() % ns == 0) {
+    return fmt::format("{} {}", duration.count() / ns, unit);
   }
-  if (seconds >= kRoundedUp * 1e-3) {
-    return fmt::format("{:.{}f} ms", seconds * 1e3, places(seconds * 1e3));
-  }
-  return fmt::format("{:.{}f} us", seconds * 1e6, places(seconds * 1e6));
+  const double value = static_cast<double>(duration.count()) / ns;
+  return fmt::format("{:.{}f} {}", value, value >= 99.95 ? 0 : value >= 9.995 ? 1 : 2, unit);
 }
 
 Duration duration_from_seconds(double seconds) {

@@ -43,7 +43,7 @@ constexpr const char* kUsage =
   --json       one JSON object instead of the table
   --no-torch   leave PyTorch's timer out
   --only       some of: deadlines, busy, evidence, ingest, table, start, client, pages,
-               questions, python
+               questions, logs, python
   --server     the timer_server to measure; the one of this build
   --memory     where run folders are made; /dev/shm
   --disk       where the log on disk is made; /var/tmp
@@ -89,6 +89,8 @@ Plan plan_for(const Options& options) {
     plan.pings = 1000;
     plan.rendezvous = 5;
     plan.python_batches = 30;
+    plan.log_bytes = 50'000'000;
+    plan.log_rounds = 3;
   }
   if (options.smoke) {
     plan.expiries = 5;
@@ -112,6 +114,8 @@ Plan plan_for(const Options& options) {
     plan.pings = 5;
     plan.rendezvous = 1;
     plan.python_batches = 2;
+    plan.log_bytes = 100'000;
+    plan.log_rounds = 1;
   }
   plan.with_torch = !options.no_torch && !options.smoke;
   plan.server = options.server;
@@ -152,6 +156,7 @@ int measure(const Options& options, const Plan& plan) {
   step("client", [&] { measure_client(plan, report); });
   step("pages", [&] { measure_pages(plan, report); });
   step("questions", [&] { measure_questions(plan, report); });
+  step("logs", [&] { measure_logs(plan, report); });
   step("python", [&] { measure_python(plan, report); });
   if (large) {
     large->finish();

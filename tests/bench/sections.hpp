@@ -35,6 +35,8 @@ struct Plan {
   int pings = 5000;
   int rendezvous = 20;  // rounds
   int python_batches = 100;
+  int log_bytes = 300'000'000;
+  int log_rounds = 5;  // each: JSON, table, Python
 
   bool with_torch = true;
   std::string server;      // the timer_server to measure
@@ -49,6 +51,7 @@ void measure_start(const Plan& plan, Report& report);
 void measure_client(const Plan& plan, Report& report);
 void measure_evidence(const Plan& plan, Report& report);
 void measure_pages(const Plan& plan, Report& report);
+void measure_logs(const Plan& plan, Report& report);
 void measure_questions(const Plan& plan, Report& report);
 void measure_python(const Plan& plan, Report& report);
 

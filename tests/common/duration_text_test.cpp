@@ -127,6 +127,15 @@ TEST_CASE("a duration for reading has three places and the unit a reader expects
   CHECK(duration_for_reading(605s) == "10 min 05 s");
   CHECK(duration_for_reading(2h + 5min) == "2 h 05 min");
   CHECK(duration_for_reading(-31'200ms) == "-31.2 s");
+  CHECK(duration_for_reading(30'001us) == "30.0 ms");
+}
+
+TEST_CASE("a duration for reading that is a whole number has no other places") {
+  CHECK(duration_for_reading(30s) == "30 s");
+  CHECK(duration_for_reading(500ms) == "500 ms");
+  CHECK(duration_for_reading(10min) == "10 min");
+  CHECK(duration_for_reading(2h) == "2 h");
+  CHECK(duration_for_reading(0s) == "0 s");
   CHECK(duration_for_reading(kForever) == "none");
 }
 

@@ -2,19 +2,23 @@
 // the bytes are cut makes no difference, every line is a record, skipped or empty, and nothing that
 // is printed is wider than the page or more than text.
 // SPDX-License-Identifier: MIT
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "common/text.hpp"
 #include "fuzz_check.hpp"
-#include "timer_client/cli/records/expiry.hpp"
-#include "timer_client/cli/records/expiry_page.hpp"
-#include "timer_client/cli/records/hang_page.hpp"
-#include "timer_client/cli/records/log_reader.hpp"
-#include "timer_client/cli/records/log_view.hpp"
+#include "timer_client/cli/log/incident_page.hpp"
+#include "timer_client/cli/log/log_table.hpp"
+#include "timer_client/cli/log/reader.hpp"
+#include "timer_client/cli/log/report.hpp"
 
 namespace {
 
@@ -22,26 +26,60 @@ using namespace filetimer;
 using namespace filetimer::cli;
 
 struct Reading {
-  std::vector<Record> records;
+  std::vector<std::string> lines;
   std::size_t skipped = 0;
 };
 
-Reading read(std::string_view bytes, std::size_t piece) {
-  RecordReader reader;
-  Reading reading;
-  const auto sink = [&](Record&& record) {
-    reading.records.push_back(std::move(record));
-    return true;
-  };
-  while (!bytes.empty()) {
-    const std::size_t length = std::min(piece, bytes.size());
-    FUZZ_CHECK(reader.feed(bytes.substr(0, length), sink));
-    bytes.remove_prefix(length);
+// A file in memory that has these bytes.
+class MemoryFile {
+ public:
+  explicit MemoryFile(std::string_view bytes) : file_(::memfd_create("log", MFD_CLOEXEC)) {
+    FUZZ_CHECK(file_ && ::write(file_.get(), bytes.data(), bytes.size()) ==
+                            static_cast<ssize_t>(bytes.size()));
   }
-  FUZZ_CHECK(reader.finish(sink));
+
+  [[nodiscard]] LogReader reader(std::size_t block_bytes) const {
+    std::vector<UniqueFd> files;
+    files.emplace_back(::dup(file_.get()));
+    LogReader reader("log", std::move(files));
+    reader.set_block_bytes(block_bytes);
+    FUZZ_CHECK(reader.rewind());
+    return reader;
+  }
+  [[nodiscard]] int get() const { return file_.get(); }
+
+ private:
+  UniqueFd file_;
+};
+
+Reading read(const MemoryFile& file, std::size_t block_bytes) {
+  LogReader reader = file.reader(block_bytes);
+  Reading reading;
+  while (const Record* const record = reader.next()) {
+    FUZZ_CHECK(!record->event.empty());
+    FUZZ_CHECK(record->line.find('\n') == record->line.npos);
+    reading.lines.emplace_back(record->line);
+  }
   reading.skipped = reader.skipped();
   return reading;
 }
+
+// What is printed is read back here.
+class Printed {
+ public:
+  [[nodiscard]] Output& output() { return output_; }
+  std::string text() {
+    output_.flush();
+    std::string text(static_cast<std::size_t>(::lseek(file_.get(), 0, SEEK_END)), '\0');
+    FUZZ_CHECK(::pread(file_.get(), text.data(), text.size(), 0) ==
+               static_cast<ssize_t>(text.size()));
+    return text;
+  }
+
+ private:
+  MemoryFile file_{""};
+  Output output_{file_.get()};
+};
 
 void check_printed(std::string_view text) {
   while (!text.empty()) {
@@ -58,37 +96,44 @@ void check_printed(std::string_view text) {
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const std::string_view bytes(reinterpret_cast<const char*>(data), size);
-  const Reading whole = read(bytes, bytes.size());
-  const Reading pieces = read(bytes, 1 + size % 13);
+  const MemoryFile file(bytes);
+  const Reading whole = read(file, std::size_t{1} << 20);
+  const Reading pieces = read(file, 1 + size % 13);
   const auto lines = static_cast<std::size_t>(std::count(bytes.begin(), bytes.end(), '\n')) + 1;
 
-  FUZZ_CHECK(whole.records.size() == pieces.records.size());
+  FUZZ_CHECK(whole.lines == pieces.lines);
   FUZZ_CHECK(whole.skipped == pieces.skipped);
-  FUZZ_CHECK(whole.records.size() <= lines && whole.skipped <= lines);
-  for (std::size_t i = 0; i < whole.records.size(); ++i) {
-    const Record& record = whole.records[i];
-    FUZZ_CHECK(record.raw == pieces.records[i].raw);
-    FUZZ_CHECK(!record.event.empty());
-    FUZZ_CHECK(record.raw.find('\n') == record.raw.npos);
-  }
-  check_printed(LogTable(whole.records, {}).text());
-  LogTable followed({}, {.followed = true, .several_files = true});
-  check_printed(followed.text());
-  for (const Record& record : whole.records) {
-    check_printed(followed.line(record));
-  }
+  FUZZ_CHECK(whole.lines.size() <= lines && whole.skipped <= lines);
+
+  Printed fitted;
+  Printed followed;
+  LogTable table(fitted.output(), true, false);
+  LogTable growing(followed.output(), false, true);
+  growing.begin();
   ExpiryIds ids;
-  HangFinder hangs(kClocksUs);
-  for (const Record& record : whole.records) {
-    ids.take(record);
-    hangs.take(record);
+  IncidentFinder incidents;
+  LogReader reader = file.reader(4096);
+  while (const Record* const record = reader.next()) {
+    FUZZ_CHECK(table.add(*record) && growing.add(*record));
+    ids.take(*record);
+    incidents.take(*record);
   }
-  hangs.finish();
-  check_printed(hangs_page(hangs, false));
+  table.begin();
+  check_printed(fitted.text());
+  check_printed(followed.text());
+  const auto found = incidents.finish();
+  check_printed(incidents_page(found, incidents.omitted(), false));
   for (const std::string_view wanted : {"last", "k", ""}) {
-    if (const auto key = ids.find(wanted, {}, "the log")) {
-      check_printed(expiry_page(gather_expiry(whole.records, *key), false));
+    const auto key = ids.find(wanted, {}, "the log");
+    if (!key) {
+      continue;
     }
+    ExpiryReport report(*key);
+    FUZZ_CHECK(reader.rewind());
+    while (const Record* const record = reader.next()) {
+      report.take(*record);
+    }
+    check_printed(report.page(false));
   }
   return 0;
 }

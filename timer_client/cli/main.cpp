@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "common/parse_error.hpp"
-#include "timer_client/cli/commands.hpp"
-#include "timer_client/cli/output.hpp"
+#include "timer_client/cli/commands/commands.hpp"
+#include "timer_client/cli/text/output.hpp"
 #include "timer_client/src/messages.hpp"
 
 namespace {
@@ -74,8 +74,8 @@ int main(int argc, char** argv) {
       "  timer_client run --after 2h -- python train.py\n"
       "  timer_client list\n"
       "  timer_client show last\n\n"
-      "Environment: FILETIMER_DIR names the run folder, FILETIMER_RPC_TIMEOUT is the default of\n"
-      "--rpc-timeout, FILETIMER_LOG_LEVEL of --log-level.\n"
+      "Environment: FILETIMER_DIR names the runtime directory, FILETIMER_RPC_TIMEOUT is the\n"
+      "default of --rpc-timeout, FILETIMER_LOG_LEVEL of --log-level.\n"
       "Exit codes: 0 done, 1 failed, 2 usage, 4 no server, 5 timed out, 6 refused; `run` has its\n"
       "own (timer_client run --help).");
   root.allow_extras();

@@ -173,7 +173,7 @@ TEST_CASE("acquire while the server drains exits 6 and says so, but renews what 
   server.barrier();
   const Finished list = run_client(temp, server, {"list"});
   CHECK(list.status == exited(0));
-  CHECK(contains(list.out, "2h"));
+  CHECK(contains(list.out, "2 h"));
   CHECK(contains(list.out, "new"));
   CHECK(count(server.records(), "rejected") == 0);
 }

@@ -8,11 +8,11 @@
 #include <cmath>
 #include <string>
 
+#include "common/json_fields.hpp"
 #include "tests/timer_client/answering_server.hpp"
 #include "tests/timer_client/cli/cli_fixture.hpp"
-#include "timer_client/cli/commands.hpp"
-#include "timer_client/cli/status_view.hpp"
-#include "timer_client/src/json_fields.hpp"
+#include "timer_client/cli/commands/commands.hpp"
+#include "timer_client/cli/commands/server.hpp"
 
 namespace filetimer::cli {
 namespace {
@@ -56,7 +56,7 @@ TEST_CASE("status is a page of keys and values, groups behind them") {
                     R"("may":{"signal":true,"kernel_stacks":false},)"
                     R"("settings":{"kill":"tree","grace_s":10,"max_timeout_s":null}})") ==
         "server pid  4711\n"
-        "uptime      12.5s\n"
+        "uptime      12.5 s\n"
         "dir         /d\\x1b[1m\n"
         "new in 0.9  1, two\n"
         "workers     3\n"
@@ -67,7 +67,7 @@ TEST_CASE("status is a page of keys and values, groups behind them") {
         "\n"
         "settings\n"
         "  kill         tree\n"
-        "  grace        10s\n"
+        "  grace        10 s\n"
         "  max timeout  none\n");
 }
 
@@ -151,8 +151,8 @@ TEST_CASE("refused and timed out have a reason, a table and an exit code") {
     CHECK(busy.errors == "timer_client: 2 scopes are open\n");
     CHECK(busy.output ==
           "RANK  PID  SCOPE   ELAPSED  REMAINING\n"
-          "   3   12  step       1.5s       8.5s\n"
-          "       13  sa\\nve    90.0s       none\n"
+          "   3   12  step     1.50 s     8.50 s\n"
+          "       13  sa\\nve     90 s       none\n"
           "and 68 more scopes\n"
           "\n"
           "RANK  PID  WORKER\n"
@@ -177,7 +177,7 @@ TEST_CASE("a rendezvous says its round, or who is missing") {
   all_come = true;
   const Ran met = ran(folder, words);
   CHECK(met.code == 0);
-  CHECK(met.output == "rendezvous 'epoch', round 7: all 2 ranks are there\n");
+  CHECK(met.output == "rendezvous 'epoch', round 7: all 2 ranks have joined\n");
   const AskedQuestion asked = server.asked().back();
   CHECK(asked.rank == 1);
   CHECK(asked.world == 2);
@@ -244,7 +244,7 @@ TEST_CASE("a pipe alone must be the one that a run folder leads to") {
   REQUIRE(::link(server.pipe().c_str(), pipe.c_str()) == 0);
   const Ran lost = run_command({"ping", "--fifo", pipe});
   CHECK(lost.code == kExitUsage);
-  CHECK(lost.errors == "timer_client: the run folder of '" + pipe +
+  CHECK(lost.errors == "timer_client: the runtime directory of '" + pipe +
                            "' is not known, and answers come through it: expected --dir DIR\n");
   CHECK(run_command({"ping", "--fifo", folder.path("none")}).code == kExitNoServer);
   ::setenv("FILETIMER_DIR", folder.path().c_str(), 1);

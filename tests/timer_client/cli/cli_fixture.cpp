@@ -14,7 +14,7 @@
 #include <iterator>
 
 #include "common/posix.hpp"
-#include "timer_client/cli/commands.hpp"
+#include "timer_client/cli/commands/commands.hpp"
 
 namespace filetimer::cli {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "timer_client/cli/options.hpp"
+#include "timer_client/cli/commands/options.hpp"
 
 #include <doctest/doctest.h>
 #include <signal.h>

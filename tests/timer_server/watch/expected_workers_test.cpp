@@ -42,7 +42,7 @@ TEST_CASE("When the time is up the missing ranks are named") {
   const auto outcome = expected.advance(Instant{} + 1min);
   REQUIRE(outcome);
   CHECK(outcome->failure ==
-        "after 60.0 s 1 of 3 workers had shown up (--expect-workers); missing: rank 0, 2");
+        "after 60 s 1 of 3 workers had shown up (--expect-workers); missing: rank 0, 2");
 }
 
 TEST_CASE("A worker that has ended does not count, and ranks are named only if all are known") {

@@ -5,7 +5,7 @@
 
 #include <string_view>
 
-#include "timer_client/src/json_fields.hpp"
+#include "common/json_fields.hpp"
 
 namespace filetimer {
 

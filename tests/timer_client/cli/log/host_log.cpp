@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: MIT
+#include "tests/timer_client/cli/log/host_log.hpp"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+namespace filetimer::cli {
+namespace {
+
+std::int64_t to_us(double seconds) {
+  return static_cast<std::int64_t>(seconds * 1e6);
+}
+
+}  // namespace
+
+HostLog::HostLog(std::string host, std::int64_t clock_ahead_us, std::string boot)
+    : host_(std::move(host)),
+      boot_(boot.empty() ? "boot of " + host_ : std::move(boot)),
+      ahead_us_(clock_ahead_us) {}
+
+void HostLog::add(const std::string& event, std::int64_t at_us, const std::string& fields) {
+  const std::int64_t us = at_us + ahead_us_;
+  text_ += fmt::format(
+      R"({{"schema":1,"event":"{}","time":"2026-11-21T03:{:02}:{:02}.{:06}Z","mono_ns":{},)"
+      R"("host":"{}","boot_id":"{}"{}}})"
+      "\n",
+      event, us / (60 * kSecondUs), us / kSecondUs % 60, us % kSecondUs, mono_ns(at_us), host_,
+      boot_, fields);
+}
+
+std::int64_t HostLog::mono_ns(std::int64_t at_us) const {
+  // Each host has been up for another time.
+  return static_cast<std::int64_t>(1'000'000'000'000 + 7'000'000'000 * host_.back()) +
+         (at_us - suspended_us_) * 1000;
+}
+
+void add_incident(HostLog& log, double at_s, const std::string& id,
+                  const std::vector<MadeWorker>& workers, const IncidentFields& fields) {
+  std::string scopes;
+  std::string idle;
+  for (const MadeWorker& worker : workers) {
+    const std::string who = fmt::format(
+        R"({{"pid":{},"rank":{},"comm":"t"{})", worker.pid, worker.rank,
+        fields.tells_jobs && !worker.job.empty() ? fmt::format(R"(,"job_id":"{}")", worker.job)
+                                                 : "");
+    const auto open = [&](const std::string& scope, double entered_s, double timeout_s) {
+      scopes += fmt::format(
+          R"({}{},"scope":"{}","elapsed_s":{:.6f},"timeout_s":{},"remaining_s":{:.6f}}})",
+          scopes.empty() ? "" : ",", who, scope, at_s - entered_s, timeout_s,
+          entered_s + timeout_s - at_s);
+    };
+    if (worker.step_s >= 0) {
+      open("step", worker.step_s, 600);
+    }
+    if (!worker.scope.empty()) {
+      open(worker.scope, worker.entered_s, worker.timeout_s);
+    } else if (worker.step_s < 0) {
+      idle += fmt::format("{}{}}}", idle.empty() ? "" : ",", who);
+    }
+  }
+  log.add("incident", to_us(at_s),
+          fmt::format(R"(,"incident":"{}","workers":{},"open_scopes":[{}],"in_no_scope":[{}],)"
+                      R"("omitted":{})",
+                      id, workers.size() + static_cast<std::size_t>(fields.unlisted), scopes, idle,
+                      fields.omitted));
+}
+
+void add_expiry(HostLog& log, const std::string& id, const std::string& incident,
+                const MadeWorker& worker) {
+  const std::int64_t deadline_us = to_us(worker.entered_s + worker.timeout_s);
+  log.add("expired", deadline_us + 100,
+          fmt::format(R"(,"pid":{},"start_time":7,"comm":"t","rank":{}{},"id":"{}"{},)"
+                      R"("scope":"{}","elapsed_s":{},"timeout_s":{},"overdue_ms":0.1,)"
+                      R"("deadline_mono_ns":{})",
+                      worker.pid, worker.rank,
+                      worker.job.empty() ? "" : fmt::format(R"(,"job_id":"{}")", worker.job), id,
+                      incident.empty() ? "" : fmt::format(R"(,"incident":"{}")", incident),
+                      worker.scope, worker.timeout_s + 1e-4, worker.timeout_s,
+                      log.mono_ns(deadline_us)));
+}
+
+}  // namespace filetimer::cli

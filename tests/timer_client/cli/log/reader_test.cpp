@@ -1,0 +1,425 @@
+// SPDX-License-Identifier: MIT
+#include "timer_client/cli/log/reader.hpp"
+
+#include <doctest/doctest.h>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "common/limits.hpp"
+#include "tests/timer_client/cli/cli_fixture.hpp"
+#include "timer_client/cli/log/files.hpp"
+#include "timer_client/cli/log/merge.hpp"
+#include "timer_client/cli/text/words.hpp"
+
+namespace filetimer::cli {
+namespace {
+
+std::string record_line(const std::string& event, const std::string& time,
+                        const std::string& more = "") {
+  return R"({"schema":1,"event":")" + event + R"(","time":")" + time + R"(")" + more + "}\n";
+}
+
+struct Reading {
+  std::vector<std::string> lines;
+  std::vector<std::string> events;
+  std::size_t skipped = 0;
+};
+
+void add(const Record& record, Reading& reading) {
+  reading.lines.emplace_back(record.line);
+  reading.events.emplace_back(record.event);
+}
+
+UniqueFd opened(const std::string& path) {
+  return UniqueFd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+}
+
+LogReader reader_of(const std::string& path) {
+  std::vector<UniqueFd> files;
+  files.push_back(opened(path));
+  return LogReader(path, std::move(files));
+}
+
+Reading read_text(std::string_view text, std::size_t block_bytes = 1 << 20) {
+  const TempFolder folder;
+  folder.write("log", std::string(text));
+  LogReader reader = reader_of(folder.path("log"));
+  reader.set_block_bytes(block_bytes);
+  Reading reading;
+  while (const Record* const record = reader.next()) {
+    add(*record, reading);
+  }
+  CHECK(reader.problem().empty());
+  reading.skipped = reader.skipped();
+  return reading;
+}
+
+std::vector<std::string> merged(std::vector<LogReader>& logs) {
+  Reading reading;
+  read_merged(logs, [&](const Record& record) {
+    add(record, reading);
+    return true;
+  });
+  CHECK(problems_of(logs).empty());
+  return reading.events;
+}
+
+// The first record of a text, with what it views.
+struct First {
+  simdjson::dom::parser parser;
+  std::string line;
+  Record record;
+
+  explicit First(std::string_view text) : line(text.substr(0, text.find('\n'))) {
+    line.reserve(line.size() + kLinePadding);
+    const auto read = parse_record(parser, line);
+    REQUIRE(read);
+    record = *read;
+  }
+};
+
+TEST_CASE("a record's fields are read, and its line is kept as it is") {
+  const std::string line =
+      record_line("expired", "2026-11-21T03:15:53.123456Z",
+                  R"(, "pid":4711,"rank":2,"overdue_ms":0.3,"x_new":{"a":[]})");
+  const Reading reading = read_text(line);
+  REQUIRE(reading.lines.size() == 1);
+  const First first(line);
+  const Record& record = first.record;
+  CHECK(record.event == "expired");
+  CHECK(record.time_us == 1795230953123456);
+  CHECK(record.pid == 4711);
+  CHECK(record.rank == 2);
+  CHECK(record.number("overdue_ms") == 0.3);
+  CHECK_FALSE(record.number("timeout_s"));
+  CHECK(reading.lines[0] + "\n" == line);
+  CHECK(reading.skipped == 0);
+}
+
+TEST_CASE("lines cut anywhere give the same records") {
+  const std::string text = read_data("foreign.jsonl") + "\n" + read_data("hang.jsonl");
+  const Reading whole = read_text(text);
+  for (const std::size_t chunk : {1U, 2U, 7U, 64U, 1000U}) {
+    const Reading cut = read_text(text, chunk);
+    CHECK(cut.lines == whole.lines);
+    CHECK(cut.skipped == whole.skipped);
+  }
+}
+
+TEST_CASE("foreign and half lines are skipped and counted, what follows them is read") {
+  const Reading reading = read_text(read_data("foreign.jsonl"));
+  // No JSON, no object, schema 2, no event, a half line in front of a record, a half line at the
+  // end. An empty line is no loss.
+  CHECK(reading.skipped == 6);
+  CHECK(reading.events == std::vector<std::string>{"expired", "killed", "evidence", "incident",
+                                                   "new_thing", "left_open"});
+  CHECK(contains(reading.lines[5], "after half a line"));
+}
+
+TEST_CASE("a value of the wrong type counts as absent") {
+  const std::string foreign = read_data("foreign.jsonl");
+  const First first(
+      std::string_view(foreign).substr(foreign.rfind('\n', foreign.find("types-1")) + 1));
+  const Record& record = first.record;
+  CHECK(record.id == "types-1");
+  CHECK_FALSE(record.time_us);
+  CHECK_FALSE(record.pid);
+  CHECK_FALSE(record.rank);
+  CHECK_FALSE(record.number("timeout_s"));
+  CHECK_FALSE(record.number("overdue_ms"));
+  CHECK(record.scope.empty());
+}
+
+TEST_CASE("a last line without its newline is a record if it is whole") {
+  const Reading reading = read_text(R"({"schema":1,"event":"killed"})");
+  CHECK(reading.events == std::vector<std::string>{"killed"});
+  CHECK(reading.skipped == 0);
+}
+
+TEST_CASE("a line over the limit is dropped without being kept, the longest allowed is read") {
+  const std::string start = R"({"schema":1,"event":"evidence","pad":")";
+  const std::string longest =
+      start + std::string(kMaxRecordBytes - start.size() - 2, 'x') + "\"}\n";
+  const std::string too_long = start + std::string(3 * kMaxRecordBytes, 'x') + "\"}\n";
+  const Reading reading = read_text(longest + too_long + record_line("killed", "x"), 4096);
+  CHECK(reading.events == std::vector<std::string>{"evidence", "killed"});
+  CHECK(reading.skipped == 1);
+}
+
+TEST_CASE("NULs, deep nesting and bytes that are no UTF-8 are skipped") {
+  std::string text(3, '\0');
+  text += "\n" + record_line("killed", "x", R"(,"a":)" + std::string(2000, '[')) +
+          record_line("killed", "x", ",\"a\":\"\xff\"") + record_line("expired", "x");
+  const Reading reading = read_text(text);
+  CHECK(reading.events == std::vector<std::string>{"expired"});
+  CHECK(reading.skipped == 3);
+}
+
+TEST_CASE("the rotated log is read before the log it made room for") {
+  const TempFolder folder;
+  folder.write("expired.jsonl.1", record_line("server_started", "2026-11-21T03:00:00Z"));
+  folder.write("expired.jsonl", record_line("expired", "2026-11-21T03:00:01Z"));
+  auto logs = open_logs(folder.path(), {}).logs;
+  CHECK(merged(logs) == std::vector<std::string>{"server_started", "expired"});
+  SUBCASE("but not when the file was named") {
+    auto named = open_logs("", {folder.path("expired.jsonl")}).logs;
+    CHECK(merged(named) == std::vector<std::string>{"expired"});
+  }
+  SUBCASE("and alone while no new one is there") {
+    std::filesystem::remove(folder.path("expired.jsonl"));
+    auto rotated = open_logs(folder.path(), {}).logs;
+    CHECK(merged(rotated) == std::vector<std::string>{"server_started"});
+  }
+}
+
+TEST_CASE("records of several files are merged in order of time") {
+  const TempFolder folder;
+  folder.write("a", record_line("expired", "2026-11-21T03:00:00Z") +
+                        record_line("killed", "2026-11-21T03:00:02Z"));
+  folder.write("b", record_line("warned", "2026-11-21T03:00:01.5Z") +
+                        record_line("left_open", "no time") +
+                        record_line("rejected", "2026-11-21T04:00:03+01:00"));
+  auto logs = open_logs("", {folder.path("a"), folder.path("b")}).logs;
+  CHECK(merged(logs) ==
+        std::vector<std::string>{"expired", "warned", "left_open", "killed", "rejected"});
+}
+
+TEST_CASE("a missing log is one line with its path") {
+  const auto logs = open_logs("", {"/nonexistent/log.jsonl"});
+  CHECK(logs.logs.empty());
+  CHECK(logs.problems == std::vector<std::string>{
+                             "cannot open '/nonexistent/log.jsonl': No such file or directory"});
+}
+
+// A record of `bytes` in all, the `number`-th of its host.
+std::string long_record(const std::string& host, int number, std::size_t bytes) {
+  std::string line = record_line("evidence", fmt::format("2026-11-21T03:00:{:02}Z", number),
+                                 fmt::format(R"(,"host":"{}","mono_ns":{},"pad":")", host, number));
+  line.resize(line.size() - 2);
+  line += std::string(bytes - line.size() - 3, 'x') + "\"}\n";
+  return line;
+}
+
+std::int64_t resident_bytes() {
+  std::ifstream file("/proc/self/statm");
+  std::int64_t pages = 0;
+  file >> pages >> pages;
+  return pages * ::sysconf(_SC_PAGESIZE);
+}
+
+// The soft limit of open files, for as long as this lives; the hard one stays.
+class SoftLimit {
+ public:
+  explicit SoftLimit(rlim_t most) {
+    REQUIRE(::getrlimit(RLIMIT_NOFILE, &before_) == 0);
+    const rlimit now{most, before_.rlim_max};
+    REQUIRE(::setrlimit(RLIMIT_NOFILE, &now) == 0);
+  }
+  SoftLimit(const SoftLimit&) = delete;
+  SoftLimit& operator=(const SoftLimit&) = delete;
+  ~SoftLimit() { ::setrlimit(RLIMIT_NOFILE, &before_); }
+
+ private:
+  rlimit before_{};
+};
+
+TEST_CASE("the records of many logs take no memory but their own, however long they are") {
+  const TempFolder folder;
+  constexpr int kLogs = 100;
+  constexpr std::size_t kBytes = 400'000;
+  for (int log = 0; log < kLogs; ++log) {
+    const std::string host = fmt::format("host{:02}", log);
+    folder.write(host + ".jsonl", long_record(host, 1, kBytes) + long_record(host, 2, kBytes));
+  }
+  auto opened = open_logs("", {folder.path()});
+  REQUIRE(opened.logs.size() == kLogs);
+  const std::int64_t before = resident_bytes();
+  std::int64_t most = 0;
+  std::size_t records = 0;
+  read_merged(opened.logs, [&](const Record&) {
+    most = std::max(most, resident_bytes());
+    ++records;
+    return true;
+  });
+  CHECK(records == 2 * kLogs);
+  // One record of each log, the half of another, and what one parser needs.
+  CHECK(most - before < static_cast<std::int64_t>(4 * kLogs * kBytes));
+}
+
+TEST_CASE("more logs than the soft limit allows files are all read") {
+  const TempFolder folder;
+  constexpr int kLogs = 100;
+  for (int log = 0; log < kLogs; ++log) {
+    folder.write(fmt::format("{}.jsonl", log), record_line("expired", "2026-11-21T03:00:00Z"));
+  }
+  const SoftLimit limit(64);
+  auto opened = open_logs("", {folder.path()});
+  CHECK(opened.problems.empty());
+  CHECK(merged(opened.logs).size() == kLogs);
+}
+
+TEST_CASE("where files run out, what is missing is counted on one line") {
+  const TempFolder folder;
+  for (int log = 0; log < 100; ++log) {
+    folder.write(fmt::format("{:02}.jsonl", log), record_line("expired", "2026-11-21T03:00:00Z"));
+    folder.write(fmt::format("{:02}.jsonl.1", log), "");
+  }
+  // The limit is the process's, and lowered for good: in a child.
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const rlimit few{41, 41};
+    ::setrlimit(RLIMIT_NOFILE, &few);
+    const OpenedLogs opened = open_logs("", {folder.path()});
+    const std::string& last = opened.problems.empty() ? "" : opened.problems.back();
+    const bool counts = last.find(fmt::format("Too many open files, nor the {} logs after it",
+                                              99 - opened.logs.size())) != last.npos;
+    // The rotated part of the last one that could be opened may be missing, too.
+    const bool is_short = opened.problems.size() <= 2;
+    ::_exit(!opened.logs.empty() && counts && is_short ? 0 : 1);
+  }
+  int status = -1;
+  REQUIRE(::waitpid(child, &status, 0) == child);
+  CHECK(status == 0);
+}
+
+TEST_CASE("a rotated log that cannot be opened is a problem, the log itself is read") {
+  const TempFolder folder;
+  folder.write("expired.jsonl", record_line("expired", "2026-11-21T03:00:01Z"));
+  std::filesystem::create_symlink("expired.jsonl.1", folder.path("expired.jsonl.1"));  // a loop
+  auto opened = open_logs(folder.path(), {});
+  CHECK(opened.problems ==
+        std::vector<std::string>{"cannot open '" + folder.path("expired.jsonl.1") +
+                                 "': Too many levels of symbolic links"});
+  CHECK(merged(opened.logs) == std::vector<std::string>{"expired"});
+}
+
+// What is forbidden is not forbidden to root.
+class AsSomebodyElse {
+ public:
+  AsSomebodyElse() { REQUIRE((!is_root_ || ::seteuid(65533) == 0)); }
+  AsSomebodyElse(const AsSomebodyElse&) = delete;
+  AsSomebodyElse& operator=(const AsSomebodyElse&) = delete;
+  ~AsSomebodyElse() {
+    if (is_root_) {
+      (void)!::seteuid(0);
+    }
+  }
+
+ private:
+  const bool is_root_ = ::geteuid() == 0;
+};
+
+TEST_CASE("what may not be read is told with its name and reason") {
+  const TempFolder folder;
+  REQUIRE(::chmod(folder.path().c_str(), 0755) == 0);
+  folder.write("log.jsonl", record_line("expired", "2026-11-21T03:00:01Z"));
+  folder.write("log.jsonl.1", "");
+  REQUIRE(::chmod(folder.path("log.jsonl").c_str(), 0644) == 0);
+  REQUIRE(::chmod(folder.path("log.jsonl.1").c_str(), 0) == 0);
+  std::filesystem::create_directories(folder.path("listed"));
+  folder.write("listed/a.jsonl", "");
+  folder.write("listed/b.jsonl", "");
+  REQUIRE(::chmod(folder.path("listed").c_str(), 0444) == 0);
+  {
+    const AsSomebodyElse user;
+    auto opened = open_logs("", {folder.path()});
+    CHECK(opened.problems ==
+          std::vector<std::string>{
+              "cannot look into folder '" + folder.path("listed") + "': Permission denied",
+              "cannot open '" + folder.path("log.jsonl.1") + "': Permission denied"});
+    CHECK(merged(opened.logs).size() == 1);
+    const std::string pattern = folder.path("listed/*.jsonl");
+    CHECK(open_logs("", {pattern}).problems ==
+          std::vector<std::string>{
+              "cannot open '" + folder.path("listed/a.jsonl") + "': Permission denied",
+              "cannot open '" + folder.path("listed/b.jsonl") + "': Permission denied"});
+  }
+  REQUIRE(::chmod(folder.path("listed").c_str(), 0755) == 0);
+}
+
+TEST_CASE("a followed log gives its news across rotation, removal and truncation") {
+  const TempFolder folder;
+  folder.write("log", record_line("server_started", "x") + R"({"schema":1,"eve)");
+  LogReader log = reader_of(folder.path("log"));
+  log.follow();
+  const auto news = [&] {
+    Reading reading;
+    while (const Record* const record = log.next()) {
+      add(*record, reading);
+    }
+    CHECK(log.problem().empty());
+    return reading.events;
+  };
+  CHECK(news() == std::vector<std::string>{"server_started"});
+  CHECK(news().empty());
+  folder.append("log", "nt\":\"expired\"}\n");
+  CHECK(news() == std::vector<std::string>{"expired"});
+
+  // Rotated, with a last record that was written before the rename and not read yet.
+  folder.append("log", record_line("killed", "x"));
+  std::filesystem::rename(folder.path("log"), folder.path("log.1"));
+  folder.write("log", record_line("warned", "x"));
+  CHECK(news() == std::vector<std::string>{"killed", "warned"});
+  CHECK(news().empty());
+
+  std::filesystem::remove(folder.path("log"));
+  CHECK(news().empty());
+  folder.write("log", record_line("deferred", "x"));
+  CHECK(news() == std::vector<std::string>{"deferred"});
+
+  folder.append("log", record_line("left_open", "x"));
+  CHECK(news() == std::vector<std::string>{"left_open"});
+  folder.write("log", record_line("expired", "x"));  // the same file, cut and written again
+  CHECK(news() == std::vector<std::string>{"expired"});
+  CHECK(log.skipped() == 0);
+}
+
+TEST_CASE("half a line that its file lost is counted, and so is one at the end of a rotated log") {
+  const TempFolder folder;
+  folder.write("log", record_line("server_started", "x") + R"({"schema":1,"eve)");
+  LogReader log = reader_of(folder.path("log"));
+  log.follow();
+  REQUIRE(log.next() != nullptr);
+  CHECK(log.next() == nullptr);
+  folder.write("log", record_line("killed", "x"));  // cut
+  REQUIRE(log.next() != nullptr);
+  CHECK(log.skipped() == 1);
+  folder.append("log", R"({"schema":1,"eve)");
+  CHECK(log.next() == nullptr);
+  std::filesystem::rename(folder.path("log"), folder.path("log.1"));
+  folder.write("log", record_line("expired", "x"));
+  const Record* const record = log.next();
+  REQUIRE(record != nullptr);
+  CHECK(record->event == "expired");
+  CHECK(log.skipped() == 2);
+}
+
+TEST_CASE("times are read as RFC 3339 has them, and nothing else is") {
+  CHECK(parse_rfc3339("1970-01-01T00:00:00Z") == 0);
+  CHECK(parse_rfc3339("1970-01-01t01:00:00.0000019+01:00") == 1);
+  CHECK(parse_rfc3339("2026-11-21 03:15:53-00:30") == 1795232753000000);
+  for (const char* text :
+       {"", "2026-11-21", "2026-11-21T03:15:53", "2026-02-30T00:00:00Z", "2026-13-01T00:00:00Z",
+        "2026-11-21T24:00:00Z", "2026-11-21T03:15:53.Z", "2026-11-21T03:15:53Zx",
+        "2026-11-21T03:15:5", "9999-01-01T00:00:00Z", "2026-11-21T03:15:53+1:00"}) {
+    CAPTURE(text);
+    CHECK_FALSE(parse_rfc3339(text));
+  }
+  CHECK(parse_since("10m", 1'000'000'000) == 400'000'000);
+  CHECK(parse_since("1970-01-01T00:00:01Z", 0) == 1'000'000);
+  REQUIRE_FALSE(parse_since("yesterday", 0));
+  CHECK(parse_since("yesterday", 0).error().message.starts_with("'yesterday' is no time"));
+}
+
+}  // namespace
+}  // namespace filetimer::cli

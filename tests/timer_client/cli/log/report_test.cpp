@@ -1,0 +1,245 @@
+// Records as their writers may make them, and what `show` and `log` make of each: fields that only
+// some servers write, and events and fields that nobody knows yet.
+// SPDX-License-Identifier: MIT
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+
+#include <string>
+#include <vector>
+
+#include "common/text.hpp"
+#include "tests/timer_client/cli/cli_fixture.hpp"
+
+namespace filetimer::cli {
+namespace {
+
+// A record `ms` after the verdict, of the worker that all of these are about.
+std::string record(const std::string& event, std::int64_t ms, const std::string& fields) {
+  const std::int64_t at = 50'000 + ms;
+  return fmt::format(
+      R"({{"schema":1,"event":"{}","time":"2026-11-21T03:15:{:02}.{:03}Z","mono_ns":{},)"
+      R"("host":"node07","pid":4711,"start_time":1185022,"comm":"trainer","rank":2,{}}})"
+      "\n",
+      event, at / 1000, at % 1000, 12'000'000'000'000 + ms * 1'000'000, fields);
+}
+
+std::string verdict() {
+  return record("expired", 0,
+                R"("id":"a-1","incident":"a-i1","scope":"load","timeout_s":30,"elapsed_s":30.0)");
+}
+
+std::string killed(const std::string& fields) {
+  return record("killed", 20, R"("id":"a-1","incident":"a-i1","scope":"load",)" + fields);
+}
+
+const std::string kDead =
+    R"("verdict":"dead","signals":[{"signal":9,"name":"SIGKILL","mono_ns":12000010000000,)"
+    R"("pids":[4711]}],"dead_after_ms":2.0)";
+
+// The page, without what stands before the line `from` and behind the empty line after it.
+std::string part_of_page(const std::string& log, const std::string& from) {
+  const TempFolder folder;
+  folder.write("log", log);
+  const Ran ran = run_command({"show", "a-1", folder.path("log")});
+  CHECK(ran.code == 0);
+  CHECK(ran.errors.empty());
+  std::string part;
+  bool here = false;
+  for (const std::string& line : lines_of(ran.output)) {
+    CHECK(utf8_length(line) <= 80);
+    here = (here || line == from) && !line.empty();
+    part += here ? line + "\n" : "";
+  }
+  return part;
+}
+
+std::string numbered(const std::string& before, int count, const std::string& after) {
+  std::string all;
+  for (int i = 0; i < count; ++i) {
+    all += fmt::format(R"({}"{}{}{}")", i == 0 ? "" : ",", before, i, after);
+  }
+  return all;
+}
+
+TEST_CASE("what a thread does is told in the record's words, and its stacks are shown") {
+  const std::string log =
+      verdict() +
+      record(
+          "evidence", 2,
+          R"json("id":"a-1","state":"S",)json"
+          R"json("state_name":"sleeping","wchan":"pipe_read","syscall":"read","syscall_fd":"pipe:[7]",)json"
+          R"json("doing":"waiting in pipe_read (0 % CPU)","cpu_percent":101,"threads":[)json"
+          R"json({"tid":4711,"comm":"trainer","state":"S","wchan":"pipe_read","syscall":"read",)json"
+          R"json("syscall_fd":"pipe:[7]","doing":"waiting in pipe_read (0 % CPU)","cpu_s":1.5,)json"
+          R"json("cpu_percent":0,"stack":["pipe_read+0x3c1/0x4c0","vfs_read+0x2e7/0x330"],)json"
+          R"json("native_stack":["read (libc.so.6)","load_batch() (load.cpp:31)"]},)json"
+          R"json({"tid":4720,"comm":"spin","state":"R","doing":"running (101 % CPU)"},)json"
+          R"json({"tid":4721,"comm":"old","state":"R","syscall":"running","cpu_percent":3}])json");
+  CHECK(part_of_page(log, "Evidence") ==
+        "Evidence\n"
+        "  state        S\n"
+        "  state name   sleeping\n"
+        "  wchan        pipe_read\n"
+        "  syscall      read\n"
+        "  syscall fd   pipe:[7]\n"
+        "  doing        waiting in pipe_read (0 % CPU)\n"
+        "  cpu percent  101\n");
+  CHECK(part_of_page(log, "Threads") ==
+        "Threads\n"
+        "  4711 trainer, waiting in pipe_read (0 % CPU), read on pipe:[7]\n"
+        "    pipe_read < vfs_read\n"
+        "    read (libc.so.6)\n"
+        "    load_batch() (load.cpp:31)\n"
+        "  4720 spin, running (101 % CPU)\n"
+        "  4721 old, R\n");
+}
+
+TEST_CASE("of long stacks the innermost frames are shown and the rest is counted") {
+  const std::string log =
+      verdict() + record("evidence", 2,
+                         R"("id":"a-1","state":"S","threads":[{"tid":1,"stack":[)" +
+                             numbered("k", 20, "+0x1/0x2") + R"(],"native_stack":[)" +
+                             numbered("f", 40, "") + "]}]");
+  const std::string part = part_of_page(log, "Threads");
+  CHECK(part.find(" < k15 <") != std::string::npos);
+  CHECK(part.find("... 4 more\n") != std::string::npos);
+  CHECK(part.find("k16") == std::string::npos);
+  CHECK(part.find("    f23\n    ... 16 more\n") != std::string::npos);
+  CHECK(part.find("f24") == std::string::npos);
+}
+
+TEST_CASE("Python's threads are told by name, those in one place together") {
+  const std::string log =
+      verdict() + record("evidence", 2,
+                         R"("id":"a-1","state":"S","python_threads":[)"
+                         R"({"ident":"0x7f01","current":true,"frames":["train.py:12 in forward",)"
+                         R"("train.py:40 in <module>"]},)"
+                         R"({"ident":"0x7f02","name":"loader-0","frames":["queue.py:5 in get"]},)"
+                         R"({"ident":"0x7f03","name":"loader-1","frames":["queue.py:5 in get"]}],)"
+                         R"("python_threads_omitted":2)");
+  CHECK(part_of_page(log, "Python stacks (the most recent call first)") ==
+        "Python stacks (the most recent call first)\n"
+        "  thread 0x7f01\n"
+        "    train.py:12 in forward\n"
+        "    train.py:40 in <module>\n"
+        "  thread loader-0, loader-1\n"
+        "    queue.py:5 in get\n"
+        "  2 more threads did not fit into the record\n");
+}
+
+TEST_CASE("what was done is told in its order: warnings, deferrals, signals, hooks") {
+  const std::string log =
+      record("warned", -16'000, R"("scope":"load","reason":"x")") +
+      record("warned", -15'000,
+             R"("scope":"load","reason":"soft deadline","timeout_s":30,)"
+             R"("elapsed_s":15.0,"doing":"running")") +
+      record("deferred", -5'000, R"("scope":"load","reason":"stopped","given_s":4.0)") + verdict() +
+      killed(kDead) + record("hook", 30, R"("id":"a-1","result":"exited","exit_status":3)");
+  CHECK(part_of_page(log, "Timeline (times after the verdict)") ==
+        "Timeline (times after the verdict)\n"
+        "  -16 s   warned: x\n"
+        "  -15 s   warned: 15 s of 30 s, soft deadline; it was running\n"
+        "  -5 s    deferred: stopped, given 4 s\n"
+        "  +10 ms  SIGKILL to 4711\n"
+        "  +30 ms  hook: exit status 3\n");
+}
+
+TEST_CASE("scopes of one worker that expired together share what the first one's records say") {
+  const std::string log =
+      record("expired", 0,
+             R"("id":"a-0","incident":"a-i1","scope":"outer","timeout_s":60,"elapsed_s":60.0,)"
+             R"("open_scopes":[{"scope":"outer","elapsed_s":60,"timeout_s":60,"remaining_s":0},)"
+             R"({"scope":"load","elapsed_s":30,"timeout_s":30,"remaining_s":0}])") +
+      verdict() +
+      record("evidence", 2, R"("id":"a-0","state":"S","state_name":"sleeping","wchan":"nap")");
+  CHECK(part_of_page(log, "Open scopes of the worker") ==
+        "Open scopes of the worker\n"
+        "  `outer`  open for 60 s of 60 s, over its time\n"
+        "  `load`   open for 30 s of 30 s, over its time\n");
+  CHECK(part_of_page(log, "Evidence") ==
+        "Evidence\n"
+        "  state       S\n"
+        "  state name  sleeping\n"
+        "  wchan       nap\n");
+}
+
+TEST_CASE("warnings of another scope, worker or time are not told") {
+  const std::string other_scope = record("warned", -15'000, R"("scope":"epoch","reason":"x")");
+  const std::string before_it = record("warned", -31'000, R"("scope":"load","reason":"x")");
+  std::string other_worker = record("deferred", -15'000, R"("scope":"load","reason":"x")");
+  other_worker.replace(other_worker.find("4711"), 4, "4712");
+  const std::string ours = verdict() + killed(kDead);
+  const std::string heading = "Timeline (times after the verdict)";
+  CHECK(part_of_page(other_scope + before_it + other_worker + ours, heading) ==
+        part_of_page(ours, heading));
+}
+
+TEST_CASE("what keeps an unkillable worker is told") {
+  const std::string log =
+      verdict() + killed(R"("verdict":"unkillable","signals":[],"dead_after_ms":null,)"
+                         R"("reason":"alive 30 s after SIGKILL","state":"D","wchan":"nfs_wait",)"
+                         R"("kernel_stack":["nfs_wait+0x1/0x2","nfs_read+0x3/0x4"],)"
+                         R"("devices":["/dev/nvidia0"])");
+  CHECK(part_of_page(log, "Outcome") ==
+        "Outcome\n"
+        "  verdict       unkillable\n"
+        "  dead after    none\n"
+        "  reason        alive 30 s after SIGKILL\n"
+        "  state         D\n"
+        "  wchan         nfs_wait\n"
+        "  devices       /dev/nvidia0\n"
+        "  kernel stack  nfs_wait < nfs_read\n");
+}
+
+TEST_CASE("events of later servers change nothing, their fields are shown") {
+  const std::string ours = verdict() + killed(kDead);
+  std::string later = verdict();
+  later.replace(later.rfind('}'), 1, R"(,"later":{"a":[1,{"b":null}]},"doing":[1],"steps":7})");
+  later += record("pardoned", 5, R"("id":"a-1","incident":"a-i1","scope":"load","by":"nobody")") +
+           killed(kDead);
+  for (const char* heading :
+       {"Timeline (times after the verdict)", "Outcome", "Ranks at time of expiry"}) {
+    CHECK(part_of_page(later, heading) == part_of_page(ours, heading));
+  }
+  CHECK(contains(part_of_page(later, "Expiry"), "\n  later       1, none\n"));
+}
+
+TEST_CASE("the table says of each event what there is to say") {
+  struct Row {
+    std::string record;
+    const char* what;
+  };
+  const std::vector<Row> rows = {
+      {record("expired", 0, R"("id":"a-1","scope":"load","timeout_s":30,"overdue_ms":0.3)"),
+       "30 s, 300 us late"},
+      {record("deferred", 0, R"("scope":"load","reason":"stopped","late_s":1.5,"given_s":4.0)"),
+       "stopped, 1.50 s late, given 4 s"},
+      {record("deferred", 0, R"("reason":"server woke late")"), "server woke late"},
+      {record("warned", 0, R"("scope":"load","reason":"soft deadline")"), "soft deadline"},
+      {record("hook", 0, R"("id":"a-1","result":"exited","exit_status":0)"), "exit status 0"},
+      {record("hook", 0, R"("id":"a-1","result":"timed_out","signal":9,"name":"SIGKILL")"),
+       "timed out, SIGKILL"},
+      {record("left_open", 0, R"("scope":"load","timeout_s":30,"elapsed_s":2.5)"),
+       "2.50 s of 30 s, worker ended"},
+      {record("left_open", 0, R"("scope":"load","timeout_s":29.999812,"elapsed_s":2.5)"),
+       "2.50 s of 30.0 s, worker ended"},
+      {record("left_open", 0, R"("scope":"load","timeout_s":12.34,"elapsed_s":2.5)"),
+       "2.50 s of 12.3 s, worker ended"},
+      {record("released_late", 0, R"("id":"a-1","scope":"load","late_ms":3.0)"), "3 ms late"},
+      {record("pardoned", 0, R"("reason":"by nobody","name":"x")"), "x, by nobody"},
+      {record("pardoned", 0, R"("by":"nobody")"), ""}};
+  for (const Row& row : rows) {
+    CAPTURE(row.record);
+    const TempFolder folder;
+    folder.write("log", row.record);
+    const Ran ran = run_command({"log", folder.path("log")});
+    CHECK(ran.code == 0);
+    CHECK(ran.errors.empty());
+    REQUIRE(lines_of(ran.output).size() == 2);
+    const std::string line = lines_of(ran.output)[1];
+    CHECK(line.ends_with(*row.what == '\0' ? "4711" : std::string("  ") + row.what));
+  }
+}
+
+}  // namespace
+}  // namespace filetimer::cli

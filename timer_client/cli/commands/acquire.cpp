@@ -1,0 +1,200 @@
+// `timer_client acquire` and `release`: one request for a process that is not this one, typically
+// the shell that calls. The timer must not end with this process, so it is on the pipe.
+// SPDX-License-Identifier: MIT
+#include <fmt/format.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filetimer/pipe_client.hpp>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "common/numbers.hpp"
+#include "common/run_folder.hpp"
+#include "common/scope_name.hpp"
+#include "common/text.hpp"
+#include "timer_client/cli/commands/commands.hpp"
+#include "timer_client/cli/commands/options.hpp"
+#include "timer_client/cli/commands/scope_pages.hpp"
+#include "timer_client/cli/text/output.hpp"
+#include "timer_client/src/messages.hpp"
+#include "timer_client/src/server/meeting_place.hpp"
+#include "timer_client/src/server/server_look.hpp"
+#include "timer_client/src/warn_after.hpp"
+
+namespace filetimer::cli {
+namespace {
+
+using std::chrono::milliseconds;
+
+// A full pipe is emptied soon by a server that is well; a server that is being restarted is back
+// within this time, and one that is missing should be reported at once.
+constexpr Duration kPatienceWhenFull = milliseconds{1000};
+constexpr Duration kPatienceWithoutServer = milliseconds{250};
+constexpr Duration kPause = milliseconds{10};
+
+struct AcquireArguments {
+  Place place;
+  std::string scope;
+  std::optional<Duration> after;
+  std::optional<Duration> warn_after;
+  pid_t pid = 0;  // 0: the parent
+  int signal = SIGKILL;
+};
+
+constexpr const char* kExits =
+    "Exit codes: 0 sent, 1 failed, 2 usage, 4 no server, 6 refused (another user's process; a new\n"
+    "timer while the server drains or shuts down; a server in another pid namespace).";
+
+// Which process is meant; a number that no server would watch is a usage error.
+Result<pid_t> watched_pid(pid_t given) {
+  if (given != 0) {
+    return given;
+  }
+  const pid_t parent = ::getppid();
+  if (parent == 1) {
+    return failure("the calling process is process 1, which is not watched: expected --pid PID");
+  }
+  return parent;
+}
+
+// Calls `send` until the line is in the pipe, or nobody has read it for too long.
+int send_patiently(const PipeClient& pipe, const std::function<PipeClient::Sent()>& send) {
+  const Instant start = Instant::now();
+  for (;;) {
+    const PipeClient::Sent sent = send();
+    if (sent == PipeClient::Sent::kYes) {
+      client_messages::debug("sent to '{}'", pipe.path());
+      return kExitDone;
+    }
+    const bool full = sent == PipeClient::Sent::kBusy;
+    if (Instant::now() - start >= (full ? kPatienceWhenFull : kPatienceWithoutServer)) {
+      if (full) {
+        complain(fmt::format("the server does not read its pipe '{}': it was full for {}",
+                             pipe.path(), duration_text(kPatienceWhenFull)));
+        return kExitFailed;
+      }
+      const std::string why = pipe.why_no_server();
+      complain(fmt::format("no timer server at '{}': {}", pipe.path(),
+                           why.empty() ? "it went away" : why));
+      return kExitNoServer;
+    }
+    std::this_thread::sleep_for(kPause);
+  }
+}
+
+// Whether the server keeps the timer already: it renews what is open also while it drains.
+bool is_open(const MeetingPlace& place, const std::string& id, pid_t pid) {
+  const auto reading = read_pages(place.run_folder, kForever, ReadStatistics::kNo);
+  return reading && std::ranges::any_of(reading->scopes, [&](const ListedScope& scope) {
+           return scope.owner->transport == ServedBy::kPipe && scope.owner->pid == pid &&
+                  scope.slot.id == id && !scope.is_expired();
+         });
+}
+
+int run_acquire(const AcquireArguments& options) {
+  if (!is_warn_after(options.warn_after, *options.after)) {
+    complain("--warn-after: " + why_no_warn_after(*options.warn_after, *options.after));
+    return kExitUsage;
+  }
+  const MeetingPlace place = find_meeting_place(options.place.dir, options.place.fifo);
+  const Result<pid_t> pid = watched_pid(options.pid);
+  if (!pid) {
+    complain(pid.error().message);
+    return kExitUsage;
+  }
+  if (const std::string why = why_no_pids(place.run_folder);
+      !why.empty() && look_for_server(place.run_folder).is_there) {
+    complain(fmt::format("'{}' is not watched: {}", options.scope, why));
+    return kExitRefused;
+  }
+  // The server could not tell us, there is no answer on the wire. Signal 0 is only a question.
+  if (::kill(*pid, 0) != 0) {
+    const bool exists = errno == EPERM;
+    complain(fmt::format("process {} {}", *pid,
+                         exists ? "belongs to another user: it can't be watched"
+                                : "does not exist: nothing to watch"));
+    return exists ? kExitRefused : kExitFailed;
+  }
+  // Nor could it tell us that; the look is as late as can be, and a drain may still come after it.
+  if (const std::string why = why_no_new_scopes(place);
+      !why.empty() && !is_open(place, bounded_scope_name(valid_utf8(options.scope)), *pid)) {
+    complain(fmt::format("'{}' is not watched: {}", options.scope, why));
+    return kExitRefused;
+  }
+  const PipeClient pipe(place.pipe);
+  return send_patiently(pipe, [&] {
+    return pipe.acquire(*options.after, options.scope,
+                        {.pid = *pid, .signal = options.signal, .warn_after = options.warn_after});
+  });
+}
+
+int run_release(const AcquireArguments& options) {
+  const MeetingPlace place = find_meeting_place(options.place.dir, options.place.fifo);
+  const Result<pid_t> pid = watched_pid(options.pid);
+  if (!pid) {
+    complain(pid.error().message);
+    return kExitUsage;
+  }
+  if (const std::string why = why_no_pids(place.run_folder);
+      !why.empty() && look_for_server(place.run_folder).is_there) {
+    complain(fmt::format("'{}' is not released: {}", options.scope, why));
+    return kExitRefused;
+  }
+  const PipeClient pipe(place.pipe);
+  return send_patiently(pipe, [&] { return pipe.release(options.scope, *pid); });
+}
+
+void add_pid_option(CLI::App& app, AcquireArguments& options) {
+  app.add_option_function<std::string>(
+         "--pid",
+         [&options](const std::string& word) {
+           const auto pid = number_from<pid_t>(word);
+           if (!pid || *pid <= 1) {
+             throw CLI::ValidationError(
+                 "--pid",
+                 fmt::format("'{}' is not a process to watch: expected a number over 1", word));
+           }
+           options.pid = *pid;
+         },
+         "The watched process [the one that calls timer_client]")
+      ->type_name("PID");
+}
+
+}  // namespace
+
+Command add_acquire(CLI::App& root) {
+  auto options = std::make_shared<AcquireArguments>();
+  CLI::App* app =
+      root.add_subcommand("acquire", "Start a timer that kills a process unless it is released");
+  add_scope_option(*app, options->scope, "The timer's name; acquiring it again renews it")
+      ->required();
+  add_duration_option(*app, "--after", options->after, "When it expires (inf: never)")->required();
+  add_warn_after_option(*app, options->warn_after);
+  add_pid_option(*app, *options);
+  add_signal_option(*app, options->signal);
+  add_place_options(*app, options->place);
+  app->footer(std::string("Examples:\n"
+                          "  timer_client acquire --scope copy --after 10m   # in a shell script\n"
+                          "  cp -r data /scratch\n"
+                          "  timer_client release --scope copy\n\n") +
+              kExits);
+  return {app, [options] { return run_acquire(*options); }};
+}
+
+Command add_release(CLI::App& root) {
+  auto options = std::make_shared<AcquireArguments>();
+  CLI::App* app = root.add_subcommand("release", "End a timer that `acquire` started");
+  add_scope_option(*app, options->scope, "The timer's name")->required();
+  add_pid_option(*app, *options);
+  add_place_options(*app, options->place);
+  app->footer(std::string("Example:\n"
+                          "  timer_client release --scope copy --pid 4711\n\n") +
+              kExits);
+  return {app, [options] { return run_release(*options); }};
+}
+
+}  // namespace filetimer::cli

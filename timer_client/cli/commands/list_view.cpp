@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: MIT
+#include "timer_client/cli/commands/list_view.hpp"
+
+#include <fmt/format.h>
+
+#include "common/duration_text.hpp"
+#include "common/json_writer.hpp"
+#include "common/numbers.hpp"
+#include "timer_client/cli/text/table.hpp"
+#include "timer_client/cli/text/words.hpp"
+
+namespace filetimer::cli {
+namespace {
+
+constexpr std::string_view kYellow = "1;33";
+constexpr std::string_view kRed = "1;31";
+
+double seconds(Duration duration) {
+  return std::chrono::duration<double>(duration).count();
+}
+
+// --- open scopes ---
+
+// "30s", or "5s of 1h" where the server grants less than was asked for.
+std::string timeout_of(const ListedScope& scope) {
+  const std::string asked = duration_for_reading(scope.slot.asked);
+  const std::string granted = duration_for_reading(scope.granted());
+  return scope.granted() < scope.slot.asked && granted != asked
+             ? fmt::format("{} of {}", granted, asked == "none" ? "no limit" : asked)
+             : asked;
+}
+
+// And its colour.
+std::pair<std::string, std::string_view> remaining_of(const ListedScope& scope, Instant now) {
+  if (scope.is_expired()) {
+    return {"expired", kRed};
+  }
+  if (slot_word::is_paused(scope.slot.word) && scope.slot.left != kForever) {
+    return {"paused, " + duration_for_reading(scope.slot.left), {}};
+  }
+  if (scope.due.is_never()) {
+    return {"none", {}};
+  }
+  return {duration_for_reading(scope.due - now),
+          scope.is_overdue(now) ? kYellow : std::string_view{}};
+}
+
+Duration elapsed_of(const ListedScope& scope, Instant now) {
+  return std::max(now - scope.slot.acquired, Duration::zero());
+}
+
+std::string_view name_of(ServedBy transport) {
+  return transport == ServedBy::kPage ? "page" : "pipe";
+}
+
+// As a number if it is one.
+void add_rank(JsonWriter& json, std::string_view key, const std::string& rank) {
+  if (const auto number = number_from<std::int64_t>(rank)) {
+    json.field(key, *number);
+  } else if (!rank.empty()) {
+    json.field(key, rank);
+  }
+}
+
+void add_text(JsonWriter& json, std::string_view key, const std::string& text) {
+  if (!text.empty()) {
+    json.field(key, text);
+  }
+}
+
+void add_seconds(JsonWriter& json, std::string_view key, Duration duration) {
+  if (duration == kForever) {
+    json.null(key);
+  } else {
+    json.fixed(key, seconds(duration), 9);
+  }
+}
+
+}  // namespace
+
+std::string scopes_table(std::span<const ListedScope> scopes, Instant now, bool colour) {
+  Table table({{.title = "RANK", .align = Align::kRight},
+               {.title = "PID", .align = Align::kRight},
+               {.title = "WORKER", .is_text = true},
+               {.title = "SCOPE", .is_text = true},
+               {.title = "ELAPSED", .align = Align::kRight},
+               {.title = "REMAINING", .align = Align::kRight},
+               {.title = "TIMEOUT", .align = Align::kRight},
+               {.title = "NOTE"}},
+              colour);
+  for (const ListedScope& scope : scopes) {
+    const ScopeOwner& owner = *scope.owner;
+    const auto [remaining, remaining_colour] = remaining_of(scope, now);
+    const bool thread_ended = (scope.slot.flags & slot_flag::kThreadEnded) != 0;
+    table.add({{owner.rank},
+               {owner.pid ? fmt::format("{}", *owner.pid) : "?"},
+               {owner.comm},
+               {scope.slot.name},
+               {duration_for_reading(elapsed_of(scope, now))},
+               {remaining, remaining_colour},
+               {timeout_of(scope)},
+               {joined({owner.transport == ServedBy::kPipe ? "pipe" : "",
+                        thread_ended ? "thread ended" : ""})}});
+  }
+  return table.text();
+}
+
+std::string scope_json(const ListedScope& scope, Instant now) {
+  const ScopeOwner& owner = *scope.owner;
+  const SlotReading& slot = scope.slot;
+  JsonWriter json;
+  if (owner.pid) {
+    json.field("pid", *owner.pid);
+  } else {
+    json.null("pid");
+  }
+  if (owner.start_time != 0) {
+    json.field("start_time", owner.start_time);
+  }
+  add_text(json, "comm", owner.comm);
+  add_rank(json, "rank", owner.rank);
+  add_rank(json, "local_rank", owner.local_rank);
+  add_text(json, "job_id", owner.job_id);
+  json.field("scope", slot.name);
+  if (slot.tid > 0) {
+    json.field("tid", slot.tid);
+  }
+  json.field("acquired_mono_ns", slot.acquired.ns);
+  if (scope.due.is_never()) {
+    json.null("deadline_mono_ns");
+  } else {
+    json.field("deadline_mono_ns", scope.due.ns);
+  }
+  add_seconds(json, "elapsed_s", elapsed_of(scope, now));
+  add_seconds(json, "remaining_s", scope.due.is_never() ? kForever : scope.due - now);
+  add_seconds(json, "asked_s", slot.asked);
+  add_seconds(json, "granted_s", scope.granted());
+  json.field("overdue", scope.is_overdue(now));
+  json.field("expired", scope.is_expired());
+  const bool is_paused = slot_word::is_paused(scope.slot.word);
+  json.field("paused", is_paused);
+  if (is_paused) {
+    add_seconds(json, "left_s", scope.slot.left);
+  }
+  json.field("transport", name_of(owner.transport));
+  json.field("whole_process", (slot.flags & slot_flag::kWholeProcess) != 0);
+  json.field("thread_ended", (slot.flags & slot_flag::kThreadEnded) != 0);
+  json.field("signal", slot.signal);
+  if (slot.grace_ms == kNoSigkill) {
+    json.null("grace_s");
+  } else if (slot.grace_ms) {
+    json.fixed("grace_s", *slot.grace_ms / 1e3, 3);
+  }
+  return std::move(json).finish() + "\n";
+}
+
+std::string statistics_table(const StatisticsByName& statistics, bool colour) {
+  Table table({{.title = "SCOPE", .is_text = true},
+               {.title = "COUNT", .align = Align::kRight},
+               {.title = "MEAN", .align = Align::kRight},
+               {.title = "MEDIAN", .align = Align::kRight},
+               {.title = "P99", .align = Align::kRight},
+               {.title = "LONGEST", .align = Align::kRight},
+               {.title = "LAST", .align = Align::kRight},
+               {.title = "MARGIN", .align = Align::kRight}},
+              colour);
+  for (const auto& [scope, sums] : statistics) {
+    table.add({{scope},
+               {fmt::format("{}", sums.count)},
+               {duration_for_reading(sums.mean())},
+               {"~" + duration_for_reading(sums.quantile(0.5))},
+               {"~" + duration_for_reading(sums.quantile(0.99))},
+               {duration_for_reading(sums.longest)},
+               {duration_for_reading(sums.last)},
+               {duration_for_reading(sums.smallest_margin),
+                sums.smallest_margin < Duration::zero() ? kYellow : std::string_view{}}});
+  }
+  return table.text();
+}
+
+std::string statistics_json(const std::string& scope, const ScopeStatistics& statistics) {
+  JsonWriter json;
+  json.field("scope", scope).field("count", statistics.count);
+  add_seconds(json, "total_s", statistics.total);
+  add_seconds(json, "mean_s", statistics.mean());
+  add_seconds(json, "median_s", statistics.quantile(0.5));
+  add_seconds(json, "p99_s", statistics.quantile(0.99));
+  add_seconds(json, "longest_s", statistics.longest);
+  add_seconds(json, "last_s", statistics.last);
+  add_seconds(json, "smallest_margin_s", statistics.smallest_margin);
+  json.array("histogram_log2_ns", statistics.histogram);
+  return std::move(json).finish() + "\n";
+}
+
+}  // namespace filetimer::cli

@@ -1,0 +1,20 @@
+// What `timer_client list` prints: open scopes and statistics, as tables and as JSON lines.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <span>
+#include <string>
+
+#include "common/clock.hpp"
+#include "timer_client/cli/commands/scope_pages.hpp"
+
+namespace filetimer::cli {
+
+std::string scopes_table(std::span<const ListedScope> scopes, Instant now, bool colour);
+// One object a line.
+std::string scope_json(const ListedScope& scope, Instant now);
+
+std::string statistics_table(const StatisticsByName& statistics, bool colour);
+std::string statistics_json(const std::string& scope, const ScopeStatistics& statistics);
+
+}  // namespace filetimer::cli

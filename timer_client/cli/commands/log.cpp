@@ -1,0 +1,202 @@
+// `timer_client log`: the records of the log as a table, or as the JSON lines that they are.
+// SPDX-License-Identifier: MIT
+#include <fmt/format.h>
+#include <poll.h>
+
+#include <algorithm>
+#include <csignal>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "common/clock.hpp"
+#include "timer_client/cli/commands/commands.hpp"
+#include "timer_client/cli/commands/options.hpp"
+#include "timer_client/cli/log/files.hpp"
+#include "timer_client/cli/log/incident.hpp"
+#include "timer_client/cli/log/incident_page.hpp"
+#include "timer_client/cli/log/log_table.hpp"
+#include "timer_client/cli/log/merge.hpp"
+#include "timer_client/cli/text/output.hpp"
+#include "timer_client/cli/text/words.hpp"
+
+namespace filetimer::cli {
+namespace {
+
+// How often a followed log is looked at. A look, not a notification: logs on shared file systems
+// grow without one, and one stat() four times a second is nothing.
+constexpr int kLookIntervalMs = 250;
+
+struct LogOptions {
+  Place place;
+  std::vector<std::string> files;
+  LogFilter filter;
+  bool json = false;
+  bool follow = false;
+};
+
+volatile std::sig_atomic_t g_stop = 0;
+
+// SIGINT and SIGTERM end the following between two looks; a second one ends the process at once,
+// also while it waits for whoever reads its output.
+void end_on_signals() {
+  struct sigaction action {};
+  action.sa_handler = [](int) { g_stop = 1; };
+  action.sa_flags = static_cast<int>(SA_RESETHAND);
+  for (const int signal : {SIGINT, SIGTERM}) {
+    ::sigaction(signal, &action, nullptr);
+  }
+}
+
+// Until the next look is due. False when it is time to stop: a signal came, or whoever read our
+// output has gone. A signal that comes just before the wait is noticed one interval later.
+bool wait_for_next_look(const Output& out) {
+  pollfd reader{out.fd(), 0, 0};
+  ::poll(&reader, 1, g_stop != 0 ? 0 : kLookIntervalMs);
+  return g_stop == 0 && !out.is_closed();
+}
+
+// A log that cannot be read is complained of once and left; the others are followed on.
+void follow(std::vector<LogReader>& logs, Output& out,
+            const std::function<bool(const Record&)>& print) {
+  end_on_signals();
+  std::vector<LogReader*> left;
+  std::transform(logs.begin(), logs.end(), std::back_inserter(left),
+                 [](LogReader& log) { return &log; });
+  const auto is_left_alone = [&](LogReader* log) {
+    while (const Record* const record = log->next()) {
+      print(*record);
+    }
+    if (!log->problem().empty()) {
+      complain(log->problem());
+    }
+    return !log->problem().empty();
+  };
+  std::erase_if(left, [](LogReader* log) { return !log->problem().empty(); });
+  while (!left.empty() && wait_for_next_look(out)) {
+    std::erase_if(left, is_left_alone);
+  }
+}
+
+int run_log(LogOptions& options) {
+  // Programs that read the JSON choose for themselves.
+  options.filter.with_details = options.json;
+  OpenedLogs opened = open_logs(options.place.dir, options.files);
+  std::vector<LogReader>& logs = opened.logs;
+  complain_of_all(opened.notes);
+  complain_of_all(opened.problems);
+  if (logs.empty()) {
+    return kExitFailed;
+  }
+  Output out;
+  LogTable table(out, !options.follow, logs.size() > 1);
+  const bool tells_incidents = !options.json && !options.follow && !options.filter.is_narrow();
+  IncidentFinder incidents;
+  std::size_t seen = 0;
+  std::size_t shown = 0;
+  const auto take = [&](const Record& record) {
+    ++seen;
+    if (tells_incidents && options.filter.is_late_enough(record)) {
+      incidents.take(record);
+    }
+    if (!options.filter.admits(record)) {
+      return true;
+    }
+    ++shown;
+    return options.json ? out.write(record.line) && out.write("\n") : table.add(record);
+  };
+  if (options.follow) {
+    std::for_each(logs.begin(), logs.end(), [](LogReader& log) { log.follow(); });
+  }
+  read_merged(logs, take);
+  complain_of_all(problems_of(logs));
+  if (!options.json && (shown > 0 || options.follow)) {
+    table.begin();
+  }
+  out.flush();
+  if (options.follow) {
+    follow(logs, out, [&](const Record& record) {
+      return take(record) && out.flush();  // each line as it comes
+    });
+  } else {
+    const std::vector<JobIncident> found = incidents.finish();
+    const bool are_many = incidents.hosts() > 1 ||
+                          std::any_of(found.begin(), found.end(),
+                                      [](const auto& incident) { return incident.machines > 1; });
+    if (are_many) {
+      out.write(incidents_page(found, incidents.omitted(), wants_colour(out.fd())));
+      out.flush();
+    }
+    if (shown == 0) {
+      complain(seen == 0 ? fmt::format("no records in {}", names_of(logs))
+                         : fmt::format("no record in {} matches, of {}", names_of(logs), seen));
+    }
+  }
+  complain_of_all(skipped_text(logs));
+  const int code = out.finish();
+  const bool is_complete = opened.problems.empty() && problems_of(logs).empty();
+  return code == kExitDone && !is_complete ? kExitFailed : code;
+}
+
+}  // namespace
+
+Command add_log(CLI::App& root) {
+  auto options = std::make_shared<LogOptions>();
+  CLI::App* app = root.add_subcommand("log", "What happened: the records of the server's log");
+  app->add_option("FILE", options->files,
+                  "Logs to read, merged by time: files, folders with those of\n"
+                  "many hosts, or patterns such as 'logs/*.jsonl' [the server's]");
+  app->add_flag("--json", options->json, "The records themselves, a JSON object a line");
+  app->add_option_function<std::vector<std::string>>(
+         "--event",
+         [options](const std::vector<std::string>& events) {
+           for (const std::string& event : events) {
+             if (std::ranges::find(known_events(), event) == known_events().end()) {
+               throw CLI::ValidationError(
+                   "--event", fmt::format("unknown event '{}': expected one of {}", event,
+                                          fmt::join(known_events(), ", ")));
+             }
+           }
+           options->filter.events = events;
+         },
+         "Only this event; may be repeated [all but incident, evidence\n"
+         "and worker_ended]")
+      ->type_name("EVENT")
+      ->delimiter(',')
+      ->allow_extra_args(false);  // what follows is a FILE
+  app->add_option("--scope", options->filter.scope, "Only scopes of this name")
+      ->type_name("NAME")
+      ->check(is_name);
+  add_number_option(*app, "--rank", options->filter.rank, "RANK", "Only this rank");
+  add_number_option(*app, "--pid", options->filter.pid, "PID", "Only this process");
+  app->add_option_function<std::string>(
+         "--since",
+         [options](const std::string& word) {
+           const auto since = parse_since(word, ClockReading::now().wall_ns / 1000);
+           if (!since) {
+             throw CLI::ValidationError("--since", since.error().message);
+           }
+           options->filter.since_us = *since;
+         },
+         "Only what happened since then: 2026-11-21T03:15:53Z,\n"
+         "or 10m for ten minutes ago")
+      ->type_name("TIME");
+  app->add_option("--host", options->filter.host, "Only this host")
+      ->type_name("HOST")
+      ->check(is_name);
+  app->add_flag("-f,--follow", options->follow, "Wait for more until interrupted");
+  add_place_options(*app, options->place);
+  app->footer(
+      "Examples:\n"
+      "  timer_client log --since 1h --rank 3\n"
+      "  timer_client log --event expired,killed --json | jq .scope\n"
+      "  timer_client log --follow\n"
+      "  timer_client log /shared/logs '/scratch/*/expired.jsonl'\n\n"
+      "For several hosts it prints below the table which worker hung first, for each\n"
+      "incident, by the clocks of the hosts.\n\n"
+      "Exit codes: 0 done (also when nothing matches), 1 failed (also when one of\n"
+      "the logs could not be read), 2 usage.");
+  return {app, [options] { return run_log(*options); }};
+}
+
+}  // namespace filetimer::cli

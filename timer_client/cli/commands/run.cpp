@@ -1,0 +1,261 @@
+// `timer_client run`: starts COMMAND as its child with one scope open on it, and ends as GNU
+// timeout does. The scope is a timer on the pipe, because it belongs to another process; the server
+// keeps it if this process is killed.
+// SPDX-License-Identifier: MIT
+#include <fmt/format.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <filetimer/pipe_client.hpp>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+
+#include "common/posix.hpp"
+#include "common/scope_name.hpp"
+#include "common/text.hpp"
+#include "timer_client/cli/commands/commands.hpp"
+#include "timer_client/cli/commands/options.hpp"
+#include "timer_client/cli/text/output.hpp"
+#include "timer_client/src/messages.hpp"
+#include "timer_client/src/pipe/pipe_request.hpp"
+#include "timer_client/src/server/meeting_place.hpp"
+#include "timer_client/src/server/server_look.hpp"
+#include "timer_client/src/warn_after.hpp"
+
+namespace filetimer::cli {
+namespace {
+
+// A server that is being started is there within this time; a person is not kept waiting.
+constexpr Duration kConnectPatience = std::chrono::seconds{2};
+constexpr Duration kConnectPause = std::chrono::milliseconds{10};
+// Between attempts to tell a server of the scope while COMMAND runs, and how often the release is
+// tried: the server learns of the end of COMMAND without it.
+constexpr timespec kSendPause{.tv_sec = 0, .tv_nsec = 100'000'000};
+constexpr int kReleaseAttempts = 10;
+
+constexpr int kForwarded[] = {SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGCONT};
+
+struct RunArguments {
+  Place place;
+  std::string scope;
+  std::optional<Duration> after;
+  std::optional<Duration> grace;
+  std::optional<Duration> warn_after;
+  int signal = SIGKILL;
+};
+
+// COMMAND is no argument of the parser (see main.cpp), so the usage line has to be told of it.
+class RunFormatter final : public CLI::Formatter {
+  std::string make_usage(const CLI::App* /*app*/, std::string /*name*/) const override {
+    return "Usage: timer_client run [OPTIONS] -- COMMAND [ARG...]\n";
+  }
+};
+
+std::string base_name(const std::string& path) {
+  const std::string base = path.substr(path.rfind('/') + 1);
+  return base.empty() ? path : base;
+}
+
+// Blocked before anything can send them, and waited for: no handler, no lost signal, no polling.
+class Signals {
+ public:
+  Signals() {
+    // A parent that ignores SIGCHLD would have the kernel reap COMMAND, and its status be lost.
+    ::signal(SIGCHLD, SIG_DFL);
+    ::sigemptyset(&set_);
+    ::sigaddset(&set_, SIGCHLD);
+    for (const int signal : kForwarded) {
+      ::sigaddset(&set_, signal);
+    }
+    ::pthread_sigmask(SIG_BLOCK, &set_, &before_);
+  }
+
+  [[nodiscard]] const sigset_t& before() const { return before_; }
+
+  // Returns the next signal. With `patience` it may be none (si_signo 0) after that time.
+  siginfo_t wait(const timespec* patience) const {
+    siginfo_t info{};
+    const int signal = retry_eintr([&] { return ::sigtimedwait(&set_, &info, patience); });
+    return signal > 0 ? info : siginfo_t{};
+  }
+
+ private:
+  sigset_t set_{};
+  sigset_t before_{};
+};
+
+// Returns the child, or the negative exit code after a line on standard error.
+pid_t spawn(const std::vector<std::string>& command, const Signals& signals) {
+  std::vector<char*> argv;
+  for (const std::string& word : command) {
+    argv.push_back(const_cast<char*>(word.c_str()));  // posix_spawn does not write to it
+  }
+  argv.push_back(nullptr);
+  posix_spawnattr_t attributes;
+  ::posix_spawnattr_init(&attributes);
+  ::posix_spawnattr_setsigmask(&attributes, &signals.before());
+  ::posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK);
+  pid_t child = 0;
+  const int error = ::posix_spawnp(&child, argv[0], nullptr, &attributes, argv.data(), environ);
+  ::posix_spawnattr_destroy(&attributes);
+  if (error == 0) {
+    return child;
+  }
+  complain(system_error(fmt::format("cannot run '{}'", command[0]), error).value().message);
+  return error == ENOENT ? -kExitNotFound : -kExitNotExecutable;
+}
+
+// The scope of COMMAND: opened once a server reads the pipe, and released at the end of COMMAND.
+// COMMAND matters more than its watchdog: whatever goes wrong is said, and COMMAND goes on.
+class ProcessScope {
+ public:
+  ProcessScope(const PipeClient& pipe, const RunArguments& options, std::string_view name,
+               pid_t child)
+      : pipe_(pipe),
+        name_(bounded_scope_name(valid_utf8(name))),
+        // COMMAND may be a client itself and open a scope of this name.
+        id_(bounded_scope_name(name_ + "#process")),
+        deadline_(Instant::now() + options.after.value_or(kForever)),
+        request_(acquire_request(options.after.value_or(kForever), id_,
+                                 {.pid = child,
+                                  .signal = options.signal,
+                                  .grace = options.grace,
+                                  .warn_after = options.warn_after})) {
+    request_.x_scope = name_;
+    request_.x_whole_process = true;
+  }
+
+  [[nodiscard]] bool is_sent() const { return is_sent_; }
+  void send() { is_sent_ = send_request(pipe_.path(), request_) == PipeClient::Sent::kYes; }
+  // Returns whether the scope ended in time. A server that was never reached has judged nothing.
+  bool release() {
+    const bool in_time = Instant::now() < deadline_;
+    for (int i = 0; is_sent_ && i < kReleaseAttempts; ++i) {
+      if (send_request(pipe_.path(), release_request(id_, request_.pid)) ==
+          PipeClient::Sent::kYes) {
+        break;
+      }
+      std::this_thread::sleep_for(kConnectPause);
+    }
+    return in_time || !is_sent_;
+  }
+
+ private:
+  const PipeClient& pipe_;
+  std::string name_;
+  std::string id_;
+  Instant deadline_;
+  wire::Request request_;  // points to the names
+  bool is_sent_ = false;
+};
+
+// Waits for the end of the child and passes signals on to it. Meanwhile sends the request of
+// `scope` until a server has it; null: COMMAND is not watched.
+int wait_for(pid_t child, const Signals& signals, ProcessScope* scope) {
+  for (;;) {
+    const bool must_send = scope != nullptr && !scope->is_sent();
+    const siginfo_t info = signals.wait(must_send ? &kSendPause : nullptr);
+    if (info.si_signo == SIGCHLD) {
+      int status = 0;
+      if (retry_eintr([&] { return ::waitpid(child, &status, WNOHANG); }) == child) {
+        return status;
+      }
+    } else if (info.si_signo != 0 && info.si_code != SI_KERNEL) {
+      // What the terminal sent (Ctrl-C) went to the whole foreground group: COMMAND has it already.
+      // The pid is COMMAND's for as long as it was not waited for.
+      ::kill(child, info.si_signo);
+    }
+    if (must_send) {
+      scope->send();
+    }
+  }
+}
+
+// Returns why no process reads the pipe, after kConnectPatience; empty: one does.
+std::string wait_for_server(const PipeClient& pipe) {
+  const Instant until = Instant::now() + kConnectPatience;
+  std::string why = pipe.why_no_server();
+  while (!why.empty() && Instant::now() < until) {
+    std::this_thread::sleep_for(kConnectPause);
+    why = pipe.why_no_server();
+  }
+  return why;
+}
+
+int run(const RunArguments& options, const std::vector<std::string>& command) {
+  if (command.empty()) {
+    complain("run: no COMMAND: expected '-- COMMAND [ARG...]' at the end");
+    return kExitRunFailed;
+  }
+  const Duration after = options.after.value_or(kForever);
+  if (!is_warn_after(options.warn_after, after)) {
+    complain("--warn-after: " + why_no_warn_after(*options.warn_after, after));
+    return kExitRunFailed;
+  }
+  const MeetingPlace place = find_meeting_place(options.place.dir, options.place.fifo);
+  const Signals signals;
+  const PipeClient pipe(place.pipe);
+  if (const std::string why = wait_for_server(pipe); !why.empty()) {
+    complain(fmt::format("no timer server at '{}': {} (tried for {})", pipe.path(), why,
+                         duration_text(kConnectPatience)));
+    return kExitRunFailed;
+  }
+  client_messages::info("connected to the timer server at '{}'", pipe.path());
+  if (const std::string why = why_no_pids(place.run_folder); !why.empty()) {
+    complain(fmt::format("COMMAND is not started: {}", why));
+    return kExitRunFailed;
+  }
+  const pid_t child = spawn(command, signals);
+  if (child < 0) {
+    return -child;
+  }
+  const std::string name = options.scope.empty() ? base_name(command[0]) : options.scope;
+  std::optional<ProcessScope> scope;
+  // A job must not fail because its watchdog is about to end; nor is it called expired when it ran
+  // longer than it would have been allowed to.
+  if (const std::string why = why_no_new_scopes(place); !why.empty()) {
+    complain(fmt::format("COMMAND goes on unwatched: {}", why));
+  } else {
+    scope.emplace(pipe, options, name, child);
+    scope->send();
+    if (!scope->is_sent()) {
+      complain("the timer server went away: COMMAND is watched once it is back");
+    }
+  }
+  const int status = wait_for(child, signals, scope ? &*scope : nullptr);
+  if (scope && !scope->release()) {
+    return kExitExpired;
+  }
+  return WIFSIGNALED(status) ? kExitSignalBase + WTERMSIG(status) : WEXITSTATUS(status);
+}
+
+}  // namespace
+
+Command add_run(CLI::App& root, const std::vector<std::string>& command) {
+  auto options = std::make_shared<RunArguments>();
+  CLI::App* app = root.add_subcommand("run", "Run COMMAND, watched; end as GNU timeout does");
+  app->formatter(std::make_shared<RunFormatter>());
+  add_duration_option(*app, "--after", options->after, "When COMMAND expires [inf]");
+  add_warn_after_option(*app, options->warn_after);
+  add_scope_option(*app, options->scope, "The scope's name in records [COMMAND's file name]");
+  add_signal_option(*app, options->signal);
+  add_duration_option(*app, "--grace", options->grace,
+                      "From that signal to SIGKILL, inf for never\n[the server's --grace]");
+  add_place_options(*app, options->place);
+  app->footer(
+      "Examples:\n"
+      "  timer_client run --after 2h -- python train.py\n"
+      "  timer_client run --after 90s --signal TERM --grace 10s --scope backup -- ./backup.sh\n\n"
+      "Exit codes: COMMAND's own, 124 expired, 125 timer_client failed, bad usage, or a server in\n"
+      "another pid namespace, 126 COMMAND is not executable, 127 COMMAND was not found,\n"
+      "128+N COMMAND was ended by signal N. While the server drains or shuts down, COMMAND runs\n"
+      "unwatched.");
+  return {app, [options, &command] { return run(*options, command); }};
+}
+
+}  // namespace filetimer::cli

@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: MIT
+#include "timer_client/cli/commands/scope_pages.hpp"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <limits>
+#include <tuple>
+#include <utility>
+
+#include "common/directory.hpp"
+#include "common/mapped_file.hpp"
+#include "common/numbers.hpp"
+#include "common/posix.hpp"
+#include "common/proc_files.hpp"
+#include "common/run_folder.hpp"
+#include "timer_client/cli/commands/page_copy.hpp"
+#include "timer_client/src/server/server_look.hpp"
+
+namespace filetimer::cli {
+namespace {
+
+// Nothing may wait here (a FIFO, a device) and no symlink leads elsewhere.
+UniqueFd open_to_look(int folder, const char* name, int flags = 0) {
+  return UniqueFd(retry_eintr([&] {
+    return ::openat(folder, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC | flags);
+  }));
+}
+
+// --- the folder ---
+
+// Who the page's scopes belong to; nothing when that worker has ended. A native page's word on its
+// owner counts only where the kernel has none: the lock was lost, or its holder can't be seen.
+std::optional<ScopeOwner> owner_of(int file, const PageClaims& claims, ServedBy transport) {
+  const LockState lock =
+      transport == ServedBy::kPage ? lock_state(file).value_or(LockState{}) : LockState{};
+  ScopeOwner owner;
+  owner.transport = transport;
+  owner.comm = claims.comm;
+  owner.rank = claims.rank;
+  owner.local_rank = claims.local_rank;
+  owner.job_id = claims.job_id;
+  const pid_t pid = lock.holder > 0 ? lock.holder : std::max(claims.pid, 0);
+  const auto stat = read_stat(fmt::format("/proc/{}", pid));
+  const bool is_alive = pid > 0 && stat && stat->state != 'Z' && stat->state != 'X';
+  const std::uint64_t start_time = is_alive ? stat->start_time : 0;
+  const bool is_named =
+      lock.holder > 0 || (start_time != 0 && start_time == claims.start_time && claims.pid > 0);
+  if (!is_named) {
+    return lock.is_held ? std::optional(owner) : std::nullopt;
+  }
+  owner.pid = pid;
+  owner.start_time = start_time;
+  if (stat && !stat->comm.empty()) {
+    owner.comm = stat->comm;
+  }
+  return owner;
+}
+
+class FolderReader {
+ public:
+  FolderReader(const std::string& dir, Duration max_timeout, ReadStatistics with_statistics)
+      : max_timeout_(max_timeout),
+        with_statistics_(with_statistics == ReadStatistics::kYes),
+        is_served_(look_for_server(dir).is_there),
+        boot_(this_boot()) {}
+
+  Status read(const std::string& path, ServedBy transport) {
+    UniqueFd fd = open_to_look(AT_FDCWD, path.c_str(), O_DIRECTORY);
+    if (!fd) {
+      return errno == ENOENT ? Status{}
+                             : system_error(fmt::format("cannot open the folder '{}'", path));
+    }
+    Directory folder(std::move(fd));
+    if (!folder) {
+      return system_error(fmt::format("cannot read the folder '{}'", path));
+    }
+    std::size_t seen = 0;
+    while (const char* const entry = folder.next()) {
+      const std::string_view name = entry;
+      if (name.starts_with('.') || (transport == ServedBy::kPage && name == kServerPagesName)) {
+        continue;  // pages that are being made, and the server's own
+      }
+      if (++seen > kMaxPageFilesRead) {
+        reading_.cut_short = true;
+        break;
+      }
+      if (const Status read = read_file(folder.descriptor(), entry, transport); !read) {
+        skip(transport, name, read.error().message);
+      }
+    }
+    return {};
+  }
+
+  void skip(ServedBy transport, std::string_view name, std::string_view why) {
+    if (++reading_.skipped <= kMaxSkippedNamed) {
+      reading_.skipped_names.push_back(fmt::format(
+          "{}{}{} ({})", transport == ServedBy::kPipe ? kServerPagesName : std::string_view{},
+          transport == ServedBy::kPipe ? "/" : "", name, why));
+    }
+  }
+
+  FolderReading finish() && {
+    const auto key = [](const ListedScope& scope) {
+      return std::tuple(rank_number(scope.owner->rank), scope.owner->rank,
+                        scope.owner->pid.value_or(0), scope.slot.acquired);
+    };
+    std::stable_sort(reading_.scopes.begin(), reading_.scopes.end(),
+                     [&](const ListedScope& a, const ListedScope& b) { return key(a) < key(b); });
+    return std::move(reading_);
+  }
+
+ private:
+  // What is no number, or unknown, comes last.
+  static std::uint64_t rank_number(const std::string& rank) {
+    return number_from<std::uint64_t>(rank).value_or(std::numeric_limits<std::uint64_t>::max());
+  }
+
+  Status read_file(int folder, const char* name, ServedBy transport) {
+    if (!is_page_name(name)) {
+      return failure("no page is called so");
+    }
+    const UniqueFd file = open_to_look(folder, name);
+    if (!file) {
+      if (errno == ENOENT) {
+        return {};  // removed since
+      }
+      return errno == ELOOP ? failure("it is a symlink") : system_error("cannot open it");
+    }
+    const auto claims = copy_.read_header(file.get());
+    if (!claims) {
+      return tl::unexpected<Error>(claims.error());
+    }
+    // A container may show another boot id to the writer of the page, or to this process. A page is
+    // of this boot, too, when its worker holds its lock, or when a server is there that keeps it.
+    const bool is_kept = transport == ServedBy::kPipe
+                             ? is_served_
+                             : lock_state(file.get()).value_or(LockState{}).is_held;
+    if (claims->boot != boot_ && !is_kept) {
+      return {};
+    }
+    if (with_statistics_) {
+      return copy_.read_statistics(file.get(), reading_.statistics);
+    }
+    const auto owner = owner_of(file.get(), *claims, transport);
+    if (!owner) {
+      return {};
+    }
+    auto slots = copy_.read_slots(file.get());
+    if (!slots) {
+      return tl::unexpected<Error>(slots.error());
+    }
+    const auto shared_owner = std::make_shared<const ScopeOwner>(*owner);
+    for (SlotReading& slot : *slots) {
+      const Instant due = due_time(slot, max_timeout_);
+      reading_.scopes.push_back({shared_owner, std::move(slot), due});
+    }
+    return {};
+  }
+
+  Duration max_timeout_;
+  bool with_statistics_;
+  bool is_served_;
+  BootId boot_;
+  PageCopy copy_;
+  FolderReading reading_;
+};
+
+}  // namespace
+
+Duration ListedScope::granted() const {
+  return due.is_never() ? kForever : std::max(due - slot.started, Duration::zero());
+}
+
+Result<FolderReading> read_pages(const std::string& dir, Duration max_timeout,
+                                 ReadStatistics with_statistics) {
+  FolderReader reader(dir, max_timeout, with_statistics);
+  const std::string pages = fmt::format("{}/{}", dir, kPagesName);
+  if (Status read = reader.read(pages, ServedBy::kPage); !read) {
+    return tl::unexpected<Error>(std::move(read.error()));
+  }
+  // A worker may have put something else in its place.
+  const std::string servers = fmt::format("{}/{}", pages, kServerPagesName);
+  if (const Status read = reader.read(servers, ServedBy::kPipe); !read) {
+    reader.skip(ServedBy::kPage, kServerPagesName, read.error().message);
+  }
+  return std::move(reader).finish();
+}
+
+std::string skipped_text(const FolderReading& reading) {
+  if (reading.skipped == 0) {
+    return {};
+  }
+  std::string text = fmt::format(
+      "skipped {}: {}",
+      reading.skipped == 1 ? std::string("1 file that is no scope page")
+                           : fmt::format("{} files that are no scope pages", reading.skipped),
+      fmt::join(reading.skipped_names, ", "));
+  if (reading.skipped > reading.skipped_names.size()) {
+    text += fmt::format(" and {} more", reading.skipped - reading.skipped_names.size());
+  }
+  return text;
+}
+
+}  // namespace filetimer::cli

@@ -1,0 +1,416 @@
+// The subcommands that ask the server and print its answer: ping, status, drain, shutdown and
+// rendezvous.
+// SPDX-License-Identifier: MIT
+#include "timer_client/cli/commands/server.hpp"
+
+#include <fmt/format.h>
+
+#include <functional>
+#include <memory>
+#include <optional>
+
+#include "common/duration_text.hpp"
+#include "common/json_fields.hpp"
+#include "common/json_writer.hpp"
+#include "common/text.hpp"
+#include "timer_client/cli/commands/commands.hpp"
+#include "timer_client/cli/commands/options.hpp"
+#include "timer_client/cli/commands/servers_below.hpp"
+#include "timer_client/cli/text/fields.hpp"
+#include "timer_client/cli/text/output.hpp"
+#include "timer_client/cli/text/table.hpp"
+#include "timer_client/cli/text/words.hpp"
+#include "timer_client/src/pipe/pipe_line.hpp"
+#include "timer_client/src/questions/asker.hpp"
+
+namespace filetimer::cli {
+namespace {
+
+// --- asking ---
+
+struct AskOptions {
+  Place place;
+  std::optional<Duration> rpc_timeout;
+};
+
+// Adds the options of a subcommand that asks, and ends its help with `footer` and the exit codes.
+void finish_help(CLI::App& app, AskOptions& options, const std::string& footer) {
+  add_place_options(app, options.place);
+  add_duration_option(app, "--rpc-timeout", options.rpc_timeout,
+                      "How long to wait for an answer, inf: without end\n"
+                      "[$FILETIMER_RPC_TIMEOUT, else 60s]");
+  app.footer(footer +
+             "\n\nExit codes: 0 done, 1 failed, 2 usage, 4 no server, 5 timed out, 6 refused.");
+}
+
+int exit_code_of(Reply::Kind kind) {
+  using Kind = Reply::Kind;
+  switch (kind) {
+    case Kind::kDone:
+      return kExitDone;
+    case Kind::kRefused:
+      return kExitRefused;
+    case Kind::kTimedOut:
+    case Kind::kNoAnswer:
+      return kExitTimedOut;
+    case Kind::kInvalid:
+      return kExitUsage;
+    case Kind::kServerGone:
+    case Kind::kNoServer:
+      return kExitNoServer;
+    default:
+      return kExitFailed;
+  }
+}
+
+int failed(std::string_view why, int code) {
+  complain(why);
+  return code;
+}
+
+std::string number_text(std::optional<int> number) {
+  return number ? fmt::format("{}", *number) : std::string();
+}
+
+// Returns what is open, as a refusal lists it.
+std::string tables_of(const Obstacles& obstacles, bool colour) {
+  std::string text;
+  if (!obstacles.scopes.empty()) {
+    Table table({{.title = "RANK", .align = Align::kRight},
+                 {.title = "PID", .align = Align::kRight},
+                 {.title = "SCOPE", .is_text = true},
+                 {.title = "ELAPSED", .align = Align::kRight},
+                 {.title = "REMAINING", .align = Align::kRight}},
+                colour);
+    for (const OpenScope& scope : obstacles.scopes) {
+      table.add({{number_text(scope.rank)},
+                 {number_text(scope.pid)},
+                 {scope.scope},
+                 {duration_for_reading(scope.elapsed)},
+                 {duration_for_reading(scope.remaining.value_or(kForever))}});
+    }
+    text += table.text();
+  }
+  const std::size_t shown = obstacles.scopes.size();
+  if (obstacles.open_scope_count > shown && shown > 0) {
+    text += fmt::format("and {} more scopes\n", obstacles.open_scope_count - shown);
+  }
+  if (!obstacles.workers.empty()) {
+    Table table({{.title = "RANK", .align = Align::kRight},
+                 {.title = "PID", .align = Align::kRight},
+                 {.title = "WORKER", .is_text = true}},
+                colour);
+    for (const auto& worker : obstacles.workers) {
+      table.add({{number_text(worker.rank)}, {number_text(worker.pid)}, {worker.comm}});
+    }
+    text += (text.empty() ? "" : "\n") + table.text();
+  }
+  return text;
+}
+
+// Calls `run` with the place of the server and the timeout, or complains that one is not known.
+int with_place(const AskOptions& options,
+               const std::function<int(const MeetingPlace&, Duration)>& run) {
+  const MeetingPlace place = find_meeting_place(options.place.dir, options.place.fifo);
+  const auto timeout =
+      options.rpc_timeout ? Result<Duration>(*options.rpc_timeout) : rpc_timeout_of_environment();
+  if (!timeout) {
+    return failed(timeout.error().message, kExitUsage);
+  }
+  int why_not = 0;
+  if (!place.run_folder.empty()) {
+    return run(place, *timeout);
+  }
+  if (has_reader(place.pipe, why_not)) {
+    return failed(fmt::format("the runtime directory of '{}' is not known, and answers come "
+                              "through it: expected --dir DIR",
+                              place.pipe),
+                  kExitUsage);
+  }
+  return failed(fmt::format("no timer server at '{}': {}", place.pipe, why_no_reader(why_not)),
+                kExitNoServer);
+}
+
+// Asks, and returns the exit code: that of `use`, which gets the answer, or one that says why there
+// is none, after a line about it and a table of what is open.
+int ask_and_tell(const AskOptions& options, wire::Question question,
+                 const std::function<int(const Reply&)>& use, const OnAnswer& on_answer = {}) {
+  return with_place(options, [&](const MeetingPlace& place, Duration timeout) {
+    if (question.wait_s == 0) {
+      question.wait_s = wait_seconds(timeout);
+    }
+    const Reply reply = ask(place, question, timeout, on_answer);
+    if (reply.kind == Reply::Kind::kDone) {
+      return use(reply);
+    }
+    complain(reply.kind == Reply::Kind::kNoServer ? reply.why + servers_below(place.run_folder)
+                                                  : reply.why);
+    Output out;
+    out.write(tables_of(obstacles_in(reply.answer), wants_colour(out.fd())));
+    out.finish();
+    return exit_code_of(reply.kind);
+  });
+}
+
+int print(std::string_view text) {
+  Output out;
+  out.write(text);
+  return out.finish();
+}
+
+wire::Question question(const char* request) {
+  wire::Question asked;
+  asked.request = request;
+  return asked;
+}
+
+// --- ping and status ---
+
+struct ShowAnswer {
+  AskOptions ask;
+  bool json = false;
+};
+
+int show_ping(const Reply& reply, bool json) {
+  const double waited_ms = std::chrono::duration<double, std::milli>(reply.waited).count();
+  simdjson::dom::parser parser;
+  simdjson::dom::object answer;
+  if (parser.parse(reply.answer).get_object().get(answer) != simdjson::SUCCESS) {
+    return kExitFailed;
+  }
+  const std::int64_t pid = integer_at(answer, "server_pid").value_or(0);
+  if (!json) {
+    return print(fmt::format("pid {} answered in {:.2f} ms\n", pid, waited_ms));
+  }
+  JsonWriter line;
+  line.field("server_pid", pid).field("server_version", text_at(answer, "server_version"));
+  line.fixed("answered_ms", waited_ms, 3);
+  return print(std::move(line).finish() + "\n");
+}
+
+// --- drain and shutdown ---
+
+struct DrainOptions {
+  AskOptions ask;
+  bool off = false;
+};
+
+int show_drain(const Reply& reply) {
+  const DrainResult result = drain_in(reply.answer);
+  return print(result.draining
+                   ? fmt::format("draining: {} open, new scopes are not watched\n",
+                                 result.open_scope_count == 1
+                                     ? std::string("1 scope is")
+                                     : fmt::format("{} scopes are", result.open_scope_count))
+                   : "not draining: new scopes are watched\n");
+}
+
+struct ShutdownArguments {
+  AskOptions ask;
+  std::string graceful;  // "scopes", "workers"; empty: not asked for
+  bool force = false;
+  std::optional<Duration> timeout;
+};
+
+// Returns whom the server waits for; empty if the answer does not say it.
+std::string waited_for(std::string_view answer) {
+  const Obstacles obstacles = obstacles_in(answer);
+  std::vector<std::string> workers;
+  for (const auto& worker : obstacles.workers) {
+    workers.push_back(fmt::format("{} (pid {})", worker.comm, worker.pid));
+  }
+  const std::string scopes = open_scopes_text(obstacles);
+  return scopes.empty() ? joined(workers) : scopes;
+}
+
+int run_shutdown(const ShutdownArguments& options) {
+  ShutdownOptions wanted;
+  wanted.graceful = !options.graceful.empty();
+  wanted.workers = options.graceful == "workers";
+  wanted.force = options.force;
+  wanted.timeout = options.timeout.value_or(wanted.timeout);
+  std::string last;
+  return ask_and_tell(
+      options.ask, question_of(wanted),
+      [](const Reply& reply) {
+        if (const std::size_t open = obstacles_in(reply.answer).open_scope_count; open > 0) {
+          complain(fmt::format("{} left open", open == 1 ? std::string("1 scope was")
+                                                         : fmt::format("{} scopes were", open)));
+        }
+        return kExitDone;
+      },
+      [&](std::string_view answer) {
+        if (std::string now = waited_for(answer); !now.empty() && now != last) {
+          complain("waiting for " + now);
+          last = std::move(now);
+        }
+      });
+}
+
+// --- rendezvous ---
+
+struct RendezvousArguments {
+  AskOptions ask;
+  RendezvousOptions meeting;
+  std::optional<Duration> timeout;
+  std::optional<Duration> backoff;
+};
+
+int meet(const RendezvousArguments& options, const MeetingPlace& place, Duration rpc_timeout) {
+  RendezvousOptions meeting = options.meeting;
+  meeting.timeout = *options.timeout;
+  meeting.backoff = options.backoff.value_or(meeting.backoff);
+  Asker::check(meeting);
+  const RendezvousResult met = Asker(place, rpc_timeout).rendezvous(meeting, rpc_timeout);
+  return print(fmt::format("rendezvous '{}', round {}: all {} ranks have joined\n",
+                           printable(meeting.name), met.round, meeting.world));
+}
+
+int run_rendezvous(const RendezvousArguments& options) {
+  return with_place(options.ask, [&](const MeetingPlace& place, Duration rpc_timeout) {
+    try {
+      return meet(options, place, rpc_timeout);
+    } catch (const RendezvousTimeoutError& error) {
+      return failed(error.what(), kExitTimedOut);
+    } catch (const RpcTimeoutError& error) {
+      return failed(error.what(), kExitTimedOut);
+    } catch (const ServerUnavailable& error) {
+      return failed(error.what(), kExitNoServer);
+    } catch (const ServerBusy& error) {
+      return failed(error.what(), kExitRefused);
+    } catch (const InvalidArgument& error) {
+      return failed(error.what(), kExitUsage);
+    } catch (const TimerError& error) {
+      return failed(error.what(), kExitFailed);
+    }
+  });
+}
+
+}  // namespace
+
+std::string status_page(const std::string& answer) {
+  simdjson::dom::parser parser;
+  simdjson::dom::object object;
+  if (parser.parse(answer).get_object().get(object) != simdjson::SUCCESS) {
+    return {};
+  }
+  Page page;
+  std::vector<std::pair<std::string_view, simdjson::dom::object>> groups;
+  std::vector<std::string_view> hidden{"answer"};
+  if (integer_at(object, "command_pid") == 0) {
+    hidden.emplace_back("command_pid");  // there is no COMMAND
+  }
+  for (const auto& [key, value] : object) {
+    simdjson::dom::object group;
+    if (value.get_object().get(group) == simdjson::SUCCESS) {
+      groups.emplace_back(key, group);
+      hidden.push_back(key);
+    }
+  }
+  add_fields(page, object, hidden, 0);
+  for (const auto& [name, group] : groups) {
+    page.heading(with_spaces(name));
+    add_fields(page, group);
+  }
+  return std::move(page).text();
+}
+
+Command add_ping(CLI::App& root) {
+  auto options = std::make_shared<ShowAnswer>();
+  CLI::App* app = root.add_subcommand("ping", "Whether the server answers, and how fast");
+  app->add_flag("--json", options->json, "A JSON object");
+  finish_help(*app, options->ask,
+              "Example:\n"
+              "  timer_client ping --rpc-timeout 2s || echo 'nobody watches'");
+  return {app, [options] {
+            return ask_and_tell(options->ask, question("ping"), [&](const Reply& reply) {
+              return show_ping(reply, options->json);
+            });
+          }};
+}
+
+Command add_status(CLI::App& root) {
+  auto options = std::make_shared<ShowAnswer>();
+  CLI::App* app = root.add_subcommand("status", "What the server is, does and may do");
+  app->add_flag("--json", options->json, "The server's answer, a JSON object");
+  finish_help(*app, options->ask,
+              "Examples:\n"
+              "  timer_client status\n"
+              "  timer_client status --json | jq .may");
+  return {app, [options] {
+            return ask_and_tell(options->ask, question("status"), [&](const Reply& reply) {
+              return print(options->json ? reply.answer + "\n" : status_page(reply.answer));
+            });
+          }};
+}
+
+Command add_drain(CLI::App& root) {
+  auto options = std::make_shared<DrainOptions>();
+  CLI::App* app = root.add_subcommand("drain", "Watch no new scopes; open ones go on");
+  app->add_flag("--off", options->off, "Watch new scopes again");
+  finish_help(*app, options->ask,
+              "Examples:\n"
+              "  timer_client drain\n"
+              "  timer_client drain --off");
+  return {app, [options] {
+            wire::Question asked = question("drain");
+            asked.off = options->off;
+            return ask_and_tell(options->ask, asked, show_drain);
+          }};
+}
+
+Command add_shutdown(CLI::App& root) {
+  auto options = std::make_shared<ShutdownArguments>();
+  CLI::App* app = root.add_subcommand("shutdown", "End the server, unless scopes are open");
+  app->add_option_function<std::string>(
+         "--graceful",
+         [options = options.get()](const std::string& word) {
+           // Without a value the parser gives "".
+           options->graceful = word.empty() ? "scopes" : word;
+           if (options->graceful != "scopes" && options->graceful != "workers") {
+             throw CLI::ValidationError("--graceful",
+                                        fmt::format("'{}': expected scopes or workers", word));
+           }
+         },
+         "Wait until open scopes have ended; with `workers`:\nuntil the workers have, too")
+      ->expected(0, 1)
+      ->type_name("[=scopes|workers]");
+  app->add_flag("--force", options->force,
+                "End whatever is open; with --graceful once the time is up");
+  add_duration_option(*app, "--timeout", options->timeout, "How long to wait [30s]");
+  finish_help(*app, options->ask,
+              "Examples:\n"
+              "  timer_client shutdown                          # refused while scopes are open\n"
+              "  timer_client shutdown --graceful --timeout 10m\n"
+              "  timer_client shutdown --graceful=workers --force --timeout 1h\n\n"
+              "No worker is killed for it: scopes that stay open are watched no longer. But a\n"
+              "server with a COMMAND ends by ending it: SIGTERM, and with --force SIGKILL to all\n"
+              "that it started. A shutdown that waits goes on when this command is interrupted;\n"
+              "`timer_client drain --off` takes it back.");
+  return {app, [options] { return run_shutdown(*options); }};
+}
+
+Command add_rendezvous(CLI::App& root) {
+  auto options = std::make_shared<RendezvousArguments>();
+  CLI::App* app = root.add_subcommand("rendezvous", "Wait until all ranks of a job have joined");
+  add_number_option(*app, "--rank", options->meeting.rank, "R", "The rank that joins: 0 to N - 1")
+      ->required();
+  add_number_option(*app, "--world", options->meeting.world, "N", "The number of ranks")
+      ->required();
+  add_duration_option(*app, "--timeout", options->timeout,
+                      "How long to wait for all ranks (inf: without end)")
+      ->required();
+  app->add_option("--name", options->meeting.name, "The name of the rendezvous [default]")
+      ->type_name("NAME");
+  add_number_option(*app, "--retries", options->meeting.retries, "N",
+                    "How often to try again when a rank is missing [0]");
+  add_duration_option(*app, "--backoff", options->backoff,
+                      "How long to wait before that; doubles each time [1s]");
+  finish_help(*app, options->ask,
+              "Example:\n"
+              "  timer_client rendezvous --rank \"$RANK\" --world \"$WORLD_SIZE\" --timeout 5m "
+              "--name epoch");
+  return {app, [options] { return run_rendezvous(*options); }};
+}
+
+}  // namespace filetimer::cli

@@ -1,0 +1,333 @@
+// SPDX-License-Identifier: MIT
+#include "timer_client/cli/log/files.hpp"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <glob.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <utility>
+
+#include "common/directory.hpp"
+#include "common/result.hpp"
+
+namespace filetimer::cli {
+namespace {
+
+constexpr std::string_view kLogSuffix = ".jsonl";
+constexpr std::string_view kPatternLetters = "*?[";
+constexpr int kFolderDepth = 6;  // a folder of results may hold anything
+
+struct LogPath {
+  std::string path;
+  bool with_rotated = false;  // PATH.1 is meant, too
+  std::string why;            // it is meant, where it was not named: " (from $FILETIMER_DIR)"
+};
+
+std::string why_not(const std::string& what, const std::string& path) {
+  return system_error(fmt::format("{} '{}'", what, path)).value().message;
+}
+
+// --- which files are meant ---
+
+class Finder {
+ public:
+  void take_word(const std::string& word) {
+    struct stat status {};
+    if (::stat(word.c_str(), &status) == 0) {
+      take_named(word, status);
+    } else if (word.find_first_of(kPatternLetters) != word.npos) {
+      take_pattern(word);
+    } else {
+      problems.push_back(why_not("cannot open", word));
+    }
+  }
+
+  void note_linked_folders() {
+    if (!linked_folders_.empty()) {
+      notes.push_back(fmt::format(
+          "'{}'{}: a link to a folder is followed where it is named itself", linked_folders_[0],
+          linked_folders_.size() == 1
+              ? std::string(" is not read")
+              : fmt::format(" and {} more are not read", linked_folders_.size() - 1)));
+    }
+  }
+
+  std::vector<LogPath> logs;
+  std::vector<std::string> notes;
+  std::vector<std::string> problems;
+
+ private:
+  void take_named(const std::string& path, const struct stat& status) {
+    if (!S_ISDIR(status.st_mode)) {
+      add(path, false, status, true);
+      return;
+    }
+    const auto count = [this] { return logs.size() + repeated_ + problems.size(); };
+    const std::size_t before = count();
+    take_folder(path, kFolderDepth);
+    if (before == count()) {
+      problems.push_back(fmt::format("no log (*{}) in folder '{}'", kLogSuffix, path));
+    }
+  }
+
+  void take_pattern(const std::string& pattern) {
+    glob_t matches{};
+    (void)::glob(pattern.c_str(), 0, nullptr, &matches);
+    const std::unique_ptr<glob_t, void (*)(glob_t*)> freed(&matches, ::globfree);
+    bool any = false;
+    for (std::size_t i = 0; i < matches.gl_pathc; ++i) {
+      const std::string path = matches.gl_pathv[i];
+      struct stat status {};
+      if (::stat(path.c_str(), &status) != 0) {
+        any = true;  // a link to nowhere stands for a log that should be there
+        problems.push_back(why_not("cannot open", path));
+      } else if (S_ISREG(status.st_mode) || S_ISDIR(status.st_mode)) {
+        // The pipe of a runtime directory would be waited for, its other files are no logs.
+        any = true;
+        take_named(path, status);
+      }
+    }
+    if (!any) {
+      problems.push_back(fmt::format("no file matches '{}'", pattern));
+    }
+  }
+
+  // The logs in it by name, then the folders below.
+  void take_folder(const std::string& path, int depth) {
+    Directory folder(path);
+    if (!folder) {
+      problems.push_back(why_not("cannot read folder", path));
+      return;
+    }
+    std::vector<std::string> names;
+    while (const char* const name = folder.next()) {
+      if (name[0] != '.') {  // snapshots of a file system are old copies
+        names.emplace_back(name);
+      }
+    }
+    std::sort(names.begin(), names.end());
+    std::vector<std::string> below;
+    for (const std::string& name : names) {
+      const std::string inside = path + (path.ends_with('/') ? "" : "/") + name;
+      struct stat status {};
+      struct stat target {};
+      if (::lstat(inside.c_str(), &status) != 0) {
+        if (errno == ENOENT) {
+          continue;  // gone meanwhile
+        }
+        // It may be listed and not entered: the same holds of all that is in it.
+        problems.push_back(why_not("cannot look into folder", path));
+        return;
+      }
+      if (S_ISDIR(status.st_mode)) {
+        below.push_back(inside);
+      } else if (S_ISLNK(status.st_mode) && ::stat(inside.c_str(), &target) == 0 &&
+                 S_ISDIR(target.st_mode)) {
+        linked_folders_.push_back(inside);  // it might lead back, or anywhere
+      } else {
+        take_from_folder(inside);
+      }
+    }
+    for (const std::string& inside : below) {
+      if (depth == 0) {
+        problems.push_back(
+            fmt::format("folder '{}' is not read: {} levels down", inside, kFolderDepth + 1));
+      } else {
+        take_folder(inside, depth - 1);
+      }
+    }
+  }
+
+  void take_from_folder(const std::string& path) {
+    struct stat status {};
+    const std::string rotated_log = std::string(kLogSuffix) + kRotatedSuffix;
+    if (path.ends_with(kLogSuffix)) {
+      // One that cannot be looked at is added, too: opening it says why.
+      if (::stat(path.c_str(), &status) != 0 || S_ISREG(status.st_mode)) {
+        add(path, true, status, false);
+      }
+    } else if (path.ends_with(rotated_log)) {
+      // Alone while its server has not begun the next one.
+      const std::string base = path.substr(0, path.size() - rotated_log.size()).append(kLogSuffix);
+      if (::access(base.c_str(), F_OK) != 0 && ::stat(path.c_str(), &status) == 0 &&
+          S_ISREG(status.st_mode)) {
+        add(path, false, status, false);
+      }
+    }
+  }
+
+  void add(const std::string& path, bool with_rotated, const struct stat& status, bool is_named) {
+    const auto [at, is_new] = known_.try_emplace({status.st_dev, status.st_ino}, logs.size());
+    if (is_new || status.st_ino == 0) {
+      logs.push_back({path, with_rotated, {}});
+      return;
+    }
+    LogPath& other = logs[at->second];
+    other.with_rotated = other.with_rotated || with_rotated;
+    ++repeated_;
+    if (is_named) {
+      notes.push_back(fmt::format("'{}' is the same file as '{}': read once", path, other.path));
+    }
+  }
+
+  std::map<std::pair<dev_t, ino_t>, std::size_t> known_;
+  std::size_t repeated_ = 0;
+  std::vector<std::string> linked_folders_;
+};
+
+// What is meant where no file is named.
+Result<std::vector<LogPath>> own_logs(const RunFolder& folder) {
+  std::vector<LogPath> logs;
+  const auto path = default_log_path(folder);
+  std::error_code none;
+  const std::string linked =
+      std::filesystem::read_symlink(folder.path(kLogLinkName), none).string();
+  if (!linked.empty()) {
+    logs.push_back(
+        {linked, true, fmt::format(" (the log of the last server in '{}')", folder.dir)});
+    // Servers around a COMMAND, whose folders have gone with them, wrote there.
+    if (!folder.was_named() && path && *path != linked && ::access(path->c_str(), F_OK) == 0) {
+      logs.push_back({*path, true, {}});
+    }
+    return logs;
+  }
+  if (!path) {
+    return tl::unexpected<Error>(path.error());
+  }
+  logs.push_back({*path, true, {}});
+  if (!folder.was_named()) {
+    logs[0].why = fmt::format(" (the default place: no FILE, no --dir, no ${})", kDirVariable);
+  } else if (folder.source == FolderSource::kEnvironment) {
+    logs[0].why = fmt::format(" (from ${})", kDirVariable);
+  }
+  return logs;
+}
+
+// --- opening them ---
+
+UniqueFd open_to_read(const std::string& path) {
+  return UniqueFd(retry_eintr([&] { return ::open(path.c_str(), O_RDONLY | O_CLOEXEC); }));
+}
+
+bool is_same_file(const UniqueFd& a, const UniqueFd& b) {
+  struct stat one {};
+  struct stat other {};
+  return ::fstat(a.get(), &one) == 0 && ::fstat(b.get(), &other) == 0 &&
+         one.st_dev == other.st_dev && one.st_ino == other.st_ino;
+}
+
+// Adds the log, or a problem. False if no more files can be opened.
+bool open_log(const LogPath& path, OpenedLogs& opened) {
+  std::vector<UniqueFd> files;
+  UniqueFd current = open_to_read(path.path);
+  const int error = current ? 0 : errno;
+  if (path.with_rotated && (current || error == ENOENT)) {
+    // Opened second: if the server rotates between the two, both are the same file.
+    UniqueFd rotated = open_to_read(path.path + kRotatedSuffix);
+    if (!rotated && errno != ENOENT) {
+      opened.problems.push_back(why_not("cannot open", path.path + kRotatedSuffix));
+    } else if (rotated && !(current && is_same_file(current, rotated))) {
+      files.push_back(std::move(rotated));
+    }
+  }
+  if (current) {
+    files.push_back(std::move(current));
+  }
+  if (files.empty()) {
+    errno = error;
+    opened.problems.push_back(why_not("cannot open", path.path) + path.why);
+    return error != EMFILE && error != ENFILE;
+  }
+  opened.logs.emplace_back(path.path, std::move(files));
+  return true;
+}
+
+// Each log holds two, and a shell may allow no more than 1,024.
+void allow_many_descriptors() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) == 0) {
+    limit.rlim_cur = limit.rlim_max;
+    ::setrlimit(RLIMIT_NOFILE, &limit);
+  }
+}
+
+}  // namespace
+
+OpenedLogs open_logs(const std::string& dir, const std::vector<std::string>& files) {
+  Finder found;
+  std::for_each(files.begin(), files.end(), [&](const auto& word) { found.take_word(word); });
+  found.note_linked_folders();
+  OpenedLogs opened{{}, std::move(found.notes), std::move(found.problems)};
+  if (files.empty()) {
+    auto own = own_logs(resolve_run_folder(dir));
+    if (!own) {
+      opened.problems.push_back(std::move(own.error().message));
+      return opened;
+    }
+    found.logs = std::move(*own);
+  }
+  allow_many_descriptors();
+  for (std::size_t left = found.logs.size(); left > 0; --left) {
+    if (!open_log(found.logs[found.logs.size() - left], opened)) {
+      opened.problems.back() +=
+          left > 1 ? fmt::format(", nor the {} logs after it", left - 1) : std::string();
+      break;
+    }
+  }
+  return opened;
+}
+
+OpenedLogs open_own_logs(const RunFolder& folder) {
+  OpenedLogs opened;
+  for (const LogPath& path : own_logs(folder).value_or(std::vector<LogPath>{})) {
+    struct stat st {};
+    const std::string rotated = path.path + kRotatedSuffix;
+    const bool is_there = ::stat(path.path.c_str(), &st) == 0;
+    if (is_there ? S_ISREG(st.st_mode) : errno != ENOENT || ::stat(rotated.c_str(), &st) == 0) {
+      open_log(path, opened);
+    }
+  }
+  return opened;
+}
+
+std::vector<std::string> problems_of(const std::vector<LogReader>& logs) {
+  std::vector<std::string> problems;
+  for (const LogReader& log : logs) {
+    if (!log.problem().empty()) {
+      problems.push_back(log.problem());
+    }
+  }
+  return problems;
+}
+
+std::string skipped_text(const std::vector<LogReader>& logs) {
+  std::size_t skipped = 0;
+  for (const LogReader& log : logs) {
+    skipped += log.skipped();
+  }
+  if (skipped == 0) {
+    return {};
+  }
+  return fmt::format("skipped {} in {}",
+                     skipped == 1 ? std::string("1 line that is no record")
+                                  : fmt::format("{} lines that are no records", skipped),
+                     names_of(logs));
+}
+
+std::string names_of(const std::vector<LogReader>& logs) {
+  if (logs.size() == 1) {
+    return fmt::format("'{}'", logs[0].path());
+  }
+  return fmt::format("'{}' and {} more file{}", logs[0].path(), logs.size() - 1,
+                     logs.size() == 2 ? "" : "s");
+}
+
+}  // namespace filetimer::cli

@@ -1,0 +1,470 @@
+// SPDX-License-Identifier: MIT
+#include "timer_client/cli/log/incident.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <limits>
+#include <map>
+#include <numeric>
+#include <tuple>
+#include <utility>
+
+#include "timer_client/cli/text/words.hpp"
+
+namespace filetimer::cli {
+namespace {
+
+namespace dom = simdjson::dom;
+
+// Expiries of one job this close together may be one incident: the deadlines of those who wait for
+// each other differ by less than this, or none would be taken for the cause of the other.
+constexpr std::int64_t kSameIncidentUs = 60'000'000;
+// How far the clocks of two hosts may be apart before a run of the job is taken for the next one.
+constexpr std::int64_t kClockSlackUs = 1'000'000;
+static_assert(kIncidentSpanUs == 2 * (kSameIncidentUs + kClockSlackUs));  // either way
+// Workers that enter a scope together do so within moments; a gap of more than a second and a tenth
+// of the time tells one that came later.
+constexpr double kSameEntryS = 1.0;
+constexpr double kSameEntryShare = 0.1;
+constexpr std::size_t kIncidentsKept = 4;      // what fits on a screen or two
+constexpr std::size_t kRangesListed = 16;      // every second rank of many would fill the page
+constexpr std::string_view kNoJobId = "none";  // torchrun's, where none is given
+
+std::string machine_of(const Record& record) {
+  return fmt::format("{}\n{}", record.host, record.boot_id);
+}
+
+// The clock of a record and of its deadline are one, so the difference holds on any clock.
+Integer deadline_of(const Record& record) {
+  const Integer deadline_ns = record.integer("deadline_mono_ns");
+  if (!record.time_us || !record.mono_ns || !deadline_ns) {
+    return record.time_us;
+  }
+  constexpr std::int64_t kFarNs = std::int64_t{1} << 61;  // a record may hold any number
+  return *record.time_us - (std::clamp(*record.mono_ns, -kFarNs, kFarNs) -
+                            std::clamp(*deadline_ns, -kFarNs, kFarNs)) /
+                               1000;
+}
+
+WorkerAt worker_at(dom::object fields) {
+  return {.worker = {{},
+                     integer_at(fields, "pid"),
+                     integer_at(fields, "rank"),
+                     text_at(fields, "comm")},
+          .job_id = text_at(fields, "job_id"),
+          .tid = integer_at(fields, "tid"),
+          .scope = text_at(fields, "scope"),
+          .elapsed_s = number_at(fields, "elapsed_s"),
+          .remaining_s = number_at(fields, "remaining_s")};
+}
+
+std::int64_t apart_us(const ExpiredWorker& a, const ExpiredWorker& b) {
+  return a.time_us && b.time_us ? std::abs(*a.time_us - *b.time_us)
+                                : std::numeric_limits<std::int64_t>::max();
+}
+
+// Whether `later` entered its scope only after `earlier` had expired: then a run of the job has
+// ended between them.
+bool is_of_next_run(const ExpiredWorker& later, const ExpiredWorker& earlier, std::int64_t slack) {
+  return later.entered_us && earlier.deadline_us &&
+         *later.entered_us - *earlier.deadline_us > slack;
+}
+
+bool is_same_expiry(const ExpiredWorker& a, const ExpiredWorker& b) {
+  return &a == &b || (a.machine == b.machine && a.id == b.id && !a.id.empty());
+}
+
+bool is_one_incident(const ExpiredWorker& a, const ExpiredWorker& b) {
+  const std::int64_t slack = a.machine == b.machine ? 0 : kClockSlackUs;
+  return a.job_id == b.job_id &&
+         (is_same_expiry(a, b) || (apart_us(a, b) <= kSameIncidentUs + slack &&
+                                   !is_of_next_run(a, b, slack) && !is_of_next_run(b, a, slack)));
+}
+
+bool expires_earlier(const ExpiredWorker& a, const ExpiredWorker& b) {
+  constexpr auto kLast = std::numeric_limits<std::int64_t>::max();
+  return a.deadline_us.value_or(kLast) < b.deadline_us.value_or(kLast);
+}
+
+// --- where the workers were ---
+
+// Which worker, and which of its threads. The worker by its pid, which every worker has; by its
+// rank only where a record lacks the pid.
+using ThreadKey = std::tuple<std::string, Integer, Integer, Integer>;
+
+ThreadKey key_of(const WorkerName& worker, const Integer& tid) {
+  return {worker.host, worker.pid, worker.pid ? Integer{} : worker.rank, tid};
+}
+
+// Of scopes opened at one time the last one listed is the innermost.
+bool is_deeper(const WorkerAt& scope, const WorkerAt& than) {
+  return scope.elapsed_s && scope.elapsed_s <= than.elapsed_s;
+}
+
+// Whether a thread in `one` says more about the incident than one in `other`: its deadline is next.
+bool is_nearer_to_its_end(const WorkerAt& one, const WorkerAt& other) {
+  if (one.remaining_s && other.remaining_s) {
+    return *one.remaining_s < *other.remaining_s;
+  }
+  return one.remaining_s || (!other.remaining_s && one.elapsed_s > other.elapsed_s);
+}
+
+// Returns one entry a key: the one that is the best of those with that key.
+template <class Key, class IsBetter>
+std::vector<WorkerAt> best_of(std::vector<WorkerAt> all, const Key& key, const IsBetter& better) {
+  std::map<ThreadKey, std::size_t> known;
+  std::vector<WorkerAt> best;
+  for (WorkerAt& one : all) {
+    const auto [at, is_new] = known.try_emplace(key(one), best.size());
+    if (is_new) {
+      best.push_back(std::move(one));
+    } else if (better(one, best[at->second])) {
+      best[at->second] = std::move(one);
+    }
+  }
+  return best;
+}
+
+bool has_ranks(const ScopeGroup& group) {
+  return std::any_of(group.workers.begin(), group.workers.end(),
+                     [](const WorkerName& worker) { return worker.rank.has_value(); });
+}
+
+bool entered_together(const Number& longer, const Number& shorter) {
+  return longer && shorter ? *longer - *shorter <= std::max(kSameEntryS, kSameEntryShare * *longer)
+                           : longer == shorter;
+}
+
+std::vector<ScopeGroup> groups_of(std::vector<WorkerAt> workers) {
+  workers = best_of(
+      std::move(workers), [](const WorkerAt& at) { return key_of(at.worker, at.tid); }, is_deeper);
+  workers = best_of(
+      std::move(workers), [](const WorkerAt& at) { return key_of(at.worker, {}); },
+      is_nearer_to_its_end);
+  std::stable_sort(workers.begin(), workers.end(), [](const WorkerAt& a, const WorkerAt& b) {
+    return std::tie(a.scope, b.elapsed_s) < std::tie(b.scope, a.elapsed_s);
+  });
+  std::vector<ScopeGroup> groups;
+  for (WorkerAt& one : workers) {
+    if (groups.empty() || groups.back().scope != one.scope ||
+        !entered_together(groups.back().shortest_s, one.elapsed_s)) {
+      groups.push_back({one.scope, one.elapsed_s, one.elapsed_s, {}});
+    }
+    groups.back().shortest_s = one.elapsed_s;
+    groups.back().workers.push_back(std::move(one.worker));
+  }
+  std::stable_sort(groups.begin(), groups.end(), [](const ScopeGroup& a, const ScopeGroup& b) {
+    return std::tuple(!has_ranks(a), a.workers.size(), b.longest_s) <
+           std::tuple(!has_ranks(b), b.workers.size(), a.longest_s);
+  });
+  return groups;
+}
+
+bool has_two_of_one_rank(const std::vector<ScopeGroup>& groups) {
+  std::set<std::int64_t> ranks;
+  for (const ScopeGroup& group : groups) {
+    for (const WorkerName& worker : group.workers) {
+      if (worker.rank && !ranks.insert(*worker.rank).second) {
+        return true;
+      }
+    }
+  }
+  return false;
+}
+
+bool is_listed(const WorkerName& worker, const std::vector<ScopeGroup>& groups) {
+  return std::any_of(groups.begin(), groups.end(),
+                     [&](const ScopeGroup& group) { return is_among(group.workers, worker); });
+}
+
+}  // namespace
+
+ExpiredWorker read_expired(const Record& record) {
+  ExpiredWorker expired{
+      .worker = {std::string(record.host), record.pid, record.rank, record.text("comm")},
+      .machine = machine_of(record),
+      .id = std::string(record.id),
+      .incident = std::string(record.incident),
+      .job_id = std::string(record.job_id),
+      .scope = std::string(record.scope),
+      .time_us = record.time_us,
+      .deadline_us = deadline_of(record),
+      .entered_us = {}};
+  constexpr double kFarS = 1e9;
+  const double open_s =
+      record.number("elapsed_s").value_or(kFarS) - record.number("overdue_ms").value_or(0) / 1e3;
+  if (expired.deadline_us && std::abs(open_s) < kFarS) {
+    expired.entered_us = *expired.deadline_us - static_cast<std::int64_t>(open_s * 1e6);
+  }
+  return expired;
+}
+
+bool is_among(const std::vector<WorkerName>& workers, const WorkerName& wanted) {
+  return std::any_of(workers.begin(), workers.end(), [&](const WorkerName& at) {
+    return at.host == wanted.host &&
+           (at.pid && wanted.pid ? at.pid == wanted.pid : at.rank && at.rank == wanted.rank);
+  });
+}
+
+// --- JobIncident ---
+
+bool JobIncident::has_odd_group() const {
+  if (may_be_two_jobs || groups.size() < 2 ||
+      groups[0].workers.size() >= groups[1].workers.size() ||
+      has_ranks(groups[0]) != has_ranks(groups[1]) ||
+      (!expired.empty() && !is_listed(expired[0].worker, groups))) {
+    return false;
+  }
+  const auto most = std::max_element(groups.begin(), groups.end(), [](auto& a, auto& b) {
+    return a.workers.size() < b.workers.size();
+  });
+  return 2 * groups[0].workers.size() <= most->workers.size();
+}
+
+bool JobIncident::are_together() const {
+  const std::size_t listed = std::accumulate(
+      groups.begin(), groups.end(), std::size_t{0},
+      [](std::size_t count, const ScopeGroup& group) { return count + group.workers.size(); });
+  return has_records && listed > 1 && missing.empty() && omitted_scopes == 0 &&
+         omitted_workers == 0 &&
+         std::all_of(expired.begin(), expired.end(),
+                     [&](const auto& one) { return is_listed(one.worker, groups); }) &&
+         std::count_if(groups.begin(), groups.end(), [&](const ScopeGroup& group) {
+           return has_ranks(group) == has_ranks(groups[0]);
+         }) == 1;
+}
+
+// --- IncidentRecords ---
+
+void IncidentRecords::take(const Record& record) {
+  if (record.event == "incident" && !record.incident.empty()) {
+    records_.push_back(std::make_shared<const IncidentRecord>(
+        IncidentRecord{machine_of(record), std::string(record.incident), record.time_us,
+                       std::string(record.line)}));
+  } else if (record.event == "expired") {
+    expired_.push_back(std::make_shared<const ExpiredWorker>(read_expired(record)));
+  }
+}
+
+const IncidentRecord* IncidentRecords::record_of(const ExpiredWorker& expired) const {
+  const auto found = std::find_if(records_.begin(), records_.end(), [&](const auto& record) {
+    return record->machine == expired.machine && record->id == expired.incident;
+  });
+  return found == records_.end() ? nullptr : found->get();
+}
+
+// Adds those of the job's own workers: those of another job wait for none of this one.
+void IncidentRecords::add_workers(const IncidentRecord& record, const std::string& host,
+                                  const Integer& moment_us, JobIncident& incident,
+                                  std::vector<WorkerAt>& workers) const {
+  dom::parser parser;
+  dom::object fields;
+  if (parser.parse(record.line).get_object().get(fields) != simdjson::SUCCESS) {
+    return;
+  }
+  std::vector<WorkerAt> all;
+  for (const char* list : {"open_scopes", "in_no_scope"}) {
+    for (const dom::object worker : objects_at(fields, list)) {
+      all.push_back(worker_at(worker));
+    }
+  }
+  const bool tells_jobs =
+      std::any_of(all.begin(), all.end(), [](const WorkerAt& at) { return !at.job_id.empty(); });
+  std::map<Integer, std::string> job_of_pid;
+  for (const auto& expired : expired_) {
+    if (expired->machine == record.machine && expired->worker.pid) {
+      job_of_pid.try_emplace(expired->worker.pid, expired->job_id);
+    }
+  }
+  // What another host recorded before the moment that is shown stays as it is: whoever was there
+  // may be dead since.
+  const double later_s =
+      moment_us && record.time_us
+          ? std::max(static_cast<double>(*record.time_us - *moment_us) / 1e6, 0.0)
+          : 0;
+  std::set<std::pair<Integer, Integer>> told;  // pid and rank of whom it is known whose they are
+  for (WorkerAt& at : all) {
+    const auto known = job_of_pid.find(at.worker.pid);
+    const std::string job =
+        at.job_id.empty() && known != job_of_pid.end() ? known->second : at.job_id;
+    if (job.empty() && tells_jobs && !incident.job_id.empty()) {
+      continue;  // it may be another job's
+    }
+    told.emplace(at.worker.pid, at.worker.rank);
+    if (job.empty() || job == incident.job_id) {
+      at.worker.host = host;
+      at.elapsed_s = at.elapsed_s ? std::max(*at.elapsed_s - later_s, 0.0) : at.elapsed_s;
+      workers.push_back(std::move(at));
+    }
+  }
+  incident.has_records = true;
+  incident.may_be_two_jobs = incident.may_be_two_jobs || !tells_jobs || incident.job_id.empty() ||
+                             incident.job_id == kNoJobId;
+  incident.omitted_scopes += count_at(fields, "omitted");
+  incident.omitted_workers += std::max<std::int64_t>(
+      count_at(fields, "workers") - static_cast<std::int64_t>(told.size()), 0);
+}
+
+JobIncident IncidentRecords::combine(const ExpiredWorker& around, bool is_shown) const {
+  JobIncident incident;
+  incident.job_id = around.job_id;
+  std::map<std::string, const ExpiredWorker*> nearest{{around.machine, &around}};  // by machine
+  std::map<std::string, std::set<std::string>> machines{{around.worker.host, {around.machine}}};
+  std::set<std::pair<std::string_view, std::string_view>>
+      known;  // a log and its copy tell it twice
+  for (const auto& one : expired_) {
+    const bool is_new = one->id.empty() || known.emplace(one->machine, one->id).second;
+    if (is_new && is_one_incident(*one, around)) {
+      incident.expired.push_back(*one);
+      machines[one->worker.host].insert(one->machine);
+      const auto at = nearest.try_emplace(one->machine, one.get()).first;
+      at->second = apart_us(*one, around) < apart_us(*at->second, around) ? one.get() : at->second;
+    }
+  }
+  nearest[around.machine] = &around;
+  std::stable_sort(incident.expired.begin(), incident.expired.end(), expires_earlier);
+  const auto host_name = [&](const std::string& host, const std::string& machine) {
+    constexpr std::size_t kBootShown = 8;
+    if (is_shown && machine == around.machine) {
+      return std::string();
+    }
+    return machines[host].size() > 1
+               ? fmt::format("{} (boot {})", host, machine.substr(host.size() + 1, kBootShown))
+               : host;
+  };
+  const IncidentRecord* const ours = record_of(around);
+  const Integer moment_us = ours != nullptr ? ours->time_us : around.time_us;
+  std::vector<WorkerAt> workers;
+  for (const auto& [machine, expired] : nearest) {
+    const std::string host = host_name(expired->worker.host, machine);
+    if (const IncidentRecord* const record = record_of(*expired)) {
+      add_workers(*record, host, moment_us, incident, workers);
+    } else {
+      incident.missing.push_back(host.empty() ? expired->worker.host : host);
+    }
+    if (machine != around.machine) {
+      incident.other_hosts.push_back(host);
+    }
+  }
+  for (ExpiredWorker& one : incident.expired) {
+    one.worker.host = host_name(one.worker.host, one.machine);
+  }
+  incident.machines = nearest.size();
+  incident.groups = groups_of(std::move(workers));
+  incident.may_be_two_jobs = incident.may_be_two_jobs && has_two_of_one_rank(incident.groups);
+  return incident;
+}
+
+std::shared_ptr<const ExpiredWorker> IncidentRecords::first_to_expire() const {
+  std::shared_ptr<const ExpiredWorker> first = expired_.front();
+  for (const auto& one : expired_) {
+    if (is_one_incident(*one, oldest()) && expires_earlier(*one, *first)) {
+      first = one;
+    }
+  }
+  return first;
+}
+
+void IncidentRecords::forget(const ExpiredWorker& around, std::int64_t now_us) {
+  std::erase_if(expired_, [&](const auto& one) { return is_one_incident(*one, around); });
+  for (const auto& one : expired_) {
+    now_us = std::min(now_us, one->time_us.value_or(now_us));
+  }
+  std::erase_if(records_, [&](const auto& record) {
+    return now_us - record->time_us.value_or(0) > kSameIncidentUs + kClockSlackUs;
+  });
+}
+
+// --- IncidentFinder ---
+
+void IncidentFinder::take(const Record& record) {
+  if (!record.host.empty() && !hosts_.contains(record.host)) {
+    hosts_.emplace(record.host);
+  }
+  if (!record.time_us || (record.event != "incident" && record.event != "expired")) {
+    return;
+  }
+  // Either way: a clock may have been set back.
+  while (!records_.is_empty() &&
+         std::abs(*record.time_us - *records_.oldest().time_us) > kSameIncidentUs + kClockSlackUs) {
+    close_oldest(*record.time_us);
+  }
+  records_.take(record);
+}
+
+void IncidentFinder::close_oldest(std::int64_t now_us) {
+  Found found{records_.first_to_expire(), records_};
+  records_.forget(*found.first, now_us);
+  found_.push_back(std::move(found));
+  if (found_.size() > kIncidentsKept) {
+    found_.pop_front();
+    ++omitted_;
+  }
+}
+
+std::vector<JobIncident> IncidentFinder::finish() {
+  while (!records_.is_empty()) {
+    close_oldest(*records_.oldest().time_us);
+  }
+  std::vector<JobIncident> incidents;
+  for (const Found& found : found_) {
+    incidents.push_back(found.records.combine(*found.first, false));
+  }
+  return incidents;
+}
+
+// --- names ---
+
+std::string worker_text(const WorkerName& worker) {
+  const std::string process = worker.pid ? fmt::format("pid {}", *worker.pid) : "";
+  const std::string rank = worker.rank ? fmt::format("rank {}", *worker.rank) : "";
+  const std::string& what = rank.empty() ? process : rank;
+  const std::string more = joined({rank.empty() ? "" : process, worker.comm});
+  const std::string text = what.empty()   ? (more.empty() ? "a worker" : more)
+                           : more.empty() ? what
+                                          : fmt::format("{} ({})", what, more);
+  return worker.host.empty() ? text : fmt::format("{} on {}", text, worker.host);
+}
+
+std::string workers_text(const std::vector<WorkerName>& workers) {
+  std::vector<std::int64_t> ranks;
+  for (const WorkerName& worker : workers) {
+    if (worker.rank) {
+      ranks.push_back(*worker.rank);
+    }
+  }
+  std::sort(ranks.begin(), ranks.end());
+  std::vector<std::string> texts;
+  std::size_t told = 0;
+  for (std::size_t begin = 0; begin < ranks.size() && texts.size() < kRangesListed;) {
+    std::size_t last = begin;
+    while (last + 1 < ranks.size() && ranks[last] < ranks[last + 1] &&
+           ranks[last] + 1 == ranks[last + 1]) {
+      ++last;
+    }
+    if (last - begin < 2) {  // two neighbours read better one by one
+      last = begin;
+    }
+    texts.push_back(last == begin ? fmt::format("{}", ranks[begin])
+                                  : fmt::format("{}-{}", ranks[begin], ranks[last]));
+    begin = last + 1;
+    told = begin;
+  }
+  if (!texts.empty()) {
+    texts[0].insert(0, ranks.size() == 1 ? "rank " : "ranks ");
+  }
+  for (const WorkerName& worker : workers) {
+    if (!worker.rank && texts.size() < kRangesListed) {
+      texts.push_back(worker_text(worker));
+      ++told;
+    }
+  }
+  return fmt::format(
+      "{}{}", fmt::join(texts, ", "),
+      told < workers.size() ? fmt::format(" and {} more", workers.size() - told) : "");
+}
+
+}  // namespace filetimer::cli

@@ -1,0 +1,154 @@
+// Incidents of a job, over all hosts that it runs on: who expired first, and where its ranks were
+// at that time. A training that hangs has one incident on each host, and on one host a second one
+// if ranks expire later than those that they waited for.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "timer_client/cli/log/record.hpp"
+
+namespace filetimer::cli {
+
+// What is further from an expiry than this says nothing about its incident.
+inline constexpr std::int64_t kIncidentSpanUs = 122'000'000;
+
+struct WorkerName {
+  std::string host;  // empty: that of the expiry that is shown
+  Integer pid;
+  Integer rank;
+  std::string comm;
+};
+
+struct ExpiredWorker {
+  WorkerName worker;
+  std::string machine;  // a boot of a host: hosts may share a name ("localhost"), not this
+  std::string id;
+  std::string incident;
+  std::string job_id;
+  std::string scope;
+  Integer time_us;      // of the verdict
+  Integer deadline_us;  // likewise wall clock: the only one that hosts share
+  Integer entered_us;   // when the scope was opened
+};
+
+// Workers in one scope, which entered it together.
+struct ScopeGroup {
+  std::string scope;  // the innermost that is open; empty: none
+  Number shortest_s;  // how long they have been in it
+  Number longest_s;
+  std::vector<WorkerName> workers;
+};
+
+// What a job's incident records and expiries say together. Nothing is known of a worker that no
+// incident record lists.
+struct JobIncident {
+  std::string job_id;
+  bool has_records = false;            // at least one incident record
+  std::vector<ExpiredWorker> expired;  // the first to expire first
+  // Ranks before processes without one, then the smallest group first, of equal ones the one that
+  // has been there longest.
+  std::vector<ScopeGroup> groups;
+  std::size_t machines = 0;              // that it is of
+  std::vector<std::string> other_hosts;  // those of them that are not the one shown
+  std::vector<std::string> missing;      // hosts with expiries and without an incident record
+  std::int64_t omitted_scopes = 0;       // for which a record had no room
+  std::int64_t omitted_workers = 0;      // of whom a record says no more, or not whose they are
+  bool may_be_two_jobs = false;  // two workers have one rank, and no record tells their jobs
+
+  // Whether the first group is few, while most are in one other place. False if it is not known
+  // where the first to expire was, because that one may be the odd one.
+  [[nodiscard]] bool has_odd_group() const;
+  // Whether it is known of all workers, and all are in one place.
+  [[nodiscard]] bool are_together() const;
+};
+
+// What one worker did when an incident record was made: one entry for each of its open scopes, or
+// one without a scope.
+struct WorkerAt {
+  WorkerName worker;
+  std::string job_id;
+  Integer tid;
+  std::string scope;  // empty: none
+  Number elapsed_s;
+  Number remaining_s;
+};
+
+struct IncidentRecord {
+  std::string machine;
+  std::string id;
+  Integer time_us;
+  std::string line;  // read when it is needed: most are not
+};
+
+// What `expired` and `incident` records say, for the time in question. A copy shares them.
+class IncidentRecords {
+ public:
+  // Takes any record and keeps those two.
+  void take(const Record& record);
+  // Combines what belongs to one incident of the job of `around`, as it was when that one expired.
+  // If `is_shown`, its host needs no name.
+  [[nodiscard]] JobIncident combine(const ExpiredWorker& around, bool is_shown) const;
+
+  [[nodiscard]] bool is_empty() const { return expired_.empty(); }
+  // The first one that was taken, which has to be there, and the first to expire of its incident.
+  [[nodiscard]] const ExpiredWorker& oldest() const { return *expired_.front(); }
+  [[nodiscard]] std::shared_ptr<const ExpiredWorker> first_to_expire() const;
+  // Drops the expiries of the incident of `around`, and records that are too early for all others.
+  void forget(const ExpiredWorker& around, std::int64_t now_us);
+
+ private:
+  [[nodiscard]] const IncidentRecord* record_of(const ExpiredWorker& expired) const;
+  void add_workers(const IncidentRecord& record, const std::string& host, const Integer& moment_us,
+                   JobIncident& incident, std::vector<WorkerAt>& workers) const;
+
+  std::deque<std::shared_ptr<const ExpiredWorker>> expired_;
+  std::deque<std::shared_ptr<const IncidentRecord>> records_;
+};
+
+// Finds the incidents that logs tell of, one after the other as their records come.
+class IncidentFinder {
+ public:
+  // Takes records of all hosts in the order of their times.
+  void take(const Record& record);
+  // Returns the latest ones, after the last record.
+  std::vector<JobIncident> finish();
+
+  // How many there were before those.
+  [[nodiscard]] std::size_t omitted() const { return omitted_; }
+  // Of which there were records.
+  [[nodiscard]] std::size_t hosts() const { return hosts_.size(); }
+
+ private:
+  struct Found {
+    std::shared_ptr<const ExpiredWorker> first;
+    IncidentRecords records;
+  };
+
+  void close_oldest(std::int64_t now_us);
+
+  std::set<std::string, std::less<>> hosts_;
+  IncidentRecords records_;
+  std::deque<Found> found_;  // combined at the end: most are omitted by then
+  std::size_t omitted_ = 0;
+};
+
+// Returns what an `expired` record says.
+ExpiredWorker read_expired(const Record& record);
+
+// By the process, else by the rank, on one host.
+bool is_among(const std::vector<WorkerName>& workers, const WorkerName& wanted);
+
+// Returns "rank 2 (pid 4711, trainer) on node08", "pid 4711 (trainer)".
+std::string worker_text(const WorkerName& worker);
+// Returns "ranks 0, 1, 3-7", with "pid 4711 (trainer)" for those without a rank.
+std::string workers_text(const std::vector<WorkerName>& workers);
+
+}  // namespace filetimer::cli

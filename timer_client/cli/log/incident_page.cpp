@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: MIT
+#include "timer_client/cli/log/incident_page.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+#include <tuple>
+
+#include "timer_client/cli/text/words.hpp"
+
+namespace filetimer::cli {
+namespace {
+
+// What fits on a screen.
+constexpr std::size_t kGroupsShown = 8;  // the largest is among them
+constexpr std::size_t kWorkersNamed = 8;
+constexpr std::size_t kHostsNamed = 8;
+constexpr std::size_t kOddOnesNamed = 4;
+// What differs by less reads as one time.
+constexpr double kSameTimeShare = 0.005;
+
+std::string in_scope(const std::string& scope) {
+  return scope.empty() ? "in no scope" : "in " + backquoted(scope);
+}
+
+std::string odd_text(std::size_t workers) {
+  return workers == 1 ? "the odd one out" : "the odd ones out";
+}
+
+// "ranks 0, 1, 3 in `exchange` for 29.6 s"
+std::string group_text(const ScopeGroup& group, bool is_odd, const WorkerName* shown) {
+  std::string time;
+  if (group.shortest_s) {
+    const std::string longest = seconds_text(*group.longest_s);
+    const bool is_range = *group.longest_s - *group.shortest_s > kSameTimeShare * *group.longest_s;
+    time = is_range ? fmt::format(" for {} to {}", seconds_text(*group.shortest_s), longest)
+                    : " for " + longest;
+  }
+  const std::string mark = shown == nullptr || !is_among(group.workers, *shown) ? ""
+                           : group.workers.size() == 1                          ? "this one"
+                                                       : "this one among them";
+  return joined({fmt::format("{} {}{}", workers_text(group.workers), in_scope(group.scope), time),
+                 mark, is_odd ? odd_text(group.workers.size()) : ""});
+}
+
+// Whether the first to expire is the odd one out, too: then both say the same, and the cause is
+// found.
+std::string first_and_odd(const JobIncident& incident) {
+  if (!incident.has_odd_group()) {
+    return "";
+  }
+  const std::vector<WorkerName>& odd = incident.groups[0].workers;
+  const bool is_odd = is_among(odd, incident.expired[0].worker);
+  if (odd.size() > 1) {
+    return is_odd ? "one of the odd ones out" : "none of the odd ones out";
+  }
+  return is_odd ? "the odd one out" : "not the odd one out";
+}
+
+// ", 5.00 s before rank 8 (pid 108, t) on node01"
+std::string lead_text(const JobIncident& incident) {
+  const ExpiredWorker& first = incident.expired[0];
+  const auto next = std::find_if(incident.expired.begin(), incident.expired.end(),
+                                 [&](const auto& one) { return one.machine != first.machine; });
+  if (next == incident.expired.end() || !next->deadline_us || !first.deadline_us) {
+    return "";
+  }
+  const auto lead_us = static_cast<double>(*next->deadline_us - *first.deadline_us);
+  return fmt::format(", {} before {}", seconds_text(lead_us / 1e6), worker_text(next->worker));
+}
+
+std::string verdict(const JobIncident& incident) {
+  const ExpiredWorker& first = incident.expired[0];
+  if (!incident.has_odd_group()) {
+    return fmt::format("{}, {}: the first to expire{}.{}", worker_text(first.worker),
+                       in_scope(first.scope), lead_text(incident),
+                       incident.are_together() ? " No worker was elsewhere than the others." : "");
+  }
+  const ScopeGroup& odd = incident.groups[0];
+  const std::size_t count = odd.workers.size();
+  if (is_among(odd.workers, first.worker)) {
+    return fmt::format("{}, {}: {}, and the first to expire{}.", worker_text(first.worker),
+                       in_scope(first.scope),
+                       count == 1 ? odd_text(1) : fmt::format("one of the {} odd ones out", count),
+                       lead_text(incident));
+  }
+  std::vector<std::string> names;
+  for (const WorkerName& worker : odd.workers) {
+    names.push_back(worker_text(worker));
+  }
+  return fmt::format("{}, {}: {}. {} expired first, {}, and may have waited for {}.",
+                     listed(names, kOddOnesNamed, "; "), in_scope(odd.scope), odd_text(count),
+                     worker_text(first.worker), in_scope(first.scope), count == 1 ? "it" : "them");
+}
+
+void add_incident(Page& page, const JobIncident& incident) {
+  const ExpiredWorker& first = incident.expired[0];
+  page.heading(
+      joined({"Who hung first", incident.job_id.empty() ? "" : "job " + incident.job_id,
+              first.deadline_us ? time_text(*first.deadline_us).substr(0, 19) + " UTC" : ""}));
+  page.item(2, verdict(incident));
+  add_groups(page, incident, nullptr);
+  if (incident.machines > 1) {
+    page.item(2, "Order and times are those of the hosts' clocks, which may differ.");
+  }
+  std::set<std::tuple<std::string, Integer, Integer>> workers;
+  std::set<std::string> hosts;
+  for (const ExpiredWorker& one : incident.expired) {
+    workers.emplace(one.machine, one.worker.pid, one.worker.rank);
+    hosts.insert(one.machine);
+  }
+  page.item(
+      2, fmt::format("{} on {} expired; `timer_client show {}` with the same logs has more.",
+                     counted(workers.size(), "worker"), counted(hosts.size(), "host"), first.id));
+}
+
+}  // namespace
+
+void add_groups(Page& page, const JobIncident& incident, const WorkerName* shown) {
+  if (!incident.has_records) {
+    page.item(2, "The incident record is not in these logs.");
+    return;
+  }
+  const std::vector<ScopeGroup>& groups = incident.groups;
+  const auto add = [&](const ScopeGroup& group) {
+    page.item(2, group_text(group, &group == &groups[0] && incident.has_odd_group(), shown));
+  };
+  // The outliers come first; the largest group is shown in any case.
+  const auto largest = std::max_element(groups.begin(), groups.end(), [](auto& a, auto& b) {
+    return a.workers.size() < b.workers.size();
+  });
+  std::size_t left = groups.size() > kGroupsShown ? kGroupsShown - 1 : groups.size();
+  std::size_t others = 0;
+  for (const ScopeGroup& group : groups) {
+    if (groups.size() > kGroupsShown && &group == &*largest) {
+      continue;
+    }
+    if (left > 0) {
+      --left;
+      add(group);
+    } else {
+      others += group.workers.size();
+    }
+  }
+  if (groups.size() > kGroupsShown) {
+    page.item(2,
+              fmt::format("and {} more in {} other places", others, groups.size() - kGroupsShown));
+    add(*largest);
+  }
+  if (incident.may_be_two_jobs) {
+    page.item(2,
+              "Two workers have one rank, and no record says which job they are of: none is "
+              "called the odd one out.");
+  }
+  if (incident.omitted_scopes > 0) {
+    page.item(2,
+              fmt::format("{} more scopes did not fit into the record", incident.omitted_scopes));
+  }
+  if (incident.omitted_workers > 0) {
+    page.item(2, fmt::format("{} more workers, of which the record says no more",
+                             incident.omitted_workers));
+  }
+  if (!incident.missing.empty()) {
+    page.item(2, fmt::format("The incident records of these hosts are not in these logs: {}.",
+                             listed(incident.missing, kHostsNamed)));
+  }
+}
+
+void add_ranks_at_expiry(Page& page, const JobIncident& incident, const std::string& id,
+                         const WorkerName& shown) {
+  page.heading("Ranks at time of expiry");
+  add_groups(page, incident, &shown);
+  if (!incident.expired.empty() && (incident.expired.size() > 1 || incident.has_records)) {
+    // Two hosts may have one id; the host that is shown has no name here.
+    const auto is_shown = [&](const ExpiredWorker& one) {
+      return one.id == id && one.worker.host.empty();
+    };
+    const ExpiredWorker& first = incident.expired[0];
+    page.item(
+        2, fmt::format("First to expire: {}.",
+                       joined({worker_text(first.worker), is_shown(first) ? "this one" : first.id,
+                               first_and_odd(incident)})));
+    std::vector<std::string> others;
+    for (const ExpiredWorker& one : incident.expired) {
+      if (&one != &first && !is_shown(one)) {
+        others.push_back(fmt::format("{}, {}", worker_text(one.worker), one.id));
+      }
+    }
+    if (!others.empty()) {
+      page.item(2, fmt::format("Expired, too: {}.", listed(others, kWorkersNamed, "; ")));
+    }
+  }
+  if (!incident.other_hosts.empty()) {
+    page.item(2, fmt::format("With the records of {}: order and times are those of the hosts' "
+                             "clocks, which may differ.",
+                             listed(incident.other_hosts, kHostsNamed)));
+  }
+}
+
+std::string incidents_page(const std::vector<JobIncident>& incidents, std::size_t omitted,
+                           bool colour) {
+  Page page(colour);
+  if (omitted > 0) {
+    page.heading(
+        fmt::format("{} not told here (`--since` chooses)", counted(omitted, "earlier incident")));
+  }
+  for (const JobIncident& incident : incidents) {
+    add_incident(page, incident);
+  }
+  std::string text = std::move(page).text();
+  return text.empty() ? text : "\n" + text;
+}
+
+}  // namespace filetimer::cli

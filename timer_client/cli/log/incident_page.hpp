@@ -1,0 +1,25 @@
+// What `log` and `show` print about an incident: where the ranks were, and who expired first.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "timer_client/cli/log/incident.hpp"
+#include "timer_client/cli/text/page.hpp"
+
+namespace filetimer::cli {
+
+// Adds the groups, and what is not in them. `shown`, a worker, is pointed at; null: none is.
+void add_groups(Page& page, const JobIncident& incident, const WorkerName* shown);
+
+// Adds the whole section of `show`: of the expiry `id` of the worker `shown`.
+void add_ranks_at_expiry(Page& page, const JobIncident& incident, const std::string& id,
+                         const WorkerName& shown);
+
+// Returns what `log` prints below its table of several hosts: for each incident who hung first.
+// `omitted`: how many earlier ones are not told. Empty if there was none.
+std::string incidents_page(const std::vector<JobIncident>& incidents, std::size_t omitted,
+                           bool colour);
+
+}  // namespace filetimer::cli

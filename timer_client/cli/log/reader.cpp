@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: MIT
+#include "timer_client/cli/log/reader.hpp"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "common/limits.hpp"
+#include "common/result.hpp"
+
+namespace filetimer::cli {
+namespace {
+
+constexpr std::string_view kBlank = " \t\r";
+// How a record begins. Inside a JSON string its quote would be escaped, so where this stands in a
+// line a record begins, or the line is no JSON.
+constexpr std::string_view kRecordStart = "{\"schema\"";
+
+}  // namespace
+
+const Record* LogReader::next() {
+  while (auto line = next_line()) {
+    const std::size_t begin = line->find_first_not_of(kBlank);
+    if (begin == line->npos) {
+      continue;  // nothing was lost
+    }
+    *line = line->substr(begin, line->find_last_not_of(kBlank) - begin + 1);
+    record_ = parse_record(*line);
+    if (!record_) {
+      ++skipped_;
+      // A writer that died in the middle of a line leaves its half in front of the next record.
+      const std::size_t next = line->rfind(kRecordStart);
+      if (next != line->npos && next > 0) {
+        record_ = parse_record(line->substr(next));
+      }
+    }
+    if (record_) {
+      return &*record_;
+    }
+  }
+  return nullptr;
+}
+
+std::optional<std::string_view> LogReader::next_line() {
+  for (;;) {
+    const std::size_t from = begin_ + searched_;
+    const void* const newline =
+        end_ > from ? std::memchr(buffer_.get() + from, '\n', end_ - from) : nullptr;
+    std::size_t size = end_ - begin_;
+    if (newline != nullptr) {
+      size = static_cast<std::size_t>(static_cast<const char*>(newline) - buffer_.get()) - begin_;
+    } else {
+      searched_ = size;
+      if (fill()) {
+        continue;
+      }
+      // The end of a file: what has no newline is a line, too, unless its rest may come.
+      if ((size == 0 && !is_too_long_) || (is_followed_ && file_ + 1 == files_.size())) {
+        if (!go_on()) {
+          return std::nullopt;
+        }
+        continue;
+      }
+    }
+    const std::string_view line(buffer_.get() + begin_, size);
+    begin_ = std::min(begin_ + size + 1, end_);
+    searched_ = 0;
+    if (!std::exchange(is_too_long_, false) && size <= kMaxRecordBytes) {
+      return line;
+    }
+    ++skipped_;
+  }
+}
+
+// Reads a block behind what there is. False at the end of the file, or if it cannot be read.
+bool LogReader::fill() {
+  if (!problem_.empty()) {
+    return false;
+  }
+  make_room();
+  const int fd = files_[file_].get();
+  const ssize_t bytes =
+      retry_eintr([&] { return ::read(fd, buffer_.get() + end_, capacity_ - end_); });
+  if (bytes < 0) {
+    const char* const rotated = file_ + 1 < files_.size() ? kRotatedSuffix : "";
+    problem_ = system_error(fmt::format("cannot read '{}{}'", path_, rotated)).value().message;
+    return false;
+  }
+  end_ += static_cast<std::size_t>(bytes);
+  offset_ += bytes;
+  return bytes > 0;
+}
+
+void LogReader::make_room() {
+  const std::size_t kept = end_ - begin_;
+  if (kept > kMaxRecordBytes) {  // one byte over the limit is enough to know
+    is_too_long_ = true;
+    begin_ = end_ = searched_ = 0;
+    return;
+  }
+  if (kept + std::max<std::size_t>(block_bytes_ / 2, 1) > capacity_) {
+    const std::size_t larger = std::max(block_bytes_, 2 * capacity_);
+    auto buffer = std::make_unique_for_overwrite<char[]>(larger + kLinePadding);
+    if (kept > 0) {
+      std::memcpy(buffer.get(), buffer_.get() + begin_, kept);
+    }
+    buffer_ = std::move(buffer);
+    capacity_ = larger;
+  } else if (begin_ > 0) {
+    std::memmove(buffer_.get(), buffer_.get() + begin_, kept);
+  }
+  begin_ = 0;
+  end_ = kept;
+}
+
+void LogReader::forget_half_line() {
+  skipped_ += end_ > begin_ || is_too_long_ ? 1 : 0;
+  begin_ = end_ = searched_ = 0;
+  is_too_long_ = false;
+}
+
+// At the end of a file: whether there is more behind it.
+bool LogReader::go_on() {
+  if (!problem_.empty()) {
+    return false;
+  }
+  if (file_ + 1 < files_.size()) {
+    ++file_;
+    offset_ = 0;
+    return true;
+  }
+  struct stat here {};
+  struct stat there {};
+  if (!is_followed_ || ::fstat(files_[file_].get(), &here) != 0 || !S_ISREG(here.st_mode)) {
+    return false;
+  }
+  if (here.st_size < offset_) {  // cut by somebody, as logrotate's copytruncate does
+    forget_half_line();
+    offset_ = ::lseek(files_[file_].get(), 0, SEEK_SET);
+    return true;
+  }
+  if (::stat(path_.c_str(), &there) != 0 ||
+      (here.st_dev == there.st_dev && here.st_ino == there.st_ino)) {
+    return false;
+  }
+  UniqueFd next(retry_eintr([&] { return ::open(path_.c_str(), O_RDONLY | O_CLOEXEC); }));
+  if (!next) {
+    return false;
+  }
+  // This one is read to its end once more: the server may have written to it before the rename.
+  UniqueFd current = std::move(files_[file_]);
+  files_.clear();
+  files_.push_back(std::move(current));
+  files_.push_back(std::move(next));
+  file_ = 0;
+  return true;
+}
+
+bool LogReader::rewind() {
+  for (const UniqueFd& file : files_) {
+    if (::lseek(file.get(), 0, SEEK_SET) < 0) {
+      return false;
+    }
+  }
+  file_ = begin_ = end_ = searched_ = skipped_ = 0;
+  offset_ = 0;
+  is_too_long_ = false;
+  return true;
+}
+
+}  // namespace filetimer::cli

@@ -1,0 +1,77 @@
+// Bytes of a log in, records out. A log may end in half a line, hold a line of somebody else's or
+// of a later schema: those are skipped and counted, never fatal. Memory is bounded by the longest
+// record allowed, whatever the size of the file.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "common/posix.hpp"
+#include "timer_client/cli/log/record.hpp"
+
+namespace filetimer::cli {
+
+// The name that a log gets when it has grown past its limit is its own with this.
+inline constexpr const char* kRotatedSuffix = ".1";
+
+// The files of one log, read one after the other as if they were one: the rotated one, then the one
+// that is written. Not for several threads.
+//
+//   while (const Record* const record = reader.next()) { ... }
+//   if (!reader.problem().empty()) { ... }
+class LogReader {
+ public:
+  LogReader(std::string path, std::vector<UniqueFd> files)
+      : path_(std::move(path)), files_(std::move(files)) {}
+
+  // How much is read at once, and so how much memory the reader takes while records are shorter.
+  void set_block_bytes(std::size_t bytes) { block_bytes_ = bytes; }
+  // From now on a last line without its newline waits for its rest, and next() goes on to what was
+  // written since, also to the file that has taken this one's place or after it was cut.
+  void follow() { is_followed_ = true; }
+
+  // Returns the next record, which is valid until the next call on any reader, except for its line,
+  // which is valid until the next call on this one. Null at the end, or if no more can be read.
+  const Record* next();
+  // Begins again from the first file; false if a file can be read once only, as a pipe.
+  bool rewind();
+
+  [[nodiscard]] const std::string& path() const { return path_; }
+  // Why no more can be read; empty: it can.
+  [[nodiscard]] const std::string& problem() const { return problem_; }
+  // Lines that are no records.
+  [[nodiscard]] std::size_t skipped() const { return skipped_; }
+
+ private:
+  std::optional<std::string_view> next_line();
+  bool fill();
+  bool go_on();
+  void make_room();
+  void forget_half_line();
+
+  std::string path_;
+  std::vector<UniqueFd> files_;
+  std::size_t file_ = 0;     // the one that is read
+  std::int64_t offset_ = 0;  // how much of it was read
+  bool is_followed_ = false;
+
+  std::size_t block_bytes_ = std::size_t{256} << 10;
+  std::unique_ptr<char[]> buffer_;
+  std::size_t capacity_ = 0;  // of buffer_, without kLinePadding
+  std::size_t begin_ = 0;     // of the line that is next
+  std::size_t searched_ = 0;  // up to here it has no newline
+  std::size_t end_ = 0;       // of what was read
+  bool is_too_long_ = false;  // the line is over the limit: it is dropped up to its newline
+
+  std::optional<Record> record_;
+  std::string problem_;
+  std::size_t skipped_ = 0;
+};
+
+}  // namespace filetimer::cli

@@ -1,0 +1,532 @@
+// SPDX-License-Identifier: MIT
+#include "timer_client/cli/log/report.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <limits>
+#include <map>
+#include <utility>
+
+#include "timer_client/cli/log/incident_page.hpp"
+#include "timer_client/cli/log/log_table.hpp"
+#include "timer_client/cli/text/fields.hpp"
+#include "timer_client/cli/text/page.hpp"
+#include "timer_client/cli/text/words.hpp"
+
+namespace filetimer::cli {
+namespace {
+
+namespace dom = simdjson::dom;
+
+constexpr std::size_t kIdsListed = 5;
+// Of a stack the innermost frames say where it hangs. The whole of it is in the record.
+constexpr std::size_t kKernelFramesShown = 16;
+constexpr std::size_t kFramesShown = 24;
+constexpr std::size_t kNamesShown = 8;
+
+// The last few, the latest first.
+std::string latest_of(const std::vector<const ExpiryKey*>& keys) {
+  std::vector<std::string> latest;
+  for (auto key = keys.rbegin(); key != keys.rend() && latest.size() < kIdsListed; ++key) {
+    latest.push_back((*key)->id);
+  }
+  return joined(latest) + (keys.size() > latest.size() ? ", ..." : "");
+}
+
+std::string number_text(const Integer& number) {
+  return number ? fmt::format("{}", *number) : "";
+}
+
+std::string milliseconds_at(const Record& record, std::string_view key) {
+  const Number ms = record.number(key);
+  return ms ? seconds_text(*ms / 1e3) : "";
+}
+
+bool is_warning(const Record& record) {
+  return record.event == "warned" || record.event == "deferred";
+}
+
+double seconds_after(const Integer& mono_ns, const Integer& start_ns) {
+  return (static_cast<double>(mono_ns.value_or(0)) - static_cast<double>(start_ns.value_or(0))) /
+         1e9;
+}
+
+WorkerName worker_of(const Record& record) {
+  return {{}, record.pid, record.rank, record.text("comm")};
+}
+
+// --- signals ---
+
+struct SignalSent {
+  std::string name;
+  Integer mono_ns;
+  std::string pids;
+};
+
+std::vector<SignalSent> signals_of(const Record& killed) {
+  std::vector<SignalSent> signals;
+  for (const dom::object sent : objects_at(killed.fields, "signals")) {
+    const Integer number = integer_at(sent, "signal");
+    std::string name = text_at(sent, "name");
+    std::vector<std::string> pids;
+    for (const dom::element pid : elements_at(sent, "pids")) {
+      pids.push_back(number_text(as_integer(pid)));
+    }
+    signals.push_back({name.empty() && number ? fmt::format("signal {}", *number) : name,
+                       integer_at(sent, "mono_ns"), listed(pids, kNamesShown)});
+  }
+  return signals;
+}
+
+// "SIGTERM, then SIGKILL"
+std::string names_of(const std::vector<SignalSent>& signals) {
+  std::vector<std::string> names;
+  for (const SignalSent& sent : signals) {
+    if (names.empty() || names.back() != sent.name) {
+      names.push_back(sent.name);
+    }
+  }
+  return joined(names, ", then ");
+}
+
+std::string outcome_of(const Record& killed) {
+  const std::string names = names_of(signals_of(killed));
+  const std::string verdict = killed.text("verdict");
+  const std::string reason = killed.text("reason");
+  if (verdict == "dead") {
+    const std::string after = milliseconds_at(killed, "dead_after_ms");
+    return joined({names.empty() ? "killed" : "killed with " + names,
+                   after.empty() ? "dead" : "dead after " + after});
+  }
+  if (verdict == "already_gone") {
+    return "gone by itself before the signal";
+  }
+  if (verdict == "unkillable") {
+    return joined({names.empty() ? "" : "sent " + names, "could not be killed"});
+  }
+  if (verdict == "spared") {
+    return reason.empty() ? "not signalled" : fmt::format("not signalled ({})", reason);
+  }
+  return verdict.empty() ? "with a record of its end that gives no verdict" : verdict;
+}
+
+// --- stacks ---
+
+// "do_wait+0x8c/0x100" -> "do_wait"
+std::string kernel_stack_text(const std::vector<std::string>& frames) {
+  std::vector<std::string> functions;
+  for (const std::string& frame : frames) {
+    functions.push_back(frame.substr(0, frame.find('+')));
+  }
+  if (functions.size() > kKernelFramesShown) {
+    functions.resize(kKernelFramesShown);
+    functions.push_back(fmt::format("... {} more", frames.size() - kKernelFramesShown));
+  }
+  return joined(functions, " < ");
+}
+
+// One line for each frame: names of C++ and Python are long, and followed by a place.
+void add_frames(Page& page, std::size_t indent, const std::vector<std::string>& frames) {
+  for (std::size_t i = 0; i < std::min(frames.size(), kFramesShown); ++i) {
+    page.item(indent, frames[i]);
+  }
+  if (frames.size() > kFramesShown) {
+    page.item(indent, fmt::format("... {} more", frames.size() - kFramesShown));
+  }
+}
+
+struct ThreadGroup {
+  std::vector<std::string> names;
+  std::string doing;
+  std::vector<std::string> kernel_stack;
+  std::vector<std::string> frames;
+
+  [[nodiscard]] bool is_in_place_of(const ThreadGroup& other) const {
+    return doing == other.doing && kernel_stack == other.kernel_stack && frames == other.frames;
+  }
+};
+
+// Threads in the same place are told once: a pool of 60 that waits for work is one line.
+void add_thread(ThreadGroup thread, std::vector<ThreadGroup>& groups) {
+  const auto same = std::find_if(groups.begin(), groups.end(), [&](const ThreadGroup& group) {
+    return group.is_in_place_of(thread);
+  });
+  if (same == groups.end()) {
+    groups.push_back(std::move(thread));
+  } else {
+    same->names.push_back(std::move(thread.names[0]));
+  }
+}
+
+std::string doing_of(dom::object thread) {
+  const std::string doing = text_at(thread, "doing");
+  const std::string state = joined({text_at(thread, "state"), text_at(thread, "wchan")}, " in ");
+  const std::string file = text_at(thread, "syscall_fd");
+  return joined({text_at(thread, "comm"), doing.empty() ? state : doing,
+                 file.empty() ? "" : fmt::format("{} on {}", text_at(thread, "syscall"), file)});
+}
+
+void add_omitted(Page& page, const Record& evidence, const char* key) {
+  if (const std::int64_t count = count_at(evidence.fields, key); count > 0) {
+    page.item(2, fmt::format("{} more threads did not fit into the record", count));
+  }
+}
+
+void add_python_stacks(Page& page, const Record& evidence) {
+  std::vector<ThreadGroup> groups;
+  for (const dom::object thread : objects_at(evidence.fields, "python_threads")) {
+    const std::string name = text_at(thread, "name");
+    add_thread({.names = {name.empty() ? text_at(thread, "ident") : name},
+                .doing = {},
+                .kernel_stack = {},
+                .frames = texts_at(thread, "frames")},
+               groups);
+  }
+  if (groups.empty()) {
+    return;
+  }
+  page.heading("Python stacks (the most recent call first)");
+  for (const ThreadGroup& group : groups) {
+    page.item(2, "thread " + listed(group.names, kNamesShown));
+    add_frames(page, 4, group.frames);
+  }
+  add_omitted(page, evidence, "python_threads_omitted");
+}
+
+void add_threads(Page& page, const Record& evidence) {
+  std::vector<ThreadGroup> groups;
+  for (const dom::object thread : objects_at(evidence.fields, "threads")) {
+    add_thread({.names = {number_text(integer_at(thread, "tid"))},
+                .doing = doing_of(thread),
+                .kernel_stack = texts_at(thread, "stack"),
+                .frames = texts_at(thread, "native_stack")},
+               groups);
+  }
+  if (groups.empty()) {
+    return;
+  }
+  page.heading("Threads");
+  for (const ThreadGroup& group : groups) {
+    page.item(2, joined({listed(group.names, kNamesShown), group.doing}, " "));
+    page.item(4, kernel_stack_text(group.kernel_stack));
+    add_frames(page, 4, group.frames);
+  }
+  add_omitted(page, evidence, "threads_omitted");
+}
+
+}  // namespace
+
+// --- ExpiryIds ---
+
+void ExpiryIds::take(const Record& record) {
+  if (record.id.empty()) {
+    return;
+  }
+  const bool is_new = known_.insert(fmt::format("{} {}", record.host, record.id)).second;
+  known_.insert(fmt::format(" {}", record.id));  // what names no host is of the one that has it
+  if (is_new) {
+    keys_.push_back({std::string(record.host), std::string(record.id), record.pid, record.time_us});
+    last_ = record.event == "expired" ? keys_.size() - 1 : last_;
+  }
+}
+
+Result<ExpiryKey> ExpiryIds::find(std::string_view wanted, const std::optional<std::string>& host,
+                                  std::string_view where) const {
+  const std::string place = host ? fmt::format("{}, host '{}'", where, *host) : std::string(where);
+  std::vector<const ExpiryKey*> all;
+  std::vector<const ExpiryKey*> whole;
+  std::vector<const ExpiryKey*> begun;
+  for (const ExpiryKey& key : keys_) {
+    if (!host || key.host == *host) {
+      all.push_back(&key);
+      (key.id == wanted ? whole : begun).push_back(&key);
+    }
+  }
+  std::erase_if(begun, [&](const ExpiryKey* key) { return !key->id.starts_with(wanted); });
+  if (all.empty()) {
+    return failure(fmt::format("no expiry in {}", place));
+  }
+  if (wanted == "last") {
+    const bool is_here = last_ && (!host || keys_[*last_].host == *host);
+    return is_here ? keys_[*last_] : *all.back();
+  }
+  if (whole.size() > 1) {
+    std::vector<std::string> hosts;
+    for (const ExpiryKey* key : whole) {
+      hosts.push_back(key->host);
+    }
+    return failure(fmt::format("'{}' is an expiry of {} hosts in {}: {}; choose one with --host",
+                               wanted, whole.size(), place, listed(hosts, kIdsListed)));
+  }
+  const std::vector<const ExpiryKey*>& candidates = whole.empty() ? begun : whole;
+  if (candidates.empty()) {
+    return failure(
+        fmt::format("no expiry '{}' in {}; the latest: {}", wanted, place, latest_of(all)));
+  }
+  if (candidates.size() > 1) {
+    return failure(fmt::format("'{}' begins {} expiries in {}: {}", wanted, candidates.size(),
+                               place, latest_of(candidates)));
+  }
+  return *candidates[0];
+}
+
+// --- ExpiryReport ---
+
+void ExpiryReport::keep(const Record& record, Records& records) {
+  auto kept = std::make_unique<Kept>();
+  kept->line.reserve(record.line.size() + kLinePadding);
+  kept->line = record.line;
+  if (const auto read = parse_record(kept->parser, kept->line)) {
+    kept->record = *read;
+    records.push_back(std::move(kept));
+  }
+}
+
+void ExpiryReport::take(const Record& record) {
+  const bool is_near = !record.time_us || !key_.time_us ||
+                       std::abs(*record.time_us - *key_.time_us) <= kIncidentSpanUs;
+  if (is_near) {
+    incidents_.take(record);
+  }
+  if (key_.is_of(record)) {
+    keep(record, own_);
+  } else if (record.host == key_.host && is_warning(record)) {
+    if (!record.pid || record.pid == key_.pid) {
+      keep(record, warnings_);
+    }
+  } else if (record.host == key_.host && is_near && record.pid == key_.pid &&
+             (record.event == "expired" || record.event == "evidence")) {
+    keep(record, siblings_);
+  }
+}
+
+const Record* ExpiryReport::find(std::string_view event) const {
+  const auto found = std::find_if(own_.begin(), own_.end(),
+                                  [&](const auto& kept) { return kept->record.event == event; });
+  return found == own_.end() ? nullptr : &(*found)->record;
+}
+
+const Record* ExpiryReport::find_shared(std::string_view event) const {
+  for (const auto& expired : siblings_) {
+    if (expired->record.event != "expired" || expired->record.incident.empty() ||
+        expired->record.incident != own_[0]->record.incident) {
+      continue;
+    }
+    for (const auto& kept : siblings_) {
+      if (kept->record.id == expired->record.id && kept->record.event == event) {
+        return &kept->record;
+      }
+    }
+  }
+  return nullptr;
+}
+
+// Such a record names no expiry. It is of this one when it is of this worker (or of the whole
+// server) and of this scope (or of none), and came while the scope was open.
+bool ExpiryReport::came_before(const Record& record) const {
+  const Record* const verdict = find("expired");
+  if (verdict == nullptr || !record.mono_ns || !verdict->mono_ns ||
+      (record.pid && record.integer("start_time") != verdict->integer("start_time")) ||
+      (!record.scope.empty() && record.scope != verdict->scope)) {
+    return false;
+  }
+  const double before_s = seconds_after(verdict->mono_ns, record.mono_ns);
+  return before_s >= 0 && before_s <= verdict->number("elapsed_s").value_or(-1);
+}
+
+void ExpiryReport::add_headline(Page& page) const {
+  const Record* const verdict = find("expired");
+  const Record& base = verdict != nullptr ? *verdict : own_[0]->record;
+  const Number elapsed_s = verdict != nullptr ? verdict->number("elapsed_s") : Number{};
+  const Number timeout_s = verdict != nullptr ? verdict->number("timeout_s") : Number{};
+  std::string outcome = "and no record says how it ended";
+  if (const Record* const killed = find("killed")) {
+    outcome = outcome_of(*killed);
+  } else if (const Record* const released = find("released_late")) {
+    const std::string late = milliseconds_at(*released, "late_ms");
+    outcome = joined({"released", late, "late, before any signal"}, " ");
+  }
+  const auto named = std::find_if(own_.begin(), own_.end(),
+                                  [](const auto& kept) { return !kept->record.scope.empty(); });
+  page.paragraph(fmt::format(
+      "{} hung in {}: {}.", worker_text(worker_of(base)),
+      named == own_.end() ? "a scope that no record names" : backquoted((*named)->record.scope),
+      joined({joined({elapsed_s || timeout_s ? "open" : "",
+                      elapsed_s ? "for " + seconds_text(*elapsed_s) : "",
+                      timeout_s ? "of " + seconds_text(*timeout_s) : ""},
+                     " "),
+              outcome})));
+  if (verdict == nullptr) {
+    page.paragraph(
+        "Its `expired` record is not in these logs: it was rotated away or lost. What follows is "
+        "from the records that came after it.");
+  }
+  page.heading(verdict != nullptr ? "Expiry" : "Worker");
+  // Without what the sentence says, and what the sections below say.
+  add_fields(page, base.fields,
+             {"schema",
+              "event",
+              "mono_ns",
+              "boot_id",
+              "server_pid",
+              "pid",
+              "comm",
+              "rank",
+              "scope",
+              "timeout_s",
+              "elapsed_s",
+              "acquired_mono_ns",
+              "deadline_mono_ns",
+              "dir",
+              "open_scopes",
+              "omitted",
+              "signals",
+              "threads",
+              "python_threads",
+              "verdict",
+              "dead_after_ms",
+              "cancelled"});
+}
+
+void ExpiryReport::add_open_scopes(Page& page) const {
+  const Record* record = find("expired");
+  if (record == nullptr) {
+    return;
+  }
+  std::vector<dom::object> scopes = objects_at(record->fields, "open_scopes");
+  if (const Record* const shared = find_shared("expired"); scopes.empty() && shared != nullptr) {
+    scopes = objects_at(shared->fields, "open_scopes");
+  }
+  if (scopes.empty()) {
+    return;
+  }
+  page.heading("Open scopes of the worker");
+  for (const dom::object scope : scopes) {
+    const Number elapsed = number_at(scope, "elapsed_s");
+    const Number timeout = number_at(scope, "timeout_s");
+    const Number remaining = number_at(scope, "remaining_s");
+    const Integer tid = integer_at(scope, "tid");
+    page.field(backquoted(text_at(scope, "scope")),
+               joined({joined({elapsed ? "open for " + seconds_text(*elapsed) : "open",
+                               timeout ? "of " + seconds_text(*timeout) : ""},
+                              " "),
+                       !timeout ? "no deadline" : "",
+                       !remaining       ? ""
+                       : *remaining > 0 ? seconds_text(*remaining) + " left"
+                                        : "over its time",
+                       tid ? fmt::format("thread {}", *tid) : ""}));
+  }
+}
+
+void ExpiryReport::add_ranks(Page& page) const {
+  const Record* const verdict = find("expired");
+  const Record& base = verdict != nullptr ? *verdict : own_[0]->record;
+  ExpiredWorker around = read_expired(base);
+  const auto with_incident = std::find_if(
+      own_.begin(), own_.end(), [](const auto& kept) { return !kept->record.incident.empty(); });
+  if (with_incident != own_.end()) {
+    around.incident = (*with_incident)->record.incident;
+  }
+  add_ranks_at_expiry(page, incidents_.combine(around, true), key_.id, worker_of(base));
+}
+
+void ExpiryReport::add_evidence(Page& page) const {
+  const Record* evidence = find("evidence");
+  evidence = evidence != nullptr ? evidence : find_shared("evidence");
+  if (evidence == nullptr) {
+    page.heading("Evidence");
+    page.item(2, "There is no evidence record: gathering was off, or the server ended first.");
+    return;
+  }
+  add_python_stacks(page, *evidence);
+  page.heading("Evidence");
+  std::vector<std::string_view> hidden{"schema",  "event",           "time",
+                                       "mono_ns", "threads_omitted", "python_threads_omitted",
+                                       "threads", "python_threads"};
+  for (const auto& [key, value] : own_[0]->record.fields) {
+    hidden.push_back(key);
+  }
+  add_fields(page, evidence->fields, hidden);
+  add_threads(page, *evidence);
+}
+
+// The warnings and deferrals before the verdict, the signals and hooks after it, in their order.
+void ExpiryReport::add_timeline(Page& page) const {
+  const Record* const verdict = find("expired");
+  const Record* const killed = find("killed");
+  std::multimap<std::int64_t, std::string> entries;
+  const auto add = [&](const Integer& mono_ns, std::string text) {
+    entries.emplace(mono_ns.value_or(std::numeric_limits<std::int64_t>::max()), std::move(text));
+  };
+  for (const auto& kept : warnings_) {
+    const Record& record = kept->record;
+    if (came_before(record)) {
+      const std::string doing = record.text("doing");
+      add(record.mono_ns, joined({fmt::format("{}: {}", record.event, in_few_words(record)),
+                                  doing.empty() ? "" : "it was " + doing},
+                                 "; "));
+    }
+  }
+  const std::vector<SignalSent> signals =
+      killed != nullptr ? signals_of(*killed) : std::vector<SignalSent>{};
+  for (const SignalSent& sent : signals) {
+    add(sent.mono_ns, joined({sent.name, sent.pids}, " to "));
+  }
+  for (const auto& kept : own_) {
+    if (kept->record.event == "hook") {
+      add(kept->record.mono_ns, "hook: " + in_few_words(kept->record));
+    }
+  }
+  page.heading("Timeline (times after the verdict)");
+  for (const auto& [mono_ns, text] : entries) {
+    const bool is_timed = verdict != nullptr && verdict->mono_ns &&
+                          mono_ns != std::numeric_limits<std::int64_t>::max();
+    const double after_s = is_timed ? seconds_after(mono_ns, verdict->mono_ns) : 0;
+    page.field(is_timed ? (after_s < 0 ? "-" : "+") + seconds_text(std::abs(after_s)) : "", text);
+  }
+  if (signals.empty()) {
+    page.item(2, find("released_late") != nullptr ? "No signal was sent: it was released first."
+                 : killed != nullptr              ? "No signal was sent."
+                                                  : "No record says which signals were sent.");
+  }
+}
+
+void ExpiryReport::add_outcome(Page& page) const {
+  page.heading("Outcome");
+  const Record* outcome = find("killed");
+  outcome = outcome != nullptr ? outcome : find("released_late");
+  if (outcome == nullptr) {
+    page.item(2,
+              "No record says. The server was killed before it could write one, it is still at it, "
+              "or the record is in a log that was not read.");
+    return;
+  }
+  std::vector<std::string_view> hidden{"schema", "event", "time", "mono_ns", "signals"};
+  for (const auto& [key, value] : own_[0]->record.fields) {
+    if (&own_[0]->record != outcome) {
+      hidden.push_back(key);
+    }
+  }
+  hidden.emplace_back("kernel_stack");
+  add_fields(page, outcome->fields, hidden);
+  page.field("kernel stack", kernel_stack_text(texts_at(outcome->fields, "kernel_stack")));
+}
+
+std::string ExpiryReport::page(bool colour) const {
+  Page page(colour);
+  if (own_.empty()) {
+    return {};
+  }
+  add_headline(page);
+  add_open_scopes(page);
+  add_ranks(page);
+  add_evidence(page);
+  add_timeline(page);
+  add_outcome(page);
+  return std::move(page).text();
+}
+
+}  // namespace filetimer::cli

@@ -1,0 +1,87 @@
+// All that logs say about one expiry, as a page: first what happened, in one sentence, then the
+// record, where the ranks were, the evidence, and what was done.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_set>
+#include <vector>
+
+#include "common/result.hpp"
+#include "timer_client/cli/log/incident.hpp"
+#include "timer_client/cli/log/record.hpp"
+#include "timer_client/cli/text/page.hpp"
+
+namespace filetimer::cli {
+
+struct ExpiryKey {
+  std::string host;
+  std::string id;
+  Integer pid;
+  Integer time_us;  // of its first record
+
+  [[nodiscard]] bool is_of(const Record& record) const {
+    return record.id == id && (record.host.empty() || record.host == host);
+  }
+};
+
+// The expiries that logs tell of, in the order in which they were first heard of.
+class ExpiryIds {
+ public:
+  void take(const Record& record);
+
+  // Returns which expiry `wanted` means: an id, the unique beginning of one, or `last`; of this
+  // host where one is given. Ids are unique on one host, and likely to be so among many. An error
+  // says which there are; `where` names the logs in it.
+  [[nodiscard]] Result<ExpiryKey> find(std::string_view wanted,
+                                       const std::optional<std::string>& host,
+                                       std::string_view where) const;
+
+ private:
+  std::vector<ExpiryKey> keys_;
+  std::unordered_set<std::string> known_;  // "HOST ID"
+  std::optional<std::size_t> last_;        // the last verdict's
+};
+
+// Keeps what concerns one expiry of all records that it is given, in the order of the logs.
+class ExpiryReport {
+ public:
+  explicit ExpiryReport(ExpiryKey key) : key_(std::move(key)) {}
+
+  void take(const Record& record);
+  [[nodiscard]] std::string page(bool colour) const;
+
+ private:
+  // A copy of a record with all that it views.
+  struct Kept {
+    std::string line;
+    simdjson::dom::parser parser;
+    Record record;
+  };
+  using Records = std::vector<std::unique_ptr<const Kept>>;
+
+  static void keep(const Record& record, Records& records);
+  [[nodiscard]] const Record* find(std::string_view event) const;
+  // The same of another scope of this worker that expired together with it: of these only the first
+  // one's records say what all share.
+  [[nodiscard]] const Record* find_shared(std::string_view event) const;
+  [[nodiscard]] bool came_before(const Record& record) const;
+
+  void add_headline(Page& page) const;
+  void add_open_scopes(Page& page) const;
+  void add_ranks(Page& page) const;
+  void add_evidence(Page& page) const;
+  void add_timeline(Page& page) const;
+  void add_outcome(Page& page) const;
+
+  ExpiryKey key_;
+  Records own_;       // of this expiry
+  Records warnings_;  // `warned` and `deferred` of its host, which name no expiry
+  Records siblings_;  // `expired` and `evidence` of its worker with other ids
+  IncidentRecords incidents_;
+};
+
+}  // namespace filetimer::cli

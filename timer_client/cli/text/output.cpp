@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: MIT
+#include "timer_client/cli/text/output.hpp"
+
+#include <fmt/format.h>
+#include <poll.h>
+
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+
+#include "common/posix.hpp"
+#include "common/text.hpp"
+
+namespace filetimer::cli {
+namespace {
+
+constexpr std::size_t kBufferBytes = std::size_t{64} << 10;
+
+}  // namespace
+
+Output::Output(int fd) : fd_(fd) {
+  std::signal(SIGPIPE, SIG_IGN);
+}
+
+bool Output::write(std::string_view text) {
+  if (error_ != 0) {
+    return false;
+  }
+  pending_ += text;
+  return pending_.size() < kBufferBytes || flush();
+}
+
+bool Output::flush() {
+  std::string_view rest = pending_;
+  while (error_ == 0 && !rest.empty()) {
+    const ssize_t written = retry_eintr([&] { return ::write(fd_, rest.data(), rest.size()); });
+    if (written >= 0) {
+      rest.remove_prefix(static_cast<std::size_t>(written));
+    } else if (errno == EAGAIN) {
+      // A terminal that somebody left in non-blocking mode.
+      pollfd writable{fd_, POLLOUT, 0};
+      ::poll(&writable, 1, -1);
+    } else {
+      error_ = errno;
+    }
+  }
+  pending_.clear();
+  return error_ == 0;
+}
+
+bool Output::is_closed() const {
+  pollfd reader{fd_, 0, 0};
+  return error_ != 0 || (::poll(&reader, 1, 0) == 1 && (reader.revents & POLLERR) != 0);
+}
+
+int Output::finish() {
+  flush();
+  if (error_ == 0 || error_ == EPIPE) {
+    return 0;
+  }
+  complain(system_error("cannot write to standard output", error_).value().message);
+  return 1;
+}
+
+bool wants_colour(int fd) {
+  const char* no_colour = std::getenv("NO_COLOR");
+  const char* term = std::getenv("TERM");
+  return (no_colour == nullptr || *no_colour == '\0') &&
+         (term == nullptr || std::string_view(term) != "dumb") && ::isatty(fd) == 1;
+}
+
+void complain(std::string_view message) {
+  fmt::print(stderr, "timer_client: {}\n", printable(message));
+}
+
+void complain_of_all(const std::vector<std::string>& messages) {
+  for (const std::string& message : messages) {
+    if (!message.empty()) {
+      complain(message);
+    }
+  }
+}
+
+}  // namespace filetimer::cli

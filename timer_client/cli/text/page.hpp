@@ -1,0 +1,51 @@
+// A page of text, 80 columns wide: headings, labelled fields and paragraphs, wrapped between words.
+// All text passes printable() here, so whatever a record says stays text on the terminal.
+//
+//   Page page;
+//   page.heading("Outcome");
+//   page.field("verdict", "dead");
+//   out.write(std::move(page).text());
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace filetimer::cli {
+
+class Page {
+ public:
+  explicit Page(bool colour = false) : colour_(colour) {}
+
+  // Adds text from the left edge.
+  void paragraph(std::string_view text);
+  // Adds a line of its own with a blank line before it; none at the beginning of the page.
+  void heading(std::string_view title);
+  // Adds "  label  value", or nothing for an empty value. The values of fields that follow each
+  // other begin in one column, and so do their further lines.
+  void field(std::string_view label, std::string_view value, std::size_t indent = 2);
+  // Adds text `indent` columns in, its further lines two more; nothing for an empty text.
+  void item(std::size_t indent, std::string_view text);
+
+  // Returns all that was added.
+  [[nodiscard]] std::string text() &&;
+
+ private:
+  struct Field {
+    std::size_t indent;
+    std::string label;
+    std::string value;
+  };
+
+  void end_fields();
+  void wrap(std::string_view text, std::size_t first_column, std::size_t indent);
+
+  std::string text_;
+  std::vector<Field> fields_;  // not in text_ yet
+  bool colour_;
+};
+
+}  // namespace filetimer::cli

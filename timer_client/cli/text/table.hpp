@@ -1,0 +1,82 @@
+// A table of aligned columns that is never wider than 80 columns, the same on a terminal and in a
+// pipe. Every cell passes printable(): what a record says cannot move a cursor. A column without a
+// cell is left out. If the table is too wide, texts are cut first, and "..." stands for what was
+// cut.
+//
+//   Table table({{"PID", Align::kRight}, {.title = "SCOPE", .is_text = true}});
+//   table.add({{"4711"}, {"step"}});
+//   out.write(table.text());
+//
+// Rows that come after fit() are printed by add_line() and not kept, so a table may have no end.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <cstddef>
+#include <initializer_list>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace filetimer::cli {
+
+inline constexpr std::size_t kPageWidth = 80;
+
+enum class Align { kLeft, kRight };
+
+struct Column {
+  std::string_view title;
+  Align align = Align::kLeft;
+  bool is_text = false;       // it is cut first
+  std::size_t min_width = 0;  // the column is kept even if all its cells are empty
+};
+
+struct Cell {
+  std::string_view text;
+  std::string_view colour = {};  // parameters of an SGR sequence, such as "1;31"
+};
+
+class Table {
+ public:
+  explicit Table(std::vector<Column> columns, bool colour = false);
+
+  // Keeps a copy of the row, which has a cell for each column.
+  void add(std::span<const Cell> row);
+  void add(std::initializer_list<Cell> row) { add(std::span(row.begin(), row.size())); }
+  // Decides the widths by the rows that were added.
+  void fit();
+  // Appends a line to `out`. A cell that is wider than its column moves the next one to the right.
+  void add_header(std::string& out) const;
+  void add_line(std::span<const Cell> row, std::string& out) const;
+  // Returns the header and all rows that were added, after fit(), and forgets the rows.
+  std::string text();
+
+ private:
+  struct Width {
+    std::size_t width = 0;
+    bool is_shown = false;
+    bool is_cut = false;
+  };
+  struct Kept {
+    std::string text;
+    std::string_view colour;
+  };
+
+  [[nodiscard]] std::size_t total_width() const;
+  Width* widest(bool only_texts);
+  void add_cell(std::size_t column, const Cell& cell, std::string_view text, std::string& out,
+                std::size_t& at, std::size_t start) const;
+
+  std::vector<Column> columns_;
+  std::vector<Width> widths_;
+  std::vector<Kept> cells_;  // row by row
+  std::size_t last_ = 0;     // the last column that is shown
+  bool colour_;
+};
+
+// Returns at most `width` characters; "..." stands for what was cut.
+std::string cut_text(std::string_view text, std::size_t width);
+// Returns how many bytes the first `count` characters have.
+std::size_t bytes_of(std::string_view text, std::size_t count);
+
+}  // namespace filetimer::cli

@@ -1,0 +1,41 @@
+// Pieces of what the commands print: times, durations, counts and lists.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "common/result.hpp"
+
+namespace filetimer::cli {
+
+// Returns microseconds since the epoch of "2026-11-21T03:15:53.123456Z", or with an offset such as
+// +01:00. Digits behind the microseconds are dropped. Returns nothing for any other text.
+std::optional<std::int64_t> parse_rfc3339(std::string_view text);
+
+// Reads what `--since` takes: such a time, or a duration back from `now_us` (`10m`).
+Result<std::int64_t> parse_since(std::string_view text, std::int64_t now_us);
+
+// Returns "2026-11-21 03:15:53.123456 UTC". All times are shown in UTC, so that the logs of several
+// hosts can be compared.
+std::string time_text(std::int64_t time_us);
+
+// Returns duration_for_reading() of a number that a record holds, so of any size.
+std::string seconds_text(double seconds);
+
+// Returns "1 host", "2 hosts".
+std::string counted(std::size_t count, std::string_view what);
+// Returns the parts that are not empty.
+std::string joined(const std::vector<std::string>& parts, std::string_view separator = ", ");
+// Returns the first `most` of them, and "and 12 more".
+std::string listed(const std::vector<std::string>& parts, std::size_t most,
+                   std::string_view separator = ", ");
+// Returns "already gone" of "already_gone".
+std::string with_spaces(std::string_view name);
+// Returns "`step`".
+std::string backquoted(std::string_view scope);
+
+}  // namespace filetimer::cli
