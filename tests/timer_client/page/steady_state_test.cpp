@@ -1,5 +1,5 @@
-// Once a thread has used its names, entering and leaving scopes on the page allocates nothing and
-// makes no system call.
+// Once a thread has used its names, entering and leaving scopes allocates nothing and makes no
+// system call, but for the look at the runtime directory once a second.
 // SPDX-License-Identifier: MIT
 #include <doctest/doctest.h>
 #include <linux/filter.h>
@@ -17,6 +17,7 @@
 #include "common/sanitizers.hpp"
 #include "tests/support/skip.hpp"
 #include "tests/timer_client/fake_server.hpp"
+#include "timer_client/src/page/thread_slots.hpp"
 
 using namespace std::chrono_literals;
 using namespace filetimer;
@@ -26,6 +27,7 @@ using testing::in_child;
 namespace {
 
 constinit thread_local std::size_t t_allocations = 0;
+constinit thread_local bool t_has_memory = true;
 
 constexpr bool kIsSanitized = kIsAddressSanitized || kIsThreadSanitized;
 
@@ -50,10 +52,11 @@ void enter_and_leave(TimerClient& client) {
   }
 }
 
-// From here on every system call but the end ends the process with SIGSYS.
+// From here on every system call but the look and the end ends the process with SIGSYS.
 bool forbid_system_calls() {
-  std::array<sock_filter, 5> code{{
+  std::array<sock_filter, 6> code{{
       BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_newfstatat, 2, 0),
       BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_exit_group, 1, 0),
       BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_exit, 0, 1),
       BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
@@ -69,7 +72,7 @@ bool forbid_system_calls() {
 #if !defined(FILETIMER_ADDRESS_SANITIZER) && !defined(FILETIMER_THREAD_SANITIZER)
 void* operator new(std::size_t size) {
   ++t_allocations;
-  if (void* const made = std::malloc(size)) {
+  if (void* const made = t_has_memory ? std::malloc(size) : nullptr) {
     return made;
   }
   throw std::bad_alloc();
@@ -95,6 +98,30 @@ TEST_CASE("scopes on the page allocate nothing") {
     enter_and_leave(client);
     CHECK(t_allocations == before);
   }
+}
+
+TEST_CASE("a scope that cannot be opened for want of memory leaves its thread as it was") {
+  if (kIsSanitized) {
+    FILETIMER_SKIP("the sanitizer brings an allocator of its own");
+  }
+  FakeServer server;
+  auto client = server.connect();
+  for (int i = 0; i < 20; ++i) {  // idle slots enough to take one for another name
+    (void)client.expires(1h, std::string(20, 'a') + std::to_string(i)).release();
+  }
+  const std::string name = "a name that is new and does not fit a small string";
+  t_has_memory = false;
+  bool was_thrown = false;
+  try {
+    (void)client.expires(1h, name).release();
+  } catch (const std::bad_alloc&) {
+    was_thrown = true;
+  }
+  t_has_memory = true;
+  CHECK(was_thrown);
+  CHECK_FALSE(t_slots->is_entering.load());
+  auto scope = client.expires(1h, name);
+  CHECK(scope.release());
 }
 
 TEST_CASE("scopes on the page make no system call") {

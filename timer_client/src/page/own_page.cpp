@@ -137,6 +137,7 @@ ReleaseResult release_counted(SlotHandle& handle, bool has_lock) noexcept {
 OwnPage::OwnPage(BoardView board, std::string dir, std::string pipe)
     : board_(std::move(board)),
       dir_(std::move(dir)),
+      board_path_(fmt::format("{}/{}", dir_, kBoardName)),
       pages_folder_(fmt::format("{}/{}", dir_, kPagesName)),
       pipe_(std::move(pipe)) {}
 
@@ -179,7 +180,7 @@ Status OwnPage::make(bool with_statistics, bool allow_tracing) {
 // Only in the directory of this status page: one that was removed, as a server removes that of its
 // COMMAND, is not made again here.
 Status OwnPage::make_folders() const {
-  if (identity_of(fmt::format("{}/{}", dir_, kBoardName)) != identity()) {
+  if (identity_of(board_path_) != identity()) {
     return failure(fmt::format("'{}' was removed, or made again", dir_));
   }
   for (const std::string& path :
@@ -634,13 +635,9 @@ bool OwnPage::begin_look() noexcept {
   if (!has_board() || is_broken()) {
     return true;
   }
-  try {
-    // A directory that was removed, and not made again, has no server and needs no new page.
-    const auto found = identity_of(fmt::format("{}/{}", dir_, kBoardName));
-    return found && *found != identity();
-  } catch (const std::bad_alloc&) {
-    return false;
-  }
+  // A directory that was removed, and not made again, has no server and needs no new page.
+  const auto found = identity_of(board_path_);
+  return found && *found != identity();
 }
 
 bool OwnPage::is_any_thread_suspended() const noexcept {

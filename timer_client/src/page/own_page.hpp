@@ -151,6 +151,7 @@ class OwnPage {
 
   const BoardView board_;
   const std::string dir_;
+  const std::string board_path_;
   const std::string pages_folder_;
   const std::string pipe_;
   std::unique_ptr<Page> current_;
