@@ -235,7 +235,7 @@ byte server_buffered = NONE;
 #define MAKE_PAGE 1 /* a worker starts here */
 #define IDLE 0      /* in its own code; of the Keeper's thread: it waits */
 byte worker_at[2] = MAKE_PAGE;
-byte keeper_at[2];
+byte retry_at[2];
 
 byte dead[2] = NONE; /* OwnPage::dead_incarnation_ */
 bool is_pending[2];  /* OwnPage::is_pending_ */
@@ -285,32 +285,32 @@ bool is_announced[2];
 #define LOOK_0 10
 #define LOOK_1 11
 #define NOTE_SENT 12
-#define IS_LOCKED(w) (keeper_at[w] != IDLE)
+#define IS_LOCKED(w) (retry_at[w] != IDLE)
 
 /* Of the first worker. */
-active proctype KeeperThread() {
+active proctype RetryThread() {
   byte w = 0;
   byte found, fd;
 end:
   do
-  :: d_step { keeper_at[w] == IDLE && is_pending[w] ->
+  :: d_step { retry_at[w] == IDLE && is_pending[w] ->
        CLEAR_BEFORE
-       keeper_at[w] = (is_announced[w] -> LOOK_0 : READ_INCARNATION) }
+       retry_at[w] = (is_announced[w] -> LOOK_0 : READ_INCARNATION) }
   /* has_anything_watched() */
-  :: d_step { keeper_at[w] == LOOK_0 ->
-       keeper_at[w] = (IS_OPEN(word[SLOT(w, 0)]) -> READ_INCARNATION : LOOK_1) }
-  :: d_step { keeper_at[w] == LOOK_1 ->
+  :: d_step { retry_at[w] == LOOK_0 ->
+       retry_at[w] = (IS_OPEN(word[SLOT(w, 0)]) -> READ_INCARNATION : LOOK_1) }
+  :: d_step { retry_at[w] == LOOK_1 ->
        if
-       :: IS_OPEN(word[SLOT(w, 1)]) -> keeper_at[w] = READ_INCARNATION
-       :: else -> keeper_at[w] = IDLE; CLEAR_AFTER skip
+       :: IS_OPEN(word[SLOT(w, 1)]) -> retry_at[w] = READ_INCARNATION
+       :: else -> retry_at[w] = IDLE; CLEAR_AFTER skip
        fi }
-  TELL_SERVER(keeper_at[w],
-    keeper_at[w] = NOTE_SENT; REACHED(W_LATER),
-    keeper_at[w] = PUT_OFF,
-    CLEAR_AFTER keeper_at[w] = IDLE; is_announced[w] = true)
-  :: d_step { keeper_at[w] == NOTE_SENT ->
-       CLEAR_AFTER is_announced[w] = true; keeper_at[w] = IDLE }
-  :: d_step { keeper_at[w] == PUT_OFF -> is_pending[w] = true; keeper_at[w] = IDLE }
+  TELL_SERVER(retry_at[w],
+    retry_at[w] = NOTE_SENT; REACHED(W_LATER),
+    retry_at[w] = PUT_OFF,
+    CLEAR_AFTER retry_at[w] = IDLE; is_announced[w] = true)
+  :: d_step { retry_at[w] == NOTE_SENT ->
+       CLEAR_AFTER is_announced[w] = true; retry_at[w] = IDLE }
+  :: d_step { retry_at[w] == PUT_OFF -> is_pending[w] = true; retry_at[w] = IDLE }
   od
 }
 #define IS_PENDING(w) is_pending[w]
@@ -786,7 +786,7 @@ end:
 /* --- the clock, and what is true whenever all processes wait --- */
 
 #define IS_WORKER_QUIET(w) \
-  (worker_at[w] == IDLE && keeper_at[w] == IDLE && !is_pending[w] && DRAINED(w))
+  (worker_at[w] == IDLE && retry_at[w] == IDLE && !is_pending[w] && DRAINED(w))
 #define IS_QUIET \
   (server_at == ASLEEP && !IS_MESSAGE && now < next && SERVER_DRAINED && \
    IS_WORKER_QUIET(0) && (WORKERS == 1 || IS_WORKER_QUIET(1)))

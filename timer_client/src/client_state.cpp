@@ -13,7 +13,7 @@ namespace filetimer {
 SlotHandle* TimerClient::State::claim_with_lock(ScopeKey key, bool has_lock) {
   std::unique_lock<std::mutex> held;
   if (!has_lock) {
-    held = Keeper::instance().lock();
+    held = ProcessLock::instance().lock();
   }
   if (!page().is_made()) {
     look_again();
@@ -30,7 +30,7 @@ SlotHandle* TimerClient::State::claim_with_lock(ScopeKey key, bool has_lock) {
 
 bool TimerClient::State::look_again() noexcept {
   OwnPage& before = page();
-  OwnPage& now = Keeper::instance().look_again(before);
+  OwnPage& now = ProcessPages::instance().look_again(before);
   page_.store(&now, std::memory_order_relaxed);
   return &now != &before;
 }
@@ -55,7 +55,7 @@ void TimerClient::State::after_opening(TimerScope& scope, unsigned todo_next, Sc
   if ((todo_next & todo::kLook) != 0) {
     bool has_moved = false;
     {
-      const auto held = Keeper::instance().lock();
+      const auto held = ProcessLock::instance().lock();
       has_moved = look_again();
     }
     if (has_moved) {
@@ -78,9 +78,9 @@ Duration TimerClient::State::timeout_for(std::string_view shown, Duration after,
   if (!options.first_timeout) {
     return after;
   }
-  if (begun_in != Keeper::instance().fork_count()) {
+  if (begun_in != ProcessLock::instance().fork_count()) {
     begun.clear();
-    begun_in = Keeper::instance().fork_count();
+    begun_in = ProcessLock::instance().fork_count();
   }
   // Beyond the limit each scope counts as the first one: a deadline is later then, never earlier.
   const bool is_first = begun.size() < kMaxBegunNames ? begun.emplace(shown).second

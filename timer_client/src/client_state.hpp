@@ -14,8 +14,9 @@
 #include "common/board.hpp"
 #include "common/clock.hpp"
 #include "timer_client/src/fork_watch.hpp"
-#include "timer_client/src/keeper.hpp"
 #include "timer_client/src/page/page_scope.hpp"
+#include "timer_client/src/process_lock.hpp"
+#include "timer_client/src/process_pages.hpp"
 #include "timer_client/src/questions/asker.hpp"
 #include "timer_client/src/server/shutdown_watch.hpp"
 
@@ -28,9 +29,9 @@ inline bool is_open_here(const SlotHandle& handle, unsigned long long generation
 }
 
 struct TimerClient::State {
-  // With the Keeper's lock.
+  // With the ProcessLock.
   State(OwnPage& its_page, bool counts, Asker questions)
-      : number(Keeper::instance().next_client()),
+      : number(ProcessPages::instance().next_client()),
         has_statistics(counts),
         asker(std::move(questions)),
         first_page(its_page),

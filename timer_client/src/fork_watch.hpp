@@ -22,7 +22,7 @@ inline unsigned count() {
   return word->load(std::memory_order_relaxed);
 }
 
-// For the Keeper.
+// For ProcessLock.
 void start();
 void set(unsigned count);
 // True for the one thread of a child that is to notice; others wait until it has called set().

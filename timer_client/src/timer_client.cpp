@@ -1,5 +1,5 @@
 // The public client: checks arguments and opens, renews and ends scopes on this process's page.
-// What is shared by clients is behind the Keeper's lock, but for the page itself (page_scope.hpp)
+// What is shared by clients is behind the ProcessLock, but for the page itself (page_scope.hpp)
 // and for questions (asker.hpp).
 // SPDX-License-Identifier: MIT
 #include <fmt/format.h>
@@ -129,8 +129,8 @@ TimerClient::TimerClient(std::shared_ptr<State> state) : state_(std::move(state)
 // What clients have that are switched off, or were moved from. Made by the first connect().
 const std::shared_ptr<TimerClient::State>& TimerClient::state_of_nobody() {
   static const std::shared_ptr<State>& state = *new std::shared_ptr<State>([] {
-    const auto held = Keeper::instance().lock();
-    return std::make_shared<State>(Keeper::instance().page_of_nobody(), false,
+    const auto held = ProcessLock::instance().lock();
+    return std::make_shared<State>(ProcessPages::instance().page_of_nobody(), false,
                                    Asker({}, std::chrono::seconds{60}));
   }());
   return state;
@@ -159,9 +159,9 @@ TimerClient TimerClient::connect(ConnectOptions options) {
   }
   std::shared_ptr<State> state;
   {
-    const auto held = Keeper::instance().lock();
+    const auto held = ProcessLock::instance().lock();
     Status made;
-    OwnPage& page = Keeper::instance().page_in(place.run_folder, place.pipe, made);
+    OwnPage& page = ProcessPages::instance().page_in(place.run_folder, place.pipe, made);
     if (made) {
       made = page.make(options.statistics, options.allow_tracing);
     }
@@ -192,7 +192,7 @@ void TimerClient::set_idle_timeout(std::chrono::nanoseconds timeout, bool must_b
   bool wake = false;
   OwnPage& page = state_->page();
   {
-    const auto held = Keeper::instance().lock();
+    const auto held = ProcessLock::instance().lock();
     OwnPage::Refusal why{};
     const bool is_watched =
         page.is_made() && page.watch_idleness(timeout, state_->number, why, wake);
@@ -218,7 +218,7 @@ TimerClient& TimerClient::operator=(TimerClient&& other) noexcept {
 
 TimerClient::~TimerClient() {
   stop_watching();
-  const auto held = Keeper::instance().lock();
+  const auto held = ProcessLock::instance().lock();
   for (OwnPage* page = &state_->first_page; page != nullptr; page = page->successor()) {
     page->release_those_of(state_->number);
   }
@@ -235,7 +235,7 @@ TimerId TimerClient::acquire(Timeout timeout, std::string_view name, const Scope
   unsigned todo_next = 0;
   TimerId timer;
   {
-    const auto held = Keeper::instance().lock();
+    const auto held = ProcessLock::instance().lock();
     if (is_closed) {
       state_->page().note_unwatched();
       return {};
@@ -254,7 +254,7 @@ bool TimerClient::renew(TimerId timer, Timeout timeout) {
   unsigned todo_next = 0;
   bool is_renewed = false;
   if (timer.slot_ != nullptr) {
-    const auto held = Keeper::instance().lock();
+    const auto held = ProcessLock::instance().lock();
     is_renewed = is_open_here(*timer.slot_, timer.number_, timer.fork_count_) &&
                  renew_scope(*timer.slot_, timer.number_, after.count(), true, todo_next);
   }
@@ -279,7 +279,7 @@ bool TimerClient::set_paused(TimerId timer, bool is_paused) {
   bool wake = false;
   bool is_open = false;
   {
-    const auto held = Keeper::instance().lock();
+    const auto held = ProcessLock::instance().lock();
     const auto change = is_paused ? pause_scope : resume_scope;
     is_open = is_open_here(*timer.slot_, timer.number_, timer.fork_count_) &&
               change(*timer.slot_, slot_flag::kPausedByCaller, wake);
@@ -295,7 +295,7 @@ PausedRegion TimerClient::paused(std::string_view name, const char* file, int li
 }
 
 ReleaseResult TimerClient::release(TimerId timer) noexcept {
-  const auto held = Keeper::instance().lock();
+  const auto held = ProcessLock::instance().lock();
   return State::release(timer, true);
 }
 
@@ -322,14 +322,14 @@ TimerScope TimerClient::expires_otherwise(std::chrono::nanoseconds after, const 
   check_options(options, after);
   if (!state_->is_closed_by_server()) {
     if (options.first_timeout) {
-      const auto held = Keeper::instance().lock();
+      const auto held = ProcessLock::instance().lock();
       after = state_->timeout_for(shown_name(key), after, options);
     }
     if (SlotHandle* const handle = state_->claim(key, false)) {
       return state_->expires(*handle, key, terms_of(after, options, 0));
     }
   }
-  const auto held = Keeper::instance().lock();
+  const auto held = ProcessLock::instance().lock();
   state_->page().note_unwatched();
   return TimerScope(TimerId{});
 }
@@ -339,11 +339,11 @@ void TimerClient::start(Timeout timeout) {
   check_timeout("the timeout", after);
   unsigned todo_next = 0;
   const bool is_closed = state_->is_closed_by_server();
-  OwnPage* page = nullptr;
+  PageContext* page = nullptr;
   {
-    const auto held = Keeper::instance().lock();
+    const auto held = ProcessLock::instance().lock();
     TimerId& job = state_->job;
-    if (job && job.slot_->page->successor() != nullptr) {
+    if (job && OwnPage::of(*job.slot_).successor() != nullptr) {
       State::release(std::exchange(job, {}), true);
     }
     const bool is_renewed = job && is_open_here(*job.slot_, job.number_, job.fork_count_) &&
@@ -388,7 +388,7 @@ std::optional<TimerTimes> TimerClient::times(TimerId timer) const {
 }
 
 ReleaseResult TimerClient::stop() noexcept {
-  const auto held = Keeper::instance().lock();
+  const auto held = ProcessLock::instance().lock();
   return State::release(std::exchange(state_->job, {}), true);
 }
 
@@ -401,7 +401,7 @@ std::string TimerClient::target() const {
 }
 
 std::string TimerClient::stacks_file() const {
-  const auto held = Keeper::instance().lock();
+  const auto held = ProcessLock::instance().lock();
   return state_->page().stacks_file();
 }
 
@@ -410,7 +410,7 @@ bool TimerClient::offer_stacks(int signal) {
     throw InvalidArgument(
         fmt::format("the signal for stacks is {}: expected 0 to {}", signal, kLastSignal));
   }
-  const auto held = Keeper::instance().lock();
+  const auto held = ProcessLock::instance().lock();
   return state_->page().offer_stacks(signal);
 }
 

@@ -72,7 +72,7 @@ void TimerClient::on_shutdown(std::function<void()> call) {
     throw ServerUnavailable(fmt::format(
         "the server at '{}' announces nothing: it has no run folder that is known", target()));
   }
-  const auto held = Keeper::instance().lock();
+  const auto held = ProcessLock::instance().lock();
   auto& watch = state_->shutdown_watch;
   if (watch && !watch->is_of_this_process()) {
     ShutdownWatch::leave_to_parent(std::move(watch));
@@ -86,10 +86,10 @@ void TimerClient::on_shutdown(std::function<void()> call) {
 void TimerClient::stop_watching() {
   std::shared_ptr<ShutdownWatch> watch;
   {
-    const auto held = Keeper::instance().lock();
+    const auto held = ProcessLock::instance().lock();
     watch = std::move(state_->shutdown_watch);
   }
-  // Without the Keeper's lock: the callback that is waited for may want it.
+  // Without the ProcessLock: the callback that is waited for may want it.
   if (watch && watch->is_of_this_process()) {
     watch->stop();
   } else if (watch) {

@@ -44,8 +44,8 @@ void TimerScope::follow_page(std::chrono::nanoseconds after) {
   const SlotHandle& old = *timer_.slot_;
   SlotHandle* handle = nullptr;
   {
-    const auto held = Keeper::instance().lock();
-    OwnPage& page = Keeper::instance().look_again(*old.page);
+    const auto held = ProcessLock::instance().lock();
+    OwnPage& page = ProcessPages::instance().look_again(OwnPage::of(old));
     if (&page == old.page) {
       return;
     }
@@ -101,7 +101,7 @@ PausedRegion::PausedRegion(TimerScope marker, OwnPage& page)
     : marker_(std::move(marker)), page_(&page), tid_(::gettid()), fork_count_(fork_watch::count()) {
   bool wake = false;
   {
-    const auto held = Keeper::instance().lock();
+    const auto held = ProcessLock::instance().lock();
     // Before what may throw a second time, so that nothing has to be undone.
     slots_ = page.slots_to_suspend();
     if (slots_ != nullptr) {
@@ -119,7 +119,7 @@ PausedRegion::~PausedRegion() {
   }
   bool wake = false;
   {
-    const auto held = Keeper::instance().lock();
+    const auto held = ProcessLock::instance().lock();
     page_->end_suspension(slots_, tid_, wake);
   }
   if (wake) {

@@ -20,10 +20,10 @@
 #include "common/scope_name.hpp"
 #include "common/wire.hpp"
 #include "timer_client/src/fork_watch.hpp"
-#include "timer_client/src/keeper.hpp"
 #include "timer_client/src/messages.hpp"
-#include "timer_client/src/page/page_pause.hpp"
 #include "timer_client/src/page/page_scope.hpp"
+#include "timer_client/src/process_lock.hpp"
+#include "timer_client/src/retry_thread.hpp"
 #include "timer_client/src/server/server_look.hpp"
 
 namespace filetimer {
@@ -66,7 +66,7 @@ void end_of_thread(void*) {
   while (next != nullptr) {
     ThreadSlots& slots = *std::exchange(next, next->next_of_thread);
     if (slots.fork_count == fork_watch::count()) {
-      slots.page.thread_ended(slots);
+      static_cast<OwnPage&>(slots.page).thread_ended(slots);
     }
   }
 }
@@ -87,55 +87,9 @@ void call_at_end_of_thread() {
 
 }  // namespace
 
-ReleaseResult release_counted(SlotHandle& handle, bool has_lock) noexcept {
-  constexpr auto kRelaxed = std::memory_order_relaxed;
-  Slot& slot = *handle.slot;
-  std::int64_t word = slot.deadline.load(kRelaxed);
-  const auto release = [&] {
-    while (slot_word::is_open(word)) {
-      if (try_release(slot, word)) [[likely]] {
-        return ReleaseResult::kReleased;
-      }
-      // Another thread has paused it, or let it go on, and has written Slot::left, too.
-      word = slot.deadline.load(kRelaxed);
-      if (handle.page->notes_releases()) {
-        slot.left.store(monotonic_ns(), kRelaxed);
-      }
-    }
-    release_late(slot);
-    // A page that was cut short shows zeroes.
-    return word == slot_word::kFree ? ReleaseResult::kNotOpen : ReleaseResult::kExpired;
-  };
-  const bool is_noted = handle.page->notes_releases();
-  if (handle.statistics == nullptr) {
-    if (is_noted) {
-      slot.left.store(monotonic_ns(), kRelaxed);
-    }
-    return release();
-  }
-  // All that is read of the slot is read before it is free.
-  const std::int64_t acquired = slot.acquired.load(kRelaxed);
-  // The owner is this thread or another one, which may end meanwhile: then it is nobody. It can't
-  // come to look like this one, whose ThreadSlots live.
-  SlotStatistics* const entry = t_slots != nullptr && handle.owner.load(kRelaxed) == t_slots
-                                    ? handle.statistics
-                                    : handle.page->own_statistics(handle, has_lock);
-  const std::int64_t now = monotonic_ns();
-  if (is_noted) {
-    slot.left.store(now, kRelaxed);
-  }
-  const std::int64_t found = word;
-  const ReleaseResult result = release();
-  if (entry != nullptr) {
-    const std::int64_t deadline = slot_word::is_expired(found) ? -found : found;
-    const bool has_margin = deadline > 0 && deadline < slot_word::kNoDeadline;
-    count_scope(*entry, now - acquired, has_margin ? deadline - now : kNoMargin);
-  }
-  return result;
-}
-
 OwnPage::OwnPage(BoardView board, std::string dir, std::string pipe)
-    : board_(std::move(board)),
+    : PageContext(board.board()),
+      view_(std::move(board)),
       dir_(std::move(dir)),
       board_path_(fmt::format("{}/{}", dir_, kBoardName)),
       pages_folder_(fmt::format("{}/{}", dir_, kPagesName)),
@@ -462,7 +416,7 @@ void OwnPage::end_suspension(const ThreadSlots* slots, pid_t tid, bool& wake) no
 void OwnPage::thread_ended(ThreadSlots& slots) noexcept {
   bool has_left_open = false;
   {
-    const auto held = Keeper::instance().lock();
+    const auto held = ProcessLock::instance().lock();
     for (SlotHandle* const handle : slots.handles) {
       handle->owner.store(nullptr, std::memory_order_relaxed);
       if (handle->is_free()) {
@@ -512,7 +466,7 @@ SlotStatistics* OwnPage::own_statistics(const SlotHandle& handle, bool has_lock)
     }
     std::unique_lock<std::mutex> held;
     if (!has_lock) {
-      held = Keeper::instance().lock();
+      held = ProcessLock::instance().lock();
     }
     return statistics_for(slots_of_this_thread(), read_name(layout().name(handle.index)));
   } catch (const std::bad_alloc&) {
@@ -544,7 +498,7 @@ void OwnPage::wake() noexcept {
   if (sent == LineSent::kYes) {
     layout().header().wakes.fetch_add(1, std::memory_order_relaxed);
   } else if (sent != LineSent::kNoReader) {
-    const auto held = Keeper::instance().lock();
+    const auto held = ProcessLock::instance().lock();
     try_later();
   }
 }
@@ -583,7 +537,7 @@ void OwnPage::try_later() noexcept {
   pause_ = is_pending_ ? std::min(2 * pause_, kLongestPause) : kFirstPause;
   next_try_ = Instant::now() + pause_;
   // No thread to be had: the next scope tries for itself.
-  is_pending_ = Keeper::instance().attend(next_try_);
+  is_pending_ = RetryThread::instance().attend(next_try_);
 }
 
 void OwnPage::try_again() noexcept {

@@ -5,8 +5,8 @@
 //
 // A forked child drops the page of its parent, never writes to it, and makes its own with its first
 // scope. If the runtime directory is removed and made again, or a file of it is cut short, the page
-// gets a successor (Keeper::look_again()); scopes that are open stay on the old page until they are
-// renewed.
+// gets a successor (ProcessPages::look_again()); scopes that are open stay on the old page until
+// they are renewed.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "common/clock.hpp"
+#include "timer_client/src/page/page_context.hpp"
 #include "timer_client/src/page/page_file.hpp"
 #include "timer_client/src/page/page_statistics.hpp"
 #include "timer_client/src/page/slot_handle.hpp"
@@ -27,7 +28,7 @@
 
 namespace filetimer {
 
-class OwnPage {
+class OwnPage final : public PageContext {
  public:
   enum class Refusal {
     kLimit,   // kMaxScopesPerWorker are open
@@ -36,10 +37,10 @@ class OwnPage {
 
   // `dir`: the runtime directory; `pipe`: where its server listens.
   OwnPage(BoardView board, std::string dir, std::string pipe);
-  OwnPage(const OwnPage&) = delete;
-  OwnPage& operator=(const OwnPage&) = delete;
+  // Returns the page of a slot.
+  static OwnPage& of(const SlotHandle& handle) { return static_cast<OwnPage&>(*handle.page); }
 
-  // --- with the Keeper's lock ---
+  // --- with the ProcessLock ---
 
   // Makes the page, if there is none yet, and announces it. Fails without a status page.
   Status make(bool with_statistics, bool allow_tracing);
@@ -78,19 +79,14 @@ class OwnPage {
   [[nodiscard]] std::string stacks_file() const;
   bool offer_stacks(int signal) noexcept;
 
-  // A wake line that could not be written waits for the Keeper's thread.
+  // A wake line that could not be written waits for the retry thread.
   [[nodiscard]] bool has_pending() const { return is_pending_.load(std::memory_order_relaxed); }
   [[nodiscard]] Instant next_try() const { return next_try_; }
   void try_again() noexcept;
 
   // --- any thread, without the lock ---
 
-  // After a scope was opened or renewed under a deadline that must_wake() tells of.
-  void wake() noexcept;
-  // Returns whether Keeper::look_again() is due. One relaxed load.
-  [[nodiscard]] bool is_look_due(std::int64_t now) const {
-    return now >= next_look_.load(std::memory_order_relaxed);
-  }
+  void wake() noexcept override;
   // Returns the page that took the place of this one; null: none did. Acquire: pairs with the
   // release in continue_on().
   [[nodiscard]] OwnPage* successor() const { return successor_.load(std::memory_order_acquire); }
@@ -98,28 +94,24 @@ class OwnPage {
   [[nodiscard]] bool has_server() const;
   // The thread that these belong to ends. Destroys them.
   void thread_ended(ThreadSlots& slots) noexcept;
-  // What this thread counts an open scope of `handle` in, which is another thread's. Null: nothing.
-  SlotStatistics* own_statistics(const SlotHandle& handle, bool has_lock) noexcept;
+  SlotStatistics* own_statistics(const SlotHandle& handle, bool has_lock) noexcept override;
 
-  [[nodiscard]] const Board& board() const { return board_.board(); }
-  [[nodiscard]] bool is_off() const { return board_.is_off(); }
+  [[nodiscard]] bool is_off() const { return view_.is_off(); }
   [[nodiscard]] bool has_board() const { return identity() != BoardView::Identity{}; }
   [[nodiscard]] const std::string& dir() const { return dir_; }
   [[nodiscard]] const std::string& pipe() const { return pipe_; }
   [[nodiscard]] const std::string& pages_folder() const { return pages_folder_; }
-  // Whether somebody wants to know when scopes are released.
-  [[nodiscard]] bool notes_releases() const {
-    return notes_releases_.load(std::memory_order_relaxed);
-  }
-  [[nodiscard]] BoardView::Identity identity() const { return board_.identity(); }
-  // With the Keeper's lock.
+  [[nodiscard]] BoardView::Identity identity() const { return view_.identity(); }
+  // With the ProcessLock.
   [[nodiscard]] bool is_broken() const {
-    return board_.is_broken() || (current_ && current_->file->is_broken());
+    return view_.is_broken() || (current_ && current_->file->is_broken());
   }
   [[nodiscard]] bool is_watched() const noexcept;
   // These two for threads that have a slot of the page.
-  [[nodiscard]] PageLayout layout() const { return current_->file->layout(); }
-  [[nodiscard]] bool may_have_statistics() const { return current_->statistics.may_have_more(); }
+  [[nodiscard]] PageLayout layout() const override { return current_->file->layout(); }
+  [[nodiscard]] bool may_have_statistics() const override {
+    return current_->statistics.may_have_more();
+  }
 
  private:
   // All that belongs to one page file. A child keeps what it inherited, without the file, for as
@@ -149,7 +141,7 @@ class OwnPage {
 
   Status make_folders() const;
 
-  const BoardView board_;
+  const BoardView view_;
   const std::string dir_;
   const std::string board_path_;
   const std::string pages_folder_;
@@ -163,9 +155,7 @@ class OwnPage {
   // The server's incarnation under which nobody read the pipe; see wake().
   std::atomic<std::uint64_t> dead_incarnation_{~std::uint64_t{0}};
   std::atomic<bool> is_pending_{false};
-  std::atomic<std::int64_t> next_look_{0};  // CLOCK_MONOTONIC. Relaxed: only a time
   std::atomic<OwnPage*> successor_{nullptr};
-  std::atomic<bool> notes_releases_{false};
   std::atomic<bool> is_told_gone_{false};  // for messages only
   bool is_announced_ = false;
   Duration pause_{};

@@ -4,7 +4,7 @@
 // cuts the file short, a BusGuard replaces its memory (is_broken()).
 // Kept for the life of the process, and its file is never opened again: closing any descriptor of
 // it would drop the lock by which the kernel knows the owner. A forked child destroys what it
-// inherited, which takes nothing from its parent. Not locked; the Keeper's lock covers it.
+// inherited, which takes nothing from its parent. Not locked; the ProcessLock covers it.
 // SPDX-License-Identifier: MIT
 #pragma once
 

@@ -1,6 +1,11 @@
 // Scopes on the page, as they are entered and left a million times a second: no system call, no
 // lock, no allocation, and no cache line written that another thread writes. What is rare is in
-// own_page.cpp and thread_slots.cpp.
+// page_scope.cpp.
+//
+// Scopes may be paused: their time stands still, by the word of their caller or with all others of
+// a thread (a paused region). A pause is a renewal to slot_word::kPaused and a resumption one to
+// what was left, so both are ordered with release and verdict as renewals are. --max-timeout holds
+// for pauses, too.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -8,14 +13,25 @@
 
 #include <filetimer/timer_client.hpp>
 
+#include "common/clock.hpp"
+#include "common/limits.hpp"
 #include "common/wake_protocol.hpp"
 #include "timer_client/src/fork_watch.hpp"
-#include "timer_client/src/page/own_page.hpp"
-#include "timer_client/src/page/page_pause.hpp"
+#include "timer_client/src/page/page_context.hpp"
 #include "timer_client/src/page/page_statistics.hpp"
 #include "timer_client/src/page/thread_slots.hpp"
 
 namespace filetimer {
+
+// What a scope is opened with, checked and in the page's units.
+struct PageTerms {
+  std::int64_t timeout = 0;  // ns; max: none
+  std::uint32_t grace_ms = kServersGrace;
+  std::uint32_t soft_ms = 0;
+  std::uint16_t signal = 0;
+  std::uint16_t flags = 0;
+  std::uint64_t client = 0;  // that releases it when it goes; 0: a TimerScope does
+};
 
 // As Instant::now(), without a call to another file.
 inline std::int64_t monotonic_ns() {
@@ -34,7 +50,7 @@ inline std::int64_t deadline_word(const Board& board, std::int64_t now, std::int
 
 // A slot of this thread's for a scope of `key`, without the lock; the thread is_entering then, so
 // that nobody takes the slot away. Null: ask OwnPage::claim().
-[[gnu::always_inline]] inline SlotHandle* claim_without_lock(OwnPage& page, ScopeKey key) {
+[[gnu::always_inline]] inline SlotHandle* claim_without_lock(PageContext& page, ScopeKey key) {
   ThreadSlots* slots = t_slots;
   if (slots == nullptr || &slots->page != &page || slots->fork_count != fork_watch::count()) {
     slots = ThreadSlots::of_this_thread(page);
@@ -60,8 +76,8 @@ inline std::int64_t deadline_word(const Board& board, std::int64_t now, std::int
 
 // What is to be done once a scope was opened or renewed, as bits; rarely any.
 namespace todo {
-inline constexpr unsigned kWake = 1;  // OwnPage::wake()
-inline constexpr unsigned kLook = 2;  // Keeper::look_again()
+inline constexpr unsigned kWake = 1;  // PageContext::wake()
+inline constexpr unsigned kLook = 2;  // ProcessPages::look_again()
 }  // namespace todo
 
 // Opens a scope under that deadline in a slot that this thread has claimed. Returns bits of todo.
@@ -87,6 +103,13 @@ inline constexpr unsigned kLook = 2;  // Keeper::look_again()
   return (must_wake(board, slot, word) ? todo::kWake : 0) |
          (handle.page->is_look_due(now) ? todo::kLook : 0);
 }
+
+// As open_scope(), in a thread whose scopes are suspended. Without the lock.
+unsigned open_suspended(SlotHandle& handle, const PageTerms& terms);
+
+// Of an open scope that is or was paused. True: it is paused now, and stays so with `timeout` left.
+// False: it is renewed as any other. Without the lock.
+bool renew_after_pause(SlotHandle& handle, std::int64_t timeout, bool& wake) noexcept;
 
 [[gnu::always_inline]] inline unsigned open_scope(SlotHandle& handle, const PageTerms& terms) {
   if (t_slots->suspensions.load(std::memory_order_relaxed) != 0) [[unlikely]] {
@@ -176,5 +199,14 @@ inline bool renew_scope(SlotHandle& handle, std::uint64_t generation, std::int64
     // Another thread has paused it or let it go on; or the verdict came first.
   }
 }
+
+// `by`: slot_flag::kPausedByCaller or kSuspended; a scope goes on when neither holds it any more.
+// False: it is not open. `wake` is set where PageContext::wake()
+// is to be called. With the ProcessLock.
+bool pause_scope(SlotHandle& handle, std::uint16_t by, bool& wake) noexcept;
+bool resume_scope(SlotHandle& handle, std::uint16_t by, bool& wake) noexcept;
+
+// Open, and paused with all others of its thread.
+bool is_suspended(const SlotHandle& handle) noexcept;
 
 }  // namespace filetimer

@@ -38,7 +38,7 @@ inline void count_scope(SlotStatistics& entry, std::int64_t took_ns, std::int64_
   entry.count.store(entry.count.load(kRelaxed) + 1, kRelaxed);
 }
 
-// Hands out the entries of a page. With the Keeper's lock, but for may_have_more().
+// Hands out the entries of a page. With the ProcessLock, but for may_have_more().
 class PageStatistics {
  public:
   using ByName = std::unordered_map<std::string, SlotStatistics*>;

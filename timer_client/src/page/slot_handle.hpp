@@ -14,7 +14,7 @@
 
 namespace filetimer {
 
-class OwnPage;
+class PageContext;
 class ThreadSlots;
 
 // What a scope goes by within a thread: its name as the caller wrote it, or the file and line where
@@ -48,13 +48,13 @@ struct alignas(64) SlotHandle {
   static constexpr std::uint64_t kUnbound = ~std::uint64_t{0};  // no scope's tag
 
   Slot* slot = nullptr;
-  OwnPage* page = nullptr;
+  PageContext* page = nullptr;
   // Which of the slot's scopes is open or comes next. Relaxed: moved on before the slot is released
   // and read after it was found free, so the slot's deadline orders it.
   std::atomic<std::uint64_t> generation{1};
   // The client that releases the scope when it goes; 0: a TimerScope does. Ordered likewise.
   std::atomic<std::uint64_t> client{0};
-  // Changed with the Keeper's lock; read by whoever releases the scope. Relaxed: see leave_scope().
+  // Changed with the ProcessLock; read by whoever releases the scope. Relaxed: see leave_scope().
   std::atomic<ThreadSlots*> owner{nullptr};
   SlotStatistics* statistics = nullptr;  // null: not counted
   SlotHandle* ring = this;               // the thread's other slots of the same key

@@ -6,13 +6,14 @@
 
 #include <algorithm>
 #include <new>
+#include <utility>
 
 #include "common/page_writer.hpp"
 #include "common/scope_name.hpp"
 #include "common/text.hpp"
 #include "common/wake_protocol.hpp"
 #include "timer_client/src/fork_watch.hpp"
-#include "timer_client/src/page/own_page.hpp"
+#include "timer_client/src/page/page_context.hpp"
 
 namespace filetimer {
 
@@ -31,12 +32,12 @@ std::string shown_name(ScopeKey key) {
   return bounded_scope_name(valid_utf8(whole));
 }
 
-ThreadSlots::ThreadSlots(OwnPage& its_page, unsigned its_fork_count)
+ThreadSlots::ThreadSlots(PageContext& its_page, unsigned its_fork_count)
     : page(its_page), fork_count(its_fork_count), tid(::gettid()) {
   handles.reserve(kMaxScopesPerWorker);  // that taking one can't fail
 }
 
-ThreadSlots* ThreadSlots::of_this_thread(const OwnPage& page) {
+ThreadSlots* ThreadSlots::of_this_thread(const PageContext& page) {
   if (t_slots == nullptr || t_slots->fork_count != fork_watch::count()) {
     return nullptr;
   }

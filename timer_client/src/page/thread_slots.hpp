@@ -6,7 +6,7 @@
 // a scope, then looks whether it is to stop; who wants slots says stop first, makes all threads
 // pass a barrier (membarrier(2)), then looks whether the thread is entering:
 //
-//     thread                               taker (with the Keeper's lock)
+//     thread                               taker (with the ProcessLock)
 //     ------                               -----
 //     is_entering = true                   is_wanted = true
 //     (the barrier falls here or not)      membarrier: a full barrier in every thread
@@ -38,10 +38,10 @@ class alignas(64) ThreadSlots {
  public:
   using StatisticsByName = std::unordered_map<std::string, SlotStatistics*>;
 
-  ThreadSlots(OwnPage& page, unsigned fork_count);
+  ThreadSlots(PageContext& page, unsigned fork_count);
 
   // This thread's slots on `page`, or null if it has none yet.
-  static ThreadSlots* of_this_thread(const OwnPage& page);
+  static ThreadSlots* of_this_thread(const PageContext& page);
 
   // --- this thread, without a lock, while is_entering ---
 
@@ -58,7 +58,7 @@ class alignas(64) ThreadSlots {
   // thread has enough of them and no lock is needed. Null: claim one with the lock.
   SlotHandle* find_further(ScopeKey key) noexcept;
 
-  // --- with the Keeper's lock, and the thread not entering ---
+  // --- with the ProcessLock, and the thread not entering ---
 
   // As find_further(), but takes no slot that is bound to something else.
   SlotHandle* find_bound(ScopeKey key);
@@ -75,15 +75,15 @@ class alignas(64) ThreadSlots {
   // What scopes of a name are counted in; null: it has not been looked up yet.
   [[nodiscard]] SlotStatistics* statistics_of(const std::string& shown) const;
 
-  OwnPage& page;
+  PageContext& page;
   const unsigned fork_count;
   const pid_t tid;
   std::atomic<bool> is_entering{false};  // written by the thread alone
-  std::atomic<bool> is_wanted{false};    // written with the Keeper's lock alone
+  std::atomic<bool> is_wanted{false};    // written with the ProcessLock alone
   // Unlimited regions that the thread is in. Written with the lock, read by the thread.
   std::atomic<unsigned> suspensions{0};
 
-  // With the Keeper's lock.
+  // With the ProcessLock.
   std::vector<SlotHandle*> handles;
   StatisticsByName statistics;
   ThreadSlots* next_of_thread = nullptr;  // on another page; for this thread alone

@@ -27,7 +27,7 @@ void wait_for_change(const std::atomic<std::uint32_t>& word, std::uint32_t seen,
 
 }  // namespace
 
-// The Keeper's lock is held: a child has noticed what it is.
+// The ProcessLock is held: a child has noticed what it is.
 ShutdownWatch::ShutdownWatch(std::string board_path)
     : board_path_(std::move(board_path)), fork_count_(fork_watch::count()) {}
 

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: MIT
-#include "timer_client/src/page/page_pause.hpp"
+#include "timer_client/src/page/page_scope.hpp"
 
 #include <algorithm>
-
-#include "timer_client/src/page/page_scope.hpp"
+#include <limits>
 
 namespace filetimer {
 namespace {
@@ -125,6 +124,52 @@ bool renew_after_pause(SlotHandle& handle, std::int64_t timeout, bool& wake) noe
       return true;
     }
   }
+}
+
+ReleaseResult release_counted(SlotHandle& handle, bool has_lock) noexcept {
+  Slot& slot = *handle.slot;
+  std::int64_t word = slot.deadline.load(kRelaxed);
+  const auto release = [&] {
+    while (slot_word::is_open(word)) {
+      if (try_release(slot, word)) [[likely]] {
+        return ReleaseResult::kReleased;
+      }
+      // Another thread has paused it, or let it go on, and has written Slot::left, too.
+      word = slot.deadline.load(kRelaxed);
+      if (handle.page->notes_releases()) {
+        slot.left.store(monotonic_ns(), kRelaxed);
+      }
+    }
+    release_late(slot);
+    // A page that was cut short shows zeroes.
+    return word == slot_word::kFree ? ReleaseResult::kNotOpen : ReleaseResult::kExpired;
+  };
+  const bool is_noted = handle.page->notes_releases();
+  if (handle.statistics == nullptr) {
+    if (is_noted) {
+      slot.left.store(monotonic_ns(), kRelaxed);
+    }
+    return release();
+  }
+  // All that is read of the slot is read before it is free.
+  const std::int64_t acquired = slot.acquired.load(kRelaxed);
+  // The owner is this thread or another one, which may end meanwhile: then it is nobody. It can't
+  // come to look like this one, whose ThreadSlots live.
+  SlotStatistics* const entry = t_slots != nullptr && handle.owner.load(kRelaxed) == t_slots
+                                    ? handle.statistics
+                                    : handle.page->own_statistics(handle, has_lock);
+  const std::int64_t now = monotonic_ns();
+  if (is_noted) {
+    slot.left.store(now, kRelaxed);
+  }
+  const std::int64_t found = word;
+  const ReleaseResult result = release();
+  if (entry != nullptr) {
+    const std::int64_t deadline = slot_word::is_expired(found) ? -found : found;
+    const bool has_margin = deadline > 0 && deadline < slot_word::kNoDeadline;
+    count_scope(*entry, now - acquired, has_margin ? deadline - now : kNoMargin);
+  }
+  return result;
 }
 
 }  // namespace filetimer

@@ -1,0 +1,53 @@
+// What a scope needs of its page each time that it is opened or renewed.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+#include "common/board.hpp"
+#include "common/scope_page.hpp"
+
+namespace filetimer {
+
+struct SlotHandle;
+
+// The part of an OwnPage that slots and threads know. Its members may be called in any thread,
+// without the ProcessLock. Never destroyed.
+class PageContext {
+ public:
+  PageContext(const PageContext&) = delete;
+  PageContext& operator=(const PageContext&) = delete;
+
+  // Returns the status page of the server.
+  [[nodiscard]] const Board& board() const { return *board_; }
+  // Returns whether releases are to be noted in their slots, for an idle timeout.
+  [[nodiscard]] bool notes_releases() const {
+    return notes_releases_.load(std::memory_order_relaxed);
+  }
+  // Returns whether ProcessPages::look_again() is due.
+  [[nodiscard]] bool is_look_due(std::int64_t now) const {
+    return now >= next_look_.load(std::memory_order_relaxed);
+  }
+
+  // Returns the parts of the page. For threads that have a slot of it.
+  [[nodiscard]] virtual PageLayout layout() const = 0;
+  // Returns false if no name gets statistics any more.
+  [[nodiscard]] virtual bool may_have_statistics() const = 0;
+  // Returns what this thread counts an open scope of `handle` in, which is another thread's; null:
+  // nothing. `has_lock`: the caller holds the ProcessLock.
+  virtual SlotStatistics* own_statistics(const SlotHandle& handle, bool has_lock) noexcept = 0;
+  // Wakes the server. To be called after a scope was opened or renewed under a deadline that
+  // must_wake() tells of, without the ProcessLock.
+  virtual void wake() noexcept = 0;
+
+ protected:
+  explicit PageContext(const Board& board) : board_(&board) {}
+  ~PageContext() = default;
+
+  const Board* const board_;
+  std::atomic<bool> notes_releases_{false};
+  std::atomic<std::int64_t> next_look_{0};  // CLOCK_MONOTONIC. Relaxed: only a time
+};
+
+}  // namespace filetimer
