@@ -16,8 +16,6 @@
 #include "timer_client/src/fork_watch.hpp"
 #include "timer_client/src/keeper.hpp"
 #include "timer_client/src/page/page_scope.hpp"
-#include "timer_client/src/questions/asker.hpp"
-#include "timer_client/src/server/shutdown_watch.hpp"
 
 namespace filetimer {
 
@@ -29,10 +27,9 @@ inline bool is_open_here(const SlotHandle& handle, unsigned long long generation
 
 struct TimerClient::State {
   // With the Keeper's lock.
-  State(OwnPage& its_page, bool counts, Asker questions)
+  State(OwnPage& its_page, bool counts)
       : number(Keeper::instance().next_client()),
         has_statistics(counts),
-        asker(std::move(questions)),
         first_page(its_page),
         page_(&its_page) {}
   State(const State&) = delete;
@@ -106,8 +103,6 @@ struct TimerClient::State {
   std::unordered_set<std::string> begun;
   static constexpr std::size_t kMaxBegunNames = 1024;  // as of names with statistics
   unsigned begun_in = 0;
-  const Asker asker;
-  std::shared_ptr<ShutdownWatch> shutdown_watch;  // with the lock; null: nobody asked for it
   OwnPage& first_page;  // its successors are those that this client has used since
 
  private:

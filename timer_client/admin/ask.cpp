@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "timer_client/src/questions/question.hpp"
+#include "timer_client/admin/ask.hpp"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -12,13 +12,13 @@
 #include <optional>
 
 #include "common/duration_text.hpp"
+#include "common/json_fields.hpp"
 #include "common/limits.hpp"
 #include "common/posix.hpp"
 #include "common/run_folder.hpp"
 #include "common/text.hpp"
 #include "timer_client/src/messages.hpp"
 #include "timer_client/src/pipe/pipe_line.hpp"
-#include "timer_client/src/questions/answer_object.hpp"
 #include "timer_client/src/server/server_look.hpp"
 
 namespace filetimer {
@@ -212,10 +212,7 @@ class Asking {
       if (left <= Duration{}) {
         return no_answer("its pipe is full");
       }
-      ::poll(nullptr, 0, poll_ms(std::min(left, kBusyPause)));
-      if (while_waiting_) {
-        while_waiting_();
-      }
+      wait_for(std::min(left, kBusyPause), while_waiting_);
     }
   }
 
@@ -313,7 +310,7 @@ class Asking {
   std::optional<Reply> take(std::string_view line) {
     pipe_->remove_name();
     simdjson::dom::object answer;
-    if (!parse_answer(parser_, line, answer)) {
+    if (parser_.parse(line.data(), line.size()).get_object().get(answer) != simdjson::SUCCESS) {
       return without_answer(
           Kind::kFailed,
           fmt::format("the server at '{}' answered '{}': expected a JSON object", place_.pipe,
@@ -369,6 +366,16 @@ class Asking {
 };
 
 }  // namespace
+
+void wait_for(Duration time, const WhileWaiting& while_waiting) {
+  const Instant end = Instant::now() + time;
+  for (Duration left = time; left > Duration{}; left = end - Instant::now()) {
+    ::poll(nullptr, 0, poll_ms(std::min(left, kLookPeriod)));
+    if (while_waiting) {
+      while_waiting();
+    }
+  }
+}
 
 Reply ask(const MeetingPlace& place, wire::Question question, Duration patience,
           const OnAnswer& on_answer, const WhileWaiting& while_waiting) {

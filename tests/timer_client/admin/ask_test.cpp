@@ -1,6 +1,6 @@
 // Asking the server: what is written, how long is waited, and what is left behind.
 // SPDX-License-Identifier: MIT
-#include "timer_client/src/questions/question.hpp"
+#include "timer_client/admin/ask.hpp"
 
 #include <doctest/doctest.h>
 #include <fcntl.h>
