@@ -686,3 +686,14 @@ TEST_CASE("replies can be asked for again after the run folder was removed and m
   Asker asker(server.dir(), question("ping"));
   asker.next("done");
 }
+
+TEST_CASE("a rank that withdraws has left, though a child that it forked meanwhile lives on") {
+  const TempFolder temp;
+  Server server(temp);
+  const auto worker = client_worker(server.dir());
+  CHECK(worker->ask("withdraw 0 2") == "withdrawn");
+  Asker other(server.dir(), join(1, 2, 0.1, "default"));
+  const JsonLine late = other.last();
+  CHECK(late.text("answer") == "timed_out");
+  CHECK(ranks(late, "missing") == std::vector{0});
+}

@@ -123,13 +123,29 @@ class ClientWorker {
     return std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds{1};
   }
 
+  // Returns once fork() has returned in the child, too.
+  static void fork_one_that_stays() {
+    int ends[2];
+    char byte = 0;
+    if (::pipe(ends) != 0) {
+      throw std::runtime_error("no pipe");
+    }
+    if (::fork() == 0) {
+      ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+      (void)!::write(ends[1], "!", 1);
+      for (;;) {
+        ::pause();
+      }
+    }
+    (void)!::read(ends[0], &byte, 1);
+  }
+
   static std::string withdraw(const RendezvousOptions& options) {
     const AdminClient looks;
     bool has_forked = false;
     const auto fork_and_throw = [&] {
-      if (!std::exchange(has_forked, true) && ::fork() == 0) {
-        ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-        ::pause();
+      if (!std::exchange(has_forked, true)) {
+        fork_one_that_stays();
       }
       if (looks.status().askers > 0) {
         throw std::runtime_error("withdrawn");
