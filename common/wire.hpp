@@ -8,13 +8,11 @@
 
 #include <sys/types.h>
 
-#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
 
 #include "common/clock.hpp"
-#include "common/result.hpp"
 
 namespace filetimer::wire {
 
@@ -39,7 +37,7 @@ struct Question {
 
 struct Request {
   pid_t pid = 0;
-  std::string_view scope_id;    // points into the parser; valid until its next parse
+  std::string_view scope_id;    // of a parsed line: valid until its parser's next parse
   double expiration_time = -1;  // Unix seconds; negative: release; +inf: never expires
   int signal = 0;               // 0 or negative: none
 
@@ -59,27 +57,6 @@ struct Request {
 
   [[nodiscard]] bool is_release() const { return expiration_time < 0; }
   [[nodiscard]] bool is_from_own_client() const { return x_timeout_s.has_value(); }
-};
-
-// Reads lines strictly. Unknown keys are ignored if they are JSON, and of repeated keys the last
-// one counts (as in Python). Any other fault is an error that says what was expected. Only the line
-// is checked here; the server decides whether the pid may be watched.
-class Parser {
- public:
-  Parser();
-  ~Parser();
-  Parser(const Parser&) = delete;
-  Parser& operator=(const Parser&) = delete;
-
-  // Returns how many bytes after a line must be readable. Their values do not matter.
-  static std::size_t padding();
-
-  // Returns the request of a line without its newline. padding() bytes after it must be readable.
-  Result<Request> parse(std::string_view line);
-
- private:
-  struct State;
-  std::unique_ptr<State> state_;
 };
 
 // Returns a wake-up message, with its newline.

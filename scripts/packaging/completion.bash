@@ -4,10 +4,10 @@
 # SPDX-License-Identifier: MIT
 
 # Sets words to the line up to the cursor, with `--option=value` as two words (bash has split it
-# into three), cur and prev to the last two of them, and joined to 1 if a `=` stands between these.
+# into three), and cur and prev to the last two of them.
 _filetimer_words() {
   local i
-  words=() joined=0
+  words=()
   for ((i = 0; i <= COMP_CWORD; ++i)); do
     if ((i > 0)) && [[ ${COMP_WORDS[i]} == '=' && ${COMP_WORDS[i - 1]} == --* ]]; then
       ((i < COMP_CWORD)) || words+=('')
@@ -17,9 +17,6 @@ _filetimer_words() {
   done
   words[0]=${words[0]/#\~/$HOME}
   cur=${words[-1]} prev=${words[-2]}
-  if [[ ${COMP_WORDS[COMP_CWORD]} == '=' || ${COMP_WORDS[COMP_CWORD - 1]} == '=' ]]; then
-    joined=1
-  fi
 }
 
 # Sets takes[--option] to what --help calls its value, or to nothing.
@@ -63,6 +60,7 @@ _filetimer_value() {  # SUBCOMMAND OPTION
     DIR) _filetimer_files -d ;;
     FILE | PATH) _filetimer_files -f ;;
     CMD) mapfile -t COMPREPLY < <(compgen -c -- "$cur") ;;
+    MODE) _filetimer_among 'graceful graceful_or_now workers workers_or_now if_idle now' ;;
     LEVEL) _filetimer_among 'error warning info debug' ;;
     SIG) _filetimer_among "$(compgen -A signal SIG | sed 's/^SIG//')" ;;
     PID) _filetimer_among "$(cd /proc && printf '%s ' [0-9]*)" ;;
@@ -70,9 +68,8 @@ _filetimer_value() {  # SUBCOMMAND OPTION
       _filetimer_among "$("${words[0]}" log --event '?' 2>&1 |
         sed -n 's/.*expected one of //p' | tr -d ,)"
       ;;
-    *'|'*)  # DUR|off, [=scopes|workers]
-      local choices=${takes[$2]//[\[\]=]/}
-      choices=${choices#DUR}
+    *'|'*)  # DUR|off
+      local choices=${takes[$2]#DUR}
       _filetimer_among "${choices//|/ }"
       ;;
     NAME)
@@ -109,7 +106,7 @@ _filetimer_positionals() {  # FIRST
   for ((i = $1; i < ${#words[@]} - 1; ++i)); do
     if [[ ${words[i]} != -* ]]; then
       ((++count))
-    elif [[ -n ${takes[${words[i]}]-} && ${takes[${words[i]}]} != '['* ]]; then
+    elif [[ -n ${takes[${words[i]}]-} ]]; then
       ((++i))
     fi
   done
@@ -119,8 +116,7 @@ _filetimer_positionals() {  # FIRST
 # True when an option, or the value of one, is what is asked for.
 _filetimer_options_and_values() {  # SUBCOMMAND
   local value=${takes[$prev]-}
-  # An optional value stands only behind `=`.
-  if [[ $prev == --* && -n $value ]] && { ((joined)) || [[ $value != '['* ]]; }; then
+  if [[ $prev == --* && -n $value ]]; then
     _filetimer_value "$1" "$prev"
   elif [[ $cur == -* ]]; then
     _filetimer_among "${!takes[*]}"
@@ -130,7 +126,7 @@ _filetimer_options_and_values() {  # SUBCOMMAND
 }
 
 _timer_server() {
-  local cur prev joined
+  local cur prev
   local -a words
   local -A takes=()
   COMPREPLY=()
@@ -141,7 +137,7 @@ _timer_server() {
 }
 
 _timer_client() {
-  local cur prev joined
+  local cur prev
   local -a words
   local -A takes=()
   COMPREPLY=()

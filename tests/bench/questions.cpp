@@ -8,7 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <filetimer/timer_client.hpp>
+#include <filetimer/admin.hpp>
 #include <thread>
 
 #include "common/clock.hpp"
@@ -31,12 +31,6 @@ constexpr auto kBetweenPings = 1ms;
 
 double microseconds_since(Instant begin) {
   return static_cast<double>((Instant::now() - begin).count()) / 1e3;
-}
-
-TimerClient connect(const std::string& dir) {
-  ConnectOptions options;
-  options.dir = dir;
-  return TimerClient::connect(std::move(options));
 }
 
 // Answers each line that comes through `fifo` by a byte on the pipe that the line names.
@@ -86,7 +80,7 @@ void measure_pings(const Plan& plan, const std::string& dir, Report& report) {
   if (::read(ready.read.get(), &byte, 1) != 1) {
     fail("the bare exchange did not start");
   }
-  TimerClient client = connect(dir);
+  const AdminClient client({.dir = dir});
   Samples ours;
   Samples bare;
   for (int i = 0; i < plan.pings; ++i) {
@@ -108,12 +102,12 @@ void measure_pings(const Plan& plan, const std::string& dir, Report& report) {
               .base = bare.quantile(0.99),
               .target = Target::value_at_most(kTargetP99Us)});
   const Instant begin = Instant::now();
-  std::vector<std::future<void>> answers;
+  std::vector<std::thread> askers;
   for (int i = 0; i < kAskersAtOnce; ++i) {
-    answers.push_back(client.ping_async(10s));
+    askers.emplace_back([&] { client.ping(10s); });  // throws where it is not answered
   }
-  for (std::future<void>& answer : answers) {
-    answer.get();  // throws where one is not answered
+  for (std::thread& asker : askers) {
+    asker.join();
   }
   report.add({.measure = fmt::format("{} at once, all answered", kAskersAtOnce),
               .unit = "ms",
@@ -127,7 +121,7 @@ void measure_kills(const Plan& plan, Report& report) {
   ServerUnderTest left_alone(plan.server, plan.memory_dir + "/left-alone", {},
                              {"--evidence", "none"});
   const Child asker = fork_child([&] {
-    TimerClient client = connect(dir);
+    const AdminClient client({.dir = dir});
     for (Instant next = Instant::now();; next = next + kBetweenPings) {
       std::this_thread::sleep_for(next - Instant::now());
       client.ping();
@@ -157,7 +151,7 @@ void measure_rendezvous(const Plan& plan, const std::string& dir, Report& report
   for (int round = 0; round < plan.rendezvous; ++round) {
     Pipe times = make_pipe();
     const auto join = [&](int rank) {
-      TimerClient client = connect(dir);
+      const AdminClient client({.dir = dir});
       const Instant begin = Instant::now();
       (void)client.rendezvous({.rank = rank, .world = kRanks, .timeout = kBound});
       const Instant times_taken[] = {begin, Instant::now()};
@@ -168,7 +162,7 @@ void measure_rendezvous(const Plan& plan, const std::string& dir, Report& report
     for (int rank = 1; rank < kRanks; ++rank) {
       ranks.push_back(fork_child([&] { join(rank); }));
     }
-    TimerClient watcher = connect(dir);
+    const AdminClient watcher({.dir = dir});
     const Instant until = Instant::now() + kBound;
     // All are in once the server has read as many lines.
     for (std::int64_t asked = -1; asked < kRanks - 1;) {

@@ -1,7 +1,7 @@
 // The version-1 line format (docs/protocol.md): which lines are accepted, which are refused and
 // why, and that requests of our clients are read back as they were written.
 // SPDX-License-Identifier: MIT
-#include "common/wire.hpp"
+#include "common/wire_parser.hpp"
 
 #include <doctest/doctest.h>
 #include <fmt/format.h>

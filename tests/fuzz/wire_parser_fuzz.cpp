@@ -9,7 +9,7 @@
 
 #include "common/limits.hpp"
 #include "common/text.hpp"
-#include "common/wire.hpp"
+#include "common/wire_parser.hpp"
 #include "fuzz_check.hpp"
 
 namespace {

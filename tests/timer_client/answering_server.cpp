@@ -10,7 +10,7 @@
 
 #include <filesystem>
 
-#include "common/wire.hpp"
+#include "common/wire_parser.hpp"
 
 namespace filetimer::testing {
 namespace {

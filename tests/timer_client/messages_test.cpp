@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <filetimer/admin.hpp>
 #include <fstream>
 #include <iterator>
 #include <string>
@@ -316,39 +317,33 @@ TEST_CASE("a server that is found gone is told of once, and so is its return") {
 
 TEST_CASE("a question tells of its answers, and of being withdrawn") {
   const testing::TempFolder folder;
-  const auto asked = [&](const std::function<void(TimerClient&)>& ask) {
-    return messages_in(said("debug", [&] {
-      ConnectOptions options;
-      options.dir = folder.path();
-      options.timeout = seconds{20};
-      auto client = TimerClient::connect(std::move(options));
-      ask(client);
-    }));
+  const auto asked = [&](const std::function<void(const AdminClient&)>& ask) {
+    return messages_in(said("debug", [&] { ask(AdminClient({.dir = folder.path()})); }));
   };
   {
     AnsweringServer server(folder.path(), R"({"answer":"refused","reason":"not now"})");
-    const auto messages = asked([](TimerClient& client) {
+    const auto messages = asked([](const AdminClient& client) {
       try {
         client.drain(true, seconds{20});
       } catch (const ServerBusy&) {
       }
     });
-    REQUIRE(messages.size() == 3);
-    CHECK(messages[1].starts_with("debug: question 'drain' to '" + folder.path("requests") +
+    REQUIRE(messages.size() == 2);
+    CHECK(messages[0].starts_with("debug: question 'drain' to '" + folder.path("requests") +
                                   "': waiting 20s for answers on 'replies/"));
-    CHECK(messages[2].starts_with("debug: question 'drain': refused after "));
-    CHECK(messages[2].ends_with(": not now"));
+    CHECK(messages[1].starts_with("debug: question 'drain': refused after "));
+    CHECK(messages[1].ends_with(": not now"));
   }
   AnsweringServer silent(folder.path(),
                          [](const auto&, auto& answers) { answers.wait_until_hung_up(); });
-  const auto messages = asked([](TimerClient& client) {
+  const auto messages = asked([](const AdminClient& client) {
     try {
       client.ping(milliseconds{20});
     } catch (const RpcTimeoutError&) {
     }
   });
-  REQUIRE(messages.size() == 3);
-  CHECK(messages[2].starts_with("debug: question 'ping': withdrawn: no answer to 'ping' from "));
+  REQUIRE(messages.size() == 2);
+  CHECK(messages[1].starts_with("debug: question 'ping': withdrawn: no answer to 'ping' from "));
 }
 
 TEST_CASE("a rendezvous tells its steps") {
@@ -361,17 +356,13 @@ TEST_CASE("a rendezvous tells its steps") {
                                R"({"rank":1,"pid":12}]})");
   });
   std::vector<std::string> steps = messages_in(said("debug", [&] {
-    ConnectOptions options;
-    options.dir = folder.path();
-    auto client = TimerClient::connect(std::move(options));
-    RendezvousOptions meeting;
-    meeting.rank = 0;
-    meeting.world = 2;
-    meeting.timeout = seconds{30};
-    meeting.name = "epoch";
-    meeting.retries = 3;
-    meeting.backoff = milliseconds{1};
-    (void)client.rendezvous(meeting);
+    (void)AdminClient({.dir = folder.path()})
+        .rendezvous({.rank = 0,
+                     .world = 2,
+                     .timeout = seconds{30},
+                     .name = "epoch",
+                     .retries = 3,
+                     .backoff = milliseconds{1}});
   }));
   std::erase_if(steps, [](const auto& one) { return !one.starts_with("debug: rendezvous"); });
   CHECK(steps == std::vector<std::string>{

@@ -1,6 +1,8 @@
 // What a worker includes brings in nothing but the standard library. This file includes the public
-// header first and alone, and looks for the marks of what must not come with it.
+// headers first and alone, and looks for the marks of what must not come with them.
 // SPDX-License-Identifier: MIT
+#include <filetimer/admin.hpp>
+#include <filetimer/pipe_client.hpp>
 #include <filetimer/timer_client.hpp>
 
 #if defined(FMT_VERSION) || defined(BOOST_VERSION) || defined(BOOST_CONFIG_HPP) || \

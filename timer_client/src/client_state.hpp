@@ -17,8 +17,6 @@
 #include "timer_client/src/page/page_scope.hpp"
 #include "timer_client/src/process_lock.hpp"
 #include "timer_client/src/process_pages.hpp"
-#include "timer_client/src/questions/asker.hpp"
-#include "timer_client/src/server/shutdown_watch.hpp"
 
 namespace filetimer {
 
@@ -30,10 +28,9 @@ inline bool is_open_here(const SlotHandle& handle, unsigned long long generation
 
 struct TimerClient::State {
   // With the ProcessLock.
-  State(OwnPage& its_page, bool counts, Asker questions)
+  State(OwnPage& its_page, bool counts)
       : number(ProcessPages::instance().next_client()),
         has_statistics(counts),
-        asker(std::move(questions)),
         first_page(its_page),
         page_(&its_page) {}
   State(const State&) = delete;
@@ -107,8 +104,6 @@ struct TimerClient::State {
   std::unordered_set<std::string> begun;
   static constexpr std::size_t kMaxBegunNames = 1024;  // as of names with statistics
   unsigned begun_in = 0;
-  const Asker asker;
-  std::shared_ptr<ShutdownWatch> shutdown_watch;  // with the lock; null: nobody asked for it
   OwnPage& first_page;  // its successors are those that this client has used since
 
  private:

@@ -4,7 +4,6 @@
 #include <pthread.h>
 #include <signal.h>
 
-#include <filetimer/errors.hpp>
 #include <new>
 #include <system_error>
 #include <thread>
@@ -29,10 +28,6 @@ bool start_own_thread(std::function<void()> body) noexcept {
   }
   ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
   return started;
-}
-
-void throw_no_thread() {
-  throw TimerError("no thread could be started: the process or its user is at a limit");
 }
 
 }  // namespace filetimer

@@ -1,6 +1,5 @@
 // The public client: checks arguments and opens, renews and ends scopes on this process's page.
-// What is shared by clients is behind the ProcessLock, but for the page itself (page_scope.hpp)
-// and for questions (asker.hpp).
+// What is shared by clients is behind the ProcessLock, but for the page itself (page_scope.hpp).
 // SPDX-License-Identifier: MIT
 #include <fmt/format.h>
 #include <unistd.h>
@@ -130,8 +129,7 @@ TimerClient::TimerClient(std::shared_ptr<State> state) : state_(std::move(state)
 const std::shared_ptr<TimerClient::State>& TimerClient::state_of_nobody() {
   static const std::shared_ptr<State>& state = *new std::shared_ptr<State>([] {
     const auto held = ProcessLock::instance().lock();
-    return std::make_shared<State>(ProcessPages::instance().page_of_nobody(), false,
-                                   Asker({}, std::chrono::seconds{60}));
+    return std::make_shared<State>(ProcessPages::instance().page_of_nobody(), false);
   }());
   return state;
 }
@@ -147,7 +145,6 @@ TimerClient TimerClient::connect(ConnectOptions options) {
     return TimerClient(off);
   }
   const MeetingPlace place = find_meeting_place(options.dir);
-  Asker asker(place, options.rpc_timeout);
   const auto missing = missing_by_environment(options.when_missing);
   const bool must_be_there = missing != ConnectOptions::Missing::kIgnore;
   const Duration patience =
@@ -173,7 +170,7 @@ TimerClient TimerClient::connect(ConnectOptions options) {
     } else if (!page.has_server()) {
       remove_abandoned_pages(page.pages_folder());
     }
-    state = std::make_shared<State>(page, options.statistics, std::move(asker));
+    state = std::make_shared<State>(page, options.statistics);
   }
   if (why.empty()) {
     messages::info("connected to the timer server in '{}'", place.run_folder);
@@ -217,7 +214,6 @@ TimerClient& TimerClient::operator=(TimerClient&& other) noexcept {
 }
 
 TimerClient::~TimerClient() {
-  stop_watching();
   const auto held = ProcessLock::instance().lock();
   for (OwnPage* page = &state_->first_page; page != nullptr; page = page->successor()) {
     page->release_those_of(state_->number);

@@ -167,7 +167,7 @@ void ControlRequests::answer_shutdown(const Accepted& accepted) {
                  accepted.now);
   context_.publish(announcement());
   if (!is_graceful && (!shutdown_ || question.force)) {
-    shutdown_ = {question.force ? "shutdown --force" : "shutdown", question.force};
+    shutdown_ = {question.force ? "shutdown: now" : "shutdown: if_idle", question.force};
   }
 }
 
@@ -251,7 +251,7 @@ void ControlRequests::advance_shutdowns(Instant now, bool has_kills) {
   const bool is_over = context_.scopes.count() == 0 && !has_kills &&
                        (!for_workers || !context_.scopes.has_workers());
   if (is_over && !life.is_asked_to_end()) {
-    shutdown_ = {"shutdown --graceful", false};
+    shutdown_ = {for_workers ? "shutdown: workers" : "shutdown: graceful", false};
   }
   if (shutdown_ || life.is_stopping()) {
     (void)shutdowns_.note_look(now);
@@ -271,11 +271,13 @@ void ControlRequests::advance_shutdowns(Instant now, bool has_kills) {
 // Withdraws the shutdowns whose time is up, or has one carried out by force.
 void ControlRequests::end_overdue_shutdowns(Instant now) {
   const std::vector<ShutdownRequests::Request> overdue = shutdowns_.take_overdue(now);
-  if (std::ranges::any_of(overdue, &ShutdownRequests::Request::is_forced_then)) {
+  const auto forced = std::ranges::find_if(overdue, &ShutdownRequests::Request::is_forced_then);
+  if (forced != overdue.end()) {
     for (const auto& request : overdue) {
       shutdowns_.add(request, now);
     }
-    shutdown_ = {"shutdown --graceful --force", true};
+    shutdown_ = {
+        forced->waits_for_workers ? "shutdown: workers_or_now" : "shutdown: graceful_or_now", true};
     return;
   }
   LifeCycle& life = context_.life;

@@ -13,7 +13,7 @@
 #include "common/board.hpp"
 #include "common/clock.hpp"
 #include "common/json_writer.hpp"
-#include "common/wire.hpp"
+#include "common/wire_parser.hpp"
 #include "timer_server/control/control_queue.hpp"
 #include "timer_server/control/life_cycle.hpp"
 #include "timer_server/control/rendezvous_desk.hpp"

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "common/limits.hpp"
-#include "common/wire.hpp"
+#include "common/wire_parser.hpp"
 
 namespace filetimer {
 

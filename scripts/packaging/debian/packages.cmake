@@ -53,7 +53,7 @@ set(CPACK_DEBIAN_DEV_PACKAGE_SUGGESTS filetimer-doc)
 set(CPACK_COMPONENT_DEV_DESCRIPTION
 "This package has the C++ library. With it a C++20 worker opens scopes with
 deadlines, which cost a look at the clock and a few stores in memory. The
-static library, its headers, and how CMake and pkg-config find them.")
+static libraries, their headers, and how CMake and pkg-config find them.")
 
 set(CPACK_DEBIAN_DOC_PACKAGE_NAME filetimer-doc)
 set(CPACK_DEBIAN_DOC_PACKAGE_SECTION doc)

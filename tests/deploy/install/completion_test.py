@@ -57,9 +57,11 @@ class Completion(Case):
             self.assertEqual(self.offered(f"timer_server {option}="), set(values))
             self.assertEqual(self.offered(f"timer_server {option}={values[0][:2]}"), {values[0]})
         self.assertEqual(self.offered("timer_server --grace "), {"off"})
-        self.assertEqual(self.offered("timer_client shutdown --graceful="), {"scopes", "workers"})
-        # Without `=` it has no value, and other options may follow.
-        self.assertIn("--force", self.offered("timer_client shutdown --graceful "))
+        said = run(CLIENT, "shutdown", "--mode", "?", status=2)
+        modes = set(re.split(", | or ", re.search("expected (.*)", said)[1]))
+        self.assertEqual(len(modes), 6)
+        self.assertEqual(self.offered("timer_client shutdown --mode "), modes)
+        self.assertEqual(self.offered("timer_client shutdown --mode=i"), {"if_idle"})
         levels = {"error", "warning", "info", "debug"}
         self.assertEqual(self.offered("timer_server --log-level "), levels)
         self.assertEqual(self.offered("timer_client list --log-level "), levels)

@@ -271,7 +271,7 @@ class Packages(Case):
                                                "/tmp/run"))
         inside("sh", "-c", "g++ -std=c++20 /debs/main.cpp $(pkg-config --cflags --libs filetimer)"
                            " -o /tmp/consumer")
-        self.assertIn("answered: 0 open", inside("timer_server", "--", "/tmp/consumer", "leave"))
+        self.assertIn("left in time", inside("timer_server", "--", "/tmp/consumer", "leave"))
         inside("timer_server", "--", "/tmp/consumer", "hang", status=128 + 9)
         if PYTHON:
             self.assertIn("python sees 1", inside("python3", "-c", PYTHON_WORKER))

@@ -46,8 +46,10 @@ class Tree(Case):
         files = files_below(self.prefix)
         expected = {
             "bin/timer_server", "bin/timer_client", "libexec/filetimer/filetimer-stacks",
-            f"{LIBDIR}/libfiletimer_client.a", f"{LIBDIR}/libfiletimer_common.a",
-            f"{LIBDIR}/pkgconfig/filetimer.pc", f"{LIBDIR}/cmake/filetimer/filetimer-config.cmake",
+            f"{LIBDIR}/libfiletimer_client.a", f"{LIBDIR}/libfiletimer_admin.a",
+            f"{LIBDIR}/libfiletimer_common.a", f"{LIBDIR}/pkgconfig/filetimer.pc",
+            f"{LIBDIR}/pkgconfig/filetimer-admin.pc",
+            f"{LIBDIR}/cmake/filetimer/filetimer-config.cmake",
             f"{LIBDIR}/cmake/filetimer/filetimer-config-version.cmake",
             "share/man/man1/timer_client.1", "share/man/man7/filetimer.7",
             "share/man/man8/timer_server.8",
@@ -99,21 +101,27 @@ class Tree(Case):
             "-B", self.path("build"), f"-DCMAKE_PREFIX_PATH={self.prefix}",
             f"-DCMAKE_CXX_COMPILER={os.environ['CXX']}")
         run(os.environ["CMAKE"], "--build", self.path("build"))
-        return self.path("build", "consumer")
+        return self.path("build")
 
     def build_with_pkg_config(self):
         environment = {**os.environ, "PKG_CONFIG_PATH": f"{self.prefix}/{LIBDIR}/pkgconfig"}
-        flags = run("pkg-config", "--cflags", "--libs", "filetimer", env=environment).split()
-        self.assertEqual(run("pkg-config", "--modversion", "filetimer", env=environment),
-                         VERSION + "\n")
-        run("pkg-config", "--static", "--libs", "filetimer", env=environment)
-        run(os.environ["CXX"], "-std=c++20",
-            os.path.join(os.path.dirname(__file__), "consumer", "main.cpp"), *flags,
-            "-o", self.path("consumer"))
-        return self.path("consumer")
+        for package, source, program in (("filetimer", "main.cpp", "consumer"),
+                                         ("filetimer-admin", "admin.cpp", "admin")):
+            flags = run("pkg-config", "--cflags", "--libs", package, env=environment).split()
+            self.assertEqual(run("pkg-config", "--modversion", package, env=environment),
+                             VERSION + "\n")
+            run("pkg-config", "--static", "--libs", package, env=environment)
+            run(os.environ["CXX"], "-std=c++20",
+                os.path.join(os.path.dirname(__file__), "consumer", source), *flags,
+                "-o", self.path(program))
+        return self.path()
 
-    def check_consumer(self, consumer):
-        self.assertIn("answered: 0 open\n", self.serve(consumer, "leave"))
+    def check_consumers(self, folder):
+        consumer, admin = os.path.join(folder, "consumer"), os.path.join(folder, "admin")
+        self.assertIn("left in time\n", self.serve(consumer, "leave"))
+        self.assertIn("answered: 0 open\n", self.serve(admin))
+        for program, needs_parser in ((consumer, False), (admin, True)):
+            self.assertEqual("simdjson" in run("readelf", "-d", program), needs_parser, program)
         self.serve(consumer, "hang", status=128 + 9)
         log = records([self.path("run", "expired.jsonl")])
         by_event = {record["event"]: record for record in log}
@@ -126,10 +134,10 @@ class Tree(Case):
         self.assertIn("hung in `consumed`", shown)
 
     def test_a_worker_that_finds_the_library_by_cmake(self):
-        self.check_consumer(self.build_with_cmake())
+        self.check_consumers(self.build_with_cmake())
 
     def test_a_worker_that_finds_the_library_by_pkg_config(self):
-        self.check_consumer(self.build_with_pkg_config())
+        self.check_consumers(self.build_with_pkg_config())
 
     def test_another_version_is_not_taken_for_this_one(self):
         major, minor = map(int, VERSION.split(".")[:2])

@@ -137,15 +137,14 @@ TEST_CASE("shutdown is refused with 6 while a scope is open, waits with 5, and e
   Server server(temp);
   const Worker worker("block");
   server.send(acquire_far(worker.pid(), "load"));
-  const Finished refused = run_client(temp, server, {"shutdown"});
+  const Finished refused = run_client(temp, server, {"shutdown", "--mode", "if_idle"});
   CHECK(refused.status == exited(6));
   CHECK(contains(refused.out, "load"));
-  CHECK(run_client(temp, server, {"shutdown", "--graceful", "--timeout", "50ms"}).status ==
-        exited(5));
+  CHECK(run_client(temp, server, {"shutdown", "--timeout", "50ms"}).status == exited(5));
   CHECK(run_client(temp, server, {"drain"}).status == exited(0));
   CHECK(run_client(temp, server, {"drain", "--off"}).status == exited(0));
   server.send(release(worker.pid(), "load"));
-  CHECK(run_client(temp, server, {"shutdown", "--graceful=workers", "--force", "--timeout", "50ms"})
+  CHECK(run_client(temp, server, {"shutdown", "--mode", "workers_or_now", "--timeout", "50ms"})
             .status == exited(0));
   CHECK(server.process().status() == exited(0));
   CHECK(run_client(temp, server, {"shutdown"}).status == exited(4));
@@ -161,7 +160,8 @@ TEST_CASE("acquire while the server drains exits 6 and says so, but renews what 
     return run_client(temp, server, {"acquire", "--scope", scope, "--after", after, "--pid", pid});
   };
   CHECK(acquire("kept", "1h").status == exited(0));
-  CHECK(run_client(temp, server, {"shutdown"}).status == exited(6));  // the server has read of it
+  CHECK(run_client(temp, server, {"shutdown", "--mode", "if_idle"}).status ==
+        exited(6));  // the server has read of it
   CHECK(run_client(temp, server, {"drain"}).status == exited(0));
   const Finished refused = acquire("new", "1h");
   CHECK(refused.status == exited(6));
@@ -183,8 +183,8 @@ TEST_CASE("acquire while the server shuts down exits 6, and 4 when it was killed
   Server server(temp);
   const Worker worker("block");
   server.send(acquire_far(worker.pid(), "load"));
-  Child waits({.argv = {client_path(), "shutdown", "--graceful", "--dir", server.dir()},
-               .err = temp.path("waits")});
+  Child waits(
+      {.argv = {client_path(), "shutdown", "--dir", server.dir()}, .err = temp.path("waits")});
   REQUIRE(wait_until([&] { return !read_file(temp.path("waits")).empty(); }));
   const std::vector<std::string> words{
       "acquire", "--scope", "new", "--after", "1h", "--pid", std::to_string(worker.pid())};

@@ -238,7 +238,7 @@ TEST_CASE("a graceful shutdown waits for a scope on a page, and lets nothing new
   CHECK(asker.last().text("answer") == "done");
   CHECK(asker.line().empty());
   CHECK(server.process().status() == exited(0));
-  CHECK(server.records().back().text("reason") == "shutdown --graceful");
+  CHECK(server.records().back().text("reason") == "shutdown: graceful");
   CHECK(announced(server.dir()) == filetimer::Announcement::kNone);
 }
 
@@ -282,7 +282,7 @@ TEST_CASE("with force it ends then, and leaves open what is open") {
     Asker asker(server.dir(), shutdown("scopes", true, 0.05));
     CHECK(asker.last().integer("open_scope_count") == 1);
     CHECK(server.process().status() == exited(0));
-    CHECK(server.records().back().text("reason") == "shutdown --graceful --force");
+    CHECK(server.records().back().text("reason") == "shutdown: graceful_or_now");
   }
   SUBCASE("at once") {
     Asker asker(server.dir(), shutdown("", true));
@@ -687,15 +687,13 @@ TEST_CASE("replies can be asked for again after the run folder was removed and m
   asker.next("done");
 }
 
-TEST_CASE("an answer to a client that is exiting does no harm") {
+TEST_CASE("a rank that withdraws has left, though a child that it forked meanwhile lives on") {
   const TempFolder temp;
   Server server(temp);
   const auto worker = client_worker(server.dir());
-  CHECK(worker->ask("ask") == "yes");
-  server.process().signal(SIGSTOP);
-  server.process().wait_until_stopped();
-  worker->tell("ask-and-exit");
-  CHECK(worker->line() == "leaving");
-  server.process().signal(SIGCONT);
-  CHECK(worker->status() == exited(0));
+  CHECK(worker->ask("withdraw 0 2") == "withdrawn");
+  Asker other(server.dir(), join(1, 2, 0.1, "default"));
+  const JsonLine late = other.last();
+  CHECK(late.text("answer") == "timed_out");
+  CHECK(ranks(late, "missing") == std::vector{0});
 }

@@ -15,9 +15,8 @@
 // timeout, for as long as said, and then no more. Says when it began and when it beat last, each as
 // CLOCK_MONOTONIC in nanoseconds just before and after the call.
 //
-// ask: pings the server. ask-and-exit: asks for the server's status and ends in order without
-// waiting for it. When all static objects are gone it says "leaving", and waits until the answer
-// has been taken.
+// withdraw RANK WORLD: joins a rendezvous, forks a child that stays, and withdraws once the server
+// counts it. Says who it was that threw.
 //
 // exit: leaves all as it is.
 // SPDX-License-Identifier: MIT
@@ -25,17 +24,17 @@
 #include <unistd.h>
 
 #include <csignal>
-#include <cstdlib>
-#include <filesystem>
+#include <filetimer/admin.hpp>
 #include <filetimer/timer_client.hpp>
 #include <iostream>
-#include <iterator>
 #include <map>
 #include <memory>
 #include <optional>
 #include <sstream>
+#include <stdexcept>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 namespace {
@@ -44,28 +43,6 @@ using namespace filetimer;
 using std::chrono::milliseconds;
 
 constexpr unsigned kLastResortSeconds = 100;
-
-bool waits_at_the_end = false;
-
-std::size_t count_threads() {
-  return static_cast<std::size_t>(
-      std::distance(std::filesystem::directory_iterator("/proc/self/task"), {}));
-}
-
-// Registered before any other, so that it runs when all others are through.
-void at_the_end() {
-  if (waits_at_the_end) {
-    (void)!::write(STDOUT_FILENO, "leaving\n", 8);
-    while (count_threads() > 1) {
-      std::this_thread::yield();
-    }
-  }
-}
-void register_first(int, char**, char**) {
-  std::atexit(at_the_end);
-}
-using Initializer = void (*)(int, char**, char**);
-[[gnu::section(".preinit_array"), gnu::used]] constinit Initializer first_of_all = register_first;
 
 class ClientWorker {
  public:
@@ -89,14 +66,10 @@ class ClientWorker {
       client_.emplace(TimerClient::connect(std::move(options)));
       return "yes";
     }
-    if (command == "ask") {
-      client_->ping();
-      return "yes";
-    }
-    if (command == "ask-and-exit") {
-      { const auto unread = client_->status_async(); }
-      waits_at_the_end = true;
-      std::exit(0);
+    if (command == "withdraw") {
+      RendezvousOptions options{.timeout = std::chrono::hours::max()};
+      words >> options.rank >> options.world;
+      return withdraw(options);
     }
     if (command == "leave") {
       regions_.pop_back();
@@ -148,6 +121,42 @@ class ClientWorker {
 
   static std::int64_t now_ns() {
     return std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds{1};
+  }
+
+  // Returns once fork() has returned in the child, too.
+  static void fork_one_that_stays() {
+    int ends[2];
+    char byte = 0;
+    if (::pipe(ends) != 0) {
+      throw std::runtime_error("no pipe");
+    }
+    if (::fork() == 0) {
+      ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+      (void)!::write(ends[1], "!", 1);
+      for (;;) {
+        ::pause();
+      }
+    }
+    (void)!::read(ends[0], &byte, 1);
+  }
+
+  static std::string withdraw(const RendezvousOptions& options) {
+    const AdminClient looks;
+    bool has_forked = false;
+    const auto fork_and_throw = [&] {
+      if (!std::exchange(has_forked, true)) {
+        fork_one_that_stays();
+      }
+      if (looks.status().askers > 0) {
+        throw std::runtime_error("withdrawn");
+      }
+    };
+    try {
+      AdminClient({.while_waiting = fork_and_throw}).rendezvous(options);
+      return "met";
+    } catch (const std::runtime_error& error) {
+      return error.what();
+    }
   }
 
   std::string beat(const std::string& name, milliseconds timeout, std::istringstream& words) {

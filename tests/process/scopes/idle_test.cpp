@@ -119,7 +119,8 @@ TEST_CASE("an idle timeout does not count as an open scope") {
   let_pass(100ms);  // beyond --warn-at of the hour
   const auto warned = scopes_of(server.records(), "warned", other->pid());
   CHECK(std::ranges::count(warned, "(idle)") == 0);
-  CHECK(run_client(temp, {"shutdown", "--dir", server.dir()}).status == exited(0));
+  CHECK(run_client(temp, {"shutdown", "--mode", "if_idle", "--dir", server.dir()}).status ==
+        exited(0));
 }
 
 TEST_CASE("the next server adopts an idle timeout") {

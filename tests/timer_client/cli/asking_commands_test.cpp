@@ -97,11 +97,11 @@ TEST_CASE("shutdown asks for what the options say") {
     double wait_s;
   };
   for (const Case& c :
-       {Case{{}, "", false, 30}, Case{{"--force"}, "", true, 30},
-        Case{{"--graceful"}, "scopes", false, 30},
-        Case{{"--graceful", "--force", "--timeout", "10m"}, "scopes", true, 600},
-        Case{{"--graceful=workers", "--timeout", "inf"}, "workers", false, INFINITY},
-        Case{{"--graceful=scopes"}, "scopes", false, 30}}) {
+       {Case{{}, "scopes", false, 30}, Case{{"--mode", "graceful"}, "scopes", false, 30},
+        Case{{"--mode", "graceful_or_now", "--timeout", "10m"}, "scopes", true, 600},
+        Case{{"--mode", "workers", "--timeout", "inf"}, "workers", false, INFINITY},
+        Case{{"--mode", "workers_or_now"}, "workers", true, 30},
+        Case{{"--mode", "if_idle"}, "", false, 30}, Case{{"--mode=now"}, "", true, 30}}) {
     const TempFolder folder;
     AnsweringServer server(folder.path(), R"({"answer":"done","open_scope_count":0})");
     std::vector<std::string> words{"shutdown"};
@@ -116,8 +116,9 @@ TEST_CASE("shutdown asks for what the options say") {
     CHECK(server.asked()[0].wait_s == c.wait_s);
   }
   const TempFolder folder;
-  CHECK(ran(folder, {"shutdown", "--graceful=soon"}).errors ==
-        "--graceful: 'soon': expected scopes or workers");
+  CHECK(ran(folder, {"shutdown", "--mode=soon"}).errors ==
+        "--mode: 'soon': expected graceful, graceful_or_now, workers, workers_or_now, if_idle or "
+        "now");
 }
 
 TEST_CASE("who waits for a shutdown is told for whom, each time it is another") {
@@ -132,7 +133,7 @@ TEST_CASE("who waits for a shutdown is told for whom, each time it is another") 
     answers.say(R"({"answer":"waiting","open_scope_count":0,"workers":[{"pid":12,"comm":"py"}]})");
     answers.say(R"({"answer":"done","open_scope_count":2})");
   });
-  const Ran end = ran(folder, {"shutdown", "--graceful=workers"});
+  const Ran end = ran(folder, {"shutdown", "--mode", "workers"});
   CHECK(end.code == 0);
   CHECK(end.output.empty());
   CHECK(end.errors ==

@@ -139,7 +139,7 @@ TEST_CASE("A shutdown is refused while a scope is open, and returned when none i
   stage.ask(client, question("shutdown"));
   const auto shutdown = stage.advance(stage.now);
   REQUIRE(shutdown);
-  CHECK(shutdown->why == "shutdown");
+  CHECK(shutdown->why == "shutdown: if_idle");
   CHECK_FALSE(shutdown->is_forced);
   stage.control->answer_stopped();
   CHECK(contains(client.read(), R"("answer":"done")"));
@@ -158,7 +158,7 @@ TEST_CASE("A graceful shutdown is returned when the last scope is released") {
   stage.open_scopes(0);
   const auto shutdown = stage.advance(next_look);
   REQUIRE(shutdown);
-  CHECK(shutdown->why == "shutdown --graceful");
+  CHECK(shutdown->why == "shutdown: graceful");
 }
 
 TEST_CASE("A graceful shutdown whose time is up is withdrawn, or forced") {

@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -13,6 +14,8 @@
 #include "common/json_fields.hpp"
 #include "common/json_writer.hpp"
 #include "common/text.hpp"
+#include "timer_client/admin/answers.hpp"
+#include "timer_client/admin/requests.hpp"
 #include "timer_client/cli/commands/commands.hpp"
 #include "timer_client/cli/commands/options.hpp"
 #include "timer_client/cli/commands/servers_below.hpp"
@@ -21,7 +24,6 @@
 #include "timer_client/cli/text/table.hpp"
 #include "timer_client/cli/text/words.hpp"
 #include "timer_client/src/pipe/pipe_line.hpp"
-#include "timer_client/src/questions/asker.hpp"
 
 namespace filetimer::cli {
 namespace {
@@ -205,10 +207,12 @@ int show_drain(const Reply& reply) {
                    : "not draining: new scopes are watched\n");
 }
 
+// As the default of AdminClient::shutdown().
+constexpr Duration kDefaultShutdownTimeout = std::chrono::seconds{30};
+
 struct ShutdownArguments {
   AskOptions ask;
-  std::string graceful;  // "scopes", "workers"; empty: not asked for
-  bool force = false;
+  ShutdownMode mode = ShutdownMode::kGraceful;
   std::optional<Duration> timeout;
 };
 
@@ -224,14 +228,9 @@ std::string waited_for(std::string_view answer) {
 }
 
 int run_shutdown(const ShutdownArguments& options) {
-  ShutdownOptions wanted;
-  wanted.graceful = !options.graceful.empty();
-  wanted.workers = options.graceful == "workers";
-  wanted.force = options.force;
-  wanted.timeout = options.timeout.value_or(wanted.timeout);
   std::string last;
   return ask_and_tell(
-      options.ask, question_of(wanted),
+      options.ask, question_of(options.mode, options.timeout.value_or(kDefaultShutdownTimeout)),
       [](const Reply& reply) {
         if (const std::size_t open = obstacles_in(reply.answer).open_scope_count; open > 0) {
           complain(fmt::format("{} left open", open == 1 ? std::string("1 scope was")
@@ -259,9 +258,10 @@ struct RendezvousArguments {
 int meet(const RendezvousArguments& options, const MeetingPlace& place, Duration rpc_timeout) {
   RendezvousOptions meeting = options.meeting;
   meeting.timeout = *options.timeout;
-  meeting.backoff = options.backoff.value_or(meeting.backoff);
-  Asker::check(meeting);
-  const RendezvousResult met = Asker(place, rpc_timeout).rendezvous(meeting, rpc_timeout);
+  meeting.backoff = options.backoff ? Timeout(*options.backoff) : meeting.backoff;
+  const AdminClient admin(
+      {.dir = place.run_folder, .fifo = place.pipe, .rpc_timeout = rpc_timeout});
+  const RendezvousResult met = admin.rendezvous(meeting);
   return print(fmt::format("rendezvous '{}', round {}: all {} ranks have joined\n",
                            printable(meeting.name), met.round, meeting.world));
 }
@@ -361,32 +361,35 @@ Command add_drain(CLI::App& root) {
 
 Command add_shutdown(CLI::App& root) {
   auto options = std::make_shared<ShutdownArguments>();
-  CLI::App* app = root.add_subcommand("shutdown", "End the server, unless scopes are open");
+  CLI::App* app = root.add_subcommand("shutdown", "End the server once open scopes have ended");
   app->add_option_function<std::string>(
-         "--graceful",
+         "--mode",
          [options = options.get()](const std::string& word) {
-           // Without a value the parser gives "".
-           options->graceful = word.empty() ? "scopes" : word;
-           if (options->graceful != "scopes" && options->graceful != "workers") {
-             throw CLI::ValidationError("--graceful",
-                                        fmt::format("'{}': expected scopes or workers", word));
+           const auto* const found = std::ranges::find(kShutdownModes, word, &ShutdownWords::word);
+           if (found == kShutdownModes.end()) {
+             throw CLI::ValidationError(
+                 "--mode", fmt::format("'{}': expected graceful, graceful_or_now, workers, "
+                                       "workers_or_now, if_idle or now",
+                                       word));
            }
+           options->mode = found->mode;
          },
-         "Wait until open scopes have ended; with `workers`:\nuntil the workers have, too")
-      ->expected(0, 1)
-      ->type_name("[=scopes|workers]");
-  app->add_flag("--force", options->force,
-                "End whatever is open; with --graceful once the time is up");
+         "What it waits for [graceful]\n"
+         "graceful: open scopes; workers: the workers, too\n"
+         "graceful_or_now, workers_or_now: likewise, and then\n"
+         "it ends whatever is open\n"
+         "if_idle: it is refused while a scope is open\n"
+         "now: nothing")
+      ->type_name("MODE");
   add_duration_option(*app, "--timeout", options->timeout, "How long to wait [30s]");
   finish_help(*app, options->ask,
               "Examples:\n"
-              "  timer_client shutdown                          # refused while scopes are open\n"
-              "  timer_client shutdown --graceful --timeout 10m\n"
-              "  timer_client shutdown --graceful=workers --force --timeout 1h\n\n"
+              "  timer_client shutdown --timeout 10m\n"
+              "  timer_client shutdown --mode workers_or_now --timeout 1h\n\n"
               "No worker is killed for it: scopes that stay open are watched no longer. But a\n"
-              "server with a COMMAND ends by ending it: SIGTERM, and with --force SIGKILL to all\n"
-              "that it started. A shutdown that waits goes on when this command is interrupted;\n"
-              "`timer_client drain --off` takes it back.");
+              "server with a COMMAND ends by ending it: SIGTERM, and if the mode ends in `now`\n"
+              "SIGKILL to all that it started. A shutdown that waits goes on when this command is\n"
+              "interrupted; `timer_client drain --off` takes it back.");
   return {app, [options] { return run_shutdown(*options); }};
 }
 

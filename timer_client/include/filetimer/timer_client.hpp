@@ -14,10 +14,9 @@
 // connect() return a client that does nothing, and $FILETIMER_MISSING says what connect() does if
 // no server runs.
 //
-// Only connect(), questions to the server (ping() and what follows it), wrong arguments and more
-// than 1,024 open scopes throw. Once connected, no other call waits for a server, and none raises
-// SIGPIPE, whatever happens to the server: a worker never fails for its watchdog.
-// All members of TimerClient may be called from several threads.
+// Only connect(), wrong arguments and more than 1,024 open scopes throw. Once connected, no other
+// call waits for a server, and none raises SIGPIPE, whatever happens to the server: a worker never
+// fails for its watchdog. All members of TimerClient may be called from several threads.
 //
 // This process writes its open scopes into a page: a small file in the runtime directory that the
 // server maps, too. A scope costs about as much as reading the clock twice, makes no system call
@@ -48,6 +47,7 @@
 // client that it inherited; scopes and timers of its parent do nothing in it.
 //
 // A program that has only a request pipe, such as that of PyTorch's server, uses PipeClient.
+// Control requests, such as status and shutdown, are in admin.hpp.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -55,10 +55,8 @@
 
 #include <chrono>
 #include <filetimer/errors.hpp>
-#include <filetimer/questions.hpp>
 #include <filetimer/timeout.hpp>
 #include <functional>
-#include <future>
 #include <memory>
 #include <optional>
 #include <string>
@@ -89,9 +87,6 @@ struct ConnectOptions {
   // Keep count and times of this client's scopes in the page, by thread and name: at most 1,024
   // names, then no more are counted. Costs a second look at the clock with each scope.
   bool statistics = true;
-  // How long a question waits for the server's answer; see RpcTimeout. Not set:
-  // $FILETIMER_RPC_TIMEOUT (as "500ms", "30s", "inf"), else 60 s.
-  RpcTimeout rpc_timeout;
   // Once this process has left the first scope from now on it expires, too, when it has been in no
   // scope at all for this long: then it hangs where no scope is. The record's scope is "(idle)".
   // 100 ms to about 31 years; zero: none. It ends with this client; a forked child has none. The
@@ -263,49 +258,12 @@ class TimerClient {
   // InvalidArgument.
   bool offer_stacks(int signal);
 
-  // Questions to the server. They block until it has answered, and throw
-  //   RpcTimeoutError    no answer in time; see RpcTimeout
-  //   ServerUnavailable  no server, one that went away before it answered, or a pipe without a run
-  //                      folder (PyTorch's server), which answers no questions
-  //   ServerBusy         the server refused
-  //   InvalidArgument    a wrong timeout, or what the server says is wrong with the question
-  //   TimerError         no room for a pipe, an answer that can't be read
-  void ping(RpcTimeout timeout = {});
-  [[nodiscard]] ServerStatus status(RpcTimeout timeout = {});
-  // While it drains, the server watches no new scopes; those that are open go on. `on` false: no
-  // longer.
-  DrainResult drain(bool on = true, RpcTimeout timeout = {});
-  // Returns when the server has ended. ServerBusy: it has not, because of what is open.
-  ShutdownResult shutdown(const ShutdownOptions& options = {}, RpcTimeout timeout = {});
-  // Waits until all ranks are there; throws RendezvousTimeoutError when they are not in time. No
-  // scope is opened: a rank that hangs here ends with the timeout.
-  RendezvousResult rendezvous(const RendezvousOptions& options, RpcTimeout timeout = {});
-
-  // The same in a thread of the library's, one for each call; signals are blocked in it. Wrong
-  // arguments are thrown here, everything else comes through the future. The future's end does not
-  // wait for the answer, nor does the client's. In a forked child it never becomes ready.
-  // TimerError when there is no thread to be had.
-  std::future<void> ping_async(RpcTimeout timeout = {});
-  std::future<ServerStatus> status_async(RpcTimeout timeout = {});
-  std::future<DrainResult> drain_async(bool on = true, RpcTimeout timeout = {});
-  std::future<ShutdownResult> shutdown_async(ShutdownOptions options = {}, RpcTimeout timeout = {});
-  std::future<RendezvousResult> rendezvous_async(RendezvousOptions options,
-                                                 RpcTimeout timeout = {});
-
-  // `call` is called once, from a thread of the library's, when the server announces that it shuts
-  // down: finish what is open, save a checkpoint. It must not throw. Several may be registered. The
-  // client's end takes them away, and waits for one that runs, unless it is that one that ends the
-  // client. A forked child has none of its parent's. Throws ServerUnavailable where there is no run
-  // folder, and TimerError when there is no thread to be had.
-  void on_shutdown(std::function<void()> call);
-
  private:
   struct State;
   explicit TimerClient(std::shared_ptr<State> state);
   static const std::shared_ptr<State>& state_of_nobody();
   TimerScope expires_otherwise(std::chrono::nanoseconds after, const ScopeKey& key,
                                const ScopeOptions& options);
-  void stop_watching();
   void set_idle_timeout(std::chrono::nanoseconds timeout, bool must_be_there);
   static bool set_paused(TimerId timer, bool is_paused);
   std::shared_ptr<State> state_;

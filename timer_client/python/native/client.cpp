@@ -5,10 +5,11 @@
 #include <memory>
 #include <string>
 
+#include "timer_client/admin/ask.hpp"
+#include "timer_client/admin/requests.hpp"
 #include "timer_client/python/native/errors.hpp"
 #include "timer_client/python/native/scope.hpp"
 #include "timer_client/python/native/values.hpp"
-#include "timer_client/src/questions/asker.hpp"
 
 namespace filetimer::python {
 
@@ -94,11 +95,14 @@ PyObject* connect(PyObject* self, PyObject* args) {
   options.while_waiting = let_handlers_run;
   return guarded(static_cast<PyObject*>(nullptr), [&] {
     std::shared_ptr<Connection> made;
+    const auto longest = rpc ? Result<Duration>(*rpc) : rpc_timeout_of_environment();
+    if (!longest) {
+      throw InvalidArgument(longest.error().message);
+    }
     {
       const WithoutGil free;
-      made = std::make_shared<Connection>(
-          TimerClient::connect(std::move(options)), find_meeting_place(dir),
-          rpc ? *rpc : rpc_timeout_of_environment().value_or(kDefaultRpcTimeout));
+      made = std::make_shared<Connection>(TimerClient::connect(std::move(options)),
+                                          find_meeting_place(dir), *longest);
     }
     std::swap(connection_of(self), made);
     Py_RETURN_NONE;
@@ -110,7 +114,7 @@ PyObject* close_client(PyObject* self, PyObject*) {
   Py_RETURN_NONE;
 }
 
-// --- questions ---
+// --- control requests ---
 
 const char* word_of(Reply::Kind kind) {
   switch (kind) {
@@ -155,9 +159,7 @@ PyObject* ask_server(PyObject* self, PyObject* args, PyObject* names) {
   }
   const std::shared_ptr<Connection> connection = connection_of(self);
   const Duration time = given.value_or(connection->rpc_timeout);
-  wire::Question question;
-  question.request = request;
-  question.wait_s = wait_seconds(longest.value_or(time));
+  wire::Question question = question_of(request, longest.value_or(time));
   question.graceful = graceful;
   question.force = force != 0;
   question.off = off != 0;

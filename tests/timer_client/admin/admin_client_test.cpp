@@ -1,4 +1,4 @@
-// The questions of the public client: results, errors, and whose timeout counts.
+// The public client for control requests: results, errors, and whose timeout counts.
 // SPDX-License-Identifier: MIT
 #include <doctest/doctest.h>
 #include <stdlib.h>
@@ -6,8 +6,11 @@
 #include <unistd.h>
 
 #include <cmath>
-#include <filetimer/timer_client.hpp>
+#include <filetimer/admin.hpp>
+#include <stdexcept>
 #include <thread>
+#include <type_traits>
+#include <utility>
 
 #include "tests/timer_client/answering_server.hpp"
 #include "tests/timer_client/client_fixture.hpp"
@@ -23,12 +26,8 @@ namespace {
 
 constexpr auto kShortTimeout = 20ms;
 
-TimerClient connect_to(const AnsweringServer& server, RpcTimeout timeout = testing::kBound) {
-  ConnectOptions options;
-  options.dir = server.dir();
-  options.timeout = 0s;
-  options.rpc_timeout = timeout;
-  return TimerClient::connect(std::move(options));
+AdminClient client_of(const AnsweringServer& server, RpcTimeout timeout = testing::kBound) {
+  return AdminClient({.dir = server.dir(), .rpc_timeout = timeout});
 }
 
 void say_nothing(const AskedQuestion& /*asked*/, Answers& answers) {
@@ -44,7 +43,8 @@ class RpcTimeoutVariable {
 };
 
 // The call's timeout as the server is told of it: with a ping the two are the same.
-double told_timeout(const AnsweringServer& server, TimerClient& client, RpcTimeout timeout = {}) {
+double told_timeout(const AnsweringServer& server, const AdminClient& client,
+                    RpcTimeout timeout = {}) {
   client.ping(timeout);
   return server.asked().back().wait_s;
 }
@@ -62,7 +62,7 @@ TEST_CASE("status gives the server's fields, and all of its answer") {
       R"("unkillable":7,"descriptors":20,"limits":{"descriptors":1024,"workers":448},)"
       R"("log_trouble":"full","command_pid":8,"may":{"signal":true}})";
   AnsweringServer server(folder.path(), line);
-  const ServerStatus status = connect_to(server).status();
+  const ServerStatus status = client_of(server).status();
   CHECK(server.asked()[0].request == "status");
   CHECK(status.server_pid == 4711);
   CHECK(status.server_version == "0.3.0");
@@ -90,7 +90,7 @@ TEST_CASE("status gives the server's fields, and all of its answer") {
 TEST_CASE("a status that lacks fields, or has others, is read all the same") {
   const testing::TempFolder folder;
   AnsweringServer server(folder.path(), R"({"answer":"done","server_pid":1,"workers":"many"})");
-  const ServerStatus status = connect_to(server).status();
+  const ServerStatus status = client_of(server).status();
   CHECK(status.server_pid == 1);
   CHECK(status.workers == 0);
 }
@@ -101,7 +101,7 @@ TEST_CASE("drain is asked for, and ended") {
     answers.say(asked.off ? R"({"answer":"done","draining":false,"open_scope_count":0})"
                           : R"({"answer":"done","draining":true,"open_scope_count":2})");
   });
-  auto client = connect_to(server);
+  const AdminClient client = client_of(server);
   const DrainResult on = client.drain();
   CHECK(on.draining);
   CHECK(on.open_scope_count == 2);
@@ -111,19 +111,29 @@ TEST_CASE("drain is asked for, and ended") {
 TEST_CASE("shutdown says what it waits for") {
   const testing::TempFolder folder;
   AnsweringServer server(folder.path(), R"({"answer":"done","open_scope_count":3})");
-  auto client = connect_to(server);
+  const AdminClient client = client_of(server);
   CHECK(client.shutdown().open_scope_count == 3);
-  client.shutdown({.workers = true, .force = true, .timeout = 1500ms});
-  client.shutdown({.graceful = false});
-  const auto asked = server.asked();
-  REQUIRE(asked.size() == 3);
-  CHECK(asked[0].graceful == "scopes");
-  CHECK_FALSE(asked[0].force);
-  CHECK(asked[0].wait_s == 30);
-  CHECK(asked[1].graceful == "workers");
-  CHECK(asked[1].force);
-  CHECK(asked[1].wait_s == 1.5);
-  CHECK(asked[2].graceful.empty());
+  const AskedQuestion by_default = server.asked().back();
+  CHECK(by_default.graceful == "scopes");
+  CHECK_FALSE(by_default.force);
+  CHECK(by_default.wait_s == 30);
+  struct Case {
+    ShutdownMode mode;
+    const char* graceful;
+    bool force;
+  };
+  for (const Case& c :
+       {Case{ShutdownMode::kGraceful, "scopes", false},
+        Case{ShutdownMode::kGracefulOrNow, "scopes", true},
+        Case{ShutdownMode::kWorkers, "workers", false},
+        Case{ShutdownMode::kWorkersOrNow, "workers", true}, Case{ShutdownMode::kIfIdle, "", false},
+        Case{ShutdownMode::kNow, "", true}}) {
+    client.shutdown(c.mode, 1500ms);
+    const AskedQuestion asked = server.asked().back();
+    CHECK(asked.graceful == c.graceful);
+    CHECK(asked.force == c.force);
+    CHECK(asked.wait_s == 1.5);
+  }
 }
 
 TEST_CASE("a server that is busy says with what") {
@@ -138,7 +148,7 @@ TEST_CASE("a server that is busy says with what") {
                          R"(","reason":"2 scopes are open","open_scope_count":2,"open_scopes":[)"
                          R"({"pid":12,"rank":3,"scope":"step","elapsed_s":1.5,"remaining_s":8.5},)"
                          R"({"pid":13,"scope":"a\nb","elapsed_s":2}]})");
-  auto client = connect_to(server);
+  const AdminClient client = client_of(server);
   try {
     client.shutdown();
     FAIL("nothing was thrown");
@@ -165,7 +175,7 @@ TEST_CASE("a rendezvous gives its round and who came, by rank") {
                 R"("joined":[{"rank":1,"pid":22},{"rank":0,"pid":11}]})");
   });
   const RendezvousResult met =
-      connect_to(server).rendezvous({.rank = 1, .world = 2, .timeout = 30s, .name = "epoch"});
+      client_of(server).rendezvous({.rank = 1, .world = 2, .timeout = 30s, .name = "epoch"});
   CHECK(met.round == 7);
   REQUIRE(met.joined.size() == 2);
   CHECK(met.joined[0].rank == 0);
@@ -184,7 +194,7 @@ TEST_CASE("a rendezvous that not all came to names those that are missing") {
       folder.path(),
       R"({"answer":"timed_out","reason":"2 of 4 ranks came in 30s",)"
       R"("joined":[{"rank":2,"pid":9},{"rank":0,"pid":8}],"missing":[1,3],"left":[3]})");
-  auto client = connect_to(server);
+  const AdminClient client = client_of(server);
   try {
     client.rendezvous(kTwoOfFour);
     FAIL("nothing was thrown");
@@ -222,7 +232,7 @@ TEST_CASE("a rendezvous is tried again after a timeout, and after nothing else")
   AnsweringServer server(folder.path(), [&](const AskedQuestion&, Answers& answers) {
     answers.say(++count <= 2 ? R"({"answer":"timed_out","reason":"late"})" : after_two);
   });
-  auto client = connect_to(server);
+  const AdminClient client = client_of(server);
   RendezvousOptions options = kTwoOfFour;
   options.retries = retries;
   options.backoff = 1ms;
@@ -237,7 +247,7 @@ TEST_CASE("a rendezvous is tried again after a timeout, and after nothing else")
 TEST_CASE("no answer in time is an error that names the question and the server's state") {
   const testing::TempFolder folder;
   AnsweringServer server(folder.path(), say_nothing);
-  auto client = connect_to(server);
+  const AdminClient client = client_of(server);
   try {
     client.drain(true, kShortTimeout);
     FAIL("nothing was thrown");
@@ -252,76 +262,85 @@ TEST_CASE("no answer in time is an error that names the question and the server'
 TEST_CASE("a call's timeout comes before the thread's, and that before the client's") {
   const testing::TempFolder folder;
   AnsweringServer server(folder.path(), R"({"answer":"done"})");
-  auto client = connect_to(server, 50s);
+  const AdminClient client = client_of(server, 50s);
   CHECK(told_timeout(server, client) == 50);
   {
     const ScopedRpcTimeout outer(40s);
     CHECK(told_timeout(server, client) == 40);
     {
-      const ScopedRpcTimeout inner(kNoDeadline);
+      const ScopedRpcTimeout inner(std::chrono::hours::max());
       CHECK(told_timeout(server, client) == std::numeric_limits<double>::infinity());
       CHECK(told_timeout(server, client, 30s) == 30);
       std::thread([&] { CHECK(told_timeout(server, client) == 50); }).join();
-      client.ping_async().get();
-      CHECK(server.asked().back().wait_s == std::numeric_limits<double>::infinity());
     }
     CHECK(told_timeout(server, client) == 40);
   }
   CHECK(told_timeout(server, client) == 50);
 }
 
-TEST_CASE("a timeout is a duration or a number of seconds, and -1 is none") {
+TEST_CASE("an RPC timeout is any duration over zero, and the longest one of its type is none") {
   const testing::TempFolder folder;
   AnsweringServer server(folder.path(), R"({"answer":"done"})");
-  auto client = connect_to(server);
+  const AdminClient client = client_of(server);
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
-  CHECK(told_timeout(server, client, 2.5) == 2.5);
-  CHECK(told_timeout(server, client, 5) == 5);
+  using Seconds = std::chrono::duration<double>;
+  CHECK(told_timeout(server, client, 2500ms) == 2.5);
   CHECK(told_timeout(server, client, 1h) == 3600);
-  CHECK(told_timeout(server, client, std::chrono::duration<double>(0.25)) == 0.25);
-  for (const RpcTimeout& none : {RpcTimeout(-1), RpcTimeout(-1s), RpcTimeout(-1000ms),
-                                 RpcTimeout(kInfinity), RpcTimeout(kNoDeadline)}) {
+  CHECK(told_timeout(server, client, Seconds(0.25)) == 0.25);
+  for (const RpcTimeout& none :
+       {RpcTimeout(std::chrono::hours::max()), RpcTimeout(std::chrono::milliseconds::max()),
+        RpcTimeout(std::chrono::nanoseconds::max()), RpcTimeout(Seconds::max()),
+        RpcTimeout(Seconds(kInfinity))}) {
     CHECK(told_timeout(server, client, none) == kInfinity);
   }
-  for (const double wrong : {0.0, -2.0, -0.5, 1e10, -kInfinity, std::nan("")}) {
-    CAPTURE(wrong);
+  for (const double seconds : {0.0, -1.0, -0.5, 2e9, -kInfinity, std::nan("")}) {
+    const Seconds wrong(seconds);
+    CAPTURE(wrong.count());
     CHECK_THROWS_AS(client.ping(wrong), InvalidArgument);
   }
-  CHECK(message_of([&] { client.ping(-2.5); }) ==
-        "the RPC timeout is -2.5 s: expected more than 0 and at most 1000000000s, or infinity");
+  CHECK(message_of([&] { client.ping(-2500ms); }) ==
+        "the RPC timeout is -2500ms: expected more than 0 and at most 1000000000s, or max() for no "
+        "limit");
+}
+
+TEST_CASE("an RPC timeout is no number without a unit") {
+  CHECK(std::is_convertible_v<std::chrono::minutes, RpcTimeout>);
+  CHECK_FALSE(std::is_constructible_v<RpcTimeout, int>);
+  CHECK_FALSE(std::is_constructible_v<RpcTimeout, double>);
+  CHECK_FALSE(std::is_invocable_v<decltype(&AdminClient::ping), const AdminClient&, int>);
+  CHECK_FALSE(std::is_invocable_v<decltype(&AdminClient::ping), const AdminClient&, double>);
 }
 
 TEST_CASE("the client's timeout comes from the environment, else it is a minute") {
   const testing::TempFolder folder;
   AnsweringServer server(folder.path(), R"({"answer":"done"})");
   {
-    auto client = connect_to(server, RpcTimeout{});
+    const AdminClient client = client_of(server, RpcTimeout{});
     CHECK(told_timeout(server, client) == 60);
   }
   {
     const RpcTimeoutVariable variable("1500ms");
-    auto client = connect_to(server, RpcTimeout{});
+    const AdminClient client = client_of(server, RpcTimeout{});
     CHECK(told_timeout(server, client) == 1.5);
-    auto other = connect_to(server, 7s);
+    const AdminClient other = client_of(server, 7s);
     CHECK(told_timeout(server, other) == 7);
   }
   const RpcTimeoutVariable variable("soon");
-  CHECK_THROWS_AS(connect_to(server, RpcTimeout{}), InvalidArgument);
+  CHECK_THROWS_AS(client_of(server, RpcTimeout{}), InvalidArgument);
   CHECK(message_of([&] {
-          connect_to(server, RpcTimeout{});
+          client_of(server, RpcTimeout{});
         }).find("$FILETIMER_RPC_TIMEOUT: 'soon' is not a duration") == 0);
 }
 
 TEST_CASE("wrong values are refused before anything is asked") {
   const testing::TempFolder folder;
   AnsweringServer server(folder.path(), R"({"answer":"done"})");
-  auto client = connect_to(server);
+  const AdminClient client = client_of(server);
   for (const auto wrong : {std::chrono::nanoseconds{0}, std::chrono::nanoseconds{-1}}) {
     CHECK_THROWS_AS(client.ping(wrong), InvalidArgument);
     CHECK_THROWS_AS((void)ScopedRpcTimeout{wrong}, InvalidArgument);
-    CHECK_THROWS_AS(connect_to(server, wrong), InvalidArgument);
-    CHECK_THROWS_AS(client.shutdown({.timeout = wrong}), InvalidArgument);
-    CHECK_THROWS_AS(client.status_async(wrong), InvalidArgument);
+    CHECK_THROWS_AS(client_of(server, wrong), InvalidArgument);
+    CHECK_THROWS_AS(client.shutdown(ShutdownMode::kGraceful, wrong), InvalidArgument);
   }
   const auto meet = [&](auto change) {
     RendezvousOptions options = kTwoOfFour;
@@ -344,63 +363,56 @@ TEST_CASE("wrong values are refused before anything is asked") {
 TEST_CASE("a question that the server finds wrong is a wrong argument") {
   const testing::TempFolder folder;
   AnsweringServer server(folder.path(), R"({"answer":"invalid","reason":"rank 2 is there"})");
-  auto client = connect_to(server);
+  const AdminClient client = client_of(server);
   CHECK_THROWS_AS(client.rendezvous(kTwoOfFour), InvalidArgument);
   CHECK(message_of([&] { client.rendezvous(kTwoOfFour); }) == "rank 2 is there");
 }
 
 TEST_CASE("a server that can't be asked is unavailable") {
   const testing::TempFolder folder;
-  ConnectOptions options;
-  options.timeout = 0s;
   SUBCASE("none") {
-    options.dir = folder.path();
-    options.when_missing = ConnectOptions::Missing::kIgnore;
-    auto client = TimerClient::connect(std::move(options));
+    const AdminClient client({.dir = folder.path()});
     CHECK_THROWS_AS(client.shutdown(), ServerUnavailable);
     CHECK(message_of([&] { client.shutdown(); }).find("no timer server at") == 0);
   }
   SUBCASE("one that goes") {
     AnsweringServer server(folder.path(), [](const AskedQuestion&, Answers&) {});
-    auto client = connect_to(server);
-    CHECK_THROWS_AS((void)client.status(kNoDeadline), ServerUnavailable);
+    const AdminClient client = client_of(server);
+    CHECK_THROWS_AS((void)client.status(1h), ServerUnavailable);
   }
 }
 
-TEST_CASE("asked asynchronously, the answer comes through a future") {
+TEST_CASE("what is called while waiting withdraws a request, also between two tries") {
   const testing::TempFolder folder;
-  AnsweringServer server(folder.path(), [](const AskedQuestion& asked, Answers& answers) {
-    answers.say(asked.request == "rendezvous" ? R"({"answer":"timed_out","missing":[3]})"
-                                              : R"({"answer":"done","server_pid":4711})");
-  });
-  std::future<ServerStatus> status;
-  std::future<RendezvousResult> met;
-  {
-    auto client = connect_to(server);  // gone before the answers are read
-    status = client.status_async();
-    met = client.rendezvous_async(kTwoOfFour);
-    CHECK_NOTHROW(client.drain_async().get());
-    CHECK_NOTHROW(client.shutdown_async().get());
+  SUBCASE("that is not answered") {
+    AnsweringServer server(folder.path(), say_nothing);
+    const AdminClient client(
+        {.dir = server.dir(), .while_waiting = [] { throw std::runtime_error("withdrawn"); }});
+    CHECK_THROWS_WITH(client.ping(), "withdrawn");
+    CHECK(server.reply_names().empty());
   }
-  CHECK(status.get().server_pid == 4711);
-  CHECK_THROWS_AS(met.get(), RendezvousTimeoutError);
+  SUBCASE("of a rendezvous that pauses") {
+    AnsweringServer server(folder.path(), R"({"answer":"timed_out","reason":"late"})");
+    // The reply pipe has lost its name: the answer was read.
+    const auto withdraw = [&] {
+      if (!server.asked().empty() && server.reply_names().empty()) {
+        throw std::runtime_error("withdrawn");
+      }
+    };
+    RendezvousOptions options = kTwoOfFour;
+    options.retries = 1;
+    options.backoff = 1h;
+    const AdminClient client({.dir = server.dir(), .while_waiting = withdraw});
+    CHECK_THROWS_WITH(client.rendezvous(options), "withdrawn");
+    CHECK(server.asked().size() == 1);
+  }
 }
 
-TEST_CASE("a future that nobody waits for holds nobody up") {
+TEST_CASE("an admin client that was moved from asks as before") {
   const testing::TempFolder folder;
-  std::promise<void> dropped;
-  bool was_dropped = false;
-  {
-    AnsweringServer server(folder.path(), [&](const AskedQuestion&, Answers& answers) {
-      was_dropped = dropped.get_future().wait_for(testing::kBound / 2) == std::future_status::ready;
-      answers.say(R"({"answer":"done"})");
-    });
-    auto client = connect_to(server);
-    { const auto unread = client.status_async(); }
-    dropped.set_value();
-    while (server.asked().empty()) {
-      std::this_thread::yield();
-    }
-  }
-  CHECK(was_dropped);
+  AnsweringServer server(folder.path(), R"({"answer":"done"})");
+  AdminClient first = client_of(server, 7s);
+  const AdminClient second = std::move(first);
+  CHECK(told_timeout(server, first) == 7);  // NOLINT: it is said to stay as it was
+  CHECK(told_timeout(server, second) == 7);
 }

@@ -1,24 +1,28 @@
 // SPDX-License-Identifier: MIT
-#include "timer_client/src/questions/question.hpp"
+#include "timer_client/admin/ask.hpp"
 
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <poll.h>
+#include <pthread.h>
 #include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <mutex>
 #include <optional>
+#include <utility>
+#include <vector>
 
 #include "common/duration_text.hpp"
+#include "common/json_fields.hpp"
 #include "common/limits.hpp"
 #include "common/posix.hpp"
 #include "common/run_folder.hpp"
 #include "common/text.hpp"
 #include "timer_client/src/messages.hpp"
 #include "timer_client/src/pipe/pipe_line.hpp"
-#include "timer_client/src/questions/answer_object.hpp"
 #include "timer_client/src/server/server_look.hpp"
 
 namespace filetimer {
@@ -33,6 +37,8 @@ constexpr Duration kBusyPause = milliseconds{5};
 constexpr std::size_t kReadBytes = std::size_t{16} << 10;
 // Names of two askers are the same once in 2^64 times; more than that is a broken system.
 constexpr int kNameAttempts = 8;
+constexpr const char* kForked =
+    "this process was forked while its parent waited for an answer: only the parent gets it";
 
 int poll_ms(Duration wait) {
   // Rounded up: not to turn in circles through the last millisecond.
@@ -40,24 +46,38 @@ int poll_ms(Duration wait) {
 }
 
 // The named pipe that answers come through.
+//
+// fork() gives the child a copy of the read end, which would hide from the server that the client
+// withdraws. So the child closes the read ends of all requests under way, and leaves their names to
+// its parent. The lock keeps fork() out while a pipe is opened or closed.
 class ReplyPipe {
  public:
-  static Result<ReplyPipe> create(const std::string& folder) {
+  ReplyPipe() = default;
+  ReplyPipe(const ReplyPipe&) = delete;
+  ReplyPipe& operator=(const ReplyPipe&) = delete;
+  ~ReplyPipe() {
+    remove_name();
+    const std::scoped_lock held(under_way().mutex);
+    std::erase(under_way().pipes, this);
+    fd_.reset();
+  }
+
+  // To be called once.
+  Status open(const std::string& folder) {
+    const std::scoped_lock held(under_way().mutex);
     for (int i = 0; i < kNameAttempts; ++i) {
       std::uint64_t random = 0;
       if (::getrandom(&random, sizeof random, 0) != sizeof random) {
         return system_error("cannot get random bytes");
       }
-      ReplyPipe pipe(folder, fmt::format("{}-{:016x}", ::getpid(), random));
-      if (::mkfifo(pipe.path_.c_str(), 0600) == 0) {
-        pipe.has_name_ = true;
-        pipe.fd_.reset(retry_eintr([&] {
-          return ::open(pipe.path_.c_str(), O_RDONLY | O_NONBLOCK | O_NOFOLLOW | O_CLOEXEC);
-        }));
-        if (!pipe.fd_) {
-          return system_error(fmt::format("cannot open the pipe '{}'", pipe.path_));
-        }
-        return pipe;
+      name_ = fmt::format("{}-{:016x}", ::getpid(), random);
+      path_ = fmt::format("{}/{}", folder, name_);
+      if (::mkfifo(path_.c_str(), 0600) == 0) {
+        has_name_ = true;
+        under_way().pipes.push_back(this);
+        fd_.reset(retry_eintr(
+            [&] { return ::open(path_.c_str(), O_RDONLY | O_NONBLOCK | O_NOFOLLOW | O_CLOEXEC); }));
+        return fd_ ? Status{} : system_error(fmt::format("cannot open the pipe '{}'", path_));
       }
       if (errno != EEXIST) {
         break;
@@ -66,15 +86,8 @@ class ReplyPipe {
     return system_error(fmt::format("cannot make a pipe in '{}'", folder));
   }
 
-  ReplyPipe(ReplyPipe&& other) noexcept
-      : name_(std::move(other.name_)),
-        path_(std::move(other.path_)),
-        fd_(std::move(other.fd_)),
-        has_name_(std::exchange(other.has_name_, false)) {}
-  ReplyPipe& operator=(ReplyPipe&&) = delete;
-  ~ReplyPipe() { remove_name(); }
-
   [[nodiscard]] const std::string& name() const { return name_; }
+  // Returns -1 in a child that was forked after open().
   [[nodiscard]] int fd() const { return fd_.get(); }
 
   void remove_name() {
@@ -84,8 +97,30 @@ class ReplyPipe {
   }
 
  private:
-  ReplyPipe(const std::string& folder, std::string name)
-      : name_(std::move(name)), path_(fmt::format("{}/{}", folder, name_)) {}
+  // Of this process. Never destroyed: a thread may still wait when the process ends.
+  struct UnderWay {
+    UnderWay() {
+      ::pthread_atfork([] { under_way().mutex.lock(); }, [] { under_way().mutex.unlock(); },
+                       [] {
+                         under_way().leave_to_parent();
+                         under_way().mutex.unlock();
+                       });
+    }
+    void leave_to_parent() {
+      for (ReplyPipe* const pipe : pipes) {
+        pipe->fd_.reset();
+        pipe->has_name_ = false;
+      }
+      pipes.clear();
+    }
+    std::mutex mutex;
+    std::vector<ReplyPipe*> pipes;
+  };
+  static UnderWay& under_way() {
+    static UnderWay& made = *new UnderWay;
+    return made;
+  }
+
   std::string name_;
   std::string path_;
   UniqueFd fd_;
@@ -165,18 +200,16 @@ class Asking {
                       place_.pipe));
     }
     watch_.emplace(place_);
-    auto made = ReplyPipe::create(fmt::format("{}/{}", place_.run_folder, kRepliesName));
-    if (!made) {
+    if (Status made = pipe_.open(fmt::format("{}/{}", place_.run_folder, kRepliesName)); !made) {
       const int error = made.error().errno_value;
       return error == ENOENT || error == ENOTDIR
                  ? no_server()
                  : without_answer(Kind::kFailed, std::move(made.error().message));
     }
-    pipe_ = &*made;
-    question_.reply = made->name();
+    question_.reply = pipe_.name();
     client_messages::debug("question '{}' to '{}': waiting {} for answers on '{}/{}'",
                            question_.request, place_.pipe, duration_text(patience_), kRepliesName,
-                           made->name());
+                           pipe_.name());
     if (auto failed = send()) {
       return std::move(*failed);
     }
@@ -212,9 +245,9 @@ class Asking {
       if (left <= Duration{}) {
         return no_answer("its pipe is full");
       }
-      ::poll(nullptr, 0, poll_ms(std::min(left, kBusyPause)));
-      if (while_waiting_) {
-        while_waiting_();
+      wait_for(std::min(left, kBusyPause), while_waiting_);
+      if (pipe_.fd() < 0) {
+        return without_answer(Kind::kFailed, kForked);
       }
     }
   }
@@ -264,9 +297,13 @@ class Asking {
       if (while_waiting_) {
         while_waiting_();
       }
+      if (pipe_.fd() < 0) {
+        trouble_ = kForked;
+        return Event::kFailed;
+      }
       const Duration left = deadline_ - Instant::now();
       const bool is_over = left <= Duration{};
-      pollfd answers{pipe_->fd(), POLLIN, 0};
+      pollfd answers{pipe_.fd(), POLLIN, 0};
       const int ready =
           ::poll(&answers, 1, is_over || is_gone_ ? 0 : poll_ms(std::min(left, kLookPeriod)));
       if (ready > 0) {
@@ -290,7 +327,7 @@ class Asking {
 
   Event read() {
     char bytes[kReadBytes];
-    const ssize_t got = retry_eintr([&] { return ::read(pipe_->fd(), bytes, sizeof bytes); });
+    const ssize_t got = retry_eintr([&] { return ::read(pipe_.fd(), bytes, sizeof bytes); });
     if (got > 0) {
       unread_.append(bytes, static_cast<std::size_t>(got));
       if (unread_.size() <= kMaxAnswerBytes) {
@@ -311,9 +348,9 @@ class Asking {
 
   // The reply, if this is the last answer.
   std::optional<Reply> take(std::string_view line) {
-    pipe_->remove_name();
+    pipe_.remove_name();
     simdjson::dom::object answer;
-    if (!parse_answer(parser_, line, answer)) {
+    if (parser_.parse(line.data(), line.size()).get_object().get(answer) != simdjson::SUCCESS) {
       return without_answer(
           Kind::kFailed,
           fmt::format("the server at '{}' answered '{}': expected a JSON object", place_.pipe,
@@ -360,7 +397,7 @@ class Asking {
   const Instant start_;
   Instant deadline_;
   std::optional<ServerWatch> watch_;
-  ReplyPipe* pipe_ = nullptr;
+  ReplyPipe pipe_;
   std::string unread_;
   std::string trouble_;
   bool is_gone_ = false;
@@ -369,6 +406,16 @@ class Asking {
 };
 
 }  // namespace
+
+void wait_for(Duration time, const WhileWaiting& while_waiting) {
+  const Instant end = Instant::now() + time;
+  for (Duration left = time; left > Duration{}; left = end - Instant::now()) {
+    ::poll(nullptr, 0, poll_ms(std::min(left, kLookPeriod)));
+    if (while_waiting) {
+      while_waiting();
+    }
+  }
+}
 
 Reply ask(const MeetingPlace& place, wire::Question question, Duration patience,
           const OnAnswer& on_answer, const WhileWaiting& while_waiting) {

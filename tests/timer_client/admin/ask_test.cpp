@@ -1,6 +1,6 @@
 // Asking the server: what is written, how long is waited, and what is left behind.
 // SPDX-License-Identifier: MIT
-#include "timer_client/src/questions/question.hpp"
+#include "timer_client/admin/ask.hpp"
 
 #include <doctest/doctest.h>
 #include <fcntl.h>
@@ -270,6 +270,35 @@ TEST_CASE("what is called while waiting may withdraw the question") {
       ask(place_in(folder.path()), question("rendezvous"), testing::kBound, {}, withdraw),
       "withdrawn");
   CHECK(server.reply_names().empty());
+}
+
+TEST_CASE("a child that is forked while its parent waits leaves the answer to its parent") {
+  const testing::TempFolder folder;
+  std::atomic<bool> may_answer = false;
+  AnsweringServer server(folder.path(), [&](const AskedQuestion&, Answers& answers) {
+    may_answer.wait(false);
+    answers.say(R"({"answer": "done"})");
+  });
+  const pid_t parent = ::getpid();
+  pid_t child = -1;
+  int child_status = -1;
+  std::size_t names = 0;
+  const auto fork_once = [&] {
+    if (child == -1 && (child = ::fork()) > 0) {
+      child_status = testing::exit_code_of(child);
+      names = server.reply_names().size();
+      may_answer = true;
+      may_answer.notify_all();
+    }
+  };
+  const Reply reply =
+      ask(place_in(folder.path()), question("ping"), testing::kBound, {}, fork_once);
+  if (::getpid() != parent) {
+    ::_exit(reply.kind == Kind::kFailed && testing::contains(reply.why, "was forked") ? 0 : 1);
+  }
+  CHECK(child_status == 0);
+  CHECK(names == 1);
+  CHECK(reply.kind == Kind::kDone);
 }
 
 TEST_CASE("a server that closes the pipe before its last answer has gone") {

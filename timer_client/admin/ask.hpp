@@ -1,7 +1,7 @@
-// A question to the server and its answers, see "Control requests" in docs/protocol.md. The
-// pipe for the answers is made before the question is written and removed with the first of them:
-// the server has it open then, and whoever is killed while waiting leaves nothing behind.
-// No thread, no state and no lock: any thread may ask.
+// A control request and its answers, see "Control requests" in docs/protocol.md. The pipe for the
+// answers is made before the request is written and removed with the first answer: the server has
+// it open then, and a client that is killed while it waits leaves nothing behind.
+// No thread and no state: any thread may ask.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -40,13 +40,16 @@ struct Reply {
 // Called with each answer that is not the last one.
 using OnAnswer = std::function<void(std::string_view answer)>;
 
-// Called before each wait for an answer, which takes a quarter of a second at most and ends with a
-// signal that this thread handles. What it throws withdraws the question and comes out of ask().
+// Called before each wait, which takes a quarter of a second at most and ends with a signal that
+// this thread handles. What it throws withdraws the request and comes out of ask().
 using WhileWaiting = std::function<void()>;
 
 // Asks, and waits for the last answer. `question.reply` is filled in here. `patience` counts until
 // the first answer, and again beyond what the server then grants; kForever: no limit.
 Reply ask(const MeetingPlace& place, wire::Question question, Duration patience,
           const OnAnswer& on_answer = {}, const WhileWaiting& while_waiting = {});
+
+// Waits for `time`, likewise.
+void wait_for(Duration time, const WhileWaiting& while_waiting);
 
 }  // namespace filetimer

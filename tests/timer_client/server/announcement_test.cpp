@@ -1,0 +1,87 @@
+// What a client does when the server has announced on its status page that it watches no new
+// scopes.
+// SPDX-License-Identifier: MIT
+#include <doctest/doctest.h>
+#include <unistd.h>
+
+#include <memory>
+
+#include "common/mapped_file.hpp"
+#include "tests/support/children.hpp"
+#include "tests/timer_client/fake_server.hpp"
+
+using namespace std::chrono_literals;
+using namespace filetimer;
+using testing::FakeServer;
+using testing::slots_of;
+
+namespace {
+
+void announce(const FakeServer& server, Announcement announcement) {
+  server.board().announcement = static_cast<std::uint32_t>(announcement);
+}
+
+// A process that holds the lock of the status page, as a server does.
+std::unique_ptr<Child> process_of(const FakeServer& server) {
+  return std::make_unique<Child>([path = server.dir() + "/server"] {
+    static auto lock = FileLock::take(path);
+    if (!lock) {
+      ::_exit(1);
+    }
+  });
+}
+
+}  // namespace
+
+TEST_CASE("scopes are opened for the next server when one was killed while it shut down") {
+  FakeServer server;
+  auto client = server.connect();
+  auto process = process_of(server);
+  announce(server, Announcement::kShutdown);
+  CHECK_FALSE(client.expires(1h, "refused").release());
+  process->end();
+  auto scope = client.expires(1h, "scope");
+  const TimerId timer = client.acquire(1h, "timer");
+  client.start(1h);
+  CHECK(slots_of(server.page()).size() == 3);
+  CHECK(client.release(timer));
+  CHECK(scope.release());
+}
+
+TEST_CASE("no scope is opened while the server drains or shuts down") {
+  FakeServer server;
+  const auto process = process_of(server);
+  auto client = server.connect();
+  auto before = client.expires(1h, "before");
+  const TimerId timer = client.acquire(1h, "timer");
+  client.start(1h);
+  REQUIRE(slots_of(server.page()).size() == 3);
+  for (const Announcement announced : {Announcement::kDraining, Announcement::kShutdown}) {
+    announce(server, announced);
+    auto scope = client.expires(1h, "new");
+    CHECK_FALSE(scope.renew(2h));
+    CHECK_FALSE(scope.release());
+    ScopeOptions options;
+    options.warn_after = 30min;
+    auto warned = client.expires(1h, "warned", options);
+    CHECK_FALSE(warned.release());
+    const TimerId unwatched = client.acquire(1h, "new");
+    CHECK_FALSE(unwatched);
+    CHECK_FALSE(client.renew(unwatched, 1h));
+    CHECK_FALSE(client.release(unwatched));
+    CHECK(slots_of(server.page()).size() == 3);
+    CHECK_THROWS_AS((void)client.expires(0s, "wrong"), InvalidArgument);
+  }
+  CHECK(before.renew(2h));
+  CHECK(client.renew(timer, 2h));
+  client.start(2h);
+  CHECK(client.stop());
+  CHECK(before.release());
+  CHECK(client.release(timer));
+  client.start(1h);
+  CHECK_FALSE(client.stop());
+  CHECK(slots_of(server.page()).empty());
+  announce(server, Announcement::kNone);
+  auto after = client.expires(1h, "after");
+  CHECK(slots_of(server.page()).size() == 1);
+}

@@ -1,0 +1,44 @@
+// What the server's answers to control requests say, for the public AdminClient and for the command
+// line. An answer that ask() has read is a JSON object; a key that it lacks counts as zero or
+// empty.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <filetimer/admin.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "timer_client/admin/ask.hpp"
+
+namespace filetimer {
+
+// The scopes and workers that a "refused", "timed_out" or "waiting" answer lists.
+struct Obstacles {
+  std::size_t open_scope_count = 0;
+  std::vector<OpenScope> scopes;
+  struct Worker {
+    pid_t pid = 0;
+    std::string comm;
+    std::optional<int> rank;
+  };
+  std::vector<Worker> workers;
+};
+Obstacles obstacles_in(std::string_view answer);
+// Returns "'step' of pid 12 (rank 3), 'save' of pid 13 and 4 more"; empty when none is listed.
+std::string open_scopes_text(const Obstacles& obstacles);
+
+// Returns what a "granted" answer allows.
+std::optional<Duration> granted_in(std::string_view answer);
+ServerStatus status_in(const std::string& answer);
+DrainResult drain_in(std::string_view answer);
+RendezvousResult rendezvous_in(std::string_view answer);
+// Returns "0 (pid 11), 1 (pid 12) and 6 more".
+std::string members_text(const RendezvousResult& met);
+
+// Return the error that a reply without success becomes.
+ServerBusy busy_in(const Reply& reply);
+RendezvousTimeoutError rendezvous_timeout_in(const Reply& reply, const std::string& name);
+
+}  // namespace filetimer
