@@ -315,7 +315,7 @@ TEST_CASE("a server that is found gone is told of once, and so is its return") {
   CHECK(messages[2] == "info: a timer server reads '" + folder.path("requests") + "' again");
 }
 
-TEST_CASE("a question tells of its answers, and of being withdrawn") {
+TEST_CASE("a control request tells of its answers, and of being withdrawn") {
   const testing::TempFolder folder;
   const auto asked = [&](const std::function<void(const AdminClient&)>& ask) {
     return messages_in(said("debug", [&] { ask(AdminClient({.dir = folder.path()})); }));
@@ -329,9 +329,9 @@ TEST_CASE("a question tells of its answers, and of being withdrawn") {
       }
     });
     REQUIRE(messages.size() == 2);
-    CHECK(messages[0].starts_with("debug: question 'drain' to '" + folder.path("requests") +
+    CHECK(messages[0].starts_with("debug: request 'drain' to '" + folder.path("requests") +
                                   "': waiting 20s for answers on 'replies/"));
-    CHECK(messages[1].starts_with("debug: question 'drain': refused after "));
+    CHECK(messages[1].starts_with("debug: request 'drain': refused after "));
     CHECK(messages[1].ends_with(": not now"));
   }
   AnsweringServer silent(folder.path(),
@@ -343,7 +343,7 @@ TEST_CASE("a question tells of its answers, and of being withdrawn") {
     }
   });
   REQUIRE(messages.size() == 2);
-  CHECK(messages[1].starts_with("debug: question 'ping': withdrawn: no answer to 'ping' from "));
+  CHECK(messages[1].starts_with("debug: request 'ping': withdrawn: no answer to 'ping' from "));
 }
 
 TEST_CASE("a rendezvous tells its steps") {

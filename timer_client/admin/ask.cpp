@@ -143,7 +143,7 @@ class Asking {
     Reply reply = ask_and_wait();
     reply.waited = Instant::now() - start_;
     if (reply.answer.empty()) {
-      client_messages::debug("question '{}': {}{}", question_.request,
+      client_messages::debug("request '{}': {}{}", question_.request,
                              reply.kind == Kind::kNoAnswer ? "withdrawn: " : "", reply.why);
     }
     return reply;
@@ -165,7 +165,7 @@ class Asking {
     if (has_reader(place_.pipe, error)) {
       return without_answer(
           Kind::kNoServer,
-          fmt::format("the server at '{}' answers no questions: there is no folder '{}/{}'",
+          fmt::format("the server at '{}' answers no control requests: there is no folder '{}/{}'",
                       place_.pipe, place_.run_folder, kRepliesName));
     }
     return without_answer(Kind::kNoServer, fmt::format("no timer server at '{}': {}", place_.pipe,
@@ -195,8 +195,8 @@ class Asking {
     if (place_.run_folder.empty()) {
       return without_answer(
           Kind::kNoServer,
-          fmt::format("the server at '{}' answers no questions: it is a bare pipe, and its run "
-                      "folder is not known",
+          fmt::format("the server at '{}' answers no control requests: it is a bare pipe, and its "
+                      "runtime directory is not known",
                       place_.pipe));
     }
     watch_.emplace(place_);
@@ -207,7 +207,7 @@ class Asking {
                  : without_answer(Kind::kFailed, std::move(made.error().message));
     }
     question_.reply = pipe_.name();
-    client_messages::debug("question '{}' to '{}': waiting {} for answers on '{}/{}'",
+    client_messages::debug("request '{}' to '{}': waiting {} for answers on '{}/{}'",
                            question_.request, place_.pipe, duration_text(patience_), kRepliesName,
                            pipe_.name());
     if (auto failed = send()) {
@@ -365,7 +365,7 @@ class Asking {
       deadline_ = Instant::now() + granted + patience_;
       detail = duration_text(granted);
     }
-    client_messages::debug("question '{}': {} after {}{}{}", question_.request, kind,
+    client_messages::debug("request '{}': {} after {}{}{}", question_.request, kind,
                            duration_for_reading(Instant::now() - start_),
                            detail.empty() ? "" : ": ", detail);
     was_answered_ = true;

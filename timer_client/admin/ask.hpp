@@ -27,7 +27,7 @@ struct Reply {
     kInvalid,
     kNoAnswer,    // not within the time
     kServerGone,  // while it was waited for
-    kNoServer,    // nobody to ask, or one that answers no questions
+    kNoServer,    // nobody to ask, or one that answers no control requests
     kFailed,      // the system or the answer was not as it must be
   };
   Kind kind = Kind::kFailed;

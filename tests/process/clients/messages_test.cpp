@@ -32,7 +32,7 @@ TEST_CASE("a rendezvous logs its steps at level debug on both sides, and nothing
   CAPTURE(told);
   const std::string who = fmt::format("filetimer[{}] debug: ", tells.pid());
   CHECK(contains(told, who + "rendezvous 'epoch': rank 1 of 2 joins, for 20s\n"));
-  CHECK(contains(told, who + "question 'rendezvous' to '" + server.fifo() + "': waiting 1m"));
+  CHECK(contains(told, who + "request 'rendezvous' to '" + server.fifo() + "': waiting 1m"));
   CHECK(contains(told, who + "rendezvous 'epoch': joined, granted 20s\n"));
   CHECK(contains(told, who + fmt::format("rendezvous 'epoch': round 1 is full: 0 (pid {}), 1 (pid "
                                          "{})\n",
@@ -103,7 +103,7 @@ TEST_CASE("--log-level wins over the variable, and a word that is none of them i
   CHECK(run({"ping", "--log-level", "error"}, "loud").status == exited(0));
   const Finished told = run({"ping", "--log-level", "debug"}, "error");
   CHECK(told.status == exited(0));
-  CHECK(contains(told.err, "debug: question 'ping': done after "));
+  CHECK(contains(told.err, "debug: request 'ping': done after "));
   CHECK(contains(run({"run", "--log-level", "info", "--", "true"}, "").err,
                  "info: connected to the timer server at '" + server.fifo() + "'"));
 }

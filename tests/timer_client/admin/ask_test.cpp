@@ -418,14 +418,14 @@ TEST_CASE("nobody to ask") {
     testing::Pipe pipe(folder.path("requests"));
     const Reply reply = ask_in(folder.path(), "ping");
     CHECK(reply.kind == Kind::kNoServer);
-    CHECK(testing::contains(reply.why, "answers no questions"));
+    CHECK(testing::contains(reply.why, "answers no control requests"));
     CHECK(pipe.is_silent());
   }
   SUBCASE("a pipe whose folder is not known") {
     testing::Pipe pipe(folder.path("requests"));
     const Reply reply = ask({.pipe = pipe.path(), .run_folder = {}}, question("ping"), kForever);
     CHECK(reply.kind == Kind::kNoServer);
-    CHECK(testing::contains(reply.why, "answers no questions"));
+    CHECK(testing::contains(reply.why, "answers no control requests"));
     CHECK(pipe.is_silent());
   }
 }

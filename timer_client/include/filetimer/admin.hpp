@@ -10,9 +10,10 @@
 //
 //   RpcTimeoutError    no answer came within the RPC timeout
 //   ServerUnavailable  no server is there, it went away before it answered, or there is only a pipe
-//                      without a runtime directory (PyTorch's server), which answers no request
+//                      without a runtime directory (PyTorch's server), through which no answer
+//                      comes
 //   ServerBusy         the server refused
-//   InvalidArgument    an argument is wrong; if the message is the server's, it says so
+//   InvalidArgument    an argument is wrong, or the server says that the request is
 //   TimerError         there is no room for a pipe, or the answer cannot be read
 //
 // The RPC timeout is, in this order: the argument of the call, the ScopedRpcTimeout of the calling
@@ -32,8 +33,8 @@
 //     server does not see that its parent withdraws.
 //   Files: the constructor reads the environment and opens nothing. Each request makes a named pipe
 //     in the directory `replies` of the runtime directory, opens it and the request pipe, and looks
-//     at the status page and at /proc; all of it is closed and removed when the call ends. Nothing
-//     is kept for the next call, so none differs from the first.
+//     at the status page and at /proc; all of it is closed and removed when the call ends. The
+//     first request of a process differs only in that it registers with pthread_atfork().
 //   Threads of the library: none.
 // SPDX-License-Identifier: MIT
 #pragma once
