@@ -3,6 +3,7 @@
 // SPDX-License-Identifier: MIT
 #include <doctest/doctest.h>
 
+#include <csignal>
 #include <filesystem>
 #include <memory>
 #include <optional>
