@@ -1,7 +1,7 @@
 // What the library says on standard error, and that it holds nobody up. What changes standard error
 // or the level runs in a child: both are the whole process's.
 // SPDX-License-Identifier: MIT
-#include "timer_client/src/messages.hpp"
+#include "timer_client/client/messages.hpp"
 
 #include <doctest/doctest.h>
 #include <fcntl.h>

@@ -9,7 +9,7 @@
 #include "common/limits.hpp"
 #include "timer_client/admin/answers.hpp"
 #include "timer_client/admin/requests.hpp"
-#include "timer_client/src/messages.hpp"
+#include "timer_client/client/messages.hpp"
 
 namespace filetimer {
 namespace {
@@ -83,7 +83,7 @@ void check(const RendezvousOptions& options) {
 
 // One call of the public client.
 struct AdminClient::Call {
-  MeetingPlace place;
+  ServerLocation place;
   Duration timeout;
   const WhileWaiting& while_waiting;
 
@@ -134,8 +134,8 @@ AdminClient::AdminClient(const AdminOptions& options) : while_waiting_(options.w
   if (const Status level = messages::take_level_of_environment(); !level) {
     messages::notice("{}", level.error().message);
   }
-  MeetingPlace place = options.fifo.empty() ? find_meeting_place(options.dir)
-                                            : find_meeting_place(options.dir, options.fifo);
+  ServerLocation place =
+      options.fifo.empty() ? locate_server(options.dir) : locate_server(options.dir, options.fifo);
   pipe_ = std::move(place.pipe);
   run_folder_ = std::move(place.run_folder);
   if (const RpcTimeout given = checked_rpc_timeout(options.rpc_timeout)) {

@@ -21,9 +21,9 @@
 #include "common/posix.hpp"
 #include "common/run_folder.hpp"
 #include "common/text.hpp"
-#include "timer_client/src/messages.hpp"
-#include "timer_client/src/pipe/pipe_line.hpp"
-#include "timer_client/src/server/server_look.hpp"
+#include "timer_client/client/messages.hpp"
+#include "timer_client/client/pipe/pipe_line.hpp"
+#include "timer_client/client/server/server_look.hpp"
 
 namespace filetimer {
 namespace {
@@ -129,7 +129,7 @@ class ReplyPipe {
 
 class Asking {
  public:
-  Asking(const MeetingPlace& place, const wire::Question& question, Duration patience,
+  Asking(const ServerLocation& place, const wire::Question& question, Duration patience,
          const OnAnswer& on_answer, const WhileWaiting& while_waiting)
       : place_(place),
         question_(question),
@@ -389,7 +389,7 @@ class Asking {
     return std::nullopt;
   }
 
-  const MeetingPlace& place_;
+  const ServerLocation& place_;
   wire::Question question_;
   const Duration patience_;
   const OnAnswer& on_answer_;
@@ -417,7 +417,7 @@ void wait_for(Duration time, const WhileWaiting& while_waiting) {
   }
 }
 
-Reply ask(const MeetingPlace& place, wire::Question question, Duration patience,
+Reply ask(const ServerLocation& place, wire::Question question, Duration patience,
           const OnAnswer& on_answer, const WhileWaiting& while_waiting) {
   return Asking(place, question, patience, on_answer, while_waiting).run();
 }

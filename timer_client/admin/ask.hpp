@@ -11,8 +11,8 @@
 
 #include "common/clock.hpp"
 #include "common/wire.hpp"
-#include "timer_client/src/server/meeting_place.hpp"
-#include "timer_client/src/server/server_look.hpp"
+#include "timer_client/client/server/server_location.hpp"
+#include "timer_client/client/server/server_look.hpp"
 
 namespace filetimer {
 
@@ -46,7 +46,7 @@ using WhileWaiting = std::function<void()>;
 
 // Asks, and waits for the last answer. `question.reply` is filled in here. `patience` counts until
 // the first answer, and again beyond what the server then grants; kForever: no limit.
-Reply ask(const MeetingPlace& place, wire::Question question, Duration patience,
+Reply ask(const ServerLocation& place, wire::Question question, Duration patience,
           const OnAnswer& on_answer = {}, const WhileWaiting& while_waiting = {});
 
 // Waits for `time`, likewise.

@@ -9,7 +9,7 @@
 #include "common/parse_error.hpp"
 #include "timer_client/cli/commands/commands.hpp"
 #include "timer_client/cli/text/output.hpp"
-#include "timer_client/src/messages.hpp"
+#include "timer_client/client/messages.hpp"
 
 namespace {
 

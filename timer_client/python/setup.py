@@ -18,7 +18,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 DISTRIBUTED = os.path.join(HERE, "cpp")
 CPP = DISTRIBUTED if os.path.isdir(DISTRIBUTED) else os.path.dirname(os.path.dirname(HERE))
 # Folders below CPP, with all that is below them.
-LIBRARY = ("common", "timer_client/include", "timer_client/src", "timer_client/admin")
+LIBRARY = ("common", "timer_client/include", "timer_client/client", "timer_client/admin")
 NATIVE = ("timer_client/python/native",)
 FILES_AT_ONCE = 8
 

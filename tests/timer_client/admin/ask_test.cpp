@@ -33,7 +33,7 @@ namespace {
 
 constexpr Duration kShort = 30ms;
 
-MeetingPlace place_in(const std::string& dir) {
+ServerLocation place_in(const std::string& dir) {
   return {.pipe = dir + "/requests", .run_folder = dir};
 }
 

@@ -1,6 +1,6 @@
 // Pages that no server has seen, of processes that are gone.
 // SPDX-License-Identifier: MIT
-#include "timer_client/src/page/abandoned_pages.hpp"
+#include "timer_client/client/page/abandoned_pages.hpp"
 
 #include <doctest/doctest.h>
 #include <unistd.h>

@@ -1,6 +1,6 @@
 // How long scopes took, as the page keeps it.
 // SPDX-License-Identifier: MIT
-#include "timer_client/src/page/page_statistics.hpp"
+#include "timer_client/client/page/page_statistics.hpp"
 
 #include <doctest/doctest.h>
 

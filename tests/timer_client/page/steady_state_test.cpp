@@ -17,7 +17,7 @@
 #include "common/sanitizers.hpp"
 #include "tests/support/skip.hpp"
 #include "tests/timer_client/fake_server.hpp"
-#include "timer_client/src/page/thread_slots.hpp"
+#include "timer_client/client/page/thread_slots.hpp"
 
 using namespace std::chrono_literals;
 using namespace filetimer;

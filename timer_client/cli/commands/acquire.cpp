@@ -20,10 +20,10 @@
 #include "timer_client/cli/commands/options.hpp"
 #include "timer_client/cli/commands/scope_pages.hpp"
 #include "timer_client/cli/text/output.hpp"
-#include "timer_client/src/messages.hpp"
-#include "timer_client/src/server/meeting_place.hpp"
-#include "timer_client/src/server/server_look.hpp"
-#include "timer_client/src/warn_after.hpp"
+#include "timer_client/client/messages.hpp"
+#include "timer_client/client/server/server_location.hpp"
+#include "timer_client/client/server/server_look.hpp"
+#include "timer_client/client/warn_after.hpp"
 
 namespace filetimer::cli {
 namespace {
@@ -87,7 +87,7 @@ int send_patiently(const PipeClient& pipe, const std::function<PipeClient::Sent(
 }
 
 // Whether the server keeps the timer already: it renews what is open also while it drains.
-bool is_open(const MeetingPlace& place, const std::string& id, pid_t pid) {
+bool is_open(const ServerLocation& place, const std::string& id, pid_t pid) {
   const auto reading = read_pages(place.run_folder, kForever, ReadStatistics::kNo);
   return reading && std::ranges::any_of(reading->scopes, [&](const ListedScope& scope) {
            return scope.owner->transport == ServedBy::kPipe && scope.owner->pid == pid &&
@@ -100,7 +100,7 @@ int run_acquire(const AcquireArguments& options) {
     complain("--warn-after: " + why_no_warn_after(*options.warn_after, *options.after));
     return kExitUsage;
   }
-  const MeetingPlace place = find_meeting_place(options.place.dir, options.place.fifo);
+  const ServerLocation place = locate_server(options.place.dir, options.place.fifo);
   const Result<pid_t> pid = watched_pid(options.pid);
   if (!pid) {
     complain(pid.error().message);
@@ -133,7 +133,7 @@ int run_acquire(const AcquireArguments& options) {
 }
 
 int run_release(const AcquireArguments& options) {
-  const MeetingPlace place = find_meeting_place(options.place.dir, options.place.fifo);
+  const ServerLocation place = locate_server(options.place.dir, options.place.fifo);
   const Result<pid_t> pid = watched_pid(options.pid);
   if (!pid) {
     complain(pid.error().message);

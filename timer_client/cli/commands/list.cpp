@@ -15,7 +15,7 @@
 #include "timer_client/cli/commands/servers_below.hpp"
 #include "timer_client/cli/log/ended_workers.hpp"
 #include "timer_client/cli/text/output.hpp"
-#include "timer_client/src/server/server_look.hpp"
+#include "timer_client/client/server/server_look.hpp"
 
 namespace filetimer::cli {
 namespace {

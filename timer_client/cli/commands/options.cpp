@@ -7,7 +7,7 @@
 
 #include "common/log_level.hpp"
 #include "common/numbers.hpp"
-#include "timer_client/src/messages.hpp"
+#include "timer_client/client/messages.hpp"
 
 namespace filetimer::cli {
 namespace {

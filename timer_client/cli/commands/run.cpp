@@ -21,11 +21,11 @@
 #include "timer_client/cli/commands/commands.hpp"
 #include "timer_client/cli/commands/options.hpp"
 #include "timer_client/cli/text/output.hpp"
-#include "timer_client/src/messages.hpp"
-#include "timer_client/src/pipe/pipe_request.hpp"
-#include "timer_client/src/server/meeting_place.hpp"
-#include "timer_client/src/server/server_look.hpp"
-#include "timer_client/src/warn_after.hpp"
+#include "timer_client/client/messages.hpp"
+#include "timer_client/client/pipe/pipe_request.hpp"
+#include "timer_client/client/server/server_location.hpp"
+#include "timer_client/client/server/server_look.hpp"
+#include "timer_client/client/warn_after.hpp"
 
 namespace filetimer::cli {
 namespace {
@@ -197,7 +197,7 @@ int run(const RunArguments& options, const std::vector<std::string>& command) {
     complain("--warn-after: " + why_no_warn_after(*options.warn_after, after));
     return kExitRunFailed;
   }
-  const MeetingPlace place = find_meeting_place(options.place.dir, options.place.fifo);
+  const ServerLocation place = locate_server(options.place.dir, options.place.fifo);
   const Signals signals;
   const PipeClient pipe(place.pipe);
   if (const std::string why = wait_for_server(pipe); !why.empty()) {

@@ -17,7 +17,7 @@
 #include "common/proc_files.hpp"
 #include "common/run_folder.hpp"
 #include "timer_client/cli/commands/page_copy.hpp"
-#include "timer_client/src/server/server_look.hpp"
+#include "timer_client/client/server/server_look.hpp"
 
 namespace filetimer::cli {
 namespace {

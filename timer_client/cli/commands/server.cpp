@@ -23,7 +23,7 @@
 #include "timer_client/cli/text/output.hpp"
 #include "timer_client/cli/text/table.hpp"
 #include "timer_client/cli/text/words.hpp"
-#include "timer_client/src/pipe/pipe_line.hpp"
+#include "timer_client/client/pipe/pipe_line.hpp"
 
 namespace filetimer::cli {
 namespace {
@@ -112,8 +112,8 @@ std::string tables_of(const Obstacles& obstacles, bool colour) {
 
 // Calls `run` with the place of the server and the timeout, or complains that one is not known.
 int with_place(const AskOptions& options,
-               const std::function<int(const MeetingPlace&, Duration)>& run) {
-  const MeetingPlace place = find_meeting_place(options.place.dir, options.place.fifo);
+               const std::function<int(const ServerLocation&, Duration)>& run) {
+  const ServerLocation place = locate_server(options.place.dir, options.place.fifo);
   const auto timeout =
       options.rpc_timeout ? Result<Duration>(*options.rpc_timeout) : rpc_timeout_of_environment();
   if (!timeout) {
@@ -137,7 +137,7 @@ int with_place(const AskOptions& options,
 // is none, after a line about it and a table of what is open.
 int ask_and_tell(const AskOptions& options, wire::Question question,
                  const std::function<int(const Reply&)>& use, const OnAnswer& on_answer = {}) {
-  return with_place(options, [&](const MeetingPlace& place, Duration timeout) {
+  return with_place(options, [&](const ServerLocation& place, Duration timeout) {
     if (question.wait_s == 0) {
       question.wait_s = wait_seconds(timeout);
     }
@@ -255,7 +255,7 @@ struct RendezvousArguments {
   std::optional<Duration> backoff;
 };
 
-int meet(const RendezvousArguments& options, const MeetingPlace& place, Duration rpc_timeout) {
+int meet(const RendezvousArguments& options, const ServerLocation& place, Duration rpc_timeout) {
   RendezvousOptions meeting = options.meeting;
   meeting.timeout = *options.timeout;
   meeting.backoff = options.backoff ? Timeout(*options.backoff) : meeting.backoff;
@@ -267,7 +267,7 @@ int meet(const RendezvousArguments& options, const MeetingPlace& place, Duration
 }
 
 int run_rendezvous(const RendezvousArguments& options) {
-  return with_place(options.ask, [&](const MeetingPlace& place, Duration rpc_timeout) {
+  return with_place(options.ask, [&](const ServerLocation& place, Duration rpc_timeout) {
     try {
       return meet(options, place, rpc_timeout);
     } catch (const RendezvousTimeoutError& error) {

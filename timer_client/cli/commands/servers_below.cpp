@@ -8,7 +8,7 @@
 
 #include "common/directory.hpp"
 #include "common/run_folder.hpp"
-#include "timer_client/src/server/server_look.hpp"
+#include "timer_client/client/server/server_look.hpp"
 
 namespace filetimer::cli {
 namespace {

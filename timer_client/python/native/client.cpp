@@ -24,7 +24,7 @@ PyObject* g_default_client = nullptr;  // made by configure(); null: nobody has 
 
 struct Connection {
   TimerClient client;
-  MeetingPlace place;
+  ServerLocation place;
   Duration rpc_timeout;
 };
 
@@ -102,7 +102,7 @@ PyObject* connect(PyObject* self, PyObject* args) {
     {
       const WithoutGil free;
       made = std::make_shared<Connection>(TimerClient::connect(std::move(options)),
-                                          find_meeting_place(dir), *longest);
+                                          locate_server(dir), *longest);
     }
     std::swap(connection_of(self), made);
     Py_RETURN_NONE;

@@ -11,11 +11,11 @@
 #include <string>
 #include <vector>
 
+#include "timer_client/client/fork_watch.hpp"
+#include "timer_client/client/warn_after.hpp"
 #include "timer_client/python/native/client.hpp"
 #include "timer_client/python/native/errors.hpp"
 #include "timer_client/python/native/values.hpp"
-#include "timer_client/src/fork_watch.hpp"
-#include "timer_client/src/warn_after.hpp"
 
 namespace filetimer::python {
 namespace {

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: MIT
+#include "timer_client/client/client_state.hpp"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include "common/limits.hpp"
+#include "common/text.hpp"
+#include "timer_client/client/scope_terms.hpp"
+
+namespace filetimer {
+
+SlotHandle* TimerClient::State::claim_with_lock(ScopeKey key, bool has_lock) {
+  std::unique_lock<std::mutex> held;
+  if (!has_lock) {
+    held = ProcessLock::instance().lock();
+  }
+  if (!page().is_made()) {
+    look_again();
+  }
+  OwnPage::Refusal why{};
+  SlotHandle* const handle = page().claim(key, why);
+  if (handle == nullptr && why == OwnPage::Refusal::kLimit) {
+    throw TimerError(
+        fmt::format("{} scopes are open in process {}, which is the limit: '{}' was not opened",
+                    kMaxScopesPerWorker, ::getpid(), printable(shown_name(key))));
+  }
+  return handle;
+}
+
+bool TimerClient::State::look_again() noexcept {
+  OwnPage& before = page();
+  OwnPage& now = ProcessPages::instance().look_again(before);
+  page_.store(&now, std::memory_order_relaxed);
+  return &now != &before;
+}
+
+TimerId TimerClient::State::acquire(std::string_view name, Duration after,
+                                    const ScopeOptions& options, unsigned& todo_next) {
+  if (page().is_look_due(monotonic_ns())) {
+    look_again();
+  }
+  SlotHandle* const handle = claim(ScopeKey::of_name(name, has_statistics), true);
+  if (handle == nullptr) {
+    page().note_unwatched();
+    return {};
+  }
+  const TimerId timer = timer_in(*handle);
+  todo_next = open_scope(*handle, terms_of(after, options, number));
+  return timer;
+}
+
+void TimerClient::State::after_opening(TimerScope& scope, unsigned todo_next, ScopeKey key,
+                                       const PageTerms& terms) {
+  if ((todo_next & todo::kLook) != 0) {
+    bool has_moved = false;
+    {
+      const auto held = ProcessLock::instance().lock();
+      has_moved = look_again();
+    }
+    if (has_moved) {
+      scope.release();
+      SlotHandle* const handle = claim(key, false);
+      if (handle == nullptr) {
+        return;
+      }
+      scope.timer_ = timer_in(*handle);
+      todo_next = open_scope(*handle, terms);
+    }
+  }
+  if ((todo_next & todo::kWake) != 0) {
+    scope.timer_.slot_->page->wake();
+  }
+}
+
+Duration TimerClient::State::timeout_for(std::string_view shown, Duration after,
+                                         const ScopeOptions& options) {
+  if (!options.first_timeout) {
+    return after;
+  }
+  if (begun_in != ProcessLock::instance().fork_count()) {
+    begun.clear();
+    begun_in = ProcessLock::instance().fork_count();
+  }
+  // Beyond the limit each scope counts as the first one: a deadline is later then, never earlier.
+  const bool is_first = begun.size() < kMaxBegunNames ? begun.emplace(shown).second
+                                                      : !begun.contains(std::string(shown));
+  return is_first ? options.first_timeout->value() : after;
+}
+
+ReleaseResult TimerClient::State::release(TimerId timer, bool has_lock) noexcept {
+  return timer.slot_ != nullptr && is_open_here(*timer.slot_, timer.number_, timer.fork_count_)
+             ? release_scope(*timer.slot_, timer.number_, has_lock)
+             : ReleaseResult::kNotOpen;
+}
+
+}  // namespace filetimer

@@ -1,0 +1,113 @@
+// What is behind a TimerClient and the scopes that it made. What opening a scope needs each time is
+// inline and takes no lock.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <filetimer/timer_client.hpp>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <unordered_set>
+
+#include "common/board.hpp"
+#include "common/clock.hpp"
+#include "timer_client/client/fork_watch.hpp"
+#include "timer_client/client/page/page_scope.hpp"
+#include "timer_client/client/process_lock.hpp"
+#include "timer_client/client/process_pages.hpp"
+
+namespace filetimer {
+
+inline bool is_open_here(const SlotHandle& handle, unsigned long long generation,
+                         unsigned fork_count) {
+  return fork_count == fork_watch::count() &&
+         handle.generation.load(std::memory_order_relaxed) == generation;
+}
+
+struct TimerClient::State {
+  // With the ProcessLock.
+  State(OwnPage& its_page, bool counts)
+      : number(ProcessPages::instance().next_client()),
+        has_statistics(counts),
+        first_page(its_page),
+        page_(&its_page) {}
+  State(const State&) = delete;
+  State& operator=(const State&) = delete;
+
+  // Returns the page that scopes are opened on from now on. Relaxed: a thread that reads the page
+  // that was replaced in the same moment finds its successor at the next look.
+  [[nodiscard, gnu::always_inline]] OwnPage& page() const {
+    return *page_.load(std::memory_order_relaxed);
+  }
+
+  // While the server has announced its end, no scopes are opened. Relaxed: a scope that is opened
+  // in the same moment is watched as long as there is a server.
+  [[nodiscard]] [[gnu::always_inline]] bool is_closed() const {
+    return page().board().announcement.load(std::memory_order_relaxed) !=
+           static_cast<std::uint32_t>(Announcement::kNone);
+  }
+  // Likewise, and not if the server that announced its end was killed: the next one watches what is
+  // opened now. Some microseconds.
+  [[nodiscard]] bool is_closed_by_server() const {
+    return is_closed() && (page().is_off() || page().has_server());
+  }
+
+  // Claims a slot for a scope; see open_scope(). Returns null if there is no room for one: the
+  // scope is not watched, since a worker never fails for its watchdog. Throws TimerError at the
+  // limit.
+  [[gnu::always_inline]] SlotHandle* claim(ScopeKey key, bool has_lock) {
+    SlotHandle* const handle = claim_without_lock(page(), key);
+    return handle != nullptr ? handle : claim_with_lock(key, has_lock);
+  }
+  SlotHandle* claim_with_lock(ScopeKey key, bool has_lock);
+
+  // Looks whether the runtime directory was made again. Returns whether there is another page now.
+  // With the lock.
+  bool look_again() noexcept;
+
+  // These must be called with the lock held.
+  TimerId acquire(std::string_view name, Duration after, const ScopeOptions& options,
+                  unsigned& todo_next);
+
+  // Returns the timeout of a scope that is about to be opened.
+  [[nodiscard]] Duration timeout_for(std::string_view shown, Duration after,
+                                     const ScopeOptions& options);
+
+  // Releases the timer.
+  static ReleaseResult release(TimerId timer, bool has_lock) noexcept;
+
+  // Call this before open_scope(): its sequentially consistent store is a full barrier, so a load
+  // placed after it stalls.
+  static TimerId timer_in(SlotHandle& handle) {
+    return {&handle, handle.generation.load(std::memory_order_relaxed), fork_watch::count()};
+  }
+
+  // Separate function so that NRVO constructs the TimerScope in the caller's storage.
+  [[gnu::always_inline]] TimerScope expires(SlotHandle& handle, ScopeKey key,
+                                            const PageTerms& terms) {
+    TimerScope scope(timer_in(handle));
+    if (const unsigned todo_next = open_scope(handle, terms)) [[unlikely]] {
+      after_opening(scope, todo_next, key, terms);
+    }
+    return scope;
+  }
+  // Does what is to be done, without the lock. A scope that was opened on a page that no server
+  // reads any more is opened again on the page that took its place.
+  void after_opening(TimerScope& scope, unsigned todo_next, ScopeKey key, const PageTerms& terms);
+
+  const std::uint64_t number;  // on the page, of what is this client's to release
+  const bool has_statistics;
+  TimerId job;
+  // Names of which a scope with a first timeout was opened, and in which process.
+  std::unordered_set<std::string> begun;
+  static constexpr std::size_t kMaxBegunNames = 1024;  // as of names with statistics
+  unsigned begun_in = 0;
+  OwnPage& first_page;  // its successors are those that this client has used since
+
+ private:
+  std::atomic<OwnPage*> page_;  // written with the lock
+};
+
+}  // namespace filetimer

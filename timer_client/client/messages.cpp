@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: MIT
+#include "timer_client/client/messages.hpp"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdint>
+#include <cstdlib>
+#include <exception>
+#include <iterator>
+#include <string>
+
+#include "common/limits.hpp"
+#include "common/posix.hpp"
+#include "common/text.hpp"
+#include "timer_client/client/sigpipe_guard.hpp"
+
+namespace filetimer::client_messages {
+namespace {
+
+constexpr int kNothing = -1;
+
+// What standard error was when the level was set. Of two words that another thread sets just now,
+// one may be new and the other old: then a line is lost.
+constinit std::atomic<std::uint64_t> device{0};
+constinit std::atomic<std::uint64_t> inode{0};
+constinit std::atomic<bool> is_set_by_hand{false};
+
+void tell_to(int last) {
+  struct stat st {};
+  const bool is_open = ::fstat(STDERR_FILENO, &st) == 0;
+  device.store(st.st_dev, std::memory_order_relaxed);
+  inode.store(st.st_ino, std::memory_order_relaxed);
+  last_told.store(is_open ? last : kNothing, std::memory_order_relaxed);
+}
+
+bool is_still(const struct stat& st) {
+  return st.st_dev == device.load(std::memory_order_relaxed) &&
+         st.st_ino == inode.load(std::memory_order_relaxed);
+}
+
+void write_once(int fd, std::string_view line) {
+  const SigpipeGuard guard;
+  if (retry_eintr([&] { return ::write(fd, line.data(), line.size()); }) < 0 && errno == EPIPE) {
+    guard.consume();
+  }
+}
+
+}  // namespace
+
+constinit std::atomic<int> last_told{kNothing};
+constinit std::atomic<bool> is_level_chosen{false};
+
+void set_level(LogLevel level) {
+  is_set_by_hand = true;
+  is_level_chosen = true;
+  tell_to(static_cast<int>(level));
+}
+
+Status take_level_of_environment() {
+  if (is_set_by_hand) {
+    return {};
+  }
+  const char* const word = std::getenv(kLogLevelVariable);
+  if (word == nullptr || *word == '\0') {
+    tell_to(kNothing);
+    return {};
+  }
+  const auto level = parse_log_level(word);
+  if (!level) {
+    tell_to(kNothing);
+    return failure(fmt::format("${}: {}", kLogLevelVariable, level.error().message));
+  }
+  is_level_chosen = true;
+  tell_to(static_cast<int>(*level));
+  return {};
+}
+
+// poll() alone would not do for a pipe that all ranks of a job share: between it and the write
+// another rank may take the last room, and the write then waits for whoever reads. Opened once
+// more, the pipe (or terminal) has an O_NONBLOCK of its own. A regular file is not opened once
+// more: its position is shared by all who write to it.
+void write_if_room(int fd, std::string_view line) noexcept {
+  struct stat st {};
+  if (::fstat(fd, &st) != 0) {
+    return;
+  }
+  if (S_ISSOCK(st.st_mode)) {
+    (void)::send(fd, line.data(), line.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+    return;
+  }
+  if (S_ISREG(st.st_mode)) {
+    write_once(fd, line);  // waits for no reader
+    return;
+  }
+  char path[32];
+  *fmt::format_to_n(path, sizeof path - 1, "/proc/self/fd/{}", fd).out = '\0';
+  const UniqueFd own(
+      retry_eintr([&] { return ::open(path, O_WRONLY | O_NONBLOCK | O_CLOEXEC | O_NOCTTY); }));
+  if (own) {
+    write_once(own.get(), line);
+    return;
+  }
+  if (errno == ENXIO) {
+    return;  // nobody reads it
+  }
+  // Somebody else's pipe (as in a container, where it is root's), no descriptor to spare, or no
+  // /proc: the look has to do.
+  pollfd room{fd, POLLOUT, 0};
+  if (::poll(&room, 1, 0) == 1 && room.revents == POLLOUT) {
+    write_once(fd, line);
+  }
+}
+
+void write(LogLevel level, fmt::string_view format, fmt::format_args arguments) noexcept {
+  const int error = errno;
+  struct stat st {};
+  try {
+    if (::fstat(STDERR_FILENO, &st) == 0 && is_still(st)) {
+      const std::string prefix = fmt::format("filetimer[{}] {}: ", ::getpid(), name_of(level));
+      const std::string text = printable(fmt::vformat(format, arguments));
+      write_if_room(
+          STDERR_FILENO,
+          fmt::format("{}{}\n", prefix, utf8_prefix(text, kMaxAtomicWrite - prefix.size() - 1)));
+    }
+  } catch (const std::exception&) {
+    // No memory: dropped as well.
+  }
+  errno = error;
+}
+
+}  // namespace filetimer::client_messages

@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: MIT
+#include "timer_client/client/page/bus_guard.hpp"
+
+#include <signal.h>
+#include <sys/mman.h>
+
+#include <array>
+#include <cerrno>
+
+namespace filetimer {
+
+// Read by the handler, in whatever thread has met the fault. `begin` is written last and cleared
+// first, so a range that the handler sees is whole.
+struct BusGuard::Range {
+  std::atomic<std::uintptr_t> begin{0};  // 0: free. Release; the handler's load acquires
+  std::atomic<std::uintptr_t> end{0};
+  std::atomic<bool> is_broken{false};
+};
+
+namespace {
+
+constinit std::array<BusGuard::Range, BusGuard::kMaxGuards> guarded_ranges;
+struct sigaction handler_before {};
+
+BusGuard::Range* range_of(std::uintptr_t address) {
+  for (BusGuard::Range& range : guarded_ranges) {
+    const std::uintptr_t begin = range.begin.load(std::memory_order_acquire);
+    if (begin != 0 && address >= begin && address < range.end.load(std::memory_order_relaxed)) {
+      return &range;
+    }
+  }
+  return nullptr;
+}
+
+// Only calls that are safe in a signal handler, and keeps errno.
+bool replace_by_zeroes(BusGuard::Range& range) {
+  const int saved = errno;
+  void* const begin = reinterpret_cast<void*>(range.begin.load(std::memory_order_relaxed));
+  const std::size_t bytes =
+      range.end.load(std::memory_order_relaxed) - range.begin.load(std::memory_order_relaxed);
+  // Of two threads with a fault the second one finds memory that can be read: it would wipe what
+  // the first has written since, so only the first one maps.
+  bool is_done = range.is_broken.exchange(true, std::memory_order_acq_rel);
+  if (!is_done) {
+    is_done = ::mmap(begin, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED,
+                     -1, 0) == begin;
+  }
+  errno = saved;
+  return is_done;
+}
+
+void on_client_sigbus(int signal, siginfo_t* info, void* context) {
+  const bool is_fault = info->si_code > 0;  // and not kill(2)
+  if (is_fault) {
+    BusGuard::Range* const range = range_of(reinterpret_cast<std::uintptr_t>(info->si_addr));
+    if (range != nullptr && replace_by_zeroes(*range)) {
+      return;
+    }
+  }
+  if ((handler_before.sa_flags & SA_SIGINFO) != 0) {
+    handler_before.sa_sigaction(signal, info, context);
+  } else if (handler_before.sa_handler == SIG_DFL) {
+    ::sigaction(signal, &handler_before, nullptr);
+    if (!is_fault) {
+      ::raise(signal);  // pending until this handler returns
+    }
+  } else if (handler_before.sa_handler != SIG_IGN) {
+    handler_before.sa_handler(signal);
+  } else if (is_fault) {
+    ::signal(signal, SIG_DFL);  // a fault cannot be ignored: it would come again for ever
+  }
+}
+
+void install_handler() {
+  [[maybe_unused]] static const bool is_installed = [] {
+    struct sigaction action {};
+    action.sa_sigaction = on_client_sigbus;
+    action.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_RESTART;
+    ::sigemptyset(&action.sa_mask);
+    ::sigaction(SIGBUS, nullptr, &handler_before);  // before the handler can run
+    return ::sigaction(SIGBUS, &action, nullptr) == 0;
+  }();
+}
+
+}  // namespace
+
+BusGuard::BusGuard(void* begin, std::size_t bytes) : range_(nullptr) {
+  install_handler();
+  for (Range& range : guarded_ranges) {
+    if (range.begin.load(std::memory_order_relaxed) == 0) {
+      const auto address = reinterpret_cast<std::uintptr_t>(begin);
+      range.is_broken.store(false, std::memory_order_relaxed);
+      range.end.store(address + bytes, std::memory_order_relaxed);
+      range.begin.store(address, std::memory_order_release);
+      range_ = &range;
+      return;
+    }
+  }
+}
+
+BusGuard::~BusGuard() {
+  if (range_ != nullptr) {
+    range_->begin.store(0, std::memory_order_release);
+  }
+}
+
+bool BusGuard::is_broken() const {
+  return range_ != nullptr && range_->is_broken.load(std::memory_order_acquire);
+}
+
+}  // namespace filetimer

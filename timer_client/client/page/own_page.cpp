@@ -1,0 +1,641 @@
+// SPDX-License-Identifier: MIT
+#include "timer_client/client/page/own_page.hpp"
+
+#include <fmt/format.h>
+#include <linux/membarrier.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <new>
+
+#include "common/page_reader.hpp"
+#include "common/page_writer.hpp"
+#include "common/run_folder.hpp"
+#include "common/scope_name.hpp"
+#include "common/wire.hpp"
+#include "timer_client/client/fork_watch.hpp"
+#include "timer_client/client/messages.hpp"
+#include "timer_client/client/page/page_scope.hpp"
+#include "timer_client/client/process_lock.hpp"
+#include "timer_client/client/retry_thread.hpp"
+#include "timer_client/client/server/server_look.hpp"
+
+namespace filetimer {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+// Between attempts to get a line through.
+constexpr Duration kFirstPause = milliseconds{1};
+constexpr Duration kLongestPause = milliseconds{50};
+// Between looks whether the files are still the ones that a server uses.
+constexpr Duration kLookPeriod = seconds{1};
+// A child that can't make its page does not try with each scope.
+constexpr Duration kCreationPause = seconds{1};
+// How often slots are taken from other threads while some of them can't be asked: they are entering
+// a scope, which takes a tenth of a microsecond unless they were put off the processor.
+constexpr int kTakings = 100;
+
+// Makes every thread of the process pass a full memory barrier. False where the kernel won't.
+bool barrier_in_all_threads() {
+  const auto membarrier = [](int command) { return ::syscall(SYS_membarrier, command, 0, 0); };
+  if (membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED) == 0) {
+    return true;
+  }
+  return membarrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED) == 0 &&
+         membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED) == 0;
+}
+
+// Where Yama restricts tracing to descendants (the default of Ubuntu), the server could not read
+// this process's stacks when one of its scopes has expired. Without Yama this fails, and nothing is
+// to do. Does not hold for a forked child.
+void allow_stacks() {
+  ::prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY);
+}
+
+// Runs when a thread ends that has slots.
+void end_of_thread(void*) {
+  ThreadSlots* next = std::exchange(t_slots, nullptr);
+  while (next != nullptr) {
+    ThreadSlots& slots = *std::exchange(next, next->next_of_thread);
+    if (slots.fork_count == fork_watch::count()) {
+      static_cast<OwnPage&>(slots.page).thread_ended(slots);
+    }
+  }
+}
+
+void call_at_end_of_thread() {
+  static const pthread_key_t key = [] {
+    pthread_key_t made{};
+    if (::pthread_key_create(&made, end_of_thread) != 0) {
+      throw std::bad_alloc();
+    }
+    return made;
+  }();
+  // Any value but null.
+  if (::pthread_setspecific(key, &t_slots) != 0) {
+    throw std::bad_alloc();
+  }
+}
+
+}  // namespace
+
+OwnPage::OwnPage(BoardView board, std::string dir, std::string pipe)
+    : PageContext(board.board()),
+      view_(std::move(board)),
+      dir_(std::move(dir)),
+      board_path_(fmt::format("{}/{}", dir_, kBoardName)),
+      pages_folder_(fmt::format("{}/{}", dir_, kPagesName)),
+      pipe_(std::move(pipe)) {}
+
+Status OwnPage::make(bool with_statistics, bool allow_tracing) {
+  with_statistics_ |= with_statistics;
+  allows_tracing_ |= allow_tracing;
+  if (allow_tracing) {
+    allow_stacks();
+  }
+  if (current_) {
+    if (with_statistics) {
+      layout().header().flags.fetch_or(page_flag::kStatistics, std::memory_order_relaxed);
+    }
+    return {};
+  }
+  if (!has_board()) {
+    return failure(fmt::format("there is no status page in '{}'", dir_));
+  }
+  auto file = PageFile::create(pages_folder_, with_statistics_);
+  if (!file && file.error().errno_value == ENOENT) {
+    if (Status made = make_folders(); !made) {
+      return made;
+    }
+    file = PageFile::create(pages_folder_, with_statistics_);
+  }
+  if (!file) {
+    return tl::unexpected<Error>(std::move(file.error()));
+  }
+  auto page = std::make_unique<Page>();
+  page->hint = wire::format_page_hint(file->name());
+  page->free.reserve(kMaxScopesPerWorker);
+  page->orphans.reserve(kMaxScopesPerWorker);
+  page->file.emplace(std::move(*file));
+  current_ = std::move(page);
+  is_announced_ = false;
+  announce();
+  return {};
+}
+
+// Only in the directory of this status page: one that was removed, as a server removes that of its
+// COMMAND, is not made again here.
+Status OwnPage::make_folders() const {
+  if (identity_of(board_path_) != identity()) {
+    return failure(fmt::format("'{}' was removed, or made again", dir_));
+  }
+  for (const std::string& path :
+       {pages_folder_, fmt::format("{}/{}", pages_folder_, kStacksName)}) {
+    if (auto made = create_run_folder(path); !made) {
+      return tl::unexpected<Error>(std::move(made.error()));
+    }
+  }
+  return {};
+}
+
+void OwnPage::become_child() noexcept {
+  is_pending_ = false;
+  next_look_.store(0, std::memory_order_relaxed);
+  next_creation_ = {};
+  if (current_) {
+    // Closes and unmaps in this process only. The lock was not inherited.
+    current_->file.reset();
+    current_->inherited = std::move(inherited_);
+    inherited_ = std::move(current_);
+  }
+}
+
+std::string OwnPage::stacks_file() const {
+  return current_ ? fmt::format("{}/{}/{}", pages_folder_, kStacksName, current_->file->name())
+                  : std::string();
+}
+
+bool OwnPage::offer_stacks(int signal) noexcept {
+  if (!current_) {
+    return false;
+  }
+  // Relaxed: the worker has registered its handler with the kernel before, and the server asks the
+  // kernel whether it has.
+  layout().header().dump_signal.store(static_cast<std::uint32_t>(signal),
+                                      std::memory_order_relaxed);
+  return true;
+}
+
+// --- slots ---
+
+SlotHandle* OwnPage::claim(ScopeKey key, Refusal& why) {
+  why = Refusal::kNoRoom;
+  if (!current_) {
+    if (Instant::now() < next_creation_) {
+      return nullptr;
+    }
+    if (const Status made = make(with_statistics_, allows_tracing_); !made) {
+      if (next_creation_ == Instant{}) {  // said once, not each second
+        client_messages::warning("no scope page, scopes are not watched: {}", made.error().message);
+      }
+      next_creation_ = Instant::now() + kCreationPause;
+      return nullptr;
+    }
+  }
+  ThreadSlots& slots = slots_of_this_thread();
+  SlotHandle* handle = slots.find_bound(key);
+  if (handle == nullptr) {
+    const std::string shown = shown_name(key);
+    SlotStatistics* const entry = key.is_counted() ? statistics_for(slots, shown) : nullptr;
+    handle = slot_for(slots, why);
+    if (handle == nullptr) {
+      return nullptr;
+    }
+    slots.bind(*handle, key, shown, entry);
+    slots.make_shortcut(key, *handle);
+  }
+  slots.is_entering.store(true, std::memory_order_relaxed);
+  return handle;
+}
+
+ThreadSlots& OwnPage::slots_of_this_thread() {
+  if (ThreadSlots* const known = ThreadSlots::of_this_thread(*this)) {
+    return *known;
+  }
+  call_at_end_of_thread();
+  auto& made =
+      *current_->threads.emplace_back(std::make_unique<ThreadSlots>(*this, fork_watch::count()));
+  if (t_slots != nullptr && t_slots->fork_count == made.fork_count) {
+    made.next_of_thread = t_slots;
+  }
+  t_slots = &made;
+  return made;
+}
+
+SlotHandle* OwnPage::slot_for(ThreadSlots& slots, Refusal& why) {
+  if (slots.has_enough_idle()) {
+    return slots.next_idle();
+  }
+  SlotHandle* handle = slot_from_pool();
+  if (handle == nullptr) {
+    handle = new_slot(why);
+  }
+  if (handle == nullptr) {
+    if (SlotHandle* const own = slots.next_idle()) {
+      return own;
+    }
+    for (int i = 0; i < kTakings && handle == nullptr; ++i) {
+      const bool all_were_asked = take_idle_of_other_threads(slots);
+      handle = slot_from_pool();
+      if (all_were_asked) {
+        break;
+      }
+      ::sched_yield();
+    }
+  }
+  if (handle != nullptr) {
+    slots.take(*handle);
+  }
+  return handle;
+}
+
+SlotHandle* OwnPage::slot_from_pool() {
+  auto& free = current_->free;
+  if (free.empty()) {
+    std::erase_if(current_->orphans, [&](SlotHandle* orphan) {
+      const bool is_free = orphan->is_free();
+      if (is_free) {
+        free.push_back(orphan);
+      }
+      return is_free;
+    });
+  }
+  if (free.empty()) {
+    return nullptr;
+  }
+  SlotHandle* const handle = free.back();
+  free.pop_back();
+  // Of a thread that has ended it may still say what it was.
+  handle->ring = handle;
+  handle->tag = SlotHandle::kUnbound;
+  return handle;
+}
+
+SlotHandle* OwnPage::new_slot(Refusal& why) {
+  const std::size_t index = current_->handles.size();
+  if (index >= kMaxScopesPerWorker) {
+    why = Refusal::kLimit;
+    return nullptr;
+  }
+  if (!current_->file->allocate_slot(index)) {
+    why = Refusal::kNoRoom;
+    return nullptr;
+  }
+  SlotHandle& handle = current_->handles.emplace_back();
+  handle.slot = &layout().slot(index);
+  handle.page = this;
+  handle.index = static_cast<std::uint32_t>(index);
+  // Before any deadline in it, and as that: see common/wake_protocol.hpp.
+  layout().header().slots.store(handle.index + 1, std::memory_order_seq_cst);
+  return &handle;
+}
+
+// Threads keep slots for the names they use; where there are many threads, that may be all there
+// are. See thread_slots.hpp for how it is done. False: some were entering a scope just then.
+bool OwnPage::take_idle_of_other_threads(const ThreadSlots& taker) {
+  bool all_were_asked = true;
+  for (const auto& slots : current_->threads) {
+    slots->is_wanted.store(slots.get() != &taker, std::memory_order_seq_cst);
+  }
+  if (barrier_in_all_threads()) {
+    for (const auto& slots : current_->threads) {
+      if (slots.get() == &taker) {
+        continue;
+      }
+      // Pairs with the store at the end of open_scope(): what the thread did is done.
+      if (slots->is_entering.load(std::memory_order_acquire)) {
+        all_were_asked = false;
+      } else {
+        slots->give_up_idle(current_->free);
+      }
+    }
+  }
+  for (const auto& slots : current_->threads) {
+    // Pairs with the load in claim_without_lock().
+    slots->is_wanted.store(false, std::memory_order_release);
+  }
+  return all_were_asked;
+}
+
+void OwnPage::release_those_of(std::uint64_t client) noexcept {
+  if (!current_) {
+    return;
+  }
+  for (SlotHandle& handle : current_->handles) {
+    // In this order: who finds the slot in use finds whose scope it is.
+    if (!handle.is_free() && handle.client.load(std::memory_order_relaxed) == client) {
+      handle.client.store(0, std::memory_order_relaxed);
+      if (end_idle_watch(*handle.slot)) {
+        current_->free.push_back(&handle);
+        continue;
+      }
+      if (is_idle_watch(*handle.slot)) {
+        current_->orphans.push_back(&handle);  // judged: free when the server is done with it
+      }
+      release_scope(handle, handle.generation.load(std::memory_order_relaxed), true);
+    }
+  }
+}
+
+bool OwnPage::watch_idleness(Duration timeout, std::uint64_t client, Refusal& why, bool& wake) {
+  why = Refusal::kNoRoom;
+  SlotHandle* handle = slot_from_pool();
+  handle = handle != nullptr ? handle : new_slot(why);
+  if (handle == nullptr) {
+    return false;
+  }
+  notes_releases_.store(true, std::memory_order_relaxed);
+  constexpr auto kRelaxed = std::memory_order_relaxed;
+  for (const SlotHandle& each : current_->handles) {
+    if (each.is_free()) {
+      each.slot->left.store(0, kRelaxed);  // whatever a pause has left there
+    }
+  }
+  Slot& slot = *handle->slot;
+  const Instant now = Instant::now();
+  handle->client.store(client, kRelaxed);
+  handle->statistics = nullptr;
+  begin_writing_slot();
+  write_name(layout().name(handle->index), kIdleScopeName);
+  slot.acquired.store(now.ns, kRelaxed);
+  slot.started.store(now.ns, kRelaxed);
+  slot.timeout.store(timeout.count(), kRelaxed);
+  slot.grace_ms.store(kServersGrace, kRelaxed);
+  slot.soft_ms.store(0, kRelaxed);
+  slot.tid.store(0, kRelaxed);
+  slot.signal.store(SIGKILL, kRelaxed);
+  slot.flags.store(slot_flag::kIdle, kRelaxed);
+  begin_idle_watch(slot);
+  wake = must_wake_at(board(), (now + timeout).ns);
+  return true;
+}
+
+void OwnPage::note_unwatched() noexcept {
+  if (!current_ || !notes_releases()) {
+    return;
+  }
+  const std::int64_t now = monotonic_ns();
+  for (const SlotHandle& handle : current_->handles) {
+    if (is_idle_watch(*handle.slot)) {
+      handle.slot->started.store(now, std::memory_order_relaxed);
+    }
+  }
+}
+
+// --- paused regions ---
+
+ThreadSlots* OwnPage::slots_to_suspend() {
+  return current_ ? &slots_of_this_thread() : nullptr;
+}
+
+void OwnPage::suspend_thread(ThreadSlots& slots, bool& wake) noexcept {
+  if (slots.suspensions.fetch_add(1, std::memory_order_relaxed) == 0) {
+    for (SlotHandle* const handle : slots.handles) {
+      pause_scope(*handle, slot_flag::kSuspended, wake);
+    }
+  }
+}
+
+void OwnPage::end_suspension(const ThreadSlots* slots, pid_t tid, bool& wake) noexcept {
+  if (!current_) {
+    return;
+  }
+  const auto found =
+      std::ranges::find(current_->threads, slots, [](const auto& each) { return each.get(); });
+  // Of a thread that has ended the memory may be another's by now.
+  if (found == current_->threads.end() || (*found)->tid != tid ||
+      (*found)->suspensions.load(std::memory_order_relaxed) == 0 ||
+      (*found)->suspensions.fetch_sub(1, std::memory_order_relaxed) != 1) {
+    return;
+  }
+  for (SlotHandle* const handle : (*found)->handles) {
+    if (is_suspended(*handle)) {
+      resume_scope(*handle, slot_flag::kSuspended, wake);
+    }
+  }
+}
+
+void OwnPage::thread_ended(ThreadSlots& slots) noexcept {
+  bool has_left_open = false;
+  {
+    const auto held = ProcessLock::instance().lock();
+    for (SlotHandle* const handle : slots.handles) {
+      handle->owner.store(nullptr, std::memory_order_relaxed);
+      if (handle->is_free()) {
+        current_->free.push_back(handle);
+        continue;
+      }
+      // It is enforced on: it may have moved to another thread. In no region, though.
+      if (is_suspended(*handle)) {
+        resume_scope(*handle, slot_flag::kSuspended, has_left_open);
+      }
+      handle->slot->flags.fetch_or(slot_flag::kThreadEnded, std::memory_order_relaxed);
+      has_left_open |= slot_word::is_open(handle->slot->deadline.load(std::memory_order_relaxed));
+      current_->orphans.push_back(handle);
+    }
+    try {
+      current_->statistics.give_back(slots.statistics);
+    } catch (const std::bad_alloc&) {
+      // They stay as they are, and nobody continues them.
+    }
+    std::erase_if(current_->threads, [&](const auto& each) { return each.get() == &slots; });
+  }
+  if (has_left_open) {
+    wake();  // the server notes it
+  }
+}
+
+// --- statistics ---
+
+SlotStatistics* OwnPage::statistics_for(ThreadSlots& slots, const std::string& shown) {
+  if (SlotStatistics* const known = slots.statistics_of(shown)) {
+    return known;
+  }
+  const auto [place, is_new] = slots.statistics.emplace(shown, nullptr);
+  place->second = current_->statistics.take(*current_->file, shown);
+  if (place->second == nullptr) {
+    slots.statistics.erase(place);
+    return nullptr;
+  }
+  return place->second;
+}
+
+SlotStatistics* OwnPage::own_statistics(const SlotHandle& handle, bool has_lock) noexcept {
+  try {
+    if (const ThreadSlots* const slots = ThreadSlots::of_this_thread(*this);
+        slots != nullptr && handle.owner.load(std::memory_order_relaxed) == slots) {
+      return handle.statistics;
+    }
+    std::unique_lock<std::mutex> held;
+    if (!has_lock) {
+      held = ProcessLock::instance().lock();
+    }
+    return statistics_for(slots_of_this_thread(), read_name(layout().name(handle.index)));
+  } catch (const std::bad_alloc&) {
+    return nullptr;
+  }
+}
+
+// --- the server ---
+
+// A server that does not run is asked for once: by the incarnation on the status page, a scope
+// finds out without a system call that no server has come since. Why no deadline is missed: a new
+// server opens its pipe, then increments the incarnation, then reads all pages, in this order and
+// sequentially consistent. This worker has stored its deadline before it loads the incarnation. If
+// it finds the one under which no server read the pipe, the new server increments it later and
+// reads the deadline later still. If it finds a new one, the pipe had been opened before: it can be
+// written to, or that server is gone as well. The same holds on a blank status page, which a client
+// has made: its incarnation is 0 and its next wake-up is before every deadline, so a scope writes
+// nothing until the first server has written "wake me always".
+void OwnPage::wake() noexcept {
+  // A line that waits to be written will be read after this deadline was stored, too: try_again()
+  // says that none waits before it writes.
+  if (is_pending_.load(std::memory_order_seq_cst) ||
+      dead_incarnation_.load(std::memory_order_relaxed) ==
+          board().incarnation.load(std::memory_order_seq_cst)) {
+    return;
+  }
+  const LineSent sent = tell_server();
+  tell_whether_gone(sent);
+  if (sent == LineSent::kYes) {
+    layout().header().wakes.fetch_add(1, std::memory_order_relaxed);
+  } else if (sent != LineSent::kNoReader) {
+    const auto held = ProcessLock::instance().lock();
+    try_later();
+  }
+}
+
+void OwnPage::announce() noexcept {
+  const LineSent sent = tell_server();
+  // Without a reader it is settled as well: a server that comes reads all pages first.
+  is_announced_ = sent != LineSent::kBusy;
+  if (!is_announced_) {
+    try_later();
+  }
+  is_told_gone_.store(sent == LineSent::kNoReader, std::memory_order_relaxed);  // by connect()
+}
+
+LineSent OwnPage::tell_server() noexcept {
+  const std::uint64_t incarnation = board().incarnation.load(std::memory_order_seq_cst);
+  const LineSent sent = send_line(pipe_, current_->hint);
+  if (sent == LineSent::kNoReader) {
+    dead_incarnation_.store(incarnation, std::memory_order_relaxed);
+  }
+  return sent;
+}
+
+void OwnPage::tell_whether_gone(LineSent sent) noexcept {
+  constexpr auto kRelaxed = std::memory_order_relaxed;
+  if (sent == LineSent::kNoReader && !is_told_gone_.exchange(true, kRelaxed)) {
+    client_messages::warning(
+        "nobody reads '{}': scopes are not watched until a timer server is back", pipe_);
+  } else if (sent == LineSent::kYes && is_told_gone_.load(kRelaxed) &&
+             is_told_gone_.exchange(false, kRelaxed)) {
+    client_messages::info("a timer server reads '{}' again", pipe_);
+  }
+}
+
+void OwnPage::try_later() noexcept {
+  pause_ = is_pending_ ? std::min(2 * pause_, kLongestPause) : kFirstPause;
+  next_try_ = Instant::now() + pause_;
+  // No thread to be had: the next scope tries for itself.
+  is_pending_ = RetryThread::instance().attend(next_try_);
+}
+
+void OwnPage::try_again() noexcept {
+  is_pending_.store(false, std::memory_order_seq_cst);  // before the line: see wake()
+  if (is_announced_ && !has_anything_watched()) {
+    return;
+  }
+  const LineSent sent = tell_server();
+  tell_whether_gone(sent);
+  if (sent == LineSent::kYes && is_announced_) {
+    layout().header().wakes.fetch_add(1, std::memory_order_relaxed);
+  }
+  if (sent != LineSent::kBusy) {
+    is_announced_ = true;
+    return;
+  }
+  is_pending_ = true;  // it has been: the pause grows
+  try_later();
+}
+
+bool OwnPage::has_anything_watched() const noexcept {
+  return std::ranges::any_of(current_->handles, [](const SlotHandle& handle) {
+    // In one order with the store of is_pending_ before it.
+    const std::int64_t word = read_deadline(*handle.slot);
+    return slot_word::is_open(word) || word == slot_word::kIdleWatch;
+  });
+}
+
+bool OwnPage::is_watched() const noexcept {
+  int why_not = 0;
+  return has_board() && has_reader(pipe_, why_not);
+}
+
+bool OwnPage::has_server() const {
+  return look_for_server(dir_).is_there;
+}
+
+// --- the files ---
+
+bool OwnPage::begin_look() noexcept {
+  const Instant now = Instant::now();
+  if (!is_look_due(now.ns)) {
+    return false;  // another thread has looked
+  }
+  next_look_.store((now + kLookPeriod).ns, std::memory_order_relaxed);
+  if (is_off()) {
+    return false;
+  }
+  if (!has_board() || is_broken()) {
+    return true;
+  }
+  // A directory that was removed, and not made again, has no server and needs no new page.
+  const auto found = identity_of(board_path_);
+  return found && *found != identity();
+}
+
+bool OwnPage::is_any_thread_suspended() const noexcept {
+  return current_ && std::ranges::any_of(current_->threads, [](const auto& slots) {
+           return slots->suspensions.load(std::memory_order_relaxed) != 0;
+         });
+}
+
+void OwnPage::continue_on(OwnPage& next) noexcept {
+  bool has_idle_timeout = false;
+  if (current_) {
+    for (SlotHandle& handle : current_->handles) {
+      if (!end_idle_watch(*handle.slot)) {
+        continue;
+      }
+      const Duration timeout{handle.slot->timeout.load(std::memory_order_relaxed)};
+      Refusal why{};
+      bool wake = false;
+      has_idle_timeout |=
+          next.watch_idleness(timeout, handle.client.load(std::memory_order_relaxed), why, wake);
+      current_->free.push_back(&handle);
+    }
+  }
+  if (has_idle_timeout) {
+    next.announce();
+  }
+  next_look_.store(0, std::memory_order_relaxed);  // whoever still uses this page finds `next`
+  successor_.store(&next, std::memory_order_release);
+}
+
+void OwnPage::remove_if_unregistered() const noexcept {
+  try {
+    if (!current_ || has_server()) {
+      return;
+    }
+    const std::string& name = current_->file->name();
+    struct stat st {};
+    if (::lstat(fmt::format("{}/{}/{}", pages_folder_, kOwnersName, name).c_str(), &st) != 0) {
+      ::unlink(fmt::format("{}/{}", pages_folder_, name).c_str());
+      ::unlink(stacks_file().c_str());
+    }
+  } catch (const std::bad_alloc&) {
+    // The file stays until a server comes.
+  }
+}
+
+}  // namespace filetimer

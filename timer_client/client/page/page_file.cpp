@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: MIT
+#include "timer_client/client/page/page_file.hpp"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "common/clock.hpp"
+#include "common/page_writer.hpp"
+#include "common/posix.hpp"
+#include "common/proc_files.hpp"
+#include "timer_client/client/job_environment.hpp"
+
+namespace filetimer {
+namespace {
+
+// Removes the file on the way out of a creation that failed.
+class Unfinished {
+ public:
+  explicit Unfinished(std::string path) : path_(std::move(path)) {}
+  Unfinished(const Unfinished&) = delete;
+  Unfinished& operator=(const Unfinished&) = delete;
+  ~Unfinished() {
+    if (!path_.empty()) {
+      ::unlink(path_.c_str());
+    }
+  }
+  void commit() { path_.clear(); }
+
+ private:
+  std::string path_;
+};
+
+std::string new_name() {
+  std::uint64_t random = 0;
+  if (::getrandom(&random, sizeof random, GRND_NONBLOCK) != sizeof random) {
+    random = static_cast<std::uint64_t>(Instant::now().ns);  // O_EXCL settles the rest
+  }
+  return fmt::format("{}-{:016x}", ::getpid(), random);
+}
+
+int allocate(int fd, std::size_t begin, std::size_t bytes) {
+  int error = 0;
+  do {
+    error = ::posix_fallocate(fd, static_cast<off_t>(begin), static_cast<off_t>(bytes));
+  } while (error == EINTR);
+  return error;
+}
+
+// The file with room for its header and the first slots, names and statistics. Its descriptor is
+// closed again before anybody locks the file.
+Status make_file(const std::string& path, bool with_statistics) {
+  const UniqueFd fd(retry_eintr(
+      [&] { return ::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600); }));
+  if (!fd) {
+    return system_error(fmt::format("cannot make the scope page '{}'", path));
+  }
+  int error = ::ftruncate(fd.get(), static_cast<off_t>(kPageBytes)) != 0 ? errno : 0;
+  for (const std::size_t begin : {std::size_t{0}, kNamesAt, kStatisticsAt}) {
+    if (error == 0 && (begin != kStatisticsAt || with_statistics)) {
+      error = allocate(fd.get(), begin, kMemoryPage);
+    }
+  }
+  if (error != 0) {
+    ::unlink(path.c_str());
+    return system_error(fmt::format("cannot make room for the scope page '{}'", path), error);
+  }
+  return {};
+}
+
+void fill_in(PageHeader& header, bool with_statistics) {
+  begin_page(header, with_statistics ? page_flag::kStatistics : 0);
+  header.pid = ::getpid();
+  if (const auto self = read_stat("/proc/self")) {
+    header.start_time = self->start_time;
+    put_text(header.comm, self->comm);
+  }
+  const JobEnvironment job = job_environment();
+  put_text(header.rank, job.rank);
+  put_text(header.local_rank, job.local_rank);
+  put_text(header.job_id, job.job_id);
+}
+
+}  // namespace
+
+Result<PageFile> PageFile::create(const std::string& folder, bool with_statistics) {
+  std::string name = new_name();
+  // With a dot until it can be read; a server that comes across it sees no page.
+  const std::string path = fmt::format("{}/.{}", folder, name);
+  if (Status made = make_file(path, with_statistics); !made) {
+    return tl::unexpected<Error>(std::move(made.error()));
+  }
+  Unfinished unfinished(path);
+  auto file = MappedFile::map(path, MappedFile::Access::kReadWrite, kPageBytes);
+  if (!file) {
+    return tl::unexpected<Error>(std::move(file.error()));
+  }
+  auto lock = FileLock::take(path);
+  if (!lock) {
+    return tl::unexpected<Error>(std::move(lock.error()));
+  }
+  PageFile page(std::move(*file), std::move(*lock), std::move(name));
+  if (with_statistics) {
+    page.statistics_end_ += kMemoryPage;
+  }
+  fill_in(page.layout().header(), with_statistics);
+  const std::string final_path = fmt::format("{}/{}", folder, page.name_);
+  if (::rename(path.c_str(), final_path.c_str()) != 0) {
+    return system_error(fmt::format("cannot name the scope page '{}'", final_path));
+  }
+  unfinished.commit();
+  return page;
+}
+
+bool PageFile::allocate_slot(std::size_t index) noexcept {
+  return grow(slots_end_, kSlotsAt + (index + 1) * sizeof(Slot)) &&
+         grow(names_end_, kNamesAt + (index + 1) * sizeof(SlotName));
+}
+
+bool PageFile::allocate_statistics(std::size_t index) noexcept {
+  return grow(statistics_end_, kStatisticsAt + (index + 1) * sizeof(SlotStatistics));
+}
+
+bool PageFile::grow(std::size_t& allocated, std::size_t end) noexcept {
+  // Through the mapping's own descriptor: closing another one would drop the lock.
+  while (allocated < end) {
+    if (allocate(file_.descriptor(), allocated, kMemoryPage) != 0) {
+      return false;
+    }
+    allocated += kMemoryPage;
+  }
+  return true;
+}
+
+}  // namespace filetimer

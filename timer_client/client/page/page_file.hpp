@@ -1,0 +1,54 @@
+// The file behind this process's scope page: made, mapped, locked and filled in before it gets the
+// name under which the server looks for it, and grown as slots and names come into use. Only what
+// is allocated may be touched: a full disk is an error here and never a SIGBUS. If another process
+// cuts the file short, a BusGuard replaces its memory (is_broken()).
+// Kept for the life of the process, and its file is never opened again: closing any descriptor of
+// it would drop the lock by which the kernel knows the owner. A forked child destroys what it
+// inherited, which takes nothing from its parent. Not locked; the ProcessLock covers it.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "common/mapped_file.hpp"
+#include "common/result.hpp"
+#include "common/scope_page.hpp"
+#include "timer_client/client/page/bus_guard.hpp"
+
+namespace filetimer {
+
+class PageFile {
+ public:
+  // `folder`: `scopes` of the run folder.
+  static Result<PageFile> create(const std::string& folder, bool with_statistics);
+
+  [[nodiscard]] PageLayout layout() const { return PageLayout(file_.data()); }
+  [[nodiscard]] const std::string& name() const { return name_; }
+
+  // Makes sure that the slot and its name, or the entry, may be touched. False: there is no room.
+  bool allocate_slot(std::size_t index) noexcept;
+  bool allocate_statistics(std::size_t index) noexcept;
+
+  // Returns whether the file was cut short: the server does not see this memory any more.
+  [[nodiscard]] bool is_broken() const { return guard_->is_broken(); }
+
+ private:
+  PageFile(MappedFile file, FileLock lock, std::string name)
+      : file_(std::move(file)),
+        guard_(std::make_unique<BusGuard>(file_.data(), kPageBytes)),
+        lock_(std::move(lock)),
+        name_(std::move(name)) {}
+  bool grow(std::size_t& allocated, std::size_t end) noexcept;
+
+  MappedFile file_;
+  std::unique_ptr<BusGuard> guard_;  // destroyed before the mapping
+  FileLock lock_;
+  std::string name_;
+  // Up to where each part is allocated.
+  std::size_t slots_end_ = kMemoryPage;
+  std::size_t names_end_ = kNamesAt + kMemoryPage;
+  std::size_t statistics_end_ = kStatisticsAt;
+};
+
+}  // namespace filetimer

@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: MIT
+#include "timer_client/client/page/page_scope.hpp"
+
+#include <algorithm>
+#include <limits>
+
+namespace filetimer {
+namespace {
+
+constexpr auto kRelaxed = std::memory_order_relaxed;
+constexpr std::uint16_t kHeld = slot_flag::kPausedByCaller | slot_flag::kSuspended;
+constexpr std::int64_t kEndless = std::numeric_limits<std::int64_t>::max();  // of Slot::left
+
+// When the server's --max-timeout ends a pause; never: none.
+bool must_wake_paused(const Board& board, std::int64_t since) {
+  // In this order, as in must_wake(): whose time was read, by whose limit is reckoned.
+  const std::int64_t next = board.next_wake.load(std::memory_order_seq_cst);
+  const std::int64_t longest = board.max_timeout.load(kRelaxed);
+  return longest > 0 && longest <= kMaxTimeout.count() && since + longest < next;
+}
+
+std::int64_t left_of(std::int64_t word, std::int64_t now) {
+  // Who pauses a scope whose deadline has passed has come before the verdict, and no later.
+  return word >= slot_word::kNoDeadline ? kEndless : std::max<std::int64_t>(word - now, 1);
+}
+
+void set_flags(Slot& slot, std::uint16_t drop, std::uint16_t add) {
+  slot.flags.fetch_and(static_cast<std::uint16_t>(~drop), kRelaxed);
+  slot.flags.fetch_or(add, kRelaxed);
+}
+
+}  // namespace
+
+bool pause_scope(SlotHandle& handle, std::uint16_t by, bool& wake) noexcept {
+  Slot& slot = *handle.slot;
+  for (bool has_tried = false;; has_tried = true) {
+    const std::int64_t word = slot.deadline.load(kRelaxed);
+    if (!slot_word::is_open(word)) {
+      if (has_tried) {
+        slot.left.store(monotonic_ns(), kRelaxed);  // when it was released, just now
+      }
+      return false;
+    }
+    if (slot_word::is_paused(word)) {
+      slot.flags.fetch_or(by, kRelaxed);
+      return true;
+    }
+    const std::int64_t now = monotonic_ns();
+    slot.left.store(left_of(word, now), kRelaxed);
+    set_flags(slot, kHeld | slot_flag::kResumed, by);
+    if (try_renew(slot, word, slot_word::kPaused + now)) {
+      wake |= must_wake_paused(handle.page->board(), now);
+      return true;
+    }
+  }
+}
+
+bool resume_scope(SlotHandle& handle, std::uint16_t by, bool& wake) noexcept {
+  Slot& slot = *handle.slot;
+  const Board& board = handle.page->board();
+  for (;;) {
+    const std::int64_t word = slot.deadline.load(kRelaxed);
+    if (!slot_word::is_paused(word)) {
+      return slot_word::is_open(word);
+    }
+    set_flags(slot, by, 0);
+    if ((slot.flags.load(kRelaxed) & kHeld) != 0) {
+      return true;  // the other one still holds it
+    }
+    const std::int64_t now = monotonic_ns();
+    const std::int64_t left = slot.left.load(kRelaxed);
+    const std::int64_t next =
+        left > kMaxTimeout.count() ? slot_word::kNoDeadline + now : now + left;
+    // As if it had been opened later by as long as it was paused.
+    const std::int64_t paused = now - (word - slot_word::kPaused);
+    const std::int64_t started = slot.started.load(kRelaxed);
+    slot.started.store(started + paused, kRelaxed);
+    set_flags(slot, 0, slot_flag::kResumed);
+    if (try_renew(slot, word, next)) {
+      wake |= must_wake(board, slot, next);
+      return true;
+    }
+    // Renewed in the same moment, which has set it, or not yet.
+    std::int64_t ours = started + paused;
+    slot.started.compare_exchange_strong(ours, started, kRelaxed);
+  }
+}
+
+bool is_suspended(const SlotHandle& handle) noexcept {
+  return slot_word::is_paused(handle.slot->deadline.load(kRelaxed)) &&
+         (handle.slot->flags.load(kRelaxed) & slot_flag::kSuspended) != 0;
+}
+
+unsigned open_suspended(SlotHandle& handle, const PageTerms& terms) {
+  // Without a deadline first: of a free slot Slot::left says when it was released.
+  const Board& board = handle.page->board();
+  const std::int64_t now = monotonic_ns();
+  std::int64_t word = slot_word::kNoDeadline + now;
+  unsigned todo_next = open_scope_until(handle, terms, now, word);
+  Slot& slot = *handle.slot;
+  slot.left.store(left_of(deadline_word(board, now, terms.timeout), now), kRelaxed);
+  set_flags(slot, 0, slot_flag::kSuspended);
+  if (try_renew(slot, word, slot_word::kPaused + now) && must_wake_paused(board, now)) {
+    todo_next |= todo::kWake;
+  }
+  return todo_next;
+}
+
+bool renew_after_pause(SlotHandle& handle, std::int64_t timeout, bool& wake) noexcept {
+  Slot& slot = *handle.slot;
+  const Board& board = handle.page->board();
+  for (;;) {
+    const std::int64_t word = slot.deadline.load(kRelaxed);
+    if (!slot_word::is_paused(word)) {
+      set_flags(slot, kHeld | slot_flag::kResumed, 0);
+      return false;
+    }
+    const std::int64_t now = monotonic_ns();
+    slot.left.store(left_of(deadline_word(board, now, timeout), now), kRelaxed);
+    slot.started.store(now, kRelaxed);
+    slot.timeout.store(timeout, kRelaxed);
+    if (try_renew(slot, word, slot_word::kPaused + now)) {
+      wake = must_wake_paused(board, now);
+      return true;
+    }
+  }
+}
+
+ReleaseResult release_counted(SlotHandle& handle, bool has_lock) noexcept {
+  Slot& slot = *handle.slot;
+  std::int64_t word = slot.deadline.load(kRelaxed);
+  const auto release = [&] {
+    while (slot_word::is_open(word)) {
+      if (try_release(slot, word)) [[likely]] {
+        return ReleaseResult::kReleased;
+      }
+      // Another thread has paused it, or let it go on, and has written Slot::left, too.
+      word = slot.deadline.load(kRelaxed);
+      if (handle.page->notes_releases()) {
+        slot.left.store(monotonic_ns(), kRelaxed);
+      }
+    }
+    release_late(slot);
+    // A page that was cut short shows zeroes.
+    return word == slot_word::kFree ? ReleaseResult::kNotOpen : ReleaseResult::kExpired;
+  };
+  const bool is_noted = handle.page->notes_releases();
+  if (handle.statistics == nullptr) {
+    if (is_noted) {
+      slot.left.store(monotonic_ns(), kRelaxed);
+    }
+    return release();
+  }
+  // All that is read of the slot is read before it is free.
+  const std::int64_t acquired = slot.acquired.load(kRelaxed);
+  // The owner is this thread or another one, which may end meanwhile: then it is nobody. It can't
+  // come to look like this one, whose ThreadSlots live.
+  SlotStatistics* const entry = t_slots != nullptr && handle.owner.load(kRelaxed) == t_slots
+                                    ? handle.statistics
+                                    : handle.page->own_statistics(handle, has_lock);
+  const std::int64_t now = monotonic_ns();
+  if (is_noted) {
+    slot.left.store(now, kRelaxed);
+  }
+  const std::int64_t found = word;
+  const ReleaseResult result = release();
+  if (entry != nullptr) {
+    const std::int64_t deadline = slot_word::is_expired(found) ? -found : found;
+    const bool has_margin = deadline > 0 && deadline < slot_word::kNoDeadline;
+    count_scope(*entry, now - acquired, has_margin ? deadline - now : kNoMargin);
+  }
+  return result;
+}
+
+}  // namespace filetimer

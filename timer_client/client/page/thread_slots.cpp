@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: MIT
+#include "timer_client/client/page/thread_slots.hpp"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <new>
+#include <utility>
+
+#include "common/page_writer.hpp"
+#include "common/scope_name.hpp"
+#include "common/text.hpp"
+#include "common/wake_protocol.hpp"
+#include "timer_client/client/fork_watch.hpp"
+#include "timer_client/client/page/page_context.hpp"
+
+namespace filetimer {
+
+constinit thread_local ThreadSlots* t_slots = nullptr;
+
+std::string shown_name(ScopeKey key) {
+  std::string_view given = key.given();
+  std::string whole;
+  if (key.is_line()) {
+    given.remove_prefix(given.rfind('/') + 1);  // npos + 1 is 0
+    whole = fmt::format("{}:{}", given, key.line());
+  } else {
+    whole = given;
+  }
+  // Made valid before it is cut: what a reader sees is what tells two names apart.
+  return bounded_scope_name(valid_utf8(whole));
+}
+
+ThreadSlots::ThreadSlots(PageContext& its_page, unsigned its_fork_count)
+    : page(its_page), fork_count(its_fork_count), tid(::gettid()) {
+  handles.reserve(kMaxScopesPerWorker);  // that taking one can't fail
+}
+
+ThreadSlots* ThreadSlots::of_this_thread(const PageContext& page) {
+  if (t_slots == nullptr || t_slots->fork_count != fork_watch::count()) {
+    return nullptr;
+  }
+  ThreadSlots** link = &t_slots;
+  while (*link != nullptr && &(*link)->page != &page) {
+    link = &(*link)->next_of_thread;
+  }
+  ThreadSlots* const found = *link;
+  if (found != nullptr && found != t_slots) {
+    *link = found->next_of_thread;
+    found->next_of_thread = t_slots;
+    t_slots = found;
+  }
+  return found;
+}
+
+SlotHandle* ThreadSlots::find_further(ScopeKey key) noexcept {
+  try {
+    return find_or_bind(key);
+  } catch (const std::bad_alloc&) {
+    return nullptr;  // OwnPage::claim() tries once more, and may throw
+  }
+}
+
+SlotHandle* ThreadSlots::find_or_bind(ScopeKey key) {
+  if (SlotHandle* const bound = find_bound(key)) {
+    return bound;
+  }
+  if (!has_enough_idle()) {
+    return nullptr;
+  }
+  const std::string shown = shown_name(key);
+  SlotStatistics* const entry = key.is_counted() ? statistics_of(shown) : nullptr;
+  if (key.is_counted() && entry == nullptr && page.may_have_statistics()) {
+    return nullptr;
+  }
+  SlotHandle* const handle = next_idle();
+  bind(*handle, key, shown, entry);
+  make_shortcut(key, *handle);
+  return handle;
+}
+
+SlotHandle* ThreadSlots::find_bound(ScopeKey key) {
+  const auto found = by_name_.find(Name{key.given(), key.tag});
+  if (found == by_name_.end()) {
+    return nullptr;
+  }
+  SlotHandle* const handle =
+      found->second->is_free() ? found->second : free_in_ring(*found->second);
+  if (handle != nullptr) {
+    make_shortcut(key, *handle);
+  }
+  return handle;
+}
+
+SlotHandle* ThreadSlots::next_idle() {
+  for (std::size_t looked_at = 0; looked_at < handles.size(); ++looked_at) {
+    hand_ = hand_ + 1 < handles.size() ? hand_ + 1 : 0;
+    if (handles[hand_]->is_free()) {
+      return handles[hand_];
+    }
+  }
+  return nullptr;
+}
+
+bool ThreadSlots::has_enough_idle() const {
+  std::size_t idle = 0;
+  return std::ranges::any_of(handles, [&](const SlotHandle* handle) {
+    idle += handle->is_free() ? 1U : 0U;
+    return idle >= kMaxIdleSlots;
+  });
+}
+
+void ThreadSlots::take(SlotHandle& handle) {
+  handles.push_back(&handle);
+  handle.owner.store(this, std::memory_order_relaxed);
+}
+
+void ThreadSlots::bind(SlotHandle& handle, ScopeKey key, const std::string& shown,
+                       SlotStatistics* entry) {
+  unbind(handle);
+  handle.given.assign(key.given());
+  const auto [first, is_new] = by_name_.try_emplace(Name{handle.given, key.tag}, &handle);
+  if (!is_new) {
+    handle.ring = std::exchange(first->second->ring, &handle);
+  }
+  handle.tag = key.tag;
+  handle.statistics = entry;
+  begin_writing_slot();
+  write_name(page.layout().name(handle.index), shown);
+}
+
+// Allocates nothing: a slot can always be given up.
+void ThreadSlots::unbind(SlotHandle& handle) {
+  if (handle.tag == SlotHandle::kUnbound) {
+    return;
+  }
+  const auto found = by_name_.find(Name{handle.given, handle.tag});
+  if (found != by_name_.end() && found->second == &handle) {
+    auto node = by_name_.extract(found);
+    if (handle.ring != &handle) {
+      node.key() = Name{handle.ring->given, handle.tag};
+      node.mapped() = handle.ring;
+      by_name_.insert(std::move(node));
+    }
+  }
+  SlotHandle* before = &handle;
+  while (before->ring != &handle) {
+    before = before->ring;
+  }
+  before->ring = handle.ring;
+  handle.ring = &handle;
+  handle.tag = SlotHandle::kUnbound;
+  handle.statistics = nullptr;
+}
+
+void ThreadSlots::give_up_idle(std::vector<SlotHandle*>& to) {
+  const auto is_free = [](const SlotHandle* handle) { return handle->is_free(); };
+  auto left = static_cast<std::size_t>(std::ranges::count_if(handles, is_free) + 1) / 2;
+  std::erase_if(handles, [&](SlotHandle* handle) {
+    if (left == 0 || !handle->is_free()) {
+      return false;
+    }
+    --left;
+    unbind(*handle);
+    for (Shortcut& shortcut : shortcuts_) {
+      if (shortcut.handle == handle) {
+        shortcut = {};
+      }
+    }
+    handle->owner.store(nullptr, std::memory_order_relaxed);
+    to.push_back(handle);
+    return true;
+  });
+}
+
+void ThreadSlots::make_shortcut(ScopeKey key, SlotHandle& handle) {
+  shortcuts_[shortcut_of(key)] = {key.text, key.tag, &handle};
+}
+
+SlotStatistics* ThreadSlots::statistics_of(const std::string& shown) const {
+  const auto found = statistics.find(shown);
+  return found == statistics.end() ? nullptr : found->second;
+}
+
+SlotHandle* ThreadSlots::free_in_ring(SlotHandle& first) {
+  for (SlotHandle* next = first.ring; next != &first; next = next->ring) {
+    if (next->is_free()) {
+      return next;
+    }
+  }
+  return nullptr;
+}
+
+}  // namespace filetimer

@@ -1,0 +1,130 @@
+// The slots of the scope page that one thread holds, each bound to the name it was last used for,
+// so that entering a scope again needs no lock, no allocation and no look at what other threads do.
+//
+// A thread works on its ThreadSlots without a lock, and yet another thread may have to take idle
+// slots away from it when the page has run out of them. So a thread says first that it is entering
+// a scope, then looks whether it is to stop; who wants slots says stop first, makes all threads
+// pass a barrier (membarrier(2)), then looks whether the thread is entering:
+//
+//     thread                               taker (with the ProcessLock)
+//     ------                               -----
+//     is_entering = true                   is_wanted = true
+//     (the barrier falls here or not)      membarrier: a full barrier in every thread
+//     stop if is_wanted                    leave the thread alone if is_entering
+//
+// If the thread's load came before the barrier, so did its store, and the taker sees it; if it came
+// after, it sees is_wanted. The taker pays for both, and the thread's two stores and one load cost
+// nothing that can be measured.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <sys/types.h>
+
+#include <array>
+#include <atomic>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "timer_client/client/page/slot_handle.hpp"
+
+namespace filetimer {
+
+// What a thread keeps that is not in use; of more names than that it is slower to change between.
+inline constexpr std::size_t kMaxIdleSlots = 8;
+
+class alignas(64) ThreadSlots {
+ public:
+  using StatisticsByName = std::unordered_map<std::string, SlotStatistics*>;
+
+  ThreadSlots(PageContext& page, unsigned fork_count);
+
+  // This thread's slots on `page`, or null if it has none yet.
+  static ThreadSlots* of_this_thread(const PageContext& page);
+
+  // --- this thread, without a lock, while is_entering ---
+
+  // A free slot bound to `key`, if it is the first that comes to hand.
+  [[nodiscard, gnu::always_inline]] SlotHandle* find(ScopeKey key) const {
+    const Shortcut& shortcut = shortcuts_[shortcut_of(key)];
+    if (shortcut.text != key.text || shortcut.tag != key.tag ||
+        !shortcut.handle->is_bound_to(key)) {
+      return nullptr;
+    }
+    return shortcut.handle->is_free() ? shortcut.handle : free_in_ring(*shortcut.handle);
+  }
+  // A free slot bound to `key` wherever it is, or else one that was bound to something else, if the
+  // thread has enough of them and no lock is needed. Null: claim one with the lock.
+  SlotHandle* find_further(ScopeKey key) noexcept;
+
+  // --- with the ProcessLock, and the thread not entering ---
+
+  // As find_further(), but takes no slot that is bound to something else.
+  SlotHandle* find_bound(ScopeKey key);
+  // A slot that is not in use, whatever it was bound to.
+  SlotHandle* next_idle();
+  [[nodiscard]] bool has_enough_idle() const;
+  void take(SlotHandle& handle);
+  void bind(SlotHandle& handle, ScopeKey key, const std::string& shown, SlotStatistics* statistics);
+  // Moves half of the slots that are not in use, at least one if there is one, to the end of `to`,
+  // which has room for them.
+  void give_up_idle(std::vector<SlotHandle*>& to);
+  void make_shortcut(ScopeKey key, SlotHandle& handle);
+
+  // What scopes of a name are counted in; null: it has not been looked up yet.
+  [[nodiscard]] SlotStatistics* statistics_of(const std::string& shown) const;
+
+  PageContext& page;
+  const unsigned fork_count;
+  const pid_t tid;
+  std::atomic<bool> is_entering{false};  // written by the thread alone
+  std::atomic<bool> is_wanted{false};    // written with the ProcessLock alone
+  // Unlimited regions that the thread is in. Written with the lock, read by the thread.
+  std::atomic<unsigned> suspensions{0};
+
+  // With the ProcessLock.
+  std::vector<SlotHandle*> handles;
+  StatisticsByName statistics;
+  ThreadSlots* next_of_thread = nullptr;  // on another page; for this thread alone
+
+ private:
+  struct Shortcut {
+    const char* text = nullptr;
+    std::uint64_t tag = SlotHandle::kUnbound;
+    SlotHandle* handle = nullptr;
+  };
+  static constexpr std::size_t kShortcuts = 64;
+  // A view of the `given` of the handle that it leads to.
+  struct Name {
+    std::string_view given;
+    std::uint64_t tag = 0;
+    friend bool operator==(const Name&, const Name&) = default;
+  };
+  struct NameHash {
+    std::size_t operator()(const Name& name) const {
+      return std::hash<std::string_view>()(name.given) ^ (name.tag * kSpread);
+    }
+  };
+  static constexpr std::uint64_t kSpread = 0x9E37'79B9'7F4A'7C15;
+
+  static std::size_t shortcut_of(ScopeKey key) {
+    return ((reinterpret_cast<std::uintptr_t>(key.text) + key.tag) * kSpread) >> 58;
+  }
+  SlotHandle* find_or_bind(ScopeKey key);
+  static SlotHandle* free_in_ring(SlotHandle& first);
+  void unbind(SlotHandle& handle);
+
+  std::array<Shortcut, kShortcuts> shortcuts_;
+  std::unordered_map<Name, SlotHandle*, NameHash> by_name_;
+  std::size_t hand_ = 0;  // where next_idle() goes on
+};
+
+// The most recently used of this thread's. Of another process, if this is a child that has not used
+// it yet: see ThreadSlots::fork_count.
+extern constinit thread_local ThreadSlots* t_slots;
+
+// What people call the scope: valid UTF-8, cut and marked where it is too long.
+std::string shown_name(ScopeKey key);
+
+}  // namespace filetimer

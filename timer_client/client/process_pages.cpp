@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: MIT
+#include "timer_client/client/process_pages.hpp"
+
+#include <algorithm>
+#include <cstdlib>
+#include <new>
+
+#include "timer_client/client/messages.hpp"
+#include "timer_client/client/process_lock.hpp"
+#include "timer_client/client/retry_thread.hpp"
+
+namespace filetimer {
+
+ProcessPages& ProcessPages::instance() {
+  static ProcessPages& pages = *new ProcessPages;
+  return pages;
+}
+
+ProcessPages::ProcessPages() {
+  RetryThread::instance().set_work([](Instant now) noexcept { return instance().try_again(now); });
+  ProcessLock::instance().call_in_children([]() noexcept { instance().become_child(); });
+  std::atexit([] { instance().remove_unregistered(); });
+}
+
+void ProcessPages::become_child() noexcept {
+  for (OwnPage& page : pages_) {
+    page.become_child();
+  }
+}
+
+// A page that no server has seen would stay until the machine restarts. The lock is only tried: a
+// thread that holds it has no part in the end of the process.
+void ProcessPages::remove_unregistered() noexcept {
+  if (const auto held = ProcessLock::instance().try_lock()) {
+    for (OwnPage& page : pages_) {
+      page.remove_if_unregistered();
+    }
+  }
+}
+
+Instant ProcessPages::try_again(Instant now) noexcept {
+  Instant next = Instant::never();
+  for (OwnPage& page : pages_) {
+    if (page.has_pending() && page.next_try() <= now) {
+      page.try_again();
+    }
+    if (page.has_pending()) {
+      next = std::min(next, page.next_try());
+    }
+  }
+  return next;
+}
+
+OwnPage& ProcessPages::page_in(const std::string& dir, const std::string& pipe, Status& why_not) {
+  auto opened = BoardView::open_or_make(dir);
+  if (!opened) {
+    why_not = tl::unexpected<Error>(opened.error());
+  }
+  BoardView board = opened ? std::move(*opened) : BoardView::none();
+  for (OwnPage& page : pages_) {
+    // Two paths may lead to one directory. Without a status page only the path can tell.
+    if (page.successor() == nullptr && !page.is_broken() && page.identity() == board.identity() &&
+        (page.has_board() || page.dir() == dir)) {
+      return page;
+    }
+  }
+  return pages_.emplace_back(std::move(board), dir, pipe);
+}
+
+OwnPage& ProcessPages::page_of_nobody() {
+  const auto found = std::ranges::find_if(pages_, &OwnPage::is_off);
+  return found != pages_.end() ? *found : pages_.emplace_back(BoardView::off(), "", "");
+}
+
+OwnPage& ProcessPages::look_again(OwnPage& page) noexcept {
+  if (OwnPage* const successor = page.successor()) {
+    return look_again(*successor);
+  }
+  if (!page.begin_look() || page.is_any_thread_suspended()) {
+    return page;
+  }
+  try {
+    Status found;
+    OwnPage& next = page_in(page.dir(), page.pipe(), found);
+    if (&next == &page || !next.has_board()) {
+      return page;
+    }
+    if (const Status made = next.make(page.keeps_statistics(), page.allows_tracing()); !made) {
+      return page;
+    }
+    client_messages::info("the runtime directory '{}' was made again: scopes go on a new page",
+                          page.dir());
+    page.continue_on(next);
+    return next;
+  } catch (const std::bad_alloc&) {
+    return page;
+  }
+}
+
+}  // namespace filetimer

@@ -1,0 +1,46 @@
+// The scope pages of this process, one for each runtime directory that its clients use, and one
+// more each time that a directory was made again.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <cstdint>
+#include <list>
+#include <string>
+
+#include "common/result.hpp"
+#include "timer_client/client/page/own_page.hpp"
+
+namespace filetimer {
+
+// Every member must be called with the ProcessLock held.
+class ProcessPages {
+ public:
+  // Never destroyed: scopes in static objects may outlive every other static.
+  static ProcessPages& instance();
+
+  // Returns this process's page in the runtime directory `dir`, whose server listens at `pipe`.
+  // Makes the directory and its status page if they are missing; if that fails, `why_not` says why,
+  // and the page has no status page: its scopes are not watched until a later look finds one.
+  OwnPage& page_in(const std::string& dir, const std::string& pipe, Status& why_not);
+
+  // Returns the page of clients that are switched off: no scope is opened on it.
+  OwnPage& page_of_nobody();
+
+  // Looks, at most once a second for each page, whether the files of the page are the ones that a
+  // server uses: the runtime directory may have been removed and made again, or a file cut short.
+  // Returns the page to use from now on: `page`, or its successor.
+  OwnPage& look_again(OwnPage& page) noexcept;
+
+  [[nodiscard]] std::uint64_t next_client() { return ++last_client_; }
+
+ private:
+  ProcessPages();
+  void become_child() noexcept;
+  void remove_unregistered() noexcept;
+  Instant try_again(Instant now) noexcept;
+
+  std::list<OwnPage> pages_;  // only grows
+  std::uint64_t last_client_ = 0;
+};
+
+}  // namespace filetimer

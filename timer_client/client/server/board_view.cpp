@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: MIT
+#include "timer_client/client/server/board_view.hpp"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "common/own_file.hpp"
+#include "common/posix.hpp"
+#include "common/run_folder.hpp"
+
+namespace filetimer {
+namespace {
+
+constinit const Board kNoBoard{};
+
+// Of clients that are switched off.
+const Board& off_board() {
+  static Board board{};
+  board.announcement.store(static_cast<std::uint32_t>(Announcement::kDraining),
+                           std::memory_order_relaxed);
+  return board;
+}
+
+enum class BoardState { kUsable, kOfAnotherBoot, kUnknown };
+
+BoardState state_of(const Board& board, bool is_locked) {
+  if (board.magic == 0 && board.version == 0) {
+    return BoardState::kUsable;
+  }
+  if (board.magic != kBoardMagic || board.version != kBoardVersion) {
+    return BoardState::kUnknown;
+  }
+  // A container may show another boot id to the processes in it. The lock is held by a process of
+  // this boot.
+  return board.boot == this_boot() || is_locked ? BoardState::kUsable : BoardState::kOfAnotherBoot;
+}
+
+struct OpenedBoard {
+  std::optional<MappedFile> file;  // none: it cannot be used
+  BoardView::Identity identity;
+  BoardState state = BoardState::kUnknown;
+};
+
+OpenedBoard open_board(const std::string& path) {
+  OpenedBoard opened;
+  const auto file = open_own_file(path, O_RDONLY);
+  if (!file || file->status.st_size < static_cast<off_t>(kBoardBytes)) {
+    return opened;
+  }
+  auto mapped = MappedFile::map(path, MappedFile::Access::kRead, kBoardBytes);
+  struct stat mapped_st {};  // the path may have come to mean another file
+  if (!mapped || ::fstat(mapped->descriptor(), &mapped_st) != 0 ||
+      mapped_st.st_dev != file->status.st_dev || mapped_st.st_ino != file->status.st_ino) {
+    return opened;
+  }
+  const bool is_locked = lock_state(mapped->descriptor()).value_or(LockState{}).is_held;
+  mapped->close_descriptor();
+  const BusGuard guard(mapped->data(), kBoardBytes);
+  opened.state = state_of(*static_cast<const Board*>(mapped->data()), is_locked);
+  opened.identity = {file->status.st_dev, file->status.st_ino};
+  opened.file = std::move(*mapped);
+  return opened;
+}
+
+// Makes room for a status page in the open file, which keeps what it has.
+Status make_room(int fd, const std::string& path) {
+  if (const int error = ::posix_fallocate(fd, 0, kBoardBytes); error != 0) {
+    return system_error(fmt::format("cannot make room for '{}'", path), error);
+  }
+  return {};
+}
+
+// Makes a blank status page, or makes an existing one whole. A server does the same when it starts,
+// with the same result, whichever comes first: the file is never cut and never written to.
+Status make_blank(const std::string& path) {
+  const UniqueFd fd(retry_eintr([&] {
+    return ::open(path.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0600);
+  }));
+  struct stat st {};
+  if (!fd || ::fstat(fd.get(), &st) != 0) {
+    return system_error(fmt::format("cannot make '{}'", path));
+  }
+  if (!S_ISREG(st.st_mode)) {
+    return failure(fmt::format("'{}' is no regular file: expected one, or nothing", path));
+  }
+  return make_room(fd.get(), path);
+}
+
+// A rename, so that no client finds the path without a status page. If a server has taken the old
+// one in the meantime, it notices at its next sweep and takes this one.
+Status replace_by_blank(const std::string& path) {
+  std::string fresh = path + ".XXXXXX";
+  const UniqueFd fd(::mkostemp(fresh.data(), O_CLOEXEC));
+  if (!fd) {
+    return system_error(fmt::format("cannot make '{}'", fresh));
+  }
+  Status made = make_room(fd.get(), fresh);
+  if (made && ::rename(fresh.c_str(), path.c_str()) != 0) {
+    made = system_error(fmt::format("cannot replace '{}'", path));
+  }
+  if (!made) {
+    ::unlink(fresh.c_str());
+  }
+  return made;
+}
+
+}  // namespace
+
+std::optional<BoardView> BoardView::open(const std::string& path) {
+  OpenedBoard opened = open_board(path);
+  if (!opened.file || opened.state != BoardState::kUsable) {
+    return std::nullopt;
+  }
+  return BoardView(std::move(*opened.file), opened.identity);
+}
+
+Result<BoardView> BoardView::open_or_make(const std::string& dir) {
+  const std::string path = fmt::format("{}/{}", dir, kBoardName);
+  // Twice: what was made is opened, and a server may replace it in between.
+  for (int attempt = 0; attempt < 2; ++attempt) {
+    OpenedBoard opened = open_board(path);
+    if (opened.file && opened.state == BoardState::kUsable) {
+      return BoardView(std::move(*opened.file), opened.identity);
+    }
+    // Only now, because a directory that a server has made and checked may lie, in a container,
+    // below folders that this process would not trust.
+    if (auto folder = create_run_folder(dir); !folder) {
+      return tl::unexpected<Error>(std::move(folder.error()));
+    }
+    if (opened.file && opened.state == BoardState::kUnknown) {
+      break;
+    }
+    if (Status made = opened.file ? replace_by_blank(path) : make_blank(path); !made) {
+      return tl::unexpected<Error>(std::move(made.error()));
+    }
+  }
+  auto opened = open(path);
+  if (!opened) {
+    return failure(
+        fmt::format("'{}' is no status page of this version: expected one, or nothing", path));
+  }
+  return std::move(*opened);
+}
+
+BoardView BoardView::none() {
+  return BoardView(kNoBoard);
+}
+
+BoardView BoardView::off() {
+  return BoardView(off_board());
+}
+
+bool BoardView::is_off() const {
+  return board_ == &off_board();
+}
+
+std::optional<BoardView::Identity> identity_of(const std::string& path) {
+  struct stat st {};
+  if (::lstat(path.c_str(), &st) != 0) {
+    return std::nullopt;
+  }
+  return BoardView::Identity{st.st_dev, st.st_ino};
+}
+
+}  // namespace filetimer

@@ -1,0 +1,70 @@
+// The server's status page as a client sees it: mapped once, read-only. A server that comes later
+// writes on the same file.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <sys/types.h>
+
+#include <compare>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "common/board.hpp"
+#include "common/mapped_file.hpp"
+#include "common/result.hpp"
+#include "timer_client/client/page/bus_guard.hpp"
+
+namespace filetimer {
+
+// Immutable once it is made; may be read in any thread.
+class BoardView {
+ public:
+  // Which file it is, whatever path led to it.
+  struct Identity {
+    dev_t device = 0;
+    ino_t inode = 0;
+    friend bool operator==(const Identity&, const Identity&) = default;
+  };
+
+  // Returns nothing when there is no status page that a client may use: a regular file of this
+  // user, not through a symlink, whole, and either blank (no server has been there yet) or of this
+  // version and this boot. A status page whose lock is held is of this boot.
+  static std::optional<BoardView> open(const std::string& path);
+  // Opens the status page of the runtime directory `dir`. Makes the directory and a blank status
+  // page if they are missing, and replaces a status page of another boot that no server holds.
+  static Result<BoardView> open_or_make(const std::string& dir);
+  // Returns the status page of no server, all zeroes: no scope wakes anyone.
+  static BoardView none();
+  // Returns the status page of a client that is switched off: scopes are refused.
+  static BoardView off();
+  [[nodiscard]] bool is_off() const;
+
+  [[nodiscard]] const Board& board() const { return *board_; }
+  [[nodiscard]] bool is_serving() const {
+    return board().state.load(std::memory_order_acquire) ==
+           static_cast<std::uint32_t>(ServerState::kServing);
+  }
+  // All zeroes for none().
+  [[nodiscard]] Identity identity() const { return identity_; }
+  // Returns whether the file was cut short: the view shows zeroes, and no server is seen there.
+  [[nodiscard]] bool is_broken() const { return guard_ != nullptr && guard_->is_broken(); }
+
+ private:
+  BoardView(MappedFile file, Identity identity)
+      : file_(std::move(file)),
+        guard_(std::make_unique<BusGuard>(file_->data(), kBoardBytes)),
+        board_(static_cast<const Board*>(file_->data())),
+        identity_(identity) {}
+  explicit BoardView(const Board& board) : board_(&board) {}
+
+  std::optional<MappedFile> file_;
+  std::unique_ptr<BusGuard> guard_;  // destroyed before the mapping
+  const Board* board_;
+  Identity identity_;
+};
+
+// Returns the file that `path` names; nothing if there is none.
+std::optional<BoardView::Identity> identity_of(const std::string& path);
+
+}  // namespace filetimer

@@ -1,0 +1,413 @@
+// The public client: checks arguments and opens, renews and ends scopes on this process's page.
+// What is shared by clients is behind the ProcessLock, but for the page itself (page_scope.hpp).
+// SPDX-License-Identifier: MIT
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstdlib>
+#include <filetimer/timer_client.hpp>
+#include <thread>
+#include <utility>
+
+#include "common/duration_text.hpp"
+#include "common/limits.hpp"
+#include "common/run_folder.hpp"
+#include "timer_client/client/client_state.hpp"
+#include "timer_client/client/messages.hpp"
+#include "timer_client/client/page/abandoned_pages.hpp"
+#include "timer_client/client/pipe/pipe_line.hpp"
+#include "timer_client/client/scope_terms.hpp"
+#include "timer_client/client/server/server_location.hpp"
+
+namespace filetimer {
+namespace {
+
+using std::chrono::milliseconds;
+namespace messages = client_messages;
+
+constexpr std::string_view kJobScope = "job";
+constexpr const char* kSwitchVariable = "FILETIMER";
+constexpr const char* kMissingVariable = "FILETIMER_MISSING";
+// The server looks so often, at the most, whether a worker that is in a scope still is.
+constexpr Duration kLeastIdleTimeout = milliseconds{100};
+constexpr Duration kFirstConnectPause = milliseconds{10};
+constexpr Duration kLongestConnectPause = milliseconds{500};
+
+// Waits until a process reads the pipe. Returns why none does after `timeout`; empty: one does.
+std::string wait_for_server(const std::string& pipe, Duration timeout,
+                            const std::function<void()>& while_waiting) {
+  const Instant until = Instant::now() + timeout;
+  Duration pause = kFirstConnectPause;
+  for (;;) {
+    int error = 0;
+    if (has_reader(pipe, error)) {
+      return {};
+    }
+    const Duration left = until - Instant::now();
+    if (left <= Duration::zero()) {
+      return why_no_reader(error);
+    }
+    std::this_thread::sleep_for(std::min(pause, left));
+    if (while_waiting) {
+      while_waiting();
+    }
+    pause = std::min(2 * pause, kLongestConnectPause);
+  }
+}
+
+void check_connect_options(const ConnectOptions& options) {
+  const Duration idle = options.idle_timeout.value();
+  if (idle != Duration::zero() && (idle < kLeastIdleTimeout || idle > kMaxTimeout)) {
+    throw InvalidArgument(fmt::format("the idle timeout is {}: expected 0 for none, or {} to {}",
+                                      duration_text(idle), duration_text(kLeastIdleTimeout),
+                                      duration_text(kMaxTimeout)));
+  }
+  if (options.timeout.value() < Duration::zero()) {
+    throw InvalidArgument(fmt::format("the timeout of connect() is {}: expected 0 or more",
+                                      duration_text(options.timeout.value())));
+  }
+}
+
+// The variables of the environment that decide from outside. A word that is none of those that are
+// expected is a notice: a typo in them must not end a training.
+std::string_view environment_word(const char* name) {
+  const char* const word = std::getenv(name);
+  return word == nullptr ? "" : word;
+}
+
+bool is_switched_off() {
+  const std::string_view word = environment_word(kSwitchVariable);
+  if (!word.empty() && word != "on" && word != "off") {
+    messages::notice("${} is '{}': expected on or off; it counts as on", kSwitchVariable, word);
+  }
+  return word == "off";
+}
+
+ConnectOptions::Missing missing_by_environment(ConnectOptions::Missing chosen) {
+  using Missing = ConnectOptions::Missing;
+  constexpr std::array kWords{std::pair{"ignore", Missing::kIgnore},
+                              std::pair{"wait", Missing::kWait},
+                              std::pair{"raise", Missing::kRaise}};
+  const std::string_view word = environment_word(kMissingVariable);
+  if (word.empty()) {
+    return chosen;
+  }
+  const auto* const found = std::ranges::find_if(
+      kWords, [&](const auto& each) { return std::string_view(each.first) == word; });
+  if (found == kWords.end()) {
+    messages::notice("${} is '{}': expected ignore, wait or raise; it does not count",
+                     kMissingVariable, word);
+    return chosen;
+  }
+  return found->second;
+}
+
+// Once for a process: its ranks and threads all have the same to say.
+void notice_missing_server(const ServerLocation& place, const std::string& why, bool was_named) {
+  static std::atomic<bool> is_told{false};
+  const bool has_torch_pipe = !was_named && !environment_word(kTorchPipeVariable).empty();
+  const std::string text = fmt::format(
+      "no timer server at '{}': {}: scopes are watched once one is there{}", place.pipe, why,
+      has_torch_pipe
+          ? fmt::format(" (${} is for PyTorch's client and does not count)", kTorchPipeVariable)
+          : std::string());
+  if (!is_told.exchange(true, std::memory_order_relaxed)) {
+    messages::notice("{}", text);
+  } else {
+    messages::warning("{}", text);
+  }
+}
+
+}  // namespace
+
+TimerClient::TimerClient(std::shared_ptr<State> state) : state_(std::move(state)) {}
+
+// What clients have that are switched off, or were moved from. Made by the first connect().
+const std::shared_ptr<TimerClient::State>& TimerClient::state_of_nobody() {
+  static const std::shared_ptr<State>& state = *new std::shared_ptr<State>([] {
+    const auto held = ProcessLock::instance().lock();
+    return std::make_shared<State>(ProcessPages::instance().page_of_nobody(), false);
+  }());
+  return state;
+}
+
+TimerClient TimerClient::connect(ConnectOptions options) {
+  const std::shared_ptr<State>& off = state_of_nobody();
+  check_connect_options(options);
+  if (const Status level = messages::take_level_of_environment(); !level) {
+    messages::notice("{}", level.error().message);
+  }
+  if (is_switched_off()) {
+    messages::info("${} is off: no scope is watched", kSwitchVariable);
+    return TimerClient(off);
+  }
+  const ServerLocation place = locate_server(options.dir);
+  const auto missing = missing_by_environment(options.when_missing);
+  const bool must_be_there = missing != ConnectOptions::Missing::kIgnore;
+  const Duration patience =
+      missing == ConnectOptions::Missing::kWait ? options.timeout.value() : Duration::zero();
+  const std::string why = wait_for_server(place.pipe, patience, options.while_waiting);
+  if (!why.empty() && must_be_there) {
+    throw ServerUnavailable(fmt::format("no timer server at '{}': {} (tried for {})", place.pipe,
+                                        why, duration_text(patience)));
+  }
+  std::shared_ptr<State> state;
+  {
+    const auto held = ProcessLock::instance().lock();
+    Status made;
+    OwnPage& page = ProcessPages::instance().page_in(place.run_folder, place.pipe, made);
+    if (made) {
+      made = page.make(options.statistics, options.allow_tracing);
+    }
+    if (!made && must_be_there) {
+      throw TimerError(made.error().message);
+    }
+    if (!made) {
+      messages::notice("no scope page, scopes are not watched: {}", made.error().message);
+    } else if (!page.has_server()) {
+      remove_abandoned_pages(page.pages_folder());
+    }
+    state = std::make_shared<State>(page, options.statistics);
+  }
+  if (why.empty()) {
+    messages::info("connected to the timer server in '{}'", place.run_folder);
+  } else {
+    const bool was_named = !options.dir.empty() || !environment_word(kDirVariable).empty();
+    notice_missing_server(place, why, was_named);
+  }
+  TimerClient client(std::move(state));
+  if (const Duration idle = options.idle_timeout.value(); idle != Duration::zero()) {
+    client.set_idle_timeout(idle, must_be_there);
+  }
+  return client;
+}
+
+void TimerClient::set_idle_timeout(std::chrono::nanoseconds timeout, bool must_be_there) {
+  bool wake = false;
+  OwnPage& page = state_->page();
+  {
+    const auto held = ProcessLock::instance().lock();
+    OwnPage::Refusal why{};
+    const bool is_watched =
+        page.is_made() && page.watch_idleness(timeout, state_->number, why, wake);
+    if (!is_watched && must_be_there) {
+      throw TimerError("there is no room on this process's page for its idle timeout");
+    }
+  }
+  if (wake) {
+    page.wake();
+  }
+}
+
+TimerClient::TimerClient(TimerClient&& other) noexcept
+    : state_(std::exchange(other.state_, state_of_nobody())) {}
+
+TimerClient& TimerClient::operator=(TimerClient&& other) noexcept {
+  if (this != &other) {
+    const TimerClient old(std::move(*this));  // releases on its way out
+    state_ = std::exchange(other.state_, state_of_nobody());
+  }
+  return *this;
+}
+
+TimerClient::~TimerClient() {
+  const auto held = ProcessLock::instance().lock();
+  for (OwnPage* page = &state_->first_page; page != nullptr; page = page->successor()) {
+    page->release_those_of(state_->number);
+  }
+}
+
+TimerId TimerClient::acquire(Timeout timeout, std::string_view name, const ScopeOptions& options) {
+  const Duration after = timeout.value();
+  if (name.empty()) {
+    throw InvalidArgument("the scope's name is empty: expected at least one byte");
+  }
+  check_timeout("the timeout", after);
+  check_options(options, after);
+  const bool is_closed = state_->is_closed_by_server();
+  unsigned todo_next = 0;
+  TimerId timer;
+  {
+    const auto held = ProcessLock::instance().lock();
+    if (is_closed) {
+      state_->page().note_unwatched();
+      return {};
+    }
+    timer = state_->acquire(name, state_->timeout_for(name, after, options), options, todo_next);
+  }
+  if ((todo_next & todo::kWake) != 0) {
+    timer.slot_->page->wake();
+  }
+  return timer;
+}
+
+bool TimerClient::renew(TimerId timer, Timeout timeout) {
+  const Duration after = timeout.value();
+  check_timeout("the timeout", after);
+  unsigned todo_next = 0;
+  bool is_renewed = false;
+  if (timer.slot_ != nullptr) {
+    const auto held = ProcessLock::instance().lock();
+    is_renewed = is_open_here(*timer.slot_, timer.number_, timer.fork_count_) &&
+                 renew_scope(*timer.slot_, timer.number_, after.count(), true, todo_next);
+  }
+  if ((todo_next & todo::kWake) != 0) {
+    timer.slot_->page->wake();
+  }
+  return is_renewed;
+}
+
+bool TimerClient::pause(TimerId timer) {
+  return set_paused(timer, true);
+}
+
+bool TimerClient::resume(TimerId timer) {
+  return set_paused(timer, false);
+}
+
+bool TimerClient::set_paused(TimerId timer, bool is_paused) {
+  if (timer.slot_ == nullptr) {
+    return false;
+  }
+  bool wake = false;
+  bool is_open = false;
+  {
+    const auto held = ProcessLock::instance().lock();
+    const auto change = is_paused ? pause_scope : resume_scope;
+    is_open = is_open_here(*timer.slot_, timer.number_, timer.fork_count_) &&
+              change(*timer.slot_, slot_flag::kPausedByCaller, wake);
+  }
+  if (wake) {
+    timer.slot_->page->wake();
+  }
+  return is_open;
+}
+
+PausedRegion TimerClient::paused(std::string_view name, const char* file, int line) {
+  return PausedRegion(expires(kNoDeadline, name, kDefaultScopeOptions, file, line), state_->page());
+}
+
+ReleaseResult TimerClient::release(TimerId timer) noexcept {
+  const auto held = ProcessLock::instance().lock();
+  return State::release(timer, true);
+}
+
+TimerScope TimerClient::expires(Timeout timeout, std::string_view name, const ScopeOptions& options,
+                                const char* file, int line) {
+  const Duration after = timeout.value();
+  State& state = *state_;
+  const auto key = name.empty() ? ScopeKey::of_line(file, line, state.has_statistics)
+                                : ScopeKey::of_name(name, state.has_statistics);
+  if (is_timeout(after) && is_signal(options.signal) && is_grace(options.grace) &&
+      is_common(options) && !state.is_closed()) [[likely]] {
+    if (SlotHandle* const handle = state.claim(key, false)) [[likely]] {
+      return state.expires(*handle, key, plain_terms_of(after, options, 0));
+    }
+  }
+  return expires_otherwise(after, key, options);
+}
+
+// Slow path of expires(): invalid arguments, a draining server, options beyond the common ones, or
+// no room on the page.
+TimerScope TimerClient::expires_otherwise(std::chrono::nanoseconds after, const ScopeKey& key,
+                                          const ScopeOptions& options) {
+  check_timeout("the timeout", after);
+  check_options(options, after);
+  if (!state_->is_closed_by_server()) {
+    if (options.first_timeout) {
+      const auto held = ProcessLock::instance().lock();
+      after = state_->timeout_for(shown_name(key), after, options);
+    }
+    if (SlotHandle* const handle = state_->claim(key, false)) {
+      return state_->expires(*handle, key, terms_of(after, options, 0));
+    }
+  }
+  const auto held = ProcessLock::instance().lock();
+  state_->page().note_unwatched();
+  return TimerScope(TimerId{});
+}
+
+void TimerClient::start(Timeout timeout) {
+  const Duration after = timeout.value();
+  check_timeout("the timeout", after);
+  unsigned todo_next = 0;
+  const bool is_closed = state_->is_closed_by_server();
+  PageContext* page = nullptr;
+  {
+    const auto held = ProcessLock::instance().lock();
+    TimerId& job = state_->job;
+    if (job && OwnPage::of(*job.slot_).successor() != nullptr) {
+      State::release(std::exchange(job, {}), true);
+    }
+    const bool is_renewed = job && is_open_here(*job.slot_, job.number_, job.fork_count_) &&
+                            renew_scope(*job.slot_, job.number_, after.count(), true, todo_next);
+    if (!is_renewed) {
+      job = is_closed ? TimerId{} : state_->acquire(kJobScope, after, {}, todo_next);
+    }
+    if (is_closed && !job) {
+      state_->page().note_unwatched();
+    }
+    page = job ? job.slot_->page : nullptr;
+  }
+  if (page != nullptr && (todo_next & todo::kWake) != 0) {
+    page->wake();
+  }
+}
+
+void TimerClient::start() {
+  const std::int64_t timeout =
+      state_->page().board().default_timeout.load(std::memory_order_relaxed);
+  if (timeout <= 0) {
+    throw InvalidArgument(fmt::format(
+        "start() without a timeout: expected the server at '{}' to have a --default-timeout",
+        target()));
+  }
+  start(Duration{timeout});
+}
+
+TimerHeartbeat TimerClient::heartbeat(Timeout timeout, std::string_view name,
+                                      const ScopeOptions& options, const char* file, int line) {
+  check_timeout("the timeout", timeout.value());
+  check_options(options, timeout.value());
+  ScopeOptions of_scope = options;
+  of_scope.first_timeout.reset();  // of every heartbeat, not of the first of its name
+  return {expires(options.first_timeout.value_or(timeout), name, of_scope, file, line), timeout};
+}
+
+std::optional<TimerTimes> TimerClient::times(TimerId timer) const {
+  return timer.slot_ != nullptr && is_open_here(*timer.slot_, timer.number_, timer.fork_count_)
+             ? std::optional(times_of(*timer.slot_))
+             : std::nullopt;
+}
+
+ReleaseResult TimerClient::stop() noexcept {
+  const auto held = ProcessLock::instance().lock();
+  return State::release(std::exchange(state_->job, {}), true);
+}
+
+bool TimerClient::is_watched() const noexcept {
+  return state_->page().is_watched();
+}
+
+std::string TimerClient::target() const {
+  return state_->page().pipe();
+}
+
+std::string TimerClient::stacks_file() const {
+  const auto held = ProcessLock::instance().lock();
+  return state_->page().stacks_file();
+}
+
+bool TimerClient::offer_stacks(int signal) {
+  if (!is_signal(signal)) {
+    throw InvalidArgument(
+        fmt::format("the signal for stacks is {}: expected 0 to {}", signal, kLastSignal));
+  }
+  const auto held = ProcessLock::instance().lock();
+  return state_->page().offer_stacks(signal);
+}
+
+}  // namespace filetimer
