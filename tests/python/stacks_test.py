@@ -3,6 +3,7 @@
 import signal
 import unittest
 
+import filetimer
 import suite
 from harness import NATIVE_HANDLER, ServerCase
 
@@ -42,6 +43,27 @@ expire()
         shown = self.client("show", evidence["id"])
         self.assertIn("in hang_in_thread", shown)
         self.assertIn("in expire", shown)
+
+    def test_a_worker_that_came_before_its_server_has_them_too(self):
+        self.server.close()
+        worker = self.start_worker(HANG + """
+filetimer.configure()
+say("configured")
+expire()
+""")
+        self.assertEqual(worker.stdout.readline(), "configured\n")
+        self.server = filetimer.Server(dir=self.dir)
+        self.addCleanup(self.server.close)
+        self.assertEqual(worker.wait(timeout=30), -signal.SIGKILL)
+        evidence = self.record("evidence", worker.pid)
+        self.assertEqual(self.functions(evidence), [["hang", "expire", "<module>"]])
+        later = self.evidence("""
+filetimer.configure()
+expire()
+""")
+        self.assertEqual(set(evidence), set(later))
+        self.assertEqual("native_stack" in evidence["threads"][0],
+                         "native_stack" in later["threads"][0])
 
     def test_a_worker_that_holds_the_interpreters_lock_is_told_too(self):
         evidence = self.evidence("""

@@ -20,7 +20,7 @@ namespace filetimer {
 
 class PageFile {
  public:
-  // `folder`: `scopes` of the run folder.
+  // `folder`: `scopes` of the runtime directory.
   static Result<PageFile> create(const std::string& folder, bool with_statistics);
 
   [[nodiscard]] PageLayout layout() const { return PageLayout(file_.data()); }

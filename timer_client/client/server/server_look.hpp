@@ -1,5 +1,5 @@
-// What the run folder tells of its server without asking it: by the lock on the board, which the
-// kernel frees however the server ends, and by what /proc says of who holds it.
+// What the runtime directory tells of its server without asking it: by the lock on the board, which
+// the kernel frees however the server ends, and by what /proc says of who holds it.
 // SPDX-License-Identifier: MIT
 #pragma once
 

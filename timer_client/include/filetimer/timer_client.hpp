@@ -1,5 +1,5 @@
-// filetimer's client: wrap a piece of work in a scope with a deadline, and the timer_server on this
-// host kills the process when the scope is still open at its deadline.
+// The client of filetimer: wrap a piece of work in a scope with a deadline, and the timer_server on
+// this host kills the process if the scope is still open at its deadline.
 //
 //   auto client = filetimer::TimerClient::connect();
 //   {
@@ -7,47 +7,51 @@
 //     forward(batch);
 //   }  // left in time: nothing happens
 //
-// Every function takes the timeout first, then the name. Any std::chrono duration is a timeout;
-// hours::max(), or the max() of any other, is none. See timeout.hpp.
+// Every function takes the timeout first, then the name. Any std::chrono duration is a timeout, and
+// the max() of any duration is none (timeout.hpp).
 //
-// Two variables of the environment decide without a change of the program: $FILETIMER=off makes
-// connect() return a client that does nothing, and $FILETIMER_MISSING says what connect() does if
-// no server runs.
-//
-// Only connect(), wrong arguments and more than 1,024 open scopes throw. Once connected, no other
+// Errors: only connect(), wrong arguments and more than 1,024 open scopes throw. Once connected, no
 // call waits for a server, and none raises SIGPIPE, whatever happens to the server: a worker never
-// fails for its watchdog. All members of TimerClient may be called from several threads.
+// fails for its watchdog.
 //
-// This process writes its open scopes into a page: a small file in the runtime directory that the
-// server maps, too. A scope costs about as much as reading the clock twice, makes no system call
-// unless the server has to be woken for an earlier deadline, and each thread writes to memory of
-// its own. The page is made whether a server runs or not, so scopes are watched from the moment one
-// starts, those included that are open then, and after a restart of the server without this process
-// doing anything. If the runtime directory is removed and made again, scopes that are opened or
-// renewed a second later are on a new page. The first use of a name by a thread, acquire() and the
-// first scope of a forked child may make a file larger, which takes some microseconds.
-// The kernel names the page's owner by a file lock; a process that closes all descriptors loses it,
-// so do that before connect().
+// Environment: $FILETIMER=off makes connect() return a client that does nothing, and
+// $FILETIMER_MISSING says what connect() does if no server runs.
 //
-// The first connect() installs a handler of SIGBUS, for the case that another process cuts a file
-// of the runtime directory short; other faults go to the handler that was there before.
+// The page: this process writes its open scopes into a small file in the runtime directory, which
+// the server maps, too. It is made whether a server runs or not. So scopes are watched from the
+// moment a server starts, those included that are open then, and again after a restart of the
+// server. If the runtime directory is removed and made again, scopes that are opened or renewed a
+// second later are on a new page; a scope that stays open without a renewal stays on the old one.
 //
-// So that the server can record where a hung process was, connect() lets processes of the same user
-// trace this one (PR_SET_PTRACER_ANY, which counts where Yama's ptrace_scope is 1), unless
-// ConnectOptions::allow_tracing is false.
+// Cost: a scope costs about as much as two readings of the clock, three with statistics. It makes
+// no system call, but for a look at the runtime directory once a second, and for a message if the
+// server has to be woken for an earlier deadline. Each thread writes to memory of its own. The
+// first use of a name by a thread, acquire(), and the first scope of a forked child may make a file
+// larger, which takes some microseconds.
 //
-// On standard error the library writes one line if it finds no server, and nothing else, unless
-// $FILETIMER_LOG_LEVEL is error, warning, info or debug at connect(): then one line a message,
-// "filetimer[PID] debug: ...", none for a scope. A line that cannot be written at once is dropped.
+// Threads: all members of TimerClient may be called from several threads. Signal handlers: no
+// function may be called in one. Moved-from clients do nothing, as one under $FILETIMER=off.
 //
-// No function may be called from a signal handler. A client that was moved from does nothing, as
-// one under $FILETIMER=off.
+// fork(): the child is a worker of its own. It starts with no open scope and may use the client
+// that it inherited; scopes and timers of its parent do nothing in it.
 //
-// After fork() the child is a worker of its own: it starts with no open scope and may use the
-// client that it inherited; scopes and timers of its parent do nothing in it.
+// Descriptors: the kernel names the page's owner by a file lock. A process that closes all its
+// descriptors loses it, so it must do that before connect().
 //
-// A program that has only a request pipe, such as that of PyTorch's server, uses PipeClient.
-// Control requests, such as status and shutdown, are in admin.hpp.
+// Signals: the first connect() installs a handler of SIGBUS, for the case that another process cuts
+// a file of the runtime directory short. Other faults go to the handler that was there before.
+//
+// Tracing: so that the server can record where a hung process was, connect() lets processes of the
+// same user trace this one (PR_SET_PTRACER_ANY, which counts where Yama's ptrace_scope is 1),
+// unless ConnectOptions::allow_tracing is false.
+//
+// Messages: the library writes one line on standard error if it finds no server, and nothing else,
+// unless $FILETIMER_LOG_LEVEL is error, warning, info or debug at connect(): then one line a
+// message, "filetimer[PID] debug: ...", none for a scope. A line that cannot be written at once is
+// dropped.
+//
+// A program that has only a request pipe, such as that of PyTorch's server, uses PipeClient
+// (pipe_client.hpp). Control requests, such as status and shutdown, are in admin.hpp.
 // SPDX-License-Identifier: MIT
 #pragma once
 

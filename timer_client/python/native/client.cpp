@@ -101,8 +101,8 @@ PyObject* connect(PyObject* self, PyObject* args) {
     }
     {
       const WithoutGil free;
-      made = std::make_shared<Connection>(TimerClient::connect(std::move(options)),
-                                          locate_server(dir), *longest);
+      made = std::make_shared<Connection>(
+          Connection{TimerClient::connect(std::move(options)), locate_server(dir), *longest});
     }
     std::swap(connection_of(self), made);
     Py_RETURN_NONE;

@@ -707,8 +707,8 @@ PyObject* expires_of_client(PyObject* self, PyObject* const* args, Py_ssize_t co
 PyObject* pause_task(PyObject*, PyObject*) {
   const PyThreadState* const thread = PyThreadState_Get();
   return guarded(static_cast<PyObject*>(nullptr), [&]() -> PyObject* {
-    auto pause = std::make_unique<TaskPause>(Ref::to(thread->context), thread->thread_id,
-                                             fork_watch::count());
+    auto pause = std::make_unique<TaskPause>(
+        TaskPause{Ref::to(thread->context), thread->thread_id, fork_watch::count()});
     task_pauses().reserve(task_pauses().size() + 1);
     Ref capsule(PyCapsule_New(pause.get(), kTaskPauseName, end_task_pause));
     if (!capsule) {
