@@ -89,9 +89,8 @@ Duration TimerClient::State::timeout_for(std::string_view shown, Duration after,
 }
 
 ReleaseResult TimerClient::State::release(TimerId timer, bool has_lock) noexcept {
-  return timer.slot_ != nullptr && is_open_here(*timer.slot_, timer.number_, timer.fork_count_)
-             ? release_scope(*timer.slot_, timer.number_, has_lock)
-             : ReleaseResult::kNotOpen;
+  return is_open(timer) ? release_scope(*timer.slot_, timer.number_, has_lock)
+                        : ReleaseResult::kNotOpen;
 }
 
 }  // namespace filetimer

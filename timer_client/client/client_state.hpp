@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <filetimer/timer_client.hpp>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <unordered_set>
@@ -70,6 +71,15 @@ struct TimerClient::State {
   // These must be called with the lock held.
   TimerId acquire(std::string_view name, Duration after, const ScopeOptions& options,
                   unsigned& todo_next);
+
+  // Returns whether the timer is open and was acquired in this process, not before a fork.
+  [[nodiscard]] static bool is_open(TimerId timer) {
+    return timer.slot_ != nullptr && is_open_here(*timer.slot_, timer.number_, timer.fork_count_);
+  }
+  // Returns nothing for a timer that is not open.
+  [[nodiscard]] static std::optional<TimerTimes> times(TimerId timer) {
+    return is_open(timer) ? std::optional(times_of(*timer.slot_)) : std::nullopt;
+  }
 
   // Returns the timeout of a scope that is about to be opened.
   [[nodiscard]] Duration timeout_for(std::string_view shown, Duration after,

@@ -9,7 +9,6 @@
 #include <atomic>
 #include <cstdlib>
 #include <filetimer/timer_client.hpp>
-#include <thread>
 #include <utility>
 
 #include "common/duration_text.hpp"
@@ -18,9 +17,9 @@
 #include "timer_client/client/client_state.hpp"
 #include "timer_client/client/messages.hpp"
 #include "timer_client/client/page/abandoned_pages.hpp"
-#include "timer_client/client/pipe/pipe_line.hpp"
 #include "timer_client/client/scope_terms.hpp"
 #include "timer_client/client/server/server_location.hpp"
+#include "timer_client/client/server/server_look.hpp"
 
 namespace filetimer {
 namespace {
@@ -33,30 +32,6 @@ constexpr const char* kSwitchVariable = "FILETIMER";
 constexpr const char* kMissingVariable = "FILETIMER_MISSING";
 // The server looks so often, at the most, whether a worker that is in a scope still is.
 constexpr Duration kLeastIdleTimeout = milliseconds{100};
-constexpr Duration kFirstConnectPause = milliseconds{10};
-constexpr Duration kLongestConnectPause = milliseconds{500};
-
-// Waits until a process reads the pipe. Returns why none does after `timeout`; empty: one does.
-std::string wait_for_server(const std::string& pipe, Duration timeout,
-                            const std::function<void()>& while_waiting) {
-  const Instant until = Instant::now() + timeout;
-  Duration pause = kFirstConnectPause;
-  for (;;) {
-    int error = 0;
-    if (has_reader(pipe, error)) {
-      return {};
-    }
-    const Duration left = until - Instant::now();
-    if (left <= Duration::zero()) {
-      return why_no_reader(error);
-    }
-    std::this_thread::sleep_for(std::min(pause, left));
-    if (while_waiting) {
-      while_waiting();
-    }
-    pause = std::min(2 * pause, kLongestConnectPause);
-  }
-}
 
 void check_connect_options(const ConnectOptions& options) {
   const Duration idle = options.idle_timeout.value();
@@ -249,9 +224,9 @@ bool TimerClient::renew(TimerId timer, Timeout timeout) {
   check_timeout("the timeout", after);
   unsigned todo_next = 0;
   bool is_renewed = false;
-  if (timer.slot_ != nullptr) {
+  {
     const auto held = ProcessLock::instance().lock();
-    is_renewed = is_open_here(*timer.slot_, timer.number_, timer.fork_count_) &&
+    is_renewed = State::is_open(timer) &&
                  renew_scope(*timer.slot_, timer.number_, after.count(), true, todo_next);
   }
   if ((todo_next & todo::kWake) != 0) {
@@ -269,16 +244,12 @@ bool TimerClient::resume(TimerId timer) {
 }
 
 bool TimerClient::set_paused(TimerId timer, bool is_paused) {
-  if (timer.slot_ == nullptr) {
-    return false;
-  }
   bool wake = false;
   bool is_open = false;
   {
     const auto held = ProcessLock::instance().lock();
     const auto change = is_paused ? pause_scope : resume_scope;
-    is_open = is_open_here(*timer.slot_, timer.number_, timer.fork_count_) &&
-              change(*timer.slot_, slot_flag::kPausedByCaller, wake);
+    is_open = State::is_open(timer) && change(*timer.slot_, slot_flag::kPausedByCaller, wake);
   }
   if (wake) {
     timer.slot_->page->wake();
@@ -342,8 +313,8 @@ void TimerClient::start(Timeout timeout) {
     if (job && OwnPage::of(*job.slot_).successor() != nullptr) {
       State::release(std::exchange(job, {}), true);
     }
-    const bool is_renewed = job && is_open_here(*job.slot_, job.number_, job.fork_count_) &&
-                            renew_scope(*job.slot_, job.number_, after.count(), true, todo_next);
+    const bool is_renewed =
+        State::is_open(job) && renew_scope(*job.slot_, job.number_, after.count(), true, todo_next);
     if (!is_renewed) {
       job = is_closed ? TimerId{} : state_->acquire(kJobScope, after, {}, todo_next);
     }
@@ -378,9 +349,7 @@ TimerHeartbeat TimerClient::heartbeat(Timeout timeout, std::string_view name,
 }
 
 std::optional<TimerTimes> TimerClient::times(TimerId timer) const {
-  return timer.slot_ != nullptr && is_open_here(*timer.slot_, timer.number_, timer.fork_count_)
-             ? std::optional(times_of(*timer.slot_))
-             : std::nullopt;
+  return State::times(timer);
 }
 
 ReleaseResult TimerClient::stop() noexcept {

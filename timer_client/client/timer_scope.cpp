@@ -23,11 +23,10 @@ TimerScope& TimerScope::operator=(TimerScope&& other) noexcept {
 bool TimerScope::renew(Timeout timeout) {
   const Duration after = timeout.value();
   check_timeout("the timeout", after);
-  SlotHandle* const handle = timer_.slot_;
   unsigned todo_next = 0;
-  const bool is_renewed = handle != nullptr &&
-                          is_open_here(*handle, timer_.number_, timer_.fork_count_) &&
-                          renew_scope(*handle, timer_.number_, after.count(), false, todo_next);
+  const bool is_renewed =
+      TimerClient::State::is_open(timer_) &&
+      renew_scope(*timer_.slot_, timer_.number_, after.count(), false, todo_next);
   if (todo_next != 0) [[unlikely]] {
     if ((todo_next & todo::kLook) != 0) {
       follow_page(after);
@@ -81,10 +80,7 @@ bool TimerScope::resume() {
 }
 
 std::optional<TimerTimes> TimerScope::times() const {
-  const SlotHandle* const handle = timer_.slot_;
-  return handle != nullptr && is_open_here(*handle, timer_.number_, timer_.fork_count_)
-             ? std::optional(times_of(*handle))
-             : std::nullopt;
+  return TimerClient::State::times(timer_);
 }
 
 ReleaseResult TimerScope::release() noexcept {

@@ -10,9 +10,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
 #include <string>
 #include <vector>
 
+#include "common/board.hpp"
+#include "common/boot.hpp"
 #include "common/clock.hpp"
 #include "tests/timer_client/client_fixture.hpp"
 
@@ -82,6 +85,18 @@ class Program {
   pid_t pid_ = 0;
   UniqueFd output_;
 };
+
+// Leaves the status page of a server whose pids are others.
+void serve_from_another_pid_namespace(const testing::TempFolder& folder) {
+  alignas(Board) std::array<std::byte, kBoardBytes> bytes{};
+  auto& board = *reinterpret_cast<Board*>(bytes.data());
+  board.magic = kBoardMagic;
+  board.version = kBoardVersion;
+  board.boot = this_boot();
+  board.pid_namespace = this_pid_namespace() + 1;
+  testing::write_file(folder.path("server"),
+                      {reinterpret_cast<const char*>(bytes.data()), bytes.size()});
+}
 
 }  // namespace
 
@@ -183,6 +198,41 @@ TEST_CASE("a pipe that stays full is a failure of acquire, and no server another
   pipe.close();
   Program none({"release", "--dir", folder.path(), "--scope", "x"});
   CHECK(none.exit_code() == 4);
+}
+
+TEST_CASE("no pid is written where the last server lived in another pid namespace") {
+  if (this_pid_namespace() == 0) {
+    MESSAGE("skipped: /proc does not tell this process's pid namespace");
+    return;
+  }
+  const testing::TempFolder folder;
+  testing::Pipe pipe(folder.path("requests"));  // as a service manager holds it between two servers
+  serve_from_another_pid_namespace(folder);
+  Program acquire({"acquire", "--dir", folder.path(), "--scope", "copy", "--after", "10m"});
+  CHECK(acquire.read_line().find("another pid namespace") != std::string::npos);
+  CHECK(acquire.exit_code() == 4);
+  Program release({"release", "--dir", folder.path(), "--scope", "copy"});
+  CHECK(release.exit_code() == 4);
+  Program run({"run", "--dir", folder.path(), "--", "touch", folder.path("started")});
+  CHECK(run.exit_code() == 125);
+  CHECK(::access(folder.path("started").c_str(), F_OK) != 0);
+  CHECK(pipe.is_silent());
+}
+
+TEST_CASE("run does not name COMMAND to a server of another pid namespace that comes later") {
+  if (this_pid_namespace() == 0) {
+    MESSAGE("skipped: /proc does not tell this process's pid namespace");
+    return;
+  }
+  const testing::TempFolder folder;
+  testing::Pipe pipe(folder.path("requests"));
+  Program run({"run", "--dir", folder.path(), "--", "sh", "-c",
+               "until [ -e " + folder.path("go") + " ]; do sleep 0.01; done"});
+  CHECK(pipe.next().scope_id == "sh#process");
+  serve_from_another_pid_namespace(folder);
+  testing::write_file(folder.path("go"), "");
+  CHECK(run.exit_code() == 0);
+  CHECK(pipe.is_silent());
 }
 
 TEST_CASE("wrong usage is one line that quotes the word, and an exit code") {

@@ -10,7 +10,9 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <thread>
+#include <variant>
 
 #include "common/numbers.hpp"
 #include "common/run_folder.hpp"
@@ -61,11 +63,39 @@ Result<pid_t> watched_pid(pid_t given) {
   return parent;
 }
 
-// Calls `send` until the line is in the pipe, or nobody has read it for too long.
-int send_patiently(const PipeClient& pipe, const std::function<PipeClient::Sent()>& send) {
+// The process whose timer is meant, and the server that has it or is to have it.
+struct Target {
+  ServerLocation place;
+  pid_t pid = 0;
+};
+
+// Returns the target, or an exit code after a line on standard error, which says that the scope is
+// `not_done`.
+std::variant<Target, int> find_target(const AcquireArguments& options, std::string_view not_done) {
+  Target target{locate_server(options.place.dir, options.place.fifo)};
+  const Result<pid_t> pid = watched_pid(options.pid);
+  if (!pid) {
+    complain(pid.error().message);
+    return kExitUsage;
+  }
+  target.pid = *pid;
+  if (const std::string why = why_no_pids(target.place.run_folder);
+      !why.empty() && look_for_server(target.place.run_folder).is_there) {
+    complain(fmt::format("'{}' is not {}: {}", options.scope, not_done, why));
+    return kExitRefused;
+  }
+  return target;
+}
+
+// Calls `send` until the line is in the pipe, or no process has read the pipe for too long. While
+// the last server of the place is one of another pid namespace, a line would stay in the pipe until
+// that server is back, which would take the pid for that of another process: it is not sent.
+int send_patiently(const ServerLocation& place, const PipeClient& pipe,
+                   const std::function<PipeClient::Sent()>& send) {
   const Instant start = Instant::now();
   for (;;) {
-    const PipeClient::Sent sent = send();
+    const std::string why_not = why_no_pids(place.run_folder);
+    const PipeClient::Sent sent = why_not.empty() ? send() : PipeClient::Sent::kNoServer;
     if (sent == PipeClient::Sent::kYes) {
       client_messages::debug("sent to '{}'", pipe.path());
       return kExitDone;
@@ -77,7 +107,7 @@ int send_patiently(const PipeClient& pipe, const std::function<PipeClient::Sent(
                              pipe.path(), duration_text(kPatienceWhenFull)));
         return kExitFailed;
       }
-      const std::string why = pipe.why_no_server();
+      const std::string why = why_not.empty() ? pipe.why_no_server() : why_not;
       complain(fmt::format("no timer server at '{}': {}", pipe.path(),
                            why.empty() ? "it went away" : why));
       return kExitNoServer;
@@ -100,52 +130,43 @@ int run_acquire(const AcquireArguments& options) {
     complain("--warn-after: " + why_no_warn_after(*options.warn_after, *options.after));
     return kExitUsage;
   }
-  const ServerLocation place = locate_server(options.place.dir, options.place.fifo);
-  const Result<pid_t> pid = watched_pid(options.pid);
-  if (!pid) {
-    complain(pid.error().message);
-    return kExitUsage;
+  const auto found = find_target(options, "watched");
+  if (const int* const exit_code = std::get_if<int>(&found)) {
+    return *exit_code;
   }
-  if (const std::string why = why_no_pids(place.run_folder);
-      !why.empty() && look_for_server(place.run_folder).is_there) {
-    complain(fmt::format("'{}' is not watched: {}", options.scope, why));
-    return kExitRefused;
-  }
+  const Target& target = std::get<Target>(found);
   // The server could not tell us, there is no answer on the wire. Signal 0 is only a question.
-  if (::kill(*pid, 0) != 0) {
+  if (::kill(target.pid, 0) != 0) {
     const bool exists = errno == EPERM;
-    complain(fmt::format("process {} {}", *pid,
+    complain(fmt::format("process {} {}", target.pid,
                          exists ? "belongs to another user: it can't be watched"
                                 : "does not exist: nothing to watch"));
     return exists ? kExitRefused : kExitFailed;
   }
   // Nor could it tell us that; the look is as late as can be, and a drain may still come after it.
-  if (const std::string why = why_no_new_scopes(place);
-      !why.empty() && !is_open(place, bounded_scope_name(valid_utf8(options.scope)), *pid)) {
+  if (const std::string why = why_no_new_scopes(target.place);
+      !why.empty() &&
+      !is_open(target.place, bounded_scope_name(valid_utf8(options.scope)), target.pid)) {
     complain(fmt::format("'{}' is not watched: {}", options.scope, why));
     return kExitRefused;
   }
-  const PipeClient pipe(place.pipe);
-  return send_patiently(pipe, [&] {
-    return pipe.acquire(*options.after, options.scope,
-                        {.pid = *pid, .signal = options.signal, .warn_after = options.warn_after});
+  const PipeClient pipe(target.place.pipe);
+  return send_patiently(target.place, pipe, [&] {
+    return pipe.acquire(
+        *options.after, options.scope,
+        {.pid = target.pid, .signal = options.signal, .warn_after = options.warn_after});
   });
 }
 
 int run_release(const AcquireArguments& options) {
-  const ServerLocation place = locate_server(options.place.dir, options.place.fifo);
-  const Result<pid_t> pid = watched_pid(options.pid);
-  if (!pid) {
-    complain(pid.error().message);
-    return kExitUsage;
+  const auto found = find_target(options, "released");
+  if (const int* const exit_code = std::get_if<int>(&found)) {
+    return *exit_code;
   }
-  if (const std::string why = why_no_pids(place.run_folder);
-      !why.empty() && look_for_server(place.run_folder).is_there) {
-    complain(fmt::format("'{}' is not released: {}", options.scope, why));
-    return kExitRefused;
-  }
-  const PipeClient pipe(place.pipe);
-  return send_patiently(pipe, [&] { return pipe.release(options.scope, *pid); });
+  const Target& target = std::get<Target>(found);
+  const PipeClient pipe(target.place.pipe);
+  return send_patiently(target.place, pipe,
+                        [&] { return pipe.release(options.scope, target.pid); });
 }
 
 void add_pid_option(CLI::App& app, AcquireArguments& options) {

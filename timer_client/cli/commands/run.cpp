@@ -32,11 +32,11 @@ namespace {
 
 // A server that is being started is there within this time; a person is not kept waiting.
 constexpr Duration kConnectPatience = std::chrono::seconds{2};
-constexpr Duration kConnectPause = std::chrono::milliseconds{10};
 // Between attempts to tell a server of the scope while COMMAND runs, and how often the release is
 // tried: the server learns of the end of COMMAND without it.
 constexpr timespec kSendPause{.tv_sec = 0, .tv_nsec = 100'000'000};
 constexpr int kReleaseAttempts = 10;
+constexpr Duration kReleasePause = std::chrono::milliseconds{10};
 
 constexpr int kForwarded[] = {SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGCONT};
 
@@ -114,9 +114,10 @@ pid_t spawn(const std::vector<std::string>& command, const Signals& signals) {
 // COMMAND matters more than its watchdog: whatever goes wrong is said, and COMMAND goes on.
 class ProcessScope {
  public:
-  ProcessScope(const PipeClient& pipe, const RunArguments& options, std::string_view name,
+  // `place` must outlive the scope.
+  ProcessScope(const ServerLocation& place, const RunArguments& options, std::string_view name,
                pid_t child)
-      : pipe_(pipe),
+      : place_(place),
         name_(bounded_scope_name(valid_utf8(name))),
         // COMMAND may be a client itself and open a scope of this name.
         id_(bounded_scope_name(name_ + "#process")),
@@ -131,22 +132,28 @@ class ProcessScope {
   }
 
   [[nodiscard]] bool is_sent() const { return is_sent_; }
-  void send() { is_sent_ = send_request(pipe_.path(), request_) == PipeClient::Sent::kYes; }
+  void send() { is_sent_ = send(request_); }
   // Returns whether the scope ended in time. A server that was never reached has judged nothing.
   bool release() {
     const bool in_time = Instant::now() < deadline_;
     for (int i = 0; is_sent_ && i < kReleaseAttempts; ++i) {
-      if (send_request(pipe_.path(), release_request(id_, request_.pid)) ==
-          PipeClient::Sent::kYes) {
+      if (send(release_request(id_, request_.pid))) {
         break;
       }
-      std::this_thread::sleep_for(kConnectPause);
+      std::this_thread::sleep_for(kReleasePause);
     }
     return in_time || !is_sent_;
   }
 
  private:
-  const PipeClient& pipe_;
+  // Returns whether the request is in the pipe. A server of another pid namespace, also one that is
+  // about to come back, would take the pid for that of another process.
+  [[nodiscard]] bool send(const wire::Request& request) const {
+    return why_no_pids(place_.run_folder).empty() &&
+           send_request(place_.pipe, request) == PipeClient::Sent::kYes;
+  }
+
+  const ServerLocation& place_;
   std::string name_;
   std::string id_;
   Instant deadline_;
@@ -176,17 +183,6 @@ int wait_for(pid_t child, const Signals& signals, ProcessScope* scope) {
   }
 }
 
-// Returns why no process reads the pipe, after kConnectPatience; empty: one does.
-std::string wait_for_server(const PipeClient& pipe) {
-  const Instant until = Instant::now() + kConnectPatience;
-  std::string why = pipe.why_no_server();
-  while (!why.empty() && Instant::now() < until) {
-    std::this_thread::sleep_for(kConnectPause);
-    why = pipe.why_no_server();
-  }
-  return why;
-}
-
 int run(const RunArguments& options, const std::vector<std::string>& command) {
   if (command.empty()) {
     complain("run: no COMMAND: expected '-- COMMAND [ARG...]' at the end");
@@ -199,13 +195,12 @@ int run(const RunArguments& options, const std::vector<std::string>& command) {
   }
   const ServerLocation place = locate_server(options.place.dir, options.place.fifo);
   const Signals signals;
-  const PipeClient pipe(place.pipe);
-  if (const std::string why = wait_for_server(pipe); !why.empty()) {
-    complain(fmt::format("no timer server at '{}': {} (tried for {})", pipe.path(), why,
+  if (const std::string why = wait_for_server(place.pipe, kConnectPatience); !why.empty()) {
+    complain(fmt::format("no timer server at '{}': {} (tried for {})", place.pipe, why,
                          duration_text(kConnectPatience)));
     return kExitRunFailed;
   }
-  client_messages::info("connected to the timer server at '{}'", pipe.path());
+  client_messages::info("connected to the timer server at '{}'", place.pipe);
   if (const std::string why = why_no_pids(place.run_folder); !why.empty()) {
     complain(fmt::format("COMMAND is not started: {}", why));
     return kExitRunFailed;
@@ -221,7 +216,7 @@ int run(const RunArguments& options, const std::vector<std::string>& command) {
   if (const std::string why = why_no_new_scopes(place); !why.empty()) {
     complain(fmt::format("COMMAND goes on unwatched: {}", why));
   } else {
-    scope.emplace(pipe, options, name, child);
+    scope.emplace(place, options, name, child);
     scope->send();
     if (!scope->is_sent()) {
       complain("the timer server went away: COMMAND is watched once it is back");

@@ -5,7 +5,9 @@
 #include <fmt/format.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <array>
+#include <thread>
 
 #include "common/mapped_file.hpp"
 #include "common/posix.hpp"
@@ -14,6 +16,12 @@
 #include "timer_client/client/pipe/pipe_line.hpp"
 
 namespace filetimer {
+namespace {
+
+constexpr Duration kFirstPause = std::chrono::milliseconds{10};
+constexpr Duration kLongestPause = std::chrono::milliseconds{500};
+
+}  // namespace
 
 ServerSeen look_for_server(const std::string& dir) {
   ServerSeen seen;
@@ -44,7 +52,7 @@ ServerSeen look_for_server(const std::string& dir) {
     const auto& board = *reinterpret_cast<const Board*>(bytes.data());
     const std::int64_t max_timeout = board.max_timeout.load(std::memory_order_relaxed);
     const bool is_board = board.magic == kBoardMagic && board.version == kBoardVersion &&
-                          (seen.is_there || board.boot == this_boot());  // as in BoardView::open()
+                          (seen.is_there || board.boot == this_boot());  // as BoardView does
     if (is_board) {
       seen.boot = board.boot;
     }
@@ -57,6 +65,27 @@ ServerSeen look_for_server(const std::string& dir) {
     }
   }
   return seen;
+}
+
+std::string wait_for_server(const std::string& pipe, Duration timeout,
+                            const std::function<void()>& while_waiting) {
+  const Instant until = Instant::now() + timeout;
+  Duration pause = kFirstPause;
+  for (;;) {
+    int error = 0;
+    if (has_reader(pipe, error)) {
+      return {};
+    }
+    const Duration left = until - Instant::now();
+    if (left <= Duration::zero()) {
+      return why_no_reader(error);
+    }
+    std::this_thread::sleep_for(std::min(pause, left));
+    if (while_waiting) {
+      while_waiting();
+    }
+    pause = std::min(2 * pause, kLongestPause);
+  }
 }
 
 std::string why_no_new_scopes(const ServerLocation& place) {

@@ -5,7 +5,9 @@
 
 #include <sys/types.h>
 
+#include <functional>
 #include <string>
+#include <string_view>
 
 #include "common/board.hpp"
 #include "common/boot.hpp"
@@ -23,6 +25,11 @@ struct ServerSeen {
   Announcement announcement = Announcement::kNone;
 };
 ServerSeen look_for_server(const std::string& dir);
+
+// Waits until a process reads the pipe. Returns why none does after `timeout`; empty: one does.
+// `while_waiting`, if there is one, is called between two looks.
+std::string wait_for_server(const std::string& pipe, Duration timeout,
+                            const std::function<void()>& while_waiting = {});
 
 // One clear line when the server at `place` has announced that it watches no new scopes. Empty when
 // it watches them, when there is none, and when nothing tells (a bare pipe).
