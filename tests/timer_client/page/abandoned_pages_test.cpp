@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "common/scope_page.hpp"
 #include "tests/support/children.hpp"
 #include "tests/timer_client/fake_server.hpp"
 
@@ -93,10 +94,12 @@ TEST_CASE("a client that comes first removes what killed processes have left, an
     std::filesystem::create_symlink("1-2-3", dir + "/scopes/.owners/" + name);
   }
   testing::write_file(dir + "/scopes/1-not-a-page", "");
+  testing::write_file(dir + "/scopes/1-no-page-either", "");
+  std::filesystem::resize_file(dir + "/scopes/1-no-page-either", kPageBytes);
   const Child other([&] {
     static auto its_client = connect_first(dir);
     (void)its_client;
   });
   remove_abandoned_pages(dir + "/scopes");
-  CHECK(pages_in(dir).size() == 4);
+  CHECK(pages_in(dir).size() == 5);
 }

@@ -6,11 +6,14 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <array>
+#include <cstddef>
 #include <new>
 
 #include "common/directory.hpp"
 #include "common/mapped_file.hpp"
 #include "common/own_file.hpp"
+#include "common/page_reader.hpp"
 #include "common/proc_files.hpp"
 #include "common/run_folder.hpp"
 #include "common/scope_page.hpp"
@@ -19,27 +22,24 @@ namespace filetimer {
 namespace {
 
 // Returns whether the process that made the page is alive, as far as this pid namespace shows.
-bool is_maker_alive(int page) {
-  struct {
-    std::int32_t pid;
-    std::uint32_t uid;
-    std::uint64_t start_time;
-  } claims{};
-  static_assert(offsetof(PageHeader, pid) + 8 == offsetof(PageHeader, start_time));
-  if (!read_at(page, &claims, sizeof claims, offsetof(PageHeader, pid))) {
-    return true;  // not to be removed by us
-  }
+bool is_maker_alive(const PageClaims& claims) {
   const auto stat = read_stat(fmt::format("/proc/{}", claims.pid));
   return stat && stat->start_time == claims.start_time;
 }
 
 bool is_abandoned(const std::string& path) {
   const auto page = open_own_file(path, O_RDONLY);
-  if (!page || page->status.st_size != static_cast<off_t>(kPageBytes)) {
+  alignas(PageHeader) std::array<std::byte, sizeof(PageHeader)> header{};
+  if (!page || !read_at(page->fd.get(), header.data(), header.size(), 0)) {
     return false;
   }
+  const auto claims =
+      read_claims(PageLayout(header.data()), static_cast<std::uint64_t>(page->status.st_size));
+  if (!claims) {
+    return false;  // no page: not the client's to remove
+  }
   const auto lock = lock_state(page->fd.get());
-  return lock && !lock->is_held && !is_maker_alive(page->fd.get());
+  return lock && !lock->is_held && !is_maker_alive(*claims);
 }
 
 }  // namespace

@@ -16,6 +16,9 @@ namespace {
 
 constinit const Board kNoBoard{};
 
+// What one attempt makes is opened by the next, and a server may replace the file in between.
+constexpr int kAttempts = 3;
+
 // Of clients that are switched off.
 const Board& off_board() {
   static Board board{};
@@ -109,18 +112,9 @@ Status replace_by_blank(const std::string& path) {
 
 }  // namespace
 
-std::optional<BoardView> BoardView::open(const std::string& path) {
-  OpenedBoard opened = open_board(path);
-  if (!opened.file || opened.state != BoardState::kUsable) {
-    return std::nullopt;
-  }
-  return BoardView(std::move(*opened.file), opened.identity);
-}
-
 Result<BoardView> BoardView::open_or_make(const std::string& dir) {
   const std::string path = fmt::format("{}/{}", dir, kBoardName);
-  // Twice: what was made is opened, and a server may replace it in between.
-  for (int attempt = 0; attempt < 2; ++attempt) {
+  for (int attempt = 0; attempt < kAttempts; ++attempt) {
     OpenedBoard opened = open_board(path);
     if (opened.file && opened.state == BoardState::kUsable) {
       return BoardView(std::move(*opened.file), opened.identity);
@@ -137,12 +131,8 @@ Result<BoardView> BoardView::open_or_make(const std::string& dir) {
       return tl::unexpected<Error>(std::move(made.error()));
     }
   }
-  auto opened = open(path);
-  if (!opened) {
-    return failure(
-        fmt::format("'{}' is no status page of this version: expected one, or nothing", path));
-  }
-  return std::move(*opened);
+  return failure(
+      fmt::format("'{}' is no status page of this version: expected one, or nothing", path));
 }
 
 BoardView BoardView::none() {

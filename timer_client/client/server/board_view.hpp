@@ -27,11 +27,9 @@ class BoardView {
     friend bool operator==(const Identity&, const Identity&) = default;
   };
 
-  // Returns nothing when there is no status page that a client may use: a regular file of this
-  // user, not through a symlink, whole, and either blank (no server has been there yet) or of this
-  // version and this boot. A status page whose lock is held is of this boot.
-  static std::optional<BoardView> open(const std::string& path);
-  // Opens the status page of the runtime directory `dir`. Makes the directory and a blank status
+  // Opens the status page of the runtime directory `dir`: a regular file of this user, not through
+  // a symlink, whole, and either blank (no server has been there yet) or of this version and this
+  // boot. A status page whose lock is held is of this boot. Makes the directory and a blank status
   // page if they are missing, and replaces a status page of another boot that no server holds.
   static Result<BoardView> open_or_make(const std::string& dir);
   // Returns the status page of no server, all zeroes: no scope wakes anyone.
@@ -41,10 +39,6 @@ class BoardView {
   [[nodiscard]] bool is_off() const;
 
   [[nodiscard]] const Board& board() const { return *board_; }
-  [[nodiscard]] bool is_serving() const {
-    return board().state.load(std::memory_order_acquire) ==
-           static_cast<std::uint32_t>(ServerState::kServing);
-  }
   // All zeroes for none().
   [[nodiscard]] Identity identity() const { return identity_; }
   // Returns whether the file was cut short: the view shows zeroes, and no server is seen there.
