@@ -370,13 +370,13 @@ std::string TimerClient::stacks_file() const {
   return state_->page().stacks_file();
 }
 
-bool TimerClient::offer_stacks(int signal) {
+bool TimerClient::offer_stacks(int signal, int file) {
   if (!is_signal(signal)) {
     throw InvalidArgument(
         fmt::format("the signal for stacks is {}: expected 0 to {}", signal, kLastSignal));
   }
   const auto held = ProcessLock::instance().lock();
-  return state_->page().offer_stacks(signal);
+  return state_->page().offer_stacks(signal, file);
 }
 
 }  // namespace filetimer

@@ -2,6 +2,8 @@
 // short.
 // SPDX-License-Identifier: MIT
 #include <doctest/doctest.h>
+#include <fcntl.h>
+#include <signal.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -52,11 +54,14 @@ struct MadeAgain {
   MadeAgain() {
     std::filesystem::create_directory(dir);
     before.emplace(dir);
+    make_stacks_folder();
   }
+  void make_stacks_folder() const { std::filesystem::create_directory(dir + "/scopes/.stacks"); }
   void make_again() {
     std::filesystem::rename(dir, dir + ".removed");
     std::filesystem::create_directory(dir);
     after.emplace(dir);
+    make_stacks_folder();
   }
   [[nodiscard]] bool has_page() const { return !after->worker_page_names().empty(); }
 };
@@ -73,6 +78,35 @@ TEST_CASE("scopes go on a new page once the runtime directory was made again") {
   CHECK(testing::slot_called(server.after->page(), "later").asked == 2h);
   CHECK(outer.release());  // on the page that it was opened on
   CHECK(client.is_watched());
+}
+
+TEST_CASE("what the process writes its stacks to is the file of the new page from then on") {
+  MadeAgain server;
+  auto client = server.before->connect();
+  const UniqueFd file(::open(client.stacks_file().c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
+  REQUIRE(client.offer_stacks(SIGUSR2, file.get()));
+  server.make_again();
+  REQUIRE(opens_until(client, [&] { return server.has_page(); }));
+  CHECK(server.after->page().header().dump_signal == SIGUSR2);
+  REQUIRE(::write(file.get(), "stack", 5) == 5);
+  CHECK(std::filesystem::file_size(client.stacks_file()) == 5);
+  CHECK((::fcntl(file.get(), F_GETFD) & FD_CLOEXEC) != 0);
+}
+
+TEST_CASE("a descriptor of stacks that was closed is left to the file that has its number now") {
+  MadeAgain server;
+  auto client = server.before->connect();
+  UniqueFd file(::open(client.stacks_file().c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
+  REQUIRE(client.offer_stacks(SIGUSR2, file.get()));
+  const int number = file.get();
+  file.reset();
+  const UniqueFd other(::open(server.folder.path("other").c_str(), O_WRONLY | O_CREAT, 0600));
+  REQUIRE(other.get() == number);
+  server.make_again();
+  REQUIRE(opens_until(client, [&] { return server.has_page(); }));
+  CHECK(server.after->page().header().dump_signal == 0);
+  REQUIRE(::write(number, "data", 4) == 4);
+  CHECK(std::filesystem::file_size(server.folder.path("other")) == 4);
 }
 
 TEST_CASE("a scope that finds the directory made again is itself on the new page") {

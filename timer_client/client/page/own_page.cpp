@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include "timer_client/client/page/own_page.hpp"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <linux/membarrier.h>
 #include <pthread.h>
@@ -163,15 +164,40 @@ std::string OwnPage::stacks_file() const {
                   : std::string();
 }
 
-bool OwnPage::offer_stacks(int signal) noexcept {
+bool OwnPage::offer_stacks(int signal, int file) noexcept {
   if (!current_) {
     return false;
+  }
+  struct stat st {};
+  current_->offer = {};
+  if (signal != 0 && file >= 0 && ::fstat(file, &st) == 0) {
+    current_->offer = {signal, file, {st.st_dev, st.st_ino}};
   }
   // Relaxed: the worker has registered its handler with the kernel before, and the server asks the
   // kernel whether it has.
   layout().header().dump_signal.store(static_cast<std::uint32_t>(signal),
                                       std::memory_order_relaxed);
   return true;
+}
+
+void OwnPage::move_offer_of_stacks(OwnPage& next) const noexcept {
+  const StacksOffer& offer = current_->offer;
+  struct stat st {};
+  if (offer.signal == 0 || ::fstat(offer.file, &st) != 0 ||
+      offer.identity != BoardView::Identity{st.st_dev, st.st_ino}) {
+    return;
+  }
+  try {
+    const std::string path = next.stacks_file();
+    const UniqueFd fresh(retry_eintr([&] {
+      return ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC, 0600);
+    }));
+    if (fresh && ::dup3(fresh.get(), offer.file, O_CLOEXEC) == offer.file) {
+      next.offer_stacks(offer.signal, offer.file);
+    }
+  } catch (const std::bad_alloc&) {
+    // The new page offers no stacks.
+  }
 }
 
 // --- slots ---
@@ -614,6 +640,7 @@ void OwnPage::continue_on(OwnPage& next) noexcept {
           next.watch_idleness(timeout, handle.client.load(std::memory_order_relaxed), why, wake);
       current_->free.push_back(&handle);
     }
+    move_offer_of_stacks(next);
   }
   if (has_idle_timeout) {
     next.announce();

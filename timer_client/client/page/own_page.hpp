@@ -65,7 +65,8 @@ class OwnPage final : public PageContext {
   // ones that a server uses: there is no status page, another one is in its place, or a file was
   // cut short.
   bool begin_look() noexcept;
-  // Makes `next` the successor of this page, and moves the idle timeouts there.
+  // Makes `next` the successor of this page, and moves the idle timeouts and the offer of stacks
+  // there.
   void continue_on(OwnPage& next) noexcept;
   // Returns whether a thread is in a paused region: its scopes must stay on one page.
   [[nodiscard]] bool is_any_thread_suspended() const noexcept;
@@ -77,7 +78,7 @@ class OwnPage final : public PageContext {
   void remove_if_unregistered() const noexcept;
   // See TimerClient. Empty, and false: there is no page.
   [[nodiscard]] std::string stacks_file() const;
-  bool offer_stacks(int signal) noexcept;
+  bool offer_stacks(int signal, int file) noexcept;
 
   // A wake line that could not be written waits for the retry thread.
   [[nodiscard]] bool has_pending() const { return is_pending_.load(std::memory_order_relaxed); }
@@ -116,6 +117,13 @@ class OwnPage final : public PageContext {
  private:
   // All that belongs to one page file. A child keeps what it inherited, without the file, for as
   // long as it lives: another thread may have been at work on any of it at the fork.
+  // The signal on which this process writes its stacks, and where to; signal 0: none.
+  struct StacksOffer {
+    int signal = 0;
+    int file = -1;
+    BoardView::Identity identity;  // of the file: the process may close the descriptor
+  };
+
   struct Page {
     std::optional<PageFile> file;
     std::string hint;  // the line that names it
@@ -124,6 +132,7 @@ class OwnPage final : public PageContext {
     std::vector<SlotHandle*> orphans;  // of threads that ended inside a scope
     std::vector<std::unique_ptr<ThreadSlots>> threads;
     PageStatistics statistics;
+    StacksOffer offer;
     std::unique_ptr<Page> inherited;
   };
 
@@ -140,6 +149,7 @@ class OwnPage final : public PageContext {
   void tell_whether_gone(LineSent sent) noexcept;
 
   Status make_folders() const;
+  void move_offer_of_stacks(OwnPage& next) const noexcept;
 
   const BoardView view_;
   const std::string dir_;

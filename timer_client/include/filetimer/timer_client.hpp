@@ -258,9 +258,12 @@ class TimerClient {
   // first scope, and then a file of its own.
   [[nodiscard]] std::string stacks_file() const;
   // From now on the server asks for them, once a scope of this process has expired, by `signal`,
-  // which must be caught already: 1 to 64; 0: no longer. False: there is no page. Throws
-  // InvalidArgument.
-  bool offer_stacks(int signal);
+  // which must be caught already: 1 to 64; 0: no longer. `file`: the descriptor of stacks_file()
+  // that the process writes to. If the runtime directory is removed and made again, the client
+  // makes the stacks file of its new page and lets the descriptor refer to that file; -1, or a
+  // descriptor that was closed in the meantime: the new page offers no stacks. Returns false if
+  // there is no page. Throws InvalidArgument.
+  bool offer_stacks(int signal, int file = -1);
 
  private:
   struct State;

@@ -31,7 +31,7 @@ def offer(client: _native.Client) -> bool:
         file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW,
                        0o600)
         faulthandler.register(number, file=file, all_threads=True, chain=False)
-        client._offer_stacks(number)
+        client._offer_stacks(number, file)
     except (OSError, RuntimeError, TimerError):  # a full disk, a server that is on its way out
         if file >= 0:
             os.close(file)

@@ -236,14 +236,15 @@ PyObject* stacks_file(PyObject* self, PyObject*) {
   });
 }
 
-PyObject* offer_stacks(PyObject* self, PyObject* number) {
+PyObject* offer_stacks(PyObject* self, PyObject* arguments) {
   TimerClient* const client = open_client(self);
   int signal = 0;
-  if (client == nullptr || !to_int(number, "the signal for stacks", 0, 64, signal)) {
+  int file = -1;
+  if (client == nullptr || PyArg_ParseTuple(arguments, "ii", &signal, &file) == 0) {
     return nullptr;
   }
   return guarded(static_cast<PyObject*>(nullptr),
-                 [&] { return PyBool_FromLong(client->offer_stacks(signal) ? 1 : 0); });
+                 [&] { return PyBool_FromLong(client->offer_stacks(signal, file) ? 1 : 0); });
 }
 
 PyObject* is_watched(PyObject* self, void*) {
@@ -280,7 +281,7 @@ PyMethodDef g_methods[] = {
     {"_ask", as_method(ask_server), METH_VARARGS | METH_KEYWORDS, nullptr},
     {"_pause_thread", pause_thread, METH_O, nullptr},
     {"_stacks_file", stacks_file, METH_NOARGS, nullptr},
-    {"_offer_stacks", offer_stacks, METH_O, nullptr},
+    {"_offer_stacks", offer_stacks, METH_VARARGS, nullptr},
     {nullptr, nullptr, 0, nullptr}};
 
 PyGetSetDef g_properties[] = {
