@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "common/soft_deadline.hpp"
+#include "common/slot_times.hpp"
 #include "common/text.hpp"
 #include "common/wake_protocol.hpp"
 
@@ -18,24 +18,6 @@ std::string bounded_text(const char (&field)[Size]) {
   char copy[Size];
   std::memcpy(copy, field, Size);
   return valid_utf8({copy, ::strnlen(copy, Size)});
-}
-
-Instant instant_of(std::int64_t word) {
-  return word >= slot_word::kNoDeadline ? Instant::never() : Instant{word};
-}
-
-// Returns a time that is not before the boot, so that the difference of two such times fits into
-// 64 bits.
-Instant time_in(const std::atomic<std::int64_t>& field) {
-  return {std::max<std::int64_t>(field.load(std::memory_order_relaxed), 0)};
-}
-
-Instant due_under(Instant deadline, std::int64_t word, Instant started, Duration max_timeout) {
-  if (max_timeout == kForever) {
-    return deadline;
-  }
-  const Instant since = slot_word::is_paused(word) ? Instant{word - slot_word::kPaused} : started;
-  return std::min(deadline, since + max_timeout);
 }
 
 constexpr char kNoName = '?';
@@ -111,12 +93,12 @@ std::optional<SlotReading> read_slot(const Slot& slot, std::int64_t word,
   constexpr auto kRelaxed = std::memory_order_relaxed;
   SlotReading reading;
   reading.word = word;
-  reading.acquired = time_in(slot.acquired);
-  reading.started = time_in(slot.started);
+  reading.acquired = start_in(slot.acquired);
+  reading.started = start_in(slot.started);
   const std::int64_t asked = slot.timeout.load(kRelaxed);
   reading.asked = asked < 0 || asked >= kMaxTimeout.count() ? kForever : Duration{asked};
   const bool keeps_deadline = slot_word::is_open(word) || slot_word::is_expired(word);
-  reading.deadline = keeps_deadline ? instant_of(slot_word::is_open(word) ? word : -word)
+  reading.deadline = keeps_deadline ? deadline_of_word(slot_word::is_open(word) ? word : -word)
                                     : reading.started + reading.asked;
   if (const std::int64_t left = slot.left.load(kRelaxed);
       slot_word::is_paused(word) && left <= kMaxTimeout.count()) {
@@ -143,26 +125,8 @@ std::optional<SlotReading> read_slot(const Slot& slot, std::int64_t word,
   return reading;
 }
 
-Instant due_time(const Slot& slot, std::int64_t word, Duration max_timeout) {
-  return due_under(instant_of(word), word, time_in(slot.started), max_timeout);
-}
-
 Instant due_time(const SlotReading& reading, Duration max_timeout) {
-  return due_under(reading.deadline, reading.word, reading.started, max_timeout);
-}
-
-Instant soft_time_of(const Slot& slot, std::int64_t word, Instant due, std::uint32_t warn_at) {
-  constexpr auto kRelaxed = std::memory_order_relaxed;
-  if (slot_word::is_paused(word)) {
-    return Instant::never();
-  }
-  const Instant soft = soft_time(time_in(slot.started), due, slot.soft_ms.load(kRelaxed), warn_at);
-  const bool is_resumed = (slot.flags.load(kRelaxed) & slot_flag::kResumed) != 0;
-  if (is_resumed && slot_word::is_open(word) && word < slot_word::kNoDeadline) {
-    const std::int64_t left = std::clamp<std::int64_t>(slot.left.load(kRelaxed), 0, word);
-    return soft > Instant{word - left} ? soft : Instant::never();
-  }
-  return soft;
+  return due_time(reading.deadline, reading.word, reading.started, max_timeout);
 }
 
 std::string read_name(const SlotName& name) {

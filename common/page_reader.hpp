@@ -68,15 +68,8 @@ std::optional<SlotReading> read_slot(const PageLayout& page, std::size_t index, 
 std::optional<SlotReading> read_slot(const Slot& slot, std::int64_t word,
                                      const std::function<std::string()>& id);
 
-// Returns when a slot with an open word is due, under a --max-timeout (kForever: none), which
-// counts from the last renewal, or from the pause.
-Instant due_time(const Slot& slot, std::int64_t word, Duration max_timeout);
-// Does the same for a reading.
+// Returns when the scope is due; see slot_times.hpp.
 Instant due_time(const SlotReading& reading, Duration max_timeout);
-// Returns the soft deadline of a slot with an open word and the deadline `due`: see
-// soft_deadline.hpp. Returns never() for a paused scope, and for one whose soft deadline had passed
-// before its last pause.
-Instant soft_time_of(const Slot& slot, std::int64_t word, Instant due, std::uint32_t warn_at);
 
 // Returns the name as valid UTF-8.
 std::string read_id(const SlotName& name);

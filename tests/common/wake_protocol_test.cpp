@@ -20,6 +20,7 @@
 
 #include "common/clock.hpp"
 #include "common/page_reader.hpp"
+#include "common/slot_times.hpp"
 #include "tests/support/processors.hpp"
 #include "tests/support/skip.hpp"
 

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "common/page_reader.hpp"
+#include "common/slot_times.hpp"
 #include "common/text.hpp"
 #include "common/wake_protocol.hpp"
 #include "fuzz_check.hpp"

@@ -13,6 +13,7 @@
 #include "common/own_file.hpp"
 #include "common/page_writer.hpp"
 #include "common/scope_page.hpp"
+#include "common/slot_times.hpp"
 #include "common/wake_protocol.hpp"
 
 namespace filetimer {

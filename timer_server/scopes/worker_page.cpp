@@ -5,6 +5,7 @@
 #include <functional>
 #include <utility>
 
+#include "common/slot_times.hpp"
 #include "common/wake_protocol.hpp"
 
 namespace filetimer {

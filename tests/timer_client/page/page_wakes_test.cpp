@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "common/clock.hpp"
+#include "common/slot_times.hpp"
 #include "common/soft_deadline.hpp"
 #include "tests/support/processors.hpp"
 #include "tests/support/skip.hpp"

@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "common/limits.hpp"
+#include "common/slot_times.hpp"
 #include "common/wake_protocol.hpp"
 #include "tests/support/children.hpp"
 #include "tests/support/files.hpp"
