@@ -95,8 +95,13 @@ TEST_CASE("a client that finds no server names one that runs around a COMMAND") 
     }
   };
   {
-    Server server(temp,
-                  {.environment = places, .with_dir = false, .command = {"/bin/sleep", "1000"}});
+    const std::string pid_file = temp.path("pid");
+    const std::string command =
+        fmt::format("echo $$ > {0}.new; mv {0}.new {0}; exec sleep 1000", pid_file);
+    Server server(
+        temp, {.environment = places, .with_dir = false, .command = {"/bin/sh", "-c", command}});
+    REQUIRE(wait_until([&] { return exists(pid_file); }));
+    const HeldPid left_behind(std::stoi(read_file(pid_file)));
     check(4, fmt::format("; one is running in '{}': name it with --dir or $FILETIMER_DIR",
                          server.dir()));
     server.process().signal(SIGKILL);  // its folder stays
