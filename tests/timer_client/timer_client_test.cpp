@@ -252,6 +252,8 @@ TEST_CASE(
   {
     const Variable missing("FILETIMER_MISSING", "raise");
     CHECK_THROWS_AS(TimerClient::connect(options), ServerUnavailable);
+    CHECK(message_of([&] { TimerClient::connect(options); }) ==
+          "no timer server at '" + folder.path("run/requests") + "': there is no such pipe");
   }
   {
     const Variable missing("FILETIMER_MISSING", "wait");

@@ -126,8 +126,10 @@ TimerClient TimerClient::connect(ConnectOptions options) {
       missing == ConnectOptions::Missing::kWait ? options.timeout.value() : Duration::zero();
   const std::string why = wait_for_server(place.pipe, patience, options.while_waiting);
   if (!why.empty() && must_be_there) {
-    throw ServerUnavailable(fmt::format("no timer server at '{}': {} (tried for {})", place.pipe,
-                                        why, duration_text(patience)));
+    const bool has_waited = patience > Duration::zero();
+    throw ServerUnavailable(
+        fmt::format("no timer server at '{}': {}{}", place.pipe, why,
+                    has_waited ? fmt::format(" (tried for {})", duration_text(patience)) : ""));
   }
   std::shared_ptr<State> state;
   {
