@@ -363,6 +363,24 @@ except filetimer.ScopeExpired:
 """)
         self.assertEqual(out, "raised False\n")
 
+    def test_a_signal_that_comes_while_the_interpreter_ends_is_ignored(self):
+        self.run_soft(LATE_SIGNAL + PENDING + """
+class Late:
+    def __del__(self, sleep=time.sleep):
+        sleep(0.3)  # when Python has removed its handlers, and before the process exits
+late = Late()
+def unblock(frame, event, _):
+    if event == "call" and frame.f_code.co_name == "__exit__":
+        sys.setprofile(None)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, signal.valid_signals())
+try:
+    with soft(0.2, grace=60):
+        wait_for_signal()
+        sys.setprofile(unblock)
+except filetimer.ScopeExpired:
+    pass
+""")
+
     def test_a_signal_that_comes_while_the_scope_is_entered_is_raised_inside_it(self):
         out = self.run_soft(LATE_SIGNAL + PENDING + """
 def expire(frame, event, _):

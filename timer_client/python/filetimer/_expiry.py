@@ -7,6 +7,7 @@ scope that is being left has to be released, and finds out by itself that it has
 """
 from __future__ import annotations
 
+import atexit
 import os
 import signal
 import threading
@@ -89,6 +90,16 @@ def _handle(number: int, frame: FrameType | None) -> None:
             raise ScopeExpired(scope.name, scope.timeout, times.elapsed)
 
 
+def _ignore_signal() -> None:
+    # Before the interpreter gives every signal that has a handler of Python its default action,
+    # which ends the process: a signal may be under way for a scope that was left. A scope that is
+    # still open ends with SIGKILL.
+    global _is_installed
+    _native._stop_sending()
+    signal.signal(_number, signal.SIG_IGN)
+    _is_installed = False
+
+
 def prepare() -> tuple[type[RaisingScope], int]:
     """The class of scopes that raise and the signal's number, with the handler installed if this is
     the main thread.
@@ -102,5 +113,6 @@ def prepare() -> tuple[type[RaisingScope], int]:
         if not _is_installed:
             signal.signal(_number, _handle)
             _is_installed = True
+            atexit.register(_ignore_signal)
         _native._send_to_main_thread(_number)  # in a forked child once more
     return RaisingScope, _number
