@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 
 #include "common/slot_times.hpp"
@@ -127,6 +128,22 @@ std::optional<SlotReading> read_slot(const Slot& slot, std::int64_t word,
 
 Instant due_time(const SlotReading& reading, Duration max_timeout) {
   return due_time(reading.deadline, reading.word, reading.started, max_timeout);
+}
+
+void read_ended_scopes(const SlotStatistics& entry, std::vector<EndedReading>& readings) {
+  const std::uint64_t count = entry.count.load(std::memory_order_acquire);
+  std::array<EndedReading, kEndedScopes> ended;
+  for (std::size_t i = 0; i < kEndedScopes; ++i) {
+    const std::int64_t took = entry.ended[i].took_ns.load(std::memory_order_relaxed);
+    ended[i] = {start_in(entry.ended[i].ended), Duration{std::max<std::int64_t>(took, 0)}};
+  }
+  std::atomic_thread_fence(std::memory_order_acquire);
+  // The worker may be writing the scope that this number is the count before.
+  const std::uint64_t now = entry.count.load(std::memory_order_relaxed);
+  const std::uint64_t first_kept = now < kEndedScopes ? 0 : now - (kEndedScopes - 1);
+  for (std::uint64_t n = first_kept; n < count; ++n) {
+    readings.push_back(ended[n % kEndedScopes]);
+  }
 }
 
 std::string read_name(const SlotName& name) {

@@ -9,6 +9,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "common/clock.hpp"
 #include "common/result.hpp"
@@ -70,6 +71,15 @@ std::optional<SlotReading> read_slot(const Slot& slot, std::int64_t word,
 
 // Returns when the scope is due; see slot_times.hpp.
 Instant due_time(const SlotReading& reading, Duration max_timeout);
+
+// A scope that was left.
+struct EndedReading {
+  Instant ended;  // never before the boot
+  Duration took{};
+};
+// Appends the last scopes that the entry has counted, the oldest first: at most kEndedScopes, one
+// less while the worker writes the next.
+void read_ended_scopes(const SlotStatistics& entry, std::vector<EndedReading>& readings);
 
 // Returns the name as valid UTF-8.
 std::string read_id(const SlotName& name);

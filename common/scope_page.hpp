@@ -22,6 +22,7 @@
 #include <limits>
 
 #include "common/boot.hpp"
+#include "common/duration_buckets.hpp"
 #include "common/limits.hpp"
 
 namespace filetimer {
@@ -31,7 +32,8 @@ inline constexpr std::uint32_t kPageVersion = 1;
 inline constexpr std::size_t kMemoryPage = 4096;  // the file is allocated in steps of this
 
 inline constexpr std::size_t kMaxStatistics = 1024;  // names with statistics, of all threads
-inline constexpr std::size_t kHistogramBuckets = 48;
+// Of each name in each thread, the scopes that ended last.
+inline constexpr std::size_t kEndedScopes = 16;
 
 // The values of Slot::deadline. A deadline is nanoseconds on CLOCK_MONOTONIC.
 //
@@ -123,6 +125,12 @@ struct alignas(64) SlotName {
 };
 static_assert(kMaxScopeNameBytes < kNameWords * 8);
 
+// A scope that was left.
+struct EndedScope {
+  std::atomic<std::int64_t> ended;    // on CLOCK_MONOTONIC
+  std::atomic<std::int64_t> took_ns;  // since it was opened
+};
+
 // The durations of scopes of one name in one thread, written by that thread only.
 struct alignas(64) SlotStatistics {
   SlotName name;
@@ -132,8 +140,13 @@ struct alignas(64) SlotStatistics {
   std::atomic<std::int64_t> longest_ns;
   // The least time that was left at a release; max: no scope had a deadline.
   std::atomic<std::int64_t> smallest_margin_ns;
-  std::atomic<std::uint64_t> reserved[3];
-  // [i]: number of scopes of 2^i to 2^(i+1) ns; the last one: of all longer ones.
+  std::atomic<std::int64_t> first_ns;  // the duration of the first, which often warms something up
+  std::atomic<std::int64_t> timeout_ns;  // of the latest, as requested; max: none
+  std::atomic<std::uint64_t> reserved;
+  // The scope that was counted as the n-th, from 0, is at n % kEndedScopes. It is written before
+  // `count` says so; see read_ended_scopes().
+  EndedScope ended[kEndedScopes];
+  // [i]: number of scopes in this bucket of duration_buckets.hpp.
   std::atomic<std::uint32_t> histogram[kHistogramBuckets];
 };
 
@@ -178,9 +191,9 @@ static_assert(std::atomic<std::int64_t>::is_always_lock_free);
 static_assert(sizeof(PageHeader) == 1024);
 static_assert(sizeof(Slot) == 64);
 static_assert(sizeof(SlotName) == 256);
-static_assert(sizeof(SlotStatistics) == 512);
+static_assert(sizeof(SlotStatistics) == 1792);
 static_assert(kSlotsAt + kMaxScopesPerWorker * sizeof(Slot) <= kNamesAt);
-static_assert(kStatisticsAt == 331'776 && kPageBytes == 856'064);
+static_assert(kStatisticsAt == 331'776 && kPageBytes == 2'166'784);
 static_assert(kNamesAt % kMemoryPage == 0 && kStatisticsAt % kMemoryPage == 0);
 static_assert(offsetof(PageHeader, slots) == 64 && offsetof(PageHeader, rank) == 128);
 

@@ -2,7 +2,6 @@
 #include "common/scope_statistics.hpp"
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
 
 #include "common/page_reader.hpp"
@@ -30,6 +29,8 @@ void ScopeStatistics::add(const ScopeStatistics& part) {
   longest = std::max(longest, part.longest);
   last = std::max(last, part.last);
   smallest_margin = std::min(smallest_margin, part.smallest_margin);
+  longest_first = std::max(longest_first, part.longest_first);
+  timeout = std::max(timeout, part.timeout);
   for (std::size_t i = 0; i < kHistogramBuckets; ++i) {
     histogram[i] = sum_of(histogram[i], part.histogram[i]);
   }
@@ -41,6 +42,8 @@ void ScopeStatistics::add(const SlotStatistics& entry) {
   part.total = duration_in(entry.total_ns);
   part.longest = duration_in(entry.longest_ns);
   part.last = duration_in(entry.last_ns);
+  part.longest_first = duration_in(entry.first_ns);
+  part.timeout = duration_in(entry.timeout_ns);
   // The limit can be negated; the least number cannot.
   part.smallest_margin = std::max(Duration{entry.smallest_margin_ns.load(kRelaxed)}, -kForever);
   for (std::size_t i = 0; i < kHistogramBuckets; ++i) {
@@ -68,8 +71,8 @@ Duration ScopeStatistics::quantile(double part) const {
     if (bucket > 0 && before + bucket >= wanted) {
       // The durations in a bucket are assumed to be spread evenly. The last bucket has no upper
       // end.
-      const double low = i == 0 ? 0 : std::ldexp(1.0, static_cast<int>(i));
-      const double high = i + 1 < kHistogramBuckets ? std::ldexp(1.0, static_cast<int>(i) + 1)
+      const auto low = static_cast<double>(bucket_begin(i));
+      const double high = i + 1 < kHistogramBuckets ? static_cast<double>(bucket_begin(i + 1))
                                                     : std::max(low, most);
       const double estimate = low + (high - low) * (wanted - before) / bucket;
       // 2^63 does not fit. No duration of a real scope comes near.
@@ -78,6 +81,16 @@ Duration ScopeStatistics::quantile(double part) const {
     before += bucket;
   }
   return Duration::zero();
+}
+
+void write_histogram(JsonWriter& json, const ScopeStatistics& statistics) {
+  json.begin_array("histogram_ns");
+  for (std::size_t i = 0; i < kHistogramBuckets; ++i) {
+    if (statistics.histogram[i] != 0) {
+      json.begin_array({}).element(bucket_begin(i)).element(statistics.histogram[i]).end_array();
+    }
+  }
+  json.end_array();
 }
 
 void add_statistics(const PageLayout& page, StatisticsByName& sums) {

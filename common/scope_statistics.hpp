@@ -8,6 +8,7 @@
 #include <string>
 
 #include "common/clock.hpp"
+#include "common/json_writer.hpp"
 #include "common/scope_page.hpp"
 
 namespace filetimer {
@@ -20,6 +21,11 @@ struct ScopeStatistics {
   // The duration of the latest scope; of several threads, whose order is not known, the longest.
   Duration last{};
   Duration smallest_margin = kForever;  // kForever: no scope had a deadline
+  // The longest of the durations that were the first in their threads.
+  Duration longest_first{};
+  // The timeout of the latest scope, as requested; of several threads, whose order is not known,
+  // the longest; kForever: no deadline.
+  Duration timeout{};
   std::array<std::uint64_t, kHistogramBuckets> histogram{};
 
   // Adds other statistics of the same name.
@@ -29,10 +35,14 @@ struct ScopeStatistics {
 
   // Returns the mean duration, or 0 without a scope.
   [[nodiscard]] Duration mean() const;
-  // Returns an estimate of a quantile, 0 < `part` < 1. It is off by at most the width of the
-  // histogram's bucket, a factor of two.
+  // Returns an estimate of a quantile, 0 < `part` < 1. It is off by at most the width of its
+  // bucket, an eighth; see duration_buckets.hpp.
   [[nodiscard]] Duration quantile(double part) const;
 };
+
+// Writes the buckets that are not empty as an array `histogram_ns` of pairs: the least duration of
+// the bucket in nanoseconds, and the number of scopes in it.
+void write_histogram(JsonWriter& json, const ScopeStatistics& statistics);
 
 using StatisticsByName = std::map<std::string, ScopeStatistics>;
 

@@ -97,11 +97,13 @@ TEST_CASE("docs/protocol.md gives a slot's offsets") {
 }
 
 TEST_CASE("docs/protocol.md gives the offsets of statistics") {
-  check_table("### Statistics",
-              {FIELD(SlotStatistics, name), FIELD(SlotStatistics, count),
-               FIELD(SlotStatistics, total_ns), FIELD(SlotStatistics, last_ns),
-               FIELD(SlotStatistics, longest_ns), FIELD(SlotStatistics, smallest_margin_ns),
-               FIELD(SlotStatistics, reserved), FIELD(SlotStatistics, histogram)});
+  check_table(
+      "### Statistics",
+      {FIELD(SlotStatistics, name), FIELD(SlotStatistics, count), FIELD(SlotStatistics, total_ns),
+       FIELD(SlotStatistics, last_ns), FIELD(SlotStatistics, longest_ns),
+       FIELD(SlotStatistics, smallest_margin_ns), FIELD(SlotStatistics, first_ns),
+       FIELD(SlotStatistics, timeout_ns), FIELD(SlotStatistics, reserved),
+       FIELD(SlotStatistics, ended), FIELD(SlotStatistics, histogram)});
 }
 
 TEST_CASE("docs/protocol.md gives the offsets of the status page") {
@@ -166,7 +168,8 @@ TEST_CASE("the values that docs/protocol.md names are those of the headers") {
   CHECK(page_flag::kMadeByServer == 2);
   CHECK(static_cast<int>(ServerState::kServing) == 1);
   CHECK(static_cast<int>(ServerState::kStopped) == 2);
-  CHECK(kHistogramBuckets == 48);
+  CHECK(kHistogramBuckets == 304);
+  CHECK(kEndedScopes == 16);
   CHECK(kMaxWorkers == 4096);
   CHECK(kMaxScopesPerWorker == 1024);
   CHECK(kMaxStatistics == 1024);

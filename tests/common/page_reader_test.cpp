@@ -91,7 +91,7 @@ TEST_CASE("a file that is not a page of this version is refused with the differe
                                     kPageBytes + 1, std::uint64_t{1} << 30}) {
     const auto claims = read_claims(page.page(), bytes);
     REQUIRE_FALSE(claims);
-    CHECK(claims.error().message == "it has " + std::to_string(bytes) + " bytes: expected 856064");
+    CHECK(claims.error().message == "it has " + std::to_string(bytes) + " bytes: expected 2166784");
   }
   page.header().header_bytes = 1025;
   CHECK(read_claims(page.page(), kPageBytes).error().message ==

@@ -46,9 +46,10 @@ void write_statistics(JsonWriter& json, const std::string& scope, const ScopeSta
   } else {
     json.fixed("smallest_margin_s", seconds(sums.smallest_margin), 9);
   }
-  const auto last = std::ranges::find_if(sums.histogram.rbegin(), sums.histogram.rend(),
-                                         [](std::uint64_t bucket) { return bucket != 0; });
-  json.array("histogram_log2_ns", std::span(sums.histogram.begin(), last.base())).end_object();
+  json.fixed("first_s", seconds(sums.longest_first), 9);
+  write_timeout(json, "timeout_s", sums.timeout);
+  write_histogram(json, sums);
+  json.end_object();
 }
 
 void write_worker(JsonWriter& json, const WorkerIdentity& worker) {

@@ -297,7 +297,7 @@ class PageWorker {
     entry.longest_ns = 1000;
     entry.last_ns = 1000;
     entry.smallest_margin_ns = 5000;
-    entry.histogram[9] = static_cast<std::uint32_t>(count);
+    entry.histogram[bucket_of(1000)] = static_cast<std::uint32_t>(count);
     header.statistics = header.statistics + 1;
     return "ok";
   }

@@ -26,7 +26,7 @@ void on_a_small_disk(const std::function<int(FakeServer&)>& body) {
   const std::string disk = folder.path("disk");
   REQUIRE(::mkdir(disk.c_str(), 0700) == 0);
   const int code = in_child([&] {
-    if (!testing::enter_mount_namespace() || !testing::mount_tmpfs(disk, "size=128k,mode=0700")) {
+    if (!testing::enter_mount_namespace() || !testing::mount_tmpfs(disk, "size=512k,mode=0700")) {
       return kSkipped;
     }
     FakeServer server(disk);

@@ -4,7 +4,7 @@
 
 #include <doctest/doctest.h>
 
-#include <bit>
+#include <atomic>
 #include <filetimer/timer_client.hpp>
 #include <map>
 #include <memory>
@@ -45,26 +45,76 @@ std::uint64_t sum_of_histogram(const SlotStatistics& entry) {
 
 }  // namespace
 
-TEST_CASE("a scope is counted with its time, its power of two and its margin") {
+TEST_CASE("a scope is counted with its time, its bucket, its timeout and its margin") {
   const auto entry = std::make_unique<SlotStatistics>();
   entry->smallest_margin_ns = kNoMargin;
-  count_scope(*entry, 1000, 500);
-  count_scope(*entry, 1024, kNoMargin);
-  count_scope(*entry, 2047, -3);
+  count_scope(*entry, {5000, 6000, 1500, 500});
+  count_scope(*entry, {6000, 7024, Duration::max().count(), kNoMargin});
+  count_scope(*entry, {8000, 10'047, 2044, -3});
   CHECK(entry->count == 3);
   CHECK(entry->total_ns == 4071);
+  CHECK(entry->first_ns == 1000);
   CHECK(entry->last_ns == 2047);
   CHECK(entry->longest_ns == 2047);
+  CHECK(entry->timeout_ns == 2044);
   CHECK(entry->smallest_margin_ns == -3);
-  CHECK(entry->histogram[9] == 1);
-  CHECK(entry->histogram[10] == 2);
-  count_scope(*entry, 0, 0);
-  count_scope(*entry, 1, 0);
+  CHECK(entry->histogram[bucket_of(1000)] == 1);
+  CHECK(entry->histogram[bucket_of(1024)] == 1);
+  CHECK(entry->histogram[bucket_of(2047)] == 1);
+  count_scope(*entry, {1, 1, 0, 0});
+  count_scope(*entry, {1, 2, 0, 0});
   CHECK(entry->histogram[0] == 2);
   constexpr std::int64_t kVeryLong = std::int64_t{1} << 60;
-  count_scope(*entry, kVeryLong, 0);
+  count_scope(*entry, {0, kVeryLong, 0, 0});
   CHECK(entry->histogram[kHistogramBuckets - 1] == 1);
   CHECK(entry->longest_ns == kVeryLong);
+}
+
+TEST_CASE("an entry has the scopes that ended last, and none that is being written") {
+  const auto entry = std::make_unique<SlotStatistics>();
+  std::vector<EndedReading> ended;
+  read_ended_scopes(*entry, ended);
+  CHECK(ended.empty());
+  for (std::int64_t n = 0; n < 5; ++n) {
+    count_scope(*entry, {100 * n, 100 * n + n, 0, 0});
+  }
+  read_ended_scopes(*entry, ended);
+  REQUIRE(ended.size() == 5);
+  CHECK(ended[0].ended == Instant{0});
+  CHECK(ended[4].ended == Instant{404});
+  CHECK(ended[4].took == Duration{4});
+  for (std::int64_t n = 5; n < 40; ++n) {
+    count_scope(*entry, {100 * n, 100 * n + n, 0, 0});
+  }
+  ended.clear();
+  read_ended_scopes(*entry, ended);
+  REQUIRE(ended.size() == kEndedScopes - 1);
+  CHECK(ended.front().took == Duration{25});
+  CHECK(ended.back().took == Duration{39});
+}
+
+TEST_CASE("while scopes end, the times of an ended scope are those of one scope") {
+  const auto entry = std::make_unique<SlotStatistics>();
+  std::atomic<bool> is_over{false};
+  std::thread worker([&] {
+    for (std::int64_t n = 1; !is_over.load(std::memory_order_relaxed); ++n) {
+      count_scope(*entry, {n, 3 * n, 0, 0});
+    }
+  });
+  std::size_t read = 0;
+  std::size_t mixed = 0;
+  std::vector<EndedReading> ended;
+  for (int i = 0; i < 20'000 || read == 0; ++i) {
+    ended.clear();
+    read_ended_scopes(*entry, ended);
+    for (const EndedReading& scope : ended) {
+      mixed += scope.ended.ns * 2 == scope.took.count() * 3 ? 0U : 1U;
+    }
+    read += ended.size();
+  }
+  is_over = true;
+  worker.join();
+  CHECK(mixed == 0);
 }
 
 TEST_CASE("each name has an entry that says how its scopes went") {
@@ -93,8 +143,9 @@ TEST_CASE("each name has an entry that says how its scopes went") {
   CHECK(slow.count == 1);
   CHECK(slow.last_ns >= 3'000'000);
   CHECK(slow.total_ns == slow.last_ns);
-  const auto bucket = std::bit_width(static_cast<std::uint64_t>(slow.last_ns.load())) - 1;
-  CHECK(slow.histogram[static_cast<std::size_t>(bucket)] == 1);
+  CHECK(slow.histogram[bucket_of(slow.last_ns)] == 1);
+  CHECK(slow.first_ns == slow.last_ns);
+  CHECK(slow.timeout_ns == Duration{1h}.count());
   CHECK(sum_of_histogram(slow) == 1);
   CHECK(of(page, "endless").smallest_margin_ns == kNoMargin);
 }

@@ -103,8 +103,10 @@ StatisticsByName full_statistics() {
   sums.total = 1500ms;
   sums.longest = 1s;
   sums.last = 250ms;
-  sums.histogram[27] = 2;
-  sums.histogram[29] = 1;
+  sums.longest_first = 900ms;
+  sums.timeout = 30s;
+  sums.histogram[bucket_of(250'000'000)] = 2;
+  sums.histogram[bucket_of(1'000'000'000)] = 1;
   ScopeStatistics with_deadline = sums;
   with_deadline.smallest_margin = -2ms;
   return {{"load", with_deadline}, {"save", sums}};
@@ -237,7 +239,7 @@ TEST_CASE("the end of a worker tells of each name what its scopes took") {
   const std::string sums =
       R"("count":3,"total_s":1.500000000,"longest_s":1.000000000,"last_s":0.250000000,)";
   const std::string histogram =
-      R"("histogram_log2_ns":[0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,2,0,1]})";
+      R"("first_s":0.900000000,"timeout_s":30,"histogram_ns":[[234881024,2],[939524096,1]]})";
   CHECK(record.ends_with(R"("dir":"/run/job","scopes":[{"scope":"load",)" + sums +
                          R"("smallest_margin_s":-0.002000000,)" + histogram +
                          R"(,{"scope":"save",)" + sums + R"("smallest_margin_s":null,)" +

@@ -188,7 +188,9 @@ std::string statistics_json(const std::string& scope, const ScopeStatistics& sta
   add_seconds(json, "longest_s", statistics.longest);
   add_seconds(json, "last_s", statistics.last);
   add_seconds(json, "smallest_margin_s", statistics.smallest_margin);
-  json.array("histogram_log2_ns", statistics.histogram);
+  add_seconds(json, "first_s", statistics.longest_first);
+  add_seconds(json, "timeout_s", statistics.timeout);
+  write_histogram(json, statistics);
   return std::move(json).finish() + "\n";
 }
 

@@ -34,10 +34,16 @@ ScopeStatistics read_statistics(dom::object object) {
   statistics.longest = length_at(object, "longest_s");
   statistics.last = length_at(object, "last_s");
   statistics.smallest_margin = duration_at(object, "smallest_margin_s").value_or(kForever);
-  const auto buckets = elements_at(object, "histogram_log2_ns");
-  for (std::size_t i = 0; i < std::min(buckets.size(), kHistogramBuckets); ++i) {
-    const std::int64_t bucket = as_integer(buckets[i]).value_or(0);
-    statistics.histogram[i] = static_cast<std::uint64_t>(std::max<std::int64_t>(bucket, 0));
+  statistics.longest_first = length_at(object, "first_s");
+  statistics.timeout = std::max(duration_at(object, "timeout_s").value_or(kForever), Duration{});
+  for (const dom::element element : elements_at(object, "histogram_ns")) {
+    dom::array pair;
+    if (element.get_array().get(pair) == simdjson::SUCCESS && pair.size() == 2) {
+      const std::int64_t begin = as_integer(pair.at(0).value_unsafe()).value_or(0);
+      const std::int64_t scopes = as_integer(pair.at(1).value_unsafe()).value_or(0);
+      statistics.histogram[bucket_of(begin)] +=
+          static_cast<std::uint64_t>(std::max<std::int64_t>(scopes, 0));
+    }
   }
   return statistics;
 }

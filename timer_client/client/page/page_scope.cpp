@@ -153,6 +153,7 @@ ReleaseResult release_counted(SlotHandle& handle, bool has_lock) noexcept {
   }
   // All that is read of the slot is read before it is free.
   const std::int64_t acquired = slot.acquired.load(kRelaxed);
+  const std::int64_t timeout = slot.timeout.load(kRelaxed);
   // The owner is this thread or another one, which may end meanwhile: then it is nobody. It can't
   // come to look like this one, whose ThreadSlots live.
   SlotStatistics* const entry = t_slots != nullptr && handle.owner.load(kRelaxed) == t_slots
@@ -167,7 +168,10 @@ ReleaseResult release_counted(SlotHandle& handle, bool has_lock) noexcept {
   if (entry != nullptr) {
     const std::int64_t deadline = slot_word::is_expired(found) ? -found : found;
     const bool has_margin = deadline > 0 && deadline < slot_word::kNoDeadline;
-    count_scope(*entry, now - acquired, has_margin ? deadline - now : kNoMargin);
+    count_scope(*entry, {.acquired = acquired,
+                         .ended = now,
+                         .timeout_ns = timeout,
+                         .margin_ns = has_margin ? deadline - now : kNoMargin});
   }
   return result;
 }

@@ -5,7 +5,6 @@
 #pragma once
 
 #include <atomic>
-#include <bit>
 #include <cstdint>
 #include <limits>
 #include <string>
@@ -16,26 +15,43 @@
 
 namespace filetimer {
 
-// A scope that was open for `took_ns`; `margin_ns`: what was left to its deadline, negative when it
-// was past it; kNoMargin: it had none. Relaxed loads and stores: a reader may see some of the
-// fields a scope ahead of the others.
 inline constexpr std::int64_t kNoMargin = std::numeric_limits<std::int64_t>::max();
 
-inline void count_scope(SlotStatistics& entry, std::int64_t took_ns, std::int64_t margin_ns) {
+// A scope that was left.
+struct LeftScope {
+  std::int64_t acquired = 0;
+  std::int64_t ended = 0;
+  std::int64_t timeout_ns = 0;         // as requested; max: none
+  std::int64_t margin_ns = kNoMargin;  // to its deadline, negative after it; kNoMargin: it had none
+};
+
+// Relaxed loads and stores: a reader may see some of the fields a scope ahead of the others.
+inline void count_scope(SlotStatistics& entry, const LeftScope& scope) {
   constexpr auto kRelaxed = std::memory_order_relaxed;
-  const auto took = static_cast<std::uint64_t>(took_ns > 0 ? took_ns : 1);
-  const auto log2 = static_cast<std::size_t>(std::bit_width(took) - 1);
-  auto& bucket = entry.histogram[log2 < kHistogramBuckets ? log2 : kHistogramBuckets - 1];
+  const std::int64_t took_ns = scope.ended - scope.acquired;
+  auto& bucket = entry.histogram[bucket_of(took_ns)];
   bucket.store(bucket.load(kRelaxed) + 1, kRelaxed);
   entry.total_ns.store(entry.total_ns.load(kRelaxed) + took_ns, kRelaxed);
   entry.last_ns.store(took_ns, kRelaxed);
   if (took_ns > entry.longest_ns.load(kRelaxed)) {
     entry.longest_ns.store(took_ns, kRelaxed);
   }
-  if (margin_ns < entry.smallest_margin_ns.load(kRelaxed)) {
-    entry.smallest_margin_ns.store(margin_ns, kRelaxed);
+  if (scope.margin_ns < entry.smallest_margin_ns.load(kRelaxed)) {
+    entry.smallest_margin_ns.store(scope.margin_ns, kRelaxed);
   }
-  entry.count.store(entry.count.load(kRelaxed) + 1, kRelaxed);
+  entry.timeout_ns.store(scope.timeout_ns, kRelaxed);
+  const std::uint64_t count = entry.count.load(kRelaxed);
+  if (count == 0) [[unlikely]] {
+    entry.first_ns.store(took_ns, kRelaxed);
+  }
+  EndedScope& ended = entry.ended[count % kEndedScopes];
+  // Pairs with the fence in read_ended_scopes(): a reader that sees the new times also sees that
+  // the count has reached the scope before.
+  std::atomic_thread_fence(std::memory_order_release);
+  ended.ended.store(scope.ended, kRelaxed);
+  ended.took_ns.store(took_ns, kRelaxed);
+  // Pairs with the first load in read_ended_scopes().
+  entry.count.store(count + 1, std::memory_order_release);
 }
 
 // Hands out the entries of a page. With the ProcessLock, but for may_have_more().
