@@ -146,6 +146,19 @@ void read_ended_scopes(const SlotStatistics& entry, std::vector<EndedReading>& r
   }
 }
 
+void add_ended_scopes(const PageLayout& page, EndedScopesByName& ended) {
+  const std::size_t count = statistics_in_use(page);
+  for (std::size_t i = 0; i < count; ++i) {
+    const SlotStatistics& entry = page.statistics(i);
+    if (entry.count.load(std::memory_order_relaxed) > 0) {
+      std::vector<EndedReading>& readings = ended[read_name(entry.name)];
+      const auto before = static_cast<std::ptrdiff_t>(readings.size());
+      read_ended_scopes(entry, readings);
+      std::ranges::inplace_merge(readings, readings.begin() + before, {}, &EndedReading::ended);
+    }
+  }
+}
+
 std::string read_name(const SlotName& name) {
   std::string text = read_id(name);
   return text.empty() ? std::string(1, kNoName) : text;

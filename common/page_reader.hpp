@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -80,6 +81,11 @@ struct EndedReading {
 // Appends the last scopes that the entry has counted, the oldest first: at most kEndedScopes, one
 // less while the worker writes the next.
 void read_ended_scopes(const SlotStatistics& entry, std::vector<EndedReading>& readings);
+
+// By name, those of all threads in the order in which they ended.
+using EndedScopesByName = std::map<std::string, std::vector<EndedReading>>;
+// Adds the last scopes of all entries of a page.
+void add_ended_scopes(const PageLayout& page, EndedScopesByName& ended);
 
 // Returns the name as valid UTF-8.
 std::string read_id(const SlotName& name);

@@ -4,7 +4,11 @@
 #pragma once
 
 #include <algorithm>
+#include <chrono>
 #include <cstddef>
+
+#include "common/clock.hpp"
+#include "common/page_reader.hpp"
 
 namespace filetimer {
 
@@ -21,5 +25,15 @@ constexpr std::size_t incident_share(std::size_t workers) {
       std::clamp(kMaxIncidentScopesOfFew / count, std::size_t{1}, kFewOfEachWorker);
   return std::max(kMaxIncidentScopes / count, few);
 }
+
+// How many ended scopes an `incident` lists, each worker with the same share, and how long before
+// it they may have ended.
+inline constexpr std::size_t kMaxIncidentEndedScopes = 8192;
+inline constexpr Duration kIncidentPast = std::chrono::minutes{10};
+
+// Shortens `ended` to the scopes that a worker of `workers` has in an incident at `when`: of those
+// that ended within kIncidentPast before it, or since, the latest. Returns how many others of them
+// there are.
+std::size_t shorten_ended_scopes(EndedScopesByName& ended, Instant when, std::size_t workers);
 
 }  // namespace filetimer

@@ -175,6 +175,7 @@ bool Verdicts::is_incident_due(Instant now) const {
 void Verdicts::read_workers() {
   const Instant until = Instant::now() + context_.read_limit;
   incident_->workers.clear();
+  incident_pages_.clear();
   incident_->omitted = 0;
   unread_.clear();
   context_.workers.for_each([&](const Worker& worker) {
@@ -197,6 +198,19 @@ void Verdicts::read_worker(const Worker& worker) {
       context_.scopes.open_scopes_of(worker, incident_share(context_.workers.count()), &count);
   incident_->omitted += count - std::min(scopes.size(), count);
   incident_->workers.push_back({WorkerIdentity::of(worker), std::move(scopes)});
+  incident_pages_.push_back(worker.pages);
+}
+
+// No signal waits for this. What a worker has ended since the verdict is listed, too.
+void Verdicts::read_ended_scopes() {
+  for (std::size_t i = 0; i < incident_->workers.size(); ++i) {
+    EndedScopesByName& ended = incident_->workers[i].ended;
+    for (const auto& page : incident_pages_[i]) {
+      page->add_ended_scopes(ended);
+    }
+    incident_->ended_omitted +=
+        shorten_ended_scopes(ended, incident_->when.mono, incident_->workers.size());
+  }
 }
 
 void Verdicts::record_incident() {
@@ -210,9 +224,11 @@ void Verdicts::record_incident() {
       ++incident_->read_late;
     }
   }
+  read_ended_scopes();
   context_.log.append(context_.records.incident(*incident_));
   incident_stage_ = IncidentStage::kRecorded;
   incident_->workers = {};
+  incident_pages_ = {};
 }
 
 // A judged scope stays in its slot until the kill has ended, so its name and times can be read.

@@ -95,6 +95,7 @@ class Verdicts {
   [[nodiscard]] bool is_incident_due(Instant now) const;
   void read_workers();
   void read_worker(const Worker& worker);
+  void read_ended_scopes();
   void record_incident();
   std::optional<Expiry> expiry_of(const DeadlineScan::DueScope& due) const;
   void note_message(const KillOrder& order, Instant now);
@@ -112,6 +113,8 @@ class Verdicts {
   std::uint64_t first_verdict_ = 0;   // number of the record of the incident's first verdicts
   std::uint64_t signals_before_ = 0;  // that the ladder had sent when the incident began
   bool has_outcome_ = false;          // a kill has ended since
+  // The pages of its workers, in the same order: some end before the record is made.
+  std::vector<std::vector<std::shared_ptr<WorkerPage>>> incident_pages_;
   std::vector<std::shared_ptr<const Process>> unread_;  // workers that are read for the record
   std::vector<std::shared_ptr<const Process>> unkillable_;
   std::uint64_t expired_ = 0;

@@ -124,6 +124,35 @@ void write_whose_and_job(JsonWriter& json, const WorkerIdentity& worker) {
   }
 }
 
+// Writes the scopes that the workers have left. Times are before the incident, negative after it.
+void write_ended_scopes(JsonWriter& json, const Incident& incident) {
+  std::size_t omitted = incident.ended_omitted;
+  json.begin_array("ended_scopes");
+  for (const WorkerScopes& worker : incident.workers) {
+    for (const auto& [name, scopes] : worker.ended) {
+      if (json.size() > kMaxRecordBytesOfLists) {
+        omitted += scopes.size();
+        continue;
+      }
+      json.begin_object();
+      write_whose_and_job(json, worker.worker);
+      json.field("scope", name).begin_array("ended");
+      for (const EndedReading& scope : scopes) {
+        if (json.size() > kMaxRecordBytesOfLists) {
+          ++omitted;
+          continue;
+        }
+        json.begin_array({})
+            .fixed({}, seconds(incident.when.mono - scope.ended), 6)
+            .fixed({}, seconds(scope.took), 6)
+            .end_array();
+      }
+      json.end_array().end_object();
+    }
+  }
+  json.end_array().field("ended_omitted", omitted);
+}
+
 }  // namespace
 
 void write_whose(JsonWriter& json, const WorkerIdentity& worker) {
@@ -269,6 +298,7 @@ std::string Records::incident(const Incident& incident) const {
   if (incident.read_late > 0) {
     json.field("read_late", incident.read_late);
   }
+  write_ended_scopes(json, incident);
   return std::move(json).finish();
 }
 

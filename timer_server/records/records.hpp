@@ -53,6 +53,7 @@ void write_joined(JsonWriter& json, const RendezvousRound& round);
 struct WorkerScopes {
   WorkerIdentity worker;
   std::vector<ScopeView> scopes;  // the oldest first; none: it is in no scope
+  EndedScopesByName ended{};      // those that it has left
 };
 
 // The slot in which a scope stood on which a verdict was given.
@@ -92,10 +93,11 @@ struct SoftDeadline {
 struct Incident {
   std::string id;
   ClockReading when;
-  std::vector<std::string> expiries;  // the ids of those that were judged before the record
-  std::vector<WorkerScopes> workers;
+  std::vector<std::string> expiries{};  // the ids of those that were judged before the record
+  std::vector<WorkerScopes> workers{};
   std::size_t omitted = 0;    // open scopes that are not listed
   std::size_t read_late = 0;  // workers whose scopes were read for the record, after the first sync
+  std::size_t ended_omitted = 0;  // ended scopes that are not listed
 };
 
 enum class KillVerdict { kDead, kAlreadyGone, kUnkillable, kSpared };

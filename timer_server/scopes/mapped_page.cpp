@@ -77,4 +77,8 @@ void MappedPage::add_statistics(StatisticsByName& sums) {
   guarded([&] { filetimer::add_statistics(layout_, sums); });
 }
 
+void MappedPage::add_ended_scopes(EndedScopesByName& ended) {
+  guarded([&] { filetimer::add_ended_scopes(layout_, ended); });
+}
+
 }  // namespace filetimer

@@ -38,6 +38,7 @@ class MappedPage final : public WorkerPage {
   void set_program(std::uint64_t start_stack) { program_ = start_stack; }
   std::uint32_t dump_signal() override;
   void add_statistics(StatisticsByName& sums) override;
+  void add_ended_scopes(EndedScopesByName& ended) override;
   void unmap_names() override;
   // Returns the layout, for parts that no other member reads. The caller must guard the access.
   [[nodiscard]] const PageLayout& layout() const { return layout_; }

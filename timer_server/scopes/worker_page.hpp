@@ -37,6 +37,8 @@ class WorkerPage {
   virtual std::uint32_t dump_signal() { return 0; }
   // Adds the statistics of the page to `sums`.
   virtual void add_statistics(StatisticsByName& /*sums*/) {}
+  // Adds the scopes that have ended last on the page to `ended`.
+  virtual void add_ended_scopes(EndedScopesByName& /*ended*/) {}
 
   // The server's settings that change deadlines.
   struct Terms {

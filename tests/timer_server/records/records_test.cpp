@@ -139,12 +139,14 @@ TEST_CASE("docs/records.md gives the fields of the records about expiries") {
   filetimer::Records records = make_records();
   const WorkerIdentity worker = full_worker();
   const Expiry expiry = full_expiry(records);
-  check_fields("incident", {records.incident({.id = expiry.incident,
-                                              .when = ClockReading::now(),
-                                              .expiries = {expiry.id},
-                                              .workers = {{worker, {full_scope()}}, {worker, {}}},
-                                              .omitted = 0,
-                                              .read_late = 1})});
+  const EndedScopesByName ended{{"load", {{Instant{1'000}, Duration{7}}}}};
+  check_fields("incident",
+               {records.incident({.id = expiry.incident,
+                                  .when = ClockReading::now(),
+                                  .expiries = {expiry.id},
+                                  .workers = {{worker, {full_scope()}, ended}, {worker, {}}},
+                                  .omitted = 0,
+                                  .read_late = 1})});
   check_fields("expired", {records.expired(worker, expiry, std::vector<ScopeView>{full_scope()})});
   check_fields("evidence", {records.evidence(worker, expiry.id, crowded_evidence())});
   const std::vector<SentSignal> signals{{SIGTERM, ClockReading::now(), {4711}}};
@@ -261,6 +263,58 @@ TEST_CASE("the end of a worker with many long scope names stays one that tools c
   CHECK(record.find(R"("omitted":0)") == std::string::npos);
 }
 
+TEST_CASE("an incident lists the scopes that have ended, with the times before it") {
+  filetimer::Records records = make_records();
+  const ClockReading when = ClockReading::now();
+  WorkerScopes worker{full_worker(), {full_scope()}};
+  worker.ended["load"] = {{when.mono + (-2s), 1500ms}, {when.mono + 250ms, 100ms}};
+  const std::string record =
+      records.incident({.id = "i1", .when = when, .workers = {worker}, .ended_omitted = 3});
+  CHECK(record.ends_with(R"("ended_scopes":[{"pid":4711,"rank":2,"comm":"trainer",)"
+                         R"("job_id":"8812","scope":"load",)"
+                         R"("ended":[[2.000000,1.500000],[-0.250000,0.100000]]}],)"
+                         R"("ended_omitted":3})"));
+}
+
+TEST_CASE("an incident with the most ended scopes stays a record that tools can hold") {
+  filetimer::Records records = make_records();
+  const ClockReading when = ClockReading::now();
+  WorkerScopes worker{full_worker(), {}};
+  for (std::size_t i = 0; i < kMaxIncidentEndedScopes; ++i) {
+    const std::string number = std::to_string(i);
+    worker.ended[std::string(kMaxScopeNameBytes - number.size(), '\x01') + number] = {
+        {when.mono, 1s}};
+  }
+  const std::string record = records.incident({.id = "i1", .when = when, .workers = {worker}});
+  CHECK(record.size() <= kMaxRecordBytes);
+  CHECK(record.find(R"("ended_omitted":0)") == std::string::npos);
+}
+
+TEST_CASE("of the scopes that have ended a worker's latest are listed, as many as its share") {
+  const Instant when = Instant{} + 1h;
+  const auto ended = [&] {
+    EndedScopesByName names;
+    for (int i = 0; i < 10; ++i) {
+      names["a"].push_back({when + (-10s) + i * 1s, 1ms});
+      names["b"].push_back({when + (-20s) + i * 1s, 1ms});
+    }
+    names["old"] = {{when + (-Duration{kIncidentPast}) + (-1ns), 1ms}};
+    return names;
+  };
+  EndedScopesByName all = ended();
+  CHECK(shorten_ended_scopes(all, when, 1) == 0);
+  CHECK(all.size() == 2);
+  CHECK(all.at("b").size() == 10);
+  EndedScopesByName some = ended();
+  CHECK(shorten_ended_scopes(some, when, kMaxIncidentEndedScopes / 12) == 8);
+  CHECK(some.at("a").size() == 10);
+  REQUIRE(some.at("b").size() == 2);
+  CHECK(some.at("b").front().ended == when + (-12s));
+  EndedScopesByName none = ended();
+  CHECK(shorten_ended_scopes(none, when, kMaxIncidentEndedScopes + 1) == 20);
+  CHECK(none.empty());
+}
+
 TEST_CASE("an incident lists each scope once, and apart who is in none") {
   filetimer::Records records = make_records();
   const Expiry expiry = full_expiry(records);
@@ -273,5 +327,5 @@ TEST_CASE("an incident lists each scope once, and apart who is in none") {
   CHECK(record.find(R"("workers":2,"open_scopes":[{"pid":4711,"rank":2,"comm":"trainer",)"
                     R"("job_id":"8812","scope":"load",)") != std::string::npos);
   CHECK(record.find(R"("in_no_scope":[{"pid":4711,"rank":2,"comm":"trainer","job_id":"8812"}],)"
-                    R"("omitted":5})") != std::string::npos);
+                    R"("omitted":5,"ended_scopes":[],"ended_omitted":0})") != std::string::npos);
 }
