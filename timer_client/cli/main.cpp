@@ -85,6 +85,7 @@ int main(int argc, char** argv) {
                               add_list(root),
                               add_log(root),
                               add_show(root),
+                              add_report(root),
                               add_ping(root),
                               add_status(root),
                               add_drain(root),

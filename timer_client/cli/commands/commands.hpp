@@ -37,6 +37,7 @@ Command add_acquire(CLI::App& root);
 Command add_release(CLI::App& root);
 Command add_list(CLI::App& root);
 Command add_log(CLI::App& root);
+Command add_report(CLI::App& root);
 Command add_show(CLI::App& root);
 Command add_ping(CLI::App& root);
 Command add_status(CLI::App& root);

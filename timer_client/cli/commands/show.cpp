@@ -5,10 +5,9 @@
 #include <optional>
 #include <utility>
 
+#include "timer_client/cli/commands/chosen_expiry.hpp"
 #include "timer_client/cli/commands/commands.hpp"
 #include "timer_client/cli/commands/options.hpp"
-#include "timer_client/cli/log/files.hpp"
-#include "timer_client/cli/log/merge.hpp"
 #include "timer_client/cli/log/report.hpp"
 #include "timer_client/cli/text/output.hpp"
 
@@ -24,56 +23,22 @@ struct ShowOptions {
 };
 
 int run_show(const ShowOptions& options) {
-  OpenedLogs opened = open_logs(options.place.dir, options.files);
-  std::vector<LogReader>& logs = opened.logs;
-  complain_of_all(opened.notes);
-  complain_of_all(opened.problems);
-  if (logs.empty()) {
-    return kExitFailed;
-  }
-  // Only behind the last record it is known what to keep, and the logs of many hosts are more than
-  // memory has room for: they are read again. What comes from a pipe is kept.
-  const bool is_read_twice =
-      std::all_of(logs.begin(), logs.end(), [](LogReader& log) { return log.rewind(); });
-  ExpiryIds ids;
-  std::vector<std::string> lines;
-  read_merged(logs, [&](const Record& record) {
-    ids.take(record);
-    if (!is_read_twice) {
-      lines.emplace_back(record.line);
-    }
-    return true;
-  });
-  const std::vector<std::string> problems = problems_of(logs);
-  complain_of_all(problems);
-  complain_of_all(skipped_text(logs));
-  const auto key = ids.find(options.id, options.host, names_of(logs));
-  if (!key) {
-    complain(key.error().message);
-    return kExitFailed;
-  }
   Output out;
-  ExpiryReport report(*key);
-  const auto take = [&](const Record& record) {
-    if (!options.json) {
-      report.take(record);
-    } else if (key->is_of(record)) {
-      out.write(std::string(record.line) + "\n");
-    }
-    return true;
-  };
-  if (is_read_twice) {
-    std::for_each(logs.begin(), logs.end(), [](LogReader& log) { log.rewind(); });
-    read_merged(logs, take);
+  std::optional<ExpiryReport> report;
+  const int code = read_chosen_expiry({options.id, options.host, options.place.dir, options.files},
+                                      [&](const ExpiryKey& key, const Record& record) {
+                                        if (!options.json) {
+                                          if (!report) {
+                                            report.emplace(key);
+                                          }
+                                          report->take(record);
+                                        } else if (key.is_of(record)) {
+                                          out.write(std::string(record.line) + "\n");
+                                        }
+                                      });
+  if (report) {
+    out.write(report->page(wants_colour(out.fd())));
   }
-  for (std::string& line : lines) {
-    line.reserve(line.size() + kLinePadding);
-    if (const auto record = parse_record(line)) {
-      take(*record);
-    }
-  }
-  out.write(report.page(wants_colour(out.fd())));
-  const int code = opened.problems.empty() && problems.empty() ? kExitDone : kExitFailed;
   return std::max(code, out.finish());
 }
 

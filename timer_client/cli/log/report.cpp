@@ -337,28 +337,73 @@ bool ExpiryReport::came_before(const Record& record) const {
   return before_s >= 0 && before_s <= verdict->number("elapsed_s").value_or(-1);
 }
 
-void ExpiryReport::add_headline(Page& page) const {
+std::string ExpiryReport::outcome() const {
+  if (const Record* const killed = find("killed")) {
+    return outcome_of(*killed);
+  }
+  if (const Record* const released = find("released_late")) {
+    const std::string late = milliseconds_at(*released, "late_ms");
+    return joined({"released", late, "late, before any signal"}, " ");
+  }
+  return "and no record says how it ended";
+}
+
+std::string ExpiryReport::headline() const {
+  if (own_.empty()) {
+    return {};
+  }
   const Record* const verdict = find("expired");
   const Record& base = verdict != nullptr ? *verdict : own_[0]->record;
   const Number elapsed_s = verdict != nullptr ? verdict->number("elapsed_s") : Number{};
   const Number timeout_s = verdict != nullptr ? verdict->number("timeout_s") : Number{};
-  std::string outcome = "and no record says how it ended";
-  if (const Record* const killed = find("killed")) {
-    outcome = outcome_of(*killed);
-  } else if (const Record* const released = find("released_late")) {
-    const std::string late = milliseconds_at(*released, "late_ms");
-    outcome = joined({"released", late, "late, before any signal"}, " ");
-  }
   const auto named = std::find_if(own_.begin(), own_.end(),
                                   [](const auto& kept) { return !kept->record.scope.empty(); });
-  page.paragraph(fmt::format(
+  return fmt::format(
       "{} hung in {}: {}.", worker_text(worker_of(base)),
       named == own_.end() ? "a scope that no record names" : backquoted((*named)->record.scope),
       joined({joined({elapsed_s || timeout_s ? "open" : "",
                       elapsed_s ? "for " + seconds_text(*elapsed_s) : "",
                       timeout_s ? "of " + seconds_text(*timeout_s) : ""},
                      " "),
-              outcome})));
+              outcome()}));
+}
+
+std::vector<std::pair<std::string, std::string>> ExpiryReport::facts() const {
+  if (own_.empty()) {
+    return {};
+  }
+  const Record* const verdict = find("expired");
+  const Record& base = verdict != nullptr ? *verdict : own_[0]->record;
+  const Number timeout_s = base.number("timeout_s");
+  std::vector<std::pair<std::string, std::string>> facts{
+      {"Expiry", std::string(base.id)},
+      {"Time", base.time_us ? time_text(*base.time_us) : ""},
+      {"Host", std::string(base.host)},
+      {"Job", std::string(base.job_id)},
+      {"Command", base.text("cmdline")},
+      {"Scope", std::string(base.scope)},
+      {"Timeout", timeout_s ? seconds_text(*timeout_s) : ""},
+      {"Outcome", outcome()}};
+  std::erase_if(facts, [](const auto& fact) { return fact.second.empty(); });
+  return facts;
+}
+
+ExpiredWorker ExpiryReport::expired_worker() const {
+  const Record* const verdict = find("expired");
+  const Record& base = verdict != nullptr ? *verdict : own_[0]->record;
+  ExpiredWorker worker = read_expired(base);
+  const auto with_incident = std::find_if(
+      own_.begin(), own_.end(), [](const auto& kept) { return !kept->record.incident.empty(); });
+  if (with_incident != own_.end()) {
+    worker.incident = (*with_incident)->record.incident;
+  }
+  return worker;
+}
+
+void ExpiryReport::add_headline(Page& page) const {
+  const Record* const verdict = find("expired");
+  const Record& base = verdict != nullptr ? *verdict : own_[0]->record;
+  page.paragraph(headline());
   if (verdict == nullptr) {
     page.paragraph(
         "Its `expired` record is not in these logs: it was rotated away or lost. What follows is "
@@ -424,13 +469,7 @@ void ExpiryReport::add_open_scopes(Page& page) const {
 void ExpiryReport::add_ranks(Page& page) const {
   const Record* const verdict = find("expired");
   const Record& base = verdict != nullptr ? *verdict : own_[0]->record;
-  ExpiredWorker around = read_expired(base);
-  const auto with_incident = std::find_if(
-      own_.begin(), own_.end(), [](const auto& kept) { return !kept->record.incident.empty(); });
-  if (with_incident != own_.end()) {
-    around.incident = (*with_incident)->record.incident;
-  }
-  add_ranks_at_expiry(page, incidents_.combine(around, true), key_.id, worker_of(base));
+  add_ranks_at_expiry(page, incidents_.combine(expired_worker(), true), key_.id, worker_of(base));
 }
 
 void ExpiryReport::add_evidence(Page& page) const {

@@ -8,6 +8,7 @@
 #include <string>
 #include <string_view>
 #include <unordered_set>
+#include <utility>
 #include <vector>
 
 #include "common/result.hpp"
@@ -54,6 +55,13 @@ class ExpiryReport {
   void take(const Record& record);
   [[nodiscard]] std::string page(bool colour) const;
 
+  // Returns what happened, in one sentence; empty: no record was of this expiry.
+  [[nodiscard]] std::string headline() const;
+  // Returns labels and values of what a person needs next, without those that no record has.
+  [[nodiscard]] std::vector<std::pair<std::string, std::string>> facts() const;
+  // Returns the worker, after a record of this expiry.
+  [[nodiscard]] ExpiredWorker expired_worker() const;
+
  private:
   // A copy of a record with all that it views.
   struct Kept {
@@ -70,6 +78,7 @@ class ExpiryReport {
   [[nodiscard]] const Record* find_shared(std::string_view event) const;
   [[nodiscard]] bool came_before(const Record& record) const;
 
+  [[nodiscard]] std::string outcome() const;
   void add_headline(Page& page) const;
   void add_open_scopes(Page& page) const;
   void add_ranks(Page& page) const;

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: MIT
+#include "timer_client/cli/commands/chosen_expiry.hpp"
+
+#include <algorithm>
+
+#include "timer_client/cli/commands/commands.hpp"
+#include "timer_client/cli/log/merge.hpp"
+#include "timer_client/cli/text/output.hpp"
+
+namespace filetimer::cli {
+
+int read_chosen_expiry(const ExpiryChoice& choice,
+                       const std::function<void(const ExpiryKey&, const Record&)>& take) {
+  OpenedLogs opened = open_logs(choice.dir, choice.files);
+  std::vector<LogReader>& logs = opened.logs;
+  complain_of_all(opened.notes);
+  complain_of_all(opened.problems);
+  if (logs.empty()) {
+    return kExitFailed;
+  }
+  const bool is_read_twice =
+      std::all_of(logs.begin(), logs.end(), [](LogReader& log) { return log.rewind(); });
+  ExpiryIds ids;
+  std::vector<std::string> lines;
+  read_merged(logs, [&](const Record& record) {
+    ids.take(record);
+    if (!is_read_twice) {
+      lines.emplace_back(record.line);
+    }
+    return true;
+  });
+  const std::vector<std::string> problems = problems_of(logs);
+  complain_of_all(problems);
+  complain_of_all(skipped_text(logs));
+  const auto key = ids.find(choice.id, choice.host, names_of(logs));
+  if (!key) {
+    complain(key.error().message);
+    return kExitFailed;
+  }
+  if (is_read_twice) {
+    std::for_each(logs.begin(), logs.end(), [](LogReader& log) { log.rewind(); });
+    read_merged(logs, [&](const Record& record) {
+      take(*key, record);
+      return true;
+    });
+  }
+  for (std::string& line : lines) {
+    line.reserve(line.size() + kLinePadding);
+    if (const auto record = parse_record(line)) {
+      take(*key, *record);
+    }
+  }
+  return opened.problems.empty() && problems.empty() ? kExitDone : kExitFailed;
+}
+
+}  // namespace filetimer::cli

@@ -1,0 +1,373 @@
+// SPDX-License-Identifier: MIT
+#include "timer_client/cli/report/hang.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdlib>
+#include <limits>
+#include <set>
+#include <tuple>
+
+#include "timer_client/cli/log/log_table.hpp"
+#include "timer_client/cli/text/words.hpp"
+
+namespace filetimer::cli {
+namespace {
+
+namespace dom = simdjson::dom;
+
+// The axis begins this many times the longest expired scope before the verdict.
+constexpr double kPastShare = 1.5;
+constexpr double kLeastPastS = 1;
+constexpr double kMostPastS = 600;
+constexpr double kMarginShare = 0.04;  // of the axis, behind the last event
+constexpr double kSameBarS = 0.002;    // two records of one scope differ by less
+
+// A worker of a machine.
+using LaneKey = std::pair<std::string, std::int64_t>;
+
+std::string machine_of(const Record& record) {
+  return fmt::format("{}\n{}", record.host, record.boot_id);
+}
+
+bool concerns_a_hang(std::string_view event) {
+  constexpr std::array<std::string_view, 9> kEvents{"incident", "expired",   "evidence",
+                                                    "killed",   "warned",    "deferred",
+                                                    "hook",     "left_open", "released_late"};
+  return std::ranges::find(kEvents, event) != kEvents.end();
+}
+
+class HangBuilder {
+ public:
+  HangBuilder(Hang& hang, const ExpiredWorker& around, std::int64_t zero_us)
+      : hang_(hang), zero_us_(zero_us) {
+    for (const ExpiredWorker& one : hang.incident.expired) {
+      hosts_.emplace(one.machine, one.worker.host);
+      incidents_.emplace(one.machine, one.incident);
+      expiries_.emplace(one.machine, one.id);
+    }
+    hosts_.emplace(around.machine, around.worker.host);
+    incidents_.emplace(around.machine, around.incident);
+    for (const ScopeGroup& group : hang.incident.groups) {
+      for (const WorkerName& worker : group.workers) {
+        add_lane(worker, &group == hang.incident.groups.data() && hang.incident.has_odd_group());
+      }
+    }
+    for (const ExpiredWorker& one : hang.incident.expired) {
+      add_lane(one.worker, false);
+    }
+  }
+
+  void take(const Record& record) {
+    const std::string machine = machine_of(record);
+    const auto host = hosts_.find(machine);
+    if (host == hosts_.end() || !record.time_us) {
+      return;
+    }
+    const double at_s = static_cast<double>(*record.time_us - zero_us_) / 1e6;
+    if (record.event == "incident") {
+      if (incidents_.contains({machine, std::string(record.incident)})) {
+        take_incident(record, host->second, at_s);
+      }
+      return;
+    }
+    Lane* const lane = lane_of(host->second, record.pid);
+    if (lane == nullptr) {
+      return;
+    }
+    const bool is_ours = expiries_.contains({machine, std::string(record.id)});
+    if (record.event == "expired" && is_ours) {
+      take_expired(record, *lane, at_s);
+    } else if (record.event == "evidence" && is_ours) {
+      add_mark(*lane, at_s, Mark::Kind::kEvidence, "evidence was collected");
+      take_stacks(record, *lane);
+    } else if (record.event == "killed" && is_ours) {
+      take_killed(record, *lane, at_s);
+    } else if (record.event == "released_late" && is_ours) {
+      add_mark(*lane, at_s, Mark::Kind::kReleased, "released late: " + in_few_words(record));
+    } else if (record.event == "hook" && is_ours) {
+      add_mark(*lane, at_s, Mark::Kind::kOther, "hook: " + in_few_words(record));
+    } else if (record.event == "warned") {
+      add_mark(*lane, at_s, Mark::Kind::kWarning, "warned: " + in_few_words(record));
+    } else if (record.event == "deferred") {
+      add_mark(*lane, at_s, Mark::Kind::kDeferred, "deferred: " + in_few_words(record));
+    } else if (record.event == "left_open") {
+      add_mark(*lane, at_s, Mark::Kind::kDeath, "exited: " + in_few_words(record));
+      set_end(*lane, at_s);
+    }
+  }
+
+  void finish() {
+    double longest_s = 0;
+    for (const Lane& lane : hang_.lanes) {
+      for (const ScopeBar& bar : lane.bars) {
+        if (bar.kind == ScopeBar::Kind::kExpired) {
+          longest_s = std::max(longest_s, -bar.begin_s);
+        }
+      }
+      for (const Mark& mark : lane.marks) {
+        hang_.end_s = std::max(hang_.end_s, mark.at_s);
+      }
+    }
+    hang_.begin_s = -std::clamp(kPastShare * longest_s, kLeastPastS, kMostPastS);
+    hang_.end_s += kMarginShare * (hang_.end_s - hang_.begin_s);
+    for (Lane& lane : hang_.lanes) {
+      finish_bars(lane);
+      std::ranges::stable_sort(lane.marks, {}, &Mark::at_s);
+      std::erase_if(lane.marks, [&](const Mark& mark) { return mark.at_s < hang_.begin_s; });
+    }
+    const std::string& first_host =
+        hang_.incident.expired.empty() ? std::string() : hang_.incident.expired[0].worker.host;
+    for (Lane& lane : hang_.lanes) {
+      lane.is_own_clock = lane.worker.host != first_host;
+    }
+    if (!hang_.incident.expired.empty()) {
+      if (Lane* const lane = lane_of(first_host, hang_.incident.expired[0].worker.pid)) {
+        lane->is_first = true;
+      }
+    }
+    std::ranges::stable_sort(hang_.lanes, {}, [](const Lane& lane) {
+      constexpr auto kLast = std::numeric_limits<std::int64_t>::max();
+      return std::tuple(!lane.is_first, !lane.is_odd, std::string_view(lane.worker.host),
+                        lane.worker.rank.value_or(kLast), lane.worker.pid.value_or(kLast));
+    });
+    index_.clear();
+  }
+
+ private:
+  void add_lane(const WorkerName& worker, bool is_odd) {
+    if (worker.pid &&
+        index_.emplace(LaneKey{worker.host, *worker.pid}, hang_.lanes.size()).second) {
+      hang_.lanes.push_back(
+          {.worker = worker, .is_odd = is_odd, .job_id = {}, .bars = {}, .marks = {}});
+    }
+  }
+
+  Lane* lane_of(const std::string& host, const Integer& pid) {
+    const auto found = pid ? index_.find({host, *pid}) : index_.end();
+    return found == index_.end() ? nullptr : &hang_.lanes[found->second];
+  }
+
+  static void add_mark(Lane& lane, double at_s, Mark::Kind kind, std::string text) {
+    lane.marks.push_back({at_s, kind, std::move(text)});
+  }
+
+  // A scope is in several records: the open ones of the incident and of each expiry.
+  static ScopeBar& bar_of(Lane& lane, const std::string& scope, double begin_s) {
+    const auto same = std::ranges::find_if(lane.bars, [&](const ScopeBar& bar) {
+      return bar.kind != ScopeBar::Kind::kEnded && bar.scope == scope &&
+             std::abs(bar.begin_s - begin_s) <= kSameBarS;
+    });
+    if (same != lane.bars.end()) {
+      return *same;
+    }
+    lane.bars.push_back({.begin_s = begin_s,
+                         .end_s = std::numeric_limits<double>::infinity(),
+                         .scope = scope,
+                         .timeout_s = {},
+                         .kind = ScopeBar::Kind::kOpen});
+    return lane.bars.back();
+  }
+
+  static void add_open_scope(Lane& lane, dom::object scope, double at_s) {
+    const Number elapsed_s = number_at(scope, "elapsed_s");
+    const std::string name = text_at(scope, "scope");
+    if (elapsed_s && !name.empty()) {
+      ScopeBar& bar = bar_of(lane, name, at_s - *elapsed_s);
+      bar.timeout_s = number_at(scope, "timeout_s");
+      bool is_paused = false;
+      bar.is_paused = scope.at_key("paused").get(is_paused) == simdjson::SUCCESS && is_paused;
+    }
+  }
+
+  void take_incident(const Record& record, const std::string& host, double at_s) {
+    for (const dom::object scope : objects_at(record.fields, "open_scopes")) {
+      if (Lane* const lane = lane_of(host, integer_at(scope, "pid"))) {
+        add_open_scope(*lane, scope, at_s);
+      }
+    }
+    for (const dom::object scopes : objects_at(record.fields, "ended_scopes")) {
+      Lane* const lane = lane_of(host, integer_at(scopes, "pid"));
+      if (lane == nullptr) {
+        continue;
+      }
+      for (const dom::element element : elements_at(scopes, "ended")) {
+        dom::array pair;
+        if (element.get_array().get(pair) != simdjson::SUCCESS || pair.size() != 2) {
+          continue;
+        }
+        const Number ago_s = as_number(pair.at(0).value_unsafe());
+        const Number took_s = as_number(pair.at(1).value_unsafe());
+        if (ago_s && took_s) {
+          lane->bars.push_back({.begin_s = at_s - *ago_s - *took_s,
+                                .end_s = at_s - *ago_s,
+                                .scope = text_at(scopes, "scope"),
+                                .timeout_s = {}});
+        }
+      }
+    }
+    hang_.ended_omitted += count_at(record.fields, "ended_omitted");
+  }
+
+  void take_expired(const Record& record, Lane& lane, double at_s) const {
+    const Number overdue_ms = record.number("overdue_ms");
+    const double verdict_s = at_s;
+    for (const dom::object scope : objects_at(record.fields, "open_scopes")) {
+      add_open_scope(lane, scope, verdict_s);
+    }
+    if (const Number elapsed_s = record.number("elapsed_s")) {
+      ScopeBar& bar = bar_of(lane, std::string(record.scope), verdict_s - *elapsed_s);
+      bar.kind = ScopeBar::Kind::kExpired;
+      bar.timeout_s = record.number("timeout_s");
+    }
+    add_mark(lane, verdict_s, Mark::Kind::kVerdict,
+             fmt::format("expired in {}{}", backquoted(record.scope),
+                         overdue_ms ? ", " + seconds_text(*overdue_ms / 1e3) + " late" : ""));
+  }
+
+  void take_killed(const Record& record, Lane& lane, double at_s) {
+    double first_s = at_s;
+    bool is_first = true;
+    for (const dom::object sent : objects_at(record.fields, "signals")) {
+      const Integer mono_ns = integer_at(sent, "mono_ns");
+      const double sent_s = mono_ns && record.mono_ns
+                                ? at_s - static_cast<double>(*record.mono_ns - *mono_ns) / 1e9
+                                : at_s;
+      first_s = is_first ? sent_s : first_s;
+      is_first = false;
+      add_mark(lane, sent_s, Mark::Kind::kSignal, text_at(sent, "name"));
+    }
+    const Number dead_after_ms = record.number("dead_after_ms");
+    if (dead_after_ms) {
+      const double dead_s = first_s + *dead_after_ms / 1e3;
+      add_mark(lane, dead_s, Mark::Kind::kDeath,
+               "dead after " + seconds_text(*dead_after_ms / 1e3));
+      set_end(lane, dead_s);
+    } else {
+      add_mark(lane, at_s, Mark::Kind::kOther, with_spaces(record.text("verdict")));
+    }
+  }
+
+  static void set_end(Lane& lane, double at_s) {
+    for (ScopeBar& bar : lane.bars) {
+      if (bar.kind != ScopeBar::Kind::kEnded) {
+        bar.end_s = std::min(bar.end_s, at_s);
+      }
+    }
+  }
+
+  void take_stacks(const Record& record, const Lane& lane) {
+    if (!told_.insert({lane.worker.host, lane.worker.pid.value_or(0)}).second) {
+      return;
+    }
+    std::vector<std::string> frames;
+    for (const dom::object thread : objects_at(record.fields, "python_threads")) {
+      bool is_current = false;
+      is_current = thread.at_key("current").get(is_current) == simdjson::SUCCESS && is_current;
+      if (frames.empty() || is_current) {
+        frames = texts_at(thread, "frames");
+      }
+    }
+    std::ranges::reverse(frames);
+    hang_.python_stacks.add(lane.worker, frames);
+    frames.clear();
+    // The main thread comes first.
+    for (const dom::object thread : objects_at(record.fields, "threads")) {
+      frames = texts_at(thread, "native_stack");
+      break;
+    }
+    std::ranges::transform(frames, frames.begin(), without_offset);
+    std::ranges::reverse(frames);
+    hang_.native_stacks.add(lane.worker, frames);
+  }
+
+  void finish_bars(Lane& lane) const {
+    for (ScopeBar& bar : lane.bars) {
+      bar.end_s = std::min(bar.end_s, hang_.end_s);
+    }
+    std::erase_if(lane.bars, [&](const ScopeBar& bar) {
+      return bar.end_s < hang_.begin_s || bar.begin_s > hang_.end_s;
+    });
+    std::ranges::stable_sort(lane.bars, [](const ScopeBar& a, const ScopeBar& b) {
+      return std::tuple(a.begin_s, -a.end_s) < std::tuple(b.begin_s, -b.end_s);
+    });
+    std::vector<double> ends;  // of each row's last bar
+    for (ScopeBar& bar : lane.bars) {
+      const auto row = std::ranges::find_if(ends, [&](double end) { return end <= bar.begin_s; });
+      bar.row = static_cast<std::size_t>(row - ends.begin());
+      if (row == ends.end()) {
+        ends.push_back(bar.end_s);
+      } else {
+        *row = bar.end_s;
+      }
+    }
+  }
+
+  Hang& hang_;
+  std::int64_t zero_us_;
+  std::map<std::string, std::string> hosts_;                 // by machine, as lanes name them
+  std::set<std::pair<std::string, std::string>> incidents_;  // machine and id
+  std::set<std::pair<std::string, std::string>> expiries_;
+  std::map<LaneKey, std::size_t> index_;
+  std::set<LaneKey> told_;  // whose stacks are in the trees
+};
+
+}  // namespace
+
+std::string_view name_of(Mark::Kind kind) {
+  switch (kind) {
+    case Mark::Kind::kWarning:
+      return "warning";
+    case Mark::Kind::kDeferred:
+      return "deferred";
+    case Mark::Kind::kVerdict:
+      return "verdict";
+    case Mark::Kind::kEvidence:
+      return "evidence";
+    case Mark::Kind::kSignal:
+      return "signal";
+    case Mark::Kind::kDeath:
+      return "death";
+    case Mark::Kind::kReleased:
+      return "released late";
+    case Mark::Kind::kOther:
+      break;
+  }
+  return "other";
+}
+
+void HangCollector::take(const Record& record) {
+  report_.take(record);
+  const bool is_near = record.time_us && key_.time_us &&
+                       std::abs(*record.time_us - *key_.time_us) <= kIncidentSpanUs;
+  if (is_near && concerns_a_hang(record.event)) {
+    incidents_.take(record);
+    lines_.emplace_back(record.line);
+  }
+}
+
+Hang HangCollector::hang() const {
+  Hang hang;
+  hang.headline = report_.headline();
+  hang.facts = report_.facts();
+  const ExpiredWorker around = report_.expired_worker();
+  hang.incident = incidents_.combine(around, false);
+  const bool has_expired = !hang.incident.expired.empty();
+  const ExpiredWorker& first = has_expired ? hang.incident.expired[0] : around;
+  HangBuilder builder(hang, around, first.time_us.value_or(key_.time_us.value_or(0)));
+  dom::parser parser;
+  for (const std::string& line : lines_) {
+    std::string padded = line;
+    padded.reserve(line.size() + kLinePadding);
+    if (const auto record = parse_record(parser, padded)) {
+      builder.take(*record);
+    }
+  }
+  builder.finish();
+  return hang;
+}
+
+}  // namespace filetimer::cli

@@ -1,0 +1,80 @@
+// A hang as a picture has it: one lane for each worker of the job, with its scopes as bars and what
+// happened to it as marks, on one time axis over all hosts.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "timer_client/cli/log/incident.hpp"
+#include "timer_client/cli/log/record.hpp"
+#include "timer_client/cli/log/report.hpp"
+#include "timer_client/cli/report/stack_tree.hpp"
+
+namespace filetimer::cli {
+
+// All times are in seconds after the first verdict, by the clock of the lane's host.
+struct ScopeBar {
+  enum class Kind { kEnded, kOpen, kExpired };
+  double begin_s = 0;
+  double end_s = 0;
+  std::string scope;
+  Number timeout_s;  // not known of an ended scope; empty: no deadline
+  Kind kind = Kind::kEnded;
+  bool is_paused = false;
+  std::size_t row = 0;  // bars that overlap are in different rows, the outermost scope first
+};
+
+struct Mark {
+  enum class Kind { kWarning, kDeferred, kVerdict, kEvidence, kSignal, kDeath, kReleased, kOther };
+  double at_s = 0;
+  Kind kind = Kind::kOther;
+  std::string text;  // what happened, without the time
+};
+std::string_view name_of(Mark::Kind kind);
+
+struct Lane {
+  WorkerName worker;
+  bool is_first = false;      // to expire
+  bool is_odd = false;        // is not where most others are
+  bool is_own_clock = false;  // its host is not that of the first to expire
+  std::string job_id;
+  std::vector<ScopeBar> bars;
+  std::vector<Mark> marks;
+};
+
+struct Hang {
+  std::string headline;                                    // what happened, in one sentence
+  std::vector<std::pair<std::string, std::string>> facts;  // a label and a value
+  JobIncident incident;
+  std::vector<Lane> lanes;  // the first to expire, then the odd ones, then by host and rank
+  double begin_s = 0;       // of the time axis
+  double end_s = 0;
+  std::int64_t ended_omitted = 0;  // ended scopes for which the records had no room
+  StackTree python_stacks;
+  StackTree native_stacks;
+};
+
+// Keeps of all records those that concern the hang of one expiry.
+class HangCollector {
+ public:
+  explicit HangCollector(const ExpiryKey& key) : key_(key), report_(key) {}
+
+  // Takes records of all hosts in the order of their times.
+  void take(const Record& record);
+  [[nodiscard]] Hang hang() const;
+
+ private:
+  ExpiryKey key_;
+  ExpiryReport report_;
+  IncidentRecords incidents_;
+  std::vector<std::string> lines_;  // of records near the expiry, of any host
+};
+
+}  // namespace filetimer::cli

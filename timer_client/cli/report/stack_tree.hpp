@@ -1,0 +1,42 @@
+// The stacks of many workers as one tree: what they have in common is there once, and each branch
+// ends at the workers that are there.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "timer_client/cli/log/incident.hpp"
+
+namespace filetimer::cli {
+
+class StackTree {
+ public:
+  // A call, and the calls that it has made in some of the stacks.
+  struct Node {
+    std::string frame;
+    std::vector<Node> calls;
+    std::vector<WorkerName> workers;          // whose stack ends here
+    [[nodiscard]] std::size_t count() const;  // of the workers here and below
+  };
+
+  // Adds a stack, the outermost frame first.
+  void add(const WorkerName& worker, const std::vector<std::string>& frames);
+
+  // Returns the outermost frames. The calls of each are in the order of the number of workers, the
+  // fewest first: the worker that is elsewhere is on top.
+  [[nodiscard]] std::vector<Node> sorted() const;
+  [[nodiscard]] bool is_empty() const { return roots_.empty(); }
+
+ private:
+  std::vector<Node> roots_;
+};
+
+// Returns a frame of a native stack without its offset, which says no more about where it hangs:
+// "read (libc.so.6)" of "read+0xd (libc.so.6)". A frame without a function keeps its offset.
+std::string without_offset(const std::string& frame);
+
+// Returns the tree as nested lists of HTML.
+std::string html_of(const StackTree& tree);
+
+}  // namespace filetimer::cli
