@@ -43,7 +43,7 @@ class Completion(Case):
     def test_every_subcommand_and_each_option_of_them(self):
         self.assertEqual(self.offered("timer_client "), set(subcommands()))
         self.assertEqual(self.offered("timer_client --"), set(options_of(CLIENT)))
-        self.assertEqual(self.offered("timer_client re"), {"release", "rendezvous"})
+        self.assertEqual(self.offered("timer_client re"), {"release", "rendezvous", "report"})
         for name in subcommands():
             self.assertEqual(self.offered(f"timer_client {name} --"),
                              set(options_of(CLIENT, name)), name)

@@ -24,7 +24,8 @@ constexpr double kPastShare = 1.5;
 constexpr double kLeastPastS = 1;
 constexpr double kMostPastS = 600;
 constexpr double kMarginShare = 0.04;  // of the axis, behind the last event
-constexpr double kSameBarS = 0.002;    // two records of one scope differ by less
+constexpr double kSameBarS = 0.05;     // two records of one scope differ by less
+constexpr double kRoundingS = 2e-6;    // of two times in records
 
 // A worker of a machine.
 using LaneKey = std::pair<std::string, std::int64_t>;
@@ -88,6 +89,7 @@ class HangBuilder {
       take_killed(record, *lane, at_s);
     } else if (record.event == "released_late" && is_ours) {
       add_mark(*lane, at_s, Mark::Kind::kReleased, "released late: " + in_few_words(record));
+      set_end(*lane, at_s, record.scope);
     } else if (record.event == "hook" && is_ours) {
       add_mark(*lane, at_s, Mark::Kind::kOther, "hook: " + in_few_words(record));
     } else if (record.event == "warned") {
@@ -214,7 +216,13 @@ class HangBuilder {
 
   void take_expired(const Record& record, Lane& lane, double at_s) const {
     const Number overdue_ms = record.number("overdue_ms");
-    const double verdict_s = at_s;
+    const Integer deadline_ns = record.integer("deadline_mono_ns");
+    // The record is made some time after the verdict, to which its durations refer.
+    const double verdict_s = deadline_ns && record.mono_ns
+                                 ? at_s -
+                                       static_cast<double>(*record.mono_ns - *deadline_ns) / 1e9 +
+                                       overdue_ms.value_or(0) / 1e3
+                                 : at_s;
     for (const dom::object scope : objects_at(record.fields, "open_scopes")) {
       add_open_scope(lane, scope, verdict_s);
     }
@@ -251,9 +259,10 @@ class HangBuilder {
     }
   }
 
-  static void set_end(Lane& lane, double at_s) {
+  // Of all open scopes, or of those with a name.
+  static void set_end(Lane& lane, double at_s, std::string_view scope = {}) {
     for (ScopeBar& bar : lane.bars) {
-      if (bar.kind != ScopeBar::Kind::kEnded) {
+      if (bar.kind != ScopeBar::Kind::kEnded && (scope.empty() || bar.scope == scope)) {
         bar.end_s = std::min(bar.end_s, at_s);
       }
     }
@@ -296,7 +305,8 @@ class HangBuilder {
     });
     std::vector<double> ends;  // of each row's last bar
     for (ScopeBar& bar : lane.bars) {
-      const auto row = std::ranges::find_if(ends, [&](double end) { return end <= bar.begin_s; });
+      const auto row =
+          std::ranges::find_if(ends, [&](double end) { return end <= bar.begin_s + kRoundingS; });
       bar.row = static_cast<std::size_t>(row - ends.begin());
       if (row == ends.end()) {
         ends.push_back(bar.end_s);
@@ -340,32 +350,44 @@ std::string_view name_of(Mark::Kind kind) {
 }
 
 void HangCollector::take(const Record& record) {
-  report_.take(record);
-  const bool is_near = record.time_us && key_.time_us &&
+  const bool is_near = !record.time_us || !key_.time_us ||
                        std::abs(*record.time_us - *key_.time_us) <= kIncidentSpanUs;
-  if (is_near && concerns_a_hang(record.event)) {
-    incidents_.take(record);
-    lines_.emplace_back(record.line);
+  if (key_.is_of(record) || (is_near && concerns_a_hang(record.event))) {
+    std::string& line = lines_.emplace_back();
+    line.reserve(record.line.size() + kLinePadding);
+    line = record.line;
   }
 }
 
 Hang HangCollector::hang() const {
-  Hang hang;
-  hang.headline = report_.headline();
-  hang.facts = report_.facts();
-  const ExpiredWorker around = report_.expired_worker();
-  hang.incident = incidents_.combine(around, false);
-  const bool has_expired = !hang.incident.expired.empty();
-  const ExpiredWorker& first = has_expired ? hang.incident.expired[0] : around;
-  HangBuilder builder(hang, around, first.time_us.value_or(key_.time_us.value_or(0)));
   dom::parser parser;
-  for (const std::string& line : lines_) {
-    std::string padded = line;
-    padded.reserve(line.size() + kLinePadding);
-    if (const auto record = parse_record(parser, padded)) {
-      builder.take(*record);
+  const auto replay = [&](const auto& take) {
+    for (const std::string& line : lines_) {
+      if (const auto record = parse_record(parser, line)) {
+        take(*record);
+      }
     }
-  }
+  };
+  IncidentRecords incidents;
+  ExpiryReport chosen(key_);
+  replay([&](const Record& record) {
+    incidents.take(record);
+    chosen.take(record);
+  });
+  const ExpiredWorker around = chosen.expired_worker();
+  Hang hang;
+  hang.incident = incidents.combine(around, false);
+  const ExpiredWorker& first =
+      hang.incident.expired.empty() ? around : hang.incident.expired.front();
+  ExpiryReport report({first.machine.substr(0, first.machine.find('\n')), first.id,
+                       first.worker.pid, first.time_us});
+  HangBuilder builder(hang, around, first.time_us.value_or(key_.time_us.value_or(0)));
+  replay([&](const Record& record) {
+    report.take(record);
+    builder.take(record);
+  });
+  hang.headline = report.headline();
+  hang.facts = report.facts();
   builder.finish();
   return hang;
 }

@@ -4,9 +4,6 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
-#include <memory>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -64,16 +61,15 @@ struct Hang {
 // Keeps of all records those that concern the hang of one expiry.
 class HangCollector {
  public:
-  explicit HangCollector(const ExpiryKey& key) : key_(key), report_(key) {}
+  explicit HangCollector(ExpiryKey key) : key_(std::move(key)) {}
 
   // Takes records of all hosts in the order of their times.
   void take(const Record& record);
+  // Returns the hang, told from the first of its expiries. A record of the expiry must have come.
   [[nodiscard]] Hang hang() const;
 
  private:
   ExpiryKey key_;
-  ExpiryReport report_;
-  IncidentRecords incidents_;
   std::vector<std::string> lines_;  // of records near the expiry, of any host
 };
 

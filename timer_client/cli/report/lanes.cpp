@@ -6,7 +6,9 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <set>
 #include <span>
+#include <string_view>
 #include <utility>
 
 #include "timer_client/cli/report/html.hpp"
@@ -41,7 +43,7 @@ class Drawing {
     bool is_first = true;
     for (const DrawnLane& drawn : std::span(lanes).first(std::min(lanes.size(), kMostLanesDrawn))) {
       const bool is_folded = drawn.workers.size() > 1;
-      const std::string of = is_folded ? std::string() : drawn.lane->worker.host;
+      const std::string of = is_folded ? std::string() : drawn.lane->worker.host;  // of many hosts
       if (is_first || of != host) {
         add_host(of, drawn);
         host = of;
@@ -85,7 +87,12 @@ class Drawing {
   }
 
   void add_host(const std::string& host, const DrawnLane& first) {
-    const std::string name = host.empty() ? "" : html_text(host, kTitleCharacters);
+    std::set<std::string_view> hosts;
+    for (const WorkerName& worker : first.workers) {
+      hosts.insert(worker.host);
+    }
+    const std::string name =
+        hosts.size() > 1 ? counted(hosts.size(), "host") : html_text(host, kTitleCharacters);
     const bool is_own_clock = first.workers.size() == 1 && first.lane->is_own_clock;
     body_ += fmt::format("<text x=4 y={:.1f} class=host>{}{}</text>\n", y_ + kHostHeight - 7, name,
                          is_own_clock ? " <tspan class=doubt>by its own clock</tspan>" : "");

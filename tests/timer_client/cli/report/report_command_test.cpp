@@ -1,0 +1,233 @@
+// `timer_client report` over logs of made-up hosts. What a browser shows: tests/browser.
+// SPDX-License-Identifier: MIT
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+#include <simdjson.h>
+
+#include <string>
+#include <vector>
+
+#include "common/json_fields.hpp"
+#include "tests/timer_client/cli/cli_fixture.hpp"
+#include "tests/timer_client/cli/log/host_log.hpp"
+
+namespace filetimer::cli {
+namespace {
+
+namespace dom = simdjson::dom;
+
+struct Event {
+  std::string name;
+  std::string phase;
+  double at_s = 0;  // after the first verdict
+  double took_s = 0;
+  bool is_expired = false;
+  std::int64_t pid = 0;
+};
+
+std::vector<Event> events_in(const std::string& path) {
+  dom::parser parser;
+  const simdjson::padded_string text{testing::read_file(path)};
+  dom::object root;
+  REQUIRE(parser.parse(text).get_object().get(root) == simdjson::SUCCESS);
+  std::vector<Event> events;
+  for (const dom::object each : objects_at(root, "traceEvents")) {
+    Event event{text_at(each, "name"),
+                text_at(each, "ph"),
+                number_at(each, "ts").value_or(0) / 1e6 - 3600,
+                number_at(each, "dur").value_or(0) / 1e6,
+                false,
+                integer_at(each, "tid").value_or(0)};
+    dom::object args;
+    bool is_expired = false;
+    if (each.at_key("args").get_object().get(args) == simdjson::SUCCESS) {
+      event.is_expired = args.at_key("expired").get(is_expired) == simdjson::SUCCESS && is_expired;
+    }
+    events.push_back(std::move(event));
+  }
+  return events;
+}
+
+std::vector<Event> of_worker(const std::vector<Event>& events, std::int64_t pid,
+                             std::string_view phase) {
+  std::vector<Event> found;
+  for (const Event& event : events) {
+    if (event.pid == pid && event.phase == phase) {
+      found.push_back(event);
+    }
+  }
+  return found;
+}
+
+// A job on two hosts: rank 1 hangs in `load`, and ranks 0, 2 and 3 wait in `exchange`.
+struct TwoHosts {
+  TempFolder folder;
+  HostLog a{"node01"};
+  HostLog b{"node02", 40'000};
+
+  TwoHosts() {
+    const MadeWorker hung{.pid = 11, .rank = 1, .job = "8812", .scope = "load", .entered_s = 60};
+    const std::vector<MadeWorker> on_a{
+        {.pid = 10, .rank = 0, .job = "8812", .scope = "exchange", .entered_s = 61}, hung};
+    const std::vector<MadeWorker> on_b{
+        {.pid = 12, .rank = 2, .job = "8812", .scope = "exchange", .entered_s = 61},
+        {.pid = 13, .rank = 3, .job = "8812", .scope = "exchange", .entered_s = 61}};
+    add_incident(a, 90.0001, "a-i1", on_a);
+    add_expiry(a, "a-1", "a-i1", hung);
+    a.add("evidence", 90'050'000,
+          R"x(,"pid":11,"id":"a-1","threads":[{"tid":11,"native_stack":)x"
+          R"x(["read+0xd (libc.so.6)","main+0x1 (t)"]}])x");
+    a.add("killed", 90'100'000,
+          fmt::format(R"(,"pid":11,"id":"a-1","incident":"a-i1","scope":"load","verdict":"dead",)"
+                      R"("signals":[{{"signal":9,"name":"SIGKILL","mono_ns":{}}}],)"
+                      R"("dead_after_ms":2.5)",
+                      a.mono_ns(90'060'000)));
+    add_incident(b, 91.0001, "b-i1", on_b);
+    for (std::size_t i = 0; i < on_b.size(); ++i) {
+      add_expiry(b, fmt::format("b-{}", i + 1), "b-i1", on_b[i]);
+    }
+  }
+  Ran report(std::vector<std::string> words = {}) {
+    folder.write("node01.jsonl", a.text());
+    folder.write("node02.jsonl", b.text());
+    std::vector<std::string> all{"report",
+                                 "last",
+                                 folder.path(),
+                                 "-o",
+                                 folder.path("hang.html"),
+                                 "--perfetto",
+                                 folder.path("hang.json")};
+    all.insert(all.end(), words.begin(), words.end());
+    return run_command(all);
+  }
+  [[nodiscard]] std::string html() const { return testing::read_file(folder.path("hang.html")); }
+};
+
+TEST_CASE("a report is told from the first to expire, whichever expiry was named") {
+  TwoHosts hosts;
+  const Ran ran = hosts.report();
+  CHECK(ran.code == 0);
+  CHECK(ran.errors.empty());
+  CHECK(ran.output == hosts.folder.path("hang.html") + "\n");
+  const std::string html = hosts.html();
+  CHECK(contains(html,
+                 "<h1>rank 1 (pid 11, t) hung in `load`: open for 30.0 s of 30 s, killed with "
+                 "SIGKILL, dead after 2.50 ms.</h1>"));
+  CHECK(contains(html, "The odd one out: rank 1 on node01, in `load`.") !=
+        contains(html, "The odd one out: rank 1, in `load`."));
+  CHECK(contains(html, "<dt>Job</dt><dd><bdi>8812</bdi></dd>"));
+  CHECK(contains(html, "ranks 0, 2, 3 <bdi>in `exchange`</bdi>"));
+  CHECK(contains(html,
+                 "<code>main (t)</code><br><code>read (libc.so.6)</code> "
+                 "<strong>rank 1</strong>"));
+}
+
+TEST_CASE("scopes and events of all hosts are on one time axis, from the first verdict on") {
+  TwoHosts hosts;
+  REQUIRE(hosts.report().code == 0);
+  const auto events = events_in(hosts.folder.path("hang.json"));
+  const auto hung = of_worker(events, 11, "X");
+  REQUIRE(hung.size() == 1);
+  CHECK(hung[0].name == "load");
+  CHECK(hung[0].is_expired);
+  CHECK(hung[0].at_s == doctest::Approx(-30.0001).epsilon(1e-6));
+  CHECK(hung[0].took_s == doctest::Approx(30.0625).epsilon(1e-6));  // to its death
+  const auto marks = of_worker(events, 11, "i");
+  REQUIRE(marks.size() == 4);
+  CHECK(marks[0].name == "expired in `load`, 100 us late");
+  CHECK(marks[0].at_s == doctest::Approx(0).epsilon(1e-5));
+  CHECK(marks[2].name == "SIGKILL");
+  CHECK(marks[2].at_s == doctest::Approx(0.0599).epsilon(1e-5));
+  CHECK(marks[3].name == "dead after 2.50 ms");
+  // By the clock of node02, which is 40 ms ahead.
+  const auto waiting = of_worker(events, 12, "X");
+  REQUIRE(waiting.size() == 1);
+  CHECK(waiting[0].at_s == doctest::Approx(-28.9601).epsilon(1e-6));
+  const std::string html = hosts.html();
+  CHECK(contains(html, "node02 <tspan class=doubt>by its own clock</tspan>"));
+  CHECK(contains(html, "Each host has its own clock."));
+}
+
+TEST_CASE("scopes that ended before the incident are bars of their worker") {
+  TwoHosts hosts;
+  hosts.a = HostLog("node01");
+  const MadeWorker hung{.pid = 11, .rank = 1, .job = "8812", .scope = "load", .entered_s = 60};
+  hosts.a.add("incident", 90'000'100,
+              R"(,"incident":"a-i1","workers":1,"open_scopes":[{"pid":11,"rank":1,"comm":"t",)"
+              R"("job_id":"8812","scope":"load","elapsed_s":30.0001,"timeout_s":30,)"
+              R"("remaining_s":-0.0001}],"in_no_scope":[],"omitted":0,"ended_scopes":[)"
+              R"({"pid":11,"rank":1,"comm":"t","scope":"forward","ended":[[31.5,0.5],[31,0.25],)"
+              R"([1],"x",[null,2]]},{"pid":99,"scope":"of nobody","ended":[[1,1]]}],)"
+              R"("ended_omitted":7)");
+  add_expiry(hosts.a, "a-1", "a-i1", hung);
+  REQUIRE(hosts.report().code == 0);
+  const auto bars = of_worker(events_in(hosts.folder.path("hang.json")), 11, "X");
+  REQUIRE(bars.size() == 3);
+  CHECK(bars[0].name == "forward");
+  CHECK(bars[0].at_s == doctest::Approx(-32.0).epsilon(1e-5));
+  CHECK(bars[0].took_s == doctest::Approx(0.5));
+  CHECK(bars[1].at_s == doctest::Approx(-31.25).epsilon(1e-5));
+  CHECK(contains(hosts.html(), "7 more scopes that had ended did not fit into the records."));
+}
+
+TEST_CASE("of many workers those in one scope share a lane, and the odd one has its own") {
+  const TempFolder folder;
+  HostLog log("node01");
+  std::vector<MadeWorker> workers;
+  for (int rank = 0; rank < 1024; ++rank) {
+    workers.push_back({.pid = 1000 + rank,
+                       .rank = rank,
+                       .job = "8812",
+                       .scope = rank == 17 ? "load" : "exchange",
+                       .entered_s = rank == 17 ? 60.0 : 61.0});
+  }
+  add_incident(log, 90.0001, "a-i1", workers);
+  add_expiry(log, "a-1", "a-i1", workers[17]);
+  folder.write("log", log.text());
+  REQUIRE(run_command({"report", folder.path("log"), "-o", folder.path("hang.html")}).code == 0);
+  const std::string html = testing::read_file(folder.path("hang.html"));
+  CHECK(contains(html, "class=lane>rank 17</text>"));
+  CHECK(contains(html, "class=lane>ranks 0-16, 18-1023</text>"));
+  CHECK_FALSE(contains(html, "class=lane>rank 18</text>"));
+  CHECK(contains(html, "<summary>1024 workers</summary>"));
+  CHECK(html.size() < 500'000);
+}
+
+TEST_CASE("names of any bytes are text in a report") {
+  const TempFolder folder;
+  HostLog log("node01");
+  const std::string name = R"(<script>alert(1)</script>\"'\u202e)";
+  const std::string who = R"("pid":11,"rank":1,"comm":"<b>","scope":")" + name + "\"";
+  log.add("incident", 90'000'100,
+          R"(,"incident":"a-i1","workers":1,"open_scopes":[{)" + who +
+              R"(,"elapsed_s":30,"timeout_s":30}],"in_no_scope":[],"omitted":0)");
+  log.add("expired", 90'000'200,
+          "," + who + R"(,"id":"a-1","incident":"a-i1","elapsed_s":30,"timeout_s":30,"cmdline":")" +
+              std::string(65536, '<') + "\"");
+  folder.write("log", log.text());
+  REQUIRE(run_command({"report", "a-1", folder.path("log"), "-o", folder.path("hang.html"),
+                       "--perfetto", folder.path("hang.json")})
+              .code == 0);
+  const std::string html = testing::read_file(folder.path("hang.html"));
+  CHECK_FALSE(contains(html, "<script"));
+  CHECK_FALSE(contains(html, "<b>"));
+  CHECK_FALSE(contains(html, "\xE2\x80\xAE"));
+  CHECK(contains(html, "&lt;script&gt;alert(1)"));
+  CHECK(events_in(folder.path("hang.json")).size() > 2);
+}
+
+TEST_CASE("the first word is an id unless a file has that name, and a wrong one is a line") {
+  const Ran unknown = run_command({"report", "zz", data_path("hang.jsonl")});
+  CHECK(unknown.code == 1);
+  CHECK(contains(unknown.errors, "no expiry 'zz'"));
+  const TempFolder folder;
+  CHECK(run_command({"report", data_path("hang.jsonl"), "-o", folder.path("x")}).code == 0);
+  const Ran unwritable =
+      run_command({"report", data_path("hang.jsonl"), "-o", folder.path("no/x")});
+  CHECK(unwritable.code == 1);
+  CHECK(unwritable.errors ==
+        "timer_client: cannot write '" + folder.path("no/x") + "': No such file or directory\n");
+}
+
+}  // namespace
+}  // namespace filetimer::cli

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: MIT
+#include "timer_client/cli/report/stack_tree.hpp"
+
+#include <doctest/doctest.h>
+
+#include "tests/support/files.hpp"
+
+namespace filetimer::cli {
+namespace {
+
+using testing::contains;
+
+WorkerName rank(std::int64_t number) {
+  return {"node", 1000 + number, number, "t"};
+}
+
+TEST_CASE("what stacks have in common is there once, and the fewest workers are on top") {
+  StackTree tree;
+  for (const std::int64_t number : {0, 1, 3}) {
+    tree.add(rank(number), {"main", "step", "all_reduce"});
+  }
+  tree.add(rank(2), {"main", "step", "forward", "read"});
+  const auto roots = tree.sorted();
+  REQUIRE(roots.size() == 1);
+  CHECK(roots[0].count() == 4);
+  const auto& step = roots[0].calls.at(0);
+  REQUIRE(step.calls.size() == 2);
+  CHECK(step.calls[0].frame == "forward");
+  CHECK(step.calls[1].count() == 3);
+  const std::string html = html_of(tree);
+  CHECK(contains(html, "<code>main</code><br><code>step</code> <small>4 workers</small>"));
+  CHECK(contains(html, "<code>forward</code><br><code>read</code> <strong>rank 2</strong>"));
+  CHECK(contains(html, "<code>all_reduce</code> <strong>ranks 0, 1, 3</strong>"));
+}
+
+TEST_CASE("a stack that ends inside another one keeps its worker") {
+  StackTree tree;
+  tree.add(rank(0), {"main", "step"});
+  tree.add(rank(1), {"main"});
+  const std::string html = html_of(tree);
+  CHECK(contains(html, "<code>main</code> <strong>rank 1</strong><ul><li><code>step</code>"));
+}
+
+TEST_CASE("an empty stack is none, and of an endless one the innermost frames count") {
+  StackTree tree;
+  tree.add(rank(0), {});
+  CHECK(tree.is_empty());
+  std::vector<std::string> endless(100'000, "f");
+  endless.back() = "innermost";
+  tree.add(rank(0), endless);
+  CHECK(contains(html_of(tree), "innermost"));
+  CHECK(html_of(tree).size() < 10'000);
+}
+
+TEST_CASE("a frame that names its function needs no offset") {
+  CHECK(without_offset("read+0xd (libc.so.6)") == "read (libc.so.6)");
+  CHECK(without_offset("libc.so.6+0x27249") == "libc.so.6+0x27249");
+  CHECK(without_offset("/a/train.py:3 in f") == "/a/train.py:3 in f");
+}
+
+}  // namespace
+}  // namespace filetimer::cli
