@@ -78,9 +78,6 @@ std::string format(const Request& request) {
   if (request.x_whole_process) {
     line += ", \"x_whole_process\": true";
   }
-  if (request.x_idle) {
-    line += ", \"x_idle\": true";
-  }
   if (request.x_spare_if_left) {
     line += ", \"x_spare_if_left\": true";
   }

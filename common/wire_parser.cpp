@@ -281,9 +281,6 @@ Status read_field(std::string_view key, ondemand::value value, Request& request,
   if (key == "x_whole_process") {
     return store(read_bool(key, value), request.x_whole_process);
   }
-  if (key == "x_idle") {
-    return store(read_bool(key, value), request.x_idle);
-  }
   if (key == "x_spare_if_left") {
     return store(read_bool(key, value), request.x_spare_if_left);
   }

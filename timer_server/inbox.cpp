@@ -130,7 +130,7 @@ void Inbox::open_scope(Worker& worker, const wire::Request& request, std::string
     name = id;
   }
   PipePage& page = pipe_page_of(worker);
-  if (refuses_new_scopes() && !request.x_idle && !page.has_open(id)) {
+  if (refuses_new_scopes() && !page.has_open(id)) {
     context_.rejections.add("the server is draining: no new scopes", line, request.pid);
     return;
   }
@@ -142,11 +142,7 @@ void Inbox::open_scope(Worker& worker, const wire::Request& request, std::string
   }
   ++now_.mono.ns;  // no two scopes of one reading are of the same age
   earliest_ = std::min(earliest_, *first_look);
-  if (terms.is_idle) {
-    worker.set_idle_since(terms.acquired);
-  } else {
-    context_.cut_timeouts.note(worker, name, terms.asked);
-  }
+  context_.cut_timeouts.note(worker, name, terms.asked);
   context_.unsaved.note(worker);
 }
 

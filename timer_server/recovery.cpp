@@ -8,7 +8,6 @@
 #include <map>
 #include <utility>
 
-#include "common/scope_page.hpp"
 #include "timer_server/system/messages.hpp"
 
 namespace filetimer {
@@ -102,9 +101,6 @@ void Recovery::restore_scopes(Worker& worker, PipePage& page) {
       continue;
     }
     ++adopted_scopes_;
-    if ((reading.flags & slot_flag::kIdle) != 0) {
-      worker.set_idle_since(reading.acquired);
-    }
   }
   context_.unsaved.note(worker);
 }

@@ -250,33 +250,16 @@ TEST_CASE("A worker that is being killed opens no scope, and releases the others
   CHECK(stage.take_rejection().empty());
 }
 
-TEST_CASE("An idle timeout on the pipe says since when the worker is in no scope") {
-  InboxStage stage;
-  stage.send(InboxStage::acquire_line("forward"));
-  stage.send(InboxStage::release_line("forward"));
-  const Instant released = stage.worker.left_on_pipe;
-  wire::Request idle = InboxStage::acquire_request("(idle)");
-  idle.x_idle = true;
-  idle.x_timeout_s = 300;
-  idle.expiration_time = static_cast<double>(unix_seconds() + 200);
-  stage.send(wire::format(idle));
-  CHECK(stage.worker.left_on_pipe < released);  // the server has read the release late
-  CHECK(stage.worker.left_on_pipe == stage.worker.pipe->adopted().at(0).acquired);
-}
-
-TEST_CASE("A timeout over --max-timeout is recorded as its request is read, an idle one is not") {
+TEST_CASE("A timeout over --max-timeout is recorded as its request is read") {
   Settings settings;
   settings.max_timeout = 10s;
   InboxStage stage({}, settings);
   wire::Request request = InboxStage::acquire_request("long");
   request.x_timeout_s = 60;
-  wire::Request idle = request;
-  idle.scope_id = "(idle)";
-  idle.x_idle = true;
   wire::Request longest = request;
   longest.scope_id = "short";
   longest.x_timeout_s = 10;
-  stage.send(wire::format(request) + wire::format(idle) + wire::format(longest));
+  stage.send(wire::format(request) + wire::format(longest));
   const testing::Records warned = stage.records_of("warned");
   REQUIRE(warned.size() == 1);
   CHECK(warned[0].text("scope") == "long");
@@ -300,11 +283,8 @@ TEST_CASE("A scope for which there is no room is rejected") {
 TEST_CASE("A draining server refuses new scopes, and renews those that are open") {
   InboxStage stage;
   stage.send(InboxStage::acquire_line("forward") + InboxStage::question_line("drain"));
-  wire::Request idle = InboxStage::acquire_request("(idle)");
-  idle.x_idle = true;
-  stage.send(InboxStage::acquire_line("forward") + wire::format(idle));
+  stage.send(InboxStage::acquire_line("forward"));
   CHECK(stage.take_rejection().empty());
-  CHECK(stage.worker.pipe->has_open("(idle)"));
   stage.send(InboxStage::acquire_line("backward"));
   CHECK(stage.take_rejection() == "the server is draining: no new scopes");
   CHECK(stage.open_scopes() == "forward");

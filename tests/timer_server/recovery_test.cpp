@@ -57,6 +57,12 @@ struct RecoveryStage : VerdictParts {
                                                        : slot_word::kReleasedLate});
     leave_own_page(content);
   }
+  // The child has left a scope at 10,000 and expires when it has been in none for 5,000.
+  void leave_idle_page() const {
+    TestPage content = idle_page({10'000}, 5us);
+    content.header().pid = child.pid();
+    leave_own_page(content);
+  }
   void leave_own_page(TestPage& content) const {
     content.write(page_folder.page_path("w-1"));
     page_folder.confirm("w-1", {process.pid, process.start_time, process.start_stack});
@@ -315,35 +321,26 @@ TEST_CASE("A file that is no page of the pipe is left alone") {
   CHECK(stage.workers.count() == 0);
 }
 
-TEST_CASE("A worker of the pipe is idle since its idle timeout began, as far as a server knows") {
+TEST_CASE("A worker of the pipe may have left its last scope until the next server came") {
   RecoveryStage stage;
-  PipePage page(stage.page_folder.server_pages(), stage.child.pid(), {});
-  REQUIRE(page.acquire("forward", 7, terms_between({1'000}, {9'000})));
-  bool has_idle = false;
-  SUBCASE("it has one") {
-    ScopeTerms idle = terms_between({2'000}, {9'000});
-    idle.is_idle = true;
-    REQUIRE(page.acquire("(idle)", 6, idle));
-    has_idle = true;
-  }
-  SUBCASE("it has none") {}
-  REQUIRE(page.save(stage.process, {}));
-  CHECK(stage.recover() == (has_idle ? 2 : 1));
-  CHECK((stage.worker().left_on_pipe == Instant{2'000}) == has_idle);
-  CHECK(stage.worker().left_on_pipe <= Instant::now());
+  stage.leave_idle_page();
+  PipePage piped(stage.page_folder.server_pages(), stage.child.pid(), {});
+  REQUIRE(piped.acquire("forward", 7, terms_between({1'000}, {5'000})));
+  REQUIRE(piped.save(stage.process, {}));
+  piped.release("forward");
+  REQUIRE(piped.save(stage.process, {}));
+  const Instant before = Instant::now();
+  CHECK(stage.recover() == 0);
+  const Instant left = stage.worker().left_on_pipe;
+  CHECK(left >= before);
+  CHECK(left <= Instant::now());
+  CHECK(stage.count_due(left + 4'999ns) == 0);
+  CHECK(stage.count_due(left + 5'000ns) == 1);
 }
 
 TEST_CASE("An idle timeout that an earlier server has judged is not judged again") {
   RecoveryStage stage;
-  TestPage content;
-  content.header().pid = stage.child.pid();
-  content.open(0, {.name = "(idle)",
-                   .timeout = 5'000,
-                   .word = slot_word::kIdleWatch,
-                   .flags = slot_flag::kIdle});
-  content.open(1, {.word = slot_word::kFree});
-  content.page().slot(1).left = 10'000;
-  stage.leave_own_page(content);
+  stage.leave_idle_page();
   PastVerdict past = stage.verdict(true);
   past.expiry.scope.name = "(idle)";
   past.expiry.scope.terms = terms_between({10'000}, {15'000});

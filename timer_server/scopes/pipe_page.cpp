@@ -131,7 +131,6 @@ void PipePage::set_terms(Slot& slot, const ScopeTerms& terms) const {
   slot.tid.store(terms.tid, kRelaxed);
   slot.signal.store(static_cast<std::uint16_t>(std::max(terms.signal, 0)), kRelaxed);
   slot.flags.store(static_cast<std::uint16_t>((terms.whole_process ? slot_flag::kWholeProcess : 0) |
-                                              (terms.is_idle ? slot_flag::kIdle : 0) |
                                               (terms.spare_if_left ? slot_flag::kSpareIfLeft : 0)),
                    kRelaxed);
 }
@@ -168,10 +167,8 @@ Result<Instant> PipePage::acquire(std::string_view id, std::size_t shown_bytes,
   set_terms(slot, terms);
   set_deadline(slot, word);
   on_change(*number);
-  const Duration longest = terms.is_idle ? kForever : terms_.max_timeout;
-  const Instant due = due_time(slot, word, longest);
-  const Instant soft =
-      terms.is_idle ? Instant::never() : soft_time_of(slot, word, due, terms_.warn_at);
+  const Instant due = due_time(slot, word, terms_.max_timeout);
+  const Instant soft = soft_time_of(slot, word, due, terms_.warn_at);
   const Instant first = std::min(due, soft);
   next_ = std::min(next_, first);
   return first;
@@ -202,11 +199,9 @@ std::vector<std::string> PipePage::release_all() {
     if (!try_release(slot, slot.deadline.load(kRelaxed))) {
       continue;
     }
-    if (!is_idle_watch(slot)) {
-      const std::size_t shown = slot.shown_bytes.load(kRelaxed);
-      const std::string& id = entries_[number].id;
-      names.push_back(shown == 0 ? id : id.substr(0, shown));
-    }
+    const std::size_t shown = slot.shown_bytes.load(kRelaxed);
+    const std::string& id = entries_[number].id;
+    names.push_back(shown == 0 ? id : id.substr(0, shown));
     free(number);
   }
   return names;
@@ -234,10 +229,9 @@ void PipePage::on_change(std::size_t slot) {
   const auto number = static_cast<SlotNumber>(slot);
   first_changed_ = std::min(first_changed_, number);
   end_of_changed_ = std::max<SlotNumber>(end_of_changed_, number + 1);
-  constexpr std::uint16_t kNotOwn = slot_flag::kWholeProcess | slot_flag::kIdle;
   const Slot& changed = slot_at(slot);
   const bool is_own_open = slot_word::is_open(changed.deadline.load(kRelaxed)) &&
-                           (changed.flags.load(kRelaxed) & kNotOwn) == 0;
+                           (changed.flags.load(kRelaxed) & slot_flag::kWholeProcess) == 0;
   if (is_own_open != entry.is_counted) {
     entry.is_counted = is_own_open;
     own_open_ = is_own_open ? own_open_ + 1 : own_open_ - 1;

@@ -38,7 +38,7 @@ class PipePage final : public WorkerPage {
   // Returns the header of the adopted file.
   [[nodiscard]] const PageClaims& claims() const { return *claims_; }
 
-  // Returns the adopted scopes, idle timeouts included.
+  // Returns the adopted scopes.
   std::vector<SlotReading> adopted();
   // Restores a verdict that is in the log and may not be in the file. `is_finished`: its kill is
   // over.
@@ -48,12 +48,12 @@ class PipePage final : public WorkerPage {
   // many bytes of `id` are the scope's name. Returns the scope's soft deadline, or its deadline if
   // that is earlier. Fails if kMaxScopesPerWorker scopes are open or judged.
   Result<Instant> acquire(std::string_view id, std::size_t shown_bytes, const ScopeTerms& terms);
-  // Releases the scope, late if it was judged. Returns whether the worker was in it: false for an
-  // idle timeout, a whole-process scope and an unknown identity.
+  // Releases the scope, late if it was judged. Returns whether the worker was in it: false for a
+  // whole-process scope and an unknown identity.
   bool release(std::string_view id);
   // Returns whether a scope with this identity is open and not judged.
   [[nodiscard]] bool has_open(std::string_view id) const;
-  // Releases all open scopes that are not judged. Returns their names, without idle timeouts.
+  // Releases all open scopes that are not judged. Returns their names.
   std::vector<std::string> release_all();
   // Returns whether no slot is in use.
   [[nodiscard]] bool is_empty() const { return by_id_.empty(); }
@@ -108,7 +108,7 @@ class PipePage final : public WorkerPage {
   std::vector<Entry> entries_;     // of the slots below count_
   std::vector<SlotNumber> by_id_;  // slots in use, by identity; without those released late
   std::vector<SlotNumber> free_;
-  std::size_t own_open_ = 0;  // open scopes, without idle timeouts and whole-process scopes
+  std::size_t own_open_ = 0;  // open scopes, without whole-process scopes
   Instant next_;              // no scope is due earlier
   UniqueFd fd_;
   const pid_t pid_;

@@ -18,12 +18,6 @@ bool is_inside(std::int64_t word) {
   return slot_word::is_open(word) || slot_word::is_expired(word);
 }
 
-// Returns whether the slot is listed with the worker's scopes. An idle timeout is not a scope, and
-// is listed only after its verdict.
-bool is_listed(const Slot& slot, std::int64_t word) {
-  return is_inside(word) && (slot_word::is_expired(word) || !is_idle_watch(slot));
-}
-
 Duration timeout_of(const Slot& slot, std::int64_t word, Duration max_timeout) {
   const std::int64_t asked = slot.timeout.load(kRelaxed);
   const bool is_endless = asked < 0 || slot_word::is_paused(word);
@@ -80,7 +74,7 @@ std::optional<SlotReading> WorkerPage::read_slot(std::size_t index, std::int64_t
 }
 
 Instant WorkerPage::deadline_of(const Slot& slot, std::int64_t word, const Scan& scan) {
-  const Duration longest = is_idle_watch(slot) ? kForever : scan.terms.max_timeout;
+  const Duration longest = scan.terms.max_timeout;
   const Instant due = due_time(slot, word, longest);
   if (scan.given.is_empty() && scan.resumed == Instant{}) {
     return due;
@@ -105,7 +99,7 @@ Instant WorkerPage::scan(const Scan& scan, Found& found, Activity& activity) {
       return;
     }
     next = std::min(next, deadline);
-    if ((slot.soft_ms.load(kRelaxed) | scan.terms.warn_at) == 0 || is_idle_watch(slot)) {
+    if ((slot.soft_ms.load(kRelaxed) | scan.terms.warn_at) == 0) {
       return;
     }
     const Instant warn = soft_time_of(slot, word, deadline, scan.terms.warn_at);
@@ -301,9 +295,8 @@ std::vector<SlotReading> WorkerPage::read_those(Wanted&& wanted, std::size_t mos
 }
 
 std::vector<SlotReading> WorkerPage::open_slots(std::size_t most, std::size_t* count) {
-  return read_those(
-      [](std::size_t, const Slot& slot, std::int64_t word) { return is_listed(slot, word); }, most,
-      count);
+  return read_those([](std::size_t, const Slot&, std::int64_t word) { return is_inside(word); },
+                    most, count);
 }
 
 template <class Wanted>
@@ -318,13 +311,11 @@ std::size_t WorkerPage::count_those(Wanted&& wanted) {
 }
 
 std::size_t WorkerPage::open_count() {
-  return count_those(is_listed);
+  return count_those([](const Slot&, std::int64_t word) { return is_inside(word); });
 }
 
 std::size_t WorkerPage::watched_count() {
-  return count_those([](const Slot& slot, std::int64_t word) {
-    return slot_word::is_open(word) && !is_idle_watch(slot);
-  });
+  return count_those([](const Slot&, std::int64_t word) { return slot_word::is_open(word); });
 }
 
 std::vector<SlotReading> WorkerPage::take_slots_over(Duration timeout) {

@@ -117,13 +117,14 @@ class WorkerPage {
   std::optional<SlotReading> read(std::size_t slot, std::int64_t word);
   // Returns whether the word of the slot is `word`.
   [[nodiscard]] bool is_open(std::size_t slot, std::int64_t word);
-  // Returns the open scopes, and those that were judged but not released. Returns at most `most`:
-  // those that were opened last. Sets `count` to the number of all of them.
+  // Returns the open scopes, and those that were judged but not released. An idle timeout is among
+  // them only while its kill is under way. Returns at most `most`: those that were opened last.
+  // Sets `count` to the number of all of them.
   std::vector<SlotReading> open_slots(std::size_t most = kMaxScopesPerWorker,
                                       std::size_t* count = nullptr);
-  // Returns the number of open_slots(), without idle timeouts.
+  // Returns the number of open_slots().
   std::size_t open_count();
-  // Returns the number of open scopes without a verdict, without idle timeouts.
+  // Returns the number of open scopes without a verdict.
   std::size_t watched_count();
   // Returns open scopes with a requested timeout over `timeout`, each once until it is renewed.
   std::vector<SlotReading> take_slots_over(Duration timeout);

@@ -4,7 +4,6 @@
 
 #include <sys/types.h>
 
-#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -42,9 +41,6 @@ struct Worker {
   // The number of the reading of the pipe in which the process was last seen alive.
   std::uint64_t seen_alive_in = 0;
 
-  // Records that the worker has been in no scope since `acquired`, when its idle timer began. The
-  // server may have read the line of the last release later than that.
-  void set_idle_since(Instant acquired) { left_on_pipe = std::min(left_on_pipe, acquired); }
   // Returns whether the worker has no scope that is watched.
   [[nodiscard]] bool has_no_scopes() const {
     return pages.empty() || (pages.size() == 1 && pipe && pipe->is_empty());

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include "timer_server/watch/deadline_scan.hpp"
 
+#include <algorithm>
 #include <optional>
 
 #include "common/scope_page.hpp"

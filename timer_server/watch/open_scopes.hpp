@@ -21,7 +21,7 @@ class OpenScopes {
 
   OpenScopes(Workers& workers, const ScopePolicy& policy) : workers_(workers), policy_(policy) {}
 
-  // Returns the number of open scopes, without idle timeouts.
+  // Returns the number of open scopes.
   [[nodiscard]] std::size_t count() const;
   [[nodiscard]] bool has_workers() const { return workers_.count() > 0; }
   // Adds the number of open scopes and a list of them, and with `with_workers` a list of workers.

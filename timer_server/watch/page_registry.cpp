@@ -87,8 +87,13 @@ Status check_claims(const PageClaims& claims, const Process& process) {
   return {};
 }
 
-bool is_whole_process_or_idle(const SlotReading& scope) {
-  return (scope.flags & (slot_flag::kWholeProcess | slot_flag::kIdle)) != 0;
+bool is_whole_process(const SlotReading& scope) {
+  return (scope.flags & slot_flag::kWholeProcess) != 0;
+}
+
+// An idle timeout is listed with the scopes while its kill is under way.
+bool is_idle_timeout(const SlotReading& scope) {
+  return (scope.flags & slot_flag::kIdle) != 0;
 }
 
 }  // namespace
@@ -336,7 +341,7 @@ void PageRegistry::record_orphaned_scopes(const PageClaims& claims, pid_t pid,
   for (const SlotReading& scope : scopes) {
     const bool was_open = slot_word::is_open(scope.word) || slot_word::is_expired(scope.word);
     const bool is_recorded = was_judged && was_judged(pid, claims.start_time, scope);
-    if (was_open && !is_whole_process_or_idle(scope) && !is_recorded &&
+    if (was_open && !is_whole_process(scope) && !is_idle_timeout(scope) && !is_recorded &&
         ++orphaned_scopes_ <= kMaxOrphanedScopes) {
       context_.log.append(
           context_.records.left_open(worker, context_.policy.view_of(scope), now, reason));
@@ -394,7 +399,7 @@ void PageRegistry::take_out(Worker& worker, const WorkerPage& page, std::string_
   }
   const Instant now = Instant::now();
   for (const SlotReading& reading : held->open_slots()) {
-    if (slot_word::is_open(reading.word) && !reason.empty() && !is_whole_process_or_idle(reading)) {
+    if (slot_word::is_open(reading.word) && !reason.empty() && !is_whole_process(reading)) {
       context_.log.append(context_.records.left_open(
           WorkerIdentity::of(worker), context_.policy.view_of(reading), now, reason));
     }

@@ -29,7 +29,6 @@ ScopeTerms ScopePolicy::terms_of(const wire::Request& request, const ClockReadin
   terms.signal = request.signal;
   terms.tid = request.x_tid.value_or(0);
   terms.whole_process = request.x_whole_process;
-  terms.is_idle = request.x_idle;
   terms.spare_if_left = request.x_spare_if_left;
   if (request.x_timeout_s) {
     terms.timeout = duration_from_seconds(*request.x_timeout_s);

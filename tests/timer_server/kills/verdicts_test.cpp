@@ -4,8 +4,10 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <filesystem>
 
+#include "common/mapped_file.hpp"
 #include "tests/timer_server/verdict_parts.hpp"
 
 using namespace filetimer;
@@ -383,27 +385,25 @@ TEST_CASE("A verdict whose slot holds another scope by now is not carried out") 
 
 TEST_CASE("A worker that works again after its idle timeout is spared") {
   VerdictStage stage;
-  ScopeTerms idle = terms_between({1'000}, kDeadline);
-  idle.is_idle = true;
-  stage.acquire(stage.worker, "(idle)", idle);
+  TestPage idle = idle_page({3'000}, 2us);
+  stage.add_page(stage.worker, idle);
+  const auto mapping =
+      MappedFile::map(stage.folder.path("own"), MappedFile::Access::kReadWrite, kPageBytes);
+  Slot& left_slot = PageLayout(mapping->data()).slot(1);
   stage.expire(stage.worker);
+  REQUIRE(stage.verdicts.expired() == 1);
   bool is_spared = true;
   SUBCASE("it is in a scope of the pipe") {
     stage.open(stage.worker, "forward", SIGKILL, {9'000});
   }
   SUBCASE("it is in a scope of its page") {
-    TestPage content;
-    content.open(0, {.word = 9'000});
-    stage.add_page(stage.worker, content);
+    left_slot.deadline = 9'000;
   }
   SUBCASE("it has left a scope of the pipe since") {
     stage.worker.left_on_pipe = kDeadline + 1ns;
   }
   SUBCASE("it has left a scope of its page since") {
-    TestPage content;
-    content.open(0, {.word = slot_word::kFree});
-    content.page().slot(0).left = kDeadline.ns + 1;
-    stage.add_page(stage.worker, content);
+    left_slot.left = kDeadline.ns + 1;
   }
   SUBCASE("it has not, since it has left its last one before") {
     stage.worker.left_on_pipe = kDeadline;

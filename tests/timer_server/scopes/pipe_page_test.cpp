@@ -143,9 +143,6 @@ TEST_CASE("An acquire returns the scope's soft deadline or deadline, whichever i
   const PipePageStage stage({.max_timeout = Duration{4000}, .warn_at = kHalf});
   CHECK(stage.page->acquire("a", 1, terms_of(1000, 3000)) == Instant{2000});
   CHECK(stage.page->acquire("b", 1, terms_of(1000, 9000)) == Instant{3000});  // half of 4,000
-  ScopeTerms idle = terms_of(1000, 9000);
-  idle.is_idle = true;  // never cut, and without a soft deadline
-  CHECK(stage.page->acquire("c", 1, idle) == Instant{9000});
 }
 
 TEST_CASE("A scope that is acquired with an earlier deadline is due then") {
@@ -305,9 +302,6 @@ TEST_CASE("The signal ends all scopes that were not judged") {
   stage.acquire("judged", 5000);
   const WorkerPage::Due judged = stage.expire({5000});
   stage.acquire("outer#1", terms_of(1000, 9000), 5);
-  ScopeTerms idle = terms_of(1000, 9000);
-  idle.is_idle = true;
-  stage.acquire("(idle)", idle);
   CHECK(stage.page->release_all() == Names{"outer"});
   CHECK(stage.due({9000}).empty());
   CHECK_FALSE(stage.page->was_released_late(judged.slot, judged.word));
@@ -318,9 +312,6 @@ TEST_CASE("The worker is inside a scope that it has opened itself, until its rel
   ScopeTerms whole = terms_of(1000, 9000);
   whole.whole_process = true;
   stage.acquire("whole", whole);
-  ScopeTerms idle = terms_of(1000, 9000);
-  idle.is_idle = true;
-  stage.acquire("(idle)", idle);
   stage.scan({2000});
   CHECK_FALSE(stage.is_inside);
   stage.acquire("own", 5000);
@@ -331,20 +322,6 @@ TEST_CASE("The worker is inside a scope that it has opened itself, until its rel
   stage.scan({5000});
   CHECK_FALSE(stage.is_inside);
   CHECK_FALSE(stage.page->release("whole"));
-  CHECK_FALSE(stage.page->release("(idle)"));
-}
-
-TEST_CASE("An idle timeout is not an open scope before its verdict") {
-  PipePageStage stage;
-  ScopeTerms idle = terms_of(1000, 5000);
-  idle.is_idle = true;
-  stage.acquire("(idle)", idle);
-  CHECK(stage.page->open_count() == 0);
-  CHECK(stage.page->open_slots().empty());
-  const WorkerPage::Due judged = stage.expire({5000});
-  CHECK(stage.page->open_slots().size() == 1);
-  stage.page->finish(judged.slot, judged.word);
-  CHECK(stage.page->is_empty());
 }
 
 TEST_CASE("Of many open scopes those that were opened last are listed") {

@@ -491,6 +491,31 @@ TEST_CASE("An idle timeout gets one verdict for each idle period, and continues 
   }
 }
 
+TEST_CASE("An idle timeout is not an open scope before its verdict") {
+  const PageStage stage(with_idle_watch());
+  CHECK(stage.page->open_count() == 0);
+  CHECK(stage.page->open_slots().empty());
+  REQUIRE(stage.page->try_expire_idle(0, {7'000}));
+  CHECK(stage.page->open_count() == 1);
+  CHECK(stage.page->open_slots().at(0).name == "(idle)");
+  CHECK(stage.page->watched_count() == 0);
+  CHECK_FALSE(stage.page->activity().is_inside);
+  stage.page->finish(0, 7'000);
+  CHECK(stage.page->open_count() == 0);
+}
+
+TEST_CASE("An idle timeout is neither cut by --max-timeout nor warned about") {
+  const PageStage stage(with_idle_watch());
+  std::vector<WorkerPage::Due> due;
+  SoftDue soft{.warn_at = std::uint32_t{1} << 31, .slots = {}};
+  CHECK(scan(*stage.page, {9'000}, Duration{200}, due, soft).is_never());
+  CHECK(due.empty());
+  CHECK(soft.slots.empty());
+  CHECK(stage.page->take_slots_over(Duration{200}).empty());
+  REQUIRE(stage.page->try_expire_idle(0, {7'000}));
+  CHECK(stage.page->take_slots_over(Duration{200}).empty());
+}
+
 TEST_CASE("An idle worker that was resumed has its full timeout, until it leaves another scope") {
   const PageStage stage(with_idle_watch());
   const auto watch = activity_of(*stage.page).watches.at(0);

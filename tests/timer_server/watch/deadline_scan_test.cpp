@@ -46,18 +46,6 @@ struct ScanStage : WorkerParts {
   DeadlineScan scan;
 };
 
-// A page whose worker has left a scope at 10,000 and expires when it is in none for 5,000.
-TestPage idle_page() {
-  TestPage page;
-  page.open(0, {.name = "(idle)",
-                .timeout = 5'000,
-                .word = slot_word::kIdleWatch,
-                .flags = slot_flag::kIdle});
-  page.open(1, {.word = slot_word::kFree});
-  page.page().slot(1).left = 10'000;
-  return page;
-}
-
 }  // namespace
 
 TEST_CASE("A scan gives the verdict on a scope at its deadline, and not a nanosecond before") {
@@ -293,7 +281,7 @@ TEST_CASE("A scope whose timeout --max-timeout cuts is due then, and reported on
 TEST_CASE("An idle timeout counts from the last scope that the worker has left") {
   ScanStage stage;
   Worker& worker = stage.add_worker(4711);
-  TestPage content = idle_page();
+  TestPage content = idle_page({10'000}, 5us);
   stage.add_page(worker, content);
   std::int64_t deadline = 15'000;
   SUBCASE("on its page") {}
@@ -312,7 +300,7 @@ TEST_CASE("An idle timeout counts from the last scope that the worker has left")
 TEST_CASE("A worker that is in a scope is not idle, and looked at again within its idle timeout") {
   ScanStage stage;
   Worker& worker = stage.add_worker(4711);
-  TestPage content = idle_page();
+  TestPage content = idle_page({10'000}, 5us);
   SUBCASE("on its page") {
     content.open(2, {.word = slot_word::kNoDeadline});
   }
@@ -327,7 +315,7 @@ TEST_CASE("A worker that is in a scope is not idle, and looked at again within i
 TEST_CASE("The idle timeout of a worker that is stopped is deferred") {
   ScanStage stage;
   Worker& worker = stage.add_worker(4711);
-  TestPage content = idle_page();
+  TestPage content = idle_page({10'000}, 5us);
   stage.add_page(worker, content);
   stage.why_halted = [](pid_t) { return "stopped"; };
   CHECK(stage.run({15'000}).due.empty());

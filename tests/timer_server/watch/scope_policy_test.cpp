@@ -76,7 +76,6 @@ TEST_CASE("A request of PyTorch's client gives the scope the time from its readi
   CHECK(terms.tid == 0);
   CHECK(terms.soft_ms == 0);
   CHECK_FALSE(terms.whole_process);
-  CHECK_FALSE(terms.is_idle);
   CHECK_FALSE(terms.spare_if_left);
   const ScopeTerms late = parts.policy.terms_of(pytorch_request(990), kReadAt);
   CHECK(late.deadline == after_boot(40s));
@@ -111,9 +110,6 @@ TEST_CASE("Each field of a request has its place in the terms of the scope") {
   CHECK(terms().tid == 12);
   request.x_whole_process = true;
   CHECK(terms().whole_process);
-  CHECK_FALSE(terms().is_idle);
-  request.x_idle = true;
-  CHECK(terms().is_idle);
   CHECK_FALSE(terms().spare_if_left);
   request.x_spare_if_left = true;
   CHECK(terms().spare_if_left);
