@@ -18,7 +18,7 @@ import sys
 import threading
 import time
 
-PAGE_BYTES = 856_064
+PAGE_BYTES = 2_166_784
 SLOTS_AT, NAMES_AT = 1024, 69_632
 NEVER_GRACE = 0xFFFF_FFFF  # the server's --grace
 
