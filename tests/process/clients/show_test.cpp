@@ -3,7 +3,10 @@
 // SPDX-License-Identifier: MIT
 #include <doctest/doctest.h>
 #include <fmt/format.h>
+#include <simdjson.h>
 
+#include <algorithm>
+#include <limits>
 #include <memory>
 #include <string>
 #include <vector>
@@ -97,4 +100,54 @@ TEST_CASE("a rank that is in no scope while the others wait stands out") {
   CHECK(page.find("\n  rank 1 in no scope, the odd one out\n  ranks 0, 2, 3 in `exchange` for ") !=
         std::string::npos);
   CHECK(page.find(", this one, not the odd one out.\n") != std::string::npos);
+}
+
+TEST_CASE("the record of an incident has what its workers did before, and report draws it") {
+  const TempFolder temp;
+  const Server server(temp);
+  const auto hung = client_worker(server.dir());
+  const auto other = client_worker(server.dir());
+  for (int step = 0; step < 3; ++step) {
+    for (const auto* const worker : {&hung, &other}) {
+      CHECK((*worker)->ask("open forward 3600000") == "yes");
+      CHECK((*worker)->ask("release forward") == "yes");
+    }
+  }
+  CHECK(other->ask("open exchange 3600000") == "yes");
+  hung->tell("open load 200");
+  CHECK(hung->status() == killed_by(SIGKILL));
+  const std::string id = server.wait_for("killed", hung->pid()).text("id");
+
+  const Record incident =
+      server.wait_for([](const Record& record) { return record.is("incident"); });
+  std::vector<std::int64_t> pids;
+  for (const simdjson::dom::object entry : incident.array("ended_scopes")) {
+    CHECK(std::string_view(entry["scope"]) == "forward");
+    pids.push_back(std::int64_t{entry["pid"]});
+    double last_ago_s = std::numeric_limits<double>::infinity();
+    std::size_t count = 0;
+    for (const simdjson::dom::array scope : simdjson::dom::array{entry["ended"]}) {
+      const double ago_s{scope.at(0)};
+      const double took_s{scope.at(1)};
+      CHECK(ago_s > 0.2);  // before the scope that has expired was opened
+      CHECK(ago_s < last_ago_s);
+      CHECK(took_s > 0);
+      last_ago_s = ago_s;
+      ++count;
+    }
+    CHECK(count == 3);
+  }
+  std::ranges::sort(pids);
+  std::vector<std::int64_t> expected{hung->pid(), other->pid()};
+  std::ranges::sort(expected);
+  CHECK(pids == expected);
+  CHECK(incident.integer("ended_omitted") == 0);
+
+  const std::string path = temp.path("hang.html");
+  CHECK(output_of({"report", id, "--dir", server.dir(), "-o", path}) == path + "\n");
+  const std::string html = read_file(path);
+  CHECK(contains(html, fmt::format("<h1>pid {}", hung->pid())));
+  CHECK(contains(html, "<g class=expired><title>load: open for "));
+  CHECK(contains(html, "<g class=open><title>exchange: open for "));
+  CHECK(contains(html, "<g class=ended><title>forward: took "));
 }
