@@ -44,7 +44,7 @@ struct VerdictParts : RegistryParts {
   Board board{};
   DeadlineScan scan{{workers, policy, nullptr, unsaved}};
   Warnings warnings{settings.kill, records, *log, side_threads};
-  Hooks hooks{loop.get(), "true", {}, {}, records, *log, {.waiting = 0}};
+  Hooks hooks{loop.get(), {"true", {}}, {}, {}, records, *log, {.waiting = 0}};
   Verdicts verdicts{{.loop = loop.get(),
                      .policy = settings.kill,
                      .scopes = policy,

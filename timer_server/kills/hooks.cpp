@@ -20,6 +20,10 @@ constexpr Duration kReapHookAgain = std::chrono::milliseconds{100};
 // How long a hook may take to end after SIGKILL when the server stops.
 constexpr int kStopWaitMs = 100;
 
+std::string_view option_of(const HookOccasion& occasion) {
+  return occasion.is_warning() ? "--on-warning" : "--on-expiry";
+}
+
 }  // namespace
 
 struct Hooks::Running {
@@ -42,9 +46,9 @@ struct Hooks::Running {
   }
 };
 
-Hooks::Hooks(sd_event* loop, std::string command, std::vector<std::string> environment,
+Hooks::Hooks(sd_event* loop, HookCommands commands, std::vector<std::string> environment,
              Inheritance inheritance, const Records& records, RecordLog& log, HookLimits limits)
-    : command_(std::move(command)),
+    : commands_(std::move(commands)),
       environment_(std::move(environment)),
       inheritance_(std::move(inheritance)),
       records_(records),
@@ -56,11 +60,12 @@ Hooks::~Hooks() = default;
 
 void Hooks::add(HookOccasion occasion, Instant now) {
   loop_thread_.check();
-  if (command_.empty()) {
+  if (command_for(occasion).empty()) {
     return;
   }
   if (waiting_.size() >= limits_.waiting) {
-    messages::warning("--on-expiry is not run for {}: too many hooks wait", occasion.id);
+    messages::warning("{} is not run for {}: too many hooks wait", option_of(occasion),
+                      occasion.id);
     record_not_run(occasion, HookResult::kDropped, "too many hooks wait");
     return;
   }
@@ -95,9 +100,12 @@ Instant Hooks::advance(Instant now) {
 std::vector<std::string> Hooks::environment_for(const HookOccasion& occasion) const {
   std::vector<std::string> environment = environment_;
   set_variable(environment, "FILETIMER_ID", occasion.id);
-  set_variable(environment, "FILETIMER_INCIDENT", occasion.incident);
+  unset_variable(environment, "FILETIMER_INCIDENT");
+  if (!occasion.is_warning()) {
+    set_variable(environment, "FILETIMER_INCIDENT", occasion.incident);
+  }
   set_variable(environment, "FILETIMER_SCOPE", occasion.scope);
-  set_variable(environment, "FILETIMER_VERDICT", verdict_name(occasion.verdict));
+  set_variable(environment, "FILETIMER_VERDICT", std::string(occasion.verdict));
   set_variable(environment, "FILETIMER_PID", fmt::format("{}", occasion.worker.process->pid));
   set_variable(environment, "FILETIMER_HOST", records_.host());
   set_variable(environment, "FILETIMER_LOG", log_.path());
@@ -117,12 +125,12 @@ std::vector<std::string> Hooks::environment_for(const HookOccasion& occasion) co
 
 void Hooks::start(HookOccasion occasion, Instant now) {
   const auto failed = [&](const std::string& why) {
-    messages::error("--on-expiry for {}: {}", occasion.id, why);
+    messages::error("{} for {}: {}", option_of(occasion), occasion.id, why);
     record_not_run(occasion, HookResult::kFailed, why);
   };
   const UniqueFd nothing(::open("/dev/null", O_RDONLY | O_CLOEXEC));
   ChildStart start;
-  start.words = {"/bin/sh", "-c", command_};
+  start.words = {"/bin/sh", "-c", command_for(occasion)};
   start.environment = environment_for(occasion);
   start.input = nothing.get();
   start.output = STDERR_FILENO;
@@ -152,7 +160,8 @@ void Hooks::start(HookOccasion occasion, Instant now) {
     ended->has_ended = true;
     ended->end.reset();
   });
-  messages::debug("--on-expiry for {}: started as pid {}", hook->occasion.id, hook->outcome.pid);
+  messages::debug("{} for {}: started as pid {}", option_of(hook->occasion), hook->occasion.id,
+                  hook->outcome.pid);
   running_.push_back(std::move(hook));
 }
 
@@ -196,8 +205,9 @@ void Hooks::end(Running& hook, Instant now) {
   }
   outcome.took = now - hook.started;
   const bool is_well = outcome.result == HookResult::kExited && outcome.exit_status == 0;
-  messages::say(is_well ? messages::Level::kDebug : messages::Level::kWarning,
-                fmt::format("--on-expiry for {}: {}", hook.occasion.id, outcome.text()));
+  messages::say(
+      is_well ? messages::Level::kDebug : messages::Level::kWarning,
+      fmt::format("{} for {}: {}", option_of(hook.occasion), hook.occasion.id, outcome.text()));
   record(hook.occasion, std::move(outcome));
   hook.is_over = true;
 }

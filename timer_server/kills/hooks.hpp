@@ -1,4 +1,5 @@
-// Hooks: the shell command of --on-expiry, run once for each worker whose kill has ended.
+// Hooks: the shell commands of --on-expiry, run once for each worker whose kill has ended, and of
+// --on-warning, run once when the soft deadlines of a worker have passed.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -27,15 +28,23 @@ struct HookLimits {
   std::size_t waiting = 4096;                    // further hooks are dropped
 };
 
+// Shell commands; empty: no hook runs then.
+struct HookCommands {
+  std::string on_expiry{};
+  std::string on_warning{};
+};
+
 // Why a hook runs.
 struct HookOccasion {
   WorkerIdentity worker;
   std::string id;
-  std::string incident;
+  std::string incident;  // empty: a warning
   std::string scope;
-  KillVerdict verdict = KillVerdict::kDead;
-  std::uint64_t record_number =
-      0;  // of the `killed` record, which is synced before the hook starts
+  std::string_view verdict;  // $FILETIMER_VERDICT
+  // Of the `killed` or `warned` record, which is synced before the hook starts.
+  std::uint64_t record_number = 0;
+
+  [[nodiscard]] bool is_warning() const { return incident.empty(); }
 };
 
 // Starts hooks, kills those that run for too long, and records how each of them ended.
@@ -45,15 +54,16 @@ struct HookOccasion {
 // hook. Used on the loop thread.
 class Hooks {
  public:
-  // With an empty `command` no hook runs. A hook gets `environment` and its own variables. The end
+  // A hook gets `environment` and its own variables. The end
   // of a hook wakes `loop`. `loop`, `records` and `log` must outlive the hooks.
-  Hooks(sd_event* loop, std::string command, std::vector<std::string> environment,
+  Hooks(sd_event* loop, HookCommands commands, std::vector<std::string> environment,
         Inheritance inheritance, const Records& records, RecordLog& log, HookLimits limits = {});
   ~Hooks();
   Hooks(const Hooks&) = delete;
   Hooks& operator=(const Hooks&) = delete;
 
-  // Queues a hook. Drops and records it if too many hooks wait.
+  // Queues the hook of the occasion, if there is a command for it. Drops and records it if too many
+  // hooks wait.
   void add(HookOccasion occasion, Instant now);
   // Starts and ends hooks. Returns when it must be called again at the latest; it must also be
   // called when the log has synced records, and when a hook has ended.
@@ -77,7 +87,11 @@ class Hooks {
   void record(const HookOccasion& occasion, HookOutcome outcome);
   [[nodiscard]] std::vector<std::string> environment_for(const HookOccasion& occasion) const;
 
-  const std::string command_;
+  [[nodiscard]] const std::string& command_for(const HookOccasion& occasion) const {
+    return occasion.is_warning() ? commands_.on_warning : commands_.on_expiry;
+  }
+
+  const HookCommands commands_;
   const std::vector<std::string> environment_;
   const Inheritance inheritance_;
   const Records& records_;

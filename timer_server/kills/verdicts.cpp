@@ -340,7 +340,7 @@ void Verdicts::start_hook(const KillOrder& order, const KillEnd& end) {
   occasion.id = first.id;
   occasion.incident = first.incident;
   occasion.scope = first.scope.name;
-  occasion.verdict = end.verdict;
+  occasion.verdict = verdict_name(end.verdict);
   occasion.record_number = end.record_number;
   context_.hooks.add(std::move(occasion), Instant::now());
 }

@@ -26,13 +26,14 @@ struct Warnings::Batch {
   }
 };
 
-Warnings::Warnings(const KillPolicy& policy, const Records& records, RecordLog& log,
-                   SideThreads& side_threads)
+Warnings::Warnings(const KillPolicy& policy, Records& records, RecordLog& log,
+                   SideThreads& side_threads, Recorded recorded)
     : level_(policy.evidence),
       evidence_timeout_(policy.evidence_timeout),
       records_(records),
       log_(log),
-      side_threads_(side_threads) {}
+      side_threads_(side_threads),
+      recorded_(std::move(recorded)) {}
 
 Warnings::~Warnings() = default;
 
@@ -108,7 +109,8 @@ void Warnings::record(Batch& batch, std::string_view why_no_evidence) {
     (void)batch.collection->take();  // ends the collection
   }
   bool has_recorded_evidence = false;
-  for (const Scope& scope : batch.scopes) {
+  for (Scope& scope : batch.scopes) {
+    scope.passed.id = records_.next_warning_id();
     Evidence none;
     const Evidence* evidence = nullptr;
     if (!has_recorded_evidence && level_ != EvidenceLevel::kNone) {
@@ -122,7 +124,10 @@ void Warnings::record(Batch& batch, std::string_view why_no_evidence) {
         has_recorded_evidence = true;
       }
     }
-    log_.append(records_.warned(batch.worker, scope.passed, evidence));
+    const std::uint64_t number = log_.append(records_.warned(batch.worker, scope.passed, evidence));
+    if (recorded_ && &scope == &batch.scopes.front()) {
+      recorded_(batch.worker, scope.passed, number);
+    }
   }
 }
 

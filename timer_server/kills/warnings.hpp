@@ -27,9 +27,14 @@ class Warnings {
   // The other side threads are left to kills.
   static constexpr long kMaxCollections = 2;
 
+  // Called with each warning that was recorded: the worker, the id and the scope of the first of
+  // the soft deadlines, and the number of its record.
+  using Recorded = std::function<void(const WorkerIdentity& worker, const SoftDeadline& first,
+                                      std::uint64_t record_number)>;
+
   // Takes the level of evidence and its time limit from `policy`.
-  Warnings(const KillPolicy& policy, const Records& records, RecordLog& log,
-           SideThreads& side_threads);
+  Warnings(const KillPolicy& policy, Records& records, RecordLog& log, SideThreads& side_threads,
+           Recorded recorded = {});
   ~Warnings();
 
   struct Scope {
@@ -61,9 +66,10 @@ class Warnings {
 
   const EvidenceLevel level_;
   const Duration evidence_timeout_;
-  const Records& records_;
+  Records& records_;
   RecordLog& log_;
   SideThreads& side_threads_;
+  const Recorded recorded_;
   std::deque<std::shared_ptr<Batch>> batches_;  // the earliest soft deadline first
   // Each collection owns a copy until it has ended, even if its batch was recorded before. The
   // copies count the collections.

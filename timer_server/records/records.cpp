@@ -239,6 +239,9 @@ std::string Records::next_expiry_id() {
 std::string Records::next_incident_id() {
   return fmt::format("{}-i{}", run_, ++incidents_);
 }
+std::string Records::next_warning_id() {
+  return fmt::format("{}-w{}", run_, ++warnings_);
+}
 
 JsonWriter Records::begin(std::string_view event, const ClockReading& now) const {
   JsonWriter json;
@@ -404,7 +407,7 @@ std::string Records::warned(const WorkerIdentity& worker, const SoftDeadline& pa
                          : terms.timeout == kForever ? passed.when - terms.acquired
                                                      : passed.when - terms.deadline + terms.timeout;
   JsonWriter json = begin("warned", ClockReading::now(), worker);
-  json.field("scope", passed.scope.name).field("reason", passed.reason);
+  json.field("id", passed.id).field("scope", passed.scope.name).field("reason", passed.reason);
   write_timeout(json, "timeout_s", terms.timeout);
   json.fixed("elapsed_s", seconds(passed.noticed - terms.acquired), 6)
       .fixed("soft_s", seconds(after), 6)
@@ -499,10 +502,12 @@ std::string HookOutcome::text() const {
 
 std::string Records::hook(const WorkerIdentity& worker, const HookOutcome& outcome) const {
   JsonWriter json = begin("hook", ClockReading::now(), worker);
-  json.field("id", outcome.id)
-      .field("incident", outcome.incident)
-      .field("scope", outcome.scope)
-      .field("result", result_name(outcome.result));
+  const bool is_on_expiry = !outcome.incident.empty();
+  json.field("id", outcome.id).field("on", is_on_expiry ? "expiry" : "warning");
+  if (is_on_expiry) {
+    json.field("incident", outcome.incident);
+  }
+  json.field("scope", outcome.scope).field("result", result_name(outcome.result));
   if (outcome.pid != 0) {
     json.field("hook_pid", outcome.pid).fixed("duration_ms", millis(outcome.took), 3);
   }

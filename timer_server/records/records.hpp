@@ -86,6 +86,7 @@ struct SoftDeadline {
   Instant noticed;  // and was seen to have passed
   std::string reason;
   std::size_t omitted = 0;  // warnings about the worker that were not recorded before this one
+  std::string id{};         // of the warning
 };
 
 // The expiries of two seconds, and where all workers were when the first of them was judged, or as
@@ -114,7 +115,7 @@ enum class HookResult {
 };
 struct HookOutcome {
   std::string id;
-  std::string incident;
+  std::string incident;  // empty: it ran on a warning
   std::string scope;
   HookResult result = HookResult::kExited;
   pid_t pid = 0;  // 0: it never ran
@@ -136,6 +137,7 @@ class Records {
   // A name for the next expiry or incident, unique among all servers: "k3f9a2-1".
   std::string next_expiry_id();
   std::string next_incident_id();
+  std::string next_warning_id();
 
   std::string incident(const Incident& incident) const;
   std::string expired(const WorkerIdentity& worker, const Expiry& expiry,
@@ -189,6 +191,7 @@ class Records {
   std::string run_;  // what the ids of this server begin with
   std::uint64_t expiries_ = 0;
   std::uint64_t incidents_ = 0;
+  std::uint64_t warnings_ = 0;
 };
 
 // "SIGTERM", or "signal 35" for one without a name.

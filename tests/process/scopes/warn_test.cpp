@@ -276,3 +276,27 @@ TEST_CASE("timer_client run and acquire set soft deadlines") {
   CHECK(wait_for_warning(server, "copy").integer("pid") == worker.pid());
   CHECK(worker.is_alive());
 }
+
+TEST_CASE("--on-warning runs once the warning is recorded, and show takes the warning's id") {
+  const TempFolder temp;
+  const std::string out = temp.path("out");
+  Server server(temp,
+                {"--on-warning",
+                 fmt::format("{} show $FILETIMER_ID $FILETIMER_LOG > {}; echo $FILETIMER_VERDICT "
+                             "$FILETIMER_PID \"$FILETIMER_SCOPE\" >> {}",
+                             client_path(), out, out)});
+  Worker worker("block");
+  server.send(acquire_softly(worker.pid(), "forward", 3600s, 50ms));
+  const Record hook = server.wait_for("hook", worker.pid());
+  CHECK(hook.text("on") == "warning");
+  CHECK(hook.text("result") == "exited");
+  const Record warned = wait_for_warning(server, "forward");
+  CHECK(hook.text("id") == warned.text("id"));
+  const std::string text = read_file(out);
+  CAPTURE(text);
+  CHECK(text.starts_with(fmt::format("pid {} (", worker.pid())));
+  CHECK(contains(text, "was late in `forward`: open for "));
+  CHECK(contains(text, "Threads\n"));
+  CHECK(text.ends_with(fmt::format("warned {} forward\n", worker.pid())));
+  CHECK(worker.is_alive());
+}

@@ -38,8 +38,10 @@ const Inheritance& before_sigpipe_was_blocked() {
 
 struct HookStage {
   explicit HookStage(const std::string& command, HookLimits limits = {})
-      : hooks(loop.get(), command, plain_environment(), before_sigpipe_was_blocked(), records, *log,
-              limits) {}
+      : HookStage(HookCommands{command, {}}, limits) {}
+  explicit HookStage(HookCommands commands, HookLimits limits = {})
+      : hooks(loop.get(), std::move(commands), plain_environment(), before_sigpipe_was_blocked(),
+              records, *log, limits) {}
 
   HookOccasion occasion(const std::string& id) const {
     Process process;
@@ -50,6 +52,7 @@ struct HookStage {
     occasion.id = id;
     occasion.incident = "i1";
     occasion.scope = "forward pass";
+    occasion.verdict = "dead";
     return occasion;
   }
   void add(const std::string& id) { hooks.add(occasion(id), now); }
@@ -110,12 +113,32 @@ TEST_CASE("A hook has its variables and an empty standard input, and its end is 
   CHECK(records[0].text("event") == "hook");
   CHECK(records[0].integer("pid") == 4711);
   CHECK(records[0].text("id") == "k-1");
+  CHECK(records[0].text("on") == "expiry");
   CHECK(records[0].text("incident") == "i1");
   CHECK(records[0].text("scope") == "forward pass");
   CHECK(records[0].text("result") == "exited");
   CHECK(records[0].integer("exit_status") == 3);
   CHECK(records[0].number("duration_ms") == 20);
   CHECK(place.text_of("output") == "k-1 4711 forward pass dead 5 job 7\n");
+}
+
+TEST_CASE("A warning has a hook of its own, without an incident") {
+  const InFolder place(
+      "echo $FILETIMER_ID $FILETIMER_VERDICT ${FILETIMER_INCIDENT-none} > @/output");
+  HookStage stage(HookCommands{"false", place.command});
+  HookOccasion warning = stage.occasion("k-w1");
+  warning.incident.clear();
+  warning.verdict = "warned";
+  stage.hooks.add(warning, stage.now);
+  stage.run_to_end(stage.now);
+  CHECK(place.text_of("output") == "k-w1 warned none\n");
+  const auto records = stage.recorded();
+  REQUIRE(records.size() == 1);
+  CHECK(records[0].text("on") == "warning");
+  CHECK_FALSE(records[0].has("incident"));
+  HookStage without(HookCommands{"false", {}});
+  without.hooks.add(warning, without.now);
+  CHECK(without.hooks.idle());
 }
 
 TEST_CASE("A hook does not get the rank and job of the server for those of the worker") {

@@ -19,7 +19,10 @@ namespace {
 struct WarningStage {
   explicit WarningStage(bool evidence = true)
       : policy{.evidence = evidence ? EvidenceLevel::kProc : EvidenceLevel::kNone},
-        warnings(policy, records, *log, side_threads) {}
+        warnings(policy, records, *log, side_threads,
+                 [this](const WorkerIdentity&, const SoftDeadline& first, std::uint64_t) {
+                   told.push_back(first.id + " " + first.scope.name);
+                 }) {}
 
   WorkerIdentity identity_of(const Child& of) const {
     return {std::make_shared<const Process>(process_of(of)), facts};
@@ -63,6 +66,7 @@ struct WarningStage {
   const KillPolicy policy;
   const Instant now = Instant::now();
   bool is_open = true;
+  std::vector<std::string> told;
   Child child;
   FactsCell facts = std::make_shared<std::optional<WorkerFacts>>(WorkerFacts{});
   WorkerIdentity worker = identity_of(child);
@@ -167,6 +171,21 @@ TEST_CASE("A warning is recorded before the next record of its worker") {
   stage.deliver();  // too late
   CHECK(stage.warnings.advance(stage.now + 2s).is_never());
   CHECK(stage.recorded().size() == 1);
+}
+
+TEST_CASE(
+    "A warning that is recorded is told with its id, once for scopes that were late together") {
+  WarningStage stage;
+  stage.start({"forward", "step"});
+  stage.warnings.advance(stage.now);
+  stage.deliver();
+  stage.warnings.advance(stage.now + 1ms);
+  const testing::Records recorded = stage.recorded();
+  REQUIRE(recorded.size() == 2);
+  CHECK(recorded[0].text("id").ends_with("-w1"));
+  CHECK(recorded[1].text("id").ends_with("-w2"));
+  REQUIRE(stage.told.size() == 1);
+  CHECK(stage.told[0] == recorded[0].text("id") + " forward");
 }
 
 TEST_CASE("Warnings collect evidence of two workers at a time and leave side threads to kills") {

@@ -337,7 +337,14 @@ bool ExpiryReport::came_before(const Record& record) const {
   return before_s >= 0 && before_s <= verdict->number("elapsed_s").value_or(-1);
 }
 
+bool ExpiryReport::is_of_warning() const {
+  return find("warned") != nullptr;
+}
+
 std::string ExpiryReport::outcome() const {
+  if (is_of_warning()) {
+    return "a warning, and no signal";
+  }
   if (const Record* const killed = find("killed")) {
     return outcome_of(*killed);
   }
@@ -354,12 +361,13 @@ std::string ExpiryReport::headline() const {
   }
   const Record* const verdict = find("expired");
   const Record& base = verdict != nullptr ? *verdict : own_[0]->record;
-  const Number elapsed_s = verdict != nullptr ? verdict->number("elapsed_s") : Number{};
-  const Number timeout_s = verdict != nullptr ? verdict->number("timeout_s") : Number{};
+  const bool has_times = verdict != nullptr || is_of_warning();
+  const Number elapsed_s = has_times ? base.number("elapsed_s") : Number{};
+  const Number timeout_s = has_times ? base.number("timeout_s") : Number{};
   const auto named = std::find_if(own_.begin(), own_.end(),
                                   [](const auto& kept) { return !kept->record.scope.empty(); });
   return fmt::format(
-      "{} hung in {}: {}.", worker_text(worker_of(base)),
+      "{} {} in {}: {}.", worker_text(worker_of(base)), is_of_warning() ? "was late" : "hung",
       named == own_.end() ? "a scope that no record names" : backquoted((*named)->record.scope),
       joined({joined({elapsed_s || timeout_s ? "open" : "",
                       elapsed_s ? "for " + seconds_text(*elapsed_s) : "",
@@ -404,12 +412,12 @@ void ExpiryReport::add_headline(Page& page) const {
   const Record* const verdict = find("expired");
   const Record& base = verdict != nullptr ? *verdict : own_[0]->record;
   page.paragraph(headline());
-  if (verdict == nullptr) {
+  if (verdict == nullptr && !is_of_warning()) {
     page.paragraph(
         "Its `expired` record is not in these logs: it was rotated away or lost. What follows is "
         "from the records that came after it.");
   }
-  page.heading(verdict != nullptr ? "Expiry" : "Worker");
+  page.heading(verdict != nullptr ? "Expiry" : is_of_warning() ? "Warning" : "Worker");
   // Without what the sentence says, and what the sections below say.
   add_fields(page, base.fields,
              {"schema",
@@ -475,6 +483,7 @@ void ExpiryReport::add_ranks(Page& page) const {
 void ExpiryReport::add_evidence(Page& page) const {
   const Record* evidence = find("evidence");
   evidence = evidence != nullptr ? evidence : find_shared("evidence");
+  evidence = evidence != nullptr ? evidence : find("warned");
   if (evidence == nullptr) {
     page.heading("Evidence");
     page.item(2, "There is no evidence record: gathering was off, or the server ended first.");
@@ -560,6 +569,10 @@ std::string ExpiryReport::page(bool colour) const {
     return {};
   }
   add_headline(page);
+  if (is_of_warning()) {
+    add_evidence(page);
+    return std::move(page).text();
+  }
   add_open_scopes(page);
   add_ranks(page);
   add_evidence(page);

@@ -78,6 +78,8 @@ class ExpiryReport {
   [[nodiscard]] const Record* find_shared(std::string_view event) const;
   [[nodiscard]] bool came_before(const Record& record) const;
 
+  // A warning has an id of its own, and one record.
+  [[nodiscard]] bool is_of_warning() const;
   [[nodiscard]] std::string outcome() const;
   void add_headline(Page& page) const;
   void add_open_scopes(Page& page) const;
