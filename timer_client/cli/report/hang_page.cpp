@@ -223,16 +223,16 @@ std::string trace_events(const Hang& hang) {
   JsonWriter json;
   json.begin_array("traceEvents");
   for (const Lane& lane : hang.lanes) {
-    const auto [host, is_new] =
-        hosts.try_emplace(lane.worker.host, static_cast<int>(hosts.size()) + 1);
+    const auto host = hosts.try_emplace(lane.worker.host, static_cast<int>(hosts.size()) + 1);
+    const int number = host.first->second;
     const auto begin = [&](std::string_view name, const char* phase) -> JsonWriter& {
       return json.begin_object()
           .field("name", name)
           .field("ph", phase)
-          .field("pid", host->second)
+          .field("pid", number)
           .field("tid", lane.worker.pid.value_or(0));
     };
-    if (is_new) {
+    if (host.second) {
       begin("process_name", "M")
           .begin_object("args")
           .field("name", lane.worker.host)
