@@ -1,5 +1,5 @@
-// What an answer takes, alone and while workers are killed, and how soon all ranks of a rendezvous
-// go on.
+// How long an answer takes, alone and while workers are killed, and how soon all ranks of a
+// rendezvous have their answers.
 // SPDX-License-Identifier: MIT
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -182,7 +182,7 @@ void measure_rendezvous(const Plan& plan, const std::string& dir, Report& report
     }
     releases.add(static_cast<double>((last_released - last_joined).count()) / 1e6);
   }
-  report.add({.measure = fmt::format("rendezvous of {}: last joins to last goes on", kRanks),
+  report.add({.measure = fmt::format("rendezvous of {}: last join to last answer", kRanks),
               .unit = "ms",
               .value = releases.median(),
               .target = Target::value_at_most(kTargetReleaseMs)});

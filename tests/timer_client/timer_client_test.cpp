@@ -103,7 +103,7 @@ TEST_CASE("two paths to one runtime directory lead to one page") {
 }
 
 TEST_CASE(
-    "a client that comes first makes the runtime directory, a blank status page and its page") {
+    "a client without a server makes the runtime directory, a blank status page and its page") {
   const testing::TempFolder folder;
   const std::string dir = folder.path("made/run");
   auto client = TimerClient::connect(unwatched(dir));
@@ -129,7 +129,7 @@ TEST_CASE(
   CHECK(server.pipe().next().x_page == server.worker_page_names().at(0));
 }
 
-TEST_CASE("two clients that come first at the same time share what they make") {
+TEST_CASE("two clients that connect at the same time without a server share what they make") {
   const testing::TempFolder folder;
   const std::string dir = folder.path("run");
   for (int round = 0; round < 20; ++round) {

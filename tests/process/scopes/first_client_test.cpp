@@ -1,5 +1,5 @@
-// Workers whose client comes before their server, at the same time, or after a restart, and a
-// runtime directory that is removed and made again.
+// Workers that connect before a server starts, while it starts, or after a restart, and a runtime
+// directory that is removed and made again.
 // SPDX-License-Identifier: MIT
 #include <doctest/doctest.h>
 
@@ -72,7 +72,7 @@ TEST_CASE("a scope that is opened before the server starts expires at its own de
   CHECK(worker->status() == killed_by(SIGKILL));
 }
 
-TEST_CASE("a worker that came first has statistics, and wakes the server, as one that came later") {
+TEST_CASE("a worker that connects first has statistics, and wakes the server, as any other does") {
   const TempFolder temp;
   const auto worker = first_worker(temp.path("run"));
   visit(*worker);
@@ -108,7 +108,7 @@ TEST_CASE("workers and a server that start at the same time miss no deadline") {
   }
 }
 
-TEST_CASE("a worker that came first is watched by every server that follows") {
+TEST_CASE("a worker that connects first is watched by every server that follows") {
   const TempFolder temp;
   const auto worker = first_worker(temp.path("run"));
   std::optional<Server> server;
@@ -143,7 +143,7 @@ TEST_CASE("a worker is watched again after its runtime directory was removed and
   CHECK(worker->status() == killed_by(SIGKILL));
 }
 
-TEST_CASE("a server whose directory is removed goes on with open scopes, and shows later ones") {
+TEST_CASE("a server whose directory is removed keeps watching open scopes, and shows later ones") {
   const TempFolder temp;
   const Server server(temp, {"--max-interval", "100ms"});
   const auto worker = client_worker(server.dir());
@@ -163,7 +163,7 @@ TEST_CASE("a server whose directory is removed goes on with open scopes, and sho
   CHECK(other->status() == killed_by(SIGKILL));
 }
 
-TEST_CASE("a worker that came first in a pid namespace of its own is watched, and no other is") {
+TEST_CASE("a worker of another pid namespace that connects first is watched, and no other is") {
   const TempFolder temp;
   const std::vector<std::string> namespaces{"--pid", "--fork", "--kill-child", "--mount-proc"};
   if (!can_unshare(temp, namespaces)) {

@@ -77,7 +77,7 @@ TEST_CASE("a page that a server has registered stays when its process exits") {
   CHECK(pages_in(dir).size() == 1);
 }
 
-TEST_CASE("a client that comes first removes what killed processes have left, and nothing else") {
+TEST_CASE("a client without a server removes the pages of killed processes, and no other file") {
   const testing::TempFolder folder;
   const std::string dir = folder.path("run");
   leave_page(dir);
