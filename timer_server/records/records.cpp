@@ -143,8 +143,8 @@ void write_ended_scopes(JsonWriter& json, const Incident& incident) {
           continue;
         }
         json.begin_array({})
-            .fixed({}, seconds(incident.when.mono - scope.ended), 6)
-            .fixed({}, seconds(scope.took), 6)
+            .fixed({}, seconds(incident.when.mono - scope.ended), 9)
+            .fixed({}, seconds(scope.took), 9)
             .end_array();
       }
       json.end_array().end_object();

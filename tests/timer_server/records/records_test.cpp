@@ -272,7 +272,7 @@ TEST_CASE("an incident lists the scopes that have ended, with the times before i
       records.incident({.id = "i1", .when = when, .workers = {worker}, .ended_omitted = 3});
   CHECK(record.ends_with(R"("ended_scopes":[{"pid":4711,"rank":2,"comm":"trainer",)"
                          R"("job_id":"8812","scope":"load",)"
-                         R"("ended":[[2.000000,1.500000],[-0.250000,0.100000]]}],)"
+                         R"("ended":[[2.000000000,1.500000000],[-0.250000000,0.100000000]]}],)"
                          R"("ended_omitted":3})"));
 }
 
