@@ -1,6 +1,5 @@
-// What the server's answers to control requests say, for the public AdminClient and for the command
-// line. An answer that ask() has read is a JSON object; a key that it lacks counts as zero or
-// empty.
+// Reads the server's answers to control requests, for the public AdminClient and for the command
+// line. An answer of ask() is a JSON object; a key that it lacks counts as zero or empty.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -29,7 +28,7 @@ Obstacles obstacles_in(std::string_view answer);
 // Returns "'step' of pid 12 (rank 3), 'save' of pid 13 and 4 more"; empty when none is listed.
 std::string open_scopes_text(const Obstacles& obstacles);
 
-// Returns what a "granted" answer allows.
+// Returns the wait that a "granted" answer allows.
 std::optional<Duration> granted_in(std::string_view answer);
 ServerStatus status_in(const std::string& answer);
 DrainResult drain_in(std::string_view answer);
@@ -37,7 +36,7 @@ RendezvousResult rendezvous_in(std::string_view answer);
 // Returns "0 (pid 11), 1 (pid 12) and 6 more".
 std::string members_text(const RendezvousResult& met);
 
-// Return the error that a reply without success becomes.
+// Return the exception for a reply without success.
 ServerBusy busy_in(const Reply& reply);
 RendezvousTimeoutError rendezvous_timeout_in(const Reply& reply, const std::string& name);
 

@@ -1,7 +1,7 @@
-// A control request and its answers, see "Control requests" in docs/protocol.md. The pipe for the
-// answers is made before the request is written and removed with the first answer: the server has
-// it open then, and a client that is killed while it waits leaves nothing behind.
-// No thread and no state: any thread may ask.
+// Sends a control request and waits for its answers, see "Control requests" in docs/protocol.md.
+// The pipe for the answers is made before the request is written, and removed when the first answer
+// has been read: the server has the pipe open then, and a client that is killed while it waits
+// leaves no file behind. The functions have no state and start no thread; any thread may call them.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -16,40 +16,43 @@
 
 namespace filetimer {
 
-// Of one answer. What lists many scopes is some kilobytes.
+// The limit of one answer. An answer that lists many scopes has some kilobytes.
 inline constexpr std::size_t kMaxAnswerBytes = std::size_t{4} << 20;
 
 struct Reply {
   enum class Kind {
-    kDone,     // and after a shutdown the server has ended, too
-    kRefused,  // these four are the server's last answer
+    // The server's last answer:
+    kDone,  // after a shutdown the server has ended, too
+    kRefused,
     kTimedOut,
     kInvalid,
-    kNoAnswer,    // not within the time
-    kServerGone,  // while it was waited for
-    kNoServer,    // nobody to ask, or one that answers no control requests
-    kFailed,      // the system or the answer was not as it must be
+    // There is no last answer:
+    kNoAnswer,    // the server did not answer in time
+    kServerGone,  // the server ended before its last answer
+    kNoServer,    // no server runs, or it answers no control requests
+    kFailed,      // a system call failed, or the answer cannot be read
   };
   Kind kind = Kind::kFailed;
-  std::string answer;  // the last one, a JSON object; empty for the kinds below
+  std::string answer;  // the last answer, a JSON object; empty from kNoAnswer on
   std::string why;     // one clear line for all kinds but kDone
   Duration waited{};
-  ServerProcess server = ServerProcess::kAlive;  // as it was found at kNoAnswer
+  ServerProcess server = ServerProcess::kAlive;  // its state, for kNoAnswer
 };
 
 // Called with each answer that is not the last one.
 using OnAnswer = std::function<void(std::string_view answer)>;
 
 // Called before each wait, which takes a quarter of a second at most and ends with a signal that
-// this thread handles. What it throws withdraws the request and comes out of ask().
+// this thread handles. An exception that it throws withdraws the request and leaves ask().
 using WhileWaiting = std::function<void()>;
 
-// Asks, and waits for the last answer. `question.reply` is filled in here. `patience` counts until
-// the first answer, and again beyond what the server then grants; kForever: no limit.
+// Sends the request and waits for the last answer. Fills in `question.reply`. `patience` bounds the
+// wait for the first answer, and again the wait beyond the time that the server grants; kForever:
+// no limit.
 Reply ask(const ServerLocation& place, wire::Question question, Duration patience,
           const OnAnswer& on_answer = {}, const WhileWaiting& while_waiting = {});
 
-// Waits for `time`, likewise.
+// Waits for `time`, and calls `while_waiting` as ask() does.
 void wait_for(Duration time, const WhileWaiting& while_waiting);
 
 }  // namespace filetimer

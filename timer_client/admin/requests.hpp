@@ -1,4 +1,4 @@
-// Control requests as they go on the request pipe, and how long their answers are waited for.
+// Control requests as lines of the request pipe, and how long a client waits for their answers.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -18,7 +18,7 @@ inline constexpr Duration kDefaultRpcTimeout = std::chrono::seconds{60};
 // Returns $FILETIMER_RPC_TIMEOUT, else kDefaultRpcTimeout. An error quotes the variable.
 Result<Duration> rpc_timeout_of_environment();
 
-// A mode of shutdown as users write it in the shell, and as the line has it.
+// A mode of shutdown as users write it in the shell, and its keys in the line.
 struct ShutdownWords {
   ShutdownMode mode;
   std::string_view word;
@@ -34,10 +34,10 @@ inline constexpr std::array<ShutdownWords, 6> kShutdownModes{{
     {ShutdownMode::kNow, "now", "", true},
 }};
 
-// Returns the wait as the line has it.
+// Returns the wait in seconds, for the line.
 double wait_seconds(Duration wait);
 
-// Return the request, but for the name of its reply pipe. `options` must outlive it.
+// Return the request, without the name of its reply pipe. `options` must outlive the request.
 wire::Question question_of(std::string_view request, Duration wait);
 wire::Question question_of(ShutdownMode mode, Duration wait);
 wire::Question question_of(const RendezvousOptions& options);

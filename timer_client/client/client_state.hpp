@@ -1,5 +1,5 @@
-// What is behind a TimerClient and the scopes that it made. What opening a scope needs each time is
-// inline and takes no lock.
+// The state behind a TimerClient and its scopes. The code that opens a scope is inline and takes no
+// lock.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -43,14 +43,14 @@ struct TimerClient::State {
     return *page_.load(std::memory_order_relaxed);
   }
 
-  // While the server has announced its end, no scopes are opened. Relaxed: a scope that is opened
-  // in the same moment is watched as long as there is a server.
+  // Returns whether the server has announced that it watches no new scopes; then none are opened.
+  // Relaxed: a scope that is opened in the same moment is watched as long as the server runs.
   [[nodiscard]] [[gnu::always_inline]] bool is_closed() const {
     return page().board().announcement.load(std::memory_order_relaxed) !=
            static_cast<std::uint32_t>(Announcement::kNone);
   }
-  // Likewise, and not if the server that announced its end was killed: the next one watches what is
-  // opened now. Some microseconds.
+  // Likewise, but returns false if that server was killed: the next server watches scopes that are
+  // opened now. Takes some microseconds.
   [[nodiscard]] bool is_closed_by_server() const {
     return is_closed() && (page().is_off() || page().has_server());
   }
@@ -103,16 +103,16 @@ struct TimerClient::State {
     }
     return scope;
   }
-  // Does what is to be done, without the lock. A scope that was opened on a page that no server
-  // reads any more is opened again on the page that took its place.
+  // Does what the bits of todo say, without the lock. If no server reads the page of the scope any
+  // more, opens the scope again on the successor of the page.
   void after_opening(TimerScope& scope, unsigned todo_next, ScopeKey key, const PageTerms& terms);
 
-  const std::uint64_t number;  // on the page, of what is this client's to release
+  const std::uint64_t number;  // marks the slots of scopes that this client must release
   const bool has_statistics;
   TimerId job;
-  // Names of which a scope with a first timeout was opened, and in which process.
+  // Names of scopes that were opened with a first timeout, in the process `begun_in`.
   std::unordered_set<std::string> begun;
-  static constexpr std::size_t kMaxBegunNames = 1024;  // as of names with statistics
+  static constexpr std::size_t kMaxBegunNames = 1024;  // as many as have statistics
   unsigned begun_in = 0;
   OwnPage& first_page;  // its successors are those that this client has used since
 

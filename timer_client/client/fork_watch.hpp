@@ -1,6 +1,6 @@
-// Tells a process from its forked children with one load, on every path into the library. The word
-// that is loaded lies on memory that the kernel wipes in a child, so even a child of a bare
-// clone(), in which no pthread_atfork handler has run, finds out before it writes anywhere.
+// Distinguishes a process from its forked children with one load, on every path into the library.
+// The kernel wipes the loaded word in a child. So even a child of a bare clone(), in which no
+// pthread_atfork handler has run, notices that it is a child before it writes to any data.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -8,16 +8,17 @@
 
 namespace filetimer::fork_watch {
 
-// What count() gives in a child that has not noticed yet that it is one.
+// What count() returns in a child that has not noticed yet that it is one.
 inline constexpr unsigned kUnknown = 0;
-// And while a thread of it is noticing.
+// What count() returns while a thread of the child is between begin_noticing() and set().
 inline constexpr unsigned kBusy = ~0U;
 
-// Set once, by start(), before anybody can hold a client.
+// Set once, by start(), before the process can have a client.
 extern constinit std::atomic<unsigned>* word;
 
-// Differs between a process and its forked children; never what an own timer carries in a child
-// that has not noticed. Relaxed: only this process writes it, before it has a second thread.
+// Returns a number that differs between a process and its forked children. In a child that has not
+// noticed yet it differs from the number of every timer. Relaxed: only this process writes it,
+// before it has a second thread.
 inline unsigned count() {
   return word->load(std::memory_order_relaxed);
 }
@@ -25,7 +26,7 @@ inline unsigned count() {
 // For ProcessLock.
 void start();
 void set(unsigned count);
-// True for the one thread of a child that is to notice; others wait until it has called set().
+// Returns true in the one thread of a child that must call set(); other threads wait until it has.
 bool begin_noticing();
 
 }  // namespace filetimer::fork_watch

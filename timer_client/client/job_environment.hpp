@@ -1,4 +1,4 @@
-// Who this process is in its job, as the launchers' environment variables say.
+// The place of this process in its job, from the launchers' environment variables.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -6,13 +6,15 @@
 
 namespace filetimer {
 
-// Each empty when nothing tells. The server reads the same variables of workers without a page.
+// A field is empty if it is not known. The server reads the same variables of workers without a
+// page.
 struct JobEnvironment {
   std::string rank;
   std::string local_rank;
   std::string job_id;
 };
 
+// Reads the variables of this process.
 JobEnvironment job_environment();
 
 }  // namespace filetimer

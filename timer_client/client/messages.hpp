@@ -1,11 +1,12 @@
-// What the library says on standard error, one line a message: a notice if there is no server, and
-// nothing else, unless $FILETIMER_LOG_LEVEL or timer_client's --log-level asked for it. Libraries
-// do not log; but who sets that variable wants to see what goes on in a worker whose program has no
-// switch for it. It never holds its worker up, raises no signal and takes no lock: a line that
-// can't be written at once is dropped, and any thread and any forked child may speak. Not for the
-// path of a scope (page_scope.hpp): a message costs some microseconds, and a look at the level
-// where it is off. The server has a file of this name, too; the namespace differs, since one
-// program may hold both.
+// The messages that the library writes on standard error, one line each: a notice if no server
+// runs, and others only if $FILETIMER_LOG_LEVEL or timer_client's --log-level asked for them.
+// Libraries should not log; the variable is for workers whose program has no option for it.
+//
+// A message never blocks its worker, raises no signal and takes no lock: a line that cannot be
+// written at once is dropped. Any thread and any forked child may write messages. The path of a
+// scope (page_scope.hpp) has none: a message costs some microseconds, and a check of the level if
+// it is off. The server has a file of this name, too; the namespace differs, since one program may
+// link both.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -20,23 +21,25 @@
 
 namespace filetimer::client_messages {
 
-// From now on for this process; the variable is not looked at any more. What stands at standard
-// error now is what is written to: a descriptor 2 that comes to mean something else, say a page or
-// a data file after it was closed, is left alone.
+// Sets the level of this process; $FILETIMER_LOG_LEVEL is not read any more. Messages go to the
+// file that is standard error now: if descriptor 2 is another file later, such as a page or a data
+// file that was opened after it was closed, nothing is written.
 void set_level(LogLevel level);
-// As $FILETIMER_LOG_LEVEL has it, unset or empty: says nothing. An error quotes what is no level.
+// Sets the level of $FILETIMER_LOG_LEVEL; unset or empty: no messages but notices. An error quotes
+// a word that is no level.
 Status take_level_of_environment();
 
-// The last LogLevel that is told; below kError: none. Relaxed: nothing else depends on it.
+// The last LogLevel that is written; below kError: none. Relaxed: no other data depend on it.
 extern constinit std::atomic<int> last_told;
 inline bool is_told(LogLevel level) {
   return static_cast<int>(level) <= last_told.load(std::memory_order_relaxed);
 }
 
-// Whether a level was asked for, by hand or by the environment.
+// Whether set_level() or the environment has chosen a level.
 extern constinit std::atomic<bool> is_level_chosen;
 
-// Of any length and any bytes; told as one line that keeps whole in a pipe. Keeps errno.
+// Writes a message of any length and any bytes, as one line that stays whole in a pipe. Preserves
+// errno.
 void write(LogLevel level, fmt::string_view format, fmt::format_args arguments) noexcept;
 
 template <class... Args>
@@ -45,8 +48,8 @@ void warning(fmt::format_string<Args...> format, Args&&... args) noexcept {
     write(LogLevel::kWarning, format, fmt::make_format_args(args...));
   }
 }
-// For what the user of a program must see though it asked for no messages, once: only with the
-// level error it is not written.
+// Writes a message that the user of the program must see, even if no level was chosen. Only the
+// level error suppresses it.
 template <class... Args>
 void notice(fmt::format_string<Args...> format, Args&&... args) noexcept {
   if (is_told(LogLevel::kWarning) || !is_level_chosen.load(std::memory_order_relaxed)) {
@@ -66,8 +69,8 @@ void debug(fmt::format_string<Args...> format, Args&&... args) noexcept {
   }
 }
 
-// All of `line` by one write, or nothing; for `fd` that others share, so that it can't be made
-// non-blocking. At most kMaxAtomicWrite bytes.
+// Writes all of `line`, at most kMaxAtomicWrite bytes, with one write, or nothing. Does not block,
+// although `fd` is blocking: other processes share it, so its flags must not be changed.
 void write_if_room(int fd, std::string_view line) noexcept;
 
 }  // namespace filetimer::client_messages

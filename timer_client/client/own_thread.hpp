@@ -1,5 +1,5 @@
-// Threads that the library runs in somebody else's process: the process's signals are not theirs,
-// and nobody has to join them.
+// Threads that the library runs in the user's process. They receive no signals of the process, and
+// need not be joined.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -7,7 +7,8 @@
 
 namespace filetimer {
 
-// With all signals blocked, under the library's name. False: there is no thread to be had.
+// Starts a thread with all signals blocked and the library's name. Returns false if the system
+// gives no thread.
 bool start_own_thread(std::function<void()> body) noexcept;
 
 }  // namespace filetimer

@@ -1,6 +1,6 @@
-// The lock that the clients of a process share, and what happens at fork(). The lock is held across
-// a fork, so a child of a multithreaded program finds everything in one piece. A child of a bare
-// clone(), in which no pthread_atfork handler has run, notices with its first call.
+// The lock that the clients of a process share. It is held across a fork(), so a child of a
+// multithreaded program finds no data half changed. A child of a bare clone(), in which no
+// pthread_atfork handler has run, notices with its first call that it is a child.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -17,17 +17,18 @@ class ProcessLock {
   // Never destroyed: scopes in static objects and threads may outlive every other static.
   static ProcessLock& instance();
 
+  // Takes the lock, and waits for it.
   [[nodiscard]] std::unique_lock<std::mutex> lock() {
     notice_clone();
     return std::unique_lock(mutex_);
   }
-  // Takes the lock only if no thread has it.
+  // Takes the lock only if no thread holds it.
   [[nodiscard]] std::unique_lock<std::mutex> try_lock() {
     notice_clone();
     return {mutex_, std::try_to_lock};
   }
 
-  // Differs between a process and its forked children. With the lock.
+  // Returns a number that differs between a process and its forked children. With the lock.
   [[nodiscard]] unsigned fork_count() const { return fork_count_; }
 
   // Has `call` called in every forked child, with the lock held, before any other call of the

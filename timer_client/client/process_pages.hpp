@@ -18,7 +18,7 @@ class ProcessPages {
   // Never destroyed: scopes in static objects may outlive every other static.
   static ProcessPages& instance();
 
-  // Returns this process's page in the runtime directory `dir`, whose server listens at `pipe`.
+  // Returns this process's page in the runtime directory `dir`, whose request pipe is `pipe`.
   // Makes the directory and its status page if they are missing; if that fails, `why_not` says why,
   // and the page has no status page: its scopes are not watched until a later look finds one.
   OwnPage& page_in(const std::string& dir, const std::string& pipe, Status& why_not);
@@ -26,9 +26,9 @@ class ProcessPages {
   // Returns the page of clients that are switched off: no scope is opened on it.
   OwnPage& page_of_nobody();
 
-  // Looks, at most once a second for each page, whether the files of the page are the ones that a
-  // server uses: the runtime directory may have been removed and made again, or a file cut short.
-  // Returns the page to use from now on: `page`, or its successor.
+  // Checks, at most once a second for each page, whether a server uses the files of the page: the
+  // runtime directory may have been removed and made again, or a file cut short. Returns the page
+  // to use from now on: `page`, or its successor.
   OwnPage& look_again(OwnPage& page) noexcept;
 
   [[nodiscard]] std::uint64_t next_client() { return ++last_client_; }

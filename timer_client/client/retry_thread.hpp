@@ -1,6 +1,6 @@
-// The thread that writes later the wake-up message for which the pipe had no room. It starts with
-// the first such message and ends when nothing has waited for a while; a worker whose server is
-// well never has it.
+// The thread that later writes a wake-up message for which the pipe had no room. It starts with the
+// first such message and ends when no message has waited for a while. As long as the pipe has room,
+// a worker has no such thread.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -16,8 +16,8 @@ class RetryThread {
   // Never destroyed, as the thread may outlive every static.
   static RetryThread& instance();
 
-  // What the thread does: tries what is due at `now`, and returns when to try again; never: nothing
-  // waits. Called with the lock held. Set once.
+  // The work of the thread: tries the messages that are due at `now`, and returns when to try
+  // again; Instant::never(): no message waits. Called with the lock held. Set once.
   using Work = Instant (*)(Instant now) noexcept;
   void set_work(Work work) { work_ = work; }
 

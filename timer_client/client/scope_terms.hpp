@@ -1,5 +1,5 @@
-// What a scope may ask for, and how a slot of the page holds it. What opening a scope needs each
-// time is inline.
+// The values that the options of a scope may have, and their form in a slot of the page. The
+// functions that every opening of a scope needs are inline.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -31,12 +31,12 @@ inline bool is_grace(std::optional<Timeout> grace) {
   return !grace || grace->value() == Duration::zero() || is_timeout(grace->value());
 }
 
-// Without what terms_of() and timeout_for() look at beyond plain_terms_of().
+// Returns whether the options need no more than plain_terms_of().
 inline bool is_common(const ScopeOptions& options) {
   return !options.warn_after && !options.first_timeout && !options.spare_if_left;
 }
 
-// As a slot holds it: in whole milliseconds, rounded up.
+// Returns the grace period as a slot has it: in whole milliseconds, rounded up.
 inline std::uint32_t grace_ms(Duration grace) {
   if (grace == kNoDeadline) {
     return kNoSigkill;
@@ -45,7 +45,7 @@ inline std::uint32_t grace_ms(Duration grace) {
   return static_cast<std::uint32_t>(std::min<std::int64_t>(whole, kLongestGraceMs));
 }
 
-// Without what is not so common.
+// Returns the terms of a scope whose options are is_common().
 inline PageTerms plain_terms_of(Duration after, const ScopeOptions& options, std::uint64_t client) {
   return {.timeout = after.count(),
           .grace_ms = options.grace ? grace_ms(options.grace->value()) : kServersGrace,
@@ -53,9 +53,10 @@ inline PageTerms plain_terms_of(Duration after, const ScopeOptions& options, std
           .client = client};
 }
 
+// Returns the terms of a scope with any options.
 PageTerms terms_of(Duration after, const ScopeOptions& options, std::uint64_t client);
 
-// These throw InvalidArgument, with what was wrong. `what`: for the message.
+// Throw InvalidArgument, with a message about what is wrong. `what` names the timeout in it.
 void check_timeout(std::string_view what, Duration timeout);
 void check_options(const ScopeOptions& options, Duration after);
 

@@ -1,4 +1,4 @@
-// For a write to a pipe whose reader may go.
+// Suppresses SIGPIPE during a write to a pipe whose reader may exit.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -9,9 +9,9 @@
 
 namespace filetimer {
 
-// Keeps a SIGPIPE that a write of this thread causes from reaching the process, whatever the
-// process does with SIGPIPE, and leaves one alone that was waiting before. (MSG_NOSIGNAL is for
-// sockets only, and a process-wide SIG_IGN is not ours to set.)
+// Keeps a SIGPIPE that a write of this thread causes from reaching the process, whatever handler
+// the process has. A SIGPIPE that was pending before stays pending. (MSG_NOSIGNAL is for sockets
+// only, and a library must not set SIG_IGN for the process.)
 class SigpipeGuard {
  public:
   SigpipeGuard() {
@@ -26,7 +26,7 @@ class SigpipeGuard {
   SigpipeGuard& operator=(const SigpipeGuard&) = delete;
   ~SigpipeGuard() { ::pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
 
-  // After a write that failed with EPIPE.
+  // Takes the SIGPIPE of a write that failed with EPIPE.
   void consume() const {
     if (!was_pending_) {
       const timespec at_once{};

@@ -1,4 +1,5 @@
-// What a scope's own soft deadline may be: one rule for the library and the command line.
+// The values that a scope's own soft deadline may have: one rule for the library and the command
+// line.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -9,13 +10,14 @@
 
 namespace filetimer {
 
-// `timeout`: of the scope; kForever: none, which is later than every warning.
+// Returns whether a scope with this timeout may have this soft deadline. kForever: the scope has no
+// deadline, which is later than every warning.
 inline bool is_warn_after(std::optional<Duration> warn_after, Duration timeout) {
   return !warn_after ||
          (*warn_after > Duration::zero() && *warn_after < timeout && *warn_after <= kLongestSoft);
 }
 
-// One line, for one that may not be.
+// Returns one line about a soft deadline that is not allowed.
 std::string why_no_warn_after(Duration warn_after, Duration timeout);
 
 }  // namespace filetimer

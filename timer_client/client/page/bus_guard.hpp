@@ -1,4 +1,4 @@
-// Keeps a worker alive whose page, or whose view of the status page, is cut short. Another process
+// Keeps a worker alive if its page, or its view of the status page, is cut short. Another process
 // of the user can truncate the file at any moment, and an access to the missing part of a mapping
 // raises SIGBUS.
 // SPDX-License-Identifier: MIT
@@ -11,12 +11,12 @@
 namespace filetimer {
 
 // While a BusGuard lives, the first SIGBUS in its memory maps zeroes in place of the file, for
-// good, and the instruction runs again. is_broken() is true from then on: what the memory holds is
-// not shared with the server any more, so the mapping must be replaced.
+// good, and the instruction runs again. is_broken() is true from then on: the server does not see
+// this memory any more, so the mapping must be replaced.
 //
-// The first guard of the process installs the handler of SIGBUS. A fault elsewhere goes to the
-// handler that was installed before. A handler that is installed later replaces this one, and then
-// such a fault does what that handler does.
+// The first guard of the process installs the handler of SIGBUS. The handler passes a fault
+// elsewhere to the handler that was installed before. A handler that is installed later replaces
+// this one, and then handles faults in guarded memory, too.
 //
 // May be made and destroyed in any thread, by one at a time; is_broken() may be called in any.
 // The memory must stay mapped as long as the guard lives.

@@ -1,7 +1,8 @@
-// This process's scope page in one runtime directory: shared by all of its clients there, and never
-// destroyed, since scopes and threads hold plain pointers to it. Hands its slots to the threads
-// that open scopes, announces itself to the server, and wakes it where a deadline needs that. The
-// page is made whether a server runs or not: a server that starts reads all pages.
+// This process's scope page in one runtime directory. All clients of the process in that directory
+// share the page. It is never destroyed, since scopes and threads hold plain pointers to it. An
+// OwnPage hands its slots to the threads that open scopes, announces the page to the server, and
+// wakes the server for a deadline that is earlier than its next reading. The page is made whether a
+// server runs or not: a server that starts reads all pages.
 //
 // A forked child drops the page of its parent, never writes to it, and makes its own with its first
 // scope. If the runtime directory is removed and made again, or a file of it is cut short, the page
@@ -35,52 +36,57 @@ class OwnPage final : public PageContext {
     kNoRoom,  // the disk is full, or the page can't be made
   };
 
-  // `dir`: the runtime directory; `pipe`: where its server listens.
+  // `dir`: the runtime directory; `pipe`: the request pipe of its server.
   OwnPage(BoardView board, std::string dir, std::string pipe);
   // Returns the page of a slot.
   static OwnPage& of(const SlotHandle& handle) { return static_cast<OwnPage&>(*handle.page); }
 
   // --- with the ProcessLock ---
 
-  // Makes the page, if there is none yet, and announces it. Fails without a status page.
+  // Makes the page file if this process has none yet, and announces it. Fails without a status
+  // page.
   Status make(bool with_statistics, bool allow_tracing);
-  // A slot for this thread to open a scope in: bound to `key`, and safe from being taken away until
-  // the thread no longer is_entering. Null: see `why`. May throw std::bad_alloc.
+  // Returns a slot in which this thread can open a scope. The slot is bound to `key`, and no other
+  // thread takes it while this thread is_entering. Null: see `why`. May throw std::bad_alloc.
   SlotHandle* claim(ScopeKey key, Refusal& why);
-  // Ends all scopes that `client` opened and has to release, and its idle timeout.
+  // Releases all scopes that `client` must release, and ends its idle timeout.
   void release_those_of(std::uint64_t client) noexcept;
-  // From now on this process expires when it has been in no scope for `timeout` since its last one.
-  // False: see `why`. `wake`: wake() is to be called, without the lock; likewise for these that
-  // follow. A child has none.
+  // Begins an idle timeout: this process expires when it has been in no scope for `timeout` since
+  // its last one. Returns false if there is no slot for it, see `why`. Sets `wake` if wake() must
+  // be called, without the lock; so do the members below that have a `wake`. A forked child has no
+  // idle timeout.
   bool watch_idleness(Duration timeout, std::uint64_t client, Refusal& why, bool& wake);
-  // A scope was opened that nobody watches: an idle timeout begins anew.
+  // Begins the idle timeouts anew, as a scope was opened that is not watched.
   void note_unwatched() noexcept;
-  // Time stands still for the scopes that this thread has open or opens, until as many calls of
-  // end_suspension(). Null: there is no page. May throw std::bad_alloc.
+  // Returns the slots of this thread, for suspend_thread(); null: this process has no page. May
+  // throw std::bad_alloc.
   ThreadSlots* slots_to_suspend();
+  // Stops the time of the scopes that the thread has open or opens, until end_suspension() was
+  // called as often.
   static void suspend_thread(ThreadSlots& slots, bool& wake) noexcept;
   void end_suspension(const ThreadSlots* slots, pid_t tid, bool& wake) noexcept;
+  // Drops the page of the parent, in a forked child.
   void become_child() noexcept;
-  // Begins a look at the files, if the last one was a second ago. Returns whether they are not the
-  // ones that a server uses: there is no status page, another one is in its place, or a file was
-  // cut short.
+  // Checks the files of the page, if the last check was a second ago. Returns whether a server does
+  // not use these files: the page has no status page, another status page is at its path, or a file
+  // was cut short.
   bool begin_look() noexcept;
   // Makes `next` the successor of this page, and moves the idle timeouts and the offer of stacks
   // there.
   void continue_on(OwnPage& next) noexcept;
-  // Returns whether a thread is in a paused region: its scopes must stay on one page.
+  // Returns whether a thread is in a paused region, whose scopes must stay on one page.
   [[nodiscard]] bool is_any_thread_suspended() const noexcept;
   [[nodiscard]] bool keeps_statistics() const { return with_statistics_; }
   [[nodiscard]] bool allows_tracing() const { return allows_tracing_; }
   // Returns whether this process has a page file now.
   [[nodiscard]] bool is_made() const { return current_ != nullptr; }
-  // Removes the page file if no server knows it. For the end of the process: nobody would.
+  // Removes the page file at the end of the process, if no server runs and none has registered it.
   void remove_if_unregistered() const noexcept;
-  // See TimerClient. Empty, and false: there is no page.
+  // See TimerClient. Return an empty path, and false, if this process has no page.
   [[nodiscard]] std::string stacks_file() const;
   bool offer_stacks(int signal, int file) noexcept;
 
-  // A wake line that could not be written waits for the retry thread.
+  // Returns whether a wake-up message that could not be written waits for the retry thread.
   [[nodiscard]] bool has_pending() const { return is_pending_.load(std::memory_order_relaxed); }
   [[nodiscard]] Instant next_try() const { return next_try_; }
   void try_again() noexcept;
@@ -91,9 +97,9 @@ class OwnPage final : public PageContext {
   // Returns the page that took the place of this one; null: none did. Acquire: pairs with the
   // release in continue_on().
   [[nodiscard]] OwnPage* successor() const { return successor_.load(std::memory_order_acquire); }
-  // Returns whether a server holds the lock of the status page. Some microseconds.
+  // Returns whether a server holds the lock of the status page. Takes some microseconds.
   [[nodiscard]] bool has_server() const;
-  // The thread that these belong to ends. Destroys them.
+  // Takes back the slots of a thread that ends, and destroys `slots`.
   void thread_ended(ThreadSlots& slots) noexcept;
   SlotStatistics* own_statistics(const SlotHandle& handle, bool has_lock) noexcept override;
 
@@ -108,15 +114,13 @@ class OwnPage final : public PageContext {
     return view_.is_broken() || (current_ && current_->file->is_broken());
   }
   [[nodiscard]] bool is_watched() const noexcept;
-  // These two for threads that have a slot of the page.
+  // To be called by threads that have a slot of the page, as the next one.
   [[nodiscard]] PageLayout layout() const override { return current_->file->layout(); }
   [[nodiscard]] bool may_have_statistics() const override {
     return current_->statistics.may_have_more();
   }
 
  private:
-  // All that belongs to one page file. A child keeps what it inherited, without the file, for as
-  // long as it lives: another thread may have been at work on any of it at the fork.
   // The signal on which this process writes its stacks, and where to; signal 0: none.
   struct StacksOffer {
     int signal = 0;
@@ -124,11 +128,13 @@ class OwnPage final : public PageContext {
     BoardView::Identity identity;  // of the file: the process may close the descriptor
   };
 
+  // All data of one page file. A forked child never destroys the Page that it inherited, except for
+  // the file: another thread of the parent may have been changing any part of it at the fork.
   struct Page {
     std::optional<PageFile> file;
-    std::string hint;  // the line that names it
+    std::string hint;  // the wake-up message that names it
     std::deque<SlotHandle> handles;
-    std::vector<SlotHandle*> free;     // with no thread
+    std::vector<SlotHandle*> free;     // of no thread
     std::vector<SlotHandle*> orphans;  // of threads that ended inside a scope
     std::vector<std::unique_ptr<ThreadSlots>> threads;
     PageStatistics statistics;
@@ -162,7 +168,7 @@ class OwnPage final : public PageContext {
   bool allows_tracing_ = false;
   Instant next_creation_;
 
-  // The server's incarnation under which nobody read the pipe; see wake().
+  // The server's incarnation under which the pipe had no reader; see wake().
   std::atomic<std::uint64_t> dead_incarnation_{~std::uint64_t{0}};
   std::atomic<bool> is_pending_{false};
   std::atomic<OwnPage*> successor_{nullptr};

@@ -1,4 +1,4 @@
-// What a scope needs of its page each time that it is opened or renewed.
+// The part of a page that opening or renewing a scope needs.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -12,7 +12,7 @@ namespace filetimer {
 
 struct SlotHandle;
 
-// The part of an OwnPage that slots and threads know. Its members may be called in any thread,
+// The part of an OwnPage that the slots and threads use. Its members may be called in any thread,
 // without the ProcessLock. Never destroyed.
 class PageContext {
  public:
@@ -21,7 +21,7 @@ class PageContext {
 
   // Returns the status page of the server.
   [[nodiscard]] const Board& board() const { return *board_; }
-  // Returns whether releases are to be noted in their slots, for an idle timeout.
+  // Returns whether a release must be noted in its slot, for an idle timeout.
   [[nodiscard]] bool notes_releases() const {
     return notes_releases_.load(std::memory_order_relaxed);
   }
@@ -30,15 +30,15 @@ class PageContext {
     return now >= next_look_.load(std::memory_order_relaxed);
   }
 
-  // Returns the parts of the page. For threads that have a slot of it.
+  // Returns the parts of the page. To be called by threads that have a slot of it.
   [[nodiscard]] virtual PageLayout layout() const = 0;
   // Returns false if no name gets statistics any more.
   [[nodiscard]] virtual bool may_have_statistics() const = 0;
-  // Returns what this thread counts an open scope of `handle` in, which is another thread's; null:
-  // nothing. `has_lock`: the caller holds the ProcessLock.
+  // Returns the entry in which this thread counts the scope of `handle`, which is a slot of another
+  // thread; null: the scope is not counted. `has_lock`: the caller holds the ProcessLock.
   virtual SlotStatistics* own_statistics(const SlotHandle& handle, bool has_lock) noexcept = 0;
-  // Wakes the server. To be called after a scope was opened or renewed under a deadline that
-  // must_wake() tells of, without the ProcessLock.
+  // Wakes the server. Must be called, without the ProcessLock, after a scope was opened or renewed
+  // with a deadline for which must_wake() returns true.
   virtual void wake() noexcept = 0;
 
  protected:

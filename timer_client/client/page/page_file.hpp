@@ -1,10 +1,11 @@
-// The file behind this process's scope page: made, mapped, locked and filled in before it gets the
-// name under which the server looks for it, and grown as slots and names come into use. Only what
-// is allocated may be touched: a full disk is an error here and never a SIGBUS. If another process
-// cuts the file short, a BusGuard replaces its memory (is_broken()).
-// Kept for the life of the process, and its file is never opened again: closing any descriptor of
-// it would drop the lock by which the kernel knows the owner. A forked child destroys what it
-// inherited, which takes nothing from its parent. Not locked; the ProcessLock covers it.
+// The file behind this process's scope page. It is made, mapped, locked and filled in before it
+// gets the name under which the server looks for it, and it grows as slots and names come into use.
+// Only allocated parts may be touched: a full disk is an error here and never a SIGBUS. If another
+// process cuts the file short, a BusGuard replaces its memory (is_broken()).
+//
+// A PageFile lives as long as the process, and the file is never opened again: closing any
+// descriptor of it would drop the lock by which the kernel knows the owner. A forked child destroys
+// the PageFile that it inherited, which changes nothing for its parent. The ProcessLock guards it.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -20,13 +21,14 @@ namespace filetimer {
 
 class PageFile {
  public:
-  // `folder`: `scopes` of the runtime directory.
+  // Makes the page in `folder`, the `scopes` of the runtime directory.
   static Result<PageFile> create(const std::string& folder, bool with_statistics);
 
   [[nodiscard]] PageLayout layout() const { return PageLayout(file_.data()); }
   [[nodiscard]] const std::string& name() const { return name_; }
 
-  // Makes sure that the slot and its name, or the entry, may be touched. False: there is no room.
+  // Allocate the slot and its name, or the entry, so that it may be touched. Return false if there
+  // is no room.
   bool allocate_slot(std::size_t index) noexcept;
   bool allocate_statistics(std::size_t index) noexcept;
 

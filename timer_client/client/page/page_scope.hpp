@@ -1,11 +1,11 @@
-// Scopes on the page, as they are entered and left a million times a second: no system call, no
-// lock, no allocation, and no cache line written that another thread writes. What is rare is in
-// page_scope.cpp.
+// Opens, renews and releases scopes on the page, a million times a second: without a system call, a
+// lock or an allocation, and without a write to a cache line that another thread writes. Rare cases
+// are in page_scope.cpp.
 //
-// Scopes may be paused: their time stands still, by the word of their caller or with all others of
-// a thread (a paused region). A pause is a renewal to slot_word::kPaused and a resumption one to
-// what was left, so both are ordered with release and verdict as renewals are. --max-timeout holds
-// for pauses, too.
+// A scope may be paused, by its caller or with all other scopes of its thread (a paused region). A
+// pause is a renewal to slot_word::kPaused, and a resume is a renewal with the time that was left,
+// so both are ordered with release and verdict as renewals are. --max-timeout applies to pauses,
+// too.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -23,33 +23,33 @@
 
 namespace filetimer {
 
-// What a scope is opened with, checked and in the page's units.
+// The options of a scope, checked and in the page's units.
 struct PageTerms {
   std::int64_t timeout = 0;  // ns; max: none
   std::uint32_t grace_ms = kServersGrace;
   std::uint32_t soft_ms = 0;
   std::uint16_t signal = 0;
   std::uint16_t flags = 0;
-  std::uint64_t client = 0;  // that releases it when it goes; 0: a TimerScope does
+  std::uint64_t client = 0;  // its destructor releases the scope; 0: a TimerScope does
 };
 
-// As Instant::now(), without a call to another file.
+// Returns the time of Instant::now(), without a call into another file.
 inline std::int64_t monotonic_ns() {
   timespec now{};
   ::clock_gettime(CLOCK_MONOTONIC, &now);
   return now.tv_sec * 1'000'000'000 + now.tv_nsec;
 }
 
-// The deadline, no later than the server's --max-timeout has it.
+// Returns the deadline word of a scope, cut by the server's --max-timeout.
 inline std::int64_t deadline_word(const Board& board, std::int64_t now, std::int64_t timeout) {
-  // Relaxed: a server that comes with another limit applies it to what it finds.
+  // Relaxed: a server that starts with another limit applies it to open scopes.
   const std::int64_t longest = board.max_timeout.load(std::memory_order_relaxed);
   const std::int64_t granted = longest < timeout && longest > 0 ? longest : timeout;
   return now + (granted > kMaxTimeout.count() ? slot_word::kNoDeadline : granted);
 }
 
-// A slot of this thread's for a scope of `key`, without the lock; the thread is_entering then, so
-// that nobody takes the slot away. Null: ask OwnPage::claim().
+// Returns a slot of this thread for a scope of `key`, without the lock. The thread is_entering from
+// then on, so no taker takes the slot. Null: call OwnPage::claim().
 [[gnu::always_inline]] inline SlotHandle* claim_without_lock(PageContext& page, ScopeKey key) {
   ThreadSlots* slots = t_slots;
   if (slots == nullptr || &slots->page != &page || slots->fork_count != fork_watch::count()) {
@@ -74,13 +74,14 @@ inline std::int64_t deadline_word(const Board& board, std::int64_t now, std::int
   return handle;
 }
 
-// What is to be done once a scope was opened or renewed, as bits; rarely any.
+// What the caller must do after a scope was opened or renewed, as bits; rarely any.
 namespace todo {
 inline constexpr unsigned kWake = 1;  // PageContext::wake()
 inline constexpr unsigned kLook = 2;  // ProcessPages::look_again()
 }  // namespace todo
 
-// Opens a scope under that deadline in a slot that this thread has claimed. Returns bits of todo.
+// Opens a scope with the deadline `word` in a slot that this thread has claimed. Returns bits of
+// todo.
 [[gnu::always_inline]] inline unsigned open_scope_until(SlotHandle& handle, const PageTerms& terms,
                                                         std::int64_t now, std::int64_t word) {
   constexpr auto kRelaxed = std::memory_order_relaxed;
@@ -98,17 +99,17 @@ inline constexpr unsigned kLook = 2;  // ProcessPages::look_again()
   slot.signal.store(terms.signal, kRelaxed);
   slot.flags.store(terms.flags, kRelaxed);
   set_deadline(slot, word);
-  // Pairs with the load of who takes slots away: this one is in use now.
+  // Pairs with the load of a thread that takes slots: this slot is in use now.
   slots.is_entering.store(false, std::memory_order_release);
   return (must_wake(board, slot, word) ? todo::kWake : 0) |
          (handle.page->is_look_due(now) ? todo::kLook : 0);
 }
 
-// As open_scope(), in a thread whose scopes are suspended. Without the lock.
+// Opens a scope as open_scope() does, in a thread whose scopes are suspended. Without the lock.
 unsigned open_suspended(SlotHandle& handle, const PageTerms& terms);
 
-// Of an open scope that is or was paused. True: it is paused now, and stays so with `timeout` left.
-// False: it is renewed as any other. Without the lock.
+// Renews an open scope that is or was paused. Returns true if it is paused now: it stays paused,
+// with `timeout` left. Returns false if the caller must renew it as any other. Without the lock.
 bool renew_after_pause(SlotHandle& handle, std::int64_t timeout, bool& wake) noexcept;
 
 [[gnu::always_inline]] inline unsigned open_scope(SlotHandle& handle, const PageTerms& terms) {
@@ -120,14 +121,15 @@ bool renew_after_pause(SlotHandle& handle, std::int64_t timeout, bool& wake) noe
                           deadline_word(handle.page->board(), now, terms.timeout));
 }
 
-// As release_scope(), of a scope that is counted, whose release is noted, or that is too late.
+// Releases a scope as release_scope() does, if it is counted, if its release is noted, or if it is
+// too late.
 ReleaseResult release_counted(SlotHandle& handle, bool has_lock) noexcept;
 
-// Ends the scope that is open in `handle`, which is its `generation`th.
+// Releases the scope number `generation` of `handle`, which is open.
 [[gnu::always_inline]] inline ReleaseResult release_scope(SlotHandle& handle,
                                                           std::uint64_t generation,
                                                           bool has_lock) noexcept {
-  // Before the slot is free: from then on it may be the next scope's, with the next number.
+  // Before the slot is free: from then on another scope may use it, with the next number.
   handle.generation.store(generation + 1, std::memory_order_relaxed);
   const std::int64_t word = handle.slot->deadline.load(std::memory_order_relaxed);
   if (handle.statistics == nullptr && !handle.page->notes_releases() && slot_word::is_open(word) &&
@@ -137,7 +139,7 @@ ReleaseResult release_counted(SlotHandle& handle, bool has_lock) noexcept;
   return release_counted(handle, has_lock);
 }
 
-// Of the scope that is open in `handle`.
+// Returns the times of the scope that is open in `handle`.
 inline TimerTimes times_of(const SlotHandle& handle) {
   constexpr auto kRelaxed = std::memory_order_relaxed;
   const Slot& slot = *handle.slot;
@@ -152,7 +154,7 @@ inline TimerTimes times_of(const SlotHandle& handle) {
   } else if (slot_word::is_open(word)) {
     times.remaining = word >= slot_word::kNoDeadline ? kNoDeadline : Duration{word - now};
   } else {
-    // The server has judged it: the word is the server's, the terms are what they were.
+    // The server has judged it: the word is the server's, and the other fields are unchanged.
     times.is_expired = true;
     times.remaining = timeout > kMaxTimeout.count()
                           ? kNoDeadline
@@ -161,8 +163,8 @@ inline TimerTimes times_of(const SlotHandle& handle) {
   return times;
 }
 
-// Moves the deadline of the open scope. False: the verdict came first, and the scope is no more.
-// `todo_next`: bits of todo.
+// Moves the deadline of the open scope. Returns false if the verdict came first; the scope is
+// released then. Sets `todo_next` to bits of todo.
 inline bool renew_scope(SlotHandle& handle, std::uint64_t generation, std::int64_t timeout,
                         bool has_lock, unsigned& todo_next) {
   constexpr auto kRelaxed = std::memory_order_relaxed;
@@ -184,7 +186,7 @@ inline bool renew_scope(SlotHandle& handle, std::uint64_t generation, std::int64
         return true;
       }
       if (slot_word::is_paused(old_word)) {
-        continue;  // it goes on since
+        continue;  // it was resumed meanwhile
       }
     }
     const std::int64_t now = monotonic_ns();
@@ -196,17 +198,17 @@ inline bool renew_scope(SlotHandle& handle, std::uint64_t generation, std::int64
                   (handle.page->is_look_due(now) ? todo::kLook : 0);
       return true;
     }
-    // Another thread has paused it or let it go on; or the verdict came first.
+    // Another thread has paused or resumed it; or the verdict came first.
   }
 }
 
-// `by`: slot_flag::kPausedByCaller or kSuspended; a scope goes on when neither holds it any more.
-// False: it is not open. `wake` is set where PageContext::wake()
-// is to be called. With the ProcessLock.
+// Pause and resume a scope. `by`: slot_flag::kPausedByCaller or kSuspended; the scope's time
+// continues when neither flag is set any more. Return false if the scope is not open. Set `wake` if
+// PageContext::wake() must be called. With the ProcessLock.
 bool pause_scope(SlotHandle& handle, std::uint16_t by, bool& wake) noexcept;
 bool resume_scope(SlotHandle& handle, std::uint16_t by, bool& wake) noexcept;
 
-// Open, and paused with all others of its thread.
+// Returns whether the scope is open, and paused with all other scopes of its thread.
 bool is_suspended(const SlotHandle& handle) noexcept;
 
 }  // namespace filetimer

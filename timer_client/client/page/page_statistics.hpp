@@ -1,6 +1,6 @@
-// How long scopes took, a name and a thread at a time, in the page's own entries. An entry has one
-// writer, the thread it is with; when the thread ends, the entry waits for the next one that uses
-// the name, and is continued.
+// The durations of scopes, in one entry of the page for each name and thread. Only the thread that
+// has an entry writes to it. When that thread ends, the next thread that uses the name continues
+// the entry.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -15,17 +15,19 @@
 
 namespace filetimer {
 
+// The margin of a scope without a deadline.
 inline constexpr std::int64_t kNoMargin = std::numeric_limits<std::int64_t>::max();
 
-// A scope that was left.
+// A scope that was released.
 struct LeftScope {
   std::int64_t acquired = 0;
   std::int64_t ended = 0;
   std::int64_t timeout_ns = 0;         // as requested; max: none
-  std::int64_t margin_ns = kNoMargin;  // to its deadline, negative after it; kNoMargin: it had none
+  std::int64_t margin_ns = kNoMargin;  // from its release to its deadline, negative if it was late
 };
 
-// Relaxed loads and stores: a reader may see some of the fields a scope ahead of the others.
+// Counts the scope. Relaxed loads and stores: a reader may see some of the fields one scope ahead
+// of the others.
 inline void count_scope(SlotStatistics& entry, const LeftScope& scope) {
   constexpr auto kRelaxed = std::memory_order_relaxed;
   const std::int64_t took_ns = scope.ended - scope.acquired;
@@ -54,16 +56,17 @@ inline void count_scope(SlotStatistics& entry, const LeftScope& scope) {
   entry.count.store(count + 1, std::memory_order_release);
 }
 
-// Hands out the entries of a page. With the ProcessLock, but for may_have_more().
+// Hands out the entries of a page. Every member but may_have_more() must be called with the
+// ProcessLock held.
 class PageStatistics {
  public:
   using ByName = std::unordered_map<std::string, SlotStatistics*>;
 
-  // An entry for scopes called `name`; null when all are used, or there is no room on the disk.
+  // Returns an entry for scopes of the name `name`; null if all are in use, or if the disk is full.
   SlotStatistics* take(PageFile& file, const std::string& name);
-  // The entries of a thread that ends.
+  // Takes back the entries of a thread that ends.
   void give_back(ByName& entries);
-  // False: take() will give none, whatever the name.
+  // Returns false if take() returns null for every name.
   [[nodiscard]] bool may_have_more() const {
     return may_have_more_.load(std::memory_order_relaxed);
   }

@@ -1,6 +1,6 @@
-// What this process knows of a slot of its scope page, beside what stands in the page itself: which
-// thread the slot is with, the name it was last used for, and which of its scopes is the open one.
-// A cache line that only the slot's thread writes while it enters and leaves scopes.
+// The data of a slot that are not on the scope page but in this process: the thread that has the
+// slot, the name that it was last used for, and which of its scopes is the open one. Only the
+// slot's thread writes to this cache line while it enters and leaves scopes.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -17,8 +17,9 @@ namespace filetimer {
 class PageContext;
 class ThreadSlots;
 
-// What a scope goes by within a thread: its name as the caller wrote it, or the file and line where
-// it is opened; and whether it is counted. Compared before anything is copied or formatted.
+// Identifies scopes within a thread: the name as the caller wrote it, or the file and line where
+// the scope is opened; and whether it is counted. Keys are compared before a name is copied or
+// made.
 struct ScopeKey {
   static ScopeKey of_name(std::string_view name, bool is_counted) {
     return {name.data(), name.size() << 2 | (is_counted ? kCounted : 0)};
@@ -49,12 +50,13 @@ struct alignas(64) SlotHandle {
 
   Slot* slot = nullptr;
   PageContext* page = nullptr;
-  // Which of the slot's scopes is open or comes next. Relaxed: moved on before the slot is released
-  // and read after it was found free, so the slot's deadline orders it.
+  // The number of the slot's scope that is open, or opened next. Relaxed: incremented before the
+  // slot is released and read after it was found free, so the slot's deadline orders it.
   std::atomic<std::uint64_t> generation{1};
-  // The client that releases the scope when it goes; 0: a TimerScope does. Ordered likewise.
+  // The client whose destructor releases the scope; 0: a TimerScope does. Ordered likewise.
   std::atomic<std::uint64_t> client{0};
-  // Changed with the ProcessLock; read by whoever releases the scope. Relaxed: see leave_scope().
+  // Written with the ProcessLock; read by the thread that releases the scope. Relaxed: see
+  // release_counted().
   std::atomic<ThreadSlots*> owner{nullptr};
   SlotStatistics* statistics = nullptr;  // null: not counted
   SlotHandle* ring = this;               // the thread's other slots of the same key
@@ -63,7 +65,7 @@ struct alignas(64) SlotHandle {
   std::uint32_t index = 0;
 
   [[nodiscard]] bool is_free() const {
-    // Pairs with the release in try_release(), from whatever thread, and the server's.
+    // Pairs with the release in try_release(), of any thread, and with that of the server.
     return slot->deadline.load(std::memory_order_acquire) == slot_word::kFree;
   }
   [[nodiscard]] bool is_bound_to(ScopeKey key) const {
@@ -72,7 +74,7 @@ struct alignas(64) SlotHandle {
   }
 
  private:
-  // As memcmp(), which costs more to call than most names take to compare.
+  // Compares like memcmp(), whose call costs more than the comparison of most names.
   static bool same_bytes(const char* a, const char* b, std::size_t size) {
     if (size > 16) {
       return std::memcmp(a, b, size) == 0;

@@ -1,10 +1,10 @@
 // The slots of the scope page that one thread holds, each bound to the name it was last used for,
-// so that entering a scope again needs no lock, no allocation and no look at what other threads do.
+// so that entering a scope again needs no lock, no allocation and no data of other threads.
 //
-// A thread works on its ThreadSlots without a lock, and yet another thread may have to take idle
-// slots away from it when the page has run out of them. So a thread says first that it is entering
-// a scope, then looks whether it is to stop; who wants slots says stop first, makes all threads
-// pass a barrier (membarrier(2)), then looks whether the thread is entering:
+// A thread uses its ThreadSlots without a lock, and yet another thread, the taker, may have to take
+// idle slots from it when the page has no free slot. So a thread first stores that it is entering a
+// scope, then loads whether it must stop. The taker first stores that the thread must stop, then
+// makes all threads pass a barrier (membarrier(2)), then loads whether the thread is entering:
 //
 //     thread                               taker (with the ProcessLock)
 //     ------                               -----
@@ -12,9 +12,9 @@
 //     (the barrier falls here or not)      membarrier: a full barrier in every thread
 //     stop if is_wanted                    leave the thread alone if is_entering
 //
-// If the thread's load came before the barrier, so did its store, and the taker sees it; if it came
-// after, it sees is_wanted. The taker pays for both, and the thread's two stores and one load cost
-// nothing that can be measured.
+// If the thread's load came before the barrier, so did its store, and the taker sees the store. If
+// the load came after the barrier, it sees is_wanted. Only the taker pays for the barrier: the
+// thread's two stores and one load have no measurable cost.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -31,7 +31,8 @@
 
 namespace filetimer {
 
-// What a thread keeps that is not in use; of more names than that it is slower to change between.
+// How many slots that are not in use a thread keeps. Changing between more names than this is
+// slower.
 inline constexpr std::size_t kMaxIdleSlots = 8;
 
 class alignas(64) ThreadSlots {
@@ -40,12 +41,12 @@ class alignas(64) ThreadSlots {
 
   ThreadSlots(PageContext& page, unsigned fork_count);
 
-  // This thread's slots on `page`, or null if it has none yet.
+  // Returns this thread's slots on `page`; null: it has none yet.
   static ThreadSlots* of_this_thread(const PageContext& page);
 
   // --- this thread, without a lock, while is_entering ---
 
-  // A free slot bound to `key`, if it is the first that comes to hand.
+  // Returns a free slot bound to `key`, if the shortcut of the key leads to one; else null.
   [[nodiscard, gnu::always_inline]] SlotHandle* find(ScopeKey key) const {
     const Shortcut& shortcut = shortcuts_[shortcut_of(key)];
     if (shortcut.text != key.text || shortcut.tag != key.tag ||
@@ -54,15 +55,15 @@ class alignas(64) ThreadSlots {
     }
     return shortcut.handle->is_free() ? shortcut.handle : free_in_ring(*shortcut.handle);
   }
-  // A free slot bound to `key` wherever it is, or else one that was bound to something else, if the
-  // thread has enough of them and no lock is needed. Null: claim one with the lock.
+  // Returns any free slot bound to `key`, or else rebinds a slot of another key, if the thread has
+  // enough of them and that needs no lock. Null: claim one with the lock.
   SlotHandle* find_further(ScopeKey key) noexcept;
 
   // --- with the ProcessLock, and the thread not entering ---
 
-  // As find_further(), but takes no slot that is bound to something else.
+  // As find_further(), but rebinds no slot of another key.
   SlotHandle* find_bound(ScopeKey key);
-  // A slot that is not in use, whatever it was bound to.
+  // Returns a slot that is not in use, of any key.
   SlotHandle* next_idle();
   [[nodiscard]] bool has_enough_idle() const;
   void take(SlotHandle& handle);
@@ -72,7 +73,7 @@ class alignas(64) ThreadSlots {
   void give_up_idle(std::vector<SlotHandle*>& to);
   void make_shortcut(ScopeKey key, SlotHandle& handle);
 
-  // What scopes of a name are counted in; null: it has not been looked up yet.
+  // Returns the entry in which scopes of a name are counted; null: it has not been looked up yet.
   [[nodiscard]] SlotStatistics* statistics_of(const std::string& shown) const;
 
   PageContext& page;
@@ -80,7 +81,7 @@ class alignas(64) ThreadSlots {
   const pid_t tid;
   std::atomic<bool> is_entering{false};  // written by the thread alone
   std::atomic<bool> is_wanted{false};    // written with the ProcessLock alone
-  // Unlimited regions that the thread is in. Written with the lock, read by the thread.
+  // Number of paused regions that the thread is in. Written with the lock, read by the thread.
   std::atomic<unsigned> suspensions{0};
 
   // With the ProcessLock.
@@ -117,14 +118,14 @@ class alignas(64) ThreadSlots {
 
   std::array<Shortcut, kShortcuts> shortcuts_;
   std::unordered_map<Name, SlotHandle*, NameHash> by_name_;
-  std::size_t hand_ = 0;  // where next_idle() goes on
+  std::size_t hand_ = 0;  // where next_idle() continues
 };
 
-// The most recently used of this thread's. Of another process, if this is a child that has not used
-// it yet: see ThreadSlots::fork_count.
+// This thread's most recently used ThreadSlots. They are of the parent process in a forked child
+// that has not used them yet: see ThreadSlots::fork_count.
 extern constinit thread_local ThreadSlots* t_slots;
 
-// What people call the scope: valid UTF-8, cut and marked where it is too long.
+// Returns the name under which the scope is shown: valid UTF-8, cut and marked if it is too long.
 std::string shown_name(ScopeKey key);
 
 }  // namespace filetimer

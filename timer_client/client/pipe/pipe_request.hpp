@@ -1,4 +1,4 @@
-// The two requests of a PipeClient, before they are a line.
+// The two requests of a PipeClient, and their way onto the pipe.
 // SPDX-License-Identifier: MIT
 #pragma once
 

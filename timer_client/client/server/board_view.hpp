@@ -1,5 +1,5 @@
-// The server's status page as a client sees it: mapped once, read-only. A server that comes later
-// writes on the same file.
+// A client's view of the server's status page: mapped once, read-only. A server that starts later
+// writes to the same file.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -20,7 +20,7 @@ namespace filetimer {
 // Immutable once it is made; may be read in any thread.
 class BoardView {
  public:
-  // Which file it is, whatever path led to it.
+  // Identifies a file, by whatever path it was opened.
   struct Identity {
     dev_t device = 0;
     ino_t inode = 0;
@@ -28,20 +28,20 @@ class BoardView {
   };
 
   // Opens the status page of the runtime directory `dir`: a regular file of this user, not through
-  // a symlink, whole, and either blank (no server has been there yet) or of this version and this
+  // a symlink, whole, and either blank (no server has started yet) or of this version and this
   // boot. A status page whose lock is held is of this boot. Makes the directory and a blank status
   // page if they are missing, and replaces a status page of another boot that no server holds.
   static Result<BoardView> open_or_make(const std::string& dir);
-  // Returns the status page of no server, all zeroes: no scope wakes anyone.
+  // Returns a status page of no server, all zeroes: no scope writes a wake-up message.
   static BoardView none();
-  // Returns the status page of a client that is switched off: scopes are refused.
+  // Returns the status page of a client that is switched off: its scopes are refused.
   static BoardView off();
   [[nodiscard]] bool is_off() const;
 
   [[nodiscard]] const Board& board() const { return *board_; }
-  // All zeroes for none().
+  // Returns which file the status page is; all zeroes for none().
   [[nodiscard]] Identity identity() const { return identity_; }
-  // Returns whether the file was cut short: the view shows zeroes, and no server is seen there.
+  // Returns whether the file was cut short: the view then shows zeroes and no server.
   [[nodiscard]] bool is_broken() const { return guard_ != nullptr && guard_->is_broken(); }
 
  private:

@@ -1,4 +1,4 @@
-// Where a client meets its server.
+// The paths by which a client finds its server.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -8,8 +8,8 @@ namespace filetimer {
 
 struct ServerLocation {
   std::string pipe;
-  // Where the status page and the pages are, and where the pipes for answers are made. Empty: it is
-  // not known, and there is nothing but the pipe.
+  // The runtime directory: status page, pages, and pipes for answers. Empty: only the pipe is
+  // known.
   std::string run_folder;
 };
 

@@ -1,5 +1,5 @@
-// What the runtime directory tells of its server without asking it: by the lock on the board, which
-// the kernel frees however the server ends, and by what /proc says of who holds it.
+// Finds out about a server without a request: from the lock on the status page, which the kernel
+// releases however the server ends, and from what /proc says of the process that holds it.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -16,39 +16,41 @@
 
 namespace filetimer {
 
+// The server of a runtime directory.
 struct ServerSeen {
   bool is_there = false;
   std::string why_not;              // one clear line
   pid_t pid = 0;                    // 0: none, or none that can be seen from here
-  BootId boot{};                    // as the last server knew it; all zeroes: not known
+  BootId boot{};                    // as the last server wrote it; all zeroes: not known
   Duration max_timeout = kForever;  // its --max-timeout
   Announcement announcement = Announcement::kNone;
 };
+// Looks for the server of the runtime directory `dir`.
 ServerSeen look_for_server(const std::string& dir);
 
 // Waits until a process reads the pipe. Returns why none does after `timeout`; empty: one does.
-// `while_waiting`, if there is one, is called between two looks.
+// `while_waiting`, unless it is null, is called between two attempts.
 std::string wait_for_server(const std::string& pipe, Duration timeout,
                             const std::function<void()>& while_waiting = {});
 
-// One clear line when the server at `place` has announced that it watches no new scopes. Empty when
-// it watches them, when there is none, and when nothing tells (a bare pipe).
+// Returns one clear line if the server at `place` has announced that it watches no new scopes.
+// Empty: it watches them, no server runs, or it is not known (a bare pipe).
 std::string why_no_new_scopes(const ServerLocation& place);
 
-// One clear line when the board in `run_folder` says that its server lives in another pid
-// namespace: a pid of this one would name a stranger there. Empty when it is the same, and when
-// nothing tells.
+// Returns one clear line if the status page in `run_folder` says that its server is in another pid
+// namespace, in which a pid of this one names another process. Empty: the namespace is the same, or
+// it is not known.
 std::string why_no_pids(const std::string& run_folder);
 
-// Of the server that somebody waits for.
+// The state of the server for which a client waits.
 enum class ServerProcess {
-  kAlive,    // or not to be seen from here, and something reads its pipe
+  kAlive,    // or its process cannot be seen from here, and a process reads its pipe
   kStopped,  // by a signal or a debugger
   kGone,
 };
 std::string_view name_of(ServerProcess process);
 
-// Follows one server: a later one in the same folder is not it.
+// Observes one server. A later server of the same directory does not count.
 class ServerWatch {
  public:
   explicit ServerWatch(const ServerLocation& place);

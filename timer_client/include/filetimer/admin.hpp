@@ -5,36 +5,35 @@
 //     admin.shutdown(filetimer::ShutdownMode::kIfIdle);
 //   }
 //
-// They are a library of their own, filetimer::admin, which links a JSON parser; filetimer::client
-// does not. A request blocks the calling thread until the server has answered. It throws
+// This is a library of its own, filetimer::admin, which links a JSON parser; filetimer::client
+// links none. A request blocks the calling thread until the server has answered. It throws
 //
-//   RpcTimeoutError    no answer came within the RPC timeout
-//   ServerUnavailable  no server is there, it went away before it answered, or there is only a pipe
-//                      without a runtime directory (PyTorch's server), through which no answer
-//                      comes
+//   RpcTimeoutError    the server did not answer within the RPC timeout
+//   ServerUnavailable  no server runs, or it ended before it answered, or only a pipe exists and no
+//                      runtime directory (PyTorch's server), so the server cannot answer
 //   ServerBusy         the server refused
-//   InvalidArgument    an argument is wrong, or the server says that the request is
-//   TimerError         there is no room for a pipe, or the answer cannot be read
+//   InvalidArgument    an argument is wrong, or the server calls the request wrong
+//   TimerError         a pipe cannot be made, or the answer cannot be read
 //
-// The RPC timeout is, in this order: the argument of the call, the ScopedRpcTimeout of the calling
-// thread, AdminOptions::rpc_timeout, $FILETIMER_RPC_TIMEOUT ("500ms", "30s", "inf"), 60 s. The
-// server bounds what it grants by its --max-wait.
+// The RPC timeout is the first of these that is set: the argument of the call, the ScopedRpcTimeout
+// of the calling thread, AdminOptions::rpc_timeout, $FILETIMER_RPC_TIMEOUT ("500ms", "30s", "inf");
+// else 60 s. The server grants at most its --max-wait.
 //
 // The following holds for every function of this header.
-//   Threads: all may be called from several threads at a time, also on one AdminClient.
-//   Signal handlers: none may be called there. A signal that the calling thread handles does not
-//     end a wait; `while_waiting` is called right after the handler.
-//   Moved-from objects: an AdminClient is copied where it is moved, so the source stays as it was.
-//     The results are plain values.
+//   Threads: all functions may be called from several threads at a time, also on one AdminClient.
+//   Signal handlers: no function may be called in one. A signal that the calling thread handles
+//     does not end a wait; `while_waiting` is called right after the handler.
+//   Moved-from objects: a move of an AdminClient is a copy, so the source stays as it was. The
+//     results are plain values.
 //   Forks: a child may use its copy of an AdminClient. A request under way stays its parent's: the
 //     child closes the request's pipe in fork(), and if it was forked in `while_waiting` its copy
-//     of the call throws TimerError. A child of a bare clone() or _Fork(), in which no handler of
-//     pthread_atfork() runs, holds the pipe until it ends or starts another program; meanwhile the
-//     server does not see that its parent withdraws.
+//     of the call throws TimerError. In a child of a bare clone() or _Fork() no handler of
+//     pthread_atfork() runs. Such a child holds the pipe until it exits or starts another program;
+//     meanwhile the server does not see that the parent withdraws.
 //   Files: the constructor reads the environment and opens nothing. Each request makes a named pipe
-//     in the directory `replies` of the runtime directory, opens it and the request pipe, and looks
-//     at the status page and at /proc; all of it is closed and removed when the call ends. The
-//     first request of a process differs only in that it registers with pthread_atfork().
+//     in the directory `replies` of the runtime directory, opens it and the request pipe, and reads
+//     the status page and /proc. It closes all of them, and removes its pipe, when the call ends.
+//     Only the first request of a process registers with pthread_atfork().
 //   Threads of the library: none.
 // SPDX-License-Identifier: MIT
 #pragma once
@@ -56,7 +55,7 @@ namespace filetimer {
 // --- errors ---
 
 // Thrown when the server did not answer within the RPC timeout. what() names the request, the time
-// that was waited, and whether the server's process is alive, stopped or gone.
+// that the call waited, and whether the server's process is alive, stopped or gone.
 class RpcTimeoutError : public TimerError {
  public:
   RpcTimeoutError(const std::string& what, std::string asked, std::chrono::nanoseconds time)
@@ -65,8 +64,8 @@ class RpcTimeoutError : public TimerError {
   std::chrono::nanoseconds waited;
 };
 
-// Thrown when not all ranks joined a rendezvous in time. what() names those that are missing, and
-// those that had joined and left again.
+// Thrown when not all ranks joined a rendezvous in time. what() names the ranks that are missing,
+// and those that had joined and left again.
 class RendezvousTimeoutError : public TimerError {
  public:
   RendezvousTimeoutError(const std::string& what, std::string which, std::vector<int> came,
@@ -79,10 +78,10 @@ class RendezvousTimeoutError : public TimerError {
   std::string name;
   std::vector<int> joined;  // ranks, as the next two
   std::vector<int> missing;
-  std::vector<int> left;  // had joined, and did not wait to the end
+  std::vector<int> left;  // joined, and did not wait to the end
 };
 
-// A scope as the server sees it.
+// An open scope in an answer of the server.
 struct OpenScope {
   pid_t pid = 0;
   std::optional<int> rank;
@@ -91,7 +90,7 @@ struct OpenScope {
   std::optional<std::chrono::nanoseconds> remaining;  // none: it has no deadline
 };
 
-// Thrown when the server refused, or when the time of a shutdown was up while scopes were open.
+// Thrown when the server refused, or when scopes were still open at the end of a shutdown's wait.
 // what() has the reason and the scopes.
 class ServerBusy : public TimerError {
  public:
@@ -103,21 +102,21 @@ class ServerBusy : public TimerError {
         open_scope_count(count),
         open_scopes(std::move(scopes)) {}
   std::string reason;
-  bool timed_out;  // the server waited for the timeout of shutdown() first
+  bool timed_out;  // the server waited for the `wait` of shutdown() first
   std::size_t open_scope_count;
   std::vector<OpenScope> open_scopes;  // at most 64 of them
 };
 
 // --- timeouts ---
 
-// How long a call waits for the server's answer, beyond what the server allows itself for it: a
+// How long a call waits for the server's answer, in addition to the wait that the server grants: a
 // duration over zero and at most about 31 years, or max() for no limit. A number without a unit
-// does not compile, and a function that gets another duration throws InvalidArgument.
+// does not compile, and a function throws InvalidArgument for any other duration.
 //
 //   admin.ping(500ms);
 //   admin.status(std::chrono::seconds::max());
 //
-// Without a value the RPC timeout comes from elsewhere, see the head of this file.
+// The head of this file says which timeout applies if none is set here.
 using RpcTimeout = std::optional<Timeout>;
 
 // Sets the RPC timeout of all requests that this thread makes while the object lives. Objects nest:
@@ -126,11 +125,11 @@ using RpcTimeout = std::optional<Timeout>;
 //   const filetimer::ScopedRpcTimeout patience(5s);
 class [[nodiscard]] ScopedRpcTimeout {
  public:
-  // Throws InvalidArgument.
+  // Sets the timeout of this thread. Throws InvalidArgument.
   explicit ScopedRpcTimeout(RpcTimeout timeout);
   ScopedRpcTimeout(const ScopedRpcTimeout&) = delete;
   ScopedRpcTimeout& operator=(const ScopedRpcTimeout&) = delete;
-  // Has to run in the thread that made the object.
+  // Sets the outer timeout again. Must run in the thread that made the object.
   ~ScopedRpcTimeout();
 
  private:
@@ -139,6 +138,7 @@ class [[nodiscard]] ScopedRpcTimeout {
 
 // --- requests and results ---
 
+// The answer to status().
 struct ServerStatus {
   pid_t server_pid = 0;  // in the server's pid namespace
   std::string server_version;
@@ -156,13 +156,13 @@ struct ServerStatus {
   std::int64_t killed = 0;
   std::int64_t kills_under_way = 0;
   std::int64_t unkillable = 0;
-  std::int64_t askers = 0;  // clients that wait: in a rendezvous, or for a shutdown
+  std::int64_t askers = 0;  // clients that wait now, in a rendezvous or for a shutdown
   std::int64_t descriptors = 0;
   std::int64_t descriptor_limit = 0;
   std::int64_t worker_limit = 0;
   std::string log_trouble;  // empty: the log can be written
   pid_t command_pid = 0;    // of the server's COMMAND; 0: it runs none
-  std::string json;         // all of it, one line
+  std::string json;         // the whole answer, one line
 };
 
 struct DrainResult {
@@ -170,29 +170,29 @@ struct DrainResult {
   std::int64_t open_scope_count = 0;
 };
 
-// What a shutdown waits for, and what becomes of scopes that are open all the same. Python and the
-// shell have the same words, without the k.
+// What a shutdown waits for, and what happens when its wait is over. Python and the shell name the
+// modes "graceful", "graceful_or_now" and so on.
 enum class ShutdownMode {
-  kGraceful,       // waits for open scopes; the server stays if they do not end in time
-  kGracefulOrNow,  // likewise, but then the server ends whatever is open
-  kWorkers,        // waits for the workers to end, too; the server stays if they do not
-  kWorkersOrNow,   // likewise, but then the server ends whatever is open
-  kIfIdle,         // is refused at once while a scope is open
-  kNow,            // ends the server at once
+  kGraceful,       // waits until no scope is open; if one still is, the server stays
+  kGracefulOrNow,  // waits until no scope is open; if one still is, the server ends
+  kWorkers,        // waits until all workers have exited, too; if one has not, the server stays
+  kWorkersOrNow,   // waits until all workers have exited, too; if one has not, the server ends
+  kIfIdle,         // does not wait: refused if a scope is open
+  kNow,            // does not wait: the server ends, even if scopes are open
 };
 
 struct ShutdownResult {
-  std::int64_t open_scope_count = 0;  // that were left open
+  std::int64_t open_scope_count = 0;  // scopes that were open when the server ended
 };
 
 struct RendezvousOptions {
   int rank = -1;                              // 0 to world - 1
   int world = 0;                              // the number of ranks that meet
-  Timeout timeout = std::chrono::seconds{0};  // for all to join; over zero, or max()
+  Timeout timeout = std::chrono::seconds{0};  // for all ranks to join; over zero, or max()
   std::string name = "default";               // ranks of one name and world meet; 1 to 255 bytes
-  // After RendezvousTimeoutError, and no other error: how often to try again, and how long to wait
-  // before that; twice as long each time, at most a minute.
+  // How often rendezvous() tries again after a RendezvousTimeoutError, and no other error.
   int retries = 0;
+  // The pause before the first retry. Each further pause is twice as long, at most a minute.
   Timeout backoff = std::chrono::seconds{1};
 };
 
@@ -201,7 +201,7 @@ struct RendezvousResult {
     int rank = 0;
     pid_t pid = 0;
   };
-  std::int64_t round = 0;  // of this name; the same for all who met
+  std::int64_t round = 0;  // of this name; the same for all ranks that met
   std::vector<Member> joined;
 };
 
@@ -212,15 +212,16 @@ struct AdminOptions {
   std::string fifo{};
   RpcTimeout rpc_timeout{};
   // Called in the calling thread before each wait, so at least every quarter of a second, and right
-  // after a signal that the thread handles. What it throws withdraws the request and comes out of
-  // the call; a shutdown that the server has granted goes on. Null: nothing is called.
+  // after a signal that the thread handles. An exception that it throws withdraws the request and
+  // leaves the call; a shutdown that the server has granted continues. Null: no function is called.
   std::function<void()> while_waiting{};
 };
 
-// Names one server and asks it; see the head of this file.
+// Sends control requests to one server; see the head of this file.
 class AdminClient {
  public:
-  // Throws InvalidArgument, also for a $FILETIMER_RPC_TIMEOUT that is no duration.
+  // Opens nothing yet. Throws InvalidArgument, also for a $FILETIMER_RPC_TIMEOUT that is no
+  // duration.
   explicit AdminClient(const AdminOptions& options = {});
   AdminClient(const AdminClient&) = default;
   AdminClient& operator=(const AdminClient&) = default;
@@ -230,15 +231,16 @@ class AdminClient {
   void ping(RpcTimeout timeout = {}) const;
   // Returns what the server watches, and what it has done since its start.
   [[nodiscard]] ServerStatus status(RpcTimeout timeout = {}) const;
-  // Has the server watch no new scopes while those that are open go on. `on` false ends that, and
-  // withdraws a shutdown that waits.
+  // Has the server refuse new scopes; open scopes stay watched. `on` false ends the drain, and
+  // withdraws a shutdown that waits. Returns how many scopes are open.
   DrainResult drain(bool on = true, RpcTimeout timeout = {}) const;
-  // Ends the server and returns when it has ended. `wait` bounds what `mode` waits for: over zero,
-  // or max(). Throws ServerBusy when the server has not ended because of what is open.
+  // Ends the server, and returns when it has ended. `wait`: the longest time that `mode` waits;
+  // over zero, or max(). Throws ServerBusy if the server stays because a scope is open or a worker
+  // runs.
   ShutdownResult shutdown(ShutdownMode mode = ShutdownMode::kGraceful,
                           Timeout wait = std::chrono::seconds{30}, RpcTimeout timeout = {}) const;
-  // Waits until all ranks have joined. Throws RendezvousTimeoutError when they have not in time. No
-  // scope is opened: a rank that hangs here ends with the timeout.
+  // Waits until all ranks have joined. Throws RendezvousTimeoutError if they have not joined in
+  // time. It opens no scope: the timeout alone bounds the wait.
   RendezvousResult rendezvous(const RendezvousOptions& options, RpcTimeout timeout = {}) const;
 
  private:

@@ -1,4 +1,4 @@
-// What every function of this library may throw; admin.hpp has more.
+// The errors that functions of this library throw; admin.hpp has those of control requests.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -10,11 +10,12 @@ namespace filetimer {
 class TimerError : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
-// No server was there within ConnectOptions::timeout, or none that answers control requests.
+// Thrown when no server runs, or when none has started within ConnectOptions::timeout. A control
+// request also throws it if only a pipe exists, whose reader answers no control requests.
 class ServerUnavailable : public TimerError {
   using TimerError::TimerError;
 };
-// A timeout of zero or less, a signal that does not exist, and the like.
+// Thrown for a wrong argument, such as a timeout of zero or less, or a signal that does not exist.
 class InvalidArgument : public TimerError {
   using TimerError::TimerError;
 };

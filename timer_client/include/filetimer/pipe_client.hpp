@@ -1,5 +1,5 @@
-// Timers on a bare request pipe: for a program that has no more than the pipe, of PyTorch's
-// FileTimerServer for instance, and for timers of other processes.
+// Timers on a bare request pipe: for a program that has only the pipe, such as that of PyTorch's
+// FileTimerServer, and for timers of other processes.
 //
 //   filetimer::PipeClient pipe(std::getenv("TORCHELASTIC_TIMER_FILE"));
 //   if (pipe.acquire(30s, "copy") == filetimer::PipeClient::Sent::kYes) {
@@ -7,9 +7,10 @@
 //     pipe.release("copy");
 //   }
 //
-// Each call opens the pipe, writes one line, and closes the pipe: about 17 us. That is all: no
-// thread, no state, nothing is sent again, and no timer ends with the object. A TimerClient has
-// scopes that cost 45 ns, survive a full pipe and a server that starts later, and count themselves.
+// Each call opens the pipe, writes one line, and closes the pipe: about 17 us. A PipeClient starts
+// no thread and has no state, sends no line again, and its end releases no timer. The scopes of a
+// TimerClient cost 45 ns, have statistics, and are watched although the pipe is full or the server
+// starts later.
 //
 // No member blocks, throws or raises SIGPIPE. All members may be called from several threads and
 // from forked children; none may be called from a signal handler.
@@ -25,19 +26,21 @@
 
 namespace filetimer {
 
-// What a timer is acquired with beside its timeout and its name.
+// The options of a timer, besides its timeout and name.
 struct PipeTimerOptions {
-  // The process that the server kills; 0: this one. The pid is written as it is, so client and
-  // server must share a pid namespace.
+  // The process that the server kills; 0: this one. The server takes the pid for one of its own pid
+  // namespace, so client and server must share that.
   pid_t pid = 0;
   // The first signal: 1 to 64; 0: the expiry is recorded and no process is signalled.
   int signal = 9;
   // From that signal to SIGKILL; nanoseconds::max(): never. Not set: the server's --grace.
   std::optional<std::chrono::nanoseconds> grace{};
-  // The server records a warning when the timer is still open this long after its acquire.
+  // From the acquire to a warning, which the server records if the timer is still open. Not set:
+  // the server's --warn-at.
   std::optional<std::chrono::nanoseconds> warn_after{};
 };
 
+// Writes requests to one named pipe; see the head of this file.
 class PipeClient {
  public:
   enum class Sent {
@@ -46,7 +49,7 @@ class PipeClient {
     kNoServer,  // no process reads the pipe, or the pipe cannot be opened
   };
 
-  // `path`: the named pipe. Nothing is opened yet.
+  // Opens nothing yet. `path`: the named pipe.
   explicit PipeClient(std::string path) : path_(std::move(path)) {}
 
   // Acquires the timer `name` of the process, or renews it if it is open: pid and name are its

@@ -8,16 +8,16 @@
 
 namespace filetimer {
 
-// Converts from every std::chrono::duration, so that 30s, 1.5s and 500ms can be passed as they are,
-// and from no number without a unit.
+// A timeout that every std::chrono::duration converts to, so 30s, 1.5s and 500ms can be passed as
+// they are. A number without a unit does not convert.
 //
 //   client.expires(1.5s, "forward");
 //   client.expires(std::chrono::hours::max(), "upload");  // no deadline
 //
-// X::max() of any duration X, infinity, and whatever is longer than nanoseconds::max() mean: none.
+// No deadline is X::max() of any duration X, infinity, and any time over nanoseconds::max().
 // Fractions of a nanosecond are rounded up. NaN becomes the smallest value, which no function
-// accepts. A function that takes a Timeout says which values it accepts, and throws InvalidArgument
-// for the others.
+// accepts. A function that takes a Timeout states which values it accepts, and throws
+// InvalidArgument for all others.
 class Timeout {
  public:
   template <class Rep, class Period>
