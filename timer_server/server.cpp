@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <array>
+#include <filesystem>
 
 #include "common/limits.hpp"
 #include "timer_server/evidence/stacks_helper.hpp"
@@ -24,7 +25,13 @@ namespace {
 constexpr Duration kLastSyncLimit = std::chrono::seconds{2};
 // When the next iteration comes after one that threw an exception.
 constexpr Duration kAfterFailure = std::chrono::milliseconds{100};
+// How long the last metrics may take to reach the file.
+constexpr Duration kLastMetricsLimit = std::chrono::milliseconds{500};
 constexpr std::string_view kEndedInside = "the worker ended inside the scope";
+
+std::string absolute_path(const std::string& path) {
+  return path.empty() ? path : std::filesystem::absolute(path).lexically_normal().string();
+}
 
 constexpr std::array kSignals{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGCONT, SIGCHLD};
 
@@ -74,6 +81,8 @@ Server::Server(Settings settings, RuntimeDirectory& directory, std::unique_ptr<R
              std::move(inheritance), records_, *log_),
       verdicts_({loop_.get(), settings_.kill, policy_, workers_, directory_.pages(), unsaved_,
                  records_, *log_, side_threads_, warnings_, hooks_}),
+      metrics_collection_(workers_, policy_, pages_),
+      metrics_file_(absolute_path(settings_.metrics), side_threads_),
       next_sweep_(started_ + settings_.max_interval) {
   begin();
 }
@@ -107,6 +116,7 @@ void Server::begin() {
                      .verdicts = verdicts_},
                     read_past_verdicts(log_->path(), records_.boot_id(), directory_.path()));
   record_start(recovery.run());
+  begin_metrics();
   if (directory_.pipe().outlives_server()) {
     check_directory();  // it may have been removed while no server was running
   }
@@ -203,7 +213,7 @@ Instant Server::carry_out(Instant now) {
   Instant next = verdicts_.advance(now);
   soft_deadlines_.warn();
   advance_life(now);
-  next = std::min({next, hooks_.advance(now), warnings_.advance(now)});
+  next = std::min({next, hooks_.advance(now), warnings_.advance(now), advance_metrics(now)});
   if (hooks_.idle()) {
     (void)life_.handle(LifeCycle::Event::kHooksDone, now);
   }
@@ -246,7 +256,10 @@ void Server::give_back_missed_time(const MissedTime::Clocks& woke) {
     return;
   }
   // The requests of the gap were read a moment ago: their scopes began in it.
-  give_time_back(*missed, Instant::now(), {workers_, policy_, given_time_, records_, *log_});
+  if (give_time_back(*missed, Instant::now(), {workers_, policy_, given_time_, records_, *log_}) >
+      0) {
+    ++deferrals_of_all_;
+  }
   scan_.want();
   verdicts_.ladder().extend_grace(missed->total());
 }
@@ -264,6 +277,66 @@ void Server::sweep(Instant now) {
   scan_.want();  // in the next iteration, which follows at once
   print_log_message(now);
   service_manager_.notify_status(workers_.count(), verdicts_.killed());
+  begin_metrics();
+}
+
+// A collection that is under way goes on: then the sweeps come faster than the pages can be read.
+void Server::begin_metrics() {
+  if (metrics_file_.is_wanted() && !metrics_collection_.is_under_way() &&
+      metrics_file_.is_ready()) {
+    metrics_collection_.begin();
+  }
+}
+
+// Returns when it must be called again, or never().
+Instant Server::advance_metrics(Instant now) {
+  if (!metrics_collection_.is_under_way()) {
+    return Instant::never();
+  }
+  if (!metrics_collection_.advance()) {
+    return now;
+  }
+  metrics_file_.write(metrics(true));
+  return Instant::never();
+}
+
+// The scopes are those of the last collection.
+Metrics Server::metrics(bool is_running) {
+  const ClockReading now = ClockReading::now();
+  Metrics metrics;
+  metrics.collected_wall_ns = now.wall_ns;
+  metrics.dir = directory_.path();
+  metrics.version = FILETIMER_VERSION;
+  metrics.is_running = is_running;
+  metrics.started_wall_ns = started_at_.wall_ns;
+  metrics.expired = verdicts_.expired_by_scope().values();
+  metrics.lateness = verdicts_.lateness();
+  metrics.longest_lateness = verdicts_.longest_lateness();
+  metrics.killed = verdicts_.killed();
+  metrics.unkillable = verdicts_.unkillable_kills();
+  metrics.deferred = halted_.deferred();
+  metrics.deferred_all = deferrals_of_all_;
+  metrics.released_late = verdicts_.ladder().released_late();
+  metrics.requests = inbox_.count();
+  metrics.rejected = rejections_.total();
+  metrics.lost_records = log_->lost_records();
+  metrics.workers = workers_.count();
+  metrics.kills_under_way = verdicts_.ladder().count();
+  metrics.unkillable_workers = verdicts_.unkillable();
+  metrics.is_log_working = log_->is_working(now.mono);
+  const RecordLog::Backlog backlog = log_->backlog();
+  metrics.waiting_records = backlog.records;
+  metrics.waiting_bytes = backlog.bytes;
+  metrics_collection_.add_to(metrics, now.mono);
+  return metrics;
+}
+
+void Server::write_last_metrics() {
+  if (metrics_file_.is_wanted()) {
+    metrics_collection_.begin();
+    (void)metrics_collection_.advance(kForever);
+    metrics_file_.write_last(metrics(false), kLastMetricsLimit);
+  }
 }
 
 void Server::check_directory() {
@@ -399,6 +472,7 @@ void Server::withdraw() {
   if (!directory_.pipe().outlives_server()) {
     read_last_requests();
   }
+  write_last_metrics();
   control_.answer_stopped();
 }
 

@@ -18,6 +18,8 @@
 #include "timer_server/kills/soft_deadlines.hpp"
 #include "timer_server/kills/verdicts.hpp"
 #include "timer_server/kills/warnings.hpp"
+#include "timer_server/metrics_collection.hpp"
+#include "timer_server/metrics_file.hpp"
 #include "timer_server/records/record_log.hpp"
 #include "timer_server/records/records.hpp"
 #include "timer_server/requests/rejections.hpp"
@@ -81,6 +83,10 @@ class Server {
   void run_once_guarded();
   void give_back_missed_time(const MissedTime::Clocks& woke);
   void sweep(Instant now);
+  void begin_metrics();
+  Instant advance_metrics(Instant now);
+  Metrics metrics(bool is_running);
+  void write_last_metrics();
   void check_directory();
   void on_worker_removed(Worker& worker);
   void report_rejections(Instant now, bool force);
@@ -106,7 +112,8 @@ class Server {
   // Each part is declared after those that it uses.
   const Settings settings_;
   RuntimeDirectory& directory_;
-  const Instant started_ = Instant::now();
+  const ClockReading started_at_ = ClockReading::now();
+  const Instant started_ = started_at_.mono;
   const std::unique_ptr<RecordLog> log_;
   Records records_;
   SideThreads side_threads_;
@@ -137,6 +144,10 @@ class Server {
   Hooks hooks_;
   Verdicts verdicts_;
 
+  MetricsCollection metrics_collection_;
+  MetricsFile metrics_file_;
+
+  std::uint64_t deferrals_of_all_ = 0;
   Instant next_sweep_;
   std::string stop_reason_ = "COMMAND ended";
   std::vector<EventSource> sources_;

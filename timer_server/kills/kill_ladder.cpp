@@ -188,8 +188,7 @@ std::uint64_t KillLadder::record_verdicts(Instant now) {
   return number;
 }
 
-void KillLadder::add_records_of_verdict(const KillOrder& order,
-                                        std::vector<std::string>& records) const {
+void KillLadder::add_records_of_verdict(const KillOrder& order, std::vector<std::string>& records) {
   for (const Expiry& expiry : order.expiries) {
     if (order.is_recorded) {
       break;
@@ -201,6 +200,7 @@ void KillLadder::add_records_of_verdict(const KillOrder& order,
   }
   for (const Expiry& expiry : order.expiries) {
     if (expiry.released_at) {
+      ++released_late_;
       records.push_back(records_.released_late(order.worker, expiry, false));
     }
   }
@@ -473,6 +473,7 @@ void KillLadder::find_releases(Kill& kill, Instant now) {
 void KillLadder::set_released(Kill& kill, Expiry& expiry, Instant now) {
   expiry.released_at = now;
   if (kill.stage >= Stage::kRecorded) {
+    ++released_late_;
     log_.append(records_.released_late(kill.order.worker, expiry, kill.stage > Stage::kRecorded));
   }
 }

@@ -95,6 +95,8 @@ class KillLadder {
   [[nodiscard]] std::size_t count() const { return kills_.size(); }
   // Returns the number of signals that were sent, to all targets of a kill together.
   [[nodiscard]] std::uint64_t signals() const { return signals_; }
+  // Returns the number of `released_late` records.
+  [[nodiscard]] std::uint64_t released_late() const { return released_late_; }
   // Extends every grace period by the time that the server or the machine missed.
   void extend_grace(Duration missed);
   // Ends all grace periods: from now on SIGKILL follows the first signal at once, also in kills
@@ -112,7 +114,7 @@ class KillLadder {
   bool wait_for_death(const std::shared_ptr<Kill>& kept, Instant now);
   bool finish_unkillable(Kill& kill, Instant now);
 
-  void add_records_of_verdict(const KillOrder& order, std::vector<std::string>& records) const;
+  void add_records_of_verdict(const KillOrder& order, std::vector<std::string>& records);
   bool is_ready_for_signal(Kill& kill, Instant now);
   bool end_without_signal(Kill& kill);
   void start_evidence(const std::shared_ptr<Kill>& kill);
@@ -142,6 +144,7 @@ class KillLadder {
   std::unordered_map<const Process*, std::vector<std::shared_ptr<Kill>>> kills_of_;
   bool skips_grace_ = false;
   std::uint64_t signals_ = 0;
+  std::uint64_t released_late_ = 0;
   std::vector<std::shared_ptr<Kill>> stopping_;  // in Stage::kStopping
   Duration stop_budget_{};                       // what is left of kStopLimit in this advance()
   bool has_freed_one_ = false;  // in this pass of advance() a kill ended for which another may wait

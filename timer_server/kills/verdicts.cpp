@@ -74,10 +74,20 @@ void Verdicts::start_kill(Worker& worker, const DueOfWorker& due, const ClockRea
   if (order.expiries.empty()) {
     return;
   }
-  expired_ += order.expiries.size();
+  count(order);
   note_message(order, now.mono);
   ++worker.kills;
   ladder_.start(std::move(order), now.mono);
+}
+
+void Verdicts::count(const KillOrder& order) {
+  expired_ += order.expiries.size();
+  for (const Expiry& expiry : order.expiries) {
+    const Duration late = std::max(expiry.judged - expiry.scope.terms.deadline, Duration::zero());
+    ++expired_by_scope_[expiry.scope.name];
+    lateness_.add(late);
+    longest_lateness_ = std::max(longest_lateness_, late);
+  }
 }
 
 void Verdicts::resume(Worker& worker, KillOrder order, Instant now) {
@@ -307,6 +317,7 @@ void Verdicts::on_end(const KillOrder& order, const KillEnd& end) {
   has_outcome_ = true;
   std::erase_if(unkillable_, [](const auto& process) { return !process->is_alive(); });
   if (end.verdict == KillVerdict::kUnkillable) {
+    ++unkillable_kills_;
     if (std::ranges::find(unkillable_, order.worker.process) == unkillable_.end()) {
       unkillable_.push_back(order.worker.process);
     }

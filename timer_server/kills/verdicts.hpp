@@ -13,6 +13,7 @@
 #include "timer_server/kills/hooks.hpp"
 #include "timer_server/kills/kill_ladder.hpp"
 #include "timer_server/kills/warnings.hpp"
+#include "timer_server/metrics.hpp"
 #include "timer_server/records/record_log.hpp"
 #include "timer_server/records/records.hpp"
 #include "timer_server/scopes/page_folder.hpp"
@@ -83,6 +84,13 @@ class Verdicts {
   // Returns whether a kill has ended since the last call whose worker has scopes to be judged.
   bool take_changed_scopes() { return std::exchange(has_changed_scopes_, false); }
   [[nodiscard]] std::uint64_t expired() const { return expired_; }
+  // Returns the number of expired scopes by scope name.
+  [[nodiscard]] const ByScope<std::uint64_t>& expired_by_scope() const { return expired_by_scope_; }
+  // Returns the times from a deadline to its verdict, and the longest of them.
+  [[nodiscard]] const LatenessCounts& lateness() const { return lateness_; }
+  [[nodiscard]] Duration longest_lateness() const { return longest_lateness_; }
+  // Returns the number of kills that have ended with the verdict `unkillable`.
+  [[nodiscard]] std::uint64_t unkillable_kills() const { return unkillable_kills_; }
   [[nodiscard]] std::uint64_t killed() const { return killed_; }
   // Returns the number of workers that are alive after SIGKILL.
   [[nodiscard]] std::size_t unkillable() const;
@@ -98,6 +106,7 @@ class Verdicts {
   void read_ended_scopes();
   void record_incident();
   std::optional<Expiry> expiry_of(const DeadlineScan::DueScope& due) const;
+  void count(const KillOrder& order);
   void note_message(const KillOrder& order, Instant now);
 
   // What the ladder calls.
@@ -118,7 +127,11 @@ class Verdicts {
   std::vector<std::shared_ptr<const Process>> unread_;  // workers that are read for the record
   std::vector<std::shared_ptr<const Process>> unkillable_;
   std::uint64_t expired_ = 0;
+  ByScope<std::uint64_t> expired_by_scope_;
+  LatenessCounts lateness_;
+  Duration longest_lateness_{};
   std::uint64_t killed_ = 0;
+  std::uint64_t unkillable_kills_ = 0;
   bool has_changed_scopes_ = false;
   std::vector<std::string> messages_;  // of verdicts, printed after the signals
   KillLadder ladder_;

@@ -97,6 +97,11 @@ class RecordLog::Writer {
   const UniqueFd event_fd_;
   std::atomic<std::uint64_t> synced_{0};  // stored by the thread that has written a batch
 
+  Backlog backlog() const {
+    const MutexLock lock(mutex_);
+    return {last_number_ - synced_.load(std::memory_order_relaxed), queued_bytes_};
+  }
+
   std::uint64_t lost() const {
     const MutexLock lock(mutex_);
     return lost_;
@@ -494,6 +499,9 @@ bool RecordLog::is_working(Instant now) const {
 }
 std::string RecordLog::take_message(Instant now, bool& is_good_news) {
   return writer_->take_message(now, is_good_news);
+}
+RecordLog::Backlog RecordLog::backlog() const {
+  return writer_->backlog();
 }
 std::uint64_t RecordLog::lost_records() const {
   return writer_->lost();

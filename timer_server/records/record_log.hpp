@@ -68,6 +68,12 @@ class RecordLog {
   // or works again since the last call. Sets `is_good_news` if the log works again. Returns an
   // empty string otherwise.
   std::string take_message(Instant now, bool& is_good_news);
+  struct Backlog {
+    std::uint64_t records = 0;  // that are not synced
+    std::size_t bytes = 0;      // of those that are not written, or are being written
+  };
+  // Returns what waits in memory.
+  [[nodiscard]] Backlog backlog() const;
   // Returns the number of records that were dropped because the backlog was full.
   [[nodiscard]] std::uint64_t lost_records() const;
 

@@ -97,6 +97,8 @@ void add_place_options(CLI::App& app, Settings& settings) {
       ->type_name("SIZE")
       ->transform(expecting("a size of at least 4K with an optional unit (K, M, G), such as 64M",
                             CLI::AsSizeValue(false) & CLI::Range(kSmallest, kLargest)));
+  add_text(app, "--metrics", "FILE", settings.metrics,
+           "metrics for Prometheus, replaced at each sweep [none]");
   app.add_flag("--detach", settings.detach, "return when ready; run on in a session of its own");
 }
 

@@ -10,7 +10,8 @@
 
 namespace filetimer {
 
-void give_time_back(const MissedTime::Missed& missed, Instant until, const GivingContext& context) {
+std::size_t give_time_back(const MissedTime::Missed& missed, Instant until,
+                           const GivingContext& context) {
   std::size_t scopes = 0;
   context.workers.for_each([&](Worker& worker) {
     for (const auto& page : worker.pages) {
@@ -27,6 +28,7 @@ void give_time_back(const MissedTime::Missed& missed, Instant until, const Givin
   }
   messages::warning("{}: {} open scope{} given that time", reason, scopes,
                     scopes == 1 ? " is" : "s are");
+  return scopes;
 }
 
 }  // namespace filetimer

@@ -2,6 +2,8 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <cstddef>
+
 #include "timer_server/records/record_log.hpp"
 #include "timer_server/records/records.hpp"
 #include "timer_server/scopes/given_time.hpp"
@@ -21,7 +23,8 @@ struct GivingContext {
 
 // Gives the scopes that are open the time back in which the server could not run, up to `until`.
 // Requests that were written in that time must have been read: their scopes began in it. Records
-// how many scopes got time, and why. Called on the loop thread.
-void give_time_back(const MissedTime::Missed& missed, Instant until, const GivingContext& context);
+// how many scopes got time, and why. Returns that number. Called on the loop thread.
+std::size_t give_time_back(const MissedTime::Missed& missed, Instant until,
+                           const GivingContext& context);
 
 }  // namespace filetimer

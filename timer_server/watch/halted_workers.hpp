@@ -4,6 +4,7 @@
 
 #include <sys/types.h>
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -58,6 +59,8 @@ class HaltedWorkers {
   [[nodiscard]] Instant next() const { return next_look_; }
   // Returns whether a worker was resumed since the last call. Then deadlines have changed.
   bool take_resumed() { return std::exchange(has_resumed_, false); }
+  // Returns the number of halts in which a deadline was deferred.
+  [[nodiscard]] std::uint64_t deferred() const { return deferred_; }
   // Removes a worker that has exited.
   void forget(pid_t pid) { halts_.erase(pid); }
 
@@ -75,6 +78,7 @@ class HaltedWorkers {
   std::unordered_map<pid_t, Halt> halts_;
   Instant next_look_ = Instant::never();
   bool has_resumed_ = false;
+  std::uint64_t deferred_ = 0;
   LoopThread loop_thread_;
 };
 

@@ -414,6 +414,9 @@ void PageRegistry::take_out(Worker& worker, const WorkerPage& page, std::string_
 
 // Writes one record for all pages of a worker; none if the worker has counted no scope.
 void PageRegistry::record_end(const WorkerIdentity& worker, const StatisticsByName& statistics) {
+  for (const auto& [name, of_name] : statistics) {
+    add_durations(ended_durations_[name], of_name);
+  }
   if (!statistics.empty()) {
     context_.log.append(context_.records.worker_ended(worker, statistics),
                         kMaxLogBacklogBytesOfStatistics);

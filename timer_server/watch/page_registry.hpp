@@ -15,6 +15,7 @@
 
 #include "common/page_reader.hpp"
 #include "common/result.hpp"
+#include "timer_server/metrics.hpp"
 #include "timer_server/records/record_log.hpp"
 #include "timer_server/records/records.hpp"
 #include "timer_server/requests/rejections.hpp"
@@ -85,6 +86,10 @@ class PageRegistry {
   // Returns whether the page is registered.
   [[nodiscard]] bool has(const WorkerPage& page) const { return pages_.contains(page.name()); }
 
+  // Returns the durations of the scopes on the pages that were removed, by scope name. The caller
+  // may add names.
+  [[nodiscard]] ByScope<ScopeDurationCounts>& ended_durations() { return ended_durations_; }
+
   static constexpr std::string_view kStartedAnother =
       "the worker started another program inside the scope";
 
@@ -114,6 +119,7 @@ class PageRegistry {
   bool has_changed_ = false;
   WasJudged was_judged_;  // set while adopt() runs
   std::size_t orphaned_scopes_ = 0;
+  ByScope<ScopeDurationCounts> ended_durations_;
   // Pages without an owner whose process is alive: it may be exiting.
   struct Free {
     Process process;

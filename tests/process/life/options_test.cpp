@@ -90,6 +90,8 @@ TEST_CASE("what is no option or no value of one is bad usage, quoted on one line
            {{"--log-level", "loud"}, "'loud'"},
            {{"--on-expiry"}, "--on-expiry"},
            {{"--on-expiry", ""}, "''"},
+           {{"--metrics"}, "--metrics"},
+           {{"--metrics", ""}, "''"},
            {{"--dry-run=maybe"}, "--dry-run: 'maybe': expected no value"},
            {{"--config", temp.path("missing.toml")}, temp.path("missing.toml")}}) {
     check_usage(temp, bad);
@@ -128,6 +130,7 @@ TEST_CASE("--help lists every option with its default, and the exit table") {
                            "--fifo",
                            "--log",
                            "--log-max",
+                           "--metrics",
                            "--config",
                            "--detach",
                            "--max-timeout",

@@ -87,6 +87,21 @@ TEST_CASE("The verdicts on one worker are one kill, recorded with the earliest d
   CHECK(stage.verdicts.ladder().idle());
 }
 
+TEST_CASE("Expired scopes are counted by name, with the time from the deadline to the verdict") {
+  VerdictStage stage;
+  stage.open(stage.worker, "forward", 0, {4'000});
+  stage.open(stage.worker, "backward", 0, {3'000});
+  stage.expire(stage.worker, {0, Instant{4'000} + 3ms});
+  const auto& expired = stage.verdicts.expired_by_scope().values();
+  REQUIRE(expired.size() == 2);
+  CHECK(expired.at("forward") == 1);
+  CHECK(expired.at("backward") == 1);
+  const LatenessCounts& lateness = stage.verdicts.lateness();
+  CHECK(lateness.counts[2] == 2);  // above 2 ms, up to 5 ms
+  CHECK(lateness.total_s == doctest::Approx(0.006001));
+  CHECK(stage.verdicts.longest_lateness() == 3ms + 1us);
+}
+
 TEST_CASE("An expiry has the deadline that was judged, with the time that the worker was given") {
   VerdictStage stage;
   stage.open(stage.worker, "forward", 0);
@@ -367,6 +382,7 @@ TEST_CASE("A release after the verdict and before the signal spares the worker")
   stage.advance();
   CHECK(stage.only("expired").text("scope") == "forward");
   CHECK(stage.only("released_late").text("scope") == "forward");
+  CHECK(stage.verdicts.ladder().released_late() == 1);
   CHECK(stage.only("killed").text("reason") == "released late, but before the signal");
   CHECK_FALSE(stage.worker.dying);
 }

@@ -1,0 +1,109 @@
+// --metrics: the file of a real server. tests/deploy/metrics has Prometheus's own tool check one.
+// SPDX-License-Identifier: MIT
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <string>
+
+#include "tests/process/harness.hpp"
+#include "tests/process/requests.hpp"
+#include "tests/process/worker.hpp"
+
+using namespace filetimer::testing;
+using namespace std::chrono_literals;
+
+namespace {
+
+// Returns the value of a series without further labels than `dir` and `labels`; empty: none.
+std::string value_of(const std::string& text, const Server& server, const std::string& name,
+                     const std::string& labels = {}) {
+  const std::string series = fmt::format("filetimer_{}{{dir=\"{}\"{}{}}} ", name, server.dir(),
+                                         labels.empty() ? "" : ",", labels);
+  for (const std::string& line : lines_of(text)) {
+    if (line.starts_with(series)) {
+      return line.substr(series.size());
+    }
+  }
+  return {};
+}
+
+// The names of the last series, which is written by a server without scope statistics, too.
+bool is_whole(const std::string& text) {
+  return text.starts_with("# HELP filetimer_up ") && text.ends_with("\n") &&
+         contains(text, "\n# TYPE filetimer_scope_duration_seconds histogram\n");
+}
+
+}  // namespace
+
+TEST_CASE(
+    "the metrics of a server say that a worker was killed, and at the end that it has ended") {
+  const TempFolder temp;
+  const std::string file = temp.path("filetimer.prom");
+  Server server(temp, {"--metrics", file, "--max-interval", "20ms"});
+  CHECK(wait_until([&] { return value_of(read_file(file), server, "up") == "1"; }));
+  expect_kill(server, "forward");
+  CHECK(wait_until([&] { return value_of(read_file(file), server, "killed_total") == "1"; }));
+  const std::string text = read_file(file);
+  CHECK(value_of(text, server, "expired_total", "scope=\"forward\"") == "1");
+  CHECK(value_of(text, server, "verdict_lateness_seconds_count") == "1");
+  CHECK(value_of(text, server, "unkillable_total") == "0");
+  CHECK(value_of(text, server, "open_scopes") == "0");
+  CHECK(server.stop() == exited(0));
+  CHECK(value_of(read_file(file), server, "up") == "0");
+  CHECK(value_of(read_file(file), server, "log_waiting_records") == "0");
+  struct stat st {};
+  REQUIRE(::stat(file.c_str(), &st) == 0);
+  CHECK((st.st_mode & 07777) == 0644);
+}
+
+TEST_CASE("a reader never sees a part of the metrics while they are replaced") {
+  const TempFolder temp;
+  const std::string file = temp.path("filetimer.prom");
+  const Server server(temp, {"--metrics", file, "--max-interval", "1ms"});
+  REQUIRE(wait_until([&] { return exists(file); }));
+  ino_t last = 0;
+  int versions = 0;
+  int parts = 0;
+  CHECK(wait_until([&] {
+    for (int i = 0; i < 50; ++i) {
+      const std::string text = read_file(file);
+      parts += is_whole(text) ? 0 : 1;
+      struct stat st {};
+      if (::stat(file.c_str(), &st) == 0 && st.st_ino != last) {
+        last = st.st_ino;
+        ++versions;
+      }
+    }
+    return versions >= 100 || parts > 0;
+  }));
+  CHECK(parts == 0);
+}
+
+TEST_CASE("metrics that cannot be written cost one warning, and are written when they can be") {
+  const TempFolder temp;
+  const std::string folder = temp.path("collector");
+  const std::string file = folder + "/filetimer.prom";
+  Server server(temp, {"--metrics", file, "--max-interval", "5ms"});
+  server.wait_for_message("cannot write the metrics file '" + file + "'");
+  expect_kill(server, "without metrics");
+  std::filesystem::create_directory(folder);
+  std::filesystem::permissions(folder, std::filesystem::perms::owner_all);
+  server.wait_for_message("the metrics file '" + file + "' is written again");
+  CHECK(wait_until([&] { return value_of(read_file(file), server, "killed_total") == "1"; }));
+  const std::vector<std::string> messages = lines_of(server.err());
+  CHECK(std::ranges::count_if(messages, [](const std::string& line) {
+          return contains(line, "cannot write the metrics");
+        }) == 1);
+  CHECK(server.stop() == exited(0));
+}
+
+TEST_CASE("--config can set --metrics") {
+  const TempFolder temp;
+  const std::string file = temp.path("filetimer.prom");
+  temp.write("server.toml", fmt::format("metrics = \"{}\"\n", file));
+  const Server server(temp, {"--config", temp.path("server.toml")});
+  CHECK(wait_until([&] { return value_of(read_file(file), server, "up") == "1"; }));
+}

@@ -1,0 +1,192 @@
+// The text that Prometheus reads. tests/process/life/metrics_test.cpp has a real server write one.
+// SPDX-License-Identifier: MIT
+#include "timer_server/metrics.hpp"
+
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+
+#include <limits>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "common/duration_buckets.hpp"
+#include "tests/support/files.hpp"
+
+using namespace filetimer;
+using namespace std::chrono_literals;
+
+namespace {
+
+bool has_line(const std::string& text, std::string_view line) {
+  return ("\n" + text).find(fmt::format("\n{}\n", line)) != std::string::npos;
+}
+
+ScopeStatistics one_of(Duration duration) {
+  ScopeStatistics statistics;
+  statistics.count = 1;
+  statistics.total = duration;
+  ++statistics.histogram[bucket_of(duration.count())];
+  return statistics;
+}
+
+// Returns the least bound under which a duration of a page is counted; kForever: none.
+Duration bound_of(Duration duration) {
+  ScopeDurationCounts counts;
+  add_durations(counts, one_of(duration));
+  for (std::size_t i = 0; i < metric_bounds::kScope.size(); ++i) {
+    if (counts.counts[i] != 0) {
+      return metric_bounds::kScope[i];
+    }
+  }
+  CHECK(counts.counts.back() == 1);
+  return kForever;
+}
+
+}  // namespace
+
+TEST_CASE("Each family of metrics has a HELP and a TYPE line once, in front of its samples") {
+  Metrics metrics;
+  metrics.expired["a"] = 1;
+  metrics.expired["b"] = 2;
+  metrics.durations["a"];
+  metrics.durations["b"];
+  const std::string text = metrics_text(metrics);
+  CHECK(text.ends_with("\n"));
+  std::set<std::string> seen;
+  std::string family;
+  std::string type;
+  bool has_help = false;
+  for (const std::string& line : testing::lines_of(text)) {
+    CAPTURE(line);
+    if (line.starts_with("# HELP ")) {
+      family = line.substr(7, line.find(' ', 7) - 7);
+      CHECK(family.starts_with("filetimer_"));
+      CHECK(seen.insert(family).second);
+      has_help = true;
+    } else if (line.starts_with("# TYPE ")) {
+      CHECK(has_help);
+      has_help = false;
+      REQUIRE(line.starts_with("# TYPE " + family + " "));
+      type = line.substr(family.size() + 8);
+      CHECK((type == "counter") == family.ends_with("_total"));
+    } else {
+      const std::string name = line.substr(0, line.find('{'));
+      if (type == "histogram") {
+        CHECK((name == family + "_bucket" || name == family + "_sum" || name == family + "_count"));
+      } else {
+        CHECK(name == family);
+      }
+    }
+  }
+}
+
+TEST_CASE("The values of a server stand behind its folder, counters as whole numbers") {
+  Metrics metrics;
+  metrics.dir = "/run/job";
+  metrics.version = "1.2.3";
+  metrics.started_wall_ns = 1'700'000'000'250'000'000;
+  metrics.collected_wall_ns = 1'700'000'009'000'000'000;
+  metrics.expired["forward"] = 3;
+  metrics.killed = std::numeric_limits<std::uint64_t>::max();
+  metrics.deferred = 4;
+  metrics.deferred_all = 5;
+  metrics.oldest_scope_age = 1500ms;
+  metrics.until_deadline = -250ms;
+  metrics.is_log_working = false;
+  const std::string text = metrics_text(metrics);
+  for (const char* line :
+       {R"(filetimer_up{dir="/run/job"} 1)",
+        R"(filetimer_build_info{dir="/run/job",version="1.2.3"} 1)",
+        R"(filetimer_start_time_seconds{dir="/run/job"} 1700000000.25)",
+        R"(filetimer_collected_time_seconds{dir="/run/job"} 1700000009)",
+        R"(filetimer_expired_total{dir="/run/job",scope="forward"} 3)",
+        R"(filetimer_killed_total{dir="/run/job"} 18446744073709551615)",
+        R"(filetimer_deferred_total{dir="/run/job",reason="worker_halted"} 4)",
+        R"(filetimer_deferred_total{dir="/run/job",reason="server_missed_time"} 5)",
+        R"(filetimer_oldest_scope_age_seconds{dir="/run/job"} 1.5)",
+        R"(filetimer_next_deadline_seconds{dir="/run/job"} -0.25)",
+        R"(filetimer_log_working{dir="/run/job"} 0)"}) {
+    CAPTURE(line);
+    CHECK(has_line(text, line));
+  }
+  metrics.until_deadline.reset();
+  metrics.is_running = false;
+  CHECK(has_line(metrics_text(metrics), R"(filetimer_next_deadline_seconds{dir="/run/job"} +Inf)"));
+  CHECK(has_line(metrics_text(metrics), R"(filetimer_up{dir="/run/job"} 0)"));
+}
+
+TEST_CASE("A label value has its backslashes, quotes and newlines escaped, and is valid UTF-8") {
+  Metrics metrics;
+  metrics.dir = "/run/\xff";
+  metrics.expired["a\\b\"c\nd é"] = 1;
+  CHECK(has_line(metrics_text(metrics),
+                 "filetimer_expired_total{dir=\"/run/\\\\xff\",scope=\"a\\\\b\\\"c\\nd é\"} 1"));
+}
+
+TEST_CASE("Lateness is counted under its bound, in buckets that add up") {
+  Metrics metrics;
+  for (const Duration late :
+       {Duration{0}, Duration{1ms}, Duration{1ms} + 1ns, Duration{10s} + 1ns}) {
+    metrics.lateness.add(late);
+  }
+  const std::string text = metrics_text(metrics);
+  CHECK(has_line(text, R"(filetimer_verdict_lateness_seconds_bucket{dir="",le="0.001"} 2)"));
+  CHECK(has_line(text, R"(filetimer_verdict_lateness_seconds_bucket{dir="",le="0.002"} 3)"));
+  CHECK(has_line(text, R"(filetimer_verdict_lateness_seconds_bucket{dir="",le="10"} 3)"));
+  CHECK(has_line(text, R"(filetimer_verdict_lateness_seconds_bucket{dir="",le="+Inf"} 4)"));
+  CHECK(has_line(text, R"(filetimer_verdict_lateness_seconds_count{dir=""} 4)"));
+  CHECK(has_line(text, R"(filetimer_verdict_lateness_seconds_sum{dir=""} 10.002000002)"));
+}
+
+TEST_CASE(
+    "No duration of a scope is counted under a bound that it exceeds, and few are far above") {
+  CHECK(bound_of(0ns) == 1ms);
+  CHECK(bound_of(800us) == 1ms);
+  CHECK(bound_of(1ms + 1ns) == 2500us);
+  CHECK(bound_of(2s) == 2500ms);
+  CHECK(bound_of(3000s) == 3600s);
+  CHECK(bound_of(3600s + 1ns) == kForever);
+  CHECK(bound_of(std::chrono::hours{24 * 365}) == kForever);
+  for (const Duration bound : metric_bounds::kScope) {
+    CAPTURE(bound.count());
+    CHECK(bound_of(bound + 1ns) > bound);
+    CHECK(bound_of(Duration{bound.count() / 8 * 7 - 1}) <= bound);
+  }
+}
+
+TEST_CASE("Counts that no worker can have stop at the largest number") {
+  Metrics metrics;
+  ScopeStatistics statistics;
+  statistics.histogram.fill(std::numeric_limits<std::uint64_t>::max());
+  add_durations(metrics.durations["x"], statistics);
+  const std::string text = metrics_text(metrics);
+  CHECK(has_line(
+      text,
+      R"(filetimer_scope_duration_seconds_bucket{dir="",scope="x",le="1"} 18446744073709551615)"));
+  CHECK(has_line(
+      text, R"(filetimer_scope_duration_seconds_count{dir="",scope="x"} 18446744073709551615)"));
+}
+
+TEST_CASE("The first 64 scope names have values of their own, and the others share one") {
+  ByScope<int> values;
+  CHECK(values.label_of("(other)") == "(other)");  // takes no place of a name
+  for (std::size_t i = 0; i < kMaxMetricScopes; ++i) {
+    const std::string name = fmt::format("scope {}", i);
+    CHECK(values.label_of(name) == name);
+    ++values[name];
+  }
+  ++values["one too many"];
+  ++values["another"];
+  ++values["(other)"];
+  ++values["scope 0"];
+  CHECK(values.values().size() == kMaxMetricScopes + 1);
+  CHECK(values.values().at("(other)") == 3);
+  CHECK(values.values().at("scope 0") == 2);
+}
+
+TEST_CASE("A scope name with a NUL gets a label value that Prometheus can read") {
+  ByScope<int> values;
+  CHECK(values.label_of(std::string("a\0b\0", 4)) == "a\uFFFDb\uFFFD");
+}

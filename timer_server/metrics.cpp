@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: MIT
+#include "timer_server/metrics.hpp"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <iterator>
+
+#include "common/duration_buckets.hpp"
+#include "common/text.hpp"
+
+namespace filetimer {
+namespace {
+
+using Labels = std::string;  // `NAME="VALUE"`, with a comma between two
+
+double seconds_of(Duration duration) {
+  return std::chrono::duration<double>(duration).count();
+}
+
+// The nanoseconds since 1970 do not fit into a double, so the seconds are converted apart.
+double unix_seconds(std::int64_t wall_ns) {
+  constexpr std::int64_t kSecond = 1'000'000'000;
+  return static_cast<double>(wall_ns / kSecond) + static_cast<double>(wall_ns % kSecond) / 1e9;
+}
+
+std::string number_text(double number) {
+  return std::isinf(number) ? number > 0 ? "+Inf" : "-Inf" : fmt::format("{}", number);
+}
+std::string number_text(std::uint64_t number) {
+  return fmt::format("{}", number);
+}
+
+Labels label(std::string_view name, std::string_view value) {
+  Labels text = fmt::format("{}=\"", name);
+  for (const char c : value) {
+    if (c == '\n') {
+      text += "\\n";
+      continue;
+    }
+    if (c == '\\' || c == '"') {
+      text += '\\';
+    }
+    text += c;
+  }
+  return text + '"';
+}
+
+// Writes families of metrics. Every series has the label `dir`.
+class MetricsWriter {
+ public:
+  explicit MetricsWriter(std::string_view dir) : dir_(label("dir", valid_utf8(dir))) {}
+
+  // Begins a family; the samples that follow belong to it.
+  void family(std::string_view name, std::string_view type, std::string_view help) {
+    name_ = fmt::format("filetimer_{}", name);
+    fmt::format_to(std::back_inserter(text_), "# HELP {0} {1}\n# TYPE {0} {2}\n", name_, help,
+                   type);
+  }
+  template <class Number>
+  void sample(const Labels& labels, Number value, std::string_view suffix = {}) {
+    fmt::format_to(std::back_inserter(text_), "{}{}{{{}{}{}}} {}\n", name_, suffix, dir_,
+                   labels.empty() ? "" : ",", labels, number_text(value));
+  }
+
+  void counter(std::string_view name, std::uint64_t value, std::string_view help) {
+    family(name, "counter", help);
+    sample({}, value);
+  }
+  template <class Number>
+  void gauge(std::string_view name, Number value, std::string_view help) {
+    family(name, "gauge", help);
+    sample({}, value);
+  }
+  template <const auto& kBounds>
+  void histogram(const Labels& labels, const DurationCounts<kBounds>& durations) {
+    const std::string before = labels.empty() ? "" : labels + ",";
+    std::uint64_t sum = 0;
+    for (std::size_t i = 0; i < durations.counts.size(); ++i) {
+      sum = limited_sum(sum, durations.counts[i]);
+      const std::string bound =
+          i < kBounds.size() ? number_text(seconds_of(kBounds[i])) : std::string("+Inf");
+      sample(before + label("le", bound), sum, "_bucket");
+    }
+    sample(labels, durations.total_s, "_sum");
+    sample(labels, sum, "_count");
+  }
+
+  std::string finish() && { return std::move(text_); }
+
+ private:
+  const Labels dir_;
+  std::string name_;
+  std::string text_;
+};
+
+void write_counters(MetricsWriter& out, const Metrics& metrics) {
+  out.family("expired_total", "counter", "Scopes that were open at their deadline, by scope name.");
+  for (const auto& [scope, count] : metrics.expired) {
+    out.sample(label("scope", scope), count);
+  }
+  out.counter("killed_total", metrics.killed, "Workers that were killed.");
+  out.counter("unkillable_total", metrics.unkillable,
+              "Kills after which the worker was still alive.");
+  out.family("deferred_total", "counter",
+             "Deferrals of deadlines: because a worker was halted (one for each halt), or because "
+             "the server or the machine could not run (one for all scopes).");
+  out.sample(label("reason", "worker_halted"), metrics.deferred);
+  out.sample(label("reason", "server_missed_time"), metrics.deferred_all);
+  out.counter("released_late_total", metrics.released_late,
+              "Scopes that were released after their verdict and before their worker was dead.");
+  out.counter("requests_total", metrics.requests, "Requests that were read from the pipe.");
+  out.counter("rejected_total", metrics.rejected, "Requests and pages that were rejected.");
+  out.counter("log_lost_records_total", metrics.lost_records,
+              "Records that were dropped because the log could not be written for long.");
+}
+
+void write_gauges(MetricsWriter& out, const Metrics& metrics) {
+  out.gauge("workers", metrics.workers, "Workers that are watched.");
+  out.gauge("open_scopes", metrics.open_scopes, "Open scopes without a verdict.");
+  out.gauge("oldest_scope_age_seconds", seconds_of(metrics.oldest_scope_age),
+            "Age of the oldest open scope; 0: no scope is open.");
+  out.gauge("next_deadline_seconds",
+            metrics.until_deadline ? seconds_of(*metrics.until_deadline)
+                                   : std::numeric_limits<double>::infinity(),
+            "Time left of the open scope with the earliest deadline; negative: the deadline has "
+            "passed; +Inf: no open scope has a deadline.");
+  out.gauge("kills_under_way", metrics.kills_under_way, "Kills without an outcome yet.");
+  out.gauge("unkillable_workers", metrics.unkillable_workers,
+            "Workers that are alive after SIGKILL.");
+  out.gauge("log_working", std::uint64_t{metrics.is_log_working},
+            "1: the log can be written; 0: records wait in memory.");
+  out.gauge("log_waiting_records", metrics.waiting_records, "Records that are not synced yet.");
+  out.gauge("log_waiting_bytes", metrics.waiting_bytes, "Bytes of records that wait in memory.");
+}
+
+}  // namespace
+
+void add_durations(ScopeDurationCounts& sum, const ScopeStatistics& statistics) {
+  for (std::size_t i = 0; i < kHistogramBuckets; ++i) {
+    if (statistics.histogram[i] != 0) {
+      // The last bucket has no end. Its durations are counted as longer than every bound.
+      const bool is_last = i + 1 == kHistogramBuckets;
+      const Duration most = is_last ? kForever : Duration{bucket_begin(i + 1) - 1};
+      const auto bound = std::ranges::lower_bound(metric_bounds::kScope, most);
+      std::uint64_t& count =
+          sum.counts[static_cast<std::size_t>(bound - metric_bounds::kScope.begin())];
+      count = limited_sum(count, statistics.histogram[i]);
+    }
+  }
+  sum.total_s += seconds_of(statistics.total);
+}
+
+std::string metrics_text(const Metrics& metrics) {
+  MetricsWriter out(metrics.dir);
+  out.gauge("up", std::uint64_t{metrics.is_running},
+            "1: the server ran when it wrote this file; 0: it has ended.");
+  out.family("build_info", "gauge", "Always 1; the label has the version of the server.");
+  out.sample(label("version", metrics.version), std::uint64_t{1});
+  out.gauge("start_time_seconds", unix_seconds(metrics.started_wall_ns),
+            "Unix time at which the server started.");
+  out.gauge("collected_time_seconds", unix_seconds(metrics.collected_wall_ns),
+            "Unix time of the values in this file.");
+  write_counters(out, metrics);
+  write_gauges(out, metrics);
+  out.family("verdict_lateness_seconds", "histogram", "Time from a deadline to its verdict.");
+  out.histogram({}, metrics.lateness);
+  out.gauge("verdict_lateness_max_seconds", seconds_of(metrics.longest_lateness),
+            "Longest time from a deadline to its verdict since the server started.");
+  out.family("scope_duration_seconds", "histogram",
+             "Durations of scopes on the pages of workers, by scope name; those of workers that "
+             "have ended since the server started are included.");
+  for (const auto& [scope, durations] : metrics.durations) {
+    out.histogram(label("scope", scope), durations);
+  }
+  return std::move(out).finish();
+}
+
+}  // namespace filetimer

@@ -1,0 +1,51 @@
+// The file of --metrics.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <future>
+#include <string>
+
+#include "common/clock.hpp"
+#include "common/result.hpp"
+#include "timer_server/metrics.hpp"
+#include "timer_server/system/loop_thread.hpp"
+#include "timer_server/system/side_threads.hpp"
+
+namespace filetimer {
+
+// Replaces a file by a new one with `text` and mode 0644: a reader sees all of the old file, or all
+// of the new one. The temporary file beside it has the process id in its name and does not end with
+// .prom. Fails if there is something else than a regular file at the path.
+Status replace_file(const std::string& path, std::string_view text);
+
+// Writes metrics on a side thread, because a full disk or a hung file server may take any time to
+// answer. A failure costs one warning until the file is written again. Used on the loop thread.
+class MetricsFile {
+ public:
+  // `path` is absolute; empty: write() does nothing. The side threads must outlive this object.
+  MetricsFile(std::string path, SideThreads& side_threads)
+      : path_(std::move(path)), side_threads_(side_threads) {}
+  MetricsFile(const MetricsFile&) = delete;
+  MetricsFile& operator=(const MetricsFile&) = delete;
+
+  [[nodiscard]] bool is_wanted() const { return !path_.empty(); }
+  // Returns whether a file can be written now. Returns false, and warns, if the last one is not
+  // written yet.
+  bool is_ready();
+  // Begins to write.
+  void write(Metrics metrics);
+  // Writes the last file, behind one that is being written. Waits at most `limit`.
+  void write_last(Metrics metrics, Duration limit);
+
+ private:
+  void note(const Status& written);
+  void note_failure(const std::string& why);
+
+  const std::string path_;
+  SideThreads& side_threads_;
+  std::shared_future<Status> written_;  // of the last write; not valid before the first
+  bool has_failed_ = false;             // and the warning is given
+  LoopThread loop_thread_;
+};
+
+}  // namespace filetimer
