@@ -4,6 +4,8 @@
 
 #include <future>
 #include <string>
+#include <string_view>
+#include <utility>
 
 #include "common/clock.hpp"
 #include "common/result.hpp"

@@ -109,8 +109,9 @@ TEST_CASE("A name that was counted among the others stays there when names end")
   }
   const Metrics after = stage.collect();
   REQUIRE(after.durations.size() == before.durations.size());
-  for (const auto& [scope, durations] : after.durations) {
+  for (const auto& each : after.durations) {
+    const std::string& scope = each.first;
     CAPTURE(scope);
-    CHECK(durations.counts == before.durations.at(scope).counts);
+    CHECK(each.second.counts == before.durations.at(scope).counts);
   }
 }

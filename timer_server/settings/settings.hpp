@@ -16,9 +16,9 @@
 namespace filetimer {
 
 struct Settings {
-  std::string dir;   // empty: by the environment, or the default
-  std::string fifo;  // empty: `requests` in the runtime directory
-  std::string log;   // empty: by the runtime directory
+  std::string dir;      // empty: by the environment, or the default
+  std::string fifo;     // empty: `requests` in the runtime directory
+  std::string log;      // empty: by the runtime directory
   std::string metrics;  // empty: none
   std::uint64_t log_max_bytes = std::uint64_t{64} << 20;
   bool detach = false;
