@@ -2,7 +2,7 @@
  * is not; `run` checks it.
  *
  * A process is a loop over its steps. A step is one d_step: an access to what other processes
- * write, and what the process does by itself until its next one. `..._at` says which step is next;
+ * write, and what the process does alone until its next access. `..._at` says which step is next;
  * the comment before a step names the functions of the code that it stands for. Where a step has
  * two accesses, a comment says why no other process can see a difference.
  * SPDX-License-Identifier: MIT
@@ -52,7 +52,7 @@
 #define IS_EXPIRED(value) ((value) > LAST && (value) < JUDGED)
 
 #define ALWAYS 12
-#define NEVER 0 /* as the status page of zeros that a client has made: no deadline is earlier */
+#define NEVER 0 /* as on the blank status page that a client has made: no deadline is earlier */
 
 #define NONE 15 /* no scope, no incarnation */
 #define SLOT(w, s) ((w) * 2 + (s))
@@ -61,8 +61,8 @@
 
 /* --- what both sides share --- */
 
-/* The status page. It is there from the beginning, all zero: the client or the server that comes
- * first makes it. */
+/* The status page. It exists from the beginning, all zeroes, because the side that starts first
+ * makes it. */
 byte next_wake = 0;   /* Board::next_wake */
 byte incarnation = 0; /* Board::incarnation */
 
@@ -74,8 +74,8 @@ byte scope_in[ALL_SLOTS]; /* the slot's other fields and its name: whose they ar
 /* A named pipe has a number; 0 is none. */
 byte pipe_at_path = 0; /* the pipe that has its name in the runtime directory */
 byte pipe_read = 0;    /* the pipe that a server has open */
-bool message[2];       /* in that pipe, from each worker; a second one says no more */
-byte fulls = FULLS;    /* so often it is full of other lines */
+bool message[2];       /* in that pipe, from each worker; a second message adds nothing */
+byte fulls = FULLS;    /* how often the pipe is still full of other lines */
 #define IS_MESSAGE (message[0] || message[1])
 
 bool is_recorded[ALL_SCOPES]; /* the log has `expired` of this scope */

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""A watchdog for distributed training: scopes with deadlines, and a server that keeps them.
+"""A watchdog for distributed training: scopes with deadlines, and a server that enforces them.
 
     import filetimer
 
@@ -8,16 +8,17 @@
         with filetimer.expires(30, "forward"):  # killed if still here in 30 s
             loss = model(batch)
 
-One timer_server on each host kills the process whose scope is still open at its deadline, to the
-millisecond, and records what hung, and where. To enter and leave a scope costs a fraction of a
-microsecond, no system call and no lock. Timeouts are seconds (int or float) or timedelta.
+One timer_server on each host kills a process whose scope is still open at its deadline, to the
+millisecond, and records what hung, and where. Entering and leaving a scope takes a fraction of a
+microsecond, without a system call or a lock. Timeouts are seconds (int or float) or timedelta.
 
 expires, Scope      a scope: a context, or a decorator
 each                a scope around every step of a loop's iterator
 heartbeat           a scope that a loop renews
-paused              a region in which time stands still
-configure, close    the client of this process; Client: one of several
-Server              a server of one's own
+paused              a region in which the time of scopes stands still
+configure, close    make and end the default client of this process
+Client              a further client, for another server
+Server              a private server
 
 filetimer.admin         control requests: ping, status, drain, shutdown, rendezvous
 filetimer.errors        all errors; they are TimerErrors

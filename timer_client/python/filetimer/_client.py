@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Client, and the one of configure()."""
+"""Client, and configure(), which makes the default one."""
 from __future__ import annotations
 
 import os
@@ -36,22 +36,24 @@ class Client(_native.Client):
     """A connection to the timer server of a runtime directory; configure() makes the default one.
 
     dir: the runtime directory; None: $FILETIMER_DIR, then the user's default directory.
-    missing: when no server runs: "ignore" that, with a line on standard error: scopes are watched
-      from the moment one starts; "wait" for it up to `timeout` seconds, then raise
-      ServerUnavailable; or "raise" that at once. $FILETIMER_MISSING takes precedence, and
-      $FILETIMER=off makes a client that does nothing.
-    timeout: seconds, or a timedelta, for "wait"; math.inf: for ever. Ctrl-C ends the wait.
-    statistics: count scopes, and their times, by name: `timer_client list --stats`.
-    idle_timeout: seconds after which this process expires, too, when it has been in no scope at
-      all since it left its first one. None: never.
+    missing: what to do if no server runs. "ignore": write one line on standard error and return; a
+      server that starts later watches all scopes, including those already open. "wait": wait up to
+      `timeout` seconds, then raise ServerUnavailable. "raise": raise it at once.
+      $FILETIMER_MISSING takes precedence, and $FILETIMER=off makes a client that does nothing.
+    timeout: seconds, or a timedelta, for "wait"; math.inf: no limit. Ctrl-C ends the wait.
+    statistics: whether scopes are counted by name, with their durations: `timer_client list
+      --stats` shows them.
+    idle_timeout: the longest time in seconds that this process may be in no scope at all, once it
+      has left a scope; then it expires. None: no limit.
     rpc_timeout: seconds that a request of filetimer.admin waits for its answer. None:
       $FILETIMER_RPC_TIMEOUT, else 60 s.
-    stacks: offer this process's Python stacks as evidence (faulthandler), and let processes of
-      this user trace this one, so that evidence has its native stacks (PR_SET_PTRACER).
+    stacks: whether this process offers its Python stacks as evidence (faulthandler), and lets
+      processes of this user trace it, so that evidence has its native stacks (PR_SET_PTRACER).
 
-    Raises ServerUnavailable, InvalidArgument, TypeError, and TimerError when there is no room for
-    this process's page. May be used from several threads. After a fork the child is a worker of
-    its own and may use the client that it inherited.
+    Raises ServerUnavailable, InvalidArgument, TypeError, and TimerError if this process's page
+    cannot be made; with missing="ignore" scopes are not watched until it can be made. A Client may
+    be used from several threads. A forked child is a worker of its own and may use the client that
+    it inherited.
     """
 
     def __init__(self, dir: _Path | None = None, *,
@@ -68,11 +70,11 @@ class Client(_native.Client):
             _stacks.offer(self)
 
     def heartbeat(self, timeout: _Seconds, name: str | None = None, **options: Any) -> Heartbeat:
-        """As filetimer.heartbeat(), of this client."""
+        """Returns a filetimer.heartbeat() of this client."""
         return heartbeat(timeout, name, client=self, **options)
 
     def paused(self, name: str | None = None, /) -> Paused:
-        """As filetimer.paused(), of this client."""
+        """Returns a filetimer.paused() of this client."""
         return paused(name, client=self)
 
     def __enter__(self) -> Client:
@@ -92,11 +94,11 @@ def configure(dir: _Path | None = None, *, missing: Literal["ignore", "wait", "r
     """Connects this process to its timer server; the functions of this package use it from then on.
 
     dir: the runtime directory; None: $FILETIMER_DIR, then the user's default directory.
-    missing: when no server runs: "ignore" that (scopes are watched from the moment one starts),
-      "wait" for it up to `timeout` seconds, then raise ServerUnavailable, or "raise" that at once.
-      $FILETIMER_MISSING takes precedence, and $FILETIMER=off switches the package off.
+    missing: what to do if no server runs. "ignore": return; a server that starts later watches all
+      scopes. "wait": wait up to `timeout` seconds, then raise ServerUnavailable. "raise": raise it
+      at once. $FILETIMER_MISSING takes precedence, and $FILETIMER=off switches the package off.
     The other arguments and the errors are those of Client. Returns the Client. A forked child
-    inherits it; a spawned one has to call configure() itself.
+    inherits it; a spawned child must call configure() itself.
     """
     client = Client(dir, missing=missing, timeout=timeout, statistics=statistics,
                     idle_timeout=idle_timeout, rpc_timeout=rpc_timeout, stacks=stacks)

@@ -17,14 +17,15 @@ if TYPE_CHECKING:
 
 def each(iterable: Iterable[_T], timeout: _Seconds, name: str | None = None, /,
          **options: Any) -> Iterator[_T]:
-    """An iterator over `iterable`, each step of which is a scope: for a loop whose data may hang.
+    """Iterates over `iterable`, with a scope around each step: for a loop whose data may hang.
 
         for batch in filetimer.each(loader, 60, "data", first_timeout=600):
             train(batch)
 
-    timeout: seconds that the next item may take. What the loop does with it has its own scopes.
-    The first scope covers iter(iterable), too, where a DataLoader starts its workers.
-    name: None: the caller's file and line. options, and the errors, are those of Scope.
+    timeout: seconds that the next item may take; no scope is open while the loop works on the item.
+      The first scope also covers iter(iterable), in which a DataLoader starts its workers.
+    name: the name of the scopes; None: the caller's file and line.
+    The other options and the errors are those of Scope.
     """
     return _steps(iterable,
                   Scope(timeout, name_of_caller() if name is None else name, **options))

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""Scopes with on_expiry="raise", and the signal by which they end: a real-time one that nobody else
-uses, as SIGUSR1 and SIGUSR2 belong to schedulers and to users.
+"""Scopes with on_expiry="raise", and the signal by which the server ends them: a real-time signal
+without a handler, because SIGUSR1 and SIGUSR2 belong to schedulers and to users.
 
-The signal's handler raises in whatever code the main thread runs, but never in the methods here: a
-scope that is being left has to be released, and finds out by itself that it has expired.
+The handler of the signal raises ScopeExpired at any line that the main thread runs, except in the
+methods here: a scope that is being left must be released, and __exit__ checks whether it expired.
 """
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _entered: list[weakref.ref[RaisingScope]] = []  # the outermost first
 
 
 class RaisingScope(_native.Scope):
-    """A Scope that raises ScopeExpired; the compiled part makes it in place of one."""
+    """A Scope that raises ScopeExpired. Scope() with on_expiry="raise" makes one."""
 
     _has_raised = False
 
@@ -38,7 +38,7 @@ class RaisingScope(_native.Scope):
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        times = self.times()  # none in a forked child, and where nobody watches
+        times = self.times()  # None in a forked child, and for a scope that is not watched
         in_time = self._leave()
         self._forget()
         if times is not None and not in_time and not self._has_raised and kind is None:
@@ -80,7 +80,7 @@ def _is_in_own_code(frame: FrameType | None) -> bool:
 
 def _handle(number: int, frame: FrameType | None) -> None:
     if _is_in_own_code(frame):
-        return  # the signal is sent again
+        return  # the native part sends the signal again
     _native._stop_sending()
     for reference in list(_entered):
         scope = reference()
@@ -101,8 +101,8 @@ def _ignore_signal() -> None:
 
 
 def prepare() -> tuple[type[RaisingScope], int]:
-    """The class of scopes that raise and the signal's number, with the handler installed if this is
-    the main thread.
+    """Returns the class of scopes that raise, and the signal's number. Installs the handler if the
+    caller is the main thread.
     """
     global _number, _is_installed
     if _number == 0:

@@ -15,17 +15,19 @@ if TYPE_CHECKING:
 class Heartbeat:
     """An open scope that each beat() renews; heartbeat() makes one.
 
-    It is released by release(), at the end of a `with`, and when the object goes.
+    It is released by release(), at the end of a `with`, and when the object is destroyed.
     """
 
-    # The scope's own methods: a beat costs what it costs to renew a scope.
+    # The scope's own methods, so that a beat costs no more than the renewal of a scope.
     __slots__ = {
-        "beat": "Pushes the deadline to `timeout` from now. False when it is not open any more: it "
-                "expired, or was released.",
-        "release": "Ends it. False when it was not open, or when the server's verdict came first.",
-        "pause": "Its time stands still until resume(). False when it is not open.",
-        "resume": "Its time goes on. False when it is not open.",
-        "times": "Times(elapsed, remaining, paused, expired) in seconds; None: it is not open."}
+        "beat": "Moves the deadline to `timeout` from now. Returns False if the scope is not open "
+                "any more: it expired, or was released.",
+        "release": "Releases the scope. Returns False if it was not open, or if the server's "
+                   "verdict came first.",
+        "pause": "Stops the scope's time until resume(). Returns False if it is not open.",
+        "resume": "Continues the scope's time. Returns False if it is not open.",
+        "times": "Returns Times(elapsed, remaining, paused, expired), in seconds; None: it is not "
+                 "open."}
     beat: Callable[[], bool]
     release: Callable[[], bool]
     pause: Callable[[], bool]
@@ -49,8 +51,8 @@ class Heartbeat:
 def heartbeat(timeout: _Seconds, name: str | None = None, *, signal: int = 9,
               grace: _Seconds | None = None, warn_after: _Seconds | None = None,
               first_timeout: _Seconds | None = None, client: Client | None = None) -> Heartbeat:
-    """A scope that is open at once and expires when its beat() does not come for `timeout`: for a
-    loop that has no natural end to wrap a scope around.
+    """Opens a scope that expires if beat() is not called for `timeout`: for a loop that has no
+    natural end to wrap a scope around.
 
         with filetimer.heartbeat(60, "queue", first_timeout=600) as heart:
             for item in queue:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Regions in which time stands still: for a thread, and in asyncio for a task."""
+"""Regions in which the time of scopes stands still: of a thread, and in asyncio of a task."""
 from __future__ import annotations
 
 import sys
@@ -23,14 +23,14 @@ def _is_in_task() -> bool:
 
 
 class Paused:
-    """A context in which time stands still; paused() makes one."""
+    """A context in which the time of scopes stands still; paused() makes one."""
 
     __slots__ = ("_client", "_marker", "_region", "_thread")
 
     def __init__(self, name: str, client: Client | None) -> None:
         self._client = client
-        self._marker = Scope(float("inf"), name, client=client)  # tells where the region is
-        self._region: object = None  # its end ends the pause; None: not entered
+        self._marker = Scope(float("inf"), name, client=client)  # shows where the thread is
+        self._region: object = None  # its destruction ends the pause; None: not entered
         self._thread = 0
 
     def __enter__(self) -> Paused:
@@ -56,17 +56,18 @@ class Paused:
 
 
 def paused(name: str | None = None, /, *, client: Client | None = None) -> Paused:
-    """A context in which the time of all scopes stands still that this thread has open or opens:
+    """Returns a context that stops the time of all scopes that this thread has open or opens in it:
 
         with filetimer.paused("checkpoint"):
             save(model)
 
-    In an asyncio task these are the scopes of that task alone: other tasks, and scopes that were
-    opened around the event loop, go on.
+    In an asyncio task it stops the scopes of that task only, not those of other tasks nor scopes
+    that were opened around the event loop.
 
-    name: of a scope without a deadline that tells where the thread is; None: the caller's file and
-      line. The server's --max-timeout holds on. client: a Client; None: the one of configure().
+    name: the name of the region, which is a scope without a deadline and shows where the thread is;
+      None: the caller's file and line. The server's --max-timeout applies to the region.
+    client: a Client; None: the client of configure().
 
-    Contexts may be nested, and are left in the thread that entered them. Raises as expires().
+    Contexts may be nested, and must be left in the thread that entered them. Raises as expires().
     """
     return Paused(name_of_caller() if name is None else name, client)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Server: a timer_server of a script's or a notebook's own."""
+"""Server: a private timer_server of a script or a notebook."""
 from __future__ import annotations
 
 import os
@@ -14,9 +14,9 @@ from .errors import InvalidArgument, ServerUnavailable, TimerError
 
 _START_S = 20
 _STOP_S = 20
-# A server refuses to watch its own ancestors. So it is started by a shell that is nobody's child,
-# and that ends it when the pipe to this process closes, however this process ends, and then removes
-# the folder that is its $0.
+# A server refuses to watch its own ancestors. So a shell that is no child of this process starts
+# it. The shell ends the server when the pipe from this process closes, however this process ends,
+# and then removes the folder that is its $0.
 _KEEPER = ('exec 3<&0 </dev/null; ( "$@" 3<&- & server=$!; exec >/dev/null; read -r _ <&3; '
            'kill -TERM "$server" 2>/dev/null; wait "$server"; [ -z "$0" ] || rm -rf -- "$0" ) &')
 
@@ -27,13 +27,13 @@ class Server:
         with filetimer.Server() as server:
             filetimer.configure(server.dir)
 
-    dir: the runtime directory; None: a new one, which goes with the server, and its log with it.
-    options: of timer_server, as Server("--warn-at", "0.5"); `timer_server --help` has them.
-    executable: None: $FILETIMER_SERVER, else timer_server in $PATH.
+    dir: the runtime directory; None: a new one, which is removed with its log when the server ends.
+    options: options of timer_server, as Server("--warn-at", "0.5"); see `timer_server --help`.
+    executable: the program; None: $FILETIMER_SERVER, else timer_server in $PATH.
 
-    Attributes: dir, fifo, log (paths), pid. It ends with close(), or `with`, or this process,
-    whose scopes it watches as those of any other. Raises ServerUnavailable when it can't be
-    started.
+    Attributes: dir, fifo, log (paths), pid. The server ends at close(), at the end of the `with`,
+    and when this process ends. It watches the scopes of this process like those of any other.
+    Raises ServerUnavailable if the server cannot be started.
     """
 
     def __init__(self, *options: str, dir: str | os.PathLike[str] | None = None,
@@ -74,9 +74,9 @@ class Server:
         self.pid = int(pid)
 
     def close(self) -> None:
-        """Ends the server, whatever is open, and returns when it has ended."""
+        """Ends the server, even if scopes are open, and returns when it has ended."""
         if self._input.closed or self._owner != os.getpid():
-            return  # a forked child's copy ends nothing
+            return  # a forked child does not end its parent's server
         self._input.close()
         self._output.close()
         has_ended, _, _ = select.select([self._end], [], [], _STOP_S)
@@ -108,7 +108,7 @@ _servers: weakref.WeakSet[Server] = weakref.WeakSet()
 
 
 def _let_go() -> None:
-    # The server ends with whoever started it, and not with the last child of that.
+    # The server ends with the process that started it, even if children of that process live on.
     for server in list(_servers):
         server._input.close()
 

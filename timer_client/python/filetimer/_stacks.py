@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""Python stacks for the server's evidence, as docs/protocol.md has them: faulthandler writes them
-into a file of the runtime directory when the server asks, whoever holds the interpreter's lock.
+"""Python stacks for the server's evidence, see docs/protocol.md. faulthandler writes them into a
+file of the runtime directory on a signal of the server, whichever thread holds the interpreter's
+lock.
 """
 from __future__ import annotations
 
@@ -10,16 +11,16 @@ import os
 from . import _native
 from .errors import TimerError
 
-# SIGRTMIN + 12 of Linux, to SIGRTMAX; SIGUSR2 belongs to schedulers and to users. Without the module
-# signal, which costs more than all of this.
+# SIGRTMIN + 12 of Linux, to SIGRTMAX; SIGUSR2 belongs to schedulers and to users. As numbers,
+# because the import of the module signal takes longer than all of this.
 _SIGNALS = range(34 + 12, 65)
 _offered: dict[str, tuple[int, int]] = {}  # by the file's path: its descriptor, and the signal
 _is_watching_forks = False
 
 
 def offer(client: _native.Client) -> bool:
-    """Has the server of `client` ask this process for its stacks. False: it cannot, and the evidence
-    will have none. Raises nothing.
+    """Offers this process's stacks to the server of `client`. Returns False if that is not
+    possible; then evidence has none. Raises no error.
     """
     global _is_watching_forks
     file = -1
@@ -32,7 +33,7 @@ def offer(client: _native.Client) -> bool:
                        0o600)
         faulthandler.register(number, file=file, all_threads=True, chain=False)
         client._offer_stacks(number, file)
-    except (OSError, RuntimeError, TimerError):  # a full disk, a server that is on its way out
+    except (OSError, RuntimeError, TimerError):  # a full disk, a server that is ending
         if file >= 0:
             os.close(file)
         return False
@@ -44,8 +45,8 @@ def offer(client: _native.Client) -> bool:
 
 
 def _become_child() -> None:
-    # At once: later these descriptors may be somebody else's. The child's own file comes with its
-    # page, which comes with its first scope.
+    # At once: later these descriptors may be other files. The child registers a file of its own
+    # when it opens its first scope, which makes its page.
     if _offered:
         for file, number in _offered.values():
             faulthandler.unregister(number)

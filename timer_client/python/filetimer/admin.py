@@ -6,10 +6,10 @@
     filetimer.admin.ping()
     print(filetimer.admin.status().open_scopes)
 
-Every request goes by the client of filetimer.configure(), or by `client`, and waits at most the
-rpc_timeout for the server's answer. All raise RpcTimeoutError when none comes in time,
-ServerUnavailable where no server is, and TimerError. Ctrl-C ends the wait and withdraws what has not
-been answered yet; a shutdown that has begun goes on.
+Every request is sent to the server of `client`, by default of the client of filetimer.configure(),
+and waits at most the rpc_timeout for the answer. All functions raise RpcTimeoutError if the server
+does not answer in time, ServerUnavailable if no server runs, and TimerError. Ctrl-C ends the wait
+and withdraws the request; a shutdown that has begun continues.
 """
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _MOST_RETRIES = 1_000_000
 _LONGEST_BACKOFF_S = 60.0
 _MOST_INT = 2**31 - 1
 
-# (timeout, what held outside), the innermost region's.
+# (timeout, the value outside) of the innermost rpc_timeout.
 _patience: ContextVar[tuple[Any, Any] | None] = ContextVar("filetimer_rpc_timeout", default=None)
 
 
@@ -50,9 +50,11 @@ class rpc_timeout:
         with filetimer.admin.rpc_timeout(5):
             print(filetimer.admin.status())
 
-    timeout: seconds, or a timedelta; math.inf: for ever. Contexts nest, the inner one counts. It
-    holds for this thread, and in asyncio for this task. Without one the rpc_timeout of the client
-    holds, then $FILETIMER_RPC_TIMEOUT, then 60 s.
+    timeout: seconds, or a timedelta; math.inf: no limit.
+
+    Contexts may be nested; the innermost one counts. A context applies to this thread, and in
+    asyncio to this task. Without a context the rpc_timeout of the client counts, else
+    $FILETIMER_RPC_TIMEOUT, else 60 s.
     """
 
     def __init__(self, timeout: _Seconds) -> None:
@@ -69,7 +71,7 @@ class rpc_timeout:
 
 @dataclass
 class ServerStatus:
-    """What status() gives."""
+    """The answer to status()."""
 
     server_pid: int  # in the server's pid namespace
     server_version: str
@@ -87,20 +89,20 @@ class ServerStatus:
     killed: int
     kills_under_way: int
     unkillable: int
-    askers: int  # that wait for an answer
+    askers: int  # clients that wait now, in a rendezvous or for a shutdown
     descriptors: int
     descriptor_limit: int
     worker_limit: int
     log_trouble: str  # empty: the log can be written
-    command_pid: int  # 0: it runs no COMMAND
-    json: str  # all of it, one line
+    command_pid: int  # 0: the server runs no COMMAND
+    json: str  # the whole answer, one line
 
 
 @dataclass
 class Rendezvous:
-    """What rendezvous() gives."""
+    """The result of rendezvous()."""
 
-    round: int  # of this name; the same for all who met
+    round: int  # of this name; the same for all ranks that met
     joined: dict[int, int]  # {rank: pid}
 
 
@@ -110,7 +112,7 @@ def ping(*, client: Client | None = None) -> None:
 
 
 def status(*, client: Client | None = None) -> ServerStatus:
-    """What the server watches, and has done since its start."""
+    """Returns what the server watches, and what it has done since its start."""
     found, text = _ask(client, "status")
     limits = found.get("limits", {})
     return ServerStatus(
@@ -125,14 +127,14 @@ def status(*, client: Client | None = None) -> ServerStatus:
 
 
 def drain(on: bool = True, *, client: Client | None = None) -> int:
-    """While the server drains it watches no new scopes; open ones go on. False: no longer.
+    """Has the server refuse new scopes; open scopes stay watched. Returns how many are open.
 
-    Returns how many scopes are open.
+    on: False ends the drain, and withdraws a shutdown that waits.
     """
     return _open_scope_count(_ask(client, "drain", off=not on)[0])
 
 
-# What the server is asked for: what it waits for, and whether it ends whatever is still open.
+# What the server waits for, and whether it then ends even if scopes are open.
 _MODES = {"graceful": ("scopes", False), "graceful_or_now": ("scopes", True),
           "workers": ("workers", False), "workers_or_now": ("workers", True),
           "if_idle": ("", False), "now": ("", True)}
@@ -141,12 +143,13 @@ _MODES = {"graceful": ("scopes", False), "graceful_or_now": ("scopes", True),
 def shutdown(mode: Literal["graceful", "graceful_or_now", "workers", "workers_or_now", "if_idle",
                            "now"] = "graceful", *,
              timeout: _Seconds = 30, client: Client | None = None) -> int:
-    """Ends the server, and returns when it has ended: how many scopes were left open.
+    """Ends the server, and returns when it has ended. Returns how many scopes were open then.
 
-    mode: "graceful" waits for open scopes to end, and "workers" for the workers, too, at most
-      `timeout` seconds, or a timedelta; "graceful_or_now" and "workers_or_now" then end the server
-      whatever is open; "if_idle" is refused at once while a scope is open; "now" does not look.
-    Raises ServerBusy when the server has not ended because of what is open.
+    mode: "graceful" waits until no scope is open, and "workers" until all workers have exited, too;
+      "graceful_or_now" and "workers_or_now" do the same, but end the server after `timeout`;
+      "if_idle" does not wait: it is refused if a scope is open; "now" ends the server at once.
+    timeout: the longest wait, in seconds, or a timedelta.
+    Raises ServerBusy if the server stays because a scope is open or a worker runs.
     """
     if mode not in _MODES:
         raise InvalidArgument(f"mode is {mode!r}: expected one of "
@@ -160,14 +163,15 @@ def shutdown(mode: Literal["graceful", "graceful_or_now", "workers", "workers_or
 def rendezvous(rank: int, world: int, timeout: _Seconds, name: str = "default", *,
                retries: int = 0, backoff: _Seconds = 1,
                client: Client | None = None) -> Rendezvous:
-    """Waits until all ranks of `world` are there.
+    """Waits until all ranks have joined.
 
-    rank: 0 to world - 1. timeout: seconds, or a timedelta, for all to come; math.inf: none.
+    rank: 0 to world - 1. world: the number of ranks.
+    timeout: seconds, or a timedelta, for all ranks to join; math.inf: no limit.
     name: ranks of one name and world meet; 1 to 255 bytes.
-    retries: how often to try again after RendezvousTimeoutError, and no other error, `backoff`
-      seconds later and twice as long each time, at most a minute.
-    Raises RendezvousTimeoutError, which names the ranks that are missing. No scope is opened: a rank
-    that hangs here ends with the timeout.
+    retries: how often to try again after RendezvousTimeoutError, and no other error. The first
+      pause is `backoff` seconds; each further one is twice as long, at most a minute.
+    Raises RendezvousTimeoutError, which names the ranks that are missing. It opens no scope: the
+    timeout alone bounds the wait.
     """
     world = _whole(world, "the world", 1, _MOST_INT)
     rank = _whole(rank, "the rank", 0, world - 1)
@@ -200,7 +204,7 @@ def rendezvous(rank: int, world: int, timeout: _Seconds, name: str = "default", 
 
 
 def _ask(client: Client | None, request: str, **fields: Any) -> tuple[dict[str, Any], str]:
-    """The last answer, and its text. Raises what that says."""
+    """Returns the last answer, and its text. Raises the error that the answer stands for."""
     patience = _patience.get()
     asked = _native._default_client() if client is None else client
     kind, why, text, waited = asked._ask(request, patience[0] if patience else None, **fields)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What this package raises. Errors of time are TimeoutErrors, too, wrong values ValueErrors."""
+"""The errors of this package. Timeouts are also TimeoutErrors, and wrong values ValueErrors."""
 from __future__ import annotations
 
 TYPE_CHECKING = False
@@ -13,7 +13,7 @@ class TimerError(Exception):
 
 
 class ServerUnavailable(TimerError):
-    """No server was there in time, or none that can be asked."""
+    """No server runs, none started in time, or the server answers no control requests."""
 
 
 class InvalidArgument(TimerError, ValueError):
@@ -23,7 +23,7 @@ class InvalidArgument(TimerError, ValueError):
 class RpcTimeoutError(TimerError, TimeoutError):
     """The server did not answer a control request in time.
 
-    request: which one, as "status". waited: seconds.
+    request: its name, as "status". waited: seconds.
     """
 
     request: str = ""
@@ -31,10 +31,10 @@ class RpcTimeoutError(TimerError, TimeoutError):
 
 
 class RendezvousTimeoutError(TimerError, TimeoutError):
-    """Not all ranks came to a rendezvous in time.
+    """Not all ranks joined a rendezvous in time.
 
-    name: of the rendezvous. joined, missing, left: ranks (lists of int); those that left had
-    joined and did not wait to the end.
+    name: of the rendezvous. joined, missing, left: ranks (lists of int); those in `left` had joined
+    and did not wait to the end.
     """
 
     name: str = ""
@@ -44,9 +44,9 @@ class RendezvousTimeoutError(TimerError, TimeoutError):
 
 
 class ServerBusy(TimerError):
-    """The server refused what it was asked for, or could not do it in time.
+    """The server refused a control request, or scopes were open at the end of a shutdown's wait.
 
-    reason: in words. timed_out: it waited first. open_scope_count: how many scopes are open.
+    reason: in words. timed_out: the server waited first. open_scope_count: how many are open.
     open_scopes: up to 64 of them, dicts with pid, rank, scope, elapsed and remaining (seconds;
     None: not known, no deadline).
     """

@@ -13,7 +13,7 @@ from .errors import TimerError
 
 try:
     from lightning.pytorch.callbacks import Callback
-except ImportError:  # its older name
+except ImportError:  # the package's older name
     from pytorch_lightning.callbacks import Callback
 
 TYPE_CHECKING = False
@@ -26,11 +26,13 @@ if TYPE_CHECKING:
 class TimerCallback(Callback):
     """Opens the scopes "train step" and "validation".
 
-    step, validation: seconds, or timedeltas. first_step: in place of `step` for the first batch,
-      which compilation makes longer; None: ten times as much.
-    idle_timeout: seconds that a rank may be in no scope at all; None: for ever.
+    step, validation: timeouts, in seconds, or timedeltas.
+    first_step: the timeout of the first batch, which compilation makes longer; None: ten times
+      `step`.
+    idle_timeout: seconds that a rank may be in no scope at all; None: no limit.
 
-    A rank that has not called filetimer.configure() does so here, with missing="ignore".
+    In a rank that has not called filetimer.configure(), the callback calls it, with
+    missing="ignore".
     """
 
     def __init__(self, step: _Seconds = 120, validation: _Seconds = 1800, *,
@@ -45,7 +47,7 @@ class TimerCallback(Callback):
         self._step: Scope | None = None
         self._validation: Scope | None = None
 
-    # Lightning may send the callback to another process before this, and a scope cannot go there.
+    # Lightning may send the callback to another process before this call; a Scope cannot be sent.
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """Called by Lightning in each rank."""
         try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""A client for torch.distributed.elastic.timer, so that existing code goes through filetimer:
+"""A client for torch.distributed.elastic.timer, with which existing code uses filetimer:
 
     import torch.distributed.elastic.timer as timer
     import filetimer.torch
@@ -21,7 +21,7 @@ from . import _native
 from ._client import Client
 from .errors import InvalidArgument, TimerError
 
-_SOONEST_S = 1e-9  # of an expiration time that has passed already
+_SOONEST_S = 1e-9  # the timeout for an expiration time that has passed already
 
 
 def _client_of_pipe(path: str | os.PathLike[str]) -> Client:
@@ -33,16 +33,16 @@ def _client_of_pipe(path: str | os.PathLike[str]) -> Client:
 
 
 class FileTimerClient(TimerClient):
-    """In place of torch.distributed.elastic.timer.FileTimerClient.
+    """Replaces torch.distributed.elastic.timer.FileTimerClient.
 
     file_path: the pipe of a timer_server, DIR/requests, as PyTorch's own client takes it. None: the
-      client of filetimer.configure(), else the default runtime directory.
-    signal: what the server kills with; 0: it records the expiry and kills nobody.
-    client: a filetimer.Client, in place of file_path.
+      client of filetimer.configure() is used, else the default runtime directory.
+    signal: the first signal of a kill; 0: the server records the expiry and sends no signal.
+    client: a filetimer.Client, instead of file_path.
 
-    Unlike PyTorch's it enforces each of several open timers of one name, and takes a fraction of a
-    microsecond. Raises ServerUnavailable when there is no server, and InvalidArgument for another
-    path, such as that of PyTorch's own server.
+    Unlike PyTorch's client it enforces each of several open timers of one name, and a timer takes a
+    fraction of a microsecond. Raises InvalidArgument for another path, such as that of PyTorch's
+    own server, and the errors of filetimer.Client.
     """
 
     def __init__(self, file_path: str | os.PathLike[str] | None = None,
@@ -53,7 +53,7 @@ class FileTimerClient(TimerClient):
         elif client is None:
             try:
                 client = _native._default_client()
-            except TimerError:  # nobody has configured one
+            except TimerError:  # configure() was not called
                 client = Client()
         self._client = client
         self._signal = int(signal)
@@ -68,7 +68,7 @@ class FileTimerClient(TimerClient):
         self._open.setdefault((threading.get_ident(), scope_id), []).append(scope)
 
     def release(self, scope_id: str) -> None:
-        """Ends the innermost timer of that name which this thread has open, else another one's."""
+        """Ends the innermost timer of that name of this thread, else one of another thread."""
         key: tuple[int, str] | None = (threading.get_ident(), scope_id)
         if key not in self._open:
             key = next((each for each in list(self._open) if each[1] == scope_id), None)

@@ -21,15 +21,16 @@ if TYPE_CHECKING:
 
 
 class TimerCallback(TrainerCallback):
-    """Opens the scope "train step", from on_step_begin to on_step_end: with all batches over which
-    gradients are accumulated, without evaluation and checkpoints, which the idle timeout watches.
+    """Opens the scope "train step", from on_step_begin to on_step_end. The scope covers all batches
+    over which gradients are accumulated. The idle timeout watches evaluation and checkpoints.
 
-    step: seconds, or a timedelta. first_step: in place of `step` for the first one; None: ten times
-      as much.
-    idle_timeout: seconds that a rank may be in no scope at all; None: for ever.
+    step: the timeout, in seconds, or a timedelta.
+    first_step: the timeout of the first step; None: ten times `step`.
+    idle_timeout: seconds that a rank may be in no scope at all; None: no limit.
 
-    A rank that has not called filetimer.configure() does so here, with missing="ignore". The
-    Trainer calls nothing when it raises: call close() when the program goes on after that.
+    In a rank that has not called filetimer.configure(), the callback calls it, with
+    missing="ignore". The Trainer calls no callback when it raises an exception: a program that
+    continues after one must call close().
     """
 
     def __init__(self, step: _Seconds = 120, *, first_step: _Seconds | None = None,
