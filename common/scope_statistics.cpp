@@ -33,6 +33,7 @@ void ScopeStatistics::add(const ScopeStatistics& part) {
   timeout = std::max(timeout, part.timeout);
   for (std::size_t i = 0; i < kHistogramBuckets; ++i) {
     histogram[i] = sum_of(histogram[i], part.histogram[i]);
+    first_histogram[i] = sum_of(first_histogram[i], part.first_histogram[i]);
   }
 }
 
@@ -48,6 +49,9 @@ void ScopeStatistics::add(const SlotStatistics& entry) {
   part.smallest_margin = std::max(Duration{entry.smallest_margin_ns.load(kRelaxed)}, -kForever);
   for (std::size_t i = 0; i < kHistogramBuckets; ++i) {
     part.histogram[i] = entry.histogram[i].load(kRelaxed);
+  }
+  if (part.count > 0) {
+    part.first_histogram[bucket_of(part.longest_first.count())] = 1;
   }
   add(part);
 }

@@ -27,6 +27,8 @@ struct ScopeStatistics {
   // the longest; kForever: no deadline.
   Duration timeout{};
   std::array<std::uint64_t, kHistogramBuckets> histogram{};
+  // Of these, the scopes that were the first of their names in their threads.
+  std::array<std::uint64_t, kHistogramBuckets> first_histogram{};
 
   // Adds other statistics of the same name.
   void add(const ScopeStatistics& part);

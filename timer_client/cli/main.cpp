@@ -86,6 +86,7 @@ int main(int argc, char** argv) {
                               add_log(root),
                               add_show(root),
                               add_report(root),
+                              add_suggest(root),
                               add_ping(root),
                               add_status(root),
                               add_drain(root),

@@ -39,6 +39,7 @@ Command add_list(CLI::App& root);
 Command add_log(CLI::App& root);
 Command add_report(CLI::App& root);
 Command add_show(CLI::App& root);
+Command add_suggest(CLI::App& root);
 Command add_ping(CLI::App& root);
 Command add_status(CLI::App& root);
 Command add_drain(CLI::App& root);

@@ -9,7 +9,6 @@
 #include <optional>
 #include <utility>
 
-#include "common/clock.hpp"
 #include "timer_client/cli/commands/commands.hpp"
 #include "timer_client/cli/commands/options.hpp"
 #include "timer_client/cli/log/files.hpp"
@@ -169,18 +168,7 @@ Command add_log(CLI::App& root) {
       ->check(is_name);
   add_number_option(*app, "--rank", options->filter.rank, "RANK", "Only this rank");
   add_number_option(*app, "--pid", options->filter.pid, "PID", "Only this process");
-  app->add_option_function<std::string>(
-         "--since",
-         [options](const std::string& word) {
-           const auto since = parse_since(word, ClockReading::now().wall_ns / 1000);
-           if (!since) {
-             throw CLI::ValidationError("--since", since.error().message);
-           }
-           options->filter.since_us = *since;
-         },
-         "Only what happened since then: 2026-11-21T03:15:53Z,\n"
-         "or 10m for ten minutes ago")
-      ->type_name("TIME");
+  add_since_option(*app, options->filter.since_us);
   app->add_option("--host", options->filter.host, "Only this host")
       ->type_name("HOST")
       ->check(is_name);

@@ -5,8 +5,10 @@
 #include <signal.h>
 #include <string.h>
 
+#include "common/clock.hpp"
 #include "common/log_level.hpp"
 #include "common/numbers.hpp"
+#include "timer_client/cli/text/words.hpp"
 #include "timer_client/client/messages.hpp"
 
 namespace filetimer::cli {
@@ -68,6 +70,22 @@ CLI::Option* add_number_option(CLI::App& app, const std::string& flag,
                                std::optional<std::int64_t>& value, const std::string& type,
                                const std::string& description) {
   return add_number<std::int64_t>(app, flag, value, type, description);
+}
+
+CLI::Option* add_since_option(CLI::App& app, std::optional<std::int64_t>& since_us) {
+  return app
+      .add_option_function<std::string>(
+          "--since",
+          [&since_us](const std::string& word) {
+            const auto since = parse_since(word, ClockReading::now().wall_ns / 1000);
+            if (!since) {
+              throw CLI::ValidationError("--since", since.error().message);
+            }
+            since_us = *since;
+          },
+          "Only what happened since then: 2026-11-21T03:15:53Z,\n"
+          "or 10m for ten minutes ago")
+      ->type_name("TIME");
 }
 
 void add_place_options(CLI::App& app, Place& place) {

@@ -33,6 +33,9 @@ CLI::Option* add_number_option(CLI::App& app, const std::string& flag,
                                std::optional<std::int64_t>& value, const std::string& type,
                                const std::string& description);
 
+// `--since`: microseconds since the epoch, from which on records count.
+CLI::Option* add_since_option(CLI::App& app, std::optional<std::int64_t>& since_us);
+
 // For check(): a name that is there. `--host "$UNSET"` must not choose no record.
 std::string is_name(const std::string& word);
 

@@ -27,6 +27,14 @@ Duration length_at(dom::object object, std::string_view key) {
   return std::max(duration_at(object, key).value_or(Duration{}), Duration{});
 }
 
+// The same folder may be named by way of a symlink.
+bool is_same_folder(const std::string& a, const std::string& b) {
+  std::error_code none;
+  return a == b || std::filesystem::equivalent(a, b, none);
+}
+
+}  // namespace
+
 ScopeStatistics read_statistics(dom::object object) {
   ScopeStatistics statistics;
   statistics.count = static_cast<std::uint64_t>(count_at(object, "count"));
@@ -45,16 +53,12 @@ ScopeStatistics read_statistics(dom::object object) {
           static_cast<std::uint64_t>(std::max<std::int64_t>(scopes, 0));
     }
   }
+  // Of several threads the record has only the longest.
+  if (statistics.count > 0) {
+    statistics.first_histogram[bucket_of(statistics.longest_first.count())] = 1;
+  }
   return statistics;
 }
-
-// The same folder may be named by way of a symlink.
-bool is_same_folder(const std::string& a, const std::string& b) {
-  std::error_code none;
-  return a == b || std::filesystem::equivalent(a, b, none);
-}
-
-}  // namespace
 
 EndedWorkers read_ended_workers(const RunFolder& folder, const BootId& boot) {
   EndedWorkers ended;

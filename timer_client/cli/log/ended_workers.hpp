@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "common/boot.hpp"
+#include "common/json_fields.hpp"
 #include "common/run_folder.hpp"
 #include "common/scope_statistics.hpp"
 
@@ -16,6 +17,9 @@ struct EndedWorkers {
   StatisticsByName statistics;
   std::vector<std::string> problems;  // logs that could not be read
 };
+
+// Returns the statistics in an object of the list `scopes` of a `worker_ended` record.
+ScopeStatistics read_statistics(simdjson::dom::object scope);
 
 // Those that servers of `folder` have recorded in this boot, and that are still in the log of the
 // last one. As `boot` the board has it: a container may show another one to this process.

@@ -1,0 +1,192 @@
+// `timer_client suggest` over logs of made-up hosts.
+// SPDX-License-Identifier: MIT
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+#include <simdjson.h>
+
+#include <string>
+#include <vector>
+
+#include "common/duration_buckets.hpp"
+#include "common/json_fields.hpp"
+#include "common/text.hpp"
+#include "tests/timer_client/cli/cli_fixture.hpp"
+#include "tests/timer_client/cli/log/host_log.hpp"
+
+namespace filetimer::cli {
+namespace {
+
+// The fields of one scope in a `worker_ended` record: all but the first took `each_s`.
+std::string scope_fields(const std::string& name, int count, double each_s, double first_s,
+                         double timeout_s) {
+  const auto begin = [](double s) {
+    return bucket_begin(bucket_of(static_cast<std::int64_t>(s * 1e9)));
+  };
+  return fmt::format(
+      R"({{"scope":"{}","count":{},"total_s":1,"longest_s":{},"last_s":{},"smallest_margin_s":1,)"
+      R"("first_s":{},"timeout_s":{},"histogram_ns":[[{},{}],[{},1]]}})",
+      name, count, std::max(each_s, first_s), each_s, first_s, timeout_s, begin(each_s), count - 1,
+      begin(first_s));
+}
+
+void add_worker_ended(HostLog& log, int pid, const std::vector<std::string>& scopes) {
+  log.add("worker_ended", pid * kSecondUs,
+          fmt::format(R"(,"pid":{},"dir":"/tmp/job","scopes":[{}],"omitted":0)", pid,
+                      fmt::join(scopes, ",")));
+}
+
+void add_dry_expiry(HostLog& log, int number, const std::string& scope, double late_s) {
+  const auto at = (100 + number) * kSecondUs;
+  const std::string key =
+      fmt::format(R"(,"pid":10,"id":"x-{0}","incident":"x-i{0}","scope":"{1}")", number, scope);
+  log.add("expired", at, key + R"(,"timeout_s":2)");
+  log.add("killed", at + 1000, key + R"(,"verdict":"spared","reason":"dry run","signals":[])");
+  log.add("released_late", at + 2000,
+          fmt::format(R"(,"pid":10,"id":"x-{}","scope":"{}","late_ms":{})", number, scope,
+                      late_s * 1000));
+}
+
+struct JobOfTwoHosts {
+  TempFolder folder;
+
+  JobOfTwoHosts() {
+    HostLog a{"node01"};
+    HostLog b{"node02"};
+    for (int i = 0; i < 2; ++i) {
+      add_worker_ended(
+          i == 0 ? a : b, 10 + i,
+          {scope_fields("forward", 301, 0.5, 20, 60), scope_fields("eval", 12, 3, 3, 5),
+           scope_fields("load", 101, 0.001, 0.001, 0.5)});
+    }
+    add_dry_expiry(a, 1, "load", 1.2);
+    add_dry_expiry(a, 2, "load", 4);
+    add_dry_expiry(a, 3, "load", 2);
+    testing::write_file(folder.path("a.jsonl"), a.text());
+    testing::write_file(folder.path("b.jsonl"), b.text());
+  }
+  [[nodiscard]] Ran suggest(std::vector<std::string> words) const {
+    words.insert(words.begin(), {"suggest", folder.path("")});
+    return run_command(words);
+  }
+};
+
+TEST_CASE("suggest combines the workers of all hosts") {
+  const JobOfTwoHosts job;
+  const Ran ran = job.suggest({"--format", "json"});
+  CHECK(ran.code == 0);
+  CHECK(ran.errors.empty());
+  const std::vector<std::string> lines = lines_of(ran.output);
+  REQUIRE(lines.size() == 3);
+  simdjson::dom::parser parser;
+  simdjson::dom::object eval;
+  REQUIRE(parser.parse(lines[0]).get_object().get(eval) == simdjson::SUCCESS);
+  CHECK(text_at(eval, "scope") == "eval");
+  CHECK(integer_at(eval, "count") == 22);
+  CHECK_FALSE(number_at(eval, "suggested_s"));
+  CHECK(text_at(eval, "why") == "too few samples (22 of 100)");
+  simdjson::dom::object forward;
+  REQUIRE(parser.parse(lines[1]).get_object().get(forward) == simdjson::SUCCESS);
+  CHECK(text_at(forward, "scope") == "forward");
+  CHECK(integer_at(forward, "count") == 600);
+  CHECK(integer_at(forward, "firsts") == 2);
+  CHECK(number_at(forward, "first_s") == 20);
+  CHECK(number_at(forward, "timeout_s") == 60);
+  // Three times half a second, and an eighth for the width of the bucket.
+  CHECK(number_at(forward, "suggested_s").value_or(0) >= 1.5);
+  CHECK(number_at(forward, "suggested_s").value_or(0) <= 1.7);
+  CHECK(number_at(forward, "suggested_first_s") == 60);
+  simdjson::dom::object load;
+  REQUIRE(parser.parse(lines[2]).get_object().get(load) == simdjson::SUCCESS);
+  CHECK(number_at(load, "suggested_s") == 1);
+  CHECK(integer_at(load, "spared") == 3);
+  simdjson::dom::object late;
+  REQUIRE(load.at_key("released_late").get_object().get(late) == simdjson::SUCCESS);
+  CHECK(integer_at(late, "count") == 3);
+  CHECK(number_at(late, "least_s") == 1.2);
+  CHECK(number_at(late, "longest_s") == 4);
+}
+
+TEST_CASE("the table has a row for each name and a line for missed deadlines") {
+  const JobOfTwoHosts job;
+  const Ran ran = job.suggest({});
+  CHECK(ran.code == 0);
+  const std::vector<std::string> lines = lines_of(ran.output);
+  REQUIRE(lines.size() == 6);
+  CHECK(lines[0].starts_with("SCOPE"));
+  CHECK(lines[1].ends_with("  too few"));
+  CHECK(lines[2].ends_with("  60 s  3 x P99.9"));
+  CHECK(contains(lines[2], "3 x P99.9"));
+  CHECK(contains(lines[3], "the floor"));
+  CHECK(lines[4].empty());
+  CHECK(lines[5] == "load: 3 expired and were spared; all were released 1.20 s to 4 s late");
+  for (const std::string& line : lines) {
+    CHECK(line.size() <= 80);
+  }
+}
+
+TEST_CASE("the TOML has a table for each suggestion and comments for the others") {
+  const JobOfTwoHosts job;
+  const Ran ran = job.suggest({"--format", "toml"});
+  CHECK(ran.code == 0);
+  CHECK(contains(ran.output, "# \"eval\": too few samples (22 of 100)\n"));
+  CHECK(contains(ran.output, "\n[\"forward\"]\ntimeout = \"1."));
+  CHECK(contains(ran.output, "\nfirst_timeout = \"60s\"\n"));
+  CHECK(contains(ran.output, "\n[\"load\"]\ntimeout = \"1s\"\n"));
+  CHECK(ran.output.starts_with("# Timeouts that `timer_client suggest` computed from 2 ended "));
+}
+
+TEST_CASE("names are quoted and cannot leave their line") {
+  TempFolder folder;
+  HostLog log{"node01"};
+  add_worker_ended(log, 1, {scope_fields(R"(a\"] \n[b\u007f)", 201, 0.5, 1, 60)});
+  testing::write_file(folder.path("a.jsonl"), log.text());
+  const Ran ran = run_command({"suggest", folder.path("a.jsonl"), "--format", "toml"});
+  CHECK(ran.code == 0);
+  CHECK(contains(ran.output, R"(["a\"] \n[b\u007f"])"));
+}
+
+TEST_CASE("an expiry whose worker was killed is no late release") {
+  TempFolder folder;
+  HostLog log{"node01"};
+  const std::string key = R"(,"pid":10,"id":"x-1","incident":"x-i1")";
+  log.add("expired", kSecondUs, key + R"(,"scope":"step")");
+  log.add("expired", kSecondUs, R"(,"pid":10,"id":"x-2","incident":"x-i1","scope":"load")");
+  log.add("killed", 2 * kSecondUs, key + R"(,"scope":"step","verdict":"dead","signals":[])");
+  log.add("warned", 2 * kSecondUs, R"(,"pid":10,"id":"x-w1","scope":"load")");
+  log.add("warned", 2 * kSecondUs, R"(,"pid":10,"scope":"load","asked_s":9,"granted_s":5)");
+  log.add("warning_ended", 2 * kSecondUs, R"(,"pid":10,"id":"x-w1","scope":"load","after_s":1.5)");
+  testing::write_file(folder.path("a.jsonl"), log.text());
+  const Ran ran = run_command({"suggest", folder.path("a.jsonl")});
+  CHECK(ran.code == 0);
+  CHECK(contains(ran.output, "step: 1 expired and ended in a kill\n"));
+  CHECK(contains(ran.output,
+                 "load: 1 expired and ended in a kill; 1 had a warning; 1 was released 1.50 s "
+                 "after the warning\n"));
+}
+
+TEST_CASE("--since leaves earlier records out") {
+  const JobOfTwoHosts job;
+  const Ran ran = job.suggest({"--since", "1m"});
+  CHECK(ran.code == 0);
+  CHECK(ran.output.empty());
+  CHECK(contains(ran.errors, "no statistics of scopes in 0 ended workers in "));
+}
+
+TEST_CASE("wrong words of suggest are quoted") {
+  const JobOfTwoHosts job;
+  CHECK(contains(job.suggest({"--format", "yaml"}).errors, "'yaml': expected table, toml or json"));
+  CHECK(
+      contains(job.suggest({"--factor", "0.5"}).errors, "'0.5': expected a number from 1 to 1000"));
+  CHECK(contains(job.suggest({"--floor", "soon"}).errors, "'soon'"));
+}
+
+TEST_CASE("a log that cannot be read is named, and the rest counts") {
+  const JobOfTwoHosts job;
+  const Ran ran = job.suggest({job.folder.path("none.jsonl")});
+  CHECK(ran.code == 1);
+  CHECK(contains(ran.errors, "none.jsonl"));
+  CHECK(contains(ran.output, "forward"));
+}
+
+}  // namespace
+}  // namespace filetimer::cli

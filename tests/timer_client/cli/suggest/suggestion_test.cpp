@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: MIT
+#include "timer_client/cli/suggest/suggestion.hpp"
+
+#include <doctest/doctest.h>
+
+#include "common/duration_text.hpp"
+#include "timer_client/cli/suggest/scope_history.hpp"
+#include "timer_client/cli/suggest/suggestion_text.hpp"
+
+namespace filetimer::cli {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+void add_scopes(ScopeStatistics& statistics, std::uint64_t count, Duration each) {
+  statistics.count += count;
+  statistics.histogram[bucket_of(each.count())] += count;
+  statistics.longest = std::max(statistics.longest, each);
+}
+
+// One thread's first scope.
+void add_first(ScopeStatistics& statistics, Duration first) {
+  add_scopes(statistics, 1, first);
+  statistics.first_histogram[bucket_of(first.count())] += 1;
+  statistics.longest_first = std::max(statistics.longest_first, first);
+}
+
+// A bucket is at most an eighth as wide as it begins.
+void check_about(Duration found, Duration expected) {
+  CAPTURE(found.count());
+  CAPTURE(expected.count());
+  CHECK(found >= expected * 8 / 9);
+  CHECK(found <= expected * 9 / 8);
+}
+
+TEST_CASE("durations leave the first scope of each thread out") {
+  ScopeStatistics statistics;
+  add_first(statistics, seconds{40});
+  add_first(statistics, seconds{50});
+  add_scopes(statistics, 1000, milliseconds{20});
+  const Durations durations = durations_of(statistics);
+  CHECK(durations.count == 1000);
+  CHECK(durations.firsts == 2);
+  check_about(durations.median, milliseconds{20});
+  check_about(durations.p999, milliseconds{20});
+  check_about(durations.longest, milliseconds{20});
+  CHECK(durations.longest_first == seconds{50});
+}
+
+TEST_CASE("the longest duration is exact if the longest scope was not the first") {
+  ScopeStatistics statistics;
+  add_first(statistics, milliseconds{5});
+  add_scopes(statistics, 1000, milliseconds{20});
+  add_scopes(statistics, 1, milliseconds{4321});
+  CHECK(durations_of(statistics).longest == milliseconds{4321});
+}
+
+TEST_CASE("a scope that was as long as the first one counts") {
+  ScopeStatistics statistics;
+  add_first(statistics, seconds{40});
+  add_scopes(statistics, 1000, milliseconds{20});
+  add_scopes(statistics, 1, seconds{40});
+  check_about(durations_of(statistics).longest, seconds{40});
+}
+
+TEST_CASE("first scopes that the histogram lacks do not make a count negative") {
+  ScopeStatistics statistics;
+  statistics.count = 3;
+  statistics.first_histogram[bucket_of(100)] = 5;
+  statistics.histogram[bucket_of(100)] = 3;
+  const Durations durations = durations_of(statistics);
+  CHECK(durations.count == 0);
+  CHECK(durations.longest == Duration::zero());
+}
+
+TEST_CASE("a timeout is a multiple of the 99.9th percentile") {
+  const Suggestion suggestion = suggestion_for(
+      {.count = 10'000, .median = seconds{1}, .p999 = seconds{2}, .longest = seconds{3}}, {});
+  REQUIRE(suggestion.timeout);
+  CHECK(*suggestion.timeout == seconds{6});
+  CHECK(suggestion.why == "3 x P99.9");
+  CHECK_FALSE(suggestion.first_timeout);
+}
+
+TEST_CASE("a timeout is above the longest duration, whatever the percentile") {
+  const Suggestion suggestion =
+      suggestion_for({.count = 10'000, .p999 = seconds{2}, .longest = seconds{60}}, {});
+  REQUIRE(suggestion.timeout);
+  CHECK(*suggestion.timeout == seconds{90});
+  CHECK(suggestion.why == "1.5 x LONGEST");
+}
+
+TEST_CASE("a timeout is not below the floor") {
+  const Durations fast{.count = 10'000, .p999 = milliseconds{2}, .longest = milliseconds{9}};
+  CHECK(suggestion_for(fast, {}).timeout == seconds{1});
+  CHECK(suggestion_for(fast, {}).why == "the floor");
+  CHECK(suggestion_for(fast, {.factor = 10, .floor = milliseconds{5}}).timeout == milliseconds{20});
+  CHECK(suggestion_for(fast, {.factor = 10, .floor = milliseconds{5}}).why == "10 x P99.9");
+}
+
+TEST_CASE("too few samples suggest no timeout") {
+  Durations few{.count = kMinSamples - 1, .p999 = seconds{2}, .longest = seconds{3}};
+  CHECK_FALSE(suggestion_for(few, {}).timeout);
+  CHECK(suggestion_for(few, {}).why == "too few samples (99 of 100)");
+  few.count = kMinSamples;
+  CHECK(suggestion_for(few, {}).timeout);
+}
+
+TEST_CASE("the first scopes get a timeout of their own if they need a longer one") {
+  Durations durations{.count = 1000,
+                      .p999 = seconds{2},
+                      .longest = seconds{2},
+                      .firsts = 4,
+                      .longest_first = seconds{1}};
+  CHECK_FALSE(suggestion_for(durations, {}).first_timeout);
+  durations.longest_first = seconds{41};
+  CHECK(suggestion_for(durations, {}).first_timeout == seconds{130});
+  CHECK(suggestion_for(durations, {}).timeout == seconds{6});
+}
+
+TEST_CASE("suggestions stay within the longest timeout") {
+  const Durations endless{.count = 1000, .p999 = kForever, .longest = kForever};
+  CHECK(suggestion_for(endless, {}).timeout == kMaxTimeout);
+}
+
+TEST_CASE("a suggestion is rounded up to two significant digits") {
+  CHECK(rounded_up(Duration{1}) == Duration{1});
+  CHECK(rounded_up(Duration{99}) == Duration{99});
+  CHECK(rounded_up(Duration{101}) == Duration{110});
+  CHECK(rounded_up(milliseconds{2610}) == milliseconds{2700});
+  CHECK(rounded_up(milliseconds{2700}) == milliseconds{2700});
+  CHECK(rounded_up(seconds{99'001}) == seconds{100'000});
+}
+
+TEST_CASE("the text of a suggestion is one that timeouts are read from") {
+  for (const Duration duration :
+       {Duration{1000}, Duration{1200}, Duration{milliseconds{15}}, Duration{milliseconds{2700}},
+        Duration{seconds{5700}}, kMaxTimeout}) {
+    const auto parsed = parse_duration(short_duration_text(duration));
+    REQUIRE(parsed);
+    CHECK(*parsed == duration);
+  }
+  CHECK(short_duration_text(milliseconds{2700}) == "2.7s");
+  CHECK(short_duration_text(milliseconds{150}) == "150ms");
+  CHECK(short_duration_text(Duration{5}) == "1us");
+}
+
+TEST_CASE("missed deadlines are told with what became of their scopes") {
+  MissedDeadlines missed;
+  CHECK(missed_text(missed).empty());
+  missed.expired = 3;
+  missed.spared = 3;
+  missed.released_late.add(milliseconds{1200});
+  missed.released_late.add(seconds{4});
+  missed.released_late.add(seconds{2});
+  CHECK(missed_text(missed) == "3 expired and were spared; all were released 1.20 s to 4 s late");
+  missed.expired = 5;
+  missed.killed = 1;
+  CHECK(missed_text(missed) ==
+        "3 expired and were spared, 1 expired and ended in a kill, 1 expired; "
+        "3 were released 1.20 s to 4 s late");
+}
+
+TEST_CASE("warnings are told with the scopes that ended after them") {
+  MissedDeadlines missed;
+  missed.warned = 2;
+  CHECK(missed_text(missed) == "2 had a warning");
+  missed.released_after_warning.add(seconds{1});
+  CHECK(missed_text(missed) == "2 had a warning; 1 was released 1 s after the warning");
+}
+
+}  // namespace
+}  // namespace filetimer::cli

@@ -1,0 +1,78 @@
+// What logs and pages say of the scopes of each name: how long they took, and which of them missed
+// their deadlines.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "common/clock.hpp"
+#include "common/scope_statistics.hpp"
+#include "timer_client/cli/log/record.hpp"
+
+namespace filetimer::cli {
+
+// A number of events that came some time after another one: the least and the longest of the times.
+struct Delays {
+  std::uint64_t count = 0;
+  Duration least = kForever;
+  Duration longest{};
+
+  void add(Duration delay);
+};
+
+// The scopes of a name that missed a deadline.
+struct MissedDeadlines {
+  std::uint64_t expired = 0;  // verdicts; each is in at most one of the next two
+  std::uint64_t killed = 0;   // of them, those whose worker was killed
+  std::uint64_t spared = 0;   // of them, those whose worker was not: a dry run, or a late release
+  Delays released_late;       // of them, those that were released; from the deadline
+  std::uint64_t warned = 0;   // soft deadlines
+  Delays released_after_warning;  // of them, those that were released before their deadlines; from
+                                  // the soft deadline
+
+  [[nodiscard]] bool is_empty() const { return expired == 0 && warned == 0; }
+};
+
+struct ScopeHistory {
+  ScopeStatistics statistics;
+  MissedDeadlines missed;
+};
+
+// Collects histories from records, in the order of the log, and from pages.
+class ScopeHistories {
+ public:
+  // Scopes of further names are counted by omitted_names(): a name that is new each time has no
+  // history.
+  static constexpr std::size_t kMaxNames = 4096;
+
+  // Takes a record of any event.
+  void take(const Record& record);
+  // Adds the statistics of workers that are alive.
+  void add(const StatisticsByName& statistics);
+
+  [[nodiscard]] const std::map<std::string, ScopeHistory, std::less<>>& by_name() const {
+    return by_name_;
+  }
+  // Returns the number of workers whose `worker_ended` records were taken.
+  [[nodiscard]] std::uint64_t ended_workers() const { return ended_workers_; }
+  // Returns how often a name was met for which there was no room.
+  [[nodiscard]] std::uint64_t omitted() const { return omitted_; }
+
+ private:
+  ScopeHistory* history_of(std::string_view name);
+  void take_outcome(const Record& killed);
+
+  std::map<std::string, ScopeHistory, std::less<>> by_name_;
+  // The expiries of a worker in an incident share one outcome. By host, incident and pid.
+  std::unordered_map<std::string, std::vector<ScopeHistory*>> without_outcome_;
+  std::uint64_t ended_workers_ = 0;
+  std::uint64_t omitted_ = 0;
+};
+
+}  // namespace filetimer::cli

@@ -1,0 +1,55 @@
+// The timeout that the durations of past scopes suggest.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "common/clock.hpp"
+#include "common/scope_statistics.hpp"
+
+namespace filetimer::cli {
+
+struct SuggestionRules {
+  // The timeout is at least this many times the 99.9th percentile.
+  double factor = 3;
+  // No timeout is shorter: below it the machine's own pauses count.
+  Duration floor = std::chrono::seconds{1};
+};
+
+// The timeout is at least this many times the longest duration, so that what has ended well would
+// not have been killed. A higher factor of the rules counts for the percentile only: a single
+// outlier does not make the timeout useless.
+inline constexpr double kLongestFactor = 1.5;
+// Fewer scopes say too little of the 99.9th percentile.
+inline constexpr std::uint64_t kMinSamples = 100;
+
+// What the scopes of one name took, without the first of each thread: start-up and compilation take
+// longer. A quantile is off by at most half a bucket of duration_buckets.hpp.
+struct Durations {
+  std::uint64_t count = 0;
+  Duration median{};
+  Duration p999{};
+  Duration longest{};
+  std::uint64_t firsts = 0;
+  Duration longest_first{};
+};
+Durations durations_of(const ScopeStatistics& statistics);
+
+struct Suggestion {
+  // None: there are fewer than kMinSamples scopes.
+  std::optional<Duration> timeout;
+  // None: the first scopes need no timeout of their own.
+  std::optional<Duration> first_timeout;
+  std::string why;  // "3 x P99.9", "too few samples (12 of 100)"
+};
+// Returns timeouts of at most kMaxTimeout, rounded up to two significant digits.
+Suggestion suggestion_for(const Durations& durations, const SuggestionRules& rules);
+
+// Returns the duration rounded up to two significant digits: 2.61 s is 2.7 s.
+Duration rounded_up(Duration duration);
+// Returns a duration that parse_duration() reads: "2.7s", "150ms".
+std::string short_duration_text(Duration duration);
+
+}  // namespace filetimer::cli

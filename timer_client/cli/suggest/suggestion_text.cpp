@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: MIT
+#include "timer_client/cli/suggest/suggestion_text.hpp"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "common/duration_text.hpp"
+#include "common/json_writer.hpp"
+#include "common/text.hpp"
+#include "timer_client/cli/text/table.hpp"
+#include "timer_client/cli/text/words.hpp"
+
+namespace filetimer::cli {
+namespace {
+
+constexpr std::string_view kYellow = "1;33";
+
+void add_seconds(JsonWriter& json, std::string_view key, Duration duration) {
+  if (duration == kForever) {
+    json.null(key);
+  } else {
+    json.fixed(key, std::chrono::duration<double>(duration).count(), 9);
+  }
+}
+
+void add_delays(JsonWriter& json, std::string_view key, const Delays& delays) {
+  json.begin_object(key).field("count", delays.count);
+  if (delays.count > 0) {
+    add_seconds(json, "least_s", delays.least);
+    add_seconds(json, "longest_s", delays.longest);
+  }
+  json.end_object();
+}
+
+// Returns "all were released", "1 was released", with the times.
+std::string released_text(const Delays& delays, std::uint64_t of, std::string_view what) {
+  const std::string least = duration_for_reading(delays.least);
+  const std::string longest = duration_for_reading(delays.longest);
+  return fmt::format("{} {} released {} {}",
+                     delays.count == of && of > 1 ? "all" : fmt::format("{}", delays.count),
+                     delays.count == 1 ? "was" : "were",
+                     least == longest ? least : fmt::format("{} to {}", least, longest), what);
+}
+
+std::string timeout_text(std::optional<Duration> timeout) {
+  return timeout ? duration_for_reading(*timeout) : "";
+}
+
+// Returns a key of TOML, quoted as JSON quotes strings. Every escape of JSON is one of TOML.
+std::string toml_key(std::string_view name) {
+  std::string key;
+  append_json_string(key, name);
+  return key;
+}
+
+// Returns a comment, on one line whatever the text holds.
+std::string toml_comment(std::string_view text) {
+  return fmt::format("# {}\n", printable(text));
+}
+
+std::string times_text(const Durations& durations, const ScopeStatistics& statistics) {
+  return fmt::format("{} scopes: median {}, P99.9 {}, longest {}; first {}; today {}",
+                     durations.count, duration_for_reading(durations.median),
+                     duration_for_reading(durations.p999), duration_for_reading(durations.longest),
+                     duration_for_reading(durations.longest_first),
+                     duration_for_reading(statistics.timeout));
+}
+
+}  // namespace
+
+std::string missed_text(const MissedDeadlines& missed) {
+  std::vector<std::string> parts;
+  if (missed.expired > 0) {
+    const std::uint64_t others = missed.expired - missed.killed - missed.spared;
+    parts.push_back(joined({
+        missed.spared > 0 ? fmt::format("{} expired and {} spared", missed.spared,
+                                        missed.spared == 1 ? "was" : "were")
+                          : "",
+        missed.killed > 0 ? fmt::format("{} expired and ended in a kill", missed.killed) : "",
+        others > 0 ? fmt::format("{} expired", others) : "",
+    }));
+    if (missed.released_late.count > 0) {
+      parts.push_back(released_text(missed.released_late, missed.expired, "late"));
+    }
+  }
+  if (missed.warned > 0) {
+    parts.push_back(fmt::format("{} had a warning", missed.warned));
+    if (missed.released_after_warning.count > 0) {
+      parts.push_back(
+          released_text(missed.released_after_warning, missed.warned, "after the warning"));
+    }
+  }
+  return joined(parts, "; ");
+}
+
+std::string suggestions_table(const ScopeHistories& histories, const SuggestionRules& rules,
+                              bool colour) {
+  Table table({{.title = "SCOPE", .is_text = true},
+               {.title = "COUNT", .align = Align::kRight},
+               {.title = "MEDIAN", .align = Align::kRight},
+               {.title = "P99.9", .align = Align::kRight},
+               {.title = "LONGEST", .align = Align::kRight},
+               {.title = "TODAY", .align = Align::kRight},
+               {.title = "SUGGESTED", .align = Align::kRight},
+               {.title = "FIRST", .align = Align::kRight},
+               {.title = "WHY"}},
+              colour);
+  std::string below;
+  for (const auto& [scope, history] : histories.by_name()) {
+    if (const std::string missed = missed_text(history.missed); !missed.empty()) {
+      below += fmt::format("{}: {}\n", printable(scope), missed);
+    }
+    if (history.statistics.count == 0) {
+      continue;
+    }
+    const Durations durations = durations_of(history.statistics);
+    const Suggestion suggestion = suggestion_for(durations, rules);
+    const bool is_too_short =
+        suggestion.timeout && history.statistics.timeout < *suggestion.timeout;
+    const auto read = [&](Duration duration) {
+      return durations.count == 0 ? std::string() : duration_for_reading(duration);
+    };
+    table.add({{scope},
+               {fmt::format("{}", durations.count)},
+               {read(durations.median)},
+               {read(durations.p999)},
+               {read(durations.longest)},
+               {duration_for_reading(history.statistics.timeout),
+                is_too_short ? kYellow : std::string_view{}},
+               {timeout_text(suggestion.timeout)},
+               {timeout_text(suggestion.first_timeout)},
+               {suggestion.timeout ? suggestion.why : "too few"}});
+  }
+  std::string text = table.text();
+  return below.empty() ? text : text + "\n" + below;
+}
+
+std::string suggestions_toml(const ScopeHistories& histories, const SuggestionRules& rules,
+                             const std::string& sources) {
+  std::string text = toml_comment("Timeouts that `timer_client suggest` computed from " + sources);
+  for (const auto& [scope, history] : histories.by_name()) {
+    const Durations durations = durations_of(history.statistics);
+    const Suggestion suggestion = suggestion_for(durations, rules);
+    const std::string missed = missed_text(history.missed);
+    text += "\n";
+    if (!suggestion.timeout) {
+      text += toml_comment(fmt::format("{}: {}", toml_key(scope), suggestion.why));
+      continue;
+    }
+    text += toml_comment(
+        fmt::format("{}: {}", suggestion.why, times_text(durations, history.statistics)));
+    if (!missed.empty()) {
+      text += toml_comment(missed);
+    }
+    text += fmt::format("[{}]\ntimeout = \"{}\"\n", toml_key(scope),
+                        short_duration_text(*suggestion.timeout));
+    if (suggestion.first_timeout) {
+      text +=
+          fmt::format("first_timeout = \"{}\"\n", short_duration_text(*suggestion.first_timeout));
+    }
+  }
+  return text;
+}
+
+std::string suggestions_json(const ScopeHistories& histories, const SuggestionRules& rules) {
+  std::string text;
+  for (const auto& [scope, history] : histories.by_name()) {
+    const Durations durations = durations_of(history.statistics);
+    const Suggestion suggestion = suggestion_for(durations, rules);
+    const MissedDeadlines& missed = history.missed;
+    JsonWriter json;
+    json.field("scope", scope).field("count", durations.count).field("firsts", durations.firsts);
+    add_seconds(json, "median_s", durations.median);
+    add_seconds(json, "p999_s", durations.p999);
+    add_seconds(json, "longest_s", durations.longest);
+    add_seconds(json, "first_s", durations.longest_first);
+    add_seconds(json, "timeout_s", history.statistics.timeout);
+    add_seconds(json, "suggested_s", suggestion.timeout.value_or(kForever));
+    add_seconds(json, "suggested_first_s", suggestion.first_timeout.value_or(kForever));
+    json.field("why", suggestion.why).field("expired", missed.expired);
+    json.field("killed", missed.killed).field("spared", missed.spared);
+    add_delays(json, "released_late", missed.released_late);
+    json.field("warned", missed.warned);
+    add_delays(json, "released_after_warning", missed.released_after_warning);
+    text += std::move(json).finish() + "\n";
+  }
+  return text;
+}
+
+}  // namespace filetimer::cli

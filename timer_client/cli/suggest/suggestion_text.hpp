@@ -1,0 +1,26 @@
+// What `timer_client suggest` prints.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <string>
+
+#include "timer_client/cli/suggest/scope_history.hpp"
+#include "timer_client/cli/suggest/suggestion.hpp"
+
+namespace filetimer::cli {
+
+// Returns a table of the names and, below it, a line for each name with missed deadlines.
+std::string suggestions_table(const ScopeHistories& histories, const SuggestionRules& rules,
+                              bool colour);
+// Returns a file that ConnectOptions::timeouts takes. Names without a suggestion are comments.
+// `sources` names what was read.
+std::string suggestions_toml(const ScopeHistories& histories, const SuggestionRules& rules,
+                             const std::string& sources);
+// Returns one object a line.
+std::string suggestions_json(const ScopeHistories& histories, const SuggestionRules& rules);
+
+// Returns "3 expired and were spared; all were released 1.20 s to 4.00 s late"; empty: no deadline
+// was missed.
+std::string missed_text(const MissedDeadlines& missed);
+
+}  // namespace filetimer::cli
