@@ -108,6 +108,10 @@ std::optional<SlotReading> read_slot(const Slot& slot, std::int64_t word,
   if (const std::uint32_t grace = slot.grace_ms.load(kRelaxed); grace != kServersGrace) {
     reading.grace_ms = grace;
   }
+  if (const std::uint32_t code_ms = slot.code_timeout_ms.load(kRelaxed); code_ms != 0) {
+    reading.code_timeout =
+        code_ms == kNoCodeTimeout ? kForever : Duration{std::chrono::milliseconds{code_ms}};
+  }
   reading.soft_ms = slot.soft_ms.load(kRelaxed);
   reading.tid = std::max(slot.tid.load(kRelaxed), 0);
   reading.signal = slot.signal.load(kRelaxed);

@@ -52,8 +52,10 @@ struct SlotReading {
   // its worker was in no scope.
   Instant acquired;
   Instant started;
-  Duration left = kForever;               // of a paused scope: the time that was left
-  Duration asked = kForever;              // the timeout, as requested
+  Duration left = kForever;   // of a paused scope: the time that was left
+  Duration asked = kForever;  // the timeout, as requested
+  // The timeout in the code, if a file of the worker's replaced it; kForever: none.
+  std::optional<Duration> code_timeout;
   std::optional<std::uint32_t> grace_ms;  // none: the server's; kNoSigkill: never
   std::uint32_t soft_ms = 0;              // from `started` to a warning; 0: the server's
   std::int32_t tid = 0;

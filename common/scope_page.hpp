@@ -92,10 +92,13 @@ inline constexpr std::uint32_t kServersGrace = 0xFFFF'FFFF;  // by the server's 
 inline constexpr std::uint32_t kNoSigkill = 0xFFFF'FFFE;     // one signal, no SIGKILL
 inline constexpr std::uint32_t kLongestGraceMs = 0xFFFF'FFFD;
 
+// Of Slot::code_timeout_ms; also for a time of 49 days and more.
+inline constexpr std::uint32_t kNoCodeTimeout = 0xFFFF'FFFF;
+
 // One open scope, on a cache line of its own, so that threads do not write to the same line. Fields
 // are written while `deadline` is free, except `deadline` itself and the fields that a renewal
-// (`started`, `timeout`), a pause and a resume (`started`, `left`, `flags`) and a release (`left`)
-// write before it.
+// (`started`, `timeout`, `code_timeout_ms`), a pause and a resume (`started`, `left`, `flags`) and
+// a release (`left`) write before it.
 struct alignas(64) Slot {
   std::atomic<std::int64_t> deadline;   // see slot_word
   std::atomic<std::int64_t> acquired;   // ns, CLOCK_MONOTONIC
@@ -113,7 +116,9 @@ struct alignas(64) Slot {
   // In a page made by the server, where the name is the whole scope_id: how many bytes of it are
   // the scope's name; 0: all.
   std::atomic<std::uint32_t> shown_bytes;
-  std::atomic<std::uint32_t> reserved;
+  // The timeout in the code, in whole milliseconds, rounded up, if a file of the worker's replaced
+  // it; 0: it did not; kNoCodeTimeout: there was none.
+  std::atomic<std::uint32_t> code_timeout_ms;
 };
 
 // The name of the slot with the same number. The first byte is the length. The name is in words, so

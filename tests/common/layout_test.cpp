@@ -89,10 +89,11 @@ TEST_CASE("docs/protocol.md gives the header's offsets") {
 }
 
 TEST_CASE("docs/protocol.md gives a slot's offsets") {
-  check_table("### Slot", {FIELD(Slot, deadline), FIELD(Slot, acquired), FIELD(Slot, started),
-                           FIELD(Slot, timeout), FIELD(Slot, grace_ms), FIELD(Slot, soft_ms),
-                           FIELD(Slot, left), FIELD(Slot, tid), FIELD(Slot, signal),
-                           FIELD(Slot, flags), FIELD(Slot, shown_bytes), FIELD(Slot, reserved)});
+  check_table("### Slot",
+              {FIELD(Slot, deadline), FIELD(Slot, acquired), FIELD(Slot, started),
+               FIELD(Slot, timeout), FIELD(Slot, grace_ms), FIELD(Slot, soft_ms), FIELD(Slot, left),
+               FIELD(Slot, tid), FIELD(Slot, signal), FIELD(Slot, flags), FIELD(Slot, shown_bytes),
+               FIELD(Slot, code_timeout_ms)});
   check_table("### Name", {FIELD(SlotName, words)});
 }
 

@@ -98,7 +98,9 @@ class WithoutServer(unittest.TestCase):
                              ({"timeout": -1}, ValueError), ({"timeout": "1"}, TypeError),
                              ({"idle_timeout": 0}, ValueError),
                              ({"idle_timeout": math.inf}, ValueError),
-                             ({"rpc_timeout": math.nan}, ValueError), ({"bogus": 1}, TypeError)):
+                             ({"rpc_timeout": math.nan}, ValueError), ({"bogus": 1}, TypeError),
+                             ({"timeouts": "a\0b"}, ValueError), ({"timeouts": 3}, TypeError),
+                             ({"timeouts": "/nonexistent"}, ValueError)):
             with self.assertRaises(error, msg=wrong):
                 filetimer.configure(**wrong)
 

@@ -406,6 +406,39 @@ class Clients(ServerCase):
         for folder in (self.dir, os.fsencode(self.dir), pathlib.Path(self.dir)):
             filetimer.Client(folder).close()
 
+    def test_a_file_of_timeouts_replaces_those_in_the_code(self):
+        import pathlib
+        path = pathlib.Path(self.folder, "timeouts.toml")
+        path.write_text('step = "5m"\n[load]\nfirst_timeout = "10m"\n', encoding="utf-8")
+        filetimer.configure(self.dir, timeouts=path)
+        self.addCleanup(filetimer.close)
+
+        def asked(name):
+            return {each["scope"]: each for each in self.listed_scopes()}[name]["asked_s"]
+        for expected_s in (600, FAR_S):
+            with filetimer.expires(FAR_S, "step"), filetimer.expires(FAR_S, "load"):
+                self.assertEqual(asked("step"), 300)
+                self.assertEqual(asked("load"), expected_s)
+        with filetimer.heartbeat(FAR_S, "step") as heart:
+            heart.beat()
+            self.assertEqual(asked("step"), 300)
+            listed = {each["scope"]: each for each in self.listed_scopes()}
+            self.assertEqual(listed["step"]["code_timeout_s"], FAR_S)
+
+    def test_a_file_of_the_environment_is_used_without_a_change_of_the_code(self):
+        path = os.path.join(self.folder, "timeouts.toml")
+        with open(path, "w", encoding="utf-8") as file:
+            file.write("step = 0.2\n")
+        worker = self.start_worker("""
+            filetimer.configure()
+            with filetimer.expires(3600, "step"):
+                time.sleep(60)
+            """, FILETIMER_TIMEOUTS=path)
+        self.assertEqual(worker.wait(timeout=30), -signal.SIGKILL)
+        record = self.record("expired", worker.pid)
+        self.assertEqual(record["timeout_s"], 0.2)
+        self.assertEqual(record["code_timeout_s"], 3600)
+
     def test_without_a_server_it_is_waited_for_or_raised_or_ignored(self):
         empty = os.path.join(self.folder, "empty")
         for missing, timeout in (("raise", 5), ("wait", 0.1)):

@@ -234,6 +234,13 @@ TEST_CASE("a word that is none in a variable of the environment is a notice, and
                          })) ==
         Messages{"warning: $FILETIMER_MISSING is 'never': expected ignore, wait or raise; it "
                  "does not count"});
+  CHECK(messages_in(said(nullptr,
+                         [&] {
+                           ::setenv("FILETIMER_TIMEOUTS", "/nonexistent", 1);
+                           connect();
+                         })) ==
+        Messages{"warning: $FILETIMER_TIMEOUTS: cannot read the timeouts in '/nonexistent': No "
+                 "such file or directory; the timeouts in the code count"});
   CHECK(said("error", [&] {
           ::setenv("FILETIMER_MISSING", "never", 1);
           connect();

@@ -35,8 +35,8 @@ bool TimerClient::State::look_again() noexcept {
   return &now != &before;
 }
 
-TimerId TimerClient::State::acquire(std::string_view name, Duration after,
-                                    const ScopeOptions& options, unsigned& todo_next) {
+TimerId TimerClient::State::acquire(std::string_view name, const PageTerms& terms,
+                                    unsigned& todo_next) {
   if (page().is_look_due(monotonic_ns())) {
     look_again();
   }
@@ -46,7 +46,7 @@ TimerId TimerClient::State::acquire(std::string_view name, Duration after,
     return {};
   }
   const TimerId timer = timer_in(*handle);
-  todo_next = open_scope(*handle, terms_of(after, options, number));
+  todo_next = open_scope(*handle, terms);
   return timer;
 }
 
@@ -73,19 +73,22 @@ void TimerClient::State::after_opening(TimerScope& scope, unsigned todo_next, Sc
   }
 }
 
-Duration TimerClient::State::timeout_for(std::string_view shown, Duration after,
-                                         const ScopeOptions& options) {
-  if (!options.first_timeout) {
-    return after;
-  }
+bool TimerClient::State::note_first(std::string_view shown) {
   if (begun_in != ProcessLock::instance().fork_count()) {
     begun.clear();
     begun_in = ProcessLock::instance().fork_count();
   }
   // Beyond the limit each scope counts as the first one: a deadline is later then, never earlier.
-  const bool is_first = begun.size() < kMaxBegunNames ? begun.emplace(shown).second
-                                                      : !begun.contains(std::string(shown));
-  return is_first ? options.first_timeout->value() : after;
+  return begun.size() < kMaxBegunNames ? begun.emplace(shown).second
+                                       : !begun.contains(std::string(shown));
+}
+
+PageTerms TimerClient::State::terms_for(std::string_view shown, Duration after,
+                                        const ScopeOptions& options, std::uint64_t client) {
+  const bool is_first = options.first_timeout && note_first(shown);
+  PageTerms terms = terms_of(is_first ? options.first_timeout->value() : after, options, client);
+  terms.opening = is_first ? Opening::kFirst : Opening::kScope;
+  return terms;
 }
 
 ReleaseResult TimerClient::State::release(TimerId timer, bool has_lock) noexcept {

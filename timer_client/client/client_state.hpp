@@ -69,8 +69,7 @@ struct TimerClient::State {
   bool look_again() noexcept;
 
   // These must be called with the lock held.
-  TimerId acquire(std::string_view name, Duration after, const ScopeOptions& options,
-                  unsigned& todo_next);
+  TimerId acquire(std::string_view name, const PageTerms& terms, unsigned& todo_next);
 
   // Returns whether the timer is open and was acquired in this process, not before a fork.
   [[nodiscard]] static bool is_open(TimerId timer) {
@@ -81,9 +80,12 @@ struct TimerClient::State {
     return is_open(timer) ? std::optional(times_of(*timer.slot_)) : std::nullopt;
   }
 
-  // Returns the timeout of a scope that is about to be opened.
-  [[nodiscard]] Duration timeout_for(std::string_view shown, Duration after,
-                                     const ScopeOptions& options);
+  // Notes that a scope with a first timeout is opened. Returns whether the client opens the first
+  // scope of the name.
+  [[nodiscard]] bool note_first(std::string_view shown);
+  // Returns the terms of a scope that is opened now.
+  [[nodiscard]] PageTerms terms_for(std::string_view shown, Duration after,
+                                    const ScopeOptions& options, std::uint64_t client);
 
   // Releases the timer.
   static ReleaseResult release(TimerId timer, bool has_lock) noexcept;

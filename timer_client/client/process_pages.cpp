@@ -72,6 +72,17 @@ OwnPage& ProcessPages::page_of_nobody() {
   return found != pages_.end() ? *found : pages_.emplace_back(BoardView::off(), "", "");
 }
 
+const ReplacedTimeouts& ProcessPages::keep(ReplacedTimeouts timeouts) {
+  const auto is_equal = [&](const ReplacedTimeouts& kept) {
+    return kept.size() == timeouts.size() && std::ranges::all_of(kept, [&](const auto& entry) {
+             const auto found = timeouts.find(entry.first);
+             return found != timeouts.end() && found->second.is_equal_to(entry.second);
+           });
+  };
+  const auto found = std::ranges::find_if(timeouts_, is_equal);
+  return found != timeouts_.end() ? *found : timeouts_.emplace_back(std::move(timeouts));
+}
+
 OwnPage& ProcessPages::look_again(OwnPage& page) noexcept {
   if (OwnPage* const successor = page.successor()) {
     return look_again(*successor);

@@ -31,6 +31,10 @@ class ProcessPages {
   // to use from now on: `page`, or its successor.
   OwnPage& look_again(OwnPage& page) noexcept;
 
+  // Keeps timeouts of a file for as long as the process lives, as pages refer to them. Returns
+  // them, or equal ones that were kept before.
+  const ReplacedTimeouts& keep(ReplacedTimeouts timeouts);
+
   [[nodiscard]] std::uint64_t next_client() { return ++last_client_; }
 
  private:
@@ -39,7 +43,8 @@ class ProcessPages {
   void remove_unregistered() noexcept;
   Instant try_again(Instant now) noexcept;
 
-  std::list<OwnPage> pages_;  // only grows
+  std::list<OwnPage> pages_;              // only grows
+  std::list<ReplacedTimeouts> timeouts_;  // only grows
   std::uint64_t last_client_ = 0;
 };
 

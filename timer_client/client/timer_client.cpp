@@ -20,6 +20,7 @@
 #include "timer_client/client/scope_terms.hpp"
 #include "timer_client/client/server/server_location.hpp"
 #include "timer_client/client/server/server_look.hpp"
+#include "timer_client/client/timeouts_file.hpp"
 
 namespace filetimer {
 namespace {
@@ -30,6 +31,7 @@ namespace messages = client_messages;
 constexpr std::string_view kJobScope = "job";
 constexpr const char* kSwitchVariable = "FILETIMER";
 constexpr const char* kMissingVariable = "FILETIMER_MISSING";
+constexpr const char* kTimeoutsVariable = "FILETIMER_TIMEOUTS";
 // The server looks so often, at the most, whether a worker that is in a scope still is.
 constexpr Duration kLeastIdleTimeout = milliseconds{100};
 
@@ -80,6 +82,27 @@ ConnectOptions::Missing missing_by_environment(ConnectOptions::Missing chosen) {
   return found->second;
 }
 
+// Returns the timeouts of the file that the environment or `chosen` names; nothing if there is
+// none. A wrong file of the environment's is a notice, as a wrong word is.
+std::optional<ReplacedTimeouts> timeouts_of_file(const std::string& chosen) {
+  const std::string named(environment_word(kTimeoutsVariable));
+  const std::string& path = named.empty() ? chosen : named;
+  if (path.empty()) {
+    return std::nullopt;
+  }
+  auto timeouts = read_timeouts_file(path);
+  if (!timeouts && named.empty()) {
+    throw InvalidArgument(timeouts.error().message);
+  }
+  if (!timeouts) {
+    messages::notice("${}: {}; the timeouts in the code count", kTimeoutsVariable,
+                     timeouts.error().message);
+    return std::nullopt;
+  }
+  messages::info("timeouts of {} names from '{}'", timeouts->size(), path);
+  return std::move(*timeouts);
+}
+
 // Once for a process: its ranks and threads all have the same to say.
 void notice_missing_server(const ServerLocation& place, const std::string& why, bool was_named) {
   static std::atomic<bool> is_told{false};
@@ -119,6 +142,7 @@ TimerClient TimerClient::connect(ConnectOptions options) {
     messages::info("${} is off: no scope is watched", kSwitchVariable);
     return TimerClient(off);
   }
+  auto timeouts = timeouts_of_file(options.timeouts);
   const ServerLocation place = locate_server(options.dir);
   const auto missing = missing_by_environment(options.when_missing);
   const bool must_be_there = missing != ConnectOptions::Missing::kIgnore;
@@ -136,6 +160,9 @@ TimerClient TimerClient::connect(ConnectOptions options) {
     const auto held = ProcessLock::instance().lock();
     Status made;
     OwnPage& page = ProcessPages::instance().page_in(place.run_folder, place.pipe, made);
+    if (timeouts) {
+      page.replace_timeouts(ProcessPages::instance().keep(std::move(*timeouts)));
+    }
     if (made) {
       made = page.make(options.statistics, options.allow_tracing);
     }
@@ -213,7 +240,8 @@ TimerId TimerClient::acquire(Timeout timeout, std::string_view name, const Scope
       state_->page().note_unwatched();
       return {};
     }
-    timer = state_->acquire(name, state_->timeout_for(name, after, options), options, todo_next);
+    timer =
+        state_->acquire(name, state_->terms_for(name, after, options, state_->number), todo_next);
   }
   if ((todo_next & todo::kWake) != 0) {
     timer.slot_->page->wake();
@@ -280,22 +308,24 @@ TimerScope TimerClient::expires(Timeout timeout, std::string_view name, const Sc
       return state.expires(*handle, key, plain_terms_of(after, options, 0));
     }
   }
-  return expires_otherwise(after, key, options);
+  return expires_otherwise(after, key, options, Opening::kScope);
 }
 
 // Slow path of expires(): invalid arguments, a draining server, options beyond the common ones, or
-// no room on the page.
+// no room on the page; and heartbeats, with another `opening`.
 TimerScope TimerClient::expires_otherwise(std::chrono::nanoseconds after, const ScopeKey& key,
-                                          const ScopeOptions& options) {
+                                          const ScopeOptions& options, Opening opening) {
   check_timeout("the timeout", after);
   check_options(options, after);
   if (!state_->is_closed_by_server()) {
+    PageTerms terms = terms_of(after, options, 0);
+    terms.opening = opening;
     if (options.first_timeout) {
       const auto held = ProcessLock::instance().lock();
-      after = state_->timeout_for(shown_name(key), after, options);
+      terms = state_->terms_for(shown_name(key), after, options, 0);
     }
     if (SlotHandle* const handle = state_->claim(key, false)) {
-      return state_->expires(*handle, key, terms_of(after, options, 0));
+      return state_->expires(*handle, key, terms);
     }
   }
   const auto held = ProcessLock::instance().lock();
@@ -318,7 +348,8 @@ void TimerClient::start(Timeout timeout) {
     const bool is_renewed =
         State::is_open(job) && renew_scope(*job.slot_, job.number_, after.count(), true, todo_next);
     if (!is_renewed) {
-      job = is_closed ? TimerId{} : state_->acquire(kJobScope, after, {}, todo_next);
+      job = is_closed ? TimerId{}
+                      : state_->acquire(kJobScope, terms_of(after, {}, state_->number), todo_next);
     }
     if (is_closed && !job) {
       state_->page().note_unwatched();
@@ -347,7 +378,16 @@ TimerHeartbeat TimerClient::heartbeat(Timeout timeout, std::string_view name,
   check_options(options, timeout.value());
   ScopeOptions of_scope = options;
   of_scope.first_timeout.reset();  // of every heartbeat, not of the first of its name
-  return {expires(options.first_timeout.value_or(timeout), name, of_scope, file, line), timeout};
+  const Timeout first = options.first_timeout.value_or(timeout);
+  if (state_->page().replaced_timeouts() == nullptr) {
+    return {expires(first, name, of_scope, file, line), timeout};
+  }
+  const bool counts = state_->has_statistics;
+  const auto key =
+      name.empty() ? ScopeKey::of_line(file, line, counts) : ScopeKey::of_name(name, counts);
+  return {expires_otherwise(first.value(), key, of_scope,
+                            options.first_timeout ? Opening::kFirst : Opening::kHeartbeat),
+          timeout};
 }
 
 std::optional<TimerTimes> TimerClient::times(TimerId timer) const {

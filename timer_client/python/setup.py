@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Compiles filetimer._native with the C++ client that it holds, as CMake does for the build folder.
 The rest is in pyproject.toml. Needs g++ 11 or later and Debian's libfmt-dev, libsimdjson-dev,
-libexpected-dev and libboost-dev.
+libexpected-dev, libtomlplusplus-dev and libboost-dev.
 
 All C++ is found from the root of the clone, two folders up; a source distribution has it in cpp/.
 """

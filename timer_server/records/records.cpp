@@ -33,6 +33,13 @@ void write_timeout(JsonWriter& json, std::string_view key, Duration timeout) {
   }
 }
 
+void write_timeouts(JsonWriter& json, const ScopeTerms& terms) {
+  write_timeout(json, "timeout_s", terms.timeout);
+  if (terms.code_timeout) {
+    write_timeout(json, "code_timeout_s", *terms.code_timeout);
+  }
+}
+
 // One entry of `worker_ended`.
 void write_statistics(JsonWriter& json, const std::string& scope, const ScopeStatistics& sums) {
   json.begin_object()
@@ -166,7 +173,7 @@ void write_whose(JsonWriter& json, const WorkerIdentity& worker) {
 void write_scope(JsonWriter& json, const ScopeView& scope, Instant now) {
   const ScopeTerms& terms = scope.terms;
   json.field("scope", scope.name).fixed("elapsed_s", seconds(now - terms.acquired), 6);
-  write_timeout(json, "timeout_s", terms.timeout);
+  write_timeouts(json, terms);
   if (terms.deadline.is_never()) {
     json.null("remaining_s");
   } else {
@@ -310,7 +317,7 @@ std::string Records::expired(const WorkerIdentity& worker, const Expiry& expiry,
   const ScopeTerms& terms = expiry.scope.terms;
   JsonWriter json = begin("expired", ClockReading::now(), worker);
   json.field("id", expiry.id).field("incident", expiry.incident).field("scope", expiry.scope.name);
-  write_timeout(json, "timeout_s", terms.timeout);
+  write_timeouts(json, terms);
   json.fixed("elapsed_s", seconds(expiry.judged - terms.acquired), 6)
       .fixed("overdue_ms", millis(expiry.judged - terms.deadline), 6)
       .field("acquired_mono_ns", terms.acquired.ns)
@@ -408,7 +415,7 @@ std::string Records::warned(const WorkerIdentity& worker, const SoftDeadline& pa
                                                      : passed.when - terms.deadline + terms.timeout;
   JsonWriter json = begin("warned", ClockReading::now(), worker);
   json.field("id", passed.id).field("scope", passed.scope.name).field("reason", passed.reason);
-  write_timeout(json, "timeout_s", terms.timeout);
+  write_timeouts(json, terms);
   json.fixed("elapsed_s", seconds(passed.noticed - terms.acquired), 6)
       .fixed("soft_s", seconds(after), 6)
       .fixed("overdue_ms", millis(passed.noticed - passed.when), 6)
@@ -430,7 +437,7 @@ std::string Records::left_open(const WorkerIdentity& worker, const ScopeView& sc
                                std::string_view reason) const {
   JsonWriter json = begin("left_open", ClockReading::now(), worker);
   json.field("scope", scope.name);
-  write_timeout(json, "timeout_s", scope.terms.timeout);
+  write_timeouts(json, scope.terms);
   json.fixed("elapsed_s", seconds(now - scope.terms.acquired), 6)
       .field("acquired_mono_ns", scope.terms.acquired.ns)
       .field("reason", reason);

@@ -28,9 +28,11 @@ inline std::optional<Grace> grace_of(std::optional<Duration> grace) {
 
 struct ScopeTerms {
   Instant acquired;
-  Instant deadline;                // Instant::never(): none
-  Duration timeout = kForever;     // as granted; kForever: none
-  Duration asked = kForever;       // as requested; --max-timeout may have cut it
+  Instant deadline;             // Instant::never(): none
+  Duration timeout = kForever;  // as granted; kForever: none
+  Duration asked = kForever;    // as requested; --max-timeout may have cut it
+  // The timeout in the code, if a file of the worker's replaced it; kForever: none.
+  std::optional<Duration> code_timeout;
   std::optional<Grace> grace;      // none: one signal, no SIGKILL
   std::uint32_t soft_ms = 0;       // from `acquired` to a warning; 0: by --warn-at
   int signal = 0;                  // the first signal; 0 or less: none

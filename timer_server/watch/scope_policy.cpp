@@ -71,6 +71,7 @@ ScopeView ScopePolicy::view_of(const SlotReading& reading) const {
   if (!terms.deadline.is_never()) {
     terms.timeout = std::max(terms.deadline - reading.started, Duration::zero());
   }
+  terms.code_timeout = reading.code_timeout;
   terms.soft_ms = reading.soft_ms;
   terms.signal = reading.signal;
   terms.tid = reading.tid;

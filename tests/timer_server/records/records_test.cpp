@@ -44,6 +44,7 @@ ScopeView full_scope() {
   scope.terms.acquired = Instant{20'000'000'000};
   scope.terms.deadline = kNow;
   scope.terms.timeout = 30s;
+  scope.terms.code_timeout = 60s;
   scope.terms.grace = 10s;
   scope.terms.signal = SIGTERM;
   scope.terms.tid = 4711;

@@ -21,13 +21,19 @@ double seconds(Duration duration) {
 
 // --- open scopes ---
 
-// "30s", or "5s of 1h" where the server grants less than was asked for.
+// "30s", or "5s of 1h" where the server grants less than was asked for; and, where a file of
+// timeouts replaced it, the timeout in the code.
 std::string timeout_of(const ListedScope& scope) {
+  const std::string in_code =
+      scope.slot.code_timeout
+          ? fmt::format(" (code: {})", duration_for_reading(*scope.slot.code_timeout))
+          : "";
   const std::string asked = duration_for_reading(scope.slot.asked);
   const std::string granted = duration_for_reading(scope.granted());
-  return scope.granted() < scope.slot.asked && granted != asked
-             ? fmt::format("{} of {}", granted, asked == "none" ? "no limit" : asked)
-             : asked;
+  return (scope.granted() < scope.slot.asked && granted != asked
+              ? fmt::format("{} of {}", granted, asked == "none" ? "no limit" : asked)
+              : asked) +
+         in_code;
 }
 
 // And its colour.
@@ -135,6 +141,9 @@ std::string scope_json(const ListedScope& scope, Instant now) {
   add_seconds(json, "remaining_s", scope.due.is_never() ? kForever : scope.due - now);
   add_seconds(json, "asked_s", slot.asked);
   add_seconds(json, "granted_s", scope.granted());
+  if (slot.code_timeout) {
+    add_seconds(json, "code_timeout_s", *slot.code_timeout);
+  }
   json.field("overdue", scope.is_overdue(now));
   json.field("expired", scope.is_expired());
   const bool is_paused = slot_word::is_paused(scope.slot.word);

@@ -628,6 +628,10 @@ bool OwnPage::is_any_thread_suspended() const noexcept {
 
 void OwnPage::continue_on(OwnPage& next) noexcept {
   bool has_idle_timeout = false;
+  const ReplacedTimeouts* const timeouts = replaced_timeouts();
+  if (timeouts != nullptr && next.replaced_timeouts() == nullptr) {
+    next.replace_timeouts(*timeouts);
+  }
   if (current_) {
     for (SlotHandle& handle : current_->handles) {
       if (!end_idle_watch(*handle.slot)) {

@@ -7,6 +7,7 @@
 
 #include "common/board.hpp"
 #include "common/scope_page.hpp"
+#include "timer_client/client/page/replaced_timeouts.hpp"
 
 namespace filetimer {
 
@@ -24,6 +25,16 @@ class PageContext {
   // Returns whether a release must be noted in its slot, for an idle timeout.
   [[nodiscard]] bool notes_releases() const {
     return notes_releases_.load(std::memory_order_relaxed);
+  }
+  // Returns the timeouts of a file that replace those in the code; null: there is no file. Acquire:
+  // pairs with the release in replace_timeouts().
+  [[nodiscard]] const ReplacedTimeouts* replaced_timeouts() const {
+    return replaced_timeouts_.load(std::memory_order_acquire);
+  }
+  // Lets `timeouts` count for names that a thread uses for the first time. They must never be
+  // destroyed.
+  void replace_timeouts(const ReplacedTimeouts& timeouts) {
+    replaced_timeouts_.store(&timeouts, std::memory_order_release);
   }
   // Returns whether ProcessPages::look_again() is due.
   [[nodiscard]] bool is_look_due(std::int64_t now) const {
@@ -47,6 +58,7 @@ class PageContext {
 
   const Board* const board_;
   std::atomic<bool> notes_releases_{false};
+  std::atomic<const ReplacedTimeouts*> replaced_timeouts_{nullptr};
   std::atomic<std::int64_t> next_look_{0};  // CLOCK_MONOTONIC. Relaxed: only a time
 };
 

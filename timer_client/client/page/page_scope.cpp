@@ -24,12 +24,40 @@ std::int64_t left_of(std::int64_t word, std::int64_t now) {
   return word >= slot_word::kNoDeadline ? kEndless : std::max<std::int64_t>(word - now, 1);
 }
 
+// Returns a timeout in the code as Slot::code_timeout_ms has it.
+std::uint32_t code_timeout_ms(std::int64_t timeout) {
+  const std::int64_t ms = timeout / 1'000'000 + (timeout % 1'000'000 != 0 ? 1 : 0);
+  return static_cast<std::uint32_t>(std::min<std::int64_t>(ms, kNoCodeTimeout));
+}
+
 void set_flags(Slot& slot, std::uint16_t drop, std::uint16_t add) {
   slot.flags.fetch_and(static_cast<std::uint16_t>(~drop), kRelaxed);
   slot.flags.fetch_or(add, kRelaxed);
 }
 
 }  // namespace
+
+PageTerms with_replaced_timeout(const ReplacedTimeout& replaced, const PageTerms& terms) {
+  const bool is_first = terms.opening == Opening::kHeartbeat || replaced.note_opening() ||
+                        terms.opening == Opening::kFirst;
+  Duration timeout = terms.opening == Opening::kFirst ? Duration::zero() : replaced.timeout();
+  if (is_first && replaced.first_timeout() != Duration::zero()) {
+    timeout = replaced.first_timeout();
+  }
+  PageTerms changed = terms;
+  if (timeout != Duration::zero()) {
+    changed.timeout = timeout.count();
+    changed.code_timeout_ms = code_timeout_ms(terms.timeout);
+  }
+  return changed;
+}
+
+std::int64_t replaced_renewal(SlotHandle& handle, std::int64_t timeout) {
+  const Duration replaced = handle.replaced->timeout();
+  const bool is_replaced = replaced != Duration::zero();
+  handle.slot->code_timeout_ms.store(is_replaced ? code_timeout_ms(timeout) : 0, kRelaxed);
+  return is_replaced ? replaced.count() : timeout;
+}
 
 bool pause_scope(SlotHandle& handle, std::uint16_t by, bool& wake) noexcept {
   Slot& slot = *handle.slot;

@@ -23,6 +23,13 @@
 
 namespace filetimer {
 
+// Which time of a file of timeouts counts for a scope that is opened.
+enum class Opening : unsigned char {
+  kScope,      // the first timeout, for the first scope of its name, or else the timeout
+  kFirst,      // the first timeout: the code has chosen its own
+  kHeartbeat,  // the first timeout, or else the timeout
+};
+
 // The options of a scope, checked and in the page's units.
 struct PageTerms {
   std::int64_t timeout = 0;  // ns; max: none
@@ -31,6 +38,8 @@ struct PageTerms {
   std::uint16_t signal = 0;
   std::uint16_t flags = 0;
   std::uint64_t client = 0;  // its destructor releases the scope; 0: a TimerScope does
+  Opening opening = Opening::kScope;
+  std::uint32_t code_timeout_ms = 0;  // as in the slot
 };
 
 // Returns the time of Instant::now(), without a call into another file.
@@ -98,6 +107,7 @@ inline constexpr unsigned kLook = 2;  // ProcessPages::look_again()
   slot.tid.store(slots.tid, kRelaxed);
   slot.signal.store(terms.signal, kRelaxed);
   slot.flags.store(terms.flags, kRelaxed);
+  slot.code_timeout_ms.store(terms.code_timeout_ms, kRelaxed);
   set_deadline(slot, word);
   // Pairs with the load of a thread that takes slots: this slot is in use now.
   slots.is_entering.store(false, std::memory_order_release);
@@ -112,13 +122,26 @@ unsigned open_suspended(SlotHandle& handle, const PageTerms& terms);
 // with `timeout` left. Returns false if the caller must renew it as any other. Without the lock.
 bool renew_after_pause(SlotHandle& handle, std::int64_t timeout, bool& wake) noexcept;
 
-[[gnu::always_inline]] inline unsigned open_scope(SlotHandle& handle, const PageTerms& terms) {
+// Returns the terms with the times of a file of timeouts.
+PageTerms with_replaced_timeout(const ReplacedTimeout& replaced, const PageTerms& terms);
+// Returns the timeout of a renewal for `timeout` in the code, and notes the latter in the slot.
+std::int64_t replaced_renewal(SlotHandle& handle, std::int64_t timeout);
+
+[[gnu::always_inline]] inline unsigned open_scope_for(SlotHandle& handle, const PageTerms& terms) {
   if (t_slots->suspensions.load(std::memory_order_relaxed) != 0) [[unlikely]] {
     return open_suspended(handle, terms);
   }
   const std::int64_t now = monotonic_ns();
   return open_scope_until(handle, terms, now,
                           deadline_word(handle.page->board(), now, terms.timeout));
+}
+
+// Opens a scope in a slot that this thread has claimed. Returns bits of todo.
+[[gnu::always_inline]] inline unsigned open_scope(SlotHandle& handle, const PageTerms& terms) {
+  if (handle.replaced != nullptr) [[unlikely]] {
+    return open_scope_for(handle, with_replaced_timeout(*handle.replaced, terms));
+  }
+  return open_scope_for(handle, terms);
 }
 
 // Releases a scope as release_scope() does, if it is counted, if its release is noted, or if it is
@@ -168,6 +191,9 @@ inline TimerTimes times_of(const SlotHandle& handle) {
 inline bool renew_scope(SlotHandle& handle, std::uint64_t generation, std::int64_t timeout,
                         bool has_lock, unsigned& todo_next) {
   constexpr auto kRelaxed = std::memory_order_relaxed;
+  if (handle.replaced != nullptr) [[unlikely]] {
+    timeout = replaced_renewal(handle, timeout);
+  }
   Slot& slot = *handle.slot;
   const Board& board = handle.page->board();
   constexpr std::uint16_t kWasPaused =

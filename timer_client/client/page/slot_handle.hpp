@@ -15,6 +15,7 @@
 namespace filetimer {
 
 class PageContext;
+class ReplacedTimeout;
 class ThreadSlots;
 
 // Identifies scopes within a thread: the name as the caller wrote it, or the file and line where
@@ -63,6 +64,8 @@ struct alignas(64) SlotHandle {
   std::uint64_t tag = kUnbound;
   std::string given;  // with `tag`, what the slot is bound to
   std::uint32_t index = 0;
+  // What a file of timeouts says of the name that the slot is bound to; null: nothing.
+  const ReplacedTimeout* replaced = nullptr;
 
   [[nodiscard]] bool is_free() const {
     // Pairs with the release in try_release(), of any thread, and with that of the server.

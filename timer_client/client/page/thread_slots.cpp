@@ -126,6 +126,11 @@ void ThreadSlots::bind(SlotHandle& handle, ScopeKey key, const std::string& show
   }
   handle.tag = key.tag;
   handle.statistics = entry;
+  handle.replaced = nullptr;
+  if (const ReplacedTimeouts* const timeouts = page.replaced_timeouts()) {
+    const auto found = timeouts->find(shown);
+    handle.replaced = found == timeouts->end() ? nullptr : &found->second;
+  }
   begin_writing_slot();
   write_name(page.layout().name(handle.index), shown);
 }

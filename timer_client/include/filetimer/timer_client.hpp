@@ -29,6 +29,20 @@
 // thread, acquire(), and the first scope of a forked child may make a file larger, which takes some
 // microseconds.
 //
+// The file of timeouts (ConnectOptions::timeouts, $FILETIMER_TIMEOUTS): a name's entry replaces the
+// timeouts in the code, those of renewals included, so that a timeout is changed without the code.
+//
+//   forward = "2.5s"          # with a unit of us, ms, s, m, h or d; "inf": no deadline
+//   backward = 4              # seconds
+//   ["train.py:12"]           # a name with other characters than letters, digits, _ and -
+//   timeout = "30s"
+//   first_timeout = "10m"     # as ScopeOptions::first_timeout
+//
+// The file counts for all clients of this process in the runtime directory, for names that a thread
+// first uses after connect(). `timer_client list` and the records show the timeout in the code,
+// too. connect() throws InvalidArgument for a wrong file; if $FILETIMER_TIMEOUTS names it,
+// connect() writes one line on standard error instead, and the timeouts in the code count.
+//
 // Threads: all members of TimerClient may be called from several threads.
 //
 // Signal handlers: no function may be called in one.
@@ -100,6 +114,9 @@ struct ConnectOptions {
   // process that exceeds it expires; the scope in its record is "(idle)". The idle timeout ends
   // with this client, and a forked child has none. The server's --max-timeout does not cut it.
   Timeout idle_timeout = std::chrono::seconds{0};
+  // A TOML file with timeouts by scope name, as `timer_client suggest --format toml` writes them;
+  // empty: none. $FILETIMER_TIMEOUTS takes precedence. See "The file of timeouts" above.
+  std::string timeouts;
   // Whether processes of this user may trace this process, so that evidence has its native stacks
   // where Yama restricts tracing. False does not withdraw what an earlier client has allowed.
   bool allow_tracing = true;
@@ -128,6 +145,7 @@ inline constexpr ScopeOptions kDefaultScopeOptions{};
 
 struct SlotHandle;  // these are the library's own
 struct ScopeKey;
+enum class Opening : unsigned char;
 class OwnPage;
 class ThreadSlots;
 
@@ -281,7 +299,7 @@ class TimerClient {
   explicit TimerClient(std::shared_ptr<State> state);
   static const std::shared_ptr<State>& state_of_nobody();
   TimerScope expires_otherwise(std::chrono::nanoseconds after, const ScopeKey& key,
-                               const ScopeOptions& options);
+                               const ScopeOptions& options, Opening opening);
   void set_idle_timeout(std::chrono::nanoseconds timeout, bool must_be_there);
   static bool set_paused(TimerId timer, bool is_paused);
   std::shared_ptr<State> state_;

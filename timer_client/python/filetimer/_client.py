@@ -19,16 +19,16 @@ _MISSING = ("ignore", "wait", "raise")  # as ConnectOptions::Missing has them
 _WAIT_S = 10
 
 
-def _folder(value: _Path | None) -> str:
+def _path(value: _Path | None, what: str) -> str:
     if value is None:
         return ""
     path = os.fsdecode(value)
     if "\0" in path:
-        raise InvalidArgument("dir has a NUL in it: expected a path")
+        raise InvalidArgument(f"{what} has a NUL in it: expected a path")
     try:
         path.encode()
     except UnicodeEncodeError:
-        raise InvalidArgument(f"dir is no UTF-8: {ascii(path)}") from None
+        raise InvalidArgument(f"{what} is no UTF-8: {ascii(path)}") from None
     return path
 
 
@@ -47,6 +47,10 @@ class Client(_native.Client):
       has left a scope; then it expires. None: no limit.
     rpc_timeout: seconds that a request of filetimer.admin waits for its answer. None:
       $FILETIMER_RPC_TIMEOUT, else 60 s.
+    timeouts: a TOML file with timeouts by scope name, which replace those in the code, renewals
+      included; `timer_client suggest --format toml` writes one. A wrong file raises
+      InvalidArgument. $FILETIMER_TIMEOUTS takes precedence; if that file is wrong, one line on
+      standard error says so, and the timeouts in the code count.
     stacks: whether this process offers its Python stacks as evidence (faulthandler), and lets
       processes of this user trace it, so that evidence has its native stacks (PR_SET_PTRACER).
 
@@ -60,11 +64,11 @@ class Client(_native.Client):
                  missing: Literal["ignore", "wait", "raise"] = "ignore",
                  timeout: _Seconds = _WAIT_S, statistics: bool = True,
                  idle_timeout: _Seconds | None = None, rpc_timeout: _Seconds | None = None,
-                 stacks: bool = True) -> None:
+                 timeouts: _Path | None = None, stacks: bool = True) -> None:
         if missing not in _MISSING:
             raise InvalidArgument(f"missing is {missing!r}: expected 'ignore', 'wait' or 'raise'")
-        self._connect(_folder(dir), timeout, _MISSING.index(missing), statistics, stacks,
-                      rpc_timeout, idle_timeout)
+        self._connect(_path(dir, "dir"), timeout, _MISSING.index(missing), statistics, stacks,
+                      rpc_timeout, idle_timeout, _path(timeouts, "timeouts"))
         if stacks:
             from . import _stacks
             _stacks.offer(self)
@@ -90,7 +94,7 @@ class Client(_native.Client):
 def configure(dir: _Path | None = None, *, missing: Literal["ignore", "wait", "raise"] = "ignore",
               timeout: _Seconds = _WAIT_S, statistics: bool = True,
               idle_timeout: _Seconds | None = None, rpc_timeout: _Seconds | None = None,
-              stacks: bool = True) -> Client:
+              timeouts: _Path | None = None, stacks: bool = True) -> Client:
     """Connects this process to its timer server; the functions of this package use it from then on.
 
     dir: the runtime directory; None: $FILETIMER_DIR, then the user's default directory.
@@ -101,7 +105,8 @@ def configure(dir: _Path | None = None, *, missing: Literal["ignore", "wait", "r
     inherits it; a spawned child must call configure() itself.
     """
     client = Client(dir, missing=missing, timeout=timeout, statistics=statistics,
-                    idle_timeout=idle_timeout, rpc_timeout=rpc_timeout, stacks=stacks)
+                    idle_timeout=idle_timeout, rpc_timeout=rpc_timeout, timeouts=timeouts,
+                    stacks=stacks)
     _native._set_default_client(client)
     return client
 

@@ -83,6 +83,7 @@ class Client:
         allow_tracing: bool,
         rpc_timeout: _Seconds | None,
         idle_timeout: _Seconds | None,
+        timeouts: str,
         /,
     ) -> None: ...
     def _ask(

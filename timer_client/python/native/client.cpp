@@ -71,12 +71,14 @@ PyObject* connect(PyObject* self, PyObject* args) {
   int allow_tracing = 0;
   PyObject* rpc_timeout = nullptr;
   PyObject* idle_timeout = nullptr;
-  if (PyArg_ParseTuple(args, "sOippOO", &dir, &timeout, &missing, &statistics, &allow_tracing,
-                       &rpc_timeout, &idle_timeout) == 0) {
+  const char* timeouts = nullptr;
+  if (PyArg_ParseTuple(args, "sOippOOs", &dir, &timeout, &missing, &statistics, &allow_tracing,
+                       &rpc_timeout, &idle_timeout, &timeouts) == 0) {
     return nullptr;
   }
   ConnectOptions options;
   options.dir = dir;
+  options.timeouts = timeouts;
   options.when_missing = static_cast<ConnectOptions::Missing>(missing);  // as _client.py has them
   options.statistics = statistics != 0;
   options.allow_tracing = allow_tracing != 0;

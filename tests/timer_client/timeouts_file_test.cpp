@@ -1,0 +1,279 @@
+// The file of timeouts: what it may say, and what it does to scopes.
+// SPDX-License-Identifier: MIT
+#include "timer_client/client/timeouts_file.hpp"
+
+#include <doctest/doctest.h>
+#include <sys/stat.h>
+
+#include <string>
+#include <string_view>
+
+#include "common/limits.hpp"
+#include "tests/support/variable.hpp"
+#include "tests/timer_client/fake_server.hpp"
+
+namespace filetimer {
+namespace {
+
+using namespace std::chrono_literals;
+using testing::FakeServer;
+using testing::in_child;
+using testing::in_thread;
+using testing::message_of;
+using testing::slot_called;
+using testing::TempFolder;
+using testing::Variable;
+
+struct TimeoutsFile {
+  TempFolder folder;
+  std::string path = folder.path("timeouts.toml");
+
+  explicit TimeoutsFile(std::string_view text) { testing::write_file(path, text); }
+  [[nodiscard]] Result<ReplacedTimeouts> read() const { return read_timeouts_file(path); }
+};
+
+std::string error_of(std::string_view text) {
+  const TimeoutsFile file(text);
+  const auto timeouts = file.read();
+  REQUIRE_FALSE(timeouts);
+  const std::string& message = timeouts.error().message;
+  CHECK(message.find('\n') == std::string::npos);
+  CHECK(message.starts_with(file.path + ":"));
+  return message.substr(std::min(message.size(), file.path.size() + 1));
+}
+
+TimerClient connect_with(const FakeServer& server, const TimeoutsFile& file) {
+  ConnectOptions options = server.options();
+  options.timeouts = file.path;
+  return TimerClient::connect(std::move(options));
+}
+
+TEST_CASE("a file of timeouts has times with units, and seconds") {
+  const TimeoutsFile file(
+      "# a comment\n"
+      "forward = \"2.5s\"\n"
+      "backward = 4\n"
+      "half = 0.5\n"
+      "upload = \"inf\"\n"
+      "[\"train.py:12\"]\n"
+      "timeout = \"30s\"\n"
+      "first_timeout = \"10m\"\n"
+      "[load]\n"
+      "first_timeout = 60\n"
+      "[nothing]\n");
+  const auto timeouts = file.read();
+  REQUIRE(timeouts);
+  CHECK(timeouts->size() == 7);
+  CHECK(timeouts->at("forward").timeout() == 2500ms);
+  CHECK(timeouts->at("forward").first_timeout() == 0s);
+  CHECK(timeouts->at("backward").timeout() == 4s);
+  CHECK(timeouts->at("half").timeout() == 500ms);
+  CHECK(timeouts->at("upload").timeout() == kForever);
+  CHECK(timeouts->at("train.py:12").timeout() == 30s);
+  CHECK(timeouts->at("train.py:12").first_timeout() == 10min);
+  CHECK(timeouts->at("load").timeout() == 0s);
+  CHECK(timeouts->at("load").first_timeout() == 60s);
+  CHECK(TimeoutsFile("").read()->empty());
+}
+
+TEST_CASE("a wrong file of timeouts is one line that names the place and what was expected") {
+  CHECK(error_of("forward = 5\nbackward = true\n") ==
+        "2: 'backward' is 'true': expected a time such as \"2.5s\" or \"inf\", or seconds");
+  CHECK(error_of("a = \"soon\"").starts_with("1: 'a' is 'soon': expected a time"));
+  CHECK(error_of("a = 0").starts_with("1: 'a' is '0': expected a time"));
+  CHECK(error_of("a = -1.5").starts_with("1: 'a' is '-1.5': expected a time"));
+  CHECK(error_of("a = nan").starts_with("1: 'a' is 'nan': expected a time"));
+  CHECK(error_of("a = [1]").starts_with("1: 'a' is a list: expected a time"));
+  CHECK(error_of("a = 2026-01-01").starts_with("1: 'a' is a date: expected a time"));
+  CHECK(error_of("[a]\ntimeout = {}").starts_with("2: 'a.timeout' is a table: expected a time"));
+  CHECK(error_of("train.py = 5") ==
+        "1: unknown key 'py' of 'train': expected timeout or first_timeout (a name with a dot "
+        "needs quotes)");
+  CHECK(error_of("\"\" = 5").starts_with("1: a name is empty: expected at least one byte"));
+  const std::string syntax = error_of("forward = 5\nbackward 4\n");
+  CHECK(syntax.starts_with("2: "));
+  CHECK(syntax.ends_with(": expected TOML with a timeout for each scope name"));
+  CHECK(error_of("a = 1\na = 2").starts_with("2: "));
+}
+
+TEST_CASE("a file of timeouts that cannot be read is named") {
+  const TempFolder folder;
+  const auto message = [](const std::string& path) {
+    const auto timeouts = read_timeouts_file(path);
+    return timeouts ? std::string() : timeouts.error().message;
+  };
+  CHECK(message(folder.path("none")) ==
+        "cannot read the timeouts in '" + folder.path("none") + "': No such file or directory");
+  CHECK(message(folder.path("")).ends_with("': it is no regular file"));
+  REQUIRE(::mkfifo(folder.path("fifo").c_str(), 0600) == 0);
+  CHECK(message(folder.path("fifo")).ends_with("': it is no regular file"));
+  testing::write_file(folder.path("long"), std::string(kMaxTimeoutsFileBytes + 1, '#'));
+  CHECK(message(folder.path("long"))
+            .ends_with("' has 1048577 bytes: expected timeouts in 1048576 "
+                       "at most"));
+  testing::write_file(folder.path("full"), std::string(kMaxTimeoutsFileBytes, '#'));
+  CHECK(message(folder.path("full")).empty());
+}
+
+TEST_CASE("an entry replaces the timeout in the code, which the slot has too") {
+  const FakeServer server;
+  const TimeoutsFile file("forward = 5\nupload = \"inf\"\nsave = \"1h\"\n");
+  auto client = connect_with(server, file);
+  const auto forward = client.expires(30s, "forward");
+  const auto other = client.expires(30s, "other");
+  const auto upload = client.expires(1s, "upload");
+  const auto save = client.expires(kNoDeadline, "save");
+  CHECK(slot_called(server.page(), "forward").asked == 5s);
+  CHECK(slot_called(server.page(), "forward").code_timeout == Duration{30s});
+  CHECK(slot_called(server.page(), "other").asked == 30s);
+  CHECK_FALSE(slot_called(server.page(), "other").code_timeout);
+  CHECK(slot_called(server.page(), "upload").deadline.is_never());
+  CHECK(slot_called(server.page(), "upload").code_timeout == Duration{1s});
+  CHECK(slot_called(server.page(), "save").asked == 1h);
+  CHECK(slot_called(server.page(), "save").code_timeout == kForever);
+  CHECK(forward.times()->remaining <= 5s);
+}
+
+TEST_CASE("an entry replaces the timeout of acquire(), start() and renewals") {
+  const FakeServer server;
+  const TimeoutsFile file("forward = 5\njob = 60\n");
+  auto client = connect_with(server, file);
+  const TimerId timer = client.acquire(30s, "forward");
+  CHECK(slot_called(server.page(), "forward").asked == 5s);
+  CHECK(client.renew(timer, 40s));
+  CHECK(slot_called(server.page(), "forward").asked == 5s);
+  CHECK(slot_called(server.page(), "forward").code_timeout == Duration{40s});
+  client.release(timer);
+  client.start(1h);
+  CHECK(slot_called(server.page(), "job").asked == 60s);
+  client.start(2h);
+  CHECK(slot_called(server.page(), "job").asked == 60s);
+  CHECK(slot_called(server.page(), "job").code_timeout == Duration{2h});
+}
+
+TEST_CASE("a slot that goes over to a name without an entry has the timeout in the code") {
+  const FakeServer server;
+  const TimeoutsFile file("forward = 5\n");
+  auto client = connect_with(server, file);
+  // More names than a thread keeps slots for, so that slots change their names.
+  for (int i = 0; i < 20; ++i) {
+    (void)client.expires(30s, "forward").release();
+    const std::string name = "other " + std::to_string(i);
+    const auto scope = client.expires(30s, name);
+    CHECK(slot_called(server.page(), name).asked == 30s);
+    CHECK_FALSE(slot_called(server.page(), name).code_timeout);
+  }
+}
+
+TEST_CASE("the first scope of a name has the first timeout of its entry, in any thread") {
+  const FakeServer server;
+  const TimeoutsFile file("[forward]\ntimeout = 5\nfirst_timeout = 60\n[load]\nfirst_timeout = 60");
+  auto client = connect_with(server, file);
+  const auto asked = [&](const char* name) { return slot_called(server.page(), name).asked; };
+  {
+    const auto first = client.expires(30s, "forward");
+    CHECK(asked("forward") == 60s);
+  }
+  {
+    const auto second = client.expires(30s, "forward");
+    CHECK(asked("forward") == 5s);
+  }
+  in_thread([&] {
+    const auto third = client.expires(30s, "forward");
+    CHECK(asked("forward") == 5s);
+  });
+  {
+    const auto first = client.expires(30s, "load");
+    CHECK(asked("load") == 60s);
+  }
+  const auto second = client.expires(30s, "load");
+  CHECK(asked("load") == 30s);
+  CHECK_FALSE(slot_called(server.page(), "load").code_timeout);
+}
+
+TEST_CASE("a first timeout in the code counts unless the entry has one") {
+  const FakeServer server;
+  const TimeoutsFile file("forward = 5\n[load]\ntimeout = 5\nfirst_timeout = 60\n");
+  auto client = connect_with(server, file);
+  const ScopeOptions slow_start{.first_timeout = 10min};
+  const auto asked_of = [&](const char* name) {
+    const auto scope = client.expires(30s, name, slow_start);
+    return slot_called(server.page(), name).asked;
+  };
+  CHECK(asked_of("forward") == 10min);
+  CHECK(asked_of("forward") == 5s);
+  CHECK(asked_of("load") == 60s);
+  CHECK(asked_of("load") == 5s);
+}
+
+TEST_CASE("each heartbeat has the first timeout of its entry until its first beat") {
+  const FakeServer server;
+  const TimeoutsFile file("[pump]\ntimeout = 5\nfirst_timeout = 60\n[plain]\ntimeout = 5\n");
+  auto client = connect_with(server, file);
+  for (int i = 0; i < 2; ++i) {
+    auto heart = client.heartbeat(30s, "pump");
+    CHECK(slot_called(server.page(), "pump").asked == 60s);
+    CHECK(heart.beat());
+    CHECK(slot_called(server.page(), "pump").asked == 5s);
+    CHECK(slot_called(server.page(), "pump").code_timeout == Duration{30s});
+  }
+  auto heart = client.heartbeat(30s, "plain");
+  CHECK(slot_called(server.page(), "plain").asked == 5s);
+  heart.release();
+  auto slow = client.heartbeat(30s, "plain", {.first_timeout = 10min});
+  CHECK(slot_called(server.page(), "plain").asked == 10min);
+  CHECK(slow.beat());
+  CHECK(slot_called(server.page(), "plain").asked == 5s);
+}
+
+TEST_CASE("a forked child has the entries, and first scopes of its own") {
+  const FakeServer server;
+  const TimeoutsFile file("[forward]\ntimeout = 5\nfirst_timeout = 60\n");
+  auto client = connect_with(server, file);
+  (void)client.expires(30s, "forward").release();
+  CHECK(in_child([&] {
+          auto first = client.expires(30s, "forward");
+          const bool is_first = first.times()->remaining > 30s;
+          first.release();
+          return is_first && client.expires(30s, "forward").times()->remaining <= 5s ? 0 : 1;
+        }) == 0);
+}
+
+TEST_CASE("a name that is too long is found as the page has it") {
+  const FakeServer server;
+  const std::string name(kMaxScopeNameBytes + 100, 'x');
+  const TimeoutsFile file("\"" + name + "\" = 5\n");
+  auto client = connect_with(server, file);
+  const auto scope = client.expires(30s, name);
+  CHECK(scope.times()->remaining <= 5s);
+}
+
+TEST_CASE("connect refuses a wrong file that the code names") {
+  const FakeServer server;
+  const TimeoutsFile file("forward = false\n");
+  CHECK(message_of([&] { (void)connect_with(server, file); })
+            .ends_with(":1: 'forward' is 'false': expected a time such as \"2.5s\" or \"inf\", or "
+                       "seconds"));
+}
+
+TEST_CASE("$FILETIMER_TIMEOUTS takes precedence over the file in the code") {
+  const FakeServer server;
+  const TimeoutsFile in_code("forward = 5\n");
+  const TimeoutsFile outside("forward = 7\n");
+  const Variable variable("FILETIMER_TIMEOUTS", outside.path.c_str());
+  auto client = connect_with(server, in_code);
+  const auto scope = client.expires(30s, "forward");
+  CHECK(slot_called(server.page(), "forward").asked == 7s);
+}
+
+TEST_CASE("a wrong file of $FILETIMER_TIMEOUTS ends no training") {
+  const FakeServer server;
+  const TimeoutsFile in_code("forward = 5\n");
+  const Variable variable("FILETIMER_TIMEOUTS", "/nonexistent/timeouts.toml");
+  auto client = connect_with(server, in_code);
+  const auto scope = client.expires(30s, "forward");
+  CHECK(slot_called(server.page(), "forward").asked == 30s);
+}
+
+}  // namespace
+}  // namespace filetimer

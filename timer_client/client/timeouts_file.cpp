@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: MIT
+#include "timer_client/client/timeouts_file.hpp"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+
+#include <optional>
+#include <string_view>
+
+#include "common/duration_text.hpp"
+#include "common/posix.hpp"
+#include "common/text.hpp"
+#include "timer_client/client/page/thread_slots.hpp"
+
+// Under a namespace of its own: a program that links this library may have another version of it.
+#define TOML_HEADER_ONLY 1
+#define TOML_EXCEPTIONS 0
+#define TOML_ENABLE_FORMATTERS 0
+#define toml filetimer_toml
+#include <toml++/toml.h>
+#undef toml
+
+namespace filetimer {
+namespace {
+
+namespace parser = filetimer_toml;
+
+constexpr std::string_view kTimeout = "timeout";
+constexpr std::string_view kFirstTimeout = "first_timeout";
+constexpr const char* kExpectedTime = "expected a time such as \"2.5s\" or \"inf\", or seconds";
+
+std::string place_of(const std::string& path, const parser::source_region& where) {
+  return fmt::format("{}:{}", path, where.begin.line);
+}
+
+Result<std::string> read_text(const std::string& path) {
+  // Without waiting for the other end of a FIFO.
+  const UniqueFd file(retry_eintr(
+      [&] { return ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY); }));
+  struct stat st {};
+  if (!file || ::fstat(file.get(), &st) != 0) {
+    return system_error(fmt::format("cannot read the timeouts in '{}'", printable(path)));
+  }
+  if (!S_ISREG(st.st_mode)) {
+    return failure(
+        fmt::format("cannot read the timeouts in '{}': it is no regular file", printable(path)));
+  }
+  if (static_cast<std::uint64_t>(st.st_size) > kMaxTimeoutsFileBytes) {
+    return failure(fmt::format("'{}' has {} bytes: expected timeouts in {} at most",
+                               printable(path), st.st_size, kMaxTimeoutsFileBytes));
+  }
+  std::string text(static_cast<std::size_t>(st.st_size), '\0');
+  if (!read_at(file.get(), text.data(), text.size(), 0)) {
+    return system_error(fmt::format("cannot read the timeouts in '{}'", printable(path)));
+  }
+  return text;
+}
+
+// Returns nothing for a value that is no time.
+std::optional<Duration> time_in(const parser::node& value) {
+  if (const auto* const text = value.as_string()) {
+    const auto parsed = parse_duration(text->get(), EndlessDuration::kAllowed);
+    return parsed ? std::optional(*parsed) : std::nullopt;
+  }
+  const auto seconds = value.is_number() ? value.value<double>() : std::nullopt;
+  if (!seconds || !(*seconds > 0)) {
+    return std::nullopt;
+  }
+  const Duration time = duration_from_seconds(*seconds);
+  return time > Duration::zero() ? std::optional(time) : std::nullopt;
+}
+
+// The value as the file has it, for a message.
+std::string quoted(const parser::node& value) {
+  if (const auto* const text = value.as_string()) {
+    return fmt::format("'{}'", printable(text->get()));
+  }
+  if (const auto* const number = value.as_integer()) {
+    return fmt::format("'{}'", number->get());
+  }
+  if (const auto* const number = value.as_floating_point()) {
+    return fmt::format("'{}'", number->get());
+  }
+  if (const auto* const truth = value.as_boolean()) {
+    return fmt::format("'{}'", truth->get());
+  }
+  return value.is_array() ? "a list" : value.is_table() ? "a table" : "a date";
+}
+
+tl::unexpected<Error> no_time(const std::string& path, std::string_view key,
+                              const parser::node& value) {
+  return failure(fmt::format("{}: '{}' is {}: {}", place_of(printable(path), value.source()),
+                             printable(key), quoted(value), kExpectedTime));
+}
+
+struct Times {
+  Duration timeout{};
+  Duration first_timeout{};
+};
+
+// Reads a table with the two times of a name.
+Result<Times> read_table(const std::string& path, std::string_view name,
+                         const parser::table& table) {
+  Times times;
+  for (const auto& [key, value] : table) {
+    if (key.str() != kTimeout && key.str() != kFirstTimeout) {
+      return failure(
+          fmt::format("{}: unknown key '{}' of '{}': expected {} or {} (a name with a dot needs "
+                      "quotes)",
+                      place_of(printable(path), value.source()), printable(key.str()),
+                      printable(name), kTimeout, kFirstTimeout));
+    }
+    const auto time = time_in(value);
+    if (!time) {
+      return no_time(path, fmt::format("{}.{}", name, key.str()), value);
+    }
+    (key.str() == kTimeout ? times.timeout : times.first_timeout) = *time;
+  }
+  return times;
+}
+
+}  // namespace
+
+Result<ReplacedTimeouts> read_timeouts_file(const std::string& path) {
+  const auto text = read_text(path);
+  if (!text) {
+    return tl::unexpected<Error>(text.error());
+  }
+  const parser::parse_result parsed = parser::parse(std::string_view(*text));
+  if (!parsed) {
+    return failure(fmt::format("{}: {}: expected TOML with a timeout for each scope name",
+                               place_of(printable(path), parsed.error().source()),
+                               printable(parsed.error().description())));
+  }
+  ReplacedTimeouts timeouts;
+  for (const auto& [key, value] : parsed.table()) {
+    const std::string_view name = key.str();
+    if (name.empty()) {
+      return failure(fmt::format("{}: a name is empty: expected at least one byte",
+                                 place_of(printable(path), value.source())));
+    }
+    // As the page has it: a name that is too long is cut there.
+    const std::string shown = shown_name(ScopeKey::of_name(name, false));
+    if (const parser::table* const table = value.as_table()) {
+      const auto times = read_table(path, name, *table);
+      if (!times) {
+        return tl::unexpected<Error>(times.error());
+      }
+      timeouts.try_emplace(shown, times->timeout, times->first_timeout);
+    } else if (const auto time = time_in(value)) {
+      timeouts.try_emplace(shown, *time, Duration::zero());
+    } else {
+      return no_time(path, name, value);
+    }
+  }
+  return timeouts;
+}
+
+}  // namespace filetimer

@@ -1,0 +1,26 @@
+// The file of timeouts: TOML, with an entry for each scope name.
+//
+//   forward = "2.5s"           # a time with a unit (us, ms, s, m, h or d), or "inf"
+//   backward = 4               # seconds
+//   ["train.py:12"]            # a name with other characters than letters, digits, _ and -
+//   timeout = "30s"
+//   first_timeout = "10m"      # of the first scope of this name
+//
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+#include "common/result.hpp"
+#include "timer_client/client/page/replaced_timeouts.hpp"
+
+namespace filetimer {
+
+inline constexpr std::size_t kMaxTimeoutsFileBytes = std::size_t{1} << 20;
+
+// Reads the file. An error is one line that names the file and the place, quotes what is wrong and
+// says what was expected.
+Result<ReplacedTimeouts> read_timeouts_file(const std::string& path);
+
+}  // namespace filetimer
