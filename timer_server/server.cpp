@@ -64,23 +64,27 @@ Server::Server(Settings settings, RuntimeDirectory& directory, std::unique_ptr<R
                [](pid_t pid) { return why_halted(pid, is_own_helper); }}),
       scan_({workers_, policy_, settings_.stopped == Settings::Stopped::kDefer ? &halted_ : nullptr,
              unsaved_}),
+      overdue_(records_, *log_),
       warnings_(settings_.kill, records_, *log_, side_threads_,
-                [this](const WorkerIdentity& worker, const SoftDeadline& first,
-                       std::uint64_t record_number) {
-                  hooks_.add({.worker = worker,
-                              .id = first.id,
-                              .incident = {},
-                              .scope = first.scope.name,
-                              .verdict = "warned",
-                              .record_number = record_number},
-                             Instant::now());
+                [this](const WorkerIdentity& worker, const SoftDeadline& passed,
+                       std::uint64_t record_number, bool is_first) {
+                  overdue_.follow(worker, passed);
+                  if (is_first) {
+                    hooks_.add({.worker = worker,
+                                .id = passed.id,
+                                .incident = {},
+                                .scope = passed.scope.name,
+                                .verdict = "warned",
+                                .record_number = record_number},
+                               Instant::now());
+                  }
                 }),
       soft_deadlines_({workers_, policy_, warnings_}),
       hooks_(loop_.get(), {settings_.on_expiry, settings_.on_warning},
              environment_for_children(directory_.path(), directory_.pipe().path()),
              std::move(inheritance), records_, *log_),
       verdicts_({loop_.get(), settings_.kill, policy_, workers_, directory_.pages(), unsaved_,
-                 records_, *log_, side_threads_, warnings_, hooks_}),
+                 records_, *log_, side_threads_, warnings_, overdue_, hooks_}),
       metrics_collection_(workers_, policy_, pages_),
       metrics_file_(absolute_path(settings_.metrics), side_threads_),
       next_sweep_(started_ + settings_.max_interval) {
@@ -213,7 +217,8 @@ Instant Server::carry_out(Instant now) {
   Instant next = verdicts_.advance(now);
   soft_deadlines_.warn();
   advance_life(now);
-  next = std::min({next, hooks_.advance(now), warnings_.advance(now), advance_metrics(now)});
+  next = std::min({next, hooks_.advance(now), warnings_.advance(now), overdue_.advance(now),
+                   advance_metrics(now)});
   if (hooks_.idle()) {
     (void)life_.handle(LifeCycle::Event::kHooksDone, now);
   }
@@ -316,7 +321,7 @@ Metrics Server::metrics(bool is_running) {
   metrics.unkillable = verdicts_.unkillable_kills();
   metrics.deferred = halted_.deferred();
   metrics.deferred_all = deferrals_of_all_;
-  metrics.released_late = verdicts_.ladder().released_late();
+  metrics.released_late = verdicts_.ladder().released_late() + overdue_.released_late();
   metrics.requests = inbox_.count();
   metrics.rejected = rejections_.total();
   metrics.lost_records = log_->lost_records();
@@ -357,6 +362,7 @@ void Server::check_directory() {
 void Server::on_worker_removed(Worker& worker) {
   verdicts_.ladder().note_worker_ended(*worker.process);
   warnings_.flush(*worker.process, "the worker ended first");
+  overdue_.forget(*worker.process, Instant::now());
   // The scopes of a worker that was killed have ended with the kill.
   pages_.remove_all(worker, worker.dying ? "" : kEndedInside);
   halted_.forget(worker.process->pid);

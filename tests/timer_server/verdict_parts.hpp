@@ -9,6 +9,7 @@
 
 #include "tests/timer_server/registry_parts.hpp"
 #include "timer_server/kills/hooks.hpp"
+#include "timer_server/kills/overdue_scopes.hpp"
 #include "timer_server/kills/verdicts.hpp"
 #include "timer_server/kills/warnings.hpp"
 #include "timer_server/watch/deadline_scan.hpp"
@@ -43,6 +44,7 @@ struct VerdictParts : RegistryParts {
   const Duration read_limit;  // of the workers of an incident
   Board board{};
   DeadlineScan scan{{workers, policy, nullptr, unsaved}};
+  OverdueScopes overdue{records, *log};
   Warnings warnings{settings.kill, records, *log, side_threads};
   Hooks hooks{loop.get(), {"true", {}}, {}, {}, records, *log, {.waiting = 0}};
   Verdicts verdicts{{.loop = loop.get(),
@@ -55,6 +57,7 @@ struct VerdictParts : RegistryParts {
                      .log = *log,
                      .side_threads = side_threads,
                      .warnings = warnings,
+                     .overdue = overdue,
                      .hooks = hooks,
                      .read_limit = read_limit}};
 };

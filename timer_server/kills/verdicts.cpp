@@ -339,6 +339,9 @@ void Verdicts::on_end(const KillOrder& order, const KillEnd& end) {
     if (const PageVerdict& place = expiry.place; place.page) {
       place.page->finish(place.slot, place.word);
     }
+    if (end.verdict == KillVerdict::kSpared) {
+      context_.overdue.follow(order.worker, expiry);
+    }
   }
   context_.unsaved.note(*worker);
   has_changed_scopes_ = has_changed_scopes_ || !worker->pages.empty();

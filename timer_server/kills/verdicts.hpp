@@ -12,6 +12,7 @@
 #include "common/clock.hpp"
 #include "timer_server/kills/hooks.hpp"
 #include "timer_server/kills/kill_ladder.hpp"
+#include "timer_server/kills/overdue_scopes.hpp"
 #include "timer_server/kills/warnings.hpp"
 #include "timer_server/metrics.hpp"
 #include "timer_server/records/record_log.hpp"
@@ -51,6 +52,7 @@ class Verdicts {
     RecordLog& log;
     SideThreads& side_threads;
     Warnings& warnings;
+    OverdueScopes& overdue;
     Hooks& hooks;
     Duration read_limit = kReadLimit;
   };

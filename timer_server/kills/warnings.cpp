@@ -125,8 +125,8 @@ void Warnings::record(Batch& batch, std::string_view why_no_evidence) {
       }
     }
     const std::uint64_t number = log_.append(records_.warned(batch.worker, scope.passed, evidence));
-    if (recorded_ && &scope == &batch.scopes.front()) {
-      recorded_(batch.worker, scope.passed, number);
+    if (recorded_) {
+      recorded_(batch.worker, scope.passed, number, &scope == &batch.scopes.front());
     }
   }
 }

@@ -27,10 +27,10 @@ class Warnings {
   // The other side threads are left to kills.
   static constexpr long kMaxCollections = 2;
 
-  // Called with each warning that was recorded: the worker, the id and the scope of the first of
-  // the soft deadlines, and the number of its record.
-  using Recorded = std::function<void(const WorkerIdentity& worker, const SoftDeadline& first,
-                                      std::uint64_t record_number)>;
+  // Called after the record of each soft deadline, with the number of the record. `is_first`: of
+  // those of the worker that passed together.
+  using Recorded = std::function<void(const WorkerIdentity& worker, const SoftDeadline& passed,
+                                      std::uint64_t record_number, bool is_first)>;
 
   // Takes the level of evidence and its time limit from `policy`.
   Warnings(const KillPolicy& policy, Records& records, RecordLog& log, SideThreads& side_threads,

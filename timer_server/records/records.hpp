@@ -87,6 +87,7 @@ struct SoftDeadline {
   std::string reason;
   std::size_t omitted = 0;  // warnings about the worker that were not recorded before this one
   std::string id{};         // of the warning
+  PageVerdict place{};      // `word` is the word of the slot then
 };
 
 // The expiries of two seconds, and where all workers were when the first of them was judged, or as
@@ -171,6 +172,12 @@ class Records {
   // expiry.released_at is set.
   std::string released_late(const WorkerIdentity& worker, const Expiry& expiry,
                             bool was_signalled) const;
+  // Of a scope whose worker was spared, `late` after its deadline.
+  std::string released_late(const WorkerIdentity& worker, std::string_view id,
+                            std::string_view scope, Duration late) const;
+  // Of a scope that was released, or else renewed, `after` its soft deadline.
+  std::string warning_ended(const WorkerIdentity& worker, std::string_view id,
+                            std::string_view scope, Duration after, bool is_released) const;
   std::string cut_by_max_timeout(const WorkerIdentity& worker, std::string_view scope,
                                  Duration asked, Duration granted) const;
   std::string hook(const WorkerIdentity& worker, const HookOutcome& outcome) const;

@@ -20,8 +20,10 @@ struct WarningStage {
   explicit WarningStage(bool evidence = true)
       : policy{.evidence = evidence ? EvidenceLevel::kProc : EvidenceLevel::kNone},
         warnings(policy, records, *log, side_threads,
-                 [this](const WorkerIdentity&, const SoftDeadline& first, std::uint64_t) {
-                   told.push_back(first.id + " " + first.scope.name);
+                 [this](const WorkerIdentity&, const SoftDeadline& passed, std::uint64_t,
+                        bool is_first) {
+                   told.push_back(passed.id + " " + passed.scope.name +
+                                  (is_first ? "" : ", not the first"));
                  }) {}
 
   WorkerIdentity identity_of(const Child& of) const {
@@ -174,7 +176,8 @@ TEST_CASE("A warning is recorded before the next record of its worker") {
 }
 
 TEST_CASE(
-    "A warning that is recorded is told with its id, once for scopes that were late together") {
+    "Each warning that is recorded is passed on with its id, and the first of those that passed "
+    "together is marked") {
   WarningStage stage;
   stage.start({"forward", "step"});
   stage.warnings.advance(stage.now);
@@ -184,8 +187,9 @@ TEST_CASE(
   REQUIRE(recorded.size() == 2);
   CHECK(recorded[0].text("id").ends_with("-w1"));
   CHECK(recorded[1].text("id").ends_with("-w2"));
-  REQUIRE(stage.told.size() == 1);
+  REQUIRE(stage.told.size() == 2);
   CHECK(stage.told[0] == recorded[0].text("id") + " forward");
+  CHECK(stage.told[1] == recorded[1].text("id") + " step, not the first");
 }
 
 TEST_CASE("Warnings collect evidence of two workers at a time and leave side threads to kills") {

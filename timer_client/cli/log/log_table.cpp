@@ -13,10 +13,11 @@
 namespace filetimer::cli {
 namespace {
 
-constexpr std::array<std::string_view, 15> kEvents = {
-    "server_started", "server_stopped", "incident", "expired",       "evidence",
-    "killed",         "warned",         "deferred", "released_late", "left_open",
-    "worker_ended",   "hook",           "rejected", "rendezvous",    "rendezvous_timeout"};
+constexpr std::array<std::string_view, 16> kEvents = {
+    "server_started", "server_stopped", "incident",      "expired",
+    "evidence",       "killed",         "warned",        "deferred",
+    "released_late",  "left_open",      "warning_ended", "worker_ended",
+    "hook",           "rejected",       "rendezvous",    "rendezvous_timeout"};
 
 constexpr std::string_view kMark = "...";  // for what the names of all hosts begin with
 
@@ -117,6 +118,11 @@ constexpr Words kWords[] = {
        return r.number("late_ms") ? late_text(r, "late_ms") : r.text("reason");
      }},
     {"warned", what_warned},
+    {"warning_ended",
+     [](const Record& r) {
+       const std::string after = seconds_of(r, "after_s");
+       return joined({r.text("result"), after.empty() ? "" : after + " after the warning"}, " ");
+     }},
     {"deferred",
      [](const Record& r) {
        const std::string late = seconds_of(r, "late_s");

@@ -343,7 +343,8 @@ bool ExpiryReport::is_of_warning() const {
 
 std::string ExpiryReport::outcome() const {
   if (is_of_warning()) {
-    return "a warning, and no signal";
+    const Record* const ended = find("warning_ended");
+    return joined({"a warning, and no signal", ended == nullptr ? "" : in_few_words(*ended)});
   }
   if (const Record* const killed = find("killed")) {
     return outcome_of(*killed);
@@ -526,6 +527,10 @@ void ExpiryReport::add_timeline(Page& page) const {
   for (const auto& kept : own_) {
     if (kept->record.event == "hook") {
       add(kept->record.mono_ns, "hook: " + in_few_words(kept->record));
+    } else if (kept->record.event == "released_late") {
+      add(kept->record.mono_ns, "released, " + in_few_words(kept->record));
+    } else if (kept->record.event == "warning_ended") {
+      add(kept->record.mono_ns, in_few_words(kept->record));
     }
   }
   page.heading("Timeline (times after the verdict)");
@@ -536,9 +541,12 @@ void ExpiryReport::add_timeline(Page& page) const {
     page.field(is_timed ? (after_s < 0 ? "-" : "+") + seconds_text(std::abs(after_s)) : "", text);
   }
   if (signals.empty()) {
-    page.item(2, find("released_late") != nullptr ? "No signal was sent: it was released first."
-                 : killed != nullptr              ? "No signal was sent."
-                                                  : "No record says which signals were sent.");
+    const Record* const released = find("released_late");
+    const bool is_first = released != nullptr && (killed == nullptr || !killed->mono_ns ||
+                                                  released->mono_ns < killed->mono_ns);
+    page.item(2, is_first            ? "No signal was sent: it was released first."
+                 : killed != nullptr ? "No signal was sent."
+                                     : "No record says which signals were sent.");
   }
 }
 

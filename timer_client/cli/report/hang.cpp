@@ -36,9 +36,9 @@ std::string machine_of(const Record& record) {
 }
 
 bool concerns_a_hang(std::string_view event) {
-  constexpr std::array<std::string_view, 9> kEvents{"incident", "expired",   "evidence",
-                                                    "killed",   "warned",    "deferred",
-                                                    "hook",     "left_open", "released_late"};
+  constexpr std::array<std::string_view, 10> kEvents{
+      "incident", "expired", "evidence",  "killed",        "warned",
+      "deferred", "hook",    "left_open", "released_late", "warning_ended"};
   return std::ranges::find(kEvents, event) != kEvents.end();
 }
 
@@ -95,6 +95,8 @@ class HangBuilder {
       add_mark(*lane, at_s, Mark::Kind::kOther, "hook: " + in_few_words(record));
     } else if (record.event == "warned") {
       add_mark(*lane, at_s, Mark::Kind::kWarning, "warned: " + in_few_words(record));
+    } else if (record.event == "warning_ended") {
+      add_mark(*lane, at_s, Mark::Kind::kReleased, in_few_words(record));
     } else if (record.event == "deferred") {
       add_mark(*lane, at_s, Mark::Kind::kDeferred, "deferred: " + in_few_words(record));
     } else if (record.event == "left_open") {

@@ -1,0 +1,111 @@
+// What becomes of scopes after a warning or a spared verdict, from a worker to `suggest`; and the
+// way from a wrong timeout to the right one.
+// SPDX-License-Identifier: MIT
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "tests/process/harness.hpp"
+#include "tests/process/requests.hpp"
+#include "tests/process/worker.hpp"
+
+using namespace filetimer::testing;
+using namespace std::chrono_literals;
+
+namespace {
+
+Record wait_for_scope(const Server& server, const std::string& event, const std::string& scope) {
+  return server.wait_for([&](const Record& r) { return r.is(event, scope); });
+}
+
+}  // namespace
+
+TEST_CASE("a dry run records how late each scope was released") {
+  const TempFolder temp;
+  const Server server(temp, {"--dry-run", "--evidence", "none"});
+  const auto worker = client_worker(server.dir());
+  CHECK(worker->ask("open load 20") == "yes");
+  const Record killed = wait_for_scope(server, "killed", "load");
+  CHECK(killed.text("verdict") == "spared");
+  worker->ask("release load");
+  const Record released = wait_for_scope(server, "released_late", "load");
+  const Record expired = wait_for_scope(server, "expired", "load");
+  CHECK(released.text("id") == expired.text("id"));
+  // From the deadline, so at least up to the verdict.
+  CHECK(released.number("late_ms") >= expired.number("overdue_ms"));
+  CHECK(worker->is_alive());
+  const Finished suggested = run_client(temp, server, {"suggest"});
+  CHECK(suggested.status == exited(0));
+  CHECK(suggested.out.find("load: 1 expired and was spared; 1 was released ") != std::string::npos);
+  const Finished shown = run_client(temp, server, {"show", "last"});
+  CHECK(shown.out.find("No signal was sent.\n") != std::string::npos);
+  CHECK(shown.out.find("released, ") != std::string::npos);
+}
+
+TEST_CASE("a dry run records the late release of a scope of the pipe") {
+  const TempFolder temp;
+  Server server(temp, {"--dry-run", "--evidence", "none"});
+  const Worker worker("block");
+  server.send(acquire_past(worker.pid(), "load"));
+  wait_for_scope(server, "killed", "load");
+  server.send(release(worker.pid(), "load"));
+  CHECK(wait_for_scope(server, "released_late", "load").number("late_ms") > 0);
+}
+
+TEST_CASE("the release of a scope with a warning is recorded") {
+  const TempFolder temp;
+  const Server server(temp, {"--evidence", "none"});
+  const auto worker = client_worker(server.dir());
+  CHECK(worker->ask("open load 3600000 20") == "yes");
+  const Record warned = wait_for_scope(server, "warned", "load");
+  CHECK(worker->ask("release load") == "yes");
+  const Record ended = wait_for_scope(server, "warning_ended", "load");
+  CHECK(ended.text("id") == warned.text("id"));
+  CHECK(ended.text("result") == "released");
+  CHECK(ended.number("after_s") * 1e3 >= warned.number("overdue_ms"));
+  Finished shown = run_client(temp, server, {"show", warned.text("id")});
+  std::ranges::replace(shown.out, '\n', ' ');  // wherever its lines end
+  CHECK(shown.out.find(" after the warning. ") != std::string::npos);
+}
+
+TEST_CASE("a scope that its worker leaves by exiting has no late release") {
+  const TempFolder temp;
+  Server server(temp, {"--dry-run", "--evidence", "none"});
+  const auto worker = client_worker(server.dir());
+  CHECK(worker->ask("open load 20") == "yes");
+  wait_for_scope(server, "killed", "load");
+  worker->tell("exit");
+  worker->status();
+  server.barrier();
+  CHECK(server.stop() == exited(0));
+  for (const Record& record : server.records()) {
+    CHECK_FALSE(record.is("released_late", "load"));
+  }
+}
+
+// Two hundred scopes of a millisecond at most say what a timeout of an hour should be; with the
+// file that `suggest` writes, the same code is killed after a second.
+TEST_CASE("the file that suggest writes finds a hang that the timeout in the code would not") {
+  const TempFolder temp;
+  Server server(temp, {"--evidence", "none"});
+  const auto healthy = client_worker(server.dir());
+  for (int i = 0; i < 200; ++i) {
+    REQUIRE(healthy->ask("open step 3600000") == "yes");
+    REQUIRE(healthy->ask("release step") == "yes");
+  }
+  const Finished suggested =
+      run_client(temp, server, {"suggest", "--format", "toml", "--floor", "100ms"});
+  REQUIRE(suggested.status == exited(0));
+  CHECK(suggested.out.find("and the workers that were alive\n") != std::string::npos);
+  const std::string path = temp.path("timeouts.toml");
+  write_file(path, suggested.out);
+  Worker hung("", {.environment = {{"FILETIMER_DIR", server.dir()}, {"FILETIMER_TIMEOUTS", path}},
+                   .program = {client_worker_path()}});
+  REQUIRE(hung.ask("connect") == "yes");
+  REQUIRE(hung.ask("open step 3600000") == "yes");
+  CHECK(hung.status() == killed_by(SIGKILL));
+  const Record expired = server.wait_for("expired", hung.pid());
+  CHECK(expired.number("timeout_s") < 60);
+  CHECK(expired.number("code_timeout_s") == 3600);
+}

@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: MIT
+#include "timer_server/kills/overdue_scopes.hpp"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "timer_server/scopes/worker_page.hpp"
+
+namespace filetimer {
+namespace {
+
+// Returns when a scope of the page ended that was opened at `acquired`, if the page still tells.
+std::optional<Instant> end_on_page(WorkerPage& page, const std::string& name, Instant acquired) {
+  EndedScopesByName ended;
+  page.add_ended_scopes(ended);
+  const auto found = ended.find(name);
+  if (found == ended.end()) {
+    return std::nullopt;
+  }
+  const auto scope = std::ranges::find_if(
+      found->second, [&](const EndedReading& each) { return acquired + each.took == each.ended; });
+  return scope == found->second.end() ? std::nullopt : std::optional(scope->ended);
+}
+
+}  // namespace
+
+void OverdueScopes::follow(const WorkerIdentity& worker, const Expiry& expiry) {
+  const ScopeTerms& terms = expiry.scope.terms;
+  if (expiry.place.page && !expiry.released_at && !terms.is_idle) {
+    follow({.worker = worker,
+            .missed = Missed::kDeadline,
+            .id = expiry.id,
+            .name = expiry.scope.name,
+            .acquired = terms.acquired,
+            .deadline = terms.deadline,
+            .place = expiry.place,
+            .next_look = {}});
+  }
+}
+
+void OverdueScopes::follow(const WorkerIdentity& worker, const SoftDeadline& warned) {
+  if (warned.place.page) {
+    follow({.worker = worker,
+            .missed = Missed::kSoftDeadline,
+            .id = warned.id,
+            .name = warned.scope.name,
+            .acquired = warned.scope.terms.acquired,
+            .deadline = warned.when,
+            .place = warned.place,
+            .next_look = {}});
+  }
+}
+
+void OverdueScopes::follow(Followed scope) {
+  loop_thread_.check();
+  if (scopes_.size() < kMaxFollowed) {
+    scope.next_look = scope.deadline + kFirstLook;
+    scopes_.push_back(std::move(scope));
+  }
+}
+
+Instant OverdueScopes::advance(Instant now) {
+  loop_thread_.check();
+  Instant next = Instant::never();
+  std::erase_if(scopes_, [&](Followed& scope) {
+    if (scope.next_look <= now) {
+      if (!look_at(scope, now)) {
+        return true;
+      }
+      const Duration age = now - scope.deadline;
+      scope.next_look = now + std::clamp<Duration>(age / kLooksPerAge, kFirstLook, kLongestPause);
+    }
+    next = std::min(next, scope.next_look);
+    return false;
+  });
+  return next;
+}
+
+void OverdueScopes::forget(const Process& worker, Instant now) {
+  loop_thread_.check();
+  std::erase_if(scopes_, [&](Followed& scope) {
+    if (scope.worker.process.get() != &worker) {
+      return false;
+    }
+    (void)look_at(scope, now);
+    return true;
+  });
+}
+
+bool OverdueScopes::look_at(Followed& scope, Instant now) {
+  WorkerPage& page = *scope.place.page;
+  const auto slot = page.state_of(scope.place.slot);
+  if (!slot) {
+    return false;  // the worker has cut its page short
+  }
+  const bool is_free = slot->word == slot_word::kFree;
+  const bool is_same_scope = !is_free && slot->acquired == scope.acquired;
+  if (is_same_scope) {
+    if (scope.missed == Missed::kDeadline) {
+      return true;  // a spared scope can only be released
+    }
+    if (slot->word == scope.place.word || slot_word::is_paused(slot->word)) {
+      return true;
+    }
+    if (slot_word::is_open(slot->word)) {
+      record_end(scope, slot->started, false);
+    }
+    return false;  // renewed; or there is a verdict
+  }
+  record_end(scope, end_on_page(page, scope.name, scope.acquired).value_or(now), true);
+  return false;
+}
+
+void OverdueScopes::record_end(const Followed& scope, Instant ended, bool is_released) {
+  const Duration after = std::max(ended - scope.deadline, Duration::zero());
+  if (scope.missed == Missed::kDeadline) {
+    ++released_late_;
+    log_.append(records_.released_late(scope.worker, scope.id, scope.name, after));
+  } else {
+    log_.append(records_.warning_ended(scope.worker, scope.id, scope.name, after, is_released));
+  }
+}
+
+}  // namespace filetimer

@@ -1,0 +1,77 @@
+// How scopes end that missed a deadline and whose workers go on: the proof whether a timeout or a
+// soft deadline is too short.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "common/clock.hpp"
+#include "timer_server/records/record_log.hpp"
+#include "timer_server/records/records.hpp"
+#include "timer_server/system/loop_thread.hpp"
+
+namespace filetimer {
+
+// Follows scopes after a verdict that spared the worker, and after a warning, until they are
+// released or renewed, and records when that was. A scope that expires after its warning, and one
+// whose worker ends inside it, is followed no longer: other records say so. Used on the loop
+// thread. The references that the constructor takes must outlive this object.
+//
+// The time of a release is exact if the worker's page has statistics and at most kEndedScopes - 1
+// scopes of the name ended between the release and the next look; else it is that of the look.
+class OverdueScopes {
+ public:
+  // Scopes beyond are not followed.
+  static constexpr std::size_t kMaxFollowed = 4096;
+  // How long after the deadline, or the soft deadline, a scope is first looked at. The time until
+  // the next look is a kLooksPerAge-th of the time since then, within these limits.
+  static constexpr Duration kFirstLook = std::chrono::milliseconds{50};
+  static constexpr Duration kLongestPause = std::chrono::seconds{10};
+  static constexpr int kLooksPerAge = 16;
+
+  OverdueScopes(const Records& records, RecordLog& log) : records_(records), log_(log) {}
+
+  // Follows a scope whose kill has ended with the worker spared.
+  void follow(const WorkerIdentity& worker, const Expiry& expiry);
+  // Follows a scope with a warning.
+  void follow(const WorkerIdentity& worker, const SoftDeadline& warned);
+  // Looks at the scopes that are due. Returns when it must be called again, or never().
+  Instant advance(Instant now);
+  // Looks at the scopes of a worker that has ended, and then follows them no longer. Must be called
+  // before its pages are removed.
+  void forget(const Process& worker, Instant now);
+
+  // Returns the number of scopes that are followed.
+  [[nodiscard]] std::size_t count() const { return scopes_.size(); }
+  // Returns the number of `released_late` records.
+  [[nodiscard]] std::uint64_t released_late() const { return released_late_; }
+
+ private:
+  enum class Missed { kDeadline, kSoftDeadline };
+  struct Followed {
+    WorkerIdentity worker;
+    Missed missed = Missed::kDeadline;
+    std::string id;  // of the expiry or the warning
+    std::string name;
+    Instant acquired;
+    Instant deadline;
+    PageVerdict place;
+    Instant next_look;
+  };
+
+  void follow(Followed scope);
+  // Returns whether the scope is to be followed on.
+  bool look_at(Followed& scope, Instant now);
+  void record_end(const Followed& scope, Instant ended, bool is_released);
+
+  const Records& records_;
+  RecordLog& log_;
+  std::vector<Followed> scopes_;
+  std::uint64_t released_late_ = 0;
+  LoopThread loop_thread_;
+};
+
+}  // namespace filetimer
