@@ -47,6 +47,13 @@ class JsonWriter {
     return field(std::string_view{}, value);
   }
 
+  // Adds an element that is JSON already.
+  JsonWriter& json_element(std::string_view json) {
+    begin_value({});
+    text_ += json;
+    return *this;
+  }
+
   // Writes a whole array.
   template <class Range>
   JsonWriter& array(std::string_view key, const Range& values) {

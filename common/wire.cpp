@@ -49,6 +49,9 @@ std::string format_question(const Question& question, pid_t pid) {
   if (question.world) {
     fmt::format_to(std::back_inserter(line), ", \"x_world\": {}", *question.world);
   }
+  if (question.worker) {
+    fmt::format_to(std::back_inserter(line), ", \"x_worker\": {}", *question.worker);
+  }
   line += "}\n";
   return line;
 }

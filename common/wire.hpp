@@ -32,6 +32,7 @@ struct Question {
   std::string_view name;
   std::optional<int> rank;
   std::optional<int> world;
+  std::optional<int> worker;  // a pid
   friend bool operator==(const Question&, const Question&) = default;
 };
 

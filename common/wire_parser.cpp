@@ -235,6 +235,9 @@ Status read_question_field(std::string_view key, ondemand::value value, Question
   if (key == "x_world") {
     return store(read_int(key, value, kIntMin, kIntMax), question.world);
   }
+  if (key == "x_worker") {
+    return store(read_int(key, value, kIntMin, kIntMax), question.worker);
+  }
   return walk(value);
 }
 

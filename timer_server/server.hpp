@@ -135,6 +135,7 @@ class Server {
   WorkerRegistry registry_;
   PageRegistry pages_;
   const OpenScopes open_scopes_;
+  DumpRequests dumps_;
   ControlRequests control_;
   Inbox inbox_;
 

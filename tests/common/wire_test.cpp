@@ -488,6 +488,7 @@ TEST_CASE("a control request is read back as it was written, and needs no timer'
   question.name = "epoch \"1\"";
   question.rank = 0;
   question.world = 8;
+  question.worker = 4712;
   Reader read;
   for (const double wait : {0.25, HUGE_VAL}) {
     question.wait_s = wait;

@@ -107,13 +107,16 @@ struct InboxStage : RegistryParts {
   LifeCycle life{LifeCycle::Kind::kAlone};
   CutTimeouts cut_timeouts{settings.max_timeout.value_or(kForever), records, *log};
   RequestPipe pipe;
-  ControlRequests control{
-      loop.get(), folder.path(), std::move(*ReplyFolder::make(folder.path())), 1min,
-      ControlRequests::Context{scopes, life, rejections, records, *log, [this](Announcement) {
-                                 if (publish_fails) {
-                                   throw std::runtime_error("no memory");
-                                 }
-                               }}};
+  DumpRequests dumps{{workers, policy, side_threads, EvidenceLevel::kNone, 2s,
+                      [](const Worker&) { return std::optional<PythonDump>(); }}};
+  ControlRequests control{loop.get(), folder.path(), std::move(*ReplyFolder::make(folder.path())),
+                          1min,
+                          ControlRequests::Context{scopes, life, rejections, records, *log, dumps,
+                                                   [this](Announcement) {
+                                                     if (publish_fails) {
+                                                       throw std::runtime_error("no memory");
+                                                     }
+                                                   }}};
   UniqueFd reply;
   std::optional<Inbox> inbox;
 };

@@ -89,6 +89,7 @@ int main(int argc, char** argv) {
                               add_suggest(root),
                               add_ping(root),
                               add_status(root),
+                              add_dump(root),
                               add_drain(root),
                               add_shutdown(root),
                               add_rendezvous(root)};

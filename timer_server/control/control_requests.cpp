@@ -76,6 +76,7 @@ void ControlRequests::answer(const Accepted& accepted) {
   constexpr std::pair<std::string_view, Answer> kAnswers[] = {
       {"ping", &ControlRequests::answer_ping},
       {"status", &ControlRequests::keep_for_status},
+      {"dump", &ControlRequests::answer_dump},
       {"drain", &ControlRequests::answer_drain},
       {"shutdown", &ControlRequests::answer_shutdown},
       {"rendezvous", &ControlRequests::answer_rendezvous}};
@@ -87,8 +88,8 @@ void ControlRequests::answer(const Accepted& accepted) {
   }
   clients_.finish(accepted.client,
                   answer_with_reason(
-                      "invalid", fmt::format("x_request is '{}': expected ping, status, drain, "
-                                             "shutdown or rendezvous",
+                      "invalid", fmt::format("x_request is '{}': expected ping, status, dump, "
+                                             "drain, shutdown or rendezvous",
                                              printable(accepted.question.request.substr(0, 64)))));
 }
 
@@ -111,6 +112,18 @@ void ControlRequests::answer_status(const std::function<void(JsonWriter&)>& writ
     write(json);
     clients_.finish(status_clients_.front(), std::move(json).finish());
     status_clients_.erase(status_clients_.begin());
+  }
+}
+
+void ControlRequests::answer_dump(const Accepted& accepted) {
+  const wire::Question& question = accepted.question;
+  const Status begun =
+      context_.dumps.begin(accepted.client, {.rank = question.rank, .pid = question.worker},
+                           accepted.now + accepted.granted, accepted.now);
+  if (!begun) {
+    clients_.finish(accepted.client, answer_with_reason("refused", begun.error().message));
+  } else if (!grant(accepted)) {
+    context_.dumps.withdraw(accepted.client);
   }
 }
 
@@ -221,6 +234,7 @@ bool ControlRequests::grant(const Accepted& accepted) {
 void ControlRequests::on_withdrawn(WaitingClients::Id client) {
   rendezvous_.leave(client);
   shutdowns_.withdraw(client);
+  context_.dumps.withdraw(client);
 }
 
 std::optional<ControlRequests::Shutdown> ControlRequests::advance(Instant now, bool has_kills) {
@@ -236,6 +250,10 @@ std::optional<ControlRequests::Shutdown> ControlRequests::advance(Instant now, b
   rendezvous_.advance(now);
   if (!shutdown_ && shutdowns_.is_due(now)) {
     advance_shutdowns(now, has_kills);
+  }
+  next_dump_ = context_.dumps.advance(now);
+  for (DumpRequests::Answer& answer : context_.dumps.take_answers()) {
+    clients_.finish(answer.client, std::move(answer.text));
   }
   next_answer_ = clients_.advance(now);
   return std::exchange(shutdown_, std::nullopt);
@@ -299,7 +317,7 @@ void ControlRequests::end_overdue_shutdowns(Instant now) {
 
 Instant ControlRequests::next() const {
   return std::min({queue_.waiting() > 0 || shutdown_ ? Instant{} : Instant::never(),
-                   rendezvous_.next(), shutdowns_.next_look(), next_answer_});
+                   rendezvous_.next(), shutdowns_.next_look(), next_answer_, next_dump_});
 }
 
 Announcement ControlRequests::announcement() const {

@@ -1,4 +1,5 @@
-// The control requests of clients: ping, status, drain, shutdown and rendezvous (docs/protocol.md).
+// The control requests of clients: ping, status, dump, drain, shutdown and rendezvous
+// (docs/protocol.md).
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -15,6 +16,7 @@
 #include "common/json_writer.hpp"
 #include "common/wire_parser.hpp"
 #include "timer_server/control/control_queue.hpp"
+#include "timer_server/control/dump_requests.hpp"
 #include "timer_server/control/life_cycle.hpp"
 #include "timer_server/control/rendezvous_desk.hpp"
 #include "timer_server/control/reply_folder.hpp"
@@ -40,6 +42,7 @@ class ControlRequests {
     Rejections& rejections;
     Records& records;
     RecordLog& log;
+    DumpRequests& dumps;
     // Puts an announcement on the status page. Is called before the answer that depends on it.
     std::function<void(Announcement)> publish;
   };
@@ -95,6 +98,7 @@ class ControlRequests {
   void answer(const Accepted& accepted);
   void answer_ping(const Accepted& accepted);
   void keep_for_status(const Accepted& accepted);
+  void answer_dump(const Accepted& accepted);
   void answer_drain(const Accepted& accepted);
   void answer_shutdown(const Accepted& accepted);
   void answer_rendezvous(const Accepted& accepted);
@@ -116,6 +120,7 @@ class ControlRequests {
   std::optional<Shutdown> shutdown_;  // to be carried out
   bool is_drain_asked_ = false;
   Instant next_answer_ = Instant::never();  // when a client that does not read is removed
+  Instant next_dump_ = Instant::never();
   LoopThread loop_thread_;
 };
 

@@ -569,7 +569,7 @@ TEST_CASE("a wrong control request is answered, and one without a usable reply p
   {
     Asker asker(server.dir(), question("explode"));
     CHECK(asker.next("invalid").text("reason") ==
-          "x_request is 'explode': expected ping, status, drain, shutdown or rendezvous");
+          "x_request is 'explode': expected ping, status, dump, drain, shutdown or rendezvous");
     Asker never(server.dir(), question("ping", -1));
     CHECK(never.next("invalid").text("reason") == "x_wait_s is -1: expected over 0");
     Asker half(server.dir(), shutdown("half"));

@@ -155,6 +155,27 @@ TEST_CASE("a worker that exits on the dump's signal has exited by itself") {
         "no Python stacks: the process had ended");
 }
 
+TEST_CASE("a dump has the Python stacks of a worker that hangs, which is not killed") {
+  const TempFolder temp;
+  Server server(temp);
+  Worker::Setup setup;
+  setup.program = {kPython, python_worker_path(), server.dir(), "py-1", "hang_with_threads"};
+  Worker worker("", setup);
+  worker.tell("open 3600000");
+  // The worker says nothing more: asked until it is where it hangs.
+  Finished dumped;
+  const auto shows_hang = [&] {
+    dumped = run_client(temp, server, {"dump", "--all"});
+    return dumped.out.find(" in hang_in_lock") != std::string::npos &&
+           dumped.out.find(" in wait_in_thread") != std::string::npos;
+  };
+  CHECK(wait_until(shows_hang));
+  CHECK(dumped.out.find("Python stacks (the most recent call first)") != std::string::npos);
+  CHECK(worker.is_alive());
+  server.barrier();
+  CHECK(worker.is_alive());
+}
+
 TEST_CASE("a dry run asks no worker for its Python stacks") {
   const TempFolder temp;
   const Server server(temp, {"--dry-run"});

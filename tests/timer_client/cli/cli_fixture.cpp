@@ -51,10 +51,10 @@ Ran run_command(const std::vector<std::string>& words) {
   const TempFolder folder;
   Ran ran;
   CLI::App root;
-  const Command commands[] = {add_list(root),   add_log(root),      add_show(root),
-                              add_report(root), add_ping(root),     add_status(root),
-                              add_drain(root),  add_shutdown(root), add_rendezvous(root),
-                              add_suggest(root)};
+  const Command commands[] = {add_list(root),    add_log(root),      add_show(root),
+                              add_report(root),  add_ping(root),     add_status(root),
+                              add_drain(root),   add_shutdown(root), add_rendezvous(root),
+                              add_suggest(root), add_dump(root)};
   std::vector<std::string> reversed(words.rbegin(), words.rend());
   try {
     root.parse(reversed);

@@ -246,7 +246,7 @@ TEST_CASE("wrong usage is one line that quotes the word, and an exit code") {
       {{"rum"},
        2,
        "unexpected 'rum': expected one of run acquire release list log show report suggest "
-       "ping status drain shutdown rendezvous"},
+       "ping status dump drain shutdown rendezvous"},
       {{"run", "--after", "1h"}, 125, "run: no COMMAND: expected '-- COMMAND [ARG...]' at the end"},
       {{"run", "sleep", "1"},
        125,

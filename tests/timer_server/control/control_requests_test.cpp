@@ -62,7 +62,7 @@ struct QuestionStage {
     pipe = worker.pipe;
     ::signal(SIGPIPE, SIG_IGN);  // the server does not take it
     control.emplace(loop.get(), folder.path(), std::move(*ReplyFolder::make(folder.path())), 1min,
-                    ControlRequests::Context{scopes, life, rejections, records, *log,
+                    ControlRequests::Context{scopes, life, rejections, records, *log, dumps,
                                              [this](Announcement) { on_publish(); }});
   }
   void open_scopes(std::size_t count) {
@@ -101,6 +101,9 @@ struct QuestionStage {
   std::unique_ptr<RecordLog> log = open_test_log(folder);
   Instant now{1'000'000};
   EventLoop loop = make_event_loop();
+  SideThreads side_threads;
+  DumpRequests dumps{{workers, policy, side_threads, EvidenceLevel::kProc, 2s,
+                      [](const Worker&) { return std::optional<PythonDump>(); }}};
   std::optional<ControlRequests> control;
 };
 
@@ -250,7 +253,7 @@ TEST_CASE("An unknown control request is answered with the known ones") {
   QuestionStage stage;
   const Client client(stage.folder, "1-a");
   stage.ask(client, question("stop"));
-  CHECK(contains(client.read(), "x_request is 'stop': expected ping, status, drain, shutdown"));
+  CHECK(contains(client.read(), "x_request is 'stop': expected ping, status, dump, drain"));
   const Client other(stage.folder, "1-b");
   stage.ask(other, question("ping", [](auto& q) { q.wait_s = -1; }));
   CHECK(contains(other.read(), "x_wait_s is -1: expected over 0"));

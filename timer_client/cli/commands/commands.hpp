@@ -42,6 +42,7 @@ Command add_show(CLI::App& root);
 Command add_suggest(CLI::App& root);
 Command add_ping(CLI::App& root);
 Command add_status(CLI::App& root);
+Command add_dump(CLI::App& root);
 Command add_drain(CLI::App& root);
 Command add_shutdown(CLI::App& root);
 Command add_rendezvous(CLI::App& root);

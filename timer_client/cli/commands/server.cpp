@@ -1,4 +1,4 @@
-// The subcommands that ask the server and print its answer: ping, status, drain, shutdown and
+// The subcommands that ask the server and print its answer: ping, status, dump, drain, shutdown and
 // rendezvous.
 // SPDX-License-Identifier: MIT
 #include "timer_client/cli/commands/server.hpp"
@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <optional>
 
@@ -19,6 +20,7 @@
 #include "timer_client/cli/commands/commands.hpp"
 #include "timer_client/cli/commands/options.hpp"
 #include "timer_client/cli/commands/servers_below.hpp"
+#include "timer_client/cli/dump/dump_page.hpp"
 #include "timer_client/cli/text/fields.hpp"
 #include "timer_client/cli/text/output.hpp"
 #include "timer_client/cli/text/table.hpp"
@@ -190,6 +192,36 @@ int show_ping(const Reply& reply, bool json) {
   return print(std::move(line).finish() + "\n");
 }
 
+// --- dump ---
+
+struct DumpOptions {
+  AskOptions ask;
+  std::optional<std::int64_t> rank;
+  std::optional<std::int64_t> pid;
+  bool all = false;
+  bool json = false;
+};
+
+// Larger numbers are no rank and no pid either.
+std::optional<int> as_int(std::optional<std::int64_t> number) {
+  constexpr std::int64_t kMost = std::numeric_limits<int>::max();
+  return number ? std::optional(static_cast<int>(std::min(*number, kMost))) : std::nullopt;
+}
+
+int run_dump(const DumpOptions& options) {
+  if ((options.rank ? 1 : 0) + (options.pid ? 1 : 0) + (options.all ? 1 : 0) != 1) {
+    return failed("dump: expected one of --rank RANK, --pid PID and --all", kExitUsage);
+  }
+  wire::Question asked = question("dump");
+  asked.rank = as_int(options.rank);
+  asked.worker = as_int(options.pid);
+  return ask_and_tell(options.ask, asked, [&](const Reply& reply) {
+    Output out;
+    out.write(options.json ? reply.answer + "\n" : dump_page(reply.answer, wants_colour(out.fd())));
+    return out.finish();
+  });
+}
+
 // --- drain and shutdown ---
 
 struct DrainOptions {
@@ -342,6 +374,23 @@ Command add_status(CLI::App& root) {
               return print(options->json ? reply.answer + "\n" : status_page(reply.answer));
             });
           }};
+}
+
+Command add_dump(CLI::App& root) {
+  auto options = std::make_shared<DumpOptions>();
+  CLI::App* app = root.add_subcommand("dump", "What workers do now, with their stacks");
+  add_number_option(*app, "--rank", options->rank, "RANK", "The workers of this rank");
+  add_number_option(*app, "--pid", options->pid, "PID", "This worker");
+  app->add_flag("--all", options->all, "All workers of the host");
+  app->add_flag("--json", options->json, "The server's answer, a JSON object");
+  finish_help(*app, options->ask,
+              "Examples:\n"
+              "  timer_client dump --all\n"
+              "  timer_client dump --rank 3 --json | jq '.workers[].python_threads'\n\n"
+              "It shows what the evidence before a kill has: scopes, kernel, native and Python\n"
+              "stacks. No worker is killed, and the only signal is that on which a worker writes\n"
+              "its Python stacks. Workers in the same place are one group, the smallest first.");
+  return {app, [options] { return run_dump(*options); }};
 }
 
 Command add_drain(CLI::App& root) {

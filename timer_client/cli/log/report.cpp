@@ -12,6 +12,7 @@
 
 #include "timer_client/cli/log/incident_page.hpp"
 #include "timer_client/cli/log/log_table.hpp"
+#include "timer_client/cli/log/stacks_page.hpp"
 #include "timer_client/cli/text/fields.hpp"
 #include "timer_client/cli/text/page.hpp"
 #include "timer_client/cli/text/words.hpp"
@@ -22,9 +23,6 @@ namespace {
 namespace dom = simdjson::dom;
 
 constexpr std::size_t kIdsListed = 5;
-// Of a stack the innermost frames say where it hangs. The whole of it is in the record.
-constexpr std::size_t kKernelFramesShown = 16;
-constexpr std::size_t kFramesShown = 24;
 constexpr std::size_t kNamesShown = 8;
 
 // The last few, the latest first.
@@ -111,110 +109,6 @@ std::string outcome_of(const Record& killed) {
     return reason.empty() ? "not signalled" : fmt::format("not signalled ({})", reason);
   }
   return verdict.empty() ? "with a record of its end that gives no verdict" : verdict;
-}
-
-// --- stacks ---
-
-// "do_wait+0x8c/0x100" -> "do_wait"
-std::string kernel_stack_text(const std::vector<std::string>& frames) {
-  std::vector<std::string> functions;
-  for (const std::string& frame : frames) {
-    functions.push_back(frame.substr(0, frame.find('+')));
-  }
-  if (functions.size() > kKernelFramesShown) {
-    functions.resize(kKernelFramesShown);
-    functions.push_back(fmt::format("... {} more", frames.size() - kKernelFramesShown));
-  }
-  return joined(functions, " < ");
-}
-
-// One line for each frame: names of C++ and Python are long, and followed by a place.
-void add_frames(Page& page, std::size_t indent, const std::vector<std::string>& frames) {
-  for (std::size_t i = 0; i < std::min(frames.size(), kFramesShown); ++i) {
-    page.item(indent, frames[i]);
-  }
-  if (frames.size() > kFramesShown) {
-    page.item(indent, fmt::format("... {} more", frames.size() - kFramesShown));
-  }
-}
-
-struct ThreadGroup {
-  std::vector<std::string> names;
-  std::string doing;
-  std::vector<std::string> kernel_stack;
-  std::vector<std::string> frames;
-
-  [[nodiscard]] bool is_in_place_of(const ThreadGroup& other) const {
-    return doing == other.doing && kernel_stack == other.kernel_stack && frames == other.frames;
-  }
-};
-
-// Threads in the same place are told once: a pool of 60 that waits for work is one line.
-void add_thread(ThreadGroup thread, std::vector<ThreadGroup>& groups) {
-  const auto same = std::find_if(groups.begin(), groups.end(), [&](const ThreadGroup& group) {
-    return group.is_in_place_of(thread);
-  });
-  if (same == groups.end()) {
-    groups.push_back(std::move(thread));
-  } else {
-    same->names.push_back(std::move(thread.names[0]));
-  }
-}
-
-std::string doing_of(dom::object thread) {
-  const std::string doing = text_at(thread, "doing");
-  const std::string state = joined({text_at(thread, "state"), text_at(thread, "wchan")}, " in ");
-  const std::string file = text_at(thread, "syscall_fd");
-  return joined({text_at(thread, "comm"), doing.empty() ? state : doing,
-                 file.empty() ? "" : fmt::format("{} on {}", text_at(thread, "syscall"), file)});
-}
-
-void add_omitted(Page& page, const Record& evidence, const char* key) {
-  if (const std::int64_t count = count_at(evidence.fields, key); count > 0) {
-    page.item(2, fmt::format("{} more threads did not fit into the record", count));
-  }
-}
-
-void add_python_stacks(Page& page, const Record& evidence) {
-  std::vector<ThreadGroup> groups;
-  for (const dom::object thread : objects_at(evidence.fields, "python_threads")) {
-    const std::string name = text_at(thread, "name");
-    add_thread({.names = {name.empty() ? text_at(thread, "ident") : name},
-                .doing = {},
-                .kernel_stack = {},
-                .frames = texts_at(thread, "frames")},
-               groups);
-  }
-  if (groups.empty()) {
-    return;
-  }
-  page.heading("Python stacks (the most recent call first)");
-  for (const ThreadGroup& group : groups) {
-    page.item(2, "thread " + listed(group.names, kNamesShown));
-    add_frames(page, 4, group.frames);
-  }
-  add_omitted(page, evidence, "python_threads_omitted");
-}
-
-void add_threads(Page& page, const Record& evidence) {
-  std::vector<ThreadGroup> groups;
-  for (const dom::object thread : objects_at(evidence.fields, "threads")) {
-    add_thread({.names = {number_text(integer_at(thread, "tid"))},
-                .doing = doing_of(thread),
-                .kernel_stack = texts_at(thread, "stack"),
-                .frames = texts_at(thread, "native_stack")},
-               groups);
-  }
-  if (groups.empty()) {
-    return;
-  }
-  page.heading("Threads");
-  for (const ThreadGroup& group : groups) {
-    page.item(2, joined({listed(group.names, kNamesShown), group.doing}, " "));
-    page.item(4, kernel_stack_text(group.kernel_stack));
-    add_frames(page, 4, group.frames);
-  }
-  add_omitted(page, evidence, "threads_omitted");
 }
 
 }  // namespace
@@ -490,7 +384,7 @@ void ExpiryReport::add_evidence(Page& page) const {
     page.item(2, "There is no evidence record: gathering was off, or the server ended first.");
     return;
   }
-  add_python_stacks(page, *evidence);
+  add_python_stacks(page, evidence->fields);
   page.heading("Evidence");
   std::vector<std::string_view> hidden{"schema",  "event",           "time",
                                        "mono_ns", "threads_omitted", "python_threads_omitted",
@@ -499,7 +393,7 @@ void ExpiryReport::add_evidence(Page& page) const {
     hidden.push_back(key);
   }
   add_fields(page, evidence->fields, hidden);
-  add_threads(page, *evidence);
+  add_threads(page, evidence->fields);
 }
 
 // The warnings and deferrals before the verdict, the signals and hooks after it, in their order.

@@ -1,0 +1,77 @@
+// What workers do now, asked of a real server. No worker is killed.
+// SPDX-License-Identifier: MIT
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+
+#include "tests/process/harness.hpp"
+#include "tests/process/requests.hpp"
+#include "tests/process/worker.hpp"
+
+using namespace filetimer::testing;
+
+namespace {
+
+bool contains(const std::string& text, std::string_view part) {
+  return text.find(part) != std::string::npos;
+}
+
+std::unique_ptr<Worker> ranked_worker(const Server& server, const std::string& rank) {
+  auto worker = std::make_unique<Worker>(
+      "", Worker::Setup{.environment = {{"FILETIMER_DIR", server.dir()}, {"RANK", rank}},
+                        .program = {client_worker_path()}});
+  REQUIRE(worker->ask("connect") == "yes");
+  return worker;
+}
+
+}  // namespace
+
+TEST_CASE("dump shows where the workers are, and they go on") {
+  const TempFolder temp;
+  Server server(temp);
+  const auto one = ranked_worker(server, "0");
+  const auto other = ranked_worker(server, "1");
+  CHECK(one->ask("open exchange 3600000") == "yes");
+  CHECK(other->ask("open load 3600000") == "yes");
+  // A side thread of the server reads the ranks.
+  Finished of_rank;
+  CHECK(wait_until([&] {
+    of_rank = run_client(temp, server, {"dump", "--rank", "1"});
+    return of_rank.status == exited(0) &&
+           run_client(temp, server, {"dump", "--rank", "0"}).status == exited(0);
+  }));
+  CHECK(contains(of_rank.out, "`load` for "));
+  CHECK_FALSE(contains(of_rank.out, "exchange"));
+  const Finished all = run_client(temp, server, {"dump", "--all"});
+  CHECK(all.status == exited(0));
+  CHECK(contains(all.out, "rank 0\n"));
+  CHECK(contains(all.out, "`exchange` for "));
+  CHECK(contains(all.out, "rank 1\n"));
+  CHECK(contains(all.out, "`load` for "));
+  CHECK(contains(all.out, "Threads\n"));
+  const Finished of_pid =
+      run_client(temp, server, {"dump", "--json", "--pid", std::to_string(one->pid())});
+  CHECK(of_pid.status == exited(0));
+  CHECK(contains(of_pid.out, fmt::format("\"workers\":[{{\"pid\":{},", one->pid())));
+  CHECK(one->ask("release exchange") == "yes");
+  CHECK(other->ask("release load") == "yes");
+  for (const Record& record : server.records()) {
+    CHECK_FALSE(record.is("evidence"));
+  }
+}
+
+TEST_CASE("dump of nobody is refused, and says who is there") {
+  const TempFolder temp;
+  const Server server(temp);
+  const Finished none = run_client(temp, server, {"dump", "--all"});
+  CHECK(none.status == exited(6));
+  CHECK(contains(none.err, "no worker is watched"));
+  const auto worker = client_worker(server.dir());
+  CHECK(worker->ask("open load 3600000") == "yes");
+  const Finished wrong = run_client(temp, server, {"dump", "--pid", "1"});
+  CHECK(wrong.status == exited(6));
+  CHECK(
+      contains(wrong.err, fmt::format("no watched worker has pid 1: expected {}", worker->pid())));
+  const Finished usage = run_client(temp, server, {"dump"});
+  CHECK(usage.status == exited(2));
+  CHECK(contains(usage.err, "dump: expected one of --rank RANK, --pid PID and --all"));
+}

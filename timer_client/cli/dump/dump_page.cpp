@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: MIT
+#include "timer_client/cli/dump/dump_page.hpp"
+
+#include <fmt/format.h>
+#include <simdjson.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "common/json_fields.hpp"
+#include "common/text.hpp"
+#include "timer_client/cli/log/incident.hpp"
+#include "timer_client/cli/log/stacks_page.hpp"
+#include "timer_client/cli/report/stack_tree.hpp"
+#include "timer_client/cli/text/fields.hpp"
+#include "timer_client/cli/text/page.hpp"
+#include "timer_client/cli/text/words.hpp"
+
+namespace filetimer::cli {
+namespace {
+
+namespace dom = simdjson::dom;
+
+// Where a worker is.
+struct Place {
+  std::vector<std::string> scopes;  // the outermost first
+  std::vector<std::string> python;  // frames of the main thread
+  std::vector<std::string> native;
+
+  friend bool operator==(const Place&, const Place&) = default;
+};
+
+struct Group {
+  Place place;
+  std::vector<WorkerName> workers;
+  std::vector<dom::object> dumps;
+};
+
+// The main thread comes first in both lists.
+std::vector<std::string> first_frames(dom::object worker, const char* threads, const char* frames) {
+  const std::vector<dom::object> all = objects_at(worker, threads);
+  return all.empty() ? std::vector<std::string>{} : texts_at(all[0], frames);
+}
+
+Place place_of(dom::object worker) {
+  Place place;
+  for (const dom::object scope : objects_at(worker, "open_scopes")) {
+    place.scopes.push_back(text_at(scope, "scope"));
+  }
+  place.python = first_frames(worker, "python_threads", "frames");
+  place.native = first_frames(worker, "threads", "native_stack");
+  std::ranges::transform(place.native, place.native.begin(), without_offset);
+  return place;
+}
+
+std::vector<Group> groups_in(dom::object answer) {
+  std::vector<Group> groups;
+  for (const dom::object worker : objects_at(answer, "workers")) {
+    Place place = place_of(worker);
+    auto group = std::ranges::find(groups, place, &Group::place);
+    if (group == groups.end()) {
+      groups.push_back({std::move(place), {}, {}});
+      group = groups.end() - 1;
+    }
+    group->workers.push_back(
+        {{}, integer_at(worker, "pid"), integer_at(worker, "rank"), text_at(worker, "comm")});
+    group->dumps.push_back(worker);
+  }
+  std::ranges::stable_sort(groups, {}, [](const Group& group) { return group.workers.size(); });
+  return groups;
+}
+
+// Returns "for 12.1 s of 30 s"; of several workers the longest time.
+std::string scope_text(const Group& group, std::size_t index) {
+  double longest_s = 0;
+  Number timeout_s;
+  for (const dom::object worker : group.dumps) {
+    const dom::object scope = objects_at(worker, "open_scopes")[index];
+    longest_s = std::max(longest_s, number_at(scope, "elapsed_s").value_or(0));
+    timeout_s = number_at(scope, "timeout_s");
+  }
+  return fmt::format("`{}` for {}{}", group.place.scopes[index], seconds_text(longest_s),
+                     timeout_s ? " of " + seconds_text(*timeout_s) : "");
+}
+
+void add_group(Page& page, const Group& group) {
+  page.heading(workers_text(group.workers));
+  std::vector<std::string> scopes;
+  for (std::size_t i = 0; i < group.place.scopes.size(); ++i) {
+    scopes.push_back(scope_text(group, i));
+  }
+  const dom::object first = group.dumps[0];
+  page.field("scopes", scopes.empty() ? "none" : joined(scopes, ", in it "));
+  page.field("doing", text_at(first, "doing"));
+  page.field("missing", text_at(first, "missing"));
+  if (group.workers.size() > 1) {
+    const Integer rank = group.workers[0].rank;
+    page.field("shown", rank ? fmt::format("rank {}", *rank)
+                             : fmt::format("pid {}", group.workers[0].pid.value_or(0)));
+  }
+  add_python_stacks(page, first);
+  add_threads(page, first);
+}
+
+}  // namespace
+
+std::string dump_page(const std::string& answer, bool colour) {
+  dom::parser parser;
+  dom::object object;
+  if (parser.parse(answer).get_object().get(object) != simdjson::SUCCESS) {
+    return {};
+  }
+  Page page(colour);
+  for (const Group& group : groups_in(object)) {
+    add_group(page, group);
+  }
+  if (const std::int64_t omitted = count_at(object, "omitted"); omitted > 0) {
+    page.heading(
+        fmt::format("{} more workers are omitted: ask for them by --rank or --pid.", omitted));
+  }
+  return std::move(page).text();
+}
+
+}  // namespace filetimer::cli

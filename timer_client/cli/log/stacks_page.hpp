@@ -1,0 +1,23 @@
+// The stacks of a worker, as pages show them.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <simdjson.h>
+
+#include <string>
+#include <vector>
+
+#include "timer_client/cli/text/page.hpp"
+
+namespace filetimer::cli {
+
+// Returns the functions of a kernel stack on one line, the innermost first: "do_wait < ...".
+std::string kernel_stack_text(const std::vector<std::string>& frames);
+
+// Add the Python threads, and the threads with their kernel and native frames, under a heading
+// each. `evidence` has the fields of an `evidence` record. Threads in the same place are one item.
+// Nothing is added without such threads.
+void add_python_stacks(Page& page, simdjson::dom::object evidence);
+void add_threads(Page& page, simdjson::dom::object evidence);
+
+}  // namespace filetimer::cli

@@ -1,0 +1,110 @@
+// The control request `dump`: what workers do now.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/clock.hpp"
+#include "common/result.hpp"
+#include "timer_server/control/waiting_clients.hpp"
+#include "timer_server/evidence/evidence_collection.hpp"
+#include "timer_server/records/records.hpp"
+#include "timer_server/scopes/workers.hpp"
+#include "timer_server/system/loop_thread.hpp"
+#include "timer_server/system/side_threads.hpp"
+#include "timer_server/watch/scope_policy.hpp"
+
+namespace filetimer {
+
+// Collects the evidence of workers for clients that ask for it. No worker gets a signal but that of
+// its own Python stacks, and nothing is recorded. Used on the loop thread. What the context refers
+// to must outlive this object.
+//
+//   const Status begun = dumps.begin(client, {.rank = 3}, until, now);
+//   ...
+//   next = dumps.advance(now);
+//   for (DumpRequests::Answer& answer : dumps.take_answers()) { ... }
+class DumpRequests {
+ public:
+  // The workers in one answer; further ones are counted.
+  static constexpr std::size_t kMaxWorkers = 48;
+  // The workers whose evidence is collected at the same time, including those for which it hangs.
+  // The other side threads are left to kills.
+  static constexpr long kMaxCollections = 2;
+  // How long an answer may take. It then has what was collected.
+  static constexpr Duration kLimit = std::chrono::seconds{30};
+  // The open scopes that are listed of each worker, those that were opened last.
+  static constexpr std::size_t kMaxScopes = 32;
+
+  struct Context {
+    Workers& workers;
+    const ScopePolicy& scopes;
+    SideThreads& side_threads;
+    EvidenceLevel level;
+    Duration evidence_timeout;  // of each worker
+    // Returns what the pages of a worker say of its Python stacks.
+    std::function<std::optional<PythonDump>(const Worker&)> python_dump_of;
+  };
+  // Which workers a request means; without either: all.
+  struct Wanted {
+    std::optional<int> rank;
+    std::optional<pid_t> pid;  // as the server sees it
+  };
+  struct Answer {
+    WaitingClients::Id client = 0;
+    std::string text;
+  };
+
+  explicit DumpRequests(Context context) : context_(std::move(context)) {}
+
+  // Begins a request, which is answered by `until` at the latest. An error says that no worker is
+  // meant, and which there are.
+  Status begin(WaitingClients::Id client, const Wanted& wanted, Instant until, Instant now);
+  // Forgets a request whose client has gone.
+  void withdraw(WaitingClients::Id client);
+  // Takes the requests as far as they can go. Returns when it must be called again, or never(); it
+  // must also be called when the side threads have delivered.
+  Instant advance(Instant now);
+  // Returns the answers that are complete.
+  std::vector<Answer> take_answers() { return std::exchange(answers_, {}); }
+
+ private:
+  struct Dumped {
+    WorkerIdentity worker;
+    std::vector<ScopeView> scopes;
+    std::optional<PythonDump> python;
+    std::shared_ptr<EvidenceCollection> collection;  // null: not begun, or done
+    Instant until;                                   // of the collection
+    std::optional<Evidence> evidence;
+    bool is_done = false;
+  };
+  struct Request {
+    WaitingClients::Id client = 0;
+    Instant until;
+    std::vector<std::shared_ptr<Dumped>> workers;
+    std::size_t omitted = 0;
+  };
+
+  [[nodiscard]] long collections() const { return collection_token_.use_count() - 1; }
+  void start(const std::shared_ptr<Dumped>& dumped, Instant until, Instant now);
+  static void finish(Dumped& dumped);
+  static std::string answer_of(Request& request);
+
+  const Context context_;
+  std::vector<Request> requests_;
+  std::vector<Answer> answers_;
+  // Each collection owns a copy until it has ended, even if its request was answered before.
+  std::shared_ptr<const char> collection_token_ = std::make_shared<const char>();
+  LoopThread loop_thread_;
+};
+
+}  // namespace filetimer
