@@ -43,9 +43,12 @@ double quantile_of(std::span<const double> sorted, double part) {
   return sorted[below] + (sorted[above] - sorted[below]) * (at - static_cast<double>(below));
 }
 
+// Of at least one value; they need no order.
 double median_of(std::vector<double> values) {
-  std::ranges::sort(values);
-  return quantile_of(values, 0.5);
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::ranges::nth_element(values, middle);
+  return values.size() % 2 == 1 ? *middle
+                                : (*std::max_element(values.begin(), middle) + *middle) / 2;
 }
 
 std::int64_t begin_of(const EndedReading& scope) {
@@ -159,6 +162,9 @@ void StragglerSearch::compare(const std::string& scope, std::vector<Times>& time
   const std::size_t others = times.size() - 1;
   const std::size_t before = stragglers_.size();
   for (std::size_t i = 0; i < times.size(); ++i) {
+    if (i >= kMostCandidates && i + kMostCandidates < times.size()) {
+      continue;
+    }
     const Times& rank = times[i];
     // Of the others, the k-th in order.
     const auto other = [&](std::size_t k) { return times[k < i ? k : k + 1].median; };

@@ -26,6 +26,8 @@ inline constexpr std::size_t kLeastScopesCompared = 8;
 inline constexpr std::size_t kMostScopesCompared = kEndedScopes;
 // The pairs of rank and name that one search takes. Further pairs are left out.
 inline constexpr std::size_t kMaxPairsCompared = 16'384;
+// Of one name, the slowest ranks that can be named, and the ranks that wait least.
+inline constexpr std::size_t kMostCandidates = 16;
 // A difference that is smaller makes no straggler: it is that of the caches and the scheduler.
 inline constexpr Duration kLeastDifference = std::chrono::microseconds{100};
 // The least factor at which a rank is named, unless the caller wants another one.

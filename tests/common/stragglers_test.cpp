@@ -125,6 +125,17 @@ TEST_CASE("Two slow ranks of eight are both named") {
   CHECK(found.of("forward")[1].rank == 0);
 }
 
+TEST_CASE("Of a thousand ranks the sixteen slowest are named") {
+  std::vector<EndedScopesByName> ranks;
+  for (int i = 0; i < 1000; ++i) {
+    ranks.push_back({{"work", back_to_back({i % 20 == 0 ? 200ms + i * 1ms : 100ms})}});
+  }
+  const Searched found = compare_ranks(ranks);
+  REQUIRE(found.stragglers.size() == kMostCandidates);
+  CHECK(found.stragglers.front().rank == 980);
+  CHECK(found.stragglers.back().rank == 680);
+}
+
 TEST_CASE("Ranks that differ among themselves have no straggler") {
   std::vector<EndedScopesByName> ranks;
   for (const Duration took : {10ms, 13ms, 17ms, 22ms, 29ms}) {

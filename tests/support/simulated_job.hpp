@@ -10,13 +10,38 @@
 #include <cstddef>
 #include <cstdint>
 #include <random>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "common/clock.hpp"
 #include "common/page_reader.hpp"
+#include "common/page_writer.hpp"
 
 namespace filetimer::testing {
+
+// Adds scopes to the statistics of a page as a worker does that leaves them.
+inline void leave_scopes(const PageLayout& page, const std::string& name,
+                         const std::vector<EndedReading>& scopes) {
+  std::uint32_t index = 0;
+  while (index < page.header().statistics && read_name(page.statistics(index).name) != name) {
+    ++index;
+  }
+  SlotStatistics& entry = page.statistics(index);
+  write_name(entry.name, name);
+  for (const EndedReading& scope : scopes) {
+    EndedScope& place = entry.ended[entry.count % kEndedScopes];
+    place.ended = scope.ended.ns;
+    place.took_ns = scope.took.count();
+    ++entry.count;
+  }
+  page.header().statistics = std::max(page.header().statistics.load(), index + 1);
+}
+inline void leave_scopes(const PageLayout& page, const EndedScopesByName& ended) {
+  for (const auto& [name, scopes] : ended) {
+    leave_scopes(page, name, scopes);
+  }
+}
 
 struct SimulatedJob {
   std::size_t ranks = 8;

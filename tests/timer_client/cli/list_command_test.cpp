@@ -884,21 +884,6 @@ TEST_CASE("a log that cannot be read fails the statistics, one that has no end i
 
 // --- stragglers ---
 
-// Appends the scopes to the page as a worker does that has counted more before.
-void add_ended(TestPage& page, const EndedScopesByName& ended) {
-  for (const auto& [name, scopes] : ended) {
-    SlotStatistics& entry = page.page().statistics(page.header().statistics++);
-    write_name(entry.name, name);
-    entry.count = 32;
-    for (const EndedReading& scope : scopes) {
-      EndedScope& place = entry.ended[entry.count % kEndedScopes];
-      place.ended = scope.ended.ns;
-      place.took_ns = scope.took.count();
-      ++entry.count;
-    }
-  }
-}
-
 // The pages of a job, each held by a process of its own.
 struct JobByHand {
   explicit JobByHand(const testing::SimulatedJob& job) {
@@ -908,7 +893,7 @@ struct JobByHand {
       TestPage page;
       page.set_rank(std::to_string(rank));
       page.set(page.header().job_id, sizeof page.header().job_id, "8812");
-      add_ended(page, ended[rank]);
+      testing::leave_scopes(page.page(), ended[rank]);
       paths.push_back(folder.page(std::to_string(rank)));
       page.write(paths.back());
       holders.push_back(std::make_unique<Holder>(std::vector{paths.back()}));
@@ -920,7 +905,7 @@ struct JobByHand {
 };
 
 TEST_CASE("--stragglers names the rank that is slow and the collective in which others wait") {
-  const JobByHand job({.ranks = 8, .slowness = {1, 1, 1, 1.3}});
+  const JobByHand job({.ranks = 8, .steps = 40, .slowness = {1, 1, 1, 1.3}});
   const Ran table = job.folder.list({"--stragglers"});
   CHECK(table.code == 0);
   CHECK(table.errors.empty());
@@ -957,7 +942,7 @@ TEST_CASE("--stragglers names the rank that is slow and the collective in which 
   CHECK(json[1].number("median_s") == doctest::Approx(0.13).epsilon(0.03));
   CHECK(json[1].number("others_median_s") == doctest::Approx(0.1).epsilon(0.03));
   CHECK(json[1].integer("ranks") == 8);
-  CHECK(json[1].integer("scopes") == 15);
+  CHECK(json[1].integer("scopes") == 15);  // the worker may be writing the sixteenth
 
   const Ran strict = job.folder.list({"--stragglers", "--json", "--factor", "3"});
   CHECK(strict.code == 0);
