@@ -93,7 +93,7 @@ TEST_CASE("a rank that stays slow has one slow record for each scope, and is sig
                     fmt::format("\nfiletimer_slow_total{{dir=\"{}\"}} 2\n", server.dir()));
   }));
   const Finished table = run_client(temp, {"log", "--event", "slow", server.log()});
-  CHECK(contains(table.out, " ms, the others "));
+  CHECK(contains(table.out, " ms, others "));
   CHECK(contains(table.out, "  waits "));
   const Finished listed =
       run_client(temp, {"list", "--stragglers", "--json", "--dir", server.dir()});

@@ -91,13 +91,13 @@ std::string what_hook_did(const Record& record) {
                  status ? fmt::format("exit status {}", *status) : "", record.text("reason")});
 }
 
-// "131 ms, the others 101 ms", "waits 20.1 ms, the others 49.8 ms"
+// "131 ms, others 101 ms", "waits 20.1 ms, others 49.8 ms"
 std::string what_was_slow(const Record& record) {
   const bool waits = record.text("kind") == "waits_least";
   const std::string own = seconds_of(record, "median_s");
   const std::string others = seconds_of(record, "others_median_s");
   return joined({own.empty() ? "" : (waits ? "waits " : "") + own,
-                 others.empty() ? "" : "the others " + others});
+                 others.empty() ? "" : "others " + others});
 }
 
 std::string what_rejected(const Record& record) {
