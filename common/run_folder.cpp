@@ -74,12 +74,12 @@ std::string machine_id() {
   return "unknown";
 }
 
+}  // namespace
+
 std::string host_name() {
   char name[256] = {};
   return ::gethostname(name, sizeof name - 1) == 0 ? std::string(name) : std::string("unknown");
 }
-
-}  // namespace
 
 std::string RunFolder::path(std::string_view name) const {
   return fmt::format("{}/{}", dir, name);

@@ -55,6 +55,9 @@ std::string resolve_pipe(const std::string& dir, const std::string& fifo);
 // first eight digits of the machine id. Fails if neither $XDG_STATE_HOME nor $HOME is set.
 Result<std::string> default_log_path(const RunFolder& folder);
 
+// Returns the name of this host, or "unknown".
+std::string host_name();
+
 // Makes `dir` with mode 0700, and its parents if they are missing, or checks the existing one, and
 // opens it. Fails for a symlink, for what is not a folder of this user, if others may write to it,
 // and if others could replace it in a parent (which is neither root's nor this user's, or writable

@@ -41,6 +41,7 @@
 #include "timer_server/watch/open_scopes.hpp"
 #include "timer_server/watch/page_registry.hpp"
 #include "timer_server/watch/scope_policy.hpp"
+#include "timer_server/watch/slow_ranks.hpp"
 #include "timer_server/watch/worker_registry.hpp"
 
 namespace filetimer {
@@ -147,6 +148,7 @@ class Server {
   Hooks hooks_;
   Verdicts verdicts_;
 
+  SlowRanks slow_ranks_;
   MetricsCollection metrics_collection_;
   MetricsFile metrics_file_;
 

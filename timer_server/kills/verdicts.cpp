@@ -15,16 +15,6 @@
 #include "timer_server/system/messages.hpp"
 
 namespace filetimer {
-namespace {
-
-std::string description_of(const WorkerIdentity& worker) {
-  const auto& facts = *worker.facts;
-  return fmt::format("pid {} ({}{})", worker.process->pid, worker.process->comm,
-                     facts && facts->rank ? fmt::format(", rank {}", *facts->rank) : "");
-}
-
-}  // namespace
-
 Verdicts::Verdicts(Context context)
     : context_(context),
       ladder_(

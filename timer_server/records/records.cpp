@@ -162,6 +162,12 @@ void write_ended_scopes(JsonWriter& json, const Incident& incident) {
 
 }  // namespace
 
+std::string description_of(const WorkerIdentity& worker) {
+  const auto& facts = *worker.facts;
+  return fmt::format("pid {} ({}{})", worker.process->pid, worker.process->comm,
+                     facts && facts->rank ? fmt::format(", rank {}", *facts->rank) : "");
+}
+
 void write_whose(JsonWriter& json, const WorkerIdentity& worker) {
   json.field("pid", worker.process->pid);
   if (const auto& facts = *worker.facts; facts && facts->rank) {
@@ -513,6 +519,18 @@ std::string Records::cut_by_max_timeout(const WorkerIdentity& worker, std::strin
   json.field("scope", scope).field("reason", "asked for more than --max-timeout");
   write_timeout(json, "asked_s", asked);
   write_timeout(json, "granted_s", granted);
+  return std::move(json).finish();
+}
+
+std::string Records::slow(const WorkerIdentity& worker, const Straggler& straggler) const {
+  JsonWriter json = begin("slow", ClockReading::now(), worker);
+  json.field("scope", straggler.scope)
+      .field("kind", name_of(straggler.kind))
+      .fixed("median_s", seconds(straggler.median), 9)
+      .fixed("others_median_s", seconds(straggler.others), 9)
+      .fixed("factor", straggler.factor, 3)
+      .field("ranks", straggler.ranks)
+      .field("scopes", straggler.scopes);
   return std::move(json).finish();
 }
 

@@ -14,6 +14,7 @@
 #include "common/clock.hpp"
 #include "common/json_writer.hpp"
 #include "common/scope_statistics.hpp"
+#include "common/stragglers.hpp"
 #include "timer_server/evidence/evidence.hpp"
 #include "timer_server/records/rendezvous_round.hpp"
 #include "timer_server/scopes/scope_terms.hpp"
@@ -38,6 +39,9 @@ struct WorkerIdentity {
 
   static WorkerIdentity of(const Worker& worker) { return {worker.process, worker.facts}; }
 };
+
+// Returns "pid 4711 (python3, rank 2)", for a message.
+std::string description_of(const WorkerIdentity& worker);
 
 // A scope as it stood at one moment.
 struct ScopeView {
@@ -180,6 +184,8 @@ class Records {
                             std::string_view scope, Duration after, bool is_released) const;
   std::string cut_by_max_timeout(const WorkerIdentity& worker, std::string_view scope,
                                  Duration asked, Duration granted) const;
+  // The worker is a straggler; its number in `straggler` is not used.
+  std::string slow(const WorkerIdentity& worker, const Straggler& straggler) const;
   std::string hook(const WorkerIdentity& worker, const HookOutcome& outcome) const;
   // `why`: it failed; empty: it is full.
   std::string rendezvous(const RendezvousRound& round, Instant now, std::string_view why) const;

@@ -20,6 +20,8 @@
 //
 // hint: tells the server to look.
 //
+// left NAME [ENDED_NS TOOK_NS]...: scopes that have ended, into the statistics.
+//
 // truncate BYTES, scribble SEED, remove, statistics NAME COUNT: what they say.
 //
 // fork: a child that closes all it has inherited; says its pid.
@@ -50,6 +52,7 @@
 #include "common/run_folder.hpp"
 #include "common/wake_protocol.hpp"
 #include "common/wire.hpp"
+#include "tests/support/simulated_job.hpp"
 
 namespace {
 
@@ -105,6 +108,9 @@ class PageWorker {
     }
     if (command == "statistics") {
       return statistics(words);
+    }
+    if (command == "left") {
+      return leave(words);
     }
     if (command == "truncate") {
       off_t bytes = 0;
@@ -299,6 +305,18 @@ class PageWorker {
     entry.smallest_margin_ns = 5000;
     entry.histogram[bucket_of(1000)] = static_cast<std::uint32_t>(count);
     header.statistics = header.statistics + 1;
+    return "ok";
+  }
+
+  std::string leave(std::istringstream& words) {
+    std::string name;
+    words >> name;
+    std::vector<EndedReading> scopes;
+    std::int64_t took = 0;
+    for (Instant ended; words >> ended.ns >> took;) {
+      scopes.push_back({ended, Duration{took}});
+    }
+    testing::leave_scopes(page(), name, scopes);
     return "ok";
   }
 

@@ -16,10 +16,12 @@
 
 #include "common/board.hpp"
 #include "common/mapped_file.hpp"
+#include "common/run_folder.hpp"
 #include "common/text.hpp"
 #include "common/wake_protocol.hpp"
 #include "tests/support/children.hpp"
 #include "tests/support/json_line.hpp"
+#include "tests/support/simulated_job.hpp"
 #include "tests/support/test_page.hpp"
 #include "tests/timer_client/cli/cli_fixture.hpp"
 #include "timer_client/cli/commands/list_view.hpp"
@@ -579,7 +581,7 @@ TEST_CASE("random bytes behind a good header are read within bounds") {
   std::memcpy(&bytes[offsetof(PageHeader, statistics)], &many, sizeof many);
   folder.files().write("scopes/7", bytes);
   const Holder worker({folder.page("7")});
-  for (const char* what : {"--json", "--stats"}) {
+  for (const char* what : {"--json", "--stats", "--stragglers"}) {
     const Ran ran = folder.list({what});
     CHECK(ran.code == 0);
     CHECK(lines_of(ran.output).size() <= kMaxScopesPerWorker + 1);
@@ -731,6 +733,17 @@ TEST_CASE("wrong words are usage errors, help has examples") {
   CHECK(run_command({"list", "--dir", ""}).code == -1);
   CHECK(run_command({"list", "--stats=maybe"}).code == -1);
   CHECK(run_command({"list", "extra"}).code == -1);
+  CHECK(run_command({"list", "--stats", "--stragglers"}).errors ==
+        "timer_client: list: --stats and --stragglers: expected one of them\n");
+  const Ran alone = run_command({"list", "--factor", "1.5"});
+  CHECK(alone.code == 2);
+  CHECK(alone.errors == "timer_client: list: --factor: expected --stragglers with it\n");
+  for (const std::string word : {"1", "0.5", "-2", "nan", "inf", "1.2x", "1e1", "", "1e400"}) {
+    CAPTURE(word);
+    const Ran ran = run_command({"list", "--stragglers", "--factor", word});
+    CHECK(ran.code == -1);
+    CHECK(contains(ran.errors, "'" + word + "': expected a number over 1, such as 1.2"));
+  }
 }
 
 // --- statistics ---
@@ -867,6 +880,109 @@ TEST_CASE("a log that cannot be read fails the statistics, one that has no end i
                              "': Not a directory (the log of the last server in '" + folder.path() +
                              "')\n");
   CHECK(folder.list().code == 0);
+}
+
+// --- stragglers ---
+
+// The pages of a job, each held by a process of its own.
+struct JobByHand {
+  explicit JobByHand(const testing::SimulatedJob& job) {
+    std::vector<std::string> paths;
+    const std::vector<EndedScopesByName> ended = job.run();
+    for (std::size_t rank = 0; rank < ended.size(); ++rank) {
+      TestPage page;
+      page.set_rank(std::to_string(rank));
+      page.set(page.header().job_id, sizeof page.header().job_id, "8812");
+      testing::leave_scopes(page.page(), ended[rank]);
+      paths.push_back(folder.page(std::to_string(rank)));
+      page.write(paths.back());
+      holders.push_back(std::make_unique<Holder>(std::vector{paths.back()}));
+    }
+    folder.serve();
+  }
+  RunFolderByHand folder;
+  std::vector<std::unique_ptr<Holder>> holders;
+};
+
+TEST_CASE("--stragglers names the rank that is slow and the collective in which others wait") {
+  const JobByHand job({.ranks = 8, .steps = 40, .slowness = {1, 1, 1, 1.3}});
+  const Ran table = job.folder.list({"--stragglers"});
+  CHECK(table.code == 0);
+  CHECK(table.errors.empty());
+  const auto lines = lines_of(table.output);
+  REQUIRE(lines.size() == 3);
+  CHECK(words_of(lines[0]) ==
+        Names{"SCOPE", "RANK", "HOST", "PID", "MEDIAN", "OTHERS", "FACTOR", "WHY"});
+  const std::string pid = std::to_string(job.holders[3]->pid());
+  const auto waits = words_of(lines[1]);
+  CHECK(waits.front() == "allreduce");
+  CHECK(waits.back() == "the others wait for it");
+  const auto slower = words_of(lines[2]);
+  REQUIRE(slower.size() == 8);
+  CHECK(slower[0] == "forward");
+  CHECK(slower[1] == "3");
+  CHECK(slower[3] == pid);
+  CHECK(slower[6].starts_with("1.3"));
+  CHECK(slower[7] == "slower than the others");
+  for (const std::string& line : lines) {
+    CHECK(utf8_length(line) <= 80);
+  }
+
+  const auto json = json_lines(job.folder.list({"--stragglers", "--json"}).output);
+  REQUIRE(json.size() == 2);
+  CHECK(json[0].text("kind") == "waits_least");
+  CHECK(json[0].number("median_s") < 0.022);
+  CHECK(json[1].text("scope") == "forward");
+  CHECK(json[1].text("kind") == "slower");
+  CHECK(json[1].text("host") == host_name());
+  CHECK(json[1].text("job_id") == "8812");
+  CHECK(json[1].integer("rank") == 3);
+  CHECK(json[1].integer("pid") == job.holders[3]->pid());
+  CHECK(json[1].number("factor") == doctest::Approx(1.3).epsilon(0.03));
+  CHECK(json[1].number("median_s") == doctest::Approx(0.13).epsilon(0.03));
+  CHECK(json[1].number("others_median_s") == doctest::Approx(0.1).epsilon(0.03));
+  CHECK(json[1].integer("ranks") == 8);
+  CHECK(json[1].integer("scopes") == 15);  // the worker may be writing the sixteenth
+
+  const Ran strict = job.folder.list({"--stragglers", "--json", "--factor", "3"});
+  CHECK(strict.code == 0);
+  CHECK(strict.output.empty());
+  CHECK(strict.errors == "timer_client: no stragglers among 8 ranks\n");
+}
+
+TEST_CASE("--stragglers tells why it compares nothing") {
+  const auto errors_of = [](const testing::SimulatedJob& job) {
+    const JobByHand by_hand(job);
+    const Ran ran = by_hand.folder.list({"--stragglers"});
+    CHECK(ran.code == 0);
+    CHECK(ran.output.empty());
+    return ran.errors;
+  };
+  CHECK(errors_of({.ranks = 3}) == "timer_client: no stragglers among 3 ranks\n");
+  CHECK(errors_of({.ranks = 2, .slowness = {1, 5}}) ==
+        "timer_client: too few ranks: 2 with scopes that have ended; expected at least 3\n");
+  RunFolderByHand folder;
+  folder.serve();
+  TestPage page;
+  add_statistics(page, "forward", 1, 1'000, 1'000);
+  std::vector<std::unique_ptr<Holder>> holders;
+  for (const char* name : {"1", "2", "3"}) {
+    page.write(folder.page(name));
+    holders.push_back(std::make_unique<Holder>(std::vector{folder.page(name)}));
+  }
+  CHECK(folder.list({"--stragglers"}).errors ==
+        "timer_client: too few scopes: expected 8 that have ended, of one name, in each of at "
+        "least 3 ranks of a job\n");
+}
+
+TEST_CASE("--stragglers counts a worker with two pages once, and no worker that has ended") {
+  JobByHand job({.ranks = 4});
+  job.holders.erase(job.holders.begin());
+  CHECK(job.folder.list({"--stragglers"}).errors == "timer_client: no stragglers among 3 ranks\n");
+  job.holders.clear();
+  const Holder one({job.folder.page("0"), job.folder.page("1"), job.folder.page("2")});
+  CHECK(job.folder.list({"--stragglers"}).errors ==
+        "timer_client: too few ranks: 1 with scopes that have ended; expected at least 3\n");
 }
 
 }  // namespace

@@ -6,8 +6,10 @@
 
 #include <algorithm>
 #include <memory>
+#include <optional>
 
 #include "common/run_folder.hpp"
+#include "common/stragglers.hpp"
 #include "timer_client/cli/commands/commands.hpp"
 #include "timer_client/cli/commands/list_view.hpp"
 #include "timer_client/cli/commands/options.hpp"
@@ -24,7 +26,26 @@ struct ListOptions {
   Place place;
   bool json = false;
   bool statistics = false;
+  bool stragglers = false;
+  std::optional<double> factor;  // only with `stragglers`
 };
+
+// Returns why the options contradict each other; empty: they do not.
+std::string contradiction_in(const ListOptions& options) {
+  if (options.statistics && options.stragglers) {
+    return "--stats and --stragglers: expected one of them";
+  }
+  if (options.factor && !options.stragglers) {
+    return "--factor: expected --stragglers with it";
+  }
+  return {};
+}
+
+ReadStatistics what_to_read(const ListOptions& options) {
+  return options.statistics   ? ReadStatistics::kYes
+         : options.stragglers ? ReadStatistics::kOfEachWorker
+                              : ReadStatistics::kNo;
+}
 
 void print_scopes(Output& out, const std::vector<ListedScope>& scopes, bool json) {
   // Read after the pages: nothing in them was acquired later.
@@ -48,11 +69,51 @@ void print_statistics(Output& out, const StatisticsByName& statistics, bool json
   }
 }
 
+// Returns why there is nothing to print; empty: there are stragglers.
+std::string why_no_stragglers(const StragglerSearch& search) {
+  if (!search.stragglers().empty()) {
+    return {};
+  }
+  if (search.compared_ranks() > 0) {
+    return fmt::format("no stragglers among {} ranks", search.compared_ranks());
+  }
+  if (search.ranks() < kLeastRanksCompared) {
+    return fmt::format("too few ranks: {} with scopes that have ended; expected at least {}",
+                       search.ranks(), kLeastRanksCompared);
+  }
+  return fmt::format(
+      "too few scopes: expected {} that have ended, of one name, in each of at least {} ranks of "
+      "a job",
+      kLeastScopesCompared, kLeastRanksCompared);
+}
+
+void print_stragglers(Output& out, const std::vector<ListedWorker>& workers, double factor,
+                      bool json) {
+  StragglerSearch search(factor);
+  for (std::size_t i = 0; i < workers.size(); ++i) {
+    search.add(i, workers[i].owner.job_id, workers[i].ended);
+  }
+  while (search.compare_next()) {
+  }
+  complain_of_all(why_no_stragglers(search));
+  const std::string host = host_name();
+  if (json) {
+    for (const Straggler& straggler : search.stragglers()) {
+      out.write(straggler_json(straggler, workers[straggler.rank].owner, host));
+    }
+  } else if (!search.stragglers().empty()) {
+    out.write(stragglers_table(search.stragglers(), workers, host));
+  }
+}
+
 int run_list(const ListOptions& options) {
+  if (const std::string wrong = contradiction_in(options); !wrong.empty()) {
+    complain("list: " + wrong);
+    return kExitUsage;
+  }
   const RunFolder folder = resolve_run_folder(options.place.dir);
   const ServerSeen server = look_for_server(folder.dir);
-  auto reading = read_pages(folder.dir, server.max_timeout,
-                            options.statistics ? ReadStatistics::kYes : ReadStatistics::kNo);
+  auto reading = read_pages(folder.dir, server.max_timeout, what_to_read(options));
   if (!reading) {
     complain(reading.error().message);
     return kExitFailed;
@@ -64,7 +125,10 @@ int run_list(const ListOptions& options) {
   }
   Output out;
   const bool is_empty = options.statistics ? reading->statistics.empty() : reading->scopes.empty();
-  if (is_empty) {
+  if (options.stragglers) {
+    print_stragglers(out, reading->workers, options.factor.value_or(kDefaultSlowFactor),
+                     options.json);
+  } else if (is_empty) {
     if (server.is_there) {
       complain(fmt::format("no {} in '{}'", options.statistics ? "statistics" : "open scopes",
                            folder.dir));
@@ -98,17 +162,36 @@ Command add_list(CLI::App& root) {
   app->add_flag("--stats", options->statistics,
                 "Instead, how long scopes took, by name, with those of\n"
                 "workers that have ended, as far as the log has them");
+  app->add_flag("--stragglers", options->stragglers,
+                "Instead, the ranks that are slow in a scope, or for which\n"
+                "the others wait in one, by the last scopes of each rank");
+  app->add_option_function<std::string>(
+         "--factor",
+         [options](const std::string& word) {
+           const auto factor = parse_slow_factor(word);
+           if (!factor) {
+             throw CLI::ValidationError("--factor", factor.error().message);
+           }
+           options->factor = *factor;
+         },
+         fmt::format("With --stragglers: how many times the others' time makes a\n"
+                     "rank a straggler [{}]",
+                     kDefaultSlowFactor))
+      ->type_name("F");
   add_place_options(*app, options->place);
   app->footer(
       "Examples:\n"
       "  timer_client list\n"
       "  timer_client list --json | jq 'select(.overdue)'\n"
-      "  timer_client list --stats\n\n"
+      "  timer_client list --stats\n"
+      "  timer_client list --stragglers\n\n"
       "It sends no request and reads the runtime directory itself, so it also shows what is open\n"
       "when the server hangs or is gone. REMAINING: -1.2 s is overdue by that much; expired: the\n"
       "server has judged it. TIMEOUT: 5 s of 1 h was asked for as 1 h. MEDIAN and P99 are\n"
       "estimates, right to an eighth; MARGIN is the least time that was ever left at a\n"
-      "release. --stats reads the server's log, too.\n\n"
+      "release. --stats reads the server's log, too. --stragglers compares at least 3 ranks of a\n"
+      "job by the medians of their last 8 to 16 scopes of a name; OTHERS is the median of the\n"
+      "other ranks.\n\n"
       "Exit codes: 0 done (also when nothing is open), 1 failed, 2 usage, 4 no server (open\n"
       "scopes are shown all the same).");
   return {app, [options] { return run_list(*options); }};

@@ -203,4 +203,51 @@ std::string statistics_json(const std::string& scope, const ScopeStatistics& sta
   return std::move(json).finish() + "\n";
 }
 
+std::string stragglers_table(std::span<const Straggler> stragglers,
+                             std::span<const ListedWorker> workers, std::string_view host) {
+  Table table({{.title = "SCOPE", .is_text = true},
+               {.title = "RANK", .align = Align::kRight},
+               {.title = "HOST", .is_text = true},
+               {.title = "PID", .align = Align::kRight},
+               {.title = "MEDIAN", .align = Align::kRight},
+               {.title = "OTHERS", .align = Align::kRight},
+               {.title = "FACTOR", .align = Align::kRight},
+               {.title = "WHY", .is_text = true}});
+  for (const Straggler& straggler : stragglers) {
+    const ScopeOwner& owner = workers[straggler.rank].owner;
+    table.add({{straggler.scope},
+               {owner.rank},
+               {host},
+               {owner.pid ? fmt::format("{}", *owner.pid) : "?"},
+               {duration_for_reading(straggler.median)},
+               {duration_for_reading(straggler.others)},
+               {fmt::format("{:.2f}", straggler.factor)},
+               {straggler.kind == StragglerKind::kSlower ? "slower than the others"
+                                                         : "the others wait for it"}});
+  }
+  return table.text();
+}
+
+std::string straggler_json(const Straggler& straggler, const ScopeOwner& owner,
+                           std::string_view host) {
+  JsonWriter json;
+  json.field("scope", straggler.scope).field("kind", name_of(straggler.kind));
+  add_rank(json, "rank", owner.rank);
+  add_rank(json, "local_rank", owner.local_rank);
+  add_text(json, "job_id", owner.job_id);
+  json.field("host", host);
+  if (owner.pid) {
+    json.field("pid", *owner.pid);
+  } else {
+    json.null("pid");
+  }
+  add_text(json, "comm", owner.comm);
+  add_seconds(json, "median_s", straggler.median);
+  add_seconds(json, "others_median_s", straggler.others);
+  json.fixed("factor", straggler.factor, 3)
+      .field("ranks", straggler.ranks)
+      .field("scopes", straggler.scopes);
+  return std::move(json).finish() + "\n";
+}
+
 }  // namespace filetimer::cli

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "common/clock.hpp"
+#include "common/stragglers.hpp"
 #include "timer_client/cli/commands/scope_pages.hpp"
 
 namespace filetimer::cli {
@@ -16,5 +17,11 @@ std::string scope_json(const ListedScope& scope, Instant now);
 
 std::string statistics_table(const StatisticsByName& statistics, bool colour);
 std::string statistics_json(const std::string& scope, const ScopeStatistics& statistics);
+
+// A straggler's `rank` is its place in `workers`. `host` is that of all of them.
+std::string stragglers_table(std::span<const Straggler> stragglers,
+                             std::span<const ListedWorker> workers, std::string_view host);
+std::string straggler_json(const Straggler& straggler, const ScopeOwner& owner,
+                           std::string_view host);
 
 }  // namespace filetimer::cli

@@ -98,6 +98,14 @@ Status PageCopy::read_statistics(int file, StatisticsByName& sums) {
   return {};
 }
 
+Status PageCopy::read_ended_scopes(int file, EndedScopesByName& ended) {
+  if (!copy(file, kStatisticsAt, statistics_in_use(page()) * sizeof(SlotStatistics))) {
+    return cut_short();
+  }
+  add_ended_scopes(page(), ended);
+  return {};
+}
+
 bool PageCopy::copy(int file, std::size_t offset, std::size_t bytes) {
   return read_at(file, at(offset), bytes, offset);
 }

@@ -22,10 +22,12 @@ class PageCopy {
   // Refused with what it is: no regular file, another user's, and what read_claims() refuses.
   Result<PageClaims> read_header(int file);
 
-  // These two after read_header(). Slots that were used again and again while they were read are
+  // These three after read_header(). Slots that were used again and again while they were read are
   // left out: what was in them has ended.
   Result<std::vector<SlotReading>> read_slots(int file);
   Status read_statistics(int file, StatisticsByName& sums);
+  // A scope that ends while it is copied may have the time of another one of the same name.
+  Status read_ended_scopes(int file, EndedScopesByName& ended);
 
  private:
   struct alignas(64) Line {

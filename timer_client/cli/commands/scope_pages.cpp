@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <limits>
 #include <tuple>
+#include <unordered_map>
 #include <utility>
 
 #include "common/directory.hpp"
@@ -63,7 +64,7 @@ class FolderReader {
  public:
   FolderReader(const std::string& dir, Duration max_timeout, ReadStatistics with_statistics)
       : max_timeout_(max_timeout),
-        with_statistics_(with_statistics == ReadStatistics::kYes),
+        with_statistics_(with_statistics),
         is_served_(look_for_server(dir).is_there),
         boot_(this_boot()) {}
 
@@ -109,10 +110,26 @@ class FolderReader {
     };
     std::stable_sort(reading_.scopes.begin(), reading_.scopes.end(),
                      [&](const ListedScope& a, const ListedScope& b) { return key(a) < key(b); });
+    std::ranges::stable_sort(reading_.workers, {}, [](const ListedWorker& worker) {
+      return std::tuple(rank_number(worker.owner.rank), worker.owner.rank,
+                        worker.owner.pid.value_or(0));
+    });
     return std::move(reading_);
   }
 
  private:
+  // Returns the entry of the worker, which may have several pages.
+  ListedWorker& worker_of(const ScopeOwner& owner) {
+    const auto known = owner.pid ? workers_.find(*owner.pid) : workers_.end();
+    if (known != workers_.end()) {
+      return reading_.workers[known->second];
+    }
+    if (owner.pid) {
+      workers_[*owner.pid] = reading_.workers.size();
+    }
+    return reading_.workers.emplace_back(ListedWorker{owner, {}});
+  }
+
   // What is no number, or unknown, comes last.
   static std::uint64_t rank_number(const std::string& rank) {
     return number_from<std::uint64_t>(rank).value_or(std::numeric_limits<std::uint64_t>::max());
@@ -141,12 +158,15 @@ class FolderReader {
     if (claims->boot != boot_ && !is_kept) {
       return {};
     }
-    if (with_statistics_) {
+    if (with_statistics_ == ReadStatistics::kYes) {
       return copy_.read_statistics(file.get(), reading_.statistics);
     }
     const auto owner = owner_of(file.get(), *claims, transport);
     if (!owner) {
       return {};
+    }
+    if (with_statistics_ == ReadStatistics::kOfEachWorker) {
+      return copy_.read_ended_scopes(file.get(), worker_of(*owner).ended);
     }
     auto slots = copy_.read_slots(file.get());
     if (!slots) {
@@ -161,11 +181,12 @@ class FolderReader {
   }
 
   Duration max_timeout_;
-  bool with_statistics_;
+  ReadStatistics with_statistics_;
   bool is_served_;
   BootId boot_;
   PageCopy copy_;
   FolderReading reading_;
+  std::unordered_map<pid_t, std::size_t> workers_;  // their places in `reading_`
 };
 
 }  // namespace

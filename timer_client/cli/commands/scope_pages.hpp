@@ -48,15 +48,24 @@ struct ListedScope {
   [[nodiscard]] Duration granted() const;
 };
 
+// The scopes that a worker has left last, on all its pages.
+struct ListedWorker {
+  ScopeOwner owner;
+  EndedScopesByName ended;
+};
+
 struct FolderReading {
   std::vector<ListedScope> scopes;  // by rank, pid and age, the oldest first
   StatisticsByName statistics;
+  std::vector<ListedWorker> workers;       // by rank and pid
   std::size_t skipped = 0;                 // files that are no pages
   std::vector<std::string> skipped_names;  // the first of them, with the reason
   bool cut_short = false;                  // there were more files than are looked at
 };
 
-enum class ReadStatistics { kNo, kYes };
+// What is read: open scopes, the sums of statistics over all workers, or of each worker the scopes
+// that ended last.
+enum class ReadStatistics { kNo, kYes, kOfEachWorker };
 
 // All pages of the runtime directory `dir`; none when there is no `scopes` in it. `max_timeout` as
 // look_for_server() gives it.

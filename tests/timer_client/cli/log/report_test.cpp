@@ -226,6 +226,12 @@ TEST_CASE("the table says of each event what there is to say") {
       {record("left_open", 0, R"("scope":"load","timeout_s":12.34,"elapsed_s":2.5)"),
        "2.50 s of 12.3 s, worker ended"},
       {record("released_late", 0, R"("id":"a-1","scope":"load","late_ms":3.0)"), "3 ms late"},
+      {record("slow", 0,
+              R"("scope":"forward","kind":"slower","median_s":0.1312,"others_median_s":0.1009)"),
+       "131 ms, others 101 ms"},
+      {record("slow", 0,
+              R"("scope":"sync","kind":"waits_least","median_s":0.02,"others_median_s":0.05)"),
+       "waits 20 ms, others 50 ms"},
       {record("pardoned", 0, R"("reason":"by nobody","name":"x")"), "x, by nobody"},
       {record("pardoned", 0, R"("by":"nobody")"), ""}};
   for (const Row& row : rows) {

@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: MIT
+#include "common/stragglers.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <span>
+
+#include "common/numbers.hpp"
+
+namespace filetimer {
+namespace {
+
+// By how many times the spread a rank must differ from the others.
+constexpr double kSpreads = 5;
+// The least spread, as a part of the others' median.
+constexpr double kLeastSpread = 0.01;
+// The ranks whose begins and ends are compared with those of one rank.
+constexpr std::size_t kMostPeers = 8;
+// Of a normal distribution: its standard deviation in median absolute deviations and in
+// interquartile ranges, and the standard error of a median in that of a mean.
+constexpr double kDeviationOfMad = 1.4826;
+constexpr double kDeviationOfQuartiles = 1 / 1.349;
+constexpr double kErrorOfMedian = 1.2533;
+
+double nanoseconds(Duration duration) {
+  return static_cast<double>(duration.count());
+}
+
+Duration duration_of(double ns) {
+  return Duration{static_cast<std::int64_t>(std::min(ns, 9e18))};  // 2^63 does not fit
+}
+
+// Returns a quantile of sorted values, of which there is at least one.
+double quantile_of(std::span<const double> sorted, double part) {
+  const double at = part * static_cast<double>(sorted.size() - 1);
+  const auto below = static_cast<std::size_t>(at);
+  const std::size_t above = std::min(below + 1, sorted.size() - 1);
+  return sorted[below] + (sorted[above] - sorted[below]) * (at - static_cast<double>(below));
+}
+
+// Of at least one value; they need no order.
+double median_of(std::vector<double> values) {
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::ranges::nth_element(values, middle);
+  return values.size() % 2 == 1 ? *middle
+                                : (*std::max_element(values.begin(), middle) + *middle) / 2;
+}
+
+std::int64_t begin_of(const EndedReading& scope) {
+  return scope.ended.ns - scope.took.count();
+}
+
+// Returns the distance from `at` to the nearest of the scopes' times.
+template <class TimeOf>
+double nearest(std::int64_t at, const std::vector<EndedReading>& scopes, TimeOf time_of) {
+  double least = std::numeric_limits<double>::infinity();
+  for (const EndedReading& scope : scopes) {
+    least =
+        std::min(least, std::abs(static_cast<double>(time_of(scope)) - static_cast<double>(at)));
+  }
+  return least;
+}
+
+}  // namespace
+
+std::string_view name_of(StragglerKind kind) {
+  return kind == StragglerKind::kSlower ? "slower" : "waits_least";
+}
+
+Result<double> parse_slow_factor(std::string_view word) {
+  const auto factor = number_from<double>(word, std::chars_format::fixed);
+  if (!factor || !std::isfinite(*factor) || *factor <= 1) {
+    return failure(fmt::format("'{}': expected a number over 1, such as 1.2", word));
+  }
+  return *factor;
+}
+
+void StragglerSearch::add(std::size_t rank, const std::string& job,
+                          const EndedScopesByName& ended) {
+  for (const auto& [scope, scopes] : ended) {
+    if (scopes.empty()) {
+      continue;
+    }
+    ranks_.insert(rank);
+    if (scopes.size() >= kLeastScopesCompared && pairs_ < kMaxPairsCompared) {
+      ++pairs_;
+      times_[{job, scope}].push_back(times_of(rank, scopes));
+    }
+  }
+}
+
+bool StragglerSearch::compare_next() {
+  if (times_.empty()) {
+    return false;
+  }
+  auto next = times_.extract(times_.begin());
+  compare(next.key().second, next.mapped());
+  return true;
+}
+
+StragglerSearch::Times StragglerSearch::times_of(std::size_t rank,
+                                                 std::vector<EndedReading> ended) {
+  // A worker may write anything to its page.
+  for (EndedReading& scope : ended) {
+    scope.ended = std::max(scope.ended, Instant{});
+    scope.took = std::clamp(scope.took, Duration::zero(), Duration{scope.ended.ns});
+  }
+  std::ranges::sort(ended, {}, &EndedReading::ended);
+  const std::size_t extra = ended.size() - std::min(ended.size(), kMostScopesCompared);
+  ended.erase(ended.begin(), ended.begin() + static_cast<std::ptrdiff_t>(extra));
+  std::vector<double> took;
+  for (const EndedReading& scope : ended) {
+    took.push_back(nanoseconds(scope.took));
+  }
+  std::ranges::sort(took);
+  Times times;
+  times.rank = rank;
+  times.median = quantile_of(took, 0.5);
+  times.lower_quartile = quantile_of(took, 0.25);
+  times.upper_quartile = quantile_of(took, 0.75);
+  times.error = (times.upper_quartile - times.lower_quartile) * kDeviationOfQuartiles *
+                kErrorOfMedian / std::sqrt(static_cast<double>(took.size()));
+  times.ended = std::move(ended);
+  return times;
+}
+
+// Returns whether the candidate and the ranks in the middle end these scopes together and do not
+// begin them together.
+bool StragglerSearch::wait_for_each_other(const std::vector<Times>& sorted, std::size_t candidate) {
+  const std::size_t first = (sorted.size() - std::min(sorted.size(), kMostPeers + 1)) / 2;
+  std::vector<double> begins;
+  std::vector<double> ends;
+  for (std::size_t i = first; i < std::min(sorted.size(), first + kMostPeers + 1); ++i) {
+    if (i == candidate) {
+      continue;
+    }
+    for (const EndedReading& scope : sorted[candidate].ended) {
+      begins.push_back(nearest(begin_of(scope), sorted[i].ended, begin_of));
+      ends.push_back(nearest(scope.ended.ns, sorted[i].ended,
+                             [](const EndedReading& other) { return other.ended.ns; }));
+    }
+  }
+  return median_of(std::move(ends)) < median_of(std::move(begins)) / 2;
+}
+
+void StragglerSearch::compare(const std::string& scope, std::vector<Times>& times) {
+  if (times.size() < kLeastRanksCompared) {
+    return;
+  }
+  std::ranges::sort(times, {}, &Times::median);
+  std::vector<double> errors;
+  for (const Times& each : times) {
+    compared_.insert(each.rank);
+    errors.push_back(each.error);
+  }
+  const double usual_error = median_of(std::move(errors));
+  const std::size_t others = times.size() - 1;
+  const std::size_t before = stragglers_.size();
+  for (std::size_t i = 0; i < times.size(); ++i) {
+    if (i >= kMostCandidates && i + kMostCandidates < times.size()) {
+      continue;
+    }
+    const Times& rank = times[i];
+    // Of the others, the k-th in order.
+    const auto other = [&](std::size_t k) { return times[k < i ? k : k + 1].median; };
+    const double middle = (other((others - 1) / 2) + other(others / 2)) / 2;
+    const bool is_slower = rank.median > middle;
+    const double longer = std::max(rank.median, middle);
+    const double shorter = std::max(std::min(rank.median, middle), 1.0);
+    const double difference = longer - shorter;
+    const bool is_on_one_side =
+        is_slower ? rank.lower_quartile > middle : rank.upper_quartile < middle;
+    if (longer < factor_ * shorter || difference < nanoseconds(kLeastDifference) ||
+        !is_on_one_side) {
+      continue;
+    }
+    std::vector<double> deviations;
+    for (std::size_t k = 0; k < others; ++k) {
+      deviations.push_back(std::abs(other(k) - middle));
+    }
+    const double spread = std::max({kDeviationOfMad * median_of(std::move(deviations)), usual_error,
+                                    rank.error, kLeastSpread * middle});
+    // A rank that is early where ranks wait, or quick where they do not, is none.
+    if (difference < kSpreads * spread || wait_for_each_other(times, i) == is_slower) {
+      continue;
+    }
+    stragglers_.push_back({.rank = rank.rank,
+                           .scope = scope,
+                           .kind = is_slower ? StragglerKind::kSlower : StragglerKind::kWaitsLeast,
+                           .median = duration_of(rank.median),
+                           .others = duration_of(middle),
+                           .factor = longer / shorter,
+                           .last_ended = rank.ended.back().ended,
+                           .ranks = times.size(),
+                           .scopes = rank.ended.size()});
+  }
+  std::sort(stragglers_.begin() + static_cast<std::ptrdiff_t>(before), stragglers_.end(),
+            [](const Straggler& a, const Straggler& b) { return a.factor > b.factor; });
+}
+
+}  // namespace filetimer

@@ -1,0 +1,129 @@
+// Stragglers: ranks of a job that are slow, found by comparing the scopes of one name over the
+// ranks. A pure computation: the caller brings the times, from scope pages.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <cstddef>
+#include <map>
+#include <set>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "common/clock.hpp"
+#include "common/page_reader.hpp"
+#include "common/result.hpp"
+
+namespace filetimer {
+
+// The ranks that have to have scopes of a name before these are compared. With two ranks nothing
+// says which one is unusual.
+inline constexpr std::size_t kLeastRanksCompared = 3;
+// The scopes of a name that must have ended in a rank before the rank is compared.
+inline constexpr std::size_t kLeastScopesCompared = 8;
+// Of a rank and a name, the scopes that are compared: those that ended last, of all its threads.
+inline constexpr std::size_t kMostScopesCompared = kEndedScopes;
+// The pairs of rank and name that one search takes. Further pairs are left out.
+inline constexpr std::size_t kMaxPairsCompared = 16'384;
+// Of one name, the slowest ranks that can be named, and the ranks that wait least.
+inline constexpr std::size_t kMostCandidates = 16;
+// A difference that is smaller makes no straggler: it is that of the caches and the scheduler.
+inline constexpr Duration kLeastDifference = std::chrono::microseconds{100};
+// The least factor at which a rank is named, unless the caller wants another one.
+inline constexpr double kDefaultSlowFactor = 1.2;
+
+// Returns the factor: a decimal number over 1. Any other text is an error that quotes the word.
+Result<double> parse_slow_factor(std::string_view word);
+
+enum class StragglerKind {
+  kSlower,      // the rank takes longer than the others
+  kWaitsLeast,  // the ranks wait for each other, and this one waits least: it is the last to come
+};
+// Returns "slower" or "waits_least", as in records and in JSON.
+std::string_view name_of(StragglerKind kind);
+
+// One rank that is slow in the scopes of one name.
+struct Straggler {
+  std::size_t rank = 0;  // as the caller of StragglerSearch::add() numbers it
+  std::string scope;
+  StragglerKind kind = StragglerKind::kSlower;
+  Duration median{};  // of the rank's scopes
+  Duration others{};  // the median of the other ranks' medians
+  // How many times as long: the rank as the others, or for kWaitsLeast the others as the rank.
+  double factor = 1;
+  Instant last_ended;      // when the last scope that was compared ended in the rank
+  std::size_t ranks = 0;   // that were compared, this one included
+  std::size_t scopes = 0;  // of the rank that were compared
+};
+
+// Compares the last scopes of each name over the ranks of a job.
+//
+// The time of a rank is the median of its last scopes (kMostScopesCompared), and not of the
+// histogram since its start: a processor that is throttled after hours changes such a median of
+// thousands of scopes too late. A rank is compared with the median of the other ranks, and named if
+// all of this holds:
+// - the two differ by the factor, and by kLeastDifference;
+// - the two differ by five times the spread, which is the largest of: the deviation of the other
+//   ranks from their median (MAD, as a standard deviation), the standard error of one rank's
+//   median, and 1 %. So ranks that differ among themselves, and scopes whose times vary, name no
+//   rank by accident;
+// - three quarters of the rank's scopes are on the same side of the others' median. So no rank is
+//   named for scopes that take a short time and a long one by turns.
+//
+// Where ranks wait for each other (a collective), all leave together, and the last to come waits
+// least. Such scopes show in their times: the ends of two ranks are closer than half of what their
+// begins are. In them the rank with the short time is named, and in other scopes the one with the
+// long time. The times are those of one host's CLOCK_MONOTONIC.
+//
+//   StragglerSearch search(1.2);
+//   search.add(0, "job", ended_scopes_of_rank_0);  // and so on
+//   while (search.compare_next()) {
+//   }
+//   search.stragglers();
+class StragglerSearch {
+ public:
+  // `factor` is over 1.
+  explicit StragglerSearch(double factor = kDefaultSlowFactor) : factor_(factor) {}
+
+  // Adds the scopes of a rank of the job. Takes no more than kMaxPairsCompared pairs of rank and
+  // name in all. `rank` is any number; two ranks have two.
+  void add(std::size_t rank, const std::string& job, const EndedScopesByName& ended);
+  // Compares the scopes of the next name. Returns false if all have been compared. After the first
+  // call nothing must be added.
+  bool compare_next();
+
+  // Returns the stragglers that were found: in the order of jobs and of names, the largest factor
+  // of a name first.
+  [[nodiscard]] const std::vector<Straggler>& stragglers() const { return stragglers_; }
+  // Returns the number of ranks with at least one scope that has ended.
+  [[nodiscard]] std::size_t ranks() const { return ranks_.size(); }
+  // Returns the number of ranks that were compared with others in at least one name.
+  [[nodiscard]] std::size_t compared_ranks() const { return compared_.size(); }
+
+ private:
+  // The scopes of one name in one rank.
+  struct Times {
+    std::size_t rank = 0;
+    std::vector<EndedReading> ended;  // the last ones, in the order of their ends
+    // Nanoseconds.
+    double median = 0;
+    double lower_quartile = 0;
+    double upper_quartile = 0;
+    double error = 0;  // of the median: its standard deviation
+  };
+  using Key = std::pair<std::string, std::string>;  // job, scope
+
+  static Times times_of(std::size_t rank, std::vector<EndedReading> ended);
+  static bool wait_for_each_other(const std::vector<Times>& sorted, std::size_t candidate);
+  void compare(const std::string& scope, std::vector<Times>& times);
+
+  const double factor_;
+  std::map<Key, std::vector<Times>> times_;
+  std::size_t pairs_ = 0;
+  std::set<std::size_t> ranks_;
+  std::set<std::size_t> compared_;
+  std::vector<Straggler> stragglers_;
+};
+
+}  // namespace filetimer

@@ -1,0 +1,267 @@
+// Which ranks are named as stragglers, for times that a test computes.
+// SPDX-License-Identifier: MIT
+#include "common/stragglers.hpp"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "tests/support/simulated_job.hpp"
+
+using namespace filetimer;
+using namespace std::chrono_literals;
+using filetimer::testing::SimulatedJob;
+
+namespace {
+
+struct Searched {
+  std::vector<Straggler> stragglers;
+  std::size_t ranks = 0;
+  std::size_t compared_ranks = 0;
+
+  [[nodiscard]] std::vector<Straggler> of(const std::string& scope) const {
+    std::vector<Straggler> found;
+    std::ranges::copy_if(stragglers, std::back_inserter(found),
+                         [&](const Straggler& straggler) { return straggler.scope == scope; });
+    return found;
+  }
+};
+
+Searched compare_ranks(const std::vector<EndedScopesByName>& ranks,
+                       double factor = kDefaultSlowFactor) {
+  StragglerSearch search(factor);
+  for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+    search.add(rank, "job", ranks[rank]);
+  }
+  while (search.compare_next()) {
+  }
+  return {search.stragglers(), search.ranks(), search.compared_ranks()};
+}
+
+// Scopes of one name, back to back; `took` is repeated.
+std::vector<EndedReading> back_to_back(std::vector<Duration> took, Instant begin = {1'000'000},
+                                       std::size_t count = 15) {
+  std::vector<EndedReading> ended;
+  for (std::size_t i = 0; i < count; ++i) {
+    const Duration duration = took[i % took.size()];
+    begin = begin + duration;
+    ended.push_back({begin, duration});
+  }
+  return ended;
+}
+
+}  // namespace
+
+TEST_CASE("A rank that is 1.3 times slower than seven others is named with that factor") {
+  const Searched found = compare_ranks(SimulatedJob{.slowness = {1, 1, 1, 1.3}}.run());
+  REQUIRE(found.of("forward").size() == 1);
+  const Straggler slow = found.of("forward")[0];
+  CHECK(slow.rank == 3);
+  CHECK(slow.kind == StragglerKind::kSlower);
+  CHECK(slow.factor == doctest::Approx(1.3).epsilon(0.03));
+  CHECK(slow.median > 125ms);
+  CHECK(slow.median < 135ms);
+  CHECK(slow.others > 97ms);
+  CHECK(slow.others < 103ms);
+  CHECK(slow.ranks == 8);
+  CHECK(slow.scopes == 15);
+  CHECK(found.ranks == 8);
+  CHECK(found.compared_ranks == 8);
+}
+
+TEST_CASE("The rank that the others wait for is the one that waits least") {
+  const Searched found = compare_ranks(SimulatedJob{.slowness = {1, 1, 1, 1, 1, 1.3}}.run());
+  REQUIRE(found.of("allreduce").size() == 1);
+  const Straggler slow = found.of("allreduce")[0];
+  CHECK(slow.rank == 5);
+  CHECK(slow.kind == StragglerKind::kWaitsLeast);
+  CHECK(slow.median < 22ms);
+  CHECK(slow.others > 40ms);
+  CHECK(slow.factor == doctest::Approx(2.4).epsilon(0.15));
+}
+
+TEST_CASE("Eight ranks that differ by noise have no straggler") {
+  for (const double noise : {0.0, 0.01, 0.05, 0.1, 0.3}) {
+    CAPTURE(noise);
+    std::size_t named = 0;
+    for (std::uint64_t seed = 1; seed <= 400; ++seed) {
+      named += compare_ranks(SimulatedJob{.noise = noise, .seed = seed}.run()).stragglers.size();
+    }
+    CHECK(named == 0);
+  }
+}
+
+TEST_CASE("Noise hides no rank that is 1.3 times slower, and names no other") {
+  for (std::uint64_t seed = 1; seed <= 400; ++seed) {
+    CAPTURE(seed);
+    const Searched found =
+        compare_ranks(SimulatedJob{.noise = 0.05, .slowness = {1, 1, 1.3}, .seed = seed}.run());
+    CHECK(found.of("forward").size() == 1);
+    CHECK(std::ranges::all_of(found.stragglers,
+                              [](const Straggler& straggler) { return straggler.rank == 2; }));
+  }
+}
+
+TEST_CASE("The factor decides how slow a rank may be") {
+  const auto ranks = SimulatedJob{.slowness = {1.3}}.run();
+  CHECK(compare_ranks(ranks, 1.25).of("forward").size() == 1);
+  CHECK(compare_ranks(ranks, 1.4).of("forward").empty());
+}
+
+TEST_CASE("A rank that is early at a collective is no straggler") {
+  // It waits longest, which is no fault of its own, and is quicker in its own work.
+  const Searched found = compare_ranks(SimulatedJob{.slowness = {0.5}}.run());
+  CHECK(found.stragglers.empty());
+  CHECK(found.compared_ranks == 8);
+}
+
+TEST_CASE("Two slow ranks of eight are both named") {
+  const Searched found =
+      compare_ranks(SimulatedJob{.slowness = {1.4, 1, 1, 1, 1, 1, 1, 1.5}}.run());
+  REQUIRE(found.of("forward").size() == 2);
+  CHECK(found.of("forward")[0].rank == 7);  // the slower one first
+  CHECK(found.of("forward")[1].rank == 0);
+}
+
+TEST_CASE("Of a thousand ranks the sixteen slowest are named") {
+  std::vector<EndedScopesByName> ranks;
+  for (int i = 0; i < 1000; ++i) {
+    ranks.push_back({{"work", back_to_back({i % 20 == 0 ? 200ms + i * 1ms : 100ms})}});
+  }
+  const Searched found = compare_ranks(ranks);
+  REQUIRE(found.stragglers.size() == kMostCandidates);
+  CHECK(found.stragglers.front().rank == 980);
+  CHECK(found.stragglers.back().rank == 680);
+}
+
+TEST_CASE("Ranks that differ among themselves have no straggler") {
+  std::vector<EndedScopesByName> ranks;
+  for (const Duration took : {10ms, 13ms, 17ms, 22ms, 29ms}) {
+    ranks.push_back({{"work", back_to_back({took})}});
+  }
+  CHECK(compare_ranks(ranks).stragglers.empty());
+}
+
+TEST_CASE("Ranks that do not wait for each other are compared, too") {
+  std::vector<EndedScopesByName> ranks;
+  for (int i = 0; i < 6; ++i) {
+    const Duration took = i == 4 ? 200ms : 100ms + i * 1ms;
+    ranks.push_back({{"work", back_to_back({took}, {std::int64_t{i} * 17'000'000})}});
+  }
+  const Searched found = compare_ranks(ranks);
+  REQUIRE(found.stragglers.size() == 1);
+  CHECK(found.stragglers[0].rank == 4);
+  CHECK(found.stragglers[0].kind == StragglerKind::kSlower);
+}
+
+TEST_CASE("Scopes that take a short time and a long one by turns name no rank") {
+  // Of an odd number of scopes one half is in the majority: the medians are 1 ms and 100 ms.
+  std::vector<EndedScopesByName> ranks;
+  for (int i = 0; i < 8; ++i) {
+    ranks.push_back({{"load", i == 2 ? back_to_back({100ms, 1ms}) : back_to_back({1ms, 100ms})}});
+  }
+  CHECK(compare_ranks(ranks).stragglers.empty());
+}
+
+TEST_CASE("A difference of microseconds makes no straggler") {
+  std::vector<EndedScopesByName> ranks;
+  for (int i = 0; i < 8; ++i) {
+    ranks.push_back({{"hook", back_to_back({i == 2 ? 90us : 10us})}});
+  }
+  CHECK(compare_ranks(ranks).stragglers.empty());
+  ranks[2] = {{"hook", back_to_back({210us})}};
+  CHECK(compare_ranks(ranks).stragglers.size() == 1);
+}
+
+TEST_CASE("Two ranks are too few to compare, and so are ranks with few scopes") {
+  SUBCASE("two ranks") {
+    const Searched found = compare_ranks(SimulatedJob{.ranks = 2, .slowness = {1, 5}}.run());
+    CHECK(found.stragglers.empty());
+    CHECK(found.ranks == 2);
+    CHECK(found.compared_ranks == 0);
+  }
+  SUBCASE("three ranks") {
+    const Searched found = compare_ranks(SimulatedJob{.ranks = 3, .slowness = {1, 5}}.run());
+    CHECK(found.of("forward").size() == 1);
+    CHECK(found.compared_ranks == 3);
+  }
+  SUBCASE("few scopes") {
+    const Searched found =
+        compare_ranks(SimulatedJob{.steps = kLeastScopesCompared - 1, .slowness = {1, 5}}.run());
+    CHECK(found.stragglers.empty());
+    CHECK(found.ranks == 8);
+    CHECK(found.compared_ranks == 0);
+  }
+  SUBCASE("just enough scopes") {
+    CHECK(compare_ranks(SimulatedJob{.steps = kLeastScopesCompared, .slowness = {1, 5}}.run())
+              .of("forward")
+              .size() == 1);
+  }
+  SUBCASE("no rank at all") {
+    CHECK(compare_ranks({}).ranks == 0);
+    CHECK(compare_ranks({{}, {{"none", {}}}}).ranks == 0);
+  }
+}
+
+TEST_CASE("Ranks of two jobs are not compared") {
+  const auto ranks = SimulatedJob{.slowness = {3, 3}}.run();
+  StragglerSearch search;
+  for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+    search.add(rank, rank < 2 ? "small" : "large", ranks[rank]);
+  }
+  while (search.compare_next()) {
+  }
+  CHECK(search.stragglers().empty());
+  CHECK(search.ranks() == 8);
+  CHECK(search.compared_ranks() == 6);
+}
+
+TEST_CASE("Only the last scopes of a rank count") {
+  std::vector<EndedScopesByName> ranks;
+  for (int i = 0; i < 4; ++i) {
+    // Of several threads: more than one thread keeps. The first half was slow in one rank.
+    std::vector<EndedReading> ended =
+        back_to_back({i == 1 ? 300ms : 100ms}, {1'000'000}, kMostScopesCompared);
+    const auto recent = back_to_back({100ms}, ended.back().ended, kMostScopesCompared);
+    ended.insert(ended.end(), recent.begin(), recent.end());
+    ranks.push_back({{"work", ended}});
+  }
+  CHECK(compare_ranks(ranks).stragglers.empty());
+}
+
+TEST_CASE("Pages with any values do no harm, and more pairs than are taken are left out") {
+  std::vector<EndedScopesByName> ranks;
+  for (int i = 0; i < 4; ++i) {
+    std::vector<EndedReading> wild(kMostScopesCompared,
+                                   {Instant::never(), i == 3 ? kForever : Duration::zero()});
+    wild.push_back({{0}, kForever});
+    ranks.push_back({{"wild", wild}});
+  }
+  for (const Straggler& straggler : compare_ranks(ranks).stragglers) {
+    CHECK(straggler.rank == 3);
+    CHECK(straggler.median >= straggler.others);
+  }
+  StragglerSearch search;
+  const EndedScopesByName one{{"work", back_to_back({1ms})}};
+  for (std::size_t rank = 0; rank < kMaxPairsCompared + 5; ++rank) {
+    search.add(rank, "job", one);
+  }
+  while (search.compare_next()) {
+  }
+  CHECK(search.ranks() == kMaxPairsCompared + 5);
+  CHECK(search.compared_ranks() == kMaxPairsCompared);
+}
+
+TEST_CASE("A slow factor is a number over 1") {
+  CHECK(*parse_slow_factor("1.2") == 1.2);
+  CHECK(*parse_slow_factor("3") == 3);
+  for (const char* word : {"", "1", "0.9", "-1.5", "inf", "nan", "1.5 ", "1.5x", "two", "1e2"}) {
+    CAPTURE(word);
+    const auto factor = parse_slow_factor(word);
+    REQUIRE_FALSE(factor);
+    CHECK(factor.error().message ==
+          "'" + std::string(word) + "': expected a number over 1, such as 1.2");
+  }
+}
