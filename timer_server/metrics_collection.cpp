@@ -56,9 +56,7 @@ void MetricsCollection::read_open_scopes(const Worker& worker, WorkerPage& page)
     ++open_scopes_;
     const ScopeTerms terms = policy_.view_of(reading, worker).terms;
     oldest_ = std::min(oldest_, terms.acquired);
-    if (!terms.is_paused) {
-      deadline_ = std::min(deadline_, terms.deadline);
-    }
+    deadline_ = std::min(deadline_, terms.deadline);  // a paused scope has that of --max-timeout
   }
 }
 

@@ -90,7 +90,7 @@ void MetricsFile::write(Metrics metrics) {
         result->set_value(written);
         return [this, written = std::move(written)] { note(written); };
       },
-      SideThreads::Lane::kSlow);
+      SideThreads::Lane::kMetrics);
 }
 
 void MetricsFile::write_last(Metrics metrics, Duration limit) {

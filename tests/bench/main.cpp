@@ -90,6 +90,7 @@ Plan plan_for(const Options& options) {
     plan.rendezvous = 5;
     plan.python_batches = 30;
     plan.log_bytes = 50'000'000;
+    plan.older_incidents = 10;
     plan.log_rounds = 3;
   }
   if (options.smoke) {
@@ -115,6 +116,7 @@ Plan plan_for(const Options& options) {
     plan.rendezvous = 1;
     plan.python_batches = 2;
     plan.log_bytes = 100'000;
+    plan.older_incidents = 1;
     plan.log_rounds = 1;
   }
   plan.with_torch = !options.no_torch && !options.smoke;

@@ -36,7 +36,8 @@ struct Plan {
   int rendezvous = 20;  // rounds
   int python_batches = 100;
   int log_bytes = 300'000'000;
-  int log_rounds = 5;  // each: JSON, table, Python
+  int log_rounds = 5;        // each: JSON, table, Python; and a report
+  int older_incidents = 40;  // in each log from which a hang is drawn
 
   bool with_torch = true;
   std::string server;      // the timer_server to measure

@@ -186,6 +186,56 @@ TEST_CASE("any values of a slot give times that can be subtracted") {
   }
 }
 
+// --- scopes that have ended ---
+
+// Writes an ended scope as a worker counts it.
+void count_ended(SlotStatistics& entry, std::int64_t ended_ns, std::int64_t took_ns) {
+  EndedScope& scope = entry.ended[entry.count % kEndedScopes];
+  scope.ended = ended_ns;
+  scope.took_ns = took_ns;
+  entry.count = entry.count + 1;
+}
+
+TEST_CASE("the ended scopes of all threads are in the order in which they ended") {
+  TestPage page;
+  page.header().statistics = 3;
+  for (const std::size_t thread : {0U, 1U}) {
+    SlotStatistics& entry = page.page().statistics(thread);
+    write_name(entry.name, "step");
+    for (std::int64_t n = 0; n < 3; ++n) {
+      count_ended(entry, 100 * n + 50 - 50 * static_cast<std::int64_t>(thread), 1);
+    }
+  }
+  write_name(page.page().statistics(2).name, "never left");
+  EndedScopesByName ended;
+  add_ended_scopes(page.page(), ended);
+  REQUIRE(ended.size() == 1);
+  std::vector<std::int64_t> times;
+  for (const EndedReading& scope : ended.at("step")) {
+    times.push_back(scope.ended.ns);
+  }
+  CHECK(times == std::vector<std::int64_t>{0, 50, 100, 150, 200, 250});
+}
+
+TEST_CASE("the times of an ended scope are valid whatever the page says") {
+  TestPage page;
+  SlotStatistics& entry = page.page().statistics(0);
+  for (const std::int64_t any : {kLowest, std::int64_t{-1}, std::int64_t{0}, kHighest}) {
+    count_ended(entry, any, any);
+  }
+  std::vector<EndedReading> ended;
+  read_ended_scopes(entry, ended);
+  REQUIRE(ended.size() == 4);
+  for (const EndedReading& scope : ended) {
+    CHECK(scope.ended.ns >= 0);
+    CHECK(scope.took >= Duration::zero());
+  }
+  entry.count = std::numeric_limits<std::uint64_t>::max();
+  ended.clear();
+  read_ended_scopes(entry, ended);
+  CHECK(ended.size() == kEndedScopes - 1);
+}
+
 TEST_CASE("names of every length are read back") {
   TestPage page;
   SlotName& name = page.page().name(0);

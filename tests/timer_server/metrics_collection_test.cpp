@@ -16,6 +16,8 @@ using namespace std::chrono_literals;
 namespace {
 
 struct MetricsStage : RegistryParts {
+  using RegistryParts::RegistryParts;
+
   // Gives the worker a page that has counted `times` scopes of `name` that took 2 ms.
   void count_scopes(Worker& worker, std::string_view name, std::uint64_t times) const {
     TestPage content;
@@ -62,6 +64,38 @@ TEST_CASE("The oldest open scope and the earliest deadline are those of all work
   CHECK(metrics.open_scopes == 3);
   CHECK(metrics.oldest_scope_age == 80'000ns);
   CHECK(metrics.until_deadline == 50'000ns);
+}
+
+TEST_CASE("A paused scope has a deadline only if there is a limit of timeouts") {
+  Settings limited;
+  limited.max_timeout = 50'000ns;
+  for (const Settings& settings : {Settings{}, limited}) {
+    MetricsStage stage(settings);
+    TestPage content;
+    content.open(0, {.acquired = 20'000,
+                     .timeout = 30'000,
+                     .word = slot_word::kPaused + 40'000,
+                     .started = 20'000});
+    stage.add_page(stage.add_worker(kNoProcess), content);
+    const Metrics metrics = stage.collect();
+    CHECK(metrics.open_scopes == 1);
+    CHECK(metrics.until_deadline.has_value() == settings.max_timeout.has_value());
+    CHECK(metrics.until_deadline.value_or(-10'000ns) == -10'000ns);  // it was paused at 40,000
+  }
+}
+
+TEST_CASE("The open scopes of a worker that ended are not those of the next with its pid") {
+  MetricsStage stage;
+  Worker& first = stage.add_worker(kNoProcess);
+  TestPage content;
+  content.open(0, {.acquired = 20'000, .word = 150'000});
+  stage.add_page(first, content);
+  stage.collection.begin();
+  stage.registry.remove(first);
+  stage.add_worker(kNoProcess);
+  const Metrics metrics = stage.read_to_end();
+  CHECK(metrics.open_scopes == 0);
+  CHECK(!metrics.until_deadline);
 }
 
 TEST_CASE("Durations are added over workers, and a worker that has ended still counts") {

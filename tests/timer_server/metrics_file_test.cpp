@@ -10,6 +10,7 @@
 #include <iterator>
 
 #include "tests/support/files.hpp"
+#include "tests/timer_server/busy_threads.hpp"
 
 using namespace filetimer;
 using namespace std::chrono_literals;
@@ -67,6 +68,17 @@ TEST_CASE("The last metrics are in the file when write_last() returns") {
   file.write_last(metrics, 10s);
   const std::string text = testing::read_file(folder.path("m.prom"));
   CHECK(text == metrics_text(metrics));
+}
+
+// As the evidence of a worker does if its memory lock is held.
+TEST_CASE("Metrics are written while every thread for slow jobs hangs") {
+  const testing::TempFolder folder;
+  SideThreads side_threads;
+  const BusyThreads hung(side_threads, SideThreads::Lane::kSlow);
+  MetricsFile file(folder.path("m.prom"), side_threads);
+  file.write_last({}, 10s);
+  const bool is_written = testing::read_file(folder.path("m.prom")) == metrics_text({});
+  CHECK(is_written);
 }
 
 TEST_CASE("Without a path there is no file to write") {

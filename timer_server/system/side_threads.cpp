@@ -26,15 +26,19 @@ struct SideThreads::State {
     int threads = 0;
     int idle = 0;
   };
-  std::array<Queue, 2> queues FILETIMER_GUARDED_BY(mutex);  // by lane
+  std::array<Queue, 3> queues FILETIMER_GUARDED_BY(mutex);  // by lane
   ConditionVariable ended;
   std::vector<Delivery> deliveries FILETIMER_GUARDED_BY(mutex);
   bool stopping FILETIMER_GUARDED_BY(mutex) = false;
   bool realtime = false;  // set before the first thread is started
 
-  Queue& of(Lane lane) FILETIMER_REQUIRES(mutex) { return queues[lane == Lane::kQuick ? 0 : 1]; }
+  Queue& of(Lane lane) FILETIMER_REQUIRES(mutex) { return queues[static_cast<std::size_t>(lane)]; }
   [[nodiscard]] int threads() const FILETIMER_REQUIRES(mutex) {
-    return queues[0].threads + queues[1].threads;
+    int sum = 0;
+    for (const Queue& queue : queues) {
+      sum += queue.threads;
+    }
+    return sum;
   }
 
   void work_until_stopped(Queue& queue) {

@@ -20,15 +20,16 @@ namespace filetimer {
 //   });
 //
 // A job that hangs costs its thread. Other threads take its place, up to kMaxSideThreads in its
-// lane. Quick and slow jobs have lanes of their own, so that a quick job never waits for a slow
-// one.
+// lane. A job never waits for one of another lane.
 class SideThreads {
  public:
   // What deliver() does with the result of a job; empty: nothing.
   using Delivery = std::function<void()>;
   using Job = std::function<Delivery()>;
 
-  enum class Lane { kQuick, kSlow };
+  // kSlow: what may wait for a worker, as files of /proc that take its memory lock. kMetrics: what
+  // may wait for the file system of --metrics, so that metrics are written while workers hang.
+  enum class Lane { kQuick, kSlow, kMetrics };
 
   static constexpr int kMaxSideThreads = 4;  // in each lane
   // The most jobs that wait in a lane. The result of a job is of use for a short time only, so

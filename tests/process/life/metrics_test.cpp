@@ -100,6 +100,62 @@ TEST_CASE("metrics that cannot be written cost one warning, and are written when
   CHECK(server.stop() == exited(0));
 }
 
+TEST_CASE(
+    "kills continue while the file system of the metrics hangs, and are in the next metrics") {
+  const TempFolder temp;
+  const std::string folder = temp.path("collector");
+  std::filesystem::create_directory(folder);
+  const std::string file = folder + "/filetimer.prom";
+  const std::string fault = temp.path("hangs");
+  Server server(
+      temp, on_bad_disk("BAD_DISK_HANGS_IN", fault, {"--metrics", file, "--max-interval", "20ms"}));
+  REQUIRE(wait_until([&] { return value_of(read_file(file), server, "up") == "1"; }));
+  temp.write("hangs", folder);
+  REQUIRE(wait_until([&] { return exists(fault + ".hit"); }));
+  const std::string before = read_file(file);
+  for (int i = 0; i < 3; ++i) {
+    Worker worker("block");
+    server.send(acquire(worker.pid(), "hung", 20ms));
+    CHECK(worker.status() == killed_by(SIGKILL));
+    check_prompt(server, worker.pid());
+  }
+  server.wait_for_message("cannot write the metrics file '" + file +
+                          "': its file system does not answer");
+  CHECK(read_file(file) == before);
+  std::filesystem::remove(fault);
+  server.wait_for_message("the metrics file '" + file + "' is written again");
+  CHECK(wait_until([&] { return value_of(read_file(file), server, "killed_total") == "3"; }));
+  CHECK(server.stop() == exited(0));
+}
+
+TEST_CASE(
+    "a server whose metrics never could be written, for their file system hangs, still stops") {
+  const TempFolder temp;
+  const std::string folder = temp.path("collector");
+  const std::string fault = temp.path("hangs");
+  temp.write("hangs", folder);
+  Server server(temp,
+                on_bad_disk("BAD_DISK_HANGS_IN", fault, {"--metrics", folder + "/filetimer.prom"}));
+  REQUIRE(wait_until([&] { return exists(fault + ".hit"); }));
+  expect_kill(server, "hung");
+  CHECK(server.stop() == exited(0));
+  CHECK(count(server.records(), "server_stopped") == 1);
+}
+
+TEST_CASE("kills continue when the folder of the metrics vanishes, and no new one is made") {
+  const TempFolder temp;
+  const std::string folder = temp.path("collector");
+  std::filesystem::create_directory(folder);
+  const std::string file = folder + "/filetimer.prom";
+  Server server(temp, {"--metrics", file, "--max-interval", "20ms"});
+  REQUIRE(wait_until([&] { return value_of(read_file(file), server, "up") == "1"; }));
+  std::filesystem::rename(folder, temp.path("gone"));
+  server.wait_for_message("cannot write the metrics file '" + file + "'");
+  expect_kill(server, "without metrics");
+  CHECK(server.stop() == exited(0));
+  CHECK(!exists(folder));
+}
+
 TEST_CASE("--config can set --metrics") {
   const TempFolder temp;
   const std::string file = temp.path("filetimer.prom");

@@ -2,6 +2,9 @@
 // can't be told to. Each fault lasts while the file named by its variable exists:
 //   BAD_DISK_HANGS      fdatasync() and fsync() do not come back
 //   BAD_DISK_READ_ONLY  writing to a regular file or opening one for writing fails with EROFS
+//   BAD_DISK_HANGS_IN   the file says "FOLDER": lstat(), open(), rename() and unlink() of a file in
+//   it
+//                       do not come back; the first call makes the file "FILE.hit"
 //   BAD_DISK_KILLS      the sync behind the `expired` record of the process whose pid stands in the
 //                       file ends that process and waits for its end: "the worker died between
 //                       verdict and signal", made certain
@@ -30,6 +33,7 @@
 #include <cstring>
 #include <fstream>
 #include <string>
+#include <string_view>
 
 namespace {
 
@@ -90,6 +94,18 @@ void cut_as_told(const std::string& opened) {
   }
   ::unlink(path);
   (void)!::truncate(page.c_str(), 0);
+}
+
+void hang_as_told(const char* touched) {
+  const char* fault = std::getenv("BAD_DISK_HANGS_IN");
+  std::string folder;
+  while (fault != nullptr && std::ifstream(fault) >> folder &&
+         std::string_view(touched).starts_with(folder + "/")) {
+    const std::string hit = std::string(fault) + ".hit";
+    ::close(
+        static_cast<int>(::syscall(SYS_openat, AT_FDCWD, hit.c_str(), O_WRONLY | O_CREAT, 0600)));
+    ::usleep(2000);
+  }
 }
 
 int bad_sync(const char* real_name, int fd) {
@@ -158,6 +174,7 @@ int open(const char* path, int flags, ...) {
   va_start(rest, flags);
   const unsigned mode = (flags & (O_CREAT | O_TMPFILE)) != 0 ? va_arg(rest, unsigned) : 0U;
   va_end(rest);
+  hang_as_told(path);
   cut_as_told(path);
   end_as_told(path);
   struct stat st {};
@@ -167,6 +184,21 @@ int open(const char* path, int flags, ...) {
     return -1;
   }
   return static_cast<int>(::syscall(SYS_openat, AT_FDCWD, path, flags, mode));
+}
+
+int lstat(const char* path, struct stat* answer) noexcept {
+  hang_as_told(path);
+  return static_cast<int>(::syscall(SYS_newfstatat, AT_FDCWD, path, answer, AT_SYMLINK_NOFOLLOW));
+}
+
+int rename(const char* from, const char* to) noexcept {
+  hang_as_told(to);
+  return static_cast<int>(::syscall(SYS_renameat2, AT_FDCWD, from, AT_FDCWD, to, 0));
+}
+
+int unlink(const char* path) noexcept {
+  hang_as_told(path);
+  return static_cast<int>(::syscall(SYS_unlinkat, AT_FDCWD, path, 0));
 }
 
 int open64(const char* path, int flags, ...) __attribute__((alias("open")));

@@ -4,6 +4,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <filetimer/timer_client.hpp>
 #include <map>
@@ -93,7 +94,7 @@ TEST_CASE("an entry has the scopes that ended last, and none that is being writt
   CHECK(ended.back().took == Duration{39});
 }
 
-TEST_CASE("while scopes end, the times of an ended scope are those of one scope") {
+TEST_CASE("while scopes end, the times of an ended scope are those of one, the oldest first") {
   const auto entry = std::make_unique<SlotStatistics>();
   std::atomic<bool> is_over{false};
   std::thread worker([&] {
@@ -103,18 +104,21 @@ TEST_CASE("while scopes end, the times of an ended scope are those of one scope"
   });
   std::size_t read = 0;
   std::size_t mixed = 0;
+  std::size_t newer_first = 0;  // the worker has written over the older one
   std::vector<EndedReading> ended;
-  for (int i = 0; i < 20'000 || read == 0; ++i) {
+  for (int i = 0; i < 1'500'000 || read == 0; ++i) {
     ended.clear();
     read_ended_scopes(*entry, ended);
     for (const EndedReading& scope : ended) {
       mixed += scope.ended.ns * 2 == scope.took.count() * 3 ? 0U : 1U;
     }
+    newer_first += std::ranges::is_sorted(ended, {}, &EndedReading::ended) ? 0U : 1U;
     read += ended.size();
   }
   is_over = true;
   worker.join();
   CHECK(mixed == 0);
+  CHECK(newer_first == 0);
 }
 
 TEST_CASE("each name has an entry that says how its scopes went") {

@@ -20,7 +20,8 @@ using namespace std::chrono_literals;
 namespace {
 
 std::vector<std::string> plain_environment() {
-  return {"PATH=/usr/bin:/bin", "FILETIMER_RANK=stale", "FILETIMER_JOB_ID=stale"};
+  return {"PATH=/usr/bin:/bin", "FILETIMER_RANK=stale", "FILETIMER_JOB_ID=stale",
+          "FILETIMER_INCIDENT=stale"};
 }
 
 // As in the server: a closed pipe is told by errno, and hooks get what was before.

@@ -170,6 +170,68 @@ TEST_CASE("scopes that ended before the incident are bars of their worker") {
   CHECK(contains(hosts.html(), "7 more scopes that had ended did not fit into the records."));
 }
 
+TEST_CASE("a report has what concerns its incident, and nothing of another one nearby") {
+  TwoHosts hosts;
+  // A minute before, rank 1 was warned, and had expired under --dry-run with a verdict of its own.
+  const MadeWorker before{.pid = 11, .rank = 1, .job = "8812", .scope = "epoch", .entered_s = 0};
+  HostLog a("node01");
+  add_incident(a, 30.0001, "a-i0", {before});
+  add_expiry(a, "a-0", "a-i0", before);
+  a.add("killed", 30'100'000,
+        fmt::format(R"(,"pid":11,"id":"a-0","incident":"a-i0","scope":"epoch","verdict":"none",)"
+                    R"("signals":[{{"signal":15,"name":"SIGTERM","mono_ns":{}}}])",
+                    a.mono_ns(30'060'000)));
+  hosts.folder.write("before.jsonl", a.text());
+  REQUIRE(hosts.report().code == 0);
+  const auto events = events_in(hosts.folder.path("hang.json"));
+  const auto bars = of_worker(events, 11, "X");
+  REQUIRE(bars.size() == 1);
+  CHECK(bars[0].name == "load");
+  CHECK(of_worker(events, 11, "i").size() == 4);  // verdict, evidence, SIGKILL, death
+}
+
+TEST_CASE("the verdict of a report is at its own time, however late its record was made") {
+  const TempFolder folder;
+  HostLog log("node01");
+  const MadeWorker hung{.pid = 11, .rank = 1, .job = "8812", .scope = "load", .entered_s = 60};
+  add_incident(log, 90.0001, "a-i1", {hung});
+  log.add("expired", 92'000'000,
+          fmt::format(R"(,"pid":11,"rank":1,"comm":"t","job_id":"8812","id":"a-1",)"
+                      R"("incident":"a-i1","scope":"load","elapsed_s":30.5,"timeout_s":30,)"
+                      R"("overdue_ms":500,"deadline_mono_ns":{})",
+                      log.mono_ns(90'000'000)));
+  folder.write("log", log.text());
+  REQUIRE(run_command({"report", folder.path("log"), "-o", folder.path("hang.html"), "--perfetto",
+                       folder.path("hang.json")})
+              .code == 0);
+  const auto events = events_in(folder.path("hang.json"));
+  const auto marks = of_worker(events, 11, "i");
+  const auto bars = of_worker(events, 11, "X");
+  REQUIRE(marks.size() == 1);
+  REQUIRE(bars.size() == 1);
+  CHECK(marks[0].at_s - bars[0].at_s == doctest::Approx(30.5).epsilon(1e-6));
+  CHECK(marks[0].at_s < 0.6);  // and not at 2, where the record is
+}
+
+TEST_CASE("a late release ends the bar of its scope alone") {
+  TwoHosts hosts;
+  hosts.a = HostLog("node01");
+  const MadeWorker hung{
+      .pid = 11, .rank = 1, .job = "8812", .scope = "load", .entered_s = 60, .step_s = 59};
+  add_incident(hosts.a, 90.0001, "a-i1", {hung});
+  add_expiry(hosts.a, "a-1", "a-i1", hung);
+  hosts.a.add("released_late", 90'500'000,
+              R"(,"pid":11,"id":"a-1","incident":"a-i1","scope":"load","late_ms":500)");
+  hosts.a.add("hook", 95'000'000, R"(,"pid":11,"id":"a-1","result":"exited","exit_status":0)");
+  REQUIRE(hosts.report().code == 0);
+  const auto bars = of_worker(events_in(hosts.folder.path("hang.json")), 11, "X");
+  REQUIRE(bars.size() == 2);
+  CHECK(bars[0].name == "step");
+  CHECK(bars[0].at_s + bars[0].took_s > 5);
+  CHECK(bars[1].name == "load");
+  CHECK(bars[1].at_s + bars[1].took_s == doctest::Approx(0.5).epsilon(1e-3));
+}
+
 TEST_CASE("of many workers those in one scope share a lane, and the odd one has its own") {
   const TempFolder folder;
   HostLog log("node01");
@@ -191,6 +253,28 @@ TEST_CASE("of many workers those in one scope share a lane, and the odd one has 
   CHECK_FALSE(contains(html, "class=lane>rank 18</text>"));
   CHECK(contains(html, "<summary>1024 workers</summary>"));
   CHECK(html.size() < 500'000);
+}
+
+TEST_CASE("each of the odd ones has a lane of its own, though they are many") {
+  const TempFolder folder;
+  HostLog log("node01");
+  std::vector<MadeWorker> workers;
+  for (int rank = 0; rank < 100; ++rank) {
+    workers.push_back({.pid = 1000 + rank,
+                       .rank = rank,
+                       .job = "8812",
+                       .scope = rank < 12 ? "load" : "exchange",
+                       .entered_s = rank < 12 ? 60.0 : 61.0});
+  }
+  add_incident(log, 90.0001, "a-i1", workers);
+  add_expiry(log, "a-1", "a-i1", workers[3]);
+  folder.write("log", log.text());
+  REQUIRE(run_command({"report", folder.path("log"), "-o", folder.path("hang.html")}).code == 0);
+  const std::string html = testing::read_file(folder.path("hang.html"));
+  for (int rank = 0; rank < 12; ++rank) {
+    CHECK(contains(html, fmt::format("class=lane>rank {}</text>", rank)));
+  }
+  CHECK(contains(html, "class=lane>ranks 12-99</text>"));
 }
 
 TEST_CASE("names of any bytes are text in a report") {
