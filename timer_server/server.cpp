@@ -84,10 +84,13 @@ Server::Server(Settings settings, RuntimeDirectory& directory, std::unique_ptr<R
                 }),
       soft_deadlines_({workers_, policy_, warnings_}),
       hooks_(loop_.get(), {settings_.on_expiry, settings_.on_warning},
-             environment_for_children(directory_.path(), directory_.pipe().path()),
-             std::move(inheritance), records_, *log_),
+             environment_for_children(directory_.path(), directory_.pipe().path()), inheritance,
+             records_, *log_),
+      evidence_command_(loop_.get(), settings_.evidence_command, settings_.kill.evidence_timeout,
+                        environment_for_children(directory_.path(), directory_.pipe().path()),
+                        std::move(inheritance), records_, *log_),
       verdicts_({loop_.get(), settings_.kill, policy_, workers_, directory_.pages(), unsaved_,
-                 records_, *log_, side_threads_, warnings_, overdue_, hooks_}),
+                 records_, *log_, side_threads_, warnings_, overdue_, hooks_, evidence_command_}),
       slow_ranks_(settings_.slow_factor, workers_, records_, *log_),
       metrics_collection_(workers_, policy_, pages_),
       metrics_file_(absolute_path(settings_.metrics), side_threads_),
@@ -218,7 +221,8 @@ Instant Server::carry_out(Instant now) {
   if (const auto outcome = expected_.advance(now)) {
     record_expected(*outcome, now);
   }
-  Instant next = verdicts_.advance(now);
+  Instant next = evidence_command_.advance(now);
+  next = std::min(next, verdicts_.advance(now));
   soft_deadlines_.warn();
   advance_life(now);
   next = std::min({next, hooks_.advance(now), warnings_.advance(now), overdue_.advance(now),
@@ -475,6 +479,7 @@ void Server::withdraw() {
   directory_.stop_serving();
   directory_.pipe().remove_from_path();
   read_last_requests();
+  evidence_command_.stop();
   hooks_.stop();
   warnings_.flush_all("the server was stopped first");
   report_rejections(Instant::now(), true);

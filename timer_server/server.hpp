@@ -146,6 +146,7 @@ class Server {
   Warnings warnings_;
   SoftDeadlines soft_deadlines_;
   Hooks hooks_;
+  EvidenceCommand evidence_command_;
   Verdicts verdicts_;
 
   SlowRanks slow_ranks_;

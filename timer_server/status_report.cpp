@@ -59,6 +59,7 @@ void write_settings(JsonWriter& json, const Settings& settings) {
       .field("realtime", settings.realtime)
       .field("on_expiry", !settings.on_expiry.empty())
       .field("on_warning", !settings.on_warning.empty())
+      .field("evidence_command", !settings.evidence_command.empty())
       .field("log_max_bytes", settings.log_max_bytes)
       .end_object();
 }

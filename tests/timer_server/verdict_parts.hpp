@@ -47,6 +47,7 @@ struct VerdictParts : RegistryParts {
   OverdueScopes overdue{records, *log};
   Warnings warnings{settings.kill, records, *log, side_threads};
   Hooks hooks{loop.get(), {"true", {}}, {}, {}, records, *log, {.waiting = 0}};
+  EvidenceCommand evidence_command{loop.get(), {}, std::chrono::seconds{10}, {}, {}, records, *log};
   Verdicts verdicts{{.loop = loop.get(),
                      .policy = settings.kill,
                      .scopes = policy,
@@ -59,6 +60,7 @@ struct VerdictParts : RegistryParts {
                      .warnings = warnings,
                      .overdue = overdue,
                      .hooks = hooks,
+                     .evidence_command = evidence_command,
                      .read_limit = read_limit}};
 };
 

@@ -97,8 +97,9 @@ Instant Hooks::advance(Instant now) {
   return next;
 }
 
-std::vector<std::string> Hooks::environment_for(const HookOccasion& occasion) const {
-  std::vector<std::string> environment = environment_;
+std::vector<std::string> hook_environment(std::vector<std::string> environment,
+                                          const HookOccasion& occasion, const Records& records,
+                                          const RecordLog& log) {
   set_variable(environment, "FILETIMER_ID", occasion.id);
   unset_variable(environment, "FILETIMER_INCIDENT");
   if (!occasion.is_warning()) {
@@ -107,8 +108,8 @@ std::vector<std::string> Hooks::environment_for(const HookOccasion& occasion) co
   set_variable(environment, "FILETIMER_SCOPE", occasion.scope);
   set_variable(environment, "FILETIMER_VERDICT", std::string(occasion.verdict));
   set_variable(environment, "FILETIMER_PID", fmt::format("{}", occasion.worker.process->pid));
-  set_variable(environment, "FILETIMER_HOST", records_.host());
-  set_variable(environment, "FILETIMER_LOG", log_.path());
+  set_variable(environment, "FILETIMER_HOST", records.host());
+  set_variable(environment, "FILETIMER_LOG", log.path());
   // The server may have variables of a job of its own, which must not reach the hook.
   unset_variable(environment, "FILETIMER_RANK");
   unset_variable(environment, "FILETIMER_JOB_ID");
@@ -131,7 +132,7 @@ void Hooks::start(HookOccasion occasion, Instant now) {
   const UniqueFd nothing(::open("/dev/null", O_RDONLY | O_CLOEXEC));
   ChildStart start;
   start.words = {"/bin/sh", "-c", command_for(occasion)};
-  start.environment = environment_for(occasion);
+  start.environment = hook_environment(environment_, occasion, records_, log_);
   start.input = nothing.get();
   start.output = STDERR_FILENO;
   start.own_group = true;

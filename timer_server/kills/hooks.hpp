@@ -47,6 +47,11 @@ struct HookOccasion {
   [[nodiscard]] bool is_warning() const { return incident.empty(); }
 };
 
+// Returns `environment` with the variables FILETIMER_* of the occasion.
+std::vector<std::string> hook_environment(std::vector<std::string> environment,
+                                          const HookOccasion& occasion, const Records& records,
+                                          const RecordLog& log);
+
 // Starts hooks, kills those that run for too long, and records how each of them ended.
 //
 // A hook gets the variables FILETIMER_*, an empty standard input, and the server's standard error
@@ -85,7 +90,6 @@ class Hooks {
   void end(Running& hook, Instant now);
   void record_not_run(const HookOccasion& occasion, HookResult result, std::string_view why);
   void record(const HookOccasion& occasion, HookOutcome outcome);
-  [[nodiscard]] std::vector<std::string> environment_for(const HookOccasion& occasion) const;
 
   [[nodiscard]] const std::string& command_for(const HookOccasion& occasion) const {
     return occasion.is_warning() ? commands_.on_warning : commands_.on_expiry;

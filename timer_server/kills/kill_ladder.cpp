@@ -52,6 +52,7 @@ struct KillLadder::Kill {
   Instant next_step_at;   // when step() must be called at the latest
   Instant sync_until;
   Instant evidence_until;
+  Instant gathering_until;  // of Listener::is_gathering
   std::uint64_t record_number = 0;
   std::shared_ptr<EvidenceCollection> collection;  // null: nothing is being collected
   std::optional<Evidence> last_evidence;           // of a worker that survived SIGKILL
@@ -180,6 +181,7 @@ std::uint64_t KillLadder::record_verdicts(Instant now) {
     kill->stage = Stage::kRecorded;
     kill->sync_until = now + kSyncLimit;
     kill->evidence_until = now;
+    kill->gathering_until = now + policy_.evidence_timeout;
     if (policy_.evidence != EvidenceLevel::kNone && !kill->order.has_evidence) {
       kill->evidence_until = now + policy_.evidence_timeout;
       start_evidence(kill);
@@ -238,12 +240,11 @@ bool KillLadder::is_ready_for_signal(Kill& kill, Instant now) {
     record_evidence(kill);
   }
   const bool evidence_is_in = !kill.collection;
-  if (!synced || !evidence_is_in) {
-    kill.next_step_at = synced           ? kill.evidence_until
-                        : evidence_is_in ? kill.sync_until
-                                         : std::min(kill.sync_until, kill.evidence_until);
-  }
-  return synced && evidence_is_in;
+  const bool all_is_gathered = now >= kill.gathering_until || !listener_.is_gathering();
+  kill.next_step_at = std::min({synced ? Instant::never() : kill.sync_until,
+                                evidence_is_in ? Instant::never() : kill.evidence_until,
+                                all_is_gathered ? Instant::never() : kill.gathering_until});
+  return synced && evidence_is_in && all_is_gathered;
 }
 
 // Ends a kill whose worker is to get no signal. Returns false if the worker gets one.

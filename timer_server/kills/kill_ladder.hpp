@@ -72,6 +72,9 @@ class KillLadder {
     std::function<std::vector<std::string>(const Process&, bool is_final)> on_signal;
     // Is called once for every order.
     std::function<void(const KillOrder&, const KillEnd&)> on_end;
+    // Returns whether the first signals must wait for evidence of the whole incident, which they do
+    // for the time limit of evidence at most.
+    std::function<bool()> is_gathering = [] { return false; };
   };
   KillLadder(sd_event* loop, KillPolicy policy, Records& records, RecordLog& log,
              SideThreads& side_threads, Listener listener,

@@ -23,7 +23,8 @@ Verdicts::Verdicts(Context context)
                                   const Expiry& expiry) { return was_released(process, expiry); },
            .on_signal = [this](const Process& process,
                                bool is_final) { return on_signal(process, is_final); },
-           .on_end = [this](const KillOrder& order, const KillEnd& end) { on_end(order, end); }}) {}
+           .on_end = [this](const KillOrder& order, const KillEnd& end) { on_end(order, end); },
+           .is_gathering = [this] { return context_.evidence_command.is_running(); }}) {}
 
 void Verdicts::carry_out(const std::vector<DeadlineScan::DueScope>& due, const ClockReading& now) {
   loop_thread_.check();
@@ -58,6 +59,10 @@ void Verdicts::start_kill(Worker& worker, const DueOfWorker& due, const ClockRea
     expiry->judged = now.mono;
     if (incident_stage_ != IncidentStage::kRecorded) {
       incident.expiries.push_back(expiry->id);
+    }
+    if (!incident_has_first_) {
+      incident_has_first_ = true;
+      first_ = {order.worker, expiry->id, expiry->scope.name};
     }
     order.expiries.push_back(std::move(*expiry));
   }
@@ -103,6 +108,9 @@ void Verdicts::note_message(const KillOrder& order, Instant now) {
 Instant Verdicts::advance(Instant now) {
   loop_thread_.check();
   const std::uint64_t number = ladder_.record_verdicts(now);
+  if (number != 0) {
+    start_evidence_command(now);
+  }
   if (incident_stage_ == IncidentStage::kJudged) {
     read_workers();
   }
@@ -118,6 +126,13 @@ Instant Verdicts::advance(Instant now) {
     messages::say(messages::Level::kInfo, message);
   }
   return next;
+}
+
+// After the record of the verdict: the command may read it, and the worker's rank is known.
+void Verdicts::start_evidence_command(Instant now) {
+  if (const auto first = std::exchange(first_, std::nullopt)) {
+    context_.evidence_command.start(first->worker, first->id, incident_->id, first->scope, now);
+  }
 }
 
 void Verdicts::abandon() {
@@ -138,6 +153,7 @@ Incident& Verdicts::incident_at(const ClockReading& now) {
     incident_->when = now;
     incident_stage_ = IncidentStage::kJudged;
     first_verdict_ = 0;
+    incident_has_first_ = false;
     signals_before_ = ladder_.signals();
     has_outcome_ = false;
   }

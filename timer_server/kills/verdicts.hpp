@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "common/clock.hpp"
+#include "timer_server/kills/evidence_command.hpp"
 #include "timer_server/kills/hooks.hpp"
 #include "timer_server/kills/kill_ladder.hpp"
 #include "timer_server/kills/overdue_scopes.hpp"
@@ -54,6 +55,7 @@ class Verdicts {
     Warnings& warnings;
     OverdueScopes& overdue;
     Hooks& hooks;
+    EvidenceCommand& evidence_command;
     Duration read_limit = kReadLimit;
   };
   explicit Verdicts(Context context);
@@ -111,6 +113,8 @@ class Verdicts {
   void count(const KillOrder& order);
   void note_message(const KillOrder& order, Instant now);
 
+  void start_evidence_command(Instant now);
+
   // What the ladder calls.
   [[nodiscard]] bool was_released(const Process& process, const Expiry& expiry) const;
   [[nodiscard]] bool has_worked_since(const Process& process, Instant since) const;
@@ -121,7 +125,15 @@ class Verdicts {
   std::optional<Incident> incident_;  // the last one
   enum class IncidentStage { kJudged, kRead, kRecorded };
   IncidentStage incident_stage_ = IncidentStage::kRecorded;
-  std::uint64_t first_verdict_ = 0;   // number of the record of the incident's first verdicts
+  std::uint64_t first_verdict_ = 0;  // number of the record of the incident's first verdicts
+  // Whose verdict began the incident, until the evidence command was started for it.
+  struct First {
+    WorkerIdentity worker;
+    std::string id;
+    std::string scope;
+  };
+  std::optional<First> first_;
+  bool incident_has_first_ = false;
   std::uint64_t signals_before_ = 0;  // that the ladder had sent when the incident began
   bool has_outcome_ = false;          // a kill has ended since
   // The pages of its workers, in the same order: some end before the record is made.

@@ -103,6 +103,22 @@ std::string_view result_name(HookResult result) {
   return "unknown";
 }
 
+// How a command ended.
+void write_outcome(JsonWriter& json, const HookOutcome& outcome, std::string_view pid_key) {
+  json.field("scope", outcome.scope).field("result", result_name(outcome.result));
+  if (outcome.pid != 0) {
+    json.field(pid_key, outcome.pid).fixed("duration_ms", millis(outcome.took), 3);
+  }
+  if (outcome.exit_status) {
+    json.field("exit_status", *outcome.exit_status);
+  } else if (outcome.signal != 0) {
+    json.field("signal", outcome.signal).field("name", signal_name(outcome.signal));
+  }
+  if (!outcome.reason.empty()) {
+    json.field("reason", outcome.reason);
+  }
+}
+
 // What keeps a process from dying: of the thread that cannot be interrupted, where there is one.
 void write_hold(JsonWriter& json, const Evidence& evidence) {
   const auto stuck = std::ranges::find_if(
@@ -552,18 +568,16 @@ std::string Records::hook(const WorkerIdentity& worker, const HookOutcome& outco
   if (is_on_expiry) {
     json.field("incident", outcome.incident);
   }
-  json.field("scope", outcome.scope).field("result", result_name(outcome.result));
-  if (outcome.pid != 0) {
-    json.field("hook_pid", outcome.pid).fixed("duration_ms", millis(outcome.took), 3);
-  }
-  if (outcome.exit_status) {
-    json.field("exit_status", *outcome.exit_status);
-  } else if (outcome.signal != 0) {
-    json.field("signal", outcome.signal).field("name", signal_name(outcome.signal));
-  }
-  if (!outcome.reason.empty()) {
-    json.field("reason", outcome.reason);
-  }
+  write_outcome(json, outcome, "hook_pid");
+  return std::move(json).finish();
+}
+
+std::string Records::evidence_command(const WorkerIdentity& worker, const HookOutcome& outcome,
+                                      std::string_view output, std::uint64_t output_bytes) const {
+  JsonWriter json = begin("evidence_command", ClockReading::now(), worker);
+  json.field("id", outcome.id).field("incident", outcome.incident);
+  write_outcome(json, outcome, "command_pid");
+  json.field("output", output).field("output_bytes", output_bytes);
   return std::move(json).finish();
 }
 

@@ -187,6 +187,9 @@ class Records {
   // The worker is a straggler; its number in `straggler` is not used.
   std::string slow(const WorkerIdentity& worker, const Straggler& straggler) const;
   std::string hook(const WorkerIdentity& worker, const HookOutcome& outcome) const;
+  // `output`: the beginning of `output_bytes` bytes.
+  std::string evidence_command(const WorkerIdentity& worker, const HookOutcome& outcome,
+                               std::string_view output, std::uint64_t output_bytes) const;
   // `why`: it failed; empty: it is full.
   std::string rendezvous(const RendezvousRound& round, Instant now, std::string_view why) const;
   std::string rejected(std::uint64_t count, std::string_view reason, std::string_view line,

@@ -168,6 +168,8 @@ void add_worker_options(CLI::App& app, Settings& settings) {
 void add_other_options(CLI::App& app, Settings& settings) {
   add_text(app, "--on-expiry", "CMD", settings.on_expiry,
            "shell command for each worker whose kill has ended");
+  add_text(app, "--evidence-command", "CMD", settings.evidence_command,
+           "shell command for each incident, before the signals");
   add_text(app, "--on-warning", "CMD", settings.on_warning,
            "shell command for each worker whose soft deadline has passed");
   app.add_flag("--dry-run", settings.kill.dry_run, "record expiries and send no signal");

@@ -39,8 +39,9 @@ struct Settings {
   std::optional<Duration> join_timeout;
   enum class Missing { kReport, kStop };
   Missing missing = Missing::kReport;
-  std::string on_expiry;   // a shell command; empty: none
-  std::string on_warning;  // likewise
+  std::string on_expiry;         // a shell command; empty: none
+  std::string on_warning;        // likewise
+  std::string evidence_command;  // likewise
   bool realtime = false;
   messages::Level log_level = messages::Level::kInfo;
   std::vector<std::string> command;  // empty: none

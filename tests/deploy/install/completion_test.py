@@ -38,7 +38,8 @@ class Completion(Case):
     def test_every_option_of_the_server(self):
         self.assertEqual(self.offered("timer_server --"), set(options_of(SERVER)))
         self.assertEqual(self.offered("timer_server "), set(options_of(SERVER)) | {"--"})
-        self.assertEqual(self.offered("timer_server --ev"), {"--evidence", "--evidence-timeout"})
+        self.assertEqual(self.offered("timer_server --ev"),
+                         {"--evidence", "--evidence-command", "--evidence-timeout"})
 
     def test_every_subcommand_and_each_option_of_them(self):
         self.assertEqual(self.offered("timer_client "), set(subcommands()))

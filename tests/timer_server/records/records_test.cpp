@@ -168,6 +168,14 @@ TEST_CASE("docs/records.md gives the fields of the records about expiries") {
                         records.hook(worker, full_hook(HookResult::kSignalled))});
 }
 
+TEST_CASE("docs/records.md gives the fields of an evidence command") {
+  const filetimer::Records records = make_records();
+  const WorkerIdentity worker = full_worker();
+  check_fields("evidence_command",
+               {records.evidence_command(worker, full_hook(HookResult::kExited), "text", 4),
+                records.evidence_command(worker, full_hook(HookResult::kSignalled), "", 0)});
+}
+
 TEST_CASE("docs/records.md gives the fields of the other records about workers") {
   const filetimer::Records records = make_records();
   const WorkerIdentity worker = full_worker();

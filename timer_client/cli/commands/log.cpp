@@ -158,8 +158,8 @@ Command add_log(CLI::App& root) {
            }
            options->filter.events = events;
          },
-         "Only this event; may be repeated [all but incident, evidence\n"
-         "and worker_ended]")
+         "Only this event; may be repeated [all but incident, evidence,\n"
+         "evidence_command and worker_ended]")
       ->type_name("EVENT")
       ->delimiter(',')
       ->allow_extra_args(false);  // what follows is a FILE

@@ -13,11 +13,12 @@
 namespace filetimer::cli {
 namespace {
 
-constexpr std::array<std::string_view, 17> kEvents = {"server_started",
+constexpr std::array<std::string_view, 18> kEvents = {"server_started",
                                                       "server_stopped",
                                                       "incident",
                                                       "expired",
                                                       "evidence",
+                                                      "evidence_command",
                                                       "killed",
                                                       "warned",
                                                       "deferred",
@@ -38,7 +39,8 @@ enum ColumnIndex { kTime, kEvent, kHost, kRank, kPid, kScope, kId, kWhat };
 // Long, and of use elsewhere: beside the expiry that they belong to, where `show` puts them, and
 // added up by `list --stats`.
 bool is_detail(std::string_view event) {
-  return event == "incident" || event == "evidence" || event == "worker_ended";
+  return event == "incident" || event == "evidence" || event == "evidence_command" ||
+         event == "worker_ended";
 }
 
 std::string_view colour_of(const Record& record) {
@@ -152,6 +154,7 @@ constexpr Words kWords[] = {
                       given.empty() ? "" : "given " + given});
      }},
     {"hook", what_hook_did},
+    {"evidence_command", what_hook_did},
     {"slow", what_was_slow},
     {"rejected", what_rejected},
     {"server_started",

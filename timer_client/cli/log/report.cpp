@@ -24,6 +24,7 @@ namespace dom = simdjson::dom;
 
 constexpr std::size_t kIdsListed = 5;
 constexpr std::size_t kNamesShown = 8;
+constexpr std::size_t kOutputLinesShown = 40;  // of the evidence command
 
 // The last few, the latest first.
 std::string latest_of(const std::vector<const ExpiryKey*>& keys) {
@@ -193,6 +194,8 @@ void ExpiryReport::take(const Record& record) {
     }
   } else if (record.host == key_.host && is_near && record.pid == key_.pid &&
              (record.event == "expired" || record.event == "evidence")) {
+    keep(record, siblings_);
+  } else if (record.host == key_.host && record.event == "evidence_command" && is_near) {
     keep(record, siblings_);
   }
 }
@@ -375,6 +378,37 @@ void ExpiryReport::add_ranks(Page& page) const {
   add_ranks_at_expiry(page, incidents_.combine(expired_worker(), true), key_.id, worker_of(base));
 }
 
+// Once for all expiries of an incident.
+void ExpiryReport::add_command_output(Page& page) const {
+  const Record* command = find("evidence_command");
+  const Record* const verdict = find("expired");
+  for (const auto& kept : siblings_) {
+    const Record& record = kept->record;
+    if (verdict != nullptr && record.event == "evidence_command" &&
+        record.incident == verdict->incident) {
+      command = &record;
+    }
+  }
+  if (command == nullptr) {
+    return;
+  }
+  const std::string output = command->text("output");
+  const std::int64_t bytes = command->integer("output_bytes").value_or(0);
+  page.heading(fmt::format("Evidence command ({})", in_few_words(*command)));
+  std::size_t shown = 0;
+  for (std::size_t begin = 0; begin < output.size() && shown < kOutputLinesShown; ++shown) {
+    const std::size_t end = std::min(output.find('\n', begin), output.size());
+    page.item(2, output.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  if (shown == kOutputLinesShown) {
+    page.item(2,
+              fmt::format("... {} bytes in all, of which the record has {}", bytes, output.size()));
+  } else if (output.empty()) {
+    page.item(2, "It wrote nothing.");
+  }
+}
+
 void ExpiryReport::add_evidence(Page& page) const {
   const Record* evidence = find("evidence");
   evidence = evidence != nullptr ? evidence : find_shared("evidence");
@@ -478,6 +512,7 @@ std::string ExpiryReport::page(bool colour) const {
   add_open_scopes(page);
   add_ranks(page);
   add_evidence(page);
+  add_command_output(page);
   add_timeline(page);
   add_outcome(page);
   return std::move(page).text();

@@ -85,13 +85,15 @@ class ExpiryReport {
   void add_open_scopes(Page& page) const;
   void add_ranks(Page& page) const;
   void add_evidence(Page& page) const;
+  void add_command_output(Page& page) const;
   void add_timeline(Page& page) const;
   void add_outcome(Page& page) const;
 
   ExpiryKey key_;
   Records own_;       // of this expiry
   Records warnings_;  // `warned` and `deferred` of its host, which name no expiry
-  Records siblings_;  // `expired` and `evidence` of its worker with other ids
+  // `expired` and `evidence` of its worker with other ids, and `evidence_command` of any incident.
+  Records siblings_;
   IncidentRecords incidents_;
 };
 

@@ -36,9 +36,9 @@ std::string machine_of(const Record& record) {
 }
 
 bool concerns_a_hang(std::string_view event) {
-  constexpr std::array<std::string_view, 10> kEvents{
-      "incident", "expired", "evidence",  "killed",        "warned",
-      "deferred", "hook",    "left_open", "released_late", "warning_ended"};
+  constexpr std::array<std::string_view, 11> kEvents{
+      "evidence_command", "incident", "expired",   "evidence",      "killed",       "warned",
+      "deferred",         "hook",     "left_open", "released_late", "warning_ended"};
   return std::ranges::find(kEvents, event) != kEvents.end();
 }
 
@@ -73,6 +73,12 @@ class HangBuilder {
     if (record.event == "incident") {
       if (incidents_.contains({machine, std::string(record.incident)})) {
         take_incident(record, host->second, at_s);
+      }
+      return;
+    }
+    if (record.event == "evidence_command") {
+      if (incidents_.count({machine, std::string(record.incident)}) > 0) {
+        hang_.outputs.push_back({host->second, record.text("output")});
       }
       return;
     }

@@ -56,6 +56,12 @@ struct Hang {
   std::int64_t ended_omitted = 0;  // ended scopes for which the records had no room
   StackTree python_stacks;
   StackTree native_stacks;
+  // Of the evidence command on each host.
+  struct Output {
+    std::string host;
+    std::string text;  // the beginning of it
+  };
+  std::vector<Output> outputs;
 };
 
 // Keeps of all records those that concern the hang of one expiry.

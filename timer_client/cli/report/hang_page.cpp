@@ -209,6 +209,16 @@ std::string html_page(const Hang& hang, const std::string& logs) {
     html += heading("Native stacks of their main threads, the outermost call first");
     html += html_of(hang.native_stacks);
   }
+  for (const Hang::Output& output : hang.outputs) {
+    html += heading(fmt::format("Evidence command on {}", html_text(output.host)));
+    html += "<pre>";
+    for (std::size_t begin = 0; begin < output.text.size();) {
+      const std::size_t end = std::min(output.text.find('\n', begin), output.text.size());
+      html += html_text(output.text.substr(begin, end - begin)) + "\n";
+      begin = end + 1;
+    }
+    html += "</pre>\n";
+  }
   html += heading("Workers");
   html += workers_table(hang);
   html += fmt::format("<p class=soft>Made by timer_client report from {}.</p>\n</html>\n",

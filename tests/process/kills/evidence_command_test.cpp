@@ -1,0 +1,143 @@
+// --evidence-command: once for each incident, before the signals, and never for longer than it may
+// take.
+// SPDX-License-Identifier: MIT
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <csignal>
+#include <sstream>
+
+#include "tests/process/harness.hpp"
+#include "tests/process/requests.hpp"
+#include "tests/process/worker.hpp"
+
+using namespace filetimer::testing;
+using namespace std::chrono_literals;
+
+namespace {
+
+Server::Setup with_command(std::string command, std::vector<std::string> more = {}) {
+  std::vector<std::string> args{"--evidence-command", std::move(command), "--evidence", "none"};
+  args.insert(args.end(), more.begin(), more.end());
+  return {.args = std::move(args)};
+}
+
+Record wait_for_command(const Server& server) {
+  return server.wait_for([](const Record& record) { return record.is("evidence_command"); });
+}
+
+std::size_t count_of(const Server& server, std::string_view event) {
+  const Records records = server.records();
+  return static_cast<std::size_t>(
+      std::ranges::count_if(records, [&](const Record& record) { return record.is(event); }));
+}
+
+}  // namespace
+
+TEST_CASE("the output of the evidence command is recorded before the signal is sent") {
+  const TempFolder temp;
+  const Server server(
+      temp, with_command("echo \"$FILETIMER_SCOPE of $FILETIMER_PID: $FILETIMER_VERDICT\"; "
+                         "echo more >&2; exit 3"));
+  Worker worker("block", {.environment = {{"RANK", "3"}}});
+  server.send(acquire_past(worker.pid(), "load"));
+  CHECK(worker.status() == killed_by(SIGKILL));
+  const Record killed = server.wait_for("killed", worker.pid());
+  const Record command = wait_for_command(server);
+  const Record expired = server.wait_for("expired", worker.pid());
+  CHECK(command.text("output") == fmt::format("load of {}: expired\nmore\n", worker.pid()));
+  CHECK(command.integer("output_bytes") ==
+        static_cast<std::int64_t>(command.text("output").size()));
+  CHECK(command.text("result") == "exited");
+  CHECK(command.integer("exit_status") == 3);
+  CHECK(command.text("id") == expired.text("id"));
+  CHECK(command.text("incident") == expired.text("incident"));
+  CHECK(command.integer("rank") == 3);
+  REQUIRE(killed.signals().size() == 1);
+  const std::int64_t sent = killed.array("signals").at(0)["mono_ns"].get_int64().value();
+  CHECK(command.integer("mono_ns") <= sent);
+  const Finished shown = run_client(temp, server, {"show", expired.text("id")});
+  CHECK(shown.out.find("Evidence command (exit status 3") != std::string::npos);
+  CHECK(shown.out.find(fmt::format("  load of {}: expired\n  more\n", worker.pid())) !=
+        std::string::npos);
+}
+
+TEST_CASE("workers that expire together have one evidence command") {
+  const TempFolder temp;
+  const Server server(temp, with_command("echo once"));
+  Worker one("block");
+  Worker other("block");
+  server.send(acquire_past(one.pid(), "load") + acquire_past(other.pid(), "load"));
+  CHECK(one.status() == killed_by(SIGKILL));
+  CHECK(other.status() == killed_by(SIGKILL));
+  server.wait_for("killed", one.pid());
+  const Record killed = server.wait_for("killed", other.pid());
+  CHECK(count_of(server, "evidence_command") == 1);
+  // Also the expiry whose id the record does not have.
+  const Finished shown = run_client(temp, server, {"show", killed.text("id")});
+  CHECK(shown.out.find("Evidence command (") != std::string::npos);
+}
+
+TEST_CASE("an evidence command that hangs is killed with all that it has started") {
+  const TempFolder temp;
+  const std::string pids = temp.path("pids");
+  const Server server(temp,
+                      with_command(fmt::format("sleep 1000 & echo $! $$ > {0}.new; mv {0}.new "
+                                               "{0}; echo begun; wait",
+                                               pids),
+                                   {"--evidence-timeout", "300ms"}));
+  Worker worker("block");
+  server.send(acquire_past(worker.pid(), "load"));
+  CHECK(worker.status() == killed_by(SIGKILL));
+  const Record command = wait_for_command(server);
+  CHECK(command.text("result") == "timed_out");
+  CHECK(command.text("output") == "begun\n");
+  CHECK(command.number("duration_ms") >= 300);
+  std::istringstream words(read_file(pids));
+  for (pid_t pid = 0; words >> pid;) {
+    CHECK(wait_until([pid] { return ::kill(pid, 0) != 0; }));
+  }
+}
+
+TEST_CASE("a long output is read to its end, and its first 64 KiB are recorded") {
+  const TempFolder temp;
+  const Server server(temp, with_command("head -c 300000 /dev/zero | tr '\\0' x"));
+  Worker worker("block");
+  server.send(acquire_past(worker.pid(), "load"));
+  CHECK(worker.status() == killed_by(SIGKILL));
+  const Record command = wait_for_command(server);
+  CHECK(command.text("result") == "exited");
+  CHECK(command.text("output") == std::string(65536, 'x'));
+  CHECK(command.integer("output_bytes") == 300000);
+}
+
+TEST_CASE("an output of any bytes is text in the record") {
+  const TempFolder temp;
+  const Server server(temp, with_command("printf 'a\\377\\033[2Jb\"'"));
+  Worker worker("block");
+  server.send(acquire_past(worker.pid(), "load"));
+  CHECK(worker.status() == killed_by(SIGKILL));
+  CHECK(wait_for_command(server).text("output") == "a\\xff\x1b[2Jb\"");
+  const Finished shown = run_client(temp, server, {"show", "last"});
+  CHECK(shown.out.find('\x1b') == std::string::npos);
+}
+
+TEST_CASE("a dry run runs the evidence command, too") {
+  const TempFolder temp;
+  const Server server(temp, with_command("echo here", {"--dry-run"}));
+  Worker worker("block");
+  server.send(acquire_past(worker.pid(), "load"));
+  CHECK(wait_for_command(server).text("output") == "here\n");
+  CHECK(server.wait_for("killed", worker.pid()).text("verdict") == "spared");
+}
+
+TEST_CASE("a server that stops kills and records its evidence command") {
+  const TempFolder temp;
+  Server server(temp, with_command("echo begun; sleep 1000", {"--evidence-timeout", "100s"}));
+  Worker worker("block");
+  server.send(acquire_past(worker.pid(), "load"));
+  server.wait_for("expired", worker.pid());
+  server.stop();
+  CHECK(wait_for_command(server).text("result") == "stopped");
+}

@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: MIT
+#include "timer_server/kills/evidence_command.hpp"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <poll.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <optional>
+#include <utility>
+
+#include "common/duration_text.hpp"
+#include "timer_server/kills/hooks.hpp"
+#include "timer_server/system/messages.hpp"
+#include "timer_server/system/own_children.hpp"
+#include "timer_server/system/process.hpp"
+
+namespace filetimer {
+namespace {
+
+constexpr const char* kOption = "--evidence-command";
+// How much is read at one time, so that a command that writes without end holds up no verdict.
+constexpr std::size_t kMaxRead = EvidenceCommand::kMaxOutput;
+
+}  // namespace
+
+struct EvidenceCommand::Running {
+  WorkerIdentity worker;
+  HookOutcome outcome;
+  std::string output;
+  std::uint64_t output_bytes = 0;
+  OwnChild child;
+  UniqueFd pidfd;
+  UniqueFd pipe;
+  EventSource end;
+  EventSource readable;
+  Instant started;
+  Instant until;
+  bool has_ended = false;
+};
+
+EvidenceCommand::EvidenceCommand(sd_event* loop, std::string command, Duration limit,
+                                 std::vector<std::string> environment, Inheritance inheritance,
+                                 const Records& records, RecordLog& log)
+    : loop_(loop),
+      command_(std::move(command)),
+      limit_(limit),
+      environment_(std::move(environment)),
+      inheritance_(std::move(inheritance)),
+      records_(records),
+      log_(log) {}
+
+EvidenceCommand::~EvidenceCommand() = default;
+
+void EvidenceCommand::start(const WorkerIdentity& worker, const std::string& id,
+                            const std::string& incident, const std::string& scope, Instant now) {
+  loop_thread_.check();
+  if (!is_wanted()) {
+    return;
+  }
+  if (running_) {
+    end_by_kill(HookResult::kStopped, "the next incident came first", now);
+  }
+  auto running = std::make_unique<Running>();
+  running->worker = worker;
+  running->outcome.id = id;
+  running->outcome.incident = incident;
+  running->outcome.scope = scope;
+  const auto failed = [&](const std::string& why) {
+    messages::error("{} for {}: {}", kOption, id, why);
+    running->outcome.result = HookResult::kFailed;
+    running->outcome.reason = why;
+    log_.append(records_.evidence_command(worker, running->outcome, {}, 0));
+  };
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC) != 0) {
+    failed("cannot make a pipe for its output");
+    return;
+  }
+  running->pipe = UniqueFd(ends[0]);
+  const UniqueFd output(ends[1]);
+  ::fcntl(running->pipe.get(), F_SETFL, O_NONBLOCK);
+  const UniqueFd nothing(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+  ChildStart start;
+  start.words = {"/bin/sh", "-c", command_};
+  start.environment = hook_environment(
+      environment_,
+      {.worker = worker, .id = id, .incident = incident, .scope = scope, .verdict = "expired"},
+      records_, log_);
+  start.input = nothing.get();
+  start.output = output.get();
+  start.own_group = true;
+  auto child = start_child(start, inheritance_);
+  if (!child) {
+    failed(child.error().message);
+    return;
+  }
+  running->outcome.pid = child->pid();
+  running->child = std::move(*child);
+  // The command sets its group as well. The server does so too, because it may signal the group
+  // before the command has run.
+  ::setpgid(running->child.pid(), running->child.pid());
+  running->pidfd = open_pidfd(running->child.pid());
+  if (!running->pidfd) {
+    ::kill(-running->child.pid(), SIGKILL);
+    failed("cannot open its pidfd");
+    return;
+  }
+  running->started = now;
+  running->until = now + limit_;
+  running_ = std::move(running);
+  running_->end = watch_io(loop_, running_->pidfd.get(), EPOLLIN, kOrdinary, [this] {
+    running_->has_ended = true;
+    running_->end.reset();
+  });
+  running_->readable =
+      watch_io(loop_, running_->pipe.get(), EPOLLIN, kOrdinary, [this] { read_output(*running_); });
+  messages::debug("{} for {}: started as pid {}", kOption, id, running_->outcome.pid);
+}
+
+void EvidenceCommand::read_output(Running& running) const {
+  std::array<char, 4096> block{};
+  for (std::size_t read = 0; read < kMaxRead;) {
+    const ssize_t got =
+        retry_eintr([&] { return ::read(running.pipe.get(), block.data(), block.size()); });
+    if (got <= 0) {
+      if (got == 0) {
+        running.readable.reset();  // the end of the output
+      }
+      return;
+    }
+    const auto bytes = static_cast<std::size_t>(got);
+    running.output.append(block.data(), std::min(bytes, kMaxOutput - running.output.size()));
+    running.output_bytes += bytes;
+    read += bytes;
+  }
+}
+
+Instant EvidenceCommand::advance(Instant now) {
+  loop_thread_.check();
+  if (!running_) {
+    return Instant::never();
+  }
+  if (running_->has_ended) {
+    end(*running_, now);
+    return Instant::never();
+  }
+  if (now >= running_->until) {
+    end_by_kill(
+        HookResult::kTimedOut,
+        fmt::format("it was killed after {}, see --evidence-timeout", duration_text(limit_)), now);
+    return Instant::never();
+  }
+  return running_->until;
+}
+
+// A process that the command has left behind may hold the pipe: what it writes later is lost.
+void EvidenceCommand::end(Running& running, Instant now) {
+  // All of the group, while the number is not free yet.
+  ::kill(-running.child.pid(), SIGKILL);
+  read_output(running);
+  if (const auto status = running.child.reap()) {
+    running.outcome.exit_status = status->exit_status;
+    running.outcome.signal = status->signal;
+    if (running.outcome.result == HookResult::kExited && status->signal != 0) {
+      running.outcome.result = HookResult::kSignalled;
+    }
+  }
+  running.outcome.took = now - running.started;
+  const bool is_well =
+      running.outcome.result == HookResult::kExited && running.outcome.exit_status == 0;
+  messages::say(is_well ? messages::Level::kDebug : messages::Level::kWarning,
+                fmt::format("{} for {}: {}", kOption, running.outcome.id, running.outcome.text()));
+  log_.append(records_.evidence_command(running.worker, running.outcome, running.output,
+                                        running.output_bytes));
+  running_.reset();
+}
+
+void EvidenceCommand::end_by_kill(HookResult result, std::string_view reason, Instant now) {
+  running_->outcome.result = result;
+  running_->outcome.reason = reason;
+  end(*running_, now);
+}
+
+void EvidenceCommand::stop() {
+  loop_thread_.check();
+  if (!running_) {
+    return;
+  }
+  ::kill(-running_->child.pid(), SIGKILL);
+  pollfd ended{running_->pidfd.get(), POLLIN, 0};
+  retry_eintr([&] { return ::poll(&ended, 1, kStopWaitMs); });
+  end_by_kill(HookResult::kStopped, "the server stopped", Instant::now());
+}
+
+}  // namespace filetimer

@@ -1,0 +1,76 @@
+// The shell command of --evidence-command: what other programs say of a hang, before the kill.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "common/clock.hpp"
+#include "timer_server/records/record_log.hpp"
+#include "timer_server/records/records.hpp"
+#include "timer_server/system/event_loop.hpp"
+#include "timer_server/system/inheritance.hpp"
+#include "timer_server/system/loop_thread.hpp"
+
+namespace filetimer {
+
+// Runs the command once for each incident, and records its output. The signals of the incident's
+// kills wait for the end of the command, which is killed with its process group at its time limit.
+//
+//   command.start(worker, id, incident, scope, now);  // after the record of the verdict
+//   ...
+//   next = command.advance(now);
+//   if (!command.is_running()) { /* the signals may be sent */ }
+//
+// The command has an empty standard input, and the environment of a hook (--on-expiry) with
+// FILETIMER_VERDICT=expired. Used on the loop thread. What the constructor takes by reference must
+// outlive this object.
+class EvidenceCommand {
+ public:
+  // What is recorded of the output; further bytes are read and counted.
+  static constexpr std::size_t kMaxOutput = std::size_t{64} << 10;
+  // How long the end of a killed command is waited for when the server stops.
+  static constexpr int kStopWaitMs = 100;
+
+  // Runs nothing if `command` is empty. `limit`: --evidence-timeout.
+  EvidenceCommand(sd_event* loop, std::string command, Duration limit,
+                  std::vector<std::string> environment, Inheritance inheritance,
+                  const Records& records, RecordLog& log);
+  ~EvidenceCommand();
+  EvidenceCommand(const EvidenceCommand&) = delete;
+  EvidenceCommand& operator=(const EvidenceCommand&) = delete;
+
+  [[nodiscard]] bool is_wanted() const { return !command_.empty(); }
+  // Starts the command for an incident, whose first expiry is `id`. A command that still runs for
+  // an earlier incident is killed and recorded first.
+  void start(const WorkerIdentity& worker, const std::string& id, const std::string& incident,
+             const std::string& scope, Instant now);
+  // Ends the command if it has exited or its time is up. Returns when it must be called again at
+  // the latest; it must also be called when `loop` has called a handler.
+  Instant advance(Instant now);
+  [[nodiscard]] bool is_running() const { return running_ != nullptr; }
+  // Kills the command and records what it has written.
+  void stop();
+
+ private:
+  struct Running;
+
+  void read_output(Running& running) const;
+  void end(Running& running, Instant now);
+  void end_by_kill(HookResult result, std::string_view reason, Instant now);
+
+  sd_event* const loop_;
+  const std::string command_;
+  const Duration limit_;
+  const std::vector<std::string> environment_;
+  const Inheritance inheritance_;
+  const Records& records_;
+  RecordLog& log_;
+  std::unique_ptr<Running> running_;
+  LoopThread loop_thread_;
+};
+
+}  // namespace filetimer
