@@ -86,6 +86,9 @@ Plan plan_for(const Options& options) {
     plan.evidence_expiries = 20;
     plan.page_expiries = 100;
     plan.page_workers = 200;
+    plan.metrics_workers = 500;
+    plan.metrics_rounds = 1;
+    plan.metrics_watched = std::chrono::seconds{2};
     plan.pings = 1000;
     plan.rendezvous = 5;
     plan.python_batches = 30;
@@ -111,6 +114,10 @@ Plan plan_for(const Options& options) {
     plan.page_expiries = 3;
     plan.page_scopes = 1000;
     plan.page_workers = 3;
+    plan.metrics_workers = 3;
+    plan.metrics_expiries = 3;
+    plan.metrics_rounds = 1;
+    plan.metrics_watched = std::chrono::milliseconds{200};
     plan.page_scopes_idle = 100;
     plan.pings = 5;
     plan.rendezvous = 1;

@@ -29,6 +29,7 @@ constexpr double kTargetWorkerBytes = 8192;  // of the server's memory
 constexpr double kTargetWakes = 100;         // "a handful, not millions"
 constexpr int kScansInOneGo = 100;
 constexpr int kWritingWorkers = 4;
+constexpr const char* kObservedScope = "forward";
 
 ConnectOptions in(const std::string& dir) {
   ConnectOptions options;
@@ -69,32 +70,43 @@ std::uint64_t wakes_in(const std::string& dir) {
   return wakes;
 }
 
-void measure_verdicts(const Plan& plan, Report& report) {
+// Has a worker hold as many scopes past their deadlines, one after the other. It is not killed.
+void hold_past_deadlines(const std::string& dir, int scopes) {
   constexpr auto kTimeout = milliseconds(3);
   // A server that wakes later than this finds the scope released, and rightly judges nobody.
   constexpr auto kHeldAfterDeadline = milliseconds(25);
-  report.section("deadline to verdict, scope on a page", "the limit");
-  const std::string dir = plan.memory_dir + "/verdicts";
-  ServerUnderTest server(plan.server, dir, {}, {"--evidence", "none"});
   Child worker = fork_child([&] {
     TimerClient client = TimerClient::connect(in(dir));
     ScopeOptions observed;
     observed.signal = 0;
-    for (int i = 0; i < plan.page_expiries; ++i) {
-      const TimerId timer = client.acquire(kTimeout, "forward", observed);
+    for (int i = 0; i < scopes; ++i) {
+      const TimerId timer = client.acquire(kTimeout, kObservedScope, observed);
       sleep_for(kTimeout + kHeldAfterDeadline);
       client.release(timer);
     }
   });
   worker.wait();
-  server.stop();
+}
+
+// Returns how late each verdict of a stopped server on those scopes was, in milliseconds.
+Samples lateness_of(const ServerUnderTest& server, Report& report) {
   Samples late;
-  for (const double ms : server.verdict_delays()) {
+  for (const double ms : server.verdict_delays(kObservedScope)) {
     late.add(ms);
     if (ms < 0) {
       report.fault(fmt::format("a verdict {} ms before its deadline", -ms));
     }
   }
+  return late;
+}
+
+void measure_verdicts(const Plan& plan, Report& report) {
+  report.section("deadline to verdict, scope on a page", "the limit");
+  const std::string dir = plan.memory_dir + "/verdicts";
+  ServerUnderTest server(plan.server, dir, {}, {"--evidence", "none"});
+  hold_past_deadlines(dir, plan.page_expiries);
+  server.stop();
+  const Samples late = lateness_of(server, report);
   if (late.count() != static_cast<std::size_t>(plan.page_expiries)) {
     report.fault(fmt::format("{} of {} scopes held past their deadline were judged", late.count(),
                              plan.page_expiries));
@@ -215,6 +227,84 @@ void measure_memory(const Plan& plan, Report& report) {
               .target = Target::value_at_most(kTargetWorkerBytes)});
 }
 
+// A server of many workers whose pages have statistics.
+struct CountingWorkers {
+  CountingWorkers(const Plan& plan, const std::string& folder,
+                  const std::vector<std::string>& more_args)
+      : dir(folder), server(plan.server, folder, {}, args(more_args)) {
+    for (int i = 0; i < plan.metrics_workers; ++i) {
+      workers.push_back(fork_worker(dir, [](TimerClient& client) {
+        for (int n = 0; n < kCountedScopes; ++n) {
+          const auto scope =
+              client.expires(std::chrono::hours(1), fmt::format("scope {}", n % kCountedNames));
+        }
+        (void)client.acquire(std::chrono::hours(1), "step");
+      }));
+    }
+    server.settle();
+  }
+
+  static std::vector<std::string> args(const std::vector<std::string>& more) {
+    std::vector<std::string> all{"--evidence", "none", "--max-interval",
+                                 fmt::format("{}ms", kSweepInterval.count())};
+    all.insert(all.end(), more.begin(), more.end());
+    return all;
+  }
+  // Returns the CPU time of the server for each sweep of the time that passes meanwhile.
+  [[nodiscard]] double ms_of_a_sweep(milliseconds watched) const {
+    const double before = cpu_ms(server.pid());
+    const Instant begin = Instant::now();
+    sleep_for(watched);
+    const double used = cpu_ms(server.pid()) - before;
+    return used / (static_cast<double>((Instant::now() - begin).count()) /
+                   static_cast<double>(Duration(kSweepInterval).count()));
+  }
+
+  static constexpr int kCountedNames = 8;
+  static constexpr int kCountedScopes = 80;
+  static constexpr milliseconds kSweepInterval{1000};
+  std::string dir;
+  ServerUnderTest server;
+  std::vector<Child> workers;
+};
+
+void measure_metrics(const Plan& plan, Report& report) {
+  const std::string file = plan.memory_dir + "/filetimer.prom";
+  CountingWorkers plain(plan, plan.memory_dir + "/without-metrics", {});
+  CountingWorkers measured(plan, plan.memory_dir + "/with-metrics", {"--metrics", file});
+  Samples plain_sweep;
+  Samples measured_sweep;
+  // The servers take turns, so that both see the same load of the machine.
+  for (int round = 0; round < plan.metrics_rounds; ++round) {
+    hold_past_deadlines(plain.dir, plan.metrics_expiries);
+    hold_past_deadlines(measured.dir, plan.metrics_expiries);
+    plain_sweep.add(plain.ms_of_a_sweep(plan.metrics_watched));
+    measured_sweep.add(measured.ms_of_a_sweep(plan.metrics_watched));
+  }
+  const auto written = static_cast<double>(std::filesystem::file_size(file));
+  const auto stop = [&](CountingWorkers& rig) {
+    rig.workers.clear();
+    rig.server.stop();
+    return lateness_of(rig.server, report);
+  };
+  const Samples plain_late = stop(plain);
+  const Samples measured_late = stop(measured);
+  report.section(fmt::format("{} workers with statistics of {} names, a sweep each second",
+                             plan.metrics_workers, CountingWorkers::kCountedNames),
+                 "the same without --metrics");
+  for (const auto& [name, share] : {std::pair{"p50", 0.5}, {"p99", 0.99}, {"max", 1.0}}) {
+    report.add({.measure = fmt::format("deadline to verdict, {}", name),
+                .unit = "ms",
+                .value = measured_late.quantile(share),
+                .base = plain_late.quantile(share)});
+  }
+  report.add({.measure = "CPU time of a sweep, all threads",
+              .unit = "ms",
+              .value = measured_sweep.median(),
+              .base = plain_sweep.median()});
+  report.add({.measure = "the file", .unit = "KiB", .value = written / 1024});
+}
+
 }  // namespace
 
 struct IdlePages::State {
@@ -271,6 +361,7 @@ void measure_pages(const Plan& plan, Report& report) {
   measure_scan(plan, report);
   measure_wakes(plan, report);
   measure_memory(plan, report);
+  measure_metrics(plan, report);
 }
 
 }  // namespace filetimer::bench

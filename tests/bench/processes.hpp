@@ -66,6 +66,8 @@ void read_all(int fd, void* data, std::size_t size);
 std::uint64_t resident_bytes(pid_t pid);
 // Of these, what is mapped of files below `folder`.
 std::uint64_t resident_bytes_below(pid_t pid, const std::string& folder);
+// CPU time that all threads of a process have used, in milliseconds.
+double cpu_ms(pid_t pid);
 // Times that the threads of a process went to sleep of their own accord.
 std::uint64_t voluntary_switches(pid_t pid);
 // Returns when no thread of the process has run for a while.

@@ -32,6 +32,10 @@ struct Plan {
   int page_scopes = 2'000'000;  // of each of four processes
   int page_workers = 500;       // whose memory in the server is measured
   int page_scopes_idle = 10'000;
+  int metrics_workers = 2000;  // of a server with --metrics, and of one without
+  int metrics_expiries = 50;   // a server and round
+  int metrics_rounds = 3;
+  std::chrono::milliseconds metrics_watched{3000};  // its sweeps, a server and round
   int pings = 5000;
   int rendezvous = 20;  // rounds
   int python_batches = 100;

@@ -146,11 +146,12 @@ std::vector<LoggedKill> ServerUnderTest::kills() const {
   return kills;
 }
 
-std::vector<double> ServerUnderTest::verdict_delays() const {
+std::vector<double> ServerUnderTest::verdict_delays(std::string_view scope) const {
   std::vector<double> delays;
   for_each_record(log_, [&](simdjson::dom::element record) {
     double ms = 0;
-    if (text(record, "event") == "expired" && record["overdue_ms"].get(ms) == simdjson::SUCCESS) {
+    if (text(record, "event") == "expired" && text(record, "scope") == scope &&
+        record["overdue_ms"].get(ms) == simdjson::SUCCESS) {
       delays.push_back(ms);
     }
   });

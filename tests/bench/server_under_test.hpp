@@ -48,8 +48,8 @@ class ServerUnderTest {
   LastWords stop();
   // Of a stopped server: every expiry that was followed by a signal.
   [[nodiscard]] std::vector<LoggedKill> kills() const;
-  // Likewise, milliseconds from every expired scope's deadline to its verdict.
-  [[nodiscard]] std::vector<double> verdict_delays() const;
+  // Likewise, milliseconds from the deadline to the verdict of every expired scope of that name.
+  [[nodiscard]] std::vector<double> verdict_delays(std::string_view scope) const;
 
  private:
   std::string log_;

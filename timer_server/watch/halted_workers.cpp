@@ -71,6 +71,9 @@ void HaltedWorkers::advance(Instant now) {
 // One look takes about 40 us.
 void HaltedWorkers::sweep() {
   loop_thread_.check();
+  if (!look_under_way_.expired()) {
+    return;
+  }
   std::vector<std::weak_ptr<const Process>> watched;
   context_.workers.for_each([&](const Worker& worker) {
     if (!worker.dying && !worker.has_no_scopes()) {
@@ -81,7 +84,9 @@ void HaltedWorkers::sweep() {
     return;
   }
   const bool are_few = watched.size() <= kFewWorkers;
-  auto look = [this, why_halted = context_.why_halted,
+  const auto token = std::make_shared<char>();  // lives as long as the job, also if it is dropped
+  look_under_way_ = token;
+  auto look = [this, token, why_halted = context_.why_halted,
                watched = std::move(watched)]() -> SideThreads::Delivery {
     std::vector<std::pair<std::weak_ptr<const Process>, std::string>> halted;
     for (const auto& weak : watched) {

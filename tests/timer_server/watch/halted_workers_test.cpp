@@ -3,10 +3,13 @@
 #include "timer_server/watch/halted_workers.hpp"
 
 #include <doctest/doctest.h>
+#include <poll.h>
 #include <unistd.h>
 
 #include <map>
 
+#include "tests/support/bound.hpp"
+#include "tests/timer_server/busy_threads.hpp"
 #include "tests/timer_server/test_log.hpp"
 
 using namespace filetimer;
@@ -15,15 +18,25 @@ using namespace std::chrono_literals;
 namespace {
 
 struct HaltStage {
-  HaltStage() {
+  HaltStage() { worker = &add_worker(4711); }
+  Worker& add_worker(pid_t pid) {
     Process process;
-    process.pid = 4711;
-    worker = *workers.add(std::move(process));
-    worker->pipe = std::make_shared<PipePage>(folder.path(), 4711, WorkerPage::Terms{});
-    worker->pages.push_back(worker->pipe);
+    process.pid = pid;
+    Worker& added = **workers.add(std::move(process));
+    added.pipe = std::make_shared<PipePage>(folder.path(), pid, WorkerPage::Terms{});
+    added.pages.push_back(added.pipe);
     ScopeTerms terms;
     terms.deadline = {5'000};
-    REQUIRE(worker->pipe->acquire("forward", 7, terms));
+    REQUIRE(added.pipe->acquire("forward", 7, terms));
+    return added;
+  }
+  // Waits until a side thread has found a halted worker.
+  void deliver() {
+    while (halted.next().is_never()) {
+      pollfd news{side_threads.event_fd(), POLLIN, 0};
+      REQUIRE(::poll(&news, 1, static_cast<int>(testing::kBound.count())) == 1);
+      side_threads.deliver();
+    }
   }
   bool should_defer() {
     return halted.should_defer(*worker, [] {
@@ -124,4 +137,27 @@ TEST_CASE("A worker that has exited is not looked at again") {
   stage.halted.advance(Instant::now() + 1s);
   CHECK_FALSE(stage.halted.take_resumed());
   CHECK(stage.halted.next().is_never());
+}
+
+TEST_CASE("While a side thread looks at many workers, sweeps do not begin further looks") {
+  HaltStage stage;
+  for (pid_t pid = 1; pid <= static_cast<pid_t>(HaltedWorkers::kFewWorkers); ++pid) {
+    stage.add_worker(pid);
+  }
+  stage.why[4711] = "stopped";
+  {
+    const BusyThreads busy(stage.side_threads, SideThreads::Lane::kQuick);
+    const std::size_t before = stage.side_threads.waiting(SideThreads::Lane::kQuick);
+    for (int i = 0; i < 10; ++i) {
+      stage.halted.sweep();
+    }
+    CHECK(stage.side_threads.waiting(SideThreads::Lane::kQuick) <= before + 1);
+  }
+  stage.deliver();
+  stage.halted.forget(4711);
+  stage.halted.advance(stage.halted.next());
+  REQUIRE(stage.halted.next().is_never());
+  stage.halted.sweep();  // it looks again
+  stage.deliver();
+  CHECK_FALSE(stage.halted.next().is_never());
 }
