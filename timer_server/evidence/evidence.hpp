@@ -37,10 +37,14 @@ struct ThreadEvidence {
   std::vector<std::string> native_stack;  // frames of the program and its libraries, likewise
 };
 
+// A child process of the worker, such as one that loads its data.
 struct ChildEvidence {
   pid_t pid = 0;
   std::string comm;
   char state = '?';
+  std::uint64_t start_time = 0;  // field 22 of /proc/PID/stat
+  // Of the first children only.
+  std::optional<ThreadEvidence> main_thread{};
 };
 
 // A thread in the dump of Python's faulthandler.

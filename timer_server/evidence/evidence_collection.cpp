@@ -120,7 +120,35 @@ void EvidenceCollection::collect_slow_evidence() {
     } else {
       take_python_dump(*process_, *options_.python, until, evidence);
     }
-    publish(evidence);
+    if (!publish(evidence)) {
+      return;
+    }
+  }
+  if (wants_stacks) {
+    collect_stacks_of_children(evidence, until);
+  }
+}
+
+// A child is not watched, and may belong to another user: a stack that is missing has no reason.
+void EvidenceCollection::collect_stacks_of_children(Evidence& evidence, Instant until) {
+  set_activity("native stacks of children were being read");
+  const Instant limit = std::min(until, Instant::now() + kChildrenLimit);
+  std::size_t read = 0;
+  for (ChildEvidence& child : evidence.children) {
+    if (!child.main_thread || limit - Instant::now() < kLeastTime || read++ == kMaxChildStacks) {
+      return;
+    }
+    auto helper = StacksHelper::start(child.pid, child.start_time, limit);
+    if (!helper) {
+      continue;
+    }
+    Evidence of_child;
+    of_child.threads.push_back(*child.main_thread);
+    helper->collect(of_child);
+    child.main_thread->native_stack = std::move(of_child.threads[0].native_stack);
+    if (!publish(evidence)) {
+      return;
+    }
   }
 }
 

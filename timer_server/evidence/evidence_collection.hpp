@@ -2,6 +2,8 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <chrono>
+#include <cstddef>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -15,6 +17,10 @@
 #include "timer_server/system/side_threads.hpp"
 
 namespace filetimer {
+
+// Of a worker's children the native stacks of so many are read, in that time together.
+inline constexpr std::size_t kMaxChildStacks = 4;
+inline constexpr Duration kChildrenLimit = std::chrono::milliseconds{500};
 
 struct EvidenceOptions {
   EvidenceLevel level = EvidenceLevel::kStacks;
@@ -54,6 +60,7 @@ class EvidenceCollection {
   // On a side thread.
   void collect_slow_evidence();
   void sample_cpu(Evidence& evidence) const;
+  void collect_stacks_of_children(Evidence& evidence, Instant until);
   // Sets the reason that take() gives if the collection is not done by then.
   void set_activity(const char* activity);
   // Stores what was collected so far. Returns false after take().

@@ -139,8 +139,15 @@ void read_children(pid_t pid, const std::vector<pid_t>& tids, Evidence& evidence
       if (evidence.children.size() >= kMaxChildrenShown) {
         return;
       }
-      if (const auto stat = read_stat(fmt::format("/proc/{}", child))) {
-        evidence.children.push_back({child, stat->comm, stat->state});
+      const std::string folder = fmt::format("/proc/{}", child);
+      const auto stat = read_stat(folder);
+      if (!stat) {
+        continue;
+      }
+      const bool has_details = evidence.children.size() < kMaxDetailedChildren;
+      evidence.children.push_back({child, stat->comm, stat->state, stat->start_time});
+      if (has_details) {
+        evidence.children.back().main_thread = read_thread(folder, child, child, evidence);
       }
     }
   }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <chrono>
+#include <optional>
 
 #include "common/clock.hpp"
 #include "timer_server/evidence/evidence.hpp"
@@ -13,6 +14,7 @@ namespace filetimer {
 struct KillPolicy {
   KillMode mode = KillMode::kTree;
   EvidenceLevel evidence = EvidenceLevel::kProc;
+  std::optional<EvidenceLevel> warn_evidence{};  // of warnings; none: as `evidence`
   bool dry_run = false;
   Duration evidence_timeout = std::chrono::seconds{2};
   Duration kill_wait = std::chrono::seconds{30};

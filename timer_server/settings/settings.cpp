@@ -142,11 +142,20 @@ void add_kill_options(CLI::App& app, Settings& settings) {
   add_choice(app, "--stopped", settings.stopped,
              {{"defer", Settings::Stopped::kDefer}, {"kill", Settings::Stopped::kKill}},
              "a worker that is stopped or traced at its deadline [defer]");
-  add_choice(app, "--evidence", settings.kill.evidence,
-             {{"none", EvidenceLevel::kNone},
-              {"proc", EvidenceLevel::kProc},
-              {"stacks", EvidenceLevel::kStacks}},
+  const std::vector<std::pair<std::string, EvidenceLevel>> levels{
+      {"none", EvidenceLevel::kNone},
+      {"proc", EvidenceLevel::kProc},
+      {"stacks", EvidenceLevel::kStacks}};
+  add_choice(app, "--evidence", settings.kill.evidence, levels,
              "evidence recorded before the signal [stacks, else proc]");
+  const auto take_warn_evidence = [&settings, levels](const std::string& word) {
+    settings.kill.warn_evidence =
+        std::ranges::find(levels, word, &decltype(levels)::value_type::first)->second;
+  };
+  app.add_option_function<std::string>("--warn-evidence", take_warn_evidence,
+                                       "evidence recorded with a warning [as --evidence]")
+      ->type_name("none|proc|stacks")
+      ->check(expecting("one of none, proc, stacks", CLI::IsMember(levels)));
   add_duration(app, "--evidence-timeout", settings.kill.evidence_timeout,
                "longest delay of a signal for evidence [2s]");
   add_duration(app, "--kill-wait", settings.kill.kill_wait,

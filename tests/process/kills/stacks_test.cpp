@@ -216,6 +216,23 @@ TEST_CASE("stacks name the functions that threads wait, spin and read in, with t
   CHECK(evidence.text("state") == "S");  // from before it was held
 }
 
+TEST_CASE("the children of a worker have their stacks, too") {
+  const TempFolder temp;
+  const Server server(temp);
+  Worker::Setup setup;
+  setup.program = {worker_path(), "tree"};
+  const Record evidence = evidence_of(server, setup, [](const Worker&) {});
+  CAPTURE(evidence.line());
+  const auto children = evidence.array("children");
+  REQUIRE(children.size() > 0);
+  const simdjson::dom::element child = children.at(0).value();
+  CHECK(std::string_view(child["doing"].get_string().value()).starts_with("waiting in "));
+  // Where no process may be traced, the worker has no frames either.
+  if (!frames_of(evidence.array("threads").at(0).value()).empty()) {
+    CHECK(has_frame(frames_of(child), "main+0x"));
+  }
+}
+
 TEST_CASE("without symbols there is still the file and the place in it") {
   const TempFolder temp;
   const Server server(temp);

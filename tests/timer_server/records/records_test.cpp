@@ -78,7 +78,7 @@ Evidence full_evidence() {
   evidence.threads = {thread};
   evidence.threads_omitted = 1;
   evidence.state = 'S';
-  evidence.children = {{4730, "python3", 'S'}};
+  evidence.children = {{4730, "python3", 'S', 1, thread}, {4731, "python3", 'S', 1, {}}};
   evidence.devices = {"/dev/nvidia0"};
   evidence.python_threads = {{"0x7f12", "loader", true, {"train.py:12 in load"}}};
   evidence.held_ms = 1.5;

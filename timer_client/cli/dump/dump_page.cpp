@@ -100,6 +100,7 @@ void add_group(Page& page, const Group& group) {
   }
   add_python_stacks(page, first);
   add_threads(page, first);
+  add_children(page, first);
 }
 
 }  // namespace

@@ -422,12 +422,13 @@ void ExpiryReport::add_evidence(Page& page) const {
   page.heading("Evidence");
   std::vector<std::string_view> hidden{"schema",  "event",           "time",
                                        "mono_ns", "threads_omitted", "python_threads_omitted",
-                                       "threads", "python_threads"};
+                                       "threads", "python_threads",  "children"};
   for (const auto& [key, value] : own_[0]->record.fields) {
     hidden.push_back(key);
   }
   add_fields(page, evidence->fields, hidden);
   add_threads(page, evidence->fields);
+  add_children(page, evidence->fields);
 }
 
 // The warnings and deferrals before the verdict, the signals and hooks after it, in their order.

@@ -124,4 +124,25 @@ void add_threads(Page& page, dom::object evidence) {
   add_omitted(page, evidence, "threads_omitted");
 }
 
+void add_children(Page& page, dom::object evidence) {
+  std::vector<ThreadGroup> groups;
+  for (const dom::object child : objects_at(evidence, "children")) {
+    const auto pid = integer_at(child, "pid");
+    add_thread({.names = {pid ? fmt::format("{}", *pid) : ""},
+                .doing = doing_of(child),
+                .kernel_stack = texts_at(child, "stack"),
+                .frames = texts_at(child, "native_stack")},
+               groups);
+  }
+  if (groups.empty()) {
+    return;
+  }
+  page.heading("Children");
+  for (const ThreadGroup& group : groups) {
+    page.item(2, joined({listed(group.names, kThreadsNamed), group.doing}, " "));
+    page.item(4, kernel_stack_text(group.kernel_stack));
+    add_frames(page, 4, group.frames);
+  }
+}
+
 }  // namespace filetimer::cli

@@ -14,10 +14,12 @@ namespace filetimer::cli {
 // Returns the functions of a kernel stack on one line, the innermost first: "do_wait < ...".
 std::string kernel_stack_text(const std::vector<std::string>& frames);
 
-// Add the Python threads, and the threads with their kernel and native frames, under a heading
-// each. `evidence` has the fields of an `evidence` record. Threads in the same place are one item.
+// Add the Python threads, the threads with their kernel and native frames, and the children with
+// those of their main threads, under a heading each. `evidence` has the fields of an `evidence`
+// record. Threads, and children, in the same place are one item.
 // Nothing is added without such threads.
 void add_python_stacks(Page& page, simdjson::dom::object evidence);
 void add_threads(Page& page, simdjson::dom::object evidence);
+void add_children(Page& page, simdjson::dom::object evidence);
 
 }  // namespace filetimer::cli
