@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -67,6 +68,29 @@ void add_omitted(Page& page, dom::object evidence, const char* key) {
   }
 }
 
+// Adds the threads or the processes of the list `key`, whose numbers are `number`.
+void add_processes(Page& page, std::string_view title, const char* number, const char* key,
+                   dom::object evidence) {
+  std::vector<ThreadGroup> groups;
+  for (const dom::object each : objects_at(evidence, key)) {
+    const auto id = integer_at(each, number);
+    add_thread({.names = {id ? fmt::format("{}", *id) : ""},
+                .doing = doing_of(each),
+                .kernel_stack = texts_at(each, "stack"),
+                .frames = texts_at(each, "native_stack")},
+               groups);
+  }
+  if (groups.empty()) {
+    return;
+  }
+  page.heading(title);
+  for (const ThreadGroup& group : groups) {
+    page.item(2, joined({listed(group.names, kThreadsNamed), group.doing}, " "));
+    page.item(4, kernel_stack_text(group.kernel_stack));
+    add_frames(page, 4, group.frames);
+  }
+}
+
 }  // namespace
 
 std::string kernel_stack_text(const std::vector<std::string>& frames) {
@@ -103,46 +127,12 @@ void add_python_stacks(Page& page, dom::object evidence) {
 }
 
 void add_threads(Page& page, dom::object evidence) {
-  std::vector<ThreadGroup> groups;
-  for (const dom::object thread : objects_at(evidence, "threads")) {
-    const auto tid = integer_at(thread, "tid");
-    add_thread({.names = {tid ? fmt::format("{}", *tid) : ""},
-                .doing = doing_of(thread),
-                .kernel_stack = texts_at(thread, "stack"),
-                .frames = texts_at(thread, "native_stack")},
-               groups);
-  }
-  if (groups.empty()) {
-    return;
-  }
-  page.heading("Threads");
-  for (const ThreadGroup& group : groups) {
-    page.item(2, joined({listed(group.names, kThreadsNamed), group.doing}, " "));
-    page.item(4, kernel_stack_text(group.kernel_stack));
-    add_frames(page, 4, group.frames);
-  }
+  add_processes(page, "Threads", "tid", "threads", evidence);
   add_omitted(page, evidence, "threads_omitted");
 }
 
 void add_children(Page& page, dom::object evidence) {
-  std::vector<ThreadGroup> groups;
-  for (const dom::object child : objects_at(evidence, "children")) {
-    const auto pid = integer_at(child, "pid");
-    add_thread({.names = {pid ? fmt::format("{}", *pid) : ""},
-                .doing = doing_of(child),
-                .kernel_stack = texts_at(child, "stack"),
-                .frames = texts_at(child, "native_stack")},
-               groups);
-  }
-  if (groups.empty()) {
-    return;
-  }
-  page.heading("Children");
-  for (const ThreadGroup& group : groups) {
-    page.item(2, joined({listed(group.names, kThreadsNamed), group.doing}, " "));
-    page.item(4, kernel_stack_text(group.kernel_stack));
-    add_frames(page, 4, group.frames);
-  }
+  add_processes(page, "Children", "pid", "children", evidence);
 }
 
 }  // namespace filetimer::cli
