@@ -72,9 +72,20 @@ void add_duration(CLI::App& app, const std::string& name, Value& value, const st
 }
 
 template <class Value>
-CLI::Option* add_choice(CLI::App& app, const std::string& name, Value& value,
-                        const std::vector<std::pair<std::string, Value>>& choices,
-                        const std::string& help) {
+struct ChoiceOf {
+  using Type = Value;
+};
+template <class Value>
+struct ChoiceOf<std::optional<Value>> {
+  using Type = Value;
+};
+
+// `value` is of the type of the choices, or optional.
+template <class Value>
+CLI::Option* add_choice(
+    CLI::App& app, const std::string& name, Value& value,
+    const std::vector<std::pair<std::string, typename ChoiceOf<Value>::Type>>& choices,
+    const std::string& help) {
   const auto names = [&](const char* between) {
     return CLI::detail::join(
         choices, [](const auto& choice) { return choice.first; }, between);
@@ -142,13 +153,16 @@ void add_kill_options(CLI::App& app, Settings& settings) {
   add_choice(app, "--stopped", settings.stopped,
              {{"defer", Settings::Stopped::kDefer}, {"kill", Settings::Stopped::kKill}},
              "a worker that is stopped or traced at its deadline [defer]");
-  add_choice(app, "--evidence", settings.kill.evidence,
-             {{"none", EvidenceLevel::kNone},
-              {"proc", EvidenceLevel::kProc},
-              {"stacks", EvidenceLevel::kStacks}},
+  const std::vector<std::pair<std::string, EvidenceLevel>> levels{
+      {"none", EvidenceLevel::kNone},
+      {"proc", EvidenceLevel::kProc},
+      {"stacks", EvidenceLevel::kStacks}};
+  add_choice(app, "--evidence", settings.kill.evidence, levels,
              "evidence recorded before the signal [stacks, else proc]");
   add_duration(app, "--evidence-timeout", settings.kill.evidence_timeout,
                "longest delay of a signal for evidence [2s]");
+  add_choice(app, "--warn-evidence", settings.kill.warn_evidence, levels,
+             "evidence recorded with a warning [that of --evidence]");
   add_duration(app, "--kill-wait", settings.kill.kill_wait,
                "time from SIGKILL until a worker is unkillable [30s]");
 }
