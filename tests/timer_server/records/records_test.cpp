@@ -79,6 +79,17 @@ Evidence full_evidence() {
   evidence.threads_omitted = 1;
   evidence.state = 'S';
   evidence.children = {{4730, "python3", 'S'}};
+  ThreadEvidence loader;
+  loader.tid = 4730;
+  loader.state = 'S';
+  loader.wchan = "pipe_read";
+  loader.syscall = "read";
+  loader.syscall_number = 0;
+  loader.syscall_fd = "pipe:[88]";
+  loader.stack = {"pipe_read+0x1/0x2"};
+  loader.native_stack = {"__read+0x10 (libc.so.6)"};
+  evidence.children[0].main_thread = loader;
+  evidence.children[0].held_ms = 0.4;
   evidence.devices = {"/dev/nvidia0"};
   evidence.python_threads = {{"0x7f12", "loader", true, {"train.py:12 in load"}}};
   evidence.held_ms = 1.5;
