@@ -19,6 +19,8 @@ constexpr double kWaitingPercent = 5;
 // The size of a thread in the record without its frames. Frames leave this much room for each
 // thread behind them.
 constexpr std::size_t kBytesPerThread = 400;
+// The room that the threads leave for each child whose main thread was read.
+constexpr std::size_t kBytesPerChild = 1024;
 // The Python stacks leave the other half of the record to the threads of the kernel.
 constexpr std::size_t kMaxPythonBytes = kMaxEvidenceBytes / 2;
 
@@ -80,17 +82,22 @@ void write_frames(JsonWriter& json, std::string_view key, const std::vector<std:
   json.end_array();
 }
 
+std::size_t bytes_for_children(const Evidence& evidence) {
+  return std::min(evidence.children.size(), kMaxChildrenRead) * kBytesPerChild;
+}
+
 void write_threads(JsonWriter& json, const Evidence& evidence) {
+  const std::size_t most_bytes = kMaxEvidenceBytes - bytes_for_children(evidence);
   std::size_t omitted = evidence.threads_omitted;
   std::size_t threads_left = evidence.threads.size();
   json.begin_array("threads");
   for (const ThreadEvidence& thread : evidence.threads) {
     --threads_left;
-    if (json.size() > kMaxEvidenceBytes) {
+    if (json.size() > most_bytes) {
       ++omitted;
       continue;
     }
-    const std::size_t limit = kMaxEvidenceBytes - (threads_left + 1) * kBytesPerThread;
+    const std::size_t limit = most_bytes - (threads_left + 1) * kBytesPerThread;
     json.begin_object().field("tid", thread.tid).field("comm", thread.comm);
     write_activity(json, thread);
     json.fixed("cpu_s", thread.cpu_s, 2);
@@ -105,6 +112,27 @@ void write_threads(JsonWriter& json, const Evidence& evidence) {
   if (omitted > 0) {
     json.field("threads_omitted", omitted);
   }
+}
+
+void write_children(JsonWriter& json, const Evidence& evidence) {
+  std::size_t limit = json.size();
+  json.begin_array("children");
+  for (const ChildEvidence& child : evidence.children) {
+    limit += kBytesPerChild;
+    json.begin_object().field("pid", child.pid).field("comm", child.comm);
+    if (child.main_thread) {
+      write_activity(json, *child.main_thread);
+      write_frames(json, "stack", child.main_thread->stack, limit);
+      write_frames(json, "native_stack", child.main_thread->native_stack, limit);
+    } else {
+      json.field("state", std::string_view(&child.state, 1));
+    }
+    if (child.held_ms) {
+      json.fixed("held_ms", *child.held_ms, 3);
+    }
+    json.end_object();
+  }
+  json.end_array();
 }
 
 void write_python(JsonWriter& json, const Evidence& evidence) {

@@ -37,14 +37,17 @@ struct ThreadEvidence {
   std::vector<std::string> native_stack;  // frames of the program and its libraries, likewise
 };
 
-// A child process of the worker, such as one that loads its data.
+// The children of a worker whose main threads are read. The others have a name and a state only.
+inline constexpr std::size_t kMaxChildrenRead = 16;
+
+// A child process of the worker, such as a data loader.
 struct ChildEvidence {
   pid_t pid = 0;
   std::string comm;
   char state = '?';
-  std::uint64_t start_time = 0;  // field 22 of /proc/PID/stat
-  // Of the first children only.
-  std::optional<ThreadEvidence> main_thread{};
+  std::uint64_t start_time{};
+  std::optional<ThreadEvidence> main_thread{};  // empty: not read
+  std::optional<double> held_ms{};  // how long the child was stopped for its native stack
 };
 
 // A thread in the dump of Python's faulthandler.

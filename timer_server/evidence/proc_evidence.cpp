@@ -139,15 +139,16 @@ void read_children(pid_t pid, const std::vector<pid_t>& tids, Evidence& evidence
       if (evidence.children.size() >= kMaxChildrenShown) {
         return;
       }
-      const std::string folder = fmt::format("/proc/{}", child);
-      const auto stat = read_stat(folder);
-      if (!stat) {
-        continue;
-      }
-      const bool has_details = evidence.children.size() < kMaxDetailedChildren;
-      evidence.children.push_back({child, stat->comm, stat->state, stat->start_time});
-      if (has_details) {
-        evidence.children.back().main_thread = read_thread(folder, child, child, evidence);
+      if (const auto stat = read_stat(fmt::format("/proc/{}", child))) {
+        ChildEvidence& read = evidence.children.emplace_back();
+        read.pid = child;
+        read.comm = stat->comm;
+        read.state = stat->state;
+        read.start_time = stat->start_time;
+        if (evidence.children.size() <= kMaxChildrenRead) {
+          read.main_thread =
+              read_thread(fmt::format("/proc/{0}/task/{0}", child), child, child, evidence);
+        }
       }
     }
   }

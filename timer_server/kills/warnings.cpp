@@ -28,7 +28,7 @@ struct Warnings::Batch {
 
 Warnings::Warnings(const KillPolicy& policy, Records& records, RecordLog& log,
                    SideThreads& side_threads, Recorded recorded)
-    : level_(policy.warn_evidence.value_or(policy.evidence)),
+    : level_(policy.evidence_of_warnings()),
       evidence_timeout_(policy.evidence_timeout),
       records_(records),
       log_(log),

@@ -32,7 +32,7 @@ class Warnings {
   using Recorded = std::function<void(const WorkerIdentity& worker, const SoftDeadline& passed,
                                       std::uint64_t record_number, bool is_first)>;
 
-  // Takes the level of evidence and its time limit from `policy`.
+  // Takes the level of the evidence of warnings and its time limit from `policy`.
   Warnings(const KillPolicy& policy, Records& records, RecordLog& log, SideThreads& side_threads,
            Recorded recorded = {});
   ~Warnings();

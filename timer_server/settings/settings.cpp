@@ -72,9 +72,20 @@ void add_duration(CLI::App& app, const std::string& name, Value& value, const st
 }
 
 template <class Value>
-CLI::Option* add_choice(CLI::App& app, const std::string& name, Value& value,
-                        const std::vector<std::pair<std::string, Value>>& choices,
-                        const std::string& help) {
+struct ChoiceOf {
+  using Type = Value;
+};
+template <class Value>
+struct ChoiceOf<std::optional<Value>> {
+  using Type = Value;
+};
+
+// `value` is of the type of the choices, or optional.
+template <class Value>
+CLI::Option* add_choice(
+    CLI::App& app, const std::string& name, Value& value,
+    const std::vector<std::pair<std::string, typename ChoiceOf<Value>::Type>>& choices,
+    const std::string& help) {
   const auto names = [&](const char* between) {
     return CLI::detail::join(
         choices, [](const auto& choice) { return choice.first; }, between);
@@ -158,6 +169,8 @@ void add_kill_options(CLI::App& app, Settings& settings) {
       ->check(expecting("one of none, proc, stacks", CLI::IsMember(levels)));
   add_duration(app, "--evidence-timeout", settings.kill.evidence_timeout,
                "longest delay of a signal for evidence [2s]");
+  add_choice(app, "--warn-evidence", settings.kill.warn_evidence, levels,
+             "evidence recorded with a warning [that of --evidence]");
   add_duration(app, "--kill-wait", settings.kill.kill_wait,
                "time from SIGKILL until a worker is unkillable [30s]");
 }

@@ -101,6 +101,21 @@ TEST_CASE("a warning says where the worker is, and the worker gets no signal") {
   CHECK(worker.line() == fmt::format("signal {}", SIGUSR2));
 }
 
+TEST_CASE("--warn-evidence sets the evidence of a warning apart from that of an expiry") {
+  const TempFolder temp;
+  const Server server(temp, {"--dry-run", "--evidence", "proc", "--warn-evidence", "none"});
+  Worker worker("catch-signals");
+  server.send(acquire_softly(worker.pid(), "forward", 200ms, 50ms));
+  const Record warned = wait_for_warning(server, "forward");
+  CHECK_FALSE(warned.has("threads"));
+  CHECK_FALSE(warned.has("missing"));
+  CHECK(server.wait_for("evidence", worker.pid()).array("threads").size() == 1);
+  server.wait_for("killed", worker.pid());
+  // The first signal that it gets is this one.
+  worker.signal(SIGUSR2);
+  CHECK(worker.line() == fmt::format("signal {}", SIGUSR2));
+}
+
 TEST_CASE("a scope's own soft deadline on a page wins over --warn-at, and needs no deadline") {
   const TempFolder temp;
   const Server server(temp, {"--warn-at", "0.0000001", "--evidence", "none"});

@@ -4,8 +4,13 @@
 #include "timer_server/evidence/evidence_collection.hpp"
 
 #include <doctest/doctest.h>
+#include <fmt/format.h>
 #include <poll.h>
+#include <unistd.h>
 
+#include <csignal>
+
+#include "common/proc_files.hpp"
 #include "tests/support/kernel_stacks.hpp"
 #include "tests/timer_server/busy_threads.hpp"
 #include "tests/timer_server/process_of.hpp"
@@ -75,6 +80,55 @@ TEST_CASE("At level stacks the state is from before the worker was stopped") {
   CHECK(evidence.threads[0].state == 'S');
   CHECK(!evidence.threads[0].native_stack.empty());
   CHECK(missing_but_kernel_stacks(evidence.missing) == "");
+}
+
+TEST_CASE("The main threads of a worker's children have stacks, and the children run on") {
+  CollectionStage stage([] {
+    for (std::size_t i = 0; i < kMaxChildrenRead + 1; ++i) {
+      if (::fork() == 0) {
+        for (;;) {
+          ::pause();
+        }
+      }
+    }
+  });
+  const Evidence evidence = stage.collect(EvidenceLevel::kStacks);
+  REQUIRE(evidence.children.size() == kMaxChildrenRead + 1);
+  const ChildEvidence& first = evidence.children.front();
+  REQUIRE(first.main_thread);
+  CHECK(first.main_thread->tid == first.pid);
+  CHECK(!first.main_thread->native_stack.empty());
+  CHECK(first.held_ms.has_value());
+  CHECK_FALSE(evidence.children.back().main_thread);  // over the limit
+  for (const ChildEvidence& child : evidence.children) {
+    const auto process = open_process(child.pid);
+    REQUIRE(process);
+    CHECK(process->is_alive());
+    const auto stat = read_stat(fmt::format("/proc/{}", child.pid));
+    REQUIRE(stat);
+    CHECK(stat->state != 't');
+    CHECK(stat->state != 'T');
+    CHECK(process->send_signal(SIGKILL));
+  }
+}
+
+TEST_CASE("At level proc no child is stopped for its stack") {
+  CollectionStage stage([] {
+    if (::fork() == 0) {
+      for (;;) {
+        ::pause();
+      }
+    }
+  });
+  const Evidence evidence = stage.collect(EvidenceLevel::kProc);
+  REQUIRE(evidence.children.size() == 1);
+  const ChildEvidence& child = evidence.children.front();
+  REQUIRE(child.main_thread);
+  CHECK_FALSE(child.held_ms);
+  CHECK(child.main_thread->native_stack.empty());
+  const auto process = open_process(child.pid);
+  REQUIRE(process);
+  CHECK(process->send_signal(SIGKILL));
 }
 
 TEST_CASE("Evidence that is taken early says what is missing, and nothing is added to it later") {

@@ -70,6 +70,31 @@ TEST_CASE("A record of any evidence is JSON and stays within its limit") {
   CHECK(record.line().find("more, for which the record has no room") != std::string::npos);
 }
 
+TEST_CASE("The threads leave room for the children, each of which has a share of its own") {
+  Evidence evidence = much_evidence(kMaxStackFrames);
+  for (int i = 0; i < 64; ++i) {
+    ChildEvidence& child = evidence.children.emplace_back();
+    child.pid = 5000 + i;
+    child.comm = "loader";
+    child.state = 'S';
+    if (evidence.children.size() <= kMaxChildrenRead) {
+      child.main_thread = thread_in('S', "pipe_read", {});
+      child.main_thread->syscall = "read";
+      child.main_thread->native_stack.assign(kMaxStackFrames, std::string(100, 'n'));
+    }
+  }
+  const testing::JsonLine record = parsed(evidence);
+  CHECK(record.line().size() < kMaxEvidenceBytes + 8192);
+  CHECK(record.array("threads").size() == 64);
+  REQUIRE(record.array("children").size() == 64);
+  for (std::size_t i = 0; i < kMaxChildrenRead; ++i) {
+    const auto child = record.array("children").at(i);
+    CHECK(child["syscall"].get_string().value() == "read");
+    CHECK(child["native_stack"].get_array().value().size() > 1);
+  }
+  CHECK(record.array("children").at(kMaxChildrenRead)["doing"].error() == simdjson::NO_SUCH_FIELD);
+}
+
 TEST_CASE("Python's threads leave room for those of the kernel") {
   Evidence evidence = much_evidence(10);
   for (int i = 0; i < 100; ++i) {

@@ -489,6 +489,26 @@ TEST_CASE("Evidence is recorded between the verdict and the signal") {
   CHECK(stage.events() == "expired evidence killed");
 }
 
+TEST_CASE("In a dry run an expiry has evidence at the level of --evidence") {
+  KillPolicy policy = LadderStage::quick();
+  policy.dry_run = true;
+  policy.evidence = EvidenceLevel::kProc;
+  policy.warn_evidence = EvidenceLevel::kNone;
+  policy.evidence_timeout = 60s;
+  LadderStage stage(policy);
+  stage.start(SIGKILL);
+  stage.advance(stage.now);
+  while (stage.events() == "expired") {
+    pollfd poll{stage.side_threads.event_fd(), POLLIN, 0};
+    REQUIRE(::poll(&poll, 1, 10'000) == 1);
+    stage.side_threads.deliver();
+  }
+  stage.step(stage.now);
+  CHECK(stage.events() == "expired evidence killed");
+  CHECK_FALSE(stage.the("evidence").array("threads").size() == 0);
+  CHECK(stage.process.is_alive());
+}
+
 TEST_CASE("Evidence that does not come delays the signal by its time limit") {
   KillPolicy policy = LadderStage::quick();
   policy.evidence = EvidenceLevel::kProc;

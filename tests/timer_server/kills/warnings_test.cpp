@@ -18,7 +18,10 @@ namespace {
 
 struct WarningStage {
   explicit WarningStage(bool evidence = true)
-      : policy{.evidence = evidence ? EvidenceLevel::kProc : EvidenceLevel::kNone},
+      : WarningStage(
+            KillPolicy{.evidence = evidence ? EvidenceLevel::kProc : EvidenceLevel::kNone}) {}
+  explicit WarningStage(KillPolicy kill_policy)
+      : policy(kill_policy),
         warnings(policy, records, *log, side_threads,
                  [this](const WorkerIdentity&, const SoftDeadline& passed, std::uint64_t,
                         bool is_first) {
@@ -131,6 +134,29 @@ TEST_CASE("Without evidence a warning waits for the command line and rank of the
   REQUIRE(stage.recorded().size() == 1);
   CHECK(stage.recorded()[0].integer("rank") == 3);
   CHECK_FALSE(stage.recorded()[0].has("missing"));
+}
+
+TEST_CASE("A warning has evidence of its own level, whatever the level of an expiry is") {
+  SUBCASE("evidence with warnings only") {
+    WarningStage stage(
+        KillPolicy{.evidence = EvidenceLevel::kNone, .warn_evidence = EvidenceLevel::kProc});
+    stage.start({"forward"});
+    stage.warnings.advance(stage.now);
+    CHECK(stage.recorded().empty());
+    stage.deliver();
+    stage.warnings.advance(stage.now);
+    REQUIRE(stage.recorded().size() == 1);
+    CHECK(stage.recorded()[0].has("threads"));
+  }
+  SUBCASE("evidence with expiries only") {
+    WarningStage stage(
+        KillPolicy{.evidence = EvidenceLevel::kProc, .warn_evidence = EvidenceLevel::kNone});
+    stage.start({"forward"});
+    CHECK(stage.warnings.advance(stage.now).is_never());
+    REQUIRE(stage.recorded().size() == 1);
+    CHECK_FALSE(stage.recorded()[0].has("threads"));
+    CHECK_FALSE(stage.recorded()[0].has("missing"));
+  }
 }
 
 TEST_CASE("The scopes of a worker share its evidence") {
