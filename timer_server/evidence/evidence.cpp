@@ -162,22 +162,6 @@ void write_python(JsonWriter& json, const Evidence& evidence) {
   }
 }
 
-void write_children(JsonWriter& json, const Evidence& evidence) {
-  json.begin_array("children");
-  for (const ChildEvidence& child : evidence.children) {
-    json.begin_object().field("pid", child.pid).field("comm", child.comm);
-    if (!child.main_thread || json.size() + kBytesPerThread > kMaxEvidenceBytes) {
-      json.field("state", std::string_view(&child.state, 1)).end_object();
-      continue;
-    }
-    write_activity(json, *child.main_thread);
-    write_frames(json, "stack", child.main_thread->stack, kMaxEvidenceBytes);
-    write_frames(json, "native_stack", child.main_thread->native_stack, kMaxEvidenceBytes);
-    json.end_object();
-  }
-  json.end_array();
-}
-
 // Returns the sum over all threads, which exceeds 100 when several of them run.
 std::optional<double> total_cpu_percent(const Evidence& evidence) {
   std::optional<double> sum;

@@ -2,8 +2,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <chrono>
-#include <cstddef>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -17,10 +15,6 @@
 #include "timer_server/system/side_threads.hpp"
 
 namespace filetimer {
-
-// Of a worker's children the native stacks of so many are read, in that time together.
-inline constexpr std::size_t kMaxChildStacks = 4;
-inline constexpr Duration kChildrenLimit = std::chrono::milliseconds{500};
 
 struct EvidenceOptions {
   EvidenceLevel level = EvidenceLevel::kStacks;

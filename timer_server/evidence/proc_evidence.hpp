@@ -6,7 +6,6 @@
 #include <sys/types.h>
 
 #include <chrono>
-#include <cstddef>
 #include <cstdint>
 
 #include "timer_server/evidence/evidence.hpp"
@@ -16,9 +15,6 @@ namespace filetimer {
 // The time over which the CPU use of each thread is measured. It spans several ticks (1 to 10 ms),
 // in which some kernels count CPU time.
 inline constexpr std::chrono::milliseconds kCpuSample{30};
-
-// The children of which it is said what they do; only the state is said of the others.
-inline constexpr std::size_t kMaxDetailedChildren = 16;
 
 // Reads what the kernel says of the process. Returns evidence without threads, with the reason in
 // `missing`, if the process has ended: `start_time` (field 22 of /proc/PID/stat) distinguishes

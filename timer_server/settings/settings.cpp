@@ -159,18 +159,10 @@ void add_kill_options(CLI::App& app, Settings& settings) {
       {"stacks", EvidenceLevel::kStacks}};
   add_choice(app, "--evidence", settings.kill.evidence, levels,
              "evidence recorded before the signal [stacks, else proc]");
-  const auto take_warn_evidence = [&settings, levels](const std::string& word) {
-    settings.kill.warn_evidence =
-        std::ranges::find(levels, word, &decltype(levels)::value_type::first)->second;
-  };
-  app.add_option_function<std::string>("--warn-evidence", take_warn_evidence,
-                                       "evidence recorded with a warning [as --evidence]")
-      ->type_name("none|proc|stacks")
-      ->check(expecting("one of none, proc, stacks", CLI::IsMember(levels)));
-  add_duration(app, "--evidence-timeout", settings.kill.evidence_timeout,
-               "longest delay of a signal for evidence [2s]");
   add_choice(app, "--warn-evidence", settings.kill.warn_evidence, levels,
              "evidence recorded with a warning [that of --evidence]");
+  add_duration(app, "--evidence-timeout", settings.kill.evidence_timeout,
+               "longest delay of a signal for evidence [2s]");
   add_duration(app, "--kill-wait", settings.kill.kill_wait,
                "time from SIGKILL until a worker is unkillable [30s]");
 }

@@ -315,21 +315,3 @@ TEST_CASE("--on-warning runs once the warning is recorded, and show takes the wa
   CHECK(text.ends_with(fmt::format("warned {} forward\n", worker.pid())));
   CHECK(worker.is_alive());
 }
-
-TEST_CASE("--warn-evidence chooses the evidence of warnings alone") {
-  const TempFolder temp;
-  const auto record_of_warning = [&](const std::string& folder, const std::string& level,
-                                     const std::string& of_kills) {
-    const Server server(
-        temp, {.args = {"--warn-at", "0.000001", "--evidence", of_kills, "--warn-evidence", level},
-               .folder = folder});
-    const auto worker = page_worker(server.dir(), "w-1");
-    worker->ask("open 0 forward 3600000");
-    worker->tell("hint");
-    return wait_for_warning(server, "forward");
-  };
-  CHECK(record_of_warning("proc", "proc", "none").has("threads"));
-  const Record none = record_of_warning("none", "none", "proc");
-  CHECK_FALSE(none.has("threads"));
-  CHECK_FALSE(none.has("missing"));
-}

@@ -337,6 +337,7 @@ void ExpiryReport::add_headline(Page& page) const {
               "signals",
               "threads",
               "python_threads",
+              "children",
               "verdict",
               "dead_after_ms",
               "cancelled"});
