@@ -80,7 +80,8 @@ std::vector<std::string> lines_of(std::string_view text) {
 
 std::string unwrapped(std::string text) {
   for (std::size_t at = 0; (at = text.find("\n    ", at)) != std::string::npos;) {
-    text.replace(at, 5, 1, ' ');
+    const std::size_t word = std::min(text.find_first_not_of(' ', at + 1), text.size());
+    text.replace(at, word - at, 1, ' ');
   }
   return text;
 }

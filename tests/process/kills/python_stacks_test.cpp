@@ -10,6 +10,7 @@
 #include "tests/process/harness.hpp"
 #include "tests/process/requests.hpp"
 #include "tests/process/worker.hpp"
+#include "tests/support/files.hpp"
 #include "tests/support/kernel_stacks.hpp"
 
 using namespace filetimer::testing;
@@ -163,14 +164,16 @@ TEST_CASE("a dump has the Python stacks of a worker that hangs, which is not kil
   Worker worker("", setup);
   worker.tell("open 3600000");
   // The worker says nothing more: asked until it is where it hangs.
-  Finished dumped;
+  std::string dumped;
   const auto shows_hang = [&] {
-    dumped = run_client(temp, server, {"dump", "--all"});
-    return dumped.out.find(" in hang_in_lock") != std::string::npos &&
-           dumped.out.find(" in wait_in_thread") != std::string::npos;
+    dumped = unwrapped(run_client(temp, server, {"dump", "--all"}).out);
+    return dumped.find(" in hang_in_lock") != std::string::npos &&
+           dumped.find(" in wait_in_thread") != std::string::npos;
   };
-  CHECK(wait_until(shows_hang));
-  CHECK(dumped.out.find("Python stacks (the most recent call first)") != std::string::npos);
+  const bool has_shown = wait_until(shows_hang);
+  CAPTURE(dumped);
+  CHECK(has_shown);
+  CHECK(dumped.find("Python stacks (the most recent call first)") != std::string::npos);
   CHECK(worker.is_alive());
   server.barrier();
   CHECK(worker.is_alive());

@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <system_error>
 #include <vector>
 
 #include "common/clock.hpp"
@@ -151,7 +152,12 @@ TEST_CASE("a server whose directory is removed keeps watching open scopes, and s
   visit(*worker);
   visit(*other);
   CHECK(worker->ask("open before 3000") == "yes");
-  std::filesystem::remove_all(server.dir());
+  // The server may put a file into a directory while it is being removed.
+  REQUIRE(wait_until([&] {
+    std::error_code error;
+    std::filesystem::remove_all(server.dir(), error);
+    return !error;
+  }));
   REQUIRE(wait_until([&] {
     visit(*other);
     return has_page(server.dir());
