@@ -297,9 +297,28 @@ class HangBuilder {
       frames = texts_at(thread, "native_stack");
       break;
     }
+    hang_.native_stacks.add(lane.worker, outermost_first(frames));
+    for (const dom::object child : objects_at(record.fields, "children")) {
+      take_child(child, lane);
+    }
+  }
+
+  static std::vector<std::string> outermost_first(std::vector<std::string> frames) {
     std::ranges::transform(frames, frames.begin(), without_offset);
     std::ranges::reverse(frames);
-    hang_.native_stacks.add(lane.worker, frames);
+    return frames;
+  }
+
+  void take_child(dom::object child, const Lane& lane) {
+    std::vector<std::string> calls = outermost_first(texts_at(child, "native_stack"));
+    if (calls.empty()) {
+      calls.push_back(text_at(child, "doing"));
+    }
+    if (calls[0].empty()) {
+      return;
+    }
+    calls.insert(calls.begin(), "children of " + worker_text(lane.worker));
+    hang_.child_stacks.add({{}, integer_at(child, "pid"), {}, text_at(child, "comm")}, calls);
   }
 
   void finish_bars(Lane& lane) const {

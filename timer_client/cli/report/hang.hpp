@@ -56,6 +56,7 @@ struct Hang {
   std::int64_t ended_omitted = 0;  // ended scopes for which the records had no room
   StackTree python_stacks;
   StackTree native_stacks;
+  StackTree child_stacks;  // of main threads, below the worker whose children they are
   // Of the evidence command on each host.
   struct Output {
     std::string host;

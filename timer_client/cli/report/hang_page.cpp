@@ -209,6 +209,10 @@ std::string html_page(const Hang& hang, const std::string& logs) {
     html += heading("Native stacks of their main threads, the outermost call first");
     html += html_of(hang.native_stacks);
   }
+  if (!hang.child_stacks.is_empty()) {
+    html += heading("Children of the expired workers, the outermost call first");
+    html += html_of(hang.child_stacks, "stack");
+  }
   for (const Hang::Output& output : hang.outputs) {
     html += heading(fmt::format("Evidence command on {}", html_text(output.host)));
     html += "<pre>";

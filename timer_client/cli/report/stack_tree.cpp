@@ -23,17 +23,18 @@ void sort_by_count(std::vector<StackTree::Node>& nodes) {
   }
 }
 
-void write_node(const StackTree::Node& node, std::string& html);
+void write_node(const StackTree::Node& node, std::string_view counted_as, std::string& html);
 
-void write_nodes(const std::vector<StackTree::Node>& nodes, std::string& html) {
+void write_nodes(const std::vector<StackTree::Node>& nodes, std::string_view counted_as,
+                 std::string& html) {
   html += "<ul>";
   for (const StackTree::Node& node : nodes) {
-    write_node(node, html);
+    write_node(node, counted_as, html);
   }
   html += "</ul>\n";
 }
 
-void write_node(const StackTree::Node& first, std::string& html) {
+void write_node(const StackTree::Node& first, std::string_view counted_as, std::string& html) {
   html += "<li>";
   // Calls that all workers here have in common need no list of their own.
   const StackTree::Node* node = &first;
@@ -49,10 +50,10 @@ void write_node(const StackTree::Node& first, std::string& html) {
     html += fmt::format(" <strong>{}</strong>", html_text(workers_text(node->workers)));
   }
   if (node->calls.size() > 1) {
-    html += fmt::format(" <small>{}</small>", counted(node->count(), "worker"));
+    html += fmt::format(" <small>{}</small>", counted(node->count(), counted_as));
   }
   if (!node->calls.empty()) {
-    write_nodes(node->calls, html);
+    write_nodes(node->calls, counted_as, html);
   }
   html += "</li>";
 }
@@ -101,9 +102,9 @@ std::string without_offset(const std::string& frame) {
              : frame.substr(0, plus) + frame.substr(space);
 }
 
-std::string html_of(const StackTree& tree) {
+std::string html_of(const StackTree& tree, std::string_view counted_as) {
   std::string html = "<div class=tree>";
-  write_nodes(tree.sorted(), html);
+  write_nodes(tree.sorted(), counted_as, html);
   return html + "</div>\n";
 }
 

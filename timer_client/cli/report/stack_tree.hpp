@@ -4,6 +4,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "timer_client/cli/log/incident.hpp"
@@ -36,7 +37,8 @@ class StackTree {
 // "read (libc.so.6)" of "read+0xd (libc.so.6)". A frame without a function keeps its offset.
 std::string without_offset(const std::string& frame);
 
-// Returns the tree as nested lists of HTML.
-std::string html_of(const StackTree& tree);
+// Returns the tree as nested lists of HTML. `counted_as` is the noun for the number of stacks below
+// a call, in the singular.
+std::string html_of(const StackTree& tree, std::string_view counted_as = "worker");
 
 }  // namespace filetimer::cli

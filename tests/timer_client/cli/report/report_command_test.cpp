@@ -74,9 +74,12 @@ struct TwoHosts {
         {.pid = 13, .rank = 3, .job = "8812", .scope = "exchange", .entered_s = 61}};
     add_incident(a, 90.0001, "a-i1", on_a);
     add_expiry(a, "a-1", "a-i1", hung);
-    a.add("evidence", 90'050'000,
-          R"x(,"pid":11,"id":"a-1","threads":[{"tid":11,"native_stack":)x"
-          R"x(["read+0xd (libc.so.6)","main+0x1 (t)"]}])x");
+    a.add(
+        "evidence", 90'050'000,
+        R"x(,"pid":11,"id":"a-1","threads":[{"tid":11,"native_stack":)x"
+        R"x(["read+0xd (libc.so.6)","main+0x1 (t)"]}],"children":[)x"
+        R"x({"pid":21,"comm":"loader","native_stack":["read+0xd (libc.so.6)","<main>+0x1 (t)"]},)x"
+        R"x({"pid":22,"comm":"loader","doing":"waits in read"},{"pid":23,"comm":"new"}])x");
     a.add("killed", 90'100'000,
           fmt::format(R"(,"pid":11,"id":"a-1","incident":"a-i1","scope":"load","verdict":"dead",)"
                       R"("signals":[{{"signal":9,"name":"SIGKILL","mono_ns":{}}}],)"
@@ -120,6 +123,22 @@ TEST_CASE("a report is told from the first to expire, whichever expiry was named
   CHECK(contains(html,
                  "<code>main (t)</code><br><code>read (libc.so.6)</code> "
                  "<strong>rank 1</strong>"));
+}
+
+TEST_CASE("a report has the stacks of children below their worker") {
+  TwoHosts hosts;
+  REQUIRE(hosts.report().code == 0);
+  const std::string html = hosts.html();
+  const std::size_t begin = html.find("Children of the expired workers");
+  REQUIRE(begin != std::string::npos);
+  const std::string children = html.substr(begin, html.find("<h2>", begin) - begin);
+  CHECK(contains(children,
+                 "<code>children of rank 1 (pid 11, t) on node01</code> <small>2 stacks</small>"));
+  CHECK(contains(children,
+                 "<code>&lt;main&gt; (t)</code><br><code>read (libc.so.6)</code> "
+                 "<strong>pid 21 (loader)</strong>"));
+  CHECK(contains(children, "<code>waits in read</code> <strong>pid 22 (loader)</strong>"));
+  CHECK_FALSE(contains(children, "pid 23"));
 }
 
 TEST_CASE("scopes and events of all hosts are on one time axis, from the first verdict on") {
