@@ -89,8 +89,10 @@ Server::Server(Settings settings, RuntimeDirectory& directory, std::unique_ptr<R
       evidence_command_(loop_.get(), settings_.evidence_command, settings_.kill.evidence_timeout,
                         environment_for_children(directory_.path(), directory_.pipe().path()),
                         std::move(inheritance), records_, *log_),
+      peers_(settings_.kill, records_, *log_, side_threads_),
       verdicts_({loop_.get(), settings_.kill, policy_, workers_, directory_.pages(), unsaved_,
-                 records_, *log_, side_threads_, warnings_, overdue_, hooks_, evidence_command_}),
+                 records_, *log_, side_threads_, warnings_, overdue_, hooks_, evidence_command_,
+                 peers_}),
       slow_ranks_(settings_.slow_factor, workers_, records_, *log_),
       metrics_collection_(workers_, policy_, pages_),
       metrics_file_(absolute_path(settings_.metrics), side_threads_),
@@ -480,6 +482,7 @@ void Server::withdraw() {
   directory_.pipe().remove_from_path();
   read_last_requests();
   evidence_command_.stop();
+  peers_.stop();
   hooks_.stop();
   warnings_.flush_all("the server was stopped first");
   report_rejections(Instant::now(), true);

@@ -147,6 +147,7 @@ class Server {
   SoftDeadlines soft_deadlines_;
   Hooks hooks_;
   EvidenceCommand evidence_command_;
+  PeerEvidence peers_;
   Verdicts verdicts_;
 
   SlowRanks slow_ranks_;

@@ -48,6 +48,7 @@ struct VerdictParts : RegistryParts {
   Warnings warnings{settings.kill, records, *log, side_threads};
   Hooks hooks{loop.get(), {"true", {}}, {}, {}, records, *log, {.waiting = 0}};
   EvidenceCommand evidence_command{loop.get(), {}, std::chrono::seconds{10}, {}, {}, records, *log};
+  PeerEvidence peers{settings.kill, records, *log, side_threads};
   Verdicts verdicts{{.loop = loop.get(),
                      .policy = settings.kill,
                      .scopes = policy,
@@ -61,6 +62,7 @@ struct VerdictParts : RegistryParts {
                      .overdue = overdue,
                      .hooks = hooks,
                      .evidence_command = evidence_command,
+                     .peers = peers,
                      .read_limit = read_limit}};
 };
 

@@ -44,9 +44,6 @@ std::string why_none(const DumpRequests::Wanted& wanted, const std::set<std::int
 Status DumpRequests::begin(WaitingClients::Id client, const Wanted& wanted, Instant until,
                            Instant now) {
   loop_thread_.check();
-  Request request;
-  request.client = client;
-  request.until = std::min(until, now + kLimit);
   std::vector<const Worker*> meant;
   std::set<std::int64_t> known;
   context_.workers.for_each([&](const Worker& worker) {
@@ -71,16 +68,21 @@ Status DumpRequests::begin(WaitingClients::Id client, const Wanted& wanted, Inst
     const auto rank = rank_of(*worker);
     return std::tuple(!rank, rank.value_or(0), worker->process->pid);
   });
-  request.omitted = meant.size() - std::min(meant.size(), kMaxWorkers);
-  meant.resize(meant.size() - request.omitted);
+  const std::size_t omitted = meant.size() - std::min(meant.size(), kMaxWorkers);
+  meant.resize(meant.size() - omitted);
+  std::vector<GroupCollection::Member> members;
+  std::vector<std::vector<ScopeView>> scopes;
   for (const Worker* const worker : meant) {
-    auto dumped = std::make_shared<Dumped>();
-    dumped->worker = WorkerIdentity::of(*worker);
-    dumped->scopes = context_.scopes.open_scopes_of(*worker, kMaxScopes);
-    dumped->python = context_.python_dump_of(*worker);
-    request.workers.push_back(std::move(dumped));
+    members.emplace_back(WorkerIdentity::of(*worker), context_.python_dump_of(*worker));
+    scopes.push_back(context_.scopes.open_scopes_of(*worker, kMaxScopes));
   }
-  requests_.push_back(std::move(request));
+  requests_.push_back({client,
+                       GroupCollection(context_.side_threads, slots_,
+                                       {.level = context_.level,
+                                        .timeout = context_.evidence_timeout,
+                                        .until = std::min(until, now + kLimit)},
+                                       std::move(members)),
+                       std::move(scopes), omitted});
   return {};
 }
 
@@ -93,64 +95,34 @@ Instant DumpRequests::advance(Instant now) {
   loop_thread_.check();
   Instant next = Instant::never();
   std::erase_if(requests_, [&](Request& request) {
-    bool is_complete = true;
-    for (const auto& dumped : request.workers) {
-      if (now >= request.until || (dumped->collection && now >= dumped->until)) {
-        finish(*dumped);
-      }
-      if (!dumped->is_done && !dumped->collection && collections() < kMaxCollections) {
-        start(dumped, request.until, now);
-      }
-      is_complete = is_complete && dumped->is_done;
-      next = std::min(next, dumped->collection ? dumped->until : Instant::never());
-    }
-    if (is_complete) {
+    next = std::min(next, request.workers.advance(now));
+    const bool is_done = request.workers.is_done();
+    if (is_done) {
       answers_.push_back({request.client, answer_of(request)});
-    } else {
-      next = std::min(next, request.until);
     }
-    return is_complete;
+    return is_done;
   });
   return next;
 }
 
-void DumpRequests::start(const std::shared_ptr<Dumped>& dumped, Instant until, Instant now) {
-  dumped->until = std::min(until, now + context_.evidence_timeout);
-  dumped->collection =
-      EvidenceCollection::start(context_.side_threads, dumped->worker.process,
-                                {context_.level, dumped->until, dumped->python},
-                                [weak = std::weak_ptr(dumped), token = collection_token_] {
-                                  if (const auto waiting = weak.lock()) {
-                                    finish(*waiting);
-                                  }
-                                });
-}
-
-void DumpRequests::finish(Dumped& dumped) {
-  if (dumped.collection) {
-    dumped.evidence = dumped.collection->take();
-    dumped.collection.reset();
-  }
-  dumped.is_done = true;
-}
-
-std::string DumpRequests::answer_of(Request& request) {
+std::string DumpRequests::answer_of(const Request& request) {
   const Instant now = Instant::now();
   JsonWriter answer = begin_answer("done");
   answer.begin_array("workers");
-  for (const auto& dumped : request.workers) {
+  for (std::size_t i = 0; i < request.scopes.size(); ++i) {
+    const GroupCollection::Member& member = *request.workers.members()[i];
     // An object of its own: what a list has room for depends on the size of the object.
     JsonWriter json;
-    write_whose(json, dumped->worker);
+    write_whose(json, member.worker());
     json.begin_array("open_scopes");
-    for (const ScopeView& scope : dumped->scopes) {
+    for (const ScopeView& scope : request.scopes[i]) {
       json.begin_object();
       write_scope(json, scope, now);
       json.end_object();
     }
     json.end_array();
-    if (dumped->evidence) {
-      write_evidence(json, *dumped->evidence);
+    if (const Evidence* const evidence = member.evidence()) {
+      write_evidence(json, *evidence);
     } else {
       json.field("missing", "there was no time for this worker");
     }

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <list>
 #include <memory>
 #include <optional>
 #include <string>
@@ -16,7 +17,7 @@
 #include "common/clock.hpp"
 #include "common/result.hpp"
 #include "timer_server/control/waiting_clients.hpp"
-#include "timer_server/evidence/evidence_collection.hpp"
+#include "timer_server/evidence/group_collection.hpp"
 #include "timer_server/records/records.hpp"
 #include "timer_server/scopes/workers.hpp"
 #include "timer_server/system/loop_thread.hpp"
@@ -78,32 +79,19 @@ class DumpRequests {
   std::vector<Answer> take_answers() { return std::exchange(answers_, {}); }
 
  private:
-  struct Dumped {
-    WorkerIdentity worker;
-    std::vector<ScopeView> scopes;
-    std::optional<PythonDump> python;
-    std::shared_ptr<EvidenceCollection> collection;  // null: not begun, or done
-    Instant until;                                   // of the collection
-    std::optional<Evidence> evidence;
-    bool is_done = false;
-  };
   struct Request {
     WaitingClients::Id client = 0;
-    Instant until;
-    std::vector<std::shared_ptr<Dumped>> workers;
+    GroupCollection workers;
+    std::vector<std::vector<ScopeView>> scopes;  // of each worker
     std::size_t omitted = 0;
   };
 
-  [[nodiscard]] long collections() const { return collection_token_.use_count() - 1; }
-  void start(const std::shared_ptr<Dumped>& dumped, Instant until, Instant now);
-  static void finish(Dumped& dumped);
-  static std::string answer_of(Request& request);
+  static std::string answer_of(const Request& request);
 
   const Context context_;
-  std::vector<Request> requests_;
+  std::list<Request> requests_;
   std::vector<Answer> answers_;
-  // Each collection owns a copy until it has ended, even if its request was answered before.
-  std::shared_ptr<const char> collection_token_ = std::make_shared<const char>();
+  const CollectionSlots slots_{kMaxCollections};
   LoopThread loop_thread_;
 };
 

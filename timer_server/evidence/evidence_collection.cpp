@@ -4,6 +4,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
+#include <set>
 #include <thread>
 
 #include "common/proc_files.hpp"
@@ -24,6 +26,44 @@ constexpr Duration kReleaseTime = milliseconds{20};
 // At level kProc the slow evidence is the CPU sample alone. While this many workers wait for their
 // evidence, the CPU sample of another worker is left out, so that its signal is not delayed.
 constexpr std::size_t kMaxSampled = 32;
+
+// Gives the slow evidence of a process to one collection at a time: a second stacks helper could
+// not trace the process, and a second Python dump would be written into the first one.
+class SlowTurn {
+ public:
+  // Waits until `until` at most while another collection has the turn.
+  SlowTurn(pid_t pid, Instant until) : pid_(pid) {
+    MutexLock lock(mutex_);
+    while (taken_.contains(pid_)) {
+      const Duration left = until - Instant::now();
+      if (left <= Duration::zero()) {
+        return;
+      }
+      freed_.wait_until(lock, std::chrono::steady_clock::now() + left);
+    }
+    taken_.insert(pid_);
+    is_ours_ = true;
+  }
+  ~SlowTurn() {
+    if (is_ours_) {
+      const MutexLock lock(mutex_);
+      taken_.erase(pid_);
+      freed_.notify_all();
+    }
+  }
+  SlowTurn(const SlowTurn&) = delete;
+  SlowTurn& operator=(const SlowTurn&) = delete;
+  [[nodiscard]] bool is_ours() const { return is_ours_; }
+
+ private:
+  // Never destroyed: a side thread that hangs may return while the process exits.
+  inline static Mutex& mutex_ = *new Mutex;
+  inline static ConditionVariable& freed_ = *new ConditionVariable;
+  inline static std::set<pid_t>& taken_ = *new std::set<pid_t>;
+
+  const pid_t pid_;
+  bool is_ours_ = false;
+};
 
 double to_ms(Duration duration) {
   return std::chrono::duration<double, std::milli>(duration).count();
@@ -113,6 +153,14 @@ void EvidenceCollection::collect_slow_evidence() {
     publish(evidence);
     return;
   }
+  const SlowTurn turn(process_->pid, until + -kLeastTime);
+  if (!turn.is_ours()) {
+    evidence.add_missing(fmt::format(
+        "no CPU sample{}: the worker's evidence was being collected already until time was up",
+        wants_stacks ? " and no stacks" : ""));
+    publish(evidence);
+    return;
+  }
   // The helper is started before the CPU sample, because it reads files before it stops the worker.
   std::optional<StacksHelper> helper;
   if (wants_stacks) {
@@ -141,7 +189,8 @@ void EvidenceCollection::collect_slow_evidence() {
   if (wants_stacks && options_.python) {
     set_activity("Python stacks were being written");
     // A stopped worker does not run the signal handler that writes the stacks.
-    if (evidence.state == 'T' || evidence.state == 't') {
+    const auto stat = read_stat(fmt::format("/proc/{}", process_->pid));
+    if (stat && (stat->state == 'T' || stat->state == 't')) {
       evidence.add_missing("no Python stacks: the worker is stopped");
     } else {
       take_python_dump(*process_, *options_.python, until, evidence);

@@ -5,6 +5,8 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <climits>
+#include <tuple>
 #include <unordered_map>
 #include <utility>
 
@@ -15,6 +17,16 @@
 #include "timer_server/system/messages.hpp"
 
 namespace filetimer {
+namespace {
+
+// Without a job id, workers with a rank are taken to be of one job. A command without either, as of
+// `timer_client run`, has no peers.
+bool are_of_one_job(const std::optional<WorkerFacts>& a, const std::optional<WorkerFacts>& b) {
+  return a && b && a->job_id == b->job_id && (!a->job_id.empty() || (a->rank && b->rank));
+}
+
+}  // namespace
+
 Verdicts::Verdicts(Context context)
     : context_(context),
       ladder_(
@@ -24,7 +36,10 @@ Verdicts::Verdicts(Context context)
            .on_signal = [this](const Process& process,
                                bool is_final) { return on_signal(process, is_final); },
            .on_end = [this](const KillOrder& order, const KillEnd& end) { on_end(order, end); },
-           .is_gathering = [this] { return context_.evidence_command.is_running(); }}) {}
+           .is_gathering =
+               [this] {
+                 return context_.evidence_command.is_running() || context_.peers.is_running();
+               }}) {}
 
 void Verdicts::carry_out(const std::vector<DeadlineScan::DueScope>& due, const ClockReading& now) {
   loop_thread_.check();
@@ -44,6 +59,7 @@ void Verdicts::carry_out(const std::vector<DeadlineScan::DueScope>& due, const C
 
 void Verdicts::start_kill(Worker& worker, const DueOfWorker& due, const ClockReading& now) {
   context_.warnings.flush(*worker.process, "a deadline of the worker came first");
+  context_.peers.withdraw(*worker.process);
   KillOrder order;
   order.worker = WorkerIdentity::of(worker);
   order.open_scopes = context_.scopes.open_scopes_of(worker);
@@ -109,15 +125,16 @@ Instant Verdicts::advance(Instant now) {
   loop_thread_.check();
   const std::uint64_t number = ladder_.record_verdicts(now);
   if (number != 0) {
-    start_evidence_command(now);
+    start_evidence_of_incident(now);
   }
+  const Instant peers = context_.peers.advance(now);
   if (incident_stage_ == IncidentStage::kJudged) {
     read_workers();
   }
   if (incident_stage_ == IncidentStage::kRead && first_verdict_ == 0) {
     first_verdict_ = number;
   }
-  Instant next = ladder_.advance(now);
+  Instant next = std::min(peers, ladder_.advance(now));
   if (incident_stage_ == IncidentStage::kRead) {
     next = std::min(next, advance_incident(now));
   }
@@ -129,10 +146,33 @@ Instant Verdicts::advance(Instant now) {
 }
 
 // After the record of the verdict: the command may read it, and the worker's rank is known.
-void Verdicts::start_evidence_command(Instant now) {
+void Verdicts::start_evidence_of_incident(Instant now) {
   if (const auto first = std::exchange(first_, std::nullopt)) {
     context_.evidence_command.start(first->worker, first->id, incident_->id, first->scope, now);
+    start_evidence_of_peers(first->worker, now);
   }
+}
+
+void Verdicts::start_evidence_of_peers(const WorkerIdentity& first, Instant now) {
+  if (!context_.peers.is_wanted()) {
+    return;
+  }
+  std::vector<const Worker*> peers;
+  context_.workers.for_each([&](const Worker& worker) {
+    if (worker.kills == 0 && !worker.dying && are_of_one_job(*worker.facts, *first.facts)) {
+      peers.push_back(&worker);
+    }
+  });
+  std::ranges::sort(peers, {}, [](const Worker* peer) {
+    return std::tuple((*peer->facts)->rank.value_or(INT_MAX), peer->process->pid);
+  });
+  const std::size_t omitted = peers.size() - std::min(peers.size(), PeerEvidence::kMaxPeers);
+  peers.resize(peers.size() - omitted);
+  std::vector<GroupCollection::Member> members;
+  for (const Worker* const peer : peers) {
+    members.emplace_back(WorkerIdentity::of(*peer), python_dump_of(*peer));
+  }
+  context_.peers.start(incident_->id, std::move(members), omitted, now);
 }
 
 void Verdicts::abandon() {

@@ -14,6 +14,7 @@
 #include "timer_server/kills/hooks.hpp"
 #include "timer_server/kills/kill_ladder.hpp"
 #include "timer_server/kills/overdue_scopes.hpp"
+#include "timer_server/kills/peer_evidence.hpp"
 #include "timer_server/kills/warnings.hpp"
 #include "timer_server/metrics.hpp"
 #include "timer_server/records/record_log.hpp"
@@ -56,6 +57,7 @@ class Verdicts {
     OverdueScopes& overdue;
     Hooks& hooks;
     EvidenceCommand& evidence_command;
+    PeerEvidence& peers;
     Duration read_limit = kReadLimit;
   };
   explicit Verdicts(Context context);
@@ -113,7 +115,8 @@ class Verdicts {
   void count(const KillOrder& order);
   void note_message(const KillOrder& order, Instant now);
 
-  void start_evidence_command(Instant now);
+  void start_evidence_of_incident(Instant now);
+  void start_evidence_of_peers(const WorkerIdentity& first, Instant now);
 
   // What the ladder calls.
   [[nodiscard]] bool was_released(const Process& process, const Expiry& expiry) const;
@@ -126,7 +129,7 @@ class Verdicts {
   enum class IncidentStage { kJudged, kRead, kRecorded };
   IncidentStage incident_stage_ = IncidentStage::kRecorded;
   std::uint64_t first_verdict_ = 0;  // number of the record of the incident's first verdicts
-  // Whose verdict began the incident, until the evidence command was started for it.
+  // Whose verdict began the incident, until the evidence of the incident was started.
   struct First {
     WorkerIdentity worker;
     std::string id;

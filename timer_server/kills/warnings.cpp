@@ -62,7 +62,7 @@ Instant Warnings::advance(Instant now) {
     return true;
   });
   for (const std::shared_ptr<Batch>& batch : batches_) {
-    if (collections() >= kMaxCollections) {
+    if (!slots_.has_free()) {
       break;
     }
     if (batch->evidence_pending && !batch->collection) {
@@ -76,7 +76,7 @@ void Warnings::start_evidence(const std::shared_ptr<Batch>& batch) {
   // No Python stacks: they need a signal.
   batch->collection = EvidenceCollection::start(
       side_threads_, batch->worker.process, {level_, batch->evidence_until, std::nullopt},
-      [weak = std::weak_ptr(batch), token = collection_token_] {
+      [weak = std::weak_ptr(batch), token = slots_.take()] {
         const auto waiting = weak.lock();
         if (waiting && waiting->collection) {
           waiting->evidence = waiting->collection->take();

@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "timer_server/evidence/evidence_collection.hpp"
+#include "timer_server/evidence/group_collection.hpp"
 #include "timer_server/kills/kill_ladder.hpp"
 #include "timer_server/records/record_log.hpp"
 #include "timer_server/records/records.hpp"
@@ -56,7 +56,7 @@ class Warnings {
   void flush_all(std::string_view why);
 
   // Returns the number of workers whose evidence is being collected.
-  [[nodiscard]] long collections() const { return collection_token_.use_count() - 1; }
+  [[nodiscard]] long collections() const { return slots_.in_use(); }
 
  private:
   struct Batch;
@@ -71,9 +71,7 @@ class Warnings {
   SideThreads& side_threads_;
   const Recorded recorded_;
   std::deque<std::shared_ptr<Batch>> batches_;  // the earliest soft deadline first
-  // Each collection owns a copy until it has ended, even if its batch was recorded before. The
-  // copies count the collections.
-  std::shared_ptr<const char> collection_token_ = std::make_shared<const char>();
+  const CollectionSlots slots_{kMaxCollections};
   LoopThread loop_thread_;
 };
 

@@ -374,6 +374,17 @@ std::string Records::evidence(const WorkerIdentity& worker, const std::string& i
   return std::move(json).finish();
 }
 
+std::string Records::peer_evidence(const WorkerIdentity& peer, std::string_view incident,
+                                   const Evidence& evidence, std::size_t omitted) const {
+  JsonWriter json = begin("peer_evidence", ClockReading::now(), peer);
+  json.field("incident", incident);
+  if (omitted > 0) {
+    json.field("peers_omitted", omitted);
+  }
+  write_evidence(json, evidence);
+  return std::move(json).finish();
+}
+
 std::string Records::killed(const WorkerIdentity& worker, const Expiry& expiry,
                             const Outcome& outcome) const {
   JsonWriter json = begin("killed", ClockReading::now(), worker);

@@ -149,6 +149,9 @@ class Records {
                       std::span<const ScopeView> open_scopes) const;
   std::string evidence(const WorkerIdentity& worker, const std::string& id,
                        const Evidence& evidence) const;
+  // `omitted`: the number of peers whose evidence is not collected.
+  std::string peer_evidence(const WorkerIdentity& peer, std::string_view incident,
+                            const Evidence& evidence, std::size_t omitted) const;
   struct Outcome {
     KillVerdict verdict = KillVerdict::kDead;
     std::span<const SentSignal> signals;

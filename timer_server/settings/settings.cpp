@@ -161,6 +161,8 @@ void add_kill_options(CLI::App& app, Settings& settings) {
              "evidence recorded before the signal [stacks, else proc]");
   add_choice(app, "--warn-evidence", settings.kill.warn_evidence, levels,
              "evidence recorded with a warning [that of --evidence]");
+  add_choice(app, "--peer-evidence", settings.kill.peer_evidence, levels,
+             "evidence of the other workers of the job [that of --evidence]");
   add_duration(app, "--evidence-timeout", settings.kill.evidence_timeout,
                "longest delay of a signal for evidence [2s]");
   add_duration(app, "--kill-wait", settings.kill.kill_wait,

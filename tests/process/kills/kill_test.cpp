@@ -343,7 +343,7 @@ TEST_CASE("a spared worker's other scopes stay open") {
 
 TEST_CASE("verdict, evidence, signal and end follow one another, in the log and in time") {
   const TempFolder temp;
-  Server server(temp, {"--evidence", "proc"});
+  Server server(temp, {"--evidence", "proc", "--peer-evidence", "none"});
   Worker worker("block", {.environment = {{"RANK", "3"}, {"LOCAL_RANK", "1"}}});
   Worker other("block", {.environment = {{"RANK", "4"}}});
   server.send(acquire_far(other.pid(), "waits for rank 3") + acquire_far(worker.pid(), "outer") +

@@ -207,10 +207,11 @@ TEST_CASE("a page that is cut short between its scan and the verdict has no expi
   const std::string cuts = temp.path("cuts");
   Server server(temp, on_bad_disk("BAD_DISK_CUTS", cuts));
   const auto worker = page_worker(server.dir(), "w-1");
-  const std::int64_t deadline = std::stoll(worker->ask("open 0 forward 1000"));
+  const std::int64_t deadline = std::stoll(worker->ask("open 0 forward 3000"));
   REQUIRE(worker->ask("hint") == "ok");
   const std::string folder = server.dir() + "/scopes/";
   REQUIRE(wait_until([&] { return exists(folder + ".owners/w-1"); }));
+  server.barrier();  // the server looks at a new worker as it does before a verdict
   write_file(cuts + "-next", fmt::format("{} {}w-1", worker->pid(), folder));
   REQUIRE(::rename((cuts + "-next").c_str(), cuts.c_str()) == 0);
   const Record rejected = server.wait_for([](const Record& r) {

@@ -213,12 +213,12 @@ TEST_CASE("after a kill all scopes of the worker are gone") {
 
 TEST_CASE("a signal that a worker survives ends its other scopes of the pipe") {
   const TempFolder temp;
-  Server server(temp);
+  Server server(temp, {"--evidence", "none"});
   Worker worker("block");
   const Worker later("block");
   server.send(acquire(worker.pid(), "inner", 50ms, SIGWINCH) +
-              acquire(worker.pid(), "outer", 200ms, SIGKILL) +
-              acquire(later.pid(), "later", 400ms, 0));
+              acquire(worker.pid(), "outer", 1000ms, SIGKILL) +
+              acquire(later.pid(), "later", 1200ms, 0));
   server.wait_for("killed", later.pid());
   CHECK(worker.is_alive());
   CHECK(server.stop() == exited(0));

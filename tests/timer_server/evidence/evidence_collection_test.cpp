@@ -82,6 +82,19 @@ TEST_CASE("At level stacks the state is from before the worker was stopped") {
   CHECK(missing_but_kernel_stacks(evidence.missing) == "");
 }
 
+TEST_CASE("Two collections of one worker at once both have its stacks") {
+  CollectionStage stage;
+  const auto one = stage.start(EvidenceLevel::kStacks, Instant::now() + 20s);
+  const auto other = stage.start(EvidenceLevel::kStacks, Instant::now() + 20s);
+  stage.deliver_until_done(2);
+  for (const auto& collection : {one, other}) {
+    const Evidence evidence = collection->take();
+    REQUIRE(!evidence.threads.empty());
+    CAPTURE(evidence.missing);
+    CHECK(!evidence.threads[0].native_stack.empty());
+  }
+}
+
 TEST_CASE("The main threads of a worker's children have stacks, and the children run on") {
   CollectionStage stage([] {
     for (std::size_t i = 0; i < kMaxChildrenRead + 1; ++i) {

@@ -68,10 +68,14 @@ TEST_CASE("The helper reads the stack of a process and leaves it without a trace
   Child worker;
   worker.wait_until_asleep();
   const Process process = process_of(worker);
-  Evidence evidence = read_proc_evidence(process.pid, process.start_time);
-  auto helper = StacksHelper::start(process.pid, process.start_time, Instant::now() + 20s);
-  REQUIRE_MESSAGE(helper, helper.error().message);
-  helper->collect(evidence);
+  Evidence evidence;
+  const Instant until = Instant::now() + testing::kBound;
+  do {  // on a busy machine a thread may not stop within the helper's time
+    evidence = read_proc_evidence(process.pid, process.start_time);
+    auto helper = StacksHelper::start(process.pid, process.start_time, Instant::now() + 20s);
+    REQUIRE_MESSAGE(helper, helper.error().message);
+    helper->collect(evidence);
+  } while (contains(evidence.missing, "it did not stop") && Instant::now() < until);
   CHECK(testing::missing_but_kernel_stacks(evidence.missing) == "");
   REQUIRE(!evidence.threads.empty());
   const auto& stack = evidence.threads[0].native_stack;

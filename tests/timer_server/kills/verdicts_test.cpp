@@ -255,6 +255,57 @@ TEST_CASE("An incident says where all workers are but those that are being kille
   CHECK(incident.array("in_no_scope").size() == 1);
 }
 
+TEST_CASE("The peers of a worker are the others of its job, and the first signal waits for them") {
+  Settings settings = VerdictParts::worker_only();
+  settings.kill.peer_evidence = EvidenceLevel::kProc;
+  VerdictStage stage(settings);
+  const auto add = [&](int rank, const std::string& job) -> Worker& {
+    Worker& worker = stage.add_known_worker(made_up_process(kNoProcess + 10 + rank));
+    (*worker.facts)->rank = rank;
+    (*worker.facts)->job_id = job;
+    return worker;
+  };
+  (*stage.worker.facts)->job_id = "8812";
+  add(3, "8812");
+  add(1, "8812");
+  add(2, "8813");
+  add(4, "");
+  Worker& expired = add(5, "8812");
+  stage.open(stage.worker, "load");
+  stage.open(expired, "load");
+  const auto due = stage.judge();
+  stage.verdicts.carry_out(due, kJudgedAt);
+  stage.advance(kJudgedAt.mono);
+  CHECK(stage.peers.is_running());
+  CHECK(stage.verdicts.ladder().signals() == 0);
+  stage.verdicts.advance(kJudgedAt.mono + settings.kill.evidence_timeout);
+  CHECK_FALSE(stage.peers.is_running());
+  std::vector<std::int64_t> ranks;
+  for (const testing::Record& record : stage.records_of("peer_evidence")) {
+    ranks.push_back(record.integer("rank"));
+  }
+  CHECK(ranks == std::vector<std::int64_t>{1, 3});
+}
+
+TEST_CASE("Without a job id, peers are those with a rank") {
+  Settings settings = VerdictParts::worker_only();
+  settings.kill.peer_evidence = EvidenceLevel::kProc;
+  VerdictStage stage(settings);
+  Worker& other = stage.add_known_worker(made_up_process(kNoProcess + 10));
+  stage.open(stage.worker, "load");
+  SUBCASE("neither has one") {}
+  SUBCASE("the expired worker has none") {
+    (*other.facts)->rank = 1;
+  }
+  SUBCASE("both have one") {
+    (*other.facts)->rank = 1;
+    (*stage.worker.facts)->rank = 0;
+  }
+  stage.expire(stage.worker);
+  stage.advance(kJudgedAt.mono);
+  CHECK(stage.peers.is_running() == ((*stage.worker.facts)->rank && (*other.facts)->rank));
+}
+
 TEST_CASE("A warning that waits is recorded before the verdict on its worker") {
   VerdictStage stage;
   Warnings::Scope warning;

@@ -161,6 +161,8 @@ TEST_CASE("docs/records.md gives the fields of the records about expiries") {
                                   .read_late = 1})});
   check_fields("expired", {records.expired(worker, expiry, std::vector<ScopeView>{full_scope()})});
   check_fields("evidence", {records.evidence(worker, expiry.id, crowded_evidence())});
+  check_fields("peer_evidence",
+               {records.peer_evidence(worker, expiry.incident, crowded_evidence(), 3)});
   const std::vector<SentSignal> signals{{SIGTERM, ClockReading::now(), {4711}}};
   const std::vector<std::string> cancelled{"epoch"};
   const Evidence held_by = full_evidence();

@@ -159,7 +159,7 @@ Command add_log(CLI::App& root) {
            options->filter.events = events;
          },
          "Only this event; may be repeated [all but incident, evidence,\n"
-         "evidence_command and worker_ended]")
+         "evidence_command, peer_evidence and worker_ended]")
       ->type_name("EVENT")
       ->delimiter(',')
       ->allow_extra_args(false);  // what follows is a FILE

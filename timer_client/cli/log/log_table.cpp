@@ -13,24 +13,12 @@
 namespace filetimer::cli {
 namespace {
 
-constexpr std::array<std::string_view, 18> kEvents = {"server_started",
-                                                      "server_stopped",
-                                                      "incident",
-                                                      "expired",
-                                                      "evidence",
-                                                      "evidence_command",
-                                                      "killed",
-                                                      "warned",
-                                                      "deferred",
-                                                      "released_late",
-                                                      "left_open",
-                                                      "warning_ended",
-                                                      "worker_ended",
-                                                      "hook",
-                                                      "rejected",
-                                                      "rendezvous",
-                                                      "rendezvous_timeout",
-                                                      "slow"};
+constexpr std::array<std::string_view, 19> kEvents = {
+    "server_started", "server_stopped",     "incident",      "expired",
+    "evidence",       "evidence_command",   "peer_evidence", "killed",
+    "warned",         "deferred",           "released_late", "left_open",
+    "warning_ended",  "worker_ended",       "hook",          "rejected",
+    "rendezvous",     "rendezvous_timeout", "slow"};
 
 constexpr std::string_view kMark = "...";  // for what the names of all hosts begin with
 
@@ -40,7 +28,7 @@ enum ColumnIndex { kTime, kEvent, kHost, kRank, kPid, kScope, kId, kWhat };
 // added up by `list --stats`.
 bool is_detail(std::string_view event) {
   return event == "incident" || event == "evidence" || event == "evidence_command" ||
-         event == "worker_ended";
+         event == "peer_evidence" || event == "worker_ended";
 }
 
 std::string_view colour_of(const Record& record) {

@@ -36,9 +36,10 @@ std::string machine_of(const Record& record) {
 }
 
 bool concerns_a_hang(std::string_view event) {
-  constexpr std::array<std::string_view, 11> kEvents{
-      "evidence_command", "incident", "expired",   "evidence",      "killed",       "warned",
-      "deferred",         "hook",     "left_open", "released_late", "warning_ended"};
+  constexpr std::array<std::string_view, 12> kEvents{
+      "evidence_command", "peer_evidence", "incident", "expired", "evidence",
+      "killed",           "warned",        "deferred", "hook",    "left_open",
+      "released_late",    "warning_ended"};
   return std::ranges::find(kEvents, event) != kEvents.end();
 }
 
@@ -84,6 +85,12 @@ class HangBuilder {
     }
     Lane* const lane = lane_of(host->second, record.pid);
     if (lane == nullptr) {
+      return;
+    }
+    if (record.event == "peer_evidence") {
+      if (incidents_.contains({machine, std::string(record.incident)})) {
+        take_stacks(record, *lane);
+      }
       return;
     }
     const bool is_ours = expiries_.contains({machine, std::string(record.id)});

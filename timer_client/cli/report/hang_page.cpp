@@ -202,15 +202,15 @@ std::string html_page(const Hang& hang, const std::string& logs) {
   html += doubts_of(hang);
   html += groups_of(hang);
   if (!hang.python_stacks.is_empty()) {
-    html += heading("Python stacks of the expired workers, the outermost call first");
+    html += heading("Python stacks, the outermost call first");
     html += html_of(hang.python_stacks);
   }
   if (!hang.native_stacks.is_empty()) {
-    html += heading("Native stacks of their main threads, the outermost call first");
+    html += heading("Native stacks of main threads, the outermost call first");
     html += html_of(hang.native_stacks);
   }
   if (!hang.child_stacks.is_empty()) {
-    html += heading("Children of the expired workers, the outermost call first");
+    html += heading("Children of workers, the outermost call first");
     html += html_of(hang.child_stacks, "stack");
   }
   for (const Hang::Output& output : hang.outputs) {

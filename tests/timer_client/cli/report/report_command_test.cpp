@@ -125,11 +125,32 @@ TEST_CASE("a report is told from the first to expire, whichever expiry was named
                  "<strong>rank 1</strong>"));
 }
 
+TEST_CASE("a report has the stacks of peers in one tree with those of the expired workers") {
+  TwoHosts hosts;
+  hosts.a.add("peer_evidence", 90'060'000,
+              R"x(,"pid":10,"incident":"a-i1","python_threads":[{"ident":"0x1","frames":)x"
+              R"x(["/t.py:9 in exchange","/t.py:1 in main"]}],"threads":[{"tid":10,)x"
+              R"x("native_stack":["poll+0xd (libc.so.6)","main+0x1 (t)"]}])x");
+  hosts.a.add("peer_evidence", 90'060'000,
+              R"x(,"pid":10,"incident":"a-i0","threads":[{"tid":10,"native_stack":["of_an_earlier_incident"]}])x");
+  REQUIRE(hosts.report().code == 0);
+  const std::string html = hosts.html();
+  CHECK(contains(html, "<code>/t.py:1 in main</code><br><code>/t.py:9 in exchange</code> "
+                       "<strong>rank 0</strong>"));
+  const std::size_t begin = html.find("Native stacks");
+  REQUIRE(begin != std::string::npos);
+  const std::string native = html.substr(begin, html.find("<h2>", begin) - begin);
+  CHECK(contains(native, "<code>main (t)</code> <small>2 workers</small>"));
+  CHECK(contains(native, "<code>poll (libc.so.6)</code> <strong>rank 0</strong>"));
+  CHECK(contains(native, "<code>read (libc.so.6)</code> <strong>rank 1</strong>"));
+  CHECK_FALSE(contains(html, "of_an_earlier_incident"));
+}
+
 TEST_CASE("a report has the stacks of children below their worker") {
   TwoHosts hosts;
   REQUIRE(hosts.report().code == 0);
   const std::string html = hosts.html();
-  const std::size_t begin = html.find("Children of the expired workers");
+  const std::size_t begin = html.find("Children of workers");
   REQUIRE(begin != std::string::npos);
   const std::string children = html.substr(begin, html.find("<h2>", begin) - begin);
   CHECK(contains(children,

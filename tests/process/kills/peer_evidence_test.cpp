@@ -1,0 +1,126 @@
+// The evidence of the peers of a worker that expires: where the others of its job wait.
+// SPDX-License-Identifier: MIT
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <csignal>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tests/process/harness.hpp"
+#include "tests/process/requests.hpp"
+#include "tests/process/worker.hpp"
+
+using namespace filetimer::testing;
+
+namespace {
+
+// A worker of a job that the server knows by a scope.
+std::unique_ptr<Worker> peer_of_job(const Server& server, const std::string& job, int rank) {
+  auto worker = std::make_unique<Worker>(
+      "block", Worker::Setup{.environment = {{"TORCHELASTIC_RUN_ID", job},
+                                             {"RANK", fmt::format("{}", rank)}}});
+  server.send(acquire_far(worker->pid(), "exchange"));
+  return worker;
+}
+
+// A side thread of the server reads the ranks.
+bool knows_ranks(const TempFolder& temp, const Server& server, const std::vector<int>& ranks) {
+  return wait_until([&] {
+    return std::ranges::all_of(ranks, [&](int rank) {
+      return run_client(temp, server, {"dump", "--rank", fmt::format("{}", rank)}).status ==
+             exited(0);
+    });
+  });
+}
+
+Records peers_in(const Server& server) {
+  Records records = server.records();
+  std::erase_if(records, [](const Record& record) { return !record.is("peer_evidence"); });
+  return records;
+}
+
+}  // namespace
+
+TEST_CASE("the peers of a worker have their evidence recorded before its signal") {
+  const TempFolder temp;
+  const Server server(temp);
+  const auto hung = peer_of_job(server, "8812", 1);
+  const auto peer = peer_of_job(server, "8812", 0);
+  const auto stranger = peer_of_job(server, "8813", 2);
+  REQUIRE(knows_ranks(temp, server, {0, 1, 2}));
+  server.send(acquire_past(hung->pid(), "load"));
+  CHECK(hung->status() == killed_by(SIGKILL));
+  const Record killed = server.wait_for("killed", hung->pid());
+  const Record expired = server.wait_for("expired", hung->pid());
+  const Records peers = peers_in(server);
+  REQUIRE(peers.size() == 1);
+  CHECK(peers[0].integer("pid") == peer->pid());
+  CHECK(peers[0].integer("rank") == 0);
+  CHECK(peers[0].text("incident") == expired.text("incident"));
+  CHECK(peers[0].has("threads"));
+  REQUIRE(killed.signals().size() == 1);
+  const std::int64_t sent = killed.array("signals").at(0)["mono_ns"].get_int64().value();
+  CHECK(peers[0].integer("mono_ns") <= sent);
+  CHECK(peer->is_alive());
+  CHECK(stranger->is_alive());
+}
+
+TEST_CASE("a peer has its Python stacks recorded, and runs on") {
+  const TempFolder temp;
+  const Server server(temp);
+  const auto hung = peer_of_job(server, "8812", 1);
+  Worker::Setup setup;
+  setup.program = {"/usr/bin/python3", python_worker_path(), server.dir(), "py-1", "hang_in_lock"};
+  setup.environment = {{"TORCHELASTIC_RUN_ID", "8812"}, {"RANK", "0"}};
+  Worker peer("", setup);
+  peer.tell("open 3600000");
+  REQUIRE(knows_ranks(temp, server, {0, 1}));
+  // The peer says nothing more: asked until it is where it hangs.
+  REQUIRE(wait_until([&] {
+    return contains(run_client(temp, server, {"dump", "--rank", "0", "--json"}).out,
+                    " in hang_in_lock");
+  }));
+  server.send(acquire_past(hung->pid(), "load"));
+  CHECK(hung->status() == killed_by(SIGKILL));
+  server.wait_for("killed", hung->pid());
+  const Records peers = peers_in(server);
+  REQUIRE(peers.size() == 1);
+  CHECK(contains(peers[0].line(), " in hang_in_lock"));
+  CHECK(peer.is_alive());
+}
+
+TEST_CASE("peers that expire together have the evidence of their own expiries") {
+  const TempFolder temp;
+  const Server server(temp);
+  const auto one = peer_of_job(server, "8812", 0);
+  const auto other = peer_of_job(server, "8812", 1);
+  REQUIRE(knows_ranks(temp, server, {0, 1}));
+  server.send(acquire_past(one->pid(), "exchange") + acquire_past(other->pid(), "exchange"));
+  for (const auto& worker : {one.get(), other.get()}) {
+    CHECK(worker->status() == killed_by(SIGKILL));
+    CHECK(server.wait_for("evidence", worker->pid()).has("threads"));
+  }
+  CHECK(peers_in(server).empty());
+}
+
+TEST_CASE("a dry run, and a server that is not to, record nothing of peers") {
+  const TempFolder temp;
+  std::vector<std::string> args;
+  SUBCASE("a dry run") {
+    args = {"--dry-run"};
+  }
+  SUBCASE("--peer-evidence none") {
+    args = {"--peer-evidence", "none"};
+  }
+  const Server server(temp, args);
+  const auto hung = peer_of_job(server, "8812", 1);
+  const auto peer = peer_of_job(server, "8812", 0);
+  REQUIRE(knows_ranks(temp, server, {0, 1}));
+  server.send(acquire_past(hung->pid(), "load"));
+  server.wait_for("killed", hung->pid());
+  CHECK(peers_in(server).empty());
+  CHECK(peer->is_alive());
+}

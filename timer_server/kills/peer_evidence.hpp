@@ -1,0 +1,74 @@
+// The evidence of the peers of a worker that has expired: the other workers of its job on this
+// host.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/clock.hpp"
+#include "timer_server/evidence/group_collection.hpp"
+#include "timer_server/records/record_log.hpp"
+#include "timer_server/records/records.hpp"
+#include "timer_server/settings/kill_policy.hpp"
+#include "timer_server/system/loop_thread.hpp"
+#include "timer_server/system/side_threads.hpp"
+
+namespace filetimer {
+
+// Collects the evidence of the peers once for each incident, and records it: it shows where they
+// wait. The signals of the incident's kills wait for it, because the peers of a killed worker often
+// exit. A peer may get the signal of its Python dump, as in a `dump` request.
+//
+//   peers.start(incident, std::move(members), omitted, now);  // after the record of the verdict
+//   ...
+//   next = peers.advance(now);
+//   if (!peers.is_running()) { /* the signals may be sent */ }
+//
+// Used on the loop thread. The references that the constructor takes must outlive this object.
+class PeerEvidence {
+ public:
+  // The peers whose evidence is collected for an incident; further ones are counted.
+  static constexpr std::size_t kMaxPeers = 64;
+  // The peers whose evidence is collected at the same time. The expired workers have the other side
+  // threads.
+  static constexpr long kMaxCollections = 2;
+
+  // Takes the level of the evidence of peers and its time limit from `policy`.
+  PeerEvidence(const KillPolicy& policy, Records& records, RecordLog& log,
+               SideThreads& side_threads);
+
+  // Returns whether the evidence of peers is collected at all.
+  [[nodiscard]] bool is_wanted() const { return level_ != EvidenceLevel::kNone; }
+  // Starts the collection for an incident. Records first what was collected for an earlier one.
+  // `omitted`: the number of further peers.
+  void start(std::string incident, std::vector<GroupCollection::Member> peers, std::size_t omitted,
+             Instant now);
+  // Leaves out a peer that has expired itself, if its collection has not begun.
+  void withdraw(const Process& worker);
+  // Records the evidence that is complete. Returns when it must be called again at the latest, or
+  // never(); it must also be called when the side threads have delivered.
+  Instant advance(Instant now);
+  [[nodiscard]] bool is_running() const { return group_.has_value(); }
+  // Ends the collection and records what it has.
+  void stop();
+
+ private:
+  void record_new();
+
+  const EvidenceLevel level_;
+  const Duration timeout_;
+  Records& records_;
+  RecordLog& log_;
+  SideThreads& side_threads_;
+  const CollectionSlots slots_{kMaxCollections};
+  std::string incident_;
+  std::size_t omitted_ = 0;
+  std::optional<GroupCollection> group_;
+  std::vector<bool> is_recorded_;  // of each member
+  LoopThread loop_thread_;
+};
+
+}  // namespace filetimer
