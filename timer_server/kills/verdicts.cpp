@@ -24,7 +24,9 @@ Verdicts::Verdicts(Context context)
            .on_signal = [this](const Process& process,
                                bool is_final) { return on_signal(process, is_final); },
            .on_end = [this](const KillOrder& order, const KillEnd& end) { on_end(order, end); },
-           .is_gathering = [this] { return context_.evidence_command.is_running(); }}) {}
+           .is_gathering = [this] { return context_.evidence_command.is_running(); },
+           .others_of_job =
+               [this](const WorkerIdentity& worker) { return others_of_job(worker); }}) {}
 
 void Verdicts::carry_out(const std::vector<DeadlineScan::DueScope>& due, const ClockReading& now) {
   loop_thread_.check();
@@ -316,6 +318,18 @@ std::vector<std::string> Verdicts::on_signal(const Process& process, bool is_fin
   }
   worker->dying = is_final;
   return cancelled;
+}
+
+std::vector<WorkerIdentity> Verdicts::others_of_job(const WorkerIdentity& worker) {
+  std::vector<WorkerIdentity> others;
+  context_.workers.for_each([&](const Worker& other) {
+    const bool is_of_job =
+        *other.facts && *worker.facts && (**other.facts).job_id == (**worker.facts).job_id;
+    if (is_of_job && other.process != worker.process && !other.dying) {
+      others.push_back(WorkerIdentity::of(other));
+    }
+  });
+  return others;
 }
 
 void Verdicts::on_end(const KillOrder& order, const KillEnd& end) {

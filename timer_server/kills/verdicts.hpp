@@ -120,6 +120,7 @@ class Verdicts {
   [[nodiscard]] bool has_worked_since(const Process& process, Instant since) const;
   std::vector<std::string> on_signal(const Process& process, bool is_final);
   void on_end(const KillOrder& order, const KillEnd& end);
+  [[nodiscard]] std::vector<WorkerIdentity> others_of_job(const WorkerIdentity& worker);
 
   const Context context_;
   std::optional<Incident> incident_;  // the last one
