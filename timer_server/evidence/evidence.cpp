@@ -21,9 +21,9 @@ constexpr double kWaitingPercent = 5;
 constexpr std::size_t kBytesPerThread = 400;
 // The room that the threads leave for each child whose main thread was read.
 constexpr std::size_t kBytesPerChild = 1024;
-// The Python stacks leave the other half of the record to the threads of the kernel.
+// Dumps and Python stacks leave the other half of the record to the threads of the kernel.
 constexpr std::size_t kMaxPythonBytes = kMaxEvidenceBytes / 2;
-// Likewise the dumps of flight recorders.
+// The dumps of flight recorders leave the rest of that half to the Python stacks.
 constexpr std::size_t kMaxDumpsBytes = kMaxEvidenceBytes / 4;
 
 std::string_view state_name(char state) {
@@ -141,7 +141,7 @@ void write_python(JsonWriter& json, const Evidence& evidence) {
   if (evidence.python_threads.empty()) {
     return;
   }
-  const std::size_t limit = json.size() + kMaxPythonBytes;
+  const std::size_t limit = std::max(json.size(), kMaxPythonBytes);
   std::size_t omitted = 0;
   json.begin_array("python_threads");
   for (const PythonThread& thread : evidence.python_threads) {
