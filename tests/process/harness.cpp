@@ -306,6 +306,9 @@ std::string stacks_helper_path() {
 std::string python_worker_path() {
   return FILETIMER_PYTHON_WORKER;
 }
+std::string flight_recorder_path() {
+  return FILETIMER_FLIGHT_RECORDER;
+}
 std::string bad_disk_path() {
   return plain_path(FILETIMER_BAD_DISK);
 }

@@ -125,8 +125,9 @@ std::string worker_path();  // test_worker
 std::string page_worker_path();
 std::string client_worker_path();
 std::string stacks_worker_path();
-std::string stacks_helper_path();  // filetimer-stacks
-std::string python_worker_path();  // a script for python3
+std::string stacks_helper_path();    // filetimer-stacks
+std::string python_worker_path();    // a script for python3
+std::string flight_recorder_path();  // likewise
 std::string bad_disk_path();
 std::string clock_step_path();
 

@@ -21,8 +21,10 @@ constexpr double kWaitingPercent = 5;
 constexpr std::size_t kBytesPerThread = 400;
 // The room that the threads leave for each child whose main thread was read.
 constexpr std::size_t kBytesPerChild = 1024;
-// The Python stacks leave the other half of the record to the threads of the kernel.
+// Dumps and Python stacks leave the other half of the record to the threads of the kernel.
 constexpr std::size_t kMaxPythonBytes = kMaxEvidenceBytes / 2;
+// The dumps of flight recorders leave the rest of that half to the Python stacks.
+constexpr std::size_t kMaxDumpsBytes = kMaxEvidenceBytes / 4;
 
 std::string_view state_name(char state) {
   switch (state) {
@@ -139,7 +141,7 @@ void write_python(JsonWriter& json, const Evidence& evidence) {
   if (evidence.python_threads.empty()) {
     return;
   }
-  const std::size_t limit = json.size() + kMaxPythonBytes;
+  const std::size_t limit = std::max(json.size(), kMaxPythonBytes);
   std::size_t omitted = 0;
   json.begin_array("python_threads");
   for (const PythonThread& thread : evidence.python_threads) {
@@ -159,6 +161,35 @@ void write_python(JsonWriter& json, const Evidence& evidence) {
   json.end_array();
   if (omitted > 0) {
     json.field("python_threads_omitted", omitted);
+  }
+}
+
+void write_dumps(JsonWriter& json, const Evidence& evidence) {
+  std::size_t omitted = evidence.flight_recorder_omitted;
+  if (!evidence.flight_recorder.empty()) {
+    const std::size_t limit = json.size() + kMaxDumpsBytes;
+    json.begin_array("flight_recorder");
+    for (const FlightDump& dump : evidence.flight_recorder) {
+      if (json.size() > limit) {
+        ++omitted;
+        continue;
+      }
+      json.begin_object();
+      if (dump.rank) {
+        json.field("rank", *dump.rank);
+      }
+      json.field("pid", dump.pid);
+      if (dump.missing.empty()) {
+        json.field("path", dump.path).field("size", dump.size);
+      } else {
+        json.field("missing", dump.missing);
+      }
+      json.end_object();
+    }
+    json.end_array();
+  }
+  if (omitted > 0) {
+    json.field("flight_recorder_omitted", omitted);
   }
 }
 
@@ -213,6 +244,7 @@ std::string activity_of(const ThreadEvidence& thread) {
 }
 
 void write_evidence(JsonWriter& json, const Evidence& evidence) {
+  write_dumps(json, evidence);
   if (!evidence.threads.empty()) {
     write_activity(json, evidence.threads.front());
     json.field("state_name", state_name(evidence.state));

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -11,6 +12,7 @@
 
 #include "common/clock.hpp"
 #include "timer_server/evidence/evidence_collection.hpp"
+#include "timer_server/evidence/flight_recording.hpp"
 #include "timer_server/kills/kill_targets.hpp"
 #include "timer_server/records/record_log.hpp"
 #include "timer_server/records/records.hpp"
@@ -75,6 +77,9 @@ class KillLadder {
     // Returns whether the first signals must wait for evidence of the whole incident, which they do
     // for the time limit of evidence at most.
     std::function<bool()> is_gathering = [] { return false; };
+    // Returns the other live workers of the job on this host.
+    std::function<std::vector<WorkerIdentity>(const WorkerIdentity&)> others_of_job =
+        [](const WorkerIdentity&) { return std::vector<WorkerIdentity>{}; };
   };
   KillLadder(sd_event* loop, KillPolicy policy, Records& records, RecordLog& log,
              SideThreads& side_threads, Listener listener,
@@ -122,6 +127,8 @@ class KillLadder {
   bool end_without_signal(Kill& kill);
   void start_evidence(const std::shared_ptr<Kill>& kill);
   void record_evidence(Kill& kill);
+  void record_complete_evidence(Kill& kill);
+  void ask_flight_recorders(Kill& kill);
   void start_last_evidence(const std::shared_ptr<Kill>& kept, Instant now);
   void find_releases(Kill& kill, Instant now);
   void set_released(Kill& kill, Expiry& expiry, Instant now);
@@ -148,6 +155,9 @@ class KillLadder {
   bool skips_grace_ = false;
   std::uint64_t signals_ = 0;
   std::uint64_t released_late_ = 0;
+  // By job, the recording that was started for the last incident; null: no rank has a recorder.
+  std::map<std::string, std::shared_ptr<FlightRecording>> recordings_;
+  std::string recorded_incident_;                // whose recordings they are
   std::vector<std::shared_ptr<Kill>> stopping_;  // in Stage::kStopping
   Duration stop_budget_{};                       // what is left of kStopLimit in this advance()
   bool has_freed_one_ = false;  // in this pass of advance() a kill ended for which another may wait

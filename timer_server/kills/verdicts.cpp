@@ -39,6 +39,14 @@ Verdicts::Verdicts(Context context)
            .is_gathering =
                [this] {
                  return context_.evidence_command.is_running() || context_.peers.is_running();
+               },
+           .others_of_job =
+               [this](const WorkerIdentity& worker) {
+                 std::vector<WorkerIdentity> others;
+                 for (const Worker* const peer : peers_of(worker)) {
+                   others.push_back(WorkerIdentity::of(*peer));
+                 }
+                 return others;
                }}) {}
 
 void Verdicts::carry_out(const std::vector<DeadlineScan::DueScope>& due, const ClockReading& now) {
@@ -157,12 +165,8 @@ void Verdicts::start_evidence_of_peers(const WorkerIdentity& first, Instant now)
   if (!context_.peers.is_wanted()) {
     return;
   }
-  std::vector<const Worker*> peers;
-  context_.workers.for_each([&](const Worker& worker) {
-    if (worker.kills == 0 && !worker.dying && are_of_one_job(*worker.facts, *first.facts)) {
-      peers.push_back(&worker);
-    }
-  });
+  std::vector<const Worker*> peers = peers_of(first);
+  std::erase_if(peers, [](const Worker* peer) { return peer->kills > 0; });
   std::ranges::sort(peers, {}, [](const Worker* peer) {
     return std::tuple((*peer->facts)->rank.value_or(INT_MAX), peer->process->pid);
   });
@@ -356,6 +360,17 @@ std::vector<std::string> Verdicts::on_signal(const Process& process, bool is_fin
   }
   worker->dying = is_final;
   return cancelled;
+}
+
+std::vector<const Worker*> Verdicts::peers_of(const WorkerIdentity& worker) const {
+  std::vector<const Worker*> peers;
+  context_.workers.for_each([&](const Worker& other) {
+    if (other.process != worker.process && !other.dying &&
+        are_of_one_job(*other.facts, *worker.facts)) {
+      peers.push_back(&other);
+    }
+  });
+  return peers;
 }
 
 void Verdicts::on_end(const KillOrder& order, const KillEnd& end) {

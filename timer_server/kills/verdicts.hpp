@@ -123,6 +123,8 @@ class Verdicts {
   [[nodiscard]] bool has_worked_since(const Process& process, Instant since) const;
   std::vector<std::string> on_signal(const Process& process, bool is_final);
   void on_end(const KillOrder& order, const KillEnd& end);
+  // Returns the other workers of its job, but not those that are being killed.
+  [[nodiscard]] std::vector<const Worker*> peers_of(const WorkerIdentity& worker) const;
 
   const Context context_;
   std::optional<Incident> incident_;  // the last one

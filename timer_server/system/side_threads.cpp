@@ -26,7 +26,7 @@ struct SideThreads::State {
     int threads = 0;
     int idle = 0;
   };
-  std::array<Queue, 3> queues FILETIMER_GUARDED_BY(mutex);  // by lane
+  std::array<Queue, 4> queues FILETIMER_GUARDED_BY(mutex);  // by lane
   ConditionVariable ended;
   std::vector<Delivery> deliveries FILETIMER_GUARDED_BY(mutex);
   bool stopping FILETIMER_GUARDED_BY(mutex) = false;

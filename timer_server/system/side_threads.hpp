@@ -29,7 +29,8 @@ class SideThreads {
 
   // kSlow: what may wait for a worker, as files of /proc that take its memory lock. kMetrics: what
   // may wait for the file system of --metrics, so that metrics are written while workers hang.
-  enum class Lane { kQuick, kSlow, kMetrics };
+  // kRecorders: what may wait for the file system of flight recorders.
+  enum class Lane { kQuick, kSlow, kMetrics, kRecorders };
 
   static constexpr int kMaxSideThreads = 4;  // in each lane
   // The most jobs that wait in a lane. The result of a job is of use for a short time only, so

@@ -11,6 +11,7 @@
 #include "common/limits.hpp"
 #include "common/numbers.hpp"
 #include "common/text.hpp"
+#include "timer_server/system/environ_block.hpp"
 #include "timer_server/system/process.hpp"
 
 namespace filetimer {
@@ -22,20 +23,9 @@ constexpr std::size_t kMaxEnvironBytes = std::size_t{1} << 20;
 constexpr int kMaxReads = 20;
 constexpr std::chrono::milliseconds kReadPeriod{1};
 
-std::string_view value_of(std::string_view block, std::string_view name) {
-  while (!block.empty()) {
-    const std::string_view entry = block.substr(0, block.find('\0'));
-    if (entry.size() > name.size() && entry.starts_with(name) && entry[name.size()] == '=') {
-      return entry.substr(name.size() + 1);
-    }
-    block.remove_prefix(std::min(entry.size() + 1, block.size()));
-  }
-  return {};
-}
-
 std::string_view first_value(std::string_view block, std::span<const char* const> names) {
   for (const char* const name : names) {
-    if (const std::string_view value = value_of(block, name); !value.empty()) {
+    if (const std::string_view value = value_in_environ(block, name); !value.empty()) {
       return value;
     }
   }
@@ -71,6 +61,7 @@ WorkerFacts worker_facts_from(std::string_view cmdline, std::string_view environ
   facts.local_rank = as_rank(first_value(environ_block, kLocalRankVariables));
   facts.job_id = utf8_prefix(first_value(environ_block, kJobVariables), kMaxJobIdBytesShown);
   facts.step_id = utf8_prefix(first_value(environ_block, kStepVariables), kMaxJobIdBytesShown);
+  facts.recorder = recorder_files_from(environ_block, facts.rank);
   return facts;
 }
 

@@ -6,9 +6,12 @@
 
 #include <sys/types.h>
 
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
+
+#include "timer_server/system/recorder_files.hpp"
 
 namespace filetimer {
 
@@ -18,6 +21,8 @@ struct WorkerFacts {
   std::optional<int> local_rank;
   std::string job_id;   // empty: unknown
   std::string step_id;  // empty: unknown; a page has none
+  // Null: the environment does not name a pipe of PyTorch's flight recorder.
+  std::shared_ptr<const RecorderFiles> recorder{};
 };
 
 // Reads the facts of a process. Reads again, for at most 20 ms, while the environment is empty: a

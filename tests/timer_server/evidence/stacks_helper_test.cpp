@@ -11,6 +11,7 @@
 
 #include "common/limits.hpp"
 #include "tests/support/bound.hpp"
+#include "tests/support/files.hpp"
 #include "tests/support/kernel_stacks.hpp"
 #include "tests/timer_server/process_of.hpp"
 #include "timer_server/evidence/proc_evidence.hpp"
@@ -75,7 +76,7 @@ TEST_CASE("The helper reads the stack of a process and leaves it without a trace
     auto helper = StacksHelper::start(process.pid, process.start_time, Instant::now() + 20s);
     REQUIRE_MESSAGE(helper, helper.error().message);
     helper->collect(evidence);
-  } while (contains(evidence.missing, "it did not stop") && Instant::now() < until);
+  } while (testing::contains(evidence.missing, "it did not stop") && Instant::now() < until);
   CHECK(testing::missing_but_kernel_stacks(evidence.missing) == "");
   REQUIRE(!evidence.threads.empty());
   const auto& stack = evidence.threads[0].native_stack;

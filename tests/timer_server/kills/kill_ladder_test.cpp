@@ -123,6 +123,7 @@ struct LadderStage {
   SideThreads side_threads;
   std::vector<KillVerdict> ended;
   std::set<std::string> released;       // scopes, by name
+  std::vector<WorkerIdentity> others;   // of the job
   std::vector<bool> signals_announced;  // `is_final`, for each call of on_signal
   std::unique_ptr<KillLadder> ladder;
 
@@ -130,18 +131,18 @@ struct LadderStage {
   std::unique_ptr<KillLadder> make(KillPolicy policy, const MayBeForking& may_be_forking) {
     return std::make_unique<KillLadder>(
         loop.get(), policy, records, *log, side_threads,
-        KillLadder::Listener{
-            .was_released =
-                [this](const Process&, const Expiry& expiry) {
-                  return released.contains(expiry.scope.name);
-                },
-            .on_signal =
-                [this](const Process&, bool is_final) {
-                  signals_announced.push_back(is_final);
-                  return std::vector<std::string>{"outer"};
-                },
-            .on_end = [this](const KillOrder&,
-                             const KillEnd& end) { ended.push_back(end.verdict); }},
+        KillLadder::Listener{.was_released =
+                                 [this](const Process&, const Expiry& expiry) {
+                                   return released.contains(expiry.scope.name);
+                                 },
+                             .on_signal =
+                                 [this](const Process&, bool is_final) {
+                                   signals_announced.push_back(is_final);
+                                   return std::vector<std::string>{"outer"};
+                                 },
+                             .on_end = [this](const KillOrder&,
+                                              const KillEnd& end) { ended.push_back(end.verdict); },
+                             .others_of_job = [this](const WorkerIdentity&) { return others; }},
         may_be_forking);
   }
 };
@@ -487,6 +488,42 @@ TEST_CASE("Evidence is recorded between the verdict and the signal") {
   wait_for_death(stage.process);
   stage.step(stage.now);
   CHECK(stage.events() == "expired evidence killed");
+}
+
+TEST_CASE("Of a job 64 ranks are asked for dumps, and the others are counted") {
+  KillPolicy policy = LadderStage::quick();
+  policy.evidence = EvidenceLevel::kProc;
+  policy.evidence_timeout = 60s;
+  LadderStage stage(policy);
+  KillOrder order = stage.order_for(SIGKILL);
+  const auto facts_of = [&](int rank) {
+    WorkerFacts facts;
+    facts.rank = rank;
+    facts.recorder = std::make_shared<RecorderFiles>(
+        RecorderFiles{stage.folder.path(fmt::format("{}.pipe", rank)), {"/nowhere"}, {}});
+    return std::make_shared<std::optional<WorkerFacts>>(facts);
+  };
+  order.worker.facts = facts_of(70);
+  // Rank 70 comes twice, as a worker and its data loader do.
+  for (int rank = 70; rank >= 0; --rank) {
+    stage.others.push_back({order.worker.process, facts_of(rank)});
+  }
+  stage.start(std::move(order), stage.now);
+  stage.advance(stage.now);
+  while (stage.events() == "expired") {
+    wait_until_readable(stage.side_threads.event_fd());
+    stage.side_threads.deliver();
+    stage.step(stage.now);
+  }
+  const testing::Record evidence = stage.the("evidence");
+  const auto dumps = evidence.array("flight_recorder");
+  REQUIRE(dumps.size() == FlightRecording::kMaxRanks);
+  CHECK(dumps.at(0)["rank"].get_int64().value() == 70);
+  CHECK(dumps.at(1)["rank"].get_int64().value() == 0);
+  CHECK(dumps.at(63)["rank"].get_int64().value() == 62);
+  CHECK(
+      testing::contains(dumps.at(0)["missing"].get_string().value(), "No such file or directory"));
+  CHECK(evidence.integer("flight_recorder_omitted") == 7);
 }
 
 TEST_CASE("In a dry run an expiry has evidence at the level of --evidence") {

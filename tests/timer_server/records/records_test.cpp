@@ -92,6 +92,9 @@ Evidence full_evidence() {
   evidence.children[0].held_ms = 0.4;
   evidence.devices = {"/dev/nvidia0"};
   evidence.python_threads = {{"0x7f12", "loader", true, {"train.py:12 in load"}}};
+  evidence.flight_recorder = {{4711, 2, "/tmp/nccl_trace_rank_2", 48'213, {}},
+                              {4712, 3, {}, 0, "no process reads it"}};
+  evidence.flight_recorder_omitted = 1;
   evidence.held_ms = 1.5;
   evidence.missing = "something";
   return evidence;

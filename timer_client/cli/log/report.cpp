@@ -421,15 +421,24 @@ void ExpiryReport::add_evidence(Page& page) const {
   }
   add_python_stacks(page, evidence->fields);
   page.heading("Evidence");
-  std::vector<std::string_view> hidden{"schema",  "event",           "time",
-                                       "mono_ns", "threads_omitted", "python_threads_omitted",
-                                       "threads", "python_threads",  "children"};
+  std::vector<std::string_view> hidden{"schema",
+                                       "event",
+                                       "time",
+                                       "mono_ns",
+                                       "threads_omitted",
+                                       "python_threads_omitted",
+                                       "threads",
+                                       "python_threads",
+                                       "children",
+                                       "flight_recorder",
+                                       "flight_recorder_omitted"};
   for (const auto& [key, value] : own_[0]->record.fields) {
     hidden.push_back(key);
   }
   add_fields(page, evidence->fields, hidden);
   add_threads(page, evidence->fields);
   add_children(page, evidence->fields);
+  add_flight_recorder(page, evidence->fields);
 }
 
 // The warnings and deferrals before the verdict, the signals and hooks after it, in their order.

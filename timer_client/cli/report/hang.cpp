@@ -13,6 +13,7 @@
 #include <tuple>
 
 #include "timer_client/cli/log/log_table.hpp"
+#include "timer_client/cli/log/stacks_page.hpp"
 #include "timer_client/cli/text/words.hpp"
 
 namespace filetimer::cli {
@@ -99,6 +100,7 @@ class HangBuilder {
     } else if (record.event == "evidence" && is_ours) {
       add_mark(*lane, at_s, Mark::Kind::kEvidence, "evidence was collected");
       take_stacks(record, *lane);
+      take_dumps(record);
     } else if (record.event == "killed" && is_ours) {
       take_killed(record, *lane, at_s);
     } else if (record.event == "released_late" && is_ours) {
@@ -284,6 +286,16 @@ class HangBuilder {
     }
   }
 
+  // The evidence of a later expiry repeats the line of its worker.
+  void take_dumps(const Record& record) {
+    const std::string host(record.host);
+    for (std::string& line : flight_recorder_lines(record.fields)) {
+      if (dumps_told_.insert({host, line}).second) {
+        hang_.dumps.push_back({host, std::move(line)});
+      }
+    }
+  }
+
   void take_stacks(const Record& record, const Lane& lane) {
     if (!told_.insert({lane.worker.host, lane.worker.pid.value_or(0)}).second) {
       return;
@@ -357,7 +369,8 @@ class HangBuilder {
   std::set<std::pair<std::string, std::string>> incidents_;  // machine and id
   std::set<std::pair<std::string, std::string>> expiries_;
   std::map<LaneKey, std::size_t> index_;
-  std::set<LaneKey> told_;  // whose stacks are in the trees
+  std::set<LaneKey> told_;                                    // whose stacks are in the trees
+  std::set<std::pair<std::string, std::string>> dumps_told_;  // host and line
 };
 
 }  // namespace

@@ -63,6 +63,7 @@ struct Hang {
     std::string text;  // the beginning of it
   };
   std::vector<Output> outputs;
+  std::vector<Output> dumps;  // of flight recorders: a line for each rank
 };
 
 // Keeps of all records those that concern the hang of one expiry.

@@ -223,6 +223,14 @@ std::string html_page(const Hang& hang, const std::string& logs) {
     }
     html += "</pre>\n";
   }
+  if (!hang.dumps.empty()) {
+    html += heading("Dumps of flight recorders, for torchfrtrace");
+    html += "<pre>";
+    for (const Hang::Output& dump : hang.dumps) {
+      html += html_text(fmt::format("{}: {}", dump.host, dump.text)) + "\n";
+    }
+    html += "</pre>\n";
+  }
   html += heading("Workers");
   html += workers_table(hang);
   html += fmt::format("<p class=soft>Made by timer_client report from {}.</p>\n</html>\n",

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: MIT
+#include "timer_server/evidence/flight_recording.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <ranges>
+#include <thread>
+#include <utility>
+
+namespace filetimer {
+
+FlightRecording::FlightRecording(std::vector<Rank> ranks, Instant until)
+    : ranks_(std::move(ranks)), until_(until) {
+  const MutexLock lock(mutex_);
+  for (const Rank& rank : ranks_) {
+    dumps_.push_back({rank.process->pid, rank.rank, {}, 0, "it was not asked: time was up"});
+  }
+}
+
+std::shared_ptr<FlightRecording> FlightRecording::start(SideThreads& side_threads,
+                                                        std::vector<Rank> ranks, Instant until) {
+  std::shared_ptr<FlightRecording> recording(new FlightRecording(std::move(ranks), until));
+  side_threads.run(
+      [recording]() -> SideThreads::Delivery {
+        recording->run();
+        return [recording] { recording->is_done_ = true; };
+      },
+      SideThreads::Lane::kRecorders);
+  return recording;
+}
+
+void FlightRecording::run() {
+  std::vector<FlightRecorder> recorders;
+  recorders.reserve(ranks_.size());
+  for (std::size_t i = 0; i < ranks_.size(); ++i) {
+    const Process& process = *ranks_[i].process;
+    recorders.emplace_back(ranks_[i].files, process.uid, fmt::format("/proc/{}/root", process.pid));
+    // /proc/PID is that of the process if it is alive afterwards; what another process of this pid
+    // names is checked in any case.
+    if (process.is_alive() && Instant::now() < until_) {
+      recorders[i].ask();
+    }
+    publish(i, recorders[i]);
+  }
+  const auto is_waited_for = [&](std::size_t i) {
+    return recorders[i].is_waiting() && ranks_[i].process->is_alive();
+  };
+  const auto indices = std::views::iota(std::size_t{0}, recorders.size());
+  while (std::ranges::any_of(indices, is_waited_for) && until_ - Instant::now() >= kLookPeriod) {
+    std::this_thread::sleep_for(kLookPeriod);
+    for (const std::size_t i : indices) {
+      if (is_waited_for(i)) {
+        recorders[i].look();
+      }
+      publish(i, recorders[i]);
+    }
+  }
+}
+
+void FlightRecording::publish(std::size_t index, const FlightRecorder& recorder) {
+  std::string reason = recorder.reason();
+  const bool has_ended = !reason.empty() && !ranks_[index].process->is_alive();
+  const MutexLock lock(mutex_);
+  FlightDump& dump = dumps_[index];
+  dump.missing = has_ended ? "the process had ended" : std::move(reason);
+  dump.path = dump.missing.empty() ? recorder.path() : std::string{};
+  dump.size = dump.missing.empty() ? recorder.size() : 0;
+}
+
+std::vector<FlightDump> FlightRecording::dumps() const {
+  const MutexLock lock(mutex_);
+  return dumps_;
+}
+
+}  // namespace filetimer
