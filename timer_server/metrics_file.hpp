@@ -24,6 +24,9 @@ Status replace_file(const std::string& path, std::string_view text);
 // answer. A failure costs one warning until the file is written again. Used on the loop thread.
 class MetricsFile {
  public:
+  // How long a write may take before it is a failure. Sweeps may come faster than a disk is.
+  static constexpr Duration kAnswerLimit = std::chrono::seconds{1};
+
   // `path` is absolute; empty: write() does nothing. The side threads must outlive this object.
   MetricsFile(std::string path, SideThreads& side_threads)
       : path_(std::move(path)), side_threads_(side_threads) {}
@@ -31,8 +34,8 @@ class MetricsFile {
   MetricsFile& operator=(const MetricsFile&) = delete;
 
   [[nodiscard]] bool is_wanted() const { return !path_.empty(); }
-  // Returns whether a file can be written now. Returns false, and warns, if the last one is not
-  // written yet.
+  // Returns whether a file can be written now. Returns false if the last one is not written yet,
+  // and warns if that takes longer than kAnswerLimit.
   bool is_ready();
   // Begins to write.
   void write(Metrics metrics);
@@ -46,6 +49,7 @@ class MetricsFile {
   const std::string path_;
   SideThreads& side_threads_;
   std::shared_future<Status> written_;  // of the last write; not valid before the first
+  Instant began_;                       // to write it
   bool has_failed_ = false;             // and the warning is given
   LoopThread loop_thread_;
 };

@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <ranges>
 #include <thread>
 #include <utility>
 
@@ -33,6 +32,7 @@ std::shared_ptr<FlightRecording> FlightRecording::start(SideThreads& side_thread
 void FlightRecording::run() {
   std::vector<FlightRecorder> recorders;
   recorders.reserve(ranks_.size());
+  bool waits = false;
   for (std::size_t i = 0; i < ranks_.size(); ++i) {
     const Process& process = *ranks_[i].process;
     recorders.emplace_back(ranks_[i].files, process.uid, fmt::format("/proc/{}/root", process.pid));
@@ -40,18 +40,17 @@ void FlightRecording::run() {
     // names is checked in any case.
     if (process.is_alive() && Instant::now() < until_) {
       recorders[i].ask();
+      waits = waits || recorders[i].is_waiting();
     }
     publish(i, recorders[i]);
   }
-  const auto is_waited_for = [&](std::size_t i) {
-    return recorders[i].is_waiting() && ranks_[i].process->is_alive();
-  };
-  const auto indices = std::views::iota(std::size_t{0}, recorders.size());
-  while (std::ranges::any_of(indices, is_waited_for) && until_ - Instant::now() >= kLookPeriod) {
+  while (waits && until_ - Instant::now() >= kLookPeriod) {
     std::this_thread::sleep_for(kLookPeriod);
-    for (const std::size_t i : indices) {
-      if (is_waited_for(i)) {
+    waits = false;
+    for (std::size_t i = 0; i < recorders.size(); ++i) {
+      if (recorders[i].is_waiting() && ranks_[i].process->is_alive()) {
         recorders[i].look();
+        waits = waits || recorders[i].is_waiting();
       }
       publish(i, recorders[i]);
     }

@@ -195,7 +195,8 @@ void ExpiryReport::take(const Record& record) {
   } else if (record.host == key_.host && is_near && record.pid == key_.pid &&
              (record.event == "expired" || record.event == "evidence")) {
     keep(record, siblings_);
-  } else if (record.host == key_.host && record.event == "evidence_command" && is_near) {
+  } else if (record.host == key_.host && is_near &&
+             (record.event == "evidence_command" || record.event == "peer_evidence")) {
     keep(record, siblings_);
   }
 }
@@ -410,6 +411,19 @@ void ExpiryReport::add_command_output(Page& page) const {
   }
 }
 
+// Likewise.
+void ExpiryReport::add_peers_of_incident(Page& page) const {
+  const Record* const verdict = find("expired");
+  std::vector<simdjson::dom::object> peers;
+  for (const auto& kept : siblings_) {
+    if (verdict != nullptr && kept->record.event == "peer_evidence" &&
+        kept->record.incident == verdict->incident) {
+      peers.push_back(kept->record.fields);
+    }
+  }
+  add_peers(page, peers);
+}
+
 void ExpiryReport::add_evidence(Page& page) const {
   const Record* evidence = find("evidence");
   evidence = evidence != nullptr ? evidence : find_shared("evidence");
@@ -523,6 +537,7 @@ std::string ExpiryReport::page(bool colour) const {
   add_open_scopes(page);
   add_ranks(page);
   add_evidence(page);
+  add_peers_of_incident(page);
   add_command_output(page);
   add_timeline(page);
   add_outcome(page);

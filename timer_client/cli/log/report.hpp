@@ -85,6 +85,7 @@ class ExpiryReport {
   void add_open_scopes(Page& page) const;
   void add_ranks(Page& page) const;
   void add_evidence(Page& page) const;
+  void add_peers_of_incident(Page& page) const;
   void add_command_output(Page& page) const;
   void add_timeline(Page& page) const;
   void add_outcome(Page& page) const;
@@ -92,7 +93,8 @@ class ExpiryReport {
   ExpiryKey key_;
   Records own_;       // of this expiry
   Records warnings_;  // `warned` and `deferred` of its host, which name no expiry
-  // `expired` and `evidence` of its worker with other ids, and `evidence_command` of any incident.
+  // `expired` and `evidence` of its worker with other ids, and `evidence_command` and
+  // `peer_evidence` of any incident.
   Records siblings_;
   IncidentRecords incidents_;
 };

@@ -10,6 +10,8 @@
 #include <vector>
 
 #include "common/json_fields.hpp"
+#include "timer_client/cli/log/incident.hpp"
+#include "timer_client/cli/report/stack_tree.hpp"
 #include "timer_client/cli/text/words.hpp"
 
 namespace filetimer::cli {
@@ -21,6 +23,8 @@ namespace dom = simdjson::dom;
 constexpr std::size_t kKernelFramesShown = 16;
 constexpr std::size_t kFramesShown = 24;
 constexpr std::size_t kThreadsNamed = 8;
+// Of a peer, of which the report has the whole stack.
+constexpr std::size_t kPeerFramesShown = 5;
 // One line for each frame: names of C++ and Python are long, and followed by a place.
 void add_frames(Page& page, std::size_t indent, const std::vector<std::string>& frames) {
   for (std::size_t i = 0; i < std::min(frames.size(), kFramesShown); ++i) {
@@ -91,6 +95,27 @@ void add_processes(Page& page, std::string_view title, const char* number, const
   }
 }
 
+struct PeerGroup {
+  std::vector<std::string> frames;
+  std::string doing;
+  std::vector<WorkerName> workers;
+};
+
+// The main thread comes first in both lists.
+std::vector<std::string> frames_of_main_thread(dom::object evidence) {
+  const std::vector<dom::object> python = objects_at(evidence, "python_threads");
+  if (!python.empty()) {
+    return texts_at(python[0], "frames");
+  }
+  const std::vector<dom::object> threads = objects_at(evidence, "threads");
+  std::vector<std::string> frames;
+  if (!threads.empty()) {
+    frames = texts_at(threads[0], "native_stack");
+    std::ranges::transform(frames, frames.begin(), without_offset);
+  }
+  return frames;
+}
+
 }  // namespace
 
 std::string kernel_stack_text(const std::vector<std::string>& frames) {
@@ -159,6 +184,40 @@ void add_flight_recorder(Page& page, dom::object evidence) {
   page.heading("Flight recorder (torchfrtrace reads the files)");
   for (const std::string& line : lines) {
     page.item(2, line);
+  }
+}
+
+void add_peers(Page& page, const std::vector<dom::object>& peers) {
+  std::vector<PeerGroup> groups;
+  for (const dom::object peer : peers) {
+    PeerGroup at{frames_of_main_thread(peer), {}, {}};
+    if (at.frames.empty()) {
+      const std::string doing = text_at(peer, "doing");
+      at.doing = doing.empty() ? text_at(peer, "missing") : doing;
+    }
+    auto group = std::ranges::find_if(groups, [&](const PeerGroup& each) {
+      return each.frames == at.frames && each.doing == at.doing;
+    });
+    if (group == groups.end()) {
+      group = groups.insert(groups.end(), std::move(at));
+    }
+    group->workers.push_back(
+        {{}, integer_at(peer, "pid"), integer_at(peer, "rank"), text_at(peer, "comm")});
+  }
+  if (groups.empty()) {
+    return;
+  }
+  std::ranges::stable_sort(groups, {}, [](const PeerGroup& group) { return group.workers.size(); });
+  page.heading("Peers (the most recent call first)");
+  for (PeerGroup& group : groups) {
+    page.item(2, joined({workers_text(group.workers), group.doing}));
+    const std::size_t omitted =
+        group.frames.size() - std::min(group.frames.size(), kPeerFramesShown);
+    group.frames.resize(group.frames.size() - omitted);
+    add_frames(page, 4, group.frames);
+    if (omitted > 0) {
+      page.item(4, fmt::format("... {} more in the report", omitted));
+    }
   }
 }
 

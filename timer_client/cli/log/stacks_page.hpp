@@ -26,4 +26,9 @@ void add_flight_recorder(Page& page, simdjson::dom::object evidence);
 // Returns a line for each of those dumps: "rank 1, pid 4711: /tmp/nccl_trace_rank_1, 48213 bytes".
 std::vector<std::string> flight_recorder_lines(simdjson::dom::object evidence);
 
+// Adds where the peers of a worker are, from their `peer_evidence` records: the innermost frames of
+// their main threads, in Python if they have some. Peers in the same place are one item, the fewest
+// first. Adds nothing if there are none.
+void add_peers(Page& page, const std::vector<simdjson::dom::object>& peers);
+
 }  // namespace filetimer::cli

@@ -108,6 +108,35 @@ TEST_CASE("of long stacks the innermost frames are shown and the rest is counted
   CHECK(part.find("f24") == std::string::npos);
 }
 
+TEST_CASE("peers in the same place are told together, the fewest first") {
+  const auto peer = [](int pid, int rank, const std::string& evidence) {
+    std::string text = record("peer_evidence", 2, evidence);
+    text.replace(text.find("4711"), 4, std::to_string(pid));
+    text.replace(text.find("\"rank\":2"), 8, fmt::format("\"rank\":{}", rank));
+    return text;
+  };
+  const std::string waits = R"("incident":"a-i1","python_threads":[{"ident":"0x1","frames":[)" +
+                            numbered("/t.py:9 in f", 7, "") +
+                            R"(]}],"threads":[{"tid":1,"native_stack":["poll"]}])";
+  const std::string log =
+      verdict() + peer(21, 0, waits) + peer(22, 2, waits) +
+      peer(23, 3, R"x("incident":"a-i1","threads":[{"tid":1,"native_stack":["read+0x1 (c)"]}])x") +
+      peer(24, 4, R"("incident":"a-i1","missing":"there was no time for this worker")") +
+      peer(25, 5, R"("incident":"a-i0","doing":"of another incident")");
+  CHECK(part_of_page(log, "Peers (the most recent call first)") ==
+        "Peers (the most recent call first)\n"
+        "  rank 3\n"
+        "    read (c)\n"
+        "  rank 4, there was no time for this worker\n"
+        "  ranks 0, 2\n"
+        "    /t.py:9 in f0\n"
+        "    /t.py:9 in f1\n"
+        "    /t.py:9 in f2\n"
+        "    /t.py:9 in f3\n"
+        "    /t.py:9 in f4\n"
+        "    ... 2 more in the report\n");
+}
+
 TEST_CASE("Python's threads are told by name, those in one place together") {
   const std::string log =
       verdict() + record("evidence", 2,
