@@ -19,7 +19,8 @@ namespace {
 constexpr double kSpreads = 5;
 // The least spread, as a part of the others' median.
 constexpr double kLeastSpread = 0.01;
-// The ranks whose begins and ends are compared with those of one rank.
+// How many ranks in the middle of the order are compared with a rank there; with a rank at either
+// end, one more.
 constexpr std::size_t kMostPeers = 8;
 // Of a normal distribution: its standard deviation in median absolute deviations and in
 // interquartile ranges, and the standard error of a median in that of a mean.
@@ -185,7 +186,7 @@ void StragglerSearch::compare(const std::string& scope, std::vector<Times>& time
     }
     const double spread = std::max({kDeviationOfMad * median_of(std::move(deviations)), usual_error,
                                     rank.error, kLeastSpread * middle});
-    // A rank that is early where ranks wait, or quick where they do not, is none.
+    // A rank that comes early where ranks wait, or is quick where they do not, is no straggler.
     if (difference < kSpreads * spread || wait_for_each_other(times, i) == is_slower) {
       continue;
     }

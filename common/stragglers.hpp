@@ -17,8 +17,8 @@
 
 namespace filetimer {
 
-// The ranks that have to have scopes of a name before these are compared. With two ranks nothing
-// says which one is unusual.
+// The least number of ranks that must have scopes of a name before these scopes are compared. With
+// two ranks it cannot be known which of them is unusual.
 inline constexpr std::size_t kLeastRanksCompared = 3;
 // The scopes of a name that must have ended in a rank before the rank is compared.
 inline constexpr std::size_t kLeastScopesCompared = 8;
@@ -26,7 +26,7 @@ inline constexpr std::size_t kLeastScopesCompared = 8;
 inline constexpr std::size_t kMostScopesCompared = kEndedScopes;
 // The pairs of rank and name that one search takes. Further pairs are left out.
 inline constexpr std::size_t kMaxPairsCompared = 16'384;
-// Of one name, the slowest ranks that can be named, and the ranks that wait least.
+// Of one name, how many of the slowest ranks can be named, and how many of those that wait least.
 inline constexpr std::size_t kMostCandidates = 16;
 // A difference that is smaller makes no straggler: it is that of the caches and the scheduler.
 inline constexpr Duration kLeastDifference = std::chrono::microseconds{100};

@@ -57,7 +57,7 @@ Result<std::string> read_text(const std::string& path) {
   return text;
 }
 
-// Returns nothing for a value that is no time.
+// Returns nothing if the value is no time over 0.
 std::optional<Duration> time_in(const parser::node& value) {
   if (const auto* const text = value.as_string()) {
     const auto parsed = parse_duration(text->get(), EndlessDuration::kAllowed);

@@ -13,7 +13,7 @@
 namespace filetimer {
 namespace {
 
-// Of the ranks or pids that an error names.
+// The most ranks or pids that an error names.
 constexpr std::size_t kNamedInError = 16;
 
 std::optional<std::int64_t> rank_of(const Worker& worker) {

@@ -26,9 +26,9 @@
 
 namespace filetimer {
 
-// Collects the evidence of workers for clients that ask for it. No worker gets a signal but that of
-// its own Python stacks, and nothing is recorded. Used on the loop thread. What the context refers
-// to must outlive this object.
+// Collects the evidence of workers for clients that ask for it. The only signal that a worker gets
+// is that on which it writes its Python stacks. Nothing is recorded. Used on the loop thread. What
+// the context refers to must outlive this object.
 //
 //   const Status begun = dumps.begin(client, {.rank = 3}, until, now);
 //   ...
@@ -36,14 +36,14 @@ namespace filetimer {
 //   for (DumpRequests::Answer& answer : dumps.take_answers()) { ... }
 class DumpRequests {
  public:
-  // The workers in one answer; further ones are counted.
+  // The most workers in one answer; the others are counted.
   static constexpr std::size_t kMaxWorkers = 48;
-  // The workers whose evidence is collected at the same time, including those for which it hangs.
-  // The other side threads are left to kills.
+  // The most collections at the same time, including those that hang. Warnings and peers have as
+  // many; the other side threads are left to kills.
   static constexpr long kMaxCollections = 2;
   // How long an answer may take. It then has what was collected.
   static constexpr Duration kLimit = std::chrono::seconds{30};
-  // The open scopes that are listed of each worker, those that were opened last.
+  // The most open scopes that are listed of each worker: those that were opened last.
   static constexpr std::size_t kMaxScopes = 32;
 
   struct Context {
@@ -67,8 +67,8 @@ class DumpRequests {
 
   explicit DumpRequests(Context context) : context_(std::move(context)) {}
 
-  // Begins a request, which is answered by `until` at the latest. An error says that no worker is
-  // meant, and which there are.
+  // Begins a request, which is answered by `until` at the latest. Fails if there is no such worker;
+  // the error names the ranks or pids that there are.
   Status begin(WaitingClients::Id client, const Wanted& wanted, Instant until, Instant now);
   // Forgets a request whose client has gone.
   void withdraw(WaitingClients::Id client);

@@ -21,7 +21,7 @@ constexpr double kWaitingPercent = 5;
 constexpr std::size_t kBytesPerThread = 400;
 // The room that the threads leave for each child whose main thread was read.
 constexpr std::size_t kBytesPerChild = 1024;
-// Dumps and Python stacks leave the other half of the record to the threads of the kernel.
+// Dumps and Python stacks leave the other half of the record to `threads` and `children`.
 constexpr std::size_t kMaxPythonBytes = kMaxEvidenceBytes / 2;
 // The dumps of flight recorders leave the rest of that half to the Python stacks.
 constexpr std::size_t kMaxDumpsBytes = kMaxEvidenceBytes / 4;

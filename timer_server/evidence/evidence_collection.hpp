@@ -20,14 +20,15 @@ struct EvidenceOptions {
   EvidenceLevel level = EvidenceLevel::kStacks;
   // At this time nothing new is begun, and the stacks helper no longer stops the worker.
   Instant until;
-  // The Python stacks are collected at kStacks only, and only after a verdict: the signal may wake
-  // the worker.
+  // Collected at kStacks only. Not for a warning, nor for a worker that is to be spared: the signal
+  // may wake the worker.
   std::optional<PythonDump> python;
 };
 
 // Collects what is cheap first, for every worker. Then collects what takes time, for a few workers
 // at once: a sample of CPU time, the native stacks, the Python stacks, the native stacks of
-// children, one after the other. A collection needs no kill; warnings use it as well.
+// children, one after the other. A collection needs no kill: warnings, the evidence of peers
+// and `dump` requests use it as well.
 //
 //   auto collection = EvidenceCollection::start(side_threads, worker.process, options, on_done);
 //   ...
@@ -54,7 +55,8 @@ class EvidenceCollection {
   // On a side thread.
   void collect_slow_evidence();
   void sample_cpu(Evidence& evidence) const;
-  // Ends at the first child that has no stack although it runs: the others have the same reason.
+  // Ends at the first child that has no stack although it runs: the next children would have none
+  // for the same reason.
   void collect_stacks_of_children(Evidence& evidence, Instant until);
   // Sets the reason that take() gives if the collection is not done by then.
   void set_activity(const char* activity);

@@ -23,7 +23,7 @@ namespace filetimer {
 //   }
 //
 // A dump is a file of the worker's user that has changed since before the byte, and has not changed
-// between two looks. What the file says is never read. Opening and looking do not wait for the
+// between two looks. The contents of the file are never read. Both functions do not wait for the
 // other end of a FIFO, but may wait for a file system. Used on side threads.
 class FlightRecorder {
  public:
@@ -34,10 +34,10 @@ class FlightRecorder {
   // Writes one byte to the FIFO, after a look at the files as they are before. If the byte cannot
   // be written, reason() says why.
   void ask();
-  // Looks once whether the dump is there and rests.
+  // Looks once whether there is a dump, and whether it is unchanged since the last look.
   void look();
 
-  // Returns whether the byte was written and no dump rests yet.
+  // Returns whether the byte was written and no look has found an unchanged dump yet.
   [[nodiscard]] bool is_waiting() const { return stage_ == Stage::kAsked; }
   // Returns the path of the dump as the environment names it, or an empty text.
   [[nodiscard]] const std::string& path() const { return path_; }
@@ -48,7 +48,7 @@ class FlightRecorder {
 
  private:
   enum class Stage { kNew, kAsked, kRests, kFailed };
-  // What tells two states of a file apart.
+  // Differs between two states of a file.
   struct FileState {
     ino_t inode = 0;
     std::int64_t size = 0;

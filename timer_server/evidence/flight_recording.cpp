@@ -36,8 +36,8 @@ void FlightRecording::run() {
   for (std::size_t i = 0; i < ranks_.size(); ++i) {
     const Process& process = *ranks_[i].process;
     recorders.emplace_back(ranks_[i].files, process.uid, fmt::format("/proc/{}/root", process.pid));
-    // /proc/PID is that of the process if it is alive afterwards; what another process of this pid
-    // names is checked in any case.
+    // /proc/PID was that of the process if the process is alive afterwards. The FIFO of any other
+    // process has to pass the same checks.
     if (process.is_alive() && Instant::now() < until_) {
       recorders[i].ask();
       waits = waits || recorders[i].is_waiting();

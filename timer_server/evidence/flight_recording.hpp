@@ -16,15 +16,15 @@
 
 namespace filetimer {
 
-// Asks each rank once, then looks every kLookPeriod until all dumps rest or the time is up. A rank
-// that ends is not waited for.
+// Asks each rank once, then looks every kLookPeriod until no dump changes any more or the time is
+// up. Does not wait for a rank that has ended.
 //
 //   auto recording = FlightRecording::start(side_threads, ranks, until);
 //   ...
 //   if (recording->is_done() || now >= until) { use(recording->dumps()); }
 //
-// The members are called on the loop thread, and the files are used on a side thread, which shares
-// the ownership.
+// The public members are called on the loop thread. The files are used on a side thread, which
+// shares the ownership of the recording.
 class FlightRecording {
  public:
   // The most ranks that the caller may pass.

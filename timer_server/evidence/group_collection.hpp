@@ -14,8 +14,8 @@
 
 namespace filetimer {
 
-// Counts the collections that are under way, so that some side threads are left to others. A
-// collection that hangs counts until it has ended, even if its group has ended before.
+// Counts the collections that are under way, so that some side threads stay free for other work. A
+// collection that hangs occupies its slot until it has ended, even if its group has ended before.
 class CollectionSlots {
  public:
   explicit CollectionSlots(long count) : count_(count) {}
@@ -37,7 +37,7 @@ class CollectionSlots {
 //   next = group.advance(now);
 //   if (group.is_done()) { use(group.members()); }
 //
-// Used on the loop thread. What the constructor takes by reference must outlive the group.
+// Used on the loop thread. `side_threads` and `slots` must outlive the group.
 class GroupCollection {
  public:
   struct Options {
@@ -76,7 +76,7 @@ class GroupCollection {
   Instant advance(Instant now);
   // Leaves out a member whose collection has not begun.
   void withdraw(const Process& worker);
-  // Ends all collections; the members have what was collected.
+  // Ends all collections. Members then have what was collected so far.
   void stop();
   [[nodiscard]] bool is_done() const;
   [[nodiscard]] const std::vector<std::shared_ptr<Member>>& members() const { return members_; }

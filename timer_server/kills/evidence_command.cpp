@@ -22,7 +22,8 @@ namespace filetimer {
 namespace {
 
 constexpr const char* kOption = "--evidence-command";
-// How much is read at one time, so that a command that writes without end holds up no verdict.
+// The most bytes that are read at one time, so that a command that writes without end delays no
+// verdict.
 constexpr std::size_t kMaxRead = EvidenceCommand::kMaxOutput;
 
 }  // namespace
@@ -157,7 +158,8 @@ Instant EvidenceCommand::advance(Instant now) {
   return running_->until;
 }
 
-// A process that the command has left behind may hold the pipe: what it writes later is lost.
+// A process that the command has started in another group may hold the pipe: what that process
+// writes later is lost.
 void EvidenceCommand::end(Running& running, Instant now) {
   // All of the group, while the number is not free yet.
   ::kill(-running.child.pid(), SIGKILL);

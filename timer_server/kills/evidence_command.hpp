@@ -1,4 +1,5 @@
-// The shell command of --evidence-command: what other programs say of a hang, before the kill.
+// The shell command of --evidence-command: the output of other programs about a hang, before the
+// kill.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -18,21 +19,22 @@
 namespace filetimer {
 
 // Runs the command once for each incident, and records its output. The signals of the incident's
-// kills wait for the end of the command, which is killed with its process group at its time limit.
+// kills wait for the end of the command. The command is killed with its process group at its time
+// limit.
 //
-//   command.start(worker, id, incident, scope, now);  // after the record of the verdict
+//   command.start(worker, id, incident, scope, now);  // when the record of the verdict is queued
 //   ...
 //   next = command.advance(now);
 //   if (!command.is_running()) { /* the signals may be sent */ }
 //
 // The command has an empty standard input, and the environment of a hook (--on-expiry) with
-// FILETIMER_VERDICT=expired. Used on the loop thread. What the constructor takes by reference must
-// outlive this object.
+// FILETIMER_VERDICT=expired. Used on the loop thread. `loop`, `records` and `log` must outlive this
+// object.
 class EvidenceCommand {
  public:
-  // What is recorded of the output; further bytes are read and counted.
+  // The most bytes of the output that are recorded; further bytes are read and counted.
   static constexpr std::size_t kMaxOutput = std::size_t{64} << 10;
-  // How long the end of a killed command is waited for when the server stops.
+  // How long stop() waits for the end of the command.
   static constexpr int kStopWaitMs = 100;
 
   // Runs nothing if `command` is empty. `limit`: --evidence-timeout.

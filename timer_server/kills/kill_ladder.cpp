@@ -258,8 +258,8 @@ void KillLadder::start_evidence(const std::shared_ptr<Kill>& kill) {
                                 });
 }
 
-// Once for each incident and job: a rank that is killed makes other ranks end their collectives,
-// and a later dump would show that. So each kill of the job waits for all dumps.
+// Once for each incident and job: when a rank is killed, the other ranks end their collectives, and
+// a later dump would show their ends. So each kill of the job waits for all dumps.
 void KillLadder::ask_flight_recorders(Kill& kill) {
   const WorkerIdentity& worker = kill.order.worker;
   const std::string& incident = kill.order.expiries.front().incident;
@@ -308,7 +308,8 @@ void KillLadder::record_complete_evidence(Kill& kill) {
   }
 }
 
-// Returns whether the verdict is synced and the evidence recorded, or both have had their time.
+// Returns whether the verdict is synced, the evidence is recorded, and that of the incident is
+// gathered, or each of them has had its time.
 bool KillLadder::is_ready_for_signal(Kill& kill, Instant now) {
   const bool synced =
       log_.synced() >= kill.record_number || now >= kill.sync_until || !log_.is_working(now);

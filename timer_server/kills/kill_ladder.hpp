@@ -74,10 +74,11 @@ class KillLadder {
     std::function<std::vector<std::string>(const Process&, bool is_final)> on_signal;
     // Is called once for every order.
     std::function<void(const KillOrder&, const KillEnd&)> on_end;
-    // Returns whether the first signals must wait for evidence of the whole incident, which they do
-    // for the time limit of evidence at most.
+    // Returns whether the first signals must wait for evidence of the whole incident. They wait for
+    // the time limit of evidence at most.
     std::function<bool()> is_gathering = [] { return false; };
-    // Returns the other live workers of the job on this host.
+    // Returns the other workers of the job on this host, without those to which a last signal was
+    // sent.
     std::function<std::vector<WorkerIdentity>(const WorkerIdentity&)> others_of_job =
         [](const WorkerIdentity&) { return std::vector<WorkerIdentity>{}; };
   };
@@ -157,7 +158,7 @@ class KillLadder {
   std::uint64_t released_late_ = 0;
   // By job, the recording that was started for the last incident; null: no rank has a recorder.
   std::map<std::string, std::shared_ptr<FlightRecording>> recordings_;
-  std::string recorded_incident_;                // whose recordings they are
+  std::string recorded_incident_;                // the incident of these recordings
   std::vector<std::shared_ptr<Kill>> stopping_;  // in Stage::kStopping
   Duration stop_budget_{};                       // what is left of kStopLimit in this advance()
   bool has_freed_one_ = false;  // in this pass of advance() a kill ended for which another may wait

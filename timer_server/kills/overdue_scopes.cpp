@@ -10,7 +10,7 @@
 namespace filetimer {
 namespace {
 
-// Returns when a scope of the page ended that was opened at `acquired`, if the page still tells.
+// Returns when the scope that was opened at `acquired` ended, if the page still has that time.
 std::optional<Instant> end_on_page(WorkerPage& page, const std::string& name, Instant acquired) {
   EndedScopesByName ended;
   page.add_ended_scopes(ended);

@@ -1,5 +1,5 @@
-// How scopes end that missed a deadline and whose workers go on: the proof whether a timeout or a
-// soft deadline is too short.
+// The ends of scopes that missed a deadline or a soft deadline and whose workers go on: they show
+// whether the timeout is too short.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -15,19 +15,22 @@
 
 namespace filetimer {
 
-// Follows scopes after a verdict that spared the worker, and after a warning, until they are
-// released or renewed, and records when that was. A scope that expires after its warning, and one
-// whose worker ends inside it, is followed no longer: other records say so. Used on the loop
-// thread. The references that the constructor takes must outlive this object.
+// Follows scopes after a verdict that spared the worker until they are released, and scopes after a
+// warning until they are released or renewed. Records when that was. A scope that a look finds
+// expired after its warning, and one whose worker ends inside it, is followed no longer: other
+// records say so. Used on the loop thread. The references that the constructor takes must outlive
+// this object.
 //
 // The time of a release is exact if the worker's page has statistics and at most kEndedScopes - 1
-// scopes of the name ended between the release and the next look; else it is that of the look.
+// scopes of the name ended between the release and the next look; else it is the time of the look.
+// The time of a renewal is that of the last one before the look.
 class OverdueScopes {
  public:
   // Scopes beyond are not followed.
   static constexpr std::size_t kMaxFollowed = 4096;
-  // How long after the deadline, or the soft deadline, a scope is first looked at. The time until
-  // the next look is a kLooksPerAge-th of the time since then, within these limits.
+  // The first look at a scope is kFirstLook after the deadline, or the soft deadline. The pause
+  // before the next look is a kLooksPerAge-th of the time since that deadline, but not shorter than
+  // kFirstLook and not longer than kLongestPause.
   static constexpr Duration kFirstLook = std::chrono::milliseconds{50};
   static constexpr Duration kLongestPause = std::chrono::seconds{10};
   static constexpr int kLooksPerAge = 16;
@@ -63,7 +66,7 @@ class OverdueScopes {
   };
 
   void follow(Followed scope);
-  // Returns whether the scope is to be followed on.
+  // Returns whether the scope is still to be followed.
   bool look_at(Followed& scope, Instant now);
   void record_end(const Followed& scope, Instant ended, bool is_released);
 

@@ -18,9 +18,10 @@
 
 namespace filetimer {
 
-// Collects the evidence of the peers once for each incident, and records it: it shows where they
-// wait. The signals of the incident's kills wait for it, because the peers of a killed worker often
-// exit. A peer may get the signal of its Python dump, as in a `dump` request.
+// Collects the evidence of the peers once for each incident, and records it: the evidence shows
+// where the peers wait. The signals of the incident's kills wait for the evidence, because the
+// peers of a killed worker often exit. A peer may get the signal on which it writes its Python
+// stacks, as in a `dump` request.
 //
 //   peers.start(incident, std::move(members), omitted, now);  // after the record of the verdict
 //   ...
@@ -30,10 +31,11 @@ namespace filetimer {
 // Used on the loop thread. The references that the constructor takes must outlive this object.
 class PeerEvidence {
  public:
-  // The peers whose evidence is collected for an incident; further ones are counted.
+  // The most peers whose evidence is collected for an incident. The caller passes no more, and the
+  // number of the others.
   static constexpr std::size_t kMaxPeers = 64;
-  // The peers whose evidence is collected at the same time. The expired workers have the other side
-  // threads.
+  // The most peers whose evidence is collected at the same time. The expired workers have the other
+  // side threads, unless warnings and `dump` requests use them.
   static constexpr long kMaxCollections = 2;
 
   // Takes the level of the evidence of peers and its time limit from `policy`.

@@ -153,7 +153,8 @@ Instant Verdicts::advance(Instant now) {
   return next;
 }
 
-// After the record of the verdict: the command may read it, and the worker's rank is known.
+// Called when the record of a verdict is queued. By then the rank and the job of its worker are
+// known, or kFactsLimit has passed.
 void Verdicts::start_evidence_of_incident(Instant now) {
   if (const auto first = std::exchange(first_, std::nullopt)) {
     context_.evidence_command.start(first->worker, first->id, incident_->id, first->scope, now);

@@ -123,7 +123,8 @@ class Verdicts {
   [[nodiscard]] bool has_worked_since(const Process& process, Instant since) const;
   std::vector<std::string> on_signal(const Process& process, bool is_final);
   void on_end(const KillOrder& order, const KillEnd& end);
-  // Returns the other workers of its job, but not those that are being killed.
+  // Returns the other workers of its job, without those to which a last signal was sent
+  // (Worker::dying).
   [[nodiscard]] std::vector<const Worker*> peers_of(const WorkerIdentity& worker) const;
 
   const Context context_;
@@ -131,7 +132,7 @@ class Verdicts {
   enum class IncidentStage { kJudged, kRead, kRecorded };
   IncidentStage incident_stage_ = IncidentStage::kRecorded;
   std::uint64_t first_verdict_ = 0;  // number of the record of the incident's first verdicts
-  // Whose verdict began the incident, until the evidence of the incident was started.
+  // The verdict that began the incident, until the evidence of the incident is started.
   struct First {
     WorkerIdentity worker;
     std::string id;

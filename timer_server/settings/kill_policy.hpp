@@ -1,4 +1,5 @@
-// How workers are killed: --kill, --evidence, --warn-evidence, --peer-evidence, --dry-run and their time limits.
+// How workers are killed: --kill, --evidence, --warn-evidence, --peer-evidence, --dry-run and their
+// time limits.
 // SPDX-License-Identifier: MIT
 #pragma once
 

@@ -35,8 +35,8 @@ struct SuggestOptions {
   LogFilter filter;
 };
 
-// Adds the statistics of the workers that are alive. They are of interest only with their own
-// server's log.
+// Adds the statistics of the workers that are alive. Called only if no logs are named: other logs
+// are of other servers.
 int add_living_workers(const Place& place, ScopeHistories& histories) {
   const RunFolder folder = resolve_run_folder(place.dir);
   const ServerSeen server = look_for_server(folder.dir);

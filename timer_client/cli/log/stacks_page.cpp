@@ -19,12 +19,13 @@ namespace {
 
 namespace dom = simdjson::dom;
 
-// Of a stack the innermost frames say where it hangs. The whole of it is in the JSON.
+// The innermost frames of a stack show where the thread hangs. The whole stack is in the JSON.
 constexpr std::size_t kKernelFramesShown = 16;
 constexpr std::size_t kFramesShown = 24;
 constexpr std::size_t kThreadsNamed = 8;
 // Of a peer, of which the report has the whole stack.
 constexpr std::size_t kPeerFramesShown = 5;
+
 // One line for each frame: names of C++ and Python are long, and followed by a place.
 void add_frames(Page& page, std::size_t indent, const std::vector<std::string>& frames) {
   for (std::size_t i = 0; i < std::min(frames.size(), kFramesShown); ++i) {
@@ -46,7 +47,7 @@ struct ThreadGroup {
   }
 };
 
-// Threads in the same place are told once: a pool of 60 that waits for work is one line.
+// Threads in the same place are one group: a pool of 60 threads that waits for work is one item.
 void add_thread(ThreadGroup thread, std::vector<ThreadGroup>& groups) {
   const auto same = std::find_if(groups.begin(), groups.end(), [&](const ThreadGroup& group) {
     return group.is_in_place_of(thread);

@@ -16,8 +16,8 @@ std::string kernel_stack_text(const std::vector<std::string>& frames);
 
 // Add the Python threads, the threads with their kernel and native frames, and the children with
 // those of their main threads, under a heading each. `evidence` has the fields of an `evidence`
-// record. Threads, and children, in the same place are one item.
-// Nothing is added without such threads.
+// record. Threads, and children, in the same place are one item. A list without threads adds
+// nothing.
 void add_python_stacks(Page& page, simdjson::dom::object evidence);
 void add_threads(Page& page, simdjson::dom::object evidence);
 void add_children(Page& page, simdjson::dom::object evidence);

@@ -29,8 +29,8 @@ struct Delays {
 // The scopes of a name that missed a deadline.
 struct MissedDeadlines {
   std::uint64_t expired = 0;  // verdicts; each is in at most one of the next two
-  std::uint64_t killed = 0;   // of them, those whose worker was killed
-  std::uint64_t spared = 0;   // of them, those whose worker was not: a dry run, or a late release
+  std::uint64_t killed = 0;   // of them, those whose kill ended with another outcome than `spared`
+  std::uint64_t spared = 0;   // of them, those whose worker was spared
   Delays released_late;       // of them, those that were released; from the deadline
   std::uint64_t warned = 0;   // soft deadlines
   Delays released_after_warning;  // of them, those that were released before their deadlines; from
@@ -47,8 +47,8 @@ struct ScopeHistory {
 // Collects histories from records, in the order of the log, and from pages.
 class ScopeHistories {
  public:
-  // Scopes of further names are counted by omitted_names(): a name that is new each time has no
-  // history.
+  // Further names have no history: a program may make up a new name for each scope. They are
+  // counted by omitted().
   static constexpr std::size_t kMaxNames = 4096;
 
   // Takes a record of any event.
@@ -61,7 +61,7 @@ class ScopeHistories {
   }
   // Returns the number of workers whose `worker_ended` records were taken.
   [[nodiscard]] std::uint64_t ended_workers() const { return ended_workers_; }
-  // Returns how often a name was met for which there was no room.
+  // Returns how often there was no room for a name.
   [[nodiscard]] std::uint64_t omitted() const { return omitted_; }
 
  private:

@@ -22,7 +22,7 @@ struct SuggestionRules {
 // not have been killed. A higher factor of the rules counts for the percentile only: a single
 // outlier does not make the timeout useless.
 inline constexpr double kLongestFactor = 1.5;
-// Fewer scopes say too little of the 99.9th percentile.
+// With fewer scopes the 99.9th percentile is not known well enough.
 inline constexpr std::uint64_t kMinSamples = 100;
 
 // What the scopes of one name took, without the first of each thread: start-up and compilation take
