@@ -165,7 +165,7 @@ TEST_CASE("a slot that goes over to a name without an entry has the timeout in t
   }
 }
 
-TEST_CASE("the first scope of a name has the first timeout of its entry, in any thread") {
+TEST_CASE("the first scope of a name in each thread has the first timeout of its entry") {
   const FakeServer server;
   const TimeoutsFile file("[forward]\ntimeout = 5\nfirst_timeout = 60\n[load]\nfirst_timeout = 60");
   auto client = connect_with(server, file);
@@ -179,7 +179,14 @@ TEST_CASE("the first scope of a name has the first timeout of its entry, in any 
     CHECK(asked("forward") == 5s);
   }
   in_thread([&] {
-    const auto third = client.expires(30s, "forward");
+    {
+      const auto first = client.expires(30s, "forward");
+      CHECK(asked("forward") == 60s);
+      for (int i = 0; i < 100; ++i) {
+        (void)client.expires(30s, "name " + std::to_string(i)).release();
+      }
+    }
+    const auto second = client.expires(30s, "forward");
     CHECK(asked("forward") == 5s);
   });
   {

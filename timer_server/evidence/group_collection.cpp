@@ -2,6 +2,7 @@
 #include "timer_server/evidence/group_collection.hpp"
 
 #include <algorithm>
+#include <utility>
 
 namespace filetimer {
 
@@ -16,7 +17,11 @@ void GroupCollection::Member::finish() {
 GroupCollection::GroupCollection(SideThreads& side_threads, const CollectionSlots& slots,
                                  const Options& options, std::vector<Member> members)
     : side_threads_(side_threads), slots_(slots), options_(options) {
-  members_.reserve(members.size());
+  add(std::move(members), options.until);
+}
+
+void GroupCollection::add(std::vector<Member> members, Instant until) {
+  options_.until = std::max(options_.until, until);
   for (Member& member : members) {
     members_.push_back(std::make_shared<Member>(std::move(member)));
   }

@@ -74,6 +74,8 @@ class GroupCollection {
   // Takes the collections as far as they can go. Returns when it must be called again at the
   // latest, or never(); it must also be called when the side threads have delivered.
   Instant advance(Instant now);
+  // Adds members, and extends the time of the whole group to `until`.
+  void add(std::vector<Member> members, Instant until);
   // Leaves out a member whose collection has not begun.
   void withdraw(const Process& worker);
   // Ends all collections. Members then have what was collected so far.
@@ -86,7 +88,7 @@ class GroupCollection {
 
   SideThreads& side_threads_;
   const CollectionSlots& slots_;
-  const Options options_;
+  Options options_;
   std::vector<std::shared_ptr<Member>> members_;
 };
 

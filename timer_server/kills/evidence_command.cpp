@@ -184,6 +184,9 @@ void EvidenceCommand::end(Running& running, Instant now) {
 void EvidenceCommand::end_by_kill(HookResult result, std::string_view reason, Instant now) {
   running_->outcome.result = result;
   running_->outcome.reason = reason;
+  ::kill(-running_->child.pid(), SIGKILL);
+  pollfd ended{running_->pidfd.get(), POLLIN, 0};
+  retry_eintr([&] { return ::poll(&ended, 1, kEndWaitMs); });
   end(*running_, now);
 }
 
@@ -192,9 +195,6 @@ void EvidenceCommand::stop() {
   if (!running_) {
     return;
   }
-  ::kill(-running_->child.pid(), SIGKILL);
-  pollfd ended{running_->pidfd.get(), POLLIN, 0};
-  retry_eintr([&] { return ::poll(&ended, 1, kStopWaitMs); });
   end_by_kill(HookResult::kStopped, "the server stopped", Instant::now());
 }
 

@@ -34,8 +34,8 @@ class EvidenceCommand {
  public:
   // The most bytes of the output that are recorded; further bytes are read and counted.
   static constexpr std::size_t kMaxOutput = std::size_t{64} << 10;
-  // How long stop() waits for the end of the command.
-  static constexpr int kStopWaitMs = 100;
+  // How long the end of a killed command is waited for.
+  static constexpr int kEndWaitMs = 10;
 
   // Runs nothing if `command` is empty. `limit`: --evidence-timeout.
   EvidenceCommand(sd_event* loop, std::string command, Duration limit,

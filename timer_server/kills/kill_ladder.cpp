@@ -219,6 +219,7 @@ std::uint64_t KillLadder::record_verdicts(Instant now) {
       kill->evidence_until = now + policy_.evidence_timeout;
       start_evidence(kill);
     }
+    listener_.on_recorded(kill->order, now);
   }
   return number;
 }
@@ -270,17 +271,22 @@ void KillLadder::ask_flight_recorders(Kill& kill) {
     recordings_.clear();
     recorded_incident_ = incident;
   }
-  const auto [known, is_new] = recordings_.try_emplace((**worker.facts).job_id);
-  if (is_new) {
+  auto known = recordings_.find((**worker.facts).job_id);
+  if (known == recordings_.end()) {
     std::vector<FlightRecording::Rank> ranks =
         recorders_of(worker, listener_.others_of_job(worker));
     const std::size_t asked = std::min(ranks.size(), FlightRecording::kMaxRanks);
     kill.recorders_omitted = ranks.size() - asked;
     ranks.resize(asked);
-    if (!ranks.empty()) {
-      known->second = FlightRecording::start(side_threads_, std::move(ranks), kill.evidence_until);
-      kill.has_started_recording = true;
+    if (ranks.empty()) {
+      return;
     }
+    known =
+        recordings_
+            .emplace((**worker.facts).job_id,
+                     FlightRecording::start(side_threads_, std::move(ranks), kill.evidence_until))
+            .first;
+    kill.has_started_recording = true;
   }
   kill.recording = known->second;
 }

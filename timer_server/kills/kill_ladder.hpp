@@ -74,6 +74,10 @@ class KillLadder {
     std::function<std::vector<std::string>(const Process&, bool is_final)> on_signal;
     // Is called once for every order.
     std::function<void(const KillOrder&, const KillEnd&)> on_end;
+    // Is called when the records of an order's verdicts are queued. By then the rank and the job of
+    // the worker are known, or kFactsLimit has passed.
+    std::function<void(const KillOrder&, Instant now)> on_recorded = [](const KillOrder&, Instant) {
+    };
     // Returns whether the first signals must wait for evidence of the whole incident. They wait for
     // the time limit of evidence at most.
     std::function<bool()> is_gathering = [] { return false; };

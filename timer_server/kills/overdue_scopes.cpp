@@ -77,6 +77,15 @@ Instant OverdueScopes::advance(Instant now) {
   return next;
 }
 
+void OverdueScopes::note_expired(const Process& worker, const Expiry& expiry) {
+  loop_thread_.check();
+  std::erase_if(scopes_, [&](const Followed& scope) {
+    return scope.missed == Missed::kSoftDeadline && scope.worker.process.get() == &worker &&
+           scope.place.slot == expiry.place.slot && scope.place.page == expiry.place.page &&
+           scope.acquired == expiry.scope.terms.acquired;
+  });
+}
+
 void OverdueScopes::forget(const Process& worker, Instant now) {
   loop_thread_.check();
   std::erase_if(scopes_, [&](Followed& scope) {

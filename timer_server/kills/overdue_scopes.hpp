@@ -45,6 +45,8 @@ class OverdueScopes {
   Instant advance(Instant now);
   // Looks at the scopes of a worker that has ended, and then follows them no longer. Must be called
   // before its pages are removed.
+  // Ends the watch for the end of a warned scope: there is a verdict, which has records of its own.
+  void note_expired(const Process& worker, const Expiry& expiry);
   void forget(const Process& worker, Instant now);
 
   // Returns the number of scopes that are followed.

@@ -13,20 +13,29 @@ PeerEvidence::PeerEvidence(const KillPolicy& policy, Records& records, RecordLog
       log_(log),
       side_threads_(side_threads) {}
 
-void PeerEvidence::start(std::string incident, std::vector<GroupCollection::Member> peers,
-                         std::size_t omitted, Instant now) {
+void PeerEvidence::start(const std::string& incident, const std::string& job,
+                         std::vector<GroupCollection::Member> peers, std::size_t omitted,
+                         Instant now) {
   loop_thread_.check();
-  stop();
+  if (incident != incident_) {
+    stop();
+    incident_ = incident;
+    jobs_.clear();
+  }
+  jobs_.insert(job);
   if (peers.empty()) {
     return;
   }
-  incident_ = std::move(incident);
-  omitted_ = omitted;
-  is_recorded_.assign(peers.size(), false);
-  group_.emplace(
-      side_threads_, slots_,
-      GroupCollection::Options{.level = level_, .timeout = timeout_, .until = now + timeout_},
-      std::move(peers));
+  omitted_ += omitted;
+  is_recorded_.resize(is_recorded_.size() + peers.size());
+  const Instant until = now + timeout_;
+  if (group_) {
+    group_->add(std::move(peers), until);
+  } else {
+    group_.emplace(side_threads_, slots_,
+                   GroupCollection::Options{.level = level_, .timeout = timeout_, .until = until},
+                   std::move(peers));
+  }
 }
 
 void PeerEvidence::withdraw(const Process& worker) {
@@ -45,6 +54,7 @@ Instant PeerEvidence::advance(Instant now) {
   record_new();
   if (group_->is_done()) {
     group_.reset();
+    is_recorded_.clear();
   }
   return next;
 }
@@ -55,6 +65,7 @@ void PeerEvidence::stop() {
     group_->stop();
     record_new();
     group_.reset();
+    is_recorded_.clear();
   }
 }
 

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -18,12 +19,13 @@
 
 namespace filetimer {
 
-// Collects the evidence of the peers once for each incident, and records it: the evidence shows
-// where the peers wait. The signals of the incident's kills wait for the evidence, because the
-// peers of a killed worker often exit. A peer may get the signal on which it writes its Python
-// stacks, as in a `dump` request.
+// Collects the evidence of the peers once for each incident and job, and records it: it shows where
+// they wait. The signals of the incident's kills wait for the evidence, because the peers of a
+// killed worker often exit. A peer may get the signal of its Python dump, as in a `dump` request.
 //
-//   peers.start(incident, std::move(members), omitted, now);  // after the record of the verdict
+//   if (peers.is_first_of_job(incident, job)) {  // after the record of the verdict
+//     peers.start(incident, job, std::move(members), omitted, now);
+//   }
 //   ...
 //   next = peers.advance(now);
 //   if (!peers.is_running()) { /* the signals may be sent */ }
@@ -44,10 +46,14 @@ class PeerEvidence {
 
   // Returns whether the evidence of peers is collected at all.
   [[nodiscard]] bool is_wanted() const { return level_ != EvidenceLevel::kNone; }
-  // Starts the collection for an incident. Records first what was collected for an earlier one.
-  // `omitted`: the number of further peers.
-  void start(std::string incident, std::vector<GroupCollection::Member> peers, std::size_t omitted,
-             Instant now);
+  // Returns whether nothing was started for this job in this incident, which is the last one.
+  [[nodiscard]] bool is_first_of_job(const std::string& incident, const std::string& job) const {
+    return incident != incident_ || !jobs_.contains(job);
+  }
+  // Starts the collection for a job of an incident. Records first what was collected for an earlier
+  // incident. `omitted`: the number of further peers.
+  void start(const std::string& incident, const std::string& job,
+             std::vector<GroupCollection::Member> peers, std::size_t omitted, Instant now);
   // Leaves out a peer that has expired itself, if its collection has not begun.
   void withdraw(const Process& worker);
   // Records the evidence that is complete. Returns when it must be called again at the latest, or
@@ -67,6 +73,7 @@ class PeerEvidence {
   SideThreads& side_threads_;
   const CollectionSlots slots_{kMaxCollections};
   std::string incident_;
+  std::set<std::string> jobs_;  // of the incident, for which a collection was started
   std::size_t omitted_ = 0;
   std::optional<GroupCollection> group_;
   std::vector<bool> is_recorded_;  // of each member

@@ -36,6 +36,7 @@ Verdicts::Verdicts(Context context)
            .on_signal = [this](const Process& process,
                                bool is_final) { return on_signal(process, is_final); },
            .on_end = [this](const KillOrder& order, const KillEnd& end) { on_end(order, end); },
+           .on_recorded = [this](const KillOrder& order, Instant now) { on_recorded(order, now); },
            .is_gathering =
                [this] {
                  return context_.evidence_command.is_running() || context_.peers.is_running();
@@ -84,10 +85,7 @@ void Verdicts::start_kill(Worker& worker, const DueOfWorker& due, const ClockRea
     if (incident_stage_ != IncidentStage::kRecorded) {
       incident.expiries.push_back(expiry->id);
     }
-    if (!incident_has_first_) {
-      incident_has_first_ = true;
-      first_ = {order.worker, expiry->id, expiry->scope.name};
-    }
+    context_.overdue.note_expired(*worker.process, *expiry);
     order.expiries.push_back(std::move(*expiry));
   }
   if (order.expiries.empty()) {
@@ -132,9 +130,6 @@ void Verdicts::note_message(const KillOrder& order, Instant now) {
 Instant Verdicts::advance(Instant now) {
   loop_thread_.check();
   const std::uint64_t number = ladder_.record_verdicts(now);
-  if (number != 0) {
-    start_evidence_of_incident(now);
-  }
   const Instant peers = context_.peers.advance(now);
   if (incident_stage_ == IncidentStage::kJudged) {
     read_workers();
@@ -153,20 +148,28 @@ Instant Verdicts::advance(Instant now) {
   return next;
 }
 
-// Called when the record of a verdict is queued. By then the rank and the job of its worker are
-// known, or kFactsLimit has passed.
-void Verdicts::start_evidence_of_incident(Instant now) {
-  if (const auto first = std::exchange(first_, std::nullopt)) {
-    context_.evidence_command.start(first->worker, first->id, incident_->id, first->scope, now);
-    start_evidence_of_peers(first->worker, now);
+void Verdicts::on_recorded(const KillOrder& order, Instant now) {
+  const Expiry& first = order.expiries.front();
+  // An order of an earlier server has the incident of that server.
+  if (incident_ && first.incident == incident_->id && !incident_has_command_) {
+    incident_has_command_ = true;
+    context_.evidence_command.start(order.worker, first.id, first.incident, first.scope.name, now);
+  }
+  if (order.deciding() != nullptr) {
+    start_evidence_of_peers(order.worker, first.incident, now);
   }
 }
 
-void Verdicts::start_evidence_of_peers(const WorkerIdentity& first, Instant now) {
-  if (!context_.peers.is_wanted()) {
+void Verdicts::start_evidence_of_peers(const WorkerIdentity& worker, const std::string& incident,
+                                       Instant now) {
+  if (!context_.peers.is_wanted() || !*worker.facts ||
+      !context_.peers.is_first_of_job(incident, (*worker.facts)->job_id)) {
     return;
   }
-  std::vector<const Worker*> peers = peers_of(first);
+  std::vector<const Worker*> peers = peers_of(worker);
+  if (peers.empty()) {
+    return;  // without a job id and a rank it is of no job
+  }
   std::erase_if(peers, [](const Worker* peer) { return peer->kills > 0; });
   std::ranges::sort(peers, {}, [](const Worker* peer) {
     return std::tuple((*peer->facts)->rank.value_or(INT_MAX), peer->process->pid);
@@ -177,7 +180,7 @@ void Verdicts::start_evidence_of_peers(const WorkerIdentity& first, Instant now)
   for (const Worker* const peer : peers) {
     members.emplace_back(WorkerIdentity::of(*peer), python_dump_of(*peer));
   }
-  context_.peers.start(incident_->id, std::move(members), omitted, now);
+  context_.peers.start(incident, (*worker.facts)->job_id, std::move(members), omitted, now);
 }
 
 void Verdicts::abandon() {
@@ -198,7 +201,7 @@ Incident& Verdicts::incident_at(const ClockReading& now) {
     incident_->when = now;
     incident_stage_ = IncidentStage::kJudged;
     first_verdict_ = 0;
-    incident_has_first_ = false;
+    incident_has_command_ = false;
     signals_before_ = ladder_.signals();
     has_outcome_ = false;
   }

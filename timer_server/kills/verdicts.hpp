@@ -115,13 +115,14 @@ class Verdicts {
   void count(const KillOrder& order);
   void note_message(const KillOrder& order, Instant now);
 
-  void start_evidence_of_incident(Instant now);
-  void start_evidence_of_peers(const WorkerIdentity& first, Instant now);
+  void start_evidence_of_peers(const WorkerIdentity& worker, const std::string& incident,
+                               Instant now);
 
   // What the ladder calls.
   [[nodiscard]] bool was_released(const Process& process, const Expiry& expiry) const;
   [[nodiscard]] bool has_worked_since(const Process& process, Instant since) const;
   std::vector<std::string> on_signal(const Process& process, bool is_final);
+  void on_recorded(const KillOrder& order, Instant now);
   void on_end(const KillOrder& order, const KillEnd& end);
   // Returns the other workers of its job, without those to which a last signal was sent
   // (Worker::dying).
@@ -131,17 +132,10 @@ class Verdicts {
   std::optional<Incident> incident_;  // the last one
   enum class IncidentStage { kJudged, kRead, kRecorded };
   IncidentStage incident_stage_ = IncidentStage::kRecorded;
-  std::uint64_t first_verdict_ = 0;  // number of the record of the incident's first verdicts
-  // The verdict that began the incident, until the evidence of the incident is started.
-  struct First {
-    WorkerIdentity worker;
-    std::string id;
-    std::string scope;
-  };
-  std::optional<First> first_;
-  bool incident_has_first_ = false;
-  std::uint64_t signals_before_ = 0;  // that the ladder had sent when the incident began
-  bool has_outcome_ = false;          // a kill has ended since
+  std::uint64_t first_verdict_ = 0;    // number of the record of the incident's first verdicts
+  bool incident_has_command_ = false;  // the evidence command was started for it
+  std::uint64_t signals_before_ = 0;   // that the ladder had sent when the incident began
+  bool has_outcome_ = false;           // a kill has ended since
   // The pages of its workers, in the same order: some end before the record is made.
   std::vector<std::vector<std::shared_ptr<WorkerPage>>> incident_pages_;
   std::vector<std::shared_ptr<const Process>> unread_;  // workers that are read for the record

@@ -45,12 +45,16 @@ Instant SlowRanks::advance(Instant now, Duration limit) {
 }
 
 void SlowRanks::read(const Unread& next) {
+  const WorkerFacts& facts = **next.worker.facts;
+  if (facts.job_id.empty() && !facts.rank) {
+    return;  // it is of no job: see Verdicts::peers_of()
+  }
   EndedScopesByName ended;
   for (const auto& page : next.pages) {
     page->add_ended_scopes(ended);
   }
   if (!ended.empty()) {
-    search_->add(ranks_.size(), (*next.worker.facts)->job_id, ended);
+    search_->add(ranks_.size(), facts.job_id, ended);
     ranks_.push_back(next.worker);
   }
 }

@@ -966,9 +966,18 @@ TEST_CASE("--stragglers tells why it compares nothing") {
   TestPage page;
   add_statistics(page, "forward", 1, 1'000, 1'000);
   std::vector<std::unique_ptr<Holder>> holders;
-  for (const char* name : {"1", "2", "3"}) {
+  const auto add = [&](const std::string& name) {
     page.write(folder.page(name));
     holders.push_back(std::make_unique<Holder>(std::vector{folder.page(name)}));
+  };
+  for (const char* name : {"a", "b", "c"}) {
+    add(name);
+  }
+  CHECK(folder.list({"--stragglers"}).errors ==
+        "timer_client: too few ranks: 0 with scopes that have ended; expected at least 3\n");
+  for (const char* rank : {"1", "2", "3"}) {
+    page.set_rank(rank);
+    add(rank);
   }
   CHECK(folder.list({"--stragglers"}).errors ==
         "timer_client: too few scopes: expected 8 that have ended, of one name, in each of at "

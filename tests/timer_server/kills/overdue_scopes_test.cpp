@@ -180,6 +180,26 @@ TEST_CASE("A scope that expires after its warning has no record of the warning's
   CHECK(stage.recorded().empty());
 }
 
+TEST_CASE("A scope that is spared and released between two looks has no end of its warning") {
+  OverdueStage stage;
+  stage.set(kScopeDue.ns);
+  stage.overdue.follow(stage.worker, stage.warning());
+  Expiry of_next_scope = stage.expiry();
+  of_next_scope.scope.terms.acquired = kScopeOpened + 1s;
+  stage.overdue.note_expired(*stage.worker.process, of_next_scope);
+  CHECK(stage.overdue.count() == 1);
+  stage.overdue.note_expired(*stage.worker.process, stage.expiry());
+  CHECK(stage.overdue.count() == 0);
+  stage.set(slot_word::kFree);
+  stage.overdue.advance(kScopeDue + 1s);
+  CHECK(stage.recorded().empty());
+  // The spared scope is still followed.
+  stage.set(slot_word::kJudged);
+  stage.overdue.follow(stage.worker, stage.expiry());
+  stage.overdue.note_expired(*stage.worker.process, stage.expiry());
+  CHECK(stage.overdue.count() == 1);
+}
+
 TEST_CASE("The last look at a worker's scopes is when it has ended") {
   OverdueStage stage;
   stage.set(slot_word::kJudged);

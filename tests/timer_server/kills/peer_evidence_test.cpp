@@ -29,12 +29,12 @@ struct PeerStage : WorkerParts {
     return worker;
   }
   void start(const std::string& incident, const std::vector<Worker*>& workers_of_job,
-             std::size_t omitted = 0) {
+             std::size_t omitted = 0, const std::string& job = "8812") {
     std::vector<GroupCollection::Member> members;
     for (const Worker* const worker : workers_of_job) {
       members.emplace_back(WorkerIdentity::of(*worker), std::nullopt);
     }
-    peers.start(incident, std::move(members), omitted, now);
+    peers.start(incident, job, std::move(members), omitted, now);
   }
   void advance_until_done() {
     const Instant until = Instant::now() + 10s;
@@ -114,6 +114,23 @@ TEST_CASE("A peer that expires itself is left out, unless its collection has beg
   stage.peers.withdraw(*workers[3]->process);
   stage.advance_until_done();
   CHECK(stage.recorded_ranks() == Ranks{0, 1, 2});
+}
+
+TEST_CASE("Each job of an incident has its peers, once") {
+  PeerStage stage;
+  CHECK(stage.peers.is_first_of_job("k-i1", "8812"));
+  stage.start("k-i1", {&stage.add(0)});
+  CHECK_FALSE(stage.peers.is_first_of_job("k-i1", "8812"));
+  CHECK(stage.peers.is_first_of_job("k-i1", "8813"));
+  CHECK(stage.peers.is_first_of_job("k-i2", "8812"));
+  stage.now = stage.now + 1s;
+  stage.start("k-i1", {&stage.add(1)}, 0, "8813");
+  stage.advance_until_done();
+  CHECK(stage.recorded_ranks() == Ranks{0, 1});
+  stage.start("k-i1", {&stage.add(2)}, 0, "8814");
+  stage.advance_until_done();
+  CHECK(stage.recorded_ranks() == Ranks{0, 1, 2});
+  CHECK_FALSE(stage.peers.is_first_of_job("k-i1", "8812"));
 }
 
 TEST_CASE("The next incident, and the end of the server, record what was collected") {

@@ -287,6 +287,37 @@ TEST_CASE("The peers of a worker are the others of its job, and the first signal
   CHECK(ranks == std::vector<std::int64_t>{1, 3});
 }
 
+TEST_CASE("A worker that gets no signal leaves its peers alone") {
+  Settings settings = VerdictParts::worker_only();
+  settings.kill.peer_evidence = EvidenceLevel::kProc;
+  VerdictStage stage(settings);
+  Worker& other = stage.add_known_worker(made_up_process(kNoProcess + 10));
+  (*stage.worker.facts)->job_id = (*other.facts)->job_id = "8812";
+  stage.open(stage.worker, "load", 0);
+  stage.expire(stage.worker);
+  stage.advance(kJudgedAt.mono);
+  CHECK_FALSE(stage.peers.is_running());
+  CHECK(stage.records_of("peer_evidence").empty());
+}
+
+TEST_CASE("Peers wait for the job of a worker whose facts are not known yet") {
+  Settings settings = VerdictParts::worker_only();
+  settings.kill.peer_evidence = EvidenceLevel::kProc;
+  VerdictStage stage(settings);
+  Worker& other = stage.add_known_worker(made_up_process(kNoProcess + 10));
+  (*other.facts)->job_id = "8812";
+  stage.worker.facts->reset();
+  stage.open(stage.worker, "load");
+  stage.expire(stage.worker);
+  stage.advance(kJudgedAt.mono);
+  CHECK_FALSE(stage.peers.is_running());
+  stage.worker.facts->emplace();
+  (*stage.worker.facts)->job_id = "8812";
+  stage.advance(kJudgedAt.mono);
+  CHECK(stage.peers.is_running());
+  CHECK(stage.verdicts.ladder().signals() == 0);
+}
+
 TEST_CASE("Without a job id, peers are those with a rank") {
   Settings settings = VerdictParts::worker_only();
   settings.kill.peer_evidence = EvidenceLevel::kProc;

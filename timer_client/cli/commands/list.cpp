@@ -91,7 +91,10 @@ void print_stragglers(Output& out, const std::vector<ListedWorker>& workers, dou
                       bool json) {
   StragglerSearch search(factor);
   for (std::size_t i = 0; i < workers.size(); ++i) {
-    search.add(i, workers[i].owner.job_id, workers[i].ended);
+    if (!workers[i].owner.job_id.empty() ||
+        !workers[i].owner.rank.empty()) {  // else it is of no job
+      search.add(i, workers[i].owner.job_id, workers[i].ended);
+    }
   }
   while (search.compare_next()) {
   }

@@ -11,7 +11,6 @@
 #include "common/text.hpp"
 #include "timer_client/cli/log/incident.hpp"
 #include "timer_client/cli/log/stacks_page.hpp"
-#include "timer_client/cli/report/stack_tree.hpp"
 #include "timer_client/cli/text/fields.hpp"
 #include "timer_client/cli/text/page.hpp"
 #include "timer_client/cli/text/words.hpp"

@@ -11,7 +11,6 @@
 
 #include "common/json_fields.hpp"
 #include "timer_client/cli/log/incident.hpp"
-#include "timer_client/cli/report/stack_tree.hpp"
 #include "timer_client/cli/text/words.hpp"
 
 namespace filetimer::cli {
@@ -118,6 +117,14 @@ std::vector<std::string> frames_of_main_thread(dom::object evidence) {
 }
 
 }  // namespace
+
+std::string without_offset(const std::string& frame) {
+  const std::size_t plus = frame.find("+0x");
+  const std::size_t space = frame.find(' ', plus == std::string::npos ? 0 : plus);
+  return plus == std::string::npos || space == std::string::npos
+             ? frame
+             : frame.substr(0, plus) + frame.substr(space);
+}
 
 std::string kernel_stack_text(const std::vector<std::string>& frames) {
   std::vector<std::string> functions;

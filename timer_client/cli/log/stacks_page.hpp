@@ -11,6 +11,10 @@
 
 namespace filetimer::cli {
 
+// Returns a frame of a native stack without its offset, which says no more about where it hangs:
+// "read (libc.so.6)" of "read+0xd (libc.so.6)". A frame without a function keeps its offset.
+std::string without_offset(const std::string& frame);
+
 // Returns the functions of a kernel stack on one line, the innermost first: "do_wait < ...".
 std::string kernel_stack_text(const std::vector<std::string>& frames);
 

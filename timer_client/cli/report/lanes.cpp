@@ -181,7 +181,8 @@ class Drawing {
           x + 4, middle - 4, middle + 4);
     } else if (mark.kind == Mark::Kind::kWarning || mark.kind == Mark::Kind::kDeferred) {
       body_ += fmt::format("<path d=\"M{:.2f} {:.1f}l5 9h-10z\" />", x, middle - 5);
-    } else if (mark.kind == Mark::Kind::kEvidence || mark.kind == Mark::Kind::kOther) {
+    } else if (mark.kind == Mark::Kind::kEvidence || mark.kind == Mark::Kind::kReleased ||
+               mark.kind == Mark::Kind::kOther) {
       body_ += fmt::format("<circle cx={:.2f} cy={:.1f} r=3 />", x, middle);
     } else {
       body_ += fmt::format("<path d=\"M{:.2f} {:.1f}v{:.1f}\" />", x, y_ - 2, height + 4);

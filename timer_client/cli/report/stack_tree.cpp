@@ -94,14 +94,6 @@ std::vector<StackTree::Node> StackTree::sorted() const {
   return roots;
 }
 
-std::string without_offset(const std::string& frame) {
-  const std::size_t plus = frame.find("+0x");
-  const std::size_t space = frame.find(' ', plus == std::string::npos ? 0 : plus);
-  return plus == std::string::npos || space == std::string::npos
-             ? frame
-             : frame.substr(0, plus) + frame.substr(space);
-}
-
 std::string html_of(const StackTree& tree, std::string_view counted_as) {
   std::string html = "<div class=tree>";
   write_nodes(tree.sorted(), counted_as, html);

@@ -33,10 +33,6 @@ class StackTree {
   std::vector<Node> roots_;
 };
 
-// Returns a frame of a native stack without its offset, which says no more about where it hangs:
-// "read (libc.so.6)" of "read+0xd (libc.so.6)". A frame without a function keeps its offset.
-std::string without_offset(const std::string& frame);
-
 // Returns the tree as nested lists of HTML. `counted_as` is the noun for the number of stacks below
 // a call, in the singular.
 std::string html_of(const StackTree& tree, std::string_view counted_as = "worker");

@@ -19,8 +19,8 @@ Duration time_in(const Record& record, std::string_view key, double unit_ns) {
   return Duration{std::llround(std::clamp(ns, 0.0, kMostNs))};
 }
 
-std::string worker_in_incident(const Record& record) {
-  return fmt::format("{} {} {}", record.host, record.incident, record.pid.value_or(0));
+std::string expiry_of(const Record& record) {
+  return fmt::format("{} {}", record.host, record.id);
 }
 
 }  // namespace
@@ -59,7 +59,7 @@ void ScopeHistories::take(const Record& record) {
     ++missed.warned;
   } else if (record.event == "expired") {
     ++missed.expired;
-    without_outcome_[worker_in_incident(record)].push_back(history);
+    without_outcome_[expiry_of(record)] = history;
   } else if (record.event == "released_late") {
     missed.released_late.add(time_in(record, "late_ms", 1e6));
   } else {
@@ -68,13 +68,16 @@ void ScopeHistories::take(const Record& record) {
 }
 
 void ScopeHistories::take_outcome(const Record& killed) {
-  const auto found = without_outcome_.find(worker_in_incident(killed));
+  const auto found = without_outcome_.find(expiry_of(killed));
   if (found == without_outcome_.end()) {
     return;
   }
-  const bool is_spared = killed.text("verdict") == "spared";
-  for (ScopeHistory* const history : found->second) {
-    ++(is_spared ? history->missed.spared : history->missed.killed);
+  const std::string verdict = killed.text("verdict");
+  MissedDeadlines& missed = found->second->missed;
+  if (verdict == "spared") {
+    ++missed.spared;
+  } else if (verdict != "already_gone") {
+    ++missed.killed;
   }
   without_outcome_.erase(found);
 }

@@ -28,11 +28,11 @@ struct Delays {
 
 // The scopes of a name that missed a deadline.
 struct MissedDeadlines {
-  std::uint64_t expired = 0;  // verdicts; each is in at most one of the next two
-  std::uint64_t killed = 0;   // of them, those whose kill ended with another outcome than `spared`
-  std::uint64_t spared = 0;   // of them, those whose worker was spared
-  Delays released_late;       // of them, those that were released; from the deadline
-  std::uint64_t warned = 0;   // soft deadlines
+  std::uint64_t expired = 0;      // verdicts; each is in at most one of the next two
+  std::uint64_t killed = 0;       // of them, those whose worker was killed, or is unkillable
+  std::uint64_t spared = 0;       // of them, those whose worker was spared
+  Delays released_late;           // of them, those that were released; from the deadline
+  std::uint64_t warned = 0;       // soft deadlines
   Delays released_after_warning;  // of them, those that were released before their deadlines; from
                                   // the soft deadline
 
@@ -69,8 +69,8 @@ class ScopeHistories {
   void take_outcome(const Record& killed);
 
   std::map<std::string, ScopeHistory, std::less<>> by_name_;
-  // The expiries of a worker in an incident share one outcome. By host, incident and pid.
-  std::unordered_map<std::string, std::vector<ScopeHistory*>> without_outcome_;
+  // The expiries without a `killed` record so far. By host and id.
+  std::unordered_map<std::string, ScopeHistory*> without_outcome_;
   std::uint64_t ended_workers_ = 0;
   std::uint64_t omitted_ = 0;
 };

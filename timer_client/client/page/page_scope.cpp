@@ -37,9 +37,10 @@ void set_flags(Slot& slot, std::uint16_t drop, std::uint16_t add) {
 
 }  // namespace
 
-PageTerms with_replaced_timeout(const ReplacedTimeout& replaced, const PageTerms& terms) {
-  const bool is_first = terms.opening == Opening::kHeartbeat || replaced.note_opening() ||
-                        terms.opening == Opening::kFirst;
+PageTerms with_replaced_timeout(SlotHandle& handle, const PageTerms& terms) {
+  const ReplacedTimeout& replaced = *handle.replaced;
+  const bool is_first = std::exchange(handle.opens_first, false) ||
+                        terms.opening == Opening::kHeartbeat || terms.opening == Opening::kFirst;
   Duration timeout = terms.opening == Opening::kFirst ? Duration::zero() : replaced.timeout();
   if (is_first && replaced.first_timeout() != Duration::zero()) {
     timeout = replaced.first_timeout();

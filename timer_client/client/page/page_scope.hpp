@@ -122,8 +122,8 @@ unsigned open_suspended(SlotHandle& handle, const PageTerms& terms);
 // with `timeout` left. Returns false if the caller must renew it as any other. Without the lock.
 bool renew_after_pause(SlotHandle& handle, std::int64_t timeout, bool& wake) noexcept;
 
-// Returns the terms with the times of a file of timeouts.
-PageTerms with_replaced_timeout(const ReplacedTimeout& replaced, const PageTerms& terms);
+// Returns the terms of the next scope in the slot, with the times of a file of timeouts.
+PageTerms with_replaced_timeout(SlotHandle& handle, const PageTerms& terms);
 // Returns the timeout of a renewal for `timeout` in the code, and notes the latter in the slot.
 std::int64_t replaced_renewal(SlotHandle& handle, std::int64_t timeout);
 
@@ -139,7 +139,7 @@ std::int64_t replaced_renewal(SlotHandle& handle, std::int64_t timeout);
 // Opens a scope in a slot that this thread has claimed. Returns bits of todo.
 [[gnu::always_inline]] inline unsigned open_scope(SlotHandle& handle, const PageTerms& terms) {
   if (handle.replaced != nullptr) [[unlikely]] {
-    return open_scope_for(handle, with_replaced_timeout(*handle.replaced, terms));
+    return open_scope_for(handle, with_replaced_timeout(handle, terms));
   }
   return open_scope_for(handle, terms);
 }

@@ -2,13 +2,10 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <atomic>
-#include <cstdint>
 #include <string>
 #include <unordered_map>
 
 #include "common/clock.hpp"
-#include "timer_client/client/fork_watch.hpp"
 
 namespace filetimer {
 
@@ -25,19 +22,10 @@ class ReplacedTimeout {
   [[nodiscard]] bool is_equal_to(const ReplacedTimeout& other) const {
     return timeout_ == other.timeout_ && first_timeout_ == other.first_timeout_;
   }
-  // Notes that a scope of the name is opened. Returns whether it is the first of this process.
-  [[nodiscard]] bool note_opening() const {
-    const unsigned process = fork_watch::count();
-    // Relaxed: of several threads that open their first scopes at once, one has the first.
-    return begun_in_.load(std::memory_order_relaxed) != process &&
-           begun_in_.exchange(process, std::memory_order_relaxed) != process;
-  }
 
  private:
   const Duration timeout_;
-  const Duration first_timeout_;
-  // What fork_watch::count() was at the last first scope.
-  mutable std::atomic<unsigned> begun_in_{fork_watch::kBusy};
+  const Duration first_timeout_;  // of the first scope of the name in each thread
 };
 
 // By scope name, as the page has the names (shown_name()).

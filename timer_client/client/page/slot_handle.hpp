@@ -64,6 +64,7 @@ struct alignas(64) SlotHandle {
   std::uint64_t tag = kUnbound;
   std::string given;  // with `tag`, what the slot is bound to
   std::uint32_t index = 0;
+  bool opens_first = false;  // the next scope is the first of its name in the thread
   // What a file of timeouts says of the name that the slot is bound to; null: nothing.
   const ReplacedTimeout* replaced = nullptr;
 

@@ -130,6 +130,7 @@ void ThreadSlots::bind(SlotHandle& handle, ScopeKey key, const std::string& show
   if (const ReplacedTimeouts* const timeouts = page.replaced_timeouts()) {
     const auto found = timeouts->find(shown);
     handle.replaced = found == timeouts->end() ? nullptr : &found->second;
+    handle.opens_first = handle.replaced != nullptr && begun_.insert(handle.replaced).second;
   }
   begin_writing_slot();
   write_name(page.layout().name(handle.index), shown);

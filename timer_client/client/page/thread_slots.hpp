@@ -25,6 +25,7 @@
 #include <optional>
 #include <string>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "timer_client/client/page/slot_handle.hpp"
@@ -118,7 +119,8 @@ class alignas(64) ThreadSlots {
 
   std::array<Shortcut, kShortcuts> shortcuts_;
   std::unordered_map<Name, SlotHandle*, NameHash> by_name_;
-  std::size_t hand_ = 0;  // where next_idle() continues
+  std::unordered_set<const ReplacedTimeout*> begun_;  // of names that the thread has used
+  std::size_t hand_ = 0;                              // where next_idle() continues
 };
 
 // This thread's most recently used ThreadSlots. They are of the parent process in a forked child

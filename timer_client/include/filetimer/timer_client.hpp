@@ -36,7 +36,7 @@
 //   backward = 4              # seconds
 //   ["train.py:12"]           # a name with other characters than letters, digits, _ and -
 //   timeout = "30s"
-//   first_timeout = "10m"     # as ScopeOptions::first_timeout
+//   first_timeout = "10m"     # of the first scope of this name in each thread
 //
 // The file counts for all clients of this process in the runtime directory, for names that a thread
 // first uses after connect(). `timer_client list` and the records show the timeout in the code,

@@ -131,12 +131,14 @@ TEST_CASE("a report has the stacks of peers in one tree with those of the expire
               R"x(,"pid":10,"incident":"a-i1","python_threads":[{"ident":"0x1","frames":)x"
               R"x(["/t.py:9 in exchange","/t.py:1 in main"]}],"threads":[{"tid":10,)x"
               R"x("native_stack":["poll+0xd (libc.so.6)","main+0x1 (t)"]}])x");
-  hosts.a.add("peer_evidence", 90'060'000,
-              R"x(,"pid":10,"incident":"a-i0","threads":[{"tid":10,"native_stack":["of_an_earlier_incident"]}])x");
+  hosts.a.add(
+      "peer_evidence", 90'060'000,
+      R"x(,"pid":10,"incident":"a-i0","threads":[{"tid":10,"native_stack":["of_an_earlier_incident"]}])x");
   REQUIRE(hosts.report().code == 0);
   const std::string html = hosts.html();
-  CHECK(contains(html, "<code>/t.py:1 in main</code><br><code>/t.py:9 in exchange</code> "
-                       "<strong>rank 0</strong>"));
+  CHECK(contains(html,
+                 "<code>/t.py:1 in main</code><br><code>/t.py:9 in exchange</code> "
+                 "<strong>rank 0</strong>"));
   const std::size_t begin = html.find("Native stacks");
   REQUIRE(begin != std::string::npos);
   const std::string native = html.substr(begin, html.find("<h2>", begin) - begin);
@@ -270,6 +272,10 @@ TEST_CASE("a late release ends the bar of its scope alone") {
   CHECK(bars[0].at_s + bars[0].took_s > 5);
   CHECK(bars[1].name == "load");
   CHECK(bars[1].at_s + bars[1].took_s == doctest::Approx(0.5).epsilon(1e-3));
+  const std::string html = hosts.html();
+  const std::size_t mark = html.find("released late: ");
+  REQUIRE(mark != std::string::npos);
+  CHECK(html.find("</title><circle ", mark) == html.find("</title>", mark));
 }
 
 TEST_CASE("of many workers those in one scope share a lane, and the odd one has its own") {

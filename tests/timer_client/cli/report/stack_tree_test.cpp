@@ -4,6 +4,7 @@
 #include <doctest/doctest.h>
 
 #include "tests/support/files.hpp"
+#include "timer_client/cli/log/stacks_page.hpp"
 
 namespace filetimer::cli {
 namespace {

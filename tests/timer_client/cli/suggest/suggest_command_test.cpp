@@ -152,6 +152,11 @@ TEST_CASE("an expiry whose worker was killed is no late release") {
   log.add("expired", kSecondUs, key + R"(,"scope":"step")");
   log.add("expired", kSecondUs, R"(,"pid":10,"id":"x-2","incident":"x-i1","scope":"load")");
   log.add("killed", 2 * kSecondUs, key + R"(,"scope":"step","verdict":"dead","signals":[])");
+  log.add("killed", 2 * kSecondUs,
+          R"(,"pid":10,"id":"x-2","incident":"x-i1","scope":"load","verdict":"dead","signals":[])");
+  log.add("expired", 3 * kSecondUs, R"(,"pid":10,"id":"x-3","incident":"x-i2","scope":"tail")");
+  log.add("killed", 3 * kSecondUs,
+          R"(,"pid":10,"id":"x-3","incident":"x-i2","scope":"tail","verdict":"already_gone")");
   log.add("warned", 2 * kSecondUs, R"(,"pid":10,"id":"x-w1","scope":"load")");
   log.add("warned", 2 * kSecondUs, R"(,"pid":10,"scope":"load","asked_s":9,"granted_s":5)");
   log.add("warning_ended", 2 * kSecondUs, R"(,"pid":10,"id":"x-w1","scope":"load","after_s":1.5)");
@@ -159,6 +164,8 @@ TEST_CASE("an expiry whose worker was killed is no late release") {
   const Ran ran = run_command({"suggest", folder.path("a.jsonl")});
   CHECK(ran.code == 0);
   CHECK(contains(ran.output, "step: 1 expired and ended in a kill\n"));
+  CHECK(contains(ran.output, "tail: 1 "));
+  CHECK_FALSE(contains(ran.output, "tail: 1 expired and ended in a kill"));
   CHECK(contains(ran.output,
                  "load: 1 expired and ended in a kill; 1 had a warning; 1 was released 1.50 s "
                  "after the warning\n"));
