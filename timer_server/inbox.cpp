@@ -134,6 +134,7 @@ void Inbox::open_scope(Worker& worker, const wire::Request& request, std::string
     context_.rejections.add("the server is draining: no new scopes", line, request.pid);
     return;
   }
+  context_.overdue.note_request(*worker.process, id, now_.mono);
   const ScopeTerms terms = context_.policy.terms_of(request, now_);
   const auto first_look = page.acquire(id, name.size(), terms);
   if (!first_look) {
@@ -160,7 +161,9 @@ void Inbox::release(const wire::Request& request) {
     return;
   }
   std::string storage;
-  if (worker->pipe->release(bounded(request.scope_id, storage))) {
+  const std::string_view id = bounded(request.scope_id, storage);
+  context_.overdue.note_request(*worker->process, id, now_.mono);
+  if (worker->pipe->release(id)) {
     worker->left_on_pipe = now_.mono;
   }
   context_.unsaved.note(*worker);

@@ -13,6 +13,7 @@
 #include "common/wire.hpp"
 #include "timer_server/control/control_requests.hpp"
 #include "timer_server/control/life_cycle.hpp"
+#include "timer_server/kills/overdue_scopes.hpp"
 #include "timer_server/requests/rejections.hpp"
 #include "timer_server/requests/request_pipe.hpp"
 #include "timer_server/requests/request_reader.hpp"
@@ -46,6 +47,7 @@ class Inbox final : private RequestSink {
     Rejections& rejections;
     UnsavedPages& unsaved;
     CutTimeouts& cut_timeouts;
+    OverdueScopes& overdue;
     bool is_around_command;  // the server ends when its COMMAND ends
   };
   explicit Inbox(Context context);

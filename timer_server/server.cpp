@@ -61,7 +61,7 @@ Server::Server(Settings settings, RuntimeDirectory& directory, std::unique_ptr<R
                {open_scopes_, life_, rejections_, records_, *log_, dumps_,
                 [this](Announcement what) { directory_.announce(what); }}),
       inbox_({loop_.get(), directory_.pipe(), workers_, registry_, pages_, directory_.pages(),
-              policy_, control_, life_, rejections_, unsaved_, cut_timeouts_,
+              policy_, control_, life_, rejections_, unsaved_, cut_timeouts_, overdue_,
               !settings_.command.empty()}),
       halted_({workers_, records_, *log_, side_threads_,
                [](pid_t pid) { return why_halted(pid, is_own_helper); }}),

@@ -45,6 +45,7 @@ struct InboxStage : RegistryParts {
                                  .rejections = rejections,
                                  .unsaved = unsaved,
                                  .cut_timeouts = cut_timeouts,
+                                 .overdue = overdue,
                                  .is_around_command = kind.is_around_command});
     inbox->listen();
   }
@@ -106,6 +107,7 @@ struct InboxStage : RegistryParts {
   bool publish_fails = false;
   LifeCycle life{LifeCycle::Kind::kAlone};
   CutTimeouts cut_timeouts{settings.max_timeout.value_or(kForever), records, *log};
+  OverdueScopes overdue{records, *log};
   RequestPipe pipe;
   DumpRequests dumps{{workers, policy, side_threads, EvidenceLevel::kNone, 2s,
                       [](const Worker&) { return std::optional<PythonDump>(); }}};

@@ -52,10 +52,42 @@ void OverdueScopes::follow(const WorkerIdentity& worker, const SoftDeadline& war
   }
 }
 
+void OverdueScopes::follow_on_pipe(const WorkerIdentity& worker, const Expiry& expiry,
+                                   std::string request_id) {
+  if (!expiry.released_at && !request_id.empty()) {
+    follow({.worker = worker,
+            .missed = Missed::kDeadline,
+            .id = expiry.id,
+            .name = expiry.scope.name,
+            .acquired = expiry.scope.terms.acquired,
+            .deadline = expiry.scope.terms.deadline,
+            .place = {},
+            .next_look = {},
+            .request_id = std::move(request_id)});
+  }
+}
+
+void OverdueScopes::note_request(const Process& worker, std::string_view request_id, Instant when) {
+  loop_thread_.check();
+  if (on_pipe_ == 0) {
+    return;
+  }
+  std::erase_if(scopes_, [&](const Followed& scope) {
+    const bool is_meant = scope.request_id == request_id && scope.worker.process.get() == &worker;
+    if (is_meant) {
+      --on_pipe_;
+      record_end(scope, when, true);
+    }
+    return is_meant;
+  });
+}
+
 void OverdueScopes::follow(Followed scope) {
   loop_thread_.check();
   if (scopes_.size() < kMaxFollowed) {
-    scope.next_look = scope.deadline + kFirstLook;
+    const bool is_on_pipe = !scope.request_id.empty();
+    on_pipe_ += is_on_pipe ? 1 : 0;
+    scope.next_look = is_on_pipe ? Instant::never() : scope.deadline + kFirstLook;
     scopes_.push_back(std::move(scope));
   }
 }
@@ -92,7 +124,11 @@ void OverdueScopes::forget(const Process& worker, Instant now) {
     if (scope.worker.process.get() != &worker) {
       return false;
     }
-    (void)look_at(scope, now);
+    if (scope.request_id.empty()) {
+      (void)look_at(scope, now);
+    } else {
+      --on_pipe_;
+    }
     return true;
   });
 }

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "common/clock.hpp"
@@ -39,14 +40,19 @@ class OverdueScopes {
 
   // Follows a scope whose kill has ended with the worker spared.
   void follow(const WorkerIdentity& worker, const Expiry& expiry);
+  // Follows a scope of the pipe likewise. Its slot is free after the verdict, so its release is
+  // seen in requests only. `request_id`: that of the request that opened it.
+  void follow_on_pipe(const WorkerIdentity& worker, const Expiry& expiry, std::string request_id);
   // Follows a scope with a warning.
   void follow(const WorkerIdentity& worker, const SoftDeadline& warned);
   // Looks at the scopes that are due. Returns when it must be called again, or never().
   Instant advance(Instant now);
+  // Follows no longer a scope with a warning that has expired: there are records of the expiry.
+  void note_expired(const Process& worker, const Expiry& expiry);
+  // Notes a request of the pipe that releases a scope, or opens it again.
+  void note_request(const Process& worker, std::string_view request_id, Instant when);
   // Looks at the scopes of a worker that has ended, and then follows them no longer. Must be called
   // before its pages are removed.
-  // Ends the watch for the end of a warned scope: there is a verdict, which has records of its own.
-  void note_expired(const Process& worker, const Expiry& expiry);
   void forget(const Process& worker, Instant now);
 
   // Returns the number of scopes that are followed.
@@ -64,7 +70,8 @@ class OverdueScopes {
     Instant acquired;
     Instant deadline;
     PageVerdict place;
-    Instant next_look;
+    Instant next_look;         // never(): a request tells of the end
+    std::string request_id{};  // of a scope of the pipe that was spared
   };
 
   void follow(Followed scope);
@@ -75,6 +82,7 @@ class OverdueScopes {
   const Records& records_;
   RecordLog& log_;
   std::vector<Followed> scopes_;
+  std::size_t on_pipe_ = 0;  // of scopes_, those with a request_id
   std::uint64_t released_late_ = 0;
   LoopThread loop_thread_;
 };

@@ -401,10 +401,15 @@ void Verdicts::on_end(const KillOrder& order, const KillEnd& end) {
   // ended with the kill: they are not recorded as left open.
   worker->dying = worker->dying && !worker->process->is_alive();
   for (const Expiry& expiry : order.expiries) {
-    if (const PageVerdict& place = expiry.place; place.page) {
+    const PageVerdict& place = expiry.place;
+    const bool is_spared = end.verdict == KillVerdict::kSpared;
+    if (is_spared && place.page && place.page == worker->pipe) {
+      context_.overdue.follow_on_pipe(order.worker, expiry, worker->pipe->request_id(place.slot));
+    }
+    if (place.page) {
       place.page->finish(place.slot, place.word);
     }
-    if (end.verdict == KillVerdict::kSpared) {
+    if (is_spared && place.page != worker->pipe) {
       context_.overdue.follow(order.worker, expiry);
     }
   }

@@ -49,6 +49,10 @@ TEST_CASE("a dry run records the late release of a scope of the pipe") {
   const Worker worker("block");
   server.send(acquire_past(worker.pid(), "load"));
   wait_for_scope(server, "killed", "load");
+  server.send(acquire_past(worker.pid(), "next"));
+  wait_for_scope(server, "killed", "next");
+  server.barrier();
+  CHECK(count(server.records(), "released_late", worker.pid()) == 0);
   server.send(release(worker.pid(), "load"));
   CHECK(wait_for_scope(server, "released_late", "load").number("late_ms") > 0);
 }

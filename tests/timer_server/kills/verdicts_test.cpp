@@ -449,6 +449,30 @@ TEST_CASE("A dry run records its verdicts and signals no worker") {
   CHECK(stage.worker.pipe->has_open("piped"));
 }
 
+TEST_CASE("The release of a spared scope of the pipe is a request, and not its free slot") {
+  VerdictStage stage(dry_run());
+  stage.open(stage.worker, "load");
+  TestPage own;
+  SUBCASE("a scope on the pipe") {}
+  SUBCASE("a scope on a page") {
+    own.open(0, {.name = "step", .word = kDeadline.ns});
+    stage.add_page(stage.worker, own);
+  }
+  stage.expire(stage.worker);
+  stage.advance(kJudgedAt.mono);
+  for (const testing::Record& killed : stage.records_of("killed")) {
+    CHECK(killed.text("verdict") == "spared");
+  }
+  CHECK(stage.overdue.count() == stage.records_of("killed").size());
+  stage.overdue.advance(kJudgedAt.mono + 1h);
+  stage.overdue.note_request(*stage.worker.process, "another", kJudgedAt.mono + 1h);
+  CHECK(stage.records_of("released_late").empty());
+  stage.overdue.note_request(*stage.worker.process, "load", kJudgedAt.mono + 2s);
+  const testing::Record released = stage.only("released_late");
+  CHECK(released.text("scope") == "load");
+  CHECK(released.number("late_ms") == doctest::Approx(2000).epsilon(0.01));
+}
+
 TEST_CASE("A release after the verdict and before the signal spares the worker") {
   VerdictStage stage;
   stage.open(stage.worker, "forward");
