@@ -18,7 +18,7 @@ namespace filetimer {
 // Asks one rank for a dump, and looks until the dump is there:
 //
 //   recorder.ask();
-//   while (recorder.is_waiting()) {  // with a pause, and not for ever
+//   while (recorder.is_waiting()) {  // after a pause, within a time limit
 //     recorder.look();
 //   }
 //

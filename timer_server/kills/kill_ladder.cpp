@@ -278,15 +278,14 @@ void KillLadder::ask_flight_recorders(Kill& kill) {
     const std::size_t asked = std::min(ranks.size(), FlightRecording::kMaxRanks);
     kill.recorders_omitted = ranks.size() - asked;
     ranks.resize(asked);
-    if (ranks.empty()) {
-      return;
+    kill.has_started_recording = !ranks.empty();
+    if (ranks.empty() && !has_job(**worker.facts)) {
+      return;  // says nothing of the workers with a rank, which have the same empty job id
     }
-    known =
-        recordings_
-            .emplace((**worker.facts).job_id,
-                     FlightRecording::start(side_threads_, std::move(ranks), kill.evidence_until))
-            .first;
-    kill.has_started_recording = true;
+    known = recordings_.try_emplace((**worker.facts).job_id).first;
+    if (!ranks.empty()) {
+      known->second = FlightRecording::start(side_threads_, std::move(ranks), kill.evidence_until);
+    }
   }
   kill.recording = known->second;
 }

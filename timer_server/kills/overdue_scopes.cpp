@@ -73,7 +73,7 @@ void OverdueScopes::note_request(const Process& worker, std::string_view request
     return;
   }
   std::erase_if(scopes_, [&](const Followed& scope) {
-    const bool is_meant = scope.request_id == request_id && scope.worker.process.get() == &worker;
+    const bool is_meant = scope.worker.process.get() == &worker && scope.request_id == request_id;
     if (is_meant) {
       --on_pipe_;
       record_end(scope, when, true);

@@ -70,7 +70,7 @@ class OverdueScopes {
     Instant acquired;
     Instant deadline;
     PageVerdict place;
-    Instant next_look;         // never(): a request tells of the end
+    Instant next_look;         // never(): the scope ends with a request
     std::string request_id{};  // of a scope of the pipe that was spared
   };
 

@@ -19,10 +19,8 @@
 namespace filetimer {
 namespace {
 
-// Without a job id, workers with a rank are taken to be of one job. A command without either, as of
-// `timer_client run`, has no peers.
 bool are_of_one_job(const std::optional<WorkerFacts>& a, const std::optional<WorkerFacts>& b) {
-  return a && b && a->job_id == b->job_id && (!a->job_id.empty() || (a->rank && b->rank));
+  return a && b && a->job_id == b->job_id && has_job(*a) && has_job(*b);
 }
 
 }  // namespace
@@ -162,14 +160,11 @@ void Verdicts::on_recorded(const KillOrder& order, Instant now) {
 
 void Verdicts::start_evidence_of_peers(const WorkerIdentity& worker, const std::string& incident,
                                        Instant now) {
-  if (!context_.peers.is_wanted() || !*worker.facts ||
+  if (!context_.peers.is_wanted() || !*worker.facts || !has_job(**worker.facts) ||
       !context_.peers.is_first_of_job(incident, (*worker.facts)->job_id)) {
     return;
   }
   std::vector<const Worker*> peers = peers_of(worker);
-  if (peers.empty()) {
-    return;  // without a job id and a rank it is of no job
-  }
   std::erase_if(peers, [](const Worker* peer) { return peer->kills > 0; });
   std::ranges::sort(peers, {}, [](const Worker* peer) {
     return std::tuple((*peer->facts)->rank.value_or(INT_MAX), peer->process->pid);

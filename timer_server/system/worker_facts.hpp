@@ -25,6 +25,12 @@ struct WorkerFacts {
   std::shared_ptr<const RecorderFiles> recorder{};
 };
 
+// Returns whether the worker is of a job. Workers with a rank and without a job id are taken to be
+// of one job. A command without either, as of `timer_client run`, is of none.
+inline bool has_job(const WorkerFacts& facts) {
+  return !facts.job_id.empty() || facts.rank.has_value();
+}
+
 // Reads the facts of a process. Reads again, for at most 20 ms, while the environment is empty: a
 // process has none in the middle of an exec(), and `timer_client run` opens its scope just before
 // one.

@@ -46,8 +46,8 @@ Instant SlowRanks::advance(Instant now, Duration limit) {
 
 void SlowRanks::read(const Unread& next) {
   const WorkerFacts& facts = **next.worker.facts;
-  if (facts.job_id.empty() && !facts.rank) {
-    return;  // it is of no job: see Verdicts::peers_of()
+  if (!has_job(facts)) {
+    return;
   }
   EndedScopesByName ended;
   for (const auto& page : next.pages) {

@@ -81,7 +81,7 @@ TEST_CASE("A dump from before the request is not the dump, though it rests") {
     rank.recorder.look();
   }
   CHECK(rank.recorder.is_waiting());
-  // Of the same size: its time tells.
+  // The size is the same: the change shows in the time.
   testing::write_file(rank.dump, "new");
   rank.recorder.look();
   rank.recorder.look();

@@ -35,20 +35,13 @@ struct Group {
   std::vector<dom::object> dumps;
 };
 
-// The main thread comes first in both lists.
-std::vector<std::string> first_frames(dom::object worker, const char* threads, const char* frames) {
-  const std::vector<dom::object> all = objects_at(worker, threads);
-  return all.empty() ? std::vector<std::string>{} : texts_at(all[0], frames);
-}
-
 Place place_of(dom::object worker) {
   Place place;
   for (const dom::object scope : objects_at(worker, "open_scopes")) {
     place.scopes.push_back(text_at(scope, "scope"));
   }
-  place.python = first_frames(worker, "python_threads", "frames");
-  place.native = first_frames(worker, "threads", "native_stack");
-  std::ranges::transform(place.native, place.native.begin(), without_offset);
+  place.python = python_frames_of_main_thread(worker);
+  place.native = native_frames_of_main_thread(worker);
   return place;
 }
 

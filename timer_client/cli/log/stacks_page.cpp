@@ -101,21 +101,6 @@ struct PeerGroup {
   std::vector<WorkerName> workers;
 };
 
-// The main thread comes first in both lists.
-std::vector<std::string> frames_of_main_thread(dom::object evidence) {
-  const std::vector<dom::object> python = objects_at(evidence, "python_threads");
-  if (!python.empty()) {
-    return texts_at(python[0], "frames");
-  }
-  const std::vector<dom::object> threads = objects_at(evidence, "threads");
-  std::vector<std::string> frames;
-  if (!threads.empty()) {
-    frames = texts_at(threads[0], "native_stack");
-    std::ranges::transform(frames, frames.begin(), without_offset);
-  }
-  return frames;
-}
-
 }  // namespace
 
 std::string without_offset(const std::string& frame) {
@@ -124,6 +109,21 @@ std::string without_offset(const std::string& frame) {
   return plus == std::string::npos || space == std::string::npos
              ? frame
              : frame.substr(0, plus) + frame.substr(space);
+}
+
+std::vector<std::string> python_frames_of_main_thread(dom::object evidence) {
+  const std::vector<dom::object> threads = objects_at(evidence, "python_threads");
+  return threads.empty() ? std::vector<std::string>{} : texts_at(threads[0], "frames");
+}
+
+std::vector<std::string> native_frames_of_main_thread(dom::object evidence) {
+  const std::vector<dom::object> threads = objects_at(evidence, "threads");
+  std::vector<std::string> frames;
+  if (!threads.empty()) {
+    frames = texts_at(threads[0], "native_stack");
+    std::ranges::transform(frames, frames.begin(), without_offset);
+  }
+  return frames;
 }
 
 std::string kernel_stack_text(const std::vector<std::string>& frames) {
@@ -198,7 +198,10 @@ void add_flight_recorder(Page& page, dom::object evidence) {
 void add_peers(Page& page, const std::vector<dom::object>& peers) {
   std::vector<PeerGroup> groups;
   for (const dom::object peer : peers) {
-    PeerGroup at{frames_of_main_thread(peer), {}, {}};
+    PeerGroup at{python_frames_of_main_thread(peer), {}, {}};
+    if (at.frames.empty()) {
+      at.frames = native_frames_of_main_thread(peer);
+    }
     if (at.frames.empty()) {
       const std::string doing = text_at(peer, "doing");
       at.doing = doing.empty() ? text_at(peer, "missing") : doing;

@@ -15,6 +15,11 @@ namespace filetimer::cli {
 // "read (libc.so.6)" of "read+0xd (libc.so.6)". A frame without a function keeps its offset.
 std::string without_offset(const std::string& frame);
 
+// Return the frames of a main thread, which comes first in the lists of an `evidence` record, the
+// innermost frame first. The native frames are without their offsets.
+std::vector<std::string> python_frames_of_main_thread(simdjson::dom::object evidence);
+std::vector<std::string> native_frames_of_main_thread(simdjson::dom::object evidence);
+
 // Returns the functions of a kernel stack on one line, the innermost first: "do_wait < ...".
 std::string kernel_stack_text(const std::vector<std::string>& frames);
 

@@ -108,7 +108,7 @@ TEST_CASE("of long stacks the innermost frames are shown and the rest is counted
   CHECK(part.find("f24") == std::string::npos);
 }
 
-TEST_CASE("peers in the same place are told together, the fewest first") {
+TEST_CASE("peers in the same place are one item, the smallest group first") {
   const auto peer = [](int pid, int rank, const std::string& evidence) {
     std::string text = record("peer_evidence", 2, evidence);
     text.replace(text.find("4711"), 4, std::to_string(pid));
