@@ -99,13 +99,13 @@ void print_stragglers(Output& out, const std::vector<ListedWorker>& workers, dou
   while (search.compare_next()) {
   }
   complain_of_all(why_no_stragglers(search));
-  const std::string host = host_name();
   if (json) {
+    const std::string host = host_name();
     for (const Straggler& straggler : search.stragglers()) {
       out.write(straggler_json(straggler, workers[straggler.rank].owner, host));
     }
   } else if (!search.stragglers().empty()) {
-    out.write(stragglers_table(search.stragglers(), workers, host));
+    out.write(stragglers_table(search.stragglers(), workers));
   }
 }
 

@@ -204,20 +204,18 @@ std::string statistics_json(const std::string& scope, const ScopeStatistics& sta
 }
 
 std::string stragglers_table(std::span<const Straggler> stragglers,
-                             std::span<const ListedWorker> workers, std::string_view host) {
+                             std::span<const ListedWorker> workers) {
   Table table({{.title = "SCOPE", .is_text = true},
                {.title = "RANK", .align = Align::kRight},
-               {.title = "HOST", .is_text = true},
                {.title = "PID", .align = Align::kRight},
                {.title = "MEDIAN", .align = Align::kRight},
                {.title = "OTHERS", .align = Align::kRight},
                {.title = "FACTOR", .align = Align::kRight},
-               {.title = "WHY", .is_text = true}});
+               {.title = "WHY"}});  // not a text: a long name of a scope is cut instead
   for (const Straggler& straggler : stragglers) {
     const ScopeOwner& owner = workers[straggler.rank].owner;
     table.add({{straggler.scope},
                {owner.rank},
-               {host},
                {owner.pid ? fmt::format("{}", *owner.pid) : "?"},
                {duration_for_reading(straggler.median)},
                {duration_for_reading(straggler.others)},

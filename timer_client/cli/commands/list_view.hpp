@@ -4,6 +4,7 @@
 
 #include <span>
 #include <string>
+#include <string_view>
 
 #include "common/clock.hpp"
 #include "common/stragglers.hpp"
@@ -18,9 +19,10 @@ std::string scope_json(const ListedScope& scope, Instant now);
 std::string statistics_table(const StatisticsByName& statistics, bool colour);
 std::string statistics_json(const std::string& scope, const ScopeStatistics& statistics);
 
-// A straggler's `rank` is its place in `workers`. `host` is that of all of them.
+// A straggler's `rank` is its place in `workers`.
 std::string stragglers_table(std::span<const Straggler> stragglers,
-                             std::span<const ListedWorker> workers, std::string_view host);
+                             std::span<const ListedWorker> workers);
+// `host` is that of all workers.
 std::string straggler_json(const Straggler& straggler, const ScopeOwner& owner,
                            std::string_view host);
 
