@@ -144,6 +144,9 @@ void read_ended_scopes(const SlotStatistics& entry, std::vector<EndedReading>& r
   std::atomic_thread_fence(std::memory_order_acquire);
   // The worker may be writing the scope that this number is the count before.
   const std::uint64_t now = entry.count.load(std::memory_order_relaxed);
+  if (now < count) {
+    return;  // no worker of ours counts down, but the page may say anything
+  }
   const std::uint64_t first_kept = now < kEndedScopes ? 0 : now - (kEndedScopes - 1);
   for (std::uint64_t n = first_kept; n < count; ++n) {
     readings.push_back(ended[n % kEndedScopes]);

@@ -462,7 +462,7 @@ void Server::shut_down(const std::string& why, bool is_forced) {
 void Server::begin_stop(const std::string& why) {
   service_manager_.notify_stopping();
   stop_reason_ = why;
-  verdicts_.ladder().skip_grace(Instant::now());
+  verdicts_.ladder().hurry(Instant::now());
 }
 
 void Server::record_expected(const ExpectedWorkers::Outcome& outcome, Instant now) {
@@ -483,8 +483,8 @@ void Server::withdraw() {
   read_last_requests();
   evidence_command_.stop();
   peers_.stop();
+  warnings_.flush_all("the server was stopped first");  // adds their hooks
   hooks_.stop();
-  warnings_.flush_all("the server was stopped first");
   report_rejections(Instant::now(), true);
   log_->append(stop_record(records_, status(), stop_reason_, open_scopes_));
   if (!log_->drain(kLastSyncLimit)) {

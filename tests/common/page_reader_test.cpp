@@ -236,6 +236,30 @@ TEST_CASE("the times of an ended scope are valid whatever the page says") {
   CHECK(ended.size() == kEndedScopes - 1);
 }
 
+TEST_CASE("a count of ended scopes that changes while it is read gives no more than the ring has") {
+  constexpr std::uint64_t kMany = 1'000'000;
+  TestPage page;
+  SlotStatistics& entry = page.page().statistics(0);
+  std::atomic<bool> is_done{false};
+  std::thread worker([&] {
+    while (!is_done) {
+      entry.count = kMany;
+      entry.count = 0;
+    }
+  });
+  std::size_t most = 0;
+  std::uint64_t seen = 0;  // of many
+  while (seen < 1000) {
+    std::vector<EndedReading> ended;
+    read_ended_scopes(entry, ended);
+    most = std::max(most, ended.size());
+    seen += ended.empty() ? 0U : 1U;
+  }
+  is_done = true;
+  worker.join();
+  CHECK(most < kEndedScopes);
+}
+
 TEST_CASE("names of every length are read back") {
   TestPage page;
   SlotName& name = page.page().name(0);

@@ -3,7 +3,9 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <linux/openat2.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <utility>
@@ -16,6 +18,26 @@ namespace {
 
 std::string with_reason_of_errno(std::string what) {
   return system_error(std::move(what)).value().message;
+}
+
+// Opens a path as a process does whose root directory is `root`: a symlink on the way leads to a
+// place below `root`, also an absolute one. Before Linux 5.6 an absolute symlink leads to a file of
+// the caller's root.
+UniqueFd open_below(const std::string& root, const std::string& path, int flags) {
+  const UniqueFd folder(
+      retry_eintr([&] { return ::open(root.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC); }));
+  if (!folder) {
+    return {};
+  }
+  open_how how{};
+  how.flags = static_cast<unsigned>(flags);
+  how.resolve = RESOLVE_IN_ROOT;
+  UniqueFd found(static_cast<int>(retry_eintr(
+      [&] { return ::syscall(SYS_openat2, folder.get(), path.c_str(), &how, sizeof how); })));
+  if (!found && errno == ENOSYS) {
+    found = UniqueFd(retry_eintr([&] { return ::open((root + path).c_str(), flags); }));
+  }
+  return found;
 }
 
 }  // namespace
@@ -65,8 +87,9 @@ std::string FlightRecorder::reason() const {
 }
 
 std::optional<FlightRecorder::FileState> FlightRecorder::state_of(const std::string& path) const {
+  const UniqueFd found = open_below(root_, path, O_PATH | O_CLOEXEC);
   struct stat st {};
-  if (::stat((root_ + path).c_str(), &st) != 0 || !S_ISREG(st.st_mode) || st.st_uid != uid_) {
+  if (!found || ::fstat(found.get(), &st) != 0 || !S_ISREG(st.st_mode) || st.st_uid != uid_) {
     return std::nullopt;
   }
   return FileState{st.st_ino, st.st_size, st.st_mtim.tv_sec * 1'000'000'000 + st.st_mtim.tv_nsec};
@@ -74,10 +97,8 @@ std::optional<FlightRecorder::FileState> FlightRecorder::state_of(const std::str
 
 // The file is opened for writing when it is known to be a FIFO: opening a device may do something.
 std::string FlightRecorder::write_byte() const {
-  const std::string path = root_ + files_->pipe;
   const std::string name = fmt::format("'{}'", files_->pipe);
-  const UniqueFd found(
-      retry_eintr([&] { return ::open(path.c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC); }));
+  const UniqueFd found = open_below(root_, files_->pipe, O_PATH | O_NOFOLLOW | O_CLOEXEC);
   struct stat st {};
   if (!found || ::fstat(found.get(), &st) != 0) {
     return with_reason_of_errno("cannot open " + name);

@@ -27,9 +27,10 @@ namespace filetimer {
 // other end of a FIFO, but may wait for a file system. Used on side threads.
 class FlightRecorder {
  public:
-  // `uid`: the user of the worker, to whom FIFO and dump have to belong. `root` is put before each
-  // path: /proc/PID/root of a worker that may be in a container.
-  FlightRecorder(std::shared_ptr<const RecorderFiles> files, uid_t uid, std::string root = {});
+  // `uid`: the user of the worker, to whom FIFO and dump have to belong. `root`: the
+  // root directory of the worker, such as /proc/PID/root of a worker in a container. Symlinks are
+  // followed within it.
+  FlightRecorder(std::shared_ptr<const RecorderFiles> files, uid_t uid, std::string root = "/");
 
   // Writes one byte to the FIFO, after a look at the files as they are before. If the byte cannot
   // be written, reason() says why.

@@ -101,6 +101,10 @@ struct KillLadder::Kill {
   [[nodiscard]] bool waits_for_release() const {
     return stage == Stage::kSignalled && is_cancellable;
   }
+  // Returns whether a release has to be looked for.
+  [[nodiscard]] bool may_be_released() const {
+    return stage == Stage::kRecorded || waits_for_release();
+  }
 };
 
 const Expiry* KillOrder::deciding() const {
@@ -134,7 +138,7 @@ KillLadder::~KillLadder() = default;
 void KillLadder::start(KillOrder order, Instant now) {
   loop_thread_.check();
   auto kill = std::make_shared<Kill>(std::move(order), policy_.mode, excluded_, may_be_forking_);
-  kill->skips_grace = skips_grace_;
+  kill->skips_grace = is_hurried_;
   kill->next_step_at = now + kFactsLimit;
   kills_of_[&kill->worker()].push_back(kill);
   kills_.push_back(std::move(kill));
@@ -164,7 +168,7 @@ Instant KillLadder::advance(Instant now) {
       }
       if (kill->stage != Stage::kEnded) {
         next = std::min(next, kill->next_step_at);
-        if (kill->waits_for_release()) {
+        if (kill->may_be_released()) {
           next = std::min(next, now + kReleaseLook);
         }
       }
@@ -209,14 +213,17 @@ std::uint64_t KillLadder::record_verdicts(Instant now) {
     recorded.push_back(kill);
   }
   const std::uint64_t number = records.empty() ? 0 : log_.append(std::move(records));
+  const Duration evidence_limit = is_hurried_
+                                      ? std::min(kHurriedEvidenceLimit, policy_.evidence_timeout)
+                                      : policy_.evidence_timeout;
   for (const auto& kill : recorded) {
     kill->record_number = number;
     kill->stage = Stage::kRecorded;
     kill->sync_until = now + kSyncLimit;
     kill->evidence_until = now;
-    kill->gathering_until = now + policy_.evidence_timeout;
+    kill->gathering_until = now + evidence_limit;
     if (policy_.evidence != EvidenceLevel::kNone && !kill->order.has_evidence) {
-      kill->evidence_until = now + policy_.evidence_timeout;
+      kill->evidence_until = now + evidence_limit;
       start_evidence(kill);
     }
     listener_.on_recorded(kill->order, now);
@@ -571,13 +578,17 @@ void KillLadder::extend_grace(Duration missed) {
   }
 }
 
-void KillLadder::skip_grace(Instant now) {
+void KillLadder::hurry(Instant now) {
   loop_thread_.check();
-  skips_grace_ = true;
+  is_hurried_ = true;
+  const Instant until = now + kHurriedEvidenceLimit;
   for (const auto& kill : kills_) {
     kill->skips_grace = true;
     if (kill->stage == Stage::kSignalled) {
       kill->next_step_at = now;
+    } else if (kill->stage == Stage::kRecorded) {
+      kill->evidence_until = std::min(kill->evidence_until, until);
+      kill->gathering_until = std::min(kill->gathering_until, until);
     }
   }
 }

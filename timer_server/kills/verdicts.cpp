@@ -153,7 +153,7 @@ void Verdicts::on_recorded(const KillOrder& order, Instant now) {
     incident_has_command_ = true;
     context_.evidence_command.start(order.worker, first.id, first.incident, first.scope.name, now);
   }
-  if (order.deciding() != nullptr) {
+  if (order.deciding() != nullptr && !order.has_evidence) {
     start_evidence_of_peers(order.worker, first.incident, now);
   }
 }

@@ -132,7 +132,7 @@ TEST_CASE("a dry run runs the evidence command, too") {
   CHECK(server.wait_for("killed", worker.pid()).text("verdict") == "spared");
 }
 
-TEST_CASE("a server that stops kills and records its evidence command") {
+TEST_CASE("a server that stops kills the worker, and kills and records its evidence command") {
   const TempFolder temp;
   Server server(temp, with_command("echo begun; sleep 1000", {"--evidence-timeout", "100s"}));
   Worker worker("block");
@@ -140,4 +140,6 @@ TEST_CASE("a server that stops kills and records its evidence command") {
   server.wait_for("expired", worker.pid());
   server.stop();
   CHECK(wait_for_command(server).text("result") == "stopped");
+  CHECK(server.wait_for("killed", worker.pid()).text("verdict") == "dead");
+  CHECK(worker.status() == killed_by(SIGKILL));
 }

@@ -292,6 +292,23 @@ TEST_CASE("timer_client run and acquire set soft deadlines") {
   CHECK(worker.is_alive());
 }
 
+TEST_CASE("a server that stops while warnings wait for evidence records a hook for each of them") {
+  constexpr std::size_t kWorkers = 8;  // more than have their evidence collected at one time
+  const TempFolder temp;
+  Server server(temp, {"--on-warning", "true", "--warn-evidence", "stacks"});
+  std::vector<std::unique_ptr<Worker>> workers;
+  std::string requests;
+  for (std::size_t i = 0; i < kWorkers; ++i) {
+    workers.push_back(std::make_unique<Worker>("block"));
+    requests += acquire_softly(workers.back()->pid(), "forward", 1h, 1ms);
+  }
+  server.send(requests);
+  wait_for_warning(server, "forward");
+  server.stop();
+  CHECK(count(server.records(), "warned") == kWorkers);
+  CHECK(count(server.records(), "hook") == kWorkers);
+}
+
 TEST_CASE("--on-warning runs once the warning is recorded, and show takes the warning's id") {
   const TempFolder temp;
   const std::string out = temp.path("out");

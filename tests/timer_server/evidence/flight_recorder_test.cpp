@@ -71,6 +71,24 @@ TEST_CASE("A rank is asked by one byte, and its dump counts when it rests") {
   CHECK(rank.recorder.size() == 6);
 }
 
+TEST_CASE("An absolute symlink leads to a place below the root of the worker") {
+  const testing::TempFolder root;
+  std::filesystem::create_directory(root.path("scratch"));
+  std::filesystem::create_directory_symlink("/scratch", root.path("tmp"));
+  const std::string fifo = RecordedRank::make_fifo(root.path("scratch/pipe_0.pipe"));
+  const UniqueFd reader(::open(fifo.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
+  const RecorderFiles files{"/tmp/pipe_0.pipe", {"/tmp/dump_0"}, {}};
+  FlightRecorder recorder(std::make_shared<RecorderFiles>(files), ::geteuid(), root.path());
+  recorder.ask();
+  CHECK(recorder.reason() == "it was asked and wrote no dump in time");
+  testing::write_file(root.path("scratch/dump_0"), "abc");
+  recorder.look();
+  recorder.look();
+  CHECK_FALSE(recorder.is_waiting());
+  CHECK(recorder.reason() == "");
+  CHECK(recorder.path() == "/tmp/dump_0");
+}
+
 TEST_CASE("A dump from before the request is not the dump, though it rests") {
   RecordedRank rank;
   testing::write_file(rank.dump, "old");

@@ -552,9 +552,10 @@ TEST_CASE("Evidence that does not come delays the signal by its time limit") {
   policy.evidence_timeout = 3s;
   LadderStage stage(policy);
   stage.start(SIGKILL);
-  const Instant next = stage.advance(stage.now);  // nothing is delivered
-  CHECK(next == stage.now + 3s);
-  stage.step(next);
+  stage.advance(stage.now);  // nothing is delivered
+  CHECK(stage.step(stage.now + 2990ms) == stage.now + 3s);
+  CHECK(stage.events() == "expired");
+  stage.step(stage.now + 3s);
   wait_for_death(stage.process);
   CHECK(stage.events().starts_with("expired evidence"));
   CHECK(testing::contains(stage.the("evidence").text("missing"), "time was up"));
@@ -564,9 +565,38 @@ TEST_CASE("Without grace periods SIGKILL follows at once") {
   LadderStage stage(LadderStage::quick(), ignore_sigterm);
   stage.start(SIGTERM, 1h);
   stage.advance(stage.now);
-  stage.ladder->skip_grace(stage.now);
+  stage.ladder->hurry(stage.now);
   stage.step(stage.now);
   wait_for_death(stage.process);
+}
+
+TEST_CASE("A kill of a server that stops waits for evidence for a short time only") {
+  constexpr Duration kLimit = KillLadder::kHurriedEvidenceLimit;
+  LadderStage stage(LadderStage::waiting());
+  SUBCASE("and so does one that had begun before") {
+    stage.start(SIGKILL);
+    stage.advance(stage.now);
+    stage.ladder->hurry(stage.now);
+  }
+  SUBCASE("and so does one that begins later") {
+    stage.ladder->hurry(stage.now);
+    stage.start(SIGKILL);
+    stage.advance(stage.now);
+  }
+  CHECK(stage.step(stage.now + (kLimit - 1ms)) == stage.now + kLimit);
+  CHECK(stage.process.is_alive());
+  stage.step(stage.now + kLimit);
+  wait_for_death(stage.process);
+}
+
+TEST_CASE("A release is recorded soon while the kill waits for evidence") {
+  LadderStage stage(LadderStage::waiting());
+  stage.start(SIGKILL);
+  const Instant next = stage.advance(stage.now);
+  CHECK(next == stage.now + KillLadder::kReleaseLook);
+  stage.released.insert("forward");
+  stage.step(next);
+  CHECK(stage.events() == "expired released_late");
 }
 
 TEST_CASE(
