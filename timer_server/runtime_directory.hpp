@@ -76,6 +76,8 @@ class RuntimeDirectory {
   // Returns why requests do not reach this server, as replace_pipe() found last; empty: they do.
   [[nodiscard]] const std::string& pipe_trouble() const { return pipe_trouble_; }
 
+  // Returns whether the directory is a fresh one, which clean_up() removes.
+  [[nodiscard]] bool ends_with_server() const { return is_fresh_; }
   // Removes the request pipe, the link to it, and a fresh directory with all its entries. Keeps the
   // lock.
   void clean_up();

@@ -486,6 +486,9 @@ void Server::withdraw() {
   warnings_.flush_all("the server was stopped first");  // adds their hooks
   hooks_.stop();
   report_rejections(Instant::now(), true);
+  if (directory_.ends_with_server()) {
+    pages_.record_statistics_of_living_workers();
+  }
   log_->append(stop_record(records_, status(), stop_reason_, open_scopes_));
   if (!log_->drain(kLastSyncLimit)) {
     messages::error("the log '{}' could not be written to the end", log_->path());

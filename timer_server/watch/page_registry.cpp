@@ -412,11 +412,27 @@ void PageRegistry::take_out(Worker& worker, const WorkerPage& page, std::string_
   context_.folder.remove(name);
 }
 
-// Writes one record for all pages of a worker; none if the worker has counted no scope.
+void PageRegistry::record_statistics_of_living_workers() const {
+  loop_thread_.check();
+  context_.workers.for_each([this](const Worker& worker) {
+    StatisticsByName statistics;
+    for (const auto& page : worker.pages) {
+      page->add_statistics(statistics);
+    }
+    append_statistics(WorkerIdentity::of(worker), statistics);
+  });
+}
+
 void PageRegistry::record_end(const WorkerIdentity& worker, const StatisticsByName& statistics) {
   for (const auto& [name, of_name] : statistics) {
     add_durations(ended_durations_[name], of_name);
   }
+  append_statistics(worker, statistics);
+}
+
+// Writes one record for all pages of a worker; none if the worker has counted no scope.
+void PageRegistry::append_statistics(const WorkerIdentity& worker,
+                                     const StatisticsByName& statistics) const {
   if (!statistics.empty()) {
     context_.log.append(context_.records.worker_ended(worker, statistics),
                         kMaxLogBacklogBytesOfStatistics);

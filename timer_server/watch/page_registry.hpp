@@ -83,6 +83,9 @@ class PageRegistry {
   // Removes all pages of a worker that has exited, the pipe page included, and records its
   // statistics.
   void remove_all(Worker& worker, std::string_view reason);
+  // Records the statistics of all workers that are alive. Called when a server ends whose runtime
+  // directory is removed: no other server will record them.
+  void record_statistics_of_living_workers() const;
   // Returns whether the page is registered.
   [[nodiscard]] bool has(const WorkerPage& page) const { return pages_.contains(page.name()); }
 
@@ -106,6 +109,7 @@ class PageRegistry {
   void take_out(Worker& worker, const WorkerPage& page, std::string_view reason,
                 StatisticsByName& statistics);
   void record_end(const WorkerIdentity& worker, const StatisticsByName& statistics);
+  void append_statistics(const WorkerIdentity& worker, const StatisticsByName& statistics) const;
 
   const Context context_;
   std::unordered_map<std::string, Worker*> pages_;  // by name

@@ -159,6 +159,31 @@ TEST_CASE("without a folder named COMMAND gets a fresh one, which is removed at 
   CHECK(exists(log.substr(0, log.find(' '))));
 }
 
+TEST_CASE("workers that outlive COMMAND leave their statistics in the log of a fresh folder") {
+  const TempFolder temp;
+  for (const char* const fifo : {"in", "out"}) {
+    REQUIRE(::mkfifo(temp.path(fifo).c_str(), 0600) == 0);
+  }
+  // The worker ends when its input does: when this test ends.
+  const filetimer::UniqueFd in(::open(temp.path("in").c_str(), O_RDWR | O_CLOEXEC));
+  const std::string script = fmt::format(
+      "sh -c '{0} < {1} > {2}; :' & exec 3< {2};"
+      "read ready <&3; echo connect > {1}; read a <&3;"
+      "echo open forward 60000 > {1}; read b <&3;"
+      "echo release forward > {1}; read c <&3; echo $a $b $c",
+      client_worker_path(), temp.path("in"), temp.path("out"));
+  const Finished finished =
+      run_server(temp, {"--log", temp.path("log"), "--", "/bin/sh", "-c", script},
+                 {{"XDG_RUNTIME_DIR", temp.path()}, {"XDG_STATE_HOME", temp.path("state")}});
+  CHECK(finished.out == "yes yes yes\n");
+  const Records records = read_log(temp.path("log"));
+  REQUIRE(count(records, "worker_ended") == 1);
+  const auto ended = std::ranges::find_if(
+      records, [](const Record& record) { return record.is("worker_ended"); });
+  CHECK(ended->array("scopes").at(0)["count"].get_int64().value() == 1);
+  CHECK(records.back().is("server_stopped"));
+}
+
 TEST_CASE("a server that cannot begin to serve leaves neither pipe nor fresh folder behind") {
   const TempFolder temp;
   write_file(temp.path("fault"), "");
