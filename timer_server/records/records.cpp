@@ -562,14 +562,14 @@ std::string Records::slow(const WorkerIdentity& worker, const Straggler& straggl
 }
 
 std::string HookOutcome::text() const {
-  std::string how(result_name(result));
-  if (exit_status) {
-    how += fmt::format(", exit status {}", *exit_status);
-  } else if (signal != 0) {
-    how += fmt::format(", {}", signal_name(signal));
+  const std::string_view how = result == HookResult::kTimedOut ? "timed out" : result_name(result);
+  if (!reason.empty()) {
+    return fmt::format("{}: {}", how, reason);
   }
-  how += fmt::format(" after {}", duration_for_reading(took));
-  return reason.empty() ? how : how + ", " + reason;
+  const std::string end = exit_status   ? fmt::format(", exit status {}", *exit_status)
+                          : signal != 0 ? ", " + signal_name(signal)
+                                        : "";
+  return fmt::format("{}{} after {}", how, end, duration_for_reading(took));
 }
 
 std::string Records::hook(const WorkerIdentity& worker, const HookOutcome& outcome) const {

@@ -122,6 +122,9 @@ Status Unwinder::report_modules() {
     return tl::unexpected<Error>(maps.error());
   }
   std::string of_code = maps_of_code(*maps);
+  if (maps->empty()) {
+    return failure("the process is exiting");  // its memory is gone
+  }
   const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(
       of_code.empty() ? nullptr : ::fmemopen(of_code.data(), of_code.size(), "r"), std::fclose);
   ::dwfl_report_begin(dwfl_);

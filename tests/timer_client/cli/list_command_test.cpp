@@ -991,7 +991,8 @@ TEST_CASE("--stragglers tells why it compares nothing") {
     add(name);
   }
   CHECK(folder.list({"--stragglers"}).errors ==
-        "timer_client: too few ranks: 0 with scopes that have ended; expected at least 3\n");
+        "timer_client: too few ranks: 0 with scopes that have ended; expected at least 3 (timers on "
+        "the pipe, as of PyTorch's own client, have no durations)\n");
   for (const char* rank : {"1", "2", "3"}) {
     page.set_rank(rank);
     add(rank);
@@ -999,6 +1000,14 @@ TEST_CASE("--stragglers tells why it compares nothing") {
   CHECK(folder.list({"--stragglers"}).errors ==
         "timer_client: too few scopes: expected 8 that have ended, of one name, in each of at "
         "least 3 ranks of a job\n");
+}
+
+TEST_CASE("--stragglers says only that no server is there, if there is no worker either") {
+  const RunFolderByHand folder;
+  const Ran ran = folder.list({"--stragglers"});
+  CHECK(ran.code == 4);
+  CHECK(ran.errors.starts_with("timer_client: no timer server"));
+  CHECK(std::ranges::count(ran.errors, '\n') == 1);
 }
 
 TEST_CASE("--stragglers counts a worker with two pages once, and no worker that has ended") {

@@ -203,7 +203,9 @@ TEST_CASE("An incident waits for the ranks of the others, but not longer than a 
     stage.advance(kJudgedAt.mono);
     CHECK(stage.records_of("incident").empty() == has_evidence);
     if (has_evidence) {
-      CHECK(stage.verdicts.advance(kJudgedAt.mono) == kJudgedAt.mono + KillLadder::kFactsLimit);
+      const Instant later = kJudgedAt.mono + (2 * KillLadder::kReleaseLook - 1ms);
+      CHECK(stage.verdicts.advance(later) == kJudgedAt.mono + KillLadder::kFactsLimit);
+      CHECK(stage.records_of("incident").empty());
       stage.advance(kJudgedAt.mono + KillLadder::kFactsLimit);
       CHECK_FALSE(stage.only("incident").text("incident").empty());
     }
@@ -298,6 +300,29 @@ TEST_CASE("A worker that gets no signal leaves its peers alone") {
   stage.advance(kJudgedAt.mono);
   CHECK_FALSE(stage.peers.is_running());
   CHECK(stage.records_of("peer_evidence").empty());
+}
+
+TEST_CASE("A kill whose evidence an earlier server recorded leaves the peers alone") {
+  for (const bool has_evidence : {true, false}) {
+    CAPTURE(has_evidence);
+    Settings settings = VerdictParts::worker_only();
+    settings.kill.peer_evidence = EvidenceLevel::kProc;
+    VerdictStage stage(settings);
+    Worker& other = stage.add_known_worker(made_up_process(kNoProcess + 10));
+    (*stage.worker.facts)->job_id = (*other.facts)->job_id = "8812";
+    KillOrder order;
+    order.worker = WorkerIdentity::of(stage.worker);
+    order.is_recorded = true;
+    order.has_evidence = has_evidence;
+    Expiry expiry;
+    expiry.id = "before-7";
+    expiry.incident = "before-i1";
+    expiry.scope.terms.signal = SIGKILL;
+    order.expiries = {expiry};
+    stage.verdicts.resume(stage.worker, std::move(order), kJudgedAt.mono);
+    stage.verdicts.advance(kJudgedAt.mono);
+    CHECK(stage.peers.is_running() != has_evidence);
+  }
 }
 
 TEST_CASE("Peers wait for the job of a worker whose facts are not known yet") {

@@ -78,8 +78,11 @@ std::string why_no_stragglers(const StragglerSearch& search) {
     return fmt::format("no stragglers among {} ranks", search.compared_ranks());
   }
   if (search.ranks() < kLeastRanksCompared) {
-    return fmt::format("too few ranks: {} with scopes that have ended; expected at least {}",
-                       search.ranks(), kLeastRanksCompared);
+    return fmt::format("too few ranks: {} with scopes that have ended; expected at least {}{}",
+                       search.ranks(), kLeastRanksCompared,
+                       search.ranks() > 0 ? ""
+                                          : " (timers on the pipe, as of PyTorch's own client, "
+                                            "have no durations)");
   }
   return fmt::format(
       "too few scopes: expected {} that have ended, of one name, in each of at least {} ranks of "
@@ -87,8 +90,9 @@ std::string why_no_stragglers(const StragglerSearch& search) {
       kLeastScopesCompared, kLeastRanksCompared);
 }
 
-void print_stragglers(Output& out, const std::vector<ListedWorker>& workers, double factor,
-                      bool json) {
+// `is_served`: a server is there; else the caller says so.
+void print_stragglers(Output& out, const std::vector<ListedWorker>& workers, bool is_served,
+                      double factor, bool json) {
   StragglerSearch search(factor);
   for (std::size_t i = 0; i < workers.size(); ++i) {
     if (!workers[i].owner.job_id.empty() ||
@@ -98,7 +102,9 @@ void print_stragglers(Output& out, const std::vector<ListedWorker>& workers, dou
   }
   while (search.compare_next()) {
   }
-  complain_of_all(why_no_stragglers(search));
+  if (!workers.empty() || is_served) {
+    complain_of_all(why_no_stragglers(search));
+  }
   if (json) {
     const std::string host = host_name();
     for (const Straggler& straggler : search.stragglers()) {
@@ -129,7 +135,7 @@ int run_list(const ListOptions& options) {
   Output out;
   const bool is_empty = options.statistics ? reading->statistics.empty() : reading->scopes.empty();
   if (options.stragglers) {
-    print_stragglers(out, reading->workers, options.factor.value_or(kDefaultSlowFactor),
+    print_stragglers(out, reading->workers, server.is_there, options.factor.value_or(kDefaultSlowFactor),
                      options.json);
   } else if (is_empty) {
     if (server.is_there) {
