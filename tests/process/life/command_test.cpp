@@ -178,8 +178,8 @@ TEST_CASE("workers that outlive COMMAND leave their statistics in the log of a f
   CHECK(finished.out == "yes yes yes\n");
   const Records records = read_log(temp.path("log"));
   REQUIRE(count(records, "worker_ended") == 1);
-  const auto ended = std::ranges::find_if(
-      records, [](const Record& record) { return record.is("worker_ended"); });
+  const auto ended =
+      std::ranges::find_if(records, [](const Record& record) { return record.is("worker_ended"); });
   CHECK(ended->array("scopes").at(0)["count"].get_int64().value() == 1);
   CHECK(records.back().is("server_stopped"));
 }

@@ -911,8 +911,7 @@ TEST_CASE("--stragglers names the rank that is slow and the collective in which 
   CHECK(table.errors.empty());
   const auto lines = lines_of(table.output);
   REQUIRE(lines.size() == 3);
-  CHECK(words_of(lines[0]) ==
-        Names{"SCOPE", "RANK", "PID", "MEDIAN", "OTHERS", "FACTOR", "WHY"});
+  CHECK(words_of(lines[0]) == Names{"SCOPE", "RANK", "PID", "MEDIAN", "OTHERS", "FACTOR", "WHY"});
   const std::string pid = std::to_string(job.holders[3]->pid());
   const auto waits = words_of(lines[1]);
   CHECK(waits.front() == "allreduce");
@@ -990,9 +989,10 @@ TEST_CASE("--stragglers tells why it compares nothing") {
   for (const char* name : {"a", "b", "c"}) {
     add(name);
   }
-  CHECK(folder.list({"--stragglers"}).errors ==
-        "timer_client: too few ranks: 0 with scopes that have ended; expected at least 3 (timers on "
-        "the pipe, as of PyTorch's own client, have no durations)\n");
+  CHECK(
+      folder.list({"--stragglers"}).errors ==
+      "timer_client: too few ranks: 0 with scopes that have ended; expected at least 3 (timers on "
+      "the pipe, as of PyTorch's own client, have no durations)\n");
   for (const char* rank : {"1", "2", "3"}) {
     page.set_rank(rank);
     add(rank);
