@@ -19,6 +19,7 @@ void PeerEvidence::start(const std::string& incident, const std::string& job,
   loop_thread_.check();
   if (incident != incident_) {
     stop();
+    omitted_ = 0;
     incident_ = incident;
     jobs_.clear();
   }

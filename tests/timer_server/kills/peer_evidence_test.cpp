@@ -116,6 +116,19 @@ TEST_CASE("A peer that expires itself is left out, unless its collection has beg
   CHECK(stage.recorded_ranks() == Ranks{0, 1, 2});
 }
 
+TEST_CASE("Peers that an incident without a record has left out are not of the next one") {
+  PeerStage stage;
+  Worker& withdrawn = stage.add(0);
+  stage.start("k-i1", {&withdrawn}, 3);
+  stage.peers.withdraw(*withdrawn.process);
+  stage.advance_until_done();
+  stage.start("k-i2", {&stage.add(1)});
+  stage.advance_until_done();
+  const testing::Records records = stage.records_of("peer_evidence");
+  REQUIRE(records.size() == 1);
+  CHECK_FALSE(records[0].has("peers_omitted"));
+}
+
 TEST_CASE("Each job of an incident has its peers, once") {
   PeerStage stage;
   CHECK(stage.peers.is_first_of_job("k-i1", "8812"));
