@@ -142,13 +142,9 @@ void read_ended_scopes(const SlotStatistics& entry, std::vector<EndedReading>& r
     ended[i] = {start_in(entry.ended[i].ended), Duration{std::max<std::int64_t>(took, 0)}};
   }
   std::atomic_thread_fence(std::memory_order_acquire);
-  // The worker may be writing the scope that this number is the count before.
-  const std::uint64_t now = entry.count.load(std::memory_order_relaxed);
-  if (now < count) {
-    return;  // no worker of ours counts down, but the page may say anything
-  }
-  const std::uint64_t first_kept = now < kEndedScopes ? 0 : now - (kEndedScopes - 1);
-  for (std::uint64_t n = first_kept; n < count; ++n) {
+  const EndedNumbers numbers =
+      ended_numbers_in_copy(count, entry.count.load(std::memory_order_relaxed));
+  for (std::uint64_t n = numbers.begin; n < numbers.end; ++n) {
     readings.push_back(ended[n % kEndedScopes]);
   }
 }

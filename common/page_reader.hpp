@@ -80,6 +80,20 @@ struct EndedReading {
   Instant ended;  // never before the boot
   Duration took{};
 };
+// The numbers of ended scopes, from `begin` to before `end`; none if `end` is not greater.
+struct EndedNumbers {
+  std::uint64_t begin = 0;
+  std::uint64_t end = 0;
+};
+// Returns which ended scopes are whole in a copy of SlotStatistics::ended, fewer than kEndedScopes.
+// `before` and `after`: SlotStatistics::count before and after the copy was made. The worker may be
+// writing the scope number `after`. No worker of ours counts down; a page that does has none.
+constexpr EndedNumbers ended_numbers_in_copy(std::uint64_t before, std::uint64_t after) {
+  if (after < before) {
+    return {};
+  }
+  return {after < kEndedScopes ? 0 : after - (kEndedScopes - 1), before};
+}
 // Appends the last scopes that the entry has counted, the oldest first: at most kEndedScopes, one
 // less while the worker writes the next.
 void read_ended_scopes(const SlotStatistics& entry, std::vector<EndedReading>& readings);
