@@ -55,6 +55,9 @@ int run_suggest(const SuggestOptions& options) {
   OpenedLogs opened = open_logs(options.place.dir, options.files);
   complain_of_all(opened.notes);
   complain_of_all(opened.problems);
+  if (opened.logs.empty()) {
+    return kExitFailed;
+  }
   read_merged(opened.logs, [&](const Record& record) {
     if (options.filter.is_late_enough(record)) {
       histories.take(record);

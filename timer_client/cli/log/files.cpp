@@ -323,8 +323,8 @@ std::string skipped_text(const std::vector<LogReader>& logs) {
 }
 
 std::string names_of(const std::vector<LogReader>& logs) {
-  if (logs.size() == 1) {
-    return fmt::format("'{}'", logs[0].path());
+  if (logs.size() < 2) {
+    return logs.empty() ? std::string("no log") : fmt::format("'{}'", logs[0].path());
   }
   return fmt::format("'{}' and {} more file{}", logs[0].path(), logs.size() - 1,
                      logs.size() == 2 ? "" : "s");

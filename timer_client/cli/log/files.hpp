@@ -31,7 +31,7 @@ OpenedLogs open_own_logs(const RunFolder& folder);
 std::vector<std::string> problems_of(const std::vector<LogReader>& logs);
 std::string skipped_text(const std::vector<LogReader>& logs);
 
-// Returns "'a.jsonl'", "'a.jsonl' and 3 more files".
+// Returns "'a.jsonl'", "'a.jsonl' and 3 more files", "no log".
 std::string names_of(const std::vector<LogReader>& logs);
 
 }  // namespace filetimer::cli

@@ -195,5 +195,21 @@ TEST_CASE("a log that cannot be read is named, and the rest counts") {
   CHECK(contains(ran.output, "forward"));
 }
 
+TEST_CASE("where no log can be read, suggest says so and prints nothing else") {
+  const TempFolder folder;
+  const std::string none = folder.path("none");
+  const std::string empty = folder.path("");
+  for (const std::vector<std::string>& words :
+       {std::vector<std::string>{none}, {empty}, {"--dir", none}, {none, "--format", "toml"}}) {
+    std::vector<std::string> command{"suggest"};
+    command.insert(command.end(), words.begin(), words.end());
+    const Ran ran = run_command(command);
+    CHECK(ran.code == 1);
+    CHECK(ran.output.empty());
+    CHECK(lines_of(ran.errors).size() == 1);
+    CHECK(contains(ran.errors, folder.path()));
+  }
+}
+
 }  // namespace
 }  // namespace filetimer::cli
