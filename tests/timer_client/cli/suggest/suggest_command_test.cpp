@@ -179,6 +179,69 @@ TEST_CASE("--since leaves earlier records out") {
   CHECK(contains(ran.errors, "no statistics of scopes in 0 ended workers in "));
 }
 
+// The third minute of the logs begins between the beginning and the end of what they tell.
+TEST_CASE("--since counts the end of an expiry or a warning only with its beginning") {
+  TempFolder folder;
+  HostLog log{"node01"};
+  const auto key = [](int number) {
+    return fmt::format(R"(,"pid":10,"id":"x-{}","scope":"load")", number);
+  };
+  const std::int64_t limit = 120 * kSecondUs;
+  log.add("expired", limit - 20, key(1));
+  log.add("expired", limit - 20, key(2));
+  log.add("warned", limit - 20, key(3));
+  log.add("expired", limit + 10, key(4));
+  log.add("killed", limit + 20, key(1) + R"(,"verdict":"spared")");
+  log.add("killed", limit + 20, key(2) + R"(,"verdict":"dead")");
+  log.add("killed", limit + 20, key(4) + R"(,"verdict":"spared")");
+  log.add("released_late", limit + 30, key(1) + R"(,"late_ms":1000)");
+  log.add("warning_ended", limit + 30, key(3) + R"(,"result":"released","after_s":1)");
+  log.add("released_late", limit + 30, key(4) + R"(,"late_ms":2000)");
+  testing::write_file(folder.path("a.jsonl"), log.text());
+  const std::string path = folder.path("a.jsonl");
+  const Ran all = run_command({"suggest", path});
+  CHECK(contains(all.output,
+                 "load: 2 expired and were spared, 1 expired and ended in a kill; "
+                 "2 were released 1 s to 2 s late; 1 had a warning; "
+                 "1 was released 1 s after the warning\n"));
+  const Ran late = run_command({"suggest", path, "--since", "2026-11-21T03:02:00Z"});
+  CHECK(contains(late.output, "load: 1 expired and was spared; 1 was released 2 s late\n"));
+}
+
+TEST_CASE("the release of a scope before its kill is late, whichever record comes first") {
+  TempFolder folder;
+  HostLog log{"node01"};
+  for (const int number : {1, 2}) {
+    const std::string key = fmt::format(R"(,"pid":10,"id":"x-{}","scope":"load")", number);
+    const std::string outcome = key + R"(,"verdict":"spared")";
+    log.add("expired", number * kSecondUs, key);
+    if (number == 1) {
+      log.add("killed", number * kSecondUs + 1, outcome);
+    }
+    log.add("released_late", number * kSecondUs + 2, key + R"(,"late_ms":1000)");
+    if (number == 2) {
+      log.add("killed", number * kSecondUs + 3, outcome);
+    }
+  }
+  testing::write_file(folder.path("a.jsonl"), log.text());
+  CHECK(contains(run_command({"suggest", folder.path("a.jsonl")}).output,
+                 "load: 2 expired and were spared; all were released 1 s late\n"));
+}
+
+TEST_CASE("a scope that was renewed after its warning was not released") {
+  TempFolder folder;
+  HostLog log{"node01"};
+  for (const char* result : {"renewed", "renewed", "released"}) {
+    const std::string key = R"(,"pid":10,"id":"x-w1","scope":"heart")";
+    log.add("warned", kSecondUs, key);
+    log.add("warning_ended", 2 * kSecondUs,
+            key + fmt::format(R"(,"result":"{}","after_s":3)", result));
+  }
+  testing::write_file(folder.path("a.jsonl"), log.text());
+  CHECK(contains(run_command({"suggest", folder.path("a.jsonl")}).output,
+                 "heart: 3 had a warning; 1 was released 3 s after the warning\n"));
+}
+
 TEST_CASE("wrong words of suggest are quoted") {
   const JobOfTwoHosts job;
   CHECK(contains(job.suggest({"--format", "yaml"}).errors, "'yaml': expected table, toml or json"));
