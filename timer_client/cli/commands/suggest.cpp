@@ -133,11 +133,12 @@ Command add_suggest(CLI::App& root) {
       "  timer_client suggest\n"
       "  timer_client suggest /shared/logs --format toml > timeouts.toml\n\n"
       "COUNT to LONGEST are of all scopes but the first of each thread, which often take\n"
-      "longer. MEDIAN and P99.9 are estimates, right to a sixteenth. TODAY is the timeout of\n"
-      "the latest scope. SUGGESTED is the 99.9th percentile times --factor, at least 1.5 times\n"
-      "the longest and at least --floor; FIRST is a timeout for the first scopes, if they need\n"
-      "a longer one. Names with fewer than 100 scopes have too few. The lines below the table\n"
-      "say which deadlines were missed.\n\n"
+      "longer, and those that waited for a worker that expired. MEDIAN and P99.9 are\n"
+      "estimates, right to a sixteenth. TODAY is the timeout of the latest scope. SUGGESTED is\n"
+      "the 99.9th percentile times --factor, at least 1.5 times the longest and at least\n"
+      "--floor; FIRST is a timeout for the first scopes, if they need a longer one. Names with\n"
+      "fewer than 100 scopes have too few. The lines below the table say which deadlines were\n"
+      "missed, and how many scopes waited.\n\n"
       "Exit codes: 0 done, 1 failed (also when one of the logs could not be read), 2 usage.");
   return {app, [options] {
             options->rules.floor = options->floor.value_or(options->rules.floor);

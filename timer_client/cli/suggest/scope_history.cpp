@@ -46,15 +46,28 @@ void ScopeHistories::take(const Record& record) {
     take_release(record, false);
   } else if (event == "warning_ended") {
     take_release(record, true);
+  } else if (event == "incident") {
+    peer_waits_.take_incident(record);
+  } else if (event == "left_open") {
+    peer_waits_.take_left_open(record);
   }
 }
 
 void ScopeHistories::take_ended_worker(const Record& ended) {
   ++ended_workers_;
+  const PeerWaits::Elapsed waits = peer_waits_.waits_of(ended);
   for (const simdjson::dom::object scope : objects_at(ended.fields, "scopes")) {
-    if (ScopeHistory* const history = history_of(text_at(scope, "scope"))) {
-      history->statistics.add(read_statistics(scope));
+    const std::string name = text_at(scope, "scope");
+    ScopeHistory* const history = history_of(name);
+    if (history == nullptr) {
+      continue;
     }
+    ScopeStatistics statistics = read_statistics(scope);
+    const auto [begin, end] = waits.equal_range(name);
+    for (auto wait = begin; wait != end; ++wait) {
+      history->waits += leave_out_one(statistics, wait->second) ? 1U : 0U;
+    }
+    history->statistics.add(statistics);
   }
 }
 
@@ -71,7 +84,9 @@ void ScopeHistories::take_missed(const Record& missed, bool is_warning) {
   if (without_end_.size() >= kMaxWithoutEnd) {
     forget(without_end_.begin());
   }
-  without_end_.push_back({.key = std::move(key), .history = history});
+  without_end_.push_back({.key = std::move(key),
+                          .history = history,
+                          .together = is_warning ? nullptr : peer_waits_.take_expired(missed)});
   by_key_.emplace(without_end_.back().key, std::prev(without_end_.end()));
 }
 
@@ -109,6 +124,9 @@ void ScopeHistories::take_release(const Record& released, bool is_warning) {
   }
   missed.history->missed.released_late.add(time_in(released, "late_ms", 1e6));
   missed.was_released = true;
+  if (missed.together) {
+    missed.together->was_released = true;
+  }
   if (missed.is_decided) {
     forget(found->second);
   }

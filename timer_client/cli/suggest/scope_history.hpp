@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <list>
 #include <map>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -15,6 +16,7 @@
 #include "common/clock.hpp"
 #include "common/scope_statistics.hpp"
 #include "timer_client/cli/log/record.hpp"
+#include "timer_client/cli/suggest/peer_waits.hpp"
 
 namespace filetimer::cli {
 
@@ -43,6 +45,7 @@ struct MissedDeadlines {
 struct ScopeHistory {
   ScopeStatistics statistics;
   MissedDeadlines missed;
+  std::uint64_t waits = 0;  // scopes that are left out, see peer_waits.hpp
 };
 
 // Collects histories from records, in the order of the log, and from pages.
@@ -74,6 +77,7 @@ class ScopeHistories {
     ScopeHistory* history;
     bool is_decided = false;  // its `killed` record has come
     bool was_released = false;
+    std::shared_ptr<ExpiredTogether> together;
   };
   using MissedList = std::list<Missed>;
 
@@ -88,6 +92,7 @@ class ScopeHistories {
   // Those whose end has not come, the oldest first. An end counts only if its beginning was taken.
   MissedList without_end_;
   std::unordered_map<std::string_view, MissedList::iterator> by_key_;
+  PeerWaits peer_waits_;
   std::uint64_t ended_workers_ = 0;
   std::uint64_t omitted_ = 0;
 };

@@ -19,16 +19,15 @@ Duration times(Duration duration, double factor) {
   return ns >= static_cast<double>(kMaxTimeout.count()) ? kMaxTimeout : Duration{std::llround(ns)};
 }
 
-// The longest of the scopes in `rest`. Only the longest of all is known exactly.
-Duration longest_in(const ScopeStatistics& rest) {
+}  // namespace
+
+Duration longest_in(const ScopeStatistics& statistics) {
   std::size_t end = kHistogramBuckets;
-  while (end > 0 && rest.histogram[end - 1] == 0) {
+  while (end > 0 && statistics.histogram[end - 1] == 0) {
     --end;
   }
-  return end == 0 ? Duration::zero() : std::min(Duration{bucket_begin(end)}, rest.longest);
+  return end == 0 ? Duration::zero() : std::min(Duration{bucket_begin(end)}, statistics.longest);
 }
-
-}  // namespace
 
 Durations durations_of(const ScopeStatistics& statistics) {
   Durations durations;

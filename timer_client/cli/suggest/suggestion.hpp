@@ -37,6 +37,10 @@ struct Durations {
 };
 Durations durations_of(const ScopeStatistics& statistics);
 
+// Returns the longest duration in the histogram, of which only the longest of all is known exactly:
+// `longest`, or the end of the last bucket with a scope if that is less.
+Duration longest_in(const ScopeStatistics& statistics);
+
 struct Suggestion {
   // None: there are fewer than kMinSamples scopes.
   std::optional<Duration> timeout;

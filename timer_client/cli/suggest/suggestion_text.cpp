@@ -94,6 +94,14 @@ std::string missed_text(const MissedDeadlines& missed) {
   return joined(parts, "; ");
 }
 
+std::string waits_text(std::uint64_t waits) {
+  return waits == 1 ? "1 scope is left out: its worker waited for a worker that expired"
+                    : fmt::format(
+                          "{} scopes are left out: their workers waited for a worker that "
+                          "expired",
+                          waits);
+}
+
 std::string suggestions_table(const ScopeHistories& histories, const SuggestionRules& rules,
                               bool colour) {
   Table table({{.title = "SCOPE", .is_text = true},
@@ -108,6 +116,9 @@ std::string suggestions_table(const ScopeHistories& histories, const SuggestionR
               colour);
   std::string below;
   for (const auto& [scope, history] : histories.by_name()) {
+    if (history.waits > 0) {
+      below += fmt::format("{}: {}\n", printable(scope), waits_text(history.waits));
+    }
     if (const std::string missed = missed_text(history.missed); !missed.empty()) {
       below += fmt::format("{}: {}\n", printable(scope), missed);
     }
@@ -153,6 +164,9 @@ std::string suggestions_toml(const ScopeHistories& histories, const SuggestionRu
     if (!missed.empty()) {
       text += toml_comment(missed);
     }
+    if (history.waits > 0) {
+      text += toml_comment(waits_text(history.waits));
+    }
     text += fmt::format("[{}]\ntimeout = \"{}\"\n", toml_key(scope),
                         short_duration_text(*suggestion.timeout));
     if (suggestion.first_timeout) {
@@ -178,7 +192,8 @@ std::string suggestions_json(const ScopeHistories& histories, const SuggestionRu
     add_seconds(json, "timeout_s", history.statistics.timeout);
     add_seconds(json, "suggested_s", suggestion.timeout.value_or(kForever));
     add_seconds(json, "suggested_first_s", suggestion.first_timeout.value_or(kForever));
-    json.field("why", suggestion.why).field("expired", missed.expired);
+    json.field("why", suggestion.why).field("waits_left_out", history.waits);
+    json.field("expired", missed.expired);
     json.field("killed", missed.killed).field("spared", missed.spared);
     add_delays(json, "released_late", missed.released_late);
     json.field("warned", missed.warned);

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 #include "timer_client/cli/suggest/scope_history.hpp"
@@ -9,7 +10,8 @@
 
 namespace filetimer::cli {
 
-// Returns a table of the names and, below it, a line for each name with missed deadlines.
+// Returns a table of the names and, below it, lines for the names with missed deadlines, and for
+// those of which scopes are left out.
 std::string suggestions_table(const ScopeHistories& histories, const SuggestionRules& rules,
                               bool colour);
 // Returns a file that ConnectOptions::timeouts takes. Names without a suggestion are comments.
@@ -22,5 +24,7 @@ std::string suggestions_json(const ScopeHistories& histories, const SuggestionRu
 // Returns "3 expired and were spared; all were released 1.20 s to 4.00 s late"; empty: no deadline
 // was missed.
 std::string missed_text(const MissedDeadlines& missed);
+// Returns "5 scopes are left out: their workers waited for a worker that expired".
+std::string waits_text(std::uint64_t waits);
 
 }  // namespace filetimer::cli

@@ -242,6 +242,123 @@ TEST_CASE("a scope that was renewed after its warning was not released") {
                  "heart: 3 had a warning; 1 was released 3 s after the warning\n"));
 }
 
+// A job of which rank 2 hangs in `forward` while ranks 0 and 1 wait for it in `exchange`, within
+// `epoch`. Another job shares the host.
+struct JobWithHang {
+  HostLog log{"node01"};
+  MadeWorker hung{
+      .pid = 12, .rank = 2, .job = "8812", .scope = "forward", .entered_s = 10, .timeout_s = 5};
+  MadeWorker first{
+      .pid = 10, .rank = 0, .job = "8812", .scope = "exchange", .entered_s = 10, .timeout_s = 10};
+  MadeWorker second{.pid = 11,
+                    .rank = 1,
+                    .job = "8812",
+                    .scope = "exchange",
+                    .entered_s = 10.001,
+                    .timeout_s = 10};
+  MadeWorker other{.pid = 13, .rank = 0, .job = "77", .scope = "sync", .entered_s = 10};
+
+  JobWithHang() {
+    add_expiry(log, "x-1", "x-i1", hung);
+    add_incident(log, 15.0001, "x-i1", {hung, first, second, other});
+  }
+  // All scopes of a worker took a hundredth of a second, but for these.
+  void end_worker(int pid, const std::string& scope, const std::vector<double>& others_s) {
+    std::string histogram = fmt::format("[{},200]", bucket_begin(bucket_of(10'000'000)));
+    double longest_s = 0.01;
+    for (const double s : others_s) {
+      histogram +=
+          fmt::format(",[{},1]", bucket_begin(bucket_of(static_cast<std::int64_t>(s * 1e9))));
+      longest_s = std::max(longest_s, s);
+    }
+    log.add("worker_ended", 16 * kSecondUs,
+            fmt::format(R"(,"pid":{},"dir":"/tmp/job","scopes":[{{"scope":"{}","count":{},)"
+                        R"("longest_s":{},"first_s":0.01,"timeout_s":10,"histogram_ns":[{}]}}])",
+                        pid, scope, 200 + others_s.size(), longest_s, histogram));
+  }
+  [[nodiscard]] Ran suggest(const std::string& format = "table") const {
+    const TempFolder folder;
+    testing::write_file(folder.path("a.jsonl"), log.text());
+    return run_command({"suggest", folder.path("a.jsonl"), "--format", format});
+  }
+  // Returns a number of the row of a scope.
+  [[nodiscard]] double number(const std::string& scope, const std::string& key) const {
+    simdjson::dom::parser parser;
+    for (const std::string& line : lines_of(suggest("json").output)) {
+      simdjson::dom::object row;
+      REQUIRE(parser.parse(line).get_object().get(row) == simdjson::SUCCESS);
+      if (text_at(row, "scope") == scope) {
+        return number_at(row, key).value_or(-1);
+      }
+    }
+    return -1;
+  }
+};
+
+TEST_CASE("the wait of healthy ranks for one that expired is not counted") {
+  JobWithHang job;
+  job.end_worker(10, "exchange", {5.1});
+  job.end_worker(11, "exchange", {0.5, 5.1});
+  CHECK(job.number("exchange", "waits_left_out") == 2);
+  CHECK(job.number("exchange", "count") == 399);
+  CHECK(job.number("exchange", "longest_s") >= 0.5);
+  CHECK(job.number("exchange", "longest_s") < 0.6);
+  const std::string text =
+      "exchange: 2 scopes are left out: their workers waited for a worker that expired\n";
+  CHECK(contains(job.suggest().output, "\n\n" + text));
+  CHECK(contains(job.suggest("toml").output,
+                 "\n# 2 scopes are left out: their workers waited for a worker that expired\n"));
+}
+
+TEST_CASE("the wait of a worker of another job is counted") {
+  JobWithHang job;
+  job.end_worker(13, "sync", {5.1});
+  CHECK(job.number("sync", "waits_left_out") == 0);
+  CHECK(job.number("sync", "longest_s") == 5.1);
+}
+
+TEST_CASE("the wait for a worker that was slow and no more is counted") {
+  JobWithHang job;
+  job.log.add("killed", 15 * kSecondUs + 200, R"(,"pid":12,"id":"x-1","verdict":"spared")");
+  job.log.add("released_late", 15 * kSecondUs + 300, R"(,"pid":12,"id":"x-1","late_ms":100)");
+  job.end_worker(10, "exchange", {5.1});
+  CHECK(job.number("exchange", "waits_left_out") == 0);
+  CHECK(job.number("exchange", "longest_s") == 5.1);
+}
+
+TEST_CASE("a worker that ended inside its wait has all its other scopes counted") {
+  JobWithHang job;
+  job.log.add("left_open", 15 * kSecondUs + 500,
+              fmt::format(R"(,"pid":10,"scope":"exchange","acquired_mono_ns":{})",
+                          job.log.mono_ns(10 * kSecondUs)));
+  job.end_worker(10, "exchange", {8});
+  CHECK(job.number("exchange", "waits_left_out") == 0);
+  CHECK(job.number("exchange", "longest_s") == 8);
+}
+
+TEST_CASE("a wait that expired later is counted, and so is that of the next worker of the pid") {
+  JobWithHang job;
+  job.log.add("killed", 15 * kSecondUs + 200, R"(,"pid":12,"id":"x-1","verdict":"spared")");
+  add_expiry(job.log, "x-2", "x-i2", job.first);
+  job.log.add("killed", 20 * kSecondUs + 200, R"(,"pid":10,"id":"x-2","verdict":"spared")");
+  job.end_worker(10, "exchange", {10.5});
+  CHECK(job.number("exchange", "waits_left_out") == 0);
+  job.end_worker(11, "exchange", {10.5});
+  job.end_worker(11, "exchange", {10.5});
+  CHECK(job.number("exchange", "waits_left_out") == 1);
+}
+
+TEST_CASE("a wait that two incidents list is left out once") {
+  JobWithHang job;
+  job.first.timeout_s = 30;
+  job.second.timeout_s = 8;
+  add_expiry(job.log, "x-2", "x-i2", job.second);
+  add_incident(job.log, 18.0011, "x-i2", {job.hung, job.first, job.second});
+  job.end_worker(10, "exchange", {8.5, 9.5});
+  CHECK(job.number("exchange", "waits_left_out") == 1);
+  CHECK(job.number("exchange", "longest_s") == 9.5);
+}
+
 TEST_CASE("wrong words of suggest are quoted") {
   const JobOfTwoHosts job;
   CHECK(contains(job.suggest({"--format", "yaml"}).errors, "'yaml': expected table, toml or json"));

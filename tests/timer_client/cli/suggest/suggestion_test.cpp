@@ -4,6 +4,7 @@
 #include <doctest/doctest.h>
 
 #include "common/duration_text.hpp"
+#include "timer_client/cli/suggest/peer_waits.hpp"
 #include "timer_client/cli/suggest/scope_history.hpp"
 #include "timer_client/cli/suggest/suggestion_text.hpp"
 
@@ -160,6 +161,35 @@ TEST_CASE("missed deadlines are told with what became of their scopes") {
   CHECK(missed_text(missed) ==
         "3 expired and were spared, 1 expired and ended in a kill, 1 expired; "
         "3 were released 1.20 s to 4 s late");
+}
+
+TEST_CASE("the scope that is left out is the shortest that is long enough") {
+  ScopeStatistics statistics;
+  add_scopes(statistics, 1000, milliseconds{20});
+  add_scopes(statistics, 1, seconds{3});
+  add_scopes(statistics, 1, milliseconds{5100});
+  add_scopes(statistics, 1, seconds{9});
+  REQUIRE(leave_out_one(statistics, seconds{5}));
+  CHECK(statistics.count == 1002);
+  CHECK(statistics.histogram[bucket_of(Duration{milliseconds{5100}}.count())] == 0);
+  CHECK(statistics.longest == seconds{9});
+  REQUIRE(leave_out_one(statistics, seconds{5}));
+  CHECK(statistics.longest >= seconds{3});
+  CHECK(statistics.longest <= seconds{4});
+  CHECK_FALSE(leave_out_one(statistics, seconds{5}));
+  CHECK(statistics.count == 1001);
+}
+
+TEST_CASE("a first scope that is left out suggests no first timeout") {
+  ScopeStatistics statistics;
+  add_first(statistics, seconds{5});
+  add_scopes(statistics, 1000, milliseconds{20});
+  REQUIRE(leave_out_one(statistics, seconds{5}));
+  const Durations durations = durations_of(statistics);
+  CHECK(durations.count == 1000);
+  CHECK(durations.firsts == 0);
+  CHECK(durations.longest_first == Duration::zero());
+  check_about(durations.longest, milliseconds{20});
 }
 
 TEST_CASE("warnings are told with the scopes that ended after them") {
