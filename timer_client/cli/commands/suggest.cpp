@@ -136,9 +136,11 @@ Command add_suggest(CLI::App& root) {
       "longer, and those that waited for a worker that expired. MEDIAN and P99.9 are\n"
       "estimates, right to a sixteenth. TODAY is the timeout of the latest scope. SUGGESTED is\n"
       "the 99.9th percentile times --factor, at least 1.5 times the longest and at least\n"
-      "--floor; FIRST is a timeout for the first scopes, if they need a longer one. Names with\n"
-      "fewer than 100 scopes have too few. The lines below the table say which deadlines were\n"
-      "missed, and how many scopes waited.\n\n"
+      "--floor; it keeps the order of TODAY: a name with a longer timeout than another one gets\n"
+      "at least 1.5 times the other's, so that ranks outlast the one that they wait for. FIRST\n"
+      "is a timeout for the first scopes, if they need a longer one. Names with fewer than 100\n"
+      "scopes have too few. The lines below the table say which deadlines were missed, and how\n"
+      "many scopes waited.\n\n"
       "Exit codes: 0 done, 1 failed (also when one of the logs could not be read), 2 usage.");
   return {app, [options] {
             options->rules.floor = options->floor.value_or(options->rules.floor);

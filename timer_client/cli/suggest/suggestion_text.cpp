@@ -3,7 +3,9 @@
 
 #include <fmt/format.h>
 
+#include <string_view>
 #include <utility>
+#include <vector>
 
 #include "common/duration_text.hpp"
 #include "common/json_writer.hpp"
@@ -59,6 +61,29 @@ std::string toml_comment(std::string_view text) {
   return fmt::format("# {}\n", printable(text));
 }
 
+// What is said of one name.
+struct SuggestedScope {
+  std::string_view scope;
+  const ScopeHistory* history;
+  Durations durations;
+  Suggestion suggestion;
+};
+
+std::vector<SuggestedScope> suggested_scopes(const ScopeHistories& histories,
+                                             const SuggestionRules& rules) {
+  std::vector<SuggestedScope> scopes;
+  for (const auto& [scope, history] : histories.by_name()) {
+    const Durations durations = durations_of(history.statistics);
+    scopes.push_back({scope, &history, durations, suggestion_for(durations, rules)});
+  }
+  std::vector<NamedSuggestion> names;
+  for (SuggestedScope& one : scopes) {
+    names.push_back({one.scope, one.history->statistics.timeout, &one.suggestion});
+  }
+  keep_order_of_today(std::move(names));
+  return scopes;
+}
+
 std::string times_text(const Durations& durations, const ScopeStatistics& statistics) {
   return fmt::format("{} scopes: median {}, P99.9 {}, longest {}; first {}; today {}",
                      durations.count, duration_for_reading(durations.median),
@@ -112,27 +137,28 @@ std::string suggestions_table(const ScopeHistories& histories, const SuggestionR
                {.title = "TODAY", .align = Align::kRight},
                {.title = "SUGGESTED", .align = Align::kRight},
                {.title = "FIRST", .align = Align::kRight},
-               {.title = "WHY"}},
+               {.title = "WHY", .is_text = true}},
               colour);
   std::string below;
-  for (const auto& [scope, history] : histories.by_name()) {
+  for (const SuggestedScope& one : suggested_scopes(histories, rules)) {
+    const ScopeHistory& history = *one.history;
+    const Durations& durations = one.durations;
+    const Suggestion& suggestion = one.suggestion;
     if (history.waits > 0) {
-      below += fmt::format("{}: {}\n", printable(scope), waits_text(history.waits));
+      below += fmt::format("{}: {}\n", printable(one.scope), waits_text(history.waits));
     }
     if (const std::string missed = missed_text(history.missed); !missed.empty()) {
-      below += fmt::format("{}: {}\n", printable(scope), missed);
+      below += fmt::format("{}: {}\n", printable(one.scope), missed);
     }
     if (history.statistics.count == 0) {
       continue;
     }
-    const Durations durations = durations_of(history.statistics);
-    const Suggestion suggestion = suggestion_for(durations, rules);
     const bool is_too_short =
         suggestion.timeout && history.statistics.timeout < *suggestion.timeout;
     const auto read = [&](Duration duration) {
       return durations.count == 0 ? std::string() : duration_for_reading(duration);
     };
-    table.add({{scope},
+    table.add({{one.scope},
                {fmt::format("{}", durations.count)},
                {read(durations.median)},
                {read(durations.p999)},
@@ -150,22 +176,20 @@ std::string suggestions_table(const ScopeHistories& histories, const SuggestionR
 std::string suggestions_toml(const ScopeHistories& histories, const SuggestionRules& rules,
                              const std::string& sources) {
   std::string text = toml_comment("Timeouts that `timer_client suggest` computed from " + sources);
-  for (const auto& [scope, history] : histories.by_name()) {
-    const Durations durations = durations_of(history.statistics);
-    const Suggestion suggestion = suggestion_for(durations, rules);
-    const std::string missed = missed_text(history.missed);
+  for (const auto& [scope, history, durations, suggestion] : suggested_scopes(histories, rules)) {
+    const std::string missed = missed_text(history->missed);
     text += "\n";
     if (!suggestion.timeout) {
       text += toml_comment(fmt::format("{}: {}", toml_key(scope), suggestion.why));
       continue;
     }
     text += toml_comment(
-        fmt::format("{}: {}", suggestion.why, times_text(durations, history.statistics)));
+        fmt::format("{}: {}", suggestion.why, times_text(durations, history->statistics)));
     if (!missed.empty()) {
       text += toml_comment(missed);
     }
-    if (history.waits > 0) {
-      text += toml_comment(waits_text(history.waits));
+    if (history->waits > 0) {
+      text += toml_comment(waits_text(history->waits));
     }
     text += fmt::format("[{}]\ntimeout = \"{}\"\n", toml_key(scope),
                         short_duration_text(*suggestion.timeout));
@@ -179,20 +203,18 @@ std::string suggestions_toml(const ScopeHistories& histories, const SuggestionRu
 
 std::string suggestions_json(const ScopeHistories& histories, const SuggestionRules& rules) {
   std::string text;
-  for (const auto& [scope, history] : histories.by_name()) {
-    const Durations durations = durations_of(history.statistics);
-    const Suggestion suggestion = suggestion_for(durations, rules);
-    const MissedDeadlines& missed = history.missed;
+  for (const auto& [scope, history, durations, suggestion] : suggested_scopes(histories, rules)) {
+    const MissedDeadlines& missed = history->missed;
     JsonWriter json;
     json.field("scope", scope).field("count", durations.count).field("firsts", durations.firsts);
     add_seconds(json, "median_s", durations.median);
     add_seconds(json, "p999_s", durations.p999);
     add_seconds(json, "longest_s", durations.longest);
     add_seconds(json, "first_s", durations.longest_first);
-    add_seconds(json, "timeout_s", history.statistics.timeout);
+    add_seconds(json, "timeout_s", history->statistics.timeout);
     add_seconds(json, "suggested_s", suggestion.timeout.value_or(kForever));
     add_seconds(json, "suggested_first_s", suggestion.first_timeout.value_or(kForever));
-    json.field("why", suggestion.why).field("waits_left_out", history.waits);
+    json.field("why", suggestion.why).field("waits_left_out", history->waits);
     json.field("expired", missed.expired);
     json.field("killed", missed.killed).field("spared", missed.spared);
     add_delays(json, "released_late", missed.released_late);

@@ -135,6 +135,23 @@ TEST_CASE("the TOML has a table for each suggestion and comments for the others"
   CHECK(ran.output.starts_with("# Timeouts that `timer_client suggest` computed from 2 ended "));
 }
 
+TEST_CASE("every format has the suggestion that keeps the order of today, and the reason") {
+  TempFolder folder;
+  HostLog log{"node01"};
+  add_worker_ended(log, 1,
+                   {scope_fields("exchange", 201, 0.001, 0.001, 10),
+                    scope_fields("forward", 201, 0.001, 0.001, 5)});
+  testing::write_file(folder.path("a.jsonl"), log.text());
+  const auto suggest = [&](const char* format) {
+    return run_command({"suggest", folder.path("a.jsonl"), "--format", format}).output;
+  };
+  CHECK(contains(suggest("table"), "  1.50 s  1.5 x forward\n"));
+  CHECK(contains(suggest("toml"), "\n# 1.5 x forward: 200 scopes: "));
+  CHECK(contains(suggest("toml"), "\n[\"exchange\"]\ntimeout = \"1.5s\"\n"));
+  CHECK(contains(suggest("json"), R"("suggested_s":1.500000000)"));
+  CHECK(contains(suggest("json"), R"("why":"1.5 x forward")"));
+}
+
 TEST_CASE("names are quoted and cannot leave their line") {
   TempFolder folder;
   HostLog log{"node01"};

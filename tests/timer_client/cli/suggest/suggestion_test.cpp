@@ -3,6 +3,10 @@
 
 #include <doctest/doctest.h>
 
+#include <string>
+#include <utility>
+#include <vector>
+
 #include "common/duration_text.hpp"
 #include "timer_client/cli/suggest/peer_waits.hpp"
 #include "timer_client/cli/suggest/scope_history.hpp"
@@ -118,6 +122,88 @@ TEST_CASE("the first scopes get a timeout of their own if they need a longer one
   durations.longest_first = seconds{41};
   CHECK(suggestion_for(durations, {}).first_timeout == seconds{130});
   CHECK(suggestion_for(durations, {}).timeout == seconds{6});
+}
+
+// Names whose own scopes suggest the floor, unless they say otherwise.
+struct OrderOfToday {
+  struct Name {
+    std::string scope;
+    Duration today;
+    Suggestion suggestion{.timeout = seconds{1}, .first_timeout = {}, .why = "the floor"};
+  };
+  std::vector<Name> names;
+
+  void keep() {
+    std::vector<NamedSuggestion> named;
+    for (Name& name : names) {
+      named.push_back({name.scope, name.today, &name.suggestion});
+    }
+    keep_order_of_today(std::move(named));
+  }
+  [[nodiscard]] const Suggestion& of(std::size_t name) const { return names[name].suggestion; }
+};
+
+TEST_CASE("suggestions keep the order of today's timeouts") {
+  OrderOfToday order{{{"exchange", seconds{10}},
+                      {"forward", seconds{5}},
+                      {"load", seconds{5}},
+                      {"save", seconds{60}}}};
+  order.keep();
+  CHECK(order.of(0).timeout == milliseconds{1500});
+  CHECK(order.of(0).why == "1.5 x forward");
+  CHECK(order.of(1).timeout == seconds{1});
+  CHECK(order.of(1).why == "the floor");
+  CHECK(order.of(2).timeout == seconds{1});
+  CHECK(order.of(3).timeout == milliseconds{2300});
+  CHECK(order.of(3).why == "1.5 x exchange");
+  order.keep();
+  CHECK(order.of(3).timeout == milliseconds{2300});
+}
+
+TEST_CASE("the order raises no suggestion above the timeout of today, and lowers none") {
+  OrderOfToday order{{{"forward", seconds{5}},
+                      {"exchange", seconds{6}},
+                      {"sync", seconds{20}},
+                      {"short", seconds{7}}}};
+  order.names[0].suggestion.timeout = seconds{5};
+  order.names[2].suggestion = {.timeout = seconds{50}, .first_timeout = {}, .why = "3 x P99.9"};
+  order.names[3].suggestion.timeout = seconds{8};
+  order.keep();
+  CHECK(order.of(1).timeout == seconds{6});
+  CHECK(order.of(1).why == "as today, above forward");
+  CHECK(order.of(2).timeout == seconds{50});
+  CHECK(order.of(2).why == "3 x P99.9");
+  CHECK(order.of(3).timeout == seconds{8});
+}
+
+TEST_CASE("names without a deadline, a known timeout or a suggestion have no place in the order") {
+  OrderOfToday order{{{"endless", kForever},
+                      {"unknown", Duration::zero()},
+                      {"few", seconds{2}},
+                      {"forward", seconds{5}}}};
+  order.names[1].suggestion.timeout = seconds{4};
+  order.names[2].suggestion.timeout = std::nullopt;
+  order.keep();
+  CHECK(order.of(0).timeout == seconds{1});
+  CHECK(order.of(1).timeout == seconds{4});
+  CHECK_FALSE(order.of(2).timeout);
+  CHECK(order.of(3).timeout == seconds{1});
+}
+
+TEST_CASE("the order holds for first scopes if one of them has a timeout of its own") {
+  OrderOfToday order{{{"forward", seconds{30}}, {"exchange", seconds{100}}}};
+  order.names[0].suggestion.first_timeout = seconds{20};
+  order.keep();
+  CHECK(order.of(1).timeout == milliseconds{1500});
+  CHECK(order.of(1).first_timeout == seconds{30});
+}
+
+TEST_CASE("a first timeout that the order makes needless goes") {
+  OrderOfToday order{{{"forward", seconds{5}}, {"exchange", seconds{10}}}};
+  order.names[1].suggestion.first_timeout = milliseconds{1200};
+  order.keep();
+  CHECK(order.of(1).timeout == milliseconds{1500});
+  CHECK_FALSE(order.of(1).first_timeout);
 }
 
 TEST_CASE("suggestions stay within the longest timeout") {
