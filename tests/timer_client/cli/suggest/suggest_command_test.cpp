@@ -188,6 +188,16 @@ TEST_CASE("an expiry whose worker was killed is no late release") {
                  "after the warning\n"));
 }
 
+TEST_CASE("a copy of a log counts once") {
+  const JobOfTwoHosts job;
+  testing::write_file(job.folder.path("copy.jsonl"),
+                      testing::read_file(job.folder.path("a.jsonl")));
+  const Ran ran = job.suggest({"--format", "json"});
+  CHECK(ran.code == 0);
+  CHECK(contains(ran.errors, "copy.jsonl' is a copy of '"));
+  CHECK(ran.output == JobOfTwoHosts().suggest({"--format", "json"}).output);
+}
+
 TEST_CASE("--since leaves earlier records out") {
   const JobOfTwoHosts job;
   const Ran ran = job.suggest({"--since", "1m"});
