@@ -85,6 +85,9 @@ int run_suggest(const SuggestOptions& options) {
             : options.format == "json"
                 ? suggestions_json(histories, options.rules)
                 : suggestions_table(histories, options.rules, wants_colour(out.fd())));
+  if (options.format == "json" && !has_durations(histories)) {
+    complain(std::string(kNoDurations));  // each line of the output is of a name
+  }
   if (histories.omitted() > 0) {
     complain(fmt::format("more than {} names of scopes: the others are omitted",
                          ScopeHistories::kMaxNames));

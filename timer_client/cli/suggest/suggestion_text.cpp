@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -119,6 +120,11 @@ std::string missed_text(const MissedDeadlines& missed) {
   return joined(parts, "; ");
 }
 
+bool has_durations(const ScopeHistories& histories) {
+  return std::any_of(histories.by_name().begin(), histories.by_name().end(),
+                     [](const auto& entry) { return entry.second.statistics.count > 0; });
+}
+
 std::string waits_text(std::uint64_t waits) {
   return waits == 1 ? "1 scope is left out: its worker waited for a worker that expired"
                     : fmt::format(
@@ -169,13 +175,16 @@ std::string suggestions_table(const ScopeHistories& histories, const SuggestionR
                {timeout_text(suggestion.first_timeout)},
                {suggestion.timeout ? suggestion.why : "too few"}});
   }
-  std::string text = table.text();
+  std::string text = has_durations(histories) ? table.text() : fmt::format("{}\n", kNoDurations);
   return below.empty() ? text : text + "\n" + below;
 }
 
 std::string suggestions_toml(const ScopeHistories& histories, const SuggestionRules& rules,
                              const std::string& sources) {
   std::string text = toml_comment("Timeouts that `timer_client suggest` computed from " + sources);
+  if (!has_durations(histories)) {
+    text += toml_comment(kNoDurations);
+  }
   for (const auto& [scope, history, durations, suggestion] : suggested_scopes(histories, rules)) {
     const std::string missed = missed_text(history->missed);
     text += "\n";

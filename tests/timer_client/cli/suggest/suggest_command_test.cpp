@@ -198,6 +198,26 @@ TEST_CASE("a copy of a log counts once") {
   CHECK(ran.output == JobOfTwoHosts().suggest({"--format", "json"}).output);
 }
 
+TEST_CASE("without any duration suggest prints no empty table, and says who keeps durations") {
+  const TempFolder folder;
+  HostLog log{"node01"};
+  add_dry_expiry(log, 1, "load", 1.2);
+  testing::write_file(folder.path("a.jsonl"), log.text());
+  const auto suggest = [&](const char* format) {
+    return run_command({"suggest", folder.path("a.jsonl"), "--format", format});
+  };
+  const std::vector<std::string> lines = lines_of(suggest("table").output);
+  REQUIRE(lines.size() == 3);
+  CHECK(lines[0].starts_with("no scope has a duration: workers on the pipe"));
+  CHECK(lines[1].empty());
+  CHECK(lines[2] == "load: 1 expired and was spared; 1 was released 1.20 s late");
+  CHECK(suggest("table").errors.empty());
+  CHECK(lines_of(suggest("toml").output)[1] == "# " + lines[0]);
+  CHECK(suggest("toml").errors.empty());
+  CHECK(lines_of(suggest("json").output).size() == 1);
+  CHECK(contains(suggest("json").errors, lines[0]));
+}
+
 TEST_CASE("--since leaves earlier records out") {
   const JobOfTwoHosts job;
   const Ran ran = job.suggest({"--since", "1m"});
