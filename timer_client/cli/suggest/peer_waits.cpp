@@ -95,7 +95,7 @@ void PeerWaits::take_incident(const Record& incident) {
     std::vector<Wait>& waits = waits_[worker_key(incident, *pid)];
     wait_count_ -= std::erase_if(waits, [](const Wait& one) { return one.expired->was_released; });
     const bool is_known = std::any_of(waits.begin(), waits.end(), [&](const Wait& one) {
-      return one.scope == wait.scope && is_same_opening(one.opened_ns, wait.opened_ns);
+      return is_same_opening(one.opened_ns, wait.opened_ns) && one.scope == wait.scope;
     });
     if (!is_known) {
       waits.push_back(std::move(wait));

@@ -186,19 +186,19 @@ std::string suggestions_toml(const ScopeHistories& histories, const SuggestionRu
     text += toml_comment(kNoDurations);
   }
   for (const auto& [scope, history, durations, suggestion] : suggested_scopes(histories, rules)) {
-    const std::string missed = missed_text(history->missed);
     text += "\n";
-    if (!suggestion.timeout) {
-      text += toml_comment(fmt::format("{}: {}", toml_key(scope), suggestion.why));
-      continue;
-    }
-    text += toml_comment(
-        fmt::format("{}: {}", suggestion.why, times_text(durations, history->statistics)));
-    if (!missed.empty()) {
+    text +=
+        toml_comment(suggestion.timeout ? fmt::format("{}: {}", suggestion.why,
+                                                      times_text(durations, history->statistics))
+                                        : fmt::format("{}: {}", toml_key(scope), suggestion.why));
+    if (const std::string missed = missed_text(history->missed); !missed.empty()) {
       text += toml_comment(missed);
     }
     if (history->waits > 0) {
       text += toml_comment(waits_text(history->waits));
+    }
+    if (!suggestion.timeout) {
+      continue;
     }
     text += fmt::format("[{}]\ntimeout = \"{}\"\n", toml_key(scope),
                         short_duration_text(*suggestion.timeout));

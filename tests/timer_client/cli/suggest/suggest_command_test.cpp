@@ -213,6 +213,9 @@ TEST_CASE("without any duration suggest prints no empty table, and says who keep
   CHECK(lines[2] == "load: 1 expired and was spared; 1 was released 1.20 s late");
   CHECK(suggest("table").errors.empty());
   CHECK(lines_of(suggest("toml").output)[1] == "# " + lines[0]);
+  CHECK(contains(suggest("toml").output,
+                 "# \"load\": too few samples (0 of 100)\n"
+                 "# 1 expired and was spared; 1 was released 1.20 s late\n"));
   CHECK(suggest("toml").errors.empty());
   CHECK(lines_of(suggest("json").output).size() == 1);
   CHECK(contains(suggest("json").errors, lines[0]));
