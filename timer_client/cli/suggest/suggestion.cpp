@@ -87,7 +87,7 @@ void keep_order_of_today(std::vector<NamedSuggestion> names) {
   });
   std::stable_sort(names.begin(), names.end(),
                    [](const auto& a, const auto& b) { return a.today < b.today; });
-  NamedSuggestion shorter;  // of the names before, the one with the longest suggestion
+  std::string_view shorter;  // of the names before, the one with the longest suggestion
   Duration shorter_timeout{};
   Duration shorter_first{};
   for (auto group = names.begin(); group != names.end();) {
@@ -100,15 +100,15 @@ void keep_order_of_today(std::vector<NamedSuggestion> names) {
       const Duration first = std::max(first_of(suggestion), outlasting(shorter_first, name->today));
       if (timeout > *suggestion.timeout) {
         suggestion.timeout = timeout;
-        suggestion.why = timeout < name->today
-                             ? fmt::format("{:g} x {}", kOrderFactor, shorter.scope)
-                             : fmt::format("as today, above {}", shorter.scope);
+        suggestion.why = timeout < rounded_up(times(shorter_timeout, kOrderFactor))
+                             ? std::string("as today")
+                             : fmt::format("{:g} x {}", kOrderFactor, shorter);
       }
       suggestion.first_timeout = first > *suggestion.timeout ? std::optional(first) : std::nullopt;
     }
     for (; group != end; ++group) {
       if (*group->suggestion->timeout > shorter_timeout) {
-        shorter = *group;
+        shorter = group->scope;
         shorter_timeout = *group->suggestion->timeout;
       }
       shorter_first = std::max(shorter_first, first_of(*group->suggestion));

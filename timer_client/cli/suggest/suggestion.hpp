@@ -51,7 +51,7 @@ struct Suggestion {
   std::optional<Duration> timeout;
   // None: the first scopes need no timeout of their own.
   std::optional<Duration> first_timeout;
-  std::string why;  // "3 x P99.9", "1.5 x forward", "too few samples (12 of 100)"
+  std::string why;  // "3 x P99.9", "1.5 x forward", "as today", "too few samples (12 of 100)"
 };
 // Returns timeouts of at most kMaxTimeout, rounded up to two significant digits.
 Suggestion suggestion_for(const Durations& durations, const SuggestionRules& rules);
