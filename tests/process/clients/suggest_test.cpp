@@ -88,6 +88,28 @@ TEST_CASE("a scope that its worker leaves by exiting has no late release") {
   }
 }
 
+TEST_CASE("the wait of a healthy worker for one that is killed is no scope that suggest counts") {
+  const TempFolder temp;
+  const Server server(temp, {"--evidence", "none"});
+  const auto healthy = client_worker(server.dir());
+  const auto hung = client_worker(server.dir());
+  CHECK(healthy->ask("open exchange 3600000") == "yes");
+  CHECK(healthy->ask("open sync 3600000") == "yes");
+  CHECK(healthy->ask("release sync") == "yes");
+  CHECK(hung->ask("open forward 20") == "yes");
+  CHECK(hung->status() == killed_by(SIGKILL));
+  wait_for_scope(server, "killed", "forward");
+  CHECK(healthy->ask("release exchange") == "yes");
+  healthy->tell("exit");
+  healthy->status();
+  server.wait_for("worker_ended", healthy->pid());
+  const Finished suggested = run_client(temp, server, {"suggest"});
+  CHECK(suggested.status == exited(0));
+  CHECK(suggested.out.find("exchange: 1 scope is left out: its worker waited for a worker that "
+                           "expired\n") != std::string::npos);
+  CHECK(suggested.out.find("sync: ") == std::string::npos);
+}
+
 // Two hundred scopes of a millisecond at most say what a timeout of an hour should be; with the
 // file that `suggest` writes, the same code is killed after a second.
 TEST_CASE("the file that suggest writes finds a hang that the timeout in the code would not") {

@@ -55,6 +55,9 @@ int run_suggest(const SuggestOptions& options) {
   OpenedLogs opened = open_logs(options.place.dir, options.files);
   complain_of_all(opened.notes);
   complain_of_all(opened.problems);
+  if (opened.logs.empty()) {
+    return kExitFailed;
+  }
   read_merged(opened.logs, [&](const Record& record) {
     if (options.filter.is_late_enough(record)) {
       histories.take(record);
@@ -82,6 +85,9 @@ int run_suggest(const SuggestOptions& options) {
             : options.format == "json"
                 ? suggestions_json(histories, options.rules)
                 : suggestions_table(histories, options.rules, wants_colour(out.fd())));
+  if (options.format == "json" && !has_durations(histories)) {
+    complain(std::string(kNoDurations));  // each line of the output is of a name
+  }
   if (histories.omitted() > 0) {
     complain(fmt::format("more than {} names of scopes: the others are omitted",
                          ScopeHistories::kMaxNames));
@@ -130,11 +136,14 @@ Command add_suggest(CLI::App& root) {
       "  timer_client suggest\n"
       "  timer_client suggest /shared/logs --format toml > timeouts.toml\n\n"
       "COUNT to LONGEST are of all scopes but the first of each thread, which often take\n"
-      "longer. MEDIAN and P99.9 are estimates, right to a sixteenth. TODAY is the timeout of\n"
-      "the latest scope. SUGGESTED is the 99.9th percentile times --factor, at least 1.5 times\n"
-      "the longest and at least --floor; FIRST is a timeout for the first scopes, if they need\n"
-      "a longer one. Names with fewer than 100 scopes have too few. The lines below the table\n"
-      "say which deadlines were missed.\n\n"
+      "longer, and those that waited for a worker that expired. MEDIAN and P99.9 are\n"
+      "estimates, right to a sixteenth. TODAY is the timeout of the latest scope. SUGGESTED is\n"
+      "the 99.9th percentile times --factor, at least 1.5 times the longest and at least\n"
+      "--floor; it keeps the order of TODAY: a name with a longer timeout than another one gets\n"
+      "at least 1.5 times the other's, so that ranks outlast the one that they wait for. FIRST\n"
+      "is a timeout for the first scopes, if they need a longer one. Names with fewer than 100\n"
+      "scopes have too few. The lines below the table say which deadlines were missed, and how\n"
+      "many scopes waited.\n\n"
       "Exit codes: 0 done, 1 failed (also when one of the logs could not be read), 2 usage.");
   return {app, [options] {
             options->rules.floor = options->floor.value_or(options->rules.floor);

@@ -17,6 +17,7 @@
 
 #include "common/directory.hpp"
 #include "common/result.hpp"
+#include "timer_client/cli/log/copies.hpp"
 
 namespace filetimer::cli {
 namespace {
@@ -225,29 +226,43 @@ bool is_same_file(const UniqueFd& a, const UniqueFd& b) {
 }
 
 // Adds the log, or a problem. False if no more files can be opened.
-bool open_log(const LogPath& path, OpenedLogs& opened) {
-  std::vector<UniqueFd> files;
+bool open_log(const LogPath& path, std::vector<LogFiles>& logs,
+              std::vector<std::string>& problems) {
+  LogFiles log{.path = path.path, .files = {}};
   UniqueFd current = open_to_read(path.path);
   const int error = current ? 0 : errno;
   if (path.with_rotated && (current || error == ENOENT)) {
     // Opened second: if the server rotates between the two, both are the same file.
-    UniqueFd rotated = open_to_read(path.path + kRotatedSuffix);
+    const std::string rotated_path = path.path + kRotatedSuffix;
+    UniqueFd rotated = open_to_read(rotated_path);
     if (!rotated && errno != ENOENT) {
-      opened.problems.push_back(why_not("cannot open", path.path + kRotatedSuffix));
+      problems.push_back(why_not("cannot open", rotated_path));
     } else if (rotated && !(current && is_same_file(current, rotated))) {
-      files.push_back(std::move(rotated));
+      log.files.push_back({rotated_path, std::move(rotated)});
     }
   }
   if (current) {
-    files.push_back(std::move(current));
+    log.files.push_back({path.path, std::move(current)});
   }
-  if (files.empty()) {
+  if (log.files.empty()) {
     errno = error;
-    opened.problems.push_back(why_not("cannot open", path.path) + path.why);
+    problems.push_back(why_not("cannot open", path.path) + path.why);
     return error != EMFILE && error != ENFILE;
   }
-  opened.logs.emplace_back(path.path, std::move(files));
+  logs.push_back(std::move(log));
   return true;
+}
+
+std::vector<LogReader> readers_of(std::vector<LogFiles> logs) {
+  std::vector<LogReader> readers;
+  for (LogFiles& log : logs) {
+    std::vector<UniqueFd> files;
+    for (LogFile& file : log.files) {
+      files.push_back(std::move(file.fd));
+    }
+    readers.emplace_back(std::move(log.path), std::move(files));
+  }
+  return readers;
 }
 
 // Each log holds two, and a shell may allow no more than 1,024.
@@ -261,7 +276,7 @@ void allow_many_descriptors() {
 
 }  // namespace
 
-OpenedLogs open_logs(const std::string& dir, const std::vector<std::string>& files) {
+OpenedLogs open_logs(const std::string& dir, const std::vector<std::string>& files, Copies copies) {
   Finder found;
   std::for_each(files.begin(), files.end(), [&](const auto& word) { found.take_word(word); });
   found.note_linked_folders();
@@ -275,26 +290,35 @@ OpenedLogs open_logs(const std::string& dir, const std::vector<std::string>& fil
     found.logs = std::move(*own);
   }
   allow_many_descriptors();
+  std::vector<LogFiles> logs;
   for (std::size_t left = found.logs.size(); left > 0; --left) {
-    if (!open_log(found.logs[found.logs.size() - left], opened)) {
+    if (!open_log(found.logs[found.logs.size() - left], logs, opened.problems)) {
       opened.problems.back() +=
           left > 1 ? fmt::format(", nor the {} logs after it", left - 1) : std::string();
       break;
     }
   }
+  if (copies == Copies::kLeftOut) {
+    if (std::string note = leave_out_copies(logs); !note.empty()) {
+      opened.notes.push_back(std::move(note));
+    }
+  }
+  opened.logs = readers_of(std::move(logs));
   return opened;
 }
 
 OpenedLogs open_own_logs(const RunFolder& folder) {
   OpenedLogs opened;
+  std::vector<LogFiles> logs;
   for (const LogPath& path : own_logs(folder).value_or(std::vector<LogPath>{})) {
     struct stat st {};
     const std::string rotated = path.path + kRotatedSuffix;
     const bool is_there = ::stat(path.path.c_str(), &st) == 0;
     if (is_there ? S_ISREG(st.st_mode) : errno != ENOENT || ::stat(rotated.c_str(), &st) == 0) {
-      open_log(path, opened);
+      open_log(path, logs, opened.problems);
     }
   }
+  opened.logs = readers_of(std::move(logs));
   return opened;
 }
 
@@ -323,8 +347,8 @@ std::string skipped_text(const std::vector<LogReader>& logs) {
 }
 
 std::string names_of(const std::vector<LogReader>& logs) {
-  if (logs.size() == 1) {
-    return fmt::format("'{}'", logs[0].path());
+  if (logs.size() < 2) {
+    return logs.empty() ? std::string("no log") : fmt::format("'{}'", logs[0].path());
   }
   return fmt::format("'{}' and {} more file{}", logs[0].path(), logs.size() - 1,
                      logs.size() == 2 ? "" : "s");

@@ -16,11 +16,16 @@ struct OpenedLogs {
   std::vector<std::string> problems;  // what was meant and could not be opened
 };
 
+// A log that is followed may be the copy that grows: then all are read.
+enum class Copies { kLeftOut, kKept };
+
 // Opens what `files` name: logs; folders, with their logs (*.jsonl) and those of the folders below,
 // as when each host has one; and patterns that no shell has expanded. Without any: the log of the
 // last server of the runtime directory `dir` (which may be empty). The rotated predecessor of a log
-// belongs to it, except where the log itself was named.
-OpenedLogs open_logs(const std::string& dir, const std::vector<std::string>& files);
+// belongs to it, except where the log itself was named. Of a file and its copies, also older ones,
+// the longest is read.
+OpenedLogs open_logs(const std::string& dir, const std::vector<std::string>& files,
+                     Copies copies = Copies::kLeftOut);
 
 // Opens the log of the last server of `folder`, as far as it is there. What is no regular file may
 // have no end, and is left out.
@@ -31,7 +36,7 @@ OpenedLogs open_own_logs(const RunFolder& folder);
 std::vector<std::string> problems_of(const std::vector<LogReader>& logs);
 std::string skipped_text(const std::vector<LogReader>& logs);
 
-// Returns "'a.jsonl'", "'a.jsonl' and 3 more files".
+// Returns "'a.jsonl'", "'a.jsonl' and 3 more files", "no log".
 std::string names_of(const std::vector<LogReader>& logs);
 
 }  // namespace filetimer::cli

@@ -5,7 +5,8 @@
 
 #include <algorithm>
 #include <cmath>
-#include <optional>
+#include <iterator>
+#include <utility>
 
 #include "timer_client/cli/log/ended_workers.hpp"
 
@@ -19,7 +20,7 @@ Duration time_in(const Record& record, std::string_view key, double unit_ns) {
   return Duration{std::llround(std::clamp(ns, 0.0, kMostNs))};
 }
 
-std::string expiry_of(const Record& record) {
+std::string missed_key(const Record& record) {
   return fmt::format("{} {}", record.host, record.id);
 }
 
@@ -32,54 +33,108 @@ void Delays::add(Duration delay) {
 }
 
 void ScopeHistories::take(const Record& record) {
-  if (record.event == "worker_ended") {
-    ++ended_workers_;
-    for (const simdjson::dom::object scope : objects_at(record.fields, "scopes")) {
-      if (ScopeHistory* const history = history_of(text_at(scope, "scope"))) {
-        history->statistics.add(read_statistics(scope));
-      }
-    }
-    return;
-  }
-  if (record.event == "killed") {
+  const std::string_view event = record.event;
+  if (event == "worker_ended") {
+    take_ended_worker(record);
+  } else if (event == "expired") {
+    take_missed(record, false);
+  } else if (event == "warned" && !record.id.empty()) {
+    take_missed(record, true);
+  } else if (event == "killed") {
     take_outcome(record);
-    return;
-  }
-  const bool is_warning = record.event == "warned" && !record.id.empty();
-  if (!is_warning && record.event != "expired" && record.event != "released_late" &&
-      record.event != "warning_ended") {
-    return;
-  }
-  ScopeHistory* const history = history_of(record.scope);
-  if (history == nullptr) {
-    return;
-  }
-  MissedDeadlines& missed = history->missed;
-  if (is_warning) {
-    ++missed.warned;
-  } else if (record.event == "expired") {
-    ++missed.expired;
-    without_outcome_[expiry_of(record)] = history;
-  } else if (record.event == "released_late") {
-    missed.released_late.add(time_in(record, "late_ms", 1e6));
-  } else {
-    missed.released_after_warning.add(time_in(record, "after_s", 1e9));
+  } else if (event == "released_late") {
+    take_release(record, false);
+  } else if (event == "warning_ended") {
+    take_release(record, true);
+  } else if (event == "incident") {
+    peer_waits_.take_incident(record);
+  } else if (event == "left_open") {
+    peer_waits_.take_left_open(record);
   }
 }
 
-void ScopeHistories::take_outcome(const Record& killed) {
-  const auto found = without_outcome_.find(expiry_of(killed));
-  if (found == without_outcome_.end()) {
+void ScopeHistories::take_ended_worker(const Record& ended) {
+  ++ended_workers_;
+  const PeerWaits::Elapsed waits = peer_waits_.waits_of(ended);
+  for (const simdjson::dom::object scope : objects_at(ended.fields, "scopes")) {
+    const std::string name = text_at(scope, "scope");
+    ScopeHistory* const history = history_of(name);
+    if (history == nullptr) {
+      continue;
+    }
+    ScopeStatistics statistics = read_statistics(scope);
+    const auto [begin, end] = waits.equal_range(name);
+    for (auto wait = begin; wait != end; ++wait) {
+      history->waits += leave_out_one(statistics, wait->second) ? 1U : 0U;
+    }
+    history->statistics.add(statistics);
+  }
+}
+
+void ScopeHistories::take_missed(const Record& missed, bool is_warning) {
+  ScopeHistory* const history = history_of(missed.scope);
+  if (history == nullptr) {
     return;
   }
-  const std::string verdict = killed.text("verdict");
-  MissedDeadlines& missed = found->second->missed;
-  if (verdict == "spared") {
-    ++missed.spared;
-  } else if (verdict != "already_gone") {
-    ++missed.killed;
+  ++(is_warning ? history->missed.warned : history->missed.expired);
+  std::string key = missed_key(missed);
+  if (const auto known = by_key_.find(key); known != by_key_.end()) {
+    forget(known->second);
   }
-  without_outcome_.erase(found);
+  if (without_end_.size() >= kMaxWithoutEnd) {
+    forget(without_end_.begin());
+  }
+  without_end_.push_back({.key = std::move(key),
+                          .history = history,
+                          .together = is_warning ? nullptr : peer_waits_.take_expired(missed)});
+  by_key_.emplace(without_end_.back().key, std::prev(without_end_.end()));
+}
+
+void ScopeHistories::take_outcome(const Record& killed) {
+  const auto found = by_key_.find(missed_key(killed));
+  if (found == by_key_.end() || found->second->is_decided) {
+    return;
+  }
+  Missed& expired = *found->second;
+  const std::string verdict = killed.text("verdict");
+  if (verdict == "spared") {
+    ++expired.history->missed.spared;
+  } else if (verdict != "already_gone") {
+    ++expired.history->missed.killed;
+  }
+  expired.is_decided = true;
+  if (verdict != "spared" || expired.was_released) {
+    forget(found->second);
+  }
+}
+
+void ScopeHistories::take_release(const Record& released, bool is_warning) {
+  const auto found = by_key_.find(missed_key(released));
+  if (found == by_key_.end() || found->second->was_released) {
+    return;
+  }
+  Missed& missed = *found->second;
+  if (is_warning) {
+    // A scope that was renewed goes on.
+    if (released.text("result") != "renewed") {
+      missed.history->missed.released_after_warning.add(time_in(released, "after_s", 1e9));
+    }
+    forget(found->second);
+    return;
+  }
+  missed.history->missed.released_late.add(time_in(released, "late_ms", 1e6));
+  missed.was_released = true;
+  if (missed.together) {
+    missed.together->was_released = true;
+  }
+  if (missed.is_decided) {
+    forget(found->second);
+  }
+}
+
+void ScopeHistories::forget(MissedList::iterator missed) {
+  by_key_.erase(missed->key);
+  without_end_.erase(missed);
 }
 
 void ScopeHistories::add(const StatisticsByName& statistics) {

@@ -5,7 +5,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <list>
 #include <map>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -14,6 +16,7 @@
 #include "common/clock.hpp"
 #include "common/scope_statistics.hpp"
 #include "timer_client/cli/log/record.hpp"
+#include "timer_client/cli/suggest/peer_waits.hpp"
 
 namespace filetimer::cli {
 
@@ -42,6 +45,7 @@ struct MissedDeadlines {
 struct ScopeHistory {
   ScopeStatistics statistics;
   MissedDeadlines missed;
+  std::uint64_t waits = 0;  // scopes that are left out, see peer_waits.hpp
 };
 
 // Collects histories from records, in the order of the log, and from pages.
@@ -50,6 +54,8 @@ class ScopeHistories {
   // Further names have no history: a program may make up a new name for each scope. They are
   // counted by omitted().
   static constexpr std::size_t kMaxNames = 4096;
+  // Of how many expiries and warnings at most the end is waited for: the latest ones.
+  static constexpr std::size_t kMaxWithoutEnd = std::size_t{1} << 16;
 
   // Takes a record of any event.
   void take(const Record& record);
@@ -65,12 +71,28 @@ class ScopeHistories {
   [[nodiscard]] std::uint64_t omitted() const { return omitted_; }
 
  private:
+  // An expiry or a warning, and what has come of it so far.
+  struct Missed {
+    std::string key;  // by host and id
+    ScopeHistory* history;
+    bool is_decided = false;  // its `killed` record has come
+    bool was_released = false;
+    std::shared_ptr<ExpiredTogether> together;
+  };
+  using MissedList = std::list<Missed>;
+
   ScopeHistory* history_of(std::string_view name);
+  void take_ended_worker(const Record& ended);
+  void take_missed(const Record& missed, bool is_warning);
   void take_outcome(const Record& killed);
+  void take_release(const Record& released, bool is_warning);
+  void forget(MissedList::iterator missed);
 
   std::map<std::string, ScopeHistory, std::less<>> by_name_;
-  // The expiries without a `killed` record so far. By host and id.
-  std::unordered_map<std::string, ScopeHistory*> without_outcome_;
+  // Those whose end has not come, the oldest first. An end counts only if its beginning was taken.
+  MissedList without_end_;
+  std::unordered_map<std::string_view, MissedList::iterator> by_key_;
+  PeerWaits peer_waits_;
   std::uint64_t ended_workers_ = 0;
   std::uint64_t omitted_ = 0;
 };

@@ -19,16 +19,24 @@ Duration times(Duration duration, double factor) {
   return ns >= static_cast<double>(kMaxTimeout.count()) ? kMaxTimeout : Duration{std::llround(ns)};
 }
 
-// The longest of the scopes in `rest`. Only the longest of all is known exactly.
-Duration longest_in(const ScopeStatistics& rest) {
-  std::size_t end = kHistogramBuckets;
-  while (end > 0 && rest.histogram[end - 1] == 0) {
-    --end;
-  }
-  return end == 0 ? Duration::zero() : std::min(Duration{bucket_begin(end)}, rest.longest);
+Duration first_of(const Suggestion& suggestion) {
+  return suggestion.first_timeout.value_or(*suggestion.timeout);
+}
+
+// Returns what a name needs to outlast one that has `other`, no more than its timeout of today.
+Duration outlasting(Duration other, Duration today) {
+  return std::min(rounded_up(times(other, kOrderFactor)), today);
 }
 
 }  // namespace
+
+Duration longest_in(const ScopeStatistics& statistics) {
+  std::size_t end = kHistogramBuckets;
+  while (end > 0 && statistics.histogram[end - 1] == 0) {
+    --end;
+  }
+  return end == 0 ? Duration::zero() : std::min(Duration{bucket_begin(end)}, statistics.longest);
+}
 
 Durations durations_of(const ScopeStatistics& statistics) {
   Durations durations;
@@ -71,6 +79,41 @@ Suggestion suggestion_for(const Durations& durations, const SuggestionRules& rul
     suggestion.first_timeout = first;
   }
   return suggestion;
+}
+
+void keep_order_of_today(std::vector<NamedSuggestion> names) {
+  std::erase_if(names, [](const NamedSuggestion& name) {
+    return !name.suggestion->timeout || name.today <= Duration::zero() || name.today == kForever;
+  });
+  std::stable_sort(names.begin(), names.end(),
+                   [](const auto& a, const auto& b) { return a.today < b.today; });
+  std::string_view shorter;  // of the names before, the one with the longest suggestion
+  Duration shorter_timeout{};
+  Duration shorter_first{};
+  for (auto group = names.begin(); group != names.end();) {
+    const auto end = std::find_if(group, names.end(), [today = group->today](const auto& name) {
+      return name.today != today;
+    });
+    for (auto name = group; name != end; ++name) {
+      Suggestion& suggestion = *name->suggestion;
+      const Duration timeout = outlasting(shorter_timeout, name->today);
+      const Duration first = std::max(first_of(suggestion), outlasting(shorter_first, name->today));
+      if (timeout > *suggestion.timeout) {
+        suggestion.timeout = timeout;
+        suggestion.why = timeout < rounded_up(times(shorter_timeout, kOrderFactor))
+                             ? std::string("as today")
+                             : fmt::format("{:g} x {}", kOrderFactor, shorter);
+      }
+      suggestion.first_timeout = first > *suggestion.timeout ? std::optional(first) : std::nullopt;
+    }
+    for (; group != end; ++group) {
+      if (*group->suggestion->timeout > shorter_timeout) {
+        shorter = group->scope;
+        shorter_timeout = *group->suggestion->timeout;
+      }
+      shorter_first = std::max(shorter_first, first_of(*group->suggestion));
+    }
+  }
 }
 
 Duration rounded_up(Duration duration) {

@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "common/clock.hpp"
 #include "common/scope_statistics.hpp"
@@ -22,6 +24,9 @@ struct SuggestionRules {
 // not have been killed. A higher factor of the rules counts for the percentile only: a single
 // outlier does not make the timeout useless.
 inline constexpr double kLongestFactor = 1.5;
+// A name with a longer timeout today than another one is suggested at least this many times the
+// other's suggestion: ranks that wait for each other outlast the one that hangs.
+inline constexpr double kOrderFactor = 1.5;
 // With fewer scopes the 99.9th percentile is not known well enough.
 inline constexpr std::uint64_t kMinSamples = 100;
 
@@ -37,15 +42,28 @@ struct Durations {
 };
 Durations durations_of(const ScopeStatistics& statistics);
 
+// Returns the longest duration in the histogram, of which only the longest of all is known exactly:
+// `longest`, or the end of the last bucket with a scope if that is less.
+Duration longest_in(const ScopeStatistics& statistics);
+
 struct Suggestion {
   // None: there are fewer than kMinSamples scopes.
   std::optional<Duration> timeout;
   // None: the first scopes need no timeout of their own.
   std::optional<Duration> first_timeout;
-  std::string why;  // "3 x P99.9", "too few samples (12 of 100)"
+  std::string why;  // "3 x P99.9", "1.5 x forward", "as today", "too few samples (12 of 100)"
 };
 // Returns timeouts of at most kMaxTimeout, rounded up to two significant digits.
 Suggestion suggestion_for(const Durations& durations, const SuggestionRules& rules);
+
+struct NamedSuggestion {
+  std::string_view scope;
+  Duration today{};  // kForever: no deadline; 0: unknown
+  Suggestion* suggestion = nullptr;
+};
+// Raises suggestions so that they have the order of today's timeouts, by kOrderFactor, but none
+// above its own timeout of today. Names without a known timeout or a suggestion take no part.
+void keep_order_of_today(std::vector<NamedSuggestion> names);
 
 // Returns the duration rounded up to two significant digits: 2.61 s is 2.7 s.
 Duration rounded_up(Duration duration);

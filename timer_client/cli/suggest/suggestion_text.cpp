@@ -3,7 +3,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <string_view>
 #include <utility>
+#include <vector>
 
 #include "common/duration_text.hpp"
 #include "common/json_writer.hpp"
@@ -59,6 +62,29 @@ std::string toml_comment(std::string_view text) {
   return fmt::format("# {}\n", printable(text));
 }
 
+// What is said of one name.
+struct SuggestedScope {
+  std::string_view scope;
+  const ScopeHistory* history;
+  Durations durations;
+  Suggestion suggestion;
+};
+
+std::vector<SuggestedScope> suggested_scopes(const ScopeHistories& histories,
+                                             const SuggestionRules& rules) {
+  std::vector<SuggestedScope> scopes;
+  for (const auto& [scope, history] : histories.by_name()) {
+    const Durations durations = durations_of(history.statistics);
+    scopes.push_back({scope, &history, durations, suggestion_for(durations, rules)});
+  }
+  std::vector<NamedSuggestion> names;
+  for (SuggestedScope& one : scopes) {
+    names.push_back({one.scope, one.history->statistics.timeout, &one.suggestion});
+  }
+  keep_order_of_today(std::move(names));
+  return scopes;
+}
+
 std::string times_text(const Durations& durations, const ScopeStatistics& statistics) {
   return fmt::format("{} scopes: median {}, P99.9 {}, longest {}; first {}; today {}",
                      durations.count, duration_for_reading(durations.median),
@@ -94,6 +120,19 @@ std::string missed_text(const MissedDeadlines& missed) {
   return joined(parts, "; ");
 }
 
+bool has_durations(const ScopeHistories& histories) {
+  return std::any_of(histories.by_name().begin(), histories.by_name().end(),
+                     [](const auto& entry) { return entry.second.statistics.count > 0; });
+}
+
+std::string waits_text(std::uint64_t waits) {
+  return waits == 1 ? "1 scope is left out: its worker waited for a worker that expired"
+                    : fmt::format(
+                          "{} scopes are left out: their workers waited for a worker that "
+                          "expired",
+                          waits);
+}
+
 std::string suggestions_table(const ScopeHistories& histories, const SuggestionRules& rules,
                               bool colour) {
   Table table({{.title = "SCOPE", .is_text = true},
@@ -104,24 +143,28 @@ std::string suggestions_table(const ScopeHistories& histories, const SuggestionR
                {.title = "TODAY", .align = Align::kRight},
                {.title = "SUGGESTED", .align = Align::kRight},
                {.title = "FIRST", .align = Align::kRight},
-               {.title = "WHY"}},
+               {.title = "WHY", .is_text = true}},
               colour);
   std::string below;
-  for (const auto& [scope, history] : histories.by_name()) {
+  for (const SuggestedScope& one : suggested_scopes(histories, rules)) {
+    const ScopeHistory& history = *one.history;
+    const Durations& durations = one.durations;
+    const Suggestion& suggestion = one.suggestion;
+    if (history.waits > 0) {
+      below += fmt::format("{}: {}\n", printable(one.scope), waits_text(history.waits));
+    }
     if (const std::string missed = missed_text(history.missed); !missed.empty()) {
-      below += fmt::format("{}: {}\n", printable(scope), missed);
+      below += fmt::format("{}: {}\n", printable(one.scope), missed);
     }
     if (history.statistics.count == 0) {
       continue;
     }
-    const Durations durations = durations_of(history.statistics);
-    const Suggestion suggestion = suggestion_for(durations, rules);
     const bool is_too_short =
         suggestion.timeout && history.statistics.timeout < *suggestion.timeout;
     const auto read = [&](Duration duration) {
       return durations.count == 0 ? std::string() : duration_for_reading(duration);
     };
-    table.add({{scope},
+    table.add({{one.scope},
                {fmt::format("{}", durations.count)},
                {read(durations.median)},
                {read(durations.p999)},
@@ -132,26 +175,30 @@ std::string suggestions_table(const ScopeHistories& histories, const SuggestionR
                {timeout_text(suggestion.first_timeout)},
                {suggestion.timeout ? suggestion.why : "too few"}});
   }
-  std::string text = table.text();
+  std::string text = has_durations(histories) ? table.text() : fmt::format("{}\n", kNoDurations);
   return below.empty() ? text : text + "\n" + below;
 }
 
 std::string suggestions_toml(const ScopeHistories& histories, const SuggestionRules& rules,
                              const std::string& sources) {
   std::string text = toml_comment("Timeouts that `timer_client suggest` computed from " + sources);
-  for (const auto& [scope, history] : histories.by_name()) {
-    const Durations durations = durations_of(history.statistics);
-    const Suggestion suggestion = suggestion_for(durations, rules);
-    const std::string missed = missed_text(history.missed);
+  if (!has_durations(histories)) {
+    text += toml_comment(kNoDurations);
+  }
+  for (const auto& [scope, history, durations, suggestion] : suggested_scopes(histories, rules)) {
     text += "\n";
-    if (!suggestion.timeout) {
-      text += toml_comment(fmt::format("{}: {}", toml_key(scope), suggestion.why));
-      continue;
-    }
-    text += toml_comment(
-        fmt::format("{}: {}", suggestion.why, times_text(durations, history.statistics)));
-    if (!missed.empty()) {
+    text +=
+        toml_comment(suggestion.timeout ? fmt::format("{}: {}", suggestion.why,
+                                                      times_text(durations, history->statistics))
+                                        : fmt::format("{}: {}", toml_key(scope), suggestion.why));
+    if (const std::string missed = missed_text(history->missed); !missed.empty()) {
       text += toml_comment(missed);
+    }
+    if (history->waits > 0) {
+      text += toml_comment(waits_text(history->waits));
+    }
+    if (!suggestion.timeout) {
+      continue;
     }
     text += fmt::format("[{}]\ntimeout = \"{}\"\n", toml_key(scope),
                         short_duration_text(*suggestion.timeout));
@@ -165,20 +212,19 @@ std::string suggestions_toml(const ScopeHistories& histories, const SuggestionRu
 
 std::string suggestions_json(const ScopeHistories& histories, const SuggestionRules& rules) {
   std::string text;
-  for (const auto& [scope, history] : histories.by_name()) {
-    const Durations durations = durations_of(history.statistics);
-    const Suggestion suggestion = suggestion_for(durations, rules);
-    const MissedDeadlines& missed = history.missed;
+  for (const auto& [scope, history, durations, suggestion] : suggested_scopes(histories, rules)) {
+    const MissedDeadlines& missed = history->missed;
     JsonWriter json;
     json.field("scope", scope).field("count", durations.count).field("firsts", durations.firsts);
     add_seconds(json, "median_s", durations.median);
     add_seconds(json, "p999_s", durations.p999);
     add_seconds(json, "longest_s", durations.longest);
     add_seconds(json, "first_s", durations.longest_first);
-    add_seconds(json, "timeout_s", history.statistics.timeout);
+    add_seconds(json, "timeout_s", history->statistics.timeout);
     add_seconds(json, "suggested_s", suggestion.timeout.value_or(kForever));
     add_seconds(json, "suggested_first_s", suggestion.first_timeout.value_or(kForever));
-    json.field("why", suggestion.why).field("expired", missed.expired);
+    json.field("why", suggestion.why).field("waits_left_out", history->waits);
+    json.field("expired", missed.expired);
     json.field("killed", missed.killed).field("spared", missed.spared);
     add_delays(json, "released_late", missed.released_late);
     json.field("warned", missed.warned);

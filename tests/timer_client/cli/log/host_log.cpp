@@ -72,12 +72,12 @@ void add_expiry(HostLog& log, const std::string& id, const std::string& incident
   log.add("expired", deadline_us + 100,
           fmt::format(R"(,"pid":{},"start_time":7,"comm":"t","rank":{}{},"id":"{}"{},)"
                       R"("scope":"{}","elapsed_s":{},"timeout_s":{},"overdue_ms":0.1,)"
-                      R"("deadline_mono_ns":{})",
+                      R"("acquired_mono_ns":{},"deadline_mono_ns":{})",
                       worker.pid, worker.rank,
                       worker.job.empty() ? "" : fmt::format(R"(,"job_id":"{}")", worker.job), id,
                       incident.empty() ? "" : fmt::format(R"(,"incident":"{}")", incident),
                       worker.scope, worker.timeout_s + 1e-4, worker.timeout_s,
-                      log.mono_ns(deadline_us)));
+                      log.mono_ns(to_us(worker.entered_s)), log.mono_ns(deadline_us)));
 }
 
 }  // namespace filetimer::cli

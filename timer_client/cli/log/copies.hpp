@@ -1,0 +1,29 @@
+// Logs that stand in a folder twice: folders of logs are often filled by rsync, and an older copy
+// of a log that has grown since is a part of it.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "common/posix.hpp"
+
+namespace filetimer::cli {
+
+struct LogFile {
+  std::string path;
+  UniqueFd fd;
+};
+
+// The files of one log, in the order in which they are read.
+struct LogFiles {
+  std::string path;
+  std::vector<LogFile> files;
+};
+
+// Removes each file that is the beginning of another one, or the same, and each log without a file
+// left. Returns what is worth a line on standard error; empty: there are no copies. Reads the first
+// line of each file and the ends of copies only, and leaves the offsets of the files alone.
+std::string leave_out_copies(std::vector<LogFiles>& logs);
+
+}  // namespace filetimer::cli
