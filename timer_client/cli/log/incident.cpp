@@ -224,6 +224,13 @@ bool JobIncident::has_odd_group() const {
   return 2 * groups[0].workers.size() <= most->workers.size();
 }
 
+const ExpiredWorker* JobIncident::told_from() const {
+  const auto odd = std::find_if(expired.begin(), expired.end(), [&](const ExpiredWorker& one) {
+    return has_odd_group() && is_among(groups[0].workers, one.worker);
+  });
+  return odd != expired.end() ? &*odd : expired.empty() ? nullptr : &expired.front();
+}
+
 bool JobIncident::are_together() const {
   const std::size_t listed = std::accumulate(
       groups.begin(), groups.end(), std::size_t{0},

@@ -89,9 +89,8 @@ std::string verdict(const JobIncident& incident) {
   for (const WorkerName& worker : odd.workers) {
     names.push_back(worker_text(worker));
   }
-  return fmt::format("{}, {}: {}. {} expired first, {}, and may have waited for {}.",
-                     listed(names, kOddOnesNamed, "; "), in_scope(odd.scope), odd_text(count),
-                     worker_text(first.worker), in_scope(first.scope), count == 1 ? "it" : "them");
+  return fmt::format("{}, {}: {}. {}", listed(names, kOddOnesNamed, "; "), in_scope(odd.scope),
+                     odd_text(count), first_waited_sentence(incident));
 }
 
 void add_incident(Page& page, const JobIncident& incident) {
@@ -116,6 +115,25 @@ void add_incident(Page& page, const JobIncident& incident) {
 }
 
 }  // namespace
+
+std::string odd_sentence(const JobIncident& incident) {
+  if (!incident.has_odd_group()) {
+    return {};
+  }
+  const ScopeGroup& odd = incident.groups[0];
+  return fmt::format("The odd {} out: {}, {}.", odd.workers.size() == 1 ? "one" : "ones",
+                     workers_text(odd.workers), in_scope(odd.scope));
+}
+
+std::string first_waited_sentence(const JobIncident& incident) {
+  if (!incident.has_odd_group() || incident.expired.empty() ||
+      is_among(incident.groups[0].workers, incident.expired[0].worker)) {
+    return {};
+  }
+  const ExpiredWorker& first = incident.expired[0];
+  return fmt::format("{} expired first, {}, and may have waited for {}.", worker_text(first.worker),
+                     in_scope(first.scope), incident.groups[0].workers.size() == 1 ? "it" : "them");
+}
 
 void add_groups(Page& page, const JobIncident& incident, const WorkerName* shown) {
   if (!incident.has_records) {

@@ -275,6 +275,26 @@ std::string ExpiryReport::headline() const {
               outcome()}));
 }
 
+// Empty: for nobody that is known.
+std::string ExpiryReport::whom_it_may_have_waited_for() const {
+  const JobIncident incident = incidents_.combine(expired_worker(), true);
+  const WorkerName shown = worker_of(own_[0]->record);
+  const bool is_elsewhere =
+      std::any_of(incident.groups.begin(), incident.groups.end(),
+                  [&](const ScopeGroup& group) { return is_among(group.workers, shown); }) &&
+      !is_among(incident.groups[0].workers, shown);
+  if (is_of_warning() || !incident.has_odd_group() || !is_elsewhere) {
+    return {};
+  }
+  const ExpiredWorker* const told = incident.told_from();
+  const bool has_expired = told != nullptr && is_among(incident.groups[0].workers, told->worker);
+  return fmt::format(
+      "{} This worker may have waited for {}{}.", odd_sentence(incident),
+      incident.groups[0].workers.size() == 1 ? "it" : "them",
+      has_expired ? fmt::format("; `timer_client show {}` with the same logs has more", told->id)
+                  : "");
+}
+
 std::vector<std::pair<std::string, std::string>> ExpiryReport::facts() const {
   if (own_.empty()) {
     return {};
@@ -311,6 +331,9 @@ void ExpiryReport::add_headline(Page& page) const {
   const Record* const verdict = find("expired");
   const Record& base = verdict != nullptr ? *verdict : own_[0]->record;
   page.paragraph(headline());
+  if (const std::string whom = whom_it_may_have_waited_for(); !whom.empty()) {
+    page.paragraph(whom);
+  }
   if (verdict == nullptr && !is_of_warning()) {
     page.paragraph(
         "Its `expired` record is not in these logs: it was rotated away or lost. What follows is "

@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "common/json_writer.hpp"
+#include "timer_client/cli/log/incident_page.hpp"
 #include "timer_client/cli/report/html.hpp"
 #include "timer_client/cli/report/lanes.hpp"
 #include "timer_client/cli/text/words.hpp"
@@ -83,13 +84,10 @@ std::string heading(std::string_view title) {
   return fmt::format("<h2>{}</h2>\n", title);
 }
 
-std::string odd_sentence(const Hang& hang) {
+std::string cause_of(const Hang& hang) {
   const JobIncident& incident = hang.incident;
   if (incident.has_odd_group()) {
-    return fmt::format("The odd one out: {}, {}.", workers_text(incident.groups[0].workers),
-                       incident.groups[0].scope.empty()
-                           ? "in no scope"
-                           : fmt::format("in {}", backquoted(incident.groups[0].scope)));
+    return joined({odd_sentence(incident), first_waited_sentence(incident)}, " ");
   }
   if (!incident.expired.empty()) {
     return fmt::format("The first to expire: {}.", worker_text(incident.expired[0].worker));
@@ -192,8 +190,8 @@ std::string html_page(const Hang& hang, const std::string& logs) {
   html += fmt::format("<title>{}</title>\n", html_text(hang.headline, kNameCharacters));
   html += kStyle;
   html += fmt::format("<h1>{}</h1>\n", html_text(hang.headline, kFactCharacters));
-  if (const std::string odd = odd_sentence(hang); !odd.empty()) {
-    html += fmt::format("<p><strong>{}</strong></p>\n", html_text(odd, kFactCharacters));
+  if (const std::string cause = cause_of(hang); !cause.empty()) {
+    html += fmt::format("<p><strong>{}</strong></p>\n", html_text(cause, kFactCharacters));
   }
   html += facts_of(hang);
   html += heading("Timeline");

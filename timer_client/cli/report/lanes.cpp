@@ -35,7 +35,7 @@ constexpr int kMostTicks = 8;
 
 class Drawing {
  public:
-  explicit Drawing(const Hang& hang) : hang_(hang) {}
+  explicit Drawing(const Hang& hang) : hang_(hang), has_odd_(hang.incident.has_odd_group()) {}
 
   std::string svg() {
     const std::vector<DrawnLane> lanes = drawn_lanes(hang_);
@@ -116,7 +116,7 @@ class Drawing {
                           worker_text(lane.worker))
             : worker_text(lane.worker);
     body_ += fmt::format("<g{}><title>{}</title><text x=4 y={:.1f} class=lane>{}</text></g>\n",
-                         lane.is_first || lane.is_odd ? " class=odd" : "",
+                         (has_odd_ ? lane.is_odd : lane.is_first) ? " class=odd" : "",
                          html_text(fmt::format("{}: {}", who, more), kTitleCharacters), y_ + 12,
                          html_text(who, kLabelCharacters));
     body_ += fmt::format(
@@ -213,6 +213,7 @@ class Drawing {
   }
 
   const Hang& hang_;
+  bool has_odd_;  // else the first to expire is the one to look at
   std::string body_;
   double y_ = kAxisHeight;
 };

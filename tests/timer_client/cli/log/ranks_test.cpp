@@ -281,6 +281,49 @@ TEST_CASE("the page says who was where and in whom both signs of the cause meet"
   }
 }
 
+// What the page says before its first empty line, as one line.
+std::string beginning_of_page(const std::string& log, const std::string& id) {
+  const TempFolder folder;
+  folder.write("log", log);
+  std::string beginning;
+  for (const std::string& line : lines_of(run_command({"show", id, folder.path("log")}).output)) {
+    if (line.empty()) {
+      break;
+    }
+    beginning += (beginning.empty() ? "" : " ") + line;
+  }
+  return beginning;
+}
+
+TEST_CASE("the page of one that may have waited names the odd one out at once") {
+  const std::string odd =
+      incident(kHere, "a-i1",
+               {{0, "exchange", 30}, {1, "exchange", 30}, {2, "load", 12}, {3, "exchange", 30}});
+  const std::string waited = odd + expired(kHere, "a-i1", "a-1", 0, "exchange");
+  const std::string first =
+      "rank 0 (pid 100, t) hung in `exchange`: open for 30 s of 30 s, and no record says how it "
+      "ended. The odd one out: rank 2, in `load`. This worker may have waited for it";
+  CHECK(beginning_of_page(waited, "a-1") == first + ".");
+  const std::string both = waited + expired(kHere, "a-i1", "a-2", 2, "load");
+  CHECK(beginning_of_page(both, "a-1") ==
+        first + "; `timer_client show a-2` with the same logs has more.");
+  CHECK_FALSE(contains(beginning_of_page(both, "a-2"), "odd"));
+  CHECK_FALSE(contains(beginning_of_page(incident(kHere, "a-i1", {{0, "exchange", 30}}) +
+                                             expired(kHere, "a-i1", "a-1", 0, "exchange"),
+                                         "a-1"),
+                       "odd"));
+  const std::string two = incident(kHere, "a-i1",
+                                   {{0, "exchange", 30},
+                                    {1, "load", 30},
+                                    {2, "load", 30},
+                                    {3, "exchange", 30},
+                                    {4, "exchange", 30},
+                                    {5, "exchange", 30}}) +
+                          expired(kHere, "a-i1", "a-1", 0, "exchange");
+  CHECK(contains(beginning_of_page(two, "a-1"),
+                 "The odd ones out: ranks 1, 2, in `load`. This worker may have waited for them."));
+}
+
 TEST_CASE("of 512 ranks in many places the outliers are shown and the rest is counted") {
   std::vector<In> workers;
   for (int rank = 0; rank < 512; ++rank) {

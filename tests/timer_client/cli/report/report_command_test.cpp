@@ -125,6 +125,77 @@ TEST_CASE("a report is told from the first to expire, whichever expiry was named
                  "<strong>rank 1</strong>"));
 }
 
+// Ranks 0 and 1 on node01, 2 and 3 on node02: all wait in `exchange` for rank 3, in `load`.
+struct FirstWaited {
+  TempFolder folder;
+  HostLog a{"node01"};
+  HostLog b{"node02"};
+
+  explicit FirstWaited(bool has_odd = true) {
+    const auto in = [&](int rank, double entered_s) {
+      const bool is_odd = rank == 3 && has_odd;
+      return MadeWorker{.pid = 10 + rank,
+                        .rank = rank,
+                        .job = "8812",
+                        .scope = is_odd ? "load" : "exchange",
+                        .entered_s = entered_s,
+                        .timeout_s = is_odd ? 31.0 : 30.0};
+    };
+    const std::vector<MadeWorker> on_a{in(0, 60.3), in(1, 60.2)};
+    const std::vector<MadeWorker> on_b{in(2, 60.3), in(3, 60)};
+    add_incident(a, 90.2001, "a-i1", on_a);
+    add_expiry(a, "a-1", "a-i1", on_a[1]);
+    add_expiry(a, "a-2", "a-i1", on_a[0]);
+    add_incident(b, 90.3001, "b-i1", on_b);
+    add_expiry(b, "b-1", "b-i1", on_b[0]);
+    add_expiry(b, "b-2", "b-i1", on_b[1]);
+    folder.write("node01.jsonl", a.text());
+    folder.write("node02.jsonl", b.text());
+  }
+  [[nodiscard]] std::string html(const std::string& id = "last") const {
+    REQUIRE(run_command({"report", id, folder.path(), "-o", folder.path("hang.html")}).code == 0);
+    return testing::read_file(folder.path("hang.html"));
+  }
+};
+
+// The names of hosts and lanes from above, those of red lanes with a star.
+std::vector<std::string> names_in(const std::string& html) {
+  std::vector<std::string> names;
+  for (const std::string& line : lines_of(html)) {
+    for (const std::string_view mark : {"class=host>", "class=lane>"}) {
+      if (const std::size_t at = line.find(mark); at != std::string::npos) {
+        const std::size_t begin = at + mark.size();
+        names.push_back((line.starts_with("<g class=odd>") ? "*" : "") +
+                        line.substr(begin, line.find_first_of("<", begin) - begin));
+      }
+    }
+  }
+  return names;
+}
+
+TEST_CASE("a report is told from the odd one out, though one that waited for it expired first") {
+  const FirstWaited hosts;
+  for (const char* const id : {"last", "a-1", "a-2", "b-1"}) {
+    CAPTURE(id);
+    const std::string html = hosts.html(id);
+    CHECK(contains(html, "<title>rank 3 (pid 13, t) hung in `load`: "));
+    CHECK(contains(html, "<h1>rank 3 (pid 13, t) hung in `load`: open for 31.0 s of 31 s"));
+    CHECK(contains(html,
+                   "<p><strong>The odd one out: rank 3, in `load`. rank 1 (pid 11, t) on node01 "
+                   "expired first, in `exchange`, and may have waited for it.</strong></p>"));
+    CHECK(contains(html, "<dt>Expiry</dt><dd><bdi>b-2</bdi></dd>"));
+  }
+}
+
+TEST_CASE("the odd one is the first lane and the only red one, then the first to expire") {
+  CHECK(names_in(FirstWaited().html()) == std::vector<std::string>{"node02 ", "*rank 3", "node01",
+                                                                   "rank 1", "rank 0", "node02 ",
+                                                                   "rank 2"});
+  // Nobody is odd: the first to expire is the one to look at.
+  CHECK(names_in(FirstWaited(false).html()) ==
+        std::vector<std::string>{"node02", "*rank 3", "rank 2", "node01 ", "rank 0", "rank 1"});
+}
+
 TEST_CASE("a report has the stacks of peers in one tree with those of the expired workers") {
   TwoHosts hosts;
   hosts.a.add("peer_evidence", 90'060'000,
