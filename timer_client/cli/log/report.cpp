@@ -10,11 +10,13 @@
 #include <map>
 #include <utility>
 
+#include "timer_client/cli/log/command_output.hpp"
 #include "timer_client/cli/log/incident_page.hpp"
 #include "timer_client/cli/log/log_table.hpp"
 #include "timer_client/cli/log/stacks_page.hpp"
 #include "timer_client/cli/text/fields.hpp"
 #include "timer_client/cli/text/page.hpp"
+#include "timer_client/cli/text/table.hpp"
 #include "timer_client/cli/text/words.hpp"
 
 namespace filetimer::cli {
@@ -24,7 +26,9 @@ namespace dom = simdjson::dom;
 
 constexpr std::size_t kIdsListed = 5;
 constexpr std::size_t kNamesShown = 8;
-constexpr std::size_t kOutputLinesShown = 40;  // of the evidence command
+// Of the evidence command.
+constexpr std::size_t kOutputLinesShown = 40;
+constexpr std::size_t kOutputCharactersShown = 8000;
 
 // The last few, the latest first.
 std::string latest_of(const std::vector<const ExpiryKey*>& keys) {
@@ -417,21 +421,22 @@ void ExpiryReport::add_command_output(Page& page) const {
   if (command == nullptr) {
     return;
   }
+  page.heading(
+      cut_text(fmt::format("Evidence command ({})", command_end_text(*command)), kPageWidth));
   const std::string output = command->text("output");
-  const std::int64_t bytes = command->integer("output_bytes").value_or(0);
-  page.heading(fmt::format("Evidence command ({})", in_few_words(*command)));
-  std::size_t shown = 0;
-  for (std::size_t begin = 0; begin < output.size() && shown < kOutputLinesShown; ++shown) {
-    const std::size_t end = std::min(output.find('\n', begin), output.size());
-    page.item(2, output.substr(begin, end - begin));
-    begin = end + 1;
+  const std::string_view most =
+      std::string_view(output).substr(0, bytes_of(output, kOutputCharactersShown));
+  std::size_t end = 0;
+  for (std::size_t lines = 0; end < most.size() && lines < kOutputLinesShown; ++lines) {
+    const std::size_t newline = std::min(most.find('\n', end), most.size());
+    page.item(2, most.substr(end, newline - end));
+    end = newline + 1;
   }
-  if (shown == kOutputLinesShown) {
-    page.item(2,
-              fmt::format("... {} bytes in all, of which the record has {}", bytes, output.size()));
-  } else if (output.empty()) {
-    page.item(2, "It wrote nothing.");
+  if (end < output.size()) {
+    page.item(2, fmt::format("... more of it is in the record: `timer_client show {} --json`.",
+                             command->id));
   }
+  page.item(2, output_size_text(*command));
 }
 
 // Likewise.

@@ -12,6 +12,7 @@
 #include <set>
 #include <tuple>
 
+#include "timer_client/cli/log/command_output.hpp"
 #include "timer_client/cli/log/log_table.hpp"
 #include "timer_client/cli/log/stacks_page.hpp"
 #include "timer_client/cli/text/words.hpp"
@@ -80,7 +81,8 @@ class HangBuilder {
     }
     if (record.event == "evidence_command") {
       if (incidents_.count({machine, std::string(record.incident)}) > 0) {
-        hang_.outputs.push_back({host->second, record.text("output")});
+        hang_.outputs.push_back({host->second, command_end_text(record), output_size_text(record),
+                                 record.text("output")});
       }
       return;
     }

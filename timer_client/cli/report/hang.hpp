@@ -62,10 +62,17 @@ struct Hang {
   // Of the evidence command on each host.
   struct Output {
     std::string host;
-    std::string text;  // the beginning of it
+    std::string end;   // how the command ended
+    std::string size;  // of the output, where the record has not all of it
+    std::string text;
   };
   std::vector<Output> outputs;
-  std::vector<Output> dumps;  // of flight recorders: a line for each rank
+  // Of flight recorders: a line for each rank.
+  struct Dump {
+    std::string host;
+    std::string text;
+  };
+  std::vector<Dump> dumps;
 };
 
 // Keeps of all records those that concern the hang of one expiry.

@@ -157,6 +157,24 @@ std::string groups_of(const Hang& hang) {
   return html + "</ul>\n";
 }
 
+std::string html_of(const Hang::Output& output) {
+  std::string html =
+      heading(html_text(fmt::format("Evidence command on {}: {}", output.host, output.end)));
+  if (!output.text.empty()) {
+    html += "<pre>";
+    for (std::size_t begin = 0; begin < output.text.size();) {
+      const std::size_t end = std::min(output.text.find('\n', begin), output.text.size());
+      html += html_text(output.text.substr(begin, end - begin)) + "\n";
+      begin = end + 1;
+    }
+    html += "</pre>\n";
+  }
+  if (!output.size.empty()) {
+    html += fmt::format("<p class=soft>{}</p>\n", html_text(output.size));
+  }
+  return html;
+}
+
 std::string workers_table(const Hang& hang) {
   std::string html = fmt::format(
       "<details><summary>{}</summary>\n<table><tr><th>Host</th><th>Rank</th><th>Pid</th>"
@@ -212,19 +230,12 @@ std::string html_page(const Hang& hang, const std::string& logs) {
     html += html_of(hang.child_stacks, "stack");
   }
   for (const Hang::Output& output : hang.outputs) {
-    html += heading(fmt::format("Evidence command on {}", html_text(output.host)));
-    html += "<pre>";
-    for (std::size_t begin = 0; begin < output.text.size();) {
-      const std::size_t end = std::min(output.text.find('\n', begin), output.text.size());
-      html += html_text(output.text.substr(begin, end - begin)) + "\n";
-      begin = end + 1;
-    }
-    html += "</pre>\n";
+    html += html_of(output);
   }
   if (!hang.dumps.empty()) {
     html += heading("Dumps of flight recorders, for torchfrtrace");
     html += "<pre>";
-    for (const Hang::Output& dump : hang.dumps) {
+    for (const Hang::Dump& dump : hang.dumps) {
       html += html_text(fmt::format("{}: {}", dump.host, dump.text)) + "\n";
     }
     html += "</pre>\n";

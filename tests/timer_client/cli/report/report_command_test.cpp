@@ -235,6 +235,29 @@ TEST_CASE("a report has the stacks of children below their worker") {
   CHECK_FALSE(contains(children, "pid 23"));
 }
 
+TEST_CASE("a report says how an evidence command ended, and what its record has not") {
+  TwoHosts hosts;
+  const auto add = [](HostLog& log, const std::string& incident, const std::string& fields) {
+    log.add("evidence_command", 90'040'000,
+            fmt::format(R"(,"pid":11,"incident":"{}",{})", incident, fields));
+  };
+  add(hosts.a, "a-i1",
+      R"("result":"timed_out","duration_ms":2000,"signal":9,"name":"SIGKILL",)"
+      R"("output":"<a>\n","output_bytes":5874892584)");
+  add(hosts.b, "b-i1",
+      R"("result":"exited","duration_ms":4,"exit_status":3,"output":"","output_bytes":0)");
+  REQUIRE(hosts.report().code == 0);
+  const std::string html = hosts.html();
+  CHECK(contains(html,
+                 "<h2>Evidence command on node01: timed out after 2 s, killed with SIGKILL</h2>"
+                 "\n<pre>&lt;a&gt;\n</pre>\n<p class=soft>It wrote "
+                 "5874892584 bytes, of which the record has the first 65536.</p>\n"));
+  CHECK(contains(html,
+                 "<h2>Evidence command on node02: exit status 3 after 4 ms</h2>\n"
+                 "<p class=soft>It wrote nothing.</p>\n"));
+  CHECK_FALSE(contains(html, "<pre></pre>"));
+}
+
 TEST_CASE("scopes and events of all hosts are on one time axis, from the first verdict on") {
   TwoHosts hosts;
   REQUIRE(hosts.report().code == 0);
