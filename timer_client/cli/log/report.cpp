@@ -359,6 +359,7 @@ void ExpiryReport::add_headline(Page& page) const {
               "elapsed_s",
               "acquired_mono_ns",
               "deadline_mono_ns",
+              "soft_mono_ns",
               "dir",
               "open_scopes",
               "omitted",

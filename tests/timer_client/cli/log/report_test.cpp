@@ -203,6 +203,17 @@ TEST_CASE("warnings of another scope, worker or time are not told") {
         part_of_page(ours, heading));
 }
 
+TEST_CASE("the page of a warning has its times as durations, and no clock's nanoseconds") {
+  const std::string page = part_of_page(
+      record("warned", 0,
+             R"("id":"a-1","scope":"load","reason":"soft deadline","timeout_s":30,)"
+             R"("elapsed_s":15.0,"soft_s":15,"overdue_ms":0.2,"acquired_mono_ns":11985000000000,)"
+             R"("soft_mono_ns":12000000000000,"state":"S")"),
+      "Warning");
+  CHECK(contains(page, "\n  soft        15 s\n"));
+  CHECK_FALSE(contains(page, "mono"));
+}
+
 TEST_CASE("what keeps an unkillable worker is told") {
   const std::string log =
       verdict() + killed(R"("verdict":"unkillable","signals":[],"dead_after_ms":null,)"
