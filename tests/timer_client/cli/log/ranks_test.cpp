@@ -351,6 +351,22 @@ TEST_CASE("of many that expired together a few are named and the rest is counted
   CHECK(lines[2].ends_with("; rank 8 (pid 108, t), a-8 and 90 more."));
 }
 
+TEST_CASE("a worker that expired in several scopes is named once, with each of them") {
+  const auto later = [](std::int64_t ms) { return At{"node07", kHere.us + ms * 1000}; };
+  const std::string log =
+      incident(kHere, "a-i1", {{0, "load", 30}, {1, "load", 30}}) +
+      expired(kHere, "a-i1", "a-1", 1, "step") + expired(later(1), "a-i1", "a-2", 0, "step") +
+      expired(later(2), "a-i1", "a-3", 1, "load") + expired(later(3), "a-i1", "a-4", 0, "load");
+  const std::string first = "First to expire: rank 1 (pid 101, t), ";
+  const std::string other = "Expired, too: rank 0 (pid 100, t), ";
+  const Lines of_first = ranks_at_expiry({log}, "a-3");
+  CHECK(of_first[1] == first + "this one, in `step` (a-1), in `load` (a-3).");
+  CHECK(of_first.back() == other + "in `step` (a-2), in `load` (a-4).");
+  const Lines of_other = ranks_at_expiry({log}, "a-2");
+  CHECK(of_other[1] == first + "in `step` (a-1), in `load` (a-3).");
+  CHECK(of_other.back() == other + "this one, in `step` (a-2), in `load` (a-4).");
+}
+
 TEST_CASE("an earlier expiry of the job on this host is the first") {
   const At earlier{"node07", kHere.us - 5'000'000};
   const std::string log = incident(earlier, "a-i1", {{2, "load", 30}, {0, "exchange", 25}}) +
