@@ -152,6 +152,12 @@ class HangBuilder {
       }
     }
     sort_lanes(first_host);
+    for (const Lane& lane : hang_.lanes) {
+      const auto children = child_stacks_.find({lane.worker.host, lane.worker.pid.value_or(0)});
+      if (children != child_stacks_.end()) {
+        hang_.child_stacks.push_back({lane.worker, std::move(children->second)});
+      }
+    }
   }
 
  private:
@@ -352,8 +358,8 @@ class HangBuilder {
     if (calls[0].empty()) {
       return;
     }
-    calls.insert(calls.begin(), "children of " + worker_text(lane.worker));
-    hang_.child_stacks.add({{}, integer_at(child, "pid"), {}, text_at(child, "comm")}, calls);
+    child_stacks_[{lane.worker.host, lane.worker.pid.value_or(0)}].add(
+        {{}, integer_at(child, "pid"), {}, text_at(child, "comm")}, calls);
   }
 
   void finish_bars(Lane& lane) const {
@@ -385,6 +391,7 @@ class HangBuilder {
   std::set<std::pair<std::string, std::string>> incidents_;  // machine and id
   std::set<std::pair<std::string, std::string>> expiries_;
   std::map<LaneKey, std::size_t> index_;
+  std::map<LaneKey, StackTree> child_stacks_;
   std::set<LaneKey> told_;                                    // whose stacks are in the trees
   std::set<std::pair<std::string, std::string>> dumps_told_;  // host and line
 };

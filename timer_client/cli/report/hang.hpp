@@ -58,7 +58,11 @@ struct Hang {
   std::int64_t ended_omitted = 0;  // ended scopes for which the records had no room
   StackTree python_stacks;
   StackTree native_stacks;
-  StackTree child_stacks;  // of main threads, below the worker whose children they are
+  struct Children {
+    WorkerName parent;
+    StackTree stacks;  // of main threads
+  };
+  std::vector<Children> child_stacks;  // in the order of the lanes
   // Of the evidence command on each host.
   struct Output {
     std::string host;

@@ -29,6 +29,8 @@ constexpr std::string_view kHead = R"(<!DOCTYPE html>
 <link rel=icon href="data:,">
 )";
 
+// In a narrow window the picture scrolls. The names stay in sight, and <figure>, which has no text
+// of its own, runs from right to left: it begins at its end, where the verdict and the deaths are.
 constexpr std::string_view kStyle = R"(<style>
 :root { color-scheme: light dark; --back: #fff; --text: #1c1e21; --soft: #676d76; --line: #d9dce1;
   --ground: #f3f4f6; --ended: #b9c7da; --open: #7da7d9; --expired: #d64545; --bar: #10131a;
@@ -40,14 +42,22 @@ body { margin: 0 auto; padding: 1rem; max-width: 76rem; background: var(--back);
   font: 15px/1.5 system-ui, sans-serif; overflow-wrap: anywhere; }
 h1 { font-size: 1.35rem; line-height: 1.35; }
 h2 { font-size: 1.05rem; margin: 2rem 0 .5rem; }
+h3 { font-size: .95rem; margin: 1.2rem 0 .3rem; }
 dl { display: grid; grid-template-columns: max-content 1fr; gap: .15rem 1rem; }
 dt, small, .soft { color: var(--soft); }
 dd { margin: 0; }
 code { font-family: ui-monospace, monospace; font-size: .88em; }
-figure { margin: 0; overflow-x: auto; }
-svg { display: block; width: 100%; min-width: 44rem; font: 11px ui-monospace, monospace; }
+pre { margin: 0; padding: .6rem .8rem; max-height: 30rem; overflow: auto; background: var(--ground);
+  border: 1px solid var(--line); font: .88em/1.45 ui-monospace, monospace; }
+figure { margin: 0; overflow-x: auto; direction: rtl; }
+.picture { display: flex; align-items: flex-start; min-width: 52rem; direction: ltr; }
+.narrow { display: none; }
+@media screen and (max-width: 54rem) { .narrow { display: block; } }
+svg { flex: 1010 0 0; min-width: 0; font: 11px ui-monospace, monospace; }
+svg.names { flex-grow: 190; position: sticky; left: 0; overflow: visible; background: var(--back); }
 svg text { fill: var(--text); }
 svg .axis { fill: var(--soft); text-anchor: middle; }
+svg .leftmost { text-anchor: start; }
 svg .host { font-weight: bold; }
 svg .doubt, svg .deeper { fill: var(--warning); font-weight: normal; }
 svg .deeper { text-anchor: end; }
@@ -70,13 +80,19 @@ svg .signal { stroke-dasharray: 2 2; }
 svg .death { stroke-width: 2; }
 svg .note { fill: var(--soft); stroke: none; }
 .key { display: inline-block; width: 1em; height: .8em; border-radius: 2px; margin-left: .8em; }
-.tree ul { margin: 0; padding-left: 1.1rem; list-style: none; border-left: 1px solid var(--line); }
-.tree > ul { padding-left: 0; border: 0; }
+.tree { overflow-x: auto; }
+.tree ul { margin: 0; padding: 0; list-style: none; }
+.tree li { min-width: 12rem; }
+.tree li + li { margin-top: .6rem; }
+.tree li li { margin: .4rem 0 0 .2rem; padding-left: .9rem; border-left: 3px solid var(--ended); }
+.tree code { display: inline-block; padding-left: 1.5em; text-indent: -1.5em; }
+.tree small { white-space: nowrap; }
 .tree strong { color: var(--odd); }
 table { border-collapse: collapse; }
 td, th { padding: .1rem .8rem .1rem 0; text-align: left; vertical-align: top; }
 @media print { body { max-width: none; } details { display: block; } figure { overflow: visible; }
-  svg { min-width: 0; } }
+  .picture { min-width: 0; } .tree { overflow: visible; }
+  pre { max-height: none; overflow: visible; white-space: pre-wrap; } }
 </style>
 )";
 
@@ -214,7 +230,10 @@ std::string html_page(const Hang& hang, const std::string& logs) {
   html += facts_of(hang);
   html += heading("Timeline");
   html += key_of_the_picture();
-  html += "<figure>" + svg_of(hang) + "</figure>\n";
+  html +=
+      "<p class=\"soft narrow\">The picture is wider than this window and starts at its end: "
+      "scroll it to the left for what was before.</p>\n";
+  html += "<figure><div class=picture>" + svg_of(hang) + "</div></figure>\n";
   html += doubts_of(hang);
   html += groups_of(hang);
   if (!hang.python_stacks.is_empty()) {
@@ -225,9 +244,12 @@ std::string html_page(const Hang& hang, const std::string& logs) {
     html += heading("Native stacks of main threads, the outermost call first");
     html += html_of(hang.native_stacks);
   }
-  if (!hang.child_stacks.is_empty()) {
+  if (!hang.child_stacks.empty()) {
     html += heading("Children of workers, the outermost call first");
-    html += html_of(hang.child_stacks, "stack");
+  }
+  for (const Hang::Children& children : hang.child_stacks) {
+    html += fmt::format("<h3>Children of {}</h3>\n", html_text(worker_text(children.parent)));
+    html += html_of(children.stacks, "stack");
   }
   for (const Hang::Output& output : hang.outputs) {
     html += html_of(output);

@@ -227,7 +227,8 @@ TEST_CASE("a report has the stacks of children below their worker") {
   REQUIRE(begin != std::string::npos);
   const std::string children = html.substr(begin, html.find("<h2>", begin) - begin);
   CHECK(contains(children,
-                 "<code>children of rank 1 (pid 11, t) on node01</code> <small>2 stacks</small>"));
+                 "<h3>Children of rank 1 (pid 11, t) on node01</h3>\n<div class=tree><ul><li>"
+                 "<code>"));
   CHECK(contains(children,
                  "<code>&lt;main&gt; (t)</code><br><code>read (libc.so.6)</code> "
                  "<strong>pid 21 (loader)</strong>"));
@@ -388,6 +389,7 @@ TEST_CASE("of many workers those in one scope share a lane, and the odd one has 
   folder.write("log", log.text());
   REQUIRE(run_command({"report", folder.path("log"), "-o", folder.path("hang.html")}).code == 0);
   const std::string html = testing::read_file(folder.path("hang.html"));
+  CHECK(names_in(html) == std::vector<std::string>{"node01", "*rank 17", "ranks 0-16, 18-1023"});
   CHECK(contains(html, "class=lane>rank 17</text>"));
   CHECK(contains(html, "class=lane>ranks 0-16, 18-1023</text>"));
   CHECK_FALSE(contains(html, "class=lane>rank 18</text>"));
