@@ -225,10 +225,20 @@ bool JobIncident::has_odd_group() const {
 }
 
 const ExpiredWorker* JobIncident::told_from() const {
-  const auto odd = std::find_if(expired.begin(), expired.end(), [&](const ExpiredWorker& one) {
-    return has_odd_group() && is_among(groups[0].workers, one.worker);
-  });
-  return odd != expired.end() ? &*odd : expired.empty() ? nullptr : &expired.front();
+  const bool has_odd = has_odd_group();
+  const ExpiredWorker* odd = nullptr;
+  for (const ExpiredWorker& one : expired) {
+    if (!has_odd || !is_among(groups[0].workers, one.worker)) {
+      continue;
+    }
+    // Of its scopes the innermost says where it is, and the outer ones expired with it.
+    const bool is_innermost = one.scope == groups[0].scope;
+    if (odd == nullptr ||
+        (is_innermost && odd->scope != groups[0].scope && is_among({odd->worker}, one.worker))) {
+      odd = &one;
+    }
+  }
+  return odd != nullptr ? odd : expired.empty() ? nullptr : &expired.front();
 }
 
 bool JobIncident::are_together() const {

@@ -308,6 +308,10 @@ TEST_CASE("the page of one that may have waited names the odd one out at once") 
   CHECK(beginning_of_page(both, "a-1") ==
         first + "; `timer_client show a-2` with the same logs has more.");
   CHECK_FALSE(contains(beginning_of_page(both, "a-2"), "odd"));
+  const std::string nested = waited + expired(kHere, "a-i1", "a-2", 2, "step") +
+                             expired(kHere, "a-i1", "a-3", 2, "load") +
+                             expired(kHere, "a-i1", "a-4", 2, "load");
+  CHECK(contains(beginning_of_page(nested, "a-1"), "`timer_client show a-3` "));
   CHECK_FALSE(contains(beginning_of_page(incident(kHere, "a-i1", {{0, "exchange", 30}}) +
                                              expired(kHere, "a-i1", "a-1", 0, "exchange"),
                                          "a-1"),
