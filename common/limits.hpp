@@ -32,6 +32,7 @@ inline constexpr std::size_t kMaxRecordBytes = std::size_t{1} << 20;
 // The length of a record at which its list ends: the rest is for the fields after it.
 inline constexpr std::size_t kMaxRecordBytesOfLists = kMaxRecordBytes - 4096;
 inline constexpr std::size_t kMaxEvidenceBytes = std::size_t{64} << 10;
+inline constexpr std::size_t kMaxCommandOutputBytes = std::size_t{64} << 10;  // as written
 inline constexpr std::size_t kMaxEvidenceThreads = 64;
 inline constexpr std::size_t kMaxStackFrames = 128;  // of each of those threads
 inline constexpr std::size_t kMaxFrameBytes = 256;   // of a frame's text, which is cut

@@ -41,8 +41,26 @@ def who(rank):
     return {"pid": 1000 + rank, "rank": rank, "comm": "python3", "job_id": "8812"}
 
 
-def write_logs(folder, hosts, ranks_of_each, hung_scope="forward"):
-    """Rank HUNG, or the last one, hangs in `hung_scope` for 30 s; the others wait in all_reduce."""
+# Of a copy of the report, which may run it.
+MEASURE = """<script>addEventListener("load", () => {
+  const box = (css) => document.querySelector(css).getBoundingClientRect();
+  const pre = document.querySelector("pre");
+  const branches = [...document.querySelectorAll(".tree li li + li")];
+  parent.postMessage({page: document.documentElement.scrollWidth, window: innerWidth,
+    verdict: box("svg .zero").x, death: box("svg .death").x, names: box("svg.names").x,
+    names_width: box("svg.names").width, label: box("svg .lane").x,
+    height_apart: box("svg.names").height - box("svg.scopes").height,
+    pre: pre ? pre.scrollWidth - pre.clientWidth : 0,
+    gaps: branches.map((li) => li.getBoundingClientRect().top -
+      li.previousElementSibling.getBoundingClientRect().bottom),
+    lines: branches.map((li) => parseFloat(getComputedStyle(li).borderLeftWidth)),
+    hint: getComputedStyle(document.querySelector(".narrow")).display}, "*");
+});</script>"""
+
+
+def write_logs(folder, hosts, ranks_of_each, hung_scope="forward", output=None):
+    """Rank HUNG, or the last one, hangs in `hung_scope` for 30 s; the others wait in all_reduce.
+    `output`: of an evidence command."""
     hung = min(HUNG, hosts * ranks_of_each - 1)
     for number in range(hosts):
         log = HostLog(number, ahead=0.003 * number)
@@ -57,6 +75,9 @@ def write_logs(folder, hosts, ranks_of_each, hung_scope="forward"):
                           "ended": [[30.2 + 0.6 * step, 0.05] for step in range(6, -1, -1)]})
         log.add("incident", 30.001, incident=f"{number}-i1", workers=ranks_of_each, open_scopes=scopes,
                 in_no_scope=[], omitted=0, ended_scopes=ended, ended_omitted=0)
+        if output is not None:
+            log.add("evidence_command", 30.01, **who(hung), incident=f"{number}-i1", result="exited",
+                    exit_status=0, output=output, output_bytes=len(output))
         for rank in ranks:
             name, at = (hung_scope, 30.0) if rank == hung else ("all_reduce", 30.3)
             own = {**who(rank), "start_time": 5, "cmdline": "python3 train.py", "id": f"{number}-{rank}"}
@@ -88,7 +109,7 @@ class Report(unittest.TestCase):
         with open(self.html) as file:
             return file.read()
 
-    def chromium(self, *options):
+    def chromium(self, *options, page=None):
         """Opens the report; returns what the browser prints, after a look at errors and requests."""
         net_log = os.path.join(self.folder, "net.json")
         root = ["--no-sandbox"] if os.geteuid() == 0 else []
@@ -96,7 +117,7 @@ class Report(unittest.TestCase):
             [CHROMIUM, "--headless=new", "--disable-gpu", "--disable-dev-shm-usage",
              "--disable-background-networking", "--disable-component-update", "--no-first-run",
              "--enable-logging=stderr", "--hide-scrollbars", f"--log-net-log={net_log}",
-             f"--user-data-dir={self.folder}/profile", *root, *options, f"file://{self.html}"],
+             f"--user-data-dir={self.folder}/profile", *root, *options, f"file://{page or self.html}"],
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=4 * suite.BOUND_S)
         console = [line for line in done.stderr.splitlines() if ":CONSOLE" in line]
         self.assertEqual(console, [])
@@ -110,6 +131,37 @@ class Report(unittest.TestCase):
         path = os.path.join(self.folder, name)
         self.chromium(f"--screenshot={path}", f"--window-size={width},{height}", *options)
         return os.path.getsize(path)
+
+    def measured(self, width):
+        """Where things are in the report in a frame of `width` pixels: frames may be narrower than windows."""
+        with open(self.html) as file:
+            page = re.sub("<meta http-equiv=Content-Security-Policy[^>]*>", "", file.read()) + MEASURE
+        with open(os.path.join(self.folder, "measured.html"), "w") as file:
+            file.write(page)
+        outer = os.path.join(self.folder, "outer.html")
+        with open(outer, "w") as file:
+            file.write("<script>onmessage = (e) => document.title = JSON.stringify(e.data);</script>"
+                       f"<iframe src=measured.html style='width: {width}px; height: 900px; border: 0'></iframe>")
+        dom = self.chromium("--dump-dom", "--window-size=1600,1000", "--virtual-time-budget=3000", page=outer)
+        return json.loads(re.search("<title>(.*?)</title>", dom)[1])
+
+    def test_the_verdict_and_the_names_are_in_sight_in_a_narrow_window(self):
+        write_logs(self.logs, hosts=2, ranks_of_each=2, output="x" * 5000)
+        self.report()
+        for width, hint in ((400, "block"), (1100, "none")):
+            at = self.measured(width)
+            self.assertEqual(at["window"], width)
+            self.assertLessEqual(at["page"], width)  # it does not scroll sideways
+            self.assertGreater(at["pre"], 1000)  # but this does
+            self.assertGreaterEqual(at["label"], 0)
+            self.assertGreater(at["verdict"], at["names"] + at["names_width"])
+            self.assertLess(max(at["verdict"], at["death"]), width)
+            self.assertLess(abs(at["height_apart"]), 0.5)
+            self.assertEqual(at["hint"], hint)
+            # Each branch of the Python stacks has a line of its own.
+            self.assertEqual(len(at["gaps"]), 1)
+            self.assertGreater(min(at["gaps"]), 3)
+            self.assertGreater(min(at["lines"]), 1)
 
     def test_four_ranks(self):
         hung = write_logs(self.logs, hosts=1, ranks_of_each=4)

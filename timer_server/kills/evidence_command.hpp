@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "common/clock.hpp"
+#include "common/limits.hpp"
 #include "timer_server/records/record_log.hpp"
 #include "timer_server/records/records.hpp"
 #include "timer_server/system/event_loop.hpp"
@@ -33,7 +34,7 @@ namespace filetimer {
 class EvidenceCommand {
  public:
   // The most bytes of the output that are recorded; further bytes are read and counted.
-  static constexpr std::size_t kMaxOutput = std::size_t{64} << 10;
+  static constexpr std::size_t kMaxOutput = kMaxCommandOutputBytes;
   // How long the end of a killed command is waited for.
   static constexpr int kEndWaitMs = 10;
 

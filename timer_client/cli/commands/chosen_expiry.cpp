@@ -1,13 +1,33 @@
 // SPDX-License-Identifier: MIT
 #include "timer_client/cli/commands/chosen_expiry.hpp"
 
+#include <sys/stat.h>
+
 #include <algorithm>
+#include <utility>
 
 #include "timer_client/cli/commands/commands.hpp"
 #include "timer_client/cli/log/merge.hpp"
 #include "timer_client/cli/text/output.hpp"
 
 namespace filetimer::cli {
+namespace {
+
+// No id has a slash.
+bool means_files(const std::string& word) {
+  struct stat st {};
+  return word.find('/') != std::string::npos || ::stat(word.c_str(), &st) == 0;
+}
+
+}  // namespace
+
+void ExpiryChoice::take_words(std::vector<std::string> words) {
+  files = std::move(words);
+  if (!files.empty() && (files[0] == "last" || !means_files(files[0]))) {
+    id = std::move(files[0]);
+    files.erase(files.begin());
+  }
+}
 
 int read_chosen_expiry(const ExpiryChoice& choice,
                        const std::function<void(const ExpiryKey&, const Record&)>& take) {

@@ -18,6 +18,10 @@ struct ExpiryChoice {
   std::optional<std::string> host;
   std::string dir;                 // the runtime directory whose log is read if `files` is empty
   std::vector<std::string> files;  // see open_logs()
+
+  // Takes the words of a command: the id, which may be left out, and the files. The first word is
+  // an id unless it is a path or the name of a file or folder.
+  void take_words(std::vector<std::string> words);
 };
 
 // Gives `take` all records of the logs, each with the expiry that is meant. Writes lines on

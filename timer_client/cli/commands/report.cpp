@@ -2,7 +2,6 @@
 // SPDX-License-Identifier: MIT
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/stat.h>
 
 #include <algorithm>
 #include <cstring>
@@ -32,11 +31,6 @@ struct ReportOptions {
   std::string perfetto;
 };
 
-bool exists(const std::string& path) {
-  struct stat st {};
-  return ::stat(path.c_str(), &st) == 0;
-}
-
 // Returns whether the text is in the file, which is replaced. Else a line on standard error says
 // why not.
 bool write_file(const std::string& path, const std::string& text) {
@@ -52,12 +46,8 @@ bool write_file(const std::string& path, const std::string& text) {
 }
 
 int run_report(const ReportOptions& options) {
-  ExpiryChoice choice{.host = options.host, .dir = options.place.dir, .files = options.words};
-  // The first word is an id unless a log has that name.
-  if (!choice.files.empty() && (choice.files[0] == "last" || !exists(choice.files[0]))) {
-    choice.id = choice.files[0];
-    choice.files.erase(choice.files.begin());
-  }
+  ExpiryChoice choice{.host = options.host, .dir = options.place.dir, .files = {}};
+  choice.take_words(options.words);
   std::optional<HangCollector> collector;
   std::string id;
   const int code = read_chosen_expiry(choice, [&](const ExpiryKey& key, const Record& record) {

@@ -15,27 +15,27 @@ namespace filetimer::cli {
 namespace {
 
 struct ShowOptions {
-  std::string id;
+  std::vector<std::string> words;  // ID and the files
   std::optional<std::string> host;
   Place place;
-  std::vector<std::string> files;
   bool json = false;
 };
 
 int run_show(const ShowOptions& options) {
   Output out;
   std::optional<ExpiryReport> report;
-  const int code = read_chosen_expiry({options.id, options.host, options.place.dir, options.files},
-                                      [&](const ExpiryKey& key, const Record& record) {
-                                        if (!options.json) {
-                                          if (!report) {
-                                            report.emplace(key);
-                                          }
-                                          report->take(record);
-                                        } else if (key.is_of(record)) {
-                                          out.write(std::string(record.line) + "\n");
-                                        }
-                                      });
+  ExpiryChoice choice{.host = options.host, .dir = options.place.dir, .files = {}};
+  choice.take_words(options.words);
+  const int code = read_chosen_expiry(choice, [&](const ExpiryKey& key, const Record& record) {
+    if (!options.json) {
+      if (!report) {
+        report.emplace(key);
+      }
+      report->take(record);
+    } else if (key.is_of(record)) {
+      out.write(std::string(record.line) + "\n");
+    }
+  });
   if (report) {
     out.write(report->page(wants_colour(out.fd())));
   }
@@ -48,11 +48,10 @@ Command add_show(CLI::App& root) {
   auto options = std::make_shared<ShowOptions>();
   CLI::App* app = root.add_subcommand(
       "show", "One expiry, whole: what, who, where the ranks were, what was done");
-  app->add_option("ID", options->id, "The id that `log` shows, a beginning of it, or last")
-      ->required();
-  app->add_option("FILE", options->files,
-                  "Logs to read, those of other hosts too: files, folders, or\n"
-                  "patterns such as 'logs/*.jsonl' [the server's]");
+  app->add_option("ID", options->words,
+                  "The id that `log` shows, a beginning of it, or last [last];\n"
+                  "then the logs to read, those of other hosts too: files,\n"
+                  "folders, or patterns such as 'logs/*.jsonl' [the server's]");
   app->add_option("--host", options->host, "The host of ID, where two have the same")
       ->type_name("HOST")
       ->check(is_name);
@@ -61,7 +60,8 @@ Command add_show(CLI::App& root) {
   app->footer(
       "Examples:\n"
       "  timer_client show last\n"
-      "  timer_client show cst2jd-1 /shared/logs\n\n"
+      "  timer_client show cst2jd-1 /shared/logs\n"
+      "  timer_client show /shared/logs\n\n"
       "Exit codes: 0 done, 1 failed (also for an unknown ID, and when one of the logs\n"
       "could not be read), 2 usage.");
   return {app, [options] { return run_show(*options); }};

@@ -224,6 +224,23 @@ bool JobIncident::has_odd_group() const {
   return 2 * groups[0].workers.size() <= most->workers.size();
 }
 
+const ExpiredWorker* JobIncident::told_from() const {
+  const bool has_odd = has_odd_group();
+  const ExpiredWorker* odd = nullptr;
+  for (const ExpiredWorker& one : expired) {
+    if (!has_odd || !is_among(groups[0].workers, one.worker)) {
+      continue;
+    }
+    // Of its scopes the innermost says where it is, and the outer ones expired with it.
+    const bool is_innermost = one.scope == groups[0].scope;
+    if (odd == nullptr ||
+        (is_innermost && odd->scope != groups[0].scope && is_among({odd->worker}, one.worker))) {
+      odd = &one;
+    }
+  }
+  return odd != nullptr ? odd : expired.empty() ? nullptr : &expired.front();
+}
+
 bool JobIncident::are_together() const {
   const std::size_t listed = std::accumulate(
       groups.begin(), groups.end(), std::size_t{0},

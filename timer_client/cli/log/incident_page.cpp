@@ -4,7 +4,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <set>
+#include <span>
 #include <tuple>
 
 #include "timer_client/cli/text/words.hpp"
@@ -17,6 +19,7 @@ constexpr std::size_t kGroupsShown = 8;  // the largest is among them
 constexpr std::size_t kWorkersNamed = 8;
 constexpr std::size_t kHostsNamed = 8;
 constexpr std::size_t kOddOnesNamed = 4;
+constexpr std::size_t kScopesNamed = 4;  // of one worker
 // What differs by less reads as one time.
 constexpr double kSameTimeShare = 0.005;
 
@@ -89,9 +92,50 @@ std::string verdict(const JobIncident& incident) {
   for (const WorkerName& worker : odd.workers) {
     names.push_back(worker_text(worker));
   }
-  return fmt::format("{}, {}: {}. {} expired first, {}, and may have waited for {}.",
-                     listed(names, kOddOnesNamed, "; "), in_scope(odd.scope), odd_text(count),
-                     worker_text(first.worker), in_scope(first.scope), count == 1 ? "it" : "them");
+  return fmt::format("{}, {}: {}. {}", listed(names, kOddOnesNamed, "; "), in_scope(odd.scope),
+                     odd_text(count), first_waited_sentence(incident));
+}
+
+using WorkerKey = std::tuple<std::string, Integer, Integer>;
+
+WorkerKey key_of(const ExpiredWorker& one) {
+  return {one.machine, one.worker.pid, one.worker.rank};
+}
+
+// Of one worker, which expires once for each of its scopes that is over its time.
+using Expiries = std::vector<const ExpiredWorker*>;
+
+// Returns those of all workers, the first to expire first.
+std::vector<Expiries> by_worker(const JobIncident& incident) {
+  std::map<WorkerKey, std::size_t> known;
+  std::vector<Expiries> workers;
+  for (const ExpiredWorker& one : incident.expired) {
+    const auto [at, is_new] = known.try_emplace(key_of(one), workers.size());
+    if (is_new) {
+      workers.emplace_back();
+    }
+    workers[at->second].push_back(&one);
+  }
+  return workers;
+}
+
+// Two hosts may have one id; the host that is shown has no name on its page.
+bool is_shown(const ExpiredWorker& one, const std::string& id) {
+  return one.id == id && one.worker.host.empty();
+}
+
+// "rank 2 (pid 12, t), a-3", "rank 2 (pid 12, t), this one, in `step` (a-3), in `load` (a-4)"
+std::string expiries_text(const Expiries& expiries, const std::string& id) {
+  const bool are_shown = std::any_of(expiries.begin(), expiries.end(),
+                                     [&](const auto* one) { return is_shown(*one, id); });
+  std::vector<std::string> scopes;
+  for (const ExpiredWorker* const one : expiries) {
+    scopes.push_back(fmt::format("{} ({})", in_scope(one->scope), one->id));
+  }
+  return joined({worker_text(expiries[0]->worker), are_shown ? "this one" : "",
+                 expiries.size() > 1 ? listed(scopes, kScopesNamed)
+                 : are_shown         ? ""
+                                     : expiries[0]->id});
 }
 
 void add_incident(Page& page, const JobIncident& incident) {
@@ -104,10 +148,10 @@ void add_incident(Page& page, const JobIncident& incident) {
   if (incident.machines > 1) {
     page.item(2, "Order and times are those of the hosts' clocks, which may differ.");
   }
-  std::set<std::tuple<std::string, Integer, Integer>> workers;
+  std::set<WorkerKey> workers;
   std::set<std::string> hosts;
   for (const ExpiredWorker& one : incident.expired) {
-    workers.emplace(one.machine, one.worker.pid, one.worker.rank);
+    workers.insert(key_of(one));
     hosts.insert(one.machine);
   }
   page.item(
@@ -116,6 +160,25 @@ void add_incident(Page& page, const JobIncident& incident) {
 }
 
 }  // namespace
+
+std::string odd_sentence(const JobIncident& incident) {
+  if (!incident.has_odd_group()) {
+    return {};
+  }
+  const ScopeGroup& odd = incident.groups[0];
+  return fmt::format("The odd {} out: {}, {}.", odd.workers.size() == 1 ? "one" : "ones",
+                     workers_text(odd.workers), in_scope(odd.scope));
+}
+
+std::string first_waited_sentence(const JobIncident& incident) {
+  if (!incident.has_odd_group() || incident.expired.empty() ||
+      is_among(incident.groups[0].workers, incident.expired[0].worker)) {
+    return {};
+  }
+  const ExpiredWorker& first = incident.expired[0];
+  return fmt::format("{} expired first, {}, and may have waited for {}.", worker_text(first.worker),
+                     in_scope(first.scope), incident.groups[0].workers.size() == 1 ? "it" : "them");
+}
 
 void add_groups(Page& page, const JobIncident& incident, const WorkerName* shown) {
   if (!incident.has_records) {
@@ -172,19 +235,13 @@ void add_ranks_at_expiry(Page& page, const JobIncident& incident, const std::str
   page.heading("Ranks at time of expiry");
   add_groups(page, incident, &shown);
   if (!incident.expired.empty() && (incident.expired.size() > 1 || incident.has_records)) {
-    // Two hosts may have one id; the host that is shown has no name here.
-    const auto is_shown = [&](const ExpiredWorker& one) {
-      return one.id == id && one.worker.host.empty();
-    };
-    const ExpiredWorker& first = incident.expired[0];
-    page.item(
-        2, fmt::format("First to expire: {}.",
-                       joined({worker_text(first.worker), is_shown(first) ? "this one" : first.id,
-                               first_and_odd(incident)})));
+    const std::vector<Expiries> all = by_worker(incident);
+    page.item(2, fmt::format("First to expire: {}.",
+                             joined({expiries_text(all[0], id), first_and_odd(incident)})));
     std::vector<std::string> others;
-    for (const ExpiredWorker& one : incident.expired) {
-      if (&one != &first && !is_shown(one)) {
-        others.push_back(fmt::format("{}, {}", worker_text(one.worker), one.id));
+    for (const Expiries& expiries : std::span(all).subspan(1)) {
+      if (expiries.size() > 1 || !is_shown(*expiries[0], id)) {
+        others.push_back(expiries_text(expiries, id));
       }
     }
     if (!others.empty()) {

@@ -10,6 +10,12 @@
 
 namespace filetimer::cli {
 
+// Returns "The odd one out: rank 4, in `forward`."; empty: none is.
+std::string odd_sentence(const JobIncident& incident);
+// Returns "rank 0 (pid 4711, t) expired first, in `exchange`, and may have waited for it."; empty
+// where the first to expire is odd itself, or none is.
+std::string first_waited_sentence(const JobIncident& incident);
+
 // Adds the groups, and what is not in them. `shown`, a worker, is pointed at; null: none is.
 void add_groups(Page& page, const JobIncident& incident, const WorkerName* shown);
 

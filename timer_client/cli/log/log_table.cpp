@@ -8,6 +8,7 @@
 #include <set>
 
 #include "common/scope_name.hpp"
+#include "timer_client/cli/log/command_output.hpp"
 #include "timer_client/cli/text/words.hpp"
 
 namespace filetimer::cli {
@@ -142,7 +143,7 @@ constexpr Words kWords[] = {
                       given.empty() ? "" : "given " + given});
      }},
     {"hook", what_hook_did},
-    {"evidence_command", what_hook_did},
+    {"evidence_command", command_end_text},
     {"slow", what_was_slow},
     {"rejected", what_rejected},
     {"server_started",

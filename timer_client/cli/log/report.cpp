@@ -10,11 +10,13 @@
 #include <map>
 #include <utility>
 
+#include "timer_client/cli/log/command_output.hpp"
 #include "timer_client/cli/log/incident_page.hpp"
 #include "timer_client/cli/log/log_table.hpp"
 #include "timer_client/cli/log/stacks_page.hpp"
 #include "timer_client/cli/text/fields.hpp"
 #include "timer_client/cli/text/page.hpp"
+#include "timer_client/cli/text/table.hpp"
 #include "timer_client/cli/text/words.hpp"
 
 namespace filetimer::cli {
@@ -24,7 +26,9 @@ namespace dom = simdjson::dom;
 
 constexpr std::size_t kIdsListed = 5;
 constexpr std::size_t kNamesShown = 8;
-constexpr std::size_t kOutputLinesShown = 40;  // of the evidence command
+// Of the evidence command.
+constexpr std::size_t kOutputLinesShown = 40;
+constexpr std::size_t kOutputCharactersShown = 8000;
 
 // The last few, the latest first.
 std::string latest_of(const std::vector<const ExpiryKey*>& keys) {
@@ -275,6 +279,26 @@ std::string ExpiryReport::headline() const {
               outcome()}));
 }
 
+// Empty: for nobody that is known.
+std::string ExpiryReport::whom_it_may_have_waited_for() const {
+  const JobIncident incident = incidents_.combine(expired_worker(), true);
+  const WorkerName shown = worker_of(own_[0]->record);
+  const bool is_elsewhere =
+      std::any_of(incident.groups.begin(), incident.groups.end(),
+                  [&](const ScopeGroup& group) { return is_among(group.workers, shown); }) &&
+      !is_among(incident.groups[0].workers, shown);
+  if (is_of_warning() || !incident.has_odd_group() || !is_elsewhere) {
+    return {};
+  }
+  const ExpiredWorker* const told = incident.told_from();
+  const bool has_expired = told != nullptr && is_among(incident.groups[0].workers, told->worker);
+  return fmt::format(
+      "{} This worker may have waited for {}{}.", odd_sentence(incident),
+      incident.groups[0].workers.size() == 1 ? "it" : "them",
+      has_expired ? fmt::format("; `timer_client show {}` with the same logs has more", told->id)
+                  : "");
+}
+
 std::vector<std::pair<std::string, std::string>> ExpiryReport::facts() const {
   if (own_.empty()) {
     return {};
@@ -311,6 +335,9 @@ void ExpiryReport::add_headline(Page& page) const {
   const Record* const verdict = find("expired");
   const Record& base = verdict != nullptr ? *verdict : own_[0]->record;
   page.paragraph(headline());
+  if (const std::string whom = whom_it_may_have_waited_for(); !whom.empty()) {
+    page.paragraph(whom);
+  }
   if (verdict == nullptr && !is_of_warning()) {
     page.paragraph(
         "Its `expired` record is not in these logs: it was rotated away or lost. What follows is "
@@ -332,6 +359,7 @@ void ExpiryReport::add_headline(Page& page) const {
               "elapsed_s",
               "acquired_mono_ns",
               "deadline_mono_ns",
+              "soft_mono_ns",
               "dir",
               "open_scopes",
               "omitted",
@@ -394,21 +422,22 @@ void ExpiryReport::add_command_output(Page& page) const {
   if (command == nullptr) {
     return;
   }
+  page.heading(
+      cut_text(fmt::format("Evidence command ({})", command_end_text(*command)), kPageWidth));
   const std::string output = command->text("output");
-  const std::int64_t bytes = command->integer("output_bytes").value_or(0);
-  page.heading(fmt::format("Evidence command ({})", in_few_words(*command)));
-  std::size_t shown = 0;
-  for (std::size_t begin = 0; begin < output.size() && shown < kOutputLinesShown; ++shown) {
-    const std::size_t end = std::min(output.find('\n', begin), output.size());
-    page.item(2, output.substr(begin, end - begin));
-    begin = end + 1;
+  const std::string_view most =
+      std::string_view(output).substr(0, bytes_of(output, kOutputCharactersShown));
+  std::size_t end = 0;
+  for (std::size_t lines = 0; end < most.size() && lines < kOutputLinesShown; ++lines) {
+    const std::size_t newline = std::min(most.find('\n', end), most.size());
+    page.item(2, most.substr(end, newline - end));
+    end = newline + 1;
   }
-  if (shown == kOutputLinesShown) {
-    page.item(2,
-              fmt::format("... {} bytes in all, of which the record has {}", bytes, output.size()));
-  } else if (output.empty()) {
-    page.item(2, "It wrote nothing.");
+  if (end < output.size()) {
+    page.item(2, fmt::format("... more of it is in the record: `timer_client show {} --json`.",
+                             command->id));
   }
+  page.item(2, output_size_text(*command));
 }
 
 // Likewise.

@@ -81,6 +81,7 @@ class ExpiryReport {
   // A warning has an id of its own, and one record.
   [[nodiscard]] bool is_of_warning() const;
   [[nodiscard]] std::string outcome() const;
+  [[nodiscard]] std::string whom_it_may_have_waited_for() const;
   void add_headline(Page& page) const;
   void add_open_scopes(Page& page) const;
   void add_ranks(Page& page) const;

@@ -12,6 +12,7 @@
 #include <set>
 #include <tuple>
 
+#include "timer_client/cli/log/command_output.hpp"
 #include "timer_client/cli/log/log_table.hpp"
 #include "timer_client/cli/log/stacks_page.hpp"
 #include "timer_client/cli/text/words.hpp"
@@ -80,7 +81,8 @@ class HangBuilder {
     }
     if (record.event == "evidence_command") {
       if (incidents_.count({machine, std::string(record.incident)}) > 0) {
-        hang_.outputs.push_back({host->second, record.text("output")});
+        hang_.outputs.push_back({host->second, command_end_text(record), output_size_text(record),
+                                 record.text("output")});
       }
       return;
     }
@@ -139,7 +141,7 @@ class HangBuilder {
       std::ranges::stable_sort(lane.marks, {}, &Mark::at_s);
       std::erase_if(lane.marks, [&](const Mark& mark) { return mark.at_s < hang_.begin_s; });
     }
-    const std::string& first_host =
+    const std::string first_host =
         hang_.incident.expired.empty() ? std::string() : hang_.incident.expired[0].worker.host;
     for (Lane& lane : hang_.lanes) {
       lane.is_own_clock = lane.worker.host != first_host;
@@ -149,15 +151,35 @@ class HangBuilder {
         lane->is_first = true;
       }
     }
-    std::ranges::stable_sort(hang_.lanes, {}, [](const Lane& lane) {
+    sort_lanes(first_host);
+    for (const Lane& lane : hang_.lanes) {
+      const auto children = child_stacks_.find({lane.worker.host, lane.worker.pid.value_or(0)});
+      if (children != child_stacks_.end()) {
+        hang_.child_stacks.push_back({lane.worker, std::move(children->second)});
+      }
+    }
+  }
+
+ private:
+  // The lanes of a host stand together, first those of the host of the lane above them, so that
+  // each host needs few headings.
+  void sort_lanes(const std::string& first_host) {
+    const ExpiredWorker* const told = hang_.incident.told_from();
+    const Lane* const lead =
+        told == nullptr ? nullptr : lane_of(told->worker.host, told->worker.pid);
+    const Integer told_pid = lead == nullptr ? Integer{} : lead->worker.pid;
+    const std::string told_host = lead == nullptr ? first_host : lead->worker.host;
+    std::ranges::stable_sort(hang_.lanes, {}, [&](const Lane& lane) {
       constexpr auto kLast = std::numeric_limits<std::int64_t>::max();
-      return std::tuple(!lane.is_first, !lane.is_odd, std::string_view(lane.worker.host),
+      const std::string& host = lane.worker.host;
+      const bool is_told = host == told_host && lane.worker.pid == told_pid;
+      return std::tuple(!lane.is_odd, !is_told, !lane.is_first,
+                        host != (lane.is_odd ? told_host : first_host), std::string_view(host),
                         lane.worker.rank.value_or(kLast), lane.worker.pid.value_or(kLast));
     });
     index_.clear();
   }
 
- private:
   void add_lane(const WorkerName& worker, bool is_odd) {
     if (worker.pid &&
         index_.emplace(LaneKey{worker.host, *worker.pid}, hang_.lanes.size()).second) {
@@ -336,8 +358,8 @@ class HangBuilder {
     if (calls[0].empty()) {
       return;
     }
-    calls.insert(calls.begin(), "children of " + worker_text(lane.worker));
-    hang_.child_stacks.add({{}, integer_at(child, "pid"), {}, text_at(child, "comm")}, calls);
+    child_stacks_[{lane.worker.host, lane.worker.pid.value_or(0)}].add(
+        {{}, integer_at(child, "pid"), {}, text_at(child, "comm")}, calls);
   }
 
   void finish_bars(Lane& lane) const {
@@ -369,6 +391,7 @@ class HangBuilder {
   std::set<std::pair<std::string, std::string>> incidents_;  // machine and id
   std::set<std::pair<std::string, std::string>> expiries_;
   std::map<LaneKey, std::size_t> index_;
+  std::map<LaneKey, StackTree> child_stacks_;
   std::set<LaneKey> told_;                                    // whose stacks are in the trees
   std::set<std::pair<std::string, std::string>> dumps_told_;  // host and line
 };
@@ -427,8 +450,10 @@ Hang HangCollector::hang() const {
   hang.incident = incidents.combine(around, false);
   const ExpiredWorker& first =
       hang.incident.expired.empty() ? around : hang.incident.expired.front();
-  ExpiryReport report({first.machine.substr(0, first.machine.find('\n')), first.id,
-                       first.worker.pid, first.time_us});
+  const ExpiredWorker* const from = hang.incident.told_from();
+  const ExpiredWorker& told = from == nullptr ? around : *from;
+  ExpiryReport report(
+      {told.machine.substr(0, told.machine.find('\n')), told.id, told.worker.pid, told.time_us});
   HangBuilder builder(hang, around, first.time_us.value_or(key_.time_us.value_or(0)));
   replay([&](const Record& record) {
     report.take(record);

@@ -50,20 +50,33 @@ struct Hang {
   std::string headline;                                    // what happened, in one sentence
   std::vector<std::pair<std::string, std::string>> facts;  // a label and a value
   JobIncident incident;
-  std::vector<Lane> lanes;  // the first to expire, then the odd ones, then by host and rank
-  double begin_s = 0;       // of the time axis
+  // The odd ones, of which the first is the one that the hang is told from, then the first to
+  // expire, then the others of its host, then by host and rank.
+  std::vector<Lane> lanes;
+  double begin_s = 0;  // of the time axis
   double end_s = 0;
   std::int64_t ended_omitted = 0;  // ended scopes for which the records had no room
   StackTree python_stacks;
   StackTree native_stacks;
-  StackTree child_stacks;  // of main threads, below the worker whose children they are
+  struct Children {
+    WorkerName parent;
+    StackTree stacks;  // of main threads
+  };
+  std::vector<Children> child_stacks;  // in the order of the lanes
   // Of the evidence command on each host.
   struct Output {
     std::string host;
-    std::string text;  // the beginning of it
+    std::string end;   // how the command ended
+    std::string size;  // of the output, where the record has not all of it
+    std::string text;
   };
   std::vector<Output> outputs;
-  std::vector<Output> dumps;  // of flight recorders: a line for each rank
+  // Of flight recorders: a line for each rank.
+  struct Dump {
+    std::string host;
+    std::string text;
+  };
+  std::vector<Dump> dumps;
 };
 
 // Keeps of all records those that concern the hang of one expiry.
@@ -73,7 +86,8 @@ class HangCollector {
 
   // Takes records of all hosts in the order of their times.
   void take(const Record& record);
-  // Returns the hang, told from the first of its expiries. A record of the expiry must have come.
+  // Returns the hang, told from JobIncident::told_from(), with times after the first verdict. A
+  // record of the expiry must have come.
   [[nodiscard]] Hang hang() const;
 
  private:

@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "common/json_writer.hpp"
+#include "timer_client/cli/log/incident_page.hpp"
 #include "timer_client/cli/report/html.hpp"
 #include "timer_client/cli/report/lanes.hpp"
 #include "timer_client/cli/text/words.hpp"
@@ -28,6 +29,8 @@ constexpr std::string_view kHead = R"(<!DOCTYPE html>
 <link rel=icon href="data:,">
 )";
 
+// In a narrow window the picture scrolls. The names stay in sight, and <figure>, which has no text
+// of its own, runs from right to left: it begins at its end, where the verdict and the deaths are.
 constexpr std::string_view kStyle = R"(<style>
 :root { color-scheme: light dark; --back: #fff; --text: #1c1e21; --soft: #676d76; --line: #d9dce1;
   --ground: #f3f4f6; --ended: #b9c7da; --open: #7da7d9; --expired: #d64545; --bar: #10131a;
@@ -39,14 +42,22 @@ body { margin: 0 auto; padding: 1rem; max-width: 76rem; background: var(--back);
   font: 15px/1.5 system-ui, sans-serif; overflow-wrap: anywhere; }
 h1 { font-size: 1.35rem; line-height: 1.35; }
 h2 { font-size: 1.05rem; margin: 2rem 0 .5rem; }
+h3 { font-size: .95rem; margin: 1.2rem 0 .3rem; }
 dl { display: grid; grid-template-columns: max-content 1fr; gap: .15rem 1rem; }
 dt, small, .soft { color: var(--soft); }
 dd { margin: 0; }
 code { font-family: ui-monospace, monospace; font-size: .88em; }
-figure { margin: 0; overflow-x: auto; }
-svg { display: block; width: 100%; min-width: 44rem; font: 11px ui-monospace, monospace; }
+pre { margin: 0; padding: .6rem .8rem; max-height: 30rem; overflow: auto; background: var(--ground);
+  border: 1px solid var(--line); font: .88em/1.45 ui-monospace, monospace; }
+figure { margin: 0; overflow-x: auto; direction: rtl; }
+.picture { display: flex; align-items: flex-start; min-width: 52rem; direction: ltr; }
+.narrow { display: none; }
+@media screen and (max-width: 54rem) { .narrow { display: block; } }
+svg { flex: 1010 0 0; min-width: 0; font: 11px ui-monospace, monospace; }
+svg.names { flex-grow: 190; position: sticky; left: 0; overflow: visible; background: var(--back); }
 svg text { fill: var(--text); }
 svg .axis { fill: var(--soft); text-anchor: middle; }
+svg .leftmost { text-anchor: start; }
 svg .host { font-weight: bold; }
 svg .doubt, svg .deeper { fill: var(--warning); font-weight: normal; }
 svg .deeper { text-anchor: end; }
@@ -69,13 +80,19 @@ svg .signal { stroke-dasharray: 2 2; }
 svg .death { stroke-width: 2; }
 svg .note { fill: var(--soft); stroke: none; }
 .key { display: inline-block; width: 1em; height: .8em; border-radius: 2px; margin-left: .8em; }
-.tree ul { margin: 0; padding-left: 1.1rem; list-style: none; border-left: 1px solid var(--line); }
-.tree > ul { padding-left: 0; border: 0; }
+.tree { overflow-x: auto; }
+.tree ul { margin: 0; padding: 0; list-style: none; }
+.tree li { min-width: 12rem; }
+.tree li + li { margin-top: .6rem; }
+.tree li li { margin: .4rem 0 0 .2rem; padding-left: .9rem; border-left: 3px solid var(--ended); }
+.tree code { display: inline-block; padding-left: 1.5em; text-indent: -1.5em; }
+.tree small { white-space: nowrap; }
 .tree strong { color: var(--odd); }
 table { border-collapse: collapse; }
 td, th { padding: .1rem .8rem .1rem 0; text-align: left; vertical-align: top; }
 @media print { body { max-width: none; } details { display: block; } figure { overflow: visible; }
-  svg { min-width: 0; } }
+  .picture { min-width: 0; } .tree { overflow: visible; }
+  pre { max-height: none; overflow: visible; white-space: pre-wrap; } }
 </style>
 )";
 
@@ -83,13 +100,10 @@ std::string heading(std::string_view title) {
   return fmt::format("<h2>{}</h2>\n", title);
 }
 
-std::string odd_sentence(const Hang& hang) {
+std::string cause_of(const Hang& hang) {
   const JobIncident& incident = hang.incident;
   if (incident.has_odd_group()) {
-    return fmt::format("The odd one out: {}, {}.", workers_text(incident.groups[0].workers),
-                       incident.groups[0].scope.empty()
-                           ? "in no scope"
-                           : fmt::format("in {}", backquoted(incident.groups[0].scope)));
+    return joined({odd_sentence(incident), first_waited_sentence(incident)}, " ");
   }
   if (!incident.expired.empty()) {
     return fmt::format("The first to expire: {}.", worker_text(incident.expired[0].worker));
@@ -159,6 +173,24 @@ std::string groups_of(const Hang& hang) {
   return html + "</ul>\n";
 }
 
+std::string html_of(const Hang::Output& output) {
+  std::string html =
+      heading(html_text(fmt::format("Evidence command on {}: {}", output.host, output.end)));
+  if (!output.text.empty()) {
+    html += "<pre>";
+    for (std::size_t begin = 0; begin < output.text.size();) {
+      const std::size_t end = std::min(output.text.find('\n', begin), output.text.size());
+      html += html_text(output.text.substr(begin, end - begin)) + "\n";
+      begin = end + 1;
+    }
+    html += "</pre>\n";
+  }
+  if (!output.size.empty()) {
+    html += fmt::format("<p class=soft>{}</p>\n", html_text(output.size));
+  }
+  return html;
+}
+
 std::string workers_table(const Hang& hang) {
   std::string html = fmt::format(
       "<details><summary>{}</summary>\n<table><tr><th>Host</th><th>Rank</th><th>Pid</th>"
@@ -192,13 +224,16 @@ std::string html_page(const Hang& hang, const std::string& logs) {
   html += fmt::format("<title>{}</title>\n", html_text(hang.headline, kNameCharacters));
   html += kStyle;
   html += fmt::format("<h1>{}</h1>\n", html_text(hang.headline, kFactCharacters));
-  if (const std::string odd = odd_sentence(hang); !odd.empty()) {
-    html += fmt::format("<p><strong>{}</strong></p>\n", html_text(odd, kFactCharacters));
+  if (const std::string cause = cause_of(hang); !cause.empty()) {
+    html += fmt::format("<p><strong>{}</strong></p>\n", html_text(cause, kFactCharacters));
   }
   html += facts_of(hang);
   html += heading("Timeline");
   html += key_of_the_picture();
-  html += "<figure>" + svg_of(hang) + "</figure>\n";
+  html +=
+      "<p class=\"soft narrow\">The picture is wider than this window and starts at its end: "
+      "scroll it to the left for what was before.</p>\n";
+  html += "<figure><div class=picture>" + svg_of(hang) + "</div></figure>\n";
   html += doubts_of(hang);
   html += groups_of(hang);
   if (!hang.python_stacks.is_empty()) {
@@ -209,24 +244,20 @@ std::string html_page(const Hang& hang, const std::string& logs) {
     html += heading("Native stacks of main threads, the outermost call first");
     html += html_of(hang.native_stacks);
   }
-  if (!hang.child_stacks.is_empty()) {
+  if (!hang.child_stacks.empty()) {
     html += heading("Children of workers, the outermost call first");
-    html += html_of(hang.child_stacks, "stack");
+  }
+  for (const Hang::Children& children : hang.child_stacks) {
+    html += fmt::format("<h3>Children of {}</h3>\n", html_text(worker_text(children.parent)));
+    html += html_of(children.stacks, "stack");
   }
   for (const Hang::Output& output : hang.outputs) {
-    html += heading(fmt::format("Evidence command on {}", html_text(output.host)));
-    html += "<pre>";
-    for (std::size_t begin = 0; begin < output.text.size();) {
-      const std::size_t end = std::min(output.text.find('\n', begin), output.text.size());
-      html += html_text(output.text.substr(begin, end - begin)) + "\n";
-      begin = end + 1;
-    }
-    html += "</pre>\n";
+    html += html_of(output);
   }
   if (!hang.dumps.empty()) {
     html += heading("Dumps of flight recorders, for torchfrtrace");
     html += "<pre>";
-    for (const Hang::Output& dump : hang.dumps) {
+    for (const Hang::Dump& dump : hang.dumps) {
       html += html_text(fmt::format("{}: {}", dump.host, dump.text)) + "\n";
     }
     html += "</pre>\n";

@@ -19,11 +19,12 @@ namespace {
 
 // In units of the image, which is as wide as this and is scaled by the browser.
 constexpr double kWidth = 1200;
-constexpr double kLabelWidth = 190;
+constexpr double kLabelWidth = 190;  // the page's style has the share of it, too
 constexpr double kAxisHeight = 30;
 constexpr double kRowHeight = 16;
 constexpr double kLaneGap = 8;
 constexpr double kHostHeight = 22;
+constexpr double kAxisLabelRoom = 30;  // of the text on the left of its tick
 constexpr double kBarInset = 1;
 constexpr double kLeastBar = 1.5;
 constexpr double kCharacterWidth = 6.6;
@@ -35,15 +36,14 @@ constexpr int kMostTicks = 8;
 
 class Drawing {
  public:
-  explicit Drawing(const Hang& hang) : hang_(hang) {}
+  explicit Drawing(const Hang& hang) : hang_(hang), has_odd_(hang.incident.has_odd_group()) {}
 
   std::string svg() {
     const std::vector<DrawnLane> lanes = drawn_lanes(hang_);
     std::string host;
     bool is_first = true;
     for (const DrawnLane& drawn : std::span(lanes).first(std::min(lanes.size(), kMostLanesDrawn))) {
-      const bool is_folded = drawn.workers.size() > 1;
-      const std::string of = is_folded ? std::string() : drawn.lane->worker.host;  // of many hosts
+      const std::string of = hosts_of(drawn);
       if (is_first || of != host) {
         add_host(of, drawn);
         host = of;
@@ -55,11 +55,12 @@ class Drawing {
     std::string axis;
     add_axis(axis, height);
     return fmt::format(
-        "<svg viewBox=\"0 0 {:.0f} {:.0f}\" role=img aria-label=\"The scopes of each worker over "
-        "time\">\n<defs><pattern id=paused width=6 height=6 patternUnits=userSpaceOnUse "
-        "patternTransform=\"rotate(45)\"><line x1=0 y1=0 x2=0 y2=6 class=hatch /></pattern>"
-        "</defs>\n{}{}</svg>\n",
-        kWidth, height, axis, body_);
+        "<svg class=names viewBox=\"0 0 {0:.0f} {1:.0f}\" role=img aria-label=\"The names of hosts "
+        "and workers\">\n{2}</svg>\n<svg class=scopes viewBox=\"{0:.0f} 0 {3:.0f} {1:.0f}\" "
+        "role=img aria-label=\"The scopes of each worker over time\">\n<defs><pattern id=paused "
+        "width=6 height=6 patternUnits=userSpaceOnUse patternTransform=\"rotate(45)\"><line x1=0 "
+        "y1=0 x2=0 y2=6 class=hatch /></pattern></defs>\n{4}{5}</svg>\n",
+        kLabelWidth, height, names_, kWidth - kLabelWidth, axis, body_);
   }
 
  private:
@@ -78,24 +79,28 @@ class Drawing {
       const double at_s = tick * step;
       axis += fmt::format(
           "<line x1={0:.1f} x2={0:.1f} y1={1:.0f} y2={2:.0f} class=tick />"
-          "<text x={0:.1f} y={3:.0f} class=axis>{4}</text>\n",
+          "<text x={0:.1f} y={3:.0f} class=\"axis{5}\">{4}</text>\n",
           x_of(at_s), kAxisHeight - 6, height, kAxisHeight - 12,
-          tick == 0 ? "verdict" : fmt::format("{:+g} s", at_s));
+          tick == 0 ? "verdict" : fmt::format("{:+g} s", at_s),
+          x_of(at_s) < kLabelWidth + kAxisLabelRoom ? " leftmost" : "");
     }
     axis += fmt::format("<line x1={0:.1f} x2={0:.1f} y1={1:.0f} y2={2:.0f} class=zero />\n",
                         x_of(0), kAxisHeight - 6, height);
   }
 
-  void add_host(const std::string& host, const DrawnLane& first) {
+  static std::string hosts_of(const DrawnLane& drawn) {
     std::set<std::string_view> hosts;
-    for (const WorkerName& worker : first.workers) {
+    for (const WorkerName& worker : drawn.workers) {
       hosts.insert(worker.host);
     }
-    const std::string name =
-        hosts.size() > 1 ? counted(hosts.size(), "host") : html_text(host, kTitleCharacters);
+    return hosts.size() > 1 ? counted(hosts.size(), "host") : drawn.lane->worker.host;
+  }
+
+  void add_host(const std::string& host, const DrawnLane& first) {
     const bool is_own_clock = first.workers.size() == 1 && first.lane->is_own_clock;
-    body_ += fmt::format("<text x=4 y={:.1f} class=host>{}{}</text>\n", y_ + kHostHeight - 7, name,
-                         is_own_clock ? " <tspan class=doubt>by its own clock</tspan>" : "");
+    names_ += fmt::format("<text x=4 y={:.1f} class=host>{}{}</text>\n", y_ + kHostHeight - 7,
+                          html_text(host, kTitleCharacters),
+                          is_own_clock ? " <tspan class=doubt>by its own clock</tspan>" : "");
     y_ += kHostHeight;
   }
 
@@ -115,10 +120,10 @@ class Drawing {
             ? fmt::format("{}; drawn: {}", counted(drawn.workers.size(), "worker"),
                           worker_text(lane.worker))
             : worker_text(lane.worker);
-    body_ += fmt::format("<g{}><title>{}</title><text x=4 y={:.1f} class=lane>{}</text></g>\n",
-                         lane.is_first || lane.is_odd ? " class=odd" : "",
-                         html_text(fmt::format("{}: {}", who, more), kTitleCharacters), y_ + 12,
-                         html_text(who, kLabelCharacters));
+    names_ += fmt::format("<g{}><title>{}</title><text x=4 y={:.1f} class=lane>{}</text></g>\n",
+                          (has_odd_ ? lane.is_odd : lane.is_first) ? " class=odd" : "",
+                          html_text(fmt::format("{}: {}", who, more), kTitleCharacters), y_ + 12,
+                          html_text(who, kLabelCharacters));
     body_ += fmt::format(
         "<rect x={:.0f} y={:.1f} width={:.0f} height={:.1f} class=\"ground{}\" />\n", kLabelWidth,
         y_, kWidth - kLabelWidth, height, lane.is_own_clock ? " other" : "");
@@ -213,6 +218,8 @@ class Drawing {
   }
 
   const Hang& hang_;
+  bool has_odd_;  // else the first to expire is the one to look at
+  std::string names_;
   std::string body_;
   double y_ = kAxisHeight;
 };

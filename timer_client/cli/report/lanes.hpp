@@ -1,4 +1,4 @@
-// The lanes of a hang as one SVG image, which needs no script, font or file.
+// The lanes of a hang as an SVG image, which needs no script, font or file.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -23,7 +23,8 @@ inline constexpr std::size_t kMostLanes = 72;
 // Of those lanes, how many svg_of() draws.
 inline constexpr std::size_t kMostLanesDrawn = 256;
 
-// Returns the <svg> element. It takes its colours from the classes of the page's style.
+// Returns two <svg> elements of the same height, to stand side by side: the names, and the scopes
+// over time. They take their colours from the classes of the page's style.
 std::string svg_of(const Hang& hang);
 
 }  // namespace filetimer::cli

@@ -281,6 +281,53 @@ TEST_CASE("the page says who was where and in whom both signs of the cause meet"
   }
 }
 
+// What the page says before its first empty line, as one line.
+std::string beginning_of_page(const std::string& log, const std::string& id) {
+  const TempFolder folder;
+  folder.write("log", log);
+  std::string beginning;
+  for (const std::string& line : lines_of(run_command({"show", id, folder.path("log")}).output)) {
+    if (line.empty()) {
+      break;
+    }
+    beginning += (beginning.empty() ? "" : " ") + line;
+  }
+  return beginning;
+}
+
+TEST_CASE("the page of one that may have waited names the odd one out at once") {
+  const std::string odd =
+      incident(kHere, "a-i1",
+               {{0, "exchange", 30}, {1, "exchange", 30}, {2, "load", 12}, {3, "exchange", 30}});
+  const std::string waited = odd + expired(kHere, "a-i1", "a-1", 0, "exchange");
+  const std::string first =
+      "rank 0 (pid 100, t) hung in `exchange`: open for 30 s of 30 s, and no record says how it "
+      "ended. The odd one out: rank 2, in `load`. This worker may have waited for it";
+  CHECK(beginning_of_page(waited, "a-1") == first + ".");
+  const std::string both = waited + expired(kHere, "a-i1", "a-2", 2, "load");
+  CHECK(beginning_of_page(both, "a-1") ==
+        first + "; `timer_client show a-2` with the same logs has more.");
+  CHECK_FALSE(contains(beginning_of_page(both, "a-2"), "odd"));
+  const std::string nested = waited + expired(kHere, "a-i1", "a-2", 2, "step") +
+                             expired(kHere, "a-i1", "a-3", 2, "load") +
+                             expired(kHere, "a-i1", "a-4", 2, "load");
+  CHECK(contains(beginning_of_page(nested, "a-1"), "`timer_client show a-3` "));
+  CHECK_FALSE(contains(beginning_of_page(incident(kHere, "a-i1", {{0, "exchange", 30}}) +
+                                             expired(kHere, "a-i1", "a-1", 0, "exchange"),
+                                         "a-1"),
+                       "odd"));
+  const std::string two = incident(kHere, "a-i1",
+                                   {{0, "exchange", 30},
+                                    {1, "load", 30},
+                                    {2, "load", 30},
+                                    {3, "exchange", 30},
+                                    {4, "exchange", 30},
+                                    {5, "exchange", 30}}) +
+                          expired(kHere, "a-i1", "a-1", 0, "exchange");
+  CHECK(contains(beginning_of_page(two, "a-1"),
+                 "The odd ones out: ranks 1, 2, in `load`. This worker may have waited for them."));
+}
+
 TEST_CASE("of 512 ranks in many places the outliers are shown and the rest is counted") {
   std::vector<In> workers;
   for (int rank = 0; rank < 512; ++rank) {
@@ -306,6 +353,22 @@ TEST_CASE("of many that expired together a few are named and the rest is counted
   CHECK(lines[1] == "First to expire: rank 0 (pid 100, t), a-0.");
   CHECK(lines[2].starts_with("Expired, too: rank 1 (pid 101, t), a-1; rank 2 (pid 102, t), a-2; "));
   CHECK(lines[2].ends_with("; rank 8 (pid 108, t), a-8 and 90 more."));
+}
+
+TEST_CASE("a worker that expired in several scopes is named once, with each of them") {
+  const auto later = [](std::int64_t ms) { return At{"node07", kHere.us + ms * 1000}; };
+  const std::string log =
+      incident(kHere, "a-i1", {{0, "load", 30}, {1, "load", 30}}) +
+      expired(kHere, "a-i1", "a-1", 1, "step") + expired(later(1), "a-i1", "a-2", 0, "step") +
+      expired(later(2), "a-i1", "a-3", 1, "load") + expired(later(3), "a-i1", "a-4", 0, "load");
+  const std::string first = "First to expire: rank 1 (pid 101, t), ";
+  const std::string other = "Expired, too: rank 0 (pid 100, t), ";
+  const Lines of_first = ranks_at_expiry({log}, "a-3");
+  CHECK(of_first[1] == first + "this one, in `step` (a-1), in `load` (a-3).");
+  CHECK(of_first.back() == other + "in `step` (a-2), in `load` (a-4).");
+  const Lines of_other = ranks_at_expiry({log}, "a-2");
+  CHECK(of_other[1] == first + "in `step` (a-1), in `load` (a-3).");
+  CHECK(of_other.back() == other + "this one, in `step` (a-2), in `load` (a-4).");
 }
 
 TEST_CASE("an earlier expiry of the job on this host is the first") {

@@ -203,6 +203,17 @@ TEST_CASE("warnings of another scope, worker or time are not told") {
         part_of_page(ours, heading));
 }
 
+TEST_CASE("the page of a warning has its times as durations, and no clock's nanoseconds") {
+  const std::string page = part_of_page(
+      record("warned", 0,
+             R"("id":"a-1","scope":"load","reason":"soft deadline","timeout_s":30,)"
+             R"("elapsed_s":15.0,"soft_s":15,"overdue_ms":0.2,"acquired_mono_ns":11985000000000,)"
+             R"("soft_mono_ns":12000000000000,"state":"S")"),
+      "Warning");
+  CHECK(contains(page, "\n  soft        15 s\n"));
+  CHECK_FALSE(contains(page, "mono"));
+}
+
 TEST_CASE("what keeps an unkillable worker is told") {
   const std::string log =
       verdict() + killed(R"("verdict":"unkillable","signals":[],"dead_after_ms":null,)"
@@ -231,6 +242,69 @@ TEST_CASE("events of later servers change nothing, their fields are shown") {
     CHECK(part_of_page(later, heading) == part_of_page(ours, heading));
   }
   CHECK(contains(part_of_page(later, "Expiry"), "\n  later       1, none\n"));
+}
+
+std::string command(const std::string& fields) {
+  return record("evidence_command", 5, R"("id":"a-1","incident":"a-i1",)" + fields);
+}
+
+TEST_CASE("one phrase says how an evidence command ended") {
+  struct Row {
+    std::string fields;
+    std::string how;
+  };
+  const std::vector<Row> rows = {
+      {R"("result":"exited","duration_ms":2.876,"exit_status":3)", "exit status 3 after 2.88 ms"},
+      {R"("result":"signalled","duration_ms":5.134,"signal":9,"name":"SIGKILL")",
+       "ended by SIGKILL after 5.13 ms"},
+      {R"("result":"timed_out","duration_ms":2000.07,"signal":9,"name":"SIGKILL",)"
+       R"("reason":"it was killed after 2s, see --evidence-timeout")",
+       "timed out after 2.00 s, killed with SIGKILL"},
+      {R"("result":"timed_out","duration_ms":2000)", "timed out after 2 s, killed"},
+      {R"("result":"timed_out","duration_ms":2000,"exit_status":0)",
+       "timed out after 2 s, exit status 0"},
+      {R"("result":"stopped","duration_ms":7,"signal":9,"name":"SIGKILL","reason":"the server stopped")",
+       "stopped after 7 ms: the server stopped"},
+      {R"("result":"failed","reason":"no more processes")",
+       "could not be started: no more processes"}};
+  for (const Row& row : rows) {
+    CAPTURE(row.fields);
+    const std::string heading = "Evidence command (" + row.how + ")";
+    CHECK(part_of_page(verdict() + command(row.fields + R"(,"output":"","output_bytes":0)"),
+                       heading) == heading + "\n  It wrote nothing.\n");
+  }
+}
+
+TEST_CASE(
+    "the page says what it leaves out of the output of the evidence command, and nothing else") {
+  const std::string heading = "Evidence command (exit status 0)";
+  const auto page = [&](const std::string& output, std::size_t bytes) {
+    return part_of_page(
+        verdict() + command(fmt::format(
+                        R"("result":"exited","exit_status":0,"output":"{}","output_bytes":{})",
+                        output, bytes)),
+        heading);
+  };
+  const auto lines = [](int count) {
+    std::string text;
+    for (int i = 0; i < count; ++i) {
+      text += fmt::format("line {}\\n", i);
+    }
+    return text;
+  };
+  CHECK(page(lines(40), 350).ends_with("  line 39\n"));
+  CHECK(page(lines(41), 359)
+            .ends_with(
+                "  line 39\n  ... more of it is in the record: `timer_client show a-1 --json`.\n"));
+  // One line that is longer than the record, and one of which each byte is four in the record.
+  const std::string cut = page(std::string(65536, 'x'), 300000);
+  CHECK(cut.size() < 10'000);
+  CHECK(
+      cut.ends_with("x\n  ... more of it is in the record: `timer_client show a-1 --json`.\n"
+                    "  It wrote 300000 bytes, of which the record has the first 65536.\n"));
+  CHECK(page(R"(\\xff\\xff)", 300000)
+            .ends_with("  It wrote 300000 bytes, of which the record has the first 65536.\n"));
+  CHECK(page(R"(\\xff\\xff)", 2) == heading + "\n  \\xff\\xff\n");
 }
 
 TEST_CASE("the table says of each event what there is to say") {

@@ -60,6 +60,31 @@ TEST_CASE("an id may be its unique beginning, and others are failures that list 
   CHECK(lines_of(unknown.errors).size() == 1);
 }
 
+TEST_CASE("without an id it is the last expiry, of the logs that are named first") {
+  const TempFolder folder;
+  folder.write("expired.jsonl", read_data("hang.jsonl"));
+  const std::string last = run_command({"show", "last", folder.path("expired.jsonl")}).output;
+  CHECK(contains(last, "rank 0 (pid 4709, trainer) hung"));
+  const std::vector<std::vector<std::string>> ways{{"show", folder.path()},
+                                                   {"show", folder.path("expired.jsonl")},
+                                                   {"show", folder.path() + "/*.jsonl"},
+                                                   {"show", "last", folder.path()},
+                                                   {"show", "--dir", folder.path()}};
+  for (const std::vector<std::string>& words : ways) {
+    CAPTURE(words[1]);
+    const Ran ran = run_command(words);
+    CHECK(ran.code == 0);
+    CHECK(ran.errors.empty());
+    CHECK(ran.output == last);
+  }
+  for (const char* const command : {"show", "report"}) {
+    const Ran missing = run_command({command, folder.path("no")});
+    CHECK(missing.code == 1);
+    CHECK(missing.errors ==
+          "timer_client: cannot open '" + folder.path("no") + "': No such file or directory\n");
+  }
+}
+
 TEST_CASE("a whole id is that id, although others begin with it") {
   const TempFolder folder;
   folder.write("log", R"({"schema":1,"event":"expired","id":"a-10","scope":"ten"})"

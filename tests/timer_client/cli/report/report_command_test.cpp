@@ -125,6 +125,77 @@ TEST_CASE("a report is told from the first to expire, whichever expiry was named
                  "<strong>rank 1</strong>"));
 }
 
+// Ranks 0 and 1 on node01, 2 and 3 on node02: all wait in `exchange` for rank 3, in `load`.
+struct FirstWaited {
+  TempFolder folder;
+  HostLog a{"node01"};
+  HostLog b{"node02"};
+
+  explicit FirstWaited(bool has_odd = true) {
+    const auto in = [&](int rank, double entered_s) {
+      const bool is_odd = rank == 3 && has_odd;
+      return MadeWorker{.pid = 10 + rank,
+                        .rank = rank,
+                        .job = "8812",
+                        .scope = is_odd ? "load" : "exchange",
+                        .entered_s = entered_s,
+                        .timeout_s = is_odd ? 31.0 : 30.0};
+    };
+    const std::vector<MadeWorker> on_a{in(0, 60.3), in(1, 60.2)};
+    const std::vector<MadeWorker> on_b{in(2, 60.3), in(3, 60)};
+    add_incident(a, 90.2001, "a-i1", on_a);
+    add_expiry(a, "a-1", "a-i1", on_a[1]);
+    add_expiry(a, "a-2", "a-i1", on_a[0]);
+    add_incident(b, 90.3001, "b-i1", on_b);
+    add_expiry(b, "b-1", "b-i1", on_b[0]);
+    add_expiry(b, "b-2", "b-i1", on_b[1]);
+    folder.write("node01.jsonl", a.text());
+    folder.write("node02.jsonl", b.text());
+  }
+  [[nodiscard]] std::string html(const std::string& id = "last") const {
+    REQUIRE(run_command({"report", id, folder.path(), "-o", folder.path("hang.html")}).code == 0);
+    return testing::read_file(folder.path("hang.html"));
+  }
+};
+
+// The names of hosts and lanes from above, those of red lanes with a star.
+std::vector<std::string> names_in(const std::string& html) {
+  std::vector<std::string> names;
+  for (const std::string& line : lines_of(html)) {
+    for (const std::string_view mark : {"class=host>", "class=lane>"}) {
+      if (const std::size_t at = line.find(mark); at != std::string::npos) {
+        const std::size_t begin = at + mark.size();
+        names.push_back((line.starts_with("<g class=odd>") ? "*" : "") +
+                        line.substr(begin, line.find_first_of("<", begin) - begin));
+      }
+    }
+  }
+  return names;
+}
+
+TEST_CASE("a report is told from the odd one out, though one that waited for it expired first") {
+  const FirstWaited hosts;
+  for (const char* const id : {"last", "a-1", "a-2", "b-1"}) {
+    CAPTURE(id);
+    const std::string html = hosts.html(id);
+    CHECK(contains(html, "<title>rank 3 (pid 13, t) hung in `load`: "));
+    CHECK(contains(html, "<h1>rank 3 (pid 13, t) hung in `load`: open for 31.0 s of 31 s"));
+    CHECK(contains(html,
+                   "<p><strong>The odd one out: rank 3, in `load`. rank 1 (pid 11, t) on node01 "
+                   "expired first, in `exchange`, and may have waited for it.</strong></p>"));
+    CHECK(contains(html, "<dt>Expiry</dt><dd><bdi>b-2</bdi></dd>"));
+  }
+}
+
+TEST_CASE("the odd one is the first lane and the only red one, then the first to expire") {
+  CHECK(names_in(FirstWaited().html()) == std::vector<std::string>{"node02 ", "*rank 3", "node01",
+                                                                   "rank 1", "rank 0", "node02 ",
+                                                                   "rank 2"});
+  // Nobody is odd: the first to expire is the one to look at.
+  CHECK(names_in(FirstWaited(false).html()) ==
+        std::vector<std::string>{"node02", "*rank 3", "rank 2", "node01 ", "rank 0", "rank 1"});
+}
+
 TEST_CASE("a report has the stacks of peers in one tree with those of the expired workers") {
   TwoHosts hosts;
   hosts.a.add("peer_evidence", 90'060'000,
@@ -156,12 +227,36 @@ TEST_CASE("a report has the stacks of children below their worker") {
   REQUIRE(begin != std::string::npos);
   const std::string children = html.substr(begin, html.find("<h2>", begin) - begin);
   CHECK(contains(children,
-                 "<code>children of rank 1 (pid 11, t) on node01</code> <small>2 stacks</small>"));
+                 "<h3>Children of rank 1 (pid 11, t) on node01</h3>\n<div class=tree><ul><li>"
+                 "<code>"));
   CHECK(contains(children,
                  "<code>&lt;main&gt; (t)</code><br><code>read (libc.so.6)</code> "
                  "<strong>pid 21 (loader)</strong>"));
   CHECK(contains(children, "<code>waits in read</code> <strong>pid 22 (loader)</strong>"));
   CHECK_FALSE(contains(children, "pid 23"));
+}
+
+TEST_CASE("a report says how an evidence command ended, and what its record has not") {
+  TwoHosts hosts;
+  const auto add = [](HostLog& log, const std::string& incident, const std::string& fields) {
+    log.add("evidence_command", 90'040'000,
+            fmt::format(R"(,"pid":11,"incident":"{}",{})", incident, fields));
+  };
+  add(hosts.a, "a-i1",
+      R"("result":"timed_out","duration_ms":2000,"signal":9,"name":"SIGKILL",)"
+      R"("output":"<a>\n","output_bytes":5874892584)");
+  add(hosts.b, "b-i1",
+      R"("result":"exited","duration_ms":4,"exit_status":3,"output":"","output_bytes":0)");
+  REQUIRE(hosts.report().code == 0);
+  const std::string html = hosts.html();
+  CHECK(contains(html,
+                 "<h2>Evidence command on node01: timed out after 2 s, killed with SIGKILL</h2>"
+                 "\n<pre>&lt;a&gt;\n</pre>\n<p class=soft>It wrote "
+                 "5874892584 bytes, of which the record has the first 65536.</p>\n"));
+  CHECK(contains(html,
+                 "<h2>Evidence command on node02: exit status 3 after 4 ms</h2>\n"
+                 "<p class=soft>It wrote nothing.</p>\n"));
+  CHECK_FALSE(contains(html, "<pre></pre>"));
 }
 
 TEST_CASE("scopes and events of all hosts are on one time axis, from the first verdict on") {
@@ -294,6 +389,7 @@ TEST_CASE("of many workers those in one scope share a lane, and the odd one has 
   folder.write("log", log.text());
   REQUIRE(run_command({"report", folder.path("log"), "-o", folder.path("hang.html")}).code == 0);
   const std::string html = testing::read_file(folder.path("hang.html"));
+  CHECK(names_in(html) == std::vector<std::string>{"node01", "*rank 17", "ranks 0-16, 18-1023"});
   CHECK(contains(html, "class=lane>rank 17</text>"));
   CHECK(contains(html, "class=lane>ranks 0-16, 18-1023</text>"));
   CHECK_FALSE(contains(html, "class=lane>rank 18</text>"));
