@@ -137,36 +137,39 @@ void PipePage::set_terms(Slot& slot, const ScopeTerms& terms) const {
 
 Result<Instant> PipePage::acquire(std::string_view id, std::size_t shown_bytes,
                                   const ScopeTerms& terms) {
-  auto number = find(id);
-  if (number && slot_word::is_expired(slot_at(*number).deadline.load(kRelaxed))) {
-    release(id);  // a renewal that comes after the verdict
-    number.reset();
-  }
   const std::int64_t word = word_of(terms);
-  if (!number) {
-    number = by_id_.size() < kMaxScopesPerWorker ? take_free_slot() : std::nullopt;
-    if (!number) {
-      return failure(
-          fmt::format("{} scopes of this worker are open: no more fit", kMaxScopesPerWorker));
-    }
-    entries_[*number].id = id;
-    entries_[*number].has_saved_name = false;
-    slot_at(*number).shown_bytes.store(
-        shown_bytes == id.size() ? 0 : static_cast<std::uint32_t>(shown_bytes), kRelaxed);
-    by_id_.insert(place_of(id), *number);
-  } else {
-    const Slot& open = slot_at(*number);
+  const auto found = find(id);
+  const bool is_renewal = found && !slot_word::is_expired(slot_at(*found).deadline.load(kRelaxed));
+  SlotNumber number = 0;
+  if (is_renewal) {
+    number = *found;
+    const Slot& open = slot_at(number);
     const std::int64_t before = open.deadline.load(kRelaxed);
     const bool is_same =
         is_same_span(before, word) && open.timeout.load(kRelaxed) == terms.asked.count();
-    if (is_warned(*number, before)) {
-      note_warned(*number, is_same ? word : slot_word::kFree);
+    if (is_warned(number, before)) {
+      note_warned(number, is_same ? word : slot_word::kFree);
     }
+  } else {
+    if (found) {
+      release(id);  // a renewal that comes after the verdict
+    }
+    const auto taken = by_id_.size() < kMaxScopesPerWorker ? take_free_slot() : std::nullopt;
+    if (!taken) {
+      return failure(
+          fmt::format("{} scopes of this worker are open: no more fit", kMaxScopesPerWorker));
+    }
+    number = *taken;
+    entries_[number].id = id;
+    entries_[number].has_saved_name = false;
+    slot_at(number).shown_bytes.store(
+        shown_bytes == id.size() ? 0 : static_cast<std::uint32_t>(shown_bytes), kRelaxed);
+    by_id_.insert(place_of(id), number);
   }
-  Slot& slot = slot_at(*number);
+  Slot& slot = slot_at(number);
   set_terms(slot, terms);
   set_deadline(slot, word);
-  on_change(*number);
+  on_change(number);
   const Instant due = due_time(slot, word, terms_.max_timeout);
   const Instant soft = soft_time_of(slot, word, due, terms_.warn_at);
   const Instant first = std::min(due, soft);
