@@ -87,7 +87,8 @@ struct EndedNumbers {
 };
 // Returns which ended scopes are whole in a copy of SlotStatistics::ended, fewer than kEndedScopes.
 // `before` and `after`: SlotStatistics::count before and after the copy was made. The worker may be
-// writing the scope number `after`. No worker of ours counts down; a page that does has none.
+// writing the scope number `after`. No client of ours lets the count go down. From a page whose
+// count goes down no scope is read.
 constexpr EndedNumbers ended_numbers_in_copy(std::uint64_t before, std::uint64_t after) {
   if (after < before) {
     return {};

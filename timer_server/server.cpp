@@ -462,7 +462,7 @@ void Server::shut_down(const std::string& why, bool is_forced) {
 void Server::begin_stop(const std::string& why) {
   service_manager_.notify_stopping();
   stop_reason_ = why;
-  verdicts_.ladder().hurry(Instant::now());
+  verdicts_.ladder().shorten_waits(Instant::now());
 }
 
 void Server::record_expected(const ExpectedWorkers::Outcome& outcome, Instant now) {

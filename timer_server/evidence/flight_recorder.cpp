@@ -21,20 +21,24 @@ std::string with_reason_of_errno(std::string what) {
 }
 
 // Opens a path as a process does whose root directory is `root`: a symlink on the way leads to a
-// place below `root`, also an absolute one. Before Linux 5.6 an absolute symlink leads to a file of
-// the caller's root.
+// place below `root`, also an absolute one. Where the system call is not
+// allowed, and before Linux 5.6, an absolute symlink leads to a file of the caller's root.
 UniqueFd open_below(const std::string& root, const std::string& path, int flags) {
   const UniqueFd folder(
       retry_eintr([&] { return ::open(root.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC); }));
   if (!folder) {
     return {};
   }
+  constexpr int kTries = 8;  // a rename elsewhere may disturb the resolution of ".."
   open_how how{};
   how.flags = static_cast<unsigned>(flags);
   how.resolve = RESOLVE_IN_ROOT;
-  UniqueFd found(static_cast<int>(retry_eintr(
-      [&] { return ::syscall(SYS_openat2, folder.get(), path.c_str(), &how, sizeof how); })));
-  if (!found && errno == ENOSYS) {
+  UniqueFd found;
+  for (int i = 0; i < kTries && !found && (i == 0 || errno == EAGAIN); ++i) {
+    found = UniqueFd(static_cast<int>(retry_eintr(
+        [&] { return ::syscall(SYS_openat2, folder.get(), path.c_str(), &how, sizeof how); })));
+  }
+  if (!found && (errno == ENOSYS || errno == EPERM)) {  // EPERM: by an older seccomp profile
     found = UniqueFd(retry_eintr([&] { return ::open((root + path).c_str(), flags); }));
   }
   return found;

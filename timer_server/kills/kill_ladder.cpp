@@ -138,7 +138,7 @@ KillLadder::~KillLadder() = default;
 void KillLadder::start(KillOrder order, Instant now) {
   loop_thread_.check();
   auto kill = std::make_shared<Kill>(std::move(order), policy_.mode, excluded_, may_be_forking_);
-  kill->skips_grace = is_hurried_;
+  kill->skips_grace = has_short_waits_;
   kill->next_step_at = now + kFactsLimit;
   kills_of_[&kill->worker()].push_back(kill);
   kills_.push_back(std::move(kill));
@@ -213,8 +213,8 @@ std::uint64_t KillLadder::record_verdicts(Instant now) {
     recorded.push_back(kill);
   }
   const std::uint64_t number = records.empty() ? 0 : log_.append(std::move(records));
-  const Duration evidence_limit = is_hurried_
-                                      ? std::min(kHurriedEvidenceLimit, policy_.evidence_timeout)
+  const Duration evidence_limit = has_short_waits_
+                                      ? std::min(kShortEvidenceLimit, policy_.evidence_timeout)
                                       : policy_.evidence_timeout;
   for (const auto& kill : recorded) {
     kill->record_number = number;
@@ -578,10 +578,10 @@ void KillLadder::extend_grace(Duration missed) {
   }
 }
 
-void KillLadder::hurry(Instant now) {
+void KillLadder::shorten_waits(Instant now) {
   loop_thread_.check();
-  is_hurried_ = true;
-  const Instant until = now + kHurriedEvidenceLimit;
+  has_short_waits_ = true;
+  const Instant until = now + kShortEvidenceLimit;
   for (const auto& kill : kills_) {
     kill->skips_grace = true;
     if (kill->stage == Stage::kSignalled) {

@@ -62,7 +62,7 @@ class KillLadder {
   // in the grace period: a release on a page does not wake the server.
   static constexpr Duration kReleaseLook = std::chrono::milliseconds{50};
   // How long the first signal waits for evidence at most when the server is stopping.
-  static constexpr Duration kHurriedEvidenceLimit = std::chrono::milliseconds{500};
+  static constexpr Duration kShortEvidenceLimit = std::chrono::milliseconds{500};
   // How long all kills of one advance() wait together until their targets have stopped, so that
   // many kills do not delay deadlines. On an idle machine that takes microseconds.
   static constexpr Duration kStopLimit = std::chrono::milliseconds{30};
@@ -114,10 +114,10 @@ class KillLadder {
   [[nodiscard]] std::uint64_t released_late() const { return released_late_; }
   // Extends every grace period by the time that the server or the machine missed.
   void extend_grace(Duration missed);
-  // Ends all grace periods, and shortens the waits for evidence to kHurriedEvidenceLimit: from now
+  // Ends all grace periods, and shortens the waits for evidence to kShortEvidenceLimit: from now
   // on SIGKILL follows the first signal at once. The same holds for kills that begin later. Called
   // when the server begins to stop.
-  void hurry(Instant now);
+  void shorten_waits(Instant now);
   // Ends all kills with the outcome that they have now. Called when the server stops.
   void abandon();
 
@@ -160,7 +160,7 @@ class KillLadder {
   // By worker, those that have not ended. A worker has several if a scope expired in the grace
   // period of a kill that a release may cancel.
   std::unordered_map<const Process*, std::vector<std::shared_ptr<Kill>>> kills_of_;
-  bool is_hurried_ = false;
+  bool has_short_waits_ = false;
   std::uint64_t signals_ = 0;
   std::uint64_t released_late_ = 0;
   // By job, the recording that was started for the last incident; null: no rank has a recorder.

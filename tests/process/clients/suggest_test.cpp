@@ -105,8 +105,8 @@ TEST_CASE("the wait of a healthy worker for one that is killed is no scope that 
   server.wait_for("worker_ended", healthy->pid());
   const Finished suggested = run_client(temp, server, {"suggest"});
   CHECK(suggested.status == exited(0));
-  CHECK(suggested.out.find("exchange: 1 scope is left out: its worker waited for a worker that "
-                           "expired\n") != std::string::npos);
+  CHECK(suggested.out.find("exchange: 1 scope is left out: it was open when another worker of "
+                           "its job expired\n") != std::string::npos);
   CHECK(suggested.out.find("sync: ") == std::string::npos);
 }
 

@@ -565,21 +565,21 @@ TEST_CASE("Without grace periods SIGKILL follows at once") {
   LadderStage stage(LadderStage::quick(), ignore_sigterm);
   stage.start(SIGTERM, 1h);
   stage.advance(stage.now);
-  stage.ladder->hurry(stage.now);
+  stage.ladder->shorten_waits(stage.now);
   stage.step(stage.now);
   wait_for_death(stage.process);
 }
 
 TEST_CASE("A kill of a server that stops waits for evidence for a short time only") {
-  constexpr Duration kLimit = KillLadder::kHurriedEvidenceLimit;
+  constexpr Duration kLimit = KillLadder::kShortEvidenceLimit;
   LadderStage stage(LadderStage::waiting());
   SUBCASE("and so does one that had begun before") {
     stage.start(SIGKILL);
     stage.advance(stage.now);
-    stage.ladder->hurry(stage.now);
+    stage.ladder->shorten_waits(stage.now);
   }
   SUBCASE("and so does one that begins later") {
-    stage.ladder->hurry(stage.now);
+    stage.ladder->shorten_waits(stage.now);
     stage.start(SIGKILL);
     stage.advance(stage.now);
   }

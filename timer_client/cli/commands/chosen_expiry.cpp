@@ -13,10 +13,11 @@
 namespace filetimer::cli {
 namespace {
 
-// No id has a slash.
+// An id has no slash, no letter of a pattern, and no suffix.
 bool means_files(const std::string& word) {
   struct stat st {};
-  return word.find('/') != std::string::npos || ::stat(word.c_str(), &st) == 0;
+  return word.find_first_of("/*?") != std::string::npos || word.ends_with(".jsonl") ||
+         ::stat(word.c_str(), &st) == 0;
 }
 
 }  // namespace

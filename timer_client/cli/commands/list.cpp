@@ -90,7 +90,7 @@ std::string why_no_stragglers(const StragglerSearch& search) {
       kLeastScopesCompared, kLeastRanksCompared);
 }
 
-// `is_served`: a server is there; else the caller says so.
+// `is_served`: a server is running. If none is, the caller says so.
 void print_stragglers(Output& out, const std::vector<ListedWorker>& workers, bool is_served,
                       double factor, bool json) {
   StragglerSearch search(factor);
@@ -135,8 +135,8 @@ int run_list(const ListOptions& options) {
   Output out;
   const bool is_empty = options.statistics ? reading->statistics.empty() : reading->scopes.empty();
   if (options.stragglers) {
-    print_stragglers(out, reading->workers, server.is_there, options.factor.value_or(kDefaultSlowFactor),
-                     options.json);
+    print_stragglers(out, reading->workers, server.is_there,
+                     options.factor.value_or(kDefaultSlowFactor), options.json);
   } else if (is_empty) {
     if (server.is_there) {
       complain(fmt::format("no {} in '{}'", options.statistics ? "statistics" : "open scopes",

@@ -55,7 +55,7 @@ int run_suggest(const SuggestOptions& options) {
   OpenedLogs opened = open_logs(options.place.dir, options.files);
   complain_of_all(opened.notes);
   complain_of_all(opened.problems);
-  if (opened.logs.empty()) {
+  if (opened.logs.empty() && !options.files.empty()) {
     return kExitFailed;
   }
   read_merged(opened.logs, [&](const Record& record) {
@@ -135,15 +135,15 @@ Command add_suggest(CLI::App& root) {
       "Examples:\n"
       "  timer_client suggest\n"
       "  timer_client suggest /shared/logs --format toml > timeouts.toml\n\n"
-      "COUNT to LONGEST are of all scopes but the first of each thread, which often take\n"
-      "longer, and those that waited for a worker that expired. MEDIAN and P99.9 are\n"
+      "COUNT to LONGEST leave out the first scope of each thread, which often takes longer, and\n"
+      "scopes that were open when another worker of their job expired. MEDIAN and P99.9 are\n"
       "estimates, right to a sixteenth. TODAY is the timeout of the latest scope. SUGGESTED is\n"
       "the 99.9th percentile times --factor, at least 1.5 times the longest and at least\n"
-      "--floor; it keeps the order of TODAY: a name with a longer timeout than another one gets\n"
-      "at least 1.5 times the other's, so that ranks outlast the one that they wait for. FIRST\n"
-      "is a timeout for the first scopes, if they need a longer one. Names with fewer than 100\n"
-      "scopes have too few. The lines below the table say which deadlines were missed, and how\n"
-      "many scopes waited.\n\n"
+      "--floor. It keeps the order of TODAY, so that ranks outlast the one that they wait\n"
+      "for: a name with a longer timeout than another one gets 1.5 times the other's, as far as\n"
+      "its own TODAY allows, and never less than the other's. FIRST is a timeout for the first\n"
+      "scopes, if they need a longer one. Names with fewer than 100 scopes have too few. The\n"
+      "lines below the table say which deadlines were missed, and how many scopes are left out.\n\n"
       "Exit codes: 0 done, 1 failed (also when one of the logs could not be read), 2 usage.");
   return {app, [options] {
             options->rules.floor = options->floor.value_or(options->rules.floor);

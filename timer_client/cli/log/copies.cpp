@@ -74,7 +74,8 @@ std::string identity_in(const std::string& line) {
 
 std::string leave_out_copies(std::vector<LogFiles>& logs) {
   std::unordered_map<std::string, Beginning> kept;
-  std::string note;
+  Beginning first_copy;
+  const Beginning* kept_of_first = nullptr;
   std::size_t copies = 0;
   for (LogFiles& log : logs) {
     for (LogFile& file : log.files) {
@@ -97,14 +98,18 @@ std::string leave_out_copies(std::vector<LogFiles>& logs) {
       }
       const Beginning& copy = is_longer ? other : now;
       if (++copies == 1) {
-        note = fmt::format("'{}' is {} copy of '{}'", copy.file->path,
-                           now.bytes == other.bytes ? "a" : "an older",
-                           (is_longer ? now : other).file->path);
+        first_copy = copy;
+        kept_of_first = &other;
       }
       copy.file->fd.reset();
       other = is_longer ? now : other;
     }
   }
+  const std::string note =
+      copies == 0 ? std::string()
+                  : fmt::format("'{}' is {} copy of '{}'", first_copy.file->path,
+                                first_copy.bytes == kept_of_first->bytes ? "a" : "an older",
+                                kept_of_first->file->path);
   for (LogFiles& log : logs) {
     std::erase_if(log.files, [](const LogFile& file) { return !file.fd; });
   }

@@ -1,5 +1,5 @@
-// Logs that stand in a folder twice: folders of logs are often filled by rsync, and an older copy
-// of a log that has grown since is a part of it.
+// Finds logs that are in a folder twice. rsync often fills such folders, and an older copy of a log
+// is a beginning of the log.
 // SPDX-License-Identifier: MIT
 #pragma once
 

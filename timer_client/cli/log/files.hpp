@@ -16,14 +16,14 @@ struct OpenedLogs {
   std::vector<std::string> problems;  // what was meant and could not be opened
 };
 
-// A log that is followed may be the copy that grows: then all are read.
+// kKept: for `log --follow`, because the file that grows may be the one that looks like the copy.
 enum class Copies { kLeftOut, kKept };
 
 // Opens what `files` name: logs; folders, with their logs (*.jsonl) and those of the folders below,
 // as when each host has one; and patterns that no shell has expanded. Without any: the log of the
 // last server of the runtime directory `dir` (which may be empty). The rotated predecessor of a log
-// belongs to it, except where the log itself was named. Of a file and its copies, also older ones,
-// the longest is read.
+// belongs to it, except where the log itself was named. If a file is the
+// beginning of another one, only the longer one is read.
 OpenedLogs open_logs(const std::string& dir, const std::vector<std::string>& files,
                      Copies copies = Copies::kLeftOut);
 

@@ -66,8 +66,8 @@ struct JobIncident {
   // Whether the first group is few, while most are in one other place. False if it is not known
   // where the first to expire was, because that one may be the odd one.
   [[nodiscard]] bool has_odd_group() const;
-  // Returns the expiry that the incident is told from: of the first odd worker to expire, in the
-  // scope in which it was, else the first of all. Null: none is known.
+  // Returns the expiry that pages show as the cause: that of the first odd worker to expire, in the
+  // scope in which this worker was. Without an odd one, the first expiry. Null: no expiry is known.
   [[nodiscard]] const ExpiredWorker* told_from() const;
   // Whether it is known of all workers, and all are in one place.
   [[nodiscard]] bool are_together() const;

@@ -279,7 +279,8 @@ std::string ExpiryReport::headline() const {
               outcome()}));
 }
 
-// Empty: for nobody that is known.
+// Returns a sentence that names the odd one out; empty: there is none, or this worker is the odd
+// one.
 std::string ExpiryReport::whom_it_may_have_waited_for() const {
   const JobIncident incident = incidents_.combine(expired_worker(), true);
   const WorkerName shown = worker_of(own_[0]->record);
@@ -433,8 +434,9 @@ void ExpiryReport::add_command_output(Page& page) const {
     page.item(2, most.substr(end, newline - end));
     end = newline + 1;
   }
-  if (end < output.size()) {
-    page.item(2, fmt::format("... more of it is in the record: `timer_client show {} --json`.",
+  if (std::min(end, most.size()) < output.size()) {
+    page.item(2, fmt::format("... the record has more: `timer_client show {} --json` with "
+                             "the same logs.",
                              command->id));
   }
   page.item(2, output_size_text(*command));

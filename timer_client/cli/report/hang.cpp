@@ -153,7 +153,10 @@ class HangBuilder {
     }
     sort_lanes(first_host);
     for (const Lane& lane : hang_.lanes) {
-      const auto children = child_stacks_.find({lane.worker.host, lane.worker.pid.value_or(0)});
+      if (!lane.worker.pid) {
+        continue;
+      }
+      const auto children = child_stacks_.find({lane.worker.host, *lane.worker.pid});
       if (children != child_stacks_.end()) {
         hang_.child_stacks.push_back({lane.worker, std::move(children->second)});
       }

@@ -50,8 +50,9 @@ struct Hang {
   std::string headline;                                    // what happened, in one sentence
   std::vector<std::pair<std::string, std::string>> facts;  // a label and a value
   JobIncident incident;
-  // The odd ones, of which the first is the one that the hang is told from, then the first to
-  // expire, then the others of its host, then by host and rank.
+  // The lanes of the odd workers come first, led by the worker of told_from(). Then come the first
+  // worker to expire, the other workers of its host, and the workers of other hosts, by host and
+  // rank.
   std::vector<Lane> lanes;
   double begin_s = 0;  // of the time axis
   double end_s = 0;
@@ -86,8 +87,8 @@ class HangCollector {
 
   // Takes records of all hosts in the order of their times.
   void take(const Record& record);
-  // Returns the hang, told from JobIncident::told_from(), with times after the first verdict. A
-  // record of the expiry must have come.
+  // Returns the hang; its headline and facts are those of JobIncident::told_from(). Times count
+  // from the first verdict. A record of the expiry must have been taken.
   [[nodiscard]] Hang hang() const;
 
  private:

@@ -29,8 +29,9 @@ constexpr std::string_view kHead = R"(<!DOCTYPE html>
 <link rel=icon href="data:,">
 )";
 
-// In a narrow window the picture scrolls. The names stay in sight, and <figure>, which has no text
-// of its own, runs from right to left: it begins at its end, where the verdict and the deaths are.
+// In a narrow window the picture scrolls and the names stay in sight. `direction: rtl` on <figure>
+// makes the browser show the right end first, with the verdict and the deaths. The text inside is
+// left to right again.
 constexpr std::string_view kStyle = R"(<style>
 :root { color-scheme: light dark; --back: #fff; --text: #1c1e21; --soft: #676d76; --line: #d9dce1;
   --ground: #f3f4f6; --ended: #b9c7da; --open: #7da7d9; --expired: #d64545; --bar: #10131a;

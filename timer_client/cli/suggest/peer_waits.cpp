@@ -61,9 +61,12 @@ std::shared_ptr<ExpiredTogether> PeerWaits::take_expired(const Record& expired) 
   }
   if (together->pids.size() < kMaxExpired) {
     together->pids.insert(*expired.pid);
-    together->jobs.emplace(expired.job_id);
+    if (!expired.job_id.empty() || expired.rank) {  // else it is of no job
+      together->jobs.emplace(expired.job_id);
+    }
   }
-  // Its own scope had a deadline too short or is a hang, whomever it waited for before.
+  // This worker expired itself: its scope is a hang or has too short a timeout, even if it had
+  // waited for another worker before.
   const std::int64_t opened_ns = expired.integer("acquired_mono_ns").value_or(-kFarOpeningNs);
   forget_if(expired, [&](const Wait& wait) {
     return wait.expired == together ||
@@ -82,8 +85,10 @@ void PeerWaits::take_incident(const Record& incident) {
     const Integer pid = integer_at(open, "pid");
     const double elapsed_s = number_at(open, "elapsed_s").value_or(0);
     constexpr double kFarS = 1e9;
+    const std::string job = text_at(open, "job_id");
+    const bool is_of_a_job = !job.empty() || integer_at(open, "rank");
     if (wait_count_ >= kMaxWaits || !pid || elapsed_s <= 0 || elapsed_s > kFarS ||
-        together->pids.contains(*pid) || !together->jobs.contains(text_at(open, "job_id"))) {
+        together->pids.contains(*pid) || !is_of_a_job || !together->jobs.contains(job)) {
       continue;
     }
     const Duration elapsed{std::llround(elapsed_s * 1e9)};
@@ -94,6 +99,9 @@ void PeerWaits::take_incident(const Record& incident) {
         .expired = together};
     std::vector<Wait>& waits = waits_[worker_key(incident, *pid)];
     wait_count_ -= std::erase_if(waits, [](const Wait& one) { return one.expired->was_released; });
+    if (waits.size() >= kMaxWaitsOfWorker) {
+      continue;
+    }
     const bool is_known = std::any_of(waits.begin(), waits.end(), [&](const Wait& one) {
       return is_same_opening(one.opened_ns, wait.opened_ns) && one.scope == wait.scope;
     });

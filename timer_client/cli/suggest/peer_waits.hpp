@@ -1,5 +1,6 @@
-// The scopes in which healthy workers waited for one that expired. They ended because that worker
-// was killed, so their durations tell its timeout and not how long their own work takes.
+// Scopes of healthy workers that were open when another worker of their job expired. Most of them
+// end only because the expired worker is killed, so their durations tell the timeout of that worker
+// and not how long the work takes.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -23,15 +24,17 @@ struct ExpiredTogether {
   std::string incident;
   std::set<std::int64_t> pids;
   std::set<std::string, std::less<>> jobs;
-  // One of them left its scope after all: it was slow, and those that waited for it will again.
+  // One of these workers left its scope after all. That worker was slow, and the others will wait
+  // for it again.
   bool was_released = false;
 };
 
 // Takes records in the order of the log.
 class PeerWaits {
  public:
-  // Of records beyond these limits nothing is remembered: their durations count.
+  // Waits beyond these limits are not remembered, so their durations count.
   static constexpr std::size_t kMaxWaits = std::size_t{1} << 17;
+  static constexpr std::size_t kMaxWaitsOfWorker = 1024;  // as many scopes as a server allows
   static constexpr std::size_t kMaxMachines = std::size_t{1} << 16;
   static constexpr std::size_t kMaxExpired = std::size_t{1} << 16;  // in one incident
 
@@ -42,9 +45,9 @@ class PeerWaits {
   // Forgets a scope that its worker did not leave: it has no duration.
   void take_left_open(const Record& left_open);
 
-  // How long each of a worker's scopes had waited at the verdict, by name.
+  // For each scope of a worker that was open at a verdict: its name, and how long it had been open.
   using Elapsed = std::unordered_multimap<std::string, Duration>;
-  // Returns those of the worker of a `worker_ended` record, and forgets them.
+  // Returns the scopes of the worker of a `worker_ended` record, and forgets them.
   Elapsed waits_of(const Record& worker_ended);
 
  private:
@@ -63,8 +66,8 @@ class PeerWaits {
   std::size_t wait_count_ = 0;
 };
 
-// Leaves one scope out of the statistics of a worker: the shortest that took at least this long, as
-// far as the histogram tells. False if there is none.
+// Removes one scope from the statistics of a worker: the shortest one that took at least this long,
+// by the histogram. Returns false if there is none.
 bool leave_out_one(ScopeStatistics& statistics, Duration at_least);
 
 }  // namespace filetimer::cli

@@ -86,13 +86,14 @@ void ScopeHistories::take_missed(const Record& missed, bool is_warning) {
   }
   without_end_.push_back({.key = std::move(key),
                           .history = history,
+                          .is_warning = is_warning,
                           .together = is_warning ? nullptr : peer_waits_.take_expired(missed)});
   by_key_.emplace(without_end_.back().key, std::prev(without_end_.end()));
 }
 
 void ScopeHistories::take_outcome(const Record& killed) {
   const auto found = by_key_.find(missed_key(killed));
-  if (found == by_key_.end() || found->second->is_decided) {
+  if (found == by_key_.end() || found->second->is_warning || found->second->is_decided) {
     return;
   }
   Missed& expired = *found->second;
@@ -110,7 +111,8 @@ void ScopeHistories::take_outcome(const Record& killed) {
 
 void ScopeHistories::take_release(const Record& released, bool is_warning) {
   const auto found = by_key_.find(missed_key(released));
-  if (found == by_key_.end() || found->second->was_released) {
+  if (found == by_key_.end() || found->second->is_warning != is_warning ||
+      found->second->was_released) {
     return;
   }
   Missed& missed = *found->second;

@@ -75,6 +75,7 @@ class ScopeHistories {
   struct Missed {
     std::string key;  // by host and id
     ScopeHistory* history;
+    bool is_warning = false;
     bool is_decided = false;  // its `killed` record has come
     bool was_released = false;
     std::shared_ptr<ExpiredTogether> together;

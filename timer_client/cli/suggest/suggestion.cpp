@@ -23,9 +23,10 @@ Duration first_of(const Suggestion& suggestion) {
   return suggestion.first_timeout.value_or(*suggestion.timeout);
 }
 
-// Returns what a name needs to outlast one that has `other`, no more than its timeout of today.
+// Returns what a name needs to outlast one that has `other`: for this reason alone no more than its
+// timeout of today, unless `other` is longer.
 Duration outlasting(Duration other, Duration today) {
-  return std::min(rounded_up(times(other, kOrderFactor)), today);
+  return std::min(rounded_up(times(other, kOrderFactor)), std::max(today, other));
 }
 
 }  // namespace
@@ -100,9 +101,10 @@ void keep_order_of_today(std::vector<NamedSuggestion> names) {
       const Duration first = std::max(first_of(suggestion), outlasting(shorter_first, name->today));
       if (timeout > *suggestion.timeout) {
         suggestion.timeout = timeout;
-        suggestion.why = timeout < rounded_up(times(shorter_timeout, kOrderFactor))
-                             ? std::string("as today")
-                             : fmt::format("{:g} x {}", kOrderFactor, shorter);
+        suggestion.why = timeout == rounded_up(times(shorter_timeout, kOrderFactor))
+                             ? fmt::format("{:g} x {}", kOrderFactor, shorter)
+                         : timeout == name->today ? std::string("as today")
+                                                  : fmt::format("as {}", shorter);
       }
       suggestion.first_timeout = first > *suggestion.timeout ? std::optional(first) : std::nullopt;
     }

@@ -61,8 +61,9 @@ struct NamedSuggestion {
   Duration today{};  // kForever: no deadline; 0: unknown
   Suggestion* suggestion = nullptr;
 };
-// Raises suggestions so that they have the order of today's timeouts, by kOrderFactor, but none
-// above its own timeout of today. Names without a known timeout or a suggestion take no part.
+// Raises suggestions so that they have the order of today's timeouts, by kOrderFactor. A raise ends
+// at the name's timeout of today, or at the other name's suggestion if that is longer. Names
+// without a known timeout or a suggestion take no part.
 void keep_order_of_today(std::vector<NamedSuggestion> names);
 
 // Returns the duration rounded up to two significant digits: 2.61 s is 2.7 s.

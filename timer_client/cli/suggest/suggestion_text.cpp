@@ -126,10 +126,10 @@ bool has_durations(const ScopeHistories& histories) {
 }
 
 std::string waits_text(std::uint64_t waits) {
-  return waits == 1 ? "1 scope is left out: its worker waited for a worker that expired"
+  return waits == 1 ? "1 scope is left out: it was open when another worker of its job expired"
                     : fmt::format(
-                          "{} scopes are left out: their workers waited for a worker that "
-                          "expired",
+                          "{} scopes are left out: they were open when another worker of their "
+                          "job expired",
                           waits);
 }
 

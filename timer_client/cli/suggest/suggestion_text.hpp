@@ -13,8 +13,10 @@ namespace filetimer::cli {
 
 // What there is to say where no scope has a duration.
 inline constexpr std::string_view kNoDurations =
-    "no scope has a duration: workers on the pipe, such as those of PyTorch's own client, keep "
-    "none; filetimer's clients do, such as filetimer.torch.FileTimerClient";
+    "no scope has a duration: workers write theirs when they exit, and workers on the pipe, such "
+    "as "
+    "those of PyTorch's own client, have none; use filetimer's clients, such as "
+    "filetimer.torch.FileTimerClient";
 bool has_durations(const ScopeHistories& histories);
 
 // Returns a table of the names, or kNoDurations, and, below it, lines for the names with missed

@@ -78,6 +78,17 @@ TEST_CASE("of a log and older copies of it the longest is read, whichever comes 
   CHECK(FolderOfLogs::records(opened) == 300);
 }
 
+TEST_CASE("the line about copies names the file that is read") {
+  const FolderOfLogs logs;
+  logs.write("a.jsonl", log_text("node01", 5));
+  logs.write("b.jsonl", log_text("node01", 7));
+  logs.write("z.jsonl", log_text("node01", 10));
+  OpenedLogs opened = logs.open();
+  REQUIRE(opened.notes.size() == 1);
+  CHECK(opened.notes[0].starts_with("'" + logs.path("a.jsonl") + "' is an older copy of '" +
+                                    logs.path("z.jsonl") + "', and 1 more"));
+}
+
 TEST_CASE("a rotated log and a copy from before the rotation count once") {
   const FolderOfLogs logs;
   logs.write("a/x.jsonl.1", log_text("node01", 20));

@@ -35,13 +35,21 @@ std::int64_t HostLog::mono_ns(std::int64_t at_us) const {
          (at_us - suspended_us_) * 1000;
 }
 
+namespace {
+
+std::string rank_field(const MadeWorker& worker) {
+  return worker.rank ? fmt::format(R"(,"rank":{})", *worker.rank) : "";
+}
+
+}  // namespace
+
 void add_incident(HostLog& log, double at_s, const std::string& id,
                   const std::vector<MadeWorker>& workers, const IncidentFields& fields) {
   std::string scopes;
   std::string idle;
   for (const MadeWorker& worker : workers) {
     const std::string who = fmt::format(
-        R"({{"pid":{},"rank":{},"comm":"t"{})", worker.pid, worker.rank,
+        R"({{"pid":{}{},"comm":"t"{})", worker.pid, rank_field(worker),
         fields.tells_jobs && !worker.job.empty() ? fmt::format(R"(,"job_id":"{}")", worker.job)
                                                  : "");
     const auto open = [&](const std::string& scope, double entered_s, double timeout_s) {
@@ -70,10 +78,10 @@ void add_expiry(HostLog& log, const std::string& id, const std::string& incident
                 const MadeWorker& worker) {
   const std::int64_t deadline_us = to_us(worker.entered_s + worker.timeout_s);
   log.add("expired", deadline_us + 100,
-          fmt::format(R"(,"pid":{},"start_time":7,"comm":"t","rank":{}{},"id":"{}"{},)"
+          fmt::format(R"(,"pid":{},"start_time":7,"comm":"t"{}{},"id":"{}"{},)"
                       R"("scope":"{}","elapsed_s":{},"timeout_s":{},"overdue_ms":0.1,)"
                       R"("acquired_mono_ns":{},"deadline_mono_ns":{})",
-                      worker.pid, worker.rank,
+                      worker.pid, rank_field(worker),
                       worker.job.empty() ? "" : fmt::format(R"(,"job_id":"{}")", worker.job), id,
                       incident.empty() ? "" : fmt::format(R"(,"incident":"{}")", incident),
                       worker.scope, worker.timeout_s + 1e-4, worker.timeout_s,

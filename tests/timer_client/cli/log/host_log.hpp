@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -35,7 +36,7 @@ class HostLog {
 // Times in seconds after three o'clock.
 struct MadeWorker {
   int pid = 0;
-  int rank = 0;
+  std::optional<int> rank;
   std::string job;
   std::string scope;     // empty: it is in none
   double entered_s = 0;  // the scope

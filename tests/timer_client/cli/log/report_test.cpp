@@ -294,14 +294,14 @@ TEST_CASE(
   };
   CHECK(page(lines(40), 350).ends_with("  line 39\n"));
   CHECK(page(lines(41), 359)
-            .ends_with(
-                "  line 39\n  ... more of it is in the record: `timer_client show a-1 --json`.\n"));
+            .ends_with("  line 39\n  ... the record has more: `timer_client show a-1 --json` with "
+                       "the same logs.\n"));
   // One line that is longer than the record, and one of which each byte is four in the record.
   const std::string cut = page(std::string(65536, 'x'), 300000);
   CHECK(cut.size() < 10'000);
-  CHECK(
-      cut.ends_with("x\n  ... more of it is in the record: `timer_client show a-1 --json`.\n"
-                    "  It wrote 300000 bytes, of which the record has the first 65536.\n"));
+  CHECK(cut.ends_with(
+      "x\n  ... the record has more: `timer_client show a-1 --json` with the same logs.\n"
+      "  It wrote 300000 bytes, of which the record has the first 65536.\n"));
   CHECK(page(R"(\\xff\\xff)", 300000)
             .ends_with("  It wrote 300000 bytes, of which the record has the first 65536.\n"));
   CHECK(page(R"(\\xff\\xff)", 2) == heading + "\n  \\xff\\xff\n");

@@ -82,6 +82,13 @@ TEST_CASE("without an id it is the last expiry, of the logs that are named first
     CHECK(missing.code == 1);
     CHECK(missing.errors ==
           "timer_client: cannot open '" + folder.path("no") + "': No such file or directory\n");
+    for (const char* const word : {"no.jsonl", "no*", "no?"}) {
+      CAPTURE(word);
+      const Ran no_file = run_command({command, word});
+      CHECK(no_file.code == 1);
+      CHECK(no_file.errors.find("no expiry") == std::string::npos);
+      CHECK(contains(no_file.errors, "'" + std::string(word) + "'"));
+    }
   }
 }
 

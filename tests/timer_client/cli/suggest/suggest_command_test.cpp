@@ -208,7 +208,7 @@ TEST_CASE("without any duration suggest prints no empty table, and says who keep
   };
   const std::vector<std::string> lines = lines_of(suggest("table").output);
   REQUIRE(lines.size() == 3);
-  CHECK(lines[0].starts_with("no scope has a duration: workers on the pipe"));
+  CHECK(lines[0].starts_with("no scope has a duration: workers write theirs when they exit"));
   CHECK(lines[1].empty());
   CHECK(lines[2] == "load: 1 expired and was spared; 1 was released 1.20 s late");
   CHECK(suggest("table").errors.empty());
@@ -354,10 +354,11 @@ TEST_CASE("the wait of healthy ranks for one that expired is not counted") {
   CHECK(job.number("exchange", "longest_s") >= 0.5);
   CHECK(job.number("exchange", "longest_s") < 0.6);
   const std::string text =
-      "exchange: 2 scopes are left out: their workers waited for a worker that expired\n";
+      "exchange: 2 scopes are left out: they were open when another worker of their job expired\n";
   CHECK(contains(job.suggest().output, "\n\n" + text));
   CHECK(contains(job.suggest("toml").output,
-                 "\n# 2 scopes are left out: their workers waited for a worker that expired\n"));
+                 "\n# 2 scopes are left out: they were open when another worker of their job "
+                 "expired\n"));
 }
 
 TEST_CASE("the wait of a worker of another job is counted") {
@@ -365,6 +366,31 @@ TEST_CASE("the wait of a worker of another job is counted") {
   job.end_worker(13, "sync", {5.1});
   CHECK(job.number("sync", "waits_left_out") == 0);
   CHECK(job.number("sync", "longest_s") == 5.1);
+}
+
+TEST_CASE("workers without a job id and a rank do not wait for each other") {
+  JobWithHang job;
+  job.hung.pid = 20;
+  job.hung.rank.reset();
+  job.hung.job.clear();
+  job.other = job.hung;
+  job.other.pid = 21;
+  job.other.scope = "serve";
+  add_expiry(job.log, "x-2", "x-i2", job.hung);
+  add_incident(job.log, 15.0002, "x-i2", {job.hung, job.other});
+  job.end_worker(21, "serve", {300});
+  CHECK(job.number("serve", "waits_left_out") == 0);
+  CHECK(job.number("serve", "longest_s") == 300);
+}
+
+TEST_CASE("a kill with the id of a warning is no kill of an expiry") {
+  JobWithHang job;
+  job.log.add("warned", 16 * kSecondUs, R"(,"pid":10,"id":"x-w1","scope":"exchange")");
+  job.log.add("killed", 17 * kSecondUs, R"(,"pid":10,"id":"x-w1","verdict":"dead")");
+  job.log.add("released_late", 17 * kSecondUs, R"(,"pid":10,"id":"x-w1","late_ms":100)");
+  job.end_worker(10, "exchange", {});
+  const std::string output = job.suggest().output;
+  CHECK(contains(output, "exchange: 1 had a warning\n"));
 }
 
 TEST_CASE("the wait for a worker that was slow and no more is counted") {

@@ -182,6 +182,15 @@ TEST_CASE("the order raises no suggestion above the timeout of today, and lowers
   CHECK(order.of(3).timeout == seconds{8});
 }
 
+TEST_CASE("a suggestion above the timeout of today takes those of longer timeouts with it") {
+  OrderOfToday order{{{"forward", seconds{10}}, {"exchange", seconds{12}}}};
+  order.names[0].suggestion.timeout = seconds{29};
+  order.keep();
+  CHECK(order.of(0).timeout == seconds{29});
+  CHECK(order.of(1).timeout == seconds{29});
+  CHECK(order.of(1).why == "as forward");
+}
+
 TEST_CASE("names without a deadline, a known timeout or a suggestion have no place in the order") {
   OrderOfToday order{{{"endless", kForever},
                       {"unknown", Duration::zero()},
