@@ -91,10 +91,12 @@ std::unique_ptr<Worker> page_worker(const std::string& dir, const std::string& n
 }
 
 std::unique_ptr<Worker> client_worker(const std::string& dir,
-                                      std::chrono::milliseconds idle_timeout) {
+                                      std::chrono::milliseconds idle_timeout,
+                                      const Environment& environment) {
   Worker::Setup setup;
   setup.program = {client_worker_path()};
-  setup.environment = {{"FILETIMER_DIR", dir}};
+  setup.environment = environment;
+  setup.environment["FILETIMER_DIR"] = dir;
   auto worker = std::make_unique<Worker>("", setup);
   REQUIRE(worker->ask("connect " + std::to_string(idle_timeout.count())) == "yes");
   return worker;

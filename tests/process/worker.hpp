@@ -72,6 +72,7 @@ std::size_t expiries_of(const Server& server, const Worker& worker);
 
 // client_worker, connected to the server of the run folder `dir`. See client_worker.cpp.
 std::unique_ptr<Worker> client_worker(const std::string& dir,
-                                      std::chrono::milliseconds idle_timeout = {});
+                                      std::chrono::milliseconds idle_timeout = {},
+                                      const Environment& environment = {});
 
 }  // namespace filetimer::testing

@@ -91,8 +91,8 @@ TEST_CASE("a scope that its worker leaves by exiting has no late release") {
 TEST_CASE("the wait of a healthy worker for one that is killed is no scope that suggest counts") {
   const TempFolder temp;
   const Server server(temp, {"--evidence", "none"});
-  const auto healthy = client_worker(server.dir());
-  const auto hung = client_worker(server.dir());
+  const auto healthy = client_worker(server.dir(), {}, {{"RANK", "0"}});
+  const auto hung = client_worker(server.dir(), {}, {{"RANK", "1"}});
   CHECK(healthy->ask("open exchange 3600000") == "yes");
   CHECK(healthy->ask("open sync 3600000") == "yes");
   CHECK(healthy->ask("release sync") == "yes");
