@@ -104,6 +104,8 @@ TEST_CASE("a client that finds no server names one that runs around a COMMAND") 
     const HeldPid left_behind(std::stoi(read_file(pid_file)));
     check(4, fmt::format("; one is running in '{}': name it with --dir or $FILETIMER_DIR",
                          server.dir()));
+    const Finished suggested = run(temp, client_path(), {"suggest"}, places);
+    CHECK(contains(suggested.err, "; one is running in '" + server.dir() + "'"));
     server.process().signal(SIGKILL);  // its folder stays
     CHECK(server.process().status() == killed_by(SIGKILL));
   }

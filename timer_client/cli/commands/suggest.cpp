@@ -12,6 +12,7 @@
 #include "timer_client/cli/commands/commands.hpp"
 #include "timer_client/cli/commands/options.hpp"
 #include "timer_client/cli/commands/scope_pages.hpp"
+#include "timer_client/cli/commands/servers_below.hpp"
 #include "timer_client/cli/log/files.hpp"
 #include "timer_client/cli/log/log_table.hpp"
 #include "timer_client/cli/log/merge.hpp"
@@ -47,6 +48,9 @@ int add_living_workers(const Place& place, ScopeHistories& histories) {
   }
   histories.add(reading->statistics);
   complain_of_all(skipped_text(*reading));
+  if (const std::string below = servers_below(folder.dir); !server.is_there && !below.empty()) {
+    complain(server.why_not + below);
+  }
   return kExitDone;
 }
 
