@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "common/posix.hpp"
@@ -45,6 +46,18 @@ Status write_new_file(const std::string& path, std::string_view text) {
                                     : system_error(fmt::format("cannot write '{}'", path));
 }
 
+std::optional<FileVersion> version_of(const std::string& path) {
+  struct stat there {};
+  if (::lstat(path.c_str(), &there) != 0) {
+    return std::nullopt;
+  }
+  return FileVersion{there.st_ino, there.st_mtim.tv_sec, there.st_mtim.tv_nsec};
+}
+
+const char* kind_of(mode_t mode) {
+  return S_ISLNK(mode) ? "a symbolic link" : S_ISDIR(mode) ? "a directory" : "no regular file";
+}
+
 bool is_done(const std::shared_future<Status>& written, Duration limit) {
   return !written.valid() || written.wait_for(limit) == std::future_status::ready;
 }
@@ -54,7 +67,8 @@ bool is_done(const std::shared_future<Status>& written, Duration limit) {
 Status replace_file(const std::string& path, std::string_view text) {
   struct stat there {};
   if (::lstat(path.c_str(), &there) == 0 && !S_ISREG(there.st_mode)) {
-    return failure("there is something else than a regular file");
+    return failure(
+        fmt::format("it is {}: expected a regular file, or none", kind_of(there.st_mode)));
   }
   const std::string temporary = fmt::format("{}.{}.tmp", path, ::getpid());
   Status written = write_new_file(temporary, text);
@@ -88,10 +102,19 @@ void MetricsFile::write(Metrics metrics) {
   began_ = Instant::now();
   // If the job is dropped, the promise is broken, which makes written_ ready.
   side_threads_.run(
-      [this, result, path = path_, metrics = std::move(metrics)]() -> SideThreads::Delivery {
+      [this, result, path = path_, last = last_version_,
+       metrics = std::move(metrics)]() -> SideThreads::Delivery {
+        const std::optional<FileVersion> found = version_of(path);
+        const bool is_of_another = *last && found && found != *last;
         Status written = replace_file(path, metrics_text(metrics));
+        *last = written ? version_of(path) : std::nullopt;
         result->set_value(written);
-        return [this, written = std::move(written)] { note(written); };
+        return [this, written = std::move(written), is_of_another] {
+          note(written);
+          if (is_of_another) {
+            note_other_writer();
+          }
+        };
       },
       SideThreads::Lane::kMetrics);
 }
@@ -121,6 +144,15 @@ void MetricsFile::note(const Status& written) {
     note_failure(written.error().message);
   } else if (std::exchange(has_failed_, false)) {
     messages::info("the metrics file '{}' is written again", path_);
+  }
+}
+
+void MetricsFile::note_other_writer() {
+  if (!std::exchange(has_noted_other_, true)) {
+    messages::warning(
+        "another program writes the metrics file '{}', too: expected a file of its own for each "
+        "server",
+        path_);
   }
 }
 

@@ -2,7 +2,10 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <cstdint>
 #include <future>
+#include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -20,8 +23,17 @@ namespace filetimer {
 // .prom. Fails if there is something else than a regular file at the path.
 Status replace_file(const std::string& path, std::string_view text);
 
+// Tells whether a file is the one that was written last.
+struct FileVersion {
+  std::uint64_t inode = 0;
+  std::int64_t modified_s = 0;
+  std::int64_t modified_ns = 0;
+  bool operator==(const FileVersion&) const = default;
+};
+
 // Writes metrics on a side thread, because a full disk or a hung file server may take any time to
-// answer. A failure costs one warning until the file is written again. Used on the loop thread.
+// answer. A failure costs one warning until the file is written again, and another program that
+// writes the same file costs one. Used on the loop thread.
 class MetricsFile {
  public:
   // How long a write may take before it is a failure. Sweeps may come faster than a disk is.
@@ -45,12 +57,17 @@ class MetricsFile {
  private:
   void note(const Status& written);
   void note_failure(const std::string& why);
+  void note_other_writer();
 
   const std::string path_;
   SideThreads& side_threads_;
   std::shared_future<Status> written_;  // of the last write; not valid before the first
   Instant began_;                       // to write it
   bool has_failed_ = false;             // and the warning is given
+  bool has_noted_other_ = false;
+  // Used by the side thread. A write begins when the one before has set written_.
+  std::shared_ptr<std::optional<FileVersion>> last_version_ =
+      std::make_shared<std::optional<FileVersion>>();
   LoopThread loop_thread_;
 };
 

@@ -3,11 +3,13 @@
 #include "timer_server/metrics_file.hpp"
 
 #include <doctest/doctest.h>
+#include <fmt/format.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <filesystem>
 #include <iterator>
+#include <utility>
 
 #include "tests/support/files.hpp"
 #include "tests/timer_server/busy_threads.hpp"
@@ -46,9 +48,14 @@ TEST_CASE("What is no regular file is not replaced, and no temporary file is lef
   const testing::TempFolder folder;
   std::filesystem::create_symlink("target", folder.path("link"));
   std::filesystem::create_directory(folder.path("folder"));
-  for (const char* name : {"link", "folder"}) {
-    CAPTURE(name);
-    CHECK_FALSE(replace_file(folder.path(name), "new"));
+  using NameAndKind = std::pair<const char*, const char*>;
+  for (const NameAndKind& row :
+       {NameAndKind("link", "a symbolic link"), NameAndKind("folder", "a directory")}) {
+    CAPTURE(row.first);
+    const Status written = replace_file(folder.path(row.first), "new");
+    REQUIRE_FALSE(written);
+    CHECK(testing::contains(written.error().message,
+                            fmt::format("it is {}: expected a regular file", row.second)));
   }
   CHECK(files_in(folder) == 2);
   const Status written = replace_file(folder.path("missing/m.prom"), "new");
@@ -61,9 +68,9 @@ TEST_CASE("The last metrics are in the file when write_last() returns") {
   SideThreads side_threads;
   MetricsFile file(folder.path("m.prom"), side_threads);
   Metrics metrics;
-  metrics.killed = 7;
+  metrics.rejected = 7;
   file.write(metrics);
-  metrics.killed = 8;
+  metrics.rejected = 8;
   metrics.is_running = false;
   file.write_last(metrics, 10s);
   const std::string text = testing::read_file(folder.path("m.prom"));

@@ -80,6 +80,27 @@ TEST_CASE("a reader never sees a part of the metrics while they are replaced") {
     return versions >= 100 || parts > 0;
   }));
   CHECK(parts == 0);
+  CHECK(!contains(server.err(), "another program"));
+}
+
+TEST_CASE("a server warns once if another one writes the same metrics, and both run on") {
+  const TempFolder temp;
+  const std::string file = temp.path("filetimer.prom");
+  const std::string warning = "another program writes the metrics file '" + file + "'";
+  const TempFolder other_folder;
+  Server alone(temp, {"--metrics", file, "--max-interval", "5ms"});
+  CHECK(wait_until([&] { return value_of(read_file(file), alone, "up") == "1"; }));
+  CHECK(!contains(alone.err(), warning));
+  Server other(other_folder, {"--metrics", file, "--max-interval", "5ms"});
+  alone.wait_for_message(warning);
+  other.wait_for_message(warning);
+  expect_kill(alone, "forward");
+  expect_kill(other, "forward");
+  CHECK(other.stop() == exited(0));
+  CHECK(alone.stop() == exited(0));
+  const std::vector<std::string> messages = lines_of(alone.err());
+  CHECK(std::ranges::count_if(
+            messages, [&](const std::string& line) { return contains(line, warning); }) == 1);
 }
 
 TEST_CASE("metrics that cannot be written cost one warning, and are written when they can be") {
