@@ -94,21 +94,42 @@ class MetricsWriter {
   std::string text_;
 };
 
-void write_counters(MetricsWriter& out, const Metrics& metrics) {
-  out.family("expired_total", "counter", "Scopes that were open at their deadline, by scope name.");
-  for (const auto& [scope, count] : metrics.expired) {
-    out.sample(label("scope", scope), count);
+// Writes the counts of each known scope name. A count that is 0 is written as well: rate() and
+// increase() see the first event of a name only behind a 0.
+void write_counts(MetricsWriter& out, const Metrics& metrics, const Metrics::Counts& counts,
+                  const Labels& before = {}) {
+  std::map<std::string_view, std::uint64_t> all(counts.begin(), counts.end());
+  for (const auto& known : metrics.expired) {
+    all.try_emplace(known.first);
   }
-  out.counter("killed_total", metrics.killed, "Workers that were killed.");
-  out.counter("unkillable_total", metrics.unkillable,
-              "Kills after which the worker was still alive.");
+  for (const auto& known : metrics.durations) {
+    all.try_emplace(known.first);
+  }
+  for (const auto& [scope, count] : all) {
+    out.sample(before + label("scope", scope), count);
+  }
+}
+
+void write_counters(MetricsWriter& out, const Metrics& metrics) {
+  out.family("expired_total", "counter", "Scopes that were open at their deadline.");
+  write_counts(out, metrics, metrics.expired);
+  out.family("killed_total", "counter",
+             "Workers that were killed, by the scope of the worker that expired first.");
+  write_counts(out, metrics, metrics.killed);
+  out.family("unkillable_total", "counter",
+             "Kills after which the worker was still alive, by the scope that expired first.");
+  write_counts(out, metrics, metrics.unkillable);
+  out.family("warned_total", "counter", "Soft deadlines that have passed.");
+  write_counts(out, metrics, metrics.warned);
   out.family("deferred_total", "counter",
-             "Deferrals of deadlines: because a worker was halted (one for each halt), or because "
-             "the server or the machine could not run (one for all scopes).");
-  out.sample(label("reason", "worker_halted"), metrics.deferred);
+             "Deferrals of deadlines: because a worker was halted (one for each halt, with the "
+             "first scope), or because the server or the machine could not run (one for all "
+             "scopes).");
+  write_counts(out, metrics, metrics.deferred, label("reason", "worker_halted") + ",");
   out.sample(label("reason", "server_missed_time"), metrics.deferred_all);
-  out.counter("released_late_total", metrics.released_late,
-              "Scopes that were released after their verdict and before their worker was dead.");
+  out.family("released_late_total", "counter",
+             "Scopes that were released after their verdict and before their worker was dead.");
+  write_counts(out, metrics, metrics.released_late);
   out.counter("requests_total", metrics.requests, "Requests that were read from the pipe.");
   out.counter("rejected_total", metrics.rejected, "Requests and pages that were rejected.");
   out.counter("log_lost_records_total", metrics.lost_records,
@@ -136,6 +157,8 @@ void write_gauges(MetricsWriter& out, const Metrics& metrics) {
             "1: the log can be written; 0: records wait in memory.");
   out.gauge("log_waiting_records", metrics.waiting_records, "Records that are not synced yet.");
   out.gauge("log_waiting_bytes", metrics.waiting_bytes, "Bytes of records that wait in memory.");
+  out.gauge("log_lag_seconds", seconds_of(metrics.log_lag),
+            "Age of the oldest record that waits in memory; 0: no record waits.");
 }
 
 }  // namespace

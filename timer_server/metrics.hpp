@@ -52,6 +52,8 @@ class ByScope {
   std::map<std::string, Value> values_;
 };
 
+using CountsByScope = ByScope<std::uint64_t>;
+
 // Returns the sum, or the largest number if the sum does not fit: statistics come from workers, and
 // may be anything.
 constexpr std::uint64_t limited_sum(std::uint64_t a, std::uint64_t b) {
@@ -106,20 +108,23 @@ void add_durations(ScopeDurationCounts& sum, const ScopeStatistics& statistics);
 
 // The values of one moment.
 struct Metrics {
+  using Counts = std::map<std::string, std::uint64_t>;  // by scope
+
   std::string dir;  // tells the servers of a host apart
   std::string version;
   bool is_running = true;              // false: the server ends
   std::int64_t started_wall_ns = 0;    // Unix time
   std::int64_t collected_wall_ns = 0;  // the same, of the values
 
-  std::map<std::string, std::uint64_t> expired;  // by scope
+  Counts expired;
   LatenessCounts lateness;
   Duration longest_lateness{};
-  std::uint64_t killed = 0;
-  std::uint64_t unkillable = 0;
-  std::uint64_t deferred = 0;      // for a halted worker
+  Counts killed;
+  Counts unkillable;
+  Counts warned;
+  Counts deferred;                 // for a halted worker
   std::uint64_t deferred_all = 0;  // of all scopes, for time that the server missed
-  std::uint64_t released_late = 0;
+  Counts released_late;
   std::uint64_t requests = 0;
   std::uint64_t rejected = 0;
   std::uint64_t lost_records = 0;
@@ -135,6 +140,7 @@ struct Metrics {
   bool is_log_working = true;
   std::uint64_t waiting_records = 0;
   std::size_t waiting_bytes = 0;
+  Duration log_lag{};
 
   std::map<std::string, ScopeDurationCounts> durations;  // by scope
 };

@@ -328,11 +328,15 @@ Metrics Server::metrics(bool is_running) {
   metrics.expired = verdicts_.expired_by_scope().values();
   metrics.lateness = verdicts_.lateness();
   metrics.longest_lateness = verdicts_.longest_lateness();
-  metrics.killed = verdicts_.killed();
-  metrics.unkillable = verdicts_.unkillable_kills();
-  metrics.deferred = halted_.deferred();
+  metrics.killed = verdicts_.killed_by_scope().values();
+  metrics.unkillable = verdicts_.unkillable_by_scope().values();
+  metrics.warned = warnings_.warned().values();
+  metrics.deferred = halted_.deferred().values();
   metrics.deferred_all = deferrals_of_all_;
-  metrics.released_late = verdicts_.ladder().released_late() + overdue_.released_late();
+  metrics.released_late = verdicts_.ladder().released_late().values();
+  for (const auto& [scope, count] : overdue_.released_late().values()) {
+    metrics.released_late[scope] += count;
+  }
   metrics.requests = inbox_.count();
   metrics.rejected = rejections_.total();
   metrics.lost_records = log_->lost_records();
@@ -345,6 +349,7 @@ Metrics Server::metrics(bool is_running) {
   const RecordLog::Backlog backlog = log_->backlog();
   metrics.waiting_records = backlog.records;
   metrics.waiting_bytes = backlog.bytes;
+  metrics.log_lag = std::max(now.mono - std::min(backlog.oldest, now.mono), Duration::zero());
   metrics_collection_.add_to(metrics, now.mono);
   return metrics;
 }

@@ -89,14 +89,15 @@ TEST_CASE("The values of a server stand behind its folder, counters as whole num
   metrics.started_wall_ns = 1'700'000'000'250'000'000;
   metrics.collected_wall_ns = 1'700'000'009'000'000'000;
   metrics.expired["forward"] = 3;
-  metrics.killed = std::numeric_limits<std::uint64_t>::max();
-  metrics.deferred = 4;
+  metrics.killed["forward"] = std::numeric_limits<std::uint64_t>::max();
+  metrics.deferred["forward"] = 4;
   metrics.deferred_all = 5;
   metrics.slow = 6;
   metrics.slow_scopes = 2;
   metrics.oldest_scope_age = 1500ms;
   metrics.until_deadline = -250ms;
   metrics.is_log_working = false;
+  metrics.log_lag = 2500ms;
   const std::string text = metrics_text(metrics);
   for (const char* line :
        {R"(filetimer_up{dir="/run/job"} 1)",
@@ -104,13 +105,14 @@ TEST_CASE("The values of a server stand behind its folder, counters as whole num
         R"(filetimer_start_time_seconds{dir="/run/job"} 1700000000.25)",
         R"(filetimer_collected_time_seconds{dir="/run/job"} 1700000009)",
         R"(filetimer_expired_total{dir="/run/job",scope="forward"} 3)",
-        R"(filetimer_killed_total{dir="/run/job"} 18446744073709551615)",
-        R"(filetimer_deferred_total{dir="/run/job",reason="worker_halted"} 4)",
+        R"(filetimer_killed_total{dir="/run/job",scope="forward"} 18446744073709551615)",
+        R"(filetimer_deferred_total{dir="/run/job",reason="worker_halted",scope="forward"} 4)",
         R"(filetimer_deferred_total{dir="/run/job",reason="server_missed_time"} 5)",
         R"(filetimer_slow_total{dir="/run/job"} 6)", R"(filetimer_slow_scopes{dir="/run/job"} 2)",
         R"(filetimer_oldest_scope_age_seconds{dir="/run/job"} 1.5)",
         R"(filetimer_next_deadline_seconds{dir="/run/job"} -0.25)",
-        R"(filetimer_log_working{dir="/run/job"} 0)"}) {
+        R"(filetimer_log_working{dir="/run/job"} 0)",
+        R"(filetimer_log_lag_seconds{dir="/run/job"} 2.5)"}) {
     CAPTURE(line);
     CHECK(has_line(text, line));
   }
@@ -118,6 +120,26 @@ TEST_CASE("The values of a server stand behind its folder, counters as whole num
   metrics.is_running = false;
   CHECK(has_line(metrics_text(metrics), R"(filetimer_next_deadline_seconds{dir="/run/job"} +Inf)"));
   CHECK(has_line(metrics_text(metrics), R"(filetimer_up{dir="/run/job"} 0)"));
+}
+
+TEST_CASE("Each counter has a series for each known scope name, so that its first event is seen") {
+  Metrics metrics;
+  metrics.expired["expired"] = 1;
+  metrics.warned["expired"] = 2;
+  metrics.released_late["late"] = 3;
+  metrics.durations["on a page"];
+  const std::string text = metrics_text(metrics);
+  for (const char* line : {R"(filetimer_expired_total{dir="",scope="expired"} 1)",
+                           R"(filetimer_expired_total{dir="",scope="on a page"} 0)",
+                           R"(filetimer_killed_total{dir="",scope="expired"} 0)",
+                           R"(filetimer_killed_total{dir="",scope="on a page"} 0)",
+                           R"(filetimer_unkillable_total{dir="",scope="expired"} 0)",
+                           R"(filetimer_warned_total{dir="",scope="expired"} 2)",
+                           R"(filetimer_released_late_total{dir="",scope="late"} 3)",
+                           R"(filetimer_released_late_total{dir="",scope="on a page"} 0)"}) {
+    CAPTURE(line);
+    CHECK(has_line(text, line));
+  }
 }
 
 TEST_CASE("A label value has its backslashes, quotes and newlines escaped, and is valid UTF-8") {

@@ -243,7 +243,7 @@ void KillLadder::add_records_of_verdict(const KillOrder& order, std::vector<std:
   }
   for (const Expiry& expiry : order.expiries) {
     if (expiry.released_at) {
-      ++released_late_;
+      ++released_late_[expiry.scope.name];
       records.push_back(records_.released_late(order.worker, expiry, false));
     }
   }
@@ -564,7 +564,7 @@ void KillLadder::find_releases(Kill& kill, Instant now) {
 void KillLadder::set_released(Kill& kill, Expiry& expiry, Instant now) {
   expiry.released_at = now;
   if (kill.stage >= Stage::kRecorded) {
-    ++released_late_;
+    ++released_late_[expiry.scope.name];
     log_.append(records_.released_late(kill.order.worker, expiry, kill.stage > Stage::kRecorded));
   }
 }

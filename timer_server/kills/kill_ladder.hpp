@@ -14,6 +14,7 @@
 #include "timer_server/evidence/evidence_collection.hpp"
 #include "timer_server/evidence/flight_recording.hpp"
 #include "timer_server/kills/kill_targets.hpp"
+#include "timer_server/metrics.hpp"
 #include "timer_server/records/record_log.hpp"
 #include "timer_server/records/records.hpp"
 #include "timer_server/settings/kill_policy.hpp"
@@ -110,8 +111,8 @@ class KillLadder {
   [[nodiscard]] std::size_t count() const { return kills_.size(); }
   // Returns the number of signals that were sent, to all targets of a kill together.
   [[nodiscard]] std::uint64_t signals() const { return signals_; }
-  // Returns the number of `released_late` records.
-  [[nodiscard]] std::uint64_t released_late() const { return released_late_; }
+  // Returns the number of `released_late` records by scope name.
+  [[nodiscard]] const CountsByScope& released_late() const { return released_late_; }
   // Extends every grace period by the time that the server or the machine missed.
   void extend_grace(Duration missed);
   // Ends all grace periods, and shortens the waits for evidence to kShortEvidenceLimit: from now
@@ -162,7 +163,7 @@ class KillLadder {
   std::unordered_map<const Process*, std::vector<std::shared_ptr<Kill>>> kills_of_;
   bool has_short_waits_ = false;
   std::uint64_t signals_ = 0;
-  std::uint64_t released_late_ = 0;
+  CountsByScope released_late_;
   // By job, the recording that was started for the last incident; null: no rank has a recorder.
   std::map<std::string, std::shared_ptr<FlightRecording>> recordings_;
   std::string recorded_incident_;                // the incident of these recordings

@@ -160,7 +160,7 @@ bool OverdueScopes::look_at(Followed& scope, Instant now) {
 void OverdueScopes::record_end(const Followed& scope, Instant ended, bool is_released) {
   const Duration after = std::max(ended - scope.deadline, Duration::zero());
   if (scope.missed == Missed::kDeadline) {
-    ++released_late_;
+    ++released_late_[scope.name];
     log_.append(records_.released_late(scope.worker, scope.id, scope.name, after));
   } else {
     log_.append(records_.warning_ended(scope.worker, scope.id, scope.name, after, is_released));

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "common/clock.hpp"
+#include "timer_server/metrics.hpp"
 #include "timer_server/records/record_log.hpp"
 #include "timer_server/records/records.hpp"
 #include "timer_server/system/loop_thread.hpp"
@@ -57,8 +58,8 @@ class OverdueScopes {
 
   // Returns the number of scopes that are followed.
   [[nodiscard]] std::size_t count() const { return scopes_.size(); }
-  // Returns the number of `released_late` records.
-  [[nodiscard]] std::uint64_t released_late() const { return released_late_; }
+  // Returns the number of `released_late` records by scope name.
+  [[nodiscard]] const CountsByScope& released_late() const { return released_late_; }
 
  private:
   enum class Missed { kDeadline, kSoftDeadline };
@@ -83,7 +84,7 @@ class OverdueScopes {
   RecordLog& log_;
   std::vector<Followed> scopes_;
   std::size_t on_pipe_ = 0;  // of scopes_, those with a request_id
-  std::uint64_t released_late_ = 0;
+  CountsByScope released_late_;
   LoopThread loop_thread_;
 };
 

@@ -374,16 +374,18 @@ std::vector<const Worker*> Verdicts::peers_of(const WorkerIdentity& worker) cons
 
 void Verdicts::on_end(const KillOrder& order, const KillEnd& end) {
   const std::string& id = order.expiries.front().id;
+  const std::string& scope = order.expiries.front().scope.name;
   has_outcome_ = true;
   std::erase_if(unkillable_, [](const auto& process) { return !process->is_alive(); });
   if (end.verdict == KillVerdict::kUnkillable) {
-    ++unkillable_kills_;
+    ++unkillable_by_scope_[scope];
     if (std::ranges::find(unkillable_, order.worker.process) == unkillable_.end()) {
       unkillable_.push_back(order.worker.process);
     }
     messages::error("{} is still alive after SIGKILL ({})", description_of(order.worker), id);
   } else if (end.verdict == KillVerdict::kDead) {
     ++killed_;
+    ++killed_by_scope_[scope];
     messages::info("{} is dead ({})", description_of(order.worker), id);
   }
   start_hook(order, end);

@@ -91,13 +91,15 @@ class Verdicts {
   bool take_changed_scopes() { return std::exchange(has_changed_scopes_, false); }
   [[nodiscard]] std::uint64_t expired() const { return expired_; }
   // Returns the number of expired scopes by scope name.
-  [[nodiscard]] const ByScope<std::uint64_t>& expired_by_scope() const { return expired_by_scope_; }
+  [[nodiscard]] const CountsByScope& expired_by_scope() const { return expired_by_scope_; }
   // Returns the times from a deadline to its verdict, and the longest of them.
   [[nodiscard]] const LatenessCounts& lateness() const { return lateness_; }
   [[nodiscard]] Duration longest_lateness() const { return longest_lateness_; }
-  // Returns the number of kills that have ended with the verdict `unkillable`.
-  [[nodiscard]] std::uint64_t unkillable_kills() const { return unkillable_kills_; }
   [[nodiscard]] std::uint64_t killed() const { return killed_; }
+  // Return the number of kills that have ended with the verdict `dead`, and with `unkillable`, by
+  // the scope of the first expiry.
+  [[nodiscard]] const CountsByScope& killed_by_scope() const { return killed_by_scope_; }
+  [[nodiscard]] const CountsByScope& unkillable_by_scope() const { return unkillable_by_scope_; }
   // Returns the number of workers that are alive after SIGKILL.
   [[nodiscard]] std::size_t unkillable() const;
 
@@ -141,11 +143,12 @@ class Verdicts {
   std::vector<std::shared_ptr<const Process>> unread_;  // workers that are read for the record
   std::vector<std::shared_ptr<const Process>> unkillable_;
   std::uint64_t expired_ = 0;
-  ByScope<std::uint64_t> expired_by_scope_;
+  CountsByScope expired_by_scope_;
   LatenessCounts lateness_;
   Duration longest_lateness_{};
   std::uint64_t killed_ = 0;
-  std::uint64_t unkillable_kills_ = 0;
+  CountsByScope killed_by_scope_;
+  CountsByScope unkillable_by_scope_;
   bool has_changed_scopes_ = false;
   std::vector<std::string> messages_;  // of verdicts, printed after the signals
   KillLadder ladder_;

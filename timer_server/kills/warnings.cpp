@@ -125,6 +125,7 @@ void Warnings::record(Batch& batch, std::string_view why_no_evidence) {
       }
     }
     const std::uint64_t number = log_.append(records_.warned(batch.worker, scope.passed, evidence));
+    ++warned_[scope.passed.scope.name];
     if (recorded_) {
       recorded_(batch.worker, scope.passed, number, &scope == &batch.scopes.front());
     }

@@ -11,6 +11,7 @@
 
 #include "timer_server/evidence/group_collection.hpp"
 #include "timer_server/kills/kill_ladder.hpp"
+#include "timer_server/metrics.hpp"
 #include "timer_server/records/record_log.hpp"
 #include "timer_server/records/records.hpp"
 #include "timer_server/system/loop_thread.hpp"
@@ -57,6 +58,8 @@ class Warnings {
 
   // Returns the number of workers whose evidence is being collected.
   [[nodiscard]] long collections() const { return slots_.in_use(); }
+  // Returns the number of `warned` records by scope name.
+  [[nodiscard]] const CountsByScope& warned() const { return warned_; }
 
  private:
   struct Batch;
@@ -72,6 +75,7 @@ class Warnings {
   const Recorded recorded_;
   std::deque<std::shared_ptr<Batch>> batches_;  // the earliest soft deadline first
   const CollectionSlots slots_{kMaxCollections};
+  CountsByScope warned_;
   LoopThread loop_thread_;
 };
 

@@ -99,7 +99,11 @@ class RecordLog::Writer {
 
   Backlog backlog() const {
     const MutexLock lock(mutex_);
-    return {last_number_ - synced_.load(std::memory_order_relaxed), queued_bytes_};
+    const std::uint64_t waiting = last_number_ - synced_.load(std::memory_order_relaxed);
+    if (waiting == 0) {
+      return {};  // though a batch that is synced may not have ended yet
+    }
+    return {waiting, queued_bytes_, std::min(oldest_of_batch_, oldest_of(queue_))};
   }
 
   std::uint64_t lost() const {
@@ -110,8 +114,12 @@ class RecordLog::Writer {
  private:
   struct Entry {
     std::uint64_t number;
+    Instant appended;
     std::string line;
   };
+  static Instant oldest_of(const std::deque<Entry>& entries) {
+    return entries.empty() ? Instant::never() : entries.front().appended;
+  }
 
   [[nodiscard]] bool is_busy() const FILETIMER_REQUIRES(mutex_) { return !busy_since_.is_never(); }
   std::deque<Entry> begin_batch() FILETIMER_REQUIRES(mutex_);
@@ -152,6 +160,7 @@ class RecordLog::Writer {
   std::string reported_failure_ FILETIMER_GUARDED_BY(mutex_);
   // never(): no batch has begun.
   Instant busy_since_ FILETIMER_GUARDED_BY(mutex_) = Instant::never();
+  Instant oldest_of_batch_ FILETIMER_GUARDED_BY(mutex_) = Instant::never();
   bool reopen_ FILETIMER_GUARDED_BY(mutex_) = false;
   bool stopping_ FILETIMER_GUARDED_BY(mutex_) = false;
   bool finished_ FILETIMER_GUARDED_BY(mutex_) = false;
@@ -159,6 +168,7 @@ class RecordLog::Writer {
 
 std::uint64_t RecordLog::Writer::append(std::vector<std::string> records, std::size_t most_bytes) {
   std::uint64_t number = 0;
+  const Instant now = Instant::now();
   {
     MutexLock lock(mutex_);
     for (std::string& record : records) {
@@ -168,7 +178,7 @@ std::uint64_t RecordLog::Writer::append(std::vector<std::string> records, std::s
         continue;
       }
       queued_bytes_ += record.size();
-      queue_.push_back({++last_number_, std::move(record)});
+      queue_.push_back({++last_number_, now, std::move(record)});
     }
     number = last_number_;
     // Without a hand-over to the thread and back, the signal that waits for the record comes
@@ -227,6 +237,7 @@ std::deque<RecordLog::Writer::Entry> RecordLog::Writer::begin_batch() {
   }
   std::deque<Entry> batch;
   batch.swap(queue_);
+  oldest_of_batch_ = oldest_of(batch);
   busy_since_ = Instant::now();  // after all that may throw an exception
   return batch;
 }
@@ -243,7 +254,7 @@ Status RecordLog::Writer::write_and_sync(std::deque<Entry>& batch, MayOpen may_o
 }
 
 void RecordLog::Writer::end_batch(std::deque<Entry>& batch, const Status& done) {
-  busy_since_ = Instant::never();
+  busy_since_ = oldest_of_batch_ = Instant::never();
   // Records that were not written go back in front of those that were queued meanwhile.
   if (queue_.empty()) {
     queue_.swap(batch);

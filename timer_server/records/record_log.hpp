@@ -70,7 +70,9 @@ class RecordLog {
   std::string take_message(Instant now, bool& is_good_news);
   struct Backlog {
     std::uint64_t records = 0;  // that are not synced
-    std::size_t bytes = 0;      // of those that are not written, or are being written
+    // Of those that are not written, or are being written:
+    std::size_t bytes = 0;
+    Instant oldest = Instant::never();  // when the first one was appended
   };
   // Returns what waits in memory.
   [[nodiscard]] Backlog backlog() const;

@@ -28,7 +28,7 @@ bool HaltedWorkers::should_defer(Worker& worker,
   Halt& halt = known != halts_.end() ? known->second : note_halt(worker, why);
   if (const auto view = scope()) {
     halt.is_recorded = true;
-    ++deferred_;
+    ++deferred_[view->name];
     context_.log.append(
         context_.records.deferred(WorkerIdentity::of(worker), *view, Instant::now(), halt.why));
     messages::info("deadline of scope '{}' deferred: pid {} ({}) is {}", view->name,

@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "common/clock.hpp"
+#include "timer_server/metrics.hpp"
 #include "timer_server/records/record_log.hpp"
 #include "timer_server/records/records.hpp"
 #include "timer_server/scopes/workers.hpp"
@@ -60,8 +61,8 @@ class HaltedWorkers {
   [[nodiscard]] Instant next() const { return next_look_; }
   // Returns whether a worker was resumed since the last call. Then deadlines have changed.
   bool take_resumed() { return std::exchange(has_resumed_, false); }
-  // Returns the number of halts in which a deadline was deferred.
-  [[nodiscard]] std::uint64_t deferred() const { return deferred_; }
+  // Returns the number of halts in which a deadline was deferred, by the name of the first scope.
+  [[nodiscard]] const CountsByScope& deferred() const { return deferred_; }
   // Removes a worker that has exited.
   void forget(pid_t pid) { halts_.erase(pid); }
 
@@ -80,7 +81,7 @@ class HaltedWorkers {
   Instant next_look_ = Instant::never();
   std::weak_ptr<char> look_under_way_;  // expired: none is
   bool has_resumed_ = false;
-  std::uint64_t deferred_ = 0;
+  CountsByScope deferred_;
   LoopThread loop_thread_;
 };
 

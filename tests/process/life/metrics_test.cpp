@@ -45,11 +45,13 @@ TEST_CASE(
   Server server(temp, {"--metrics", file, "--max-interval", "20ms"});
   CHECK(wait_until([&] { return value_of(read_file(file), server, "up") == "1"; }));
   expect_kill(server, "forward");
-  CHECK(wait_until([&] { return value_of(read_file(file), server, "killed_total") == "1"; }));
+  const std::string forward = "scope=\"forward\"";
+  CHECK(wait_until(
+      [&] { return value_of(read_file(file), server, "killed_total", forward) == "1"; }));
   const std::string text = read_file(file);
-  CHECK(value_of(text, server, "expired_total", "scope=\"forward\"") == "1");
+  CHECK(value_of(text, server, "expired_total", forward) == "1");
   CHECK(value_of(text, server, "verdict_lateness_seconds_count") == "1");
-  CHECK(value_of(text, server, "unkillable_total") == "0");
+  CHECK(value_of(text, server, "unkillable_total", forward) == "0");
   CHECK(value_of(text, server, "open_scopes") == "0");
   CHECK(server.stop() == exited(0));
   CHECK(value_of(read_file(file), server, "up") == "0");
@@ -113,7 +115,9 @@ TEST_CASE("metrics that cannot be written cost one warning, and are written when
   std::filesystem::create_directory(folder);
   std::filesystem::permissions(folder, std::filesystem::perms::owner_all);
   server.wait_for_message("the metrics file '" + file + "' is written again");
-  CHECK(wait_until([&] { return value_of(read_file(file), server, "killed_total") == "1"; }));
+  CHECK(wait_until([&] {
+    return value_of(read_file(file), server, "killed_total", "scope=\"without metrics\"") == "1";
+  }));
   const std::vector<std::string> messages = lines_of(server.err());
   CHECK(std::ranges::count_if(messages, [](const std::string& line) {
           return contains(line, "cannot write the metrics");
@@ -145,7 +149,8 @@ TEST_CASE(
   CHECK(read_file(file) == before);
   std::filesystem::remove(fault);
   server.wait_for_message("the metrics file '" + file + "' is written again");
-  CHECK(wait_until([&] { return value_of(read_file(file), server, "killed_total") == "3"; }));
+  CHECK(wait_until(
+      [&] { return value_of(read_file(file), server, "killed_total", "scope=\"hung\"") == "3"; }));
   CHECK(server.stop() == exited(0));
 }
 

@@ -173,6 +173,32 @@ TEST_CASE("A record that does not fit on the disk does not count as synced") {
   CHECK(log->synced() < number);
 }
 
+TEST_CASE("The backlog has what waits, and when the first record of it was appended") {
+  const testing::TempFolder folder;
+  std::filesystem::create_directory(folder.path("sub"));
+  const auto log = open_log(folder.path("sub/log"));
+  log->append("before");
+  REQUIRE(log->drain(10s));
+  CHECK(log->backlog().records == 0);
+  CHECK(log->backlog().bytes == 0);
+  CHECK(log->backlog().oldest.is_never());
+  std::filesystem::rename(folder.path("sub"), folder.path("moved"));
+  const Instant begun = Instant::now();
+  log->append("first");
+  const Instant between = Instant::now();
+  log->append("second");
+  bool is_good = true;
+  CHECK(next_message(*log, is_good).find("cannot open the log") != std::string::npos);
+  CHECK(log->backlog().records == 2);
+  CHECK(log->backlog().bytes == std::string_view("first\nsecond\n").size());
+  CHECK(log->backlog().oldest >= begun);
+  CHECK(log->backlog().oldest <= between);
+  std::filesystem::create_directory(folder.path("sub"));
+  REQUIRE(log->drain(10s));
+  CHECK(log->backlog().records == 0);
+  CHECK(log->backlog().oldest.is_never());
+}
+
 TEST_CASE("The backlog has a limit, and records over it are counted") {
   RecordLog::Settings settings;
   settings.path = "/dev/full";
