@@ -111,7 +111,8 @@ std::string outcome_of(const Record& killed) {
     return joined({names.empty() ? "" : "sent " + names, "could not be killed"});
   }
   if (verdict == "spared") {
-    return reason.empty() ? "not signalled" : fmt::format("not signalled ({})", reason);
+    const std::string how = names.empty() ? "not signalled" : "sent " + names + ", and spared";
+    return reason.empty() ? how : fmt::format("{} ({})", how, reason);
   }
   return verdict.empty() ? "with a record of its end that gives no verdict" : verdict;
 }

@@ -4,6 +4,7 @@
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -212,6 +213,23 @@ TEST_CASE("the page of a warning has its times as durations, and no clock's nano
       "Warning");
   CHECK(contains(page, "\n  soft        15 s\n"));
   CHECK_FALSE(contains(page, "mono"));
+}
+
+TEST_CASE("the first sentence says whether a worker that was spared was signalled") {
+  const auto sentence = [](const std::string& outcome) {
+    const TempFolder folder;
+    folder.write("log", verdict() + killed(outcome));
+    const std::string page = run_command({"show", "a-1", folder.path("log")}).output;
+    std::string text = page.substr(0, page.find("\n\n"));
+    std::replace(text.begin(), text.end(), '\n', ' ');
+    return text.substr(text.find("30 s, ") + 6);
+  };
+  CHECK(sentence(R"("verdict":"spared","signals":[],"reason":"dry run")") ==
+        "not signalled (dry run).");
+  CHECK(sentence(R"("verdict":"spared","signals":[{"signal":38,"name":"signal 38",)"
+                 R"("mono_ns":12000010000000,"pids":[4711]}],)"
+                 R"("reason":"released within the grace period")") ==
+        "sent signal 38, and spared (released within the grace period).");
 }
 
 TEST_CASE("what keeps an unkillable worker is told") {
