@@ -184,10 +184,10 @@ void add_worker_options(CLI::App& app, Settings& settings) {
 void add_other_options(CLI::App& app, Settings& settings) {
   add_text(app, "--on-expiry", "CMD", settings.on_expiry,
            "shell command for each worker whose kill has ended");
-  add_text(app, "--evidence-command", "CMD", settings.evidence_command,
-           "shell command for each incident, before the signals");
   add_text(app, "--on-warning", "CMD", settings.on_warning,
            "shell command for each worker whose soft deadline has passed");
+  add_text(app, "--evidence-command", "CMD", settings.evidence_command,
+           "shell command for each incident, before the signals");
   app.add_flag("--dry-run", settings.kill.dry_run, "record expiries and send no signal");
   app.add_flag("--realtime", settings.realtime, "run with real-time priority (SCHED_RR)");
   std::vector<std::pair<std::string, LogLevel>> levels;
