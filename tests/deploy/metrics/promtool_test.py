@@ -9,6 +9,8 @@ import suite
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ALERTS = os.path.join(EXAMPLES, "filetimer_alerts.yml")
+ALERTS_TEST = os.path.join(HERE, "alerts_test.yml")
+OPERATIONS = os.path.join(HERE, "../../../docs/operations.md")
 # A word of client_worker, so it has no blank.
 HOSTILE = '"}\\{scope="é",le="1"}\\'
 
@@ -35,14 +37,28 @@ class Metrics(MetricsCase):
         self.assertIn("filetimer_up", named)
         self.assertEqual(unknown_families(named, self.metrics_when("^filetimer_up")), set())
 
+    def test_the_table_of_the_documentation_has_each_metric_of_the_server(self):
+        with open(OPERATIONS) as file:
+            rows = re.findall(r"^\| (`filetimer_.*?) \|", file.read(), re.MULTILINE)
+        listed = re.findall(r"`(\w+)`", " ".join(rows))
+        text = self.metrics_when("^filetimer_up")
+        self.assertEqual(sorted(listed), sorted(re.findall(r"^# TYPE (\S+)", text, re.MULTILINE)))
+
 
 class Alerts(unittest.TestCase):
     def test_promtool_has_nothing_against_the_rules(self):
         status, out = promtool("check", "rules", ALERTS)
         self.assertEqual(status, 0, out)
 
+    def test_there_is_a_test_for_each_alert(self):
+        with open(ALERTS) as alerts, open(ALERTS_TEST) as tests:
+            names = re.findall(r"- alert: (\w+)", alerts.read())
+            tested = tests.read()
+        self.assertGreater(len(names), 5)
+        self.assertEqual([name for name in names if f'alertname="{name}"' not in tested], [])
+
     def test_each_alert_fires_for_its_cause_alone(self):
-        status, out = promtool("test", "rules", os.path.join(HERE, "alerts_test.yml"))
+        status, out = promtool("test", "rules", ALERTS_TEST)
         self.assertEqual(status, 0, out)
 
 
