@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <set>
 #include <tuple>
 #include <utility>
@@ -39,6 +40,34 @@ std::string why_none(const DumpRequests::Wanted& wanted, const std::set<std::int
                            listed);
 }
 
+// Keeps the workers that are in the least common scopes: the one for which the others wait is among
+// them. Returns how many it has removed.
+std::size_t keep_most_unusual(std::vector<const Worker*>& meant, const ScopePolicy& scopes) {
+  const std::size_t kept = std::min(meant.size(), DumpRequests::kMaxWorkers);
+  const std::size_t omitted = meant.size() - kept;
+  if (omitted == 0) {
+    return 0;
+  }
+  using JobAndScope = std::pair<std::string, std::string>;  // the innermost one; empty: in none
+  std::map<JobAndScope, std::vector<const Worker*>> groups;
+  for (const Worker* const worker : meant) {
+    const std::vector<ScopeView> open = scopes.open_scopes_of(*worker, 1);
+    groups[{*worker->facts ? (*worker->facts)->job_id : "", open.empty() ? "" : open.back().name}]
+        .push_back(worker);
+  }
+  std::vector<const std::vector<const Worker*>*> by_size;
+  for (const auto& group : groups) {
+    by_size.push_back(&group.second);
+  }
+  std::ranges::stable_sort(by_size, {}, [](const auto* group) { return group->size(); });
+  meant.clear();
+  for (const auto* group : by_size) {
+    meant.insert(meant.end(), group->begin(), group->end());
+  }
+  meant.resize(kept);
+  return omitted;
+}
+
 }  // namespace
 
 Status DumpRequests::begin(WaitingClients::Id client, const Wanted& wanted, Instant until,
@@ -64,12 +93,13 @@ Status DumpRequests::begin(WaitingClients::Id client, const Wanted& wanted, Inst
   if (meant.empty()) {
     return failure(why_none(wanted, known));
   }
-  std::ranges::sort(meant, {}, [](const Worker* worker) {
+  const auto by_rank = [](const Worker* worker) {
     const auto rank = rank_of(*worker);
     return std::tuple(!rank, rank.value_or(0), worker->process->pid);
-  });
-  const std::size_t omitted = meant.size() - std::min(meant.size(), kMaxWorkers);
-  meant.resize(meant.size() - omitted);
+  };
+  std::ranges::sort(meant, {}, by_rank);
+  const std::size_t omitted = keep_most_unusual(meant, context_.scopes);
+  std::ranges::sort(meant, {}, by_rank);
   std::vector<GroupCollection::Member> members;
   std::vector<std::vector<ScopeView>> scopes;
   for (const Worker* const worker : meant) {

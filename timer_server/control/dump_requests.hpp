@@ -36,7 +36,7 @@ namespace filetimer {
 //   for (DumpRequests::Answer& answer : dumps.take_answers()) { ... }
 class DumpRequests {
  public:
-  // The most workers in one answer; the others are counted.
+  // The most workers in one answer, those in the least common scopes first; the others are counted.
   static constexpr std::size_t kMaxWorkers = 48;
   // The most collections at the same time, including those that hang. Warnings and peers have as
   // many; the other side threads are left to kills.

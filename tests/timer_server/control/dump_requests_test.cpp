@@ -176,3 +176,25 @@ TEST_CASE("A dump is of a limited number of workers and counts the others") {
   CHECK(dumped.workers.size() == DumpRequests::kMaxWorkers);
   CHECK(integer_at(dumped.object, "omitted") == 3);
 }
+
+TEST_CASE("A dump of a limited number of workers has those in the least common scopes") {
+  DumpStage stage;
+  const int last = static_cast<int>(DumpRequests::kMaxWorkers) + 2;
+  for (int rank = 0; rank <= last; ++rank) {
+    Worker& worker = stage.add(rank);
+    stage.acquire(worker, "step", terms_between({1'000}, Instant::never()));
+    if (rank != last - 1) {  // that one is in the outer scope only
+      stage.acquire(worker, rank == last ? "forward" : "exchange",
+                    terms_between({2'000}, Instant::never()));
+    }
+  }
+  CHECK(stage.begin());
+  const Dumped dumped(stage.answer());
+  std::vector<std::int64_t> expected;
+  for (int rank = 0; rank < last - 4; ++rank) {
+    expected.push_back(rank);
+  }
+  expected.insert(expected.end(), {last - 1, last});
+  CHECK(dumped.ranks() == expected);
+  CHECK(integer_at(dumped.object, "omitted") == 3);
+}
