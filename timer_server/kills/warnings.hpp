@@ -11,9 +11,9 @@
 
 #include "timer_server/evidence/group_collection.hpp"
 #include "timer_server/kills/kill_ladder.hpp"
-#include "timer_server/metrics.hpp"
 #include "timer_server/records/record_log.hpp"
 #include "timer_server/records/records.hpp"
+#include "timer_server/scopes/scope_counts.hpp"
 #include "timer_server/system/loop_thread.hpp"
 #include "timer_server/system/side_threads.hpp"
 

@@ -13,9 +13,9 @@
 #include <utility>
 
 #include "common/clock.hpp"
-#include "timer_server/metrics.hpp"
 #include "timer_server/records/record_log.hpp"
 #include "timer_server/records/records.hpp"
+#include "timer_server/scopes/scope_counts.hpp"
 #include "timer_server/scopes/workers.hpp"
 #include "timer_server/system/loop_thread.hpp"
 #include "timer_server/system/side_threads.hpp"

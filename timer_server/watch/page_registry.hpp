@@ -15,12 +15,12 @@
 
 #include "common/page_reader.hpp"
 #include "common/result.hpp"
-#include "timer_server/metrics.hpp"
 #include "timer_server/records/record_log.hpp"
 #include "timer_server/records/records.hpp"
 #include "timer_server/requests/rejections.hpp"
 #include "timer_server/scopes/mapped_page.hpp"
 #include "timer_server/scopes/page_folder.hpp"
+#include "timer_server/scopes/scope_counts.hpp"
 #include "timer_server/system/event_loop.hpp"
 #include "timer_server/system/loop_thread.hpp"
 #include "timer_server/watch/scope_policy.hpp"

@@ -90,7 +90,7 @@ TEST_CASE("A spared scope that is released is recorded with the time that its pa
   CHECK(records[0].integer("pid") == stage.child.pid());
   CHECK(records[0].number("late_ms") == 1500);
   CHECK(stage.overdue.count() == 0);
-  CHECK(stage.overdue.released_late().values() == Metrics::Counts{{"load", 1}});
+  CHECK(stage.overdue.released_late().values() == CountsByScope::Values{{"load", 1}});
 }
 
 TEST_CASE("Without statistics the release is as late as the look that finds it") {

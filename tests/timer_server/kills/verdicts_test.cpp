@@ -396,7 +396,7 @@ TEST_CASE("With its signal a worker is dying, and its other scopes are cancelled
   CHECK(killed.text("verdict") == "dead");
   CHECK(killed.strings("cancelled") == Cancelled{"piped", "own"});
   CHECK(stage.verdicts.killed() == 1);
-  CHECK(stage.verdicts.killed_by_scope().values() == Metrics::Counts{{"forward", 1}});
+  CHECK(stage.verdicts.killed_by_scope().values() == CountsByScope::Values{{"forward", 1}});
   CHECK(stage.worker.kills == 0);
   CHECK(stage.worker.dying);  // its scopes are not left open
 }
@@ -433,7 +433,7 @@ TEST_CASE("A worker that is alive after SIGKILL is watched again, and counted wh
   }
   CHECK(stage.records_of("killed").back().text("verdict") == "unkillable");
   CHECK(stage.verdicts.unkillable_by_scope().values() ==
-        Metrics::Counts{{"forward", 1}, {"backward", 1}});
+        CountsByScope::Values{{"forward", 1}, {"backward", 1}});
   CHECK(stage.verdicts.killed() == 0);
   stage.end_worker();
   CHECK(stage.verdicts.unkillable() == 0);
@@ -516,7 +516,7 @@ TEST_CASE("A release after the verdict and before the signal spares the worker")
   stage.advance();
   CHECK(stage.only("expired").text("scope") == "forward");
   CHECK(stage.only("released_late").text("scope") == "forward");
-  CHECK(stage.verdicts.ladder().released_late().values() == Metrics::Counts{{"forward", 1}});
+  CHECK(stage.verdicts.ladder().released_late().values() == CountsByScope::Values{{"forward", 1}});
   CHECK(stage.only("killed").text("reason") == "released late, but before the signal");
   CHECK_FALSE(stage.worker.dying);
 }

@@ -101,7 +101,7 @@ TEST_CASE("A warning waits for its evidence and has it in its record") {
   CHECK(warned.number("elapsed_s") == 4.005);
   CHECK(warned.number("soft_s") == 4);
   CHECK(warned.number("overdue_ms") == 5);
-  CHECK(stage.warnings.warned().values() == Metrics::Counts{{"forward", 1}});
+  CHECK(stage.warnings.warned().values() == CountsByScope::Values{{"forward", 1}});
   CHECK(warned.integer("soft_mono_ns") == stage.now.ns - 5'000'000);
   // Under ThreadSanitizer each process has another thread.
   CHECK(warned.array("threads").at(0)["tid"].get_int64().value() == stage.child.pid());

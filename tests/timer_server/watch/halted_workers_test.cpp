@@ -79,7 +79,7 @@ TEST_CASE("A halted worker is deferred until it is resumed, with one record") {
   CHECK(stage.should_defer());
   CHECK(stage.should_defer());
   CHECK(stage.records_of("deferred") == 1);
-  CHECK(stage.halted.deferred().values() == Metrics::Counts{{"forward", 1}});
+  CHECK(stage.halted.deferred().values() == CountsByScope::Values{{"forward", 1}});
   const Instant look = stage.halted.next();
   CHECK(look <= Instant::now() + HaltedWorkers::kLookPeriod);
   stage.halted.advance(look);
