@@ -19,13 +19,14 @@ _filetimer_words() {
   cur=${words[-1]} prev=${words[-2]}
 }
 
-# Sets takes[--option] to what --help calls its value, or to nothing.
+# Sets takes[--option] to what --help calls its value, or to nothing, and long[-o,] to --option.
 _filetimer_options() {
-  local option value
-  while read -r option value; do
+  local letter option value
+  while read -r letter option value; do
     takes[$option]=$value
+    [[ $letter == , ]] || long[$letter]=$option
   done < <("$@" --help 2>/dev/null |
-    sed -nE 's/^ +(-[a-z],)?(--[a-z][a-z-]*)( ([^ ]+))?.*/\2 \4/p')
+    sed -nE 's/^ +(-[a-z])?,?(--[a-z][a-z-]*)( ([^ ]+))?.*/\1, \2 \4/p')
 }
 
 _filetimer_subcommands() {
@@ -61,6 +62,7 @@ _filetimer_value() {  # SUBCOMMAND OPTION
     FILE | PATH) _filetimer_files -f ;;
     CMD) mapfile -t COMPREPLY < <(compgen -c -- "$cur") ;;
     MODE) _filetimer_among 'graceful graceful_or_now workers workers_or_now if_idle now' ;;
+    FORMAT) _filetimer_among 'table json toml' ;;
     LEVEL) _filetimer_among 'error warning info debug' ;;
     SIG) _filetimer_among "$(compgen -A signal SIG | sed 's/^SIG//')" ;;
     PID) _filetimer_among "$(cd /proc && printf '%s ' [0-9]*)" ;;
@@ -106,7 +108,7 @@ _filetimer_positionals() {  # FIRST
   for ((i = $1; i < ${#words[@]} - 1; ++i)); do
     if [[ ${words[i]} != -* ]]; then
       ((++count))
-    elif [[ -n ${takes[${words[i]}]-} ]]; then
+    elif [[ -n ${takes[${long[${words[i]},]-${words[i]}}]-} ]]; then
       ((++i))
     fi
   done
@@ -115,9 +117,9 @@ _filetimer_positionals() {  # FIRST
 
 # True when an option, or the value of one, is what is asked for.
 _filetimer_options_and_values() {  # SUBCOMMAND
-  local value=${takes[$prev]-}
-  if [[ $prev == --* && -n $value ]]; then
-    _filetimer_value "$1" "$prev"
+  local option=${long[$prev,]-$prev}
+  if [[ $option == --* && -n ${takes[$option]-} ]]; then
+    _filetimer_value "$1" "$option"
   elif [[ $cur == -* ]]; then
     _filetimer_among "${!takes[*]}"
   else
@@ -128,7 +130,7 @@ _filetimer_options_and_values() {  # SUBCOMMAND
 _timer_server() {
   local cur prev
   local -a words
-  local -A takes=()
+  local -A takes=() long=()
   COMPREPLY=()
   _filetimer_command && return
   _filetimer_words
@@ -139,7 +141,7 @@ _timer_server() {
 _timer_client() {
   local cur prev
   local -a words
-  local -A takes=()
+  local -A takes=() long=()
   COMPREPLY=()
   _filetimer_words
   if ((${#words[@]} == 2)); then
@@ -153,11 +155,11 @@ _timer_client() {
   _filetimer_options "${words[0]}" "$subcommand"
   _filetimer_options_and_values "$subcommand" && return
   case $subcommand-$(_filetimer_positionals 2) in
-    show-0)
+    show-0 | report-0)
       _filetimer_among last
       _filetimer_values id log --event expired
       ;;
-    show-* | log-*) _filetimer_files -f ;;
+    show-* | report-* | log-* | suggest-*) _filetimer_files -f ;;
     *) _filetimer_among "${!takes[*]}" ;;
   esac
 }

@@ -63,6 +63,10 @@ class Completion(Case):
         self.assertEqual(len(modes), 6)
         self.assertEqual(self.offered("timer_client shutdown --mode "), modes)
         self.assertEqual(self.offered("timer_client shutdown --mode=i"), {"if_idle"})
+        said = run(CLIENT, "suggest", "--format", "?", status=2)
+        formats = set(re.split(", | or ", re.search("expected (.*)", said)[1]))
+        self.assertIn("toml", formats)
+        self.assertEqual(self.offered("timer_client suggest --format "), formats)
         levels = {"error", "warning", "info", "debug"}
         self.assertEqual(self.offered("timer_server --log-level "), levels)
         self.assertEqual(self.offered("timer_client list --log-level "), levels)
@@ -85,7 +89,12 @@ class Completion(Case):
         self.assertEqual(self.offered("timer_server --dir pl"), {"place with blanks"})
         self.assertEqual(self.offered("timer_server --log pl"),
                          {"place with blanks", "plain.jsonl"})
-        self.assertEqual(self.offered("timer_client log pl"), {"place with blanks", "plain.jsonl"})
+        for subcommand in ("log", "suggest"):
+            self.assertEqual(self.offered(f"timer_client {subcommand} pl"),
+                             {"place with blanks", "plain.jsonl"})
+        for option in ("--output", "-o"):
+            self.assertEqual(self.offered(f"timer_client report {option} pl"),
+                             {"place with blanks", "plain.jsonl"})
         self.assertIn(str(os.getpid()), self.offered("timer_client acquire --pid "))
 
     def test_a_command_is_not_taken_for_ours(self):
@@ -110,8 +119,11 @@ class Completion(Case):
         [expiry] = ids - {"last"}
         self.assertIn("too slow", run(CLIENT, "show", expiry, "--dir", self.path("run")))
         self.assertEqual(self.offered(f"timer_client show --json {expiry[:3]}"), {expiry})
+        for line in ("timer_client report ", "timer_client report -o hang.html "):
+            self.assertEqual(self.offered(line), ids)
         # Behind the id come logs.
         self.assertIn("run", self.offered(f"timer_client show {expiry} "))
+        self.assertIn("run", self.offered(f"timer_client report {expiry} "))
         self.assertEqual(self.offered("timer_client log --scope t"), {r"too\ slow"})
         self.assertEqual(self.offered("timer_client release --scope "), {r"still\ open"})
         elsewhere = "timer_client release --dir /nonexistent --scope "
