@@ -20,7 +20,9 @@ namespace filetimer::cli {
 struct ScopeBar {
   enum class Kind { kEnded, kOpen, kExpired };
   double begin_s = 0;
-  double end_s = 0;
+  double end_s = 0;    // that of the axis if no record has the end
+  double known_s = 0;  // of an open scope: the verdict, or when it was last recorded as open
+  bool has_end = true;
   std::string scope;
   Number timeout_s;  // not known of an ended scope; empty: no deadline
   Kind kind = Kind::kEnded;
@@ -54,7 +56,8 @@ struct Hang {
   // worker to expire, the other workers of its host, and the workers of other hosts, by host and
   // rank.
   std::vector<Lane> lanes;
-  double begin_s = 0;  // of the time axis
+  std::int64_t zero_us = 0;  // the first verdict, by the wall clock of its host
+  double begin_s = 0;        // of the time axis
   double end_s = 0;
   std::int64_t ended_omitted = 0;  // ended scopes for which the records had no room
   StackTree python_stacks;
