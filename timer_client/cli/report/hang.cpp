@@ -34,6 +34,9 @@ constexpr double kRoundingS = 2e-6;      // of two times in records
 constexpr double kLongestScopeS = 1e9;   // 30 years: what is longer is no duration
 constexpr double kFarFromRecordS = 1e5;  // likewise, between a record and what it tells of
 
+constexpr double kSameExitS = 1;  // records of one exit
+constexpr std::string_view kExitedInside = "exited inside ";
+
 // A worker of a machine.
 using LaneKey = std::pair<std::string, std::int64_t>;
 
@@ -129,14 +132,13 @@ class HangBuilder {
     } else if (record.event == "hook" && is_ours) {
       add_mark(*lane, at_s, Mark::Kind::kOther, "hook: " + in_few_words(record));
     } else if (record.event == "warned") {
-      add_mark(*lane, at_s, Mark::Kind::kWarning, "warned: " + in_few_words(record));
+      take_warned(record, *lane, at_s);
     } else if (record.event == "warning_ended") {
-      add_mark(*lane, at_s, Mark::Kind::kReleased, in_few_words(record));
+      take_warning_ended(record, *lane, at_s);
     } else if (record.event == "deferred") {
       add_mark(*lane, at_s, Mark::Kind::kDeferred, "deferred: " + in_few_words(record));
     } else if (record.event == "left_open") {
-      add_mark(*lane, at_s, Mark::Kind::kDeath, "exited: " + in_few_words(record));
-      set_end(*lane, at_s);
+      take_left_open(record, *lane, at_s);
     } else if (record.event == "worker_ended") {
       ends_.insert_or_assign(lane, at_s);
     }
@@ -343,6 +345,7 @@ class HangBuilder {
     if (const Number elapsed_s = record.number("elapsed_s"); is_duration(elapsed_s)) {
       ScopeBar& bar = bar_of(lane, std::string(record.scope), verdict_s - *elapsed_s);
       bar.kind = ScopeBar::Kind::kExpired;
+      bar.begin_s = verdict_s - *elapsed_s;
       bar.known_s = verdict_s;
       bar.timeout_s = record.number("timeout_s");
     }
@@ -372,10 +375,59 @@ class HangBuilder {
     }
   }
 
-  // Of all open scopes, or of those with a name.
-  static void set_end(Lane& lane, double at_s, std::string_view scope = {}) {
+  // The record is made when the evidence is there.
+  void take_warned(const Record& record, Lane& lane, double at_s) {
+    const Integer soft_ns = record.integer("soft_mono_ns");
+    const double soft_s = told_or(at_s, at_s - seconds_between(soft_ns, record.mono_ns));
+    const double noticed_s =
+        soft_ns ? told_or(at_s, soft_s + record.number("overdue_ms").value_or(0) / 1e3) : at_s;
+    add_mark(lane, noticed_s, Mark::Kind::kWarning, "warned: " + in_few_words(record));
+    add_open_scope(lane, record.fields, noticed_s);
+    soft_deadlines_[{machine_of(record), std::string(record.id)}] = soft_s;
+  }
+
+  // The server may notice a release some time after it.
+  void take_warning_ended(const Record& record, Lane& lane, double at_s) {
+    const auto soft = soft_deadlines_.find({machine_of(record), std::string(record.id)});
+    const Number after_s = record.number("after_s");
+    const double ended_s = soft != soft_deadlines_.end() && is_duration(after_s)
+                               ? std::min(soft->second + *after_s, at_s)
+                               : at_s;
+    add_mark(lane, ended_s, Mark::Kind::kReleased, in_few_words(record));
+    if (record.text("result") == "released") {
+      set_end(lane, ended_s, record.scope);
+    }
+  }
+
+  // One of these records for each open scope of a worker that has exited.
+  static void take_left_open(const Record& record, Lane& lane, double at_s) {
+    add_open_scope(lane, record.fields, at_s);
+    set_end(lane, at_s);
+    const std::string scope = backquoted(record.scope);
+    const auto before = std::ranges::find_if(lane.marks, [&](const Mark& mark) {
+      return mark.text.starts_with(kExitedInside) && at_s - mark.at_s <= kSameExitS;
+    });
+    if (before == lane.marks.end()) {
+      add_mark(lane, at_s, Mark::Kind::kDeath, std::string(kExitedInside) + scope);
+    } else if (before->text.find(scope) == std::string::npos) {
+      before->text += ", " + scope;
+    }
+  }
+
+  // All scopes have ended when a worker has, some of them before that perhaps. One that expired was
+  // open until then: else there would be a record of its release.
+  static void set_end(Lane& lane, double at_s) {
     for (ScopeBar& bar : lane.bars) {
-      if (bar.kind != ScopeBar::Kind::kEnded && (scope.empty() || bar.scope == scope)) {
+      if (bar.kind != ScopeBar::Kind::kEnded) {
+        bar.end_s = std::min(bar.end_s, at_s);
+        bar.has_end = bar.has_end || bar.kind == ScopeBar::Kind::kExpired || bar.known_s >= at_s;
+      }
+    }
+  }
+
+  static void set_end(Lane& lane, double at_s, std::string_view scope) {
+    for (ScopeBar& bar : lane.bars) {
+      if (bar.kind != ScopeBar::Kind::kEnded && bar.scope == scope) {
         bar.end_s = std::min(bar.end_s, at_s);
         bar.has_end = true;
       }
@@ -465,6 +517,7 @@ class HangBuilder {
   std::set<std::pair<std::string, std::string>> expiries_;
   std::map<LaneKey, std::size_t> index_;
   std::map<LaneKey, StackTree> child_stacks_;
+  std::map<std::pair<std::string, std::string>, double> soft_deadlines_;  // by machine and id
   std::map<Lane*, double> ends_;  // when the worker had ended; lanes stay in place until the end
   std::set<LaneKey> told_;        // whose stacks are in the trees
   std::set<std::pair<std::string, std::string>> dumps_told_;  // host and line

@@ -5,8 +5,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <span>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "timer_client/cli/log/incident_page.hpp"
 #include "timer_client/cli/report/html.hpp"
@@ -288,14 +291,17 @@ std::string workers_table(const Hang& hang) {
   std::string html = fmt::format(
       "<details{}><summary>{}</summary>\n<div class=\"wide "
       "workers\"><table><tr><th>Host</th><th>Rank</th>"
-      "<th>Pid</th><th>Program</th><th>Innermost scope</th><th>What happened, and when after the "
+      "<th>Pid</th><th>Program</th><th>Scope</th><th>What happened, and when after the "
       "verdict</th></tr>\n",
       hang.lanes.size() <= kTableOpen ? " open" : "", counted(hang.lanes.size(), "worker"));
-  for (const Lane& lane : hang.lanes) {
-    const ScopeBar* innermost = nullptr;
-    for (const ScopeBar& bar : lane.bars) {
-      innermost = bar.kind != ScopeBar::Kind::kEnded ? &bar : innermost;
+  std::map<std::pair<std::string_view, Integer>, std::string_view> scopes;
+  for (const ScopeGroup& group : hang.incident.groups) {
+    for (const WorkerName& worker : group.workers) {
+      scopes.emplace(std::pair(std::string_view(worker.host), worker.pid), group.scope);
     }
+  }
+  for (const Lane& lane : hang.lanes) {
+    const auto scope = scopes.find({lane.worker.host, lane.worker.pid});
     std::vector<std::string> events;
     for (const Mark& mark : lane.marks) {
       events.push_back(fmt::format("{} {}", after_verdict(mark), mark.text));
@@ -306,7 +312,7 @@ std::string workers_table(const Hang& hang) {
                     lane.worker.rank ? fmt::format("{}", *lane.worker.rank) : "",
                     lane.worker.pid ? fmt::format("{}", *lane.worker.pid) : "",
                     html_text(lane.worker.comm, kNameCharacters),
-                    innermost == nullptr ? "" : html_text(innermost->scope, kNameCharacters),
+                    scope == scopes.end() ? "" : html_text(scope->second, kNameCharacters),
                     html_text(joined(events, "; "), kEventsCharacters));
   }
   return html + "</table></div></details>\n";

@@ -32,6 +32,8 @@ constexpr double kLongBar = 500;
 constexpr std::size_t kAgainCharacters = 12;
 constexpr std::size_t kMostRows = 6;  // of one lane; bars in others are counted
 constexpr std::size_t kLabelCharacters = 26;
+constexpr std::size_t kLeastCharacters = 8;  // of a text that is cut
+constexpr std::string_view kDots = "...";
 constexpr std::size_t kTitleCharacters = 400;
 constexpr std::size_t kFoldedGroup = 8;  // a group of more shares a lane, if lanes are many
 // A piece of the picture has this many lanes, and those of its last host up to the second number.
@@ -352,10 +354,12 @@ class Drawing {
                                  ? fmt::format("{}, the longest {}", counted(drawn.scopes, "scope"),
                                                backquoted(bar.scope))
                                  : bar.scope;
-    body_ += fmt::format(
-        "<g class={}><title>{}: {}, from {:+.3f} s{}</title>", class_of(bar.kind),
-        html_text(what, kTitleCharacters), times_of(bar), drawn.begin_s,
-        bar.has_end ? fmt::format(" to {:+.3f} s", drawn.end_s) : "; no record has its end");
+    body_ += fmt::format("<g class={}><title>{}: {}, from {:+.3f} s{}</title>", class_of(bar.kind),
+                         html_text(what, kTitleCharacters), times_of(bar), drawn.begin_s,
+                         bar.has_end ? fmt::format(" to {:+.3f} s", drawn.end_s)
+                         : drawn.end_s < hang_.end_s
+                             ? fmt::format(" to {:+.3f} s or before", drawn.end_s)
+                             : "; no record has its end");
     const double known_x =
         bar.has_end ? end_x : std::clamp(axis_.x_of(bar.known_s), begin_x, end_x);
     body_ += rect(begin_x, known_x, top, " rx=2");
@@ -372,11 +376,12 @@ class Drawing {
   void add_text(const ScopeBar& bar, double begin_x, double end_x, double top) {
     const auto room =
         static_cast<std::size_t>(std::max(end_x - begin_x - 6, 0.0) / kCharacterWidth);
-    if (room < 3) {
+    const std::string text = text_in(bar, room);
+    if (room < std::min(text.size(), kLeastCharacters)) {
       return;
     }
     body_ += fmt::format("<text x={:.2f} y={:.1f}>{}</text>", begin_x + 3, top + 11,
-                         html_text(text_in(bar, room), room));
+                         html_text(text, text.size() <= room ? room : room - kDots.size()));
     if (const double zero_x = axis_.x_of(0); zero_x - begin_x > kLongBar && end_x >= zero_x) {
       body_ += fmt::format("<text x={:.2f} y={:.1f} class=again>{}</text>", zero_x - 4, top + 11,
                            html_text(bar.scope, kAgainCharacters));

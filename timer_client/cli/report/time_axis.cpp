@@ -52,10 +52,10 @@ std::string TimeAxis::ticks(double from_s, double to_s, double height) const {
   for (double tick = std::ceil(from_s / step); tick * step <= to_s; ++tick) {
     const double at_s = tick * step;
     if (tick != 0) {
-      svg += label(at_s,
-                   step < 1 && from_s == 0 ? fmt::format("{:+g} ms", at_s * 1e3)
-                                           : fmt::format("{:+g} s", at_s),
-                   height);
+      svg += label(
+          at_s,
+          at_s > 0 && at_s < 1 ? fmt::format("{:+g} ms", at_s * 1e3) : fmt::format("{:+g} s", at_s),
+          height);
     }
   }
   return svg;

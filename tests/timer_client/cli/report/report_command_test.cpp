@@ -563,6 +563,37 @@ TEST_CASE("each worker's end is a mark, though no record says that it was killed
   CHECK(bars[0].at_s + bars[0].took_s == doctest::Approx(0.4999).epsilon(1e-4));
 }
 
+TEST_CASE("a warning is at its own time, and the release after it ends the scope's bar") {
+  OneHost host;
+  const MadeWorker hung{.pid = 11, .rank = 1, .job = "8812", .scope = "load", .entered_s = 60};
+  const MadeWorker waits{.pid = 12, .rank = 2, .job = "8812", .scope = "exchange", .entered_s = 61};
+  add_incident(host.log, 90.0001, "a-i1", {hung, waits});
+  add_expiry(host.log, "a-1", "a-i1", hung);
+  host.log.add("warned", 91'040'000,
+               fmt::format(R"(,"pid":12,"id":"a-w1","scope":"exchange","reason":"late",)"
+                           R"("elapsed_s":29.501,"timeout_s":60,"overdue_ms":1,"soft_mono_ns":{})",
+                           host.log.mono_ns(90'500'000)));
+  host.log.add("warning_ended", 91'200'000,
+               R"(,"pid":12,"id":"a-w1","scope":"exchange","result":"released","after_s":0.6)");
+  host.log.add("left_open", 92'000'000,
+               R"(,"pid":12,"scope":"next","elapsed_s":0.8,"timeout_s":9)");
+  host.log.add("left_open", 92'000'000,
+               R"(,"pid":12,"scope":"inner","elapsed_s":0.5,"timeout_s":9)");
+  host.report();
+  const auto marks = of_worker(host.events, 12, "i");
+  REQUIRE(marks.size() == 3);
+  CHECK(marks[0].at_s == doctest::Approx(0.5009).epsilon(1e-4));
+  CHECK(marks[1].at_s == doctest::Approx(1.0999).epsilon(1e-4));
+  CHECK(marks[2].name == "exited inside `next`, `inner`");
+  const auto bars = of_worker(host.events, 12, "X");
+  REQUIRE(bars.size() == 3);
+  CHECK(bars[0].name == "exchange");
+  CHECK(bars[0].at_s + bars[0].took_s == doctest::Approx(1.0999).epsilon(1e-4));
+  CHECK(bars[1].name == "next");
+  CHECK(bars[1].at_s == doctest::Approx(1.1999).epsilon(1e-4));
+  CHECK(bars[2].at_s + bars[2].took_s == doctest::Approx(1.9999).epsilon(1e-4));
+}
+
 TEST_CASE("times to the millisecond are text, too, for paper and for phones") {
   TwoHosts hosts;
   REQUIRE(hosts.report().code == 0);
