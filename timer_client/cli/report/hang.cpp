@@ -44,6 +44,11 @@ std::string machine_of(const Record& record) {
   return fmt::format("{}\n{}", record.host, record.boot_id);
 }
 
+// Of a worker whose host may have another name in the picture.
+std::string host_of(const ExpiredWorker& worker) {
+  return worker.machine.substr(0, worker.machine.find('\n'));
+}
+
 bool concerns_a_hang(std::string_view event) {
   constexpr std::array<std::string_view, 13> kEvents{
       "evidence_command", "peer_evidence", "incident",    "expired", "evidence",
@@ -84,6 +89,10 @@ class HangBuilder {
     }
     for (const ExpiredWorker& one : hang.incident.expired) {
       add_lane(one.worker, false);
+    }
+    if (hang.incident.expired.empty()) {  // a warning, or a verdict of which no record is there
+      expiries_.emplace(around.machine, around.id);
+      add_lane(around.worker, false);
     }
   }
 
@@ -133,6 +142,9 @@ class HangBuilder {
       add_mark(*lane, at_s, Mark::Kind::kOther, "hook: " + in_few_words(record));
     } else if (record.event == "warned") {
       take_warned(record, *lane, at_s);
+      if (is_ours) {
+        take_stacks(record, *lane);
+      }
     } else if (record.event == "warning_ended") {
       take_warning_ended(record, *lane, at_s);
     } else if (record.event == "deferred") {
@@ -547,6 +559,10 @@ std::string_view name_of(Mark::Kind kind) {
   return "other";
 }
 
+std::string_view zero_of(const Hang& hang) {
+  return hang.incident.expired.empty() ? "record" : "verdict";
+}
+
 void HangCollector::take(const Record& record) {
   const bool is_near = !record.time_us || !key_.time_us ||
                        std::abs(*record.time_us - *key_.time_us) <= kIncidentSpanUs;
@@ -572,15 +588,22 @@ Hang HangCollector::hang() const {
     incidents.take(record);
     chosen.take(record);
   });
-  const ExpiredWorker around = chosen.expired_worker();
+  ExpiredWorker around = chosen.expired_worker();
   Hang hang;
   hang.incident = incidents.combine(around, false);
+  const auto with_incident = std::ranges::find_if(
+      hang.incident.expired, [](const ExpiredWorker& one) { return !one.incident.empty(); });
+  if (around.incident.empty() && with_incident != hang.incident.expired.end()) {
+    // A warning names no incident, but led to this one.
+    around = *with_incident;
+    around.worker.host = host_of(around);
+    hang.incident = incidents.combine(around, false);
+  }
   const ExpiredWorker& first =
       hang.incident.expired.empty() ? around : hang.incident.expired.front();
   const ExpiredWorker* const from = hang.incident.told_from();
   const ExpiredWorker& told = from == nullptr ? around : *from;
-  ExpiryReport report(
-      {told.machine.substr(0, told.machine.find('\n')), told.id, told.worker.pid, told.time_us});
+  ExpiryReport report({host_of(told), told.id, told.worker.pid, told.time_us});
   hang.zero_us = first.time_us.value_or(key_.time_us.value_or(0));
   HangBuilder builder(hang, around);
   replay([&](const Record& record) {

@@ -160,8 +160,9 @@ std::string key_of_the_picture(const Hang& hang) {
     return fmt::format("<span class=key>{} {}</span>", shape, what);
   };
   return fmt::format(
-      "<p class=soft>Seconds before and after the first verdict.{} Each bar and mark has its times "
+      "<p class=soft>Seconds before and after the first {}.{} Each bar and mark has its times "
       "as a tooltip; the table below has those of the marks.<br>{}{}{}{}{}{}{}{}</p>\n",
+      zero_of(hang),
       has_two_scales(hang) ? " What followed it, on the darker ground, has a scale of its own."
                            : "",
       bar("expired", "expired"), bar("open", "open, pale where no record says so"),
@@ -180,7 +181,7 @@ std::string doubts_of(const Hang& hang) {
     add("Each host has its own clock. Their difference is not known: compare times of two hosts "
         "with how well their clocks agree.");
   }
-  if (!hang.incident.missing.empty()) {
+  if (!hang.incident.missing.empty() && !hang.incident.expired.empty()) {
     add("No incident record of " + listed(hang.incident.missing, 8) +
         ": of workers there only those that expired are shown.");
   }
@@ -223,7 +224,7 @@ std::string groups_of(const Hang& hang) {
 }
 
 // "+0.063 s"
-std::string after_verdict(const Mark& mark) {
+std::string time_of(const Mark& mark) {
   return fmt::format("{:+.3f} s", mark.at_s);
 }
 
@@ -242,21 +243,22 @@ std::string events_of(const Hang& hang) {
   std::string html;
   std::size_t told = 0;
   for (const Lane& lane : hang.lanes) {
-    if (!(lane.is_odd || lane.is_first) || lane.marks.empty() || told == kWorkersTold) {
+    if (!(lane.is_odd || lane.is_first || hang.lanes.size() == 1) || lane.marks.empty() ||
+        told == kWorkersTold) {
       continue;
     }
     ++told;
     html += fmt::format(
-        "<h3>Events of {}</h3>\n<div class=wide><table><tr><th>After the verdict"
+        "<h3>Events of {}</h3>\n<div class=wide><table><tr><th>After the {}"
         "</th><th>UTC</th><th>Event</th></tr>\n",
-        html_text(worker_text(lane.worker), kNameCharacters));
+        html_text(worker_text(lane.worker), kNameCharacters), zero_of(hang));
     const std::size_t omitted = lane.marks.size() - std::min(lane.marks.size(), kEventsTold);
     for (std::size_t i = omitted; i < lane.marks.size(); ++i) {
       constexpr std::size_t kClock = 11;  // of "2026-11-21 03:15:53.123456 UTC"
       constexpr std::size_t kClockEnd = 23;
       const Mark& mark = lane.marks[i];
       html += fmt::format(
-          "<tr><td class=time>{}</td><td class=time>{}</td><td>{}</td></tr>\n", after_verdict(mark),
+          "<tr><td class=time>{}</td><td class=time>{}</td><td>{}</td></tr>\n", time_of(mark),
           time_text(hang.zero_us + static_cast<std::int64_t>(std::llround(mark.at_s * 1e6)))
               .substr(kClock, kClockEnd - kClock),
           html_text(mark.text, kNameCharacters));
@@ -292,8 +294,9 @@ std::string workers_table(const Hang& hang) {
       "<details{}><summary>{}</summary>\n<div class=\"wide "
       "workers\"><table><tr><th>Host</th><th>Rank</th>"
       "<th>Pid</th><th>Program</th><th>Scope</th><th>What happened, and when after the "
-      "verdict</th></tr>\n",
-      hang.lanes.size() <= kTableOpen ? " open" : "", counted(hang.lanes.size(), "worker"));
+      "{}</th></tr>\n",
+      hang.lanes.size() <= kTableOpen ? " open" : "", counted(hang.lanes.size(), "worker"),
+      zero_of(hang));
   std::map<std::pair<std::string_view, Integer>, std::string_view> scopes;
   for (const ScopeGroup& group : hang.incident.groups) {
     for (const WorkerName& worker : group.workers) {
@@ -304,7 +307,7 @@ std::string workers_table(const Hang& hang) {
     const auto scope = scopes.find({lane.worker.host, lane.worker.pid});
     std::vector<std::string> events;
     for (const Mark& mark : lane.marks) {
-      events.push_back(fmt::format("{} {}", after_verdict(mark), mark.text));
+      events.push_back(fmt::format("{} {}", time_of(mark), mark.text));
     }
     html +=
         fmt::format("<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>\n",

@@ -277,7 +277,8 @@ class Drawing {
         "viewBox=\"{0:.0f} 0 {3:.0f} {1:.0f}\" role=img aria-label=\"The scopes of each worker "
         "over time\">\n{4}{5}{6}{7}</svg></div>\n",
         kLabelWidth, height, names_, kWidth - kLabelWidth,
-        pieces_.empty() ? kPattern : std::string_view(), grounds_, axis_.svg(height), body_);
+        pieces_.empty() ? kPattern : std::string_view(), grounds_,
+        axis_.svg(height, zero_of(hang_)), body_);
     names_.clear();
     grounds_.clear();
     body_.clear();

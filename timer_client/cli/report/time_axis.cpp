@@ -28,14 +28,14 @@ double TimeAxis::x_of(double at_s) const {
                   : zero_x_ + std::min(at_s / end_s_, 1.0) * (place_.right - zero_x_);
 }
 
-std::string TimeAxis::svg(double height) const {
+std::string TimeAxis::svg(double height, std::string_view zero) const {
   std::string svg;
   if (has_two_scales_) {
     svg +=
         fmt::format("<rect x={:.1f} y={:.0f} width={:.1f} height={:.0f} class=after />\n", zero_x_,
                     kHeight - kTickLength, place_.right - zero_x_, height - kHeight + kTickLength);
   }
-  svg += ticks(begin_s_, 0, height) + ticks(0, end_s_, height) + label(0, "verdict", height);
+  svg += ticks(begin_s_, 0, height) + ticks(0, end_s_, height) + label(0, zero, height);
   return svg + fmt::format("<line x1={0:.1f} x2={0:.1f} y1={1:.0f} y2={2:.0f} class=zero />\n",
                            zero_x_, kHeight - kTickLength, height);
 }
@@ -61,7 +61,7 @@ std::string TimeAxis::ticks(double from_s, double to_s, double height) const {
   return svg;
 }
 
-std::string TimeAxis::label(double at_s, const std::string& text, double height) const {
+std::string TimeAxis::label(double at_s, std::string_view text, double height) const {
   const double x = x_of(at_s);
   return fmt::format(
       "<line x1={0:.1f} x2={0:.1f} y1={1:.0f} y2={2:.0f} class=tick />"

@@ -594,6 +594,38 @@ TEST_CASE("a warning is at its own time, and the release after it ends the scope
   CHECK(bars[2].at_s + bars[2].took_s == doctest::Approx(1.9999).epsilon(1e-4));
 }
 
+TEST_CASE("the report of a warning is that of the hang to which it led, else of its worker") {
+  OneHost host;
+  const MadeWorker hung{.pid = 11, .rank = 1, .job = "8812", .scope = "load", .entered_s = 60};
+  host.log.add("warned", 80'000'000,
+               R"(,"pid":11,"rank":1,"comm":"t","job_id":"8812","id":"a-w1","scope":"load",)"
+               R"("reason":"late","elapsed_s":20,"timeout_s":30,"soft_s":20,)"
+               R"x("threads":[{"tid":11,"native_stack":["read+0xd (libc.so.6)"]}])x");
+  host.report();
+  CHECK(contains(host.html, "<h1>rank 1 (pid 11, t) was late in `load`: open for 20 s of 30 s"));
+  CHECK(contains(host.html, ">load 20 s of 30 s</text>"));
+  CHECK(contains(host.html, "Seconds before and after the first record."));
+  CHECK(contains(host.html, "<code>read (libc.so.6)</code>"));
+  CHECK_FALSE(contains(host.html, "No incident record"));
+  CHECK(of_worker(host.events, 11, "i").size() == 1);
+  std::vector<MadeWorker> workers{hung};
+  for (const int pid : {12, 13}) {
+    workers.push_back(
+        {.pid = pid, .rank = pid, .job = "8812", .scope = "exchange", .entered_s = 61});
+  }
+  add_incident(host.log, 90.0001, "a-i1", workers);
+  add_expiry(host.log, "a-1", "a-i1", hung);
+  host.folder.write("log", host.log.text());
+  REQUIRE(
+      run_command({"report", "a-w1", host.folder.path("log"), "-o", host.folder.path("x")}).code ==
+      0);
+  const std::string html = testing::read_file(host.folder.path("x"));
+  CHECK(contains(html, "<h1>rank 1 (pid 11, t) hung in `load`"));
+  CHECK(contains(html, "The odd one out: rank 1, in `load`."));
+  CHECK(contains(html, "Seconds before and after the first verdict."));
+  CHECK_FALSE(contains(html, "No incident record"));
+}
+
 TEST_CASE("times to the millisecond are text, too, for paper and for phones") {
   TwoHosts hosts;
   REQUIRE(hosts.report().code == 0);
