@@ -584,7 +584,11 @@ Hang HangCollector::hang() const {
   };
   IncidentRecords incidents;
   ExpiryReport chosen(key_);
+  Integer least_us;  // of all records
   replay([&](const Record& record) {
+    least_us = least_us && record.time_us ? std::min(*least_us, *record.time_us)
+               : least_us                 ? least_us
+                                          : record.time_us;
     incidents.take(record);
     chosen.take(record);
   });
@@ -604,7 +608,7 @@ Hang HangCollector::hang() const {
   const ExpiredWorker* const from = hang.incident.told_from();
   const ExpiredWorker& told = from == nullptr ? around : *from;
   ExpiryReport report({host_of(told), told.id, told.worker.pid, told.time_us});
-  hang.zero_us = first.time_us.value_or(key_.time_us.value_or(0));
+  hang.zero_us = first.time_us.value_or(key_.time_us.value_or(least_us.value_or(0)));
   HangBuilder builder(hang, around);
   replay([&](const Record& record) {
     report.take(record);

@@ -691,6 +691,20 @@ TEST_CASE("numbers that cannot be are no scopes, and move no event away from its
   }
 }
 
+TEST_CASE("a verdict without a time leaves the other records at theirs") {
+  OneHost host;
+  const MadeWorker hung{.pid = 11, .rank = 1, .job = "8812", .scope = "load", .entered_s = 60};
+  add_expiry(host.log, "a-1", "", hung);
+  host.log.add("killed", 90'100'000, R"(,"pid":11,"id":"a-1","verdict":"dead","dead_after_ms":9)");
+  std::string log = host.log.text();
+  log.replace(log.find(R"("time":")"), 8, R"("time":0,"x":")");
+  host.folder.write("log", log);
+  REQUIRE(run_command({"report", host.folder.path("log"), "-o", host.folder.path("x")}).code == 0);
+  const std::string html = testing::read_file(host.folder.path("x"));
+  CHECK(contains(html, "dead after 9 ms (+0."));
+  CHECK_FALSE(contains(html, "e+"));
+}
+
 TEST_CASE("a report of many scopes and of stacks without a common call has a few hundred KB") {
   OneHost host;
   std::string open;
