@@ -172,6 +172,9 @@ class Report(unittest.TestCase):
         self.assertEqual(len(re.findall(r'<g class="ended">', dom)), 28)
         self.assertEqual(len(re.findall(r'<g class="mark death">', dom)), 4)
         self.assertIn("<strong>ranks 0-2</strong>", dom)
+        self.assertIn(f'<strong class="odd">rank {hung}</strong>', dom)
+        self.assertEqual(dom.count(">forward 30.0 s of 30 s</text>"), 1)
+        self.assertEqual(dom.count(">all_reduce 30.0 s of 30 s</text>"), 3)
         light = self.picture("light.png", 1280, 1200)
         dark = self.picture("dark.png", 1280, 1200, "--blink-settings=preferredColorScheme=0")
         phone = self.picture("phone.png", 420, 1600)
@@ -194,6 +197,8 @@ class Report(unittest.TestCase):
         self.assertLess(len(html), 5_000_000)
         dom = self.chromium("--dump-dom")
         self.assertEqual(re.findall(r'class="lane">([^<]*)', dom), ["rank 17", "ranks 0-16, 18-1023"])
+        self.assertIn('64 hosts <tspan class="doubt">by their own clocks', dom)
+        self.assertRegex(dom, r"<title>death: dead after 2.50 ms \(\+0.\d{3} s; \d+ of this kind, the last at ")
         self.assertGreater(self.picture("many.png", 1280, 1200), 20_000)
 
     def test_hostile_names_are_text(self):
@@ -212,6 +217,22 @@ class Report(unittest.TestCase):
         paper = os.path.join(self.folder, "paper.pdf")
         self.chromium(f"--print-to-pdf={paper}")
         self.assertGreater(os.path.getsize(paper), 10_000)
+
+    @unittest.skipIf(shutil.which("pdftotext") is None, "no pdftotext here")
+    def test_on_paper_the_names_are_beside_the_bars(self):
+        write_logs(self.logs, hosts=1, ranks_of_each=4)
+        self.report()
+        paper = os.path.join(self.folder, "paper.pdf")
+        self.chromium(f"--print-to-pdf={paper}")
+        words = subprocess.run(["pdftotext", "-bbox", paper, "-"], check=True, stdout=subprocess.PIPE,
+                               text=True, timeout=suite.BOUND_S).stdout
+        boxes = {}  # of each word the first one in small letters: those of the picture
+        for left, top, right, bottom, word in re.findall(
+                r'xMin="([\d.]+)" yMin="([\d.]+)" xMax="([\d.]+)" yMax="([\d.]+)">(.*?)</word>', words):
+            if float(bottom) - float(top) < 8:
+                boxes.setdefault(word, (float(left), float(right)))
+        for name in ("node00", "rank", "first"):
+            self.assertLess(boxes[name][1], boxes["step"][0], name)
 
 
 if __name__ == "__main__":

@@ -79,6 +79,7 @@ int main(int argc, char** argv) {
       "Exit codes: 0 done, 1 failed, 2 usage, 4 no server, 5 timed out, 6 refused; `run` has its\n"
       "own (timer_client run --help).");
   root.allow_extras();
+  root.require_subcommand(0, 1);  // a file may have the name of another one
   const Command commands[] = {add_run(root, words.command),
                               add_acquire(root),
                               add_release(root),

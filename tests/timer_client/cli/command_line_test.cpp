@@ -258,6 +258,7 @@ TEST_CASE("wrong usage is one line that quotes the word, and an exit code") {
        2,
        "acquire: unexpected '--scop': see timer_client acquire --help"},
       {{"acquire", "--after", "5"}, 2, "acquire: --scope is required"},
+      {{"ping", "list"}, 2, "ping: unexpected 'list': see timer_client ping --help"},
       {{"log", "--follow=maybe"}, 2, "log: --follow: 'maybe': expected no value"},
       {{"log", "--rank", "x"}, 2, "log: --rank: 'x' is not a number: expected 0 or more"},
       {{"show", "last", "--host", ""}, 2, "show: --host: '': expected a name"},

@@ -2,12 +2,18 @@
 // SPDX-License-Identifier: MIT
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <array>
+#include <cctype>
 #include <cstring>
 #include <memory>
 #include <optional>
+#include <string>
+#include <string_view>
 #include <utility>
+#include <vector>
 
 #include "common/posix.hpp"
 #include "timer_client/cli/commands/chosen_expiry.hpp"
@@ -15,6 +21,7 @@
 #include "timer_client/cli/commands/options.hpp"
 #include "timer_client/cli/report/hang.hpp"
 #include "timer_client/cli/report/hang_page.hpp"
+#include "timer_client/cli/report/trace_events.hpp"
 #include "timer_client/cli/text/output.hpp"
 #include "timer_client/cli/text/words.hpp"
 
@@ -22,30 +29,66 @@ namespace filetimer::cli {
 namespace {
 
 constexpr std::size_t kLogsNamed = 3;
+constexpr std::size_t kMostOfId = 100;
+constexpr const char* kStandardOutput = "-";
+constexpr std::string_view kLogBegins = R"({"schema":)";
 
 struct ReportOptions {
   std::vector<std::string> words;  // ID and the files
   std::optional<std::string> host;
   Place place;
-  std::string output;
-  std::string perfetto;
+  std::optional<std::string> output;
+  std::optional<std::string> perfetto;
 };
 
-// Returns whether the text is in the file, which is replaced. Else a line on standard error says
-// why not.
-bool write_file(const std::string& path, const std::string& text) {
+// `-o logs/*.jsonl` names a log as the file to write.
+bool is_log(const std::string& path) {
+  const UniqueFd file(
+      retry_eintr([&] { return ::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC); }));
+  std::array<char, kLogBegins.size()> begin{};
+  return file && ::read(file.get(), begin.data(), begin.size()) == std::ssize(begin) &&
+         std::string_view(begin.data(), begin.size()) == kLogBegins;
+}
+
+// Writes the text to the file, which is replaced; "-" is standard output. Returns the exit code; if
+// it is not 0, a line on standard error says why.
+int write_file(const std::string& path, const std::string& text) {
+  if (path == kStandardOutput) {
+    Output out;
+    out.write(text);
+    return out.finish();
+  }
   const UniqueFd file(retry_eintr(
       [&] { return ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666); }));
   if (!file) {
     complain(fmt::format("cannot write '{}': {}", path, std::strerror(errno)));
-    return false;
+    return kExitFailed;
   }
-  Output out(file.get());
+  Output out(file.get(), fmt::format("'{}'", path));
   out.write(text);
-  return out.finish() == kExitDone;
+  return out.finish();
+}
+
+// Returns the name for a hang, in which an id has no slash and is no longer than a name may be.
+std::string default_output(const std::string& id) {
+  std::string name = id.substr(0, kMostOfId);
+  std::ranges::replace_if(
+      name, [](unsigned char c) { return std::isalnum(c) == 0 && c != '-' && c != '_'; }, '_');
+  return fmt::format("hang-{}.html", name);
 }
 
 int run_report(const ReportOptions& options) {
+  if (options.output && options.output == options.perfetto) {
+    complain(fmt::format("report: --perfetto '{}': expected another file than that of --output",
+                         *options.perfetto));
+    return kExitUsage;
+  }
+  for (const std::optional<std::string>& path : {options.output, options.perfetto}) {
+    if (path && is_log(*path)) {
+      complain(fmt::format("report: '{}': expected a file to write, and this is a log", *path));
+      return kExitUsage;
+    }
+  }
   ExpiryChoice choice{.host = options.host, .dir = options.place.dir, .files = {}};
   choice.take_words(options.words);
   std::optional<HangCollector> collector;
@@ -61,13 +104,18 @@ int run_report(const ReportOptions& options) {
     return code;
   }
   const Hang hang = collector->hang();
-  const std::string output =
-      options.output.empty() ? fmt::format("hang-{}.html", id) : options.output;
+  const std::string output = options.output.value_or(default_output(id));
   const std::string logs =
       choice.files.empty() ? "the server's log" : listed(choice.files, kLogsNamed);
-  if (!write_file(output, html_page(hang, logs)) ||
-      (!options.perfetto.empty() && !write_file(options.perfetto, trace_events(hang)))) {
-    return kExitFailed;
+  int written = write_file(output, html_page(hang, logs));
+  if (written == kExitDone && options.perfetto) {
+    written = write_file(*options.perfetto, trace_events(hang));
+  }
+  if (written != kExitDone) {
+    return written;
+  }
+  if (output == kStandardOutput || options.perfetto == kStandardOutput) {
+    return code;
   }
   Output out;
   out.write(output + "\n");
@@ -85,11 +133,14 @@ Command add_report(CLI::App& root) {
                   "[last]; then the logs to read, those of other hosts too:\n"
                   "files, folders, or patterns such as 'logs/*.jsonl' [the\n"
                   "server's]");
-  app->add_option("-o,--output", options->output, "The file to write [hang-ID.html]")
-      ->type_name("FILE");
+  app->add_option("-o,--output", options->output,
+                  "The file to write; - is standard output [hang-ID.html]")
+      ->type_name("FILE")
+      ->check(is_name);
   app->add_option("--perfetto", options->perfetto,
                   "Write the same as trace events, too, for ui.perfetto.dev")
-      ->type_name("FILE");
+      ->type_name("FILE")
+      ->check(is_name);
   app->add_option("--host", options->host, "The host of ID, where two have the same")
       ->type_name("HOST")
       ->check(is_name);

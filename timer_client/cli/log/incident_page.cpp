@@ -23,27 +23,13 @@ constexpr std::size_t kScopesNamed = 4;  // of one worker
 // What differs by less reads as one time.
 constexpr double kSameTimeShare = 0.005;
 
-std::string in_scope(const std::string& scope) {
-  return scope.empty() ? "in no scope" : "in " + backquoted(scope);
-}
-
-std::string odd_text(std::size_t workers) {
-  return workers == 1 ? "the odd one out" : "the odd ones out";
-}
-
 // "ranks 0, 1, 3 in `exchange` for 29.6 s"
 std::string group_text(const ScopeGroup& group, bool is_odd, const WorkerName* shown) {
-  std::string time;
-  if (group.shortest_s) {
-    const std::string longest = seconds_text(*group.longest_s);
-    const bool is_range = *group.longest_s - *group.shortest_s > kSameTimeShare * *group.longest_s;
-    time = is_range ? fmt::format(" for {} to {}", seconds_text(*group.shortest_s), longest)
-                    : " for " + longest;
-  }
   const std::string mark = shown == nullptr || !is_among(group.workers, *shown) ? ""
                            : group.workers.size() == 1                          ? "this one"
                                                        : "this one among them";
-  return joined({fmt::format("{} {}{}", workers_text(group.workers), in_scope(group.scope), time),
+  return joined({fmt::format("{} {}{}", workers_text(group.workers), in_scope(group.scope),
+                             time_in_scope(group)),
                  mark, is_odd ? odd_text(group.workers.size()) : ""});
 }
 
@@ -160,6 +146,24 @@ void add_incident(Page& page, const JobIncident& incident) {
 }
 
 }  // namespace
+
+std::string in_scope(const std::string& scope) {
+  return scope.empty() ? "in no scope" : "in " + backquoted(scope);
+}
+
+std::string time_in_scope(const ScopeGroup& group) {
+  if (!group.shortest_s) {
+    return {};
+  }
+  const std::string longest = seconds_text(*group.longest_s);
+  const bool is_range = *group.longest_s - *group.shortest_s > kSameTimeShare * *group.longest_s;
+  return is_range ? fmt::format(" for {} to {}", seconds_text(*group.shortest_s), longest)
+                  : " for " + longest;
+}
+
+std::string odd_text(std::size_t workers) {
+  return workers == 1 ? "the odd one out" : "the odd ones out";
+}
 
 std::string odd_sentence(const JobIncident& incident) {
   if (!incident.has_odd_group()) {

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <cstddef>
 #include <string>
 #include <vector>
 
@@ -9,6 +10,14 @@
 #include "timer_client/cli/text/page.hpp"
 
 namespace filetimer::cli {
+
+// Returns "in `forward`"; "in no scope" if it is empty.
+std::string in_scope(const std::string& scope);
+// Returns " for 29.6 s", or " for 12.0 s to 29.6 s" if the workers entered the scope apart; empty:
+// it is not known.
+std::string time_in_scope(const ScopeGroup& group);
+// Returns "the odd one out", or what several are.
+std::string odd_text(std::size_t workers);
 
 // Returns "The odd one out: rank 4, in `forward`."; empty: none is.
 std::string odd_sentence(const JobIncident& incident);

@@ -26,9 +26,16 @@ namespace dom = simdjson::dom;
 constexpr double kPastShare = 1.5;
 constexpr double kLeastPastS = 1;
 constexpr double kMostPastS = 600;
-constexpr double kMarginShare = 0.04;  // of the axis, behind the last event
-constexpr double kSameBarS = 0.05;     // two records of one scope differ by less
-constexpr double kRoundingS = 2e-6;    // of two times in records
+constexpr double kMarginShare = 0.04;  // before the first event
+constexpr double kAfterShare = 1.15;   // of the last event
+constexpr double kLeastAxisS = 1e-3;
+constexpr double kSameBarS = 0.05;       // two records of one scope differ by less
+constexpr double kRoundingS = 2e-6;      // of two times in records
+constexpr double kLongestScopeS = 1e9;   // 30 years: what is longer is no duration
+constexpr double kFarFromRecordS = 1e5;  // likewise, between a record and what it tells of
+
+constexpr double kSameExitS = 1;  // records of one exit
+constexpr std::string_view kExitedInside = "exited inside ";
 
 // A worker of a machine.
 using LaneKey = std::pair<std::string, std::int64_t>;
@@ -37,18 +44,37 @@ std::string machine_of(const Record& record) {
   return fmt::format("{}\n{}", record.host, record.boot_id);
 }
 
+// Of a worker whose host may have another name in the picture.
+std::string host_of(const ExpiredWorker& worker) {
+  return worker.machine.substr(0, worker.machine.find('\n'));
+}
+
 bool concerns_a_hang(std::string_view event) {
-  constexpr std::array<std::string_view, 12> kEvents{
-      "evidence_command", "peer_evidence", "incident", "expired", "evidence",
-      "killed",           "warned",        "deferred", "hook",    "left_open",
-      "released_late",    "warning_ended"};
+  constexpr std::array<std::string_view, 13> kEvents{
+      "evidence_command", "peer_evidence", "incident",    "expired", "evidence",
+      "killed",           "warned",        "deferred",    "hook",    "left_open",
+      "released_late",    "warning_ended", "worker_ended"};
   return std::ranges::find(kEvents, event) != kEvents.end();
+}
+
+bool is_duration(const Number& seconds) {
+  return seconds && *seconds >= 0 && *seconds <= kLongestScopeS;
+}
+
+// Of two times of one clock. Records may hold any numbers.
+double seconds_between(const Integer& begin_ns, const Integer& end_ns) {
+  return begin_ns && end_ns ? (static_cast<double>(*end_ns) - static_cast<double>(*begin_ns)) / 1e9
+                            : 0;
+}
+
+// Returns a time that a record tells of, or that of the record if it cannot be.
+double told_or(double record_s, double told_s) {
+  return std::abs(told_s - record_s) <= kFarFromRecordS ? told_s : record_s;
 }
 
 class HangBuilder {
  public:
-  HangBuilder(Hang& hang, const ExpiredWorker& around, std::int64_t zero_us)
-      : hang_(hang), zero_us_(zero_us) {
+  HangBuilder(Hang& hang, const ExpiredWorker& around) : hang_(hang) {
     for (const ExpiredWorker& one : hang.incident.expired) {
       hosts_.emplace(one.machine, one.worker.host);
       incidents_.emplace(one.machine, one.incident);
@@ -64,6 +90,10 @@ class HangBuilder {
     for (const ExpiredWorker& one : hang.incident.expired) {
       add_lane(one.worker, false);
     }
+    if (hang.incident.expired.empty()) {  // a warning, or a verdict of which no record is there
+      expiries_.emplace(around.machine, around.id);
+      add_lane(around.worker, false);
+    }
   }
 
   void take(const Record& record) {
@@ -72,7 +102,7 @@ class HangBuilder {
     if (host == hosts_.end() || !record.time_us) {
       return;
     }
-    const double at_s = static_cast<double>(*record.time_us - zero_us_) / 1e6;
+    const double at_s = static_cast<double>(*record.time_us - hang_.zero_us) / 1e6;
     if (record.event == "incident") {
       if (incidents_.contains({machine, std::string(record.incident)})) {
         take_incident(record, host->second, at_s);
@@ -111,31 +141,25 @@ class HangBuilder {
     } else if (record.event == "hook" && is_ours) {
       add_mark(*lane, at_s, Mark::Kind::kOther, "hook: " + in_few_words(record));
     } else if (record.event == "warned") {
-      add_mark(*lane, at_s, Mark::Kind::kWarning, "warned: " + in_few_words(record));
+      take_warned(record, *lane, at_s);
+      if (is_ours) {
+        take_stacks(record, *lane);
+      }
     } else if (record.event == "warning_ended") {
-      add_mark(*lane, at_s, Mark::Kind::kReleased, in_few_words(record));
+      take_warning_ended(record, *lane, at_s);
     } else if (record.event == "deferred") {
       add_mark(*lane, at_s, Mark::Kind::kDeferred, "deferred: " + in_few_words(record));
     } else if (record.event == "left_open") {
-      add_mark(*lane, at_s, Mark::Kind::kDeath, "exited: " + in_few_words(record));
-      set_end(*lane, at_s);
+      take_left_open(record, *lane, at_s);
+    } else if (record.event == "worker_ended") {
+      ends_.insert_or_assign(lane, at_s);
     }
   }
 
   void finish() {
-    double longest_s = 0;
-    for (const Lane& lane : hang_.lanes) {
-      for (const ScopeBar& bar : lane.bars) {
-        if (bar.kind == ScopeBar::Kind::kExpired) {
-          longest_s = std::max(longest_s, -bar.begin_s);
-        }
-      }
-      for (const Mark& mark : lane.marks) {
-        hang_.end_s = std::max(hang_.end_s, mark.at_s);
-      }
-    }
-    hang_.begin_s = -std::clamp(kPastShare * longest_s, kLeastPastS, kMostPastS);
-    hang_.end_s += kMarginShare * (hang_.end_s - hang_.begin_s);
+    add_ends();
+    set_zero();
+    set_axis();
     for (Lane& lane : hang_.lanes) {
       finish_bars(lane);
       std::ranges::stable_sort(lane.marks, {}, &Mark::at_s);
@@ -164,6 +188,63 @@ class HangBuilder {
   }
 
  private:
+  // Of workers of which no other record says that they are gone. The record of a killed one may
+  // come before that of its death.
+  void add_ends() {
+    for (const auto& [lane, at_s] : ends_) {
+      if (std::ranges::find(lane->marks, Mark::Kind::kDeath, &Mark::kind) == lane->marks.end()) {
+        add_mark(*lane, at_s, Mark::Kind::kDeath, "ended");
+        set_end(*lane, at_s);
+      }
+    }
+  }
+
+  // The record of a verdict is made after it.
+  void set_zero() {
+    double first_s = std::numeric_limits<double>::infinity();
+    for (const Lane& lane : hang_.lanes) {
+      for (const Mark& mark : lane.marks) {
+        first_s = mark.kind == Mark::Kind::kVerdict ? std::min(first_s, mark.at_s) : first_s;
+      }
+    }
+    if (!std::isfinite(first_s)) {
+      return;
+    }
+    hang_.zero_us += std::llround(first_s * 1e6);
+    for (Lane& lane : hang_.lanes) {
+      for (ScopeBar& bar : lane.bars) {
+        bar.begin_s -= first_s;
+        bar.end_s -= first_s;
+        bar.known_s -= first_s;
+      }
+      for (Mark& mark : lane.marks) {
+        mark.at_s -= first_s;
+      }
+    }
+  }
+
+  // The axis has what is known, and no empty time before it.
+  void set_axis() {
+    double longest_s = 0;
+    double first_s = 0;
+    for (const Lane& lane : hang_.lanes) {
+      for (const ScopeBar& bar : lane.bars) {
+        first_s = std::min(first_s, bar.begin_s);
+        if (bar.kind == ScopeBar::Kind::kExpired) {
+          longest_s = std::max(longest_s, -bar.begin_s);
+        }
+      }
+      for (const Mark& mark : lane.marks) {
+        first_s = std::min(first_s, mark.at_s);
+        hang_.end_s = std::max(hang_.end_s, mark.at_s);
+      }
+    }
+    hang_.begin_s = std::max(-std::clamp(kPastShare * longest_s, kLeastPastS, kMostPastS),
+                             std::min((1 + kMarginShare) * first_s, -kLeastAxisS));
+    hang_.end_s =
+        hang_.end_s > kLeastAxisS ? kAfterShare * hang_.end_s : -kMarginShare * hang_.begin_s;
+  }
+
   // The lanes of a host stand together, first those of the host of the lane above them, so that
   // each host needs few headings.
   void sort_lanes(const std::string& first_host) {
@@ -211,6 +292,8 @@ class HangBuilder {
     }
     lane.bars.push_back({.begin_s = begin_s,
                          .end_s = std::numeric_limits<double>::infinity(),
+                         .known_s = begin_s,
+                         .has_end = false,
                          .scope = scope,
                          .timeout_s = {},
                          .kind = ScopeBar::Kind::kOpen});
@@ -220,8 +303,10 @@ class HangBuilder {
   static void add_open_scope(Lane& lane, dom::object scope, double at_s) {
     const Number elapsed_s = number_at(scope, "elapsed_s");
     const std::string name = text_at(scope, "scope");
-    if (elapsed_s && !name.empty()) {
+    if (is_duration(elapsed_s) && !name.empty()) {
       ScopeBar& bar = bar_of(lane, name, at_s - *elapsed_s);
+      bar.known_s =
+          bar.kind == ScopeBar::Kind::kExpired ? bar.known_s : std::max(bar.known_s, at_s);
       bar.timeout_s = number_at(scope, "timeout_s");
       bool is_paused = false;
       bar.is_paused = scope.at_key("paused").get(is_paused) == simdjson::SUCCESS && is_paused;
@@ -246,7 +331,7 @@ class HangBuilder {
         }
         const Number ago_s = as_number(pair.at(0).value_unsafe());
         const Number took_s = as_number(pair.at(1).value_unsafe());
-        if (ago_s && took_s) {
+        if (ago_s && std::abs(*ago_s) <= kLongestScopeS && is_duration(took_s)) {
           lane->bars.push_back({.begin_s = at_s - *ago_s - *took_s,
                                 .end_s = at_s - *ago_s,
                                 .scope = text_at(scopes, "scope"),
@@ -261,17 +346,19 @@ class HangBuilder {
     const Number overdue_ms = record.number("overdue_ms");
     const Integer deadline_ns = record.integer("deadline_mono_ns");
     // The record is made some time after the verdict, to which its durations refer.
-    const double verdict_s = deadline_ns && record.mono_ns
-                                 ? at_s -
-                                       static_cast<double>(*record.mono_ns - *deadline_ns) / 1e9 +
-                                       overdue_ms.value_or(0) / 1e3
-                                 : at_s;
+    const double verdict_s =
+        deadline_ns && record.mono_ns
+            ? told_or(at_s, at_s - seconds_between(deadline_ns, record.mono_ns) +
+                                overdue_ms.value_or(0) / 1e3)
+            : at_s;
     for (const dom::object scope : objects_at(record.fields, "open_scopes")) {
       add_open_scope(lane, scope, verdict_s);
     }
-    if (const Number elapsed_s = record.number("elapsed_s")) {
+    if (const Number elapsed_s = record.number("elapsed_s"); is_duration(elapsed_s)) {
       ScopeBar& bar = bar_of(lane, std::string(record.scope), verdict_s - *elapsed_s);
       bar.kind = ScopeBar::Kind::kExpired;
+      bar.begin_s = verdict_s - *elapsed_s;
+      bar.known_s = verdict_s;
       bar.timeout_s = record.number("timeout_s");
     }
     add_mark(lane, verdict_s, Mark::Kind::kVerdict,
@@ -283,17 +370,15 @@ class HangBuilder {
     double first_s = at_s;
     bool is_first = true;
     for (const dom::object sent : objects_at(record.fields, "signals")) {
-      const Integer mono_ns = integer_at(sent, "mono_ns");
-      const double sent_s = mono_ns && record.mono_ns
-                                ? at_s - static_cast<double>(*record.mono_ns - *mono_ns) / 1e9
-                                : at_s;
+      const double sent_s =
+          told_or(at_s, at_s - seconds_between(integer_at(sent, "mono_ns"), record.mono_ns));
       first_s = is_first ? sent_s : first_s;
       is_first = false;
       add_mark(lane, sent_s, Mark::Kind::kSignal, text_at(sent, "name"));
     }
     const Number dead_after_ms = record.number("dead_after_ms");
     if (dead_after_ms) {
-      const double dead_s = first_s + *dead_after_ms / 1e3;
+      const double dead_s = told_or(at_s, first_s + *dead_after_ms / 1e3);
       add_mark(lane, dead_s, Mark::Kind::kDeath,
                "dead after " + seconds_text(*dead_after_ms / 1e3));
       set_end(lane, dead_s);
@@ -302,11 +387,61 @@ class HangBuilder {
     }
   }
 
-  // Of all open scopes, or of those with a name.
-  static void set_end(Lane& lane, double at_s, std::string_view scope = {}) {
+  // The record is made when the evidence is there.
+  void take_warned(const Record& record, Lane& lane, double at_s) {
+    const Integer soft_ns = record.integer("soft_mono_ns");
+    const double soft_s = told_or(at_s, at_s - seconds_between(soft_ns, record.mono_ns));
+    const double noticed_s =
+        soft_ns ? told_or(at_s, soft_s + record.number("overdue_ms").value_or(0) / 1e3) : at_s;
+    add_mark(lane, noticed_s, Mark::Kind::kWarning, "warned: " + in_few_words(record));
+    add_open_scope(lane, record.fields, noticed_s);
+    soft_deadlines_[{machine_of(record), std::string(record.id)}] = soft_s;
+  }
+
+  // The server may notice a release some time after it.
+  void take_warning_ended(const Record& record, Lane& lane, double at_s) {
+    const auto soft = soft_deadlines_.find({machine_of(record), std::string(record.id)});
+    const Number after_s = record.number("after_s");
+    const double ended_s = soft != soft_deadlines_.end() && is_duration(after_s)
+                               ? std::min(soft->second + *after_s, at_s)
+                               : at_s;
+    add_mark(lane, ended_s, Mark::Kind::kReleased, in_few_words(record));
+    if (record.text("result") == "released") {
+      set_end(lane, ended_s, record.scope);
+    }
+  }
+
+  // One of these records for each open scope of a worker that has exited.
+  static void take_left_open(const Record& record, Lane& lane, double at_s) {
+    add_open_scope(lane, record.fields, at_s);
+    set_end(lane, at_s);
+    const std::string scope = backquoted(record.scope);
+    const auto before = std::ranges::find_if(lane.marks, [&](const Mark& mark) {
+      return mark.text.starts_with(kExitedInside) && at_s - mark.at_s <= kSameExitS;
+    });
+    if (before == lane.marks.end()) {
+      add_mark(lane, at_s, Mark::Kind::kDeath, std::string(kExitedInside) + scope);
+    } else if (before->text.find(scope) == std::string::npos) {
+      before->text += ", " + scope;
+    }
+  }
+
+  // All scopes have ended when a worker has, some of them before that perhaps. One that expired was
+  // open until then: else there would be a record of its release.
+  static void set_end(Lane& lane, double at_s) {
     for (ScopeBar& bar : lane.bars) {
-      if (bar.kind != ScopeBar::Kind::kEnded && (scope.empty() || bar.scope == scope)) {
+      if (bar.kind != ScopeBar::Kind::kEnded) {
         bar.end_s = std::min(bar.end_s, at_s);
+        bar.has_end = bar.has_end || bar.kind == ScopeBar::Kind::kExpired || bar.known_s >= at_s;
+      }
+    }
+  }
+
+  static void set_end(Lane& lane, double at_s, std::string_view scope) {
+    for (ScopeBar& bar : lane.bars) {
+      if (bar.kind != ScopeBar::Kind::kEnded && bar.scope == scope) {
+        bar.end_s = std::min(bar.end_s, at_s);
+        bar.has_end = true;
       }
     }
   }
@@ -367,7 +502,7 @@ class HangBuilder {
 
   void finish_bars(Lane& lane) const {
     for (ScopeBar& bar : lane.bars) {
-      bar.end_s = std::min(bar.end_s, hang_.end_s);
+      bar.end_s = std::max(std::min(bar.end_s, hang_.end_s), bar.begin_s);
     }
     std::erase_if(lane.bars, [&](const ScopeBar& bar) {
       return bar.end_s < hang_.begin_s || bar.begin_s > hang_.end_s;
@@ -389,13 +524,14 @@ class HangBuilder {
   }
 
   Hang& hang_;
-  std::int64_t zero_us_;
   std::map<std::string, std::string> hosts_;                 // by machine, as lanes name them
   std::set<std::pair<std::string, std::string>> incidents_;  // machine and id
   std::set<std::pair<std::string, std::string>> expiries_;
   std::map<LaneKey, std::size_t> index_;
   std::map<LaneKey, StackTree> child_stacks_;
-  std::set<LaneKey> told_;                                    // whose stacks are in the trees
+  std::map<std::pair<std::string, std::string>, double> soft_deadlines_;  // by machine and id
+  std::map<Lane*, double> ends_;  // when the worker had ended; lanes stay in place until the end
+  std::set<LaneKey> told_;        // whose stacks are in the trees
   std::set<std::pair<std::string, std::string>> dumps_told_;  // host and line
 };
 
@@ -423,6 +559,10 @@ std::string_view name_of(Mark::Kind kind) {
   return "other";
 }
 
+std::string_view zero_of(const Hang& hang) {
+  return hang.incident.expired.empty() ? "record" : "verdict";
+}
+
 void HangCollector::take(const Record& record) {
   const bool is_near = !record.time_us || !key_.time_us ||
                        std::abs(*record.time_us - *key_.time_us) <= kIncidentSpanUs;
@@ -444,20 +584,32 @@ Hang HangCollector::hang() const {
   };
   IncidentRecords incidents;
   ExpiryReport chosen(key_);
+  Integer least_us;  // of all records
   replay([&](const Record& record) {
+    least_us = least_us && record.time_us ? std::min(*least_us, *record.time_us)
+               : least_us                 ? least_us
+                                          : record.time_us;
     incidents.take(record);
     chosen.take(record);
   });
-  const ExpiredWorker around = chosen.expired_worker();
+  ExpiredWorker around = chosen.expired_worker();
   Hang hang;
   hang.incident = incidents.combine(around, false);
+  const auto with_incident = std::ranges::find_if(
+      hang.incident.expired, [](const ExpiredWorker& one) { return !one.incident.empty(); });
+  if (around.incident.empty() && with_incident != hang.incident.expired.end()) {
+    // A warning names no incident, but led to this one.
+    around = *with_incident;
+    around.worker.host = host_of(around);
+    hang.incident = incidents.combine(around, false);
+  }
   const ExpiredWorker& first =
       hang.incident.expired.empty() ? around : hang.incident.expired.front();
   const ExpiredWorker* const from = hang.incident.told_from();
   const ExpiredWorker& told = from == nullptr ? around : *from;
-  ExpiryReport report(
-      {told.machine.substr(0, told.machine.find('\n')), told.id, told.worker.pid, told.time_us});
-  HangBuilder builder(hang, around, first.time_us.value_or(key_.time_us.value_or(0)));
+  ExpiryReport report({host_of(told), told.id, told.worker.pid, told.time_us});
+  hang.zero_us = first.time_us.value_or(key_.time_us.value_or(least_us.value_or(0)));
+  HangBuilder builder(hang, around);
   replay([&](const Record& record) {
     report.take(record);
     builder.take(record);

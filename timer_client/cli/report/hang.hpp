@@ -16,11 +16,13 @@
 
 namespace filetimer::cli {
 
-// All times are in seconds after the first verdict, by the clock of the lane's host.
+// All times are in seconds after zero_of(), by the clock of the lane's host.
 struct ScopeBar {
   enum class Kind { kEnded, kOpen, kExpired };
   double begin_s = 0;
-  double end_s = 0;
+  double end_s = 0;    // that of the axis if no record has the end
+  double known_s = 0;  // of an open scope: the verdict, or when it was last recorded as open
+  bool has_end = true;
   std::string scope;
   Number timeout_s;  // not known of an ended scope; empty: no deadline
   Kind kind = Kind::kEnded;
@@ -54,7 +56,8 @@ struct Hang {
   // worker to expire, the other workers of its host, and the workers of other hosts, by host and
   // rank.
   std::vector<Lane> lanes;
-  double begin_s = 0;  // of the time axis
+  std::int64_t zero_us = 0;  // by the wall clock of the host of the first verdict
+  double begin_s = 0;        // of the time axis
   double end_s = 0;
   std::int64_t ended_omitted = 0;  // ended scopes for which the records had no room
   StackTree python_stacks;
@@ -80,6 +83,10 @@ struct Hang {
   std::vector<Dump> dumps;
 };
 
+// Returns what is at 0: the first "verdict", or the first "record" of a warning that led to none
+// and of an expiry whose verdict is in no log.
+std::string_view zero_of(const Hang& hang);
+
 // Keeps of all records those that concern the hang of one expiry.
 class HangCollector {
  public:
@@ -87,8 +94,8 @@ class HangCollector {
 
   // Takes records of all hosts in the order of their times.
   void take(const Record& record);
-  // Returns the hang; its headline and facts are those of JobIncident::told_from(). Times count
-  // from the first verdict. A record of the expiry must have been taken.
+  // Returns the hang; its headline and facts are those of JobIncident::told_from(). A record of the
+  // expiry must have been taken.
   [[nodiscard]] Hang hang() const;
 
  private:

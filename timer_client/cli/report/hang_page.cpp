@@ -4,11 +4,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <map>
-#include <set>
+#include <span>
 #include <string_view>
+#include <utility>
+#include <vector>
 
-#include "common/json_writer.hpp"
 #include "timer_client/cli/log/incident_page.hpp"
 #include "timer_client/cli/report/html.hpp"
 #include "timer_client/cli/report/lanes.hpp"
@@ -19,6 +21,11 @@ namespace {
 
 constexpr std::size_t kFactCharacters = 2000;
 constexpr std::size_t kNameCharacters = 200;
+constexpr std::size_t kEventsCharacters = 600;  // of one worker in the table
+constexpr std::size_t kWorkersTold = 4;         // whose events have a table of their own
+constexpr std::size_t kEventsTold = 40;         // of one worker there
+constexpr std::size_t kTableOpen = 16;          // a table of more workers is closed at first
+constexpr std::size_t kGroupsShown = 64;
 
 // Nothing may be loaded, whatever a record would have the browser do.
 constexpr std::string_view kHead = R"(<!DOCTYPE html>
@@ -34,11 +41,11 @@ constexpr std::string_view kHead = R"(<!DOCTYPE html>
 // left to right again.
 constexpr std::string_view kStyle = R"(<style>
 :root { color-scheme: light dark; --back: #fff; --text: #1c1e21; --soft: #676d76; --line: #d9dce1;
-  --ground: #f3f4f6; --ended: #b9c7da; --open: #7da7d9; --expired: #d64545; --bar: #10131a;
-  --warning: #b7791f; --odd: #b42323; }
+  --ground: #f3f4f6; --hung: #fbe7e5; --ended: #b9c7da; --open: #7da7d9; --expired: #e05252;
+  --calm: #f1b3b0; --bar: #10131a; --warning: #b7791f; --odd: #b42323; }
 @media (prefers-color-scheme: dark) { :root { --back: #15181d; --text: #e6e8eb; --soft: #9aa2ad;
-  --line: #343a43; --ground: #1e2229; --ended: #44536a; --open: #39689c; --expired: #b93a3a;
-  --bar: #f4f6f8; --warning: #e0ab4f; --odd: #ff8b84; } }
+  --line: #343a43; --ground: #1e2229; --hung: #3b2326; --ended: #44536a; --open: #39689c; --expired: #b93a3a;
+  --calm: #6d3537; --bar: #f4f6f8; --warning: #e0ab4f; --odd: #ff8b84; } }
 body { margin: 0 auto; padding: 1rem; max-width: 76rem; background: var(--back); color: var(--text);
   font: 15px/1.5 system-ui, sans-serif; overflow-wrap: anywhere; }
 h1 { font-size: 1.35rem; line-height: 1.35; }
@@ -59,6 +66,11 @@ svg.names { flex-grow: 190; position: sticky; left: 0; overflow: visible; backgr
 svg text { fill: var(--text); }
 svg .axis { fill: var(--soft); text-anchor: middle; }
 svg .leftmost { text-anchor: start; }
+svg .rightmost, svg .again { text-anchor: end; }
+svg .again { display: none; }
+@media screen and (max-width: 54rem) { svg .again { display: inline; } }
+svg .after { fill: var(--text); opacity: .06; }
+svg .under { fill: var(--soft); }
 svg .host { font-weight: bold; }
 svg .doubt, svg .deeper { fill: var(--warning); font-weight: normal; }
 svg .deeper { text-anchor: end; }
@@ -66,21 +78,25 @@ svg .odd text { fill: var(--odd); font-weight: bold; }
 svg .tick { stroke: var(--line); }
 svg .zero { stroke: var(--odd); stroke-dasharray: 3 3; }
 svg .ground { fill: var(--ground); }
+svg .hung { fill: var(--hung); }
 svg .other { stroke: var(--warning); stroke-dasharray: 2 4; }
 svg .ended rect { fill: var(--ended); }
 svg .open rect { fill: var(--open); }
-svg .expired rect { fill: var(--expired); }
+svg .expired rect { fill: var(--expired); stroke: var(--odd); }
+svg .calm .expired rect { fill: var(--calm); }
+svg rect.unknown { opacity: .35; }
 svg g text { fill: var(--bar); }
 svg .lane { fill: var(--text); }
 svg .hatch { stroke: var(--bar); stroke-width: 1.5; }
 svg rect.paused { fill: url(#paused); opacity: .5; }
 svg .mark { fill: none; stroke: var(--text); stroke-width: 1.5; }
-svg .warning { fill: var(--warning); stroke: none; }
-svg .verdict, svg .signal { stroke: var(--odd); }
+svg .warning { fill: var(--warning); stroke: var(--back); }
+svg .verdict { stroke: var(--odd); stroke-width: 2; }
 svg .signal { stroke-dasharray: 2 2; }
 svg .death { stroke-width: 2; }
-svg .note { fill: var(--soft); stroke: none; }
-.key { display: inline-block; width: 1em; height: .8em; border-radius: 2px; margin-left: .8em; }
+svg .note { fill: var(--text); stroke: var(--back); }
+.key { display: inline-block; white-space: nowrap; margin-right: .9em; }
+.key i { display: inline-block; width: 1em; height: .8em; border-radius: 2px; }
 .tree { overflow-x: auto; }
 .tree ul { margin: 0; padding: 0; list-style: none; }
 .tree li { min-width: 12rem; }
@@ -88,11 +104,16 @@ svg .note { fill: var(--soft); stroke: none; }
 .tree li li { margin: .4rem 0 0 .2rem; padding-left: .9rem; border-left: 3px solid var(--ended); }
 .tree code { display: inline-block; padding-left: 1.5em; text-indent: -1.5em; }
 .tree small { white-space: nowrap; }
-.tree strong { color: var(--odd); }
+.tree .odd { color: var(--odd); }
 table { border-collapse: collapse; }
-td, th { padding: .1rem .8rem .1rem 0; text-align: left; vertical-align: top; }
-@media print { body { max-width: none; } details { display: block; } figure { overflow: visible; }
-  .picture { min-width: 0; } .tree { overflow: visible; }
+td, th { padding: .1rem .8rem .1rem 0; text-align: left; vertical-align: top; overflow-wrap: normal; }
+td { overflow-wrap: break-word; max-width: 40rem; }
+.workers td:last-child { min-width: 14rem; }
+td.time { white-space: nowrap; font-variant-numeric: tabular-nums; }
+.wide { overflow-x: auto; }
+@media print { body { max-width: none; padding: 0; font-size: 12px; } figure { overflow: visible; }
+  .picture { min-width: 0; break-inside: avoid; } svg.names { position: static; } h2, h3 { break-after: avoid; }
+  .tree, .wide { overflow: visible; } * { print-color-adjust: exact; }
   pre { max-height: none; overflow: visible; white-space: pre-wrap; } }
 </style>
 )";
@@ -101,10 +122,19 @@ std::string heading(std::string_view title) {
   return fmt::format("<h2>{}</h2>\n", title);
 }
 
+const ScopeGroup& largest_of(const std::vector<ScopeGroup>& groups) {
+  return *std::ranges::max_element(groups, {},
+                                   [](const auto& group) { return group.workers.size(); });
+}
+
 std::string cause_of(const Hang& hang) {
   const JobIncident& incident = hang.incident;
   if (incident.has_odd_group()) {
-    return joined({odd_sentence(incident), first_waited_sentence(incident)}, " ");
+    const ScopeGroup& most = largest_of(incident.groups);
+    return joined({odd_sentence(incident), first_waited_sentence(incident),
+                   fmt::format("{} were {}.", counted(most.workers.size(), "other worker"),
+                               in_scope(most.scope))},
+                  " ");
   }
   if (!incident.expired.empty()) {
     return fmt::format("The first to expire: {}.", worker_text(incident.expired[0].worker));
@@ -121,13 +151,24 @@ std::string facts_of(const Hang& hang) {
   return html + "</dl>\n";
 }
 
-std::string key_of_the_picture() {
-  return "<p class=soft>Seconds before and after the first verdict."
-         "<span class=key style=\"background:var(--expired)\"></span> expired"
-         "<span class=key style=\"background:var(--open)\"></span> open"
-         "<span class=key style=\"background:var(--ended)\"></span> ended. "
-         "&#9650; warning or deferral, &#9679; evidence or hook, a red line: a verdict, a dotted "
-         "one: a signal, &#10005; a death. Each bar and mark has its times as a tooltip.</p>\n";
+std::string key_of_the_picture(const Hang& hang) {
+  const auto bar = [](std::string_view colour, std::string_view what) {
+    return fmt::format("<span class=key><i style=\"background:var(--{})\"></i> {}</span>", colour,
+                       what);
+  };
+  const auto mark = [](std::string_view shape, std::string_view what) {
+    return fmt::format("<span class=key>{} {}</span>", shape, what);
+  };
+  return fmt::format(
+      "<p class=soft>Seconds before and after the first {}.{} Each bar and mark has its times "
+      "as a tooltip; the table below has those of the marks.<br>{}{}{}{}{}{}{}{}</p>\n",
+      zero_of(hang),
+      has_two_scales(hang) ? " What followed it, on the darker ground, has a scale of its own."
+                           : "",
+      bar("expired", "expired"), bar("open", "open, pale where no record says so"),
+      bar("ended", "ended"), mark("&#9650;", "warning or deferral"), mark("|", "verdict"),
+      mark("&#9679;", "evidence, hook or other outcome"), mark("&#8942;", "signal"),
+      mark("&#10005;", "death"));
 }
 
 // What the picture does not show, said beside it.
@@ -140,7 +181,7 @@ std::string doubts_of(const Hang& hang) {
     add("Each host has its own clock. Their difference is not known: compare times of two hosts "
         "with how well their clocks agree.");
   }
-  if (!hang.incident.missing.empty()) {
+  if (!hang.incident.missing.empty() && !hang.incident.expired.empty()) {
     add("No incident record of " + listed(hang.incident.missing, 8) +
         ": of workers there only those that expired are shown.");
   }
@@ -160,18 +201,74 @@ std::string doubts_of(const Hang& hang) {
 }
 
 std::string groups_of(const Hang& hang) {
-  if (hang.incident.groups.empty()) {
+  const std::vector<ScopeGroup>& groups = hang.incident.groups;
+  if (groups.empty()) {
     return {};
   }
   std::string html = heading("Ranks at time of expiry") + "<ul>\n";
-  for (const ScopeGroup& group : hang.incident.groups) {
-    const std::string scope = group.scope.empty() ? "in no scope" : "in " + backquoted(group.scope);
-    html += fmt::format("<li>{} <bdi>{}</bdi>{}</li>\n",
-                        html_text(workers_text(group.workers), kFactCharacters),
-                        html_text(scope, kNameCharacters),
-                        group.longest_s ? html_text(" for " + seconds_text(*group.longest_s)) : "");
+  const auto add = [&](const ScopeGroup& group) {
+    const bool is_odd = &group == groups.data() && hang.incident.has_odd_group();
+    html += fmt::format(
+        "<li>{} <bdi>{}</bdi>{}{}</li>\n", html_text(workers_text(group.workers), kFactCharacters),
+        html_text(in_scope(group.scope), kNameCharacters), html_text(time_in_scope(group)),
+        is_odd ? ", <strong>" + odd_text(group.workers.size()) + "</strong>" : "");
+  };
+  const std::size_t shown = groups.size() <= kGroupsShown ? groups.size() : kGroupsShown - 1;
+  std::ranges::for_each(std::span(groups).first(shown), add);
+  if (shown < groups.size()) {
+    html +=
+        fmt::format("<li>and in {} other places, the most of them:</li>\n", groups.size() - shown);
+    add(largest_of(groups));
   }
   return html + "</ul>\n";
+}
+
+// "+0.063 s"
+std::string time_of(const Mark& mark) {
+  return fmt::format("{:+.3f} s", mark.at_s);
+}
+
+std::vector<WorkerName> workers_to_look_at(const Hang& hang) {
+  std::vector<WorkerName> workers;
+  for (const Lane& lane : hang.lanes) {
+    if (hang.incident.has_odd_group() ? lane.is_odd : lane.is_first) {
+      workers.push_back(lane.worker);
+    }
+  }
+  return workers;
+}
+
+// Of the workers to look at, for paper and for phones, which show no tooltips.
+std::string events_of(const Hang& hang) {
+  std::string html;
+  std::size_t told = 0;
+  for (const Lane& lane : hang.lanes) {
+    if (!(lane.is_odd || lane.is_first || hang.lanes.size() == 1) || lane.marks.empty() ||
+        told == kWorkersTold) {
+      continue;
+    }
+    ++told;
+    html += fmt::format(
+        "<h3>Events of {}</h3>\n<div class=wide><table><tr><th>After the {}"
+        "</th><th>UTC</th><th>Event</th></tr>\n",
+        html_text(worker_text(lane.worker), kNameCharacters), zero_of(hang));
+    const std::size_t omitted = lane.marks.size() - std::min(lane.marks.size(), kEventsTold);
+    for (std::size_t i = omitted; i < lane.marks.size(); ++i) {
+      constexpr std::size_t kClock = 11;  // of "2026-11-21 03:15:53.123456 UTC"
+      constexpr std::size_t kClockEnd = 23;
+      const Mark& mark = lane.marks[i];
+      html += fmt::format(
+          "<tr><td class=time>{}</td><td class=time>{}</td><td>{}</td></tr>\n", time_of(mark),
+          time_text(hang.zero_us + static_cast<std::int64_t>(std::llround(mark.at_s * 1e6)))
+              .substr(kClock, kClockEnd - kClock),
+          html_text(mark.text, kNameCharacters));
+    }
+    html += "</table></div>\n";
+    if (omitted > 0) {
+      html += fmt::format("<p class=soft>Before them: {}.</p>\n", counted(omitted, "more event"));
+    }
+  }
+  return html;
 }
 
 std::string html_of(const Hang::Output& output) {
@@ -194,17 +291,23 @@ std::string html_of(const Hang::Output& output) {
 
 std::string workers_table(const Hang& hang) {
   std::string html = fmt::format(
-      "<details><summary>{}</summary>\n<table><tr><th>Host</th><th>Rank</th><th>Pid</th>"
-      "<th>Program</th><th>Innermost scope</th><th>What happened</th></tr>\n",
-      counted(hang.lanes.size(), "worker"));
-  for (const Lane& lane : hang.lanes) {
-    const ScopeBar* innermost = nullptr;
-    for (const ScopeBar& bar : lane.bars) {
-      innermost = bar.kind != ScopeBar::Kind::kEnded ? &bar : innermost;
+      "<details{}><summary>{}</summary>\n<div class=\"wide "
+      "workers\"><table><tr><th>Host</th><th>Rank</th>"
+      "<th>Pid</th><th>Program</th><th>Scope</th><th>What happened, and when after the "
+      "{}</th></tr>\n",
+      hang.lanes.size() <= kTableOpen ? " open" : "", counted(hang.lanes.size(), "worker"),
+      zero_of(hang));
+  std::map<std::pair<std::string_view, Integer>, std::string_view> scopes;
+  for (const ScopeGroup& group : hang.incident.groups) {
+    for (const WorkerName& worker : group.workers) {
+      scopes.emplace(std::pair(std::string_view(worker.host), worker.pid), group.scope);
     }
+  }
+  for (const Lane& lane : hang.lanes) {
+    const auto scope = scopes.find({lane.worker.host, lane.worker.pid});
     std::vector<std::string> events;
     for (const Mark& mark : lane.marks) {
-      events.push_back(mark.text);
+      events.push_back(fmt::format("{} {}", time_of(mark), mark.text));
     }
     html +=
         fmt::format("<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>\n",
@@ -212,10 +315,10 @@ std::string workers_table(const Hang& hang) {
                     lane.worker.rank ? fmt::format("{}", *lane.worker.rank) : "",
                     lane.worker.pid ? fmt::format("{}", *lane.worker.pid) : "",
                     html_text(lane.worker.comm, kNameCharacters),
-                    innermost == nullptr ? "" : html_text(innermost->scope, kNameCharacters),
-                    html_text(joined(events, "; "), kNameCharacters));
+                    scope == scopes.end() ? "" : html_text(scope->second, kNameCharacters),
+                    html_text(joined(events, "; "), kEventsCharacters));
   }
-  return html + "</table></details>\n";
+  return html + "</table></div></details>\n";
 }
 
 }  // namespace
@@ -230,27 +333,28 @@ std::string html_page(const Hang& hang, const std::string& logs) {
   }
   html += facts_of(hang);
   html += heading("Timeline");
-  html += key_of_the_picture();
+  html += key_of_the_picture(hang);
   html +=
       "<p class=\"soft narrow\">The picture is wider than this window and starts at its end: "
       "scroll it to the left for what was before.</p>\n";
-  html += "<figure><div class=picture>" + svg_of(hang) + "</div></figure>\n";
+  html += "<figure>" + svg_of(hang) + "</figure>\n";
   html += doubts_of(hang);
+  html += events_of(hang);
   html += groups_of(hang);
   if (!hang.python_stacks.is_empty()) {
     html += heading("Python stacks, the outermost call first");
-    html += html_of(hang.python_stacks);
+    html += html_of(hang.python_stacks, workers_to_look_at(hang));
   }
   if (!hang.native_stacks.is_empty()) {
     html += heading("Native stacks of main threads, the outermost call first");
-    html += html_of(hang.native_stacks);
+    html += html_of(hang.native_stacks, workers_to_look_at(hang));
   }
   if (!hang.child_stacks.empty()) {
     html += heading("Children of workers, the outermost call first");
   }
   for (const Hang::Children& children : hang.child_stacks) {
     html += fmt::format("<h3>Children of {}</h3>\n", html_text(worker_text(children.parent)));
-    html += html_of(children.stacks, "stack");
+    html += html_of(children.stacks, {}, "stack");
   }
   for (const Hang::Output& output : hang.outputs) {
     html += html_of(output);
@@ -268,58 +372,6 @@ std::string html_page(const Hang& hang, const std::string& logs) {
   html += fmt::format("<p class=soft>Made by timer_client report from {}.</p>\n</html>\n",
                       html_text(logs, kFactCharacters));
   return html;
-}
-
-std::string trace_events(const Hang& hang) {
-  constexpr double kZeroUs = 3.6e9;
-  const auto micros = [](double seconds) { return kZeroUs + seconds * 1e6; };
-  std::map<std::string_view, int> hosts;
-  JsonWriter json;
-  json.begin_array("traceEvents");
-  for (const Lane& lane : hang.lanes) {
-    const auto host = hosts.try_emplace(lane.worker.host, static_cast<int>(hosts.size()) + 1);
-    const int number = host.first->second;
-    const auto begin = [&](std::string_view name, const char* phase) -> JsonWriter& {
-      return json.begin_object()
-          .field("name", name)
-          .field("ph", phase)
-          .field("pid", number)
-          .field("tid", lane.worker.pid.value_or(0));
-    };
-    if (host.second) {
-      begin("process_name", "M")
-          .begin_object("args")
-          .field("name", lane.worker.host)
-          .end_object()
-          .end_object();
-    }
-    begin("thread_name", "M")
-        .begin_object("args")
-        .field("name", worker_text({{}, lane.worker.pid, lane.worker.rank, lane.worker.comm}))
-        .end_object()
-        .end_object();
-    for (const ScopeBar& bar : lane.bars) {
-      begin(bar.scope, "X")
-          .fixed("ts", micros(bar.begin_s), 3)
-          .fixed("dur", (bar.end_s - bar.begin_s) * 1e6, 3)
-          .begin_object("args")
-          .field("expired", bar.kind == ScopeBar::Kind::kExpired)
-          .field("paused", bar.is_paused);
-      if (bar.timeout_s) {
-        json.field("timeout_s", *bar.timeout_s);
-      }
-      json.end_object().end_object();
-    }
-    for (const Mark& mark : lane.marks) {
-      begin(mark.text, "i")
-          .field("s", "t")
-          .field("cat", name_of(mark.kind))
-          .fixed("ts", micros(mark.at_s), 3)
-          .end_object();
-    }
-  }
-  json.end_array().field("displayTimeUnit", "ms");
-  return std::move(json).finish() + "\n";
 }
 
 }  // namespace filetimer::cli

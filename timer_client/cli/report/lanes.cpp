@@ -4,14 +4,15 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
+#include <array>
 #include <map>
+#include <numeric>
 #include <set>
-#include <span>
 #include <string_view>
 #include <utility>
 
 #include "timer_client/cli/report/html.hpp"
+#include "timer_client/cli/report/time_axis.hpp"
 #include "timer_client/cli/text/words.hpp"
 
 namespace filetimer::cli {
@@ -20,208 +21,414 @@ namespace {
 // In units of the image, which is as wide as this and is scaled by the browser.
 constexpr double kWidth = 1200;
 constexpr double kLabelWidth = 190;  // the page's style has the share of it, too
-constexpr double kAxisHeight = 30;
 constexpr double kRowHeight = 16;
 constexpr double kLaneGap = 8;
 constexpr double kHostHeight = 22;
-constexpr double kAxisLabelRoom = 30;  // of the text on the left of its tick
 constexpr double kBarInset = 1;
 constexpr double kLeastBar = 1.5;
 constexpr double kCharacterWidth = 6.6;
-constexpr std::size_t kMostRows = 6;  // of one lane; bars further in are counted
+// A longer bar has its name at the verdict, too, for narrow windows. They have room for this much.
+constexpr double kLongBar = 500;
+constexpr std::size_t kAgainCharacters = 12;
+constexpr std::size_t kMostRows = 6;  // of one lane; bars in others are counted
 constexpr std::size_t kLabelCharacters = 26;
+constexpr std::size_t kLeastCharacters = 8;  // of a text that is cut
+constexpr std::string_view kDots = "...";
 constexpr std::size_t kTitleCharacters = 400;
 constexpr std::size_t kFoldedGroup = 8;  // a group of more shares a lane, if lanes are many
-constexpr int kMostTicks = 8;
+// A piece of the picture has this many lanes, and those of its last host up to the second number.
+constexpr std::size_t kLanesOfPiece = 8;
+constexpr std::size_t kMostLanesOfPiece = 16;
+// Bars and marks of the picture, about 200 bytes each. If there are more, those are joined that are
+// closer to each other than they have to be for the eye.
+constexpr std::size_t kMostShapes = 1500;
+constexpr double kFinest = 2;
+constexpr double kFinestOfFolded = 12;  // of the marks of many workers
+constexpr double kCoarser = 2;
+
+// Once in a page.
+constexpr std::string_view kPattern =
+    "<defs><pattern id=paused width=6 height=6 patternUnits=userSpaceOnUse "
+    "patternTransform=\"rotate(45)\"><line x1=0 y1=0 x2=0 y2=6 class=hatch /></pattern></defs>\n";
+
+TimeAxis axis_of(const Hang& hang) {
+  return {hang.begin_s, hang.end_s, {kLabelWidth, kWidth}};
+}
+
+// Of one scope, or of scopes that ended and are too short for bars of their own.
+struct DrawnBar {
+  const ScopeBar* bar = nullptr;  // the longest
+  std::size_t scopes = 1;
+  std::size_t row = 0;
+  double begin_s = 0;
+  double end_s = 0;
+};
+
+// Of one event, or of several of one kind at one place.
+struct DrawnMark {
+  const Mark* mark = nullptr;  // the first
+  std::size_t events = 1;
+  double last_s = 0;
+};
+
+struct Shapes {
+  std::vector<DrawnBar> bars;
+  std::vector<DrawnMark> marks;
+  std::size_t rows = 1;
+  std::size_t left_out = 0;  // bars
+};
+
+// Returns which rows are drawn. If they are too many, those of expired scopes come first, then
+// those of open ones.
+std::vector<std::size_t> rows_of(const Lane& lane) {
+  std::vector<ScopeBar::Kind> kinds;
+  for (const ScopeBar& bar : lane.bars) {
+    kinds.resize(std::max(kinds.size(), bar.row + 1), ScopeBar::Kind::kEnded);
+    kinds[bar.row] = std::max(kinds[bar.row], bar.kind);
+  }
+  std::vector<std::size_t> rows(kinds.size());
+  std::iota(rows.begin(), rows.end(), std::size_t{0});
+  std::ranges::stable_sort(rows, std::greater<>{}, [&](std::size_t row) { return kinds[row]; });
+  rows.resize(std::min(rows.size(), kMostRows));
+  std::ranges::sort(rows);
+  return rows;
+}
+
+// Joins what is closer than `resolution`.
+Shapes shapes_of(const DrawnLane& lanes, const TimeAxis& axis, double resolution) {
+  Shapes shapes;
+  const std::vector<std::size_t> rows = rows_of(*lanes[0]);
+  shapes.rows = std::max<std::size_t>(rows.size(), 1);
+  std::array<std::size_t, kMostRows> last{};  // bar of each row, plus 1
+  const auto is_short = [&](double begin_s, double end_s) {
+    return axis.x_of(end_s) - axis.x_of(begin_s) <= resolution;
+  };
+  for (const ScopeBar& bar : lanes[0]->bars) {
+    const auto at = std::ranges::lower_bound(rows, bar.row);
+    if (at == rows.end() || *at != bar.row) {
+      ++shapes.left_out;
+      continue;
+    }
+    const auto row = static_cast<std::size_t>(at - rows.begin());
+    if (DrawnBar* const before = last[row] > 0 ? &shapes.bars[last[row] - 1] : nullptr;
+        before != nullptr && before->bar->kind == ScopeBar::Kind::kEnded &&
+        bar.kind == ScopeBar::Kind::kEnded && is_short(bar.begin_s, bar.end_s) &&
+        is_short(before->bar->begin_s, before->bar->end_s) &&
+        is_short(before->end_s, bar.begin_s)) {
+      const bool is_longer = bar.end_s - bar.begin_s > before->bar->end_s - before->bar->begin_s;
+      before->bar = is_longer ? &bar : before->bar;
+      before->end_s = std::max(before->end_s, bar.end_s);
+      ++before->scopes;
+      continue;
+    }
+    shapes.bars.push_back({&bar, 1, row, bar.begin_s, bar.end_s});
+    last[row] = shapes.bars.size();
+  }
+  std::map<std::pair<Mark::Kind, int>, std::size_t> known;
+  std::vector<const Mark*> marks;
+  for (const Lane* const lane : lanes) {
+    for (const Mark& mark : lane->marks) {
+      marks.push_back(&mark);
+    }
+  }
+  std::ranges::stable_sort(marks, {}, &Mark::at_s);
+  const double finest = lanes.size() > 1 ? std::max(resolution, kFinestOfFolded) : resolution;
+  for (const Mark* const mark : marks) {
+    const int place = static_cast<int>(axis.x_of(mark->at_s) / finest);
+    const auto [at, is_new] = known.try_emplace({mark->kind, place}, shapes.marks.size());
+    if (is_new) {
+      shapes.marks.push_back({mark, 1, mark->at_s});
+    } else {
+      ++shapes.marks[at->second].events;
+      shapes.marks[at->second].last_s = mark->at_s;
+    }
+  }
+  return shapes;
+}
+
+std::vector<WorkerName> workers_of(const DrawnLane& lanes) {
+  std::vector<WorkerName> workers;
+  for (const Lane* const lane : lanes) {
+    workers.push_back(lane->worker);
+  }
+  return workers;
+}
+
+std::size_t hosts_in(const DrawnLane& lanes) {
+  std::set<std::string_view> hosts;
+  for (const Lane* const lane : lanes) {
+    hosts.insert(lane->worker.host);
+  }
+  return hosts.size();
+}
+
+std::string hosts_of(const DrawnLane& lanes) {
+  const std::size_t hosts = hosts_in(lanes);
+  return hosts > 1 ? counted(hosts, "host") : lanes[0]->worker.host;
+}
+
+bool is_own_clock(const DrawnLane& lanes) {
+  return std::ranges::any_of(lanes, [](const Lane* lane) { return lane->is_own_clock; });
+}
+
+std::string short_name(const WorkerName& worker) {
+  return worker.rank
+             ? fmt::format("rank {}", *worker.rank)
+             : joined({worker.pid ? fmt::format("pid {}", *worker.pid) : "", worker.comm}, " ");
+}
+
+// "open for 30.0 s of 30 s, expired", "took 50 ms"
+std::string times_of(const ScopeBar& bar) {
+  if (bar.kind == ScopeBar::Kind::kEnded) {
+    return "took " + seconds_text(bar.end_s - bar.begin_s);
+  }
+  return joined(
+      {fmt::format("open for {}{}", seconds_text(std::min(bar.known_s, bar.end_s) - bar.begin_s),
+                   bar.timeout_s ? " of " + seconds_text(*bar.timeout_s) : ""),
+       bar.timeout_s ? "" : "no deadline", bar.kind == ScopeBar::Kind::kExpired ? "expired" : "",
+       bar.is_paused ? "paused" : ""});
+}
+
+// Returns what fits of "forward 30.0 s of 30 s".
+std::string text_in(const ScopeBar& bar, std::size_t characters) {
+  if (bar.kind == ScopeBar::Kind::kEnded) {
+    return bar.scope;
+  }
+  const std::string elapsed =
+      fmt::format("{} {}", bar.scope, seconds_text(std::min(bar.known_s, bar.end_s) - bar.begin_s));
+  const std::string whole =
+      elapsed + (bar.timeout_s ? " of " + seconds_text(*bar.timeout_s) : ", no deadline");
+  return whole.size() <= characters ? whole : elapsed.size() <= characters ? elapsed : bar.scope;
+}
+
+std::string_view class_of(ScopeBar::Kind kind) {
+  return kind == ScopeBar::Kind::kExpired ? "expired"
+         : kind == ScopeBar::Kind::kOpen  ? "open"
+                                          : "ended";
+}
+
+std::string_view class_of(Mark::Kind kind) {
+  switch (kind) {
+    case Mark::Kind::kWarning:
+    case Mark::Kind::kDeferred:
+      return "warning";
+    case Mark::Kind::kVerdict:
+      return "verdict";
+    case Mark::Kind::kSignal:
+      return "signal";
+    case Mark::Kind::kDeath:
+      return "death";
+    default:
+      return "note";
+  }
+}
 
 class Drawing {
  public:
-  explicit Drawing(const Hang& hang) : hang_(hang), has_odd_(hang.incident.has_odd_group()) {}
+  explicit Drawing(const Hang& hang)
+      : hang_(hang), axis_(axis_of(hang)), has_odd_(hang.incident.has_odd_group()) {}
 
   std::string svg() {
-    const std::vector<DrawnLane> lanes = drawn_lanes(hang_);
+    std::vector<DrawnLane> lanes = drawn_lanes(hang_);
+    lanes.resize(std::min(lanes.size(), kMostLanesDrawn));
+    const std::vector<Shapes> shapes = shapes_of_all(lanes);
     std::string host;
-    bool is_first = true;
-    for (const DrawnLane& drawn : std::span(lanes).first(std::min(lanes.size(), kMostLanesDrawn))) {
-      const std::string of = hosts_of(drawn);
-      if (is_first || of != host) {
-        add_host(of, drawn);
-        host = of;
-        is_first = false;
+    std::size_t of_piece = 0;
+    for (std::size_t i = 0; i < lanes.size(); ++i) {
+      const std::string of = hosts_of(lanes[i]);
+      const bool is_new_host = i == 0 || of != host;
+      if (of_piece >= (is_new_host ? kLanesOfPiece : kMostLanesOfPiece)) {
+        finish_piece();
+        of_piece = 0;
       }
-      add_lane(drawn);
+      if (is_new_host || of_piece == 0) {
+        add_host(of, lanes[i]);
+        host = of;
+      }
+      add_lane(lanes[i], shapes[i]);
+      ++of_piece;
     }
-    const double height = y_ + kLaneGap;
-    std::string axis;
-    add_axis(axis, height);
-    return fmt::format(
-        "<svg class=names viewBox=\"0 0 {0:.0f} {1:.0f}\" role=img aria-label=\"The names of hosts "
-        "and workers\">\n{2}</svg>\n<svg class=scopes viewBox=\"{0:.0f} 0 {3:.0f} {1:.0f}\" "
-        "role=img aria-label=\"The scopes of each worker over time\">\n<defs><pattern id=paused "
-        "width=6 height=6 patternUnits=userSpaceOnUse patternTransform=\"rotate(45)\"><line x1=0 "
-        "y1=0 x2=0 y2=6 class=hatch /></pattern></defs>\n{4}{5}</svg>\n",
-        kLabelWidth, height, names_, kWidth - kLabelWidth, axis, body_);
+    finish_piece();
+    return std::move(pieces_);
   }
 
  private:
-  [[nodiscard]] double x_of(double at_s) const {
-    const double share = (at_s - hang_.begin_s) / (hang_.end_s - hang_.begin_s);
-    return kLabelWidth + std::clamp(share, 0.0, 1.0) * (kWidth - kLabelWidth);
+  [[nodiscard]] std::vector<Shapes> shapes_of_all(const std::vector<DrawnLane>& lanes) const {
+    std::vector<Shapes> all;
+    std::size_t count = 0;
+    double resolution = kFinest;
+    do {
+      all.clear();
+      count = 0;
+      for (const DrawnLane& lane : lanes) {
+        all.push_back(shapes_of(lane, axis_, resolution));
+        count += all.back().bars.size() + all.back().marks.size();
+      }
+      resolution *= kCoarser;
+    } while (count > kMostShapes && resolution < kWidth);
+    return all;
   }
 
-  void add_axis(std::string& axis, double height) const {
-    const double span = hang_.end_s - hang_.begin_s;
-    double step = std::pow(10, std::floor(std::log10(span / kMostTicks)));
-    for (const double factor : {2.0, 2.5, 2.0}) {
-      step *= span / step > kMostTicks ? factor : 1;
-    }
-    for (double tick = std::ceil(hang_.begin_s / step); tick * step <= hang_.end_s; ++tick) {
-      const double at_s = tick * step;
-      axis += fmt::format(
-          "<line x1={0:.1f} x2={0:.1f} y1={1:.0f} y2={2:.0f} class=tick />"
-          "<text x={0:.1f} y={3:.0f} class=\"axis{5}\">{4}</text>\n",
-          x_of(at_s), kAxisHeight - 6, height, kAxisHeight - 12,
-          tick == 0 ? "verdict" : fmt::format("{:+g} s", at_s),
-          x_of(at_s) < kLabelWidth + kAxisLabelRoom ? " leftmost" : "");
-    }
-    axis += fmt::format("<line x1={0:.1f} x2={0:.1f} y1={1:.0f} y2={2:.0f} class=zero />\n",
-                        x_of(0), kAxisHeight - 6, height);
-  }
-
-  static std::string hosts_of(const DrawnLane& drawn) {
-    std::set<std::string_view> hosts;
-    for (const WorkerName& worker : drawn.workers) {
-      hosts.insert(worker.host);
-    }
-    return hosts.size() > 1 ? counted(hosts.size(), "host") : drawn.lane->worker.host;
+  void finish_piece() {
+    const double height = y_ + kLaneGap;
+    pieces_ += fmt::format(
+        "<div class=picture><svg class=names viewBox=\"0 0 {0:.0f} {1:.0f}\" role=img "
+        "aria-label=\"The names of hosts and workers\">\n{2}</svg>\n<svg class=scopes "
+        "viewBox=\"{0:.0f} 0 {3:.0f} {1:.0f}\" role=img aria-label=\"The scopes of each worker "
+        "over time\">\n{4}{5}{6}{7}</svg></div>\n",
+        kLabelWidth, height, names_, kWidth - kLabelWidth,
+        pieces_.empty() ? kPattern : std::string_view(), grounds_,
+        axis_.svg(height, zero_of(hang_)), body_);
+    names_.clear();
+    grounds_.clear();
+    body_.clear();
+    y_ = TimeAxis::kHeight;
   }
 
   void add_host(const std::string& host, const DrawnLane& first) {
-    const bool is_own_clock = first.workers.size() == 1 && first.lane->is_own_clock;
+    const bool is_one = hosts_in(first) == 1;
     names_ += fmt::format("<text x=4 y={:.1f} class=host>{}{}</text>\n", y_ + kHostHeight - 7,
                           html_text(host, kTitleCharacters),
-                          is_own_clock ? " <tspan class=doubt>by its own clock</tspan>" : "");
+                          !is_own_clock(first) ? ""
+                          : is_one             ? " <tspan class=doubt>by its own clock</tspan>"
+                                               : " <tspan class=doubt>by their own clocks</tspan>");
     y_ += kHostHeight;
   }
 
-  void add_lane(const DrawnLane& drawn) {
-    const Lane& lane = *drawn.lane;
-    std::size_t rows = 1;
-    std::size_t deeper = 0;
-    for (const ScopeBar& bar : lane.bars) {
-      rows = std::max(rows, std::min(bar.row + 1, kMostRows));
-      deeper += bar.row >= kMostRows ? 1 : 0;
-    }
-    const double height = static_cast<double>(rows) * kRowHeight;
+  // The line below the name.
+  [[nodiscard]] std::string note_of(const DrawnLane& lanes) const {
+    return lanes.size() > 1 ? counted(lanes.size(), "worker")
+                            : joined({has_odd_ && lanes[0]->is_odd ? "odd one out" : "",
+                                      lanes[0]->is_first ? "expired first" : ""});
+  }
+
+  void add_lane(const DrawnLane& lanes, const Shapes& shapes) {
+    const Lane& lane = *lanes[0];
+    const bool is_red = has_odd_ ? lane.is_odd : lane.is_first;
+    const std::string note = note_of(lanes);
+    const double height =
+        static_cast<double>(std::max<std::size_t>(shapes.rows, note.empty() ? 1 : 2)) * kRowHeight;
     const std::string who =
-        drawn.workers.size() > 1 ? workers_text(drawn.workers) : short_name(lane.worker);
-    const std::string more =
-        drawn.workers.size() > 1
-            ? fmt::format("{}; drawn: {}", counted(drawn.workers.size(), "worker"),
-                          worker_text(lane.worker))
-            : worker_text(lane.worker);
-    names_ += fmt::format("<g{}><title>{}</title><text x=4 y={:.1f} class=lane>{}</text></g>\n",
-                          (has_odd_ ? lane.is_odd : lane.is_first) ? " class=odd" : "",
+        lanes.size() > 1 ? workers_text(workers_of(lanes)) : short_name(lane.worker);
+    const std::string more = lanes.size() > 1
+                                 ? fmt::format("the bars are those of {}", worker_text(lane.worker))
+                                 : worker_text(lane.worker);
+    names_ += fmt::format("<g{}><title>{}</title><text x=4 y={:.1f} class=lane>{}</text>",
+                          is_red ? " class=odd" : "",
                           html_text(fmt::format("{}: {}", who, more), kTitleCharacters), y_ + 12,
                           html_text(who, kLabelCharacters));
-    body_ += fmt::format(
-        "<rect x={:.0f} y={:.1f} width={:.0f} height={:.1f} class=\"ground{}\" />\n", kLabelWidth,
-        y_, kWidth - kLabelWidth, height, lane.is_own_clock ? " other" : "");
-    for (const ScopeBar& bar : lane.bars) {
-      if (bar.row < kMostRows) {
-        add_bar(bar);
-      }
+    if (!note.empty()) {
+      names_ += fmt::format("<text x=4 y={:.1f} class=under>{}</text>", y_ + kRowHeight + 10, note);
     }
-    for (const Mark& mark : lane.marks) {
+    names_ += "</g>\n";
+    grounds_ +=
+        fmt::format("<rect x={:.0f} y={:.1f} width={:.0f} height={:.1f} class=\"ground{}{}\" />\n",
+                    kLabelWidth, y_, kWidth - kLabelWidth, height, is_red ? " hung" : "",
+                    is_own_clock(lanes) ? " other" : "");
+    body_ += has_odd_ && !is_red ? "<g class=calm>\n" : "<g>\n";
+    const double top = y_ + (height - static_cast<double>(shapes.rows) * kRowHeight) / 2;
+    for (const DrawnBar& bar : shapes.bars) {
+      add_bar(bar, top);
+    }
+    body_ += "</g>\n";
+    for (const DrawnMark& mark : shapes.marks) {
       add_mark(mark, height);
     }
-    if (deeper > 0) {
-      body_ += fmt::format("<text x={:.0f} y={:.1f} class=deeper>{} further in</text>\n",
-                           kWidth - 4, y_ + height - 4, counted(deeper, "scope"));
+    if (shapes.left_out > 0) {
+      body_ += fmt::format("<text x={:.0f} y={:.1f} class=deeper>{} not drawn</text>\n", kWidth - 4,
+                           y_ + height - 4, counted(shapes.left_out, "more scope"));
     }
     y_ += height + kLaneGap;
   }
 
-  void add_bar(const ScopeBar& bar) {
-    const double begin = x_of(bar.begin_s);
-    const double width = std::max(x_of(bar.end_s) - begin, kLeastBar);
-    const double top = y_ + static_cast<double>(bar.row) * kRowHeight + kBarInset;
-    const bool is_open = bar.kind != ScopeBar::Kind::kEnded;
-    const std::string_view kind = bar.kind == ScopeBar::Kind::kExpired ? "expired"
-                                  : is_open                            ? "open"
-                                                                       : "ended";
-    const std::string times = joined(
-        {fmt::format("{} {}", is_open ? "open for" : "took", seconds_text(bar.end_s - bar.begin_s)),
-         bar.timeout_s ? "of " + seconds_text(*bar.timeout_s) : (is_open ? "no deadline" : ""),
-         bar.kind == ScopeBar::Kind::kExpired ? "expired" : "", bar.is_paused ? "paused" : ""});
-    body_ += fmt::format(
-        "<g class={}><title>{}: {}, from {:+.3f} s to {:+.3f} s</title>"
-        "<rect x={:.2f} y={:.1f} width={:.2f} height={:.0f} rx=2 />",
-        kind, html_text(bar.scope, kTitleCharacters), times, bar.begin_s, bar.end_s, begin, top,
-        width, kRowHeight - 2 * kBarInset);
+  std::string rect(double begin_x, double end_x, double top, std::string_view more) const {
+    return fmt::format("<rect x={:.2f} y={:.1f} width={:.2f} height={:.0f}{} />", begin_x, top,
+                       std::max(end_x - begin_x, kLeastBar), kRowHeight - 2 * kBarInset, more);
+  }
+
+  void add_bar(const DrawnBar& drawn, double lane_top) {
+    const ScopeBar& bar = *drawn.bar;
+    const double begin_x = axis_.x_of(drawn.begin_s);
+    const double end_x = axis_.x_of(drawn.end_s);
+    const double top = lane_top + static_cast<double>(drawn.row) * kRowHeight + kBarInset;
+    const std::string what = drawn.scopes > 1
+                                 ? fmt::format("{}, the longest {}", counted(drawn.scopes, "scope"),
+                                               backquoted(bar.scope))
+                                 : bar.scope;
+    body_ += fmt::format("<g class={}><title>{}: {}, from {:+.3f} s{}</title>", class_of(bar.kind),
+                         html_text(what, kTitleCharacters), times_of(bar), drawn.begin_s,
+                         bar.has_end ? fmt::format(" to {:+.3f} s", drawn.end_s)
+                         : drawn.end_s < hang_.end_s
+                             ? fmt::format(" to {:+.3f} s or before", drawn.end_s)
+                             : "; no record has its end");
+    const double known_x =
+        bar.has_end ? end_x : std::clamp(axis_.x_of(bar.known_s), begin_x, end_x);
+    body_ += rect(begin_x, known_x, top, " rx=2");
+    if (known_x < end_x) {
+      body_ += rect(known_x, end_x, top, " class=unknown");
+    }
     if (bar.is_paused) {
-      body_ += fmt::format("<rect x={:.2f} y={:.1f} width={:.2f} height={:.0f} class=paused />",
-                           begin, top, width, kRowHeight - 2 * kBarInset);
+      body_ += rect(begin_x, known_x, top, " class=paused");
     }
-    const auto room = static_cast<std::size_t>(std::max(width - 6, 0.0) / kCharacterWidth);
-    if (room >= 3) {
-      const std::string text =
-          is_open ? bar.scope + " " + seconds_text(bar.end_s - bar.begin_s) : bar.scope;
-      const std::string& shown = room >= text.size() ? text : bar.scope;
-      body_ += fmt::format("<text x={:.2f} y={:.1f}>{}</text>", begin + 3, top + 11,
-                           html_text(shown, room));
-    }
+    add_text(bar, begin_x, end_x, top);
     body_ += "</g>\n";
   }
 
-  void add_mark(const Mark& mark, double height) {
-    const double x = x_of(mark.at_s);
-    body_ +=
-        fmt::format("<g class=\"mark {}\"><title>{}: {} ({:+.3f} s)</title>", class_of(mark.kind),
-                    name_of(mark.kind), html_text(mark.text, kTitleCharacters), mark.at_s);
+  void add_text(const ScopeBar& bar, double begin_x, double end_x, double top) {
+    const auto room =
+        static_cast<std::size_t>(std::max(end_x - begin_x - 6, 0.0) / kCharacterWidth);
+    const std::string text = text_in(bar, room);
+    if (room < std::min(text.size(), kLeastCharacters)) {
+      return;
+    }
+    body_ += fmt::format("<text x={:.2f} y={:.1f}>{}</text>", begin_x + 3, top + 11,
+                         html_text(text, text.size() <= room ? room : room - kDots.size()));
+    if (const double zero_x = axis_.x_of(0); zero_x - begin_x > kLongBar && end_x >= zero_x) {
+      body_ += fmt::format("<text x={:.2f} y={:.1f} class=again>{}</text>", zero_x - 4, top + 11,
+                           html_text(bar.scope, kAgainCharacters));
+    }
+  }
+
+  void add_mark(const DrawnMark& drawn, double height) {
+    const Mark& mark = *drawn.mark;
+    const double x = axis_.x_of(mark.at_s);
+    body_ += fmt::format(
+        "<g class=\"mark {}\"><title>{}: {} ({:+.3f} s{})</title>", class_of(mark.kind),
+        name_of(mark.kind), html_text(mark.text, kTitleCharacters), mark.at_s,
+        drawn.events > 1
+            ? fmt::format("; {} of this kind, the last at {:+.3f} s", drawn.events, drawn.last_s)
+            : "");
     const double middle = y_ + height / 2;
-    if (mark.kind == Mark::Kind::kDeath) {
-      body_ += fmt::format(
-          "<path d=\"M{0:.2f} {2:.1f}L{1:.2f} {3:.1f}M{1:.2f} {2:.1f}L{0:.2f} {3:.1f}\" />", x - 4,
-          x + 4, middle - 4, middle + 4);
-    } else if (mark.kind == Mark::Kind::kWarning || mark.kind == Mark::Kind::kDeferred) {
-      body_ += fmt::format("<path d=\"M{:.2f} {:.1f}l5 9h-10z\" />", x, middle - 5);
-    } else if (mark.kind == Mark::Kind::kEvidence || mark.kind == Mark::Kind::kReleased ||
-               mark.kind == Mark::Kind::kOther) {
-      body_ += fmt::format("<circle cx={:.2f} cy={:.1f} r=3 />", x, middle);
-    } else {
-      body_ += fmt::format("<path d=\"M{:.2f} {:.1f}v{:.1f}\" />", x, y_ - 2, height + 4);
-    }
-    body_ += "</g>\n";
-  }
-
-  static std::string_view class_of(Mark::Kind kind) {
-    switch (kind) {
+    switch (mark.kind) {
+      case Mark::Kind::kDeath:
+        body_ += fmt::format(
+            "<path d=\"M{0:.2f} {2:.1f}L{1:.2f} {3:.1f}M{1:.2f} {2:.1f}L{0:.2f} {3:.1f}\" />",
+            x - 4, x + 4, middle - 4, middle + 4);
+        break;
       case Mark::Kind::kWarning:
       case Mark::Kind::kDeferred:
-        return "warning";
+        body_ += fmt::format("<path d=\"M{:.2f} {:.1f}l5 9h-10z\" />", x, middle - 5);
+        break;
       case Mark::Kind::kVerdict:
-        return "verdict";
       case Mark::Kind::kSignal:
-        return "signal";
-      case Mark::Kind::kDeath:
-        return "death";
+        body_ += fmt::format("<path d=\"M{:.2f} {:.1f}v{:.1f}\" />", x, y_ - 2, height + 4);
+        break;
       default:
-        return "note";
+        body_ += fmt::format("<circle cx={:.2f} cy={:.1f} r=3.5 />", x, middle);
+        break;
     }
-  }
-
-  static std::string short_name(const WorkerName& worker) {
-    return worker.rank
-               ? fmt::format("rank {}", *worker.rank)
-               : joined({worker.pid ? fmt::format("pid {}", *worker.pid) : "", worker.comm}, " ");
+    body_ += "</g>\n";
   }
 
   const Hang& hang_;
+  TimeAxis axis_;
   bool has_odd_;  // else the first to expire is the one to look at
+  std::string pieces_;
+  // Of the piece that is being drawn.
   std::string names_;
+  std::string grounds_;
   std::string body_;
-  double y_ = kAxisHeight;
+  double y_ = TimeAxis::kHeight;
 };
 
 }  // namespace
@@ -230,7 +437,7 @@ std::vector<DrawnLane> drawn_lanes(const Hang& hang) {
   std::vector<DrawnLane> drawn;
   if (hang.lanes.size() <= kMostLanes) {
     for (const Lane& lane : hang.lanes) {
-      drawn.push_back({&lane, {lane.worker}});
+      drawn.push_back({&lane});
     }
     return drawn;
   }
@@ -246,20 +453,24 @@ std::vector<DrawnLane> drawn_lanes(const Hang& hang) {
     const auto at = group_of.find(Key{lane.worker.host, lane.worker.pid.value_or(0)});
     const ScopeGroup* const group = at == group_of.end() ? nullptr : at->second;
     if (lane.is_first || lane.is_odd || group == nullptr || group->workers.size() <= kFoldedGroup) {
-      drawn.push_back({&lane, {lane.worker}});
+      drawn.push_back({&lane});
       continue;
     }
     const auto [place, is_new] = folded.try_emplace(group, drawn.size());
     if (is_new) {
-      drawn.push_back({&lane, {}});
+      drawn.emplace_back();
     }
-    drawn[place->second].workers.push_back(lane.worker);
+    drawn[place->second].push_back(&lane);
   }
   return drawn;
 }
 
 std::string svg_of(const Hang& hang) {
   return Drawing(hang).svg();
+}
+
+bool has_two_scales(const Hang& hang) {
+  return axis_of(hang).has_two_scales();
 }
 
 }  // namespace filetimer::cli

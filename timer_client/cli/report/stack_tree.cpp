@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "timer_client/cli/report/html.hpp"
 #include "timer_client/cli/text/words.hpp"
@@ -14,6 +15,8 @@ namespace {
 constexpr std::size_t kFrameCharacters = 200;
 // The innermost frames say where a stack is; the server's records have at most 128.
 constexpr std::size_t kMaxFrames = 256;
+constexpr std::size_t kMostBranches = 16;  // of one call
+constexpr std::size_t kMostCalls = 2000;   // of a tree; each has about 100 bytes
 
 void sort_by_count(std::vector<StackTree::Node>& nodes) {
   std::stable_sort(nodes.begin(), nodes.end(),
@@ -23,40 +26,74 @@ void sort_by_count(std::vector<StackTree::Node>& nodes) {
   }
 }
 
-void write_node(const StackTree::Node& node, std::string_view counted_as, std::string& html);
+class TreeWriter {
+ public:
+  TreeWriter(const std::vector<WorkerName>& odd, std::string_view counted_as)
+      : odd_(odd), counted_as_(counted_as) {}
 
-void write_nodes(const std::vector<StackTree::Node>& nodes, std::string_view counted_as,
-                 std::string& html) {
-  html += "<ul>";
-  for (const StackTree::Node& node : nodes) {
-    write_node(node, counted_as, html);
+  std::string html(const std::vector<StackTree::Node>& roots) {
+    html_ = "<div class=tree>";
+    add_all(roots);
+    return std::move(html_) + "</div>\n";
   }
-  html += "</ul>\n";
-}
 
-void write_node(const StackTree::Node& first, std::string_view counted_as, std::string& html) {
-  html += "<li>";
-  // Calls that all workers here have in common need no list of their own.
-  const StackTree::Node* node = &first;
-  for (;;) {
-    html += fmt::format("<code>{}</code>", html_text(node->frame, kFrameCharacters));
-    if (node->calls.size() != 1 || !node->workers.empty()) {
-      break;
+ private:
+  void add_all(const std::vector<StackTree::Node>& nodes) {
+    html_ += "<ul>";
+    const std::size_t shown = nodes.size() <= kMostBranches ? nodes.size() : kMostBranches - 1;
+    for (std::size_t i = 0; i < shown; ++i) {
+      add(nodes[i]);
     }
-    html += "<br>";
-    node = &node->calls[0];
+    if (shown < nodes.size()) {
+      std::size_t stacks = 0;
+      for (std::size_t i = shown; i + 1 < nodes.size(); ++i) {
+        stacks += nodes[i].count();
+      }
+      html_ += fmt::format("<li><small>{} in {}</small></li>", counted(stacks, counted_as_),
+                           fmt::format("{} other branches", nodes.size() - 1 - shown));
+      add(nodes.back());
+    }
+    html_ += "</ul>\n";
   }
-  if (!node->workers.empty()) {
-    html += fmt::format(" <strong>{}</strong>", html_text(workers_text(node->workers)));
+
+  void add(const StackTree::Node& first) {
+    html_ += "<li>";
+    // Calls that all workers here have in common need no list of their own.
+    const StackTree::Node* node = &first;
+    for (;;) {
+      if (calls_ == kMostCalls) {
+        html_ +=
+            fmt::format("<small>{} further in</small></li>", counted(node->count(), counted_as_));
+        return;
+      }
+      ++calls_;
+      html_ += fmt::format("<code>{}</code>", html_text(node->frame, kFrameCharacters));
+      if (node->calls.size() != 1 || !node->workers.empty()) {
+        break;
+      }
+      html_ += "<br>";
+      node = &node->calls[0];
+    }
+    if (!node->workers.empty()) {
+      const bool is_odd = std::ranges::all_of(
+          node->workers, [&](const WorkerName& worker) { return is_among(odd_, worker); });
+      html_ += fmt::format(" <strong{}>{}</strong>", is_odd ? " class=odd" : "",
+                           html_text(workers_text(node->workers)));
+    }
+    if (node->calls.size() > 1) {
+      html_ += fmt::format(" <small>{}</small>", counted(node->count(), counted_as_));
+    }
+    if (!node->calls.empty()) {
+      add_all(node->calls);
+    }
+    html_ += "</li>";
   }
-  if (node->calls.size() > 1) {
-    html += fmt::format(" <small>{}</small>", counted(node->count(), counted_as));
-  }
-  if (!node->calls.empty()) {
-    write_nodes(node->calls, counted_as, html);
-  }
-  html += "</li>";
-}
+
+  const std::vector<WorkerName>& odd_;
+  std::string_view counted_as_;
+  std::string html_;
+  std::size_t calls_ = 0;
+};
 
 }  // namespace
 
@@ -94,10 +131,9 @@ std::vector<StackTree::Node> StackTree::sorted() const {
   return roots;
 }
 
-std::string html_of(const StackTree& tree, std::string_view counted_as) {
-  std::string html = "<div class=tree>";
-  write_nodes(tree.sorted(), counted_as, html);
-  return html + "</div>\n";
+std::string html_of(const StackTree& tree, const std::vector<WorkerName>& odd,
+                    std::string_view counted_as) {
+  return TreeWriter(odd, counted_as).html(tree.sorted());
 }
 
 }  // namespace filetimer::cli

@@ -33,8 +33,11 @@ class StackTree {
   std::vector<Node> roots_;
 };
 
-// Returns the tree as nested lists of HTML. `counted_as` is the noun for the number of stacks below
-// a call, in the singular.
-std::string html_of(const StackTree& tree, std::string_view counted_as = "worker");
+// Returns the tree as nested lists of HTML, with the names of the workers `odd` in red.
+// `counted_as` is the noun for the number of stacks below a call, in the singular. A call with very
+// many branches has those with the fewest workers and the one with the most; of a tree with very
+// many calls the rest is counted.
+std::string html_of(const StackTree& tree, const std::vector<WorkerName>& odd,
+                    std::string_view counted_as = "worker");
 
 }  // namespace filetimer::cli

@@ -8,6 +8,7 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <utility>
 
 #include "common/posix.hpp"
 #include "common/text.hpp"
@@ -19,7 +20,7 @@ constexpr std::size_t kBufferBytes = std::size_t{64} << 10;
 
 }  // namespace
 
-Output::Output(int fd) : fd_(fd) {
+Output::Output(int fd, std::string name) : fd_(fd), name_(std::move(name)) {
   std::signal(SIGPIPE, SIG_IGN);
 }
 
@@ -59,7 +60,7 @@ int Output::finish() {
   if (error_ == 0 || error_ == EPIPE) {
     return 0;
   }
-  complain(system_error("cannot write to standard output", error_).value().message);
+  complain(system_error("cannot write to " + name_, error_).value().message);
   return 1;
 }
 

@@ -16,7 +16,8 @@ namespace filetimer::cli {
 class Output {
  public:
   // Ignores SIGPIPE for the process: from here on it is the result of a write.
-  explicit Output(int fd = STDOUT_FILENO);
+  // `name` is for the line of an error.
+  explicit Output(int fd = STDOUT_FILENO, std::string name = "standard output");
 
   // False once nobody can read any more; what follows is dropped.
   bool write(std::string_view text);
@@ -30,6 +31,7 @@ class Output {
 
  private:
   int fd_;
+  std::string name_;
   int error_ = 0;
   std::string pending_;
 };

@@ -4,7 +4,11 @@
 #include <fmt/format.h>
 #include <simdjson.h>
 
+#include <cmath>
+#include <cstdlib>
+#include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "common/json_fields.hpp"
@@ -23,6 +27,7 @@ struct Event {
   double took_s = 0;
   bool is_expired = false;
   std::int64_t pid = 0;
+  std::int64_t host = 0;
 };
 
 std::vector<Event> events_in(const std::string& path) {
@@ -37,7 +42,8 @@ std::vector<Event> events_in(const std::string& path) {
                 number_at(each, "ts").value_or(0) / 1e6 - 3600,
                 number_at(each, "dur").value_or(0) / 1e6,
                 false,
-                integer_at(each, "tid").value_or(0)};
+                integer_at(each, "tid").value_or(0),
+                integer_at(each, "pid").value_or(0)};
     dom::object args;
     bool is_expired = false;
     if (each.at_key("args").get_object().get(args) == simdjson::SUCCESS) {
@@ -58,6 +64,53 @@ std::vector<Event> of_worker(const std::vector<Event>& events, std::int64_t pid,
   }
   return found;
 }
+
+// Viewers drop a scope that overlaps another one of its track without being inside it.
+std::size_t dropped_in(const std::vector<Event>& events) {
+  std::map<std::pair<std::int64_t, std::int64_t>, std::vector<std::int64_t>> open_ends;
+  std::size_t dropped = 0;
+  for (const Event& event : events) {
+    if (event.phase != "X") {
+      continue;
+    }
+    const auto ns = [](double seconds) { return std::llround((seconds + 3600) * 1e9); };
+    const std::int64_t begin = ns(event.at_s);
+    const std::int64_t end = begin + std::llround(event.took_s * 1e9);
+    std::vector<std::int64_t>& ends = open_ends[{event.host, event.pid}];
+    while (!ends.empty() && ends.back() <= begin) {
+      ends.pop_back();
+    }
+    dropped += !ends.empty() && end > ends.back() ? 1U : 0U;
+    ends.push_back(end);
+  }
+  return dropped;
+}
+
+std::size_t count_of(std::string_view part, const std::string& text) {
+  std::size_t count = 0;
+  for (std::size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) {
+    ++count;
+  }
+  return count;
+}
+
+// One host with what a test adds to its log.
+struct OneHost {
+  TempFolder folder;
+  HostLog log{"node01"};
+  std::string html;
+  std::vector<Event> events;
+
+  void report() {
+    folder.write("log", log.text());
+    const Ran ran = run_command({"report", folder.path("log"), "-o", folder.path("hang.html"),
+                                 "--perfetto", folder.path("hang.json")});
+    CHECK(ran.errors.empty());
+    REQUIRE(ran.code == 0);
+    html = testing::read_file(folder.path("hang.html"));
+    events = events_in(folder.path("hang.json"));
+  }
+};
 
 // A job on two hosts: rank 1 hangs in `load`, and ranks 0, 2 and 3 wait in `exchange`.
 struct TwoHosts {
@@ -122,7 +175,7 @@ TEST_CASE("a report is told from the first to expire, whichever expiry was named
   CHECK(contains(html, "ranks 0, 2, 3 <bdi>in `exchange`</bdi>"));
   CHECK(contains(html,
                  "<code>main (t)</code><br><code>read (libc.so.6)</code> "
-                 "<strong>rank 1</strong>"));
+                 "<strong class=odd>rank 1</strong>"));
 }
 
 // Ranks 0 and 1 on node01, 2 and 3 on node02: all wait in `exchange` for rank 3, in `load`.
@@ -180,9 +233,11 @@ TEST_CASE("a report is told from the odd one out, though one that waited for it 
     const std::string html = hosts.html(id);
     CHECK(contains(html, "<title>rank 3 (pid 13, t) hung in `load`: "));
     CHECK(contains(html, "<h1>rank 3 (pid 13, t) hung in `load`: open for 31.0 s of 31 s"));
-    CHECK(contains(html,
-                   "<p><strong>The odd one out: rank 3, in `load`. rank 1 (pid 11, t) on node01 "
-                   "expired first, in `exchange`, and may have waited for it.</strong></p>"));
+    CHECK(contains(
+        html,
+        "<p><strong>The odd one out: rank 3, in `load`. rank 1 (pid 11, t) on node01 "
+        "expired first, in `exchange`, and may have waited for it. 3 other workers were in "
+        "`exchange`.</strong></p>"));
     CHECK(contains(html, "<dt>Expiry</dt><dd><bdi>b-2</bdi></dd>"));
   }
 }
@@ -215,7 +270,7 @@ TEST_CASE("a report has the stacks of peers in one tree with those of the expire
   const std::string native = html.substr(begin, html.find("<h2>", begin) - begin);
   CHECK(contains(native, "<code>main (t)</code> <small>2 workers</small>"));
   CHECK(contains(native, "<code>poll (libc.so.6)</code> <strong>rank 0</strong>"));
-  CHECK(contains(native, "<code>read (libc.so.6)</code> <strong>rank 1</strong>"));
+  CHECK(contains(native, "<code>read (libc.so.6)</code> <strong class=odd>rank 1</strong>"));
   CHECK_FALSE(contains(html, "of_an_earlier_incident"));
 }
 
@@ -419,6 +474,276 @@ TEST_CASE("each of the odd ones has a lane of its own, though they are many") {
   CHECK(contains(html, "class=lane>ranks 12-99</text>"));
 }
 
+TEST_CASE("a shared lane has the marks and the clocks of all its workers") {
+  const TempFolder folder;
+  for (const int host : {0, 1}) {
+    HostLog log(fmt::format("node{}", host));
+    std::vector<MadeWorker> workers;
+    for (int rank = 50 * host; rank < 50 * host + 50; ++rank) {
+      workers.push_back({.pid = 1000 + rank,
+                         .rank = rank,
+                         .job = "8812",
+                         .scope = rank == 7 ? "load" : "exchange",
+                         .entered_s = rank == 7 ? 60.0 : 61.0});
+    }
+    const std::string id = fmt::format("{}-i1", host);
+    add_incident(log, 91.0001, id, workers);
+    for (const MadeWorker& worker : workers) {
+      add_expiry(log, fmt::format("{}-{}", host, worker.pid), id, worker);
+    }
+    log.add(
+        "killed", 95'000'000,
+        fmt::format(R"(,"pid":{0},"id":"{1}-{0}","verdict":"unkillable")", 1049 + 50 * host, host));
+    folder.write(fmt::format("{}.jsonl", host), log.text());
+  }
+  REQUIRE(run_command({"report", folder.path(), "-o", folder.path("hang.html")}).code == 0);
+  const std::string html = testing::read_file(folder.path("hang.html"));
+  CHECK(names_in(html) ==
+        std::vector<std::string>{"node0", "*rank 7", "2 hosts ", "ranks 0-6, 8-99"});
+  CHECK(contains(html, "2 hosts <tspan class=doubt>by their own clocks</tspan>"));
+  CHECK(contains(html, "class=under>99 workers</text>"));
+  CHECK(contains(html, "class=\"ground other\""));
+  CHECK(
+      contains(html, "<title>other: unkillable (+5.000 s; 2 of this kind, the last at +5.000 s)"));
+  CHECK(contains(html, "(+1.000 s; 99 of this kind, the last at +1.000 s)"));
+}
+
+TEST_CASE("a bar has its scope's name and elapsed time of its timeout") {
+  OneHost host;
+  const MadeWorker hung{
+      .pid = 11, .rank = 1, .job = "8812", .scope = "load", .entered_s = 60, .step_s = 59};
+  add_incident(host.log, 90.0001, "a-i1", {hung});
+  add_expiry(host.log, "a-1", "a-i1", hung);
+  host.log.add("hook", 95'000'000, R"(,"pid":11,"id":"a-1","result":"exited","exit_status":0)");
+  host.report();
+  CHECK(contains(host.html, ">load 30.0 s of 30 s</text>"));
+  CHECK(contains(host.html, ">step 31.0 s of 10 min</text>"));
+  CHECK(contains(host.html,
+                 "<title>load: open for 30.0 s of 30 s, expired, from -30.000 s; no record has its "
+                 "end</title>"));
+  CHECK(count_of("class=unknown", host.html) == 2);
+}
+
+TEST_CASE("an expired scope is drawn, however many others its worker has") {
+  OneHost host;
+  std::string scopes;
+  for (int i = 0; i < 20; ++i) {
+    scopes += fmt::format(
+        R"({}{{"pid":11,"rank":1,"comm":"t","scope":"s{}","elapsed_s":{},"timeout_s":{}}})",
+        i > 0 ? "," : "", i, 50 - i, i == 19 ? 31 : 600);
+  }
+  host.log.add("incident", 90'000'000,
+               R"(,"incident":"a-i1","workers":1,"open_scopes":[)" + scopes +
+                   R"(],"in_no_scope":[],"omitted":0)");
+  host.log.add("expired", 90'000'000,
+               R"(,"pid":11,"rank":1,"comm":"t","id":"a-1","incident":"a-i1","scope":"s19",)"
+               R"("elapsed_s":31,"timeout_s":31)");
+  host.report();
+  CHECK(contains(host.html, ">s19 31 s of 31 s</text>"));
+  CHECK(contains(host.html, ">14 more scopes not drawn</text>"));
+}
+
+TEST_CASE("each worker's end is a mark, though no record says that it was killed") {
+  OneHost host;
+  const MadeWorker hung{.pid = 11, .rank = 1, .job = "8812", .scope = "load", .entered_s = 60};
+  const MadeWorker waits{.pid = 12, .rank = 2, .job = "8812", .scope = "exchange", .entered_s = 61};
+  add_incident(host.log, 90.0001, "a-i1", {hung, waits});
+  add_expiry(host.log, "a-1", "a-i1", hung);
+  host.log.add("worker_ended", 90'110'000, R"(,"pid":11,"scopes":[])");
+  host.log.add("killed", 90'110'000, R"(,"pid":11,"id":"a-1","verdict":"dead","dead_after_ms":9)");
+  host.log.add("worker_ended", 90'500'000, R"(,"pid":12,"scopes":[])");
+  host.report();
+  const auto marks = of_worker(host.events, 12, "i");
+  REQUIRE(marks.size() == 1);
+  CHECK(marks[0].name == "ended");
+  CHECK(marks[0].at_s == doctest::Approx(0.4999).epsilon(1e-4));
+  CHECK(of_worker(host.events, 11, "i").size() == 2);
+  const auto bars = of_worker(host.events, 12, "X");
+  REQUIRE(bars.size() == 1);
+  CHECK(bars[0].at_s + bars[0].took_s == doctest::Approx(0.4999).epsilon(1e-4));
+}
+
+TEST_CASE("a warning is at its own time, and the release after it ends the scope's bar") {
+  OneHost host;
+  const MadeWorker hung{.pid = 11, .rank = 1, .job = "8812", .scope = "load", .entered_s = 60};
+  const MadeWorker waits{.pid = 12, .rank = 2, .job = "8812", .scope = "exchange", .entered_s = 61};
+  add_incident(host.log, 90.0001, "a-i1", {hung, waits});
+  add_expiry(host.log, "a-1", "a-i1", hung);
+  host.log.add("warned", 91'040'000,
+               fmt::format(R"(,"pid":12,"id":"a-w1","scope":"exchange","reason":"late",)"
+                           R"("elapsed_s":29.501,"timeout_s":60,"overdue_ms":1,"soft_mono_ns":{})",
+                           host.log.mono_ns(90'500'000)));
+  host.log.add("warning_ended", 91'200'000,
+               R"(,"pid":12,"id":"a-w1","scope":"exchange","result":"released","after_s":0.6)");
+  host.log.add("left_open", 92'000'000,
+               R"(,"pid":12,"scope":"next","elapsed_s":0.8,"timeout_s":9)");
+  host.log.add("left_open", 92'000'000,
+               R"(,"pid":12,"scope":"inner","elapsed_s":0.5,"timeout_s":9)");
+  host.report();
+  const auto marks = of_worker(host.events, 12, "i");
+  REQUIRE(marks.size() == 3);
+  CHECK(marks[0].at_s == doctest::Approx(0.5009).epsilon(1e-4));
+  CHECK(marks[1].at_s == doctest::Approx(1.0999).epsilon(1e-4));
+  CHECK(marks[2].name == "exited inside `next`, `inner`");
+  const auto bars = of_worker(host.events, 12, "X");
+  REQUIRE(bars.size() == 3);
+  CHECK(bars[0].name == "exchange");
+  CHECK(bars[0].at_s + bars[0].took_s == doctest::Approx(1.0999).epsilon(1e-4));
+  CHECK(bars[1].name == "next");
+  CHECK(bars[1].at_s == doctest::Approx(1.1999).epsilon(1e-4));
+  CHECK(bars[2].at_s + bars[2].took_s == doctest::Approx(1.9999).epsilon(1e-4));
+}
+
+TEST_CASE("the report of a warning is that of the hang to which it led, else of its worker") {
+  OneHost host;
+  const MadeWorker hung{.pid = 11, .rank = 1, .job = "8812", .scope = "load", .entered_s = 60};
+  host.log.add("warned", 80'000'000,
+               R"(,"pid":11,"rank":1,"comm":"t","job_id":"8812","id":"a-w1","scope":"load",)"
+               R"("reason":"late","elapsed_s":20,"timeout_s":30,"soft_s":20,)"
+               R"x("threads":[{"tid":11,"native_stack":["read+0xd (libc.so.6)"]}])x");
+  host.report();
+  CHECK(contains(host.html, "<h1>rank 1 (pid 11, t) was late in `load`: open for 20 s of 30 s"));
+  CHECK(contains(host.html, ">load 20 s of 30 s</text>"));
+  CHECK(contains(host.html, "Seconds before and after the first record."));
+  CHECK(contains(host.html, "<code>read (libc.so.6)</code>"));
+  CHECK_FALSE(contains(host.html, "No incident record"));
+  CHECK(of_worker(host.events, 11, "i").size() == 1);
+  std::vector<MadeWorker> workers{hung};
+  for (const int pid : {12, 13}) {
+    workers.push_back(
+        {.pid = pid, .rank = pid, .job = "8812", .scope = "exchange", .entered_s = 61});
+  }
+  add_incident(host.log, 90.0001, "a-i1", workers);
+  add_expiry(host.log, "a-1", "a-i1", hung);
+  host.folder.write("log", host.log.text());
+  REQUIRE(
+      run_command({"report", "a-w1", host.folder.path("log"), "-o", host.folder.path("x")}).code ==
+      0);
+  const std::string html = testing::read_file(host.folder.path("x"));
+  CHECK(contains(html, "<h1>rank 1 (pid 11, t) hung in `load`"));
+  CHECK(contains(html, "The odd one out: rank 1, in `load`."));
+  CHECK(contains(html, "Seconds before and after the first verdict."));
+  CHECK_FALSE(contains(html, "No incident record"));
+}
+
+TEST_CASE("times to the millisecond are text, too, for paper and for phones") {
+  TwoHosts hosts;
+  REQUIRE(hosts.report().code == 0);
+  const std::string html = hosts.html();
+  const std::size_t begin = html.find("<h3>Events of rank 1 (pid 11, t) on node01</h3>");
+  REQUIRE(begin != std::string::npos);
+  const std::string events = html.substr(begin, html.find("</table>", begin) - begin);
+  CHECK(contains(events,
+                 "<tr><td class=time>+0.000 s</td><td class=time>03:01:30.000</td><td>expired in "
+                 "`load`, 100 us late</td></tr>"));
+  CHECK(
+      contains(events, "<td class=time>+0.060 s</td><td class=time>03:01:30.060</td><td>SIGKILL"));
+  CHECK(contains(events, "<td>dead after 2.50 ms</td>"));
+  CHECK(contains(html, "+0.060 s SIGKILL; +0.062 s dead after 2.50 ms</td>"));
+}
+
+TEST_CASE("a trace is in the order of time, and its scopes are beside or inside each other") {
+  OneHost host;
+  const MadeWorker hung{.pid = 11, .rank = 1, .job = "8812", .scope = "load", .entered_s = 60};
+  add_expiry(host.log, "a-1", "a-i1", hung);
+  // Two threads, a rounding error, and an epoch of two hours.
+  host.log.add("incident", 90'001'000,
+               R"(,"incident":"a-i1","workers":1,"open_scopes":[{"pid":11,"scope":"load",)"
+               R"("elapsed_s":30,"timeout_s":30},{"pid":11,"scope":"epoch","elapsed_s":7200}],)"
+               R"("ended_scopes":[{"pid":11,"scope":"one","ended":[[37,2],[34,2]]},)"
+               R"({"pid":11,"scope":"other","ended":[[36,2],[31.9999991,2.1]]}])");
+  host.log.add("warned", 80'000'000, R"(,"pid":11,"scope":"load","reason":"late")");
+  host.report();
+  CHECK(dropped_in(host.events) == 0);
+  double before_s = -1e9;
+  std::size_t scopes = 0;
+  for (const Event& event : host.events) {
+    if (event.phase == "M") {
+      continue;
+    }
+    CHECK(event.at_s >= before_s);
+    CHECK(event.at_s + 3600 >= 0);
+    before_s = event.at_s;
+    scopes += event.phase == "X" ? 1U : 0U;
+  }
+  CHECK(scopes == 6);
+}
+
+TEST_CASE("numbers that cannot be are no scopes, and move no event away from its record") {
+  OneHost host;
+  host.log.add("incident", 90'000'000,
+               R"(,"incident":"a-i1","workers":1,"open_scopes":[{"pid":11,"scope":"old",)"
+               R"("elapsed_s":1e300},{"pid":11,"scope":"new","elapsed_s":-5}],"ended_scopes":[)"
+               R"({"pid":11,"scope":"ended","ended":[[3,-2],[1e300,1],[1,1e300]]}])");
+  host.log.add("expired", 90'000'000,
+               R"(,"pid":11,"id":"a-1","incident":"a-i1","scope":"load","elapsed_s":30,)"
+               R"("timeout_s":1e300,"overdue_ms":1e300,"deadline_mono_ns":-9223372036854775808)");
+  host.log.add("killed", 90'100'000,
+               R"(,"pid":11,"id":"a-1","verdict":"dead","dead_after_ms":1e300,)"
+               R"("signals":[{"name":"SIGKILL","mono_ns":-9223372036854775808}])");
+  host.report();
+  const auto bars = of_worker(host.events, 11, "X");
+  REQUIRE(bars.size() == 1);
+  CHECK(bars[0].name == "load");
+  CHECK(bars[0].at_s == doctest::Approx(-30));
+  for (const Event& event : host.events) {
+    CHECK(std::abs(event.at_s) < 3601);
+  }
+}
+
+TEST_CASE("a verdict without a time leaves the other records at theirs") {
+  OneHost host;
+  const MadeWorker hung{.pid = 11, .rank = 1, .job = "8812", .scope = "load", .entered_s = 60};
+  add_expiry(host.log, "a-1", "", hung);
+  host.log.add("killed", 90'100'000, R"(,"pid":11,"id":"a-1","verdict":"dead","dead_after_ms":9)");
+  std::string log = host.log.text();
+  log.replace(log.find(R"("time":")"), 8, R"("time":0,"x":")");
+  host.folder.write("log", log);
+  REQUIRE(run_command({"report", host.folder.path("log"), "-o", host.folder.path("x")}).code == 0);
+  const std::string html = testing::read_file(host.folder.path("x"));
+  CHECK(contains(html, "dead after 9 ms (+0."));
+  CHECK_FALSE(contains(html, "e+"));
+}
+
+TEST_CASE("a report of many scopes and of stacks without a common call has a few hundred KB") {
+  OneHost host;
+  std::string open;
+  std::string ended;
+  for (int rank = 0; rank < 64; ++rank) {
+    const std::string who = fmt::format(R"("pid":{},"rank":{},"comm":"t")", 1000 + rank, rank);
+    open += fmt::format(R"({}{{{},"scope":"s","elapsed_s":30,"timeout_s":30}})",
+                        rank > 0 ? "," : "", who);
+    for (int name = 0; name < 8; ++name) {
+      ended +=
+          fmt::format(R"({}{{{},"scope":"s{}","ended":[)", ended.empty() ? "" : ",", who, name);
+      for (int i = 16; i > 0; --i) {
+        ended += fmt::format("[{},0.5]{}", 30 + i + 0.1 * name, i > 1 ? "," : "]}");
+      }
+    }
+  }
+  host.log.add("incident", 90'000'000,
+               fmt::format(R"(,"incident":"a-i1","workers":64,"open_scopes":[{}],)"
+                           R"("ended_scopes":[{}])",
+                           open, ended));
+  for (int rank = 0; rank < 64; ++rank) {
+    const std::string who =
+        fmt::format(R"(,"pid":{0},"rank":{1},"comm":"t","id":"a-{0}")", 1000 + rank, rank);
+    host.log.add("expired", 90'000'000,
+                 who + R"(,"incident":"a-i1","scope":"s","elapsed_s":30,"timeout_s":30)");
+    std::string frames;
+    for (int frame = 0; frame < 128; ++frame) {
+      frames += fmt::format(R"({}"f{}_of_{}{}")", frame > 0 ? "," : "", frame, rank,
+                            std::string(150, 'x'));
+    }
+    host.log.add("evidence", 90'050'000,
+                 who + R"(,"threads":[{"tid":1,"native_stack":[)" + frames + "]}]");
+  }
+  host.report();
+  CHECK(host.html.size() < 700'000);
+  CHECK(contains(host.html, "scopes, the longest `s0`"));
+  CHECK(contains(host.html, "<small>48 workers in 48 other branches</small>"));
+}
+
 TEST_CASE("names of any bytes are text in a report") {
   const TempFolder folder;
   HostLog log("node01");
@@ -453,6 +778,53 @@ TEST_CASE("the first word is an id unless a file has that name, and a wrong one 
   CHECK(unwritable.code == 1);
   CHECK(unwritable.errors ==
         "timer_client: cannot write '" + folder.path("no/x") + "': No such file or directory\n");
+  const Ran full = run_command({"report", data_path("hang.jsonl"), "-o", "/dev/full"});
+  CHECK(full.code == 1);
+  CHECK(full.errors == "timer_client: cannot write to '/dev/full': No space left on device\n");
+}
+
+TEST_CASE("- is standard output, which then has nothing else") {
+  const TempFolder folder;
+  const Ran html = run_command({"report", data_path("hang.jsonl"), "-o", "-"});
+  CHECK(html.code == 0);
+  CHECK(html.output.starts_with("<!DOCTYPE html>"));
+  CHECK(html.output.ends_with("</html>\n"));
+  const Ran trace =
+      run_command({"report", data_path("hang.jsonl"), "-o", folder.path("x"), "--perfetto", "-"});
+  CHECK(trace.code == 0);
+  CHECK(trace.output.starts_with("{\"traceEvents\":["));
+  const Ran both = run_command({"report", data_path("hang.jsonl"), "-o", "-", "--perfetto", "-"});
+  CHECK(both.code == 2);
+  CHECK(both.output.empty());
+  CHECK(both.errors ==
+        "timer_client: report: --perfetto '-': expected another file than that of --output\n");
+  CHECK(run_command({"report", data_path("hang.jsonl"), "-o", ""}).code == -1);
+}
+
+TEST_CASE("a report replaces no log") {
+  const TempFolder folder;
+  const std::string log = read_data("hang.jsonl");
+  folder.write("a.jsonl", log);
+  const Ran ran = run_command({"report", data_path("hang.jsonl"), "-o", folder.path("a.jsonl")});
+  CHECK(ran.code == 2);
+  CHECK(ran.errors == "timer_client: report: '" + folder.path("a.jsonl") +
+                          "': expected a file to write, and this is a log\n");
+  CHECK(testing::read_file(folder.path("a.jsonl")) == log);
+}
+
+TEST_CASE("a report without a name is in the current folder, whatever the id is") {
+  OneHost host;
+  host.log.add("expired", 90'000'000,
+               R"(,"pid":11,"id":"../x\u0000 )" + std::string(5000, 'y') + R"(","scope":"load")");
+  host.folder.write("log", host.log.text());
+  const std::string command =
+      "cd " + host.folder.path() + " && " TIMER_CLIENT_PROGRAM " report log >out 2>&1";
+  CHECK(std::system(command.c_str()) == 0);
+  const std::string name = testing::read_file(host.folder.path("out"));
+  CHECK(name.starts_with("hang-___x__yyy"));
+  CHECK(name.size() < 120);
+  CHECK(testing::read_file(host.folder.path(name.substr(0, name.size() - 1)))
+            .starts_with("<!DOCTYPE html>"));
 }
 
 }  // namespace

@@ -3,6 +3,9 @@
 
 #include <doctest/doctest.h>
 
+#include <string>
+#include <vector>
+
 #include "tests/support/files.hpp"
 #include "timer_client/cli/log/stacks_page.hpp"
 
@@ -28,17 +31,51 @@ TEST_CASE("what stacks have in common is there once, and the fewest workers are 
   REQUIRE(step.calls.size() == 2);
   CHECK(step.calls[0].frame == "forward");
   CHECK(step.calls[1].count() == 3);
-  const std::string html = html_of(tree);
+  const std::string html = html_of(tree, {});
   CHECK(contains(html, "<code>main</code><br><code>step</code> <small>4 workers</small>"));
   CHECK(contains(html, "<code>forward</code><br><code>read</code> <strong>rank 2</strong>"));
   CHECK(contains(html, "<code>all_reduce</code> <strong>ranks 0, 1, 3</strong>"));
+}
+
+TEST_CASE("odd workers are red where no others are with them") {
+  StackTree tree;
+  tree.add(rank(0), {"main", "wait"});
+  tree.add(rank(1), {"main", "read"});
+  const std::vector<WorkerName> odd{rank(1)};
+  CHECK(contains(html_of(tree, odd), "<strong class=odd>rank 1</strong>"));
+  CHECK(contains(html_of(tree, odd), "<strong>rank 0</strong>"));
+  tree.add(rank(2), {"main", "read"});
+  CHECK(contains(html_of(tree, odd), "<strong>ranks 1, 2</strong>"));
+}
+
+TEST_CASE("of very many branches there are the smallest and the largest, and the rest is counted") {
+  StackTree tree;
+  for (std::int64_t number = 0; number < 1000; ++number) {
+    tree.add(rank(number), {"main", "f" + std::to_string(number)});
+    tree.add(rank(1000 + number), {"main", "wait"});
+  }
+  const std::string html = html_of(tree, {});
+  CHECK(contains(html, "<code>f14</code>"));
+  CHECK_FALSE(contains(html, "<code>f15</code>"));
+  CHECK(contains(html, "<small>985 workers in 985 other branches</small>"));
+  CHECK(contains(html, "<code>wait</code> <strong>ranks 1000-1999</strong>"));
+}
+
+TEST_CASE("of very many calls the rest is counted") {
+  StackTree tree;
+  for (std::int64_t number = 0; number < 15; ++number) {
+    tree.add(rank(number), std::vector<std::string>(250, "f" + std::to_string(number)));
+  }
+  const std::string html = html_of(tree, {});
+  CHECK(contains(html, "<small>1 worker further in</small>"));
+  CHECK(html.size() < 100'000);
 }
 
 TEST_CASE("a stack that ends inside another one keeps its worker") {
   StackTree tree;
   tree.add(rank(0), {"main", "step"});
   tree.add(rank(1), {"main"});
-  const std::string html = html_of(tree);
+  const std::string html = html_of(tree, {});
   CHECK(contains(html, "<code>main</code> <strong>rank 1</strong><ul><li><code>step</code>"));
 }
 
@@ -49,8 +86,8 @@ TEST_CASE("an empty stack is none, and of an endless one the innermost frames co
   std::vector<std::string> endless(100'000, "f");
   endless.back() = "innermost";
   tree.add(rank(0), endless);
-  CHECK(contains(html_of(tree), "innermost"));
-  CHECK(html_of(tree).size() < 10'000);
+  CHECK(contains(html_of(tree, {}), "innermost"));
+  CHECK(html_of(tree, {}).size() < 10'000);
 }
 
 TEST_CASE("a frame that names its function needs no offset") {
