@@ -43,7 +43,7 @@ struct MissedDeadlines {
 };
 
 struct ScopeHistory {
-  ScopeStatistics statistics;
+  ScopeStatistics statistics;  // `timeout`: of the worker that ended last, or of those alive
   MissedDeadlines missed;
   std::uint64_t waits = 0;  // scopes that are left out, see peer_waits.hpp
 };
@@ -59,7 +59,7 @@ class ScopeHistories {
 
   // Takes a record of any event.
   void take(const Record& record);
-  // Adds the statistics of workers that are alive.
+  // Adds the statistics of workers that are alive, after the last record.
   void add(const StatisticsByName& statistics);
 
   [[nodiscard]] const std::map<std::string, ScopeHistory, std::less<>>& by_name() const {
@@ -83,6 +83,7 @@ class ScopeHistories {
   using MissedList = std::list<Missed>;
 
   ScopeHistory* history_of(std::string_view name);
+  static void add(ScopeHistory& history, const ScopeStatistics& part);
   void take_ended_worker(const Record& ended);
   void take_missed(const Record& missed, bool is_warning);
   void take_outcome(const Record& killed);
