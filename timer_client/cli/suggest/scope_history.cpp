@@ -100,6 +100,7 @@ void ScopeHistories::take_outcome(const Record& killed) {
   const std::string verdict = killed.text("verdict");
   if (verdict == "spared") {
     ++expired.history->missed.spared;
+    expired.history->missed.in_dry_run += killed.text("reason") == "dry run" ? 1U : 0U;
   } else if (verdict != "already_gone") {
     ++expired.history->missed.killed;
   }

@@ -34,6 +34,7 @@ struct MissedDeadlines {
   std::uint64_t expired = 0;      // verdicts; each is in at most one of the next two
   std::uint64_t killed = 0;       // of them, those whose worker was killed, or is unkillable
   std::uint64_t spared = 0;       // of them, those whose worker was spared
+  std::uint64_t in_dry_run = 0;   // of the spared ones, those that a dry run spared
   Delays released_late;           // of them, those that were released; from the deadline
   std::uint64_t warned = 0;       // soft deadlines
   Delays released_after_warning;  // of them, those that were released before their deadlines; from

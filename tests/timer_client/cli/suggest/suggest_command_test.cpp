@@ -118,7 +118,7 @@ TEST_CASE("the table has a row for each name and a line for missed deadlines") {
   CHECK(contains(lines[2], "3 x P99.9"));
   CHECK(contains(lines[3], "the floor"));
   CHECK(lines[4].empty());
-  CHECK(lines[5] == "load: 3 expired and were spared; all were released 1.20 s to 4 s late");
+  CHECK(lines[5] == "load: would have been killed 3 times; all were released 1.20 s to 4 s late");
   for (const std::string& line : lines) {
     CHECK(line.size() <= 80);
   }
@@ -239,12 +239,12 @@ TEST_CASE("without any duration suggest prints no empty table, and says who keep
   REQUIRE(lines.size() == 3);
   CHECK(lines[0].starts_with("no scope has a duration: workers write theirs when they exit"));
   CHECK(lines[1].empty());
-  CHECK(lines[2] == "load: 1 expired and was spared; 1 was released 1.20 s late");
+  CHECK(lines[2] == "load: would have been killed once; 1 was released 1.20 s late");
   CHECK(suggest("table").errors.empty());
   CHECK(lines_of(suggest("toml").output)[1] == "# " + lines[0]);
   CHECK(contains(suggest("toml").output,
                  "# \"load\": too few samples (0 of 100)\n"
-                 "# 1 expired and was spared; 1 was released 1.20 s late\n"));
+                 "# would have been killed once; 1 was released 1.20 s late\n"));
   CHECK(suggest("toml").errors.empty());
   CHECK(lines_of(suggest("json").output).size() == 1);
   CHECK(contains(suggest("json").errors, lines[0]));

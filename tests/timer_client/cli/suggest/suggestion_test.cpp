@@ -271,11 +271,17 @@ TEST_CASE("missed deadlines are told with what became of their scopes") {
   missed.released_late.add(seconds{4});
   missed.released_late.add(seconds{2});
   CHECK(missed_text(missed) == "3 expired and were spared; all were released 1.20 s to 4 s late");
-  missed.expired = 5;
+  missed.in_dry_run = 3;
+  CHECK(missed_text(missed) ==
+        "would have been killed 3 times; all were released 1.20 s to 4 s late");
+  missed.expired = 7;
+  missed.spared = 5;
+  missed.in_dry_run = 1;
   missed.killed = 1;
   CHECK(missed_text(missed) ==
-        "3 expired and were spared, 1 expired and ended in a kill, 1 expired; "
-        "3 were released 1.20 s to 4 s late");
+        "would have been killed once, 4 expired and were spared, "
+        "1 expired and ended in a kill, 1 expired; 3 were released 1.20 s to 4 s late; "
+        "no release of 2 is recorded");
 }
 
 TEST_CASE("the scope that is left out is the shortest that is long enough") {
