@@ -62,36 +62,47 @@ Duration ScopeStatistics::mean() const {
                  : static_cast<std::int64_t>(static_cast<std::uint64_t>(total.count()) / count)};
 }
 
+Duration ScopeStatistics::middle_of(std::size_t bucket) const {
+  const std::int64_t begin = bucket_begin(bucket);
+  // The last bucket has no upper end.
+  const std::int64_t end =
+      bucket + 1 < kHistogramBuckets ? bucket_begin(bucket + 1) : std::max(begin, longest.count());
+  return std::min(Duration{begin + (end - begin) / 2}, longest);
+}
+
+Duration ScopeStatistics::longest_in_histogram() const {
+  std::size_t bucket = kHistogramBuckets;
+  while (bucket > 0 && histogram[bucket - 1] == 0) {
+    --bucket;
+  }
+  if (bucket == 0) {
+    return Duration::zero();
+  }
+  return bucket - 1 == bucket_of(longest.count()) ? longest : middle_of(bucket - 1);
+}
+
 Duration ScopeStatistics::quantile(double part) const {
   double all = 0;
   for (const std::uint64_t bucket : histogram) {
     all += static_cast<double>(bucket);
   }
   const double wanted = part * all;
-  const auto most = static_cast<double>(longest.count());
   double before = 0;
   for (std::size_t i = 0; i < kHistogramBuckets; ++i) {
     const auto bucket = static_cast<double>(histogram[i]);
     if (bucket > 0 && before + bucket >= wanted) {
-      // The durations in a bucket are assumed to be spread evenly. The last bucket has no upper
-      // end.
-      const auto low = static_cast<double>(bucket_begin(i));
-      const double high = i + 1 < kHistogramBuckets ? static_cast<double>(bucket_begin(i + 1))
-                                                    : std::max(low, most);
-      const double estimate = low + (high - low) * (wanted - before) / bucket;
-      // 2^63 does not fit. No duration of a real scope comes near.
-      return Duration{static_cast<std::int64_t>(std::min({estimate, most, 9e18}))};
+      return middle_of(i);
     }
     before += bucket;
   }
   return Duration::zero();
 }
 
-void write_histogram(JsonWriter& json, const ScopeStatistics& statistics) {
-  json.begin_array("histogram_ns");
+void write_histogram(JsonWriter& json, std::string_view key, const Histogram& histogram) {
+  json.begin_array(key);
   for (std::size_t i = 0; i < kHistogramBuckets; ++i) {
-    if (statistics.histogram[i] != 0) {
-      json.begin_array({}).element(bucket_begin(i)).element(statistics.histogram[i]).end_array();
+    if (histogram[i] != 0) {
+      json.begin_array({}).element(bucket_begin(i)).element(histogram[i]).end_array();
     }
   }
   json.end_array();

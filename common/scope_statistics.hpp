@@ -6,12 +6,16 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <string_view>
 
 #include "common/clock.hpp"
 #include "common/json_writer.hpp"
 #include "common/scope_page.hpp"
 
 namespace filetimer {
+
+// The number of scopes in each bucket of duration_buckets.hpp.
+using Histogram = std::array<std::uint64_t, kHistogramBuckets>;
 
 // Sums do not overflow: they stop at the largest number.
 struct ScopeStatistics {
@@ -26,9 +30,9 @@ struct ScopeStatistics {
   // The timeout of the latest scope, as requested; of several threads, whose order is not known,
   // the longest; kForever: no deadline.
   Duration timeout{};
-  std::array<std::uint64_t, kHistogramBuckets> histogram{};
+  Histogram histogram{};
   // Of these, the scopes that were the first of their names in their threads.
-  std::array<std::uint64_t, kHistogramBuckets> first_histogram{};
+  Histogram first_histogram{};
 
   // Adds other statistics of the same name.
   void add(const ScopeStatistics& part);
@@ -37,14 +41,20 @@ struct ScopeStatistics {
 
   // Returns the mean duration, or 0 without a scope.
   [[nodiscard]] Duration mean() const;
-  // Returns an estimate of a quantile, 0 < `part` < 1. It is off by at most the width of its
-  // bucket, an eighth; see duration_buckets.hpp.
+  // Returns an estimate of a quantile, 0 < `part` < 1: the middle of its bucket. It is off by at
+  // most a sixteenth; see duration_buckets.hpp.
   [[nodiscard]] Duration quantile(double part) const;
+  // Returns the longest duration in the histogram: `longest` if that is in the same bucket, else
+  // the middle of the last bucket with a scope.
+  [[nodiscard]] Duration longest_in_histogram() const;
+
+ private:
+  [[nodiscard]] Duration middle_of(std::size_t bucket) const;
 };
 
-// Writes the buckets that are not empty as an array `histogram_ns` of pairs: the least duration of
-// the bucket in nanoseconds, and the number of scopes in it.
-void write_histogram(JsonWriter& json, const ScopeStatistics& statistics);
+// Writes the buckets that are not empty as an array of pairs: the least duration of the bucket in
+// nanoseconds, and the number of scopes in it.
+void write_histogram(JsonWriter& json, std::string_view key, const Histogram& histogram);
 
 using StatisticsByName = std::map<std::string, ScopeStatistics>;
 

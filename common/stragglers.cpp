@@ -126,6 +126,11 @@ StragglerSearch::Times StragglerSearch::times_of(std::size_t rank,
   times.upper_quartile = quantile_of(took, 0.75);
   times.error = (times.upper_quartile - times.lower_quartile) * kDeviationOfQuartiles *
                 kErrorOfMedian / std::sqrt(static_cast<double>(took.size()));
+  std::vector<double> periods;
+  for (std::size_t i = 1; i < ended.size(); ++i) {
+    periods.push_back(nanoseconds(ended[i].ended - ended[i - 1].ended));
+  }
+  times.period = median_of(std::move(periods));
   times.ended = std::move(ended);
   return times;
 }
@@ -176,8 +181,9 @@ void StragglerSearch::compare(const std::string& scope, std::vector<Times>& time
     const double difference = longer - shorter;
     const bool is_on_one_side =
         is_slower ? rank.lower_quartile > middle : rank.upper_quartile < middle;
-    if (longer < factor_ * shorter || difference < nanoseconds(kLeastDifference) ||
-        !is_on_one_side) {
+    const double least_difference =
+        std::max(nanoseconds(kLeastDifference), is_slower ? 0 : kLeastLostPart * rank.period);
+    if (longer < factor_ * shorter || difference < least_difference || !is_on_one_side) {
       continue;
     }
     std::vector<double> deviations;

@@ -30,6 +30,10 @@ inline constexpr std::size_t kMaxPairsCompared = 16'384;
 inline constexpr std::size_t kMostCandidates = 16;
 // A difference that is smaller makes no straggler: it is that of the caches and the scheduler.
 inline constexpr Duration kLeastDifference = std::chrono::microseconds{100};
+// Where ranks wait for each other, the least part of the time from one such scope to the next that
+// the others must wait longer. One of the ranks is always the last to come; a hundredth is no
+// fault.
+inline constexpr double kLeastLostPart = 0.05;
 // The least factor at which a rank is named, unless the caller wants another one.
 inline constexpr double kDefaultSlowFactor = 1.2;
 
@@ -73,8 +77,9 @@ struct Straggler {
 //
 // Where ranks wait for each other (a collective), all leave together, and the last to come waits
 // least. Such scopes show in their times: the ends of two ranks are closer than half of what their
-// begins are. In them the rank with the short time is named, and in other scopes the one with the
-// long time. The times are those of one host's CLOCK_MONOTONIC.
+// begins are. In them the rank with the short time is named, if the others lose kLeastLostPart of a
+// step by it, and in other scopes the one with the long time. The times are those of one host's
+// CLOCK_MONOTONIC.
 //
 //   StragglerSearch search(1.2);
 //   search.add(0, "job", ended_scopes_of_rank_0);  // and so on
@@ -110,7 +115,8 @@ class StragglerSearch {
     double median = 0;
     double lower_quartile = 0;
     double upper_quartile = 0;
-    double error = 0;  // of the median: its standard deviation
+    double error = 0;   // of the median: its standard deviation
+    double period = 0;  // from the end of a scope to the next: the median
   };
   using Key = std::pair<std::string, std::string>;  // job, scope
 

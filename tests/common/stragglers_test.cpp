@@ -117,6 +117,16 @@ TEST_CASE("A rank that is early at a collective is no straggler") {
   CHECK(found.compared_ranks == 8);
 }
 
+TEST_CASE("A rank that the others wait for is named only if a step gets longer by it") {
+  SimulatedJob job{.ranks = 4, .exchange = 1ms, .noise = 0.002, .slowness = {1, 1, 1, 1.02}};
+  CHECK(compare_ranks(job.run()).stragglers.empty());  // 2 ms of 104 ms
+  job.slowness[3] = 1.1;
+  const Searched found = compare_ranks(job.run());
+  REQUIRE(found.stragglers.size() == 1);
+  CHECK(found.stragglers[0].rank == 3);
+  CHECK(found.stragglers[0].kind == StragglerKind::kWaitsLeast);
+}
+
 TEST_CASE("Two slow ranks of eight are both named") {
   const Searched found =
       compare_ranks(SimulatedJob{.slowness = {1.4, 1, 1, 1, 1, 1, 1, 1.5}}.run());

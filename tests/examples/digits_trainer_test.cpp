@@ -103,6 +103,36 @@ TEST_CASE("A rank that hangs is warned about before it is killed, by the library
   CHECK(warned.array("threads").size() > 0);
 }
 
+TEST_CASE("With the file that suggest writes, a hang is found in a tenth of the guessed time") {
+  const TempFolder temp;
+  const Server server(temp, {"--evidence", "none"});
+  const std::vector<std::string> guessed{"--ranks", "4", "--timeout", "5m"};
+  Launch healthy = trainer(temp, guessed);
+  healthy.environment = {{"FILETIMER_DIR", server.dir()}};
+  CHECK(run_trainer(temp, healthy).status == exited(0));
+  REQUIRE(wait_until([&] { return count(server.records(), "worker_ended") == 4; }));
+
+  const Finished suggested =
+      run_client(temp, server, {"suggest", "--format", "toml", "--floor", "3s"});
+  REQUIRE(suggested.status == exited(0));
+  const std::string timeouts = temp.path("timeouts.toml");
+  write_file(timeouts, suggested.out);
+
+  std::vector<std::string> words = guessed;
+  words.insert(words.end(), {"--hang", "2:20"});
+  Launch hanging = trainer(temp, words);
+  hanging.environment = {{"FILETIMER_DIR", server.dir()}, {"FILETIMER_TIMEOUTS", timeouts}};
+  const Finished finished = run_trainer(temp, hanging);
+  CHECK(finished.status == exited(1));
+  const auto hung = static_cast<pid_t>(number_after(finished.err, "(pid "));
+  const Record expired = server.wait_for("expired", hung);
+  CHECK(expired.text("scope") == "forward");
+  CHECK(expired.number("code_timeout_s") == 300);
+  CHECK(expired.number("timeout_s") >= 3);
+  CHECK(expired.number("elapsed_s") <= 30);
+  CHECK(count(server.records(), "expired") == 1);
+}
+
 TEST_CASE("When a rank dies the others notice, and the training has failed") {
   const TempFolder temp;
   Child child(trainer(temp, {"--ranks", "3", "--hang", "1:5"}));

@@ -55,6 +55,7 @@ TEST_CASE("a file of timeouts has times with units, and seconds") {
       "backward = 4\n"
       "half = 0.5\n"
       "upload = \"inf\"\n"
+      "download = -1\n"
       "[\"train.py:12\"]\n"
       "timeout = \"30s\"\n"
       "first_timeout = \"10m\"\n"
@@ -63,12 +64,13 @@ TEST_CASE("a file of timeouts has times with units, and seconds") {
       "[nothing]\n");
   const auto timeouts = file.read();
   REQUIRE(timeouts);
-  CHECK(timeouts->size() == 7);
+  CHECK(timeouts->size() == 8);
   CHECK(timeouts->at("forward").timeout() == 2500ms);
   CHECK(timeouts->at("forward").first_timeout() == 0s);
   CHECK(timeouts->at("backward").timeout() == 4s);
   CHECK(timeouts->at("half").timeout() == 500ms);
   CHECK(timeouts->at("upload").timeout() == kForever);
+  CHECK(timeouts->at("download").timeout() == kForever);
   CHECK(timeouts->at("train.py:12").timeout() == 30s);
   CHECK(timeouts->at("train.py:12").first_timeout() == 10min);
   CHECK(timeouts->at("load").timeout() == 0s);
@@ -78,22 +80,34 @@ TEST_CASE("a file of timeouts has times with units, and seconds") {
 
 TEST_CASE("a wrong file of timeouts is one line that names the place and what was expected") {
   CHECK(error_of("forward = 5\nbackward = true\n") ==
-        "2: 'backward' is 'true': expected a time such as \"2.5s\" or \"inf\", or seconds");
-  CHECK(error_of("a = \"soon\"").starts_with("1: 'a' is 'soon': expected a time"));
-  CHECK(error_of("a = 0").starts_with("1: 'a' is '0': expected a time"));
-  CHECK(error_of("a = -1.5").starts_with("1: 'a' is '-1.5': expected a time"));
-  CHECK(error_of("a = nan").starts_with("1: 'a' is 'nan': expected a time"));
-  CHECK(error_of("a = [1]").starts_with("1: 'a' is a list: expected a time"));
-  CHECK(error_of("a = 2026-01-01").starts_with("1: 'a' is a date: expected a time"));
-  CHECK(error_of("[a]\ntimeout = {}").starts_with("2: 'a.timeout' is a table: expected a time"));
+        "2:12: 'backward' is 'true': expected a time such as \"2.5s\" or \"inf\", or seconds");
+  CHECK(error_of("a = \"soon\"").starts_with("1:5: 'a' is 'soon': expected a time"));
+  CHECK(error_of("a = 0").starts_with("1:5: 'a' is '0': expected a time"));
+  CHECK(error_of("a = -1.5").starts_with("1:5: 'a' is '-1.5': expected a time"));
+  CHECK(error_of("a = nan").starts_with("1:5: 'a' is 'nan': expected a time"));
+  CHECK(error_of("a = [1]").starts_with("1:5: 'a' is a list: expected a time"));
+  CHECK(error_of("a = 2026-01-01").starts_with("1:5: 'a' is a date: expected a time"));
+  CHECK(error_of("[a]\ntimeout = {}").starts_with("2:11: 'a.timeout' is a table: expected a time"));
   CHECK(error_of("train.py = 5") ==
-        "1: unknown key 'py' of 'train': expected timeout or first_timeout (a name with a dot "
+        "1:7: unknown key 'py' of 'train': expected timeout or first_timeout (a name with a dot "
         "needs quotes)");
-  CHECK(error_of("\"\" = 5").starts_with("1: a name is empty: expected at least one byte"));
+  CHECK(error_of("\"\" = 5").starts_with("1:1: a name is empty: expected at least one byte"));
   const std::string syntax = error_of("forward = 5\nbackward 4\n");
-  CHECK(syntax.starts_with("2: "));
+  CHECK(syntax.starts_with("2:10: "));
   CHECK(syntax.ends_with(": expected TOML with a timeout for each scope name"));
-  CHECK(error_of("a = 1\na = 2").starts_with("2: "));
+  CHECK(error_of("a = 1\na = 2").starts_with("2:5: "));
+}
+
+TEST_CASE("a file of timeouts with keys within keys overflows no stack") {
+  std::string deep = "a";
+  for (int i = 0; i < 500'000; ++i) {
+    deep += ".a";
+  }
+  CHECK(error_of("b = 1\n" + deep + " = 5\n") ==
+        "2: the line has more than 1000 dots: expected a scope name and a timeout");
+  CHECK(error_of("[" + deep + "]\n").starts_with("1: the line has more than 1000 dots"));
+  CHECK(error_of("a = " + std::string(500'000, '[')).starts_with("1:"));
+  CHECK(TimeoutsFile("\"" + std::string(kMaxDotsOfLine - 1, '.') + "\" = 2.5").read());
 }
 
 TEST_CASE("a file of timeouts that cannot be read is named") {
@@ -258,9 +272,10 @@ TEST_CASE("a name that is too long is found as the page has it") {
 TEST_CASE("connect refuses a wrong file that the code names") {
   const FakeServer server;
   const TimeoutsFile file("forward = false\n");
-  CHECK(message_of([&] { (void)connect_with(server, file); })
-            .ends_with(":1: 'forward' is 'false': expected a time such as \"2.5s\" or \"inf\", or "
-                       "seconds"));
+  CHECK(
+      message_of([&] { (void)connect_with(server, file); })
+          .ends_with(":1:11: 'forward' is 'false': expected a time such as \"2.5s\" or \"inf\", or "
+                     "seconds"));
 }
 
 TEST_CASE("$FILETIMER_TIMEOUTS takes precedence over the file in the code") {

@@ -17,6 +17,7 @@
 #define TOML_HEADER_ONLY 1
 #define TOML_EXCEPTIONS 0
 #define TOML_ENABLE_FORMATTERS 0
+#define TOML_MAX_NESTED_VALUES 8
 #define toml filetimer_toml
 #include <toml++/toml.h>
 #undef toml
@@ -31,7 +32,25 @@ constexpr std::string_view kFirstTimeout = "first_timeout";
 constexpr const char* kExpectedTime = "expected a time such as \"2.5s\" or \"inf\", or seconds";
 
 std::string place_of(const std::string& path, const parser::source_region& where) {
-  return fmt::format("{}:{}", path, where.begin.line);
+  return fmt::format("{}:{}:{}", printable(path), where.begin.line, where.begin.column);
+}
+
+// Each dot of a key makes a table within another one, and toml++ destroys tables recursively: a
+// line with many would overflow the stack of the worker.
+Status check_dots(const std::string& path, std::string_view text) {
+  std::size_t line = 1;
+  std::size_t dots = 0;
+  for (const char byte : text) {
+    line += byte == '\n' ? 1 : 0;
+    dots = byte == '\n' ? 0 : dots + (byte == '.' ? 1 : 0);
+    if (dots > kMaxDotsOfLine) {
+      return failure(
+          fmt::format("{}:{}: the line has more than {} dots: expected a scope name and "
+                      "a timeout",
+                      printable(path), line, kMaxDotsOfLine));
+    }
+  }
+  return {};
 }
 
 Result<std::string> read_text(const std::string& path) {
@@ -64,6 +83,9 @@ std::optional<Duration> time_in(const parser::node& value) {
     return parsed ? std::optional(*parsed) : std::nullopt;
   }
   const auto seconds = value.is_number() ? value.value<double>() : std::nullopt;
+  if (seconds == -1) {
+    return kForever;
+  }
   if (!seconds || !(*seconds > 0)) {
     return std::nullopt;
   }
@@ -90,8 +112,8 @@ std::string quoted(const parser::node& value) {
 
 tl::unexpected<Error> no_time(const std::string& path, std::string_view key,
                               const parser::node& value) {
-  return failure(fmt::format("{}: '{}' is {}: {}", place_of(printable(path), value.source()),
-                             printable(key), quoted(value), kExpectedTime));
+  return failure(fmt::format("{}: '{}' is {}: {}", place_of(path, value.source()), printable(key),
+                             quoted(value), kExpectedTime));
 }
 
 struct Times {
@@ -108,8 +130,8 @@ Result<Times> read_table(const std::string& path, std::string_view name,
       return failure(
           fmt::format("{}: unknown key '{}' of '{}': expected {} or {} (a name with a dot needs "
                       "quotes)",
-                      place_of(printable(path), value.source()), printable(key.str()),
-                      printable(name), kTimeout, kFirstTimeout));
+                      place_of(path, key.source()), printable(key.str()), printable(name), kTimeout,
+                      kFirstTimeout));
     }
     const auto time = time_in(value);
     if (!time) {
@@ -127,10 +149,13 @@ Result<ReplacedTimeouts> read_timeouts_file(const std::string& path) {
   if (!text) {
     return tl::unexpected<Error>(text.error());
   }
+  if (auto checked = check_dots(path, *text); !checked) {
+    return tl::unexpected<Error>(std::move(checked).error());
+  }
   const parser::parse_result parsed = parser::parse(std::string_view(*text));
   if (!parsed) {
     return failure(fmt::format("{}: {}: expected TOML with a timeout for each scope name",
-                               place_of(printable(path), parsed.error().source()),
+                               place_of(path, parsed.error().source()),
                                printable(parsed.error().description())));
   }
   ReplacedTimeouts timeouts;
@@ -138,7 +163,7 @@ Result<ReplacedTimeouts> read_timeouts_file(const std::string& path) {
     const std::string_view name = key.str();
     if (name.empty()) {
       return failure(fmt::format("{}: a name is empty: expected at least one byte",
-                                 place_of(printable(path), value.source())));
+                                 place_of(path, key.source())));
     }
     // As the page has it: a name that is too long is cut there.
     const std::string shown = shown_name(ScopeKey::of_name(name, false));

@@ -18,6 +18,7 @@
 namespace filetimer {
 
 inline constexpr std::size_t kMaxTimeoutsFileBytes = std::size_t{1} << 20;
+inline constexpr std::size_t kMaxDotsOfLine = 1000;
 
 // Reads the file. An error is one line that names the file and the place, quotes what is wrong and
 // says what was expected.

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <numeric>
 
 #include "common/boot.hpp"
 #include "common/duration_text.hpp"
@@ -40,6 +41,11 @@ void write_timeouts(JsonWriter& json, const ScopeTerms& terms) {
   }
 }
 
+// What one entry of `worker_ended` takes at most: two histograms without an empty bucket, and a
+// name of which each byte is escaped.
+constexpr std::size_t kMaxBytesOfStatistics =
+    kHistogramBuckets * 2 * 40 + kMaxScopeNameBytes * 6 + 512;
+
 // One entry of `worker_ended`.
 void write_statistics(JsonWriter& json, const std::string& scope, const ScopeStatistics& sums) {
   json.begin_object()
@@ -55,7 +61,11 @@ void write_statistics(JsonWriter& json, const std::string& scope, const ScopeSta
   }
   json.fixed("first_s", seconds(sums.longest_first), 9);
   write_timeout(json, "timeout_s", sums.timeout);
-  write_histogram(json, sums);
+  write_histogram(json, "histogram_ns", sums.histogram);
+  const Histogram& firsts = sums.first_histogram;
+  if (std::accumulate(firsts.begin(), firsts.end(), std::uint64_t{0}) > 1) {  // several threads
+    write_histogram(json, "first_histogram_ns", firsts);
+  }
   json.end_object();
 }
 
@@ -483,7 +493,7 @@ std::string Records::worker_ended(const WorkerIdentity& worker,
   json.field("dir", origin_.dir).begin_array("scopes");
   std::size_t omitted = 0;
   for (const auto& [scope, sums] : statistics) {
-    if (json.size() > kMaxRecordBytesOfLists) {
+    if (json.size() + kMaxBytesOfStatistics > kMaxRecordBytesOfLists) {
       ++omitted;
       continue;
     }

@@ -41,8 +41,8 @@ class Ranks {
     job.steps = steps;
     job.slowness = std::move(slowness);
     job.seed = ++seed_;
-    job.begin =
-        filetimer::Instant{job.begin.ns + static_cast<std::int64_t>(seed_) * 60'000'000'000};
+    job.begin = next_begin_;
+    next_begin_ = next_begin_ + steps * 200ms;  // a step takes less
     const auto ended = job.run();
     for (std::size_t rank = 0; rank < workers_.size(); ++rank) {
       for (const auto& [name, scopes] : ended[rank]) {
@@ -59,6 +59,7 @@ class Ranks {
  private:
   std::vector<std::unique_ptr<Worker>> workers_;
   std::uint64_t seed_ = 0;
+  filetimer::Instant next_begin_ = SimulatedJob{}.begin;
 };
 
 }  // namespace

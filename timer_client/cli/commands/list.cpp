@@ -197,7 +197,7 @@ Command add_list(CLI::App& root) {
       "It sends no request and reads the runtime directory itself, so it also shows what is open\n"
       "when the server hangs or is gone. REMAINING: -1.2 s is overdue by that much; expired: the\n"
       "server has judged it. TIMEOUT: 5 s of 1 h was asked for as 1 h. MEDIAN and P99 are\n"
-      "estimates, right to an eighth; MARGIN is the least time that was ever left at a\n"
+      "estimates, right to a sixteenth; MARGIN is the least time that was ever left at a\n"
       "release. --stats reads the server's log, too. --stragglers compares at least 3 ranks of a\n"
       "job by the medians of their last 8 to 16 scopes of a name; OTHERS is the median of the\n"
       "other ranks.\n\n"

@@ -199,7 +199,7 @@ std::string statistics_json(const std::string& scope, const ScopeStatistics& sta
   add_seconds(json, "smallest_margin_s", statistics.smallest_margin);
   add_seconds(json, "first_s", statistics.longest_first);
   add_seconds(json, "timeout_s", statistics.timeout);
-  write_histogram(json, statistics);
+  write_histogram(json, "histogram_ns", statistics.histogram);
   return std::move(json).finish() + "\n";
 }
 

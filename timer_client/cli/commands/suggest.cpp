@@ -141,13 +141,14 @@ Command add_suggest(CLI::App& root) {
       "  timer_client suggest /shared/logs --format toml > timeouts.toml\n\n"
       "COUNT to LONGEST leave out the first scope of each thread, which often takes longer, and\n"
       "scopes that were open when another worker of their job expired. MEDIAN and P99.9 are\n"
-      "estimates, right to a sixteenth. TODAY is the timeout of the latest scope. SUGGESTED is\n"
-      "the 99.9th percentile times --factor, at least 1.5 times the longest and at least\n"
-      "--floor. It keeps the order of TODAY, so that ranks outlast the one that they wait\n"
-      "for: a name with a longer timeout than another one gets 1.5 times the other's, as far as\n"
-      "its own TODAY allows, and never less than the other's. FIRST is a timeout for the first\n"
-      "scopes, if they need a longer one. Names with fewer than 100 scopes have too few. The\n"
-      "lines below the table say which deadlines were missed, and how many scopes are left out.\n\n"
+      "estimates, right to a sixteenth. TODAY is the timeout of the worker that ended last, or\n"
+      "of those that are alive. SUGGESTED is the 99.9th percentile times --factor, at least 1.5\n"
+      "times the longest and at least --floor. It keeps the order of TODAY, so that ranks\n"
+      "outlast the one that they wait for: a name with a longer timeout than another one gets\n"
+      "1.5 times the other's, as far as its own TODAY allows, and never less than the other's.\n"
+      "FIRST is a timeout for the first scopes, if they need a longer one. Names with fewer than\n"
+      "100 scopes have too few. The lines below the table say which deadlines were missed, and\n"
+      "how many scopes are left out.\n\n"
       "Exit codes: 0 done, 1 failed (also when one of the logs could not be read), 2 usage.");
   return {app, [options] {
             options->rules.floor = options->floor.value_or(options->rules.floor);

@@ -27,6 +27,21 @@ Duration length_at(dom::object object, std::string_view key) {
   return std::max(duration_at(object, key).value_or(Duration{}), Duration{});
 }
 
+// Returns whether there is one.
+bool read_histogram(dom::object object, std::string_view key, Histogram& histogram) {
+  bool has_buckets = false;
+  for (const dom::element element : elements_at(object, key)) {
+    dom::array pair;
+    if (element.get_array().get(pair) == simdjson::SUCCESS && pair.size() == 2) {
+      const std::int64_t begin = as_integer(pair.at(0).value_unsafe()).value_or(0);
+      const std::int64_t scopes = as_integer(pair.at(1).value_unsafe()).value_or(0);
+      histogram[bucket_of(begin)] += static_cast<std::uint64_t>(std::max<std::int64_t>(scopes, 0));
+      has_buckets = true;
+    }
+  }
+  return has_buckets;
+}
+
 // The same folder may be named by way of a symlink.
 bool is_same_folder(const std::string& a, const std::string& b) {
   std::error_code none;
@@ -44,17 +59,9 @@ ScopeStatistics read_statistics(dom::object object) {
   statistics.smallest_margin = duration_at(object, "smallest_margin_s").value_or(kForever);
   statistics.longest_first = length_at(object, "first_s");
   statistics.timeout = std::max(duration_at(object, "timeout_s").value_or(kForever), Duration{});
-  for (const dom::element element : elements_at(object, "histogram_ns")) {
-    dom::array pair;
-    if (element.get_array().get(pair) == simdjson::SUCCESS && pair.size() == 2) {
-      const std::int64_t begin = as_integer(pair.at(0).value_unsafe()).value_or(0);
-      const std::int64_t scopes = as_integer(pair.at(1).value_unsafe()).value_or(0);
-      statistics.histogram[bucket_of(begin)] +=
-          static_cast<std::uint64_t>(std::max<std::int64_t>(scopes, 0));
-    }
-  }
-  // Of several threads the record has only the longest.
-  if (statistics.count > 0) {
+  read_histogram(object, "histogram_ns", statistics.histogram);
+  if (!read_histogram(object, "first_histogram_ns", statistics.first_histogram) &&
+      statistics.count > 0) {
     statistics.first_histogram[bucket_of(statistics.longest_first.count())] = 1;
   }
   return statistics;

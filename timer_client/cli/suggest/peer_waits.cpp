@@ -146,12 +146,15 @@ bool leave_out_one(ScopeStatistics& statistics, Duration at_least) {
   --statistics.histogram[bucket];
   statistics.count -= std::min<std::uint64_t>(statistics.count, 1);
   if (statistics.first_histogram[bucket] > statistics.histogram[bucket]) {
-    // It was the first of its thread, so nothing is known of first scopes.
+    // It was the first of its thread.
     statistics.first_histogram[bucket] = statistics.histogram[bucket];
-    statistics.longest_first = Duration::zero();
+    if (bucket == bucket_of(statistics.longest_first.count()) &&
+        statistics.histogram[bucket] == 0) {
+      statistics.longest_first = Duration::zero();  // of the first scopes before, nothing is known
+    }
   }
   if (bucket == bucket_of(statistics.longest.count()) && statistics.histogram[bucket] == 0) {
-    statistics.longest = longest_in(statistics);
+    statistics.longest = statistics.longest_in_histogram();
   }
   return true;
 }

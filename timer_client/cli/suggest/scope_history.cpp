@@ -67,7 +67,7 @@ void ScopeHistories::take_ended_worker(const Record& ended) {
     for (auto wait = begin; wait != end; ++wait) {
       history->waits += leave_out_one(statistics, wait->second) ? 1U : 0U;
     }
-    history->statistics.add(statistics);
+    add(*history, statistics);
   }
 }
 
@@ -100,6 +100,7 @@ void ScopeHistories::take_outcome(const Record& killed) {
   const std::string verdict = killed.text("verdict");
   if (verdict == "spared") {
     ++expired.history->missed.spared;
+    expired.history->missed.in_dry_run += killed.text("reason") == "dry run" ? 1U : 0U;
   } else if (verdict != "already_gone") {
     ++expired.history->missed.killed;
   }
@@ -134,6 +135,12 @@ void ScopeHistories::take_release(const Record& released, bool is_warning) {
   }
 }
 
+// The timeout of today is the latest one: the log has an order, and pages come last.
+void ScopeHistories::add(ScopeHistory& history, const ScopeStatistics& part) {
+  history.statistics.add(part);
+  history.statistics.timeout = part.timeout;
+}
+
 void ScopeHistories::forget(MissedList::iterator missed) {
   by_key_.erase(missed->key);
   without_end_.erase(missed);
@@ -142,7 +149,7 @@ void ScopeHistories::forget(MissedList::iterator missed) {
 void ScopeHistories::add(const StatisticsByName& statistics) {
   for (const auto& [name, part] : statistics) {
     if (ScopeHistory* const history = history_of(name)) {
-      history->statistics.add(part);
+      add(*history, part);
     }
   }
 }

@@ -34,6 +34,7 @@ struct MissedDeadlines {
   std::uint64_t expired = 0;      // verdicts; each is in at most one of the next two
   std::uint64_t killed = 0;       // of them, those whose worker was killed, or is unkillable
   std::uint64_t spared = 0;       // of them, those whose worker was spared
+  std::uint64_t in_dry_run = 0;   // of the spared ones, those that a dry run spared
   Delays released_late;           // of them, those that were released; from the deadline
   std::uint64_t warned = 0;       // soft deadlines
   Delays released_after_warning;  // of them, those that were released before their deadlines; from
@@ -43,7 +44,7 @@ struct MissedDeadlines {
 };
 
 struct ScopeHistory {
-  ScopeStatistics statistics;
+  ScopeStatistics statistics;  // `timeout`: of the worker that ended last, or of those alive
   MissedDeadlines missed;
   std::uint64_t waits = 0;  // scopes that are left out, see peer_waits.hpp
 };
@@ -59,7 +60,7 @@ class ScopeHistories {
 
   // Takes a record of any event.
   void take(const Record& record);
-  // Adds the statistics of workers that are alive.
+  // Adds the statistics of workers that are alive, after the last record.
   void add(const StatisticsByName& statistics);
 
   [[nodiscard]] const std::map<std::string, ScopeHistory, std::less<>>& by_name() const {
@@ -83,6 +84,7 @@ class ScopeHistories {
   using MissedList = std::list<Missed>;
 
   ScopeHistory* history_of(std::string_view name);
+  static void add(ScopeHistory& history, const ScopeStatistics& part);
   void take_ended_worker(const Record& ended);
   void take_missed(const Record& missed, bool is_warning);
   void take_outcome(const Record& killed);

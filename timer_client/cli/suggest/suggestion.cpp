@@ -31,14 +31,6 @@ Duration outlasting(Duration other, Duration today) {
 
 }  // namespace
 
-Duration longest_in(const ScopeStatistics& statistics) {
-  std::size_t end = kHistogramBuckets;
-  while (end > 0 && statistics.histogram[end - 1] == 0) {
-    --end;
-  }
-  return end == 0 ? Duration::zero() : std::min(Duration{bucket_begin(end)}, statistics.longest);
-}
-
 Durations durations_of(const ScopeStatistics& statistics) {
   Durations durations;
   ScopeStatistics rest;
@@ -51,7 +43,7 @@ Durations durations_of(const ScopeStatistics& statistics) {
   }
   durations.median = rest.quantile(0.5);
   durations.p999 = rest.quantile(0.999);
-  durations.longest = longest_in(rest);
+  durations.longest = rest.longest_in_histogram();
   durations.longest_first = statistics.longest_first;
   return durations;
 }

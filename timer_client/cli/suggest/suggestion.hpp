@@ -31,7 +31,8 @@ inline constexpr double kOrderFactor = 1.5;
 inline constexpr std::uint64_t kMinSamples = 100;
 
 // What the scopes of one name took, without the first of each thread: start-up and compilation take
-// longer. A quantile is off by at most half a bucket of duration_buckets.hpp.
+// longer. A quantile is off by at most a sixteenth, and so is the longest duration if a first scope
+// was longer.
 struct Durations {
   std::uint64_t count = 0;
   Duration median{};
@@ -41,10 +42,6 @@ struct Durations {
   Duration longest_first{};
 };
 Durations durations_of(const ScopeStatistics& statistics);
-
-// Returns the longest duration in the histogram, of which only the longest of all is known exactly:
-// `longest`, or the end of the last bucket with a scope if that is less.
-Duration longest_in(const ScopeStatistics& statistics);
 
 struct Suggestion {
   // None: there are fewer than kMinSamples scopes.

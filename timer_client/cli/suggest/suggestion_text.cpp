@@ -98,16 +98,25 @@ std::string times_text(const Durations& durations, const ScopeStatistics& statis
 std::string missed_text(const MissedDeadlines& missed) {
   std::vector<std::string> parts;
   if (missed.expired > 0) {
+    const std::uint64_t spared = missed.spared - missed.in_dry_run;
     const std::uint64_t others = missed.expired - missed.killed - missed.spared;
     parts.push_back(joined({
-        missed.spared > 0 ? fmt::format("{} expired and {} spared", missed.spared,
-                                        missed.spared == 1 ? "was" : "were")
-                          : "",
+        missed.in_dry_run > 0
+            ? fmt::format(
+                  "would have been killed {}",
+                  missed.in_dry_run == 1 ? "once" : fmt::format("{} times", missed.in_dry_run))
+            : "",
+        spared > 0 ? fmt::format("{} expired and {} spared", spared, spared == 1 ? "was" : "were")
+                   : "",
         missed.killed > 0 ? fmt::format("{} expired and ended in a kill", missed.killed) : "",
         others > 0 ? fmt::format("{} expired", others) : "",
     }));
-    if (missed.released_late.count > 0) {
+    const std::uint64_t released = missed.released_late.count;
+    if (released > 0) {
       parts.push_back(released_text(missed.released_late, missed.expired, "late"));
+    }
+    if (missed.spared > released) {
+      parts.push_back(fmt::format("no release of {} is recorded", missed.spared - released));
     }
   }
   if (missed.warned > 0) {

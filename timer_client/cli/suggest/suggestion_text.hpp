@@ -30,8 +30,8 @@ std::string suggestions_toml(const ScopeHistories& histories, const SuggestionRu
 // Returns one object a line; of kNoDurations it says nothing.
 std::string suggestions_json(const ScopeHistories& histories, const SuggestionRules& rules);
 
-// Returns "3 expired and were spared; all were released 1.20 s to 4.00 s late"; empty: no deadline
-// was missed.
+// Returns "would have been killed 3 times; all were released 1.20 s to 4 s late"; empty:
+// no deadline was missed.
 std::string missed_text(const MissedDeadlines& missed);
 // Returns "5 scopes are left out: their workers waited for a worker that expired".
 std::string waits_text(std::uint64_t waits);
