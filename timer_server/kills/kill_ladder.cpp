@@ -320,7 +320,7 @@ void KillLadder::record_complete_evidence(Kill& kill) {
   }
 }
 
-// Returns whether the verdict is synced, the evidence is recorded, and that of the incident is
+// Returns whether the verdict is synced, the evidence is recorded, and that of incident and job is
 // gathered, or each of them has had its time.
 bool KillLadder::is_ready_for_signal(Kill& kill, Instant now) {
   const bool synced =
@@ -330,7 +330,7 @@ bool KillLadder::is_ready_for_signal(Kill& kill, Instant now) {
   }
   record_complete_evidence(kill);
   const bool evidence_is_in = !kill.collection;
-  const bool all_is_gathered = now >= kill.gathering_until || !listener_.is_gathering();
+  const bool all_is_gathered = now >= kill.gathering_until || !listener_.is_gathering(kill.order);
   kill.next_step_at = std::min({synced ? Instant::never() : kill.sync_until,
                                 evidence_is_in ? Instant::never() : kill.evidence_until,
                                 all_is_gathered ? Instant::never() : kill.gathering_until});

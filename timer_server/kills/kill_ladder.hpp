@@ -80,9 +80,9 @@ class KillLadder {
     // the worker are known, or kFactsLimit has passed.
     std::function<void(const KillOrder&, Instant now)> on_recorded = [](const KillOrder&, Instant) {
     };
-    // Returns whether the first signals must wait for evidence of the whole incident. They wait for
-    // the time limit of evidence at most.
-    std::function<bool()> is_gathering = [] { return false; };
+    // Returns whether the first signal must wait for evidence of the order's incident or job. It
+    // waits for the time limit of evidence at most.
+    std::function<bool(const KillOrder&)> is_gathering = [](const KillOrder&) { return false; };
     // Returns the other workers of the job on this host, without those to which a last signal was
     // sent.
     std::function<std::vector<WorkerIdentity>(const WorkerIdentity&)> others_of_job =

@@ -114,7 +114,7 @@ enum class HookResult {
   kExited,
   kSignalled,
   kTimedOut,
-  kStopped,  // the server ended first, or of an evidence command: the next incident came first
+  kStopped,  // the server ended first, or of an evidence command: too many others ran
   kFailed,   // could not be started
   kDropped,  // was not started
 };

@@ -130,7 +130,7 @@ TEST_CASE("A dump of no worker says which there are") {
 
 TEST_CASE("A dump whose time is up has the workers that were collected") {
   DumpStage stage;
-  const BusyThreads busy(stage.side_threads, SideThreads::Lane::kQuick);
+  const BusyThreads busy(stage.side_threads, SideThreads::Lane::kUnexpired);
   for (int rank = 0; rank < 3; ++rank) {
     stage.add(rank);
   }
@@ -145,7 +145,7 @@ TEST_CASE("A dump whose time is up has the workers that were collected") {
 
 TEST_CASE("A worker whose evidence does not come delays a dump by its time limit only") {
   DumpStage stage;
-  const BusyThreads busy(stage.side_threads, SideThreads::Lane::kQuick);
+  const BusyThreads busy(stage.side_threads, SideThreads::Lane::kUnexpired);
   stage.add(0);
   CHECK(stage.begin());
   CHECK(stage.dumps.advance(stage.now) == stage.now + 2s);
@@ -166,7 +166,7 @@ TEST_CASE("A dump whose client has gone is not answered") {
 
 TEST_CASE("A dump is of a limited number of workers and counts the others") {
   DumpStage stage;
-  const BusyThreads busy(stage.side_threads, SideThreads::Lane::kQuick);
+  const BusyThreads busy(stage.side_threads, SideThreads::Lane::kUnexpired);
   for (std::size_t i = 0; i < DumpRequests::kMaxWorkers + 3; ++i) {
     stage.add(static_cast<int>(i));
   }
