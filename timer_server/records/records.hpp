@@ -51,6 +51,7 @@ struct ScopeView {
 
 // The keys of a worker that tell those of one host apart, and of an open scope as it stands `now`.
 void write_whose(JsonWriter& json, const WorkerIdentity& worker);
+void write_whose_and_job(JsonWriter& json, const WorkerIdentity& worker);
 void write_scope(JsonWriter& json, const ScopeView& scope, Instant now);
 void write_joined(JsonWriter& json, const RendezvousRound& round);
 

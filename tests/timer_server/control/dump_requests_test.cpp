@@ -110,6 +110,20 @@ TEST_CASE("A dump of a rank or a pid is of these workers only") {
   CHECK(Dumped(stage.answer()).ranks() == std::vector<std::int64_t>{2});
 }
 
+TEST_CASE("A dump says of which job each worker is") {
+  DumpStage stage;
+  (*stage.add(1).facts)->job_id = "8812";
+  (*stage.add(1).facts)->job_id = "8813";
+  stage.add(2);
+  CHECK(stage.begin({.rank = 1, .pid = {}}));
+  const Dumped of_rank(stage.answer());
+  REQUIRE(of_rank.workers.size() == 2);
+  CHECK(text_at(of_rank.workers[0], "job_id") == "8812");
+  CHECK(text_at(of_rank.workers[1], "job_id") == "8813");
+  CHECK(stage.begin({.rank = 2, .pid = {}}));
+  CHECK(text_at(Dumped(stage.answer()).workers.at(0), "job_id").empty());
+}
+
 TEST_CASE("A dump of no worker says which there are") {
   DumpStage stage;
   CHECK(stage.begin().error().message == "no worker is watched");
