@@ -11,7 +11,7 @@ namespace filetimer {
 class BusyThreads {
  public:
   BusyThreads(SideThreads& threads, SideThreads::Lane lane) {
-    for (int i = 0; i < SideThreads::kMaxSideThreads; ++i) {
+    for (int i = 0; i < SideThreads::max_threads(lane); ++i) {
       threads.run(
           [end = ended_]() -> SideThreads::Delivery {
             end.wait();

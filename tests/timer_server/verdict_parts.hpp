@@ -47,7 +47,13 @@ struct VerdictParts : RegistryParts {
   OverdueScopes overdue{records, *log};
   Warnings warnings{settings.kill, records, *log, side_threads};
   Hooks hooks{loop.get(), {"true", {}}, {}, {}, records, *log, {.waiting = 0}};
-  EvidenceCommand evidence_command{loop.get(), {}, std::chrono::seconds{10}, {}, {}, records, *log};
+  EvidenceCommand evidence_command{loop.get(),
+                                   settings.evidence_command,
+                                   settings.kill.evidence_timeout,
+                                   {"PATH=/usr/bin:/bin"},
+                                   Inheritance::of_this_process(),
+                                   records,
+                                   *log};
   PeerEvidence peers{settings.kill, records, *log, side_threads};
   Verdicts verdicts{{.loop = loop.get(),
                      .policy = settings.kill,

@@ -143,7 +143,7 @@ std::string DumpRequests::answer_of(const Request& request) {
     const GroupCollection::Member& member = *request.workers.members()[i];
     // An object of its own: what a list has room for depends on the size of the object.
     JsonWriter json;
-    write_whose(json, member.worker());
+    write_whose_and_job(json, member.worker());
     json.begin_array("open_scopes");
     for (const ScopeView& scope : request.scopes[i]) {
       json.begin_object();

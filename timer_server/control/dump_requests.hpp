@@ -38,9 +38,6 @@ class DumpRequests {
  public:
   // The most workers in one answer, those in the least common scopes first; the others are counted.
   static constexpr std::size_t kMaxWorkers = 48;
-  // The most collections at the same time, including those that hang. Warnings and peers have as
-  // many; the other side threads are left to kills.
-  static constexpr long kMaxCollections = 2;
   // How long an answer may take. It then has what was collected.
   static constexpr Duration kLimit = std::chrono::seconds{30};
   // The most open scopes that are listed of each worker: those that were opened last.
@@ -91,7 +88,7 @@ class DumpRequests {
   const Context context_;
   std::list<Request> requests_;
   std::vector<Answer> answers_;
-  const CollectionSlots slots_{kMaxCollections};
+  const CollectionSlots slots_{};
   LoopThread loop_thread_;
 };
 

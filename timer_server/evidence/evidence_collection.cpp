@@ -107,35 +107,40 @@ std::shared_ptr<EvidenceCollection> EvidenceCollection::start(
     std::function<void()> on_done) {
   std::shared_ptr<EvidenceCollection> collection(new EvidenceCollection(
       side_threads, std::move(process), std::move(options), std::move(on_done)));
-  side_threads.run([collection]() -> SideThreads::Delivery {
-    collection->set_activity("/proc was being read");
-    const Process& worker = *collection->process_;
-    const Evidence evidence = read_proc_evidence(worker.pid, worker.start_time);
-    const bool is_open = collection->publish(evidence);
-    collection->set_activity("the evidence of other workers was being collected");
-    // The slow evidence is queued from the loop thread, so that the cheap evidence of all workers
-    // that expired together is collected first.
-    return [collection, is_open, has_ended = evidence.threads.empty()] {
-      if (!is_open) {
-        return;
-      }
-      const std::size_t others = collection->side_threads_.waiting(SideThreads::Lane::kQuick) +
-                                 collection->side_threads_.waiting(SideThreads::Lane::kSlow);
-      const bool is_crowded =
-          collection->options_.level == EvidenceLevel::kProc && others >= kMaxSampled;
-      if (has_ended || is_crowded) {
-        collection->finish(is_crowded ? "no CPU sample: too many workers expired at once" : "");
-        return;
-      }
-      collection->side_threads_.run(
-          [collection]() -> SideThreads::Delivery {
-            collection->collect_slow_evidence();
-            return [collection] { collection->finish(""); };
-          },
-          SideThreads::Lane::kSlow);
-    };
-  });
+  side_threads.run(
+      [collection]() -> SideThreads::Delivery {
+        collection->set_activity("/proc was being read");
+        const Process& worker = *collection->process_;
+        const Evidence evidence = read_proc_evidence(worker.pid, worker.start_time);
+        const bool is_open = collection->publish(evidence);
+        collection->set_activity("the evidence of other workers was being collected");
+        return [collection, is_open, has_ended = evidence.threads.empty()] {
+          if (is_open) {
+            collection->queue_slow_evidence(has_ended);
+          }
+        };
+      },
+      collection->options_.has_expired ? SideThreads::Lane::kQuick : SideThreads::Lane::kUnexpired);
   return collection;
+}
+
+// Called on the loop thread, so that the cheap evidence of all workers that expired together is
+// collected first.
+void EvidenceCollection::queue_slow_evidence(bool has_ended) {
+  const std::size_t others = side_threads_.waiting(SideThreads::Lane::kQuick) +
+                             side_threads_.waiting(SideThreads::Lane::kSlow);
+  const bool is_crowded =
+      options_.has_expired && options_.level == EvidenceLevel::kProc && others >= kMaxSampled;
+  if (has_ended || is_crowded) {
+    finish(is_crowded ? "no CPU sample: too many workers expired at once" : "");
+    return;
+  }
+  side_threads_.run(
+      [self = shared_from_this()]() -> SideThreads::Delivery {
+        self->collect_slow_evidence();
+        return [self] { self->finish(""); };
+      },
+      options_.has_expired ? SideThreads::Lane::kSlow : SideThreads::Lane::kUnexpired);
 }
 
 void EvidenceCollection::collect_slow_evidence() {

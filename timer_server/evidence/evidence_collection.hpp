@@ -23,6 +23,7 @@ struct EvidenceOptions {
   // Collected at kStacks only. Not for a warning, nor for a worker that is to be spared: the signal
   // may wake the worker.
   std::optional<PythonDump> python;
+  bool has_expired = true;  // false: the collection takes no side thread from those of kills
 };
 
 // Collects what is cheap first, for every worker. Then collects what takes time, for a few workers
@@ -36,7 +37,7 @@ struct EvidenceOptions {
 //
 // start(), take() and `on_done` run on the loop thread, everything else on side threads. Side
 // threads share the ownership of a collection.
-class EvidenceCollection {
+class EvidenceCollection : public std::enable_shared_from_this<EvidenceCollection> {
  public:
   // Starts a collection. Calls `on_done` once, or never if a side thread hangs. `side_threads` must
   // outlive the collection.
@@ -65,6 +66,7 @@ class EvidenceCollection {
   // Returns what was published last, or nothing after take().
   std::optional<Evidence> published();
   // On the loop thread.
+  void queue_slow_evidence(bool has_ended);
   void finish(std::string_view missing);
 
   SideThreads& side_threads_;

@@ -17,11 +17,6 @@ void GroupCollection::Member::finish() {
 GroupCollection::GroupCollection(SideThreads& side_threads, const CollectionSlots& slots,
                                  const Options& options, std::vector<Member> members)
     : side_threads_(side_threads), slots_(slots), options_(options) {
-  add(std::move(members), options.until);
-}
-
-void GroupCollection::add(std::vector<Member> members, Instant until) {
-  options_.until = std::max(options_.until, until);
   for (Member& member : members) {
     members_.push_back(std::make_shared<Member>(std::move(member)));
   }
@@ -43,22 +38,20 @@ Instant GroupCollection::advance(Instant now) {
 
 void GroupCollection::start(const std::shared_ptr<Member>& member, Instant now) {
   member->until_ = std::min(options_.until, now + options_.timeout);
-  member->collection_ = EvidenceCollection::start(
-      side_threads_, member->worker_.process, {options_.level, member->until_, member->python_},
-      [weak = std::weak_ptr(member), token = slots_.take()] {
-        if (const auto waiting = weak.lock()) {
-          waiting->finish();
-        }
-      });
+  member->collection_ =
+      EvidenceCollection::start(side_threads_, member->worker_.process,
+                                {options_.level, member->until_, member->python_, false},
+                                [weak = std::weak_ptr(member), token = slots_.take()] {
+                                  if (const auto waiting = weak.lock()) {
+                                    waiting->finish();
+                                  }
+                                });
 }
 
 void GroupCollection::withdraw(const Process& worker) {
-  for (const std::shared_ptr<Member>& member : members_) {
-    if (member->worker_.process.get() == &worker && !member->is_done_ && !member->collection_) {
-      member->is_done_ = true;
-      member->is_withdrawn_ = true;
-    }
-  }
+  std::erase_if(members_, [&](const auto& member) {
+    return member->worker_.process.get() == &worker && !member->is_done_ && !member->collection_;
+  });
 }
 
 void GroupCollection::stop() {
@@ -69,6 +62,14 @@ void GroupCollection::stop() {
 
 bool GroupCollection::is_done() const {
   return std::ranges::all_of(members_, [](const auto& member) { return member->is_done_; });
+}
+
+std::vector<std::shared_ptr<GroupCollection::Member>> GroupCollection::take_done() {
+  const auto done = std::stable_partition(members_.begin(), members_.end(),
+                                          [](const auto& member) { return !member->is_done_; });
+  std::vector<std::shared_ptr<Member>> taken(done, members_.end());
+  members_.erase(done, members_.end());
+  return taken;
 }
 
 }  // namespace filetimer

@@ -14,28 +14,30 @@
 
 namespace filetimer {
 
-// Counts the collections that are under way, so that some side threads stay free for other work. A
+// Counts the collections that are under way of workers that have not expired, so that a lane of
+// side threads has one for each. Warnings, peers and `dump` requests have kCount slots each. A
 // collection that hangs occupies its slot until it has ended, even if its group has ended before.
 class CollectionSlots {
  public:
-  explicit CollectionSlots(long count) : count_(count) {}
-  [[nodiscard]] bool has_free() const { return in_use() < count_; }
+  static constexpr long kCount = 2;
+  static_assert(SideThreads::max_threads(SideThreads::Lane::kUnexpired) >= 3 * kCount);
+
+  [[nodiscard]] bool has_free() const { return in_use() < kCount; }
   [[nodiscard]] long in_use() const { return token_.use_count() - 1; }
   // Returns a token that occupies a slot for as long as it lives.
   [[nodiscard]] std::shared_ptr<const char> take() const { return token_; }
 
  private:
-  const long count_;
   const std::shared_ptr<const char> token_ = std::make_shared<const char>();
 };
 
-// Collects the evidence of the members of a group, in their order.
+// Collects the evidence of the members of a group, in their order. They have not expired.
 //
 //   GroupCollection group(side_threads, slots, {.level = level, .timeout = 2s, .until = until},
 //                         std::move(members));
 //   ...
 //   next = group.advance(now);
-//   if (group.is_done()) { use(group.members()); }
+//   if (group.is_done()) { use(group.members()); }  // or take_done() as they come
 //
 // Used on the loop thread. `side_threads` and `slots` must outlive the group.
 class GroupCollection {
@@ -51,8 +53,7 @@ class GroupCollection {
         : worker_(std::move(worker)), python_(std::move(python)) {}
     [[nodiscard]] const WorkerIdentity& worker() const { return worker_; }
     [[nodiscard]] bool is_done() const { return is_done_; }
-    [[nodiscard]] bool is_withdrawn() const { return is_withdrawn_; }
-    // Returns what was collected, or null: there was no time for this member, or it was withdrawn.
+    // Returns what was collected, or null: there was no time for this member.
     [[nodiscard]] const Evidence* evidence() const { return evidence_ ? &*evidence_ : nullptr; }
 
    private:
@@ -65,7 +66,6 @@ class GroupCollection {
     Instant until_;                                   // of the collection
     std::optional<Evidence> evidence_;
     bool is_done_ = false;
-    bool is_withdrawn_ = false;
   };
 
   GroupCollection(SideThreads& side_threads, const CollectionSlots& slots, const Options& options,
@@ -74,21 +74,21 @@ class GroupCollection {
   // Takes the collections as far as they can go. Returns when it must be called again at the
   // latest, or never(); it must also be called when the side threads have delivered.
   Instant advance(Instant now);
-  // Adds members, and extends the time of the whole group to `until`.
-  void add(std::vector<Member> members, Instant until);
-  // Leaves out a member whose collection has not begun.
+  // Removes a member whose collection has not begun.
   void withdraw(const Process& worker);
   // Ends all collections. Members then have what was collected so far.
   void stop();
   [[nodiscard]] bool is_done() const;
   [[nodiscard]] const std::vector<std::shared_ptr<Member>>& members() const { return members_; }
+  // Removes the members that are done, and returns them.
+  std::vector<std::shared_ptr<Member>> take_done();
 
  private:
   void start(const std::shared_ptr<Member>& member, Instant now);
 
   SideThreads& side_threads_;
   const CollectionSlots& slots_;
-  Options options_;
+  const Options options_;
   std::vector<std::shared_ptr<Member>> members_;
 };
 

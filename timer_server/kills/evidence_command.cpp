@@ -62,8 +62,10 @@ void EvidenceCommand::start(const WorkerIdentity& worker, const std::string& id,
   if (!is_wanted()) {
     return;
   }
-  if (running_) {
-    end_by_kill(HookResult::kStopped, "the next incident came first", now);
+  if (running_.size() >= kMaxRunning) {
+    end_by_kill(*running_.front(), HookResult::kStopped, "too many evidence commands were running",
+                now);
+    running_.erase(running_.begin());
   }
   auto running = std::make_unique<Running>();
   running->worker = worker;
@@ -112,17 +114,23 @@ void EvidenceCommand::start(const WorkerIdentity& worker, const std::string& id,
   }
   running->started = now;
   running->until = now + limit_;
-  running_ = std::move(running);
-  running_->end = watch_io(loop_, running_->pidfd.get(), EPOLLIN, kOrdinary, [this] {
-    running_->has_ended = true;
-    running_->end.reset();
+  running_.push_back(std::move(running));
+  Running& begun = *running_.back();
+  begun.end = watch_io(loop_, begun.pidfd.get(), EPOLLIN, kOrdinary, [&begun] {
+    begun.has_ended = true;
+    begun.end.reset();
   });
-  running_->readable =
-      watch_io(loop_, running_->pipe.get(), EPOLLIN, kOrdinary, [this] { read_output(*running_); });
-  messages::debug("{} for {}: started as pid {}", kOption, id, running_->outcome.pid);
+  begun.readable =
+      watch_io(loop_, begun.pipe.get(), EPOLLIN, kOrdinary, [&begun] { read_output(begun); });
+  messages::debug("{} for {}: started as pid {}", kOption, id, begun.outcome.pid);
 }
 
-void EvidenceCommand::read_output(Running& running) const {
+bool EvidenceCommand::is_running(const std::string& incident) const {
+  return std::ranges::any_of(
+      running_, [&](const auto& running) { return running->outcome.incident == incident; });
+}
+
+void EvidenceCommand::read_output(Running& running) {
   std::array<char, 4096> block{};
   for (std::size_t read = 0; read < kMaxRead;) {
     const ssize_t got =
@@ -142,20 +150,23 @@ void EvidenceCommand::read_output(Running& running) const {
 
 Instant EvidenceCommand::advance(Instant now) {
   loop_thread_.check();
-  if (!running_) {
-    return Instant::never();
-  }
-  if (running_->has_ended) {
-    end(*running_, now);
-    return Instant::never();
-  }
-  if (now >= running_->until) {
-    end_by_kill(
-        HookResult::kTimedOut,
-        fmt::format("it was killed after {}, see --evidence-timeout", duration_text(limit_)), now);
-    return Instant::never();
-  }
-  return running_->until;
+  Instant next = Instant::never();
+  std::erase_if(running_, [&](const auto& running) {
+    if (running->has_ended) {
+      end(*running, now);
+      return true;
+    }
+    if (now >= running->until) {
+      end_by_kill(
+          *running, HookResult::kTimedOut,
+          fmt::format("it was killed after {}, see --evidence-timeout", duration_text(limit_)),
+          now);
+      return true;
+    }
+    next = std::min(next, running->until);
+    return false;
+  });
+  return next;
 }
 
 // A process that the command has started in another group may hold the pipe: what that process
@@ -178,24 +189,24 @@ void EvidenceCommand::end(Running& running, Instant now) {
                 fmt::format("{} for {}: {}", kOption, running.outcome.id, running.outcome.text()));
   log_.append(records_.evidence_command(running.worker, running.outcome, running.output,
                                         running.output_bytes));
-  running_.reset();
 }
 
-void EvidenceCommand::end_by_kill(HookResult result, std::string_view reason, Instant now) {
-  running_->outcome.result = result;
-  running_->outcome.reason = reason;
-  ::kill(-running_->child.pid(), SIGKILL);
-  pollfd ended{running_->pidfd.get(), POLLIN, 0};
+void EvidenceCommand::end_by_kill(Running& running, HookResult result, std::string_view reason,
+                                  Instant now) {
+  running.outcome.result = result;
+  running.outcome.reason = reason;
+  ::kill(-running.child.pid(), SIGKILL);
+  pollfd ended{running.pidfd.get(), POLLIN, 0};
   retry_eintr([&] { return ::poll(&ended, 1, kEndWaitMs); });
-  end(*running_, now);
+  end(running, now);
 }
 
 void EvidenceCommand::stop() {
   loop_thread_.check();
-  if (!running_) {
-    return;
+  for (const auto& running : running_) {
+    end_by_kill(*running, HookResult::kStopped, "the server stopped", Instant::now());
   }
-  end_by_kill(HookResult::kStopped, "the server stopped", Instant::now());
+  running_.clear();
 }
 
 }  // namespace filetimer

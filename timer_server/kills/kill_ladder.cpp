@@ -7,7 +7,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <set>
 #include <string_view>
 #include <utility>
 
@@ -30,31 +29,6 @@ std::vector<pid_t> this_process_and_ancestors() {
   std::vector<pid_t> pids = ancestors_of(::getpid());
   pids.push_back(::getpid());
   return pids;
-}
-
-// Returns the workers whose flight recorders can be asked, `first` first, the others by rank. Of
-// workers that name the same FIFO, as a rank and its data loaders do, the one with the lowest pid.
-std::vector<FlightRecording::Rank> recorders_of(const WorkerIdentity& first,
-                                                const std::vector<WorkerIdentity>& others) {
-  std::vector<FlightRecording::Rank> ranks;
-  const auto add = [&](const WorkerIdentity& worker) {
-    const std::optional<WorkerFacts>& facts = *worker.facts;
-    if (facts && facts->recorder) {
-      ranks.push_back({worker.process, facts->rank, facts->recorder});
-    }
-  };
-  add(first);
-  const auto begin_of_others = static_cast<std::ptrdiff_t>(ranks.size());
-  std::ranges::for_each(others, add);
-  std::sort(ranks.begin() + begin_of_others, ranks.end(), [](const auto& a, const auto& b) {
-    return std::pair(a.rank, a.process->pid) < std::pair(b.rank, b.process->pid);
-  });
-  std::set<std::string_view> pipes;
-  std::erase_if(ranks, [&](const FlightRecording::Rank& rank) {
-    const std::string& pipe = rank.files->pipe;
-    return !pipe.empty() && !pipes.insert(pipe).second;
-  });
-  return ranks;
 }
 
 std::string state_text(pid_t pid) {
@@ -84,10 +58,8 @@ struct KillLadder::Kill {
   std::uint64_t record_number = 0;
   std::shared_ptr<EvidenceCollection> collection;  // null: nothing is being collected
   bool is_collected = false;                       // the collection is done
-  std::shared_ptr<FlightRecording> recording;      // of the worker's job; null: none
-  bool has_started_recording = false;              // its evidence has the dumps of all ranks
-  std::size_t recorders_omitted = 0;
-  std::optional<Evidence> last_evidence;  // of a worker that survived SIGKILL
+  RecordingShare recording;                        // of the worker's job
+  std::optional<Evidence> last_evidence;           // of a worker that survived SIGKILL
   bool skips_grace = false;
   bool ends_in_sigkill = false;  // set with the first signal
   bool is_cancellable = false;   // set likewise: a release in the grace period cancels the kill
@@ -97,7 +69,6 @@ struct KillLadder::Kill {
   std::optional<Instant> worker_died;
 
   [[nodiscard]] const Process& worker() const { return *order.worker.process; }
-  [[nodiscard]] bool waits_for_dumps() const { return recording && !recording->is_done(); }
   [[nodiscard]] bool waits_for_release() const {
     return stage == Stage::kSignalled && is_cancellable;
   }
@@ -131,7 +102,8 @@ KillLadder::KillLadder(sd_event* loop, KillPolicy policy, Records& records, Reco
       side_threads_(side_threads),
       listener_(std::move(listener)),
       may_be_forking_(std::move(may_be_forking)),
-      excluded_(this_process_and_ancestors()) {}
+      excluded_(this_process_and_ancestors()),
+      recordings_(side_threads, listener_.others_of_job) {}
 
 KillLadder::~KillLadder() = default;
 
@@ -254,7 +226,8 @@ void KillLadder::start_evidence(const std::shared_ptr<Kill>& kill) {
   // Python stacks need a signal. A worker that is to get no signal does not get that one either.
   if (!policy_.dry_run && kill->order.deciding() != nullptr) {
     options.python = kill->order.python;
-    ask_flight_recorders(*kill);
+    kill->recording = recordings_.share_for(
+        kill->order.worker, kill->order.expiries.front().incident, kill->evidence_until);
   }
   kill->collection =
       EvidenceCollection::start(side_threads_, kill->order.worker.process, std::move(options),
@@ -266,61 +239,23 @@ void KillLadder::start_evidence(const std::shared_ptr<Kill>& kill) {
                                 });
 }
 
-// Once for each incident and job: when a rank is killed, the other ranks end their collectives, and
-// a later dump would show their ends. So each kill of the job waits for all dumps.
-void KillLadder::ask_flight_recorders(Kill& kill) {
-  const WorkerIdentity& worker = kill.order.worker;
-  const std::string& incident = kill.order.expiries.front().incident;
-  if (!*worker.facts) {
-    return;  // the job of the worker is not known
-  }
-  if (recorded_incident_ != incident) {
-    recordings_.clear();
-    recorded_incident_ = incident;
-  }
-  auto known = recordings_.find((**worker.facts).job_id);
-  if (known == recordings_.end()) {
-    std::vector<FlightRecording::Rank> ranks =
-        recorders_of(worker, listener_.others_of_job(worker));
-    const std::size_t asked = std::min(ranks.size(), FlightRecording::kMaxRanks);
-    kill.recorders_omitted = ranks.size() - asked;
-    ranks.resize(asked);
-    kill.has_started_recording = !ranks.empty();
-    if (ranks.empty() && !has_job(**worker.facts)) {
-      return;  // says nothing of the workers with a rank, which have the same empty job id
-    }
-    known = recordings_.try_emplace((**worker.facts).job_id).first;
-    if (!ranks.empty()) {
-      known->second = FlightRecording::start(side_threads_, std::move(ranks), kill.evidence_until);
-    }
-  }
-  kill.recording = known->second;
-}
-
 // Evidence is recorded before the first signal only. Later it would show a signalled process.
 void KillLadder::record_evidence(Kill& kill) {
   if (kill.collection && kill.stage == Stage::kRecorded) {
     Evidence evidence = kill.collection->take();
-    if (kill.recording) {
-      evidence.flight_recorder = kill.recording->dumps();
-      evidence.flight_recorder_omitted = kill.recorders_omitted;
-      if (!kill.has_started_recording) {
-        std::erase_if(evidence.flight_recorder,
-                      [&](const FlightDump& dump) { return dump.pid != kill.worker().pid; });
-      }
-    }
+    kill.recording.add_to(evidence, kill.worker().pid);
     log_.append(records_.evidence(kill.order.worker, kill.order.expiries.front().id, evidence));
     kill.collection.reset();
   }
 }
 
 void KillLadder::record_complete_evidence(Kill& kill) {
-  if (kill.is_collected && !kill.waits_for_dumps()) {
+  if (kill.is_collected && kill.recording.is_done()) {
     record_evidence(kill);
   }
 }
 
-// Returns whether the verdict is synced, the evidence is recorded, and that of the incident is
+// Returns whether the verdict is synced, the evidence is recorded, and that of incident and job is
 // gathered, or each of them has had its time.
 bool KillLadder::is_ready_for_signal(Kill& kill, Instant now) {
   const bool synced =
@@ -330,7 +265,7 @@ bool KillLadder::is_ready_for_signal(Kill& kill, Instant now) {
   }
   record_complete_evidence(kill);
   const bool evidence_is_in = !kill.collection;
-  const bool all_is_gathered = now >= kill.gathering_until || !listener_.is_gathering();
+  const bool all_is_gathered = now >= kill.gathering_until || !listener_.is_gathering(kill.order);
   kill.next_step_at = std::min({synced ? Instant::never() : kill.sync_until,
                                 evidence_is_in ? Instant::never() : kill.evidence_until,
                                 all_is_gathered ? Instant::never() : kill.gathering_until});

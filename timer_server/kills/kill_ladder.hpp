@@ -3,7 +3,6 @@
 #pragma once
 
 #include <functional>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -12,7 +11,7 @@
 
 #include "common/clock.hpp"
 #include "timer_server/evidence/evidence_collection.hpp"
-#include "timer_server/evidence/flight_recording.hpp"
+#include "timer_server/kills/job_recordings.hpp"
 #include "timer_server/kills/kill_targets.hpp"
 #include "timer_server/records/record_log.hpp"
 #include "timer_server/records/records.hpp"
@@ -81,9 +80,9 @@ class KillLadder {
     // the worker are known, or kFactsLimit has passed.
     std::function<void(const KillOrder&, Instant now)> on_recorded = [](const KillOrder&, Instant) {
     };
-    // Returns whether the first signals must wait for evidence of the whole incident. They wait for
-    // the time limit of evidence at most.
-    std::function<bool()> is_gathering = [] { return false; };
+    // Returns whether the first signal must wait for evidence of the order's incident or job. It
+    // waits for the time limit of evidence at most.
+    std::function<bool(const KillOrder&)> is_gathering = [](const KillOrder&) { return false; };
     // Returns the other workers of the job on this host, without those to which a last signal was
     // sent.
     std::function<std::vector<WorkerIdentity>(const WorkerIdentity&)> others_of_job =
@@ -137,7 +136,6 @@ class KillLadder {
   void start_evidence(const std::shared_ptr<Kill>& kill);
   void record_evidence(Kill& kill);
   void record_complete_evidence(Kill& kill);
-  void ask_flight_recorders(Kill& kill);
   void start_last_evidence(const std::shared_ptr<Kill>& kept, Instant now);
   void find_releases(Kill& kill, Instant now);
   void set_released(Kill& kill, Expiry& expiry, Instant now);
@@ -164,9 +162,7 @@ class KillLadder {
   bool has_short_waits_ = false;
   std::uint64_t signals_ = 0;
   CountsByScope released_late_;
-  // By job, the recording that was started for the last incident; null: no rank has a recorder.
-  std::map<std::string, std::shared_ptr<FlightRecording>> recordings_;
-  std::string recorded_incident_;                // the incident of these recordings
+  JobRecordings recordings_;
   std::vector<std::shared_ptr<Kill>> stopping_;  // in Stage::kStopping
   Duration stop_budget_{};                       // what is left of kStopLimit in this advance()
   bool has_freed_one_ = false;  // in this pass of advance() a kill ended for which another may wait

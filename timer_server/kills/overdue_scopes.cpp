@@ -25,17 +25,23 @@ std::optional<Instant> end_on_page(WorkerPage& page, const std::string& name, In
 
 }  // namespace
 
+OverdueScopes::Followed OverdueScopes::spared_scope(const WorkerIdentity& worker,
+                                                    const Expiry& expiry) {
+  return {.worker = worker,
+          .missed = Missed::kDeadline,
+          .id = expiry.id,
+          .name = expiry.scope.name,
+          .acquired = expiry.scope.terms.acquired,
+          .deadline = expiry.scope.terms.deadline,
+          .place = {},
+          .next_look = {}};
+}
+
 void OverdueScopes::follow(const WorkerIdentity& worker, const Expiry& expiry) {
-  const ScopeTerms& terms = expiry.scope.terms;
-  if (expiry.place.page && !expiry.released_at && !terms.is_idle) {
-    follow({.worker = worker,
-            .missed = Missed::kDeadline,
-            .id = expiry.id,
-            .name = expiry.scope.name,
-            .acquired = terms.acquired,
-            .deadline = terms.deadline,
-            .place = expiry.place,
-            .next_look = {}});
+  if (expiry.place.page && !expiry.released_at && !expiry.scope.terms.is_idle) {
+    Followed scope = spared_scope(worker, expiry);
+    scope.place = expiry.place;
+    follow(std::move(scope));
   }
 }
 
@@ -55,15 +61,9 @@ void OverdueScopes::follow(const WorkerIdentity& worker, const SoftDeadline& war
 void OverdueScopes::follow_on_pipe(const WorkerIdentity& worker, const Expiry& expiry,
                                    std::string request_id) {
   if (!expiry.released_at && !request_id.empty()) {
-    follow({.worker = worker,
-            .missed = Missed::kDeadline,
-            .id = expiry.id,
-            .name = expiry.scope.name,
-            .acquired = expiry.scope.terms.acquired,
-            .deadline = expiry.scope.terms.deadline,
-            .place = {},
-            .next_look = {},
-            .request_id = std::move(request_id)});
+    Followed scope = spared_scope(worker, expiry);
+    scope.request_id = std::move(request_id);
+    follow(std::move(scope));
   }
 }
 

@@ -75,6 +75,7 @@ class OverdueScopes {
     std::string request_id{};  // of a scope of the pipe that was spared
   };
 
+  static Followed spared_scope(const WorkerIdentity& worker, const Expiry& expiry);
   void follow(Followed scope);
   // Returns whether the scope is still to be followed.
   bool look_at(Followed& scope, Instant now);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include "timer_server/kills/peer_evidence.hpp"
 
+#include <algorithm>
 #include <utility>
 
 namespace filetimer {
@@ -18,8 +19,6 @@ void PeerEvidence::start(const std::string& incident, const std::string& job,
                          Instant now) {
   loop_thread_.check();
   if (incident != incident_) {
-    stop();
-    omitted_ = 0;
     incident_ = incident;
     jobs_.clear();
   }
@@ -27,64 +26,64 @@ void PeerEvidence::start(const std::string& incident, const std::string& job,
   if (peers.empty()) {
     return;
   }
-  omitted_ += omitted;
-  is_recorded_.resize(is_recorded_.size() + peers.size());
-  const Instant until = now + timeout_;
-  if (group_) {
-    group_->add(std::move(peers), until);
-  } else {
-    group_.emplace(side_threads_, slots_,
-                   GroupCollection::Options{.level = level_, .timeout = timeout_, .until = until},
-                   std::move(peers));
-  }
+  std::erase_if(running_, [&](Collection& earlier) {
+    const bool is_of_job = earlier.job == job;
+    if (is_of_job) {
+      stop(earlier);
+    }
+    return is_of_job;
+  });
+  running_.push_back(
+      {incident, job, omitted,
+       GroupCollection(side_threads_, slots_,
+                       {.level = level_, .timeout = timeout_, .until = now + timeout_},
+                       std::move(peers))});
 }
 
 void PeerEvidence::withdraw(const Process& worker) {
   loop_thread_.check();
-  if (group_) {
-    group_->withdraw(worker);
+  for (Collection& collection : running_) {
+    collection.group.withdraw(worker);
   }
+}
+
+bool PeerEvidence::is_running_for(const std::string& job) const {
+  return std::ranges::any_of(running_,
+                             [&](const Collection& collection) { return collection.job == job; });
 }
 
 Instant PeerEvidence::advance(Instant now) {
   loop_thread_.check();
-  if (!group_) {
-    return Instant::never();
-  }
-  const Instant next = group_->advance(now);
-  record_new();
-  if (group_->is_done()) {
-    group_.reset();
-    is_recorded_.clear();
-  }
+  Instant next = Instant::never();
+  std::erase_if(running_, [&](Collection& collection) {
+    next = std::min(next, collection.group.advance(now));
+    record_done(collection);
+    return collection.group.is_done();
+  });
   return next;
 }
 
 void PeerEvidence::stop() {
   loop_thread_.check();
-  if (group_) {
-    group_->stop();
-    record_new();
-    group_.reset();
-    is_recorded_.clear();
+  for (Collection& collection : running_) {
+    stop(collection);
   }
+  running_.clear();
 }
 
-void PeerEvidence::record_new() {
-  for (std::size_t i = 0; i < is_recorded_.size(); ++i) {
-    const GroupCollection::Member& member = *group_->members()[i];
-    if (!member.is_done() || is_recorded_[i]) {
-      continue;
-    }
-    is_recorded_[i] = true;
-    Evidence none;
-    none.missing = "there was no time for this worker";
-    if (!member.is_withdrawn()) {
-      const Evidence* const evidence = member.evidence();
-      log_.append(records_.peer_evidence(member.worker(), incident_,
-                                         evidence != nullptr ? *evidence : none,
-                                         std::exchange(omitted_, 0)));
-    }
+void PeerEvidence::stop(Collection& collection) {
+  collection.group.stop();
+  record_done(collection);
+}
+
+void PeerEvidence::record_done(Collection& collection) {
+  Evidence none;
+  none.missing = "there was no time for this worker";
+  for (const auto& member : collection.group.take_done()) {
+    const Evidence* const evidence = member->evidence();
+    log_.append(records_.peer_evidence(member->worker(), collection.incident,
+                                       evidence != nullptr ? *evidence : none,
+                                       std::exchange(collection.omitted, 0)));
   }
 }
 

@@ -4,7 +4,7 @@
 #pragma once
 
 #include <cstddef>
-#include <optional>
+#include <list>
 #include <set>
 #include <string>
 #include <vector>
@@ -20,15 +20,15 @@
 namespace filetimer {
 
 // Collects the evidence of the peers once for each incident and job, and records it: it shows where
-// they wait. The signals of the incident's kills wait for the evidence, because the peers of a
-// killed worker often exit. A peer may get the signal of its Python dump, as in a `dump` request.
+// they wait. The signals of the job's kills wait for the evidence, because the peers of a killed
+// worker often exit. A peer may get the signal of its Python dump, as in a `dump` request.
 //
 //   if (peers.is_first_of_job(incident, job)) {  // after the record of the verdict
 //     peers.start(incident, job, std::move(members), omitted, now);
 //   }
 //   ...
 //   next = peers.advance(now);
-//   if (!peers.is_running()) { /* the signals may be sent */ }
+//   if (!peers.is_running_for(job)) { /* the signals may be sent */ }
 //
 // Used on the loop thread. The references that the constructor takes must outlive this object.
 class PeerEvidence {
@@ -36,9 +36,6 @@ class PeerEvidence {
   // The most peers whose evidence is collected for an incident. The caller passes no more, and the
   // number of the others.
   static constexpr std::size_t kMaxPeers = 64;
-  // The most peers whose evidence is collected at the same time. The expired workers have the other
-  // side threads, unless warnings and `dump` requests use them.
-  static constexpr long kMaxCollections = 2;
 
   // Takes the level of the evidence of peers and its time limit from `policy`.
   PeerEvidence(const KillPolicy& policy, Records& records, RecordLog& log,
@@ -51,7 +48,7 @@ class PeerEvidence {
     return incident != incident_ || !jobs_.contains(job);
   }
   // Starts the collection for a job of an incident. Records first what was collected for an earlier
-  // incident. `omitted`: the number of further peers.
+  // incident of the job. `omitted`: the number of further peers.
   void start(const std::string& incident, const std::string& job,
              std::vector<GroupCollection::Member> peers, std::size_t omitted, Instant now);
   // Leaves out a peer that has expired itself, if its collection has not begun.
@@ -59,24 +56,31 @@ class PeerEvidence {
   // Records the evidence that is complete. Returns when it must be called again at the latest, or
   // never(); it must also be called when the side threads have delivered.
   Instant advance(Instant now);
-  [[nodiscard]] bool is_running() const { return group_.has_value(); }
-  // Ends the collection and records what it has.
+  [[nodiscard]] bool is_running() const { return !running_.empty(); }
+  [[nodiscard]] bool is_running_for(const std::string& job) const;
+  // Ends the collections and records what they have.
   void stop();
 
  private:
-  void record_new();
+  struct Collection {
+    std::string incident;
+    std::string job;
+    std::size_t omitted = 0;  // written in the first record
+    GroupCollection group;
+  };
+
+  void record_done(Collection& collection);
+  void stop(Collection& collection);
 
   const EvidenceLevel level_;
   const Duration timeout_;
   Records& records_;
   RecordLog& log_;
   SideThreads& side_threads_;
-  const CollectionSlots slots_{kMaxCollections};
+  const CollectionSlots slots_{};
   std::string incident_;
   std::set<std::string> jobs_;  // of the incident, for which a collection was started
-  std::size_t omitted_ = 0;
-  std::optional<GroupCollection> group_;
-  std::vector<bool> is_recorded_;  // of each member
+  std::list<Collection> running_;
   LoopThread loop_thread_;
 };
 

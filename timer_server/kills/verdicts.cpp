@@ -35,10 +35,7 @@ Verdicts::Verdicts(Context context)
                                bool is_final) { return on_signal(process, is_final); },
            .on_end = [this](const KillOrder& order, const KillEnd& end) { on_end(order, end); },
            .on_recorded = [this](const KillOrder& order, Instant now) { on_recorded(order, now); },
-           .is_gathering =
-               [this] {
-                 return context_.evidence_command.is_running() || context_.peers.is_running();
-               },
+           .is_gathering = [this](const KillOrder& order) { return is_gathering(order); },
            .others_of_job =
                [this](const WorkerIdentity& worker) {
                  std::vector<WorkerIdentity> others;
@@ -156,6 +153,12 @@ void Verdicts::on_recorded(const KillOrder& order, Instant now) {
   if (order.deciding() != nullptr && !order.has_evidence) {
     start_evidence_of_peers(order.worker, first.incident, now);
   }
+}
+
+bool Verdicts::is_gathering(const KillOrder& order) const {
+  const std::optional<WorkerFacts>& facts = *order.worker.facts;
+  return context_.evidence_command.is_running(order.expiries.front().incident) ||
+         (facts && has_job(*facts) && context_.peers.is_running_for(facts->job_id));
 }
 
 void Verdicts::start_evidence_of_peers(const WorkerIdentity& worker, const std::string& incident,

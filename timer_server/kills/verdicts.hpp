@@ -125,6 +125,7 @@ class Verdicts {
   [[nodiscard]] bool has_worked_since(const Process& process, Instant since) const;
   std::vector<std::string> on_signal(const Process& process, bool is_final);
   void on_recorded(const KillOrder& order, Instant now);
+  [[nodiscard]] bool is_gathering(const KillOrder& order) const;
   void on_end(const KillOrder& order, const KillEnd& end);
   // Returns the other workers of its job, without those to which a last signal was sent
   // (Worker::dying).

@@ -75,7 +75,7 @@ Instant Warnings::advance(Instant now) {
 void Warnings::start_evidence(const std::shared_ptr<Batch>& batch) {
   // No Python stacks: they need a signal.
   batch->collection = EvidenceCollection::start(
-      side_threads_, batch->worker.process, {level_, batch->evidence_until, std::nullopt},
+      side_threads_, batch->worker.process, {level_, batch->evidence_until, std::nullopt, false},
       [weak = std::weak_ptr(batch), token = slots_.take()] {
         const auto waiting = weak.lock();
         if (waiting && waiting->collection) {

@@ -24,10 +24,6 @@ namespace filetimer {
 // references that the constructor takes must outlive the warnings.
 class Warnings {
  public:
-  // The workers whose evidence is collected at the same time, including those for which it hangs.
-  // The other side threads are left to kills.
-  static constexpr long kMaxCollections = 2;
-
   // Called after the record of each soft deadline, with the number of the record. `is_first`: of
   // those of the worker that passed together.
   using Recorded = std::function<void(const WorkerIdentity& worker, const SoftDeadline& passed,
@@ -74,7 +70,7 @@ class Warnings {
   SideThreads& side_threads_;
   const Recorded recorded_;
   std::deque<std::shared_ptr<Batch>> batches_;  // the earliest soft deadline first
-  const CollectionSlots slots_{kMaxCollections};
+  const CollectionSlots slots_{};
   CountsByScope warned_;
   LoopThread loop_thread_;
 };

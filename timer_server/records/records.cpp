@@ -150,13 +150,6 @@ void write_hold(JsonWriter& json, const Evidence& evidence) {
 
 // Writes a worker of an incident. Jobs share hosts, and a worker of another job waits for no worker
 // of this one.
-void write_whose_and_job(JsonWriter& json, const WorkerIdentity& worker) {
-  write_whose(json, worker);
-  if (const auto& facts = *worker.facts; facts && !facts->job_id.empty()) {
-    json.field("job_id", facts->job_id);
-  }
-}
-
 // Writes the scopes that the workers have left. Times are before the incident, negative after it.
 void write_ended_scopes(JsonWriter& json, const Incident& incident) {
   std::size_t omitted = incident.ended_omitted;
@@ -200,6 +193,13 @@ void write_whose(JsonWriter& json, const WorkerIdentity& worker) {
     json.field("rank", *facts->rank);
   }
   json.field("comm", worker.process->comm);
+}
+
+void write_whose_and_job(JsonWriter& json, const WorkerIdentity& worker) {
+  write_whose(json, worker);
+  if (const auto& facts = *worker.facts; facts && !facts->job_id.empty()) {
+    json.field("job_id", facts->job_id);
+  }
 }
 
 void write_scope(JsonWriter& json, const ScopeView& scope, Instant now) {

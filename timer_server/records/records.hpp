@@ -51,6 +51,7 @@ struct ScopeView {
 
 // The keys of a worker that tell those of one host apart, and of an open scope as it stands `now`.
 void write_whose(JsonWriter& json, const WorkerIdentity& worker);
+void write_whose_and_job(JsonWriter& json, const WorkerIdentity& worker);
 void write_scope(JsonWriter& json, const ScopeView& scope, Instant now);
 void write_joined(JsonWriter& json, const RendezvousRound& round);
 
@@ -114,7 +115,7 @@ enum class HookResult {
   kExited,
   kSignalled,
   kTimedOut,
-  kStopped,  // the server ended first, or of an evidence command: the next incident came first
+  kStopped,  // the server ended first, or of an evidence command: too many others ran
   kFailed,   // could not be started
   kDropped,  // was not started
 };

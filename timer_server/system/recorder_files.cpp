@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 
 #include "common/text.hpp"
 #include "timer_server/system/environ_block.hpp"
@@ -11,7 +12,9 @@
 namespace filetimer {
 namespace {
 
-constexpr std::string_view kPipeVariable = "TORCH_NCCL_DEBUG_INFO_PIPE_FILE";
+// The first is that of PyTorch's backend for NCCL, the second that of its backend for XCCL.
+constexpr std::array<std::string_view, 2> kPipeVariables{"TORCH_NCCL_DEBUG_INFO_PIPE_FILE",
+                                                         "TORCH_FR_DEBUG_INFO_PIPE_FILE"};
 constexpr std::size_t kMaxPathBytesQuoted = 64;
 
 // Returns why the path cannot be used, or nothing.
@@ -31,24 +34,27 @@ std::string objection_to(std::string_view variable, std::string_view path) {
 
 std::shared_ptr<const RecorderFiles> recorder_files_from(std::string_view environ_block,
                                                          std::optional<int> rank) {
-  const std::string_view stem = value_in_environ(environ_block, kPipeVariable);
-  if (stem.empty()) {
+  const auto variable = std::ranges::find_if(kPipeVariables, [&](std::string_view name) {
+    return !value_in_environ(environ_block, name).empty();
+  });
+  if (variable == kPipeVariables.end()) {
     return nullptr;
   }
+  const std::string_view stem = value_in_environ(environ_block, *variable);
   auto files = std::make_shared<RecorderFiles>();
   if (!rank) {
     files->unusable = "its environment has no RANK";
     return files;
   }
-  files->unusable = objection_to(kPipeVariable, stem);
+  files->unusable = objection_to(*variable, stem);
   files->pipe = files->unusable.empty() ? fmt::format("{}{}.pipe", stem, *rank) : std::string{};
   std::string objection;
-  const auto add = [&](std::string_view variable, std::string_view folder, std::string_view rest) {
+  const auto add = [&](std::string_view name, std::string_view folder, std::string_view rest) {
     if (folder.empty()) {
       return;
     }
     const std::string path = fmt::format("{}{}{}", folder, rest, *rank);
-    const std::string why_not = objection_to(variable, path);
+    const std::string why_not = objection_to(name, path);
     if (!why_not.empty()) {
       objection = objection.empty() ? why_not : objection;
     } else if (std::ranges::find(files->dumps, path) == files->dumps.end()) {
@@ -63,7 +69,7 @@ std::shared_ptr<const RecorderFiles> recorder_files_from(std::string_view enviro
     const std::string_view home = value_in_environ(environ_block, "HOME");
     add("XDG_CACHE_HOME", value_in_environ(environ_block, "XDG_CACHE_HOME"),
         "/torch/comm_lib_trace_rank_");
-    add("HOME", home, "/.cache/torch/comm_lib_trace_rank_");
+    add("HOME", home.empty() ? "/tmp" : home, "/.cache/torch/comm_lib_trace_rank_");
     add("HOME", home, "/.cache/torch/nccl_trace_rank_");
     add("", "/tmp", "/nccl_trace_rank_");
   }

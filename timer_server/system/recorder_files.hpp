@@ -13,7 +13,8 @@
 namespace filetimer {
 
 struct RecorderFiles {
-  std::string pipe;  // <TORCH_NCCL_DEBUG_INFO_PIPE_FILE><rank>.pipe
+  // <TORCH_NCCL_DEBUG_INFO_PIPE_FILE><rank>.pipe, or of TORCH_FR_DEBUG_INFO_PIPE_FILE
+  std::string pipe;
   // Where the dump may be. The variables count first; their names and the default differ between
   // versions of PyTorch. Not empty unless `unusable` says why.
   std::vector<std::string> dumps;
@@ -23,9 +24,8 @@ struct RecorderFiles {
 // The longest path that is used. A record has the paths of many ranks.
 inline constexpr std::size_t kMaxRecorderPathBytes = 512;
 
-// Returns the files that an environment names, or null if it has no
-// TORCH_NCCL_DEBUG_INFO_PIPE_FILE. Absolute paths alone are used: the server does not know in which
-// folder the worker was when it made its FIFO.
+// Returns the files that an environment names, or null if it names no pipe. Absolute paths alone
+// are used: the server does not know in which folder the worker was when it made its FIFO.
 std::shared_ptr<const RecorderFiles> recorder_files_from(std::string_view environ_block,
                                                          std::optional<int> rank);
 

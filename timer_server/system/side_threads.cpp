@@ -26,7 +26,7 @@ struct SideThreads::State {
     int threads = 0;
     int idle = 0;
   };
-  std::array<Queue, 4> queues FILETIMER_GUARDED_BY(mutex);  // by lane
+  std::array<Queue, kLanes> queues FILETIMER_GUARDED_BY(mutex);  // by lane
   ConditionVariable ended;
   std::vector<Delivery> deliveries FILETIMER_GUARDED_BY(mutex);
   bool stopping FILETIMER_GUARDED_BY(mutex) = false;
@@ -88,7 +88,8 @@ void SideThreads::run(Job job, Lane lane) {
     return;
   }
   queue.jobs.push_back(std::move(job));
-  if (queue.jobs.size() > static_cast<std::size_t>(queue.idle) && queue.threads < kMaxSideThreads) {
+  if (queue.jobs.size() > static_cast<std::size_t>(queue.idle) &&
+      queue.threads < max_threads(lane)) {
     try {
       std::thread([state = state_, &queue] { state->work_until_stopped(queue); }).detach();
       ++queue.threads;

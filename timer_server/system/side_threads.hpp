@@ -19,7 +19,7 @@ namespace filetimer {
 //     return [cell, facts] { *cell = facts; };
 //   });
 //
-// A job that hangs costs its thread. Other threads take its place, up to kMaxSideThreads in its
+// A job that hangs costs its thread. Other threads take its place, up to max_threads() of its
 // lane. A job never waits for one of another lane.
 class SideThreads {
  public:
@@ -29,10 +29,13 @@ class SideThreads {
 
   // kSlow: what may wait for a worker, as files of /proc that take its memory lock. kMetrics: what
   // may wait for the file system of --metrics, so that metrics are written while workers hang.
-  // kRecorders: what may wait for the file system of flight recorders.
-  enum class Lane { kQuick, kSlow, kMetrics, kRecorders };
+  // kRecorders: what may wait for the file system of flight recorders. kUnexpired: evidence of
+  // workers that have not expired, which leaves the threads of the others to kills.
+  enum class Lane { kQuick, kSlow, kMetrics, kRecorders, kUnexpired };
+  static constexpr std::size_t kLanes = 5;
 
-  static constexpr int kMaxSideThreads = 4;  // in each lane
+  // Returns the most threads of a lane.
+  static constexpr int max_threads(Lane lane) { return lane == Lane::kUnexpired ? 6 : 4; }
   // The most jobs that wait in a lane. The result of a job is of use for a short time only, so
   // further jobs are dropped.
   static constexpr std::size_t kMaxJobs = 8192;

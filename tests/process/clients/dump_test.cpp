@@ -43,9 +43,9 @@ TEST_CASE("dump shows where the workers are, and they go on") {
   CHECK_FALSE(contains(of_rank.out, "exchange"));
   const Finished all = run_client(temp, server, {"dump", "--all"});
   CHECK(all.status == exited(0));
-  CHECK(contains(all.out, "rank 0\n"));
+  CHECK(contains(all.out, fmt::format("rank 0 (pid {}, ", one->pid())));
   CHECK(contains(all.out, "`exchange` for "));
-  CHECK(contains(all.out, "rank 1\n"));
+  CHECK(contains(all.out, fmt::format("rank 1 (pid {}, ", other->pid())));
   CHECK(contains(all.out, "`load` for "));
   CHECK(contains(all.out, "Threads\n"));
   const Finished of_pid =
@@ -59,7 +59,7 @@ TEST_CASE("dump shows where the workers are, and they go on") {
   }
 }
 
-TEST_CASE("dump of nobody is refused, and says who is there") {
+TEST_CASE("dump of a worker that is not there is refused, and names those that are") {
   const TempFolder temp;
   const Server server(temp);
   const Finished none = run_client(temp, server, {"dump", "--all"});

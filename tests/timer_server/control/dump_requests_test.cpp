@@ -110,6 +110,20 @@ TEST_CASE("A dump of a rank or a pid is of these workers only") {
   CHECK(Dumped(stage.answer()).ranks() == std::vector<std::int64_t>{2});
 }
 
+TEST_CASE("A dump says of which job each worker is") {
+  DumpStage stage;
+  (*stage.add(1).facts)->job_id = "8812";
+  (*stage.add(1).facts)->job_id = "8813";
+  stage.add(2);
+  CHECK(stage.begin({.rank = 1, .pid = {}}));
+  const Dumped of_rank(stage.answer());
+  REQUIRE(of_rank.workers.size() == 2);
+  CHECK(text_at(of_rank.workers[0], "job_id") == "8812");
+  CHECK(text_at(of_rank.workers[1], "job_id") == "8813");
+  CHECK(stage.begin({.rank = 2, .pid = {}}));
+  CHECK(text_at(Dumped(stage.answer()).workers.at(0), "job_id").empty());
+}
+
 TEST_CASE("A dump of no worker says which there are") {
   DumpStage stage;
   CHECK(stage.begin().error().message == "no worker is watched");
@@ -130,7 +144,7 @@ TEST_CASE("A dump of no worker says which there are") {
 
 TEST_CASE("A dump whose time is up has the workers that were collected") {
   DumpStage stage;
-  const BusyThreads busy(stage.side_threads, SideThreads::Lane::kQuick);
+  const BusyThreads busy(stage.side_threads, SideThreads::Lane::kUnexpired);
   for (int rank = 0; rank < 3; ++rank) {
     stage.add(rank);
   }
@@ -145,7 +159,7 @@ TEST_CASE("A dump whose time is up has the workers that were collected") {
 
 TEST_CASE("A worker whose evidence does not come delays a dump by its time limit only") {
   DumpStage stage;
-  const BusyThreads busy(stage.side_threads, SideThreads::Lane::kQuick);
+  const BusyThreads busy(stage.side_threads, SideThreads::Lane::kUnexpired);
   stage.add(0);
   CHECK(stage.begin());
   CHECK(stage.dumps.advance(stage.now) == stage.now + 2s);
@@ -166,7 +180,7 @@ TEST_CASE("A dump whose client has gone is not answered") {
 
 TEST_CASE("A dump is of a limited number of workers and counts the others") {
   DumpStage stage;
-  const BusyThreads busy(stage.side_threads, SideThreads::Lane::kQuick);
+  const BusyThreads busy(stage.side_threads, SideThreads::Lane::kUnexpired);
   for (std::size_t i = 0; i < DumpRequests::kMaxWorkers + 3; ++i) {
     stage.add(static_cast<int>(i));
   }

@@ -169,6 +169,25 @@ TEST_CASE("After early evidence is taken no slow evidence is collected") {
   CHECK(collection->take().threads.empty());
 }
 
+TEST_CASE("Evidence of workers that have not expired takes no side thread from that of a kill") {
+  CollectionStage stage;
+  for (const bool hangs_for_kills : {false, true}) {
+    CAPTURE(hangs_for_kills);
+    stage.done = 0;
+    const auto lane = [&](SideThreads::Lane of_kills) {
+      return hangs_for_kills ? of_kills : SideThreads::Lane::kUnexpired;
+    };
+    const BusyThreads quick(stage.side_threads, lane(SideThreads::Lane::kQuick));
+    const BusyThreads slow(stage.side_threads, lane(SideThreads::Lane::kSlow));
+    EvidenceOptions options{EvidenceLevel::kProc, Instant::now() + 20s, {}};
+    options.has_expired = !hangs_for_kills;
+    const auto collection = EvidenceCollection::start(stage.side_threads, stage.process, options,
+                                                      [&stage] { ++stage.done; });
+    stage.deliver_until_done(1);
+    CHECK(collection->take().threads.at(0).cpu_percent.has_value());
+  }
+}
+
 TEST_CASE("Without time the cheap evidence is collected, and it says what is missing") {
   CollectionStage stage;
   const auto collection = stage.start(EvidenceLevel::kStacks, Instant::now());

@@ -90,7 +90,7 @@ TEST_CASE("An incident without peers has nothing to wait for") {
 
 TEST_CASE("When the time for evidence is up, each peer has a record of what there is") {
   PeerStage stage;
-  const BusyThreads busy(stage.side_threads, SideThreads::Lane::kQuick);
+  const BusyThreads busy(stage.side_threads, SideThreads::Lane::kUnexpired);
   stage.start("k-i1", {&stage.add(0), &stage.add(1), &stage.add(2)});
   CHECK(stage.peers.advance(stage.now) == stage.now + 2s);
   CHECK(stage.peers.is_running());
@@ -148,7 +148,7 @@ TEST_CASE("Each job of an incident has its peers, once") {
 
 TEST_CASE("The next incident, and the end of the server, record what was collected") {
   PeerStage stage;
-  const BusyThreads busy(stage.side_threads, SideThreads::Lane::kQuick);
+  const BusyThreads busy(stage.side_threads, SideThreads::Lane::kUnexpired);
   Worker& one = stage.add(0);
   Worker& other = stage.add(1);
   stage.start("k-i1", {&one});

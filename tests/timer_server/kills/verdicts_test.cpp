@@ -8,6 +8,7 @@
 #include <filesystem>
 
 #include "common/mapped_file.hpp"
+#include "tests/timer_server/busy_threads.hpp"
 #include "tests/timer_server/verdict_parts.hpp"
 
 using namespace filetimer;
@@ -287,6 +288,62 @@ TEST_CASE("The peers of a worker are the others of its job, and the first signal
     ranks.push_back(record.integer("rank"));
   }
   CHECK(ranks == std::vector<std::int64_t>{1, 3});
+}
+
+TEST_CASE("A signal does not wait for the peers of another job") {
+  Settings settings = VerdictParts::worker_only();
+  settings.kill.peer_evidence = EvidenceLevel::kProc;
+  VerdictStage stage(settings);
+  const auto add = [&](int rank, const std::string& job) -> Worker& {
+    Worker& worker = stage.add_known_worker(made_up_process(kNoProcess + 10 + rank));
+    (*worker.facts)->rank = rank;
+    (*worker.facts)->job_id = job;
+    return worker;
+  };
+  Worker& expired = add(1, "8812");
+  add(2, "8812");
+  Worker& other = add(3, "8813");
+  Worker& without_job = stage.worker;
+  for (Worker* const worker : {&expired, &other, &without_job}) {
+    stage.open(*worker, "load");
+  }
+  const auto due = stage.judge();
+  stage.verdicts.carry_out(due, kJudgedAt);
+  stage.advance(kJudgedAt.mono);
+  CHECK(stage.peers.is_running_for("8812"));
+  CHECK_FALSE(stage.peers.is_running_for("8813"));
+  CHECK(stage.verdicts.ladder().signals() == 2);
+  stage.verdicts.advance(kJudgedAt.mono + settings.kill.evidence_timeout);
+  CHECK(stage.verdicts.ladder().signals() == 3);
+}
+
+// The waits are side by side, so the longest delay is one time limit and no sum.
+TEST_CASE("Evidence of every kind that hangs delays a signal by one time limit") {
+  Settings settings = VerdictParts::worker_only();
+  settings.kill.evidence = EvidenceLevel::kStacks;
+  settings.evidence_command = "exec sleep 1000";
+  VerdictStage stage(settings);
+  const BusyThreads quick(stage.side_threads, SideThreads::Lane::kQuick);
+  const BusyThreads recorders(stage.side_threads, SideThreads::Lane::kRecorders);
+  Worker& peer = stage.add_known_worker(made_up_process(kNoProcess + 10));
+  (*stage.worker.facts)->job_id = (*peer.facts)->job_id = "8812";
+  RecorderFiles files;
+  files.pipe = "/nowhere/0.pipe";
+  (*stage.worker.facts)->recorder = std::make_shared<const RecorderFiles>(files);
+  stage.open(stage.worker, "load");
+  stage.expire(stage.worker);
+  stage.advance(kJudgedAt.mono);
+  CHECK(stage.peers.is_running_for("8812"));
+  CHECK(stage.evidence_command.is_running(stage.records_of("expired").at(0).text("incident")));
+  const Instant until = kJudgedAt.mono + settings.kill.evidence_timeout;
+  CHECK(stage.verdicts.advance(until + -1ns) <= until);
+  CHECK(stage.verdicts.ladder().signals() == 0);
+  stage.verdicts.advance(until);
+  CHECK(stage.verdicts.ladder().signals() == 1);
+  const testing::Record evidence = stage.records_of("evidence").at(0);
+  CHECK(evidence.text("missing").find("busy") != std::string::npos);
+  CHECK(evidence.array("flight_recorder").size() == 1);
+  stage.evidence_command.stop();
 }
 
 TEST_CASE("A worker that gets no signal leaves its peers alone") {

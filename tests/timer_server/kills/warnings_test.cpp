@@ -111,7 +111,7 @@ TEST_CASE("A warning waits for its evidence and has it in its record") {
 
 TEST_CASE("Evidence that does not come delays a warning by its time limit") {
   WarningStage stage;
-  const BusyThreads busy(stage.side_threads, SideThreads::Lane::kQuick);
+  const BusyThreads busy(stage.side_threads, SideThreads::Lane::kUnexpired);
   stage.start({"forward"});
   stage.warnings.advance(stage.now);
   stage.warnings.advance({(stage.now + 2s).ns - 1});
@@ -221,7 +221,7 @@ TEST_CASE(
 
 TEST_CASE("Warnings collect evidence of two workers at a time and leave side threads to kills") {
   WarningStage stage;
-  const BusyThreads busy(stage.side_threads, SideThreads::Lane::kQuick);
+  const BusyThreads busy(stage.side_threads, SideThreads::Lane::kUnexpired);
   std::vector<std::unique_ptr<Child>> children;
   for (int i = 0; i < 5; ++i) {
     children.push_back(std::make_unique<Child>());

@@ -33,10 +33,20 @@ TEST_CASE("The variable of recent versions of PyTorch comes before that of earli
   CHECK(files->dumps == Paths{"/a/new_0", "/a/old_0"});
 }
 
+TEST_CASE("The pipe of PyTorch's XCCL backend has a variable of its own") {
+  const std::string xccl = "TORCH_FR_DEBUG_INFO_PIPE_FILE=/run/xccl_\0"s;
+  CHECK(recorder_files_from(xccl, 3)->pipe == "/run/xccl_3.pipe");
+  CHECK(recorder_files_from(xccl + kPipe, 3)->pipe == "/run/fr_3.pipe");
+  CHECK(recorder_files_from("TORCH_FR_DEBUG_INFO_PIPE_FILE=fr_\0"s, 0)->unusable ==
+        "TORCH_FR_DEBUG_INFO_PIPE_FILE is 'fr_': expected an absolute path");
+}
+
 TEST_CASE("Without a variable the dump is where one of PyTorch's versions puts it") {
   CHECK(recorder_files_from(kPipe + "HOME=/home/u\0XDG_CACHE_HOME=/cache\0"s, 1)->dumps ==
         Paths{"/cache/torch/comm_lib_trace_rank_1", "/home/u/.cache/torch/comm_lib_trace_rank_1",
               "/home/u/.cache/torch/nccl_trace_rank_1", "/tmp/nccl_trace_rank_1"});
+  CHECK(recorder_files_from(kPipe, 1)->dumps ==
+        Paths{"/tmp/.cache/torch/comm_lib_trace_rank_1", "/tmp/nccl_trace_rank_1"});
 }
 
 TEST_CASE("An environment without the pipe's variable names no flight recorder") {

@@ -20,8 +20,9 @@ namespace {
 
 namespace dom = simdjson::dom;
 
-// Where a worker is.
+// Where a worker is, and of which job.
 struct Place {
+  std::string job_id;
   std::vector<std::string> scopes;  // the outermost first
   std::vector<std::string> python;  // frames of the main thread
   std::vector<std::string> native;
@@ -37,6 +38,7 @@ struct Group {
 
 Place place_of(dom::object worker) {
   Place place;
+  place.job_id = text_at(worker, "job_id");
   for (const dom::object scope : objects_at(worker, "open_scopes")) {
     place.scopes.push_back(text_at(scope, "scope"));
   }
@@ -75,8 +77,13 @@ std::string scope_text(const Group& group, std::size_t index) {
                      timeout_s ? " of " + seconds_text(*timeout_s) : "");
 }
 
-void add_group(Page& page, const Group& group) {
-  page.heading(workers_text(group.workers));
+// Shows the job if there are `several_jobs`: their ranks have the same numbers.
+void add_group(Page& page, const Group& group, bool several_jobs) {
+  const bool is_one = group.workers.size() == 1;
+  page.heading(is_one ? worker_text(group.workers[0]) : workers_text(group.workers));
+  if (several_jobs) {
+    page.field("job", group.place.job_id.empty() ? "none" : group.place.job_id);
+  }
   std::vector<std::string> scopes;
   for (std::size_t i = 0; i < group.place.scopes.size(); ++i) {
     scopes.push_back(scope_text(group, i));
@@ -85,10 +92,8 @@ void add_group(Page& page, const Group& group) {
   page.field("scopes", scopes.empty() ? "none" : joined(scopes, ", in it "));
   page.field("doing", text_at(first, "doing"));
   page.field("missing", text_at(first, "missing"));
-  if (group.workers.size() > 1) {
-    const Integer rank = group.workers[0].rank;
-    page.field("shown", rank ? fmt::format("rank {}", *rank)
-                             : fmt::format("pid {}", group.workers[0].pid.value_or(0)));
+  if (!is_one) {
+    page.field("shown", worker_text(group.workers[0]));
   }
   add_python_stacks(page, first);
   add_threads(page, first);
@@ -104,8 +109,11 @@ std::string dump_page(const std::string& answer, bool colour) {
     return {};
   }
   Page page(colour);
-  for (const Group& group : groups_in(object)) {
-    add_group(page, group);
+  const std::vector<Group> groups = groups_in(object);
+  const bool several_jobs = std::ranges::any_of(
+      groups, [&](const Group& group) { return group.place.job_id != groups[0].place.job_id; });
+  for (const Group& group : groups) {
+    add_group(page, group, several_jobs);
   }
   if (const std::int64_t omitted = count_at(object, "omitted"); omitted > 0) {
     page.heading(

@@ -32,7 +32,7 @@ TEST_CASE("workers in the same place are one group, the smallest first") {
                             waiting_worker(1, "recv+0x18 (libc.so.6)", 12.5) + "," +
                             waiting_worker(2, "read+0x10 (libc.so.6)", 3)),
                 false);
-  const std::size_t odd = text.find("rank 2\n");
+  const std::size_t odd = text.find("rank 2 (pid 102, python3)\n");
   const std::size_t others = text.find("ranks 0, 1\n");
   REQUIRE(odd != std::string::npos);
   REQUIRE(others != std::string::npos);
@@ -40,7 +40,8 @@ TEST_CASE("workers in the same place are one group, the smallest first") {
   const std::string second = text.substr(others);
   CHECK(contains(second, "`epoch` for 12.5 s, in it `exchange` for 12.5 s of 30 s"));
   CHECK(contains(second, "recv+0x10 (libc.so.6)"));
-  CHECK(contains(second, "rank 0"));
+  CHECK(contains(second, "shown   rank 0 (pid 100, python3)\n"));
+  CHECK_FALSE(contains(text, "job"));
   CHECK_FALSE(contains(second, "read+0x10"));
 }
 
@@ -54,6 +55,20 @@ TEST_CASE("workers in different scopes are different groups") {
   CHECK(contains(text, "missing  no time\n"));
 }
 
+TEST_CASE("workers of different jobs are different groups, and the job is shown") {
+  const auto worker = [](int pid, const char* job) {
+    return fmt::format(R"({{"pid":{},"rank":0,"comm":"t"{},"open_scopes":[],"threads":[]}})", pid,
+                       job);
+  };
+  const std::string text =
+      dump_page(answer_with(worker(5, R"(,"job_id":"8812")") + "," +
+                            worker(6, R"(,"job_id":"8813")") + "," + worker(7, "")),
+                false);
+  CHECK(contains(text, "rank 0 (pid 5, t)\n  job     8812\n"));
+  CHECK(contains(text, "rank 0 (pid 6, t)\n  job     8813\n"));
+  CHECK(contains(text, "rank 0 (pid 7, t)\n  job     none\n"));
+}
+
 TEST_CASE("Python stacks count, too") {
   const auto worker = [](int rank, const char* frame) {
     return fmt::format(R"({{"pid":{0},"rank":{0},"comm":"python3","open_scopes":[],"threads":[],)"
@@ -62,8 +77,8 @@ TEST_CASE("Python stacks count, too") {
   };
   const std::string text = dump_page(
       answer_with(worker(1, "train.py:1 in a") + "," + worker(2, "train.py:2 in b")), false);
-  CHECK(contains(text, "rank 1\n"));
-  CHECK(contains(text, "rank 2\n"));
+  CHECK(contains(text, "rank 1 (pid 1, python3)\n"));
+  CHECK(contains(text, "rank 2 (pid 2, python3)\n"));
   CHECK(contains(text, "train.py:2 in b"));
 }
 
