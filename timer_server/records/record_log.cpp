@@ -171,8 +171,8 @@ std::uint64_t RecordLog::Writer::append(std::vector<std::string> records, std::s
       queue_.push_back({++last_number_, std::move(record)});
     }
     number = last_number_;
-    // Without a hand-over to the thread and back, the signal that waits for the record comes
-    // sooner. The thread opens another file if there is one at the path, which may be on a disk.
+    // The signal that waits for the record is sent sooner without a hand-over to the thread. Only
+    // the thread opens another file at the path, because that file may be on a disk.
     if (!is_busy() && !reopen_ && writes_at_once_ && failure_.empty() && !queue_.empty()) {
       std::deque<Entry> batch = begin_batch();
       lock.unlock();
@@ -205,7 +205,7 @@ void RecordLog::Writer::run() {
     const Status done = write_and_sync(batch, MayOpen::kYes);
     lock.lock();
     end_batch(batch, done);
-    // Without the lock, for which the loop would wait.
+    // Without the lock, so that the loop does not wait for it.
     lock.unlock();
     wake_loop();
     lock.lock();
@@ -277,7 +277,7 @@ Status RecordLog::Writer::write_batch(std::deque<Entry>& batch, MayOpen may_open
       break;
     }
     if (Status written = write_some(batch); !written) {
-      // A file that its file server does not know any more is opened anew.
+      // A stale file handle: the file server does not know the file any more.
       if (struct stat st{}; ::fstat(file_.get(), &st) != 0) {
         file_.reset();
       }
@@ -341,7 +341,7 @@ bool RecordLog::Writer::is_at_path() {
   return true;
 }
 
-// Opens the file at the path, or makes it if there is none.
+// Opens the file at the path, and makes it if it is missing.
 Status RecordLog::Writer::open_again() {
   auto opened = open_log(settings_.path);
   if (!opened) {

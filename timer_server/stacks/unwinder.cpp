@@ -30,7 +30,7 @@ std::string libdw_error() {
   return text == nullptr ? "libdw gives no reason" : text;
 }
 
-// Tells libdw that there is no separate debug file.
+// Reports to libdw that there is no separate debug file.
 int find_no_debug_file(Dwfl_Module*, void**, const char*, Dwarf_Addr, const char*, const char*,
                        GElf_Word, char**) {
   return -1;

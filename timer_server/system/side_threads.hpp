@@ -27,9 +27,9 @@ class SideThreads {
   using Delivery = std::function<void()>;
   using Job = std::function<Delivery()>;
 
-  // kSlow: what may wait for a worker, as files of /proc that take its memory lock. kMetrics: what
-  // may wait for the file system of --metrics, so that metrics are written while workers hang.
-  // kRecorders: what may wait for the file system of flight recorders.
+  // kSlow: jobs that may wait for a worker, such as reads in /proc that take its memory lock.
+  // kMetrics: jobs that may wait for the file system of --metrics, so that metrics are written
+  // while workers hang. kRecorders: jobs that may wait for the file system of flight recorders.
   enum class Lane { kQuick, kSlow, kMetrics, kRecorders };
 
   static constexpr int kMaxSideThreads = 4;  // in each lane

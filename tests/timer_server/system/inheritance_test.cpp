@@ -1,4 +1,4 @@
-// What a child gets in place of what its parent has made of itself.
+// Which settings of its parent a child inherits.
 // SPDX-License-Identifier: MIT
 #include "timer_server/system/inheritance.hpp"
 
@@ -13,7 +13,7 @@ using namespace filetimer;
 
 namespace {
 
-// What a program says.
+// Returns the output of a program.
 std::string output_of(std::vector<std::string> words, const Inheritance& inheritance,
                       std::vector<std::string> environment = {"PATH=/usr/bin:/bin"}) {
   std::array<int, 2> ends{};

@@ -27,7 +27,7 @@ TEST_CASE("The files of a flight recorder are those that PyTorch's variables nam
   CHECK(files->unusable == "");
 }
 
-TEST_CASE("The variable of recent versions of PyTorch comes before that of earlier ones") {
+TEST_CASE("The variable of recent versions of PyTorch takes precedence over that of earlier ones") {
   const auto files = recorder_files_from(
       kPipe + "TORCH_NCCL_DEBUG_INFO_TEMP_FILE=/a/old_\0TORCH_FR_DUMP_TEMP_FILE=/a/new_\0"s, 0);
   CHECK(files->dumps == Paths{"/a/new_0", "/a/old_0"});
