@@ -76,7 +76,7 @@ void Inbox::on_request(const wire::Request& request, std::string_view line) {
   try {
     carry_out(request, line);
   } catch (const std::exception& error) {
-    // The lines behind this one are still read, because releases may be among them.
+    // The lines after this one are still read, because releases may be among them.
     context_.rejections.add(fmt::format("it could not be carried out: {}", error.what()), line,
                             request.pid);
   }

@@ -30,7 +30,7 @@ namespace filetimer {
 
 // Reads the request pipe and carries out each request: a control request goes to ControlRequests, a
 // wake-up message to PageRegistry, an acquire or a release to the pipe page of its worker. A
-// request that cannot be carried out goes to Rejections; the requests behind it are carried out.
+// request that cannot be carried out goes to Rejections; the requests after it are carried out.
 // Used on the loop thread. What the context refers to must outlive the inbox.
 class Inbox final : private RequestSink {
  public:

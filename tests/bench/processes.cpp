@@ -29,7 +29,7 @@ void close_from_3() {
   ::syscall(SYS_close_range, 3U, ~0U, 0U);
 }
 
-// Sums the number behind `key` over the status files of all threads.
+// Sums the number after `key` over the status files of all threads.
 std::uint64_t sum_over_threads(pid_t pid, const std::string& key) {
   std::uint64_t sum = 0;
   for (const auto& task : std::filesystem::directory_iterator(fmt::format("/proc/{}/task", pid))) {

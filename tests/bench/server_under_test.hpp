@@ -61,7 +61,7 @@ class ServerUnderTest {
   UniqueFd pipe_;
 };
 
-// Waits until the pipe behind `fd` is empty.
+// Waits until the pipe of `fd` is empty.
 void wait_until_drained(int fd);
 
 }  // namespace filetimer::bench

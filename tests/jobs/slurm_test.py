@@ -64,7 +64,7 @@ class Slurm(JobCase):
         return {int(rank): int(pid) for rank, pid in found.items()}
 
     def steps(self):
-        """How far each rank of a first attempt is."""
+        """Returns the last step of each rank of a first attempt."""
         paths = [self.folder / f"attempt0-rank{rank}" for rank in RANKS]
         return [int(path.read_text()) if path.exists() else 0 for path in paths]
 
@@ -128,8 +128,8 @@ class Slurm(JobCase):
         work = 'echo "rank $SLURM_PROCID works"; until [ -e "$0/stop" ]; do sleep 0.1; done'
         deaf = self.submit_script("sh", "-c", work, self.folder, options=["--time=1"], name="deaf")
         wait_until("its ranks work", lambda: self.output("deaf").count("works") == len(RANKS))
-        # Due once the ranks can take it: a time limit of two minutes puts it 15 s behind the start of
-        # the job. Slurm looks every 30 s, at all jobs. Their own time is up long after that.
+        # Due once the ranks can take it: a time limit of two minutes puts it 15 s after the start
+        # of the job. Slurm looks every 30 s, at all jobs. Their own time is up long after that.
         job = self.submit_example(options=["--time=60", "--signal=USR1@105"])
         wait_until("all work", lambda: min(self.steps()) > 1)
         self.cluster.ask("scontrol", "update", f"JobId={job}", "TimeLimit=2")

@@ -290,7 +290,7 @@ Status RecordLog::Writer::write_batch(std::deque<Entry>& batch, MayOpen may_open
   return {};
 }
 
-// Writes records up to the one that makes the file too large, which is rotated behind it. A pipe or
+// Writes records up to the one that makes the file too large, which is rotated after it. A pipe or
 // a terminal may take a part of a long text: one record at a time.
 Status RecordLog::Writer::write_some(std::deque<Entry>& batch) {
   std::string text;
@@ -362,7 +362,7 @@ Status RecordLog::Writer::write_text(const std::string& lines) {
     }
     const int reason = put < 0 ? errno : ENOSPC;  // a full disk makes the write short
     if (put > 0) {
-      // The half line is cut off, unless another server has appended a record before or behind it.
+      // The half line is cut off, unless another server has appended a record before or after it.
       half_line_ = ::lseek(file_.get(), 0, SEEK_END) != before + put ||
                    ::ftruncate(file_.get(), before) != 0;
     }

@@ -148,7 +148,7 @@ void WorkerRegistry::watch_exit(Worker& worker) {
 // Reads the command line and the rank on a side thread, because a read in /proc may wait for the
 // lock of the worker's memory.
 void WorkerRegistry::read_facts(const Worker& worker) {
-  // Weak: a job that waits behind a hung one must not hold the pidfd of a worker that has exited.
+  // Weak: a job that waits for a hung one must not hold the pidfd of a worker that has exited.
   context_.side_threads.run(
       [this, weak = std::weak_ptr(worker.process), cell = worker.facts]() -> SideThreads::Delivery {
         const auto process = weak.lock();

@@ -46,7 +46,7 @@ TEST_CASE("run exits 124 when COMMAND was killed, and the record has COMMAND's n
   CHECK(count(server.records(), "rejected") == 0);
 }
 
-TEST_CASE("run exits 124 when COMMAND needed the SIGKILL after the grace") {
+TEST_CASE("run exits 124 when COMMAND was killed by SIGKILL after the grace period") {
   const TempFolder temp;
   Server server(temp);
   CHECK(run_client(temp, server,

@@ -485,7 +485,7 @@ TEST_CASE("expected workers that are missing at the time limit are recorded by r
   CHECK(worker.is_alive());
 }
 
-TEST_CASE("when all expected workers are there, that is recorded at once, and once") {
+TEST_CASE("the arrival of all expected workers is recorded at once, and once") {
   const TempFolder temp;
   Server server(temp, {"--expect-workers", "2", "--join-timeout", "1h"});
   const Worker one("block");

@@ -186,7 +186,7 @@ TEST_CASE("a release by a process with a recycled pid does not change its predec
 
 // In the three tests below a server is killed, a worker ends, and its pid is reused before the next
 // server starts. With --max-timeout of 1 ms that server would judge an adopted scope at once.
-TEST_CASE("the next server takes no process with a recycled pid for the owner of a page") {
+TEST_CASE("the next server does not take a process with a recycled pid for the owner of a page") {
   for (const bool has_start_time : {true, false}) {
     CAPTURE(has_start_time);
     const TempFolder temp;
@@ -219,7 +219,7 @@ TEST_CASE("the next server takes no process with a recycled pid for the owner of
   }
 }
 
-TEST_CASE("the next server takes no process with a recycled pid for a worker of the pipe") {
+TEST_CASE("the next server does not take a process with a recycled pid for a worker of the pipe") {
   const TempFolder temp;
   auto worker = std::make_unique<Worker>("block");
   const pid_t pid = worker->pid();

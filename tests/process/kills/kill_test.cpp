@@ -73,7 +73,8 @@ bool is_killed_whole(int signal) {
 
 }  // namespace
 
-TEST_CASE("a worker that ignores SIGTERM gets SIGKILL after the grace, and both are recorded") {
+TEST_CASE(
+    "a worker that ignores SIGTERM gets SIGKILL after the grace period, and both are recorded") {
   const TempFolder temp;
   Server server(temp, {"--grace", "200ms"});
   Worker worker("ignore-term");
@@ -291,7 +292,7 @@ TEST_CASE("a spinning worker dies as well as a sleeping one") {
   CHECK(evidence.text("state") == "R");
 }
 
-TEST_CASE("a stopped worker gets SIGCONT behind the signal, so that the signal reaches it") {
+TEST_CASE("a stopped worker gets SIGCONT after the signal, so that the signal reaches it") {
   const TempFolder temp;
   Server server(temp, {"--stopped", "kill"});
   Worker worker("block");

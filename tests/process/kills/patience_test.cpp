@@ -123,8 +123,7 @@ class Freezer {
 
 }  // namespace
 
-TEST_CASE(
-    "a worker that is stopped at its deadline is deferred, and has its full time afterwards") {
+TEST_CASE("the deadline of a stopped worker is deferred, and it has its full time afterwards") {
   for (const bool with_page : {false, true}) {
     CAPTURE(with_page);
     const TempFolder temp;
@@ -172,7 +171,7 @@ TEST_CASE("a worker that was stopped at its deadline and then releases the scope
   }
 }
 
-TEST_CASE("a worker that is killed while it is deferred has left its scope open") {
+TEST_CASE("a worker that is killed while its deadline is deferred has left its scope open") {
   const TempFolder temp;
   const Server server(temp);
   const WatchedWorker watched(server, false);
@@ -184,7 +183,7 @@ TEST_CASE("a worker that is killed while it is deferred has left its scope open"
   CHECK(server.wait_for("left_open", watched.worker->pid()).text("scope") == "step");
 }
 
-TEST_CASE("a deferral says how long the scope was open and what was left at that moment") {
+TEST_CASE("a deferral is recorded with the elapsed and the remaining time of the scope") {
   for (const bool with_page : {false, true}) {
     CAPTURE(with_page);
     const TempFolder temp;
@@ -313,7 +312,7 @@ TEST_CASE("a worker under a debugger is not killed, and has its full time after 
   CHECK(count(server.records(), "deferred", worker.pid()) == 1);
 }
 
-TEST_CASE("a worker that its cgroup has frozen is deferred") {
+TEST_CASE("the deadline of a worker in a frozen cgroup is deferred") {
   const Freezer freezer;
   if (!freezer) {
     FILETIMER_SKIP("no cgroup can be made here");
@@ -422,7 +421,7 @@ TEST_CASE("a worker that releases in the time that was given back is not killed"
   }
 }
 
-TEST_CASE("a server that is always late still acts") {
+TEST_CASE("a server that is always late still kills") {
   const TempFolder temp;
   Server server(temp);
   const WatchedWorker watched(server, false);

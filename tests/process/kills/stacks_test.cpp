@@ -454,7 +454,7 @@ TEST_CASE("a full server does not remove a judged worker that can still be spare
 }
 
 // The second scope expires while evidence on the first is collected.
-TEST_CASE("a kill that waits for another kill of the worker takes no CPU time") {
+TEST_CASE("a kill that waits for another kill of the worker takes little CPU time") {
   const TempFolder temp;
   Server server = server_with_helper(temp, "exec sleep 100", "1s", {"--grace", "1m"});
   Worker worker("family", {.args = {"200"}});

@@ -335,7 +335,7 @@ TEST_CASE("--detach returns when the server is ready, which then has a session o
   CHECK_FALSE(exists(temp.path("run/requests")));
 }
 
-TEST_CASE("--detach says why and returns the same status when the server can't start") {
+TEST_CASE("--detach prints the error and returns the status of a server that cannot start") {
   const TempFolder temp;
   Server first(temp);
   const Finished second = run_server(temp, {"--dir", first.dir(), "--detach"});

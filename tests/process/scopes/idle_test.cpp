@@ -28,7 +28,7 @@ Record idle_record(const Server& server, Worker& worker) {
   return record;
 }
 
-// That it has used, by itself.
+// Returns the CPU time that the process itself has used.
 double cpu_seconds_of(pid_t pid) {
   const std::string stat = read_file(fmt::format("/proc/{}/stat", pid));
   std::istringstream words(stat.substr(stat.rfind(')') + 2));

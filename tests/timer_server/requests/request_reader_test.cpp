@@ -119,7 +119,7 @@ TEST_CASE("A line without an end takes no memory, and the next line is parsed") 
   CHECK(reading.seen.rejected[0].find("a line of 10000001 bytes") != std::string::npos);
 }
 
-TEST_CASE("A line behind an incomplete line over the limit is parsed") {
+TEST_CASE("A line after an incomplete line over the limit is parsed") {
   Reading reading;
   reading.read(std::string(100'000, 'x'));
   reading.read(line("kept"));

@@ -266,7 +266,7 @@ TEST_CASE("A judged scope is released late, and its slot is used again after its
   CHECK(stage.kept().size() == 2);
 }
 
-TEST_CASE("A judged scope that is acquired again was renewed late, and the new one is watched") {
+TEST_CASE("An acquire of a judged scope renews it late, and the new scope is watched") {
   PipePageStage stage;
   stage.acquire("a", 5000);
   const WorkerPage::Due judged = stage.expire({5000});
@@ -498,7 +498,7 @@ TEST_CASE("A thousand and twenty-four scopes of the pipe fit, and each finds its
   }
 }
 
-TEST_CASE("A page that can't be written is an error once, and leaves no stale scopes behind") {
+TEST_CASE("A page that cannot be written is an error once, and leaves no stale scopes") {
   PipePageStage stage;
   const std::string missing = stage.folder.path("missing");
   stage.page = std::make_shared<PipePage>(missing, PipePageStage::kPid, stage.terms);

@@ -37,7 +37,7 @@ Read read(const std::string& text) {
 
 }  // namespace
 
-TEST_CASE("A setting is a number or a string in either quotes, with a comment after it") {
+TEST_CASE("A setting is a number or a string in either kind of quotes, with a comment after it") {
   struct Row {
     const char* line;
     const char* word;

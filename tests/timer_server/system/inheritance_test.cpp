@@ -79,7 +79,8 @@ TEST_CASE("A variable is set once, replaced and unset") {
   CHECK(environment == std::vector<std::string>{"AB=1"});
 }
 
-TEST_CASE("Children have the variables of the folder and the pipe, and none of the server's own") {
+TEST_CASE(
+    "Children have the variables of the directory and the pipe, and none of the server's own") {
   ::setenv("NOTIFY_SOCKET", "/n", 1);
   ::setenv("FILETIMER_DIR", "/old", 1);
   const auto environment = environment_for_children("/run/f", "/run/f/requests");

@@ -47,7 +47,7 @@ TEST_CASE("An environment without the pipe's variable names no flight recorder")
   CHECK(worker_facts_from("", kPipe + "RANK=2\0"s).recorder->pipe == "/run/fr_2.pipe");
 }
 
-TEST_CASE("A flight recorder whose files cannot be known is not asked") {
+TEST_CASE("A flight recorder whose files are unknown gets no request") {
   CHECK(recorder_files_from(kPipe, std::nullopt)->unusable == "its environment has no RANK");
   CHECK(recorder_files_from("TORCH_NCCL_DEBUG_INFO_PIPE_FILE=fr_\0"s, 0)->unusable ==
         "TORCH_NCCL_DEBUG_INFO_PIPE_FILE is 'fr_': expected an absolute path");

@@ -85,7 +85,7 @@ TEST_CASE("The timeout of a request of PyTorch's client counts from its reading"
   CHECK(endless.timeout == kForever);
 }
 
-TEST_CASE("A request of a client of this project says since when the scope is open") {
+TEST_CASE("A request of a client of this project has the time at which the scope was opened") {
   const WorkerParts parts;
   const ScopeTerms terms = parts.policy.terms_of(own_request(30), kReadAt);
   CHECK(terms.acquired == after_boot(30s));
@@ -100,7 +100,7 @@ TEST_CASE("A request of a client of this project says since when the scope is op
   CHECK(parts.policy.terms_of(own_request(30, kEndless), kReadAt).acquired == kReadAt.mono);
 }
 
-TEST_CASE("Each field of a request has its place in the terms of the scope") {
+TEST_CASE("Each field of a request becomes a term of the scope") {
   const WorkerParts parts;
   wire::Request request = own_request(30);
   const auto terms = [&] { return parts.policy.terms_of(request, kReadAt); };
