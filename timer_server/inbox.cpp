@@ -16,8 +16,8 @@ namespace {
 
 constexpr int kLastSignal = 64;  // of Linux
 
-// More bytes than this at once are a flood. Then each write of each writer would wake the loop for
-// one line; instead the pipe, which can hold the work of a millisecond, is read once in a pause.
+// More bytes than this at once are a flood, in which every write would wake the loop for one line.
+// The pipe holds the requests of a millisecond, so it is read once in a pause instead.
 constexpr std::size_t kFloodBytes = 2048;
 constexpr Duration kFloodPause = std::chrono::microseconds{200};
 
@@ -76,7 +76,7 @@ void Inbox::on_request(const wire::Request& request, std::string_view line) {
   try {
     carry_out(request, line);
   } catch (const std::exception& error) {
-    // The lines behind it are read: releases may be among them.
+    // The lines after this one are still read, because releases may be among them.
     context_.rejections.add(fmt::format("it could not be carried out: {}", error.what()), line,
                             request.pid);
   }
@@ -141,13 +141,14 @@ void Inbox::open_scope(Worker& worker, const wire::Request& request, std::string
     context_.rejections.add(first_look.error().message, line, request.pid);
     return;
   }
-  ++now_.mono.ns;  // no two scopes of one reading are of the same age
+  ++now_.mono.ns;  // gives each scope of one reading a time of its own
   earliest_ = std::min(earliest_, *first_look);
   context_.cut_timeouts.note(worker, name, terms.asked);
   context_.unsaved.note(worker);
 }
 
-// A server that stops leaves the requests in a pipe that outlives it to the next server.
+// The next server reads what a stopping server leaves in a pipe that outlives it, so nothing is
+// refused then.
 bool Inbox::refuses_new_scopes() const {
   const bool is_stopping = context_.life.is_stopping() ||
                            (context_.control.has_shutdown() && !context_.is_around_command);

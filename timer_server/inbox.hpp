@@ -1,4 +1,4 @@
-// The inbox: what comes through the request pipe.
+// The inbox: carries out what comes through the request pipe.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -30,7 +30,7 @@ namespace filetimer {
 
 // Reads the request pipe and carries out each request: a control request goes to ControlRequests, a
 // wake-up message to PageRegistry, an acquire or a release to the pipe page of its worker. A
-// request that cannot be carried out goes to Rejections; the requests behind it are carried out.
+// request that cannot be carried out goes to Rejections; the requests after it are carried out.
 // Used on the loop thread. What the context refers to must outlive the inbox.
 class Inbox final : private RequestSink {
  public:
@@ -57,10 +57,10 @@ class Inbox final : private RequestSink {
   // Must be called before the pipe is replaced.
   void stop_listening() { source_.reset(); }
 
-  // Reads and carries out the requests that are in the pipe, but no more bytes than it can hold, so
-  // that writers that never pause keep no deadline waiting.
+  // Reads and carries out the requests that are in the pipe, but no more bytes than the pipe can
+  // hold, so that writers that never pause do not delay deadlines.
   void read();
-  // The same, but at most `most` bytes.
+  // Does the same with at most `most` bytes.
   void read(std::size_t most);
   // Returns when read() must be called at the latest; never() if a request wakes the loop.
   [[nodiscard]] Instant next() const { return read_again_; }

@@ -1,5 +1,5 @@
-// What the system lets the server do to its workers, tried on the server itself when it starts: a
-// missing permission is reported then, not at the first hang.
+// Checks what the system lets the server do to its workers, on the server itself when it starts, so
+// that a missing permission is reported then and not at the first hang.
 // SPDX-License-Identifier: MIT
 #pragma once
 

@@ -13,9 +13,9 @@
 namespace filetimer {
 namespace {
 
-constexpr std::string_view kExitedUnseen = "the worker ended while no server was there to see it";
+constexpr std::string_view kExitedUnseen = "the worker ended while no server was running";
 constexpr std::string_view kAnotherBoot = "the machine was restarted";
-constexpr std::string_view kOverMeanwhile = "the scope was over when the next server came";
+constexpr std::string_view kOverMeanwhile = "the scope had ended before the next server started";
 
 }  // namespace
 
@@ -69,8 +69,8 @@ void Recovery::adopt_pipe_page(pid_t pid) {
   }
 }
 
-// Returns the worker of a pipe page. Null if it has exited: then its scopes are recorded and the
-// page is removed. Null, too, if it cannot be watched.
+// Returns the worker of a pipe page, or null if the worker has exited or cannot be watched. Records
+// the scopes of a worker that has exited, and removes the page.
 Worker* Recovery::worker_of(PipePage& page, pid_t pid) {
   const PageClaims& claims = page.claims();
   auto process = open_process(pid);
@@ -92,7 +92,7 @@ Worker* Recovery::worker_of(PipePage& page, pid_t pid) {
 }
 
 void Recovery::restore_scopes(Worker& worker, PipePage& page) {
-  worker.left_on_pipe = Instant::now();  // or earlier: no server has kept it
+  worker.left_on_pipe = Instant::now();  // an upper bound: the time is not saved
   for (const SlotReading& reading : page.adopted()) {
     const PastVerdict* const verdict =
         past_verdict(worker.process->pid, worker.process->start_time, reading);
@@ -110,11 +110,11 @@ void Recovery::settle_judged_slots(const Worker& worker, const std::shared_ptr<W
     PastVerdict* const record =
         past_verdict(worker.process->pid, worker.process->start_time, judged.reading);
     if (judged.released) {
-      page->acknowledge_late_release(judged.slot);  // the verdict, if recorded, has no slot then
+      page->acknowledge_late_release(judged.slot);  // resume_kills() ends a recorded verdict
     } else if (record == nullptr) {
       page->reopen(judged.slot, judged.word);
     } else if (record->is_finished) {
-      // The earlier server was killed in the microseconds between the record and this.
+      // The earlier server was killed between the record of the end and this call.
       page->finish(judged.slot, judged.word);
     } else {
       record->expiry.place = {page, judged.slot, judged.word};
@@ -163,7 +163,7 @@ void Recovery::resume_kill(pid_t pid, std::uint64_t start_time,
       order.expiries.push_back(verdict->expiry);
       continue;
     }
-    // The scope was released, or the kill ended and only the record of that was lost.
+    // The scope was released, or the kill ended and only the record of its end was lost.
     Records::Outcome outcome;
     outcome.verdict = KillVerdict::kSpared;
     outcome.reason = kOverMeanwhile;

@@ -1,4 +1,4 @@
-// Recovery: what a server does first with the scopes and kills of an earlier server.
+// Recovery: takes over the scopes and kills of an earlier server.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -28,7 +28,7 @@ namespace filetimer {
 //   state of the log and the page         what Recovery does
 //   no verdict                            nothing: the scope is judged when it is due
 //   verdict on the page, no record        opens the scope again; it is judged at once
-//   record of the verdict, none of its end    goes on with the kill, under the id that it has
+//   record of the verdict, none of its end    continues the kill under the same id
 //   record of the end, verdict on the page    ends the verdict on the page
 //
 // Made before the first iteration, run once, and destroyed. Used on the loop thread.

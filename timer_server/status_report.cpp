@@ -110,7 +110,7 @@ void write_status(JsonWriter& json, const ServerStatus& status, const Settings& 
       .field("askers", status.waiting_clients)
       .field("descriptors", open_descriptors());
   if (!status.is_log_working) {
-    json.field("log_trouble", "it can't be written: records wait in memory");
+    json.field("log_trouble", "the log cannot be written: records wait in memory");
   }
   if (!status.pipe_trouble.empty()) {
     json.field("pipe_trouble", status.pipe_trouble);

@@ -1,4 +1,5 @@
-// What the answer to a status request, and the records of a start and a stop, say of the server.
+// The fields about the server in the answer to a status request and in the records of a start and a
+// stop.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -39,7 +40,7 @@ struct ServerStatus {
   std::uint64_t lost_records = 0;
   std::size_t waiting_clients = 0;
   bool is_log_working = true;
-  std::string pipe_trouble;  // what keeps requests from the server; empty: nothing
+  std::string pipe_trouble;  // why requests do not reach the server; empty: they do
 };
 
 // Adds the fields of the answer to a status request.

@@ -12,8 +12,8 @@ WORLD_SIZE, MASTER_ADDR and MASTER_PORT, has started it as one of them:
     timer_server -- torchrun --nproc-per-node 4 --max-restarts 3 \
         digits_torch.py --timeout 5 --checkpoint digits.pt --hang 2:20
 
-The server that starts it sets TORCHELASTIC_TIMER_FILE and FILETIMER_DIR; without that it runs
-unwatched.
+A server that starts it sets TORCHELASTIC_TIMER_FILE and FILETIMER_DIR; without these variables it
+runs unwatched.
 Works with Debian's python3-torch (1.13) and later ones.
 """
 import argparse
@@ -36,7 +36,7 @@ LEARNING_RATE = 0.3
 HELD_OUT_ONE_IN = 5
 STEPS_BETWEEN_REPORTS = 50
 STEPS_BETWEEN_CHECKPOINTS = 10
-LAST_WORDS_S = 5  # what the other ranks get to notice by themselves that one of them died
+EXIT_GRACE_S = 5  # time for the other ranks to notice by themselves that one of them died
 
 
 def say(text):
@@ -44,7 +44,8 @@ def say(text):
 
 
 def load_digits(path, seed):
-    """(training pixels, training labels, held-out pixels, held-out labels), alike in every rank."""
+    """Returns (training pixels, training labels, held-out pixels, held-out labels), the same in
+    every rank."""
     with open(path, encoding="ascii") as file:
         rows = torch.tensor([[int(number) for number in line.split(",")] for line in file])
     rows = rows[torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed))]
@@ -53,20 +54,20 @@ def load_digits(path, seed):
     return pixels[:cut], labels[:cut], pixels[cut:], labels[cut:]
 
 
-def hang_for_ever():
-    """A read that nobody will ever answer, as after a lost message."""
+def hang():
+    """Waits in a read that never returns, as after a lost message."""
     read_end, _write_end = os.pipe()
     os.read(read_end, 1)
 
 
 def save(path, step, model):
-    """Whoever reads the file finds a whole checkpoint, this one or the one before."""
+    """Replaces the checkpoint atomically: a reader finds the new one or the previous one."""
     torch.save({"step": step, "model": model.state_dict()}, f"{path}.new")
     os.replace(f"{path}.new", path)
 
 
 def resume(path, model):
-    """The last step of the checkpoint, whose parameters `model` now has; 0: there is none."""
+    """Loads the checkpoint into `model` and returns its last step; 0 without a checkpoint."""
     if not path or not os.path.exists(path):
         return 0
     checkpoint = torch.load(path)
@@ -83,12 +84,12 @@ def train(rank, options, scope):
         torch.nn.Linear(64, HIDDEN), torch.nn.ReLU(), torch.nn.Linear(HIDDEN, 10)
     )
     optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE)
-    # Drawn at once: a training that goes on from a checkpoint sees what it would have seen.
+    # Drawn in advance, so that a training that resumes from a checkpoint sees the same batches.
     draw = torch.Generator().manual_seed(options.seed * 1000 + rank)
     draws = torch.randint(len(mine), (options.steps, BATCH), generator=draw)
     done = resume(options.checkpoint, model)
     if rank == 0 and done > 0:
-        say(f"goes on after step {done}")
+        say(f"resumes after step {done}")
     started = time.monotonic()
     for step in range(done + 1, options.steps + 1):
         with scope("load"):
@@ -96,7 +97,7 @@ def train(rank, options, scope):
         with scope("forward"):
             if (rank, step) == options.hang and done == 0:
                 say(f"rank {rank} (pid {os.getpid()}) hangs in forward, step {step}")
-                hang_for_ever()
+                hang()
             loss = torch.nn.functional.cross_entropy(model(pixels[batch]), labels[batch])
             optimizer.zero_grad()
             loss.backward()
@@ -143,7 +144,7 @@ CLIENTS = {"torch": torch_scopes, "filetimer": filetimer_scopes}
 
 
 def run_rank(rank, options, meeting_point):
-    """`meeting_point`: where the ranks find each other, as init_process_group() is told it."""
+    """Runs a rank. `meeting_point` is the init_method of init_process_group()."""
     torch.set_num_threads(1)  # the ranks share the cores
     scope = CLIENTS[options.client](options.timeout)
     if scope is None:
@@ -165,7 +166,7 @@ def run_rank(rank, options, meeting_point):
 
 
 def launch(options):
-    """Starts the ranks and waits for them, as torchrun does. True when all ended well."""
+    """Starts the ranks and waits for them, as torchrun does. Returns whether all succeeded."""
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     # "spawn" starts each rank as a new program: its rank can be read in /proc/PID/environ.
     context = multiprocessing.get_context("spawn")
@@ -182,7 +183,7 @@ def launch(options):
             process.start()
             running[process.sentinel] = (rank, process)
         while running:
-            ended = multiprocessing.connection.wait(running, None if all_well else LAST_WORDS_S)
+            ended = multiprocessing.connection.wait(running, None if all_well else EXIT_GRACE_S)
             if not ended:
                 for _, process in running.values():
                     process.kill()
@@ -213,12 +214,15 @@ def main():
     parser.add_argument("--timeout", type=float, default=30, help="of each phase, in seconds")
     parser.add_argument("--client", choices=CLIENTS, default="torch")
     parser.add_argument(
-        "--hang", type=hang_at, metavar="RANK:STEP", help="unless it goes on from a checkpoint"
+        "--hang",
+        type=hang_at,
+        metavar="RANK:STEP",
+        help="hangs there unless it resumes from a checkpoint",
     )
     parser.add_argument(
         "--checkpoint",
         metavar="FILE",
-        help=f"written every {STEPS_BETWEEN_CHECKPOINTS} steps; training goes on from it",
+        help=f"written every {STEPS_BETWEEN_CHECKPOINTS} steps; training resumes from it",
     )
     parser.add_argument(
         "--data", default=pathlib.Path(__file__).resolve().parent / "data" / "digits.csv"

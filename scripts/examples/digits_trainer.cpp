@@ -33,12 +33,13 @@ constexpr std::size_t kBatch = 32;  // for each rank
 constexpr float kLearningRate = 0.5F;
 constexpr int kStepsBetweenReports = 50;
 
-// What a lost message or a dead switch looks like: a read that nobody will ever answer.
-[[noreturn]] void hang_for_ever() {
+// Hangs as after a lost message: in a read that never returns.
+[[noreturn]] void hang() {
   std::array<int, 2> ends{};
   if (::pipe(ends.data()) == 0) {
     char byte = 0;
-    [[maybe_unused]] const auto never = ::read(ends[0], &byte, 1);  // both ends are ours: no EOF
+    [[maybe_unused]] const auto never =
+        ::read(ends[0], &byte, 1);  // this process has both ends, so there is no end of file
   }
   ::pause();
   std::abort();
@@ -85,13 +86,13 @@ class Trainer {
       if (self_.rank == options_.hang.rank && step == options_.hang.step) {
         fmt::print(stderr, "digits_trainer: rank {} (pid {}) hangs in forward, step {}\n",
                    self_.rank, ::getpid(), step);
-        hang_for_ever();
+        hang();
       }
       report(step, model_.forward_backward(batch_));
     }
     {
-      // Here a rank waits for the slowest one's `forward`. With twice the time, it is the rank
-      // that hangs whose scope ends first, and not those that wait for it.
+      // Here a rank waits for the slowest one's `forward`. With twice the time, the scope of the
+      // rank that hangs expires first, and not those of the ranks that wait for it.
       auto scope = client_.expires(std::min(2 * options_.timeout, kMaxTimeout), "exchange");
       if (auto exchanged = self_.exchange.mean_over_ranks(model_.gradients()); !exchanged) {
         return exchanged;
@@ -144,7 +145,7 @@ class Trainer {
 };
 
 int be_rank(const Options& options, Rank self) {
-  ::signal(SIGPIPE, SIG_IGN);  // a peer that died is an error from write
+  ::signal(SIGPIPE, SIG_IGN);  // so that write() fails if a peer has died
   const int rank = self.rank;
   try {
     Trainer trainer(options, std::move(self));

@@ -33,7 +33,7 @@ bool take_fd(std::string_view& rest, char end_mark, UniqueFd& fd) {
   const char* const last = rest.data() + rest.size();
   const auto [end, ec] = std::from_chars(rest.data(), last, number);
   if (ec != std::errc{} || end == last || *end != end_mark ||
-      ::fcntl(number, F_SETFD, FD_CLOEXEC) != 0) {  // not for what this rank may start
+      ::fcntl(number, F_SETFD, FD_CLOEXEC) != 0) {  // not for children of this rank
     return false;
   }
   fd.reset(number);
@@ -112,7 +112,7 @@ Status Exchange::send(const Peer& peer, std::span<const float> numbers) {
 
 Status Exchange::mean_over_ranks(std::span<float> numbers) {
   if (rank_ != 0) {
-    // Both at once would deadlock only if rank 0 wrote before it had read: it does not.
+    // Blocking writes cannot deadlock, because rank 0 reads before it writes.
     return send(peers_.front(), numbers).and_then([&] { return receive(peers_.front(), numbers); });
   }
   std::vector<float> theirs(numbers.size());

@@ -19,13 +19,13 @@ class Exchange {
   // close-on-exec until inherit() is called.
   static Result<std::vector<Exchange>> make(int ranks);
 
-  // Lets a program that is started from here on have this rank's pipes. Returns what from_text()
-  // wants to hear there. To be called in the child between fork and exec.
+  // Makes the next program inherit this rank's pipes. Returns the text for from_text() in that
+  // program. Called in the child between fork and exec.
   [[nodiscard]] std::string inherit() const;
   static Result<Exchange> from_text(int rank, const std::string& text);
 
   // Replaces `numbers` by their mean over all ranks. Every rank gets the same bits. Waits for the
-  // slowest rank. The error says which rank is gone.
+  // slowest rank. An error names the rank that is gone.
   Status mean_over_ranks(std::span<float> numbers);
 
  private:

@@ -20,7 +20,7 @@
 namespace filetimer::examples {
 namespace {
 
-constexpr timespec kLastWords{5, 0};
+constexpr timespec kExitGrace{5, 0};
 constexpr const char* kPipesVariable = "DIGITS_TRAINER_PIPES";
 
 std::optional<int> number_in_environment(const char* name) {
@@ -28,7 +28,7 @@ std::optional<int> number_in_environment(const char* name) {
   return text == nullptr ? std::nullopt : std::optional(std::atoi(text));
 }
 
-// In the child: becomes the rank. Only returns when that failed.
+// Executes the rank in the child. Returns only on failure.
 void start_rank(int rank, int ranks, const Exchange& exchange, const std::string& program,
                 char* const* argv, pid_t launcher) {
   // A rank that hangs must not outlive its launcher.
@@ -57,11 +57,11 @@ void say_how_it_ended(int rank, pid_t pid, int status) {
 
 void kill_all(const std::map<pid_t, int>& running) {
   for (const auto& [pid, rank] : running) {
-    ::kill(pid, SIGKILL);  // our own children, not yet waited for: no other process has this pid
+    ::kill(pid, SIGKILL);  // a child that was not reaped, so no other process has this pid
   }
 }
 
-// Waits for every rank in `running` (pid to rank). True when all ended well.
+// Waits for every rank in `running` (pid to rank). Returns whether all succeeded.
 bool wait_for(std::map<pid_t, int> running, const sigset_t& child_ended) {
   bool all_well = true;
   while (!running.empty()) {
@@ -79,7 +79,7 @@ bool wait_for(std::map<pid_t, int> running, const sigset_t& child_ended) {
       running.erase(ended);
     } else if (all_well) {
       ::sigwaitinfo(&child_ended, nullptr);
-    } else if (::sigtimedwait(&child_ended, nullptr, &kLastWords) == -1 && errno == EAGAIN) {
+    } else if (::sigtimedwait(&child_ended, nullptr, &kExitGrace) == -1 && errno == EAGAIN) {
       kill_all(running);
     }
   }
@@ -115,11 +115,11 @@ Result<bool> launch(int ranks, char* const* argv) {
   if (!exchanges) {
     return tl::unexpected(exchanges.error());
   }
-  ::signal(SIGCHLD, SIG_DFL);  // ignored, it would take the ranks' statuses away
+  ::signal(SIGCHLD, SIG_DFL);  // if ignored, the exit statuses of ranks would be lost
   sigset_t child_ended;
   ::sigemptyset(&child_ended);
   ::sigaddset(&child_ended, SIGCHLD);
-  ::sigprocmask(SIG_BLOCK, &child_ended, nullptr);  // kept for sigwaitinfo, so that none is missed
+  ::sigprocmask(SIG_BLOCK, &child_ended, nullptr);  // for sigwaitinfo(), so that none is missed
 
   const pid_t launcher = ::getpid();
   std::map<pid_t, int> running;

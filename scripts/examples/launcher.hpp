@@ -1,7 +1,6 @@
 // Starts the ranks of a job on this host and waits for them, as torchrun or mpirun would.
-// Each rank is the same program, started anew with RANK, LOCAL_RANK and WORLD_SIZE in its
-// environment: /proc/PID/environ, where a server looks up a worker's rank, only ever shows what a
-// program was started with.
+// Each rank executes the same program with RANK, LOCAL_RANK and WORLD_SIZE in its environment. A
+// server reads the rank in /proc/PID/environ, which has only the variables from the execution.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -12,18 +11,18 @@
 
 namespace filetimer::examples {
 
-// Who this process is, when it was started by launch().
+// The rank of a process that launch() has started.
 struct Rank {
   int rank = 0;
   int world_size = 1;
   Exchange exchange;
 };
-// Nothing when it was not: it is the launcher then.
+// Returns nothing in the launcher.
 Result<std::optional<Rank>> this_rank();
 
-// Runs `ranks` copies of this program with the same arguments. True when all ended well. Says on
-// standard error how those that did not ended. When one fails, the others get kLastWords to notice
-// by themselves; then they are killed.
+// Runs `ranks` copies of this program with the same arguments. Returns whether all succeeded, and
+// prints how the others ended on standard error. When one fails, the others have kExitGrace to
+// notice by themselves, and then are killed.
 Result<bool> launch(int ranks, char* const* argv);
 
 }  // namespace filetimer::examples

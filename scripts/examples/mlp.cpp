@@ -11,7 +11,7 @@ namespace filetimer::examples {
 namespace {
 
 constexpr std::size_t kHidden = 32;
-// Where each layer lies in the array: one row of weights for each of its outputs, then its biases.
+// The layout of a layer in the array: one row of weights for each of its outputs, then its biases.
 constexpr std::size_t kHiddenWeights = 0;
 constexpr std::size_t kHiddenBiases = kHiddenWeights + kHidden * kPixels;
 constexpr std::size_t kOutWeights = kHiddenBiases + kHidden;
@@ -26,7 +26,7 @@ void affine(const float* weights, const float* biases, std::span<const float> in
   }
 }
 
-// Adds to the gradients of such a layer, given the loss's slope at each of its outputs.
+// Adds to the gradients of a layer, given the derivative of the loss by each of its outputs.
 void add_affine_gradients(std::span<const float> in, std::span<const float> slope, float* weights,
                           float* biases) {
   for (std::size_t row = 0; row < slope.size(); ++row) {

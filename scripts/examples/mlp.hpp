@@ -14,18 +14,18 @@ namespace filetimer::examples {
 
 class Mlp {
  public:
-  // The same seed gives the same start in every rank.
+  // The same seed gives the same initial parameters in every rank.
   explicit Mlp(std::uint32_t seed);
 
   // Forward and backward over a batch. Returns the mean loss (cross-entropy) and leaves the mean
   // gradients in gradients().
   float forward_backward(std::span<const Digit> batch);
 
-  // One step of gradient descent with what gradients() holds.
+  // Makes one step of gradient descent with gradients().
   void step(float learning_rate);
 
   [[nodiscard]] std::span<float> gradients() { return gradients_; }
-  // The share of `digits` that are recognised, 0 to 1.
+  // Returns the fraction of `digits` that are recognised, 0 to 1.
   [[nodiscard]] double accuracy(std::span<const Digit> digits) const;
 
  private:

@@ -15,7 +15,7 @@ namespace {
 
 constexpr int kUsageError = 2;
 
-// "2:20" as rank 2, step 20; nothing when it is not that.
+// Parses "2:20" as rank 2, step 20. Returns nothing for another form.
 std::optional<HangAt> parse_hang(const std::string& text) {
   HangAt at;
   const char* const last = text.data() + text.size();

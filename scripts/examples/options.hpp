@@ -27,8 +27,8 @@ struct Options {
   std::string data;
 };
 
-// Nothing when `options` is to be acted on; else the status to exit with, all being said: --help,
-// or a usage error.
+// Returns nothing if the program should run with `options`. Otherwise has printed --help or a usage
+// error, and returns the exit status.
 std::optional<int> parse_options(int argc, const char* const* argv, Options& options);
 
 }  // namespace filetimer::examples

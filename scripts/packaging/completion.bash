@@ -1,6 +1,6 @@
-# bash completion of timer_server and timer_client, installed under both names. Options, what they
-# take and the subcommands are asked of --help, so that none is ever missing; names of scopes and
-# ids of expiries of the server's files, for a second at most.
+# bash completion of timer_server and timer_client, installed under both names. Options, their
+# values and the subcommands come from --help, so that none is missing. Names of scopes and ids of
+# expiries come from the server's files, for a second at most.
 # SPDX-License-Identifier: MIT
 
 # Sets words to the line up to the cursor, with `--option=value` as two words (bash has split it
@@ -19,7 +19,8 @@ _filetimer_words() {
   cur=${words[-1]} prev=${words[-2]}
 }
 
-# Sets takes[--option] to what --help calls its value, or to nothing, and long[-o,] to --option.
+# Sets takes[--option] to the name of its value in --help, or to an empty text, and long[-o,] to
+# --option.
 _filetimer_options() {
   local letter option value
   while read -r letter option value; do
@@ -42,7 +43,8 @@ _filetimer_files() {  # -d or -f
   mapfile -t COMPREPLY < <(compgen "$1" -- "$cur")
 }
 
-# The values of a key of the JSON lines that the client prints for the place the line speaks of.
+# Adds the values of a key in the JSON lines that the client prints for the --dir of the command
+# line.
 _filetimer_values() {  # KEY SUBCOMMAND [OPTION...]
   local key=$1 i value
   local -a place=()
@@ -66,7 +68,7 @@ _filetimer_value() {  # SUBCOMMAND OPTION
     LEVEL) _filetimer_among 'error warning info debug' ;;
     SIG) _filetimer_among "$(compgen -A signal SIG | sed 's/^SIG//')" ;;
     PID) _filetimer_among "$(cd /proc && printf '%s ' [0-9]*)" ;;
-    EVENT)  # told of one that there is not, it says which there are
+    EVENT)  # the error about an unknown event lists all events
       _filetimer_among "$("${words[0]}" log --event '?' 2>&1 |
         sed -n 's/.*expected one of //p' | tr -d ,)"
       ;;
@@ -83,7 +85,7 @@ _filetimer_value() {  # SUBCOMMAND OPTION
   esac
 }
 
-# Behind `--` stands a command with arguments of its own.
+# After `--` comes a command with its own arguments.
 _filetimer_command() {
   local i
   for ((i = 1; i < COMP_CWORD; ++i)); do
@@ -102,7 +104,8 @@ _filetimer_command() {
   return 1
 }
 
-# The words of a subcommand that are neither options nor their values, without the last.
+# Prints the number of words of a subcommand that are neither options nor their values, without the
+# last.
 _filetimer_positionals() {  # FIRST
   local i count=0
   for ((i = $1; i < ${#words[@]} - 1; ++i)); do
@@ -115,7 +118,7 @@ _filetimer_positionals() {  # FIRST
   printf '%s' "$count"
 }
 
-# True when an option, or the value of one, is what is asked for.
+# Completes options and their values. Returns false if the word is neither.
 _filetimer_options_and_values() {  # SUBCOMMAND
   local option=${long[$prev,]-$prev}
   if [[ $option == --* && -n ${takes[$option]-} ]]; then

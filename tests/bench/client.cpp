@@ -1,5 +1,5 @@
-// What a scope costs the worker, and a timer on a bare pipe, beside the clock and the pipe writes
-// that they can't do without, and PyTorch's.
+// The cost of a scope and of a timer on a bare pipe for the worker, beside the clock reads and pipe
+// writes that they need, and PyTorch's timer.
 // SPDX-License-Identifier: MIT
 #include <fmt/format.h>
 #include <unistd.h>
@@ -22,11 +22,11 @@
 namespace filetimer::bench {
 namespace {
 
-// Scopes in one go, far fewer than fill a pipe; then the reader gets time to empty it.
+// Scopes in one batch, far fewer than fill a pipe. Afterwards the reader gets time to empty it.
 constexpr int kBatch = 50;
 constexpr std::chrono::milliseconds kPause{2};
 
-// Of what costs some nanoseconds, more in one go.
+// Operations of some nanoseconds in one batch.
 constexpr int kLongBatch = 5000;
 constexpr double kTargetPlain = 1.6;    // clock reads
 constexpr double kTargetCounted = 3.0;  // clock reads
@@ -34,7 +34,7 @@ constexpr double kTargetWrite = 8;      // times faster than one pipe write
 constexpr double kTargetTorch = 1000;   // times faster than PyTorch's expires()
 constexpr double kTargetThreads = 0.9;  // of what two threads that only read the clock achieve
 
-// Nanoseconds for one, medians of batches that took turns.
+// Nanoseconds for each operation, medians of interleaved batches.
 struct Costs {
   double clock = 0;
   double write = 0;  // of one line to a pipe
@@ -43,7 +43,7 @@ struct Costs {
   double counted_scope = 0;
   double unnamed_scope = 0;
   double beat = 0;  // of a heartbeat
-  // How many times as fast two threads are as one.
+  // The rate of two threads over that of one.
   double clock_threads = 0;
   double plain_threads = 0;
   double counted_threads = 0;
@@ -58,7 +58,7 @@ double ns_of_one(int batch, Work&& work) {
   return static_cast<double>((Instant::now() - begin).count()) / batch;
 }
 
-// The rate of two threads at once over that of one alone.
+// Returns the rate of two threads at once over that of one alone.
 template <class Work>
 double gain_of_two_threads(int batches, const Work& work) {
   Samples alone;
@@ -88,16 +88,15 @@ TimerClient connect_by_page(const std::string& dir, bool statistics) {
   return TimerClient::connect(std::move(options));
 }
 
-// Of a worker whose client was there before the server.
+// Returns the cost for a worker that connected before the server started.
 struct EarlyCosts {
   double clock = 0;
   double counted_scope = 0;
 };
 
-// Runs in a child. `connected` is written when the client is there, and `started` read until the
-// server is.
+// Runs in a child. Writes `connected` when the client is connected, and then waits for `started`.
 EarlyCosts measure_early_costs(const std::string& dir, int batches, int connected, int started) {
-  ::setenv("FILETIMER_LOG_LEVEL", "error", 1);  // that there is no server is meant
+  ::setenv("FILETIMER_LOG_LEVEL", "error", 1);  // no message about the missing server
   TimerClient client = connect_by_page(dir, true);
   char byte = '!';
   write_all(connected, &byte, 1);
@@ -112,7 +111,7 @@ EarlyCosts measure_early_costs(const std::string& dir, int batches, int connecte
   return {.clock = clock.median(), .counted_scope = scopes.median()};
 }
 
-// Runs in a child: the server refuses to watch who started it.
+// Runs in a child, because the server refuses to watch the process that started it.
 Costs measure_costs(const ServerUnderTest& server, const std::string& dir, int batches) {
   Pipe bare = make_pipe();
   Child reader = fork_child([&] {

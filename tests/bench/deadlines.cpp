@@ -1,4 +1,4 @@
-// Deadline to signal: how late, never early, and against what this machine can do at all.
+// The time from a deadline to the signal, never early, beside the best that this machine can do.
 // SPDX-License-Identifier: MIT
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -31,7 +31,7 @@ void add_quantiles(Report& report, const std::string& what, const Samples& ours,
 }
 
 void add_minimum(Report& report, const Samples& ours) {
-  // Its sign is what counts; a negative one has been reported as a fault already.
+  // Only the sign matters; a negative value was already reported as a fault.
   report.add(
       {.measure = "earliest signal, never under 0", .unit = "us", .value = ours.min() * 1000});
 }
@@ -84,7 +84,8 @@ void measure_deadlines_idle(const Plan& plan, Report& report) {
   if (on_disk) {
     on_disk->stop();
     const Samples synced = logged_signals(*on_disk, report);
-    // The disk's own time is not ours to promise: no target, a base that pays it too.
+    // The time of the disk is not under our control, so there is no target, and the base includes
+    // it.
     add_quantiles(report, "log on disk; base appends, fdatasyncs 1 kB", synced,
                   bare_disk->signals());
   } else {
@@ -115,7 +116,7 @@ void measure_deadlines_busy(const Plan& plan, Report& report) {
                             .lead = milliseconds(200),
                             .spacing = milliseconds(10),
                             .at_once = 64};
-  const auto torch = start_torch(plan);  // to import it takes seconds, more on a busy machine
+  const auto torch = start_torch(plan);  // its import takes seconds, more on a busy machine
   std::vector<Child> busy;
   for (int i = 0; i < plan.busy_loops; ++i) {
     busy.push_back(fork_busy());

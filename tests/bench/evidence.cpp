@@ -1,4 +1,4 @@
-// What evidence costs: how much later a worker is signalled for what is recorded of it first.
+// The cost of evidence: how much later a worker is signalled, because evidence is recorded first.
 // SPDX-License-Identifier: MIT
 #include <fmt/format.h>
 #include <unistd.h>
@@ -18,7 +18,7 @@ constexpr int kThreads = 16;
 constexpr double kTargetStacksMs = 100;
 constexpr double kTargetTogetherMs = 300;
 constexpr std::chrono::milliseconds kLead{50};
-// Of the deadlines of workers that expire together.
+// The interval of the deadlines of workers that expire together.
 constexpr std::chrono::milliseconds kSpread{10};
 constexpr std::array<const char*, 3> kLevels{"none", "proc", "stacks"};
 
@@ -85,7 +85,7 @@ void measure_one_worker(const Plan& plan, Report& report) {
   }
 }
 
-// The last of many workers to be signalled.
+// Measures the last signal of many workers.
 void measure_together(const Plan& plan, Report& report) {
   report.section(fmt::format("the last signal of {} workers that expire within {} ms",
                              plan.evidence_workers, kSpread.count()),

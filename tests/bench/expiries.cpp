@@ -48,7 +48,7 @@ int on_deadline(sd_event_source* source, uint64_t, void* data) {
     write_all(pending->loop->record_file.get(), record.data(), record.size());
     ::fdatasync(pending->loop->record_file.get());
   }
-  const std::int64_t now = Instant::now().ns;  // as the server: read before the signal is sent
+  const std::int64_t now = Instant::now().ns;  // as in the server, read before the signal is sent
   ::syscall(SYS_pidfd_send_signal, pending->pidfd.get(), SIGKILL, nullptr, 0U);
   const std::int64_t late = now - pending->deadline_ns;
   write_all(pending->loop->results, &late, sizeof late);
@@ -148,7 +148,7 @@ void run_expiries(const std::vector<Subject*>& subjects, const ExpiryPlan& plan,
   const UniqueFd epoll(::epoll_create1(EPOLL_CLOEXEC));
   std::list<Waiting> waiting;
   const int total = plan.count * static_cast<int>(subjects.size());
-  // Deadlines off any regular beat, which a timer tick could favour or punish. Seeded: repeatable.
+  // Irregular deadlines, which a timer tick neither favours nor punishes. The seed is fixed.
   std::minstd_rand random(1);
   std::uniform_int_distribution<int> jitter_us(0, 4000);
   Instant next = Instant::now();
@@ -182,7 +182,7 @@ void run_expiries(const std::vector<Subject*>& subjects, const ExpiryPlan& plan,
     for (int i = 0; i < count; ++i) {
       const auto* const ended = static_cast<Waiting*>(events[static_cast<std::size_t>(i)].data.ptr);
       see_death(*ended, seen, report);
-      // By hand: a worker forked meanwhile may still hold a copy of the descriptor.
+      // Explicitly, because a worker forked meanwhile may still have a copy of the descriptor.
       ::epoll_ctl(epoll.get(), EPOLL_CTL_DEL, ended->worker.pidfd(), nullptr);
       waiting.remove_if([ended](const Waiting& each) { return &each == ended; });
     }

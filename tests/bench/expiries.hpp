@@ -1,6 +1,6 @@
-// Lets workers run into their deadlines under one or several killers in turn, and sees each one die
-// through its pidfd. Who kills is a Subject: timer_server, PyTorch's server, or the bare loop that
-// does nothing but wake at the deadline and signal.
+// Lets workers expire under one or several killers in turn, and observes each death through a
+// pidfd. A killer is a Subject: timer_server, PyTorch's server, or a bare loop that only wakes at
+// the deadline and sends the signal.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -16,7 +16,7 @@
 
 namespace filetimer::bench {
 
-// One point in time on both clocks. `unix_s` is what stands on a wire; it has the last word on what
+// One point in time on both clocks. `unix_s` is the value on the wire, and decides whether a kill
 // is early.
 struct Deadline {
   Instant mono;
@@ -27,10 +27,10 @@ class Subject {
  public:
   virtual ~Subject() = default;
   [[nodiscard]] virtual std::string name() const = 0;
-  // From now on `worker` is to be killed at `deadline`.
+  // Requests that `worker` is killed at `deadline`.
   virtual void arm(pid_t worker, const Deadline& deadline) = 0;
 
-  // Milliseconds from the deadline to the death as the bench saw it.
+  // Milliseconds from the deadline to the death, as the bench observed it.
   Samples deaths;
 };
 
@@ -48,8 +48,8 @@ class OurSubject final : public Subject {
   const ServerUnderTest& server_;
 };
 
-// Opens, writes and closes for each request, as PyTorch's client does: its server does not judge
-// while somebody holds the pipe open.
+// Opens, writes and closes the pipe for each request, as PyTorch's client does, because its server
+// does not judge while a writer holds the pipe open.
 class TorchSubject final : public Subject {
  public:
   explicit TorchSubject(std::string fifo) : fifo_(std::move(fifo)) {}
@@ -60,8 +60,8 @@ class TorchSubject final : public Subject {
   std::string fifo_;
 };
 
-// A process of its own on sd-event: timer, clock, pidfd_send_signal, and nothing else; or, given a
-// file, with the append and fdatasync of one record in front of the signal.
+// A process with an sd-event loop of timer, clock and pidfd_send_signal only. With a file, also
+// appends a record and calls fdatasync before the signal.
 class BareSubject final : public Subject {
  public:
   enum class Scheduling { kOrdinary, kRealtime };
@@ -69,7 +69,7 @@ class BareSubject final : public Subject {
                        const std::string& record_file = {});
   [[nodiscard]] std::string name() const override { return "bare loop"; }
   void arm(pid_t worker, const Deadline& deadline) override;
-  // Milliseconds from deadline to signal of all that was armed so far. Once.
+  // Returns the milliseconds from deadline to signal of all requests so far. Called once.
   Samples signals();
 
  private:
@@ -86,10 +86,10 @@ struct ExpiryPlan {
   std::size_t at_once = 1;               // workers that wait for their deadlines at a time
 };
 
-// The subjects take turns. A worker that dies before its deadline is a fault.
+// Measures the subjects in turn. A worker that dies before its deadline is a fault.
 void run_expiries(const std::vector<Subject*>& subjects, const ExpiryPlan& plan, Report& report);
 
-// Milliseconds from deadline to signal as a stopped server's log tells. A signal before its
+// Returns the milliseconds from deadline to signal in a stopped server's log. A signal before its
 // deadline is a fault.
 Samples logged_signals(const ServerUnderTest& server, Report& report);
 

@@ -1,4 +1,4 @@
-// How fast requests are taken from the pipe: writers that never pause, and a reader.
+// The rate at which a reader takes requests from the pipe of writers that never pause.
 // SPDX-License-Identifier: MIT
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -20,12 +20,12 @@ namespace filetimer::bench {
 namespace {
 
 constexpr double kTargetOfBare = 0.85;
-// As much as the server asks for in one read.
+// The size of the server's reads.
 constexpr std::size_t kReadBytes = std::size_t{64} << 10;
 
-// Starts the writers together, each with its own open pipe, and gives the lines per second that
-// the reader took: from the start until the pipe is empty behind the last line. Half of the lines
-// open a scope and half end it, one write each.
+// Starts the writers together, each with its own descriptor of the pipe, and returns the lines per
+// second from the start until the pipe is empty after the last line. Half of the lines open a scope
+// and half end it, one write each.
 double drive(const std::string& fifo, int writers, int lines,
              const std::function<void()>& settle = {}) {
   const UniqueFd pipe(::open(fifo.c_str(), O_WRONLY | O_CLOEXEC));
@@ -49,7 +49,7 @@ double drive(const std::string& fifo, int writers, int lines,
         write_all(pipe.get(), release.data(), release.size());
       }
       write_all(done.write.get(), &c, 1);
-      // Alive until all is read: what a process that has ended asked for does not count.
+      // Alive until all is read, because requests of a process that has ended do not count.
       (void)!::read(leave.read.get(), &c, 1);
     }));
   }
@@ -62,7 +62,7 @@ double drive(const std::string& fifo, int writers, int lines,
   wait_until_drained(pipe.get());
   const std::chrono::duration<double> taken = Instant::now() - begin;
   if (settle) {
-    settle();  // what it took from the pipe last, it may still have to look at
+    settle();  // the server may still process its last read
   }
   leave.write.reset();
   for (Child& child : children) {
@@ -71,12 +71,11 @@ double drive(const std::string& fifo, int writers, int lines,
   return lines / taken.count();
 }
 
-// Linux wakes whoever waits in epoll for a pipe at every write, and whoever waits in read() only
-// when the pipe was empty: a program that has other things to wait for too pays for that in its
-// writers.
+// Linux wakes a waiter in epoll at every write to a pipe, and a waiter in read() only when the pipe
+// was empty. Writers to a program that also waits for other events pay for these wake-ups.
 enum class WaitIn { kRead, kEpoll };
 
-// Splits lines and counts them until end-of-file.
+// Splits and counts lines up to the end of file.
 std::uint64_t split_lines(const std::string& fifo, int pipe_bytes, WaitIn wait_in) {
   const UniqueFd pipe(::open(fifo.c_str(), O_RDONLY | O_CLOEXEC));
   ::fcntl(pipe.get(), F_SETPIPE_SZ, pipe_bytes);
@@ -109,7 +108,7 @@ std::uint64_t split_lines(const std::string& fifo, int pipe_bytes, WaitIn wait_i
 }
 
 double bare_rate(const Plan& plan, int writers, int pipe_bytes, WaitIn wait_in, Report& report) {
-  // A new pipe each time: one that was waited for in epoll stays marked so.
+  // A new pipe each time, because the kernel keeps a mark of a wait in epoll.
   const std::string fifo = plan.memory_dir + "/bare";
   ::unlink(fifo.c_str());
   ::mkfifo(fifo.c_str(), 0600);

@@ -1,5 +1,5 @@
-// Many timers of many processes: what one costs in memory, whether judging gets slower, and how
-// often a server with nothing to do wakes up.
+// Many timers of many processes: the memory of each, whether judging gets slower, and how often an
+// idle server wakes.
 // SPDX-License-Identifier: MIT
 #include <fmt/format.h>
 
@@ -15,7 +15,7 @@ constexpr double kTargetBytesPerScope = 200;
 constexpr double kTargetMegabytes = 8;
 constexpr double kHousekeepingSeconds = 10;  // the default of --max-interval
 constexpr std::size_t kSmallTable = 100;
-// Expiries further apart than this are incidents of their own, each with a record of who was where.
+// Expiries further apart than this are separate incidents, each with a record of all open scopes.
 constexpr std::chrono::milliseconds kPastIncident{2200};
 
 void open_scopes(const ServerUnderTest& server, const std::vector<Child>& workers,
@@ -98,7 +98,7 @@ void LargeTable::State::judge() {
   OurSubject small_subject("timer_server", small);
   const std::vector<Subject*> both{&small_subject, &large_subject};
   const double limit = std::log2(plan.workers * plan.scopes_per_worker) / std::log2(kSmallTable);
-  // The death is what counts: the first of an incident waits for the record of who was where.
+  // The death is measured, because the first signal of an incident waits for the incident's record.
   run_expiries(both, {.count = plan.judged, .lead = std::chrono::milliseconds(10)}, report);
   report.add({.measure = "deadline to death, p50",
               .unit = "ms",
@@ -119,7 +119,7 @@ void LargeTable::State::judge() {
 }
 
 double housekeeping_beats(std::chrono::duration<double> watched) {
-  // A window holds one beat more than fits whole, at most.
+  // A window has at most one sweep more than whole periods.
   return std::floor(watched.count() / kHousekeepingSeconds) + 1;
 }
 
@@ -145,7 +145,7 @@ void LargeTable::finish() {
   const std::chrono::duration<double> watched = Instant::now() - state.idle_since;
   state.report.section(fmt::format("idle, {}", state.title),
                        "housekeeping every 10 s, the default --max-interval");
-  // Of so many workers a side thread looks whether one is stopped: two threads a beat.
+  // With so many workers a side thread looks for halted ones, so two threads wake for a sweep.
   state.report.add({.measure = fmt::format("wakeups in {:.0f} s, all threads", watched.count()),
                     .value = static_cast<double>(switches),
                     .base = 2 * housekeeping_beats(watched),

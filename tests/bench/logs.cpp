@@ -1,6 +1,6 @@
-// How fast `timer_client log` reads a long log, beside a loop in Python over its lines, and how
-// fast `timer_client report` draws a hang of 1,024 ranks. The logs are made here: incidents of
-// eight ranks and of a whole job, with all records that servers write of them.
+// The speed of `timer_client log` on a long log, beside a Python loop over its lines, and of
+// `timer_client report` on a hang of 1,024 ranks. The logs are generated: incidents of eight ranks
+// and of a whole job, with all records that servers write about them.
 // SPDX-License-Identifier: MIT
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -39,7 +39,7 @@ constexpr const char* kPythonLoop =
     "    for line in log:\n"
     "        json.loads(line)\n";
 
-// What the records of one incident on one host share.
+// The common values of the records of one incident on one host.
 class Incident {
  public:
   Incident(int number, int host, int ranks) : number_(number), host_(host), ranks_(ranks) {}
@@ -140,7 +140,7 @@ class Incident {
                        timeout_s - elapsed_s, pid(rank));
   }
   static const char* scope_of(int rank, int hung) { return rank == hung ? "load" : "exchange"; }
-  // In microseconds after the soft deadline of the rank that hangs.
+  // Microseconds after the soft deadline of the rank that hangs.
   static std::int64_t entered_us(int rank, int hung) {
     return rank == hung ? -24'000'000 : -23'400'000;
   }
@@ -250,7 +250,7 @@ std::size_t lines_in(const std::string& path) {
       std::count(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>(), '\n'));
 }
 
-// Both read each record; what `log` prints goes nowhere.
+// Both read each record. The output of `log` goes to /dev/null.
 void measure_suggest(const std::string& path, double megabytes, int rounds, Report& report) {
   report.section(fmt::format("timeouts from a log of {:.0f} MB", megabytes),
                  "timer_client log --json");
@@ -269,8 +269,8 @@ void measure_suggest(const std::string& path, double megabytes, int rounds, Repo
               .target = Target::ratio_at_least(kTargetSuggest)});
 }
 
-// How fast `timer_client report` draws a hang of a whole job from the logs of its hosts, which have
-// older incidents, too.
+// Measures `timer_client report` on a hang of a whole job, from the logs of its hosts, which also
+// have older incidents.
 void measure_report(const Plan& plan, Report& report) {
   const std::string folder = plan.memory_dir + "/logs-of-hosts";
   const std::string page = plan.memory_dir + "/hang.html";

@@ -1,5 +1,5 @@
-// filetimer_bench: measures what the README says of speed and size, each figure beside a base taken
-// in the same run, and prints one table. Run it by scripts/bench, which builds a release first.
+// filetimer_bench: measures the figures of speed and size in the README, each beside a base of the
+// same run, and prints one table. scripts/bench builds a release and runs it.
 // Exit status: 0 measured, whether or not a target was met; 1 something behaved wrongly (a kill
 // before its deadline, a lost line) or could not be measured; 2 usage.
 // SPDX-License-Identifier: MIT
@@ -45,7 +45,7 @@ constexpr const char* kUsage =
   --only       some of: deadlines, busy, evidence, ingest, table, start, client, pages,
                questions, logs, python
   --server     the timer_server to measure; the one of this build
-  --memory     where run folders are made; /dev/shm
+  --memory     where runtime directories are made; /dev/shm
   --disk       where the log on disk is made; /var/tmp
 )";
 
@@ -139,7 +139,7 @@ std::string make_folder(const std::string& parent) {
   return path;
 }
 
-// A sync costs nothing where there is no disk: a figure taken there would mislead.
+// A sync without a disk costs nothing, so its figure would mislead.
 bool is_on_disk(const std::string& dir) {
   struct statfs fs {};
   return ::statfs(dir.c_str(), &fs) == 0 && fs.f_type != TMPFS_MAGIC && fs.f_type != RAMFS_MAGIC;
@@ -178,8 +178,8 @@ int measure(const Options& options, const Plan& plan) {
   return report.has_faults() ? 1 : 0;
 }
 
-// The measuring runs in a child, so that its folders go and its processes end whatever happens to
-// it: they die with it, and what is interrupted leaves nothing behind.
+// The measurements run in a child. Its processes die with it, and its parent removes its folders,
+// so an interrupted run leaves nothing behind.
 int supervise(const Options& options) {
   sigset_t signals{};
   ::sigemptyset(&signals);
@@ -217,7 +217,7 @@ int supervise(const Options& options) {
 
 int run(int argc, char** argv) {
   if (argc == 2 && std::string_view(argv[1]) == "--print-line") {
-    return ::write(STDOUT_FILENO, "ready\n", 6) == 6 ? 0 : 1;  // the base of the start's time
+    return ::write(STDOUT_FILENO, "ready\n", 6) == 6 ? 0 : 1;  // the base of the start time
   }
   const auto options = read_options(std::vector<std::string>(argv + 1, argv + argc));
   if (!options) {

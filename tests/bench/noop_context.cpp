@@ -1,5 +1,5 @@
-// A Python module with one object: `context`, which does nothing on the way in and out. What `with`
-// costs by itself.
+// A Python module with one object, `context`, which does nothing on entry and exit: the cost of
+// `with` alone.
 // SPDX-License-Identifier: MIT
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>

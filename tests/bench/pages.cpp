@@ -1,6 +1,6 @@
-// Scope pages from the server's side: how late a verdict is, what a scan takes, how often workers
-// wake the server and it wakes by itself, and what one more worker costs it. What a scope costs the
-// worker is in client.cpp.
+// Scope pages on the server's side: the lateness of verdicts, the time of a scan, how often workers
+// wake the server and it wakes by itself, and the memory of one more worker. client.cpp measures
+// the cost of a scope for the worker.
 // SPDX-License-Identifier: MIT
 #include <fmt/format.h>
 #include <sys/mman.h>
@@ -37,7 +37,7 @@ ConnectOptions in(const std::string& dir) {
   return options;
 }
 
-// A child that connects, opens what `work` says, says so, and waits until it is killed.
+// A child that connects, runs `work`, reports it, and waits until it is killed.
 Child fork_worker(const std::string& dir, const std::function<void(TimerClient&)>& work) {
   Pipe done = make_pipe();
   Child child = fork_child([&] {
@@ -55,7 +55,7 @@ Child fork_worker(const std::string& dir, const std::function<void(TimerClient&)
   return child;
 }
 
-// Wake lines that the workers of a folder have written.
+// Returns the number of wake-up messages that the workers of a directory have written.
 std::uint64_t wakes_in(const std::string& dir) {
   std::uint64_t wakes = 0;
   for (const auto& entry : std::filesystem::directory_iterator(dir + "/scopes")) {
@@ -70,10 +70,10 @@ std::uint64_t wakes_in(const std::string& dir) {
   return wakes;
 }
 
-// Has a worker hold as many scopes past their deadlines, one after the other. It is not killed.
+// Runs a worker that holds scopes past their deadlines, one after the other, and is not killed.
 void hold_past_deadlines(const std::string& dir, int scopes) {
   constexpr auto kTimeout = milliseconds(3);
-  // A server that wakes later than this finds the scope released, and rightly judges nobody.
+  // A server that wakes later than this finds the scope released and does not judge it.
   constexpr auto kHeldAfterDeadline = milliseconds(25);
   Child worker = fork_child([&] {
     TimerClient client = TimerClient::connect(in(dir));
@@ -180,7 +180,7 @@ void measure_wakes(const Plan& plan, Report& report) {
       }
       write_all(done.write.get(), "\n", 1);
       for (;;) {
-        ::pause();  // its page goes with it
+        ::pause();  // its page is removed with it
       }
     }));
   }

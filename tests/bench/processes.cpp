@@ -22,14 +22,14 @@
 namespace filetimer::bench {
 namespace {
 
-// How long a process must not have run to count as quiet.
+// A process that has not run for this long is quiet.
 constexpr std::chrono::milliseconds kQuiet{100};
 
 void close_from_3() {
   ::syscall(SYS_close_range, 3U, ~0U, 0U);
 }
 
-// Sums the number behind `key` over the status files of all threads.
+// Sums the number after `key` over the status files of all threads.
 std::uint64_t sum_over_threads(pid_t pid, const std::string& key) {
   std::uint64_t sum = 0;
   for (const auto& task : std::filesystem::directory_iterator(fmt::format("/proc/{}/task", pid))) {
@@ -71,7 +71,7 @@ Child::Child(Child&& other) noexcept
 
 Child::~Child() {
   if (pid_ > 0) {
-    ::kill(pid_, SIGKILL);  // not reaped yet, so the pid is still its own
+    ::kill(pid_, SIGKILL);  // not reaped yet, so the pid was not reused
     ::waitpid(pid_, nullptr, 0);
   }
 }
@@ -204,7 +204,7 @@ std::uint64_t resident_bytes_below(pid_t pid, const std::string& folder) {
   std::uint64_t sum = 0;
   bool is_below = false;
   for (std::string line; std::getline(maps, line);) {
-    if (line.find('-') < line.find(' ')) {  // the first line of a mapping, with its file
+    if (line.find('-') < line.find(' ')) {  // the header line of a mapping, with its file
       is_below = line.find(' ' + folder + '/') != std::string::npos;
     } else if (is_below && line.starts_with("Rss:")) {
       sum += std::stoull(line.substr(4)) * 1024;

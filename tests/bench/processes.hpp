@@ -1,6 +1,6 @@
-// Processes that a measurement starts, holds by pidfd and takes down again, and what /proc says of
-// them. The bench is single-threaded, so a forked child may run any code. Errors are thrown: a
-// measurement that can't be made has no result.
+// Processes that a measurement starts, holds by pidfd and kills, and what /proc says about them.
+// The bench is single-threaded, so a forked child may run any code. Errors are thrown, because a
+// failed measurement has no result.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -22,7 +22,7 @@ inline constexpr std::chrono::milliseconds kBound = std::chrono::seconds{20};
 [[noreturn]] void fail(const std::string& what);        // throws
 [[noreturn]] void fail_errno(const std::string& what);  // with the system's reason
 
-// A child of the bench. Killed and reaped with its holder; dies with the bench.
+// A child of the bench. Killed and reaped by the destructor; dies with the bench.
 class Child {
  public:
   explicit Child(pid_t forked);
@@ -34,7 +34,7 @@ class Child {
   [[nodiscard]] pid_t pid() const { return pid_; }
   [[nodiscard]] int pidfd() const { return pidfd_.get(); }
   void signal(int number) const;
-  // Waits for the end and gives the wait status; throws when kBound passes.
+  // Waits for the end and returns the wait status. Throws after kBound.
   int wait();
 
  private:
@@ -44,11 +44,11 @@ class Child {
 
 // Runs `body` in a child, which ends when `body` returns.
 Child fork_child(const std::function<void()>& body);
-// A process that holds nothing and waits for ever: a worker to be watched or killed.
+// Starts an idle process without resources: a worker to be watched or killed.
 Child fork_idle();
-// A process that takes all the CPU time it can get.
+// Starts a process that takes all the CPU time it can get.
 Child fork_busy();
-// Runs a program; -1 leaves a descriptor on /dev/null.
+// Runs a program. A descriptor of -1 means /dev/null.
 Child spawn(const std::vector<std::string>& argv, int in_fd, int out_fd, int err_fd);
 
 struct Pipe {
@@ -57,18 +57,18 @@ struct Pipe {
 };
 Pipe make_pipe();
 
-// One line from `fd`, without its newline; throws when kBound passes or the writer closes.
+// Returns one line from `fd` without its newline. Throws after kBound, or if the writer closes.
 std::string read_line(int fd);
 void write_all(int fd, const void* data, std::size_t size);
 void read_all(int fd, void* data, std::size_t size);
 
-// Exact, unlike VmRSS of /proc/PID/status, which is summed from counters of each CPU.
+// Returns an exact value, unlike VmRSS of /proc/PID/status, which sums counters of each CPU.
 std::uint64_t resident_bytes(pid_t pid);
-// Of these, what is mapped of files below `folder`.
+// Returns the part of it that is mapped from files below `folder`.
 std::uint64_t resident_bytes_below(pid_t pid, const std::string& folder);
-// CPU time that all threads of a process have used, in milliseconds.
+// Returns the CPU time of all threads of a process, in milliseconds.
 double cpu_ms(pid_t pid);
-// Times that the threads of a process went to sleep of their own accord.
+// Returns the number of voluntary context switches of all threads of a process.
 std::uint64_t voluntary_switches(pid_t pid);
 // Returns when no thread of the process has run for a while.
 void wait_until_quiet(pid_t pid);

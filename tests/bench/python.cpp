@@ -1,5 +1,5 @@
-// What the Python package costs: a scope beside an empty context manager and PyTorch's expires(),
-// and the import. Where Python has no headers there is no package to measure.
+// The cost of the Python package: a scope beside an empty context manager and PyTorch's expires(),
+// and the import. Without Python's headers there is no package to measure.
 // SPDX-License-Identifier: MIT
 #include <fmt/format.h>
 

@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""What a scope costs in Python, driven by filetimer_bench.
+"""The cost of a scope in Python, for filetimer_bench.
 
 python_scopes.py PATHS scopes DIR BATCHES  prints nanoseconds, medians of batches that took turns:
     an empty context of C's, a prepared Scope with and without statistics, the 50th percentile of

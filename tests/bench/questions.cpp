@@ -1,5 +1,5 @@
-// How long an answer takes, alone and while workers are killed, and how soon all ranks of a
-// rendezvous have their answers.
+// The time of an answer to a control request, alone and during kills, and the time until all ranks
+// of a rendezvous have their answers.
 // SPDX-License-Identifier: MIT
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -33,7 +33,7 @@ double microseconds_since(Instant begin) {
   return static_cast<double>((Instant::now() - begin).count()) / 1e3;
 }
 
-// Answers each line that comes through `fifo` by a byte on the pipe that the line names.
+// Answers each line of `fifo` by a byte on the pipe that the line names.
 Child fork_echo(const std::string& fifo, int ready) {
   return fork_child([&] {
     const UniqueFd requests(::open(fifo.c_str(), O_RDWR | O_CLOEXEC));
@@ -51,7 +51,7 @@ Child fork_echo(const std::string& fifo, int ready) {
   });
 }
 
-// The same exchange and nothing else: make a pipe, open it, write its name, wait for the byte.
+// The bare exchange: makes a pipe, opens it, writes its name, waits for the byte.
 void exchange_bare(const std::string& fifo, const std::string& reply) {
   if (::mkfifo(reply.c_str(), 0600) != 0) {
     fail_errno("cannot make a pipe");
@@ -104,7 +104,7 @@ void measure_pings(const Plan& plan, const std::string& dir, Report& report) {
   const Instant begin = Instant::now();
   std::vector<std::thread> askers;
   for (int i = 0; i < kAskersAtOnce; ++i) {
-    askers.emplace_back([&] { client.ping(10s); });  // throws where it is not answered
+    askers.emplace_back([&] { client.ping(10s); });  // throws without an answer
   }
   for (std::thread& asker : askers) {
     asker.join();
@@ -114,7 +114,7 @@ void measure_pings(const Plan& plan, const std::string& dir, Report& report) {
               .value = microseconds_since(begin) / 1e3});
 }
 
-// A thousand pings a second beside workers that expire.
+// Measures a thousand pings a second while workers expire.
 void measure_kills(const Plan& plan, Report& report) {
   const std::string dir = plan.memory_dir + "/asked";
   ServerUnderTest asked(plan.server, dir, {}, {"--evidence", "none"});
@@ -145,7 +145,7 @@ void measure_kills(const Plan& plan, Report& report) {
   }
 }
 
-// Each rank says when it went on; the last one joins when all others wait.
+// Each rank reports when it had its answer. The last one joins when all others wait.
 void measure_rendezvous(const Plan& plan, const std::string& dir, Report& report) {
   Samples releases;
   for (int round = 0; round < plan.rendezvous; ++round) {
@@ -156,7 +156,7 @@ void measure_rendezvous(const Plan& plan, const std::string& dir, Report& report
       (void)client.rendezvous({.rank = rank, .world = kRanks, .timeout = kBound});
       const Instant times_taken[] = {begin, Instant::now()};
       write_all(times.write.get(), times_taken, sizeof times_taken);
-      ::pause();  // its end would take time that the others need
+      ::pause();  // its exit would take time from the others
     };
     std::vector<Child> ranks;
     for (int rank = 1; rank < kRanks; ++rank) {
@@ -164,7 +164,7 @@ void measure_rendezvous(const Plan& plan, const std::string& dir, Report& report
     }
     const AdminClient watcher({.dir = dir});
     const Instant until = Instant::now() + kBound;
-    // All are in once the server has read as many lines.
+    // All have joined when the server has read as many lines.
     for (std::int64_t asked = -1; asked < kRanks - 1;) {
       asked = watcher.status().askers;
       if (Instant::now() > until) {

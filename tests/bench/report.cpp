@@ -15,7 +15,7 @@ namespace {
 constexpr std::size_t kFaultsShown = 10;
 constexpr std::string_view kNone = "-";
 
-// Three places that mean something.
+// Returns the number with about three significant digits.
 std::string number(double value) {
   const double size = std::abs(value);
   const int places = size >= 100 || size == 0 ? 0 : size >= 10 ? 1 : size >= 1 ? 2 : 3;

@@ -1,6 +1,5 @@
-// The one table: what was measured, against what, and whether that is good enough. A missed target
-// is a "no" in the table; wrong behaviour (a kill before its deadline, a lost line) is a fault and
-// makes the program fail.
+// The table of results: measurement, base, target. A missed target is a "no" in the table. Wrong
+// behaviour (a kill before its deadline, a lost line) is a fault and makes the program fail.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -24,7 +23,7 @@ struct Target {
 struct Row {
   std::string measure;
   std::string unit{};
-  std::optional<double> value{};  // none: it could not be measured here, `note` says why
+  std::optional<double> value{};  // none: not measured, for the reason in `note`
   std::optional<double> base{};
   std::optional<double> ratio{};  // not set: value / base
   Target target{};
@@ -33,10 +32,10 @@ struct Row {
 
 class Report {
  public:
-  // `base` names what the rows that follow are compared with.
+  // Begins a section. `base` names the base of its rows.
   void section(const std::string& title, const std::string& base);
   void add(Row row);
-  // Something a user would call broken. The first few are kept, all are counted.
+  // Reports wrong behaviour. The first few texts are kept, all are counted.
   void fault(const std::string& what);
 
   void print_table(std::FILE* out) const;

@@ -1,4 +1,4 @@
-// Numbers measured one by one, and what is said of them.
+// Measured numbers and their statistics.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -15,7 +15,7 @@ class Samples {
   [[nodiscard]] std::size_t count() const { return values_.size(); }
   [[nodiscard]] bool empty() const { return values_.empty(); }
 
-  // Nearest rank: a value that was measured, never one between two. NaN when there is none.
+  // Returns a quantile by nearest rank, which is always a measured value; NaN without values.
   [[nodiscard]] double quantile(double q) const {
     if (values_.empty()) {
       return std::nan("");

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""scripts/bench, with an install-deps, a build and measurements that only say that they were called:
-it needs nothing but a clone, and what it prints is the measurements' alone.
+"""scripts/bench with stand-ins for install-deps, build and measurements that only report their
+calls: it needs only a clone, and its standard output is that of the measurements.
 """
 import os
 import pathlib

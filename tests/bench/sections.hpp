@@ -1,4 +1,4 @@
-// What is measured, one function a part of the table.
+// The measurements: one function for each part of the table.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -10,7 +10,7 @@
 
 namespace filetimer::bench {
 
-// How much of everything: --smoke, --quick or the whole.
+// The sizes of all measurements: --smoke, --quick or the full ones.
 struct Plan {
   int expiries = 300;        // a killer, machine idle
   int busy_expiries = 200;   // a killer, with busy loops
@@ -21,7 +21,7 @@ struct Plan {
   int workers = 1000;          // of the large table
   int scopes_per_worker = 100;
   int judged = 100;   // expiries beside the large and the small table
-  int incidents = 5;  // of which each waits 2 s for the one before to be over
+  int incidents = 5;  // each waits 2 s for the end of the previous one
   int idle_seconds = 20;
   int starts = 20;
   int client_batches = 200;
@@ -46,7 +46,7 @@ struct Plan {
   bool with_torch = true;
   std::string server;      // the timer_server to measure
   std::string memory_dir;  // a folder in memory
-  std::string disk_dir;    // a folder on a disk; empty: there is none
+  std::string disk_dir;    // a folder on a disk; empty: none
 };
 
 void measure_deadlines_idle(const Plan& plan, Report& report);
@@ -60,11 +60,11 @@ void measure_logs(const Plan& plan, Report& report);
 void measure_questions(const Plan& plan, Report& report);
 void measure_python(const Plan& plan, Report& report);
 
-// How often a server with nothing to do may wake in that time: its sweeps.
+// Returns how often an idle server may wake in that time: its sweeps.
 double housekeeping_beats(std::chrono::duration<double> watched);
 
-// The large table stays up after it was measured, so that its idle wakeups are counted while other
-// things are measured.
+// The server of the large table keeps running, so that its idle wakeups are counted during other
+// measurements.
 class LargeTable {
  public:
   LargeTable(const Plan& plan, Report& report);
@@ -76,7 +76,7 @@ class LargeTable {
   std::unique_ptr<State> state_;
 };
 
-// Likewise, of open scopes on pages.
+// The same for open scopes on pages.
 class IdlePages {
  public:
   IdlePages(const Plan& plan, Report& report);

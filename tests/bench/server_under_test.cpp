@@ -16,7 +16,7 @@
 namespace filetimer::bench {
 namespace {
 
-// Between two looks at a pipe that is being drained; far below what is measured by it.
+// The poll interval of a pipe that is being drained; far below the measured times.
 constexpr std::chrono::microseconds kDrainLook{50};
 
 std::vector<std::string> command_line(const std::string& program, const std::string& dir,
@@ -27,12 +27,12 @@ std::vector<std::string> command_line(const std::string& program, const std::str
   return argv;
 }
 
-// Calls `visit` with every object in the log.
+// Calls `visit` with every record of the log.
 template <class Visit>
 void for_each_record(const std::string& path, Visit&& visit) {
   simdjson::dom::parser parser;
   simdjson::dom::document_stream records;
-  // One record may be over a megabyte.
+  // A record may have over a megabyte.
   const auto error = parser.load_many(path, std::size_t{16} << 20).get(records);
   if (error) {
     fail(fmt::format("cannot read '{}': {}", path, simdjson::error_message(error)));
@@ -89,7 +89,7 @@ ServerUnderTest::ServerUnderTest(const std::string& program, const std::string& 
             ::open((dir + "/stderr").c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600))),
       out_(make_pipe()),
       child_(spawn(command_line(program, dir, log_, more_args), -1, out_.write.get(), err_.get())) {
-  out_.write.reset();  // so that the end of the server ends the wait for its line
+  out_.write.reset();  // so that the exit of the server ends the wait for its line
   const std::string ready = read_line(out_.read.get());
   if (!ready.starts_with("ready ")) {
     fail(fmt::format("expected the ready line, got '{}'", ready));
@@ -102,7 +102,7 @@ ServerUnderTest::ServerUnderTest(const std::string& program, const std::string& 
 }
 
 void ServerUnderTest::settle() const {
-  // A pipe keeps its order: when this one is dead, all before it was read.
+  // A pipe keeps its order, so all earlier requests were read when this worker is dead.
   Child marker = fork_idle();
   send(
       acquire_line(marker.pid(), "marker", static_cast<double>(ClockReading::now().wall_ns) / 1e9));
@@ -136,7 +136,7 @@ std::vector<LoggedKill> ServerUnderTest::kills() const {
     } else if (event == "killed") {
       simdjson::dom::element first;
       if (record["signals"].at(0).get(first)) {
-        return;  // nobody was signalled
+        return;  // no process was signalled
       }
       LoggedKill kill = expired[text(record, "id")];
       kill.signal_ns = integer(first, "mono_ns");

@@ -1,4 +1,4 @@
-// From exec to the ready line.
+// The time from exec to the ready line.
 // SPDX-License-Identifier: MIT
 #include <fmt/format.h>
 

@@ -8,7 +8,7 @@
 namespace filetimer::bench {
 namespace {
 
-// Debian's packages are seen by this one only, not by conda's or pyenv's.
+// Only this interpreter finds Debian's packages, not conda's or pyenv's.
 constexpr const char* kPython = "/usr/bin/python3";
 constexpr const char* kTorchScript = FILETIMER_BENCH_DIR "/torch_timer.py";
 
@@ -27,7 +27,7 @@ std::unique_ptr<TorchServer> TorchServer::start(const std::string& fifo) {
   in.read.reset();
   out.write.reset();
   if (read_line(out.read.get()) != "ready") {
-    return nullptr;  // the script says so when it can't import torch
+    return nullptr;  // the script reports that it cannot import torch
   }
   return std::unique_ptr<TorchServer>(
       new TorchServer(fifo, std::move(in), std::move(out), std::move(child)));

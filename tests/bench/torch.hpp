@@ -1,4 +1,4 @@
-// PyTorch's own timer, where /usr/bin/python3 has it: what a user of it has today.
+// PyTorch's own timer, if /usr/bin/python3 has it.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -12,14 +12,14 @@ namespace filetimer::bench {
 
 class TorchServer {
  public:
-  // Null when PyTorch is not installed. `max_interval` as PyTorch's agent sets it.
+  // Returns null if PyTorch is not installed. `max_interval` is as in PyTorch's agent.
   static std::unique_ptr<TorchServer> start(const std::string& fifo);
 
   [[nodiscard]] const std::string& fifo() const { return fifo_; }
-  // Lets it read what is left and gives the number of requests it counted. Nobody may have the
-  // pipe open for writing: it reads until end-of-file.
+  // Lets the server read the rest and returns the number of requests. No process may have the pipe
+  // open for writing, because the server reads up to the end of file.
   std::uint64_t stop();
-  // Microseconds of one `with expires()`, the median, named and with the default scope.
+  // Returns the median microseconds of one `with expires()`, with a name and with the default name.
   struct ClientCost {
     double named_us = 0;
     double default_us = 0;

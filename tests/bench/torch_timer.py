@@ -17,9 +17,9 @@ except ImportError:
     print("no torch", flush=True)
     sys.exit(1)
 
-# What PyTorch's elastic agent passes; the class's own default is 10 s.
+# The value of PyTorch's elastic agent; the default of the class is 10 s.
 MAX_INTERVAL = 0.1
-# Its client raises when the pipe is full: the server gets time to read.
+# PyTorch's client raises when the pipe is full, so the server gets time to read.
 PAUSE = 0.001
 
 

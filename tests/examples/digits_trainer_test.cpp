@@ -1,4 +1,4 @@
-// digits_trainer as its users run it: alone, under timer_server, with a rank that dies or hangs.
+// digits_trainer as users run it: alone, under timer_server, with a rank that dies or hangs.
 // SPDX-License-Identifier: MIT
 #include <doctest/doctest.h>
 
@@ -18,7 +18,7 @@ std::string trainer_path() {
 
 Launch trainer(const TempFolder& temp, std::vector<std::string> args) {
   args.insert(args.begin(), trainer_path());
-  // A runtime folder in which no server is: the user's own is not to be met.
+  // A runtime directory without a server, so that the user's own server is not found.
   return {.argv = std::move(args),
           .environment = {{"XDG_RUNTIME_DIR", temp.path()}},
           .out = temp.path("out"),
@@ -33,7 +33,7 @@ Finished run_trainer(const TempFolder& temp, const Launch& launch) {
   return {status, read_file(temp.path("out")), read_file(temp.path("err"))};
 }
 
-// What follows `before` in `text`, as a number; 0 when it is not there.
+// Returns the number after `before` in `text`; 0 if there is none.
 double number_after(const std::string& text, const std::string& before) {
   const std::size_t at = text.find(before);
   return at == std::string::npos ? 0 : std::atof(text.c_str() + at + before.size());
@@ -44,7 +44,7 @@ pid_t pid_of_hung_rank(const TempFolder& temp) {
   return static_cast<pid_t>(number_after(read_file(temp.path("err")), "(pid "));
 }
 
-TEST_CASE("Without a server the trainer says so and learns") {
+TEST_CASE("Without a server the trainer prints a message and learns") {
   const TempFolder temp;
   const Finished finished = run_trainer(temp, trainer(temp, {"--ranks", "2"}));
   CHECK(finished.status == exited(0));
@@ -65,7 +65,7 @@ TEST_CASE("With a server the trainer learns and nothing expires") {
   CHECK(count(server.records(), "rejected") == 0);
 }
 
-TEST_CASE("The rank that hangs is killed, and not those that wait for it") {
+TEST_CASE("The rank that hangs is killed, and the ranks that wait for it are not") {
   const TempFolder temp;
   const Server server(temp);
   Launch launch = trainer(temp, {"--ranks", "4", "--timeout", "2s", "--hang", "2:20"});
@@ -87,7 +87,7 @@ TEST_CASE("The rank that hangs is killed, and not those that wait for it") {
   }
 }
 
-TEST_CASE("A rank that hangs is warned about before it is killed, by the library alone") {
+TEST_CASE("A rank that hangs gets a warning of the client library before it is killed") {
   const TempFolder temp;
   const Server server(temp, {"--warn-at", "0.5"});
   Launch launch = trainer(temp, {"--ranks", "2", "--timeout", "1s", "--hang", "1:5"});

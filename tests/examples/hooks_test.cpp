@@ -1,4 +1,4 @@
-// The example hooks as their users run them, with a Slurm and a web server of the test's own.
+// The example hooks as users run them, with a stand-in for Slurm and a web server of the test.
 // SPDX-License-Identifier: MIT
 #include <doctest/doctest.h>
 #include <fmt/format.h>
@@ -15,13 +15,13 @@
 namespace filetimer::testing {
 namespace {
 
-// As a command of a shell, which may have a path with spaces.
+// Returns a shell command for a path, which may have spaces.
 std::string example(const std::string& name) {
   return fmt::format("'{}/{}'", FILETIMER_EXAMPLES_DIR, name);
 }
 
-// Answers `squeue --jobs N --Format JobID,JobArrayID,RestartCnt` as Slurm does: of two jobs and of
-// an array of three tasks, one of which has the number of the array.
+// Answers `squeue --jobs N --Format JobID,JobArrayID,RestartCnt` as Slurm does, about two jobs and
+// an array of three tasks, one of which has the id of the array.
 constexpr const char* kSqueue = R"(#!/bin/sh
 case "$*" in
   *'--jobs 11 '*) printf '%-20s%-40s%-10s\n' 11 11 3 ;;
@@ -36,7 +36,7 @@ void add_program(const std::string& path, const std::string& text) {
   REQUIRE(::chmod(path.c_str(), 0755) == 0);
 }
 
-// A server with the example as its hook, and a scontrol that notes what it is asked.
+// A server with the example as its hook, and a scontrol that notes its arguments.
 Server::Setup requeuing(const TempFolder& temp, Environment environment,
                         std::vector<std::string> more = {}) {
   REQUIRE(::mkdir(temp.path("bin").c_str(), 0755) == 0);
@@ -62,35 +62,35 @@ Record hook_of_expiry(const Server& server, const Environment& workers_environme
   return server.wait_for("hook", worker.pid());
 }
 
-TEST_CASE("The Slurm job that the killed worker belongs to is requeued") {
+TEST_CASE("The Slurm job of the killed worker is requeued") {
   const TempFolder temp;
   const Server server(temp, requeuing(temp, {{"SLURM_JOB_ID", "11"}}));
   CHECK(hook_of_expiry(server, {{"SLURM_JOB_ID", "4711"}}).integer("exit_status") == 0);
   CHECK(read_file(temp.path("asked")) == "requeue 4711\n");
 }
 
-TEST_CASE("Of a worker that names no Slurm job it is the server's") {
+TEST_CASE("The server's Slurm job is requeued if the worker names none") {
   const TempFolder temp;
   const Server server(temp, requeuing(temp, {{"SLURM_JOB_ID", "4711"}}));
   CHECK(hook_of_expiry(server, {{"TORCHELASTIC_RUN_ID", "run a"}}).integer("exit_status") == 0);
   CHECK(read_file(temp.path("asked")) == "requeue 4711\n");
 }
 
-TEST_CASE("Of an array the task of the killed worker is requeued, and no other") {
+TEST_CASE("Only the array task of the killed worker is requeued") {
   const TempFolder temp;
   const Server server(temp, requeuing(temp, {}));
   CHECK(hook_of_expiry(server, {{"SLURM_JOB_ID", "700"}}).integer("exit_status") == 0);
   CHECK(read_file(temp.path("asked")) == "requeue 700_2\n");
 }
 
-TEST_CASE("A job is requeued as often as was asked for") {
+TEST_CASE("A job is requeued as often as MAX_REQUEUES allows") {
   const TempFolder temp;
   const Server server(temp, requeuing(temp, {{"SLURM_JOB_ID", "11"}, {"MAX_REQUEUES", "4"}}));
   CHECK(hook_of_expiry(server).integer("exit_status") == 0);
   CHECK(read_file(temp.path("asked")) == "requeue 11\n");
 }
 
-TEST_CASE("Nothing is requeued for who was spared, past the last try, or outside Slurm") {
+TEST_CASE("Nothing is requeued for a spared worker, over MAX_REQUEUES, or outside Slurm") {
   Environment environment;
   std::vector<std::string> options;
   std::int64_t status = 0;
@@ -98,15 +98,15 @@ TEST_CASE("Nothing is requeued for who was spared, past the last try, or outside
   SUBCASE("spared") {
     environment = {{"SLURM_JOB_ID", "4711"}};
     options = {"--dry-run"};
-    says = "nobody was killed (spared): not requeued";
+    says = "no worker was killed (spared): not requeued";
   }
-  SUBCASE("past the last try") {
+  SUBCASE("over MAX_REQUEUES") {
     environment = {{"SLURM_JOB_ID", "11"}};
-    says = "job 11 was requeued 3 times already: left to end";
+    says = "job 11 was requeued 3 times already: not requeued again";
   }
-  SUBCASE("not to be tried at all") {
+  SUBCASE("MAX_REQUEUES is 0") {
     environment = {{"SLURM_JOB_ID", "4711"}, {"MAX_REQUEUES", "0"}};
-    says = "job 4711 was requeued 0 times already: left to end";
+    says = "job 4711 was requeued 0 times already: not requeued again";
   }
   SUBCASE("outside Slurm") {
     status = 1;
@@ -125,7 +125,7 @@ TEST_CASE("Nothing is requeued for who was spared, past the last try, or outside
   CHECK_FALSE(exists(temp.path("asked")));
 }
 
-TEST_CASE("The records of an expiry are posted to the web server that was named") {
+TEST_CASE("The records of an expiry are posted to $WEBHOOK_URL") {
   const TempFolder temp;
   Child sink({.argv = {"/bin/sh", "-c", "exec python3 \"$@\"", "sh", FILETIMER_HTTP_SINK,
                        temp.path("port"), temp.path("request")},
@@ -147,9 +147,9 @@ TEST_CASE("The records of an expiry are posted to the web server that was named"
   CHECK(request.ends_with(server.wait_for("killed", worker.pid()).line() + "\n"));
 }
 
-TEST_CASE("The hook's record tells when a web server can't be reached") {
+TEST_CASE("The record of the hook shows that the web server cannot be reached") {
   const TempFolder temp;
-  // Port 1: nobody listens there.
+  // No process listens on port 1.
   const Server server(temp, {.args = {"--on-expiry", example("post_webhook")},
                              .environment = {{"PATH", path_with_client()},
                                              {"WEBHOOK_URL", "http://127.0.0.1:1/"},

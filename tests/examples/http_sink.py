@@ -1,4 +1,4 @@
-"""Takes one POST on a port of its own and writes what came.
+"""Takes one POST on a free port and writes the request to a file.
 
 Arguments: FILE for the port, once it listens, FILE for the request, once it is read.
 SPDX-License-Identifier: MIT
@@ -11,7 +11,7 @@ import sys
 def write(path, text):
     with open(path + ".new", "w") as file:
         file.write(text)
-    os.rename(path + ".new", path)  # there is all of it or none
+    os.rename(path + ".new", path)  # atomic: a reader finds the whole file or none
 
 
 class Sink(http.server.BaseHTTPRequestHandler):

@@ -1,5 +1,5 @@
-// What others write about a worker: the helper's answer, which a worker's memory has gone through,
-// and the dump of a Python worker. Whatever it is, evidence stays within its bounds.
+// Untrusted text about a worker: the stacks helper's answer, which contains text of the worker's
+// memory, and the dump of a Python worker. Evidence stays within its bounds for any bytes.
 // SPDX-License-Identifier: MIT
 #include <cstddef>
 #include <cstdint>

@@ -1,4 +1,4 @@
-// What a fuzz target asserts: in every build, and with the line that failed.
+// The assertion of fuzz targets: active in every build, with the line that failed.
 // SPDX-License-Identifier: MIT
 #pragma once
 

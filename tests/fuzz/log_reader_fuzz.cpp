@@ -1,6 +1,6 @@
-// Any bytes as a log: read whole and in pieces, shown as a table and as pages. What holds: where
-// the bytes are cut makes no difference, every line is a record, skipped or empty, and nothing that
-// is printed is wider than the page or more than text.
+// Any bytes as a log: read whole and in pieces, shown as a table and as pages. Invariants: the
+// places of the cuts make no difference, every line is a record, skipped or empty, and all output
+// is text no wider than the page.
 // SPDX-License-Identifier: MIT
 #include <sys/mman.h>
 #include <unistd.h>
@@ -30,7 +30,7 @@ struct Reading {
   std::size_t skipped = 0;
 };
 
-// A file in memory that has these bytes.
+// Returns a file in memory with these bytes.
 class MemoryFile {
  public:
   explicit MemoryFile(std::string_view bytes) : file_(::memfd_create("log", MFD_CLOEXEC)) {
@@ -64,7 +64,7 @@ Reading read(const MemoryFile& file, std::size_t block_bytes) {
   return reading;
 }
 
-// What is printed is read back here.
+// The file to which output is printed, and from which it is read back.
 class Printed {
  public:
   [[nodiscard]] Output& output() { return output_; }

@@ -1,6 +1,6 @@
-// Any bytes as a scope page: as its header and first slots, their names, and the first statistics,
-// one behind the other; the rest of it is zero. What holds: a file of another size is refused,
-// counts are bounded, every text is valid UTF-8 and bounded, and times can be subtracted.
+// Any bytes as a scope page: its header and first slots, their names, and the first statistics, in
+// this order; the rest is zero. Invariants: a file of another size is refused, counts are bounded,
+// every text is valid UTF-8 and bounded, and times can be subtracted.
 // SPDX-License-Identifier: MIT
 #include <algorithm>
 #include <cstddef>
@@ -33,7 +33,7 @@ constexpr Part kParts[] = {{0, kSlotsAt + kSeedSlots * sizeof(Slot)},
                            {kNamesAt, kSeedSlots * sizeof(SlotName)},
                            {kStatisticsAt, kMaxStatistics * sizeof(SlotStatistics)}};
 
-constexpr std::size_t kWidestByte = 4;  // a byte that is no UTF-8 stands as \xHH
+constexpr std::size_t kWidestByte = 4;  // a byte that is not UTF-8 becomes \xHH
 
 struct alignas(64) Line {
   std::byte bytes[64];
@@ -44,14 +44,14 @@ void check_text(std::string_view text, std::size_t max_bytes) {
   FUZZ_CHECK(valid_utf8(text) == text);
 }
 
-// As little as is in use: most of a page of this size is zero anyway.
+// Clears only the used part, because most of a page of this size stays zero.
 void check_slots(const PageLayout& page) {
   const std::size_t count = slots_in_use(page);
   FUZZ_CHECK(count <= kMaxScopesPerWorker);
   for (std::size_t i = 0; i < count; ++i) {
     const std::int64_t word = read_deadline(page.slot(i));
     const auto reading = read_slot(page, i, word);
-    FUZZ_CHECK(reading);  // nobody writes
+    FUZZ_CHECK(reading);  // no process writes
     FUZZ_CHECK(reading->word == word);
     FUZZ_CHECK(!reading->name.empty());
     check_text(reading->name, kMaxScopeNameBytes);

@@ -1,5 +1,5 @@
-// Any bytes on the pipe, cut into reads of any size. What holds: a good line that stands by itself
-// arrives whatever came before it, every line is answered, and the reader's room never runs out.
+// Any bytes on the pipe, in reads of any size. Invariants: a good line of its own is parsed after
+// any other bytes, every line is a request or a rejection, and the reader always has room.
 // SPDX-License-Identifier: MIT
 #include <algorithm>
 #include <cstddef>
@@ -52,7 +52,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   if (size == 0) {
     return 0;
   }
-  // The first byte says how large the reads are.
+  // The first byte is the size of the reads.
   const std::size_t at_once = data[0] == 0 ? std::size_t{1} << 20 : data[0];
   const std::string_view bytes(reinterpret_cast<const char*>(data + 1), size - 1);
   Answers answers;

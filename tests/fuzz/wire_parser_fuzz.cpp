@@ -1,5 +1,5 @@
-// Any bytes as lines of the pipe. What holds: a request that the parser accepts, written again by
-// format() or format_page_hint(), is accepted and says the same; a refusal is one line of text.
+// Any bytes as lines of the pipe. Invariants: a request that the parser accepts, written again by
+// format() or format_page_hint(), is accepted with the same fields; a refusal is one line of text.
 // SPDX-License-Identifier: MIT
 #include <cmath>
 #include <cstddef>
@@ -16,7 +16,7 @@ namespace {
 
 using namespace filetimer;
 
-// A line with the bytes behind it that the parser may read.
+// A line with the padding that the parser may read.
 class PaddedLine {
  public:
   explicit PaddedLine(std::string_view line) : length_(line.size()), bytes_(line) {
@@ -54,7 +54,7 @@ void check_line(wire::Parser& parser, wire::Parser& second_parser, std::string_v
   written.pop_back();
   FUZZ_CHECK(written.find('\n') == written.npos);
   if (written.size() >= kMaxLineBytes) {
-    return;  // written out in full, numbers and escapes may take more room than they did
+    return;  // numbers and escapes may be longer when they are written again
   }
   const PaddedLine again_line(written);
   const auto again = second_parser.parse(again_line.line());

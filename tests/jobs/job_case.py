@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""What the tests of launchers share: a folder for each test, programs whose output is kept in it,
-and bounded waits.
+"""The harness of the tests of launchers: a folder for each test, programs whose output is kept in
+it, and bounded waits.
 """
 import ctypes
 import os
@@ -17,7 +17,7 @@ import unittest
 BIN = pathlib.Path(os.environ["FILETIMER_BIN_DIR"])
 EXAMPLES = pathlib.Path(os.environ["FILETIMER_EXAMPLES_DIR"])
 RANK = [sys.executable, str(pathlib.Path(__file__).resolve().parent / "rank.py")]
-BOUND_S = 120  # of every wait; none comes near it on a machine that is well
+BOUND_S = 120  # of every wait; far more than a wait normally takes
 _PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None)
 
@@ -33,7 +33,7 @@ def die_with_the_test():
 
 
 def wait_until(what, condition, bound_s=BOUND_S):
-    """What `condition()` gives, once that is true."""
+    """Waits until `condition()` is true, and returns its value."""
     end = time.monotonic() + bound_s
     while True:
         found = condition()
@@ -45,7 +45,7 @@ def wait_until(what, condition, bound_s=BOUND_S):
 
 
 def state_of(pid):
-    """A letter, as in /proc/PID/stat; empty when the process is gone."""
+    """Returns the state letter of /proc/PID/stat; empty if the process is gone."""
     try:
         stat = pathlib.Path(f"/proc/{pid}/stat").read_text()
     except OSError:
@@ -54,7 +54,7 @@ def state_of(pid):
 
 
 def processes_of(session):
-    """A line for each: pid, state, where it waits in the kernel, its command line."""
+    """Returns a line for each process: pid, state, wait channel in the kernel, command line."""
     lines = []
     for folder in pathlib.Path("/proc").glob("[0-9]*"):
         try:
@@ -72,13 +72,14 @@ class JobCase(unittest.TestCase):
     maxDiff = None
 
     def setUp(self):
-        # Not below $TMPDIR: what it starts may be of other users, and paths of sockets are short.
+        # Not below $TMPDIR, because programs may run as other users, and paths of sockets are
+        # short.
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="filetimer-jobs-", dir="/tmp"))
         self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
         self.programs = {}
 
     def start(self, name, argv, **environment):
-        """A program in the test's folder, its output in NAME.out."""
+        """Starts a program in the test's folder, with its output in NAME.out."""
         # PATH: the examples expect the programs there.
         environment = dict(os.environ, PATH=f"{BIN}:{EXAMPLES}:{os.environ['PATH']}", **environment)
         with open(self.folder / f"{name}.out", "wb") as output:
@@ -91,7 +92,7 @@ class JobCase(unittest.TestCase):
         return started
 
     def end(self, started):
-        """In order, where it can still do that; what it started and left behind goes after it."""
+        """Ends a program with SIGTERM, or else SIGKILL, and then kills what it left behind."""
         if started.poll() is None:
             started.terminate()
             try:
@@ -105,8 +106,8 @@ class JobCase(unittest.TestCase):
         started.wait(timeout=BOUND_S)
 
     def status_of(self, started):
-        """Of a program that ends by itself; one that does not fails the test with what it and the
-        others that run are doing, and all output."""
+        """Returns the status of a program that ends by itself. If it does not, fails the test with
+        the states of all programs and their output."""
         try:
             return started.wait(timeout=BOUND_S)
         except subprocess.TimeoutExpired:

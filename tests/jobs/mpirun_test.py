@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Open MPI: ranks that mpirun starts, with a server beside them and with one that they start."""
+"""Open MPI: ranks of mpirun with a server beside them, and with a server that they start."""
 import pathlib
 import re
 import shutil
@@ -15,7 +15,7 @@ AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 
 class Mpirun(JobCase):
     def mpirun(self, *words, **environment):
-        """Its exit status."""
+        """Returns its exit status."""
         started = self.start("mpirun", [*MPIRUN, *words], **AS_ROOT,
                              OMPI_MCA_orte_tmpdir_base=str(self.folder), **environment)
         return self.status_of(started)
@@ -79,7 +79,7 @@ class Mpirun(JobCase):
         self.check_worker(self.only(records([log], "expired")), 0)
 
     def test_ranks_follow_no_link_of_an_earlier_job(self):
-        (self.folder / "filetimer").symlink_to("gone")  # one that mpirun was killed before
+        (self.folder / "filetimer").symlink_to("gone")  # left by a killed mpirun
         (self.folder / "filetimer-1").symlink_to("gone")
         started = []
         for rank in (1, 0):
@@ -101,7 +101,7 @@ class Mpirun(JobCase):
         self.assertIn("expected the mpirun of Open MPI 4", said)
 
     def server_per_node(self, *words):
-        """Outside of mpirun: its exit status, and what it printed."""
+        """Runs it outside of mpirun, and returns its exit status and its output."""
         done = subprocess.run([EXAMPLES / "server_per_node", *words], cwd=self.folder, timeout=30,
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                               universal_newlines=True)

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: MIT
-"""A rank of a job that Slurm or mpirun started: works in steps, after each of which the ranks wait
+"""A rank of a job that Slurm or mpirun started. Works in steps, after each of which the ranks wait
 for each other, through files in the folder SHARED.
 
     rank.py SHARED [--timeout S] [--whole S] [--steps N] [--hang RANK:STEP]
 
-With --whole a scope of that timeout is open all the time; without it none is between two steps. With
---hang that rank hangs, unless there is a checkpoint to go on from. It ends after N steps, by SIGUSR1,
-or when SHARED/stop exists.
+With --whole a scope of that timeout is open all the time; without it no scope is open between two
+steps. With --hang that rank hangs, unless there is a checkpoint to resume from. Ends after N steps,
+by SIGUSR1, or when SHARED/stop exists.
 """
 import argparse
 import contextlib
@@ -64,7 +64,7 @@ def main():
             while options.hang == f"{rank}:{step}" and start == 0:
                 signal.pause()
         if (options.shared / "stop").exists():
-            stopping.append("told to")
+            stopping.append("stop")
         put(steps_done[rank], sys.maxsize if stopping else step)
         with filetimer.expires(2 * options.timeout, "exchange"):
             while any(get(each) < step for each in steps_done):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""A Slurm of its own for a test: munged, slurmctld and two nodes n1 and n2, all on this host and in
+"""A private Slurm for a test: munged, slurmctld and two nodes n1 and n2, all on this host and in
 one folder, with free ports. Needs root, as slurmd does.
 """
 import os
@@ -12,13 +12,13 @@ import subprocess
 from job_case import BOUND_S, die_with_the_test, free_port, wait_until
 
 NODES = ("n1", "n2")
-START_S = 60  # a second where it works
+START_S = 60  # normally a second
 MAX_FIRST_JOB = 60_000_000  # Slurm's MaxJobId is 67,043,328
 DAEMONS_PATH = f"{os.environ['PATH']}:/usr/sbin:/sbin"
 OVER = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL"}
 
 # No cgroups and no accounting. cred_expire: a job that was requeued waits for as long. FirstJobId:
-# run folders are named by the job, and another test may have a cluster on this host.
+# the runtime directory is named after the job, and another test may have a cluster on this host.
 CONFIG = """
 ClusterName=filetimer
 SlurmctldHost={host}(127.0.0.1)
@@ -54,7 +54,7 @@ NODE = "NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs=
 
 
 def missing():
-    """Why there can be no cluster here; empty: there can."""
+    """Returns why there can be no cluster here; empty: there can."""
     if os.geteuid() != 0:
         return "not root: slurmd starts jobs for their users"
     programs = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "scontrol", "squeue", "scancel")
@@ -66,13 +66,13 @@ def missing():
 
 
 class Unusable(Exception):
-    """Why Slurm does not work on this machine, in one line."""
+    """Slurm does not work on this machine; the text says why, in one line."""
 
 
 class Cluster:
     def __init__(self, folder):
         self.folder = folder
-        folder.chmod(0o755)  # munge's socket is everybody's
+        folder.chmod(0o755)  # all users need munge's socket
         self.environment = dict(os.environ, PATH=DAEMONS_PATH,
                                 SLURM_CONF=str(folder / "slurm.conf"))
         self.daemons = []
@@ -87,7 +87,7 @@ class Cluster:
                                first_job=1 + secrets.randbelow(MAX_FIRST_JOB))
         config += "".join(NODE.format(name=name, host=host, port=free_port()) for name in NODES)
         (self.folder / "slurm.conf").write_text(config)
-        # Of this kind, for slurmd looks for another one in /sys at once, which may not be mounted.
+        # This plugin, because slurmd would look for another one in /sys, which may not be mounted.
         (self.folder / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\n")
         key = self.folder / "munge.key"
         key.touch(0o600)
@@ -104,7 +104,7 @@ class Cluster:
                       lambda: self.ask("sinfo", "-h", "-N", "-o", "%T").split() == ["idle"] * 2)
 
     def wait_for(self, what, condition):
-        """Until then no daemon may end."""
+        """Waits for a condition. Fails if a daemon ends before."""
         def holds():
             for daemon in self.daemons:
                 if daemon.poll() is not None:
@@ -116,10 +116,10 @@ class Cluster:
             raise Unusable(f"{error}: {self.last_error(['slurmd'])}") from None
 
     def last_error(self, argv):
-        """The last line on it that says `error`, and there may be none."""
+        """Returns the last line with `error`; a default if there is none."""
         path = self.folder / f"{argv[0]}.out"
         errors = re.findall(r"(?i)\berror: *(.*)", path.read_text(errors="replace"))
-        # What slurmd says at its very end is that it failed.
+        # The very last line of slurmd only says that it failed.
         return next((each for each in errors if "initializ" not in each), "it says no error")
 
     def run_daemon(self, *argv):
@@ -129,7 +129,7 @@ class Cluster:
                 stderr=subprocess.STDOUT, preexec_fn=die_with_the_test))
 
     def stop(self):
-        """Jobs first: a slurmd that is stopped leaves those it runs behind."""
+        """Ends jobs first, because a slurmd that stops leaves its jobs behind."""
         try:
             if len(self.daemons) > 1:
                 self.ask("scancel", "--user=root")
@@ -146,7 +146,7 @@ class Cluster:
                     daemon.wait(timeout=20)
 
     def ask(self, *argv, **environment):
-        """What a command of Slurm prints; nothing where it fails."""
+        """Returns the output of a command of Slurm; nothing if it fails."""
         done = subprocess.run([str(word) for word in argv], cwd=self.folder,
                               env=dict(self.environment, **environment),
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=BOUND_S,
@@ -154,14 +154,14 @@ class Cluster:
         return done.stdout if done.returncode == 0 else ""
 
     def submit(self, *words, **environment):
-        """The job's id."""
+        """Submits a job and returns its id."""
         output = self.ask("sbatch", "--parsable", *words, **environment).strip()
         if not output.isdigit():
             raise AssertionError(f"sbatch refused {words}: {self.logs()}")
         return output
 
     def job(self, job):
-        """What Slurm knows of a job: JobState, Restarts, ExitCode, ..."""
+        """Returns the properties of a job: JobState, Restarts, ExitCode, ..."""
         return dict(re.findall(r"(\w+)=(\S*)", self.ask("scontrol", "show", "job", "-o", job)))
 
     def wait_for_end(self, job):
@@ -169,7 +169,7 @@ class Cluster:
                           lambda: self.job(job).get("JobState") in OVER) and self.job(job)
 
     def logs(self):
-        """What the daemons said last, for who has to find out why a test failed."""
+        """Returns the last lines of the daemons' logs, to diagnose a failed test."""
         files = sorted(self.folder.glob("*.log")) + sorted(self.folder.glob("*.out"))
         return "\n".join(f"--- {file.name}\n{file.read_text(errors='replace')[-3000:]}"
                          for file in files)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Slurm: the example job on two nodes, through a hang, a suspension, a signal and servers that die or
-do not come; and servers that run their ranks themselves.
+"""Slurm: the example job on two nodes, with a hang, a suspension, a signal, and servers that die or
+do not start; and servers that run their ranks themselves.
 """
 import os
 import pathlib
@@ -64,7 +64,7 @@ class Slurm(JobCase):
         return {int(rank): int(pid) for rank, pid in found.items()}
 
     def steps(self):
-        """How far each rank of a first attempt is."""
+        """Returns the last step of each rank of a first attempt."""
         paths = [self.folder / f"attempt0-rank{rank}" for rank in RANKS]
         return [int(path.read_text()) if path.exists() else 0 for path in paths]
 
@@ -94,7 +94,7 @@ class Slurm(JobCase):
         log = self.only([log for log in self.logs(job) if records([log], "expired")])
         self.assertIn("-n2", log.name)
         self.assertEqual(self.only(records([log], "killed"))["verdict"], "dead")
-        # Slurm may have ended the hook with the job that it put back.
+        # Slurm may have ended the hook with the requeued job.
         hook = self.only(records([log], "hook"))
         self.assertTrue(hook.get("exit_status") == 0 or hook["result"] == "signalled", hook)
         for rank in RANKS:
@@ -124,16 +124,16 @@ class Slurm(JobCase):
         self.check_servers_ended_in_order(job)
 
     def test_the_signal_before_the_end_of_the_time_is_asked_for_and_reaches_no_server(self):
-        # To sh SIGUSR1 would be the end. With the other job's margin it would be due at once.
+        # SIGUSR1 would end sh. With the other job's margin it would be due at once.
         work = 'echo "rank $SLURM_PROCID works"; until [ -e "$0/stop" ]; do sleep 0.1; done'
         deaf = self.submit_script("sh", "-c", work, self.folder, options=["--time=1"], name="deaf")
         wait_until("its ranks work", lambda: self.output("deaf").count("works") == len(RANKS))
-        # Due once the ranks can take it: a time limit of two minutes puts it 15 s behind the start of
-        # the job. Slurm looks every 30 s, at all jobs. Their own time is up long after that.
+        # Due once the ranks can take it: a time limit of two minutes puts it 15 s after the start
+        # of the job. Slurm looks every 30 s, at all jobs. Their own time is up long after that.
         job = self.submit_example(options=["--time=60", "--signal=USR1@105"])
         wait_until("all work", lambda: min(self.steps()) > 1)
         self.cluster.ask("scontrol", "update", f"JobId={job}", "TimeLimit=2")
-        wait_until("all ranks were told", lambda: self.output("job").count("ends: SIGUSR1") == 4)
+        wait_until("all ranks got SIGUSR1", lambda: self.output("job").count("ends: SIGUSR1") == 4)
         (self.folder / "stop").touch()
         self.check_end(job)
         for rank in RANKS:
@@ -150,7 +150,7 @@ class Slurm(JobCase):
                    lambda: self.steps() == [20, 20, 20, 19])
         for log in self.logs(job):
             os.kill(self.only(records([log], "server_started"))["server_pid"], signal.SIGKILL)
-        # It is not requeued. The others end with the rank, long before they would expire, too.
+        # The job is not requeued. The other ranks end with this one, long before they would expire.
         self.check_end(job, state="FAILED")
         for log in self.logs(job):
             _, second = records([log], "server_started")
@@ -160,7 +160,8 @@ class Slurm(JobCase):
         self.assertEqual(self.only(records(self.logs(job), "killed"))["verdict"], "dead")
         hook = self.only(records(self.logs(job), "hook"))
         self.assertEqual(hook["exit_status"], 0)
-        self.assertIn(f"job {job} was requeued 0 times already: left to end", self.output("job"))
+        self.assertIn(f"job {job} was requeued 0 times already: not requeued again",
+                      self.output("job"))
         for node in slurm_cluster.NODES:
             self.assertIn(f"timer_server on {node} was killed (status 137)", self.output("job"))
         self.check_servers_ended_in_order(job, killed=1)
@@ -176,15 +177,15 @@ class Slurm(JobCase):
                                          path=f"{late}:{BIN}:{EXAMPLES}:{os.environ['PATH']}")
                 for name, nodes in (("both", "n1 n2"), ("one", "n2"))}
         for name, job in jobs.items():
-            for folder in self.run_folders(job):  # a server that is not told to stop leaves it
+            for folder in self.run_folders(job):  # a server that is killed leaves it
                 self.addCleanup(shutil.rmtree, folder, ignore_errors=True)
             self.check_end(job, state="FAILED")
-            # Where both nodes lack one, the end of the first to say so ends the other.
+            # If both nodes lack a server, the failure of the first ends the other.
             lacking = "n[12]" if name == "both" else "n2"
             self.assertRegex(self.output(name), f"no timer_server on {lacking} within 30 s")
 
     def test_of_an_array_the_task_that_hangs_is_requeued_alone(self):
-        # The task that has the number of the whole array.
+        # The task with the id of the whole array.
         script = f"""
             hang=
             [ "$SLURM_JOB_ID" = "$SLURM_ARRAY_JOB_ID" ] && hang='--hang 0:8'

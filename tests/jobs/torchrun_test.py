@@ -24,7 +24,7 @@ TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "-r", "1", "-t", "1",
 
 
 def missing():
-    """Why torchrun cannot run here; empty: it can."""
+    """Returns why torchrun cannot run here; empty: it can."""
     for name in ("localhost", socket.getfqdn()):  # where its hosts look for each other
         try:
             socket.getaddrinfo(name, None)
@@ -54,7 +54,7 @@ class Torchrun(JobCase):
         self.assertEqual(statuses, [0, 0], output)
         self.assertNotIn("unwatched", output)
 
-        # It hung, and only it was killed; nobody else's `exchange` had to expire for that.
+        # The rank that hung was killed, and no `exchange` of another rank had to expire.
         self.assertEqual(output.count(f"hangs in forward, step {HANG_STEP}"), 1, output)
         logs = [self.folder / f"run{host}" / "expired.jsonl" for host in range(2)]
         expired = self.only(records(logs, "expired"))
@@ -64,8 +64,8 @@ class Torchrun(JobCase):
         killed = self.only(records(logs, "killed"))
         self.assertEqual((killed["id"], killed["verdict"]), (expired["id"], "dead"))
 
-        # The second attempt went on from the checkpoint and ended as the training should.
-        self.assertIn(f"goes on after step {HANG_STEP - 10}\n", output)
+        # The second attempt resumed from the checkpoint and completed the training.
+        self.assertIn(f"resumes after step {HANG_STEP - 10}\n", output)
         accuracy = re.search(r"accuracy ([0-9.]+) on", output)
         self.assertGreater(float(accuracy.group(1)), 0.8, output)
         for log in logs:

@@ -246,7 +246,7 @@ bool is_announced[2];
 #define OPEN_PIPE 3
 #define WRITE 4
 #define NOTE_DEAD 5
-#define PUT_OFF 6
+#define KEEP 6
 
 #if defined(FAULT_DEAD_READ_AFTER) || FULLS > 0
 #define HAS_NOTE_DEAD /* otherwise no other thread looks at `dead`, and it is no step */
@@ -306,11 +306,11 @@ end:
        fi }
   TELL_SERVER(retry_at[w],
     retry_at[w] = NOTE_SENT; REACHED(W_LATER),
-    retry_at[w] = PUT_OFF,
+    retry_at[w] = KEEP,
     CLEAR_AFTER retry_at[w] = IDLE; is_announced[w] = true)
   :: d_step { retry_at[w] == NOTE_SENT ->
        CLEAR_AFTER is_announced[w] = true; retry_at[w] = IDLE }
-  :: d_step { retry_at[w] == PUT_OFF -> is_pending[w] = true; retry_at[w] = IDLE }
+  :: d_step { retry_at[w] == KEEP -> is_pending[w] = true; retry_at[w] = IDLE }
   od
 }
 #define IS_PENDING(w) is_pending[w]
@@ -454,11 +454,11 @@ end:
        fi }
   TELL_SERVER(worker_at[w],
     is_announced[w] = true; worker_at[w] = IDLE,
-    worker_at[w] = PUT_OFF,
+    worker_at[w] = KEEP,
     is_announced[w] = true; worker_at[w] = IDLE)
   /* OwnPage::put_off() */
 #if FULLS > 0
-  :: d_step { worker_at[w] == PUT_OFF && !IS_LOCKED(w) -> is_pending[w] = true; worker_at[w] = IDLE }
+  :: d_step { worker_at[w] == KEEP && !IS_LOCKED(w) -> is_pending[w] = true; worker_at[w] = IDLE }
 #endif
 
   :: d_step { IS_IN(0) -> release_scope(0) }

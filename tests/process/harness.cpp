@@ -31,8 +31,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Variables of the machine the tests run on that would send a server or a client elsewhere, or
-// that ranks are read from.
+// Variables of the environment of the tests that would change the directory of a server or a
+// client, or the rank of a worker.
 constexpr const char* kUnset[] = {"FILETIMER_DIR",
                                   "FILETIMER_LOG_LEVEL",
                                   "FILETIMER_RPC_TIMEOUT",
@@ -79,8 +79,8 @@ std::vector<char*> pointers(std::vector<std::string>& strings) {
   return list;
 }
 
-// A path of what this build made that can stand as it is in a command of a shell and in LD_PRELOAD,
-// which the linker splits at spaces and colons: where the real one cannot, by a link.
+// Returns a path of a built file that needs no quoting in a shell command or in LD_PRELOAD, which
+// the linker splits at spaces and colons. Makes a link if the real path does.
 std::string plain_path(const std::string& real) {
   const std::string folder = real.substr(0, real.rfind('/'));
   if (folder.find_first_not_of("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
@@ -107,8 +107,8 @@ UniqueFd open_or_null(const std::string& path, int flags) {
   return fd;
 }
 
-// A copy in memory, which every user may execute: another user may not reach a program below a home
-// that is closed, nor execute one that was built with umask 077.
+// Returns a copy in memory that every user may execute. Another user may neither reach a program
+// below a private home nor execute one that was built with umask 077.
 UniqueFd executable_by_all(const std::string& program) {
   const UniqueFd source = open_or_null(program, O_RDONLY);
   constexpr unsigned kExecutable = 0x10;  // MFD_EXEC, which kernels before 6.3 do not know
@@ -125,7 +125,7 @@ UniqueFd executable_by_all(const std::string& program) {
                        static_cast<std::size_t>(status.st_size - at)) > 0);
   }
   REQUIRE(::fchmod(copy.get(), 0755) == 0);
-  // What is open for writing cannot be executed.
+  // A file that is open for writing cannot be executed.
   return open_or_null(fmt::format("/proc/self/fd/{}", copy.get()), O_RDONLY);
 }
 
@@ -149,8 +149,8 @@ pid_t launch_child(const Launch& launch) {
   if (pid != 0) {
     return pid;
   }
-  // A group of its own: a server that signals its own group by mistake must not take the test, and
-  // what runs it, along.
+  // A group of its own, so that a server that signals its own group by mistake does not kill the
+  // test and its runner.
   ::setpgid(0, 0);
   ::dup2(launch.in >= 0 ? launch.in : null_in.get(), STDIN_FILENO);
   ::dup2(launch.out_fd >= 0 ? launch.out_fd : out.get(), STDOUT_FILENO);
@@ -184,7 +184,7 @@ std::map<std::string, std::string> fields_of(const std::string& ready_line) {
   return fields;
 }
 
-// The server's own line; COMMAND may say that it is ready too.
+// The server's own line; COMMAND may print that it is ready, too.
 std::string find_ready_line(const std::string& text) {
   std::istringstream lines(text.substr(0, text.rfind('\n') + 1));
   for (std::string line; std::getline(lines, line);) {
@@ -256,7 +256,7 @@ Child::Child(const Launch& launch) : Child(launch_child(launch)) {}
 
 Child::~Child() {
   if (!status_) {
-    ::kill(held_.pid(), SIGKILL);  // ours and not reaped: the pid is still its own
+    ::kill(held_.pid(), SIGKILL);  // a child that was not reaped: the pid was not reused
     int ignored = 0;
     retry_eintr([&] { return ::waitpid(held_.pid(), &ignored, 0); });
   }
@@ -388,7 +388,7 @@ void Server::send(std::string_view bytes) const {
 }
 
 void Server::barrier() {
-  // A new worker goes the whole way that a kill goes, and whose turn was earlier is ahead of it.
+  // The expiry of a new worker is carried out after all earlier ones.
   const Worker marker("block");
   // The log may have the barriers of servers before this one.
   const std::string scope = fmt::format("barrier {} of {}", ++barriers_, pid());
@@ -408,7 +408,7 @@ Record Server::wait_for(const std::function<bool(const Record&)>& wanted) const 
     return false;
   });
   if (!came) {
-    give_up("the record that was waited for did not come");
+    give_up("the expected record did not come");
   }
   return *found;
 }
@@ -419,7 +419,7 @@ Record Server::wait_for(std::string_view event, pid_t pid) const {
 
 void Server::wait_for_message(std::string_view text) const {
   if (!wait_until([&] { return err().find(text) != std::string::npos; })) {
-    give_up(fmt::format("standard error does not say '{}'", text));
+    give_up(fmt::format("standard error does not contain '{}'", text));
   }
 }
 

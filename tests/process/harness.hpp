@@ -1,6 +1,5 @@
-// What the process tests stand on: a child process, a running timer_server. Every
-// wait has a bound, every process is held by its pidfd and is gone when its holder is, and nothing
-// is shared with a test that runs at the same time.
+// The harness of the process tests: child processes and running servers. Every wait has a bound.
+// Every process is held by its pidfd and killed with its owner. Parallel tests share nothing.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -25,24 +24,24 @@
 
 namespace filetimer::testing {
 
-// A verdict that comes longer after its deadline was kept waiting. On a busy machine it takes a
-// tenth of that.
+// A verdict later than this after its deadline was delayed. A busy machine takes a tenth of it.
 inline constexpr std::chrono::milliseconds kPrompt{700};
-// The same where writers flood the pipe, and take the processors with it.
+// The same while writers flood the pipe and use the processors.
 inline constexpr std::chrono::milliseconds kPromptInFlood{10'000};
 
-// Asks again every 2 ms, for what no descriptor announces. False when the bound has passed.
+// Polls every 2 ms for a condition that no descriptor announces. Returns false after the bound.
 bool wait_until(const std::function<bool()>& holds, std::chrono::milliseconds bound = kBound);
 
 inline constexpr const char* kCannotBecome = "no process of another user can be started here";
-// Whether a child of the test can become `user`: it takes root, and an id that exists here.
+// Returns whether a child of the test can become `user`. This takes root and an existing id.
 bool can_become(uid_t user);
 
-// What is about time passing cannot be had without it.
+// Only for tests about the passing of time.
 void let_pass(std::chrono::milliseconds time);
 void let_pass_until(Instant time);
 
-// Somebody else's process, held so that its pid can't come to mean another. Killed at the end.
+// A process that is not a child, held by its pidfd so that its pid cannot be reused unnoticed.
+// Killed in the destructor.
 class HeldPid {
  public:
   explicit HeldPid(pid_t pid);
@@ -62,7 +61,7 @@ class HeldPid {
   UniqueFd pidfd_;
 };
 
-// Time on a processor that all threads of the process have used.
+// Returns the CPU time that all threads of the process have used.
 std::chrono::nanoseconds cpu_time_of(pid_t pid);
 
 struct ExitStatus {
@@ -78,7 +77,7 @@ inline ExitStatus killed_by(int signal) {
   return {-1, signal};
 }
 
-// Variables to set, or to unset where there is no value. What could lead a server to another
+// Variables to set, or to unset without a value. Variables that could lead a server to another
 // folder is unset in every child.
 using Environment = std::map<std::string, std::optional<std::string>>;
 
@@ -94,7 +93,7 @@ struct Launch {
   std::function<void()> in_child{};  // between fork and exec; async-signal-safe
 };
 
-// A child of the test. It dies with the test, and with this object.
+// A child of the test. It is killed with the test and with this object.
 class Child {
  public:
   explicit Child(const Launch& launch);
@@ -106,7 +105,7 @@ class Child {
     return held_.ends_within(bound);
   }
   void signal(int number) const { held_.signal(number); }
-  // Waits for the end and reaps. Fails the test when the bound passes.
+  // Waits for the end of the child and reaps it. Fails the test after the bound.
   ExitStatus status();
   void wait_until_stopped() const;
 
@@ -137,7 +136,7 @@ struct Finished {
   std::string err;
 };
 
-// Runs a program with just these arguments, for what ends by itself.
+// Runs a program that ends by itself, with these arguments.
 Finished run(const TempFolder& temp, const std::string& program, std::vector<std::string> args,
              const Environment& environment = {});
 inline Finished run_server(const TempFolder& temp, std::vector<std::string> args,
@@ -148,11 +147,11 @@ inline Finished run_client(const TempFolder& temp, std::vector<std::string> args
   return run(temp, client_path(), std::move(args));
 }
 
-// A timer_server that is ready, on the folder `run` of `temp`.
+// A timer_server that is ready, in the directory `run` of `temp`.
 class Server {
  public:
   struct Setup {
-    std::vector<std::string> args{};  // behind --dir
+    std::vector<std::string> args{};  // after --dir
     Environment environment{};
     bool with_dir = true;
     std::string folder = "run";
@@ -179,7 +178,7 @@ class Server {
   Child& process() { return *child_; }
 
   void send(std::string_view bytes) const;
-  // All that was sent before has been read, judged if it was due, and carried out.
+  // Returns when all earlier requests were read, judged if due, and carried out.
   void barrier();
 
   [[nodiscard]] Records records() const { return read_log(log()); }
@@ -187,9 +186,9 @@ class Server {
   Record wait_for(std::string_view event, pid_t pid) const;
   void wait_for_message(std::string_view text) const;  // on standard error
 
-  // SIGTERM and a bounded wait.
+  // Sends SIGTERM and waits for the end.
   ExitStatus stop();
-  // SIGKILL, as a crash would end it.
+  // Sends SIGKILL, which has the effect of a crash.
   void kill();
 
  private:
@@ -204,14 +203,14 @@ class Server {
   int barriers_ = 0;
 };
 
-// How many open scopes it has taken over from a server before it.
+// Returns how many open scopes it has adopted from an earlier server.
 std::int64_t adopted_by(const Server& server);
 
-// That the one scope of the worker that has expired was judged at most `bound` after its deadline.
+// Checks that the only expired scope of the worker was judged at most `bound` after its deadline.
 void check_prompt(const Server& server, pid_t pid, std::chrono::milliseconds bound = kPrompt);
 
-// A server that is stopped, so that it sees at once what happened meanwhile. It goes on with the
-// end of this object.
+// Stops a server, so that it finds everything that happens meanwhile in one iteration. Resumes it
+// in the destructor.
 class Stopped {
  public:
   explicit Stopped(Server& server);
@@ -223,10 +222,10 @@ class Stopped {
   Server& server_;
 };
 
-// timer_client for this server, which $FILETIMER_DIR names.
+// Runs timer_client for this server, which $FILETIMER_DIR names.
 Finished run_client(const TempFolder& temp, const Server& server, std::vector<std::string> words);
 
-// A server with bad_disk.cpp loaded: the fault of that name holds for as long as the file is there.
+// A server with bad_disk.cpp loaded. The fault of that name lasts while the file exists.
 Server::Setup on_bad_disk(const std::string& fault, const std::string& while_exists,
                           std::vector<std::string> args = {});
 

@@ -62,7 +62,7 @@ Records read_log(const std::string& path) {
   for (std::size_t end = text.find('\n'); end != text.npos; end = text.find('\n', begin)) {
     const std::string line = text.substr(begin, end - begin);
     begin = end + 1;
-    // A server that is killed may leave half a line, which the next one ends before its first.
+    // A killed server may leave half a line. The next server ends it before its first record.
     const bool is_torn = !line.ends_with('}') && is_start_of_server(text, begin);
     if (!is_torn) {
       records.emplace_back(line);

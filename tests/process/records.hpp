@@ -1,5 +1,4 @@
-// expired.jsonl as a test reads it: every line by a strict parser, and a line that is none fails
-// the test that reads it.
+// The log as tests read it, with a strict parser: a line that is not a record fails the test.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -14,7 +13,7 @@
 
 namespace filetimer::testing {
 
-// The test fails when the line lacks what every record has.
+// Fails the test if the line lacks a field that every record has.
 class Record : public JsonLine {
  public:
   explicit Record(std::string text);
@@ -22,22 +21,22 @@ class Record : public JsonLine {
   [[nodiscard]] bool is(std::string_view event) const { return text("event") == event; }
   [[nodiscard]] bool is(std::string_view event, pid_t pid) const;
   [[nodiscard]] bool is(std::string_view event, std::string_view scope) const;
-  // Of a `killed` record: the numbers of the signals that were sent, in order.
+  // Returns the signals of a `killed` record, in order.
   [[nodiscard]] std::vector<int> signals() const;
   [[nodiscard]] std::vector<pid_t> pids_of_signal(std::size_t index) const;
 };
 
 using Records = std::vector<Record>;
 
-// All whole lines of the file; none when there is no file. Half a line at the end is one that is
-// being written.
+// Returns all complete lines of the file; none if there is no file. Half a line at the end is being
+// written.
 Records read_log(const std::string& path);
 
 std::size_t count(const Records& records, std::string_view event);
 std::size_t count(const Records& records, std::string_view event, pid_t pid);
-// When a signal of a `killed` record was sent, in nanoseconds of CLOCK_MONOTONIC.
+// Returns when a signal of a `killed` record was sent, in nanoseconds of CLOCK_MONOTONIC.
 std::int64_t mono_of_signal(const Record& killed, std::size_t index);
-// The names of the scopes in the records of one event, in order.
+// Returns the names of the scopes in the records of one event, in order.
 std::vector<std::string> scopes_of(const Records& records, std::string_view event, pid_t pid);
 
 }  // namespace filetimer::testing

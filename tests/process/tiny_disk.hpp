@@ -31,7 +31,7 @@ class TinyDisk {
   }
   [[nodiscard]] bool is_mounted() const { return mounted_; }
   [[nodiscard]] std::string path(const char* name) const { return path_ + "/" + name; }
-  // Takes all the room there is.
+  // Fills the file system.
   void fill() const {
     const filetimer::UniqueFd fd(
         ::open(path("filler").c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));

@@ -1,6 +1,5 @@
-// A process to be watched: test_worker in one of its modes (see test_worker.cpp), which talks to
-// the test in lines on its standard output and ends when its standard input does where a mode says
-// so.
+// A worker of the tests: test_worker in one of its modes (see test_worker.cpp). It writes lines to
+// its standard output, and in some modes ends at the end of its standard input.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -16,13 +15,13 @@ namespace filetimer::testing {
 class Worker {
  public:
   struct Setup {
-    std::vector<std::string> args{};  // behind the mode
+    std::vector<std::string> args{};  // after the mode
     Environment environment{};
     std::optional<uid_t> user{};
     std::vector<std::string> program{};  // instead of test_worker and its mode
   };
 
-  // Returns when the worker has said that it is ready. Words behind "ready" are kept.
+  // Returns when the worker has printed that it is ready. Keeps the words after "ready".
   explicit Worker(const std::string& mode) : Worker(mode, Setup{}) {}
   Worker(const std::string& mode, const Setup& setup);
 
@@ -34,16 +33,16 @@ class Worker {
   ExitStatus status() { return child_->status(); }
   void signal(int number) const { child_->signal(number); }
   void wait_until_stopped() const { child_->wait_until_stopped(); }
-  // The next line it says.
+  // Returns its next line.
   std::string line();
-  // What it answers to a command; see page_worker.cpp.
+  // Sends a command and returns the answer; see page_worker.cpp.
   std::string ask(const std::string& command);
-  // For a command that has no answer.
+  // Sends a command that has no answer.
   void tell(const std::string& command) const;
   // Pids that came with "ready", by what they are: "child", "session", ...
   HeldPid& descendant(const std::string& name) { return descendants_.at(name); }
   [[nodiscard]] std::map<std::string, HeldPid>& descendants() { return descendants_; }
-  // Ends its standard input.
+  // Closes its standard input.
   void let_go() { input_.reset(); }
 
  private:
@@ -54,12 +53,12 @@ class Worker {
   std::map<std::string, HeldPid> descendants_;
 };
 
-// page_worker, with a page NAME in the run folder `dir` whose lock it holds. The server was not
-// told.
+// page_worker with a locked page NAME in the runtime directory `dir`. No wake-up message was
+// written.
 std::unique_ptr<Worker> page_worker(const std::string& dir, const std::string& name,
                                     const std::string& claims = {});
 
-// Kills a worker for that scope, with nothing but its death to go by.
+// Has a worker killed for that scope, without reading the log.
 void expect_kill(const Server& server, const std::string& scope = "s");
 
 // A program in namespaces of its own, which unshare(1) makes as its options say, and whether they
@@ -67,10 +66,10 @@ void expect_kill(const Server& server, const std::string& scope = "s");
 std::vector<std::string> unshared(std::vector<std::string> options, const std::string& program);
 bool can_unshare(const TempFolder& temp, std::vector<std::string> options);
 
-// The number of `expired` records of the worker.
+// Returns the number of `expired` records of the worker.
 std::size_t expiries_of(const Server& server, const Worker& worker);
 
-// client_worker, connected to the server of the run folder `dir`. See client_worker.cpp.
+// client_worker, connected to the server of the runtime directory `dir`. See client_worker.cpp.
 std::unique_ptr<Worker> client_worker(const std::string& dir,
                                       std::chrono::milliseconds idle_timeout = {},
                                       const Environment& environment = {});

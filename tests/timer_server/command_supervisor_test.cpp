@@ -1,4 +1,4 @@
-// Real children of the test, and time as the test says it is.
+// The supervisor with real children of the test and injected time.
 // SPDX-License-Identifier: MIT
 #include "timer_server/command_supervisor.hpp"
 
@@ -40,7 +40,7 @@ struct SupervisorStage {
 
 }  // namespace
 
-TEST_CASE("Without COMMAND orphans are reaped after each SIGCHLD, and nothing else is to be done") {
+TEST_CASE("Without COMMAND orphans are reaped after each SIGCHLD, and no other work is planned") {
   SupervisorStage stage;
   CHECK_FALSE(stage.children.command());
   CHECK_FALSE(stage.children.advance(stage.now));
@@ -71,7 +71,7 @@ TEST_CASE("The end of COMMAND is reported once, with its exit status") {
   CHECK(stage.children.is_done_killing());
 }
 
-TEST_CASE("Orphans behind a child that its owner has not reaped are reaped a little later") {
+TEST_CASE("Orphans that an unreaped own child hides are reaped a little later") {
   SupervisorStage stage;
   OwnChild own = OwnChild::start([] { return fork_waiting([] {}); });
   ::kill(own.pid(), SIGKILL);
@@ -105,7 +105,7 @@ TEST_CASE(
   CHECK_FALSE(is_our_child(orphan));
   CHECK(stage.children.is_done_killing());
   CHECK(stage.children.next().is_never());
-  CHECK_FALSE(hook.reap());  // it lives
+  CHECK_FALSE(hook.reap());  // still running
   ::kill(hook.pid(), SIGKILL);
   CHECK(hook.wait().signal == SIGKILL);
 }

@@ -62,7 +62,7 @@ TEST_CASE("A fresh folder with a reader of its pipe, a log or a lock is left alo
   CHECK(testing::exists(locked));
 }
 
-TEST_CASE("A folder with another name is left alone, and a file with such a name") {
+TEST_CASE("A folder with another name is left alone, and so is a file named like a fresh folder") {
   const testing::TempFolder parent;
   for (const char* name : {"run-4711", "run-x-a1B2c3", "run-4711-a1B2c", "run-4711-a1B2c3d",
                            "run-4711-a1B2.3", "run--a1B2c3", "walk-4711-a1B2c3"}) {

@@ -1,4 +1,4 @@
-// What requests through a real named pipe do to workers that the test has made up.
+// Requests through a real named pipe, about made-up workers.
 // SPDX-License-Identifier: MIT
 #include "timer_server/inbox.hpp"
 
@@ -30,7 +30,7 @@ struct InboxStage : RegistryParts {
   InboxStage() : InboxStage(Kind{}) {}
   explicit InboxStage(Kind kind, Settings with = {})
       : RegistryParts(std::move(with)), pipe(make_pipe(kind.outlives_server)) {
-    ::signal(SIGPIPE, SIG_IGN);  // the server does not take it
+    ::signal(SIGPIPE, SIG_IGN);  // the server blocks it
     REQUIRE(::mkfifo(folder.path("replies/reply").c_str(), 0600) == 0);
     reply.reset(::open(folder.path("replies/reply").c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
     inbox.emplace(Inbox::Context{.loop = loop.get(),
@@ -146,7 +146,7 @@ TEST_CASE("An acquire opens a scope on the worker's pipe page, and a release end
   CHECK(stage.take_rejection().empty());
 }
 
-TEST_CASE("Scopes that are opened in one reading are as old as their order") {
+TEST_CASE("Scopes that are opened in one reading keep their order") {
   InboxStage stage;
   stage.send(InboxStage::acquire_line("b") + InboxStage::acquire_line("a"));
   CHECK(stage.open_scopes() == "b a");
@@ -192,7 +192,7 @@ TEST_CASE("The name of a scope is the beginning of its identity, else the whole 
   CHECK(stage.open_scopes() == "forward step#1");
 }
 
-TEST_CASE("A line that is no request is rejected, and those behind it are carried out") {
+TEST_CASE("A line that is not a request is rejected, and the lines after it are carried out") {
   InboxStage stage;
   stage.send("nonsense\n" + InboxStage::acquire_line("forward"));
   CHECK(stage.rejections.total() == 1);
@@ -218,7 +218,7 @@ TEST_CASE("A signal that Linux does not have is rejected") {
   CHECK(stage.open_scopes() == "forward");
 }
 
-TEST_CASE("A request of a process that is no worker is rejected, unless it has just exited") {
+TEST_CASE("A request of a process that is not a worker is rejected, unless it has just exited") {
   InboxStage stage;
   stage.send(InboxStage::acquire_line("forward", kNoProcess));
   CHECK(testing::contains(stage.take_rejection(), "there is no process"));
@@ -255,7 +255,7 @@ TEST_CASE("A worker that is being killed opens no scope, and releases the others
   CHECK(stage.take_rejection().empty());
 }
 
-TEST_CASE("A timeout over --max-timeout is recorded as its request is read") {
+TEST_CASE("A timeout over --max-timeout is recorded when its request is read") {
   Settings settings;
   settings.max_timeout = 10s;
   InboxStage stage({}, settings);
@@ -295,7 +295,7 @@ TEST_CASE("A draining server refuses new scopes, and renews those that are open"
   CHECK(stage.open_scopes() == "forward");
 }
 
-TEST_CASE("A server that is asked to end takes new scopes only for the next server of its pipe") {
+TEST_CASE("A server that was asked to end accepts new scopes only if its pipe outlives it") {
   InboxStage::Kind kind;
   bool is_taken = false;
   SUBCASE("its pipe ends with it") {}
@@ -303,7 +303,7 @@ TEST_CASE("A server that is asked to end takes new scopes only for the next serv
     kind.outlives_server = true;
     is_taken = true;
   }
-  SUBCASE("its pipe outlives it, and COMMAND may go on") {
+  SUBCASE("its pipe outlives it, and COMMAND may keep running") {
     kind = {.is_around_command = true, .outlives_server = true};
   }
   InboxStage stage(kind);
@@ -316,7 +316,8 @@ TEST_CASE("A server that is asked to end takes new scopes only for the next serv
   CHECK(stage.take_rejection().empty() == kind.outlives_server);
 }
 
-TEST_CASE("A request that cannot be carried out is rejected, and those behind it are carried out") {
+TEST_CASE(
+    "A request that cannot be carried out is rejected, and the ones after it are carried out") {
   InboxStage stage;
   stage.send(InboxStage::acquire_line("forward"));
   stage.publish_fails = true;
@@ -326,7 +327,7 @@ TEST_CASE("A request that cannot be carried out is rejected, and those behind it
   CHECK(stage.inbox->count() == 3);
 }
 
-TEST_CASE("A wake-up message has its page looked at, once in a batch of requests") {
+TEST_CASE("The page of a wake-up message is looked at once in a batch of requests") {
   InboxStage stage;
   const std::string line = wire::format_page_hint("missing");
   stage.send(line + line);
@@ -363,7 +364,7 @@ TEST_CASE("A request wakes the loop, and after a flood the pipe is read in pause
   CHECK(stage.wakes_loop());
 }
 
-TEST_CASE("No more bytes are read at once than were asked for") {
+TEST_CASE("A limited reading takes no more bytes than its limit") {
   InboxStage stage;
   const std::string first = InboxStage::acquire_line("forward");
   stage.write(first + InboxStage::acquire_line("backward"));
@@ -373,7 +374,7 @@ TEST_CASE("No more bytes are read at once than were asked for") {
   CHECK(stage.open_scopes() == "forward backward");
 }
 
-TEST_CASE("A pipe that has been replaced wakes the loop once it is listened to") {
+TEST_CASE("A replaced pipe wakes the loop after listen()") {
   InboxStage stage;
   stage.inbox->stop_listening();
   stage.write(InboxStage::acquire_line("forward"));

@@ -6,13 +6,13 @@
 
 using namespace filetimer;
 
-TEST_CASE("Where processes can be killed the check says so") {
+TEST_CASE("The check reports that processes can be killed") {
   const KillPath path = check_kill_path();
   CHECK(path.signal == true);
   CHECK(path.trouble.empty());
 }
 
-TEST_CASE("What could not be tried is not called impossible") {
+TEST_CASE("An ability that could not be tried is unknown and not denied") {
   rlimit before{};
   REQUIRE(::getrlimit(RLIMIT_NOFILE, &before) == 0);
   const rlimit none{3, before.rlim_max};

@@ -8,7 +8,7 @@
 
 namespace filetimer {
 
-// A child of the test as the server holds its workers.
+// Returns a child of the test as the Process of a worker.
 inline Process process_of(const HeldChild& child) {
   return std::move(*open_process(child.pid()));
 }

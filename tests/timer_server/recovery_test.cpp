@@ -1,4 +1,4 @@
-// What a server does with the scopes and verdicts of an earlier one. Its kills are dry runs.
+// How a server takes over the scopes and verdicts of an earlier one. All kills are dry runs.
 // SPDX-License-Identifier: MIT
 #include "timer_server/recovery.hpp"
 
@@ -100,7 +100,7 @@ struct RecoveryStage : VerdictParts {
   std::size_t count_due(Instant woke = {6'000}) {
     return scan.run(woke, board, Instant::never()).due.size();
   }
-  // What the log says of the ends of kills: "ID SCOPE: VERDICT (REASON)".
+  // Returns the `killed` records of the log as "ID SCOPE: VERDICT (REASON)".
   std::vector<std::string> killed() {
     advance(Instant::now() + 1s);
     std::vector<std::string> all;
@@ -120,8 +120,8 @@ using Kind = RecoveryStage::Kind;
 using State = RecoveryStage::State;
 using Ends = std::vector<std::string>;
 
-constexpr std::string_view kOver = "the scope was over when the next server came";
-constexpr std::string_view kEndedUnseen = "the worker ended while no server was there to see it";
+constexpr std::string_view kOver = "the scope had ended before the next server started";
+constexpr std::string_view kEndedUnseen = "the worker ended while no server was running";
 
 }  // namespace
 
@@ -210,7 +210,7 @@ TEST_CASE("The verdict of a kill whose end is recorded is ended on the page") {
   CHECK(stage.killed().empty());
 }
 
-TEST_CASE("A kill whose scope is over by now spares its worker") {
+TEST_CASE("A kill whose scope has ended meanwhile spares its worker") {
   RecoveryStage stage;
   SUBCASE("it was released on the pipe") {
     stage.leave_page(Kind::kPipe, State::kReleasedLate);
@@ -232,7 +232,7 @@ TEST_CASE("A late release that the earlier server did not see frees its slot") {
   CHECK(stage.worker().pages.at(0)->judged_slots().empty());
 }
 
-TEST_CASE("All verdicts on one worker are one kill again") {
+TEST_CASE("All verdicts on one worker are resumed as one kill") {
   RecoveryStage stage;
   TestPage content;
   content.header().pid = stage.child.pid();
@@ -253,7 +253,8 @@ TEST_CASE("All verdicts on one worker are one kill again") {
   CHECK(stage.records_of("hook").size() == 1);
 }
 
-TEST_CASE("A kill whose worker has exited unseen is recorded with its end, and has its hook") {
+TEST_CASE(
+    "A kill whose worker exited while no server ran is recorded with its end and runs its hook") {
   RecoveryStage stage;
   PastVerdict past = stage.verdict();
   SUBCASE("no process has its pid") {
@@ -274,7 +275,9 @@ TEST_CASE("A kill whose worker has exited unseen is recorded with its end, and h
   CHECK(hooks[0].integer("pid") == past.pid);
 }
 
-TEST_CASE("The scopes of a worker of the pipe that has exited unseen are recorded as left open") {
+TEST_CASE(
+    "The scopes of a worker of the pipe that exited while no server ran are recorded as left "
+    "open") {
   RecoveryStage stage;
   TestPage content;
   content.header().pid = stage.child.pid();
@@ -313,7 +316,7 @@ TEST_CASE("The scopes of a worker of the pipe that has exited unseen are recorde
   }
 }
 
-TEST_CASE("A file that is no page of the pipe is left alone") {
+TEST_CASE("A file that is not a page of the pipe is left alone") {
   RecoveryStage stage;
   testing::write_file(stage.pipe_path(), "no page");
   CHECK(stage.recover() == 0);
@@ -321,7 +324,7 @@ TEST_CASE("A file that is no page of the pipe is left alone") {
   CHECK(stage.workers.count() == 0);
 }
 
-TEST_CASE("A worker of the pipe may have left its last scope until the next server came") {
+TEST_CASE("The idle time of a worker of the pipe counts from the start of the next server") {
   RecoveryStage stage;
   stage.leave_idle_page();
   PipePage piped(stage.page_folder.server_pages(), stage.child.pid(), {});

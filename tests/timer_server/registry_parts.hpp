@@ -1,4 +1,4 @@
-// The parts of a server that know its workers and their pages, in the folder of a test.
+// The registries of workers and pages, in the folder of a test.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -15,15 +15,15 @@
 
 namespace filetimer {
 
-// Over the largest pid_max: no process has it.
+// A pid over the largest pid_max, which no process has.
 inline constexpr pid_t kNoProcess = (1 << 22) + 1;
 
 struct RegistryParts : WorkerParts {
   explicit RegistryParts(Settings with = {}) : WorkerParts(std::move(with)) {}
 
-  // Lets what has happened wake the loop, once.
+  // Dispatches the pending events of the loop once.
   void dispatch() const { REQUIRE(::sd_event_run(loop.get(), 0) >= 0); }
-  // The reason of the last request or page that was rejected since the last call; empty: none was.
+  // Returns the reason of the last rejection since the last call; empty: none.
   std::string take_rejection() {
     const auto report = rejections.take(Instant::now(), true);
     return report ? report->reason : std::string();

@@ -25,7 +25,7 @@ struct DirectoryStage {
   [[nodiscard]] std::string path(std::string_view name) const {
     return settings.dir + "/" + std::string(name);
   }
-  // Takes and opens the directory; returns why that failed, if it did.
+  // Takes and opens the directory. Returns the error; empty: none.
   std::optional<StartFailure> open(UniqueFd passed = {}) {
     auto taken = RuntimeDirectory::take(settings);
     if (!taken) {
@@ -179,7 +179,7 @@ TEST_CASE("A pipe that another process reads is left alone and reported until th
   CHECK(stage.directory->pipe_trouble().empty());
 }
 
-TEST_CASE("A pipe and a log elsewhere are found through the directory, also when it was removed") {
+TEST_CASE("A pipe and a log elsewhere are linked from the directory, also after it was removed") {
   DirectoryStage stage;
   stage.settings.fifo = stage.folder.path("pipe");
   stage.settings.log = stage.folder.path("log.jsonl");

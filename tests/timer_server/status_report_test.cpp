@@ -25,7 +25,7 @@ bool contains(const std::string& text, std::string_view part) {
 
 }  // namespace
 
-TEST_CASE("A status names COMMAND and troubles only where there are any") {
+TEST_CASE("A status has COMMAND and troubles only if there are any") {
   ServerStatus status;
   status.uptime = 1500ms;
   status.announcement = Announcement::kDraining;
@@ -63,7 +63,7 @@ TEST_CASE("Settings that were not given are left out, and --grace off is null") 
   CHECK(contains(given, R"("kill":"process")"));
 }
 
-TEST_CASE("Whether signals can be sent is null where that was not found out") {
+TEST_CASE("Whether signals can be sent is null if it was not tried") {
   KillPath path;
   CHECK(contains(text_of({}, {}, path), R"("signal":null)"));
   path.signal = true;

@@ -16,13 +16,13 @@ namespace filetimer {
 
 inline std::unique_ptr<RecordLog> open_test_log(const testing::TempFolder& folder) {
   RecordLog::Settings settings;
-  settings.may_write_at_once = false;  // wherever the folder is
+  settings.may_write_at_once = false;  // on every file system
   settings.path = folder.path("log");
   settings.max_bytes = 1 << 30;
   return std::move(*RecordLog::open(settings));
 }
 
-// All that has been appended to it.
+// Returns all records that were appended.
 inline testing::Records records_of_log(RecordLog& log, const testing::TempFolder& folder) {
   REQUIRE(log.drain(std::chrono::seconds{10}));
   return testing::read_log(folder.path("log"));

@@ -27,21 +27,21 @@ struct VerdictParts : RegistryParts {
                         Duration read_workers_within = std::chrono::seconds{10})
       : RegistryParts(std::move(with)), read_limit(read_workers_within) {}
 
-  // A worker whose command line and rank are known, so that no verdict waits for them.
+  // Adds a worker whose command line and rank are known, so that no verdict waits for them.
   Worker& add_known_worker(Process process) {
     Worker& worker = add_worker(std::move(process));
     *worker.facts = WorkerFacts{};
     return worker;
   }
 
-  // Takes all kills one step further: to their signals, or from there on.
+  // Advances all kills by one step: to their signals, or past them.
   void advance(Instant at = Instant::now()) {
     verdicts.advance(at);
     REQUIRE(log->drain(std::chrono::seconds{10}));
     verdicts.advance(at);
   }
 
-  const Duration read_limit;  // of the workers of an incident
+  const Duration read_limit;  // for the workers of an incident
   Board board{};
   DeadlineScan scan{{workers, policy, nullptr, unsaved}};
   OverdueScopes overdue{records, *log};

@@ -1,5 +1,5 @@
-// The parts of a server that hold workers and their scopes, for tests of the parts that stand on
-// them: in the folder of a test, with times as the test says they are.
+// The parts of a server that hold workers and their scopes, for tests of the parts above them: in
+// the folder of a test, with injected time.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -26,7 +26,7 @@
 
 namespace filetimer {
 
-// The terms of a scope that is killed for.
+// The terms of a scope whose expiry kills its worker.
 inline ScopeTerms terms_between(Instant acquired, Instant deadline) {
   ScopeTerms terms;
   terms.acquired = acquired;
@@ -36,7 +36,7 @@ inline ScopeTerms terms_between(Instant acquired, Instant deadline) {
   return terms;
 }
 
-// A process that need not exist: without a pidfd it counts as alive.
+// A process that need not exist: a Process without a pidfd counts as alive.
 inline Process made_up_process(pid_t pid) {
   Process process;
   process.pid = pid;
@@ -46,7 +46,7 @@ inline Process made_up_process(pid_t pid) {
   return process;
 }
 
-// A pidfd is readable once its process has ended, and so is this one.
+// Like a pidfd, this descriptor becomes readable when the process ends.
 inline UniqueFd ended_pidfd() {
   return UniqueFd(::eventfd(1, EFD_CLOEXEC));
 }

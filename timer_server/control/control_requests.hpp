@@ -31,8 +31,8 @@
 namespace filetimer {
 
 // Answers the control requests that are read from the request pipe, at once or when their answer is
-// known. Does not end the server: advance() returns a shutdown that is to be carried out, and the
-// life cycle learns of a shutdown that was withdrawn. Used on the loop thread.
+// known. Does not end the server: advance() returns a shutdown that is to be carried out, and a
+// withdrawn shutdown is reported to the life cycle. Used on the loop thread.
 class ControlRequests {
  public:
   // Parts of the server, which must outlive this object.

@@ -16,8 +16,7 @@ class ShutdownRequests {
  public:
   using Client = std::uint64_t;
   static constexpr Client kNoClient = 0;
-  // How often the caller looks whether scopes are open: a release on a page does not wake the
-  // server.
+  // How often the caller checks for open scopes: a release on a page does not wake the server.
   static constexpr Duration kLookPeriod = std::chrono::milliseconds{20};
   // How often a waiting client gets a list of what is still open.
   static constexpr Duration kNewsPeriod = std::chrono::seconds{1};
@@ -38,12 +37,13 @@ class ShutdownRequests {
   std::vector<Request> take_all();
   // Removes and returns the requests whose time is up.
   std::vector<Request> take_overdue(Instant now);
-  // Returns whether every request waits for workers. One that does not is enough to end the server.
+  // Returns whether every request waits for workers. A single request that does not ends the
+  // server.
   [[nodiscard]] bool all_wait_for_workers() const;
 
   // Returns whether the caller should look now.
   [[nodiscard]] bool is_due(Instant now) const { return now >= next_look_; }
-  // Plans the next look. Returns whether it is time to tell the clients what is still open.
+  // Plans the next look. Returns whether the clients are due a list of what is still open.
   bool note_look(Instant now);
   // Returns when to look again; never() if no request waits.
   [[nodiscard]] Instant next_look() const { return next_look_; }

@@ -181,8 +181,8 @@ std::uint64_t RecordLog::Writer::append(std::vector<std::string> records, std::s
       queue_.push_back({++last_number_, now, std::move(record)});
     }
     number = last_number_;
-    // Without a hand-over to the thread and back, the signal that waits for the record comes
-    // sooner. The thread opens another file if there is one at the path, which may be on a disk.
+    // The signal that waits for the record is sent sooner without a hand-over to the thread. Only
+    // the thread opens another file at the path, because that file may be on a disk.
     if (!is_busy() && !reopen_ && writes_at_once_ && failure_.empty() && !queue_.empty()) {
       std::deque<Entry> batch = begin_batch();
       lock.unlock();
@@ -215,7 +215,7 @@ void RecordLog::Writer::run() {
     const Status done = write_and_sync(batch, MayOpen::kYes);
     lock.lock();
     end_batch(batch, done);
-    // Without the lock, for which the loop would wait.
+    // Without the lock, so that the loop does not wait for it.
     lock.unlock();
     wake_loop();
     lock.lock();
@@ -288,7 +288,7 @@ Status RecordLog::Writer::write_batch(std::deque<Entry>& batch, MayOpen may_open
       break;
     }
     if (Status written = write_some(batch); !written) {
-      // A file that its file server does not know any more is opened anew.
+      // A stale file handle: the file server does not know the file any more.
       if (struct stat st{}; ::fstat(file_.get(), &st) != 0) {
         file_.reset();
       }
@@ -301,7 +301,7 @@ Status RecordLog::Writer::write_batch(std::deque<Entry>& batch, MayOpen may_open
   return {};
 }
 
-// Writes records up to the one that makes the file too large, which is rotated behind it. A pipe or
+// Writes records up to the one that makes the file too large, which is rotated after it. A pipe or
 // a terminal may take a part of a long text: one record at a time.
 Status RecordLog::Writer::write_some(std::deque<Entry>& batch) {
   std::string text;
@@ -352,7 +352,7 @@ bool RecordLog::Writer::is_at_path() {
   return true;
 }
 
-// Opens the file at the path, or makes it if there is none.
+// Opens the file at the path, and makes it if it is missing.
 Status RecordLog::Writer::open_again() {
   auto opened = open_log(settings_.path);
   if (!opened) {
@@ -373,7 +373,7 @@ Status RecordLog::Writer::write_text(const std::string& lines) {
     }
     const int reason = put < 0 ? errno : ENOSPC;  // a full disk makes the write short
     if (put > 0) {
-      // The half line is cut off, unless another server has appended a record before or behind it.
+      // The half line is cut off, unless another server has appended a record before or after it.
       half_line_ = ::lseek(file_.get(), 0, SEEK_END) != before + put ||
                    ::ftruncate(file_.get(), before) != 0;
     }

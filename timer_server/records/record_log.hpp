@@ -33,9 +33,9 @@ class RecordLog {
     std::string path;
     std::uint64_t max_bytes = 0;           // a file of this size is renamed to PATH.1
     std::chrono::milliseconds retry{500};  // between attempts to write after a failure
-    // append() may write a log in memory itself.
+    // Whether append() may write a log in memory itself.
     bool may_write_at_once = true;
-    // Runs the thread with the priority of the loop, because a kill waits for it.
+    // Whether the thread runs with the priority of the loop, because a kill waits for it.
     bool realtime = false;
   };
 
@@ -60,7 +60,7 @@ class RecordLog {
   [[nodiscard]] int event_fd() const;
 
   // Returns false if the last attempt to write failed, or has taken longer than kStalled. A kill
-  // does not wait for such a log.
+  // then does not wait for the log.
   [[nodiscard]] bool is_working(Instant now) const;
   static constexpr Duration kStalled = std::chrono::milliseconds{250};
 

@@ -113,7 +113,7 @@ std::string_view result_name(HookResult result) {
   return "unknown";
 }
 
-// How a command ended.
+// Writes how a command ended.
 void write_outcome(JsonWriter& json, const HookOutcome& outcome, std::string_view pid_key) {
   json.field("scope", outcome.scope).field("result", result_name(outcome.result));
   if (outcome.pid != 0) {
@@ -129,7 +129,8 @@ void write_outcome(JsonWriter& json, const HookOutcome& outcome, std::string_vie
   }
 }
 
-// What keeps a process from dying: of the thread that cannot be interrupted, where there is one.
+// Writes what keeps a process from exiting: the state of a thread in uninterruptible sleep, or else
+// of the first thread.
 void write_hold(JsonWriter& json, const Evidence& evidence) {
   const auto stuck = std::ranges::find_if(
       evidence.threads, [](const ThreadEvidence& thread) { return thread.state == 'D'; });
@@ -261,7 +262,7 @@ RecordOrigin RecordOrigin::of_this_process(std::string dir) {
 }
 
 Records::Records(RecordOrigin origin) : origin_(std::move(origin)) {
-  // Six letters that two servers share once in two billion: enough to name a record by.
+  // Six letters: two servers have the same ones once in two billion.
   constexpr std::string_view kLetters = "0123456789abcdefghijkmnpqrstuvwxyz";
   std::size_t seed =
       std::hash<std::string>{}(fmt::format("{} {} {} {}", origin_.host, origin_.boot_id,
@@ -313,7 +314,7 @@ std::string Records::incident(const Incident& incident) const {
     json.element(expiry);
   }
   json.end_array().field("workers", incident.workers.size()).begin_array("open_scopes");
-  // One record must stay one that tools can hold; what does not fit is counted.
+  // A record has a limit, so that tools can read it. What does not fit is counted.
   for (const WorkerScopes& worker : incident.workers) {
     for (const ScopeView& scope : worker.scopes) {
       if (json.size() > kMaxRecordBytesOfLists) {
@@ -327,7 +328,7 @@ std::string Records::incident(const Incident& incident) const {
       json.end_object();
     }
   }
-  // The others may wait for a worker in no scope.
+  // Workers in scopes may wait for one of these.
   json.end_array().begin_array("in_no_scope");
   for (const WorkerScopes& worker : incident.workers) {
     if (worker.scopes.empty() && json.size() <= kMaxRecordBytesOfLists) {
@@ -452,7 +453,7 @@ std::string Records::warned(const WorkerIdentity& worker, const ScopeView& scope
 std::string Records::warned(const WorkerIdentity& worker, const SoftDeadline& passed,
                             const Evidence* evidence) const {
   const ScopeTerms& terms = passed.scope.terms;
-  // From its acquire or its last renewal on.
+  // Counts from the acquire or the last renewal.
   const Duration after = terms.soft_ms != 0          ? std::chrono::milliseconds{terms.soft_ms}
                          : terms.timeout == kForever ? passed.when - terms.acquired
                                                      : passed.when - terms.deadline + terms.timeout;
@@ -525,7 +526,7 @@ std::string Records::released_late(const WorkerIdentity& worker, const Expiry& e
       .field("scope", expiry.scope.name)
       .fixed("late_ms", millis(*expiry.released_at - expiry.scope.terms.deadline), 3)
       .field("reason", was_signalled
-                           ? "released within the grace, as it may be"
+                           ? "released within the grace period"
                            : "released after its deadline was judged, before a signal was sent");
   return std::move(json).finish();
 }

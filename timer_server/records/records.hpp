@@ -1,5 +1,5 @@
-// The objects of expired.jsonl, one function an event. The names and units are those of
-// docs/records.md; nothing here does input or output.
+// The records of the log, one function for each event, with the names and units of docs/records.md.
+// Does no input or output.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -22,12 +22,12 @@
 
 namespace filetimer {
 
-// What every record of one server begins with.
+// The fields with which every record of a server begins.
 struct RecordOrigin {
   std::string host;
   std::string boot_id;
   pid_t server_pid = 0;
-  std::string dir;  // the run folder: of several servers that write one log each knows its own
+  std::string dir;  // the runtime directory: tells servers apart that share a log
 
   static RecordOrigin of_this_process(std::string dir = {});
 };
@@ -49,7 +49,8 @@ struct ScopeView {
   ScopeTerms terms;
 };
 
-// The keys of a worker that tell those of one host apart, and of an open scope as it stands `now`.
+// Write the keys that identify a worker on its host (with its job, too), an open scope as it is at
+// `now`, and the ranks that have joined a round.
 void write_whose(JsonWriter& json, const WorkerIdentity& worker);
 void write_whose_and_job(JsonWriter& json, const WorkerIdentity& worker);
 void write_scope(JsonWriter& json, const ScopeView& scope, Instant now);
@@ -57,13 +58,13 @@ void write_joined(JsonWriter& json, const RendezvousRound& round);
 
 struct WorkerScopes {
   WorkerIdentity worker;
-  std::vector<ScopeView> scopes;  // the oldest first; none: it is in no scope
-  EndedScopesByName ended{};      // those that it has left
+  std::vector<ScopeView> scopes;  // the oldest first; empty: in no scope
+  EndedScopesByName ended{};      // the scopes that have ended last
 };
 
-// The slot in which a scope stood on which a verdict was given.
+// The slot of a scope on which a verdict was given.
 struct PageVerdict {
-  std::shared_ptr<WorkerPage> page;  // null: the scope was over when this server came
+  std::shared_ptr<WorkerPage> page;  // null: the scope ended before this server started
   std::size_t slot = 0;
   std::int64_t word = 0;  // the deadline that was judged
 };
@@ -87,20 +88,20 @@ struct SentSignal {
 // A scope whose soft deadline passed.
 struct SoftDeadline {
   ScopeView scope;
-  Instant when;     // it passed
-  Instant noticed;  // and was seen to have passed
+  Instant when;     // when it passed
+  Instant noticed;  // when the server noticed
   std::string reason;
   std::size_t omitted = 0;  // warnings about the worker that were not recorded before this one
   std::string id{};         // of the warning
   PageVerdict place{};      // `word` is the word of the slot then
 };
 
-// The expiries of two seconds, and where all workers were when the first of them was judged, or as
-// soon as they could be read.
+// The expiries of two seconds, and the scopes of all workers when the first of them was judged, or
+// as soon as they could be read.
 struct Incident {
   std::string id;
   ClockReading when;
-  std::vector<std::string> expiries{};  // the ids of those that were judged before the record
+  std::vector<std::string> expiries{};  // the ids of those judged before the record
   std::vector<WorkerScopes> workers{};
   std::size_t omitted = 0;    // open scopes that are not listed
   std::size_t read_late = 0;  // workers whose scopes were read for the record, after the first sync
@@ -110,37 +111,38 @@ struct Incident {
 enum class KillVerdict { kDead, kAlreadyGone, kUnkillable, kSpared };
 std::string_view verdict_name(KillVerdict verdict);
 
-// What became of a hook (hooks.hpp).
+// How a hook (hooks.hpp) or an evidence command ended.
 enum class HookResult {
   kExited,
   kSignalled,
   kTimedOut,
-  kStopped,  // the server ended first, or of an evidence command: too many others ran
+  kStopped,  // at the end of the server; an evidence command: too many others ran
   kFailed,   // could not be started
   kDropped,  // was not started
 };
 struct HookOutcome {
   std::string id;
-  std::string incident;  // empty: it ran on a warning
+  std::string incident;  // empty: a hook on a warning
   std::string scope;
   HookResult result = HookResult::kExited;
-  pid_t pid = 0;  // 0: it never ran
+  pid_t pid = 0;  // 0: it was not started
   std::optional<int> exit_status;
   int signal = 0;  // that ended it
   Duration took{};
   std::string reason;
 
-  // "exited, exit status 1 after 20.5 ms", for a message.
+  // Returns "exited, exit status 1 after 20.5 ms", for a message.
   [[nodiscard]] std::string text() const;
 };
 
+// Makes the records of a server. Used on the loop thread.
 class Records {
  public:
   explicit Records(RecordOrigin origin);
 
   [[nodiscard]] const std::string& boot_id() const { return origin_.boot_id; }
   [[nodiscard]] const std::string& host() const { return origin_.host; }
-  // A name for the next expiry or incident, unique among all servers: "k3f9a2-1".
+  // Returns an id for the next expiry, incident or warning, unique among all servers: "k3f9a2-1".
   std::string next_expiry_id();
   std::string next_incident_id();
   std::string next_warning_id();
@@ -159,42 +161,42 @@ class Records {
     std::optional<Duration> dead_after;
     std::string_view reason;
     std::span<const std::string> cancelled;
-    const Evidence* held_by = nullptr;  // of a worker that is unkillable: what was seen of it
+    const Evidence* held_by = nullptr;  // evidence of an unkillable worker; else null
   };
   std::string killed(const WorkerIdentity& worker, const Expiry& expiry,
                      const Outcome& outcome) const;
   std::string left_open(const WorkerIdentity& worker, const ScopeView& scope, Instant now,
                         std::string_view reason = "the worker ended inside the scope") const;
-  // How long the scopes of a worker took that has ended.
+  // Reports the durations of the scopes of a worker that has ended.
   std::string worker_ended(const WorkerIdentity& worker, const StatisticsByName& statistics) const;
   std::string warned(const WorkerIdentity& worker, const ScopeView& scope,
                      std::string_view reason) const;
-  // A deadline that passed while the worker could not work.
+  // Reports a deadline that was deferred because the worker is halted.
   std::string deferred(const WorkerIdentity& worker, const ScopeView& scope, Instant now,
                        std::string_view reason) const;
-  // `given` to all `scopes` that are open, on the server's account.
+  // Reports that all `scopes` open scopes got the time `given`, because the server could not run.
   std::string deferred_all(Duration given, std::size_t scopes, std::string_view reason) const;
-  // `evidence`: null where none is wanted, or another record has it.
+  // `evidence`: null if none is wanted, or if another record has it.
   std::string warned(const WorkerIdentity& worker, const SoftDeadline& passed,
                      const Evidence* evidence) const;
-  // expiry.released_at is set.
+  // `expiry.released_at` must be set.
   std::string released_late(const WorkerIdentity& worker, const Expiry& expiry,
                             bool was_signalled) const;
-  // Of a scope whose worker was spared, `late` after its deadline.
+  // Reports that a scope of a spared worker was released, `late` after its deadline.
   std::string released_late(const WorkerIdentity& worker, std::string_view id,
                             std::string_view scope, Duration late) const;
-  // Of a scope that was released, or else renewed, `after` its soft deadline.
+  // Reports that a scope was released, or else renewed, `after` its soft deadline.
   std::string warning_ended(const WorkerIdentity& worker, std::string_view id,
                             std::string_view scope, Duration after, bool is_released) const;
   std::string cut_by_max_timeout(const WorkerIdentity& worker, std::string_view scope,
                                  Duration asked, Duration granted) const;
-  // The worker is a straggler; its number in `straggler` is not used.
+  // Reports a worker that is a straggler. The worker's number in `straggler` is not used.
   std::string slow(const WorkerIdentity& worker, const Straggler& straggler) const;
   std::string hook(const WorkerIdentity& worker, const HookOutcome& outcome) const;
-  // `output`: the beginning of `output_bytes` bytes.
+  // `output`: the beginning of an output of `output_bytes` bytes.
   std::string evidence_command(const WorkerIdentity& worker, const HookOutcome& outcome,
                                std::string_view output, std::uint64_t output_bytes) const;
-  // `why`: it failed; empty: it is full.
+  // `why`: why the round failed; empty: the round is full.
   std::string rendezvous(const RendezvousRound& round, Instant now, std::string_view why) const;
   std::string rejected(std::uint64_t count, std::string_view reason, std::string_view line,
                        pid_t pid) const;
@@ -208,13 +210,13 @@ class Records {
                    const WorkerIdentity& worker) const;
 
   RecordOrigin origin_;
-  std::string run_;  // what the ids of this server begin with
+  std::string run_;  // the beginning of this server's ids
   std::uint64_t expiries_ = 0;
   std::uint64_t incidents_ = 0;
   std::uint64_t warnings_ = 0;
 };
 
-// "SIGTERM", or "signal 35" for one without a name.
+// Returns "SIGTERM", or "signal 35" for a signal without a name.
 std::string signal_name(int signal);
 
 }  // namespace filetimer

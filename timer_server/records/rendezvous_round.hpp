@@ -17,7 +17,7 @@ struct RendezvousMember {
 
   int rank = 0;              // kUnknownRank: the worker has not said its rank
   pid_t pid = 0;             // as the worker gave it, in its own pid namespace
-  std::uint64_t client = 0;  // that waits for the round
+  std::uint64_t client = 0;  // the client that waits for the round
 };
 
 struct RendezvousRound {

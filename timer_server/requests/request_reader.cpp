@@ -30,7 +30,8 @@ void RequestReader::received(std::size_t count) {
     held_ = 0;
     lost_ = 0;
   }
-  // Of a line over the limit the end is kept: it may be the complete line of another writer.
+  // The end of a line over the limit is kept, because it may be the complete line of another
+  // writer.
   std::size_t rest = end - start;
   if (rest >= kMaxLineBytes) {
     lost_ += rest - (kMaxLineBytes - 1);
@@ -58,8 +59,8 @@ void RequestReader::on_line(std::string_view line, std::size_t lost_before) {
 
 // Parses a line again from the last place at which a line may begin. A writer that closes the pipe
 // without a newline leaves its bytes in front of the next writer's line, and a pipe does not show
-// where a write began. Two complete objects that came in one read are one write, however: such a
-// line is a client's mistake and is rejected as a whole.
+// where a write began. A line of two complete objects from one read, however, is the mistake of one
+// client and is rejected as a whole.
 void RequestReader::on_glued_line(std::string_view line, std::size_t lost_before,
                                   const Error& why) {
   const std::size_t begin = line.rfind(wire::kLineStart);

@@ -20,9 +20,8 @@ class RequestSink {
   virtual void on_rejected(std::string_view reason, std::string_view line) = 0;
 };
 
-// Cuts lines, parses them, and hands requests and rejected lines to the sink. Saves a line that
-// another writer's incomplete line stands in front of. Knows neither workers nor pipes, so it can
-// be fuzzed.
+// Cuts lines, parses them, and hands requests and rejected lines to the sink. Recovers a line that
+// follows another writer's incomplete line. Knows neither workers nor pipes, so it can be fuzzed.
 //
 //   reader.received(pipe.read(reader.room()));
 //

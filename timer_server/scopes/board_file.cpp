@@ -52,7 +52,7 @@ void BoardFile::announce(Announcement announcement) {
 void BoardFile::stop() {
   board().state.store(static_cast<std::uint32_t>(ServerState::kStopped), std::memory_order_release);
   board().next_wake.store(kWakeNever, std::memory_order_seq_cst);
-  // After `state`, because a client that waits looks at both. Clients open scopes again, for the
+  // After `state`, because a waiting client looks at both. Clients may open scopes again, for the
   // next server.
   announce(Announcement::kNone);
 }

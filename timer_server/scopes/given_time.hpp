@@ -10,8 +10,8 @@
 
 namespace filetimer {
 
-// Computes deadlines from when a scope began and from what was missed since. Nothing is written to
-// a scope. Reads no clock. Used on the loop thread.
+// Computes deadlines from the start of a scope and the time missed since. Changes no scope, reads
+// no clock. Used on the loop thread.
 //
 //   GivenTime given;
 //   given.add({60'000'000'000}, 5s);  // the server woke at 60 s, 5 s late

@@ -26,13 +26,13 @@ Result<std::shared_ptr<MappedPage>> MappedPage::open(const std::string& path, st
   if (!file) {
     return tl::unexpected<Error>(std::move(file.error()));
   }
-  file->close_descriptor();  // the page keeps the one that was checked
+  file->close_descriptor();  // the page keeps the checked descriptor instead
   std::shared_ptr<MappedPage> page(
       new MappedPage(std::move(name), std::move(opened->fd), std::move(*file)));
   Result<PageClaims> claims = PageClaims{};
   page->guarded([&] { claims = read_claims(page->layout_, kPageBytes); });
   if (!page->is_whole()) {
-    return failure("it was cut short while it was read");
+    return failure("it was truncated while it was read");
   }
   if (!claims) {
     return tl::unexpected<Error>(std::move(claims.error()));

@@ -17,7 +17,7 @@
 
 namespace filetimer {
 
-// The worker may write anything to the page, cut it short or delete it at any moment. Every access
+// The worker may write anything to the page, truncate it or delete it at any moment. Every access
 // is guarded (PageGuard). Used on the loop thread.
 class MappedPage final : public WorkerPage {
  public:

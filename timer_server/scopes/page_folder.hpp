@@ -2,8 +2,8 @@
 //   NAME             a worker's page
 //   .owners/NAME     a dangling symlink "PID-STARTTIME-STACK": the process that the kernel named
 //                    as the page's owner when the page was admitted. A worker that closes all its
-//                    descriptors loses its lock and keeps its scopes, because the next server
-//                    believes this symlink.
+//                    descriptors loses its lock but keeps its scopes, because the next server
+//                    trusts this symlink.
 //   .stacks/NAME     the Python stacks that the worker writes on the dump signal of its page
 //   server/PID       the page that the server keeps for a worker that sends lines only
 // SPDX-License-Identifier: MIT

@@ -1,5 +1,5 @@
-// Survives a page that is cut short. A worker can truncate its page at any moment, and an access to
-// the missing part raises SIGBUS.
+// Survives a truncated page. A worker can truncate its page at any moment, and an access to the
+// missing part raises SIGBUS.
 // SPDX-License-Identifier: MIT
 #pragma once
 

@@ -24,11 +24,11 @@ constexpr auto kRelaxed = std::memory_order_relaxed;
 // Slots are allocated in steps of this size. The first ones are allocated by doubling, because most
 // workers have few.
 constexpr std::size_t kSlotsAtOnce = 16;
-// Scopes that were judged keep their slots until their kills are over. The file has no room for
-// slots beyond kMaxScopesPerWorker: such a scope is watched, and not saved.
+// Scopes that were judged keep their slots until their kills are over. Slots beyond
+// kMaxScopesPerWorker are watched but not saved, because the file has no room for them.
 constexpr std::size_t kMostSlots = 2 * kMaxScopesPerWorker;
 
-// A client that found its server gone acquires its open scopes again, with the same deadlines. The
+// A client that has lost its server acquires its open scopes again, with the same deadlines. The
 // conversion from the wall clock moves these by less than this. A renewal moves a deadline by more,
 // or changes the timeout.
 constexpr Duration kSameDeadline = std::chrono::milliseconds{1};
@@ -263,8 +263,8 @@ Instant PipePage::scan(const Scan& scan, Found& found, Activity& activity) {
   return next;
 }
 
-// The slot is freed although the worker may still be in the scope: no message on the pipe would say
-// when it leaves.
+// The slot is freed although the worker may still be in the scope, because no message on the pipe
+// would announce the end.
 void PipePage::finish(std::size_t slot, std::int64_t word) {
   const std::int64_t now = slot_at(slot).deadline.load(kRelaxed);
   if (now == slot_word::expired(word) || now == slot_word::kReleasedLate) {
@@ -304,7 +304,7 @@ Result<std::shared_ptr<PipePage>> PipePage::adopt(const std::string& folder, pid
     return read_at(file->fd.get(), page.base() + offset, bytes, offset);
   };
   if (!read(0, kNamesAt)) {
-    return failure(fmt::format("'{}' was cut short", path));
+    return failure(fmt::format("'{}' was truncated", path));
   }
   auto claims = read_claims(page, static_cast<std::uint64_t>(file->status.st_size));
   if (!claims) {
@@ -322,7 +322,7 @@ Result<std::shared_ptr<PipePage>> PipePage::adopt(const std::string& folder, pid
       continue;
     }
     if (!read(kNamesAt + i * sizeof(SlotName), sizeof(SlotName))) {
-      return failure(fmt::format("'{}' was cut short", path));
+      return failure(fmt::format("'{}' was truncated", path));
     }
     std::string id = read_id(page.name(i));
     copy_slot(adopted->slots_[i], page.slot(i));
@@ -370,7 +370,7 @@ void PipePage::restore_verdict(std::string_view id, bool is_finished) {
 Status PipePage::save(const Process& worker, const std::optional<WorkerFacts>& facts) {
   const SlotNumber first = std::exchange(first_changed_, kNone);
   const SlotNumber end = std::exchange(end_of_changed_, SlotNumber{0});
-  // Without a slot in use no file is made.
+  // No file is made before a slot is in use.
   if (is_given_up_ || (!fd_ && by_id_.empty())) {
     return {};
   }

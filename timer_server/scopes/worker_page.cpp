@@ -39,7 +39,7 @@ Instant span_start_of(const Slot& slot, std::int64_t word) {
 
 }  // namespace
 
-// Calls `visit` with every slot in use and its word. Returns false if the page was cut short.
+// Calls `visit` with every slot in use and its word. Returns false if the page was truncated.
 template <class Visit>
 bool WorkerPage::for_each_slot(Visit&& visit) {
   guarded([&] {
@@ -127,8 +127,8 @@ void WorkerPage::note_activity(std::size_t index, const Slot& slot, std::int64_t
       activity.watches.push_back({this, index, Duration{timeout}, started_of(slot)});
     }
   } else if (word == slot_word::kFree || word == slot_word::kReleasedLate) {
-    // Relaxed suffices, since `left` is written before the word that was read. A time in the future
-    // is not believed.
+    // Relaxed suffices, because `left` is written before the word that was read. A time in the
+    // future is ignored.
     const Instant left{slot.left.load(kRelaxed)};
     if (left > activity.last_left && left <= Instant::now()) {
       activity.last_left = left;

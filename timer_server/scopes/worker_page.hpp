@@ -118,7 +118,7 @@ class WorkerPage {
     Instant acquired;
     Instant started;
   };
-  // Returns the state of the slot; nothing if the page was cut short. While the worker opens or
+  // Returns the state of the slot; nothing if the page was truncated. While the worker opens or
   // renews a scope, `acquired` and `started` may be those of the next one.
   std::optional<SlotState> state_of(std::size_t slot);
   // Returns the fields of the slot, if its word is `word`.
@@ -143,7 +143,7 @@ class WorkerPage {
 
   // Releases the memory of names, which would cost a memory page for each worker.
   virtual void unmap_names() {}
-  // Returns false if the worker has cut the page short.
+  // Returns false if the worker has truncated the page.
   [[nodiscard]] bool is_whole() const { return is_whole_; }
 
  protected:
@@ -154,7 +154,7 @@ class WorkerPage {
   [[nodiscard]] virtual Slot* first_slot() const = 0;
   // Returns the identity of the scope in a slot, valid UTF-8.
   [[nodiscard]] virtual std::string id_of(std::size_t slot) = 0;
-  // Returns the memory that another process can cut away; empty: none.
+  // Returns the memory that another process can truncate; empty: none.
   [[nodiscard]] virtual std::span<std::byte> guarded_memory() { return {}; }
   // Is called after the server has changed the word of a slot.
   virtual void on_change(std::size_t /*slot*/) {}
@@ -182,7 +182,7 @@ class WorkerPage {
   std::optional<SlotReading> read_slot(std::size_t index, std::int64_t word);
 
   bool is_whole_ = true;
-  // What few pages need. A server may watch thousands of pages.
+  // What few pages need is allocated apart, because a server may watch thousands of pages.
   struct Rare {
     std::unordered_map<std::size_t, Instant> judged_idle;  // by slot: the last deadline
     std::vector<std::int64_t> warned;                      // by slot: the word of its last warning

@@ -31,7 +31,7 @@ struct Settings {
   // The value of --grace, if it was given; the inner one is empty for "off".
   std::optional<std::optional<Duration>> grace;
   KillPolicy kill{.evidence = most_evidence_allowed()};
-  // How a worker is treated that is stopped, frozen or traced at its deadline.
+  // The treatment of a worker that is stopped, frozen or traced at its deadline.
   enum class Stopped { kDefer, kKill };
   Stopped stopped = Stopped::kDefer;
   // The number of expected workers, and the time after the start until they are expected; 0: none.

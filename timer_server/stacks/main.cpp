@@ -7,7 +7,7 @@
 //   PID START_TIME SERVER_PID MILLISECONDS   the worker, the server, the time for everything
 //   go                                       the worker may be stopped now
 // Between the two lines the helper reads the files of the worker's code, while the worker runs.
-// The answer on standard output may break off anywhere; each line is of use without the next ones:
+// The answer on standard output may end anywhere; each line is useful without the next ones:
 //   thread TID     the frames that follow are of this thread
 //   frame TEXT     a frame, the innermost first
 //   cut TEXT       why further frames of the thread are missing

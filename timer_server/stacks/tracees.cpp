@@ -87,7 +87,7 @@ void Tracees::read_wait_statuses() {
     }
     found->state = State::kStopped;
     // A thread stops for PTRACE_INTERRUPT, for an earlier SIGSTOP, or to report a signal that it is
-    // about to get. Such a signal must be passed on.
+    // about to get. That signal must be passed on.
     const bool is_signal = status >> 16 != PTRACE_EVENT_STOP;
     found->signal = is_signal ? WSTOPSIG(status) : 0;
   }

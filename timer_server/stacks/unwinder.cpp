@@ -30,7 +30,7 @@ std::string libdw_error() {
   return text == nullptr ? "libdw gives no reason" : text;
 }
 
-// Tells libdw that there is no separate debug file.
+// Reports to libdw that there is no separate debug file.
 int find_no_debug_file(Dwfl_Module*, void**, const char*, Dwarf_Addr, const char*, const char*,
                        GElf_Word, char**) {
   return -1;
@@ -203,7 +203,7 @@ Stack Unwinder::unwind(pid_t tid) {
 }
 
 const std::string& Unwinder::name(const Stack::Frame& frame) {
-  // A return address may lie behind the end of the function: the call was its last instruction.
+  // A return address may be past the end of the function, if the call was its last instruction.
   const Dwarf_Addr pc = frame.is_exact ? frame.pc : frame.pc - 1;
   const auto [place, is_new] = names_.try_emplace(pc);
   if (is_new) {

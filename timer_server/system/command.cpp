@@ -10,7 +10,8 @@ namespace filetimer {
 Result<Command> Command::start(const std::vector<std::string>& words,
                                const Inheritance& inheritance, const std::string& dir,
                                const std::string& pipe) {
-  // Its orphans come to us and not to init: they are reaped, and found when all is to end.
+  // Orphans of COMMAND are reparented to the server and not to init, so that the server can reap
+  // them and find them when COMMAND is killed.
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);
   ChildStart start;
   start.words = words;
@@ -25,7 +26,7 @@ Result<Command> Command::start(const std::vector<std::string>& words,
     child->wait();
     return system_error(fmt::format("cannot run '{}'", words[0]), error);
   }
-  // Our child, not reaped yet: its pid is its own even if it has ended already.
+  // The child was not reaped yet, so its pid is not reused even if it has ended.
   auto process = open_process(child->pid());
   if (!process) {
     Process ended;
@@ -41,12 +42,12 @@ std::optional<int> Command::exit_status() {
   if (!end) {
     return std::nullopt;
   }
-  constexpr int kLost = 125;  // somebody else has reaped our child
+  constexpr int kLost = 125;  // the child was reaped elsewhere, and its status is lost
   return end->signal != 0 ? 128 + end->signal : end->exit_status.value_or(kLost);
 }
 
 void Command::forward(int signal, bool from_terminal) const {
-  // The terminal signals its whole foreground group, and COMMAND is in ours.
+  // The terminal signals its whole foreground group, which includes COMMAND.
   if (!from_terminal || ::getpgid(pid()) != ::getpgrp()) {
     process_.send_signal(signal);
   }

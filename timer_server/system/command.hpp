@@ -1,5 +1,5 @@
-// The COMMAND that a server runs as its child: started as if the server were not there, watched by
-// its pidfd, signals handed on.
+// The COMMAND that a server runs as its child. COMMAND inherits nothing that the server changes; a
+// pidfd reports its end, and signals are forwarded to it.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -16,7 +16,7 @@ namespace filetimer {
 
 class Command {
  public:
-  // An error carries the errno of the execution: ENOENT when there is no such command.
+  // Fails with the errno of execve(): ENOENT if there is no such command.
   static Result<Command> start(const std::vector<std::string>& words,
                                const Inheritance& inheritance, const std::string& dir,
                                const std::string& pipe);

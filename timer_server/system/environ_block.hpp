@@ -1,4 +1,4 @@
-// The bytes of /proc/PID/environ: entries NAME=VALUE, each with a zero byte behind it.
+// The bytes of /proc/PID/environ: entries NAME=VALUE, each with a zero byte after it.
 // SPDX-License-Identifier: MIT
 #pragma once
 

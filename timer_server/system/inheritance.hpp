@@ -16,7 +16,8 @@
 
 namespace filetimer {
 
-// What the server was started with. Scheduling is not among it: --realtime does not pass a fork.
+// The settings with which the server was started. They exclude scheduling, because a fork does not
+// inherit --realtime.
 struct Inheritance {
   sigset_t mask{};
   rlimit files{};

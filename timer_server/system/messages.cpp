@@ -86,7 +86,7 @@ class Channel {
     }
   }
 
-  // May block: only this thread waits.
+  // May block: only this thread is delayed.
   void write_out(const Message& message) const {
     if (to_syslog_) {
       ::syslog(syslog_priority(message.level), "%s", message.text.c_str());

@@ -10,7 +10,7 @@
 namespace filetimer {
 
 // Measures the time in which the server was stopped or starved, or the machine was suspended or
-// paused. A deadline that passed in such a time says nothing of its worker.
+// paused. A deadline that passed in that time says nothing about its worker.
 //
 //   missed = missed_time.on_wake(clocks);      // the loop wakes
 //   ...                                        // the loop works

@@ -18,7 +18,7 @@ namespace filetimer {
 // How a child ended. Without an exit status and a signal, the status was lost.
 struct ChildEnd {
   std::optional<int> exit_status;
-  int signal = 0;  // that ended the child; 0: the child exited
+  int signal = 0;  // the signal that ended the child; 0: the child exited
 };
 
 // Owns a child and its exit status:
@@ -28,7 +28,7 @@ struct ChildEnd {
 //   if (const auto end = child.reap()) { ... }
 class OwnChild {
  public:
-  // Calls `fork`, which returns the pid of a new child, or a number below 1 if there is none.
+  // Calls `fork`, which returns the pid of a new child, or a number below 1 if it failed.
   // Meanwhile, for a second at most, reap_orphans() reaps nothing: it would not know that the child
   // has an owner.
   static OwnChild start(const std::function<pid_t()>& fork);
@@ -61,7 +61,7 @@ std::vector<pid_t> own_children();
 
 // Reaps the children that have ended and have no owner. Returns false if it must be called again
 // soon, without a SIGCHLD: an own child is being started, or has ended and was not reaped yet.
-// waitid() reports such a child until it is reaped, and hides the others.
+// waitid() reports that child until it is reaped, and hides the others.
 bool reap_orphans(Instant now);
 
 }  // namespace filetimer

@@ -1,6 +1,6 @@
-// A process, identified by its pidfd, and what /proc says of it. Nothing here blocks: no file is
-// read that takes the memory lock of the process (worker_facts.hpp reads those). Used on the loop
-// thread and on side threads.
+// A process, identified by its pidfd, and what /proc says about it. Nothing here blocks: files that
+// take the memory lock of the process are left to worker_facts.hpp. Used on the loop thread and on
+// side threads.
 // SPDX-License-Identifier: MIT
 #pragma once
 

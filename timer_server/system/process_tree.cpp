@@ -111,7 +111,7 @@ std::vector<Process> open_new_in_tree(const Process& worker, std::span<const Pro
   }
   const std::vector<Link> links = read_trees(roots, excluded);
   if (links.empty()) {
-    return {};  // whatever became of the roots
+    return {};  // without links the roots need no check
   }
   // A root that is alive after the look had its pid during the look. The links of another root may
   // belong to a later process with the same pid.

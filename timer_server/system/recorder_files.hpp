@@ -1,5 +1,5 @@
 // The files of PyTorch's flight recorder, as the environment of a worker names them. A thread of
-// each rank reads a FIFO, and dumps its last collectives into a file when a byte has come
+// each rank reads a FIFO, and at each byte dumps its last collectives into a file
 // (DumpPipe and DebugInfoWriter in PyTorch's torch/csrc/distributed/c10d).
 // SPDX-License-Identifier: MIT
 #pragma once

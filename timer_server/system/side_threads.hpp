@@ -27,10 +27,11 @@ class SideThreads {
   using Delivery = std::function<void()>;
   using Job = std::function<Delivery()>;
 
-  // kSlow: what may wait for a worker, as files of /proc that take its memory lock. kMetrics: what
-  // may wait for the file system of --metrics, so that metrics are written while workers hang.
-  // kRecorders: what may wait for the file system of flight recorders. kUnexpired: evidence of
-  // workers that have not expired, which leaves the threads of the others to kills.
+  // kSlow: jobs that may wait for a worker, such as reads in /proc that take its memory lock.
+  // kMetrics: jobs that may wait for the file system of --metrics, so that metrics are written
+  // while workers hang. kRecorders: jobs that may wait for the file system of flight recorders.
+  // kUnexpired: evidence of workers that have not expired, which leaves all threads of kQuick and
+  // kSlow to kills.
   enum class Lane { kQuick, kSlow, kMetrics, kRecorders, kUnexpired };
   static constexpr std::size_t kLanes = 5;
 

@@ -18,8 +18,8 @@ namespace filetimer {
 namespace {
 
 constexpr std::size_t kMaxEnvironBytes = std::size_t{1} << 20;
-// In the middle of an exec() a process has no environment, on an idle machine for microseconds. No
-// event announces the end of that.
+// In the middle of an exec() a process has no environment, for microseconds on an idle machine. No
+// event announces the new one.
 constexpr int kMaxReads = 20;
 constexpr std::chrono::milliseconds kReadPeriod{1};
 

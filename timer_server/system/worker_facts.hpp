@@ -25,8 +25,8 @@ struct WorkerFacts {
   std::shared_ptr<const RecorderFiles> recorder{};
 };
 
-// Returns whether the worker is of a job. Workers with a rank and without a job id are taken to be
-// of one job. A command without either, as of `timer_client run`, is of none.
+// Returns whether the worker belongs to a job. Workers with a rank and no job id count as one job.
+// A process with neither, such as a COMMAND of `timer_client run`, belongs to none.
 inline bool has_job(const WorkerFacts& facts) {
   return !facts.job_id.empty() || facts.rank.has_value();
 }

@@ -11,7 +11,7 @@
 namespace filetimer {
 namespace {
 
-// How soon a worker that is in a scope is looked at again for an idle timeout that is shorter.
+// How soon a worker in a scope is looked at again if its idle timeout is shorter than this.
 constexpr Duration kIdleLook = std::chrono::milliseconds{100};
 
 }  // namespace
@@ -41,7 +41,8 @@ void DeadlineScan::scan_worker(Worker& worker, Instant woke, Found& found) {
   const std::size_t found_before = found.due.size();
   for (const auto& page : worker.pages) {
     on_page_.clear();
-    // Anew for each page: the worker may have been found resumed on the one before.
+    // scan_of() for each page: the worker may have been found resumed while the last one was
+    // judged.
     want_by(page->scan(context_.policy.scan_of(worker, woke), on_page_, activity));
     const bool is_due = !on_page_.due.empty() || !on_page_.soft.empty();
     if (is_due && !judge(worker, page, on_page_.due, woke, found)) {
@@ -64,7 +65,7 @@ void DeadlineScan::scan_worker(Worker& worker, Instant woke, Found& found) {
     judge_idleness(worker, activity, woke, found);
   }
   if (found.due.size() > found_before && !worker.process->is_alive()) {
-    // The worker has exited after it was found alive: it has left these scopes open.
+    // The worker has exited since it was found alive, so it has left these scopes open.
     for (std::size_t index = found_before; index < found.due.size(); ++index) {
       const PageVerdict& place = found.due[index].place;
       place.page->reopen(place.slot, place.word);
@@ -78,7 +79,7 @@ bool DeadlineScan::judge(Worker& worker, const std::shared_ptr<WorkerPage>& page
                          const std::vector<WorkerPage::Due>& candidates, Instant woke,
                          Found& found) {
   if (!worker.process->is_alive()) {
-    return true;  // its exit has woken the loop, and decides
+    return true;  // its pending exit event decides
   }
   if (runs_another_program(*worker.process, *page)) {
     return false;
@@ -98,8 +99,8 @@ bool DeadlineScan::judge(Worker& worker, const std::shared_ptr<WorkerPage>& page
   return true;
 }
 
-// A worker that is in a scope now, or leaves its last one from now on, is due after its idle
-// timeout at the earliest: the next scan is then, which costs one look in that time.
+// The next scan is one idle timeout later: a worker that is in a scope now, or leaves its last one
+// from now on, is due then at the earliest.
 void DeadlineScan::judge_idleness(Worker& worker, const WorkerPage::Activity& activity,
                                   Instant woke, Found& found) {
   const Instant last_left = std::max(activity.last_left, worker.left_on_pipe);

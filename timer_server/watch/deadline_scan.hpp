@@ -21,8 +21,8 @@
 namespace filetimer {
 
 // Reads all pages, gives the verdict on each scope that is due (an atomic change of its slot), and
-// tells clients through the status page when the server looks next. Does not act on a verdict: the
-// caller must carry out everything that run() returns.
+// writes to the status page when the server looks next. Does not act on a verdict: the caller must
+// carry out everything that run() returns.
 //
 //   if (scan.next() <= woke) {
 //     DeadlineScan::Found found = scan.run(woke, directory.status_page(), next_sweep);
@@ -51,11 +51,11 @@ class DeadlineScan {
     std::shared_ptr<WorkerPage> page;
     WorkerPage::Due slot;
   };
-  // A page of a worker that goes on without it.
+  // A page that is no longer valid although its worker may still run.
   struct LostPage {
     Worker* worker = nullptr;
     std::shared_ptr<WorkerPage> page;
-    bool is_of_another_program = false;  // otherwise the page was cut short
+    bool is_of_another_program = false;  // otherwise the page was truncated
   };
   // A scope that asked for more than --max-timeout.
   struct CutScope {
@@ -72,7 +72,7 @@ class DeadlineScan {
 
   // Judges every scope by the time `woke`: a scope that was released before its deadline, and
   // before `woke`, was read as released. A deadline after `woke` is judged in the next scan. The
-  // status page tells clients that the server looks at `next_sweep` at the latest.
+  // status page says that the server looks at `next_sweep` at the latest.
   Found run(Instant woke, Board& board, Instant next_sweep);
 
   // Makes next() return that a scan is due at once: deadlines may have changed.

@@ -1,4 +1,4 @@
-// What follows when the server could not run.
+// Gives missed time back to open scopes.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -21,7 +21,7 @@ struct GivingContext {
   RecordLog& log;
 };
 
-// Gives the scopes that are open the time back in which the server could not run, up to `until`.
+// Gives the open scopes the time back in which the server could not run, up to `until`.
 // Requests that were written in that time must have been read: their scopes began in it. Records
 // how many scopes got time, and why. Returns that number. Called on the loop thread.
 std::size_t give_time_back(const MissedTime::Missed& missed, Instant until,

@@ -52,8 +52,8 @@ class HaltedWorkers {
   // resumed and has its full timeout now. Records the first deadline that is deferred in a halt;
   // `scope` reads the scope for the record.
   bool should_defer(Worker& worker, const std::function<std::optional<ScopeView>()>& scope);
-  // Looks at all workers with open scopes. Does nothing while a side thread still looks for the
-  // sweep before: thousands of workers take longer than a short --max-interval.
+  // Looks at all workers with open scopes. Does nothing while a side thread still does so for an
+  // earlier sweep, because thousands of workers may take longer than a short --max-interval.
   void sweep();
   // Looks again at the halted workers.
   void advance(Instant now);
@@ -79,7 +79,7 @@ class HaltedWorkers {
   const Context context_;
   std::unordered_map<pid_t, Halt> halts_;
   Instant next_look_ = Instant::never();
-  std::weak_ptr<char> look_under_way_;  // expired: none is
+  std::weak_ptr<char> look_under_way_;  // expired: no look is under way
   bool has_resumed_ = false;
   CountsByScope deferred_;
   LoopThread loop_thread_;

@@ -21,7 +21,7 @@ constexpr std::size_t kMaxFreePages = 64;
 // Files in `scopes` that one sweep looks at, and names of those it need not look at again.
 constexpr std::size_t kMaxLooksPerSweep = 256;
 constexpr std::size_t kMaxRefusedPages = 16384;
-// Pages that each sweep looks at again, since what they lacked may be there.
+// Pages for which there was no room or no descriptor; each sweep looks at them again.
 constexpr std::size_t kMaxRefusedForNow = 256;
 // `left_open` records of orphaned scopes: every process of the user can make such files.
 constexpr std::size_t kMaxOrphanedScopes = 8192;
@@ -56,7 +56,7 @@ WorkerIdentity claimed_identity(const PageClaims& claims, pid_t pid) {
               worker_facts_claimed(claims.rank, claims.local_rank, claims.job_id))};
 }
 
-// Returns whether a page is refused for want of room or of descriptors, which may be there later.
+// Returns whether a page is refused for lack of room or of descriptors only, and may fit later.
 bool is_for_now(const Error& refusal) {
   constexpr std::array kForNow{EAGAIN, EMFILE, ENFILE, ENOMEM, ENOSPC};
   return std::ranges::find(kForNow, refusal.errno_value) != kForNow.end();
@@ -80,8 +80,7 @@ Status check_claims(const PageClaims& claims, const Process& process) {
   const std::string ours = time_namespace("self");
   if (!theirs.empty() && !ours.empty() && theirs != ours) {
     return failure(
-        fmt::format("pid {} lives in another time namespace ({}): its deadlines mean something "
-                    "else than ours",
+        fmt::format("pid {} is in another time namespace ({}): its deadlines are on another clock",
                     process.pid, theirs));
   }
   return {};
@@ -115,7 +114,7 @@ void PageRegistry::adopt(const WasJudged& was_judged) {
     if (is_page_name(name)) {
       look_at(name);
     } else {
-      context_.rejections.add(fmt::format("'{}' in the folder of pages is none", name), name, 0);
+      context_.rejections.add(fmt::format("'{}' is not the name of a page", name), name, 0);
     }
   }
   was_judged_ = nullptr;
@@ -125,7 +124,7 @@ void PageRegistry::on_wake_up_message(std::string_view name) {
   loop_thread_.check();
   if (!is_page_name(name)) {
     context_.rejections.add(
-        fmt::format("x_page is no name of a page: expected letters, digits and '-', at most {}",
+        fmt::format("x_page is not a page name: expected letters, digits and '-', at most {}",
                     kMaxPageNameBytes),
         name, 0);
     return;
@@ -152,12 +151,12 @@ void PageRegistry::record_ended_threads() {
     for (const SlotReading& reading : (*page)->take_thread_ended()) {
       context_.log.append(
           context_.records.warned(WorkerIdentity::of(worker), context_.policy.view_of(reading),
-                                  "the thread that opened it has ended; its deadline stands"));
+                                  "the thread that opened it has ended; its deadline remains"));
     }
   }
 }
 
-// Finds pages whose wake-up message was lost, since its writer was killed or the pipe was removed.
+// Finds pages whose wake-up message was lost because its writer was killed or the pipe was removed.
 void PageRegistry::look_for_pages() {
   loop_thread_.check();
   const bool looks_at_all = std::exchange(has_more_to_look_at_, false);
@@ -203,7 +202,8 @@ void PageRegistry::look_at(const std::string& name) {
     return;
   }
   const std::shared_ptr<MappedPage>& page = *opened;
-  // A container may show another boot id to its processes: a lock that is held is of this boot.
+  // A container may show another boot id to its processes. A page whose lock is held is of this
+  // boot.
   const auto holder = page->owner();
   const bool is_free = !holder && holder.error().errno_value == ESRCH;
   if (page->claims().boot != this_boot() && is_free) {
@@ -253,7 +253,7 @@ void PageRegistry::find_owner(const std::shared_ptr<MappedPage>& page, const Err
     refuse(name, why_none);
   } else if (auto claimed = claimed_process(page->claims()); !claimed) {
     free_.erase(name);
-    remove_orphan(*page, "the worker ended inside the scope, unseen");
+    remove_orphan(*page, "the worker ended inside the scope while no server was running");
   } else if (free_.contains(name)) {
     refuse(name, why_none);
   } else if (free_.size() >= kMaxFreePages) {
@@ -271,7 +271,7 @@ void PageRegistry::add(Worker& worker, const std::shared_ptr<MappedPage>& page) 
   pages_[page->name()] = &worker;
   worker.pages.push_back(page);
   has_changed_ = true;
-  messages::debug("page '{}' is of pid {}", page->name(), worker.process->pid);
+  messages::debug("page '{}' belongs to pid {}", page->name(), worker.process->pid);
 }
 
 // Returns the worker that a page belongs to, and watches it if it is new.
@@ -287,8 +287,8 @@ Result<Worker*> PageRegistry::owner_of(MappedPage& page) {
   return context_.registry.worker_for(std::move(*process));
 }
 
-// Returns the process that holds the lock of the page. While this server starts, an earlier server
-// may have confirmed the owner: later this server knows the owner itself.
+// Returns the process that holds the lock of the page. While this server starts, also accepts the
+// owner that an earlier server confirmed.
 Result<Process> PageRegistry::open_owner(MappedPage& page) const {
   const Result<pid_t> holder = page.owner();
   const auto confirmed = was_judged_ ? context_.folder.confirmed_owner(page.name()) : std::nullopt;
@@ -304,11 +304,11 @@ Result<Process> PageRegistry::open_owner(MappedPage& page) const {
     return process;
   }
   if (holder) {
-    // The pid may have been used again before the process was opened. That takes microseconds,
-    // which no test can hold still.
+    // The pid may have been reused before the process was opened. No test covers this: the interval
+    // lasts microseconds.
     const Result<pid_t> again = page.owner();
     if (!again || *again != pid) {
-      return tl::unexpected<Error>(Error{fmt::format("pid {} has let go of it", pid), ESRCH});
+      return tl::unexpected<Error>(Error{fmt::format("pid {} has dropped its lock", pid), ESRCH});
     }
   } else if (process->start_time != confirmed->start_time) {
     return tl::unexpected<Error>(Error{fmt::format("pid {} has ended", pid), ESRCH});
@@ -320,8 +320,8 @@ Result<Process> PageRegistry::open_owner(MappedPage& page) const {
   return process;
 }
 
-// A worker that exits loses its lock shortly before its exit can be seen. So its page is looked at
-// again after the exit; if the process goes on, the next sweep refuses the page.
+// A worker that exits loses its lock shortly before its pidfd reports the exit. So its page is
+// looked at again after the exit; if the process still runs, the next sweep refuses the page.
 void PageRegistry::wait_for_exit(const std::string& name, Process process) {
   Free& free = free_[name];
   free.process = std::move(process);
@@ -393,7 +393,7 @@ void PageRegistry::take_out(Worker& worker, const WorkerPage& page, std::string_
   pages_.erase(name);
   if (!held->is_whole()) {
     context_.rejections.add(
-        fmt::format("page '{}' of pid {} was cut short: its scopes are watched no more", name,
+        fmt::format("page '{}' of pid {} was truncated: its scopes are no longer watched", name,
                     worker.process->pid),
         name, worker.process->pid);
   }

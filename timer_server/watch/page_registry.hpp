@@ -60,7 +60,7 @@ class PageRegistry {
   void record_orphaned_scopes(const PageClaims& claims, pid_t pid,
                               const std::vector<SlotReading>& scopes, std::string_view reason,
                               const WasJudged& was_judged);
-  // Returns the number of scopes that were orphaned.
+  // Returns the number of orphaned scopes.
   [[nodiscard]] std::size_t orphaned_scopes() const { return orphaned_scopes_; }
 
   // Forgets which pages were refused in the last batch of requests.
@@ -77,8 +77,9 @@ class PageRegistry {
   // Returns whether pages may have new scopes since the last call.
   bool take_changed() { return std::exchange(has_changed_, false); }
 
-  // Removes a page of a worker that goes on without it: the worker runs another program, or has cut
-  // the page short. `reason` is for the records of its open scopes; empty: they are not recorded.
+  // Removes a page of a worker that still runs: the worker has executed another program or
+  // truncated the page. `reason` is for the records of its open scopes; empty: they are not
+  // recorded.
   void remove(Worker& worker, const WorkerPage& page, std::string_view reason);
   // Removes all pages of a worker that has exited, the pipe page included, and records its
   // statistics.

@@ -33,7 +33,7 @@ ScopeTerms ScopePolicy::terms_of(const wire::Request& request, const ClockReadin
   if (request.x_timeout_s) {
     terms.timeout = duration_from_seconds(*request.x_timeout_s);
     if (terms.timeout != kForever && !terms.deadline.is_never()) {
-      // The client opened the scope earlier than the server read the line.
+      // The client opened the scope before the server read the line.
       terms.acquired = std::min(terms.acquired, Instant{terms.deadline.ns - terms.timeout.count()});
     }
   } else if (!terms.deadline.is_never()) {

@@ -1,4 +1,4 @@
-// What the server's settings mean for scopes.
+// Applies the server's settings to scopes.
 // SPDX-License-Identifier: MIT
 #pragma once
 

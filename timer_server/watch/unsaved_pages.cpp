@@ -22,7 +22,7 @@ void UnsavedPages::save(Workers& workers) {
     const Status saved = worker->pipe->save(*worker->process, *worker->facts);
     if (!saved && saved.error().message != last_error_) {
       last_error_ = saved.error().message;
-      messages::error("{}; its timers are watched, but would be lost with this server",
+      messages::error("{}; its timers are watched, but the next server would not find them",
                       last_error_);
     }
   }

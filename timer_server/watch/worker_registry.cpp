@@ -18,8 +18,8 @@
 namespace filetimer {
 namespace {
 
-// Reads files that a verdict reads of every worker. The kernel makes their entries in /proc when
-// they are first read, which takes several times as long as to read them.
+// Reads the files of a worker that a verdict reads. The kernel makes their entries in /proc at the
+// first read, which takes several times as long as a later one.
 void make_proc_entries(pid_t pid) {
   (void)why_halted(pid, [](pid_t) { return true; });
   (void)children_of(pid, pid);
@@ -36,8 +36,8 @@ void WorkerRegistry::begin_batch() {
 Result<Worker*> WorkerRegistry::worker_of(pid_t pid) {
   loop_thread_.check();
   if (Worker* const known = context_.workers.find(pid)) {
-    // One check a batch is exact: the batch was read before it, so the process that wrote it under
-    // this pid, and is alive now, was alive then.
+    // One check in a batch is exact, because the batch was read before it: a process that is alive
+    // now had this pid when the batch was written.
     if (known->seen_alive_in == batch_ || known->process->is_alive()) {
       known->seen_alive_in = batch_;
       return known;
@@ -47,7 +47,8 @@ Result<Worker*> WorkerRegistry::worker_of(pid_t pid) {
     }
     remove(*known);
   }
-  // A process is looked up in a few system calls: once a batch, not for each line of a flood.
+  // A lookup takes a few system calls, so it is done once in a batch and not for each line of a
+  // flood.
   if (const auto refused = refused_in_batch_.find(pid); refused != refused_in_batch_.end()) {
     return tl::unexpected<Error>(refused->second);
   }
@@ -125,7 +126,8 @@ bool WorkerRegistry::make_room() {
   }
   std::vector<Worker*> without_scopes;
   context_.workers.for_each([&](Worker& worker) {
-    // A worker that is being killed may have released its last scope in time to be spared.
+    // A worker that is being killed stays: it may have released its last scope in time to be
+    // spared.
     if (worker.has_no_scopes() && worker.kills == 0) {
       without_scopes.push_back(&worker);
     }
@@ -143,10 +145,10 @@ void WorkerRegistry::watch_exit(Worker& worker) {
   ::sd_event_source_set_enabled(worker.exit.get(), SD_EVENT_ONESHOT);
 }
 
-// Reads the command line and the rank on a side thread, since the file system of /proc may wait for
-// the worker's memory.
+// Reads the command line and the rank on a side thread, because a read in /proc may wait for the
+// lock of the worker's memory.
 void WorkerRegistry::read_facts(const Worker& worker) {
-  // Weak: a job that waits behind a hung one must not hold the pidfd of a worker that has exited.
+  // Weak: a job that waits for a hung one must not hold the pidfd of a worker that has exited.
   context_.side_threads.run(
       [this, weak = std::weak_ptr(worker.process), cell = worker.facts]() -> SideThreads::Delivery {
         const auto process = weak.lock();

@@ -48,12 +48,12 @@ class WorkerRegistry {
 
   // Begins a batch of requests, which were written before this call.
   void begin_batch();
-  // Returns the worker that a pid in a request of this batch means, and admits it if it is new. A
-  // worker that has exited is returned as long as no other process has its pid, since what it wrote
-  // before counts. An error with ESRCH: there is no such process; with EAGAIN: no room for it.
+  // Returns the worker with the pid of a request of this batch, and admits it if it is new. Returns
+  // a worker that has exited as long as no other process has its pid, because its earlier requests
+  // count. Fails with ESRCH if there is no such process, and with EAGAIN if there is no room.
   Result<Worker*> worker_of(pid_t pid);
-  // Returns the worker that is this process, and watches it if it is new. Removes a worker that had
-  // the pid before.
+  // Returns the worker for this process, and watches it if it is new. Removes an earlier worker
+  // with the same pid.
   Result<Worker*> worker_for(Process process);
 
   // Removes the workers whose exit has woken the loop. Call it after all requests were read: a

@@ -1,6 +1,6 @@
-# What Debian wants in a package beyond what `cmake --install` leaves: a copyright file and a
-# changelog of its own, compressed man pages, archives without debug information. CPack runs this
-# between installing into its staging folder and making the packages of it.
+# Adds what Debian requires of a package beyond `cmake --install`: a copyright file and a changelog,
+# compressed man pages, and archives without debug information. CPack runs this after the
+# installation into its staging folder and before it makes the packages.
 foreach(component ${CPACK_COMPONENTS_ALL})
   string(TOUPPER ${component} name)
   set(package ${CPACK_DEBIAN_${name}_PACKAGE_NAME})

@@ -1,5 +1,5 @@
 # The Debian packages: `cmake --preset package && cmake --build --preset package` leaves them in
-# build/package. What Debian wants on top of an installation, finish_stage.cmake adds.
+# build/package. finish_stage.cmake adds what Debian requires beyond an installation.
 set(CPACK_GENERATOR DEB)
 set(CPACK_PACKAGE_NAME filetimer)
 set(CPACK_PACKAGE_VERSION ${PROJECT_VERSION})
@@ -32,9 +32,9 @@ set(CPACK_DEBIAN_SERVER_PACKAGE_CONTROL_EXTRA
   ${CMAKE_CURRENT_LIST_DIR}/filetimer-server/postrm)
 set(CPACK_COMPONENT_SERVER_DESCRIPTION
 "This package has the server. It kills the worker of a training job whose timer
-scope is still open at its deadline, and records what hung, where, and who
-waited on whom. One server serves a host, or a job on it; it reads the timer
-requests of PyTorch Distributed Elastic too.")
+scope is still open at its deadline, and records where the worker hung and which
+workers waited for it. One server serves a host, or a job on it. It also reads
+the timer requests of PyTorch Distributed Elastic.")
 
 set(CPACK_DEBIAN_CLIENT_PACKAGE_NAME filetimer-client)
 set(CPACK_DEBIAN_CLIENT_PACKAGE_SECTION admin)
@@ -42,7 +42,7 @@ set(CPACK_DEBIAN_CLIENT_PACKAGE_RECOMMENDS filetimer-server)
 set(CPACK_DEBIAN_CLIENT_PACKAGE_SUGGESTS filetimer-doc)
 set(CPACK_COMPONENT_CLIENT_DESCRIPTION
 "This package has the command line: timer_client runs a command under a
-deadline, lists open scopes, shows what was killed and why, and asks the
+deadline, lists open scopes, shows what was killed and why, and controls the
 server.")
 
 set(CPACK_DEBIAN_DEV_PACKAGE_NAME libfiletimer-dev)
@@ -52,8 +52,8 @@ set(CPACK_DEBIAN_DEV_PACKAGE_RECOMMENDS filetimer-server)
 set(CPACK_DEBIAN_DEV_PACKAGE_SUGGESTS filetimer-doc)
 set(CPACK_COMPONENT_DEV_DESCRIPTION
 "This package has the C++ library. With it a C++20 worker opens scopes with
-deadlines, which cost a look at the clock and a few stores in memory. The
-static libraries, their headers, and how CMake and pkg-config find them.")
+deadlines, which cost a look at the clock and a few stores in memory. It has
+static libraries, headers, and files for CMake and pkg-config.")
 
 set(CPACK_DEBIAN_DOC_PACKAGE_NAME filetimer-doc)
 set(CPACK_DEBIAN_DOC_PACKAGE_SECTION doc)
@@ -82,7 +82,7 @@ and decorators, and a timer client for
 torch.distributed.elastic.")
 endif()
 
-# Read by finish_stage.cmake, which has no other way to know them.
+# Variables for finish_stage.cmake, which runs in CPack.
 set(CPACK_FILETIMER_LICENSE ${PROJECT_SOURCE_DIR}/LICENSE)
 set(CPACK_FILETIMER_FILES ${CMAKE_CURRENT_LIST_DIR})
 set(CPACK_FILETIMER_STRIP ${CMAKE_STRIP})

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""bash completion, as bash calls it: a line with the cursor at its end, and what is offered."""
+"""bash completion, called as bash does: a line with the cursor at its end, and the offered
+words."""
 import os
 import re
 import subprocess
@@ -9,7 +10,7 @@ import suite
 from installed import CLIENT, SERVER, SOURCE, Case, options_of, run, subcommands
 
 COMPLETION = os.path.join(SOURCE, "scripts", "packaging", "completion.bash")
-# Words as bash makes them of a line: `=` is a word of its own.
+# Words as bash splits a line: `=` is a separate word.
 SCRIPT = r"""
 set -u
 . "$1"
@@ -25,7 +26,7 @@ printf '%s\n' "${COMPREPLY[@]}"
 
 class Completion(Case):
     def offered(self, line, program=None):
-        """What bash offers at the end of `line`, whose program is the build's."""
+        """Returns what bash offers at the end of `line`, with the program of the build."""
         program = program or os.path.join(os.path.dirname(SERVER), line.split()[0])
         words = re.findall(r"=|[^\s=]+", line)
         if line[-1] == " ":
@@ -121,7 +122,7 @@ class Completion(Case):
         self.assertEqual(self.offered(f"timer_client show --json {expiry[:3]}"), {expiry})
         for line in ("timer_client report ", "timer_client report -o hang.html "):
             self.assertEqual(self.offered(line), ids)
-        # Behind the id come logs.
+        # Logs follow the id.
         self.assertIn("run", self.offered(f"timer_client show {expiry} "))
         self.assertIn("run", self.offered(f"timer_client report {expiry} "))
         self.assertEqual(self.offered("timer_client log --scope t"), {r"too\ slow"})

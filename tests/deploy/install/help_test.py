@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""--help of each program and subcommand: it has examples, of options that there are, and the exit
-codes.
-"""
+"""--help of each program and subcommand has examples with existing options, and the exit codes."""
 import re
 import unittest
 
@@ -10,7 +8,7 @@ from installed import CLIENT, SERVER, options_of, run, subcommands
 
 
 def examples_of(help_text):
-    """The command lines under Example: or Examples:, without what stands behind -- or a |."""
+    """Returns the command lines under Example: or Examples:, up to -- or a |."""
     listed = re.search(r"^Examples?:\n((?:  .*\n)+)", help_text, re.MULTILINE)
     return re.findall(r"^  (timer_\w+.*?)(?: -- .*| [|#].*)?$", listed[1] if listed else "",
                       re.MULTILINE)

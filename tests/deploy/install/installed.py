@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""What the tests of an installation share: where the build is, a folder that goes with the test,
-and commands that end.
+"""The harness of the tests of an installation: the place of the build, a folder for each test, and
+commands with a time limit.
 """
 import os
 import pathlib
@@ -20,7 +20,7 @@ CLIENT = os.path.join(BUILD, "bin", "timer_client")
 
 
 def run(*command, status=0, **options):
-    """What it prints, both ways together; it has to end with this status."""
+    """Returns both outputs of a command together. It must end with this status."""
     options = {"timeout": BOUND_S, "stdin": subprocess.DEVNULL, **options}
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                           universal_newlines=True, **options)
@@ -30,19 +30,19 @@ def run(*command, status=0, **options):
 
 
 def files_below(folder):
-    """The paths of all files, below it."""
+    """Returns the paths of all files, relative to the folder."""
     return {os.path.relpath(os.path.join(where, name), folder)
             for where, _, names in os.walk(folder) for name in names}
 
 
 def subcommands():
-    """Of timer_client, as its --help lists them."""
+    """Returns the subcommands of timer_client that --help lists."""
     listed = run(CLIENT, "--help").partition("\nSubcommands:\n")[2]
     return re.findall(r"^  ([a-z]+) ", listed, re.MULTILINE)
 
 
 def options_of(*program):
-    """{"--option": what its value is called, or ""} in a --help."""
+    """Returns {"--option": the name of its value, or ""} of a --help."""
     return dict(re.findall(r"^ +(?:-\w,)?(--[a-z][a-z-]*)(?: (\S+))?", run(*program, "--help"),
                            re.MULTILINE))
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""The man pages say what --help says: the same options, subcommands and exit codes, no more and no
-fewer. And they are without a mistake in their markup.
+"""The man pages have exactly the options, subcommands and exit codes of --help, and no error in
+their markup.
 """
 import os
 import re
@@ -20,7 +20,7 @@ def read(page):
 
 
 def parts(text, macro):
-    """{title: text} of the sections (Sh) or subsections (Ss)."""
+    """Returns {title: text} of the sections (Sh) or subsections (Ss)."""
     titles_and_texts = re.split(rf"^\.{macro} (.*)\n", text, flags=re.MULTILINE)[1:]
     return dict(zip(titles_and_texts[::2], titles_and_texts[1::2]))
 
@@ -34,7 +34,7 @@ def codes_in(text):
 
 
 def codes_of(*program):
-    """The exit codes that a --help has, from where it begins to speak of them."""
+    """Returns the exit codes of a --help, from the beginning of their table."""
     text = re.split(r"Exit (?:codes|status):", run(*program, "--help"))[1]
     return set(re.findall(r"(?<![\w.-])(\d+(?:\+N)?)(?= \w)", text))
 

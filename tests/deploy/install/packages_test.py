@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: MIT
-"""The Debian packages: what is in them, and that they install, work and go without a trace.
+"""The Debian packages: their content, and that they install, work and are removed completely.
 
-CPack makes them of this build; $FILETIMER_PACKAGES names a folder with others to judge, such as
-build/package, which `cmake --build --preset package` fills: for these lintian is asked too, where
-it is installed. With $FILETIMER_TEST_DEBOOTSTRAP=1 they are also installed by apt in a Debian of their
-own, which takes a network, root and some minutes.
+CPack makes them from this build. $FILETIMER_PACKAGES names a folder with other packages to test,
+such as build/package, which `cmake --build --preset package` fills; lintian, if installed, checks
+these, too. With $FILETIMER_TEST_DEBOOTSTRAP=1 apt also installs them in a new Debian, which takes a
+network, root and some minutes.
 """
 import glob
 import gzip
@@ -27,13 +27,14 @@ if PYTHON:
 CONSUMER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "consumer", "main.cpp")
 APT = ("apt-get", "-q", "-y", "-o", "Dpkg::Use-Pty=0")
 
-# What the maintainer scripts of the server call, and a system that runs systemd.
+# The programs that the maintainer scripts of the server call, on a system that runs systemd.
 CALLED_BY_SCRIPTS = ("deb-systemd-helper", "deb-systemd-invoke", "systemctl")
 UNDER_SYSTEMD = "mount -t tmpfs none /run && mkdir -p /run/systemd/system && exec \"$@\""
 
 
 def can_mount():
-    """Root may not in most containers, nor in a chroot whose / is no mount point."""
+    """Returns whether mounts are allowed. They are not in most containers, nor in a chroot whose /
+    is not a mount point."""
     done = subprocess.run(["unshare", "--mount", "mount", "-t", "tmpfs", "none", "/run"],
                           stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     return done.returncode == 0
@@ -123,7 +124,7 @@ class Packages(Case):
         self.check_programs(self.path("all"))
 
     def check_programs(self, root):
-        """What hangs is killed, with its stacks, and what ends in time is not."""
+        """A worker that hangs is killed, with its stacks, and one that ends in time is not."""
         server = os.path.join(root, "usr/bin/timer_server")
         client = os.path.join(root, "usr/bin/timer_client")
         folder = self.path("run")
@@ -138,7 +139,7 @@ class Packages(Case):
         self.assertNotIn("filetimer-stacks", str(by_event["evidence"]))
 
     def empty_system(self):
-        """Its root, and how dpkg is called for it."""
+        """Returns the root of a new system, and the dpkg command for it."""
         root = self.path("root")
         database = os.path.join(root, "var/lib/dpkg")
         os.makedirs(os.path.join(database, "updates"))
@@ -252,11 +253,11 @@ class Packages(Case):
                        "DEBIAN_FRONTEND": "noninteractive"}
 
         def inside(*command, **options):
-            # With a /proc of its own, which is gone with it.
+            # With a private /proc, which ends with the namespace.
             return run("unshare", "--mount", "--pid", "--fork", "--kill-child",
                        f"--root={root}", "--mount-proc", *command, env=environment, **options)
 
-        # What they need comes first, so that afterwards nothing else has been installed.
+        # Dependencies first, so that the difference afterwards is the packages only.
         inside(*APT, "update")
         needed = sorted({each.split()[0] for package in NAMES
                          for each in self.field(package, "Depends").split(", ") if each})
@@ -284,7 +285,7 @@ class Packages(Case):
 
     @staticmethod
     def everything_below(root):
-        """Folders too."""
+        """Returns all paths, folders included."""
         return {os.path.relpath(os.path.join(where, name), root)
                 for where, folders, files in os.walk(root) for name in folders + files}
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""`cmake --install` into a folder that is then moved: what is in it, and that server, command line,
-C++ library and Python package work from there, with nothing else of filetimer in reach.
+"""`cmake --install` into a folder that is then moved: its content, and that server, command line,
+C++ library and Python package work from there without any other file of filetimer.
 """
 import ast
 import glob
@@ -34,11 +34,11 @@ class Tree(Case):
         install(self.path("before"))
         os.rename(self.path("before"), self.path("moved"))
         self.prefix = self.path("moved")
-        # Not the PATH of this build, nor of anything that was installed before.
+        # A PATH without this build or an earlier installation.
         self.environment = {"PATH": self.path("moved", "bin"), "HOME": self.folder}
 
     def serve(self, *command, status=0, **environment):
-        """`timer_server -- COMMAND` of the installation; what both print."""
+        """Runs `timer_server -- COMMAND` of the installation. Returns the output of both."""
         return run(self.path("moved", "bin", "timer_server"), "--dir", self.path("run"), "--",
                    *command, status=status, env={**self.environment, **environment}, cwd="/")
 
@@ -79,7 +79,7 @@ class Tree(Case):
         for name in files_below(self.prefix):
             with open(os.path.join(self.prefix, name), "rb") as file:
                 content = file.read()
-            if b"\0" not in content:  # debug information names sources
+            if b"\0" not in content:  # text only: debug information names sources
                 for folder in (BUILD, SOURCE, self.path("before")):
                     self.assertNotIn(folder.encode() + b"/", content, name)
 
@@ -152,7 +152,7 @@ class Tree(Case):
     @unittest.skipUnless(PYTHON, "the build has no Python package")
     def test_the_python_package_finds_the_installed_server(self):
         [package] = glob.glob(self.path("moved", "lib", "python3*", "*-packages"))
-        # Server() has a shell clean up behind it.
+        # Server() leaves its cleanup to a shell.
         environment = {"PATH": self.environment["PATH"] + ":/usr/bin:/bin", "HOME": self.folder,
                        "PYTHONPATH": package}
         out = run(PYTHON, "-c", PYTHON_WORKER, cwd="/", env=environment)

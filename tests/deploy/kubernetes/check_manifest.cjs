@@ -15,7 +15,7 @@ const YAML = require_package('yaml');
 
 const model = (manifest) => `kubernetes-models/${manifest.apiVersion}`;
 
-// What is wrong with it, one line each.
+// Returns the errors of a manifest, one line each.
 function errors_of_schema(manifest) {
   const models = require_package(model(manifest));
   const Model = models[manifest.kind];

@@ -1,4 +1,4 @@
-// timer_client against a real timer_server: what a person at a shell gets.
+// The commands of timer_client with a real timer_server.
 // SPDX-License-Identifier: MIT
 #include <doctest/doctest.h>
 
@@ -13,14 +13,14 @@ using namespace std::chrono_literals;
 
 namespace {
 
-// A shell that knows timer_client as $T.
+// A shell with timer_client in $T.
 ExitStatus run_shell(const TempFolder& temp, const Server& server, const std::string& script) {
   return run(temp, "/bin/sh", {"-c", script},
              {{"FILETIMER_DIR", server.dir()}, {"T", client_path()}})
       .status;
 }
 
-// Of a server that has stopped.
+// Returns the records of a stopped server.
 std::int64_t requests_of(const Server& server) {
   const Records records = server.records();
   REQUIRE(records.back().is("server_stopped"));
@@ -46,7 +46,7 @@ TEST_CASE("run exits 124 when COMMAND was killed, and the record has COMMAND's n
   CHECK(count(server.records(), "rejected") == 0);
 }
 
-TEST_CASE("run exits 124 when COMMAND needed the SIGKILL after the grace") {
+TEST_CASE("run exits 124 when COMMAND was killed by SIGKILL after the grace period") {
   const TempFolder temp;
   Server server(temp);
   CHECK(run_client(temp, server,
@@ -76,7 +76,8 @@ TEST_CASE("a COMMAND that ends in time leaves no record, however short it is") {
   CHECK(count(records, "expired") == 1);  // the barrier's
 }
 
-TEST_CASE("acquire in a shell holds that shell to its deadline, also as the next program") {
+TEST_CASE(
+    "acquire in a shell sets a deadline for that shell, also after it executes another program") {
   const TempFolder temp;
   Server server(temp);
   CHECK(run_shell(temp, server, "$T acquire --scope x --after 300ms; exec sleep 100") ==
@@ -86,10 +87,11 @@ TEST_CASE("acquire in a shell holds that shell to its deadline, also as the next
   CHECK(killed.text("verdict") == "dead");
 }
 
-TEST_CASE("a shell that releases leaves nothing open, and one that does not is recorded") {
+TEST_CASE(
+    "a shell that releases its scope leaves nothing open, and one that does not is recorded") {
   const TempFolder temp;
   Server server(temp);
-  // The shell ends only when the server has read what it said: its pid means nothing afterwards.
+  // The shell ends after the server has read its requests, because its pid is unused afterwards.
   const std::string until_read =
       "&& $T acquire --scope marker$$ --after 1ms --signal 0 && until grep -q "
       "\"\\\"marker$$\\\",\\\"verdict\\\"\" $FILETIMER_DIR/expired.jsonl; do sleep 0.01; done && ";
@@ -105,7 +107,7 @@ TEST_CASE("a shell that releases leaves nothing open, and one that does not is r
   CHECK(count(server.records(), "rejected") == 0);
 }
 
-TEST_CASE("a server in front of run ends as run does") {
+TEST_CASE("a server around run exits with the status of run") {
   const TempFolder temp;
   const Finished late = run_server(temp, {"--dir", temp.path("run"), "--", client_path(), "run",
                                           "--after", "200ms", "--", "sleep", "100"});
@@ -116,7 +118,7 @@ TEST_CASE("a server in front of run ends as run does") {
   CHECK(in_time.status == exited(9));
 }
 
-TEST_CASE("ping and status are answered, and say so on a page for people") {
+TEST_CASE("ping and status print their answers as readable text") {
   const TempFolder temp;
   Server server(temp);
   const Finished ping = run_client(temp, server, {"ping"});
@@ -132,7 +134,9 @@ TEST_CASE("ping and status are answered, and say so on a page for people") {
   }
 }
 
-TEST_CASE("shutdown is refused with 6 while a scope is open, waits with 5, and ends with 0") {
+TEST_CASE(
+    "shutdown exits 6 while a scope is open, 5 when its wait is over, and 0 when the server "
+    "stops") {
   const TempFolder temp;
   Server server(temp);
   const Worker worker("block");
@@ -151,7 +155,7 @@ TEST_CASE("shutdown is refused with 6 while a scope is open, waits with 5, and e
   CHECK(run_client(temp, server, {"ping"}).status == exited(4));
 }
 
-TEST_CASE("acquire while the server drains exits 6 and says so, but renews what is open") {
+TEST_CASE("acquire while the server drains exits 6 and says why, but renews an open scope") {
   const TempFolder temp;
   Server server(temp);
   const Worker worker("block");
@@ -161,7 +165,7 @@ TEST_CASE("acquire while the server drains exits 6 and says so, but renews what 
   };
   CHECK(acquire("kept", "1h").status == exited(0));
   CHECK(run_client(temp, server, {"shutdown", "--mode", "if_idle"}).status ==
-        exited(6));  // the server has read of it
+        exited(6));  // the server has read the request
   CHECK(run_client(temp, server, {"drain"}).status == exited(0));
   const Finished refused = acquire("new", "1h");
   CHECK(refused.status == exited(6));
@@ -178,7 +182,7 @@ TEST_CASE("acquire while the server drains exits 6 and says so, but renews what 
   CHECK(count(server.records(), "rejected") == 0);
 }
 
-TEST_CASE("acquire while the server shuts down exits 6, and 4 when it was killed at that") {
+TEST_CASE("acquire exits 6 while the server shuts down, and 4 when the server was killed then") {
   const TempFolder temp;
   Server server(temp);
   const Worker worker("block");
@@ -196,7 +200,7 @@ TEST_CASE("acquire while the server shuts down exits 6, and 4 when it was killed
   CHECK(run_client(temp, server, words).status == exited(4));
 }
 
-TEST_CASE("acquire on a bare pipe cannot know that the server drains") {
+TEST_CASE("acquire on a bare pipe exits 0 while the server drains") {
   const TempFolder temp;
   Server server(temp, {"--fifo", temp.path("pipe")});
   const Worker worker("block");
@@ -208,7 +212,8 @@ TEST_CASE("acquire on a bare pipe cannot know that the server drains") {
   server.wait_for([](const Record& r) { return r.is("rejected"); });
 }
 
-TEST_CASE("run while the server drains runs COMMAND unwatched, says so, and ends as COMMAND does") {
+TEST_CASE(
+    "run while the server drains runs COMMAND unwatched, says so, and exits as COMMAND does") {
   const TempFolder temp;
   Server server(temp);
   CHECK(run_client(temp, server, {"drain"}).status == exited(0));
@@ -224,7 +229,7 @@ TEST_CASE("run while the server drains runs COMMAND unwatched, says so, and ends
   CHECK(count(server.records(), "rejected") == 0);
 }
 
-TEST_CASE("a stopped server answers nothing, and its client exits with 5") {
+TEST_CASE("the client of a server that is stopped by SIGSTOP exits with 5") {
   const TempFolder temp;
   Server server(temp);
   server.process().signal(SIGSTOP);
@@ -238,7 +243,7 @@ TEST_CASE("a stopped server answers nothing, and its client exits with 5") {
   CHECK(run_client(temp, server, {"ping"}).status == exited(0));  // the late answer is dropped
 }
 
-TEST_CASE("ranks that meet by the command line all get the round, or the names of the missing") {
+TEST_CASE("a rendezvous by the command line prints the round, or the missing ranks") {
   const TempFolder temp;
   Server server(temp);
   const auto join = [&](const std::string& rank, const std::string& timeout) {

@@ -1,5 +1,4 @@
-// What clients find of a server that is not where they look first: its log elsewhere, its folder
-// inside the default one.
+// Clients of a server whose log is elsewhere, or whose directory is inside the default one.
 // SPDX-License-Identifier: MIT
 #include <doctest/doctest.h>
 #include <fmt/format.h>
@@ -21,7 +20,7 @@ void expect_record_of_kill(const Server& server, const std::string& scope) {
   server.wait_for([&](const Record& r) { return r.is("killed", scope); });
 }
 
-// That `log` and `show` of the folder are about the kill in `scope`.
+// Checks that `log` and `show` of the directory are about the kill in `scope`.
 void check_found(const TempFolder& temp, const Server& server, const std::string& scope) {
   const Finished log = run_client(temp, server, {"log", "--event", "killed", "--json"});
   CHECK(log.status == exited(0));
@@ -39,7 +38,7 @@ bool is_link_to(const std::string& link, const std::string& target) {
 
 }  // namespace
 
-TEST_CASE("log and show find the log of the folder's last server, wherever it was") {
+TEST_CASE("log and show find the log of the directory's last server, wherever the log is") {
   const TempFolder temp;
   const std::string elsewhere = temp.path("elsewhere.jsonl");
   {
@@ -62,24 +61,25 @@ TEST_CASE("log and show find the log of the folder's last server, wherever it wa
   CHECK(count(read_log(elsewhere), "killed") == 1);
 }
 
-TEST_CASE("a folder that was removed and made again leads to the log again") {
+TEST_CASE("a directory that was removed and made again has a link to the log again") {
   const TempFolder temp;
   const std::string log = temp.path("log.jsonl");
   Server server(temp, {"--log", log, "--max-interval", "100ms"});
   const std::string link = server.dir() + "/log_link";
   REQUIRE(is_link_to(link, log));
-  fs::rename(server.dir(), temp.path("removed"));  // at once: a sweep may come at any moment
+  fs::rename(server.dir(),
+             temp.path("removed"));  // in one step, because a sweep may come at any moment
   fs::remove_all(temp.path("removed"));
   CHECK(wait_until([&] { return is_link_to(link, log); }));
 }
 
-TEST_CASE("no link is made to a log that is another file for every process") {
+TEST_CASE("no link is made to a log whose path is another file in each process") {
   const TempFolder temp;
   Server server(temp, {"--log", "/dev/stderr"});
   CHECK_FALSE(exists(server.dir() + "/log_link"));
 }
 
-TEST_CASE("a client that finds no server names one that runs around a COMMAND") {
+TEST_CASE("a client that finds no server names a server around a COMMAND") {
   const TempFolder temp;
   const filetimer::testing::Environment places{{"XDG_RUNTIME_DIR", temp.path()},
                                                {"XDG_STATE_HOME", temp.path("state")}};
@@ -106,7 +106,7 @@ TEST_CASE("a client that finds no server names one that runs around a COMMAND") 
                          server.dir()));
     const Finished suggested = run(temp, client_path(), {"suggest"}, places);
     CHECK(contains(suggested.err, "; one is running in '" + server.dir() + "'"));
-    server.process().signal(SIGKILL);  // its folder stays
+    server.process().signal(SIGKILL);  // its directory stays
     CHECK(server.process().status() == killed_by(SIGKILL));
   }
   const Finished asked = run(temp, client_path(), {"list"}, places);

@@ -1,5 +1,5 @@
-// Two servers on hosts of different names, one of which has a rank that hangs: what `timer_client
-// log` makes of the folder with both logs. A host name of one's own needs root (CAP_SYS_ADMIN).
+// `timer_client log` over the logs of two servers with different host names, one of which has a
+// rank that hangs. Setting a host name takes root (CAP_SYS_ADMIN).
 // SPDX-License-Identifier: MIT
 #include <doctest/doctest.h>
 #include <fmt/format.h>
@@ -29,7 +29,7 @@ bool may_name_hosts() {
   return child.status() == exited(0);
 }
 
-// A server that takes `host` for the name of its host, in a folder of that name.
+// A server with the host name `host`, in a directory of that name.
 Server::Setup on_host(const char* host) {
   return {.folder = host, .in_child = [host] {
             if (::unshare(CLONE_NEWUTS) != 0 || ::sethostname(host, std::strlen(host)) != 0) {
@@ -42,7 +42,7 @@ Worker::Setup with_rank(int rank, const char* job = "8812") {
   return {.environment = {{"RANK", std::to_string(rank)}, {"SLURM_JOB_ID", job}}};
 }
 
-// What `timer_client log` says of all logs below `temp`, without line breaks within sentences.
+// Returns the output of `timer_client log` over all logs below `temp`, with spaces for newlines.
 std::string log_page(const TempFolder& temp) {
   Child client({.argv = {client_path(), "log", temp.path()}, .out = temp.path("out")});
   CHECK(client.status() == exited(0));
@@ -51,9 +51,9 @@ std::string log_page(const TempFolder& temp) {
 
 }  // namespace
 
-TEST_CASE("the logs of two hosts tell which of their four ranks hung first") {
+TEST_CASE("the logs of two hosts show which of their four ranks hung first") {
   if (!may_name_hosts()) {
-    FILETIMER_SKIP("a host name of one's own is not allowed here");
+    FILETIMER_SKIP("setting a host name is not allowed here");
   }
   const TempFolder temp;
   Server near(temp, on_host("node-near"));
@@ -105,9 +105,9 @@ TEST_CASE(
   CHECK(read_file(temp.path("err")) == line);
 }
 
-TEST_CASE("a healthy worker of another job on a host is not the odd one out of the job that hung") {
+TEST_CASE("a healthy worker of another job on a host is not the odd one out of a hung job") {
   if (!may_name_hosts()) {
-    FILETIMER_SKIP("a host name of one's own is not allowed here");
+    FILETIMER_SKIP("setting a host name is not allowed here");
   }
   const TempFolder temp;
   Server near(temp, on_host("node-near"));

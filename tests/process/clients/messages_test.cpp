@@ -1,4 +1,4 @@
-// What client and server tell on standard error as --log-level and $FILETIMER_LOG_LEVEL have it.
+// The messages of client and server by --log-level and $FILETIMER_LOG_LEVEL.
 // SPDX-License-Identifier: MIT
 #include <doctest/doctest.h>
 #include <fmt/format.h>
@@ -20,29 +20,31 @@ Launch rendezvous(const Server& server, const TempFolder& temp, int rank, int wo
 
 }  // namespace
 
-TEST_CASE("a rendezvous logs its steps at level debug on both sides, and nothing otherwise") {
+TEST_CASE("client and server log the steps of a rendezvous at level debug only") {
   const TempFolder temp;
   Server server(temp, {"--log-level", "debug"});
   Child silent(rendezvous(server, temp, 0, 2, "20s"));
-  Child tells(rendezvous(server, temp, 1, 2, "20s", {{"FILETIMER_LOG_LEVEL", "debug"}}));
+  Child verbose(rendezvous(server, temp, 1, 2, "20s", {{"FILETIMER_LOG_LEVEL", "debug"}}));
   CHECK(silent.status() == exited(0));
-  CHECK(tells.status() == exited(0));
+  CHECK(verbose.status() == exited(0));
   CHECK(read_file(temp.path("err0")).empty());
-  const std::string told = read_file(temp.path("err1"));
-  CAPTURE(told);
-  const std::string who = fmt::format("filetimer[{}] debug: ", tells.pid());
-  CHECK(contains(told, who + "rendezvous 'epoch': rank 1 of 2 joins, for 20s\n"));
-  CHECK(contains(told, who + "request 'rendezvous' to '" + server.fifo() + "': waiting 1m"));
-  CHECK(contains(told, who + "rendezvous 'epoch': joined, granted 20s\n"));
-  CHECK(contains(told, who + fmt::format("rendezvous 'epoch': round 1 is full: 0 (pid {}), 1 (pid "
-                                         "{})\n",
-                                         silent.pid(), tells.pid())));
+  const std::string logged = read_file(temp.path("err1"));
+  CAPTURE(logged);
+  const std::string prefix = fmt::format("filetimer[{}] debug: ", verbose.pid());
+  CHECK(contains(logged, prefix + "rendezvous 'epoch': rank 1 of 2 joins, for 20s\n"));
+  CHECK(contains(logged, prefix + "request 'rendezvous' to '" + server.fifo() + "': waiting 1m"));
+  CHECK(contains(logged, prefix + "rendezvous 'epoch': joined, granted 20s\n"));
+  CHECK(contains(logged,
+                 prefix + fmt::format("rendezvous 'epoch': round 1 is full: 0 (pid {}), 1 (pid "
+                                      "{})\n",
+                                      silent.pid(), verbose.pid())));
   server.wait_for_message(
-      fmt::format("rendezvous 'epoch': rank 1 of 2 joined (pid {}), granted 20s", tells.pid()));
+      fmt::format("rendezvous 'epoch': rank 1 of 2 joined (pid {}), granted 20s", verbose.pid()));
   server.wait_for_message("rendezvous 'epoch': round 1 is full after ");
 }
 
-TEST_CASE("the server logs at level debug which ranks left, were refused and joined a rendezvous") {
+TEST_CASE(
+    "the server logs at level debug which ranks joined, left or were refused in a rendezvous") {
   const TempFolder temp;
   Server server(temp, {"--log-level", "debug"});
   {
@@ -72,7 +74,7 @@ TEST_CASE("the server logs at level debug which ranks left, were refused and joi
       "rank 0 is refused (pid {}): the server is draining: no new rendezvous", late.pid()));
 }
 
-TEST_CASE("--log-level wins over the variable, and a word that is none of them is bad usage") {
+TEST_CASE("--log-level wins over the variable, and an unknown level is bad usage") {
   const TempFolder temp;
   const Server server(temp);
   int runs = 0;
@@ -101,9 +103,9 @@ TEST_CASE("--log-level wins over the variable, and a word that is none of them i
   CHECK(run({"run", "--", "true"}, "loud").status == exited(125));
   CHECK(run({"ping"}, "error").err.empty());
   CHECK(run({"ping", "--log-level", "error"}, "loud").status == exited(0));
-  const Finished told = run({"ping", "--log-level", "debug"}, "error");
-  CHECK(told.status == exited(0));
-  CHECK(contains(told.err, "debug: request 'ping': done after "));
+  const Finished verbose = run({"ping", "--log-level", "debug"}, "error");
+  CHECK(verbose.status == exited(0));
+  CHECK(contains(verbose.err, "debug: request 'ping': done after "));
   CHECK(contains(run({"run", "--log-level", "info", "--", "true"}, "").err,
                  "info: connected to the timer server at '" + server.fifo() + "'"));
 }

@@ -1,6 +1,6 @@
-// Questions to a real server over its pipe: ping, status, drain, shutdown and rendezvous, and
-// askers that do everything wrong. Askers here are the protocol alone; our own client has its own
-// tests.
+// Control requests to a real server over its pipe: ping, status, drain, shutdown and rendezvous,
+// and clients that break the protocol. The clients here are made of the protocol; the tests of the
+// client library are elsewhere.
 // SPDX-License-Identifier: MIT
 #include <doctest/doctest.h>
 #include <fcntl.h>
@@ -26,7 +26,7 @@ using filetimer::wire::Question;
 
 namespace {
 
-// Who asks: a pipe for the answers, made before the question and removed after it.
+// A client with a reply pipe, which it makes before its request and removes at the end.
 class Asker {
  public:
   Asker(const std::string& dir, Question question) : dir_(dir) {
@@ -44,7 +44,7 @@ class Asker {
   Asker(const Asker&) = delete;
   ~Asker() { leave(); }
 
-  // The next answer; the test fails when it is not of this kind.
+  // Returns the next answer. Fails the test if it is not of this kind.
   JsonLine next(std::string_view answer) {
     const std::string line = this->line();
     CAPTURE(line);
@@ -53,7 +53,7 @@ class Asker {
     CHECK(record.text("answer") == answer);
     return record;
   }
-  // The last answer, whatever was said on the way.
+  // Returns the last answer, and skips earlier ones.
   JsonLine last() {
     for (;;) {
       JsonLine record(line());
@@ -63,7 +63,7 @@ class Asker {
       }
     }
   }
-  // Empty at the end of file.
+  // Returns the next line; empty at the end of file.
   std::string line() {
     for (;;) {
       if (const std::size_t end = read_.find('\n'); end != read_.npos) {
@@ -158,7 +158,7 @@ bool is_open_on(Server& server, const std::string& scope) {
 
 }  // namespace
 
-TEST_CASE("ping is answered, and the answer's pipe is closed") {
+TEST_CASE("ping is answered, and then its reply pipe is closed") {
   const TempFolder temp;
   const Server server(temp);
   Asker asker(server.dir(), question("ping"));
@@ -193,7 +193,7 @@ TEST_CASE("status shows the watched workers and what the server may do here") {
   CHECK(may_signal);
 }
 
-TEST_CASE("a shutdown is refused while a scope is open, says which, and is carried out after it") {
+TEST_CASE("a shutdown is refused with the open scope's name, and carried out after its release") {
   const TempFolder temp;
   Server server(temp);
   const Worker worker("block", {.environment = {{"RANK", "3"}}});
@@ -212,13 +212,13 @@ TEST_CASE("a shutdown is refused while a scope is open, says which, and is carri
   Asker asker(server.dir(), question("shutdown"));
   CHECK(asker.last().integer("open_scope_count") == 0);
   CHECK(asker.line().empty());
-  // The end of file says that the folder is free.
+  // The end of file means that the directory is free.
   const Server next(temp);
   CHECK(server.process().status() == exited(0));
   CHECK(worker.is_alive());
 }
 
-TEST_CASE("a graceful shutdown waits for a scope on a page, and lets nothing new in") {
+TEST_CASE("a graceful shutdown waits for a scope on a page and refuses new scopes") {
   const TempFolder temp;
   Server server(temp);
   const auto page = page_worker(server.dir(), "w-1");
@@ -242,7 +242,7 @@ TEST_CASE("a graceful shutdown waits for a scope on a page, and lets nothing new
   CHECK(announced(server.dir()) == filetimer::Announcement::kNone);
 }
 
-TEST_CASE("a graceful shutdown for workers waits for their end, too") {
+TEST_CASE("a graceful shutdown for workers also waits for their end") {
   const TempFolder temp;
   Server server(temp);
   Worker worker("on-eof", {.args = {"0"}});
@@ -268,12 +268,12 @@ TEST_CASE("a graceful shutdown whose time is up names what is open, and the serv
   CHECK(answer.integer("open_scope_count") == 1);
   CHECK(asker.line().empty());
   CHECK(announced(server.dir()) == filetimer::Announcement::kNone);
-  // It lets new scopes in again.
+  // The server accepts new scopes again.
   server.send(acquire_far(worker.pid(), "step"));
   CHECK(is_open_on(server, "step"));
 }
 
-TEST_CASE("with force it ends then, and leaves open what is open") {
+TEST_CASE("a forced shutdown ends the server after its time or at once, and leaves scopes open") {
   const TempFolder temp;
   Server server(temp);
   const Worker worker("block");
@@ -291,12 +291,12 @@ TEST_CASE("with force it ends then, and leaves open what is open") {
     CHECK(server.records().back().integer("left_count") == 1);
   }
   CHECK(worker.is_alive());
-  // What was left open is the next server's.
+  // The next server adopts what was left open.
   Server next(temp);
   CHECK(is_open_on(next, "load"));
 }
 
-TEST_CASE("a second shutdown joins the first, and one that forces ends both") {
+TEST_CASE("a second shutdown waits beside the first, and a forced one ends both") {
   const TempFolder temp;
   Server server(temp);
   const Worker worker("block");
@@ -315,7 +315,7 @@ TEST_CASE("a second shutdown joins the first, and one that forces ends both") {
   CHECK(server.process().status() == exited(0));
 }
 
-TEST_CASE("drain refuses new scopes without an end, and can be taken back") {
+TEST_CASE("drain refuses new scopes until it is withdrawn") {
   const TempFolder temp;
   Server server(temp);
   const Worker worker("block");
@@ -360,8 +360,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE(
-    "a COMMAND that does not end leaves the server as it was, and a first signal does not force") {
+TEST_CASE("if COMMAND does not end, the shutdown is withdrawn and a first signal does not force") {
   const TempFolder temp;
   Server::Setup setup;
   setup.command = {worker_path(), "ignore-term"};
@@ -381,7 +380,7 @@ TEST_CASE(
   CHECK(server.process().status() == exited(128 + SIGKILL));
 }
 
-TEST_CASE("drain --off takes a graceful shutdown back, even if its client is gone") {
+TEST_CASE("drain --off withdraws a graceful shutdown, even if its client is gone") {
   const TempFolder temp;
   Server server(temp);
   const Worker worker("block");
@@ -402,7 +401,7 @@ TEST_CASE("drain --off takes a graceful shutdown back, even if its client is gon
   CHECK(is_open_on(server, "step"));
 }
 
-TEST_CASE("a rank that is started again joins, though the server has not seen its end") {
+TEST_CASE("a restarted rank joins, even before the server has noticed the end of its predecessor") {
   const TempFolder temp;
   Server server(temp);
   Asker first(server.dir(), join(0, 2, 0.5));
@@ -417,7 +416,7 @@ TEST_CASE("a rank that is started again joins, though the server has not seen it
   CHECK(other.last().text("answer") == "done");
 }
 
-TEST_CASE("a drain ends the rendezvous that wait") {
+TEST_CASE("a drain ends rendezvous that are not full") {
   const TempFolder temp;
   Server server(temp);
   Asker waits(server.dir(), join(0, 2));
@@ -427,7 +426,7 @@ TEST_CASE("a drain ends the rendezvous that wait") {
   CHECK(waits.next("refused").text("reason") == "the server is draining");
 }
 
-TEST_CASE("a rendezvous is full with the last rank, and the next round may begin") {
+TEST_CASE("a rendezvous is full when the last rank joins, and the next round may begin") {
   const TempFolder temp;
   Server server(temp);
   for (const int round : {1, 2}) {
@@ -471,7 +470,7 @@ TEST_CASE("a rendezvous that does not fill fails for all ranks and names those m
   CHECK(record.text("reason").ends_with("missing: 1, 3; of these, joined and left: 3"));
 }
 
-TEST_CASE("expected workers that do not show up in time are recorded by rank") {
+TEST_CASE("expected workers that are missing at the time limit are recorded by rank") {
   const TempFolder temp;
   Server server(temp, {"--expect-workers", "3", "--join-timeout", "2s"});
   const Worker worker("block", {.environment = {{"RANK", "1"}}});
@@ -486,7 +485,7 @@ TEST_CASE("expected workers that do not show up in time are recorded by rank") {
   CHECK(worker.is_alive());
 }
 
-TEST_CASE("workers that are expected and all show up are recorded at once, once") {
+TEST_CASE("the arrival of all expected workers is recorded at once, and once") {
   const TempFolder temp;
   Server server(temp, {"--expect-workers", "2", "--join-timeout", "1h"});
   const Worker one("block");
@@ -501,7 +500,7 @@ TEST_CASE("workers that are expected and all show up are recorded at once, once"
   CHECK(count(server.records(), "rendezvous") == 1);
 }
 
-TEST_CASE("a worker that crashes and is started again is one of those that are expected") {
+TEST_CASE("a restarted worker counts once among the expected workers") {
   const TempFolder temp;
   Server server(temp, {"--expect-workers", "2", "--join-timeout", "2s"});
   {
@@ -580,7 +579,7 @@ TEST_CASE("a wrong control request is answered, and one without a usable reply p
   write_file(replies + "file", "");
   REQUIRE(::mkfifo((replies + "unread").c_str(), 0600) == 0);
   std::filesystem::create_symlink("../requests", replies + "link");
-  // Each would stop the server if it were carried out.
+  // Each of these would stop the server if it were carried out.
   for (const char* reply : {"file", "unread", "link", "none", "../requests", ""}) {
     Question asked = shutdown("", true);
     asked.reply = reply;
@@ -620,10 +619,10 @@ TEST_CASE("clients that do not read, or are gone, delay no other client") {
   }
 }
 
-TEST_CASE("200 clients at once are all answered, and a deadline among them is met") {
+TEST_CASE("200 clients at once are all answered, and a deadline meanwhile is met") {
   const TempFolder temp;
   Server server(temp);
-  server.process().signal(SIGSTOP);  // more come at once than one turn answers
+  server.process().signal(SIGSTOP);  // more requests than one iteration answers
   server.process().wait_until_stopped();
   Worker worker("block");
   server.send(acquire(worker.pid(), "load", 20ms));
@@ -638,7 +637,7 @@ TEST_CASE("200 clients at once are all answered, and a deadline among them is me
   CHECK(worker.status() == killed_by(SIGKILL));
 }
 
-TEST_CASE("a server that is killed leaves its waiting clients an end of file") {
+TEST_CASE("waiting clients of a killed server get an end of file") {
   const TempFolder temp;
   Server server(temp);
   Asker waits(server.dir(), join(0, 2));
@@ -647,7 +646,7 @@ TEST_CASE("a server that is killed leaves its waiting clients an end of file") {
   CHECK(waits.line().empty());
 }
 
-TEST_CASE("pipes that were left behind are cleared away by a sweep") {
+TEST_CASE("a sweep removes abandoned reply pipes") {
   const TempFolder temp;
   Server server(temp, {"--max-interval", "10ms"});
   const std::string path = server.dir() + "/replies/left";
@@ -667,7 +666,7 @@ TEST_CASE("a folder of replies that was removed is made again") {
   asker.next("done");
 }
 
-TEST_CASE("a drain outlives the run folder") {
+TEST_CASE("a drain continues when the runtime directory is removed") {
   const TempFolder temp;
   Server server(temp, {"--max-interval", "10ms"});
   Asker drains(server.dir(), question("drain"));
@@ -677,7 +676,7 @@ TEST_CASE("a drain outlives the run folder") {
   CHECK(announced(server.dir()) == filetimer::Announcement::kDraining);
 }
 
-TEST_CASE("replies can be asked for again after the run folder was removed and made anew") {
+TEST_CASE("control requests are answered after the runtime directory was removed and made again") {
   const TempFolder temp;
   Server server(temp, {"--max-interval", "10ms"});
   const std::string away = temp.path("away");
@@ -687,7 +686,7 @@ TEST_CASE("replies can be asked for again after the run folder was removed and m
   asker.next("done");
 }
 
-TEST_CASE("a rank that withdraws has left, though a child that it forked meanwhile lives on") {
+TEST_CASE("a rank that withdraws has left, even if a child that it forked is alive") {
   const TempFolder temp;
   Server server(temp);
   const auto worker = client_worker(server.dir());

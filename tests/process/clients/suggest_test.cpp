@@ -1,5 +1,5 @@
-// What becomes of scopes after a warning or a spared verdict, from a worker to `suggest`; and the
-// way from a wrong timeout to the right one.
+// How scopes end after a warning or a spared verdict, from a worker to `suggest`, and how a wrong
+// timeout is replaced by the suggested one.
 // SPDX-License-Identifier: MIT
 #include <doctest/doctest.h>
 #include <fmt/format.h>
@@ -32,7 +32,7 @@ TEST_CASE("a dry run records how late each scope was released") {
   const Record released = wait_for_scope(server, "released_late", "load");
   const Record expired = wait_for_scope(server, "expired", "load");
   CHECK(released.text("id") == expired.text("id"));
-  // From the deadline, so at least up to the verdict.
+  // The lateness counts from the deadline, so it reaches at least the verdict.
   CHECK(released.number("late_ms") >= expired.number("overdue_ms"));
   CHECK(worker->is_alive());
   const Finished suggested = run_client(temp, server, {"suggest"});
@@ -70,11 +70,11 @@ TEST_CASE("the release of a scope with a warning is recorded") {
   CHECK(ended.text("result") == "released");
   CHECK(ended.number("after_s") * 1e3 >= warned.number("overdue_ms"));
   Finished shown = run_client(temp, server, {"show", warned.text("id")});
-  std::ranges::replace(shown.out, '\n', ' ');  // wherever its lines end
+  std::ranges::replace(shown.out, '\n', ' ');  // for any line breaks
   CHECK(shown.out.find(" after the warning. ") != std::string::npos);
 }
 
-TEST_CASE("a scope that its worker leaves by exiting has no late release") {
+TEST_CASE("a scope whose worker exits inside it has no late release") {
   const TempFolder temp;
   Server server(temp, {"--dry-run", "--evidence", "none"});
   const auto worker = client_worker(server.dir());
@@ -89,7 +89,7 @@ TEST_CASE("a scope that its worker leaves by exiting has no late release") {
   }
 }
 
-TEST_CASE("the wait of a healthy worker for one that is killed is no scope that suggest counts") {
+TEST_CASE("suggest does not count the wait of a healthy worker for one that is killed") {
   const TempFolder temp;
   const Server server(temp, {"--evidence", "none"});
   const auto healthy = client_worker(server.dir(), {}, {{"RANK", "0"}});
@@ -111,9 +111,9 @@ TEST_CASE("the wait of a healthy worker for one that is killed is no scope that 
   CHECK(suggested.out.find("sync: ") == std::string::npos);
 }
 
-// Two hundred scopes of a millisecond at most say what a timeout of an hour should be; with the
-// file that `suggest` writes, the same code is killed after a second.
-TEST_CASE("the file that suggest writes finds a hang that the timeout in the code would not") {
+// Two hundred scopes of a millisecond at most have a timeout of an hour. With the file that
+// `suggest` writes, a hang of the same code is killed after a second.
+TEST_CASE("the file that suggest writes finds a hang before the timeout in the code would") {
   const TempFolder temp;
   Server server(temp, {"--evidence", "none"});
   const auto healthy = client_worker(server.dir());

@@ -1,5 +1,4 @@
-// A pid is a number that the kernel gives out again. What was watched under it must not be taken
-// for what has it now.
+// The kernel reuses pids. A process with a reused pid must not be taken for the worker that had it.
 // SPDX-License-Identifier: MIT
 #include <doctest/doctest.h>
 #include <fcntl.h>
@@ -27,9 +26,8 @@ using namespace std::chrono_literals;
 
 namespace {
 
-// A child of the test with just this pid (any one where it is 0), that runs `begins`, which has to
-// be over when this returns, and does nothing more until it is killed. Null where choosing a pid is
-// not allowed (it takes CAP_CHECKPOINT_RESTORE).
+// Returns a child of the test with this pid (0: any) that has run `begins` and now waits to be
+// killed. Returns null if choosing a pid is not allowed (it takes CAP_CHECKPOINT_RESTORE).
 std::unique_ptr<Child> child_with_pid(
     pid_t wanted, const std::function<void()>& begins = [] {}) {
   int ends[2];
@@ -65,8 +63,8 @@ std::unique_ptr<Child> child_with_pid(
 
 constexpr std::int64_t kHour = 3'600'000'000'000;
 
-// Makes the calling process the owner of a page in the run folder `dir`, with one open scope. A
-// page whose header names no start time is what a client makes that cannot read /proc.
+// Makes the calling process the owner of a page in the runtime directory `dir`, with one open
+// scope. A client that cannot read /proc makes a page whose header has no start time.
 void own_page(const std::string& dir, const std::string& name, bool has_start_time) {
   filetimer::TestPage page;
   page.header().pid = ::getpid();
@@ -90,31 +88,31 @@ constexpr const char* kSkipped = "choosing a pid is not allowed here";
 
 }  // namespace
 
-TEST_CASE("a pid that was recycled before the deadline is never hit") {
+TEST_CASE("a process with a recycled pid is not killed at its predecessor's deadline") {
   const TempFolder temp;
   Server server(temp);
   auto worker = std::make_unique<Worker>("block");
   const pid_t pid = worker->pid();
-  std::unique_ptr<Child> stranger;
+  std::unique_ptr<Child> successor;
   server.send(acquire(pid, "s", 1500ms));
   server.barrier();
   {
-    // The server sees the death, the stranger and the deadline together.
+    // The server finds the exit, the new process and the deadline together.
     const Stopped stopped(server);
     worker.reset();
-    stranger = child_with_pid(pid);
-    if (stranger == nullptr) {
+    successor = child_with_pid(pid);
+    if (successor == nullptr) {
       FILETIMER_SKIP(kSkipped);
     }
-    CHECK_FALSE(stranger->ends_within(1600ms));  // the deadline passes while nobody looks
+    CHECK_FALSE(successor->ends_within(1600ms));  // the deadline passes while the server is stopped
   }
   server.barrier();
-  CHECK(stranger->is_alive());
+  CHECK(successor->is_alive());
   CHECK(count(server.records(), "killed", pid) == 0);
   CHECK(count(server.records(), "left_open", pid) == 1);
 }
 
-TEST_CASE("a process that got the pid of a worker is watched as itself") {
+TEST_CASE("a process with a worker's recycled pid is a worker of its own") {
   const TempFolder temp;
   Server server(temp);
   auto worker = std::make_unique<Worker>("block");
@@ -122,13 +120,13 @@ TEST_CASE("a process that got the pid of a worker is watched as itself") {
   server.send(acquire_far(pid, "old") + acquire_far(pid, "old too"));
   server.barrier();
   worker.reset();
-  const auto stranger = child_with_pid(pid);
-  if (stranger == nullptr) {
+  const auto successor = child_with_pid(pid);
+  if (successor == nullptr) {
     FILETIMER_SKIP(kSkipped);
   }
   server.wait_for("left_open", pid);
   server.send(acquire_past(pid, "new"));
-  CHECK(stranger->status() == killed_by(SIGKILL));
+  CHECK(successor->status() == killed_by(SIGKILL));
   const Record killed = server.wait_for("killed", pid);
   CHECK(killed.text("scope") == "new");
   CHECK(killed.strings("cancelled").empty());
@@ -141,8 +139,7 @@ TEST_CASE("a process that got the pid of a worker is watched as itself") {
   }
 }
 
-TEST_CASE(
-    "a process that got the pid of a worker while the server was stopped is watched as itself") {
+TEST_CASE("a process that got a worker's pid while the server was stopped is a worker of its own") {
   const TempFolder temp;
   Server server(temp);
   auto worker = std::make_unique<Worker>("block");
@@ -152,51 +149,51 @@ TEST_CASE(
   server.process().signal(SIGSTOP);
   server.process().wait_until_stopped();
   worker.reset();
-  const auto stranger = child_with_pid(pid);
-  if (stranger != nullptr) {
+  const auto successor = child_with_pid(pid);
+  if (successor != nullptr) {
     server.send(acquire_past(pid, "new"));
   }
   server.process().signal(SIGCONT);
-  if (stranger == nullptr) {
+  if (successor == nullptr) {
     FILETIMER_SKIP(kSkipped);
   }
-  CHECK(stranger->status() == killed_by(SIGKILL));
+  CHECK(successor->status() == killed_by(SIGKILL));
   CHECK(server.wait_for("killed", pid).text("scope") == "new");
   CHECK(server.wait_for("left_open", pid).text("scope") == "old");
 }
 
-TEST_CASE("a release from a process with a recycled pid touches nothing of the old one") {
+TEST_CASE("a release by a process with a recycled pid does not change its predecessor's scopes") {
   const TempFolder temp;
   Server server(temp);
   auto worker = std::make_unique<Worker>("block");
   const pid_t pid = worker->pid();
   server.send(acquire_far(pid, "s"));
   server.barrier();
-  std::unique_ptr<Child> stranger;
+  std::unique_ptr<Child> successor;
   {
     const Stopped stopped(server);
     worker.reset();
-    stranger = child_with_pid(pid);
-    if (stranger == nullptr) {
+    successor = child_with_pid(pid);
+    if (successor == nullptr) {
       FILETIMER_SKIP(kSkipped);
     }
     server.send(release(pid, "s"));
   }
   server.barrier();
-  CHECK(stranger->is_alive());
+  CHECK(successor->is_alive());
   CHECK(count(server.records(), "killed", pid) == 0);
 }
 
-// The three below: a server is killed, a worker ends, and its pid is given out again before the
-// next server starts. With --max-timeout of 1 ms that server would judge an adopted scope at once.
-TEST_CASE("the next server takes no process with a recycled pid for the owner of a page") {
+// In the three tests below a server is killed, a worker ends, and its pid is reused before the next
+// server starts. With --max-timeout of 1 ms that server would judge an adopted scope at once.
+TEST_CASE("the next server does not take a process with a recycled pid for the owner of a page") {
   for (const bool has_start_time : {true, false}) {
     CAPTURE(has_start_time);
     const TempFolder temp;
     std::unique_ptr<Child> worker;
     {
       Server server(temp);
-      // Worker and stranger are copies of the test: they differ in nothing but their start times.
+      // Worker and successor are copies of the test, and differ in their start times only.
       worker = child_with_pid(0, [&] { own_page(server.dir(), "w-1", has_start_time); });
       if (worker == nullptr) {
         FILETIMER_SKIP(kSkipped);
@@ -208,21 +205,21 @@ TEST_CASE("the next server takes no process with a recycled pid for the owner of
     }
     const pid_t pid = worker->pid();
     worker.reset();
-    const auto stranger = child_with_pid(pid);
-    if (stranger == nullptr) {
+    const auto successor = child_with_pid(pid);
+    if (successor == nullptr) {
       FILETIMER_SKIP(kSkipped);
     }
     Server next(temp, {"--max-timeout", "1ms"});
     next.barrier();
     CHECK(adopted_by(next) == 0);
-    CHECK(stranger->is_alive());
+    CHECK(successor->is_alive());
     CHECK(count(next.records(), "expired", pid) == 0);
-    // Without a start time the page says too little to tell that its worker has ended.
+    // A page without a start time does not show that its worker has ended.
     CHECK(count(next.records(), "left_open", pid) == (has_start_time ? 1 : 0));
   }
 }
 
-TEST_CASE("the next server takes no process with a recycled pid for a worker of the pipe") {
+TEST_CASE("the next server does not take a process with a recycled pid for a worker of the pipe") {
   const TempFolder temp;
   auto worker = std::make_unique<Worker>("block");
   const pid_t pid = worker->pid();
@@ -234,24 +231,24 @@ TEST_CASE("the next server takes no process with a recycled pid for a worker of 
     server.kill();
   }
   worker.reset();
-  const auto stranger = child_with_pid(pid);
-  if (stranger == nullptr) {
+  const auto successor = child_with_pid(pid);
+  if (successor == nullptr) {
     FILETIMER_SKIP(kSkipped);
   }
   REQUIRE(filetimer::start_time_in_proc(pid) != started);
   Server next(temp, {"--max-timeout", "1ms"});
   next.barrier();
   CHECK(adopted_by(next) == 0);
-  CHECK(stranger->is_alive());
+  CHECK(successor->is_alive());
   CHECK(count(next.records(), "expired", pid) == 0);
   CHECK(count(next.records(), "left_open", pid) == 1);
   CHECK(static_cast<std::uint64_t>(next.wait_for("left_open", pid).integer("start_time")) ==
         started);
 }
 
-TEST_CASE("the next server finishes a kill that was begun on no process with a recycled pid") {
-  for (const bool is_stranger_a_worker : {false, true}) {
-    CAPTURE(is_stranger_a_worker);
+TEST_CASE("the next server does not continue a kill on a process with a recycled pid") {
+  for (const bool is_successor_a_worker : {false, true}) {
+    CAPTURE(is_successor_a_worker);
     const TempFolder temp;
     auto worker = std::make_unique<Worker>("block");
     const pid_t pid = worker->pid();
@@ -260,18 +257,18 @@ TEST_CASE("the next server finishes a kill that was begun on no process with a r
     {
       Server server(temp, {"--grace", "10m"});
       dir = server.dir();
-      server.send(acquire_past(pid, "hung", SIGCONT));  // ends nothing: the grace runs
+      server.send(acquire_past(pid, "hung", SIGCONT));  // ends no process, so the grace period runs
       server.wait_for("expired", pid);
       server.barrier();
       server.kill();
     }
     worker.reset();
-    const auto stranger = child_with_pid(pid, [&] {
-      if (is_stranger_a_worker) {
+    const auto successor = child_with_pid(pid, [&] {
+      if (is_successor_a_worker) {
         own_page(dir, "w-1", true);
       }
     });
-    if (stranger == nullptr) {
+    if (successor == nullptr) {
       FILETIMER_SKIP(kSkipped);
     }
     REQUIRE(filetimer::start_time_in_proc(pid) != started);
@@ -279,19 +276,19 @@ TEST_CASE("the next server finishes a kill that was begun on no process with a r
     const Record killed = next.wait_for("killed", pid);
     CHECK(killed.text("verdict") == "already_gone");
     CHECK(static_cast<std::uint64_t>(killed.integer("start_time")) == started);
-    // The stranger is watched for what it has opened itself and for nothing else.
+    // The successor is watched for its own scopes only.
     const Finished status = run_client(temp, {"status", "--json", "--dir", next.dir()});
     REQUIRE(status.status == exited(0));
-    CHECK(JsonLine(status.out).integer("workers") == (is_stranger_a_worker ? 1 : 0));
+    CHECK(JsonLine(status.out).integer("workers") == (is_successor_a_worker ? 1 : 0));
     next.barrier();
-    CHECK(stranger->is_alive());
+    CHECK(successor->is_alive());
     CHECK(count(next.records(), "expired", pid) == 1);
     CHECK(count(next.records(), "killed", pid) == 1);
   }
 }
 
-TEST_CASE("a worker that becomes another user's after its acquire is still held to its deadline") {
-  // It was ours when it was first seen; pidfd and start time say that it is the same process.
+TEST_CASE("a worker that changes its user after its acquire is still killed at its deadline") {
+  // The worker was the server user's when it was admitted; pidfd and start time identify it since.
   if (!can_become(kSomebodyElse)) {
     FILETIMER_SKIP(kCannotBecome);
   }

@@ -1,4 +1,4 @@
-// The kill ladder: whom a kill hits, with what, in which order, and what the log says of it.
+// The kill ladder: the targets of a kill, its signals, their order, and its records.
 // SPDX-License-Identifier: MIT
 #include <doctest/doctest.h>
 #include <fcntl.h>
@@ -30,7 +30,7 @@ bool was_signalled(const Record& killed, pid_t pid) {
   return std::find(pids.begin(), pids.end(), pid) != pids.end();
 }
 
-// How many processes of a group live and have not just ended.
+// Returns how many processes of a group are alive and no zombies.
 long living_in_group(pid_t group) {
   long living = 0;
   for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
@@ -41,11 +41,11 @@ long living_in_group(pid_t group) {
 }
 
 // Kills a worker in a fork storm. Returns whether every process that it started has ended. A
-// process may live on only where the machine is so busy that the kill had to wait for kStopLimit.
+// process may survive only on a machine so busy that the kill had to wait for kStopLimit.
 bool is_killed_whole(int signal) {
   constexpr std::int64_t kStopLimit = 30'000'000;  // of the server, in ns
   const TempFolder temp;
-  // The grace is so long that no second signal ends the worker, or what the first one missed.
+  // The grace period is so long that no second signal kills what the first one missed.
   Server server(temp, {"--grace", "1m", "--evidence", "none"});
   const std::string fifo = temp.path("held");
   REQUIRE(::mkfifo(fifo.c_str(), 0600) == 0);
@@ -56,9 +56,9 @@ bool is_killed_whole(int signal) {
   const Record killed = server.wait_for("killed", worker.pid());
   CHECK(killed.text("verdict") == "dead");
   const std::int64_t verdict_at = server.wait_for("expired", worker.pid()).integer("mono_ns");
-  // The group is the worker's number, which is not given away while one of it lives.
+  // The group has the worker's pid, which is not reused while a process of the group lives.
   REQUIRE(wait_until([&] { return living_in_group(worker.pid()) <= 1; }));
-  // The FIFO has no writer left, unless a process lives on.
+  // The FIFO has no writer left, unless a process survived.
   constexpr int kToEndMs = 1000;
   pollfd end{held.get(), POLLIN, 0};
   if (::poll(&end, 1, kToEndMs) == 1) {
@@ -73,7 +73,8 @@ bool is_killed_whole(int signal) {
 
 }  // namespace
 
-TEST_CASE("a worker that ignores SIGTERM gets SIGKILL after the grace, and both are recorded") {
+TEST_CASE(
+    "a worker that ignores SIGTERM gets SIGKILL after the grace period, and both are recorded") {
   const TempFolder temp;
   Server server(temp, {"--grace", "200ms"});
   Worker worker("ignore-term");
@@ -89,7 +90,7 @@ TEST_CASE("a worker that ignores SIGTERM gets SIGKILL after the grace, and both 
   CHECK(server.wait_for("expired", worker.pid()).number("grace_s") == 0.2);
 }
 
-TEST_CASE("of a worker that is starting processes when it is killed none lives on") {
+TEST_CASE("no process survives the kill of a worker that keeps starting processes") {
   for (const int signal : {SIGKILL, SIGTERM}) {
     CAPTURE(signal);
     constexpr int kTries = 5;
@@ -112,7 +113,7 @@ TEST_CASE("a worker that ends on the first signal gets no second one") {
   CHECK(killed.number("dead_after_ms") < 10'000);
 }
 
-TEST_CASE("without --grace a request of the wire gets its one signal and no more") {
+TEST_CASE("without --grace a request of PyTorch's client gets one signal only") {
   const TempFolder temp;
   Server server(temp, {"--kill-wait", "300ms"});
   Worker worker("ignore-term");
@@ -126,11 +127,11 @@ TEST_CASE("without --grace a request of the wire gets its one signal and no more
   CHECK_FALSE(server.wait_for("expired", worker.pid()).has("grace_s"));
 }
 
-TEST_CASE("the scopes of a worker stand in a record in the order they were opened") {
+TEST_CASE("a record lists the scopes of a worker in the order in which they were opened") {
   const TempFolder temp;
   Server server(temp);
   Worker worker("block");
-  // Names and deadlines in other orders, all in one write.
+  // Names and deadlines are in other orders, all in one write.
   server.send(acquire(worker.pid(), "m", 60s) + acquire(worker.pid(), "a", 90s) +
               acquire(worker.pid(), "z", 30s) + acquire(worker.pid(), "b", 300ms));
   CHECK(worker.status() == killed_by(SIGKILL));
@@ -180,7 +181,7 @@ TEST_CASE("a thousand scopes of one worker that expire together do not swamp the
   Worker worker("block");
   constexpr int kScopes = 1000;
   const std::string padding(180, 'x');
-  // The same for all, so that none of them is cancelled by the kill for another.
+  // One deadline for all, so that the kill for one cancels no other.
   const double deadline =
       std::chrono::duration<double>((std::chrono::system_clock::now() + 4s).time_since_epoch())
           .count();
@@ -190,7 +191,7 @@ TEST_CASE("a thousand scopes of one worker that expire together do not swamp the
   CHECK(worker.status() == killed_by(SIGKILL));
   REQUIRE(wait_until([&] { return count(server.records(), "killed") == kScopes; }));
   CHECK(count(server.records(), "expired") == kScopes);
-  // Each scope by itself takes about 2 kB; repeated in each other's records it would be 600 MB.
+  // Each scope takes about 2 kB. Repeated in the records of all others they would take 600 MB.
   CHECK(read_file(server.log()).size() < std::size_t{8} << 20);
 }
 
@@ -221,8 +222,8 @@ TEST_CASE("the tree of a worker that ignores SIGTERM gets the SIGKILL too") {
   }
 }
 
-TEST_CASE("a descendant that the server may not signal is left out, the others are killed") {
-  // As where a descendant is a set-uid program and the server not root's.
+TEST_CASE("a descendant that the server may not signal is skipped, and the others are killed") {
+  // As with a descendant that is a set-uid program, under a server that is not root's.
   const bool can_change = ::geteuid() == 0 && ::prctl(PR_CAPBSET_READ, CAP_SETPCAP) == 1 &&
                           ::prctl(PR_CAPBSET_READ, CAP_SETUID) == 1;
   if (!can_change) {
@@ -291,7 +292,7 @@ TEST_CASE("a spinning worker dies as well as a sleeping one") {
   CHECK(evidence.text("state") == "R");
 }
 
-TEST_CASE("a stopped worker gets SIGCONT behind the signal, so that the signal reaches it") {
+TEST_CASE("a stopped worker gets SIGCONT after the signal, so that the signal reaches it") {
   const TempFolder temp;
   Server server(temp, {"--stopped", "kill"});
   Worker worker("block");
@@ -304,12 +305,12 @@ TEST_CASE("a stopped worker gets SIGCONT behind the signal, so that the signal r
 
 TEST_CASE("a worker that dies between verdict and signal was already gone") {
   const TempFolder temp;
-  const std::string told = temp.path("kills");
+  const std::string target = temp.path("kills");
   Server server(temp, {.environment = {{"LD_PRELOAD", bad_disk_path()},
                                        {"ASAN_OPTIONS", "verify_asan_link_order=0"},
-                                       {"BAD_DISK_KILLS", told}}});
+                                       {"BAD_DISK_KILLS", target}}});
   Worker worker("block");
-  write_file(told, std::to_string(worker.pid()));
+  write_file(target, std::to_string(worker.pid()));
   server.send(acquire_past(worker.pid(), "s"));
   const Record killed = server.wait_for("killed", worker.pid());
   CHECK(killed.text("verdict") == "already_gone");
@@ -407,7 +408,7 @@ TEST_CASE("many workers that expire together are one incident and all die") {
   CHECK(count(server.records(), "expired") == 16);
 }
 
-TEST_CASE("--evidence none gathers none") {
+TEST_CASE("--evidence none collects no evidence") {
   const TempFolder temp;
   Server server(temp, {"--evidence", "none"});
   Worker worker("block");
@@ -416,7 +417,7 @@ TEST_CASE("--evidence none gathers none") {
   CHECK(count(server.records(), "evidence") == 0);
 }
 
-TEST_CASE("a scope with a timeout over --max-timeout gets that, and one record says so") {
+TEST_CASE("a timeout over --max-timeout is cut, with one record") {
   const TempFolder temp;
   Server server(temp, {"--max-timeout", "200ms"});
   Worker worker("block");
@@ -431,7 +432,7 @@ TEST_CASE("a scope with a timeout over --max-timeout gets that, and one record s
   CHECK(count(server.records(), "warned") == 1);
 }
 
-TEST_CASE("an endless scope gets --max-timeout where there is one") {
+TEST_CASE("an endless scope gets --max-timeout if it is set") {
   const TempFolder temp;
   Server server(temp, {"--max-timeout", "100ms"});
   Worker worker("block");
@@ -440,7 +441,7 @@ TEST_CASE("an endless scope gets --max-timeout where there is one") {
   CHECK(server.wait_for("warned", worker.pid()).at("asked_s").is_null());
 }
 
-TEST_CASE("what a worker opens in its grace is not judged, warned about or left open") {
+TEST_CASE("a scope opened within the grace period is not judged, warned about or left open") {
   for (const bool with_page : {false, true}) {
     CAPTURE(with_page);
     const TempFolder temp;
@@ -448,7 +449,7 @@ TEST_CASE("what a worker opens in its grace is not judged, warned about or left 
     const auto worker =
         with_page ? page_worker(server.dir(), "w-1") : std::make_unique<Worker>("catch-signals");
     if (with_page) {
-      // Of SIGURG a process does not die.
+      // SIGURG does not end a process.
       worker->ask(fmt::format("open 0 s 1 {}", SIGURG));
       REQUIRE(worker->ask("hint") == "ok");
     } else {
@@ -479,7 +480,7 @@ TEST_CASE("what a worker opens in its grace is not judged, warned about or left 
   }
 }
 
-TEST_CASE("a soft deadline that is seen together with the end of a worker is not warned about") {
+TEST_CASE("a soft deadline that is read together with the end of its worker causes no warning") {
   const TempFolder temp;
   const std::string fault = temp.path("hangs");
   Server server(temp, on_bad_disk("BAD_DISK_HANGS", fault, {"--evidence", "none"}));
@@ -488,7 +489,7 @@ TEST_CASE("a soft deadline that is seen together with the end of a worker is not
   worker->ask(fmt::format("open 0 s 1 {} 3600000", SIGURG));
   REQUIRE(worker->ask("hint") == "ok");
   REQUIRE(wait_until([&] { return worker->ask("word 0") == "expired"; }));
-  // The kill has begun when a later question is answered.
+  // The kill has begun when a later control request is answered.
   REQUIRE(run_client(temp, {"ping", "--dir", server.dir()}).status == exited(0));
   server.process().signal(SIGSTOP);
   server.process().wait_until_stopped();

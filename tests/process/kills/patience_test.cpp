@@ -1,5 +1,5 @@
-// Deadlines that pass while a worker, or the server, could not do anything: nobody is killed for
-// them, and a worker that hangs is killed all the same.
+// Deadlines that pass while a worker or the server could not run. No worker is killed for them, and
+// a worker that hangs is still killed.
 // SPDX-License-Identifier: MIT
 #include <doctest/doctest.h>
 #include <fmt/format.h>
@@ -27,12 +27,12 @@ Record deferred(const Server& server, pid_t pid) {
   return server.wait_for("deferred", pid);
 }
 
-// All that was given to everybody because the server was not there.
+// Returns the missed time that all workers got back.
 Record deferred_all(const Server& server) {
   return server.wait_for([](const Record& r) { return r.is("deferred") && !r.has("pid"); });
 }
 
-// The server does not run for that long.
+// Stops the server for that long.
 void stop_for(Server& server, std::chrono::milliseconds time) {
   server.process().signal(SIGSTOP);
   server.process().wait_until_stopped();
@@ -40,7 +40,7 @@ void stop_for(Server& server, std::chrono::milliseconds time) {
   server.process().signal(SIGCONT);
 }
 
-// A scope named "step" of a worker: on the pipe, or on a page of its own.
+// A worker with a scope "step", on the pipe or on a page of its own.
 struct WatchedWorker {
   WatchedWorker(const Server& on, bool with_page) : server(on), has_page(with_page) {
     worker = has_page ? page_worker(server.dir(), "w-1") : std::make_unique<Worker>("block");
@@ -70,7 +70,7 @@ std::int64_t mono_ns(const Record& record) {
   return record.integer("mono_ns");
 }
 
-// A cgroup that can be frozen, of the first kind that this machine lets us make.
+// A cgroup that can be frozen, of the first kind that can be made on this machine.
 class Freezer {
  public:
   Freezer() {
@@ -100,7 +100,7 @@ class Freezer {
   Freezer& operator=(const Freezer&) = delete;
 
   explicit operator bool() const { return !path_.empty(); }
-  // Frozen tasks of version 1 do not even die before they are thawed.
+  // Frozen tasks of version 1 do not exit before they are thawed.
   [[nodiscard]] bool holds_the_dying() const { return is_version1_; }
   void freeze(pid_t pid) const {
     write_file(path_ + "/cgroup.procs", std::to_string(pid));
@@ -123,8 +123,7 @@ class Freezer {
 
 }  // namespace
 
-TEST_CASE(
-    "a worker that is stopped at its deadline is deferred, and has its full time afterwards") {
+TEST_CASE("the deadline of a stopped worker is deferred, and it has its full time afterwards") {
   for (const bool with_page : {false, true}) {
     CAPTURE(with_page);
     const TempFolder temp;
@@ -152,7 +151,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("a worker that was stopped past its deadline and then releases is not killed") {
+TEST_CASE("a worker that was stopped at its deadline and then releases the scope is not killed") {
   for (const bool with_page : {false, true}) {
     CAPTURE(with_page);
     const TempFolder temp;
@@ -172,7 +171,7 @@ TEST_CASE("a worker that was stopped past its deadline and then releases is not 
   }
 }
 
-TEST_CASE("a worker that is killed while it is deferred has left its scope open") {
+TEST_CASE("a worker that is killed while its deadline is deferred has left its scope open") {
   const TempFolder temp;
   const Server server(temp);
   const WatchedWorker watched(server, false);
@@ -184,7 +183,7 @@ TEST_CASE("a worker that is killed while it is deferred has left its scope open"
   CHECK(server.wait_for("left_open", watched.worker->pid()).text("scope") == "step");
 }
 
-TEST_CASE("a deferral says how long the scope was open and what was left at that moment") {
+TEST_CASE("a deferral is recorded with the elapsed and the remaining time of the scope") {
   for (const bool with_page : {false, true}) {
     CAPTURE(with_page);
     const TempFolder temp;
@@ -201,8 +200,8 @@ TEST_CASE("a deferral says how long the scope was open and what was left at that
   }
 }
 
-// Both deadlines pass while the worker runs again and the server does not, so that one iteration of
-// the loop finds the two due and that the worker was resumed.
+// Both deadlines pass while the worker runs again and the server does not, so that one iteration
+// finds both deadlines due and the worker resumed.
 TEST_CASE("a resumed worker with a scope on the pipe and one on a page gets time for both") {
   const TempFolder temp;
   Server server(temp);
@@ -222,7 +221,7 @@ TEST_CASE("a resumed worker with a scope on the pipe and one on a page gets time
   server.process().wait_until_stopped();
   worker.signal(SIGCONT);
   CHECK(worker.ask("release 1") == "in-time");
-  let_pass_until(acquired + 1800ms);  // less than what the server takes for its own absence
+  let_pass_until(acquired + 1800ms);  // less than what counts as missed time of the server
   server.process().signal(SIGCONT);
   server.wait_for_message("is resumed after");
   CHECK(worker.ask("release 0") == "in-time");
@@ -232,7 +231,7 @@ TEST_CASE("a resumed worker with a scope on the pipe and one on a page gets time
   CHECK(count(server.records(), "expired", worker.pid()) == 0);
 }
 
-// The same where only a sweep has seen the halt, and no deadline came in it.
+// The same for a halt that only a sweep has found, because no deadline passed in it.
 TEST_CASE("a worker that a sweep found stopped gets time for all scopes that are due at once") {
   const TempFolder temp;
   Server server(temp, {"--max-interval", "50ms"});
@@ -250,7 +249,7 @@ TEST_CASE("a worker that a sweep found stopped gets time for all scopes that are
   server.process().signal(SIGSTOP);
   server.process().wait_until_stopped();
   worker.signal(SIGCONT);
-  let_pass_until(acquired + 1800ms);  // less than what the server takes for its own absence
+  let_pass_until(acquired + 1800ms);  // less than what counts as missed time of the server
   server.process().signal(SIGCONT);
   server.wait_for_message("is resumed after");
   CHECK(worker.ask("release 0") == "in-time");
@@ -274,7 +273,7 @@ TEST_CASE("with --stopped kill a stopped worker is killed at its deadline") {
   }
 }
 
-TEST_CASE("what a worker was stopped through sweeps is given back at deadlines that come later") {
+TEST_CASE("the time of a halt that sweeps found is given back at later deadlines") {
   const TempFolder temp;
   const Server server(temp, {"--max-interval", "50ms"});
   const WatchedWorker watched(server, true);
@@ -290,17 +289,17 @@ TEST_CASE("what a worker was stopped through sweeps is given back at deadlines t
   CHECK(mono_ns(expired) - acquired >= 4'000'000'000);
 }
 
-TEST_CASE("a worker under a debugger is not killed, and has its full time when that lets go") {
+TEST_CASE("a worker under a debugger is not killed, and has its full time after the detach") {
   const TempFolder temp;
   Server server(temp);
   const WatchedWorker watched(server, true);
   Worker& worker = *watched.worker;
-  // By this thread: it traces, and it lets go.
+  // ptrace requests must come from the thread that traces, which is this one.
   REQUIRE(::ptrace(PTRACE_SEIZE, worker.pid(), nullptr, nullptr) == 0);
   watched.acquire_step(200ms);
   const Record put_off = deferred(server, worker.pid());
   CHECK(put_off.text("reason").starts_with(fmt::format("traced by pid {}", ::getpid())));
-  // It runs, and its debugger has not let go: still not.
+  // The worker runs under its debugger and is still not killed.
   server.barrier();
   CHECK(worker.ask("word 0") == "open");
   REQUIRE(::ptrace(PTRACE_INTERRUPT, worker.pid(), nullptr, nullptr) == 0);
@@ -313,7 +312,7 @@ TEST_CASE("a worker under a debugger is not killed, and has its full time when t
   CHECK(count(server.records(), "deferred", worker.pid()) == 1);
 }
 
-TEST_CASE("a worker that its cgroup has frozen is deferred") {
+TEST_CASE("the deadline of a worker in a frozen cgroup is deferred") {
   const Freezer freezer;
   if (!freezer) {
     FILETIMER_SKIP("no cgroup can be made here");
@@ -329,12 +328,12 @@ TEST_CASE("a worker that its cgroup has frozen is deferred") {
   CHECK(watched.worker->status() == killed_by(SIGKILL));
 }
 
-TEST_CASE("a worker that survives SIGKILL is recorded as unkillable, with what holds it") {
+TEST_CASE("a worker that survives SIGKILL is recorded as unkillable, with the reason") {
   const TempFolder temp;
   Server server(temp, {"--stopped", "kill", "--kill-wait", "100ms", "--evidence", "none"});
   const WatchedWorker watched(server, true);
   Worker& worker = *watched.worker;
-  // It dies of a signal only as far as this thread, its tracer, lets it.
+  // The worker exits only when this thread, its tracer, lets it.
   REQUIRE(::ptrace(PTRACE_SEIZE, worker.pid(), nullptr, PTRACE_O_TRACEEXIT) == 0);
   worker.ask("open 0 step 1");
   worker.tell("hint");
@@ -346,7 +345,7 @@ TEST_CASE("a worker that survives SIGKILL is recorded as unkillable, with what h
   CHECK(killed.has("kernel_stack") == can_read_kernel_stacks());
   CHECK(killed.text("reason").starts_with("still alive after SIGKILL"));
   CHECK(worker.is_alive());
-  // Another of its scopes changes nothing: it is one worker.
+  // Another scope of the worker changes nothing, because unkillable workers are counted.
   server.send(acquire_past(worker.pid(), "again"));
   REQUIRE(wait_until([&] { return count(server.records(), "killed", worker.pid()) == 2; }));
   CHECK(contains(run_client(temp, server, {"status", "--json"}).out, "\"unkillable\":1,"));
@@ -355,7 +354,7 @@ TEST_CASE("a worker that survives SIGKILL is recorded as unkillable, with what h
   CHECK(worker.status() == killed_by(SIGKILL));
 }
 
-TEST_CASE("a worker that dies at last, after it was called unkillable, is no reason for exit 8") {
+TEST_CASE("the server does not exit with 8 if an unkillable worker dies before the stop") {
   const Freezer freezer;
   if (!freezer || !freezer.holds_the_dying()) {
     FILETIMER_SKIP("no freezer of cgroups version 1 here");
@@ -391,7 +390,7 @@ TEST_CASE("a server that was stopped past a deadline gives the time back, once")
     CHECK(given.integer("scopes") == 1);
     CHECK(worker.status() == killed_by(SIGKILL));
     const Record expired = server.wait_for("expired", worker.pid());
-    // What was given begins when the server is back.
+    // The time that was given back begins when the server runs again.
     const double back = std::min(given.number("given_s"), 1.5);
     CHECK(static_cast<double>(mono_ns(expired) - mono_ns(given)) / 1e9 > back - 0.2);
     server.wait_for("killed", worker.pid());
@@ -409,7 +408,7 @@ TEST_CASE("a worker that releases in the time that was given back is not killed"
     server.barrier();
     server.process().signal(SIGSTOP);
     server.process().wait_until_stopped();
-    watched.worker->signal(SIGSTOP);  // the whole machine, as it were
+    watched.worker->signal(SIGSTOP);  // with the server, as if the whole machine were paused
     watched.worker->wait_until_stopped();
     let_pass(4s);
     server.process().signal(SIGCONT);
@@ -422,7 +421,7 @@ TEST_CASE("a worker that releases in the time that was given back is not killed"
   }
 }
 
-TEST_CASE("a server that is always late still acts") {
+TEST_CASE("a server that is always late still kills") {
   const TempFolder temp;
   Server server(temp);
   const WatchedWorker watched(server, false);
@@ -430,13 +429,13 @@ TEST_CASE("a server that is always late still acts") {
   server.barrier();
   stop_for(server, 2500ms);
   deferred_all(server);
-  stop_for(server, 4s);  // past what was given, too
+  stop_for(server, 4s);  // longer than the time that was given back
   CHECK(watched.worker->status() == killed_by(SIGKILL));
   server.wait_for("killed", watched.worker->pid());
   CHECK(server.wait_for("expired", watched.worker->pid()).number("overdue_ms") > 1000);
 }
 
-TEST_CASE("time that was given is not kept for the next server") {
+TEST_CASE("time that was given back does not count for the next server") {
   const TempFolder temp;
   Server server(temp, {"--max-interval", "100ms"});
   const WatchedWorker on_pipe(server, false);
@@ -482,6 +481,6 @@ TEST_CASE("after a suspend open scopes have more time, and a hung worker is kill
   CHECK(given.text("reason").starts_with("the machine was suspended for"));
   CHECK(given.number("given_s") == doctest::Approx(3600).epsilon(0.01));
   CHECK(watched.worker->status() == killed_by(SIGKILL));
-  // An hour is more than it asked for: its full time once more.
+  // An hour is more than the timeout, so the scope gets its full timeout once more.
   CHECK(mono_ns(server.wait_for("expired", watched.worker->pid())) - acquired >= 2'500'000'000);
 }

@@ -1,5 +1,5 @@
-// Python stacks: a worker whose page names a signal for faulthandler is asked for them after its
-// verdict, however it hangs, and is never harmed by being asked.
+// Python stacks: a worker whose page names a signal for faulthandler gets that signal after its
+// verdict, however it hangs, and is never harmed by it.
 // SPDX-License-Identifier: MIT
 #include <doctest/doctest.h>
 #include <fmt/format.h>
@@ -58,7 +58,7 @@ std::string missing_in(const Record& evidence) {
   return missing_but_kernel_stacks(evidence.has("missing") ? evidence.text("missing") : "");
 }
 
-// The evidence of a worker that was killed in spite of it all.
+// Returns the evidence of a worker, which must have been killed.
 Record evidence_of(const Server& server, Worker& worker) {
   CHECK(worker.status() == killed_by(SIGKILL));
   CHECK(server.wait_for("killed", worker.pid()).text("verdict") == "dead");
@@ -82,7 +82,7 @@ TEST_CASE("a hung Python worker is recorded with its Python stacks, however it h
     CHECK(stacks[0].is_current);
     CHECK(has_function(stacks[0], way));
     CHECK(has_function(stacks[0], "main"));
-    // And what the interpreter does below.
+    // And the native frames of the interpreter.
     CHECK(evidence.array("threads").at(0)["native_stack"].get_array().size() > 2);
   }
 }
@@ -101,8 +101,7 @@ TEST_CASE("the record has all 16 threads of a Python worker, the main one first"
   }
 }
 
-TEST_CASE(
-    "the dump file is the worker's alone, in a folder of the server's, and goes with its page") {
+TEST_CASE("the dump file is private, in a directory of the server, and removed with its page") {
   const TempFolder temp;
   const Server server(temp);
   const std::string folder = server.dir() + "/scopes/.stacks";
@@ -116,7 +115,7 @@ TEST_CASE(
       [&] { return !exists(folder + "/py-1") && !exists(server.dir() + "/scopes/py-1"); }));
 }
 
-TEST_CASE("a signal that the worker does not catch is not sent, and its page is not believed") {
+TEST_CASE("a dump signal that the worker does not catch is not sent, whatever its page says") {
   const TempFolder temp;
   const auto missing = [&](const std::vector<std::string>& signals) {
     static int runs = 0;
@@ -145,7 +144,7 @@ TEST_CASE("a signal that the worker does not catch is not sent, and its page is 
         "no Python stacks: signal 4000000000 of its page cannot be caught");
 }
 
-TEST_CASE("a worker that exits on the dump's signal has exited by itself") {
+TEST_CASE("a worker that exits on the dump signal is recorded as exited by itself") {
   const TempFolder temp;
   const Server server(temp);
   const auto worker = hung_worker(server, "hang_until_asked");
@@ -156,14 +155,14 @@ TEST_CASE("a worker that exits on the dump's signal has exited by itself") {
         "no Python stacks: the process had ended");
 }
 
-TEST_CASE("a dump has the Python stacks of a worker that hangs, which is not killed") {
+TEST_CASE("a dump has the Python stacks of a hung worker and does not kill it") {
   const TempFolder temp;
   Server server(temp);
   Worker::Setup setup;
   setup.program = {kPython, python_worker_path(), server.dir(), "py-1", "hang_with_threads"};
   Worker worker("", setup);
   worker.tell("open 3600000");
-  // The worker says nothing more: asked until it is where it hangs.
+  // The worker reports nothing more, so it is dumped until it hangs.
   std::string dumped;
   const auto shows_hang = [&] {
     dumped = unwrapped(run_client(temp, server, {"dump", "--all"}).out);
@@ -179,7 +178,7 @@ TEST_CASE("a dump has the Python stacks of a worker that hangs, which is not kil
   CHECK(worker.is_alive());
 }
 
-TEST_CASE("a dry run asks no worker for its Python stacks") {
+TEST_CASE("a dry run sends no dump signal") {
   const TempFolder temp;
   const Server server(temp, {"--dry-run"});
   const auto worker = hung_worker(server, "hang_until_asked");

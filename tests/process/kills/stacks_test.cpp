@@ -1,5 +1,5 @@
-// Native stacks of a worker: what is told, that nobody is harmed by how it is found out, and that a
-// helper which fails costs the stacks and nothing else.
+// Native stacks of a worker: their content, that reading them harms no process, and that a helper
+// that fails costs only the stacks.
 // SPDX-License-Identifier: MIT
 #include <doctest/doctest.h>
 #include <fcntl.h>
@@ -51,7 +51,7 @@ bool has_frame(const std::vector<std::string>& frames, std::string_view begin) {
                              [&](const std::string& frame) { return frame.starts_with(begin); });
 }
 
-// The helper as a server would run it, but for the time that it gives: on a process of the test's.
+// Runs the helper as a server does, with a time limit of the test, on a process of the test.
 class Helper {
  public:
   explicit Helper(pid_t pid) {
@@ -70,7 +70,7 @@ class Helper {
     write_all(in_.get(), fmt::format("{} {} {} 20000\n", pid, stat->start_time, ::getpid()));
   }
   void go() const { write_all(in_.get(), "go\n"); }
-  // What it says until it ends.
+  // Returns its output up to its end.
   std::string answer() {
     std::string all;
     char bytes[4096];
@@ -98,7 +98,7 @@ pid_t tracer_of(const std::string& folder) {
   return status ? status->tracer : 0;
 }
 
-// Every thread: neither traced nor stopped.
+// Returns whether every thread is neither traced nor stopped.
 bool is_free(pid_t pid) {
   return std::ranges::all_of(filetimer::threads_of(pid), [&](pid_t tid) {
     const std::string folder = fmt::format("/proc/{}/task/{}", pid, tid);
@@ -116,7 +116,7 @@ void wait_until_asleep(pid_t pid, std::ptrdiff_t threads) {
   }));
 }
 
-// A timer_server that finds `script` in place of the helper; empty: nothing.
+// A timer_server with `script` in place of the helper; empty: without a helper.
 Server server_with_helper(const TempFolder& temp, const std::string& script,
                           const std::string& timeout = "20s",
                           const std::vector<std::string>& more_args = {},
@@ -167,7 +167,7 @@ std::string missing_with_helper(const std::string& script, const std::string& ti
 
 }  // namespace
 
-TEST_CASE("a worker that the helper holds is not taken for one under a debugger") {
+TEST_CASE("a worker that the stacks helper traces is not taken for one under a debugger") {
   constexpr int kScopes = 150;
   const TempFolder temp;
   Server server(temp, {"--evidence", "stacks"});
@@ -227,13 +227,13 @@ TEST_CASE("the children of a worker have their stacks, too") {
   REQUIRE(children.size() > 0);
   const simdjson::dom::element child = children.at(0).value();
   CHECK(std::string_view(child["doing"].get_string().value()).starts_with("waiting in "));
-  // Where no process may be traced, the worker has no frames either.
+  // If no process may be traced, the worker has no frames either.
   if (!frames_of(evidence.array("threads").at(0).value()).empty()) {
     CHECK(has_frame(frames_of(child), "main+0x"));
   }
 }
 
-TEST_CASE("without symbols there is still the file and the place in it") {
+TEST_CASE("without symbols a frame has the file and the offset in it") {
   const TempFolder temp;
   const Server server(temp);
   const Record evidence = evidence_of(server, stacks_worker("hang", 0, "_stripped"));
@@ -241,7 +241,7 @@ TEST_CASE("without symbols there is still the file and the place in it") {
   CHECK(has_frame(frames_of(evidence.array("threads").at(0).value()), "stacks_worker_stripped+0x"));
 }
 
-TEST_CASE("with 16 threads each has its stack") {
+TEST_CASE("each of 16 threads has its stack") {
   const TempFolder temp;
   const Server server(temp);
   const Record evidence = evidence_of(server, stacks_worker("serve", 15));
@@ -251,7 +251,7 @@ TEST_CASE("with 16 threads each has its stack") {
   }
 }
 
-TEST_CASE("a file of code that was deleted is read from memory") {
+TEST_CASE("a deleted file of code is read from memory") {
   const TempFolder temp;
   const std::string program = temp.path("gone");
   std::filesystem::copy_file(stacks_worker_path(), program);
@@ -276,7 +276,7 @@ TEST_CASE(
   for (int i = 0; i < 50; ++i) {
     Helper helper(worker.pid());
     if (i % 2 == 0) {
-      // While it holds some threads, or all of them.
+      // While it has stopped some threads, or all of them.
       helper.go();
       bool is_held = false;
       while (!is_held && helper.is_alive()) {
@@ -294,12 +294,12 @@ TEST_CASE(
   CHECK(held > 0);
 }
 
-TEST_CASE("a worker loses no signal to being held") {
+TEST_CASE("a worker loses no signal while the helper stops it") {
   Worker worker("", stacks_worker("serve", 4));
   constexpr int kSignals = 5000;
   std::jthread sender([&] {
     for (int i = 0; i < kSignals; ++i) {
-      // Each of these is queued by itself; EAGAIN: the queue is full.
+      // Each of these signals is queued separately; EAGAIN: the queue is full.
       while (::sigqueue(worker.pid(), SIGRTMIN, {}) != 0) {
         std::this_thread::yield();
       }
@@ -315,7 +315,7 @@ TEST_CASE("a worker loses no signal to being held") {
   CHECK(is_free(worker.pid()));
 }
 
-TEST_CASE("a worker that was stopped before stays stopped, and has its stacks") {
+TEST_CASE("a worker that was stopped before stays stopped, and its stacks are read") {
   Worker worker("", stacks_worker("serve", 4));
   worker.signal(SIGSTOP);
   worker.wait_until_stopped();
@@ -341,7 +341,7 @@ TEST_CASE("a worker that another process traces is left alone, and the record sa
                                 worker.pid(), ::getpid())) != std::string::npos);
 }
 
-TEST_CASE("a worker that dies while it is held costs its stacks") {
+TEST_CASE("the stacks of a worker that dies while the helper stops it are missing") {
   for (int i = 0; i < 10; ++i) {
     Worker worker("", stacks_worker("serve", 8));
     Helper helper(worker.pid());
@@ -356,7 +356,7 @@ TEST_CASE("a worker that dies while it is held costs its stacks") {
 TEST_CASE("a helper without a server ends by itself") {
   Worker worker("", stacks_worker("serve", 1));
   const TempFolder temp;
-  // Its parent is the shell, and not the server that it is told of.
+  // Its parent is the shell, and not the server that its request names.
   write_file(temp.path("request"), fmt::format("{} 1 1 20000\ngo\n", worker.pid()));
   Child shell(Launch{
       .argv = {"/bin/sh", "-c", stacks_helper_path() + " < " + temp.path("request") + " || exit 9"},
@@ -366,7 +366,7 @@ TEST_CASE("a helper without a server ends by itself") {
   CHECK(is_free(worker.pid()));
 }
 
-TEST_CASE("a helper that is missing, crashes, or says nothing of use costs the stacks alone") {
+TEST_CASE("a helper that is missing, crashes or answers nothing useful costs only the stacks") {
   CHECK(missing_with_helper("").find("no native stacks: '") == 0);
   CHECK(missing_with_helper("").find("filetimer-stacks' is missing") != std::string::npos);
   CHECK(missing_with_helper("kill -SEGV $$") ==
@@ -378,13 +378,12 @@ TEST_CASE("a helper that is missing, crashes, or says nothing of use costs the s
   CHECK(missing_with_helper("echo end").empty());
 }
 
-TEST_CASE(
-    "a helper that hangs, and will not be told, delays the kill by --evidence-timeout alone") {
+TEST_CASE("a helper that hangs and ignores signals delays the kill by --evidence-timeout only") {
   const std::string missing = missing_with_helper("trap '' TERM INT HUP; exec sleep 100", "300ms");
   CHECK(missing.find("time was up") != std::string::npos);
 }
 
-// Holds a signal back for as long as it lives.
+// Blocks a signal for the lifetime of the object.
 class BlockedSignal {
  public:
   explicit BlockedSignal(int signal) {
@@ -410,8 +409,8 @@ class BlockedSignal {
   sigset_t before_{};
 };
 
-// A lease keeps whoever executes the file waiting, as a file server that hangs does.
-TEST_CASE("a helper whose execution hangs keeps no deadline waiting") {
+// A lease blocks an execution of the file, as a hung file server does.
+TEST_CASE("a helper whose execution hangs delays no deadline") {
   const TempFolder temp;
   Server server = server_with_helper(temp, "exit 0");
   const filetimer::UniqueFd file(::open(temp.path("filetimer-stacks").c_str(), O_RDWR | O_CLOEXEC));
@@ -432,7 +431,7 @@ TEST_CASE("a helper whose execution hangs keeps no deadline waiting") {
   CHECK(second.status() == killed_by(SIGKILL));
 }
 
-TEST_CASE("a full server makes no room by forgetting a judged worker that can still be spared") {
+TEST_CASE("a full server does not remove a judged worker that can still be spared") {
   const TempFolder temp;
   Server server = server_with_helper(temp, "exec sleep 100", "5s", {}, [] {
     const rlimit files{64, 64};
@@ -455,7 +454,7 @@ TEST_CASE("a full server makes no room by forgetting a judged worker that can st
 }
 
 // The second scope expires while evidence on the first is collected.
-TEST_CASE("a kill that waits for another one of the worker costs nothing while it waits") {
+TEST_CASE("a kill that waits for another kill of the worker takes little CPU time") {
   const TempFolder temp;
   Server server = server_with_helper(temp, "exec sleep 100", "1s", {"--grace", "1m"});
   Worker worker("family", {.args = {"200"}});
@@ -476,7 +475,7 @@ TEST_CASE("a kill that waits for another one of the worker costs nothing while i
   CHECK(count(server.records(), "killed", worker.pid()) == 0);
 }
 
-TEST_CASE("a kill that begins while the server stops gives no grace, and is finished") {
+TEST_CASE("a kill that begins while the server stops has no grace period and is finished") {
   const TempFolder temp;
   Server server = server_with_helper(temp, "exec sleep 100", "1s", {"--grace", "1m"});
   Worker first("block");
@@ -497,7 +496,7 @@ TEST_CASE("a kill that begins while the server stops gives no grace, and is fini
   }
 }
 
-TEST_CASE("many workers at once are all killed in time, with stacks or a word on why not") {
+TEST_CASE("many workers at once are all killed in time, with stacks or the reason for none") {
   const TempFolder temp;
   Server server = server_with_helper(temp, "exec sleep 100", "1s");
   std::vector<std::unique_ptr<Worker>> workers;
@@ -515,7 +514,7 @@ TEST_CASE("many workers at once are all killed in time, with stacks or a word on
   }
 }
 
-TEST_CASE("the server says what it records, and with --evidence proc it stops no worker") {
+TEST_CASE("the server reports its evidence level, and with --evidence proc it stops no worker") {
   const TempFolder temp;
   for (const auto& [args, level] : std::vector<std::pair<std::vector<std::string>, std::string>>{
            {{"--evidence-timeout", "20s"}, "stacks"}, {{"--evidence", "proc"}, "proc"}}) {

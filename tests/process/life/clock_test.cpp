@@ -1,4 +1,4 @@
-// The wall clock is stepped while the server runs. Deadlines that it has taken on do not move.
+// The wall clock is stepped while the server runs. Known deadlines do not move.
 // SPDX-License-Identifier: MIT
 #include <doctest/doctest.h>
 #include <fmt/format.h>
@@ -27,7 +27,7 @@ class SteppedServer {
     write_file(file_ + ".new", std::to_string(by.count()));
     REQUIRE(::rename((file_ + ".new").c_str(), file_.c_str()) == 0);
   }
-  // What the server takes for the time of day, to the minute.
+  // Returns the server's wall clock, to the minute.
   [[nodiscard]] std::string minute_of_last_record() const {
     return server.records().back().text("time").substr(0, 16);
   }

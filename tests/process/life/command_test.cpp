@@ -1,5 +1,5 @@
-// timer_server -- COMMAND: the server of one job, in front of its launcher, as `timeout` and `env`
-// are.
+// timer_server -- COMMAND: the server of one job, which starts its launcher, as `timeout` and `env`
+// do.
 // SPDX-License-Identifier: MIT
 #include <doctest/doctest.h>
 #include <fcntl.h>
@@ -29,7 +29,7 @@ Finished run_command(const TempFolder& temp, const std::vector<std::string>& com
   return run_server(temp, args, environment);
 }
 
-// A COMMAND that says every signal it gets, and the server in front of it.
+// A COMMAND that reports every signal it gets, and its server.
 class Caught {
  public:
   explicit Caught(const TempFolder& temp, std::vector<std::string> args = {})
@@ -58,7 +58,7 @@ TEST_CASE("the status of COMMAND is passed on") {
   }
 }
 
-TEST_CASE("a COMMAND that a signal ended gives 128 and its number") {
+TEST_CASE("a COMMAND that a signal ended gives 128 plus the signal") {
   const TempFolder temp;
   for (const int signal : {SIGKILL, SIGTERM, SIGSEGV, SIGABRT, SIGINT, SIGHUP}) {
     CAPTURE(signal);
@@ -67,7 +67,7 @@ TEST_CASE("a COMMAND that a signal ended gives 128 and its number") {
   }
 }
 
-TEST_CASE("a COMMAND that is not there gives 127, one that can't be executed 126") {
+TEST_CASE("a COMMAND that does not exist gives 127, one that cannot be executed 126") {
   const TempFolder temp;
   write_file(temp.path("text"), "no program");
   struct Row {
@@ -79,7 +79,7 @@ TEST_CASE("a COMMAND that is not there gives 127, one that can't be executed 126
                                          {temp.path("text"), 126},
                                          {temp.path(), 126}}) {
     CAPTURE(row.command);
-    // A folder of the path that may not be searched would make "not there" a "not allowed".
+    // A folder of $PATH that may not be searched would turn ENOENT into EACCES.
     const Finished finished = run_command(temp, {row.command}, {{"PATH", "/usr/bin:/bin"}});
     CHECK(finished.status == exited(row.status));
     CHECK(contains(finished.err, row.command));
@@ -103,7 +103,8 @@ TEST_CASE("a server that fails before COMMAND gives 125 and does not start it") 
   CHECK(contains(finished.err, std::to_string(other.pid())));
 }
 
-TEST_CASE("COMMAND finds folder and pipe in its environment and torchrun keeps off the pipe") {
+TEST_CASE(
+    "COMMAND finds directory and pipe in its environment, and torchrun does not replace the pipe") {
   const TempFolder temp;
   const Finished finished =
       run_command(temp,
@@ -141,7 +142,7 @@ TEST_CASE("standard input is COMMAND's alone") {
   CHECK(server.out() == text + "end\n");
 }
 
-TEST_CASE("without a folder named COMMAND gets a fresh one, which is removed at the end") {
+TEST_CASE("without a named directory COMMAND gets a fresh one, which is removed at the end") {
   const TempFolder temp;
   const Environment environment{{"XDG_RUNTIME_DIR", temp.path()},
                                 {"XDG_STATE_HOME", temp.path("state")}};
@@ -154,7 +155,7 @@ TEST_CASE("without a folder named COMMAND gets a fresh one, which is removed at 
   CHECK(first.out.starts_with("FILETIMER_DIR=" + temp.path("filetimer/")));
   CHECK(second.out != first.out);
   CHECK(std::filesystem::is_empty(temp.path("filetimer")));
-  // The log is not in it and stays.
+  // The log is elsewhere and stays.
   const std::string log = first.err.substr(first.err.find("log=") + 4);
   CHECK(exists(log.substr(0, log.find(' '))));
 }
@@ -164,7 +165,7 @@ TEST_CASE("workers that outlive COMMAND leave their statistics in the log of a f
   for (const char* const fifo : {"in", "out"}) {
     REQUIRE(::mkfifo(temp.path(fifo).c_str(), 0600) == 0);
   }
-  // The worker ends when its input does: when this test ends.
+  // The worker ends at the end of its input, with this test.
   const filetimer::UniqueFd in(::open(temp.path("in").c_str(), O_RDWR | O_CLOEXEC));
   const std::string script = fmt::format(
       "sh -c '{0} < {1} > {2}; :' & exec 3< {2};"
@@ -184,7 +185,7 @@ TEST_CASE("workers that outlive COMMAND leave their statistics in the log of a f
   CHECK(records.back().is("server_stopped"));
 }
 
-TEST_CASE("a server that cannot begin to serve leaves neither pipe nor fresh folder behind") {
+TEST_CASE("a server that cannot start to serve leaves neither pipe nor fresh directory behind") {
   const TempFolder temp;
   write_file(temp.path("fault"), "");
   Environment environment = on_bad_disk("BAD_DISK_NO_WATCH", temp.path("fault")).environment;
@@ -196,7 +197,7 @@ TEST_CASE("a server that cannot begin to serve leaves neither pipe nor fresh fol
   CHECK_FALSE(exists(temp.path("run/requests")));
 }
 
-TEST_CASE("fresh folders of servers that were killed are removed, and none that is in use") {
+TEST_CASE("fresh directories of killed servers are removed, and those in use are kept") {
   const TempFolder temp;
   const Environment environment{{"XDG_RUNTIME_DIR", temp.path()},
                                 {"XDG_STATE_HOME", temp.path("state")}};
@@ -234,14 +235,14 @@ TEST_CASE("fresh folders of servers that were killed are removed, and none that 
   CHECK(exists(serving.fifo()));
 }
 
-TEST_CASE("a folder that was named is kept, without its pipe") {
+TEST_CASE("a named directory is kept, without its pipe") {
   const TempFolder temp;
   CHECK(run_command(temp, {"/bin/true"}).status == exited(0));
   CHECK(exists(temp.path("run/expired.jsonl")));
   CHECK_FALSE(exists(temp.path("run/requests")));
 }
 
-TEST_CASE("two jobs of one user at once do not meet") {
+TEST_CASE("two jobs of one user at once do not share a directory") {
   const TempFolder temp;
   const Environment environment{{"XDG_RUNTIME_DIR", temp.path()},
                                 {"XDG_STATE_HOME", temp.path("state")}};
@@ -272,7 +273,7 @@ TEST_CASE("SIGINT is forwarded to COMMAND") {
   caught.wait_for_line(fmt::format("signal {}\n", SIGINT));
 }
 
-TEST_CASE("after the first SIGTERM the server still serves until COMMAND ends") {
+TEST_CASE("after the first SIGTERM the server serves until COMMAND ends") {
   const TempFolder temp;
   Caught caught(temp);
   ::kill(caught.server.pid(), SIGTERM);
@@ -296,7 +297,7 @@ TEST_CASE("a COMMAND that renews its scope while the server drains is not killed
   CHECK(count(server.records(), "expired") == 0);
 }
 
-TEST_CASE("a second SIGTERM forces the end of COMMAND and of what it started") {
+TEST_CASE("a second SIGTERM kills COMMAND and its descendants") {
   const TempFolder temp;
   Server server(temp, Server::Setup{.command = {worker_path(), "ignore-term-tree"}});
   REQUIRE(
@@ -343,7 +344,7 @@ TEST_CASE(
   CHECK(records.back().is("server_stopped"));
 }
 
-TEST_CASE("a COMMAND that hangs itself is killed and the server ends with its status") {
+TEST_CASE("a COMMAND that hangs in its own scope is killed, and the server exits with its status") {
   const TempFolder temp;
   const Finished finished = run_command(temp, {worker_path(), "hang", "forward", "0.05"});
   CHECK(finished.status == exited(128 + SIGKILL));
@@ -356,7 +357,7 @@ TEST_CASE("signal settings, oom score, descriptors and limits of the server are 
   const TempFolder temp;
   const auto ask = [&](const std::vector<std::string>& argv, const std::string& name) {
     Child child({.argv = argv, .out = temp.path(name), .in_child = [] {
-                   // As a shell's `trap '' INT` and a parent with a blocked signal hand on.
+                   // As under a shell with `trap '' INT`, and a parent with a blocked signal.
                    std::signal(SIGINT, SIG_IGN);
                    std::signal(SIGUSR2, SIG_IGN);
                    sigset_t set;
@@ -385,7 +386,7 @@ TEST_CASE("a descriptor that the caller left open for COMMAND is open in COMMAND
                         "cat <&7; : >&8 && echo 8 is open"},
                .out = temp.path("out"),
                .in_child = [&] {
-                 // As `7<file` in a shell. No O_CLOEXEC: where 7 is the next free one, dup2()
+                 // As `7<file` in a shell. No O_CLOEXEC: if 7 is the next free one, dup2()
                  // has nothing to do and would leave that flag.
                  ::dup2(::open(path.c_str(), O_RDONLY), 7);
                  ::dup2(STDERR_FILENO, 8);
@@ -407,7 +408,7 @@ TEST_CASE("the descriptor limits of COMMAND are those of the caller") {
   CHECK(read_file(temp.path("out")) == "300\n700\n");
 }
 
-TEST_CASE("with --realtime the server is scheduled ahead of others, and COMMAND is not") {
+TEST_CASE("with --realtime the server has real-time priority, and COMMAND does not") {
   const TempFolder temp;
   const Caught caught(temp, {"--realtime"});
   CHECK(::sched_getscheduler(caught.pid) == SCHED_OTHER);
@@ -419,7 +420,7 @@ TEST_CASE("with --realtime the server is scheduled ahead of others, and COMMAND 
   CHECK(policy == (SCHED_RR | SCHED_RESET_ON_FORK));
 }
 
-TEST_CASE("a COMMAND that ends at once is no error") {
+TEST_CASE("a COMMAND that ends at once is not an error") {
   const TempFolder temp;
   for (int round = 0; round < 10; ++round) {
     CHECK(run_command(temp, {"/bin/true"}).status == exited(0));
@@ -427,7 +428,7 @@ TEST_CASE("a COMMAND that ends at once is no error") {
   }
 }
 
-TEST_CASE("options behind the -- are COMMAND's own") {
+TEST_CASE("options after -- belong to COMMAND") {
   const TempFolder temp;
   const Finished finished =
       run_command(temp, {"/bin/echo", "--help", "--dir", "x", "--", "--version"});

@@ -1,5 +1,5 @@
-// What the server makes of itself to be the last to go, what it does for the children that come to
-// it, and what it says of its host when it starts.
+// How the server protects itself from memory shortage, reaps orphans, and reports its abilities
+// when it starts.
 // SPDX-License-Identifier: MIT
 #include <doctest/doctest.h>
 #include <fcntl.h>
@@ -80,7 +80,7 @@ struct Orphanage {
   std::vector<HeldPid> orphans;
 };
 
-// One system call fails as where a policy forbids it.
+// Makes one system call fail as if a policy forbade it.
 void forbid(unsigned call) {
   std::array<sock_filter, 4> program{{
       {BPF_LD | BPF_W | BPF_ABS, 0, 0, offsetof(seccomp_data, nr)},
@@ -108,7 +108,7 @@ Record started(const std::string& log) {
 
 }  // namespace
 
-TEST_CASE("orphans of a worker below COMMAND come to the server, and no zombie of theirs stays") {
+TEST_CASE("orphans of a worker below COMMAND are reparented to the server and reaped") {
   const TempFolder temp;
   Orphanage home(temp);
   for (const HeldPid& orphan : home.orphans) {
@@ -116,7 +116,7 @@ TEST_CASE("orphans of a worker below COMMAND come to the server, and no zombie o
     orphan.signal(SIGKILL);
   }
   for (const HeldPid& orphan : home.orphans) {
-    // Reaped: nothing is left under its number, which the pidfd keeps from being given anew here.
+    // Reaped: the process is gone, and its pidfd keeps the pid from being reused.
     CHECK(wait_until([&] { return parent_of(orphan.pid()) != home.server.pid(); }));
   }
   CHECK(home.server.process().is_alive());
@@ -124,7 +124,7 @@ TEST_CASE("orphans of a worker below COMMAND come to the server, and no zombie o
   CHECK(home.server.process().status() == exited(128 + SIGUSR1));  // COMMAND's status is not lost
 }
 
-TEST_CASE("a second SIGTERM kills the orphans of COMMAND's workers too") {
+TEST_CASE("a second SIGTERM also kills the orphans of COMMAND's workers") {
   const TempFolder temp;
   Orphanage home(temp);
   home.server.process().signal(SIGTERM);
@@ -154,7 +154,7 @@ TEST_CASE("orphans of a COMMAND that ends by itself are left alone") {
   }
 }
 
-TEST_CASE("the out-of-memory killer finds COMMAND before the server") {
+TEST_CASE("COMMAND has a higher oom score than the server") {
   const TempFolder temp;
   const Orphanage home(temp);
   const int ours = oom_score_adj(::getpid());
@@ -166,7 +166,7 @@ TEST_CASE("the out-of-memory killer finds COMMAND before the server") {
   CHECK(oom_score_adj(home.server.pid()) == -900);
 }
 
-TEST_CASE("without privileges the server serves as ever: nothing is locked, no score is lowered") {
+TEST_CASE("without privileges the server serves with unlocked memory and its own oom score") {
   if (!can_become(kSomebodyElse)) {
     FILETIMER_SKIP(kCannotBecome);
   }
@@ -190,7 +190,7 @@ TEST_CASE("without privileges the server serves as ever: nothing is locked, no s
   CHECK(worker.status() == killed_by(SIGKILL));
 }
 
-TEST_CASE("a server that may lock its memory has it locked") {
+TEST_CASE("a server that may lock its memory does") {
   const TempFolder temp;
   Server server(temp, {"--log-level", "debug"});
   server.barrier();
@@ -201,7 +201,7 @@ TEST_CASE("a server that may lock its memory has it locked") {
   CHECK(status_line(server.pid(), "VmLck") != "0 kB");
 }
 
-TEST_CASE("the log says what a server may do here, and how much it can watch") {
+TEST_CASE("the log has the abilities of a server on this host and its limits") {
   const TempFolder temp;
   Child server({.argv = {server_path(), "--dir", temp.path("run")}, .in_child = [] {
                   const rlimit files{100, 700};
@@ -212,18 +212,18 @@ TEST_CASE("the log says what a server may do here, and how much it can watch") {
   CHECK(limits["descriptors"].get_int64().value() == 700);  // as many as it could get
   CHECK(limits["workers"].get_int64().value() == (700 - 128 - 700 / 8) / 2);
   CHECK(record.at("may")["signal"].get_bool().value());
-  // The process it has tried that on is gone.
+  // The process that the server tried this on is gone.
   CHECK(read_file(fmt::format("/proc/{0}/task/{0}/children", server.pid())).empty());
 }
 
-TEST_CASE("may.ptrace and may.kernel_stacks say what this host allows") {
+TEST_CASE("may.ptrace and may.kernel_stacks match what this host allows") {
   const TempFolder temp;
   const auto may = [&](const char* folder, const std::function<void()>& in_child) {
     Child server({.argv = {server_path(), "--dir", temp.path(folder)}, .in_child = in_child});
     return started(temp.path(folder) + "/expired.jsonl");
   };
   const Record free = may("free", {});
-  // What the test may do to a child of its own, the server may do to a worker.
+  // The server may do to a worker what the test may do to its own child.
   const Child child({.argv = {worker_path(), "block"}});
   const filetimer::UniqueFd stack(
       ::open(fmt::format("/proc/{}/stack", child.pid()).c_str(), O_RDONLY | O_CLOEXEC));
@@ -239,7 +239,7 @@ TEST_CASE("may.ptrace and may.kernel_stacks say what this host allows") {
   CHECK_FALSE(forbidden.at("may")["ptrace"].get_bool().value());
 }
 
-TEST_CASE("a server that cannot kill here says so when it starts") {
+TEST_CASE("a server that cannot kill on this host reports it when it starts") {
   const TempFolder temp;
   Child server({.argv = {server_path(), "--dir", temp.path("run")},
                 .err = temp.path("err"),

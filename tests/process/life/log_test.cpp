@@ -1,5 +1,5 @@
-// The log while its file system misbehaves. A kill never depends on it; what could not be written
-// is written when it can be again, in order.
+// The log on a faulty file system. A kill never depends on it, and waiting records are written in
+// order later.
 // SPDX-License-Identifier: MIT
 #include <doctest/doctest.h>
 #include <fcntl.h>
@@ -21,7 +21,7 @@ using namespace std::chrono_literals;
 
 namespace {
 
-// Every `killed` record behind its `expired` one, and the scopes in the order of their kills.
+// Checks that each `killed` record follows its `expired` one, in the order of the kills.
 void check_order(const Records& records, const std::vector<std::string>& scopes) {
   std::vector<std::string> expired;
   std::vector<std::string> killed;
@@ -42,7 +42,7 @@ void check_order(const Records& records, const std::vector<std::string>& scopes)
 
 }  // namespace
 
-TEST_CASE("a log that was removed is made again and later records land in it") {
+TEST_CASE("a removed log is made again and has the later records") {
   const TempFolder temp;
   Server server(temp);
   expect_kill(server, "before");
@@ -58,7 +58,7 @@ TEST_CASE("a log that was removed is made again and later records land in it") {
   CHECK((st.st_mode & 07777) == 0600);
 }
 
-TEST_CASE("a log whose folder was removed does not hold up a kill") {
+TEST_CASE("a log whose folder was removed does not delay a kill") {
   const TempFolder temp;
   const std::string folder = temp.path("logs");
   std::filesystem::create_directory(folder);
@@ -73,7 +73,8 @@ TEST_CASE("a log whose folder was removed does not hold up a kill") {
   server.wait_for([](const Record& r) { return r.is("killed", "without a log"); });
 }
 
-TEST_CASE("kills continue on a full disk, the server says so, and all records are written later") {
+TEST_CASE(
+    "kills continue on a full disk, which the server reports, and records are written later") {
   const TempFolder temp;
   const TinyDisk disk(temp);
   if (!disk.is_mounted()) {
@@ -155,7 +156,7 @@ TEST_CASE("a log that does not answer at the start does not delay kills") {
   server.wait_for_message("does not answer");
 }
 
-TEST_CASE("past --log-max the log is renamed and a new one begun") {
+TEST_CASE("a log over --log-max is renamed, and a new one is begun") {
   const TempFolder temp;
   Server server(temp, {"--log-max", "64K", "--evidence", "none"});
   const std::string old = server.log() + ".1";
@@ -203,7 +204,7 @@ TEST_CASE("after a rotation no record is lost, twice or out of order") {
   }
 }
 
-TEST_CASE("SIGHUP reopens the log where a rotator has moved it") {
+TEST_CASE("SIGHUP reopens a log that a rotator has moved") {
   const TempFolder temp;
   Server server(temp);
   expect_kill(server, "before");
@@ -233,7 +234,7 @@ TEST_CASE("two servers that share a log keep each other's records whole") {
   CHECK(count(read_log(log), "server_started") == 2);
 }
 
-TEST_CASE("half a line at the end of an old log does not spoil the first record") {
+TEST_CASE("the first record after half a line of an old log is on a line of its own") {
   const TempFolder temp;
   const std::string log = temp.path("log.jsonl");
   write_file(log, "{\"schema\":1,\"event\":\"expi");

@@ -1,5 +1,5 @@
-// The command line and the config file: a table of arguments, exit code and text, and what a
-// detached server is like.
+// The command line and the config file, by a table of arguments, exit status and text; and the
+// detached server.
 // SPDX-License-Identifier: MIT
 #include <doctest/doctest.h>
 #include <fmt/format.h>
@@ -20,7 +20,7 @@ namespace {
 
 struct BadUsage {
   std::vector<std::string> args;
-  std::string says;  // on its one line on standard error
+  std::string says;  // part of the line on standard error
 };
 
 void check_usage(const TempFolder& temp, const BadUsage& bad) {
@@ -42,7 +42,7 @@ void check_usage(const TempFolder& temp, const BadUsage& bad) {
 
 }  // namespace
 
-TEST_CASE("what is no option or no value of one is bad usage, quoted on one line") {
+TEST_CASE("an unknown option or a bad value is bad usage, quoted on one line") {
   const TempFolder temp;
   for (const BadUsage& bad : std::vector<BadUsage>{
            {{"--nonsense"}, "--nonsense"},
@@ -118,7 +118,7 @@ TEST_CASE("with a COMMAND bad usage exits 125") {
   }
 }
 
-TEST_CASE("the variable of --log-level counts where the option is not given") {
+TEST_CASE("the variable of --log-level counts if the option is not given") {
   const TempFolder temp;
   const Environment loud{{"FILETIMER_LOG_LEVEL", "loud"}};
   const Finished refused = run_server(temp, {"--dir", temp.path("run")}, loud);
@@ -175,7 +175,7 @@ TEST_CASE("--help lists every option with its default, and the exit table") {
   }
 }
 
-TEST_CASE("--version says name and number") {
+TEST_CASE("--version prints name and number") {
   const TempFolder temp;
   const Finished finished = run_server(temp, {"--version"});
   CHECK(finished.status == exited(0));
@@ -216,7 +216,7 @@ TEST_CASE("the config file names a hook, which the command line replaces") {
   }
 }
 
-TEST_CASE("the config file places folder, pipe and log") {
+TEST_CASE("the config file sets directory, pipe and log") {
   const TempFolder temp;
   write_file(temp.path("c.toml"),
              fmt::format("dir = \"{0}/from-file\"\nfifo = \"{0}/pipe\"\nlog = \"{0}/log.jsonl\"\n",
@@ -244,7 +244,7 @@ TEST_CASE("the command line wins over the config file, wherever it stands") {
   }
 }
 
-TEST_CASE("a bad config file is bad usage that says where") {
+TEST_CASE("a bad config file is bad usage with the place of the error") {
   const TempFolder temp;
   struct Row {
     const char* text;
@@ -286,7 +286,7 @@ TEST_CASE("a config file that is a folder is bad usage") {
   CHECK(contains(finished.err, temp.path("folder")));
 }
 
-TEST_CASE("the log says with which settings a server runs") {
+TEST_CASE("the log has the settings of a server") {
   const TempFolder temp;
   Server server(temp, {"--grace", "250ms", "--max-interval", "7s", "--kill", "group"});
   const Record started = server.wait_for([](const Record& r) { return r.is("server_started"); });
@@ -298,7 +298,7 @@ TEST_CASE("the log says with which settings a server runs") {
   CHECK(contains(started.line(), "\"may\""));
 }
 
-TEST_CASE("--warn-at stands in the config file as a number, in the log, and on the command line") {
+TEST_CASE("--warn-at is a number in the config file, in the log, and on the command line") {
   const TempFolder temp;
   write_file(temp.path("c.toml"), "warn-at = 0.75\n");
   for (const bool is_overruled : {false, true}) {
@@ -326,7 +326,7 @@ TEST_CASE("--detach returns when the server is ready, which then has a session o
   const HeldPid server(pid);
   CHECK(::getsid(pid) == pid);
   CHECK(::getsid(pid) != ::getsid(0));
-  // No wait: it was ready when the starter returned.
+  // No wait, because the server was ready when the starter returned.
   Worker worker("block");
   send_raw(temp.path("run/requests"), acquire_past(worker.pid(), "s"));
   CHECK(worker.status() == killed_by(SIGKILL));
@@ -335,7 +335,7 @@ TEST_CASE("--detach returns when the server is ready, which then has a session o
   CHECK_FALSE(exists(temp.path("run/requests")));
 }
 
-TEST_CASE("--detach says why and returns the same status when the server can't start") {
+TEST_CASE("--detach prints the error and returns the status of a server that cannot start") {
   const TempFolder temp;
   Server first(temp);
   const Finished second = run_server(temp, {"--dir", first.dir(), "--detach"});

@@ -1,5 +1,5 @@
-// The records that a whole server writes, held against docs/records.md: those about the server
-// itself in full, and nothing that the document does not name.
+// Compares the records of a whole server with docs/records.md: all fields of records about the
+// server itself, and no field that the document does not name.
 // SPDX-License-Identifier: MIT
 #include <doctest/doctest.h>
 
@@ -11,8 +11,7 @@
 using namespace filetimer::testing;
 using namespace std::chrono_literals;
 
-TEST_CASE(
-    "docs/records.md names what a server writes, and a server writes of itself all it names") {
+TEST_CASE("a server writes about itself exactly the fields that docs/records.md names") {
   const TempFolder temp;
   Server server(temp, {"--max-timeout", "1h", "--default-timeout", "30s", "--grace", "off",
                        "--warn-at", "0.5", "--slow-factor", "1.2"});

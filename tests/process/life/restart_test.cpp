@@ -1,5 +1,5 @@
-// A server is killed and another one starts: no deadline is lost, none is judged twice, and a kill
-// that was begun is finished.
+// A server is killed and another one starts. No deadline is lost, none is judged twice, and kills
+// under way are finished.
 // SPDX-License-Identifier: MIT
 #include <doctest/doctest.h>
 #include <fmt/format.h>
@@ -47,7 +47,7 @@ TEST_CASE("timers of the pipe outlive a server that was killed") {
   CHECK(count(next.records(), "expired", healthy.pid()) == 0);
 }
 
-TEST_CASE("a deadline of the pipe that passed while no server was there is judged by the next") {
+TEST_CASE("a deadline of the pipe that passed while no server ran is judged by the next one") {
   const TempFolder temp;
   Worker worker("block");
   {
@@ -64,7 +64,7 @@ TEST_CASE("a deadline of the pipe that passed while no server was there is judge
   CHECK(verdicts(next.records(), worker.pid()) == 1);
 }
 
-TEST_CASE("what lay unread in the pipe when a server was killed is gone") {
+TEST_CASE("requests that were unread when a server was killed are lost") {
   const TempFolder temp;
   Worker released("block");
   Worker acquired("block");
@@ -88,7 +88,7 @@ TEST_CASE("what lay unread in the pipe when a server was killed is gone") {
   CHECK(stopped.array("left").at(0)["pid"].get_int64().value() == released.pid());
 }
 
-TEST_CASE("scopes on pages outlive a server that was killed, without the worker doing anything") {
+TEST_CASE("scopes on pages outlive a killed server without any action of the worker") {
   const TempFolder temp;
   std::unique_ptr<Worker> hung;
   std::unique_ptr<Worker> healthy;
@@ -105,7 +105,7 @@ TEST_CASE("scopes on pages outlive a server that was killed, without the worker 
     server.kill();
   }
   CHECK(healthy->ask("release 0") == "in-time");
-  CHECK(hung->ask("unlock") == "ok");  // the last server saw who held it
+  CHECK(hung->ask("unlock") == "ok");  // the earlier server knew the holder
   Server next(temp);
   CHECK(hung->status() == killed_by(SIGKILL));
   CHECK(next.wait_for("killed", hung->pid()).strings("cancelled") ==
@@ -141,13 +141,13 @@ TEST_CASE("a worker that exited while no server was running is recorded by the n
   CHECK(!exists(fmt::format("{}/scopes/server/{}", dir, piped.pid())));
 }
 
-TEST_CASE("a kill that was under way is finished under its own id, and not judged again") {
+TEST_CASE("a kill that was under way is finished under its id, and its scope is not judged again") {
   const TempFolder temp;
   std::unique_ptr<Worker> paged;
   std::string id;
   {
     Server server(temp);
-    // SIGCONT ends nobody: the two wait out a long grace.
+    // SIGCONT ends no process, so both kills wait for a long grace period.
     paged = page_worker(server.dir(), "w-1");
     paged->ask(fmt::format("open 0 forward 1 {} 600000", SIGCONT));
     REQUIRE(paged->ask("hint") == "ok");
@@ -160,7 +160,7 @@ TEST_CASE("a kill that was under way is finished under its own id, and not judge
     Server next(temp);
     next.barrier();
     CHECK(paged->is_alive());
-    CHECK(next.stop() == exited(0));  // a server that is told to stop gives no grace
+    CHECK(next.stop() == exited(0));  // a stop gives no grace period
     const Records records = read_log(next.log());
     CHECK(paged->status() == killed_by(SIGKILL));
     CHECK(count(records, "expired", paged->pid()) == 1);
@@ -193,7 +193,7 @@ TEST_CASE(
   CHECK(count(next.records(), "left_open", paged->pid()) == 0);
 }
 
-TEST_CASE("a scope that was judged, spared and is still open is not judged by the next server") {
+TEST_CASE("an open scope whose worker was spared is not judged by the next server") {
   const TempFolder temp;
   std::unique_ptr<Worker> paged;
   Worker piped("block");
@@ -214,7 +214,7 @@ TEST_CASE("a scope that was judged, spared and is still open is not judged by th
   CHECK(count(next.records(), "expired", piped.pid()) == 1);
 }
 
-TEST_CASE("a timer outlives a server though as many as fit have expired before it") {
+TEST_CASE("a timer outlives a server even if as many scopes as fit expired before it") {
   const TempFolder temp;
   const Worker worker("block");
   {
@@ -240,7 +240,7 @@ TEST_CASE("a timer outlives a server though as many as fit have expired before i
             .integer("adopted_scopes") == 1);
 }
 
-TEST_CASE("a kill of a server in another folder is not taken over, though the log is the same") {
+TEST_CASE("a kill of a server in another directory is not taken over, even if the log is shared") {
   const TempFolder temp;
   const std::string log = temp.path("log");
   const Server first(temp, {.args = {"--log", log}, .folder = "first"});
@@ -255,7 +255,7 @@ TEST_CASE("a kill of a server in another folder is not taken over, though the lo
   CHECK(count(read_log(log), "killed", worker->pid()) == 0);
 }
 
-TEST_CASE("a worker that was spared is not killed because the record of that was lost") {
+TEST_CASE("a spared worker is not killed if the record of that was lost") {
   const TempFolder temp;
   std::unique_ptr<Worker> paged;
   Worker piped("block");
@@ -304,7 +304,7 @@ TEST_CASE("a scope that --max-timeout has cut is judged once, whatever its page 
   CHECK(count(next.records(), "expired", worker->pid()) == 1);
 }
 
-TEST_CASE("a release that was written while the server was stopping is not lost") {
+TEST_CASE("a release that is written while the server stops is not lost") {
   const TempFolder temp;
   Worker worker("block");
   {

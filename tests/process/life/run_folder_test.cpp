@@ -1,5 +1,5 @@
-// The run folder and the pipe in it: what a server accepts at its start, and what it does when
-// somebody meddles with them while it runs.
+// The runtime directory and its pipe: what a server accepts when it starts, and how it reacts to
+// changes by others while it runs.
 // SPDX-License-Identifier: MIT
 #include <doctest/doctest.h>
 #include <fcntl.h>
@@ -76,7 +76,7 @@ TEST_CASE("the ready line is the only line on standard output and says where eve
   CHECK(server.out() == server.ready_line() + "\n");
 }
 
-TEST_CASE("the folder is $FILETIMER_DIR where no --dir says otherwise") {
+TEST_CASE("the directory is $FILETIMER_DIR if --dir is not given") {
   const TempFolder temp;
   Server server(
       temp, {.environment = {{"FILETIMER_DIR", temp.path("from-environment")}}, .with_dir = false});
@@ -102,7 +102,7 @@ TEST_CASE("--fifo and --log put pipe and log elsewhere") {
   CHECK(server.log() == temp.path("log.jsonl"));
   CHECK(is_pipe(temp.path("pipe")));
   expect_kill(server);
-  // Who knows only the folder finds the pipe through it.
+  // A client that knows only the directory finds the pipe through its link.
   Worker worker("block");
   send_raw(temp.path("run/requests"), acquire_past(worker.pid(), "s"));
   CHECK(worker.status() == killed_by(SIGKILL));
@@ -111,17 +111,17 @@ TEST_CASE("--fifo and --log put pipe and log elsewhere") {
   CHECK_FALSE(exists(temp.path("pipe")));
 }
 
-// tests/common/run_folder_test.cpp has every folder that is refused.
-TEST_CASE("a run folder that others may write to is refused") {
+// tests/common/run_folder_test.cpp tests every refused directory.
+TEST_CASE("a runtime directory that others may write to is refused") {
   const TempFolder temp;
   fs::create_directory(temp.path("run"));
   REQUIRE(::chmod(temp.path("run").c_str(), 0770) == 0);
   check_refused(temp, temp.path("run"), "0770");
 }
 
-TEST_CASE("a run folder in a read-only place is refused") {
+TEST_CASE("a runtime directory in a read-only place is refused") {
   const TempFolder temp;
-  // The same for root, whom no mode keeps out.
+  // Also refused for root, whom a mode would not stop.
   const Finished finished = run_server(temp, {"--dir", "/proc/filetimer-run"});
   CHECK(finished.status == exited(1));
   CHECK(finished.err.find("/proc/filetimer-run") != std::string::npos);
@@ -153,13 +153,13 @@ TEST_CASE("a pipe that is a regular file, a folder or a symlink is refused and l
     CHECK(exists(temp.path(name)));
   }
   CHECK(read_file(temp.path("file")) == "precious");
-  // In the run folder too.
+  // In the runtime directory, too.
   write_file(temp.path("run/requests"), "precious");
   check_refused(temp, temp.path("run"), "requests");
   CHECK(read_file(temp.path("run/requests")) == "precious");
 }
 
-TEST_CASE("a pipe that is already there is used") {
+TEST_CASE("an existing pipe is used") {
   const TempFolder temp;
   REQUIRE(::mkfifo(temp.path("pipe").c_str(), 0600) == 0);
   const ino_t before = inode_of(temp.path("pipe"));
@@ -168,12 +168,12 @@ TEST_CASE("a pipe that is already there is used") {
   expect_kill(server);
 }
 
-TEST_CASE("a pipe whose reader is about to go is waited for") {
+TEST_CASE("a start waits for the last reader of a killed server's pipe") {
   const TempFolder temp;
   REQUIRE(::mkdir(temp.path("run").c_str(), 0700) == 0);
   const std::string pipe = temp.path("run/requests");
   REQUIRE(::mkfifo(pipe.c_str(), 0600) == 0);
-  // As a child of a killed server has it, before it runs another program.
+  // As in a child of a killed server, before the child executes another program.
   Child reader(Launch{.argv = {"/bin/sh", "-c", "exec 3<> " + pipe + "; sleep 0.3"}});
   REQUIRE(wait_until([&] { return is_read_pipe(pipe); }));
   Server server(temp);
@@ -192,8 +192,7 @@ TEST_CASE("another user's pipe is refused") {
   CHECK(finished.err.find("65533") != std::string::npos);
 }
 
-TEST_CASE(
-    "in a run folder that is full timers of the pipe are watched, but the next server has none") {
+TEST_CASE("timers of the pipe are watched on a full file system, but the next server has none") {
   const TempFolder temp;
   const TinyDisk disk(temp);
   if (!disk.is_mounted()) {
@@ -210,7 +209,7 @@ TEST_CASE(
     Server server(temp, {.args = {"--log", log}, .folder = "disk"});
     disk.fill();
     server.send(acquire(hung.pid(), "s", 300ms) + acquire_far(lost.pid(), "s"));
-    server.wait_for_message("its timers are watched, but would be lost with this server");
+    server.wait_for_message("its timers are watched, but the next server would not find them");
     CHECK(hung.status() == killed_by(SIGKILL));
     check_prompt(server, hung.pid());
     CHECK_FALSE(exists(timers_of(lost)));
@@ -223,7 +222,7 @@ TEST_CASE(
   CHECK(adopted_by(next) == 1);
 }
 
-TEST_CASE("a pipe that is deleted while the server runs is made again, and it is said") {
+TEST_CASE("a pipe that is deleted while the server runs is made again, with a message") {
   const TempFolder temp;
   Server server(temp, {"--max-interval", "100ms"});
   Worker worker("block");
@@ -239,10 +238,10 @@ TEST_CASE("a pipe that is deleted while the server runs is made again, and it is
   CHECK(worker.status() == killed_by(SIGKILL));
 }
 
-TEST_CASE("a run folder that is removed while the server runs is made again, and held") {
+TEST_CASE("a runtime directory that is removed while the server runs is made again and locked") {
   const TempFolder temp;
   Server server(temp, {"--max-interval", "100ms"});
-  // In one step: a sweep in the middle of a removal would find the folder there, without its pipe.
+  // In one step, because a sweep during a removal would find the directory without its pipe.
   std::filesystem::rename(server.dir(), temp.path("gone"));
   std::filesystem::remove_all(temp.path("gone"));
   REQUIRE(wait_until([&] { return is_read_pipe(server.fifo()); }));
@@ -253,10 +252,10 @@ TEST_CASE("a run folder that is removed while the server runs is made again, and
   CHECK(second.err.find(fmt::format("pid {}", server.pid())) != std::string::npos);
 }
 
-TEST_CASE("entries that are removed from a run folder that stays are made again") {
+TEST_CASE("entries that are removed from a runtime directory are made again") {
   const TempFolder temp;
   Server server(temp, {"--max-interval", "100ms"});
-  server.process().signal(SIGSTOP);  // it would make them again in the middle of the removal
+  server.process().signal(SIGSTOP);  // otherwise it would make entries again during the removal
   server.process().wait_until_stopped();
   for (const auto& entry : std::filesystem::directory_iterator(server.dir())) {
     std::filesystem::remove_all(entry);
@@ -277,7 +276,7 @@ TEST_CASE("entries that are removed from a run folder that stays are made again"
   CHECK(second.status == exited(3));
 }
 
-TEST_CASE("a run folder that cannot be made whole at once stays this server's") {
+TEST_CASE("a runtime directory whose entries cannot be made again at once stays locked") {
   const TempFolder temp;
   Server server(temp, {"--max-interval", "100ms"});
   const std::string blocked = server.dir() + "/scopes";
@@ -295,7 +294,7 @@ TEST_CASE("a run folder that cannot be made whole at once stays this server's") 
   CHECK(second.status == exited(3));
 }
 
-TEST_CASE("a run folder on a network file system is warned about, and served") {
+TEST_CASE("a runtime directory on a network file system is served with a warning") {
   const TempFolder temp;
   write_file(temp.path("network"), "");
   Server server(temp, on_bad_disk("BAD_DISK_NETWORK", temp.path("network")));
@@ -313,7 +312,7 @@ TEST_CASE("a pipe that is replaced by a file is made again") {
   expect_kill(server);
 }
 
-TEST_CASE("a pipe that another reader has taken over is reported and not fought over") {
+TEST_CASE("a pipe that another reader has taken over is reported and left alone") {
   // As PyTorch's agent does with TORCHELASTIC_ENABLE_FILE_TIMER=1.
   const TempFolder temp;
   Server server(temp, {"--max-interval", "100ms"});
@@ -322,7 +321,7 @@ TEST_CASE("a pipe that another reader has taken over is reported and not fought 
   const filetimer::UniqueFd reader(::open(temp.path("new").c_str(), O_RDWR | O_CLOEXEC));
   REQUIRE(reader);
   const ino_t theirs = inode_of(temp.path("new"));
-  // In one step, so that the server can't make its own in between.
+  // In one step, so that the server cannot make its own pipe in between.
   REQUIRE(::rename(temp.path("new").c_str(), server.fifo().c_str()) == 0);
   server.wait_for_message(server.fifo());
   CHECK(inode_of(server.fifo()) == theirs);
@@ -331,7 +330,7 @@ TEST_CASE("a pipe that another reader has taken over is reported and not fought 
   CHECK(inode_of(server.fifo()) == theirs);
 }
 
-TEST_CASE("a folder left by a server that was killed is taken over") {
+TEST_CASE("the directory of a killed server is taken over") {
   const TempFolder temp;
   {
     Server first(temp);
@@ -348,7 +347,7 @@ TEST_CASE("a folder left by a server that was killed is taken over") {
   CHECK(second.stop() == exited(0));
 }
 
-TEST_CASE("a folder can be served again after a stop") {
+TEST_CASE("a directory can be served again after a stop") {
   const TempFolder temp;
   for (int round = 0; round < 3; ++round) {
     Server server(temp);
@@ -358,7 +357,7 @@ TEST_CASE("a folder can be served again after a stop") {
   }
 }
 
-TEST_CASE("of many servers started at once on one folder exactly one serves") {
+TEST_CASE("if many servers start at once in one directory, exactly one serves") {
   const TempFolder temp;
   std::vector<std::unique_ptr<Child>> children;
   for (int i = 0; i < 6; ++i) {

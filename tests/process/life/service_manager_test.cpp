@@ -1,5 +1,5 @@
-// A server below a service manager: the pipe that it is passed, which outlives it, and what it
-// tells. The test is the manager, as systemd is one: it holds the pipe open and has a socket.
+// A server under a service manager: the passed pipe, which outlives the server, and the
+// notifications. The test is the manager, like systemd: it holds the pipe open and has a socket.
 // SPDX-License-Identifier: MIT
 #include <doctest/doctest.h>
 #include <fcntl.h>
@@ -26,7 +26,7 @@ using namespace std::chrono_literals;
 
 namespace {
 
-// Where a manager is told what its services have to say.
+// The notification socket of a service manager.
 class NotifySocket {
  public:
   explicit NotifySocket(const std::string& path) : path_(path) {
@@ -41,7 +41,8 @@ class NotifySocket {
 
   [[nodiscard]] const std::string& path() const { return path_; }
 
-  // The next message with `text` in it; the test fails when none comes. Those before it are kept.
+  // Returns the next message with `text`, and keeps the ones before it. Fails the test if none
+  // comes.
   void wait_for(std::string_view text) {
     const bool came = wait_until([&] {
       const std::size_t before = said_.size();
@@ -49,10 +50,10 @@ class NotifySocket {
       return std::any_of(said_.begin() + static_cast<std::ptrdiff_t>(before), said_.end(),
                          [&](const auto& said) { return contains(said, text); });
     });
-    REQUIRE_MESSAGE(came, "nobody said " << text);
+    REQUIRE_MESSAGE(came, "no notification has " << text);
   }
 
-  // So far, one string each.
+  // Returns all messages so far.
   const std::vector<std::string>& said() {
     take();
     return said_;
@@ -71,7 +72,7 @@ class NotifySocket {
   std::vector<std::string> said_;
 };
 
-// Starts servers with its pipe, or whatever else, as descriptor 3.
+// Starts servers with its pipe or another file as descriptor 3.
 class Manager {
  public:
   explicit Manager(const TempFolder& temp, const std::string& pipe = "run/requests")
@@ -88,7 +89,7 @@ class Manager {
     REQUIRE(pipe_);
   }
 
-  // What standard input is passed on as.
+  // The descriptor as which standard input is passed.
   void write_program(const std::string& descriptors) const {
     write_file(program_, fmt::format("#!/bin/sh\nexport LISTEN_PID=$$ WATCHDOG_PID=$$\n"
                                      "exec '{}' \"$@\" {} </dev/null\n",
@@ -113,7 +114,7 @@ class Manager {
             .program = program_};
   }
 
-  // A server that must not start, with `fd` for a pipe. Its standard error, one line.
+  // Starts a server that must fail, with `fd` as its pipe. Returns its standard error, one line.
   [[nodiscard]] std::string refused(int fd, ExitStatus wanted, std::vector<std::string> args = {},
                                     const std::string& names = "requests") const {
     std::vector<std::string> argv{program_, "--dir", temp_.path("run")};
@@ -141,7 +142,7 @@ class Manager {
 
 }  // namespace
 
-TEST_CASE("a word of the service manager that is no number is quoted") {
+TEST_CASE("a variable of the service manager that is not a number is quoted") {
   const TempFolder temp;
   const Finished finished = run(temp, "/bin/sh",
                                 {"-c", "LISTEN_PID=$$ LISTEN_FDS=some exec \"$0\" --dir \"$1\"",
@@ -151,7 +152,7 @@ TEST_CASE("a word of the service manager that is no number is quoted") {
   CHECK(std::count(finished.err.begin(), finished.err.end(), '\n') == 1);
 }
 
-TEST_CASE("what is written before the first server starts is judged by it, in order") {
+TEST_CASE("requests that were written before the first server starts are carried out in order") {
   const TempFolder temp;
   const Manager manager(temp);
   Worker hung("block");
@@ -167,7 +168,8 @@ TEST_CASE("what is written before the first server starts is judged by it, in or
   CHECK(count(server.records(), "rejected") == 0);
 }
 
-TEST_CASE("what is written while no server runs is judged by the next, in order") {
+TEST_CASE(
+    "requests that are written while no server runs are carried out by the next one, in order") {
   const TempFolder temp;
   const Manager manager(temp);
   Worker hung("block");
@@ -191,7 +193,7 @@ TEST_CASE("what is written while no server runs is judged by the next, in order"
   CHECK(count(next.records(), "rejected") == 0);
 }
 
-TEST_CASE("lines that a server was killed over are read by the next") {
+TEST_CASE("requests that were unread when a server was killed are read by the next one") {
   const TempFolder temp;
   const Manager manager(temp);
   Worker hung("block");
@@ -212,7 +214,7 @@ TEST_CASE("lines that a server was killed over are read by the next") {
   CHECK(healthy.is_alive());
 }
 
-TEST_CASE("what comes while a server stops is kept for the next") {
+TEST_CASE("requests that come while a server stops are kept for the next one") {
   const TempFolder temp;
   const Manager manager(temp);
   NotifySocket notify(temp.path("notify"));
@@ -225,14 +227,14 @@ TEST_CASE("what comes while a server stops is kept for the next") {
     first.send(acquire_past(hung.pid(), "s"));
     first.wait_for("killed", hung.pid());
     first.process().signal(SIGTERM);
-    notify.wait_for("STOPPING=1");  // and it waits for the hook now
+    notify.wait_for("STOPPING=1");  // now it waits for the hook
     first.send(acquire_far(late.pid(), "s"));
     const auto is_read = [&] {
       int bytes = -1;
       return ::ioctl(manager.pipe(), FIONREAD, &bytes) == 0 && bytes == 0;
     };
     REQUIRE(wait_until(is_read));
-    first.process().signal(SIGTERM);  // no more waiting
+    first.process().signal(SIGTERM);  // ends the wait for the hook
     CHECK(first.process().status() == exited(0));
   }
   const Server next(temp, manager.setup());
@@ -243,13 +245,13 @@ TEST_CASE("what comes while a server stops is kept for the next") {
   CHECK(count(next.records(), "rejected") == 0);
 }
 
-TEST_CASE("no line is lost or cut while writers go on and servers come and go") {
+TEST_CASE("no line is lost or split while servers are replaced under steady writers") {
   const TempFolder temp;
   const Manager manager(temp);
   Worker worker("block");
   constexpr int kRounds = 5;
   constexpr int kWriters = 3;
-  constexpr int kLines = 4000;  // more than the pipe holds: between servers writers wait
+  constexpr int kLines = 4000;  // more than the pipe holds, so writers wait while no server runs
   std::vector<std::unique_ptr<Child>> writers;
   for (int i = 0; i < kWriters; ++i) {
     // Each line a renewal; at the end the scope is released. One write a line.
@@ -285,7 +287,7 @@ TEST_CASE("no line is lost or cut while writers go on and servers come and go") 
   CHECK(worker.is_alive());
 }
 
-TEST_CASE("a passed pipe elsewhere keeps its way through the run folder between servers") {
+TEST_CASE("the link to a passed pipe elsewhere stays while no server runs") {
   const TempFolder temp;
   const Manager manager(temp, "elsewhere");
   Worker hung("block");
@@ -300,7 +302,7 @@ TEST_CASE("a passed pipe elsewhere keeps its way through the run folder between 
   CHECK(hung.status() == killed_by(SIGKILL));
 }
 
-TEST_CASE("a passed pipe that was removed is read to its end, and one is made in its place") {
+TEST_CASE("a removed passed pipe is read to its end, and a new pipe is made at its path") {
   const TempFolder temp;
   const Manager manager(temp);
   Worker first("block");
@@ -316,7 +318,7 @@ TEST_CASE("a passed pipe that was removed is read to its end, and one is made in
   CHECK_FALSE(exists(manager.path()));  // that one was its own
 }
 
-TEST_CASE("what is passed and is not the pipe of the run folder is refused in one line") {
+TEST_CASE("a passed descriptor that is not the expected pipe is refused in one line") {
   const TempFolder temp;
   const Manager manager(temp);
   std::array<int, 2> ends{};
@@ -345,7 +347,7 @@ TEST_CASE("what is passed and is not the pipe of the run folder is refused in on
   CHECK(manager.is_in_place());
 }
 
-TEST_CASE("a passed pipe that others may write to, and more than one, are refused") {
+TEST_CASE("a passed pipe that others may write to is refused, and so are two descriptors") {
   const TempFolder temp;
   const Manager manager(temp);
   REQUIRE(::chmod(manager.path().c_str(), 0620) == 0);
@@ -357,7 +359,7 @@ TEST_CASE("a passed pipe that others may write to, and more than one, are refuse
   CHECK(manager.is_in_place());
 }
 
-TEST_CASE("a start that fails leaves the passed pipe, with what is in it") {
+TEST_CASE("a failed start leaves the passed pipe with its content") {
   const TempFolder temp;
   const Manager manager(temp);
   Worker worker("block");
@@ -369,8 +371,7 @@ TEST_CASE("a start that fails leaves the passed pipe, with what is in it") {
   CHECK(worker.status() == killed_by(SIGKILL));
 }
 
-TEST_CASE(
-    "a server notifies the service manager when it is ready, what it does and when it stops") {
+TEST_CASE("a server notifies the service manager of its readiness, its status and its stop") {
   const TempFolder temp;
   NotifySocket notify(temp.path("notify"));
   Server server(temp, {.args = {"--max-interval", "20ms"},
@@ -385,11 +386,11 @@ TEST_CASE(
   CHECK(server.stop() == exited(0));
   notify.wait_for("STOPPING=1");
   for (const std::string& said : notify.said()) {
-    CHECK_FALSE(contains(said, "WATCHDOG"));  // nobody asked for that
+    CHECK_FALSE(contains(said, "WATCHDOG"));  // not requested
   }
 }
 
-TEST_CASE("the service manager gets keep-alives for as long as the loop runs") {
+TEST_CASE("the service manager gets keep-alives while the loop runs") {
   const TempFolder temp;
   const Manager manager(temp);
   NotifySocket notify(temp.path("notify"));
@@ -408,7 +409,7 @@ TEST_CASE("the service manager gets keep-alives for as long as the loop runs") {
   notify.wait_for("WATCHDOG=1");
 }
 
-TEST_CASE("COMMAND gets nothing of what is between the server and its manager") {
+TEST_CASE("COMMAND inherits no variable and no descriptor of the service manager") {
   const TempFolder temp;
   const Manager manager(temp);
   NotifySocket notify(temp.path("notify"));

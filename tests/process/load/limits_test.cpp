@@ -1,5 +1,4 @@
-// Limits on what clients and other processes can make a server hold, list and record: how much is
-// accepted, and what happens to the rest.
+// Limits on what clients and other processes can make a server hold, list and record.
 // SPDX-License-Identifier: MIT
 #include "common/limits.hpp"
 
@@ -22,7 +21,7 @@ using filetimer::kMaxScopesPerWorker;
 
 namespace {
 
-// As many scopes as a worker may have.
+// Requests for as many scopes as a worker may have.
 std::string fill(pid_t pid, const std::string& padding = {}) {
   std::string lines;
   for (std::size_t i = 0; i < kMaxScopesPerWorker; ++i) {
@@ -47,7 +46,7 @@ std::size_t rejections_with(const Server& server, std::string_view reason) {
   return found;
 }
 
-// The folder of pages that the next server in `temp` finds.
+// Makes the folder of pages for the next server in `temp`.
 std::string make_page_folder(const TempFolder& temp) {
   std::string pages = temp.path("run/scopes");
   std::filesystem::create_directories(pages);
@@ -57,7 +56,7 @@ std::string make_page_folder(const TempFolder& temp) {
   return pages;
 }
 
-// A pid that is not in use, of a process that this one has had.
+// Returns the pid of a child that has ended.
 pid_t pid_of_the_dead() {
   const pid_t pid = ::fork();
   if (pid == 0) {
@@ -69,7 +68,7 @@ pid_t pid_of_the_dead() {
 
 }  // namespace
 
-TEST_CASE("a full server refuses the next worker, and makes room when one has left its scope") {
+TEST_CASE("a full server refuses the next worker until another one has left its scope") {
   const TempFolder temp;
   Server server(temp, {.in_child = [] {
                   const rlimit files{64, 64};
@@ -95,7 +94,7 @@ TEST_CASE("a full server refuses the next worker, and makes room when one has le
   server.send(release(workers.front()->pid(), "s") + acquire_past(next.pid(), "accepted"));
   CHECK(next.status() == killed_by(SIGKILL));
   CHECK(scopes_of(server.records(), "expired", next.pid()) == std::vector<std::string>{"accepted"});
-  // The one that made room comes back, when the server has seen the end of the other.
+  // The worker that made room is admitted again after the end of the other one.
   REQUIRE(wait_until([&] { return status_of(temp, server).integer("workers") == limit - 1; }));
   server.send(acquire_past(workers.front()->pid(), "s"));
   CHECK(workers.front()->status() == killed_by(SIGKILL));
@@ -170,7 +169,7 @@ TEST_CASE("an incident lists 1,024 scopes, the last ones of each worker, and cou
         names.emplace_back(scope["scope"].get_string().value());
       }
     }
-    // Half for each of two workers.
+    // Half of the list for each of two workers.
     REQUIRE(names.size() == 512);
     CHECK(names.front() == "s512");
     CHECK(names.back() == "s1023");
@@ -187,14 +186,14 @@ TEST_CASE("a server that stops lists 8,192 scopes that it left, and counts all")
     workers.push_back(std::make_unique<Worker>("block"));
     server.send(fill(workers.back()->pid()));
   }
-  server.barrier();  // what is read after the signal is refused
+  server.barrier();  // requests that are read after the signal are refused
   CHECK(server.stop() == exited(0));
   const Record stopped = server.records().back();
   CHECK(stopped.array("left").size() == 8192);
   CHECK(stopped.integer("left_count") == 9 * 1024);
 }
 
-TEST_CASE("records that found no room in memory are counted when the server stops") {
+TEST_CASE("dropped records are counted when the server stops") {
   const TempFolder temp;
   const std::string fault = temp.path("fault");
   Server server(temp, on_bad_disk("BAD_DISK_READ_ONLY", fault, {"--evidence", "none"}));
@@ -203,7 +202,7 @@ TEST_CASE("records that found no room in memory are counted when the server stop
   server.send(fill(worker.pid(), padding) + release(worker.pid(), "s0" + padding));
   server.barrier();
   write_file(fault, "");
-  // A verdict of its own for each, whose record lists all open scopes: about 350 kB.
+  // Each verdict has a record of its own, which lists all open scopes: about 350 kB.
   constexpr int kMostVerdicts = 500;
   int verdicts = 0;
   do {
@@ -215,7 +214,7 @@ TEST_CASE("records that found no room in memory are counted when the server stop
   CHECK(server.records().back().integer("lost_records") > 0);
 }
 
-TEST_CASE("a sweep looks at 256 new files in the folder of pages, the next one at the others") {
+TEST_CASE("a sweep looks at 256 new files among the pages, and the next one at the others") {
   const TempFolder temp;
   Server server(temp, {"--max-interval", "100ms"});
   server.process().signal(SIGSTOP);
@@ -232,7 +231,7 @@ TEST_CASE("a sweep looks at 256 new files in the folder of pages, the next one a
   CHECK(server.records().back().integer("rejected") == 300);
 }
 
-TEST_CASE("of pages that were refused 16,384 names are remembered, then all are looked at anew") {
+TEST_CASE("16,384 names of refused pages are kept, and beyond that all are looked at again") {
   const TempFolder temp;
   const std::string pages = make_page_folder(temp);
   constexpr int kRemembered = 16'384;
@@ -243,14 +242,14 @@ TEST_CASE("of pages that were refused 16,384 names are remembered, then all are 
   const auto rejected = [&] { return status_of(temp, server).integer("rejected"); };
   REQUIRE(wait_until([&] { return rejected() == kRemembered; }));
   write_file(pages + "/junk-more", "no page");
-  // Others than the new one, again.
+  // Besides the new one, old ones again.
   REQUIRE(wait_until([&] { return rejected() > kRemembered + 1; }));
   Worker worker("block");
   server.send(acquire_past(worker.pid(), "s"));
   CHECK(worker.status() == killed_by(SIGKILL));
 }
 
-TEST_CASE("pages whose lock is free may wait for the end of their workers, 64 at a time") {
+TEST_CASE("at most 64 unlocked pages wait for the end of their workers") {
   const TempFolder temp;
   Server server(temp, {"--max-interval", "100ms"});
   const Worker worker("block");
@@ -264,15 +263,15 @@ TEST_CASE("pages whose lock is free may wait for the end of their workers, 64 at
     std::filesystem::resize_file(path, filetimer::kPageBytes);
   }
   server.process().signal(SIGCONT);
-  // The others are refused at the next sweep, since their worker lives on; then there is room for
-  // the first, which is refused at the sweep after that.
+  // The next sweep refuses the others, because their worker is alive. Then there is room for the
+  // first one, which the sweep after that refuses.
   REQUIRE(wait_until([&] { return rejections_with(server, "no process holds its lock") == 66; }));
   const Record first = server.wait_for([](const Record& record) { return record.is("rejected"); });
   CHECK(first.integer("count") == 1);
   CHECK(worker.is_alive());
 }
 
-TEST_CASE("of scopes whose workers ended unseen 8,192 are recorded, and all are counted") {
+TEST_CASE("at most 8,192 orphaned scopes are recorded, and all are counted") {
   const TempFolder temp;
   const std::string pages = make_page_folder(temp);
   filetimer::TestPage page;

@@ -1,5 +1,5 @@
-// Much at once: writers that never pause, many expiries in one instant, and messages that nobody
-// reads. Deadlines are met all the same.
+// Load: writers that never pause, many expiries at one time, and messages without a reader.
+// Deadlines are still met.
 // SPDX-License-Identifier: MIT
 #include <doctest/doctest.h>
 #include <fcntl.h>
@@ -21,14 +21,14 @@ namespace {
 
 constexpr int kWriters = 4;
 constexpr int kTogether = 64;
-// What an expiry may take in the log, its evidence aside.
+// The most bytes of an expiry in the log, without its evidence.
 constexpr std::size_t kBytesAnExpiry = 2000;
 
 std::unique_ptr<Worker> flood(const Server& server) {
   return std::make_unique<Worker>("flood", Worker::Setup{.args = {server.fifo()}});
 }
 
-// How often the process has read a file or a pipe; nothing where that may not be known.
+// Returns how often the process has read a file or a pipe; nothing if that cannot be read.
 std::optional<long> count_of_reads(pid_t pid) {
   const std::string io = read_file(fmt::format("/proc/{}/io", pid));
   const auto at = io.find("syscr: ");
@@ -38,7 +38,7 @@ std::optional<long> count_of_reads(pid_t pid) {
 }  // namespace
 
 // Each iteration of the loop begins with a reading of the pipe.
-TEST_CASE("the ends of many workers that come together cost few iterations") {
+TEST_CASE("many workers that end together cost few iterations") {
   const TempFolder temp;
   Server server(temp);
   std::vector<std::unique_ptr<Worker>> workers;
@@ -64,7 +64,7 @@ TEST_CASE("the ends of many workers that come together cost few iterations") {
   CHECK(*count_of_reads(server.pid()) - *before < kTogether);
 }
 
-TEST_CASE("four writers that never pause keep no deadline waiting, and no line of theirs is lost") {
+TEST_CASE("four writers that never pause delay no deadline and lose no line") {
   const TempFolder temp;
   Server server(temp, {"--evidence", "none"});
   std::vector<std::unique_ptr<Worker>> writers;
@@ -93,7 +93,7 @@ TEST_CASE("four writers that never pause keep no deadline waiting, and no line o
   CHECK(count(server.records(), "expired") == 2);
 }
 
-TEST_CASE("a stop does not follow writers that never pause") {
+TEST_CASE("writers that never pause do not delay a stop") {
   const TempFolder temp;
   Server server(temp, on_bad_disk("BAD_DISK_ENDLESS", temp.path("endless")));
   write_file(temp.path("endless"), "");
@@ -102,7 +102,7 @@ TEST_CASE("a stop does not follow writers that never pause") {
   CHECK(server.records().back().is("server_stopped"));
 }
 
-TEST_CASE("of many workers that expire in the same instant each is killed and recorded") {
+TEST_CASE("each of many workers that expire together is killed and recorded") {
   const TempFolder temp;
   Server server(temp);
   std::vector<std::unique_ptr<Worker>> workers;
@@ -135,7 +135,7 @@ TEST_CASE("of many workers that expire in the same instant each is killed and re
     }
     bytes += record.is("evidence") ? 0 : record.line().size();
   }
-  // Everybody's scopes stand in the log once, not once for everybody.
+  // The log lists the scopes of each worker once, and not once for each expiry.
   CHECK(bytes < kTogether * kBytesAnExpiry);
 }
 

@@ -1,4 +1,4 @@
-// The whole way under load: very many scopes of several processes, against what each process knows.
+// Very many scopes of several processes. The log is compared with what each process knows.
 // SPDX-License-Identifier: MIT
 #include <doctest/doctest.h>
 #include <fmt/format.h>
@@ -18,7 +18,7 @@ std::string storm_path() {
 
 }  // namespace
 
-TEST_CASE("of a million short scopes those held past their deadline are judged, and no other") {
+TEST_CASE("exactly the scopes held past their deadline are judged among a million short ones") {
   constexpr int kProcesses = 4;
   constexpr int kScopes = 250'000;
   constexpr int kHeld = 12;

@@ -1,6 +1,7 @@
-// A server for as long as $FILETIMER_SOAK_SECONDS says: workers of both ways in come and go,
-// expire, are killed with and without grace, end inside their scopes; hooks run, orphans arrive,
-// the log is rotated. Its memory and its descriptors stay what they were when it had warmed up.
+// A server that runs for $FILETIMER_SOAK_SECONDS. Workers with pages and on the pipe come and go,
+// expire, are killed with and without a grace period, and end inside their scopes. Hooks run,
+// orphans are reparented, and the log is rotated. Memory and descriptors do not grow after the
+// warm-up.
 // SPDX-License-Identifier: MIT
 #include <doctest/doctest.h>
 #include <fmt/format.h>
@@ -29,8 +30,7 @@ using Clock = std::chrono::steady_clock;
 constexpr int kSamples = 10;
 constexpr int kWarmUp = 3;          // samples that are not compared with
 constexpr std::size_t kNames = 64;  // of scopes
-// What a heap may be larger at one moment than at another. A leak of 100 bytes a worker is more
-// than that in ten minutes.
+// The normal variation of the heap. A leak of 100 bytes for each worker exceeds it in ten minutes.
 constexpr long kGrowthKb = 1024;
 
 std::chrono::seconds duration() {
@@ -127,7 +127,7 @@ void Soak::round() {
   lines += acquire_past(expiring[1]->pid(), name(5), SIGTERM);
   lines += acquire(expiring[2]->pid(), name(6), 10ms);
   server_.send(lines);
-  // In one go and without an answer: it may be dead before the second.
+  // In one write and without an answer, because the worker may be dead before the second one.
   expiring[3]->tell("open 0 forward 5\nhint");
   expiring[4]->tell("open 0 backward 10\nhint");
   for (const auto& worker : expiring) {
@@ -140,7 +140,7 @@ void Soak::round() {
   workers_ += static_cast<int>(expiring.size()) + 2;
 }
 
-// When all hooks have run and everybody has been buried.
+// Takes a sample when all hooks have run and all workers are removed.
 Sample Soak::sample() {
   REQUIRE(wait_until([&] {
     std::error_code none;
@@ -150,7 +150,7 @@ Sample Soak::sample() {
   REQUIRE(wait_until([&] { return fs::is_empty(server_.dir() + "/scopes/.owners"); }));
   Sample sample;
   long fewest = descriptors(server_.pid());
-  // A descriptor may be open for a moment, for a look at /proc.
+  // A descriptor may be open for a moment, for a read in /proc.
   wait_until(
       [&] {
         fewest = std::min(fewest, descriptors(server_.pid()));
@@ -164,7 +164,7 @@ Sample Soak::sample() {
 
 }  // namespace
 
-TEST_CASE("nothing of the server grows while workers come and go") {
+TEST_CASE("memory and descriptors of the server do not grow while workers come and go") {
   const Clock::time_point begin = Clock::now();
   Soak soak;
   std::vector<Sample> samples;
@@ -179,7 +179,7 @@ TEST_CASE("nothing of the server grows while workers come and go") {
                samples.back().descriptors);
     std::fflush(stdout);
   }
-  // What leaks does not come back. A heap may be larger at one moment than at another.
+  // The least of the later samples counts: leaked memory does not come back, but the heap varies.
   const Sample& warm = samples[kWarmUp - 1];
   const auto least = std::ranges::min(std::span(samples).last(kWarmUp), {}, &Sample::resident_kb);
   CHECK(soak.descriptors_come_down_to(warm.descriptors));

@@ -1,5 +1,5 @@
-// Healthy workers on a machine that has far more to do than it can: nobody is killed. Runs for
-// FILETIMER_STARVE_SECONDS, alone.
+// Healthy workers on an overloaded machine are not killed. Runs for FILETIMER_STARVE_SECONDS,
+// without other tests.
 // SPDX-License-Identifier: MIT
 #include <doctest/doctest.h>
 #include <fmt/format.h>
@@ -24,7 +24,7 @@ using namespace std::chrono_literals;
 namespace {
 
 constexpr int kWorkers = 200;
-// As healthy_workers.cpp has it, and a little less: requests on the pipe have the wall clock.
+// A little less than in healthy_workers.cpp, because requests on the pipe have the wall clock.
 constexpr std::int64_t kTimeoutNs = 998'000'000;
 constexpr unsigned kBusyLoopsPerCpu = 8;
 constexpr unsigned kLastResortSeconds = 170;
@@ -75,8 +75,7 @@ TEST_CASE("none of two hundred healthy workers is killed on a machine eight time
   CHECK(workers.status() == exited(0));
   CHECK(server.stop() == exited(0));
   const Records records = server.records();
-  // A worker that the machine did not run for all of its timeout has not renewed. It may be killed,
-  // but not before.
+  // A worker that did not run for its whole timeout may be killed, but not earlier.
   long killed = 0;
   std::int64_t last_renewal = 0;
   for (pid_t pid = 0; said >> pid >> last_renewal; ++killed) {
@@ -95,9 +94,9 @@ TEST_CASE("none of two hundred healthy workers is killed on a machine eight time
   if (killed > 0 || starved > 0) {
     FILETIMER_SKIP("this machine let workers wait past their deadlines");
   }
-  // Where the server starved, the pipe may have had no room for a worker's release before its end.
+  // If the server starved, the pipe may have had no room for a worker's release before its end.
   CHECK(count(records, "left_open") == 0);
-  // All of them were there all the time: half of what an idle machine would have seen.
+  // All workers ran all the time: half of the renewals of an idle machine.
   CHECK(renewed >= kWorkers * duration().count());
   MESSAGE(fmt::format("{} renewals, {} deferred", renewed, count(records, "deferred")));
 }

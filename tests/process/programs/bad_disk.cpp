@@ -1,16 +1,14 @@
-// Preloaded into timer_server, makes the file system under its log misbehave as real ones do but
-// can't be told to. Each fault lasts while the file named by its variable exists:
-//   BAD_DISK_HANGS      fdatasync() and fsync() do not come back
+// Preloaded into timer_server, injects faults of real file systems. Each fault lasts while the file
+// that its variable names exists:
+//   BAD_DISK_HANGS      fdatasync() and fsync() do not return
 //   BAD_DISK_READ_ONLY  writing to a regular file or opening one for writing fails with EROFS
-//   BAD_DISK_HANGS_IN   the file says "FOLDER": lstat(), open(), rename() and unlink() of a file in
-//   it
-//                       do not come back; the first call makes the file "FILE.hit"
-//   BAD_DISK_KILLS      the sync behind the `expired` record of the process whose pid stands in the
-//                       file ends that process and waits for its end: "the worker died between
-//                       verdict and signal", made certain
-//   BAD_DISK_CUTS       the file says "PID PATH": PATH is truncated when the server asks for the
+//   BAD_DISK_HANGS_IN   the file has "FOLDER": lstat(), open(), rename() and unlink() of a file in
+//                       that folder do not return; the first call makes the file "FILE.hit"
+//   BAD_DISK_KILLS      the file has "PID": the sync after the `expired` record of PID kills PID,
+//                       and waits for its end, so that it dies between verdict and signal
+//   BAD_DISK_CUTS       the file has "PID PATH": PATH is truncated when the server asks for the
 //                       cgroup of PID, its last look at a worker before the verdict on its page
-//   BAD_DISK_ENDS       the file says "PID": PID is killed, and its end waited for, at that moment
+//   BAD_DISK_ENDS       the file has "PID": PID is killed, and its end waited for, at that moment
 //   BAD_DISK_NO_WATCH   epoll_ctl() adds no descriptor: ENOSPC
 //   BAD_DISK_ENDLESS    every pipe has more to read: writers that never pause
 //   BAD_DISK_NETWORK    statfs() says that every path is on NFS
@@ -118,7 +116,7 @@ int bad_sync(const char* real_name, int fd) {
   return real(fd);
 }
 
-// Messages on standard error may go to a file too; that one is sound.
+// Messages on standard error may go to a file, too, which has no fault.
 bool is_regular(int fd) {
   struct stat st {};
   return fd > STDERR_FILENO && ::fstat(fd, &st) == 0 && S_ISREG(st.st_mode);

@@ -1,24 +1,24 @@
-// A worker of our own client, told step by step what to do with its scopes: commands on standard
-// input, one a line, each answered with a line. Dies with its parent.
+// A worker of our own client. Carries out commands from standard input, one a line, and answers
+// each with a line. Dies with its parent.
 //
 // connect [IDLE_MS]: to the server of $FILETIMER_DIR, with an idle timeout. connect-early: whether
 // a server is there or not.
 //
-// open NAME MS [WARN_AFTER_MS], renew NAME MS, pause NAME, resume NAME, release NAME: say yes or
-// no.
+// open NAME MS [WARN_AFTER_MS], renew NAME MS, pause NAME, resume NAME, release NAME: answered with
+// yes or no.
 //
 // left NAME: its remaining time in ms, and "paused" if it is.
 //
 // enter NAME, leave: a paused region.
 //
 // beat NAME MS FIRST_MS FOR_MS: a heartbeat of MS, after a first timeout, that beats ten times a
-// timeout, for as long as said, and then no more. Says when it began and when it beat last, each as
-// CLOCK_MONOTONIC in nanoseconds just before and after the call.
+// timeout, for FOR_MS. Answers when it began and when it beat last, each as CLOCK_MONOTONIC in
+// nanoseconds just before and after the call.
 //
 // withdraw RANK WORLD: joins a rendezvous, forks a child that stays, and withdraws once the server
-// counts it. Says who it was that threw.
+// counts it. Answers which process got the exception.
 //
-// exit: leaves all as it is.
+// exit: exits at once.
 // SPDX-License-Identifier: MIT
 #include <sys/prctl.h>
 #include <unistd.h>

@@ -1,6 +1,6 @@
 // Preloaded into timer_server, steps its clocks: CLOCK_REALTIME is off by the seconds that stand in
 // the file named by CLOCK_STEP, CLOCK_BOOTTIME by those in the one named by BOOT_STEP (as after a
-// suspend), while there are such files. Every other clock goes on.
+// suspend), while these files exist. Other clocks are unchanged.
 // SPDX-License-Identifier: MIT
 #include <fcntl.h>
 #include <sys/syscall.h>
@@ -12,7 +12,7 @@
 
 namespace {
 
-// By system calls alone: the C library may be asking for the time from anywhere.
+// By system calls only, because the C library may ask for the time anywhere.
 long seconds_off(const char* variable) {
   const char* path = std::getenv(variable);
   const long fd = path == nullptr ? -1 : ::syscall(SYS_openat, AT_FDCWD, path, O_RDONLY, 0);

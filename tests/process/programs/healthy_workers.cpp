@@ -1,9 +1,9 @@
-// Many workers that are well: each opens a scope of a second and renews it every half a second,
-// every other one on a page and the rest on the pipe. Ends when its standard input does.
-// Says "ready" when all have opened their scopes, and at the end "well N renewed N late N starved
-// N" for all of them: starved is how often the machine let one wait past its deadline, so that it
-// could not renew in time. Then "PID TIME" of each that was killed, TIME that of its last renewal
-// (CLOCK_MONOTONIC, nanoseconds). Arguments: RUNFOLDER WORKERS.
+// Many healthy workers. Each opens a scope of a second and renews it every half a second, every
+// other one on a page and the rest on the pipe. Ends at the end of its standard input. Prints
+// "ready" when all have opened their scopes, and at the end "well N renewed N late N starved N" for
+// all of them: starved is how often the machine delayed a worker past its deadline. Then "PID TIME"
+// of each that was killed, with the TIME of its last renewal (CLOCK_MONOTONIC, nanoseconds).
+// Arguments: RUNFOLDER WORKERS.
 // SPDX-License-Identifier: MIT
 #include <poll.h>
 #include <sys/mman.h>
@@ -82,7 +82,7 @@ std::int64_t now_ns() {
       if (is_late || !is_on_page) {
         open();
       }
-      // Looked at behind the renewal: it may also have had to wait within it.
+      // Checked after the renewal, which may have been delayed, too.
       shared.starved += now_ns() - renewed_at >= kTimeout / 1ns ? 1 : 0;
       renewed_at = now;
     }

@@ -1,30 +1,30 @@
-// A worker with a scope page, made by the layout alone: what the server must cope with is not only
-// what our client does. Reads commands from its standard input, one a line, and answers each with a
+// A worker with a scope page, made by the layout and not by our client, so that it can do more than
+// our client does. Reads commands from its standard input, one a line, and answers each with a
 // line. Dies with its parent.
 //
-// make RUNFOLDER NAME [KEY=NUMBER...]: a page, in its place once it is locked; keys change what its
-// header says.
+// make RUNFOLDER NAME [KEY=NUMBER...]: makes a page and renames it into place once it is locked;
+// keys change fields of its header.
 //
-// lock, unlock, keep-lock: the last keeps it while another page is made.
+// lock, unlock, keep-lock: the last keeps the lock while another page is made.
 //
-// open SLOT NAME MS [SIGNAL [GRACE_MS [FLAGS [SOFT_MS]]]]: a deadline MS from now, or none where MS
-// is 0; says the deadline.
+// open SLOT NAME MS [SIGNAL [GRACE_MS [FLAGS [SOFT_MS]]]]: a deadline MS from now, or none if MS is
+// 0; answers the deadline.
 //
 // idle SLOT NS: an idle timeout.
 //
-// renew SLOT MS, release SLOT: says in-time or late.
+// renew SLOT MS, release SLOT: answers in-time or late.
 //
 // be-late SLOT NAME MS: opens, hints, waits for the verdict, then releases at once.
 //
-// word SLOT: says free, open, expired, judged or late.
+// word SLOT: answers free, open, expired, judged or late.
 //
-// hint: tells the server to look.
+// hint: writes a wake-up message.
 //
 // left NAME [ENDED_NS TOOK_NS]...: scopes that have ended, into the statistics.
 //
-// truncate BYTES, scribble SEED, remove, statistics NAME COUNT: what they say.
+// truncate BYTES, scribble SEED, remove, statistics NAME COUNT: change the page accordingly.
 //
-// fork: a child that closes all it has inherited; says its pid.
+// fork: starts a child that closes all inherited descriptors; answers its pid.
 //
 // exec PROGRAM ARGUMENT, exit: no answer.
 // SPDX-License-Identifier: MIT
@@ -139,7 +139,7 @@ class PageWorker {
  private:
   std::string make(std::istringstream& words) {
     words >> dir_ >> name_;
-    // As a client does: no page for others before it is whole and locked.
+    // As a client does: the page is not visible before it is complete and locked.
     path_ = dir_ + "/scopes/." + name_;
     {
       const UniqueFd fd(::open(path_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));

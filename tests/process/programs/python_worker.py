@@ -2,9 +2,9 @@
 """A Python worker with a scope page, made by docs/protocol.md alone, for the process tests.
 
 python_worker.py RUNFOLDER NAME WAY [SIGNAL [ADVERTISED]]
-Registers faulthandler on SIGNAL (SIGUSR2; 0: on none), says on its page that ADVERTISED (SIGNAL)
-makes it dump its stacks, says "ready", and opens a scope of MS milliseconds for each line "open MS"
-of its standard input, then hangs in WAY. Dies with its parent.
+Registers faulthandler on SIGNAL (SIGUSR2; 0: on none), names ADVERTISED (SIGNAL) on its page as the
+signal on which it dumps its stacks, prints "ready", and opens a scope of MS milliseconds for each
+line "open MS" of its standard input, then hangs in WAY. Dies with its parent.
 """
 
 import ctypes
@@ -87,7 +87,7 @@ def hang_in_lock():
 
 
 def hang_holding_gil():
-    # PyDLL holds the interpreter's lock while the call lasts, for ever here.
+    # PyDLL holds the interpreter's lock during the call, which never returns here.
     libc = ctypes.PyDLL(None)
     while True:
         libc.sleep(100)

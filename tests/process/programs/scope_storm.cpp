@@ -1,7 +1,7 @@
 // A worker that enters very many short scopes with random deadlines through the client library, and
-// holds a few of them until the server has judged them. It knows what the log must say in the end:
-//   held SCOPES   judged, each once (told by name, "held-SEED-N")
-//   late N        scopes that were left in time by its own clock or not, but after their verdict
+// holds a few of them until the server has judged them. Prints what the log must have in the end:
+//   held SCOPES   the scopes that are judged, each once (by name, "held-SEED-N")
+//   late N        the number of scopes that were left after their verdict
 // Arguments: RUNFOLDER LOG SEED SCOPES HELD.
 // SPDX-License-Identifier: MIT
 #include <sys/prctl.h>

@@ -1,10 +1,10 @@
-// A worker whose threads hang in functions that a test knows by name, or work on and say so.
-// Talks in lines, as test_worker does; dies with its parent.
+// A worker whose threads hang in functions with known names, or keep working. Reads and writes
+// lines as test_worker does. Dies with its parent.
 //
-// hang THREADS: of every three threads one waits for a lock, one spins, one reads. Says "ready".
+// hang THREADS: of every three threads one waits for a lock, one spins, one reads. Prints "ready".
 //
-// serve THREADS: threads that never stop working. Commands: "ping": says "pong" when every thread
-// has done something since; "signals": how many SIGRTMIN it got.
+// serve THREADS: threads that never stop working. Commands: "ping": answers "pong" when every
+// thread has made progress since; "signals": answers how many SIGRTMIN it got.
 // SPDX-License-Identifier: MIT
 #include <sys/prctl.h>
 #include <unistd.h>

@@ -1,6 +1,6 @@
-// What the process tests watch, kill and run as COMMAND: one small program, one mode a run.
-// It says "ready" when it is what the mode promises, and no copy of it lives longer than a test:
-// it dies with its parent or, where it must not, by an alarm.
+// A small program that the process tests watch, kill and run as COMMAND, with one mode for each
+// run. Prints "ready" when the mode is set up. No process of it outlives a test: it dies with its
+// parent or, if it must not, by an alarm.
 // SPDX-License-Identifier: MIT
 #include <fcntl.h>
 #include <poll.h>
@@ -79,7 +79,7 @@ int exit_with(const Arguments& args) {
 
 int raise_signal(const Arguments& args) {
   const int signal = std::stoi(args.at(0));
-  ::signal(signal, SIG_DFL);  // a sanitizer may have taken it; of SIGKILL there is nothing to take
+  ::signal(signal, SIG_DFL);  // a sanitizer may have a handler; fails for SIGKILL
   ::raise(signal);
   return 91;
 }
@@ -180,8 +180,8 @@ int ignore_term_tree(const Arguments& args) {
   return tree(args);
 }
 
-// COUNT: as COMMAND, ignores SIGTERM; below it is a worker that makes orphans: their parent has
-// ended when they say who they are.
+// COUNT: as COMMAND, ignores SIGTERM, and has a worker that makes orphans: their parent has ended
+// when they report their pids.
 int orphans(const Arguments& args) {
   std::signal(SIGTERM, SIG_IGN);
   const pid_t worker = ::fork();
@@ -234,7 +234,7 @@ int exec_block(const Arguments&) {
   return 97;
 }
 
-// Says the values of variables, "NAME=value" or "NAME is unset".
+// Prints the values of variables, "NAME=value" or "NAME is unset".
 int environment(const Arguments& args) {
   for (const std::string& name : args) {
     const char* value = std::getenv(name.c_str());
@@ -243,7 +243,7 @@ int environment(const Arguments& args) {
   return 0;
 }
 
-// What a process inherits that is not in its environment.
+// Prints what a process inherits besides its environment.
 int inherited(const Arguments&) {
   std::ifstream status("/proc/self/status");
   for (std::string line; std::getline(status, line);) {
@@ -279,7 +279,7 @@ int echo(const Arguments&) {
   return 0;
 }
 
-// Says the number of every signal it gets; ends on none that it can catch.
+// Prints the number of every signal it gets, and survives all that it can catch.
 int catch_signals(const Arguments&) {
   sigset_t set;
   sigemptyset(&set);
@@ -338,8 +338,8 @@ int pairs(const Arguments& args) {
   wait_for_ever();
 }
 
-// FIFO: opens and closes a scope as fast as the pipe takes it, until its standard input ends. Says
-// how many lines that were.
+// FIFO: opens and closes a scope as fast as the pipe takes it, until its standard input ends.
+// Prints the number of lines.
 int flood(const Arguments& args) {
   const int fd = ::open(args.at(0).c_str(), O_WRONLY);  // blocks where there is no room
   const std::string lines[] = {request("flood", 3600, SIGKILL), request("flood", -1, 0)};
@@ -357,8 +357,8 @@ int flood(const Arguments& args) {
   wait_for_ever();
 }
 
-// FIFO COUNT BYTES: acquires COUNT scopes with lines of BYTES bytes, blocking where there is no
-// room; then releases all but the last.
+// FIFO COUNT BYTES: acquires COUNT scopes with lines of BYTES bytes, blocking when the pipe is
+// full; then releases all but the last.
 int long_lines(const Arguments& args) {
   say("ready");
   const int fd = ::open(args.at(0).c_str(), O_WRONLY);
@@ -382,7 +382,7 @@ int long_lines(const Arguments& args) {
   wait_for_ever();
 }
 
-// SCOPE SECONDS: as COMMAND, opens a scope on the pipe it was given and never comes back.
+// SCOPE SECONDS: as COMMAND, opens a scope on the passed pipe and hangs in it.
 int hang(const Arguments& args) {
   if (!send(torch_pipe(), request(args.at(0), std::stod(args.at(1)), SIGKILL))) {
     return 95;
@@ -390,8 +390,8 @@ int hang(const Arguments& args) {
   wait_for_ever();
 }
 
-// STATUS: as COMMAND, a launcher of two ranks of which one hangs in a scope. Says how the hung one
-// ended, ends the other, and exits with STATUS.
+// STATUS: as COMMAND, a launcher of two ranks of which one hangs in a scope. Prints how the hung
+// one ended, ends the other, and exits with STATUS.
 int launcher(const Arguments& args) {
   const pid_t healthy = ::fork();
   if (healthy == 0) {
@@ -446,7 +446,7 @@ int main(int argc, char** argv) {
     std::cerr << "test_worker: unknown mode\n";
     return 2;
   }
-  // With the parent gone nobody looks any more: a test that was killed, a server that was.
+  // Without its parent (a killed test or a killed server) the process is of no use.
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   ::alarm(kLastResortSeconds);
   try {

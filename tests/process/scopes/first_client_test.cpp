@@ -44,7 +44,7 @@ void visit(Worker& worker) {
   worker.ask("release visit");
 }
 
-// Whether a worker has made a page there that was not cut short.
+// Returns whether the directory has a page that is not truncated.
 bool has_page(const std::string& dir) {
   std::error_code ec;
   for (const auto& entry : std::filesystem::directory_iterator(dir + "/scopes", ec)) {
@@ -88,7 +88,7 @@ TEST_CASE("a worker that connects first has statistics, and wakes the server, as
   CHECK(worker->status() == killed_by(SIGKILL));
 }
 
-TEST_CASE("workers and a server that start at the same time miss no deadline") {
+TEST_CASE("no deadline is missed if workers and a server start at the same time") {
   constexpr int kRounds = 5;
   constexpr int kWorkers = 6;
   for (int round = 0; round < kRounds; ++round) {
@@ -101,7 +101,7 @@ TEST_CASE("workers and a server that start at the same time miss no deadline") {
       worker->tell("connect-early");
       worker->tell("open step 300");
     }
-    const Server server(temp, {"--max-interval", "1h"});  // no sweep finds what was missed
+    const Server server(temp, {"--max-interval", "1h"});  // no sweep finds a missed scope
     for (const auto& worker : workers) {
       CHECK(worker->status() == killed_by(SIGKILL));
       CHECK(server.wait_for("expired", worker->pid()).text("scope") == "step");
@@ -126,7 +126,7 @@ TEST_CASE("a worker that connects first is watched by every server that follows"
   CHECK(worker->status() == killed_by(SIGKILL));
 }
 
-TEST_CASE("a worker is watched again after its runtime directory was removed and made again") {
+TEST_CASE("a worker is watched again after its runtime directory was removed and remade") {
   const TempFolder temp;
   std::optional<Server> server;
   server.emplace(temp);
@@ -144,7 +144,7 @@ TEST_CASE("a worker is watched again after its runtime directory was removed and
   CHECK(worker->status() == killed_by(SIGKILL));
 }
 
-TEST_CASE("a server whose directory is removed keeps watching open scopes, and shows later ones") {
+TEST_CASE("a server whose directory is removed keeps watching open scopes, and lists later ones") {
   const TempFolder temp;
   const Server server(temp, {"--max-interval", "100ms"});
   const auto worker = client_worker(server.dir());
@@ -186,7 +186,7 @@ TEST_CASE("a worker of another pid namespace that connects first is watched, and
   worker->status();  // unshare ends with its child
 }
 
-TEST_CASE("a worker whose page and status page are cut short is not harmed, and watched again") {
+TEST_CASE("a worker whose page and status page are truncated survives and is watched again") {
   const TempFolder temp;
   std::optional<Server> server;
   server.emplace(temp);

@@ -1,5 +1,5 @@
-// A heartbeat of our C++ client against a real server, on a page and on the pipe: beats keep the
-// worker alive, and the first one that is missing kills it.
+// A heartbeat of our C++ client with a real server, on a page and on the pipe: beats keep the
+// worker alive, and it is killed after the first missing one.
 // SPDX-License-Identifier: MIT
 #include <doctest/doctest.h>
 #include <fmt/format.h>
@@ -21,7 +21,7 @@ struct Heartbeat {
   std::chrono::milliseconds beats_for;
 };
 
-// When the worker made a call, by CLOCK_MONOTONIC.
+// The times before and after a call of the worker, by CLOCK_MONOTONIC.
 struct Call {
   std::chrono::nanoseconds before{};
   std::chrono::nanoseconds after{};
@@ -48,7 +48,7 @@ Calls beat(Worker& worker, const Heartbeat& heartbeat) {
           {nanoseconds(times[2]), nanoseconds(times[3])}};
 }
 
-// The deadline is the one that the call stored.
+// The deadline in the record is the one that the call has stored.
 void check_deadline(const Record& expired, const Call& call, std::chrono::milliseconds timeout) {
   const std::chrono::nanoseconds deadline(expired.integer("deadline_mono_ns"));
   CHECK(deadline >= call.before + timeout);
@@ -58,7 +58,7 @@ void check_deadline(const Record& expired, const Call& call, std::chrono::millis
 
 }  // namespace
 
-TEST_CASE("beats keep a worker alive beyond its timeouts, and the first that is missing kills it") {
+TEST_CASE("beats keep a worker alive beyond its timeouts, and it is killed after a missed beat") {
   const TempFolder temp;
   Server server(temp);
   const Heartbeat heartbeat{1200ms, 1500ms, 3000ms};
@@ -69,7 +69,7 @@ TEST_CASE("beats keep a worker alive beyond its timeouts, and the first that is 
   const Record expired = server.wait_for("expired", worker->pid());
   CHECK(expired.text("scope") == "pump");
   CHECK(expired.number("timeout_s") == doctest::Approx(1.2));
-  // By less than a beat: it is the last one's and no other's.
+  // Less than a beat apart: the deadline is that of the last beat.
   check_deadline(expired, last, heartbeat.timeout);
   CHECK(count(server.records(), "expired") == 1);
   CHECK(server.wait_for("killed", worker->pid()).text("verdict") == "dead");

@@ -1,5 +1,5 @@
-// Workers that hang where nobody has wrapped a scope around: an idle timeout counts from the last
-// release, and only then.
+// Workers that hang outside any scope: an idle timeout counts from the last release, and only in no
+// scope.
 // SPDX-License-Identifier: MIT
 #include <doctest/doctest.h>
 #include <fmt/format.h>
@@ -28,7 +28,7 @@ Record idle_record(const Server& server, Worker& worker) {
   return record;
 }
 
-// That it has used, by itself.
+// Returns the CPU time that the process itself has used.
 double cpu_seconds_of(pid_t pid) {
   const std::string stat = read_file(fmt::format("/proc/{}/stat", pid));
   std::istringstream words(stat.substr(stat.rfind(')') + 2));
@@ -49,7 +49,7 @@ void visit_scope(Worker& worker) {
 
 }  // namespace
 
-TEST_CASE("a worker in no scope for its idle timeout is killed, and the record says since when") {
+TEST_CASE("a worker in no scope for its idle timeout is killed, and the record has the start") {
   const TempFolder temp;
   const Server server(temp);
   const auto worker = client_worker(server.dir(), 300ms);
@@ -89,7 +89,7 @@ TEST_CASE("before its first scope, inside one and in a paused region a worker is
   CHECK(unborn->is_alive());
 }
 
-TEST_CASE("scopes that a worker enters and leaves again and again keep it from being idle") {
+TEST_CASE("a worker that keeps entering and leaving scopes is not idle") {
   const TempFolder temp;
   const Server server(temp);
   const auto worker = client_worker(server.dir(), 2000ms);
@@ -138,10 +138,10 @@ TEST_CASE("the next server adopts an idle timeout") {
   CHECK(Instant{record.integer("deadline_mono_ns")} <= after + 500ms);
 }
 
-TEST_CASE("an idle worker that comes back before the signal is spared, and watched on") {
+TEST_CASE("an idle worker that opens a scope before the signal is spared and still watched") {
   const TempFolder temp;
   const std::string hangs = temp.path("hangs");
-  write_file(hangs, "");  // the kill waits for the log as long as it may
+  write_file(hangs, "");  // the kill waits for the log up to its limit
   const Server server(temp, on_bad_disk("BAD_DISK_HANGS", hangs));
   const auto worker = client_worker(server.dir(), 200ms);
   visit_scope(*worker);
@@ -156,7 +156,7 @@ TEST_CASE("an idle worker that comes back before the signal is spared, and watch
   CHECK(wait_until([&] { return expiries_of(server, *worker) == 2; }));
 }
 
-TEST_CASE("in a dry run each time of idleness is recorded once") {
+TEST_CASE("a dry run records each idle period once") {
   const TempFolder temp;
   const Server server(temp, {"--dry-run"});
   const auto worker = client_worker(server.dir(), 100ms);
@@ -183,7 +183,7 @@ TEST_CASE("an idle worker that is stopped is deferred, and then has its full tim
   CHECK(Instant{record.integer("deadline_mono_ns")} >= before + 2s);
 }
 
-TEST_CASE("an idle timeout counts from no release before it, and from no pause") {
+TEST_CASE("an idle timeout does not count from an earlier release or from a pause") {
   const TempFolder temp;
   const Server server(temp);
   const auto worker = client_worker(server.dir());
@@ -198,7 +198,7 @@ TEST_CASE("an idle timeout counts from no release before it, and from no pause")
   idle_record(server, *worker);
 }
 
-TEST_CASE("a worker that works while the server drains is not idle, nor is it after the drain") {
+TEST_CASE("a worker that works while the server drains is not idle, also after the drain") {
   const TempFolder temp;
   std::optional<Server> server;
   server.emplace(temp);
@@ -247,7 +247,7 @@ TEST_CASE("a worker whose whole-process scope another process opened can be idle
   idle_record(server, *worker);
 }
 
-TEST_CASE("an idle worker that comes back on the pipe before the signal is spared") {
+TEST_CASE("an idle worker that opens a scope on the pipe before the signal is spared") {
   const TempFolder temp;
   const std::string hangs = temp.path("hangs");
   write_file(hangs, "");
@@ -256,14 +256,14 @@ TEST_CASE("an idle worker that comes back on the pipe before the signal is spare
   visit_scope(*worker);
   server.wait_for_message("(idle)");
   server.send(acquire_far(worker->pid(), "back"));
-  // Answered when what was sent before it has been read.
+  // Answered when all earlier requests were read.
   CHECK(run_client(temp, {"ping", "--dir", server.dir()}).status == exited(0));
   REQUIRE(::unlink(hangs.c_str()) == 0);
   CHECK(server.wait_for("killed", worker->pid()).text("verdict") == "spared");
   CHECK(worker->is_alive());
 }
 
-TEST_CASE("the next server does not record idleness again that was recorded in a dry run") {
+TEST_CASE("the next server does not repeat the record of an idle period of a dry run") {
   const TempFolder temp;
   std::optional<Server> server;
   server.emplace(temp, std::vector<std::string>{"--dry-run"});

@@ -1,6 +1,6 @@
 // How long after its deadline a scope is judged and its worker signalled. A healthy server takes
-// less than a millisecond on an idle machine. On a busy one the bounds are missed now and then, and
-// so there are several tries; a server whose timers are late misses them in each.
+// less than a millisecond on an idle machine. A busy machine misses the bounds now and then, so
+// there are several tries; a server whose timers are late misses them in each.
 // SPDX-License-Identifier: MIT
 #include <doctest/doctest.h>
 #include <fmt/format.h>
@@ -21,11 +21,11 @@ namespace {
 constexpr int kTries = 5;
 constexpr int kExpiries = 20;
 constexpr double kVerdictBoundMs = 50;
-// On a machine where the test's own sleeps are late, a verdict may be later by so many times that.
+// A verdict may be late by this multiple of the lateness of the test's own sleeps.
 constexpr double kBusyFactor = 4;
 // Between verdict and signal are a sync of the log and a look at the worker's descendants.
 constexpr double kSignalBoundMs = 500;
-// Deadlines of their own, so that each wakes the server. The first comes when all are known.
+// Separate deadlines, so that each wakes the server. The first comes when all are known.
 constexpr std::chrono::milliseconds kFirst{400};
 constexpr std::chrono::milliseconds kApart{17};
 
@@ -39,7 +39,7 @@ double median(std::vector<double> values) {
   return *middle;
 }
 
-// How late the sleeps of the test are while the deadlines pass.
+// Measures how late the sleeps of the test are while the deadlines pass.
 double lateness_of_this_machine() {
   std::vector<double> late;
   for (int i = 0; i < kExpiries; ++i) {

@@ -1,5 +1,5 @@
-// Hostile and broken pages. The server neither dies nor stalls nor kills anyone for them, says what
-// it saw, and a worker beside them is watched to the millisecond.
+// Hostile and broken pages. The server survives them, does not stall, kills no process for them and
+// records them. A worker beside them is still killed in time.
 // SPDX-License-Identifier: MIT
 #include <doctest/doctest.h>
 #include <fcntl.h>
@@ -27,7 +27,7 @@ std::string hint(const std::string& name) {
   return R"({"version": 1, "x_page": ")" + name + "\"}\n";
 }
 
-// The server is there, and does its work.
+// Checks that the server still kills a worker in time.
 void check_well(Server& server) {
   const auto honest = page_worker(server.dir(), fmt::format("honest-{}", ::getpid()));
   honest->ask("open 0 honest 20");
@@ -50,7 +50,7 @@ void check_refused(Server& server, const std::string& name, std::string_view rea
 
 }  // namespace
 
-TEST_CASE("what is no page is refused with its reason") {
+TEST_CASE("a file that is not a page is refused with its reason") {
   const TempFolder temp;
   Server server(temp);
   const std::string folder = server.dir() + "/scopes/";
@@ -74,7 +74,7 @@ TEST_CASE("what is no page is refused with its reason") {
     check_refused(server, "foreign", fmt::format("belongs to user {}", kSomebodyElse));
   }
   check_refused(server, "missing", "No such file");
-  check_refused(server, "../requests", "no name of a page");
+  check_refused(server, "../requests", "not a page name");
 }
 
 TEST_CASE(
@@ -98,7 +98,7 @@ TEST_CASE(
   CHECK(count(server.records(), "expired", bystander.pid()) == 0);
 }
 
-TEST_CASE("a worker in another time namespace is refused: its deadlines mean something else") {
+TEST_CASE("a worker in another time namespace is refused") {
   const TempFolder temp;
   Server server(temp);
   Worker::Setup setup;
@@ -111,7 +111,7 @@ TEST_CASE("a worker in another time namespace is refused: its deadlines mean som
   Worker worker("", setup);
   REQUIRE(worker.ask("make " + server.dir() + " shifted") == "ok");
   REQUIRE(worker.ask("lock") == "ok");
-  check_refused(server, "shifted", "lives in another time namespace");
+  check_refused(server, "shifted", "is in another time namespace");
   CHECK(worker.is_alive());
 }
 
@@ -129,7 +129,7 @@ TEST_CASE("an unlocked page is refused while the worker that it names lives") {
   CHECK(worker->is_alive());
 }
 
-TEST_CASE("a page that is gone when its unlocked worker ends leaves the server asleep") {
+TEST_CASE("a page that is removed before its unlocked worker ends leaves the server asleep") {
   const TempFolder temp;
   Server server(temp);
   const auto worker = page_worker(server.dir(), "unlocked");
@@ -163,7 +163,7 @@ TEST_CASE("an iteration that fails leaves every other worker watched") {
   server.wait_for("killed", worker.pid());
 }
 
-TEST_CASE("a worker that loses its lock after it was registered is watched on") {
+TEST_CASE("a worker that loses its lock after it was registered is still watched") {
   const TempFolder temp;
   Server server(temp);
   const auto worker = page_worker(server.dir(), "w-1");
@@ -175,7 +175,7 @@ TEST_CASE("a worker that loses its lock after it was registered is watched on") 
   CHECK(worker->status() == killed_by(SIGKILL));
 }
 
-TEST_CASE("a child that closes all it has inherited does not take its parent's lock") {
+TEST_CASE("a child that closes all inherited descriptors does not release its parent's lock") {
   const TempFolder temp;
   Server server(temp);
   const auto worker = page_worker(server.dir(), "w-1");
@@ -186,7 +186,7 @@ TEST_CASE("a child that closes all it has inherited does not take its parent's l
   CHECK(count(server.records(), "rejected") == 0);
 }
 
-TEST_CASE("a page that is cut short while it is watched is dropped, and said") {
+TEST_CASE("a page that is truncated while it is watched is removed and recorded") {
   const TempFolder temp;
   Server server(temp, {"--max-interval", "50ms"});
   const auto worker = page_worker(server.dir(), "w-1");
@@ -195,14 +195,14 @@ TEST_CASE("a page that is cut short while it is watched is dropped, and said") {
   server.barrier();
   REQUIRE(worker->ask("truncate 0") == "ok");
   const Record rejected = server.wait_for([](const Record& r) {
-    return r.is("rejected") && r.text("reason").find("cut short") != std::string::npos;
+    return r.is("rejected") && r.text("reason").find("truncated") != std::string::npos;
   });
   CHECK(rejected.integer("pid") == worker->pid());
   check_well(server);
   CHECK(worker->is_alive());
 }
 
-TEST_CASE("a page that is cut short between its scan and the verdict has no expiry") {
+TEST_CASE("a page that is truncated between its scan and the verdict has no expiry") {
   const TempFolder temp;
   const std::string cuts = temp.path("cuts");
   Server server(temp, on_bad_disk("BAD_DISK_CUTS", cuts));
@@ -211,11 +211,11 @@ TEST_CASE("a page that is cut short between its scan and the verdict has no expi
   REQUIRE(worker->ask("hint") == "ok");
   const std::string folder = server.dir() + "/scopes/";
   REQUIRE(wait_until([&] { return exists(folder + ".owners/w-1"); }));
-  server.barrier();  // the server looks at a new worker as it does before a verdict
+  server.barrier();  // the server asks for the cgroup of a new worker, too
   write_file(cuts + "-next", fmt::format("{} {}w-1", worker->pid(), folder));
   REQUIRE(::rename((cuts + "-next").c_str(), cuts.c_str()) == 0);
   const Record rejected = server.wait_for([](const Record& r) {
-    return r.is("rejected") && r.text("reason").find("cut short") != std::string::npos;
+    return r.is("rejected") && r.text("reason").find("truncated") != std::string::npos;
   });
   CHECK(rejected.integer("mono_ns") >= deadline);
   CHECK_FALSE(exists(cuts));
@@ -224,7 +224,7 @@ TEST_CASE("a page that is cut short between its scan and the verdict has no expi
   check_well(server);
 }
 
-TEST_CASE("a worker that ends behind the verdict on its page has left its scope open") {
+TEST_CASE("a worker that exits while its page is judged has left its scope open") {
   const TempFolder temp;
   const std::string ends = temp.path("ends");
   Server server(temp, on_bad_disk("BAD_DISK_ENDS", ends));
@@ -240,7 +240,7 @@ TEST_CASE("a worker that ends behind the verdict on its page has left its scope 
   CHECK(count(server.records(), "expired", worker->pid()) == 0);
 }
 
-TEST_CASE("a page that is filled with noise, again and again, gets no other worker killed") {
+TEST_CASE("a page that is filled with noise again and again leads to no kill of another worker") {
   const TempFolder temp;
   Server server(temp, {"--max-interval", "20ms", "--evidence", "none"});
   Worker bystander("block");
@@ -248,7 +248,7 @@ TEST_CASE("a page that is filled with noise, again and again, gets no other work
   worker->ask("open 0 forward 3600000");
   REQUIRE(worker->ask("hint") == "ok");
   server.barrier();
-  // It may well be killed: its own page says that its scopes are long past.
+  // The worker may be killed, because the deadlines on its page may be past.
   for (int seed = 1; seed <= 20 && worker->is_alive(); ++seed) {
     worker->tell(fmt::format("scribble {}", seed));
     if (worker->ends_within(20ms)) {
@@ -275,17 +275,17 @@ TEST_CASE("ten thousand files among the pages do not stall the server") {
     REQUIRE(fd);
   }
   check_well(server);
-  // A server that starts among them is ready, and serves.
+  // A server that starts with them becomes ready and serves.
   server.kill();
   Server next(temp);
   check_well(next);
 }
 
-TEST_CASE("a worker with more pages than any library makes is held to eight") {
+TEST_CASE("a worker may have eight pages") {
   const TempFolder temp;
   Server server(temp);
   const std::string dir = server.dir();
-  // Each page of this process is its own file and its own lock, but one process holds them all.
+  // Each page is a file with a lock of its own, and one process holds them all.
   Worker::Setup setup;
   setup.program = {page_worker_path()};
   Worker worker("", setup);
@@ -319,7 +319,7 @@ TEST_CASE("a page of another boot is recorded once and removed") {
   CHECK(count(server.records(), "left_open") == 1);
 }
 
-TEST_CASE("a hint that was never written is made good by a sweep") {
+TEST_CASE("a sweep finds a scope whose wake-up message was never written") {
   const TempFolder temp;
   const Server server(temp, {"--max-interval", "50ms"});
   const auto worker = page_worker(server.dir(), "silent");

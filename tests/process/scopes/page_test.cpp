@@ -1,5 +1,4 @@
-// Scope pages, from a worker's mapping to the record: what a server makes of them when all goes as
-// it should.
+// Scope pages, from a worker's mapping to the record, without faults.
 // SPDX-License-Identifier: MIT
 #include <doctest/doctest.h>
 #include <fcntl.h>
@@ -30,12 +29,12 @@ std::string scopes(const Server& server, const std::string& name) {
   return server.dir() + "/scopes/" + name;
 }
 
-// Opens a scope and has the server look.
+// Opens a scope and wakes the server.
 void open_and_tell(Worker& worker, const std::string& what) {
   worker.ask("open " + what);
   REQUIRE(worker.ask("hint") == "ok");
 }
-// The same for a worker that may be killed before it can say that it has.
+// The same for a worker that may be killed before it can answer.
 void open_and_die(Worker& worker, const std::string& what) {
   worker.ask("open " + what);
   worker.tell("hint");
@@ -43,7 +42,8 @@ void open_and_die(Worker& worker, const std::string& what) {
 
 }  // namespace
 
-TEST_CASE("a scope on a page is killed for at its deadline, and its record says whose it was") {
+TEST_CASE(
+    "a worker is killed at the deadline of a scope on a page, and the record identifies both") {
   const TempFolder temp;
   const Server server(temp);
   const auto worker = page_worker(server.dir(), "w-1");
@@ -72,12 +72,12 @@ TEST_CASE("a scope on a page that is released or renewed in time does not expire
   const TempFolder temp;
   Server server(temp);
   const auto worker = page_worker(server.dir(), "w-1");
-  // Three answers of the worker take far less, also on a busy machine.
+  // Three answers of the worker take far less time, also on a busy machine.
   open_and_tell(*worker, "0 renewed 2000");
   worker->ask("open 1 released 2000");
   CHECK(worker->ask("renew 0 3600000") == "in-time");
   CHECK(worker->ask("release 1") == "in-time");
-  // A third scope's verdict comes after the deadlines that the two had.
+  // The verdict on a third scope comes after the original deadlines of the two.
   open_and_tell(*worker, "2 marker 2100 0");
   server.wait_for([](const Record& r) { return r.is("killed", "marker"); });
   CHECK(worker->is_alive());
@@ -86,7 +86,7 @@ TEST_CASE("a scope on a page that is released or renewed in time does not expire
   CHECK(worker->ask("word 1") == "free");
 }
 
-TEST_CASE("a release on a page before the deadline counts though the server looks after it") {
+TEST_CASE("a release on a page before the deadline counts even if the server reads it later") {
   const TempFolder temp;
   Server server(temp);
   const auto worker = page_worker(server.dir(), "w-1");
@@ -116,10 +116,10 @@ TEST_CASE("a scope with signal 0 is judged, its worker is spared, and its releas
   CHECK(worker->ask("word 0") == "free");
 }
 
-TEST_CASE("a release that comes after the verdict and before the signal calls the kill off") {
+TEST_CASE("a release between verdict and signal cancels the kill") {
   const TempFolder temp;
   const std::string hangs = temp.path("hangs");
-  write_file(hangs, "");  // the kill waits for the log as long as it may
+  write_file(hangs, "");  // the kill waits for the log up to its limit
   const Server server(temp, on_bad_disk("BAD_DISK_HANGS", hangs));
   const auto worker = page_worker(server.dir(), "w-1");
   CHECK(worker->ask("be-late 0 late 50") == "late");
@@ -131,7 +131,7 @@ TEST_CASE("a release that comes after the verdict and before the signal calls th
   CHECK(worker->is_alive());
 }
 
-TEST_CASE("a worker's signal and grace on a page count") {
+TEST_CASE("the signal and the grace period on a page are used") {
   const TempFolder temp;
   const Server server(temp);
   const auto stubborn = page_worker(server.dir(), "w-1");
@@ -140,7 +140,7 @@ TEST_CASE("a worker's signal and grace on a page count") {
   CHECK(server.wait_for("killed", stubborn->pid()).signals() == std::vector<int>{SIGCONT, SIGKILL});
 }
 
-TEST_CASE("scopes of one name on a page are each enforced") {
+TEST_CASE("several scopes of one name on a page each expire") {
   const TempFolder temp;
   const Server server(temp);
   const auto worker = page_worker(server.dir(), "w-1");
@@ -150,12 +150,12 @@ TEST_CASE("scopes of one name on a page are each enforced") {
   const auto all_judged = [&] { return count(server.records(), "killed", worker->pid()) == 2; };
   CHECK(wait_until(all_judged));
   CHECK(worker->ask("word 0") == "open");
-  // The end of a verdict is on the page after its record.
+  // The server marks the end of a kill on the page after its record.
   CHECK(wait_until([&] { return worker->ask("word 1") == "judged"; }));
   CHECK(wait_until([&] { return worker->ask("word 2") == "judged"; }));
 }
 
-TEST_CASE("a worker that exits inside a scope of its page is recorded, and its page removed") {
+TEST_CASE("a scope on the page of a worker that exits is recorded, and the page is removed") {
   const TempFolder temp;
   const Server server(temp);
   for (const bool by_signal : {false, true}) {
@@ -196,7 +196,7 @@ TEST_CASE("a worker that starts another program leaves its scopes open, and is n
   CHECK(count(server.records(), "expired", worker->pid()) == 0);
 }
 
-TEST_CASE("a program that a watched worker has started is watched for itself") {
+TEST_CASE("a program that a watched worker executes is watched through its own page") {
   const TempFolder temp;
   Server server(temp);
   const auto worker = page_worker(server.dir(), "first");
@@ -213,7 +213,7 @@ TEST_CASE("a program that a watched worker has started is watched for itself") {
         std::vector<std::string>{"before"});
 }
 
-TEST_CASE("the board says when the server reads next, and sweeps keep that in the future") {
+TEST_CASE("the status page has the time of the next scan, and sweeps keep it in the future") {
   const TempFolder temp;
   const Server server(temp, {"--max-interval", "100ms"});
   const auto mapped = filetimer::MappedFile::map(
@@ -222,7 +222,7 @@ TEST_CASE("the board says when the server reads next, and sweeps keep that in th
   const auto& board = *static_cast<const filetimer::Board*>(mapped->data());
   CHECK(board.magic == filetimer::kBoardMagic);
   CHECK(board.server_pid == server.pid());
-  // While it looks it wants to be woken always, which is no time.
+  // During a scan the status page has "wake me always", which is not a time.
   std::int64_t next = filetimer::kWakeAlways;
   const auto is_later_than = [&](std::int64_t time) {
     next = board.next_wake;
@@ -244,11 +244,11 @@ TEST_CASE("a pipe that is made again is announced to clients that found no serve
   const auto& board = *static_cast<const filetimer::Board*>(mapped->data());
   const std::uint64_t before = board.incarnation;
   REQUIRE(::unlink(server.fifo().c_str()) == 0);
-  REQUIRE(::mkfifo(server.fifo().c_str(), 0600) == 0);  // with nobody to read it
+  REQUIRE(::mkfifo(server.fifo().c_str(), 0600) == 0);  // without a reader
   CHECK(wait_until([&] { return board.incarnation > before; }));
 }
 
-TEST_CASE("more than --max-timeout is cut on a page, and said once a name") {
+TEST_CASE("a timeout over --max-timeout on a page is cut, and recorded once for each name") {
   const TempFolder temp;
   Server server(temp, {"--max-timeout", "150ms"});
   const auto worker = page_worker(server.dir(), "w-1");
@@ -287,8 +287,8 @@ TEST_CASE("a thread that ended inside its scope is recorded once, and the scope 
 
 TEST_CASE("a worker that started the server is watched through its page, and dies without it") {
   const TempFolder temp;
-  // The server forks away from its parent, so the worker is made to be its parent by hand: a shell
-  // that becomes the page worker after it has started the server in the background.
+  // A shell starts the server in the background and then executes the page worker, which makes the
+  // worker the server's parent.
   const std::string ready = temp.path("ready");
   Worker::Setup setup;
   setup.program = {"/bin/sh", "-c",
@@ -359,7 +359,7 @@ TEST_CASE("in a pid namespace of its own acquire, release and run refuse to send
   CHECK(server.records().back().integer("requests") == 0);
 }
 
-TEST_CASE("where no server is that says acquire, whoever has served there") {
+TEST_CASE("acquire reports that no server runs, whatever an earlier server left") {
   const TempFolder temp;
   Server server(temp);
   server.kill();
@@ -457,7 +457,7 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "statistics of workers that ended are listed, also of those that ended without a server") {
+    "the statistics of workers that ended are listed, also if they ended while no server ran") {
   const TempFolder temp;
   Server server(temp);
   const auto seen = page_worker(server.dir(), "seen");

@@ -1,5 +1,5 @@
-// Scopes whose time stands still, by their caller's word or in a paused region: nobody is
-// killed for one, and once it goes on it has just what was left.
+// Scopes that are paused, by a call or in a paused region. No worker is killed for one, and a
+// resumed scope has exactly the time that was left.
 // SPDX-License-Identifier: MIT
 #include <doctest/doctest.h>
 #include <fmt/format.h>
@@ -18,7 +18,7 @@ using namespace std::chrono_literals;
 
 namespace {
 
-// Until the worker's end; the record of the scope that it was killed for.
+// Waits for the kill of the worker, and returns the record of the expired scope.
 Record killed_for(const Server& server, Worker& worker) {
   CHECK(worker.status() == killed_by(SIGKILL));
   server.wait_for("killed", worker.pid());
@@ -31,7 +31,7 @@ Instant deadline_of(const Record& record) {
 
 }  // namespace
 
-TEST_CASE("a paused scope outlives its deadline and then has what was left") {
+TEST_CASE("a paused scope outlives its deadline and then has the time that was left") {
   const TempFolder temp;
   Server server(temp);
   const auto worker = client_worker(server.dir());
@@ -48,13 +48,13 @@ TEST_CASE("a paused scope outlives its deadline and then has what was left") {
   const Instant goes_on = Instant::now();
   const Record expired = killed_for(server, *worker);
   CHECK(expired.text("scope") == "step");
-  // What was left: a second less what had passed before the pause.
+  // The time that was left: a second less the time before the pause.
   CHECK(deadline_of(expired) >= resumed + (1000ms - (paused - opened)));
   CHECK(deadline_of(expired) <= goes_on + 1000ms);
   CHECK(expired.number("timeout_s") == doctest::Approx(1));
 }
 
-TEST_CASE("a scope that is renewed while it is paused stays so, with the new time left") {
+TEST_CASE("a scope that is renewed while it is paused stays paused, with the new time left") {
   const TempFolder temp;
   Server server(temp);
   const auto worker = client_worker(server.dir());
@@ -119,7 +119,7 @@ TEST_CASE("a paused scope outlives the server and its worker's halts") {
   server.emplace(temp, std::vector<std::string>{"--max-interval", "50ms"});
   worker->signal(SIGSTOP);
   worker->wait_until_stopped();
-  let_pass(300ms);  // some sweeps: it is noticed
+  let_pass(300ms);  // some sweeps, which notice the halt
   worker->signal(SIGCONT);
   server->wait_for_message("is resumed after");
   let_pass(1300ms);
@@ -127,7 +127,7 @@ TEST_CASE("a paused scope outlives the server and its worker's halts") {
   CHECK(worker->ask("release step") == "yes");
 }
 
-TEST_CASE("a paused scope is not warned about, and after its pause once") {
+TEST_CASE("a paused scope causes no warning, and one warning after the pause") {
   const TempFolder temp;
   const Server server(temp, {"--warn-at", "0.5"});
   const auto worker = client_worker(server.dir());

@@ -1,5 +1,5 @@
-// --slow-factor and `list --stragglers` with eight real workers, whose pages have the times that a
-// test computes: how fast the machine is does not matter.
+// --slow-factor and `list --stragglers` with eight real workers. The times on their pages are
+// computed, so the speed of the machine does not matter.
 // SPDX-License-Identifier: MIT
 #include <doctest/doctest.h>
 #include <fmt/format.h>
@@ -34,7 +34,7 @@ class Ranks {
     }
   }
 
-  // Makes steps, after those before.
+  // Makes further steps.
   void run(std::vector<double> slowness, int steps = 16) {
     SimulatedJob job;
     job.ranks = workers_.size();
@@ -64,7 +64,7 @@ class Ranks {
 
 }  // namespace
 
-TEST_CASE("a rank that stays slow has one slow record for each scope, and is signalled nothing") {
+TEST_CASE("a rank that stays slow has one slow record for each scope and gets no signal") {
   const TempFolder temp;
   const std::string metrics = temp.path("filetimer.prom");
   Server server(temp, {"--slow-factor", "1.2", "--max-interval", "20ms", "--metrics", metrics});
@@ -106,7 +106,7 @@ TEST_CASE("a rank that stays slow has one slow record for each scope, and is sig
   CHECK(count(server.records(), "killed") == 0);
 }
 
-TEST_CASE("list --stragglers counts the ranks of a job that differ by noise") {
+TEST_CASE("list --stragglers names no rank of a job whose ranks differ by noise") {
   const TempFolder temp;
   Server server(temp);
   Ranks ranks(server, 8);

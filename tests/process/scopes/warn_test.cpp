@@ -1,5 +1,5 @@
-// Soft deadlines, from a worker to the record: who is warned about, once and in time, with what the
-// worker did then, and who is not.
+// Soft deadlines, from a worker to the record: which scopes get a warning, once and in time, with
+// evidence of their worker, and which do not.
 // SPDX-License-Identifier: MIT
 #include <doctest/doctest.h>
 #include <fmt/format.h>
@@ -17,7 +17,7 @@ using namespace std::chrono_literals;
 
 namespace {
 
-// A line as our own clients write it. `left`: of the timeout, where it is not all of it.
+// A line as our own clients write it. `left`: what is left of the timeout, if not all of it.
 std::string acquire_softly(pid_t pid, const std::string& scope, std::chrono::milliseconds timeout,
                            std::chrono::milliseconds soft,
                            std::optional<std::chrono::milliseconds> left = {}) {
@@ -37,7 +37,7 @@ Record wait_for_warning(const Server& server, const std::string& scope) {
   return server.wait_for([&](const Record& r) { return r.is("warned", scope); });
 }
 
-// Of this worker, in the order of the log: "warned expired killed".
+// Returns the events of this worker in the order of the log: "warned expired killed".
 std::string events(const Records& records, pid_t pid) {
   std::vector<std::string> events;
   for (const Record& record : records) {
@@ -50,7 +50,7 @@ std::string events(const Records& records, pid_t pid) {
 
 }  // namespace
 
-TEST_CASE("a scope on a page is warned about at --warn-at, then it expires and is killed for") {
+TEST_CASE("a scope on a page has a warning at --warn-at, then expires and has its worker killed") {
   const TempFolder temp;
   const Server server(temp, {"--warn-at", "0.02"});
   const auto worker = page_worker(server.dir(), "w-1");
@@ -72,7 +72,7 @@ TEST_CASE("a scope on a page is warned about at --warn-at, then it expires and i
   CHECK(warned.integer("soft_mono_ns") < expired.integer("deadline_mono_ns"));
 }
 
-TEST_CASE("a timer of PyTorch's client is warned about at --warn-at and killed for") {
+TEST_CASE("a timer of PyTorch's client has a warning at --warn-at and has its worker killed") {
   const TempFolder temp;
   Server server(temp, {"--warn-at", "0.02"});
   Worker worker("block");
@@ -96,12 +96,12 @@ TEST_CASE("a warning says where the worker is, and the worker gets no signal") {
   CHECK_FALSE(warned.text("state").empty());
   CHECK(warned.array("threads").size() == 1);
   CHECK(warned.has("gathered_ms"));
-  // The first signal that it gets is this one.
+  // This must be the first signal that the worker gets.
   worker.signal(SIGUSR2);
   CHECK(worker.line() == fmt::format("signal {}", SIGUSR2));
 }
 
-TEST_CASE("--warn-evidence sets the evidence of a warning apart from that of an expiry") {
+TEST_CASE("--warn-evidence sets the evidence of warnings and not that of expiries") {
   const TempFolder temp;
   const Server server(temp, {"--dry-run", "--evidence", "proc", "--warn-evidence", "none"});
   Worker worker("catch-signals");
@@ -111,7 +111,7 @@ TEST_CASE("--warn-evidence sets the evidence of a warning apart from that of an 
   CHECK_FALSE(warned.has("missing"));
   CHECK(server.wait_for("evidence", worker.pid()).array("threads").size() == 1);
   server.wait_for("killed", worker.pid());
-  // The first signal that it gets is this one.
+  // This must be the first signal that the worker gets.
   worker.signal(SIGUSR2);
   CHECK(worker.line() == fmt::format("signal {}", SIGUSR2));
 }
@@ -169,7 +169,7 @@ TEST_CASE("a scope is warned about once, and again after each renewal") {
     // The markers of the spans before this one count, too.
     CHECK(wait_until(
         [&] { return warnings(worker.pid()) == 2 * span - 1 && warnings(paged->pid()) == span; }));
-    // Sweeps and readings of the page that come later find nothing to say.
+    // Later sweeps and scans of the page record no further warning.
     server.send(acquire_softly(worker.pid(), fmt::format("marker {}", span), 1h, 40ms));
     wait_for_warning(server, fmt::format("marker {}", span));
     server.send(release(worker.pid(), fmt::format("marker {}", span)));
@@ -178,7 +178,7 @@ TEST_CASE("a scope is warned about once, and again after each renewal") {
   }
 }
 
-TEST_CASE("a server warns once of what the server before it has warned about") {
+TEST_CASE("a soft deadline has no second warning from the next server") {
   const TempFolder temp;
   const std::vector<std::string> args{"--warn-at", "0.00001", "--evidence", "none"};  // 36 ms
   Worker piped("block");
@@ -186,8 +186,8 @@ TEST_CASE("a server warns once of what the server before it has warned about") {
   {
     Server server(temp, args);
     paged = page_worker(server.dir(), "w-1");
-    server.send(acquire_far(piped.pid(), "told"));
-    paged->ask("open 0 told 3600000");
+    server.send(acquire_far(piped.pid(), "old"));
+    paged->ask("open 0 old 3600000");
     REQUIRE(paged->ask("hint") == "ok");
     server.wait_for("warned", piped.pid());
     server.wait_for("warned", paged->pid());
@@ -196,14 +196,15 @@ TEST_CASE("a server warns once of what the server before it has warned about") {
   paged->ask("open 1 new 3600000");
   Server next(temp, args);
   next.send(acquire_far(piped.pid(), "new"));
-  const std::vector<std::string> each_once{"told", "told", "new"};  // the first by the first server
+  const std::vector<std::string> each_once{"old", "old",
+                                           "new"};  // the first scope by the first server
   for (const pid_t pid : {piped.pid(), paged->pid()}) {
     CHECK(wait_until([&] { return count(next.records(), "warned", pid) == 3; }));
     CHECK(scopes_of(next.records(), "warned", pid) == each_once);
   }
 }
 
-TEST_CASE("a scope that is found behind both its deadlines expires only") {
+TEST_CASE("a scope past both its deadlines expires without a warning") {
   const TempFolder temp;
   Worker piped("block");
   std::unique_ptr<Worker> paged;
@@ -257,7 +258,7 @@ TEST_CASE("a worker that runs another program has left its scopes, and is not wa
   CHECK(worker->is_alive());
 }
 
-TEST_CASE("a flood of soft deadlines of one worker is cut off, its verdicts are not") {
+TEST_CASE("warnings about one worker have a limit, and verdicts do not") {
   const TempFolder temp;
   Server server(temp, {"--evidence", "none"});
   Worker worker("block");

@@ -1,5 +1,5 @@
-// Requests that a server must not trip over (docs/protocol.md): broken and hostile lines, writers
-// that hold the pipe, pids that are not to be killed.
+// Requests that must not harm a server (docs/protocol.md): broken and hostile lines, writers that
+// hold the pipe open, and pids that must not be killed.
 // SPDX-License-Identifier: MIT
 #include <doctest/doctest.h>
 #include <fmt/format.h>
@@ -29,7 +29,7 @@ std::int64_t stop_and_count(Server& server, const char* what) {
   return -1;
 }
 
-// A line whose bytes, newline included, are exactly as many as said.
+// Returns a line of exactly this many bytes, newline included.
 std::string past_line_of(pid_t pid, std::size_t bytes) {
   const std::size_t around = version1(pid, "", 1).size();
   return version1(pid, std::string(bytes - around, 'x'), 1);
@@ -42,12 +42,12 @@ std::string without_newline(std::string line) {
 
 }  // namespace
 
-TEST_CASE("a bad line alone is rejected, and the good lines around it count") {
+TEST_CASE("only a bad line is rejected, and the good lines around it count") {
   const TempFolder temp;
   Server server(temp, {"--evidence", "none"});
   Worker target("block");
   const std::string good = without_newline(acquire_past(target.pid(), "bad"));
-  // What else is refused, and why: tests/common/wire_test.cpp.
+  // tests/common/wire_test.cpp has the other refusals and their reasons.
   const std::vector<std::string> bad_lines{"not json", "", good + std::string(1, '\0'), good + good,
                                            "{\"version\": 2" + good.substr(13)};
   for (const std::string& bad : bad_lines) {
@@ -62,7 +62,7 @@ TEST_CASE("a bad line alone is rejected, and the good lines around it count") {
   CHECK(stop_and_count(server, "rejected") == static_cast<std::int64_t>(bad_lines.size()));
 }
 
-TEST_CASE("a hint needs the version that a request needs") {
+TEST_CASE("a wake-up message needs the same version as a request") {
   const TempFolder temp;
   Server server(temp, {"--max-interval", "1h"});  // no sweep finds the page
   const auto worker = page_worker(server.dir(), "w-1");
@@ -112,7 +112,7 @@ TEST_CASE("a flood of bad lines makes few records, and every bad line is counted
   CHECK(count(server.records(), "rejected") < 100);
 }
 
-TEST_CASE("a signal that is a string is rejected and later checks go on") {
+TEST_CASE("a signal that is a string is rejected, and later requests are checked") {
   const TempFolder temp;
   Server server(temp);
   Worker worker("block");
@@ -123,7 +123,7 @@ TEST_CASE("a signal that is a string is rejected and later checks go on") {
   CHECK(worker.status() == killed_by(SIGKILL));
 }
 
-TEST_CASE("a line without its newline does not take the next writer's line along") {
+TEST_CASE("a line without its newline does not spoil the next writer's line") {
   const TempFolder temp;
   Server server(temp);
   Worker half("block");
@@ -157,7 +157,7 @@ TEST_CASE("a line without its newline does not take the next writer's line along
 
 TEST_CASE("a writer that holds the pipe open and writes nothing delays no deadline") {
   const TempFolder temp;
-  // No sweep in the time of the test: only the deadline's own timer can meet it.
+  // No sweep during the test, so only the timer of the deadline can wake the server.
   Server server(temp, {"--max-interval", "1h"});
   const filetimer::UniqueFd holder = open_pipe(server.fifo());
   Worker worker("block");
@@ -166,7 +166,7 @@ TEST_CASE("a writer that holds the pipe open and writes nothing delays no deadli
   check_prompt(server, worker.pid());
 }
 
-TEST_CASE("a writer that holds the pipe open behind half a line delays no deadline") {
+TEST_CASE("a writer that holds the pipe open after half a line delays no deadline") {
   const TempFolder temp;
   Server server(temp, {"--max-interval", "1h"});
   Worker slow("block");
@@ -181,7 +181,7 @@ TEST_CASE("a writer that holds the pipe open behind half a line delays no deadli
   CHECK(late.status() == killed_by(SIGKILL));
   check_prompt(server, early.pid());
   check_prompt(server, late.pid());
-  // The rest of the half line is no request any more, and the next whole line is one.
+  // The rest of the half line is not a request, and the next whole line is one.
   write_all(holder.get(), line.substr(40));
   server.barrier();
   CHECK(slow.is_alive());
@@ -216,7 +216,7 @@ TEST_CASE("two writers with lines of 4,096 bytes lose none") {
   const Record stopped = server.records().back();
   REQUIRE(stopped.is("server_stopped"));
   CHECK(stopped.integer("rejected") == 0);
-  // 300 acquires and 299 releases of each, and the barrier's request.
+  // 300 acquires and 299 releases of each writer, and the request of the barrier.
   CHECK(stopped.integer("requests") == 2 * 599 + 1);
   CHECK(stopped.array("left").size() == 2);
 }
@@ -281,7 +281,7 @@ TEST_CASE("pids 0, 1, negative ones, the server and its ancestors are refused") 
   const TempFolder temp;
   Server server(temp);
   Worker group("block");  // leads a process group of its own
-  // Where a server that is wrong would hit the machine, the signal is one that does no harm.
+  // The signal is harmless, in case a wrong server sends it to all processes.
   server.send(version1(0, "s", 1, SIGKILL) + version1(-1, "s", 1, SIGCONT) +
               version1(-group.pid(), "s", 1, SIGKILL) + version1(1, "s", 1, SIGCONT) +
               version1(server.pid(), "s", 1, SIGKILL) + version1(::getpid(), "s", 1, SIGCONT) +
@@ -292,7 +292,7 @@ TEST_CASE("pids 0, 1, negative ones, the server and its ancestors are refused") 
   CHECK(count(server.records(), "expired") == 1);  // the barrier's
 }
 
-TEST_CASE("a pid of no process is refused") {
+TEST_CASE("a pid without a process is refused") {
   const TempFolder temp;
   Server server(temp);
   const pid_t gone = ::fork();
@@ -308,7 +308,7 @@ TEST_CASE("a pid of no process is refused") {
   CHECK(stop_and_count(server, "rejected") == 2);
 }
 
-TEST_CASE("another user's process is never killed, though root could") {
+TEST_CASE("root's server does not kill another user's process") {
   if (!can_become(kSomebodyElse)) {
     FILETIMER_SKIP(kCannotBecome);
   }
@@ -338,7 +338,7 @@ TEST_CASE("a signal that does not exist is rejected at the acquire") {
   CHECK(worker.status() == killed_by(64));
 }
 
-TEST_CASE("a second server on the folder exits 3, names the first and disturbs nothing") {
+TEST_CASE("a second server in the directory exits 3, names the first and disturbs nothing") {
   const TempFolder temp;
   Server server(temp);
   Worker worker("block");
@@ -360,7 +360,7 @@ TEST_CASE("a second server on the folder exits 3, names the first and disturbs n
   CHECK(count(server.records(), "server_started") == 1);
 }
 
-TEST_CASE("a second server with the same pipe but another folder disturbs nothing either") {
+TEST_CASE("a second server with the same pipe in another directory disturbs nothing") {
   const TempFolder temp;
   Server server(temp);
   const Finished second = run_server(temp, {"--dir", temp.path("other"), "--fifo", server.fifo()});

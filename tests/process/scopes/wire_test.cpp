@@ -1,4 +1,4 @@
-// What a version-1 server does with requests, kept from PyTorch's (docs/protocol.md).
+// Requests of version 1, with the semantics of PyTorch's server (docs/protocol.md).
 // SPDX-License-Identifier: MIT
 #include <doctest/doctest.h>
 #include <fmt/format.h>
@@ -14,7 +14,7 @@ using namespace std::chrono_literals;
 
 namespace {
 
-// Scopes that were still open when the server stopped, of one worker.
+// Returns the scopes of a worker that were still open when the server stopped.
 std::vector<std::string> left_open_at_stop(const Records& records, pid_t pid) {
   std::vector<std::string> scopes;
   for (const Record& record : records) {
@@ -30,7 +30,7 @@ std::vector<std::string> left_open_at_stop(const Records& records, pid_t pid) {
   return scopes;
 }
 
-// A line with keys that only our own client writes.
+// Returns a line with keys that only our own client writes.
 std::string with_own_keys(std::string line, std::string_view keys) {
   const std::size_t end = line.rfind('}');
   return line.replace(end, 1, fmt::format(", {}}}", keys));
@@ -38,7 +38,7 @@ std::string with_own_keys(std::string line, std::string_view keys) {
 
 }  // namespace
 
-TEST_CASE("a worker whose scope expires is killed with the signal asked for and recorded") {
+TEST_CASE("a worker whose scope expires is killed with the requested signal and recorded") {
   const TempFolder temp;
   Server server(temp);
   Worker worker("block");
@@ -120,7 +120,7 @@ TEST_CASE("one release ends a scope however often it was acquired") {
   CHECK(left_open_at_stop(server.records(), worker.pid()) == std::vector<std::string>{"kept"});
 }
 
-TEST_CASE("a scope is one worker's: the same name of another worker is another scope") {
+TEST_CASE("scopes of two workers with the same name are two scopes") {
   const TempFolder temp;
   Server server(temp);
   Worker one("block");
@@ -131,7 +131,7 @@ TEST_CASE("a scope is one worker's: the same name of another worker is another s
   CHECK(one.is_alive());
 }
 
-TEST_CASE("a release of what is not open does nothing") {
+TEST_CASE("a release of a scope that is not open does nothing") {
   const TempFolder temp;
   Server server(temp);
   Worker worker("block");
@@ -157,13 +157,13 @@ TEST_CASE("an acquire that is already past does not expire if its release is rea
   CHECK(count(server.records(), "expired", worker.pid()) == 0);
 }
 
-TEST_CASE("a release that was written before the deadline counts though it is read after it") {
+TEST_CASE("a release that was written before the deadline counts even if it is read later") {
   const TempFolder temp;
   Server server(temp);
   Worker worker("block");
   server.send(acquire(worker.pid(), "s", 1500ms));
   const filetimer::Instant deadline = filetimer::Instant::now() + 1500ms;
-  // The file with the timers of this worker: the request has been read.
+  // The file with the timers of this worker shows that the request was read.
   REQUIRE(wait_until(
       [&] { return exists(fmt::format("{}/scopes/server/{}", server.dir(), worker.pid())); }));
   {
@@ -176,7 +176,7 @@ TEST_CASE("a release that was written before the deadline counts though it is re
   CHECK(count(server.records(), "expired", worker.pid()) == 0);
 }
 
-TEST_CASE("of several expired scopes the earliest with a positive signal says the signal") {
+TEST_CASE("the earliest of several expired scopes with a positive signal determines the signal") {
   const TempFolder temp;
   Server server(temp);
   Worker worker("block");
@@ -250,7 +250,7 @@ TEST_CASE("a worker that renews, releases and ends at once has left nothing open
   Worker worker("block");
   server.send(acquire_far(worker.pid(), "step"));
   server.barrier();
-  // The server reads all of it after the worker's end.
+  // The server reads all requests after the worker's end.
   {
     const Stopped stopped(server);
     server.send(acquire_far(worker.pid(), "step") + acquire_far(worker.pid(), "other"));
@@ -313,7 +313,7 @@ TEST_CASE("a scope with signal 0 or a negative one expires, and no signal is sen
   CHECK(worker.is_alive());
 }
 
-TEST_CASE("every signal the kernel knows is sent as asked") {
+TEST_CASE("every signal of the kernel is sent as requested") {
   const TempFolder temp;
   Server server(temp);
   for (const int signal : {SIGHUP, SIGINT, SIGTERM, SIGUSR2, SIGXCPU, 34, 64}) {
@@ -324,8 +324,7 @@ TEST_CASE("every signal the kernel knows is sent as asked") {
   }
 }
 
-TEST_CASE(
-    "without --grace a timer of our own client has ten seconds, one of PyTorch's client none") {
+TEST_CASE("without --grace our own client has ten seconds of grace and PyTorch's client none") {
   const TempFolder temp;
   const Server server(temp);
   const Worker own("block");
@@ -336,7 +335,7 @@ TEST_CASE(
   CHECK_FALSE(server.wait_for("expired", other.pid()).has("grace_s"));
 }
 
-TEST_CASE("a renewal within the grace spares the worker where the scope may be left then") {
+TEST_CASE("a renewal within the grace period spares the worker if the scope allows it") {
   const TempFolder temp;
   Server server(temp);
   const Worker worker("ignore-term");
@@ -373,7 +372,7 @@ TEST_CASE("a scope name of any length and alphabet is kept apart and shown") {
   CHECK(std::count(scopes.begin(), scopes.end(), "") == 1);
 }
 
-TEST_CASE("the server answers and stops though no client ever opened the pipe") {
+TEST_CASE("the server answers and stops even if no client has opened the pipe") {
   const TempFolder temp;
   Server server(temp);
   CHECK(server.stop() == exited(0));

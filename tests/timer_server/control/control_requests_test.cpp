@@ -30,7 +30,7 @@ class Client {
     pipe_.reset(::open(path_.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
   }
   [[nodiscard]] std::string_view name() const { return name_; }
-  // The answers that have come since the last look.
+  // Returns the answers since the last call.
   [[nodiscard]] std::string read() const {
     std::array<char, 65536> bytes{};
     const ssize_t got = ::read(pipe_.get(), bytes.data(), bytes.size());
@@ -60,7 +60,7 @@ struct QuestionStage {
     worker.pipe = std::make_shared<PipePage>(folder.path(), 4711, WorkerPage::Terms{});
     worker.pages.push_back(worker.pipe);
     pipe = worker.pipe;
-    ::signal(SIGPIPE, SIG_IGN);  // the server does not take it
+    ::signal(SIGPIPE, SIG_IGN);  // the server blocks it
     control.emplace(loop.get(), folder.path(), std::move(*ReplyFolder::make(folder.path())), 1min,
                     ControlRequests::Context{scopes, life, rejections, records, *log, dumps,
                                              [this](Announcement) { on_publish(); }});
@@ -113,7 +113,7 @@ bool contains(const std::string& text, std::string_view part) {
 
 }  // namespace
 
-TEST_CASE("A drain is on the status page before its client has the answer") {
+TEST_CASE("A drain is on the status page before its client gets the answer") {
   QuestionStage stage;
   const Client client(stage.folder, "1-a");
   bool was_silent = false;
@@ -130,7 +130,7 @@ TEST_CASE("A drain is on the status page before its client has the answer") {
   CHECK(stage.control->announcement() == Announcement::kNone);
 }
 
-TEST_CASE("A shutdown is refused while a scope is open, and returned when none is") {
+TEST_CASE("A shutdown is refused while a scope is open, and returned when no scope is open") {
   QuestionStage stage;
   stage.open_scopes(2);
   const Client refused(stage.folder, "1-a");
@@ -187,7 +187,7 @@ TEST_CASE("A graceful shutdown whose time is up is withdrawn, or forced") {
   }
 }
 
-TEST_CASE("After a withdrawn shutdown a server around COMMAND serves on") {
+TEST_CASE("A server around COMMAND keeps serving after a withdrawn shutdown") {
   QuestionStage stage(LifeCycle::Kind::kAroundCommand);
   const Client client(stage.folder, "1-a");
   stage.ask(client, question("shutdown", [](auto& q) {
@@ -224,7 +224,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("Of several shutdowns in one iteration the forced one is carried out") {
+TEST_CASE("If an iteration has several shutdowns, the forced one is carried out") {
   for (const bool is_forced_first : {false, true}) {
     QuestionStage stage;
     const Client one(stage.folder, "1-a");
@@ -290,7 +290,7 @@ TEST_CASE("A graceful shutdown for workers waits until the last worker is remove
   CHECK(stage.advance(stage.now + ShutdownRequests::kLookPeriod));
 }
 
-TEST_CASE("Status requests are answered together, with what the server writes then") {
+TEST_CASE("Status requests are answered together, with the fields that the server writes then") {
   QuestionStage stage;
   const Client one(stage.folder, "1-a");
   const Client two(stage.folder, "1-b");
@@ -318,7 +318,7 @@ TEST_CASE("A ping is answered at once with the pid and the version of the server
   CHECK(stage.control->client_count() == 0);
 }
 
-TEST_CASE("A drain answers the number of open scopes and refuses the ranks that wait") {
+TEST_CASE("A drain is answered with the number of open scopes and refuses waiting ranks") {
   QuestionStage stage;
   stage.open_scopes(3);
   const Client rank(stage.folder, "1-a");
@@ -354,7 +354,7 @@ TEST_CASE("A drain --off withdraws a graceful shutdown and answers its client") 
   CHECK_FALSE(stage.advance(stage.now + 1s));
 }
 
-TEST_CASE("A shutdown that waits for something unknown is invalid, and --force waits for nothing") {
+TEST_CASE("A shutdown with an unknown x_graceful is invalid, and a forced one does not wait") {
   QuestionStage stage;
   stage.open_scopes(1);
   const Client client(stage.folder, "1-a");
@@ -369,7 +369,8 @@ TEST_CASE("A shutdown that waits for something unknown is invalid, and --force w
 }
 
 TEST_CASE(
-    "A rank is granted its wait, answered when its round is full, and refused if it is wrong") {
+    "A rank is granted its wait, answered when its round is full, and refused if its join is "
+    "wrong") {
   QuestionStage stage;
   const auto rank = [](int number) {
     return question("rendezvous", [number](auto& q) {

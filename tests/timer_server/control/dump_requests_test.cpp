@@ -1,4 +1,4 @@
-// Dumps of real processes, with time as the test says it is.
+// Dumps of real processes with injected time.
 // SPDX-License-Identifier: MIT
 #include "timer_server/control/dump_requests.hpp"
 
@@ -22,7 +22,7 @@ namespace {
 constexpr WaitingClients::Id kClient = 7;
 
 struct DumpStage : WorkerParts {
-  // A worker that is a child of the test; a negative rank is not known.
+  // A worker that is a child of the test; a negative rank: unknown.
   Worker& add(int rank) {
     children.push_back(std::make_unique<Child>());
     Worker& worker = **workers.add(process_of(*children.back()));
@@ -35,7 +35,7 @@ struct DumpStage : WorkerParts {
   Status begin(const DumpRequests::Wanted& wanted = {}, Duration patience = 10s) {
     return dumps.begin(kClient, wanted, now + patience, now);
   }
-  // Until there is an answer, within a bound.
+  // Waits for an answer, at most the bound.
   std::string answer() {
     const Instant until = Instant::now() + 10s;
     for (;;) {
@@ -100,7 +100,7 @@ TEST_CASE("A dump has the evidence and the open scopes of each worker, by rank")
   CHECK(stage.dumps.advance(stage.now).is_never());
 }
 
-TEST_CASE("A dump of a rank or a pid is of these workers only") {
+TEST_CASE("A dump of a rank or a pid has these workers only") {
   DumpStage stage;
   stage.add(1);
   const pid_t pid = stage.add(2).process->pid;
@@ -110,7 +110,7 @@ TEST_CASE("A dump of a rank or a pid is of these workers only") {
   CHECK(Dumped(stage.answer()).ranks() == std::vector<std::int64_t>{2});
 }
 
-TEST_CASE("A dump says of which job each worker is") {
+TEST_CASE("A dump has the job of each worker") {
   DumpStage stage;
   (*stage.add(1).facts)->job_id = "8812";
   (*stage.add(1).facts)->job_id = "8813";
@@ -124,7 +124,7 @@ TEST_CASE("A dump says of which job each worker is") {
   CHECK(text_at(Dumped(stage.answer()).workers.at(0), "job_id").empty());
 }
 
-TEST_CASE("A dump of no worker says which there are") {
+TEST_CASE("A dump that matches no worker names the watched ones") {
   DumpStage stage;
   CHECK(stage.begin().error().message == "no worker is watched");
   CHECK(stage.begin({.rank = 1, .pid = {}}).error().message == "no watched worker has a rank");
@@ -178,7 +178,7 @@ TEST_CASE("A dump whose client has gone is not answered") {
   CHECK(stage.dumps.take_answers().empty());
 }
 
-TEST_CASE("A dump is of a limited number of workers and counts the others") {
+TEST_CASE("A dump has a limited number of workers and counts the others") {
   DumpStage stage;
   const BusyThreads busy(stage.side_threads, SideThreads::Lane::kUnexpired);
   for (std::size_t i = 0; i < DumpRequests::kMaxWorkers + 3; ++i) {

@@ -58,7 +58,7 @@ void check(Kind kind, const State& state) {
 
 }  // namespace
 
-TEST_CASE("What each event leads to in each state of a server around a command") {
+TEST_CASE("A server around a command makes the expected transition for each event in each state") {
   constexpr Event kEnd = Event::kCommandEnded;
   constexpr Event kAsk = Event::kShutdown;
   constexpr Event kForce = Event::kForcedShutdown;
@@ -82,7 +82,7 @@ TEST_CASE("What each event leads to in each state of a server around a command")
   }
 }
 
-TEST_CASE("What each event leads to in each state of a server without a command") {
+TEST_CASE("A server without a command makes the expected transition for each event in each state") {
   constexpr Event kAsk = Event::kShutdown;
   constexpr Event kDone = Event::kKillsDone;
   constexpr Event kSignal = Event::kSignal;
@@ -113,7 +113,7 @@ TEST_CASE("A server that stops ends in bounded time, whatever hangs") {
   CHECK(life.next().is_never());
 }
 
-TEST_CASE("Scopes are judged until only hooks are waited for") {
+TEST_CASE("Scopes are judged until the server waits for hooks only") {
   LifeCycle life(Kind::kAroundCommand);
   CHECK(life.judges());
   (void)life.handle(Event::kCommandEnded, {});

@@ -1,4 +1,4 @@
-// What the ranks of a rendezvous are answered, on pipes of the test.
+// The answers to the ranks of a rendezvous, on pipes of the test.
 // SPDX-License-Identifier: MIT
 #include "timer_server/control/rendezvous_desk.hpp"
 
@@ -20,9 +20,9 @@ namespace {
 
 struct DeskStage {
   DeskStage() {
-    ::signal(SIGPIPE, SIG_IGN);  // the server does not take it
+    ::signal(SIGPIPE, SIG_IGN);  // the server blocks it
   }
-  // A client that waits, and the end of its reply pipe that it reads.
+  // A client that waits, and the read end of its reply pipe.
   struct Waiting {
     WaitingClients::Id id = 0;
     UniqueFd reader;
@@ -101,7 +101,7 @@ TEST_CASE("A round whose time is up is answered and recorded with the ranks that
 }
 
 TEST_CASE(
-    "A rank whose client is gone completes no round, though its withdrawal was not reported") {
+    "A rank whose client is gone completes no round, even before its withdrawal is reported") {
   DeskStage stage;
   auto zero = stage.client();
   const auto one = stage.client();
@@ -117,7 +117,7 @@ TEST_CASE(
   CHECK(testing::contains(again.read(), R"("answer":"done")"));
 }
 
-TEST_CASE("A rank that was started again takes its place, unless the first one still waits") {
+TEST_CASE("A restarted rank replaces its predecessor, unless that one still waits") {
   DeskStage stage;
   auto first = stage.client();
   const auto second = stage.client();

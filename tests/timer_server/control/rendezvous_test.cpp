@@ -1,4 +1,4 @@
-// Rounds of a rendezvous with time as the test says it is.
+// Rounds of a rendezvous with injected time.
 // SPDX-License-Identifier: MIT
 #include "timer_server/control/rendezvous.hpp"
 
@@ -19,7 +19,7 @@ struct RendezvousStage {
     return joined ? "" : joined.error().message;
   }
   Rendezvous rendezvous{64};
-  Rendezvous::Client client = 0;  // that joined last
+  Rendezvous::Client client = 0;  // the last that joined
   Instant now{1'000'000'000};
 };
 
@@ -75,13 +75,13 @@ TEST_CASE("A rank that has left is missing and named, and may join again") {
   stage.join(2, 3);
   stage.rendezvous.leave(first);
   CHECK(stage.rendezvous.take_full().empty());
-  SUBCASE("it does not come back") {
+  SUBCASE("it does not rejoin") {
     const auto rounds = stage.rendezvous.take_failed(stage.now + 10s);
     REQUIRE(rounds.size() == 1);
     CHECK(rounds[0].missing == std::vector{1});
     CHECK(rounds[0].left == std::vector{1});
   }
-  SUBCASE("it does") {
+  SUBCASE("it rejoins") {
     CHECK(stage.join(1, 3) == "");
     const auto rounds = stage.rendezvous.take_full();
     REQUIRE(rounds.size() == 1);
@@ -129,7 +129,7 @@ TEST_CASE("The next round begins at once, and rounds are counted by name") {
   CHECK(stage.rendezvous.take_failed(stage.now + 1s).at(0).number == 3);
 }
 
-TEST_CASE("Ever new names take a limited amount of memory") {
+TEST_CASE("An unlimited number of names takes a limited amount of memory") {
   RendezvousStage stage;
   for (std::size_t i = 0; i <= Rendezvous::kMaxNames; ++i) {
     stage.now = stage.now + 1s;

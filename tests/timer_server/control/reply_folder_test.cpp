@@ -1,4 +1,4 @@
-// What the server opens to answer on, and what it does not.
+// Which files the server opens as reply pipes.
 // SPDX-License-Identifier: MIT
 #include "timer_server/control/reply_folder.hpp"
 
@@ -66,7 +66,7 @@ TEST_CASE("Only a named pipe in the folder is opened") {
   CHECK(stage.refusal(std::string(65, 'a')).ends_with("at most 64 bytes"));
 }
 
-TEST_CASE("Old pipes without a reader are removed, and nothing else is") {
+TEST_CASE("Old pipes without a reader are removed, and other files are not") {
   const ReplyStage stage;
   const auto age = [&](const std::string& name) {
     const timespec times[2] = {{0, UTIME_OMIT}, {1, 0}};

@@ -1,4 +1,4 @@
-// Answers on pipes that are read, not read, or left.
+// Answers on pipes that are read, not read, or closed.
 // SPDX-License-Identifier: MIT
 #include "timer_server/control/waiting_clients.hpp"
 
@@ -25,7 +25,7 @@ struct Pipe {
     reader.reset(ends[0]);
     writer.reset(ends[1]);
   }
-  // All that is there now.
+  // Returns everything that can be read now.
   std::string read() const {
     std::string text;
     std::array<char, 65536> bytes{};
@@ -44,10 +44,10 @@ struct Pipe {
 
 struct ClientStage {
   ClientStage() {
-    ::signal(SIGPIPE, SIG_IGN);  // the server does not take it
+    ::signal(SIGPIPE, SIG_IGN);  // the server blocks it
     clients.emplace(loop.get(), kMost, [this](WaitingClients::Id id) { withdrawn.push_back(id); });
   }
-  // What is there to do now.
+  // Dispatches the events that are pending.
   void run() const {
     while (::sd_event_run(loop.get(), 0) > 0) {
     }

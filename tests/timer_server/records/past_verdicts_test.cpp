@@ -65,7 +65,7 @@ TEST_CASE("A verdict without its end is unfinished, and is read as it was record
   CHECK(terms.tid == 7);
 }
 
-TEST_CASE("A verdict whose end or evidence follows is known to have it") {
+TEST_CASE("A later record of the end or the evidence is found for its verdict") {
   Log log;
   const Expiry finished = log.add_verdict();
   log.add_verdict();
@@ -89,7 +89,7 @@ TEST_CASE("Verdicts before a rotation of the log count, too") {
   CHECK(!past[1].is_finished);
 }
 
-TEST_CASE("Another server's verdicts in the same log are not ours") {
+TEST_CASE("Verdicts of another runtime directory in the same log are skipped") {
   Log log;
   log.add_verdict();
   CHECK(read_past_verdicts(log.folder.path("log"), log.records.boot_id(), "/run/b").empty());
@@ -106,7 +106,7 @@ TEST_CASE("A verdict whose scope was released late is read as released") {
   CHECK(past[0].expiry.released_at);
 }
 
-TEST_CASE("Lines that are no records, half lines and records of other boots are skipped") {
+TEST_CASE("Lines that are not records, half lines and records of other boots are skipped") {
   Log log;
   log.add("");
   log.add(R"({"event":"expired")");

@@ -44,7 +44,7 @@ std::string next_message(RecordLog& log, bool& is_good) {
     }
     pollfd poll{log.event_fd(), POLLIN, 0};
     if (::poll(&poll, 1, 10'000) <= 0) {
-      return "nothing within the bound";
+      return "no message within the bound";
     }
     std::uint64_t events = 0;
     REQUIRE(::read(log.event_fd(), &events, sizeof events) == sizeof events);
@@ -68,7 +68,7 @@ TEST_CASE("Synced records are in the file, one a line and in order") {
   CHECK(lines[99] == "99");
 }
 
-TEST_CASE("Records that are appended together have one number, and stand one a line") {
+TEST_CASE("Records that are appended together have one number and a line each") {
   const testing::TempFolder folder;
   const auto log = open_log(folder.path("log"));
   log->append("first");
@@ -101,7 +101,7 @@ TEST_CASE("A log over its largest size is renamed once, with complete lines") {
   CHECK(lines_of(folder.path("log")).size() == 9);
 }
 
-TEST_CASE("A log is renamed at its largest size though another server has written most of it") {
+TEST_CASE("A log is renamed at its largest size even if another server has written most of it") {
   const testing::TempFolder folder;
   const auto one = open_log(folder.path("log"), 4096);
   const auto other = open_log(folder.path("log"), 4096);
@@ -121,7 +121,7 @@ TEST_CASE("Servers that share a log rename it once and lose no record") {
   for (int round = 0; round < 12; ++round) {
     const testing::TempFolder folder;
     const std::string path = folder.path("log");
-    // Of each server: together one and a half times the largest size.
+    // The bytes of each server: together one and a half times the largest size.
     constexpr int kRecords = 1000;
     const std::string filling(100, 'x');
     const std::uint64_t most = 2 * kRecords * (filling.size() + 1) * 2 / 3;
@@ -143,7 +143,7 @@ TEST_CASE("Records that could not be written are written in order later") {
   const auto log = open_log(folder.path("sub/log"));
   log->append("before");
   REQUIRE(log->drain(10s));
-  // Neither the file nor its folder is there: root can't write to that either.
+  // Neither the file nor its folder exists, so root cannot write to it either.
   std::filesystem::rename(folder.path("sub"), folder.path("moved"));
   bool is_good = true;
   for (int i = 0; i < 20; ++i) {
@@ -214,7 +214,7 @@ TEST_CASE("The backlog has a limit, and records over it are counted") {
   CHECK(!(*opened)->drain(1ms));
 }
 
-TEST_CASE("Statistics are lost before verdicts are, and counted as well") {
+TEST_CASE("Statistics are dropped before verdicts, and are counted, too") {
   const auto log = open_log("/dev/full");
   const std::size_t record = std::size_t{1} << 20;
   for (std::size_t i = 0; i < kMaxLogBacklogBytesOfStatistics / record + 4; ++i) {

@@ -1,5 +1,5 @@
-// What Records writes: every field is in docs/records.md and every field there is written. The
-// records of the server itself are held against it in tests/process/records_test.cpp.
+// Records writes every field of docs/records.md and no other. tests/process/life/records_test.cpp
+// compares the records about the server itself.
 // SPDX-License-Identifier: MIT
 #include "timer_server/records/records.hpp"
 
@@ -21,7 +21,7 @@ namespace {
 
 constexpr Instant kNow{50'000'000'000};
 
-// A worker of which all is known.
+// A worker whose facts are all known.
 WorkerIdentity full_worker() {
   Process process;
   process.pid = 4711;
@@ -245,14 +245,13 @@ TEST_CASE("an incident lists 1,024 scopes, or the last four of each of many work
   CHECK(incident_share(256) == 4);
   CHECK(incident_share(257) == 4);
   CHECK(incident_share(1024) == 4);
-  // No more than 4,096 in all.
+  // At most 4,096 scopes in all.
   CHECK(incident_share(1025) == 3);
   CHECK(incident_share(4096) == 1);
   CHECK(incident_share(10'000) == 1);
 }
 
-TEST_CASE(
-    "an expiry whose worker has many open scopes with long names stays one that tools can hold") {
+TEST_CASE("the records of a kill with many open scopes and long names stay within their limit") {
   filetimer::Records records = make_records();
   ScopeView scope = full_scope();
   scope.name = std::string(kMaxScopeNameBytes, '\x01');  // six bytes each, as JSON
@@ -266,7 +265,7 @@ TEST_CASE(
   CHECK(records.killed(full_worker(), full_expiry(records), outcome).size() <= kMaxRecordBytes);
 }
 
-TEST_CASE("the end of a worker tells of each name what its scopes took") {
+TEST_CASE("the end of a worker is recorded with the durations of its scopes by name") {
   const std::string record = make_records().worker_ended(full_worker(), full_statistics());
   const std::string sums =
       R"("count":3,"total_s":1.500000000,"longest_s":1.000000000,"last_s":0.250000000,)";
@@ -279,7 +278,7 @@ TEST_CASE("the end of a worker tells of each name what its scopes took") {
                          histogram + R"(}],"omitted":0})"));
 }
 
-TEST_CASE("the end of a worker with many long scope names stays one that tools can hold") {
+TEST_CASE("the record of the end of a worker with many long scope names stays within its limit") {
   StatisticsByName statistics;
   ScopeStatistics sums = full_statistics().at("load");
   sums.histogram.fill(~std::uint64_t{0});
@@ -308,7 +307,7 @@ TEST_CASE("an incident lists the scopes that have ended, with the times before i
                          R"("ended_omitted":3})"));
 }
 
-TEST_CASE("an incident with the most ended scopes stays a record that tools can hold") {
+TEST_CASE("the record of an incident with the most ended scopes stays within its limit") {
   filetimer::Records records = make_records();
   const ClockReading when = ClockReading::now();
   WorkerScopes worker{full_worker(), {}};
@@ -322,7 +321,7 @@ TEST_CASE("an incident with the most ended scopes stays a record that tools can 
   CHECK(record.find(R"("ended_omitted":0)") == std::string::npos);
 }
 
-TEST_CASE("of the scopes that have ended a worker's latest are listed, as many as its share") {
+TEST_CASE("an incident lists the latest ended scopes of each worker, up to the worker's share") {
   const Instant when = Instant{} + 1h;
   const auto ended = [&] {
     EndedScopesByName names;
@@ -347,7 +346,7 @@ TEST_CASE("of the scopes that have ended a worker's latest are listed, as many a
   CHECK(none.empty());
 }
 
-TEST_CASE("an incident lists each scope once, and apart who is in none") {
+TEST_CASE("an incident lists each scope once, and workers in no scope separately") {
   filetimer::Records records = make_records();
   const Expiry expiry = full_expiry(records);
   const std::string record = records.incident(

@@ -72,7 +72,7 @@ TEST_CASE("A pipe that was removed or replaced is noticed") {
   const UniqueFd reader(::open(folder.path("p").c_str(), O_RDONLY | O_NONBLOCK));
   CHECK(pipe->condition() == RequestPipe::Condition::kTakenOver);
 
-  pipe->remove_from_path();  // it is not ours
+  pipe->remove_from_path();  // keeps another process's pipe
   CHECK(std::filesystem::exists(folder.path("p")));
 }
 

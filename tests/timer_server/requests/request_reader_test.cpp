@@ -52,7 +52,7 @@ using Names = std::vector<std::string>;
 
 }  // namespace
 
-TEST_CASE("Lines are found wherever the reads were cut") {
+TEST_CASE("Lines are found wherever the reads split them") {
   const std::string text = line("a") + line("b") + line("c");
   for (std::size_t cut = 0; cut <= text.size(); ++cut) {
     Reading reading;
@@ -119,7 +119,7 @@ TEST_CASE("A line without an end takes no memory, and the next line is parsed") 
   CHECK(reading.seen.rejected[0].find("a line of 10000001 bytes") != std::string::npos);
 }
 
-TEST_CASE("A line behind an incomplete line over the limit is parsed") {
+TEST_CASE("A line after an incomplete line over the limit is parsed") {
   Reading reading;
   reading.read(std::string(100'000, 'x'));
   reading.read(line("kept"));
@@ -127,7 +127,7 @@ TEST_CASE("A line behind an incomplete line over the limit is parsed") {
   CHECK(reading.seen.rejected.size() == 1);
 }
 
-TEST_CASE("A line start inside a string is no line start") {
+TEST_CASE("The start of a line inside a string is not a line") {
   Reading reading;
   reading.read(R"({"version": 1, "pid": "x", "scope_id": "{\"version\"", "signal": 9})"
                "\n");

@@ -24,7 +24,7 @@ TEST_CASE("A deadline is unchanged if no time was missed") {
   CHECK(missed.deadline(kScope, {}) == instant_at(110s));
 }
 
-TEST_CASE("A scope that was open in a gap gets its length, at most its timeout") {
+TEST_CASE("A scope that was open in a gap gets the length of the gap, at most its timeout") {
   GivenTime missed;
   missed.add(instant_at(105s), 3s);
   CHECK(missed.deadline(kScope, {}) == instant_at(113s));
@@ -39,7 +39,7 @@ TEST_CASE("A scope that began after a gap gets nothing for it") {
   CHECK(missed.deadline(kScope, {}) == instant_at(110s));
 }
 
-TEST_CASE("Of several gaps the first one counts until the scope is renewed") {
+TEST_CASE("Only the first of several gaps counts until the scope is renewed") {
   GivenTime missed;
   missed.add(instant_at(105s), 3s);
   missed.add(instant_at(109s), 2s);
@@ -68,7 +68,7 @@ TEST_CASE("A resume makes no deadline earlier") {
   CHECK(missed.deadline(longer, instant_at(101s)) == instant_at(200s));
 }
 
-TEST_CASE("A scope without a deadline has none, whatever was missed") {
+TEST_CASE("A scope without a deadline gets none from missed time") {
   GivenTime missed;
   missed.add(instant_at(105s), 3s);
   const GivenTime::Span endless{.started = instant_at(100s), .deadline = Instant::never()};
@@ -83,7 +83,7 @@ TEST_CASE("A scope with a deadline and no timeout gets a whole gap, and nothing 
   CHECK(missed.deadline(paused, {}) == instant_at(900s));
 }
 
-TEST_CASE("However many gaps there are, no deadline gets earlier with one more") {
+TEST_CASE("One more gap makes no deadline earlier, however many there are") {
   GivenTime missed;
   Instant before = kScope.deadline;
   for (std::size_t i = 0; i < 3 * GivenTime::kMaxGaps; ++i) {

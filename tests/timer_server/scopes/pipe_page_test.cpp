@@ -1,4 +1,4 @@
-// The scopes of a worker of the pipe: how they are opened, judged and saved for the next server.
+// The scopes of a worker of the pipe: opening, judging and saving them for the next server.
 // SPDX-License-Identifier: MIT
 #include "timer_server/scopes/pipe_page.hpp"
 
@@ -199,7 +199,7 @@ TEST_CASE("A renewal gets a warning of its own, a repeated acquire does not") {
   stage.acquire("a", terms_of(700 * kMs, 1'700 * kMs));
   CHECK(stage.soft_due({1'199 * kMs}).empty());
   CHECK(stage.soft_due({1'200 * kMs}).size() == 1);
-  // The deadline is the same, the timeout is not: a renewal.
+  // The same deadline with another timeout is a renewal.
   stage.acquire("a", terms_of(1'300 * kMs, 1'700 * kMs));
   CHECK(stage.soft_due({1'500 * kMs}).size() == 1);
   // Another scope in the same slot, with the same deadline.
@@ -254,7 +254,7 @@ TEST_CASE("A judged scope is released late, and its slot is used again after its
   const WorkerPage::Due judged = stage.expire({5000});
   CHECK_FALSE(stage.page->was_released_late(judged.slot, judged.word));
   CHECK_FALSE(stage.page->has_open("a"));
-  CHECK_FALSE(stage.page->release("a"));  // since the verdict the worker is not in it
+  CHECK_FALSE(stage.page->release("a"));  // after the verdict the worker does not count as inside
   CHECK(stage.page->was_released_late(judged.slot, judged.word));
   CHECK(stage.page->is_empty());
   stage.acquire("a", 7000);
@@ -266,7 +266,7 @@ TEST_CASE("A judged scope is released late, and its slot is used again after its
   CHECK(stage.kept().size() == 2);
 }
 
-TEST_CASE("A judged scope that is acquired again was renewed late, and the new one is watched") {
+TEST_CASE("An acquire of a judged scope renews it late, and the new scope is watched") {
   PipePageStage stage;
   stage.acquire("a", 5000);
   const WorkerPage::Due judged = stage.expire({5000});
@@ -297,7 +297,7 @@ TEST_CASE("A verdict that is revoked leaves the scope open, and due again") {
   CHECK(stage.due({5000}) == Names{"a"});
 }
 
-TEST_CASE("The signal ends all scopes that were not judged") {
+TEST_CASE("release_all() releases the scopes that were not judged and returns their names") {
   PipePageStage stage;
   stage.acquire("judged", 5000);
   const WorkerPage::Due judged = stage.expire({5000});
@@ -324,7 +324,7 @@ TEST_CASE("The worker is inside a scope that it has opened itself, until its rel
   CHECK_FALSE(stage.page->release("whole"));
 }
 
-TEST_CASE("Of many open scopes those that were opened last are listed") {
+TEST_CASE("If there are many open scopes, those opened last are listed") {
   PipePageStage stage;
   for (int i = 0; i < 20; ++i) {
     stage.acquire(fmt::format("s{}", i), terms_of(1000 + (i * 7) % 20, 9000));
@@ -437,7 +437,7 @@ TEST_CASE("A verdict that is in the log only is restored, with its kill under wa
   CHECK((*next)->open_count() == 1);
 }
 
-TEST_CASE("Of two slots with one scope the next server takes the later, and frees the other") {
+TEST_CASE("If two slots have one scope, the next server keeps the later slot and frees the other") {
   for (const bool is_later_first : {false, true}) {
     CAPTURE(is_later_first);
     const PipePageStage stage;
@@ -467,7 +467,7 @@ TEST_CASE("A scope without a name is saved without one, in a slot that had one b
   CHECK(stage.kept()[0].id.empty());
 }
 
-TEST_CASE("A slot that an earlier server left is taken until it is released") {
+TEST_CASE("A slot that an earlier server left stays in use until it is released") {
   const PipePageStage stage;
   stage.acquire("old", 5000);
   stage.save();
@@ -498,7 +498,7 @@ TEST_CASE("A thousand and twenty-four scopes of the pipe fit, and each finds its
   }
 }
 
-TEST_CASE("A page that can't be written is an error once, and leaves no stale scopes behind") {
+TEST_CASE("A page that cannot be written is an error once, and leaves no stale scopes") {
   PipePageStage stage;
   const std::string missing = stage.folder.path("missing");
   stage.page = std::make_shared<PipePage>(missing, PipePageStage::kPid, stage.terms);

@@ -1,4 +1,4 @@
-// A mapped page as the server reads it. The test plays the worker.
+// A mapped page as the server reads it. The test acts as the worker.
 // SPDX-License-Identifier: MIT
 #include <doctest/doctest.h>
 #include <unistd.h>
@@ -175,7 +175,7 @@ TEST_CASE("--max-timeout brings the warning forward with the deadline") {
   CHECK(soft.slots.size() == 1);
 }
 
-TEST_CASE("A verdict is one exchange: the first side wins, and the other one learns it") {
+TEST_CASE("Of a verdict and a release or renewal the first succeeds and the other fails") {
   const PageStage stage(with_scopes({1000, 1000, 1000, 1000}));
   // The worker first.
   CHECK(try_release(stage.slot(0), 1000));
@@ -220,7 +220,7 @@ TEST_CASE("A judged scope can still be read, and is listed with the open ones") 
   CHECK(stage.slot(0).deadline == 1000);
 }
 
-TEST_CASE("A page that is cut short reads as empty and is not whole, and the server lives") {
+TEST_CASE("A truncated page reads as empty and is not whole, and the server survives") {
   const PageStage stage(with_scopes({1000, 2000}));
   REQUIRE(::truncate(stage.path.c_str(), 0) == 0);
   std::vector<WorkerPage::Due> due;
@@ -232,7 +232,7 @@ TEST_CASE("A page that is cut short reads as empty and is not whole, and the ser
   CHECK(stage.page->open_slots().empty());
 }
 
-TEST_CASE("A page that is cut in its middle is not used at all") {
+TEST_CASE("A page that is truncated in its middle is not used at all") {
   TestPage content;
   for (std::size_t i = 0; i < 1024; ++i) {
     content.open(i, {.word = 1000});
@@ -246,7 +246,7 @@ TEST_CASE("A page that is cut in its middle is not used at all") {
   CHECK(!stage.page->is_whole());
 }
 
-TEST_CASE("A number of slots beyond the limit is cut to the limit") {
+TEST_CASE("A number of slots over the limit is reduced to the limit") {
   TestPage content = with_scopes({1000});
   content.header().slots = 0xFFFF'FFFF;
   const PageStage stage(content);
@@ -397,7 +397,7 @@ WorkerPage::Activity activity_of(WorkerPage& page) {
 
 }  // namespace
 
-TEST_CASE("A worker is idle since its latest release, wherever it was, and only in no scope") {
+TEST_CASE("A worker in no scope is idle since its latest release on any page") {
   TestPage content = with_idle_watch();
   content.open(1, {.word = 900'000});
   content.open(2, {.word = slot_word::kFree});

@@ -37,7 +37,7 @@ Read read(const std::string& text) {
 
 }  // namespace
 
-TEST_CASE("A setting is a number or a string in either quotes, with a comment after it") {
+TEST_CASE("A setting is a number or a string in either kind of quotes, with a comment after it") {
   struct Row {
     const char* line;
     const char* word;
@@ -56,7 +56,7 @@ TEST_CASE("A setting is a number or a string in either quotes, with a comment af
   }
 }
 
-TEST_CASE("A flag is true or false, and lines that are blank or comments count for nothing") {
+TEST_CASE("A flag is true or false, and blank lines and comments are ignored") {
   CHECK(read("\n# word = 1\n \t\nflag = true # why\n").flag);
   CHECK_FALSE(read("flag = false").flag);
   CHECK(read("# word = 1\nflag = true").word.empty());
@@ -75,7 +75,7 @@ TEST_CASE("A value of another form is refused, and the expected form is named") 
   }
 }
 
-TEST_CASE("A name that is no option for a file is refused, and so is a second value of one") {
+TEST_CASE("A name that is not an option for a file is refused, and so is a second value") {
   struct Row {
     const char* line;
     const char* quoted;

@@ -19,12 +19,10 @@ namespace {
 
 const IsOwnHelper kNoHelpers = [](pid_t) { return false; };
 
-// Trees of /proc and of cgroups with the files of one process.
+// Made-up trees of /proc and of cgroups with the files of one process.
 struct FakeProcess {
   static constexpr pid_t kPid = 42;
-  explicit FakeProcess(char state = 'S', pid_t tracer = 0) {
-    put_status(state, tracer);
-  }
+  explicit FakeProcess(char state = 'S', pid_t tracer = 0) { put_status(state, tracer); }
   void put_status(char state, pid_t tracer) const {
     put(fmt::format("proc/{}/status", kPid),
         fmt::format("Name:\ttrainer\nState:\t{} (a word)\nTracerPid:\t{}\nUid:\t0\t0\t0\t0\n"

@@ -1,4 +1,4 @@
-// What a child gets in place of what its parent has made of itself.
+// Which settings of its parent a child inherits.
 // SPDX-License-Identifier: MIT
 #include "timer_server/system/inheritance.hpp"
 
@@ -13,7 +13,7 @@ using namespace filetimer;
 
 namespace {
 
-// What a program says.
+// Returns the output of a program.
 std::string output_of(std::vector<std::string> words, const Inheritance& inheritance,
                       std::vector<std::string> environment = {"PATH=/usr/bin:/bin"}) {
   std::array<int, 2> ends{};
@@ -79,7 +79,8 @@ TEST_CASE("A variable is set once, replaced and unset") {
   CHECK(environment == std::vector<std::string>{"AB=1"});
 }
 
-TEST_CASE("Children have the variables of the folder and the pipe, and none of the server's own") {
+TEST_CASE(
+    "Children have the variables of the directory and the pipe, and none of the server's own") {
   ::setenv("NOTIFY_SOCKET", "/n", 1);
   ::setenv("FILETIMER_DIR", "/old", 1);
   const auto environment = environment_for_children("/run/f", "/run/f/requests");

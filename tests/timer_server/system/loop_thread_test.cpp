@@ -10,8 +10,7 @@
 
 using namespace filetimer;
 
-TEST_CASE(
-    "A debug build aborts where a part is called on another thread than the one that made it") {
+TEST_CASE("A debug build aborts if a part is called on another thread than the one that made it") {
   const pid_t pid = ::fork();
   if (pid == 0) {
     ::signal(SIGABRT, SIG_DFL);  // doctest has a handler of its own

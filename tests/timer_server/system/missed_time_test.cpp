@@ -18,7 +18,7 @@ constexpr Instant plan(Duration time) {
 
 }  // namespace
 
-TEST_CASE("To wake in time, or early for a request, misses no time") {
+TEST_CASE("A wake-up in time, or early for a request, misses no time") {
   MissedTime missed_time;
   CHECK_FALSE(missed_time.on_wake(at(0s)));
   missed_time.on_sleep(plan(10s), at(0s));
@@ -27,7 +27,7 @@ TEST_CASE("To wake in time, or early for a request, misses no time") {
   CHECK_FALSE(missed_time.on_wake(at(10s)));
 }
 
-TEST_CASE("More than a second behind the plan is missed time, reported once") {
+TEST_CASE("A wake-up more than a second late is missed time, reported once") {
   MissedTime missed_time;
   missed_time.on_wake(at(0s));
   missed_time.on_sleep(plan(10s), at(0s));

@@ -1,4 +1,4 @@
-// Who reaps whom, with real children of the test.
+// Reaping of own children and of orphans, with real children of the test.
 // SPDX-License-Identifier: MIT
 #include "timer_server/system/own_children.hpp"
 
@@ -69,8 +69,7 @@ TEST_CASE("A child whose owner is gone is reaped as an orphan") {
   CHECK_FALSE(is_our_child(pid));
 }
 
-TEST_CASE(
-    "An orphan is reaped though a child is being started, once the start has taken a second") {
+TEST_CASE("An orphan is reaped while a child is being started, if the start has taken a second") {
   const pid_t orphan = fork_waiting([] {});
   ::kill(orphan, SIGKILL);
   REQUIRE(wait_for_zombie(orphan));
@@ -85,7 +84,7 @@ TEST_CASE(
   CHECK_FALSE(none);
 }
 
-TEST_CASE("A fork that failed is no child, and leaves nothing behind") {
+TEST_CASE("A failed fork leaves no child") {
   const OwnChild none = OwnChild::start([] { return -1; });
   CHECK_FALSE(none);
   CHECK(own_children().empty());

@@ -19,7 +19,7 @@ using namespace filetimer;
 
 namespace {
 
-// Where children write their pids for the test to see.
+// Memory in which children report their pids to the test.
 struct SharedPids {
   std::atomic<pid_t>* pids = static_cast<std::atomic<pid_t>*>(
       ::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
@@ -120,7 +120,7 @@ TEST_CASE("A process that a known target starts after its parent has ended is a 
   CHECK(contains(news, shared.pids[3]));
 }
 
-TEST_CASE("A look for new targets of a deep tree costs as much as the first look") {
+TEST_CASE("A look for new targets of a deep tree costs about as much as the first look") {
   constexpr int kDepth = 100;
   const std::function<void(int)> start_chain = [&](int depth) {
     if (depth > 0) {

@@ -27,7 +27,7 @@ TEST_CASE("The files of a flight recorder are those that PyTorch's variables nam
   CHECK(files->unusable == "");
 }
 
-TEST_CASE("The variable of recent versions of PyTorch comes before that of earlier ones") {
+TEST_CASE("The variable of recent versions of PyTorch takes precedence over that of earlier ones") {
   const auto files = recorder_files_from(
       kPipe + "TORCH_NCCL_DEBUG_INFO_TEMP_FILE=/a/old_\0TORCH_FR_DUMP_TEMP_FILE=/a/new_\0"s, 0);
   CHECK(files->dumps == Paths{"/a/new_0", "/a/old_0"});
@@ -57,7 +57,7 @@ TEST_CASE("An environment without the pipe's variable names no flight recorder")
   CHECK(worker_facts_from("", kPipe + "RANK=2\0"s).recorder->pipe == "/run/fr_2.pipe");
 }
 
-TEST_CASE("A flight recorder whose files cannot be known is not asked") {
+TEST_CASE("A flight recorder whose files are unknown gets no request") {
   CHECK(recorder_files_from(kPipe, std::nullopt)->unusable == "its environment has no RANK");
   CHECK(recorder_files_from("TORCH_NCCL_DEBUG_INFO_PIPE_FILE=fr_\0"s, 0)->unusable ==
         "TORCH_NCCL_DEBUG_INFO_PIPE_FILE is 'fr_': expected an absolute path");

@@ -32,8 +32,7 @@ TEST_CASE("Slurm and Open MPI name ranks in their own way") {
   CHECK(worker_facts_from("", "OMPI_COMM_WORLD_RANK=6\0"sv).rank == 6);
 }
 
-TEST_CASE(
-    "A step belongs to Slurm's job, a job of mpirun alone has the name that Open MPI gave it") {
+TEST_CASE("A step belongs to Slurm's job, and a job of mpirun alone has Open MPI's name") {
   const auto slurm = worker_facts_from("", "SLURM_STEP_ID=2\0SLURM_JOB_ID=99\0PMIX_NAMESPACE=7"sv);
   CHECK(slurm.job_id == "99");
   CHECK(slurm.step_id == "2");
@@ -50,7 +49,8 @@ TEST_CASE("A long job name is cut, because an incident repeats it for each worke
   CHECK(worker_facts_claimed("", "", job).job_id == shown);
 }
 
-TEST_CASE("torchrun's RANK goes before the variables that the scheduler gave to the launcher") {
+TEST_CASE(
+    "torchrun's RANK takes precedence over the variables that the scheduler set for the launcher") {
   CHECK(worker_facts_from("", "SLURM_PROCID=0\0RANK=3\0"sv).rank == 3);
 }
 
@@ -67,8 +67,8 @@ TEST_CASE("A long command line is cut") {
   CHECK(worker_facts_from(std::string(100'000, 'x'), "").cmdline.size() == kMaxCmdlineBytesShown);
 }
 
-TEST_CASE("A worker in the middle of an exec has its rank") {
-  // Becomes itself again 300 times: with one look a few in a hundred find no environment.
+TEST_CASE("The rank of a worker in the middle of an exec is found") {
+  // The child executes itself 300 times: with a single look a few of a hundred find no environment.
   char shell[] = "/bin/sh";
   char option[] = "-c";
   char script[] = R"([ "$1" -gt 0 ] || exec /bin/sleep 600; exec /bin/sh -c "$0" "$0" $(($1 - 1)))";
@@ -76,7 +76,7 @@ TEST_CASE("A worker in the middle of an exec has its rank") {
   char rank[] = "RANK=3";
   char* const argv[] = {shell, option, script, script, times, nullptr};
   char* const environment[] = {rank, nullptr};
-  // What a reading takes that has used up all its looks: the machine was too busy for this exec.
+  // The time of a reading that has used up all its looks, because the machine was too busy.
   constexpr auto kAllLooks = std::chrono::milliseconds{19};
   pid_t pid = 0;
   REQUIRE(::posix_spawn(&pid, shell, nullptr, nullptr, argv, environment) == 0);

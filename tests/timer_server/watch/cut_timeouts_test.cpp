@@ -60,7 +60,7 @@ TEST_CASE("Without --max-timeout no timeout is cut") {
   CHECK(stage.recorded().empty());
 }
 
-TEST_CASE("Of names whose timeouts are cut 1,024 are recorded") {
+TEST_CASE("At most 1,024 names with cut timeouts are recorded") {
   CutStage stage;
   for (int i = 0; i < 1'100; ++i) {
     stage.cut.note(stage.worker, fmt::format("s{}", i), 20s);

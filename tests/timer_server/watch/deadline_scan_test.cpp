@@ -87,7 +87,7 @@ TEST_CASE("The next scan is at the earliest deadline that is not due yet") {
   CHECK(stage.scan.next() == Instant{7'000});
 }
 
-TEST_CASE("A scan that is wanted comes earlier, and never later") {
+TEST_CASE("A requested scan comes earlier, never later") {
   ScanStage stage;
   stage.acquire(stage.add_worker(4711), "forward", 5'000);
   stage.run({1'000});
@@ -99,7 +99,7 @@ TEST_CASE("A scan that is wanted comes earlier, and never later") {
   CHECK(stage.scan.next() == Instant{});
 }
 
-TEST_CASE("The status page says the next scan or sweep, whichever is earlier") {
+TEST_CASE("The status page has the time of the next scan or sweep, whichever is earlier") {
   ScanStage stage;
   stage.acquire(stage.add_worker(4711), "forward", 5'000);
   stage.run({1'000}, {8'000});
@@ -257,7 +257,7 @@ TEST_CASE("A scan finds a soft deadline once, and again when the scope was renew
   CHECK(stage.run({5'000'000}).soft.size() == 1);
 }
 
-TEST_CASE("A scope whose timeout --max-timeout cuts is due then, and reported once") {
+TEST_CASE("A scope is due after --max-timeout, and its cut timeout is reported once") {
   Settings settings;
   settings.max_timeout = 400ns;
   ScanStage stage(settings);
@@ -266,7 +266,7 @@ TEST_CASE("A scope whose timeout --max-timeout cuts is due then, and reported on
   content.open(0, {.name = "long", .timeout = 8'000, .word = 9'000});
   content.open(1, {.name = "short", .timeout = 400, .word = 1'400});
   stage.add_page(worker, content);
-  stage.acquire(worker, "piped", 9'000);  // its request has said so already
+  stage.acquire(worker, "piped", 9'000);  // reported when its request was read
   const DeadlineScan::Found found = stage.run({1'399});
   CHECK(stage.scan.next() == Instant{1'400});
   REQUIRE(found.cut.size() == 1);
@@ -297,7 +297,7 @@ TEST_CASE("An idle timeout counts from the last scope that the worker has left")
   CHECK(stage.run({deadline + 1}).due.empty());
 }
 
-TEST_CASE("A worker that is in a scope is not idle, and looked at again within its idle timeout") {
+TEST_CASE("A worker in a scope is not idle, and is looked at again within its idle timeout") {
   ScanStage stage;
   Worker& worker = stage.add_worker(4711);
   TestPage content = idle_page({10'000}, 5us);
@@ -329,7 +329,7 @@ TEST_CASE("The idle timeout of a worker that is stopped is deferred") {
   CHECK(stage.due(worker.resumed + 5us) == ScopeNames{"(idle)"});
 }
 
-TEST_CASE("The page of a program that its process runs no more is lost and not judged") {
+TEST_CASE("The page of an earlier program of its process is lost and not judged") {
   ScanStage stage;
   Worker& worker = stage.add_this_process();
   REQUIRE(worker.process->start_stack != 0);
@@ -347,7 +347,7 @@ TEST_CASE("The page of a program that its process runs no more is lost and not j
   CHECK(stage.due({1'500}) == ScopeNames{"forward"});
 }
 
-TEST_CASE("A page that was cut short is lost, and the worker's other pages are judged") {
+TEST_CASE("A truncated page is lost, and the worker's other pages are judged") {
   ScanStage stage;
   Worker& worker = stage.add_worker(4711);
   TestPage content;

@@ -59,7 +59,7 @@ TEST_CASE("A worker that has ended does not count, and ranks are named only if a
   CHECK(outcome->round.missing.empty());
 }
 
-TEST_CASE("Without --expect-workers no worker is waited for") {
+TEST_CASE("Without --expect-workers the server expects no worker") {
   ExpectedWorkers expected(0, std::nullopt, {});
   const Child worker;
   expected.add(arrived(worker, 0));

@@ -1,4 +1,4 @@
-// Which scopes get the time back that the server has missed.
+// Which scopes get missed time back.
 // SPDX-License-Identifier: MIT
 #include "timer_server/watch/give_time_back.hpp"
 

@@ -107,7 +107,7 @@ TEST_CASE("A worker that a sweep found halted is resumed at its next deadline, w
   CHECK(stage.records_of("deferred") == 0);
 }
 
-TEST_CASE("A sweep looks at no worker without scopes, and at none that is being killed") {
+TEST_CASE("A sweep skips workers without scopes and workers that are being killed") {
   HaltStage stage;
   stage.why[4711] = "stopped";
   SUBCASE("without scopes") {
@@ -139,7 +139,7 @@ TEST_CASE("A worker that has exited is not looked at again") {
   CHECK(stage.halted.next().is_never());
 }
 
-TEST_CASE("While a side thread looks at many workers, sweeps do not begin further looks") {
+TEST_CASE("Sweeps begin no further look while a side thread looks at many workers") {
   HaltStage stage;
   for (pid_t pid = 1; pid <= static_cast<pid_t>(HaltedWorkers::kFewWorkers); ++pid) {
     stage.add_worker(pid);

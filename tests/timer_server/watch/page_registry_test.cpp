@@ -1,5 +1,5 @@
-// Which files in `scopes` are read and whose they are. A child holds the locks, since a process
-// does not see its own.
+// Which files in `scopes` are read, and which worker owns each. A child holds the locks, because a
+// process does not see its own.
 // SPDX-License-Identifier: MIT
 #include "timer_server/watch/page_registry.hpp"
 
@@ -45,7 +45,7 @@ struct PagesStage : RegistryParts {
   void adopt(bool is_judged = false) {
     pages.adopt([is_judged](pid_t, std::uint64_t, const SlotReading&) { return is_judged; });
   }
-  // What was recorded of scopes that are left open, as "SCOPE (PID): REASON".
+  // Returns the `left_open` records as "SCOPE (PID): REASON".
   std::vector<std::string> left_open() {
     std::vector<std::string> all;
     for (const testing::Record& record : records_of("left_open")) {
@@ -91,7 +91,7 @@ class PageHolder {
   SteppedChild child_;
 };
 
-const std::string kUnseen = "the worker ended inside the scope, unseen";
+const std::string kUnseen = "the worker ended inside the scope while no server was running";
 
 using Lines = std::vector<std::string>;
 
@@ -220,7 +220,7 @@ TEST_CASE("A scope that an earlier server has judged is not recorded as left ope
   CHECK_FALSE(stage.has_file("w-1"));
   CHECK(stage.left_open().empty());
   CHECK(stage.pages.orphaned_scopes() == 0);
-  // Only while the server starts: later it knows its verdicts itself.
+  // Only while the server starts; later it knows its own verdicts.
   stage.make("w-2", PagesStage::page_of(kNoProcess));
   stage.sweep();
   CHECK(stage.left_open().size() == 1);
@@ -252,7 +252,7 @@ TEST_CASE("A page without an owner whose process stays alive is refused by the n
   CHECK(stage.rejections.total() == 1);
 }
 
-TEST_CASE("A server that starts believes the folder whose page it is that has no owner") {
+TEST_CASE("A starting server takes the owner of an unlocked page from the folder") {
   PagesStage stage;
   const Child child;
   const Process process = std::move(*open_process(child.pid()));
@@ -281,7 +281,7 @@ TEST_CASE("A server that starts believes the folder whose page it is that has no
     stage.adopt();
     CHECK(stage.left_open() == Lines{fmt::format("forward ({}): {}", child.pid(), kUnseen)});
   }
-  SUBCASE("a server that has started knows the owners itself") {
+  SUBCASE("a server that has started knows the owners already") {
     stage.make("w-1", content);
     stage.page_folder.confirm("w-1", owner);
     stage.wake_up("w-1");
@@ -289,16 +289,15 @@ TEST_CASE("A server that starts believes the folder whose page it is that has no
   }
 }
 
-TEST_CASE(
-    "A file that is not called like a page is rejected at the start, and in wake-up messages") {
+TEST_CASE("A name that is not a page name is rejected at the start and in wake-up messages") {
   PagesStage stage;
   stage.make("w_1", PagesStage::page_of(kNoProcess));
   stage.make(".w-2", PagesStage::page_of(kNoProcess));  // it is being made
   stage.adopt();
   CHECK(stage.rejections.total() == 1);
-  CHECK(stage.take_rejection() == "'w_1' in the folder of pages is none");
+  CHECK(stage.take_rejection() == "'w_1' is not the name of a page");
   stage.wake_up("w_1");
-  CHECK(testing::contains(stage.take_rejection(), "x_page is no name of a page"));
+  CHECK(testing::contains(stage.take_rejection(), "x_page is not a page name"));
   stage.sweep();
   CHECK(stage.rejections.total() == 2);
   CHECK(stage.has_file("w_1"));
@@ -325,7 +324,7 @@ TEST_CASE("A sweep looks at the files only if the folder has changed, or after l
   PagesStage stage;
   stage.pages.look_for_pages();
   stage.make("w-1", PagesStage::page_of(kNoProcess));
-  stage.page_folder.has_changed();  // and is known to have
+  stage.page_folder.has_changed();  // the change was noticed
   stage.pages.look_for_pages();
   CHECK(stage.has_file("w-1"));
   stage.pages.look_at_all();
@@ -362,7 +361,7 @@ TEST_CASE("A ninth page of a worker is refused for now, and read when there is r
   CHECK(stage.take_rejection().ends_with(fmt::format("pid {} has 8 pages already", holder.pid())));
   const std::shared_ptr<WorkerPage> first = worker->pages[0];
   stage.pages.remove(*worker, *first, "");
-  stage.page_folder.has_changed();  // it is looked at for itself
+  stage.page_folder.has_changed();  // so the page is looked at without a change
   stage.pages.look_for_pages();
   CHECK(worker->pages.size() == 8);
   CHECK(stage.rejections.total() == 1);
@@ -370,7 +369,7 @@ TEST_CASE("A ninth page of a worker is refused for now, and read when there is r
   CHECK_FALSE(stage.has_file(first->name()));
 }
 
-TEST_CASE("A page that is taken from a worker has its open scopes recorded with the reason") {
+TEST_CASE("The open scopes of a removed page are recorded with the reason") {
   PagesStage stage;
   PageHolder holder(stage, {"w-1"});
   TestPage content = PagesStage::page_of(holder.pid());
@@ -394,11 +393,11 @@ TEST_CASE("A page that is taken from a worker has its open scopes recorded with 
     stage.pages.remove(*worker, *worker->pages[0], PageRegistry::kStartedAnother);
     expected = {fmt::format("forward ({}): {}", holder.pid(), PageRegistry::kStartedAnother)};
   }
-  SUBCASE("the worker has cut it short") {
+  SUBCASE("the worker has truncated it") {
     REQUIRE(::truncate(stage.page_folder.page_path("w-1").c_str(), 0) == 0);
     CHECK(worker->pages[0]->open_count() == 0);
     stage.pages.remove(*worker, *worker->pages[0], "");
-    CHECK(testing::contains(stage.take_rejection(), "was cut short"));
+    CHECK(testing::contains(stage.take_rejection(), "was truncated"));
     expected.clear();
   }
   CHECK(stage.left_open() == expected);
@@ -420,7 +419,7 @@ TEST_CASE("The scopes of the pipe end with their worker, and are recorded as lef
   CHECK_FALSE(testing::exists(stage.folder.path("4711")));
 }
 
-TEST_CASE("A new page of a process takes out those of the programs that it ran before") {
+TEST_CASE("A new page of a process removes the pages of its earlier programs") {
   PagesStage stage;
   PageHolder holder(stage, {"w-1", "w-2"});
   stage.make("w-1", PagesStage::page_of(holder.pid()));
@@ -456,10 +455,10 @@ TEST_CASE("A scope that outlives its thread is recorded once its worker sends a 
   stage.pages.record_ended_threads();
   const testing::Records warned = stage.records_of("warned");
   REQUIRE(warned.size() == 1);
-  CHECK(warned[0].text("reason") == "the thread that opened it has ended; its deadline stands");
+  CHECK(warned[0].text("reason") == "the thread that opened it has ended; its deadline remains");
 }
 
-TEST_CASE("A worker that lets go of its page keeps it while the server knows it") {
+TEST_CASE("A worker that drops the lock of its page keeps the page while the server knows it") {
   PagesStage stage;
   PageHolder holder(stage, {"w-1"});
   stage.make("w-1", PagesStage::page_of(holder.pid()));

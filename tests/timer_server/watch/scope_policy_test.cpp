@@ -65,7 +65,7 @@ constexpr double kEndless = std::numeric_limits<double>::infinity();
 
 }  // namespace
 
-TEST_CASE("A request of PyTorch's client gives the scope the time from its reading on") {
+TEST_CASE("The timeout of a request of PyTorch's client counts from its reading") {
   const WorkerParts parts;
   const ScopeTerms terms = parts.policy.terms_of(pytorch_request(), kReadAt);
   CHECK(terms.acquired == kReadAt.mono);
@@ -85,14 +85,14 @@ TEST_CASE("A request of PyTorch's client gives the scope the time from its readi
   CHECK(endless.timeout == kForever);
 }
 
-TEST_CASE("A request of a client of this project says since when the scope is open") {
+TEST_CASE("A request of a client of this project has the time at which the scope was opened") {
   const WorkerParts parts;
   const ScopeTerms terms = parts.policy.terms_of(own_request(30), kReadAt);
   CHECK(terms.acquired == after_boot(30s));
   CHECK(terms.deadline == after_boot(60s));
   CHECK(terms.timeout == 30s);
   CHECK(terms.asked == 30s);
-  // Clocks differ: no scope is opened later than its request is read.
+  // Clocks differ, so the opening of a scope is at most the reading of its request.
   CHECK(parts.policy.terms_of(own_request(5), kReadAt).acquired == kReadAt.mono);
   const ScopeTerms endless = parts.policy.terms_of(own_request(kEndless, kEndless), kReadAt);
   CHECK(endless.acquired == kReadAt.mono);
@@ -100,7 +100,7 @@ TEST_CASE("A request of a client of this project says since when the scope is op
   CHECK(parts.policy.terms_of(own_request(30, kEndless), kReadAt).acquired == kReadAt.mono);
 }
 
-TEST_CASE("Each field of a request has its place in the terms of the scope") {
+TEST_CASE("Each field of a request becomes a term of the scope") {
   const WorkerParts parts;
   wire::Request request = own_request(30);
   const auto terms = [&] { return parts.policy.terms_of(request, kReadAt); };
@@ -255,7 +255,7 @@ TEST_CASE("The time that a worker was given moves the deadline of its scopes") {
   CHECK(parts.policy.view_of(reading_of(), worker).terms.deadline == Instant{8'500});
 }
 
-TEST_CASE("The open scopes of a worker are listed oldest first, of too many the last opened") {
+TEST_CASE("Open scopes are listed oldest first, and if there are too many, the last opened ones") {
   WorkerParts parts;
   Worker& worker = parts.add_worker(4711);
   worker.resumed = {4'000};
@@ -277,7 +277,7 @@ TEST_CASE("The open scopes of a worker are listed oldest first, of too many the 
   CHECK(names(3) == "second third fourth ");
   CHECK(names(1) == "fourth ");
   CHECK(names(0).empty());
-  // With the time that the worker was given.
+  // With the missed time that the worker got back.
   CHECK(parts.policy.open_scopes_of(worker).at(0).terms.deadline == Instant{12'000});
 }
 

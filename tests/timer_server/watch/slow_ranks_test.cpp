@@ -30,7 +30,7 @@ struct SlowStage : WorkerParts {
     }
   }
 
-  // Lets the job make steps.
+  // Makes steps of the job.
   void run(std::vector<double> slowness, int steps = 16) {
     const SimulatedJob job{.ranks = pages.size(),
                            .steps = steps,
@@ -43,7 +43,7 @@ struct SlowStage : WorkerParts {
     }
     begin = begin + 60s;
   }
-  // Makes a whole look, as long after the last one as it takes.
+  // Makes a whole look as soon as one is due.
   void look() {
     now = now + SlowRanks::kLeastPeriod;
     slow.begin(now);
@@ -97,7 +97,7 @@ TEST_CASE("A rank that is slow in three looks is recorded once, and so is the wa
   CHECK(stage.slow.recorded() == 2);
 }
 
-TEST_CASE("A rank that was well in between is not recorded") {
+TEST_CASE("A rank that was not slow in one of three looks is not recorded") {
   SlowStage stage;
   for (int i = 0; i < 4; ++i) {
     stage.run_and_look(SlowRanks::kLooks - 1, kThirdSlow);
@@ -112,7 +112,7 @@ TEST_CASE("An episode ends after three looks, and the next one has a record of i
   CHECK(stage.recorded("forward") == 1);
   stage.run_and_look(SlowRanks::kLooks - 1, {});
   CHECK(stage.slow.count() == 2);
-  stage.run_and_look(SlowRanks::kLooks, kThirdSlow);  // goes on
+  stage.run_and_look(SlowRanks::kLooks, kThirdSlow);  // the episode continues
   CHECK(stage.recorded("forward") == 1);
   stage.run_and_look(SlowRanks::kLooks, {});
   CHECK(stage.slow.count() == 0);
@@ -152,7 +152,7 @@ TEST_CASE("Looks are two seconds apart at least, however often sweeps come") {
   CHECK(stage.recorded("forward") == 1);
 }
 
-TEST_CASE("Without a factor, with two ranks, and with a factor that is not reached none is named") {
+TEST_CASE("No rank is named without a factor, with two ranks, or below the factor") {
   SUBCASE("no factor") {
     SlowStage stage(8, std::nullopt);
     stage.run_and_look(5, kThirdSlow);

@@ -20,12 +20,12 @@ namespace {
 struct AdmissionStage : RegistryParts {
   AdmissionStage() { registry.begin_batch(); }
 
-  // Why a request of this pid is refused.
+  // Returns why a request of this pid is refused.
   std::string refusal_of(pid_t pid) {
     const auto refused = registry.worker_of(pid);
     return refused ? "" : refused.error().message;
   }
-  // Fills all places with workers that are in no scope.
+  // Fills the registry with workers in no scope.
   void fill() {
     for (pid_t pid = kNoProcess; workers.count() < most_workers(); ++pid) {
       add_worker(pid);
@@ -48,7 +48,7 @@ TEST_CASE("A process of the server's user becomes a worker with its first reques
   CHECK(stage.expected.advance(Instant::now()));  // one was expected
 }
 
-TEST_CASE("The server, its ancestors and what is no process become no workers") {
+TEST_CASE("The server, its ancestors and pids without a process do not become workers") {
   AdmissionStage stage;
   for (const pid_t pid : {1, 0, -1, -::getpid()}) {
     CHECK(stage.refusal_of(pid) == fmt::format("pid is {}: expected a worker's, over 1", pid));
@@ -80,7 +80,7 @@ TEST_CASE("The command line and the rank of a new worker are read on a side thre
   CHECK_FALSE((*worker)->pipe->needs_save());
 }
 
-TEST_CASE("A refusal is remembered for the batch of requests, and asked again in the next one") {
+TEST_CASE("A refusal counts for its batch of requests and is checked again in the next one") {
   AdmissionStage stage;
   stage.fill();
   stage.workers.for_each([](Worker& worker) { worker.kills = 1; });
@@ -118,7 +118,7 @@ TEST_CASE("A worker stays while there is room for all") {
   CHECK(stage.workers.find(4711) != nullptr);
 }
 
-TEST_CASE("A worker that has exited is meant by its pid until another process has the pid") {
+TEST_CASE("A pid means its exited worker until another process has the pid") {
   AdmissionStage stage;
   Process ended = made_up_process(kNoProcess);
   ended.pidfd = ended_pidfd();
@@ -134,7 +134,7 @@ TEST_CASE("A worker that has exited is meant by its pid until another process ha
   CHECK(stage.registry.was_removed(child.pid()));
 }
 
-TEST_CASE("Whether a worker is alive is asked once in a batch of requests") {
+TEST_CASE("Whether a worker is alive is checked once in a batch of requests") {
   AdmissionStage stage;
   const Child child;
   EndingProcess ending;
@@ -173,7 +173,7 @@ TEST_CASE("A process replaces the worker that had its pid before, whose scopes a
   CHECK(removed.size() == 1);
 }
 
-TEST_CASE("A worker that is removed is known as removed until that is forgotten") {
+TEST_CASE("was_removed() is true from the removal of a worker until forget_removed()") {
   AdmissionStage stage;
   stage.registry.remove(stage.add_worker(4711));
   CHECK(stage.workers.find(4711) == nullptr);

@@ -1,4 +1,4 @@
-// An administrator's program that is built against an installed filetimer, by somebody else's build.
+// An administrator's program in another project's build, with an installed filetimer.
 // SPDX-License-Identifier: MIT
 #include <cstdio>
 #include <filetimer/admin.hpp>

@@ -1,4 +1,4 @@
-// A worker that is built against an installed filetimer, by somebody else's build.
+// A worker in another project's build, with an installed filetimer.
 // SPDX-License-Identifier: MIT
 #include <unistd.h>
 
