@@ -57,6 +57,21 @@ double seconds_after(const Integer& mono_ns, const Integer& start_ns) {
          1e9;
 }
 
+// "2 s", "2 s (10 s in the code)"
+std::string timeout_of(const Record& record) {
+  const Number timeout_s = record.number("timeout_s");
+  if (!timeout_s) {
+    return {};
+  }
+  dom::element in_code;
+  if (record.fields.at_key("code_timeout_s").get(in_code) != simdjson::SUCCESS) {
+    return seconds_text(*timeout_s);
+  }
+  const Number code_s = as_number(in_code);
+  return fmt::format("{} ({} in the code)", seconds_text(*timeout_s),
+                     code_s ? seconds_text(*code_s) : "none");
+}
+
 WorkerName worker_of(const Record& record) {
   return {{}, record.pid, record.rank, record.text("comm")};
 }
@@ -306,16 +321,11 @@ std::vector<std::pair<std::string, std::string>> ExpiryReport::facts() const {
   }
   const Record* const verdict = find("expired");
   const Record& base = verdict != nullptr ? *verdict : own_[0]->record;
-  const Number timeout_s = base.number("timeout_s");
   std::vector<std::pair<std::string, std::string>> facts{
-      {"Expiry", std::string(base.id)},
-      {"Time", base.time_us ? time_text(*base.time_us) : ""},
-      {"Host", std::string(base.host)},
-      {"Job", std::string(base.job_id)},
-      {"Command", base.text("cmdline")},
-      {"Scope", std::string(base.scope)},
-      {"Timeout", timeout_s ? seconds_text(*timeout_s) : ""},
-      {"Outcome", outcome()}};
+      {"Expiry", std::string(base.id)},  {"Time", base.time_us ? time_text(*base.time_us) : ""},
+      {"Host", std::string(base.host)},  {"Job", std::string(base.job_id)},
+      {"Command", base.text("cmdline")}, {"Scope", std::string(base.scope)},
+      {"Timeout", timeout_of(base)},     {"Outcome", outcome()}};
   std::erase_if(facts, [](const auto& fact) { return fact.second.empty(); });
   return facts;
 }

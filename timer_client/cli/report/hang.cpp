@@ -566,10 +566,12 @@ std::string_view zero_of(const Hang& hang) {
 void HangCollector::take(const Record& record) {
   const bool is_near = !record.time_us || !key_.time_us ||
                        std::abs(*record.time_us - *key_.time_us) <= kIncidentSpanUs;
-  if (key_.is_of(record) || (is_near && concerns_a_hang(record.event))) {
+  if ((key_.is_of(record) || (is_near && concerns_a_hang(record.event))) &&
+      !known_.contains(record.line)) {
     std::string& line = lines_.emplace_back();
     line.reserve(record.line.size() + kLinePadding);
     line = record.line;
+    known_.insert(line);
   }
 }
 

@@ -4,8 +4,10 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <string>
 #include <string_view>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -92,7 +94,8 @@ class HangCollector {
  public:
   explicit HangCollector(ExpiryKey key) : key_(std::move(key)) {}
 
-  // Takes records of all hosts in the order of their times.
+  // Takes records of all hosts in the order of their times. One that comes twice counts once: logs
+  // may have been joined.
   void take(const Record& record);
   // Returns the hang; its headline and facts are those of JobIncident::told_from(). A record of the
   // expiry must have been taken.
@@ -100,7 +103,8 @@ class HangCollector {
 
  private:
   ExpiryKey key_;
-  std::vector<std::string> lines_;  // of records near the expiry, of any host
+  std::deque<std::string> lines_;  // of records near the expiry, of any host
+  std::unordered_set<std::string_view> known_;
 };
 
 }  // namespace filetimer::cli

@@ -705,6 +705,36 @@ TEST_CASE("a verdict without a time leaves the other records at theirs") {
   CHECK_FALSE(contains(html, "e+"));
 }
 
+TEST_CASE("a log that was joined to itself has each event once") {
+  OneHost host;
+  const MadeWorker hung{.pid = 11, .rank = 1, .job = "8812", .scope = "load", .entered_s = 60};
+  host.log.add("incident", 90'000'100,
+               R"(,"incident":"a-i1","workers":1,"open_scopes":[],"ended_scopes":[)"
+               R"({"pid":11,"scope":"forward","ended":[[31.5,0.5]]}])");
+  add_expiry(host.log, "a-1", "a-i1", hung);
+  host.log.add("hook", 95'000'000, R"(,"pid":11,"id":"a-1","result":"exited","exit_status":0)");
+  host.folder.write("log", host.log.text() + host.log.text());
+  REQUIRE(run_command({"report", host.folder.path("log"), "-o", host.folder.path("x"), "--perfetto",
+                       host.folder.path("y")})
+              .code == 0);
+  const auto events = events_in(host.folder.path("y"));
+  CHECK(of_worker(events, 11, "X").size() == 2);
+  CHECK(of_worker(events, 11, "i").size() == 2);
+}
+
+TEST_CASE("a replaced timeout stands beside the one in the code") {
+  for (const auto& [field, text] : std::map<std::string, std::string>{
+           {"", "30 s"},
+           {R"(,"code_timeout_s":300)", "30 s (300 s in the code)"},
+           {R"(,"code_timeout_s":null)", "30 s (none in the code)"}}) {
+    OneHost host;
+    host.log.add("expired", 90'000'000,
+                 R"(,"pid":11,"id":"a-1","scope":"load","elapsed_s":30,"timeout_s":30)" + field);
+    host.report();
+    CHECK(contains(host.html, "<dt>Timeout</dt><dd><bdi>" + text + "</bdi></dd>"));
+  }
+}
+
 TEST_CASE("a report of many scopes and of stacks without a common call has a few hundred KB") {
   OneHost host;
   std::string open;
