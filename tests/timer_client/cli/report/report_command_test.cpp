@@ -725,7 +725,7 @@ TEST_CASE("a log that was joined to itself has each event once") {
 TEST_CASE("a replaced timeout stands beside the one in the code") {
   for (const auto& [field, text] : std::map<std::string, std::string>{
            {"", "30 s"},
-           {R"(,"code_timeout_s":300)", "30 s (5 min in the code)"},
+           {R"(,"code_timeout_s":300)", "30 s (300 s in the code)"},
            {R"(,"code_timeout_s":null)", "30 s (none in the code)"}}) {
     OneHost host;
     host.log.add("expired", 90'000'000,
