@@ -149,5 +149,8 @@ TEST_CASE("the record of an incident has what its workers did before, and report
   CHECK(contains(html, fmt::format("<h1>pid {}", hung->pid())));
   CHECK(contains(html, "<g class=expired><title>load: open for "));
   CHECK(contains(html, "<g class=open><title>exchange: open for "));
-  CHECK(contains(html, "<g class=ended><title>forward: took "));
+  // The scopes that ended may be so short that they share a bar.
+  const std::size_t ended = html.find("<g class=ended><title>");
+  REQUIRE(ended != std::string::npos);
+  CHECK(contains(html.substr(ended, html.find("</title>", ended) - ended), "forward"));
 }
