@@ -29,8 +29,11 @@ constexpr Duration kAfterFailure = std::chrono::milliseconds{100};
 constexpr Duration kLastMetricsLimit = std::chrono::milliseconds{500};
 constexpr std::string_view kEndedInside = "the worker ended inside the scope";
 
-std::string absolute_path(const std::string& path) {
-  return path.empty() ? path : std::filesystem::absolute(path).lexically_normal().string();
+Settings with_absolute_path(Settings settings) {
+  if (!settings.metrics.empty()) {
+    settings.metrics = std::filesystem::absolute(settings.metrics).lexically_normal().string();
+  }
+  return settings;
 }
 
 constexpr std::array kSignals{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGCONT, SIGCHLD};
@@ -39,7 +42,7 @@ constexpr std::array kSignals{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2
 
 Server::Server(Settings settings, RuntimeDirectory& directory, std::unique_ptr<RecordLog> log,
                Inheritance inheritance)
-    : settings_(std::move(settings)),
+    : settings_(with_absolute_path(std::move(settings))),
       directory_(directory),
       log_(std::move(log)),
       records_(RecordOrigin::of_this_process(directory_.path())),
@@ -95,7 +98,7 @@ Server::Server(Settings settings, RuntimeDirectory& directory, std::unique_ptr<R
                  peers_}),
       slow_ranks_(settings_.slow_factor, workers_, records_, *log_),
       metrics_collection_(workers_, policy_, pages_),
-      metrics_file_(absolute_path(settings_.metrics), side_threads_),
+      metrics_file_(settings_.metrics, side_threads_),
       next_sweep_(started_ + settings_.max_interval) {
   begin();
 }

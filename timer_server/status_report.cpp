@@ -62,8 +62,11 @@ void write_settings(JsonWriter& json, const Settings& settings) {
       .field("on_expiry", !settings.on_expiry.empty())
       .field("on_warning", !settings.on_warning.empty())
       .field("evidence_command", !settings.evidence_command.empty())
-      .field("log_max_bytes", settings.log_max_bytes)
-      .end_object();
+      .field("log_max_bytes", settings.log_max_bytes);
+  if (!settings.metrics.empty()) {
+    json.field("metrics", settings.metrics);
+  }
+  json.end_object();
 }
 
 // Adds the objects `may` and `limits`: what the server can do on this host.

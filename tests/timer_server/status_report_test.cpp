@@ -50,13 +50,16 @@ TEST_CASE("Settings that were not given are left out, and --grace off is null") 
   const std::string plain = text_of({}, settings);
   CHECK_FALSE(contains(plain, "max_timeout_s"));
   CHECK_FALSE(contains(plain, "grace_s"));
+  CHECK_FALSE(contains(plain, "metrics"));
   CHECK(contains(plain, R"("kill":"tree")"));
   settings.max_timeout = 90s;
+  settings.metrics = "/run/job.prom";
   settings.grace.emplace(std::nullopt);
   settings.kill.mode = KillMode::kProcess;
   const std::string given = text_of({}, settings);
   CHECK(contains(given, R"("max_timeout_s":90)"));
   CHECK(contains(given, R"("grace_s":null)"));
+  CHECK(contains(given, R"("metrics":"/run/job.prom")"));
   CHECK(contains(given, R"("kill":"process")"));
 }
 

@@ -186,6 +186,8 @@ TEST_CASE("--config can set --metrics") {
   const TempFolder temp;
   const std::string file = temp.path("filetimer.prom");
   temp.write("server.toml", fmt::format("metrics = \"{}\"\n", file));
-  const Server server(temp, {"--config", temp.path("server.toml")});
+  Server server(temp, {"--config", temp.path("server.toml")});
   CHECK(wait_until([&] { return value_of(read_file(file), server, "up") == "1"; }));
+  const Record started = server.wait_for([](const Record& r) { return r.is("server_started"); });
+  CHECK(contains(started.line(), "\"metrics\":\"" + file + "\""));
 }

@@ -14,8 +14,9 @@ using namespace std::chrono_literals;
 TEST_CASE(
     "docs/records.md names what a server writes, and a server writes of itself all it names") {
   const TempFolder temp;
-  Server server(temp, {"--max-timeout", "1h", "--default-timeout", "30s", "--grace", "off",
-                       "--warn-at", "0.5", "--slow-factor", "1.2"});
+  Server server(temp,
+                {"--max-timeout", "1h", "--default-timeout", "30s", "--grace", "off", "--warn-at",
+                 "0.5", "--slow-factor", "1.2", "--metrics", temp.path("filetimer.prom")});
   Worker hung("block", {.environment = {{"RANK", "2"}}});
   Worker other("block", {.environment = {{"RANK", "0"}}});
   Worker ends("on-eof", {.args = {"0"}});
