@@ -13,8 +13,9 @@ using namespace std::chrono_literals;
 
 TEST_CASE("a server writes about itself exactly the fields that docs/records.md names") {
   const TempFolder temp;
-  Server server(temp, {"--max-timeout", "1h", "--default-timeout", "30s", "--grace", "off",
-                       "--warn-at", "0.5", "--slow-factor", "1.2"});
+  Server server(temp,
+                {"--max-timeout", "1h", "--default-timeout", "30s", "--grace", "off", "--warn-at",
+                 "0.5", "--slow-factor", "1.2", "--metrics", temp.path("filetimer.prom")});
   Worker hung("block", {.environment = {{"RANK", "2"}}});
   Worker other("block", {.environment = {{"RANK", "0"}}});
   Worker ends("on-eof", {.args = {"0"}});
