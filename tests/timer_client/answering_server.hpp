@@ -42,7 +42,7 @@ class AnsweringServer {
     // A line; its newline is added here. Waits until there is room.
     void say(std::string_view line);
     void say_raw(std::string_view bytes);
-    // The server goes: nobody reads `requests` from now on. The answers' pipe stays open.
+    // The server goes: no process reads `requests` from now on. The answers' pipe stays open.
     void stop_reading();
     // Waits until who asked has closed its pipe.
     void wait_until_hung_up();

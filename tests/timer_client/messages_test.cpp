@@ -318,7 +318,8 @@ TEST_CASE("a server that is found gone is told of once, and so is its return") {
   }));
   REQUIRE(messages.size() == 3);
   CHECK(messages[0].starts_with("info: connected"));
-  CHECK(messages[1].starts_with("warning: nobody reads '" + folder.path("requests") + "': scopes"));
+  CHECK(messages[1].starts_with("warning: no process reads '" + folder.path("requests") +
+                                "': scopes"));
   CHECK(messages[2] == "info: a timer server reads '" + folder.path("requests") + "' again");
 }
 

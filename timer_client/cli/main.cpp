@@ -35,7 +35,7 @@ Words split(int argc, char** argv) {
   return words;
 }
 
-// A word that nobody asked for; empty when there is none.
+// Returns a message about the first unexpected word; empty if there is none.
 std::string unexpected_word(const CLI::App& root) {
   for (const CLI::App* app : root.get_subcommands()) {
     if (const auto words = app->remaining(); !words.empty()) {

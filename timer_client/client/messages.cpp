@@ -81,7 +81,7 @@ Status take_level_of_environment() {
 }
 
 // poll() alone would not do for a pipe that all ranks of a job share: between it and the write
-// another rank may take the last room, and the write then waits for whoever reads. Opened once
+// another rank may take the last room, and the write then waits for the reader. Opened once
 // more, the pipe (or terminal) has an O_NONBLOCK of its own. A regular file is not opened once
 // more: its position is shared by all who write to it.
 void write_if_room(int fd, std::string_view line) noexcept {
@@ -106,7 +106,7 @@ void write_if_room(int fd, std::string_view line) noexcept {
     return;
   }
   if (errno == ENXIO) {
-    return;  // nobody reads it
+    return;  // no process reads it
   }
   // Somebody else's pipe (as in a container, where it is root's), no descriptor to spare, or no
   // /proc: the look has to do.

@@ -220,7 +220,7 @@ TEST_CASE(
   const Finished ran =
       run_client(temp, server, {"run", "--after", "20ms", "--", "sh", "-c", "sleep 0.2; exit 7"});
   CHECK(ran.status == exited(7));
-  CHECK(ran.err == "timer_client: COMMAND goes on unwatched: the timer server in '" + server.dir() +
+  CHECK(ran.err == "timer_client: COMMAND runs unwatched: the timer server in '" + server.dir() +
                        "' is draining: it watches no new scopes\n");
   CHECK(run_client(temp, server, {"drain", "--off"}).status == exited(0));
   CHECK(run_client(temp, server, {"run", "--after", "20ms", "--", "sleep", "100"}).status ==

@@ -405,13 +405,13 @@ TEST_CASE("nobody to ask") {
     CHECK(reply.why ==
           "no timer server at '" + folder.path("requests") + "': there is no such pipe");
   }
-  SUBCASE("a pipe that nobody reads") {
+  SUBCASE("a pipe that no process reads") {
     testing::Pipe pipe(folder.path("requests"));
     pipe.close();
     std::filesystem::create_directory(folder.path("replies"));
     const Reply reply = ask_in(folder.path(), "ping");
     CHECK(reply.kind == Kind::kNoServer);
-    CHECK(testing::contains(reply.why, "nobody reads it"));
+    CHECK(testing::contains(reply.why, "no process reads it"));
     CHECK(std::filesystem::is_empty(folder.path("replies")));
   }
   SUBCASE("a server that makes no place for answers") {

@@ -697,7 +697,7 @@ TEST_CASE("without a server the exit code is 4, a line says so, and open scopes 
   CHECK(empty.code == 4);
   CHECK(empty.output.empty());
   CHECK(empty.errors ==
-        "timer_client: no timer server in '" + folder.path() + "': nobody holds its lock\n");
+        "timer_client: no timer server in '" + folder.path() + "': no process holds its lock\n");
   TestPage page;
   page.open(0, scope_since("waits", kSecond, kHour));
   page.write(folder.page("7"));

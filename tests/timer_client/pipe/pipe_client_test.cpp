@@ -115,7 +115,7 @@ TEST_CASE("why there is no server is one clear reason") {
   const auto why_not = [](const std::string& path) { return PipeClient(path).why_no_server(); };
   CHECK(why_not(pipe.path()).empty());
   pipe.close();
-  CHECK(why_not(pipe.path()) == "nobody reads it");
+  CHECK(why_not(pipe.path()) == "no process reads it");
   CHECK(why_not(folder.path("nothing")) == "there is no such pipe");
   CHECK(why_not(folder.path()) == "what is there is not a pipe");
   CHECK(why_not("/dev/null") == "what is there is not a pipe");

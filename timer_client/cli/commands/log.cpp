@@ -37,7 +37,7 @@ struct LogOptions {
 volatile std::sig_atomic_t g_stop = 0;
 
 // SIGINT and SIGTERM end the following between two looks; a second one ends the process at once,
-// also while it waits for whoever reads its output.
+// also while it waits for the reader of its output.
 void end_on_signals() {
   struct sigaction action {};
   action.sa_handler = [](int) { g_stop = 1; };
@@ -47,8 +47,8 @@ void end_on_signals() {
   }
 }
 
-// Until the next look is due. False when it is time to stop: a signal came, or whoever read our
-// output has gone. A signal that comes just before the wait is noticed one interval later.
+// Waits until the next look is due. Returns false after a signal, or if the output has no reader
+// any more. A signal that comes just before the wait is noticed one interval later.
 bool wait_for_next_look(const Output& out) {
   pollfd reader{out.fd(), 0, 0};
   ::poll(&reader, 1, g_stop != 0 ? 0 : kLookIntervalMs);

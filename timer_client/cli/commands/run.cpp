@@ -214,7 +214,7 @@ int run(const RunArguments& options, const std::vector<std::string>& command) {
   // A job must not fail because its watchdog is about to end; nor is it called expired when it ran
   // longer than it would have been allowed to.
   if (const std::string why = why_no_new_scopes(place); !why.empty()) {
-    complain(fmt::format("COMMAND goes on unwatched: {}", why));
+    complain(fmt::format("COMMAND runs unwatched: {}", why));
   } else {
     scope.emplace(place, options, name, child);
     scope->send();

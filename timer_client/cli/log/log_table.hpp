@@ -46,7 +46,7 @@ class LogTable {
   LogTable(Output& out, bool has_end, bool several_files)
       : out_(out), has_end_(has_end), several_files_(several_files) {}
 
-  // False if nobody reads the output any more.
+  // False if no process reads the output any more.
   bool add(const Record& record);
   // Prints what was added; no more decides the widths. Without any record: the header.
   void begin();

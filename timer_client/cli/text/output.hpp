@@ -19,7 +19,7 @@ class Output {
   // `name` is for the line of an error.
   explicit Output(int fd = STDOUT_FILENO, std::string name = "standard output");
 
-  // False once nobody can read any more; what follows is dropped.
+  // False once the output has no reader; later text is dropped.
   bool write(std::string_view text);
   bool flush();
   // Whether the reader is gone, asked without writing.

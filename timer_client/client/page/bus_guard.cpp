@@ -67,7 +67,7 @@ void on_client_sigbus(int signal, siginfo_t* info, void* context) {
   } else if (handler_before.sa_handler != SIG_IGN) {
     handler_before.sa_handler(signal);
   } else if (is_fault) {
-    ::signal(signal, SIG_DFL);  // a fault cannot be ignored: it would come again for ever
+    ::signal(signal, SIG_DFL);  // a fault cannot be ignored: it would recur without end
   }
 }
 

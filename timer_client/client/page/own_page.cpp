@@ -41,7 +41,7 @@ constexpr Duration kLookPeriod = seconds{1};
 // A child that can't make its page does not try with each scope.
 constexpr Duration kCreationPause = seconds{1};
 // How often slots are taken from other threads while some of them can't be asked: they are entering
-// a scope, which takes a tenth of a microsecond unless they were put off the processor.
+// a scope, which takes a tenth of a microsecond unless the thread was preempted.
 constexpr int kTakings = 100;
 
 // Makes every thread of the process pass a full memory barrier. False where the kernel won't.
@@ -460,7 +460,7 @@ void OwnPage::thread_ended(ThreadSlots& slots) noexcept {
     try {
       current_->statistics.give_back(slots.statistics);
     } catch (const std::bad_alloc&) {
-      // They stay as they are, and nobody continues them.
+      // They stay as they are, and no thread continues them.
     }
     std::erase_if(current_->threads, [&](const auto& each) { return each.get() == &slots; });
   }
@@ -552,7 +552,7 @@ void OwnPage::tell_whether_gone(LineSent sent) noexcept {
   constexpr auto kRelaxed = std::memory_order_relaxed;
   if (sent == LineSent::kNoReader && !is_told_gone_.exchange(true, kRelaxed)) {
     client_messages::warning(
-        "nobody reads '{}': scopes are not watched until a timer server is back", pipe_);
+        "no process reads '{}': scopes are not watched until a timer server is back", pipe_);
   } else if (sent == LineSent::kYes && is_told_gone_.load(kRelaxed) &&
              is_told_gone_.exchange(false, kRelaxed)) {
     client_messages::info("a timer server reads '{}' again", pipe_);
@@ -649,7 +649,7 @@ void OwnPage::continue_on(OwnPage& next) noexcept {
   if (has_idle_timeout) {
     next.announce();
   }
-  next_look_.store(0, std::memory_order_relaxed);  // whoever still uses this page finds `next`
+  next_look_.store(0, std::memory_order_relaxed);  // threads that still use this page find `next`
   successor_.store(&next, std::memory_order_release);
 }
 

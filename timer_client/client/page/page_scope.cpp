@@ -13,14 +13,15 @@ constexpr std::int64_t kEndless = std::numeric_limits<std::int64_t>::max();  // 
 
 // When the server's --max-timeout ends a pause; never: none.
 bool must_wake_paused(const Board& board, std::int64_t since) {
-  // In this order, as in must_wake(): whose time was read, by whose limit is reckoned.
+  // In this order, as in must_wake(): the limit is of the server that published `next`, or of a
+  // later one.
   const std::int64_t next = board.next_wake.load(std::memory_order_seq_cst);
   const std::int64_t longest = board.max_timeout.load(kRelaxed);
   return longest > 0 && longest <= kMaxTimeout.count() && since + longest < next;
 }
 
 std::int64_t left_of(std::int64_t word, std::int64_t now) {
-  // Who pauses a scope whose deadline has passed has come before the verdict, and no later.
+  // A pause after the deadline came before the verdict: the scope keeps the least time.
   return word >= slot_word::kNoDeadline ? kEndless : std::max<std::int64_t>(word - now, 1);
 }
 
@@ -163,7 +164,7 @@ ReleaseResult release_counted(SlotHandle& handle, bool has_lock) noexcept {
       if (try_release(slot, word)) [[likely]] {
         return ReleaseResult::kReleased;
       }
-      // Another thread has paused it, or let it go on, and has written Slot::left, too.
+      // Another thread has paused or resumed the scope, and has written Slot::left, too.
       word = slot.deadline.load(kRelaxed);
       if (handle.page->notes_releases()) {
         slot.left.store(monotonic_ns(), kRelaxed);
@@ -183,8 +184,8 @@ ReleaseResult release_counted(SlotHandle& handle, bool has_lock) noexcept {
   // All that is read of the slot is read before it is free.
   const std::int64_t acquired = slot.acquired.load(kRelaxed);
   const std::int64_t timeout = slot.timeout.load(kRelaxed);
-  // The owner is this thread or another one, which may end meanwhile: then it is nobody. It can't
-  // come to look like this one, whose ThreadSlots live.
+  // The owner is this thread or another one. Another one may end meanwhile, and then there is no
+  // owner; it never compares equal to this thread's ThreadSlots, which are alive.
   SlotStatistics* const entry = t_slots != nullptr && handle.owner.load(kRelaxed) == t_slots
                                     ? handle.statistics
                                     : handle.page->own_statistics(handle, has_lock);

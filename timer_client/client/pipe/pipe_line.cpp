@@ -74,7 +74,7 @@ std::string why_no_reader(int error) {
     case ENOTDIR:
       return "there is no such pipe";
     case ENXIO:
-      return "nobody reads it";
+      return "no process reads it";
     case EACCES:
     case EPERM:
       return "no permission to write to it";

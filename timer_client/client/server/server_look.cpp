@@ -44,7 +44,7 @@ ServerSeen look_for_server(const std::string& dir) {
   seen.pid = lock.holder;
   if (!seen.is_there) {
     seen.why_not = fmt::format("no timer server in '{}': {}", dir,
-                               file ? "nobody holds its lock" : "nothing was ever served here");
+                               file ? "no process holds its lock" : "nothing was ever served here");
   }
   alignas(64) std::array<std::byte, sizeof(Board)> bytes{};
   if (file && ::fstat(file.get(), &st) == 0 && S_ISREG(st.st_mode) &&

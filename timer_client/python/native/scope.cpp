@@ -450,7 +450,7 @@ PyObject* acquire(PyObject* self, PyObject*) {
     end_timer(scope);
     return true;
   }
-  end_timer(scope);  // nobody else will
+  end_timer(scope);  // no other code does
   PyErr_Format(g_errors.timer_error,
                "scope '%.200s' is left in another thread than it was entered in: it was released",
                name_of(scope).c_str());
@@ -648,7 +648,7 @@ PyMethodDef g_methods[] = {
      "--max-timeout holds on. False when it is not open."},
     {"resume", resume, METH_NOARGS,
      "resume($self, /)\n--\n\n"
-     "The scope's time goes on with what was left. False when it is not open."},
+     "The scope's time continues with what was left. False when it is not open."},
     {"times", times, METH_NOARGS,
      "times($self, /)\n--\n\n"
      "Times(elapsed, remaining, paused, expired) of the open scope, in seconds; None when it is\n"
@@ -685,7 +685,7 @@ PyStructSequence_Field g_times_fields[] = {
     {"elapsed", "seconds since it was opened"},
     {"remaining",
      "seconds until the deadline, negative when it has passed, math.inf without one; of a paused "
-     "one, what it will have when it goes on"},
+     "one, what it will have when it is resumed"},
     {"paused", "whether its time stands still"},
     {"expired", "whether the server's verdict has come"},
     {nullptr, nullptr}};

@@ -26,14 +26,14 @@ PyObject* pause_task(PyObject*, PyObject*);
   "timeout: seconds as a number, or a timedelta; over 0, at most 1e9 s. math.inf: no deadline.\n" \
   "name: what people see; any length, over 255 bytes it is shown cut. None: the caller's file\n"  \
   "  and line, as 'train.py:123'.\n"                                                              \
-  "signal: what the server kills with, 1 to 64; 0: it records the expiry and kills nobody.\n"     \
+  "signal: what the server kills with, 1 to 64; 0: it records the expiry and kills no worker.\n"  \
   "grace: seconds from the signal to SIGKILL; None: the server's --grace; math.inf: never.\n"     \
   "warn_after: seconds after which the server records a warning; below timeout, at most 49\n"     \
   "  days. None: the server's --warn-at.\n"                                                       \
   "first_timeout: in place of timeout for the first scope of this name that is opened.\n"         \
   "on_expiry: 'kill', or 'raise': at the deadline ScopeExpired is raised in the main thread,\n"   \
   "  and the server kills only when the scope is not left within the grace. Python raises\n"      \
-  "  between two bytecodes: native code that blocks goes on until SIGKILL ends it. For scopes\n"  \
+  "  between two bytecodes: native code that blocks runs until SIGKILL ends it. For scopes\n"     \
   "  of the main thread.\n\n"                                                                     \
   "Raises TypeError and InvalidArgument for wrong arguments; entering it raises TimerError\n"     \
   "when 1,024 scopes are open, or configure() has not been called.\n"
