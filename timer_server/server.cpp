@@ -542,6 +542,7 @@ ServerStatus Server::status() {
   status.log = log_->path();
   if (const auto& command = children_.command()) {
     status.command_pid = command->pid();
+    status.command_status = children_.exit_status();
   }
   status.announcement = control_.announcement();
   status.workers = workers_.count();

@@ -136,8 +136,11 @@ std::string start_record(const Records& records, const ServerStatus& status,
 std::string stop_record(const Records& records, const ServerStatus& status, std::string_view reason,
                         const OpenScopes& left) {
   JsonWriter json = records.server_event("server_stopped");
-  json.field("reason", reason)
-      .field("requests", status.requests)
+  json.field("reason", reason);
+  if (status.command_status) {
+    json.field("command_status", *status.command_status);
+  }
+  json.field("requests", status.requests)
       .field("expired", status.expired)
       .field("killed", status.killed)
       .field("rejected", status.rejected)

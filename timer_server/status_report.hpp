@@ -28,6 +28,7 @@ struct ServerStatus {
   std::string fifo;
   std::string log;
   std::optional<pid_t> command_pid;
+  std::optional<int> command_status;  // after its end: as the shell has it, 128+N for a signal
   Announcement announcement = Announcement::kNone;
   std::size_t workers = 0;
   std::size_t open_scopes = 0;

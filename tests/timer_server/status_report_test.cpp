@@ -84,8 +84,12 @@ TEST_CASE("The records of a start and a stop have the counts of the server") {
                 terms_between({1'000}, {2'000}));
   const std::string stop =
       stop_record(records, status, "SIGTERM", OpenScopes(parts.workers, parts.policy));
-  CHECK(contains(stop, R"("reason":"SIGTERM")"));
+  CHECK(contains(stop, R"("reason":"SIGTERM","requests")"));
   CHECK(contains(stop, R"("killed":3)"));
   CHECK(contains(stop, R"("left":[{"pid":4711,"scope":"forward","elapsed_s":)"));
   CHECK(contains(stop, R"("left_count":1})"));
+  status.command_status = 137;
+  CHECK(contains(
+      stop_record(records, status, "COMMAND ended", OpenScopes(parts.workers, parts.policy)),
+      R"("reason":"COMMAND ended","command_status":137,)"));
 }

@@ -37,5 +37,8 @@ TEST_CASE("a server writes about itself exactly the fields that docs/records.md 
     }
   }
   check_fields("server_started", {server.records().front().line()});
-  check_fields("server_stopped", {server.records().back().line()});
+  Server with_command(temp, Server::Setup{.folder = "other", .command = {"false"}});
+  const auto stopped =
+      with_command.wait_for([](const Record& record) { return record.is("server_stopped"); });
+  check_fields("server_stopped", {server.records().back().line(), stopped.line()});
 }

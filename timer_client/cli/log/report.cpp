@@ -216,7 +216,8 @@ void ExpiryReport::take(const Record& record) {
              (record.event == "expired" || record.event == "evidence")) {
     keep(record, siblings_);
   } else if (record.host == key_.host && is_near &&
-             (record.event == "evidence_command" || record.event == "peer_evidence")) {
+             (record.event == "evidence_command" || record.event == "peer_evidence" ||
+              record.event == "server_stopped")) {
     keep(record, siblings_);
   }
 }
@@ -257,6 +258,20 @@ bool ExpiryReport::came_before(const Record& record) const {
 
 bool ExpiryReport::is_of_warning() const {
   return find("warned") != nullptr;
+}
+
+// Of the server that gave the verdict; empty: it had no COMMAND, or runs.
+std::string ExpiryReport::end_of_command() const {
+  const Record& base = own_[0]->record;
+  for (const auto& kept : siblings_) {
+    const Record& record = kept->record;
+    const Integer status = record.integer("command_status");
+    if (status && record.event == "server_stopped" && record.boot_id == base.boot_id &&
+        record.integer("server_pid") == base.integer("server_pid")) {
+      return fmt::format("COMMAND of the server ended with status {}", *status);
+    }
+  }
+  return {};
 }
 
 std::string ExpiryReport::outcome() const {
@@ -326,7 +341,8 @@ std::vector<std::pair<std::string, std::string>> ExpiryReport::facts() const {
       {"Expiry", std::string(base.id)},  {"Time", base.time_us ? time_text(*base.time_us) : ""},
       {"Host", std::string(base.host)},  {"Job", std::string(base.job_id)},
       {"Command", base.text("cmdline")}, {"Scope", std::string(base.scope)},
-      {"Timeout", timeout_of(base)},     {"Outcome", outcome()}};
+      {"Timeout", timeout_of(base)},     {"Outcome", outcome()},
+      {"Exit", end_of_command()}};
   std::erase_if(facts, [](const auto& fact) { return fact.second.empty(); });
   return facts;
 }
@@ -564,6 +580,7 @@ void ExpiryReport::add_outcome(Page& page) const {
   hidden.emplace_back("kernel_stack");
   add_fields(page, outcome->fields, hidden);
   page.field("kernel stack", kernel_stack_text(texts_at(outcome->fields, "kernel_stack")));
+  page.field("exit", end_of_command());
 }
 
 std::string ExpiryReport::page(bool colour) const {

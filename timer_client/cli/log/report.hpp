@@ -81,6 +81,7 @@ class ExpiryReport {
   // A warning has an id of its own, and one record.
   [[nodiscard]] bool is_of_warning() const;
   [[nodiscard]] std::string outcome() const;
+  [[nodiscard]] std::string end_of_command() const;
   [[nodiscard]] std::string whom_it_may_have_waited_for() const;
   void add_headline(Page& page) const;
   void add_open_scopes(Page& page) const;
@@ -94,8 +95,8 @@ class ExpiryReport {
   ExpiryKey key_;
   Records own_;       // of this expiry
   Records warnings_;  // `warned` and `deferred` of its host, which name no expiry
-  // `expired` and `evidence` of its worker with other ids, and `evidence_command` and
-  // `peer_evidence` of any incident.
+  // `expired` and `evidence` of its worker with other ids, `evidence_command` and `peer_evidence`
+  // of any incident, and `server_stopped` of any server.
   Records siblings_;
   IncidentRecords incidents_;
 };

@@ -50,10 +50,10 @@ std::string host_of(const ExpiredWorker& worker) {
 }
 
 bool concerns_a_hang(std::string_view event) {
-  constexpr std::array<std::string_view, 13> kEvents{
-      "evidence_command", "peer_evidence", "incident",    "expired", "evidence",
-      "killed",           "warned",        "deferred",    "hook",    "left_open",
-      "released_late",    "warning_ended", "worker_ended"};
+  constexpr std::array<std::string_view, 14> kEvents{
+      "evidence_command", "peer_evidence", "incident",     "expired",       "evidence",
+      "killed",           "warned",        "deferred",     "hook",          "left_open",
+      "released_late",    "warning_ended", "worker_ended", "server_stopped"};
   return std::ranges::find(kEvents, event) != kEvents.end();
 }
 

@@ -705,6 +705,21 @@ TEST_CASE("a verdict without a time leaves the other records at theirs") {
   CHECK_FALSE(contains(html, "e+"));
 }
 
+TEST_CASE("the exit status of COMMAND is that of the server of the expiry") {
+  OneHost host;
+  const std::string of_worker = R"(,"pid":11,"id":"a-1","scope":"load")";
+  host.log.add("server_stopped", 80'000'000, R"(,"server_pid":6,"command_status":3)");
+  host.log.add("expired", 90'000'000,
+               R"(,"server_pid":7,"elapsed_s":30,"timeout_s":30)" + of_worker);
+  host.log.add("killed", 90'100'000, R"(,"server_pid":7,"verdict":"dead")" + of_worker);
+  host.log.add("server_stopped", 90'200'000, R"(,"server_pid":7,"command_status":1)");
+  host.log.add("server_stopped", 90'300'000, R"(,"server_pid":8,"command_status":2)");
+  host.report();
+  const std::string text = "COMMAND of the server ended with status 1";
+  CHECK(contains(host.html, "<dt>Exit</dt><dd><bdi>" + text + "</bdi></dd>"));
+  CHECK(contains(run_command({"show", "a-1", host.folder.path("log")}).out, text));
+}
+
 TEST_CASE("a log that was joined to itself has each event once") {
   OneHost host;
   const MadeWorker hung{.pid = 11, .rank = 1, .job = "8812", .scope = "load", .entered_s = 60};
