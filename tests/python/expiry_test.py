@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Scopes with on_expiry="raise": ScopeExpired at the deadline, and SIGKILL for who stays."""
 import json
+import os
 import signal
 import unittest
 
@@ -57,6 +58,21 @@ with filetimer.expires(60, "next") as scope:
         self.assertEqual((killed["verdict"], killed["reason"]),
                          ("spared", "released within the grace period"))
         self.assertEqual(len(killed["signals"]), 1)
+
+    def test_the_error_has_the_timeout_of_a_file_that_replaced_the_one_in_the_code(self):
+        path = os.path.join(self.folder, "timeouts.toml")
+        with open(path, "w", encoding="utf-8") as file:
+            file.write('forward = "300ms"\n')
+        out = self.run_soft("""
+filetimer.configure(timeouts=sys.argv[1])
+try:
+    with soft(3600, "forward", grace=5) as scope:
+        say(scope.times().timeout)
+        time.sleep(60)
+except filetimer.ScopeExpired as error:
+    say(error.timeout, "of 0.3 s" in str(error))
+""", path)
+        self.assertEqual(out, "0.3\n0.3 True\n")
 
     def test_evidence_has_the_python_stack(self):
         self.run_soft("""

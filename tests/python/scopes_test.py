@@ -104,7 +104,7 @@ class Scopes(ServerCase):
             self.assertTrue(scope.resume())
             self.assertFalse(scope.times().paused)
             self.assertFalse(scope.times().expired)
-            self.assertEqual(len(times), 4)
+            self.assertEqual(len(times), 5)
 
     def test_paused_stops_the_time_of_all_scopes_of_the_thread(self):
         with filetimer.expires(10, "x") as scope:

@@ -171,6 +171,7 @@ inline TimerTimes times_of(const SlotHandle& handle) {
   const std::int64_t now = monotonic_ns();
   TimerTimes times;
   times.elapsed = Duration{now - slot.acquired.load(kRelaxed)};
+  times.timeout = timeout > kMaxTimeout.count() ? kNoDeadline : Duration{timeout};
   if (slot_word::is_paused(word)) {
     times.remaining = Duration{slot.left.load(kRelaxed)};
     times.is_paused = true;

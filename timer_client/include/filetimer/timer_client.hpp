@@ -201,6 +201,9 @@ struct TimerTimes {
   std::chrono::nanoseconds remaining{};
   bool is_paused = false;
   bool is_expired = false;  // the server has given its verdict
+  // Of the acquire or the last renewal, as a file of timeouts has it if it has the name; kNoDeadline
+  // without a deadline. --max-timeout of the server may cut it.
+  std::chrono::nanoseconds timeout{};
 };
 
 // Opens scopes on the page of this process; see the head of this file.

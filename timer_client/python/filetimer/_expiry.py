@@ -42,7 +42,7 @@ class RaisingScope(_native.Scope):
         in_time = self._leave()
         self._forget()
         if times is not None and not in_time and not self._has_raised and kind is None:
-            raise ScopeExpired(self.name, self.timeout, times.elapsed)
+            raise ScopeExpired(self.name, times.timeout, times.elapsed)
 
     def acquire(self) -> None:
         self._prepare()
@@ -87,7 +87,7 @@ def _handle(number: int, frame: FrameType | None) -> None:
         times = None if scope is None or scope._has_raised else scope.times()
         if scope is not None and times is not None and times.expired:
             scope._has_raised = True
-            raise ScopeExpired(scope.name, scope.timeout, times.elapsed)
+            raise ScopeExpired(scope.name, times.timeout, times.elapsed)
 
 
 def _ignore_signal() -> None:

@@ -10,10 +10,10 @@ _Seconds = float | timedelta
 _Path = str | bytes | PathLike[str] | PathLike[bytes]
 
 @final
-class Times(tuple[float, float, bool, bool]):
-    __match_args__: Final = ("elapsed", "remaining", "paused", "expired")
-    n_fields: Final = 4
-    n_sequence_fields: Final = 4
+class Times(tuple[float, float, bool, bool, float]):
+    __match_args__: Final = ("elapsed", "remaining", "paused", "expired", "timeout")
+    n_fields: Final = 5
+    n_sequence_fields: Final = 5
     n_unnamed_fields: Final = 0
     @property
     def elapsed(self) -> float: ...
@@ -23,6 +23,8 @@ class Times(tuple[float, float, bool, bool]):
     def paused(self) -> bool: ...
     @property
     def expired(self) -> bool: ...
+    @property
+    def timeout(self) -> float: ...
 
 class Scope:
     def __init__(

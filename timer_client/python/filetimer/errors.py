@@ -60,7 +60,8 @@ class ServerBusy(TimerError):
 class ScopeExpired(TimerError, TimeoutError):
     """A scope with on_expiry="raise" was open at its deadline.
 
-    scope: its name. timeout, elapsed: seconds.
+    scope: its name. timeout, elapsed: seconds; the timeout is that of a file of timeouts, if one
+    replaced that in the code.
     """
 
     def __init__(self, scope: str = "", timeout: float = 0.0, elapsed: float = 0.0) -> None:

@@ -543,9 +543,10 @@ PyObject* times_or_none(const std::optional<TimerTimes>& times) {
   if (!made) {
     return nullptr;
   }
-  std::array<Ref, 4> fields{seconds_of(times->elapsed), seconds_of(times->remaining),
+  std::array<Ref, 5> fields{seconds_of(times->elapsed), seconds_of(times->remaining),
                             Ref(PyBool_FromLong(times->is_paused ? 1 : 0)),
-                            Ref(PyBool_FromLong(times->is_expired ? 1 : 0))};
+                            Ref(PyBool_FromLong(times->is_expired ? 1 : 0)),
+                            seconds_of(times->timeout)};
   for (std::size_t i = 0; i < fields.size(); ++i) {
     if (!fields[i]) {
       return nullptr;
@@ -651,7 +652,7 @@ PyMethodDef g_methods[] = {
      "The scope's time continues with what was left. False when it is not open."},
     {"times", times, METH_NOARGS,
      "times($self, /)\n--\n\n"
-     "Times(elapsed, remaining, paused, expired) of the open scope, in seconds; None when it is\n"
+     "Times(elapsed, remaining, paused, expired, timeout) of the open scope; None when it is\n"
      "not open."},
     {"_again", again, METH_NOARGS, nullptr},
     {"_leave", leave_and_tell, METH_NOARGS, nullptr},
@@ -688,10 +689,13 @@ PyStructSequence_Field g_times_fields[] = {
      "one, what it will have when it is resumed"},
     {"paused", "whether its time stands still"},
     {"expired", "whether the server's verdict has come"},
+    {"timeout",
+     "seconds, of the last renewal if there was one, from the file of timeouts if it has the name; "
+     "math.inf without a deadline"},
     {nullptr, nullptr}};
 PyStructSequence_Desc g_times_description = {
     "filetimer._native.Times", "How long a timer has been open, and what is left of it.",
-    g_times_fields, 4};
+    g_times_fields, 5};
 
 }  // namespace
 
