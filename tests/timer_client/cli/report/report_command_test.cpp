@@ -717,7 +717,7 @@ TEST_CASE("the exit status of COMMAND is that of the server of the expiry") {
   host.report();
   const std::string text = "COMMAND of the server ended with status 1";
   CHECK(contains(host.html, "<dt>Exit</dt><dd><bdi>" + text + "</bdi></dd>"));
-  CHECK(contains(run_command({"show", "a-1", host.folder.path("log")}).out, text));
+  CHECK(contains(run_command({"show", "a-1", host.folder.path("log")}).output, text));
 }
 
 TEST_CASE("a log that was joined to itself has each event once") {
