@@ -23,7 +23,7 @@ Result<Duration> parse_duration(std::string_view text,
 std::string duration_text(Duration duration);
 
 // Returns three significant places in the unit that a reader expects: "31.2 s", "4.50 ms",
-// "2 h 05 min". A whole number has no others, so a timeout reads as it was asked for: "30 s", "2
+// "2 h 05 min". A whole number has no decimals, so a timeout reads as it was requested: "30 s", "2
 // h".
 std::string duration_for_reading(Duration duration);
 

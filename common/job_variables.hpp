@@ -1,5 +1,5 @@
 // The environment variables in which launchers (torchrun, Slurm, Open MPI, PMI, batch systems) name
-// the job of a process and its rank. Of each list the first that is set counts.
+// the job of a process and its rank. The first variable of each list that is set counts.
 // SPDX-License-Identifier: MIT
 #pragma once
 

@@ -1,4 +1,4 @@
-// Reading single keys of a record that anybody may have written: a value of another type than
+// Reads single keys of a record that any program may have written: a value of another type than
 // expected counts as absent. For the .cpp files that parse records; no header includes this.
 // SPDX-License-Identifier: MIT
 #pragma once
@@ -53,13 +53,13 @@ inline std::string text_at(simdjson::dom::object object, std::string_view key) {
   return object.at_key(key).get(value) == simdjson::SUCCESS ? as_text(value) : std::string();
 }
 
-// A number of things: not below 0, and such that some of them can be added up.
+// Returns a count: at least 0, and limited so that sums of a few counts do not overflow.
 inline std::int64_t count_at(simdjson::dom::object object, std::string_view key) {
   constexpr std::int64_t kMost = std::int64_t{1} << 50;
   return std::clamp<std::int64_t>(integer_at(object, key).value_or(0), 0, kMost);
 }
 
-// The elements of the array under `key`; none when there is no array.
+// Returns the elements of the array under `key`; none: the value is not an array.
 inline std::vector<simdjson::dom::element> elements_at(simdjson::dom::object object,
                                                        std::string_view key) {
   std::vector<simdjson::dom::element> elements;
@@ -72,7 +72,7 @@ inline std::vector<simdjson::dom::element> elements_at(simdjson::dom::object obj
   return elements;
 }
 
-// Those of them that are objects.
+// Returns the elements that are objects.
 inline std::vector<simdjson::dom::object> objects_at(simdjson::dom::object object,
                                                      std::string_view key) {
   std::vector<simdjson::dom::object> objects;
@@ -85,7 +85,7 @@ inline std::vector<simdjson::dom::object> objects_at(simdjson::dom::object objec
   return objects;
 }
 
-// Those of them that are texts, and not empty.
+// Returns the elements that are texts and not empty.
 inline std::vector<std::string> texts_at(simdjson::dom::object object, std::string_view key) {
   std::vector<std::string> texts;
   for (const simdjson::dom::element element : elements_at(object, key)) {

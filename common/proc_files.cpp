@@ -60,7 +60,7 @@ std::string value_of(const std::string& status, std::string_view key) {
   return value;
 }
 
-// Reads a file of /proc that one read() gives as a whole, so that no second one has to find its
+// Reads a file of /proc that one read() returns as a whole, so no second read() has to find its
 // end.
 Result<std::string> read_at_once(const std::string& path, std::size_t limit) {
   const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY));

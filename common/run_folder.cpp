@@ -17,8 +17,8 @@ std::string environment(const char* name) {
   return value == nullptr ? std::string{} : std::string(value);
 }
 
-// Returns whether the folder exists and is this user's. A scheduler may hand on an XDG_RUNTIME_DIR
-// from another host, or from a session that has ended.
+// Returns whether the folder exists and is this user's. A scheduler may pass on an XDG_RUNTIME_DIR
+// of another host, or of a session that has ended.
 bool is_our_folder(const std::string& path) {
   struct stat st {};
   return ::stat(path.c_str(), &st) == 0 && S_ISDIR(st.st_mode) && st.st_uid == ::geteuid();
@@ -48,20 +48,20 @@ Status check_parent(const std::string& folder) {
   }
   if (st.st_uid != 0 && st.st_uid != ::geteuid()) {
     return failure(
-        fmt::format("'{}' belongs to user {}, who could swap what is in it: expected a "
+        fmt::format("'{}' belongs to user {}, who could replace its contents: expected a "
                     "folder of root or of user {}",
                     folder, st.st_uid, ::geteuid()));
   }
   if (others_may_write(st) && (st.st_mode & S_ISVTX) == 0) {
     return failure(
-        fmt::format("others may write to '{}' (mode {:04o}) and could swap what is in "
-                    "it: expected mode 0755 or stricter, or the sticky bit",
+        fmt::format("others may write to '{}' (mode {:04o}) and could replace "
+                    "its contents: expected mode 0755 or stricter, or the sticky bit",
                     folder, st.st_mode & 07777));
   }
   return {};
 }
 
-// Returns a short and stable id, which keeps the logs of two hosts of one name apart in a shared
+// Returns a short and stable id, which distinguishes the logs of two hosts of one name in a shared
 // home.
 std::string machine_id() {
   for (const char* path : {"/etc/machine-id", "/proc/sys/kernel/random/boot_id"}) {

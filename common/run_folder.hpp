@@ -1,5 +1,5 @@
 // The runtime directory, which server and clients of one user (or one job) share, and the names in
-// it. Both sides find it by the same rules, and whichever side comes first makes and checks it
+// it. Both sides find it by the same rules, and the first one makes and checks it
 // (create_run_folder()).
 // SPDX-License-Identifier: MIT
 #pragma once

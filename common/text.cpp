@@ -12,7 +12,7 @@ bool is_continuation(char c) {
   return (static_cast<unsigned char>(c) & 0xC0) == 0x80;
 }
 
-// Returns the length of the well-formed UTF-8 character at the start of `text`, 0 if there is none
+// Returns the length of the well-formed UTF-8 character at the start of `text`; 0: it is malformed
 // (Unicode 15, table 3-7: no overlong forms, no surrogates, nothing over U+10FFFF).
 std::size_t character_length(std::string_view text) {
   const auto byte = [&](std::size_t i) -> unsigned {
@@ -54,7 +54,7 @@ std::string sanitised(std::string_view bytes, Controls controls) {
       bytes.remove_prefix(1);
       continue;
     }
-    // C1 controls (U+0080 to U+009F) move a terminal's cursor just as C0 ones do.
+    // C1 controls (U+0080 to U+009F) move a terminal's cursor as C0 ones do.
     const bool control =
         (length == 1 && (byte < 0x20 || byte == 0x7F)) ||
         (length == 2 && byte == 0xC2 && static_cast<unsigned char>(bytes[1]) < 0xA0);

@@ -17,8 +17,8 @@
 namespace filetimer::wire {
 
 inline constexpr int kVersion = 1;
-// The beginning of every well-formed line of PyTorch's client. A line after a fragment of another
-// begins there.
+// The beginning of every well-formed line of PyTorch's client. After a fragment of another line,
+// the next line begins there.
 inline constexpr std::string_view kLineStart = "{\"version\"";
 
 // A control request, see docs/protocol.md. Strings are as in Request.

@@ -1,4 +1,4 @@
-// Reads the lines of common/wire.hpp. The server does; clients write only, and link no JSON parser.
+// Reads the lines of common/wire.hpp, for the server. Clients only write, and link no JSON parser.
 // SPDX-License-Identifier: MIT
 #pragma once
 

@@ -130,7 +130,7 @@ TEST_CASE("a duration for reading has three places and the unit a reader expects
   CHECK(duration_for_reading(30'001us) == "30.0 ms");
 }
 
-TEST_CASE("a duration for reading that is a whole number has no other places") {
+TEST_CASE("a duration for reading that is a whole number has no decimals") {
   CHECK(duration_for_reading(30s) == "30 s");
   CHECK(duration_for_reading(500ms) == "500 ms");
   CHECK(duration_for_reading(10min) == "10 min");

@@ -271,7 +271,7 @@ TEST_CASE("names of every length are read back") {
     write_name(name, text);
     CHECK(read_name(name) == text);
   }
-  write_name(name, "x");  // nothing of the longer one shows
+  write_name(name, "x");  // no byte of the longer name is left
   CHECK(read_name(name) == "x");
   write_name(name, "");
   CHECK(read_name(name) == "?");
@@ -352,7 +352,7 @@ TEST_CASE("while a slot is used again and again, no reading mixes two scopes") {
   });
   int whole = 0;
   int mixed = 0;
-  // On a busy machine the worker may stand still inside a scope for all of these rounds.
+  // On a busy machine the worker may be suspended inside a scope during all of these rounds.
   const Instant until = Instant::now() + testing::kBound;
   for (int i = 0; i < 100'000 || (whole == 0 && Instant::now() < until); ++i) {
     const std::int64_t word = read_deadline(page.page().slot(0));

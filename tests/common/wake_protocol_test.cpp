@@ -58,8 +58,7 @@ class Turns {
         std::unique_lock held(mutex_);
         turned_.wait(held, [&] { return order_.at(next_) == self; });
       }
-      // Without the lock, so that only the protocol's own order is between the steps of the two
-      // threads.
+      // Without the lock, so that only the protocol orders the steps of the two threads.
       step();
       const std::scoped_lock held(mutex_);
       ++next_;
@@ -160,13 +159,13 @@ struct Race {
 
   const Instant begin = Instant::now();
   std::unique_ptr<std::array<Slot, kSlots>> slots = std::make_unique<std::array<Slot, kSlots>>();
-  // The worker's.
+  // Used by the worker.
   std::atomic<bool> is_working = false;
   std::array<std::int64_t, kSlots> own{};  // the word of the scope that is open in each; 0: none
   std::int64_t next = 1;
   std::vector<std::int64_t> lost;
   std::atomic<std::size_t> released = 0;
-  // The server's.
+  // Used by the server.
   std::vector<std::int64_t> judged;
   std::atomic<std::size_t> judged_count = 0;
 };

@@ -252,7 +252,7 @@ bool is_announced[2];
 #define HAS_NOTE_DEAD /* otherwise no other thread looks at `dead`, and it is no step */
 #endif
 
-/* OwnPage::tell_server() and send_line(), as steps of a thread that is `at` one of them. */
+/* OwnPage::send_wake_up() and send_line(), as steps of a thread that is `at` one of them. */
 #ifdef HAS_NOTE_DEAD
 #define FAIL(at, on_no_reader) at = NOTE_DEAD
 #define NOTE_DEAD_STEP(at, on_no_reader) \
@@ -438,7 +438,7 @@ end:
   :: d_step { worker_at[w] == GROW_COUNT -> grow_slot_count(); slot = 0; worker_at[w] = IDLE }
 #endif
 
-  /* OwnPage::wake(). Its load of the incarnation and the first load of tell_server() are one step:
+  /* OwnPage::wake(). Its load of the incarnation and the first load of send_wake_up() are one step:
    * if the incarnation changes between them, the first load could as well have come later. */
   :: d_step { worker_at[w] == READ_PENDING ->
 #ifdef FAULT_COUNT_LATE

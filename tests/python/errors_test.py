@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Wrong use: each a clear exception of Python's, and the worker goes on."""
+"""Wrong use raises a clear Python exception, and the worker continues."""
 import datetime
 import math
 import pickle
@@ -13,14 +13,14 @@ from harness import FAR_S, ServerCase
 
 
 class WithoutServer(unittest.TestCase):
-    def test_without_configure_it_is_said(self):
+    def test_without_configure_scopes_raise(self):
         for call in (lambda: filetimer.expires(1, "x").__enter__(), admin.status,
                      lambda: filetimer.heartbeat(1), lambda: filetimer.paused().__enter__()):
             with self.assertRaisesRegex(filetimer.TimerError, "configure.. has not been called"):
                 call()
         filetimer.close()
 
-    def test_errors_are_of_the_kinds_that_people_expect(self):
+    def test_errors_have_the_expected_base_classes(self):
         time_errors = (errors.RpcTimeoutError, errors.RendezvousTimeoutError,
                        filetimer.ScopeExpired)
         for error in time_errors:
@@ -30,14 +30,14 @@ class WithoutServer(unittest.TestCase):
         for error in (filetimer.ServerUnavailable, errors.ServerBusy):
             self.assertTrue(issubclass(error, filetimer.TimerError))
 
-    def test_errors_go_through_pickle_as_between_processes(self):
+    def test_errors_can_be_pickled(self):
         error = pickle.loads(pickle.dumps(filetimer.ScopeExpired("forward", 30.0, 30.1)))
         self.assertEqual((error.scope, error.timeout, error.elapsed), ("forward", 30.0, 30.1))
         error = errors.RendezvousTimeoutError("late")
         error.missing = [3]
         self.assertEqual(pickle.loads(pickle.dumps(error)).missing, [3])
 
-    def test_timeouts_that_are_none_are_refused_when_a_scope_is_made(self):
+    def test_invalid_timeouts_are_refused_when_a_scope_is_made(self):
         for wrong in (0, -1, -0.5, math.nan, -math.inf, 1e10, 10**400, datetime.timedelta(0),
                       datetime.timedelta(days=-1)):
             for make in (filetimer.expires, filetimer.Scope, filetimer.heartbeat,
@@ -57,7 +57,7 @@ class WithoutServer(unittest.TestCase):
         with self.assertRaisesRegex(TypeError, "the timeout is a str: expected seconds"):
             filetimer.expires("30")
 
-    def test_names_that_are_none_are_refused(self):
+    def test_invalid_names_are_refused(self):
         for wrong in ("", "a\0b", "\0", "\ud800", "x\udfff"):
             for make in (filetimer.expires, filetimer.Scope, filetimer.heartbeat):
                 with self.assertRaises(errors.InvalidArgument):
@@ -68,7 +68,7 @@ class WithoutServer(unittest.TestCase):
             with self.assertRaisesRegex(TypeError, "the scope's name is a"):
                 filetimer.expires(1, wrong)
 
-    def test_options_that_are_none_are_refused(self):
+    def test_invalid_options_are_refused(self):
         for option, wrong, error in (
                 ("signal", 65, ValueError), ("signal", -1, ValueError), ("signal", "9", TypeError),
                 ("signal", 10**30, ValueError), ("signal", True, TypeError),
@@ -92,7 +92,7 @@ class WithoutServer(unittest.TestCase):
             with self.assertRaises(TypeError):
                 kind()
 
-    def test_configure_says_what_is_wrong(self):
+    def test_configure_quotes_what_is_wrong(self):
         for wrong, error in (({"dir": "a\0b"}, ValueError), ({"dir": "\ud800x"}, ValueError),
                              ({"dir": 3.5}, TypeError), ({"missing": "maybe"}, ValueError),
                              ({"timeout": -1}, ValueError), ({"timeout": "1"}, TypeError),
@@ -147,7 +147,7 @@ class Misuse(ServerCase):
         thread.join()
         return raised
 
-    def test_a_scope_that_is_left_in_another_thread_is_released_and_said(self):
+    def test_leaving_a_scope_in_another_thread_releases_it_and_raises(self):
         scope = filetimer.Scope(FAR_S, "x")
         scope.__enter__()
         [error] = self.in_thread(lambda: scope.__exit__(None, None, None))
@@ -160,13 +160,13 @@ class Misuse(ServerCase):
         self.assertIn("another thread", str(error))
         self.assertEqual(self.open_scopes(), [])
 
-    def test_what_acquire_opened_any_thread_may_release(self):
+    def test_any_thread_may_release_an_acquired_scope(self):
         scope = filetimer.Scope(FAR_S, "x")
         scope.acquire()
         self.assertEqual(self.in_thread(scope.release), [])
         self.assertEqual(self.open_scopes(), [])
 
-    def test_a_client_that_is_closed_says_so_and_open_scopes_are_left_well(self):
+    def test_a_closed_client_raises_and_its_open_scopes_can_be_left(self):
         client = filetimer.Client(self.dir)
         scope = client.expires(FAR_S, "x")
         with scope:
@@ -182,13 +182,13 @@ class Misuse(ServerCase):
                 call()
         self.assertEqual(repr(client), "<filetimer.Client closed>")
 
-    def test_a_client_without_its_init_is_a_closed_one(self):
+    def test_a_client_whose_init_was_not_called_counts_as_closed(self):
         client = filetimer.Client.__new__(filetimer.Client)
         with self.assertRaisesRegex(filetimer.TimerError, "the client is closed"):
             admin.status(client=client)
         client.close()
 
-    def test_more_than_1024_scopes_are_an_error_and_no_more(self):
+    def test_more_than_1024_scopes_raise_an_error(self):
         scopes = [filetimer.Scope(FAR_S, f"s{i}") for i in range(1024)]
         for scope in scopes:
             scope.acquire()
@@ -205,7 +205,7 @@ class Misuse(ServerCase):
                 self.assertEqual(scope.name, name)
                 self.assertEqual(len(self.open_scopes()), 1)
 
-    def test_questions_say_what_is_wrong(self):
+    def test_control_requests_quote_what_is_wrong(self):
         for wrong in ({"rank": -1, "world": 2}, {"rank": 2, "world": 2}, {"rank": 0, "world": 0},
                       {"rank": 0, "world": 1, "timeout": 0}, {"rank": 0, "world": 1, "name": ""},
                       {"rank": 0, "world": 1, "name": "x" * 256},

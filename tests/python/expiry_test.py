@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Scopes with on_expiry="raise": ScopeExpired at the deadline, and SIGKILL for who stays."""
+"""Scopes with on_expiry="raise": ScopeExpired at the deadline, then SIGKILL if the worker stays."""
 import json
 import os
 import signal
@@ -14,7 +14,7 @@ def soft(timeout, name="x", **more):
     return filetimer.expires(timeout, name, on_expiry="raise", **more)
 """
 
-# With all signals blocked, the worker learns of the verdict from its page alone.
+# With all signals blocked, the worker notices the verdict only on its page.
 LATE_SIGNAL = """
 signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
 def wait_for_verdict():
@@ -22,7 +22,7 @@ def wait_for_verdict():
         time.sleep(0.01)
 """
 
-# And has the signal come when it wants it to.
+# Lets the worker choose when it receives the signal.
 PENDING = """
 from filetimer import _expiry
 def wait_for_signal():
@@ -35,7 +35,7 @@ class Raises(ServerCase):
     def run_soft(self, script, *args):
         return self.run_worker(SOFT + script, *args)
 
-    def test_it_is_raised_at_the_deadline_and_the_worker_goes_on(self):
+    def test_it_is_raised_at_the_deadline_and_the_worker_continues(self):
         out = self.run_soft("""
 begin = time.monotonic()
 try:
@@ -87,7 +87,7 @@ except filetimer.ScopeExpired:
         frames = self.record("evidence")["python_threads"][0]["frames"]
         self.assertTrue(any(frame.endswith(" in hang") for frame in frames), frames)
 
-    def test_who_catches_it_and_stays_is_killed_after_the_grace(self):
+    def test_a_worker_that_catches_it_and_stays_is_killed_after_the_grace(self):
         worker = self.start_worker(SOFT + """
 with soft(0.2, grace=0.3):
     try:
@@ -180,7 +180,7 @@ except filetimer.ScopeExpired as error:
 """)
         self.assertEqual(out, "inner 0\ninner 1\ninner 2\nouter\n")
 
-    def test_a_scope_that_is_left_after_its_verdict_raises_though_the_signal_has_not_come(self):
+    def test_a_scope_that_is_left_after_its_verdict_raises_before_the_signal(self):
         out = self.run_soft(LATE_SIGNAL + """
 try:
     with soft(0.2, grace=60):
@@ -191,7 +191,7 @@ except filetimer.ScopeExpired:
 """)
         self.assertEqual(out, "raised\n")
 
-    def test_it_replaces_no_exception_that_is_under_way(self):
+    def test_it_replaces_no_exception_that_leaves_the_scope(self):
         out = self.run_soft(LATE_SIGNAL + """
 try:
     with soft(0.2, grace=60):
@@ -202,7 +202,7 @@ except KeyError:
 """)
         self.assertEqual(out, "mine\n")
 
-    def test_an_exception_that_is_under_way_is_not_covered(self):
+    def test_an_exception_of_its_handler_is_not_replaced(self):
         self.run_soft("""
 try:
     with soft(0.2):
@@ -229,7 +229,7 @@ with filetimer.expires(3, "hard"):
         self.assertEqual(worker.returncode, -signal.SIGKILL)
         self.assertIn("hard", [r["scope"] for r in self.records("expired")])
 
-    def test_children_are_not_signalled_and_go_with_a_worker_that_stays(self):
+    def test_children_are_not_signalled_but_are_killed_with_a_worker_that_stays(self):
         out = self.run_soft("""
 import subprocess
 child = subprocess.Popen(["sleep", "60"])
@@ -281,9 +281,9 @@ with made[0]:
 
     def test_it_interrupts_the_main_thread_while_others_work(self):
         self.run_soft("""
-goes_on = True
+is_running = True
 def work():
-    while goes_on:
+    while is_running:
         with filetimer.expires(60):
             pass
 threads = [threading.Thread(target=work) for _ in range(4)]
@@ -293,7 +293,7 @@ try:
     with soft(0.3):
         time.sleep(60)
 except filetimer.ScopeExpired:
-    goes_on = False
+    is_running = False
 for thread in threads:
     thread.join()
 """)
@@ -326,7 +326,7 @@ for _ in range(2):
     raise AssertionError
 """)
 
-    def test_a_signal_of_somebody_elses_does_nothing(self):
+    def test_a_signal_of_another_sender_has_no_effect(self):
         self.run_soft("""
 with soft(60):
     pass
@@ -363,7 +363,7 @@ except filetimer.ScopeExpired:
 """)
         self.assertEqual(out, "True\n")
 
-    def test_a_signal_that_comes_while_the_scope_is_left_leaves_it_released(self):
+    def test_a_signal_while_the_scope_is_left_leaves_it_released(self):
         out = self.run_soft(LATE_SIGNAL + PENDING + """
 def unblock(frame, event, _):
     if event == "call" and frame.f_code.co_name == "__exit__":
@@ -379,11 +379,11 @@ except filetimer.ScopeExpired:
 """)
         self.assertEqual(out, "raised False\n")
 
-    def test_a_signal_that_comes_while_the_interpreter_ends_is_ignored(self):
+    def test_a_signal_while_the_interpreter_ends_is_ignored(self):
         self.run_soft(LATE_SIGNAL + PENDING + """
 class Late:
     def __del__(self, sleep=time.sleep):
-        sleep(0.3)  # when Python has removed its handlers, and before the process exits
+        sleep(0.3)  # after Python has removed its handlers, and before the process exits
 late = Late()
 def unblock(frame, event, _):
     if event == "call" and frame.f_code.co_name == "__exit__":
@@ -397,7 +397,7 @@ except filetimer.ScopeExpired:
     pass
 """)
 
-    def test_a_signal_that_comes_while_the_scope_is_entered_is_raised_inside_it(self):
+    def test_a_signal_while_the_scope_is_entered_raises_inside_it(self):
         out = self.run_soft(LATE_SIGNAL + PENDING + """
 def expire(frame, event, _):
     if event == "c_return" and frame.f_code.co_name == "__enter__" and scope.is_open:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""The callbacks for Lightning and for Hugging Face's Trainer, called by fakes in the order that the
-documentation of both gives.
+"""The callbacks for Lightning and for Hugging Face's Trainer, called by fakes in the order that both
+document.
 """
 import pickle
 import sys
@@ -13,7 +13,7 @@ from harness import FAR_S, ServerCase
 
 
 def fake(name, **members):
-    """A module of that name, with all modules above it."""
+    """Makes a module of that name, and all its parent modules."""
     module = types.ModuleType(name)
     vars(module).update(members)
     sys.modules[name] = module
@@ -75,7 +75,7 @@ class Lightning(ServerCase):
 
 
 class Transformers(ServerCase):
-    def test_every_step_is_a_scope_and_what_comes_between_is_none(self):
+    def test_every_step_is_a_scope_and_no_scope_is_open_in_between(self):
         self.configure()
         callback, seen = filetimer.transformers.TimerCallback(10, first_step=FAR_S), []
         callback.on_train_begin(None, None, None, model=None)
@@ -87,12 +87,12 @@ class Transformers(ServerCase):
             seen.append(self.open_scopes())  # as in on_evaluate and on_save
         self.assertEqual(seen, [["train step", True], [], ["train step", False], []])
         callback.on_step_begin(None, None, None)
-        callback.on_step_begin(None, None, None)  # an exception has left the one before
+        callback.on_step_begin(None, None, None)  # an exception has ended the step before
         self.assertEqual(self.open_scopes(), ["train step"])
         callback.on_train_end(None, None, None)
         self.assertEqual(self.open_scopes(), [])
 
-    def test_close_leaves_what_an_exception_has_left_open(self):
+    def test_close_leaves_a_step_that_an_exception_left_open(self):
         self.configure()
         callback = filetimer.transformers.TimerCallback()
         callback.close()
@@ -103,7 +103,7 @@ class Transformers(ServerCase):
 
 
 class Unconfigured(ServerCase):
-    def test_a_rank_that_has_not_called_configure_is_watched_all_the_same(self):
+    def test_a_rank_that_has_not_called_configure_is_watched(self):
         for script in ("""
             callback = lightning.TimerCallback(0.3, first_step=0.3)
             callback.setup(None, None, "fit")
@@ -125,7 +125,7 @@ class Unconfigured(ServerCase):
         self.assertEqual([record["scope"] for record in self.records("expired")],
                          ["train step", "(idle)"])
 
-    def test_without_a_server_the_training_goes_on(self):
+    def test_training_continues_without_a_server(self):
         self.run_worker("""
             sys.path.insert(0, os.environ["TESTS"])
             import frameworks_test

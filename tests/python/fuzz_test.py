@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""Anything at all as an argument, and scopes in any order: an exception of Python's or none, and
-never a crash. Hypothesis draws, and draws the same in each run: with FILETIMER_FUZZ_RANDOM=1 it draws
-anew, FILETIMER_EXAMPLES times.
+"""Arguments of any value, and scopes in any order, raise a Python exception or none, and never crash.
+Hypothesis draws the same values in each run. With FILETIMER_FUZZ_RANDOM=1 it draws others,
+FILETIMER_EXAMPLES times.
 """
 import asyncio
 import contextlib
@@ -34,7 +34,7 @@ anything = st.none() | numbers | names | st.binary() | st.lists(st.integers()) |
 
 
 class Odd:
-    """A number, and a duration, that raises or lies."""
+    """A number and a duration that raises, or returns a wrong type."""
 
     def __init__(self, value):
         self.value = value
@@ -143,7 +143,7 @@ class Arguments(ServerCase):
 
 
 class ScopesInAnyOrder(RuleBasedStateMachine):
-    """Three scopes and a client that live and die as they like, against what must be open."""
+    """Three scopes and a client in any order of operations, compared with the expected open scopes."""
 
     case = None
 
@@ -231,11 +231,11 @@ class AnyOrder(ServerCase):
                                  stateful_step_count=60)
         test.runTest()
 
-    def test_tasks_that_pause_in_any_order_are_paused_each_by_itself(self):
+    def test_tasks_that_pause_in_any_order_are_paused_independently(self):
         self.configure()
 
         async def work(draw, depth=0):
-            """Opens scopes, each of which is paused just when this task is."""
+            """Opens scopes, each of which must be paused if and only if this task is."""
             is_paused = False
             with contextlib.ExitStack() as stack:
                 for _ in range(draw.randrange(1, 6)):

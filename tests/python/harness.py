@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""What the tests of the Python package share: a server of the build, in a folder that goes with the
-test, workers as processes of their own, and the records of both.
+"""Shared by the tests of the Python package: a server of the build in a temporary folder, workers in
+their own processes, and the records of both.
 """
 import json
 import os
@@ -21,7 +21,7 @@ FAR_S = 3600
 
 
 class ServerCase(unittest.TestCase):
-    """A server for each test; its workers find it by $FILETIMER_DIR."""
+    """Starts a server for each test; workers find it by $FILETIMER_DIR."""
 
     options = ()
 
@@ -37,9 +37,9 @@ class ServerCase(unittest.TestCase):
         return filetimer.configure(self.dir, **options)
 
     def start_worker(self, script, *args, **environment):
-        """A process that runs `script`, with filetimer, os, sys, time and say() at hand."""
+        """Starts a process that runs `script` after PREAMBLE."""
         environment = {**os.environ, "FILETIMER_DIR": self.dir, **environment}
-        # A file, which a spawned child can import.
+        # The script is a file, so that a spawned child can import it.
         self.workers = getattr(self, "workers", 0) + 1
         path = os.path.join(self.folder, f"worker{self.workers}.py")
         with open(path, "w") as file:
@@ -52,7 +52,7 @@ class ServerCase(unittest.TestCase):
         return worker
 
     def run_worker(self, script, *args, **environment):
-        """Its standard output, when it has ended well."""
+        """Runs a worker to its end, which must be a success. Returns its standard output."""
         worker = self.start_worker(script, *args, **environment)
         out, err = worker.communicate(timeout=BOUND_S)
         self.assertEqual((worker.returncode, err), (0, ""), out)
@@ -62,18 +62,18 @@ class ServerCase(unittest.TestCase):
         return records([self.server.log], event, pid)
 
     def record(self, event, pid=None):
-        """The one record of that event, once it is there."""
+        """Waits for a record of that event, and returns it if it is the only one."""
         return wait_for_record(self, self.server.log, event, pid)
 
     def client(self, *words):
-        """What timer_client prints."""
+        """Runs timer_client, and returns its output."""
         done = subprocess.run([CLIENT, *words, "--dir", self.dir], stdout=subprocess.PIPE,
                               universal_newlines=True, timeout=BOUND_S)
         self.assertEqual(done.returncode, 0)
         return done.stdout
 
     def listed_scopes(self, pid=None):
-        """As `timer_client list --json` has them, of this process or another one."""
+        """Returns the scopes of this or another process, as in `timer_client list --json`."""
         listed = [json.loads(line) for line in self.client("list", "--json").splitlines()]
         return [each for each in listed if each["pid"] == (pid or os.getpid())]
 
@@ -81,7 +81,7 @@ class ServerCase(unittest.TestCase):
         return sorted(each["scope"] for each in self.listed_scopes(pid))
 
     def statistics(self):
-        """Scopes that were closed, by name."""
+        """Returns the number of ended scopes by name."""
         listed = [json.loads(line)
                   for line in self.client("list", "--stats", "--json").splitlines()]
         counts = {}
@@ -96,7 +96,7 @@ def say(*words):
     print(*words, flush=True)
 """
 
-# A handler that is not of Python, which knows nothing of it.
+# Installs a handler that is not Python's, and of which Python does not know.
 NATIVE_HANDLER = """
 import ctypes
 libc = ctypes.CDLL(None)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""A source distribution, a wheel from it, and the wheel installed: without a network, with Debian's
-setuptools. Works on a copy: nothing is written beside the sources.
+"""Makes a source distribution, builds a wheel from it, and installs the wheel: without a network, with
+Debian's setuptools. Works on a copy, so nothing is written beside the sources.
 """
 import glob
 import importlib.metadata
@@ -30,7 +30,8 @@ with filetimer.Server() as server, filetimer.Client(server.dir) as client:
 def has_tools():
     if not all(map(importlib.util.find_spec, ("build", "setuptools", "wheel", "pip"))):
         return False
-    # Ubuntu 22.04 has an older one. Asked without importing it: that wants to come before distutils.
+    # Ubuntu 22.04 has an older one. The version is read without an import of setuptools, which would
+    # have to precede that of distutils.
     return int(importlib.metadata.version("setuptools").partition(".")[0]) >= 61
 
 
@@ -45,7 +46,7 @@ class Install(unittest.TestCase):
         for name in ("common", "timer_client"):
             shutil.copytree(os.path.join(SOURCE, name), os.path.join(source, name),
                             ignore=shutil.ignore_patterns("*.egg-info", "__pycache__", "build"))
-        # The source distribution, then the wheel from what is in that.
+        # The source distribution, then the wheel from its contents.
         self.run_python("-m", "build", "--no-isolation", "--outdir", dist,
                         os.path.join(source, "timer_client", "python"), cwd=folder)
         [archive] = glob.glob(os.path.join(dist, "*.tar.gz"))

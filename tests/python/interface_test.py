@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What people see of the package before they run it: help(), signatures, type stubs."""
+"""The interface of the package: help(), signatures, type stubs."""
 import importlib.util
 import inspect
 import os
@@ -17,7 +17,7 @@ from filetimer import admin, errors
 
 SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
-# The classes that are bases of ours, alone: to read all of torch takes mypy half a minute.
+# Only the base classes of the package's classes: mypy takes half a minute to read all of torch.
 FAKES = {
     "torch/distributed/elastic/timer": """
 import abc
@@ -30,7 +30,7 @@ class TimerClient(abc.ABC):
     "lightning/pytorch/callbacks": "class Callback: ...\n",
     "pytorch_lightning/callbacks": "from lightning.pytorch.callbacks import Callback as Callback\n",
     "transformers": "class TrainerCallback: ...\n"}
-# Of a user: every line has one right type.
+# Code of a user in which every line has the right type.
 USER = """
 import filetimer
 import filetimer.admin
@@ -97,7 +97,7 @@ class Interface(unittest.TestCase):
         self.assertIn("with filetimer.expires(30, \"forward\")",
                       pydoc.render_doc(filetimer, renderer=pydoc.plaintext))
 
-    def test_the_package_exports_what_a_worker_needs_and_no_more(self):
+    def test_the_package_exports_only_what_a_worker_needs(self):
         self.assertEqual(filetimer.__all__, [
             "Client", "Heartbeat", "Scope", "ScopeExpired", "Server", "ServerUnavailable",
             "TimerError", "close", "configure", "each", "expires", "heartbeat", "paused"])
@@ -115,7 +115,7 @@ class Interface(unittest.TestCase):
         for kind in kinds:
             self.assertTrue(issubclass(kind, filetimer.TimerError))
 
-    def test_questions_are_found_without_an_import_of_their_own(self):
+    def test_admin_is_available_without_an_import(self):
         subprocess.run([sys.executable, "-c",
                         "import filetimer; filetimer.admin.status, filetimer.Server"], check=True)
 
@@ -125,7 +125,7 @@ class Interface(unittest.TestCase):
         self.assertEqual(filetimer.__version__, version)
 
     @unittest.skipUnless(importlib.util.find_spec("mypy"), "no mypy here")
-    def test_the_types_are_what_is_there(self):
+    def test_the_type_stubs_match_the_package(self):
         package = os.path.dirname(filetimer.__file__)
         self.assertTrue(os.path.exists(os.path.join(package, "py.typed")))
         with tempfile.TemporaryDirectory(prefix="filetimer-python-") as folder:
@@ -141,7 +141,7 @@ class Interface(unittest.TestCase):
 
     @staticmethod
     def run_mypy(folder, module, *args):
-        """What it found. From elsewhere: mypy takes its paths from the working folder."""
+        """Returns mypy's output. Runs it in another folder: mypy reads the working folder, too."""
         done = subprocess.run([sys.executable, "-m", module, *args], stdout=subprocess.PIPE,
                               stderr=subprocess.STDOUT, universal_newlines=True, cwd="/",
                               env=dict(os.environ, MYPY_CACHE_DIR=os.path.join(folder, "cache"),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Processes that come from others, and their ends: each is a worker of its own, or none."""
+"""Child processes and the ends of processes: each child is a separate worker, or none."""
 import importlib.util
 import os
 import signal
@@ -10,7 +10,7 @@ from harness import ServerCase
 
 HAS_TORCH = importlib.util.find_spec("torch") is not None
 
-# A child that hangs in a scope of its own, and one that hangs in none, of a parent in a scope.
+# Functions for children: one hangs in its own scope, one hangs outside any scope.
 CHILD = """
 import multiprocessing
 def hang_in_scope():
@@ -29,14 +29,14 @@ def configured_work(number):
 
 
 class Forks(ServerCase):
-    def test_a_child_has_no_scope_of_its_parent_and_its_parent_keeps_them(self):
+    def test_a_child_has_no_scope_of_its_parent_and_the_parent_keeps_its_scopes(self):
         out = self.run_worker("""
             filetimer.configure()
             step = filetimer.Scope(60, "step")
             with filetimer.expires(60, "outer"), step, filetimer.paused("pause"):
                 pid = os.fork()
                 if pid == 0:
-                    # What its parent is in is none of the child's: it may enter and leave all.
+                    # The parent's scopes are not open in the child, which may enter all of them.
                     assert not step.is_open and step.remaining is None
                     with step:
                         assert step.is_open
@@ -77,7 +77,7 @@ class Forks(ServerCase):
         self.assertEqual(self.record("expired")["pid"], pid)
         self.assertEqual(self.record("expired")["scope"], "child")
 
-    def test_children_of_a_client_that_is_ignored_or_gone_still_end_well(self):
+    def test_children_that_ignore_or_close_the_client_exit_normally(self):
         self.run_worker("""
             client = filetimer.configure()
             for end in (lambda: os._exit(0), client.close, filetimer.close, sys.exit):
@@ -91,16 +91,16 @@ class Forks(ServerCase):
             """)
 
     def test_forks_beside_busy_threads_do_not_hang(self):
-        # The library's lock is held across a fork, by a thread that holds the interpreter's.
+        # A thread that holds the interpreter's lock holds the library's lock across a fork.
         out = self.run_worker("""
             import warnings
             warnings.simplefilter("ignore")  # 3.12 and later warn of such a fork
             filetimer.configure()
             sys.setswitchinterval(1e-5)
-            goes_on = True
+            is_running = True
             def work(number):
                 i = 0
-                while goes_on:
+                while is_running:
                     i += 1
                     with filetimer.expires(60, f"{number} {i % 50}"):  # takes the lock
                         pass
@@ -124,14 +124,14 @@ class Forks(ServerCase):
             forker.start()
             fork_all()
             forker.join()
-            goes_on = False
+            is_running = False
             for thread in threads:
                 thread.join()
             say("fine")
             """)
         self.assertEqual(out, "fine\n")
 
-    def test_a_child_that_can_have_no_page_goes_on_all_the_same(self):
+    def test_a_child_that_cannot_have_a_page_continues(self):
         for limit in ("resource.setrlimit(resource.RLIMIT_NOFILE, (3, 3))",
                       "resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))",
                       "os.rename(folder, folder + '.moved')"):
@@ -153,7 +153,7 @@ class Forks(ServerCase):
                 self.assertEqual(out, "fine\n")
         os.rename(self.dir + ".moved", self.dir)
 
-    def test_a_subprocess_is_none(self):
+    def test_a_subprocess_is_no_worker(self):
         self.run_worker("""
             import subprocess
             filetimer.configure()
@@ -168,7 +168,7 @@ class Forks(ServerCase):
     def test_an_exec_inside_a_scope_leaves_it_open(self):
         worker = self.start_worker("""
             filetimer.configure()
-            filetimer.admin.ping()  # so the server has seen the page, and whose it is
+            filetimer.admin.ping()  # so the server has seen the page and its owner
             with filetimer.expires(0.5, "exec"):
                 os.execvp("sleep", ["sleep", "5"])
             """)
@@ -193,7 +193,7 @@ if __name__ == "__main__":
         self.assertEqual(out, f"{sum(i * i for i in range(30))}\n")
         self.assertEqual(self.records("expired"), [])
 
-    def test_forked_workers_use_what_they_inherit(self):
+    def test_forked_workers_use_the_inherited_client(self):
         self.run_pool("fork", "work")
 
     def test_spawned_workers_configure_themselves(self):
@@ -202,7 +202,7 @@ if __name__ == "__main__":
     def test_workers_of_a_forkserver_configure_themselves(self):
         self.run_pool("forkserver", "configured_work")
 
-    def test_who_hangs_is_killed_and_no_other(self):
+    def test_only_the_hung_worker_is_killed(self):
         for method, target in (("fork", "hang_in_scope"), ("spawn", "configured_hang"),
                                ("forkserver", "configured_hang")):
             with self.subTest(method):
@@ -224,7 +224,7 @@ if __name__ == "__main__":
                 self.assertEqual(worker.wait(timeout=30), 0)
                 self.assertEqual(self.record("expired", pid)["scope"], "child")
 
-    def test_the_children_of_a_worker_that_is_killed_go_with_it(self):
+    def test_the_children_of_a_killed_worker_are_killed(self):
         worker = self.start_worker(CHILD + """
 if __name__ == "__main__":
     filetimer.configure()
@@ -239,7 +239,7 @@ if __name__ == "__main__":
         self.assertIn(child, killed["signals"][0]["pids"])
 
     @unittest.skipUnless(HAS_TORCH, "no torch here")
-    def test_workers_of_a_data_loader_are_workers_of_their_own(self):
+    def test_workers_of_a_data_loader_are_separate_workers(self):
         script = CHILD + """
 import torch, torch.utils.data
 class Squares(torch.utils.data.Dataset):
@@ -269,7 +269,7 @@ if __name__ == "__main__":
         with next_batch:
             next(iter(load(True)))
     except RuntimeError as error:
-        # As 1.13 says it when it finds out by itself, and when SIGCHLD came first.
+        # The messages of 1.13 with and without a SIGCHLD before.
         say("killed" if "killed by signal" in str(error) or "exited" in str(error) else error)
     say(os.getpid())
 """
@@ -291,7 +291,7 @@ class Ends(ServerCase):
         self.assertEqual(worker.wait(timeout=30), 3)
         self.assertEqual(self.record("left_open", worker.pid)["scope"], "x")
 
-    def test_the_interpreter_ends_well_with_all_kinds_of_things_open(self):
+    def test_the_interpreter_exits_normally_with_scopes_open(self):
         out = self.run_worker("""
             filetimer.configure()
             client = filetimer.Client()
@@ -311,7 +311,7 @@ class Ends(ServerCase):
             """)
         self.assertEqual(out, "fine\n")
 
-    def test_a_daemon_thread_in_a_scope_holds_nobody_up(self):
+    def test_a_daemon_thread_in_a_scope_does_not_block_the_exit(self):
         self.run_worker("""
             filetimer.configure()
             def work():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Questions to the server, and a server of one's own."""
+"""Control requests, and filetimer.Server."""
 import asyncio
 import math
 import os
@@ -37,7 +37,7 @@ class Questions(ServerCase):
         super().setUp()
         self.default = self.configure()
 
-    def test_status_tells_of_the_server(self):
+    def test_status_has_the_state_of_the_server(self):
         admin.ping()
         with filetimer.expires(FAR_S):
             status = admin.status()
@@ -48,7 +48,7 @@ class Questions(ServerCase):
         self.assertIn(f"server_pid={self.server.pid}", repr(status))
         self.assertEqual(status, status)
 
-    def test_a_rendezvous_names_who_is_missing(self):
+    def test_a_rendezvous_names_the_missing_ranks(self):
         met = admin.rendezvous(0, 1, 10)
         self.assertEqual((met.round, met.joined), (1, {0: os.getpid()}))
         with self.assertRaises(TimeoutError) as caught:
@@ -59,7 +59,7 @@ class Questions(ServerCase):
                          ("epoch", [1], [0, 2], []))
         self.assertRegex(str(error), "^rendezvous 'epoch': .*; missing: 0, 2$")
 
-    def test_while_it_drains_new_scopes_are_not_watched_and_go_on(self):
+    def test_new_scopes_during_a_drain_run_unwatched(self):
         with filetimer.expires(FAR_S, "old"):
             self.assertEqual(admin.drain(), 1)
             with filetimer.expires(0.01, "new") as scope:
@@ -90,7 +90,7 @@ class Questions(ServerCase):
         with self.assertRaises(filetimer.ServerUnavailable):
             admin.status()
 
-    def test_a_server_that_does_not_answer_is_told_of_in_time(self):
+    def test_a_server_that_does_not_answer_is_an_error_in_time(self):
         os.kill(self.server.pid, signal.SIGSTOP)
         try:
             with admin.rpc_timeout(math.inf), admin.rpc_timeout(0.1):
@@ -117,7 +117,7 @@ class Questions(ServerCase):
             os.kill(self.server.pid, signal.SIGCONT)
         self.assertLess(caught.exception.waited, BOUND_S)
 
-    def test_what_is_asked_in_another_thread_lets_this_one_go_on(self):
+    def test_a_request_in_another_thread_does_not_block_this_one(self):
         thread = threading.Thread(target=admin.rendezvous, args=(0, 2, BOUND_S))
         thread.start()
         admin.rendezvous(1, 2, BOUND_S)
@@ -143,15 +143,15 @@ class Questions(ServerCase):
         worker.stdin.write("\n")
         worker.stdin.flush()
         self.assertEqual(worker.stdout.readline(), "out\n")
-        with self.assertRaises(errors.ServerBusy):  # the worker is still there
+        with self.assertRaises(errors.ServerBusy):  # the worker still runs
             admin.shutdown("workers", timeout=0.1)
         self.assertEqual(admin.shutdown(), 0)
 
-    def test_a_shutdown_that_may_not_wait_longer_ends_the_server_all_the_same(self):
+    def test_a_shutdown_with_or_now_ends_the_server_after_its_wait(self):
         with filetimer.expires(FAR_S, "x"):
             self.assertEqual(admin.shutdown("graceful_or_now", timeout=0.1), 1)
 
-    def test_a_shutdown_quotes_a_mode_that_is_none(self):
+    def test_a_shutdown_quotes_an_unknown_mode(self):
         with self.assertRaisesRegex(ValueError, "mode is 'force': expected one of 'graceful'"):
             admin.shutdown("force")
 
@@ -161,7 +161,7 @@ class Questions(ServerCase):
         async def ask(entered, other):
             with shared:
                 entered.set()
-                await other.wait()  # each is in it while the other enters and leaves
+                await other.wait()  # each task is inside while the other enters and leaves
                 admin.ping()
 
         async def ask_in_two_tasks():
@@ -174,7 +174,7 @@ class Interrupted(ServerCase):
     def assert_interrupted(self, script):
         worker = self.start_worker(script)
         self.assertEqual(worker.stdout.readline(), "now\n")
-        time.sleep(0.2)  # to be in the middle of it; before it the outcome is the same
+        time.sleep(0.2)  # usually interrupts the wait; before the wait the outcome is the same
         worker.send_signal(signal.SIGINT)
         _, err = worker.communicate(timeout=10)
         self.assertIn("KeyboardInterrupt", err)
@@ -193,7 +193,7 @@ class Interrupted(ServerCase):
             filetimer.admin.rendezvous(0, 2, 60)
             """)
 
-    def test_ctrl_c_withdraws_what_was_asked(self):
+    def test_ctrl_c_withdraws_the_request(self):
         self.assert_interrupted("""
             filetimer.configure()
             say("now")
@@ -206,7 +206,7 @@ class Interrupted(ServerCase):
                 raise
             """)
 
-    def test_a_handler_that_raises_nothing_does_not_end_it(self):
+    def test_a_handler_that_raises_nothing_does_not_end_the_wait(self):
         worker = self.start_worker("""
             filetimer.configure()
             signal.signal(signal.SIGUSR1, lambda *_: say("handled"))
@@ -224,7 +224,7 @@ class Interrupted(ServerCase):
 
 
 class OwnServer(unittest.TestCase):
-    def test_it_serves_who_started_it_and_takes_its_folder_with_it(self):
+    def test_it_watches_its_own_process_and_removes_its_folder(self):
         with filetimer.Server() as server:
             with filetimer.Client(server.dir) as client, client.expires(FAR_S):
                 self.assertEqual(admin.status(client=client).open_scopes, 1)
@@ -236,7 +236,7 @@ class OwnServer(unittest.TestCase):
         self.assertIn("ended", repr(server))
         server.close()
 
-    def test_it_ends_with_the_process_however_that_ends(self):
+    def test_it_ends_with_its_process_however_that_ends(self):
         for end in ("sys.exit()", "os._exit(0)", "os.kill(os.getpid(), 9)",
                     "os.fork() or time.sleep(0.2)"):
             with self.subTest(end):
@@ -249,12 +249,12 @@ class OwnServer(unittest.TestCase):
                 wait_until(lambda: not is_alive(int(pid)))
                 wait_until(lambda: not os.path.exists(os.path.dirname(folder)))
 
-    def test_a_child_that_lives_on_does_not_keep_it(self):
+    def test_a_child_that_outlives_its_parent_does_not_keep_it(self):
         worker = subprocess.Popen(
             [sys.executable, "-c", "import filetimer, os, sys\nserver = filetimer.Server()\n"
              "print(server.pid, flush=True)\nos.fork() or (os.close(1), sys.stdin.read())"],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-        with worker:  # its end lets the child go
+        with worker:  # its end ends the child, too
             pid = int(worker.stdout.read())
             wait_until(lambda: not is_alive(pid))
 
@@ -268,14 +268,14 @@ class OwnServer(unittest.TestCase):
         done = subprocess.run([sys.executable, "-c", script], timeout=BOUND_S)
         self.assertEqual(done.returncode, 0)
 
-    def test_it_kills_who_started_it(self):
+    def test_it_kills_the_process_that_started_it(self):
         script = ("import filetimer, time\nserver = filetimer.Server()\n"
                   "filetimer.configure(server.dir)\nwith filetimer.expires(0.2): time.sleep(60)")
         done = subprocess.run([sys.executable, "-c", script], timeout=BOUND_S,
                               stderr=subprocess.PIPE)
         self.assertEqual(done.returncode, -signal.SIGKILL)
 
-    def test_what_can_not_be_started_is_said(self):
+    def test_a_server_that_cannot_be_started_is_an_error(self):
         with self.assertRaisesRegex(filetimer.ServerUnavailable, "did not start"):
             filetimer.Server(executable="/bin/false")
         with self.assertRaisesRegex(filetimer.ServerUnavailable, "did not start"):

@@ -49,11 +49,11 @@ class Scopes(ServerCase):
                 raise KeyError
         self.assertEqual(self.open_scopes(), [])
 
-    def test_without_a_name_a_scope_is_called_by_its_file_and_line(self):
+    def test_a_scope_without_a_name_has_its_file_and_line(self):
         with filetimer.expires(FAR_S) as scope:
             line = scope.__enter__.__self__.name.rpartition(":")[2]
             self.assertEqual(self.open_scopes(), [f"scopes_test.py:{line}"])
-        here = self.test_without_a_name_a_scope_is_called_by_its_file_and_line
+        here = self.test_a_scope_without_a_name_has_its_file_and_line
         self.assertEqual(int(line), here.__func__.__code__.co_firstlineno + 1)
         self.assertEqual(filetimer.Scope(FAR_S).name.rpartition(":")[0], "scopes_test.py")
 
@@ -65,7 +65,7 @@ class Scopes(ServerCase):
         with filetimer.expires(math.inf, "x") as scope:
             self.assertEqual(scope.remaining, math.inf)
 
-    def test_renew_pushes_the_deadline(self):
+    def test_renew_moves_the_deadline(self):
         with filetimer.expires(10, "x") as scope:
             self.assertTrue(scope.renew(FAR_S))
             self.assertGreater(scope.remaining, 3000)
@@ -95,7 +95,7 @@ class Scopes(ServerCase):
         del scope
         self.assertEqual(self.open_scopes(), [])
 
-    def test_times_tell_of_a_pause(self):
+    def test_times_show_a_pause(self):
         with filetimer.expires(10, "x") as scope:
             self.assertTrue(scope.pause())
             times = scope.times()
@@ -168,7 +168,7 @@ class Scopes(ServerCase):
 
 
 class Decorators(ServerCase):
-    def test_each_call_opens_a_scope_of_its_own(self):
+    def test_each_call_opens_another_scope(self):
         # Made before configure(), as at the import of a module.
         @filetimer.expires(FAR_S, "fib")
         def fib(n):
@@ -206,7 +206,7 @@ class Decorators(ServerCase):
 
 
 class Each(ServerCase):
-    def test_every_step_of_an_iterator_is_a_scope_and_what_is_done_with_it_is_none(self):
+    def test_every_step_of_an_iterator_is_a_scope_and_the_loop_body_is_in_none(self):
         self.configure()
         inside = []
 
@@ -218,7 +218,7 @@ class Each(ServerCase):
                    for batch in filetimer.each(batches(), FAR_S, "data")]
         self.assertEqual(outside, [(0, []), (1, []), (2, [])])
         self.assertEqual(inside, [["data"]] * 3)
-        self.assertEqual(self.statistics()["data"], 4)  # and the one that found the end
+        self.assertEqual(self.statistics()["data"], 4)  # including the step that found the end
 
     def test_the_first_step_may_have_longer_and_covers_the_start_of_the_iterator(self):
         self.configure()
@@ -295,7 +295,7 @@ class Tasks(ServerCase):
             self.assertEqual(asyncio.run(main())[:2], ([True, True, False], False))
             self.assertEqual(self.open_scopes(), ["around"])
 
-    def test_it_holds_for_scopes_that_the_task_opens_and_ends_with_the_outermost_region(self):
+    def test_it_applies_to_scopes_that_the_task_opens_until_the_outermost_region_ends(self):
         async def main():
             with filetimer.expires(FAR_S, "before") as before:
                 with filetimer.paused():
@@ -311,7 +311,7 @@ class Tasks(ServerCase):
         asyncio.run(main())
         self.assertEqual(self.open_scopes(), [])
 
-    def test_what_the_task_has_paused_by_itself_stays_paused(self):
+    def test_scopes_that_the_task_has_paused_stay_paused(self):
         async def main():
             with filetimer.expires(FAR_S) as scope:
                 scope.pause()
@@ -320,7 +320,7 @@ class Tasks(ServerCase):
                 return scope.times().paused
         self.assertTrue(asyncio.run(main()))
 
-    def test_a_worker_whose_other_task_hangs_is_killed_though_one_is_paused(self):
+    def test_a_worker_with_a_paused_task_is_killed_if_another_task_hangs(self):
         worker = self.start_worker("""
             import asyncio
             filetimer.configure()
@@ -337,7 +337,7 @@ class Tasks(ServerCase):
         self.assertEqual(worker.wait(timeout=30), -signal.SIGKILL)
         self.assertEqual(self.record("expired", worker.pid)["scope"], "hung")
 
-    def test_a_forked_child_is_in_no_pause_of_its_parent(self):
+    def test_a_forked_child_is_not_in_its_parents_pause(self):
         out = self.run_worker("""
             import asyncio
             filetimer.configure()
@@ -355,7 +355,7 @@ class Tasks(ServerCase):
 
 
 class Killed(ServerCase):
-    def test_who_is_still_inside_at_the_deadline_is_killed(self):
+    def test_a_worker_that_is_inside_at_the_deadline_is_killed(self):
         worker = self.start_worker("""
             filetimer.configure()
             with filetimer.expires(FAR, "epoch"), filetimer.expires(0.3, "forward"):
@@ -439,7 +439,7 @@ class Clients(ServerCase):
         self.assertEqual(record["timeout_s"], 0.2)
         self.assertEqual(record["code_timeout_s"], 3600)
 
-    def test_without_a_server_it_is_waited_for_or_raised_or_ignored(self):
+    def test_configure_without_a_server_waits_or_raises_or_returns(self):
         empty = os.path.join(self.folder, "empty")
         for missing, timeout in (("raise", 5), ("wait", 0.1)):
             begun = time.monotonic()

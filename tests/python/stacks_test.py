@@ -21,7 +21,7 @@ def expire(name="x"):
 
 class Stacks(ServerCase):
     def functions(self, record):
-        """Of each thread, the functions of the worker's file, the innermost first."""
+        """Returns the functions of the worker's file by thread, the innermost first."""
         return [[frame.rpartition(" in ")[2] for frame in thread["frames"] if "worker" in frame]
                 for thread in record.get("python_threads", [])]
 
@@ -45,7 +45,7 @@ expire()
         self.assertIn("in hang_in_thread", shown)
         self.assertIn("in expire", shown)
 
-    def test_a_worker_that_came_before_its_server_has_them_too(self):
+    def test_a_worker_that_started_before_its_server_has_them_too(self):
         self.server.close()
         worker = self.start_worker(HANG + """
 filetimer.configure()
@@ -88,24 +88,24 @@ expire()
         self.assertEqual(self.functions(self.record("evidence", worker.pid)),
                          [["hang", "expire", "<module>"]])
 
-    def test_a_worker_that_holds_the_interpreters_lock_is_told_too(self):
+    def test_a_worker_that_holds_the_interpreters_lock_has_them_too(self):
         evidence = self.evidence("""
 filetimer.configure()
 import ctypes
 def hold():
-    while True:  # the question for the stacks ends a sleep
+    while True:  # the signal for the stacks ends a sleep
         ctypes.PyDLL(None).sleep(60)
 with filetimer.expires(0.3, "x"):
     hold()
 """)
         self.assertEqual(self.functions(evidence), [["hold", "<module>"]])
 
-    def test_a_forked_child_has_stacks_of_its_own(self):
+    def test_a_forked_child_has_its_own_stacks(self):
         worker = self.start_worker(HANG + """
 filetimer.configure()
 pid = os.fork()
 if pid == 0:
-    # As its page, they come with the first scope, of whatever kind.
+    # The first scope of any kind makes the child's page and offers its stacks.
     if sys.argv[1] == "heartbeat":
         heart = filetimer.heartbeat(0.3, "child")
         hang()
@@ -152,7 +152,7 @@ os.wait()
                          [["hang", "expire", "<module>"]])
         self.assertEqual(worker.wait(timeout=30), 0)
 
-    def test_who_wants_none_offers_none(self):
+    def test_a_client_without_stacks_offers_none(self):
         evidence = self.evidence("filetimer.configure(stacks=False)\nexpire()\n")
         self.assertNotIn("python_threads", evidence)
         self.assertNotIn("Python", evidence.get("missing", ""))
@@ -167,7 +167,7 @@ expire()
 """)
         self.assertEqual(self.functions(evidence), [["hang", "expire", "<module>"]])
 
-    def test_the_users_own_faulthandler_is_left_alone(self):
+    def test_the_users_faulthandler_is_not_changed(self):
         self.run_worker("""
             import faulthandler
             faulthandler.enable()
@@ -180,8 +180,8 @@ expire()
             assert "worker" in open(mine.name).read()
             """)
 
-    def test_a_child_that_closes_its_descriptors_closes_nobody_elses(self):
-        # As one that becomes a daemon does: what it opens then has the numbers of its parent's files.
+    def test_a_child_that_has_closed_its_descriptors_closes_no_other_files(self):
+        # As a daemon does. Files that the child opens then have the numbers of its parent's files.
         for numbers in ("[]", '[os.open("/dev/null", os.O_RDONLY) for _ in range(90)]'):
             out = self.run_worker(f"""
                 filetimer.configure()
@@ -205,7 +205,7 @@ say(is_handled(number))
 """)
         self.assertEqual(out, "True\n")
 
-    def test_without_a_signal_that_is_free_there_are_none_and_nothing_fails(self):
+    def test_without_a_free_signal_stacks_are_missing_and_nothing_fails(self):
         self.run_worker(NATIVE_HANDLER + """
 for number in range(signal.SIGRTMIN, signal.SIGRTMAX + 1):
     handle(number)

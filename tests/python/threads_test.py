@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Threads that enter and leave scopes as they like: none is lost, and nobody waits for ever."""
+"""Threads that enter and leave scopes in any order: no scope is lost, and no thread deadlocks."""
 import gc
 import os
 import sys
@@ -21,7 +21,9 @@ ROUNDS_OF_A_LEAK = 3
 
 
 def least_growth(measured, work):
-    """Of what is `measured`, over one of some rounds of `work`: what leaks grows in each of them."""
+    """Returns the least growth of measured() over one of several rounds of work(): a leak grows in
+    each round.
+    """
     growths = []
     for _ in range(ROUNDS_OF_A_LEAK):
         gc.collect()
@@ -42,7 +44,7 @@ class Threads(ServerCase):
         super().setUp()
         self.configure()
         switches = sys.getswitchinterval()
-        sys.setswitchinterval(1e-5)  # so that they meet anywhere
+        sys.setswitchinterval(1e-5)  # so that threads switch at any place
         self.addCleanup(sys.setswitchinterval, switches)
 
     def run_in_threads(self, work, count=THREADS):
@@ -79,7 +81,7 @@ class Threads(ServerCase):
         self.assertEqual(sum(count for name, count in counts.items() if name.startswith("thread")),
                          THREADS * ROUNDS)
 
-    def test_threads_that_share_one_scope_get_it_or_an_error(self):
+    def test_threads_that_share_one_scope_enter_it_or_get_an_error(self):
         scope = filetimer.Scope(FAR_S, "shared")
         entered = [0] * THREADS
 
@@ -101,7 +103,7 @@ class Threads(ServerCase):
         self.assertEqual(self.open_scopes(), ["left"])
         scope.release()
 
-    def test_clients_may_come_and_go_while_others_ask(self):
+    def test_clients_may_connect_and_close_during_requests_of_others(self):
         client = filetimer.Client(self.dir)
 
         def work(number):
@@ -120,7 +122,7 @@ class Threads(ServerCase):
                     raise
         self.run_in_threads(work, 4)
 
-    def test_questions_of_several_threads_wait_beside_each_other(self):
+    def test_requests_of_several_threads_wait_in_parallel(self):
         self.run_in_threads(lambda rank: admin.rendezvous(rank, THREADS, 20))
 
     def test_a_million_scopes_leak_nothing(self):
@@ -139,7 +141,7 @@ class Threads(ServerCase):
                 except ValueError:
                     pass
         work(1000)
-        # Three each. No allocation is smaller than 16 bytes: 1,800 KiB, if one of the three leaks.
+        # Three allocations each, of at least 16 bytes: a leak of one of the three is 1,800 KiB.
         self.assertLess(least_growth(resident_kb, lambda: work(117_000)), 512)
         tracemalloc.start()
         self.addCleanup(tracemalloc.stop)
@@ -160,7 +162,7 @@ class Threads(ServerCase):
             self.assertIsNone(known())
         self.assertEqual(self.open_scopes(), [])
 
-    def test_what_is_asked_and_made_leaks_no_reference(self):
+    def test_requests_and_objects_leak_no_reference(self):
         def work():
             admin.status()
             filetimer.expires(FAR_S, "x")(lambda: 3)()

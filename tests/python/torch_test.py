@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""filetimer.torch.FileTimerClient under PyTorch's own, unmodified expires()."""
+"""filetimer.torch.FileTimerClient with PyTorch's unmodified expires()."""
 import importlib.util
 import math
 import os
@@ -21,13 +21,13 @@ if HAS_TORCH:
 
 
 class WithoutTorch(unittest.TestCase):
-    def test_the_rest_imports_and_this_says_what_is_missing(self):
+    def test_the_package_imports_and_the_module_names_what_is_missing(self):
         script = ("import sys; sys.modules['torch'] = None\nimport filetimer\n"
                   "try:\n    import filetimer.torch\nexcept ImportError as e: print(e.name)")
         done = subprocess.run([sys.executable, "-c", script], stdout=subprocess.PIPE)
         self.assertEqual((done.returncode, done.stdout[:5]), (0, b"torch"))
 
-    def test_the_package_itself_imports_none_of_it(self):
+    def test_the_package_imports_neither_torch_nor_large_modules(self):
         script = ("import sys, filetimer\nfor name in ('torch', 'numpy', 'typing', 'asyncio', "
                   "'subprocess', 'dataclasses', 'json', 'datetime', 'signal'):\n"
                   "    assert name not in sys.modules, name")
@@ -42,14 +42,14 @@ class Torch(ServerCase):
         super().setUp()
         self.pipe = os.path.join(self.dir, "requests")
 
-    def test_existing_code_goes_on_a_page(self):
+    def test_existing_code_uses_a_page(self):
         timer.configure(filetimer.torch.FileTimerClient(self.pipe))
         with timer.expires(after=FAR_S, scope="forward"):
             self.assertEqual(self.open_scopes(), ["forward"])
             with timer.expires(after=FAR_S):
                 self.assertEqual(len(self.open_scopes()), 2)
         self.assertEqual(self.open_scopes(), [])
-        self.assertEqual(self.statistics()["forward"], 1)  # kept on pages alone
+        self.assertEqual(self.statistics()["forward"], 1)  # only pages have statistics
 
     def test_it_takes_the_client_that_is_configured(self):
         client = self.configure()
@@ -88,7 +88,7 @@ class Torch(ServerCase):
         self.assertEqual(self.record("expired", worker.pid)["scope"], "forward")
         return worker.returncode
 
-    def test_who_hangs_is_killed(self):
+    def test_a_hung_worker_is_killed(self):
         self.assertEqual(self.run_hung("filetimer.torch.FileTimerClient(sys.argv[1])", 0.3),
                          -signal.SIGKILL)
 
@@ -100,7 +100,7 @@ class Torch(ServerCase):
         self.assertEqual(self.run_hung("filetimer.torch.FileTimerClient(sys.argv[1])", -5),
                          -signal.SIGKILL)
 
-    def test_a_path_that_is_no_timer_servers_is_refused(self):
+    def test_a_path_that_is_not_a_timer_servers_is_refused(self):
         with self.assertRaisesRegex(ValueError, "'/tmp/theirs' is not the pipe of a timer_server"):
             filetimer.torch.FileTimerClient("/tmp/theirs")
 

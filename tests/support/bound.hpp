@@ -5,8 +5,8 @@
 
 namespace filetimer::testing {
 
-// No wait of a test is longer: more than anything takes on a busy machine, well below the limit
-// that CTest sets. A test that reaches it has failed.
+// The bound of every wait of a test: longer than any of them takes on a busy machine, and well
+// below CTest's limit. A test that reaches it fails.
 inline constexpr std::chrono::milliseconds kBound = std::chrono::seconds{20};
 
 }  // namespace filetimer::testing

@@ -1,5 +1,5 @@
-# Fails the build where a title of a test case cannot be an entry of CTest: CMake splits lists at ';',
-# so the halves of a title would match no case, and of two cases with one title both would run twice.
+# Fails the build if the title of a test case cannot be an entry of CTest. CMake splits lists at ';',
+# so the halves of a title would match no case. Two cases with one title would both run twice.
 # usage: cmake -D PROGRAM=TESTS -P check_titles.cmake
 cmake_minimum_required(VERSION 3.25)
 execute_process(COMMAND ${PROGRAM} --list-test-cases

@@ -1,5 +1,5 @@
-// Child processes of a test, killed and reaped with their objects: one that waits until it is
-// killed, and one that does what it is told step by step, such as holding a lock.
+// Child processes of a test, which are killed and reaped with their objects: one that waits until
+// it is killed, and one that runs its steps one by one, such as holding a lock.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -24,8 +24,8 @@
 
 namespace filetimer {
 
-// In a new child: it ends with its parent, also when that has ended already. A test that crashes
-// runs no destructor, and a child left over would hold CTest's pipe open.
+// In a new child: makes it end with its parent, even if that has ended already. A test that crashes
+// runs no destructor, and a child that is left would hold CTest's pipe open.
 inline void end_with(pid_t parent) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() != parent) {
@@ -33,7 +33,7 @@ inline void end_with(pid_t parent) {
   }
 }
 
-// Forks a process that runs `before` and then `wait` for ever; its pid, once `before` is done.
+// Forks a process that runs `before` and then `wait` repeatedly. Returns its pid after `before`.
 inline pid_t fork_waiting(
     const std::function<void()>& before, const std::function<void()>& wait = [] { ::pause(); }) {
   std::array<int, 2> ends{};
@@ -44,7 +44,7 @@ inline pid_t fork_waiting(
   const pid_t pid = ::fork();
   if (pid == 0) {
     end_with(parent);
-    ::signal(SIGTERM, SIG_DFL);  // doctest has a handler of its own
+    ::signal(SIGTERM, SIG_DFL);  // doctest installs a handler
     before();
     (void)!::write(ends[1], "!", 1);
     ::close(ends[0]);
@@ -60,7 +60,7 @@ inline pid_t fork_waiting(
   return pid;
 }
 
-// Returns whether the child has become a zombie, for which it waits. Does not reap it.
+// Waits until the child is a zombie, and returns whether it is. Does not reap it.
 inline bool wait_for_zombie(pid_t pid) {
   siginfo_t info{};
   return ::waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOWAIT) == 0;
@@ -81,7 +81,7 @@ class HeldChild {
 
   [[nodiscard]] pid_t pid() const { return pid_; }
 
-  // Kills and reaps it; the signal that ended it.
+  // Kills and reaps the process. Returns the signal that ended it.
   int end() {
     if (pid_ <= 0) {
       return 0;
@@ -102,12 +102,12 @@ class HeldChild {
 
 class Child : public HeldChild {
  public:
-  // Runs `before` in the child, then waits for ever. Returns when `before` is done.
+  // Starts a child that runs `before` and then waits until it is killed. Returns after `before`.
   explicit Child(const std::function<void()>& before = [] {}) : HeldChild(fork_waiting(before)) {}
   Child(const std::function<void()>& before, const std::function<void()>& wait)
       : HeldChild(fork_waiting(before, wait)) {}
 
-  // It may still be on its way into its wait when the constructor returns.
+  // The child may not have begun to wait when the constructor returns.
   void wait_until_asleep() const {
     const std::string proc = "/proc/" + std::to_string(pid());
     for (auto stat = read_stat(proc); stat && stat->state != 'S'; stat = read_stat(proc)) {
@@ -116,21 +116,21 @@ class Child : public HeldChild {
   }
 };
 
-// Runs its steps one by one, when it is told to.
+// A child that runs the next of its steps when next() is called.
 class SteppedChild : public HeldChild {
  public:
   using Step = std::function<bool()>;
 
   explicit SteppedChild(const std::vector<Step>& steps) : SteppedChild(steps, make_sockets()) {}
 
-  // Runs the next step; what it said. False too when it did not answer, as after an exec.
+  // Runs the next step and returns its result; false: the child did not answer, as after an exec.
   bool next() {
     char byte = '?';
     pollfd answer{socket_.get(), POLLIN, 0};
     return start_next() && ::poll(&answer, 1, static_cast<int>(testing::kBound.count())) == 1 &&
            ::read(socket_.get(), &byte, 1) == 1 && byte == 'y';
   }
-  // Without waiting for its answer, which need not come.
+  // Starts the next step without waiting for its answer.
   bool start_next() { return ::write(socket_.get(), "?", 1) == 1; }
 
  private:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""Compiles source files one at a time, without making code. Where several files are compiled as one,
-a file may lack an #include that the file before it has, and shadowed names are not seen.
-usage: compile_alone.py BUILD COMMIT   (BUILD has compile_commands.json; what has changed since COMMIT,
-of more than 60 files those that changed last)
+"""Compiles source files one at a time, without generating code. If several files are compiled as one,
+a file may lack an #include that a file before it has, and shadowed names go unnoticed.
+usage: compile_alone.py BUILD COMMIT   (BUILD has compile_commands.json; compiles the files that have
+changed since COMMIT, at most the last 60)
 """
 import concurrent.futures
 import json
@@ -11,7 +11,7 @@ import shlex
 import subprocess
 import sys
 
-MOST = 60  # files; more than a change has, and a minute on two cores
+MOST = 60  # files; more than a usual change, and a minute on two cores
 
 
 def listed(*command):
@@ -20,7 +20,7 @@ def listed(*command):
 
 
 build, commit = sys.argv[1:]
-# Those that changed last come first, each once.
+# The latest changes first, each file once.
 changed = dict.fromkeys([*listed("diff", "HEAD"), *listed("log", "--format=", f"{commit}..HEAD")])
 with open(os.path.join(build, "compile_commands.json")) as file:
     known = {entry["file"]: entry for entry in json.load(file)}

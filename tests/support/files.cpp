@@ -51,7 +51,7 @@ void TempFolder::append(std::string_view name, std::string_view text) const {
 std::string read_file(const std::string& path) {
   const std::ifstream file(path, std::ios::binary);
   std::ostringstream text;
-  text << file.rdbuf();  // which an error ends, such as the end of a process whose file it was
+  text << file.rdbuf();  // stops at an error, as in /proc when the process has ended
   return text.str();
 }
 

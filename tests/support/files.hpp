@@ -1,5 +1,4 @@
-// What all tests share about files and texts: a folder of a test's own, and short words for what
-// tests do with the files in it.
+// Shared by all tests: a temporary folder, and short functions for files and texts.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -9,7 +8,7 @@
 
 namespace filetimer::testing {
 
-// A folder of a test's own, 0700, below $TMPDIR or another folder; it goes with it.
+// A folder of one test, 0700, below $TMPDIR or another folder. The destructor removes it.
 class TempFolder {
  public:
   TempFolder();
@@ -27,13 +26,13 @@ class TempFolder {
   std::string path_;
 };
 
-std::string read_file(const std::string& path);  // empty when there is none
+std::string read_file(const std::string& path);  // empty: the file does not exist
 void write_file(const std::string& path, std::string_view text);
 bool exists(const std::string& path);  // symlinks are not followed
 
 bool contains(std::string_view text, std::string_view part);
 std::vector<std::string> lines_of(std::string_view text);
-// Without the line breaks within sentences of a page.
+// Returns the page without the line breaks within sentences.
 std::string unwrapped(std::string page);
 
 }  // namespace filetimer::testing

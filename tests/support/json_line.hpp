@@ -1,5 +1,5 @@
-// A line of JSON as a test reads it, by a strict parser: the test fails where the line is none,
-// where a key is missing, or where its value is of another type than the test expects.
+// A line of JSON, read by a strict parser. A test fails if the line is not JSON, if a key is
+// missing, or if its value has another type than the test expects.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -52,7 +52,7 @@ class JsonLine {
     }
     return list;
   }
-  // An array of strings; an empty one may be left out.
+  // Returns an array of strings; empty: the key is missing.
   [[nodiscard]] std::vector<std::string> strings(std::string_view key) const {
     std::vector<std::string> list;
     if (has(key)) {
@@ -73,7 +73,7 @@ class JsonLine {
   }
 
   std::string line_;
-  std::shared_ptr<simdjson::dom::parser> parser_;  // owns what root_ points into
+  std::shared_ptr<simdjson::dom::parser> parser_;  // owns the memory of root_
   simdjson::dom::object root_;
 };
 

@@ -1,5 +1,5 @@
-// Kernel stacks (/proc/PID/stack) take CAP_SYS_ADMIN: neither an ordinary user has it nor root in
-// most containers, and evidence says there that they are missing.
+// Kernel stacks (/proc/PID/stack) need CAP_SYS_ADMIN, which an ordinary user lacks, and root in
+// most containers, too. Evidence then says that they are missing.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -14,8 +14,8 @@ inline bool can_read_kernel_stacks() {
   return !read_file("/proc/self/stack").empty();
 }
 
-// What evidence says is missing besides kernel stacks. Where these cannot be read it has to say so
-// first.
+// Returns what evidence says is missing besides kernel stacks. If these cannot be read, evidence
+// must say so first.
 inline std::string missing_but_kernel_stacks(std::string missing) {
   if (can_read_kernel_stacks()) {
     return missing;

@@ -1,4 +1,4 @@
-// For tests of what two threads do at once.
+// For tests of two threads that run at the same time.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -17,8 +17,8 @@ inline std::size_t usable_processors() {
              : 1;
 }
 
-// Keeps the calling thread on one of the processors that it may use, the first for 0. Two threads
-// on two of them run at once also while other processes use the processors.
+// Binds the calling thread to one of the processors that it may use, the first for 0. Two threads
+// on two processors run at the same time even if other processes use the processors.
 inline void stay_on_processor(std::size_t number) {
   cpu_set_t usable;
   REQUIRE(::sched_getaffinity(0, sizeof usable, &usable) == 0);
@@ -32,7 +32,7 @@ inline void stay_on_processor(std::size_t number) {
   }
 }
 
-// Runs both to their ends, each on a processor of its own.
+// Runs both functions to their ends, each on its own processor.
 inline void run_side_by_side(const std::function<void()>& worker,
                              const std::function<void()>& server) {
   std::thread first([&] {

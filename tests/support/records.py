@@ -6,7 +6,7 @@ import time
 
 
 def records(logs, event=None, pid=None):
-    """Of that event and that worker (None: of any), from all `logs` that are there."""
+    """Returns the records of that event and that worker (None: any) from all `logs` that exist."""
     lines = [line for log in map(pathlib.Path, logs) if log.exists()
              for line in log.read_text().splitlines()]
     return [record for record in map(json.loads, lines)
@@ -14,7 +14,7 @@ def records(logs, event=None, pid=None):
 
 
 def wait_for_record(test, log, event, pid=None, bound_s=30):
-    """The one record of that event, once it is there."""
+    """Waits for a record of that event, and returns it if it is the only one."""
     end = time.monotonic() + bound_s
     while time.monotonic() < end:
         found = records([log], event, pid)

@@ -13,7 +13,7 @@ namespace {
 
 namespace dom = simdjson::dom;
 
-// The names in backquotes of the first cell of a table's row.
+// Returns the names in backquotes in the first cell of a table's row.
 std::vector<std::string> names_in_row(const std::string& line) {
   std::vector<std::string> names;
   const std::string cell = line.substr(0, line.find('|', 1));

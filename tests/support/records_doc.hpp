@@ -1,4 +1,4 @@
-// docs/records.md as tests read it: which fields it gives to which event, and its examples.
+// Reads docs/records.md: the fields of each event, and the examples.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -14,16 +14,16 @@ namespace filetimer::testing {
 using FieldNames = std::set<std::string>;
 
 struct RecordsDoc {
-  std::map<std::string, FieldNames> events;  // what each record and each worker has is among them
+  std::map<std::string, FieldNames> events;  // including the fields of all records and workers
   std::map<std::string, std::vector<std::string>> examples;
 };
 RecordsDoc read_records_doc();
 
-// Of a record; the test that asks fails when it is no JSON object.
+// Returns the event of a record. Fails the calling test if the record is not a JSON object.
 std::string event_of(std::string_view record);
 FieldNames fields_of(std::string_view record);
 
-// Of these records of one event together, against the document's: both ways.
+// Compares the fields of these records of one event with those of the document, in both directions.
 void check_fields(const std::string& event, const std::vector<std::string>& records);
 
 }  // namespace filetimer::testing

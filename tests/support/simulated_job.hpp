@@ -1,5 +1,5 @@
-// For tests of what compares ranks: the scopes of a synchronous training job, whose times are
-// computed. All ranks begin a step together, compute in `forward` and wait for each other in
+// For tests of code that compares ranks: the scopes of a synchronous training job with computed
+// times. All ranks begin a step together, compute in `forward` and wait for each other in
 // `allreduce`, which they leave together.
 // SPDX-License-Identifier: MIT
 #pragma once
@@ -20,7 +20,7 @@
 
 namespace filetimer::testing {
 
-// Adds scopes to the statistics of a page as a worker does that leaves them.
+// Adds scopes to the statistics of a page as a worker does when it releases them.
 inline void leave_scopes(const PageLayout& page, const std::string& name,
                          const std::vector<EndedReading>& scopes) {
   std::uint32_t index = 0;

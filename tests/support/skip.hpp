@@ -1,5 +1,5 @@
-// Tests of what this machine cannot do say so: CTest shows them as skipped, and scripts/test counts
-// them and prints each reason.
+// For tests that this machine cannot run: CTest shows them as skipped, and scripts/test counts them
+// and prints each reason.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -7,8 +7,7 @@
 
 namespace filetimer::testing {
 
-// Marks the running test case as skipped, whatever else of it was checked. A check that fails still
-// fails it.
+// Marks the running test case as skipped, even if parts of it ran. A failed check still fails it.
 void skip(const std::string& reason);
 
 }  // namespace filetimer::testing

@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: MIT
-"""The main program of a test file in Python, and the end of processes that tests start. A case that cannot run here is reported as one line,
-"skipped: NAME: REASON", which scripts/test counts; a file of which no case ran exits with 77, which
-CTest shows as skipped.
+"""The main program of a test file in Python, and the end of processes that tests start. A case that
+cannot run here is reported as one line, "skipped: NAME: REASON", which scripts/test counts. A file of
+which no case ran exits with 77, which CTest shows as skipped.
 """
 import contextlib
 import sys
 import unittest
 
 SKIPPED = 77
-BOUND_S = 30  # of every wait; none comes near it on a machine that is well
+BOUND_S = 30  # of every wait; far longer than any wait of a working test
 
 
 def end(process):
-    """Kills the process if it still runs; closes its pipes."""
+    """Kills the process if it still runs, and closes its pipes."""
     if process.poll() is None:
         process.kill()
     process.wait(timeout=BOUND_S)
@@ -23,7 +23,7 @@ def end(process):
 
 
 def main(missing=""):
-    """Runs the cases of the calling file. `missing` says in one line why none can run here."""
+    """Runs the cases of the calling file. missing: one line why no case can run here."""
     if missing:
         print(f"skipped: {missing}")
         sys.exit(SKIPPED)
@@ -32,5 +32,5 @@ def main(missing=""):
         print(f"skipped: {case.id().removeprefix('__main__.')}: {reason}")
     if not result.wasSuccessful():
         sys.exit(1)
-    # A class that is skipped as a whole is one more than the cases that ran.
+    # A class that is skipped as a whole counts as one result more than the cases that ran.
     sys.exit(SKIPPED if result.testsRun <= len(result.skipped) else 0)

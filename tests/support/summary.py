@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Sums up results of CTest (--output-junit): every failure, every skipped test with its reason, and
-last "N passed, N failed, N skipped". Exits with 1 when a test failed.
+"""Summarizes results of CTest (--output-junit): every failure, every skipped test with its reason,
+and last "N passed, N failed, N skipped". Exits with 1 if a test failed.
 usage: summary.py FILE...
 """
 import collections
@@ -10,14 +10,14 @@ import xml.etree.ElementTree
 
 passed = 0
 failed = []
-skipped = collections.defaultdict(list)  # "NAME: REASON": the suites in which it is
+skipped = collections.defaultdict(list)  # "NAME: REASON": the suites that skipped it
 
 for path in sys.argv[1:]:
     suite = path.rpartition("/")[2].removesuffix(".junit.xml")
     for test in xml.etree.ElementTree.parse(path).iter("testcase"):
         name, status = test.get("name"), test.get("status")
         output = test.findtext("system-out") or ""
-        # A file of cases in Python has a line for each case that it skipped.
+        # A test file in Python has a line for each case that it skipped.
         reasons = re.findall(r"^skipped: (.*)$", output, re.MULTILINE)
         if status == "fail":
             failed.append(f"{suite}: {name}")

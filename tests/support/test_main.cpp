@@ -20,7 +20,7 @@ struct Progress {
 };
 Progress progress;
 
-// Counts the test cases that ran and knows the name of the one that runs.
+// Counts the test cases that ran, and has the name of the one that runs.
 struct Listener : doctest::IReporter {
   explicit Listener(const doctest::ContextOptions&) {}
   void report_query(const doctest::QueryData&) override {}

@@ -1,4 +1,4 @@
-// For tests of what reads scope pages: a page in memory, made by the layout alone.
+// For tests of code that reads scope pages: a page in memory, made from the layout alone.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -44,7 +44,7 @@ class TestPage {
   [[nodiscard]] PageLayout page() { return PageLayout(lines_.data()); }
   [[nodiscard]] PageHeader& header() { return page().header(); }
 
-  // In the order in which a worker does it.
+  // Opens a scope, in the order of a worker's writes.
   void open(std::size_t index, const TestScope& scope) {
     Slot& slot = page().slot(index);
     write_name(page().name(index), scope.name);
@@ -79,8 +79,7 @@ class TestPage {
   std::vector<Line> lines_;
 };
 
-// Returns a page whose worker has left a scope at `left`, and expires when it has been in none for
-// `timeout`.
+// Returns a page whose worker released a scope at `left`, and has the idle timeout `timeout`.
 inline TestPage idle_page(Instant left, Duration timeout) {
   TestPage page;
   page.open(0, {.name = "(idle)",
@@ -92,7 +91,7 @@ inline TestPage idle_page(Instant left, Duration timeout) {
   return page;
 }
 
-// Field 22 of /proc/PID/stat, read otherwise than what is tested reads it.
+// Returns field 22 of /proc/PID/stat, read in another way than by the code under test.
 inline std::uint64_t start_time_in_proc(pid_t pid) {
   std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
   std::string stat;

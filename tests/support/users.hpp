@@ -5,7 +5,7 @@
 
 namespace filetimer::testing {
 
-// A user that is not the one that runs the tests. No account is needed.
+// The id of a user that does not run the tests. The user needs no account.
 inline constexpr uid_t kSomebodyElse = 65533;
 
 }  // namespace filetimer::testing

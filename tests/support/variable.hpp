@@ -7,7 +7,7 @@
 
 namespace filetimer::testing {
 
-// Sets a variable of the environment, or unsets it where `value` is null, for as long as it lives.
+// Sets a variable of the environment while the object lives, or unsets it if `value` is null.
 class Variable {
  public:
   Variable(const char* name, const char* value) : name_(name) {

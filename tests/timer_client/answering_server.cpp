@@ -50,10 +50,10 @@ AnsweringServer::AnsweringServer(std::string dir, Script script, Opens opens)
       script_(std::move(script)),
       opens_(opens),
       end_(::eventfd(0, EFD_CLOEXEC)) {
-  // A test may have made them before.
+  // A test may have made the directory before.
   REQUIRE((::mkdir((dir_ + "/replies").c_str(), 0700) == 0 || errno == EEXIST));
   REQUIRE((::mkfifo(pipe().c_str(), 0600) == 0 || errno == EEXIST));
-  // As a writer, too: so the end of each asker is no hang-up to poll for.
+  // Opened for writing, too, so that poll() reports no hang-up when a client closes the pipe.
   requests_.reset(::open(pipe().c_str(), O_RDWR | O_NONBLOCK | O_CLOEXEC));
   REQUIRE(requests_);
   thread_ = std::thread([this] { run(); });

@@ -1,6 +1,6 @@
-// A server that only answers questions, played by a thread: it makes `requests` and `replies` in a
-// folder that is there, and asks the test's script what to say. It holds no lock on a board, so a
-// client knows it by the reader of its pipe.
+// A thread that plays a server that only answers control requests. It makes `requests` and
+// `replies` in an existing folder, and calls the test's script for each request. It holds no lock
+// on a status page, so a client detects it by the reader of its pipe.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -34,17 +34,17 @@ struct AskedQuestion {
 
 class AnsweringServer {
  public:
-  // The way back to who asked; closed when the script returns.
+  // The reply pipe of one request; closed when the script returns.
   class Answers {
    public:
     explicit Answers(UniqueFd pipe, AnsweringServer& server)
         : pipe_(std::move(pipe)), server_(server) {}
-    // A line; its newline is added here. Waits until there is room.
+    // Writes a line, and adds its newline. Waits until the pipe has room.
     void say(std::string_view line);
     void say_raw(std::string_view bytes);
     // The server goes: no process reads `requests` from now on. The answers' pipe stays open.
     void stop_reading();
-    // Waits until who asked has closed its pipe.
+    // Waits until the client has closed its pipe.
     void wait_until_hung_up();
 
    private:
@@ -53,11 +53,11 @@ class AnsweringServer {
   };
   using Script = std::function<void(const AskedQuestion&, Answers&)>;
 
-  // Whether it opens the pipe for the answers at all.
+  // Whether the server opens the reply pipe.
   enum class Opens { kYes, kNo };
 
   AnsweringServer(std::string dir, Script script, Opens opens = Opens::kYes);
-  // Every question gets this one line.
+  // Answers every request with this line.
   AnsweringServer(std::string dir, std::string line);
   AnsweringServer(const AnsweringServer&) = delete;
   AnsweringServer& operator=(const AnsweringServer&) = delete;
@@ -65,9 +65,9 @@ class AnsweringServer {
 
   [[nodiscard]] const std::string& dir() const { return dir_; }
   [[nodiscard]] std::string pipe() const { return dir_ + "/requests"; }
-  // What was asked so far.
+  // Returns the requests so far.
   [[nodiscard]] std::vector<AskedQuestion> asked() const;
-  // Names in `replies`.
+  // Returns the names in `replies`.
   [[nodiscard]] std::vector<std::string> reply_names() const;
 
  private:

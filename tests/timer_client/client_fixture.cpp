@@ -35,7 +35,8 @@ Line Pipe::next() {
   const auto until = std::chrono::steady_clock::now() + kBound;
   while (unread_.find('\n') == std::string::npos) {
     REQUIRE(std::chrono::steady_clock::now() < until);
-    // With no writer the pipe reports a hang-up at once: wait a little, for a writer or the bound.
+    // Without a writer the pipe reports a hang-up at once: pause, until a writer opens it or the
+    // bound is reached.
     pollfd waits{fd_.get(), POLLIN, 0};
     if (::poll(&waits, 1, 100) > 0 && (waits.revents & POLLIN) == 0) {
       ::poll(nullptr, 0, 1);
@@ -106,7 +107,7 @@ std::string message_of(const std::function<void()>& call) {
 }
 
 int in_child(const std::function<int()>& body) {
-  std::cout.flush();  // lest a child that ends in order writes it once more
+  std::cout.flush();  // so that a child that exits normally does not write it again
   std::fflush(nullptr);
   const pid_t child = ::fork();
   if (child == 0) {

@@ -1,5 +1,5 @@
-// What the client's tests stand on: a real pipe that is read with bounded waits (a test never
-// sleeps to let something happen).
+// Shared by the client's tests: a real pipe that is read with bounded waits (no test sleeps instead
+// of waiting for an event).
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -16,7 +16,7 @@
 
 namespace filetimer::testing {
 
-// One request as a server reads it.
+// A request as a server reads it.
 struct Line {
   std::string text;
   pid_t pid = 0;
@@ -34,19 +34,19 @@ struct Line {
   [[nodiscard]] bool is_release() const { return expiration_time < 0; }
 };
 
-// A named pipe with a reader that reads when it is asked to.
+// A named pipe with a reader that reads only when next() is called.
 class Pipe {
  public:
   explicit Pipe(std::string path);
-  void open();   // a server comes
-  void close();  // and goes
-  // The next line, or a failure of the test after kBound.
+  void open();   // as a server that starts
+  void close();  // as a server that ends
+  // Returns the next line. Fails the test after kBound.
   Line next();
-  // Whether no line is there now.
+  // Returns whether the pipe has no line now.
   bool is_silent();
-  // Writes to the pipe until it takes no more; returns the bytes written (empty lines).
+  // Writes empty lines until the pipe is full. Returns the number of bytes.
   std::size_t fill();
-  // Reads away what fill() wrote.
+  // Reads the bytes that fill() has written.
   void drain(std::size_t bytes);
   [[nodiscard]] const std::string& path() const { return path_; }
 
@@ -57,19 +57,19 @@ class Pipe {
   wire::Parser parser_;
 };
 
-// In a thread of its own, to its end.
+// Runs `body` in another thread, and waits for its end.
 void in_thread(const std::function<void()>& body);
 
-// Of the TimerError that `call` throws; or that it threw nothing.
+// Returns the message of the TimerError that `call` throws, or "nothing was thrown".
 std::string message_of(const std::function<void()>& call);
 
-// Runs `body` in a forked child; its exit code, or -1 when it did not end in time or well.
+// Runs `body` in a forked child. Returns its exit code; -1: it did not exit in time or normally.
 int in_child(const std::function<int()>& body);
-// The same of a child that was made otherwise.
+// Returns the same for an existing child.
 int exit_code_of(pid_t child);
 
-// In a forked child: tries to end and renew the parent's timers, then uses timers of its own.
-// Returns 0 when only the latter succeeded, otherwise a bit for each call that went wrong.
+// In a forked child: tries to end and renew the parent's timers, then uses the child's own. Returns
+// 0 if only the latter succeeded, otherwise a bit for each call that failed.
 int use_in_child(TimerClient& client, std::optional<TimerScope>& scope, TimerId timer);
 
 }  // namespace filetimer::testing

@@ -1,4 +1,4 @@
-// What a user of the client sees of its scopes, whatever is behind them.
+// The behaviour of a client's scopes, as seen through the server.
 // SPDX-License-Identifier: MIT
 #include <doctest/doctest.h>
 #include <unistd.h>
@@ -31,7 +31,7 @@ using testing::use_in_child;
 
 namespace {
 
-// A server, and what it knows of its clients.
+// A server that lists the timers of its clients.
 class WatchingServer {
  public:
   using Timers = std::multiset<std::pair<std::string, Duration>>;  // names and timeouts
@@ -39,7 +39,7 @@ class WatchingServer {
   [[nodiscard]] FakeServer& server() { return server_; }
   [[nodiscard]] TimerClient connect() const { return server_.connect(); }
 
-  // The open timers of all workers.
+  // Returns the open timers of all workers.
   Timers open() {
     Timers timers;
     for (const std::string& name : server_.page_names()) {
@@ -53,7 +53,7 @@ class WatchingServer {
     return timers;
   }
 
-  // How many workers have opened a timer so far.
+  // Returns how many workers have opened a timer so far.
   [[nodiscard]] std::size_t workers() const { return server_.page_names().size(); }
 
  private:
@@ -65,7 +65,7 @@ using Timers = WatchingServer::Timers;
 
 }  // namespace
 
-TEST_CASE("scopes of one name and nested ones are timers of their own") {
+TEST_CASE("scopes of one name and nested scopes are separate timers") {
   WatchingServer server;
   auto client = server.connect();
   for (int round = 0; round < 3; ++round) {
@@ -93,7 +93,7 @@ TEST_CASE("two clients of one process do not share a timer") {
   CHECK(server.open() == Timers{{"step", 20s}});
 }
 
-TEST_CASE("a scope without a name is called after the caller's file and line") {
+TEST_CASE("a scope without a name has the caller's file and line as its name") {
   WatchingServer server;
   auto client = server.connect();
   const int line = __LINE__ + 1;
@@ -103,7 +103,7 @@ TEST_CASE("a scope without a name is called after the caller's file and line") {
                                 {"client_scopes_test.cpp:" + std::to_string(line + 1), 20s}});
 }
 
-TEST_CASE("renew moves the deadline of an open timer and says when there is none") {
+TEST_CASE("renew moves the deadline of an open timer, and returns false for another") {
   WatchingServer server;
   auto client = server.connect();
   const TimerId timer = client.acquire(10s, "step");
@@ -117,7 +117,7 @@ TEST_CASE("renew moves the deadline of an open timer and says when there is none
   CHECK(server.open().empty());
 }
 
-TEST_CASE("a timeout may be of any duration, and the longest of any is none") {
+TEST_CASE("a timeout is any duration, and the longest one of its type means no deadline") {
   WatchingServer server;
   auto client = server.connect();
   auto fraction = client.expires(1.5s, "fraction");
@@ -148,7 +148,7 @@ TEST_CASE("start and stop are one timer, renewed by a second start") {
   CHECK(server.open().empty());
 }
 
-TEST_CASE("a client releases its timers when it goes, and leaves open scopes watched") {
+TEST_CASE("a client releases its timers at its end, and open scopes stay watched") {
   WatchingServer server;
   std::optional<TimerClient> client(server.connect());
   auto other = server.connect();
@@ -165,7 +165,9 @@ TEST_CASE("a client releases its timers when it goes, and leaves open scopes wat
   CHECK(server.open() == Timers{{"others", 30s}});
 }
 
-TEST_CASE("a scope that was moved from releases nothing, one that is assigned to releases first") {
+TEST_CASE(
+    "a scope that was moved from releases nothing, and an assignment releases the old scope "
+    "first") {
   WatchingServer server;
   auto client = server.connect();
   auto first = client.expires(30s, "first");
@@ -233,7 +235,7 @@ TEST_CASE("names of any length and any bytes are timers that differ") {
   CHECK(server.open().empty());
 }
 
-TEST_CASE("the scope over the limit is refused, and one fewer makes room again") {
+TEST_CASE("a scope over the limit is refused, and a release makes room again") {
   WatchingServer server;
   auto client = server.connect();
   std::vector<TimerScope> scopes;
@@ -266,7 +268,7 @@ TEST_CASE("the scope over the limit is refused, and one fewer makes room again")
   CHECK(server.open() == Timers{{"after", 1h}});
 }
 
-TEST_CASE("a forked child releases nothing of its parent's and opens timers of its own") {
+TEST_CASE("a forked child does not release its parent's timers, and opens its own") {
   WatchingServer server;
   auto client = server.connect();
   std::optional<TimerScope> scope(client.expires(1h, "step"));
@@ -287,13 +289,13 @@ TEST_CASE("a forked child releases nothing of its parent's and opens timers of i
   CHECK(server.open().empty());
 }
 
-TEST_CASE("a fork in the middle of other threads' calls leaves the child able to work") {
+TEST_CASE("a child that is forked during calls of other threads can use the client") {
   if (kIsThreadSanitized) {
     FILETIMER_SKIP("with a sanitizer a child of a process with threads may hang");
   }
   WatchingServer server;
   auto client = server.connect();
-  announce_scan(server.server().board());  // each scope writes a line: the pipe is full soon
+  announce_scan(server.server().board());  // each scope writes a line, which soon fills the pipe
   std::atomic<bool> done = false;
   std::vector<std::thread> threads;
   for (int i = 0; i < 4; ++i) {

@@ -1,7 +1,7 @@
-// A server as a client sees it, played by the test: a run folder with a pipe, a board that says
-// what the test wants, and the pages, read with what the real server reads them with. The pages
-// belong to this process, which would lose their locks with the first descriptor that is closed; so
-// the pages that were looked at stay open to the end of the process.
+// A server as a client sees it, played by the test: a runtime directory with a pipe, a status page
+// that the test writes, and the pages, read by the functions of the real server. The pages belong
+// to this process, which would lose their locks when it closes a descriptor of them. So pages that
+// were read stay open until the process ends.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -20,9 +20,9 @@ namespace filetimer::testing {
 
 class FakeServer {
  public:
-  // A server that serves: nothing has to wake it.
+  // Starts a server that no deadline has to wake.
   FakeServer();
-  // In a folder that is there, and may have what a client has made.
+  // Starts it in an existing folder, which may have files of a client.
   explicit FakeServer(std::string dir);
   FakeServer(const FakeServer&) = delete;
   FakeServer& operator=(const FakeServer&) = delete;
@@ -32,22 +32,22 @@ class FakeServer {
   [[nodiscard]] Board& board() const { return *board_; }
   [[nodiscard]] Pipe& pipe() { return *pipe_; }
 
-  // It next looks by itself in that long.
+  // Sets the time until the server's next reading.
   void looks_in(Duration time) const;
 
   [[nodiscard]] ConnectOptions options() const;
   [[nodiscard]] TimerClient connect(bool statistics = false) const;
 
-  // Names of the files in `scopes`, those that begin with a dot too.
+  // Returns the names of the files in `scopes`, also those that begin with a dot.
   [[nodiscard]] std::vector<std::string> page_names() const;
-  // Of them, those of pages.
+  // Returns the names of pages.
   [[nodiscard]] std::vector<std::string> worker_page_names() const;
-  // The one page that is there.
+  // Returns the only page.
   [[nodiscard]] PageLayout page() const;
   [[nodiscard]] PageLayout page(const std::string& name) const;
   [[nodiscard]] std::string page_path(const std::string& name) const;
 
-  // As the protocol has it: the verdict on the open slot, and the end of it.
+  // Give the verdict on the open slot, and end its kill, as in the protocol.
   static bool expire(Slot& slot);
   static void finish(Slot& slot);
 
@@ -58,9 +58,9 @@ class FakeServer {
   Board* board_ = nullptr;
 };
 
-// The slots that are not free, by their numbers.
+// Returns the slots that are not free, by their numbers.
 std::map<std::size_t, SlotReading> slots_of(const PageLayout& page);
-// Of one name; the test fails unless there is exactly one.
+// Returns the slot of that name. Fails the test unless exactly one has it.
 SlotReading slot_called(const PageLayout& page, const std::string& name);
 std::size_t index_of(const PageLayout& page, const std::string& name);
 

@@ -1,5 +1,5 @@
-// What the library says on standard error, and that it holds nobody up. What changes standard error
-// or the level runs in a child: both are the whole process's.
+// The messages of the library on standard error, which never block. Code that changes standard
+// error or the level runs in a child: both belong to the whole process.
 // SPDX-License-Identifier: MIT
 #include "timer_client/client/messages.hpp"
 
@@ -31,7 +31,7 @@ using testing::AnsweringServer;
 
 struct Ends {
   UniqueFd read;
-  UniqueFd write;  // blocks, as a standard error does
+  UniqueFd write;  // blocking, as standard error is
 };
 
 Ends make_pipe() {
@@ -50,7 +50,7 @@ std::string read_all(int fd) {
   return text;
 }
 
-// To the last byte; gives how many there are.
+// Fills the pipe completely. Returns the number of bytes.
 std::size_t fill(int fd) {
   REQUIRE(::fcntl(fd, F_SETFL, O_NONBLOCK) == 0);
   std::size_t written = 0;
@@ -64,7 +64,8 @@ std::size_t fill(int fd) {
   return written;
 }
 
-// What `body` says on its standard error in a child, with the variable as given (null: unset).
+// Returns what `body` writes on standard error in a child, with the variable as given (null:
+// unset).
 std::string said(const char* level, const std::function<void()>& body) {
   const testing::TempFolder folder;
   const std::string path = folder.path("err");
@@ -75,7 +76,7 @@ std::string said(const char* level, const std::function<void()>& body) {
     try {
       body();
     } catch (const std::exception&) {
-      return 1;  // the child must not go on with the tests
+      return 1;  // the child must not run further tests
     }
     return 0;
   });
@@ -83,7 +84,7 @@ std::string said(const char* level, const std::function<void()>& body) {
   return testing::read_file(path);
 }
 
-// The lines, without "filetimer[PID] ".
+// Returns the lines, without "filetimer[PID] ".
 std::vector<std::string> messages_in(const std::string& text) {
   std::vector<std::string> messages;
   for (std::size_t start = 0; start < text.size();) {
@@ -103,25 +104,24 @@ bool has(const std::vector<std::string>& messages, const std::string& beginning)
 
 }  // namespace
 
-TEST_CASE(
-    "a pipe that is full takes no line and holds nobody up, and with room it takes all of it") {
+TEST_CASE("a full pipe takes no line and does not block, and a pipe with room takes a whole line") {
   const Ends pipe = make_pipe();
   const std::size_t bytes = fill(pipe.write.get());
   write_if_room(pipe.write.get(), "lost\n");
   CHECK(read_all(pipe.read.get()) == std::string(bytes, 'x'));
-  write_if_room(pipe.write.get(), "told\n");
-  CHECK(read_all(pipe.read.get()) == "told\n");
-  // It blocks its other writers as before.
+  write_if_room(pipe.write.get(), "line\n");
+  CHECK(read_all(pipe.read.get()) == "line\n");
+  // It still blocks its other writers.
   CHECK((::fcntl(pipe.write.get(), F_GETFL) & O_NONBLOCK) == 0);
 }
 
-TEST_CASE("so does a pipe that this process may not open once more") {
+TEST_CASE("a full pipe that cannot be opened again takes no line and does not block") {
   const Ends pipe = make_pipe();
   const auto write_in_child = [&] {
     CHECK(testing::in_child([&] {
             const rlimit none{3, 3};
             ::setrlimit(RLIMIT_NOFILE, &none);
-            write_if_room(pipe.write.get(), "told\n");
+            write_if_room(pipe.write.get(), "line\n");
             return 0;
           }) == 0);
   };
@@ -129,10 +129,10 @@ TEST_CASE("so does a pipe that this process may not open once more") {
   write_in_child();
   CHECK(read_all(pipe.read.get()) == std::string(bytes, 'x'));
   write_in_child();
-  CHECK(read_all(pipe.read.get()) == "told\n");
+  CHECK(read_all(pipe.read.get()) == "line\n");
 }
 
-TEST_CASE("a pipe or a socket without a reader raises no signal, and a full socket blocks nobody") {
+TEST_CASE("a pipe or socket without a reader raises no signal, and a full socket does not block") {
   Ends pipe = make_pipe();
   pipe.read.reset();
   write_if_room(pipe.write.get(), "lost\n");
@@ -147,7 +147,7 @@ TEST_CASE("a pipe or a socket without a reader raises no signal, and a full sock
   write_if_room(-1, "lost\n");
 }
 
-TEST_CASE("lines go where the other writers of a file are") {
+TEST_CASE("lines are written at the position that the writers of a file share") {
   const testing::TempFolder folder;
   const std::string path = folder.path("err");
   const UniqueFd file(::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
@@ -157,7 +157,7 @@ TEST_CASE("lines go where the other writers of a file are") {
   CHECK(testing::read_file(path) == "one\ntwo\nthree\n");
 }
 
-TEST_CASE("the level says what is told, and without one nothing is") {
+TEST_CASE("the level selects the messages, and without one none is written") {
   const auto speak = [] {
     if (client_messages::take_level_of_environment()) {
       client_messages::warning("{}", 1);
@@ -178,7 +178,7 @@ TEST_CASE("the level says what is told, and without one nothing is") {
         })) == Messages{"warning: 1"});
 }
 
-TEST_CASE("a message is one line of the process that says it, whatever is in it") {
+TEST_CASE("a message of any bytes is one line with the pid of its process") {
   const std::string text = said("debug", [] {
     (void)client_messages::take_level_of_environment();
     client_messages::debug("'{}'", "a\nb\x1b[1m");
@@ -197,7 +197,7 @@ TEST_CASE("a message is one line of the process that says it, whatever is in it"
   CHECK(text.find("filetimer[" + child + "] debug: child " + child) != text.npos);
 }
 
-TEST_CASE("what has come to stand where standard error was is not written to") {
+TEST_CASE("a file that has replaced standard error is not written to") {
   const testing::TempFolder folder;
   const std::string path = folder.path("data");
   CHECK(said("debug", [&] {
@@ -216,7 +216,7 @@ TEST_CASE("what has come to stand where standard error was is not written to") {
   CHECK(testing::read_file(path).empty());
 }
 
-TEST_CASE("a word that is none in a variable of the environment is a notice, and does not count") {
+TEST_CASE("an unexpected value of an environment variable is ignored with a notice") {
   const testing::FakeServer server;
   using Messages = std::vector<std::string>;
   const auto connect = [&] { (void)server.connect(); };
@@ -247,7 +247,7 @@ TEST_CASE("a word that is none in a variable of the environment is a notice, and
         }).empty());
 }
 
-TEST_CASE("a server that is missing is a notice once in a process, and then a warning") {
+TEST_CASE("a missing server is a notice once in a process, and then a warning") {
   const testing::TempFolder folder;
   const auto connect = [&] {
     ConnectOptions options;
@@ -274,7 +274,7 @@ TEST_CASE("a server that is missing is a notice once in a process, and then a wa
                        "count)"));
 }
 
-TEST_CASE("a client says how it is connected") {
+TEST_CASE("a client writes how it is connected") {
   const testing::FakeServer server;
   const auto connected = [&](auto change) {
     return messages_in(said("info", [&] {
@@ -300,10 +300,11 @@ TEST_CASE("a client says how it is connected") {
   CHECK(has(without, "info: connected to the timer server in '"));
 }
 
-TEST_CASE("a server that is found gone is told of once, and so is its return") {
+TEST_CASE("a server that has ended is reported once, and so is its return") {
   const testing::TempFolder folder;
   const auto messages = messages_in(said("info", [&] {
-    testing::FakeServer server(folder.path());  // the child's own: nobody else reads the pipe
+    testing::FakeServer server(
+        folder.path());  // made in the child: no other process reads the pipe
     server.board().next_wake = kWakeAlways;
     auto client = server.connect();
     const auto open = [&] { (void)client.expires(seconds{100}, "step").release(); };
@@ -323,7 +324,7 @@ TEST_CASE("a server that is found gone is told of once, and so is its return") {
   CHECK(messages[2] == "info: a timer server reads '" + folder.path("requests") + "' again");
 }
 
-TEST_CASE("a control request tells of its answers, and of being withdrawn") {
+TEST_CASE("a control request logs its answers and its withdrawal") {
   const testing::TempFolder folder;
   const auto asked = [&](const std::function<void(const AdminClient&)>& ask) {
     return messages_in(said("debug", [&] { ask(AdminClient({.dir = folder.path()})); }));
@@ -354,7 +355,7 @@ TEST_CASE("a control request tells of its answers, and of being withdrawn") {
   CHECK(messages[1].starts_with("debug: request 'ping': withdrawn: no answer to 'ping' from "));
 }
 
-TEST_CASE("a rendezvous tells its steps") {
+TEST_CASE("a rendezvous logs its steps") {
   const testing::TempFolder folder;
   int count = 0;
   AnsweringServer server(folder.path(), [&](const auto&, auto& answers) {

@@ -1,5 +1,5 @@
-// What a worker includes brings in nothing but the standard library. This file includes the public
-// headers first and alone, and looks for the marks of what must not come with them.
+// The public headers include only the standard library. This file includes them first and alone,
+// and checks for macros of headers that they must not include.
 // SPDX-License-Identifier: MIT
 #include <filetimer/admin.hpp>
 #include <filetimer/pipe_client.hpp>

@@ -1,4 +1,4 @@
-// What users may write for a span of time.
+// The values of Timeout.
 // SPDX-License-Identifier: MIT
 #include <doctest/doctest.h>
 
@@ -27,7 +27,7 @@ TEST_CASE("every duration is a timeout, rounded up to a nanosecond") {
   CHECK(Timeout(std::chrono::seconds{1'000'000'000}).value() == 1'000'000'000s);
 }
 
-TEST_CASE("the longest value of every duration, and what is longer than any, is no deadline") {
+TEST_CASE("the longest value of every duration type, and longer times, mean no deadline") {
   CHECK(Timeout(nanoseconds::max()).is_none());
   CHECK(Timeout(std::chrono::seconds::max()).is_none());
   CHECK(Timeout(std::chrono::hours::max()).is_none());
@@ -38,7 +38,7 @@ TEST_CASE("the longest value of every duration, and what is longer than any, is 
   CHECK_FALSE(Timeout(std::chrono::hours(2'000'000)).is_none());
 }
 
-TEST_CASE("what is no time is the smallest value") {
+TEST_CASE("NaN becomes the smallest value") {
   constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
   CHECK(Timeout(std::chrono::duration<double>(kNan)).value() == nanoseconds::min());
   CHECK(Timeout(std::chrono::hours::min()).value() == nanoseconds::min());

@@ -1,4 +1,4 @@
-// The file of timeouts: what it may say, and what it does to scopes.
+// The file of timeouts: its format, and its effect on scopes.
 // SPDX-License-Identifier: MIT
 #include "timer_client/client/timeouts_file.hpp"
 
@@ -165,11 +165,11 @@ TEST_CASE("an entry replaces the timeout of acquire(), start() and renewals") {
   CHECK(slot_called(server.page(), "job").code_timeout == Duration{2h});
 }
 
-TEST_CASE("a slot that goes over to a name without an entry has the timeout in the code") {
+TEST_CASE("a slot that is rebound to a name without an entry has the timeout in the code") {
   const FakeServer server;
   const TimeoutsFile file("forward = 5\n");
   auto client = connect_with(server, file);
-  // More names than a thread keeps slots for, so that slots change their names.
+  // More names than a thread keeps slots for, so that slots are rebound.
   for (int i = 0; i < 20; ++i) {
     (void)client.expires(30s, "forward").release();
     const std::string name = "other " + std::to_string(i);
@@ -212,7 +212,7 @@ TEST_CASE("the first scope of a name in each thread has the first timeout of its
   CHECK_FALSE(slot_called(server.page(), "load").code_timeout);
 }
 
-TEST_CASE("a first timeout in the code counts unless the entry has one") {
+TEST_CASE("a first timeout in the code applies unless the entry has one") {
   const FakeServer server;
   const TimeoutsFile file("forward = 5\n[load]\ntimeout = 5\nfirst_timeout = 60\n");
   auto client = connect_with(server, file);
@@ -247,7 +247,7 @@ TEST_CASE("each heartbeat has the first timeout of its entry until its first bea
   CHECK(slot_called(server.page(), "plain").asked == 5s);
 }
 
-TEST_CASE("a forked child has the entries, and first scopes of its own") {
+TEST_CASE("a forked child has the entries, and its own first scopes") {
   const FakeServer server;
   const TimeoutsFile file("[forward]\ntimeout = 5\nfirst_timeout = 60\n");
   auto client = connect_with(server, file);
@@ -260,7 +260,7 @@ TEST_CASE("a forked child has the entries, and first scopes of its own") {
         }) == 0);
 }
 
-TEST_CASE("a name that is too long is found as the page has it") {
+TEST_CASE("a name that is too long is looked up as the page has it") {
   const FakeServer server;
   const std::string name(kMaxScopeNameBytes + 100, 'x');
   const TimeoutsFile file("\"" + name + "\" = 5\n");
@@ -288,7 +288,7 @@ TEST_CASE("$FILETIMER_TIMEOUTS takes precedence over the file in the code") {
   CHECK(slot_called(server.page(), "forward").asked == 7s);
 }
 
-TEST_CASE("a wrong file of $FILETIMER_TIMEOUTS ends no training") {
+TEST_CASE("a wrong file of $FILETIMER_TIMEOUTS is a notice and no error") {
   const FakeServer server;
   const TimeoutsFile in_code("forward = 5\n");
   const Variable variable("FILETIMER_TIMEOUTS", "/nonexistent/timeouts.toml");

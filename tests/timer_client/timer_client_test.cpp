@@ -1,4 +1,4 @@
-// connect(): where a client looks for its server, and what it makes if none is there.
+// connect(): where a client looks for its server, and what it makes if no server runs.
 // SPDX-License-Identifier: MIT
 #include <doctest/doctest.h>
 #include <sys/stat.h>
@@ -32,7 +32,7 @@ ConnectOptions unwatched(const std::string& dir) {
 
 }  // namespace
 
-TEST_CASE("connect says where it looked, why there is no server and how long it tried") {
+TEST_CASE("the error of connect has the path, the reason and the time that it waited") {
   const testing::TempFolder folder;
   ConnectOptions options;
   options.dir = folder.path("run");
@@ -47,7 +47,7 @@ TEST_CASE("connect says where it looked, why there is no server and how long it 
   CHECK_THROWS_AS(TimerClient::connect(std::move(negative)), InvalidArgument);
 }
 
-TEST_CASE("connect asks its caller while it waits, and ends with what the caller throws") {
+TEST_CASE("connect calls while_waiting while it waits, and passes on its exception") {
   const testing::TempFolder folder;
   ConnectOptions options;
   options.dir = folder.path();
@@ -80,7 +80,7 @@ TEST_CASE("connect waits for a server that is being started") {
   CHECK(client.target() == server.dir() + "/requests");
 }
 
-TEST_CASE("the runtime directory may come from the environment, PyTorch's pipe does not count") {
+TEST_CASE("the runtime directory is that of the environment, and PyTorch's pipe is ignored") {
   FakeServer server;
   const Variable file("TORCHELASTIC_TIMER_FILE", "/nowhere/timer");
   const Variable dir("FILETIMER_DIR", server.dir().c_str());
@@ -89,7 +89,7 @@ TEST_CASE("the runtime directory may come from the environment, PyTorch's pipe d
   CHECK(server.page_names().size() == 1);
 }
 
-TEST_CASE("two paths to one runtime directory lead to one page") {
+TEST_CASE("two paths of one runtime directory have one page") {
   FakeServer server;
   const testing::TempFolder other;
   std::filesystem::create_directory_symlink(server.dir(), other.path("link"));
@@ -117,13 +117,13 @@ TEST_CASE(
   std::ifstream board(dir + "/server", std::ios::binary);
   const std::string bytes((std::istreambuf_iterator<char>(board)), {});
   CHECK(bytes == std::string(kBoardBytes, '\0'));
-  // A server that comes finds the scope, which has written nothing to it.
+  // A server that starts finds the scope, which has written nothing to the pipe.
   auto scope = client.expires(1h, "step");
   FakeServer server(dir);
   CHECK(testing::slot_called(server.page(server.worker_page_names().at(0)), "step").asked == 1h);
   CHECK(server.pipe().is_silent());
   CHECK(client.is_watched());
-  // From now on it is woken, since it has not said when it looks.
+  // From now on scopes wake the server, since it has not published its next reading.
   announce_scan(server.board());
   auto inner = client.expires(1h, "inner");
   CHECK(server.pipe().next().x_page == server.worker_page_names().at(0));
@@ -171,7 +171,7 @@ TEST_CASE("a status page of another boot that no server holds is replaced by a b
   CHECK(bytes == std::string(kBoardBytes, '\0'));
 }
 
-TEST_CASE("a status page that cannot be used is an error of connect, and kept") {
+TEST_CASE("connect fails for a status page that cannot be used, and keeps it") {
   FakeServer server;
   const std::string board = server.dir() + "/server";
   const auto move_away = [&] { std::filesystem::rename(board, board + ".real"); };
@@ -209,7 +209,7 @@ TEST_CASE("a status page that cannot be used is an error of connect, and kept") 
   CHECK(std::filesystem::exists(std::filesystem::symlink_status(board)));
 }
 
-TEST_CASE("a status page that is too short is made whole") {
+TEST_CASE("a status page that is too short is extended") {
   FakeServer server;
   REQUIRE(::truncate((server.dir() + "/server").c_str(), kBoardBytes - 1) == 0);
   auto client = server.connect();
@@ -217,8 +217,7 @@ TEST_CASE("a status page that is too short is made whole") {
   CHECK(testing::slot_called(server.page(), "step").asked == 1h);
 }
 
-TEST_CASE(
-    "FILETIMER=off makes a client that does nothing, and a client that was moved from is one") {
+TEST_CASE("a client does nothing under FILETIMER=off, or after it was moved from") {
   const testing::TempFolder folder;
   std::optional<TimerClient> client;
   SUBCASE("off") {
@@ -245,8 +244,7 @@ TEST_CASE(
   CHECK_THROWS_AS((void)client->expires(0s, "wrong"), InvalidArgument);
 }
 
-TEST_CASE(
-    "FILETIMER_MISSING decides what connect does without a server, whatever the program says") {
+TEST_CASE("FILETIMER_MISSING overrides what the program chooses for connect without a server") {
   const testing::TempFolder folder;
   ConnectOptions options = unwatched(folder.path("run"));
   {
@@ -265,7 +263,7 @@ TEST_CASE(
   CHECK_NOTHROW(TimerClient::connect(options));
 }
 
-TEST_CASE("release tells a scope that was not open from one whose verdict came first") {
+TEST_CASE("release distinguishes a scope that was not open from one whose verdict came first") {
   FakeServer server;
   auto client = server.connect();
   auto scope = client.expires(1h, "in time");
@@ -282,7 +280,7 @@ TEST_CASE("release tells a scope that was not open from one whose verdict came f
   CHECK(client.release(TimerId{}) == ReleaseResult::kNotOpen);
 }
 
-TEST_CASE("beyond so many names each scope with a first timeout counts as the first of its name") {
+TEST_CASE("beyond the limit of names each scope with a first timeout counts as the first") {
   FakeServer server;
   auto client = server.connect();
   const ScopeOptions slow_start{.first_timeout = 2h};

@@ -1,9 +1,9 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: MIT
-"""Our client, library and command line, with PyTorch's unmodified FileTimerServer.
+"""The client library and timer_client with PyTorch's unmodified FileTimerServer.
 
-The server runs in this process and kills for real. What must survive is compared with a worker
-that must not and whose deadline is later: once that one is dead, the server has judged the other.
+The server runs in this process and kills workers. A worker that must survive is compared with one
+that must not and has a later deadline: when that one is dead, the server has judged the first.
 """
 import os
 import shutil
@@ -31,7 +31,7 @@ class ClientWithTorchServer(unittest.TestCase):
         self.addCleanup(self.stop_server)
 
     def stop_server(self):
-        # Its thread sits in open() until a client has come; one that comes and goes lets it out.
+        # The server's thread blocks in open() until a client opens the pipe, so this opens it once.
         try:
             os.close(os.open(self.pipe, os.O_WRONLY | os.O_NONBLOCK))
         except OSError:
@@ -62,7 +62,7 @@ class ClientWithTorchServer(unittest.TestCase):
     def test_a_hung_worker_is_killed(self):
         self.assert_killed(self.worker("hung", 0.5))
 
-    def test_a_healthy_worker_is_not(self):
+    def test_a_healthy_worker_is_not_killed(self):
         self.assert_survives(self.worker("healthy", 0.5), 0.5)
 
     def test_an_inner_scope_of_the_same_name_does_not_disarm_the_outer(self):
@@ -74,7 +74,7 @@ class ClientWithTorchServer(unittest.TestCase):
         worker.stdin.close()
         self.assertEqual(worker.wait(timeout=BOUND_S), 0)
 
-    def test_run_ends_with_124_when_command_hangs(self):
+    def test_run_exits_with_124_if_command_hangs(self):
         code = self.client("run", "--fifo", self.pipe, "--after", "500ms", "--", "sleep", "60")
         self.assertEqual(code, 124)
 

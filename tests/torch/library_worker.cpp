@@ -1,6 +1,6 @@
 // A worker with timers on a bare pipe, for tests against PyTorch's server.
 //   library_worker PIPE healthy|hung|nested|flood SECONDS
-// Prints "in" once its scopes are as the mode says, then lives until its standard input ends.
+// Prints "in" after it has opened the scopes of the mode, then runs until its standard input ends.
 // SPDX-License-Identifier: MIT
 #include <cstdio>
 #include <cstdlib>

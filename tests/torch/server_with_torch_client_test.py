@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: MIT
 """PyTorch's unmodified FileTimerClient with our timer_server.
 
-A worker is this script again with a mode behind its name, so that what is killed is a process of
-its own. What must survive is compared with a worker that must not and whose deadline is later: once
-that one is dead, the server has judged the other.
+A worker is this script with a mode as its argument, in its own process. A worker that must survive is
+compared with one that must not and has a later deadline: when that one is dead, the server has judged
+the first.
 """
 import os
 import shutil
@@ -22,7 +22,7 @@ from records import records, wait_for_record
 from suite import BOUND_S, end
 
 FAR_S = 3600
-TORCH_DEFAULT_SCOPE = "contextlib.py#"  # what 1.13 calls a scope that nobody named
+TORCH_DEFAULT_SCOPE = "contextlib.py#"  # the name in 1.13 of a scope without a name
 
 
 def say(word):
@@ -67,7 +67,7 @@ def nested(client, seconds):
 
 
 def flood(client, seconds):
-    # As many as a training loop opens in a few steps; the reference server's pipe is full by then.
+    # As many as a training loop opens in a few steps: they would fill the reference server's pipe.
     timer.configure(client)
     for _ in range(640):
         with timer.expires(after=seconds, scope="step"):
@@ -146,13 +146,13 @@ class ServerWithTorchClient(unittest.TestCase):
         self.assertEqual(killed["verdict"], "dead")
         self.assertEqual([s["signal"] for s in killed["signals"]], [signal.SIGKILL])
 
-    def test_a_scope_that_nobody_named_is_enforced(self):
+    def test_a_scope_without_a_name_is_enforced(self):
         self.start_server()
         worker = self.worker("unnamed", 0.3)
         self.assertEqual(worker.wait(timeout=BOUND_S), -signal.SIGKILL)
         self.assertIn(TORCH_DEFAULT_SCOPE, self.record("expired", worker.pid)["scope"])
 
-    def test_a_healthy_worker_is_left_alone(self):
+    def test_a_healthy_worker_is_not_killed(self):
         self.start_server()
         self.assert_survives(self.worker("healthy", 0.5), 0.5)
 
@@ -189,7 +189,7 @@ class ServerWithTorchClient(unittest.TestCase):
         self.assertEqual(self.record("killed", worker.pid)["verdict"], "spared")
         self.assertIsNone(worker.poll())
 
-    def test_an_acquire_that_is_past_and_its_release_read_together_kill_nobody(self):
+    def test_a_past_acquire_that_is_read_with_its_release_kills_no_worker(self):
         server = self.start_server()
         server.send_signal(signal.SIGSTOP)
         worker = self.worker("past", 0)
@@ -205,7 +205,7 @@ class ServerWithTorchClient(unittest.TestCase):
         self.assertEqual(self.record("left_open", worker.pid)["scope"], "forward")
         self.assertEqual(self.records("killed", worker.pid), [])
 
-    def test_without_a_server_the_client_says_not_available(self):
+    def test_without_a_server_the_client_raises_not_available(self):
         client = timer.FileTimerClient(self.pipe)
         with self.assertRaisesRegex(BrokenPipeError, "not available"):
             client.acquire("forward", time.time() + FAR_S)
@@ -213,7 +213,7 @@ class ServerWithTorchClient(unittest.TestCase):
         self.stop(server)
         with self.assertRaisesRegex(BrokenPipeError, "not available"):
             client.acquire("forward", time.time() + FAR_S)
-        # Nor after a server that was killed and left its pipe.
+        # The same after a server that was killed and left its pipe.
         server = self.start_server()
         server.kill()
         server.wait(timeout=BOUND_S)

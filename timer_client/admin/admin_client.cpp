@@ -156,20 +156,20 @@ AdminClient::Call AdminClient::call(RpcTimeout timeout) const {
 }
 
 void AdminClient::ping(RpcTimeout timeout) const {
-  const Call asked = call(timeout);
-  (void)asked.ask_until_done(question_of("ping", asked.timeout));
+  const Call ping_call = call(timeout);
+  (void)ping_call.ask_until_done(question_of("ping", ping_call.timeout));
 }
 
 ServerStatus AdminClient::status(RpcTimeout timeout) const {
-  const Call asked = call(timeout);
-  return status_in(asked.ask_until_done(question_of("status", asked.timeout)).answer);
+  const Call status_call = call(timeout);
+  return status_in(status_call.ask_until_done(question_of("status", status_call.timeout)).answer);
 }
 
 DrainResult AdminClient::drain(bool on, RpcTimeout timeout) const {
-  const Call asked = call(timeout);
-  wire::Question question = question_of("drain", asked.timeout);
+  const Call drain_call = call(timeout);
+  wire::Question question = question_of("drain", drain_call.timeout);
   question.off = !on;
-  return drain_in(asked.ask_until_done(question).answer);
+  return drain_in(drain_call.ask_until_done(question).answer);
 }
 
 ShutdownResult AdminClient::shutdown(ShutdownMode mode, Timeout wait, RpcTimeout timeout) const {
@@ -182,11 +182,11 @@ ShutdownResult AdminClient::shutdown(ShutdownMode mode, Timeout wait, RpcTimeout
 RendezvousResult AdminClient::rendezvous(const RendezvousOptions& options,
                                          RpcTimeout timeout) const {
   check(options);
-  const Call asked = call(timeout);
+  const Call rendezvous_call = call(timeout);
   Duration pause = options.backoff.value();
   for (int retries_left = options.retries;; --retries_left) {
     try {
-      return asked.meet(options);
+      return rendezvous_call.meet(options);
     } catch (const RendezvousTimeoutError&) {
       if (retries_left <= 0) {
         throw;

@@ -53,7 +53,7 @@ std::vector<RendezvousResult::Member> members_at(simdjson::dom::object object) {
   return members;
 }
 
-// Calls `read` with the object that the answer is.
+// Returns what `read` returns for the JSON object `answer`; a default value if it is no object.
 template <class Read>
 auto with_answer(std::string_view answer, Read&& read) {
   simdjson::dom::parser parser;

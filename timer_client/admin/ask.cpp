@@ -30,26 +30,27 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// How often somebody who waits looks whether the server is still there.
+// How often a waiting client checks that the server still runs.
 constexpr Duration kLookPeriod = milliseconds{250};
 // Between attempts to write to a pipe that is full.
 constexpr Duration kBusyPause = milliseconds{5};
 constexpr std::size_t kReadBytes = std::size_t{16} << 10;
-// Names of two askers are the same once in 2^64 times; more than that is a broken system.
+// Two random names are equal with a probability of 2^-64, so repeated collisions mean a fault of
+// the system.
 constexpr int kNameAttempts = 8;
 constexpr const char* kForked =
     "this process was forked while its parent waited for an answer: only the parent gets it";
 
 int poll_ms(Duration wait) {
-  // Rounded up: not to turn in circles through the last millisecond.
+  // Rounded up: poll(0) would spin through the last millisecond.
   return static_cast<int>(std::chrono::ceil<milliseconds>(std::max(wait, Duration{})).count());
 }
 
-// The named pipe that answers come through.
+// The named pipe on which the server answers.
 //
 // fork() gives the child a copy of the read end, which would hide from the server that the client
-// withdraws. So the child closes the read ends of all requests under way, and leaves their names to
-// its parent. The lock keeps fork() out while a pipe is opened or closed.
+// withdraws. So the child closes the read ends of all requests under way; the parent removes the
+// pipes. The lock prevents fork() while a pipe is opened or closed.
 class ReplyPipe {
  public:
   ReplyPipe() = default;
@@ -173,9 +174,9 @@ class Asking {
   }
 
   [[nodiscard]] Reply server_gone(std::string_view before) const {
-    Reply reply = without_answer(Kind::kServerGone,
-                                 fmt::format("the timer server at '{}' has gone before {} '{}'",
-                                             place_.pipe, before, question_.request));
+    Reply reply = without_answer(
+        Kind::kServerGone, fmt::format("the timer server at '{}' ended before {} '{}'", place_.pipe,
+                                       before, question_.request));
     reply.server = ServerProcess::kGone;
     return reply;
   }
@@ -215,7 +216,7 @@ class Asking {
     }
     Reply reply = wait_for_answers();
     if (reply.kind == Kind::kDone && question_.request == "shutdown") {
-      // The end of file says that the server has ended.
+      // The server closes the pipe when it ends.
       if (auto failed = wait_for_end()) {
         return std::move(*failed);
       }
@@ -224,13 +225,13 @@ class Asking {
   }
 
   std::optional<Reply> send() {
-    // 0: not known. A server in another pid namespace would name a stranger by this process's pid.
+    // 0: unknown. In another pid namespace this process's pid names another process.
     const pid_t pid = why_no_pids(place_.run_folder).empty() ? ::getpid() : 0;
     const std::string line = wire::format_question(question_, pid);
     if (line.size() > kMaxAtomicWrite) {
-      return without_answer(Kind::kInvalid,
-                            fmt::format("the question is {} bytes long: expected at most {}",
-                                        line.size(), kMaxAtomicWrite));
+      return without_answer(
+          Kind::kInvalid, fmt::format("the request has {} bytes: expected at most {}", line.size(),
+                                      kMaxAtomicWrite));
     }
     for (;;) {
       switch (send_line(place_.pipe, line)) {
@@ -260,7 +261,7 @@ class Asking {
         case Event::kEnd:
           return server_gone("it answered");
         case Event::kTime:
-          return no_answer(was_answered_ ? "it allowed itself that time" : "it did not react");
+          return no_answer(was_answered_ ? "the wait that it granted is over" : "it did not react");
         case Event::kFailed:
           return without_answer(Kind::kFailed, std::move(trouble_));
       }
@@ -284,14 +285,14 @@ class Asking {
         case Event::kEnd:
           return std::nullopt;
         case Event::kTime:
-          return no_answer("it said that it ends, and has not");
+          return no_answer("it announced its end, and still runs");
         case Event::kFailed:
           return without_answer(Kind::kFailed, std::move(trouble_));
       }
     }
   }
 
-  // What is in the pipe comes before what was found out otherwise.
+  // Answers in the pipe take precedence over the server's end and over the deadline.
   Event wait() {
     for (;;) {
       if (while_waiting_) {
@@ -338,7 +339,7 @@ class Asking {
       return Event::kFailed;
     }
     if (got < 0 && errno == EAGAIN) {
-      return Event::kBytes;  // none, after all
+      return Event::kBytes;  // no bytes: a spurious wake-up
     }
     if (got < 0) {
       trouble_ = system_error("cannot read the answer").value().message;
@@ -346,7 +347,7 @@ class Asking {
     return got == 0 ? Event::kEnd : Event::kFailed;
   }
 
-  // The reply, if this is the last answer.
+  // Returns the reply if `line` is the last answer.
   std::optional<Reply> take(std::string_view line) {
     pipe_.remove_name();
     simdjson::dom::object answer;
@@ -361,7 +362,7 @@ class Asking {
     if (kind == "granted") {
       const auto wait_s = number_at(answer, "wait_s");
       const Duration granted = wait_s ? duration_from_seconds(*wait_s) : kForever;
-      // In two steps: each of them may be endless.
+      // Two additions: either duration may be kForever, and each sum saturates.
       deadline_ = Instant::now() + granted + patience_;
       detail = duration_text(granted);
     }
@@ -382,7 +383,7 @@ class Asking {
         return reply;
       }
     }
-    // One that is not known is some other server's, and not the last.
+    // An unknown answer comes from another version of the server, and is not the last one.
     if (on_answer_) {
       on_answer_(line);
     }

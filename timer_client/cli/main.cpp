@@ -1,5 +1,5 @@
-// The command line of filetimer's client: parses, picks the subcommand, turns its answer into an
-// exit code. What the subcommands do is in the files beside this one.
+// The command line of filetimer's client: parses the arguments, runs the subcommand, and returns
+// its exit code. The subcommands are in commands/.
 // SPDX-License-Identifier: MIT
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -22,7 +22,7 @@ struct Words {
   std::vector<std::string> command;  // behind the first `--` of `run`
 };
 
-// By hand and first: no option of COMMAND is ever taken for ours.
+// Splits off COMMAND before the parser runs, so that the parser never sees an option of COMMAND.
 Words split(int argc, char** argv) {
   Words words{{argv + 1, argv + argc}, {}};
   const auto first = std::find_if(words.ours.begin(), words.ours.end(),
@@ -35,7 +35,7 @@ Words split(int argc, char** argv) {
   return words;
 }
 
-// Returns a message about the first unexpected word; empty if there is none.
+// Returns a message about the first unexpected word; empty: every word is expected.
 std::string unexpected_word(const CLI::App& root) {
   for (const CLI::App* app : root.get_subcommands()) {
     if (const auto words = app->remaining(); !words.empty()) {
@@ -79,7 +79,7 @@ int main(int argc, char** argv) {
       "Exit codes: 0 done, 1 failed, 2 usage, 4 no server, 5 timed out, 6 refused; `run` has its\n"
       "own (timer_client run --help).");
   root.allow_extras();
-  root.require_subcommand(0, 1);  // a file may have the name of another one
+  root.require_subcommand(0, 1);  // a file may have the name of a subcommand
   const Command commands[] = {add_run(root, words.command),
                               add_acquire(root),
                               add_release(root),
@@ -98,12 +98,12 @@ int main(int argc, char** argv) {
     command.app->allow_extras();
   }
   try {
-    std::reverse(words.ours.begin(), words.ours.end());  // as the parser wants them
+    std::reverse(words.ours.begin(), words.ours.end());  // CLI11 expects the reverse order
     root.parse(words.ours);
   } catch (const CLI::Success& help_or_version) {
     return root.exit(help_or_version);
   } catch (const CLI::ParseError& error) {
-    // An option that was misspelt tells more than that the right one is missing.
+    // Name an unexpected word rather than the missing option: the option may be misspelt.
     const std::string word = unexpected_word(root);
     return usage_error(root, word.empty() ? filetimer::what_is_wrong(error) : word);
   }

@@ -78,7 +78,8 @@ bool TimerClient::State::note_first(std::string_view shown) {
     begun.clear();
     begun_in = ProcessLock::instance().fork_count();
   }
-  // Beyond the limit each scope counts as the first one: a deadline is later then, never earlier.
+  // Beyond the limit every scope counts as the first of its name, so its deadline is later, never
+  // earlier.
   return begun.size() < kMaxBegunNames ? begun.emplace(shown).second
                                        : !begun.contains(std::string(shown));
 }

@@ -28,7 +28,7 @@ inline bool is_open_here(const SlotHandle& handle, unsigned long long generation
 }
 
 struct TimerClient::State {
-  // With the ProcessLock.
+  // Must be called with the ProcessLock held.
   State(OwnPage& its_page, bool counts)
       : number(ProcessPages::instance().next_client()),
         has_statistics(counts),
@@ -49,8 +49,8 @@ struct TimerClient::State {
     return page().board().announcement.load(std::memory_order_relaxed) !=
            static_cast<std::uint32_t>(Announcement::kNone);
   }
-  // Likewise, but returns false if that server was killed: the next server watches scopes that are
-  // opened now. Takes some microseconds.
+  // As is_closed(), but returns false if that server was killed: the next server watches scopes
+  // that are opened now. Takes some microseconds.
   [[nodiscard]] bool is_closed_by_server() const {
     return is_closed() && (page().is_off() || page().has_server());
   }
@@ -64,11 +64,11 @@ struct TimerClient::State {
   }
   SlotHandle* claim_with_lock(ScopeKey key, bool has_lock);
 
-  // Looks whether the runtime directory was made again. Returns whether there is another page now.
-  // With the lock.
+  // Checks whether the runtime directory was made again. Returns whether page() has changed. Must
+  // be called with the lock held.
   bool look_again() noexcept;
 
-  // These must be called with the lock held.
+  // Acquires a timer. Must be called with the lock held.
   TimerId acquire(std::string_view name, const PageTerms& terms, unsigned& todo_next);
 
   // Returns whether the timer is open and was acquired in this process, not before a fork.
@@ -87,7 +87,6 @@ struct TimerClient::State {
   [[nodiscard]] PageTerms terms_for(std::string_view shown, Duration after,
                                     const ScopeOptions& options, std::uint64_t client);
 
-  // Releases the timer.
   static ReleaseResult release(TimerId timer, bool has_lock) noexcept;
 
   // Call this before open_scope(): its sequentially consistent store is a full barrier, so a load
@@ -105,8 +104,8 @@ struct TimerClient::State {
     }
     return scope;
   }
-  // Does what the bits of todo say, without the lock. If no server reads the page of the scope any
-  // more, opens the scope again on the successor of the page.
+  // Carries out the bits of todo. Must be called without the lock. If no server reads the page of
+  // the scope any more, opens the scope again on the successor of the page.
   void after_opening(TimerScope& scope, unsigned todo_next, ScopeKey key, const PageTerms& terms);
 
   const std::uint64_t number;  // marks the slots of scopes that this client must release

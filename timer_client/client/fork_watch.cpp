@@ -9,8 +9,8 @@
 namespace filetimer::fork_watch {
 namespace {
 
-// Where the kernel can't wipe (before Linux 4.14, and some that only look like Linux): then a child
-// is known by the pthread_atfork handler alone.
+// Used where the kernel has no MADV_WIPEONFORK (before Linux 4.14, and in some emulations of
+// Linux). There only the pthread_atfork handler identifies a child.
 constinit std::atomic<unsigned> plain_word{kUnknown};
 
 }  // namespace

@@ -8,17 +8,17 @@
 
 namespace filetimer::fork_watch {
 
-// What count() returns in a child that has not noticed yet that it is one.
+// The value of count() in a child before begin_noticing().
 inline constexpr unsigned kUnknown = 0;
-// What count() returns while a thread of the child is between begin_noticing() and set().
+// The value of count() while a thread of the child is between begin_noticing() and set().
 inline constexpr unsigned kBusy = ~0U;
 
 // Set once, by start(), before the process can have a client.
 extern constinit std::atomic<unsigned>* word;
 
-// Returns a number that differs between a process and its forked children. In a child that has not
-// noticed yet it differs from the number of every timer. Relaxed: only this process writes it,
-// before it has a second thread.
+// Returns a number that differs between a process and its forked children. In a child it differs
+// from the number of every timer, also before begin_noticing(). Relaxed: only this process writes
+// the word, before it has a second thread.
 inline unsigned count() {
   return word->load(std::memory_order_relaxed);
 }

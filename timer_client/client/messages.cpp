@@ -24,18 +24,18 @@ namespace {
 
 constexpr int kNothing = -1;
 
-// What standard error was when the level was set. Of two words that another thread sets just now,
-// one may be new and the other old: then a line is lost.
+// Identify the file that standard error was when the level was set. While another thread sets the
+// level, one word may be new and the other old; then a line is lost.
 constinit std::atomic<std::uint64_t> device{0};
 constinit std::atomic<std::uint64_t> inode{0};
 constinit std::atomic<bool> is_set_by_hand{false};
 
-void tell_to(int last) {
+void set_last_level(int last) {
   struct stat st {};
   const bool is_open = ::fstat(STDERR_FILENO, &st) == 0;
   device.store(st.st_dev, std::memory_order_relaxed);
   inode.store(st.st_ino, std::memory_order_relaxed);
-  last_told.store(is_open ? last : kNothing, std::memory_order_relaxed);
+  last_written_level.store(is_open ? last : kNothing, std::memory_order_relaxed);
 }
 
 bool is_still(const struct stat& st) {
@@ -52,13 +52,13 @@ void write_once(int fd, std::string_view line) {
 
 }  // namespace
 
-constinit std::atomic<int> last_told{kNothing};
+constinit std::atomic<int> last_written_level{kNothing};
 constinit std::atomic<bool> is_level_chosen{false};
 
 void set_level(LogLevel level) {
   is_set_by_hand = true;
   is_level_chosen = true;
-  tell_to(static_cast<int>(level));
+  set_last_level(static_cast<int>(level));
 }
 
 Status take_level_of_environment() {
@@ -67,23 +67,23 @@ Status take_level_of_environment() {
   }
   const char* const word = std::getenv(kLogLevelVariable);
   if (word == nullptr || *word == '\0') {
-    tell_to(kNothing);
+    set_last_level(kNothing);
     return {};
   }
   const auto level = parse_log_level(word);
   if (!level) {
-    tell_to(kNothing);
+    set_last_level(kNothing);
     return failure(fmt::format("${}: {}", kLogLevelVariable, level.error().message));
   }
   is_level_chosen = true;
-  tell_to(static_cast<int>(*level));
+  set_last_level(static_cast<int>(*level));
   return {};
 }
 
-// poll() alone would not do for a pipe that all ranks of a job share: between it and the write
-// another rank may take the last room, and the write then waits for the reader. Opened once
-// more, the pipe (or terminal) has an O_NONBLOCK of its own. A regular file is not opened once
-// more: its position is shared by all who write to it.
+// poll() alone does not suffice for a pipe that all ranks of a job share: between poll() and the
+// write another rank may fill the pipe, and the write then waits for the reader. A pipe or terminal
+// that is opened again has its own O_NONBLOCK. A regular file is not opened again, because all
+// writers share its position.
 void write_if_room(int fd, std::string_view line) noexcept {
   struct stat st {};
   if (::fstat(fd, &st) != 0) {
@@ -108,8 +108,8 @@ void write_if_room(int fd, std::string_view line) noexcept {
   if (errno == ENXIO) {
     return;  // no process reads it
   }
-  // Somebody else's pipe (as in a container, where it is root's), no descriptor to spare, or no
-  // /proc: the look has to do.
+  // The pipe belongs to another user (in a container: root), no descriptor is free, or /proc is not
+  // mounted. Then poll() must suffice.
   pollfd room{fd, POLLOUT, 0};
   if (::poll(&room, 1, 0) == 1 && room.revents == POLLOUT) {
     write_once(fd, line);
@@ -128,7 +128,7 @@ void write(LogLevel level, fmt::string_view format, fmt::format_args arguments) 
           fmt::format("{}{}\n", prefix, utf8_prefix(text, kMaxAtomicWrite - prefix.size() - 1)));
     }
   } catch (const std::exception&) {
-    // No memory: dropped as well.
+    // Out of memory: the message is dropped.
   }
   errno = error;
 }

@@ -1,12 +1,12 @@
 // The messages that the library writes on standard error, one line each: a notice if no server
-// runs, and others only if $FILETIMER_LOG_LEVEL or timer_client's --log-level asked for them.
+// runs, and others only if $FILETIMER_LOG_LEVEL or timer_client's --log-level selects them.
 // Libraries should not log; the variable is for workers whose program has no option for it.
 //
 // A message never blocks its worker, raises no signal and takes no lock: a line that cannot be
-// written at once is dropped. Any thread and any forked child may write messages. The path of a
-// scope (page_scope.hpp) has none: a message costs some microseconds, and a check of the level if
-// it is off. The server has a file of this name, too; the namespace differs, since one program may
-// link both.
+// written at once is dropped. Any thread and any forked child may write messages. Entering and
+// leaving a scope (page_scope.hpp) writes none: a message costs some microseconds, or a check of
+// the level if the level excludes it. The server has a file of this name, too; the namespaces
+// differ, since one program may link both.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -25,14 +25,14 @@ namespace filetimer::client_messages {
 // file that is standard error now: if descriptor 2 is another file later, such as a page or a data
 // file that was opened after it was closed, nothing is written.
 void set_level(LogLevel level);
-// Sets the level of $FILETIMER_LOG_LEVEL; unset or empty: no messages but notices. An error quotes
-// a word that is no level.
+// Sets the level of $FILETIMER_LOG_LEVEL; unset or empty: only notices are written. An error quotes
+// a word that is not a level.
 Status take_level_of_environment();
 
 // The last LogLevel that is written; below kError: none. Relaxed: no other data depend on it.
-extern constinit std::atomic<int> last_told;
-inline bool is_told(LogLevel level) {
-  return static_cast<int>(level) <= last_told.load(std::memory_order_relaxed);
+extern constinit std::atomic<int> last_written_level;
+inline bool is_written(LogLevel level) {
+  return static_cast<int>(level) <= last_written_level.load(std::memory_order_relaxed);
 }
 
 // Whether set_level() or the environment has chosen a level.
@@ -44,7 +44,7 @@ void write(LogLevel level, fmt::string_view format, fmt::format_args arguments) 
 
 template <class... Args>
 void warning(fmt::format_string<Args...> format, Args&&... args) noexcept {
-  if (is_told(LogLevel::kWarning)) {
+  if (is_written(LogLevel::kWarning)) {
     write(LogLevel::kWarning, format, fmt::make_format_args(args...));
   }
 }
@@ -52,19 +52,19 @@ void warning(fmt::format_string<Args...> format, Args&&... args) noexcept {
 // level error suppresses it.
 template <class... Args>
 void notice(fmt::format_string<Args...> format, Args&&... args) noexcept {
-  if (is_told(LogLevel::kWarning) || !is_level_chosen.load(std::memory_order_relaxed)) {
+  if (is_written(LogLevel::kWarning) || !is_level_chosen.load(std::memory_order_relaxed)) {
     write(LogLevel::kWarning, format, fmt::make_format_args(args...));
   }
 }
 template <class... Args>
 void info(fmt::format_string<Args...> format, Args&&... args) noexcept {
-  if (is_told(LogLevel::kInfo)) {
+  if (is_written(LogLevel::kInfo)) {
     write(LogLevel::kInfo, format, fmt::make_format_args(args...));
   }
 }
 template <class... Args>
 void debug(fmt::format_string<Args...> format, Args&&... args) noexcept {
-  if (is_told(LogLevel::kDebug)) {
+  if (is_written(LogLevel::kDebug)) {
     write(LogLevel::kDebug, format, fmt::make_format_args(args...));
   }
 }

@@ -14,7 +14,7 @@ bool start_own_thread(std::function<void()> body) noexcept {
   sigset_t all;
   sigset_t before;
   ::sigfillset(&all);
-  ::pthread_sigmask(SIG_SETMASK, &all, &before);  // the thread is born with it
+  ::pthread_sigmask(SIG_SETMASK, &all, &before);  // the new thread inherits the mask
   bool started = false;
   try {
     std::thread([body = std::move(body)] {
@@ -23,7 +23,7 @@ bool start_own_thread(std::function<void()> body) noexcept {
     }).detach();
     started = true;
   } catch (const std::system_error&) {
-    // A limit of the process.
+    // The system gives no thread.
   } catch (const std::bad_alloc&) {
   }
   ::pthread_sigmask(SIG_SETMASK, &before, nullptr);

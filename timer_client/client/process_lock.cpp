@@ -23,7 +23,7 @@ void ProcessLock::call_in_children(ChildCall call) {
   calls_.at(call_count_++) = call;
 }
 
-// In a child in which no handler has run no thread holds the lock, whatever it says.
+// In a child in which no handler has run, no thread holds the lock, even if it is locked.
 void ProcessLock::notice_clone() noexcept {
   const unsigned count = fork_watch::count();
   if (count != fork_watch::kUnknown && count != fork_watch::kBusy) [[likely]] {

@@ -28,8 +28,8 @@ void ProcessPages::become_child() noexcept {
   }
 }
 
-// A page that no server has seen would stay until the machine restarts. The lock is only tried: a
-// thread that holds it has no part in the end of the process.
+// Removes pages that no server has seen, which would stay until the machine restarts. Tries the
+// lock only once: a thread that holds it must not delay the end of the process.
 void ProcessPages::remove_unregistered() noexcept {
   if (const auto held = ProcessLock::instance().try_lock()) {
     for (OwnPage& page : pages_) {
@@ -58,7 +58,7 @@ OwnPage& ProcessPages::page_in(const std::string& dir, const std::string& pipe, 
   }
   BoardView board = opened ? std::move(*opened) : BoardView::none();
   for (OwnPage& page : pages_) {
-    // Two paths may lead to one directory. Without a status page only the path can tell.
+    // Two paths may name one directory. Without a status page only the paths can be compared.
     if (page.successor() == nullptr && !page.is_broken() && page.identity() == board.identity() &&
         (page.has_board() || page.dir() == dir)) {
       return page;
@@ -67,7 +67,7 @@ OwnPage& ProcessPages::page_in(const std::string& dir, const std::string& pipe, 
   return pages_.emplace_back(std::move(board), dir, pipe);
 }
 
-OwnPage& ProcessPages::page_of_nobody() {
+OwnPage& ProcessPages::inactive_page() {
   const auto found = std::ranges::find_if(pages_, &OwnPage::is_off);
   return found != pages_.end() ? *found : pages_.emplace_back(BoardView::off(), "", "");
 }
@@ -99,7 +99,7 @@ OwnPage& ProcessPages::look_again(OwnPage& page) noexcept {
     if (const Status made = next.make(page.keeps_statistics(), page.allows_tracing()); !made) {
       return page;
     }
-    client_messages::info("the runtime directory '{}' was made again: scopes go on a new page",
+    client_messages::info("the runtime directory '{}' was made again: new scopes are on a new page",
                           page.dir());
     page.continue_on(next);
     return next;

@@ -19,12 +19,12 @@ class ProcessPages {
   static ProcessPages& instance();
 
   // Returns this process's page in the runtime directory `dir`, whose request pipe is `pipe`.
-  // Makes the directory and its status page if they are missing; if that fails, `why_not` says why,
-  // and the page has no status page: its scopes are not watched until a later look finds one.
+  // Makes the directory and its status page if they are missing. If that fails, sets `why_not`, and
+  // the page has no status page: its scopes are not watched until a later look finds one.
   OwnPage& page_in(const std::string& dir, const std::string& pipe, Status& why_not);
 
   // Returns the page of clients that are switched off: no scope is opened on it.
-  OwnPage& page_of_nobody();
+  OwnPage& inactive_page();
 
   // Checks, at most once a second for each page, whether a server uses the files of the page: the
   // runtime directory may have been removed and made again, or a file cut short. Returns the page

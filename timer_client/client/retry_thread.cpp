@@ -11,8 +11,8 @@
 namespace filetimer {
 namespace {
 
-// How long the thread stays when nothing waits, so that a pipe that is full again and again does
-// not start a thread each time.
+// How long the thread stays when no message waits, so that a pipe that is often full does not start
+// a thread each time.
 constexpr Duration kLinger = std::chrono::seconds{1};
 
 std::chrono::steady_clock::time_point steady(Instant instant) {
@@ -32,8 +32,8 @@ RetryThread::RetryThread() {
 }
 
 void RetryThread::become_child() noexcept {
-  // The thread is not in the child, whatever it was doing. A condition variable on which it waited
-  // can be neither used nor destroyed; it is made anew in its place.
+  // The child does not have the thread. A condition variable on which the thread waited can be
+  // neither used nor destroyed, so a new one is constructed in its place.
   new (&wake_) std::condition_variable;
   is_running_ = false;
 }

@@ -13,7 +13,7 @@
 #include "common/text.hpp"
 #include "timer_client/client/page/thread_slots.hpp"
 
-// Under a namespace of its own: a program that links this library may have another version of it.
+// In a namespace of its own: a program that links this library may use another version of toml++.
 #define TOML_HEADER_ONLY 1
 #define TOML_EXCEPTIONS 0
 #define TOML_ENABLE_FORMATTERS 0
@@ -54,7 +54,7 @@ Status check_dots(const std::string& path, std::string_view text) {
 }
 
 Result<std::string> read_text(const std::string& path) {
-  // Without waiting for the other end of a FIFO.
+  // O_NONBLOCK: opening a FIFO does not wait for its other end.
   const UniqueFd file(retry_eintr(
       [&] { return ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY); }));
   struct stat st {};
@@ -93,7 +93,7 @@ std::optional<Duration> time_in(const parser::node& value) {
   return time > Duration::zero() ? std::optional(time) : std::nullopt;
 }
 
-// The value as the file has it, for a message.
+// Returns the value as it is written in the file, for a message.
 std::string quoted(const parser::node& value) {
   if (const auto* const text = value.as_string()) {
     return fmt::format("'{}'", printable(text->get()));
@@ -165,7 +165,7 @@ Result<ReplacedTimeouts> read_timeouts_file(const std::string& path) {
       return failure(fmt::format("{}: a name is empty: expected at least one byte",
                                  place_of(path, key.source())));
     }
-    // As the page has it: a name that is too long is cut there.
+    // As on the page, which cuts names that are too long.
     const std::string shown = shown_name(ScopeKey::of_name(name, false));
     if (const parser::table* const table = value.as_table()) {
       const auto times = read_table(path, name, *table);

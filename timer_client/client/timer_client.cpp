@@ -1,5 +1,5 @@
 // The public client: checks arguments and opens, renews and ends scopes on this process's page.
-// What is shared by clients is behind the ProcessLock, but for the page itself (page_scope.hpp).
+// The ProcessLock guards what clients share, except for the page (page_scope.hpp).
 // SPDX-License-Identifier: MIT
 #include <fmt/format.h>
 #include <unistd.h>
@@ -32,7 +32,7 @@ constexpr std::string_view kJobScope = "job";
 constexpr const char* kSwitchVariable = "FILETIMER";
 constexpr const char* kMissingVariable = "FILETIMER_MISSING";
 constexpr const char* kTimeoutsVariable = "FILETIMER_TIMEOUTS";
-// The server looks so often, at the most, whether a worker that is in a scope still is.
+// The server checks at most this often whether a worker is still in a scope.
 constexpr Duration kLeastIdleTimeout = milliseconds{100};
 
 void check_connect_options(const ConnectOptions& options) {
@@ -48,8 +48,8 @@ void check_connect_options(const ConnectOptions& options) {
   }
 }
 
-// The variables of the environment that decide from outside. A word that is none of those that are
-// expected is a notice: a typo in them must not end a training.
+// Returns the value of an environment variable that overrides the code. An unexpected value is a
+// notice, not an error: a typo must not end a training.
 std::string_view environment_word(const char* name) {
   const char* const word = std::getenv(name);
   return word == nullptr ? "" : word;
@@ -82,8 +82,8 @@ ConnectOptions::Missing missing_by_environment(ConnectOptions::Missing chosen) {
   return found->second;
 }
 
-// Returns the timeouts of the file that the environment or `chosen` names; nothing if there is
-// none. A wrong file of the environment's is a notice, as a wrong word is.
+// Returns the timeouts of the file that the environment or `chosen` names; nothing if neither names
+// one. If the environment names a wrong file, that is a notice.
 std::optional<ReplacedTimeouts> timeouts_of_file(const std::string& chosen) {
   const std::string named(environment_word(kTimeoutsVariable));
   const std::string& path = named.empty() ? chosen : named;
@@ -103,16 +103,16 @@ std::optional<ReplacedTimeouts> timeouts_of_file(const std::string& chosen) {
   return std::move(*timeouts);
 }
 
-// Once for a process: its ranks and threads all have the same to say.
+// Writes a notice once in each process; further clients write a warning.
 void notice_missing_server(const ServerLocation& place, const std::string& why, bool was_named) {
-  static std::atomic<bool> is_told{false};
+  static std::atomic<bool> is_noticed{false};
   const bool has_torch_pipe = !was_named && !environment_word(kTorchPipeVariable).empty();
   const std::string text = fmt::format(
       "no timer server at '{}': {}: scopes are watched once one is there{}", place.pipe, why,
       has_torch_pipe
           ? fmt::format(" (${} is for PyTorch's client and does not count)", kTorchPipeVariable)
           : std::string());
-  if (!is_told.exchange(true, std::memory_order_relaxed)) {
+  if (!is_noticed.exchange(true, std::memory_order_relaxed)) {
     messages::notice("{}", text);
   } else {
     messages::warning("{}", text);
@@ -123,17 +123,17 @@ void notice_missing_server(const ServerLocation& place, const std::string& why, 
 
 TimerClient::TimerClient(std::shared_ptr<State> state) : state_(std::move(state)) {}
 
-// What clients have that are switched off, or were moved from. Made by the first connect().
-const std::shared_ptr<TimerClient::State>& TimerClient::state_of_nobody() {
+// Returns the state of clients that are switched off or moved from. The first connect() makes it.
+const std::shared_ptr<TimerClient::State>& TimerClient::inactive_state() {
   static const std::shared_ptr<State>& state = *new std::shared_ptr<State>([] {
     const auto held = ProcessLock::instance().lock();
-    return std::make_shared<State>(ProcessPages::instance().page_of_nobody(), false);
+    return std::make_shared<State>(ProcessPages::instance().inactive_page(), false);
   }());
   return state;
 }
 
 TimerClient TimerClient::connect(ConnectOptions options) {
-  const std::shared_ptr<State>& off = state_of_nobody();
+  const std::shared_ptr<State>& off = inactive_state();
   check_connect_options(options);
   if (const Status level = messages::take_level_of_environment(); !level) {
     messages::notice("{}", level.error().message);
@@ -207,12 +207,12 @@ void TimerClient::set_idle_timeout(std::chrono::nanoseconds timeout, bool must_b
 }
 
 TimerClient::TimerClient(TimerClient&& other) noexcept
-    : state_(std::exchange(other.state_, state_of_nobody())) {}
+    : state_(std::exchange(other.state_, inactive_state())) {}
 
 TimerClient& TimerClient::operator=(TimerClient&& other) noexcept {
   if (this != &other) {
-    const TimerClient old(std::move(*this));  // releases on its way out
-    state_ = std::exchange(other.state_, state_of_nobody());
+    const TimerClient old(std::move(*this));  // its destructor releases the timers
+    state_ = std::exchange(other.state_, inactive_state());
   }
   return *this;
 }

@@ -98,7 +98,7 @@ PausedRegion::PausedRegion(TimerScope marker, OwnPage& page)
   bool wake = false;
   {
     const auto held = ProcessLock::instance().lock();
-    // Before what may throw a second time, so that nothing has to be undone.
+    // The calls that may throw come before suspend_thread(), so that nothing has to be undone.
     slots_ = page.slots_to_suspend();
     if (slots_ != nullptr) {
       OwnPage::suspend_thread(*slots_, wake);
@@ -111,7 +111,7 @@ PausedRegion::PausedRegion(TimerScope marker, OwnPage& page)
 
 PausedRegion::~PausedRegion() {
   if (fork_count_ != fork_watch::count() || slots_ == nullptr) {
-    return;  // its parent's, or no page was there
+    return;  // the region of a parent process, or of a process without a page
   }
   bool wake = false;
   {

@@ -29,8 +29,8 @@ def cpp_files(folders, ending):
 
 
 class ParallelBuild(build_ext):
-    """Compiles the files of the extension side by side, which distutils does not, and those of the
-    library several as one, which takes half as long: most of a file's time is its headers'.
+    """Compiles the files of the extension in parallel, which distutils does not. Compiles several
+    files of the library as one, which takes half as long: most of the time goes into headers.
     """
 
     def combined(self, files):
@@ -51,7 +51,7 @@ class ParallelBuild(build_ext):
                 objects = pool.map(lambda source: compile_one([source], **options), sources)
             return [each for one in objects for each in one]
         self.compiler.compile = compile_all
-        # Not from the beginning: what a distribution lists may not lie outside the package's folder.
+        # Added here, because the sources of a distribution must be inside the package's folder.
         ext.sources += [*cpp_files(NATIVE, ".cpp"), *self.combined(cpp_files(LIBRARY, ".cpp"))]
         ext.include_dirs += [CPP, os.path.join(CPP, "timer_client/include")]
         super().build_extension(ext)
@@ -76,8 +76,8 @@ setup(
         "filetimer._native",
         sources=[],
         libraries=["fmt", "simdjson"],
-        # Without debug information, which Python's own flags ask for: it is ten times the code.
-        # After $CFLAGS, which may ask for another optimisation.
+        # Python's own flags add debug information, which is ten times the code. Placed after
+        # $CFLAGS, which may set another optimisation.
         extra_compile_args=["-std=c++20", "-g0", "-fvisibility=hidden",
                             *([] if "-O" in os.environ.get("CFLAGS", "") else ["-O2"])],
         language="c++")])

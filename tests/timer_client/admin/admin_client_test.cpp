@@ -1,4 +1,4 @@
-// The public client for control requests: results, errors, and whose timeout counts.
+// The public client for control requests: results, errors, and which timeout applies.
 // SPDX-License-Identifier: MIT
 #include <doctest/doctest.h>
 #include <stdlib.h>
@@ -42,8 +42,8 @@ class RpcTimeoutVariable {
   ~RpcTimeoutVariable() { ::unsetenv("FILETIMER_RPC_TIMEOUT"); }
 };
 
-// The call's timeout as the server is told of it: with a ping the two are the same.
-double told_timeout(const AnsweringServer& server, const AdminClient& client,
+// Returns the timeout of a call in seconds: a ping sends it to the server as its wait.
+double sent_timeout(const AnsweringServer& server, const AdminClient& client,
                     RpcTimeout timeout = {}) {
   client.ping(timeout);
   return server.asked().back().wait_s;
@@ -53,7 +53,7 @@ const RendezvousOptions kTwoOfFour{.rank = 2, .world = 4, .timeout = 30s};
 
 }  // namespace
 
-TEST_CASE("status gives the server's fields, and all of its answer") {
+TEST_CASE("status returns the server's fields and its whole answer") {
   const testing::TempFolder folder;
   const std::string line =
       R"({"answer":"done","server_pid":4711,"server_version":"0.3.0","uptime_s":12.5,"dir":"/d",)"
@@ -87,7 +87,7 @@ TEST_CASE("status gives the server's fields, and all of its answer") {
   CHECK(status.json == line);
 }
 
-TEST_CASE("a status that lacks fields, or has others, is read all the same") {
+TEST_CASE("a status with missing or unknown fields is read") {
   const testing::TempFolder folder;
   AnsweringServer server(folder.path(), R"({"answer":"done","server_pid":1,"workers":"many"})");
   const ServerStatus status = client_of(server).status();
@@ -95,7 +95,7 @@ TEST_CASE("a status that lacks fields, or has others, is read all the same") {
   CHECK(status.workers == 0);
 }
 
-TEST_CASE("drain is asked for, and ended") {
+TEST_CASE("drain begins and ends a drain") {
   const testing::TempFolder folder;
   AnsweringServer server(folder.path(), [](const AskedQuestion& asked, Answers& answers) {
     answers.say(asked.off ? R"({"answer":"done","draining":false,"open_scope_count":0})"
@@ -108,7 +108,7 @@ TEST_CASE("drain is asked for, and ended") {
   CHECK_FALSE(client.drain(false).draining);
 }
 
-TEST_CASE("shutdown says what it waits for") {
+TEST_CASE("a shutdown request has the mode and the timeout") {
   const testing::TempFolder folder;
   AnsweringServer server(folder.path(), R"({"answer":"done","open_scope_count":3})");
   const AdminClient client = client_of(server);
@@ -136,7 +136,7 @@ TEST_CASE("shutdown says what it waits for") {
   }
 }
 
-TEST_CASE("a server that is busy says with what") {
+TEST_CASE("the error of a busy server has its reason and the open scopes") {
   const testing::TempFolder folder;
   bool timed_out = false;
   SUBCASE("refused at once") {}
@@ -167,7 +167,7 @@ TEST_CASE("a server that is busy says with what") {
   }
 }
 
-TEST_CASE("a rendezvous gives its round and who came, by rank") {
+TEST_CASE("a rendezvous returns its round and its members by rank") {
   const testing::TempFolder folder;
   AnsweringServer server(folder.path(), [](const AskedQuestion&, Answers& answers) {
     answers.say(R"({"answer":"granted","wait_s":30})");
@@ -188,7 +188,7 @@ TEST_CASE("a rendezvous gives its round and who came, by rank") {
   CHECK(asked.wait_s == 30);
 }
 
-TEST_CASE("a rendezvous that not all came to names those that are missing") {
+TEST_CASE("the error of an incomplete rendezvous names the missing ranks") {
   const testing::TempFolder folder;
   AnsweringServer server(
       folder.path(),
@@ -209,13 +209,13 @@ TEST_CASE("a rendezvous that not all came to names those that are missing") {
   CHECK(server.asked().size() == 1);
 }
 
-TEST_CASE("a rendezvous is tried again after a timeout, and after nothing else") {
+TEST_CASE("a rendezvous is tried again after a timeout and after no other error") {
   const testing::TempFolder folder;
   std::string after_two;
   std::size_t attempts = 0;
   bool is_met = false;
   int retries = 5;
-  SUBCASE("until all are there") {
+  SUBCASE("until all have joined") {
     after_two = R"({"answer":"done","round":1})";
     attempts = 3;
     is_met = true;
@@ -224,7 +224,7 @@ TEST_CASE("a rendezvous is tried again after a timeout, and after nothing else")
     after_two = R"({"answer":"refused","reason":"the server ends"})";
     attempts = 3;
   }
-  SUBCASE("nor more often than wanted") {
+  SUBCASE("not more often than `retries`") {
     retries = 1;
     attempts = 2;
   }
@@ -244,7 +244,7 @@ TEST_CASE("a rendezvous is tried again after a timeout, and after nothing else")
   CHECK(server.asked().size() == attempts);
 }
 
-TEST_CASE("no answer in time is an error that names the question and the server's state") {
+TEST_CASE("no answer in time is an error that names the request and the server's state") {
   const testing::TempFolder folder;
   AnsweringServer server(folder.path(), say_nothing);
   const AdminClient client = client_of(server);
@@ -259,39 +259,40 @@ TEST_CASE("no answer in time is an error that names the question and the server'
   }
 }
 
-TEST_CASE("a call's timeout comes before the thread's, and that before the client's") {
+TEST_CASE("a call's timeout precedes the thread's, which precedes the client's") {
   const testing::TempFolder folder;
   AnsweringServer server(folder.path(), R"({"answer":"done"})");
   const AdminClient client = client_of(server, 50s);
-  CHECK(told_timeout(server, client) == 50);
+  CHECK(sent_timeout(server, client) == 50);
   {
     const ScopedRpcTimeout outer(40s);
-    CHECK(told_timeout(server, client) == 40);
+    CHECK(sent_timeout(server, client) == 40);
     {
       const ScopedRpcTimeout inner(std::chrono::hours::max());
-      CHECK(told_timeout(server, client) == std::numeric_limits<double>::infinity());
-      CHECK(told_timeout(server, client, 30s) == 30);
-      std::thread([&] { CHECK(told_timeout(server, client) == 50); }).join();
+      CHECK(sent_timeout(server, client) == std::numeric_limits<double>::infinity());
+      CHECK(sent_timeout(server, client, 30s) == 30);
+      std::thread([&] { CHECK(sent_timeout(server, client) == 50); }).join();
     }
-    CHECK(told_timeout(server, client) == 40);
+    CHECK(sent_timeout(server, client) == 40);
   }
-  CHECK(told_timeout(server, client) == 50);
+  CHECK(sent_timeout(server, client) == 50);
 }
 
-TEST_CASE("an RPC timeout is any duration over zero, and the longest one of its type is none") {
+TEST_CASE(
+    "an RPC timeout is any duration over zero, and the longest one of its type means no limit") {
   const testing::TempFolder folder;
   AnsweringServer server(folder.path(), R"({"answer":"done"})");
   const AdminClient client = client_of(server);
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
   using Seconds = std::chrono::duration<double>;
-  CHECK(told_timeout(server, client, 2500ms) == 2.5);
-  CHECK(told_timeout(server, client, 1h) == 3600);
-  CHECK(told_timeout(server, client, Seconds(0.25)) == 0.25);
+  CHECK(sent_timeout(server, client, 2500ms) == 2.5);
+  CHECK(sent_timeout(server, client, 1h) == 3600);
+  CHECK(sent_timeout(server, client, Seconds(0.25)) == 0.25);
   for (const RpcTimeout& none :
        {RpcTimeout(std::chrono::hours::max()), RpcTimeout(std::chrono::milliseconds::max()),
         RpcTimeout(std::chrono::nanoseconds::max()), RpcTimeout(Seconds::max()),
         RpcTimeout(Seconds(kInfinity))}) {
-    CHECK(told_timeout(server, client, none) == kInfinity);
+    CHECK(sent_timeout(server, client, none) == kInfinity);
   }
   for (const double seconds : {0.0, -1.0, -0.5, 2e9, -kInfinity, std::nan("")}) {
     const Seconds wrong(seconds);
@@ -303,7 +304,7 @@ TEST_CASE("an RPC timeout is any duration over zero, and the longest one of its 
         "limit");
 }
 
-TEST_CASE("an RPC timeout is no number without a unit") {
+TEST_CASE("a number without a unit is not an RPC timeout") {
   CHECK(std::is_convertible_v<std::chrono::minutes, RpcTimeout>);
   CHECK_FALSE(std::is_constructible_v<RpcTimeout, int>);
   CHECK_FALSE(std::is_constructible_v<RpcTimeout, double>);
@@ -311,19 +312,19 @@ TEST_CASE("an RPC timeout is no number without a unit") {
   CHECK_FALSE(std::is_invocable_v<decltype(&AdminClient::ping), const AdminClient&, double>);
 }
 
-TEST_CASE("the client's timeout comes from the environment, else it is a minute") {
+TEST_CASE("the client's timeout is that of the environment, else a minute") {
   const testing::TempFolder folder;
   AnsweringServer server(folder.path(), R"({"answer":"done"})");
   {
     const AdminClient client = client_of(server, RpcTimeout{});
-    CHECK(told_timeout(server, client) == 60);
+    CHECK(sent_timeout(server, client) == 60);
   }
   {
     const RpcTimeoutVariable variable("1500ms");
     const AdminClient client = client_of(server, RpcTimeout{});
-    CHECK(told_timeout(server, client) == 1.5);
+    CHECK(sent_timeout(server, client) == 1.5);
     const AdminClient other = client_of(server, 7s);
-    CHECK(told_timeout(server, other) == 7);
+    CHECK(sent_timeout(server, other) == 7);
   }
   const RpcTimeoutVariable variable("soon");
   CHECK_THROWS_AS(client_of(server, RpcTimeout{}), InvalidArgument);
@@ -332,7 +333,7 @@ TEST_CASE("the client's timeout comes from the environment, else it is a minute"
         }).find("$FILETIMER_RPC_TIMEOUT: 'soon' is not a duration") == 0);
 }
 
-TEST_CASE("wrong values are refused before anything is asked") {
+TEST_CASE("wrong values are refused before a request is sent") {
   const testing::TempFolder folder;
   AnsweringServer server(folder.path(), R"({"answer":"done"})");
   const AdminClient client = client_of(server);
@@ -360,7 +361,7 @@ TEST_CASE("wrong values are refused before anything is asked") {
   CHECK(server.asked().empty());
 }
 
-TEST_CASE("a question that the server finds wrong is a wrong argument") {
+TEST_CASE("a request that the server rejects as invalid is a wrong argument") {
   const testing::TempFolder folder;
   AnsweringServer server(folder.path(), R"({"answer":"invalid","reason":"rank 2 is there"})");
   const AdminClient client = client_of(server);
@@ -368,21 +369,21 @@ TEST_CASE("a question that the server finds wrong is a wrong argument") {
   CHECK(message_of([&] { client.rendezvous(kTwoOfFour); }) == "rank 2 is there");
 }
 
-TEST_CASE("a server that can't be asked is unavailable") {
+TEST_CASE("a server that cannot answer is unavailable") {
   const testing::TempFolder folder;
   SUBCASE("none") {
     const AdminClient client({.dir = folder.path()});
     CHECK_THROWS_AS(client.shutdown(), ServerUnavailable);
     CHECK(message_of([&] { client.shutdown(); }).find("no timer server at") == 0);
   }
-  SUBCASE("one that goes") {
+  SUBCASE("one that ends") {
     AnsweringServer server(folder.path(), [](const AskedQuestion&, Answers&) {});
     const AdminClient client = client_of(server);
     CHECK_THROWS_AS((void)client.status(1h), ServerUnavailable);
   }
 }
 
-TEST_CASE("what is called while waiting withdraws a request, also between two tries") {
+TEST_CASE("an exception of while_waiting withdraws a request, also between two tries") {
   const testing::TempFolder folder;
   SUBCASE("that is not answered") {
     AnsweringServer server(folder.path(), say_nothing);
@@ -393,7 +394,7 @@ TEST_CASE("what is called while waiting withdraws a request, also between two tr
   }
   SUBCASE("of a rendezvous that pauses") {
     AnsweringServer server(folder.path(), R"({"answer":"timed_out","reason":"late"})");
-    // The reply pipe has lost its name: the answer was read.
+    // The reply pipe has no name any more: the answer was read.
     const auto withdraw = [&] {
       if (!server.asked().empty() && server.reply_names().empty()) {
         throw std::runtime_error("withdrawn");
@@ -408,11 +409,11 @@ TEST_CASE("what is called while waiting withdraws a request, also between two tr
   }
 }
 
-TEST_CASE("an admin client that was moved from asks as before") {
+TEST_CASE("an admin client that was moved from works as before") {
   const testing::TempFolder folder;
   AnsweringServer server(folder.path(), R"({"answer":"done"})");
   AdminClient first = client_of(server, 7s);
   const AdminClient second = std::move(first);
-  CHECK(told_timeout(server, first) == 7);  // NOLINT: it is said to stay as it was
-  CHECK(told_timeout(server, second) == 7);
+  CHECK(sent_timeout(server, first) == 7);  // NOLINT: a move is a copy
+  CHECK(sent_timeout(server, second) == 7);
 }

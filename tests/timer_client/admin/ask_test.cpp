@@ -1,4 +1,4 @@
-// Asking the server: what is written, how long is waited, and what is left behind.
+// Control requests: what the client writes, how long it waits, and which files it leaves.
 // SPDX-License-Identifier: MIT
 #include "timer_client/admin/ask.hpp"
 
@@ -49,15 +49,15 @@ Reply ask_in(const std::string& dir, std::string_view request,
   return ask(place_in(dir), question(request), patience);
 }
 
-// With longer and longer patience, until what the server says comes within it: on a busy machine it
-// may not come at once.
+// Calls the function with increasing patience until it returns true: on a busy machine the answer
+// may take longer than a short patience.
 void until_in_time(const std::function<bool(Duration patience)>& comes_in_time) {
   for (Duration patience = kShort; !comes_in_time(patience); patience *= 2) {
     REQUIRE(patience < testing::kBound);
   }
 }
 
-// A server in a process of its own, which holds the board's lock and reads no line.
+// A server in its own process, which holds the lock of the status page and reads no line.
 class DeafServer {
  public:
   explicit DeafServer(const std::string& dir)
@@ -83,14 +83,14 @@ class DeafServer {
   void end() { child_.end(); }
 
  private:
-  UniqueFd requests_;  // these two are the child's
+  UniqueFd requests_;  // this and the next belong to the child
   std::optional<FileLock> lock_;
   SteppedChild child_;
 };
 
 }  // namespace
 
-TEST_CASE("a question is one line, and its answer comes through a private pipe") {
+TEST_CASE("a request is one line, and its answer arrives on a private pipe") {
   const testing::TempFolder folder;
   mode_t mode = 0;
   AnsweringServer server(folder.path(), [&](const AskedQuestion& asked, Answers& answers) {
@@ -113,7 +113,7 @@ TEST_CASE("a question is one line, and its answer comes through a private pipe")
   CHECK(server.reply_names().empty());
 }
 
-TEST_CASE("the reply pipe's name goes with the first answer, not only with the last") {
+TEST_CASE("the name of the reply pipe is removed with the first answer") {
   const testing::TempFolder folder;
   std::size_t names = 99;
   AnsweringServer* self = nullptr;
@@ -134,7 +134,7 @@ TEST_CASE("the reply pipe's name goes with the first answer, not only with the l
   CHECK(names == 0);
 }
 
-TEST_CASE("what the server grants moves the deadline") {
+TEST_CASE("a wait that the server grants moves the deadline") {
   until_in_time([](Duration patience) {
     const testing::TempFolder folder;
     std::atomic<bool> heard = false;
@@ -142,7 +142,7 @@ TEST_CASE("what the server grants moves the deadline") {
       answers.say(R"({"answer": "granted", "wait_s": 60})");
       ::poll(nullptr, 0, 4 * static_cast<int>(patience / 1ms));
       if (!heard) {
-        return;  // the time of the question is over
+        return;  // the request has timed out
       }
       answers.say(R"({"answer": "done"})");
     });
@@ -157,7 +157,7 @@ TEST_CASE("what the server grants moves the deadline") {
   });
 }
 
-TEST_CASE("what is granted ends, too") {
+TEST_CASE("a granted wait ends, too") {
   until_in_time([](Duration patience) {
     const testing::TempFolder folder;
     AnsweringServer server(folder.path(), [&](const AskedQuestion&, Answers& answers) {
@@ -175,7 +175,7 @@ TEST_CASE("what is granted ends, too") {
   });
 }
 
-TEST_CASE("answers on the way are handed on, and unknown ones do not end it") {
+TEST_CASE("intermediate answers are passed to the caller, and unknown ones do not end the wait") {
   const testing::TempFolder folder;
   AnsweringServer server(folder.path(), [&](const AskedQuestion&, Answers& answers) {
     answers.say_raw(
@@ -191,7 +191,7 @@ TEST_CASE("answers on the way are handed on, and unknown ones do not end it") {
                                          R"({"answer": "waiting"})", R"({"answer": "new"})"});
 }
 
-TEST_CASE("the last answers have their kinds") {
+TEST_CASE("each last answer has its kind") {
   struct Case {
     const char* line;
     Kind kind;
@@ -241,7 +241,7 @@ TEST_CASE("an answer that is no JSON object, or endless, is a failure") {
   CHECK(server.reply_names().empty());
 }
 
-TEST_CASE("no answer in time says that the server lives, and leaves no pipe") {
+TEST_CASE("no answer in time reports a living server and leaves no pipe") {
   const testing::TempFolder folder;
   AnsweringServer server(
       folder.path(), [](const AskedQuestion&, Answers&) {}, AnsweringServer::Opens::kNo);
@@ -254,7 +254,7 @@ TEST_CASE("no answer in time says that the server lives, and leaves no pipe") {
   CHECK(server.reply_names().empty());
 }
 
-TEST_CASE("what is called while waiting may withdraw the question") {
+TEST_CASE("an exception of while_waiting withdraws the request") {
   const testing::TempFolder folder;
   std::atomic<bool> was_asked = false;
   AnsweringServer server(folder.path(), [&](const AskedQuestion&, Answers& answers) {
@@ -272,7 +272,7 @@ TEST_CASE("what is called while waiting may withdraw the question") {
   CHECK(server.reply_names().empty());
 }
 
-TEST_CASE("a child that is forked while its parent waits leaves the answer to its parent") {
+TEST_CASE("a child that is forked during a request leaves the answer to its parent") {
   const testing::TempFolder folder;
   std::atomic<bool> may_answer = false;
   AnsweringServer server(folder.path(), [&](const AskedQuestion&, Answers& answers) {
@@ -301,17 +301,17 @@ TEST_CASE("a child that is forked while its parent waits leaves the answer to it
   CHECK(reply.kind == Kind::kDone);
 }
 
-TEST_CASE("a server that closes the pipe before its last answer has gone") {
+TEST_CASE("a server that closes the pipe before its last answer counts as ended") {
   const testing::TempFolder folder;
   AnsweringServer server(folder.path(), [](const AskedQuestion&, Answers& answers) {
     answers.say(R"({"answer": "granted", "wait_s": 60})");
   });
   const Reply reply = ask_in(folder.path(), "rendezvous", kForever);
   CHECK(reply.kind == Kind::kServerGone);
-  CHECK(testing::contains(reply.why, "has gone before it answered 'rendezvous'"));
+  CHECK(testing::contains(reply.why, "ended before it answered 'rendezvous'"));
 }
 
-TEST_CASE("a server that goes without having opened the pipe is noticed before the time is up") {
+TEST_CASE("a server that ends without opening the reply pipe is noticed before the timeout") {
   const testing::TempFolder folder;
   SUBCASE("by the reader of its pipe") {
     AnsweringServer server(
@@ -320,12 +320,12 @@ TEST_CASE("a server that goes without having opened the pipe is noticed before t
     CHECK(ask_in(folder.path(), "status", kForever).kind == Kind::kServerGone);
     CHECK(server.reply_names().empty());
   }
-  SUBCASE("by the lock, whoever else reads the pipe") {
+  SUBCASE("by the lock, even if another process reads the pipe") {
     DeafServer server(folder.path());
     const UniqueFd other(
         ::open(folder.path("requests").c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
     std::thread killer([&] {
-      // Once the question is in the pipe.
+      // Waits until the request is in the pipe.
       pollfd line{other.get(), POLLIN, 0};
       ::poll(&line, 1, 20'000);
       server.end();
@@ -335,7 +335,7 @@ TEST_CASE("a server that goes without having opened the pipe is noticed before t
   }
 }
 
-TEST_CASE("a stopped server is told from one that is only silent") {
+TEST_CASE("a stopped server is distinguished from a silent one") {
   const testing::TempFolder folder;
   DeafServer server(folder.path());
   CHECK(ask_in(folder.path(), "status", kShort).server == ServerProcess::kAlive);
@@ -346,7 +346,7 @@ TEST_CASE("a stopped server is told from one that is only silent") {
   CHECK(testing::contains(reply.why, "its process is stopped"));
 }
 
-TEST_CASE("a pipe that is full is waited for") {
+TEST_CASE("a request waits for room in a full pipe") {
   const testing::TempFolder folder;
   testing::Pipe pipe(folder.path("requests"));
   pipe.fill();
@@ -361,16 +361,16 @@ TEST_CASE("a pipe that is full is waited for") {
     Reply reply;
     std::thread asker([&] { reply = ask_in(folder.path(), "ping"); });
     while (std::filesystem::is_empty(folder.path("replies"))) {
-      std::this_thread::yield();  // until it is about to write
+      std::this_thread::yield();  // until the client is about to write
     }
-    // Reads all that is there before it looks for questions.
+    // Reads everything in the pipe before it looks for requests.
     AnsweringServer server(folder.path(), R"({"answer": "done"})");
     asker.join();
     CHECK(reply.kind == Kind::kDone);
   }
 }
 
-TEST_CASE("a shutdown is over when the server has ended") {
+TEST_CASE("a shutdown returns when the server has ended") {
   SUBCASE("and not before") {
     const testing::TempFolder folder;
     std::atomic<bool> ended = false;
@@ -383,7 +383,7 @@ TEST_CASE("a shutdown is over when the server has ended") {
     CHECK(ask_in(folder.path(), "shutdown").kind == Kind::kDone);
     CHECK(ended);
   }
-  SUBCASE("which is waited for within the time") {
+  SUBCASE("which must happen within the timeout") {
     until_in_time([](Duration patience) {
       const testing::TempFolder folder;
       AnsweringServer server(folder.path(), [&](const AskedQuestion&, Answers& answers) {
@@ -392,12 +392,12 @@ TEST_CASE("a shutdown is over when the server has ended") {
       });
       const Reply reply = ask_in(folder.path(), "shutdown", patience);
       CHECK(reply.kind == Kind::kNoAnswer);
-      return testing::contains(reply.why, "it said that it ends, and has not");
+      return testing::contains(reply.why, "it announced its end, and still runs");
     });
   }
 }
 
-TEST_CASE("nobody to ask") {
+TEST_CASE("a request without a server fails with the reason") {
   const testing::TempFolder folder;
   SUBCASE("no pipe") {
     const Reply reply = ask_in(folder.path(), "ping");
@@ -414,7 +414,7 @@ TEST_CASE("nobody to ask") {
     CHECK(testing::contains(reply.why, "no process reads it"));
     CHECK(std::filesystem::is_empty(folder.path("replies")));
   }
-  SUBCASE("a server that makes no place for answers") {
+  SUBCASE("a server without a directory for answers") {
     testing::Pipe pipe(folder.path("requests"));
     const Reply reply = ask_in(folder.path(), "ping");
     CHECK(reply.kind == Kind::kNoServer);
@@ -430,7 +430,7 @@ TEST_CASE("nobody to ask") {
   }
 }
 
-TEST_CASE("threads ask at the same time, each for itself") {
+TEST_CASE("threads send requests at the same time and get their own answers") {
   const testing::TempFolder folder;
   AnsweringServer server(folder.path(), [](const AskedQuestion& asked, Answers& answers) {
     answers.say(R"({"answer": "done", "for": ")" + asked.name + "\"}");

@@ -1,4 +1,4 @@
-// The subcommands that ask the server: what they ask, what they print, and how they end.
+// The subcommands with control requests: what they send, what they print, and their exit codes.
 // SPDX-License-Identifier: MIT
 #include <doctest/doctest.h>
 #include <stdlib.h>
@@ -33,7 +33,7 @@ const std::string kBusy =
 
 }  // namespace
 
-TEST_CASE("ping says who answered, and how fast") {
+TEST_CASE("ping prints the pid that answered, and how fast") {
   const TempFolder folder;
   AnsweringServer server(folder.path(),
                          R"({"answer":"done","server_pid":4711,"server_version":"0.3.0"})");
@@ -50,7 +50,7 @@ TEST_CASE("ping says who answered, and how fast") {
   CHECK(server.asked()[1].wait_s == 1.5);
 }
 
-TEST_CASE("status is a page of keys and values, groups behind them") {
+TEST_CASE("status prints a page of keys and values, then the groups") {
   CHECK(status_page(R"({"answer":"done","server_pid":4711,"uptime_s":12.5,"dir":"/d\u001b[1m",)"
                     R"("log_trouble":"","command_pid":0,"new_in_0.9":[1,"two"],"workers":3,)"
                     R"("may":{"signal":true,"kernel_stacks":false},)"
@@ -71,7 +71,7 @@ TEST_CASE("status is a page of keys and values, groups behind them") {
         "  max timeout  none\n");
 }
 
-TEST_CASE("status --json is the server's answer as it came") {
+TEST_CASE("status --json prints the server's answer unchanged") {
   const TempFolder folder;
   const std::string line = R"({"answer":"done","server_pid":4711,"may":{"signal":true}})";
   AnsweringServer server(folder.path(), line);
@@ -79,7 +79,7 @@ TEST_CASE("status --json is the server's answer as it came") {
   CHECK(ran(folder, {"status"}).output == "server pid  4711\n\nmay\n  signal  yes\n");
 }
 
-TEST_CASE("drain says what is open, and --off ends it") {
+TEST_CASE("drain prints how many scopes are open, and --off ends it") {
   const TempFolder folder;
   AnsweringServer server(folder.path(), [](const AskedQuestion& asked, Answers& answers) {
     answers.say(asked.off ? R"({"answer":"done","draining":false,"open_scope_count":1})"
@@ -89,7 +89,7 @@ TEST_CASE("drain says what is open, and --off ends it") {
   CHECK(ran(folder, {"drain", "--off"}).output == "not draining: new scopes are watched\n");
 }
 
-TEST_CASE("shutdown asks for what the options say") {
+TEST_CASE("shutdown sends the mode and the timeout of its options") {
   struct Case {
     std::vector<std::string> words;
     const char* graceful;
@@ -121,7 +121,7 @@ TEST_CASE("shutdown asks for what the options say") {
         "now");
 }
 
-TEST_CASE("who waits for a shutdown is told for whom, each time it is another") {
+TEST_CASE("shutdown prints for what the server waits, whenever that changes") {
   const TempFolder folder;
   AnsweringServer server(folder.path(), [](const AskedQuestion&, Answers& answers) {
     answers.say(R"({"answer":"granted","wait_s":30})");
@@ -161,7 +161,7 @@ TEST_CASE("refused and timed out have a reason, a table and an exit code") {
   }
 }
 
-TEST_CASE("a rendezvous says its round, or who is missing") {
+TEST_CASE("rendezvous prints its round, or the missing ranks") {
   const TempFolder folder;
   bool all_come = false;
   AnsweringServer server(folder.path(), [&](const AskedQuestion&, Answers& answers) {
@@ -198,7 +198,7 @@ TEST_CASE("a rendezvous with wrong numbers is a usage error") {
   CHECK(server.asked().empty());
 }
 
-TEST_CASE("without a server, or its answer, there is one line and an exit code") {
+TEST_CASE("without a server or an answer a request ends with one line and an exit code") {
   const TempFolder folder;
   SUBCASE("none") {
     for (const char* command : {"ping", "status", "drain", "shutdown"}) {
@@ -222,11 +222,11 @@ TEST_CASE("without a server, or its answer, there is one line and an exit code")
                        "--rpc-timeout", "20ms"})
               .code == kExitTimedOut);
   }
-  SUBCASE("one that goes") {
+  SUBCASE("one that ends") {
     AnsweringServer server(folder.path(), [](const AskedQuestion&, Answers&) {});
     CHECK(ran(folder, {"drain"}).code == kExitNoServer);
   }
-  SUBCASE("one that finds the question wrong") {
+  SUBCASE("one that rejects the request") {
     AnsweringServer server(folder.path(), R"({"answer":"invalid","reason":"what?"})");
     const Ran wrong = ran(folder, {"drain"});
     CHECK(wrong.code == kExitUsage);
@@ -238,7 +238,7 @@ TEST_CASE("without a server, or its answer, there is one line and an exit code")
   }
 }
 
-TEST_CASE("a pipe alone must be the one that a run folder leads to") {
+TEST_CASE("--fifo without --dir must be the pipe of a runtime directory") {
   const TempFolder folder;
   AnsweringServer server(folder.path(), R"({"answer":"done","server_pid":1})");
   const std::string pipe = folder.path("elsewhere");

@@ -19,7 +19,7 @@
 namespace filetimer::cli {
 namespace {
 
-// One of this process's descriptors, going to a file for as long as this lives.
+// Redirects one of this process's descriptors to a file while the object lives.
 class Redirected {
  public:
   Redirected(int fd, const std::string& path) : fd_(fd), saved_(::dup(fd)) {

@@ -1,5 +1,5 @@
-// What the tests of the command line share: the logs in data/, and a command
-// run in this process with its output caught.
+// Shared by the tests of the command line: the logs in data/, and a command that runs in this
+// process with captured output.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -20,12 +20,12 @@ using testing::TempFolder;
 using testing::unwrapped;
 
 struct Ran {
-  int code = -1;  // -1: the words were a usage error, told in `errors`
+  int code = -1;  // -1: a usage error, whose message is in `errors`
   std::string output;
   std::string errors;
 };
 
-// A subcommand that starts nothing and speaks for nobody else, with `words`.
+// Runs a subcommand that starts no process and opens no scope, with the arguments `words`.
 Ran run_command(const std::vector<std::string>& words);
 
 }  // namespace filetimer::cli

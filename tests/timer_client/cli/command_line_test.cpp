@@ -1,5 +1,5 @@
-// The timer_client program itself, with this test as its server: it reads the pipe and, where the
-// test says so, kills as a server would.
+// The program timer_client, with the test as its server: the test reads the pipe and, if a test
+// case needs it, kills as a server would.
 // SPDX-License-Identifier: MIT
 #include <doctest/doctest.h>
 #include <fcntl.h>
@@ -23,7 +23,7 @@ using namespace filetimer;
 
 namespace {
 
-// A running timer_client; what it prints, errors too, comes through one pipe.
+// A running timer_client, whose output and errors go to one pipe.
 class Program {
  public:
   explicit Program(std::vector<std::string> words) {
@@ -86,7 +86,7 @@ class Program {
   UniqueFd output_;
 };
 
-// Leaves the status page of a server whose pids are others.
+// Leaves the status page of a server in another pid namespace.
 void serve_from_another_pid_namespace(const testing::TempFolder& folder) {
   alignas(Board) std::array<std::byte, kBoardBytes> bytes{};
   auto& board = *reinterpret_cast<Board*>(bytes.data());
@@ -109,7 +109,7 @@ TEST_CASE("run opens a scope on COMMAND, releases it and ends with COMMAND's sta
   CHECK(program.exit_code() == 7);
   const auto acquire = pipe.next();
   CHECK(std::to_string(acquire.pid) + "\n" == pid);
-  CHECK(acquire.scope_id == "sh#process");  // COMMAND may open an "sh" of its own
+  CHECK(acquire.scope_id == "sh#process");  // COMMAND may itself open an "sh"
   CHECK(acquire.x_scope == "sh");
   CHECK(acquire.x_whole_process);
   CHECK(acquire.signal == SIGTERM);
@@ -122,7 +122,7 @@ TEST_CASE("run opens a scope on COMMAND, releases it and ends with COMMAND's sta
   CHECK(release.pid == acquire.pid);
 }
 
-TEST_CASE("run ends with 124 when COMMAND was killed at its deadline, with 128+N before") {
+TEST_CASE("run ends with 124 if COMMAND was killed at its deadline, with 128+N before") {
   const testing::TempFolder folder;
   testing::Pipe pipe(folder.path("requests"));
   struct Case {
@@ -144,7 +144,7 @@ TEST_CASE("run ends with 124 when COMMAND was killed at its deadline, with 128+N
   }
 }
 
-TEST_CASE("run passes signals on to COMMAND, which has the signal mask it would have had") {
+TEST_CASE("run passes signals on to COMMAND, which has the caller's signal mask") {
   const testing::TempFolder folder;
   testing::Pipe pipe(folder.path("requests"));
   for (const auto& [name, signal] : {std::pair{"TERM", SIGTERM},
@@ -169,7 +169,7 @@ TEST_CASE("run starts nothing without a server") {
   CHECK(::access(folder.path("started").c_str(), F_OK) != 0);
 }
 
-TEST_CASE("acquire and release speak for the calling process, under exactly the name given") {
+TEST_CASE("acquire and release apply to the calling process, under the given name") {
   const testing::TempFolder folder;
   testing::Pipe pipe(folder.path("requests"));
   const std::string fifo = folder.path("requests");
@@ -189,7 +189,7 @@ TEST_CASE("acquire and release speak for the calling process, under exactly the 
   CHECK(line.is_release());
 }
 
-TEST_CASE("a pipe that stays full is a failure of acquire, and no server another") {
+TEST_CASE("acquire fails for a full pipe and without a server, with different exit codes") {
   const testing::TempFolder folder;
   testing::Pipe pipe(folder.path("requests"));
   pipe.fill();
@@ -200,7 +200,7 @@ TEST_CASE("a pipe that stays full is a failure of acquire, and no server another
   CHECK(none.exit_code() == 4);
 }
 
-TEST_CASE("no pid is written where the last server lived in another pid namespace") {
+TEST_CASE("no pid is written if the last server was in another pid namespace") {
   if (this_pid_namespace() == 0) {
     MESSAGE("skipped: /proc does not tell this process's pid namespace");
     return;
@@ -219,7 +219,7 @@ TEST_CASE("no pid is written where the last server lived in another pid namespac
   CHECK(pipe.is_silent());
 }
 
-TEST_CASE("run does not name COMMAND to a server of another pid namespace that comes later") {
+TEST_CASE("run sends nothing about COMMAND to a later server of another pid namespace") {
   if (this_pid_namespace() == 0) {
     MESSAGE("skipped: /proc does not tell this process's pid namespace");
     return;
@@ -293,7 +293,7 @@ TEST_CASE("wrong usage is one line that quotes the word, and an exit code") {
   }
 }
 
-TEST_CASE("what stands behind -- is COMMAND's, options and dashes alike") {
+TEST_CASE("all words after -- belong to COMMAND, options and dashes, too") {
   const testing::TempFolder folder;
   testing::Pipe pipe(folder.path("requests"));
   Program program({"run", "--dir", folder.path(), "--", "echo", "--help", "--", "--after"});
@@ -301,7 +301,7 @@ TEST_CASE("what stands behind -- is COMMAND's, options and dashes alike") {
   CHECK(program.exit_code() == 0);
 }
 
-TEST_CASE("a COMMAND that is not there ends run with 127, one that can't be run with 126") {
+TEST_CASE("run ends with 127 for a missing COMMAND, with 126 for one that cannot be run") {
   const testing::TempFolder folder;
   testing::Pipe pipe(folder.path("requests"));
   Program missing({"run", "--dir", folder.path(), "--", "no-such-command"});

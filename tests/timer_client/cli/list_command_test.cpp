@@ -1,5 +1,5 @@
-// `timer_client list` over run folders made by hand: pages by their layout, and processes that hold
-// the locks of a server and of workers.
+// `timer_client list` with runtime directories that the tests make: pages with their layout, and
+// processes that hold the locks of a server and of workers.
 // SPDX-License-Identifier: MIT
 #include <doctest/doctest.h>
 #include <fcntl.h>
@@ -35,7 +35,7 @@ constexpr std::int64_t kSecond = 1'000'000'000;
 constexpr std::int64_t kMinute = 60 * kSecond;
 constexpr std::int64_t kHour = 60 * kMinute;
 
-// Whoever holds the locks of files until it is killed.
+// A process that holds the locks of files until it is killed.
 class Holder {
  public:
   explicit Holder(std::vector<std::string> paths)
@@ -55,7 +55,7 @@ class Holder {
   void end() { child_.end(); }
 
  private:
-  std::vector<FileLock> locks_;  // the child's
+  std::vector<FileLock> locks_;  // used by the child
   SteppedChild child_;
 };
 
@@ -74,7 +74,7 @@ class RunFolderByHand {
   [[nodiscard]] const TempFolder& files() const { return folder_; }
 
   void serve() { server_.emplace(std::vector{path("server")}); }
-  // With a board that a server of this boot wrote.
+  // Adds a status page of a server of this boot, which holds its lock.
   void serve_with_limit(Duration max_timeout) {
     alignas(64) std::array<char, kBoardBytes> bytes{};
     auto& board = *reinterpret_cast<Board*>(bytes.data());
@@ -96,8 +96,8 @@ class RunFolderByHand {
   std::optional<Holder> server_;
 };
 
-// An open scope, `age` old and with `left` left. An age is a few seconds at most: the machine may
-// have been started a minute ago, and nothing is older than that.
+// Returns an open scope, opened `age` ago, with `left` until its deadline. An age is a few seconds
+// at most, since the machine may have booted a minute ago.
 TestScope scope_since(std::string_view name, std::int64_t age, std::int64_t left) {
   const std::int64_t acquired = Instant::now().ns - age;
   return {.name = name,
@@ -123,7 +123,7 @@ std::vector<std::string> scopes_of(const std::vector<JsonLine>& listed) {
   return names;
 }
 
-// What stands between two or more spaces.
+// Returns the parts of the line between two or more spaces.
 std::vector<std::string> words_of(const std::string& line) {
   std::vector<std::string> words;
   for (std::size_t begin = line.find_first_not_of(' '); begin < line.size();) {
@@ -134,8 +134,8 @@ std::vector<std::string> words_of(const std::string& line) {
   return words;
 }
 
-// That a listing made between two readings of the clock says how old and how near its deadline a
-// scope was then.
+// Checks the elapsed and remaining times of a listing that was made between two readings of the
+// clock.
 struct Looked {
   Instant before;
   Instant after;
@@ -157,7 +157,7 @@ struct Looked {
 
 using Names = std::vector<std::string>;
 
-// --- what is printed ---
+// --- output ---
 
 ListedScope open_scope(std::string_view rank, pid_t pid, std::string_view name,
                        std::int64_t acquired, std::int64_t timeout, std::int64_t granted) {
@@ -204,7 +204,7 @@ TEST_CASE("the table of open scopes has every column and fits into 80") {
   CHECK(scopes_table(scopes, {kNow}, true).find("\x1b[1;31mexpired\x1b[0m") != std::string::npos);
 }
 
-TEST_CASE("the estimates of statistics stand within their buckets and under the longest") {
+TEST_CASE("the estimates of statistics are within their buckets and below the longest") {
   TestPage page;
   SlotStatistics& part = page.page().statistics(0);
   part.count = 100;
@@ -248,13 +248,13 @@ TEST_CASE("statistics with any values are added without an overflow") {
   CHECK(json_lines(statistics_json("x", sums)).size() == 1);
 }
 
-// --- what is found ---
+// --- pages and their owners ---
 
-TEST_CASE("a worker's page is listed under the pid of whoever holds its lock") {
+TEST_CASE("a worker's page is listed under the pid of the process that holds its lock") {
   RunFolderByHand folder;
   folder.serve();
   TestPage page;
-  page.header().pid = 1;  // as a worker in a container calls itself
+  page.header().pid = 1;  // as in a worker's own pid namespace, in a container
   page.header().start_time = 12345;
   page.set_rank("3");
   page.set(page.header().local_rank, 32, "1");
@@ -311,7 +311,7 @@ TEST_CASE("a worker's page is listed under the pid of whoever holds its lock") {
   CHECK(json.at(0).number("grace_s") == 2.5);
 }
 
-TEST_CASE("what is not known or endless is absent or null in JSON") {
+TEST_CASE("unknown values are absent from JSON, and endless ones are null") {
   RunFolderByHand folder;
   folder.serve();
   TestPage page;
@@ -341,7 +341,7 @@ TEST_CASE("what is not known or endless is absent or null in JSON") {
   CHECK(lines_of(folder.list().output)[1].find("none") != std::string::npos);
 }
 
-TEST_CASE("overdue and expired scopes are told, released ones are not listed") {
+TEST_CASE("overdue and expired scopes are marked, and released ones are not listed") {
   RunFolderByHand folder;
   folder.serve();
   TestPage page;
@@ -390,7 +390,7 @@ TEST_CASE("overdue and expired scopes are told, released ones are not listed") {
   CHECK(json.at(2).number("granted_s") == 3.0);
 }
 
-TEST_CASE("a timeout that the server cuts is shown with what was asked for") {
+TEST_CASE("a timeout that the server cuts is shown with the requested one") {
   RunFolderByHand folder;
   folder.serve_with_limit(std::chrono::seconds(5));
   TestPage page;
@@ -437,7 +437,7 @@ TEST_CASE("pages that the server made are listed while their worker lives") {
   CHECK(json.at(0).text("transport") == "pipe");
 }
 
-TEST_CASE("a page without a lock counts only while the very process that it names lives") {
+TEST_CASE("a page without a lock is listed only while the process that it names lives") {
   RunFolderByHand folder;
   folder.serve();
   SteppedChild worker({});
@@ -475,7 +475,7 @@ TEST_CASE("scopes are sorted by rank as a number, then pid, the oldest first") {
     page.write(folder.page(file));
     workers.push_back(std::make_unique<Holder>(std::vector{folder.page(file)}));
   }
-  // Forked one after the other: pids grow, unless they have just started again.
+  // The workers were forked in order: pids increase, unless they have wrapped around.
   if (workers[1]->pid() < workers[3]->pid()) {
     CHECK(scopes_of(json_lines(folder.list({"--json"}).output)) ==
           Names{"b-older", "b-younger", "d-older", "d-younger", "a-older", "a-younger", "c-older",
@@ -513,7 +513,7 @@ TEST_CASE("names and texts of any bytes are shown as one line each and come back
 
 // --- hostile files ---
 
-TEST_CASE("files that are no pages are skipped, counted and named, and disturb nothing") {
+TEST_CASE("files that are no pages are skipped, counted and named") {
   RunFolderByHand folder;
   folder.serve();
   TestPage good;
@@ -586,14 +586,14 @@ TEST_CASE("random bytes behind a good header are read within bounds") {
     CHECK(ran.code == 0);
     CHECK(lines_of(ran.output).size() <= kMaxScopesPerWorker + 1);
   }
-  CHECK(json_lines(folder.list({"--json"}).output).size() > 400);  // half say they are none
+  CHECK(json_lines(folder.list({"--json"}).output).size() > 400);  // half of them are not open
   CHECK(json_lines(folder.list({"--json", "--stats"}).output).size() > 900);
   for (const std::string& line : lines_of(folder.list().output)) {
     CHECK(utf8_length(line) <= 80);
   }
 }
 
-TEST_CASE("ten thousand junk files are looked at, counted, and three of them named") {
+TEST_CASE("ten thousand junk files are counted, and three of them are named") {
   RunFolderByHand folder;
   folder.serve();
   for (int i = 0; i < 10'000; ++i) {
@@ -608,7 +608,7 @@ TEST_CASE("ten thousand junk files are looked at, counted, and three of them nam
   CHECK(lines[1].ends_with(" and 9997 more"));
 }
 
-TEST_CASE("something else in the place of a folder is told") {
+TEST_CASE("a file in place of a folder is reported") {
   {
     RunFolderByHand folder;
     folder.serve();
@@ -629,7 +629,7 @@ TEST_CASE("something else in the place of a folder is told") {
         "timer_client: cannot open the folder '" + folder.path("scopes") + "': Not a directory\n");
 }
 
-TEST_CASE("while slots are used again and again, no line mixes two scopes") {
+TEST_CASE("no line mixes two scopes while slots are reused") {
   RunFolderByHand folder;
   folder.serve();
   TestPage page;
@@ -649,7 +649,7 @@ TEST_CASE("while slots are used again and again, no line mixes two scopes") {
                          lock.emplace(std::move(*taken));
                          return true;
                        },
-                       [&] {  // for ever: the answer does not come
+                       [&] {  // runs until it is killed
                          const PageLayout mine(file->data());
                          Slot& slot = mine.slot(0);
                          const std::string names[] = {"short", std::string(250, 'l')};
@@ -691,7 +691,7 @@ TEST_CASE("while slots are used again and again, no line mixes two scopes") {
 
 // --- the server ---
 
-TEST_CASE("without a server the exit code is 4, a line says so, and open scopes are shown") {
+TEST_CASE("without a server list prints open scopes and a line, and exits with 4") {
   RunFolderByHand folder;
   const Ran empty = folder.list();
   CHECK(empty.code == 4);
@@ -714,7 +714,7 @@ TEST_CASE("without a server the exit code is 4, a line says so, and open scopes 
         "timer_client: no timer server: there is no folder '" + folder.path("missing") + "'\n");
 }
 
-TEST_CASE("nothing open is told on standard error and is no failure") {
+TEST_CASE("list without open scopes prints a line on standard error and succeeds") {
   RunFolderByHand folder;
   folder.serve();
   for (const std::vector<std::string>& words : {Names{}, Names{"--json"}}) {
@@ -762,7 +762,7 @@ void add_statistics(TestPage& page, std::string_view name, std::uint32_t count,
   part.histogram[bucket_of(each_ns)] = count;
 }
 
-// A record of a server of that folder, on a line.
+// Returns a line with a record of a server of that folder.
 std::string ended_worker(const std::string& dir, const BootId& boot, const std::string& scopes) {
   return R"({"schema":1,"event":"worker_ended","time":"2026-11-21T03:16:03Z","boot_id":")" +
          boot_id_text(boot) + R"(","dir":")" + dir + R"(","scopes":[)" + scopes + "]}\n";
@@ -788,7 +788,7 @@ TEST_CASE("statistics are added up over threads, workers and those that have end
   TestPage other;
   add_statistics(other, "forward", 9, 3'000'000, 29 * kSecond);
   add_statistics(other, "load", 1, 5 * kSecond, std::numeric_limits<std::int64_t>::max());
-  other.write(folder.page("8"));  // nobody holds it any more
+  other.write(folder.page("8"));  // no process holds its lock
   folder.files().write("expired.jsonl", ended_worker(folder.path(), this_boot(), kEndedForward));
   const Holder worker({folder.page("7")});
 
@@ -855,13 +855,13 @@ TEST_CASE("records of ended workers with any values are added without an overflo
   const auto json = json_lines(ran.output);
   REQUIRE(json.size() == 2);
   CHECK(json.at(1).text("scope") == "x");
-  CHECK(json.at(1).is_null("total_s"));  // for ever
+  CHECK(json.at(1).is_null("total_s"));  // endless
   for (const std::string& line : lines_of(folder.list({"--stats"}).output)) {
     CHECK(utf8_length(line) <= 80);
   }
 }
 
-TEST_CASE("a log that cannot be read fails the statistics, one that has no end is left alone") {
+TEST_CASE("--stats fails for a log that cannot be read, and skips a FIFO") {
   RunFolderByHand folder;
   folder.serve_with_limit(kForever);
   TestPage page;
@@ -884,7 +884,7 @@ TEST_CASE("a log that cannot be read fails the statistics, one that has no end i
 
 // --- stragglers ---
 
-// The pages of a job, each held by a process of its own.
+// The pages of a job, each held by its own process.
 struct JobByHand {
   explicit JobByHand(const testing::SimulatedJob& job) {
     std::vector<std::string> paths;
@@ -904,7 +904,7 @@ struct JobByHand {
   std::vector<std::unique_ptr<Holder>> holders;
 };
 
-TEST_CASE("--stragglers names the rank that is slow and the collective in which others wait") {
+TEST_CASE("--stragglers names the slow rank and the collective in which the others wait") {
   const JobByHand job({.ranks = 8, .steps = 40, .slowness = {1, 1, 1, 1.3}});
   const Ran table = job.folder.list({"--stragglers"});
   CHECK(table.code == 0);
@@ -949,7 +949,7 @@ TEST_CASE("--stragglers names the rank that is slow and the collective in which 
   CHECK(strict.errors == "timer_client: no stragglers among 8 ranks\n");
 }
 
-TEST_CASE("the table of stragglers cuts a long name of a scope, not the reason") {
+TEST_CASE("the table of stragglers cuts a long scope name, not the reason") {
   ListedWorker worker;
   worker.owner.rank = "100000";
   worker.owner.pid = 4'194'304;
@@ -966,7 +966,7 @@ TEST_CASE("the table of stragglers cuts a long name of a scope, not the reason")
   CHECK(utf8_length(lines[1]) == 80);
 }
 
-TEST_CASE("--stragglers tells why it compares nothing") {
+TEST_CASE("--stragglers prints why it compares nothing") {
   const auto errors_of = [](const testing::SimulatedJob& job) {
     const JobByHand by_hand(job);
     const Ran ran = by_hand.folder.list({"--stragglers"});
@@ -1002,7 +1002,7 @@ TEST_CASE("--stragglers tells why it compares nothing") {
         "least 3 ranks of a job\n");
 }
 
-TEST_CASE("--stragglers says only that no server is there, if there is no worker either") {
+TEST_CASE("--stragglers without a server and workers prints only that no server runs") {
   const RunFolderByHand folder;
   const Ran ran = folder.list({"--stragglers"});
   CHECK(ran.code == 4);
@@ -1010,7 +1010,7 @@ TEST_CASE("--stragglers says only that no server is there, if there is no worker
   CHECK(std::ranges::count(ran.errors, '\n') == 1);
 }
 
-TEST_CASE("--stragglers counts a worker with two pages once, and no worker that has ended") {
+TEST_CASE("--stragglers counts a worker with two pages once, and an ended worker not at all") {
   JobByHand job({.ranks = 4});
   job.holders.erase(job.holders.begin());
   CHECK(job.folder.list({"--stragglers"}).errors == "timer_client: no stragglers among 3 ranks\n");

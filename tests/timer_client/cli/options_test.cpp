@@ -19,7 +19,7 @@ TEST_CASE("signals are read by name, with or without SIG, and by number") {
   CHECK(parse_signal("SIGRTMAX-1") == SIGRTMAX - 1);
 }
 
-TEST_CASE("what is no signal is an error that quotes it") {
+TEST_CASE("a word that is not a signal is an error that quotes it") {
   for (const char* word : {"", "TERMINATE", "term", "-1", "65", "999", "9x", "SIG", "RTMIN-1",
                            "RTMIN+99", "RTMAX+1", "RTMIN+-1", "9 "}) {
     const auto signal = parse_signal(word);

@@ -39,7 +39,7 @@ TEST_CASE("a column without a cell is left out") {
   CHECK(table.text() == "EVENT    SCOPE  WHAT\nexpired  load   late\n");
 }
 
-TEST_CASE("no line is wider than 80 columns and what was cut is marked") {
+TEST_CASE("no line is wider than 80 columns, and cut text is marked") {
   Table table = small_table();
   const std::string accents = "\u00e9\u00e9\u00e9\u00e9\u00e9\u00e9\u00e9\u00e9\u00e9\u00e9";
   table.add({{"expired"},
@@ -59,7 +59,7 @@ TEST_CASE("no line is wider than 80 columns and what was cut is marked") {
   CHECK(cut_text(accents, 4) == "\u00e9...");
 }
 
-TEST_CASE("no column gets narrower than it has to be") {
+TEST_CASE("no column is narrower than necessary") {
   Table table({{.title = "PID"},
                {.title = "HOST", .is_text = true, .min_width = 8},
                {.title = "WHAT", .is_text = true}});
@@ -67,7 +67,7 @@ TEST_CASE("no column gets narrower than it has to be") {
   CHECK(contains(table.text(), "  node0588  "));
 }
 
-TEST_CASE("a last cell that needs room begins in the empty ones before it") {
+TEST_CASE("a wide last cell begins in the empty cells before it") {
   Table table = small_table();
   const std::string text(60, 'w');
   table.add({{"expired"}, {"1"}, {std::string(20, 's')}, {"late"}});
@@ -75,7 +75,7 @@ TEST_CASE("a last cell that needs room begins in the empty ones before it") {
   CHECK(contains(table.text(), text));
 }
 
-TEST_CASE("a row that came after the widths were set is whole where it can be") {
+TEST_CASE("a row that is added after fit() is not cut if it has room") {
   Table table = small_table();
   table.add({{"killed"}, {"1"}, {"step"}, {"dead"}});
   table.fit();
@@ -89,7 +89,7 @@ TEST_CASE("a row that came after the widths were set is whole where it can be") 
   CHECK(line({wide}, {"1"}, {"s"}, {"w"}) == wide + "\n");
 }
 
-TEST_CASE("cells hold no control characters, and colour only where it was asked for") {
+TEST_CASE("cells have no control characters, and colour only if it is enabled") {
   Table plain = small_table();
   plain.add({{"expired", "31"}, {"1"}, {"a\x1b[2Jb\n"}, {""}});
   const std::string text = plain.text();
@@ -116,7 +116,7 @@ TEST_CASE("a page is wrapped between words, and long words are cut") {
   CHECK(lines[5] == "tab\\there \\x1b[2J");
 }
 
-TEST_CASE("values of fields that follow each other stand below each other") {
+TEST_CASE("the values of consecutive fields are aligned") {
   Page page;
   page.field("a", "1");
   page.field("long label", "2");

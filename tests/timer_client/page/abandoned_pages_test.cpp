@@ -1,4 +1,4 @@
-// Pages that no server has seen, of processes that are gone.
+// Pages that no server has seen, of processes that have ended.
 // SPDX-License-Identifier: MIT
 #include "timer_client/client/page/abandoned_pages.hpp"
 
@@ -38,7 +38,7 @@ std::vector<std::string> pages_in(const std::string& dir) {
   return names;
 }
 
-// A child that leaves its page behind, as one that is killed.
+// Runs a child that leaves its page behind, as a killed process does.
 void leave_page(const std::string& dir) {
   REQUIRE(in_child([&] {
             auto client = connect_first(dir);
@@ -50,7 +50,7 @@ void leave_page(const std::string& dir) {
 
 }  // namespace
 
-TEST_CASE("a page that no server has seen goes with a process that exits") {
+TEST_CASE("a process that exits removes its page if no server has seen it") {
   const testing::TempFolder folder;
   const std::string dir = folder.path("run");
   CHECK(in_child([&] {
@@ -87,7 +87,7 @@ TEST_CASE("a client without a server removes the pages of killed processes, and 
   CHECK(pages_in(dir).size() == 1);
   CHECK_FALSE(std::filesystem::exists(dir + "/scopes/" + abandoned));
   CHECK_FALSE(std::filesystem::exists(dir + "/scopes/.stacks/" + abandoned));
-  leave_page(dir);  // by a child that has removed nothing: this process holds its own lock
+  leave_page(dir);  // this child has removed no page: this process holds the lock of its own
   REQUIRE(pages_in(dir).size() == 2);
   for (const std::string& name : pages_in(dir)) {
     std::filesystem::create_directory(dir + "/scopes/.owners");

@@ -20,9 +20,9 @@ using testing::in_child;
 
 namespace {
 
-volatile sig_atomic_t g_exit_code = 0;  // of a process that meets a SIGBUS; 0: it dies of it
+volatile sig_atomic_t g_exit_code = 0;  // of a process that gets SIGBUS; 0: SIGBUS kills it
 
-// Installed before any guard is made in this program.
+// Installed before this program makes a guard.
 [[maybe_unused]] const bool g_has_handler = [] {
   struct sigaction action {};
   action.sa_handler = [](int signal) {
@@ -74,7 +74,7 @@ TEST_CASE("a guarded file that is cut short reads as zeroes, can be written, and
   CHECK(file.at(0) == 'y');
 }
 
-TEST_CASE("a guard that has gone guards nothing, and its memory may be guarded again") {
+TEST_CASE("a destroyed guard guards nothing, and its memory may be guarded again") {
   const CutFile file;
   { const BusGuard guard(file.data(), kBytes); }
   const BusGuard guard(file.data(), kBytes);
@@ -93,7 +93,7 @@ TEST_CASE("a fault outside of guarded memory ends the process as before") {
   CHECK(in_child([] { return ::raise(SIGBUS); }) == -1);
 }
 
-TEST_CASE("a fault outside of guarded memory goes to the handler that was installed before") {
+TEST_CASE("a fault outside of guarded memory is passed to the handler that was installed before") {
   const CutFile guarded;
   const CutFile other;
   const BusGuard guard(guarded.data(), kBytes);
@@ -104,7 +104,7 @@ TEST_CASE("a fault outside of guarded memory goes to the handler that was instal
         }) == 7);
 }
 
-TEST_CASE("more guards than there is room for leave the rest unguarded") {
+TEST_CASE("guards beyond the limit guard nothing") {
   const CutFile file;
   std::vector<std::unique_ptr<BusGuard>> guards;
   for (std::size_t i = 0; i <= BusGuard::kMaxGuards; ++i) {

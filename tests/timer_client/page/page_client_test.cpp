@@ -29,7 +29,7 @@ std::int64_t now_ns() {
 
 }  // namespace
 
-TEST_CASE("a worker's page is announced by one line, and all its clients use it") {
+TEST_CASE("one line announces a worker's page, which all its clients use") {
   FakeServer server;
   auto first = server.connect();
   const auto line = server.pipe().next();
@@ -45,7 +45,7 @@ TEST_CASE("a worker's page is announced by one line, and all its clients use it"
   CHECK(server.page().header().wakes == 0);
 }
 
-TEST_CASE("a page says whose it is") {
+TEST_CASE("a page has the pid and the job variables of its worker") {
   ::setenv("RANK", "3", 1);
   ::setenv("OMPI_COMM_WORLD_LOCAL_RANK", "1", 1);
   ::setenv("PBS_JOBID", std::string(200, 'j').c_str(), 1);
@@ -70,7 +70,7 @@ TEST_CASE("a page says whose it is") {
   CHECK((server.page().header().flags & page_flag::kStatistics) == 0);
 }
 
-TEST_CASE("the server is woken only for a deadline before its own next look") {
+TEST_CASE("the server is woken only for a deadline before its next reading") {
   FakeServer server;
   auto client = server.connect();
   const std::string page = server.pipe().next().x_page;
@@ -92,14 +92,14 @@ TEST_CASE("the server is woken only for a deadline before its own next look") {
     CHECK(server.pipe().next().x_page == page);
     CHECK(server.page().header().wakes == 3);
   }
-  SUBCASE("a server that is reading is woken whatever the deadline, but not for none") {
+  SUBCASE("a server that is reading is woken for every deadline, but not without one") {
     announce_scan(server.board());
     auto other = client.expires(1h, "other");
     CHECK(server.pipe().next().x_page == page);
     auto never = client.expires(kNoDeadline, "never");
     CHECK(server.pipe().is_silent());
   }
-  SUBCASE("a soft deadline of the scope's own does it, and goes on in a renewal") {
+  SUBCASE("a soft deadline of the scope does it, also in a renewal") {
     ScopeOptions options;
     options.warn_after = 20s;
     auto late = client.expires(30s, "late", options);
@@ -121,7 +121,7 @@ TEST_CASE("the server is woken only for a deadline before its own next look") {
     auto later = client.expires(50s, "later");
     auto never = client.expires(kNoDeadline, "never");
     CHECK(server.pipe().is_silent());
-    server.board().max_timeout = Duration{30s}.count();  // of what is granted
+    server.board().max_timeout = Duration{30s}.count();  // --warn-at applies to the granted timeout
     auto cut = client.expires(50s, "cut");
     CHECK(server.pipe().next().x_page == page);
   }
@@ -135,7 +135,7 @@ TEST_CASE("the server is woken only for a deadline before its own next look") {
   }
 }
 
-TEST_CASE("a slot holds what the scope was opened with") {
+TEST_CASE("a slot has the options with which the scope was opened") {
   FakeServer server;
   auto client = server.connect();
   const std::int64_t before = now_ns();
@@ -164,12 +164,12 @@ TEST_CASE("a slot holds what the scope was opened with") {
         kLongestGraceMs);
   CHECK_FALSE(opened(1h, {}).grace_ms);
   CHECK(opened(1h, {.signal = 9, .grace = {}, .warn_after = 1500us}).soft_ms == 2);
-  CHECK(opened(1h, {}).soft_ms == 0);  // of the slot's next scope
+  CHECK(opened(1h, {}).soft_ms == 0);  // the slot's next scope has none
   CHECK(opened(kNoDeadline, {}).deadline.is_never());
   CHECK(opened(kNoDeadline, {}).asked == kForever);
 }
 
-TEST_CASE("a deadline is no later than the server's --max-timeout has it, and the wish is kept") {
+TEST_CASE("--max-timeout cuts the deadline, and the slot keeps the requested timeout") {
   FakeServer server;
   auto client = server.connect();
   server.board().max_timeout = Duration{10s}.count();
@@ -182,7 +182,7 @@ TEST_CASE("a deadline is no later than the server's --max-timeout has it, and th
   CHECK(granted(30s) == 10s);
   CHECK(granted(kNoDeadline) == 10s);
   CHECK(granted(5s) == 5s);
-  server.board().max_timeout = 0;  // of a board that is being made anew
+  server.board().max_timeout = 0;  // as on a status page that a server is initializing
   CHECK(granted(30s) == 30s);
   server.board().max_timeout = Duration{10s}.count();
   auto scope = client.expires(1s, "renewed");
@@ -192,7 +192,7 @@ TEST_CASE("a deadline is no later than the server's --max-timeout has it, and th
   CHECK(slot.asked == 1min);
 }
 
-TEST_CASE("a release is in time exactly when it comes before the verdict") {
+TEST_CASE("a release is in time if and only if it precedes the verdict") {
   FakeServer server;
   auto client = server.connect();
   auto scope = client.expires(1ns, "step");
@@ -200,12 +200,13 @@ TEST_CASE("a release is in time exactly when it comes before the verdict") {
   const std::size_t index = index_of(page, "step");
   Slot& slot = page.slot(index);
   const std::int64_t judged = read_deadline(slot);
-  SUBCASE("the release first, though past the deadline") {
+  SUBCASE("the release first, although after the deadline") {
     CHECK(scope.release());
     CHECK_FALSE(try_expire(slot, judged));
     CHECK(slot.deadline == slot_word::kFree);
   }
-  SUBCASE("the verdict first: the slot is not used again before the server is done with it") {
+  SUBCASE(
+      "the verdict first: the slot is not reused before the server has acknowledged the release") {
     CHECK(FakeServer::expire(slot));
     CHECK_FALSE(scope.release());
     CHECK(slot.deadline == slot_word::kReleasedLate);
@@ -217,7 +218,7 @@ TEST_CASE("a release is in time exactly when it comes before the verdict") {
     FakeServer::finish(slot);
     CHECK(slot.deadline == slot_word::kFree);
   }
-  SUBCASE("the verdict and the end of it first") {
+  SUBCASE("the verdict and the end of the kill first") {
     CHECK(FakeServer::expire(slot));
     FakeServer::finish(slot);
     CHECK(slot.deadline == slot_word::kJudged);
@@ -227,7 +228,7 @@ TEST_CASE("a release is in time exactly when it comes before the verdict") {
   CHECK_FALSE(scope.release());
 }
 
-TEST_CASE("a renewal is in time exactly when it comes before the verdict") {
+TEST_CASE("a renewal is in time if and only if it precedes the verdict") {
   FakeServer server;
   auto client = server.connect();
   auto scope = client.expires(1ns, "step");
@@ -242,7 +243,7 @@ TEST_CASE("a renewal is in time exactly when it comes before the verdict") {
     CHECK(reading.deadline == reading.started + 1h);
     CHECK(scope.release());
   }
-  SUBCASE("the verdict first: the scope is no more") {
+  SUBCASE("the verdict first: the scope is not open any more") {
     CHECK(try_expire(slot, judged));
     CHECK_FALSE(scope.renew(1h));
     CHECK(slot.deadline == slot_word::kReleasedLate);
@@ -253,10 +254,10 @@ TEST_CASE("a renewal is in time exactly when it comes before the verdict") {
   }
 }
 
-TEST_CASE("what an old timer names is never taken for the slot's next scope") {
+TEST_CASE("an old TimerId never refers to the slot's next scope") {
   FakeServer server;
   auto client = server.connect();
-  // Without a deadline two timers of a slot look the same in it.
+  // Two timers of a slot without a deadline have the same fields.
   const TimerId old = client.acquire(kNoDeadline, "step");
   const std::size_t index = index_of(server.page(), "step");
   CHECK(client.release(old));
@@ -282,7 +283,7 @@ TEST_CASE("an inner scope that expires leaves the outer one to be released in ti
   CHECK(outer.release());
 }
 
-TEST_CASE("names that are new each time take no more slots than a few") {
+TEST_CASE("names that are new each time use only a few slots") {
   FakeServer server;
   auto client = server.connect();
   const PageLayout page = server.page();
@@ -294,7 +295,7 @@ TEST_CASE("names that are new each time take no more slots than a few") {
   CHECK(slots_in_use(page) <= 8);
 }
 
-TEST_CASE("a name is known by what it says, not by where it stands") {
+TEST_CASE("names are compared by their bytes, not by their addresses") {
   FakeServer server;
   auto client = server.connect();
   const PageLayout page = server.page();
@@ -346,7 +347,7 @@ TEST_CASE("a job whose timer has expired may start another") {
   CHECK(client.stop());
 }
 
-TEST_CASE("a client with a page is watched while somebody reads the pipe") {
+TEST_CASE("a client with a page is watched while a process reads the pipe") {
   FakeServer server;
   auto client = server.connect();
   CHECK(client.is_watched());
@@ -357,11 +358,11 @@ TEST_CASE("a client with a page is watched while somebody reads the pipe") {
   CHECK(client.target() == server.dir() + "/requests");
 }
 
-TEST_CASE("while no server lives scopes stay on the page, and a new server is woken again") {
+TEST_CASE("scopes stay on the page while no server runs, and a new server is woken again") {
   FakeServer server;
   auto client = server.connect();
   server.pipe().next();
-  announce_scan(server.board());  // it was killed while it read
+  announce_scan(server.board());  // the server was killed while it read the pages
   server.pipe().close();
   auto open = client.expires(1h, "open");
   for (int i = 0; i < 100; ++i) {
@@ -369,9 +370,9 @@ TEST_CASE("while no server lives scopes stay on the page, and a new server is wo
   }
   CHECK(slots_of(server.page()).size() == 1);
   CHECK(server.page().header().wakes == 0);
-  // The next one opens the pipe, raises its number, and then reads.
+  // The next server opens the pipe, increments the incarnation, and then reads the pages.
   server.pipe().open();
-  { auto unseen = client.expires(1h, "before the number"); }  // which that reading will find
+  { auto unseen = client.expires(1h, "before the number"); }  // the server will read it
   CHECK(server.pipe().is_silent());
   server.board().incarnation.fetch_add(1);
   auto scope = client.expires(1h, "after");
@@ -379,20 +380,20 @@ TEST_CASE("while no server lives scopes stay on the page, and a new server is wo
   CHECK(server.page().header().wakes == 1);
 }
 
-TEST_CASE("a wake line that finds the pipe full is written later") {
+TEST_CASE("a wake-up message for a full pipe is written later") {
   FakeServer server;
   auto client = server.connect();
   server.pipe().next();
   announce_scan(server.board());
   const auto bytes = server.pipe().fill();
   auto scope = client.expires(1h, "step");
-  auto other = client.expires(1h, "other");  // does not have to wait for it
+  auto other = client.expires(1h, "other");  // does not wait for the line
   server.pipe().drain(bytes);
   CHECK(server.pipe().next().x_page == server.page_names()[0]);
   CHECK(slots_of(server.page()).size() == 2);
 }
 
-TEST_CASE("a page that finds the pipe full is announced later, with or without a scope") {
+TEST_CASE("a page is announced later if the pipe is full, with or without a scope") {
   FakeServer server;
   const auto bytes = server.pipe().fill();
   auto client = server.connect();
@@ -401,7 +402,7 @@ TEST_CASE("a page that finds the pipe full is announced later, with or without a
   CHECK(server.page().header().wakes == 0);
 }
 
-TEST_CASE("a pipe that is gone is written to again when the server has made another one") {
+TEST_CASE("a removed pipe is written to again when a server has made another one") {
   FakeServer server;
   auto client = server.connect();
   const std::string page = server.pipe().next().x_page;
@@ -411,13 +412,13 @@ TEST_CASE("a pipe that is gone is written to again when the server has made anot
   auto outer = client.expires(1h, "outer");
   REQUIRE(::rename((path + ".gone").c_str(), path.c_str()) == 0);
   auto scope = client.expires(1h, "step");
-  CHECK(server.pipe().is_silent());  // the server reads all pages when it has made a pipe
+  CHECK(server.pipe().is_silent());  // the server reads all pages after it has made the pipe
   server.board().incarnation.fetch_add(1);
   auto inner = client.expires(1h, "inner");
   CHECK(server.pipe().next().x_page == page);
 }
 
-TEST_CASE("elapsed and remaining time of a timer are told while it is open") {
+TEST_CASE("the elapsed and remaining time of a timer are known while it is open") {
   FakeServer server;
   auto client = server.connect();
   server.board().max_timeout = Duration{10s}.count();
@@ -439,7 +440,7 @@ TEST_CASE("elapsed and remaining time of a timer are told while it is open") {
   client.release(timer);
   CHECK(!client.times(timer));
   CHECK(!client.times(TimerId{}));
-  // Judged, and the worker is still in it.
+  // The scope is judged, and the worker is still in it.
   REQUIRE(FakeServer::expire(server.page().slot(index_of(server.page(), "cut"))));
   CHECK(scope.times()->remaining <= 1min);
   CHECK(scope.times()->is_expired);
@@ -448,7 +449,7 @@ TEST_CASE("elapsed and remaining time of a timer are told while it is open") {
   CHECK(!scope.times());
 }
 
-TEST_CASE("a scope may ask to be left late, on the page and in a line") {
+TEST_CASE("spare_if_left is on the page and in a line") {
   FakeServer server;
   auto client = server.connect();
   server.pipe().next();
@@ -464,7 +465,7 @@ TEST_CASE("a scope may ask to be left late, on the page and in a line") {
   CHECK(slot_called(server.page(), "soft").flags == 0);
 }
 
-TEST_CASE("a process that writes its own stacks is told where, and its page says how to ask") {
+TEST_CASE("a process gets the path of its stacks file, and its page has the signal") {
   FakeServer server;
   auto client = server.connect();
   const std::string page = server.pipe().next().x_page;
@@ -478,7 +479,7 @@ TEST_CASE("a process that writes its own stacks is told where, and its page says
   CHECK(server.page().header().dump_signal == 0);
   CHECK(testing::in_child([&] {
           if (!client.stacks_file().empty() || client.offer_stacks(12)) {
-            return 1;  // the page is its parent's
+            return 1;  // the page belongs to the parent
           }
           auto scope = client.expires(1h, "child");
           const std::string path = client.stacks_file();
@@ -517,7 +518,7 @@ TEST_CASE("a heartbeat is a timer that each beat renews, and the first one may t
   CHECK_THROWS_AS((void)client.heartbeat(1s, "loop", {.first_timeout = 0s}), InvalidArgument);
 }
 
-TEST_CASE("each heartbeat of a name has the first timeout, not only the first heartbeat") {
+TEST_CASE("each heartbeat of a name has the first timeout") {
   FakeServer server;
   auto client = server.connect();
   for (int i = 0; i < 2; ++i) {

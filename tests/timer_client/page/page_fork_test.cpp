@@ -1,5 +1,5 @@
-// What fork, clone, vfork and exec do to a page and to its lock: the child never writes what is its
-// parent's, and the kernel goes on naming the parent as the owner.
+// The effects of fork, clone, vfork and exec on a page and its lock: the child never writes to its
+// parent's page, and the kernel still names the parent as the owner.
 // SPDX-License-Identifier: MIT
 #include <doctest/doctest.h>
 #include <fcntl.h>
@@ -35,7 +35,7 @@ namespace {
 constexpr const char* kNoThreadInChild =
     "ThreadSanitizer cannot follow a child of a process with threads that starts one";
 
-// Who holds the page, asked from another process, as the server asks; 0: nobody.
+// Returns the pid that holds the lock of the page, as another process sees it; 0: no process.
 pid_t owner_of(const std::string& path) {
   int answer[2];
   REQUIRE(::pipe2(answer, O_CLOEXEC) == 0);
@@ -58,7 +58,7 @@ pid_t owner_of(const std::string& path) {
   return holder;
 }
 
-// This process's descriptors of the file.
+// Returns this process's descriptors of the file.
 std::vector<int> descriptors_of(const std::string& path) {
   struct stat file {};
   REQUIRE(::stat(path.c_str(), &file) == 0);
@@ -72,7 +72,7 @@ std::vector<int> descriptors_of(const std::string& path) {
   return found;
 }
 
-// The page as it is, without its header's counters.
+// Returns the bytes of the page, without the counters of its header.
 std::string bytes_of(const PageLayout& page) {
   return {reinterpret_cast<const char*>(page.base()), kMemoryPage};
 }
@@ -94,13 +94,13 @@ std::string page_of(const FakeServer& server, pid_t pid) {
 
 }  // namespace
 
-TEST_CASE("the kernel names the worker as the owner of its page, and it alone has it open") {
+TEST_CASE("the kernel names the worker as the owner of its page, and only the worker has it open") {
   FakeServer server;
   const auto client = server.connect();
   const std::string path = server.page_path(only_page(server));
   CHECK(owner_of(path) == ::getpid());
   const auto fds = descriptors_of(path);
-  CHECK(fds.size() == 2);  // the mapping's and the lock's
+  CHECK(fds.size() == 2);  // of the mapping and of the lock
   for (const int fd : fds) {
     CHECK((::fcntl(fd, F_GETFD) & FD_CLOEXEC) != 0);
   }
@@ -117,7 +117,7 @@ TEST_CASE("a page that grows keeps its lock") {
   CHECK(owner_of(path) == ::getpid());
 }
 
-TEST_CASE("a forked child has a page of its own and changes nothing in its parent's") {
+TEST_CASE("a forked child has its own page and does not change its parent's") {
   FakeServer server;
   auto client = server.connect();
   server.pipe().next();
@@ -136,7 +136,7 @@ TEST_CASE("a forked child has a page of its own and changes nothing in its paren
   REQUIRE_FALSE(childs.empty());
   CHECK(server.pipe().next().x_page == childs);
   CHECK(server.pipe().is_silent());
-  CHECK(slot_called(server.page(childs), "job").asked == 1h);  // it died with it open
+  CHECK(slot_called(server.page(childs), "job").asked == 1h);  // open when the child ended
   CHECK(owner_of(server.page_path(childs)) == 0);
   CHECK(client.release(timer));
   CHECK(scope->release());
@@ -154,19 +154,19 @@ TEST_CASE("a child that opens no scope makes no page, and one that connects make
         }) == 0);
 }
 
-TEST_CASE("a child that closes what it inherited takes nothing from its parent's lock") {
+TEST_CASE("a child that closes inherited descriptors does not release its parent's lock") {
   FakeServer server;
   auto client = server.connect();
   const std::string path = server.page_path(only_page(server));
   CHECK(in_child([&] {
-          // It dropped them at the fork already; this is a child that knows nothing of us.
+          // The library dropped them at the fork already; the child closes all that are left.
           const auto left = descriptors_of(path).size();
           const int again = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
           ::close(again);
           return left == 0 ? 0 : 1;
         }) == 0);
   CHECK(owner_of(path) == ::getpid());
-  // A bare clone() has them still.
+  // A child of a bare clone() still has them.
   const auto child = static_cast<pid_t>(::syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0));
   if (child == 0) {
     for (int fd = 3; fd < 1024; ++fd) {
@@ -178,7 +178,7 @@ TEST_CASE("a child that closes what it inherited takes nothing from its parent's
   CHECK(owner_of(path) == ::getpid());
 }
 
-TEST_CASE("a child of a bare clone finds out by itself that it is one") {
+TEST_CASE("a child of a bare clone notices that it is a child") {
   if (kIsThreadSanitized) {
     FILETIMER_SKIP(kNoThreadInChild);
   }
@@ -209,7 +209,7 @@ TEST_CASE("a child of a bare clone finds out by itself that it is one") {
   CHECK(scope->release());
 }
 
-TEST_CASE("a child of a child is a worker of its own, too") {
+TEST_CASE("a child of a child is a separate worker, too") {
   FakeServer server;
   auto client = server.connect();
   auto scope = client.expires(1h, "step");
@@ -239,13 +239,13 @@ TEST_CASE("scopes of a child that can't make its page are not watched") {
   CHECK(server.pipe().is_silent());
 }
 
-TEST_CASE("a program that is started inside a scope leaves page and lock as they are") {
+TEST_CASE("a program that is started inside a scope does not change the page or its lock") {
   FakeServer server;
   auto client = server.connect();
   auto scope = client.expires(1h, "step");
   const std::string path = server.page_path(only_page(server));
   const std::string before = bytes_of(server.page());
-  // vfork and exec, as Python's subprocess does; and a shell that closes what it finds open.
+  // vfork and exec, as in Python's subprocess; the shell closes inherited descriptors.
   const char* const arguments[] = {"sh", "-c", "exec 3>&- 4>&- 5>&- 6>&- 7>&- 8>&- 9>&-", nullptr};
   pid_t child = 0;
   REQUIRE(::posix_spawn(&child, "/bin/sh", nullptr, nullptr, const_cast<char**>(arguments),
@@ -256,10 +256,10 @@ TEST_CASE("a program that is started inside a scope leaves page and lock as they
   CHECK(scope.release());
 }
 
-TEST_CASE("a worker that executes another program is the owner of its page no more") {
+TEST_CASE("a worker that executes another program does not own its page any more") {
   FakeServer server;
-  int told[2];
-  REQUIRE(::pipe2(told, O_CLOEXEC) == 0);
+  int exec_pipe[2];
+  REQUIRE(::pipe2(exec_pipe, O_CLOEXEC) == 0);
   const pid_t child = ::fork();
   if (child == 0) {
     auto client = server.connect();
@@ -269,10 +269,10 @@ TEST_CASE("a worker that executes another program is the owner of its page no mo
     ::execl("/bin/sleep", "sleep", "1000", nullptr);
     ::_exit(1);
   }
-  ::close(told[1]);
+  ::close(exec_pipe[1]);
   char byte = 0;
-  CHECK(::read(told[0], &byte, 1) == 0);  // closed by exec
-  ::close(told[0]);
+  CHECK(::read(exec_pipe[0], &byte, 1) == 0);  // closed by exec
+  ::close(exec_pipe[0]);
   const std::string name = page_of(server, child);
   CHECK(owner_of(server.page_path(name)) == 0);
   CHECK(slot_called(server.page(name), "step").asked == 1h);

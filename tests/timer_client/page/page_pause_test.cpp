@@ -1,4 +1,4 @@
-// What a paused scope and an idle timeout look like on the page.
+// Paused scopes and idle timeouts on the page.
 // SPDX-License-Identifier: MIT
 #include <doctest/doctest.h>
 #include <sys/wait.h>
@@ -28,7 +28,7 @@ Instant paused_since(const SlotReading& slot) {
   return {slot.word - slot_word::kPaused};
 }
 
-// The word of the one idle timeout that there is; kFree: none.
+// Returns the word of the only idle timeout; kFree: none.
 std::int64_t idle_word(const FakeServer& server) {
   for (const auto& [index, slot] : slots_of(server.page())) {
     if (slot.name == "(idle)") {
@@ -40,7 +40,9 @@ std::int64_t idle_word(const FakeServer& server) {
 
 }  // namespace
 
-TEST_CASE("a pause keeps what is left, and the scope goes on as if it had been opened later") {
+TEST_CASE(
+    "a pause keeps the time that is left, and a resume moves the start by the length of the "
+    "pause") {
   FakeServer server;
   auto client = server.connect();
   auto scope = client.expires(30s, "step");
@@ -59,7 +61,7 @@ TEST_CASE("a pause keeps what is left, and the scope goes on as if it had been o
   REQUIRE(scope.times());
   CHECK(scope.times()->is_paused);
   CHECK(scope.times()->remaining == paused.left);
-  CHECK(scope.pause());  // nothing more
+  CHECK(scope.pause());  // has no effect
   CHECK(called(server, "step").word == paused.word);
 
   CHECK(scope.resume());
@@ -71,7 +73,7 @@ TEST_CASE("a pause keeps what is left, and the scope goes on as if it had been o
   const Duration shift = resumed.started - before.started;
   CHECK(shift == resumed.deadline - before.deadline);
   CHECK(shift >= 0s);
-  CHECK(scope.resume());  // nothing more
+  CHECK(scope.resume());  // has no effect
   CHECK(called(server, "step").word == resumed.word);
 
   CHECK(scope.release());
@@ -92,7 +94,7 @@ TEST_CASE("a paused scope can be renewed, released, judged, and have no deadline
   CHECK(client.resume(timer));
   CHECK(called(server, "step").deadline - called(server, "step").started == 1h);
   CHECK(client.renew(timer, 2h));
-  CHECK(called(server, "step").flags == 0);  // nothing is left of the pause
+  CHECK(called(server, "step").flags == 0);  // the pause has left no flag
   CHECK(client.pause(timer));
   CHECK(client.release(timer));
   CHECK(slots_of(server.page()).empty());
@@ -113,7 +115,7 @@ TEST_CASE("a paused scope can be renewed, released, judged, and have no deadline
   CHECK_FALSE(judged.release());
 }
 
-TEST_CASE("the server is woken where a scope that goes on is due before its next look") {
+TEST_CASE("the server is woken if a resumed scope is due before its next reading") {
   FakeServer server;
   auto client = server.connect();
   const std::string page = server.pipe().next().x_page;
@@ -124,12 +126,12 @@ TEST_CASE("the server is woken where a scope that goes on is due before its next
   CHECK(scope.resume());
   CHECK(server.pipe().next().x_page == page);
   server.board().max_timeout = Duration{10s}.count();
-  CHECK(scope.pause());  // for no longer than that
+  CHECK(scope.pause());  // --max-timeout bounds it
   CHECK(server.pipe().next().x_page == page);
   CHECK(due_time(called(server, "step"), 10s) == paused_since(called(server, "step")) + 10s);
 }
 
-TEST_CASE("a paused region suspends what the thread has open or opens, and nobody else's") {
+TEST_CASE("a paused region suspends the scopes that its thread has open or opens, and no others") {
   FakeServer server;
   auto client = server.connect();
   const auto is_paused = [&](const std::string& name) {
@@ -159,14 +161,14 @@ TEST_CASE("a paused region suspends what the thread has open or opens, and nobod
     CHECK(is_paused("inner"));
     auto brief = client.expires(10s, "brief");
     CHECK(brief.release());
-    CHECK(inner.resume());  // the region holds it on
+    CHECK(inner.resume());  // the region still pauses it
     CHECK(is_paused("inner"));
     CHECK(outer.pause());
     CHECK(inner.renew(1min));
     CHECK(called(server, "inner").left == 1min);
     CHECK(inner.release());
   }
-  CHECK(is_paused("outer"));  // by its caller now
+  CHECK(is_paused("outer"));  // now only by its caller
   CHECK(is_paused("held"));
   CHECK(outer.resume());
   CHECK_FALSE(is_paused("outer"));
@@ -175,7 +177,7 @@ TEST_CASE("a paused region suspends what the thread has open or opens, and nobod
   CHECK_FALSE(is_paused("after"));
 }
 
-TEST_CASE("a child that is forked in a paused region is in none") {
+TEST_CASE("a child that is forked in a paused region is in no region") {
   FakeServer server;
   auto client = server.connect();
   {
@@ -217,7 +219,7 @@ TEST_CASE("scopes that are paused, renewed and released by two threads at once a
   CHECK(slots_of(server.page()).empty());
 }
 
-TEST_CASE("an idle timeout is a slot that is no scope, and notes when scopes are left") {
+TEST_CASE("an idle timeout is a slot without a scope, and the times of releases are noted") {
   FakeServer server;
   server.board().max_timeout = 0;
   for (const bool statistics : {false, true}) {
@@ -246,7 +248,7 @@ TEST_CASE("an idle timeout is a slot that is no scope, and notes when scopes are
   CHECK_THROWS_AS(TimerClient::connect(std::move(options)), InvalidArgument);
 }
 
-TEST_CASE("the server is woken for an idle timeout before its next look") {
+TEST_CASE("the server is woken for an idle timeout before its next reading") {
   FakeServer server;
   auto client = server.connect();
   const std::string page = server.pipe().next().x_page;

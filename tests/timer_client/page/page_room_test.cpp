@@ -1,4 +1,4 @@
-// A disk without room: a clear error, or scopes that are not watched, and never a SIGBUS.
+// A full disk: a clear error, or scopes that are not watched, and never SIGBUS.
 // SPDX-License-Identifier: MIT
 #include <doctest/doctest.h>
 #include <fcntl.h>
@@ -20,7 +20,7 @@ namespace {
 
 constexpr int kSkipped = 77;
 
-// A child whose tests fail says so by its exit code; the mount is gone with it.
+// Runs `body` in a child, whose exit code reports failures. Its mount ends with it.
 void on_a_small_disk(const std::function<int(FakeServer&)>& body) {
   const testing::TempFolder folder;
   const std::string disk = folder.path("disk");
@@ -38,7 +38,7 @@ void on_a_small_disk(const std::function<int(FakeServer&)>& body) {
   CHECK(code == 0);
 }
 
-// Takes all the room there is but for `left` bytes.
+// Fills the disk up to `left` bytes.
 bool fill(const FakeServer& server, std::size_t left) {
   const UniqueFd fd(
       ::open((server.dir() + "/filler").c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
@@ -52,7 +52,7 @@ bool fill(const FakeServer& server, std::size_t left) {
 
 }  // namespace
 
-TEST_CASE("connect says that there is no room for the page, and leaves nothing behind") {
+TEST_CASE("connect reports a full disk, and leaves no file behind") {
   on_a_small_disk([](FakeServer& server) {
     if (!fill(server, 4096)) {
       return 1;
@@ -78,7 +78,7 @@ TEST_CASE("connect says that there is no room for the page, and leaves nothing b
   });
 }
 
-TEST_CASE("a client that carries on without a server carries on without room") {
+TEST_CASE("a client with Missing::kIgnore works without room for its page") {
   on_a_small_disk([](FakeServer& server) {
     if (!fill(server, 0)) {
       return 1;
@@ -92,7 +92,7 @@ TEST_CASE("a client that carries on without a server carries on without room") {
     }
     ::unlink((server.dir() + "/filler").c_str());
     const auto until = std::chrono::steady_clock::now() + testing::kBound;
-    while (server.page_names().empty()) {  // it tries once a second
+    while (server.page_names().empty()) {  // the client tries once a second
       if (std::chrono::steady_clock::now() > until) {
         return 3;
       }
@@ -103,7 +103,7 @@ TEST_CASE("a client that carries on without a server carries on without room") {
   });
 }
 
-TEST_CASE("scopes for which the page can't grow are not watched, and others are") {
+TEST_CASE("scopes for which the page cannot grow are not watched, and others are") {
   on_a_small_disk([](FakeServer& server) {
     auto client = server.connect(true);
     server.pipe().next();
@@ -129,7 +129,7 @@ TEST_CASE("scopes for which the page can't grow are not watched, and others are"
         return 5;
       }
     }
-    // With room again it grows.
+    // With room again the page grows.
     ::unlink((server.dir() + "/filler").c_str());
     scopes.clear();
     for (int i = 0; i < 100; ++i) {

@@ -1,4 +1,4 @@
-// How long scopes took, as the page keeps it.
+// The durations of scopes on the page.
 // SPDX-License-Identifier: MIT
 #include "timer_client/client/page/page_statistics.hpp"
 
@@ -71,7 +71,7 @@ TEST_CASE("a scope is counted with its time, its bucket, its timeout and its mar
   CHECK(entry->longest_ns == kVeryLong);
 }
 
-TEST_CASE("an entry has the scopes that ended last, and none that is being written") {
+TEST_CASE("an entry returns the scopes that ended last, without the one being written") {
   const auto entry = std::make_unique<SlotStatistics>();
   std::vector<EndedReading> ended;
   read_ended_scopes(*entry, ended);
@@ -94,7 +94,7 @@ TEST_CASE("an entry has the scopes that ended last, and none that is being writt
   CHECK(ended.back().took == Duration{39});
 }
 
-TEST_CASE("while scopes end, the times of an ended scope are those of one, the oldest first") {
+TEST_CASE("the times of ended scopes are consistent and in order while further scopes end") {
   const auto entry = std::make_unique<SlotStatistics>();
   std::atomic<bool> is_over{false};
   std::thread worker([&] {
@@ -104,7 +104,7 @@ TEST_CASE("while scopes end, the times of an ended scope are those of one, the o
   });
   std::size_t read = 0;
   std::size_t mixed = 0;
-  std::size_t newer_first = 0;  // the worker has written over the older one
+  std::size_t newer_first = 0;  // the worker has overwritten the older one
   std::vector<EndedReading> ended;
   for (int i = 0; i < 1'500'000 || read == 0; ++i) {
     ended.clear();
@@ -121,7 +121,7 @@ TEST_CASE("while scopes end, the times of an ended scope are those of one, the o
   CHECK(newer_first == 0);
 }
 
-TEST_CASE("each name has an entry that says how its scopes went") {
+TEST_CASE("each name has an entry with the statistics of its scopes") {
   FakeServer server;
   auto client = server.connect(true);
   const PageLayout page = server.page();
@@ -154,7 +154,7 @@ TEST_CASE("each name has an entry that says how its scopes went") {
   CHECK(of(page, "endless").smallest_margin_ns == kNoMargin);
 }
 
-TEST_CASE("a scope that is released too late has less than no margin") {
+TEST_CASE("a scope that is released after its deadline has a negative margin") {
   FakeServer server;
   auto client = server.connect(true);
   auto scope = client.expires(1ns, "late");
@@ -174,7 +174,7 @@ TEST_CASE("a default scope is counted under its file and line") {
 }
 
 TEST_CASE(
-    "without statistics nothing is counted, and clients of one process choose for themselves") {
+    "a client without statistics counts nothing, whatever other clients of the process choose") {
   FakeServer server;
   auto plain = server.connect(false);
   { auto scope = plain.expires(1h, "step"); }
@@ -187,7 +187,7 @@ TEST_CASE(
   CHECK(of(server.page(), "step").count == 1);
 }
 
-TEST_CASE("each thread has entries of its own, and the next thread goes on with them") {
+TEST_CASE("each thread has its own entries, and the next thread continues them") {
   FakeServer server;
   auto client = server.connect(true);
   const PageLayout page = server.page();
@@ -204,7 +204,7 @@ TEST_CASE("each thread has entries of its own, and the next thread goes on with 
   CHECK(counts == std::multiset<std::uint64_t>{1, 5});
 }
 
-TEST_CASE("a scope that another thread releases is counted as that thread's") {
+TEST_CASE("a scope is counted in the entry of the thread that releases it") {
   FakeServer server;
   auto client = server.connect(true);
   const PageLayout page = server.page();
@@ -234,7 +234,7 @@ TEST_CASE("names beyond the last entry are not counted, those that have one are"
   CHECK(of(page, "name 7").count == 2);
   CHECK(statistics_of(page).count("name 1030") == 0);
   testing::in_thread([&] {
-    auto scope = client.expires(1h, "name 8");  // no entry of its own is left
+    auto scope = client.expires(1h, "name 8");  // no entry is left for it
     CHECK(scope.release());
   });
   CHECK(of(page, "name 8").count == 1);

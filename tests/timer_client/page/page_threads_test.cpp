@@ -1,4 +1,4 @@
-// Threads and the slots of a page: each has its own, what is idle goes where it is needed, and a
+// Threads and the slots of a page: each thread has its own, idle slots move to other threads, and a
 // scope may outlive its thread.
 // SPDX-License-Identifier: MIT
 #include <doctest/doctest.h>
@@ -30,7 +30,7 @@ bool is_flagged(const SlotReading& slot) {
 
 }  // namespace
 
-TEST_CASE("threads have slots of their own, for one name as well") {
+TEST_CASE("each thread has its own slots, also for one name") {
   FakeServer server;
   auto client = server.connect();
   const PageLayout page = server.page();
@@ -64,7 +64,7 @@ TEST_CASE("threads have slots of their own, for one name as well") {
   CHECK(slots_of(page).empty());
 }
 
-TEST_CASE("a thread that ends inside a scope is noted, and the scope is watched on") {
+TEST_CASE("the end of a thread inside a scope is noted, and the scope stays watched") {
   FakeServer server;
   auto client = server.connect();
   const std::string name = server.pipe().next().x_page;
@@ -77,7 +77,7 @@ TEST_CASE("a thread that ends inside a scope is noted, and the scope is watched 
     moved.emplace(client.expires(1h, "moved"));
     CHECK_FALSE(is_flagged(slot_called(page, "moved")));
   });
-  CHECK(server.pipe().next().x_page == name);  // it is told, though the deadline is far
+  CHECK(server.pipe().next().x_page == name);  // the server is woken, although the deadline is far
   CHECK(server.pipe().is_silent());
   const auto slot = slot_called(page, "moved");
   CHECK(is_flagged(slot));
@@ -86,7 +86,7 @@ TEST_CASE("a thread that ends inside a scope is noted, and the scope is watched 
   CHECK(slot_called(page, "moved").asked == 2h);
   CHECK(moved->release());
   CHECK(slots_of(page).empty());
-  // Its slots are used again, and the mark is gone.
+  // The thread's slots are reused, without the flag.
   testing::in_thread([&] {
     auto one = client.expires(1h, "one");
     auto two = client.expires(1h, "two");
@@ -97,7 +97,8 @@ TEST_CASE("a thread that ends inside a scope is noted, and the scope is watched 
   CHECK(server.pipe().is_silent());
 }
 
-TEST_CASE("a thread that ends after its verdict gives the slot back when the server is done") {
+TEST_CASE(
+    "a thread that ends after a verdict gives the slot back when the server has acknowledged it") {
   FakeServer server;
   auto client = server.connect();
   const PageLayout page = server.page();
@@ -118,7 +119,7 @@ TEST_CASE("a thread that ends after its verdict gives the slot back when the ser
   });
 }
 
-TEST_CASE("threads that come and go use the same slots") {
+TEST_CASE("consecutive threads use the same slots") {
   FakeServer server;
   auto client = server.connect();
   for (int i = 0; i < 200; ++i) {
@@ -149,13 +150,13 @@ TEST_CASE("a timer is released and renewed by another thread than its own") {
   CHECK(slot_called(page, "scope").tid == ::gettid());
 }
 
-TEST_CASE("of two threads that release one timer, one is told that it did") {
+TEST_CASE("of two threads that release one timer, one gets kReleased") {
   FakeServer server;
   auto client = server.connect();
   for (int i = 0; i < 2000; ++i) {
     const TimerId timer = client.acquire(kNoDeadline, "timer");
     std::atomic<int> released = 0;
-    if (i % 100 == 0) {  // threads are dear
+    if (i % 100 == 0) {  // threads are expensive
       std::thread other([&] { released += client.release(timer) ? 1 : 0; });
       released += client.release(timer) ? 1 : 0;
       auto next = client.expires(kNoDeadline, "timer");
@@ -168,7 +169,7 @@ TEST_CASE("of two threads that release one timer, one is told that it did") {
   }
 }
 
-TEST_CASE("slots that a thread does not use are there for other threads") {
+TEST_CASE("idle slots of a thread are available to other threads") {
   FakeServer server;
   auto client = server.connect();
   const PageLayout page = server.page();
@@ -180,7 +181,7 @@ TEST_CASE("slots that a thread does not use are there for other threads") {
     CHECK(slots_of(page).size() == kMaxScopesPerWorker);
     return scopes;
   };
-  open_all().clear();  // now they are all with this thread
+  open_all().clear();  // now this thread has all slots
   CHECK(slots_in_use(page) == kMaxScopesPerWorker);
   testing::in_thread([&] {
     const auto scopes = open_all();
@@ -195,16 +196,16 @@ TEST_CASE("threads that take slots from each other all the time never share one"
   FakeServer server;
   auto client = server.connect();
   const PageLayout page = server.page();
-  // Never more scopes open than there are slots, and yet more than the threads can all keep.
+  // At most as many open scopes as slots, and more than the threads can keep idle.
   constexpr int kThreads = 12;
   constexpr int kAtOnce = 6;
   constexpr int kDeepest = 160;
-  // A sanitizer makes a round ten times as long, and finds a missing order in any of them.
+  // With a sanitizer a round takes ten times as long, and each round finds a missing order.
   constexpr int kRounds = kIsAddressSanitized || kIsThreadSanitized ? 800 : 8000;
   // Not std::counting_semaphore: with libstdc++ 12 and 13 a release beside an acquire can be lost.
   sem_t turns{};
   REQUIRE(::sem_init(&turns, 0, kAtOnce) == 0);
-  std::barrier together(kThreads);  // none gives back its slots by its end
+  std::barrier together(kThreads);  // so that no thread gives back its slots by ending
   std::vector<std::thread> threads;
   std::atomic<int> mistakes = 0;
   for (int i = 0; i < kThreads; ++i) {
@@ -219,7 +220,7 @@ TEST_CASE("threads that take slots from each other all the time never share one"
           scopes.push_back(client.expires(1h, std::to_string((i + j) % 300)));
         }
         for (auto& scope : scopes) {
-          mistakes += scope.release() ? 0 : 1;  // as one that two threads had opened
+          mistakes += scope.release() ? 0 : 1;  // fails if two threads share the slot
         }
         ::sem_post(&turns);
       }
@@ -235,7 +236,7 @@ TEST_CASE("threads that take slots from each other all the time never share one"
   CHECK(slots_in_use(page) == kMaxScopesPerWorker);
 }
 
-TEST_CASE("a thread may use the pages of several run folders") {
+TEST_CASE("a thread may use the pages of several runtime directories") {
   FakeServer first;
   FakeServer second;
   auto one = first.connect();

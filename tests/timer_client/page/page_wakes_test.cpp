@@ -1,6 +1,6 @@
-// No deadline is missed: clients against a model of the server that sleeps until its board says,
-// and has nothing else to wake it than wake lines. It judges whatever is due, counts what is to be
-// warned about, and kills nobody.
+// No deadline is missed: clients with a model of the server that sleeps until the time on its
+// status page, and that only wake-up messages wake earlier. It judges scopes that are due, counts
+// soft deadlines, and kills no process.
 // SPDX-License-Identifier: MIT
 #include <doctest/doctest.h>
 #include <fcntl.h>
@@ -30,13 +30,13 @@ using testing::FakeServer;
 namespace {
 
 constexpr int kThreads = 4;
-// The server's fraction, and a timeout of which it is little and the rest is long.
+// The server's --warn-at, and a timeout of which that is a small part.
 constexpr double kFraction = 0.01;
 constexpr Duration kShortFar = 800ms;
 
 class ModelServer {
  public:
-  // `slow`: loses time between the steps of its reading, so that clients come in between.
+  // `slow`: pauses between the steps of a reading, so that clients run in between.
   ModelServer(FakeServer& server, bool slow)
       : board_(server.board()), page_(server.page()), slow_(slow) {
     pipe_.reset(::open(server.pipe().path().c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
@@ -53,7 +53,7 @@ class ModelServer {
     }
   }
 
-  // Of scopes called "0", "1", ...
+  // Returns the number of verdicts on scopes "0", "1", ...
   [[nodiscard]] int verdicts(std::size_t name) const { return verdicts_.at(name); }
   [[nodiscard]] int warnings(std::size_t name) const { return warnings_.at(name); }
   [[nodiscard]] int scans() const { return scans_; }
@@ -67,7 +67,7 @@ class ModelServer {
     }
   }
 
-  // For a line, or the time. Looks at stop_ now and then, and at nothing else.
+  // Waits for a line or until `when`. Checks stop_ regularly, and nothing else.
   void wait_until(std::int64_t when) {
     char lines[4096];
     while (!stop_) {
@@ -93,7 +93,7 @@ class ModelServer {
       Slot& slot = page_.slot(i);
       const std::int64_t word = read_deadline(slot);
       if (!slot_word::is_open(word)) {
-        // Released late is taken note of.
+        // Acknowledges a late release.
         if (word == slot_word::kReleasedLate) {
           finish_verdict(slot, 1);
         }
@@ -115,7 +115,7 @@ class ModelServer {
     return next;
   }
 
-  // When to look at it again for its soft deadline.
+  // Returns when to read the slot again for its soft deadline.
   std::int64_t warn(std::size_t index, const Slot& slot, std::int64_t word, Instant now) {
     const Instant soft = soft_time_of(slot, word, {word}, board_.warn_at);
     if (soft > now) {
@@ -148,8 +148,8 @@ class ModelServer {
   std::atomic<int> scans_ = 0;
 };
 
-// Scopes with deadlines from nothing to two milliseconds, most of them left in time; some are held
-// until the verdict is there.
+// Opens scopes with deadlines of up to two milliseconds. Leaves most of them in time, and holds
+// some until their verdict.
 void work(TimerClient& client, const ModelServer& model, std::size_t self, int rounds) {
   std::minstd_rand random(static_cast<unsigned>(self + 1));
   const std::string name = std::to_string(self);
@@ -180,8 +180,8 @@ void work(TimerClient& client, const ModelServer& model, std::size_t self, int r
   CHECK(model.verdicts(self) == lost);
 }
 
-// Scopes whose deadlines are far, with soft ones of a few milliseconds: each that is held is warned
-// about. `own`: by their own, else by the server's fraction.
+// Opens scopes with far deadlines and soft deadlines of a few milliseconds, and waits for a warning
+// about each that it holds. `own`: the soft deadlines are those of the scopes, else of --warn-at.
 void wait_for_warnings(TimerClient& client, const ModelServer& model, std::size_t self, bool own) {
   std::minstd_rand random(static_cast<unsigned>(self + 1));
   const std::string name = std::to_string(self);
@@ -207,7 +207,7 @@ void wait_for_warnings(TimerClient& client, const ModelServer& model, std::size_
 
 }  // namespace
 
-TEST_CASE("no soft deadline is missed, of the scope's own or the server's") {
+TEST_CASE("no soft deadline of a scope or of --warn-at is missed") {
   for (const bool own : {true, false}) {
     CAPTURE(own);
     FakeServer server;
@@ -226,7 +226,7 @@ TEST_CASE("no soft deadline is missed, of the scope's own or the server's") {
   }
 }
 
-TEST_CASE("no deadline is missed, and no verdict given on what was released") {
+TEST_CASE("no deadline is missed, and no released scope gets a verdict") {
   for (const bool slow : {false, true}) {
     FakeServer server;
     auto client = server.connect();
@@ -244,11 +244,11 @@ TEST_CASE("no deadline is missed, and no verdict given on what was released") {
   }
 }
 
-TEST_CASE("of a release and a verdict on a page exactly one comes first") {
+TEST_CASE("exactly one of a release and a verdict on a page comes first") {
   if (testing::usable_processors() < 2) {
     FILETIMER_SKIP("two threads run at once on two processors only, and this process may use one");
   }
-  constexpr std::size_t kSlots = 4;  // more than one scope at a time uses
+  constexpr std::size_t kSlots = 4;  // more than one open scope at a time needs
   constexpr std::size_t kEnough = 50'000;
   FakeServer server;
   auto client = server.connect();
@@ -267,7 +267,7 @@ TEST_CASE("of a release and a verdict on a page exactly one comes first") {
       judged_count = judged.size();
     }
   };
-  std::vector<std::int64_t> late;  // what the worker could not release
+  std::vector<std::int64_t> late;  // scopes that the worker did not release in time
   std::size_t released = 0;
   std::size_t strange = 0;
   const auto work = [&] {
@@ -295,5 +295,5 @@ TEST_CASE("of a release and a verdict on a page exactly one comes first") {
   CHECK(released > 0);
   CHECK(!judged.empty());
   CHECK(strange == 0);
-  CHECK(judged == late);  // in the same order: the deadlines grow
+  CHECK(judged == late);  // in the same order, since the deadlines increase
 }

@@ -22,8 +22,8 @@ using testing::slots_of;
 
 namespace {
 
-// Opens scopes until `done` holds: the client looks at the directory once a second, when a scope is
-// opened. False after kBound.
+// Opens scopes until `done` returns true: the client checks the directory once a second, when a
+// scope is opened. Returns false after kBound.
 bool opens_until(TimerClient& client, const std::function<bool()>& done) {
   const auto until = std::chrono::steady_clock::now() + testing::kBound;
   while (!done()) {
@@ -44,7 +44,7 @@ bool has_slot(const PageLayout& page, const std::string& name) {
   return false;
 }
 
-// A server whose directory is moved away, and another one in its place.
+// A server whose directory was moved away, and another server in its place.
 struct MadeAgain {
   testing::TempFolder folder;
   std::string dir = folder.path("run");
@@ -68,7 +68,7 @@ struct MadeAgain {
 
 }  // namespace
 
-TEST_CASE("scopes go on a new page once the runtime directory was made again") {
+TEST_CASE("new scopes are on a new page after the runtime directory was made again") {
   MadeAgain server;
   auto client = server.before->connect();
   auto outer = client.expires(1h, "outer");
@@ -80,7 +80,7 @@ TEST_CASE("scopes go on a new page once the runtime directory was made again") {
   CHECK(client.is_watched());
 }
 
-TEST_CASE("what the process writes its stacks to is the file of the new page from then on") {
+TEST_CASE("the process writes its stacks to the file of the new page") {
   MadeAgain server;
   auto client = server.before->connect();
   const UniqueFd file(::open(client.stacks_file().c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
@@ -93,7 +93,7 @@ TEST_CASE("what the process writes its stacks to is the file of the new page fro
   CHECK((::fcntl(file.get(), F_GETFD) & FD_CLOEXEC) != 0);
 }
 
-TEST_CASE("a descriptor of stacks that was closed is left to the file that has its number now") {
+TEST_CASE("a file that reuses the descriptor of a closed stacks file is left alone") {
   MadeAgain server;
   auto client = server.before->connect();
   UniqueFd file(::open(client.stacks_file().c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
@@ -109,17 +109,17 @@ TEST_CASE("a descriptor of stacks that was closed is left to the file that has i
   CHECK(std::filesystem::file_size(server.folder.path("other")) == 4);
 }
 
-TEST_CASE("a scope that finds the directory made again is itself on the new page") {
+TEST_CASE("the scope whose opening finds the new directory is on the new page") {
   MadeAgain server;
   auto client = server.before->connect();
   server.make_again();
-  auto scope = client.expires(1h, "first");  // the first one of a client looks
+  auto scope = client.expires(1h, "first");  // a client's first scope checks the directory
   CHECK(testing::slot_called(server.after->page(), "first").asked == 1h);
   CHECK(scope.release());
   CHECK(slots_of(server.after->page()).empty());
 }
 
-TEST_CASE("acquired timers, heartbeats and the job's timer go on the new page, too") {
+TEST_CASE("acquired timers, heartbeats and the job's timer move to the new page, too") {
   MadeAgain server;
   auto client = server.before->connect();
   auto heart = client.heartbeat(1h, "heart", {.signal = 15, .grace = 3s});
@@ -144,7 +144,7 @@ TEST_CASE("acquired timers, heartbeats and the job's timer go on the new page, t
   CHECK(slots_of(page).empty());
 }
 
-TEST_CASE("an idle timeout goes along to the new page") {
+TEST_CASE("an idle timeout moves to the new page") {
   MadeAgain server;
   ConnectOptions options = server.before->options();
   options.idle_timeout = 5s;
@@ -163,14 +163,15 @@ TEST_CASE("a thread in a paused region keeps its page until it has left the regi
   {
     const auto region = client.paused("checkpoint");
     server.make_again();
-    const auto looks = std::chrono::steady_clock::now() + 1500ms;  // longer than between two looks
+    const auto looks =
+        std::chrono::steady_clock::now() + 1500ms;  // longer than the time between two checks
     CHECK(opens_until(client, [&] { return std::chrono::steady_clock::now() > looks; }));
     CHECK_FALSE(server.has_page());
   }
   CHECK(opens_until(client, [&] { return server.has_page(); }));
 }
 
-TEST_CASE("a directory that was removed is not made again by a client that runs") {
+TEST_CASE("a running client does not make a removed directory again") {
   MadeAgain server;
   auto client = server.before->connect();
   std::filesystem::rename(server.dir, server.dir + ".removed");
@@ -178,12 +179,12 @@ TEST_CASE("a directory that was removed is not made again by a client that runs"
   CHECK(scope.release());
   CHECK(testing::in_child([&] {
           auto childs = client.expires(1h, "childs");
-          return childs.release() ? 1 : 0;  // there is no page for it
+          return childs.release() ? 1 : 0;  // the child has no page
         }) == 0);
   CHECK_FALSE(std::filesystem::exists(server.dir));
 }
 
-TEST_CASE("a client whose page is cut short goes on, with a new page") {
+TEST_CASE("a client whose page is cut short continues with a new page") {
   FakeServer server;
   auto client = server.connect();
   auto outer = client.expires(1h, "outer");
@@ -199,7 +200,7 @@ TEST_CASE("a client whose page is cut short goes on, with a new page") {
   }
 }
 
-TEST_CASE("a client whose status page is cut short goes on, with a new page") {
+TEST_CASE("a client whose status page is cut short continues with a new page") {
   FakeServer server;
   auto client = server.connect();
   (void)client.expires(1h, "step").release();

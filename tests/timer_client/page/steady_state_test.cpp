@@ -1,5 +1,5 @@
-// Once a thread has used its names, entering and leaving scopes allocates nothing and makes no
-// system call, but for the look at the runtime directory once a second.
+// After a thread has used its names, entering and leaving scopes allocates nothing and makes no
+// system call, except for the check of the runtime directory once a second.
 // SPDX-License-Identifier: MIT
 #include <doctest/doctest.h>
 #include <linux/filter.h>
@@ -52,7 +52,7 @@ void enter_and_leave(TimerClient& client) {
   }
 }
 
-// From here on every system call but the look and the end ends the process with SIGSYS.
+// Makes every system call end the process with SIGSYS, except for those of the check and of exit.
 bool forbid_system_calls() {
   std::array<sock_filter, 6> code{{
       BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
@@ -100,13 +100,13 @@ TEST_CASE("scopes on the page allocate nothing") {
   }
 }
 
-TEST_CASE("a scope that cannot be opened for want of memory leaves its thread as it was") {
+TEST_CASE("a scope that cannot be opened without memory does not change its thread's slots") {
   if (kIsSanitized) {
     FILETIMER_SKIP("the sanitizer brings an allocator of its own");
   }
   FakeServer server;
   auto client = server.connect();
-  for (int i = 0; i < 20; ++i) {  // idle slots enough to take one for another name
+  for (int i = 0; i < 20; ++i) {  // enough idle slots to rebind one to another name
     (void)client.expires(1h, std::string(20, 'a') + std::to_string(i)).release();
   }
   const std::string name = "a name that is new and does not fit a small string";
@@ -138,7 +138,7 @@ TEST_CASE("scopes on the page make no system call") {
         return kSkipped;
       }
       enter_and_leave(client);
-      ::_exit(0);  // the client's end may close files
+      ::_exit(0);  // skips the client's destructor, which may close files
     });
     if (code == kSkipped) {
       FILETIMER_SKIP("no seccomp here");

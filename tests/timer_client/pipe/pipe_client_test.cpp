@@ -25,14 +25,14 @@ using Sent = PipeClient::Sent;
 
 namespace {
 
-// The line of an acquire with these options.
+// Returns the line of an acquire with these options.
 std::string acquire_line(const PipeTimerOptions& options) {
   return wire::format(acquire_request(1500ms, "step", options));
 }
 
 }  // namespace
 
-TEST_CASE("an acquire on the pipe carries what PyTorch reads and this project's keys") {
+TEST_CASE("an acquire on the pipe has the keys that PyTorch reads and those of this project") {
   const double before = static_cast<double>(ClockReading::now().wall_ns) / 1e9;
   wire::Request request = acquire_request(1500ms, "step", {.pid = 4711});
   const double after = static_cast<double>(ClockReading::now().wall_ns) / 1e9;
@@ -49,7 +49,7 @@ TEST_CASE("an acquire on the pipe carries what PyTorch reads and this project's 
   CHECK(std::isinf(own.x_timeout_s.value_or(0)));
 }
 
-TEST_CASE("a release on the pipe carries what PyTorch reads and no more") {
+TEST_CASE("a release on the pipe has only the keys that PyTorch reads") {
   CHECK(wire::format(release_request("step", 4711)) ==
         "{\"version\": 1, \"pid\": 4711, \"scope_id\": \"step\", \"expiration_time\": -1, "
         "\"signal\": 0}\n");
@@ -66,7 +66,7 @@ TEST_CASE("a grace, a warning and a signal are on the line of an acquire if they
   CHECK(acquire_line({.signal = 0}).find("\"signal\": 0,") != std::string::npos);
 }
 
-TEST_CASE("the longest and worst name fits one atomic write, and is cut as everywhere") {
+TEST_CASE("the longest name with the most escapes is cut and fits into one atomic write") {
   const testing::TempFolder folder;
   testing::Pipe pipe(folder.path("requests"));
   const PipeClient client(pipe.path());
@@ -90,13 +90,13 @@ TEST_CASE("a request arrives whole, and the pipe is not held open") {
   CHECK(line.pid == 4711);
   CHECK(line.scope_id == "step");
   CHECK(line.x_timeout_s == 30);
-  // End of file, not EAGAIN: no writer is left.
+  // End of file, not EAGAIN: the pipe has no writer.
   const UniqueFd reader(::open(pipe.path().c_str(), O_RDONLY | O_NONBLOCK));
   char byte = 0;
   CHECK(::read(reader.get(), &byte, 1) == 0);
 }
 
-TEST_CASE("a server that is missing is told from a pipe that is full") {
+TEST_CASE("a missing server is distinguished from a full pipe") {
   const testing::TempFolder folder;
   testing::Pipe pipe(folder.path("requests"));
   const PipeClient client(pipe.path());
@@ -109,7 +109,7 @@ TEST_CASE("a server that is missing is told from a pipe that is full") {
   CHECK(PipeClient(folder.path("nothing")).release("step") == Sent::kNoServer);
 }
 
-TEST_CASE("why there is no server is one clear reason") {
+TEST_CASE("why_no_server() returns one clear reason") {
   const testing::TempFolder folder;
   testing::Pipe pipe(folder.path("requests"));
   const auto why_not = [](const std::string& path) { return PipeClient(path).why_no_server(); };
@@ -117,11 +117,11 @@ TEST_CASE("why there is no server is one clear reason") {
   pipe.close();
   CHECK(why_not(pipe.path()) == "no process reads it");
   CHECK(why_not(folder.path("nothing")) == "there is no such pipe");
-  CHECK(why_not(folder.path()) == "what is there is not a pipe");
-  CHECK(why_not("/dev/null") == "what is there is not a pipe");
+  CHECK(why_not(folder.path()) == "it is not a pipe");
+  CHECK(why_not("/dev/null") == "it is not a pipe");
 }
 
-TEST_CASE("a pipe without permission has no server for us") {
+TEST_CASE("a pipe without permission counts as no server") {
   const testing::TempFolder folder;
   testing::Pipe pipe(folder.path("requests"));
   REQUIRE(::chmod(pipe.path().c_str(), 0) == 0);
@@ -137,13 +137,13 @@ TEST_CASE("a regular file at the path is never written to") {
   const std::string path = folder.path("requests");
   std::ofstream(path) << "precious";
   CHECK(PipeClient(path).acquire(1h, "step") == Sent::kNoServer);
-  CHECK(PipeClient(path).why_no_server() == "what is there is not a pipe");
+  CHECK(PipeClient(path).why_no_server() == "it is not a pipe");
   CHECK(std::filesystem::file_size(path) == 8);
 }
 
-TEST_CASE("a reader that goes between open and write raises no SIGPIPE") {
-  // SIGPIPE has its default action here: were it raised, this process would be gone. The race is
-  // run often, with a reader that comes and goes.
+TEST_CASE("a reader that closes the pipe between open and write raises no SIGPIPE") {
+  // SIGPIPE has its default action here, so it would end this process. The race is run many times,
+  // with a reader that opens and closes the pipe.
   const testing::TempFolder folder;
   testing::Pipe pipe(folder.path("requests"));
   const PipeClient client(pipe.path());

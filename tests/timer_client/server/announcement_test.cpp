@@ -1,5 +1,4 @@
-// What a client does when the server has announced on its status page that it watches no new
-// scopes.
+// Clients of a server that has announced on its status page that it watches no new scopes.
 // SPDX-License-Identifier: MIT
 #include <doctest/doctest.h>
 #include <unistd.h>
@@ -21,7 +20,7 @@ void announce(const FakeServer& server, Announcement announcement) {
   server.board().announcement = static_cast<std::uint32_t>(announcement);
 }
 
-// A process that holds the lock of the status page, as a server does.
+// Starts a process that holds the lock of the status page, as a server does.
 std::unique_ptr<Child> process_of(const FakeServer& server) {
   return std::make_unique<Child>([path = server.dir() + "/server"] {
     static auto lock = FileLock::take(path);
@@ -33,7 +32,7 @@ std::unique_ptr<Child> process_of(const FakeServer& server) {
 
 }  // namespace
 
-TEST_CASE("scopes are opened for the next server when one was killed while it shut down") {
+TEST_CASE("scopes are opened for the next server after one was killed during its shutdown") {
   FakeServer server;
   auto client = server.connect();
   auto process = process_of(server);

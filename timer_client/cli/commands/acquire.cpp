@@ -1,5 +1,5 @@
-// `timer_client acquire` and `release`: one request for a process that is not this one, typically
-// the shell that calls. The timer must not end with this process, so it is on the pipe.
+// `timer_client acquire` and `release`: one request for another process, typically the calling
+// shell. The timer must not end with this process, so it is on the pipe.
 // SPDX-License-Identifier: MIT
 #include <fmt/format.h>
 #include <signal.h>
@@ -32,9 +32,10 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// A full pipe is emptied soon by a server that is well; a server that is being restarted is back
-// within this time, and one that is missing should be reported at once.
+// How long a request waits for room in a full pipe, which a running server empties soon.
 constexpr Duration kPatienceWhenFull = milliseconds{1000};
+// How long a request waits for a server that is being restarted. Short, so that a missing server is
+// reported soon.
 constexpr Duration kPatienceWithoutServer = milliseconds{250};
 constexpr Duration kPause = milliseconds{10};
 
@@ -51,7 +52,7 @@ constexpr const char* kExits =
     "Exit codes: 0 sent, 1 failed, 2 usage, 4 no server, 6 refused (another user's process; a new\n"
     "timer while the server drains or shuts down; a server in another pid namespace).";
 
-// Which process is meant; a number that no server would watch is a usage error.
+// Returns `given`; 0: the parent process. Fails if no server would watch that process.
 Result<pid_t> watched_pid(pid_t given) {
   if (given != 0) {
     return given;
@@ -63,14 +64,14 @@ Result<pid_t> watched_pid(pid_t given) {
   return parent;
 }
 
-// The process whose timer is meant, and the server that has it or is to have it.
+// The process that a timer is for, and the server that watches it.
 struct Target {
   ServerLocation place;
   pid_t pid = 0;
 };
 
-// Returns the target, or an exit code after a line on standard error, which says that the scope is
-// `not_done`.
+// Returns the target. On failure writes a line that the scope is not `not_done` on standard error,
+// and returns the exit code.
 std::variant<Target, int> find_target(const AcquireArguments& options, std::string_view not_done) {
   Target target{locate_server(options.place.dir, options.place.fifo)};
   const Result<pid_t> pid = watched_pid(options.pid);
@@ -87,9 +88,9 @@ std::variant<Target, int> find_target(const AcquireArguments& options, std::stri
   return target;
 }
 
-// Calls `send` until the line is in the pipe, or no process has read the pipe for too long. While
-// the last server of the place is one of another pid namespace, a line would stay in the pipe until
-// that server is back, which would take the pid for that of another process: it is not sent.
+// Calls `send` until the line is in the pipe, or no process has read the pipe for too long. Sends
+// nothing if the last server of the place is in another pid namespace: the line would stay in the
+// pipe until that server is back, and there the pid names another process.
 int send_patiently(const ServerLocation& place, const PipeClient& pipe,
                    const std::function<PipeClient::Sent()>& send) {
   const Instant start = Instant::now();
@@ -109,14 +110,14 @@ int send_patiently(const ServerLocation& place, const PipeClient& pipe,
       }
       const std::string why = why_not.empty() ? pipe.why_no_server() : why_not;
       complain(fmt::format("no timer server at '{}': {}", pipe.path(),
-                           why.empty() ? "it went away" : why));
+                           why.empty() ? "its process ended" : why));
       return kExitNoServer;
     }
     std::this_thread::sleep_for(kPause);
   }
 }
 
-// Whether the server keeps the timer already: it renews what is open also while it drains.
+// Returns whether the server has the timer already. A server that drains still renews such timers.
 bool is_open(const ServerLocation& place, const std::string& id, pid_t pid) {
   const auto reading = read_pages(place.run_folder, kForever, ReadStatistics::kNo);
   return reading && std::ranges::any_of(reading->scopes, [&](const ListedScope& scope) {
@@ -135,7 +136,7 @@ int run_acquire(const AcquireArguments& options) {
     return *exit_code;
   }
   const Target& target = std::get<Target>(found);
-  // The server could not tell us, there is no answer on the wire. Signal 0 is only a question.
+  // The server sends no answer to an acquire, so the process is checked here. Signal 0 only checks.
   if (::kill(target.pid, 0) != 0) {
     const bool exists = errno == EPERM;
     complain(fmt::format("process {} {}", target.pid,
@@ -143,7 +144,7 @@ int run_acquire(const AcquireArguments& options) {
                                 : "does not exist: nothing to watch"));
     return exists ? kExitRefused : kExitFailed;
   }
-  // Nor could it tell us that; the look is as late as can be, and a drain may still come after it.
+  // The same holds for a drain. The check is as late as possible; a drain may still begin after it.
   if (const std::string why = why_no_new_scopes(target.place);
       !why.empty() &&
       !is_open(target.place, bounded_scope_name(valid_utf8(options.scope)), target.pid)) {

@@ -13,7 +13,7 @@
 namespace filetimer::cli {
 namespace {
 
-// An id has no slash, no letter of a pattern, and no suffix.
+// Returns whether the word names files: an id has no slash, no wildcard and no suffix.
 bool means_files(const std::string& word) {
   struct stat st {};
   return word.find_first_of("/*?") != std::string::npos || word.ends_with(".jsonl") ||

@@ -1,5 +1,5 @@
-// How a command that is about one expiry reads logs: only behind the last record it is known which
-// expiry is meant, so the logs are read twice. What can be read once only is kept.
+// Reads logs for a command that is about one expiry. Which expiry an id means is known only after
+// the last record, so the logs are read twice. Input that can be read only once is kept.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -24,9 +24,9 @@ struct ExpiryChoice {
   void take_words(std::vector<std::string> words);
 };
 
-// Gives `take` all records of the logs, each with the expiry that is meant. Writes lines on
-// standard error about what could not be read. Returns the exit code: not 0 if there is no such
-// expiry, or if a log could not be read.
+// Calls `take` with all records of the logs, each with the chosen expiry. Writes a line on standard
+// error for each log that could not be read. Returns the exit code: not 0 if the expiry does not
+// exist, or if a log could not be read.
 int read_chosen_expiry(const ExpiryChoice& choice,
                        const std::function<void(const ExpiryKey&, const Record&)>& take);
 

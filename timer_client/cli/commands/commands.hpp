@@ -1,5 +1,5 @@
 // The subcommands of timer_client. Each is one file: it adds its options to the root application
-// and returns what is to be run once they are parsed. Only main.cpp calls these.
+// and returns the function to call after they are parsed. Only main.cpp calls these.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -30,8 +30,8 @@ struct Command {
   std::function<int()> run;  // called after parsing; returns the exit code
 };
 
-// `command`: what stands behind `--`. It never goes through the parser, which would take
-// COMMAND's options for ours.
+// `command`: the words after `--`. The parser does not get them: it would parse COMMAND's options
+// as those of timer_client.
 Command add_run(CLI::App& root, const std::vector<std::string>& command);
 Command add_acquire(CLI::App& root);
 Command add_release(CLI::App& root);

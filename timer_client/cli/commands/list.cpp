@@ -1,6 +1,6 @@
-// `timer_client list`: every open scope, or how long scopes took. It sends no request: what is
-// shown stands in the files of the runtime directory, and of ended workers in the server's log. So
-// it is shown also when the server hangs or is gone.
+// `timer_client list`: every open scope, or how long scopes took. It sends no request: it reads the
+// files of the runtime directory and, for workers that have ended, the server's log. So it works
+// also when the server hangs or is gone.
 // SPDX-License-Identifier: MIT
 #include <fmt/format.h>
 
@@ -48,7 +48,7 @@ ReadStatistics what_to_read(const ListOptions& options) {
 }
 
 void print_scopes(Output& out, const std::vector<ListedScope>& scopes, bool json) {
-  // Read after the pages: nothing in them was acquired later.
+  // Read after the pages, so no scope in them was acquired later.
   const Instant now = Instant::now();
   if (!json) {
     out.write(scopes_table(scopes, now, wants_colour(out.fd())));
@@ -90,7 +90,7 @@ std::string why_no_stragglers(const StragglerSearch& search) {
       kLeastScopesCompared, kLeastRanksCompared);
 }
 
-// `is_served`: a server is running. If none is, the caller says so.
+// `is_served`: a server is running. If none is, the caller writes a message.
 void print_stragglers(Output& out, const std::vector<ListedWorker>& workers, bool is_served,
                       double factor, bool json) {
   StragglerSearch search(factor);
@@ -153,7 +153,7 @@ int run_list(const ListOptions& options) {
     complain(skipped);
   }
   if (reading->cut_short) {
-    complain(fmt::format("there are more than {} files in '{}/{}': the others were not looked at",
+    complain(fmt::format("there are more than {} files in '{}/{}': the others were not read",
                          kMaxPageFilesRead, folder.dir, kPagesName));
   }
   if (!server.is_there) {
@@ -166,11 +166,12 @@ int run_list(const ListOptions& options) {
 
 Command add_list(CLI::App& root) {
   auto options = std::make_shared<ListOptions>();
-  CLI::App* app = root.add_subcommand("list", "Every open scope: whose it is and what is left");
+  CLI::App* app =
+      root.add_subcommand("list", "Every open scope: its worker and its remaining time");
   app->add_flag("--json", options->json, "A JSON object a line");
   app->add_flag("--stats", options->statistics,
                 "Instead, how long scopes took, by name, with those of\n"
-                "workers that have ended, as far as the log has them");
+                "workers that have ended, if the log has them");
   app->add_flag("--stragglers", options->stragglers,
                 "Instead, the ranks that are slow in a scope, or for which\n"
                 "the others wait in one, by the last scopes of each rank");
@@ -196,13 +197,13 @@ Command add_list(CLI::App& root) {
       "  timer_client list --stragglers\n\n"
       "It sends no request and reads the runtime directory itself, so it also shows what is open\n"
       "when the server hangs or is gone. REMAINING: -1.2 s is overdue by that much; expired: the\n"
-      "server has judged it. TIMEOUT: 5 s of 1 h was asked for as 1 h. MEDIAN and P99 are\n"
+      "server has judged it. TIMEOUT: 5 s of 1 h was requested as 1 h. MEDIAN and P99 are\n"
       "estimates, right to a sixteenth; MARGIN is the least time that was ever left at a\n"
       "release. --stats reads the server's log, too. --stragglers compares at least 3 ranks of a\n"
       "job by the medians of their last 8 to 16 scopes of a name; OTHERS is the median of the\n"
       "other ranks.\n\n"
       "Exit codes: 0 done (also when nothing is open), 1 failed, 2 usage, 4 no server (open\n"
-      "scopes are shown all the same).");
+      "scopes are shown nevertheless).");
   return {app, [options] { return run_list(*options); }};
 }
 

@@ -21,8 +21,8 @@ double seconds(Duration duration) {
 
 // --- open scopes ---
 
-// "30s", or "5s of 1h" where the server grants less than was asked for; and, where a file of
-// timeouts replaced it, the timeout in the code.
+// Returns "30s", or "5s of 1h" if the server grants less than was requested. If a file of timeouts
+// replaced the timeout in the code, adds the latter.
 std::string timeout_of(const ListedScope& scope) {
   const std::string in_code =
       scope.slot.code_timeout
@@ -36,7 +36,7 @@ std::string timeout_of(const ListedScope& scope) {
          in_code;
 }
 
-// And its colour.
+// Returns the remaining time and its colour.
 std::pair<std::string, std::string_view> remaining_of(const ListedScope& scope, Instant now) {
   if (scope.is_expired()) {
     return {"expired", kRed};
@@ -59,7 +59,7 @@ std::string_view name_of(ServedBy transport) {
   return transport == ServedBy::kPage ? "page" : "pipe";
 }
 
-// As a number if it is one.
+// Adds the rank as a number if it is one.
 void add_rank(JsonWriter& json, std::string_view key, const std::string& rank) {
   if (const auto number = number_from<std::int64_t>(rank)) {
     json.field(key, *number);
@@ -211,7 +211,7 @@ std::string stragglers_table(std::span<const Straggler> stragglers,
                {.title = "MEDIAN", .align = Align::kRight},
                {.title = "OTHERS", .align = Align::kRight},
                {.title = "FACTOR", .align = Align::kRight},
-               {.title = "WHY"}});  // not a text: a long name of a scope is cut instead
+               {.title = "WHY"}});  // not is_text, so that a long scope name is cut instead
   for (const Straggler& straggler : stragglers) {
     const ScopeOwner& owner = workers[straggler.rank].owner;
     table.add({{straggler.scope},

@@ -13,7 +13,7 @@
 namespace filetimer::cli {
 
 std::string scopes_table(std::span<const ListedScope> scopes, Instant now, bool colour);
-// One object a line.
+// Returns the scope as one JSON object.
 std::string scope_json(const ListedScope& scope, Instant now);
 
 std::string statistics_table(const StatisticsByName& statistics, bool colour);

@@ -22,8 +22,8 @@
 namespace filetimer::cli {
 namespace {
 
-// How often a followed log is looked at. A look, not a notification: logs on shared file systems
-// grow without one, and one stat() four times a second is nothing.
+// How often a followed log is checked. Logs on shared file systems grow without a notification, and
+// stat() four times a second costs nothing.
 constexpr int kLookIntervalMs = 250;
 
 struct LogOptions {
@@ -36,7 +36,7 @@ struct LogOptions {
 
 volatile std::sig_atomic_t g_stop = 0;
 
-// SIGINT and SIGTERM end the following between two looks; a second one ends the process at once,
+// Lets SIGINT and SIGTERM end following between two checks. A second one ends the process at once,
 // also while it waits for the reader of its output.
 void end_on_signals() {
   struct sigaction action {};
@@ -47,8 +47,8 @@ void end_on_signals() {
   }
 }
 
-// Waits until the next look is due. Returns false after a signal, or if the output has no reader
-// any more. A signal that comes just before the wait is noticed one interval later.
+// Waits until the next check is due. Returns false after a signal, or if the output has no reader
+// any more. A signal just before the wait is noticed one interval later.
 bool wait_for_next_look(const Output& out) {
   pollfd reader{out.fd(), 0, 0};
   ::poll(&reader, 1, g_stop != 0 ? 0 : kLookIntervalMs);
@@ -78,7 +78,7 @@ void follow(std::vector<LogReader>& logs, Output& out,
 }
 
 int run_log(LogOptions& options) {
-  // Programs that read the JSON choose for themselves.
+  // Programs that read the JSON filter the events themselves.
   options.filter.with_details = options.json;
   OpenedLogs opened = open_logs(options.place.dir, options.files,
                                 options.follow ? Copies::kKept : Copies::kLeftOut);
@@ -142,7 +142,7 @@ int run_log(LogOptions& options) {
 
 Command add_log(CLI::App& root) {
   auto options = std::make_shared<LogOptions>();
-  CLI::App* app = root.add_subcommand("log", "What happened: the records of the server's log");
+  CLI::App* app = root.add_subcommand("log", "The records of the server's log");
   app->add_option("FILE", options->files,
                   "Logs to read, merged by time: files, folders with those of\n"
                   "many hosts, or patterns such as 'logs/*.jsonl' [the server's]");
@@ -173,7 +173,7 @@ Command add_log(CLI::App& root) {
   app->add_option("--host", options->filter.host, "Only this host")
       ->type_name("HOST")
       ->check(is_name);
-  app->add_flag("-f,--follow", options->follow, "Wait for more until interrupted");
+  app->add_flag("-f,--follow", options->follow, "Wait for more records until interrupted");
   add_place_options(*app, options->place);
   app->footer(
       "Examples:\n"

@@ -17,7 +17,7 @@ namespace {
 constexpr int kLastSignal = 64;
 constexpr int kLastNamedSignal = 31;
 
-// "RTMIN", "RTMIN+3", "RTMAX-1".
+// Returns the number of "RTMIN", "RTMIN+3" or "RTMAX-1".
 std::optional<int> realtime_signal(std::string_view name) {
   const bool from_low = name.starts_with("RTMIN");
   if (!from_low && !name.starts_with("RTMAX")) {
@@ -83,7 +83,7 @@ CLI::Option* add_since_option(CLI::App& app, std::optional<std::int64_t>& since_
             }
             since_us = *since;
           },
-          "Only what happened since then: 2026-11-21T03:15:53Z,\n"
+          "Only records since that time: 2026-11-21T03:15:53Z,\n"
           "or 10m for ten minutes ago")
       ->type_name("TIME");
 }
@@ -107,7 +107,7 @@ void add_place_options(CLI::App& app, Place& place) {
            client_messages::set_level(*level);
          },
          "What to write to standard error: error, warning, info or\n"
-         "debug [$FILETIMER_LOG_LEVEL, else nothing but errors]")
+         "debug [$FILETIMER_LOG_LEVEL, else only errors]")
       ->type_name("LEVEL");
 }
 

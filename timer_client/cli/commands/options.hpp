@@ -1,5 +1,5 @@
-// Options that several subcommands share. Each reads its word while the command line is parsed, so
-// a wrong one is a usage error that quotes it.
+// Options that several subcommands share. Each checks its value while the command line is parsed,
+// so a wrong value is a usage error that quotes it.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -19,33 +19,33 @@ struct Place {
   std::string dir;
   std::string fifo;
 };
-// And --log-level, which counts for the whole process.
+// Also adds --log-level, which applies to the whole process.
 void add_place_options(CLI::App& app, Place& place);
 
 CLI::Option* add_duration_option(CLI::App& app, const std::string& flag,
                                  std::optional<Duration>& value, const std::string& description,
                                  EndlessDuration endless = EndlessDuration::kAllowed);
 
-// 0 or more.
+// Adds an option for a number of 0 or more.
 CLI::Option* add_number_option(CLI::App& app, const std::string& flag, int& value,
                                const std::string& type, const std::string& description);
 CLI::Option* add_number_option(CLI::App& app, const std::string& flag,
                                std::optional<std::int64_t>& value, const std::string& type,
                                const std::string& description);
 
-// `--since`: microseconds since the epoch, from which on records count.
+// Adds `--since`: the time of the first record, in microseconds since the epoch.
 CLI::Option* add_since_option(CLI::App& app, std::optional<std::int64_t>& since_us);
 
-// For check(): a name that is there. `--host "$UNSET"` must not choose no record.
+// For check(): refuses an empty name. `--host "$UNSET"` must not select records.
 std::string is_name(const std::string& word);
 
-// `--warn-after`; is_warn_after() has to agree.
+// Adds `--warn-after`. The caller checks the value with is_warn_after().
 CLI::Option* add_warn_after_option(CLI::App& app, std::optional<Duration>& value);
 
-// A scope's name: any bytes, at least one.
+// Adds `--scope`: any bytes, at least one.
 CLI::Option* add_scope_option(CLI::App& app, std::string& name, const std::string& description);
 
-// `TERM`, `SIGTERM`, `15`, `RTMIN+1`; 0 kills no process.
+// Adds `--signal`: `TERM`, `SIGTERM`, `15`, `RTMIN+1`; 0 kills no process.
 CLI::Option* add_signal_option(CLI::App& app, int& signal);
 Result<int> parse_signal(std::string_view word);
 

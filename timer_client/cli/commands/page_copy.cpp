@@ -15,7 +15,7 @@
 namespace filetimer::cli {
 namespace {
 
-// A slot that is used again at this very moment is read again, this often at most.
+// How often a slot that changes while it is read is read again.
 constexpr int kRereads = 4;
 
 std::size_t slot_at(std::size_t index) {
@@ -26,7 +26,7 @@ std::size_t name_at(std::size_t index) {
   return kNamesAt + index * sizeof(SlotName);
 }
 
-// Two copies must not change places.
+// Keeps the order of two copies.
 void order_reads() {
   std::atomic_thread_fence(std::memory_order_seq_cst);
 }
@@ -40,7 +40,7 @@ tl::unexpected<Error> cut_short() {
 Result<PageClaims> PageCopy::read_header(int file) {
   struct stat st {};
   if (::fstat(file, &st) != 0) {
-    return system_error("cannot look at it");
+    return system_error("cannot examine it");
   }
   if (!S_ISREG(st.st_mode)) {
     return failure(S_ISDIR(st.st_mode)    ? "it is a folder"
@@ -50,7 +50,7 @@ Result<PageClaims> PageCopy::read_header(int file) {
   if (st.st_uid != ::geteuid()) {
     return failure(fmt::format("it belongs to user {}", st.st_uid));
   }
-  // The size that is asked for first is the only one at which there is anything to copy.
+  // read_claims() checks the size first, so a page of another size needs no copy.
   if (st.st_size == static_cast<off_t>(kPageBytes) && !copy(file, 0, sizeof(PageHeader))) {
     return cut_short();
   }
@@ -74,7 +74,7 @@ Result<std::vector<SlotReading>> PageCopy::read_slots(int file) {
   }
   std::vector<SlotReading> readings;
   for (std::size_t i = 0; i < count; ++i) {
-    // What both copies say stood there while the name was copied, too.
+    // If both copies are equal, the slot had not changed while its name was copied.
     if (std::memcmp(&slots_before_[i], at(slot_at(i)), sizeof(Slot)) != 0 && !reread(file, i)) {
       continue;
     }

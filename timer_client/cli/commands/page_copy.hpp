@@ -1,6 +1,6 @@
-// A scope page read by pread, part by part and as far as it is in use. Nothing is mapped: a page
-// that its worker cuts short meanwhile is a short read and no SIGBUS. The kernel copies what the
-// worker is writing, so the parts are copied in an order that shows which slots held still.
+// A copy of a scope page, read by pread(), of the parts that are in use. Nothing is mapped: a page
+// that its worker cuts short meanwhile causes a short read and no SIGBUS. The worker writes while
+// the kernel copies, so the parts are copied in an order that shows which slots did not change.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -14,19 +14,19 @@
 
 namespace filetimer::cli {
 
-// One is enough for all pages, one after the other.
+// One object can read any number of pages, one after the other.
 class PageCopy {
  public:
   PageCopy() : lines_(kPageBytes / sizeof(Line)), slots_before_(kMaxScopesPerWorker) {}
 
-  // Refused with what it is: no regular file, another user's, and what read_claims() refuses.
+  // Fails for a file that is not regular or belongs to another user, and as read_claims() does.
   Result<PageClaims> read_header(int file);
 
-  // These three after read_header(). Slots that were used again and again while they were read are
-  // left out: what was in them has ended.
+  // The next three follow read_header(). Slots that changed at every attempt to read them are left
+  // out: their scopes have ended.
   Result<std::vector<SlotReading>> read_slots(int file);
   Status read_statistics(int file, StatisticsByName& sums);
-  // A scope that ends while it is copied may have the time of another one of the same name.
+  // A scope that ends while it is copied may get the time of another one of the same name.
   Status read_ended_scopes(int file, EndedScopesByName& ended);
 
  private:

@@ -41,7 +41,7 @@ struct ReportOptions {
   std::optional<std::string> perfetto;
 };
 
-// `-o logs/*.jsonl` names a log as the file to write.
+// Returns whether the file is a log: `-o logs/*.jsonl` would overwrite one.
 bool is_log(const std::string& path) {
   const UniqueFd file(
       retry_eintr([&] { return ::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC); }));
@@ -69,7 +69,7 @@ int write_file(const std::string& path, const std::string& text) {
   return out.finish();
 }
 
-// Returns the name for a hang, in which an id has no slash and is no longer than a name may be.
+// Returns the file name for a hang: its id, cut, and with `_` for characters such as slashes.
 std::string default_output(const std::string& id) {
   std::string name = id.substr(0, kMostOfId);
   std::ranges::replace_if(
@@ -127,7 +127,7 @@ int run_report(const ReportOptions& options) {
 Command add_report(CLI::App& root) {
   auto options = std::make_shared<ReportOptions>();
   CLI::App* app =
-      root.add_subcommand("report", "One hang as a picture: an HTML file that needs nothing else");
+      root.add_subcommand("report", "One hang as a picture: a self-contained HTML file");
   app->add_option("ID", options->words,
                   "The id of an expiry in the hang, a beginning of it, or last\n"
                   "[last]; then the logs to read, those of other hosts too:\n"

@@ -30,11 +30,11 @@
 namespace filetimer::cli {
 namespace {
 
-// A server that is being started is there within this time; a person is not kept waiting.
+// How long to wait for a server that is being started: short enough for a person at a terminal.
 constexpr Duration kConnectPatience = std::chrono::seconds{2};
-// Between attempts to tell a server of the scope while COMMAND runs, and how often the release is
-// tried: the server learns of the end of COMMAND without it.
+// The pause between attempts to send the scope to a server while COMMAND runs.
 constexpr timespec kSendPause{.tv_sec = 0, .tv_nsec = 100'000'000};
+// How often the release is tried. The server learns of the end of COMMAND without it.
 constexpr int kReleaseAttempts = 10;
 constexpr Duration kReleasePause = std::chrono::milliseconds{10};
 
@@ -49,7 +49,7 @@ struct RunArguments {
   int signal = SIGKILL;
 };
 
-// COMMAND is no argument of the parser (see main.cpp), so the usage line has to be told of it.
+// Adds COMMAND to the usage line, because COMMAND is not an argument of the parser (see main.cpp).
 class RunFormatter final : public CLI::Formatter {
   std::string make_usage(const CLI::App* /*app*/, std::string /*name*/) const override {
     return "Usage: timer_client run [OPTIONS] -- COMMAND [ARG...]\n";
@@ -61,11 +61,12 @@ std::string base_name(const std::string& path) {
   return base.empty() ? path : base;
 }
 
-// Blocked before anything can send them, and waited for: no handler, no lost signal, no polling.
+// The signals that this process waits for. They are blocked before COMMAND starts, so none is lost,
+// and no handler or polling is needed.
 class Signals {
  public:
   Signals() {
-    // A parent that ignores SIGCHLD would have the kernel reap COMMAND, and its status be lost.
+    // If the parent ignores SIGCHLD, the kernel would reap COMMAND, and its status would be lost.
     ::signal(SIGCHLD, SIG_DFL);
     ::sigemptyset(&set_);
     ::sigaddset(&set_, SIGCHLD);
@@ -77,7 +78,7 @@ class Signals {
 
   [[nodiscard]] const sigset_t& before() const { return before_; }
 
-  // Returns the next signal. With `patience` it may be none (si_signo 0) after that time.
+  // Returns the next signal; si_signo 0: none was sent within `patience`, unless that is null.
   siginfo_t wait(const timespec* patience) const {
     siginfo_t info{};
     const int signal = retry_eintr([&] { return ::sigtimedwait(&set_, &info, patience); });
@@ -89,7 +90,8 @@ class Signals {
   sigset_t before_{};
 };
 
-// Returns the child, or the negative exit code after a line on standard error.
+// Returns the child's pid. On failure writes a line on standard error, and returns the negative
+// exit code.
 pid_t spawn(const std::vector<std::string>& command, const Signals& signals) {
   std::vector<char*> argv;
   for (const std::string& word : command) {
@@ -110,8 +112,8 @@ pid_t spawn(const std::vector<std::string>& command, const Signals& signals) {
   return error == ENOENT ? -kExitNotFound : -kExitNotExecutable;
 }
 
-// The scope of COMMAND: opened once a server reads the pipe, and released at the end of COMMAND.
-// COMMAND matters more than its watchdog: whatever goes wrong is said, and COMMAND goes on.
+// The whole-process scope of COMMAND: opened once a server reads the pipe, and released at the end
+// of COMMAND. Failures of the watchdog are reported and do not end COMMAND.
 class ProcessScope {
  public:
   // `place` must outlive the scope.
@@ -119,7 +121,7 @@ class ProcessScope {
                pid_t child)
       : place_(place),
         name_(bounded_scope_name(valid_utf8(name))),
-        // COMMAND may be a client itself and open a scope of this name.
+        // COMMAND may itself open a scope of this name.
         id_(bounded_scope_name(name_ + "#process")),
         deadline_(Instant::now() + options.after.value_or(kForever)),
         request_(acquire_request(options.after.value_or(kForever), id_,
@@ -133,7 +135,7 @@ class ProcessScope {
 
   [[nodiscard]] bool is_sent() const { return is_sent_; }
   void send() { is_sent_ = send(request_); }
-  // Returns whether the scope ended in time. A server that was never reached has judged nothing.
+  // Returns whether the scope ended in time; true if no server was ever reached.
   bool release() {
     const bool in_time = Instant::now() < deadline_;
     for (int i = 0; is_sent_ && i < kReleaseAttempts; ++i) {
@@ -146,8 +148,8 @@ class ProcessScope {
   }
 
  private:
-  // Returns whether the request is in the pipe. A server of another pid namespace, also one that is
-  // about to come back, would take the pid for that of another process.
+  // Returns whether the request is in the pipe. Sends nothing if the server, or the last one, is in
+  // another pid namespace, where the pid names another process.
   [[nodiscard]] bool send(const wire::Request& request) const {
     return why_no_pids(place_.run_folder).empty() &&
            send_request(place_.pipe, request) == PipeClient::Sent::kYes;
@@ -173,8 +175,8 @@ int wait_for(pid_t child, const Signals& signals, ProcessScope* scope) {
         return status;
       }
     } else if (info.si_signo != 0 && info.si_code != SI_KERNEL) {
-      // What the terminal sent (Ctrl-C) went to the whole foreground group: COMMAND has it already.
-      // The pid is COMMAND's for as long as it was not waited for.
+      // SI_KERNEL: the terminal (Ctrl-C) signals the whole foreground group, which includes
+      // COMMAND. The pid is COMMAND's until waitpid() has returned it.
       ::kill(child, info.si_signo);
     }
     if (must_send) {
@@ -211,15 +213,15 @@ int run(const RunArguments& options, const std::vector<std::string>& command) {
   }
   const std::string name = options.scope.empty() ? base_name(command[0]) : options.scope;
   std::optional<ProcessScope> scope;
-  // A job must not fail because its watchdog is about to end; nor is it called expired when it ran
-  // longer than it would have been allowed to.
+  // A job must not fail because its server is about to end. An unwatched COMMAND is not reported as
+  // expired, however long it ran.
   if (const std::string why = why_no_new_scopes(place); !why.empty()) {
     complain(fmt::format("COMMAND runs unwatched: {}", why));
   } else {
     scope.emplace(place, options, name, child);
     scope->send();
     if (!scope->is_sent()) {
-      complain("the timer server went away: COMMAND is watched once it is back");
+      complain("the timer server ended: COMMAND is watched once a server runs again");
     }
   }
   const int status = wait_for(child, signals, scope ? &*scope : nullptr);
@@ -240,7 +242,7 @@ Command add_run(CLI::App& root, const std::vector<std::string>& command) {
   add_scope_option(*app, options->scope, "The scope's name in records [COMMAND's file name]");
   add_signal_option(*app, options->signal);
   add_duration_option(*app, "--grace", options->grace,
-                      "From that signal to SIGKILL, inf for never\n[the server's --grace]");
+                      "From that signal to SIGKILL; inf: never\n[the server's --grace]");
   add_place_options(*app, options->place);
   app->footer(
       "Examples:\n"

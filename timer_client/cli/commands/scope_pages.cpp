@@ -23,7 +23,7 @@
 namespace filetimer::cli {
 namespace {
 
-// Nothing may wait here (a FIFO, a device) and no symlink leads elsewhere.
+// Opens a file without blocking on a FIFO or a device, and without following a symlink.
 UniqueFd open_to_look(int folder, const char* name, int flags = 0) {
   return UniqueFd(retry_eintr([&] {
     return ::openat(folder, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC | flags);
@@ -32,8 +32,9 @@ UniqueFd open_to_look(int folder, const char* name, int flags = 0) {
 
 // --- the folder ---
 
-// Who the page's scopes belong to; nothing when that worker has ended. A native page's word on its
-// owner counts only where the kernel has none: the lock was lost, or its holder can't be seen.
+// Returns the worker that the page's scopes belong to; nothing if it has ended. What a native page
+// says of its owner is used only if the kernel does not know the owner: the lock was lost, or its
+// holder is not visible in this pid namespace.
 std::optional<ScopeOwner> owner_of(int file, const PageClaims& claims, ServedBy transport) {
   const LockState lock =
       transport == ServedBy::kPage ? lock_state(file).value_or(LockState{}) : LockState{};
@@ -130,19 +131,19 @@ class FolderReader {
     return reading_.workers.emplace_back(ListedWorker{owner, {}});
   }
 
-  // What is no number, or unknown, comes last.
+  // Returns the rank for sorting: an unknown rank, or one that is not a number, is the last.
   static std::uint64_t rank_number(const std::string& rank) {
     return number_from<std::uint64_t>(rank).value_or(std::numeric_limits<std::uint64_t>::max());
   }
 
   Status read_file(int folder, const char* name, ServedBy transport) {
     if (!is_page_name(name)) {
-      return failure("no page is called so");
+      return failure("its name is not that of a page");
     }
     const UniqueFd file = open_to_look(folder, name);
     if (!file) {
       if (errno == ENOENT) {
-        return {};  // removed since
+        return {};  // removed meanwhile
       }
       return errno == ELOOP ? failure("it is a symlink") : system_error("cannot open it");
     }
@@ -150,8 +151,8 @@ class FolderReader {
     if (!claims) {
       return tl::unexpected<Error>(claims.error());
     }
-    // A container may show another boot id to the writer of the page, or to this process. A page is
-    // of this boot, too, when its worker holds its lock, or when a server is there that keeps it.
+    // In a container, the writer of the page or this process may see another boot id. A page is
+    // also of this boot if its worker holds its lock, or if a running server keeps it.
     const bool is_kept = transport == ServedBy::kPipe
                              ? is_served_
                              : lock_state(file.get()).value_or(LockState{}).is_held;
@@ -202,7 +203,7 @@ Result<FolderReading> read_pages(const std::string& dir, Duration max_timeout,
   if (Status read = reader.read(pages, ServedBy::kPage); !read) {
     return tl::unexpected<Error>(std::move(read.error()));
   }
-  // A worker may have put something else in its place.
+  // A worker may have replaced the folder.
   const std::string servers = fmt::format("{}/{}", pages, kServerPagesName);
   if (const Status read = reader.read(servers, ServedBy::kPipe); !read) {
     reader.skip(ServedBy::kPage, kServerPagesName, read.error().message);

@@ -1,7 +1,6 @@
-// What stands in the files of the runtime directory, read without a request: the open scopes of all
-// workers, and how long scopes took. Nothing is mapped, so a page that is
-// cut short while it is read is a short read and no SIGBUS; nothing is trusted but what the kernel
-// says of the files and of their owners.
+// Reads the files of the runtime directory without a request: the open scopes of all workers, and
+// how long scopes took. Nothing is mapped, so a page that is cut short meanwhile causes a short
+// read and no SIGBUS. Only what the kernel says of the files and their owners is trusted.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -20,15 +19,15 @@
 
 namespace filetimer::cli {
 
-// How many files of a folder are looked at; a server watches a sixteenth of that.
+// How many files of a folder are read; a server watches a sixteenth of that.
 inline constexpr std::size_t kMaxPageFilesRead = std::size_t{16} * kMaxWorkers;
-// How many of the skipped files are told by name.
+// How many of the skipped files a message names.
 inline constexpr std::size_t kMaxSkippedNamed = 3;
 
 enum class ServedBy { kPage, kPipe };
 
 struct ScopeOwner {
-  std::optional<pid_t> pid;      // in our namespace; none: it lives in one that we can't see
+  std::optional<pid_t> pid;      // in this pid namespace; none: it is not visible here
   std::uint64_t start_time = 0;  // 0: not known
   std::string comm;              // empty, as the others: not known
   std::string rank;
@@ -48,7 +47,7 @@ struct ListedScope {
   [[nodiscard]] Duration granted() const;
 };
 
-// The scopes that a worker has left last, on all its pages.
+// The scopes that a worker released last, on all its pages.
 struct ListedWorker {
   ScopeOwner owner;
   EndedScopesByName ended;
@@ -60,19 +59,19 @@ struct FolderReading {
   std::vector<ListedWorker> workers;       // by rank and pid
   std::size_t skipped = 0;                 // files that are no pages
   std::vector<std::string> skipped_names;  // the first of them, with the reason
-  bool cut_short = false;                  // there were more files than are looked at
+  bool cut_short = false;                  // the folder has more files than are read
 };
 
-// What is read: open scopes, the sums of statistics over all workers, or of each worker the scopes
-// that ended last.
+// What read_pages() reads: open scopes, the sums of statistics over all workers, or the scopes of
+// each worker that ended last.
 enum class ReadStatistics { kNo, kYes, kOfEachWorker };
 
-// All pages of the runtime directory `dir`; none when there is no `scopes` in it. `max_timeout` as
-// look_for_server() gives it.
+// Reads all pages of the runtime directory `dir`; none if it has no `scopes`. `max_timeout`: as
+// look_for_server() returns it.
 Result<FolderReading> read_pages(const std::string& dir, Duration max_timeout,
                                  ReadStatistics with_statistics);
 
-// "skipped 2 files that are no scope pages: a (it is a FIFO), b (...)", empty when none was.
+// Returns "skipped 2 files that are no scope pages: a (it is a FIFO), b (...)"; empty: none was.
 std::string skipped_text(const FolderReading& reading);
 
 }  // namespace filetimer::cli

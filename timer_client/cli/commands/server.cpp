@@ -1,5 +1,5 @@
-// The subcommands that ask the server and print its answer: ping, status, dump, drain, shutdown and
-// rendezvous.
+// The subcommands that send a control request and print its answer: ping, status, dump, drain,
+// shutdown and rendezvous.
 // SPDX-License-Identifier: MIT
 #include "timer_client/cli/commands/server.hpp"
 
@@ -30,18 +30,19 @@
 namespace filetimer::cli {
 namespace {
 
-// --- asking ---
+// --- sending a request ---
 
 struct AskOptions {
   Place place;
   std::optional<Duration> rpc_timeout;
 };
 
-// Adds the options of a subcommand that asks, and ends its help with `footer` and the exit codes.
+// Adds the options of a subcommand that sends a request, and ends its help with `footer` and the
+// exit codes.
 void finish_help(CLI::App& app, AskOptions& options, const std::string& footer) {
   add_place_options(app, options.place);
   add_duration_option(app, "--rpc-timeout", options.rpc_timeout,
-                      "How long to wait for an answer, inf: without end\n"
+                      "How long to wait for an answer; inf: no limit\n"
                       "[$FILETIMER_RPC_TIMEOUT, else 60s]");
   app.footer(footer +
              "\n\nExit codes: 0 done, 1 failed, 2 usage, 4 no server, 5 timed out, 6 refused.");
@@ -76,7 +77,7 @@ std::string number_text(std::optional<int> number) {
   return number ? fmt::format("{}", *number) : std::string();
 }
 
-// Returns what is open, as a refusal lists it.
+// Returns tables of the scopes and workers that a refusal lists.
 std::string tables_of(const Obstacles& obstacles, bool colour) {
   std::string text;
   if (!obstacles.scopes.empty()) {
@@ -112,7 +113,7 @@ std::string tables_of(const Obstacles& obstacles, bool colour) {
   return text;
 }
 
-// Calls `run` with the place of the server and the timeout, or complains that one is not known.
+// Calls `run` with the place of the server and the timeout. Writes an error if one is not known.
 int with_place(const AskOptions& options,
                const std::function<int(const ServerLocation&, Duration)>& run) {
   const ServerLocation place = locate_server(options.place.dir, options.place.fifo);
@@ -135,10 +136,10 @@ int with_place(const AskOptions& options,
                 kExitNoServer);
 }
 
-// Asks, and returns the exit code: that of `use`, which gets the answer, or one that says why there
-// is none, after a line about it and a table of what is open.
-int ask_and_tell(const AskOptions& options, wire::Question question,
-                 const std::function<int(const Reply&)>& use, const OnAnswer& on_answer = {}) {
+// Sends the request and returns the exit code of `use`, which gets the answer. Without an answer,
+// writes a line about the reason and a table of what is open, and returns the exit code for it.
+int send_and_print(const AskOptions& options, wire::Question question,
+                   const std::function<int(const Reply&)>& use, const OnAnswer& on_answer = {}) {
   return with_place(options, [&](const ServerLocation& place, Duration timeout) {
     if (question.wait_s == 0) {
       question.wait_s = wait_seconds(timeout);
@@ -163,9 +164,9 @@ int print(std::string_view text) {
 }
 
 wire::Question question(const char* request) {
-  wire::Question asked;
-  asked.request = request;
-  return asked;
+  wire::Question result;
+  result.request = request;
+  return result;
 }
 
 // --- ping and status ---
@@ -202,7 +203,7 @@ struct DumpOptions {
   bool json = false;
 };
 
-// Larger numbers are no rank and no pid either.
+// Returns the number, at most the largest int: no larger number is a rank or a pid.
 std::optional<int> as_int(std::optional<std::int64_t> number) {
   constexpr std::int64_t kMost = std::numeric_limits<int>::max();
   return number ? std::optional(static_cast<int>(std::min(*number, kMost))) : std::nullopt;
@@ -212,10 +213,10 @@ int run_dump(const DumpOptions& options) {
   if ((options.rank ? 1 : 0) + (options.pid ? 1 : 0) + (options.all ? 1 : 0) != 1) {
     return failed("dump: expected one of --rank RANK, --pid PID and --all", kExitUsage);
   }
-  wire::Question asked = question("dump");
-  asked.rank = as_int(options.rank);
-  asked.worker = as_int(options.pid);
-  return ask_and_tell(options.ask, asked, [&](const Reply& reply) {
+  wire::Question request = question("dump");
+  request.rank = as_int(options.rank);
+  request.worker = as_int(options.pid);
+  return send_and_print(options.ask, request, [&](const Reply& reply) {
     Output out;
     out.write(options.json ? reply.answer + "\n" : dump_page(reply.answer, wants_colour(out.fd())));
     return out.finish();
@@ -248,7 +249,7 @@ struct ShutdownArguments {
   std::optional<Duration> timeout;
 };
 
-// Returns whom the server waits for; empty if the answer does not say it.
+// Returns the scopes or workers that the server waits for; empty: the answer names none.
 std::string waited_for(std::string_view answer) {
   const Obstacles obstacles = obstacles_in(answer);
   std::vector<std::string> workers;
@@ -261,7 +262,7 @@ std::string waited_for(std::string_view answer) {
 
 int run_shutdown(const ShutdownArguments& options) {
   std::string last;
-  return ask_and_tell(
+  return send_and_print(
       options.ask, question_of(options.mode, options.timeout.value_or(kDefaultShutdownTimeout)),
       [](const Reply& reply) {
         if (const std::size_t open = obstacles_in(reply.answer).open_scope_count; open > 0) {
@@ -330,7 +331,7 @@ std::string status_page(const std::string& answer) {
   std::vector<std::pair<std::string_view, simdjson::dom::object>> groups;
   std::vector<std::string_view> hidden{"answer"};
   if (integer_at(object, "command_pid") == 0) {
-    hidden.emplace_back("command_pid");  // there is no COMMAND
+    hidden.emplace_back("command_pid");  // the server runs no COMMAND
   }
   for (const auto& [key, value] : object) {
     simdjson::dom::object group;
@@ -353,9 +354,9 @@ Command add_ping(CLI::App& root) {
   app->add_flag("--json", options->json, "A JSON object");
   finish_help(*app, options->ask,
               "Example:\n"
-              "  timer_client ping --rpc-timeout 2s || echo 'nobody watches'");
+              "  timer_client ping --rpc-timeout 2s || echo 'no server'");
   return {app, [options] {
-            return ask_and_tell(options->ask, question("ping"), [&](const Reply& reply) {
+            return send_and_print(options->ask, question("ping"), [&](const Reply& reply) {
               return show_ping(reply, options->json);
             });
           }};
@@ -363,14 +364,14 @@ Command add_ping(CLI::App& root) {
 
 Command add_status(CLI::App& root) {
   auto options = std::make_shared<ShowAnswer>();
-  CLI::App* app = root.add_subcommand("status", "What the server is, does and may do");
+  CLI::App* app = root.add_subcommand("status", "The state of the server, and what it may do");
   app->add_flag("--json", options->json, "The server's answer, a JSON object");
   finish_help(*app, options->ask,
               "Examples:\n"
               "  timer_client status\n"
               "  timer_client status --json | jq .may");
   return {app, [options] {
-            return ask_and_tell(options->ask, question("status"), [&](const Reply& reply) {
+            return send_and_print(options->ask, question("status"), [&](const Reply& reply) {
               return print(options->json ? reply.answer + "\n" : status_page(reply.answer));
             });
           }};
@@ -378,7 +379,7 @@ Command add_status(CLI::App& root) {
 
 Command add_dump(CLI::App& root) {
   auto options = std::make_shared<DumpOptions>();
-  CLI::App* app = root.add_subcommand("dump", "What workers do now, with their stacks");
+  CLI::App* app = root.add_subcommand("dump", "The scopes and stacks of workers now");
   add_number_option(*app, "--rank", options->rank, "RANK", "The workers of this rank");
   add_number_option(*app, "--pid", options->pid, "PID", "This worker");
   app->add_flag("--all", options->all, "All workers of the host");
@@ -395,16 +396,16 @@ Command add_dump(CLI::App& root) {
 
 Command add_drain(CLI::App& root) {
   auto options = std::make_shared<DrainOptions>();
-  CLI::App* app = root.add_subcommand("drain", "Watch no new scopes; open ones go on");
+  CLI::App* app = root.add_subcommand("drain", "Watch no new scopes; open ones stay watched");
   app->add_flag("--off", options->off, "Watch new scopes again");
   finish_help(*app, options->ask,
               "Examples:\n"
               "  timer_client drain\n"
               "  timer_client drain --off");
   return {app, [options] {
-            wire::Question asked = question("drain");
-            asked.off = options->off;
-            return ask_and_tell(options->ask, asked, show_drain);
+            wire::Question request = question("drain");
+            request.off = options->off;
+            return send_and_print(options->ask, request, show_drain);
           }};
 }
 
@@ -431,14 +432,15 @@ Command add_shutdown(CLI::App& root) {
          "now: nothing")
       ->type_name("MODE");
   add_duration_option(*app, "--timeout", options->timeout, "How long to wait [30s]");
-  finish_help(*app, options->ask,
-              "Examples:\n"
-              "  timer_client shutdown --timeout 10m\n"
-              "  timer_client shutdown --mode workers_or_now --timeout 1h\n\n"
-              "No worker is killed for it: scopes that stay open are watched no longer. But a\n"
-              "server with a COMMAND ends by ending it: SIGTERM, and if the mode ends in `now`\n"
-              "SIGKILL to all that it started. A shutdown that waits goes on when this command is\n"
-              "interrupted; `timer_client drain --off` takes it back.");
+  finish_help(
+      *app, options->ask,
+      "Examples:\n"
+      "  timer_client shutdown --timeout 10m\n"
+      "  timer_client shutdown --mode workers_or_now --timeout 1h\n\n"
+      "No worker is killed for it: scopes that stay open are watched no longer. But a\n"
+      "server with a COMMAND ends by ending it: SIGTERM, and if the mode ends in `now`\n"
+      "SIGKILL to all that it started. A shutdown that waits continues when this command is\n"
+      "interrupted; `timer_client drain --off` withdraws it.");
   return {app, [options] { return run_shutdown(*options); }};
 }
 
@@ -450,7 +452,7 @@ Command add_rendezvous(CLI::App& root) {
   add_number_option(*app, "--world", options->meeting.world, "N", "The number of ranks")
       ->required();
   add_duration_option(*app, "--timeout", options->timeout,
-                      "How long to wait for all ranks (inf: without end)")
+                      "How long to wait for all ranks (inf: no limit)")
       ->required();
   app->add_option("--name", options->meeting.name, "The name of the rendezvous [default]")
       ->type_name("NAME");

@@ -6,8 +6,8 @@
 
 namespace filetimer::cli {
 
-// Returns the keys of the server's answer in their order, and its groups below them. Empty when
-// `answer` is no JSON object.
+// Returns the keys of the server's answer in their order, and its groups below them; empty:
+// `answer` is not a JSON object.
 std::string status_page(const std::string& answer);
 
 }  // namespace filetimer::cli

@@ -13,7 +13,7 @@
 namespace filetimer::cli {
 namespace {
 
-// Servers that were killed leave theirs behind.
+// How many folders are examined. Servers that were killed leave theirs behind.
 constexpr int kMostLookedAt = 1024;
 
 }  // namespace

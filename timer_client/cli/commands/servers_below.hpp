@@ -1,5 +1,5 @@
-// The servers that clients of a folder do not find by themselves: `timer_server -- COMMAND` makes a
-// fresh folder inside the default one.
+// Finds servers that clients of a folder do not find: `timer_server -- COMMAND` makes a new folder
+// inside the default one.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -7,7 +7,7 @@
 
 namespace filetimer::cli {
 
-// What to add to "no timer server in 'DIR'", to go on with; empty when no server runs below it.
+// Returns text to append to "no timer server in 'DIR'"; empty: no server runs below `dir`.
 std::string servers_below(const std::string& dir);
 
 }  // namespace filetimer::cli

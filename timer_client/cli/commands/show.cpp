@@ -46,8 +46,8 @@ int run_show(const ShowOptions& options) {
 
 Command add_show(CLI::App& root) {
   auto options = std::make_shared<ShowOptions>();
-  CLI::App* app = root.add_subcommand(
-      "show", "One expiry, whole: what, who, where the ranks were, what was done");
+  CLI::App* app =
+      root.add_subcommand("show", "One expiry: its scope, worker, ranks, evidence and kill");
   app->add_option("ID", options->words,
                   "The id that `log` shows, a beginning of it, or last [last];\n"
                   "then the logs to read, those of other hosts too: files,\n"
@@ -55,7 +55,7 @@ Command add_show(CLI::App& root) {
   app->add_option("--host", options->host, "The host of ID, where two have the same")
       ->type_name("HOST")
       ->check(is_name);
-  app->add_flag("--json", options->json, "Its records themselves, a JSON object a line");
+  app->add_flag("--json", options->json, "Its records, a JSON object a line");
   add_place_options(*app, options->place);
   app->footer(
       "Examples:\n"

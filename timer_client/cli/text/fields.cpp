@@ -45,7 +45,7 @@ std::string label_of(std::string_view key, element value) {
   return with_spaces(key);
 }
 
-// Of an object the values only: their names would fill the line.
+// Returns the value as text. Of an object it has the values only: the names would fill the line.
 std::string value_text(std::string_view key, element value) {
   std::vector<std::string> parts;
   simdjson::dom::array array;

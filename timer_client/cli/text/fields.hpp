@@ -1,5 +1,5 @@
-// The fields of a JSON object as people read them, whichever they are: a newer server's are shown,
-// too. The unit that ends the name of a field becomes one of its value.
+// Formats any fields of a JSON object for people, those of a newer server, too. The unit that ends
+// the name of a field moves to its value.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -14,7 +14,7 @@ class object;
 
 namespace filetimer::cli {
 
-// Adds a field for each of `object` that is not `hidden` and says something, in their order.
+// Adds each field of `object` that is neither `hidden` nor empty, in their order.
 void add_fields(Page& page, const simdjson::dom::object& object,
                 const std::vector<std::string_view>& hidden = {}, std::size_t indent = 2);
 

@@ -39,7 +39,7 @@ bool Output::flush() {
     if (written >= 0) {
       rest.remove_prefix(static_cast<std::size_t>(written));
     } else if (errno == EAGAIN) {
-      // A terminal that somebody left in non-blocking mode.
+      // Another program has left the terminal in non-blocking mode.
       pollfd writable{fd_, POLLOUT, 0};
       ::poll(&writable, 1, -1);
     } else {

@@ -1,5 +1,5 @@
-// Standard output of the commands that print a lot. A reader that went away (`| head`) ends the
-// command quietly; a disk that is full is an error with a line that says so.
+// Standard output of commands with much output. If the reader closes the pipe (`| head`), the
+// command ends without a message; a full disk is an error with a message.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -15,18 +15,17 @@ namespace filetimer::cli {
 
 class Output {
  public:
-  // Ignores SIGPIPE for the process: from here on it is the result of a write.
-  // `name` is for the line of an error.
+  // Ignores SIGPIPE for the process, so that a write fails instead. `name`: for error messages.
   explicit Output(int fd = STDOUT_FILENO, std::string name = "standard output");
 
-  // False once the output has no reader; later text is dropped.
+  // Returns false once the output has no reader; later text is dropped.
   bool write(std::string_view text);
   bool flush();
   // Whether the reader is gone, asked without writing.
   [[nodiscard]] bool is_closed() const;
   [[nodiscard]] int fd() const { return fd_; }
 
-  // The end: flushes, and returns the exit code (0, or 1 after a line on standard error).
+  // Flushes the output. Returns the exit code: 0, or 1 after a line on standard error.
   int finish();
 
  private:
@@ -36,12 +35,12 @@ class Output {
   std::string pending_;
 };
 
-// Colour is for people: only on a terminal, never with NO_COLOR or on a dumb terminal.
+// Returns whether to use colour: only on a terminal, never with NO_COLOR or on a dumb terminal.
 bool wants_colour(int fd);
 
-// "timer_client: MESSAGE" on standard error, as one line whatever the message holds.
+// Writes "timer_client: MESSAGE" on standard error, as one line for any bytes.
 void complain(std::string_view message);
-// One line for each that is not empty.
+// Writes one line for each message that is not empty.
 void complain_of_all(const std::vector<std::string>& messages);
 inline void complain_of_all(const std::string& message) {
   complain_of_all(std::vector{message});

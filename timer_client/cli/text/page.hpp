@@ -1,5 +1,5 @@
 // A page of text, 80 columns wide: headings, labelled fields and paragraphs, wrapped between words.
-// All text passes printable() here, so whatever a record says stays text on the terminal.
+// All text passes printable() here, so no record can control the terminal.
 //
 //   Page page;
 //   page.heading("Outcome");

@@ -17,7 +17,7 @@ bool is_plain(std::string_view text) {
   return std::all_of(text.begin(), text.end(), [](char c) { return c >= ' ' && c <= '~'; });
 }
 
-// What is much wider than the page is cut anyway: a name of a megabyte is not measured for that.
+// Cuts text that is much wider than the page first, so that a name of a megabyte is not measured.
 std::string shown_text(std::string_view text) {
   return printable(utf8_prefix(text, 4 * kPageWidth));
 }
@@ -104,7 +104,7 @@ void Table::add_cell(std::size_t column, const Cell& cell, std::string_view text
     begin = std::max(free_from, length < kPageWidth ? kPageWidth - length : 0);
   }
   if (begin >= kPageWidth) {
-    return;  // cells that ran over have left no room
+    return;  // wider cells before it have left no room
   }
   std::size_t room = kPageWidth - begin;
   if (widths_[column].is_cut && column != last_) {

@@ -1,13 +1,12 @@
 // A table of aligned columns that is never wider than 80 columns, the same on a terminal and in a
-// pipe. Every cell passes printable(): what a record says cannot move a cursor. A column without a
-// cell is left out. If the table is too wide, texts are cut first, and "..." stands for what was
-// cut.
+// pipe. Every cell passes printable(), so no record can move the cursor. A column whose cells are
+// all empty is left out. If the table is too wide, texts are cut first, and end with "...".
 //
 //   Table table({{"PID", Align::kRight}, {.title = "SCOPE", .is_text = true}});
 //   table.add({{"4711"}, {"step"}});
 //   out.write(table.text());
 //
-// Rows that come after fit() are printed by add_line() and not kept, so a table may have no end.
+// Rows after fit() are printed by add_line() and not kept, so a table may be endless.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -74,7 +73,7 @@ class Table {
   bool colour_;
 };
 
-// Returns at most `width` characters; "..." stands for what was cut.
+// Returns at most `width` characters of the text; if it was cut, it ends with "...".
 std::string cut_text(std::string_view text, std::size_t width);
 // Returns how many bytes the first `count` characters have.
 std::size_t bytes_of(std::string_view text, std::size_t count);

@@ -19,7 +19,7 @@ bool is_decimal(char c) {
   return c >= '0' && c <= '9';
 }
 
-// Returns the number of the two digits at `at`; -1: they are no digits.
+// Returns the number of the two digits at `at`; -1: they are not digits.
 int two_digits(std::string_view text, std::size_t at) {
   return is_decimal(text[at]) && is_decimal(text[at + 1])
              ? (text[at] - '0') * 10 + text[at + 1] - '0'

@@ -16,14 +16,14 @@ namespace filetimer::cli {
 // +01:00. Digits behind the microseconds are dropped. Returns nothing for any other text.
 std::optional<std::int64_t> parse_rfc3339(std::string_view text);
 
-// Reads what `--since` takes: such a time, or a duration back from `now_us` (`10m`).
+// Parses a value of `--since`: such a time, or a duration back from `now_us` (`10m`).
 Result<std::int64_t> parse_since(std::string_view text, std::int64_t now_us);
 
 // Returns "2026-11-21 03:15:53.123456 UTC". All times are shown in UTC, so that the logs of several
 // hosts can be compared.
 std::string time_text(std::int64_t time_us);
 
-// Returns duration_for_reading() of a number that a record holds, so of any size.
+// Returns duration_for_reading() of a number in a record, which may have any size.
 std::string seconds_text(double seconds);
 
 // Returns "1 host", "2 hosts".

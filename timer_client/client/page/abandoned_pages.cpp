@@ -36,7 +36,7 @@ bool is_abandoned(const std::string& path) {
   const auto claims =
       read_claims(PageLayout(header.data()), static_cast<std::uint64_t>(page->status.st_size));
   if (!claims) {
-    return false;  // no page: not the client's to remove
+    return false;  // not a page
   }
   const auto lock = lock_state(page->fd.get());
   return lock && !lock->is_held && !is_maker_alive(*claims);
@@ -64,7 +64,7 @@ void remove_abandoned_pages(const std::string& folder) noexcept {
       ::unlink(fmt::format("{}/{}/{}", folder, kStacksName, name).c_str());
     }
   } catch (const std::bad_alloc&) {
-    // They stay until the next client, or a server, comes.
+    // The next client, or a server, removes them.
   }
 }
 

@@ -9,8 +9,8 @@
 
 namespace filetimer {
 
-// Read by the handler, in whatever thread has met the fault. `begin` is written last and cleared
-// first, so a range that the handler sees is whole.
+// Read by the handler, in the thread that faulted. `begin` is written last and cleared first, so
+// the handler sees only complete ranges.
 struct BusGuard::Range {
   std::atomic<std::uintptr_t> begin{0};  // 0: free. Release; the handler's load acquires
   std::atomic<std::uintptr_t> end{0};
@@ -32,14 +32,14 @@ BusGuard::Range* range_of(std::uintptr_t address) {
   return nullptr;
 }
 
-// Only calls that are safe in a signal handler, and keeps errno.
+// Async-signal-safe. Preserves errno.
 bool replace_by_zeroes(BusGuard::Range& range) {
   const int saved = errno;
   void* const begin = reinterpret_cast<void*>(range.begin.load(std::memory_order_relaxed));
   const std::size_t bytes =
       range.end.load(std::memory_order_relaxed) - range.begin.load(std::memory_order_relaxed);
-  // Of two threads with a fault the second one finds memory that can be read: it would wipe what
-  // the first has written since, so only the first one maps.
+  // If two threads fault, only the first one maps: a second mapping would discard what was written
+  // to the first.
   bool is_done = range.is_broken.exchange(true, std::memory_order_acq_rel);
   if (!is_done) {
     is_done = ::mmap(begin, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED,
@@ -50,7 +50,7 @@ bool replace_by_zeroes(BusGuard::Range& range) {
 }
 
 void on_client_sigbus(int signal, siginfo_t* info, void* context) {
-  const bool is_fault = info->si_code > 0;  // and not kill(2)
+  const bool is_fault = info->si_code > 0;  // otherwise the signal is from kill(2)
   if (is_fault) {
     BusGuard::Range* const range = range_of(reinterpret_cast<std::uintptr_t>(info->si_addr));
     if (range != nullptr && replace_by_zeroes(*range)) {

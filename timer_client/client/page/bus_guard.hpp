@@ -10,19 +10,19 @@
 
 namespace filetimer {
 
-// While a BusGuard lives, the first SIGBUS in its memory maps zeroes in place of the file, for
-// good, and the instruction runs again. is_broken() is true from then on: the server does not see
+// While a BusGuard lives, the first SIGBUS in its memory replaces the file by zeroes permanently,
+// and the instruction runs again. is_broken() is true from then on: the server does not see
 // this memory any more, so the mapping must be replaced.
 //
 // The first guard of the process installs the handler of SIGBUS. The handler passes a fault
 // elsewhere to the handler that was installed before. A handler that is installed later replaces
 // this one, and then handles faults in guarded memory, too.
 //
-// May be made and destroyed in any thread, by one at a time; is_broken() may be called in any.
-// The memory must stay mapped as long as the guard lives.
+// A BusGuard may be made and destroyed in any thread, but not in two at a time. is_broken() may be
+// called in any thread. The memory must stay mapped as long as the guard lives.
 class BusGuard {
  public:
-  // Guards nothing when kMaxGuards are alive: then a fault ends the process, as without a guard.
+  // Guards nothing if kMaxGuards are alive: a fault then ends the process, as without a guard.
   BusGuard(void* begin, std::size_t bytes);
   BusGuard(const BusGuard&) = delete;
   BusGuard& operator=(const BusGuard&) = delete;
@@ -33,10 +33,10 @@ class BusGuard {
   // Two for each runtime directory that the process has used, and for each that was made again.
   static constexpr std::size_t kMaxGuards = 1024;
 
-  struct Range;  // of the handler
+  struct Range;  // an entry of the handler's table
 
  private:
-  Range* range_;  // null: none was free
+  Range* range_;  // null: no entry was free
 };
 
 }  // namespace filetimer

@@ -33,18 +33,19 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-// Between attempts to get a line through.
+// The pauses between attempts to write a line to a full pipe.
 constexpr Duration kFirstPause = milliseconds{1};
 constexpr Duration kLongestPause = milliseconds{50};
-// Between looks whether the files are still the ones that a server uses.
+// The time between two checks that the files are still those that a server uses.
 constexpr Duration kLookPeriod = seconds{1};
-// A child that can't make its page does not try with each scope.
+// The time between two attempts to make a page, so that not every scope tries.
 constexpr Duration kCreationPause = seconds{1};
-// How often slots are taken from other threads while some of them can't be asked: they are entering
-// a scope, which takes a tenth of a microsecond unless the thread was preempted.
+// How often idle slots are taken from other threads while some threads are entering a scope, which
+// takes a tenth of a microsecond unless the thread was preempted.
 constexpr int kTakings = 100;
 
-// Makes every thread of the process pass a full memory barrier. False where the kernel won't.
+// Makes every thread of the process pass a full memory barrier. Returns false if the kernel does
+// not support that.
 bool barrier_in_all_threads() {
   const auto membarrier = [](int command) { return ::syscall(SYS_membarrier, command, 0, 0); };
   if (membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED) == 0) {
@@ -54,14 +55,14 @@ bool barrier_in_all_threads() {
          membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED) == 0;
 }
 
-// Where Yama restricts tracing to descendants (the default of Ubuntu), the server could not read
-// this process's stacks when one of its scopes has expired. Without Yama this fails, and nothing is
-// to do. Does not hold for a forked child.
+// Lets the server read the stacks of this process where Yama restricts tracing to descendants (the
+// default of Ubuntu). Without Yama the call fails, and tracing is not restricted. A forked child
+// does not inherit the permission.
 void allow_stacks() {
   ::prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY);
 }
 
-// Runs when a thread ends that has slots.
+// Runs at the end of each thread that has slots.
 void end_of_thread(void*) {
   ThreadSlots* next = std::exchange(t_slots, nullptr);
   while (next != nullptr) {
@@ -132,8 +133,8 @@ Status OwnPage::make(bool with_statistics, bool allow_tracing) {
   return {};
 }
 
-// Only in the directory of this status page: one that was removed, as a server removes that of its
-// COMMAND, is not made again here.
+// Makes them only in the directory of this status page. A directory that was removed, as a server
+// removes that of its COMMAND, is not made again.
 Status OwnPage::make_folders() const {
   if (identity_of(board_path_) != identity()) {
     return failure(fmt::format("'{}' was removed, or made again", dir_));
@@ -209,7 +210,7 @@ SlotHandle* OwnPage::claim(ScopeKey key, Refusal& why) {
       return nullptr;
     }
     if (const Status made = make(with_statistics_, allows_tracing_); !made) {
-      if (next_creation_ == Instant{}) {  // said once, not each second
+      if (next_creation_ == Instant{}) {  // warn once, not each second
         client_messages::warning("no scope page, scopes are not watched: {}", made.error().message);
       }
       next_creation_ = Instant::now() + kCreationPause;
@@ -289,7 +290,7 @@ SlotHandle* OwnPage::slot_from_pool() {
   }
   SlotHandle* const handle = free.back();
   free.pop_back();
-  // Of a thread that has ended it may still say what it was.
+  // A slot of a thread that has ended still has that thread's ring and key.
   handle->ring = handle;
   handle->tag = SlotHandle::kUnbound;
   return handle;
@@ -309,15 +310,17 @@ SlotHandle* OwnPage::new_slot(Refusal& why) {
   handle.slot = &layout().slot(index);
   handle.page = this;
   handle.index = static_cast<std::uint32_t>(index);
-  // Before any deadline in it, and as that: see common/wake_protocol.hpp.
+  // Stored before any deadline of the slot, and also sequentially consistent: see
+  // common/wake_protocol.hpp.
   layout().header().slots.store(handle.index + 1, std::memory_order_seq_cst);
   return &handle;
 }
 
-// Threads keep slots for the names they use; where there are many threads, that may be all there
-// are. See thread_slots.hpp for how it is done. False: some were entering a scope just then.
+// Takes idle slots from other threads, which keep slots for the names that they use: many threads
+// may hold all slots. See thread_slots.hpp for the protocol. Returns false if a thread was skipped
+// because it was entering a scope.
 bool OwnPage::take_idle_of_other_threads(const ThreadSlots& taker) {
-  bool all_were_asked = true;
+  bool all_were_idle = true;
   for (const auto& slots : current_->threads) {
     slots->is_wanted.store(slots.get() != &taker, std::memory_order_seq_cst);
   }
@@ -326,9 +329,9 @@ bool OwnPage::take_idle_of_other_threads(const ThreadSlots& taker) {
       if (slots.get() == &taker) {
         continue;
       }
-      // Pairs with the store at the end of open_scope(): what the thread did is done.
+      // Pairs with the store at the end of open_scope(): the thread has finished with its slots.
       if (slots->is_entering.load(std::memory_order_acquire)) {
-        all_were_asked = false;
+        all_were_idle = false;
       } else {
         slots->give_up_idle(current_->free);
       }
@@ -338,7 +341,7 @@ bool OwnPage::take_idle_of_other_threads(const ThreadSlots& taker) {
     // Pairs with the load in claim_without_lock().
     slots->is_wanted.store(false, std::memory_order_release);
   }
-  return all_were_asked;
+  return all_were_idle;
 }
 
 void OwnPage::release_those_of(std::uint64_t client) noexcept {
@@ -346,7 +349,7 @@ void OwnPage::release_those_of(std::uint64_t client) noexcept {
     return;
   }
   for (SlotHandle& handle : current_->handles) {
-    // In this order: who finds the slot in use finds whose scope it is.
+    // In this order: is_free() acquires, so the client of a slot in use is the one of its scope.
     if (!handle.is_free() && handle.client.load(std::memory_order_relaxed) == client) {
       handle.client.store(0, std::memory_order_relaxed);
       if (end_idle_watch(*handle.slot)) {
@@ -354,7 +357,7 @@ void OwnPage::release_those_of(std::uint64_t client) noexcept {
         continue;
       }
       if (is_idle_watch(*handle.slot)) {
-        current_->orphans.push_back(&handle);  // judged: free when the server is done with it
+        current_->orphans.push_back(&handle);  // judged: the server frees it later
       }
       release_scope(handle, handle.generation.load(std::memory_order_relaxed), true);
     }
@@ -372,7 +375,7 @@ bool OwnPage::watch_idleness(Duration timeout, std::uint64_t client, Refusal& wh
   constexpr auto kRelaxed = std::memory_order_relaxed;
   for (const SlotHandle& each : current_->handles) {
     if (each.is_free()) {
-      each.slot->left.store(0, kRelaxed);  // whatever a pause has left there
+      each.slot->left.store(0, kRelaxed);  // a pause may have left a value
     }
   }
   Slot& slot = *handle->slot;
@@ -426,7 +429,7 @@ void OwnPage::end_suspension(const ThreadSlots* slots, pid_t tid, bool& wake) no
   }
   const auto found =
       std::ranges::find(current_->threads, slots, [](const auto& each) { return each.get(); });
-  // Of a thread that has ended the memory may be another's by now.
+  // If the thread has ended, its memory may belong to the ThreadSlots of another one.
   if (found == current_->threads.end() || (*found)->tid != tid ||
       (*found)->suspensions.load(std::memory_order_relaxed) == 0 ||
       (*found)->suspensions.fetch_sub(1, std::memory_order_relaxed) != 1) {
@@ -449,7 +452,8 @@ void OwnPage::thread_ended(ThreadSlots& slots) noexcept {
         current_->free.push_back(handle);
         continue;
       }
-      // It is enforced on: it may have moved to another thread. In no region, though.
+      // The scope stays enforced, since it may have been moved to another thread. It is no longer
+      // in a paused region.
       if (is_suspended(*handle)) {
         resume_scope(*handle, slot_flag::kSuspended, has_left_open);
       }
@@ -460,12 +464,12 @@ void OwnPage::thread_ended(ThreadSlots& slots) noexcept {
     try {
       current_->statistics.give_back(slots.statistics);
     } catch (const std::bad_alloc&) {
-      // They stay as they are, and no thread continues them.
+      // The entries stay on the page, and no thread continues them.
     }
     std::erase_if(current_->threads, [&](const auto& each) { return each.get() == &slots; });
   }
   if (has_left_open) {
-    wake();  // the server notes it
+    wake();  // the server records a warning
   }
 }
 
@@ -502,25 +506,25 @@ SlotStatistics* OwnPage::own_statistics(const SlotHandle& handle, bool has_lock)
 
 // --- the server ---
 
-// A server that does not run is asked for once: by the incarnation on the status page, a scope
-// finds out without a system call that no server has come since. Why no deadline is missed: a new
-// server opens its pipe, then increments the incarnation, then reads all pages, in this order and
-// sequentially consistent. This worker has stored its deadline before it loads the incarnation. If
-// it finds the one under which no server read the pipe, the new server increments it later and
-// reads the deadline later still. If it finds a new one, the pipe had been opened before: it can be
-// written to, or that server is gone as well. The same holds on a blank status page, which a client
-// has made: its incarnation is 0 and its next wake-up is before every deadline, so a scope writes
-// nothing until the first server has written "wake me always".
+// If no server runs, only the first wake-up opens the pipe. The incarnation on the status page then
+// shows later scopes, without a system call, that no server has started since. No deadline is
+// missed: a new server opens its pipe, then increments the incarnation, then reads all pages, in
+// this order and sequentially consistent. This worker stores its deadline before it loads the
+// incarnation. If it loads the one under which the pipe had no reader, the new server increments it
+// later and reads the deadline later still. If it loads a new one, the pipe was opened before: it
+// can be written to, or that server is gone as well. The same holds for a blank status page, which
+// a client has made: its incarnation is 0 and its next wake-up is before every deadline, so a scope
+// writes nothing until the first server has requested to be woken for every deadline.
 void OwnPage::wake() noexcept {
-  // A line that waits to be written will be read after this deadline was stored, too: try_again()
-  // says that none waits before it writes.
+  // The server reads a pending line after this deadline was stored: try_again() clears is_pending_
+  // before it writes.
   if (is_pending_.load(std::memory_order_seq_cst) ||
       dead_incarnation_.load(std::memory_order_relaxed) ==
           board().incarnation.load(std::memory_order_seq_cst)) {
     return;
   }
-  const LineSent sent = tell_server();
-  tell_whether_gone(sent);
+  const LineSent sent = send_wake_up();
+  log_reader_change(sent);
   if (sent == LineSent::kYes) {
     layout().header().wakes.fetch_add(1, std::memory_order_relaxed);
   } else if (sent != LineSent::kNoReader) {
@@ -530,16 +534,17 @@ void OwnPage::wake() noexcept {
 }
 
 void OwnPage::announce() noexcept {
-  const LineSent sent = tell_server();
-  // Without a reader it is settled as well: a server that comes reads all pages first.
+  const LineSent sent = send_wake_up();
+  // Without a reader no announcement is needed: a server that starts reads all pages first.
   is_announced_ = sent != LineSent::kBusy;
   if (!is_announced_) {
     try_later();
   }
-  is_told_gone_.store(sent == LineSent::kNoReader, std::memory_order_relaxed);  // by connect()
+  has_logged_no_reader_.store(sent == LineSent::kNoReader,
+                              std::memory_order_relaxed);  // by connect()
 }
 
-LineSent OwnPage::tell_server() noexcept {
+LineSent OwnPage::send_wake_up() noexcept {
   const std::uint64_t incarnation = board().incarnation.load(std::memory_order_seq_cst);
   const LineSent sent = send_line(pipe_, current_->hint);
   if (sent == LineSent::kNoReader) {
@@ -548,13 +553,13 @@ LineSent OwnPage::tell_server() noexcept {
   return sent;
 }
 
-void OwnPage::tell_whether_gone(LineSent sent) noexcept {
+void OwnPage::log_reader_change(LineSent sent) noexcept {
   constexpr auto kRelaxed = std::memory_order_relaxed;
-  if (sent == LineSent::kNoReader && !is_told_gone_.exchange(true, kRelaxed)) {
+  if (sent == LineSent::kNoReader && !has_logged_no_reader_.exchange(true, kRelaxed)) {
     client_messages::warning(
         "no process reads '{}': scopes are not watched until a timer server is back", pipe_);
-  } else if (sent == LineSent::kYes && is_told_gone_.load(kRelaxed) &&
-             is_told_gone_.exchange(false, kRelaxed)) {
+  } else if (sent == LineSent::kYes && has_logged_no_reader_.load(kRelaxed) &&
+             has_logged_no_reader_.exchange(false, kRelaxed)) {
     client_messages::info("a timer server reads '{}' again", pipe_);
   }
 }
@@ -562,17 +567,17 @@ void OwnPage::tell_whether_gone(LineSent sent) noexcept {
 void OwnPage::try_later() noexcept {
   pause_ = is_pending_ ? std::min(2 * pause_, kLongestPause) : kFirstPause;
   next_try_ = Instant::now() + pause_;
-  // No thread to be had: the next scope tries for itself.
+  // False if no thread can be started: the next scope then writes the line itself.
   is_pending_ = RetryThread::instance().attend(next_try_);
 }
 
 void OwnPage::try_again() noexcept {
-  is_pending_.store(false, std::memory_order_seq_cst);  // before the line: see wake()
+  is_pending_.store(false, std::memory_order_seq_cst);  // before the line is written: see wake()
   if (is_announced_ && !has_anything_watched()) {
     return;
   }
-  const LineSent sent = tell_server();
-  tell_whether_gone(sent);
+  const LineSent sent = send_wake_up();
+  log_reader_change(sent);
   if (sent == LineSent::kYes && is_announced_) {
     layout().header().wakes.fetch_add(1, std::memory_order_relaxed);
   }
@@ -580,13 +585,13 @@ void OwnPage::try_again() noexcept {
     is_announced_ = true;
     return;
   }
-  is_pending_ = true;  // it has been: the pause grows
+  is_pending_ = true;  // so that try_later() doubles the pause
   try_later();
 }
 
 bool OwnPage::has_anything_watched() const noexcept {
   return std::ranges::any_of(current_->handles, [](const SlotHandle& handle) {
-    // In one order with the store of is_pending_ before it.
+    // Sequentially consistent, as the store of is_pending_ before it.
     const std::int64_t word = read_deadline(*handle.slot);
     return slot_word::is_open(word) || word == slot_word::kIdleWatch;
   });
@@ -606,7 +611,7 @@ bool OwnPage::has_server() const {
 bool OwnPage::begin_look() noexcept {
   const Instant now = Instant::now();
   if (!is_look_due(now.ns)) {
-    return false;  // another thread has looked
+    return false;  // another thread has checked
   }
   next_look_.store((now + kLookPeriod).ns, std::memory_order_relaxed);
   if (is_off()) {
@@ -665,7 +670,7 @@ void OwnPage::remove_if_unregistered() const noexcept {
       ::unlink(stacks_file().c_str());
     }
   } catch (const std::bad_alloc&) {
-    // The file stays until a server comes.
+    // The file stays until a server starts.
   }
 }
 

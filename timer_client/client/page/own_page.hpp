@@ -41,7 +41,7 @@ class OwnPage final : public PageContext {
   // Returns the page of a slot.
   static OwnPage& of(const SlotHandle& handle) { return static_cast<OwnPage&>(*handle.page); }
 
-  // --- with the ProcessLock ---
+  // --- these must be called with the ProcessLock held ---
 
   // Makes the page file if this process has none yet, and announces it. Fails without a status
   // page.
@@ -114,7 +114,7 @@ class OwnPage final : public PageContext {
     return view_.is_broken() || (current_ && current_->file->is_broken());
   }
   [[nodiscard]] bool is_watched() const noexcept;
-  // To be called by threads that have a slot of the page, as the next one.
+  // Must be called by threads that have a slot of the page, as the next member.
   [[nodiscard]] PageLayout layout() const override { return current_->file->layout(); }
   [[nodiscard]] bool may_have_statistics() const override {
     return current_->statistics.may_have_more();
@@ -134,7 +134,7 @@ class OwnPage final : public PageContext {
     std::optional<PageFile> file;
     std::string hint;  // the wake-up message that names it
     std::deque<SlotHandle> handles;
-    std::vector<SlotHandle*> free;     // of no thread
+    std::vector<SlotHandle*> free;     // that no thread has
     std::vector<SlotHandle*> orphans;  // of threads that ended inside a scope
     std::vector<std::unique_ptr<ThreadSlots>> threads;
     PageStatistics statistics;
@@ -149,10 +149,10 @@ class OwnPage final : public PageContext {
   SlotHandle* new_slot(Refusal& why);
   bool take_idle_of_other_threads(const ThreadSlots& taker);
   void announce() noexcept;
-  LineSent tell_server() noexcept;
+  LineSent send_wake_up() noexcept;
   void try_later() noexcept;
   [[nodiscard]] bool has_anything_watched() const noexcept;
-  void tell_whether_gone(LineSent sent) noexcept;
+  void log_reader_change(LineSent sent) noexcept;
 
   Status make_folders() const;
   void move_offer_of_stacks(OwnPage& next) const noexcept;
@@ -172,7 +172,7 @@ class OwnPage final : public PageContext {
   std::atomic<std::uint64_t> dead_incarnation_{~std::uint64_t{0}};
   std::atomic<bool> is_pending_{false};
   std::atomic<OwnPage*> successor_{nullptr};
-  std::atomic<bool> is_told_gone_{false};  // for messages only
+  std::atomic<bool> has_logged_no_reader_{false};  // for messages only
   bool is_announced_ = false;
   Duration pause_{};
   Instant next_try_;

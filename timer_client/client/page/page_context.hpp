@@ -31,7 +31,7 @@ class PageContext {
   [[nodiscard]] const ReplacedTimeouts* replaced_timeouts() const {
     return replaced_timeouts_.load(std::memory_order_acquire);
   }
-  // Lets `timeouts` count for names that a thread uses for the first time. They must never be
+  // Applies `timeouts` to names that a thread uses for the first time. They must never be
   // destroyed.
   void replace_timeouts(const ReplacedTimeouts& timeouts) {
     replaced_timeouts_.store(&timeouts, std::memory_order_release);
@@ -41,9 +41,9 @@ class PageContext {
     return now >= next_look_.load(std::memory_order_relaxed);
   }
 
-  // Returns the parts of the page. To be called by threads that have a slot of it.
+  // Returns the parts of the page. Must be called by threads that have a slot of it.
   [[nodiscard]] virtual PageLayout layout() const = 0;
-  // Returns false if no name gets statistics any more.
+  // Returns false if no further name can get statistics.
   [[nodiscard]] virtual bool may_have_statistics() const = 0;
   // Returns the entry in which this thread counts the scope of `handle`, which is a slot of another
   // thread; null: the scope is not counted. `has_lock`: the caller holds the ProcessLock.
@@ -59,7 +59,7 @@ class PageContext {
   const Board* const board_;
   std::atomic<bool> notes_releases_{false};
   std::atomic<const ReplacedTimeouts*> replaced_timeouts_{nullptr};
-  std::atomic<std::int64_t> next_look_{0};  // CLOCK_MONOTONIC. Relaxed: only a time
+  std::atomic<std::int64_t> next_look_{0};  // CLOCK_MONOTONIC. Relaxed: orders no other data
 };
 
 }  // namespace filetimer

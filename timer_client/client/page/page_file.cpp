@@ -16,7 +16,7 @@
 namespace filetimer {
 namespace {
 
-// Removes the file on the way out of a creation that failed.
+// Removes the file if its creation fails.
 class Unfinished {
  public:
   explicit Unfinished(std::string path) : path_(std::move(path)) {}
@@ -36,7 +36,7 @@ class Unfinished {
 std::string new_name() {
   std::uint64_t random = 0;
   if (::getrandom(&random, sizeof random, GRND_NONBLOCK) != sizeof random) {
-    random = static_cast<std::uint64_t>(Instant::now().ns);  // O_EXCL settles the rest
+    random = static_cast<std::uint64_t>(Instant::now().ns);  // O_EXCL detects a collision
   }
   return fmt::format("{}-{:016x}", ::getpid(), random);
 }
@@ -49,8 +49,8 @@ int allocate(int fd, std::size_t begin, std::size_t bytes) {
   return error;
 }
 
-// The file with room for its header and the first slots, names and statistics. Its descriptor is
-// closed again before anybody locks the file.
+// Makes the file, with room for its header and the first slots, names and statistics. Closes its
+// descriptor before the file is locked.
 Status make_file(const std::string& path, bool with_statistics) {
   const UniqueFd fd(retry_eintr(
       [&] { return ::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600); }));
@@ -87,7 +87,7 @@ void fill_in(PageHeader& header, bool with_statistics) {
 
 Result<PageFile> PageFile::create(const std::string& folder, bool with_statistics) {
   std::string name = new_name();
-  // With a dot until it can be read; a server that comes across it sees no page.
+  // Until the page is complete, its name begins with a dot: the server ignores such files.
   const std::string path = fmt::format("{}/.{}", folder, name);
   if (Status made = make_file(path, with_statistics); !made) {
     return tl::unexpected<Error>(std::move(made.error()));
@@ -124,7 +124,7 @@ bool PageFile::allocate_statistics(std::size_t index) noexcept {
 }
 
 bool PageFile::grow(std::size_t& allocated, std::size_t end) noexcept {
-  // Through the mapping's own descriptor: closing another one would drop the lock.
+  // Uses the mapping's descriptor: closing another one would drop the lock.
   while (allocated < end) {
     if (allocate(file_.descriptor(), allocated, kMemoryPage) != 0) {
       return false;

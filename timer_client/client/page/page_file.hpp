@@ -47,7 +47,7 @@ class PageFile {
   std::unique_ptr<BusGuard> guard_;  // destroyed before the mapping
   FileLock lock_;
   std::string name_;
-  // Up to where each part is allocated.
+  // The end of what is allocated of each part.
   std::size_t slots_end_ = kMemoryPage;
   std::size_t names_end_ = kNamesAt + kMemoryPage;
   std::size_t statistics_end_ = kStatisticsAt;

@@ -11,17 +11,17 @@ constexpr auto kRelaxed = std::memory_order_relaxed;
 constexpr std::uint16_t kHeld = slot_flag::kPausedByCaller | slot_flag::kSuspended;
 constexpr std::int64_t kEndless = std::numeric_limits<std::int64_t>::max();  // of Slot::left
 
-// When the server's --max-timeout ends a pause; never: none.
+// Returns whether the server must be woken, so that its --max-timeout ends a pause in time.
 bool must_wake_paused(const Board& board, std::int64_t since) {
-  // In this order, as in must_wake(): the limit is of the server that published `next`, or of a
-  // later one.
+  // In this order, as in must_wake(): the limit is that of the server that published `next`, or of
+  // a later one.
   const std::int64_t next = board.next_wake.load(std::memory_order_seq_cst);
   const std::int64_t longest = board.max_timeout.load(kRelaxed);
   return longest > 0 && longest <= kMaxTimeout.count() && since + longest < next;
 }
 
 std::int64_t left_of(std::int64_t word, std::int64_t now) {
-  // A pause after the deadline came before the verdict: the scope keeps the least time.
+  // A scope that is paused after its deadline and before its verdict keeps the least time.
   return word >= slot_word::kNoDeadline ? kEndless : std::max<std::int64_t>(word - now, 1);
 }
 
@@ -95,13 +95,13 @@ bool resume_scope(SlotHandle& handle, std::uint16_t by, bool& wake) noexcept {
     }
     set_flags(slot, by, 0);
     if ((slot.flags.load(kRelaxed) & kHeld) != 0) {
-      return true;  // the other one still holds it
+      return true;  // the other flag still pauses it
     }
     const std::int64_t now = monotonic_ns();
     const std::int64_t left = slot.left.load(kRelaxed);
     const std::int64_t next =
         left > kMaxTimeout.count() ? slot_word::kNoDeadline + now : now + left;
-    // As if it had been opened later by as long as it was paused.
+    // The start moves by the length of the pause.
     const std::int64_t paused = now - (word - slot_word::kPaused);
     const std::int64_t started = slot.started.load(kRelaxed);
     slot.started.store(started + paused, kRelaxed);
@@ -110,7 +110,7 @@ bool resume_scope(SlotHandle& handle, std::uint16_t by, bool& wake) noexcept {
       wake |= must_wake(board, slot, next);
       return true;
     }
-    // Renewed in the same moment, which has set it, or not yet.
+    // The scope was renewed at the same time. The renewal may have set the start already.
     std::int64_t ours = started + paused;
     slot.started.compare_exchange_strong(ours, started, kRelaxed);
   }
@@ -122,7 +122,7 @@ bool is_suspended(const SlotHandle& handle) noexcept {
 }
 
 unsigned open_suspended(SlotHandle& handle, const PageTerms& terms) {
-  // Without a deadline first: of a free slot Slot::left says when it was released.
+  // Opened without a deadline first: Slot::left of a free slot is the time of its release.
   const Board& board = handle.page->board();
   const std::int64_t now = monotonic_ns();
   std::int64_t word = slot_word::kNoDeadline + now;
@@ -181,11 +181,11 @@ ReleaseResult release_counted(SlotHandle& handle, bool has_lock) noexcept {
     }
     return release();
   }
-  // All that is read of the slot is read before it is free.
+  // The slot is read before it is free.
   const std::int64_t acquired = slot.acquired.load(kRelaxed);
   const std::int64_t timeout = slot.timeout.load(kRelaxed);
-  // The owner is this thread or another one. Another one may end meanwhile, and then there is no
-  // owner; it never compares equal to this thread's ThreadSlots, which are alive.
+  // The owner is this thread or another one, which may end meanwhile. `owner` equals t_slots only
+  // if it is this thread: its ThreadSlots are alive, so no other thread has their address.
   SlotStatistics* const entry = t_slots != nullptr && handle.owner.load(kRelaxed) == t_slots
                                     ? handle.statistics
                                     : handle.page->own_statistics(handle, has_lock);

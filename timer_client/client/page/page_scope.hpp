@@ -23,7 +23,7 @@
 
 namespace filetimer {
 
-// Which time of a file of timeouts counts for a scope that is opened.
+// Which time of a file of timeouts applies to a scope that is opened.
 enum class Opening : unsigned char {
   kScope,      // the first timeout, for the first scope of its name, or else the timeout
   kFirst,      // the first timeout: the code has chosen its own
@@ -68,7 +68,7 @@ inline std::int64_t deadline_word(const Board& board, std::int64_t now, std::int
     }
   }
   slots->is_entering.store(true, std::memory_order_relaxed);
-  // Only the compiler has to keep the order; the taker's barrier does the rest.
+  // Only the compiler must keep the order: the taker's barrier orders the processor.
   std::atomic_signal_fence(std::memory_order_seq_cst);
   SlotHandle* handle = nullptr;
   if (!slots->is_wanted.load(std::memory_order_acquire)) {  // pairs with the end of a taking
@@ -83,7 +83,7 @@ inline std::int64_t deadline_word(const Board& board, std::int64_t now, std::int
   return handle;
 }
 
-// What the caller must do after a scope was opened or renewed, as bits; rarely any.
+// Bits for what the caller must do after a scope was opened or renewed; rarely any is set.
 namespace todo {
 inline constexpr unsigned kWake = 1;  // PageContext::wake()
 inline constexpr unsigned kLook = 2;  // ProcessPages::look_again()
@@ -94,7 +94,7 @@ inline constexpr unsigned kLook = 2;  // ProcessPages::look_again()
 [[gnu::always_inline]] inline unsigned open_scope_until(SlotHandle& handle, const PageTerms& terms,
                                                         std::int64_t now, std::int64_t word) {
   constexpr auto kRelaxed = std::memory_order_relaxed;
-  ThreadSlots& slots = *t_slots;  // the handle's owner, as it was claimed just now
+  ThreadSlots& slots = *t_slots;  // the handle's owner, since this thread has claimed it
   Slot& slot = *handle.slot;
   const Board& board = handle.page->board();
   handle.client.store(terms.client, kRelaxed);
@@ -115,11 +115,11 @@ inline constexpr unsigned kLook = 2;  // ProcessPages::look_again()
          (handle.page->is_look_due(now) ? todo::kLook : 0);
 }
 
-// Opens a scope as open_scope() does, in a thread whose scopes are suspended. Without the lock.
+// Opens a scope as open_scope() does, in a thread whose scopes are suspended. Needs no lock.
 unsigned open_suspended(SlotHandle& handle, const PageTerms& terms);
 
 // Renews an open scope that is or was paused. Returns true if it is paused now: it stays paused,
-// with `timeout` left. Returns false if the caller must renew it as any other. Without the lock.
+// with `timeout` left. Returns false if the caller must renew it as any other. Needs no lock.
 bool renew_after_pause(SlotHandle& handle, std::int64_t timeout, bool& wake) noexcept;
 
 // Returns the terms of the next scope in the slot, with the times of a file of timeouts.
@@ -144,8 +144,8 @@ std::int64_t replaced_renewal(SlotHandle& handle, std::int64_t timeout);
   return open_scope_for(handle, terms);
 }
 
-// Releases a scope as release_scope() does, if it is counted, if its release is noted, or if it is
-// too late.
+// Releases a scope as release_scope() does, if it is counted, if its release is noted, or if its
+// verdict came first.
 ReleaseResult release_counted(SlotHandle& handle, bool has_lock) noexcept;
 
 // Releases the scope number `generation` of `handle`, which is open.
@@ -231,7 +231,7 @@ inline bool renew_scope(SlotHandle& handle, std::uint64_t generation, std::int64
 
 // Pause and resume a scope. `by`: slot_flag::kPausedByCaller or kSuspended; the scope's time
 // continues when neither flag is set any more. Return false if the scope is not open. Set `wake` if
-// PageContext::wake() must be called. With the ProcessLock.
+// PageContext::wake() must be called. Must be called with the ProcessLock held.
 bool pause_scope(SlotHandle& handle, std::uint16_t by, bool& wake) noexcept;
 bool resume_scope(SlotHandle& handle, std::uint16_t by, bool& wake) noexcept;
 

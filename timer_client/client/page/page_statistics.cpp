@@ -19,7 +19,7 @@ SlotStatistics* PageStatistics::take(PageFile& file, const std::string& name) {
   SlotStatistics& entry = page.statistics(used_);
   write_name(entry.name, name);
   entry.smallest_margin_ns.store(kNoMargin, std::memory_order_relaxed);
-  // Pairs with the load in statistics_in_use(): the name stands before the entry counts.
+  // Pairs with the load in statistics_in_use(): the name is written before the entry is in use.
   page.header().statistics.store(++used_, std::memory_order_release);
   may_have_more_ = used_ < kMaxStatistics || !of_ended_threads_.empty();
   return &entry;

@@ -9,10 +9,10 @@
 
 namespace filetimer {
 
-// What the file says of one scope name. Any thread may use it.
+// The times of one scope name. Any thread may use it.
 class ReplacedTimeout {
  public:
-  // Zero: the time in the code counts. kForever: no deadline.
+  // Zero: the time in the code applies. kForever: no deadline.
   ReplacedTimeout(Duration timeout, Duration first_timeout)
       : timeout_(timeout), first_timeout_(first_timeout) {}
 
@@ -28,7 +28,7 @@ class ReplacedTimeout {
   const Duration first_timeout_;  // of the first scope of the name in each thread
 };
 
-// By scope name, as the page has the names (shown_name()).
+// By scope name, in the form of the page (shown_name()).
 using ReplacedTimeouts = std::unordered_map<std::string, ReplacedTimeout>;
 
 }  // namespace filetimer

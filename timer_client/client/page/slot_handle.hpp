@@ -65,7 +65,7 @@ struct alignas(64) SlotHandle {
   std::string given;  // with `tag`, what the slot is bound to
   std::uint32_t index = 0;
   bool opens_first = false;  // the next scope is the first of its name in the thread
-  // What a file of timeouts says of the name that the slot is bound to; null: nothing.
+  // The times in a file of timeouts of the name that the slot is bound to; null: none.
   const ReplacedTimeout* replaced = nullptr;
 
   [[nodiscard]] bool is_free() const {
@@ -78,7 +78,7 @@ struct alignas(64) SlotHandle {
   }
 
  private:
-  // Compares like memcmp(), whose call costs more than the comparison of most names.
+  // Compares in place: a call of memcmp() costs more than comparing most names.
   static bool same_bytes(const char* a, const char* b, std::size_t size) {
     if (size > 16) {
       return std::memcmp(a, b, size) == 0;

@@ -28,13 +28,13 @@ std::string shown_name(ScopeKey key) {
   } else {
     whole = given;
   }
-  // Made valid before it is cut: what a reader sees is what tells two names apart.
+  // Made valid before it is cut, so that names that differ on the page differ for a reader, too.
   return bounded_scope_name(valid_utf8(whole));
 }
 
 ThreadSlots::ThreadSlots(PageContext& its_page, unsigned its_fork_count)
     : page(its_page), fork_count(its_fork_count), tid(::gettid()) {
-  handles.reserve(kMaxScopesPerWorker);  // that taking one can't fail
+  handles.reserve(kMaxScopesPerWorker);  // so that taking a slot cannot fail
 }
 
 ThreadSlots* ThreadSlots::of_this_thread(const PageContext& page) {
@@ -136,7 +136,7 @@ void ThreadSlots::bind(SlotHandle& handle, ScopeKey key, const std::string& show
   write_name(page.layout().name(handle.index), shown);
 }
 
-// Allocates nothing: a slot can always be given up.
+// Allocates nothing, so giving up a slot cannot fail.
 void ThreadSlots::unbind(SlotHandle& handle) {
   if (handle.tag == SlotHandle::kUnbound) {
     return;

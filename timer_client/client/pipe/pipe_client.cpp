@@ -82,7 +82,8 @@ wire::Request release_request(std::string_view scope_id, pid_t pid) {
 PipeClient::Sent PipeClient::acquire(std::chrono::nanoseconds after, std::string_view name,
                                      const PipeTimerOptions& options) const noexcept {
   try {
-    // Made valid before it is cut: what a reader of the line sees tells two names apart.
+    // Made valid before it is cut, so that names that differ in the line differ for its reader,
+    // too.
     const std::string id = bounded_scope_name(valid_utf8(name));
     return send_request(path_, acquire_request(after, id, options));
   } catch (const std::bad_alloc&) {

@@ -12,9 +12,10 @@
 namespace filetimer {
 namespace {
 
-// Never blocks: a pipe without a reader gives ENXIO. errno says why there is no descriptor; 0: what
-// is there is no pipe. It is looked at after it was opened, so that nothing can be swapped in
-// between, and before anything is written: a regular file left at the path stays as it is.
+// Opens the pipe without blocking: a pipe without a reader gives ENXIO. If no descriptor is
+// returned, errno has the error; 0: the file is not a pipe. The type is checked after the file was
+// opened, so the file cannot be replaced in between, and before anything is written, so a regular
+// file at the path is not changed.
 UniqueFd open_pipe(const std::string& path) {
   UniqueFd fd(retry_eintr(
       [&] { return ::open(path.c_str(), O_WRONLY | O_NONBLOCK | O_CLOEXEC | O_NOCTTY); }));
@@ -28,7 +29,7 @@ UniqueFd open_pipe(const std::string& path) {
 
 LineSent meaning_of(int error) {
   switch (error) {
-    case EAGAIN:  // these tell of this process or the system, not of the server
+    case EAGAIN:  // these are errors of this process or the system, not of the server
     case EMFILE:
     case ENFILE:
     case ENOMEM:
@@ -69,7 +70,7 @@ std::string why_no_reader(int error) {
   switch (error) {
     case 0:
     case EISDIR:
-      return "what is there is not a pipe";
+      return "it is not a pipe";
     case ENOENT:
     case ENOTDIR:
       return "there is no such pipe";

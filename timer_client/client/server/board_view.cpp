@@ -16,10 +16,10 @@ namespace {
 
 constinit const Board kNoBoard{};
 
-// What one attempt makes is opened by the next, and a server may replace the file in between.
+// An attempt opens the file that the previous one made; a server may replace the file in between.
 constexpr int kAttempts = 3;
 
-// Of clients that are switched off.
+// The status page of clients that are switched off.
 const Board& off_board() {
   static Board board{};
   board.announcement.store(static_cast<std::uint32_t>(Announcement::kDraining),
@@ -36,7 +36,7 @@ BoardState state_of(const Board& board, bool is_locked) {
   if (board.magic != kBoardMagic || board.version != kBoardVersion) {
     return BoardState::kUnknown;
   }
-  // A container may show another boot id to the processes in it. The lock is held by a process of
+  // Processes in a container may see another boot id. A lock that is held shows that the file is of
   // this boot.
   return board.boot == this_boot() || is_locked ? BoardState::kUsable : BoardState::kOfAnotherBoot;
 }
@@ -54,7 +54,7 @@ OpenedBoard open_board(const std::string& path) {
     return opened;
   }
   auto mapped = MappedFile::map(path, MappedFile::Access::kRead, kBoardBytes);
-  struct stat mapped_st {};  // the path may have come to mean another file
+  struct stat mapped_st {};  // the path may name another file by now
   if (!mapped || ::fstat(mapped->descriptor(), &mapped_st) != 0 ||
       mapped_st.st_dev != file->status.st_dev || mapped_st.st_ino != file->status.st_ino) {
     return opened;
@@ -68,7 +68,7 @@ OpenedBoard open_board(const std::string& path) {
   return opened;
 }
 
-// Makes room for a status page in the open file, which keeps what it has.
+// Makes room for a status page in the open file, and keeps its contents.
 Status make_room(int fd, const std::string& path) {
   if (const int error = ::posix_fallocate(fd, 0, kBoardBytes); error != 0) {
     return system_error(fmt::format("cannot make room for '{}'", path), error);
@@ -76,8 +76,8 @@ Status make_room(int fd, const std::string& path) {
   return {};
 }
 
-// Makes a blank status page, or makes an existing one whole. A server does the same when it starts,
-// with the same result, whichever comes first: the file is never cut and never written to.
+// Makes a blank status page, or extends an existing one to its full size. A server does the same
+// when it starts. The order does not matter, because the file is never cut and never written to.
 Status make_blank(const std::string& path) {
   const UniqueFd fd(retry_eintr([&] {
     return ::open(path.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0600);
@@ -92,8 +92,8 @@ Status make_blank(const std::string& path) {
   return make_room(fd.get(), path);
 }
 
-// A rename, so that no client finds the path without a status page. If a server has taken the old
-// one in the meantime, it notices at its next sweep and takes this one.
+// Uses a rename, so that no client finds the path without a status page. A server that opened the
+// old one meanwhile notices at its next sweep, and opens this one.
 Status replace_by_blank(const std::string& path) {
   std::string fresh = path + ".XXXXXX";
   const UniqueFd fd(::mkostemp(fresh.data(), O_CLOEXEC));
@@ -119,8 +119,8 @@ Result<BoardView> BoardView::open_or_make(const std::string& dir) {
     if (opened.file && opened.state == BoardState::kUsable) {
       return BoardView(std::move(*opened.file), opened.identity);
     }
-    // Only now, because a directory that a server has made and checked may lie, in a container,
-    // below folders that this process would not trust.
+    // Not earlier: in a container, a directory that a server has made and checked may be below
+    // folders that this process would refuse.
     if (auto folder = create_run_folder(dir); !folder) {
       return tl::unexpected<Error>(std::move(folder.error()));
     }

@@ -58,7 +58,7 @@ class BoardView {
   Identity identity_;
 };
 
-// Returns the file that `path` names; nothing if there is none.
+// Returns the identity of the file at `path`; nothing if no file exists.
 std::optional<BoardView::Identity> identity_of(const std::string& path);
 
 }  // namespace filetimer

@@ -25,8 +25,8 @@ ServerLocation locate_server(const std::string& dir) {
 ServerLocation locate_server(const std::string& dir, const std::string& fifo) {
   ServerLocation place = locate_server(dir);
   const std::string pipe = resolve_pipe(dir, fifo);
-  // A pipe elsewhere, named or from $TORCHELASTIC_TIMER_FILE, is of that directory if the caller
-  // gives the directory, or if the directory leads to it.
+  // A pipe elsewhere, given or from $TORCHELASTIC_TIMER_FILE, belongs to that directory if the
+  // caller names the directory, or if the directory's pipe is the same file.
   if (pipe != place.pipe && dir.empty() && !is_same_file(place.pipe, pipe)) {
     place.run_folder.clear();
   }

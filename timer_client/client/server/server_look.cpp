@@ -36,7 +36,7 @@ ServerSeen look_for_server(const std::string& dir) {
     return seen;
   }
   const std::string path = fmt::format("{}/{}", dir, kBoardName);
-  // Nothing may wait here (a FIFO, a device) and no symlink leads elsewhere.
+  // Does not block on a FIFO or a device, and follows no symlink.
   const UniqueFd file(retry_eintr(
       [&] { return ::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC); }));
   const LockState lock = file ? lock_state(file.get()).value_or(LockState{}) : LockState{};
@@ -44,7 +44,7 @@ ServerSeen look_for_server(const std::string& dir) {
   seen.pid = lock.holder;
   if (!seen.is_there) {
     seen.why_not = fmt::format("no timer server in '{}': {}", dir,
-                               file ? "no process holds its lock" : "nothing was ever served here");
+                               file ? "no process holds its lock" : "no server has run here");
   }
   alignas(64) std::array<std::byte, sizeof(Board)> bytes{};
   if (file && ::fstat(file.get(), &st) == 0 && S_ISREG(st.st_mode) &&
@@ -59,7 +59,7 @@ ServerSeen look_for_server(const std::string& dir) {
     if (is_board && max_timeout > 0) {
       seen.max_timeout = Duration{max_timeout};
     }
-    if (is_board && seen.is_there) {  // one that was killed has left its announcement behind
+    if (is_board && seen.is_there) {  // a server that was killed leaves its announcement behind
       seen.announcement =
           static_cast<Announcement>(board.announcement.load(std::memory_order_relaxed));
     }
@@ -145,7 +145,7 @@ ServerWatch::ServerWatch(const ServerLocation& place)
     : place_(place), first_(look_for_server(place.run_folder)) {}
 
 ServerProcess ServerWatch::look() const {
-  // Where the lock says nothing (an older server), the pipe's reader has to do.
+  // If no process held the lock at first (an older server), the reader of the pipe decides.
   if (!first_.is_there) {
     int why_not = 0;
     return has_reader(place_.pipe, why_not) ? ServerProcess::kAlive : ServerProcess::kGone;

@@ -12,7 +12,7 @@
 //   ServerUnavailable  no server runs, or it ended before it answered, or only a pipe exists and no
 //                      runtime directory (PyTorch's server), so the server cannot answer
 //   ServerBusy         the server refused
-//   InvalidArgument    an argument is wrong, or the server calls the request wrong
+//   InvalidArgument    an argument is wrong, or the server rejects the request as malformed
 //   TimerError         a pipe cannot be made, or the answer cannot be read
 //
 // The RPC timeout is the first of these that is set: the argument of the call, the ScopedRpcTimeout

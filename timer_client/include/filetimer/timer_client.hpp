@@ -143,7 +143,7 @@ struct ScopeOptions {
 // The default options of a scope; made once, not for each scope.
 inline constexpr ScopeOptions kDefaultScopeOptions{};
 
-struct SlotHandle;  // these are the library's own
+struct SlotHandle;  // internal to the library, as the next four types
 struct ScopeKey;
 enum class Opening : unsigned char;
 class OwnPage;
@@ -177,7 +177,7 @@ class ReleaseResult {
  public:
   enum Value {
     kReleased,  // released before a verdict: this process is not killed for the scope
-    kNotOpen,   // it was not open: released before, never watched, or of a parent process
+    kNotOpen,   // the timer was released before, never watched, or is one of a parent process
     kExpired,   // released after the server's verdict
   };
   constexpr ReleaseResult(Value value) : value_(value) {}  // NOLINT: `== kExpired` is meant to work
@@ -300,7 +300,7 @@ class TimerClient {
  private:
   struct State;
   explicit TimerClient(std::shared_ptr<State> state);
-  static const std::shared_ptr<State>& state_of_nobody();
+  static const std::shared_ptr<State>& inactive_state();
   TimerScope expires_otherwise(std::chrono::nanoseconds after, const ScopeKey& key,
                                const ScopeOptions& options, Opening opening);
   void set_idle_timeout(std::chrono::nanoseconds timeout, bool must_be_there);

@@ -15,7 +15,7 @@ microsecond, without a system call or a lock. Timeouts are seconds (int or float
 expires, Scope      a scope: a context, or a decorator
 each                a scope around every step of a loop's iterator
 heartbeat           a scope that a loop renews
-paused              a region in which the time of scopes stands still
+paused              a region in which the time of scopes is stopped
 configure, close    make and end the default client of this process
 Client              a further client, for another server
 Server              a private server

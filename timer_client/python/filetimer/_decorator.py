@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""A scope as a decorator: each call of the function opens a scope of its own."""
+"""A scope as a decorator: each call of the function opens another scope."""
 from __future__ import annotations
 
 import functools

@@ -91,9 +91,9 @@ def _handle(number: int, frame: FrameType | None) -> None:
 
 
 def _ignore_signal() -> None:
-    # Before the interpreter gives every signal that has a handler of Python its default action,
-    # which ends the process: a signal may be under way for a scope that was left. A scope that is
-    # still open ends with SIGKILL.
+    # At its end the interpreter gives every signal with a Python handler its default action, which
+    # ends the process. A signal for a scope that was left may still be pending, so it is ignored
+    # before that. A scope that is still open ends with SIGKILL.
     global _is_installed
     _native._stop_sending()
     signal.signal(_number, signal.SIG_IGN)

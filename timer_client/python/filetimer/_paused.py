@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Regions in which the time of scopes stands still: of a thread, and in asyncio of a task."""
+"""Regions in which the time of scopes is stopped: of a thread, and in asyncio of a task."""
 from __future__ import annotations
 
 import sys
@@ -23,7 +23,7 @@ def _is_in_task() -> bool:
 
 
 class Paused:
-    """A context in which the time of scopes stands still; paused() makes one."""
+    """A context in which the time of scopes is stopped; paused() makes one."""
 
     __slots__ = ("_client", "_marker", "_region", "_thread")
 

@@ -55,7 +55,7 @@ class Server:
         self.fifo: str
         self.log: str
         self._owner = os.getpid()
-        self._end, end = os.pipe()  # closed by the last of the server and its keeper
+        self._end, end = os.pipe()  # closes when both the server and its shell have ended
         self._keeper = subprocess.Popen(
             ["/bin/sh", "-c", _KEEPER, folder, os.fspath(executable), "--dir", self.dir, *options],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True, pass_fds=(end,))
@@ -108,7 +108,7 @@ _servers: weakref.WeakSet[Server] = weakref.WeakSet()
 
 
 def _let_go() -> None:
-    # The server ends with the process that started it, even if children of that process live on.
+    # The server ends with the process that started it, even if that process has children.
     for server in list(_servers):
         server._input.close()
 

@@ -11,8 +11,8 @@ import os
 from . import _native
 from .errors import TimerError
 
-# SIGRTMIN + 12 of Linux, to SIGRTMAX; SIGUSR2 belongs to schedulers and to users. As numbers,
-# because the import of the module signal takes longer than all of this.
+# SIGRTMIN + 12 to SIGRTMAX of Linux; SIGUSR2 belongs to schedulers and to users. They are numbers
+# because importing the module signal takes longer than all the code here.
 _SIGNALS = range(34 + 12, 65)
 _offered: dict[str, tuple[int, int]] = {}  # by the file's path: its descriptor, and the signal
 _is_watching_forks = False
@@ -20,7 +20,7 @@ _is_watching_forks = False
 
 def offer(client: _native.Client) -> bool:
     """Offers this process's stacks to the server of `client`. Returns False if that is not
-    possible; then evidence has none. Raises no error.
+    possible; evidence then has no Python stacks. Raises no error.
     """
     global _is_watching_forks
     file = -1
@@ -45,7 +45,7 @@ def offer(client: _native.Client) -> bool:
 
 
 def _become_child() -> None:
-    # At once: later these descriptors may be other files. The child registers a file of its own
+    # Closed at once: later these descriptors may be other files. The child registers its own file
     # when it opens its first scope, which makes its page.
     if _offered:
         for file, number in _offered.values():

@@ -200,11 +200,11 @@ def rendezvous(rank: int, world: int, timeout: _Seconds, name: str = "default", 
         pause *= 2
 
 
-# --- asking, and what the answers mean ---
+# --- requests and answers ---
 
 
 def _ask(client: Client | None, request: str, **fields: Any) -> tuple[dict[str, Any], str]:
-    """Returns the last answer, and its text. Raises the error that the answer stands for."""
+    """Returns the last answer, and its text. Raises the error that the answer means."""
     patience = _patience.get()
     asked = _native._default_client() if client is None else client
     kind, why, text, waited = asked._ask(request, patience[0] if patience else None, **fields)

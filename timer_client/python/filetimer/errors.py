@@ -17,7 +17,7 @@ class ServerUnavailable(TimerError):
 
 
 class InvalidArgument(TimerError, ValueError):
-    """A timeout of zero or less, a name with a NUL in it, and the like."""
+    """An argument is invalid, such as a timeout of zero or less, or a name with a NUL."""
 
 
 class RpcTimeoutError(TimerError, TimeoutError):

@@ -20,7 +20,7 @@ namespace {
 
 constexpr const char* kRegionName = "filetimer._native.region";
 
-PyObject* g_default_client = nullptr;  // made by configure(); null: nobody has called it
+PyObject* g_default_client = nullptr;  // made by configure(); null: configure() was not called
 
 struct Connection {
   TimerClient client;
@@ -29,8 +29,8 @@ struct Connection {
 };
 
 struct ClientObject {
-  // Null: closed. With the GIL; who lets go of that copies this first, so that close() in another
-  // thread takes nothing away.
+  // Null: closed. Guarded by the GIL. Code that releases the GIL copies the pointer first, so that
+  // close() in another thread does not destroy the connection meanwhile.
   PyObject_HEAD std::shared_ptr<Connection> connection;
 };
 
@@ -38,8 +38,8 @@ std::shared_ptr<Connection>& connection_of(PyObject* self) {
   return reinterpret_cast<ClientObject*>(self)->connection;
 }
 
-// Python's own signal handlers run; throws PythonError where one of them raised.
-void let_handlers_run() {
+// Runs Python's signal handlers. Throws PythonError if one of them raised an exception.
+void run_signal_handlers() {
   const WithGil gil;
   if (PyErr_CheckSignals() != 0) {
     throw PythonError();
@@ -90,11 +90,11 @@ PyObject* connect(PyObject* self, PyObject* args) {
       !to_optional_timeout(idle_timeout, "the idle_timeout", idle)) {
     return nullptr;
   }
-  // The client adds it to a time; an end that nobody lives to see.
+  // The client adds the patience to a time, and the sum must not overflow.
   constexpr nanoseconds kLongestPatience = std::chrono::seconds{1'000'000'000};
   options.timeout = std::min(patience.value_or(options.timeout.value()), kLongestPatience);
   options.idle_timeout = idle.value_or(nanoseconds{0});
-  options.while_waiting = let_handlers_run;
+  options.while_waiting = run_signal_handlers;
   return guarded(static_cast<PyObject*>(nullptr), [&] {
     std::shared_ptr<Connection> made;
     const auto longest = rpc ? Result<Duration>(*rpc) : rpc_timeout_of_environment();
@@ -173,7 +173,7 @@ PyObject* ask_server(PyObject* self, PyObject* args, PyObject* names) {
   return guarded(static_cast<PyObject*>(nullptr), [&]() -> PyObject* {
     const Reply reply = [&] {
       const WithoutGil free;
-      return filetimer::ask(connection->place, question, time, {}, let_handlers_run);
+      return filetimer::ask(connection->place, question, time, {}, run_signal_handlers);
     }();
     const Ref why = text_of(reply.why);
     const Ref answer = text_of(reply.answer);
@@ -207,7 +207,7 @@ void end_region(PyObject* capsule) {
   delete static_cast<PausedRegion*>(PyCapsule_GetPointer(capsule, kRegionName));
 }
 
-// The region ends with the capsule that is returned.
+// Returns a capsule. The region ends when the capsule is destroyed.
 PyObject* pause_thread(PyObject* self, PyObject* text) {
   TimerClient* const client = open_client(self);
   Name name;
@@ -269,16 +269,16 @@ PyMethodDef g_methods[] = {
     {"expires", as_method(expires_of_client), METH_FASTCALL | METH_KEYWORDS, kExpiresHelpOfClient},
     {"start", as_method(start), METH_FASTCALL,
      "start($self, timeout=None, /)\n--\n\n"
-     "Start the one timer of the whole job, named 'job', or renew it.\n\n"
+     "Starts the one timer of the whole job, named 'job', or renews it.\n\n"
      "timeout: seconds or a timedelta; None: the server's --default-timeout.\n"
      "Raises InvalidArgument, also when the server has no default, and TimerError."},
     {"stop", stop, METH_NOARGS,
      "stop($self, /)\n--\n\n"
-     "End the timer of start(). False when it was not open, or when the verdict came first."},
+     "Ends the timer of start(). Returns False if it was not open, or if the verdict came first."},
     {"close", close_client, METH_NOARGS,
      "close($self, /)\n--\n\n"
-     "End the client: what start() opened is released; an open scope stays watched until it is\n"
-     "left. Any other call raises TimerError from then on; to close it again does nothing."},
+     "Ends the client and releases the timer of start(). An open scope stays watched until it is\n"
+     "left. Any other call raises TimerError from then on; a second close() has no effect."},
     {"_connect", connect, METH_VARARGS, nullptr},
     {"_ask", as_method(ask_server), METH_VARARGS | METH_KEYWORDS, nullptr},
     {"_pause_thread", pause_thread, METH_O, nullptr},
@@ -287,8 +287,8 @@ PyMethodDef g_methods[] = {
     {nullptr, nullptr, 0, nullptr}};
 
 PyGetSetDef g_properties[] = {
-    {"is_watched", is_watched, nullptr, "Whether a server is there now (bool).", nullptr},
-    {"target", target, nullptr, "Where requests go, for messages: the server's pipe (str).",
+    {"is_watched", is_watched, nullptr, "Whether a server reads the pipe now (bool).", nullptr},
+    {"target", target, nullptr, "The path of the server's request pipe, for messages (str).",
      nullptr},
     {"closed", is_closed, nullptr, "Whether close() was called (bool).", nullptr},
     {nullptr, nullptr, nullptr, nullptr, nullptr}};

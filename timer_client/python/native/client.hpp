@@ -1,5 +1,6 @@
-// filetimer._native.Client: a TimerClient that Python holds. Members with a leading underscore take
-// and give plain values; filetimer/_client.py and filetimer/admin.py are their public face.
+// filetimer._native.Client: a TimerClient as a Python object. Members with a leading underscore
+// take and return plain values; filetimer/_client.py and filetimer/admin.py are their public
+// interface.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -13,18 +14,20 @@ extern PyTypeObject* g_client_type;
 
 bool add_client_type(PyObject* module);
 
-// `client`: a Client, or null for the default one. Null: an error is set.
+// Returns the TimerClient of `client`, or of the default client if that is null. Null: an error is
+// set.
 TimerClient* open_client(PyObject* client);
 
-// Functions of the module: the client of configure(), and the one that takes its place.
+// Functions of the module that return and set the client of configure().
 PyObject* default_client(PyObject*, PyObject*);
 PyObject* set_default_client(PyObject*, PyObject* client_or_none);
 
-// A forked child has closed what its parent had its stacks written to: it offers its own with the
-// first scope, when it has a page. With the GIL.
+// Makes a forked child offer its stacks with its first scope, when it has a page. The child has
+// closed its parent's stacks file. Must be called with the GIL held.
 PyObject* child_offers_stacks(PyObject*, PyObject*);
 extern bool g_is_child_without_stacks;
-// False: an error is set, which is a signal handler's: stacks that cannot be offered are none.
+// Offers the stacks of a forked child, if that is possible. Returns false if a signal handler has
+// set an error.
 bool offer_stacks_in_child(PyObject* client);
 
 }  // namespace filetimer::python

@@ -43,7 +43,7 @@ void set_error_of_exception() {
   try {
     throw;
   } catch (const PythonError&) {
-    // It is set.
+    // The error is set already.
   } catch (const ServerUnavailable& error) {
     raise(g_errors.server_unavailable, error.what());
   } catch (const InvalidArgument& error) {

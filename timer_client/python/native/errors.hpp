@@ -1,4 +1,4 @@
-// The C++ client's errors as Python's; the classes themselves are in filetimer/errors.py.
+// Converts the C++ client's errors to Python's, whose classes are in filetimer/errors.py.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -9,7 +9,7 @@
 
 namespace filetimer::python {
 
-// Thrown where Python's error is set already.
+// Thrown if Python's error is set already.
 class PythonError : public std::exception {};
 
 struct ErrorClasses {
@@ -19,19 +19,19 @@ struct ErrorClasses {
 };
 extern ErrorClasses g_errors;
 
-// False: an error is set.
+// Imports the classes. Returns false if an error is set.
 bool import_errors();
 
-// In a handler: sets the Python error of what is being handled.
+// Sets the Python error for the exception that is being handled.
 void set_error_of_exception();
 
-// What `call` returns; `failed` where it throws, with the error set.
+// Returns what `call` returns. If it throws, sets the error and returns `failed`.
 template <class Call, class Value>
 Value guarded(Value failed, Call&& call) {
   try {
     return call();
   } catch (const abi::__forced_unwind&) {
-    stand_still();
+    block_until_exit();
   } catch (...) {
     set_error_of_exception();
     return failed;

@@ -19,10 +19,10 @@ namespace {
 
 constexpr long kPeriodNs = 50'000'000;
 
-void (*g_python_handler)(int) = nullptr;  // set before the handler below may run
+void (*g_python_handler)(int) = nullptr;  // set before pass_on() is installed
 timer_t g_timer{};
-// The process that has g_timer: timers are not inherited. Relaxed: a signal handler reads what its
-// own process has written.
+// The process that made g_timer, which a child does not inherit. Relaxed: a signal handler reads
+// only what its own process has written.
 std::atomic<pid_t> g_timer_owner{0};
 
 void set_timer(long period_ns) {
@@ -34,7 +34,7 @@ void set_timer(long period_ns) {
   }
 }
 
-// In a signal handler: of system calls alone, all of which may be made there.
+// The signal handler. Makes only system calls that are async-signal-safe.
 void pass_on(int signal) {
   const int error = errno;
   set_timer(kPeriodNs);
@@ -85,7 +85,7 @@ PyObject* send_to_main_thread(PyObject*, PyObject* number) {
   event.sigev_notify = SIGEV_THREAD_ID;
   event.sigev_signo = signal;
   event.sigev_notify_thread_id = ::getpid();  // the main thread's
-  // Where there are no more timers to be had the signal comes once: nobody fails for it.
+  // If the system has no more timers, the signal is sent only once. That is not an error.
   if (take_over_handler(signal) && ::timer_create(CLOCK_MONOTONIC, &event, &g_timer) == 0) {
     g_timer_owner.store(::getpid(), std::memory_order_relaxed);
   }

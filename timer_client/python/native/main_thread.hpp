@@ -1,8 +1,8 @@
-// A signal that the main thread is sure to notice. The kernel may give a process's signal to any of
-// its threads, but only in the main one it ends the system call that Python waits in; and one that
-// comes after Python has looked for signals, and before that call has begun, would be noticed when
-// the call ends: Python's own race, and wide where threads compete for the GIL. So the signal goes
-// to the main thread, and again, every 50 ms, until Python's handler runs.
+// Sends a signal so that the main thread notices it. The kernel may deliver a process's signal to
+// any thread, but only in the main thread does it interrupt the system call in which Python waits.
+// Python also has a race: it notices a signal that arrives between its check for signals and the
+// system call only when the call ends. The race is wide if threads compete for the GIL. So the
+// signal is sent to the main thread, and again every 50 ms until Python's handler runs.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -10,13 +10,15 @@
 
 namespace filetimer::python {
 
-// Whether nobody in this process, Python or not, handles or ignores a signal.
+// Returns whether the signal has its default action: neither Python nor other code handles or
+// ignores it.
 PyObject* is_free_signal(PyObject*, PyObject* number);
 
-// From now on, in this process; once more in a forked child. Its handler is Python's already.
+// Sends the signal to the main thread from now on, in this process; a forked child must call it
+// again. Python's handler must be installed already.
 PyObject* send_to_main_thread(PyObject*, PyObject* number);
 
-// Python's handler runs, and has seen what it was called for.
+// Stops sending the signal. Python's handler calls this when it runs.
 PyObject* stop_signalling_main_thread(PyObject*, PyObject*);
 
 }  // namespace filetimer::python

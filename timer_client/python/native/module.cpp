@@ -1,7 +1,6 @@
-// filetimer._native: the C++ client for the package filetimer, and what is entered so often that
-// Python would be felt: Scope and expires(). All else is Python. Against CPython's API alone, so
-// that `with scope:` costs little more than an empty context manager
-// (tests/bench/python_scopes.py).
+// filetimer._native: the C++ client for the package filetimer, and the code whose cost matters:
+// Scope and expires(). Everything else is Python. The module uses CPython's API directly, so that
+// `with scope:` costs little more than an empty context manager (tests/bench/python_scopes.py).
 // SPDX-License-Identifier: MIT
 #include "timer_client/python/native/client.hpp"
 #include "timer_client/python/native/errors.hpp"
@@ -14,7 +13,7 @@ namespace {
 
 using namespace filetimer::python;
 
-// The value in seconds, checked as a timeout; `what` names it in the error.
+// Returns the value in seconds, checked as a timeout; `what` names it in the error.
 PyObject* checked_seconds(PyObject*, PyObject* const* args, Py_ssize_t count) {
   nanoseconds timeout{};
   const char* const what = count == 2 ? PyUnicode_AsUTF8(args[1]) : "the timeout";

@@ -1,7 +1,7 @@
-// Python.h as this extension uses it: first in every file, with the ways in and out of the
-// interpreter's lock (the GIL). Who holds a lock of the library's never asks for the GIL, and
-// whoever waits, for an answer or for a thread, lets go of the GIL first: so neither fork(), which
-// takes the library's lock, nor two threads can lock each other out.
+// Includes Python.h, first in every file, and has guards for the interpreter's lock (the GIL). A
+// thread that holds a lock of the library never acquires the GIL. A thread that waits for an answer
+// or for another thread releases the GIL first. So neither two threads nor fork(), which takes the
+// library's lock, can deadlock.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -14,7 +14,7 @@
 
 namespace filetimer::python {
 
-// One reference, given back at the end. Null: an error is set, or there is none.
+// Owns one reference. Null: an error is set, or it has no object.
 class Ref {
  public:
   Ref() = default;
@@ -38,10 +38,11 @@ class Ref {
   PyObject* object_ = nullptr;
 };
 
-// When the interpreter has ended, CPython before 3.14 ends a daemon thread that asks for the GIL,
-// by unwinding its stack: through destructors, which must not, and with objects that must not be
-// touched any more. Such a thread stands still instead, as later ones do, until the process ends.
-[[noreturn]] inline void stand_still() {
+// After the interpreter has ended, CPython before 3.14 ends a daemon thread that acquires the GIL
+// by unwinding its stack: through destructors, which must not be unwound, and with objects that
+// must not be used any more. Such a thread blocks here until the process ends, as in later
+// versions.
+[[noreturn]] inline void block_until_exit() {
   for (;;) {
     ::pause();
   }
@@ -51,11 +52,11 @@ auto unless_python_has_ended(Call&& call) {
   try {
     return call();
   } catch (const abi::__forced_unwind&) {
-    stand_still();
+    block_until_exit();
   }
 }
 
-// For as long as it lives other threads run Python. Not to be touched then: any object of Python's.
+// Releases the GIL while the object lives. No Python object may be used meanwhile.
 class WithoutGil {
  public:
   WithoutGil() : state_(PyEval_SaveThread()) {}
@@ -69,7 +70,7 @@ class WithoutGil {
   PyThreadState* state_;
 };
 
-// For a thread that may not be Python's.
+// Holds the GIL while the object lives, in any thread.
 class WithGil {
  public:
   WithGil() : state_(unless_python_has_ended([] { return PyGILState_Ensure(); })) {}
@@ -81,7 +82,7 @@ class WithGil {
   PyGILState_STATE state_;
 };
 
-// A function of C's as CPython's tables want it.
+// Converts a C function to the type that CPython's tables have.
 template <class Function>
 PyCFunction as_method(Function function) {
   return reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(function));

@@ -22,8 +22,8 @@ namespace {
 
 enum class Use : char {
   kFree,
-  kEntered,    // by `with`: to be left by it, in the same thread
-  kLeftEarly,  // `with` has still to leave what release() has ended
+  kEntered,    // by `with`, which must leave it in the same thread
+  kLeftEarly,  // ended by release(); `with` has not left it yet
   kAcquired,   // by acquire()
 };
 
@@ -34,21 +34,22 @@ struct ScopeObject {
   std::size_t size;
   int line;  // see Name
   Use use;
-  bool is_inherited;         // a `with` that a parent has entered has still to end in its child
-  bool is_paused_with_task;  // to be resumed with the others of its task
+  bool is_inherited;         // entered by `with` in the parent, and not left yet in this child
+  bool is_paused_with_task;  // resumed with the other scopes of its task
   std::int64_t timeout;
   std::shared_ptr<const ScopeOptions> options;  // null: kDefaultScopeOptions
   unsigned long thread;
   unsigned fork_count;
-  // While it is open, and only where contextvars are in use: the context that it was opened in,
-  // which is an asyncio task's own, and its neighbours among all such scopes.
+  // The context in which the scope was opened, which in asyncio is that of the task, and the
+  // scope's neighbours in the list of such scopes. Set while the scope is open and contextvars are
+  // in use.
   PyObject* context;
   ScopeObject* next;
   ScopeObject* previous;
   alignas(TimerScope) std::byte timer[sizeof(TimerScope)];  // made unless kFree
 };
 
-// A region of a task in which the time of the task's scopes stands still.
+// A region of a task in which the time of the task's scopes is stopped.
 struct TaskPause {
   Ref context;
   unsigned long thread;
@@ -79,7 +80,7 @@ PyTypeObject* g_times_type = nullptr;
 PyObject* g_never_raises = nullptr;  // "kill"
 PyObject* g_raises = nullptr;        // "raise"
 
-// With the GIL, as all that is below.
+// Guarded by the GIL, as everything below.
 ScopeObject* g_open_in_contexts = nullptr;
 std::vector<const TaskPause*>& task_pauses() {
   static auto& all = *new std::vector<const TaskPause*>;
@@ -102,10 +103,10 @@ std::string name_of(const ScopeObject& scope) {
   return file.substr(file.rfind('/') + 1) + ':' + std::to_string(scope.line);  // npos + 1 is 0
 }
 
-// --- making one ---
+// --- construction ---
 
-// The class of scopes that raise, and the number of the signal that makes them. False: an error is
-// set.
+// Finds the class of scopes that raise, and the number of their signal. Returns false if an error
+// is set.
 bool find_raising(Ref& type, int& signal) {
   const Ref module(PyImport_ImportModule("filetimer._expiry"));
   const Ref found(module ? PyObject_CallMethod(module.get(), "prepare", nullptr) : nullptr);
@@ -121,7 +122,7 @@ bool is_given(PyObject* value) {
   return value != nullptr && value != Py_None;
 }
 
-// `type` is changed to that of scopes that raise.
+// Reads the options. Sets `type` to that of scopes that raise if they choose that.
 bool read_options(const Arguments& arguments, nanoseconds timeout, Ref& type,
                   std::shared_ptr<const ScopeOptions>& options) {
   PyObject* const on_expiry = arguments[kOnExpiry];
@@ -169,7 +170,8 @@ bool read_options(const Arguments& arguments, nanoseconds timeout, Ref& type,
   return true;
 }
 
-// With everything but what is set by its maker. Null: an error is set.
+// Returns a scope in which make_scope() has still to set the members of the arguments. Null: an
+// error is set.
 ScopeObject* allocate(PyTypeObject* type) {
   PyObject* const self = type->tp_alloc(type, 0);
   if (self == nullptr) {
@@ -269,13 +271,13 @@ PyObject* expires_in(PyObject* client, PyObject* const* args, Py_ssize_t count, 
     argument = args[count + i];
   }
   if (given[kTimeout] == nullptr) {
-    PyErr_SetString(PyExc_TypeError, "expires() wants a timeout, in seconds");
+    PyErr_SetString(PyExc_TypeError, "expires() needs a timeout, in seconds");
     return nullptr;
   }
   return make_scope(g_scope_type, client, given);
 }
 
-// --- contexts, which are asyncio's tasks ---
+// --- contexts: one for each asyncio task ---
 
 void note_context(ScopeObject& scope, PyObject* context) {
   scope.context = Py_NewRef(context);
@@ -286,7 +288,8 @@ void note_context(ScopeObject& scope, PyObject* context) {
   }
 }
 
-// Without letting go of the context, which may run anything.
+// Removes the scope from the list. Returns its reference to the context, since dropping it may run
+// any code.
 [[nodiscard]] Ref forget_context(ScopeObject& scope) {
   (scope.previous == nullptr ? g_open_in_contexts : scope.previous->next) = scope.next;
   if (scope.next != nullptr) {
@@ -296,13 +299,13 @@ void note_context(ScopeObject& scope, PyObject* context) {
   return Ref(std::exchange(scope.context, nullptr));
 }
 
-// Here and now; not what a forked child has inherited.
+// Returns whether the pause stops the scope, in this process: a child inherits no pause.
 bool concerns(const TaskPause& pause, const ScopeObject& scope) {
   return scope.context == pause.context.get() && scope.thread == pause.thread &&
          scope.fork_count == pause.fork_count && scope.fork_count == fork_watch::count();
 }
 
-// What its caller has paused stays the caller's to resume.
+// Pauses the scope, unless its caller has paused it, who then also resumes it.
 void pause_with_task(ScopeObject& scope) {
   const auto times = timer_of(scope).times();
   if (times && !times->is_paused) {
@@ -325,7 +328,7 @@ void end_task_pause(PyObject* capsule) {
   std::erase(all, ended.get());
   for (const TaskPause* const other : all) {
     if (other->context.get() == ended->context.get() && other->fork_count == ended->fork_count) {
-      return;  // it is inside another one
+      return;  // this pause is inside another one
     }
   }
   for (ScopeObject* scope = g_open_in_contexts; scope != nullptr; scope = scope->next) {
@@ -345,7 +348,7 @@ void end_timer(ScopeObject& scope) {
   }
 }
 
-// `client` needs no Py_tp_clear: what it is in a cycle with can be cleared.
+// `client` needs no Py_tp_clear: other objects of a cycle can be cleared.
 int traverse_scope(PyObject* self, visitproc visit, void* arg) {
   Py_VISIT(Py_TYPE(self));
   Py_VISIT(as_scope(self).client);
@@ -369,7 +372,7 @@ void dealloc_scope(PyObject* self) {
 
 [[gnu::cold]] bool refuse_to_open(ScopeObject& scope) {
   if (scope.use != Use::kFree && scope.fork_count != fork_watch::count()) {
-    // What a parent has entered is nothing of its child's.
+    // A scope that the parent has entered is not open in its child.
     scope.is_inherited = scope.use == Use::kEntered || scope.use == Use::kLeftEarly;
     end_timer(scope);
     return true;
@@ -431,7 +434,8 @@ PyObject* acquire(PyObject* self, PyObject*) {
   Py_RETURN_NONE;
 }
 
-// The `with` of it ends, where that is no matter of two stores. False: an error is set.
+// Ends the `with` of the scope in the cases that leave_scope() does not handle. Returns false if an
+// error is set.
 [[gnu::cold]] bool refuse_to_leave(ScopeObject& scope) {
   if (scope.use == Use::kLeftEarly) {
     end_timer(scope);
@@ -450,15 +454,15 @@ PyObject* acquire(PyObject* self, PyObject*) {
     end_timer(scope);
     return true;
   }
-  end_timer(scope);  // no other code does
+  end_timer(scope);  // no other code ends it
   PyErr_Format(g_errors.timer_error,
                "scope '%.200s' is left in another thread than it was entered in: it was released",
                name_of(scope).c_str());
   return false;
 }
 
-// The end of the `with` of a scope. `in_time`: false where the server's verdict came first. False:
-// an error is set.
+// Ends the `with` of a scope. Sets `in_time` to false if the server's verdict came first. Returns
+// false if an error is set.
 bool leave_scope(ScopeObject& scope, bool& in_time) {
   if (scope.use != Use::kEntered || scope.thread != PyThreadState_Get()->thread_id ||
       scope.fork_count != fork_watch::count()) [[unlikely]] {
@@ -477,8 +481,8 @@ PyObject* leave(PyObject* self, PyObject* const*, Py_ssize_t) {
   Py_RETURN_NONE;
 }
 
-// As leave(). True, or false where the server's verdict came first.
-PyObject* leave_and_tell(PyObject* self, PyObject*) {
+// As leave(), but returns False if the server's verdict came first, else True.
+PyObject* leave_in_time(PyObject* self, PyObject*) {
   bool in_time = true;
   return leave_scope(as_scope(self), in_time) ? PyBool_FromLong(in_time ? 1 : 0) : nullptr;
 }
@@ -590,7 +594,7 @@ PyObject* decorate(PyObject* self, PyObject* args, PyObject* names) {
   return module ? PyObject_CallMethod(module.get(), "decorate", "OO", self, function) : nullptr;
 }
 
-// --- what it tells ---
+// --- properties ---
 
 PyObject* get_name(PyObject* self, void*) {
   return guarded(static_cast<PyObject*>(nullptr),
@@ -629,43 +633,44 @@ PyObject* represent(PyObject* self) {
 }
 
 PyMethodDef g_methods[] = {
-    {"__enter__", enter, METH_NOARGS, "Open the scope."},
+    {"__enter__", enter, METH_NOARGS, "Opens the scope."},
     {"__exit__", as_method(leave), METH_FASTCALL,
-     "Leave the scope, in the thread that entered it."},
+     "Leaves the scope, in the thread that entered it."},
     {"acquire", acquire, METH_NOARGS,
      "acquire($self, /)\n--\n\n"
-     "Open the scope without `with`; release() ends it, from any thread, and so does the end of\n"
-     "the object. Raises TimerError, also when it is open."},
+     "Opens the scope without `with`. release() ends it, from any thread, and so does the end of\n"
+     "the object. Raises TimerError, also if the scope is open."},
     {"release", release, METH_NOARGS,
      "release($self, /)\n--\n\n"
-     "End the scope now. False when it was not open, or when the server's verdict came first."},
+     "Ends the scope now. Returns False if it was not open, or if the server's verdict came "
+     "first."},
     {"renew", as_method(renew), METH_FASTCALL,
      "renew($self, timeout=None, /)\n--\n\n"
-     "Push the deadline to `timeout` from now, in seconds or a timedelta; None: the scope's own.\n"
-     "False when it is not open, or when the server's verdict came first."},
+     "Moves the deadline to `timeout` from now, in seconds or a timedelta; None: the scope's own.\n"
+     "Returns False if the scope is not open, or if the server's verdict came first."},
     {"pause", pause, METH_NOARGS,
      "pause($self, /)\n--\n\n"
-     "The scope's time stands still until resume(), for a checkpoint or a debugger. The server's\n"
-     "--max-timeout holds on. False when it is not open."},
+     "Stops the scope's time until resume(), for a checkpoint or a debugger. The server's\n"
+     "--max-timeout applies to the pause, too. Returns False if the scope is not open."},
     {"resume", resume, METH_NOARGS,
      "resume($self, /)\n--\n\n"
-     "The scope's time continues with what was left. False when it is not open."},
+     "Gives the scope the time that was left. Returns False if the scope is not open."},
     {"times", times, METH_NOARGS,
      "times($self, /)\n--\n\n"
-     "Times(elapsed, remaining, paused, expired, timeout) of the open scope; None when it is\n"
-     "not open."},
+     "Returns Times(elapsed, remaining, paused, expired, timeout) of the scope; None: it is not\n"
+     "open."},
     {"_again", again, METH_NOARGS, nullptr},
-    {"_leave", leave_and_tell, METH_NOARGS, nullptr},
+    {"_leave", leave_in_time, METH_NOARGS, nullptr},
     {nullptr, nullptr, 0, nullptr}};
 
 PyGetSetDef g_properties[] = {
-    {"name", get_name, nullptr, "What people see it called (str).", nullptr},
-    {"timeout", get_timeout, nullptr, "In seconds (float); math.inf: none.", nullptr},
-    {"elapsed", get_elapsed, nullptr, "Seconds since it was opened (float); None: not open.",
+    {"name", get_name, nullptr, "The name that is shown (str).", nullptr},
+    {"timeout", get_timeout, nullptr, "The timeout in seconds (float); math.inf: none.", nullptr},
+    {"elapsed", get_elapsed, nullptr, "Seconds since the scope was opened (float); None: not open.",
      nullptr},
     {"remaining", get_remaining, nullptr,
-     "Seconds until the deadline (float), negative when it has passed; None: not open.", nullptr},
-    {"is_open", get_is_open, nullptr, "Whether it is open, and watched (bool).", nullptr},
+     "Seconds until the deadline (float), negative after it; None: not open.", nullptr},
+    {"is_open", get_is_open, nullptr, "Whether the scope is open and watched (bool).", nullptr},
     {nullptr, nullptr, nullptr, nullptr, nullptr}};
 
 constexpr const char* kScopeHelp =
@@ -676,25 +681,25 @@ constexpr const char* kScopeHelp =
     "    for batch in batches:\n"
     "        with forward:\n"
     "            loss = model(batch)\n\n"
-    "The server kills this process when the scope is still open after `timeout`. It can't be\n"
-    "entered again while it is open, and is left in the thread that entered it: threads have\n"
-    "scopes of their own, which may have one name. Also a decorator; each call of the function\n"
-    "opens another scope. It may be made before configure().\n\n" FILETIMER_SCOPE_ARGUMENTS
+    "The server kills this process if the scope is still open after `timeout`. A scope can't be\n"
+    "entered again while it is open, and must be left in the thread that entered it: each thread\n"
+    "needs its own, and they may have one name. Also a decorator: each call of the function opens\n"
+    "another scope. It may be made before configure().\n\n" FILETIMER_SCOPE_ARGUMENTS
     "client: a Client; None: the one of configure().\n";
 
 PyStructSequence_Field g_times_fields[] = {
-    {"elapsed", "seconds since it was opened"},
+    {"elapsed", "seconds since the scope was opened"},
     {"remaining",
-     "seconds until the deadline, negative when it has passed, math.inf without one; of a paused "
-     "one, what it will have when it is resumed"},
-    {"paused", "whether its time stands still"},
-    {"expired", "whether the server's verdict has come"},
+     "seconds until the deadline, negative after it, math.inf without one; of a paused scope: the "
+     "time that it will have when it is resumed"},
+    {"paused", "whether its time is stopped"},
+    {"expired", "whether the server has given its verdict"},
     {"timeout",
      "seconds, of the last renewal if there was one, from the file of timeouts if it has the name; "
      "math.inf without a deadline"},
     {nullptr, nullptr}};
 PyStructSequence_Desc g_times_description = {
-    "filetimer._native.Times", "How long a timer has been open, and what is left of it.",
+    "filetimer._native.Times", "How long a timer has been open, and how much time it has left.",
     g_times_fields, 5};
 
 }  // namespace
@@ -719,7 +724,7 @@ PyObject* pause_task(PyObject*, PyObject*) {
       return nullptr;
     }
     task_pauses().push_back(pause.get());
-    const TaskPause& made = *pause.release();  // the capsule's from here on
+    const TaskPause& made = *pause.release();  // the capsule owns it from here on
     for (ScopeObject* scope = g_open_in_contexts; scope != nullptr; scope = scope->next) {
       if (concerns(made, *scope)) {
         pause_with_task(*scope);

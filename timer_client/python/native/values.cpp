@@ -19,7 +19,7 @@ bool is_number(PyObject* value) {
          !PyBool_Check(value);
 }
 
-// Without importing datetime: who passes a timedelta has it.
+// Does not import datetime: a timedelta is recognized by its total_seconds().
 bool to_seconds(PyObject* value, const char* what, double& seconds) {
   if (PyFloat_CheckExact(value)) {
     seconds = PyFloat_AS_DOUBLE(value);
@@ -39,7 +39,7 @@ bool to_seconds(PyObject* value, const char* what, double& seconds) {
     if (PyErr_ExceptionMatches(PyExc_OverflowError) != 0) {  // an int that no double holds
       PyErr_Clear();
       PyErr_Format(g_errors.invalid_argument,
-                   "%s is beyond all bounds: expected more than 0 and at most 1e9 seconds, or "
+                   "%s is too large: expected more than 0 and at most 1e9 seconds, or "
                    "math.inf for none",
                    what);
     }
@@ -144,7 +144,7 @@ bool to_name(PyObject* value, Name& name) {
 
 bool name_of_caller(Name& name) {
   PyFrameObject* const frame = PyEval_GetFrame();
-  if (frame == nullptr) {  // a thread of C's, in no function of Python's
+  if (frame == nullptr) {  // a C thread without a Python function
     const Ref unknown(PyUnicode_FromString("(no Python)"));
     return unknown && to_name(unknown.get(), name);
   }
@@ -154,7 +154,7 @@ bool name_of_caller(Name& name) {
   name.owner = Ref::to(code->co_filename);
   name.text = PyUnicode_AsUTF8(name.owner.get());
   if (name.text == nullptr) {
-    // A path that is no UTF-8: its bytes.
+    // The path is not UTF-8: the name has its bytes.
     PyErr_Clear();
     name.owner = Ref(PyUnicode_EncodeFSDefault(name.owner.get()));
     name.text = name.owner ? PyBytes_AS_STRING(name.owner.get()) : nullptr;

@@ -1,6 +1,6 @@
-// Arguments as Python gives them, checked and in the C++ client's units, and results the other way.
-// Each function that can fail says so with an error set: TypeError for what is of the wrong type,
-// filetimer.InvalidArgument for what is out of bounds.
+// Converts Python's arguments to checked values in the C++ client's units, and results back. A
+// function that fails sets an error: TypeError for a wrong type, filetimer.InvalidArgument for a
+// value out of bounds.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -16,10 +16,10 @@ namespace filetimer::python {
 
 using std::chrono::nanoseconds;
 
-// A timeout: seconds as int or float, or a timedelta; over zero, at most a thousand million, or
-// infinity for none. `what` for the message: "the timeout".
+// Converts a timeout: seconds as int or float, or a timedelta; over zero, at most 1e9 s, or
+// infinity for none. `what` names it in the message: "the timeout".
 bool to_timeout(PyObject* value, const char* what, nanoseconds& timeout);
-// Likewise, where None (or null) means that nothing was said, and, with `may_be_zero`, zero counts.
+// As to_timeout(), but None (or null) gives no value. With `may_be_zero`, zero is allowed.
 bool to_optional_timeout(PyObject* value, const char* what, std::optional<nanoseconds>& timeout,
                          bool may_be_zero = false);
 inline bool to_optional_timeout(PyObject* value, const char* what, std::optional<Timeout>& timeout,
@@ -35,8 +35,8 @@ inline bool to_optional_timeout(PyObject* value, const char* what, std::optional
 }
 bool to_int(PyObject* value, const char* what, int lowest, int highest, int& number);
 
-// A name as the library wants it: UTF-8 that lives as long as `owner` does. No NUL, no lone
-// surrogate, not empty.
+// A name as the library expects it: UTF-8 that lives as long as `owner` does, without NUL and lone
+// surrogates, and not empty.
 struct Name {
   Ref owner;
   const char* text = nullptr;
@@ -44,12 +44,12 @@ struct Name {
   int line = 0;  // not 0: `text` is a file, NUL at its end, and the name is "FILE:LINE"
 };
 bool to_name(PyObject* value, Name& name);
-// Where the Python code is that called.
+// Sets `name` to the file and line of the calling Python code.
 bool name_of_caller(Name& name);
 
-// Text of ours, or of other processes: what is no UTF-8 is escaped.
+// Returns text of this or of other processes; bytes that are not UTF-8 are escaped.
 Ref text_of(const std::string& text);
-// Float seconds; infinity for kNoDeadline.
+// Returns the seconds as a float; infinity for kNoDeadline.
 Ref seconds_of(nanoseconds duration);
 
 }  // namespace filetimer::python
