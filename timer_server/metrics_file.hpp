@@ -23,7 +23,7 @@ namespace filetimer {
 // .prom. Fails if there is something else than a regular file at the path.
 Status replace_file(const std::string& path, std::string_view text);
 
-// Tells whether a file is the one that was written last.
+// Identifies the file that was written last.
 struct FileVersion {
   std::uint64_t inode = 0;
   std::int64_t modified_s = 0;

@@ -32,7 +32,7 @@ constexpr double kLeastAxisS = 1e-3;
 constexpr double kSameBarS = 0.05;       // two records of one scope differ by less
 constexpr double kRoundingS = 2e-6;      // of two times in records
 constexpr double kLongestScopeS = 1e9;   // 30 years: what is longer is no duration
-constexpr double kFarFromRecordS = 1e5;  // likewise, between a record and what it tells of
+constexpr double kFarFromRecordS = 1e5;  // likewise, between a record and a time in it
 
 constexpr double kSameExitS = 1;  // records of one exit
 constexpr std::string_view kExitedInside = "exited inside ";
@@ -67,9 +67,9 @@ double seconds_between(const Integer& begin_ns, const Integer& end_ns) {
                             : 0;
 }
 
-// Returns a time that a record tells of, or that of the record if it cannot be.
-double told_or(double record_s, double told_s) {
-  return std::abs(told_s - record_s) <= kFarFromRecordS ? told_s : record_s;
+// Returns a time that a record has, or the time of the record if the former cannot be right.
+double time_or(double record_s, double stated_s) {
+  return std::abs(stated_s - record_s) <= kFarFromRecordS ? stated_s : record_s;
 }
 
 class HangBuilder {
@@ -348,7 +348,7 @@ class HangBuilder {
     // The record is made some time after the verdict, to which its durations refer.
     const double verdict_s =
         deadline_ns && record.mono_ns
-            ? told_or(at_s, at_s - seconds_between(deadline_ns, record.mono_ns) +
+            ? time_or(at_s, at_s - seconds_between(deadline_ns, record.mono_ns) +
                                 overdue_ms.value_or(0) / 1e3)
             : at_s;
     for (const dom::object scope : objects_at(record.fields, "open_scopes")) {
@@ -371,14 +371,14 @@ class HangBuilder {
     bool is_first = true;
     for (const dom::object sent : objects_at(record.fields, "signals")) {
       const double sent_s =
-          told_or(at_s, at_s - seconds_between(integer_at(sent, "mono_ns"), record.mono_ns));
+          time_or(at_s, at_s - seconds_between(integer_at(sent, "mono_ns"), record.mono_ns));
       first_s = is_first ? sent_s : first_s;
       is_first = false;
       add_mark(lane, sent_s, Mark::Kind::kSignal, text_at(sent, "name"));
     }
     const Number dead_after_ms = record.number("dead_after_ms");
     if (dead_after_ms) {
-      const double dead_s = told_or(at_s, first_s + *dead_after_ms / 1e3);
+      const double dead_s = time_or(at_s, first_s + *dead_after_ms / 1e3);
       add_mark(lane, dead_s, Mark::Kind::kDeath,
                "dead after " + seconds_text(*dead_after_ms / 1e3));
       set_end(lane, dead_s);
@@ -390,9 +390,9 @@ class HangBuilder {
   // The record is made when the evidence is there.
   void take_warned(const Record& record, Lane& lane, double at_s) {
     const Integer soft_ns = record.integer("soft_mono_ns");
-    const double soft_s = told_or(at_s, at_s - seconds_between(soft_ns, record.mono_ns));
+    const double soft_s = time_or(at_s, at_s - seconds_between(soft_ns, record.mono_ns));
     const double noticed_s =
-        soft_ns ? told_or(at_s, soft_s + record.number("overdue_ms").value_or(0) / 1e3) : at_s;
+        soft_ns ? time_or(at_s, soft_s + record.number("overdue_ms").value_or(0) / 1e3) : at_s;
     add_mark(lane, noticed_s, Mark::Kind::kWarning, "warned: " + in_few_words(record));
     add_open_scope(lane, record.fields, noticed_s);
     soft_deadlines_[{machine_of(record), std::string(record.id)}] = soft_s;

@@ -22,7 +22,7 @@ namespace {
 constexpr std::size_t kFactCharacters = 2000;
 constexpr std::size_t kNameCharacters = 200;
 constexpr std::size_t kEventsCharacters = 600;  // of one worker in the table
-constexpr std::size_t kWorkersTold = 4;         // whose events have a table of their own
+constexpr std::size_t kWorkersListed = 4;       // whose events have a table of their own
 constexpr std::size_t kEventsTold = 40;         // of one worker there
 constexpr std::size_t kTableOpen = 16;          // a table of more workers is closed at first
 constexpr std::size_t kGroupsShown = 64;
@@ -241,13 +241,13 @@ std::vector<WorkerName> workers_to_look_at(const Hang& hang) {
 // Of the workers to look at, for paper and for phones, which show no tooltips.
 std::string events_of(const Hang& hang) {
   std::string html;
-  std::size_t told = 0;
+  std::size_t tables = 0;
   for (const Lane& lane : hang.lanes) {
     if (!(lane.is_odd || lane.is_first || hang.lanes.size() == 1) || lane.marks.empty() ||
-        told == kWorkersTold) {
+        tables == kWorkersListed) {
       continue;
     }
-    ++told;
+    ++tables;
     html += fmt::format(
         "<h3>Events of {}</h3>\n<div class=wide><table><tr><th>After the {}"
         "</th><th>UTC</th><th>Event</th></tr>\n",
