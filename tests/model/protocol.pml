@@ -41,7 +41,11 @@
 #define ENDS 1 /* how often a server ends and the next one starts */
 #endif
 
-/* --- the values: slot_word, kWakeAlways, kWakeNever --- */
+/* --- the values: slot_word, kWakeAlways, kWakeNever ---
+ * code: common/scope_page.hpp is_open 370f5a6a
+ * code: common/scope_page.hpp is_paused 2a66ddf6
+ * code: common/scope_page.hpp expired 5e9744d3
+ * code: common/scope_page.hpp is_expired c36bc88b */
 
 /* Bytes, not the values of the code: only their order matters, and what follows from it. */
 #define FREE 0                                  /* 1 to LAST: open, with this deadline */
@@ -252,7 +256,11 @@ bool is_announced[2];
 #define HAS_NOTE_DEAD /* otherwise no other thread looks at `dead`, and it is no step */
 #endif
 
-/* OwnPage::send_wake_up() and send_line(), as steps of a thread that is `at` one of them. */
+/* OwnPage::send_wake_up() and send_line(), as steps of a thread that is `at` one of them.
+ * code: timer_client/client/page/own_page.cpp OwnPage::send_wake_up 8e45832c
+ * code: timer_client/client/pipe/pipe_line.cpp send_line e24f2767
+ * code: timer_client/client/pipe/pipe_line.cpp open_pipe 95b13cc0
+ * code: timer_client/client/pipe/pipe_line.cpp meaning_of 50fb2015 */
 #ifdef HAS_NOTE_DEAD
 #define FAIL(at, on_no_reader) at = NOTE_DEAD
 #define NOTE_DEAD_STEP(at, on_no_reader) \
@@ -281,7 +289,10 @@ bool is_announced[2];
   NOTE_DEAD_STEP(at, on_no_reader)
 
 #if FULLS > 0
-/* Keeper::run() and OwnPage::try_again(), with the lock of the Keeper */
+/* RetryThread::run() and OwnPage::try_again(), with the ProcessLock
+ * code: timer_client/client/retry_thread.cpp RetryThread::run c059060d
+ * code: timer_client/client/process_pages.cpp ProcessPages::try_again 468910e3
+ * code: timer_client/client/page/own_page.cpp OwnPage::try_again 7b60fadc */
 #define LOOK_0 10
 #define LOOK_1 11
 #define NOTE_SENT 12
@@ -296,7 +307,9 @@ end:
   :: d_step { retry_at[w] == IDLE && is_pending[w] ->
        CLEAR_BEFORE
        retry_at[w] = (is_announced[w] -> LOOK_0 : READ_INCARNATION) }
-  /* has_anything_watched() */
+  /* has_anything_watched()
+   * code: timer_client/client/page/own_page.cpp OwnPage::has_anything_watched 56b86c0e
+   * code: common/wake_protocol.hpp read_deadline 06e3b5d7 */
   :: d_step { retry_at[w] == LOOK_0 ->
        retry_at[w] = (IS_OPEN(word[SLOT(w, 0)]) -> READ_INCARNATION : LOOK_1) }
   :: d_step { retry_at[w] == LOOK_1 ->
@@ -336,7 +349,22 @@ inline grow_slot_count() {
 }
 
 /* Nothing of what comes before the deadline can be seen while the slot is free, but for the number
- * of slots, which says as much as it did as long as the slot is free. So it is one step. */
+ * of slots, which says as much as it did as long as the slot is free. So it is one step.
+ * code: timer_client/client/page/own_page.cpp OwnPage::claim 7933efe3
+ * code: timer_client/client/page/own_page.cpp OwnPage::slot_for 7c2610ff
+ * code: timer_client/client/page/own_page.cpp OwnPage::slot_from_pool 28937d20
+ * code: timer_client/client/page/own_page.cpp OwnPage::new_slot bba46673
+ * code: timer_client/client/page/own_page.cpp OwnPage::take_idle_of_other_threads d28e42fe
+ * code: timer_client/client/page/page_scope.hpp claim_without_lock d79bb444
+ * code: timer_client/client/page/slot_handle.hpp is_free 87bebbcd
+ * code: timer_client/client/page/thread_slots.cpp ThreadSlots::next_idle 47dad1aa
+ * code: timer_client/client/page/thread_slots.cpp ThreadSlots::bind c0cc34dc
+ * code: common/wake_protocol.hpp begin_writing_slot 3ca8d88c
+ * code: timer_client/client/page/page_scope.hpp deadline_word 72658997
+ * code: timer_client/client/page/page_scope.hpp open_scope_until 2dcde2dc
+ * code: timer_client/client/page/page_scope.hpp open_scope_for f4ce2c80
+ * code: timer_client/client/page/page_scope.hpp open_scope dc373fc1
+ * code: common/wake_protocol.hpp set_deadline d55e4685 */
 inline open_scope(the_deadline) {
   slot = (IS_FREE(w, 0) -> 0 : 1);
   if
@@ -363,7 +391,10 @@ inline leave() {
 }
 
 /* release_scope(), release_counted(), try_release(): a look and an exchange, until the exchange
- * succeeds or the word is no longer open. Only the last round has an effect, so it is one step. */
+ * succeeds or the word is no longer open. Only the last round has an effect, so it is one step.
+ * code: timer_client/client/page/page_scope.hpp release_scope db4ec803
+ * code: timer_client/client/page/page_scope.cpp release_counted 7bb9dedf
+ * code: common/wake_protocol.hpp try_release 402006e2 */
 inline release_scope(s) {
   slot = s;
   if
@@ -390,7 +421,9 @@ inline free_by_release() {
   leave()
 }
 
-/* renew_scope(), try_renew() (a): likewise. */
+/* renew_scope(), try_renew() (a): likewise.
+ * code: timer_client/client/page/page_scope.hpp renew_scope 8474ee1e
+ * code: common/wake_protocol.hpp try_renew 1bd9d94f */
 inline renew_scope(s) {
   renewed++;
   slot = s;
@@ -413,7 +446,10 @@ active [WORKERS] proctype Worker() {
   byte slot, deadline;
 end:
   do
-  /* OwnPage::make(), PageFile::create(); OwnPage::announce() follows */
+  /* OwnPage::make(), PageFile::create(); OwnPage::announce() follows
+   * code: timer_client/client/page/own_page.cpp OwnPage::make b039e954
+   * code: timer_client/client/page/page_file.cpp PageFile::create 92e241b5
+   * code: timer_client/client/page/own_page.cpp OwnPage::announce 03d488db */
   :: d_step { worker_at[w] == MAKE_PAGE -> is_page[w] = true; worker_at[w] = READ_INCARNATION }
 
   /* OwnPage::slot_for(), new_slot(), open_scope(), set_deadline() (a). Between the look at the
@@ -421,7 +457,9 @@ end:
   :: d_step { CAN_OPEN && now <= 1 -> open_scope(1) }
   :: d_step { CAN_OPEN && now <= 2 -> open_scope(2) }
 
-  /* must_wake() (b) */
+  /* must_wake() (b)
+   * code: common/wake_protocol.hpp must_wake 4fbb7b47
+   * code: timer_client/client/client_state.cpp TimerClient::State::after_opening ea17838b */
   :: d_step { worker_at[w] == READ_NEXT_WAKE ->
        if
        :: MUST_WAKE(deadline) -> worker_at[w] = READ_PENDING
@@ -439,7 +477,8 @@ end:
 #endif
 
   /* OwnPage::wake(). Its load of the incarnation and the first load of send_wake_up() are one step:
-   * if the incarnation changes between them, the first load could as well have come later. */
+   * if the incarnation changes between them, the first load could as well have come later.
+   * code: timer_client/client/page/own_page.cpp OwnPage::wake 613d1fba */
   :: d_step { worker_at[w] == READ_PENDING ->
 #ifdef FAULT_COUNT_LATE
        grow_slot_count(); slot = 0;
@@ -456,7 +495,9 @@ end:
     is_announced[w] = true; worker_at[w] = IDLE,
     worker_at[w] = KEEP,
     is_announced[w] = true; worker_at[w] = IDLE)
-  /* OwnPage::put_off() */
+  /* OwnPage::try_later(), RetryThread::attend()
+   * code: timer_client/client/page/own_page.cpp OwnPage::try_later 0c44e596
+   * code: timer_client/client/retry_thread.cpp RetryThread::attend 68bc4859 */
 #if FULLS > 0
   :: d_step { worker_at[w] == KEEP && !IS_LOCKED(w) -> is_pending[w] = true; worker_at[w] = IDLE }
 #endif
@@ -472,7 +513,8 @@ end:
 #if SLOTS > 1
   :: d_step { IS_IN(1) && renewed < RENEWALS_OF(w) -> renew_scope(1) }
 #endif
-  /* release_late(), likewise; release() returns false */
+  /* release_late(), likewise; release() returns false
+   * code: common/wake_protocol.hpp release_late 1e32f02b */
   :: d_step { worker_at[w] == RELEASE_LATE ->
        HOLDS(P_UNEXPLAINED, word[SLOT(w, slot)] != FREE && word[SLOT(w, slot)] != LATE);
        if
@@ -593,9 +635,12 @@ active proctype Server() {
   byte i, s, count;
 end:
   do
-  /* BoardFile::open() */
+  /* BoardFile::open()
+   * code: timer_server/scopes/board_file.cpp BoardFile::open 7a112a59 */
   :: d_step { server_at == START -> next_wake = ALWAYS; server_at = AFTER_START }
-  /* RequestPipe::open() */
+  /* RequestPipe::open()
+   * code: timer_server/requests/request_pipe.cpp RequestPipe::open e81ea8b6
+   * code: timer_server/runtime_directory.cpp RuntimeDirectory::open e17106a4 */
   :: d_step { server_at == MAKE_PIPE ->
        if
        :: pipe_at_path == 0 -> pipe_at_path = 1 + ENDS - ends
@@ -603,7 +648,8 @@ end:
        fi;
        pipe_read = pipe_at_path;
        server_at = AFTER_PIPE }
-  /* BoardFile::serve() */
+  /* BoardFile::serve()
+   * code: timer_server/scopes/board_file.cpp BoardFile::serve c36349e7 */
   :: d_step { server_at == RAISE_INCARNATION ->
        incarnation++;
        server_at = AFTER_RAISE;
@@ -612,7 +658,10 @@ end:
        :: else
        fi }
   /* PageRegistry::adopt(), PageFolder::names(). Both pages at once: two workers that appear while
-   * the folder is read do not know of each other. */
+   * the folder is read do not know of each other.
+   * code: timer_server/watch/page_registry.cpp PageRegistry::adopt 01973c21
+   * code: timer_server/scopes/page_folder.cpp PageFolder::names 1243636d
+   * code: timer_server/recovery.cpp Recovery::run 7bab5da2 */
   :: d_step { server_at == LIST ->
        known[0] = is_page[0];
        known[1] = is_page[1];
@@ -627,7 +676,9 @@ end:
        :: else
        fi }
 
-  /* Recovery::settle_judged_slots(), WorkerPage::judged_slots() */
+  /* Recovery::settle_judged_slots(), WorkerPage::judged_slots()
+   * code: timer_server/recovery.cpp Recovery::settle_judged_slots 5ca65970
+   * code: timer_server/scopes/worker_page.cpp WorkerPage::judged_slots 6382134f */
   :: d_step { server_at == SETTLE ->
        if
        :: word[i] == LATE -> free(i); i++; settle_next() /* acknowledge_late_release() */
@@ -644,7 +695,9 @@ end:
           i++;
           settle_next()
        fi }
-  /* take_verdict_back() */
+  /* take_verdict_back()
+   * code: common/wake_protocol.hpp take_verdict_back fa5d051a
+   * code: timer_server/scopes/worker_page.cpp WorkerPage::reopen 4c5a3eea */
   :: d_step { server_at == TAKE_BACK ->
        if
        :: IS_EXPIRED(word[i]) -> word[i] = word[i] - LAST; REACHED(W_TAKEN_BACK)
@@ -657,7 +710,12 @@ end:
        settle_next() }
 
   /* Server::run_once(): Inbox::read(), PageRegistry::on_wake_up_message(); DeadlineScan::run():
-   * announce_scan() (p). A message that comes between the two would only cause one more scan. */
+   * announce_scan() (p). A message that comes between the two would only cause one more scan.
+   * code: timer_server/server.cpp Server::run_once 4dd93ae2
+   * code: timer_server/server.cpp Server::read_progress 3c77809d
+   * code: timer_server/watch/page_registry.cpp PageRegistry::on_wake_up_message 05ecf0e0
+   * code: timer_server/watch/deadline_scan.cpp DeadlineScan::run 1f5b812f
+   * code: common/wake_protocol.hpp announce_scan 08ea3df8 */
   :: d_step { server_at == READ_PIPE || server_at == ASLEEP && (IS_MESSAGE || now >= next) ->
        woke = now;
        if
@@ -672,14 +730,17 @@ end:
        ALWAYS_BEFORE
        next = ALWAYS;
        scan_next_page() }
-  /* WorkerPage::slot_count() */
+  /* WorkerPage::slot_count()
+   * code: common/page_reader.cpp slots_in_use cb978d9b */
   :: d_step { server_at == READ_COUNT ->
        count = slot_count[i];
        if
        :: count > 0 -> server_at = READ_SLOT
        :: else -> i++; scan_next_page()
        fi }
-  /* WorkerPage::scan(), read_deadline() (q) */
+  /* WorkerPage::scan(), read_deadline() (q)
+   * code: timer_server/scopes/worker_page.cpp WorkerPage::scan 2a1ff2fa
+   * code: timer_server/watch/deadline_scan.cpp DeadlineScan::scan_worker 90d2dea7 */
   :: d_step { server_at == READ_SLOT ->
        if
        :: IS_OPEN(word[SLOT(i, s)]) && word[SLOT(i, s)] <= JUDGES_BY -> due[s] = word[SLOT(i, s)]
@@ -692,7 +753,10 @@ end:
        :: s == count -> count = 0; s = 0; judge_next()
        :: else
        fi }
-  /* DeadlineScan::judge(), try_expire(); Verdicts::expiry_of() */
+  /* DeadlineScan::judge(), try_expire(); Verdicts::expiry_of()
+   * code: timer_server/watch/deadline_scan.cpp DeadlineScan::judge d9252854
+   * code: timer_server/scopes/worker_page.cpp WorkerPage::try_expire d5dc0099
+   * code: common/wake_protocol.hpp try_expire 263fb2c5 */
   :: d_step { server_at == JUDGE && SERVER_DRAINED ->
        if
        :: EXPIRES(i, s) ->
@@ -713,17 +777,21 @@ end:
 #ifdef FAULT_ALWAYS_AFTER_READING
   :: d_step { server_at == ANNOUNCE_LATE -> ALWAYS_AFTER server_at = ANNOUNCE_NEXT }
 #endif
-  /* announce_next_scan() (r) */
+  /* announce_next_scan() (r)
+   * code: common/wake_protocol.hpp announce_next_scan 6b93d66b */
   :: d_step { server_at == ANNOUNCE_NEXT && SERVER_DRAINED ->
        next_wake = next;
        i = 0;
        woke = 0;
        kill_next() }
 
-  /* KillLadder::record_verdicts() */
+  /* KillLadder::record_verdicts()
+   * code: timer_server/kills/kill_ladder.cpp KillLadder::record_verdicts 8719d9a3 */
   :: d_step { server_at == RECORD -> is_recorded[scope_in[i]] = true; server_at = SIGNAL }
   /* KillLadder::find_releases(), was_released_late(), send_due_signal(), end(). The worker is alive
-   * afterwards, as with --dry-run, signal 0, or a signal that it survives. */
+   * afterwards, as with --dry-run, signal 0, or a signal that it survives.
+   * code: timer_server/kills/kill_ladder.cpp KillLadder::find_releases 6f8f6d10
+   * code: timer_server/scopes/worker_page.cpp WorkerPage::was_released_late e02cba95 */
   :: d_step { server_at == SIGNAL ->
        if
        :: word[i] == EXPIRED(kill[i]) -> HOLDS(P_AFTER, !IS_LEFT(i)); REACHED(W_KILL)
@@ -732,7 +800,10 @@ end:
        is_ended[scope_in[i]] = true;
        server_at = FINISH }
   /* Verdicts::on_end(), finish_verdict(), acknowledge_late_release(): once the word is kReleasedLate
-   * only the server changes it, so both exchanges are one step. Likewise in take_verdict_back(). */
+   * only the server changes it, so both exchanges are one step. Likewise in take_verdict_back().
+   * code: common/wake_protocol.hpp finish_verdict 83b6ee5c
+   * code: common/wake_protocol.hpp acknowledge_late_release d364e7bd
+   * code: timer_server/scopes/worker_page.cpp WorkerPage::finish a12f350b */
   :: d_step { server_at == FINISH ->
        if
        :: word[i] == EXPIRED(kill[i]) -> word[i] = AFTER_KILL
@@ -743,7 +814,9 @@ end:
        is_wanted = true; /* take_changed_scopes() */
        kill_next() }
 
-  /* Server::withdraw(): BoardFile::stop(), RequestPipe::remove_from_path() */
+  /* Server::withdraw(): BoardFile::stop(), RequestPipe::remove_from_path()
+   * code: timer_server/server.cpp Server::withdraw 64fadb64
+   * code: timer_server/scopes/board_file.cpp BoardFile::stop 555df702 */
   :: d_step { server_at == ASLEEP && ends > 0 ->
        REACHED(W_STOPPED);
        next_wake = NEVER;
@@ -816,3 +889,38 @@ active proctype Clock() {
   :: d_step { now == LAST && IS_QUIET -> check() }
   od
 }
+
+/* --- what no step stands for, and still chooses an order of memory ---
+ *
+ * Soft deadlines, idle timeouts, pauses, statistics, the fields of a slot, and slots that one
+ * thread takes from another. When one of these changes, compare it with the argument at its
+ * function, and with the tests of it.
+ * code: common/wake_protocol.cpp must_wake_to_warn ef3e2a4a
+ * code: common/wake_protocol.hpp begin_idle_watch e2b82fe7
+ * code: common/wake_protocol.hpp must_wake_at c3ffd40a
+ * code: common/wake_protocol.hpp end_idle_watch 98866d84
+ * code: common/wake_protocol.hpp is_unchanged 3c4fa3ff
+ * code: common/wake_protocol.hpp try_expire_idle 36d0e2ca
+ * code: common/wake_protocol.hpp is_idle_watch f702a1ee
+ * code: timer_client/client/page/page_scope.hpp times_of d6e257a5
+ * code: timer_client/client/page/page_scope.cpp must_wake_paused b4ecfcf8
+ * code: timer_client/client/page/page_scope.cpp set_flags 55269f38
+ * code: timer_client/client/page/page_scope.cpp replaced_renewal 391f2827
+ * code: timer_client/client/page/page_scope.cpp pause_scope 722f6bf6
+ * code: timer_client/client/page/page_scope.cpp resume_scope d628116c
+ * code: timer_client/client/page/page_scope.cpp is_suspended 999e13a4
+ * code: timer_client/client/page/page_scope.cpp open_suspended 58d1830b
+ * code: timer_client/client/page/page_scope.cpp renew_after_pause 97801903
+ * code: timer_client/client/page/thread_slots.cpp ThreadSlots::take b9a0980b
+ * code: timer_client/client/page/thread_slots.cpp ThreadSlots::give_up_idle 782687c3
+ * code: timer_client/client/page/page_statistics.hpp count_scope a14169be
+ * code: timer_client/client/page/page_statistics.cpp PageStatistics::take 51348fa7
+ * code: common/page_reader.cpp read_slot 9f935bc2
+ * code: common/page_reader.cpp read_ended_scopes 4263b2b0
+ *
+ * Every function that chooses an order in these files is named above:
+ * orders: common/wake_protocol.hpp
+ * orders: common/wake_protocol.cpp
+ * orders: timer_client/client/page/page_scope.hpp
+ * orders: timer_client/client/page/page_scope.cpp
+ * orders: timer_client/client/page/slot_handle.hpp */
