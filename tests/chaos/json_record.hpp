@@ -1,0 +1,110 @@
+// One line of a log or a history, parsed. A field that is missing or has another type reads as the
+// value that the caller names.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <simdjson.h>
+
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace filetimer::chaos {
+
+using Element = simdjson::dom::element;
+
+// An object within a line; it lives as long as the line.
+class JsonFields {
+ public:
+  static constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
+
+  JsonFields() = default;
+  explicit JsonFields(const Element& element) {
+    is_object_ = element.get(root_) == simdjson::SUCCESS;
+  }
+
+  [[nodiscard]] bool is_object() const { return is_object_; }
+  // Returns false if there is no such field.
+  [[nodiscard]] bool get(std::string_view key, Element& element) const {
+    return is_object_ && root_[key].get(element) == simdjson::SUCCESS;
+  }
+  [[nodiscard]] bool has(std::string_view key) const {
+    Element element;
+    return get(key, element);
+  }
+  [[nodiscard]] std::string_view text(std::string_view key, std::string_view missing = "") const {
+    return value(key, missing);
+  }
+  [[nodiscard]] std::int64_t integer(std::string_view key, std::int64_t missing = 0) const {
+    return value(key, missing);
+  }
+  // kNone for null, too. A comparison with it is false.
+  [[nodiscard]] double number(std::string_view key, double missing = kNone) const {
+    return value(key, missing);
+  }
+  [[nodiscard]] bool flag(std::string_view key, bool missing = false) const {
+    return value(key, missing);
+  }
+  [[nodiscard]] JsonFields object(std::string_view key) const {
+    Element element;
+    return get(key, element) ? JsonFields(element) : JsonFields();
+  }
+  template <class Value>
+  [[nodiscard]] std::vector<Value> list(std::string_view key) const {
+    std::vector<Value> values;
+    simdjson::dom::array array;
+    if (is_object_ && root_[key].get(array) == simdjson::SUCCESS) {
+      for (const Element element : array) {
+        if constexpr (std::is_constructible_v<Value, Element>) {
+          values.emplace_back(element);
+        } else if (Value item; element.get(item) == simdjson::SUCCESS) {
+          values.push_back(item);
+        }
+      }
+    }
+    return values;
+  }
+  // Returns the JSON text of a field.
+  [[nodiscard]] std::string raw(std::string_view key) const {
+    Element element;
+    return get(key, element) ? simdjson::minify(element) : std::string();
+  }
+
+ protected:
+  simdjson::dom::object root_;
+  bool is_object_ = false;
+
+ private:
+  template <class Value>
+  [[nodiscard]] Value value(std::string_view key, Value missing) const {
+    Element element;
+    Value value{};
+    return get(key, element) && element.get(value) == simdjson::SUCCESS ? value : missing;
+  }
+};
+
+class JsonRecord : public JsonFields {
+ public:
+  JsonRecord(const std::string& file, std::size_t number, std::string_view line)
+      : place_(file + ":" + std::to_string(number)),
+        line_(std::make_unique<std::string>(line)),
+        document_(std::make_unique<simdjson::dom::document>()) {
+    thread_local simdjson::dom::parser parser;
+    is_object_ =
+        parser.parse_into_document(*document_, *line_).get_object().get(root_) == simdjson::SUCCESS;
+  }
+
+  [[nodiscard]] const std::string& place() const { return place_; }
+  [[nodiscard]] const std::string& line() const { return *line_; }
+
+ private:
+  std::string place_;
+  std::unique_ptr<std::string> line_;
+  std::unique_ptr<simdjson::dom::document> document_;
+};
+
+}  // namespace filetimer::chaos
