@@ -1,0 +1,451 @@
+// A worker of the chaos tests. Reads commands from the driver's socket, one a line, carries each
+// out through the client library (or writes a line into the request pipe), notes begin and end of
+// it in its history, and answers with the line of the end. A worker without commands is a hung
+// worker.
+//
+//   chaos_worker NAME   $CHAOS_SOCKET: the driver's socket; $CHAOS_HISTORY: the folder of histories
+//
+// A command is an operation and words KEY=VALUE. connect [idle_ms]; open key scope [timeout_ms]
+// [grace_ms] [signal] [spare] [leave] [first_ms] [thread_end] via=page|heartbeat|pipe|torch;
+// renew key timeout_ms; pause, resume, release key; enter, leave key (a paused region); fork child;
+// exec [no_aslr]; exit code; threads count; catch signal; close_fds; fill_stderr; nothing.
+// A scope with `leave` is released by the handler's request when its signal has come.
+// SPDX-License-Identifier: MIT
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/personality.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <csignal>
+#include <cstdlib>
+#include <cstring>
+#include <filetimer/timer_client.hpp>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <sstream>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <utility>
+#include <variant>
+#include <vector>
+
+namespace {
+
+using filetimer::TimerClient;
+using std::chrono::milliseconds;
+
+constexpr unsigned kLastResortSeconds = 600;
+constexpr std::int64_t kNsPerMs = 1'000'000;
+// Fixed, and high, so that a program that closes and opens files does not meet them.
+constexpr int kSocket = 1000;
+constexpr int kHistory = 1001;
+constexpr int kSignalled = 1002;
+constexpr int kSignal = 1003;
+
+std::int64_t now_ns(clockid_t clock = CLOCK_MONOTONIC) {
+  timespec now{};
+  ::clock_gettime(clock, &now);
+  return now.tv_sec * 1'000'000'000LL + now.tv_nsec;
+}
+
+void move_to(int from, int to) {
+  if (from < 0 || ::dup3(from, to, O_CLOEXEC) != to) {
+    std::perror("chaos_worker");
+    std::_Exit(3);
+  }
+  ::close(from);
+}
+
+void note_signal(int /*number*/) {
+  const int before = errno;
+  (void)!::write(kSignal, "!", 1);
+  errno = before;
+}
+
+class Command {
+ public:
+  explicit Command(const std::string& line) {
+    std::istringstream words(line);
+    words >> op;
+    for (std::string word; words >> word;) {
+      const auto equals = word.find('=');
+      values_[word.substr(0, equals)] = equals == std::string::npos ? "1" : word.substr(equals + 1);
+    }
+  }
+  [[nodiscard]] bool has(const std::string& key) const { return values_.contains(key); }
+  [[nodiscard]] std::string text(const std::string& key, const std::string& otherwise = "") const {
+    const auto found = values_.find(key);
+    return found == values_.end() ? otherwise : found->second;
+  }
+  [[nodiscard]] long long number(const std::string& key, long long otherwise = 0) const {
+    return has(key) ? std::atoll(text(key).c_str()) : otherwise;
+  }
+  [[nodiscard]] milliseconds ms(const std::string& key) const { return milliseconds{number(key)}; }
+  [[nodiscard]] filetimer::Timeout timeout() const {
+    return has("timeout_ms") ? filetimer::Timeout{ms("timeout_ms")} : filetimer::kNoDeadline;
+  }
+  std::string op;
+
+ private:
+  std::map<std::string, std::string> values_;
+};
+
+// Writes into the request pipe what our client's lines, or PyTorch's, say. Returns false if no
+// server reads it, or it is full.
+bool write_line(const std::string& scope, const std::string& rest) {
+  const std::string path = std::string{std::getenv("FILETIMER_DIR")} + "/requests";
+  const int pipe = ::open(path.c_str(), O_WRONLY | O_NONBLOCK | O_CLOEXEC);
+  if (pipe < 0) {
+    return false;
+  }
+  const std::string line = "{\"version\": 1, \"pid\": " + std::to_string(::getpid()) +
+                           ", \"scope_id\": \"" + scope + "\", " + rest + "}\n";
+  const bool is_written = ::write(pipe, line.data(), line.size()) == ssize_t(line.size());
+  ::close(pipe);
+  return is_written;
+}
+
+// Writes a value that is NULL-terminated JSON already: all names are the driver's, and plain.
+std::string field(const char* name, const std::string& value) {
+  return std::string{",\""} + name + "\":\"" + value + "\"";
+}
+std::string field(const char* name, long long value) {
+  return std::string{",\""} + name + "\":" + std::to_string(value);
+}
+std::string field(const char* name, bool value) {
+  return std::string{",\""} + name + (value ? "\":true" : "\":false");
+}
+
+class Worker {
+ public:
+  Worker(std::string name, char** argv) : name_(std::move(name)), argv_(argv) {
+    if (const char* number =
+            std::getenv("CHAOS_NUMBER")) {  // the process has started its program anew
+      number_ = std::atoi(number);
+    }
+    join();
+  }
+
+  [[noreturn]] void run() {
+    for (;;) {
+      pollfd fds[2] = {{kSocket, POLLIN, 0}, {kSignalled, POLLIN, 0}};
+      if (::poll(fds, 2, -1) < 0) {
+        continue;
+      }
+      if (fds[1].revents != 0) {
+        char byte = 0;
+        (void)!::read(kSignalled, &byte, 1);
+        leave_scopes();
+      }
+      if (fds[0].revents != 0) {
+        char bytes[4096];
+        const ssize_t got = ::read(kSocket, bytes, sizeof bytes);
+        if (got <= 0) {
+          ::_exit(0);
+        }
+        read_.append(bytes, static_cast<std::size_t>(got));
+        for (std::size_t end = 0; (end = read_.find('\n')) != std::string::npos;) {
+          const std::string line = read_.substr(0, end);
+          read_.erase(0, end + 1);
+          carry_out(Command{line});
+        }
+      }
+    }
+  }
+
+ private:
+  using Scope = std::variant<filetimer::TimerScope, filetimer::TimerHeartbeat>;
+
+  // Opens the history and the way to the driver, and says hello.
+  void join() {
+    const std::string path = std::string{std::getenv("CHAOS_HISTORY")} + "/" + name_ + ".history";
+    move_to(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600), kHistory);
+    int ends[2] = {-1, -1};
+    (void)!::pipe2(ends, O_CLOEXEC | O_NONBLOCK);
+    move_to(ends[0], kSignalled);
+    move_to(ends[1], kSignal);
+    const int driver = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    std::strncpy(address.sun_path, std::getenv("CHAOS_SOCKET"), sizeof address.sun_path - 1);
+    if (::connect(driver, reinterpret_cast<sockaddr*>(&address), sizeof address) != 0) {
+      ::_exit(3);
+    }
+    move_to(driver, kSocket);
+    ::alarm(kLastResortSeconds);
+    answer("hello " + name_ + "\n");
+  }
+
+  static void answer(const std::string& line) {
+    (void)!::send(kSocket, line.data(), line.size(), MSG_NOSIGNAL);
+  }
+
+  void note(const std::string& fields) {
+    last_ = "{\"t\":" + std::to_string(now_ns()) + field("who", name_) +
+            field("n", static_cast<long long>(number_)) + fields + "}\n";
+    (void)!::write(kHistory, last_.data(), last_.size());
+  }
+  void begin(const std::string& op, const std::string& fields) {
+    ++number_;
+    note(field("op", op) + fields);
+  }
+  void end(bool is_ok, const std::string& fields = "") {
+    note(field("end", true) + field("ok", is_ok) + fields);
+  }
+
+  void carry_out(const Command& command) {
+    const std::string key = command.text("key");
+    const bool is_quiet = quiet_.contains(command.op);
+    try {
+      if (!is_quiet) {
+        begin(command.op, fields_of(command));
+      }
+      const auto [is_ok, fields] = perform(command, key);
+      is_quiet ? void(last_ = "{\"ok\":true}\n") : end(is_ok, fields);
+    } catch (const std::exception& error) {
+      end(false, field("error", std::string{error.what()}));
+    }
+    answer(last_);
+  }
+
+  std::string fields_of(const Command& command) {
+    std::string fields = command.has("key") ? field("key", command.text("key")) : "";
+    for (const char* name : {"scope", "child"}) {
+      fields += command.has(name) ? field(name, command.text(name)) : "";
+    }
+    if (command.op == "open") {
+      fields += field("via", command.text("via", "page")) +
+                field("signal", command.number("signal", SIGKILL));
+    }
+    for (const auto& [ms, ns] : {std::pair{"timeout_ms", "timeout_ns"},
+                                 {"grace_ms", "grace_ns"},
+                                 {"idle_ms", "idle_ns"},
+                                 {"first_ms", "first_ns"}}) {
+      fields += command.has(ms) ? field(ns, command.number(ms) * kNsPerMs) : "";
+    }
+    fields += command.has("spare") ? field("spare", true) : "";
+    return fields + (command.has("code") ? field("code", command.number("code")) : "");
+  }
+
+  std::pair<bool, std::string> perform(const Command& command, const std::string& key) {
+    if (command.op == "connect") {
+      filetimer::ConnectOptions options;
+      options.idle_timeout = command.ms("idle_ms");
+      client_.emplace(TimerClient::connect(std::move(options)));
+    } else if (command.op == "open") {
+      return open(command, key);
+    } else if (command.op == "renew" || command.op == "pause" || command.op == "resume") {
+      return {change(command, key), ""};
+    } else if (command.op == "release") {
+      return release(key);
+    } else if (command.op == "enter") {
+      pause_scopes(true,
+                   [&] { regions_[key].reset(new filetimer::PausedRegion(client_->paused(key))); });
+    } else if (command.op == "leave") {
+      pause_scopes(false, [&] { regions_.erase(key); });
+    } else if (command.op == "fork") {
+      fork(command.text("child"));
+      return {true, field("child", command.text("child"))};
+    } else if (command.op == "exec") {
+      if (command.has("no_aslr")) {
+        ::personality(ADDR_NO_RANDOMIZE);
+      }
+      ::setenv("CHAOS_NUMBER", std::to_string(number_).c_str(), 1);
+      ::execv("/proc/self/exe", argv_);
+      return {false, ""};
+    } else if (command.op == "exit") {
+      std::exit(static_cast<int>(command.number("code")));
+    } else if (command.op == "threads") {
+      for (long long i = 0; i < command.number("count"); ++i) {
+        std::thread([] { ::pause(); }).detach();
+      }
+    } else if (command.op == "catch") {
+      std::signal(static_cast<int>(command.number("signal")), note_signal);
+    } else if (command.op == "close_fds") {
+      ::close_range(3, kSocket - 1, 0);
+      ::close_range(kSignal + 1, ~0U, 0);
+    } else if (command.op == "fill_stderr") {
+      const int full = ::open("/dev/full", O_WRONLY | O_CLOEXEC);
+      ::dup2(full, STDERR_FILENO);
+      ::close(full);
+    } else if (command.op != "nothing") {
+      return {false, field("error", "unknown operation")};
+    }
+    return {true, ""};
+  }
+
+  std::pair<bool, std::string> open(const Command& command, const std::string& key) {
+    const std::string via = command.text("via", "page");
+    const std::string scope = command.text("scope", key);
+    const int signal = static_cast<int>(command.number("signal", SIGKILL));
+    if (command.has("leave")) {
+      std::signal(signal, note_signal);
+      left_on_signal_.insert(key);
+    }
+    if (via == "pipe" || via == "torch") {
+      lines_[key] = {scope, via};
+      std::ostringstream rest;
+      rest.precision(17);
+      rest << "\"signal\": " << signal << ", " << expiration(command);
+      if (via == "pipe") {
+        rest << ", \"x_timeout_s\": ";
+        command.has("timeout_ms") ? void(rest << double(command.number("timeout_ms")) / 1000)
+                                  : void(rest << "Infinity");
+        if (command.has("grace_ms")) {
+          rest << ", \"x_grace_s\": " << double(command.number("grace_ms")) / 1000;
+        }
+        if (command.has("spare")) {
+          rest << ", \"x_spare_if_left\": true";
+        }
+      }
+      return {write_line(scope, rest.str()), ""};
+    }
+    filetimer::ScopeOptions options;
+    options.signal = signal;
+    options.spare_if_left = command.has("spare");
+    if (command.has("grace_ms")) {
+      options.grace = command.ms("grace_ms");
+    }
+    if (via == "heartbeat") {
+      if (command.has("first_ms")) {
+        options.first_timeout = command.ms("first_ms");
+      }
+      scopes_.emplace(key, client_->heartbeat(command.timeout(), scope, options));
+    } else if (command.has("thread_end")) {
+      std::thread([&] {
+        scopes_.emplace(key, client_->expires(command.timeout(), scope, options));
+      }).join();
+    } else {
+      scopes_.emplace(key, client_->expires(command.timeout(), scope, options));
+    }
+    const bool is_watched =
+        std::visit([](auto& each) { return each.times().has_value(); }, scopes_.at(key));
+    return {true, field("watched", is_watched)};
+  }
+
+  static std::string expiration(const Command& command) {
+    if (!command.has("timeout_ms")) {
+      return "\"expiration_time\": Infinity";
+    }
+    char text[64];
+    std::snprintf(
+        text, sizeof text, "\"expiration_time\": %.6f",
+        double(now_ns(CLOCK_REALTIME)) / 1e9 + double(command.number("timeout_ms")) / 1e3);
+    return text;
+  }
+
+  bool change(const Command& command, const std::string& key) {
+    if (const auto line = lines_.find(key); line != lines_.end()) {
+      std::ostringstream rest;
+      rest << "\"signal\": " << command.number("signal", SIGKILL) << ", " << expiration(command);
+      if (line->second.second == "pipe") {
+        rest << ", \"x_timeout_s\": " << double(command.number("timeout_ms")) / 1000;
+      }
+      return write_line(line->second.first, rest.str());
+    }
+    Scope& scope = scopes_.at(key);
+    if (auto* heart = std::get_if<filetimer::TimerHeartbeat>(&scope);
+        heart != nullptr && command.op == "renew") {
+      return heart->beat();
+    }
+    return std::visit(
+        [&](auto& each) {
+          if constexpr (std::is_same_v<std::decay_t<decltype(each)>, filetimer::TimerScope>) {
+            if (command.op == "renew") {
+              return each.renew(command.timeout());
+            }
+          }
+          return command.op == "pause" ? each.pause() : each.resume();
+        },
+        scope);
+  }
+
+  std::pair<bool, std::string> release(const std::string& key) {
+    left_on_signal_.erase(key);
+    if (const auto line = lines_.find(key); line != lines_.end()) {
+      const bool is_written =
+          write_line(line->second.first, "\"signal\": 9, \"expiration_time\": -1");
+      lines_.erase(line);
+      return {is_written, ""};
+    }
+    const auto result = std::visit([](auto& each) { return each.release(); }, scopes_.at(key));
+    scopes_.erase(key);
+    return {true, result == filetimer::ReleaseResult::kNotOpen
+                      ? ""
+                      : field("in_time", result == filetimer::ReleaseResult::kReleased)};
+  }
+
+  // A region pauses the scopes of its thread, and only the outermost one does: the history says so
+  // for each of them.
+  template <class Change>
+  void pause_scopes(bool is_pause, Change change) {
+    const std::size_t inner = is_pause ? 0 : 1;
+    std::vector<int> numbers;
+    for (const auto& [key, scope] : scopes_) {
+      if (regions_.size() == inner) {
+        begin(is_pause ? "pause" : "resume", field("key", key));
+        numbers.push_back(number_);
+      }
+    }
+    change();
+    for (const int number : numbers) {
+      number_ = number;
+      end(true);
+    }
+  }
+
+  void leave_scopes() {
+    for (const std::string& key : std::set<std::string>{left_on_signal_}) {
+      begin("release", field("key", key));
+      const auto [is_ok, fields] = release(key);
+      end(is_ok, fields);
+    }
+  }
+
+  // The child is a worker with a history and a socket of its own; its parent reaps it never, so
+  // that the driver sees how it ended.
+  void fork(const std::string& child) {
+    if (::fork() != 0) {
+      return;
+    }
+    name_ = child;
+    number_ = 0;
+    read_.clear();
+    scopes_.clear();
+    lines_.clear();
+    regions_.clear();
+    left_on_signal_.clear();
+    join();
+    run();
+  }
+
+  const std::set<std::string> quiet_{"nothing", "threads", "enter",     "leave",
+                                     "catch",   "connect", "close_fds", "fill_stderr"};
+  std::string name_;
+  char** argv_;
+  std::string read_;
+  std::string last_;
+  int number_ = 0;
+  std::optional<TimerClient> client_;
+  std::map<std::string, Scope> scopes_;
+  std::map<std::string, std::pair<std::string, std::string>> lines_;  // scope and kind, by key
+  std::map<std::string, std::unique_ptr<filetimer::PausedRegion>> regions_;
+  std::set<std::string> left_on_signal_;
+};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc != 2) {
+    std::fprintf(stderr, "usage: chaos_worker NAME\n");
+    return 2;
+  }
+  Worker(argv[1], argv).run();
+}

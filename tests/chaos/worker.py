@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: MIT
+"""A worker of the chaos tests in Python, with the commands of worker.cpp through the Python package.
+
+worker.py NAME      $CHAOS_SOCKET: the driver's socket; $CHAOS_HISTORY: the folder of histories
+
+open knows `raise` (on_expiry="raise"; ScopeExpired ends the scope), and in place of a scope in the main
+thread `task` (in asyncio), `generator` and `thread` (with threads that never end, in blocking calls).
+"""
+import asyncio
+import json
+import os
+import resource
+import signal
+import socket
+import sys
+import threading
+import time
+
+import filetimer
+
+QUIET = ("nothing", "threads", "connect", "close_fds", "fill_stderr")
+LAST_RESORT_S = 600
+NS_PER_MS = 1_000_000
+SOCKET, HISTORY = 1000, 1001  # high, so that a program that closes and opens files does not meet them
+
+
+def move_to(number, to):
+    os.dup2(number, to, inheritable=False)
+    os.close(number)
+
+
+class Worker:
+    def __init__(self, name, number=0):
+        self.name, self.number = name, number
+        self.scopes, self.raising, self.regions = {}, [], {}
+        self.loop = None
+        self.read = b""
+        history = os.path.join(os.environ["CHAOS_HISTORY"], name + ".history")
+        move_to(os.open(history, os.O_WRONLY | os.O_CREAT | os.O_APPEND), HISTORY)
+        driver = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        driver.connect(os.environ["CHAOS_SOCKET"])
+        move_to(driver.detach(), SOCKET)
+        signal.alarm(LAST_RESORT_S)
+        os.write(SOCKET, f"hello {name}\n".encode())
+
+    def note(self, **fields):
+        line = json.dumps({"t": time.clock_gettime_ns(time.CLOCK_MONOTONIC), "who": self.name,
+                           "n": self.number, **fields}).encode() + b"\n"
+        os.write(HISTORY, line)
+        return line
+
+    def begin(self, op, **fields):
+        self.number += 1
+        self.note(op=op, **fields)
+
+    def end(self, ok=True, **fields):
+        return self.note(end=True, ok=ok, **fields)
+
+    def run(self):
+        while True:
+            try:
+                while b"\n" in self.read or self.receive():
+                    line, _, self.read = self.read.partition(b"\n")
+                    self.carry_out(line.decode().split())
+            except filetimer.ScopeExpired:
+                self.leave_expired()
+
+    def receive(self):
+        got = os.read(SOCKET, 4096)
+        if not got:
+            os._exit(0)
+        self.read += got
+        return b"\n" in self.read
+
+    def carry_out(self, words):
+        op = words[0]
+        args = {key: value or "1" for key, _, value in (word.partition("=") for word in words[1:])}
+        if op not in QUIET:
+            fields = {key: args[key] for key in ("key", "scope", "child") if key in args}
+            fields |= {key + "_ns": int(args[key + "_ms"]) * NS_PER_MS
+                       for key in ("timeout", "grace", "first") if key + "_ms" in args}
+            fields |= {"via": args.get("via", "page")} if op == "open" else {}
+            if op == "open":
+                fields |= {"spare": True} if "raise" in args else {"signal": int(args.get("signal", 9))}
+            self.begin(op, **fields)
+        try:
+            result = getattr(self, "do_" + op)(**args) or {}
+        except filetimer.ScopeExpired:
+            raise
+        except Exception as error:
+            result = {"ok": False, "error": str(error)}
+        os.write(SOCKET, b'{"ok":true}\n' if op in QUIET and result.get("ok", True) else self.end(**result))
+
+    def leave_expired(self):
+        for key in self.raising[:]:
+            times = self.scopes[key].times()
+            if times is None or times.expired:
+                self.begin("release", key=key)
+                self.end(**self.do_release(key))
+
+    # The commands
+
+    def do_nothing(self):
+        pass
+
+    def do_connect(self, idle_ms=None):
+        filetimer.configure(idle_timeout=int(idle_ms) / 1000 if idle_ms else None)
+
+    def do_open(self, key, scope=None, timeout_ms=None, grace_ms=None, signal=9, via="page", first_ms=None, **where):
+        timeout = int(timeout_ms) / 1000 if timeout_ms else float("inf")
+        options = {"signal": int(signal), "grace": int(grace_ms) / 1000 if grace_ms else None}
+        if via == "heartbeat":
+            opened = filetimer.heartbeat(timeout, scope or key, **options,
+                                         first_timeout=int(first_ms) / 1000 if first_ms else None)
+        else:
+            options |= {"on_expiry": "raise"} if "raise" in where else {}
+            opened = filetimer.Scope(timeout, scope or key, **options)
+        self.scopes[key] = opened
+        if "raise" in where:
+            self.raising.append(key)
+        if via != "heartbeat":
+            self.acquire(opened, where)
+        return {"watched": opened.times() is not None}
+
+    def acquire(self, scope, where):
+        """Opens it in the main thread, an asyncio task, a generator, or a thread that then blocks for ever."""
+        if "task" in where:
+            self.loop = self.loop or asyncio.new_event_loop()
+            self.loop.run_until_complete(self.acquire_in_task(scope))
+        elif "generator" in where:
+            next(entered := self.acquire_in_generator(scope))
+            self.scopes[scope] = entered  # keeps it open
+        elif "thread" in where:
+            is_open = threading.Event()
+            threading.Thread(target=lambda: (scope.acquire(), is_open.set(), threading.Event().wait()),
+                             daemon=True).start()
+            is_open.wait()
+        else:
+            scope.acquire()
+
+    async def acquire_in_task(self, scope):
+        scope.acquire()
+        await asyncio.sleep(0)
+
+    def acquire_in_generator(self, scope):
+        scope.acquire()
+        yield scope
+
+    def do_renew(self, key, timeout_ms=None):
+        scope = self.scopes[key]
+        return {"ok": scope.beat() if isinstance(scope, filetimer.Heartbeat) else scope.renew(int(timeout_ms) / 1000)}
+
+    def do_pause(self, key):
+        return {"ok": self.scopes[key].pause()}
+
+    def do_resume(self, key):
+        return {"ok": self.scopes[key].resume()}
+
+    def do_release(self, key):
+        scope = self.scopes.pop(key)
+        if key in self.raising:
+            self.raising.remove(key)
+        if scope.times() is None:
+            return {}
+        return {"in_time": scope.release()}
+
+    def do_fork(self, child):
+        if os.fork() == 0:
+            self.__init__(child)
+            self.run()
+        return {"child": child}
+
+    def do_exec(self):
+        os.environ["CHAOS_NUMBER"] = str(self.number)
+        os.execv(sys.executable, [sys.executable, *sys.argv])
+
+    def do_exit(self, code="0"):
+        sys.exit(int(code))
+
+    def do_threads(self, count):
+        """Starts threads that wait in blocking calls of all kinds when the interpreter ends."""
+        end = socket.socketpair()
+        waits = (threading.Event().wait, lambda: time.sleep(LAST_RESORT_S), lambda: end[0].recv(1),
+                 lambda: filetimer.configure(os.devnull, missing="wait", timeout=LAST_RESORT_S))
+        for number in range(int(count)):
+            threading.Thread(target=waits[number % len(waits)], daemon=True).start()
+
+    def do_close_fds(self):
+        os.closerange(3, SOCKET)
+        os.closerange(HISTORY + 1, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+
+    def do_fill_stderr(self):
+        move_to(os.open("/dev/full", os.O_WRONLY), 2)
+
+
+Worker(sys.argv[1], int(os.environ.pop("CHAOS_NUMBER", 0))).run()

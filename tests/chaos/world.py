@@ -1,0 +1,734 @@
+# SPDX-License-Identifier: MIT
+"""A world of one chaos run, in a folder of its own: timer servers, workers of all kinds, bystanders, and
+what is done to them. Whatever happens is noted in histories, one file for each process that takes part,
+which history_check judges together with the logs. docs/promises.md says by which promises.
+
+    with World(Programs()) as world:
+        server = world.server("--grace", "1s")
+        worker = world.worker()
+        worker.do("open", key="k1", timeout_ms=300)
+        world.wait_for("killed", pid=worker.pid)
+    print(world.check())
+
+Every wait has a bound. A wait that is in vain raises Bound; a world that this machine cannot make raises
+Skip. All processes of a world end with close().
+"""
+import ctypes
+import json
+import os
+import pathlib
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+BOUND_S = 20  # of every wait for something that happens at once on an idle machine
+POLL_S = 0.005
+SAMPLE_S = 0.1  # between two looks at what a server uses
+BUSY_S = 1.0  # no server may use a whole core for this long
+CLOSE_S = 5  # for a process to exit by itself at the end of its world
+SERVER_RSS_BYTES = 256 << 20
+SERVER_FILES = 1000
+RUN_NUMBERS = 1_000_000  # the calls that timer_client run makes are numbered from here
+SOURCES = pathlib.Path(__file__).resolve().parents[2]
+WORKER_KINDS = ("cpp", "heartbeat", "pipe", "torch", "python", "run")
+
+libc = ctypes.CDLL(None, use_errno=True)
+PR_SET_CHILD_SUBREAPER = 36
+PTRACE_DETACH, PTRACE_SEIZE, PTRACE_INTERRUPT, WALL = 17, 0x4206, 0x4207, 0x40000000
+
+
+class Skip(Exception):
+    """This machine cannot do it, for the reason that the exception has."""
+
+
+class Bound(Exception):
+    """Something did not happen within its bound."""
+
+
+class Gone(Exception):
+    """The worker ended before it answered."""
+
+
+def now():
+    return time.clock_gettime_ns(time.CLOCK_MONOTONIC)
+
+
+def wait_until(holds, what, bound_s=BOUND_S):
+    end = time.monotonic() + bound_s
+    while True:
+        result = holds()
+        if result:
+            return result
+        if time.monotonic() > end:
+            raise Bound(f"{what}: not within {bound_s} s")
+        time.sleep(POLL_S)
+
+
+def stat_of(pid, thread=None):
+    """Returns the fields of /proc/PID/stat from the state on, or None if there is no such process."""
+    try:
+        path = f"/proc/{pid}/stat" if thread is None else f"/proc/{pid}/task/{thread}/stat"
+        return pathlib.Path(path).read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+
+
+def threads_of(pid):
+    try:
+        return os.listdir(f"/proc/{pid}/task")
+    except OSError:
+        return []
+
+
+class Programs:
+    """Where the programs are: in `folder` first, then in that of the build."""
+
+    def __init__(self, folder=None):
+        build = os.environ.get("FILETIMER_BIN_DIR") or SOURCES / "build/check/bin"
+        self.folders = [pathlib.Path(each) for each in (folder, build) if each]
+
+    def path(self, name):
+        for folder in self.folders:
+            if (folder / name).exists():
+                return str(folder / name)
+        raise Skip(f"{name} is not built in {self.folders[-1]}")
+
+    def python(self):
+        """Returns the folder of the Python package."""
+        for folder in self.folders:
+            if (folder.parent / "python/filetimer").exists():
+                return str(folder.parent / "python")
+        raise Skip("the Python package is not built")
+
+
+class History:
+    """Appends lines to a file, each by one write, so that none is lost with the process."""
+
+    def __init__(self, path, who):
+        self.file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        self.who = who
+        self.number = 0
+        self.lock = threading.Lock()
+
+    def note(self, **fields):
+        line = {"t": now(), "who": self.who, **fields}
+        os.write(self.file, (json.dumps(line) + "\n").encode())
+
+    def begin(self, op, **fields):
+        with self.lock:
+            self.number += 1
+            number = self.number
+        self.note(n=number, op=op, **fields)
+        return number
+
+    def end(self, number, ok=True, **fields):
+        self.note(n=number, end=True, ok=ok, **fields)
+
+    def once(self, op, **fields):
+        self.end(self.begin(op, **fields))
+
+    def close(self):
+        os.close(self.file)
+
+
+class Process:
+    """A process of the world, held by its pidfd."""
+
+    def __init__(self, world, name, pid, popen=None, wrapper=None, is_reaped_elsewhere=False):
+        self.world, self.name, self.pid, self.popen, self.wrapper = world, name, pid, popen, wrapper
+        self.is_reaped_elsewhere = is_reaped_elsewhere
+        self.fd = os.pidfd_open(pid)
+        self.start = int((stat_of(pid) or [0] * 20)[19])
+        self.halts = []
+        self.is_alive = True
+        self.is_reaped = False
+        self.status = None  # the exit code, or minus the signal; None: not known (yet)
+
+    def send(self, number):
+        try:
+            signal.pidfd_send_signal(self.fd, number)
+        except ProcessLookupError:
+            pass
+
+    def kill(self, number=signal.SIGKILL):
+        """Ends it as a stranger would; the server has no part in it."""
+        self.world.history.once("kill", subject=self.name, signal=int(number))
+        self.send(number)
+
+    def wait(self, bound_s=BOUND_S):
+        """Waits for its end."""
+        wait_until(lambda: not self.is_alive, f"the end of {self.name} ({self.pid})", bound_s)
+
+    def has_threads_only_in(self, letters):
+        states = [stat_of(self.pid, thread) for thread in threads_of(self.pid)]
+        return all(state is None or state[0] in letters for state in states)
+
+    def halt(self, how="stop"):
+        """how: stop (SIGSTOP), freeze (its cgroup), trace (by a tracer)."""
+        self.world.halt(self, how=how)
+
+    def resume(self):
+        self.world.resume(self)
+
+    def glance(self):
+        """Looks at it as a debugger does: attaches, stops it, and lets it go at once."""
+        self.halt("trace")
+        self.resume()
+
+    def use(self):
+        """Returns CPU time, memory and descriptors, or None if it has ended."""
+        stat = stat_of(self.pid)
+        try:
+            files = len(os.listdir(f"/proc/{self.pid}/fd"))
+        except OSError:
+            files = 0
+        if stat is None or stat[0] == "Z":
+            return None
+        ticks = int(stat[11]) + int(stat[12])
+        return {"cpu_ns": ticks * (10**9 // os.sysconf("SC_CLK_TCK")),
+                "rss_bytes": int(stat[21]) * os.sysconf("SC_PAGE_SIZE"), "descriptors": files}
+
+
+class Server(Process):
+    """A timer_server. dir, log, args: its own."""
+
+    def begin(self, dir, log, args, options):
+        self.dir, self.log, self.args, self.options = dir, log, args, options
+        self.samples = []
+        self.may_end = False
+
+    def kill(self):
+        """Kills it as the kernel does when memory runs out."""
+        self._end("kill_server", signal.SIGKILL)
+
+    def stop(self):
+        """Asks it to stop, and waits for its end."""
+        self._end("stop_server", signal.SIGTERM)
+
+    def _end(self, op, number):
+        self.may_end = True
+        call = self.world.history.begin(op, subject=self.name)
+        self.send(number)
+        if number != signal.SIGKILL and self.halts:
+            self.resume()
+        self.wait()
+        self.world.history.end(call)
+
+    def restart(self):
+        """Starts the next server, with the same options. Kills this one if it still runs."""
+        if self.is_alive:
+            self.kill()
+        return self.world.server(*self.args, **self.options)
+
+
+class Worker(Process):
+    """A process that carries out commands; see worker.cpp and worker.py."""
+
+    def begin(self, kind, connection):
+        self.kind = kind
+        self.connection = connection
+        self.read = b""
+        self.owed = 0  # answers to commands that were posted
+        self.children = 0
+
+    def post(self, op, **words):
+        """Sends a command, and does not wait for its answer."""
+        line = " ".join([op] + [key if value is True else f"{key}={value}"
+                                for key, value in words.items() if value is not False and value is not None])
+        self.owed += 1
+        try:
+            self.connection.sendall((line + "\n").encode())
+        except OSError:
+            pass
+
+    def answers(self, bound_s=BOUND_S):
+        """Waits for all answers that are owed, and returns the last one. Raises Gone if the worker ended."""
+        answer = None
+        self.connection.settimeout(bound_s)
+        while self.owed:
+            while b"\n" not in self.read:
+                try:
+                    got = self.connection.recv(4096)
+                except TimeoutError:
+                    raise Bound(f"{self.name} ({self.pid}) does not answer within {bound_s} s") from None
+                except OSError:
+                    got = b""
+                if not got:
+                    raise Gone(self.name)
+                self.read += got
+            line, _, self.read = self.read.partition(b"\n")
+            self.owed -= 1
+            answer = json.loads(line)
+        return answer
+
+    def do(self, op, bound_s=BOUND_S, **words):
+        """Has it carry out a command. Returns the end line of its history."""
+        self.post(op, **words)
+        return self.answers(bound_s)
+
+    def fork(self):
+        """Returns the child, which is a worker with commands of its own."""
+        self.children += 1
+        name = f"{self.name}.{self.children}"
+        call = self.world.history.begin("spawn", subject=name, role="child", parent=self.name)
+        self.post("fork", child=name)
+        connection, pid = self.world.accept(name)
+        self.answers()
+        child = self.world.made(Worker(self.world, name, pid, is_reaped_elsewhere=self.wrapper is not None), call)
+        child.begin(self.kind, connection)
+        return child
+
+    def exec(self, **words):
+        """Starts its program anew in the same process, without address randomisation with no_aslr=True."""
+        self.post("exec", **words)
+        self.connection.close()
+        self.connection, _ = self.world.accept(self.name)
+        self.owed, self.read = 0, b""
+
+    def exit(self, code=0, bound_s=BOUND_S):
+        self.post("exit", code=code)
+        self.wait(bound_s)
+
+
+class Freezer:
+    """A cgroup of its own whose processes can be frozen."""
+
+    def __init__(self, name):
+        for root in map(pathlib.Path, ("/sys/fs/cgroup/freezer", "/sys/fs/cgroup/unified", "/sys/fs/cgroup")):
+            self.folder = root / name
+            try:
+                self.folder.mkdir()
+            except OSError:
+                continue
+            if (self.folder / "freezer.state").exists():
+                self.switch, self.values, self.shown = "freezer.state", ("THAWED", "FROZEN"), "{}\n"
+                self.shows = "freezer.state"
+                return
+            if (self.folder / "cgroup.freeze").exists():
+                self.switch, self.values, self.shown = "cgroup.freeze", ("0", "1"), "frozen {}\n"
+                self.shows = "cgroup.events"
+                return
+            self.folder.rmdir()
+        raise Skip("no cgroup can be made and frozen here")
+
+    def add(self, process):
+        (self.folder / "cgroup.procs").write_text(str(process.pid))
+
+    def freeze(self, is_frozen=True):
+        value = self.values[is_frozen]
+        (self.folder / self.switch).write_text(value)
+        shows = self.folder / self.shows
+        wait_until(lambda: self.shown.format(value) in shows.read_text(), f"the cgroup shows {value}")
+
+    def close(self):
+        self.freeze(False)
+        wait_until(lambda: not (self.folder / "cgroup.procs").read_text(), "the end of the cgroup's processes")
+        self.folder.rmdir()
+
+
+class Watcher(threading.Thread):
+    """Notes the end of each process, and what servers use."""
+
+    def __init__(self, world):
+        super().__init__(daemon=True)
+        self.world = world
+        self.lock = threading.Lock()
+        self.processes = []
+        self.ended = []  # (process, when it was seen alive last, when it had ended): not reaped yet
+        self.is_closing = False
+
+    def add(self, process):
+        with self.lock:
+            self.processes.append(process)
+
+    def run(self):
+        seen_alive = sampled = now()
+        while not self.is_closing:
+            with self.lock:
+                processes = list(self.processes)
+            poll = select.poll()
+            for process in processes:
+                poll.register(process.fd, select.POLLIN)
+            looks = now()
+            ended = {fd for fd, _ in poll.poll(10)}
+            seen = now()
+            for process in processes:
+                if process.fd in ended:
+                    with self.lock:
+                        self.processes.remove(process)
+                    self.ended.append((process, seen_alive, seen))
+                    process.is_alive = False
+                elif isinstance(process, Server) and seen - sampled > SAMPLE_S * 1e9:
+                    self.world.sample(process, seen)
+            sampled = seen if seen - sampled > SAMPLE_S * 1e9 else sampled
+            seen_alive = looks
+            self.reap(is_last=False)
+        self.reap(is_last=True)
+
+    def reap(self, is_last):
+        """Notes who ended. A child of a worker can be reaped only when its parent has ended."""
+        kept = []
+        for process, before, seen in self.ended:
+            status = status_of(process.wrapper or process)
+            if status is None and not is_last and not process.is_reaped_elsewhere:
+                kept.append((process, before, seen))
+                continue
+            process.status, process.is_reaped = status, True
+            fields = {} if status is None else {"status": status}
+            self.world.history.note(op="ended", subject=process.name, before=before, **fields, t=seen)
+        self.ended = kept
+
+
+def status_of(process):
+    """Reaps the process, and returns its status; None: it cannot be reaped yet, or by this process."""
+    if process.status is not None:
+        return process.status
+    try:
+        result = os.waitid(os.P_PIDFD, process.fd, os.WEXITED | os.WNOHANG)
+    except ChildProcessError:
+        return None
+    if result is None:
+        return None
+    process.status = result.si_status if result.si_code == os.CLD_EXITED else -result.si_status
+    if process.popen:
+        process.popen.returncode = process.status
+    return process.status
+
+
+class World:
+    def __init__(self, programs=None, keep=False, name="chaos"):
+        self.programs = programs or Programs()
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix=f"filetimer-{name}-"))
+        self.histories = self.folder / "histories"
+        self.histories.mkdir()
+        self.history = History(self.histories / "driver.history", "driver")
+        self.dir = self.folder / "run"
+        self.log = self.folder / "log.jsonl"
+        self.logs = []
+        self.keep = keep
+        self.servers, self.workers, self.bystanders, self.processes = [], [], [], []
+        self.freezers, self.mounts, self.joined, self.failures = [], [], {}, []
+        self.is_closed = False
+        libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        self.door = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.door.bind(str(self.folder / "driver"))
+        self.door.listen(64)
+        self.watcher = Watcher(self)
+        self.watcher.start()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, error, trace):
+        self.close()
+
+    # What takes part
+
+    def environment(self, changes, dir=None):
+        environment = {key: value for key, value in os.environ.items()
+                       if not key.startswith(("FILETIMER", "TORCHELASTIC", "SLURM", "LD_PRELOAD"))}
+        environment |= {"FILETIMER_DIR": str(dir or self.dir), "CHAOS_SOCKET": str(self.folder / "driver"),
+                        "CHAOS_HISTORY": str(self.histories), "PYTHONDONTWRITEBYTECODE": "1"}
+        environment |= {key: str(value) for key, value in (changes or {}).items()}
+        return environment
+
+    def made(self, process, call):
+        """Takes a process into the world, whose spawn began as `call`."""
+        self.watcher.add(process)
+        self.processes.append(process)
+        self.history.end(call, pid=process.pid, start=process.start)
+        return process
+
+    def accept(self, name, bound_s=BOUND_S):
+        """Waits for the hello of a worker. Returns its connection and its pid here."""
+        end = time.monotonic() + bound_s
+        while name not in self.joined:
+            self.door.settimeout(max(end - time.monotonic(), 0.001))
+            try:
+                connection, _ = self.door.accept()
+            except TimeoutError:
+                raise Bound(f"{name} does not start within {bound_s} s: {self.said(name)}") from None
+            connection.settimeout(BOUND_S)
+            hello = b""
+            while not hello.endswith(b"\n"):
+                hello += connection.recv(1)
+            peer = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+            self.joined[hello.decode().split()[1]] = connection, int.from_bytes(peer[:4], sys.byteorder)
+        return self.joined.pop(name)
+
+    def said(self, name):
+        """Returns what the process wrote to its standard output and error."""
+        return "".join(path.read_text(errors="replace") for path in
+                       (self.folder / f"{name}.out", self.folder / f"{name}.err") if path.exists())
+
+    def start(self, name, argv, env=None, dir=None, stdin=subprocess.DEVNULL, stderr=None):
+        """Starts a program. stderr: closed, full, or a file of its own."""
+        with open(self.folder / f"{name}.out", "wb") as out, \
+                open("/dev/full" if stderr == "full" else self.folder / f"{name}.err", "wb") as err:
+            if stderr == "closed":
+                argv = ["sh", "-c", 'exec "$@" 2>&-', "sh", *argv]
+            return subprocess.Popen([str(each) for each in argv], stdin=stdin, stdout=out, stderr=err,
+                                    env=self.environment(env, dir), cwd=self.folder)
+
+    def server(self, *args, env=None, dir=None, log=None, command=(), stderr=None, prefix=(), program=None,
+               is_ready=True):
+        """Starts a server and waits until it is ready. `prefix`: words before the program, such as
+        strace; log="": the server's own choice."""
+        name = f"s{len(self.servers) + 1}"
+        dir = pathlib.Path(dir or self.dir)
+        options = {"env": env, "dir": dir, "log": log, "command": command, "stderr": stderr, "prefix": prefix,
+                   "program": program}
+        path = dir / "expired.jsonl" if log == "" else pathlib.Path(log or self.log)
+        words = [program or self.programs.path("timer_server"), "--dir", dir,
+                 *([] if log == "" else ["--log", path]), *args, *(["--", *command] if command else [])]
+        if path not in self.logs:
+            self.logs.append(path)
+        call = self.history.begin("server", subject=name, dir=str(dir), log=str(path), args=list(args))
+        spawn = self.history.begin("spawn", subject=name, role="server")
+        popen = self.start(name, [*prefix, *words], env, dir, stderr=stderr)
+        server = Server(self, name, popen.pid, popen)
+        server.begin(dir, path, args, options)
+        server.may_end = bool(command)
+        self.servers.append(self.made(server, spawn))
+        if is_ready:
+            wait_until(lambda: "ready dir=" in self.said(name) or not server.is_alive, f"{name} is ready: {self.said(name)}")
+        is_ready = "ready dir=" in self.said(name)
+        self.history.end(call, ok=is_ready)
+        server.may_end = server.may_end or not is_ready
+        return server
+
+    def worker(self, kind="cpp", namespaces=(), env=None, dir=None, prefix=(), connect=True, timeout_ms=None,
+               run=(), stderr=None, **words):
+        """Starts a worker. kind: one of WORKER_KINDS. namespaces: of pid, mount, cgroup, net, uts. `words`
+        go with its command connect. A worker of kind run is the COMMAND of timer_client run,
+        its `parent`, with the words `run`; its scope "run" is open for timeout_ms."""
+        name = f"w{len(self.workers) + 1}"
+        program = [self.programs.path("chaos_worker")] if kind != "python" else \
+            ["/usr/bin/python3", SOURCES / "tests/chaos/worker.py"]
+        if kind == "python":
+            env = {"PYTHONPATH": self.programs.python(), **(env or {})}
+        if namespaces:
+            self.need_namespaces(tuple(namespaces))
+            prefix = [*prefix, *unshare_words(namespaces)]
+        argv = [*prefix, *program, name]
+        wrapper = None
+        if kind == "run":
+            return self._run(name, argv, timeout_ms, run, env, dir, stderr)
+        spawn = self.history.begin("spawn", subject=name, role="worker")
+        popen = self.start(name, argv, env, dir, stderr=stderr)
+        connection, pid = self.accept(name)
+        if pid != popen.pid:  # unshare forked
+            wrapper = Process(self, name + "u", popen.pid, popen)
+        worker = Worker(self, name, pid, None if wrapper else popen, wrapper)
+        worker.begin(kind, connection)
+        self.workers.append(self.made(worker, spawn))
+        if connect and kind in ("cpp", "heartbeat", "python"):
+            worker.do("connect", **words)
+        return worker
+
+    def _run(self, name, argv, timeout_ms, words, env, dir, stderr):
+        # timer_client run opens a scope of COMMAND, so COMMAND's history has it.
+        spawn = self.history.begin("spawn", subject=name + "r", role="bystander")
+        scope = History(self.histories / f"{name}r.history", name)
+        scope.number = RUN_NUMBERS
+        timeout = {"timeout_ns": timeout_ms * 1_000_000} if timeout_ms else {}
+        opens = scope.begin("open", key="run", scope="run", via="run", **timeout)
+        after = ["--after", f"{timeout_ms}ms"] if timeout_ms else []
+        popen = self.start(name, [self.programs.path("timer_client"), "run", "--scope", "run", *after, *words,
+                                  "--", *argv], env, dir, stderr=stderr)
+        parent = self.made(Process(self, name + "r", popen.pid, popen), spawn)
+        spawn = self.history.begin("spawn", subject=name, role="worker", parent=name + "r")
+        connection, pid = self.accept(name)
+        scope.end(opens)
+        scope.close()
+        worker = Worker(self, name, pid, is_reaped_elsewhere=True)
+        worker.begin("run", connection)
+        worker.parent = parent
+        self.workers.append(self.made(worker, spawn))
+        return worker
+
+    def bystander(self):
+        """Starts a process that nobody watches. It must not notice anything."""
+        name = f"b{len(self.bystanders) + 1}"
+        spawn = self.history.begin("spawn", subject=name, role="bystander")
+        popen = self.start(name, ["cat"], stdin=subprocess.PIPE)
+        bystander = Process(self, name, popen.pid, popen)
+        self.bystanders.append(self.made(bystander, spawn))
+        return bystander
+
+    def ask(self, *words, bound_s=BOUND_S):
+        """Runs timer_client, and returns its exit status and output."""
+        try:
+            done = subprocess.run([self.programs.path("timer_client"), *words, "--dir", str(self.dir)],
+                                  env=self.environment({}), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                  stderr=subprocess.STDOUT, timeout=bound_s, check=False)
+        except subprocess.TimeoutExpired:
+            raise Bound(f"timer_client {' '.join(words)}: not within {bound_s} s") from None
+        return done.returncode, done.stdout.decode(errors="replace")
+
+    # What is done to them
+
+    def halt(self, *processes, how="stop"):
+        """Halts them together. Returns when it is certain that none of them runs."""
+        calls = [self.history.begin("halt", subject=each.name, how=how) for each in processes]
+        if how == "freeze":
+            group = Freezer(f"filetimer-chaos-{os.getpid()}-{len(self.freezers)}")
+            self.freezers.append(group)
+            for each in processes:
+                group.add(each)
+            group.freeze()
+            undo = group
+        for each in processes:
+            if how == "stop":
+                each.send(signal.SIGSTOP)
+                wait_until(lambda: each.has_threads_only_in("TtZX"), f"the stop of {each.name}")
+                undo = None
+            elif how == "trace":
+                if libc.ptrace(PTRACE_SEIZE, each.pid, None, None) != 0:
+                    raise Skip("no process can be traced here: " + os.strerror(ctypes.get_errno()))
+                libc.ptrace(PTRACE_INTERRUPT, each.pid, None, None)
+                libc.waitpid(each.pid, None, WALL)
+                undo = None
+            each.halts.append((how, undo))
+        for call in calls:
+            self.history.end(call)
+
+    def resume(self, *processes):
+        """Ends all halts of these processes. A frozen one runs again with its whole group."""
+        for each in processes:
+            while each.halts:
+                how, group = each.halts.pop()
+                if not each.is_alive and how != "freeze":
+                    continue
+                call = self.history.begin("resume", subject=each.name, how=how)
+                if how == "stop":
+                    each.send(signal.SIGCONT)
+                elif how == "trace":
+                    libc.ptrace(PTRACE_DETACH, each.pid, None, None)
+                else:
+                    group.freeze(False)
+                self.history.end(call)
+
+    def files(self, what):
+        """Notes that files are about to be removed, cut or replaced."""
+        self.history.once("files", what=what)
+
+    def excuse(self, promise, reason, **of):
+        """Notes a stated exception of a promise. of: subject=..., key=..."""
+        self.history.once("excuse", promise=promise, reason=reason, **of)
+
+    def tmpfs(self, size):
+        """Returns a folder on a file system of its own, of `size` bytes."""
+        folder = self.folder / f"disk{len(self.mounts)}"
+        folder.mkdir()
+        done = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", folder],
+                              stderr=subprocess.PIPE, check=False)
+        if done.returncode != 0:
+            raise Skip("no file system can be mounted here")
+        self.mounts.append(folder)
+        return folder
+
+    def need_namespaces(self, namespaces):
+        done = subprocess.run([*unshare_words(namespaces), "true"], stderr=subprocess.DEVNULL, check=False)
+        if done.returncode != 0:
+            raise Skip(f"no namespaces ({', '.join(namespaces)}) can be made here")
+
+    # What is seen
+
+    def records(self, event=None, log=None, **fields):
+        """Returns the records of that event with these fields, in all logs or one, older parts first."""
+        found = []
+        for path in [log] if log else self.logs:
+            for part in (pathlib.Path(f"{path}.1"), pathlib.Path(path)):
+                for line in part.read_text(errors="replace").splitlines() if part.exists() else []:
+                    try:
+                        found.append(json.loads(line))
+                    except ValueError:
+                        pass  # half a line of a server that was killed; history_check judges the rest
+        return [record for record in found if event in (None, record.get("event"))
+                and all(record.get(key) == value for key, value in fields.items())]
+
+    def wait_for(self, event, bound_s=BOUND_S, **fields):
+        """Waits for a record, and returns the first one."""
+        return wait_until(lambda: self.records(event, **fields), f"a record {event} {fields}", bound_s)[0]
+
+    def sample(self, server, t):
+        """Notes what the server uses, and whether that is too much."""
+        use = server.use()
+        if use is None:
+            return
+        self.history.note(op="usage", subject=server.name, t=t, **use)
+        server.samples = [each for each in server.samples if t - each[0] < 2 * BUSY_S * 1e9] + [(t, use["cpu_ns"])]
+        oldest = next((each for each in server.samples if t - each[0] >= BUSY_S * 1e9), None)
+        if oldest and use["cpu_ns"] - oldest[1] > 0.98 * (t - oldest[0]):
+            self.fail(f"{server.name} used a whole core for {BUSY_S} s", "bounded-server")
+        if use["rss_bytes"] > SERVER_RSS_BYTES or use["descriptors"] > SERVER_FILES:
+            self.fail(f"{server.name} uses {use}", "bounded-server")
+
+    def fail(self, what, promise="adversity"):
+        """Notes a violation that the driver saw itself."""
+        self.history.once("fault", promise=promise, what=what)
+        self.failures.append(f"{promise}: {what}")
+
+    def skip(self, reason):
+        raise Skip(reason)
+
+    # The end
+
+    def close(self):
+        """Stops the servers, has all processes exit, and ends those that do not."""
+        if self.is_closed:
+            return
+        self.is_closed = True
+        self.resume(*[each for each in self.processes if each.halts])
+        for server in self.servers:
+            if not server.is_alive and not server.may_end:
+                self.fail(f"{server.name} ended by itself: {self.said(server.name)[-500:]}", "server-lives")
+            elif server.is_alive:
+                server.stop()
+        for worker in self.workers:
+            worker.connection.close()
+        for process in self.processes:
+            if isinstance(process, Worker):
+                process.connection.close()
+            elif process.popen and process.popen.stdin:
+                process.popen.stdin.close()
+        for process in self.processes:
+            try:
+                process.wait(CLOSE_S)
+            except Bound:
+                process.kill()
+                process.wait()
+        self.watcher.is_closing = True
+        self.watcher.join()
+        self.door.close()
+        for group in self.freezers:
+            group.close()
+        self.history.close()
+
+    def check(self):
+        """Ends the world, and returns what history_check finds, one line a violation."""
+        self.close()
+        logs = [str(each) for each in self.logs if each.exists()]
+        done = subprocess.run([self.programs.path("history_check"), str(self.histories), *logs],
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
+        lines = done.stdout.decode(errors="replace").splitlines()
+        if done.returncode not in (0, 1):
+            lines.append(f"history_check: exit status {done.returncode}")
+        return lines
+
+    def remove(self):
+        """Removes what the world left on disk."""
+        for folder in self.mounts:
+            subprocess.run(["umount", "-l", folder], check=False)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def unshare_words(namespaces):
+    return ["unshare", *[f"--{each}" for each in namespaces], *(["--fork"] if "pid" in namespaces else [])]
