@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <system_error>
 
 #include "timer_server/system/messages.hpp"
 #include "timer_server/system/process.hpp"
@@ -157,10 +158,17 @@ void Hooks::start(HookOccasion occasion, Instant now) {
   }
   hook->started = now;
   hook->next_step_at = now + limits_.time;
-  hook->end = watch_io(loop_, hook->pidfd.get(), EPOLLIN, kOrdinary, [ended = hook.get()] {
-    ended->has_ended = true;
-    ended->end.reset();
-  });
+  try {
+    hook->end = watch_io(loop_, hook->pidfd.get(), EPOLLIN, kOrdinary, [ended = hook.get()] {
+      ended->has_ended = true;
+      ended->end.reset();
+    });
+  } catch (const std::system_error& error) {
+    hook->signal_group(SIGKILL);
+    occasion = std::move(hook->occasion);
+    failed(error.what());
+    return;
+  }
   messages::debug("{} for {}: started as pid {}", option_of(hook->occasion), hook->occasion.id,
                   hook->outcome.pid);
   running_.push_back(std::move(hook));
