@@ -299,8 +299,8 @@ class Worker(Process):
 class Freezer:
     """A cgroup of its own whose processes can be frozen."""
 
-    def __init__(self, name):
-        for root in map(pathlib.Path, ("/sys/fs/cgroup/freezer", "/sys/fs/cgroup/unified", "/sys/fs/cgroup")):
+    def __init__(self, name, *roots):
+        for root in map(pathlib.Path, roots or ("/sys/fs/cgroup/freezer", "/sys/fs/cgroup/unified", "/sys/fs/cgroup")):
             self.folder = root / name
             try:
                 self.folder.mkdir()
@@ -574,11 +574,11 @@ class World:
 
     # What is done to them
 
-    def halt(self, *processes, how="stop"):
-        """Halts them together. Returns when it is certain that none of them runs."""
+    def halt(self, *processes, how="stop", roots=()):
+        """Halts them together. Returns when it is certain that none of them runs. `roots`: of the freezer."""
         calls = [self.history.begin("halt", subject=each.name, how=how) for each in processes]
         if how == "freeze":
-            group = Freezer(f"filetimer-chaos-{os.getpid()}-{len(self.freezers)}")
+            group = Freezer(f"filetimer-chaos-{os.getpid()}-{len(self.freezers)}", *roots)
             self.freezers.append(group)
             for each in processes:
                 group.add(each)
