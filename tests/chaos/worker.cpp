@@ -8,8 +8,8 @@
 // A command is an operation and words KEY=VALUE. connect [idle_ms]; open key scope [timeout_ms]
 // [grace_ms] [signal] [spare] [leave] [first_ms] [thread_end] via=page|heartbeat|pipe|torch;
 // renew key timeout_ms; pause, resume, release key; enter, leave key (a paused region); fork child;
-// exec [no_aslr]; exit code; threads count; catch signal; close_fds; fill_stderr; nothing.
-// A scope with `leave` is released by the handler's request when its signal has come.
+// exec [no_aslr]; exit code; threads count; storm count; catch signal; close_fds; fill_stderr;
+// nothing. A scope with `leave` is released by the handler's request when its signal has come.
 // SPDX-License-Identifier: MIT
 #include <fcntl.h>
 #include <poll.h>
@@ -42,6 +42,7 @@ using filetimer::TimerClient;
 using std::chrono::milliseconds;
 
 constexpr unsigned kLastResortSeconds = 600;
+constexpr milliseconds kStormChild{30};
 constexpr std::int64_t kNsPerMs = 1'000'000;
 // Fixed, and high, so that a program that closes and opens files does not meet them.
 constexpr int kSocket = 1000;
@@ -266,6 +267,8 @@ class Worker {
       for (long long i = 0; i < command.number("count"); ++i) {
         std::thread([] { ::pause(); }).detach();
       }
+    } else if (command.op == "storm") {
+      storm(command.number("count"));
     } else if (command.op == "catch") {
       std::signal(static_cast<int>(command.number("signal")), note_signal);
     } else if (command.op == "close_fds") {
@@ -406,6 +409,21 @@ class Worker {
       begin("release", field("key", key));
       const auto [is_ok, fields] = release(key);
       end(is_ok, fields);
+    }
+  }
+
+  // Has a child that does nothing but fork, for as long as its children are counted.
+  static void storm(long long count) {
+    if (::fork() == 0) {
+      ::close(kSocket);
+      for (std::signal(SIGCHLD, SIG_IGN); count > 0; --count) {
+        if (::fork() == 0) {
+          std::this_thread::sleep_for(kStormChild);
+          ::_exit(0);
+        }
+        std::this_thread::sleep_for(kStormChild / 10);
+      }
+      ::_exit(0);
     }
   }
 

@@ -99,6 +99,13 @@ class Programs:
                 return str(folder / name)
         raise Skip(f"{name} is not built in {self.folders[-1]}")
 
+    def library(self, name):
+        """Returns a library of the tests that can be preloaded."""
+        path = self.folders[-1].parent / f"tests/process/lib{name}.so"
+        if not path.exists():
+            raise Skip(f"{path} is not built")
+        return str(path)
+
     def python(self):
         """Returns the folder of the Python package."""
         for folder in self.folders:
@@ -203,6 +210,9 @@ class Server(Process):
         self.samples = []
         self.may_end = False
 
+    def is_ready(self):
+        return "ready dir=" in self.world.said(self.name)
+
     def kill(self):
         """Kills it as the kernel does when memory runs out."""
         self._end("kill_server", signal.SIGKILL)
@@ -215,7 +225,7 @@ class Server(Process):
         self.may_end = True
         call = self.world.history.begin(op, subject=self.name)
         self.send(number)
-        if number != signal.SIGKILL and self.halts:
+        if number != signal.SIGKILL or "freeze" in dict(self.halts):  # version 1 holds the dying, too
             self.resume()
         self.wait()
         self.world.history.end(call)
@@ -402,7 +412,7 @@ def status_of(process):
 
 
 class World:
-    def __init__(self, programs=None, keep=False, name="chaos"):
+    def __init__(self, programs=None, name="chaos"):
         self.programs = programs or Programs()
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix=f"filetimer-{name}-"))
         self.histories = self.folder / "histories"
@@ -411,7 +421,6 @@ class World:
         self.dir = self.folder / "run"
         self.log = self.folder / "log.jsonl"
         self.logs = []
-        self.keep = keep
         self.servers, self.workers, self.bystanders, self.processes = [], [], [], []
         self.freezers, self.mounts, self.joined, self.failures = [], [], {}, []
         self.is_closed = False
@@ -497,10 +506,9 @@ class World:
         server.may_end = bool(command)
         self.servers.append(self.made(server, spawn))
         if is_ready:
-            wait_until(lambda: "ready dir=" in self.said(name) or not server.is_alive, f"{name} is ready: {self.said(name)}")
-        is_ready = "ready dir=" in self.said(name)
-        self.history.end(call, ok=is_ready)
-        server.may_end = server.may_end or not is_ready
+            wait_until(lambda: server.is_ready() or not server.is_alive, f"{name} is ready")
+            server.may_end = server.may_end or not server.is_ready()
+        self.history.end(call, ok=server.is_ready())
         return server
 
     def worker(self, kind="cpp", namespaces=(), env=None, dir=None, prefix=(), connect=True, timeout_ms=None,
@@ -577,41 +585,39 @@ class World:
     def halt(self, *processes, how="stop", roots=()):
         """Halts them together. Returns when it is certain that none of them runs. `roots`: of the freezer."""
         calls = [self.history.begin("halt", subject=each.name, how=how) for each in processes]
+        group = None
         if how == "freeze":
             group = Freezer(f"filetimer-chaos-{os.getpid()}-{len(self.freezers)}", *roots)
             self.freezers.append(group)
             for each in processes:
                 group.add(each)
             group.freeze()
-            undo = group
         for each in processes:
             if how == "stop":
                 each.send(signal.SIGSTOP)
                 wait_until(lambda: each.has_threads_only_in("TtZX"), f"the stop of {each.name}")
-                undo = None
             elif how == "trace":
                 if libc.ptrace(PTRACE_SEIZE, each.pid, None, None) != 0:
                     raise Skip("no process can be traced here: " + os.strerror(ctypes.get_errno()))
                 libc.ptrace(PTRACE_INTERRUPT, each.pid, None, None)
                 libc.waitpid(each.pid, None, WALL)
-                undo = None
-            each.halts.append((how, undo))
+            each.halts.append((how, group))
         for call in calls:
             self.history.end(call)
 
     def resume(self, *processes):
         """Ends all halts of these processes. A frozen one runs again with its whole group."""
-        for each in processes:
-            while each.halts:
-                how, group = each.halts.pop()
-                if not each.is_alive and how != "freeze":
-                    continue
+        groups = [group for each in processes for _, group in each.halts if group]
+        for each in self.processes:
+            ended = [halt for halt in each.halts if each in processes or halt[1] in groups]
+            each.halts = [halt for halt in each.halts if halt not in ended]
+            for how, group in reversed(ended):
                 call = self.history.begin("resume", subject=each.name, how=how)
                 if how == "stop":
                     each.send(signal.SIGCONT)
-                elif how == "trace":
+                elif how == "trace" and each.is_alive:
                     libc.ptrace(PTRACE_DETACH, each.pid, None, None)
-                else:
+                elif group:
                     group.freeze(False)
                 self.history.end(call)
 
@@ -721,7 +727,16 @@ class World:
         lines = done.stdout.decode(errors="replace").splitlines()
         if done.returncode not in (0, 1):
             lines.append(f"history_check: exit status {done.returncode}")
-        return lines
+        return lines + [each for each in self.failures if not any(each in line for line in lines)]
+
+    def keep(self):
+        """Ends the world, and keeps its files, also those on file systems of its own."""
+        self.close()
+        for folder in self.mounts:
+            kept = folder.with_name(folder.name + ".kept")
+            shutil.copytree(folder, kept, ignore=shutil.ignore_patterns("filler"))
+            subprocess.run(["umount", folder], check=False)
+        self.mounts.clear()
 
     def remove(self):
         """Removes what the world left on disk."""
