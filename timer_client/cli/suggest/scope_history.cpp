@@ -76,11 +76,11 @@ void ScopeHistories::take_missed(const Record& missed, bool is_warning) {
   if (history == nullptr) {
     return;
   }
-  ++(is_warning ? history->missed.warned : history->missed.expired);
   std::string key = missed_key(missed);
-  if (const auto known = by_key_.find(key); known != by_key_.end()) {
-    forget(known->second);
+  if (by_key_.contains(key)) {
+    return;  // a log may have a record twice
   }
+  ++(is_warning ? history->missed.warned : history->missed.expired);
   if (without_end_.size() >= kMaxWithoutEnd) {
     forget(without_end_.begin());
   }

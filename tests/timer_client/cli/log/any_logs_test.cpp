@@ -1,0 +1,451 @@
+// What holds of any logs: made-up jobs of several hosts, drawn from seeds, are read in any order
+// and division, with copies, torn lines and repeated records, and by clocks that differ.
+// SPDX-License-Identifier: MIT
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <functional>
+#include <random>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "tests/timer_client/cli/cli_fixture.hpp"
+#include "tests/timer_client/cli/log/host_log.hpp"
+#include "timer_client/cli/log/files.hpp"
+#include "timer_client/cli/log/incident.hpp"
+#include "timer_client/cli/log/merge.hpp"
+
+namespace filetimer::cli {
+namespace {
+
+constexpr unsigned kSeeds = 12;
+
+// A record, and what options choose it by.
+struct MadeLine {
+  std::string event;
+  std::string host;
+  std::int64_t at_us = 0;
+  int pid = 0;  // 0: none
+  std::optional<int> rank;
+  std::string scope;
+  std::string id;
+  std::string text;  // with its newline
+};
+using MadeLines = std::vector<MadeLine>;
+
+std::string text_of(const MadeLines& lines) {
+  std::string text;
+  for (const MadeLine& line : lines) {
+    text += line.text;
+  }
+  return text;
+}
+
+class Draw {
+ public:
+  explicit Draw(unsigned seed) : bits_(seed) {}
+  int below(std::size_t end) { return static_cast<int>(bits_() % end); }
+  bool chance(int percent) { return below(100) < percent; }
+
+ private:
+  std::mt19937 bits_;
+};
+
+// The log of one host: records of all that concerns a scope, at times that differ by more than a
+// microsecond, in the order of their times.
+class MadeHost {
+ public:
+  MadeHost(std::string host, std::int64_t ahead_us)
+      : host_(host), log_(std::move(host), ahead_us) {}
+
+  void add(const std::string& event, std::int64_t at_us, const MadeWorker& worker,
+           const std::string& id, const std::string& fields) {
+    const std::size_t before = log_.text().size();
+    log_.add(event, at_us,
+             fmt::format(R"(,"pid":{}{},"job_id":"{}","scope":"{}","id":"{}","incident":"{}-i"{})",
+                         worker.pid, worker.rank ? fmt::format(R"(,"rank":{})", *worker.rank) : "",
+                         worker.job, worker.scope, id, id.substr(0, id.find('-')), fields));
+    lines_.push_back({event, host_, at_us, worker.pid, worker.rank, worker.scope, id,
+                      log_.text().substr(before)});
+  }
+  // One of the records that name no worker's scope.
+  void add(const std::string& event, std::int64_t at_us, const std::string& fields) {
+    const std::size_t before = log_.text().size();
+    log_.add(event, at_us, fields);
+    lines_.push_back({event, host_, at_us, 0, {}, "", "", log_.text().substr(before)});
+  }
+  void add_incident(double at_s, const std::string& id, const std::vector<MadeWorker>& workers) {
+    const std::size_t before = log_.text().size();
+    cli::add_incident(log_, at_s, id, workers);
+    lines_.push_back({"incident",
+                      host_,
+                      static_cast<std::int64_t>(at_s * 1e6),
+                      0,
+                      {},
+                      "",
+                      "",
+                      log_.text().substr(before)});
+  }
+  void add_expiry(const std::string& id, const std::string& incident, const MadeWorker& worker) {
+    const std::size_t before = log_.text().size();
+    cli::add_expiry(log_, id, incident, worker);
+    const auto at_us = static_cast<std::int64_t>((worker.entered_s + worker.timeout_s) * 1e6) + 100;
+    lines_.push_back({"expired", host_, at_us, worker.pid, worker.rank, worker.scope, id,
+                      log_.text().substr(before)});
+  }
+  [[nodiscard]] const MadeLines& lines() const { return lines_; }
+
+ private:
+  std::string host_;
+  HostLog log_;
+  MadeLines lines_;
+};
+
+// Expiries, warnings and ends of the scopes of a few workers, one after the other.
+MadeLines busy_host(Draw& draw, const std::string& host) {
+  MadeHost made(host, 0);
+  std::int64_t at = kSecondUs + draw.below(1000);
+  const auto next = [&] { return at += 1000 + draw.below(2'000'000); };
+  made.add("server_started", at, R"(,"version":"0.1.0")");
+  for (int number = 1; number <= 12; ++number) {
+    const MadeWorker worker{.pid = 100 + draw.below(4),
+                            .rank = draw.chance(70) ? std::optional(draw.below(3)) : std::nullopt,
+                            .job = draw.chance(50) ? "j1" : "j2",
+                            .scope = draw.chance(50) ? "forward" : "load"};
+    const std::string id = fmt::format("{}-{}", host, number);
+    switch (draw.below(4)) {
+      case 0:
+        made.add("warned", next(), worker, id, R"(,"elapsed_s":1,"timeout_s":3)");
+        made.add(
+            "warning_ended", next(), worker, id,
+            draw.chance(50) ? R"(,"result":"released","after_s":1.5)" : R"(,"result":"renewed")");
+        break;
+      case 1:
+        made.add("worker_ended", next(), worker, id,
+                 fmt::format(
+                     R"(,"scopes":[{{"scope":"{}","count":{},"total_s":9,"longest_s":1,)"
+                     R"("last_s":1,"first_s":1,"timeout_s":{},"histogram_ns":[[1000000000,{}]]}}])",
+                     worker.scope, 50 * number, number, 50 * number));
+        break;
+      case 2:
+        made.add("rejected", next(), R"(,"count":2,"reason":"no number")");
+        break;
+      default: {
+        made.add("expired", next(), worker, id, R"(,"timeout_s":2,"overdue_ms":1)");
+        const bool is_spared = draw.chance(50);
+        made.add("killed", next(), worker, id,
+                 is_spared ? R"(,"verdict":"spared","reason":"dry run")" : R"(,"verdict":"dead")");
+        if (is_spared && draw.chance(70)) {
+          made.add("released_late", next(), worker, id, R"(,"late_ms":1200)");
+        }
+      }
+    }
+  }
+  made.add("server_stopped", next(), R"(,"expired":1,"killed":1)");
+  return made.lines();
+}
+
+MadeLines in_order(MadeLines lines) {
+  std::ranges::sort(lines, {}, &MadeLine::at_us);
+  return lines;
+}
+
+// What each command that reads logs prints of those of the folder.
+struct Printed {
+  Ran log;
+  Ran json;
+  Ran shown;
+  Ran suggested;
+
+  explicit Printed(const std::string& folder)
+      : log(run_command({"log", folder})),
+        json(run_command({"log", folder, "--json"})),
+        shown(run_command({"show", "last", folder})),
+        suggested(run_command({"suggest", folder, "--format", "json"})) {}
+  // Whether all output is the same; what is on standard error names files.
+  void check_same(const Printed& other) const {
+    CHECK(json.output == other.json.output);
+    CHECK(log.output == other.log.output);
+    CHECK(shown.output == other.shown.output);
+    CHECK(suggested.output == other.suggested.output);
+  }
+};
+
+void write(const TempFolder& folder, const std::string& name, const MadeLines& lines) {
+  testing::write_file(folder.path(name), text_of(lines));
+}
+
+MadeLines part_of(const MadeLines& lines, std::size_t begin, std::size_t end) {
+  return {lines.begin() + static_cast<std::ptrdiff_t>(begin),
+          lines.begin() + static_cast<std::ptrdiff_t>(end)};
+}
+
+TEST_CASE("any division of a log into files is the log") {
+  for (unsigned seed = 1; seed <= kSeeds; ++seed) {
+    CAPTURE(seed);
+    Draw draw(seed);
+    const MadeLines lines = busy_host(draw, "node01");
+    const TempFolder whole;
+    write(whole, "a.jsonl", lines);
+    const Printed expected(whole.path());
+    REQUIRE(expected.json.output == text_of(lines));
+
+    const auto cut = static_cast<std::size_t>(1 + draw.below(lines.size() - 1));
+    const TempFolder rotated;
+    write(rotated, "a.jsonl.1", part_of(lines, 0, cut));
+    write(rotated, "a.jsonl", part_of(lines, cut, lines.size()));
+    Printed(rotated.path()).check_same(expected);
+
+    std::vector<MadeLines> parts(3);
+    for (const MadeLine& line : lines) {
+      parts[static_cast<std::size_t>(draw.below(parts.size()))].push_back(line);
+    }
+    const TempFolder scattered;
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+      write(scattered, fmt::format("{}.jsonl", i), parts[i]);
+    }
+    Printed(scattered.path()).check_same(expected);
+  }
+}
+
+TEST_CASE("logs of several hosts are read in the order of time") {
+  for (unsigned seed = 1; seed <= kSeeds; ++seed) {
+    CAPTURE(seed);
+    Draw draw(seed);
+    const TempFolder folder;
+    MadeLines all;
+    for (const char* host : {"node03", "node01", "node02"}) {
+      const MadeLines lines = busy_host(draw, host);
+      write(folder, fmt::format("{}.jsonl", host), lines);
+      all.insert(all.end(), lines.begin(), lines.end());
+    }
+    CHECK(run_command({"log", folder.path(), "--json"}).output == text_of(in_order(all)));
+  }
+}
+
+TEST_CASE("copies and older copies of a log change nothing") {
+  for (unsigned seed = 1; seed <= kSeeds; ++seed) {
+    CAPTURE(seed);
+    Draw draw(seed);
+    const TempFolder folder;
+    write(folder, "m.jsonl", busy_host(draw, "node01"));
+    write(folder, "n.jsonl", busy_host(draw, "node02"));
+    const Printed expected(folder.path());
+    const std::string text = testing::read_file(folder.path("m.jsonl"));
+    const std::size_t first_line = text.find('\n') + 1;
+    const std::string copy = draw.chance(50) ? "a.jsonl" : "z.jsonl";
+    testing::write_file(folder.path(copy),
+                        text.substr(0, first_line + static_cast<std::size_t>(
+                                                        draw.below(text.size() - first_line + 1))));
+    const Printed with_copy(folder.path());
+    with_copy.check_same(expected);
+    CHECK(contains(with_copy.json.errors, "copy of"));
+  }
+}
+
+TEST_CASE("torn and foreign lines cost themselves, and are counted") {
+  const std::vector<std::string> foreign{"x\n", "{}\n", "[1,2]\n",
+                                         "{\"schema\":2,\"event\":\"killed\"}\n"};
+  for (unsigned seed = 1; seed <= kSeeds; ++seed) {
+    CAPTURE(seed);
+    Draw draw(seed);
+    const MadeLines lines = busy_host(draw, "node01");
+    const TempFolder whole;
+    const TempFolder torn;
+    write(whole, "a.jsonl", lines);
+    std::string text;
+    int skipped = 0;
+    for (const MadeLine& line : lines) {
+      if (draw.chance(30)) {
+        text += foreign[static_cast<std::size_t>(draw.below(foreign.size()))];
+        ++skipped;
+      } else if (draw.chance(20)) {
+        // A half line, before which and behind which whole records stand.
+        text += line.text.substr(0, static_cast<std::size_t>(20 + draw.below(60)));
+        ++skipped;
+      }
+      text += (draw.chance(20) ? " \t" : "") + line.text + (draw.chance(20) ? "\n" : "");
+    }
+    testing::write_file(torn.path("a.jsonl"), text);
+    const Printed read(torn.path());
+    read.check_same(Printed(whole.path()));
+    CHECK(contains(read.json.errors, "skipped ") == (skipped > 0));
+    if (skipped > 1) {
+      CHECK(contains(read.json.errors, fmt::format("skipped {} lines", skipped)));
+    }
+  }
+}
+
+TEST_CASE("an event that a log has twice is one event of suggest") {
+  for (unsigned seed = 1; seed <= kSeeds; ++seed) {
+    CAPTURE(seed);
+    Draw draw(seed);
+    const MadeLines lines = busy_host(draw, "node01");
+    const TempFolder once;
+    const TempFolder twice;
+    write(once, "a.jsonl", lines);
+    MadeLines repeated;
+    for (const MadeLine& line : lines) {
+      repeated.push_back(line);
+      if (!line.id.empty() && line.event != "worker_ended" && draw.chance(40)) {
+        repeated.push_back(line);
+      }
+    }
+    write(twice, "a.jsonl", repeated);
+    CHECK(Printed(twice.path()).suggested.output == Printed(once.path()).suggested.output);
+  }
+}
+
+TEST_CASE("each option of log chooses the records that it says, and several those that all say") {
+  struct Option {
+    std::vector<std::string> words;
+    std::function<bool(const MadeLine&)> admits;
+  };
+  const std::vector<Option> options{
+      {{"--event", "killed"}, [](const MadeLine& line) { return line.event == "killed"; }},
+      {{"--event", "expired,worker_ended"},
+       [](const MadeLine& line) {
+         return line.event == "expired" || line.event == "worker_ended";
+       }},
+      {{"--scope", "load"}, [](const MadeLine& line) { return line.scope == "load"; }},
+      {{"--rank", "0"}, [](const MadeLine& line) { return line.rank == 0; }},
+      {{"--pid", "102"}, [](const MadeLine& line) { return line.pid == 102; }},
+      {{"--host", "node02"}, [](const MadeLine& line) { return line.host == "node02"; }},
+      {{"--since", "2026-11-21T03:00:12Z"},
+       [](const MadeLine& line) { return line.at_us >= 12 * kSecondUs; }}};
+  for (unsigned seed = 1; seed <= kSeeds; ++seed) {
+    Draw draw(seed);
+    const TempFolder folder;
+    MadeLines all;
+    for (const char* host : {"node01", "node02"}) {
+      const MadeLines lines = busy_host(draw, host);
+      write(folder, fmt::format("{}.jsonl", host), lines);
+      all.insert(all.end(), lines.begin(), lines.end());
+    }
+    all = in_order(all);
+    for (unsigned chosen = 1; chosen < 1U << options.size(); chosen += 1 + seed) {
+      CAPTURE(seed);
+      CAPTURE(chosen);
+      std::vector<std::string> words{"log", folder.path(), "--json"};
+      MadeLines expected = all;
+      for (std::size_t i = 0; i < options.size(); ++i) {
+        if ((chosen >> i & 1) != 0 && (i != 1 || (chosen & 1) == 0)) {  // one --event
+          words.insert(words.end(), options[i].words.begin(), options[i].words.end());
+          std::erase_if(expected, [&](const MadeLine& line) { return !options[i].admits(line); });
+        }
+      }
+      CHECK(run_command(words).output == text_of(expected));
+      // The table has a row for each, without the long ones where no event is named.
+      words.erase(std::ranges::find(words, "--json"));
+      std::erase_if(expected, [&](const MadeLine& line) {
+        return (chosen & 3) == 0 && line.event == "worker_ended";
+      });
+      std::vector<std::string> rows = lines_of(run_command(words).output);
+      REQUIRE(rows.size() >= expected.size());
+      for (std::size_t i = 0; i < expected.size(); ++i) {
+        const MadeLine& line = expected[i];
+        const std::string& row = rows[i + 1];
+        const auto second = line.at_us / kSecondUs;
+        CAPTURE(row);
+        CHECK(row.starts_with(fmt::format("03:{:02}:{:02} ", second / 60, second % 60)));
+        CHECK(contains(row, " " + line.event + " "));
+        CHECK((line.pid == 0 || contains(row, fmt::format(" {} ", line.pid))));
+        CHECK((line.scope.empty() || contains(row, " " + line.scope + " ")));
+        CHECK((line.id.empty() || contains(row, " " + line.id)));
+      }
+    }
+  }
+}
+
+// --- clocks ---
+
+struct Hang {
+  std::size_t hosts = 0;
+  int odd_rank = -1;
+  std::vector<double> entered_s;  // by rank; deadlines are half a minute later
+};
+
+// Two ranks on each host, all of them in `exchange`, except for the odd one, which is in `load`.
+void write_hang(const TempFolder& folder, const Hang& hang,
+                const std::vector<std::int64_t>& ahead_us) {
+  for (std::size_t host = 0; host < hang.hosts; ++host) {
+    MadeHost made(fmt::format("node{:02}", host), ahead_us[host]);
+    std::vector<MadeWorker> workers;
+    for (int i = 0; i < 2; ++i) {
+      const int rank = static_cast<int>(2 * host) + i;
+      workers.push_back({.pid = 100 + rank,
+                         .rank = rank,
+                         .job = "j",
+                         .scope = rank == hang.odd_rank ? "load" : "exchange",
+                         .entered_s = hang.entered_s[static_cast<std::size_t>(rank)]});
+    }
+    std::ranges::sort(workers, {}, &MadeWorker::entered_s);
+    const std::string incident = fmt::format("x{}-i1", host);
+    for (const MadeWorker& worker : workers) {
+      made.add_expiry(fmt::format("x{}-{}", host, *worker.rank), incident, worker);
+    }
+    made.add_incident(workers.back().entered_s + 31, incident, workers);
+    write(folder, fmt::format("{}.jsonl", host), made.lines());
+  }
+}
+
+std::string told_of(const TempFolder& folder) {
+  OpenedLogs opened = open_logs("", {folder.path()}, Copies::kLeftOut);
+  IncidentFinder finder;
+  read_merged(opened.logs, [&](const Record& record) {
+    finder.take(record);
+    return true;
+  });
+  std::string told;
+  for (const JobIncident& incident : finder.finish()) {
+    const ExpiredWorker* const from = incident.told_from();
+    told += fmt::format(
+        "rank {} in {}, odd: {}, expired {}, hosts {}:", from->worker.rank.value_or(-1),
+        from->scope, incident.has_odd_group(), incident.expired.size(), incident.machines);
+    for (const ScopeGroup& group : incident.groups) {
+      std::vector<std::int64_t> ranks;
+      for (const WorkerName& worker : group.workers) {
+        ranks.push_back(worker.rank.value_or(-1));
+      }
+      std::ranges::sort(ranks);
+      told += fmt::format(" {} {}", group.scope, fmt::join(ranks, ","));
+    }
+    told += "\n";
+  }
+  return told;
+}
+
+TEST_CASE("clocks that are up to a second apart change nothing of who is told to have hung") {
+  for (unsigned seed = 1; seed <= 4 * kSeeds; ++seed) {
+    CAPTURE(seed);
+    Draw draw(seed);
+    Hang hang{.hosts = static_cast<std::size_t>(2 + draw.below(4)), .entered_s = {}};
+    const std::size_t ranks = 2 * hang.hosts;
+    const int first = draw.below(ranks);
+    hang.odd_rank = draw.chance(60) ? draw.below(ranks) : -1;
+    for (std::size_t rank = 0; rank < ranks; ++rank) {
+      // The first to expire does so more than a second before the others, who came together.
+      hang.entered_s.push_back(static_cast<int>(rank) == first ? 60 : 61.2 + draw.below(500) / 1e3);
+    }
+    const TempFolder right;
+    write_hang(right, hang, std::vector<std::int64_t>(hang.hosts));
+    const std::string expected = told_of(right);
+    const int told = hang.odd_rank >= 0 ? hang.odd_rank : first;
+    CHECK(expected.starts_with(fmt::format("rank {} in {}, odd: {}, expired {}, hosts {}:", told,
+                                           hang.odd_rank >= 0 ? "load" : "exchange",
+                                           hang.odd_rank >= 0, ranks, hang.hosts)));
+    CHECK(lines_of(expected).size() == 1);
+    std::vector<std::int64_t> ahead_us;
+    for (std::size_t host = 0; host < hang.hosts; ++host) {
+      ahead_us.push_back(draw.below(1'000'001));
+    }
+    const TempFolder shifted;
+    write_hang(shifted, hang, ahead_us);
+    CHECK(told_of(shifted) == expected);
+  }
+}
+
+}  // namespace
+}  // namespace filetimer::cli
