@@ -47,8 +47,9 @@ std::optional<int> Command::exit_status() {
 }
 
 void Command::forward(int signal, bool from_terminal) const {
-  // The terminal signals its whole foreground group, which includes COMMAND.
-  if (!from_terminal || ::getpgid(pid()) != ::getpgrp()) {
+  // The terminal signals its whole foreground group, which includes COMMAND. When it hangs up, only
+  // the leader of its session gets the signal.
+  if (!from_terminal || signal == SIGHUP || ::getpgid(pid()) != ::getpgrp()) {
     process_.send_signal(signal);
   }
 }

@@ -174,9 +174,10 @@ int wait_for(pid_t child, const Signals& signals, ProcessScope* scope) {
       if (retry_eintr([&] { return ::waitpid(child, &status, WNOHANG); }) == child) {
         return status;
       }
-    } else if (info.si_signo != 0 && info.si_code != SI_KERNEL) {
+    } else if (info.si_signo != 0 && (info.si_code != SI_KERNEL || info.si_signo == SIGHUP)) {
       // SI_KERNEL: the terminal (Ctrl-C) signals the whole foreground group, which includes
-      // COMMAND. The pid is COMMAND's until waitpid() has returned it.
+      // COMMAND. When it hangs up, only the leader of its session gets the signal. The pid is
+      // COMMAND's until waitpid() has returned it.
       ::kill(child, info.si_signo);
     }
     if (must_send) {

@@ -1,0 +1,257 @@
+# SPDX-License-Identifier: MIT
+"""timer_client and timer_server as a person uses them: at a terminal, in a shell with job control, and
+below a caller that ignores signals.
+"""
+import contextlib
+import os
+import pty
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import unittest
+
+import suite
+from harness import CLIENT, SERVER, ServerCase
+from suite import BOUND_S
+
+# Says each SIGINT that it gets, and ends with 5 at a SIGUSR1, with 6 at a SIGHUP.
+COMMAND = """
+import os, signal, sys
+wanted = [signal.SIGINT, signal.SIGUSR1, signal.SIGHUP]
+signal.pthread_sigmask(signal.SIG_BLOCK, wanted)
+print(f"pid {os.getpid()}.", flush=True)
+with open(sys.argv[1] + ".new", "w") as file:
+    file.write(str(os.getpid()))
+os.rename(sys.argv[1] + ".new", sys.argv[1])
+count = 0
+while True:
+    number = signal.sigwait(wanted)
+    if number == signal.SIGINT:
+        count += 1
+        print(f"INT {count}", flush=True)
+    elif number == signal.SIGUSR1:
+        os._exit(5)
+    else:
+        os.unlink(sys.argv[1])
+        os._exit(6)
+"""
+
+
+class Terminal:
+    """A process that leads the session of a new terminal."""
+
+    def __init__(self, case, *words, **environment):
+        self.case = case
+        self.text = ""
+        self.pid, self.fd = pty.fork()
+        if self.pid == 0:
+            try:
+                os.execve(words[0], words, {**os.environ, "FILETIMER_DIR": case.dir, "TERM": "xterm",
+                                            "PS1": "", **environment})
+            finally:
+                os._exit(99)
+        self.status = None
+        case.addCleanup(self.close)
+
+    def type(self, text):
+        os.write(self.fd, text.encode())
+
+    def read_until(self, wanted):
+        """Returns what was written up to and with `wanted`."""
+        end = time.monotonic() + BOUND_S
+        while wanted not in self.text:
+            ready, _, _ = select.select([self.fd], [], [], max(end - time.monotonic(), 0))
+            self.case.assertTrue(ready, f"no '{wanted}' in '{self.text}'")
+            try:
+                self.text += os.read(self.fd, 4096).decode(errors="replace")
+            except OSError:  # all that had the terminal open have ended
+                self.case.fail(f"ended without '{wanted}': '{self.text}'")
+        before, _, self.text = self.text.partition(wanted)
+        return before + wanted
+
+    def exit_status(self):
+        """Waits for the end of the process."""
+        end = time.monotonic() + BOUND_S
+        while self.status is None:
+            self.case.assertLess(time.monotonic(), end, "it does not end")
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if pid:
+                self.status = status
+            elif self.fd >= 0 and select.select([self.fd], [], [], 0.01)[0]:
+                try:
+                    self.text += os.read(self.fd, 4096).decode(errors="replace")
+                except OSError:
+                    time.sleep(0.01)
+        return os.waitstatus_to_exitcode(self.status)
+
+    def hang_up(self):
+        os.close(self.fd)
+        self.fd = -1
+
+    def close(self):
+        if self.fd >= 0:
+            self.hang_up()
+        if self.status is None:
+            os.kill(self.pid, signal.SIGKILL)
+            os.waitpid(self.pid, 0)
+
+
+class TerminalCase(ServerCase):
+    def setUp(self):
+        super().setUp()
+        self.pid_file = os.path.join(self.folder, "command")
+        self.addCleanup(self.end_command)
+
+    def end_command(self):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            with open(self.pid_file) as file:
+                os.kill(int(file.read()), signal.SIGKILL)
+
+    @property
+    def command(self):
+        return (sys.executable, "-c", COMMAND, self.pid_file)
+
+    def start(self, *words):
+        """Returns the terminal and COMMAND's pid, once COMMAND runs."""
+        terminal = Terminal(self, *words, *self.command)
+        return terminal, self.command_pid(terminal)
+
+    def command_pid(self, terminal):
+        """Waits until COMMAND has written all that it writes at its start."""
+        terminal.read_until("pid ")
+        pid = int(terminal.read_until(".")[:-1])
+        self.wait_until("no file", lambda: os.path.exists(self.pid_file))
+        return pid
+
+    def wait_until(self, what, condition):
+        end = time.monotonic() + BOUND_S
+        while not condition():
+            self.assertLess(time.monotonic(), end, what)
+            time.sleep(0.01)
+
+
+def state_of(pid):
+    with open(f"/proc/{pid}/stat") as file:
+        return file.read().rpartition(")")[2].split()[0]
+
+
+class Run(TerminalCase):
+    def test_ctrl_c_reaches_command_once(self):
+        terminal, pid = self.start(CLIENT, "run", "--after", "1h", "--")
+        for count in range(1, 6):
+            terminal.type("\x03")
+            terminal.read_until(f"INT {count}")
+        os.kill(pid, signal.SIGUSR1)
+        self.assertEqual(terminal.exit_status(), 5)
+        self.assertNotIn("INT", terminal.text)
+        self.assertEqual(self.records("expired"), [])
+
+    def test_a_signal_to_run_alone_reaches_command(self):
+        terminal, _ = self.start(CLIENT, "run", "--")
+        os.kill(terminal.pid, signal.SIGINT)
+        terminal.read_until("INT 1")
+        os.kill(terminal.pid, signal.SIGUSR1)
+        self.assertEqual(terminal.exit_status(), 5)
+
+    def test_command_ends_when_the_terminal_hangs_up(self):
+        terminal, _ = self.start(CLIENT, "run", "--")
+        terminal.hang_up()  # of the session the kernel tells the leader only, which is run
+        self.assertEqual(terminal.exit_status(), 6)
+        self.assertFalse(os.path.exists(self.pid_file))
+
+    def test_ctrl_backslash_ends_command_and_its_exit_says_so(self):
+        terminal, _ = self.start(CLIENT, "run", "--")
+        terminal.type("\x1c")
+        self.assertEqual(terminal.exit_status(), 128 + signal.SIGQUIT)
+
+    def test_the_exit_is_commands_where_the_caller_ignores_sigchld(self):
+        for program in (CLIENT, "run"), (SERVER, "--dir", os.path.join(self.folder, "other")):
+            done = subprocess.run(
+                [*program, "--", "sh", "-c", "exit 7"], stdout=subprocess.PIPE, timeout=BOUND_S,
+                env={**os.environ, "FILETIMER_DIR": self.dir},
+                preexec_fn=lambda: signal.signal(signal.SIGCHLD, signal.SIG_IGN))
+            self.assertEqual(done.returncode, 7, program)
+
+    def test_command_ignores_what_the_caller_ignores(self):
+        done = subprocess.run(
+            [CLIENT, "run", "--", "grep", "SigIgn", "/proc/self/status"], stdout=subprocess.PIPE,
+            env={**os.environ, "FILETIMER_DIR": self.dir}, timeout=BOUND_S,
+            preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))
+        ignored = int(done.stdout.split()[1], 16)
+        self.assertTrue(ignored >> (signal.SIGHUP - 1) & 1)
+        self.assertFalse(ignored >> (signal.SIGCHLD - 1) & 1)
+
+
+class ServerAroundCommand(TerminalCase):
+    def start_server(self):
+        return self.start(SERVER, "--dir", os.path.join(self.folder, "other"), "--")
+
+    def test_ctrl_c_reaches_command_once(self):
+        terminal, pid = self.start_server()
+        terminal.type("\x03")
+        terminal.read_until("INT 1")
+        os.kill(pid, signal.SIGUSR1)
+        self.assertEqual(terminal.exit_status(), 5)
+        self.assertNotIn("INT", terminal.text)
+
+    def test_command_ends_when_the_terminal_hangs_up(self):
+        terminal, _ = self.start_server()
+        terminal.hang_up()
+        self.assertEqual(terminal.exit_status(), 6)
+        self.assertFalse(os.path.exists(self.pid_file))
+
+
+class Shell(TerminalCase):
+    def setUp(self):
+        bash = shutil.which("bash")
+        if not bash:
+            self.skipTest("no bash")
+        super().setUp()
+        self.shell = Terminal(self, bash, "--norc", "--noprofile", "-i")
+        self.shell.type(f"stty -echo; alias t='{CLIENT}'; echo READ''Y\n")
+        self.shell.read_until("READY")
+
+    def say(self, line, wanted):
+        self.shell.type(line + "\n")
+        return self.shell.read_until(wanted)
+
+    def test_acquire_watches_the_shell_that_calls_it(self):
+        self.say("t acquire --scope typed --after 1h; echo exit $?.", "exit 0.")
+        self.say("(t acquire --scope below --after 1h; echo sub $BASHPID.; sleep 60) &", "sub ")
+        below = int(self.shell.read_until(".")[:-1])
+        self.wait_until("a scope is missing", lambda: (
+            self.open_scopes(self.shell.pid), self.open_scopes(below)) == (["typed"], ["below"]))
+        self.say("kill %1; t release --scope typed; echo exit $?.", "exit 0.")
+        self.wait_until("a scope is left", lambda: self.open_scopes(self.shell.pid) == []
+                        and self.open_scopes(below) == [])
+
+    def test_run_in_the_background_ends_as_command_does(self):
+        self.say("t run --after 1h -- sh -c 'exit 9' & wait $!; echo exit $?.", "exit 9.")
+
+    def test_run_stops_with_command_at_ctrl_z_and_goes_on_with_it(self):
+        words = " ".join(f"'{word}'" for word in self.command)
+        self.shell.type(f"t run --after 1h -- {words}\n")
+        pid = self.command_pid(self.shell)
+        self.wait_until("no scope", lambda: self.open_scopes(pid) != [])
+        self.shell.type("\x1a")
+        self.shell.read_until("Stopped")
+        self.wait_until("COMMAND is not stopped", lambda: state_of(pid) == "T")
+        self.shell.type("fg\n")
+        self.wait_until("COMMAND is still stopped", lambda: state_of(pid) == "S")
+        self.shell.type("\x03")
+        self.shell.read_until("INT 1")
+        os.kill(pid, signal.SIGUSR1)
+        self.say("echo exit $?.", "exit 5.")
+
+    def test_colours_are_for_terminals_only(self):
+        colour = r"\x1b\[[0-9;]*m"
+        self.assertRegex(self.say("t log; echo done.", "done."), colour)
+        self.assertNotRegex(self.say("t log | cat; echo done.", "done."), colour)
+        self.assertNotRegex(self.say("NO_COLOR=1 t log; echo done.", "done."), colour)
+
+
+if __name__ == "__main__":
+    suite.main()
