@@ -59,6 +59,33 @@ with filetimer.expires(60, "next") as scope:
                          ("spared", "released within the grace period"))
         self.assertEqual(len(killed["signals"]), 1)
 
+    def test_a_scope_is_used_again_after_it_raised(self):
+        out = self.run_soft(LATE_SIGNAL + """
+scope = filetimer.Scope(0.1, "again", on_expiry="raise", grace=20)
+def settle():
+    while filetimer.admin.status().kills_under_way:
+        time.sleep(0.01)
+for is_late in False, True, False, True, True, False:
+    signal.pthread_sigmask(signal.SIG_SETMASK, signal.valid_signals() if is_late else [])
+    try:
+        with scope:
+            if is_late:
+                wait_for_verdict()
+            else:
+                time.sleep(60)
+    except filetimer.ScopeExpired as error:
+        say(error.scope, scope.is_open, scope.times())
+    settle()
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])
+    with scope:
+        scope.renew(60)
+    scope.acquire()
+    scope.renew(60)
+    assert scope.release()
+""")
+        self.assertEqual(out, "again False None\n" * 6)
+        self.assertEqual([each["verdict"] for each in self.records("killed")], ["spared"] * 6)
+
     def test_the_error_has_the_timeout_of_a_file_that_replaced_the_one_in_the_code(self):
         path = os.path.join(self.folder, "timeouts.toml")
         with open(path, "w", encoding="utf-8") as file:

@@ -8,6 +8,9 @@ import contextlib
 import datetime
 import math
 import os
+import threading
+import time
+import traceback
 import unittest
 
 import filetimer
@@ -16,7 +19,7 @@ from filetimer import admin, errors
 from harness import ServerCase
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 EXAMPLES = int(os.environ.get("FILETIMER_EXAMPLES", "200"))
 CLEAR = (filetimer.TimerError, TypeError)
@@ -142,70 +145,169 @@ class Arguments(ServerCase):
                 pass
 
 
+class ModelScope:
+    """What is expected of a scope."""
+
+    def __init__(self):
+        self.state = "free"
+        self.is_paused = False  # by its own pause()
+        self.is_expired = False
+        self.is_given_up = False  # a renewal was told of the verdict, and has ended the scope
+
+    @property
+    def is_open(self):
+        return self.state in ("entered", "acquired")
+
+    def begin(self, state):
+        self.state, self.is_paused, self.is_expired, self.is_given_up = state, False, False, False
+
+
 class ScopesInAnyOrder(RuleBasedStateMachine):
-    """Three scopes and a client in any order of operations, compared with the expected open scopes."""
+    """Three scopes and a client in any order of operations, compared with the expected open scopes. The
+    last scope has on_expiry="raise". The server only records.
+    """
 
     case = None
 
     def __init__(self):
         super().__init__()
         self.client = filetimer.Client(self.case.dir)
-        self.scopes = [self.client.expires(3600, f"s{i}") for i in range(3)]
-        self.state = ["free"] * 3
+        filetimer.configure(self.case.dir)
+        self.scopes = [self.client.expires(3600, f"s{i}") for i in range(2)]
+        self.scopes.append(filetimer.Scope(3600, "s2", on_expiry="raise", client=self.client))
+        self.models = [ModelScope() for _ in range(3)]
+        self.regions = []
         self.others = []
+
+    def open(self, i, call, state):
+        is_fine = self.models[i].state == "free" and not self.client.closed
+        try:
+            call()
+            assert is_fine
+            self.models[i].begin(state)
+        except filetimer.TimerError:
+            assert not is_fine
 
     @rule(i=st.integers(0, 2))
     def enter(self, i):
-        is_fine = self.state[i] == "free" and not self.client.closed
-        try:
-            self.scopes[i].__enter__()
-            assert is_fine
-            self.state[i] = "entered"
-        except filetimer.TimerError:
-            assert not is_fine
+        self.open(i, self.scopes[i].__enter__, "entered")
 
     @rule(i=st.integers(0, 2))
     def acquire(self, i):
-        is_fine = self.state[i] == "free" and not self.client.closed
+        self.open(i, self.scopes[i].acquire, "acquired")
+
+    @rule(i=st.integers(0, 2), has_failed=st.booleans())
+    def leave(self, i, has_failed):
+        model = self.models[i]
+        is_fine = model.state in ("entered", "left early")
+        must_raise = i == 2 and not has_failed and model.state == "entered" and (
+            model.is_expired and not model.is_given_up)
         try:
-            self.scopes[i].acquire()
-            assert is_fine
-            self.state[i] = "acquired"
+            self.scopes[i].__exit__(ValueError if has_failed else None, None, None)
+            assert is_fine and not must_raise
+        except errors.ScopeExpired as error:
+            assert must_raise and error.args
         except filetimer.TimerError:
             assert not is_fine
+        if is_fine:
+            model.state = "free"
 
     @rule(i=st.integers(0, 2))
-    def leave(self, i):
-        is_fine = self.state[i] in ("entered", "left early")
-        try:
-            self.scopes[i].__exit__(None, None, None)
-            assert is_fine
-            self.state[i] = "free"
-        except filetimer.TimerError:
-            assert not is_fine
+    def leave_in_another_thread(self, i):
+        model = self.models[i]
+        is_error = in_thread(lambda: self.scopes[i].__exit__(None, None, None))
+        assert is_error == (model.state != "left early")
+        if model.state in ("entered", "left early"):  # it was released
+            model.state = "free"
 
-    @rule(i=st.integers(0, 2))
-    def release(self, i):
-        was_open = self.state[i] in ("entered", "acquired")
-        assert self.scopes[i].release() == was_open
-        if was_open:
-            self.state[i] = "left early" if self.state[i] == "entered" else "free"
+    @rule(i=st.integers(0, 2), is_elsewhere=st.booleans())
+    def release(self, i, is_elsewhere):
+        model = self.models[i]
+        released = []
+        call = lambda: released.append(self.scopes[i].release())  # noqa: E731
+        if is_elsewhere:
+            assert not in_thread(call)
+        else:
+            call()
+        assert released == [model.is_open and not model.is_expired]
+        if model.is_open:
+            model.state = "left early" if model.state == "entered" else "free"
 
     @rule(i=st.integers(0, 2), timeout=st.floats(1000, 10_000))
     def renew(self, i, timeout):
-        assert self.scopes[i].renew(timeout) == (self.state[i] in ("entered", "acquired"))
+        model = self.models[i]
+        is_fine = model.is_open and not model.is_expired
+        assert self.scopes[i].renew(timeout) == is_fine
+        model.is_given_up |= model.is_open and model.is_expired
+        if is_fine:
+            assert abs(self.scopes[i].times().timeout - timeout) < 1e-3
 
+    @precondition(lambda self: not self.regions)
     @rule(i=st.integers(0, 2), is_pause=st.booleans())
     def pause(self, i, is_pause):
-        scope = self.scopes[i]
-        is_open = self.state[i] in ("entered", "acquired")
-        assert (scope.pause() if is_pause else scope.resume()) == is_open
-        assert scope.is_open == is_open
+        scope, model = self.scopes[i], self.models[i]
+        is_fine = model.is_open and not model.is_expired
+        assert (scope.pause() if is_pause else scope.resume()) == is_fine
+        if is_fine:
+            model.is_paused = is_pause
+
+    @precondition(lambda self: not self.client.closed and len(self.regions) < 3)
+    @rule()
+    def enter_region(self):
+        self.regions.append(self.client.paused("region"))
+        self.regions[-1].__enter__()
+
+    @precondition(lambda self: self.regions)
+    @rule(is_first=st.booleans())
+    def leave_region(self, is_first):
+        self.regions.pop(0 if is_first else -1).__exit__(None, None, None)
+
+    @precondition(lambda self: not self.regions)
+    @rule(i=st.integers(0, 2))
+    def expire(self, i):
+        """Its timeout becomes a few milliseconds, and they pass."""
+        scope, model = self.scopes[i], self.models[i]
+        if model.is_open and not model.is_paused and not model.is_expired:
+            assert scope.renew(0.002)
+            end = time.monotonic() + suite.BOUND_S
+            while not scope.times().expired:
+                assert time.monotonic() < end
+                time.sleep(0.001)
+            model.is_expired = True
+
+    @rule(is_listed=st.booleans())
+    def fork(self, is_listed):
+        """In the child no scope is open; it opens its own, and the parent's go on."""
+        pid = os.fork()
+        if pid == 0:
+            status = 1
+            try:
+                for scope, model in zip(self.scopes, self.models):
+                    assert scope.times() is None and not scope.renew() and not scope.pause()
+                    if model.state == "entered":
+                        scope.__exit__(None, None, None)
+                    scope.release()
+                if not self.client.closed:
+                    with self.client.expires(3600, "child") as scope:
+                        assert scope.is_open
+                        assert not is_listed or self.case.open_scopes() == ["child"]
+                    for scope in self.scopes:
+                        with scope:
+                            times = scope.times()
+                            assert not times.expired and not times.paused
+                status = 0
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                os._exit(status)
+        assert os.waitpid(pid, 0)[1] == 0
 
     @rule(i=st.integers(0, 2))
     def drop(self, i):
         self.scopes[i] = filetimer.Scope(3600, "again", client=self.client)
-        self.state[i] = "free"
+        if i == 2:
+            self.scopes[i] = filetimer.Scope(3600, "again", on_expiry="raise", client=self.client)
+        self.models[i] = ModelScope()
 
     @precondition(lambda self: not self.client.closed)
     @rule()
@@ -214,16 +316,55 @@ class ScopesInAnyOrder(RuleBasedStateMachine):
         assert self.others[-1].beat()
 
     @rule()
+    def compare_with_the_server(self):
+        if not self.regions and not self.others:
+            wanted = sorted(scope.name for scope, model in zip(self.scopes, self.models)
+                            if model.is_open and not model.is_expired)
+            listed = [each["scope"] for each in self.case.listed_scopes() if not each.get("expired")]
+            assert sorted(listed) == wanted, (listed, wanted)
+
+    @precondition(lambda self: not self.regions)
+    @rule()
     def close(self):
         self.client.close()
 
+    @invariant()
+    def times_are_those_of_the_model(self):
+        for scope, model in zip(self.scopes, self.models):
+            times = scope.times()
+            is_open = model.is_open and not model.is_given_up
+            assert (times is not None) == is_open == scope.is_open
+            if times is not None:
+                assert times.expired == model.is_expired
+                assert times.expired or times.paused == (model.is_paused or bool(self.regions))
+                assert 0 <= times.elapsed and times.remaining <= times.timeout
+
     def teardown(self):
+        while self.regions:
+            self.regions.pop().__exit__(None, None, None)
         self.scopes.clear()
         self.others.clear()
         assert self.case.open_scopes() == []
 
 
+def in_thread(call):
+    """Whether the call raises TimerError in another thread."""
+    raised = []
+
+    def run():
+        try:
+            call()
+        except filetimer.TimerError:
+            raised.append(True)
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join(suite.BOUND_S)
+    return bool(raised)
+
+
 class AnyOrder(ServerCase):
+    options = ("--dry-run",)
+
     def test_scopes_in_any_order(self):
         machine = type("Machine", (ScopesInAnyOrder,), {"case": self})
         test = machine.TestCase("runTest")

@@ -41,7 +41,7 @@ expire()
         self.assertEqual(len(stacks), 4)
         self.assertEqual(stacks.count(["hang_in_thread"]), 3)
         self.assertIn(["hang", "expire", "<module>"], stacks)
-        shown = self.client("show", evidence["id"])
+        shown = " ".join(self.client("show", evidence["id"]).split())  # without line breaks
         self.assertIn("in hang_in_thread", shown)
         self.assertIn("in expire", shown)
 
