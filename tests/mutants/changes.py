@@ -134,7 +134,19 @@ class Cpp:
                 at = self.partner.get(at, end)
             at += 1
 
+    def _behind_template(self, at):
+        while self.words[at] == "template":
+            depth = 0
+            while True:
+                at += 1
+                depth += {"<": 1, ">": -1, ">>": -2}.get(self.words[at], 0)
+                if depth <= 0:
+                    break
+            at += 1
+        return at
+
     def _kind_outside(self, begin, brace):
+        begin = self._behind_template(begin)
         words = [self.words[at] for at in self._top_level(begin, brace)]
         if "(" not in words:
             return "scope" if set(words) & {"namespace", "class", "struct", "union", "extern"} and (
