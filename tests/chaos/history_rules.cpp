@@ -1,10 +1,716 @@
-// What must hold between the histories of workers and the logs.
+// What must hold between the histories and the logs. What is not certain counts in favour of the
+// server: a call has its effect at any moment between its two lines.
 // SPDX-License-Identifier: MIT
+#include <fmt/format.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <set>
+
 #include "tests/chaos/rules.hpp"
 
 namespace filetimer::chaos {
+namespace {
 
-void judge_history(const std::vector<JsonRecord>&, const std::vector<std::vector<JsonRecord>>&,
-                   std::vector<Violation>&) {}
+using Ns = std::int64_t;
+constexpr Ns kNever = std::numeric_limits<Ns>::max() / 4;
+constexpr Ns kSecond = 1'000'000'000;
+constexpr Ns kClose = 2'000'000;     // times that are the same, converted and rounded
+constexpr Ns kTolerated = kSecond;   // missed time of the server that is not given back
+constexpr Ns kLook = kSecond;        // how long the end of a halt may stay unnoticed
+constexpr Ns kPrompt = 5 * kSecond;  // a verdict, a signal or an answer comes within
+constexpr Ns kPromptUnderLoad = 20 * kSecond;
+constexpr Ns kDefaultInterval = 10 * kSecond;
+
+struct Span {
+  Ns from = 0;
+  Ns to = kNever;
+};
+
+struct Call {
+  Ns begin = 0;
+  Ns end = kNever;  // did not return
+  bool ok = true;
+  const JsonRecord* line = nullptr;
+  const JsonRecord* result = nullptr;
+};
+
+// A state that began and ended: `certain` lies within `possible`.
+struct Halt {
+  Span possible;
+  Span certain;
+  std::string how;
+};
+
+struct Process {
+  std::string name, role, parent;
+  std::int64_t pid = 0, start = 0;
+  Ns spawned = 0;           // no earlier
+  Ns alive_until = kNever;  // certainly alive until
+  Ns ended = kNever;        // certainly ended
+  const JsonRecord* end = nullptr;
+  std::set<std::int64_t> sent;        // signals of the driver
+  std::optional<std::int64_t> exits;  // the code that it announced
+  Ns left = kNever;                   // began to exit or to start another program
+  bool has_history = false;
+  std::vector<Halt> halts;
+  std::vector<Call> calls;
+  // A server.
+  std::string dir, log;
+  Ns ready = kNever;
+  Ns asked_to_end = kNever;
+  bool was_killed = false;
+};
+
+// One acquired scope.
+struct Scope {
+  Process* worker = nullptr;
+  std::string key, name, via;
+  Ns timeout = kNever;  // as of the last sign of life
+  Call open;
+  std::vector<std::pair<std::string, Call>> changes;  // renew, pause, resume
+  std::optional<Call> release;
+  std::vector<const JsonRecord*> expired, left_open;
+
+  [[nodiscard]] bool may_be_watched() const {
+    return open.ok && (open.result == nullptr || open.result->flag("watched", true));
+  }
+};
+
+class HistoryJudge {
+ public:
+  HistoryJudge(const std::vector<JsonRecord>& lines,
+               const std::vector<std::vector<JsonRecord>>& logs, std::vector<Violation>& found)
+      : lines_(lines), found_(found) {
+    for (const auto& log : logs) {
+      for (const JsonRecord& record : log) {
+        if (record.is_object()) {
+          records_.push_back(&record);
+        }
+      }
+    }
+  }
+
+  void run() {
+    read_history();
+    read_logs();
+    for (Scope& scope : scopes_) {
+      judge_scope(scope);
+    }
+    for (const auto& [id, killed] : killed_) {
+      judge_targets(*killed);
+    }
+    for (auto& [name, process] : processes_) {
+      judge_end(process);
+      for (const Call& call : process.calls) {
+        judge_call(process, call);
+      }
+    }
+    judge_records();
+    drop_excused();
+  }
+
+ private:
+  template <class... Args>
+  void report(std::string_view promise, const std::string& subject,
+              fmt::format_string<Args...> text, Args&&... args) {
+    mine_.push_back(
+        {subject,
+         {std::string(promise),
+          fmt::format("{} ({})", fmt::format(text, std::forward<Args>(args)...), subject)}});
+  }
+  static std::string whose(const Scope& scope) { return scope.worker->name + " " + scope.key; }
+
+  void read_history();
+  void read_driver(const JsonRecord& line, const Call& call);
+  void read_worker(Process& worker, const JsonRecord& line, const Call& call);
+  void read_logs();
+  Process* process_of(std::int64_t pid, std::int64_t start, Ns at);
+  Scope* scope_of(const JsonRecord& record);
+  bool is_below(const Process& process, const Process& ancestor) const;
+  [[nodiscard]] bool is_under_load(Ns from, Ns to) const;
+  [[nodiscard]] Ns prompt(Ns from) const;
+  [[nodiscard]] Span timeout_at(const Scope& scope, Ns judged, Ns& timeout) const;
+  Ns latest_deadline(const Scope& scope) const;
+  Ns with_server(const Scope& scope, Ns due, Ns timeout) const;
+  static Ns halted_within(const std::vector<Halt>& halts, Ns from, Ns to, Ns at_least);
+
+  void judge_scope(Scope& scope);
+  void judge_expired(const Scope& scope, const JsonRecord& expired);
+  void judge_hang(const Scope& scope);
+  void judge_targets(const JsonRecord& killed);
+  void judge_end(const Process& process);
+  void judge_records();
+  void judge_call(const Process& caller, const Call& call);
+  void drop_excused();
+
+  const std::vector<JsonRecord>& lines_;
+  std::vector<const JsonRecord*> records_;
+  std::vector<Violation>& found_;
+  std::vector<std::pair<std::string, Violation>> mine_;
+  std::map<std::string, Process, std::less<>> processes_;
+  std::vector<Scope> scopes_;
+  std::map<std::pair<std::string, std::string>, std::size_t> by_key_;
+  std::map<std::string, const JsonRecord*, std::less<>> expired_, killed_;
+  std::vector<const JsonRecord*> excuses_;
+  std::vector<Span> loads_, troubles_;
+  Ns history_end_ = 0;
+};
+
+void HistoryJudge::read_history() {
+  std::map<std::pair<std::string_view, std::int64_t>, std::vector<const JsonRecord*>> calls;
+  for (const JsonRecord& line : lines_) {
+    if (!line.is_object() || !line.has("t")) {
+      report("history", line.place(), "not a line of a history: {:.80}", line.line());
+      continue;
+    }
+    history_end_ = std::max(history_end_, line.integer("t"));
+    if (line.flag("end")) {
+      calls[{line.text("who"), line.integer("n")}].push_back(&line);
+    }
+  }
+  std::vector<const JsonRecord*> begins;
+  for (const JsonRecord& line : lines_) {
+    if (line.is_object() && line.has("op")) {
+      begins.push_back(&line);
+    }
+  }
+  std::ranges::stable_sort(begins, {}, [](const JsonRecord* line) { return line->integer("t"); });
+  for (const JsonRecord* line : begins) {
+    Call call{line->integer("t"), kNever, true, line, nullptr};
+    if (const auto ends = calls.find({line->text("who"), line->integer("n")});
+        ends != calls.end() && line->has("n")) {
+      // A child of fork() goes on with the numbers of its parent under its own name.
+      call.result = ends->second.front();
+      call.end = call.result->integer("t");
+      call.ok = call.result->flag("ok", true);
+    }
+    if (line->text("who") == "driver") {
+      read_driver(*line, call);
+    } else {
+      Process& worker = processes_[std::string(line->text("who"))];
+      worker.name = line->text("who");
+      read_worker(worker, *line, call);
+    }
+  }
+}
+
+void HistoryJudge::read_driver(const JsonRecord& line, const Call& call) {
+  const std::string_view op = line.text("op");
+  const Ns after = std::min(call.end, history_end_);
+  if (op == "excuse") {
+    excuses_.push_back(&line);
+  } else if (op == "fault") {
+    report(line.text("promise"), line.place(), "{}", line.text("what"));
+  } else if (op == "load") {
+    loads_.push_back({call.begin, call.end});
+  } else if (op == "log_trouble") {
+    troubles_.push_back({call.begin, call.end});
+  }
+  if (!line.has("subject")) {
+    return;
+  }
+  Process& process = processes_[std::string(line.text("subject"))];
+  process.name = line.text("subject");
+  if (op == "spawn") {
+    process.role = line.text("role");
+    process.parent = line.text("parent");
+    process.spawned = call.begin;
+    if (call.result != nullptr) {
+      process.pid = call.result->integer("pid");
+      process.start = call.result->integer("start");
+    }
+  } else if (op == "server") {
+    process.role = "server";
+    process.dir = line.text("dir");
+    process.log = line.text("log");
+    process.ready = call.ok ? call.end : kNever;
+  } else if (op == "ended") {
+    process.alive_until = line.integer("before");
+    process.ended = call.begin;
+    process.end = &line;
+  } else if (op == "kill") {
+    process.sent.insert(line.integer("signal"));
+    process.asked_to_end = std::min(process.asked_to_end, call.begin);
+  } else if (op == "kill_server" || op == "stop_server") {
+    process.asked_to_end = std::min(process.asked_to_end, call.begin);
+    process.was_killed = process.was_killed || op == "kill_server";
+  } else if (op == "halt") {
+    process.halts.push_back({{call.begin, kNever}, {after, kNever}, std::string(line.text("how"))});
+  } else if (op == "resume") {
+    for (Halt& halt : process.halts) {
+      halt.certain.to = std::min(halt.certain.to, std::max(call.begin, halt.certain.from));
+      halt.possible.to = std::min(halt.possible.to, call.end);
+    }
+  }
+}
+
+void HistoryJudge::read_worker(Process& worker, const JsonRecord& line, const Call& call) {
+  const std::string_view op = line.text("op");
+  const std::string key(line.text("key"));
+  worker.has_history = true;
+  worker.calls.push_back(call);
+  if (op == "open") {
+    by_key_[{worker.name, key}] = scopes_.size();
+    Scope& scope = scopes_.emplace_back();
+    scope.worker = &worker;
+    scope.key = key;
+    scope.name = line.text("scope", line.text("key"));
+    scope.via = line.text("via", "page");
+    scope.open = call;
+    return;
+  }
+  if (op == "exit" || op == "exec") {
+    worker.left = std::min(worker.left, call.begin);
+    if (op == "exit") {
+      worker.exits = line.integer("code");
+    }
+  }
+  const auto found = by_key_.find({worker.name, key});
+  if (found == by_key_.end()) {
+    return;
+  }
+  Scope& scope = scopes_[found->second];
+  if (op == "release") {
+    scope.release = call;
+  } else if (op == "renew" || op == "pause" || op == "resume") {
+    scope.changes.emplace_back(op, call);
+  }
+}
+
+Process* HistoryJudge::process_of(std::int64_t pid, std::int64_t start, Ns at) {
+  Process* found = nullptr;
+  for (auto& [name, process] : processes_) {
+    if (process.pid == pid && process.spawned <= at && (start == 0 || start == process.start) &&
+        (found == nullptr || found->spawned < process.spawned)) {
+      found = &process;
+    }
+  }
+  return found;
+}
+
+// Returns the scope that a record is about: the one of the name that was opened last before then.
+Scope* HistoryJudge::scope_of(const JsonRecord& record) {
+  const Ns acquired = record.integer("acquired_mono_ns");
+  const Process* worker =
+      process_of(record.integer("pid"), record.integer("start_time"), record.integer("mono_ns"));
+  Scope* found = nullptr;
+  for (Scope& scope : scopes_) {
+    if (scope.worker == worker && scope.name == record.text("scope") &&
+        scope.open.begin <= acquired + kClose) {
+      const bool is_within = acquired <= std::min(scope.open.end, kNever);
+      if (found == nullptr || found->open.begin < scope.open.begin || is_within) {
+        found = &scope;
+      }
+    }
+  }
+  return found;
+}
+
+void HistoryJudge::read_logs() {
+  for (const JsonRecord* record : records_) {
+    const std::string id(record->text("id"));
+    const std::string_view event = record->text("event");
+    if (event == "killed") {
+      killed_.emplace(id, record);
+    } else if ((event == "expired" && expired_.emplace(id, record).second) ||
+               event == "left_open") {
+      const Process* process = process_of(record->integer("pid"), record->integer("start_time"),
+                                          record->integer("mono_ns"));
+      Scope* scope = scope_of(*record);
+      if (scope != nullptr) {
+        (event == "expired" ? scope->expired : scope->left_open).push_back(record);
+      } else if (process != nullptr && record->text("scope") != "(idle)") {
+        report("known-scopes", process->name, "{} of scope '{}', which it has not opened, in {}",
+               event, record->text("scope"), record->place());
+      }
+    }
+  }
+}
+
+bool HistoryJudge::is_below(const Process& process, const Process& ancestor) const {
+  for (const Process* at = &process; at != nullptr;) {
+    if (at == &ancestor) {
+      return true;
+    }
+    const auto parent = processes_.find(at->parent);
+    at = parent != processes_.end() ? &parent->second : nullptr;
+  }
+  return false;
+}
+
+bool HistoryJudge::is_under_load(Ns from, Ns to) const {
+  return std::ranges::any_of(loads_,
+                             [&](const Span& load) { return load.from < to && from < load.to; });
+}
+
+Ns HistoryJudge::prompt(Ns from) const {
+  return is_under_load(from, from + kPromptUnderLoad) ? kPromptUnderLoad : kPrompt;
+}
+
+// Returns how long a process was certainly halted in that time, by halts of this length.
+Ns HistoryJudge::halted_within(const std::vector<Halt>& halts, Ns from, Ns to, Ns at_least) {
+  Ns sum = 0;
+  for (const Halt& halt : halts) {
+    const Ns begin = std::max(halt.certain.from, from);
+    const Ns end = std::min(halt.certain.to, to);
+    sum += end - begin >= at_least ? std::max<Ns>(end - begin, 0) : 0;
+  }
+  return sum;
+}
+
+// Returns the earliest and the latest deadline that the worker's calls before `judged` allow,
+// without what is given back. {kNever, kNever}: it has none. Sets the timeout.
+Span HistoryJudge::timeout_at(const Scope& scope, Ns judged, Ns& timeout) const {
+  const auto timeout_of = [](const JsonRecord& line, Ns missing) {
+    return line.integer("timeout_ns", missing);
+  };
+  timeout = timeout_of(*scope.open.line, kNever);
+  const auto after = [](Ns time, Ns length) {
+    return time >= kNever || length >= kNever ? kNever : time + length;
+  };
+  const Ns first = scope.open.line->integer("first_ns", timeout);
+  Span due{after(scope.open.begin, std::min(first, timeout)),
+           after(scope.open.end, std::max(first, timeout))};
+  Ns left = 0;
+  for (const auto& [op, call] : scope.changes) {
+    if (!call.ok || call.begin > judged) {
+      continue;
+    }
+    const bool is_done = call.end <= judged;  // else it may have had its effect, or not
+    const Ns now = is_done ? timeout_of(*call.line, timeout) : timeout;
+    if (op == "renew") {
+      due = {is_done ? after(call.begin, now) : std::min(due.from, after(call.begin, now)),
+             after(call.end, std::max(now, timeout))};
+    } else if (op == "pause") {
+      left = due.from < kNever ? std::max<Ns>(due.from - call.end, 0) : left;
+      due = {is_done ? kNever : due.from, kNever};
+    } else {
+      due = {is_done ? after(call.begin, left) : kNever, after(call.end, timeout)};
+    }
+    timeout = now;
+  }
+  return due;
+}
+
+void HistoryJudge::judge_scope(Scope& scope) {
+  const Process& worker = *scope.worker;
+  for (const JsonRecord* expired : scope.expired) {
+    judge_expired(scope, *expired);
+  }
+  const std::size_t verdicts = scope.expired.size() + scope.left_open.size();
+  if (verdicts > 1) {
+    report("one-verdict", whose(scope), "{} verdicts, the last in {}", verdicts,
+           (scope.left_open.empty() ? scope.expired : scope.left_open).back()->place());
+  }
+  const bool is_released = scope.release && scope.release->ok && scope.release->result != nullptr;
+  if (is_released && verdicts > 0) {
+    const JsonRecord& verdict = *(scope.expired.empty() ? scope.left_open : scope.expired).front();
+    const bool was_in_time = scope.release->result->flag("in_time") ||
+                             scope.release->end < verdict.integer("deadline_mono_ns", kNever);
+    if (was_in_time) {
+      report("released-in-time", whose(scope), "released in time, but {} in {}",
+             verdict.text("event"), verdict.place());
+    }
+  }
+  if (is_released && !scope.release->result->flag("in_time", true) && scope.expired.empty() &&
+      scope.may_be_watched() && history_end_ - scope.release->end > prompt(scope.release->end) &&
+      troubles_.empty()) {
+    report("one-verdict", whose(scope),
+           "its release says that it was late, and there is no verdict");
+  }
+  if (!scope.left_open.empty() && worker.left == kNever && worker.ended == kNever) {
+    report("one-verdict", whose(scope), "left open by a worker that is alive, in {}",
+           scope.left_open.front()->place());
+  }
+  const auto is_of_worker = [&](const auto& entry) {
+    return entry.second->integer("pid") == worker.pid &&
+           entry.second->integer("start_time") == worker.start;
+  };
+  const bool is_decided = scope.release || verdicts > 0 || scope.open.result == nullptr ||
+                          std::ranges::any_of(expired_, is_of_worker);  // else it may be cancelled
+  if (!is_decided && scope.may_be_watched() && worker.ended < kNever && scope.via != "run" &&
+      troubles_.empty() && with_server(scope, worker.ended, 0) + kPrompt < history_end_) {
+    report("one-verdict", whose(scope), "its worker ended inside it, and there is no record");
+  }
+  judge_hang(scope);
+}
+
+void HistoryJudge::judge_expired(const Scope& scope, const JsonRecord& expired) {
+  const Process& worker = *scope.worker;
+  const Ns deadline = expired.integer("deadline_mono_ns");
+  const Ns judged = deadline + std::llround(expired.number("overdue_ms") * 1e6);
+  Ns timeout = 0;
+  const Span due = timeout_at(scope, judged, timeout);
+  const Ns most = std::llround(1e9 * expired.number("timeout_s"));
+  const bool is_cut =
+      most + kClose < timeout;  // by --max-timeout, --default-timeout, or a torch line
+  const auto fail = [&](std::string_view promise, const std::string& what) {
+    report(promise, whose(scope), "{}, in {}", what, expired.place());
+  };
+  if (most > timeout + kClose) {
+    fail("record-terms",
+         fmt::format("timeout_s is {}, it asked for {} ns", expired.number("timeout_s"), timeout));
+  }
+  for (const char* term : {"signal", "grace_ns", "tid"}) {
+    const bool is_grace = term == std::string_view("grace_ns");
+    const Ns recorded =
+        is_grace ? std::llround(1e9 * expired.number("grace_s", 0)) : expired.integer(term);
+    if (scope.open.line->has(term) && recorded != scope.open.line->integer(term)) {
+      fail("record-terms", fmt::format("{} is {}, it asked for {}", term, recorded,
+                                       scope.open.line->integer(term)));
+    }
+  }
+  if (scope.via != "torch" && expired.integer("acquired_mono_ns") > scope.open.end + kClose &&
+      scope.via == "page") {
+    fail("record-terms", "acquired_mono_ns is not within its open()");
+  }
+  if (!is_cut && due.from > judged + kClose && scope.via != "torch") {
+    fail("not-early", due.from >= kNever ? std::string("it has no deadline")
+                                         : fmt::format("judged {} ms before its deadline",
+                                                       (due.from - judged) / 1'000'000));
+    return;
+  }
+  // The server and the worker could run for three quarters of the timeout.
+  const Ns length = std::min(timeout, most);
+  const Ns from = judged >= length && due.from < kNever ? std::min(due.from - timeout, judged)
+                                                        : scope.open.begin;
+  Ns missed = halted_within(worker.halts, from, judged, kDefaultInterval);
+  for (const Halt& halt : worker.halts) {
+    const bool is_at_deadline = halt.certain.from < due.from && due.from < halt.certain.to;
+    const Ns lasted = std::min(halt.certain.to, judged) - std::max(halt.certain.from, from);
+    missed += is_at_deadline && lasted < kDefaultInterval ? std::max<Ns>(lasted, 0) : 0;
+  }
+  Ns longest_gap = 0;
+  for (const auto& [name, server] : processes_) {
+    if (server.pid == expired.integer("server_pid") && server.role == "server") {
+      for (const Halt& halt : server.halts) {
+        const Ns lasted = std::min(halt.certain.to, judged) - std::max(halt.certain.from, from);
+        longest_gap = std::max(longest_gap, lasted);
+      }
+    }
+  }
+  missed += longest_gap > kTolerated ? longest_gap : 0;
+  if (judged - from - missed < length / 4 * 3 - kClose && missed > 0) {
+    fail("not-early",
+         fmt::format("{} ms of {} ms could be used: {} ms were missed",
+                     (judged - from - missed) / 1'000'000, length / 1'000'000, missed / 1'000'000));
+  }
+  if (worker.left < std::min(due.from, judged) - kPrompt || worker.ended < deadline) {
+    fail("not-early", "its worker had exited, or ran another program, before the deadline");
+  }
+}
+
+// Moves a deadline to when the server of the scope runs, with the time that it gives back.
+Ns HistoryJudge::with_server(const Scope&, Ns due, Ns timeout) const {
+  Ns up = kNever;
+  for (const auto& [name, server] : processes_) {
+    if (server.role != "server" || server.ready >= kNever) {
+      continue;
+    }
+    const Ns until = std::min(server.asked_to_end, server.alive_until);
+    Ns at = std::max(due, server.ready);
+    for (const Halt& halt : server.halts) {
+      if (halt.possible.from < at + kPrompt) {
+        const Ns length = std::min(halt.possible.to, kNever) - halt.possible.from;
+        at = halt.possible.to >= kNever
+                 ? kNever
+                 : std::max(at, halt.possible.to) + std::min(length, timeout);
+      }
+    }
+    if (at + 2 * prompt(at) < until) {
+      up = std::min(up, at);
+    }
+  }
+  return up;
+}
+
+// A scope that is open past its deadline has a verdict, and its worker a signal, within a bound.
+void HistoryJudge::judge_hang(const Scope& scope) {
+  const Process& worker = *scope.worker;
+  Ns timeout = 0;
+  Ns due = timeout_at(scope, kNever, timeout).to;
+  if (!scope.may_be_watched() || due >= kNever || timeout >= kNever) {
+    return;
+  }
+  const auto move = [&](const Halt& halt) {
+    if (halt.possible.from > due + kPrompt) {
+      return;
+    }
+    if (halt.possible.to >= kNever) {
+      due = kNever;
+    } else if (halt.how ==
+               "trace") {  // somebody who looks at it now and then does not keep it alive
+      due = std::max(due, halt.possible.to) +
+            std::min(halt.possible.to - halt.possible.from, timeout) + kLook;
+    } else {
+      due = std::max(due, halt.possible.to + kLook + timeout);
+    }
+  };
+  std::ranges::for_each(worker.halts, move);
+  due = due < kNever ? with_server(scope, due, timeout) : due;
+  if (due >= kNever) {
+    return;
+  }
+  const Ns open_until = std::min({scope.release ? scope.release->begin : kNever, worker.left,
+                                  worker.alive_until, worker.asked_to_end, history_end_});
+  const Ns bound = due + prompt(due);
+  if (scope.expired.empty()) {
+    if (open_until > bound && troubles_.empty()) {
+      report("hang-is-judged", whose(scope), "open {} ms past its deadline, and not judged",
+             (open_until - due) / 1'000'000);
+    }
+    return;
+  }
+  const JsonRecord& expired = *scope.expired.front();
+  const Ns judged =
+      expired.integer("deadline_mono_ns") + std::llround(expired.number("overdue_ms") * 1e6);
+  if (judged > bound) {
+    report("hang-is-judged", whose(scope), "judged {} ms past its deadline, in {}",
+           (judged - due) / 1'000'000, expired.place());
+  }
+  const Ns grace = std::llround(1e9 * expired.number("grace_s", 0));
+  const Ns dead = std::max(judged, due) + grace + 2 * prompt(due);
+  const bool must_die = expired.integer("signal") == SIGKILL ||
+                        (expired.integer("signal") > 0 && expired.has("grace_s"));
+  if (must_die && !scope.release &&
+      std::min({worker.left, worker.alive_until, worker.asked_to_end, history_end_}) >
+          with_server(scope, dead, timeout)) {
+    report("hang-is-killed", whose(scope), "alive long after its verdict in {}", expired.place());
+  }
+}
+
+void HistoryJudge::judge_targets(const JsonRecord& killed) {
+  const Ns recorded = killed.integer("mono_ns");
+  const Process* worker = process_of(killed.integer("pid"), killed.integer("start_time"), recorded);
+  const auto known = expired_.find(killed.text("id"));
+  if (worker == nullptr || known == expired_.end()) {
+    return;
+  }
+  for (const JsonFields& signal : killed.list<JsonFields>("signals")) {
+    for (const std::int64_t pid : signal.list<std::int64_t>("pids")) {
+      const Process* target = process_of(pid, 0, signal.integer("mono_ns"));
+      if (target != nullptr && target->ended > signal.integer("mono_ns") &&
+          !is_below(*target, *worker)) {
+        const bool is_young = target->spawned > known->second->integer("deadline_mono_ns");
+        report("targets", target->name, "signalled for {}{}, in {}", worker->name,
+               is_young ? ", though it started after the deadline" : "", killed.place());
+      }
+    }
+  }
+  const std::string_view verdict = killed.text("verdict");
+  const bool is_dead = verdict == "dead" || verdict == "already_gone";
+  if (is_dead && worker->alive_until > recorded + kSecond && history_end_ > recorded + kSecond) {
+    report("outcomes", worker->name, "'{}' in {}, but it is alive later", verdict, killed.place());
+  }
+  if (verdict == "unkillable" && worker->ended < recorded - kSecond) {
+    report("outcomes", worker->name, "unkillable in {}, but it had ended", killed.place());
+  }
+}
+
+// Whoever dies of a signal dies of the driver's, or has a record; whoever exits has said so.
+void HistoryJudge::judge_end(const Process& process) {
+  if (process.end == nullptr || !process.end->has("status")) {
+    return;
+  }
+  const std::int64_t status = process.end->integer("status");
+  if (process.role == "server") {
+    const bool is_asked =
+        process.asked_to_end < kNever &&
+        (process.was_killed || !process.sent.empty() || status == 0 || status == 8);
+    if (!is_asked && process.ready < kNever) {
+      report("server-lives", process.name, "it ended with status {}", status);
+    }
+    return;
+  }
+  if (status >= 0) {
+    if (status > 0 && process.exits.value_or(0) != status && process.role == "worker" &&
+        process.has_history) {
+      report("worker-unharmed", process.name, "it exited with {}, which it did not intend", status);
+    }
+    return;
+  }
+  if (process.sent.contains(-status) || process.exits) {
+    return;
+  }
+  bool is_recorded = false;
+  for (const auto& [id, killed] : killed_) {
+    for (const JsonFields& signal : killed->list<JsonFields>("signals")) {
+      const auto pids = signal.list<std::int64_t>("pids");
+      is_recorded = is_recorded || std::ranges::find(pids, process.pid) != pids.end();
+    }
+  }
+  // Its server may have been killed before it could write the outcome.
+  for (const auto& [id, expired] : expired_) {
+    const Process* worker = process_of(expired->integer("pid"), expired->integer("start_time"),
+                                       expired->integer("mono_ns"));
+    is_recorded = is_recorded || (worker != nullptr && is_below(process, *worker) &&
+                                  expired->integer("mono_ns") <= process.ended &&
+                                  (!killed_.contains(id) || killed_.at(id)->integer("server_pid") !=
+                                                                expired->integer("server_pid")));
+  }
+  if (!is_recorded || process.role == "bystander") {
+    report("death-has-record", process.name, "a {} died of signal {}", process.role, -status);
+  }
+}
+
+void HistoryJudge::judge_call(const Process& caller, const Call& call) {
+  const Ns end = std::min({call.end, caller.alive_until, caller.left, history_end_});
+  Ns halted = 0;
+  for (const Halt& halt : caller.halts) {
+    halted +=
+        std::max<Ns>(std::min(halt.possible.to, end) - std::max(halt.possible.from, call.begin), 0);
+  }
+  if (end - call.begin - halted > prompt(call.begin)) {
+    report("calls-return", caller.name, "{} took {} ms, in {}", call.line->text("op"),
+           (end - call.begin) / 1'000'000, call.line->place());
+  }
+}
+
+void HistoryJudge::judge_records() {
+  for (const JsonRecord* record : records_) {
+    const Process* worker = process_of(record->integer("pid"), record->integer("start_time"),
+                                       record->integer("mono_ns"));
+    if (worker == nullptr || record->text("event") != "deferred") {
+      continue;
+    }
+    const Ns at = record->integer("mono_ns");
+    const bool is_halted = std::ranges::any_of(worker->halts, [&](const Halt& halt) {
+      return halt.possible.from <= at && at <= halt.possible.to + kLook;
+    });
+    if (!is_halted) {
+      report("deferred-has-halt", worker->name, "deferred while it ran, in {}", record->place());
+    }
+  }
+}
+
+void HistoryJudge::drop_excused() {
+  for (Violation& violation : std::exchange(found_, {})) {
+    mine_.emplace_back("", std::move(violation));
+  }
+  for (const auto& [subject, violation] : mine_) {
+    const bool is_excused = std::ranges::any_of(excuses_, [&](const JsonRecord* excuse) {
+      const auto names = [&](std::string_view field) {
+        return !excuse->has(field) ||
+               (" " + subject + " ").find(fmt::format(" {} ", excuse->text(field))) !=
+                   std::string::npos;
+      };
+      return excuse->text("promise") == violation.promise && names("subject") && names("key");
+    });
+    if (!is_excused) {
+      found_.push_back(violation);
+    }
+  }
+}
+
+}  // namespace
+
+void judge_history(const std::vector<JsonRecord>& calls,
+                   const std::vector<std::vector<JsonRecord>>& logs,
+                   std::vector<Violation>& found) {
+  HistoryJudge(calls, logs, found).run();
+}
 
 }  // namespace filetimer::chaos

@@ -14,6 +14,8 @@ import tempfile
 import time
 import unittest
 
+from records import judge_logs
+
 BIN = pathlib.Path(os.environ["FILETIMER_BIN_DIR"])
 EXAMPLES = pathlib.Path(os.environ["FILETIMER_EXAMPLES_DIR"])
 RANK = [sys.executable, str(pathlib.Path(__file__).resolve().parent / "rank.py")]
@@ -76,6 +78,7 @@ class JobCase(unittest.TestCase):
         # short.
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="filetimer-jobs-", dir="/tmp"))
         self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
+        self.addCleanup(judge_logs, self, self.folder)
         self.programs = {}
 
     def start(self, name, argv, **environment):

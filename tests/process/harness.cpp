@@ -21,6 +21,7 @@
 #include <sstream>
 #include <thread>
 
+#include "tests/chaos/checker.hpp"
 #include "tests/process/requests.hpp"
 #include "tests/process/worker.hpp"
 
@@ -359,7 +360,24 @@ Server::Server(const TempFolder& temp, const Setup& setup) {
   wait_until_ready();
 }
 
-Server::~Server() = default;
+Server::~Server() {
+  child_.reset();
+  std::error_code error;
+  if (!unjudged_.empty() || !fs::is_regular_file(ready_["log"], error)) {
+    return;
+  }
+  chaos::History history;
+  history.add_log(ready_["log"]);
+  std::string found;
+  for (const chaos::Violation& violation : chaos::check(history)) {
+    found += violation.text() + "\n";
+  }
+  if (!found.empty()) {
+    constexpr std::size_t kMostShown = 20'000;
+    FAIL_CHECK("the log breaks a promise:\n"
+               << found << history.logs.front().text.substr(0, kMostShown));
+  }
+}
 
 void Server::wait_until_ready() {
   const bool ready = wait_until([this] {

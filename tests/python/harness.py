@@ -12,7 +12,7 @@ import textwrap
 import unittest
 
 import filetimer
-from records import records, wait_for_record
+from records import judge_logs, records, wait_for_record
 from suite import BOUND_S, end
 
 SERVER = os.environ["FILETIMER_SERVER"]
@@ -28,6 +28,7 @@ class ServerCase(unittest.TestCase):
     def setUp(self):
         self.folder = tempfile.mkdtemp(prefix="filetimer-python-")
         self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
+        self.addCleanup(judge_logs, self, self.folder)
         self.dir = os.path.join(self.folder, "run")
         self.server = filetimer.Server(*self.options, dir=self.dir)
         self.addCleanup(self.server.close)

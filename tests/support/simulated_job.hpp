@@ -33,6 +33,11 @@ inline void leave_scopes(const PageLayout& page, const std::string& name,
     EndedScope& place = entry.ended[entry.count % kEndedScopes];
     place.ended = scope.ended.ns;
     place.took_ns = scope.took.count();
+    entry.first_ns = entry.count == 0 ? scope.took.count() : entry.first_ns.load();
+    entry.last_ns = scope.took.count();
+    entry.longest_ns = std::max(entry.longest_ns.load(), scope.took.count());
+    entry.total_ns += scope.took.count();
+    ++entry.histogram[bucket_of(scope.took.count())];
     ++entry.count;
   }
   page.header().statistics = std::max(page.header().statistics.load(), index + 1);

@@ -18,7 +18,7 @@ import unittest
 import torch.distributed.elastic.timer as timer
 
 import suite
-from records import records, wait_for_record
+from records import judge_logs, records, wait_for_record
 from suite import BOUND_S, end
 
 FAR_S = 3600
@@ -91,6 +91,7 @@ class ServerWithTorchClient(unittest.TestCase):
     def setUp(self):
         self.folder = tempfile.mkdtemp(prefix="filetimer-torch-")
         self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
+        self.addCleanup(judge_logs, self, self.folder)
         self.pipe = os.path.join(self.folder, "requests")
         self.log = os.path.join(self.folder, "expired.jsonl")
 

@@ -276,10 +276,11 @@ TEST_CASE("at most 8,192 orphaned scopes are recorded, and all are counted") {
   const std::string pages = make_page_folder(temp);
   filetimer::TestPage page;
   page.header().pid = pid_of_the_dead();
-  for (std::size_t i = 0; i < kMaxScopesPerWorker; ++i) {
-    page.open(i, {.word = filetimer::slot_word::kNoDeadline});
-  }
+  std::int64_t opened = 1'000;
   for (int i = 0; i < 9; ++i) {
+    for (std::size_t slot = 0; slot < kMaxScopesPerWorker; ++slot) {
+      page.open(slot, {.acquired = ++opened, .word = filetimer::slot_word::kNoDeadline});
+    }
     page.write(fmt::format("{}/w-{}", pages, i));
   }
   Server server(temp);
