@@ -1,5 +1,6 @@
-// Preloaded into timer_server, injects faults of real file systems. Each fault lasts while the file
-// that its variable names exists:
+// Preloaded into timer_server, injects faults of real file systems. Every file counts as one on a
+// disk, so the server writes its log by the thread wherever the folder of the test is. Each fault
+// lasts while the file that its variable names exists:
 //   BAD_DISK_HANGS      fdatasync() and fsync() do not return
 //   BAD_DISK_READ_ONLY  writing to a regular file or opening one for writing fails with EROFS
 //   BAD_DISK_HANGS_IN   the file has "FOLDER": lstat(), open(), rename() and unlink() of a file in
@@ -146,6 +147,12 @@ int statfs(const char* path, struct statfs* answer) {
   if (is_on("BAD_DISK_NETWORK")) {
     answer->f_type = NFS_SUPER_MAGIC;
   }
+  return result;
+}
+
+int fstatfs(int fd, struct statfs* answer) {
+  const auto result = static_cast<int>(::syscall(SYS_fstatfs, fd, answer));
+  answer->f_type = EXT4_SUPER_MAGIC;
   return result;
 }
 
