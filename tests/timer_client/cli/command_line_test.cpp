@@ -17,6 +17,7 @@
 #include "common/board.hpp"
 #include "common/boot.hpp"
 #include "common/clock.hpp"
+#include "tests/support/skip.hpp"
 #include "tests/timer_client/client_fixture.hpp"
 
 using namespace filetimer;
@@ -41,7 +42,17 @@ class Program {
     ::posix_spawn_file_actions_init(&actions);
     ::posix_spawn_file_actions_adddup2(&actions, writer.get(), STDOUT_FILENO);
     ::posix_spawn_file_actions_adddup2(&actions, writer.get(), STDERR_FILENO);
-    REQUIRE(::posix_spawn(&pid_, argv[0], &actions, nullptr, argv.data(), environ) == 0);
+    posix_spawnattr_t attributes;
+    ::posix_spawnattr_init(&attributes);
+    sigset_t ignored_by_runners;  // nohup ignores SIGHUP, and a shell ignores others in background
+    ::sigemptyset(&ignored_by_runners);
+    for (const int signal : {SIGHUP, SIGINT, SIGQUIT}) {
+      ::sigaddset(&ignored_by_runners, signal);
+    }
+    ::posix_spawnattr_setsigdefault(&attributes, &ignored_by_runners);
+    ::posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGDEF);
+    REQUIRE(::posix_spawn(&pid_, argv[0], &actions, &attributes, argv.data(), environ) == 0);
+    ::posix_spawnattr_destroy(&attributes);
     ::posix_spawn_file_actions_destroy(&actions);
   }
   Program(const Program&) = delete;
@@ -202,8 +213,7 @@ TEST_CASE("acquire fails for a full pipe and without a server, with different ex
 
 TEST_CASE("no pid is written if the last server was in another pid namespace") {
   if (this_pid_namespace() == 0) {
-    MESSAGE("skipped: /proc does not tell this process's pid namespace");
-    return;
+    FILETIMER_SKIP("/proc does not tell this process's pid namespace");
   }
   const testing::TempFolder folder;
   testing::Pipe pipe(folder.path("requests"));  // as a service manager holds it between two servers
@@ -221,8 +231,7 @@ TEST_CASE("no pid is written if the last server was in another pid namespace") {
 
 TEST_CASE("run sends nothing about COMMAND to a later server of another pid namespace") {
   if (this_pid_namespace() == 0) {
-    MESSAGE("skipped: /proc does not tell this process's pid namespace");
-    return;
+    FILETIMER_SKIP("/proc does not tell this process's pid namespace");
   }
   const testing::TempFolder folder;
   testing::Pipe pipe(folder.path("requests"));

@@ -15,6 +15,7 @@
 #include "common/limits.hpp"
 #include "common/posix.hpp"
 #include "tests/support/files.hpp"
+#include "tests/support/skip.hpp"
 
 using namespace filetimer;
 using namespace std::chrono_literals;
@@ -260,8 +261,7 @@ TEST_CASE("A record of a log in memory is synced when append() returns") {
   const UniqueFd probe(::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
   struct statfs is_on {};
   if (!probe || ::fstatfs(probe.get(), &is_on) != 0 || is_on.f_type != TMPFS_MAGIC) {
-    MESSAGE("skipped: /dev/shm is not a tmpfs that this user may write to");
-    return;
+    FILETIMER_SKIP("/dev/shm is not a tmpfs that this user may write to");
   }
   const auto log = open_log(path, 4096);
   std::size_t rotated_at = 0;
