@@ -498,4 +498,16 @@ Server::Setup on_bad_disk(const std::string& fault, const std::string& while_exi
                           {fault, while_exists}}};
 }
 
+Server::Setup with_own_clocks(const TempFolder& temp, std::vector<std::string> args) {
+  return {.args = std::move(args),
+          .environment = {{"LD_PRELOAD", clock_step_path()},
+                          {"ASAN_OPTIONS", "verify_asan_link_order=0"},
+                          {"TIME_STEP", temp.path("time-step")}}};
+}
+
+void set_clocks(const TempFolder& temp, Instant time) {
+  temp.write("time-step.new", std::to_string((time - Instant::now()).count()));
+  fs::rename(temp.path("time-step.new"), temp.path("time-step"));
+}
+
 }  // namespace filetimer::testing

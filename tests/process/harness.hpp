@@ -234,4 +234,9 @@ Finished run_client(const TempFolder& temp, const Server& server, std::vector<st
 Server::Setup on_bad_disk(const std::string& fault, const std::string& while_exists,
                           std::vector<std::string> args = {});
 
+// A server with clock_step.cpp loaded, whose clocks set_clocks() may set ahead of all others.
+Server::Setup with_own_clocks(const TempFolder& temp, std::vector<std::string> args = {});
+// From now on these clocks go on from `time`. The server notices at its next request.
+void set_clocks(const TempFolder& temp, Instant time);
+
 }  // namespace filetimer::testing

@@ -1,12 +1,25 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <doctest/doctest.h>
+
 #include <chrono>
+#include <functional>
 
 namespace filetimer::testing {
 
 // The bound of every wait of a test: longer than any of them takes on a busy machine, and well
 // below CTest's limit. A test that reaches it fails.
 inline constexpr std::chrono::milliseconds kBound = std::chrono::seconds{20};
+
+// Calls the function with `time`, twice that time and so on until it returns true. For what a test
+// does before a deadline: on a busy machine it may take longer than a short time. A call that comes
+// too late returns false and checks nothing.
+inline void until_in_time(std::chrono::milliseconds time,
+                          const std::function<bool(std::chrono::milliseconds)>& comes_in_time) {
+  for (; !comes_in_time(time); time *= 2) {
+    REQUIRE(time < kBound);
+  }
+}
 
 }  // namespace filetimer::testing

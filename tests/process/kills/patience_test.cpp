@@ -203,60 +203,76 @@ TEST_CASE("a deferral is recorded with the elapsed and the remaining time of the
 // Both deadlines pass while the worker runs again and the server does not, so that one iteration
 // finds both deadlines due and the worker resumed.
 TEST_CASE("a resumed worker with a scope on the pipe and one on a page gets time for both") {
-  const TempFolder temp;
-  Server server(temp);
-  const WatchedWorker watched(server, true);
-  Worker& worker = *watched.worker;
-  worker.ask("open 1 first 1000");
-  worker.ask("open 0 step 1600");
-  const Instant acquired = Instant::now();
-  worker.tell("hint");
-  (void)worker.line();
-  server.send(acquire(worker.pid(), "s", 1600ms));
-  server.barrier();
-  worker.signal(SIGSTOP);
-  worker.wait_until_stopped();
-  deferred(server, worker.pid());
-  server.process().signal(SIGSTOP);
-  server.process().wait_until_stopped();
-  worker.signal(SIGCONT);
-  CHECK(worker.ask("release 1") == "in-time");
-  let_pass_until(acquired + 1800ms);  // less than what counts as missed time of the server
-  server.process().signal(SIGCONT);
-  server.wait_for_message("is resumed after");
-  CHECK(worker.ask("release 0") == "in-time");
-  server.send(release(worker.pid(), "s"));
-  server.barrier();
-  CHECK(worker.is_alive());
-  CHECK(count(server.records(), "expired", worker.pid()) == 0);
+  until_in_time(300ms, [](std::chrono::milliseconds timeout) {
+    const TempFolder temp;
+    Server server(temp);
+    const WatchedWorker watched(server, true);
+    Worker& worker = *watched.worker;
+    const Instant first{std::stoll(worker.ask(fmt::format("open 1 first {}", timeout.count())))};
+    const auto later = timeout + 600ms;  // less than what counts as missed time of the server
+    worker.ask(fmt::format("open 0 step {}", later.count()));
+    worker.tell("hint");
+    (void)worker.line();
+    const Instant passed = Instant::now() + later;
+    server.send(acquire(worker.pid(), "s", later));
+    server.barrier();
+    worker.signal(SIGSTOP);
+    worker.wait_until_stopped();
+    if (Instant::now() >= first) {
+      return false;
+    }
+    deferred(server, worker.pid());
+    server.process().signal(SIGSTOP);
+    server.process().wait_until_stopped();
+    if (Instant::now() >= first + 600ms) {
+      return false;
+    }
+    worker.signal(SIGCONT);
+    CHECK(worker.ask("release 1") == "in-time");
+    let_pass_until(passed + 20ms);
+    server.process().signal(SIGCONT);
+    server.wait_for_message("is resumed after");
+    CHECK(worker.ask("release 0") == "in-time");
+    server.send(release(worker.pid(), "s"));
+    server.barrier();
+    CHECK(worker.is_alive());
+    CHECK(count(server.records(), "expired", worker.pid()) == 0);
+    return true;
+  });
 }
 
 // The same for a halt that only a sweep has found, because no deadline passed in it.
 TEST_CASE("a worker that a sweep found stopped gets time for all scopes that are due at once") {
-  const TempFolder temp;
-  Server server(temp, {"--max-interval", "50ms"});
-  const WatchedWorker watched(server, true);
-  Worker& worker = *watched.worker;
-  worker.ask("open 0 step 1600");
-  const Instant acquired = Instant::now();
-  worker.tell("hint");
-  (void)worker.line();
-  server.send(acquire(worker.pid(), "s", 1600ms));
-  server.barrier();
-  worker.signal(SIGSTOP);
-  worker.wait_until_stopped();
-  let_pass_until(acquired + 1000ms);  // many sweeps
-  server.process().signal(SIGSTOP);
-  server.process().wait_until_stopped();
-  worker.signal(SIGCONT);
-  let_pass_until(acquired + 1800ms);  // less than what counts as missed time of the server
-  server.process().signal(SIGCONT);
-  server.wait_for_message("is resumed after");
-  CHECK(worker.ask("release 0") == "in-time");
-  server.send(release(worker.pid(), "s"));
-  server.barrier();
-  CHECK(worker.is_alive());
-  CHECK(count(server.records(), "expired", worker.pid()) == 0);
+  until_in_time(900ms, [](std::chrono::milliseconds timeout) {
+    const TempFolder temp;
+    Server server(temp, {"--max-interval", "50ms"});
+    const WatchedWorker watched(server, true);
+    Worker& worker = *watched.worker;
+    const Instant deadline{std::stoll(worker.ask(fmt::format("open 0 step {}", timeout.count())))};
+    worker.tell("hint");
+    (void)worker.line();
+    const Instant passed = Instant::now() + timeout;
+    server.send(acquire(worker.pid(), "s", timeout));
+    server.barrier();
+    worker.signal(SIGSTOP);
+    worker.wait_until_stopped();
+    let_pass_until(std::max(Instant::now() + 200ms, deadline + -400ms));  // many sweeps
+    server.process().signal(SIGSTOP);
+    server.process().wait_until_stopped();
+    if (Instant::now() >= deadline) {
+      return false;
+    }
+    worker.signal(SIGCONT);
+    let_pass_until(passed + 20ms);  // less than what counts as missed time of the server
+    server.process().signal(SIGCONT);
+    server.wait_for_message("is resumed after");
+    CHECK(worker.ask("release 0") == "in-time");
+    server.send(release(worker.pid(), "s"));
+    server.barrier();
+    CHECK(worker.is_alive());
+    CHECK(count(server.records(), "expired", worker.pid()) == 0);
+    return true;
+  });
 }
 
 TEST_CASE("with --stopped kill a stopped worker is killed at its deadline") {

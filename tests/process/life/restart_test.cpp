@@ -52,13 +52,13 @@ TEST_CASE("a deadline of the pipe that passed while no server ran is judged by t
   Worker worker("block");
   {
     Server server(temp);
-    server.send(acquire(worker.pid(), "forward", 300ms));
+    server.send(acquire_far(worker.pid(), "forward"));
     server.barrier();
     server.kill();
   }
-  let_pass(350ms);
   CHECK(worker.is_alive());
-  Server next(temp);
+  set_clocks(temp, filetimer::Instant::now() + 2h);
+  Server next(temp, with_own_clocks(temp));
   CHECK(worker.status() == killed_by(SIGKILL));
   CHECK(next.wait_for("killed", worker.pid()).text("verdict") == "dead");
   CHECK(verdicts(next.records(), worker.pid()) == 1);
@@ -309,7 +309,7 @@ TEST_CASE("a release that is written while the server stops is not lost") {
   Worker worker("block");
   {
     Server server(temp);
-    server.send(acquire(worker.pid(), "forward", 700ms));
+    server.send(acquire_far(worker.pid(), "forward"));
     server.barrier();
     const filetimer::UniqueFd pipe = open_pipe(server.fifo());
     server.process().signal(SIGSTOP);
@@ -319,8 +319,8 @@ TEST_CASE("a release that is written while the server stops is not lost") {
     server.process().signal(SIGCONT);
     CHECK(server.process().status() == exited(0));
   }
-  Server next(temp);
-  let_pass(800ms);
+  set_clocks(temp, filetimer::Instant::now() + 2h);
+  Server next(temp, with_own_clocks(temp));
   next.barrier();
   CHECK(worker.is_alive());
 }
@@ -330,13 +330,12 @@ TEST_CASE("the incident of a deadline that passed while no server ran has the wo
   const std::vector<std::string> evidence{"--evidence", "proc"};
   auto server = std::make_unique<Server>(temp, evidence);
   Worker worker("block", {.environment = {{"RANK", "3"}, {"SLURM_JOB_ID", "4711"}}});
-  server->send(acquire(worker.pid(), "forward", 1500ms));
-  const auto passed = std::chrono::steady_clock::now() + 1500ms;
+  server->send(acquire_far(worker.pid(), "forward"));
   server->barrier();
   server->kill();
-  REQUIRE(wait_until([&] { return std::chrono::steady_clock::now() > passed; }));
   CHECK(worker.is_alive());
-  server = std::make_unique<Server>(temp, evidence);
+  set_clocks(temp, filetimer::Instant::now() + 2h);
+  server = std::make_unique<Server>(temp, with_own_clocks(temp, evidence));
   const std::string id = server->wait_for("killed", worker.pid()).text("incident");
   const Record incident = server->wait_for(
       [&id](const Record& r) { return r.is("incident") && r.text("incident") == id; });

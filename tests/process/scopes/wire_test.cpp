@@ -57,19 +57,6 @@ TEST_CASE("a worker whose scope expires is killed with the requested signal and 
   CHECK(killed.signals() == std::vector<int>{SIGKILL});
 }
 
-TEST_CASE("a scope that is released in time does not expire") {
-  const TempFolder temp;
-  Server server(temp);
-  Worker worker("block");
-  Worker witness("block");
-  server.send(acquire(worker.pid(), "forward", 1s));
-  server.send(release(worker.pid(), "forward"));
-  server.send(acquire(witness.pid(), "later", 1300ms));
-  CHECK(witness.status() == killed_by(SIGKILL));
-  CHECK(worker.is_alive());
-  CHECK(count(server.records(), "expired", worker.pid()) == 0);
-}
-
 TEST_CASE("no deadline is met early") {
   const TempFolder temp;
   Server server(temp, {"--evidence", "none"});
@@ -106,74 +93,27 @@ TEST_CASE("an acquire of an open scope replaces it") {
   CHECK(pushed_out.is_alive());
 }
 
-TEST_CASE("one release ends a scope however often it was acquired") {
-  const TempFolder temp;
-  Server server(temp);
-  Worker worker("block");
-  std::string lines;
-  for (int i = 0; i < 5; ++i) {
-    lines += acquire_far(worker.pid(), "s");
-  }
-  server.send(lines + acquire_far(worker.pid(), "kept") + release(worker.pid(), "s"));
-  server.barrier();
-  CHECK(server.stop() == exited(0));
-  CHECK(left_open_at_stop(server.records(), worker.pid()) == std::vector<std::string>{"kept"});
-}
-
-TEST_CASE("scopes of two workers with the same name are two scopes") {
-  const TempFolder temp;
-  Server server(temp);
-  Worker one("block");
-  Worker other("block");
-  server.send(acquire_far(one.pid(), "s") + acquire(other.pid(), "s", 50ms) +
-              release(one.pid(), "s"));
-  CHECK(other.status() == killed_by(SIGKILL));
-  CHECK(one.is_alive());
-}
-
-TEST_CASE("a release of a scope that is not open does nothing") {
-  const TempFolder temp;
-  Server server(temp);
-  Worker worker("block");
-  server.send(release(worker.pid(), "never opened") + acquire_far(worker.pid(), "s") +
-              release(worker.pid(), "other"));
-  server.send(version1_text(worker.pid(), "s2", "-Infinity", "0"));
-  server.barrier();
-  CHECK(worker.is_alive());
-  CHECK(count(server.records(), "rejected") == 0);
-  CHECK(server.stop() == exited(0));
-  CHECK(left_open_at_stop(server.records(), worker.pid()) == std::vector<std::string>{"s"});
-}
-
-TEST_CASE("an acquire that is already past does not expire if its release is read with it") {
-  const TempFolder temp;
-  Server server(temp);
-  Worker worker("block");
-  for (int round = 0; round < 20; ++round) {
-    server.send(acquire_past(worker.pid(), "s") + release(worker.pid(), "s"));
-  }
-  server.barrier();
-  CHECK(worker.is_alive());
-  CHECK(count(server.records(), "expired", worker.pid()) == 0);
-}
-
 TEST_CASE("a release that was written before the deadline counts even if it is read later") {
-  const TempFolder temp;
-  Server server(temp);
-  Worker worker("block");
-  server.send(acquire(worker.pid(), "s", 1500ms));
-  const filetimer::Instant deadline = filetimer::Instant::now() + 1500ms;
-  // The file with the timers of this worker shows that the request was read.
-  REQUIRE(wait_until(
-      [&] { return exists(fmt::format("{}/scopes/server/{}", server.dir(), worker.pid())); }));
-  {
-    const Stopped stopped(server);
-    server.send(release(worker.pid(), "s"));
-    let_pass_until(deadline);
-  }
-  server.barrier();
-  CHECK(worker.is_alive());
-  CHECK(count(server.records(), "expired", worker.pid()) == 0);
+  until_in_time(200ms, [](std::chrono::milliseconds timeout) {
+    const TempFolder temp;
+    Server server(temp);
+    Worker worker("block");
+    const filetimer::Instant deadline = filetimer::Instant::now() + timeout;
+    server.send(acquire(worker.pid(), "s", timeout));
+    server.barrier();
+    {
+      const Stopped stopped(server);
+      server.send(release(worker.pid(), "s"));
+      if (filetimer::Instant::now() >= deadline) {
+        return false;
+      }
+      let_pass_until(deadline + 20ms);  // the acquire has it from the clock of a later moment
+    }
+    server.barrier();
+    CHECK(worker.is_alive());
+    CHECK(count(server.records(), "expired", worker.pid()) == 0);
+    return true;
+  });
 }
 
 TEST_CASE("the earliest of several expired scopes with a positive signal determines the signal") {
@@ -262,38 +202,6 @@ TEST_CASE("a worker that renews, releases and ends at once has left nothing open
   CHECK(server.stop() == exited(0));
   CHECK(count(server.records(), "left_open", worker.pid()) == 0);
   CHECK(server.records().back().array("left").size() == 0);
-}
-
-TEST_CASE("a deadline of Infinity never comes") {
-  const TempFolder temp;
-  Server server(temp);
-  Worker worker("block");
-  server.send(version1_text(worker.pid(), "endless", "Infinity"));
-  server.barrier();
-  CHECK(worker.is_alive());
-  CHECK(count(server.records(), "rejected") == 0);
-  CHECK(server.stop() == exited(0));
-  CHECK(left_open_at_stop(server.records(), worker.pid()) == std::vector<std::string>{"endless"});
-  CHECK(worker.is_alive());
-}
-
-TEST_CASE("an endless scope can be replaced by one that ends") {
-  const TempFolder temp;
-  Server server(temp);
-  Worker worker("block");
-  server.send(version1_text(worker.pid(), "s", "Infinity") + acquire(worker.pid(), "s", 50ms));
-  CHECK(worker.status() == killed_by(SIGKILL));
-}
-
-TEST_CASE("deadlines of 0 and -0.0 are long past and expire at once") {
-  const TempFolder temp;
-  Server server(temp);
-  for (const char* expiration : {"0", "0.0", "-0.0", "-0"}) {
-    CAPTURE(expiration);
-    Worker worker("block");
-    server.send(version1_text(worker.pid(), "s", expiration));
-    CHECK(worker.status() == killed_by(SIGKILL));
-  }
 }
 
 TEST_CASE("a scope with signal 0 or a negative one expires, and no signal is sent") {

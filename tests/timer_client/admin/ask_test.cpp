@@ -31,7 +31,7 @@ using Kind = Reply::Kind;
 
 namespace {
 
-constexpr Duration kShort = 30ms;
+constexpr std::chrono::milliseconds kShort{30};
 
 ServerLocation place_in(const std::string& dir) {
   return {.pipe = dir + "/requests", .run_folder = dir};
@@ -47,14 +47,6 @@ wire::Question question(std::string_view request, double wait_s = 60) {
 Reply ask_in(const std::string& dir, std::string_view request,
              Duration patience = testing::kBound) {
   return ask(place_in(dir), question(request), patience);
-}
-
-// Calls the function with increasing patience until it returns true: on a busy machine the answer
-// may take longer than a short patience.
-void until_in_time(const std::function<bool(Duration patience)>& comes_in_time) {
-  for (Duration patience = kShort; !comes_in_time(patience); patience *= 2) {
-    REQUIRE(patience < testing::kBound);
-  }
 }
 
 // A server in its own process, which holds the lock of the status page and reads no line.
@@ -135,7 +127,7 @@ TEST_CASE("the name of the reply pipe is removed with the first answer") {
 }
 
 TEST_CASE("a wait that the server grants moves the deadline") {
-  until_in_time([](Duration patience) {
+  testing::until_in_time(kShort, [](Duration patience) {
     const testing::TempFolder folder;
     std::atomic<bool> heard = false;
     AnsweringServer server(folder.path(), [&](const AskedQuestion&, Answers& answers) {
@@ -158,7 +150,7 @@ TEST_CASE("a wait that the server grants moves the deadline") {
 }
 
 TEST_CASE("a granted wait ends, too") {
-  until_in_time([](Duration patience) {
+  testing::until_in_time(kShort, [](Duration patience) {
     const testing::TempFolder folder;
     AnsweringServer server(folder.path(), [&](const AskedQuestion&, Answers& answers) {
       answers.say(R"({"answer": "granted", "wait_s": 0.01})");
@@ -384,7 +376,7 @@ TEST_CASE("a shutdown returns when the server has ended") {
     CHECK(ended);
   }
   SUBCASE("which must happen within the timeout") {
-    until_in_time([](Duration patience) {
+    testing::until_in_time(kShort, [](Duration patience) {
       const testing::TempFolder folder;
       AnsweringServer server(folder.path(), [&](const AskedQuestion&, Answers& answers) {
         answers.say(R"({"answer": "done", "open_scope_count": 0})");
