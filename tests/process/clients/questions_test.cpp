@@ -1,6 +1,5 @@
-// Control requests to a real server over its pipe: ping, status, drain, shutdown and rendezvous,
-// and clients that break the protocol. The clients here are made of the protocol; the tests of the
-// client library are elsewhere.
+// Control requests to a real server over its pipe: what the server does for them. Which answer
+// follows which request is tested in tests/timer_server/control.
 // SPDX-License-Identifier: MIT
 #include <doctest/doctest.h>
 #include <fcntl.h>
@@ -158,16 +157,6 @@ bool is_open_on(Server& server, const std::string& scope) {
 
 }  // namespace
 
-TEST_CASE("ping is answered, and then its reply pipe is closed") {
-  const TempFolder temp;
-  const Server server(temp);
-  Asker asker(server.dir(), question("ping"));
-  const JsonLine answer = asker.next("done");
-  CHECK(answer.integer("server_pid") == server.pid());
-  CHECK(!answer.text("server_version").empty());
-  CHECK(asker.line().empty());
-}
-
 TEST_CASE("status shows the watched workers and what the server may do here") {
   const TempFolder temp;
   Server server(temp, {"--grace", "3s"});
@@ -242,37 +231,6 @@ TEST_CASE("a graceful shutdown waits for a scope on a page and refuses new scope
   CHECK(announced(server.dir()) == filetimer::Announcement::kNone);
 }
 
-TEST_CASE("a graceful shutdown for workers also waits for their end") {
-  const TempFolder temp;
-  Server server(temp);
-  Worker worker("on-eof", {.args = {"0"}});
-  server.send(acquire_far(worker.pid(), "load") + release(worker.pid(), "load"));
-  Asker asker(server.dir(), shutdown("workers"));
-  asker.next("granted");
-  const JsonLine waiting = asker.next("waiting");
-  CHECK(waiting.integer("open_scope_count") == 0);
-  CHECK(waiting.integer("worker_count") == 1);
-  worker.let_go();
-  CHECK(asker.last().text("answer") == "done");
-  CHECK(server.process().status() == exited(0));
-}
-
-TEST_CASE("a graceful shutdown whose time is up names what is open, and the server stays") {
-  const TempFolder temp;
-  Server server(temp);
-  const Worker worker("block");
-  server.send(acquire_far(worker.pid(), "load"));
-  Asker asker(server.dir(), shutdown("scopes", false, 0.05));
-  const JsonLine answer = asker.last();
-  CHECK(answer.text("answer") == "timed_out");
-  CHECK(answer.integer("open_scope_count") == 1);
-  CHECK(asker.line().empty());
-  CHECK(announced(server.dir()) == filetimer::Announcement::kNone);
-  // The server accepts new scopes again.
-  server.send(acquire_far(worker.pid(), "step"));
-  CHECK(is_open_on(server, "step"));
-}
-
 TEST_CASE("a forced shutdown ends the server after its time or at once, and leaves scopes open") {
   const TempFolder temp;
   Server server(temp);
@@ -294,25 +252,6 @@ TEST_CASE("a forced shutdown ends the server after its time or at once, and leav
   // The next server adopts what was left open.
   Server next(temp);
   CHECK(is_open_on(next, "load"));
-}
-
-TEST_CASE("a second shutdown waits beside the first, and a forced one ends both") {
-  const TempFolder temp;
-  Server server(temp);
-  const Worker worker("block");
-  server.send(acquire_far(worker.pid(), "load"));
-  Asker brief(server.dir(), shutdown("scopes", false, 0.05));
-  Asker patient(server.dir(), shutdown("scopes"));
-  patient.next("granted");
-  CHECK(brief.last().text("answer") == "timed_out");
-  CHECK(announced(server.dir()) == filetimer::Announcement::kShutdown);
-  Asker gone(server.dir(), shutdown("scopes"));
-  gone.next("granted");
-  gone.leave();
-  Asker forces(server.dir(), shutdown("", true));
-  CHECK(forces.last().text("answer") == "done");
-  CHECK(patient.last().text("answer") == "done");
-  CHECK(server.process().status() == exited(0));
 }
 
 TEST_CASE("drain refuses new scopes until it is withdrawn") {
@@ -380,77 +319,11 @@ TEST_CASE("if COMMAND does not end, the shutdown is withdrawn and a first signal
   CHECK(server.process().status() == exited(128 + SIGKILL));
 }
 
-TEST_CASE("drain --off withdraws a graceful shutdown, even if its client is gone") {
-  const TempFolder temp;
-  Server server(temp);
-  const Worker worker("block");
-  server.send(acquire_far(worker.pid(), "load"));
-  for (int i = 0; i < 3; ++i) {
-    Asker gone(server.dir(), shutdown("scopes"));
-    gone.next("granted");
-  }
-  Asker waits(server.dir(), shutdown("workers"));
-  waits.next("granted");
-  Question off = question("drain");
-  off.off = true;
-  Asker asker(server.dir(), off);
-  asker.next("done");
-  CHECK(waits.last().text("reason") == "drain --off withdrew the shutdown");
-  CHECK(announced(server.dir()) == filetimer::Announcement::kNone);
-  server.send(release(worker.pid(), "load") + acquire_far(worker.pid(), "step"));
-  CHECK(is_open_on(server, "step"));
-}
-
-TEST_CASE("a restarted rank joins, even before the server has noticed the end of its predecessor") {
-  const TempFolder temp;
-  Server server(temp);
-  Asker first(server.dir(), join(0, 2, 0.5));
-  first.next("granted");
-  server.process().signal(SIGSTOP);
-  server.process().wait_until_stopped();
-  first.leave();
-  Asker again(server.dir(), join(0, 2));
-  Asker other(server.dir(), join(1, 2));
-  server.process().signal(SIGCONT);
-  CHECK(again.last().text("answer") == "done");
-  CHECK(other.last().text("answer") == "done");
-}
-
-TEST_CASE("a drain ends rendezvous that are not full") {
-  const TempFolder temp;
-  Server server(temp);
-  Asker waits(server.dir(), join(0, 2));
-  waits.next("granted");
-  Asker drains(server.dir(), question("drain"));
-  drains.next("done");
-  CHECK(waits.next("refused").text("reason") == "the server is draining");
-}
-
-TEST_CASE("a rendezvous is full when the last rank joins, and the next round may begin") {
-  const TempFolder temp;
-  Server server(temp);
-  for (const int round : {1, 2}) {
-    std::vector<Asker> askers;
-    for (const int rank : {2, 0, 1}) {
-      askers.emplace_back(server.dir(), join(rank, 3));
-    }
-    for (Asker& asker : askers) {
-      asker.next("granted");
-      const JsonLine answer = asker.next("done");
-      CHECK(answer.integer("round") == round);
-      CHECK(answer.integer("world") == 3);
-      CHECK(ranks(answer, "joined") == std::vector{0, 1, 2});
-      CHECK(asker.line().empty());
-    }
-    server.wait_for(
-        [&](const Record& r) { return r.is("rendezvous") && r.integer("round") == round; });
-  }
-}
-
 TEST_CASE("a rendezvous that does not fill fails for all ranks and names those missing and left") {
   const TempFolder temp;
-  Server server(temp);
-  Asker first(server.dir(), join(0, 4, 1));
+  Server server(temp, {"--max-wait", "1s"});
+  Asker first(server.dir(), join(0, 4));
+  CHECK(first.next("granted").number("wait_s") == 1);
   Asker second(server.dir(), join(2, 4));
   {
     Asker leaves(server.dir(), join(3, 4));
@@ -485,35 +358,6 @@ TEST_CASE("expected workers that are missing at the time limit are recorded by r
   CHECK(worker.is_alive());
 }
 
-TEST_CASE("the arrival of all expected workers is recorded at once, and once") {
-  const TempFolder temp;
-  Server server(temp, {"--expect-workers", "2", "--join-timeout", "1h"});
-  const Worker one("block");
-  const Worker two("block");
-  const Worker three("block");
-  for (const Worker* worker : {&one, &one, &two, &three}) {
-    server.send(acquire_far(worker->pid(), "load"));
-  }
-  const Record record = server.wait_for([](const Record& r) { return r.is("rendezvous"); });
-  CHECK(record.array("joined").size() >= 2);
-  server.barrier();
-  CHECK(count(server.records(), "rendezvous") == 1);
-}
-
-TEST_CASE("a restarted worker counts once among the expected workers") {
-  const TempFolder temp;
-  Server server(temp, {"--expect-workers", "2", "--join-timeout", "2s"});
-  {
-    const Worker crashes("block");
-    server.send(acquire_far(crashes.pid(), "load"));
-    CHECK(is_open_on(server, "load"));
-  }
-  const Worker again("block");
-  server.send(acquire_far(again.pid(), "load"));
-  const Record record = server.wait_for([](const Record& r) { return r.is("rendezvous_timeout"); });
-  CHECK(record.array("joined").size() == 1);
-}
-
 TEST_CASE("--missing stop ends a COMMAND whose workers do not show up") {
   const TempFolder temp;
   Server::Setup setup;
@@ -524,25 +368,6 @@ TEST_CASE("--missing stop ends a COMMAND whose workers do not show up") {
   CHECK(count(server.records(), "rendezvous_timeout") == 1);
 }
 
-TEST_CASE("a wrong join is answered with the reason, and waiting ranks are not disturbed") {
-  const TempFolder temp;
-  Server server(temp);
-  Asker waits(server.dir(), join(0, 2));
-  waits.next("granted");
-  const auto refusal = [&](const Question& wrong) {
-    Asker asker(server.dir(), wrong);
-    return asker.next("invalid").text("reason");
-  };
-  CHECK(refusal(join(0, 2)) ==
-        fmt::format("rank 0 has joined rendezvous 'start' already (pid {})", ::getpid()));
-  CHECK(refusal(join(1, 3)) == "the world is 3: the ranks that wait in rendezvous 'start' gave 2");
-  CHECK(refusal(join(2, 2)) == "the rank is 2: expected 0 to 1");
-  CHECK(refusal(question("rendezvous")) == "lacks x_rank or x_world");
-  Asker last(server.dir(), join(1, 2));
-  CHECK(last.last().text("answer") == "done");
-  CHECK(waits.next("done").integer("round") == 1);
-}
-
 TEST_CASE("ranks that wait in a rendezvous are answered when the server is stopped") {
   const TempFolder temp;
   Server server(temp);
@@ -550,73 +375,6 @@ TEST_CASE("ranks that wait in a rendezvous are answered when the server is stopp
   waits.next("granted");
   CHECK(server.stop() == exited(0));
   CHECK(waits.next("refused").text("reason") == "the server was stopped");
-}
-
-TEST_CASE("--max-wait limits how long a control request may wait, and the answer says so") {
-  const TempFolder temp;
-  Server server(temp, {"--max-wait", "0.1"});
-  for (const double wait : {3600.0, HUGE_VAL}) {
-    Asker asker(server.dir(), join(0, 2, wait));
-    CHECK(asker.next("granted").number("wait_s") == 0.1);
-    CHECK(asker.next("timed_out").number("round") >= 1);
-  }
-}
-
-TEST_CASE("a wrong control request is answered, and one without a usable reply pipe is rejected") {
-  const TempFolder temp;
-  Server server(temp);
-  {
-    Asker asker(server.dir(), question("explode"));
-    CHECK(asker.next("invalid").text("reason") ==
-          "x_request is 'explode': expected ping, status, dump, drain, shutdown or rendezvous");
-    Asker never(server.dir(), question("ping", -1));
-    CHECK(never.next("invalid").text("reason") == "x_wait_s is -1: expected over 0");
-    Asker half(server.dir(), shutdown("half"));
-    CHECK(half.next("invalid").text("reason") ==
-          "x_graceful is 'half': expected 'scopes' or 'workers'");
-  }
-  const std::string replies = server.dir() + "/replies/";
-  write_file(replies + "file", "");
-  REQUIRE(::mkfifo((replies + "unread").c_str(), 0600) == 0);
-  std::filesystem::create_symlink("../requests", replies + "link");
-  // Each of these would stop the server if it were carried out.
-  for (const char* reply : {"file", "unread", "link", "none", "../requests", ""}) {
-    Question asked = shutdown("", true);
-    asked.reply = reply;
-    server.send(filetimer::wire::format_question(asked, ::getpid()));
-  }
-  Asker asker(server.dir(), question("status"));
-  CHECK(asker.next("done").integer("rejected") == 6);
-  server.wait_for([](const Record& r) {
-    return r.is("rejected") && r.text("reason").find("x_reply") != std::string::npos;
-  });
-  CHECK(read_file(replies + "file").empty());
-}
-
-TEST_CASE("clients that do not read, or are gone, delay no other client") {
-  const TempFolder temp;
-  Server server(temp);
-  // Its pipe is full: nothing fits.
-  const std::string path = server.dir() + "/replies/full";
-  REQUIRE(::mkfifo(path.c_str(), 0600) == 0);
-  const UniqueFd full(::open(path.c_str(), O_RDWR | O_NONBLOCK | O_CLOEXEC));
-  REQUIRE(full);
-  REQUIRE(::fcntl(full.get(), F_SETPIPE_SZ, 4096) == 4096);
-  const std::string filling(4096, 'x');
-  REQUIRE(::write(full.get(), filling.data(), filling.size()) == 4096);
-  for (const char* request : {"status", "rendezvous", "shutdown"}) {
-    Question asked = join(0, 2);
-    asked.request = request;
-    asked.reply = "full";
-    asked.graceful = "scopes";
-    const Worker worker("block");
-    if (asked.request == "shutdown") {
-      server.send(acquire_far(worker.pid(), "load"));
-    }
-    server.send(filetimer::wire::format_question(asked, ::getpid()));
-    Asker asker(server.dir(), question("ping"));
-    asker.next("done");
-  }
 }
 
 TEST_CASE("200 clients at once are all answered, and a deadline meanwhile is met") {
@@ -637,53 +395,28 @@ TEST_CASE("200 clients at once are all answered, and a deadline meanwhile is met
   CHECK(worker.status() == killed_by(SIGKILL));
 }
 
-TEST_CASE("waiting clients of a killed server get an end of file") {
-  const TempFolder temp;
-  Server server(temp);
-  Asker waits(server.dir(), join(0, 2));
-  waits.next("granted");
-  server.process().signal(SIGKILL);
-  CHECK(waits.line().empty());
-}
-
-TEST_CASE("a sweep removes abandoned reply pipes") {
-  const TempFolder temp;
-  Server server(temp, {"--max-interval", "10ms"});
-  const std::string path = server.dir() + "/replies/left";
-  REQUIRE(::mkfifo(path.c_str(), 0600) == 0);
-  const timespec times[2] = {{0, UTIME_OMIT}, {1, 0}};
-  REQUIRE(::utimensat(AT_FDCWD, path.c_str(), times, 0) == 0);
-  CHECK(wait_until([&] { return !exists(path); }));
-}
-
-TEST_CASE("a folder of replies that was removed is made again") {
+TEST_CASE("a sweep removes abandoned reply pipes, and makes their folder again if it is removed") {
   const TempFolder temp;
   Server server(temp, {"--max-interval", "10ms"});
   const std::string replies = server.dir() + "/replies";
+  REQUIRE(::mkfifo((replies + "/left").c_str(), 0600) == 0);
+  const timespec times[2] = {{0, UTIME_OMIT}, {1, 0}};
+  REQUIRE(::utimensat(AT_FDCWD, (replies + "/left").c_str(), times, 0) == 0);
+  CHECK(wait_until([&] { return !exists(replies + "/left"); }));
   std::filesystem::remove(replies);
   REQUIRE(wait_until([&] { return exists(replies); }));
-  Asker asker(server.dir(), question("ping"));
-  asker.next("done");
+  Asker(server.dir(), question("ping")).next("done");
 }
 
-TEST_CASE("a drain continues when the runtime directory is removed") {
+TEST_CASE(
+    "a drain continues, and requests are answered, in a runtime directory that is made again") {
   const TempFolder temp;
   Server server(temp, {"--max-interval", "10ms"});
-  Asker drains(server.dir(), question("drain"));
-  drains.next("done");
+  Asker(server.dir(), question("drain")).next("done");
   std::filesystem::rename(server.dir(), temp.path("away"));
   REQUIRE(wait_until([&] { return is_read_pipe(server.fifo()); }));
   CHECK(announced(server.dir()) == filetimer::Announcement::kDraining);
-}
-
-TEST_CASE("control requests are answered after the runtime directory was removed and made again") {
-  const TempFolder temp;
-  Server server(temp, {"--max-interval", "10ms"});
-  const std::string away = temp.path("away");
-  std::filesystem::rename(server.dir(), away);
-  REQUIRE(wait_until([&] { return is_read_pipe(server.fifo()); }));
-  Asker asker(server.dir(), question("ping"));
-  asker.next("done");
+  Asker(server.dir(), question("ping")).next("done");
 }
 
 TEST_CASE("a rank that withdraws has left, even if a child that it forked is alive") {

@@ -102,31 +102,6 @@ TEST_CASE("no process survives the kill of a worker that keeps starting processe
   }
 }
 
-TEST_CASE("a worker that ends on the first signal gets no second one") {
-  const TempFolder temp;
-  Server server(temp, {"--grace", "10s"});
-  Worker worker("block");
-  server.send(acquire_past(worker.pid(), "s", SIGTERM));
-  CHECK(worker.status() == killed_by(SIGTERM));
-  const Record killed = server.wait_for("killed", worker.pid());
-  CHECK(killed.signals() == std::vector<int>{SIGTERM});
-  CHECK(killed.number("dead_after_ms") < 10'000);
-}
-
-TEST_CASE("without --grace a request of PyTorch's client gets one signal only") {
-  const TempFolder temp;
-  Server server(temp, {"--kill-wait", "300ms"});
-  Worker worker("ignore-term");
-  server.send(acquire_past(worker.pid(), "s", SIGTERM));
-  const Record killed = server.wait_for("killed", worker.pid());
-  CHECK(killed.signals() == std::vector<int>{SIGTERM});
-  CHECK(killed.text("verdict") != "dead");
-  CHECK(killed.at("dead_after_ms").is_null());
-  CHECK_FALSE(killed.text("reason").empty());
-  CHECK(worker.is_alive());
-  CHECK_FALSE(server.wait_for("expired", worker.pid()).has("grace_s"));
-}
-
 TEST_CASE("a record lists the scopes of a worker in the order in which they were opened") {
   const TempFolder temp;
   Server server(temp);
@@ -141,17 +116,6 @@ TEST_CASE("a record lists the scopes of a worker in the order in which they were
     order += scope["scope"].get_string().value();
   }
   CHECK(order == "mazb");
-}
-
-TEST_CASE("a worker that survived its signal can still be killed for a later scope") {
-  const TempFolder temp;
-  Server server(temp, {"--kill-wait", "100ms"});
-  Worker worker("ignore-term");
-  server.send(acquire_past(worker.pid(), "first", SIGTERM));
-  server.wait_for("killed", worker.pid());
-  server.send(acquire_past(worker.pid(), "second", SIGKILL));
-  CHECK(worker.status() == killed_by(SIGKILL));
-  server.wait_for([](const Record& record) { return record.is("killed", "second"); });
 }
 
 TEST_CASE("an earlier signal that a worker survived does not delay the kill for a later scope") {
@@ -282,16 +246,6 @@ TEST_CASE("--kill group does not hit the server when a worker is in the server's
   CHECK(server.stop() == exited(0));
 }
 
-TEST_CASE("a spinning worker dies as well as a sleeping one") {
-  const TempFolder temp;
-  Server server(temp);
-  Worker worker("spin");
-  server.send(acquire(worker.pid(), "s", 50ms));
-  CHECK(worker.status() == killed_by(SIGKILL));
-  const Record evidence = server.wait_for("evidence", worker.pid());
-  CHECK(evidence.text("state") == "R");
-}
-
 TEST_CASE("a stopped worker gets SIGCONT after the signal, so that the signal reaches it") {
   const TempFolder temp;
   Server server(temp, {"--stopped", "kill"});
@@ -415,21 +369,6 @@ TEST_CASE("--evidence none collects no evidence") {
   server.send(acquire_past(worker.pid(), "s"));
   server.wait_for("killed", worker.pid());
   CHECK(count(server.records(), "evidence") == 0);
-}
-
-TEST_CASE("a timeout over --max-timeout is cut, with one record") {
-  const TempFolder temp;
-  Server server(temp, {"--max-timeout", "200ms"});
-  Worker worker("block");
-  server.send(acquire_far(worker.pid(), "greedy") + release(worker.pid(), "greedy") +
-              acquire_far(worker.pid(), "greedy"));
-  CHECK(worker.status() == killed_by(SIGKILL));
-  const Record warned = server.wait_for("warned", worker.pid());
-  CHECK(warned.text("scope") == "greedy");
-  CHECK(warned.number("granted_s") == doctest::Approx(0.2));
-  CHECK(warned.number("asked_s") == doctest::Approx(3600).epsilon(0.01));
-  server.wait_for("killed", worker.pid());
-  CHECK(count(server.records(), "warned") == 1);
 }
 
 TEST_CASE("an endless scope gets --max-timeout if it is set") {

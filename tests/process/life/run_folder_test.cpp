@@ -22,26 +22,10 @@ namespace fs = std::filesystem;
 
 namespace {
 
-void check_refused(const TempFolder& temp, const std::string& dir, const std::string& why) {
-  const Finished finished = run_server(temp, {"--dir", dir});
-  CAPTURE(finished.err);
-  CHECK(finished.status == exited(1));
-  CHECK(finished.out.empty());
-  CHECK(std::count(finished.err.begin(), finished.err.end(), '\n') == 1);
-  CHECK(finished.err.find(dir) != std::string::npos);
-  CHECK(finished.err.find(why) != std::string::npos);
-}
-
 mode_t mode_of(const std::string& path) {
   struct stat st {};
   REQUIRE(::lstat(path.c_str(), &st) == 0);
   return st.st_mode & 07777;
-}
-
-ino_t inode_of(const std::string& path) {
-  struct stat st {};
-  REQUIRE(::lstat(path.c_str(), &st) == 0);
-  return st.st_ino;
 }
 
 bool is_pipe(const std::string& path) {
@@ -76,25 +60,6 @@ TEST_CASE("the ready line is the only line on standard output and says where eve
   CHECK(server.out() == server.ready_line() + "\n");
 }
 
-TEST_CASE("the directory is $FILETIMER_DIR if --dir is not given") {
-  const TempFolder temp;
-  Server server(
-      temp, {.environment = {{"FILETIMER_DIR", temp.path("from-environment")}}, .with_dir = false});
-  CHECK(exists(temp.path("from-environment/requests")));
-  CHECK(exists(temp.path("from-environment/expired.jsonl")));
-}
-
-TEST_CASE("without a named runtime directory the log is among the user's state files") {
-  const TempFolder temp;
-  Server server(temp, {.environment = {{"XDG_RUNTIME_DIR", temp.path()},
-                                       {"XDG_STATE_HOME", temp.path("state")}},
-                       .with_dir = false});
-  CHECK(server.dir() == temp.path("filetimer"));
-  CHECK(server.log().starts_with(temp.path("state/filetimer/")));
-  CHECK(server.log().ends_with(".jsonl"));
-  CHECK(exists(server.log()));
-}
-
 TEST_CASE("--fifo and --log put pipe and log elsewhere") {
   const TempFolder temp;
   Server server(temp, {"--fifo", temp.path("pipe"), "--log", temp.path("log.jsonl")});
@@ -109,14 +74,6 @@ TEST_CASE("--fifo and --log put pipe and log elsewhere") {
   CHECK(server.stop() == exited(0));
   CHECK_FALSE(exists(temp.path("run/requests")));
   CHECK_FALSE(exists(temp.path("pipe")));
-}
-
-// tests/common/run_folder_test.cpp tests every refused directory.
-TEST_CASE("a runtime directory that others may write to is refused") {
-  const TempFolder temp;
-  fs::create_directory(temp.path("run"));
-  REQUIRE(::chmod(temp.path("run").c_str(), 0770) == 0);
-  check_refused(temp, temp.path("run"), "0770");
 }
 
 TEST_CASE("a runtime directory in a read-only place is refused") {
@@ -136,36 +93,6 @@ TEST_CASE("a log that cannot be made is an error at the start") {
   }
   CHECK(finished.err.find(temp.path("missing")) != std::string::npos);
   CHECK_FALSE(exists(temp.path("run/requests")));
-}
-
-TEST_CASE("a pipe that is a regular file, a folder or a symlink is refused and left alone") {
-  const TempFolder temp;
-  write_file(temp.path("file"), "precious");
-  fs::create_directory(temp.path("folder"));
-  fs::create_symlink(temp.path("file"), temp.path("link"));
-  for (const char* name : {"file", "folder", "link"}) {
-    CAPTURE(name);
-    const Finished finished =
-        run_server(temp, {"--dir", temp.path("run"), "--fifo", temp.path(name)});
-    CHECK(finished.status == exited(1));
-    CHECK(finished.err.find(temp.path(name)) != std::string::npos);
-    CHECK(std::count(finished.err.begin(), finished.err.end(), '\n') == 1);
-    CHECK(exists(temp.path(name)));
-  }
-  CHECK(read_file(temp.path("file")) == "precious");
-  // In the runtime directory, too.
-  write_file(temp.path("run/requests"), "precious");
-  check_refused(temp, temp.path("run"), "requests");
-  CHECK(read_file(temp.path("run/requests")) == "precious");
-}
-
-TEST_CASE("an existing pipe is used") {
-  const TempFolder temp;
-  REQUIRE(::mkfifo(temp.path("pipe").c_str(), 0600) == 0);
-  const ino_t before = inode_of(temp.path("pipe"));
-  Server server(temp, {"--fifo", temp.path("pipe")});
-  CHECK(inode_of(temp.path("pipe")) == before);
-  expect_kill(server);
 }
 
 TEST_CASE("a start waits for the last reader of a killed server's pipe") {
@@ -222,22 +149,6 @@ TEST_CASE("timers of the pipe are watched on a full file system, but the next se
   CHECK(adopted_by(next) == 1);
 }
 
-TEST_CASE("a pipe that is deleted while the server runs is made again, with a message") {
-  const TempFolder temp;
-  Server server(temp, {"--max-interval", "100ms"});
-  Worker worker("block");
-  server.send(acquire_far(worker.pid(), "s"));
-  server.barrier();
-  REQUIRE(::unlink(server.fifo().c_str()) == 0);
-  REQUIRE(wait_until([&] { return is_read_pipe(server.fifo()); }));
-  server.wait_for_message(server.fifo());
-  CHECK(mode_of(server.fifo()) == 0600);
-  expect_kill(server);
-  CHECK(worker.is_alive());  // and what was open is still open
-  server.send(acquire_past(worker.pid(), "s"));
-  CHECK(worker.status() == killed_by(SIGKILL));
-}
-
 TEST_CASE("a runtime directory that is removed while the server runs is made again and locked") {
   const TempFolder temp;
   Server server(temp, {"--max-interval", "100ms"});
@@ -250,30 +161,6 @@ TEST_CASE("a runtime directory that is removed while the server runs is made aga
   const Finished second = run_server(temp, {"--dir", server.dir()});
   CHECK(second.status == exited(3));
   CHECK(second.err.find(fmt::format("pid {}", server.pid())) != std::string::npos);
-}
-
-TEST_CASE("entries that are removed from a runtime directory are made again") {
-  const TempFolder temp;
-  Server server(temp, {"--max-interval", "100ms"});
-  server.process().signal(SIGSTOP);  // otherwise it would make entries again during the removal
-  server.process().wait_until_stopped();
-  for (const auto& entry : std::filesystem::directory_iterator(server.dir())) {
-    std::filesystem::remove_all(entry);
-  }
-  server.process().signal(SIGCONT);
-  const auto is_whole = [&] {
-    return exists(server.dir() + "/server") && exists(server.dir() + "/scopes/server") &&
-           exists(server.dir() + "/replies") && is_read_pipe(server.fifo());
-  };
-  REQUIRE(wait_until(is_whole));
-  server.wait_for_message("made again");
-  const auto worker = page_worker(server.dir(), "w-1");
-  worker->ask("open 0 forward 1");
-  CHECK(worker->status() == killed_by(SIGKILL));
-  server.wait_for("killed", worker->pid());
-  CHECK(run_client(temp, server, {"ping"}).status == exited(0));
-  const Finished second = run_server(temp, {"--dir", server.dir()});
-  CHECK(second.status == exited(3));
 }
 
 TEST_CASE("a runtime directory whose entries cannot be made again at once stays locked") {
@@ -302,34 +189,6 @@ TEST_CASE("a runtime directory on a network file system is served with a warning
   expect_kill(server);
 }
 
-TEST_CASE("a pipe that is replaced by a file is made again") {
-  const TempFolder temp;
-  Server server(temp, {"--max-interval", "100ms"});
-  REQUIRE(::unlink(server.fifo().c_str()) == 0);
-  write_file(server.fifo(), "lines of a client that takes it for a pipe\n");
-  REQUIRE(wait_until([&] { return is_read_pipe(server.fifo()); }));
-  server.wait_for_message(server.fifo());
-  expect_kill(server);
-}
-
-TEST_CASE("a pipe that another reader has taken over is reported and left alone") {
-  // As PyTorch's agent does with TORCHELASTIC_ENABLE_FILE_TIMER=1.
-  const TempFolder temp;
-  Server server(temp, {"--max-interval", "100ms"});
-  REQUIRE(::rename(server.fifo().c_str(), temp.path("old").c_str()) == 0);
-  REQUIRE(::mkfifo(temp.path("new").c_str(), 0600) == 0);
-  const filetimer::UniqueFd reader(::open(temp.path("new").c_str(), O_RDWR | O_CLOEXEC));
-  REQUIRE(reader);
-  const ino_t theirs = inode_of(temp.path("new"));
-  // In one step, so that the server cannot make its own pipe in between.
-  REQUIRE(::rename(temp.path("new").c_str(), server.fifo().c_str()) == 0);
-  server.wait_for_message(server.fifo());
-  CHECK(inode_of(server.fifo()) == theirs);
-  CHECK(server.stop() == exited(0));
-  CHECK(exists(server.fifo()));
-  CHECK(inode_of(server.fifo()) == theirs);
-}
-
 TEST_CASE("the directory of a killed server is taken over") {
   const TempFolder temp;
   {
@@ -345,16 +204,6 @@ TEST_CASE("the directory of a killed server is taken over") {
       [&](const Record& r) { return r.is("killed") && r.integer("server_pid") == second.pid(); });
   CHECK(count(second.records(), "server_started") == 2);
   CHECK(second.stop() == exited(0));
-}
-
-TEST_CASE("a directory can be served again after a stop") {
-  const TempFolder temp;
-  for (int round = 0; round < 3; ++round) {
-    Server server(temp);
-    expect_kill(server);
-    CHECK(server.stop() == exited(0));
-    CHECK_FALSE(exists(server.fifo()));
-  }
 }
 
 TEST_CASE("if many servers start at once in one directory, exactly one serves") {

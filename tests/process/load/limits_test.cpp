@@ -214,23 +214,6 @@ TEST_CASE("dropped records are counted when the server stops") {
   CHECK(server.records().back().integer("lost_records") > 0);
 }
 
-TEST_CASE("a sweep looks at 256 new files among the pages, and the next one at the others") {
-  const TempFolder temp;
-  Server server(temp, {"--max-interval", "100ms"});
-  server.process().signal(SIGSTOP);
-  server.process().wait_until_stopped();
-  for (int i = 0; i < 300; ++i) {
-    write_file(fmt::format("{}/scopes/junk-{}", server.dir(), i), "no page");
-  }
-  server.process().signal(SIGCONT);
-  REQUIRE(wait_until([&] { return rejections_with(server, "page 'junk-") == 300; }));
-  const Record first = server.wait_for([](const Record& record) { return record.is("rejected"); });
-  CHECK(first.integer("count") == 256);
-  // Each was looked at once.
-  CHECK(server.stop() == exited(0));
-  CHECK(server.records().back().integer("rejected") == 300);
-}
-
 TEST_CASE("16,384 names of refused pages are kept, and beyond that all are looked at again") {
   const TempFolder temp;
   const std::string pages = make_page_folder(temp);

@@ -29,12 +29,6 @@ std::int64_t stop_and_count(Server& server, const char* what) {
   return -1;
 }
 
-// Returns a line of exactly this many bytes, newline included.
-std::string past_line_of(pid_t pid, std::size_t bytes) {
-  const std::size_t around = version1(pid, "", 1).size();
-  return version1(pid, std::string(bytes - around, 'x'), 1);
-}
-
 std::string without_newline(std::string line) {
   line.pop_back();
   return line;
@@ -112,17 +106,6 @@ TEST_CASE("a flood of bad lines makes few records, and every bad line is counted
   CHECK(count(server.records(), "rejected") < 100);
 }
 
-TEST_CASE("a signal that is a string is rejected, and later requests are checked") {
-  const TempFolder temp;
-  Server server(temp);
-  Worker worker("block");
-  server.send(version1_text(worker.pid(), "s", "1", "\"9\""));
-  server.barrier();
-  CHECK(worker.is_alive());
-  server.send(acquire_past(worker.pid(), "s"));
-  CHECK(worker.status() == killed_by(SIGKILL));
-}
-
 TEST_CASE("a line without its newline does not spoil the next writer's line") {
   const TempFolder temp;
   Server server(temp);
@@ -155,17 +138,6 @@ TEST_CASE("a line without its newline does not spoil the next writer's line") {
   CHECK(stop_and_count(server, "rejected") == static_cast<std::int64_t>(2 * fragments.size()));
 }
 
-TEST_CASE("a writer that holds the pipe open and writes nothing delays no deadline") {
-  const TempFolder temp;
-  // No sweep during the test, so only the timer of the deadline can wake the server.
-  Server server(temp, {"--max-interval", "1h"});
-  const filetimer::UniqueFd holder = open_pipe(server.fifo());
-  Worker worker("block");
-  server.send(acquire(worker.pid(), "s", 100ms));
-  CHECK(worker.status() == killed_by(SIGKILL));
-  check_prompt(server, worker.pid());
-}
-
 TEST_CASE("a writer that holds the pipe open after half a line delays no deadline") {
   const TempFolder temp;
   Server server(temp, {"--max-interval", "1h"});
@@ -189,19 +161,6 @@ TEST_CASE("a writer that holds the pipe open after half a line delays no deadlin
   CHECK(slow.status() == killed_by(SIGKILL));
 }
 
-TEST_CASE("a line that the only writer writes in pieces is one line") {
-  const TempFolder temp;
-  Server server(temp);
-  Worker worker("block");
-  const std::string line = acquire_past(worker.pid(), "s");
-  const filetimer::UniqueFd writer = open_pipe(server.fifo());
-  for (const char byte : line) {
-    write_all(writer.get(), std::string_view(&byte, 1));
-  }
-  CHECK(worker.status() == killed_by(SIGKILL));
-  CHECK(stop_and_count(server, "rejected") == 0);
-}
-
 TEST_CASE("two writers with lines of 4,096 bytes lose none") {
   const TempFolder temp;
   Server server(temp);
@@ -219,30 +178,6 @@ TEST_CASE("two writers with lines of 4,096 bytes lose none") {
   // 300 acquires and 299 releases of each writer, and the request of the barrier.
   CHECK(stopped.integer("requests") == 2 * 599 + 1);
   CHECK(stopped.array("left").size() == 2);
-}
-
-TEST_CASE("a line of 4,097 bytes is taken") {
-  const TempFolder temp;
-  Server server(temp);
-  Worker worker("block");
-  REQUIRE(past_line_of(worker.pid(), 4097).size() == 4097);
-  server.send(past_line_of(worker.pid(), 4097));
-  CHECK(worker.status() == killed_by(SIGKILL));
-}
-
-TEST_CASE("a line over 4,097 bytes is rejected and the next line survives") {
-  const TempFolder temp;
-  Server server(temp);
-  Worker target("block");
-  for (const std::size_t bytes : {4098U, 4099U, 8192U, 8193U, 20'000U, 60'000U}) {
-    CAPTURE(bytes);
-    Worker next("block");
-    server.send(past_line_of(target.pid(), bytes) + acquire_past(next.pid(), "s"));
-    CHECK(next.status() == killed_by(SIGKILL));
-  }
-  server.barrier();
-  CHECK(target.is_alive());
-  CHECK(stop_and_count(server, "rejected") == 6);
 }
 
 TEST_CASE("2,000 scopes opened and closed in a tight loop are all read, and none expires") {
@@ -292,22 +227,6 @@ TEST_CASE("pids 0, 1, negative ones, the server and its ancestors are refused") 
   CHECK(count(server.records(), "expired") == 1);  // the barrier's
 }
 
-TEST_CASE("a pid without a process is refused") {
-  const TempFolder temp;
-  Server server(temp);
-  const pid_t gone = ::fork();
-  if (gone == 0) {
-    ::_exit(0);
-  }
-  REQUIRE(::waitpid(gone, nullptr, 0) == gone);
-  server.send(acquire_past(gone, "s") + acquire_far(2147483647, "s"));
-  server.barrier();
-  const Records records = server.records();
-  CHECK(count(records, "expired") == 1);  // the barrier's
-  CHECK(count(records, "killed", gone) == 0);
-  CHECK(stop_and_count(server, "rejected") == 2);
-}
-
 TEST_CASE("root's server does not kill another user's process") {
   if (!can_become(kSomebodyElse)) {
     FILETIMER_SKIP(kCannotBecome);
@@ -320,22 +239,6 @@ TEST_CASE("root's server does not kill another user's process") {
   CHECK(worker.is_alive());
   const Record rejected = server.wait_for("rejected", worker.pid());
   CHECK(rejected.text("reason").find("user") != std::string::npos);
-}
-
-TEST_CASE("a signal that does not exist is rejected at the acquire") {
-  const TempFolder temp;
-  Server server(temp);
-  Worker worker("block");
-  server.send(acquire_past(worker.pid(), "s", 999));
-  server.barrier();
-  server.send(acquire_past(worker.pid(), "s", 65) + acquire_past(worker.pid(), "s", 2147483647));
-  server.barrier();
-  CHECK(worker.is_alive());
-  CHECK(count(server.records(), "expired", worker.pid()) == 0);
-  const Record rejected = server.wait_for([](const Record& r) { return r.is("rejected"); });
-  CHECK(rejected.text("reason").find("999") != std::string::npos);
-  server.send(acquire_past(worker.pid(), "s", 64));
-  CHECK(worker.status() == killed_by(64));
 }
 
 TEST_CASE("a second server in the directory exits 3, names the first and disturbs nothing") {
@@ -367,16 +270,4 @@ TEST_CASE("a second server with the same pipe in another directory disturbs noth
   CHECK(second.status == exited(3));
   CHECK(second.err.find(std::to_string(server.pid())) != std::string::npos);
   server.barrier();
-}
-
-TEST_CASE("an expired scope with signal 0 drops only itself") {
-  const TempFolder temp;
-  Server server(temp);
-  Worker worker("block");
-  server.send(acquire(worker.pid(), "loud", 400ms) + acquire_past(worker.pid(), "quiet", 0));
-  server.wait_for([](const Record& record) { return record.is("killed", "quiet"); });
-  CHECK(worker.status() == killed_by(SIGKILL));
-  server.wait_for([](const Record& record) { return record.is("killed", "loud"); });
-  const auto scopes = scopes_of(server.records(), "expired", worker.pid());
-  CHECK(scopes == std::vector<std::string>{"quiet", "loud"});
 }

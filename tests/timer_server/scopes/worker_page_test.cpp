@@ -436,22 +436,6 @@ TEST_CASE("A worker in no scope is idle since its latest release on any page") {
   }
 }
 
-TEST_CASE("An idle timeout that is not positive, or over the longest one, counts as none") {
-  const PageStage stage(with_idle_watch());
-  const auto watches_with = [&](std::int64_t timeout) {
-    stage.slot(0).timeout = timeout;
-    return activity_of(*stage.page).watches.size();
-  };
-  for (const std::int64_t timeout :
-       {std::numeric_limits<std::int64_t>::min(), std::int64_t{-1}, std::int64_t{0},
-        kMaxTimeout.count() + 1, std::numeric_limits<std::int64_t>::max()}) {
-    CAPTURE(timeout);
-    CHECK(watches_with(timeout) == 0);
-  }
-  CHECK(watches_with(1) == 1);
-  CHECK(watches_with(kMaxTimeout.count()) == 1);
-}
-
 TEST_CASE("An idle timeout gets one verdict for each idle period, and continues after its kill") {
   TestPage content = with_idle_watch();
   content.open(1, {.word = slot_word::kFree});
