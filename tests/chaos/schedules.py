@@ -69,8 +69,8 @@ SERVER = st.one_of(step("kill_server"), step("restart"), step("stop_server"), st
                    step("ask", st.sampled_from(REQUESTS)), step("rotate"))
 HALT = st.one_of(step("halt", WHO, HOW), step("halt_server", HOW), step("halt_all", HOW), step("continue"),
                  step("glance", WHO))
-FILES = st.one_of(step("cut", st.sampled_from(("server", "page"))), step("remove", st.sampled_from(
-    ("requests", "server", "page", "scopes", "directory", "log"))), step("fill_log"), step("hang_log"),
+FILES = st.one_of(step("cut", st.sampled_from(("page",))), step("remove", st.sampled_from(
+    ("requests", "server", "page", "scopes", "directory"))), step("move_log"), step("fill_log"), step("hang_log"),
     step("empty_log"), step("clock", st.sampled_from((-3600, 3600))))
 EPISODES = st.one_of(
     st.just(()), st.tuples(OPEN, WAIT), st.tuples(OPEN, WAIT, CLOSE), st.lists(SCOPE, max_size=6).map(tuple),
@@ -96,7 +96,7 @@ class Run:
         self.server = None
         self.open = {}  # by worker: key -> its timeout; None: nobody will die of it, as far as the driver knows
         self.keys = 0
-        self.last_key = {}
+        self.regions = {}  # keys of those that are open, by worker
         self.latest = 0.0  # the latest deadline of all
 
     def carry_out(self, setup, steps):
@@ -169,7 +169,7 @@ class Run:
         self.keys += 1
         key = f"k{self.keys}"
         via = {"cpp": "page", "python": "page"}.get(worker.kind, worker.kind)
-        if how == "other" and worker.kind == "cpp" and not worker.wrapper:
+        if how == "other" and worker.kind == "cpp" and worker.popen:
             via = "pipe"
         words = {"term": {"signal": 15}, "caught": {"signal": 15}, "leaves": {"signal": 12, "spare": True, "leave": True},
                  "stays": {"signal": 10, "spare": True}, "thread_end": {"thread_end": True}}.get(how, {})
@@ -178,7 +178,9 @@ class Run:
                      "other": {"task": True}}.get(how, {"signal": 15} if how == "term" else {})
         elif how == "caught" or how == "stays":
             self.tell(worker, "catch", signal=words["signal"])
-        if words:
+        if worker.kind == "torch":  # whose lines have a signal, and no grace period
+            words = {"signal": words["signal"]} if "signal" in words else {}
+        elif words:
             words["grace_ms"] = grace_ms
         if how == "endless":
             timeout_ms = None
@@ -222,13 +224,15 @@ class Run:
     def step_enter(self, index):
         worker = self.worker(index, ("cpp", "heartbeat"))
         if worker:
+            self.keys += 1
+            self.regions.setdefault(worker.name, []).append(f"r{self.keys}")
             self.open[worker.name] = dict.fromkeys(self.open[worker.name])
-            self.tell(worker, "enter", key="region")
+            self.tell(worker, "enter", key=f"r{self.keys}")
 
     def step_leave(self, index):
         worker = self.worker(index, ("cpp", "heartbeat"))
-        if worker:
-            self.tell(worker, "leave", key="region")
+        if worker and self.regions.get(worker.name):
+            self.tell(worker, "leave", key=self.regions[worker.name].pop())
 
     def step_fork(self, index):
         worker = self.worker(index)
@@ -243,7 +247,7 @@ class Run:
     def step_exec(self, index):
         worker = self.worker(index, ("cpp", "heartbeat", "pipe", "torch", "python"))
         if worker and not worker.halts:
-            self.open[worker.name] = {}
+            self.open[worker.name], self.regions[worker.name] = {}, []
             worker.exec(**({"no_aslr": True} if worker.kind != "python" else {}))
             if worker.kind in ("cpp", "heartbeat", "python"):
                 worker.do("connect")
@@ -359,7 +363,7 @@ class Run:
             os.truncate(path, 0)
 
     def step_remove(self, what):
-        path = {"page": self.page(), "directory": self.world.dir, "log": self.world.log}.get(what, self.world.dir / what)
+        path = {"page": self.page(), "directory": self.world.dir}.get(what, self.world.dir / what)
         if path is None or not path.exists():
             return
         self.world.files(f"{path} is removed")
@@ -367,6 +371,12 @@ class Run:
             shutil.rmtree(path, ignore_errors=True)
         else:
             path.unlink(missing_ok=True)
+
+    def step_move_log(self):
+        moved = self.world.log.with_name(f"moved{len(self.world.logs)}.jsonl")
+        if self.world.log.exists():
+            self.world.log.rename(moved)
+            self.world.logs.append(moved)
 
     def page(self):
         pages = sorted(each for each in self.world.dir.glob("scopes/*-*") if each.is_file())

@@ -210,6 +210,13 @@ class Worker {
       }
       const auto [is_ok, fields] = perform(command, key);
       is_quiet ? void(last_ = "{\"ok\":true}\n") : end(is_ok, fields);
+      if (command.op == "open" && !regions_.empty() && scopes_.contains(key) &&
+          !of_other_threads_.contains(key)) {
+        const std::string opened = last_;  // and paused at once, by the region
+        begin("pause", field("key", key));
+        end(true);
+        last_ = opened;
+      }
     } catch (const std::exception& error) {
       end(false, field("error", std::string{error.what()}));
     }
@@ -247,10 +254,11 @@ class Worker {
     } else if (command.op == "release") {
       return release(key);
     } else if (command.op == "enter") {
-      pause_scopes(true,
-                   [&] { regions_[key].reset(new filetimer::PausedRegion(client_->paused(key))); });
+      change_region(key, true, [&] {
+        regions_[key].reset(new filetimer::PausedRegion(client_->paused("region")));
+      });
     } else if (command.op == "leave") {
-      pause_scopes(false, [&] { regions_.erase(key); });
+      change_region(key, false, [&] { regions_.erase(key); });
     } else if (command.op == "fork") {
       fork(command.text("child"));
       return {true, field("child", command.text("child"))};
@@ -322,6 +330,7 @@ class Worker {
       }
       scopes_.emplace(key, client_->heartbeat(command.timeout(), scope, options));
     } else if (command.has("thread_end")) {
+      of_other_threads_.insert(key);
       std::thread([&] {
         scopes_.emplace(key, client_->expires(command.timeout(), scope, options));
       }).join();
@@ -385,23 +394,25 @@ class Worker {
                       : field("in_time", result == filetimer::ReleaseResult::kReleased)};
   }
 
-  // A region pauses the scopes of its thread, and only the outermost one does: the history says so
-  // for each of them.
+  // A region is a scope without a deadline, and the outermost one pauses the scopes of its thread.
   template <class Change>
-  void pause_scopes(bool is_pause, Change change) {
-    const std::size_t inner = is_pause ? 0 : 1;
-    std::vector<int> numbers;
-    for (const auto& [key, scope] : scopes_) {
-      if (regions_.size() == inner) {
-        begin(is_pause ? "pause" : "resume", field("key", key));
+  void change_region(const std::string& key, bool is_begin, Change change) {
+    begin(is_begin ? "open" : "release",
+          field("key", key) + (is_begin ? field("scope", std::string{"region"}) : ""));
+    std::vector<int> numbers{number_};
+    for (const auto& [scope, _] : scopes_) {
+      if (regions_.size() == (is_begin ? 0 : 1) && !of_other_threads_.contains(scope)) {
+        begin(is_begin ? "pause" : "resume", field("key", scope));
         numbers.push_back(number_);
       }
     }
+    const int last = number_;
     change();
     for (const int number : numbers) {
       number_ = number;
       end(true);
     }
+    number_ = last;
   }
 
   void leave_scopes() {
@@ -456,6 +467,7 @@ class Worker {
   std::map<std::string, std::pair<std::string, std::string>> lines_;  // scope and kind, by key
   std::map<std::string, std::unique_ptr<filetimer::PausedRegion>> regions_;
   std::set<std::string> left_on_signal_;
+  std::set<std::string> of_other_threads_;
 };
 
 }  // namespace

@@ -13,6 +13,7 @@ which history_check judges together with the logs. docs/promises.md says by whic
 Every wait has a bound. A wait that is in vain raises Bound; a world that this machine cannot make raises
 Skip. All processes of a world end with close().
 """
+import contextlib
 import ctypes
 import json
 import os
@@ -147,8 +148,8 @@ class History:
 class Process:
     """A process of the world, held by its pidfd."""
 
-    def __init__(self, world, name, pid, popen=None, wrapper=None, is_reaped_elsewhere=False):
-        self.world, self.name, self.pid, self.popen, self.wrapper = world, name, pid, popen, wrapper
+    def __init__(self, world, name, pid, popen=None, is_reaped_elsewhere=False):
+        self.world, self.name, self.pid, self.popen = world, name, pid, popen
         self.is_reaped_elsewhere = is_reaped_elsewhere
         self.fd = os.pidfd_open(pid)
         self.start = int((stat_of(pid) or [0] * 20)[19])
@@ -290,7 +291,7 @@ class Worker(Process):
         self.post("fork", child=name)
         connection, pid = self.world.accept(name)
         self.answers()
-        child = self.world.made(Worker(self.world, name, pid, is_reaped_elsewhere=self.wrapper is not None), call)
+        child = self.world.made(Worker(self.world, name, pid, is_reaped_elsewhere=self.kind != "run" and self.is_reaped_elsewhere), call)
         child.begin(self.kind, connection)
         return child
 
@@ -328,7 +329,8 @@ class Freezer:
         raise Skip("no cgroup can be made and frozen here")
 
     def add(self, process):
-        (self.folder / "cgroup.procs").write_text(str(process.pid))
+        with contextlib.suppress(ProcessLookupError):
+            (self.folder / "cgroup.procs").write_text(str(process.pid))
 
     def freeze(self, is_frozen=True):
         value = self.values[is_frozen]
@@ -385,7 +387,7 @@ class Watcher(threading.Thread):
         """Notes who ended. A child of a worker can be reaped only when its parent has ended."""
         kept = []
         for process, before, seen in self.ended:
-            status = status_of(process.wrapper or process)
+            status = status_of(process)
             if status is None and not is_last and not process.is_reaped_elsewhere:
                 kept.append((process, before, seen))
                 continue
@@ -525,15 +527,14 @@ class World:
             self.need_namespaces(tuple(namespaces))
             prefix = [*prefix, *unshare_words(namespaces)]
         argv = [*prefix, *program, name]
-        wrapper = None
         if kind == "run":
             return self._run(name, argv, timeout_ms, run, env, dir, stderr)
         spawn = self.history.begin("spawn", subject=name, role="worker")
         popen = self.start(name, argv, env, dir, stderr=stderr)
         connection, pid = self.accept(name)
-        if pid != popen.pid:  # unshare forked
-            wrapper = Process(self, name + "u", popen.pid, popen)
-        worker = Worker(self, name, pid, None if wrapper else popen, wrapper)
+        # unshare forks for a pid namespace, and its exit status is not always that of its child.
+        is_own_child = pid == popen.pid
+        worker = Worker(self, name, pid, popen if is_own_child else None, is_reaped_elsewhere=not is_own_child)
         worker.begin(kind, connection)
         self.workers.append(self.made(worker, spawn))
         if connect and kind in ("cpp", "heartbeat", "python"):
