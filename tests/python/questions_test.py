@@ -236,6 +236,20 @@ class OwnServer(unittest.TestCase):
         self.assertIn("ended", repr(server))
         server.close()
 
+    def test_one_that_was_closed_holds_no_descriptor(self):
+        kept = []
+
+        def use():
+            server = filetimer.Server()
+            server.close()
+            with self.assertRaises(filetimer.ServerUnavailable) as caught:
+                filetimer.Server(executable="/bin/false")
+            kept.extend([server, caught.exception])
+            return len(os.listdir("/proc/self/fd"))
+        before = use()
+        for _ in range(3):
+            self.assertEqual(use(), before)
+
     def test_it_ends_with_its_process_however_that_ends(self):
         for end in ("sys.exit()", "os._exit(0)", "os.kill(os.getpid(), 9)",
                     "os.fork() or time.sleep(0.2)"):
