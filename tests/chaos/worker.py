@@ -18,10 +18,12 @@ import time
 
 import filetimer
 
-QUIET = ("nothing", "threads", "connect", "close_fds", "fill_stderr")
+QUIET = ("nothing", "threads", "connect", "close_fds", "check_files", "fill_stderr")
 LAST_RESORT_S = 600
 NS_PER_MS = 1_000_000
 SOCKET, HISTORY = 1000, 1001  # high, so that a program that closes and opens files does not meet them
+OWN_FILES = 20  # more than the package keeps open
+OWN_BYTES = b"of this worker"
 
 
 def move_to(number, to):
@@ -34,6 +36,7 @@ class Worker:
         self.name, self.number = name, number
         self.scopes, self.raising, self.regions = {}, [], {}
         self.loop = None
+        self.files = []  # its own
         self.read = b""
         history = os.path.join(os.environ["CHAOS_HISTORY"], name + ".history")
         move_to(os.open(history, os.O_WRONLY | os.O_CREAT | os.O_APPEND), HISTORY)
@@ -166,7 +169,9 @@ class Worker:
 
     def do_fork(self, child):
         if os.fork() == 0:
+            files = self.files
             self.__init__(child)
+            self.files = files
             self.run()
         return {"child": child}
 
@@ -186,8 +191,21 @@ class Worker:
             threading.Thread(target=waits[number % len(waits)], daemon=True).start()
 
     def do_close_fds(self):
+        """As a daemon does. Files that it opens then have the numbers of those that it closed."""
         os.closerange(3, SOCKET)
         os.closerange(HISTORY + 1, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+        for number in range(OWN_FILES):
+            path = os.path.join(os.environ["CHAOS_HISTORY"], f"{self.name}.file{number}")
+            self.files.append((os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600), path))
+            os.write(self.files[-1][0], OWN_BYTES)
+
+    def do_check_files(self):
+        for number, path in self.files:
+            if not os.path.samestat(os.fstat(number), os.stat(path)):
+                raise AssertionError(f"{number} is not {path} any more")
+            with open(path, "rb") as file:
+                if file.read() != OWN_BYTES:
+                    raise AssertionError(f"{path} was changed: it has {os.stat(path).st_size} bytes")
 
     def do_fill_stderr(self):
         move_to(os.open("/dev/full", os.O_WRONLY), 2)

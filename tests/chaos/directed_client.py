@@ -1,0 +1,327 @@
+# SPDX-License-Identifier: MIT
+"""Adversities that found a fault of the client, of timer_client or of the Python package, each under a name of
+its own; see directed_server.py. Programs that are no workers of the driver's compare themselves what they see
+with what docs/python.md promises, and exit with 0.
+"""
+import json
+import os
+import shutil
+import subprocess
+import time
+
+from world import BOUND_S, Process, wait_until
+
+LOOK_S = 1.1  # a client looks at its files at most this often
+QUIET_S = 0.8  # long enough for a timeout that should not count
+
+
+def _run(world, script, *words, status=0, prefix=(), **environment):
+    """Runs a Python program to its end, and compares its exit status. It finds the package and the programs."""
+    name = f"p{len(world.processes) + 1}"
+    path = world.folder / f"{name}.py"
+    path.write_text("import filetimer, filetimer.admin, os, sys, threading, time\n" + script)
+    spawn = world.history.begin("spawn", subject=name, role="worker")
+    popen = world.start(name, [*prefix, "/usr/bin/python3", path, *words],
+                        {"PYTHONPATH": world.programs.python(), "PROGRAMS": world.programs.folders[0],
+                         "FILETIMER_SERVER": world.programs.path("timer_server"), **environment})
+    process = world.made(Process(world, name, popen.pid, popen), spawn)
+    world.excuse("known-scopes", "the program keeps no history of its own", subject=name)
+    process.wait()
+    wait_until(lambda: process.is_reaped, f"the status of {name}")
+    if process.status != status:
+        world.fail(f"{name} ended with {process.status}, not {status}: {world.said(name)[-500:]}", "worker-unharmed")
+
+
+def _check_files(world, worker):
+    answer = worker.do("check_files")
+    if not answer["ok"]:
+        world.fail(answer["error"], "worker-unharmed")
+
+
+def closed_descriptors_as_the_page_grows(world):
+    """A worker closes all descriptors, opens files of its own, and uses more names than its page had room for. The
+    first server starts after that."""
+    worker = world.worker("python")
+    worker.do("close_fds")
+    for number in range(40):
+        worker.do("open", key=f"k{number}", timeout_ms=60_000)
+    _check_files(world, worker)
+    world.server()
+    watched = json.loads(world.ask("status", "--json")[1])["open_scopes"]
+    if watched != 40:
+        world.fail(f"{watched} of 40 scopes are watched", "hang-is-judged")
+
+
+def closed_descriptors_at_a_fork(world):
+    """A worker closes all descriptors and opens files of its own, and its child closes what it inherited."""
+    world.server()
+    worker = world.worker("python")
+    worker.do("close_fds")
+    child = worker.fork()
+    _check_files(world, child)
+    child.do("open", key="k", timeout_ms=60_000)
+    _check_files(world, child)
+
+
+def closed_descriptors_at_a_dump(world):
+    """A worker closes all descriptors and opens files of its own, and the server asks for its stacks."""
+    world.server()
+    worker = world.worker("python")
+    worker.do("open", key="k", timeout_ms=60_000)
+    worker.do("close_fds")
+    status, said = world.ask("dump", "--all")
+    if status != 0:
+        world.fail(f"dump ends with {status}: {said}")
+    _check_files(world, worker)
+
+
+def closed_descriptors_of_a_private_server(world):
+    """A program with a private server and a request under way closes all descriptors, and opens its own."""
+    _run(world, """
+server = filetimer.Server()
+filetimer.configure(server.dir)
+def ask():
+    try:
+        filetimer.admin.rendezvous(0, 2, 1)
+    except filetimer.TimerError:
+        pass
+thread = threading.Thread(target=ask)
+thread.start()
+while not filetimer.admin.status().askers:
+    time.sleep(0.01)
+os.closerange(3, 1000)
+mine = [os.open("/dev/null", os.O_RDONLY) for _ in range(50)]
+if os.fork() == 0:
+    for number in mine:
+        os.fstat(number)
+    os._exit(0)
+_, status = os.wait()
+thread.join()
+server.close()
+for number in mine:
+    os.fstat(number)
+sys.exit(status)
+""")
+
+
+def heartbeat_with_a_file_of_timeouts(world):
+    """A heartbeat has a longer first timeout, and a file of timeouts has its name."""
+    world.server()
+    timeouts = world.folder / "timeouts.toml"
+    timeouts.write_text('k = "200ms"\n')
+    worker = world.worker("python", env={"FILETIMER_TIMEOUTS": timeouts})
+    worker.do("open", key="k", via="heartbeat", timeout_ms=60_000, first_ms=600_000)
+    time.sleep(QUIET_S)
+    for record in world.records("expired"):
+        world.fail(f"a timeout of 600 s expired after {record['elapsed_s']} s", "not-early")
+
+
+def exit_beside_waiting_threads(world):
+    """The interpreter ends while daemon threads wait for a server and for an answer, and the process ends later."""
+    world.server()
+    # on_exit(sleep): sleep(1) is called after the interpreter's end, as the exit status is 1. Some of the threads
+    # end their pauses of half a second meanwhile.
+    _run(world, """
+import ctypes
+filetimer.configure()
+libc = ctypes.CDLL(None)
+libc.on_exit(libc.sleep, None)
+for number in range(8):
+    for call in (lambda: filetimer.Client(os.devnull, missing="wait", timeout=60),
+                 lambda: filetimer.admin.rendezvous(0, 2, 60, str(number))):
+        threading.Thread(target=call, daemon=True).start()
+    time.sleep(0.05)
+sys.exit(1)
+""", status=1)
+
+
+def fork_during_the_first_connect(world):
+    """A process forks again and again while another of its threads connects and asks for the first time."""
+    if not shutil.which("strace"):
+        world.skip("no strace")
+    world.server()
+    # The calls that are slow are those of a thread that connects: so children are forked between all of them.
+    slow = "madvise,openat,readlink,fallocate,rename,fcntl,mkdir,mknodat,mknod"
+    strace = ("strace", "-f", "-qq", "-o", "/dev/null", "-e", f"trace={slow}", "-e",
+              f"inject={slow}:delay_enter=20000")
+    _run(world, """
+children = []
+def use():
+    filetimer.configure()
+    with filetimer.expires(60):
+        filetimer.admin.ping()
+thread = threading.Thread(target=use)
+thread.start()
+while thread.is_alive():
+    child = os.fork()
+    if child == 0:
+        use()
+        os._exit(0)
+    children.append(child)
+    time.sleep(0.02)
+end = time.monotonic() + 10
+while children and time.monotonic() < end:
+    children = [each for each in children if os.waitpid(each, os.WNOHANG)[0] == 0]
+    time.sleep(0.02)
+for child in children:
+    os.kill(child, 9)
+sys.exit(f"{len(children)} children never return" if children else 0)
+""", prefix=strace)
+
+
+def paused_region_after_the_directory_was_made_again(world):
+    """The scope that opens a paused region is the first one to find that the directory was made again."""
+    server = world.server()
+    worker = world.worker()
+    worker.do("open", key="before", timeout_ms=60_000)
+    worker.do("release", key="before")
+    server.kill()
+    world.files("the runtime directory was removed")
+    shutil.rmtree(world.dir)
+    server.restart()
+    time.sleep(LOOK_S)
+    worker.do("enter", key="region")
+    worker.do("open", key="k", timeout_ms=200)
+    time.sleep(QUIET_S)
+    worker.do("leave", key="region")
+    worker.do("release", key="k")
+
+
+def exception_in_a_task(world):
+    """A scope with on_expiry="raise" expires in an asyncio task."""
+    world.server()
+    _run(world, """
+import asyncio
+filetimer.configure()
+async def work():
+    try:
+        with filetimer.expires(0.2, "task", on_expiry="raise", grace=10):
+            await asyncio.sleep(60)
+    except filetimer.TimerError:  # it has expired, or was refused
+        return "caught"
+async def main():
+    other = asyncio.create_task(asyncio.sleep(0.4, "ended"))
+    return await work(), await other
+sys.exit(asyncio.run(main()) != ("caught", "ended"))
+""")
+
+
+def exception_in_a_generator(world):
+    """A scope with on_expiry="raise" expires in a generator, while its consumer works."""
+    world.server()
+    _run(world, """
+filetimer.configure()
+def numbers():
+    with filetimer.expires(0.2, "generator", on_expiry="raise", grace=0.5):
+        yield 1
+steps = numbers()
+try:
+    next(steps)
+    time.sleep(10)
+except filetimer.TimerError:  # it has expired, or was refused
+    time.sleep(1)
+""")
+
+
+def standard_error_cannot_be_written(world):
+    """Programs have something to say, and standard error is closed, full, or has no reader."""
+    read, broken = os.pipe()
+    os.close(read)
+    full = os.open("/dev/full", os.O_WRONLY)
+    run = ("timer_client", "run", "--after", "10s", "--", "true")
+    for how, number, close in (("closed", full, "2>&-"), ("full", full, ""), ("broken", broken, "")):
+        for words, expected in ((("timer_client", "ping"), 4), (run, 125), (("timer_server", "--no"), 2)):
+            if words[0] == "timer_server" and how == "broken":
+                continue
+            argv = [world.programs.path(words[0]), *words[1:]]
+            done = subprocess.run(["sh", "-c", f'exec "$@" {close}', "sh", *argv], stderr=number, check=False,
+                                  env=world.environment({}), timeout=BOUND_S)
+            if done.returncode != expected:
+                world.fail(f"{' '.join(words)} with standard error {how} ends with {done.returncode}, not {expected}")
+    os.close(full)
+    os.close(broken)
+
+
+def decorated_function_that_runs_later(world):
+    """A scope decorates what only looks like a function: its work runs after the call."""
+    world.server()
+    _run(world, """
+import asyncio, contextlib, functools
+filetimer.configure()
+unguarded = []
+def look():
+    if filetimer.admin.status().open_scopes != 1:
+        unguarded.append(kind)
+async def coroutine(_=0):
+    await asyncio.sleep(0)
+    look()
+def generator():
+    look()
+    yield
+class Callable:
+    async def __call__(self):
+        look()
+    async def method(self):
+        look()
+def wrap(function):
+    @functools.wraps(function)
+    def wrapper():
+        return function()
+    return wrapper
+def step_into(made):
+    with made:
+        pass
+kinds = {"partial": (functools.partial(coroutine, 1), asyncio.run), "wrapper": (wrap(coroutine), asyncio.run),
+         "object": (Callable(), asyncio.run), "method": (Callable().method, asyncio.run),
+         "context manager": (contextlib.contextmanager(generator), step_into),
+         "wrapped manager": (wrap(contextlib.contextmanager(generator)), step_into),
+         "partial generator": (functools.partial(generator), next), "wrapped generator": (wrap(generator), next)}
+for kind, (function, use) in kinds.items():
+    try:
+        use(filetimer.expires(60, kind)(function)())
+    except TypeError:
+        pass  # refused
+sys.exit(", ".join(unguarded) or 0)
+""")
+
+
+def suggestion_from_heartbeats(world):
+    """A worker beats quickly, and `suggest` takes the lives of its heartbeats for the time between two beats."""
+    world.server()
+    _run(world, """
+import json, subprocess
+filetimer.configure()
+shortest = 60
+for _ in range(102):  # of which 100 count
+    begin = time.monotonic()
+    with filetimer.heartbeat(60, "queue") as heart:
+        for _ in range(20):
+            heart.beat()
+            time.sleep(0.0005)
+    shortest = min(shortest, time.monotonic() - begin)
+said = subprocess.check_output([os.environ["PROGRAMS"] + "/timer_client", "suggest", "--format", "json",
+                                "--floor", "1ms"], text=True)
+timeouts = [each.get("suggested_s") or 0 for each in map(json.loads, said.splitlines())]
+if max(timeouts, default=0) > shortest:
+    sys.exit(f"{max(timeouts)} s is suggested for each beat, where 20 of them take {shortest} s")
+""")
+
+
+def exit_status_of_run(world):
+    """timer_client run: --max-timeout cuts --after; the server dies and COMMAND succeeds; it is switched off."""
+    def status(*words, **environment):
+        return subprocess.Popen([world.programs.path("timer_client"), "run", *words],
+                                env=world.environment(environment), stderr=subprocess.DEVNULL, cwd=world.folder)
+    server = world.server("--max-timeout", "200ms")
+    cut = status("--after", "1h", "--", "sleep", "10")
+    found = {"expired at --max-timeout": (cut.wait(BOUND_S), 124)}
+    server.stop()
+    server = world.server()
+    unwatched = status("--after", "500ms", "--", "sh", "-c", "echo > started; sleep 1")
+    wait_until((world.folder / "started").exists, "COMMAND")
+    server.kill()
+    found["succeeded without a server"] = unwatched.wait(BOUND_S), 0
+    found["FILETIMER=off"] = status("--", "true", FILETIMER="off").wait(BOUND_S), 0
+    for what, (seen, expected) in found.items():
+        if seen != expected:
+            world.fail(f"{what}: exit status {seen}, not {expected}")
