@@ -12,6 +12,7 @@
 #include <string>
 #include <utility>
 
+#include "common/kept_fd.hpp"
 #include "common/posix.hpp"
 #include "common/result.hpp"
 
@@ -52,7 +53,7 @@ struct LockState {
 Result<LockState> lock_state(int fd);
 
 // An exclusive lock on a whole file, held through a descriptor that exec closes. Not inherited by
-// fork.
+// fork. Lost if the program around the library closes the descriptor.
 class FileLock {
  public:
   // Take the lock. Fail with EBUSY if another process holds it. `file` is open for writing, and
@@ -60,9 +61,13 @@ class FileLock {
   static Result<FileLock> take(const std::string& path);
   static Result<FileLock> take(UniqueFd file, const std::string& path);
 
+  // Returns -1 if the program has closed the descriptor.
+  [[nodiscard]] int descriptor() { return file_.get(); }
+  [[nodiscard]] const FileIdentity& identity() const { return file_.identity(); }
+
  private:
   explicit FileLock(UniqueFd file) : file_(std::move(file)) {}
-  UniqueFd file_;
+  KeptFd file_;
 };
 
 }  // namespace filetimer

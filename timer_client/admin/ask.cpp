@@ -17,6 +17,7 @@
 
 #include "common/duration_text.hpp"
 #include "common/json_fields.hpp"
+#include "common/kept_fd.hpp"
 #include "common/limits.hpp"
 #include "common/posix.hpp"
 #include "common/run_folder.hpp"
@@ -38,8 +39,9 @@ constexpr std::size_t kReadBytes = std::size_t{16} << 10;
 // Two random names are equal with a probability of 2^-64, so repeated collisions mean a fault of
 // the system.
 constexpr int kNameAttempts = 8;
-constexpr const char* kForked =
-    "this process was forked while its parent waited for an answer: only the parent gets it";
+constexpr const char* kPipeIsClosed =
+    "this process has no pipe for the answer any more: it was forked meanwhile, or closed its "
+    "files";
 
 int poll_ms(Duration wait) {
   // Rounded up: poll(0) would spin through the last millisecond.
@@ -76,9 +78,11 @@ class ReplyPipe {
       if (::mkfifo(path_.c_str(), 0600) == 0) {
         has_name_ = true;
         under_way().pipes.push_back(this);
-        fd_.reset(retry_eintr(
-            [&] { return ::open(path_.c_str(), O_RDONLY | O_NONBLOCK | O_NOFOLLOW | O_CLOEXEC); }));
-        return fd_ ? Status{} : system_error(fmt::format("cannot open the pipe '{}'", path_));
+        fd_ = KeptFd(UniqueFd(retry_eintr([&] {
+          return ::open(path_.c_str(), O_RDONLY | O_NONBLOCK | O_NOFOLLOW | O_CLOEXEC);
+        })));
+        return fd_.get() >= 0 ? Status{}
+                              : system_error(fmt::format("cannot open the pipe '{}'", path_));
       }
       if (errno != EEXIST) {
         break;
@@ -88,8 +92,8 @@ class ReplyPipe {
   }
 
   [[nodiscard]] const std::string& name() const { return name_; }
-  // Returns -1 in a child that was forked after open().
-  [[nodiscard]] int fd() const { return fd_.get(); }
+  // Returns -1 in a child that was forked after open(), and if the program has closed it.
+  [[nodiscard]] int fd() { return fd_.get(); }
 
   void remove_name() {
     if (std::exchange(has_name_, false)) {
@@ -124,7 +128,7 @@ class ReplyPipe {
 
   std::string name_;
   std::string path_;
-  UniqueFd fd_;
+  KeptFd fd_;
   bool has_name_ = false;
 };
 
@@ -248,7 +252,7 @@ class Asking {
       }
       wait_for(std::min(left, kBusyPause), while_waiting_);
       if (pipe_.fd() < 0) {
-        return without_answer(Kind::kFailed, kForked);
+        return without_answer(Kind::kFailed, kPipeIsClosed);
       }
     }
   }
@@ -299,7 +303,7 @@ class Asking {
         while_waiting_();
       }
       if (pipe_.fd() < 0) {
-        trouble_ = kForked;
+        trouble_ = kPipeIsClosed;
         return Event::kFailed;
       }
       const Duration left = deadline_ - Instant::now();

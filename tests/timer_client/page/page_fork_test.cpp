@@ -100,7 +100,7 @@ TEST_CASE("the kernel names the worker as the owner of its page, and only the wo
   const std::string path = server.page_path(only_page(server));
   CHECK(owner_of(path) == ::getpid());
   const auto fds = descriptors_of(path);
-  CHECK(fds.size() == 2);  // of the mapping and of the lock
+  CHECK(fds.size() == 1);  // of the lock
   for (const int fd : fds) {
     CHECK((::fcntl(fd, F_GETFD) & FD_CLOEXEC) != 0);
   }

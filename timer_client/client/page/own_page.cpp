@@ -23,6 +23,7 @@
 #include "timer_client/client/fork_watch.hpp"
 #include "timer_client/client/messages.hpp"
 #include "timer_client/client/page/page_scope.hpp"
+#include "timer_client/client/page/stacks_offer.hpp"
 #include "timer_client/client/process_lock.hpp"
 #include "timer_client/client/retry_thread.hpp"
 #include "timer_client/client/server/server_look.hpp"
@@ -169,10 +170,10 @@ bool OwnPage::offer_stacks(int signal, int file) noexcept {
   if (!current_) {
     return false;
   }
-  struct stat st {};
   current_->offer = {};
-  if (signal != 0 && file >= 0 && ::fstat(file, &st) == 0) {
-    current_->offer = {signal, file, {st.st_dev, st.st_ino}};
+  if (const FileIdentity identity = identity_of(file); signal != 0 && identity != FileIdentity{}) {
+    current_->offer = {signal, file, identity};
+    stacks_offers.set(signal, file, identity);
   }
   // Relaxed: the worker has registered its handler with the kernel before, and the server asks the
   // kernel whether it has.
@@ -183,9 +184,7 @@ bool OwnPage::offer_stacks(int signal, int file) noexcept {
 
 void OwnPage::move_offer_of_stacks(OwnPage& next) const noexcept {
   const StacksOffer& offer = current_->offer;
-  struct stat st {};
-  if (offer.signal == 0 || ::fstat(offer.file, &st) != 0 ||
-      offer.identity != BoardView::Identity{st.st_dev, st.st_ino}) {
+  if (offer.signal == 0 || identity_of(offer.file) != offer.identity) {
     return;
   }
   try {
@@ -617,12 +616,26 @@ bool OwnPage::begin_look() noexcept {
   if (is_off()) {
     return false;
   }
+  keep_descriptors();
   if (!has_board() || is_broken()) {
     return true;
   }
   // A directory that was removed, and not made again, has no server and needs no new page.
   const auto found = identity_of(board_path_);
   return found && *found != identity();
+}
+
+// Notices that the program has closed descriptors of the page: takes the lock again, and withdraws
+// the offer of stacks that would be written to another file.
+void OwnPage::keep_descriptors() noexcept {
+  if (!current_) {
+    return;
+  }
+  current_->file->keep_lock();
+  const StacksOffer& offer = current_->offer;
+  if (offer.signal != 0 && identity_of(offer.file) != offer.identity) {
+    offer_stacks(0, -1);
+  }
 }
 
 bool OwnPage::is_any_thread_suspended() const noexcept {

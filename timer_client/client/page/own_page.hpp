@@ -155,6 +155,7 @@ class OwnPage final : public PageContext {
   void log_reader_change(LineSent sent) noexcept;
 
   Status make_folders() const;
+  void keep_descriptors() noexcept;
   void move_offer_of_stacks(OwnPage& next) const noexcept;
 
   const BoardView view_;

@@ -7,6 +7,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <new>
+
 #include "common/clock.hpp"
 #include "common/page_writer.hpp"
 #include "common/posix.hpp"
@@ -97,11 +99,12 @@ Result<PageFile> PageFile::create(const std::string& folder, bool with_statistic
   if (!file) {
     return tl::unexpected<Error>(std::move(file.error()));
   }
+  file->close_descriptor();  // before there is a lock that this would drop
   auto lock = FileLock::take(path);
   if (!lock) {
     return tl::unexpected<Error>(std::move(lock.error()));
   }
-  PageFile page(std::move(*file), std::move(*lock), std::move(name));
+  PageFile page(std::move(*file), std::move(*lock), folder, std::move(name));
   if (with_statistics) {
     page.statistics_end_ += kMemoryPage;
   }
@@ -123,10 +126,25 @@ bool PageFile::allocate_statistics(std::size_t index) noexcept {
   return grow(statistics_end_, kStatisticsAt + (index + 1) * sizeof(SlotStatistics));
 }
 
+bool PageFile::keep_lock() noexcept {
+  if (lock_.descriptor() >= 0) {
+    return true;
+  }
+  try {
+    auto again = FileLock::take(fmt::format("{}/{}", folder_, name_));
+    if (!again || again->identity() != lock_.identity()) {
+      return false;
+    }
+    lock_ = std::move(*again);
+    return true;
+  } catch (const std::bad_alloc&) {
+    return false;
+  }
+}
+
 bool PageFile::grow(std::size_t& allocated, std::size_t end) noexcept {
-  // Uses the mapping's descriptor: closing another one would drop the lock.
   while (allocated < end) {
-    if (allocate(file_.descriptor(), allocated, kMemoryPage) != 0) {
+    if (!keep_lock() || allocate(lock_.descriptor(), allocated, kMemoryPage) != 0) {
       return false;
     }
     allocated += kMemoryPage;

@@ -3,9 +3,10 @@
 // Only allocated parts may be touched: a full disk is an error here and never a SIGBUS. If another
 // process cuts the file short, a BusGuard replaces its memory (is_broken()).
 //
-// A PageFile lives as long as the process, and the file is never opened again: closing any
-// descriptor of it would drop the lock by which the kernel knows the owner. A forked child destroys
-// the PageFile that it inherited, which changes nothing for its parent. The ProcessLock guards it.
+// A PageFile lives as long as the process. It keeps one descriptor: closing any descriptor of the
+// file drops the lock by which the kernel knows the owner. Only if the program has closed that
+// descriptor is the file opened again, and locked. A forked child destroys the PageFile that it
+// inherited, which changes nothing for its parent. The ProcessLock guards it.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -32,20 +33,26 @@ class PageFile {
   bool allocate_slot(std::size_t index) noexcept;
   bool allocate_statistics(std::size_t index) noexcept;
 
+  // Takes the lock again if the program has closed its descriptor, and the file is still at its
+  // path. Returns whether this process has the lock.
+  bool keep_lock() noexcept;
+
   // Returns whether the file was cut short: the server does not see this memory any more.
   [[nodiscard]] bool is_broken() const { return guard_->is_broken(); }
 
  private:
-  PageFile(MappedFile file, FileLock lock, std::string name)
+  PageFile(MappedFile file, FileLock lock, std::string folder, std::string name)
       : file_(std::move(file)),
         guard_(std::make_unique<BusGuard>(file_.data(), kPageBytes)),
         lock_(std::move(lock)),
+        folder_(std::move(folder)),
         name_(std::move(name)) {}
   bool grow(std::size_t& allocated, std::size_t end) noexcept;
 
   MappedFile file_;
   std::unique_ptr<BusGuard> guard_;  // destroyed before the mapping
   FileLock lock_;
+  std::string folder_;
   std::string name_;
   // The end of what is allocated of each part.
   std::size_t slots_end_ = kMemoryPage;

@@ -20,12 +20,7 @@ namespace filetimer {
 // Immutable once it is made; may be read in any thread.
 class BoardView {
  public:
-  // Identifies a file, by whatever path it was opened.
-  struct Identity {
-    dev_t device = 0;
-    ino_t inode = 0;
-    friend bool operator==(const Identity&, const Identity&) = default;
-  };
+  using Identity = FileIdentity;
 
   // Opens the status page of the runtime directory `dir`: a regular file of this user, not through
   // a symlink, whole, and either blank (no server has started yet) or of this version and this

@@ -53,7 +53,8 @@
 // that it inherited. The scopes and timers of its parent have no effect in the child.
 //
 // Descriptors: the kernel names the page's owner by a file lock. A process that closes all its
-// descriptors loses the lock, so it must close them before connect().
+// descriptors loses the lock; a scope that it opens a second later, or for which the page has to
+// grow, takes it again. The library uses and closes no descriptor that is another file by then.
 //
 // Signals: the first connect() installs a handler of SIGBUS, for the case that another process cuts
 // a file of the runtime directory short. The handler passes other faults to the handler that was

@@ -10,6 +10,7 @@ import subprocess
 import tempfile
 import weakref
 
+from ._kept import Kept
 from .errors import InvalidArgument, ServerUnavailable, TimerError
 
 _START_S = 20
@@ -55,18 +56,22 @@ class Server:
         self.fifo: str
         self.log: str
         self._owner = os.getpid()
-        self._end, end = os.pipe()  # closes when both the server and its shell have ended
-        self._keeper = subprocess.Popen(
-            ["/bin/sh", "-c", _KEEPER, folder, os.fspath(executable), "--dir", self.dir, *options],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True, pass_fds=(end,))
-        assert self._keeper.stdin is not None and self._keeper.stdout is not None
-        self._input, self._output = self._keeper.stdin, self._keeper.stdout
+        theirs, ours = zip(os.pipe(), os.pipe()[::-1], os.pipe()[::-1])
+        # _end closes when both the server and its shell have ended.
+        self._input, self._output, self._end = map(Kept, ours)
         _servers.add(self)
-        os.close(end)
+        try:
+            keeper = subprocess.Popen(
+                ["/bin/sh", "-c", _KEEPER, folder, os.fspath(executable), "--dir", self.dir,
+                 *options],
+                stdin=theirs[0], stdout=theirs[1], start_new_session=True, pass_fds=theirs[2:])
+        finally:
+            for number in theirs:
+                os.close(number)
         line = self._read_line()
-        self._keeper.wait(timeout=_START_S)
+        keeper.wait(timeout=_START_S)
         # ready dir=... fifo=... log=... pid=...; paths may have spaces
-        found = re.match(r"ready dir=(.*) fifo=(.*) log=(.*) pid=(\d+)$", line or "")
+        found = re.match(r"ready dir=(.*) fifo=(.*) log=(.*) pid=(\d+)$", line)
         if not found:
             self.close()
             raise ServerUnavailable(f"'{executable}' did not start; see its words above")
@@ -75,18 +80,23 @@ class Server:
 
     def close(self) -> None:
         """Ends the server, even if scopes are open, and returns when it has ended."""
-        if self._input.closed or self._owner != os.getpid():
+        if self._input.number < 0 or self._owner != os.getpid():
             return  # a forked child does not end its parent's server
         self._input.close()
         self._output.close()
-        has_ended, _, _ = select.select([self._end], [], [], _STOP_S)
-        os.close(self._end)
+        has_ended = not self._end.is_same() or _is_readable(self._end, _STOP_S)
+        self._end.close()
         if not has_ended:
             raise TimerError(f"the timer server in '{self.dir}' has not ended in {_STOP_S} s")
 
-    def _read_line(self) -> str | None:
-        readable, _, _ = select.select([self._output], [], [], _START_S)
-        return self._output.readline().decode(errors="replace") if readable else None
+    def _read_line(self) -> str:
+        line = b""
+        while not line.endswith(b"\n") and _is_readable(self._output, _START_S):
+            part = os.read(self._output.number, 4096)
+            if not part:
+                break
+            line += part
+        return line.decode(errors="replace")
 
     def __enter__(self) -> Server:
         return self
@@ -99,9 +109,13 @@ class Server:
             self.close()
 
     def __repr__(self) -> str:
-        has_ended = self._input.closed and self._owner == os.getpid()
+        has_ended = self._input.number < 0 and self._owner == os.getpid()
         state = "ended" if has_ended else f"pid {self.pid}"
         return f"<filetimer.Server {self.dir}, {state}>"
+
+
+def _is_readable(end: Kept, bound_s: float) -> bool:
+    return bool(select.select([end.number], [], [], bound_s)[0])
 
 
 _servers: weakref.WeakSet[Server] = weakref.WeakSet()

@@ -45,11 +45,13 @@ def offer(client: _native.Client) -> bool:
 
 
 def _become_child() -> None:
-    # Closed at once: later these descriptors may be other files. The child registers its own file
-    # when it opens its first scope, which makes its page.
+    # Closed at once: later these descriptors may be other files; they may be already, if the parent
+    # has closed them. The child registers its own file when it opens its first scope, which makes
+    # its page.
     if _offered:
         for file, number in _offered.values():
             faulthandler.unregister(number)
-            os.close(file)
+            if _native._is_stacks_file_kept(number):
+                os.close(file)
         _offered.clear()
         _native._child_offers_stacks()

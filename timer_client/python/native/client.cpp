@@ -1,12 +1,17 @@
 // SPDX-License-Identifier: MIT
 #include "timer_client/python/native/client.hpp"
 
+#include <signal.h>
+
+#include <array>
+#include <cerrno>
 #include <chrono>
 #include <memory>
 #include <string>
 
 #include "timer_client/admin/ask.hpp"
 #include "timer_client/admin/requests.hpp"
+#include "timer_client/client/page/stacks_offer.hpp"
 #include "timer_client/python/native/errors.hpp"
 #include "timer_client/python/native/scope.hpp"
 #include "timer_client/python/native/values.hpp"
@@ -238,6 +243,28 @@ PyObject* stacks_file(PyObject* self, PyObject*) {
   });
 }
 
+// faulthandler's handlers, by signal.
+std::array<void (*)(int), 65> g_write_stacks{};
+
+// The handler of a signal for stacks. faulthandler would write to whatever file has the number now.
+void write_stacks(int signal) {
+  const int error = errno;
+  if (stacks_offers.is_same(signal)) {
+    g_write_stacks[static_cast<std::size_t>(signal)](signal);
+  }
+  errno = error;
+}
+
+// Has the handler that faulthandler installed called by write_stacks().
+void check_file_before_stacks(int signal) {
+  struct sigaction action {};
+  if (::sigaction(signal, nullptr, &action) == 0 && action.sa_handler != write_stacks) {
+    g_write_stacks[static_cast<std::size_t>(signal)] = action.sa_handler;
+    action.sa_handler = write_stacks;
+    ::sigaction(signal, &action, nullptr);
+  }
+}
+
 PyObject* offer_stacks(PyObject* self, PyObject* arguments) {
   TimerClient* const client = open_client(self);
   int signal = 0;
@@ -245,8 +272,11 @@ PyObject* offer_stacks(PyObject* self, PyObject* arguments) {
   if (client == nullptr || PyArg_ParseTuple(arguments, "ii", &signal, &file) == 0) {
     return nullptr;
   }
-  return guarded(static_cast<PyObject*>(nullptr),
-                 [&] { return PyBool_FromLong(client->offer_stacks(signal, file) ? 1 : 0); });
+  return guarded(static_cast<PyObject*>(nullptr), [&] {
+    const bool is_offered = client->offer_stacks(signal, file);
+    check_file_before_stacks(signal);
+    return PyBool_FromLong(is_offered ? 1 : 0);
+  });
 }
 
 PyObject* is_watched(PyObject* self, void*) {
@@ -338,6 +368,13 @@ PyObject* set_default_client(PyObject*, PyObject* client_or_none) {
   PyObject* const last = std::exchange(g_default_client, next);
   Py_XDECREF(last);
   Py_RETURN_NONE;
+}
+
+PyObject* is_stacks_file_kept(PyObject*, PyObject* number) {
+  int signal = 0;
+  return to_int(number, "the signal", 1, 64, signal)
+             ? PyBool_FromLong(stacks_offers.is_same(signal) ? 1 : 0)
+             : nullptr;
 }
 
 PyObject* child_offers_stacks(PyObject*, PyObject*) {

@@ -22,6 +22,9 @@ TimerClient* open_client(PyObject* client);
 PyObject* default_client(PyObject*, PyObject*);
 PyObject* set_default_client(PyObject*, PyObject* client_or_none);
 
+// Returns whether the descriptor to which the stacks of a signal are written is still that file's.
+PyObject* is_stacks_file_kept(PyObject*, PyObject* number);
+
 // Makes a forked child offer its stacks with its first scope, when it has a page. The child has
 // closed its parent's stacks file. Must be called with the GIL held.
 PyObject* child_offers_stacks(PyObject*, PyObject*);

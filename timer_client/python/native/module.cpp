@@ -30,6 +30,7 @@ PyMethodDef g_functions[] = {
     {"_seconds", as_method(checked_seconds), METH_FASTCALL, nullptr},
     {"_pause_task", pause_task, METH_NOARGS, nullptr},
     {"_child_offers_stacks", child_offers_stacks, METH_NOARGS, nullptr},
+    {"_is_stacks_file_kept", is_stacks_file_kept, METH_O, nullptr},
     {"_is_free", is_free_signal, METH_O, nullptr},
     {"_send_to_main_thread", send_to_main_thread, METH_O, nullptr},
     {"_stop_sending", stop_signalling_main_thread, METH_NOARGS, nullptr},
