@@ -365,6 +365,8 @@ class [[nodiscard]] TimerHeartbeat {
   // Moves the deadline to the timeout from now. Returns false if the scope is not open any more: it
   // expired, or was released.
   bool beat() { return scope_.renew(timeout_); }
+  // Returns the scope itself, for a caller that renews it with a timeout of its own.
+  TimerScope scope() && { return std::move(scope_); }
   ReleaseResult release() noexcept { return scope_.release(); }
   bool pause() { return scope_.pause(); }
   bool resume() { return scope_.resume(); }

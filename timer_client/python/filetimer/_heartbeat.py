@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ._caller import name_of_caller
-from ._native import Scope, _seconds
+from ._native import Scope
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,8 +26,8 @@ class Heartbeat:
                    "verdict came first.",
         "pause": "Stops the scope's time until resume(). Returns False if it is not open.",
         "resume": "Continues the scope's time. Returns False if it is not open.",
-        "times": "Returns Times(elapsed, remaining, paused, expired), in seconds; None: it is not "
-                 "open."}
+        "times": "Returns Times(elapsed, remaining, paused, expired, timeout), in seconds; None: it "
+                 "is not open."}
     beat: Callable[[], bool]
     release: Callable[[], bool]
     pause: Callable[[], bool]
@@ -61,10 +61,7 @@ def heartbeat(timeout: _Seconds, name: str | None = None, *, signal: int = 9,
     first_timeout: seconds in place of `timeout` until the first beat. The other arguments and the
     errors are those of Scope.
     """
-    first = None if first_timeout is None else _seconds(first_timeout, "the first_timeout")
     scope = Scope(timeout, name_of_caller() if name is None else name, signal=signal, grace=grace,
-                  warn_after=warn_after, client=client)
-    scope.acquire()
-    if first is not None:
-        scope.renew(first)
+                  warn_after=warn_after, first_timeout=first_timeout, client=client)
+    scope._acquire_heartbeat()
     return Heartbeat(scope)

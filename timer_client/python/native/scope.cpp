@@ -386,7 +386,16 @@ void dealloc_scope(PyObject* self) {
   return true;
 }
 
-bool open_timer(PyObject* self, Use use) {
+// Opens the timer of a scope, or that of a heartbeat, whose first timeout is its own.
+TimerScope timer_for(TimerClient& client, const ScopeObject& scope, bool is_heartbeat) {
+  const ScopeOptions& options = scope.options ? *scope.options : kDefaultScopeOptions;
+  const nanoseconds timeout{scope.timeout};
+  const std::string_view name{scope.text, scope.line == 0 ? scope.size : 0};
+  return is_heartbeat ? client.heartbeat(timeout, name, options, scope.text, scope.line).scope()
+                      : client.expires(timeout, name, options, scope.text, scope.line);
+}
+
+bool open_timer(PyObject* self, Use use, bool is_heartbeat = false) {
   ScopeObject& scope = as_scope(self);
   if (scope.use != Use::kFree && !refuse_to_open(scope)) [[unlikely]] {
     return false;
@@ -396,10 +405,7 @@ bool open_timer(PyObject* self, Use use) {
     return false;
   }
   try {
-    const ScopeOptions& options = scope.options ? *scope.options : kDefaultScopeOptions;
-    new (&scope.timer) TimerScope(client->expires(nanoseconds{scope.timeout},
-                                                  {scope.text, scope.line == 0 ? scope.size : 0},
-                                                  options, scope.text, scope.line));
+    new (&scope.timer) TimerScope(timer_for(*client, scope, is_heartbeat));
   } catch (...) {
     set_error_of_exception();
     return false;
@@ -429,6 +435,13 @@ PyObject* enter(PyObject* self, PyObject*) {
 
 PyObject* acquire(PyObject* self, PyObject*) {
   if (!open_timer(self, Use::kAcquired)) {
+    return nullptr;
+  }
+  Py_RETURN_NONE;
+}
+
+PyObject* acquire_heartbeat(PyObject* self, PyObject*) {
+  if (!open_timer(self, Use::kAcquired, true)) {
     return nullptr;
   }
   Py_RETURN_NONE;
@@ -659,6 +672,7 @@ PyMethodDef g_methods[] = {
      "times($self, /)\n--\n\n"
      "Returns Times(elapsed, remaining, paused, expired, timeout) of the scope; None: it is not\n"
      "open."},
+    {"_acquire_heartbeat", acquire_heartbeat, METH_NOARGS, nullptr},
     {"_again", again, METH_NOARGS, nullptr},
     {"_leave", leave_in_time, METH_NOARGS, nullptr},
     {nullptr, nullptr, 0, nullptr}};
