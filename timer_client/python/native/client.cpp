@@ -44,9 +44,8 @@ std::shared_ptr<Connection>& connection_of(PyObject* self) {
 }
 
 // Runs Python's signal handlers. Throws PythonError if one of them raised an exception.
-void run_signal_handlers() {
-  const WithGil gil;
-  if (PyErr_CheckSignals() != 0) {
+void run_signal_handlers(WithoutGil& released) {
+  if (released.with_gil([] { return PyErr_CheckSignals(); }) != 0) {
     throw PythonError();
   }
 }
@@ -99,7 +98,6 @@ PyObject* connect(PyObject* self, PyObject* args) {
   constexpr nanoseconds kLongestPatience = std::chrono::seconds{1'000'000'000};
   options.timeout = std::min(patience.value_or(options.timeout.value()), kLongestPatience);
   options.idle_timeout = idle.value_or(nanoseconds{0});
-  options.while_waiting = run_signal_handlers;
   return guarded(static_cast<PyObject*>(nullptr), [&] {
     std::shared_ptr<Connection> made;
     const auto longest = rpc ? Result<Duration>(*rpc) : rpc_timeout_of_environment();
@@ -107,7 +105,8 @@ PyObject* connect(PyObject* self, PyObject* args) {
       throw InvalidArgument(longest.error().message);
     }
     {
-      const WithoutGil free;
+      WithoutGil free;
+      options.while_waiting = [&free] { run_signal_handlers(free); };
       made = std::make_shared<Connection>(
           Connection{TimerClient::connect(std::move(options)), locate_server(dir), *longest});
     }
@@ -177,8 +176,9 @@ PyObject* ask_server(PyObject* self, PyObject* args, PyObject* names) {
   }
   return guarded(static_cast<PyObject*>(nullptr), [&]() -> PyObject* {
     const Reply reply = [&] {
-      const WithoutGil free;
-      return filetimer::ask(connection->place, question, time, {}, run_signal_handlers);
+      WithoutGil free;
+      return filetimer::ask(connection->place, question, time, {},
+                            [&free] { run_signal_handlers(free); });
     }();
     const Ref why = text_of(reply.why);
     const Ref answer = text_of(reply.answer);

@@ -62,24 +62,24 @@ class WithoutGil {
   WithoutGil() : state_(PyEval_SaveThread()) {}
   WithoutGil(const WithoutGil&) = delete;
   WithoutGil& operator=(const WithoutGil&) = delete;
-  ~WithoutGil() {
-    unless_python_has_ended([this] { PyEval_RestoreThread(state_); });
+  ~WithoutGil() { restore(); }
+
+  // Holds the GIL during `call`. Restores the state of this thread: PyGILState_Ensure() would make
+  // a new one in an interpreter that may have ended meanwhile.
+  template <class Call>
+  auto with_gil(Call&& call) {
+    restore();
+    const auto result = call();
+    state_ = PyEval_SaveThread();
+    return result;
   }
 
  private:
+  void restore() {
+    unless_python_has_ended([this] { PyEval_RestoreThread(state_); });
+  }
+
   PyThreadState* state_;
-};
-
-// Holds the GIL while the object lives, in any thread.
-class WithGil {
- public:
-  WithGil() : state_(unless_python_has_ended([] { return PyGILState_Ensure(); })) {}
-  WithGil(const WithGil&) = delete;
-  WithGil& operator=(const WithGil&) = delete;
-  ~WithGil() { PyGILState_Release(state_); }
-
- private:
-  PyGILState_STATE state_;
 };
 
 // Converts a C function to the type that CPython's tables have.
