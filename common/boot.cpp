@@ -33,6 +33,10 @@ BootId read_boot() {
   return boot;
 }
 
+// Read when the library is loaded: a child that is forked while another thread makes the static
+// object would wait for that thread for ever.
+[[maybe_unused]] const BootId boot_at_load = this_boot();
+
 }  // namespace
 
 BootId this_boot() {

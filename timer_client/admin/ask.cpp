@@ -125,12 +125,15 @@ class ReplyPipe {
     static UnderWay& made = *new UnderWay;
     return made;
   }
+  static const bool is_ready;  // makes under_way() when the library is loaded, see ProcessLock
 
   std::string name_;
   std::string path_;
   KeptFd fd_;
   bool has_name_ = false;
 };
+
+[[maybe_unused]] const bool ReplyPipe::is_ready = &under_way() != nullptr;
 
 class Asking {
  public:

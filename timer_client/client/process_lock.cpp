@@ -7,6 +7,14 @@
 
 namespace filetimer {
 
+namespace {
+
+// Made when the library is loaded, as every object that the first connect() needs: a child that is
+// forked while another thread makes a function's static object would wait for that thread for ever.
+[[maybe_unused]] const ProcessLock& lock_at_load = ProcessLock::instance();
+
+}  // namespace
+
 ProcessLock& ProcessLock::instance() {
   static ProcessLock& lock = *new ProcessLock;
   return lock;

@@ -14,7 +14,8 @@ namespace filetimer {
 
 class ProcessLock {
  public:
-  // Never destroyed: scopes in static objects and threads may outlive every other static.
+  // Made when the library is loaded, or by an earlier call. Never destroyed: scopes in static
+  // objects and threads may outlive every other static.
   static ProcessLock& instance();
 
   // Takes the lock, and waits for it.

@@ -11,6 +11,12 @@
 
 namespace filetimer {
 
+namespace {
+
+[[maybe_unused]] const ProcessPages& pages_at_load = ProcessPages::instance();  // see ProcessLock
+
+}  // namespace
+
 ProcessPages& ProcessPages::instance() {
   static ProcessPages& pages = *new ProcessPages;
   return pages;

@@ -132,6 +132,8 @@ const std::shared_ptr<TimerClient::State>& TimerClient::inactive_state() {
   return state;
 }
 
+[[maybe_unused]] const bool TimerClient::has_inactive_state = inactive_state() != nullptr;
+
 TimerClient TimerClient::connect(ConnectOptions options) {
   const std::shared_ptr<State>& off = inactive_state();
   check_connect_options(options);

@@ -71,15 +71,17 @@ void on_client_sigbus(int signal, siginfo_t* info, void* context) {
   }
 }
 
+constinit bool is_handler_installed = false;  // one thread at a time makes guards
+
 void install_handler() {
-  [[maybe_unused]] static const bool is_installed = [] {
+  if (!is_handler_installed) {
     struct sigaction action {};
     action.sa_sigaction = on_client_sigbus;
     action.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_RESTART;
     ::sigemptyset(&action.sa_mask);
     ::sigaction(SIGBUS, nullptr, &handler_before);  // before the handler can run
-    return ::sigaction(SIGBUS, &action, nullptr) == 0;
-  }();
+    is_handler_installed = ::sigaction(SIGBUS, &action, nullptr) == 0;
+  }
 }
 
 }  // namespace

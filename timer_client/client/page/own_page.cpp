@@ -45,6 +45,8 @@ constexpr Duration kCreationPause = seconds{1};
 // takes a tenth of a microsecond unless the thread was preempted.
 constexpr int kTakings = 100;
 
+constexpr pthread_key_t kNoKey = ~pthread_key_t{0};
+
 // Makes every thread of the process pass a full memory barrier. Returns false if the kernel does
 // not support that.
 bool barrier_in_all_threads() {
@@ -74,16 +76,22 @@ void end_of_thread(void*) {
   }
 }
 
-void call_at_end_of_thread() {
+// Made when the library is loaded, see ProcessLock; and by the first call if a static object opens
+// scopes before.
+pthread_key_t key_of_thread_end() {
   static const pthread_key_t key = [] {
-    pthread_key_t made{};
-    if (::pthread_key_create(&made, end_of_thread) != 0) {
-      throw std::bad_alloc();
-    }
+    pthread_key_t made = kNoKey;
+    ::pthread_key_create(&made, end_of_thread);
     return made;
   }();
+  return key;
+}
+[[maybe_unused]] const pthread_key_t key_at_load = key_of_thread_end();
+
+void call_at_end_of_thread() {
   // Any value but null.
-  if (::pthread_setspecific(key, &t_slots) != 0) {
+  const pthread_key_t key = key_of_thread_end();
+  if (key == kNoKey || ::pthread_setspecific(key, &t_slots) != 0) {
     throw std::bad_alloc();
   }
 }

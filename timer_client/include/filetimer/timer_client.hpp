@@ -302,6 +302,7 @@ class TimerClient {
   struct State;
   explicit TimerClient(std::shared_ptr<State> state);
   static const std::shared_ptr<State>& inactive_state();
+  static const bool has_inactive_state;  // makes it when the library is loaded
   TimerScope expires_otherwise(std::chrono::nanoseconds after, const ScopeKey& key,
                                const ScopeOptions& options, Opening opening);
   void set_idle_timeout(std::chrono::nanoseconds timeout, bool must_be_there);

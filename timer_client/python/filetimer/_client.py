@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from . import _native
+from . import _native, _stacks
 from ._heartbeat import Heartbeat, heartbeat
 from ._paused import Paused, paused
 from .errors import InvalidArgument, TimerError
@@ -70,7 +70,6 @@ class Client(_native.Client):
         self._connect(_path(dir, "dir"), timeout, _MISSING.index(missing), statistics, stacks,
                       rpc_timeout, idle_timeout, _path(timeouts, "timeouts"))
         if stacks:
-            from . import _stacks
             _stacks.offer(self)
 
     def heartbeat(self, timeout: _Seconds, name: str | None = None, **options: Any) -> Heartbeat:
