@@ -123,7 +123,7 @@ void notice_missing_server(const ServerLocation& place, const std::string& why, 
 
 TimerClient::TimerClient(std::shared_ptr<State> state) : state_(std::move(state)) {}
 
-// Returns the state of clients that are switched off or moved from. The first connect() makes it.
+// Returns the state of clients that are switched off or moved from.
 const std::shared_ptr<TimerClient::State>& TimerClient::inactive_state() {
   static const std::shared_ptr<State>& state = *new std::shared_ptr<State>([] {
     const auto held = ProcessLock::instance().lock();
@@ -290,7 +290,9 @@ bool TimerClient::set_paused(TimerId timer, bool is_paused) {
 }
 
 PausedRegion TimerClient::paused(std::string_view name, const char* file, int line) {
-  return PausedRegion(expires(kNoDeadline, name, kDefaultScopeOptions, file, line), state_->page());
+  // Its opening may move to a new page, which is the one to pause.
+  TimerScope marker = expires(kNoDeadline, name, kDefaultScopeOptions, file, line);
+  return PausedRegion(std::move(marker), state_->page());
 }
 
 ReleaseResult TimerClient::release(TimerId timer) noexcept {
