@@ -37,7 +37,7 @@ void block_signals() {
 }
 
 int fail(int status, const Settings& settings, const std::string& message) {
-  fmt::print(stderr, "timer_server: error: {}\n", message);
+  std::fputs(fmt::format("timer_server: error: {}\n", message).c_str(), stderr);
   return settings.command.empty() ? status : exit_status::kServerFailed;
 }
 

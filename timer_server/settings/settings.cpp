@@ -262,7 +262,8 @@ std::variant<Settings, EarlyExit> read_settings(int argc, char** argv) {
   std::reverse(arguments.begin(), arguments.end());  // CLI11 reads them from the back
 
   const auto usage = [&](const std::string& line) {
-    fmt::print(stderr, "timer_server: error: {} (see timer_server --help)\n", line);
+    std::fputs(fmt::format("timer_server: error: {} (see timer_server --help)\n", line).c_str(),
+               stderr);
     return EarlyExit{has_separator ? exit_status::kServerFailed : exit_status::kUsage};
   };
   if (has_separator && settings.command.empty()) {

@@ -12,6 +12,7 @@
 
 #include "common/posix.hpp"
 #include "common/text.hpp"
+#include "timer_client/client/sigpipe_guard.hpp"
 
 namespace filetimer::cli {
 namespace {
@@ -72,7 +73,13 @@ bool wants_colour(int fd) {
 }
 
 void complain(std::string_view message) {
-  fmt::print(stderr, "timer_client: {}\n", printable(message));
+  // If standard error is closed, full or has no reader, the message is lost and the command goes
+  // on.
+  const SigpipeGuard guard;
+  const std::string line = fmt::format("timer_client: {}\n", printable(message));
+  if (std::fwrite(line.data(), 1, line.size(), stderr) < line.size() && errno == EPIPE) {
+    guard.consume();
+  }
 }
 
 void complain_of_all(const std::vector<std::string>& messages) {
