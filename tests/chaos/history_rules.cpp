@@ -37,6 +37,18 @@ struct Call {
   const JsonRecord* result = nullptr;
 };
 
+// Returns how long at least one of the spans lasted.
+Ns length_of(std::vector<Span> spans) {
+  std::ranges::sort(spans, {}, &Span::from);
+  Ns sum = 0;
+  Ns counted = 0;  // up to here
+  for (const Span& span : spans) {
+    sum += std::max<Ns>(span.to - std::max(span.from, counted), 0);
+    counted = std::max(counted, span.to);
+  }
+  return sum;
+}
+
 // A state that began and ended: `certain` lies within `possible`.
 struct Halt {
   Span possible;
@@ -53,10 +65,18 @@ struct Process {
   const JsonRecord* end = nullptr;
   std::set<std::int64_t> sent;        // signals of the driver
   std::optional<std::int64_t> exits;  // the code that it announced
-  Ns left = kNever;                   // began to exit or to start another program
+  std::vector<Ns> leaves;             // began to exit or to start another program
   bool has_history = false;
+  bool has_started_another = false;  // program
   std::vector<Halt> halts;
   std::vector<Call> calls;
+
+  // Returns when the program that ran at this time was left.
+  [[nodiscard]] Ns left(Ns at) const {
+    const auto found = std::ranges::find_if(leaves, [at](Ns leave) { return leave >= at; });
+    return found == leaves.end() ? kNever : *found;
+  }
+
   // A server.
   std::string dir, log;
   Ns ready = kNever;
@@ -135,7 +155,6 @@ class HistoryJudge {
   [[nodiscard]] Span timeout_at(const Scope& scope, Ns judged, Ns& timeout) const;
   Ns latest_deadline(const Scope& scope) const;
   Ns with_server(const Scope& scope, Ns due, Ns timeout) const;
-  static Ns halted_within(const std::vector<Halt>& halts, Ns from, Ns to, Ns at_least);
 
   void judge_scope(Scope& scope);
   void judge_expired(const Scope& scope, const JsonRecord& expired);
@@ -143,6 +162,8 @@ class HistoryJudge {
   void judge_targets(const JsonRecord& killed);
   void judge_end(const Process& process);
   void judge_records();
+  void judge_released_late(const JsonRecord& record);
+  void judge_count(const Process& worker, std::string_view name, std::int64_t counted);
   void judge_call(const Process& caller, const Call& call);
   void drop_excused();
 
@@ -155,7 +176,9 @@ class HistoryJudge {
   std::map<std::pair<std::string, std::string>, std::size_t> by_key_;
   std::map<std::string, const JsonRecord*, std::less<>> expired_, killed_;
   std::vector<const JsonRecord*> excuses_;
-  std::vector<Span> loads_, troubles_;
+  std::vector<Span> loads_;
+  std::vector<std::string> files_;  // what was done to them
+  bool may_lack_records_ = false;   // the log could not be written, or was removed
   Ns history_end_ = 0;
 };
 
@@ -206,9 +229,10 @@ void HistoryJudge::read_driver(const JsonRecord& line, const Call& call) {
     report(line.text("promise"), line.place(), "{}", line.text("what"));
   } else if (op == "load") {
     loads_.push_back({call.begin, call.end});
-  } else if (op == "log_trouble") {
-    troubles_.push_back({call.begin, call.end});
+  } else if (op == "files") {
+    files_.emplace_back(line.text("what"));
   }
+  may_lack_records_ = may_lack_records_ || op == "log_trouble";
   if (!line.has("subject")) {
     return;
   }
@@ -263,7 +287,8 @@ void HistoryJudge::read_worker(Process& worker, const JsonRecord& line, const Ca
     return;
   }
   if (op == "exit" || op == "exec") {
-    worker.left = std::min(worker.left, call.begin);
+    worker.leaves.push_back(call.begin);
+    worker.has_started_another = worker.has_started_another || op == "exec";
     if (op == "exit") {
       worker.exits = line.integer("code");
     }
@@ -310,9 +335,13 @@ Scope* HistoryJudge::scope_of(const JsonRecord& record) {
 }
 
 void HistoryJudge::read_logs() {
+  std::set<std::int64_t> started;
   for (const JsonRecord* record : records_) {
     const std::string id(record->text("id"));
     const std::string_view event = record->text("event");
+    if (event == "server_started") {
+      started.insert(record->integer("server_pid"));
+    }
     if (event == "killed") {
       killed_.emplace(id, record);
     } else if ((event == "expired" && expired_.emplace(id, record).second) ||
@@ -327,6 +356,15 @@ void HistoryJudge::read_logs() {
                event, record->text("scope"), record->place());
       }
     }
+  }
+  for (const auto& [name, server] : processes_) {
+    const bool is_removed =
+        !server.log.empty() && std::ranges::any_of(files_, [&](const auto& what) {
+          return what.find(server.log) != what.npos;
+        });
+    may_lack_records_ =
+        may_lack_records_ || is_removed ||
+        (server.role == "server" && server.ready < kNever && !started.contains(server.pid));
   }
 }
 
@@ -348,17 +386,6 @@ bool HistoryJudge::is_under_load(Ns from, Ns to) const {
 
 Ns HistoryJudge::prompt(Ns from) const {
   return is_under_load(from, from + kPromptUnderLoad) ? kPromptUnderLoad : kPrompt;
-}
-
-// Returns how long a process was certainly halted in that time, by halts of this length.
-Ns HistoryJudge::halted_within(const std::vector<Halt>& halts, Ns from, Ns to, Ns at_least) {
-  Ns sum = 0;
-  for (const Halt& halt : halts) {
-    const Ns begin = std::max(halt.certain.from, from);
-    const Ns end = std::min(halt.certain.to, to);
-    sum += end - begin >= at_least ? std::max<Ns>(end - begin, 0) : 0;
-  }
-  return sum;
 }
 
 // Returns the earliest and the latest deadline that the worker's calls before `judged` allow,
@@ -417,11 +444,12 @@ void HistoryJudge::judge_scope(Scope& scope) {
   }
   if (is_released && !scope.release->result->flag("in_time", true) && scope.expired.empty() &&
       scope.may_be_watched() && history_end_ - scope.release->end > prompt(scope.release->end) &&
-      troubles_.empty()) {
+      !may_lack_records_) {
     report("one-verdict", whose(scope),
            "its release says that it was late, and there is no verdict");
   }
-  if (!scope.left_open.empty() && worker.left == kNever && worker.ended == kNever) {
+  if (!scope.left_open.empty() && worker.left(scope.open.begin) == kNever &&
+      worker.ended == kNever) {
     report("one-verdict", whose(scope), "left open by a worker that is alive, in {}",
            scope.left_open.front()->place());
   }
@@ -432,7 +460,7 @@ void HistoryJudge::judge_scope(Scope& scope) {
   const bool is_decided = scope.release || verdicts > 0 || scope.open.result == nullptr ||
                           std::ranges::any_of(expired_, is_of_worker);  // else it may be cancelled
   if (!is_decided && scope.may_be_watched() && worker.ended < kNever && scope.via != "run" &&
-      troubles_.empty() && with_server(scope, worker.ended, 0) + kPrompt < history_end_) {
+      !may_lack_records_ && with_server(scope, worker.ended, 0) + kPrompt < history_end_) {
     report("one-verdict", whose(scope), "its worker ended inside it, and there is no record");
   }
   judge_hang(scope);
@@ -477,28 +505,34 @@ void HistoryJudge::judge_expired(const Scope& scope, const JsonRecord& expired) 
   const Ns length = std::min(timeout, most);
   const Ns from = judged >= length && due.from < kNever ? std::min(due.from - timeout, judged)
                                                         : scope.open.begin;
-  Ns missed = halted_within(worker.halts, from, judged, kDefaultInterval);
+  std::vector<Span> halts;
+  const auto add = [&](const Halt& halt) {
+    halts.push_back({std::max(halt.certain.from, from), std::min(halt.certain.to, judged)});
+  };
   for (const Halt& halt : worker.halts) {
     const bool is_at_deadline = halt.certain.from < due.from && due.from < halt.certain.to;
     const Ns lasted = std::min(halt.certain.to, judged) - std::max(halt.certain.from, from);
-    missed += is_at_deadline && lasted < kDefaultInterval ? std::max<Ns>(lasted, 0) : 0;
+    if (is_at_deadline || lasted >= kDefaultInterval) {
+      add(halt);
+    }
   }
-  Ns longest_gap = 0;
   for (const auto& [name, server] : processes_) {
     if (server.pid == expired.integer("server_pid") && server.role == "server") {
       for (const Halt& halt : server.halts) {
-        const Ns lasted = std::min(halt.certain.to, judged) - std::max(halt.certain.from, from);
-        longest_gap = std::max(longest_gap, lasted);
+        if (std::min(halt.certain.to, judged) - std::max(halt.certain.from, from) > kTolerated) {
+          add(halt);
+        }
       }
     }
   }
-  missed += longest_gap > kTolerated ? longest_gap : 0;
+  const Ns missed = length_of(std::move(halts));
   if (judged - from - missed < length / 4 * 3 - kClose && missed > 0) {
     fail("not-early",
          fmt::format("{} ms of {} ms could be used: {} ms were missed",
                      (judged - from - missed) / 1'000'000, length / 1'000'000, missed / 1'000'000));
   }
-  if (worker.left < std::min(due.from, judged) - kPrompt || worker.ended < deadline) {
+  if (worker.left(scope.open.begin) < std::min(due.from, judged) - kPrompt ||
+      worker.ended < deadline) {
     fail("not-early", "its worker had exited, or ran another program, before the deadline");
   }
 }
@@ -554,11 +588,12 @@ void HistoryJudge::judge_hang(const Scope& scope) {
   if (due >= kNever) {
     return;
   }
-  const Ns open_until = std::min({scope.release ? scope.release->begin : kNever, worker.left,
-                                  worker.alive_until, worker.asked_to_end, history_end_});
+  const Ns open_until =
+      std::min({scope.release ? scope.release->begin : kNever, worker.left(scope.open.begin),
+                worker.alive_until, worker.asked_to_end, history_end_});
   const Ns bound = due + prompt(due);
   if (scope.expired.empty()) {
-    if (open_until > bound && troubles_.empty()) {
+    if (open_until > bound && !may_lack_records_) {
       report("hang-is-judged", whose(scope), "open {} ms past its deadline, and not judged",
              (open_until - due) / 1'000'000);
     }
@@ -576,8 +611,8 @@ void HistoryJudge::judge_hang(const Scope& scope) {
   const bool must_die = expired.integer("signal") == SIGKILL ||
                         (expired.integer("signal") > 0 && expired.has("grace_s"));
   if (must_die && !scope.release &&
-      std::min({worker.left, worker.alive_until, worker.asked_to_end, history_end_}) >
-          with_server(scope, dead, timeout)) {
+      std::min({worker.left(scope.open.begin), worker.alive_until, worker.asked_to_end,
+                history_end_}) > with_server(scope, dead, timeout)) {
     report("hang-is-killed", whose(scope), "alive long after its verdict in {}", expired.place());
   }
 }
@@ -601,6 +636,14 @@ void HistoryJudge::judge_targets(const JsonRecord& killed) {
     }
   }
   const std::string_view verdict = killed.text("verdict");
+  const auto signals = killed.list<JsonFields>("signals");
+  const std::int64_t status = worker->end != nullptr ? worker->end->integer("status") : 0;
+  if (verdict == "dead" && status < 0 && !worker->sent.contains(-status) &&
+      std::ranges::none_of(signals,
+                           [&](const auto& each) { return each.integer("signal") == -status; })) {
+    report("outcomes", worker->name, "it died of signal {}, not of one in {}", -status,
+           killed.place());
+  }
   const bool is_dead = verdict == "dead" || verdict == "already_gone";
   if (is_dead && worker->alive_until > recorded + kSecond && history_end_ > recorded + kSecond) {
     report("outcomes", worker->name, "'{}' in {}, but it is alive later", verdict, killed.place());
@@ -651,13 +694,13 @@ void HistoryJudge::judge_end(const Process& process) {
                                   (!killed_.contains(id) || killed_.at(id)->integer("server_pid") !=
                                                                 expired->integer("server_pid")));
   }
-  if (!is_recorded || process.role == "bystander") {
+  if ((!is_recorded && !may_lack_records_) || process.role == "bystander") {
     report("death-has-record", process.name, "a {} died of signal {}", process.role, -status);
   }
 }
 
 void HistoryJudge::judge_call(const Process& caller, const Call& call) {
-  const Ns end = std::min({call.end, caller.alive_until, caller.left, history_end_});
+  const Ns end = std::min({call.end, caller.alive_until, caller.left(call.begin), history_end_});
   Ns halted = 0;
   for (const Halt& halt : caller.halts) {
     halted +=
@@ -670,19 +713,71 @@ void HistoryJudge::judge_call(const Process& caller, const Call& call) {
 }
 
 void HistoryJudge::judge_records() {
+  std::map<std::pair<const Process*, std::string_view>, std::int64_t> counts;
   for (const JsonRecord* record : records_) {
-    const Process* worker = process_of(record->integer("pid"), record->integer("start_time"),
-                                       record->integer("mono_ns"));
-    if (worker == nullptr || record->text("event") != "deferred") {
+    const Ns at = record->integer("mono_ns");
+    const std::string_view event = record->text("event");
+    const Process* worker = process_of(record->integer("pid"), record->integer("start_time"), at);
+    if (worker == nullptr) {
       continue;
     }
-    const Ns at = record->integer("mono_ns");
-    const bool is_halted = std::ranges::any_of(worker->halts, [&](const Halt& halt) {
+    const auto was_halted = [at](const Halt& halt) {
       return halt.possible.from <= at && at <= halt.possible.to + kLook;
-    });
-    if (!is_halted) {
+    };
+    if (event == "deferred" && std::ranges::none_of(worker->halts, was_halted)) {
       report("deferred-has-halt", worker->name, "deferred while it ran, in {}", record->place());
+    } else if (event == "released_late") {
+      judge_released_late(*record);
+    } else if (event == "worker_ended") {
+      for (const JsonFields& scope : record->list<JsonFields>("scopes")) {
+        counts[{worker, scope.text("scope")}] += scope.integer("count");
+      }
     }
+  }
+  for (const auto& [of, count] : counts) {
+    judge_count(*of.first, of.second, count);
+  }
+}
+
+// The release is not recorded earlier than it was.
+void HistoryJudge::judge_released_late(const JsonRecord& record) {
+  const auto expired = expired_.find(record.text("id"));
+  const Scope* scope = expired != expired_.end() ? scope_of(*expired->second) : nullptr;
+  if (scope == nullptr) {
+    return;
+  }
+  const Ns released =
+      expired->second->integer("deadline_mono_ns") + std::llround(record.number("late_ms") * 1e6);
+  const bool has_other_end = scope->worker->left(scope->open.begin) < kNever ||
+                             std::ranges::any_of(scope->changes, [&](const auto& change) {
+                               return change.second.begin < record.integer("mono_ns");
+                             });
+  const Ns begun = scope->release ? scope->release->begin : kNever;
+  if (!has_other_end && begun > released + kClose) {
+    report("record-times", whose(*scope), "not released until then, in {}", record.place());
+  }
+}
+
+// The statistics count the scopes that were released.
+void HistoryJudge::judge_count(const Process& worker, std::string_view name, std::int64_t counted) {
+  std::int64_t in_time = 0;
+  std::int64_t all = 0;
+  for (const Scope& scope : scopes_) {
+    if (scope.worker != &worker || scope.name != name) {
+      continue;
+    }
+    if (scope.via != "page" || worker.has_started_another) {
+      return;
+    }
+    all += scope.release ? 1 : 0;
+    in_time +=
+        scope.release && scope.release->result != nullptr && scope.release->result->flag("in_time")
+            ? 1
+            : 0;
+  }
+  if (all > 0 && (counted < in_time || counted > all)) {
+    report("counts", worker.name, "worker_ended counts {} scopes '{}', it released {}", counted,
+           name, all);
   }
 }
 
