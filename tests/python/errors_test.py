@@ -8,7 +8,7 @@ import unittest
 
 import filetimer
 import suite
-from filetimer import admin, errors
+from filetimer import _native, admin, errors
 from harness import FAR_S, ServerCase
 
 
@@ -108,7 +108,25 @@ class WithoutServer(unittest.TestCase):
 class Misuse(ServerCase):
     def setUp(self):
         super().setUp()
-        self.configure()
+        self.client = self.configure()
+
+    def test_wrong_arguments_are_refused_and_change_nothing(self):
+        scope = filetimer.expires(FAR_S, "x")
+        for call in (lambda: _native._set_default_client(3), lambda: _native._seconds("1", "it"),
+                     lambda: _native._seconds(), lambda: _native._is_free("1"),
+                     lambda: _native._send_to_main_thread(None), lambda: self.client._pause_thread(3),
+                     lambda: self.client._offer_stacks("1", 2), lambda: self.client._ask(),
+                     lambda: self.client.start("1"), lambda: self.client.start(1, 2, 3, 4),
+                     lambda: scope.renew("1"), lambda: scope.renew(1, 2), lambda: scope(3),
+                     lambda: scope(), lambda: scope(print, name="x"), lambda: scope.times(1),
+                     lambda: filetimer.expires(1, "x", name="y"), lambda: filetimer.expires(1, timeout=1)):
+            with self.assertRaises(TypeError):
+                call()
+        with scope:
+            scope.renew()
+            self.assertEqual(self.open_scopes(), ["x"])
+            self.assertEqual(scope.timeout, FAR_S)
+            self.assertIs(_native._default_client(), self.client)
 
     def test_a_scope_is_not_entered_twice(self):
         scope = filetimer.Scope(FAR_S, "x")

@@ -162,6 +162,8 @@ TEST_CASE("run passes signals on to COMMAND, which has the caller's signal mask"
                                      {"INT", SIGINT},
                                      {"HUP", SIGHUP},
                                      {"USR1", SIGUSR1},
+                                     {"USR2", SIGUSR2},
+                                     {"CONT", SIGCONT},
                                      {"QUIT", SIGQUIT}}) {
     const std::string script = "trap 'exit 9' " + std::string(name) +
                                "; grep SigBlk /proc/self/status; "
@@ -171,6 +173,41 @@ TEST_CASE("run passes signals on to COMMAND, which has the caller's signal mask"
     ::kill(program.pid(), signal);
     CHECK(program.exit_code() == 9);
   }
+}
+
+// A COMMAND that ends with 3 when the file is there.
+std::vector<std::string> until_there(const testing::TempFolder& folder, const std::string& after) {
+  return {
+      "run",     "--dir", folder.path(),
+      "--after", after,   "--",
+      "sh",      "-c",    "until [ -e " + folder.path("go") + " ]; do sleep 0.01; done; exit 3"};
+}
+
+TEST_CASE("run sends its scope as soon as a server takes it") {
+  const testing::TempFolder folder;
+  testing::Pipe pipe(folder.path("requests"));
+  const std::size_t bytes = pipe.fill();
+  Program run(until_there(folder, "1h"));
+  CHECK(run.read_line() ==
+        "timer_client: the timer server ended: COMMAND is watched once a server runs again\n");
+  pipe.drain(bytes);
+  CHECK(pipe.next().scope_id == "sh#process");
+  testing::write_file(folder.path("go"), "");
+  CHECK(run.exit_code() == 3);
+  CHECK(pipe.next().is_release());
+  CHECK(pipe.is_silent());
+}
+
+TEST_CASE("a COMMAND that no server has watched did not expire, however long it ran") {
+  const testing::TempFolder folder;
+  testing::Pipe pipe(folder.path("requests"));
+  const std::size_t bytes = pipe.fill();
+  Program run(until_there(folder, "1ms"));
+  CHECK(run.read_line() != "");
+  testing::write_file(folder.path("go"), "");
+  CHECK(run.exit_code() == 3);
+  pipe.drain(bytes);
+  CHECK(pipe.is_silent());
 }
 
 TEST_CASE("run starts nothing without a server") {

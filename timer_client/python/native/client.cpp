@@ -191,6 +191,10 @@ PyObject* ask_server(PyObject* self, PyObject* args, PyObject* names) {
 // --- the rest ---
 
 PyObject* start(PyObject* self, PyObject* const* args, Py_ssize_t count) {
+  if (count > 1) {
+    PyErr_SetString(PyExc_TypeError, "start() takes at most one argument");
+    return nullptr;
+  }
   TimerClient* const client = open_client(self);
   std::optional<nanoseconds> timeout;
   if (client == nullptr ||
