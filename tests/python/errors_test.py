@@ -11,6 +11,8 @@ import suite
 from filetimer import _native, admin, errors
 from harness import FAR_S, ServerCase
 
+MANY_ALLOCATIONS = 60  # more than most calls make
+
 
 class WithoutServer(unittest.TestCase):
     def test_without_configure_scopes_raise(self):
@@ -103,6 +105,48 @@ class WithoutServer(unittest.TestCase):
                              ({"timeouts": "/nonexistent"}, ValueError)):
             with self.assertRaises(error, msg=wrong):
                 filetimer.configure(**wrong)
+
+
+class OutOfMemory(ServerCase):
+    def test_each_allocation_may_fail_and_leaves_no_scope_behind(self):
+        try:
+            from _testcapi import remove_mem_hooks, set_nomemory
+        except ImportError:
+            self.skipTest("this Python has no _testcapi")
+        client = self.configure()
+        scope = filetimer.expires(FAR_S, "x")
+        soft = filetimer.Scope(FAR_S, "soft", on_expiry="raise")
+        failed = 0
+
+        def enter(context):
+            with context:
+                pass
+
+        def use():
+            with scope:
+                scope.renew(FAR_S)
+                return scope.times(), scope.remaining, scope.elapsed, repr(scope), scope.timeout
+
+        for call in (lambda: enter(filetimer.expires(FAR_S, "y", grace=2, warn_after=3)), use,
+                     lambda: enter(soft), lambda: enter(filetimer.paused("z")), lambda: scope(print)(),
+                     lambda: filetimer.Scope(FAR_S, client=client, first_timeout=FAR_S),
+                     lambda: (client.start(FAR_S), client.stop()),
+                     lambda: filetimer.heartbeat(FAR_S, "heart").release()):
+            call()
+            for number in range(MANY_ALLOCATIONS):
+                try:
+                    set_nomemory(number, number + 1)
+                    try:
+                        call()
+                    finally:
+                        remove_mem_hooks()
+                except MemoryError:
+                    failed += 1
+                scope.release()
+                client.stop()
+            call()
+        self.assertGreater(failed, 10)
+        self.assertEqual(self.open_scopes(), [])
 
 
 class Misuse(ServerCase):

@@ -33,8 +33,8 @@ class RaisingScope(_native.Scope):
 
     def __enter__(self) -> RaisingScope:
         self._prepare()
+        _entered.append(weakref.ref(self))  # first: where it fails, no scope stays open
         super().__enter__()
-        _entered.append(weakref.ref(self))
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
@@ -46,8 +46,8 @@ class RaisingScope(_native.Scope):
 
     def acquire(self) -> None:
         self._prepare()
-        super().acquire()
         _entered.append(weakref.ref(self))
+        super().acquire()
 
     def release(self) -> bool:
         in_time = super().release()
