@@ -93,6 +93,13 @@ void Pipe::drain(std::size_t bytes) {
   }
 }
 
+void Pipe::discard() {
+  std::string block(4096, '\0');
+  while (::read(fd_.get(), block.data(), block.size()) > 0) {
+  }
+  unread_.clear();
+}
+
 void in_thread(const std::function<void()>& body) {
   std::thread(body).join();
 }

@@ -48,6 +48,8 @@ class Pipe {
   std::size_t fill();
   // Reads the bytes that fill() has written.
   void drain(std::size_t bytes);
+  // Reads all that is in the pipe.
+  void discard();
   [[nodiscard]] const std::string& path() const { return path_; }
 
  private:

@@ -6,13 +6,12 @@
 #include <signal.h>
 #include <unistd.h>
 
-#include <chrono>
 #include <filesystem>
 #include <filetimer/timer_client.hpp>
-#include <functional>
 #include <optional>
 #include <string>
 
+#include "tests/support/moved_clock.hpp"
 #include "tests/timer_client/fake_server.hpp"
 
 using namespace std::chrono_literals;
@@ -22,17 +21,11 @@ using testing::slots_of;
 
 namespace {
 
-// Opens scopes until `done` returns true: the client checks the directory once a second, when a
-// scope is opened. Returns false after kBound.
-bool opens_until(TimerClient& client, const std::function<bool()>& done) {
-  const auto until = std::chrono::steady_clock::now() + testing::kBound;
-  while (!done()) {
-    if (std::chrono::steady_clock::now() > until) {
-      return false;
-    }
-    (void)client.expires(1h, "step").release();
-  }
-  return true;
+// Opens a scope a second later: the client checks the directory once a second, when a scope is
+// opened.
+void open_later(TimerClient& client) {
+  testing::move_clock(1s);
+  (void)client.expires(1h, "step").release();
 }
 
 bool has_slot(const PageLayout& page, const std::string& name) {
@@ -73,7 +66,8 @@ TEST_CASE("new scopes are on a new page after the runtime directory was made aga
   auto client = server.before->connect();
   auto outer = client.expires(1h, "outer");
   server.make_again();
-  REQUIRE(opens_until(client, [&] { return server.has_page(); }));
+  open_later(client);
+  REQUIRE(server.has_page());
   auto scope = client.expires(2h, "later");
   CHECK(testing::slot_called(server.after->page(), "later").asked == 2h);
   CHECK(outer.release());  // on the page that it was opened on
@@ -86,7 +80,8 @@ TEST_CASE("the process writes its stacks to the file of the new page") {
   const UniqueFd file(::open(client.stacks_file().c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
   REQUIRE(client.offer_stacks(SIGUSR2, file.get()));
   server.make_again();
-  REQUIRE(opens_until(client, [&] { return server.has_page(); }));
+  open_later(client);
+  REQUIRE(server.has_page());
   CHECK(server.after->page().header().dump_signal == SIGUSR2);
   REQUIRE(::write(file.get(), "stack", 5) == 5);
   CHECK(std::filesystem::file_size(client.stacks_file()) == 5);
@@ -103,7 +98,8 @@ TEST_CASE("a file that reuses the descriptor of a closed stacks file is left alo
   const UniqueFd other(::open(server.folder.path("other").c_str(), O_WRONLY | O_CREAT, 0600));
   REQUIRE(other.get() == number);
   server.make_again();
-  REQUIRE(opens_until(client, [&] { return server.has_page(); }));
+  open_later(client);
+  REQUIRE(server.has_page());
   CHECK(server.after->page().header().dump_signal == 0);
   REQUIRE(::write(number, "data", 4) == 4);
   CHECK(std::filesystem::file_size(server.folder.path("other")) == 4);
@@ -125,11 +121,9 @@ TEST_CASE("acquired timers, heartbeats and the job's timer move to the new page,
   auto heart = client.heartbeat(1h, "heart", {.signal = 15, .grace = 3s});
   client.start(1h);
   server.make_again();
-  const auto until = std::chrono::steady_clock::now() + testing::kBound;
-  while (!server.has_page()) {
-    REQUIRE(std::chrono::steady_clock::now() < until);
-    CHECK(heart.beat());
-  }
+  testing::move_clock(1s);
+  CHECK(heart.beat());
+  REQUIRE(server.has_page());
   const PageLayout page = server.after->page();
   CHECK(testing::slot_called(page, "heart").asked == 1h);
   CHECK(testing::slot_called(page, "heart").signal == 15);
@@ -150,7 +144,8 @@ TEST_CASE("an idle timeout moves to the new page") {
   options.idle_timeout = 5s;
   std::optional<TimerClient> client(TimerClient::connect(std::move(options)));
   server.make_again();
-  REQUIRE(opens_until(*client, [&] { return server.has_page(); }));
+  open_later(*client);
+  REQUIRE(server.has_page());
   const PageLayout page = server.after->page();
   CHECK(testing::slot_called(page, "(idle)").asked == 5s);
   client.reset();
@@ -163,12 +158,11 @@ TEST_CASE("a thread in a paused region keeps its page until it has left the regi
   {
     const auto region = client.paused("checkpoint");
     server.make_again();
-    const auto looks =
-        std::chrono::steady_clock::now() + 1500ms;  // longer than the time between two checks
-    CHECK(opens_until(client, [&] { return std::chrono::steady_clock::now() > looks; }));
+    open_later(client);
     CHECK_FALSE(server.has_page());
   }
-  CHECK(opens_until(client, [&] { return server.has_page(); }));
+  open_later(client);
+  CHECK(server.has_page());
 }
 
 TEST_CASE("a running client does not make a removed directory again") {
@@ -191,7 +185,8 @@ TEST_CASE("a client whose page is cut short continues with a new page") {
   const std::string first = server.worker_page_names().at(0);
   REQUIRE(::truncate(server.page_path(first).c_str(), 0) == 0);
   CHECK_FALSE(outer.renew(1h));  // its page shows zeroes
-  REQUIRE(opens_until(client, [&] { return server.worker_page_names().size() == 2; }));
+  open_later(client);
+  REQUIRE(server.worker_page_names().size() == 2);
   auto scope = client.expires(1h, "later");
   for (const std::string& name : server.worker_page_names()) {
     if (name != first) {
@@ -206,7 +201,8 @@ TEST_CASE("a client whose status page is cut short continues with a new page") {
   (void)client.expires(1h, "step").release();
   const std::string first = server.worker_page_names().at(0);
   REQUIRE(::truncate((server.dir() + "/server").c_str(), 0) == 0);
-  REQUIRE(opens_until(client, [&] { return server.worker_page_names().size() == 2; }));
+  open_later(client);
+  REQUIRE(server.worker_page_names().size() == 2);
   CHECK(std::filesystem::file_size(server.dir() + "/server") == kBoardBytes);
   auto scope = client.expires(1h, "later");
   for (const std::string& name : server.worker_page_names()) {

@@ -1,0 +1,103 @@
+// The two moments of a wake-up message that lie between two system calls: a server starts, or
+// another scope is opened, just after the call. The model of tests/model has both as faults.
+// SPDX-License-Identifier: MIT
+#include <doctest/doctest.h>
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cstdarg>
+#include <filetimer/timer_client.hpp>
+#include <functional>
+#include <semaphore>
+
+#include "tests/support/moved_clock.hpp"
+#include "tests/timer_client/fake_server.hpp"
+
+using namespace std::chrono_literals;
+using namespace filetimer;
+using testing::FakeServer;
+
+namespace {
+
+// Called once, after the next call of this kind on a pipe.
+std::function<void()> after_failed_open;
+std::function<void()> after_write;
+
+bool is_wake_up(const void* bytes, std::size_t size) {
+  return std::string_view(static_cast<const char*>(bytes), size).find("x_page") !=
+         std::string_view::npos;
+}
+
+}  // namespace
+
+extern "C" {
+
+int __real_open(const char* path, int flags, ...);
+int __wrap_open(const char* path, int flags, ...) {
+  va_list rest;
+  va_start(rest, flags);
+  const mode_t mode = (flags & O_CREAT) != 0 ? va_arg(rest, mode_t) : 0;
+  va_end(rest);
+  const int fd = __real_open(path, flags, mode);
+  if (fd < 0 && errno == ENXIO && after_failed_open) {
+    std::exchange(after_failed_open, nullptr)();
+    errno = ENXIO;
+  }
+  return fd;
+}
+
+ssize_t __real_write(int fd, const void* bytes, std::size_t size);
+ssize_t __wrap_write(int fd, const void* bytes, std::size_t size) {
+  const ssize_t written = __real_write(fd, bytes, size);
+  if (written > 0 && after_write && is_wake_up(bytes, size)) {
+    std::exchange(after_write, nullptr)();
+  }
+  return written;
+}
+
+}  // extern "C"
+
+TEST_CASE(
+    "a server that starts just after a wake-up message found no reader is woken by the next") {
+  FakeServer server;
+  auto client = server.connect();
+  const std::string page = server.pipe().next().x_page;
+  announce_scan(server.board());
+  server.pipe().close();
+  after_failed_open = [&] {
+    server.pipe().open();
+    server.board().incarnation.fetch_add(1);
+    server.looks_in(1h);  // it has read the deadline of `first`
+  };
+  auto first = client.expires(1h, "first");
+  REQUIRE(!after_failed_open);
+  CHECK(server.pipe().is_silent());
+  auto second = client.expires(30min, "second");
+  CHECK(server.pipe().next().x_page == page);
+}
+
+TEST_CASE("a scope that is opened just after a delayed message was written has one of its own") {
+  FakeServer server;
+  auto client = server.connect();
+  const std::string page = server.pipe().next().x_page;
+  // The thread knows the name, so opening the second scope takes no lock, which the thread that
+  // writes the message holds.
+  (void)client.expires(1h, "second").release();
+  announce_scan(server.board());
+  std::binary_semaphore is_written{0};
+  std::binary_semaphore is_opened{0};
+  after_write = [&] {
+    is_written.release();
+    (void)is_opened.try_acquire_for(testing::kBound);
+  };
+  const auto bytes = server.pipe().fill();
+  auto first = client.expires(1h, "first");
+  server.pipe().drain(bytes);
+  REQUIRE(is_written.try_acquire_for(testing::kBound));
+  CHECK(server.pipe().next().x_page == page);
+  testing::move_clock(-1h);  // the check of the directory would take the lock: it is not due
+  server.looks_in(1h);       // it has read the deadline of `first`
+  auto second = client.expires(30min, "second");
+  is_opened.release();
+  CHECK(server.pipe().next().x_page == page);
+}
