@@ -3,7 +3,10 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <random>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -128,6 +131,37 @@ TEST_CASE("a duration for reading has three places and the unit a reader expects
   CHECK(duration_for_reading(2h + 5min) == "2 h 05 min");
   CHECK(duration_for_reading(-31'200ms) == "-31.2 s");
   CHECK(duration_for_reading(30'001us) == "30.0 ms");
+}
+
+TEST_CASE("any duration is read back from its text, and its text for reading is near it") {
+  std::mt19937_64 draw(7);
+  for (int i = 0; i < 20'000; ++i) {
+    const auto digits = static_cast<int>(draw() % 18);
+    std::int64_t most = 10;
+    for (int digit = 0; digit < digits; ++digit) {
+      most *= 10;
+    }
+    const Duration duration{1 +
+                            static_cast<std::int64_t>(draw() % static_cast<std::uint64_t>(most))};
+    CAPTURE(duration.count());
+    const Duration whole{std::min(duration.count() / 1000 + 1, std::int64_t{9'000'000'000'000}) *
+                         1000};
+    REQUIRE(parse_duration(duration_text(whole)) == whole);
+    // "31.2 s", "10 min 05 s"
+    double sum = 0;
+    std::istringstream words(duration_for_reading(duration));
+    double number = 0;
+    for (std::string unit; words >> number >> unit;) {
+      sum += number * (unit == "us"    ? 1e3
+                       : unit == "ms"  ? 1e6
+                       : unit == "s"   ? 1e9
+                       : unit == "min" ? 60e9
+                       : unit == "h"   ? 3600e9
+                                       : std::nan(""));
+    }
+    const double exact = static_cast<double>(duration.count());
+    REQUIRE(std::abs(sum - exact) <= (exact >= 3600e9 ? 60e9 : std::max(exact * 0.0055, 6.0)));
+  }
 }
 
 TEST_CASE("a duration for reading that is a whole number has no decimals") {
