@@ -32,6 +32,13 @@ def _run(world, script, *words, status=0, prefix=(), **environment):
         world.fail(f"{name} ended with {process.status}, not {status}: {world.said(name)[-500:]}", "worker-unharmed")
 
 
+def _strace(world, calls, how, us):
+    """Returns the words before a program that make these calls slow."""
+    if not shutil.which("strace"):
+        world.skip("no strace")
+    return ("strace", "-f", "-qq", "-o", "/dev/null", "-e", f"trace={calls}", "-e", f"inject={calls}:{how}={us}")
+
+
 def _check_files(world, worker):
     answer = worker.do("check_files")
     if not answer["ok"]:
@@ -118,32 +125,28 @@ def heartbeat_with_a_file_of_timeouts(world):
 
 def exit_beside_waiting_threads(world):
     """The interpreter ends while daemon threads wait for a server and for an answer, and the process ends later."""
+    strace = _strace(world, "clock_nanosleep,poll", "delay_exit", 2_000_000)
     world.server()
-    # on_exit(sleep): sleep(1) is called after the interpreter's end, as the exit status is 1. Some of the threads
-    # end their pauses of half a second meanwhile.
+    # on_exit(sleep): sleep(1) is called after the interpreter's end, as the exit status is 1. The pauses of the
+    # threads take 2 s longer, and end meanwhile; so does that sleep.
     _run(world, """
 import ctypes
 filetimer.configure()
 libc = ctypes.CDLL(None)
 libc.on_exit(libc.sleep, None)
-for number in range(8):
-    for call in (lambda: filetimer.Client(os.devnull, missing="wait", timeout=60),
-                 lambda: filetimer.admin.rendezvous(0, 2, 60, str(number))):
-        threading.Thread(target=call, daemon=True).start()
-    time.sleep(0.05)
+for call in (lambda: filetimer.Client(os.devnull, missing="wait", timeout=60),
+             lambda: filetimer.admin.rendezvous(0, 2, 60)):
+    threading.Thread(target=call, daemon=True).start()
+threading.Event().wait(0.5)
 sys.exit(1)
-""", status=1)
+""", status=1, prefix=strace)
 
 
 def fork_during_the_first_connect(world):
     """A process forks again and again while another of its threads connects and asks for the first time."""
-    if not shutil.which("strace"):
-        world.skip("no strace")
-    world.server()
     # The calls that are slow are those of a thread that connects: so children are forked between all of them.
-    slow = "madvise,openat,readlink,fallocate,rename,fcntl,mkdir,mknodat,mknod"
-    strace = ("strace", "-f", "-qq", "-o", "/dev/null", "-e", f"trace={slow}", "-e",
-              f"inject={slow}:delay_enter=20000")
+    strace = _strace(world, "madvise,openat,readlink,fallocate,rename,fcntl,mkdir,mknodat,mknod", "delay_enter", 20_000)
+    world.server()
     _run(world, """
 children = []
 def use():
@@ -229,15 +232,18 @@ def standard_error_cannot_be_written(world):
     os.close(read)
     full = os.open("/dev/full", os.O_WRONLY)
     run = ("timer_client", "run", "--after", "10s", "--", "true")
+    started = []
     for how, number, close in (("closed", full, "2>&-"), ("full", full, ""), ("broken", broken, "")):
         for words, expected in ((("timer_client", "ping"), 4), (run, 125), (("timer_server", "--no"), 2)):
             if words[0] == "timer_server" and how == "broken":
                 continue
             argv = [world.programs.path(words[0]), *words[1:]]
-            done = subprocess.run(["sh", "-c", f'exec "$@" {close}', "sh", *argv], stderr=number, check=False,
-                                  env=world.environment({}), timeout=BOUND_S)
-            if done.returncode != expected:
-                world.fail(f"{' '.join(words)} with standard error {how} ends with {done.returncode}, not {expected}")
+            program = subprocess.Popen(["sh", "-c", f'exec "$@" {close}', "sh", *argv], stderr=number,
+                                       env=world.environment({}))
+            started.append((f"{' '.join(words)} with standard error {how}", program, expected))
+    for what, program, expected in started:
+        if program.wait(BOUND_S) != expected:
+            world.fail(f"{what} ends with {program.returncode}, not {expected}")
     os.close(full)
     os.close(broken)
 
