@@ -147,6 +147,10 @@ class HistoryJudge {
   void read_driver(const JsonRecord& line, const Call& call);
   void read_worker(Process& worker, const JsonRecord& line, const Call& call);
   void read_logs();
+  JsonFields settings_of(const JsonRecord& record) const {
+    const auto found = started_.find(record.integer("server_pid"));
+    return found != started_.end() ? found->second->object("settings") : JsonFields();
+  }
   Process* process_of(std::int64_t pid, std::int64_t start, Ns at);
   Scope* scope_of(const JsonRecord& record);
   bool is_below(const Process& process, const Process& ancestor) const;
@@ -175,6 +179,7 @@ class HistoryJudge {
   std::vector<Scope> scopes_;
   std::map<std::pair<std::string, std::string>, std::size_t> by_key_;
   std::map<std::string, const JsonRecord*, std::less<>> expired_, killed_;
+  std::map<std::int64_t, const JsonRecord*> started_;  // by pid of the server
   std::vector<const JsonRecord*> excuses_;
   std::vector<Span> loads_;
   std::vector<std::string> files_;  // what was done to them
@@ -335,12 +340,11 @@ Scope* HistoryJudge::scope_of(const JsonRecord& record) {
 }
 
 void HistoryJudge::read_logs() {
-  std::set<std::int64_t> started;
   for (const JsonRecord* record : records_) {
     const std::string id(record->text("id"));
     const std::string_view event = record->text("event");
     if (event == "server_started") {
-      started.insert(record->integer("server_pid"));
+      started_[record->integer("server_pid")] = record;
     }
     if (event == "killed") {
       killed_.emplace(id, record);
@@ -364,7 +368,7 @@ void HistoryJudge::read_logs() {
         });
     may_lack_records_ =
         may_lack_records_ || is_removed ||
-        (server.role == "server" && server.ready < kNever && !started.contains(server.pid));
+        (server.role == "server" && server.ready < kNever && !started_.contains(server.pid));
   }
 }
 
@@ -453,12 +457,15 @@ void HistoryJudge::judge_scope(Scope& scope) {
     report("one-verdict", whose(scope), "left open by a worker that is alive, in {}",
            scope.left_open.front()->place());
   }
-  const auto is_of_worker = [&](const auto& entry) {
-    return entry.second->integer("pid") == worker.pid &&
+  const auto may_cancel = [&](const auto& entry) {
+    const auto killed = killed_.find(entry.first);
+    return (killed == killed_.end() ||
+            !killed->second->template list<JsonFields>("signals").empty()) &&
+           entry.second->integer("pid") == worker.pid &&
            entry.second->integer("start_time") == worker.start;
   };
   const bool is_decided = scope.release || verdicts > 0 || scope.open.result == nullptr ||
-                          std::ranges::any_of(expired_, is_of_worker);  // else it may be cancelled
+                          std::ranges::any_of(expired_, may_cancel);  // else it may be cancelled
   if (!is_decided && scope.may_be_watched() && worker.ended < kNever && scope.via != "run" &&
       !may_lack_records_ && with_server(scope, worker.ended, 0) + kPrompt < history_end_) {
     report("one-verdict", whose(scope), "its worker ended inside it, and there is no record");
@@ -473,14 +480,29 @@ void HistoryJudge::judge_expired(const Scope& scope, const JsonRecord& expired) 
   Ns timeout = 0;
   const Span due = timeout_at(scope, judged, timeout);
   const Ns most = std::llround(1e9 * expired.number("timeout_s"));
-  const bool is_cut =
-      most + kClose < timeout;  // by --max-timeout, --default-timeout, or a torch line
+  const JsonFields settings = settings_of(expired);
+  const auto is_near = [most](double limit) {
+    return std::abs(static_cast<double>(most) - limit) <= kClose;
+  };
+  const bool is_cut = scope.via == "torch" || expired.has("code_timeout_s") ||
+                      is_near(1e9 * settings.number("max_timeout_s")) ||
+                      is_near(1e9 * settings.number("default_timeout_s"));
+  bool is_known = is_cut;
+  const auto asked = [&](const JsonRecord& line) {
+    for (const char* key : {"timeout_ns", "first_ns"}) {
+      is_known = is_known || is_near(line.number(key));
+    }
+  };
+  asked(*scope.open.line);
+  for (const auto& [op, call] : scope.changes) {
+    asked(*call.line);
+  }
   const auto fail = [&](std::string_view promise, const std::string& what) {
     report(promise, whose(scope), "{}, in {}", what, expired.place());
   };
-  if (most > timeout + kClose) {
+  if (!is_known) {
     fail("record-terms",
-         fmt::format("timeout_s is {}, it asked for {} ns", expired.number("timeout_s"), timeout));
+         fmt::format("timeout_s is {}, for which it has not asked", expired.number("timeout_s")));
   }
   for (const char* term : {"signal", "grace_ns", "tid"}) {
     const bool is_grace = term == std::string_view("grace_ns");
@@ -675,7 +697,7 @@ void HistoryJudge::judge_end(const Process& process) {
     }
     return;
   }
-  if (process.sent.contains(-status) || process.exits) {
+  if (process.sent.contains(-status) || process.exits == status) {
     return;
   }
   bool is_recorded = false;
@@ -748,7 +770,7 @@ void HistoryJudge::judge_released_late(const JsonRecord& record) {
   }
   const Ns released =
       expired->second->integer("deadline_mono_ns") + std::llround(record.number("late_ms") * 1e6);
-  const bool has_other_end = scope->worker->left(scope->open.begin) < kNever ||
+  const bool has_other_end = scope->worker->left(scope->open.begin) < record.integer("mono_ns") ||
                              std::ranges::any_of(scope->changes, [&](const auto& change) {
                                return change.second.begin < record.integer("mono_ns");
                              });
@@ -762,6 +784,7 @@ void HistoryJudge::judge_released_late(const JsonRecord& record) {
 void HistoryJudge::judge_count(const Process& worker, std::string_view name, std::int64_t counted) {
   std::int64_t in_time = 0;
   std::int64_t all = 0;
+  bool has_opened = false;
   for (const Scope& scope : scopes_) {
     if (scope.worker != &worker || scope.name != name) {
       continue;
@@ -769,13 +792,14 @@ void HistoryJudge::judge_count(const Process& worker, std::string_view name, std
     if (scope.via != "page" || worker.has_started_another) {
       return;
     }
+    has_opened = true;
     all += scope.release ? 1 : 0;
     in_time +=
         scope.release && scope.release->result != nullptr && scope.release->result->flag("in_time")
             ? 1
             : 0;
   }
-  if (all > 0 && (counted < in_time || counted > all)) {
+  if (has_opened && (counted < in_time || counted > all)) {
     report("counts", worker.name, "worker_ended counts {} scopes '{}', it released {}", counted,
            name, all);
   }
