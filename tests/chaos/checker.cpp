@@ -23,15 +23,30 @@ bool append_file(const std::string& path, std::string& text) {
   return true;
 }
 
-std::vector<JsonRecord> parse(const History::Text& file) {
-  std::vector<JsonRecord> records;
+void parse(const History::Text& file, std::vector<JsonRecord>& records) {
   const std::string_view text = file.text;
   for (std::size_t start = 0, number = 1; start < text.size(); ++number) {
     const std::size_t end = std::min(text.find('\n', start), text.size());
-    records.emplace_back(file.name, number, text.substr(start, end - start));
+    records.emplace_back(file.name, number, text.substr(start, end - start),
+                         end + 1 >= text.size());
     start = end + 1;
   }
-  return records;
+}
+
+// Returns the records of all logs in the order of the files, of which a rotation makes several.
+std::vector<JsonRecord> in_order(const std::vector<History::Text>& logs) {
+  std::vector<std::vector<JsonRecord>> files(logs.size());
+  for (std::size_t i = 0; i < logs.size(); ++i) {
+    parse(logs[i], files[i]);
+  }
+  std::ranges::stable_sort(files, {}, [](const std::vector<JsonRecord>& file) {
+    return file.empty() ? 0 : file.front().integer("mono_ns");
+  });
+  std::vector<JsonRecord> all;
+  for (std::vector<JsonRecord>& file : files) {
+    std::ranges::move(file, std::back_inserter(all));
+  }
+  return all;
 }
 
 }  // namespace
@@ -56,26 +71,27 @@ bool History::add_folder(const std::string& folder) {
 }
 
 bool History::add_log(const std::string& path) {
-  Text log{path, {}};
-  const bool has_old = append_file(path + ".1", log.text);
-  const bool has_new = append_file(path, log.text);
-  logs.push_back(std::move(log));
-  return has_old || has_new;
+  bool has_any = false;
+  for (const std::string& part : {path + ".1", path}) {
+    Text file{part, {}};
+    if (append_file(part, file.text)) {
+      logs.push_back(std::move(file));
+      has_any = true;
+    }
+  }
+  return has_any;
 }
 
 std::vector<Violation> check(const History& history) {
   std::vector<Violation> found;
-  std::vector<std::vector<JsonRecord>> logs;
-  for (const History::Text& log : history.logs) {
-    logs.push_back(parse(log));
-    judge_log(logs.back(), found);
-  }
+  const std::vector<JsonRecord> records = in_order(history.logs);
+  judge_log(records, found);
   std::vector<JsonRecord> calls;
   for (const History::Text& file : history.histories) {
-    std::ranges::move(parse(file), std::back_inserter(calls));
+    parse(file, calls);
   }
   if (!calls.empty()) {
-    judge_history(calls, logs, found);
+    judge_history(calls, records, found);
   }
   return found;
 }

@@ -64,7 +64,7 @@ struct History {
     std::string text;  // whole lines
   };
   std::vector<Text> histories;
-  std::vector<Text> logs;  // the older part of a log that was rotated comes first in its text
+  std::vector<Text> logs;  // a log that was rotated is several
 
   void add_line(const std::string& name, std::string_view line);
   // Adds all *.history files of a folder, or a log with its rotated part. Returns false if there

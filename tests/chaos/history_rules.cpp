@@ -101,14 +101,12 @@ struct Scope {
 
 class HistoryJudge {
  public:
-  HistoryJudge(const std::vector<JsonRecord>& lines,
-               const std::vector<std::vector<JsonRecord>>& logs, std::vector<Violation>& found)
+  HistoryJudge(const std::vector<JsonRecord>& lines, const std::vector<JsonRecord>& records,
+               std::vector<Violation>& found)
       : lines_(lines), found_(found) {
-    for (const auto& log : logs) {
-      for (const JsonRecord& record : log) {
-        if (record.is_object()) {
-          records_.push_back(&record);
-        }
+    for (const JsonRecord& record : records) {
+      if (record.is_object()) {
+        records_.push_back(&record);
       }
     }
   }
@@ -826,10 +824,9 @@ void HistoryJudge::drop_excused() {
 
 }  // namespace
 
-void judge_history(const std::vector<JsonRecord>& calls,
-                   const std::vector<std::vector<JsonRecord>>& logs,
+void judge_history(const std::vector<JsonRecord>& calls, const std::vector<JsonRecord>& records,
                    std::vector<Violation>& found) {
-  HistoryJudge(calls, logs, found).run();
+  HistoryJudge(calls, records, found).run();
 }
 
 }  // namespace filetimer::chaos

@@ -89,8 +89,9 @@ class JsonFields {
 
 class JsonRecord : public JsonFields {
  public:
-  JsonRecord(const std::string& file, std::size_t number, std::string_view line)
-      : place_(file + ":" + std::to_string(number)),
+  JsonRecord(const std::string& file, std::size_t number, std::string_view line, bool is_last)
+      : is_last_(is_last),
+        place_(file + ":" + std::to_string(number)),
         line_(std::make_unique<std::string>(line)),
         document_(std::make_unique<simdjson::dom::document>()) {
     thread_local simdjson::dom::parser parser;
@@ -98,10 +99,12 @@ class JsonRecord : public JsonFields {
         parser.parse_into_document(*document_, *line_).get_object().get(root_) == simdjson::SUCCESS;
   }
 
+  [[nodiscard]] bool is_last() const { return is_last_; }  // of its file
   [[nodiscard]] const std::string& place() const { return place_; }
   [[nodiscard]] const std::string& line() const { return *line_; }
 
  private:
+  bool is_last_;
   std::string place_;
   std::unique_ptr<std::string> line_;
   std::unique_ptr<simdjson::dom::document> document_;

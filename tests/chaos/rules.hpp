@@ -11,9 +11,10 @@
 
 namespace filetimer::chaos {
 
+// `lines`: of all logs, in order.
 void judge_log(const std::vector<JsonRecord>& lines, std::vector<Violation>& found);
 
-void judge_history(const std::vector<JsonRecord>& calls,
-                   const std::vector<std::vector<JsonRecord>>& logs, std::vector<Violation>& found);
+void judge_history(const std::vector<JsonRecord>& calls, const std::vector<JsonRecord>& records,
+                   std::vector<Violation>& found);
 
 }  // namespace filetimer::chaos

@@ -375,7 +375,7 @@ Server::~Server() {
   if (!found.empty()) {
     constexpr std::size_t kMostShown = 20'000;
     FAIL_CHECK("the log breaks a promise:\n"
-               << found << history.logs.front().text.substr(0, kMostShown));
+               << found << history.logs.back().text.substr(0, kMostShown));
   }
 }
 
