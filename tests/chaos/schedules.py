@@ -14,11 +14,13 @@ import time
 from hypothesis import HealthCheck, Phase, Verbosity, given, seed, settings
 from hypothesis import strategies as st
 
-from world import WORKER_KINDS, Bound, Gone, Skip, World, stat_of, wait_until
+from world import BOUND_S, WORKER_KINDS, Bound, Gone, Skip, World, stat_of, wait_until
 
 WORKERS, SCOPES = 8, 8  # at most, of a world and of a worker
 OLD_RECORDS = 20_000  # 10 MB, more than any part of a log that a server reads
 STORM = 30  # children of a fork storm
+STOPPED_S = 0.5  # for the answer of a worker that may be stopped
+UNREAD_S = 0.05  # in which a server has read a line, unless it was halted
 SETTLE_S = 3  # beyond all timeouts, for hung workers to die
 SHRINK_S = 120  # for the shortest schedule
 TIMEOUTS_MS = (300, 150, 600, 1000, 2000)
@@ -96,6 +98,7 @@ class Run:
         self.server = None
         self.open = {}  # by worker: key -> its timeout; None: nobody will die of it, as far as the driver knows
         self.keys = 0
+        self.lines = {}  # when a worker wrote into the pipe last
         self.regions = {}  # keys of those that are open, by worker
         self.latest = 0.0  # the latest deadline of all
 
@@ -141,10 +144,17 @@ class Run:
         return [each for each in self.world.workers if each.popen]
 
     def tell(self, worker, op, **words):
-        """Has a worker carry it out; a halted one when it runs again."""
+        """Has a worker carry it out. One that is halted does so later; so does one that a server has stopped
+        which itself was halted or killed before it could send a signal."""
+        if words.get("via") in ("pipe", "torch") or worker.kind in ("pipe", "torch"):
+            self.lines[worker.name] = time.monotonic()
+        worker.post(op, **words)
         if worker.halts:
-            return worker.post(op, **words)
-        return worker.do(op, **words)
+            return None
+        if self.server.is_alive and not self.server.halts:
+            return worker.answers()
+        with contextlib.suppress(Bound):
+            return worker.answers(STOPPED_S)
 
     # Workers
 
@@ -207,7 +217,7 @@ class Run:
     def step_renew(self, index, key, timeout_ms):
         worker, key = self.scope(index, key)
         if worker:
-            self.tell(worker, "renew", key=key, timeout_ms=timeout_ms)
+            self.tell(worker, "renew", key=key, timeout_ms=None if worker.kind == "heartbeat" else timeout_ms)
             self.latest = max(self.latest, time.monotonic() + max(TIMEOUTS_MS) / 1000)
 
     def step_pause(self, index, key):
@@ -298,14 +308,26 @@ class Run:
 
     def step_kill_server(self):
         if self.server.is_alive:
+            self.excuse_losses()
             self.server.kill()
 
     def step_stop_server(self):
         if self.server.is_alive:
+            self.excuse_losses()
             self.server.stop()
 
     def step_restart(self):
+        self.step_kill_server()
         self.server = self.server.restart()
+
+    def excuse_losses(self):
+        """Says what is lost with the server: unread lines (docs/design.md), and records if the log fails."""
+        last_read = time.monotonic() - (BOUND_S if self.server.halts else UNREAD_S)
+        for name, written in self.lines.items():
+            for promise in ("released-in-time", "not-early", "record-terms", "one-verdict", "hang-is-judged") * (written > last_read):
+                self.world.excuse(promise, "a line was not read yet", subject=name)
+        for promise in ("death-has-record", "one-to-one", "one-verdict", "hang-is-judged") * (self.trouble is not None):
+            self.world.excuse(promise, "the server ended while its log could not be written")
 
     def step_second_server(self):
         if self.server.is_alive:
@@ -348,8 +370,8 @@ class Run:
         self.world.resume(*self.world.processes)
         for worker in self.world.workers:
             if worker.is_alive:
-                with contextlib.suppress(Gone):
-                    worker.answers()
+                with contextlib.suppress(Gone, *([] if self.server.is_alive else [Bound])):
+                    worker.answers(BOUND_S if self.server.is_alive else STOPPED_S)
 
     def step_wait(self, ms):
         time.sleep(ms / 1000)

@@ -301,22 +301,16 @@ class Worker {
       left_on_signal_.insert(key);
     }
     if (via == "pipe" || via == "torch") {
-      lines_[key] = {scope, via};
-      std::ostringstream rest;
-      rest.precision(17);
-      rest << "\"signal\": " << signal << ", " << expiration(command);
-      if (via == "pipe") {
-        rest << ", \"x_timeout_s\": ";
-        command.has("timeout_ms") ? void(rest << double(command.number("timeout_ms")) / 1000)
-                                  : void(rest << "Infinity");
-        if (command.has("grace_ms")) {
-          rest << ", \"x_grace_s\": " << double(command.number("grace_ms")) / 1000;
-        }
-        if (command.has("spare")) {
-          rest << ", \"x_spare_if_left\": true";
-        }
+      std::ostringstream terms;
+      terms << "\"signal\": " << signal;
+      if (command.has("grace_ms")) {
+        terms << ", \"x_grace_s\": " << double(command.number("grace_ms")) / 1000;
       }
-      return {write_line(scope, rest.str()), ""};
+      if (command.has("spare")) {
+        terms << ", \"x_spare_if_left\": true";
+      }
+      lines_[key] = {scope, terms.str(), via == "pipe"};
+      return {write_acquire(lines_[key], command), ""};
     }
     filetimer::ScopeOptions options;
     options.signal = signal;
@@ -342,25 +336,30 @@ class Worker {
     return {true, field("watched", is_watched)};
   }
 
-  static std::string expiration(const Command& command) {
-    if (!command.has("timeout_ms")) {
-      return "\"expiration_time\": Infinity";
+  // A scope of the pipe: what our clients write, or PyTorch's.
+  struct Line {
+    std::string scope;
+    std::string terms;
+    bool is_ours = true;
+  };
+
+  static bool write_acquire(const Line& line, const Command& command) {
+    const double timeout = double(command.number("timeout_ms")) / 1000;
+    std::ostringstream rest;
+    rest.precision(17);
+    rest << line.terms << ", \"expiration_time\": ";
+    command.has("timeout_ms") ? rest << double(now_ns(CLOCK_REALTIME)) / 1e9 + timeout
+                              : rest << "Infinity";
+    if (line.is_ours) {
+      rest << ", \"x_timeout_s\": ";
+      command.has("timeout_ms") ? rest << timeout : rest << "Infinity";
     }
-    char text[64];
-    std::snprintf(
-        text, sizeof text, "\"expiration_time\": %.6f",
-        double(now_ns(CLOCK_REALTIME)) / 1e9 + double(command.number("timeout_ms")) / 1e3);
-    return text;
+    return write_line(line.scope, rest.str());
   }
 
   bool change(const Command& command, const std::string& key) {
     if (const auto line = lines_.find(key); line != lines_.end()) {
-      std::ostringstream rest;
-      rest << "\"signal\": " << command.number("signal", SIGKILL) << ", " << expiration(command);
-      if (line->second.second == "pipe") {
-        rest << ", \"x_timeout_s\": " << double(command.number("timeout_ms")) / 1000;
-      }
-      return write_line(line->second.first, rest.str());
+      return write_acquire(line->second, command);
     }
     Scope& scope = scopes_.at(key);
     if (auto* heart = std::get_if<filetimer::TimerHeartbeat>(&scope);
@@ -383,7 +382,7 @@ class Worker {
     left_on_signal_.erase(key);
     if (const auto line = lines_.find(key); line != lines_.end()) {
       const bool is_written =
-          write_line(line->second.first, "\"signal\": 9, \"expiration_time\": -1");
+          write_line(line->second.scope, "\"signal\": 9, \"expiration_time\": -1");
       lines_.erase(line);
       return {is_written, ""};
     }
@@ -464,7 +463,7 @@ class Worker {
   int number_ = 0;
   std::optional<TimerClient> client_;
   std::map<std::string, Scope> scopes_;
-  std::map<std::string, std::pair<std::string, std::string>> lines_;  // scope and kind, by key
+  std::map<std::string, Line> lines_;
   std::map<std::string, std::unique_ptr<filetimer::PausedRegion>> regions_;
   std::set<std::string> left_on_signal_;
   std::set<std::string> of_other_threads_;
