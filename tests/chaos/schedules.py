@@ -125,10 +125,12 @@ class Run:
         if setup["log"] == "long":
             world.log.write_text("".join(OLD_RECORD % (number * 10**9) for number in range(OLD_RECORDS)))
         environment = {}
+        self.clock = {}
         if setup["preload"] == "disk":
             environment = {"LD_PRELOAD": world.programs.library("filetimer_bad_disk"), "BAD_DISK_HANGS": world.folder / "hangs"}
         elif setup["preload"] == "clock":
             environment = {"LD_PRELOAD": world.programs.library("filetimer_clock_step"), "CLOCK_STEP": world.folder / "step"}
+            self.clock = environment  # the wall clock of a machine is one: workers see its steps, too
         self.trouble = None
         self.setup = setup
         self.server = world.server("--evidence", setup["evidence"], "--log-max", setup["log_max"], "--grace", "500ms",
@@ -162,14 +164,14 @@ class Run:
         if len(self.world.workers) >= WORKERS or (kind == "run" and not self.server.is_alive):
             return
         if kind in ("pid", "mount", "cgroup"):
-            worker = self.world.worker("cpp", namespaces=(kind,))
+            worker = self.world.worker("cpp", namespaces=(kind,), env=self.clock)
         elif kind == "no_aslr":
-            worker = self.world.worker("cpp", prefix=("setarch", "-R"))
+            worker = self.world.worker("cpp", prefix=("setarch", "-R"), env=self.clock)
         elif kind == "run":
-            worker = self.world.worker("run", timeout_ms=timeout_ms)
+            worker = self.world.worker("run", timeout_ms=timeout_ms, env=self.clock)
             self.latest = max(self.latest, time.monotonic() + timeout_ms / 1000)
         else:
-            worker = self.world.worker(kind)
+            worker = self.world.worker(kind, env=self.clock)
         self.open[worker.name] = {}
 
     def step_open(self, index, timeout_ms, how, grace_ms):
@@ -424,7 +426,8 @@ class Run:
             self.trouble = None
 
     def step_clock(self, seconds):
-        if self.setup["preload"] == "clock":
+        if self.clock and self.server.is_alive and not self.server.halts:
+            self.world.ask("ping")  # no line is under way, which would have the time before the step
             (self.world.folder / "step").write_text(str(seconds))
 
     # The end
