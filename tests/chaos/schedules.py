@@ -14,7 +14,7 @@ import time
 from hypothesis import HealthCheck, Phase, Verbosity, given, seed, settings
 from hypothesis import strategies as st
 
-from world import BOUND_S, WORKER_KINDS, Bound, Gone, Skip, World, stat_of, wait_until
+from world import BOUND_S, WORKER_KINDS, Bound, Gone, Skip, World, known, stat_of, wait_until
 
 WORKERS, SCOPES = 8, 8  # at most, of a world and of a worker
 OLD_RECORDS = 20_000  # 10 MB, more than any part of a log that a server reads
@@ -44,6 +44,17 @@ class TimeIsUp(BaseException):
     """Not an Exception, so that Hypothesis does not take it for a result of the schedule."""
 
 
+# A schedule with such a step meets a fault that is known by this name and not mended. Its violations of
+# these promises are excused until the file `known` has the name no more.
+KNOWN = {
+    "scope_opened_while_server_stopped": (("halt_server", "halt_all"), ("not-early",)),
+    "removed_page": (("remove",), ("hang-is-judged", "one-verdict", "hang-is-killed")),
+    "tracer_looks_now_and_then": (("glance", "halt"), ("hang-is-judged",)),
+    "exec_without_address_randomisation": (("exec",), ("not-early", "death-has-record")),
+    "resumed_kill_forgets_release": (("kill_server", "restart"), ("record-times", "outcomes", "signals")),
+}
+
+
 # What is drawn
 
 def number(most):
@@ -71,7 +82,7 @@ SERVER = st.one_of(step("kill_server"), step("restart"), step("stop_server"), st
                    step("ask", st.sampled_from(REQUESTS)), step("rotate"))
 HALT = st.one_of(step("halt", WHO, HOW), step("halt_server", HOW), step("halt_all", HOW), step("continue"),
                  step("glance", WHO))
-FILES = st.one_of(step("cut", st.sampled_from(("page",))), step("remove", st.sampled_from(
+FILES = st.one_of(step("cut", st.sampled_from(("page", "server"))), step("remove", st.sampled_from(
     ("requests", "server", "page", "scopes", "directory"))), step("move_log"), step("fill_log"), step("hang_log"),
     step("empty_log"), step("clock", st.sampled_from((-3600, 3600))))
 EPISODES = st.one_of(
@@ -98,12 +109,16 @@ class Run:
         self.server = None
         self.open = {}  # by worker: key -> its timeout; None: nobody will die of it, as far as the driver knows
         self.keys = 0
+        self.on_pipe = set()  # keys
         self.lines = {}  # when a worker wrote into the pipe last
         self.regions = {}  # keys of those that are open, by worker
         self.latest = 0.0  # the latest deadline of all
 
     def carry_out(self, setup, steps):
         self.start(setup)
+        for fault, (names, promises) in KNOWN.items():
+            for promise in promises if fault in known() and {each[0] for each in steps} & set(names) else ():
+                self.world.excuse(promise, f"{fault} is known")
         self.step_worker("cpp", 0)
         for name, *arguments in steps:
             with contextlib.suppress(Gone):
@@ -198,6 +213,8 @@ class Run:
             timeout_ms = None
         else:
             self.latest = max(self.latest, time.monotonic() + (timeout_ms + grace_ms) / 1000)
+        if via in ("pipe", "torch"):
+            self.on_pipe.add(key)
         self.open[worker.name][key] = None if "leave" in words or "raise" in words else timeout_ms
         end = self.tell(worker, "open", key=key, scope=f"scope{self.keys % 3}" if via != "torch" else key,
                   timeout_ms=timeout_ms, via=via, **words)
@@ -218,19 +235,19 @@ class Run:
 
     def step_renew(self, index, key, timeout_ms):
         worker, key = self.scope(index, key)
-        if worker:
+        if worker and key not in self.on_pipe:  # there it would be another scope of the same name
             self.tell(worker, "renew", key=key, timeout_ms=None if worker.kind == "heartbeat" else timeout_ms)
             self.latest = max(self.latest, time.monotonic() + max(TIMEOUTS_MS) / 1000)
 
     def step_pause(self, index, key):
         worker, key = self.scope(index, key)
-        if worker and worker.kind not in ("pipe", "torch"):
+        if worker and key not in self.on_pipe:
             self.open[worker.name][key] = None
             self.tell(worker, "pause", key=key)
 
     def step_resume(self, index, key):
         worker, key = self.scope(index, key)
-        if worker and worker.kind not in ("pipe", "torch"):
+        if worker and key not in self.on_pipe:
             self.tell(worker, "resume", key=key)
 
     def step_enter(self, index):
@@ -382,7 +399,7 @@ class Run:
 
     def step_cut(self, what):
         path = self.page() if what == "page" else self.world.dir / what
-        if path and path.exists():
+        if path and path.exists() and not (what == "server" and "status_page_cut" in known()):
             self.world.files(f"{path} is truncated")
             os.truncate(path, 0)
 
@@ -397,10 +414,9 @@ class Run:
             path.unlink(missing_ok=True)
 
     def step_move_log(self):
-        moved = self.world.log.with_name(f"moved{len(self.world.logs)}.jsonl")
-        if self.world.log.exists():
+        moved = self.world.log.with_name("log.jsonl.1")
+        if self.world.log.exists() and not moved.exists() and self.setup["log_max"] == LOG_MAX[0]:
             self.world.log.rename(moved)
-            self.world.logs.append(moved)
 
     def page(self):
         pages = sorted(each for each in self.world.dir.glob("scopes/*-*") if each.is_file())

@@ -87,6 +87,12 @@ def threads_of(pid):
         return []
 
 
+def known():
+    """Returns the names of the faults that are not mended, with what the file says of them."""
+    lines = [line.partition("#") for line in (SOURCES / "tests/chaos/known").read_text().splitlines()]
+    return {name.strip(): text.strip() for name, _, text in lines if name.strip()}
+
+
 class Programs:
     """Where the programs are: in `folder` first, then in that of the build."""
 
@@ -601,7 +607,7 @@ class World:
                 if libc.ptrace(PTRACE_SEIZE, each.pid, None, None) != 0:
                     raise Skip("no process can be traced here: " + os.strerror(ctypes.get_errno()))
                 libc.ptrace(PTRACE_INTERRUPT, each.pid, None, None)
-                libc.waitpid(each.pid, None, WALL)
+                wait_until(lambda: libc.waitpid(each.pid, None, WALL | os.WNOHANG) != 0, f"{each.name} is traced")
             each.halts.append((how, group))
         for call in calls:
             self.history.end(call)
