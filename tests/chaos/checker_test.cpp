@@ -6,6 +6,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <fstream>
+#include <iterator>
 #include <set>
 #include <string>
 
@@ -232,7 +234,10 @@ TEST_CASE("each promise is judged") {
        "{\"t\":@1079,\"who\":\"driver\",\"n\":8,\"op\":\"fault\",\"promise\":\"limits\",\"what\":"
        "\"w\"}\n{\"t\":@1080,"},
   };
+  std::ifstream file(FILETIMER_PROMISES);
+  const std::string page(std::istreambuf_iterator<char>(file), {});
   for (const auto& [promise, from, to] : wrongs) {
+    CHECK_MESSAGE(page.find("| `" + promise + "` |") != page.npos, promise << " is not in docs");
     std::string found;
     for (const std::string& name : broken(from, to)) {
       found += " " + name;
