@@ -131,7 +131,7 @@ class OutOfMemory(ServerCase):
                      lambda: enter(soft), lambda: enter(filetimer.paused("z")), lambda: scope(print)(),
                      lambda: filetimer.Scope(FAR_S, client=client, first_timeout=FAR_S),
                      lambda: (client.start(FAR_S), client.stop()),
-                     lambda: filetimer.heartbeat(FAR_S, "heart").release()):
+                     lambda: filetimer.heartbeat(FAR_S, "heart").release(), _native.Client):
             call()
             for number in range(MANY_ALLOCATIONS):
                 try:
