@@ -102,6 +102,35 @@ class Transformers(ServerCase):
         self.assertEqual(self.open_scopes(), [])
 
 
+class Defaults(ServerCase):
+    """A name has its first scope once in a run of a server, so each case has one callback."""
+
+    def timeouts(self, start, end):
+        seen = []
+        for number in range(2):
+            start(number)
+            [scope] = self.listed_scopes()
+            seen.append(round(scope["elapsed_s"] + scope["remaining_s"]))
+            end(number)
+        return seen
+
+    def test_the_first_batch_has_ten_times_as_long(self):
+        callback = filetimer.lightning.TimerCallback()
+        self.configure()
+        callback.setup(None, None, "fit")
+        self.assertEqual([1200, 120], self.timeouts(
+            lambda number: callback.on_train_batch_start(None, None, None, number),
+            lambda number: callback.on_train_batch_end(None, None, None, None, number)))
+
+    def test_the_first_step_has_ten_times_as_long(self):
+        callback = filetimer.transformers.TimerCallback()
+        self.configure()
+        callback.on_train_begin(None, None, None)
+        self.assertEqual([1200, 120], self.timeouts(
+            lambda _: callback.on_step_begin(None, None, None),
+            lambda _: callback.on_step_end(None, None, None)))
+
+
 class Unconfigured(ServerCase):
     def test_a_rank_that_has_not_called_configure_is_watched(self):
         for script in ("""
