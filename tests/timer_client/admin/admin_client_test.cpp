@@ -108,34 +108,6 @@ TEST_CASE("drain begins and ends a drain") {
   CHECK_FALSE(client.drain(false).draining);
 }
 
-TEST_CASE("a shutdown request has the mode and the timeout") {
-  const testing::TempFolder folder;
-  AnsweringServer server(folder.path(), R"({"answer":"done","open_scope_count":3})");
-  const AdminClient client = client_of(server);
-  CHECK(client.shutdown().open_scope_count == 3);
-  const AskedQuestion by_default = server.asked().back();
-  CHECK(by_default.graceful == "scopes");
-  CHECK_FALSE(by_default.force);
-  CHECK(by_default.wait_s == 30);
-  struct Case {
-    ShutdownMode mode;
-    const char* graceful;
-    bool force;
-  };
-  for (const Case& c :
-       {Case{ShutdownMode::kGraceful, "scopes", false},
-        Case{ShutdownMode::kGracefulOrNow, "scopes", true},
-        Case{ShutdownMode::kWorkers, "workers", false},
-        Case{ShutdownMode::kWorkersOrNow, "workers", true}, Case{ShutdownMode::kIfIdle, "", false},
-        Case{ShutdownMode::kNow, "", true}}) {
-    client.shutdown(c.mode, 1500ms);
-    const AskedQuestion asked = server.asked().back();
-    CHECK(asked.graceful == c.graceful);
-    CHECK(asked.force == c.force);
-    CHECK(asked.wait_s == 1.5);
-  }
-}
-
 TEST_CASE("the error of a busy server has its reason and the open scopes") {
   const testing::TempFolder folder;
   bool timed_out = false;

@@ -246,24 +246,6 @@ TEST_CASE("no answer in time reports a living server and leaves no pipe") {
   CHECK(server.reply_names().empty());
 }
 
-TEST_CASE("an exception of while_waiting withdraws the request") {
-  const testing::TempFolder folder;
-  std::atomic<bool> was_asked = false;
-  AnsweringServer server(folder.path(), [&](const AskedQuestion&, Answers& answers) {
-    was_asked = true;
-    answers.wait_until_hung_up();
-  });
-  const auto withdraw = [&] {
-    if (was_asked) {
-      throw std::runtime_error("withdrawn");
-    }
-  };
-  CHECK_THROWS_WITH(
-      ask(place_in(folder.path()), question("rendezvous"), testing::kBound, {}, withdraw),
-      "withdrawn");
-  CHECK(server.reply_names().empty());
-}
-
 TEST_CASE("a child that is forked during a request leaves the answer to its parent") {
   const testing::TempFolder folder;
   std::atomic<bool> may_answer = false;

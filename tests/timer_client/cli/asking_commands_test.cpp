@@ -254,18 +254,4 @@ TEST_CASE("--fifo without --dir must be the pipe of a runtime directory") {
   CHECK(run_command({"ping", "--fifo", pipe, "--dir", folder.path()}).code == 0);
 }
 
-TEST_CASE("$FILETIMER_RPC_TIMEOUT is the default of --rpc-timeout") {
-  const TempFolder folder;
-  AnsweringServer server(folder.path(), R"({"answer":"done","server_pid":1})");
-  ::setenv("FILETIMER_RPC_TIMEOUT", "2m", 1);
-  CHECK(ran(folder, {"ping"}).code == 0);
-  CHECK(server.asked()[0].wait_s == 120);
-  ::setenv("FILETIMER_RPC_TIMEOUT", "soon", 1);
-  const Ran wrong = ran(folder, {"ping"});
-  CHECK(wrong.code == kExitUsage);
-  CHECK(wrong.errors.starts_with("timer_client: $FILETIMER_RPC_TIMEOUT: 'soon' is not a duration"));
-  CHECK(ran(folder, {"ping", "--rpc-timeout", "5s"}).code == 0);
-  ::unsetenv("FILETIMER_RPC_TIMEOUT");
-}
-
 }  // namespace filetimer::cli
