@@ -429,59 +429,6 @@ struct OneSlot {
   [[nodiscard]] std::int64_t word() const { return slot.deadline; }
 };
 
-TEST_CASE("a release before the verdict wins") {
-  OneSlot s(1'500);
-  CHECK(try_release(s.slot, 1'500));
-  CHECK_FALSE(try_expire(s.slot, 1'500));
-  CHECK(s.word() == kFree);
-}
-
-TEST_CASE("a renewal before the verdict wins, and the new deadline can expire") {
-  OneSlot s(1'500);
-  CHECK(try_renew(s.slot, 1'500, 2'500));
-  CHECK_FALSE(try_expire(s.slot, 1'500));
-  CHECK(s.word() == 2'500);
-  CHECK(try_expire(s.slot, 2'500));
-  CHECK(s.word() == expired(2'500));
-}
-
-TEST_CASE("after a verdict a release learns of it, and the server of the release") {
-  OneSlot s(1'500);
-  CHECK(try_expire(s.slot, 1'500));
-  CHECK_FALSE(try_release(s.slot, 1'500));
-  CHECK(release_late(s.slot) == kReleasedLate);
-  CHECK(release_late(s.slot) == kReleasedLate);  // a second call changes nothing
-  CHECK(finish_verdict(s.slot, 1'500));
-  CHECK(s.word() == kFree);
-  CHECK_FALSE(finish_verdict(s.slot, 1'500));
-  CHECK(s.word() == kFree);
-}
-
-TEST_CASE("a release after the end of the kill frees the slot by itself") {
-  OneSlot s(1'500);
-  CHECK(try_expire(s.slot, 1'500));
-  CHECK_FALSE(finish_verdict(s.slot, 1'500));
-  CHECK(s.word() == kJudged);
-  CHECK_FALSE(finish_verdict(s.slot, 1'500));
-  CHECK_FALSE(try_release(s.slot, 1'500));
-  CHECK(release_late(s.slot) == kFree);
-  CHECK(s.word() == kFree);
-}
-
-TEST_CASE("a renewal after the verdict changes nothing") {
-  for (const bool finished : {false, true}) {
-    OneSlot s(1'500);
-    CHECK(try_expire(s.slot, 1'500));
-    if (finished) {
-      finish_verdict(s.slot, 1'500);
-    }
-    const std::int64_t before = s.word();
-    CHECK_FALSE(try_renew(s.slot, 1'500, 2'500));
-    CHECK(s.word() == before);
-    CHECK_FALSE(try_expire(s.slot, 1'500));  // judged once
-  }
-}
-
 TEST_CASE("neither side changes a slot that was used again in between") {
   OneSlot s(3'000);  // by another scope
   CHECK_FALSE(try_expire(s.slot, 1'500));

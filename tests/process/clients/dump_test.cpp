@@ -58,20 +58,3 @@ TEST_CASE("dump shows where the workers are, and they go on") {
     CHECK_FALSE(record.is("evidence"));
   }
 }
-
-TEST_CASE("dump of a worker that is not there is refused, and names those that are") {
-  const TempFolder temp;
-  const Server server(temp);
-  const Finished none = run_client(temp, server, {"dump", "--all"});
-  CHECK(none.status == exited(6));
-  CHECK(contains(none.err, "no worker is watched"));
-  const auto worker = client_worker(server.dir());
-  CHECK(worker->ask("open load 3600000") == "yes");
-  const Finished wrong = run_client(temp, server, {"dump", "--pid", "1"});
-  CHECK(wrong.status == exited(6));
-  CHECK(
-      contains(wrong.err, fmt::format("no watched worker has pid 1: expected {}", worker->pid())));
-  const Finished usage = run_client(temp, server, {"dump"});
-  CHECK(usage.status == exited(2));
-  CHECK(contains(usage.err, "dump: expected one of --rank RANK, --pid PID and --all"));
-}

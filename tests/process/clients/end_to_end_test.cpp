@@ -118,43 +118,6 @@ TEST_CASE("a server around run exits with the status of run") {
   CHECK(in_time.status == exited(9));
 }
 
-TEST_CASE("ping and status print their answers as readable text") {
-  const TempFolder temp;
-  Server server(temp);
-  const Finished ping = run_client(temp, server, {"ping"});
-  CHECK(ping.status == exited(0));
-  CHECK(ping.out.starts_with("pid " + std::to_string(server.pid()) + " answered in "));
-  const Finished status = run_client(temp, server, {"status"});
-  CHECK(status.status == exited(0));
-  const std::string& page = status.out;
-  CAPTURE(page);
-  for (const char* word : {"may", "ptrace", "kernel stacks", "signal", "workers", "descriptors"}) {
-    CAPTURE(word);
-    CHECK(page.find(word) != std::string::npos);
-  }
-}
-
-TEST_CASE(
-    "shutdown exits 6 while a scope is open, 5 when its wait is over, and 0 when the server "
-    "stops") {
-  const TempFolder temp;
-  Server server(temp);
-  const Worker worker("block");
-  server.send(acquire_far(worker.pid(), "load"));
-  const Finished refused = run_client(temp, server, {"shutdown", "--mode", "if_idle"});
-  CHECK(refused.status == exited(6));
-  CHECK(contains(refused.out, "load"));
-  CHECK(run_client(temp, server, {"shutdown", "--timeout", "50ms"}).status == exited(5));
-  CHECK(run_client(temp, server, {"drain"}).status == exited(0));
-  CHECK(run_client(temp, server, {"drain", "--off"}).status == exited(0));
-  server.send(release(worker.pid(), "load"));
-  CHECK(run_client(temp, server, {"shutdown", "--mode", "workers_or_now", "--timeout", "50ms"})
-            .status == exited(0));
-  CHECK(server.process().status() == exited(0));
-  CHECK(run_client(temp, server, {"shutdown"}).status == exited(4));
-  CHECK(run_client(temp, server, {"ping"}).status == exited(4));
-}
-
 TEST_CASE("acquire while the server drains exits 6 and says why, but renews an open scope") {
   const TempFolder temp;
   Server server(temp);
@@ -227,43 +190,4 @@ TEST_CASE(
         exited(124));
   server.barrier();
   CHECK(count(server.records(), "rejected") == 0);
-}
-
-TEST_CASE("the client of a server that is stopped by SIGSTOP exits with 5") {
-  const TempFolder temp;
-  Server server(temp);
-  server.process().signal(SIGSTOP);
-  server.process().wait_until_stopped();
-  const std::string err = temp.path("err");
-  Child child({.argv = {client_path(), "ping", "--rpc-timeout", "200ms", "--dir", server.dir()},
-               .err = err});
-  CHECK(child.status() == exited(5));
-  CHECK(read_file(err).find("stopped") != std::string::npos);
-  server.process().signal(SIGCONT);
-  CHECK(run_client(temp, server, {"ping"}).status == exited(0));  // the late answer is dropped
-}
-
-TEST_CASE("a rendezvous by the command line prints the round, or the missing ranks") {
-  const TempFolder temp;
-  Server server(temp);
-  const auto join = [&](const std::string& rank, const std::string& timeout) {
-    return Launch{.argv = {client_path(), "rendezvous", "--rank", rank, "--world", "3", "--timeout",
-                           timeout, "--dir", server.dir()},
-                  .out = temp.path("out" + rank),
-                  .err = temp.path("err" + rank)};
-  };
-  {
-    Child zero(join("0", "2s"));
-    Child two(join("2", "15s"));
-    CHECK(zero.status() == exited(5));
-    CHECK(two.status() == exited(5));
-    CHECK(read_file(temp.path("err2")).find("missing: 1") != std::string::npos);
-  }
-  Child zero(join("0", "20s"));
-  Child one(join("1", "20s"));
-  Child two(join("2", "20s"));
-  for (Child* rank : {&zero, &one, &two}) {
-    CHECK(rank->status() == exited(0));
-  }
-  CHECK(read_file(temp.path("out1")).find('2') != std::string::npos);
 }

@@ -44,51 +44,6 @@ TEST_CASE("a dry run records how late each scope was released") {
   CHECK(shown.out.find("released, ") != std::string::npos);
 }
 
-TEST_CASE("a dry run records the late release of a scope of the pipe") {
-  const TempFolder temp;
-  Server server(temp, {"--dry-run", "--evidence", "none"});
-  const Worker worker("block");
-  server.send(acquire_past(worker.pid(), "load"));
-  wait_for_scope(server, "killed", "load");
-  server.send(acquire_past(worker.pid(), "next"));
-  wait_for_scope(server, "killed", "next");
-  server.barrier();
-  CHECK(count(server.records(), "released_late", worker.pid()) == 0);
-  server.send(release(worker.pid(), "load"));
-  CHECK(wait_for_scope(server, "released_late", "load").number("late_ms") > 0);
-}
-
-TEST_CASE("the release of a scope with a warning is recorded") {
-  const TempFolder temp;
-  const Server server(temp, {"--evidence", "none"});
-  const auto worker = client_worker(server.dir());
-  CHECK(worker->ask("open load 3600000 20") == "yes");
-  const Record warned = wait_for_scope(server, "warned", "load");
-  CHECK(worker->ask("release load") == "yes");
-  const Record ended = wait_for_scope(server, "warning_ended", "load");
-  CHECK(ended.text("id") == warned.text("id"));
-  CHECK(ended.text("result") == "released");
-  CHECK(ended.number("after_s") * 1e3 >= warned.number("overdue_ms"));
-  Finished shown = run_client(temp, server, {"show", warned.text("id")});
-  std::ranges::replace(shown.out, '\n', ' ');  // for any line breaks
-  CHECK(shown.out.find(" after the warning. ") != std::string::npos);
-}
-
-TEST_CASE("a scope whose worker exits inside it has no late release") {
-  const TempFolder temp;
-  Server server(temp, {"--dry-run", "--evidence", "none"});
-  const auto worker = client_worker(server.dir());
-  CHECK(worker->ask("open load 20") == "yes");
-  wait_for_scope(server, "killed", "load");
-  worker->tell("exit");
-  worker->status();
-  server.barrier();
-  CHECK(server.stop() == exited(0));
-  for (const Record& record : server.records()) {
-    CHECK_FALSE(record.is("released_late", "load"));
-  }
-}
-
 TEST_CASE("suggest does not count the wait of a healthy worker for one that is killed") {
   const TempFolder temp;
   const Server server(temp, {"--evidence", "none"});

@@ -96,19 +96,6 @@ TEST_CASE("a hook runs after a kill that spared the worker") {
   }
 }
 
-TEST_CASE("of several scopes of one worker that expire together there is one hook") {
-  const TempFolder temp;
-  Server server(temp, {"--on-expiry", "echo run >> " + temp.path("runs")});
-  Worker worker("block");
-  server.send(acquire_past(worker.pid(), "a") + acquire_past(worker.pid(), "b") +
-              acquire_past(worker.pid(), "c"));
-  const Record hook = wait_for_hook(server, worker.pid());
-  CHECK(count(server.records(), "expired", worker.pid()) == 3);
-  server.barrier();  // whose own hook is the second one
-  REQUIRE(wait_until([&] { return count(server.records(), "hook") == 2; }));
-  CHECK(count(server.records(), "hook", worker.pid()) == 1);
-}
-
 TEST_CASE("hooks that hang delay neither kills nor, after a second signal, the server's stop") {
   const TempFolder temp;
   Server server(temp, {"--on-expiry", "exec sleep 1000"});

@@ -92,20 +92,6 @@ TEST_CASE("a peer has its Python stacks recorded, and runs on") {
   CHECK(peer.is_alive());
 }
 
-TEST_CASE("peers that expire together have the evidence of their own expiries") {
-  const TempFolder temp;
-  const Server server(temp);
-  const auto one = peer_of_job(server, "8812", 0);
-  const auto other = peer_of_job(server, "8812", 1);
-  REQUIRE(knows_ranks(temp, server, {0, 1}));
-  server.send(acquire_past(one->pid(), "exchange") + acquire_past(other->pid(), "exchange"));
-  for (const auto& worker : {one.get(), other.get()}) {
-    CHECK(worker->status() == killed_by(SIGKILL));
-    CHECK(server.wait_for("evidence", worker->pid()).has("threads"));
-  }
-  CHECK(peers_in(server).empty());
-}
-
 TEST_CASE("a dry run, and a server that is not to, record nothing of peers") {
   const TempFolder temp;
   std::vector<std::string> args;

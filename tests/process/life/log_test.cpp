@@ -42,22 +42,6 @@ void check_order(const Records& records, const std::vector<std::string>& scopes)
 
 }  // namespace
 
-TEST_CASE("a removed log is made again and has the later records") {
-  const TempFolder temp;
-  Server server(temp);
-  expect_kill(server, "before");
-  server.wait_for([](const Record& r) { return r.is("killed", "before"); });
-  REQUIRE(::unlink(server.log().c_str()) == 0);
-  expect_kill(server, "after");
-  server.wait_for([](const Record& r) { return r.is("killed", "after"); });
-  const Records records = server.records();
-  CHECK(count(records, "server_started") == 0);
-  check_order(records, {"after"});
-  struct stat st {};
-  REQUIRE(::stat(server.log().c_str(), &st) == 0);
-  CHECK((st.st_mode & 07777) == 0600);
-}
-
 TEST_CASE("a log whose folder was removed does not delay a kill") {
   const TempFolder temp;
   const std::string folder = temp.path("logs");
@@ -179,29 +163,6 @@ TEST_CASE("a log over --log-max is renamed, and a new one is begun") {
   CHECK(server.stop() == exited(0));
   CHECK(read_log(old).front().is("server_started"));
   CHECK(server.records().back().is("server_stopped"));
-}
-
-TEST_CASE("after a rotation no record is lost, twice or out of order") {
-  const TempFolder temp;
-  Server server(temp, {"--log-max", "32K", "--evidence", "none"});
-  Worker worker("block");
-  std::string lines;
-  // More than one file's and less than two files' worth, so that nothing is rotated away.
-  for (int i = 0; i < 20; ++i) {
-    lines += version1(worker.pid(), fmt::format("{}", i), i + 1, 0);
-  }
-  server.send(lines);
-  server.wait_for([](const Record& r) { return r.is("killed", "19"); });
-  std::vector<std::string> expired;
-  for (const std::string& path : {server.log() + ".1", server.log()}) {
-    for (const std::string& scope : scopes_of(read_log(path), "expired", worker.pid())) {
-      expired.push_back(scope);
-    }
-  }
-  REQUIRE(expired.size() == 20);
-  for (int i = 0; i < 20; ++i) {
-    CHECK(expired[static_cast<std::size_t>(i)] == std::to_string(i));
-  }
 }
 
 TEST_CASE("SIGHUP reopens a log that a rotator has moved") {

@@ -115,32 +115,6 @@ TEST_CASE("scopes on pages outlive a killed server without any action of the wor
   CHECK(verdicts(next.records(), healthy->pid()) == 0);
 }
 
-TEST_CASE("a worker that exited while no server was running is recorded by the next one") {
-  const TempFolder temp;
-  std::unique_ptr<Worker> paged;
-  Worker piped("block");
-  std::string dir;
-  {
-    Server server(temp);
-    dir = server.dir();
-    paged = page_worker(dir, "w-1");
-    paged->ask("open 0 load 3600000");
-    REQUIRE(paged->ask("hint") == "ok");
-    server.send(acquire_far(piped.pid(), "forward"));
-    server.barrier();
-    server.kill();
-  }
-  for (Worker* worker : {paged.get(), &piped}) {
-    worker->signal(SIGKILL);
-    worker->status();
-  }
-  const Server next(temp);
-  CHECK(next.wait_for("left_open", paged->pid()).text("scope") == "load");
-  CHECK(next.wait_for("left_open", piped.pid()).text("scope") == "forward");
-  CHECK(!exists(dir + "/scopes/w-1"));
-  CHECK(!exists(fmt::format("{}/scopes/server/{}", dir, piped.pid())));
-}
-
 TEST_CASE("a kill that was under way is finished under its id, and its scope is not judged again") {
   const TempFolder temp;
   std::unique_ptr<Worker> paged;
@@ -171,26 +145,6 @@ TEST_CASE("a kill that was under way is finished under its id, and its scope is 
       }
     }
   }
-}
-
-TEST_CASE(
-    "a worker that died of a kill while no server was running is recorded under the kill's id") {
-  const TempFolder temp;
-  std::unique_ptr<Worker> paged;
-  {
-    Server server(temp);
-    paged = page_worker(server.dir(), "w-1");
-    paged->ask(fmt::format("open 0 forward 1 {} 600000", SIGCONT));
-    REQUIRE(paged->ask("hint") == "ok");
-    server.wait_for("expired", paged->pid());
-    server.kill();
-  }
-  paged->signal(SIGKILL);
-  paged->status();
-  const Server next(temp);
-  const Record killed = next.wait_for("killed", paged->pid());
-  CHECK(killed.text("verdict") == "already_gone");
-  CHECK(count(next.records(), "left_open", paged->pid()) == 0);
 }
 
 TEST_CASE("an open scope whose worker was spared is not judged by the next server") {

@@ -89,18 +89,6 @@ TEST_CASE("before its first scope, inside one and in a paused region a worker is
   CHECK(unborn->is_alive());
 }
 
-TEST_CASE("a worker that keeps entering and leaving scopes is not idle") {
-  const TempFolder temp;
-  const Server server(temp);
-  const auto worker = client_worker(server.dir(), 2000ms);
-  const Instant until = Instant::now() + 2500ms;
-  while (Instant::now() < until) {
-    visit_scope(*worker);
-    let_pass(50ms);
-  }
-  CHECK(expiries_of(server, *worker) == 0);
-}
-
 TEST_CASE("an idle timeout does not count as an open scope") {
   const TempFolder temp;
   Server server(temp, {"--warn-at", "0.00001"});
@@ -181,21 +169,6 @@ TEST_CASE("an idle worker that is stopped is deferred, and then has its full tim
   worker->signal(SIGCONT);
   const Record record = idle_record(server, *worker);
   CHECK(Instant{record.integer("deadline_mono_ns")} >= before + 2s);
-}
-
-TEST_CASE("an idle timeout does not count from an earlier release or from a pause") {
-  const TempFolder temp;
-  const Server server(temp);
-  const auto worker = client_worker(server.dir());
-  for (const std::string step : {"open step 60000", "pause step", "resume step", "release step"}) {
-    CHECK(worker->ask(step) == "yes");
-  }
-  let_pass(300ms);
-  CHECK(worker->ask("connect 200") == "yes");
-  let_pass(500ms);
-  CHECK(expiries_of(server, *worker) == 0);
-  visit_scope(*worker);
-  idle_record(server, *worker);
 }
 
 TEST_CASE("a worker that works while the server drains is not idle, also after the drain") {

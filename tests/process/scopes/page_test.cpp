@@ -160,21 +160,6 @@ TEST_CASE("the signal and the grace period on a page are used") {
   CHECK(server.wait_for("killed", stubborn->pid()).signals() == std::vector<int>{SIGCONT, SIGKILL});
 }
 
-TEST_CASE("several scopes of one name on a page each expire") {
-  const TempFolder temp;
-  const Server server(temp);
-  const auto worker = page_worker(server.dir(), "w-1");
-  worker->ask("open 0 step 3600000 0");
-  worker->ask("open 1 step 200 0");
-  open_and_tell(*worker, "2 step 100 0");
-  const auto all_judged = [&] { return count(server.records(), "killed", worker->pid()) == 2; };
-  CHECK(wait_until(all_judged));
-  CHECK(worker->ask("word 0") == "open");
-  // The server marks the end of a kill on the page after its record.
-  CHECK(wait_until([&] { return worker->ask("word 1") == "judged"; }));
-  CHECK(wait_until([&] { return worker->ask("word 2") == "judged"; }));
-}
-
 TEST_CASE("a scope on the page of a worker that exits is recorded, and the page is removed") {
   const TempFolder temp;
   const Server server(temp);
@@ -253,19 +238,6 @@ TEST_CASE("the status page has the time of the next scan, and sweeps keep it in 
     CHECK(wait_until([&] { return is_later_than(last); }));
     CHECK(wait_until([&] { return is_later_than(Instant::now().ns); }));
   }
-}
-
-TEST_CASE("a pipe that is made again is announced to clients that found no server there") {
-  const TempFolder temp;
-  const Server server(temp, {"--max-interval", "50ms"});
-  const auto mapped = filetimer::MappedFile::map(
-      server.dir() + "/server", filetimer::MappedFile::Access::kRead, filetimer::kBoardBytes);
-  REQUIRE(mapped);
-  const auto& board = *static_cast<const filetimer::Board*>(mapped->data());
-  const std::uint64_t before = board.incarnation;
-  REQUIRE(::unlink(server.fifo().c_str()) == 0);
-  REQUIRE(::mkfifo(server.fifo().c_str(), 0600) == 0);  // without a reader
-  CHECK(wait_until([&] { return board.incarnation > before; }));
 }
 
 TEST_CASE("a timeout over --max-timeout on a page is cut, and recorded once for each name") {
@@ -420,26 +392,6 @@ TEST_CASE("a worker to which a container shows another boot id is watched and li
   CHECK(worker->ask("open backward 1") == "yes");
   CHECK(worker->status() == killed_by(SIGKILL));
   CHECK(server.wait_for("killed", worker->pid()).text("scope") == "backward");
-}
-
-TEST_CASE("the deadlines of many workers' pages are all met") {
-  const TempFolder temp;
-  const Server server(temp);
-  std::vector<std::unique_ptr<Worker>> workers;
-  for (int i = 0; i < 24; ++i) {
-    workers.push_back(page_worker(server.dir(), fmt::format("w-{}", i)));
-    open_and_die(*workers.back(), fmt::format("0 forward {}", i % 2 == 0 ? 300 : 3600000));
-  }
-  for (std::size_t i = 0; i < workers.size(); ++i) {
-    if (i % 2 == 0) {
-      CHECK(workers[i]->status() == killed_by(SIGKILL));
-      CHECK(server.wait_for("killed", workers[i]->pid()).text("verdict") == "dead");
-      check_prompt(server, workers[i]->pid());
-    } else {
-      CHECK(workers[i]->is_alive());
-    }
-  }
-  CHECK(count(server.records(), "expired") == workers.size() / 2);
 }
 
 TEST_CASE(

@@ -116,68 +116,6 @@ TEST_CASE("--warn-evidence sets the evidence of warnings and not that of expirie
   CHECK(worker.line() == fmt::format("signal {}", SIGUSR2));
 }
 
-TEST_CASE("a scope's own soft deadline on a page wins over --warn-at, and needs no deadline") {
-  const TempFolder temp;
-  const Server server(temp, {"--warn-at", "0.0000001", "--evidence", "none"});
-  const auto worker = page_worker(server.dir(), "w-1");
-  worker->ask(softly("0 forward 3600000", 60ms));
-  worker->ask(softly("1 endless 0", 80ms));
-  worker->ask("open 2 quiet 0");
-  REQUIRE(worker->ask("hint") == "ok");
-  const Record warned = wait_for_warning(server, "forward");
-  CHECK(warned.text("reason") == "its soft deadline of 60ms has passed");
-  CHECK_FALSE(warned.has("threads"));
-  CHECK_FALSE(warned.has("missing"));
-  const Record endless = wait_for_warning(server, "endless");
-  CHECK(endless.number("elapsed_s") >= 0.08);
-  CHECK(simdjson::minify(endless.at("timeout_s")) == "null");
-  CHECK(count(server.records(), "warned") == 2);
-}
-
-TEST_CASE("a scope that is released before its soft deadline is not warned about") {
-  const TempFolder temp;
-  Server server(temp, {"--evidence", "none"});
-  Worker worker("block");
-  const auto paged = page_worker(server.dir(), "w-1");
-  server.send(acquire_softly(worker.pid(), "released", 1h, 1s) +
-              acquire_softly(worker.pid(), "marker", 1h, 1100ms));
-  paged->ask(softly("0 released 3600000", 1s));
-  paged->ask(softly("1 marker 3600000", 1100ms));
-  REQUIRE(paged->ask("hint") == "ok");
-  CHECK(paged->ask("release 0") == "in-time");
-  server.send(release(worker.pid(), "released"));
-  server.wait_for("warned", worker.pid());
-  server.wait_for("warned", paged->pid());
-  CHECK(scopes_of(server.records(), "warned", worker.pid()) == std::vector<std::string>{"marker"});
-  CHECK(scopes_of(server.records(), "warned", paged->pid()) == std::vector<std::string>{"marker"});
-}
-
-TEST_CASE("a scope is warned about once, and again after each renewal") {
-  const TempFolder temp;
-  Server server(temp, {"--evidence", "none", "--max-interval", "5ms"});
-  Worker worker("block");
-  const auto paged = page_worker(server.dir(), "w-1");
-  const auto warnings = [&](pid_t pid) { return count(server.records(), "warned", pid); };
-  for (std::size_t span = 1; span <= 3; ++span) {
-    server.send(acquire_softly(worker.pid(), "forward", 1h, 20ms));
-    if (span == 1) {
-      paged->ask(softly("0 forward 3600000", 20ms));
-    } else {
-      CHECK(paged->ask("renew 0 3600000") == "in-time");
-    }
-    REQUIRE(paged->ask("hint") == "ok");
-    // The markers of the spans before this one count, too.
-    CHECK(wait_until(
-        [&] { return warnings(worker.pid()) == 2 * span - 1 && warnings(paged->pid()) == span; }));
-    // Later sweeps and scans of the page record no further warning.
-    server.send(acquire_softly(worker.pid(), fmt::format("marker {}", span), 1h, 40ms));
-    wait_for_warning(server, fmt::format("marker {}", span));
-    server.send(release(worker.pid(), fmt::format("marker {}", span)));
-    CHECK(warnings(paged->pid()) == span);
-    CHECK(warnings(worker.pid()) == 2 * span);
-  }
-}
-
 TEST_CASE("a soft deadline has no second warning from the next server") {
   const TempFolder temp;
   const std::vector<std::string> args{"--warn-at", "0.00001", "--evidence", "none"};  // 36 ms
@@ -204,39 +142,6 @@ TEST_CASE("a soft deadline has no second warning from the next server") {
   }
 }
 
-TEST_CASE("a scope past both its deadlines expires without a warning") {
-  const TempFolder temp;
-  Worker piped("block");
-  std::unique_ptr<Worker> paged;
-  {
-    Server server(temp);
-    paged = page_worker(server.dir(), "w-1");
-    REQUIRE(paged->ask("hint") == "ok");
-    server.barrier();
-    server.kill();
-  }
-  let_pass_until({std::stoll(paged->ask(softly("0 forward 40", 20ms)))});
-  Server next(temp);
-  next.send(acquire_softly(piped.pid(), "forward", 10s, 5s, -1s));
-  for (Worker* worker : {&piped, paged.get()}) {
-    CHECK(worker->status() == killed_by(SIGKILL));
-    next.wait_for("killed", worker->pid());
-    CHECK(events(next.records(), worker->pid()) == "expired killed");
-  }
-}
-
-TEST_CASE("a warning that waits for evidence is recorded before the end of its worker") {
-  const TempFolder temp;
-  Server server(temp, {"--evidence-timeout", "1h"});
-  Worker worker("on-eof");
-  server.send(acquire_softly(worker.pid(), "forward", 1h, 1ms));
-  server.wait_for("warned", worker.pid());
-  worker.let_go();
-  worker.status();
-  server.wait_for("left_open", worker.pid());
-  CHECK(events(server.records(), worker.pid()) == "warned left_open");
-}
-
 TEST_CASE("a worker that runs another program has left its scopes, and is not warned about") {
   const TempFolder temp;
   Server server(temp);
@@ -256,21 +161,6 @@ TEST_CASE("a worker that runs another program has left its scopes, and is not wa
   CHECK(left.text("scope") == "forward");
   CHECK(count(server.records(), "warned") == 0);
   CHECK(worker->is_alive());
-}
-
-TEST_CASE("warnings about one worker have a limit, and verdicts do not") {
-  const TempFolder temp;
-  Server server(temp, {"--evidence", "none"});
-  Worker worker("block");
-  std::string lines;
-  for (int i = 0; i < 40; ++i) {
-    lines += acquire_softly(worker.pid(), fmt::format("s{}", i), 1h, 10ms);
-  }
-  server.send(lines + acquire_softly(worker.pid(), "last", 300ms, 200ms));
-  CHECK(worker.status() == killed_by(SIGKILL));
-  server.wait_for("killed", worker.pid());
-  CHECK(count(server.records(), "warned", worker.pid()) == 16);
-  CHECK(scopes_of(server.records(), "expired", worker.pid()) == std::vector<std::string>{"last"});
 }
 
 TEST_CASE("timer_client run and acquire set soft deadlines") {

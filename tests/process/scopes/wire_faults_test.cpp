@@ -195,23 +195,6 @@ TEST_CASE("2,000 scopes opened and closed in a tight loop are all read, and none
   CHECK(count(server.records(), "expired", worker.pid()) == 0);
 }
 
-TEST_CASE("four writers in tight loops delay no deadline of a fifth worker") {
-  const TempFolder temp;
-  Server server(temp, {"--max-interval", "1h"});
-  std::vector<std::unique_ptr<Worker>> writers;
-  for (int i = 0; i < 4; ++i) {
-    writers.push_back(
-        std::make_unique<Worker>("pairs", Worker::Setup{.args = {server.fifo(), "100000000"}}));
-  }
-  Worker victim("block");
-  server.send(acquire(victim.pid(), "s", 50ms));
-  CHECK(victim.status() == killed_by(SIGKILL));
-  check_prompt(server, victim.pid(), kPromptInFlood);
-  for (const auto& writer : writers) {
-    CHECK(writer->is_alive());
-  }
-}
-
 TEST_CASE("pids 0, 1, negative ones, the server and its ancestors are refused") {
   const TempFolder temp;
   Server server(temp);
