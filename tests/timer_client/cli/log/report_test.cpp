@@ -62,39 +62,6 @@ std::string numbered(const std::string& before, int count, const std::string& af
   return all;
 }
 
-TEST_CASE("what a thread does is told in the record's words, and its stacks are shown") {
-  const std::string log =
-      verdict() +
-      record(
-          "evidence", 2,
-          R"json("id":"a-1","state":"S",)json"
-          R"json("state_name":"sleeping","wchan":"pipe_read","syscall":"read","syscall_fd":"pipe:[7]",)json"
-          R"json("doing":"waiting in pipe_read (0 % CPU)","cpu_percent":101,"threads":[)json"
-          R"json({"tid":4711,"comm":"trainer","state":"S","wchan":"pipe_read","syscall":"read",)json"
-          R"json("syscall_fd":"pipe:[7]","doing":"waiting in pipe_read (0 % CPU)","cpu_s":1.5,)json"
-          R"json("cpu_percent":0,"stack":["pipe_read+0x3c1/0x4c0","vfs_read+0x2e7/0x330"],)json"
-          R"json("native_stack":["read (libc.so.6)","load_batch() (load.cpp:31)"]},)json"
-          R"json({"tid":4720,"comm":"spin","state":"R","doing":"running (101 % CPU)"},)json"
-          R"json({"tid":4721,"comm":"old","state":"R","syscall":"running","cpu_percent":3}])json");
-  CHECK(part_of_page(log, "Evidence") ==
-        "Evidence\n"
-        "  state        S\n"
-        "  state name   sleeping\n"
-        "  wchan        pipe_read\n"
-        "  syscall      read\n"
-        "  syscall fd   pipe:[7]\n"
-        "  doing        waiting in pipe_read (0 % CPU)\n"
-        "  cpu percent  101\n");
-  CHECK(part_of_page(log, "Threads") ==
-        "Threads\n"
-        "  4711 trainer, waiting in pipe_read (0 % CPU), read on pipe:[7]\n"
-        "    pipe_read < vfs_read\n"
-        "    read (libc.so.6)\n"
-        "    load_batch() (load.cpp:31)\n"
-        "  4720 spin, running (101 % CPU)\n"
-        "  4721 old, R\n");
-}
-
 TEST_CASE("of long stacks the innermost frames are shown and the rest is counted") {
   const std::string log =
       verdict() + record("evidence", 2,
@@ -230,23 +197,6 @@ TEST_CASE("the first sentence says whether a worker that was spared was signalle
                  R"("mono_ns":12000010000000,"pids":[4711]}],)"
                  R"("reason":"released within the grace period")") ==
         "sent signal 38, and spared (released within the grace period).");
-}
-
-TEST_CASE("what keeps an unkillable worker is told") {
-  const std::string log =
-      verdict() + killed(R"("verdict":"unkillable","signals":[],"dead_after_ms":null,)"
-                         R"("reason":"alive 30 s after SIGKILL","state":"D","wchan":"nfs_wait",)"
-                         R"("kernel_stack":["nfs_wait+0x1/0x2","nfs_read+0x3/0x4"],)"
-                         R"("devices":["/dev/nvidia0"])");
-  CHECK(part_of_page(log, "Outcome") ==
-        "Outcome\n"
-        "  verdict       unkillable\n"
-        "  dead after    none\n"
-        "  reason        alive 30 s after SIGKILL\n"
-        "  state         D\n"
-        "  wchan         nfs_wait\n"
-        "  devices       /dev/nvidia0\n"
-        "  kernel stack  nfs_wait < nfs_read\n");
 }
 
 TEST_CASE("events of later servers change nothing, their fields are shown") {

@@ -86,14 +86,6 @@ std::size_t dropped_in(const std::vector<Event>& events) {
   return dropped;
 }
 
-std::size_t count_of(std::string_view part, const std::string& text) {
-  std::size_t count = 0;
-  for (std::size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) {
-    ++count;
-  }
-  return count;
-}
-
 // One host with what a test adds to its log.
 struct OneHost {
   TempFolder folder;
@@ -242,55 +234,6 @@ TEST_CASE("a report is told from the odd one out, though one that waited for it 
   }
 }
 
-TEST_CASE("the odd one is the first lane and the only red one, then the first to expire") {
-  CHECK(names_in(FirstWaited().html()) == std::vector<std::string>{"node02 ", "*rank 3", "node01",
-                                                                   "rank 1", "rank 0", "node02 ",
-                                                                   "rank 2"});
-  // Nobody is odd: the first to expire is the one to look at.
-  CHECK(names_in(FirstWaited(false).html()) ==
-        std::vector<std::string>{"node02", "*rank 3", "rank 2", "node01 ", "rank 0", "rank 1"});
-}
-
-TEST_CASE("a report has the stacks of peers in one tree with those of the expired workers") {
-  TwoHosts hosts;
-  hosts.a.add("peer_evidence", 90'060'000,
-              R"x(,"pid":10,"incident":"a-i1","python_threads":[{"ident":"0x1","frames":)x"
-              R"x(["/t.py:9 in exchange","/t.py:1 in main"]}],"threads":[{"tid":10,)x"
-              R"x("native_stack":["poll+0xd (libc.so.6)","main+0x1 (t)"]}])x");
-  hosts.a.add(
-      "peer_evidence", 90'060'000,
-      R"x(,"pid":10,"incident":"a-i0","threads":[{"tid":10,"native_stack":["of_an_earlier_incident"]}])x");
-  REQUIRE(hosts.report().code == 0);
-  const std::string html = hosts.html();
-  CHECK(contains(html,
-                 "<code>/t.py:1 in main</code><br><code>/t.py:9 in exchange</code> "
-                 "<strong>rank 0</strong>"));
-  const std::size_t begin = html.find("Native stacks");
-  REQUIRE(begin != std::string::npos);
-  const std::string native = html.substr(begin, html.find("<h2>", begin) - begin);
-  CHECK(contains(native, "<code>main (t)</code> <small>2 workers</small>"));
-  CHECK(contains(native, "<code>poll (libc.so.6)</code> <strong>rank 0</strong>"));
-  CHECK(contains(native, "<code>read (libc.so.6)</code> <strong class=odd>rank 1</strong>"));
-  CHECK_FALSE(contains(html, "of_an_earlier_incident"));
-}
-
-TEST_CASE("a report has the stacks of children below their worker") {
-  TwoHosts hosts;
-  REQUIRE(hosts.report().code == 0);
-  const std::string html = hosts.html();
-  const std::size_t begin = html.find("Children of workers");
-  REQUIRE(begin != std::string::npos);
-  const std::string children = html.substr(begin, html.find("<h2>", begin) - begin);
-  CHECK(contains(children,
-                 "<h3>Children of rank 1 (pid 11, t) on node01</h3>\n<div class=tree><ul><li>"
-                 "<code>"));
-  CHECK(contains(children,
-                 "<code>&lt;main&gt; (t)</code><br><code>read (libc.so.6)</code> "
-                 "<strong>pid 21 (loader)</strong>"));
-  CHECK(contains(children, "<code>waits in read</code> <strong>pid 22 (loader)</strong>"));
-  CHECK_FALSE(contains(children, "pid 23"));
-}
-
 TEST_CASE("a report says how an evidence command ended, and what its record has not") {
   TwoHosts hosts;
   const auto add = [](HostLog& log, const std::string& incident, const std::string& fields) {
@@ -312,54 +255,6 @@ TEST_CASE("a report says how an evidence command ended, and what its record has 
                  "<h2>Evidence command on node02: exit status 3 after 4 ms</h2>\n"
                  "<p class=soft>It wrote nothing.</p>\n"));
   CHECK_FALSE(contains(html, "<pre></pre>"));
-}
-
-TEST_CASE("scopes and events of all hosts are on one time axis, from the first verdict on") {
-  TwoHosts hosts;
-  REQUIRE(hosts.report().code == 0);
-  const auto events = events_in(hosts.folder.path("hang.json"));
-  const auto hung = of_worker(events, 11, "X");
-  REQUIRE(hung.size() == 1);
-  CHECK(hung[0].name == "load");
-  CHECK(hung[0].is_expired);
-  CHECK(hung[0].at_s == doctest::Approx(-30.0001).epsilon(1e-6));
-  CHECK(hung[0].took_s == doctest::Approx(30.0625).epsilon(1e-6));  // to its death
-  const auto marks = of_worker(events, 11, "i");
-  REQUIRE(marks.size() == 4);
-  CHECK(marks[0].name == "expired in `load`, 100 us late");
-  CHECK(marks[0].at_s == doctest::Approx(0).epsilon(1e-5));
-  CHECK(marks[2].name == "SIGKILL");
-  CHECK(marks[2].at_s == doctest::Approx(0.0599).epsilon(1e-5));
-  CHECK(marks[3].name == "dead after 2.50 ms");
-  // By the clock of node02, which is 40 ms ahead.
-  const auto waiting = of_worker(events, 12, "X");
-  REQUIRE(waiting.size() == 1);
-  CHECK(waiting[0].at_s == doctest::Approx(-28.9601).epsilon(1e-6));
-  const std::string html = hosts.html();
-  CHECK(contains(html, "node02 <tspan class=doubt>by its own clock</tspan>"));
-  CHECK(contains(html, "Each host has its own clock."));
-}
-
-TEST_CASE("scopes that ended before the incident are bars of their worker") {
-  TwoHosts hosts;
-  hosts.a = HostLog("node01");
-  const MadeWorker hung{.pid = 11, .rank = 1, .job = "8812", .scope = "load", .entered_s = 60};
-  hosts.a.add("incident", 90'000'100,
-              R"(,"incident":"a-i1","workers":1,"open_scopes":[{"pid":11,"rank":1,"comm":"t",)"
-              R"("job_id":"8812","scope":"load","elapsed_s":30.0001,"timeout_s":30,)"
-              R"("remaining_s":-0.0001}],"in_no_scope":[],"omitted":0,"ended_scopes":[)"
-              R"({"pid":11,"rank":1,"comm":"t","scope":"forward","ended":[[31.5,0.5],[31,0.25],)"
-              R"([1],"x",[null,2]]},{"pid":99,"scope":"of nobody","ended":[[1,1]]}],)"
-              R"("ended_omitted":7)");
-  add_expiry(hosts.a, "a-1", "a-i1", hung);
-  REQUIRE(hosts.report().code == 0);
-  const auto bars = of_worker(events_in(hosts.folder.path("hang.json")), 11, "X");
-  REQUIRE(bars.size() == 3);
-  CHECK(bars[0].name == "forward");
-  CHECK(bars[0].at_s == doctest::Approx(-32.0).epsilon(1e-5));
-  CHECK(bars[0].took_s == doctest::Approx(0.5));
-  CHECK(bars[1].at_s == doctest::Approx(-31.25).epsilon(1e-5));
-  CHECK(contains(hosts.html(), "7 more scopes that had ended did not fit into the records."));
 }
 
 TEST_CASE("a report has what concerns its incident, and nothing of another one nearby") {
@@ -508,22 +403,6 @@ TEST_CASE("a shared lane has the marks and the clocks of all its workers") {
   CHECK(contains(html, "(+1.000 s; 99 of this kind, the last at +1.000 s)"));
 }
 
-TEST_CASE("a bar has its scope's name and elapsed time of its timeout") {
-  OneHost host;
-  const MadeWorker hung{
-      .pid = 11, .rank = 1, .job = "8812", .scope = "load", .entered_s = 60, .step_s = 59};
-  add_incident(host.log, 90.0001, "a-i1", {hung});
-  add_expiry(host.log, "a-1", "a-i1", hung);
-  host.log.add("hook", 95'000'000, R"(,"pid":11,"id":"a-1","result":"exited","exit_status":0)");
-  host.report();
-  CHECK(contains(host.html, ">load 30.0 s of 30 s</text>"));
-  CHECK(contains(host.html, ">step 31.0 s of 10 min</text>"));
-  CHECK(contains(host.html,
-                 "<title>load: open for 30.0 s of 30 s, expired, from -30.000 s; no record has its "
-                 "end</title>"));
-  CHECK(count_of("class=unknown", host.html) == 2);
-}
-
 TEST_CASE("an expired scope is drawn, however many others its worker has") {
   OneHost host;
   std::string scopes;
@@ -541,26 +420,6 @@ TEST_CASE("an expired scope is drawn, however many others its worker has") {
   host.report();
   CHECK(contains(host.html, ">s19 31 s of 31 s</text>"));
   CHECK(contains(host.html, ">14 more scopes not drawn</text>"));
-}
-
-TEST_CASE("each worker's end is a mark, though no record says that it was killed") {
-  OneHost host;
-  const MadeWorker hung{.pid = 11, .rank = 1, .job = "8812", .scope = "load", .entered_s = 60};
-  const MadeWorker waits{.pid = 12, .rank = 2, .job = "8812", .scope = "exchange", .entered_s = 61};
-  add_incident(host.log, 90.0001, "a-i1", {hung, waits});
-  add_expiry(host.log, "a-1", "a-i1", hung);
-  host.log.add("worker_ended", 90'110'000, R"(,"pid":11,"scopes":[])");
-  host.log.add("killed", 90'110'000, R"(,"pid":11,"id":"a-1","verdict":"dead","dead_after_ms":9)");
-  host.log.add("worker_ended", 90'500'000, R"(,"pid":12,"scopes":[])");
-  host.report();
-  const auto marks = of_worker(host.events, 12, "i");
-  REQUIRE(marks.size() == 1);
-  CHECK(marks[0].name == "ended");
-  CHECK(marks[0].at_s == doctest::Approx(0.4999).epsilon(1e-4));
-  CHECK(of_worker(host.events, 11, "i").size() == 2);
-  const auto bars = of_worker(host.events, 12, "X");
-  REQUIRE(bars.size() == 1);
-  CHECK(bars[0].at_s + bars[0].took_s == doctest::Approx(0.4999).epsilon(1e-4));
 }
 
 TEST_CASE("a warning is at its own time, and the release after it ends the scope's bar") {
@@ -624,22 +483,6 @@ TEST_CASE("the report of a warning is that of the hang to which it led, else of 
   CHECK(contains(html, "The odd one out: rank 1, in `load`."));
   CHECK(contains(html, "Seconds before and after the first verdict."));
   CHECK_FALSE(contains(html, "No incident record"));
-}
-
-TEST_CASE("times to the millisecond are text, too, for paper and for phones") {
-  TwoHosts hosts;
-  REQUIRE(hosts.report().code == 0);
-  const std::string html = hosts.html();
-  const std::size_t begin = html.find("<h3>Events of rank 1 (pid 11, t) on node01</h3>");
-  REQUIRE(begin != std::string::npos);
-  const std::string events = html.substr(begin, html.find("</table>", begin) - begin);
-  CHECK(contains(events,
-                 "<tr><td class=time>+0.000 s</td><td class=time>03:01:30.000</td><td>expired in "
-                 "`load`, 100 us late</td></tr>"));
-  CHECK(
-      contains(events, "<td class=time>+0.060 s</td><td class=time>03:01:30.060</td><td>SIGKILL"));
-  CHECK(contains(events, "<td>dead after 2.50 ms</td>"));
-  CHECK(contains(html, "+0.060 s SIGKILL; +0.062 s dead after 2.50 ms</td>"));
 }
 
 TEST_CASE("a trace is in the order of time, and its scopes are beside or inside each other") {
