@@ -57,7 +57,8 @@ std::string transcript_of(const GoldenLogs& golden) {
 }
 
 TEST_CASE("what the commands print of the golden logs is their transcript") {
-  for (const GoldenLogs& golden : {GoldenLogs{"one_host", {"n10-1", "n10-2", "n10-3"}, {"n10-1"}},
+  for (const GoldenLogs& golden : {GoldenLogs{"one_scope", {"n1-1"}, {"n1-1"}},
+                                   {"one_host", {"n10-1", "n10-2", "n10-3"}, {"n10-1"}},
                                    {"two_hosts",
                                     {"n30-1", "n30-2", "n30-5", "n31-1", "n31-2", "n31-4", "n31-5"},
                                     {"n30-1", "n31-5"}},
