@@ -29,11 +29,11 @@ Instant started_of(const Slot& slot) {
 }
 
 // Returns when the span of `word` began. A renewal writes `started` before the word, so `started`
-// may be of the next span; deadline - timeout is not.
-Instant span_start_of(const Slot& slot, std::int64_t word) {
+// may be of the next span; deadline - timeout, as granted, is not.
+Instant span_start_of(const Slot& slot, std::int64_t word, Duration max_timeout) {
   const Instant started = started_of(slot);
-  const std::int64_t timeout = slot.timeout.load(kRelaxed);
-  const bool has_both = word < slot_word::kNoDeadline && timeout >= 0 && timeout <= word;
+  const std::int64_t timeout = timeout_of(slot, word, max_timeout).count();
+  const bool has_both = word < slot_word::kNoDeadline && timeout <= word;
   return has_both ? std::min(started, Instant{word - timeout}) : started;
 }
 
@@ -79,8 +79,8 @@ Instant WorkerPage::deadline_of(const Slot& slot, std::int64_t word, const Scan&
   if (scan.given.is_empty() && scan.resumed == Instant{}) {
     return due;
   }
-  return scan.given.deadline({span_start_of(slot, word), due, timeout_of(slot, word, longest)},
-                             scan.resumed);
+  return scan.given.deadline(
+      {span_start_of(slot, word, longest), due, timeout_of(slot, word, longest)}, scan.resumed);
 }
 
 Instant WorkerPage::scan(const Scan& scan, Found& found, Activity& activity) {
