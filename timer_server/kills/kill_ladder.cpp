@@ -398,7 +398,11 @@ bool KillLadder::wait_for_death(const std::shared_ptr<Kill>& kept, Instant now) 
   }
   const std::vector<pid_t> alive = kill.targets.alive();
   if (alive.empty()) {
-    end(kill, KillVerdict::kDead, {});
+    // All of them may have exited while they were being stopped.
+    std::erase_if(kill.signals, [](const SentSignal& sent) { return sent.pids.empty(); });
+    const bool was_signalled = !kill.signals.empty();
+    kill.worker_died = was_signalled ? kill.worker_died : std::nullopt;
+    end(kill, was_signalled ? KillVerdict::kDead : KillVerdict::kAlreadyGone, {});
     return true;
   }
   if (now < kill.next_step_at) {
