@@ -513,12 +513,15 @@ void LogJudge::judge_signals(const JsonRecord& record, const JsonRecord& expired
     return;
   }
   expect(!settings.flag("dry_run"), "signals", record, "a signal in a dry run");
-  // Several scopes of the worker may have expired together: one of them decides.
+  // Several scopes of the worker may have expired together: one of them decides. After a second
+  // signal it is one with a grace period.
   const std::int64_t first = signals.front().integer("signal");
   const JsonRecord* deciding = nullptr;
   for (const auto& [id, other] : by_id_["expired"]) {
     if (other->integer("signal") == first && other < &record &&
-        are_of_one_worker(*other, expired) && (deciding == nullptr || other == &expired)) {
+        are_of_one_worker(*other, expired) &&
+        (deciding == nullptr ||
+         (signals.size() == 2 ? !deciding->has("grace_s") : other == &expired))) {
       deciding = other;
     }
   }
