@@ -1,0 +1,177 @@
+// The kernel of the simulation: clocks, processes, threads and failing calls that are made up. The
+// program defines the functions of libc by which the server reaches the kernel (fibers.cpp and
+// calls.cpp), so the linker binds the server, libsystemd and libstdc++ to them. Files, pipes, epoll
+// and signals to the server itself are real. Threads of the server are fibers, which give way only
+// where a thread would block: the same seed gives the same history.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace filetimer::sim {
+
+using Nanos = std::int64_t;
+inline constexpr Nanos kMs = 1'000'000;
+inline constexpr Nanos kSecond = 1'000 * kMs;
+inline constexpr Nanos kNever = std::numeric_limits<Nanos>::max();
+
+// The descriptors of the simulation are above this one, those of the server below.
+inline constexpr int kFirstOfWorld = 600;
+inline constexpr pid_t kTracerPid = 77;
+
+// What a process does when a signal arrives that can be caught. kUnkillable: it survives SIGKILL.
+enum class Reaction { kDies, kReleases, kIgnores, kUnkillable };
+
+struct MadeProcess {
+  pid_t pid = 0;
+  std::uint64_t start = 0;  // clock ticks
+  MadeProcess* parent = nullptr;
+  uid_t uid = 0;
+  std::string comm;
+  std::uint64_t stack = 0;  // where the stack of its program starts
+  Reaction reaction = Reaction::kDies;
+  bool is_alive = true;
+  bool is_stopped = false;
+  bool is_frozen = false;
+  bool is_traced = false;
+  bool is_stuck = false;     // it was to be killed and is unkillable
+  int ended_by = 0;          // minus the signal, or an exit status
+  std::vector<int> pending;  // signals that wait for the end of a halt
+  int end_fd = -1;           // an eventfd that is readable after the end
+  Nanos ended_at = kNever;
+  [[nodiscard]] bool can_run() const {
+    return is_alive && !is_stopped && !is_frozen && !is_traced && !is_stuck;
+  }
+  [[nodiscard]] char state() const {
+    return is_stuck ? 'D' : is_stopped ? 'T' : is_traced ? 't' : 'S';
+  }
+};
+
+// The calls that can fail once.
+enum class Call {
+  kOpen,
+  kWrite,
+  kPwrite,
+  kSync,
+  kAllocate,
+  kTruncate,
+  kUnlink,
+  kLink,
+  kMake,
+  kOpenProcess,
+  kSignal,
+  kProc,
+  kEpoll,
+  kOther,
+  kSleep,  // the last two cannot fail
+};
+inline constexpr int kCalls = static_cast<int>(Call::kOther);
+
+struct Fiber;
+
+class Kernel {
+ public:
+  Kernel();
+  ~Kernel();
+  Kernel(const Kernel&) = delete;
+  Kernel& operator=(const Kernel&) = delete;
+
+  // --- time ---
+  Nanos now = 100'000 * kSecond;
+  Nanos wall_offset = 1'795'000'000 * kSecond;
+  Nanos suspended = 0;
+  Nanos worked = 0;  // CPU time of the server
+  [[nodiscard]] Nanos wall() const { return now + suspended + wall_offset; }
+  // Runs what is due until `time`: events, and the server with its threads.
+  void run_until(Nanos time);
+  // Calls `event` at `time`.
+  void at(Nanos time, std::function<void()> event) { events_.emplace(time, std::move(event)); }
+
+  // --- processes ---
+  MadeProcess& start(pid_t pid, MadeProcess* parent, std::string comm);
+  MadeProcess* find(pid_t pid);  // null: no process has the pid
+  void end(MadeProcess& process, int status);
+  void send(MadeProcess& process, int signal);
+  void resumed(MadeProcess& process);  // acts on the signals that came in a halt
+  std::vector<MadeProcess*> children(const MadeProcess& parent);
+  [[nodiscard]] const std::vector<std::unique_ptr<MadeProcess>>& all() const { return processes_; }
+  // Is called for each signal that the server sends, and when a process acts on one it catches.
+  std::function<void(MadeProcess&, int)> on_signal;
+  std::function<void(MadeProcess&, int)> on_caught;
+  std::function<void(MadeProcess&)> on_end;
+
+  // --- the server ---
+  // Starts the server's main thread. `body` returns its exit status.
+  void start_server(pid_t pid, std::function<int()> body);
+  // When the server wakes by itself; `now` if it is at work.
+  [[nodiscard]] Nanos planned_wake() const;
+  [[nodiscard]] pid_t server_pid() const { return server_pid_; }
+  // Ends the server as kill -9 does: nothing of it runs any more, its descriptors are closed.
+  void drop_server();
+  bool is_server_halted = false;
+  std::function<void()> on_ready;          // it has written its line on standard output
+  std::function<void(int)> on_server_end;  // it has returned this exit status
+  // When the server last waited, with nothing to read.
+  [[nodiscard]] Nanos all_read_at() const { return all_read_at_; }
+  bool has_spun = false;  // the server has used the processor for a whole second
+
+  // --- adversities ---
+  // Calls `action` at the n-th call of the server from now on.
+  void at_call(int n, std::function<void()> action);
+  void forget_actions() { at_calls_.clear(); }
+  int failing[kCalls] = {};             // errno of the next call of the kind; 0: it succeeds
+  std::function<void(int)> on_failure;  // a call of this kind has failed
+  bool shows_messages = false;
+  std::string log_path;
+  int log_errno = 0;  // writes to the log fail with it
+  Nanos log_hangs_until = 0;
+  bool is_log_on_disk = false;
+  Nanos proc_hangs_until = 0;                 // reads in /proc by side threads
+  std::function<pid_t(ino_t)> owner_of_page;  // the answer of F_GETLK; 0: nobody
+
+  // --- for the functions of libc ---
+  [[nodiscard]] bool is_inside() const { return running_ != nullptr; }
+  [[nodiscard]] bool is_main_thread() const;
+  void tick();
+  int point(Call call);  // returns the errno with which the call fails, or 0
+  void wait(const void* on, Nanos until, int epoll = -1);
+  bool was_woken() const;  // by wake() and not by the time
+  void wake(const void* on, bool all);
+  void start_fiber(void* (*start)(void*), void* argument, unsigned long* id);
+  void join(unsigned long id);
+  void set_timer(int fd, Nanos when) { timers_[fd] = when; }
+
+ private:
+  friend void run_fiber();
+  bool run_ready();
+  [[nodiscard]] bool is_ready(const Fiber& fiber) const;
+  void raise_timers();
+
+  std::vector<std::unique_ptr<MadeProcess>> processes_;
+  std::map<pid_t, MadeProcess*> by_pid_;
+  std::multimap<Nanos, std::function<void()>> events_;
+  std::vector<std::unique_ptr<Fiber>> fibers_;
+  std::vector<std::unique_ptr<Fiber>> dropped_;
+  std::map<int, Nanos> timers_;
+  std::multimap<int, std::function<void()>> at_calls_;
+  int calls_ = 0;
+  Fiber* running_ = nullptr;
+  bool is_in_call_of_loop_ = false;  // an action runs in a call of the server's main thread
+  pid_t server_pid_ = 0;
+  std::function<int()> body_;
+  Nanos idle_at_ = 0;
+  Nanos all_read_at_ = 0;
+};
+
+// The one kernel; null outside of a simulation.
+extern Kernel* kernel;
+
+}  // namespace filetimer::sim
