@@ -69,8 +69,8 @@ Result<LockState> lock_state(int fd) {
 }
 
 Result<FileLock> FileLock::take(const std::string& path) {
-  UniqueFd file(retry_eintr(
-      [&] { return ::open(path.c_str(), O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC); }));
+  UniqueFd file = above_standard_descriptors(UniqueFd(retry_eintr(
+      [&] { return ::open(path.c_str(), O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC); })));
   if (!file) {
     return system_error(fmt::format("cannot lock '{}'", path));
   }

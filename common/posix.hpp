@@ -3,6 +3,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -39,6 +40,25 @@ class UniqueFd {
  private:
   int fd_ = -1;
 };
+
+// If standard input, output or error is closed, the next file gets its number, and what the program
+// prints would go into that file. These two functions prevent that, in a program and in a library.
+
+// Gives standard descriptors that are closed to /dev/null. Other programs find them closed again.
+inline void occupy_standard_descriptors() {
+  UniqueFd null;
+  do {
+    (void)null.release();
+    null.reset(::open("/dev/null", O_RDWR | O_CLOEXEC));
+  } while (null && null.get() <= STDERR_FILENO);
+}
+
+// Returns the file under a number of its own. errno says why there is none.
+inline UniqueFd above_standard_descriptors(UniqueFd fd) {
+  return fd && fd.get() <= STDERR_FILENO
+             ? UniqueFd(::fcntl(fd.get(), F_DUPFD_CLOEXEC, STDERR_FILENO + 1))
+             : std::move(fd);
+}
 
 // Repeats a call that a signal has interrupted. `call` returns -1 on error.
 template <class Call>

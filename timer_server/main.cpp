@@ -7,6 +7,7 @@
 
 #include <cstdio>
 
+#include "common/posix.hpp"
 #include "timer_server/runtime_directory.hpp"
 #include "timer_server/server.hpp"
 #include "timer_server/settings/settings.hpp"
@@ -103,6 +104,7 @@ int main(int argc, char** argv) {
   // One heap for all threads, because side threads allocate little, and a heap for each would keep
   // megabytes.
   ::mallopt(M_ARENA_MAX, 1);
+  occupy_standard_descriptors();
   auto read = read_settings(argc, argv);
   if (const auto* early = std::get_if<EarlyExit>(&read)) {
     return early->status;

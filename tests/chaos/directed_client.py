@@ -331,3 +331,27 @@ def exit_status_of_run(world):
     for what, (seen, expected) in found.items():
         if seen != expected:
             world.fail(f"{what}: exit status {seen}, not {expected}")
+
+
+def closed_standard_error_of_a_worker(world):
+    """A worker is started without standard error, so that files of the client may get its number, and complains."""
+    world.server()
+    worker = world.worker(stderr="closed")
+    worker.do("open", key="k", timeout_ms=60_000)
+    worker.do("complain")
+    pages = [each for each in world.dir.glob("scopes/*-*") if each.is_file()]
+    if [each.read_bytes()[:8] for each in pages] != [b"TMERPAGE"]:
+        world.fail(f"the worker wrote over its page: {pages}", "worker-unharmed")
+
+
+def region_begun_without_a_page(world):
+    """A paused region begins while no page can be made, and a scope is opened in it once one can be made."""
+    world.dir.mkdir(mode=0o700)
+    (world.dir / "server").write_text("no status page")
+    worker = world.worker()
+    worker.do("enter", key="region")
+    (world.dir / "server").unlink()
+    world.server()
+    time.sleep(LOOK_S)
+    worker.do("open", key="k", timeout_ms=200)
+    time.sleep(QUIET_S)

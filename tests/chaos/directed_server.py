@@ -363,3 +363,14 @@ def no_descriptor_at_an_acquire(world):
     world.wait_for("rejected")
     resource.prlimit(server.pid, resource.RLIMIT_NOFILE, (soft, hard))
     worker.wait(HUNG_S)
+
+
+def closed_standard_error(world):
+    """The server is started without standard error, so that its first file has that number, and has a message."""
+    world.server(*CATCHABLE, stderr="closed")
+    worker = world.worker()
+    worker.do("open", key="k", timeout_ms=100)
+    worker.wait(HUNG_S)
+    begin = (world.dir / "server").read_bytes()[:60]
+    if not begin.startswith(b"TMRBOARD"):
+        world.fail(f"the server wrote over its status page: {begin}")

@@ -8,8 +8,9 @@
 // A command is an operation and words KEY=VALUE. connect [idle_ms]; open key scope [timeout_ms]
 // [grace_ms] [signal] [spare] [leave] [first_ms] [thread_end] via=page|heartbeat|pipe|torch;
 // renew key timeout_ms; pause, resume, release key; enter, leave key (a paused region); fork child;
-// exec [no_aslr]; exit code; threads count; storm count; catch signal; close_fds; fill_stderr;
-// nothing. A scope with `leave` is released by the handler's request when its signal has come.
+// exec [no_aslr]; exit code; threads count; storm count; catch signal; complain; close_fds;
+// fill_stderr; nothing. A scope with `leave` is released by the handler's request when its signal
+// has come.
 // SPDX-License-Identifier: MIT
 #include <fcntl.h>
 #include <poll.h>
@@ -282,6 +283,8 @@ class Worker {
     } else if (command.op == "close_fds") {
       ::close_range(3, kSocket - 1, 0);
       ::close_range(kSignal + 1, ~0U, 0);
+    } else if (command.op == "complain") {
+      (void)!::write(STDERR_FILENO, "something is wrong\n", 19);
     } else if (command.op == "fill_stderr") {
       const int full = ::open("/dev/full", O_WRONLY | O_CLOEXEC);
       ::dup2(full, STDERR_FILENO);
@@ -454,8 +457,8 @@ class Worker {
     run();
   }
 
-  const std::set<std::string> quiet_{"nothing", "threads", "enter",     "leave",
-                                     "catch",   "connect", "close_fds", "fill_stderr"};
+  const std::set<std::string> quiet_{"nothing",  "threads", "enter",     "leave",      "catch",
+                                     "complain", "connect", "close_fds", "fill_stderr"};
   std::string name_;
   char** argv_;
   std::string read_;
