@@ -17,6 +17,8 @@
 namespace filetimer {
 namespace {
 
+constexpr std::uint32_t kKernelThread = 0x00200000;  // PF_KTHREAD of the kernel's sched.h
+
 // The fields after the command's name, which may itself contain spaces and parentheses.
 class StatFields {
  public:
@@ -125,7 +127,9 @@ Result<ProcStat> read_stat(const std::string& path) {
   stat.state = state.empty() ? '?' : state[0];
   stat.ppid = fields.number<pid_t>();
   stat.pgrp = fields.number<pid_t>();
-  fields.skip(8);  // session ... cmajflt
+  fields.skip(3);  // session, tty_nr, tpgid
+  stat.is_kernel_thread = (fields.number<std::uint32_t>() & kKernelThread) != 0;
+  fields.skip(4);  // minflt ... cmajflt
   stat.user_ticks = fields.number<std::uint64_t>();
   stat.system_ticks = fields.number<std::uint64_t>();
   fields.skip(4);  // cutime ... nice

@@ -85,6 +85,9 @@ Result<Worker*> WorkerRegistry::admit(pid_t pid) {
   if (!process) {
     return tl::unexpected<Error>(std::move(process.error()));
   }
+  if (process->is_kernel_thread) {
+    return failure(fmt::format("pid {} is a thread of the kernel", pid));
+  }
   if (process->uid != ::geteuid()) {
     return failure(fmt::format("pid {} belongs to user {}: expected a process of user {}", pid,
                                process->uid, ::geteuid()));
