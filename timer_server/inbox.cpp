@@ -106,7 +106,15 @@ void Inbox::acquire(const wire::Request& request, std::string_view line) {
         request.pid);
     return;
   }
-  const Result<Worker*> worker = context_.registry.worker_of(request.pid);
+  const ScopeTerms terms = context_.policy.terms_of(request, now_);
+  // The line may be older than the process that has its pid now. PyTorch's lines have no time but
+  // the deadline. A time before the boot, such as 0, says that the deadline has passed, and no
+  // more.
+  Instant written = std::min(terms.acquired, terms.deadline);
+  if (written.ns <= 0) {
+    written = now_.mono;
+  }
+  const Result<Worker*> worker = context_.registry.worker_of(request.pid, written);
   if (!worker) {
     // A request may be read after its worker has exited. A whole-process scope is over then, too.
     const bool has_exited = worker.error().errno_value == ESRCH &&
@@ -117,11 +125,12 @@ void Inbox::acquire(const wire::Request& request, std::string_view line) {
     return;
   }
   if (!(*worker)->dying) {
-    open_scope(**worker, request, line);
+    open_scope(**worker, request, terms, line);
   }
 }
 
-void Inbox::open_scope(Worker& worker, const wire::Request& request, std::string_view line) {
+void Inbox::open_scope(Worker& worker, const wire::Request& request, const ScopeTerms& terms,
+                       std::string_view line) {
   std::string id_storage;
   std::string name_storage;
   const std::string_view id = bounded(request.scope_id, id_storage);
@@ -135,7 +144,6 @@ void Inbox::open_scope(Worker& worker, const wire::Request& request, std::string
     return;
   }
   context_.overdue.note_request(*worker.process, id, now_.mono);
-  const ScopeTerms terms = context_.policy.terms_of(request, now_);
   const auto first_look = page.acquire(id, name.size(), terms);
   if (!first_look) {
     context_.rejections.add(first_look.error().message, line, request.pid);

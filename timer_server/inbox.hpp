@@ -75,7 +75,8 @@ class Inbox final : private RequestSink {
   void on_rejected(std::string_view reason, std::string_view line) override;
   void carry_out(const wire::Request& request, std::string_view line);
   void acquire(const wire::Request& request, std::string_view line);
-  void open_scope(Worker& worker, const wire::Request& request, std::string_view line);
+  void open_scope(Worker& worker, const wire::Request& request, const ScopeTerms& terms,
+                  std::string_view line);
   void release(const wire::Request& request);
   [[nodiscard]] bool refuses_new_scopes() const;
   PipePage& pipe_page_of(Worker& worker) const;

@@ -127,6 +127,7 @@ def _line_read_after_pid_reuse(world, via):
     worker.do("open", key="k", timeout_ms=50, via=via)
     worker.exit()
     wait_until(lambda: worker.is_reaped, "the worker is reaped")
+    time.sleep(0.1)  # the deadline and a tick of the clock that counts the ages of processes
     stranger = _process_with(world, worker.pid)
     server.resume()
     _has_news(world, stranger)

@@ -23,7 +23,8 @@ std::string acquire(pid_t pid, std::string_view scope, std::chrono::milliseconds
                     int signal = SIGKILL);
 // A deadline after the end of every test, for scopes that must not expire.
 std::string acquire_far(pid_t pid, std::string_view scope, int signal = SIGKILL);
-// A deadline long past: expires as soon as it is judged.
+// A deadline that has passed when the server reads it: expires as soon as it is judged. It is not
+// before the start of the worker.
 std::string acquire_past(pid_t pid, std::string_view scope, int signal = SIGKILL);
 std::string release(pid_t pid, std::string_view scope);
 

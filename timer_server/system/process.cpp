@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <poll.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 namespace filetimer {
@@ -15,6 +16,15 @@ bool has_ended(int pidfd) {
 }
 
 }  // namespace
+
+Instant Process::started() const {
+  static const std::uint64_t ticks_per_second = static_cast<std::uint64_t>(::sysconf(_SC_CLK_TCK));
+  timespec boot{};
+  ::clock_gettime(CLOCK_BOOTTIME, &boot);
+  const Duration since_boot = std::chrono::seconds{boot.tv_sec} + Duration{boot.tv_nsec};
+  const Duration at{static_cast<std::int64_t>(start_time * (1'000'000'000 / ticks_per_second))};
+  return {Instant::now().ns - (since_boot - at).count()};
+}
 
 bool Process::is_alive() const {
   return !has_ended(pidfd.get());

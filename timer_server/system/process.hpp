@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "common/clock.hpp"
 #include "common/posix.hpp"
 #include "common/proc_files.hpp"
 #include "common/result.hpp"
@@ -28,6 +29,9 @@ struct Process {
   pid_t innermost_pid = 0;        // the pid that the process has in its own pid namespace
   UniqueFd pidfd;
 
+  // Returns when the process started, or a time before that: by at most a clock tick, and by the
+  // time for which the machine was suspended since.
+  [[nodiscard]] Instant started() const;
   // Returns false from the moment the process has exited, even if it was not reaped yet.
   [[nodiscard]] bool is_alive() const;
   // Sends a signal by the pidfd. Returns false with errno set if it was not sent.

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <memory>
 #include <system_error>
 #include <utility>
@@ -25,6 +26,14 @@ void make_proc_entries(pid_t pid) {
   (void)children_of(pid, pid);
 }
 
+// Later requests of the same batch may be of the process itself.
+constexpr int kYounger = ESTALE;
+
+tl::unexpected<Error> younger_than_request(pid_t pid) {
+  return tl::unexpected<Error>(
+      Error{fmt::format("pid {} started after the request was written", pid), kYounger});
+}
+
 }  // namespace
 
 void WorkerRegistry::begin_batch() {
@@ -33,13 +42,16 @@ void WorkerRegistry::begin_batch() {
   refused_in_batch_.clear();
 }
 
-Result<Worker*> WorkerRegistry::worker_of(pid_t pid) {
+Result<Worker*> WorkerRegistry::worker_of(pid_t pid, Instant written) {
   loop_thread_.check();
   if (Worker* const known = context_.workers.find(pid)) {
     // One check in a batch is exact, because the batch was read before it: a process that is alive
-    // now had this pid when the batch was written.
+    // now had this pid when the batch was read.
     if (known->seen_alive_in == batch_ || known->process->is_alive()) {
       known->seen_alive_in = batch_;
+      if (written < known->process->started()) {
+        return younger_than_request(pid);
+      }
       return known;
     }
     if (!open_process(pid)) {
@@ -52,8 +64,8 @@ Result<Worker*> WorkerRegistry::worker_of(pid_t pid) {
   if (const auto refused = refused_in_batch_.find(pid); refused != refused_in_batch_.end()) {
     return tl::unexpected<Error>(refused->second);
   }
-  auto admitted = admit(pid);
-  if (!admitted) {
+  auto admitted = admit(pid, written);
+  if (!admitted && admitted.error().errno_value != kYounger) {
     refused_in_batch_[pid] = admitted.error();
   }
   return admitted;
@@ -70,7 +82,7 @@ Result<Worker*> WorkerRegistry::worker_for(Process process) {
   return watch(std::move(process));
 }
 
-Result<Worker*> WorkerRegistry::admit(pid_t pid) {
+Result<Worker*> WorkerRegistry::admit(pid_t pid, Instant written) {
   if (pid <= 1) {
     return failure(fmt::format("pid is {}: expected a worker's, over 1", pid));
   }
@@ -91,6 +103,9 @@ Result<Worker*> WorkerRegistry::admit(pid_t pid) {
   if (process->uid != ::geteuid()) {
     return failure(fmt::format("pid {} belongs to user {}: expected a process of user {}", pid,
                                process->uid, ::geteuid()));
+  }
+  if (written < process->started()) {
+    return younger_than_request(pid);
   }
   return watch(std::move(*process));
 }

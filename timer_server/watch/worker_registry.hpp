@@ -50,8 +50,10 @@ class WorkerRegistry {
   void begin_batch();
   // Returns the worker with the pid of a request of this batch, and admits it if it is new. Returns
   // a worker that has exited as long as no other process has its pid, because its earlier requests
-  // count. Fails with ESRCH if there is no such process, and with EAGAIN if there is no room.
-  Result<Worker*> worker_of(pid_t pid);
+  // count. Fails with ESRCH if there is no such process, and with EAGAIN if there is no room. Fails
+  // for a process that started after `written`, because the request is about another process, which
+  // had the pid before.
+  Result<Worker*> worker_of(pid_t pid, Instant written = Instant::never());
   // Returns the worker for this process, and watches it if it is new. Removes an earlier worker
   // with the same pid.
   Result<Worker*> worker_for(Process process);
@@ -66,7 +68,7 @@ class WorkerRegistry {
   void forget_removed() { removed_.clear(); }
 
  private:
-  Result<Worker*> admit(pid_t pid);
+  Result<Worker*> admit(pid_t pid, Instant written);
   Result<Worker*> watch(Process process);
   bool make_room();
   void watch_exit(Worker& worker);
