@@ -15,6 +15,21 @@
 
 namespace filetimer {
 
+namespace {
+
+// Reading more threads than this would delay the signal, so a process that has more may be forking.
+constexpr int kMostThreadsRead = 64;
+// How long such a process is waited for after SIGSTOP. A fork() takes less, unless it has to copy
+// the page tables of a huge process.
+constexpr Duration kForkTime = std::chrono::milliseconds{1};
+
+bool has_many_threads(pid_t pid) {
+  const auto process = read_stat(fmt::format("/proc/{}", pid));
+  return process && process->threads > kMostThreadsRead;
+}
+
+}  // namespace
+
 bool may_be_forking(pid_t pid) {
   const auto is_busy = [](const Result<ProcStat>& stat) {
     return stat && (stat->state == 'R' || stat->state == 'D');
@@ -23,6 +38,9 @@ bool may_be_forking(pid_t pid) {
   const auto process = read_stat(fmt::format("/proc/{}", pid));
   if (!process || process->threads == 1 || is_busy(process)) {
     return is_busy(process);
+  }
+  if (process->threads > kMostThreadsRead) {
+    return true;
   }
   return std::ranges::any_of(threads_of(pid), [&](pid_t tid) {
     return tid != pid && is_busy(read_stat(fmt::format("/proc/{}/task/{}", pid, tid)));
@@ -57,12 +75,14 @@ void KillTargets::stop(const Process& process) {
     running_.push_back(process.pid);
   }
   process.send_signal(SIGSTOP);
+  stopped_at_ = Instant::now();
 }
 
 void KillTargets::wait_until_stopped(Instant until) {
   constexpr int kLooksWithoutPause = 5;
   for (const pid_t pid : std::exchange(running_, {})) {
-    for (int look = 1; may_be_forking_(pid) && Instant::now() < until; ++look) {
+    const Instant enough = has_many_threads(pid) ? std::min(until, stopped_at_ + kForkTime) : until;
+    for (int look = 1; may_be_forking_(pid) && Instant::now() < enough; ++look) {
       if (look <= kLooksWithoutPause) {
         ::sched_yield();
       } else {

@@ -16,7 +16,8 @@
 namespace filetimer {
 
 // Returns whether a thread of the process runs, or is in uninterruptible sleep. Such a thread may
-// be inside fork(), which then completes in spite of a SIGSTOP.
+// be inside fork(), which then completes in spite of a SIGSTOP. Does not look at the threads of a
+// process with very many, and returns true.
 bool may_be_forking(pid_t pid);
 using MayBeForking = std::function<bool(pid_t)>;
 
@@ -81,6 +82,7 @@ class KillTargets {
   std::unordered_map<int, EventSource> ends_;  // of others that were signalled, by pidfd
   std::size_t stopped_ = 0;                    // of others_, by the stop that is under way
   std::vector<pid_t> running_;  // targets that were stopped and may have been inside fork()
+  Instant stopped_at_;          // when the last one was
   int last_signal_ = 0;         // 0: none was sent
 };
 

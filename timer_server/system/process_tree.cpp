@@ -2,10 +2,12 @@
 #include "timer_server/system/process_tree.hpp"
 
 #include <fmt/format.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <iterator>
+#include <optional>
 #include <set>
 #include <string>
 #include <unordered_map>
@@ -39,16 +41,7 @@ bool has_children_files() {
   return kHas;
 }
 
-// Appends the children of every thread of `pid`.
-void append_children(pid_t pid, std::vector<Link>& links) {
-  for (const pid_t tid : threads_of(pid)) {
-    for (const pid_t child : children_of(pid, tid)) {
-      links.emplace_back(pid, child);
-    }
-  }
-}
-
-// Returns every process of the host with its parent, for kernels without the children files.
+// Returns every process of the host with its parent.
 std::vector<Link> all_links() {
   std::vector<Link> links;
   for_each_process([&](pid_t pid) {
@@ -58,6 +51,38 @@ std::vector<Link> all_links() {
   });
   return links;
 }
+
+// Returns about how many processes the host has.
+std::size_t process_count() {
+  struct stat proc {};
+  return ::stat("/proc", &proc) == 0 ? proc.st_nlink : 0;
+}
+
+// Finds the children of processes, in the children file of each thread. Where the threads of a
+// process outnumber the processes of the host, it is less work to ask each of these for its parent.
+class Children {
+ public:
+  void append_to(std::vector<Link>& links, pid_t pid) {
+    constexpr std::size_t kFewThreads = 64;
+    const std::vector<pid_t> threads = threads_of(pid);
+    if (threads.size() <= kFewThreads || threads.size() <= process_count()) {
+      for (const pid_t tid : threads) {
+        for (const pid_t child : children_of(pid, tid)) {
+          links.emplace_back(pid, child);
+        }
+      }
+      return;
+    }
+    if (!all_) {
+      all_ = all_links();
+    }
+    std::ranges::copy_if(*all_, std::back_inserter(links),
+                         [pid](const Link& link) { return link.first == pid; });
+  }
+
+ private:
+  std::optional<std::vector<Link>> all_;
+};
 
 bool contains(std::span<const pid_t> pids, pid_t pid) {
   return std::find(pids.begin(), pids.end(), pid) != pids.end();
@@ -72,12 +97,13 @@ std::vector<Link> read_trees(const std::vector<pid_t>& roots, std::span<const pi
     return !contains(excluded, child) && seen.insert(child).second;
   };
   if (has_children_files()) {
+    Children children;
     for (const pid_t root : roots) {
-      append_children(root, links);
+      children.append_to(links, root);
     }
     for (std::size_t i = 0; i < links.size() && links.size() < kMaxTreeProcesses; ++i) {
       if (must_be_read(links[i].second)) {
-        append_children(links[i].second, links);
+        children.append_to(links, links[i].second);
       }
     }
     return links;
