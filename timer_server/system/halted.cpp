@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
 #include <string_view>
 
 #include "common/proc_files.hpp"
@@ -31,14 +33,31 @@ bool has_text(const std::string& path, std::string_view word) {
   return text && text->find(word) != text->npos;
 }
 
-// Returns false for a path that is missing, and for the root that the server sees: while that one is
-// frozen, the server is, too.
+// Returns false for a path that is missing, and for the root that the server sees: while that one
+// is frozen, the server is, too.
 bool can_be_frozen(std::string_view path) {
   return !path.empty() && path != "/";
 }
 
+// Returns whether the main thread sleeps where frozen threads do. /proc/PID/cgroup does not lead to
+// the cgroup of a worker in another container, or seen from another cgroup namespace.
+bool sleeps_frozen(const std::string& folder, char state) {
+  // In version 2 a frozen thread is in interruptible sleep.
+  constexpr std::array<std::string_view, 2> kVersion2{"get_signal", "do_freezer_trap"};
+  // In version 1 it is in uninterruptible sleep. Since Linux 6.1 it is also in functions that
+  // otherwise sleep interruptibly.
+  constexpr std::array<std::string_view, 6> kVersion1{"__refrigerator",   "hrtimer_nanosleep",
+                                                      "do_nanosleep",     "futex_do_wait",
+                                                      "futex_wait_queue", "do_sigtimedwait"};
+  const auto sleeps_in =
+      state == 'S' || state == 'D' ? read_small_file(folder + "/wchan") : Result<std::string>{};
+  const auto is_it = [&](std::string_view name) { return sleeps_in->starts_with(name); };
+  return sleeps_in && (state == 'S' ? std::ranges::any_of(kVersion2, is_it)
+                                    : std::ranges::any_of(kVersion1, is_it));
+}
+
 // Returns the path of the frozen cgroup of the process. Both files show a cgroup below a frozen one
-// as frozen, too.
+// as frozen, too. The state of version 1 may be FROZEN or FREEZING.
 std::string frozen_cgroup(const std::string& folder, const HaltSources& sources) {
   const auto cgroups = read_small_file(folder + "/cgroup");
   if (!cgroups) {
@@ -53,7 +72,7 @@ std::string frozen_cgroup(const std::string& folder, const HaltSources& sources)
     }
   }
   if (const std::string_view path = cgroup_path(*cgroups, "freezer"); can_be_frozen(path)) {
-    if (has_text(fmt::format("{}/freezer{}/freezer.state", sources.cgroups, path), "FROZEN")) {
+    if (has_text(fmt::format("{}/freezer{}/freezer.state", sources.cgroups, path), "FR")) {
       return std::string(path);
     }
   }
@@ -91,6 +110,9 @@ std::string why_halted(pid_t pid, const IsOwnHelper& is_own_helper, const HaltSo
   }
   if (const std::string cgroup = frozen_cgroup(folder, sources); !cgroup.empty()) {
     return fmt::format("frozen by its cgroup '{}'", cgroup);
+  }
+  if (sleeps_frozen(folder, status->state)) {
+    return "frozen by its cgroup";
   }
   return {};
 }

@@ -83,8 +83,10 @@ TEST_CASE("A frozen cgroup of either version is seen, alone or side by side") {
   process.put("cgroups/freezer/jobs/7/freezer.state", "THAWED\n");
   process.put("cgroups/unified/unit/cgroup.events", "populated 1\nfrozen 0\n");
   CHECK(process.why().empty());
-  process.put("cgroups/freezer/jobs/7/freezer.state", "FROZEN\n");
-  CHECK(process.why() == "frozen by its cgroup '/jobs/7'");
+  for (const char* state : {"FREEZING\n", "FROZEN\n"}) {
+    process.put("cgroups/freezer/jobs/7/freezer.state", state);
+    CHECK(process.why() == "frozen by its cgroup '/jobs/7'");
+  }
   process.put("cgroups/unified/unit/cgroup.events", "populated 1\nfrozen 1\n");
   CHECK(process.why() == "frozen by its cgroup '/unit'");
   FakeProcess alone;
@@ -95,6 +97,26 @@ TEST_CASE("A frozen cgroup of either version is seen, alone or side by side") {
   in_root.put("proc/42/cgroup", "6:freezer:/\n0::/\n");
   in_root.put("cgroups/cgroup.events", "populated 1\nfrozen 1\n");
   CHECK(in_root.why().empty());
+}
+
+TEST_CASE(
+    "A frozen process whose cgroup cannot be seen is known by the function that it sleeps in") {
+  struct Sleep {
+    char state;
+    const char* in;
+    bool is_frozen;
+  };
+  for (const Sleep& sleep :
+       {Sleep{'S', "get_signal", true}, Sleep{'D', "__refrigerator", true},
+        Sleep{'D', "hrtimer_nanosleep", true}, Sleep{'R', "get_signal", false},
+        Sleep{'D', "do_sigtimedwait.isra.0", true}, Sleep{'D', "io_schedule", false},
+        Sleep{'S', "hrtimer_nanosleep", false}, Sleep{'S', "0", false}}) {
+    CAPTURE(sleep.in);
+    FakeProcess process(sleep.state);
+    process.put("proc/42/cgroup", "6:freezer:/../jobs\n0::/../../unit\n");
+    process.put("proc/42/wchan", sleep.in);
+    CHECK(process.why() == (sleep.is_frozen ? "frozen by its cgroup" : ""));
+  }
 }
 
 TEST_CASE("A process that has ended, or whose files are malformed, is not halted") {
