@@ -11,6 +11,7 @@
 #include <cctype>
 #include <cerrno>
 #include <chrono>
+#include <cstdlib>
 #include <filesystem>
 #include <string_view>
 #include <system_error>
@@ -114,6 +115,23 @@ void remove_abandoned_folders(const std::string& parent) {
 }
 
 }  // namespace
+
+Result<FreshFolder> make_private_folder() {
+  const char* const named = std::getenv("TMPDIR");
+  std::string path =
+      fmt::format("{}/filetimer-XXXXXX", named == nullptr || named[0] != '/' ? "/tmp" : named);
+  if (Status checked = check_parents(path); !checked) {
+    return tl::unexpected<Error>(std::move(checked.error()));
+  }
+  if (::mkdtemp(path.data()) == nullptr) {
+    return system_error(fmt::format("cannot make the folder '{}'", path));
+  }
+  auto lock = ServerLock::take(fmt::format("{}/{}", path, kBoardName));
+  if (!lock) {
+    return tl::unexpected<Error>(std::move(lock.error()));
+  }
+  return FreshFolder{std::move(path), std::move(*lock)};
+}
 
 Result<FreshFolder> make_fresh_folder(const std::string& parent) {
   if (auto made = create_run_folder(parent); !made) {

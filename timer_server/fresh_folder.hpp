@@ -20,4 +20,9 @@ struct FreshFolder {
 // without a lock has no server.
 Result<FreshFolder> make_fresh_folder(const std::string& parent);
 
+// Makes a locked folder for one COMMAND in $TMPDIR or /tmp, for a host on which the default folder
+// cannot be used, because another user has taken its name. No server removes such a folder of a
+// server that was killed.
+Result<FreshFolder> make_private_folder();
+
 }  // namespace filetimer

@@ -78,7 +78,7 @@ int serve(const Settings& settings, Inheritance inheritance, UniqueFd passed, De
     return fail(log.error().status, settings, log.error().message);
   }
   messages::start(settings.log_level, detached != nullptr);
-  directory->warn_about_file_system();
+  directory->warn_about_place();
   if (settings.realtime) {
     if (Status allowed = enter_realtime(); !allowed) {
       messages::warning("{}; the server runs without it", allowed.error().message);

@@ -135,10 +135,15 @@ tl::expected<RuntimeDirectory, StartFailure> RuntimeDirectory::take(const Settin
     return failed(log.error());
   }
   std::optional<ServerLock> held;
+  std::string no_default;
   if (is_fresh) {
     auto made = make_fresh_folder(folder.dir);
     if (!made) {
-      return failed(made.error());
+      no_default = made.error().message;
+      made = make_private_folder();
+    }
+    if (!made) {
+      return failed({fmt::format("{}; {}", no_default, made.error().message)});
     }
     folder.dir = made->path;
     held = std::move(made->lock);
@@ -159,6 +164,7 @@ tl::expected<RuntimeDirectory, StartFailure> RuntimeDirectory::take(const Settin
                         : std::filesystem::absolute(settings.fifo).lexically_normal().string();
   directory.log_ = std::filesystem::absolute(*log).lexically_normal().string();
   directory.is_fresh_ = is_fresh;
+  directory.no_default_ = std::move(no_default);
   directory.terms_ = {.max_timeout = settings.max_timeout.value_or(kForever),
                       .default_timeout = settings.default_timeout.value_or(Duration::zero()),
                       .warn_at = settings.warn_at ? warn_at_word(*settings.warn_at) : 0};
@@ -229,7 +235,10 @@ std::string RuntimeDirectory::path_of(std::string_view name) const {
   return fmt::format("{}/{}", dir_, name);
 }
 
-void RuntimeDirectory::warn_about_file_system() const {
+void RuntimeDirectory::warn_about_place() const {
+  if (!no_default_.empty()) {
+    messages::warning("{}; the directory is '{}'", no_default_, dir_);
+  }
   if (const std::string_view kind = network_file_system(dir_); !kind.empty()) {
     messages::warning(
         "'{}' is on a network file system ({}): no deadline is judged while it hangs. Choose a "

@@ -43,9 +43,9 @@ class RuntimeDirectory {
   tl::expected<std::unique_ptr<RecordLog>, StartFailure> open(const Settings& settings,
                                                               UniqueFd passed);
 
-  // Warns if the directory is on a network file system, where calls of the loop may hang. Called
-  // after messages::start().
-  void warn_about_file_system() const;
+  // Warns if the default directory could not be used, and if the directory is on a network file
+  // system, where calls of the loop may hang. Called after messages::start().
+  void warn_about_place() const;
 
   [[nodiscard]] const std::string& path() const { return dir_; }
   [[nodiscard]] const std::string& log_path() const { return log_; }
@@ -105,6 +105,7 @@ class RuntimeDirectory {
   std::string log_;
   BoardFile::Terms terms_;
   bool is_fresh_ = false;
+  std::string no_default_;        // why the fresh directory is not in the default one; empty: it is
   bool has_passed_pipe_ = false;  // the link to it then stays
   bool is_serving_ = true;
   Announcement announced_ = Announcement::kNone;
