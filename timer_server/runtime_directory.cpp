@@ -274,13 +274,15 @@ bool RuntimeDirectory::restore() {
   if (!restored || !*restored) {
     return false;
   }
-  messages::warning("an entry of '{}' was removed: made again", dir_);
+  messages::warning("an entry of '{}' was removed or cut short: made again", dir_);
   return true;
 }
 
 Result<bool> RuntimeDirectory::restore_entries() {
   const bool has_board = lock_.is_of(path_of(kBoardName));
-  if (has_board && is_folder(path_of(kPagesName)) && is_folder(path_of(kRepliesName))) {
+  BoardFile& board = opened_->boards.back();
+  if (has_board && board.is_whole() && is_folder(path_of(kPagesName)) &&
+      is_folder(path_of(kRepliesName))) {
     return false;
   }
   if (auto made = create_run_folder(dir_); !made) {
@@ -302,6 +304,12 @@ Result<bool> RuntimeDirectory::restore_entries() {
     if (Status restored = restore_status_page(); !restored) {
       return tl::unexpected<Error>(std::move(restored.error()));
     }
+  } else if (!board.is_whole()) {
+    if (Status restored = board.restore(); !restored) {
+      return tl::unexpected<Error>(std::move(restored.error()));
+    }
+    board.serve();
+    announce(announced_);
   }
   (void)point_to_log();  // the server can do without the link
   if (const std::string own = path_of(kPipeName); pipe_ != own) {

@@ -66,8 +66,10 @@ class RuntimeDirectory {
   // Sets the status pages to stopped. The one in place is left to the next server.
   void stop_serving();
 
-  // Makes entries again that were removed, without the request pipe. Returns whether any was: then
-  // the folders of pages and replies are new.
+  // Takes note that the status page in place is too short.
+  void note_status_page_cut() { opened_->boards.back().note_cut(); }
+  // Makes entries again that were removed, without the request pipe, and a status page that was cut
+  // short. Returns whether any was: then the folders of pages and replies are new.
   bool restore();
   // Returns a new request pipe, for use(), if the one at the path is gone.
   std::optional<RequestPipe> replace_pipe();

@@ -207,6 +207,10 @@ void Server::judge(Instant woke) {
   }
   soft_deadlines_.note(std::move(found.soft));
   verdicts_.carry_out(found.due, ClockReading::now());
+  if (found.status_page_was_cut) {
+    directory_.note_status_page_cut();
+    check_directory();
+  }
 }
 
 // Returns when a part must be advanced again.

@@ -4,54 +4,111 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <linux/futex.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <limits>
 
+#include "timer_server/scopes/page_guard.hpp"
+
 namespace filetimer {
+namespace {
+
+Status make_room(const MappedFile& file) {
+  // By the mapping's descriptor, because closing another one of this file would drop the lock.
+  const int error = ::posix_fallocate(file.descriptor(), 0, kBoardBytes);
+  return error == 0 ? Status{}
+                    : Status{system_error("cannot make room for the status page", error)};
+}
+
+}  // namespace
 
 Result<BoardFile> BoardFile::open(const std::string& path, const Terms& terms) {
   auto file = MappedFile::map(path, MappedFile::Access::kReadWrite, kBoardBytes);
   if (!file) {
     return tl::unexpected<Error>(std::move(file.error()));
   }
-  // By the mapping's descriptor, because closing another one of this file would drop the lock.
-  if (const int error = ::posix_fallocate(file->descriptor(), 0, kBoardBytes); error != 0) {
-    return system_error(fmt::format("cannot make room for '{}'", path), error);
+  if (Status made = make_room(*file); !made) {
+    return failure(fmt::format("'{}': {}", path, made.error().message));
   }
-  BoardFile opened(std::move(*file));
-  Board& board = opened.board();
-  board.warn_at.store(terms.warn_at, std::memory_order_relaxed);  // before: see wake_protocol.hpp
+  BoardFile opened(std::move(*file), terms);
+  opened.incarnation_ = opened.board().incarnation.load(std::memory_order_relaxed);
+  opened.write_terms();
+  return opened;
+}
+
+void BoardFile::write_terms() const {
+  Board& board = this->board();
+  board.warn_at.store(terms_.warn_at, std::memory_order_relaxed);  // before: see wake_protocol.hpp
   board.next_wake.store(kWakeAlways, std::memory_order_seq_cst);
   board.announcement.store(0, std::memory_order_relaxed);
-  board.max_timeout.store(terms.max_timeout.count(), std::memory_order_relaxed);
-  board.default_timeout.store(terms.default_timeout.count(), std::memory_order_relaxed);
+  board.max_timeout.store(terms_.max_timeout.count(), std::memory_order_relaxed);
+  board.default_timeout.store(terms_.default_timeout.count(), std::memory_order_relaxed);
   board.pid_namespace.store(this_pid_namespace(), std::memory_order_relaxed);
   board.server_pid.store(::getpid(), std::memory_order_relaxed);
   board.boot = this_boot();
   board.bytes = kBoardBytes;
   board.version = kBoardVersion;
   board.magic = kBoardMagic;
-  return opened;
+}
+
+bool BoardFile::is_whole() const {
+  struct stat st {};
+  return !is_cut_ && ::fstat(file_.descriptor(), &st) == 0 &&
+         static_cast<std::size_t>(st.st_size) >= kBoardBytes;
+}
+
+Status BoardFile::restore() {
+  if (Status made = make_room(file_); !made) {
+    return made;
+  }
+  // A PageGuard may have put other memory in its place.
+  if (::mmap(file_.data(), kBoardBytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED,
+             file_.descriptor(), 0) == MAP_FAILED) {
+    return system_error("cannot map the status page again");
+  }
+  is_cut_ = false;
+  write([this](Board& board) {
+    write_terms();
+    board.incarnation.store(incarnation_, std::memory_order_seq_cst);
+  });
+  return {};
+}
+
+template <class Write>
+void BoardFile::write(Write&& write) {
+  {
+    const PageGuard guard(file_.data(), kBoardBytes);
+    write(board());
+  }
+  is_cut_ = is_cut_ || PageGuard::faulted();
 }
 
 void BoardFile::serve() {
-  board().incarnation.fetch_add(1, std::memory_order_seq_cst);
-  board().state.store(static_cast<std::uint32_t>(ServerState::kServing), std::memory_order_release);
+  ++incarnation_;
+  write([this](Board& board) {
+    board.incarnation.store(incarnation_, std::memory_order_seq_cst);
+    board.state.store(static_cast<std::uint32_t>(ServerState::kServing), std::memory_order_release);
+  });
 }
 
 void BoardFile::announce(Announcement announcement) {
-  std::atomic<std::uint32_t>& word = board().announcement;
-  if (word.exchange(static_cast<std::uint32_t>(announcement), std::memory_order_release) !=
-      static_cast<std::uint32_t>(announcement)) {
-    ::syscall(SYS_futex, &word, FUTEX_WAKE, std::numeric_limits<int>::max(), nullptr, nullptr, 0);
-  }
+  const auto now = static_cast<std::uint32_t>(announcement);
+  write([now](Board& board) {
+    std::atomic<std::uint32_t>& word = board.announcement;
+    if (word.exchange(now, std::memory_order_release) != now) {
+      ::syscall(SYS_futex, &word, FUTEX_WAKE, std::numeric_limits<int>::max(), nullptr, nullptr, 0);
+    }
+  });
 }
 
 void BoardFile::stop() {
-  board().state.store(static_cast<std::uint32_t>(ServerState::kStopped), std::memory_order_release);
-  board().next_wake.store(kWakeNever, std::memory_order_seq_cst);
+  write([](Board& board) {
+    board.state.store(static_cast<std::uint32_t>(ServerState::kStopped), std::memory_order_release);
+    board.next_wake.store(kWakeNever, std::memory_order_seq_cst);
+  });
   // After `state`, because a waiting client looks at both. Clients may open scopes again, for the
   // next server.
   announce(Announcement::kNone);

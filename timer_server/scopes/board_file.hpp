@@ -3,6 +3,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 #include "common/board.hpp"
@@ -36,9 +37,24 @@ class BoardFile {
 
   [[nodiscard]] Board& board() const { return *static_cast<Board*>(file_.data()); }
 
+  // Any process of the user may cut the file short. An access then raises SIGBUS, from which a
+  // PageGuard saves the server; what is written from then on reaches no client.
+  void note_cut() { is_cut_ = true; }
+  // Returns whether the file has its whole length, and no cut was noted.
+  [[nodiscard]] bool is_whole() const;
+  // Gives the file its length again, and writes it anew as open() does. serve() must follow.
+  Status restore();
+
  private:
-  explicit BoardFile(MappedFile file) : file_(std::move(file)) {}
+  BoardFile(MappedFile file, const Terms& terms) : file_(std::move(file)), terms_(terms) {}
+  void write_terms() const;
+  template <class Write>
+  void write(Write&& write);
+
   MappedFile file_;
+  Terms terms_;
+  bool is_cut_ = false;
+  std::uint64_t incarnation_ = 0;  // the last one
 };
 
 }  // namespace filetimer

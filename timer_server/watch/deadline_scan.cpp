@@ -6,6 +6,7 @@
 
 #include "common/scope_page.hpp"
 #include "common/wake_protocol.hpp"
+#include "timer_server/scopes/page_guard.hpp"
 #include "timer_server/watch/page_registry.hpp"
 
 namespace filetimer {
@@ -21,16 +22,23 @@ constexpr Duration kIdleLook = std::chrono::milliseconds{100};
 // between wakes the server.
 DeadlineScan::Found DeadlineScan::run(Instant woke, Board& board, Instant next_sweep) {
   loop_thread_.check();
-  announce_scan(board);
-  next_ = Instant::never();
   Found found;
+  const auto guarded = [&](auto&& announce) {
+    {
+      const PageGuard guard(&board, sizeof board);
+      announce();
+    }
+    found.status_page_was_cut = found.status_page_was_cut || PageGuard::faulted();
+  };
+  guarded([&] { announce_scan(board); });
+  next_ = Instant::never();
   context_.workers.for_each([&](Worker& worker) {
     if (!worker.dying) {
       scan_worker(worker, woke, found);
     }
   });
   // A client would have to wake the server for an earlier deadline; a sweep finds a later one.
-  announce_next_scan(board, std::min(next_, next_sweep).ns);
+  guarded([&] { announce_next_scan(board, std::min(next_, next_sweep).ns); });
   std::ranges::stable_sort(found.due, {}, &DueScope::deadline);
   return found;
 }

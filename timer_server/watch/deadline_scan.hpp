@@ -68,6 +68,8 @@ class DeadlineScan {
     std::vector<SoftDueScope> soft;
     std::vector<LostPage> lost;
     std::vector<CutScope> cut;
+    bool status_page_was_cut =
+        false;  // the file is too short, and clients do not see what is written
   };
 
   // Judges every scope by the time `woke`: a scope that was released before its deadline, and
