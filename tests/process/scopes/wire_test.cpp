@@ -237,7 +237,7 @@ TEST_CASE("without --grace our own client has ten seconds of grace and PyTorch's
   const Server server(temp);
   const Worker own("block");
   const Worker other("block");
-  server.send(with_own_keys(acquire_past(own.pid(), "own", 0), R"("x_timeout_s": 1)"));
+  server.send(with_own_keys(acquire_past(own.pid(), "own", 0), R"("x_timeout_s": 0.000001)"));
   server.send(acquire_past(other.pid(), "other", 0));
   CHECK(server.wait_for("expired", own.pid()).number("grace_s") == 10);
   CHECK_FALSE(server.wait_for("expired", other.pid()).has("grace_s"));
@@ -247,8 +247,9 @@ TEST_CASE("a renewal within the grace period spares the worker if the scope allo
   const TempFolder temp;
   Server server(temp);
   const Worker worker("ignore-term");
-  server.send(with_own_keys(acquire_past(worker.pid(), "forward", SIGTERM),
-                            R"("x_timeout_s": 1, "x_grace_s": 60, "x_spare_if_left": true)"));
+  server.send(
+      with_own_keys(acquire_past(worker.pid(), "forward", SIGTERM),
+                    R"("x_timeout_s": 0.000001, "x_grace_s": 60, "x_spare_if_left": true)"));
   server.wait_for("expired", worker.pid());
   server.send(acquire_far(worker.pid(), "forward"));
   CHECK(server.wait_for("killed", worker.pid()).text("verdict") == "spared");
