@@ -295,17 +295,6 @@ TEST_CASE("a name that is not UTF-8 or has no end is bounded and valid") {
   CHECK(read_name(name) == std::string(65, 'A'));
 }
 
-TEST_CASE("a slot that changed since its deadline was read gives nothing") {
-  TestPage page;
-  page.open(0, {.name = "first", .word = 1'500});
-  const std::int64_t word = read_deadline(page.page().slot(0));
-  page.open(0, {.name = "second", .word = 1'501});
-  CHECK_FALSE(read_slot(page.page(), 0, word));
-  CHECK(read_slot(page.page(), 0, 1'501)->name == "second");
-  CHECK(try_release(page.page().slot(0), 1'501));
-  CHECK_FALSE(read_slot(page.page(), 0, 1'501));
-}
-
 // A scope with this number, so that any two of its fields show whether they belong together.
 TestScope numbered_scope(std::int64_t number) {
   static const std::string names[] = {"the first of the names", std::string(200, '#')};
@@ -421,90 +410,6 @@ TEST_CASE("each word of a slot has one meaning") {
     CHECK(is_expired(row.word) == row.is_expired);
   }
   CHECK(expired(kNoDeadline) > kReleasedLate);
-}
-
-struct OneSlot {
-  Slot slot{};
-  explicit OneSlot(std::int64_t word) { slot.deadline = word; }
-  [[nodiscard]] std::int64_t word() const { return slot.deadline; }
-};
-
-TEST_CASE("neither side changes a slot that was used again in between") {
-  OneSlot s(3'000);  // by another scope
-  CHECK_FALSE(try_expire(s.slot, 1'500));
-  CHECK_FALSE(finish_verdict(s.slot, 1'500));
-  CHECK_FALSE(try_release(s.slot, 1'500));
-  CHECK_FALSE(try_renew(s.slot, 1'500, 2'500));
-  CHECK(s.word() == 3'000);
-  CHECK(try_expire(s.slot, 3'000));
-  CHECK_FALSE(finish_verdict(s.slot, 1'500));
-  CHECK(s.word() == expired(3'000));
-}
-
-// All orders of the worker's steps (renew, release, or a late release if that failed) and the
-// server's (expire, and finish if that succeeded).
-TEST_CASE("in every order there is one verdict, both sides agree on it, and the slot ends free") {
-  int orders = 0;
-  for (unsigned bits = 0; bits < 64; ++bits) {  // the side of each step: 1 is the server
-    if (__builtin_popcount(bits) != 3) {
-      continue;
-    }
-    ++orders;
-    CAPTURE(bits);
-    OneSlot s(1'500);
-    std::int64_t mine = 1'500;  // the word as the worker knows it
-    bool expired_it = false;    // as the server sees it
-    bool released_late = false;
-    bool knows_late = false;  // as the worker sees it
-    int worker_step = 0;
-    int server_step = 0;
-    for (unsigned i = 0; i < 6; ++i) {
-      if ((bits >> i & 1) == 0) {
-        switch (worker_step++) {
-          case 0:
-            mine = try_renew(s.slot, mine, 2'500) ? 2'500 : mine;
-            break;
-          case 1:
-            knows_late = !try_release(s.slot, mine);
-            break;
-          default:
-            if (knows_late) {
-              CHECK(release_late(s.slot) != 1'500);
-            }
-        }
-      } else {
-        switch (server_step++) {
-          case 0:
-            expired_it = try_expire(s.slot, 1'500) || try_expire(s.slot, 2'500);
-            break;
-          default:  // twice: once before and once after the other side may be done
-            if (expired_it) {
-              released_late |= finish_verdict(s.slot, 1'500);
-              released_late |= finish_verdict(s.slot, 2'500);
-            }
-        }
-      }
-    }
-    CHECK(expired_it == knows_late);
-    if (released_late) {
-      CHECK(knows_late);
-    }
-    CHECK(s.word() == kFree);
-  }
-  CHECK(orders == 20);
-}
-
-TEST_CASE("a worker wakes the server only for a deadline that the server would miss") {
-  Board board{};
-  Slot slot{};
-  announce_scan(board);
-  CHECK(must_wake(board, slot, 1'500));
-  CHECK_FALSE(must_wake(board, slot, kNoDeadline));
-  announce_next_scan(board, 2'000);
-  CHECK(must_wake(board, slot, 1'999));
-  CHECK_FALSE(must_wake(board, slot, 2'000));
-  announce_next_scan(board, kWakeNever);
-  CHECK_FALSE(must_wake(board, slot, 1));
 }
 
 }  // namespace

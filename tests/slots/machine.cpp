@@ -119,6 +119,7 @@ std::optional<std::string> run(const Kit& kit, unsigned variant, const Ops& ops)
 Ops random_ops(const Kit& kit, unsigned seed) {
   std::mt19937 random(seed);
   std::discrete_distribution<int> kinds(kit.weights.begin(), kit.weights.end());
+  const int keys = 1 + static_cast<int>(random() % kKeys);  // few: the worker is often in no scope
   Ops ops(kLength);
   for (Op& op : ops) {
     const auto below = [&](int end) {
@@ -126,7 +127,7 @@ Ops random_ops(const Kit& kit, unsigned seed) {
     };
     op.kind = static_cast<Kind>(kinds(random));
     if (op.kind <= Kind::kResume) {
-      op = {op.kind, below(kKeys), below(8) == 0 ? kNever : 1 + below(6), below(kThreads)};
+      op = {op.kind, below(keys), below(8) == 0 ? kNever : 1 + below(6), below(kThreads)};
     } else {
       op.a = op.kind == Kind::kIdle                              ? 1 + below(4)
              : op.kind == Kind::kFork || op.kind == Kind::kStart ? below(2)

@@ -24,6 +24,7 @@ struct ModelScope {
   int timeout = 0;
   int left = 0;               // of a paused scope
   bool was_overdue = false;   // at a pause: it has got more time than its timeout
+  bool is_resumed = false;    // since its opening or last renewal
   bool is_held = false;       // paused by its caller
   bool is_suspended = false;  // paused with its thread
   int page = 0;               // the number of the runtime directory
@@ -96,6 +97,7 @@ struct Model {
   void pause(ModelScope& scope, bool& by) const {
     if (!scope.is_paused()) {
       scope.was_overdue = scope.due <= now;
+      scope.is_resumed = false;
       scope.left = scope.due >= kNever ? kNever : std::max(scope.due - now, 0);
       scope.due = later(longest);
       ++scope.version;
@@ -107,6 +109,7 @@ struct Model {
     by = false;
     if (was_paused && !scope.is_paused()) {
       scope.due = later(scope.left);
+      scope.is_resumed = true;
       ++scope.version;
     }
   }
@@ -124,7 +127,7 @@ struct Model {
     }
     ++scope.version;
     scope.timeout = timeout;
-    scope.was_overdue = false;
+    scope.was_overdue = scope.is_resumed = false;
     if (scope.is_paused()) {
       scope.left = granted(timeout);
       scope.due = later(longest);

@@ -117,6 +117,9 @@ class PageSystem final : public System {
     for (std::size_t i = 0; page_ && i < slots_in_use(page_->layout()); ++i) {
       expect(page_->layout().slot(i).deadline == slot_word::kFree, "slot {} is not free", i);
     }
+    for (const auto& old : old_pages_) {
+      expect(!old || old->watched_count() == 0, "a scope is open on an old page");
+    }
     if (page_ && has_statistics_) {
       StatisticsByName sums;
       page_->add_statistics(sums);
@@ -352,6 +355,7 @@ class PageSystem final : public System {
     }
     idle_client_.reset();
     page_.reset();
+    old_pages_.clear();
     kills_.clear();
     due_.clear();
     released_.clear();
@@ -549,7 +553,7 @@ class PageSystem final : public System {
     model_.kills.clear();
     kills_.clear();
     due_.clear();
-    page_.reset();
+    old_pages_.push_back(std::exchange(page_, nullptr));
     released_.clear();
     is_full_ = false;
     is_message_ = false;
@@ -599,9 +603,12 @@ class PageSystem final : public System {
       }
       expect(slot_word::is_paused(word) == known.is_paused(), "k{} is paused: {}", key,
              slot_word::is_paused(word));
+      expect(((slot.flags & slot_flag::kResumed) != 0) == known.is_resumed, "k{} has the flags {}",
+             key, slot.flags.load());
       const Instant due = WorkerPage::deadline_of(slot, word, scan_at({}));
       expect(due.is_never() ? known.due >= kNever
-                            : std::chrono::abs(due - begin_ - hours(known.due)) < kInexact,
+                            : std::chrono::abs(due - begin_ - hours(known.due)) < kInexact ||
+                                  (known.due <= model_.now && due <= Instant::now()),
              "k{} is due at {}: expected {} h", key, (due - begin_).count(), known.due);
       expect(slot.timeout == hours(known.timeout).count() &&
                  (known.is_paused() || known.was_overdue || due.is_never() ||
@@ -675,6 +682,7 @@ class PageSystem final : public System {
   GivenTime given_;
   std::shared_ptr<MappedPage> page_;
   std::string page_name_;
+  std::vector<std::shared_ptr<MappedPage>> old_pages_;  // of directories that were removed
   std::vector<DueScope> due_;
   std::vector<Kill> kills_;  // as those of the model
   Instant last_look_;
@@ -691,7 +699,7 @@ class PageSystem final : public System {
 
 const Kit& page_kit() {
   static const Kit kit{"page",
-                       {14, 8, 12, 3, 3, 2, 2, 2, 1, 1, 1, 12, 10, 6, 2, 2, 4, 14, 1, 1},
+                       {14, 8, 12, 3, 3, 3, 2, 2, 1, 3, 1, 12, 10, 6, 4, 2, 4, 14, 1, 1},
                        [](unsigned variant) { return std::make_unique<PageSystem>(variant); }};
   return kit;
 }

@@ -49,6 +49,7 @@ class PipeSystem final : public System {
         break;
       case Kind::kLook:
         look();
+        save();
         break;
       case Kind::kExpire:
         for (const DueScope& due : std::exchange(due_, {})) {
@@ -88,7 +89,7 @@ class PipeSystem final : public System {
     for (int key = 0; key < kKeys; ++key) {
       apply({Kind::kRelease, key});
     }
-    expect(page_->is_empty(), "a slot is not free");
+    expect(page_->is_empty() && page_->judged_slots().empty(), "a slot is not free");
     save();
     const auto next = PipePage::adopt(folder_.path(), ::getpid(), terms_);
     expect(!next || (*next)->adopted().empty(), "the file has a scope");
@@ -156,8 +157,11 @@ class PipeSystem final : public System {
   void settle(std::size_t number, bool is_revoked) {
     const WorkerPage::Due kill = kills_[number];
     kills_.erase(kills_.begin() + static_cast<std::ptrdiff_t>(number));
+    const bool is_released = model_.kills[number].is_released;
     model_.settle(number, is_revoked);
-    if (is_revoked) {
+    if (is_revoked && is_released) {
+      page_->acknowledge_late_release(kill.slot);  // as Recovery does
+    } else if (is_revoked) {
       page_->reopen(kill.slot, kill.word);
     } else {
       page_->finish(kill.slot, kill.word);

@@ -192,68 +192,6 @@ TEST_CASE("--max-timeout cuts the deadline, and the slot keeps the requested tim
   CHECK(slot.asked == 1min);
 }
 
-TEST_CASE("a release is in time if and only if it precedes the verdict") {
-  FakeServer server;
-  auto client = server.connect();
-  auto scope = client.expires(1ns, "step");
-  const PageLayout page = server.page();
-  const std::size_t index = index_of(page, "step");
-  Slot& slot = page.slot(index);
-  const std::int64_t judged = read_deadline(slot);
-  SUBCASE("the release first, although after the deadline") {
-    CHECK(scope.release());
-    CHECK_FALSE(try_expire(slot, judged));
-    CHECK(slot.deadline == slot_word::kFree);
-  }
-  SUBCASE(
-      "the verdict first: the slot is not reused before the server has acknowledged the release") {
-    CHECK(FakeServer::expire(slot));
-    CHECK_FALSE(scope.release());
-    CHECK(slot.deadline == slot_word::kReleasedLate);
-    {
-      auto next = client.expires(1h, "step");
-      CHECK(slot.deadline == slot_word::kReleasedLate);
-      CHECK(slots_of(page).size() == 2);
-    }
-    FakeServer::finish(slot);
-    CHECK(slot.deadline == slot_word::kFree);
-  }
-  SUBCASE("the verdict and the end of the kill first") {
-    CHECK(FakeServer::expire(slot));
-    FakeServer::finish(slot);
-    CHECK(slot.deadline == slot_word::kJudged);
-    CHECK_FALSE(scope.release());
-    CHECK(slot.deadline == slot_word::kFree);
-  }
-  CHECK_FALSE(scope.release());
-}
-
-TEST_CASE("a renewal is in time if and only if it precedes the verdict") {
-  FakeServer server;
-  auto client = server.connect();
-  auto scope = client.expires(1ns, "step");
-  Slot& slot = server.page().slot(index_of(server.page(), "step"));
-  const std::int64_t judged = read_deadline(slot);
-  SUBCASE("the renewal first") {
-    CHECK(scope.renew(1h));
-    CHECK_FALSE(try_expire(slot, judged));
-    const auto reading = slot_called(server.page(), "step");
-    CHECK(reading.asked == 1h);
-    CHECK(reading.started > reading.acquired);
-    CHECK(reading.deadline == reading.started + 1h);
-    CHECK(scope.release());
-  }
-  SUBCASE("the verdict first: the scope is not open any more") {
-    CHECK(try_expire(slot, judged));
-    CHECK_FALSE(scope.renew(1h));
-    CHECK(slot.deadline == slot_word::kReleasedLate);
-    CHECK_FALSE(scope.renew(1h));
-    CHECK_FALSE(scope.release());
-    finish_verdict(slot, judged);
-    CHECK(slot.deadline == slot_word::kFree);
-  }
-}
-
 TEST_CASE("an old TimerId never refers to the slot's next scope") {
   FakeServer server;
   auto client = server.connect();
@@ -271,16 +209,6 @@ TEST_CASE("an old TimerId never refers to the slot's next scope") {
   CHECK_FALSE(client.release(next));
   CHECK_FALSE(client.release(TimerId{}));
   CHECK(slots_of(server.page()).empty());
-}
-
-TEST_CASE("an inner scope that expires leaves the outer one to be released in time") {
-  FakeServer server;
-  auto client = server.connect();
-  auto outer = client.expires(30s, "outer");
-  auto inner = client.expires(1ns, "inner");
-  CHECK(FakeServer::expire(server.page().slot(index_of(server.page(), "inner"))));
-  CHECK_FALSE(inner.release());
-  CHECK(outer.release());
 }
 
 TEST_CASE("names that are new each time use only a few slots") {
@@ -378,19 +306,6 @@ TEST_CASE("scopes stay on the page while no server runs, and a new server is wok
   auto scope = client.expires(1h, "after");
   CHECK(server.pipe().next().x_page == server.page_names()[0]);
   CHECK(server.page().header().wakes == 1);
-}
-
-TEST_CASE("a wake-up message for a full pipe is written later") {
-  FakeServer server;
-  auto client = server.connect();
-  server.pipe().next();
-  announce_scan(server.board());
-  const auto bytes = server.pipe().fill();
-  auto scope = client.expires(1h, "step");
-  auto other = client.expires(1h, "other");  // does not wait for the line
-  server.pipe().drain(bytes);
-  CHECK(server.pipe().next().x_page == server.page_names()[0]);
-  CHECK(slots_of(server.page()).size() == 2);
 }
 
 TEST_CASE("a page is announced later if the pipe is full, with or without a scope") {

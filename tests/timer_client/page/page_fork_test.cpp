@@ -178,53 +178,6 @@ TEST_CASE("a child that closes inherited descriptors does not release its parent
   CHECK(owner_of(path) == ::getpid());
 }
 
-TEST_CASE("a child of a bare clone notices that it is a child") {
-  if (kIsThreadSanitized) {
-    FILETIMER_SKIP(kNoThreadInChild);
-  }
-  FakeServer server;
-  auto client = server.connect();
-  server.pipe().next();
-  std::optional<TimerScope> scope(client.expires(1h, "step"));
-  const TimerId timer = client.acquire(1h, "timer");
-  client.start(2h);
-  const PageLayout page = server.page();
-  const std::string before = bytes_of(page);
-  const auto child = static_cast<pid_t>(::syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0));
-  if (child == 0) {
-    int wrong = 0;
-    SUBCASE("with a release") {
-      wrong = use_in_child(client, scope, timer);
-    }
-    SUBCASE("with a scope") {
-      { auto first = client.expires(1h, "step"); }
-      wrong = use_in_child(client, scope, timer);
-    }
-    ::_exit(wrong);
-  }
-  CHECK(exit_code_of(child) == 0);
-  CHECK(bytes_of(page) == before);
-  CHECK_FALSE(page_of(server, child).empty());
-  CHECK(client.release(timer));
-  CHECK(scope->release());
-}
-
-TEST_CASE("a child of a child is a separate worker, too") {
-  FakeServer server;
-  auto client = server.connect();
-  auto scope = client.expires(1h, "step");
-  CHECK(in_child([&] {
-          auto childs = client.expires(1h, "childs");
-          const int grandchild = in_child([&] {
-            auto own = client.expires(1h, "grandchilds");
-            return !childs.release() && own.release() ? 0 : 1;
-          });
-          return grandchild == 0 && childs.release() ? 0 : 1;
-        }) == 0);
-  CHECK(server.page_names().size() == 3);
-  CHECK(scope.release());
-}
-
 TEST_CASE("scopes of a child that can't make its page are not watched") {
   FakeServer server;
   auto client = server.connect();
@@ -237,6 +190,41 @@ TEST_CASE("scopes of a child that can't make its page are not watched") {
           return scope.release() || scope.times() ? 1 : 0;
         }) == 0);
   CHECK(server.pipe().is_silent());
+}
+
+TEST_CASE("a child of a process that could not make its page makes its own at once") {
+  FakeServer server;
+  auto client = server.connect();
+  const std::string pages = server.dir() + "/scopes";
+  CHECK(in_child([&] {
+          std::filesystem::rename(pages, pages + ".gone");
+          testing::write_file(pages, "");
+          if (client.expires(1h, "childs").times()) {
+            return 1;
+          }
+          std::filesystem::remove(pages);
+          std::filesystem::rename(pages + ".gone", pages);
+          return in_child([&] { return client.expires(1h, "grandchilds").times() ? 0 : 2; });
+        }) == 0);
+}
+
+TEST_CASE("a child that is forked while a wake-up message waits for room wakes the server itself") {
+  FakeServer server;
+  auto client = server.connect();
+  announce_scan(server.board());
+  server.pipe().discard();
+  server.pipe().fill();
+  auto scope = client.expires(1h, "parents");
+  CHECK(in_child([&] {
+          server.pipe().discard();
+          auto first = client.expires(3h, "first");  // announces the page of the child
+          server.pipe().discard();
+          server.looks_in(2h);
+          auto second = client.expires(1h, "second");
+          while (!server.pipe().next().x_page.starts_with(std::to_string(::getpid()) + "-")) {
+          }
+          return 0;
+        }) == 0);
 }
 
 TEST_CASE("a program that is started inside a scope does not change the page or its lock") {

@@ -24,10 +24,6 @@ SlotReading called(const FakeServer& server, const std::string& name) {
   return slot_called(server.page(), name);
 }
 
-Instant paused_since(const SlotReading& slot) {
-  return {slot.word - slot_word::kPaused};
-}
-
 // Returns the word of the only idle timeout; kFree: none.
 std::int64_t idle_word(const FakeServer& server) {
   for (const auto& [index, slot] : slots_of(server.page())) {
@@ -40,82 +36,7 @@ std::int64_t idle_word(const FakeServer& server) {
 
 }  // namespace
 
-TEST_CASE(
-    "a pause keeps the time that is left, and a resume moves the start by the length of the "
-    "pause") {
-  FakeServer server;
-  auto client = server.connect();
-  auto scope = client.expires(30s, "step");
-  const auto before = called(server, "step");
-  const Instant from = now();
-  CHECK(scope.pause());
-  const Instant to = now();
-  const auto paused = called(server, "step");
-  CHECK(slot_word::is_paused(paused.word));
-  CHECK(paused.deadline.is_never());
-  CHECK(paused_since(paused) >= from);
-  CHECK(paused_since(paused) <= to);
-  CHECK(paused.left == before.deadline - paused_since(paused));
-  CHECK(paused.started == before.started);
-  CHECK(paused.asked == 30s);
-  REQUIRE(scope.times());
-  CHECK(scope.times()->is_paused);
-  CHECK(scope.times()->remaining == paused.left);
-  CHECK(scope.pause());  // has no effect
-  CHECK(called(server, "step").word == paused.word);
-
-  CHECK(scope.resume());
-  const auto resumed = called(server, "step");
-  CHECK_FALSE(scope.times()->is_paused);
-  CHECK(resumed.deadline >= now() + (paused.left - 10s));
-  CHECK(resumed.deadline - resumed.started == 30s);
-  CHECK(resumed.acquired == before.acquired);
-  const Duration shift = resumed.started - before.started;
-  CHECK(shift == resumed.deadline - before.deadline);
-  CHECK(shift >= 0s);
-  CHECK(scope.resume());  // has no effect
-  CHECK(called(server, "step").word == resumed.word);
-
-  CHECK(scope.release());
-  CHECK_FALSE(scope.pause());
-  CHECK_FALSE(scope.resume());
-  const TimerId none;
-  CHECK_FALSE(client.pause(none));
-  CHECK_FALSE(client.resume(none));
-}
-
-TEST_CASE("a paused scope can be renewed, released, judged, and have no deadline at all") {
-  FakeServer server;
-  auto client = server.connect();
-  const TimerId timer = client.acquire(30s, "step");
-  CHECK(client.pause(timer));
-  CHECK(client.renew(timer, 1h));
-  CHECK(called(server, "step").left == 1h);
-  CHECK(client.resume(timer));
-  CHECK(called(server, "step").deadline - called(server, "step").started == 1h);
-  CHECK(client.renew(timer, 2h));
-  CHECK(called(server, "step").flags == 0);  // the pause has left no flag
-  CHECK(client.pause(timer));
-  CHECK(client.release(timer));
-  CHECK(slots_of(server.page()).empty());
-
-  auto endless = client.expires(kNoDeadline, "endless");
-  CHECK(endless.pause());
-  CHECK(endless.times()->remaining == kNoDeadline);
-  CHECK(endless.resume());
-  CHECK(called(server, "endless").deadline.is_never());
-  CHECK_FALSE(slot_word::is_paused(called(server, "endless").word));
-  CHECK(endless.release());
-
-  auto judged = client.expires(30s, "judged");
-  CHECK(judged.pause());
-  REQUIRE(FakeServer::expire(server.page().slot(index_of(server.page(), "judged"))));
-  CHECK_FALSE(judged.resume());
-  CHECK_FALSE(judged.pause());
-  CHECK_FALSE(judged.release());
-}
-
-TEST_CASE("the server is woken if a resumed scope is due before its next reading") {
+TEST_CASE("the server is woken for a pause that --max-timeout ends before its next reading") {
   FakeServer server;
   auto client = server.connect();
   const std::string page = server.pipe().next().x_page;
@@ -126,9 +47,8 @@ TEST_CASE("the server is woken if a resumed scope is due before its next reading
   CHECK(scope.resume());
   CHECK(server.pipe().next().x_page == page);
   server.board().max_timeout = Duration{10s}.count();
-  CHECK(scope.pause());  // --max-timeout bounds it
+  CHECK(scope.pause());
   CHECK(server.pipe().next().x_page == page);
-  CHECK(due_time(called(server, "step"), 10s) == paused_since(called(server, "step")) + 10s);
 }
 
 TEST_CASE("a paused region suspends the scopes that its thread has open or opens, and no others") {
@@ -175,22 +95,6 @@ TEST_CASE("a paused region suspends the scopes that its thread has open or opens
   CHECK(client.release(elsewhere));
   auto after = client.expires(30s, "after");
   CHECK_FALSE(is_paused("after"));
-}
-
-TEST_CASE("a child that is forked in a paused region is in no region") {
-  FakeServer server;
-  auto client = server.connect();
-  {
-    const auto region = client.paused("checkpoint");
-    const pid_t child = ::fork();
-    if (child == 0) {
-      auto scope = client.expires(30s, "child");
-      ::_exit(scope.times() && !scope.times()->is_paused ? 0 : 1);
-    }
-    int status = -1;
-    REQUIRE(::waitpid(child, &status, 0) == child);
-    CHECK(status == 0);
-  }
 }
 
 TEST_CASE("scopes that are paused, renewed and released by two threads at once are never lost") {
@@ -246,21 +150,6 @@ TEST_CASE("an idle timeout is a slot without a scope, and the times of releases 
   ConnectOptions options = server.options();
   options.idle_timeout = -1s;
   CHECK_THROWS_AS(TimerClient::connect(std::move(options)), InvalidArgument);
-}
-
-TEST_CASE("the server is woken for an idle timeout before its next reading") {
-  FakeServer server;
-  auto client = server.connect();
-  const std::string page = server.pipe().next().x_page;
-  server.looks_in(10s);
-  ConnectOptions options = server.options();
-  options.idle_timeout = 1h;
-  auto patient = TimerClient::connect(std::move(options));
-  CHECK(server.pipe().is_silent());
-  options = server.options();
-  options.idle_timeout = 1s;
-  auto hasty = TimerClient::connect(std::move(options));
-  CHECK(server.pipe().next().x_page == page);
 }
 
 TEST_CASE("the first scope of a name may take longer, and the first of the next process again") {

@@ -61,19 +61,6 @@ struct MadeAgain {
 
 }  // namespace
 
-TEST_CASE("new scopes are on a new page after the runtime directory was made again") {
-  MadeAgain server;
-  auto client = server.before->connect();
-  auto outer = client.expires(1h, "outer");
-  server.make_again();
-  open_later(client);
-  REQUIRE(server.has_page());
-  auto scope = client.expires(2h, "later");
-  CHECK(testing::slot_called(server.after->page(), "later").asked == 2h);
-  CHECK(outer.release());  // on the page that it was opened on
-  CHECK(client.is_watched());
-}
-
 TEST_CASE("the process writes its stacks to the file of the new page") {
   MadeAgain server;
   auto client = server.before->connect();
@@ -105,16 +92,6 @@ TEST_CASE("a file that reuses the descriptor of a closed stacks file is left alo
   CHECK(std::filesystem::file_size(server.folder.path("other")) == 4);
 }
 
-TEST_CASE("the scope whose opening finds the new directory is on the new page") {
-  MadeAgain server;
-  auto client = server.before->connect();
-  server.make_again();
-  auto scope = client.expires(1h, "first");  // a client's first scope checks the directory
-  CHECK(testing::slot_called(server.after->page(), "first").asked == 1h);
-  CHECK(scope.release());
-  CHECK(slots_of(server.after->page()).empty());
-}
-
 TEST_CASE("acquired timers, heartbeats and the job's timer move to the new page, too") {
   MadeAgain server;
   auto client = server.before->connect();
@@ -136,33 +113,6 @@ TEST_CASE("acquired timers, heartbeats and the job's timer move to the new page,
   CHECK(client.stop());
   CHECK(heart.release());
   CHECK(slots_of(page).empty());
-}
-
-TEST_CASE("an idle timeout moves to the new page") {
-  MadeAgain server;
-  ConnectOptions options = server.before->options();
-  options.idle_timeout = 5s;
-  std::optional<TimerClient> client(TimerClient::connect(std::move(options)));
-  server.make_again();
-  open_later(*client);
-  REQUIRE(server.has_page());
-  const PageLayout page = server.after->page();
-  CHECK(testing::slot_called(page, "(idle)").asked == 5s);
-  client.reset();
-  CHECK(slots_of(page).empty());
-}
-
-TEST_CASE("a thread in a paused region keeps its page until it has left the region") {
-  MadeAgain server;
-  auto client = server.before->connect();
-  {
-    const auto region = client.paused("checkpoint");
-    server.make_again();
-    open_later(client);
-    CHECK_FALSE(server.has_page());
-  }
-  open_later(client);
-  CHECK(server.has_page());
 }
 
 TEST_CASE("a running client does not make a removed directory again") {

@@ -1,11 +1,12 @@
-// The two moments of a wake-up message that lie between two system calls: a server starts, or
-// another scope is opened, just after the call. The model of tests/model has both as faults.
+// Moments of a wake-up message that lie just after a system call: a server starts, reads a page, or
+// another scope is opened. The model of tests/model has two of them as faults.
 // SPDX-License-Identifier: MIT
 #include <doctest/doctest.h>
 #include <fcntl.h>
 #include <unistd.h>
 
 #include <cstdarg>
+#include <filesystem>
 #include <filetimer/timer_client.hpp>
 #include <functional>
 #include <semaphore>
@@ -73,6 +74,29 @@ TEST_CASE(
   REQUIRE(!after_failed_open);
   CHECK(server.pipe().is_silent());
   auto second = client.expires(30min, "second");
+  CHECK(server.pipe().next().x_page == page);
+}
+
+TEST_CASE(
+    "an idle timeout wakes a server that read its new page just before the timeout was on it") {
+  const testing::TempFolder folder;
+  const std::string dir = folder.path("run");
+  std::filesystem::create_directory(dir);
+  const FakeServer before(dir);
+  ConnectOptions options = before.options();
+  options.idle_timeout = 5s;
+  auto client = TimerClient::connect(std::move(options));
+  std::filesystem::rename(dir, dir + ".removed");
+  std::filesystem::create_directory(dir);
+  FakeServer server(dir);
+  std::string page;
+  after_write = [&] {
+    page = server.pipe().next().x_page;
+    server.looks_in(1h);
+  };
+  testing::move_clock(1s);
+  (void)client.expires(2h, "step").release();
+  REQUIRE(!after_write);
   CHECK(server.pipe().next().x_page == page);
 }
 

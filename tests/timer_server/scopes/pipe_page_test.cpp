@@ -107,27 +107,6 @@ TEST_CASE("A scope of the pipe is due from its deadline on, not a nanosecond bef
   CHECK(stage.due({5000}) == Names{"a"});
 }
 
-TEST_CASE("An acquire of an open identity replaces it and one release ends it") {
-  PipePageStage stage;
-  stage.acquire("a", 2000);
-  stage.acquire("a", 5000);
-  CHECK(stage.page->open_count() == 1);
-  CHECK(stage.due({2000}).empty());
-  CHECK(stage.next == Instant{5000});
-  CHECK(stage.page->release("a"));
-  CHECK_FALSE(stage.page->release("a"));
-  CHECK(stage.page->is_empty());
-  CHECK(stage.due({5000}).empty());
-  CHECK(stage.next.is_never());
-}
-
-TEST_CASE("Scopes of the pipe that never expire are never due") {
-  PipePageStage stage;
-  stage.acquire("a", terms_of(1000, Instant::never().ns));
-  CHECK(stage.due({Instant::never().ns - 1}).empty());
-  CHECK(stage.page->open_count() == 1);
-}
-
 TEST_CASE("Deadlines before the boot are due, and keep their order") {
   PipePageStage stage;
   constexpr std::int64_t kSecond = 1'000'000'000;
@@ -143,16 +122,6 @@ TEST_CASE("An acquire returns the scope's soft deadline or deadline, whichever i
   const PipePageStage stage({.max_timeout = Duration{4000}, .warn_at = kHalf});
   CHECK(stage.page->acquire("a", 1, terms_of(1000, 3000)) == Instant{2000});
   CHECK(stage.page->acquire("b", 1, terms_of(1000, 9000)) == Instant{3000});  // half of 4,000
-}
-
-TEST_CASE("A scope that is acquired with an earlier deadline is due then") {
-  PipePageStage stage;
-  stage.acquire("a", 9000);
-  CHECK(stage.due({5000}).empty());
-  stage.acquire("a", 6000);
-  stage.acquire("b", 7000);
-  CHECK(stage.due({6000}) == Names{"a"});
-  CHECK(stage.due({7000}) == Names{"a", "b"});  // and again until it is judged
 }
 
 TEST_CASE("The name shown is the beginning of the identity") {
@@ -248,55 +217,6 @@ TEST_CASE("Judged scopes that are renewed use no slots of other scopes") {
   CHECK(!stage.page->acquire("one more", 8, terms_of(1000, 9000)));
 }
 
-TEST_CASE("A judged scope is released late, and its slot is used again after its kill") {
-  PipePageStage stage;
-  stage.acquire("a", 5000);
-  const WorkerPage::Due judged = stage.expire({5000});
-  CHECK_FALSE(stage.page->was_released_late(judged.slot, judged.word));
-  CHECK_FALSE(stage.page->has_open("a"));
-  CHECK_FALSE(stage.page->release("a"));  // after the verdict the worker does not count as inside
-  CHECK(stage.page->was_released_late(judged.slot, judged.word));
-  CHECK(stage.page->is_empty());
-  stage.acquire("a", 7000);
-  CHECK(stage.page->was_released_late(judged.slot, judged.word));
-  stage.page->finish(judged.slot, judged.word);
-  CHECK(stage.due({7000}) == Names{"a"});
-  stage.acquire("b", 8000);
-  stage.save();
-  CHECK(stage.kept().size() == 2);
-}
-
-TEST_CASE("An acquire of a judged scope renews it late, and the new scope is watched") {
-  PipePageStage stage;
-  stage.acquire("a", 5000);
-  const WorkerPage::Due judged = stage.expire({5000});
-  stage.acquire("a", 7000);
-  CHECK(stage.page->was_released_late(judged.slot, judged.word));
-  CHECK(stage.due({7000}) == Names{"a"});
-}
-
-TEST_CASE("The end of a kill that the worker survived frees the slot") {
-  PipePageStage stage;
-  stage.acquire("a", 5000);
-  const WorkerPage::Due judged = stage.expire({5000});
-  CHECK_FALSE(stage.page->is_empty());
-  CHECK(stage.page->open_count() == 1);
-  CHECK(stage.page->watched_count() == 0);
-  stage.page->finish(judged.slot, judged.word);
-  CHECK(stage.page->is_empty());
-  stage.page->finish(judged.slot, judged.word);
-  CHECK(stage.page->is_empty());
-}
-
-TEST_CASE("A verdict that is revoked leaves the scope open, and due again") {
-  PipePageStage stage;
-  stage.acquire("a", 5000);
-  const WorkerPage::Due judged = stage.expire({5000});
-  stage.page->reopen(judged.slot, judged.word);
-  CHECK(stage.page->has_open("a"));
-  CHECK(stage.due({5000}) == Names{"a"});
-}
-
 TEST_CASE("release_all() releases the scopes that were not judged and returns their names") {
   PipePageStage stage;
   stage.acquire("judged", 5000);
@@ -387,39 +307,6 @@ TEST_CASE("A scope that is opened and released between two savings is never writ
   CHECK(!stage.has_file());
 }
 
-TEST_CASE("A renewal, a release and a new scope in the same slot are saved") {
-  const PipePageStage stage;
-  stage.acquire("a", 5000);
-  stage.acquire("b", 6000);
-  stage.save();
-  stage.acquire("a", 7000);
-  CHECK(stage.page->release("b"));
-  stage.save();
-  CHECK(stage.kept().size() == 1);
-  stage.acquire("c", terms_of(1000, Instant::never().ns));
-  stage.save();
-  const auto kept = stage.kept();
-  REQUIRE(kept.size() == 2);
-  CHECK(kept[0].name == "a");
-  CHECK(kept[0].deadline == Instant{7000});
-  CHECK(kept[1].name == "c");
-  CHECK(kept[1].deadline.is_never());
-}
-
-TEST_CASE("A judged scope is saved as judged until its kill is over") {
-  PipePageStage stage;
-  stage.acquire("forward", 5000);
-  const WorkerPage::Due judged = stage.expire({5000});
-  stage.save();
-  const auto kept = stage.kept();
-  REQUIRE(kept.size() == 1);
-  CHECK(slot_word::is_expired(kept[0].word));
-  CHECK(kept[0].deadline == Instant{5000});
-  stage.page->finish(judged.slot, judged.word);
-  stage.save();
-  CHECK(stage.kept().empty());
-}
-
 TEST_CASE("A verdict that is in the log only is restored, with its kill under way or over") {
   const PipePageStage stage;
   stage.acquire("forward", 5000);
@@ -467,21 +354,6 @@ TEST_CASE("A scope without a name is saved without one, in a slot that had one b
   CHECK(stage.kept()[0].id.empty());
 }
 
-TEST_CASE("A slot that an earlier server left stays in use until it is released") {
-  const PipePageStage stage;
-  stage.acquire("old", 5000);
-  stage.save();
-  const auto next = PipePage::adopt(stage.folder.path(), PipePageStage::kPid, {});
-  REQUIRE(next);
-  REQUIRE((*next)->acquire("new", 3, terms_of(1000, 6000)));
-  REQUIRE((*next)->save(stage.process, {}));
-  CHECK(stage.kept().size() == 2);
-  CHECK((*next)->release("old"));
-  REQUIRE((*next)->save(stage.process, {}));
-  REQUIRE(stage.kept().size() == 1);
-  CHECK(stage.kept()[0].name == "new");
-}
-
 TEST_CASE("A thousand and twenty-four scopes of the pipe fit, and each finds its own name") {
   const PipePageStage stage;
   std::map<std::string, std::int64_t> deadlines;
@@ -515,35 +387,4 @@ TEST_CASE("A grace period is saved in whole milliseconds, rounded up") {
   CHECK(*grace_of(0ns) == 0ms);
   CHECK(*grace_of(1500us) == 2ms);
   CHECK(grace_of(kMaxTimeout)->count() == kLongestGraceMs);
-}
-
-TEST_CASE("A random run agrees with a plain model, and the file with both") {
-  PipePageStage stage;
-  std::map<std::string, std::int64_t> model;
-  std::mt19937 random(7);
-  for (int step = 0; step < 20'000; ++step) {
-    const std::string id = fmt::format("s{}", random() % 200);
-    const auto deadline = 1 + static_cast<std::int64_t>(random() % 100'000);
-    if (random() % 2 == 0) {
-      stage.acquire(id, terms_of(0, deadline));
-      model[id] = deadline;
-    } else {
-      CHECK(stage.page->release(id) == (model.erase(id) == 1));
-    }
-    if (step % 100 == 0) {
-      const auto now = static_cast<std::int64_t>(random() % 100'000);
-      const auto expected =
-          std::ranges::count_if(model, [&](const auto& entry) { return entry.second <= now; });
-      CHECK(stage.due({now}).size() == static_cast<std::size_t>(expected));
-      CHECK(stage.page->watched_count() == model.size());
-      stage.save();
-    }
-    if (step % 2000 == 0) {
-      std::map<std::string, std::int64_t> kept;
-      for (const SlotReading& reading : stage.kept()) {
-        kept[reading.id] = reading.deadline.ns;
-      }
-      CHECK(kept == model);
-    }
-  }
 }

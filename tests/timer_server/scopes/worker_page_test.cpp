@@ -92,15 +92,6 @@ TEST_CASE("A scan finds the scopes that are due, and the time of the next scan")
   CHECK(scan(*stage.page, {5000}, kForever, due, soft).is_never());
 }
 
-TEST_CASE("--max-timeout makes a scope due earlier than its page says") {
-  const PageStage stage(with_scopes({slot_word::kNoDeadline, 1'000'000}));  // started at 1,000
-  std::vector<WorkerPage::Due> due;
-  SoftDue soft;
-  CHECK(scan(*stage.page, {1100}, 200ns, due, soft) == Instant{1200});
-  CHECK(scan(*stage.page, {1200}, 200ns, due, soft).is_never());
-  CHECK(due.size() == 2);
-}
-
 TEST_CASE("A scan finds each soft deadline once, and the next scan is in time for it") {
   TestPage content;
   content.open(0, {.word = 9'000, .started = 1'000});               // half of it: 5,000
@@ -175,36 +166,6 @@ TEST_CASE("--max-timeout brings the warning forward with the deadline") {
   CHECK(soft.slots.size() == 1);
 }
 
-TEST_CASE("Of a verdict and a release or renewal the first succeeds and the other fails") {
-  const PageStage stage(with_scopes({1000, 1000, 1000, 1000}));
-  // The worker first.
-  CHECK(try_release(stage.slot(0), 1000));
-  CHECK(!stage.page->try_expire(0, 1000));
-  CHECK(try_renew(stage.slot(1), 1000, 2000));
-  CHECK(!stage.page->try_expire(1, 1000));
-  // The server first.
-  CHECK(stage.page->try_expire(2, 1000));
-  CHECK(!try_release(stage.slot(2), 1000));
-  CHECK(stage.page->try_expire(3, 1000));
-  CHECK(!try_renew(stage.slot(3), 1000, 2000));
-  CHECK(!stage.page->was_released_late(3, 1000));
-  CHECK(release_late(stage.slot(3)) == slot_word::kReleasedLate);
-  CHECK(stage.page->was_released_late(3, 1000));
-}
-
-TEST_CASE("A slot is free when both sides have finished with it, in either order") {
-  const PageStage stage(with_scopes({1000, 1000}));
-  CHECK(stage.page->try_expire(0, 1000));
-  release_late(stage.slot(0));
-  CHECK(stage.slot(0).deadline == slot_word::kReleasedLate);
-  stage.page->finish(0, 1000);
-  CHECK(stage.slot(0).deadline == slot_word::kFree);
-  CHECK(stage.page->try_expire(1, 1000));
-  stage.page->finish(1, 1000);
-  CHECK(stage.slot(1).deadline == slot_word::kJudged);
-  CHECK(release_late(stage.slot(1)) == slot_word::kFree);
-}
-
 TEST_CASE("A judged scope can still be read, and is listed with the open ones") {
   const PageStage stage(with_scopes({1000, 2000}));
   CHECK(stage.page->try_expire(0, 1000));
@@ -271,17 +232,6 @@ TEST_CASE("The kernel names the holder of a page") {
   CHECK(*stage.page->owner() == worker.pid());
   worker.end();
   CHECK(!stage.page->owner());
-}
-
-TEST_CASE("A thread that ended is reported once for each scope that it left open") {
-  TestPage content;
-  content.open(0, {.acquired = 10, .word = 1000, .flags = slot_flag::kThreadEnded});
-  content.open(1, {.acquired = 20, .word = 1000});
-  const PageStage stage(content);
-  CHECK(stage.page->take_thread_ended().size() == 1);
-  CHECK(stage.page->take_thread_ended().empty());
-  stage.slot(1).flags = slot_flag::kThreadEnded;
-  CHECK(stage.page->take_thread_ended().size() == 1);
 }
 
 TEST_CASE("A scope over the longest timeout is returned once until it is renewed") {
