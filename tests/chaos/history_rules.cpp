@@ -161,6 +161,12 @@ class HistoryJudge {
   void judge_scope(Scope& scope);
   void judge_expired(const Scope& scope, const JsonRecord& expired);
   void judge_hang(const Scope& scope);
+  [[nodiscard]] bool is_certainly_open(const Scope& scope, const JsonRecord& record, Ns from,
+                                       Ns to) const;
+  [[nodiscard]] bool has_ended_in_order_after(Ns at) const;
+  [[nodiscard]] Ns server_ran_until(std::int64_t pid) const;
+  bool judge_terms(const Scope& scope, const JsonRecord& record);
+  void judge_list(const JsonRecord& record, std::string_view list, Ns at, std::int64_t pid);
   void judge_targets(const JsonRecord& killed);
   void judge_end(const Process& process);
   void judge_records();
@@ -178,6 +184,7 @@ class HistoryJudge {
   std::map<std::pair<std::string, std::string>, std::size_t> by_key_;
   std::map<std::string, const JsonRecord*, std::less<>> expired_, killed_;
   std::map<std::int64_t, const JsonRecord*> started_;  // by pid of the server
+  std::set<std::string> released_late_;
   std::vector<const JsonRecord*> excuses_;
   std::vector<Span> loads_;
   std::vector<std::string> files_;  // what was done to them
@@ -344,7 +351,9 @@ void HistoryJudge::read_logs() {
     if (event == "server_started") {
       started_[record->integer("server_pid")] = record;
     }
-    if (event == "killed") {
+    if (event == "released_late") {
+      released_late_.insert(id);
+    } else if (event == "killed") {
       killed_.emplace(id, record);
     } else if ((event == "expired" && expired_.emplace(id, record).second) ||
                event == "left_open") {
@@ -353,9 +362,11 @@ void HistoryJudge::read_logs() {
       Scope* scope = scope_of(*record);
       if (scope != nullptr) {
         (event == "expired" ? scope->expired : scope->left_open).push_back(record);
-      } else if (process != nullptr && record->text("scope") != "(idle)") {
-        report("known-scopes", process->name, "{} of scope '{}', which it has not opened, in {}",
-               event, record->text("scope"), record->place());
+      } else if (record->text("scope") != "(idle)") {
+        report("known-scopes",
+               process != nullptr ? process->name : fmt::format("pid {}", record->integer("pid")),
+               "{} of scope '{}', which it has not opened, in {}", event, record->text("scope"),
+               record->place());
       }
     }
   }
@@ -450,6 +461,19 @@ void HistoryJudge::judge_scope(Scope& scope) {
     report("one-verdict", whose(scope),
            "its release says that it was late, and there is no verdict");
   }
+  if (is_released && !scope.release->result->flag("in_time", true) && !scope.expired.empty() &&
+      !may_lack_records_) {
+    const std::string id(scope.expired.front()->text("id"));
+    const Ns age = scope.release->end - scope.expired.front()->integer("deadline_mono_ns");
+    const auto killed = killed_.find(id);
+    const bool is_due = killed != killed_.end() && killed->second->text("verdict") == "spared" &&
+                        killed->second->list<JsonFields>("signals").empty() &&
+                        server_ran_until(killed->second->integer("server_pid")) >
+                            scope.release->end + age / 8 + kPrompt;
+    if (is_due && !released_late_.contains(id)) {
+      report("one-to-one", whose(scope), "{} has no released_late", id);
+    }
+  }
   if (!scope.left_open.empty() && worker.left(scope.open.begin) == kNever &&
       worker.ended == kNever) {
     report("one-verdict", whose(scope), "left open by a worker that is alive, in {}",
@@ -465,10 +489,97 @@ void HistoryJudge::judge_scope(Scope& scope) {
   const bool is_decided = scope.release || verdicts > 0 || scope.open.result == nullptr ||
                           std::ranges::any_of(expired_, may_cancel);  // else it may be cancelled
   if (!is_decided && scope.may_be_watched() && worker.ended < kNever && scope.via != "run" &&
-      !may_lack_records_ && with_server(scope, worker.ended, 0) + kPrompt < history_end_) {
+      !may_lack_records_ &&
+      (with_server(scope, worker.ended, 0) + kPrompt < history_end_ ||
+       has_ended_in_order_after(worker.ended))) {
     report("one-verdict", whose(scope), "its worker ended inside it, and there is no record");
   }
   judge_hang(scope);
+}
+
+// The timeout is one that the worker asked for, or that the settings put in its place. Returns
+// whether they did.
+bool HistoryJudge::judge_terms(const Scope& scope, const JsonRecord& record) {
+  const JsonFields settings = settings_of(record);
+  const double granted = record.number("timeout_s", 0);
+  const auto is_near = [granted](double limit) {
+    return std::abs(granted - limit) * 1e9 <= kClose;
+  };
+  const bool is_replaced = scope.via == "torch" || record.has("code_timeout_s") ||
+                           is_near(settings.number("max_timeout_s")) ||
+                           is_near(settings.number("default_timeout_s"));
+  bool is_known = is_replaced;
+  const auto asked = [&](const JsonRecord& line) {
+    for (const char* key : {"timeout_ns", "first_ns"}) {
+      is_known = is_known || is_near(static_cast<double>(line.integer(key)) / 1e9);
+    }
+  };
+  asked(*scope.open.line);
+  for (const auto& [op, call] : scope.changes) {
+    asked(*call.line);
+  }
+  if (!is_known) {
+    report("record-terms", whose(scope), "timeout_s is {}, for which it has not asked, in {}",
+           granted, record.place());
+  }
+  return is_replaced;
+}
+
+Ns HistoryJudge::server_ran_until(std::int64_t pid) const {
+  const auto found = std::ranges::find_if(processes_, [pid](const auto& entry) {
+    return entry.second.pid == pid && entry.second.role == "server";
+  });
+  return found == processes_.end()
+             ? 0
+             : std::min({found->second.asked_to_end, found->second.alive_until, history_end_});
+}
+
+bool HistoryJudge::has_ended_in_order_after(Ns at) const {
+  return std::ranges::any_of(processes_, [at](const auto& entry) {
+    const Process& server = entry.second;
+    return server.role == "server" && server.ready < kNever && !server.was_killed &&
+           server.sent.empty() && server.ended < kNever && server.asked_to_end < kNever &&
+           server.asked_to_end > at + kLook;
+  });
+}
+
+// Returns whether the server of the record knew the scope to be open in all that time.
+bool HistoryJudge::is_certainly_open(const Scope& scope, const JsonRecord& record, Ns from,
+                                     Ns to) const {
+  const Process& worker = *scope.worker;
+  const auto started = started_.find(record.integer("server_pid"));
+  return scope.open.end + kLook < from && scope.may_be_watched() &&
+         (scope.via == "page" || scope.via == "heartbeat") && started != started_.end() &&
+         started->second->integer("mono_ns") + kLook < from &&
+         (!scope.release || scope.release->begin > to) && worker.left(scope.open.begin) > to &&
+         worker.alive_until > to &&
+         std::ranges::none_of(scope.expired, [&](const JsonRecord* expired) {
+           return expired->integer("deadline_mono_ns") < to;
+         });
+}
+
+// The record lists all open scopes of the worker, or of all workers with pid 0.
+void HistoryJudge::judge_list(const JsonRecord& record, std::string_view list, Ns at,
+                              std::int64_t pid) {
+  std::set<std::pair<std::int64_t, std::string_view>> listed;
+  for (const JsonFields& scope : record.list<JsonFields>(list)) {
+    listed.emplace(scope.integer("pid", pid), scope.text("scope"));
+  }
+  for (const std::string_view name : record.list<std::string_view>(list)) {
+    listed.emplace(pid, name);
+  }
+  for (const Scope& scope : scopes_) {
+    const bool is_killed = std::ranges::any_of(killed_, [&](const auto& killed) {
+      return killed.second->integer("pid") == scope.worker->pid && pid == 0;
+    });
+    if ((pid == 0 || pid == scope.worker->pid) && !is_killed && files_.empty() &&
+        record.integer("omitted") == 0 &&
+        is_certainly_open(scope, record, at, record.integer("mono_ns")) &&
+        !listed.contains({scope.worker->pid, scope.name})) {
+      report("record-links", whose(scope), "it is open and not among {}, in {}", list,
+             record.place());
+    }
+  }
 }
 
 void HistoryJudge::judge_expired(const Scope& scope, const JsonRecord& expired) {
@@ -478,30 +589,10 @@ void HistoryJudge::judge_expired(const Scope& scope, const JsonRecord& expired) 
   Ns timeout = 0;
   const Span due = timeout_at(scope, judged, timeout);
   const Ns most = std::llround(1e9 * expired.number("timeout_s"));
-  const JsonFields settings = settings_of(expired);
-  const auto is_near = [most](double limit) {
-    return std::abs(static_cast<double>(most) - limit) <= kClose;
-  };
-  const bool is_cut = scope.via == "torch" || expired.has("code_timeout_s") ||
-                      is_near(1e9 * settings.number("max_timeout_s")) ||
-                      is_near(1e9 * settings.number("default_timeout_s"));
-  bool is_known = is_cut;
-  const auto asked = [&](const JsonRecord& line) {
-    for (const char* key : {"timeout_ns", "first_ns"}) {
-      is_known = is_known || is_near(line.number(key));
-    }
-  };
-  asked(*scope.open.line);
-  for (const auto& [op, call] : scope.changes) {
-    asked(*call.line);
-  }
+  const bool is_cut = judge_terms(scope, expired);
   const auto fail = [&](std::string_view promise, const std::string& what) {
     report(promise, whose(scope), "{}, in {}", what, expired.place());
   };
-  if (!is_known) {
-    fail("record-terms",
-         fmt::format("timeout_s is {}, for which it has not asked", expired.number("timeout_s")));
-  }
   for (const char* term : {"signal", "grace_ns", "tid"}) {
     const bool is_grace = term == std::string_view("grace_ns");
     const Ns recorded =
@@ -746,12 +837,30 @@ void HistoryJudge::judge_records() {
     };
     if (event == "deferred" && std::ranges::none_of(worker->halts, was_halted)) {
       report("deferred-has-halt", worker->name, "deferred while it ran, in {}", record->place());
+    } else if (const bool is_about_scope =
+                   event == "left_open" || (event == "warned" && record->has("acquired_mono_ns"));
+               is_about_scope) {
+      if (const Scope* scope = scope_of(*record)) {
+        judge_terms(*scope, *record);
+      }
     } else if (event == "released_late") {
       judge_released_late(*record);
     } else if (event == "worker_ended") {
       for (const JsonFields& scope : record->list<JsonFields>("scopes")) {
         counts[{worker, scope.text("scope")}] += scope.integer("count");
       }
+    }
+  }
+  for (const JsonRecord* record : records_) {
+    const std::string_view event = record->text("event");
+    const Ns at = record->integer("mono_ns");
+    const std::int64_t pid = record->integer("pid");
+    if (event == "incident") {
+      judge_list(*record, "open_scopes", at, 0);
+    } else if (event == "server_stopped" && record->integer("left_count") < 8192) {
+      judge_list(*record, "left", at - kSecond / 100, 0);
+    } else if (event == "expired" && !record->list<JsonFields>("open_scopes").empty()) {
+      judge_list(*record, "open_scopes", at - kSecond / 10, pid);
     }
   }
   for (const auto& [of, count] : counts) {

@@ -59,7 +59,7 @@ class JsonFields {
     simdjson::dom::array array;
     if (is_object_ && root_[key].get(array) == simdjson::SUCCESS) {
       for (const Element element : array) {
-        if constexpr (std::is_constructible_v<Value, Element>) {
+        if constexpr (std::is_same_v<Value, JsonFields> || std::is_same_v<Value, Element>) {
           values.emplace_back(element);
         } else if (Value item; element.get(item) == simdjson::SUCCESS) {
           values.push_back(item);

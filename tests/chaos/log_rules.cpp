@@ -373,6 +373,15 @@ void LogJudge::judge_expired(const JsonRecord& record) {
                          scope.raw("code_timeout_s") == record.raw("code_timeout_s");
     has_it = has_it || is_same;
   }
+  // Of scopes that expired together only the first record lists them.
+  const bool has_list = is_first_of_kill(record) || is_idle ||
+                        find(by_id_["released_late"], record.text("id")) != nullptr ||
+                        std::ranges::any_of(by_id_["expired"], [&](const auto& other) {
+                          return other.second < &record &&
+                                 are_of_one_worker(*other.second, record) &&
+                                 is_near(judged_at(*other.second), judged_at(record));
+                        });
+  expect(has_list, "record-links", record, "open_scopes is empty, and the worker's first");
   expect(has_it, "record-links", record, "open_scopes lack the expired scope with its values");
   judge_incident_of(record);
 }
@@ -583,7 +592,9 @@ void LogJudge::judge_hook(const JsonRecord& record) {
          record, "the server has no such hook");
   const std::string_view result = record.text("result");
   const bool has_run = record.has("hook_pid");
-  expect((result != "exited" || record.has("exit_status")) &&
+  const bool is_known = std::string_view(" exited signalled timed_out stopped failed dropped ")
+                            .find(fmt::format(" {} ", result)) != std::string_view::npos;
+  expect(is_known && (result != "exited" || record.has("exit_status")) &&
              (result != "signalled" || record.has("signal")) &&
              has_run == (result != "dropped" && result != "failed") &&
              !(record.has("exit_status") && record.has("signal")) &&
