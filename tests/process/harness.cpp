@@ -363,7 +363,7 @@ Server::Server(const TempFolder& temp, const Setup& setup) {
 Server::~Server() {
   child_.reset();
   std::error_code error;
-  if (!fs::is_regular_file(ready_["log"], error)) {
+  if (!unjudged_.empty() || !fs::is_regular_file(ready_["log"], error)) {
     return;
   }
   chaos::History history;

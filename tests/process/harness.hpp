@@ -187,6 +187,9 @@ class Server {
   Record wait_for(std::string_view event, pid_t pid) const;
   void wait_for_message(std::string_view text) const;  // on standard error
 
+  // For a log that says what the test itself made up.
+  void leave_log_unjudged(std::string_view reason) { unjudged_ = reason; }
+
   // Sends SIGTERM and waits for the end.
   ExitStatus stop();
   // Sends SIGKILL, which has the effect of a crash.
@@ -202,6 +205,7 @@ class Server {
   std::string ready_line_;
   mutable std::map<std::string, std::string> ready_;
   int barriers_ = 0;
+  std::string unjudged_;  // why the log is not judged; empty: it is
 };
 
 // Returns how many open scopes it has adopted from an earlier server.

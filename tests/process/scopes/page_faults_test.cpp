@@ -244,6 +244,7 @@ TEST_CASE("a worker that exits while its page is judged has left its scope open"
 TEST_CASE("a page that is filled with noise again and again leads to no kill of another worker") {
   const TempFolder temp;
   Server server(temp, {"--max-interval", "20ms", "--evidence", "none"});
+  server.leave_log_unjudged("the times of its scopes are noise");
   Worker bystander("block");
   const auto worker = page_worker(server.dir(), "noise");
   worker->ask("open 0 forward 3600000");
