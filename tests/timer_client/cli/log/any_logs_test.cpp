@@ -359,6 +359,22 @@ TEST_CASE("each option of log chooses the records that it says, and several thos
   }
 }
 
+TEST_CASE("a table that is printed before its last row has room for what may come") {
+  constexpr int kRowsFitted = 10'000;  // they decide the widths
+  HostLog log{"node01"};
+  for (int i = 0; i < kRowsFitted; ++i) {
+    log.add("slow", i * 1000, R"(,"pid":1,"reason":"r")");
+  }
+  log.add("released_late", kSecondUs * 60,
+          R"(,"pid":654321,"scope":"forward","id":"x-1","reason":"r")");
+  const TempFolder folder;
+  testing::write_file(folder.path("a.jsonl"), log.text());
+  const std::vector<std::string> rows = lines_of(run_command({"log", folder.path()}).output);
+  REQUIRE(rows.size() == kRowsFitted + 2);
+  CHECK(rows.back().find("654321") + 6 == rows[0].find("PID") + 3);
+  CHECK(rows.back().find("forward") == rows[0].find("SCOPE"));
+}
+
 // --- clocks ---
 
 struct Hang {
