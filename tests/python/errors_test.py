@@ -152,15 +152,15 @@ class OutOfMemory(ServerCase):
 class Misuse(ServerCase):
     def setUp(self):
         super().setUp()
-        self.client = self.configure()
+        self.configured = self.configure()
 
     def test_wrong_arguments_are_refused_and_change_nothing(self):
         scope = filetimer.expires(FAR_S, "x")
         for call in (lambda: _native._set_default_client(3), lambda: _native._seconds("1", "it"),
                      lambda: _native._seconds(), lambda: _native._is_free("1"),
-                     lambda: _native._send_to_main_thread(None), lambda: self.client._pause_thread(3),
-                     lambda: self.client._offer_stacks("1", 2), lambda: self.client._ask(),
-                     lambda: self.client.start("1"), lambda: self.client.start(1, 2, 3, 4),
+                     lambda: _native._send_to_main_thread(None), lambda: self.configured._pause_thread(3),
+                     lambda: self.configured._offer_stacks("1", 2), lambda: self.configured._ask(),
+                     lambda: self.configured.start("1"), lambda: self.configured.start(1, 2, 3, 4),
                      lambda: scope.renew("1"), lambda: scope.renew(1, 2), lambda: scope(3),
                      lambda: scope(), lambda: scope(print, name="x"), lambda: scope.times(1),
                      lambda: filetimer.expires(1, "x", name="y"), lambda: filetimer.expires(1, timeout=1)):
@@ -170,7 +170,7 @@ class Misuse(ServerCase):
             scope.renew()
             self.assertEqual(self.open_scopes(), ["x"])
             self.assertEqual(scope.timeout, FAR_S)
-            self.assertIs(_native._default_client(), self.client)
+            self.assertIs(_native._default_client(), self.configured)
 
     def test_a_scope_is_not_entered_twice(self):
         scope = filetimer.Scope(FAR_S, "x")
