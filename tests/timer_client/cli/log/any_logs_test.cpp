@@ -135,9 +135,14 @@ MadeLines busy_host(Draw& draw, const std::string& host) {
       default: {
         made.add("expired", next(), worker, id, R"(,"timeout_s":2,"overdue_ms":1)");
         const bool is_spared = draw.chance(50);
+        const bool is_released = is_spared && draw.chance(70);
+        const bool is_released_first = is_released && draw.chance(50);
+        if (is_released_first) {
+          made.add("released_late", next(), worker, id, R"(,"late_ms":1200)");
+        }
         made.add("killed", next(), worker, id,
                  is_spared ? R"(,"verdict":"spared","reason":"dry run")" : R"(,"verdict":"dead")");
-        if (is_spared && draw.chance(70)) {
+        if (is_released && !is_released_first) {
           made.add("released_late", next(), worker, id, R"(,"late_ms":1200)");
         }
       }
