@@ -147,8 +147,8 @@ inline Finished run_client(const TempFolder& temp, std::vector<std::string> args
   return run(temp, client_path(), std::move(args));
 }
 
-// A timer_server that is ready, in the directory `run` of `temp`. The destructor kills it and judges
-// its log by docs/promises.md: a violation fails the test.
+// A timer_server that is ready, in the directory `run` of `temp`. The destructor kills it and
+// judges its log by docs/promises.md: a violation fails the test.
 class Server {
  public:
   struct Setup {
