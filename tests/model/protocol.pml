@@ -636,7 +636,7 @@ active proctype Server() {
 end:
   do
   /* BoardFile::open()
-   * code: timer_server/scopes/board_file.cpp BoardFile::open 7a112a59 */
+   * code: timer_server/scopes/board_file.cpp BoardFile::open bd895b28 */
   :: d_step { server_at == START -> next_wake = ALWAYS; server_at = AFTER_START }
   /* RequestPipe::open()
    * code: timer_server/requests/request_pipe.cpp RequestPipe::open e81ea8b6
@@ -649,7 +649,7 @@ end:
        pipe_read = pipe_at_path;
        server_at = AFTER_PIPE }
   /* BoardFile::serve()
-   * code: timer_server/scopes/board_file.cpp BoardFile::serve c36349e7 */
+   * code: timer_server/scopes/board_file.cpp BoardFile::serve 6ff398d9 */
   :: d_step { server_at == RAISE_INCARNATION ->
        incarnation++;
        server_at = AFTER_RAISE;
@@ -714,7 +714,7 @@ end:
    * code: timer_server/server.cpp Server::run_once 4dd93ae2
    * code: timer_server/server.cpp Server::read_progress 3c77809d
    * code: timer_server/watch/page_registry.cpp PageRegistry::on_wake_up_message 05ecf0e0
-   * code: timer_server/watch/deadline_scan.cpp DeadlineScan::run 1f5b812f
+   * code: timer_server/watch/deadline_scan.cpp DeadlineScan::run 84bb2929
    * code: common/wake_protocol.hpp announce_scan 08ea3df8 */
   :: d_step { server_at == READ_PIPE || server_at == ASLEEP && (IS_MESSAGE || now >= next) ->
        woke = now;
@@ -816,7 +816,7 @@ end:
 
   /* Server::withdraw(): BoardFile::stop(), RequestPipe::remove_from_path()
    * code: timer_server/server.cpp Server::withdraw 64fadb64
-   * code: timer_server/scopes/board_file.cpp BoardFile::stop 555df702 */
+   * code: timer_server/scopes/board_file.cpp BoardFile::stop 49eb9d78 */
   :: d_step { server_at == ASLEEP && ends > 0 ->
        REACHED(W_STOPPED);
        next_wake = NEVER;
