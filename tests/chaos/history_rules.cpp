@@ -335,8 +335,10 @@ Scope* HistoryJudge::scope_of(const JsonRecord& record) {
   for (Scope& scope : scopes_) {
     if (scope.worker == worker && scope.name == record.text("scope") &&
         scope.open.begin <= acquired + kClose) {
-      const bool is_within = acquired <= std::min(scope.open.end, kNever);
-      if (found == nullptr || found->open.begin < scope.open.begin || is_within) {
+      if (scope.open.begin <= acquired && acquired <= scope.open.end && scope.open.end < kNever) {
+        return &scope;
+      }
+      if (found == nullptr || found->open.begin < scope.open.begin) {
         found = &scope;
       }
     }

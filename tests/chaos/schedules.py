@@ -109,7 +109,7 @@ class Run:
         self.server = None
         self.open = {}  # by worker: key -> its timeout; None: nobody will die of it, as far as the driver knows
         self.keys = 0
-        self.on_pipe = set()  # keys
+        self.on_pipe, self.paused = set(), set()  # keys
         self.lines = {}  # when a worker wrote into the pipe last
         self.regions = {}  # keys of those that are open, by worker
         self.latest = 0.0  # the latest deadline of all
@@ -243,11 +243,13 @@ class Run:
         worker, key = self.scope(index, key)
         if worker and key not in self.on_pipe:
             self.open[worker.name][key] = None
+            self.paused.add(key)
             self.tell(worker, "pause", key=key)
 
     def step_resume(self, index, key):
         worker, key = self.scope(index, key)
-        if worker and key not in self.on_pipe:
+        if worker and key in self.paused:
+            self.paused.remove(key)
             self.tell(worker, "resume", key=key)
 
     def step_enter(self, index):

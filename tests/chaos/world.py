@@ -30,6 +30,7 @@ import time
 
 BOUND_S = 20  # of every wait for something that happens at once on an idle machine
 POLL_S = 0.005
+ACCEPT_S = 0.1  # between two looks at whether a worker can still start
 SAMPLE_S = 0.1  # between two looks at what a server uses
 BUSY_S = 1.0  # no server may use a whole core for this long
 CLOSE_S = 5  # for a process to exit by itself at the end of its world
@@ -295,7 +296,7 @@ class Worker(Process):
         name = f"{self.name}.{self.children}"
         call = self.world.history.begin("spawn", subject=name, role="child", parent=self.name)
         self.post("fork", child=name)
-        connection, pid = self.world.accept(name)
+        connection, pid = self.world.accept(name, starter=self)
         self.answers()
         child = self.world.made(Worker(self.world, name, pid, is_reaped_elsewhere=self.kind != "run" and self.is_reaped_elsewhere), call)
         child.begin(self.kind, connection)
@@ -305,7 +306,7 @@ class Worker(Process):
         """Starts its program anew in the same process, without address randomisation with no_aslr=True."""
         self.post("exec", **words)
         self.connection.close()
-        self.connection, _ = self.world.accept(self.name)
+        self.connection, _ = self.world.accept(self.name, starter=self)
         self.owed, self.read = 0, b""
 
     def exit(self, code=0, bound_s=BOUND_S):
@@ -462,14 +463,20 @@ class World:
         self.history.end(call, pid=process.pid, start=process.start)
         return process
 
-    def accept(self, name, bound_s=BOUND_S):
-        """Waits for the hello of a worker. Returns its connection and its pid here."""
+    def accept(self, name, bound_s=BOUND_S, starter=None):
+        """Waits for the hello of a worker. Returns its connection and its pid here. Raises Gone if the process
+        that is to start it has ended."""
         end = time.monotonic() + bound_s
         while name not in self.joined:
-            self.door.settimeout(max(end - time.monotonic(), 0.001))
+            is_gone = starter is not None and not starter.is_alive
+            self.door.settimeout(ACCEPT_S)
             try:
                 connection, _ = self.door.accept()
             except TimeoutError:
+                if is_gone:
+                    raise Gone(name) from None
+                if time.monotonic() < end:
+                    continue
                 raise Bound(f"{name} does not start within {bound_s} s: {self.said(name)}") from None
             connection.settimeout(BOUND_S)
             hello = b""
