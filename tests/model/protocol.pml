@@ -803,7 +803,7 @@ end:
    * only the server changes it, so both exchanges are one step. Likewise in take_verdict_back().
    * code: common/wake_protocol.hpp finish_verdict 83b6ee5c
    * code: common/wake_protocol.hpp acknowledge_late_release d364e7bd
-   * code: timer_server/scopes/worker_page.cpp WorkerPage::finish a12f350b */
+   * code: timer_server/scopes/worker_page.cpp WorkerPage::finish 3d685e63 */
   :: d_step { server_at == FINISH ->
        if
        :: word[i] == EXPIRED(kill[i]) -> word[i] = AFTER_KILL

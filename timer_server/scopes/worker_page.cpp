@@ -231,7 +231,14 @@ bool WorkerPage::was_released_late(std::size_t slot, std::int64_t word) {
 }
 
 void WorkerPage::finish(std::size_t slot, std::int64_t word) {
-  guarded([&] { finish_verdict(slot_at(slot), word); });
+  bool is_idle = false;
+  guarded([&] {
+    finish_verdict(slot_at(slot), word);
+    is_idle = is_idle_watch(slot_at(slot));
+  });
+  if (is_idle) {
+    rare().judged_idle[slot] = {word};  // an earlier server may have given the verdict
+  }
 }
 
 void WorkerPage::reopen(std::size_t slot, std::int64_t word) {
