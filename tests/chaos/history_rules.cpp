@@ -309,7 +309,7 @@ void HistoryJudge::read_worker(Process& worker, const JsonRecord& line, const Ca
   }
   Scope& scope = scopes_[found->second];
   if (op == "release") {
-    scope.release = call;
+    scope.release = scope.release.value_or(call);  // a second one has no effect
   } else if (op == "renew" || op == "pause" || op == "resume") {
     scope.changes.emplace_back(op, call);
   }
@@ -372,7 +372,8 @@ void HistoryJudge::read_logs() {
       }
     }
   }
-  for (const auto& [name, server] : processes_) {
+  for (const auto& entry : processes_) {
+    const Process& server = entry.second;
     const bool is_removed =
         !server.log.empty() && std::ranges::any_of(files_, [&](const auto& what) {
           return what.find(server.log) != what.npos;
@@ -902,7 +903,11 @@ void HistoryJudge::judge_count(const Process& worker, std::string_view name, std
       return;
     }
     has_opened = true;
-    all += scope.release ? 1 : 0;
+    // A renewal that comes after the verdict ends its scope.
+    const bool is_ended = std::ranges::any_of(scope.changes, [](const auto& change) {
+      return !change.second.ok || change.second.result == nullptr;
+    });
+    all += scope.release || is_ended ? 1 : 0;
     in_time +=
         scope.release && scope.release->result != nullptr && scope.release->result->flag("in_time")
             ? 1
@@ -918,7 +923,9 @@ void HistoryJudge::drop_excused() {
   for (Violation& violation : std::exchange(found_, {})) {
     mine_.emplace_back("", std::move(violation));
   }
-  for (const auto& [subject, violation] : mine_) {
+  for (const auto& entry : mine_) {
+    const std::string& subject = entry.first;
+    const Violation& violation = entry.second;
     const bool is_excused = std::ranges::any_of(excuses_, [&](const JsonRecord* excuse) {
       const auto names = [&](std::string_view field) {
         return !excuse->has(field) ||

@@ -8,6 +8,7 @@
 #include <filesystem>
 
 #include "common/mapped_file.hpp"
+#include "tests/support/children.hpp"
 #include "tests/timer_server/busy_threads.hpp"
 #include "tests/timer_server/verdict_parts.hpp"
 
@@ -433,29 +434,32 @@ TEST_CASE("A warning that waits is recorded before the verdict on its worker") {
 
 TEST_CASE("With its signal a worker is dying, and its other scopes are cancelled") {
   VerdictStage stage;
+  const Child child;  // a real one, which a signal reaches
+  Worker& worker = stage.add_known_worker(std::move(*open_process(child.pid())));
   TestPage content;
   content.open(0, {.name = "own", .word = 9'000});
-  stage.add_page(stage.worker, content);
-  stage.open(stage.worker, "forward");
-  stage.open(stage.worker, "piped", SIGKILL, {9'000});
-  stage.expire(stage.worker);
-  CHECK_FALSE(stage.worker.dying);  // until the signal a release can cancel the kill
-  CHECK(stage.worker.pipe->has_open("piped"));
+  stage.add_page(worker, content);
+  stage.open(worker, "forward");
+  stage.open(worker, "piped", SIGKILL, {9'000});
+  stage.expire(worker);
+  CHECK_FALSE(worker.dying);  // until the signal a release can cancel the kill
+  CHECK(worker.pipe->has_open("piped"));
   stage.advance();
-  CHECK(stage.worker.dying);
-  CHECK(stage.worker.kills == 1);
-  CHECK_FALSE(stage.worker.pipe->has_open("piped"));
+  CHECK(worker.dying);
+  CHECK(worker.kills == 1);
+  CHECK_FALSE(worker.pipe->has_open("piped"));
   stage.unsaved.save(stage.workers);
-  CHECK_FALSE(stage.worker.pipe->needs_save());
-  stage.end_worker();
+  CHECK_FALSE(worker.pipe->needs_save());
+  REQUIRE(wait_for_zombie(child.pid()));
+  stage.verdicts.ladder().note_worker_ended(*worker.process);
   stage.advance();
   const testing::Record killed = stage.only("killed");
   CHECK(killed.text("verdict") == "dead");
   CHECK(killed.strings("cancelled") == Cancelled{"piped", "own"});
   CHECK(stage.verdicts.killed() == 1);
   CHECK(stage.verdicts.killed_by_scope().values() == CountsByScope::Values{{"forward", 1}});
-  CHECK(stage.worker.kills == 0);
-  CHECK(stage.worker.dying);  // its scopes are not left open
+  CHECK(worker.kills == 0);
+  CHECK(worker.dying);  // its scopes are not left open
 }
 
 TEST_CASE("A worker that may survive its signal is not dying, and keeps the scopes of its page") {
