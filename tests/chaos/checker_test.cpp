@@ -237,9 +237,9 @@ TEST_CASE("each promise is judged") {
   std::ifstream file(FILETIMER_PROMISES);
   const std::string page(std::istreambuf_iterator<char>(file), {});
   for (const auto& wrong : wrongs) {  // clang captures no structured binding
-    const std::string promise = wrong.to;
-    const std::string from = std::get<1>(wrong);
-    const std::string to = std::get<2>(wrong);
+    const std::string promise = wrong.promise;
+    const std::string from = wrong.from;
+    const std::string to = wrong.to;
     CHECK_MESSAGE(page.find("| `" + promise + "` |") != page.npos, promise << " is not in docs");
     std::string found;
     for (const std::string& name : broken(from, to)) {
