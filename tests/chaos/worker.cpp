@@ -293,7 +293,7 @@ class Worker {
       ::dup2(full, STDERR_FILENO);
       ::close(full);
     } else if (command.op != "nothing") {
-      return {false, field("error", "unknown operation")};
+      return {false, field("error", std::string{"unknown operation"})};
     }
     return {true, ""};
   }

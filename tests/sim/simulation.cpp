@@ -895,6 +895,7 @@ void Simulation::excuse() {
     });
     if (has_trouble) {
       excuse("hang-is-judged", "key", scope.key);
+      excuse("record-links", "key", scope.key);  // its page is looked at again at a sweep
     }
     if (scope.may_be_lost || model_.has_drained) {
       excuse("hang-is-judged", "key", scope.key);

@@ -32,9 +32,6 @@ using testing::use_in_child;
 
 namespace {
 
-constexpr const char* kNoThreadInChild =
-    "ThreadSanitizer cannot follow a child of a process with threads that starts one";
-
 // Returns the pid that holds the lock of the page, as another process sees it; 0: no process.
 pid_t owner_of(const std::string& path) {
   int answer[2];
