@@ -108,8 +108,10 @@ TEST_CASE("a scope that is opened just after a delayed message was written has o
   // writes the message holds.
   (void)client.expires(1h, "second").release();
   announce_scan(server.board());
-  std::binary_semaphore is_written{0};
-  std::binary_semaphore is_opened{0};
+  // Static, because the thread that writes the message may leave the hook after the end of the
+  // test.
+  static std::binary_semaphore is_written{0};
+  static std::binary_semaphore is_opened{0};
   after_write = [&] {
     is_written.release();
     (void)is_opened.try_acquire_for(testing::kBound);
