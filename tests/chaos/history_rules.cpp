@@ -215,7 +215,7 @@ void HistoryJudge::read_history() {
     Call call{line->integer("t"), kNever, true, line, nullptr};
     if (const auto ends = calls.find({line->text("who"), line->integer("n")});
         ends != calls.end() && line->has("n")) {
-      // A child of fork() goes on with the numbers of its parent under its own name.
+      // A child of fork() continues the numbers of its parent under its own name.
       call.result = ends->second.front();
       call.end = call.result->integer("t");
       call.ok = call.result->flag("ok", true);
@@ -767,7 +767,8 @@ void HistoryJudge::judge_targets(const JsonRecord& killed) {
   }
 }
 
-// Whoever dies of a signal dies of the driver's, or has a record; whoever exits has said so.
+// A process that dies of a signal got it from the driver, or has a record. A process that exits has
+// announced it.
 void HistoryJudge::judge_end(const Process& process) {
   if (process.end == nullptr || !process.end->has("status")) {
     return;

@@ -470,7 +470,7 @@ void LogJudge::judge_killed(const JsonRecord& record) {
   const std::int64_t last = signals.empty() ? 0 : signals.back().integer("signal");
   const double dead_after = record.number("dead_after_ms") / 1e3;
   const bool has_died = dead_after >= 0;
-  // The next server goes on with a kill, and one that stops shortens its waits.
+  // The next server continues a kill, and a server that stops shortens its waits.
   const bool is_cut_short = is_near_end(record) || &run != &run_of(expired) || is_incomplete_;
   const std::string_view verdict = record.text("verdict");
   const auto need = [&](bool holds, std::string_view what) {

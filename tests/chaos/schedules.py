@@ -107,7 +107,7 @@ class Run:
     def __init__(self, programs):
         self.world = World(programs)
         self.server = None
-        self.open = {}  # by worker: key -> its timeout; None: nobody will die of it, as far as the driver knows
+        self.open = {}  # by worker: key -> its timeout; None: its end is not expected
         self.keys = 0
         self.on_pipe, self.paused = set(), set()  # keys
         self.lines = {}  # when a worker wrote into the pipe last

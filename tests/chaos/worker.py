@@ -126,7 +126,7 @@ class Worker:
         return {"watched": opened.times() is not None}
 
     def acquire(self, scope, where):
-        """Opens it in the main thread, an asyncio task, a generator, or a thread that then blocks for ever."""
+        """Opens it in the main thread, an asyncio task, a generator, or a thread that then blocks."""
         if "task" in where:
             self.loop = self.loop or asyncio.new_event_loop()
             self.loop.run_until_complete(self.acquire_in_task(scope))

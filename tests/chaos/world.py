@@ -576,7 +576,7 @@ class World:
         return worker
 
     def bystander(self):
-        """Starts a process that nobody watches. It must not notice anything."""
+        """Starts a process that no server watches. No signal may reach it."""
         name = f"b{len(self.bystanders) + 1}"
         spawn = self.history.begin("spawn", subject=name, role="bystander")
         popen = self.start(name, ["cat"], stdin=subprocess.PIPE)

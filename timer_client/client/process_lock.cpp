@@ -10,7 +10,7 @@ namespace filetimer {
 namespace {
 
 // Made when the library is loaded, as every object that the first connect() needs: a child that is
-// forked while another thread makes a function's static object would wait for that thread for ever.
+// forked while another thread makes a function's static object would never get past it.
 [[maybe_unused]] const ProcessLock& lock_at_load = ProcessLock::instance();
 
 }  // namespace
