@@ -186,18 +186,6 @@ TEST_CASE("rendezvous prints its round, or the missing ranks") {
   CHECK(asked.name == "epoch");
 }
 
-TEST_CASE("a rendezvous with wrong numbers is a usage error") {
-  const TempFolder folder;
-  AnsweringServer server(folder.path(), "{}");
-  const auto meet = [&](const char* rank, const char* world) {
-    return ran(folder, {"rendezvous", "--rank", rank, "--world", world, "--timeout", "5s"});
-  };
-  CHECK(meet("2", "2").code == kExitUsage);
-  CHECK(meet("2", "2").errors == "timer_client: the rank is 2: expected 0 to 1\n");
-  CHECK(meet("one", "2").errors == "--rank: 'one' is not a number: expected 0 or more");
-  CHECK(server.asked().empty());
-}
-
 TEST_CASE("without a server or an answer a request ends with one line and an exit code") {
   const TempFolder folder;
   SUBCASE("none") {

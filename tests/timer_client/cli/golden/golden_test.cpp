@@ -1,23 +1,30 @@
 // What the commands print of the logs beside this file: NAME/*.jsonl are the logs of made-up hosts,
-// with every event and field and many of them absent, and NAME.golden is the transcript. A change
-// of a text is a change of the transcript, which FILETIMER_UPDATE_GOLDEN=1 writes.
+// with every event and field and many of them absent, and NAME.golden is the transcript. Of a
+// report it has the words, and of one the markup. A change of a text is a change of the transcript,
+// which FILETIMER_UPDATE_GOLDEN=1 writes.
 // SPDX-License-Identifier: MIT
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cmath>
 #include <cstdlib>
+#include <sstream>
 #include <string>
 #include <vector>
 
+#include "common/duration_buckets.hpp"
 #include "tests/timer_client/cli/cli_fixture.hpp"
+#include "tests/timer_client/cli/log/host_log.hpp"
 
 namespace filetimer::cli {
 namespace {
 
 struct GoldenLogs {
   std::string name;
-  std::vector<std::string> shown;     // ids
-  std::vector<std::string> reported;  // of them
+  std::vector<std::vector<std::string>> commands;  // each is followed by the logs
+  std::vector<std::string> reported{};             // ids whose report and trace follow
+  bool has_markup = false;                         // else of the report the words only
 };
 
 std::string without_places(std::string text, const std::string& logs, const std::string& folder) {
@@ -27,6 +34,25 @@ std::string without_places(std::string text, const std::string& logs, const std:
     }
   }
   return text;
+}
+
+// Returns the lines of a page that have words, each with "|" between its elements.
+std::string words_of_page(const std::string& html) {
+  std::string words;
+  for (const std::string& line : lines_of(html)) {
+    std::string text;
+    bool is_tag = false;
+    for (const char byte : line) {
+      is_tag = (is_tag || byte == '<') && byte != '>';
+      if (byte == '<' && !text.empty() && text.back() != '|') {
+        text += '|';
+      } else if (!is_tag && byte != '>') {
+        text += byte;
+      }
+    }
+    words += text.empty() ? "" : text + "\n";
+  }
+  return words;
 }
 
 std::string transcript_of(const GoldenLogs& golden) {
@@ -39,45 +65,251 @@ std::string transcript_of(const GoldenLogs& golden) {
     transcript += fmt::format("$ {}\n{}{}exit {}\n\n", fmt::join(words, " "), ran.output,
                               ran.errors, ran.code);
   };
-  add({"log"});
-  add({"log", "--event", "incident,evidence,evidence_command,peer_evidence,worker_ended"});
-  add({"suggest"});
-  add({"suggest", "--format", "toml", "--factor", "10"});
-  add({"suggest", "--format", "json", "--floor", "5s"});
-  for (const std::string& id : golden.shown) {
-    add({"show", id});
+  for (const auto& command : golden.commands) {
+    add(command);
   }
   for (const std::string& id : golden.reported) {
     add({"report", id, "-o", folder.path("html"), "--perfetto", folder.path("trace")});
-    const std::string html = testing::read_file(folder.path("html"));
-    transcript +=
-        html.substr(html.find("</style>")) + testing::read_file(folder.path("trace")) + "\n";
+    std::string html = testing::read_file(folder.path("html"));
+    html.erase(0, html.find("</style>") + 9);
+    transcript += (golden.has_markup ? html : words_of_page(html)) +
+                  testing::read_file(folder.path("trace")) + "\n";
   }
   return without_places(std::move(transcript), logs, folder.path());
 }
 
+// Compares with the file, which FILETIMER_UPDATE_GOLDEN=1 replaces.
+void check_is(const std::string& path, const std::string& transcript) {
+  if (const char* const update = std::getenv("FILETIMER_UPDATE_GOLDEN"); update != nullptr) {
+    testing::write_file(path, transcript);
+  }
+  const std::vector<std::string> is = lines_of(transcript);
+  const std::vector<std::string> expected = lines_of(testing::read_file(path));
+  for (std::size_t i = 0; i < std::min(is.size(), expected.size()); ++i) {
+    CAPTURE(path);
+    CAPTURE(i + 1);
+    REQUIRE(is[i] == expected[i]);
+  }
+  CHECK(is.size() == expected.size());
+}
+
 TEST_CASE("what the commands print of the golden logs is their transcript") {
-  for (const GoldenLogs& golden : {GoldenLogs{"one_scope", {"n1-1"}, {"n1-1"}},
-                                   {"one_host", {"n10-1", "n10-2", "n10-3"}, {"n10-1"}},
-                                   {"two_hosts",
-                                    {"n30-1", "n30-2", "n30-5", "n31-1", "n31-2", "n31-4", "n31-5"},
-                                    {"n30-1", "n31-5"}},
-                                   {"three_hosts",
-                                    {"n60-2", "n60-4", "n60-5", "n61-2", "n61-3", "n61-5", "n62-2"},
-                                    {"n60-4", "n62-2"}}}) {
+  const std::vector<std::string> log{"log"};
+  const std::vector<std::string> long_ones{
+      "log", "--event", "incident,evidence,evidence_command,peer_evidence,worker_ended"};
+  const std::vector<std::string> table{"suggest"};
+  const std::vector<std::string> toml{"suggest", "--format", "toml", "--factor", "10"};
+  const std::vector<std::string> json{"suggest", "--format", "json", "--floor", "5s"};
+  for (const GoldenLogs& golden :
+       {GoldenLogs{"one_scope", {log, toml}, {"n1-1"}, true},
+        {"one_host", {log, long_ones, {"show", "n10-2"}}, {"n10-1"}},
+        {"two_hosts", {log, long_ones, table, json, {"show", "n31-5"}}, {"n31-5"}},
+        {"three_hosts",
+         {log, table, toml, json, {"show", "n60-5"}, {"show", "n62-2"}},
+         {"n62-2"}}}) {
     CAPTURE(golden.name);
-    const std::string path = fmt::format("{}/{}.golden", FILETIMER_GOLDEN_DATA, golden.name);
-    const std::string transcript = transcript_of(golden);
-    if (const char* const update = std::getenv("FILETIMER_UPDATE_GOLDEN"); update != nullptr) {
-      testing::write_file(path, transcript);
+    check_is(fmt::format("{}/{}.golden", FILETIMER_GOLDEN_DATA, golden.name),
+             transcript_of(golden));
+  }
+}
+
+// --- small logs ---
+
+// The logs and commands of a .logs file. A line begins with what it is:
+//   = TITLE                         a case begins, without logs
+//   > HOST [AHEAD_S [BOOT]]         the log of a host, to which the next lines add records
+//   i AT_S INCIDENT WORKER... [no-jobs] [unlisted=N] [omitted=N]
+//   e ID INCIDENT|- WORKER          at its deadline
+//   w PID AT_S SCOPE TIMEOUT_S FIRST_S COUNTxS...      the durations of an ended worker
+//   + EVENT AT_S FIELDS             fields as in JSON; "@AT_S" as a value is the time by that clock
+//   | TEXT                          a line of any bytes
+//   $ WORD... [:: TEXT]             a command, of whose output the next lines are a part: from the
+//                                   line that begins with the text on to an empty one
+//   $ report WORD... [:: TEXT]      of the page and the trace: the lines with that text
+// AT_S is in seconds after three o'clock, WORKER is PID.RANK.JOB.SCOPE@AT_S[+TIMEOUT_S][~STEP_S];
+// "-" is nothing, "_" in a scope a space.
+class SmallLogs {
+ public:
+  explicit SmallLogs(const std::string& file) {
+    for (const std::string& line : lines_of(file)) {
+      if (line.starts_with("    ") || line.empty()) {
+        continue;  // what was printed
+      }
+      CAPTURE(line);
+      if (line[0] == '=') {
+        logs_.clear();
+        transcript_ += (transcript_.empty() ? "" : "\n") + line + "\n";
+      } else {
+        transcript_ += line + "\n";
+        take(line);
+      }
     }
-    const std::vector<std::string> is = lines_of(transcript);
-    const std::vector<std::string> expected = lines_of(testing::read_file(path));
-    for (std::size_t i = 0; i < std::min(is.size(), expected.size()); ++i) {
-      CAPTURE(i + 1);
-      REQUIRE(is[i] == expected[i]);
+  }
+  [[nodiscard]] const std::string& transcript() const { return transcript_; }
+
+ private:
+  static std::vector<std::string> words_of(const std::string& text) {
+    std::vector<std::string> words;
+    std::istringstream in(text);
+    for (std::string word; in >> word;) {
+      words.push_back(word);
     }
-    CHECK(is.size() == expected.size());
+    return words;
+  }
+  static MadeWorker worker_of(const std::string& text) {
+    const auto before = [](std::string& rest, char end) {
+      const std::size_t at = std::min(rest.find(end), rest.size());
+      const std::string part = rest.substr(0, at);
+      rest.erase(0, at + 1);
+      return part == "-" ? std::string() : part;
+    };
+    std::string rest = text;
+    MadeWorker worker;
+    worker.pid = std::stoi(before(rest, '.'));
+    if (const std::string rank = before(rest, '.'); !rank.empty()) {
+      worker.rank = std::stoi(rank);
+    }
+    worker.job = before(rest, '.');
+    worker.scope = before(rest, '@');
+    std::ranges::replace(worker.scope, '_', ' ');
+    std::string step = rest;
+    rest = before(step, '~');
+    worker.step_s = step.empty() ? -1 : std::stod(step);
+    worker.entered_s = rest.empty() ? 0 : std::stod(before(rest, '+'));
+    worker.timeout_s = rest.empty() ? 30 : std::stod(rest);
+    return worker;
+  }
+  static std::string ended_worker(const std::vector<std::string>& words) {
+    std::string histogram;
+    int count = 0;
+    double longest_s = 0;
+    for (std::size_t i = 6; i < words.size(); ++i) {
+      const double s = std::stod(words[i].substr(words[i].find('x') + 1));
+      const int of_them = std::stoi(words[i]);
+      histogram +=
+          fmt::format("{}[{},{}]", histogram.empty() ? "" : ",",
+                      bucket_begin(bucket_of(static_cast<std::int64_t>(s * 1e9))), of_them);
+      count += of_them;
+      longest_s = std::max(longest_s, s);
+    }
+    return fmt::format(R"(,"pid":{},"scopes":[{{"scope":"{}","count":{},"longest_s":{},)"
+                       R"("first_s":{},"timeout_s":{},"histogram_ns":[{}]}}])",
+                       words[1], words[3], count, longest_s, words[5], words[4], histogram);
+  }
+
+  [[nodiscard]] std::string with_clock(std::string fields) const {
+    for (std::size_t at = 0; (at = fields.find(":@", at)) != fields.npos;) {
+      const std::size_t end = fields.find_first_not_of("0123456789.", at + 2) - at - 1;
+      const double s = std::stod(fields.substr(at + 2));
+      fields.replace(at + 1, end, std::to_string(logs_.back().mono_ns(std::llround(s * 1e6))));
+    }
+    return fields;
+  }
+
+  void take(const std::string& line) {
+    std::vector<std::string> words = words_of(line);
+    switch (line[0]) {
+      case '>':
+        logs_.emplace_back(words[1],
+                           words.size() > 2 ? std::llround(std::stod(words[2]) * kSecondUs) : 0,
+                           words.size() > 3 ? words[3] : "");
+        break;
+      case 'i': {
+        std::vector<MadeWorker> workers;
+        IncidentFields fields;
+        for (std::size_t i = 3; i < words.size(); ++i) {
+          const std::size_t value = words[i].find('=') + 1;
+          if (words[i] == "no-jobs") {
+            fields.tells_jobs = false;
+          } else if (value > 0) {
+            (words[i][0] == 'u' ? fields.unlisted : fields.omitted) =
+                std::stoi(words[i].substr(value));
+          } else {
+            workers.push_back(worker_of(words[i]));
+          }
+        }
+        add_incident(logs_.back(), std::stod(words[1]), words[2], workers, fields);
+        break;
+      }
+      case 'e':
+        add_expiry(logs_.back(), words[1], words[2] == "-" ? "" : words[2], worker_of(words[3]));
+        break;
+      case 'w':
+        logs_.back().add("worker_ended", std::llround(std::stod(words[2]) * kSecondUs),
+                         ended_worker(words));
+        break;
+      case '+': {
+        const std::size_t fields = line.find(words[2]) + words[2].size() + 1;
+        logs_.back().add(words[1], std::llround(std::stod(words[2]) * kSecondUs),
+                         fields < line.size() ? "," + with_clock(line.substr(fields)) : "");
+        break;
+      }
+      case '|':
+        logs_.back().add_text(line.substr(2) + "\n");
+        break;
+      default:
+        REQUIRE(line[0] == '$');
+        run(line.substr(2));
+    }
+  }
+
+  // Returns a line for each event of a trace, without its tracks.
+  static std::string events_of(const std::string& trace) {
+    std::string events;
+    for (std::size_t at = trace.find("{\"name"); at < trace.size();) {
+      const std::size_t next = std::min(trace.find(",{\"name\":", at + 1), trace.size() - 1);
+      const std::string event = trace.substr(at, next - at);
+      events += contains(event, R"("ph":"M")") ? "" : event + "\n";
+      at = next + 1;
+    }
+    return events;
+  }
+
+  void run(std::string command) {
+    const TempFolder folder;
+    for (std::size_t i = 0; i < logs_.size(); ++i) {
+      folder.write(fmt::format("{}.jsonl", i), logs_[i].text());
+    }
+    const std::size_t filter = std::min(command.find(" :: "), command.size());
+    const std::string text = filter < command.size() ? command.substr(filter + 4) : "";
+    command.erase(filter);
+    std::vector<std::string> words = words_of(command);
+    words.push_back(folder.path());
+    const bool is_report = words[0] == "report";
+    if (is_report) {
+      words.insert(words.end(), {"-o", folder.path("html"), "--perfetto", folder.path("trace")});
+    }
+    const Ran ran = run_command(words);
+    std::string output = ran.output;
+    if (is_report && ran.code == 0) {
+      const std::string html = testing::read_file(folder.path("html"));
+      output = words_of_page(html.substr(html.find("</style>") + 9)) +
+               events_of(testing::read_file(folder.path("trace")));
+    }
+    bool is_in = text.empty();
+    for (const std::string& line : lines_of(output)) {
+      is_in = is_report ? contains(line, text)
+                        : text.empty() || line.starts_with(text) || (is_in && !line.empty());
+      if (is_in) {
+        transcript_ += "    " + without_places(line, folder.path(), "OUT") + "\n";
+      }
+    }
+    for (const std::string& line : lines_of(ran.errors)) {
+      transcript_ += "    error: " + without_places(line, folder.path(), "OUT") + "\n";
+    }
+    if (ran.code != 0) {
+      transcript_ += fmt::format("    exit {}\n", ran.code);
+    }
+  }
+
+  std::vector<HostLog> logs_;
+  std::string transcript_;
+};
+
+TEST_CASE("what the commands print of the small golden logs is written below them") {
+  for (const char* const name : {"incidents", "records", "reports", "suggestions"}) {
+    const std::string path = fmt::format("{}/{}.logs", FILETIMER_GOLDEN_DATA, name);
+    check_is(path, SmallLogs(testing::read_file(path)).transcript());
   }
 }
 

@@ -22,6 +22,8 @@ class HostLog {
   // `at_us`: after three o'clock. `fields` begin with a comma.
   void add(const std::string& event, std::int64_t at_us, const std::string& fields = {});
 
+  void add_text(const std::string& text) { text_ += text; }
+
   [[nodiscard]] std::int64_t mono_ns(std::int64_t at_us) const;
   [[nodiscard]] const std::string& text() const { return text_; }
 

@@ -21,49 +21,11 @@ Ran log_of(const std::string& file, std::vector<std::string> words = {}) {
   return run_command(words);
 }
 
-// The column of events, without the header.
-std::vector<std::string> events_shown(const Ran& ran) {
-  std::vector<std::string> events;
-  for (const std::string& line : lines_of(ran.output)) {
-    const std::size_t begin = line.find_first_not_of(' ', line.find(' '));
-    events.push_back(line.substr(begin, line.find(' ', begin) - begin));
-  }
-  events.erase(events.begin());
-  return events;
-}
-
 TEST_CASE("the log is a table of 80 columns without the long records") {
   const Ran ran = log_of("hang.jsonl");
   CHECK(ran.code == 0);
   CHECK(ran.errors.empty());
   CHECK(ran.output == read_data("hang_table.txt"));
-}
-
-TEST_CASE("options choose records") {
-  using Events = std::vector<std::string>;
-  CHECK(events_shown(log_of("hang.jsonl", {"--event", "killed"})) == Events{"killed"});
-  CHECK(events_shown(log_of("hang.jsonl", {"--event", "killed,incident", "--event=evidence"})) ==
-        Events{"incident", "evidence", "killed"});
-  CHECK(events_shown(log_of("hang.jsonl", {"--rank", "2"})) == Events{"expired", "killed"});
-  CHECK(events_shown(log_of("hang.jsonl", {"--pid", "4710"})) == Events{"left_open"});
-  CHECK(events_shown(log_of("hang.jsonl", {"--scope", "exchange", "--rank", "0"})) ==
-        Events{"expired", "released_late"});
-  CHECK(events_shown(log_of("hang.jsonl", {"--since", "2026-11-21T03:16:03.13Z"})) ==
-        Events{"left_open", "server_stopped"});
-}
-
-TEST_CASE("ends of workers are left out of the table unless they are asked for") {
-  const TempFolder folder;
-  const std::string line =
-      R"({"schema":1,"event":"worker_ended","time":"2026-11-21T03:16:03Z","pid":4711,)"
-      R"("dir":"/run/job","scopes":[{"scope":"load"},{"scope":"save"}],"omitted":0})"
-      "\n";
-  folder.write("expired.jsonl", line);
-  CHECK(run_command({"log", "--dir", folder.path()}).output.empty());
-  CHECK(run_command({"log", "--dir", folder.path(), "--json"}).output == line);
-  const Ran asked = run_command({"log", "--dir", folder.path(), "--event", "worker_ended"});
-  CHECK(events_shown(asked) == std::vector<std::string>{"worker_ended"});
-  CHECK(lines_of(asked.output).back().ends_with("2 scope names"));
 }
 
 TEST_CASE("JSON is the lines themselves, the long ones too") {
@@ -134,6 +96,26 @@ TEST_CASE("a log that is not there is a failure that names the path tried") {
         "timer_client: no log (*.jsonl) in folder '" + folder.path() + "'\n");
 }
 
+TEST_CASE("suggest prints what it can read, and nothing but the reason where it can read nothing") {
+  const TempFolder folder;
+  const std::string none = folder.path("none");
+  const std::string empty = folder.path("");
+  for (const std::vector<std::string>& words :
+       {std::vector<std::string>{none}, {empty}, {"--dir", none}, {none, "--format", "toml"}}) {
+    std::vector<std::string> command{"suggest"};
+    command.insert(command.end(), words.begin(), words.end());
+    const Ran ran = run_command(command);
+    CHECK(ran.code == 1);
+    CHECK(ran.output.empty());
+    CHECK(lines_of(ran.errors).size() == 1);
+    CHECK(contains(ran.errors, folder.path()));
+  }
+  const Ran rest = run_command({"suggest", data_path("hang.jsonl"), none});
+  CHECK(rest.code == 1);
+  CHECK(contains(rest.errors, none));
+  CHECK(contains(rest.output, "exchange"));
+}
+
 TEST_CASE("of a run folder it is the log that the last server has linked") {
   const TempFolder folder;
   const std::string log = folder.path("elsewhere.jsonl");
@@ -181,12 +163,6 @@ TEST_CASE("no escape sequence of a record comes through, and no line is wider th
       CHECK(printable(line) == line);
     }
   }
-}
-
-TEST_CASE("hosts are told apart where there are several") {
-  CHECK(lines_of(log_of("hang.jsonl").output)[0].find("HOST") == std::string::npos);
-  const Ran two = run_command({"log", data_path("hang.jsonl"), data_path("escapes.jsonl")});
-  CHECK(lines_of(two.output)[0].find("HOST") != std::string::npos);
 }
 
 TEST_CASE("a reader that went away ends the output quietly, a full disk does not") {

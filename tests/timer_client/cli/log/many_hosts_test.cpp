@@ -197,17 +197,6 @@ TEST_CASE("a log that is meant twice is read once") {
             .size() == 10);
 }
 
-TEST_CASE("an expiry of a log and its copy is one expiry of its incident") {
-  const TempFolder folder;
-  write_logs(folder, {.hosts = 3, .culprit = 9});
-  const std::string verdict = verdict_of(run_command({"log", folder.path()}));
-  const std::string page = run_command({"show", "h00-1", folder.path()}).output;
-  CHECK(contains(page, "Expired, too: "));
-  folder.write("copy.jsonl", log_of_host({.hosts = 3, .culprit = 9}, 1));
-  CHECK(verdict_of(run_command({"log", folder.path()})) == verdict);
-  CHECK(run_command({"show", "h00-1", folder.path()}).output == page);
-}
-
 TEST_CASE("what cannot be read is told with its name, the rest is shown, and the exit is 1") {
   const TempFolder folder;
   const Cluster cluster{.hosts = 3, .culprit = 9};
@@ -261,95 +250,6 @@ TEST_CASE("what a folder or a pattern leaves out is told") {
   CHECK(run_command({"log", folder.path("latest")}).errors.empty());
 }
 
-TEST_CASE("torn lines and other files' lines cost themselves, on whichever host") {
-  const TempFolder folder;
-  const Cluster cluster{.hosts = 4, .culprit = 9};
-  write_logs(folder, cluster);
-  const std::string whole = run_command({"log", folder.path()}).output;
-  folder.append("node00.jsonl", R"({"schema":1,"event":"exp)");
-  folder.append("node03.jsonl", "no JSON\n");
-  const Ran torn = run_command({"log", folder.path()});
-  CHECK(torn.code == 0);
-  CHECK(torn.output == whole);
-  CHECK(torn.errors == "timer_client: skipped 2 lines that are no records in '" +
-                           folder.path("node00.jsonl") + "' and 3 more files\n");
-}
-
-TEST_CASE("of two hosts whose workers are in one place the first is named, by its clock") {
-  // Nobody hangs: the culprit is no rank of these hosts.
-  const std::string verdict = unwrapped(verdict_of({.hosts = 2, .culprit = 999}));
-  CHECK(
-      contains(verdict,
-               "rank 0 (pid 1000, t) on node00, in `exchange`: the first to expire, 160 us before "
-               "rank 8 (pid 1008, t) on node01. No worker was elsewhere than the others.\n"));
-  CHECK(contains(verdict, "Order and times are those of the hosts' clocks, which may differ.\n"));
-}
-
-TEST_CASE("one that is in no scope never expires, and is named all the same") {
-  const std::string verdict = unwrapped(verdict_of({.culprit_scope = ""}));
-  CHECK(contains(verdict,
-                 "rank 197 (pid 1197, t) on node24, in no scope: the odd one out. rank 0 (pid "
-                 "1000, t) on node00 expired first, in `exchange`, and may have waited "
-                 "for it.\n"));
-}
-
-TEST_CASE("jobs and runs of one job are hangs of their own, the latest ones are told") {
-  const TempFolder folder;
-  const auto job = [&](const std::string& name, int culprit, std::int64_t minute, int first_host) {
-    Cluster cluster{.culprit = culprit, .job = name, .began_us = minute * 60 * kSecondUs};
-    cluster.prefix = [&](int host) { return fmt::format("{}m{}h{}", name, minute, host); };
-    for (int host = first_host; host < first_host + 3; ++host) {
-      folder.append(host_name(host) + ".jsonl", log_of_host(cluster, host));
-    }
-  };
-  job("a", 9, 10, 0);
-  job("b", 41, 10, 4);
-  job("a", 17, 20, 0);
-  std::string verdict = unwrapped(verdict_of(run_command({"log", folder.path()})));
-  CHECK(contains(verdict, "Who hung first, job a, 2026-11-21 03:10:35 UTC\n  rank 9 "));
-  CHECK(contains(verdict, "Who hung first, job b, 2026-11-21 03:10:35 UTC\n  rank 41 "));
-  CHECK(contains(verdict, "Who hung first, job a, 2026-11-21 03:20:35 UTC\n  rank 17 "));
-  job("a", 9, 30, 0);
-  job("a", 9, 40, 0);
-  verdict = run_command({"log", folder.path()}).output;
-  CHECK(contains(verdict, "\n1 earlier incident not told here (`--since` chooses)\n"));
-  CHECK(contains(verdict, "03:40:35 UTC"));
-  verdict = verdict_of(run_command({"log", "--since", "2026-11-21T03:35:00Z", folder.path()}));
-  CHECK(contains(verdict, "03:40:35 UTC"));
-  CHECK_FALSE(contains(verdict, "03:30:35 UTC"));
-}
-
-TEST_CASE("an id that two hosts have is asked about") {
-  const TempFolder folder;
-  Cluster cluster{.hosts = 3, .culprit = 9};
-  cluster.prefix = [](int) { return std::string("same"); };
-  write_logs(folder, cluster);
-  const Ran both = run_command({"show", "same-1", folder.path()});
-  CHECK(both.code == 1);
-  CHECK(both.output.empty());
-  CHECK(both.errors ==
-        fmt::format("timer_client: 'same-1' is an expiry of 3 hosts in '{}' and 2 more files: "
-                    "node01, node00, node02; choose one with --host\n",
-                    folder.path("node00.jsonl")));
-  const Ran one = run_command({"show", "same-1", "--host", "node01", folder.path()});
-  CHECK(one.code == 0);
-  CHECK(contains(one.output, "rank 9 (pid 1009, t) hung in `load`"));
-  CHECK(contains(unwrapped(one.output), "With the records of node00, node02: order and times "));
-  const Ran json = run_command({"show", "last", "--json", "--host", "node00", folder.path()});
-  CHECK(lines_of(json.output).size() == 1);
-  CHECK(contains(json.output, R"("host":"node00")"));
-  const Ran none = run_command({"show", "last", "--host", "node77", folder.path()});
-  CHECK(none.code == 1);
-  CHECK(contains(none.errors, "files, host 'node77'\n"));
-}
-
-TEST_CASE("a host's records alone are asked for by its name") {
-  const TempFolder folder;
-  write_logs(folder, {.hosts = 3, .culprit = 9});
-  const Ran ran = run_command({"log", "--json", "--host", "node02", folder.path()});
-  CHECK(ran.output == log_of_host({.hosts = 3, .culprit = 9}, 2));
-}
-
 TEST_CASE("hosts of long names can be told apart, also in a table that is longer than that") {
   const TempFolder folder;
   for (int host = 0; host < 3; ++host) {
@@ -369,27 +269,6 @@ TEST_CASE("hosts of long names can be told apart, also in a table that is longer
   REQUIRE(lines.size() == 1 + 3 + 12'000);
   for (int i = 0; i < 12'000; ++i) {
     REQUIRE(contains(lines[static_cast<std::size_t>(i) + 4], fmt::format("01{:02} ", i % 3)));
-  }
-}
-
-TEST_CASE("a table that is longer than what decides its widths is whole") {
-  const TempFolder folder;
-  constexpr int kRecords = 6'000;
-  for (int host = 0; host < 3; ++host) {
-    HostLog log(host_name(host), 0);
-    for (int i = 0; i < kRecords; ++i) {
-      log.add("rejected", (i * 3 + host) * 1000, fmt::format(R"(,"reason":"no {}")", i));
-    }
-    folder.write(host_name(host) + ".jsonl", log.text());
-  }
-  const Ran ran = run_command({"log", folder.path()});
-  CHECK(ran.code == 0);
-  const std::vector<std::string> lines = lines_of(ran.output);
-  REQUIRE(lines.size() == 1 + 3 * kRecords);
-  for (int i = 0; i < 3 * kRecords; ++i) {
-    const std::string& line = lines[static_cast<std::size_t>(i) + 1];
-    REQUIRE(contains(line, host_name(i % 3)));
-    REQUIRE(line.ends_with(fmt::format("no {}", i / 3)));
   }
 }
 

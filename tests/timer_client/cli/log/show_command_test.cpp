@@ -1,30 +1,19 @@
 // `timer_client show` over the logs in data/. Ranks at time of expiry: ranks_test.cpp.
 // SPDX-License-Identifier: MIT
 #include <doctest/doctest.h>
+#include <fmt/format.h>
 
 #include <string>
 
 #include "common/text.hpp"
 #include "tests/timer_client/cli/cli_fixture.hpp"
+#include "tests/timer_client/cli/log/host_log.hpp"
 
 namespace filetimer::cli {
 namespace {
 
 Ran show(const std::string& id, const std::string& file) {
   return run_command({"show", id, data_path(file)});
-}
-
-// data/hang.jsonl without the lines of these events.
-std::string log_without(std::initializer_list<std::string_view> events) {
-  std::string log;
-  for (const std::string& line : lines_of(read_data("hang.jsonl"))) {
-    bool left_out = false;
-    for (const std::string_view event : events) {
-      left_out = left_out || contains(line, "\"event\":\"" + std::string(event) + "\"");
-    }
-    log += left_out ? "" : line + "\n";
-  }
-  return log;
 }
 
 TEST_CASE("the page of a hung worker") {
@@ -92,43 +81,6 @@ TEST_CASE("without an id it is the last expiry, of the logs that are named first
   }
 }
 
-TEST_CASE("a whole id is that id, although others begin with it") {
-  const TempFolder folder;
-  folder.write("log", R"({"schema":1,"event":"expired","id":"a-10","scope":"ten"})"
-                      "\n"
-                      R"({"schema":1,"event":"expired","id":"a-1","scope":"one"})"
-                      "\n");
-  CHECK(contains(run_command({"show", "a-1", folder.path("log")}).output, "`one`"));
-}
-
-TEST_CASE("a log without expiries says so") {
-  const TempFolder folder;
-  folder.write("log", R"({"schema":1,"event":"server_started"})");
-  const Ran ran = run_command({"show", "last", folder.path("log")});
-  CHECK(ran.code == 1);
-  CHECK(ran.errors == "timer_client: no expiry in '" + folder.path("log") + "'\n");
-}
-
-TEST_CASE("a page whose later records are missing says so") {
-  const TempFolder folder;
-  folder.write("log", log_without({"killed", "evidence", "incident", "released_late"}));
-  const Ran ran = run_command({"show", "k3f9a2-1", folder.path("log")});
-  CHECK(ran.code == 0);
-  CHECK(contains(ran.output, "open for 30.0 s of 30 s, and no\nrecord says how it ended."));
-  CHECK(contains(ran.output, "The incident record is not in these logs."));
-  CHECK(contains(ran.output, "There is no evidence record"));
-  CHECK(contains(ran.output, "The server was killed before it could write one"));
-}
-
-TEST_CASE("a page whose verdict was rotated away says so") {
-  const TempFolder folder;
-  folder.write("log", log_without({"expired", "incident"}));
-  const Ran ran = run_command({"show", "k3f9a2-1", folder.path("log")});
-  CHECK(ran.code == 0);
-  CHECK(contains(ran.output, "rank 2 (pid 4711, trainer) hung in `step`: killed with SIGTERM"));
-  CHECK(contains(ran.output, "Its `expired` record is not in these logs"));
-}
-
 TEST_CASE("JSON is the records of that id") {
   const Ran ran = run_command({"show", "--json", "k3f9a2-1", data_path("hang.jsonl")});
   CHECK(ran.code == 0);
@@ -137,6 +89,35 @@ TEST_CASE("JSON is the records of that id") {
     CHECK(contains(line, R"("id":"k3f9a2-1")"));
     CHECK(contains(read_data("hang.jsonl"), line + "\n"));
   }
+}
+
+TEST_CASE("the page says what it leaves out of the output of the evidence command") {
+  const auto page = [](const std::string& output, std::size_t bytes) {
+    HostLog log("node07");
+    log.add("expired", kSecondUs, R"(,"pid":11,"id":"a-1","scope":"load")");
+    log.add("evidence_command", kSecondUs + 5,
+            fmt::format(R"(,"pid":11,"id":"a-1","result":"exited","exit_status":0,"output":"{}",)"
+                        R"("output_bytes":{})",
+                        output, bytes));
+    const TempFolder folder;
+    folder.write("log", log.text());
+    const std::string text = run_command({"show", "a-1", folder.path("log")}).output;
+    const std::size_t begin = text.find("Evidence command (exit status 0)");
+    return text.substr(begin, text.find("\n\n", begin) + 1 - begin);
+  };
+  std::string lines;
+  for (int i = 0; i < 40; ++i) {
+    lines += fmt::format("line {}\\n", i);
+  }
+  CHECK(page(lines, 350).ends_with("  line 39\n"));
+  CHECK(page(lines + "line 40\\n", 359)
+            .ends_with("  line 39\n  ... the record has more: `timer_client show a-1 --json` with "
+                       "the same logs.\n"));
+  const std::string cut = page(std::string(65536, 'x'), 300000);
+  CHECK(cut.size() < 10'000);
+  CHECK(cut.ends_with(
+      "x\n  ... the record has more: `timer_client show a-1 --json` with the same logs.\n"
+      "  It wrote 300000 bytes, of which the record has the first 65536.\n"));
 }
 
 TEST_CASE("nothing a record says moves the cursor or makes a line wider than 80") {
