@@ -93,30 +93,6 @@ TEST_CASE("two clients of one process do not share a timer") {
   CHECK(server.open() == Timers{{"step", 20s}});
 }
 
-TEST_CASE("a scope without a name has the caller's file and line as its name") {
-  WatchingServer server;
-  auto client = server.connect();
-  const int line = __LINE__ + 1;
-  auto scope = client.expires(30s);
-  auto other = client.expires(20s);
-  CHECK(server.open() == Timers{{"client_scopes_test.cpp:" + std::to_string(line), 30s},
-                                {"client_scopes_test.cpp:" + std::to_string(line + 1), 20s}});
-}
-
-TEST_CASE("renew moves the deadline of an open timer, and returns false for another") {
-  WatchingServer server;
-  auto client = server.connect();
-  const TimerId timer = client.acquire(10s, "step");
-  CHECK(client.renew(timer, 60s));
-  CHECK(server.open() == Timers{{"step", 60s}});
-  CHECK(client.release(timer));
-  CHECK_FALSE(client.renew(timer, 60s));
-  CHECK_FALSE(client.release(timer));
-  CHECK_FALSE(client.release(TimerId{}));
-  CHECK_FALSE(client.renew(TimerId{}, 1s));
-  CHECK(server.open().empty());
-}
-
 TEST_CASE("a timeout is any duration, and the longest one of its type means no deadline") {
   WatchingServer server;
   auto client = server.connect();
@@ -124,28 +100,6 @@ TEST_CASE("a timeout is any duration, and the longest one of its type means no d
   auto endless = client.expires(std::chrono::hours::max(), "endless");
   CHECK(server.open() == Timers{{"endless", kForever}, {"fraction", 1500ms}});
   CHECK_THROWS_AS((void)client.expires(std::chrono::duration<double>(-1), "x"), InvalidArgument);
-}
-
-TEST_CASE("a timer may be endless") {
-  WatchingServer server;
-  auto client = server.connect();
-  auto scope = client.expires(kNoDeadline, "idle");
-  CHECK(server.open() == Timers{{"idle", kForever}});
-  CHECK(scope.times()->remaining == kNoDeadline);
-  CHECK(scope.release());
-  CHECK_FALSE(scope.release());
-  CHECK(server.open().empty());
-}
-
-TEST_CASE("start and stop are one timer, renewed by a second start") {
-  WatchingServer server;
-  auto client = server.connect();
-  client.start(1h);
-  client.start(2h);
-  CHECK(server.open() == Timers{{"job", 2h}});
-  CHECK(client.stop());
-  CHECK_FALSE(client.stop());
-  CHECK(server.open().empty());
 }
 
 TEST_CASE("a client releases its timers at its end, and open scopes stay watched") {
@@ -266,27 +220,6 @@ TEST_CASE("a scope over the limit is refused, and a release makes room again") {
   }
   auto after = client.expires(1h, "after");
   CHECK(server.open() == Timers{{"after", 1h}});
-}
-
-TEST_CASE("a forked child does not release its parent's timers, and opens its own") {
-  WatchingServer server;
-  auto client = server.connect();
-  std::optional<TimerScope> scope(client.expires(1h, "step"));
-  const TimerId timer = client.acquire(1h, "timer");
-  client.start(2h);
-  const Timers parents = server.open();
-  CHECK(parents == Timers{{"job", 2h}, {"step", 1h}, {"timer", 1h}});
-  CHECK(in_child([&] {
-          const int wrong = use_in_child(client, scope, timer);
-          { auto gone = std::move(client); }
-          return wrong;
-        }) == 0);
-  CHECK(server.workers() == 2);
-  CHECK(server.open() == parents);
-  CHECK(client.release(timer));
-  CHECK(scope->release());
-  CHECK(client.stop());
-  CHECK(server.open().empty());
 }
 
 TEST_CASE("a child that is forked during calls of other threads can use the client") {

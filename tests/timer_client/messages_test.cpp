@@ -12,12 +12,11 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <filetimer/admin.hpp>
+#include <filetimer/timer_client.hpp>
 #include <fstream>
 #include <iterator>
 #include <string>
 
-#include "tests/timer_client/answering_server.hpp"
 #include "tests/timer_client/client_fixture.hpp"
 #include "tests/timer_client/fake_server.hpp"
 
@@ -25,9 +24,7 @@ namespace filetimer {
 namespace {
 
 using client_messages::write_if_room;
-using std::chrono::milliseconds;
 using std::chrono::seconds;
-using testing::AnsweringServer;
 
 struct Ends {
   UniqueFd read;
@@ -322,66 +319,6 @@ TEST_CASE("a server that has ended is reported once, and so is its return") {
   CHECK(messages[1].starts_with("warning: no process reads '" + folder.path("requests") +
                                 "': scopes"));
   CHECK(messages[2] == "info: a timer server reads '" + folder.path("requests") + "' again");
-}
-
-TEST_CASE("a control request logs its answers and its withdrawal") {
-  const testing::TempFolder folder;
-  const auto asked = [&](const std::function<void(const AdminClient&)>& ask) {
-    return messages_in(said("debug", [&] { ask(AdminClient({.dir = folder.path()})); }));
-  };
-  {
-    AnsweringServer server(folder.path(), R"({"answer":"refused","reason":"not now"})");
-    const auto messages = asked([](const AdminClient& client) {
-      try {
-        client.drain(true, seconds{20});
-      } catch (const ServerBusy&) {
-      }
-    });
-    REQUIRE(messages.size() == 2);
-    CHECK(messages[0].starts_with("debug: request 'drain' to '" + folder.path("requests") +
-                                  "': waiting 20s for answers on 'replies/"));
-    CHECK(messages[1].starts_with("debug: request 'drain': refused after "));
-    CHECK(messages[1].ends_with(": not now"));
-  }
-  AnsweringServer silent(folder.path(),
-                         [](const auto&, auto& answers) { answers.wait_until_hung_up(); });
-  const auto messages = asked([](const AdminClient& client) {
-    try {
-      client.ping(milliseconds{20});
-    } catch (const RpcTimeoutError&) {
-    }
-  });
-  REQUIRE(messages.size() == 2);
-  CHECK(messages[1].starts_with("debug: request 'ping': withdrawn: no answer to 'ping' from "));
-}
-
-TEST_CASE("a rendezvous logs its steps") {
-  const testing::TempFolder folder;
-  int count = 0;
-  AnsweringServer server(folder.path(), [&](const auto&, auto& answers) {
-    answers.say(R"({"answer":"granted","wait_s":30})");
-    answers.say(++count == 1 ? R"({"answer":"timed_out","reason":"1 of 2 came","missing":[1]})"
-                             : R"({"answer":"done","round":7,"joined":[{"rank":0,"pid":11},)"
-                               R"({"rank":1,"pid":12}]})");
-  });
-  std::vector<std::string> steps = messages_in(said("debug", [&] {
-    (void)AdminClient({.dir = folder.path()})
-        .rendezvous({.rank = 0,
-                     .world = 2,
-                     .timeout = seconds{30},
-                     .name = "epoch",
-                     .retries = 3,
-                     .backoff = milliseconds{1}});
-  }));
-  std::erase_if(steps, [](const auto& one) { return !one.starts_with("debug: rendezvous"); });
-  CHECK(steps == std::vector<std::string>{
-                     "debug: rendezvous 'epoch': rank 0 of 2 joins, for 30s",
-                     "debug: rendezvous 'epoch': joined, granted 30s",
-                     "debug: rendezvous 'epoch': 1 of 2 came; missing: 1",
-                     "debug: rendezvous 'epoch': retry 1 of 3 after a pause of 1ms",
-                     "debug: rendezvous 'epoch': rank 0 of 2 joins, for 30s",
-                     "debug: rendezvous 'epoch': joined, granted 30s",
-                     "debug: rendezvous 'epoch': round 7 is full: 0 (pid 11), 1 (pid 12)"});
 }
 
 }  // namespace filetimer

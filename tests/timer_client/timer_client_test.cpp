@@ -263,23 +263,6 @@ TEST_CASE("FILETIMER_MISSING overrides what the program chooses for connect with
   CHECK_NOTHROW(TimerClient::connect(options));
 }
 
-TEST_CASE("release distinguishes a scope that was not open from one whose verdict came first") {
-  FakeServer server;
-  auto client = server.connect();
-  auto scope = client.expires(1h, "in time");
-  CHECK(scope.release() == ReleaseResult::kReleased);
-  CHECK(scope.release() == ReleaseResult::kNotOpen);
-  auto late = client.expires(1h, "late");
-  const PageLayout page = server.page();
-  REQUIRE(FakeServer::expire(page.slot(testing::index_of(page, "late"))));
-  CHECK(late.release() == ReleaseResult::kExpired);
-  CHECK_FALSE(late.release());
-  const TimerId timer = client.acquire(1h, "timer");
-  CHECK(client.release(timer) == ReleaseResult::kReleased);
-  CHECK(client.release(timer) == ReleaseResult::kNotOpen);
-  CHECK(client.release(TimerId{}) == ReleaseResult::kNotOpen);
-}
-
 TEST_CASE("beyond the limit of names each scope with a first timeout counts as the first") {
   FakeServer server;
   auto client = server.connect();

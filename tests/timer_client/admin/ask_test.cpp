@@ -105,27 +105,6 @@ TEST_CASE("a request is one line, and its answer arrives on a private pipe") {
   CHECK(server.reply_names().empty());
 }
 
-TEST_CASE("the name of the reply pipe is removed with the first answer") {
-  const testing::TempFolder folder;
-  std::size_t names = 99;
-  AnsweringServer* self = nullptr;
-  std::atomic<bool> heard = false;
-  AnsweringServer server(folder.path(), [&](const AskedQuestion&, Answers& answers) {
-    answers.say(R"({"answer": "granted", "wait_s": 60})");
-    heard.wait(false);
-    names = self->reply_names().size();
-    answers.say(R"({"answer": "done"})");
-  });
-  self = &server;
-  const Reply reply =
-      ask(place_in(folder.path()), question("rendezvous"), testing::kBound, [&](std::string_view) {
-        heard = true;
-        heard.notify_all();
-      });
-  CHECK(reply.kind == Kind::kDone);
-  CHECK(names == 0);
-}
-
 TEST_CASE("a wait that the server grants moves the deadline") {
   testing::until_in_time(kShort, [](Duration patience) {
     const testing::TempFolder folder;
@@ -146,24 +125,6 @@ TEST_CASE("a wait that the server grants moves the deadline") {
       CHECK(Instant::now() - asked > patience);
     }
     return heard.load();
-  });
-}
-
-TEST_CASE("a granted wait ends, too") {
-  testing::until_in_time(kShort, [](Duration patience) {
-    const testing::TempFolder folder;
-    AnsweringServer server(folder.path(), [&](const AskedQuestion&, Answers& answers) {
-      answers.say(R"({"answer": "granted", "wait_s": 0.01})");
-      answers.wait_until_hung_up();
-    });
-    bool heard = false;
-    const Reply reply = ask(place_in(folder.path()), question("rendezvous"), patience,
-                            [&](std::string_view) { heard = true; });
-    CHECK(reply.kind == Kind::kNoAnswer);
-    if (heard) {
-      CHECK(reply.waited >= patience + 10ms);
-    }
-    return heard;
   });
 }
 
@@ -402,33 +363,4 @@ TEST_CASE("a request without a server fails with the reason") {
     CHECK(testing::contains(reply.why, "answers no control requests"));
     CHECK(pipe.is_silent());
   }
-}
-
-TEST_CASE("threads send requests at the same time and get their own answers") {
-  const testing::TempFolder folder;
-  AnsweringServer server(folder.path(), [](const AskedQuestion& asked, Answers& answers) {
-    answers.say(R"({"answer": "done", "for": ")" + asked.name + "\"}");
-  });
-  std::atomic<int> right = 0;
-  std::vector<std::thread> threads;
-  for (int i = 0; i < 8; ++i) {
-    threads.emplace_back([&, i] {
-      const std::string name = "thread-" + std::to_string(i);
-      for (int j = 0; j < 20; ++j) {
-        wire::Question asked = question("rendezvous");
-        asked.name = name;
-        asked.rank = i;
-        asked.world = 8;
-        const Reply reply = ask(place_in(folder.path()), asked, testing::kBound);
-        right += reply.kind == Kind::kDone && testing::contains(reply.answer, "\"" + name + "\"")
-                     ? 1
-                     : 0;
-      }
-    });
-  }
-  for (std::thread& thread : threads) {
-    thread.join();
-  }
-  CHECK(right == 160);
-  CHECK(server.reply_names().empty());
 }

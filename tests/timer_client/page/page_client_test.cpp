@@ -259,22 +259,6 @@ TEST_CASE("a scope without a name has a slot for each line, which may name its f
   CHECK(slot_called(page, "b.cpp:7").asked == 30s);
 }
 
-TEST_CASE("a job whose timer has expired may start another") {
-  FakeServer server;
-  auto client = server.connect();
-  client.start(1h);
-  CHECK(FakeServer::expire(server.page().slot(index_of(server.page(), "job"))));
-  client.start(3h);
-  std::set<Duration> asked;
-  for (const auto& [index, slot] : slots_of(server.page())) {
-    if (slot_word::is_open(slot.word)) {
-      asked.insert(slot.asked);
-    }
-  }
-  CHECK(asked == std::set<Duration>{3h});
-  CHECK(client.stop());
-}
-
 TEST_CASE("a client with a page is watched while a process reads the pipe") {
   FakeServer server;
   auto client = server.connect();
@@ -431,17 +415,6 @@ TEST_CASE("a heartbeat is a timer that each beat renews, and the first one may t
   }
   CHECK_THROWS_AS((void)client.heartbeat(0s, "loop"), InvalidArgument);
   CHECK_THROWS_AS((void)client.heartbeat(1s, "loop", {.first_timeout = 0s}), InvalidArgument);
-}
-
-TEST_CASE("each heartbeat of a name has the first timeout") {
-  FakeServer server;
-  auto client = server.connect();
-  for (int i = 0; i < 2; ++i) {
-    auto heart = client.heartbeat(5s, "loop", {.signal = 15, .first_timeout = 10min});
-    const auto slot = slot_called(server.page(), "loop");
-    CHECK(slot.deadline - slot.started == 10min);
-    CHECK(heart.release());
-  }
 }
 
 TEST_CASE("a job that is started without a timeout has the server's --default-timeout") {

@@ -205,25 +205,6 @@ TEST_CASE("a child of a process that could not make its page makes its own at on
         }) == 0);
 }
 
-TEST_CASE("a child that is forked while a wake-up message waits for room wakes the server itself") {
-  FakeServer server;
-  auto client = server.connect();
-  announce_scan(server.board());
-  server.pipe().discard();
-  server.pipe().fill();
-  auto scope = client.expires(1h, "parents");
-  CHECK(in_child([&] {
-          server.pipe().discard();
-          auto first = client.expires(3h, "first");  // announces the page of the child
-          server.pipe().discard();
-          server.looks_in(2h);
-          auto second = client.expires(1h, "second");
-          while (!server.pipe().next().x_page.starts_with(std::to_string(::getpid()) + "-")) {
-          }
-          return 0;
-        }) == 0);
-}
-
 TEST_CASE("a program that is started inside a scope does not change the page or its lock") {
   FakeServer server;
   auto client = server.connect();

@@ -16,22 +16,8 @@ using namespace filetimer::testing;
 
 namespace {
 
-Instant now() {
-  return Instant::now();
-}
-
 SlotReading called(const FakeServer& server, const std::string& name) {
   return slot_called(server.page(), name);
-}
-
-// Returns the word of the only idle timeout; kFree: none.
-std::int64_t idle_word(const FakeServer& server) {
-  for (const auto& [index, slot] : slots_of(server.page())) {
-    if (slot.name == "(idle)") {
-      return slot.word;
-    }
-  }
-  return slot_word::kFree;
 }
 
 }  // namespace
@@ -121,60 +107,4 @@ TEST_CASE("scopes that are paused, renewed and released by two threads at once a
   CHECK_FALSE(slot_word::is_paused(called(server, "shared").word));
   CHECK(client.release(timer));
   CHECK(slots_of(server.page()).empty());
-}
-
-TEST_CASE("an idle timeout is a slot without a scope, and the times of releases are noted") {
-  FakeServer server;
-  server.board().max_timeout = 0;
-  for (const bool statistics : {false, true}) {
-    CAPTURE(statistics);
-    ConnectOptions options = server.options();
-    options.statistics = statistics;
-    options.idle_timeout = 5s;
-    auto client = TimerClient::connect(std::move(options));
-    CHECK(idle_word(server) == slot_word::kIdleWatch);
-    auto scope = client.expires(30s, "step");
-    Slot& slot = server.page().slot(index_of(server.page(), "step"));
-    const Instant before = now();
-    CHECK(scope.release());
-    CHECK(slot.deadline == slot_word::kFree);
-    CHECK(Instant{slot.left} >= before);
-    CHECK(Instant{slot.left} <= now());
-    const TimerId timer = client.acquire(30s, "step");
-    CHECK(client.pause(timer));
-    const Instant again = now();
-    CHECK(client.release(timer));
-    CHECK(Instant{slot.left} >= again);
-  }
-  CHECK(idle_word(server) == slot_word::kFree);  // with its client
-  ConnectOptions options = server.options();
-  options.idle_timeout = -1s;
-  CHECK_THROWS_AS(TimerClient::connect(std::move(options)), InvalidArgument);
-}
-
-TEST_CASE("the first scope of a name may take longer, and the first of the next process again") {
-  FakeServer server;
-  auto client = server.connect();
-  const ScopeOptions options{.first_timeout = 10min};
-  for (const std::string name : {"compile", "other"}) {
-    CAPTURE(name);
-    {
-      auto first = client.expires(30s, name, options);
-      CHECK(called(server, name).asked == 10min);
-    }
-    auto second = client.expires(30s, name, options);
-    CHECK(called(server, name).asked == 30s);
-  }
-  client.acquire(30s, "acquired", options);
-  CHECK(called(server, "acquired").asked == 10min);
-  const pid_t child = ::fork();
-  if (child == 0) {
-    auto first = client.expires(30s, "compile", options);
-    const auto times = first.times();
-    ::_exit(times && times->remaining > 9min ? 0 : 1);
-  }
-  int status = -1;
-  REQUIRE(::waitpid(child, &status, 0) == child);
-  CHECK(status == 0);
-  CHECK_THROWS_AS((void)client.expires(30s, "compile", {.first_timeout = 0s}), InvalidArgument);
 }

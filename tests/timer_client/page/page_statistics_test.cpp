@@ -154,25 +154,6 @@ TEST_CASE("each name has an entry with the statistics of its scopes") {
   CHECK(of(page, "endless").smallest_margin_ns == kNoMargin);
 }
 
-TEST_CASE("a scope that is released after its deadline has a negative margin") {
-  FakeServer server;
-  auto client = server.connect(true);
-  auto scope = client.expires(1ns, "late");
-  CHECK(FakeServer::expire(server.page().slot(index_of(server.page(), "late"))));
-  CHECK_FALSE(scope.release());
-  CHECK(of(server.page(), "late").count == 1);
-  CHECK(of(server.page(), "late").smallest_margin_ns < 0);
-}
-
-TEST_CASE("a default scope is counted under its file and line") {
-  FakeServer server;
-  auto client = server.connect(true);
-  for (int i = 0; i < 3; ++i) {
-    auto scope = client.expires(1h);
-  }
-  CHECK(of(server.page(), "page_statistics_test.cpp:" + std::to_string(__LINE__ - 2)).count == 3);
-}
-
 TEST_CASE(
     "a client without statistics counts nothing, whatever other clients of the process choose") {
   FakeServer server;
@@ -185,41 +166,6 @@ TEST_CASE(
   { auto scope = counting.expires(1h, "step"); }
   { auto scope = plain.expires(1h, "step"); }
   CHECK(of(server.page(), "step").count == 1);
-}
-
-TEST_CASE("each thread has its own entries, and the next thread continues them") {
-  FakeServer server;
-  auto client = server.connect(true);
-  const PageLayout page = server.page();
-  { auto scope = client.expires(1h, "step"); }
-  for (int i = 0; i < 5; ++i) {
-    testing::in_thread([&] { auto scope = client.expires(1h, "step"); });
-  }
-  const auto all = statistics_of(page);
-  REQUIRE(all.count("step") == 2);
-  std::multiset<std::uint64_t> counts;
-  for (const auto& [name, entry] : all) {
-    counts.insert(entry->count);
-  }
-  CHECK(counts == std::multiset<std::uint64_t>{1, 5});
-}
-
-TEST_CASE("a scope is counted in the entry of the thread that releases it") {
-  FakeServer server;
-  auto client = server.connect(true);
-  const PageLayout page = server.page();
-  { auto scope = client.expires(1h, "step"); }
-  auto moved = client.expires(1h, "step");
-  const TimerId timer = client.acquire(1h, "step");
-  testing::in_thread([&] {
-    CHECK(moved.release());
-    CHECK(client.release(timer));
-  });
-  std::multiset<std::uint64_t> counts;
-  for (const auto& [name, entry] : statistics_of(page)) {
-    counts.insert(entry->count);
-  }
-  CHECK(counts == std::multiset<std::uint64_t>{1, 2});
 }
 
 TEST_CASE("names beyond the last entry are not counted, those that have one are") {

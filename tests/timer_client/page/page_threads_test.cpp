@@ -22,103 +22,6 @@ using testing::index_of;
 using testing::slot_called;
 using testing::slots_of;
 
-namespace {
-
-bool is_flagged(const SlotReading& slot) {
-  return (slot.flags & slot_flag::kThreadEnded) != 0;
-}
-
-}  // namespace
-
-TEST_CASE("each thread has its own slots, also for one name") {
-  FakeServer server;
-  auto client = server.connect();
-  const PageLayout page = server.page();
-  constexpr int kThreads = 4;
-  std::barrier together(kThreads);
-  std::vector<std::set<std::size_t>> used(kThreads);
-  std::vector<std::thread> threads;
-  for (int i = 0; i < kThreads; ++i) {
-    threads.emplace_back([&, i] {
-      for (int round = 0; round < 5; ++round) {
-        auto scope = client.expires(1h, "step");
-        together.arrive_and_wait();
-        for (const auto& [index, slot] : slots_of(page)) {
-          if (slot.tid == ::gettid()) {
-            used[static_cast<std::size_t>(i)].insert(index);
-          }
-        }
-        together.arrive_and_wait();
-      }
-    });
-  }
-  for (auto& thread : threads) {
-    thread.join();
-  }
-  std::set<std::size_t> all;
-  for (const auto& indexes : used) {
-    CHECK(indexes.size() == 1);  // the same one in every round
-    all.insert(indexes.begin(), indexes.end());
-  }
-  CHECK(all.size() == kThreads);
-  CHECK(slots_of(page).empty());
-}
-
-TEST_CASE("the end of a thread inside a scope is noted, and the scope stays watched") {
-  FakeServer server;
-  auto client = server.connect();
-  const std::string name = server.pipe().next().x_page;
-  const PageLayout page = server.page();
-  std::optional<TimerScope> moved;
-  pid_t tid = 0;
-  testing::in_thread([&] {
-    tid = ::gettid();
-    auto left_in_time = client.expires(1h, "in time");
-    moved.emplace(client.expires(1h, "moved"));
-    CHECK_FALSE(is_flagged(slot_called(page, "moved")));
-  });
-  CHECK(server.pipe().next().x_page == name);  // the server is woken, although the deadline is far
-  CHECK(server.pipe().is_silent());
-  const auto slot = slot_called(page, "moved");
-  CHECK(is_flagged(slot));
-  CHECK(slot.tid == tid);
-  CHECK(moved->renew(2h));
-  CHECK(slot_called(page, "moved").asked == 2h);
-  CHECK(moved->release());
-  CHECK(slots_of(page).empty());
-  // The thread's slots are reused, without the flag.
-  testing::in_thread([&] {
-    auto one = client.expires(1h, "one");
-    auto two = client.expires(1h, "two");
-    CHECK_FALSE(is_flagged(slot_called(page, "one")));
-    CHECK_FALSE(is_flagged(slot_called(page, "two")));
-  });
-  CHECK(slots_in_use(page) == 2);
-  CHECK(server.pipe().is_silent());
-}
-
-TEST_CASE(
-    "a thread that ends after a verdict gives the slot back when the server has acknowledged it") {
-  FakeServer server;
-  auto client = server.connect();
-  const PageLayout page = server.page();
-  testing::in_thread([&] {
-    auto scope = client.expires(1ns, "late");
-    CHECK(FakeServer::expire(page.slot(index_of(page, "late"))));
-  });
-  CHECK(page.slot(0).deadline == slot_word::kReleasedLate);
-  testing::in_thread([&] {
-    auto scope = client.expires(1h, "next");
-    CHECK(index_of(page, "next") == 1);
-  });
-  FakeServer::finish(page.slot(0));
-  testing::in_thread([&] {
-    auto one = client.expires(1h, "one");
-    auto two = client.expires(1h, "two");
-    CHECK(slots_in_use(page) == 2);
-  });
-}
-
 TEST_CASE("consecutive threads use the same slots") {
   FakeServer server;
   auto client = server.connect();
@@ -129,25 +32,6 @@ TEST_CASE("consecutive threads use the same slots") {
     });
   }
   CHECK(slots_in_use(server.page()) == 2);
-}
-
-TEST_CASE("a timer is released and renewed by another thread than its own") {
-  FakeServer server;
-  auto client = server.connect();
-  const PageLayout page = server.page();
-  auto scope = client.expires(1h, "scope");
-  const TimerId timer = client.acquire(1h, "timer");
-  testing::in_thread([&] {
-    CHECK(client.renew(timer, 2h));
-    CHECK(slot_called(page, "timer").asked == 2h);
-    CHECK(client.release(timer));
-    CHECK_FALSE(client.release(timer));
-    auto moved = std::move(scope);
-    CHECK(moved.renew(3h));
-  });
-  CHECK(slots_of(page).empty());
-  auto again = client.expires(1h, "scope");
-  CHECK(slot_called(page, "scope").tid == ::gettid());
 }
 
 TEST_CASE("of two threads that release one timer, one gets kReleased") {
