@@ -34,6 +34,7 @@
 //   halt     subject, how (stop, freeze, trace). The end line: it is certain that it does not run
 //   resume   subject, how. The end line: it is certain that it runs
 //   load     begin and end of a span in which the processors are contended
+//   prompt   ns: a verdict and a signal come within, not in the usual 5 s
 //   log_trouble    begin and end of a span in which the log cannot be written or hangs
 //   files    what: files of the runtime directory or log that were removed, cut or replaced
 //   usage    subject, cpu_ns (used so far), rss_bytes, descriptors: a sample of a server

@@ -190,6 +190,7 @@ class HistoryJudge {
   std::vector<std::string> files_;  // what was done to them
   bool may_lack_records_ = false;   // the log could not be written, or was removed
   Ns history_end_ = 0;
+  Ns prompt_ = kPrompt;
 };
 
 void HistoryJudge::read_history() {
@@ -239,6 +240,8 @@ void HistoryJudge::read_driver(const JsonRecord& line, const Call& call) {
     report(line.text("promise"), line.place(), "{}", line.text("what"));
   } else if (op == "load") {
     loads_.push_back({call.begin, call.end});
+  } else if (op == "prompt") {
+    prompt_ = line.integer("ns");
   } else if (op == "files") {
     files_.emplace_back(line.text("what"));
   }
@@ -401,7 +404,7 @@ bool HistoryJudge::is_under_load(Ns from, Ns to) const {
 }
 
 Ns HistoryJudge::prompt(Ns from) const {
-  return is_under_load(from, from + kPromptUnderLoad) ? kPromptUnderLoad : kPrompt;
+  return is_under_load(from, from + kPromptUnderLoad) ? kPromptUnderLoad : prompt_;
 }
 
 // Returns the earliest and the latest deadline that the worker's calls before `judged` allow,
@@ -418,13 +421,16 @@ Span HistoryJudge::timeout_at(const Scope& scope, Ns judged, Ns& timeout) const 
   Span due{after(scope.open.begin, std::min(first, timeout)),
            after(scope.open.end, std::max(first, timeout))};
   Ns left = 0;
+  bool is_paused = false;
   for (const auto& [op, call] : scope.changes) {
-    if (!call.ok || call.begin > judged) {
-      continue;
+    if (!call.ok || call.begin > judged || (op != "renew" && (op == "pause") == is_paused)) {
+      continue;  // without effect
     }
     const bool is_done = call.end <= judged;  // else it may have had its effect, or not
     const Ns now = is_done ? timeout_of(*call.line, timeout) : timeout;
-    if (op == "renew") {
+    if (op == "renew" && is_paused) {
+      left = now;
+    } else if (op == "renew") {
       due = {is_done ? after(call.begin, now) : std::min(due.from, after(call.begin, now)),
              after(call.end, std::max(now, timeout))};
     } else if (op == "pause") {
@@ -433,6 +439,7 @@ Span HistoryJudge::timeout_at(const Scope& scope, Ns judged, Ns& timeout) const 
     } else {
       due = {is_done ? after(call.begin, left) : kNever, after(call.end, timeout)};
     }
+    is_paused = op == "renew" ? is_paused : op == "pause";
     timeout = now;
   }
   return due;
@@ -469,10 +476,12 @@ void HistoryJudge::judge_scope(Scope& scope) {
     const std::string id(scope.expired.front()->text("id"));
     const Ns age = scope.release->end - scope.expired.front()->integer("deadline_mono_ns");
     const auto killed = killed_.find(id);
-    const bool is_due = killed != killed_.end() && killed->second->text("verdict") == "spared" &&
-                        killed->second->list<JsonFields>("signals").empty() &&
-                        server_ran_until(killed->second->integer("server_pid")) >
-                            scope.release->end + age / 8 + kPrompt;
+    const bool is_due =
+        killed != killed_.end() && killed->second->text("verdict") == "spared" &&
+        killed->second->integer("server_pid") == scope.expired.front()->integer("server_pid") &&
+        killed->second->list<JsonFields>("signals").empty() &&
+        server_ran_until(killed->second->integer("server_pid")) >
+            scope.release->end + age / 8 + kPrompt;
     if (is_due && !released_late_.contains(id)) {
       report("one-to-one", whose(scope), "{} has no released_late", id);
     }
@@ -623,20 +632,31 @@ void HistoryJudge::judge_expired(const Scope& scope, const JsonRecord& expired) 
   const auto add = [&](const Halt& halt) {
     halts.push_back({std::max(halt.certain.from, from), std::min(halt.certain.to, judged)});
   };
-  for (const Halt& halt : worker.halts) {
-    const bool is_at_deadline = halt.certain.from < due.from && due.from < halt.certain.to;
-    const Ns lasted = std::min(halt.certain.to, judged) - std::max(halt.certain.from, from);
-    if (is_at_deadline || lasted >= kDefaultInterval) {
-      add(halt);
-    }
-  }
+  const auto lasted = [&](const Halt& halt) {
+    return std::min(halt.certain.to, judged) - std::max(halt.certain.from, from);
+  };
+  Ns ready = 0;
+  bool was_away = false;  // at the deadline: it did not see the halt of the worker
   for (const auto& [name, server] : processes_) {
-    if (server.pid == expired.integer("server_pid") && server.role == "server") {
-      for (const Halt& halt : server.halts) {
-        if (std::min(halt.certain.to, judged) - std::max(halt.certain.from, from) > kTolerated) {
-          add(halt);
-        }
-      }
+    if (server.pid != expired.integer("server_pid") || server.role != "server") {
+      continue;
+    }
+    ready = server.ready;
+    const auto first = std::ranges::find_if(
+        server.halts, [&](const Halt& halt) { return lasted(halt) > kTolerated; });
+    if (first != server.halts.end()) {  // a scope gets missed time once
+      add(*first);
+    }
+    was_away = !halts.empty() || std::ranges::any_of(server.halts, [&](const Halt& halt) {
+      return halt.possible.from <= due.from && due.from <= halt.possible.to;
+    });
+  }
+  for (const Halt& halt : worker.halts) {
+    const bool is_at_deadline =
+        std::max(halt.certain.from, ready) < due.from && due.from < halt.certain.to;
+    if ((is_at_deadline && !was_away) ||
+        (lasted(halt) >= kDefaultInterval && halt.certain.to >= ready + kDefaultInterval)) {
+      add(halt);
     }
   }
   const Ns missed = length_of(std::move(halts));
@@ -645,7 +665,8 @@ void HistoryJudge::judge_expired(const Scope& scope, const JsonRecord& expired) 
          fmt::format("{} ms of {} ms could be used: {} ms were missed",
                      (judged - from - missed) / 1'000'000, length / 1'000'000, missed / 1'000'000));
   }
-  if (worker.left(scope.open.begin) < std::min(due.from, judged) - kPrompt ||
+  const bool is_of_program = scope.via != "pipe" && scope.via != "torch";
+  if ((is_of_program && worker.left(scope.open.begin) < std::min(due.from, judged) - kPrompt) ||
       worker.ended < deadline) {
     fail("not-early", "its worker had exited, or ran another program, before the deadline");
   }
@@ -683,8 +704,9 @@ void HistoryJudge::judge_hang(const Scope& scope) {
   if (!scope.may_be_watched() || due >= kNever || timeout >= kNever) {
     return;
   }
+  due = with_server(scope, due, 0);
   const auto move = [&](const Halt& halt) {
-    if (halt.possible.from > due + kPrompt) {
+    if (due >= kNever || halt.possible.from > due + kPrompt) {
       return;
     }
     if (halt.possible.to >= kNever) {
@@ -699,6 +721,14 @@ void HistoryJudge::judge_hang(const Scope& scope) {
   };
   std::ranges::for_each(worker.halts, move);
   due = due < kNever ? with_server(scope, due, timeout) : due;
+  // A worker that is being killed is judged again when the kill is over.
+  for (const auto& [id, killed] : killed_) {
+    const auto expired = expired_.find(id);
+    if (killed->integer("pid") == worker.pid && killed->integer("start_time") == worker.start &&
+        expired != expired_.end() && expired->second->integer("mono_ns") <= due + prompt(due)) {
+      due = std::max(due, killed->integer("mono_ns"));
+    }
+  }
   if (due >= kNever) {
     return;
   }

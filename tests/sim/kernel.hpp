@@ -1,8 +1,8 @@
 // The kernel of the simulation: clocks, processes, threads and failing calls that are made up. The
-// program defines the functions of libc by which the server reaches the kernel (fibers.cpp and
-// calls.cpp), so the linker binds the server, libsystemd and libstdc++ to them. Files, pipes, epoll
-// and signals to the server itself are real. Threads of the server are fibers, which give way only
-// where a thread would block: the same seed gives the same history.
+// program defines the functions of libc by which the server reaches the kernel (kernel.cpp), so the
+// linker binds the server, libsystemd and libstdc++ to them. Files, pipes, epoll and signals to the
+// server itself are real. Threads of the server are fibers, which give way only where a thread
+// would block: the same seed gives the same history.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -23,35 +23,27 @@ inline constexpr Nanos kMs = 1'000'000;
 inline constexpr Nanos kSecond = 1'000 * kMs;
 inline constexpr Nanos kNever = std::numeric_limits<Nanos>::max();
 
-// The descriptors of the simulation are above this one, those of the server below.
+// The descriptors of the simulation and its workers are above this one, those of the server below.
 inline constexpr int kFirstOfWorld = 600;
-inline constexpr pid_t kTracerPid = 77;
 
 // What a process does when a signal arrives that can be caught. kUnkillable: it survives SIGKILL.
 enum class Reaction { kDies, kReleases, kIgnores, kUnkillable };
 
-struct MadeProcess {
+struct Process {
   pid_t pid = 0;
   std::uint64_t start = 0;  // clock ticks
-  MadeProcess* parent = nullptr;
-  uid_t uid = 0;
-  std::string comm;
+  Process* parent = nullptr;
+  std::string name;
   std::uint64_t stack = 0;  // where the stack of its program starts
   Reaction reaction = Reaction::kDies;
   bool is_alive = true;
-  bool is_stopped = false;
-  bool is_frozen = false;
-  bool is_traced = false;
+  bool is_halted[3] = {};    // stopped, frozen, traced
   bool is_stuck = false;     // it was to be killed and is unkillable
   int ended_by = 0;          // minus the signal, or an exit status
   std::vector<int> pending;  // signals that wait for the end of a halt
   int end_fd = -1;           // an eventfd that is readable after the end
-  Nanos ended_at = kNever;
   [[nodiscard]] bool can_run() const {
-    return is_alive && !is_stopped && !is_frozen && !is_traced && !is_stuck;
-  }
-  [[nodiscard]] char state() const {
-    return is_stuck ? 'D' : is_stopped ? 'T' : is_traced ? 't' : 'S';
+    return is_alive && !is_halted[0] && !is_halted[1] && !is_halted[2] && !is_stuck;
   }
 };
 
@@ -79,7 +71,8 @@ struct Fiber;
 
 class Kernel {
  public:
-  Kernel();
+  // `root`: an empty folder for the folders of /proc.
+  explicit Kernel(std::string root);
   ~Kernel();
   Kernel(const Kernel&) = delete;
   Kernel& operator=(const Kernel&) = delete;
@@ -89,24 +82,24 @@ class Kernel {
   Nanos wall_offset = 1'795'000'000 * kSecond;
   Nanos suspended = 0;
   Nanos worked = 0;  // CPU time of the server
-  [[nodiscard]] Nanos wall() const { return now + suspended + wall_offset; }
   // Runs what is due until `time`: events, and the server with its threads.
   void run_until(Nanos time);
   // Calls `event` at `time`.
   void at(Nanos time, std::function<void()> event) { events_.emplace(time, std::move(event)); }
 
   // --- processes ---
-  MadeProcess& start(pid_t pid, MadeProcess* parent, std::string comm);
-  MadeProcess* find(pid_t pid);  // null: no process has the pid
-  void end(MadeProcess& process, int status);
-  void send(MadeProcess& process, int signal);
-  void resumed(MadeProcess& process);  // acts on the signals that came in a halt
-  std::vector<MadeProcess*> children(const MadeProcess& parent);
-  [[nodiscard]] const std::vector<std::unique_ptr<MadeProcess>>& all() const { return processes_; }
+  const std::string root;
+  std::vector<std::unique_ptr<Process>> processes;
+  Process* self = nullptr;  // the worker that makes the present calls; null: the server or the test
+  Process& start(pid_t pid, Process* parent, std::string name);
+  Process* find(pid_t pid);  // null: no process has the pid
+  void end(Process& process, int status);
+  void send(Process& process, int signal);
+  void resumed(Process& process);  // acts on the signals that came in a halt
   // Is called for each signal that the server sends, and when a process acts on one it catches.
-  std::function<void(MadeProcess&, int)> on_signal;
-  std::function<void(MadeProcess&, int)> on_caught;
-  std::function<void(MadeProcess&)> on_end;
+  std::function<void(Process&, int)> on_signal;
+  std::function<void(Process&)> on_caught;
+  std::function<void(Process&)> on_end;
 
   // --- the server ---
   // Starts the server's main thread. `body` returns its exit status.
@@ -127,8 +120,8 @@ class Kernel {
   // Calls `action` at the n-th call of the server from now on.
   void at_call(int n, std::function<void()> action);
   void forget_actions() { at_calls_.clear(); }
-  int failing[kCalls] = {};             // errno of the next call of the kind; 0: it succeeds
-  std::function<void(int)> on_failure;  // a call of this kind has failed
+  int failing[kCalls] = {};              // errno of the next call of the kind; 0: it succeeds
+  std::function<void(Call)> on_failure;  // a call of this kind has failed
   bool shows_messages = false;
   std::string log_path;
   int log_errno = 0;  // writes to the log fail with it
@@ -155,8 +148,6 @@ class Kernel {
   [[nodiscard]] bool is_ready(const Fiber& fiber) const;
   void raise_timers();
 
-  std::vector<std::unique_ptr<MadeProcess>> processes_;
-  std::map<pid_t, MadeProcess*> by_pid_;
   std::multimap<Nanos, std::function<void()>> events_;
   std::vector<std::unique_ptr<Fiber>> fibers_;
   std::vector<std::unique_ptr<Fiber>> dropped_;
