@@ -82,26 +82,6 @@ TEST_CASE("scopes of one name and nested scopes are separate timers") {
   CHECK(server.open().empty());
 }
 
-TEST_CASE("two clients of one process do not share a timer") {
-  WatchingServer server;
-  auto first = server.connect();
-  auto second = server.connect();
-  auto one = first.expires(30s, "step");
-  auto other = second.expires(20s, "step");
-  CHECK(server.open() == Timers{{"step", 30s}, {"step", 20s}});
-  CHECK(one.release());
-  CHECK(server.open() == Timers{{"step", 20s}});
-}
-
-TEST_CASE("a timeout is any duration, and the longest one of its type means no deadline") {
-  WatchingServer server;
-  auto client = server.connect();
-  auto fraction = client.expires(1.5s, "fraction");
-  auto endless = client.expires(std::chrono::hours::max(), "endless");
-  CHECK(server.open() == Timers{{"endless", kForever}, {"fraction", 1500ms}});
-  CHECK_THROWS_AS((void)client.expires(std::chrono::duration<double>(-1), "x"), InvalidArgument);
-}
-
 TEST_CASE("a client releases its timers at its end, and open scopes stay watched") {
   WatchingServer server;
   std::optional<TimerClient> client(server.connect());

@@ -1,14 +1,15 @@
+// Words of a command line, and texts as a terminal and a browser show them.
 // SPDX-License-Identifier: MIT
 #include "common/text.hpp"
 
 #include <doctest/doctest.h>
+#include <signal.h>
 
 #include <array>
 
-#include "common/json_fields.hpp"
-#include "common/text.hpp"
 #include "tests/timer_client/cli/cli_fixture.hpp"
-#include "timer_client/cli/text/fields.hpp"
+#include "timer_client/cli/commands/options.hpp"
+#include "timer_client/cli/report/html.hpp"
 #include "timer_client/cli/text/page.hpp"
 #include "timer_client/cli/text/table.hpp"
 
@@ -21,22 +22,6 @@ Table small_table(bool colour = false) {
                 {.title = "SCOPE", .is_text = true},
                 {.title = "WHAT", .is_text = true}},
                colour);
-}
-
-TEST_CASE("columns are aligned, numbers to the right, without spaces at the end") {
-  Table table = small_table();
-  table.add({{"expired"}, {"7"}, {"load"}, {"late"}});
-  table.add({{"killed"}, {"4711"}, {"step"}, {""}});
-  CHECK(table.text() ==
-        "EVENT     PID  SCOPE  WHAT\n"
-        "expired     7  load   late\n"
-        "killed   4711  step\n");
-}
-
-TEST_CASE("a column without a cell is left out") {
-  Table table = small_table();
-  table.add({{"expired"}, {""}, {"load"}, {"late"}});
-  CHECK(table.text() == "EVENT    SCOPE  WHAT\nexpired  load   late\n");
 }
 
 TEST_CASE("no line is wider than 80 columns, and cut text is marked") {
@@ -57,22 +42,6 @@ TEST_CASE("no line is wider than 80 columns, and cut text is marked") {
   CHECK(cut_text("abcdef", 5) == "ab...");
   CHECK(cut_text("abcde", 5) == "abcde");
   CHECK(cut_text(accents, 4) == "\u00e9...");
-}
-
-TEST_CASE("no column is narrower than necessary") {
-  Table table({{.title = "PID"},
-               {.title = "HOST", .is_text = true, .min_width = 8},
-               {.title = "WHAT", .is_text = true}});
-  table.add({{std::string(66, '1')}, {"node0588"}, {std::string(60, 'w')}});
-  CHECK(contains(table.text(), "  node0588  "));
-}
-
-TEST_CASE("a wide last cell begins in the empty cells before it") {
-  Table table = small_table();
-  const std::string text(60, 'w');
-  table.add({{"expired"}, {"1"}, {std::string(20, 's')}, {"late"}});
-  table.add({{"rejected"}, {""}, {""}, {text}});
-  CHECK(contains(table.text(), text));
 }
 
 TEST_CASE("a row that is added after fit() is not cut if it has room") {
@@ -116,40 +85,48 @@ TEST_CASE("a page is wrapped between words, and long words are cut") {
   CHECK(lines[5] == "tab\\there \\x1b[2J");
 }
 
-TEST_CASE("the values of consecutive fields are aligned") {
-  Page page;
-  page.field("a", "1");
-  page.field("long label", "2");
-  page.heading("Next");
-  page.field("b", "3");
-  CHECK(std::move(page).text() ==
-        "  a           1\n"
-        "  long label  2\n"
-        "\n"
-        "Next\n"
-        "  b  3\n");
+TEST_CASE("markup in a text is text") {
+  CHECK(html_text("<script>alert('a' & \"b\")</script>") ==
+        "&lt;script&gt;alert(&#39;a&#39; &amp; &quot;b&quot;)&lt;/script&gt;");
+  CHECK(html_text("größe → 1") == "größe → 1");
 }
 
-TEST_CASE("any field of a record is shown, with its unit in the value") {
-  simdjson::dom::parser parser;
-  simdjson::dom::object object;
-  const std::string json =
-      R"({"schema":1,"grace_s":10,"late_ms":0.25,"rss_bytes":262144000,"max_timeout_s":null,)"
-      R"("signal":true,"new_thing":"a\u001bb","list":[1,"two"],"children":[{"pid":7,"comm":"x"}],)"
-      R"("empty":[],"odd_s":"text"})";
-  REQUIRE(parser.parse(json).get_object().get(object) == simdjson::SUCCESS);
-  Page page;
-  add_fields(page, object, {"schema"}, 0);
-  CHECK(std::move(page).text() ==
-        "grace        10 s\n"
-        "late         250 us\n"
-        "rss          250 MiB\n"
-        "max timeout  none\n"
-        "signal       yes\n"
-        "new thing    a\\x1bb\n"
-        "list         1, two\n"
-        "children     7 x\n"
-        "odd s        text\n");
+TEST_CASE("characters that hide or reorder text are visible") {
+  CHECK(html_text("a\xE2\x80\xAE"
+                  "b") == "a\\u202eb");
+  CHECK(html_text("\xE2\x81\xA6x\xE2\x81\xA9") == "\\u2066x\\u2069");
+  CHECK(html_text("\xEF\xBB\xBFx\xE2\x80\x8B") == "\\ufeffx\\u200b");
+  CHECK(html_text("\xD8\x9C") == "\\u061c");
+  CHECK(html_text("a\nb\x1b[2J\xff") == "a\\nb\\x1b[2J\\xff");
+}
+
+TEST_CASE("a long text is cut between characters") {
+  CHECK(html_text("äöü", 3) == "äöü");
+  CHECK(html_text("äöüx", 3) == "äöü...");
+  CHECK(html_text("<<<<", 2) == "&lt;&lt;...");
+  CHECK(html_text(std::string(65536, 'x'), 10) == "xxxxxxxxxx...");
+}
+
+TEST_CASE("signals are read by name, with or without SIG, and by number") {
+  CHECK(parse_signal("TERM") == SIGTERM);
+  CHECK(parse_signal("SIGTERM") == SIGTERM);
+  CHECK(parse_signal("15") == SIGTERM);
+  CHECK(parse_signal("KILL") == SIGKILL);
+  CHECK(parse_signal("SIGUSR1") == SIGUSR1);
+  CHECK(parse_signal("0") == 0);
+  CHECK(parse_signal("64") == 64);
+  CHECK(parse_signal("RTMIN") == SIGRTMIN);
+  CHECK(parse_signal("RTMIN+2") == SIGRTMIN + 2);
+  CHECK(parse_signal("SIGRTMAX-1") == SIGRTMAX - 1);
+}
+
+TEST_CASE("a word that is not a signal is an error that quotes it") {
+  for (const char* word : {"", "TERMINATE", "term", "-1", "65", "999", "9x", "SIG", "RTMIN-1",
+                           "RTMIN+99", "RTMAX+1", "RTMIN+-1", "9 "}) {
+    const auto signal = parse_signal(word);
+    REQUIRE_MESSAGE(!signal, word);
+    CHECK(signal.error().message.find("'" + std::string(word) + "'") != std::string::npos);
+  }
 }
 
 }  // namespace

@@ -169,29 +169,6 @@ TEST_CASE("a slot has the options with which the scope was opened") {
   CHECK(opened(kNoDeadline, {}).asked == kForever);
 }
 
-TEST_CASE("--max-timeout cuts the deadline, and the slot keeps the requested timeout") {
-  FakeServer server;
-  auto client = server.connect();
-  server.board().max_timeout = Duration{10s}.count();
-  const auto granted = [&](std::chrono::nanoseconds timeout) {
-    auto scope = client.expires(timeout, "scope");
-    const auto slot = slot_called(server.page(), "scope");
-    CHECK(slot.asked == timeout);
-    return slot.deadline - slot.acquired;
-  };
-  CHECK(granted(30s) == 10s);
-  CHECK(granted(kNoDeadline) == 10s);
-  CHECK(granted(5s) == 5s);
-  server.board().max_timeout = 0;  // as on a status page that a server is initializing
-  CHECK(granted(30s) == 30s);
-  server.board().max_timeout = Duration{10s}.count();
-  auto scope = client.expires(1s, "renewed");
-  CHECK(scope.renew(1min));
-  const auto slot = slot_called(server.page(), "renewed");
-  CHECK(slot.deadline == slot.started + 10s);
-  CHECK(slot.asked == 1min);
-}
-
 TEST_CASE("an old TimerId never refers to the slot's next scope") {
   FakeServer server;
   auto client = server.connect();
@@ -299,22 +276,6 @@ TEST_CASE("a page is announced later if the pipe is full, with or without a scop
   server.pipe().drain(bytes);
   CHECK(server.pipe().next().x_page == server.page_names()[0]);
   CHECK(server.page().header().wakes == 0);
-}
-
-TEST_CASE("a removed pipe is written to again when a server has made another one") {
-  FakeServer server;
-  auto client = server.connect();
-  const std::string page = server.pipe().next().x_page;
-  announce_scan(server.board());
-  const std::string path = server.pipe().path();
-  REQUIRE(::rename(path.c_str(), (path + ".gone").c_str()) == 0);
-  auto outer = client.expires(1h, "outer");
-  REQUIRE(::rename((path + ".gone").c_str(), path.c_str()) == 0);
-  auto scope = client.expires(1h, "step");
-  CHECK(server.pipe().is_silent());  // the server reads all pages after it has made the pipe
-  server.board().incarnation.fetch_add(1);
-  auto inner = client.expires(1h, "inner");
-  CHECK(server.pipe().next().x_page == page);
 }
 
 TEST_CASE("the elapsed and remaining time of a timer are known while it is open") {

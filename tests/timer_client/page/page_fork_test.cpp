@@ -103,17 +103,6 @@ TEST_CASE("the kernel names the worker as the owner of its page, and only the wo
   }
 }
 
-TEST_CASE("a page that grows keeps its lock") {
-  FakeServer server;
-  auto client = server.connect(true);
-  const std::string path = server.page_path(only_page(server));
-  std::vector<TimerScope> scopes;
-  for (int i = 0; i < 200; ++i) {
-    scopes.push_back(client.expires(1h, "s" + std::to_string(i)));
-  }
-  CHECK(owner_of(path) == ::getpid());
-}
-
 TEST_CASE("a forked child has its own page and does not change its parent's") {
   FakeServer server;
   auto client = server.connect();
@@ -203,23 +192,6 @@ TEST_CASE("a child of a process that could not make its page makes its own at on
           std::filesystem::rename(pages + ".gone", pages);
           return in_child([&] { return client.expires(1h, "grandchilds").times() ? 0 : 2; });
         }) == 0);
-}
-
-TEST_CASE("a program that is started inside a scope does not change the page or its lock") {
-  FakeServer server;
-  auto client = server.connect();
-  auto scope = client.expires(1h, "step");
-  const std::string path = server.page_path(only_page(server));
-  const std::string before = bytes_of(server.page());
-  // vfork and exec, as in Python's subprocess; the shell closes inherited descriptors.
-  const char* const arguments[] = {"sh", "-c", "exec 3>&- 4>&- 5>&- 6>&- 7>&- 8>&- 9>&-", nullptr};
-  pid_t child = 0;
-  REQUIRE(::posix_spawn(&child, "/bin/sh", nullptr, nullptr, const_cast<char**>(arguments),
-                        environ) == 0);
-  CHECK(exit_code_of(child) == 0);
-  CHECK(owner_of(path) == ::getpid());
-  CHECK(bytes_of(server.page()) == before);
-  CHECK(scope.release());
 }
 
 TEST_CASE("a worker that executes another program does not own its page any more") {

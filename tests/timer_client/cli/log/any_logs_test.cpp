@@ -215,21 +215,6 @@ TEST_CASE("any division of a log into files is the log") {
   }
 }
 
-TEST_CASE("logs of several hosts are read in the order of time") {
-  for (unsigned seed = 1; seed <= kSeeds; ++seed) {
-    CAPTURE(seed);
-    Draw draw(seed);
-    const TempFolder folder;
-    MadeLines all;
-    for (const char* host : {"node03", "node01", "node02"}) {
-      const MadeLines lines = busy_host(draw, host);
-      write(folder, fmt::format("{}.jsonl", host), lines);
-      all.insert(all.end(), lines.begin(), lines.end());
-    }
-    CHECK(run_command({"log", folder.path(), "--json"}).output == text_of(in_order(all)));
-  }
-}
-
 TEST_CASE("copies and older copies of a log change nothing") {
   for (unsigned seed = 1; seed <= kSeeds; ++seed) {
     CAPTURE(seed);

@@ -78,17 +78,6 @@ TEST_CASE("of a log and older copies of it the longest is read, whichever comes 
   CHECK(FolderOfLogs::records(opened) == 300);
 }
 
-TEST_CASE("the line about copies names the file that is read") {
-  const FolderOfLogs logs;
-  logs.write("a.jsonl", log_text("node01", 5));
-  logs.write("b.jsonl", log_text("node01", 7));
-  logs.write("z.jsonl", log_text("node01", 10));
-  OpenedLogs opened = logs.open();
-  REQUIRE(opened.notes.size() == 1);
-  CHECK(opened.notes[0].starts_with("'" + logs.path("a.jsonl") + "' is an older copy of '" +
-                                    logs.path("z.jsonl") + "', and 1 more"));
-}
-
 TEST_CASE("a rotated log and a copy from before the rotation count once") {
   const FolderOfLogs logs;
   logs.write("a/x.jsonl.1", log_text("node01", 20));
@@ -148,17 +137,6 @@ TEST_CASE("logs that are followed are all opened, copies or not") {
   const OpenedLogs opened = logs.open(Copies::kKept);
   CHECK(opened.notes.empty());
   CHECK(opened.logs.size() == 2);
-}
-
-TEST_CASE("log prints the records of a copy once, and the line on standard error") {
-  const FolderOfLogs logs;
-  logs.write("a.jsonl", log_text("node01", 5));
-  logs.write("b.jsonl", log_text("node01", 5));
-  const Ran ran = run_command({"log", logs.folder.path(), "--json"});
-  CHECK(ran.code == 0);
-  CHECK(lines_of(ran.output).size() == 5);
-  CHECK(lines_of(ran.errors).size() == 1);
-  CHECK(contains(ran.errors, " is a copy of "));
 }
 
 }  // namespace

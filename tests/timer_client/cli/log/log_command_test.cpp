@@ -1,15 +1,20 @@
-// `timer_client log` over the logs in data/.
+// `timer_client log`, `show` and `suggest`: which logs they read, and the bounds of what they
+// print.
 // SPDX-License-Identifier: MIT
 #include <doctest/doctest.h>
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <cstdlib>
 #include <filesystem>
+#include <string>
+#include <vector>
 
 #include "common/run_folder.hpp"
 #include "common/text.hpp"
 #include "tests/timer_client/cli/cli_fixture.hpp"
+#include "tests/timer_client/cli/log/host_log.hpp"
 #include "timer_client/cli/text/output.hpp"
 
 namespace filetimer::cli {
@@ -19,59 +24,6 @@ Ran log_of(const std::string& file, std::vector<std::string> words = {}) {
   words.insert(words.begin(), "log");
   words.push_back(data_path(file));
   return run_command(words);
-}
-
-TEST_CASE("the log is a table of 80 columns without the long records") {
-  const Ran ran = log_of("hang.jsonl");
-  CHECK(ran.code == 0);
-  CHECK(ran.errors.empty());
-  CHECK(ran.output == read_data("hang_table.txt"));
-}
-
-TEST_CASE("JSON is the lines themselves, the long ones too") {
-  CHECK(log_of("hang.jsonl", {"--json"}).output == read_data("hang.jsonl"));
-  const Ran one = log_of("hang.jsonl", {"--json", "--event", "evidence"});
-  CHECK(lines_of(one.output).size() == 1);
-  CHECK(read_data("hang.jsonl").find(one.output) != std::string::npos);
-}
-
-TEST_CASE("a log with other lines is shown, and how many were skipped is told once") {
-  const Ran ran = log_of("foreign.jsonl");
-  CHECK(ran.code == 0);
-  CHECK(lines_of(ran.output).size() == 5);
-  CHECK(ran.errors == "timer_client: skipped 6 lines that are no records in '" +
-                          data_path("foreign.jsonl") + "'\n");
-}
-
-TEST_CASE("nothing to show is told on standard error and is no failure") {
-  const TempFolder folder;
-  folder.write("expired.jsonl", "");
-  const Ran empty = run_command({"log", "--dir", folder.path()});
-  CHECK(empty.code == 0);
-  CHECK(empty.output.empty());
-  CHECK(empty.errors == "timer_client: no records in '" + folder.path("expired.jsonl") + "'\n");
-  const Ran none = log_of("hang.jsonl", {"--rank", "77"});
-  CHECK(none.code == 0);
-  CHECK(none.output.empty());
-  CHECK(none.errors ==
-        "timer_client: no record in '" + data_path("hang.jsonl") + "' matches, of 11\n");
-}
-
-TEST_CASE("wrong words are usage errors that quote them") {
-  const Ran event = log_of("hang.jsonl", {"--event", "exploded"});
-  CHECK(event.code == -1);
-  CHECK(event.errors.find("unknown event 'exploded': expected one of server_started,") !=
-        std::string::npos);
-  const Ran since = log_of("hang.jsonl", {"--since", "noon"});
-  CHECK(since.code == -1);
-  CHECK(since.errors.find("'noon' is no time") != std::string::npos);
-  const Ran rank = log_of("hang.jsonl", {"--rank", "two"});
-  CHECK(rank.code == -1);
-  CHECK(rank.errors == "--rank: 'two' is not a number: expected 0 or more");
-  CHECK(log_of("hang.jsonl", {"--pid", "99999999999999999999"}).errors ==
-        "--pid: '99999999999999999999' is not a number: expected 0 or more");
-  CHECK(log_of("hang.jsonl", {"--host", ""}).errors == "--host: '': expected a name");
-  CHECK(log_of("hang.jsonl", {"--scope", ""}).errors == "--scope: '': expected a name");
 }
 
 TEST_CASE("a log that is not there is a failure that names the path tried") {
@@ -181,6 +133,82 @@ TEST_CASE("a reader that went away ends the output quietly, a full disk does not
   to_full.write("x");
   CHECK(to_full.finish() == 1);
   ::close(full);
+}
+
+TEST_CASE("without an id it is the last expiry, of the logs that are named first") {
+  const TempFolder folder;
+  folder.write("expired.jsonl", read_data("hang.jsonl"));
+  const std::string last = run_command({"show", "last", folder.path("expired.jsonl")}).output;
+  CHECK(contains(last, "rank 0 (pid 4709, trainer) hung"));
+  const std::vector<std::vector<std::string>> ways{{"show", folder.path()},
+                                                   {"show", folder.path("expired.jsonl")},
+                                                   {"show", folder.path() + "/*.jsonl"},
+                                                   {"show", "last", folder.path()},
+                                                   {"show", "--dir", folder.path()}};
+  for (const std::vector<std::string>& words : ways) {
+    CAPTURE(words[1]);
+    const Ran ran = run_command(words);
+    CHECK(ran.code == 0);
+    CHECK(ran.errors.empty());
+    CHECK(ran.output == last);
+  }
+  for (const char* const command : {"show", "report"}) {
+    const Ran missing = run_command({command, folder.path("no")});
+    CHECK(missing.code == 1);
+    CHECK(missing.errors ==
+          "timer_client: cannot open '" + folder.path("no") + "': No such file or directory\n");
+    for (const char* const word : {"no.jsonl", "no*", "no?"}) {
+      CAPTURE(word);
+      const Ran no_file = run_command({command, word});
+      CHECK(no_file.code == 1);
+      CHECK(no_file.errors.find("no expiry") == std::string::npos);
+      CHECK(contains(no_file.errors, "'" + std::string(word) + "'"));
+    }
+  }
+}
+
+TEST_CASE("the page says what it leaves out of the output of the evidence command") {
+  const auto page = [](const std::string& output, std::size_t bytes) {
+    HostLog log("node07");
+    log.add("expired", kSecondUs, R"(,"pid":11,"id":"a-1","scope":"load")");
+    log.add("evidence_command", kSecondUs + 5,
+            fmt::format(R"(,"pid":11,"id":"a-1","result":"exited","exit_status":0,"output":"{}",)"
+                        R"("output_bytes":{})",
+                        output, bytes));
+    const TempFolder folder;
+    folder.write("log", log.text());
+    const std::string text = run_command({"show", "a-1", folder.path("log")}).output;
+    const std::size_t begin = text.find("Evidence command (exit status 0)");
+    return text.substr(begin, text.find("\n\n", begin) + 1 - begin);
+  };
+  std::string lines;
+  for (int i = 0; i < 40; ++i) {
+    lines += fmt::format("line {}\\n", i);
+  }
+  CHECK(page(lines, 350).ends_with("  line 39\n"));
+  CHECK(page(lines + "line 40\\n", 359)
+            .ends_with("  line 39\n  ... the record has more: `timer_client show a-1 --json` with "
+                       "the same logs.\n"));
+  const std::string cut = page(std::string(65536, 'x'), 300000);
+  CHECK(cut.size() < 10'000);
+  CHECK(cut.ends_with(
+      "x\n  ... the record has more: `timer_client show a-1 --json` with the same logs.\n"
+      "  It wrote 300000 bytes, of which the record has the first 65536.\n"));
+}
+
+TEST_CASE("nothing a record says moves the cursor or makes a line wider than 80") {
+  for (const auto& [id, file] :
+       {std::pair("k3f9a2-1", "hang.jsonl"), std::pair("esc-1", "escapes.jsonl"),
+        std::pair("types-1", "foreign.jsonl")}) {
+    const Ran ran = run_command({"show", id, data_path(file)});
+    CHECK(ran.code == 0);
+    for (const std::string& line : lines_of(ran.output)) {
+      CAPTURE(line);
+      CHECK(printable(line) == line);
+      CHECK(utf8_length(line) <= 80);
+      CHECK_FALSE(line.ends_with(' '));
+    }
+  }
 }
 
 }  // namespace

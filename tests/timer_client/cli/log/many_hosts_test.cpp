@@ -133,23 +133,6 @@ TEST_CASE("of 64 hosts in a folder the one worker that hung is named") {
   CHECK(verdict_of(Cluster{}) == read_data("many_hosts_verdict.txt"));
 }
 
-TEST_CASE("the table has the hosts and is in order of time") {
-  const TempFolder folder;
-  write_logs(folder, {});
-  const Ran ran = run_command({"log", "--event", "expired", folder.path()});
-  CHECK(ran.code == 0);
-  const std::vector<std::string> lines = lines_of(ran.output);
-  REQUIRE(lines.size() == 1 + kHosts);
-  CHECK(contains(lines[0], "HOST"));
-  CHECK(contains(lines[1], "node24"));
-  CHECK(contains(lines[2], "node00"));
-  CHECK(contains(lines[64], "node63"));
-  CHECK_FALSE(contains(ran.output, "Who hung first"));  // what was asked for is the events
-  for (const std::string& line : lines) {
-    CHECK(utf8_length(line) <= 80);
-  }
-}
-
 TEST_CASE("a folder, a pattern, folders below and the files themselves are the same logs") {
   const TempFolder folder;
   const Cluster cluster{.hosts = 12, .culprit = 50};

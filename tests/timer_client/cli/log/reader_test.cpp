@@ -88,24 +88,6 @@ struct First {
   }
 };
 
-TEST_CASE("a record's fields are read, and its line is kept as it is") {
-  const std::string line =
-      record_line("expired", "2026-11-21T03:15:53.123456Z",
-                  R"(, "pid":4711,"rank":2,"overdue_ms":0.3,"x_new":{"a":[]})");
-  const Reading reading = read_text(line);
-  REQUIRE(reading.lines.size() == 1);
-  const First first(line);
-  const Record& record = first.record;
-  CHECK(record.event == "expired");
-  CHECK(record.time_us == 1795230953123456);
-  CHECK(record.pid == 4711);
-  CHECK(record.rank == 2);
-  CHECK(record.number("overdue_ms") == 0.3);
-  CHECK_FALSE(record.number("timeout_s"));
-  CHECK(reading.lines[0] + "\n" == line);
-  CHECK(reading.skipped == 0);
-}
-
 TEST_CASE("lines cut anywhere give the same records") {
   const std::string text = read_data("foreign.jsonl") + "\n" + read_data("hang.jsonl");
   const Reading whole = read_text(text);
@@ -180,25 +162,6 @@ TEST_CASE("the rotated log is read before the log it made room for") {
     auto rotated = open_logs(folder.path(), {}).logs;
     CHECK(merged(rotated) == std::vector<std::string>{"server_started"});
   }
-}
-
-TEST_CASE("records of several files are merged in order of time") {
-  const TempFolder folder;
-  folder.write("a", record_line("expired", "2026-11-21T03:00:00Z") +
-                        record_line("killed", "2026-11-21T03:00:02Z"));
-  folder.write("b", record_line("warned", "2026-11-21T03:00:01.5Z") +
-                        record_line("left_open", "no time") +
-                        record_line("rejected", "2026-11-21T04:00:03+01:00"));
-  auto logs = open_logs("", {folder.path("a"), folder.path("b")}).logs;
-  CHECK(merged(logs) ==
-        std::vector<std::string>{"expired", "warned", "left_open", "killed", "rejected"});
-}
-
-TEST_CASE("a missing log is one line with its path") {
-  const auto logs = open_logs("", {"/nonexistent/log.jsonl"});
-  CHECK(logs.logs.empty());
-  CHECK(logs.problems == std::vector<std::string>{
-                             "cannot open '/nonexistent/log.jsonl': No such file or directory"});
 }
 
 // A record of `bytes` in all, the `number`-th of its host.

@@ -90,11 +90,5 @@ TEST_CASE("an empty stack is none, and of an endless one the innermost frames co
   CHECK(html_of(tree, {}).size() < 10'000);
 }
 
-TEST_CASE("a frame that names its function needs no offset") {
-  CHECK(without_offset("read+0xd (libc.so.6)") == "read (libc.so.6)");
-  CHECK(without_offset("libc.so.6+0x27249") == "libc.so.6+0x27249");
-  CHECK(without_offset("/a/train.py:3 in f") == "/a/train.py:3 in f");
-}
-
 }  // namespace
 }  // namespace filetimer::cli

@@ -39,20 +39,6 @@ void check_about(Duration found, Duration expected) {
   CHECK(found <= expected * 17 / 16);
 }
 
-TEST_CASE("durations leave the first scope of each thread out") {
-  ScopeStatistics statistics;
-  add_first(statistics, seconds{40});
-  add_first(statistics, seconds{50});
-  add_scopes(statistics, 1000, milliseconds{20});
-  const Durations durations = durations_of(statistics);
-  CHECK(durations.count == 1000);
-  CHECK(durations.firsts == 2);
-  check_about(durations.median, milliseconds{20});
-  check_about(durations.p999, milliseconds{20});
-  check_about(durations.longest, milliseconds{20});
-  CHECK(durations.longest_first == seconds{50});
-}
-
 TEST_CASE("scopes that all take as long are off by a sixteenth, wherever their bucket begins") {
   for (const std::int64_t ns :
        {std::int64_t{1} << 30, (std::int64_t{1} << 30) + 1'000'000, (std::int64_t{9} << 27) - 1,
@@ -93,49 +79,12 @@ TEST_CASE("first scopes that the histogram lacks do not make a count negative") 
   CHECK(durations.longest == Duration::zero());
 }
 
-TEST_CASE("a timeout is a multiple of the 99.9th percentile") {
-  const Suggestion suggestion = suggestion_for(
-      {.count = 10'000, .median = seconds{1}, .p999 = seconds{2}, .longest = seconds{3}}, {});
-  REQUIRE(suggestion.timeout);
-  CHECK(*suggestion.timeout == seconds{6});
-  CHECK(suggestion.why == "3 x P99.9");
-  CHECK_FALSE(suggestion.first_timeout);
-}
-
 TEST_CASE("a timeout is above the longest duration, whatever the percentile") {
   const Suggestion suggestion =
       suggestion_for({.count = 10'000, .p999 = seconds{2}, .longest = seconds{60}}, {});
   REQUIRE(suggestion.timeout);
   CHECK(*suggestion.timeout == seconds{90});
   CHECK(suggestion.why == "1.5 x LONGEST");
-}
-
-TEST_CASE("a timeout is not below the floor") {
-  const Durations fast{.count = 10'000, .p999 = milliseconds{2}, .longest = milliseconds{9}};
-  CHECK(suggestion_for(fast, {}).timeout == seconds{1});
-  CHECK(suggestion_for(fast, {}).why == "the floor");
-  CHECK(suggestion_for(fast, {.factor = 10, .floor = milliseconds{5}}).timeout == milliseconds{20});
-  CHECK(suggestion_for(fast, {.factor = 10, .floor = milliseconds{5}}).why == "10 x P99.9");
-}
-
-TEST_CASE("too few samples suggest no timeout") {
-  Durations few{.count = kMinSamples - 1, .p999 = seconds{2}, .longest = seconds{3}};
-  CHECK_FALSE(suggestion_for(few, {}).timeout);
-  CHECK(suggestion_for(few, {}).why == "too few samples (99 of 100)");
-  few.count = kMinSamples;
-  CHECK(suggestion_for(few, {}).timeout);
-}
-
-TEST_CASE("the first scopes get a timeout of their own if they need a longer one") {
-  Durations durations{.count = 1000,
-                      .p999 = seconds{2},
-                      .longest = seconds{2},
-                      .firsts = 4,
-                      .longest_first = seconds{1}};
-  CHECK_FALSE(suggestion_for(durations, {}).first_timeout);
-  durations.longest_first = seconds{41};
-  CHECK(suggestion_for(durations, {}).first_timeout == seconds{130});
-  CHECK(suggestion_for(durations, {}).timeout == seconds{6});
 }
 
 // Names whose own scopes suggest the floor, unless they say otherwise.
@@ -311,14 +260,6 @@ TEST_CASE("a first scope that is left out suggests no first timeout") {
   CHECK(durations.firsts == 0);
   CHECK(durations.longest_first == Duration::zero());
   check_about(durations.longest, milliseconds{20});
-}
-
-TEST_CASE("warnings are told with the scopes that ended after them") {
-  MissedDeadlines missed;
-  missed.warned = 2;
-  CHECK(missed_text(missed) == "2 had a warning");
-  missed.released_after_warning.add(seconds{1});
-  CHECK(missed_text(missed) == "2 had a warning; 1 was released 1 s after the warning");
 }
 
 }  // namespace
