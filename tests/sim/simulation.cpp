@@ -156,7 +156,7 @@ class Simulation {
 
   template <class... Args>
   void violation(fmt::format_string<Args...> text, Args&&... args) {
-    violations_.push_back(fmt::format(text, std::forward<Args>(args)...));
+    violations_.push_back(fmt::format(text, std::forward<Args>(args)...) + '\n');
   }
   // The lines of the history for the checker. `fields` begin with a comma.
   int begin(std::string_view who, std::string_view op, std::string_view fields);
@@ -286,7 +286,7 @@ std::vector<std::string> Simulation::run(const Operations& operations) {
        fmt::format(R"(,"ns":{})", setting("--evidence") == "proc" ? kPromptWithEvidence : kPrompt));
   history_.add_log(log_);
   for (const chaos::Violation& found : chaos::check(history_)) {
-    violations_.push_back(found.text());
+    violations_.push_back(found.text() + '\n');
   }
   if (is_verbose_) {
     fmt::print(stderr, "{}", read_file(log_));
@@ -297,7 +297,7 @@ std::vector<std::string> Simulation::run(const Operations& operations) {
 void Simulation::carry_out(const Operation& operation) {
   if (is_verbose_) {
     fmt::print(stderr, "[{:.6f}] {}\n", static_cast<double>(kernel_.now) / 1e9,
-               text_of({operation}));
+               testing::text_of({operation}));
   }
   if (operation.at_call > 0) {
     kernel_.at_call(operation.at_call, [this, operation] { act(operation); });
@@ -889,9 +889,9 @@ void Simulation::quiet() {
 
 }  // namespace
 
-std::vector<std::string> run_history(const Operations& operations, const std::string& dir,
-                                     const std::set<std::string>& excused, bool is_verbose) {
-  return Simulation(dir, excused, is_verbose).run(operations);
+std::string run_history(const Operations& operations, const std::string& dir,
+                        const std::set<std::string>& excused, bool is_verbose) {
+  return fmt::format("{}", fmt::join(Simulation(dir, excused, is_verbose).run(operations), ""));
 }
 
 }  // namespace filetimer::sim

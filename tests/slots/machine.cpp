@@ -1,162 +1,169 @@
 // SPDX-License-Identifier: MIT
 #include "tests/slots/machine.hpp"
 
-#include <fmt/format.h>
-#include <signal.h>
-#include <sys/mman.h>
-#include <sys/syscall.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
-#include <array>
-#include <random>
-#include <sstream>
-#include <stdexcept>
-
-#include "tests/support/bound.hpp"
+#include "tests/support/moved_clock.hpp"
 
 namespace filetimer::slots {
 namespace {
 
-constexpr std::array<std::string_view, 20> kNames{
-    "acquire", "renew", "release", "pause",  "resume", "suspend", "unsuspend",
-    "end",     "fork",  "idle",    "unidle", "look",   "expire",  "finish",
-    "revoke",  "die",   "start",   "hour",   "fill",   "again"};
-constexpr std::size_t kLength = 60;
-
-// What a child reports: memory of both.
-struct Report {
-  char text[1000];
-};
-
-void play(System& system, const Ops& ops, std::size_t from) {
-  for (std::size_t i = from; i < ops.size(); ++i) {
-    system.rest = [&, i] { play(system, ops, i + 1); };
-    try {
-      system.apply(ops[i]);
-    } catch (const Difference& difference) {
-      throw Difference{fmt::format("{}: {}", text_of({ops[i]}), difference.what)};
-    }
-  }
-  system.finish();
-}
+constexpr Duration kInexact = std::chrono::minutes{1};  // the machine runs in less than that
 
 }  // namespace
 
-std::string text_of(const Ops& ops) {
-  std::string text;
-  for (const Op& op : ops) {
-    text += fmt::format("{}{} {} {} {}", text.empty() ? "" : "; ",
-                        kNames.at(static_cast<std::size_t>(op.kind)), op.a, op.b, op.c);
-  }
-  return text;
+Duration hours(int count) {
+  return count >= kNever ? kForever : std::chrono::hours{count};
 }
 
-Ops ops_of(std::string_view text) {
-  Ops ops;
-  std::istringstream all{std::string(text)};
-  for (std::string each; std::getline(all, each, ';');) {
-    std::istringstream words(each);
-    std::string name;
-    Op op;
-    words >> name >> op.a >> op.b >> op.c;
-    const auto found = std::ranges::find(kNames, name);
-    if (found == kNames.end()) {
-      throw std::invalid_argument("unknown operation: " + each);
-    }
-    op.kind = static_cast<Kind>(found - kNames.begin());
-    ops.push_back(op);
-  }
-  return ops;
+Machine::Machine(unsigned variant, bool is_pipe) : begin_(Instant::now()) {
+  model_.is_pipe = is_pipe;
+  model_.longest = variant % 4 == 0 ? 3 : kNever;
 }
 
-void run_in_child(bool by_clone, const std::function<void()>& body) {
-  auto* const report = static_cast<Report*>(
-      ::mmap(nullptr, sizeof(Report), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
-  const auto child =
-      by_clone ? static_cast<pid_t>(::syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0)) : ::fork();
-  if (child == 0) {
-    const auto fail = [&](std::string_view what) {
-      report->text[what.copy(report->text, sizeof report->text - 1)] = '\0';
-      ::_exit(1);
-    };
-    ::alarm(
-        static_cast<unsigned>(std::chrono::ceil<std::chrono::seconds>(testing::kBound).count()));
+void Machine::play(const Operations& operations, std::size_t from) {
+  for (std::size_t i = from; i < operations.size(); ++i) {
+    rest_ = [&, i] { play(operations, i + 1); };
     try {
-      body();
-    } catch (const Difference& difference) {
-      fail(difference.what);
-    } catch (const std::exception& error) {
-      fail(error.what());
-    } catch (...) {
-      fail("an exception");  // of a REQUIRE
+      apply(operations[i]);
+    } catch (const std::runtime_error& difference) {
+      throw std::runtime_error(
+          fmt::format("{}: {}", testing::text_of({operations[i]}), difference.what()));
     }
-    ::_exit(0);
   }
-  int status = 0;
-  while (::waitpid(child, &status, 0) < 0 && errno == EINTR) {
+  finish();
+}
+
+void Machine::apply(const Operation& operation) {
+  const std::string& name = operation.name;
+  if (name == "hour") {
+    ++model_.now;
+    model_.must_look = true;
+    testing::move_clock(std::chrono::hours{1});
+  } else if (name == "start") {
+    if (!is_alive_ || model_.is_pipe) {
+      start(operation.argument(0) == 1);
+    }
+  } else if (name == "look" && is_alive_) {
+    look();
+  } else if (name == "expire" && is_alive_) {
+    expire();
+  } else if ((name == "finish" || name == "revoke") && is_alive_ && !kills_.empty()) {
+    settle(0, name == "revoke");
+  } else {
+    use(operation, operation.argument(0), operation.argument(2));
   }
-  const std::string text =
-      WIFSIGNALED(status) ? fmt::format("ended by signal {}", WTERMSIG(status)) : report->text;
-  ::munmap(report, sizeof(Report));
-  if (status != 0) {
-    throw Difference{text};
+  check();
+}
+
+WorkerPage::Scan Machine::scan_at(Instant now) const {
+  return {
+      .now = now, .terms = {.max_timeout = hours(model_.longest)}, .given = given_, .resumed = {}};
+}
+
+bool Machine::is_at(Instant time, int hour) const {
+  return time.is_never() ? hour >= kNever
+                         : std::chrono::abs(time - begin_ - hours(hour)) < kInexact;
+}
+
+void Machine::look() {
+  due_.clear();
+  activity_ = {};
+  next_look_ = Instant::never();
+  if (!page_) {
+    return;
+  }
+  WorkerPage::Found found;
+  next_look_ = page_->scan(scan_at(Instant::now()), found, activity_);
+  expect(activity_.is_inside == model_.is_inside(), "the worker is inside: {}",
+         activity_.is_inside);
+  for (const WorkerPage::Due& due : found.due) {
+    const auto reading = page_->read(due.slot, due.word);
+    expect(reading.has_value(), "a due slot cannot be read");
+    const int key = reading->name[1] - '0';
+    due_.push_back({key, scope(key).version, due});
+  }
+  for (int key = 0; key < kAll; ++key) {
+    const ModelScope& each = scope(key);
+    const bool is_open = model_.is_here(each) && each.state == State::kOpen;
+    const bool is_due = std::ranges::find(due_, key, &Due::key) != due_.end();
+    expect(is_due == (is_open && each.due <= model_.now), "k{} is due: {}", key, is_due);
+    expect(!is_open || is_due || next_look_ <= begin_ + hours(each.due) + kInexact,
+           "the next look is after the deadline of k{}", key);
   }
 }
 
-std::optional<std::string> run(const Kit& kit, unsigned variant, const Ops& ops) {
-  try {
-    run_in_child(false, [&] {
-      const std::unique_ptr<System> system = kit.make(variant);
-      play(*system, ops, 0);
-    });
-  } catch (const Difference& difference) {
-    return difference.what;
-  }
-  return std::nullopt;
-}
-
-Ops random_ops(const Kit& kit, unsigned seed) {
-  std::mt19937 random(seed);
-  std::discrete_distribution<int> kinds(kit.weights.begin(), kit.weights.end());
-  const int keys = 1 + static_cast<int>(random() % kKeys);  // few: the worker is often in no scope
-  Ops ops(kLength);
-  for (Op& op : ops) {
-    const auto below = [&](int end) {
-      return static_cast<int>(random() % static_cast<unsigned>(end));
-    };
-    op.kind = static_cast<Kind>(kinds(random));
-    if (op.kind <= Kind::kResume) {
-      op = {op.kind, below(keys), below(8) == 0 ? kNever : 1 + below(6), below(kThreads)};
-    } else {
-      op.a = op.kind == Kind::kIdle                              ? 1 + below(4)
-             : op.kind == Kind::kFork || op.kind == Kind::kStart ? below(2)
-                                                                 : below(kThreads);
+void Machine::expire() {
+  for (const Due& due : std::exchange(due_, {})) {
+    const bool is_idle = due.key == kIdle;
+    const bool won = is_idle ? page_->try_expire_idle(due.place.slot, {due.place.word})
+                             : page_->try_expire(due.place.slot, due.place.word);
+    const bool is_unchanged =
+        is_idle ? model_.idle.is_on && !model_.idle.is_judged
+                : scope(due.key).state == State::kOpen && scope(due.key).version == due.version;
+    expect(won == is_unchanged, "the verdict on k{} comes first: {}", due.key, won);
+    if (won) {
+      model_.judge(due.key);
+      kills_.push_back(due.place);
     }
   }
-  return ops;
 }
 
-// Drops halves, then quarters, down to single operations, as long as the sequence still differs.
-std::string shortest(const Kit& kit, unsigned variant, Ops ops) {
-  std::string what = run(kit, variant, ops).value_or("it does not differ any more");
-  for (std::size_t size = ops.size() / 2; size > 0;) {
-    bool has_dropped = false;
-    for (std::size_t at = 0; at < ops.size();) {
-      Ops fewer = ops;
-      const auto first = fewer.begin() + static_cast<std::ptrdiff_t>(at);
-      fewer.erase(first, first + static_cast<std::ptrdiff_t>(std::min(size, ops.size() - at)));
-      if (const auto differs = run(kit, variant, fewer)) {
-        ops = std::move(fewer);
-        what = *differs;
-        has_dropped = true;
-      } else {
-        at += size;
-      }
-    }
-    size = has_dropped && size == 1 ? 1 : size / 2;
+// Ends the kill, or revokes its verdict.
+void Machine::settle(std::size_t number, bool is_revoked) {
+  const WorkerPage::Due kill = kills_[number];
+  const Model::Kill known = model_.kills[number];
+  if (known.key == kIdle && !is_revoked) {
+    last_idle_verdict_ = {kill.word};
   }
-  return fmt::format("{} {}: {}\n  {}", kit.name, variant, text_of(ops), what);
+  kills_.erase(kills_.begin() + static_cast<std::ptrdiff_t>(number));
+  model_.settle(number, is_revoked);
+  if (!is_revoked) {
+    page_->finish(kill.slot, kill.word);
+    return;
+  }
+  due_.clear();
+  if (known.is_released && model_.is_pipe) {
+    page_->acknowledge_late_release(kill.slot);  // as Recovery does
+  } else {
+    page_->reopen(kill.slot, kill.word);
+  }
+}
+
+void Machine::end_kills() {
+  while (!kills_.empty()) {
+    settle(0, false);
+  }
+}
+
+void Machine::adopt(bool are_recorded) {
+  const auto judged = page_->judged_slots();
+  std::size_t expected = 0;
+  for (std::size_t i = kills_.size(); i-- > 0;) {
+    const WorkerPage::Due kill = kills_[i];
+    const bool is_released = model_.kills[i].is_released;
+    const auto found = std::ranges::find(judged, kill.slot, &WorkerPage::Judged::slot);
+    // A late release of a line is not saved: the kill ends with its server.
+    const bool is_kept = !is_released || !model_.is_pipe;
+    expected += is_kept ? 1U : 0U;
+    expect(!is_kept || (found != judged.end() && found->released == is_released &&
+                        (is_released || found->word == kill.word)),
+           "the slot of a kill is not judged any more");
+    if (is_released) {
+      page_->acknowledge_late_release(kill.slot);
+      kills_.erase(kills_.begin() + static_cast<std::ptrdiff_t>(i));
+      model_.settle(i, false);
+    } else if (!are_recorded) {
+      settle(i, true);
+    }
+  }
+  expect(judged.size() == expected, "{} slots are judged: expected {}", judged.size(), expected);
+}
+
+void Machine::check() {
+  for (std::size_t i = 0; i < kills_.size(); ++i) {
+    const bool is_released = page_->was_released_late(kills_[i].slot, kills_[i].word);
+    expect(is_released == model_.kills[i].is_released, "k{} is released late: {}",
+           model_.kills[i].key, is_released);
+  }
 }
 
 }  // namespace filetimer::slots

@@ -1,92 +1,105 @@
 // The slot machine: random operations of a worker and a server on its scopes, each compared with
-// the model. Every run of a sequence is a process of its own, so a crash or a hang is a fault as
-// any other. An operation that is not possible does nothing, so every part of a sequence is one.
+// the model. The server's side is the same for a worker's page and for the scopes of a worker that
+// writes lines; what the worker does is in page.cpp and pipe.cpp. Every list of operations is run
+// in a process of its own, so a crash or a hang is a fault as any other.
+//
+// The worker: acquire, renew, pause, resume, release [key, timeout, thread]; suspend, unsuspend (a
+// paused region begins, ends) and end (of a thread) [thread]; fork (the child does the rest, then
+// the parent does) [1: by a bare clone()]; idle (an idle timeout begins) [timeout], unidle. The
+// server: look (reads all messages and slots), expire (gives its verdict on what the last look
+// found due), finish and revoke (end the oldest kill), die, start (the next one) [1: verdicts were
+// recorded].
+// The machine: hour (passes), fill (the pipe is full until the next look), again (the runtime
+// directory is removed and made again).
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <fmt/format.h>
+
 #include <functional>
 #include <memory>
-#include <optional>
+#include <stdexcept>
 #include <string>
-#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "tests/slots/model.hpp"
+#include "tests/support/files.hpp"
+#include "tests/support/histories.hpp"
+#include "timer_server/scopes/worker_page.hpp"
 
 namespace filetimer::slots {
 
-enum class Kind : unsigned char {
-  // The worker: [key, timeout, thread].
-  kAcquire,
-  kRenew,
-  kRelease,
-  kPause,
-  kResume,
-  kSuspend,    // begins a paused region: [thread]
-  kUnsuspend,  // ends it: [thread]
-  kEndThread,  // [thread], not the main one
-  kFork,       // the child does the rest, then the parent does: [1: by a bare clone()]
-  kIdle,       // an idle timeout begins: [timeout]
-  kUnidle,
-  // The server.
-  kLook,    // reads all messages and slots
-  kExpire,  // gives its verdict on what the last look found due
-  kFinish,  // ends the oldest kill
-  kRevoke,  // revokes the verdict of the oldest kill
-  kDie,     // is killed
-  kStart,   // the next one starts: [1: verdicts were recorded]
-  // The machine.
-  kHour,       // an hour passes
-  kFill,       // the pipe is full until the next look
-  kMakeAgain,  // the runtime directory is removed and made again
-};
+using testing::Operation;
+using testing::Operations;
 
-struct Op {
-  Kind kind = Kind::kHour;
-  int a = 0;
-  int b = 0;
-  int c = 0;
-};
-using Ops = std::vector<Op>;
+// Throws what differs from the model.
+template <class... Values>
+void expect(bool holds, fmt::format_string<Values...> what, Values&&... values) {
+  if (!holds) {
+    throw std::runtime_error(fmt::format(what, std::forward<Values>(values)...));
+  }
+}
 
-std::string text_of(const Ops& ops);
-// Throws std::invalid_argument.
-Ops ops_of(std::string_view text);
-
-// A difference from the model.
-struct Difference {
-  std::string what;
-};
+inline std::string name_of(int key) {
+  return fmt::format("k{}", key);
+}
 
 // A worker and its server, in one process.
-class System {
+class Machine {
  public:
-  System() = default;
-  System(const System&) = delete;
-  System& operator=(const System&) = delete;
-  virtual ~System() = default;
-  // Throws a Difference.
-  virtual void apply(const Op& op) = 0;
-  // Leaves all scopes and ends all kills: every slot must be free then.
+  // `variant`: chooses --max-timeout, statistics and the like.
+  Machine(unsigned variant, bool is_pipe);
+  Machine(const Machine&) = delete;
+  Machine& operator=(const Machine&) = delete;
+  virtual ~Machine() = default;
+  // Carries out the operations from there on. Then the worker leaves all scopes, all kills end, and
+  // every slot must be free.
+  void play(const Operations& operations, std::size_t from);
+
+ protected:
+  // What the worker, the machine and the kinds of server do that differ.
+  virtual void use(const Operation& operation, int key, int thread) = 0;
+  virtual void look();
+  virtual void start(bool are_recorded) = 0;
+  virtual void check();
   virtual void finish() = 0;
-  std::function<void()> rest;  // does the operations after the present one, and finish()
-};
-// `variant`: chooses --max-timeout, statistics and the like.
-struct Kit {
-  std::string_view name;
-  std::vector<int> weights;  // by Kind
-  std::function<std::unique_ptr<System>(unsigned variant)> make;
-};
-const Kit& page_kit();
-const Kit& pipe_kit();
 
-// Returns what differs from the model; nothing if nothing does.
-std::optional<std::string> run(const Kit& kit, unsigned variant, const Ops& ops);
-// In a system: runs `body` in a forked child, and throws what it threw.
-void run_in_child(bool by_clone, const std::function<void()>& body);
+  void apply(const Operation& operation);
+  // The next server finds the kills of this one.
+  void adopt(bool are_recorded);
+  void settle(std::size_t number, bool is_revoked);
+  void end_kills();
+  [[nodiscard]] WorkerPage::Scan scan_at(Instant now) const;
+  ModelScope& scope(int key) { return model_.scopes[static_cast<std::size_t>(key)]; }
+  [[nodiscard]] bool is_at(Instant time, int hour) const;
 
-Ops random_ops(const Kit& kit, unsigned seed);
-// Returns the shortest part of the operations that still differs, with what differs.
-std::string shortest(const Kit& kit, unsigned variant, Ops ops);
+  struct Due {
+    int key;
+    int version;
+    WorkerPage::Due place;
+  };
+  testing::TempFolder folder_;
+  Model model_;
+  Instant begin_;
+  std::shared_ptr<WorkerPage> page_;
+  std::vector<Due> due_;
+  std::vector<WorkerPage::Due> kills_;  // as those of the model
+  WorkerPage::Activity activity_;       // that the last look found
+  Instant next_look_;                   // that the last look found
+  Instant last_idle_verdict_;
+  bool is_alive_ = true;        // the server
+  std::function<void()> rest_;  // does the operations after the present one
+
+ private:
+  void expire();
+  GivenTime given_;
+};
+
+// A timeout or time of the model.
+Duration hours(int count);
+
+std::unique_ptr<Machine> page_machine(unsigned variant);
+std::unique_ptr<Machine> pipe_machine(unsigned variant);
 
 }  // namespace filetimer::slots

@@ -66,7 +66,13 @@ struct Model {
     return scope.state != State::kOut && scope.page == page;
   }
   [[nodiscard]] bool is_inside() const {
-    return std::ranges::any_of(scopes, [&](const auto& scope) { return is_here(scope); });
+    return std::ranges::any_of(scopes, [&](const auto& scope) {
+      return is_pipe ? scope.state == State::kOpen : is_here(scope);
+    });
+  }
+  [[nodiscard]] bool is_idle() const {
+    return idle.is_on && !idle.is_judged && !is_inside() && idle.since >= 0 &&
+           idle.since + idle.timeout <= now;
   }
 
   // The client checks whether the directory was made again, and may continue on a new page.
@@ -197,6 +203,23 @@ struct Model {
     }
     std::ranges::replace(region, number, -1);
     thread[static_cast<std::size_t>(index)] = number + kThreads;
+  }
+  void end_idle() {
+    if (const auto kill = kill_of(kIdle); idle.is_judged && kill != kills.end()) {
+      kill->is_released = true;
+    }
+    idle = {};
+  }
+  // Of a thread, with a scope of its own.
+  void begin_region(int index) {
+    const int number = thread[static_cast<std::size_t>(index)];
+    open(kKeys + index, number, kNever);
+    region[static_cast<std::size_t>(index)] = number;
+    for (ModelScope& scope : scopes) {
+      if (scope.state == State::kOpen && scope.thread == number && scope.page == page) {
+        pause(scope, scope.is_suspended);
+      }
+    }
   }
   void end_region(int key) {
     const int number = std::exchange(region[static_cast<std::size_t>(key)], -1);
