@@ -95,18 +95,15 @@ void check_is(const std::string& path, const std::string& transcript) {
 
 TEST_CASE("what the commands print of the golden logs is their transcript") {
   const std::vector<std::string> log{"log"};
-  const std::vector<std::string> long_ones{
-      "log", "--event", "incident,evidence,evidence_command,peer_evidence,worker_ended"};
-  const std::vector<std::string> table{"suggest"};
   const std::vector<std::string> toml{"suggest", "--format", "toml", "--factor", "10"};
-  const std::vector<std::string> json{"suggest", "--format", "json", "--floor", "5s"};
   for (const GoldenLogs& golden :
-       {GoldenLogs{"one_scope", {log, toml}, {"n1-1"}, true},
-        {"one_host", {log, long_ones, {"show", "n10-2"}}, {"n10-1"}},
-        {"two_hosts", {log, long_ones, table, json, {"show", "n31-5"}}, {"n31-5"}},
-        {"three_hosts",
-         {log, table, toml, json, {"show", "n60-5"}, {"show", "n62-2"}},
-         {"n62-2"}}}) {
+       {GoldenLogs{"one_scope", {log}, {"n1-1"}, true},
+        {"one_host", {log, {"show", "n10-2"}}, {"n10-1"}},
+        {"two_hosts",
+         {{"log", "--event", "incident,evidence,evidence_command,peer_evidence,worker_ended"},
+          {"show", "n31-5"}},
+         {"n31-5"}},
+        {"three_hosts", {log, toml, {"show", "n60-5"}, {"show", "n62-2"}}, {"n62-2"}}}) {
     CAPTURE(golden.name);
     check_is(fmt::format("{}/{}.golden", FILETIMER_GOLDEN_DATA, golden.name),
              transcript_of(golden));
@@ -123,8 +120,10 @@ TEST_CASE("what the commands print of the golden logs is their transcript") {
 //   w PID AT_S SCOPE TIMEOUT_S FIRST_S COUNTxS...      the durations of an ended worker
 //   + EVENT AT_S FIELDS             fields as in JSON; "@AT_S" as a value is the time by that clock
 //   | TEXT                          a line of any bytes
-//   $ WORD... [:: TEXT]             a command, of whose output the next lines are a part: from the
-//                                   line that begins with the text on to an empty one
+//   $ WORD... [:: TEXT]             a command, of whose output, without breaks within sentences,
+//   the
+//                                   next lines are a part: from the line that begins with the text
+//                                   on to an empty one
 //   $ report WORD... [:: TEXT]      of the page and the trace: the lines with that text
 // AT_S is in seconds after three o'clock, WORKER is PID.RANK.JOB.SCOPE@AT_S[+TIMEOUT_S][~STEP_S];
 // "-" is nothing, "_" in a scope a space.
@@ -287,7 +286,7 @@ class SmallLogs {
                events_of(testing::read_file(folder.path("trace")));
     }
     bool is_in = text.empty();
-    for (const std::string& line : lines_of(output)) {
+    for (const std::string& line : lines_of(is_report ? output : unwrapped(output))) {
       is_in = is_report ? contains(line, text)
                         : text.empty() || line.starts_with(text) || (is_in && !line.empty());
       if (is_in) {
