@@ -191,16 +191,6 @@ class Report(unittest.TestCase):
         self.assertEqual(dom.count("by its own clock"), 3)  # but for the first to expire
         self.assertGreater(self.picture("all.png", 1280, 2600), 50_000)
 
-    def test_a_thousand_ranks(self):
-        write_logs(self.logs, hosts=64, ranks_of_each=16)
-        html = self.report()
-        self.assertLess(len(html), 5_000_000)
-        dom = self.chromium("--dump-dom")
-        self.assertEqual(re.findall(r'class="lane">([^<]*)', dom), ["rank 17", "ranks 0-16, 18-1023"])
-        self.assertIn('64 hosts <tspan class="doubt">by their own clocks', dom)
-        self.assertRegex(dom, r"<title>death: dead after 2.50 ms \(\+0.\d{3} s; \d+ of this kind, the last at ")
-        self.assertGreater(self.picture("many.png", 1280, 1200), 20_000)
-
     def test_hostile_names_are_text(self):
         write_logs(self.logs, hosts=1, ranks_of_each=2, hung_scope=HOSTILE)
         html = self.report()
@@ -210,13 +200,6 @@ class Report(unittest.TestCase):
         self.assertIn("&lt;script&gt;", dom)
         self.assertRegex(dom, r"<title>rank 1 \(pid 1001, python3\) hung in `&lt;script")
         self.assertLess(len(html), 500_000)
-
-    def test_on_paper_and_without_a_script(self):
-        write_logs(self.logs, hosts=1, ranks_of_each=4)
-        self.assertNotIn("<script", self.report())
-        paper = os.path.join(self.folder, "paper.pdf")
-        self.chromium(f"--print-to-pdf={paper}")
-        self.assertGreater(os.path.getsize(paper), 10_000)
 
     @unittest.skipIf(shutil.which("pdftotext") is None, "no pdftotext here")
     def test_on_paper_the_names_are_beside_the_bars(self):

@@ -6,7 +6,7 @@ import signal
 import unittest
 
 import suite
-from harness import NATIVE_HANDLER, ServerCase
+from harness import ServerCase
 
 SOFT = """
 filetimer.configure()
@@ -127,27 +127,6 @@ with soft(0.2, grace=0.3):
         self.assertEqual(worker.returncode, -signal.SIGKILL)
         self.assertEqual(len(self.record("killed")["signals"]), 2)
 
-    def test_native_code_that_blocks_is_killed_after_the_grace(self):
-        worker = self.start_worker(SOFT + """
-import ctypes
-libc = ctypes.PyDLL(None)
-mutex = ctypes.create_string_buffer(64)
-with soft(0.2, grace=0.3):
-    libc.pthread_mutex_lock(mutex)
-    libc.pthread_mutex_lock(mutex)
-""")
-        self.assertEqual(worker.wait(timeout=30), -signal.SIGKILL)
-
-    def test_a_spinning_loop_ends_as_well(self):
-        self.run_soft("""
-try:
-    with soft(0.2):
-        while True:
-            pass
-except filetimer.ScopeExpired:
-    pass
-""")
-
     def test_a_wait_for_a_lock_ends_as_well(self):
         self.run_soft("""
 lock = threading.Lock()
@@ -241,53 +220,6 @@ except KeyError:
     pass
 """)
 
-    def test_a_hard_scope_around_it_still_kills(self):
-        worker = self.start_worker(SOFT + """
-with filetimer.expires(3, "hard"):
-    while True:
-        try:
-            with soft(0.2):
-                time.sleep(60)
-        except filetimer.ScopeExpired:
-            say("raised")
-""")
-        out, _ = worker.communicate(timeout=30)
-        self.assertTrue(out.startswith("raised\nraised\n"), out)
-        self.assertEqual(worker.returncode, -signal.SIGKILL)
-        self.assertIn("hard", [r["scope"] for r in self.records("expired")])
-
-    def test_children_are_not_signalled_but_are_killed_with_a_worker_that_stays(self):
-        out = self.run_soft("""
-import subprocess
-child = subprocess.Popen(["sleep", "60"])
-try:
-    with soft(0.2, grace=0.3):
-        time.sleep(60)
-except filetimer.ScopeExpired:
-    pass
-time.sleep(0.6)
-assert child.poll() is None
-child.kill()
-child.wait()
-say("fine")
-""")
-        self.assertEqual(out, "fine\n")
-        worker = self.start_worker(SOFT + """
-import subprocess
-child = subprocess.Popen(["sleep", "60"])
-say(child.pid)
-with soft(0.2, grace=0.3):
-    try:
-        time.sleep(60)
-    except filetimer.ScopeExpired:
-        time.sleep(60)
-""")
-        child = int(worker.stdout.readline())
-        self.assertEqual(worker.wait(timeout=30), -signal.SIGKILL)
-        soft, hard = self.record("killed", worker.pid)["signals"]
-        self.assertEqual(soft["pids"], [worker.pid])
-        self.assertIn(child, hard["pids"])
-
     def test_only_the_main_thread_may_enter_one(self):
         out = self.run_soft("""
 made = []
@@ -340,19 +272,6 @@ with soft(60, "parent"):
 """)
         self.assertEqual(out, "child\n")
 
-    def test_as_a_decorator(self):
-        self.run_soft("""
-@soft(0.2)
-def hang():
-    time.sleep(60)
-for _ in range(2):
-    try:
-        hang()
-    except filetimer.ScopeExpired:
-        continue
-    raise AssertionError
-""")
-
     def test_a_signal_of_another_sender_has_no_effect(self):
         self.run_soft("""
 with soft(60):
@@ -377,18 +296,6 @@ except filetimer.ScopeExpired:
     os.kill(os.getpid(), first)
 assert mine == [1]
 """)
-
-    def test_a_signal_that_a_native_library_handles_is_left_to_it(self):
-        out = self.run_soft(NATIVE_HANDLER + """
-number = signal.SIGRTMIN + 4
-handle(number)
-try:
-    with soft(0.2):
-        time.sleep(60)
-except filetimer.ScopeExpired:
-    say(is_handled(number))
-""")
-        self.assertEqual(out, "True\n")
 
     def test_a_signal_while_the_scope_is_left_leaves_it_released(self):
         out = self.run_soft(LATE_SIGNAL + PENDING + """

@@ -186,13 +186,6 @@ class Interrupted(ServerCase):
                                 timeout=float("inf"))
             """)
 
-    def test_ctrl_c_ends_a_rendezvous(self):
-        self.assert_interrupted("""
-            filetimer.configure()
-            say("now")
-            filetimer.admin.rendezvous(0, 2, 60)
-            """)
-
     def test_ctrl_c_withdraws_the_request(self):
         self.assert_interrupted("""
             filetimer.configure()

@@ -2,17 +2,15 @@
 """Scopes, heartbeats and pauses as a worker uses them, with a real server."""
 import asyncio
 import datetime
-import json
 import math
 import os
 import signal
-import subprocess
 import time
 import unittest
 
 import filetimer
 import suite
-from harness import CLIENT, FAR_S, ServerCase
+from harness import FAR_S, ServerCase
 
 
 class Scopes(ServerCase):
@@ -36,12 +34,6 @@ class Scopes(ServerCase):
             with scope:
                 pass
         self.assertEqual(self.statistics(), {"step": 1000})
-
-    def test_scopes_nest_and_several_may_have_one_name(self):
-        with filetimer.expires(FAR_S, "epoch"), filetimer.expires(FAR_S, "step"):
-            with filetimer.expires(FAR_S, "step"):
-                self.assertEqual(self.open_scopes(), ["epoch", "step", "step"])
-        self.assertEqual(self.open_scopes(), [])
 
     def test_an_exception_leaves_a_scope_and_is_not_swallowed(self):
         with self.assertRaises(KeyError):
@@ -95,17 +87,6 @@ class Scopes(ServerCase):
         del scope
         self.assertEqual(self.open_scopes(), [])
 
-    def test_times_show_a_pause(self):
-        with filetimer.expires(10, "x") as scope:
-            self.assertTrue(scope.pause())
-            times = scope.times()
-            self.assertTrue(times.paused)
-            self.assertEqual(scope.times().remaining, times.remaining)
-            self.assertTrue(scope.resume())
-            self.assertFalse(scope.times().paused)
-            self.assertFalse(scope.times().expired)
-            self.assertEqual(len(times), 5)
-
     def test_paused_stops_the_time_of_all_scopes_of_the_thread(self):
         with filetimer.expires(10, "x") as scope:
             with filetimer.paused("checkpoint"):
@@ -134,15 +115,6 @@ class Scopes(ServerCase):
         self.assertFalse(client.stop())
         with self.assertRaisesRegex(ValueError, "--default-timeout"):
             client.start()
-
-    def test_start_takes_the_servers_default_timeout(self):
-        with filetimer.Server("--default-timeout", "1h") as server:
-            with filetimer.Client(server.dir) as client:
-                client.start()
-                scopes = subprocess.check_output([CLIENT, "list", "--json", "--dir", server.dir])
-                self.assertTrue(client.stop())
-        [scope] = map(json.loads, scopes.splitlines())
-        self.assertEqual((scope["scope"], scope["granted_s"]), ("job", 3600))
 
     def test_options_reach_the_server(self):
         self.server.close()
@@ -252,18 +224,6 @@ class Each(ServerCase):
         with self.assertRaises(TypeError):
             filetimer.each([], 1, bogus=1)
 
-    def test_a_loader_that_hangs_is_killed(self):
-        worker = self.start_worker("""
-            filetimer.configure()
-            def batches():
-                yield 1
-                time.sleep(60)
-            for batch in filetimer.each(batches(), 0.3, "data"):
-                pass
-            """)
-        self.assertEqual(worker.wait(timeout=30), -signal.SIGKILL)
-        self.assertEqual(self.record("expired", worker.pid)["scope"], "data")
-
 
 class Tasks(ServerCase):
     """paused() in asyncio."""
@@ -366,16 +326,6 @@ class Killed(ServerCase):
         expired = self.record("expired", worker.pid)
         self.assertEqual((expired["scope"], expired["timeout_s"]), ("forward", 0.3))
         self.assertEqual(self.record("killed", worker.pid)["cancelled"], ["epoch"])
-
-    def test_a_heartbeat_that_misses_its_beat_is_an_expiry(self):
-        worker = self.start_worker("""
-            filetimer.configure()
-            heart = filetimer.heartbeat(0.3, "loop")
-            heart.beat()
-            time.sleep(60)
-            """)
-        self.assertEqual(worker.wait(timeout=30), -signal.SIGKILL)
-        self.assertEqual(self.record("expired", worker.pid)["scope"], "loop")
 
     def test_a_worker_that_idles_after_its_first_scope_is_killed(self):
         worker = self.start_worker("""

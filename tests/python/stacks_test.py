@@ -66,28 +66,6 @@ expire()
         self.assertEqual("native_stack" in evidence["threads"][0],
                          "native_stack" in later["threads"][0])
 
-    def test_a_worker_whose_directory_is_made_again_keeps_them(self):
-        worker = self.start_worker(HANG + """
-filetimer.configure()
-say("configured")
-sys.stdin.readline()
-scopes = os.path.join(os.environ["FILETIMER_DIR"], "scopes")
-while not any(name.startswith(f"{os.getpid()}-") for name in os.listdir(scopes)):
-    with filetimer.expires(60):
-        time.sleep(0.01)
-expire()
-""")
-        self.assertEqual(worker.stdout.readline(), "configured\n")
-        self.server.close()
-        os.rename(self.dir, self.dir + ".removed")
-        self.server = filetimer.Server(dir=self.dir)
-        self.addCleanup(self.server.close)
-        worker.stdin.write("\n")
-        worker.stdin.flush()
-        self.assertEqual(worker.wait(timeout=30), -signal.SIGKILL)
-        self.assertEqual(self.functions(self.record("evidence", worker.pid)),
-                         [["hang", "expire", "<module>"]])
-
     def test_a_worker_that_holds_the_interpreters_lock_has_them_too(self):
         evidence = self.evidence("""
 filetimer.configure()
