@@ -4,14 +4,18 @@
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 #include <sched.h>
+#include <signal.h>
+#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <array>
+#include <optional>
 #include <thread>
 
 #include "common/proc_files.hpp"
 #include "tests/support/bound.hpp"
-#include "tests/timer_server/kills/worker_with_child.hpp"
+#include "tests/support/children.hpp"
 #include "tests/timer_server/process_of.hpp"
 
 using namespace filetimer;
@@ -31,6 +35,33 @@ void wait_until(Condition&& condition) {
     ::sched_yield();
   }
 }
+
+// A worker and its child, which ignores SIGTERM and outlives the worker.
+struct WorkerWithChild {
+  WorkerWithChild() {
+    std::array<int, 2> ends{};
+    REQUIRE(::pipe(ends.data()) == 0);
+    worker.emplace([&] {
+      const pid_t pid = fork_waiting([] {
+        ::prctl(PR_SET_PDEATHSIG, 0);
+        ::signal(SIGTERM, SIG_IGN);
+      });
+      (void)!::write(ends[1], &pid, sizeof pid);
+    });
+    pid_t pid = 0;
+    REQUIRE(::read(ends[0], &pid, sizeof pid) == sizeof pid);
+    ::close(ends[0]);
+    ::close(ends[1]);
+    child = std::move(*open_process(pid));
+  }
+  ~WorkerWithChild() { child.send_signal(SIGKILL); }
+  WorkerWithChild(const WorkerWithChild&) = delete;
+  WorkerWithChild& operator=(const WorkerWithChild&) = delete;
+  Child* operator->() { return &*worker; }
+
+  std::optional<Child> worker;
+  Process child;
+};
 
 struct TargetStage {
   explicit TargetStage(KillMode mode = KillMode::kTree, MayBeForking forks = may_be_forking)

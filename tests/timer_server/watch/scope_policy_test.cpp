@@ -9,12 +9,59 @@
 #include <limits>
 
 #include "common/soft_deadline.hpp"
-#include "tests/timer_server/worker_parts.hpp"
+#include "tests/support/files.hpp"
+#include "tests/support/test_page.hpp"
+#include "timer_server/scopes/mapped_page.hpp"
+#include "timer_server/scopes/page_guard.hpp"
+#include "timer_server/scopes/workers.hpp"
+#include "timer_server/settings/settings.hpp"
 
 using namespace filetimer;
 using namespace std::chrono_literals;
 
 namespace {
+
+ScopeTerms terms_between(Instant acquired, Instant deadline) {
+  ScopeTerms terms;
+  terms.acquired = acquired;
+  terms.deadline = deadline;
+  return terms;
+}
+
+// A policy, and workers that need not exist.
+struct PolicyStage {
+  explicit PolicyStage(Settings with = {}) : settings(std::move(with)) { PageGuard::install(); }
+
+  Worker& add_worker(pid_t pid) {
+    Process process;
+    process.pid = pid;
+    auto added = workers.add(std::move(process));
+    REQUIRE(added);
+    return **added;
+  }
+  // Opens a scope as a request does.
+  void acquire(Worker& worker, std::string_view id, const ScopeTerms& terms) const {
+    if (!worker.pipe) {
+      worker.pipe =
+          std::make_shared<PipePage>(folder.path(), worker.process->pid, policy.page_terms());
+      worker.pages.push_back(worker.pipe);
+    }
+    REQUIRE(worker.pipe->acquire(id, id.size(), terms));
+  }
+  // Gives the worker a page of its own with this content.
+  void add_page(Worker& worker, TestPage& content) const {
+    content.write(folder.path("own"));
+    auto page = MappedPage::open(folder.path("own"), "own");
+    REQUIRE(page);
+    worker.pages.push_back(*page);
+  }
+
+  testing::TempFolder folder;
+  const Settings settings;
+  GivenTime given;
+  const ScopePolicy policy{settings, given};
+  Workers workers;
+};
 
 // 1,000 s of Unix time are 50 s after the boot.
 constexpr ClockReading kReadAt{1'000'000'000'000, {50'000'000'000}};
@@ -58,7 +105,7 @@ SlotReading reading_of(const std::function<void(SlotReading&)>& change = [](auto
 }
 
 std::optional<Grace> grace_of_request(const wire::Request& request, Settings settings = {}) {
-  return WorkerParts(std::move(settings)).policy.terms_of(request, kReadAt).grace;
+  return PolicyStage(std::move(settings)).policy.terms_of(request, kReadAt).grace;
 }
 
 constexpr double kEndless = std::numeric_limits<double>::infinity();
@@ -66,7 +113,7 @@ constexpr double kEndless = std::numeric_limits<double>::infinity();
 }  // namespace
 
 TEST_CASE("The timeout of a request of PyTorch's client counts from its reading") {
-  const WorkerParts parts;
+  const PolicyStage parts;
   const ScopeTerms terms = parts.policy.terms_of(pytorch_request(), kReadAt);
   CHECK(terms.acquired == kReadAt.mono);
   CHECK(terms.deadline == after_boot(60s));
@@ -86,7 +133,7 @@ TEST_CASE("The timeout of a request of PyTorch's client counts from its reading"
 }
 
 TEST_CASE("A request of a client of this project has the time at which the scope was opened") {
-  const WorkerParts parts;
+  const PolicyStage parts;
   const ScopeTerms terms = parts.policy.terms_of(own_request(30), kReadAt);
   CHECK(terms.acquired == after_boot(30s));
   CHECK(terms.deadline == after_boot(60s));
@@ -101,7 +148,7 @@ TEST_CASE("A request of a client of this project has the time at which the scope
 }
 
 TEST_CASE("Each field of a request becomes a term of the scope") {
-  const WorkerParts parts;
+  const PolicyStage parts;
   wire::Request request = own_request(30);
   const auto terms = [&] { return parts.policy.terms_of(request, kReadAt); };
   request.signal = 15;
@@ -116,7 +163,7 @@ TEST_CASE("Each field of a request becomes a term of the scope") {
 }
 
 TEST_CASE("A request's soft deadline is in whole milliseconds, and none if it cannot be") {
-  const WorkerParts parts;
+  const PolicyStage parts;
   wire::Request request = own_request(30);
   const auto soft_of = [&](double seconds) {
     request.x_soft_s = seconds;
@@ -157,7 +204,7 @@ TEST_CASE("The grace of a request is its own, else --grace, else that of its cli
 
 TEST_CASE("The grace of a slot is its own, else --grace, else 10 s") {
   const auto grace_of_slot = [](std::optional<std::uint32_t> grace_ms, Settings settings = {}) {
-    const WorkerParts parts(std::move(settings));
+    const PolicyStage parts(std::move(settings));
     return parts.policy.view_of(reading_of([&](auto& slot) { slot.grace_ms = grace_ms; }))
         .terms.grace;
   };
@@ -169,7 +216,7 @@ TEST_CASE("The grace of a slot is its own, else --grace, else 10 s") {
 }
 
 TEST_CASE("A slot is shown as its worker has opened it") {
-  const WorkerParts parts;
+  const PolicyStage parts;
   const ScopeView view = parts.policy.view_of(reading_of([](SlotReading& slot) {
     slot.acquired = {700};
     slot.soft_ms = 3;
@@ -205,7 +252,7 @@ TEST_CASE("A slot is shown as its worker has opened it") {
 }
 
 TEST_CASE("--max-timeout cuts the deadline of a slot, and not that of an idle timeout") {
-  const WorkerParts parts(
+  const PolicyStage parts(
       settings_with([](Settings& settings) { settings.max_timeout = Duration{300}; }));
   const auto terms_with = [&](const std::function<void(SlotReading&)>& change) {
     return parts.policy.view_of(reading_of(change)).terms;
@@ -225,10 +272,10 @@ TEST_CASE("--max-timeout cuts the deadline of a slot, and not that of an idle ti
 }
 
 TEST_CASE("Pages are judged by --max-timeout and --warn-at") {
-  const WorkerParts plain;
+  const PolicyStage plain;
   CHECK(plain.policy.page_terms().max_timeout == kForever);
   CHECK(plain.policy.page_terms().warn_at == 0);
-  WorkerParts parts(settings_with([](Settings& settings) {
+  PolicyStage parts(settings_with([](Settings& settings) {
     settings.max_timeout = 5s;
     settings.warn_at = 0.25;
   }));
@@ -245,7 +292,7 @@ TEST_CASE("Pages are judged by --max-timeout and --warn-at") {
 }
 
 TEST_CASE("The time that a worker was given moves the deadline of its scopes") {
-  WorkerParts parts;
+  PolicyStage parts;
   Worker& worker = parts.add_worker(4711);
   CHECK(parts.policy.view_of(reading_of(), worker).terms.deadline == Instant{5'000});
   parts.given.add({4'000}, Duration{700});
@@ -256,7 +303,7 @@ TEST_CASE("The time that a worker was given moves the deadline of its scopes") {
 }
 
 TEST_CASE("Open scopes are listed oldest first, and if there are too many, the last opened ones") {
-  WorkerParts parts;
+  PolicyStage parts;
   Worker& worker = parts.add_worker(4711);
   worker.resumed = {4'000};
   parts.acquire(worker, "third", terms_between({3'000}, {9'000}));
@@ -282,7 +329,7 @@ TEST_CASE("Open scopes are listed oldest first, and if there are too many, the l
 }
 
 TEST_CASE("A warning says which soft deadline has passed") {
-  const WorkerParts parts(settings_with([](Settings& settings) { settings.warn_at = 0.5; }));
+  const PolicyStage parts(settings_with([](Settings& settings) { settings.warn_at = 0.5; }));
   ScopeTerms terms;
   CHECK(parts.policy.reason_to_warn(terms) == "0.5 of its timeout has passed (--warn-at)");
   terms.soft_ms = 1'500;
