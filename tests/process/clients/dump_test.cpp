@@ -52,6 +52,9 @@ TEST_CASE("dump shows where the workers are, and they go on") {
       run_client(temp, server, {"dump", "--json", "--pid", std::to_string(one->pid())});
   CHECK(of_pid.status == exited(0));
   CHECK(contains(of_pid.out, fmt::format("\"workers\":[{{\"pid\":{},", one->pid())));
+  const Finished none = run_client(temp, server, {"dump", "--rank", "7"});
+  CHECK(none.status == exited(6));
+  CHECK(contains(none.err, "no watched worker has rank 7: expected 0, 1"));
   CHECK(one->ask("release exchange") == "yes");
   CHECK(other->ask("release load") == "yes");
   for (const Record& record : server.records()) {

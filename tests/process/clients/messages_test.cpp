@@ -43,37 +43,6 @@ TEST_CASE("client and server log the steps of a rendezvous at level debug only")
   server.wait_for_message("rendezvous 'epoch': round 1 is full after ");
 }
 
-TEST_CASE(
-    "the server logs at level debug which ranks joined, left or were refused in a rendezvous") {
-  const TempFolder temp;
-  Server server(temp, {"--log-level", "debug"});
-  {
-    const Child leaves(rendezvous(server, temp, 1, 3, "20s"));
-    server.wait_for_message("rendezvous 'epoch': rank 1 of 3 joined");
-  }
-  server.wait_for_message("rendezvous 'epoch': rank 1 left");
-  Child waits(rendezvous(server, temp, 0, 2, "500ms"));
-  server.wait_for_message("rendezvous 'epoch': rank 0 of 2 joined");
-  Child wrong(rendezvous(server, temp, 2, 3, "20s"));
-  CHECK(wrong.status() == exited(2));
-  server.wait_for_message(
-      fmt::format("rendezvous 'epoch': rank 2 is refused (pid {}): the world "
-                  "is 3: the ranks that wait in rendezvous 'epoch' gave 2",
-                  wrong.pid()));
-  CHECK(waits.status() == exited(5));
-  server.wait_for_message("warning: rendezvous 'epoch' failed: after ");
-  Child drained(rendezvous(server, temp, 0, 2, "20s"));
-  server.wait_for_message(fmt::format("rank 0 of 2 joined (pid {})", drained.pid()));
-  Child drain({.argv = {client_path(), "drain", "--dir", server.dir()}});
-  CHECK(drain.status() == exited(0));
-  CHECK(drained.status() == exited(6));
-  server.wait_for_message("rendezvous 'epoch': 1 of 2 ranks refused: the server is draining");
-  Child late(rendezvous(server, temp, 0, 2, "20s"));
-  CHECK(late.status() == exited(6));
-  server.wait_for_message(fmt::format(
-      "rank 0 is refused (pid {}): the server is draining: no new rendezvous", late.pid()));
-}
-
 TEST_CASE("--log-level wins over the variable, and an unknown level is bad usage") {
   const TempFolder temp;
   const Server server(temp);

@@ -85,23 +85,6 @@ TEST_CASE("of four ranks of which one hangs in `load`, show names that one first
   CHECK(page.find(id) != std::string::npos);
 }
 
-TEST_CASE("a rank that is in no scope while the others wait stands out") {
-  const TempFolder temp;
-  const Server server(temp);
-  const auto ranks = ranks_in_an_epoch(server);
-  server.send(release(ranks[1]->pid(), "epoch"));
-  for (const int rank : {2, 3}) {
-    server.send(acquire_far(ranks[static_cast<std::size_t>(rank)]->pid(), "exchange"));
-  }
-  server.send(acquire(ranks[0]->pid(), "exchange", 300ms));
-  server.wait_for("killed", ranks[0]->pid());
-  const std::string page = page_of_last(server);
-  CAPTURE(page);
-  CHECK(page.find("\n  rank 1 in no scope, the odd one out\n  ranks 0, 2, 3 in `exchange` for ") !=
-        std::string::npos);
-  CHECK(page.find(", this one, not the odd one out.\n") != std::string::npos);
-}
-
 TEST_CASE("the record of an incident has what its workers did before, and report draws it") {
   const TempFolder temp;
   const Server server(temp);

@@ -271,3 +271,29 @@ TEST_CASE("a hook has the settings of the server's caller, and nothing of the se
   CHECK(contains(read_file(temp.path("alone")), "oom_score_adj"));
   CHECK(read_file(temp.path("hook")) == read_file(temp.path("alone")));
 }
+
+TEST_CASE("a hook over its time gets SIGTERM and then SIGKILL, with all that it has started") {
+  const TempFolder temp;
+  Server server(temp, with_own_clocks(temp, {"--on-expiry",
+                                             fmt::format("trap '' TERM; sleep 1000 & "
+                                                         "echo $! > {0}/new; mv {0}/new {0}/child; "
+                                                         "wait; wait; sleep 1000",
+                                                         temp.path())}));
+  Worker worker("block");
+  server.send(acquire_past(worker.pid(), "s"));
+  CHECK(worker.status() == killed_by(SIGKILL));
+  REQUIRE(wait_until([&] { return exists(temp.path("child")); }));
+  const HeldPid child(std::stoi(read_file(temp.path("child"))));
+  const auto begun = filetimer::Instant::now();
+  const auto pass = [&](std::chrono::seconds time) {
+    set_clocks(temp, begun + time);
+    CHECK(run_client(temp, server, {"ping"}).status == exited(0));  // and so wakes the server
+  };
+  pass(31s);  // SIGTERM, which both ignore
+  CHECK(child.is_alive());
+  pass(40s);
+  CHECK(child.ends_within());
+  const Record hook = wait_for_hook(server, worker.pid());
+  CHECK(hook.text("result") == "timed_out");
+  CHECK(hook.text("name") == "SIGKILL");
+}

@@ -147,29 +147,6 @@ TEST_CASE("a process with a worker's recycled pid is a worker of its own") {
   }
 }
 
-TEST_CASE("a process that got a worker's pid while the server was stopped is a worker of its own") {
-  const TempFolder temp;
-  Server server(temp);
-  auto worker = std::make_unique<Worker>("block");
-  const pid_t pid = worker->pid();
-  server.send(acquire_far(pid, "old"));
-  server.barrier();
-  server.process().signal(SIGSTOP);
-  server.process().wait_until_stopped();
-  worker.reset();
-  const auto successor = child_with_pid(pid);
-  if (successor != nullptr) {
-    server.send(acquire_past(pid, "new"));
-  }
-  server.process().signal(SIGCONT);
-  if (successor == nullptr) {
-    FILETIMER_SKIP(kSkipped);
-  }
-  CHECK(successor->status() == killed_by(SIGKILL));
-  CHECK(server.wait_for("killed", pid).text("scope") == "new");
-  CHECK(server.wait_for("left_open", pid).text("scope") == "old");
-}
-
 TEST_CASE("a release by a process with a recycled pid does not change its predecessor's scopes") {
   const TempFolder temp;
   Server server(temp);
@@ -308,18 +285,6 @@ TEST_CASE("a worker that changes its user after its acquire is still killed at i
   worker.let_go();
   CHECK(worker.line() == "changed");
   CHECK(worker.status() == killed_by(SIGKILL));
-}
-
-TEST_CASE("a worker that executes another program is the same worker") {
-  const TempFolder temp;
-  Server server(temp);
-  Worker worker("exec-block");
-  server.send(acquire(worker.pid(), "s", 2s));
-  server.barrier();
-  worker.let_go();
-  CHECK(worker.line() == "ready");
-  CHECK(worker.status() == killed_by(SIGKILL));
-  CHECK(server.wait_for("killed", worker.pid()).text("verdict") == "dead");
 }
 
 TEST_CASE("a worker that is a zombie has ended and is not killed") {

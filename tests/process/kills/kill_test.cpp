@@ -102,22 +102,6 @@ TEST_CASE("no process survives the kill of a worker that keeps starting processe
   }
 }
 
-TEST_CASE("a record lists the scopes of a worker in the order in which they were opened") {
-  const TempFolder temp;
-  Server server(temp);
-  Worker worker("block");
-  // Names and deadlines are in other orders, all in one write.
-  server.send(acquire(worker.pid(), "m", 60s) + acquire(worker.pid(), "a", 90s) +
-              acquire(worker.pid(), "z", 30s) + acquire(worker.pid(), "b", 300ms));
-  CHECK(worker.status() == killed_by(SIGKILL));
-  const Record expired = server.wait_for("expired", worker.pid());
-  std::string order;
-  for (const auto scope : expired.array("open_scopes")) {
-    order += scope["scope"].get_string().value();
-  }
-  CHECK(order == "mazb");
-}
-
 TEST_CASE("an earlier signal that a worker survived does not delay the kill for a later scope") {
   const TempFolder temp;
   Server server(temp);  // --kill-wait is 30 s, longer than kBound
@@ -342,33 +326,6 @@ TEST_CASE("verdict, evidence, signal and end follow one another, in the log and 
     }
   }
   CHECK(order == std::vector<std::string>{"expired", "incident", "evidence", "killed"});
-}
-
-TEST_CASE("many workers that expire together are one incident and all die") {
-  const TempFolder temp;
-  Server server(temp);
-  std::vector<std::unique_ptr<Worker>> workers;
-  std::string lines;
-  for (int i = 0; i < 16; ++i) {
-    workers.push_back(std::make_unique<Worker>("block"));
-    lines += acquire_past(workers.back()->pid(), "exchange");
-  }
-  server.send(lines);
-  for (auto& worker : workers) {
-    CHECK(worker->status() == killed_by(SIGKILL));
-    server.wait_for("killed", worker->pid());
-  }
-  CHECK(count(server.records(), "incident") == 1);
-  CHECK(count(server.records(), "expired") == 16);
-}
-
-TEST_CASE("--evidence none collects no evidence") {
-  const TempFolder temp;
-  Server server(temp, {"--evidence", "none"});
-  Worker worker("block");
-  server.send(acquire_past(worker.pid(), "s"));
-  server.wait_for("killed", worker.pid());
-  CHECK(count(server.records(), "evidence") == 0);
 }
 
 TEST_CASE("an endless scope gets --max-timeout if it is set") {

@@ -54,13 +54,6 @@ struct WatchedWorker {
       server.send(acquire(worker->pid(), "step", timeout));
     }
   }
-  void release_step() const {
-    if (has_page) {
-      CHECK(worker->ask("release 0") == "in-time");
-    } else {
-      server.send(release(worker->pid(), "step"));
-    }
-  }
   const Server& server;
   bool has_page;
   std::unique_ptr<Worker> worker;
@@ -137,6 +130,9 @@ TEST_CASE("the deadline of a stopped worker is deferred, and it has its full tim
     CHECK(put_off.text("scope") == "step");
     CHECK(put_off.text("reason") == "stopped (SIGSTOP or the terminal)");
     CHECK(put_off.number("timeout_s") == doctest::Approx(1).epsilon(0.3));
+    CHECK(put_off.number("remaining_s") <= 0);
+    CHECK(put_off.number("elapsed_s") + put_off.number("remaining_s") ==
+          doctest::Approx(put_off.number("timeout_s")).epsilon(0.001));
     CHECK(worker.is_alive());
     const std::int64_t went_on = Instant::now().ns;
     worker.signal(SIGCONT);
@@ -151,130 +147,6 @@ TEST_CASE("the deadline of a stopped worker is deferred, and it has its full tim
   }
 }
 
-TEST_CASE("a worker that was stopped at its deadline and then releases the scope is not killed") {
-  for (const bool with_page : {false, true}) {
-    CAPTURE(with_page);
-    const TempFolder temp;
-    Server server(temp);
-    const WatchedWorker watched(server, with_page);
-    watched.acquire_step(2s);
-    watched.worker->signal(SIGSTOP);
-    watched.worker->wait_until_stopped();
-    deferred(server, watched.worker->pid());
-    watched.worker->signal(SIGCONT);
-    watched.release_step();
-    server.barrier();
-    CHECK(watched.worker->is_alive());
-    CHECK(count(server.records(), "expired", watched.worker->pid()) == 0);
-    CHECK(server.stop() == exited(0));
-    CHECK(server.records().back().array("left").size() == 0);
-  }
-}
-
-TEST_CASE("a worker that is killed while its deadline is deferred has left its scope open") {
-  const TempFolder temp;
-  const Server server(temp);
-  const WatchedWorker watched(server, false);
-  watched.worker->signal(SIGSTOP);
-  watched.worker->wait_until_stopped();
-  watched.acquire_step(100ms);
-  deferred(server, watched.worker->pid());
-  watched.worker->signal(SIGKILL);
-  CHECK(server.wait_for("left_open", watched.worker->pid()).text("scope") == "step");
-}
-
-TEST_CASE("a deferral is recorded with the elapsed and the remaining time of the scope") {
-  for (const bool with_page : {false, true}) {
-    CAPTURE(with_page);
-    const TempFolder temp;
-    const Server server(temp);
-    const WatchedWorker watched(server, with_page);
-    watched.acquire_step(1s);
-    watched.worker->signal(SIGSTOP);
-    watched.worker->wait_until_stopped();
-    const Record put_off = deferred(server, watched.worker->pid());
-    const double elapsed = put_off.number("elapsed_s");
-    const double remaining = put_off.number("remaining_s");
-    CHECK(remaining <= 0);
-    CHECK(elapsed + remaining == doctest::Approx(put_off.number("timeout_s")).epsilon(0.001));
-  }
-}
-
-// Both deadlines pass while the worker runs again and the server does not, so that one iteration
-// finds both deadlines due and the worker resumed.
-TEST_CASE("a resumed worker with a scope on the pipe and one on a page gets time for both") {
-  until_in_time(300ms, [](std::chrono::milliseconds timeout) {
-    const TempFolder temp;
-    Server server(temp);
-    const WatchedWorker watched(server, true);
-    Worker& worker = *watched.worker;
-    const Instant first{std::stoll(worker.ask(fmt::format("open 1 first {}", timeout.count())))};
-    const auto later = timeout + 600ms;  // less than what counts as missed time of the server
-    worker.ask(fmt::format("open 0 step {}", later.count()));
-    worker.tell("hint");
-    (void)worker.line();
-    const Instant passed = Instant::now() + later;
-    server.send(acquire(worker.pid(), "s", later));
-    server.barrier();
-    worker.signal(SIGSTOP);
-    worker.wait_until_stopped();
-    if (Instant::now() >= first) {
-      return false;
-    }
-    deferred(server, worker.pid());
-    server.process().signal(SIGSTOP);
-    server.process().wait_until_stopped();
-    if (Instant::now() >= first + 600ms) {
-      return false;
-    }
-    worker.signal(SIGCONT);
-    CHECK(worker.ask("release 1") == "in-time");
-    let_pass_until(passed + 20ms);
-    server.process().signal(SIGCONT);
-    server.wait_for_message("is resumed after");
-    CHECK(worker.ask("release 0") == "in-time");
-    server.send(release(worker.pid(), "s"));
-    server.barrier();
-    CHECK(worker.is_alive());
-    CHECK(count(server.records(), "expired", worker.pid()) == 0);
-    return true;
-  });
-}
-
-// The same for a halt that only a sweep has found, because no deadline passed in it.
-TEST_CASE("a worker that a sweep found stopped gets time for all scopes that are due at once") {
-  until_in_time(900ms, [](std::chrono::milliseconds timeout) {
-    const TempFolder temp;
-    Server server(temp, {"--max-interval", "50ms"});
-    const WatchedWorker watched(server, true);
-    Worker& worker = *watched.worker;
-    const Instant deadline{std::stoll(worker.ask(fmt::format("open 0 step {}", timeout.count())))};
-    worker.tell("hint");
-    (void)worker.line();
-    const Instant passed = Instant::now() + timeout;
-    server.send(acquire(worker.pid(), "s", timeout));
-    server.barrier();
-    worker.signal(SIGSTOP);
-    worker.wait_until_stopped();
-    let_pass_until(std::max(Instant::now() + 200ms, deadline + -400ms));  // many sweeps
-    server.process().signal(SIGSTOP);
-    server.process().wait_until_stopped();
-    if (Instant::now() >= deadline) {
-      return false;
-    }
-    worker.signal(SIGCONT);
-    let_pass_until(passed + 20ms);  // less than what counts as missed time of the server
-    server.process().signal(SIGCONT);
-    server.wait_for_message("is resumed after");
-    CHECK(worker.ask("release 0") == "in-time");
-    server.send(release(worker.pid(), "s"));
-    server.barrier();
-    CHECK(worker.is_alive());
-    CHECK(count(server.records(), "expired", worker.pid()) == 0);
-    return true;
-  });
-}
-
 TEST_CASE("with --stopped kill a stopped worker is killed at its deadline") {
   for (const bool with_page : {false, true}) {
     CAPTURE(with_page);
@@ -287,22 +159,6 @@ TEST_CASE("with --stopped kill a stopped worker is killed at its deadline") {
     server.wait_for("killed", watched.worker->pid());
     CHECK(count(server.records(), "deferred") == 0);
   }
-}
-
-TEST_CASE("the time of a halt that sweeps found is given back at later deadlines") {
-  const TempFolder temp;
-  const Server server(temp, {"--max-interval", "50ms"});
-  const WatchedWorker watched(server, true);
-  watched.acquire_step(3s);
-  const std::int64_t acquired = Instant::now().ns;
-  watched.worker->signal(SIGSTOP);
-  watched.worker->wait_until_stopped();
-  let_pass(1s);  // twenty sweeps
-  watched.worker->signal(SIGCONT);
-  server.wait_for_message("is resumed after");
-  CHECK(watched.worker->status() == killed_by(SIGKILL));
-  const Record expired = server.wait_for("expired", watched.worker->pid());
-  CHECK(mono_ns(expired) - acquired >= 4'000'000'000);
 }
 
 TEST_CASE("a worker under a debugger is not killed, and has its full time after the detach") {
@@ -414,70 +270,25 @@ TEST_CASE("a server that was stopped past a deadline gives the time back, once")
   }
 }
 
-TEST_CASE("a worker that releases in the time that was given back is not killed") {
-  for (const bool with_page : {false, true}) {
-    CAPTURE(with_page);
+TEST_CASE("a grace period is longer by the time that the server missed in it") {
+  constexpr int kTries = 3;
+  bool is_longer = false;
+  for (int i = 0; i < kTries && !is_longer; ++i) {
     const TempFolder temp;
-    Server server(temp);
-    const WatchedWorker watched(server, with_page);
-    watched.acquire_step(2s);
-    server.barrier();
-    server.process().signal(SIGSTOP);
-    server.process().wait_until_stopped();
-    watched.worker->signal(SIGSTOP);  // with the server, as if the whole machine were paused
-    watched.worker->wait_until_stopped();
-    let_pass(4s);
-    server.process().signal(SIGCONT);
-    watched.worker->signal(SIGCONT);
-    deferred_all(server);
-    watched.release_step();
-    server.barrier();
-    CHECK(watched.worker->is_alive());
-    CHECK(count(server.records(), "expired", watched.worker->pid()) == 0);
+    Server server(temp, {"--grace", "2s", "--evidence", "none", "--max-interval", "100ms"});
+    Worker worker("ignore-term");
+    server.send(acquire_past(worker.pid(), "step", SIGTERM));
+    server.wait_for("expired", worker.pid());
+    server.barrier();  // and its signal was sent
+    stop_for(server, 4s);
+    const std::int64_t resumed = Instant::now().ns;
+    CHECK(worker.status() == killed_by(SIGKILL));
+    // It planned to wake within 100 ms, so nearly all of the four seconds were missed. Where the
+    // stop falls between its wake-up and its look at the kill, it notices too late.
+    const Record killed = server.wait_for("killed", worker.pid());
+    is_longer = mono_of_signal(killed, 1) - resumed > 1'000'000'000;
   }
-}
-
-TEST_CASE("a server that is always late still kills") {
-  const TempFolder temp;
-  Server server(temp);
-  const WatchedWorker watched(server, false);
-  watched.acquire_step(1s);
-  server.barrier();
-  stop_for(server, 2500ms);
-  deferred_all(server);
-  stop_for(server, 4s);  // longer than the time that was given back
-  CHECK(watched.worker->status() == killed_by(SIGKILL));
-  server.wait_for("killed", watched.worker->pid());
-  CHECK(server.wait_for("expired", watched.worker->pid()).number("overdue_ms") > 1000);
-}
-
-TEST_CASE("time that was given back does not count for the next server") {
-  const TempFolder temp;
-  Server server(temp, {"--max-interval", "100ms"});
-  const WatchedWorker on_pipe(server, false);
-  const WatchedWorker on_page(server, true);
-  on_pipe.acquire_step(60s);
-  on_page.acquire_step(60s);
-  server.barrier();
-  stop_for(server, 2s);
-  CHECK(deferred_all(server).number("given_s") > 1);
-  server.process().signal(SIGKILL);
-  CHECK(server.process().status() == killed_by(SIGKILL));
-  Server next(temp);
-  next.barrier();
-  const Record incident = next.wait_for([&](const Record& record) {
-    return record.is("incident") && record.integer("server_pid") == next.pid();
-  });
-  const auto timeout_of = [&](const WatchedWorker& watched) {
-    for (const auto scope : incident.array("open_scopes")) {
-      if (scope["pid"].get_int64().value() == watched.worker->pid()) {
-        return scope["elapsed_s"].get_double().value() + scope["remaining_s"].get_double().value();
-      }
-    }
-    return 0.0;
-  };
-  CHECK(timeout_of(on_pipe) == doctest::Approx(60).epsilon(0.01));
-  CHECK(timeout_of(on_page) == doctest::Approx(60).epsilon(0.0001));
+  CHECK(is_longer);
 }
 
 TEST_CASE("after a suspend open scopes have more time, and a hung worker is killed") {

@@ -47,8 +47,13 @@ Records peers_in(const Server& server) {
 TEST_CASE("the peers of a worker have their evidence recorded before its signal") {
   const TempFolder temp;
   const Server server(temp);
-  const auto hung = peer_of_job(server, "8812", 1);
-  const auto peer = peer_of_job(server, "8812", 0);
+  std::string job = "8812";
+  SUBCASE("of its job") {}
+  SUBCASE("of the ranks without a job") {
+    job = "";
+  }
+  const auto hung = peer_of_job(server, job, 1);
+  const auto peer = peer_of_job(server, job, 0);
   const auto stranger = peer_of_job(server, "8813", 2);
   REQUIRE(knows_ranks(temp, server, {0, 1, 2}));
   server.send(acquire_past(hung->pid(), "load"));
@@ -92,9 +97,13 @@ TEST_CASE("a peer has its Python stacks recorded, and runs on") {
   CHECK(peer.is_alive());
 }
 
-TEST_CASE("a dry run, and a server that is not to, record nothing of peers") {
+TEST_CASE("a worker that gets no signal, and a server that is not to, record nothing of peers") {
   const TempFolder temp;
   std::vector<std::string> args;
+  int signal = SIGKILL;
+  SUBCASE("a signal of 0") {
+    signal = 0;
+  }
   SUBCASE("a dry run") {
     args = {"--dry-run"};
   }
@@ -105,7 +114,7 @@ TEST_CASE("a dry run, and a server that is not to, record nothing of peers") {
   const auto hung = peer_of_job(server, "8812", 1);
   const auto peer = peer_of_job(server, "8812", 0);
   REQUIRE(knows_ranks(temp, server, {0, 1}));
-  server.send(acquire_past(hung->pid(), "load"));
+  server.send(acquire_past(hung->pid(), "load", signal));
   server.wait_for("killed", hung->pid());
   CHECK(peers_in(server).empty());
   CHECK(peer->is_alive());

@@ -496,24 +496,6 @@ TEST_CASE("a kill that begins while the server stops has no grace period and is 
   }
 }
 
-TEST_CASE("many workers at once are all killed in time, with stacks or the reason for none") {
-  const TempFolder temp;
-  Server server = server_with_helper(temp, "exec sleep 100", "1s");
-  std::vector<std::unique_ptr<Worker>> workers;
-  std::string lines;
-  for (int i = 0; i < 24; ++i) {
-    workers.push_back(std::make_unique<Worker>("block"));
-    lines += acquire_past(workers.back()->pid(), "s");
-  }
-  server.send(lines);
-  for (auto& worker : workers) {
-    CHECK(worker->status() == killed_by(SIGKILL));
-    const Record evidence = server.wait_for("evidence", worker->pid());
-    CHECK(evidence.array("threads").size() == 1);
-    CHECK(evidence.text("missing").find("time was up") != std::string::npos);
-  }
-}
-
 TEST_CASE("the server reports its evidence level, and with --evidence proc it stops no worker") {
   const TempFolder temp;
   for (const auto& [args, level] : std::vector<std::pair<std::vector<std::string>, std::string>>{

@@ -242,20 +242,6 @@ TEST_CASE("a named directory is kept, without its pipe") {
   CHECK_FALSE(exists(temp.path("run/requests")));
 }
 
-TEST_CASE("two jobs of one user at once do not share a directory") {
-  const TempFolder temp;
-  const Environment environment{{"XDG_RUNTIME_DIR", temp.path()},
-                                {"XDG_STATE_HOME", temp.path("state")}};
-  Server one(temp, {.environment = environment,
-                    .with_dir = false,
-                    .command = {worker_path(), "hang", "a", "3600"}});
-  Server two(temp, {.environment = environment,
-                    .with_dir = false,
-                    .command = {worker_path(), "hang", "b", "3600"}});
-  CHECK(one.dir() != two.dir());
-  CHECK(one.fifo() != two.fifo());
-}
-
 TEST_CASE("each of the signals is forwarded to COMMAND") {
   const TempFolder temp;
   const Caught caught(temp);
@@ -395,19 +381,6 @@ TEST_CASE("a descriptor that the caller left open for COMMAND is open in COMMAND
   CHECK(read_file(temp.path("out")) == "from descriptor 7\n8 is open\n");
 }
 
-TEST_CASE("the descriptor limits of COMMAND are those of the caller") {
-  const TempFolder temp;
-  Child child({.argv = {server_path(), "--dir", temp.path("run"), "--", "/bin/sh", "-c",
-                        "ulimit -Sn; ulimit -Hn"},
-               .out = temp.path("out"),
-               .in_child = [] {
-                 const rlimit files{300, 700};
-                 ::setrlimit(RLIMIT_NOFILE, &files);
-               }});
-  CHECK(child.status() == exited(0));
-  CHECK(read_file(temp.path("out")) == "300\n700\n");
-}
-
 TEST_CASE("with --realtime the server has real-time priority, and COMMAND does not") {
   const TempFolder temp;
   const Caught caught(temp, {"--realtime"});
@@ -418,14 +391,6 @@ TEST_CASE("with --realtime the server has real-time priority, and COMMAND does n
     FILETIMER_SKIP("real-time scheduling is not allowed here");
   }
   CHECK(policy == (SCHED_RR | SCHED_RESET_ON_FORK));
-}
-
-TEST_CASE("a COMMAND that ends at once is not an error") {
-  const TempFolder temp;
-  for (int round = 0; round < 10; ++round) {
-    CHECK(run_command(temp, {"/bin/true"}).status == exited(0));
-    CHECK(run_command(temp, {"/bin/false"}).status == exited(1));
-  }
 }
 
 TEST_CASE("options after -- belong to COMMAND") {

@@ -48,7 +48,24 @@ TEST_CASE(
   const std::string forward = "scope=\"forward\"";
   CHECK(wait_until(
       [&] { return value_of(read_file(file), server, "killed_total", forward) == "1"; }));
-  const std::string text = read_file(file);
+  const auto open = client_worker(server.dir());
+  CHECK(open->ask("open forward 3600000") == "yes");
+  std::string text;
+  CHECK(wait_until([&] {
+    text = read_file(file);
+    return value_of(text, server, "next_deadline_seconds").starts_with("35") &&
+           value_of(text, server, "workers") == "1";
+  }));
+  CHECK(value_of(text, server, "open_scopes") == "1");
+  CHECK(std::stod(value_of(text, server, "oldest_scope_age_seconds")) > 0);
+  CHECK(open->ask("release forward") == "yes");
+  open->tell("exit");
+  CHECK(wait_until([&] {
+    text = read_file(file);
+    return value_of(text, server, "workers") == "0" &&
+           value_of(text, server, "scope_duration_seconds_count", forward) == "1";
+  }));
+  CHECK(value_of(text, server, "next_deadline_seconds") == "+Inf");
   CHECK(value_of(text, server, "expired_total", forward) == "1");
   CHECK(value_of(text, server, "verdict_lateness_seconds_count") == "1");
   CHECK(value_of(text, server, "unkillable_total", forward) == "0");

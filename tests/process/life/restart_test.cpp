@@ -47,23 +47,6 @@ TEST_CASE("timers of the pipe outlive a server that was killed") {
   CHECK(count(next.records(), "expired", healthy.pid()) == 0);
 }
 
-TEST_CASE("a deadline of the pipe that passed while no server ran is judged by the next one") {
-  const TempFolder temp;
-  Worker worker("block");
-  {
-    Server server(temp);
-    server.send(acquire_far(worker.pid(), "forward"));
-    server.barrier();
-    server.kill();
-  }
-  CHECK(worker.is_alive());
-  set_clocks(temp, filetimer::Instant::now() + 2h);
-  Server next(temp, with_own_clocks(temp));
-  CHECK(worker.status() == killed_by(SIGKILL));
-  CHECK(next.wait_for("killed", worker.pid()).text("verdict") == "dead");
-  CHECK(verdicts(next.records(), worker.pid()) == 1);
-}
-
 TEST_CASE("requests that were unread when a server was killed are lost") {
   const TempFolder temp;
   Worker released("block");
@@ -147,53 +130,6 @@ TEST_CASE("a kill that was under way is finished under its id, and its scope is 
   }
 }
 
-TEST_CASE("an open scope whose worker was spared is not judged by the next server") {
-  const TempFolder temp;
-  std::unique_ptr<Worker> paged;
-  Worker piped("block");
-  {
-    Server server(temp);
-    paged = page_worker(server.dir(), "w-1");
-    paged->ask("open 0 observed 1 0");
-    REQUIRE(paged->ask("hint") == "ok");
-    server.send(acquire_past(piped.pid(), "seen", 0));
-    server.wait_for("killed", paged->pid());
-    server.wait_for("killed", piped.pid());
-    CHECK(wait_until([&] { return paged->ask("word 0") == "judged"; }));
-    server.kill();
-  }
-  Server next(temp);
-  next.barrier();
-  CHECK(count(next.records(), "expired", paged->pid()) == 1);
-  CHECK(count(next.records(), "expired", piped.pid()) == 1);
-}
-
-TEST_CASE("a timer outlives a server even if as many scopes as fit expired before it") {
-  const TempFolder temp;
-  const Worker worker("block");
-  {
-    Server server(temp, {"--evidence", "none"});
-    std::string lines;
-    for (std::size_t i = 0; i < filetimer::kMaxScopesPerWorker; ++i) {
-      lines += acquire_past(worker.pid(), fmt::format("step-{}", i), 0);
-    }
-    server.send(lines);
-    server.barrier();  // so that a log of as many records is not parsed again and again
-    CHECK(wait_until([&] {
-      return count(server.records(), "killed", worker.pid()) == filetimer::kMaxScopesPerWorker;
-    }));
-    server.send(acquire_far(worker.pid(), "next"));
-    server.barrier();
-    server.process().signal(SIGKILL);
-    CHECK(server.process().status() == killed_by(SIGKILL));
-  }
-  const Server next(temp);
-  CHECK(next.wait_for([&](const Record& r) {
-              return r.is("server_started") && r.integer("server_pid") == next.pid();
-            })
-            .integer("adopted_scopes") == 1);
-}
-
 TEST_CASE("a kill of a server in another directory is not taken over, even if the log is shared") {
   const TempFolder temp;
   const std::string log = temp.path("log");
@@ -239,23 +175,6 @@ TEST_CASE("a spared worker is not killed if the record of that was lost") {
   next.barrier();
   CHECK(paged->is_alive());
   CHECK(piped.is_alive());
-}
-
-TEST_CASE("a scope that --max-timeout has cut is judged once, whatever its page says") {
-  const TempFolder temp;
-  std::unique_ptr<Worker> worker;
-  {
-    Server server(temp, {"--max-timeout", "50ms"});
-    worker = page_worker(server.dir(), "w-1");
-    worker->ask(fmt::format("open 0 forward 3600000 {} 600000", SIGCONT));
-    REQUIRE(worker->ask("hint") == "ok");
-    server.wait_for("expired", worker->pid());
-    server.kill();
-  }
-  Server next(temp, {"--max-timeout", "50ms"});
-  next.barrier();
-  CHECK(worker->is_alive());
-  CHECK(count(next.records(), "expired", worker->pid()) == 1);
 }
 
 TEST_CASE("a release that is written while the server stops is not lost") {
@@ -330,4 +249,24 @@ TEST_CASE("a server killed at any moment loses no timer and judges none twice") 
       CHECK(count(records, "left_open", worker->pid()) == 0);
     }
   }
+}
+
+TEST_CASE("a verdict that was recorded before a reboot is not taken for one of this boot") {
+  const TempFolder temp;
+  Server server(temp);
+  const auto worker = page_worker(server.dir(), "w-1");
+  worker->ask(fmt::format("open 0 forward 1 {} 600000", SIGCONT));
+  REQUIRE(worker->ask("hint") == "ok");
+  const std::string boot = server.wait_for("expired", worker->pid()).text("boot_id");
+  server.kill();
+  std::string text = read_file(server.log());
+  for (std::size_t at = 0; (at = text.find(boot, at)) != text.npos;) {
+    text.replace(at, boot.size(), "01234567-89ab-cdef-0123-456789abcdef");
+  }
+  write_file(server.log(), text);
+  Server next(temp);
+  for (Server* const each : {&server, &next}) {
+    each->leave_log_unjudged("the test has moved its records to another boot");
+  }
+  CHECK(wait_until([&] { return count(next.records(), "expired", worker->pid()) == 2; }));
 }

@@ -189,23 +189,6 @@ TEST_CASE("a runtime directory on a network file system is served with a warning
   expect_kill(server);
 }
 
-TEST_CASE("the directory of a killed server is taken over") {
-  const TempFolder temp;
-  {
-    Server first(temp);
-    expect_kill(first);
-    first.wait_for([](const Record& r) { return r.is("killed"); });
-    first.kill();
-    CHECK(is_pipe(first.fifo()));
-  }
-  Server second(temp);
-  expect_kill(second);
-  second.wait_for(
-      [&](const Record& r) { return r.is("killed") && r.integer("server_pid") == second.pid(); });
-  CHECK(count(second.records(), "server_started") == 2);
-  CHECK(second.stop() == exited(0));
-}
-
 TEST_CASE("if many servers start at once in one directory, exactly one serves") {
   const TempFolder temp;
   std::vector<std::unique_ptr<Child>> children;

@@ -152,22 +152,6 @@ TEST_CASE("a variable of the service manager that is not a number is quoted") {
   CHECK(std::count(finished.err.begin(), finished.err.end(), '\n') == 1);
 }
 
-TEST_CASE("requests that were written before the first server starts are carried out in order") {
-  const TempFolder temp;
-  const Manager manager(temp);
-  Worker hung("block");
-  Worker healthy("block");
-  manager.send(acquire_past(hung.pid(), "s") + acquire_past(healthy.pid(), "s"));
-  manager.send(release(healthy.pid(), "s"));
-  Server server(temp, manager.setup());
-  CHECK(server.fifo() == manager.path());
-  CHECK(hung.status() == killed_by(SIGKILL));
-  server.barrier();
-  CHECK(healthy.is_alive());
-  CHECK(manager.is_in_place());
-  CHECK(count(server.records(), "rejected") == 0);
-}
-
 TEST_CASE(
     "requests that are written while no server runs are carried out by the next one, in order") {
   const TempFolder temp;

@@ -11,10 +11,6 @@
 //
 // enter NAME, leave: a paused region.
 //
-// beat NAME MS FIRST_MS FOR_MS: a heartbeat of MS, after a first timeout, that beats ten times a
-// timeout, for FOR_MS. Answers when it began and when it beat last, each as CLOCK_MONOTONIC in
-// nanoseconds just before and after the call.
-//
 // withdraw RANK WORLD: joins a rendezvous, forks a child that stays, and withdraws once the server
 // counts it. Answers which process got the exception.
 //
@@ -33,7 +29,6 @@
 #include <sstream>
 #include <stdexcept>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -76,9 +71,6 @@ class ClientWorker {
       return "yes";
     }
     words >> name >> ms;
-    if (command == "beat") {
-      return beat(name, milliseconds{ms}, words);
-    }
     if (command == "enter") {
       regions_.push_back(std::unique_ptr<PausedRegion>(
           new PausedRegion(client_->paused(name))));  // made in its place
@@ -119,10 +111,6 @@ class ClientWorker {
  private:
   static std::string said(bool is_so) { return is_so ? "yes" : "no"; }
 
-  static std::int64_t now_ns() {
-    return std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds{1};
-  }
-
   // Returns once fork() has returned in the child, too.
   static void fork_one_that_stays() {
     int ends[2];
@@ -159,32 +147,9 @@ class ClientWorker {
     }
   }
 
-  std::string beat(const std::string& name, milliseconds timeout, std::istringstream& words) {
-    long long first_ms = 0;
-    long long for_ms = 0;
-    words >> first_ms >> for_ms;
-    std::int64_t before = now_ns();
-    heart_.emplace(client_->heartbeat(timeout, name, {.first_timeout = milliseconds{first_ms}}));
-    std::int64_t after = now_ns();
-    std::ostringstream said;
-    said << before << ' ' << after;
-    const std::int64_t until = after + for_ms * 1'000'000;
-    while (now_ns() < until) {
-      std::this_thread::sleep_for(timeout / 10);
-      before = now_ns();
-      if (!heart_->beat()) {
-        return "expired while it beat";
-      }
-      after = now_ns();
-    }
-    said << ' ' << before << ' ' << after;
-    return said.str();
-  }
-
   std::optional<TimerClient> client_;
   std::map<std::string, TimerScope> scopes_;
   std::vector<std::unique_ptr<PausedRegion>> regions_;
-  std::optional<TimerHeartbeat> heart_;
 };
 
 }  // namespace

@@ -11,7 +11,6 @@
 #include <unistd.h>
 
 #include <array>
-#include <atomic>
 #include <cerrno>
 #include <chrono>
 #include <csignal>
@@ -58,12 +57,6 @@ int ignore_term(const Arguments&) {
   std::signal(SIGTERM, SIG_IGN);
   say("ready");
   wait_for_ever();
-}
-
-int spin(const Arguments&) {
-  say("ready");
-  for (std::atomic<unsigned> turns{0};; turns.fetch_add(1, std::memory_order_relaxed)) {
-  }
 }
 
 // Ends with the given status when its standard input ends.
@@ -224,14 +217,6 @@ int become(const Arguments& args) {
   }
   say("changed");
   wait_for_ever();
-}
-
-// Executes itself in mode "block" when its standard input ends.
-int exec_block(const Arguments&) {
-  say("ready");
-  wait_for_eof();
-  ::execl("/proc/self/exe", "test_worker", "block", nullptr);
-  return 97;
 }
 
 // Prints the values of variables, "NAME=value" or "NAME is unset".
@@ -420,7 +405,6 @@ int main(int argc, char** argv) {
       {"block", block},
       {"ignore-term", ignore_term},
       {"family", family},
-      {"spin", spin},
       {"on-eof", on_eof},
       {"exit", exit_with},
       {"raise", raise_signal},
@@ -431,7 +415,6 @@ int main(int argc, char** argv) {
       {"orphans", orphans},
       {"join-group", join_group},
       {"become", become},
-      {"exec-block", exec_block},
       {"environment", environment},
       {"inherited", inherited},
       {"echo", echo},

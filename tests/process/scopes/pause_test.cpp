@@ -54,20 +54,6 @@ TEST_CASE("a paused scope outlives its deadline and then has the time that was l
   CHECK(expired.number("timeout_s") == doctest::Approx(1));
 }
 
-TEST_CASE("a scope that is renewed while it is paused stays paused, with the new time left") {
-  const TempFolder temp;
-  Server server(temp);
-  const auto worker = client_worker(server.dir());
-  worker->ask("open step 60000");
-  worker->ask("pause step");
-  CHECK(worker->ask("renew step 200") == "yes");
-  CHECK(worker->ask("left step") == "200 paused");
-  let_pass(400ms);
-  CHECK(expiries_of(server, *worker) == 0);
-  CHECK(worker->ask("resume step") == "yes");
-  CHECK(killed_for(server, *worker).number("timeout_s") == doctest::Approx(0.2));
-}
-
 TEST_CASE("in a paused region no scope of the thread expires, and the region's name is shown") {
   const TempFolder temp;
   Server server(temp);
@@ -90,41 +76,6 @@ TEST_CASE("in a paused region no scope of the thread expires, and the region's n
   CHECK(killed_for(server, *worker).number("elapsed_s") >= 1.3);
   const auto expired = scopes_of(server.records(), "expired", worker->pid());
   CHECK(std::ranges::find(expired, "held") == expired.end());  // by its caller's word
-}
-
-TEST_CASE("--max-timeout holds for a pause and for a paused region") {
-  for (const std::string pause : {"pause step", "enter region"}) {
-    CAPTURE(pause);
-    const TempFolder temp;
-    Server server(temp, {"--max-timeout", "1s"});
-    const auto worker = client_worker(server.dir());
-    worker->ask("open step 900");
-    const Instant before = Instant::now();
-    CHECK(worker->ask(pause) == "yes");
-    const Instant after = Instant::now();
-    const Record expired = killed_for(server, *worker);
-    CHECK(deadline_of(expired) >= before + 1s);
-    CHECK(deadline_of(expired) <= after + 1s);
-  }
-}
-
-TEST_CASE("a paused scope outlives the server and its worker's halts") {
-  const TempFolder temp;
-  std::optional<Server> server;
-  server.emplace(temp, std::vector<std::string>{"--max-interval", "50ms"});
-  const auto worker = client_worker(server->dir());
-  worker->ask("open step 1000");
-  worker->ask("pause step");
-  server->kill();
-  server.emplace(temp, std::vector<std::string>{"--max-interval", "50ms"});
-  worker->signal(SIGSTOP);
-  worker->wait_until_stopped();
-  let_pass(300ms);  // some sweeps, which notice the halt
-  worker->signal(SIGCONT);
-  server->wait_for_message("is resumed after");
-  let_pass(1300ms);
-  CHECK(expiries_of(*server, *worker) == 0);
-  CHECK(worker->ask("release step") == "yes");
 }
 
 TEST_CASE("a paused scope causes no warning, and one warning after the pause") {

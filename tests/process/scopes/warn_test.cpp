@@ -223,3 +223,41 @@ TEST_CASE("--on-warning runs once the warning is recorded, and show takes the wa
   CHECK(text.ends_with(fmt::format("warned {} forward\n", worker.pid())));
   CHECK(worker.is_alive());
 }
+
+TEST_CASE("the end of a scope that had a warning is recorded") {
+  const TempFolder temp;
+  const Server server(temp, {"--warn-evidence", "none"});
+  const auto worker = page_worker(server.dir(), "w-1");
+  worker->ask(softly("0 released 3600000", 20ms));
+  worker->ask(softly("1 renewed 3600000", 20ms));
+  REQUIRE(worker->ask("hint") == "ok");
+  for (const std::string scope : {"released", "renewed"}) {
+    wait_for_warning(server, scope);
+  }
+  CHECK(worker->ask("release 0") == "in-time");
+  CHECK(worker->ask("renew 1 3600000") == "in-time");
+  for (const std::string scope : {"released", "renewed"}) {
+    const Record ended =
+        server.wait_for([&](const Record& r) { return r.is("warning_ended", scope); });
+    CHECK(ended.text("result") == scope);
+    CHECK(ended.text("id") == wait_for_warning(server, scope).text("id"));
+    CHECK(ended.number("after_s") >= 0);
+  }
+}
+
+TEST_CASE("sixteen warnings of a worker are recorded in ten seconds, and the others are counted") {
+  const TempFolder temp;
+  Server server(temp, with_own_clocks(temp, {"--warn-evidence", "none"}));
+  const Worker worker("block");
+  std::string lines;
+  for (int i = 0; i < 20; ++i) {
+    lines += acquire_softly(worker.pid(), fmt::format("s{}", i), 1h, 1ms);
+  }
+  server.send(lines);
+  REQUIRE(wait_until([&] { return count(server.records(), "warned") == 16; }));
+  server.barrier();
+  CHECK(count(server.records(), "warned") == 16);
+  set_clocks(temp, filetimer::Instant::now() + 11s);
+  server.send(acquire_softly(worker.pid(), "later", 1h, 1ms));
+  CHECK(wait_for_warning(server, "later").integer("omitted") == 4);
+}

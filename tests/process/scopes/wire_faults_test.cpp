@@ -42,8 +42,13 @@ TEST_CASE("only a bad line is rejected, and the good lines around it count") {
   Worker target("block");
   const std::string good = without_newline(acquire_past(target.pid(), "bad"));
   // tests/common/wire_test.cpp has the other refusals and their reasons.
-  const std::vector<std::string> bad_lines{"not json", "", good + std::string(1, '\0'), good + good,
-                                           "{\"version\": 2" + good.substr(13)};
+  const std::vector<std::string> bad_lines{
+      "not json",
+      "",
+      good + std::string(1, '\0'),
+      good + good,
+      "{\"version\": 2" + good.substr(13),
+      without_newline(acquire_past(target.pid(), "no such signal", 65))};
   for (const std::string& bad : bad_lines) {
     CAPTURE(bad);
     Worker before("block");

@@ -57,28 +57,6 @@ TEST_CASE("a worker whose scope expires is killed with the requested signal and 
   CHECK(killed.signals() == std::vector<int>{SIGKILL});
 }
 
-TEST_CASE("no deadline is met early") {
-  const TempFolder temp;
-  Server server(temp, {"--evidence", "none"});
-  std::vector<std::unique_ptr<Worker>> workers;
-  for (int i = 0; i < 12; ++i) {
-    workers.push_back(std::make_unique<Worker>("block"));
-  }
-  std::string lines;
-  for (std::size_t i = 0; i < workers.size(); ++i) {
-    lines += acquire(workers[i]->pid(), "s", std::chrono::milliseconds{50 + 7 * i});
-  }
-  server.send(lines);
-  for (auto& worker : workers) {
-    CHECK(worker->status() == killed_by(SIGKILL));
-    const Record expired = server.wait_for("expired", worker->pid());
-    const Record killed = server.wait_for("killed", worker->pid());
-    const std::int64_t deadline = expired.integer("deadline_mono_ns");
-    CHECK(expired.integer("mono_ns") >= deadline);
-    CHECK(mono_of_signal(killed, 0) >= deadline);
-  }
-}
-
 TEST_CASE("an acquire of an open scope replaces it") {
   const TempFolder temp;
   Server server(temp);
@@ -91,29 +69,6 @@ TEST_CASE("an acquire of an open scope replaces it") {
   CHECK(pulled_in.status() == killed_by(SIGTERM));
   CHECK(witness.status() == killed_by(SIGKILL));
   CHECK(pushed_out.is_alive());
-}
-
-TEST_CASE("a release that was written before the deadline counts even if it is read later") {
-  until_in_time(200ms, [](std::chrono::milliseconds timeout) {
-    const TempFolder temp;
-    Server server(temp);
-    Worker worker("block");
-    const filetimer::Instant deadline = filetimer::Instant::now() + timeout;
-    server.send(acquire(worker.pid(), "s", timeout));
-    server.barrier();
-    {
-      const Stopped stopped(server);
-      server.send(release(worker.pid(), "s"));
-      if (filetimer::Instant::now() >= deadline) {
-        return false;
-      }
-      let_pass_until(deadline + 20ms);  // the acquire has it from the clock of a later moment
-    }
-    server.barrier();
-    CHECK(worker.is_alive());
-    CHECK(count(server.records(), "expired", worker.pid()) == 0);
-    return true;
-  });
 }
 
 TEST_CASE("the earliest of several expired scopes with a positive signal determines the signal") {
